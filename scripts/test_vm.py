@@ -1,0 +1,96 @@
+"""The guests themselves: what every other guest test relies on. Run: pytest scripts"""
+
+import os
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import vm  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[    1.0] BUG: KASAN: slab-use-after-free in kiblnd_x+0x1/0x2",
+        "[    1.0] WARNING: CPU: 0 PID: 1 at lib/refcount.c:28 refcount_warn_saturate",
+        "[    1.0] WARNING: possible circular locking dependency detected",
+        "[    1.0] INFO: task kworker/0:1:10 blocked for more than 122 seconds.",
+        "[    1.0] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+        "[    1.0] Oops: general protection fault, probably for non-canonical address",
+        "[    1.0] BUG: unable to handle page fault for address: ffff",
+        "[    1.0] rust_kernel: panicked at x.rs:1:2:",
+        "[    1.0] Kernel panic - not syncing: Fatal exception",
+        "[    1.0] kmemleak: 2 new suspected memory leaks: unreferenced object 0xffff",
+    ],
+)
+def test_splats_finds(line):
+    assert vm.splats("quiet\n" + line) == [line]
+    assert vm.splats(line, ignore=[r"\[ +1\.0\]"]) == []
+
+
+@pytest.fixture(scope="module")
+def guest():
+    with vm.Guest(tools=("rping",)) as g:
+        yield g
+
+
+def test_status_and_output(guest):
+    assert guest.run("echo out; echo err >&2; exit 3") == (3, "out\nerr\n")
+    assert len(guest.check("head -c 1000000 /dev/zero | tr '\\0' x")) == 1000000
+    with pytest.raises(vm.CommandFailed):
+        guest.check("false")
+
+
+def test_commands_run_side_by_side_and_hung_ones_are_killed(guest):
+    slow = guest.spawn("sleep 1000")
+    assert guest.run("echo quick") == (0, "quick\n")
+    assert slow.poll() is None
+    with pytest.raises(vm.Timeout):
+        slow.wait(0.5)
+    time.sleep(0.5)
+    assert guest.run("ps | grep '[s]leep 1000'")[0] == 1
+
+
+def test_files_go_both_ways(guest, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("hello\n")
+    inside = guest.put(str(path))
+    assert guest.check(f"cat {inside}; echo back >/share/answer") == "hello\n"
+    with open(os.path.join(guest.share, "answer"), encoding="ascii") as f:
+        assert f.read() == "back\n"
+
+
+def test_two_links_talk_over_their_veth(guest):
+    vm.setup_two_links(guest)
+    sent = "cat /sys/class/net/veth0/statistics/tx_bytes"
+    before = int(guest.check(sent))
+    server = guest.spawn("rping -s -a 10.0.1.2 -C 5 -S 16384")
+    time.sleep(1)
+    guest.check("rping -c -I 10.0.1.1 -a 10.0.1.2 -C 5 -S 16384 -V")
+    assert server.wait(10)[0] == 0
+    assert int(guest.check(sent)) - before > 5 * 16384
+    assert vm.splats(guest.dmesg()) == []
+
+
+def test_pair_talks_and_survives_a_power_cut():
+    with vm.pair(tools=("rping",)) as (a, b):
+        for _ in range(2):
+            server = a.spawn("rping -s -a 10.0.0.1 -C 5 -S 16384")
+            b.check("sleep 1; rping -c -a 10.0.0.1 -C 5 -S 16384 -V")
+            assert server.wait(10)[0] == 0
+            b.kill()
+            with pytest.raises(vm.GuestDead):
+                b.run("true")
+            b.start()
+            vm.setup_link(b)
+        assert vm.splats(a.dmesg()) == []
+
+
+def test_a_panic_is_noticed_and_its_log_is_there():
+    with vm.Guest() as g:
+        with pytest.raises(vm.GuestDead):
+            g.run("echo c >/proc/sysrq-trigger")
+        assert any("Kernel panic" in line for line in vm.splats(g.console()))

@@ -1,0 +1,21 @@
+"""Throw-away QEMU guests that run the test kernel. See guest.py."""
+
+from .env import build_env
+from .guest import CommandFailed, Guest, GuestDead, Job, Timeout, pair
+from .kunit import run_kunit
+from .links import setup_link, setup_two_links
+from .splat import splats
+
+__all__ = [
+    "CommandFailed",
+    "Guest",
+    "GuestDead",
+    "Job",
+    "Timeout",
+    "build_env",
+    "pair",
+    "run_kunit",
+    "setup_link",
+    "setup_two_links",
+    "splats",
+]

@@ -1,0 +1,329 @@
+"""One QEMU guest: boot, run commands in it, look at its kernel log, kill it.
+
+Software emulation (TCG) is the default, because it is everywhere and the same
+everywhere. RO2IBLND_KVM=1 asks for KVM; it is used only if a trial boot works.
+"""
+
+import base64
+import contextlib
+import ctypes
+import functools
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from . import initramfs
+from .env import build_env
+
+MTU = 4200  # so that a RoCE path MTU of 4096 fits with its headers
+KUNIT = "kunit.enable=1 kunit.autorun=1"  # a trimmed kernel has them off
+
+
+class Timeout(Exception):
+    """A command or the boot took too long."""
+
+
+class GuestDead(Exception):
+    """The guest's QEMU ended (kernel panic, power off, kill)."""
+
+
+class CommandFailed(Exception):
+    """A command ended with a status other than 0."""
+
+
+def _die_with_parent():
+    """Leave no QEMU behind when the test run itself is killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+class Job:
+    """A command that runs in the guest."""
+
+    def __init__(self, guest, ident, cmd):
+        self.guest, self.ident, self.cmd = guest, ident, cmd
+        self.result = None
+
+    def poll(self):
+        """(status, output), or None while it runs."""
+        self.guest._pump(0)
+        return self.result
+
+    def wait(self, timeout=60):
+        """(status, output); kills the command and raises Timeout."""
+        end = time.monotonic() + timeout
+        while self.result is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                self.kill()
+                raise Timeout(f"{self.guest.name}: {timeout} s: {self.cmd}")
+            self.guest._pump(min(left, 1))
+        return self.result
+
+    def kill(self):
+        """Send SIGKILL to the command and its children."""
+        self.guest._send(f"{self.ident} kill\n")
+
+
+class Guest:
+    """A guest. Use as a context manager, or call start() and kill().
+
+    name      for messages and files
+    number    gives address 10.0.0.<number> and the MAC address
+    link      socket paths (own, peer's) of the wire, see pair(); None: no NIC
+    files     put into the guest's /files (or (path, name) pairs)
+    modules   modules of the kernel tree to load at boot
+    tools     more programs of this machine to have in the guest
+    append    more kernel parameters
+    workdir   where console log, share and sockets go; None: a temporary one
+    """
+
+    def __init__(
+        self, name="guest", number=1, link=None, files=(), modules=("rdma_rxe",), tools=(),
+        append="", vcpus=1, memory=None, workdir=None, kdir=None, image=None,
+    ):  # fmt: skip
+        env = build_env() if kdir is None or image is None else {}
+        self.name, self.number, self.link = name, number, link
+        self.kdir = kdir or env["KDIR"]
+        self.image = image or env["KERNEL_IMAGE"]
+        self.files, self.modules, self.tools = list(files), modules, tools
+        self.append, self.vcpus = append, vcpus
+        # KASAN's shadow and quarantine want room.
+        debug = "-debug-" in os.path.basename(self.kdir)
+        self.memory = memory or (2048 if debug else 768)
+        self._own_dir = workdir is None
+        self.workdir = workdir or tempfile.mkdtemp(prefix="ro2ib-")
+        os.makedirs(self.workdir, exist_ok=True)
+        self.console_path = os.path.join(self.workdir, f"{name}.console")
+        self.share = os.path.join(self.workdir, f"{name}.share")
+        self.boot_seconds = None
+        self.proc = self._sock = None
+        self._jobs = {}
+
+    # Life
+
+    def start(self, timeout=120):
+        """Boot, and wait until the agent answers."""
+        self.launch()
+        self.wait_ready(timeout)
+        return self
+
+    def launch(self, accel=None):
+        """Boot, do not wait."""
+        os.makedirs(self.share, exist_ok=True)
+        initrd = os.path.join(self.workdir, f"{self.name}.cpio")
+        with open(initrd, "wb") as f:
+            f.write(initramfs.build(self.kdir, self.modules, self.files, self.tools))
+        qemu_log = os.path.join(self.workdir, f"{self.name}.qemu")
+        # Socket paths are short of room (108 bytes), hence a directory of their own.
+        with tempfile.TemporaryDirectory(prefix="ro2ib-s") as tmp, socket.socket(socket.AF_UNIX) as listener:
+            path = os.path.join(tmp, "agent")
+            listener.bind(path)
+            listener.listen(1)
+            listener.settimeout(0.5)
+            with open(qemu_log, "wb") as log:
+                self.proc = subprocess.Popen(
+                    self._command(initrd, path, accel or default_accel()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    preexec_fn=_die_with_parent,
+                )
+            while self._sock is None:
+                with contextlib.suppress(TimeoutError):
+                    self._sock = listener.accept()[0]
+                if self.proc.poll() is not None:
+                    with open(qemu_log) as f:
+                        raise GuestDead(f"{self.name}: QEMU: {f.read()}")
+        # The agent's first line looks like the end of command 0.
+        self._buffer, self._next = b"", 1
+        self._boot = Job(self, 0, "boot")
+        self._jobs = {0: self._boot}
+        self._began = time.monotonic()
+
+    def wait_ready(self, timeout=120):
+        """Wait until the agent answers."""
+        while self._boot.result is None:
+            if time.monotonic() - self._began > timeout:
+                self.kill()
+                raise Timeout(f"{self.name}: no agent after {timeout} s:\n{self.console()[-2000:]}")
+            self._pump(1)
+        self.boot_seconds = time.monotonic() - self._began
+
+    def _command(self, initrd, agent, accel):
+        cmd = [
+            "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot",
+            "-display", "none", "-M", "pc,hpet=off", "-accel", accel,
+            "-cpu", "host" if accel == "kvm" else "max",
+            "-smp", str(self.vcpus), "-m", str(self.memory),
+            "-kernel", self.image, "-initrd", initrd,
+            "-append", f"console=ttyS0 panic=-1 tsc=reliable ignore_loglevel {KUNIT} {self.append}",
+            "-serial", f"file:{self.console_path}",
+            "-device", "virtio-serial-pci",
+            "-chardev", f"socket,id=agent,path={agent}",
+            "-device", "virtserialport,chardev=agent,name=agent",
+            "-device", "virtio-rng-pci",
+            "-virtfs", f"local,path={self.share},mount_tag=share,security_model=none",
+        ]  # fmt: skip
+        if self.link:
+            own, peer = self.link
+            cmd += [
+                "-netdev",
+                f"dgram,id=wire,local.type=unix,local.path={own},remote.type=unix,remote.path={peer}",
+                "-device",
+                f"virtio-net-pci,netdev=wire,mac=52:54:00:00:00:{self.number:02x},host_mtu={MTU}",
+            ]
+        return cmd
+
+    def alive(self):
+        return self.proc is not None and self.proc.poll() is None
+
+    def kill(self):
+        """Take the power away, at once."""
+        if self.proc is not None:
+            self.proc.kill()
+            self.proc.wait()
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def wait_dead(self, timeout=60):
+        """Wait for the guest to go down by itself (panic, poweroff)."""
+        try:
+            self.proc.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise Timeout(f"{self.name}: still up after {timeout} s") from None
+
+    def close(self):
+        """Kill, and remove the files if they were temporary."""
+        self.kill()
+        if self._own_dir:
+            shutil.rmtree(self.workdir, ignore_errors=True)
+
+    def __enter__(self):
+        return self.start() if self.proc is None else self
+
+    def __exit__(self, *_exc):
+        self.close()
+
+    # Commands
+
+    def _send(self, text):
+        if self._sock is None:
+            raise GuestDead(self.name)
+        try:
+            self._sock.sendall(text.encode())
+        except OSError:
+            raise GuestDead(self.name) from None
+
+    def _pump(self, timeout):
+        """Read answers for at most `timeout` seconds."""
+        if self._sock is None:
+            raise GuestDead(self.name)
+        if not select.select([self._sock], [], [], timeout)[0]:
+            return
+        try:
+            data = self._sock.recv(1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            raise GuestDead(f"{self.name}: gone, console ends:\n{self.console()[-3000:]}")
+        self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            ident, status, *rest = line.split()
+            job = self._jobs.pop(int(ident), None)
+            if job is not None:
+                out = base64.b64decode(rest[0]) if rest else b""
+                job.result = (int(status), out.decode(errors="replace"))
+
+    def spawn(self, cmd):
+        """Start a shell command and return its Job at once."""
+        job = Job(self, self._next, cmd)
+        self._next += 1
+        self._jobs[job.ident] = job
+        encoded = base64.b64encode(cmd.encode() + b"\n").decode()
+        self._send(f"{job.ident} run {encoded}\n")
+        return job
+
+    def run(self, cmd, timeout=60):
+        """Run a shell command: (status, output with stderr)."""
+        return self.spawn(cmd).wait(timeout)
+
+    def check(self, cmd, timeout=60):
+        """Run a shell command that must succeed, return its output."""
+        status, out = self.run(cmd, timeout)
+        if status != 0:
+            raise CommandFailed(f"{self.name}: {cmd}: status {status}\n{out}")
+        return out
+
+    def put(self, path, name=None):
+        """Give a file of this machine to the guest, return its path there."""
+        name = name or os.path.basename(path)
+        shutil.copyfile(path, os.path.join(self.share, name))
+        return f"/share/{name}"
+
+    def insmod(self, path, args="", timeout=60):
+        """Load a module file of this machine."""
+        return self.check(f"insmod {self.put(path)} {args}", timeout)
+
+    # Logs
+
+    def dmesg(self):
+        """The kernel log."""
+        return self.check("dmesg")
+
+    def console(self):
+        """What came over the serial console; there even after a crash."""
+        try:
+            with open(self.console_path, encoding="utf-8", errors="replace") as f:
+                return f.read()
+        except FileNotFoundError:
+            return ""
+
+
+@functools.cache
+def default_accel():
+    """ "tcg", unless KVM was asked for and a guest really boots with it."""
+    if os.environ.get("RO2IBLND_KVM") != "1" or not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    trial = Guest("kvm-trial", modules=())
+    try:
+        trial.launch(accel="kvm")
+        trial.wait_ready(20)
+        return "kvm"
+    except (Timeout, GuestDead) as e:
+        print(f"KVM does not work here, using TCG: {e}", file=sys.stderr)
+        return "tcg"
+    finally:
+        trial.close()
+
+
+@contextlib.contextmanager
+def pair(workdir=None, **options):
+    """Two guests on one wire, booted side by side, eth0 and rxe0 up.
+
+    `options` go to both Guests. A guest that was killed may be start()ed again.
+    """
+    from .links import setup_link
+
+    with contextlib.ExitStack() as stack:
+        wires = stack.enter_context(tempfile.TemporaryDirectory(prefix="ro2ib-w"))
+        ends = [os.path.join(wires, n) for n in "ab"]
+        guests = []
+        for i, name in enumerate("ab"):
+            guest = Guest(name, i + 1, (ends[i], ends[1 - i]), workdir=workdir, **options)
+            stack.callback(guest.close)
+            guests.append(guest)
+        for guest in guests:
+            guest.launch()
+        for guest in guests:
+            guest.wait_ready()
+            setup_link(guest)
+        yield tuple(guests)

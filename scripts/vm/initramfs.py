@@ -1,0 +1,156 @@
+"""The guest's whole user space: busybox, the RDMA and network tools of this
+machine with the libraries they need, kernel modules, and an init that is the
+command agent."""
+
+import glob
+import os
+import re
+import shutil
+import stat
+import subprocess
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOOLS = ("ip", "tc", "rdma")
+# Looked up in sbin too, which an ordinary user has not on PATH.
+SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+class Cpio:
+    """A newc archive; the kernel reads it uncompressed, which is the fastest."""
+
+    def __init__(self):
+        self._parts = []
+        self._seen = set()
+
+    def _entry(self, name, mode, data=b"", rdev=(0, 0)):
+        self._parents(name)
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        raw = name.encode() + b"\0"
+        fields = (
+            len(self._seen), mode, 0, 0, 1, 0, len(data),
+            0, 0, rdev[0], rdev[1], len(raw), 0,
+        )  # fmt: skip
+        head = b"070701" + b"".join(b"%08X" % f for f in fields) + raw
+        self._parts += [head, b"\0" * (-len(head) % 4), data, b"\0" * (-len(data) % 4)]
+
+    def _parents(self, name):
+        parent = os.path.dirname(name)
+        if parent and parent not in self._seen:
+            self.dir(parent)
+
+    def dir(self, name):
+        self._entry(name, stat.S_IFDIR | 0o755)
+
+    def link(self, name, target):
+        self._entry(name, stat.S_IFLNK | 0o777, target.encode())
+
+    def data(self, name, data, mode=0o755):
+        self._entry(name, stat.S_IFREG | mode, data)
+
+    def file(self, name, path):
+        with open(path, "rb") as f:
+            self.data(name, f.read())
+
+    def char(self, name, major, minor):
+        self._entry(name, stat.S_IFCHR | 0o600, rdev=(major, minor))
+
+    def bytes(self):
+        self._entry("TRAILER!!!", 0)
+        return b"".join(self._parts)
+
+
+def _libraries(path):
+    out = subprocess.run(
+        ["ldd", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ).stdout
+    return re.findall(r"(/\S+) \(0x", out)
+
+
+def _program(cpio, path, dest):
+    cpio.file(dest, path)
+    for lib in _libraries(path):
+        cpio.file(lib.lstrip("/"), lib)
+
+
+def _verbs_providers(cpio):
+    """libibverbs opens its providers at run time, so ldd does not name them."""
+    for provider in ("rxe", "siw"):
+        for conf in glob.glob(f"/etc/libibverbs.d/{provider}.driver"):
+            cpio.file(conf.lstrip("/"), conf)
+        for lib in glob.glob(f"/usr/lib/*/libibverbs/lib{provider}-rdmav*.so"):
+            _program(cpio, os.path.realpath(lib), lib.lstrip("/"))
+    # Nor does it name what pthread_exit opens.
+    for lib in glob.glob("/lib/*/libgcc_s.so.1"):
+        cpio.file(lib.lstrip("/"), lib)
+
+
+def module_info(path, field):
+    """One field of a module's .modinfo, without needing kmod."""
+    with open(path, "rb") as f:
+        found = re.search(rb"\0%s=([^\0]*)\0" % field.encode(), b"\0" + f.read())
+    return found.group(1).decode() if found else ""
+
+
+def module_order(kdir, wanted):
+    """Paths of the kernel tree's modules named in `wanted`, dependencies first."""
+    known = {}
+    for path in glob.glob(os.path.join(kdir, "**", "*.ko"), recursive=True):
+        known[os.path.basename(path)[:-3].replace("-", "_")] = path
+    order = []
+
+    def visit(name):
+        path = known.get(name.replace("-", "_"))
+        if path is None:
+            raise FileNotFoundError(f"no module {name} in {kdir}")
+        if path not in order:
+            for dep in filter(None, module_info(path, "depends").split(",")):
+                visit(dep)
+            order.append(path)
+
+    for name in wanted:
+        visit(name)
+    return order
+
+
+def build(kdir, modules=("rdma_rxe",), files=(), tools=()):
+    """The archive's bytes.
+
+    modules: names of modules of the kernel tree, put (with what they need) into
+             /modules, where /modules/order says how to load them
+    files:   paths put into /files, or (path, name in the guest) pairs
+    tools:   more programs of this machine, such as nft, ethtool or rping
+    """
+    cpio = Cpio()
+    for d in ("proc", "sys", "dev", "tmp", "run", "etc", "share", "modules", "files", "root"):
+        cpio.dir(d)
+    cpio.char("dev/console", 5, 1)
+    cpio.link("sbin", "bin")
+    cpio.link("var", "tmp")
+    busybox = shutil.which("busybox", path=SEARCH)
+    if busybox is None:
+        raise FileNotFoundError("busybox: run scripts/prepare")
+    cpio.file("bin/busybox", busybox)
+    # Commands run in dash: busybox's shell prefers its own ip and tc to ours.
+    _program(cpio, "/bin/dash", "bin/sh")
+    wanted = list(dict.fromkeys([*TOOLS, *tools]))
+    for tool in wanted:
+        path = shutil.which(tool, path=SEARCH)
+        if path is None:
+            raise FileNotFoundError(f"{tool}: run scripts/prepare, or install it")
+        _program(cpio, os.path.realpath(path), f"bin/{tool}")
+        if "libibverbs" in " ".join(_libraries(path)):
+            _verbs_providers(cpio)
+    applets = subprocess.run([busybox, "--list"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    for applet in applets.split():
+        cpio.link(f"bin/{applet}", "busybox")
+    order = module_order(kdir, modules)
+    for path in order:
+        cpio.file(f"modules/{os.path.basename(path)}", path)
+    cpio.data("modules/order", "".join(os.path.basename(p) + "\n" for p in order).encode())
+    for item in files:
+        path, name = (item, os.path.basename(item)) if isinstance(item, str) else item
+        cpio.file(name.lstrip("/") if "/" in name else f"files/{name}", path)
+    cpio.file("init", os.path.join(HERE, "init.sh"))
+    return cpio.bytes()

@@ -1,0 +1,42 @@
+"""Software RoCE links in a guest."""
+
+
+def setup_link(guest):
+    """rxe0 on eth0 with address 10.0.0.<number of the guest>."""
+    guest.check(
+        f"ip addr add 10.0.0.{guest.number}/24 dev eth0 && ip link set eth0 up && "
+        "rdma link add rxe0 type rxe netdev eth0"
+    )
+
+
+def setup_two_links(guest, mtu=4200):
+    """rxe0 (10.0.1.1 on veth0) and rxe1 (10.0.1.2 on veth1) in one name space.
+
+    The two ends of a veth pair, so that the traffic crosses a real net device
+    where netem and nft can act on it. Left alone, the kernel would see that
+    both addresses are its own and short-cut through lo; the rules below, ahead
+    of the local table, send each direction through its veth. Each rule is bound
+    to an input interface: `lo` is what locally made packets look like, and the
+    veth is what rdma_cm asks with when it checks that a connection request came
+    in where the answer would go out. Packets that really arrive match neither
+    and reach the local table. The source address is what tells the directions
+    apart, so connections must be bound to one (LNDs do; rping needs -I).
+    """
+    script = ["ip link add veth0 type veth peer name veth1"]
+    script += ["ip rule add pref 100 lookup local", "ip rule del pref 0"]
+    addresses = ("10.0.1.1", "10.0.1.2")
+    for i, own in enumerate(addresses):
+        peer, dev, table = addresses[1 - i], f"veth{i}", 1000 + i
+        script += [
+            f"ip link set {dev} address 52:54:00:00:01:0{i + 1} mtu {mtu}",
+            f"ip addr add {own}/24 dev {dev}",
+            f"ip link set {dev} up",
+            # Both addresses are local: without this the packets are martians.
+            f"echo 1 >/proc/sys/net/ipv4/conf/{dev}/accept_local",
+            f"ip neigh replace {peer} lladdr 52:54:00:00:01:0{2 - i} dev {dev} nud permanent",
+            f"ip route add {peer} dev {dev} src {own} table {table}",
+            f"ip rule add pref 10 iif lo from {own} to {peer} lookup {table}",
+            f"ip rule add pref 10 iif {dev} from {own} to {peer} lookup {table}",
+        ]
+    script += [f"rdma link add rxe{i} type rxe netdev veth{i}" for i in (0, 1)]
+    guest.check(" && ".join(script))

@@ -1,0 +1,23 @@
+"""Find what must never be in a kernel log."""
+
+import re
+
+_SPLAT = re.compile(
+    r"\bBUG:|\bkernel BUG at|\bWARNING:|\bOops\b|KASAN|KFENCE|UBSAN|"
+    r"possible (recursive|circular) locking|possible irq lock inversion|"
+    r"inconsistent lock state|INFO: .*(stall|blocked for more than|suspicious RCU|trying to register)|"
+    r"rcu: .*stall|bad unlock balance|lock held when returning|held lock freed|refcount_t|"
+    r"Kernel panic|unable to handle|general protection fault|scheduling while atomic|"
+    r"sleeping function called|rust_kernel: panicked|rust_panic|Call Trace|"
+    r"list_(add|del) corruption|ODEBUG|unreferenced object|soft lockup|workqueue lockup|"
+    r"leaked|SLUB: .*Objects remaining|Objects remaining"
+)
+
+
+def splats(text, ignore=()):
+    """The lines of a kernel log that tell of a defect; empty if all is well.
+
+    `ignore` is a list of patterns of lines that a test provokes on purpose.
+    """
+    skip = [re.compile(p) for p in ignore]
+    return [line for line in text.splitlines() if _SPLAT.search(line) and not any(s.search(line) for s in skip)]
