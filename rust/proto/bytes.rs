@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bounded reading and writing of integers in a peer's byte order.
+
+use super::wire::Order;
+
+/// The `N` bytes at `off`, or `None` when the slice ends before.
+pub(super) fn array_at<const N: usize>(buf: &[u8], off: usize) -> Option<&[u8; N]> {
+    buf.get(off..)?.first_chunk::<N>()
+}
+
+impl Order {
+    /// Reads two bytes at `off`.
+    pub(super) fn u16_at(self, buf: &[u8], off: usize) -> Option<u16> {
+        let v = u16::from_ne_bytes(*array_at(buf, off)?);
+        Some(match self {
+            Order::Native => v,
+            Order::Swapped => v.swap_bytes(),
+        })
+    }
+
+    /// Reads four bytes at `off`.
+    pub(super) fn u32_at(self, buf: &[u8], off: usize) -> Option<u32> {
+        let v = u32::from_ne_bytes(*array_at(buf, off)?);
+        Some(match self {
+            Order::Native => v,
+            Order::Swapped => v.swap_bytes(),
+        })
+    }
+
+    /// Reads eight bytes at `off`.
+    pub(super) fn u64_at(self, buf: &[u8], off: usize) -> Option<u64> {
+        let v = u64::from_ne_bytes(*array_at(buf, off)?);
+        Some(match self {
+            Order::Native => v,
+            Order::Swapped => v.swap_bytes(),
+        })
+    }
+
+    /// The bytes of `v` in this order.
+    pub(super) fn u16_bytes(self, v: u16) -> [u8; 2] {
+        match self {
+            Order::Native => v.to_ne_bytes(),
+            Order::Swapped => v.swap_bytes().to_ne_bytes(),
+        }
+    }
+
+    /// The bytes of `v` in this order.
+    pub(super) fn u32_bytes(self, v: u32) -> [u8; 4] {
+        match self {
+            Order::Native => v.to_ne_bytes(),
+            Order::Swapped => v.swap_bytes().to_ne_bytes(),
+        }
+    }
+
+    /// The bytes of `v` in this order.
+    pub(super) fn u64_bytes(self, v: u64) -> [u8; 8] {
+        match self {
+            Order::Native => v.to_ne_bytes(),
+            Order::Swapped => v.swap_bytes().to_ne_bytes(),
+        }
+    }
+}
+
+/// Writes field after field into a slice; refuses to pass its end.
+pub(super) struct Writer<'a> {
+    rest: &'a mut [u8],
+    order: Order,
+}
+
+impl<'a> Writer<'a> {
+    /// Starts at the first byte of `out`.
+    pub(super) fn new(out: &'a mut [u8], order: Order) -> Self {
+        Self { rest: out, order }
+    }
+
+    /// Writes `bytes` as they are.
+    pub(super) fn raw(&mut self, bytes: &[u8]) -> Option<()> {
+        let (head, tail) = core::mem::take(&mut self.rest).split_at_mut_checked(bytes.len())?;
+        head.copy_from_slice(bytes);
+        self.rest = tail;
+        Some(())
+    }
+
+    /// Writes one byte.
+    pub(super) fn u8(&mut self, v: u8) -> Option<()> {
+        self.raw(&[v])
+    }
+
+    /// Writes two bytes in the writer's order.
+    pub(super) fn u16(&mut self, v: u16) -> Option<()> {
+        self.raw(&self.order.u16_bytes(v))
+    }
+
+    /// Writes four bytes in the writer's order.
+    pub(super) fn u32(&mut self, v: u32) -> Option<()> {
+        self.raw(&self.order.u32_bytes(v))
+    }
+
+    /// Writes eight bytes in the writer's order.
+    pub(super) fn u64(&mut self, v: u64) -> Option<()> {
+        self.raw(&self.order.u64_bytes(v))
+    }
+}

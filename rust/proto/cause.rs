@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Why a connection or a transmit ended, and what LNet is told about it.
+//!
+//! LNet resends a message or not, and lowers the health of the local or of the remote interface, by the
+//! health status that comes with `lnet_finalize`: the mapping is behaviour, not a label. The table is
+//! protocol section 7, with the attribution of study A4 where ko2iblnd blames the wrong side.
+
+/// Errno values that cross the border to LNet, as positive numbers (`asm-generic/errno*.h`).
+pub mod errno {
+    /// I/O error.
+    pub const EIO: i32 = 5;
+    /// Out of memory.
+    pub const ENOMEM: i32 = 12;
+    /// Invalid argument.
+    pub const EINVAL: i32 = 22;
+    /// No data: nothing matched a GET.
+    pub const ENODATA: i32 = 61;
+    /// Protocol error.
+    pub const EPROTO: i32 = 71;
+    /// Message too long.
+    pub const EMSGSIZE: i32 = 90;
+    /// Connection aborted.
+    pub const ECONNABORTED: i32 = 103;
+    /// Connection reset by peer.
+    pub const ECONNRESET: i32 = 104;
+    /// Cannot send after shutdown.
+    pub const ESHUTDOWN: i32 = 108;
+    /// Timed out.
+    pub const ETIMEDOUT: i32 = 110;
+    /// Connection refused.
+    pub const ECONNREFUSED: i32 = 111;
+    /// No route to host.
+    pub const EHOSTUNREACH: i32 = 113;
+    /// Stale handle: the peer was restarted.
+    pub const ESTALE: i32 = 116;
+}
+
+/// LNet's message health (`enum lnet_msg_hstatus`), by meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Nothing to report.
+    Ok,
+    /// Dropped here before it reached the wire; LNet resends.
+    LocalDropped,
+    /// Aborted here; LNet resends.
+    LocalAborted,
+    /// Our interface or our request is at fault; no resend.
+    LocalError,
+    /// Timed out in a local queue; LNet resends.
+    LocalTimeout,
+    /// The peer is at fault; no resend.
+    RemoteError,
+    /// The peer did not take it; LNet resends.
+    RemoteDropped,
+    /// The peer did not answer in time.
+    RemoteTimeout,
+    /// The network between is at fault.
+    NetworkTimeout,
+}
+
+/// What `lnet_finalize` is called with: `status` is 0 or a negative errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// 0 or a negative errno.
+    pub status: i32,
+    /// Whom to blame.
+    pub health: Health,
+}
+
+/// Why something ended. The first cause is kept, later ones are consequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The NI or the peer is being deleted by the operator, or the module unloaded.
+    Shutdown,
+    /// The peer's administrator or ours asked for the connection to be closed.
+    AdminClose,
+    /// The peer closed the connection.
+    PeerClosed,
+    /// The peer has been restarted: its incarnation changed.
+    PeerRestarted,
+    /// The peer broke the protocol.
+    Protocol,
+    /// Nothing listens there, or no route.
+    Unreachable,
+    /// The peer refused the connection.
+    Refused,
+    /// The handshake failed in another way (CM error, reset before establishment).
+    ConnectFailed,
+    /// The handshake took longer than allowed.
+    ConnectTimeout,
+    /// Objects of the connection could not be made here.
+    NoResources,
+    /// A work request failed because of us (`IB_WC_LOC_*`, a failed post).
+    LocalFault,
+    /// A work request failed because of the peer (`IB_WC_REM_*`).
+    RemoteFault,
+    /// The transport gave up (`IB_WC_RETRY_EXC_ERR`, `IB_WC_RNR_RETRY_EXC_ERR`).
+    TransportRetry,
+    /// Flushed with the connection; the connection's own cause says why.
+    Flushed,
+    /// Waited too long for a connection.
+    DeadlineConnecting,
+    /// Waited too long in a queue of the connection.
+    DeadlineQueued,
+    /// The send did not complete in time.
+    DeadlineSending,
+    /// The answer did not come in time.
+    DeadlineAnswer,
+    /// The device went away or reported a fatal error.
+    DeviceGone,
+    /// The address of our interface or of the peer's moved.
+    AddressChanged,
+    /// The peer reported this negative errno in a completion message.
+    Told(i32),
+    /// The transfer could not be built here: a negative errno.
+    Local(i32),
+}
+
+impl Cause {
+    /// What a message that ends for this cause reports. `posted` tells whether any work request of it
+    /// reached the device: a message that never did can be sent again by LNet without harm.
+    pub fn outcome(self, posted: bool) -> Outcome {
+        use errno::*;
+        let (status, health) = match self {
+            Self::Shutdown | Self::AdminClose => (EIO, Health::LocalError),
+            Self::PeerClosed if !posted => (ECONNABORTED, Health::LocalDropped),
+            Self::PeerClosed => (ECONNRESET, Health::RemoteDropped),
+            Self::PeerRestarted => (ESTALE, Health::RemoteDropped),
+            Self::Protocol => (EPROTO, Health::RemoteError),
+            Self::Unreachable => (EHOSTUNREACH, Health::NetworkTimeout),
+            Self::Refused => (ECONNREFUSED, Health::RemoteDropped),
+            Self::ConnectFailed => (ECONNABORTED, Health::RemoteDropped),
+            Self::ConnectTimeout | Self::DeadlineConnecting => (ETIMEDOUT, Health::NetworkTimeout),
+            Self::NoResources => (ENOMEM, Health::LocalDropped),
+            Self::LocalFault => (EIO, Health::LocalError),
+            Self::RemoteFault => (EIO, Health::RemoteError),
+            Self::TransportRetry => (EIO, Health::RemoteDropped),
+            Self::Flushed => (ECONNABORTED, Health::LocalDropped),
+            Self::DeadlineQueued => (ECONNABORTED, Health::LocalTimeout),
+            Self::DeadlineSending => (ECONNABORTED, Health::NetworkTimeout),
+            Self::DeadlineAnswer => (ECONNABORTED, Health::RemoteTimeout),
+            Self::DeviceGone => (EIO, Health::LocalDropped),
+            Self::AddressChanged => (ECONNABORTED, Health::LocalDropped),
+            Self::Told(e) => (positive(e), Health::RemoteError),
+            Self::Local(e) => (positive(e), Health::LocalError),
+        };
+        Outcome {
+            status: status.saturating_neg(),
+            health,
+        }
+    }
+
+    /// One phrase for the log.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shutdown => "shutting down",
+            Self::AdminClose => "closed by the administrator",
+            Self::PeerClosed => "closed by the peer",
+            Self::PeerRestarted => "the peer was restarted",
+            Self::Protocol => "the peer broke the protocol",
+            Self::Unreachable => "unreachable: no route, or no o2ib NI listens there",
+            Self::Refused => "refused by the peer",
+            Self::ConnectFailed => "the handshake failed",
+            Self::ConnectTimeout => "the handshake took too long",
+            Self::NoResources => "out of memory or of device resources here",
+            Self::LocalFault => "a work request failed here",
+            Self::RemoteFault => "the peer's device refused a work request",
+            Self::TransportRetry => "the transport gave up retrying",
+            Self::Flushed => "flushed",
+            Self::DeadlineConnecting => "no connection in time",
+            Self::DeadlineQueued => "queued too long",
+            Self::DeadlineSending => "the send did not complete in time",
+            Self::DeadlineAnswer => "the peer did not answer in time",
+            Self::DeviceGone => "the RDMA device is gone",
+            Self::AddressChanged => "an address changed",
+            Self::Told(_) => "the peer reported an error",
+            Self::Local(_) => "the transfer could not be built here",
+        }
+    }
+}
+
+/// An errno from the wire or from a call as a positive number; anything that is none becomes `EIO`.
+fn positive(e: i32) -> i32 {
+    match e.checked_neg() {
+        Some(n) if (1..=4095).contains(&n) => n,
+        _ => errno::EIO,
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_cause))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_always_a_negative_errno() {
+        for e in [0, 1, -1, -61, i32::MIN, i32::MAX] {
+            let told = Cause::Told(e).outcome(true);
+            assert!((-4095..0).contains(&told.status));
+            assert_eq!(told.health, Health::RemoteError);
+        }
+        assert_eq!(Cause::Told(-61).outcome(true).status, -61);
+    }
+
+    #[test]
+    fn an_unposted_message_may_be_resent_when_the_peer_closes() {
+        assert_eq!(
+            Cause::PeerClosed.outcome(false).health,
+            Health::LocalDropped
+        );
+        assert_eq!(
+            Cause::PeerClosed.outcome(true).health,
+            Health::RemoteDropped
+        );
+    }
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The life of a connection: one total function from (state, event) to (state, actions).
+//!
+//! States only grow. Every CM event, queue pair event, completion, timer, LNet call and unload is an
+//! [`Event`]; none is impossible in any state. The first cause is latched; what comes later is a
+//! consequence. The caller holds the connection's lock, calls [`Conn::on`], and performs the returned
+//! [`Actions`] in the order of their bits: those that may sleep by queueing the connection's worker.
+//!
+//! | event | Init..Connecting/Accepting | Established | Closing, Draining | Dead |
+//! |---|---|---|---|---|
+//! | handshake step | next step | - | - | - |
+//! | established (CM, COMM_EST, first receive) | establish, once | - | - | - |
+//! | failure, rejection, disconnect, device removal, close | latch, fail the attempt, close | latch, close | latch nothing, wait | - |
+//! | unreachable | as above | ignored: RC retries decide | - | - |
+//! | drain started / drained | - / - | - / - | Draining / release | - |
+
+use super::cause::Cause;
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Made, nothing started.
+    Init,
+    /// Active: address and route are being resolved.
+    Resolving,
+    /// Active: CONNREQ is being sent, or on its way.
+    Connecting,
+    /// Passive: CONNACK is being sent, or on its way.
+    Accepting,
+    /// Messages flow.
+    Established,
+    /// Over; the worker will disconnect it.
+    Closing,
+    /// The queue pair is in error, the drain markers are posted.
+    Draining,
+    /// Every completion has been seen; the worker frees it.
+    Dead,
+}
+
+/// What a connection learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Active: start.
+    Start,
+    /// Passive: a CONNREQ was found good.
+    Requested,
+    /// Active: the address is resolved.
+    AddrResolved,
+    /// Active: the route is resolved.
+    RouteResolved,
+    /// The handshake is complete: CM event (active: with a good CONNACK).
+    Established,
+    /// COMM_EST of the queue pair, or the first receive completion.
+    EarlyTraffic,
+    /// UNREACHABLE from the CM: REQ or REP retries spent, or a RoCE neighbour changed.
+    Unreachable,
+    /// DISCONNECTED, TIMEWAIT_EXIT from the CM.
+    Disconnected,
+    /// Anything that ends a connection: rejection, CM error, failed work request, protocol error,
+    /// deadline, administrator, shutdown, device removal.
+    Fail(Cause),
+    /// The worker has put the queue pair into error and posted the drain markers.
+    DrainStarted,
+    /// Both markers were reaped, or there never was a queue pair.
+    Drained,
+    /// A CM event without meaning here (ADDR_CHANGE on a live connection, CONNECT_RESPONSE, unknown).
+    Ignored,
+}
+
+/// What the caller does, as a small set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Actions(u8);
+
+impl Actions {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Queue the worker: make a cm_id and resolve the address.
+    pub const RESOLVE: Self = Self(1);
+    /// Call `rdma_resolve_route`, from the CM event itself.
+    pub const RESOLVE_ROUTE: Self = Self(128);
+    /// Queue the worker: make the queue pair, post the receives, connect or accept.
+    pub const SET_UP: Self = Self(2);
+    /// Tell the CM that communication is established (`rdma_notify`).
+    pub const NOTIFY_CM: Self = Self(4);
+    /// Publish the connection to its peer, take the waiting transmits, run the pump.
+    pub const ESTABLISH: Self = Self(8);
+    /// Tell the peer object that this attempt failed.
+    pub const FAIL_ATTEMPT: Self = Self(16);
+    /// Take the connection from its peer, cancel queued and waiting transmits, queue the worker to
+    /// disconnect and drain.
+    pub const CLOSE: Self = Self(32);
+    /// Queue the worker to free everything.
+    pub const RELEASE: Self = Self(64);
+
+    /// Whether `other` is among them.
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Both.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// The state of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Conn {
+    state: State,
+    cause: Option<Cause>,
+}
+
+impl Conn {
+    /// A connection just made.
+    pub const fn new() -> Self {
+        Self {
+            state: State::Init,
+            cause: None,
+        }
+    }
+
+    /// Where it is.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why it ended; `None` while it lives.
+    pub fn cause(&self) -> Option<Cause> {
+        self.cause
+    }
+
+    /// One step. Total: every event is defined in every state.
+    pub fn on(&mut self, event: Event) -> Actions {
+        let (next, actions, cause) = step(self.state, event);
+        self.state = next;
+        if self.cause.is_none() {
+            self.cause = cause;
+        }
+        actions
+    }
+}
+
+impl Default for Conn {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The table itself.
+fn step(state: State, event: Event) -> (State, Actions, Option<Cause>) {
+    use Event as E;
+    use State as S;
+    let stay = (state, Actions::NONE, None);
+    let fail = |cause| match state {
+        S::Init | S::Resolving | S::Connecting | S::Accepting => (
+            S::Closing,
+            Actions::FAIL_ATTEMPT.and(Actions::CLOSE),
+            Some(cause),
+        ),
+        S::Established => (S::Closing, Actions::CLOSE, Some(cause)),
+        S::Closing | S::Draining | S::Dead => stay,
+    };
+    match (state, event) {
+        (S::Init, E::Start) => (S::Resolving, Actions::RESOLVE, None),
+        (S::Init, E::Requested) => (S::Accepting, Actions::SET_UP, None),
+        (S::Resolving, E::AddrResolved) => (S::Resolving, Actions::RESOLVE_ROUTE, None),
+        (S::Resolving, E::RouteResolved) => (S::Connecting, Actions::SET_UP, None),
+        (S::Connecting | S::Accepting, E::Established) => {
+            (S::Established, Actions::ESTABLISH, None)
+        }
+        // The active side must have read the CONNACK first: it parks early messages instead.
+        (S::Accepting, E::EarlyTraffic) => (
+            S::Established,
+            Actions::ESTABLISH.and(Actions::NOTIFY_CM),
+            None,
+        ),
+        (S::Established, E::EarlyTraffic) => stay,
+        (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Unreachable) => {
+            fail(Cause::Unreachable)
+        }
+        (S::Established, E::Unreachable) => stay,
+        (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Disconnected) => {
+            fail(Cause::ConnectFailed)
+        }
+        (_, E::Disconnected) => fail(Cause::PeerClosed),
+        (_, E::Fail(cause)) => fail(cause),
+        (S::Closing, E::DrainStarted) => (S::Draining, Actions::NONE, None),
+        (S::Draining, E::Drained) => (S::Dead, Actions::RELEASE, None),
+        // A step that comes twice, late, or not for this role.
+        (
+            _,
+            E::Start
+            | E::Requested
+            | E::AddrResolved
+            | E::RouteResolved
+            | E::Established
+            | E::EarlyTraffic
+            | E::Unreachable
+            | E::DrainStarted
+            | E::Drained
+            | E::Ignored,
+        ) => stay,
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_conn))]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 8] = [
+        State::Init,
+        State::Resolving,
+        State::Connecting,
+        State::Accepting,
+        State::Established,
+        State::Closing,
+        State::Draining,
+        State::Dead,
+    ];
+    const EVENTS: [Event; 12] = [
+        Event::Start,
+        Event::Requested,
+        Event::AddrResolved,
+        Event::RouteResolved,
+        Event::Established,
+        Event::EarlyTraffic,
+        Event::Unreachable,
+        Event::Disconnected,
+        Event::Fail(Cause::Protocol),
+        Event::DrainStarted,
+        Event::Drained,
+        Event::Ignored,
+    ];
+
+    #[test]
+    fn states_only_grow_and_effects_happen_once() {
+        for state in STATES {
+            for event in EVENTS {
+                let (next, actions, cause) = step(state, event);
+                assert!(next >= state);
+                let closes = state < State::Closing && next == State::Closing;
+                assert_eq!(actions.has(Actions::CLOSE), closes);
+                assert_eq!(cause.is_some(), closes);
+                assert_eq!(
+                    actions.has(Actions::FAIL_ATTEMPT),
+                    closes && state < State::Established
+                );
+                let establishes = state < State::Established && next == State::Established;
+                assert_eq!(actions.has(Actions::ESTABLISH), establishes);
+                let dies = state != State::Dead && next == State::Dead;
+                assert_eq!(actions.has(Actions::RELEASE), dies);
+            }
+        }
+    }
+
+    #[test]
+    fn every_living_state_ends_on_failure() {
+        for state in STATES {
+            let (next, _, _) = step(state, Event::Fail(Cause::DeviceGone));
+            assert!(next >= State::Closing);
+        }
+    }
+
+    #[test]
+    fn the_first_cause_is_kept() {
+        let mut c = Conn::new();
+        assert!(c.on(Event::Requested).has(Actions::SET_UP));
+        assert!(c.on(Event::Fail(Cause::TransportRetry)).has(Actions::CLOSE));
+        assert_eq!(c.on(Event::Disconnected), Actions::NONE);
+        assert_eq!(c.cause(), Some(Cause::TransportRetry));
+    }
+
+    #[test]
+    fn lost_rtu_is_made_good_by_the_first_receive() {
+        let mut c = Conn::new();
+        let _ = c.on(Event::Requested);
+        let actions = c.on(Event::EarlyTraffic);
+        assert!(actions.has(Actions::ESTABLISH));
+        assert!(actions.has(Actions::NOTIFY_CM));
+        assert_eq!(c.on(Event::Established), Actions::NONE);
+    }
+
+    #[test]
+    fn the_active_side_does_not_establish_without_a_connack() {
+        let mut c = Conn::new();
+        let _ = c.on(Event::Start);
+        let _ = c.on(Event::AddrResolved);
+        let _ = c.on(Event::RouteResolved);
+        assert_eq!(c.on(Event::EarlyTraffic), Actions::NONE);
+        assert!(c.on(Event::Established).has(Actions::ESTABLISH));
+    }
+}

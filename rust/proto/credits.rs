@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The credit word of a connection.
+//!
+//! A credit is a receive buffer posted at the far end. Three counters follow the buffers we send into, a
+//! fourth follows the buffers the peer sends into; together they are protocol sections 5.1 to 5.5 for
+//! version 0x12.
+//!
+//! # Invariants
+//!
+//! With `depth` the negotiated queue depth:
+//!
+//! - `credits <= depth` and `reserved <= depth`;
+//! - `peer_held + outstanding <= depth`; the difference is the number of request buffers that hold a
+//!   message which LNet has not taken yet, or wait for a PUT_DONE;
+//! - `noops <= NOOPS_MAX`.
+//!
+//! Nothing here asserts: a peer that breaks the rules gets a [`CreditError`] and the caller closes the
+//! connection (ko2iblnd panics there: defects list, H12).
+//!
+//! Context: any; the caller holds the connection's lock.
+
+use super::params::QueueDepth;
+
+/// Out-of-band messages (NOOP) that may be uncompleted at once (protocol section 1).
+pub const NOOPS_MAX: u8 = 2;
+
+/// What the peer did more often than it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreditError {
+    /// It returned more credits than there are buffers.
+    Returned,
+    /// It sent a request without holding a credit for it.
+    Sent,
+    /// It answered a request for which no reserved buffer was out.
+    Answered,
+}
+
+/// What a message costs its sender (protocol section 2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// IMMEDIATE: a request buffer of the peer.
+    Credit,
+    /// PUT_REQ, GET_REQ: a request buffer of the peer, and one of ours reserved for the answer.
+    CreditAndReserve,
+    /// PUT_ACK, PUT_NAK, PUT_DONE, GET_DONE: the buffer was reserved by the one who asked.
+    Free,
+    /// NOOP: one of the peer's out-of-band buffers.
+    OutOfBand,
+}
+
+/// Whom a receive buffer belongs to once it is posted again (protocol section 5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Repost {
+    /// The peer may send another request: one more credit to return.
+    ForPeer,
+    /// It serves as the slot for an answer to a request of ours again.
+    ForAnswer,
+    /// No account changes: out-of-band buffers, and the buffer of a PUT_REQ which now waits for PUT_DONE.
+    Plain,
+}
+
+/// The counters of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credits {
+    depth: u8,
+    high_water: u8,
+    credits: u8,
+    outstanding: u8,
+    reserved: u8,
+    peer_held: u8,
+    noops: u8,
+}
+
+/// The counters as an operator sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Negotiated queue depth.
+    pub depth: u8,
+    /// Messages we may still send into the peer's request buffers.
+    pub credits: u8,
+    /// Buffers reposted for the peer and not yet told.
+    pub outstanding: u8,
+    /// Our buffers still free for answers to our requests.
+    pub reserved: u8,
+    /// Credits the peer holds, as far as we can know.
+    pub peer_held: u8,
+    /// Uncompleted NOOPs.
+    pub noops: u8,
+}
+
+impl Credits {
+    /// The state right after the handshake. `high_water` is already scaled to `depth`
+    /// ([`super::params::high_water`]) and is never 0.
+    pub fn new(depth: QueueDepth, high_water: u8) -> Self {
+        // INVARIANT: both sides start with all of the other's request buffers.
+        Self {
+            depth: depth.get(),
+            high_water: if high_water == 0 { 1 } else { high_water },
+            credits: depth.get(),
+            outstanding: 0,
+            reserved: depth.get(),
+            peer_held: depth.get(),
+            noops: 0,
+        }
+    }
+
+    /// Applies the credits a received message carries, before it is interpreted.
+    ///
+    /// # Errors
+    ///
+    /// [`CreditError::Returned`] if there cannot be that many.
+    pub fn returned(&mut self, n: u8) -> Result<(), CreditError> {
+        match self.credits.checked_add(n) {
+            Some(sum) if sum <= self.depth => {
+                // INVARIANT: checked right above.
+                self.credits = sum;
+                Ok(())
+            }
+            _ => Err(CreditError::Returned),
+        }
+    }
+
+    /// Notes that the peer has spent a credit on a request (IMMEDIATE, PUT_REQ, GET_REQ).
+    ///
+    /// # Errors
+    ///
+    /// [`CreditError::Sent`] if it held none.
+    pub fn request_received(&mut self) -> Result<(), CreditError> {
+        self.peer_held = self
+            .peer_held
+            .checked_sub(1)
+            .ok_or(CreditError::Sent)?;
+        Ok(())
+    }
+
+    /// Books a receive buffer that was posted again.
+    ///
+    /// # Errors
+    ///
+    /// An error means that a message was booked that the peer had no right to send.
+    pub fn reposted(&mut self, how: Repost) -> Result<(), CreditError> {
+        match how {
+            Repost::Plain => Ok(()),
+            Repost::ForPeer => {
+                let known = self.outstanding.checked_add(self.peer_held);
+                match known {
+                    Some(sum) if sum < self.depth => {
+                        // INVARIANT: the sum is below the depth, so one more fits.
+                        self.outstanding = self.outstanding.saturating_add(1);
+                        Ok(())
+                    }
+                    _ => Err(CreditError::Sent),
+                }
+            }
+            Repost::ForAnswer => {
+                if self.reserved >= self.depth {
+                    return Err(CreditError::Answered);
+                }
+                // INVARIANT: checked right above.
+                self.reserved = self.reserved.saturating_add(1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes one of our buffers for the answer to a request that moves to the main queue.
+    /// False: none is left, the request stays where it is.
+    #[must_use]
+    pub fn reserve(&mut self) -> bool {
+        match self.reserved.checked_sub(1) {
+            Some(left) => {
+                self.reserved = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether a message of that cost may go now. The reserve of [`Cost::CreditAndReserve`] was taken
+    /// when the message entered the main queue, so only its credit counts here.
+    pub fn may_send(&self, cost: Cost) -> bool {
+        match cost {
+            Cost::Free => true,
+            Cost::Credit | Cost::CreditAndReserve => self.credits > 0,
+            Cost::OutOfBand => self.noops < NOOPS_MAX,
+        }
+    }
+
+    /// Pays for a message that is being posted, and returns the credits it carries to the peer.
+    /// `None`: [`Credits::may_send`] would have said no, nothing changed.
+    #[must_use]
+    pub fn pay(&mut self, cost: Cost) -> Option<u8> {
+        match cost {
+            Cost::Free => {}
+            Cost::Credit | Cost::CreditAndReserve => self.credits = self.credits.checked_sub(1)?,
+            Cost::OutOfBand => {
+                if self.noops >= NOOPS_MAX {
+                    return None;
+                }
+                // INVARIANT: checked right above.
+                self.noops = self.noops.saturating_add(1);
+            }
+        }
+        let carried = self.outstanding;
+        // INVARIANT: what leaves `outstanding` enters `peer_held`; the sum stays.
+        self.peer_held = self.peer_held.saturating_add(carried);
+        self.outstanding = 0;
+        Some(carried)
+    }
+
+    /// The SEND of a NOOP completed.
+    pub fn noop_completed(&mut self) {
+        self.noops = self.noops.saturating_sub(1);
+    }
+
+    /// Whether a NOOP should be sent to return credits (protocol section 5.5): enough are outstanding
+    /// (or `keepalive` is due), nothing that could carry them can go, and the two out-of-band slots are
+    /// not both taken.
+    ///
+    /// `free_queued`: the queue of credit-free messages is not empty; `main_queued`: the main one is not.
+    pub fn wants_noop(&self, free_queued: bool, main_queued: bool, keepalive: bool) -> bool {
+        (self.outstanding >= self.high_water || keepalive)
+            && !free_queued
+            && (!main_queued || self.credits == 0)
+            && self.noops < NOOPS_MAX
+    }
+
+    /// The counters for people.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            depth: self.depth,
+            credits: self.credits,
+            outstanding: self.outstanding,
+            reserved: self.reserved,
+            peer_held: self.peer_held,
+            noops: self.noops,
+        }
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_credits))]
+mod tests {
+    use super::*;
+
+    fn credits(depth: u16, high_water: u8) -> Credits {
+        let depth = QueueDepth::new(depth).unwrap_or(QueueDepth::MIN);
+        Credits::new(depth, high_water)
+    }
+
+    #[test]
+    fn a_request_costs_and_its_return_is_carried() {
+        let mut a = credits(2, 1);
+        assert_eq!(a.pay(Cost::Credit), Some(0));
+        assert_eq!(a.pay(Cost::CreditAndReserve), Some(0));
+        assert_eq!(a.pay(Cost::Credit), None);
+        assert!(a.may_send(Cost::Free));
+        assert_eq!(a.returned(2), Ok(()));
+        assert_eq!(a.returned(1), Err(CreditError::Returned));
+        assert_eq!(a.returned(255), Err(CreditError::Returned));
+    }
+
+    #[test]
+    fn a_peer_cannot_send_more_than_it_was_granted() {
+        let mut b = credits(1, 1);
+        assert_eq!(b.request_received(), Ok(()));
+        assert_eq!(b.request_received(), Err(CreditError::Sent));
+        assert_eq!(b.reposted(Repost::ForPeer), Ok(()));
+        // Reposting twice for one message would mint a credit.
+        assert_eq!(b.reposted(Repost::ForPeer), Err(CreditError::Sent));
+        assert_eq!(b.pay(Cost::Free), Some(1));
+        assert_eq!(b.request_received(), Ok(()));
+    }
+
+    #[test]
+    fn reserves_are_bounded() {
+        let mut a = credits(1, 1);
+        assert!(a.reserve());
+        assert!(!a.reserve());
+        assert_eq!(a.reposted(Repost::ForAnswer), Ok(()));
+        assert_eq!(a.reposted(Repost::ForAnswer), Err(CreditError::Answered));
+        assert_eq!(a.reposted(Repost::Plain), Ok(()));
+    }
+
+    #[test]
+    fn noop_rule() {
+        let mut b = credits(4, 2);
+        assert!(!b.wants_noop(false, false, false));
+        assert!(b.wants_noop(false, false, true));
+        for _ in 0..2 {
+            assert_eq!(b.request_received(), Ok(()));
+            assert_eq!(b.reposted(Repost::ForPeer), Ok(()));
+        }
+        assert!(b.wants_noop(false, false, false));
+        // Something that can go will carry them.
+        assert!(!b.wants_noop(true, false, false));
+        assert!(!b.wants_noop(false, true, false));
+        assert_eq!(b.pay(Cost::OutOfBand), Some(2));
+        assert!(!b.wants_noop(false, false, false));
+        assert_eq!(b.pay(Cost::OutOfBand), Some(0));
+        assert_eq!(b.pay(Cost::OutOfBand), None);
+        assert!(!b.wants_noop(false, false, true));
+        b.noop_completed();
+        assert!(b.may_send(Cost::OutOfBand));
+    }
+
+    #[test]
+    fn high_water_is_never_zero() {
+        let b = credits(1, 0);
+        // With a mark of 0 both ends would exchange NOOPs for ever.
+        assert!(!b.wants_noop(false, false, false));
+    }
+}

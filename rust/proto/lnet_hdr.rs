@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The LNet header inside messages: what the driver must know of it before
+//! LNet sees it (spec 2.5). Little-endian whatever the sender's order.
+
+use core::fmt;
+
+use super::bytes::array_at;
+use super::desc::Descriptor;
+use super::nid::Nid;
+use super::params::{
+    IMMEDIATE_MAX,
+    LNET_MTU, //
+};
+use super::wire::RawLnetHdr;
+
+/// What an LNet message is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LnetKind {
+    /// Acknowledges a PUT.
+    Ack,
+    /// Brings data.
+    Put,
+    /// Asks for data.
+    Get,
+    /// Answers a GET.
+    Reply,
+    /// Never used by this LND.
+    Hello,
+}
+
+impl LnetKind {
+    /// `None` for a number LNet does not know.
+    pub const fn from_wire(v: u32) -> Option<Self> {
+        Some(match v {
+            0 => LnetKind::Ack,
+            1 => LnetKind::Put,
+            2 => LnetKind::Get,
+            3 => LnetKind::Reply,
+            4 => LnetKind::Hello,
+            _ => return None,
+        })
+    }
+}
+
+/// Read-only view of an LNet header.
+#[derive(Copy, Clone, Debug)]
+pub struct LnetHdr<'a>(&'a RawLnetHdr);
+
+impl<'a> LnetHdr<'a> {
+    /// Looks at `raw`, the bytes as they lie in the message.
+    pub fn new(raw: &'a RawLnetHdr) -> Self {
+        Self(raw)
+    }
+
+    fn u32(&self, off: usize) -> u32 {
+        // Every offset used below lies inside the 72 bytes.
+        array_at(self.0, off).map_or(0, |b| u32::from_le_bytes(*b))
+    }
+
+    fn u64(&self, off: usize) -> u64 {
+        array_at(self.0, off).map_or(0, |b| u64::from_le_bytes(*b))
+    }
+
+    /// Final destination.
+    pub fn dest_nid(&self) -> Nid {
+        Nid::from_raw(self.u64(0))
+    }
+
+    /// First source; not the peer when a router lies between.
+    pub fn src_nid(&self) -> Nid {
+        Nid::from_raw(self.u64(8))
+    }
+
+    /// The kind, or the number LNet does not know.
+    pub fn kind(&self) -> Result<LnetKind, u32> {
+        let v = self.u32(24);
+        LnetKind::from_wire(v).ok_or(v)
+    }
+
+    /// Bytes of payload, as the sender claims.
+    pub fn payload_length(&self) -> u32 {
+        self.u32(28)
+    }
+
+    /// Bytes that the sender of a GET has room for; `None` for other kinds.
+    pub fn sink_length(&self) -> Option<u32> {
+        match self.kind() {
+            Ok(LnetKind::Get) => Some(self.u32(64)),
+            _ => None,
+        }
+    }
+}
+
+/// Why a header does not fit the message that carries it. The connection is
+/// to be closed: a correct peer never does this.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum HdrError {
+    /// LNet knows no such kind.
+    UnknownKind(u32),
+    /// This kind cannot travel in this message (H15, H16).
+    WrongKind(LnetKind),
+    /// An ACK or GET with a payload.
+    PayloadNotAllowed,
+    /// More payload than the message holds (H24), or than LNet allows.
+    PayloadTooLong(u32),
+    /// A GET for more than its descriptor can take, or than LNet allows.
+    SinkTooShort(u32),
+}
+
+impl fmt::Display for HdrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HdrError::UnknownKind(n) => write!(f, "unknown LNet type {n}"),
+            HdrError::WrongKind(k) => write!(f, "LNet {k:?} in the wrong message type"),
+            HdrError::PayloadNotAllowed => f.write_str("LNet ACK or GET with a payload"),
+            HdrError::PayloadTooLong(n) => write!(f, "LNet payload of {n} bytes does not fit"),
+            HdrError::SinkTooShort(n) => write!(f, "LNet GET of {n} bytes exceeds its sink"),
+        }
+    }
+}
+
+/// Checks the header of an IMMEDIATE and returns its kind and exactly the
+/// payload that LNet is to see.
+///
+/// `payload` are the bytes after the header up to the end of the *message*,
+/// not of what the HCA received: bytes outside the checksum are not payload.
+pub fn check_immediate<'a>(
+    hdr: &RawLnetHdr,
+    payload: &'a [u8],
+) -> Result<(LnetKind, &'a [u8]), HdrError> {
+    let hdr = LnetHdr::new(hdr);
+    let kind = hdr.kind().map_err(HdrError::UnknownKind)?;
+    let claimed = hdr.payload_length();
+    match kind {
+        LnetKind::Hello => return Err(HdrError::WrongKind(kind)),
+        LnetKind::Ack | LnetKind::Get if claimed != 0 => return Err(HdrError::PayloadNotAllowed),
+        LnetKind::Ack | LnetKind::Get | LnetKind::Put | LnetKind::Reply => {}
+    }
+    let data = usize::try_from(claimed)
+        .ok()
+        .and_then(|n| payload.get(..n))
+        .ok_or(HdrError::PayloadTooLong(claimed))?;
+    Ok((kind, data))
+}
+
+/// Checks the header of a PUT_REQ and returns how many bytes it offers.
+///
+/// Only PUT and REPLY: with a GET, LNet would prepare a source, and we would
+/// let the peer write into it (H15).
+pub fn check_put(hdr: &RawLnetHdr) -> Result<(LnetKind, u32), HdrError> {
+    let hdr = LnetHdr::new(hdr);
+    match hdr.kind().map_err(HdrError::UnknownKind)? {
+        kind @ (LnetKind::Put | LnetKind::Reply) => match hdr.payload_length() {
+            n if n > LNET_MTU => Err(HdrError::PayloadTooLong(n)),
+            n => Ok((kind, n)),
+        },
+        kind => Err(HdrError::WrongKind(kind)),
+    }
+}
+
+/// Checks the header of a GET_REQ against its descriptor and returns how many
+/// bytes are wanted.
+///
+/// Only GET: with a PUT or REPLY, LNet would prepare a sink, and we would send
+/// its old contents to the peer (H16).
+pub fn check_get(hdr: &RawLnetHdr, rd: &Descriptor<'_>) -> Result<u32, HdrError> {
+    let hdr = LnetHdr::new(hdr);
+    let kind = hdr.kind().map_err(HdrError::UnknownKind)?;
+    let Some(wanted) = hdr.sink_length() else {
+        return Err(HdrError::WrongKind(kind));
+    };
+    if hdr.payload_length() != 0 {
+        return Err(HdrError::PayloadNotAllowed);
+    }
+    if wanted > rd.total() {
+        return Err(HdrError::SinkTooShort(wanted));
+    }
+    Ok(wanted)
+}
+
+/// How an LNet message travels.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Method {
+    /// Header and payload, if any, in one IMMEDIATE.
+    Immediate,
+    /// PUT_REQ, then an RDMA by us.
+    PutReq,
+    /// GET_REQ with a sink, then an RDMA by the peer.
+    GetReq,
+}
+
+/// Chooses how to send (spec 6.1).
+///
+/// `via_router`: the next hop is a router, or the message is being forwarded.
+/// `nob`: the payload in bytes; for a GET the length of its memory descriptor,
+/// because the message itself has none (LU-20326). `gpu`: the memory is a
+/// GPU's and cannot be copied by the CPU. `None` for a HELLO, which this LND
+/// never carries.
+pub fn choose(kind: LnetKind, via_router: bool, nob: u32, gpu: bool) -> Option<Method> {
+    let small = usize::try_from(nob).is_ok_and(|n| n <= IMMEDIATE_MAX);
+    // Nothing to read or write: no matter whose memory it is.
+    let immediate = nob == 0 || (small && !gpu);
+    match kind {
+        LnetKind::Ack => Some(Method::Immediate),
+        LnetKind::Get if via_router || immediate => Some(Method::Immediate),
+        LnetKind::Get => Some(Method::GetReq),
+        LnetKind::Put | LnetKind::Reply if immediate => Some(Method::Immediate),
+        LnetKind::Put | LnetKind::Reply => Some(Method::PutReq),
+        LnetKind::Hello => None,
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_lnet_hdr))]
+mod tests {
+    use super::super::wire::Order;
+    use super::*;
+
+    /// A header with the given type, payload length and GET sink length.
+    fn hdr(kind: u32, payload: u32, sink: u32) -> RawLnetHdr {
+        let mut raw = [0; 72];
+        for (off, v) in [(24, kind), (28, payload), (64, sink)] {
+            for (to, from) in raw.iter_mut().skip(off).zip(v.to_le_bytes()) {
+                *to = from;
+            }
+        }
+        raw
+    }
+
+    /// A descriptor of one fragment of `nob` bytes.
+    fn with_rd<T>(nob: u32, f: impl FnOnce(&Descriptor<'_>) -> T) -> Option<T> {
+        let mut raw = [0; 20];
+        for (off, v) in [(0, 7u32), (4, 1), (8, nob)] {
+            for (to, from) in raw.iter_mut().skip(off).zip(v.to_ne_bytes()) {
+                *to = from;
+            }
+        }
+        Descriptor::decode(&raw, Order::Native)
+            .ok()
+            .map(|rd| f(&rd))
+    }
+
+    #[test]
+    fn immediate_takes_four_kinds() {
+        let data = [0u8; 10];
+        for (n, kind) in [(0, LnetKind::Ack), (2, LnetKind::Get)] {
+            let got = check_immediate(&hdr(n, 0, 0), &[]).map(|(k, p)| (k, p.len()));
+            assert_eq!(got, Ok((kind, 0)));
+            let got = check_immediate(&hdr(n, 1, 0), &data).map(|(k, p)| (k, p.len()));
+            assert_eq!(got, Err(HdrError::PayloadNotAllowed));
+        }
+        for (n, kind) in [(1, LnetKind::Put), (3, LnetKind::Reply)] {
+            let got = check_immediate(&hdr(n, 10, 0), &data).map(|(k, p)| (k, p.len()));
+            assert_eq!(got, Ok((kind, 10)));
+        }
+        let got = check_immediate(&hdr(4, 0, 0), &[]).map(|(k, _)| k);
+        assert_eq!(got, Err(HdrError::WrongKind(LnetKind::Hello)));
+        let got = check_immediate(&hdr(5, 0, 0), &[]).map(|(k, _)| k);
+        assert_eq!(got, Err(HdrError::UnknownKind(5)));
+    }
+
+    #[test]
+    fn h24_payload_ends_with_the_message() {
+        let data = [0u8; 10];
+        let len = |n| check_immediate(&hdr(1, n, 0), &data).map(|(_, p)| p.len());
+        assert_eq!(len(9), Ok(9));
+        assert_eq!(len(11), Err(HdrError::PayloadTooLong(11)));
+        assert_eq!(len(u32::MAX), Err(HdrError::PayloadTooLong(u32::MAX)));
+    }
+
+    #[test]
+    fn h15_put_req_carries_put_or_reply() {
+        assert_eq!(check_put(&hdr(1, 5000, 0)), Ok((LnetKind::Put, 5000)));
+        assert_eq!(
+            check_put(&hdr(3, LNET_MTU, 0)),
+            Ok((LnetKind::Reply, LNET_MTU))
+        );
+        assert_eq!(
+            check_put(&hdr(1, 0x0010_0001, 0)),
+            Err(HdrError::PayloadTooLong(0x0010_0001))
+        );
+        for (n, kind) in [(0, LnetKind::Ack), (2, LnetKind::Get), (4, LnetKind::Hello)] {
+            assert_eq!(check_put(&hdr(n, 0, 0)), Err(HdrError::WrongKind(kind)));
+        }
+        assert_eq!(check_put(&hdr(9, 0, 0)), Err(HdrError::UnknownKind(9)));
+    }
+
+    #[test]
+    fn h16_get_req_carries_get() {
+        let check = |h: RawLnetHdr| with_rd(4096, |rd| check_get(&h, rd));
+        assert_eq!(check(hdr(2, 0, 4096)), Some(Ok(4096)));
+        assert_eq!(check(hdr(2, 0, 100)), Some(Ok(100)));
+        assert_eq!(
+            check(hdr(2, 0, 4097)),
+            Some(Err(HdrError::SinkTooShort(4097)))
+        );
+        assert_eq!(
+            check(hdr(2, 1, 4096)),
+            Some(Err(HdrError::PayloadNotAllowed))
+        );
+        for (n, kind) in [(0, LnetKind::Ack), (1, LnetKind::Put), (3, LnetKind::Reply)] {
+            assert_eq!(check(hdr(n, 0, 0)), Some(Err(HdrError::WrongKind(kind))));
+        }
+    }
+
+    #[test]
+    fn fields_are_little_endian() {
+        let mut raw = hdr(1, 0x0102_0304, 0);
+        for (to, from) in raw.iter_mut().zip([1, 0, 0, 10, 0, 0, 5, 0]) {
+            *to = from;
+        }
+        let view = LnetHdr::new(&raw);
+        assert_eq!(view.payload_length(), 0x0102_0304);
+        assert_eq!(view.dest_nid(), Nid::new(0, 0x0a00_0001));
+        assert_eq!(view.src_nid(), Nid::from_raw(0));
+        assert_eq!(view.sink_length(), None);
+    }
+
+    #[test]
+    fn method_by_size() {
+        use Method::*;
+        for kind in [LnetKind::Put, LnetKind::Reply] {
+            assert_eq!(choose(kind, false, 3976, false), Some(Immediate));
+            assert_eq!(choose(kind, false, 3977, false), Some(PutReq));
+            assert_eq!(choose(kind, true, 3977, false), Some(PutReq));
+            assert_eq!(choose(kind, false, 1, true), Some(PutReq));
+            assert_eq!(choose(kind, false, 0, true), Some(Immediate));
+        }
+        let get = LnetKind::Get;
+        assert_eq!(choose(get, false, 3976, false), Some(Immediate));
+        assert_eq!(choose(get, false, 3977, false), Some(GetReq));
+        assert_eq!(choose(get, false, 1, true), Some(GetReq));
+        assert_eq!(choose(get, true, 1 << 20, false), Some(Immediate));
+        assert_eq!(choose(LnetKind::Ack, true, 0, false), Some(Immediate));
+        assert_eq!(choose(LnetKind::Hello, false, 0, false), None);
+    }
+}

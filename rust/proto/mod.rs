@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The o2ib protocol without any I/O: wire formats, negotiation, credits and
+//! state machines.
+//!
+//! Everything here depends on `core` only: no allocation, no clock, no
+//! locking, no kernel call. All functions may therefore run in any context
+//! (softirq included); the caller holds whatever lock protects the data it
+//! passes in. Whatever comes from a peer is treated as hostile: no function
+//! in this tree can panic on any input.
+//!
+//! "spec N.M" in the comments refers to the numbered sections of the o2ib
+//! protocol specification, "H1".."H28" and "defect list N" to the list of
+//! known defects of other implementations, both under Documentation/.
+
+#![deny(unsafe_code)]
+#![deny(missing_docs)]
+#![deny(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+// The items are `pub` for the host crate; inside the module they are private.
+#![allow(unreachable_pub)]
+
+pub mod budget;
+mod bytes;
+pub mod cause;
+pub mod cksum;
+pub mod cm_msg;
+pub mod conn;
+pub mod connack;
+pub mod credits;
+pub mod desc;
+pub mod encode;
+pub mod lnet_hdr;
+pub mod nid;
+pub mod params;
+pub mod peer;
+pub mod race;
+pub mod refusal;
+pub mod reject;
+pub mod sizes;
+pub mod tx;
+pub mod wire;

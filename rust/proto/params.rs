@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Protocol constants and the two negotiated numbers as bounded types.
+
+/// Magic of every o2ib message and reject (spec 1).
+pub const MAGIC: u32 = 0x0be9_1b91;
+/// Magic reserved for a future unified LNet protocol (spec 4.6).
+pub const MAGIC_UNIFIED: u32 = 0x4572_6963;
+/// Bytes in the largest message, header included; also the size of every
+/// receive buffer.
+pub const MSG_SIZE: usize = 4096;
+/// [`MSG_SIZE`] as negotiated in connection parameters.
+pub const MSG_SIZE_WIRE: u32 = 4096;
+/// Bytes in the o2ib header.
+pub const HEADER_LEN: usize = 48;
+/// Bytes in the LNet header inside messages.
+pub const LNET_HDR_LEN: usize = 72;
+/// Bytes before the payload of an IMMEDIATE.
+pub const IMMEDIATE_HEAD: usize = HEADER_LEN + LNET_HDR_LEN;
+/// Payload bytes that fit in an IMMEDIATE.
+pub const IMMEDIATE_MAX: usize = MSG_SIZE - IMMEDIATE_HEAD;
+/// Bytes in a CONNREQ or CONNACK.
+pub const CONN_MSG_LEN: usize = 56;
+/// Bytes in a reject.
+pub const REJECT_LEN: usize = 24;
+/// Bytes in a PUT_REQ.
+pub const PUT_REQ_LEN: usize = 128;
+/// Bytes in a PUT_NAK, PUT_DONE or GET_DONE.
+pub const DONE_LEN: usize = 60;
+/// Bytes of a PUT_ACK before its fragments.
+pub const PUT_ACK_HEAD: usize = 72;
+/// Bytes of a GET_REQ before its fragments.
+pub const GET_REQ_HEAD: usize = 136;
+/// Bytes of one fragment in a descriptor.
+pub const FRAGMENT_LEN: usize = 12;
+/// Most fragments in a descriptor: 1 MiB in 4 KiB pages with an unaligned start.
+pub const FRAGS_MAX: u16 = 257;
+/// Most bytes in one LNet message.
+pub const LNET_MTU: u32 = 1 << 20;
+/// Receive buffers beyond those covered by credits, for NOOPs (version 2).
+pub const OOB_BUFFERS: u16 = 2;
+/// Largest queue depth: credits travel in one byte.
+pub const DEPTH_MAX: u16 = 255;
+/// Lost connection races after which the lower NID is let through (spec 4.8).
+pub const RACES_MAX: u8 = 20;
+/// Default port of the listener in `RDMA_PS_TCP`.
+pub const SERVICE_PORT: u16 = 987;
+
+const _: () = assert!(IMMEDIATE_MAX == 3976);
+const _: () = assert!(GET_REQ_HEAD + FRAGMENT_LEN * FRAGS_MAX as usize <= MSG_SIZE);
+
+/// Queue depth of a connection: how many messages may be under way in each
+/// direction before credits must come back.
+///
+/// # Invariants
+///
+/// 1 <= value <= 255.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct QueueDepth(u8);
+
+impl QueueDepth {
+    /// The smallest depth.
+    pub const MIN: QueueDepth = QueueDepth(1);
+    /// The largest depth.
+    pub const MAX: QueueDepth = QueueDepth(u8::MAX);
+
+    /// `None` unless 1 <= `v` <= 255.
+    pub fn new(v: u16) -> Option<Self> {
+        match u8::try_from(v) {
+            Ok(0) | Err(_) => None,
+            // INVARIANT: not zero by the arm above.
+            Ok(v) => Some(QueueDepth(v)),
+        }
+    }
+
+    /// The depth in messages.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// The depth as it stands in connection parameters.
+    pub const fn wire(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Receive buffers of a connection (version 2): one per credit, one per
+    /// answer to our own requests, and two for NOOPs (spec 5.2).
+    pub const fn rx_buffers(self) -> u16 {
+        (self.0 as u16)
+            .saturating_mul(2)
+            .saturating_add(OOB_BUFFERS)
+    }
+}
+
+/// Most fragments that either side will put in a descriptor.
+///
+/// # Invariants
+///
+/// 1 <= value <= 257.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct MaxFrags(u16);
+
+impl MaxFrags {
+    /// The smallest limit.
+    pub const MIN: MaxFrags = MaxFrags(1);
+    /// The largest limit, which we offer.
+    pub const MAX: MaxFrags = MaxFrags(FRAGS_MAX);
+
+    /// `None` unless 1 <= `v` <= 257.
+    pub fn new(v: u16) -> Option<Self> {
+        match v {
+            // INVARIANT: the range of the pattern.
+            1..=FRAGS_MAX => Some(MaxFrags(v)),
+            _ => None,
+        }
+    }
+
+    /// The limit in fragments.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// Returned credits at which a NOOP carries them back (spec 5.5).
+///
+/// `hiw` is the threshold set for `pc` peer credits; it is scaled to the depth
+/// that was really negotiated. Never 0, which would make both sides exchange
+/// NOOPs for ever (defect list 2.15), and never above the depth, which would
+/// return credits too late.
+pub fn high_water(depth: QueueDepth, hiw: u8, pc: QueueDepth) -> u8 {
+    let scaled = u16::from(depth.0)
+        .saturating_mul(u16::from(hiw))
+        .checked_div(u16::from(pc.0))
+        .unwrap_or(0);
+    u8::try_from(scaled).unwrap_or(u8::MAX).clamp(1, depth.0)
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_params))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold() {
+        assert!(QueueDepth::new(0).is_none());
+        assert!(QueueDepth::new(1).is_some());
+        assert!(QueueDepth::new(255).is_some());
+        assert!(QueueDepth::new(256).is_none());
+        assert!(MaxFrags::new(0).is_none());
+        assert!(MaxFrags::new(1).is_some());
+        assert!(MaxFrags::new(257).is_some());
+        assert!(MaxFrags::new(258).is_none());
+        assert_eq!(QueueDepth::MAX.rx_buffers(), 512);
+    }
+
+    #[test]
+    fn high_water_scales_and_is_never_zero() {
+        let pc = QueueDepth::MAX;
+        for d in 1..=255u16 {
+            for h in 0..=255u8 {
+                let Some(depth) = QueueDepth::new(d) else {
+                    continue;
+                };
+                let w = high_water(depth, h, pc);
+                assert!(w >= 1);
+                assert!(w <= depth.get());
+            }
+        }
+        let Some(eight) = QueueDepth::new(8) else {
+            return;
+        };
+        let Some(thirty_two) = QueueDepth::new(32) else {
+            return;
+        };
+        assert_eq!(high_water(eight, 4, eight), 4);
+        assert_eq!(high_water(eight, 16, thirty_two), 4);
+        assert_eq!(high_water(QueueDepth::MIN, 4, eight), 1);
+    }
+}

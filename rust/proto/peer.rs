@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a node remembers about a peer, and when it tries to connect again.
+//!
+//! Context: any; the caller holds the peer's lock. Randomness is an argument.
+
+use super::params::MaxFrags;
+use super::params::QueueDepth;
+
+/// Longest pause between two attempts, in milliseconds.
+pub const BACKOFF_MAX_MS: u32 = 10_000;
+
+/// Step of the back-off, in milliseconds.
+const BACKOFF_STEP_MS: u32 = 50;
+
+/// Doublings after which the pause has reached its limit.
+const BACKOFF_DOUBLINGS: u32 = 8;
+
+/// What handshakes with the peer have taught us; used for the next CONNREQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The peer's incarnation; 0 is unknown.
+    pub stamp: u64,
+    /// The queue depth to ask for.
+    pub depth: QueueDepth,
+    /// The number of fragments to ask for.
+    pub frags: MaxFrags,
+}
+
+/// The attempts and connections of a peer, by number.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// What is known about it.
+    pub known: Known,
+    active: u16,
+    passive: u16,
+    conns: u16,
+    races: u8,
+    failures: u32,
+    retry_due: bool,
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Try again after so many milliseconds.
+    RetryIn(u32),
+    /// Other attempts or connections remain; nothing else happens.
+    OthersRemain,
+    /// Nothing remains: fail what waits, forget the peer.
+    GiveUp,
+}
+
+impl Peer {
+    /// A peer nobody has talked to yet.
+    pub fn new(known: Known) -> Self {
+        Self {
+            known,
+            active: 0,
+            passive: 0,
+            conns: 0,
+            races: 0,
+            failures: 0,
+            retry_due: false,
+        }
+    }
+
+    /// A message wants to go and no connection is there: how many attempts to start now.
+    pub fn start(&mut self, conns_per_peer: u16) -> u16 {
+        if self.conns > 0 || self.busy() {
+            return 0;
+        }
+        let n = conns_per_peer.max(1);
+        self.active = n;
+        n
+    }
+
+    /// The pause is over: true if the attempt is still wanted.
+    #[must_use]
+    pub fn retry(&mut self, waiting: bool) -> bool {
+        let wanted = self.retry_due && waiting && self.active == 0 && self.passive == 0;
+        self.retry_due = false;
+        if wanted {
+            self.active = 1;
+        }
+        wanted
+    }
+
+    /// An active attempt of ours is in flight (protocol section 4.8).
+    pub fn connecting(&self) -> bool {
+        self.active > 0
+    }
+
+    /// Races lost by the peer in a row.
+    pub fn races(&self) -> u8 {
+        self.races
+    }
+
+    /// The peer lost a race against us.
+    pub fn race_counted(&mut self) {
+        self.races = self.races.saturating_add(1);
+    }
+
+    /// A request of the peer was accepted. It stands for a pending retry of ours.
+    pub fn accepting(&mut self, known: Known) {
+        self.known = known;
+        self.passive = self.passive.saturating_add(1);
+        self.races = 0;
+        self.retry_due = false;
+    }
+
+    /// An attempt became a connection.
+    pub fn established(&mut self, active: bool, known: Known) {
+        self.attempt_over(active);
+        self.known = known;
+        self.conns = self.conns.saturating_add(1);
+        self.failures = 0;
+    }
+
+    /// A connection is gone. True: nothing of the peer remains.
+    #[must_use]
+    pub fn closed(&mut self) -> bool {
+        self.conns = self.conns.saturating_sub(1);
+        self.idle()
+    }
+
+    /// An attempt failed. `retry` is set if the reject invites another try (protocol section 4.6),
+    /// `waiting` if messages wait for a connection; `random` is uniform.
+    pub fn failed(&mut self, active: bool, retry: bool, waiting: bool, random: u32) -> After {
+        self.attempt_over(active);
+        if retry && waiting && self.passive == 0 && self.active == 0 {
+            let pause = backoff(self.failures, random);
+            self.failures = self.failures.saturating_add(1);
+            self.retry_due = true;
+            return After::RetryIn(pause);
+        }
+        if self.idle() {
+            After::GiveUp
+        } else {
+            After::OthersRemain
+        }
+    }
+
+    /// Neither connection nor attempt nor pending retry.
+    pub fn idle(&self) -> bool {
+        self.conns == 0 && !self.busy()
+    }
+
+    fn busy(&self) -> bool {
+        self.active > 0 || self.passive > 0 || self.retry_due
+    }
+
+    fn attempt_over(&mut self, active: bool) {
+        if active {
+            self.active = self.active.saturating_sub(1);
+        } else {
+            self.passive = self.passive.saturating_sub(1);
+        }
+    }
+}
+
+/// The pause before the next attempt: none at first, then random below a doubling limit, so that peers
+/// that failed together do not come back together.
+pub fn backoff(failures: u32, random: u32) -> u32 {
+    if failures == 0 {
+        return 0;
+    }
+    let doublings = failures.saturating_sub(1).min(BACKOFF_DOUBLINGS);
+    let limit = BACKOFF_STEP_MS
+        .checked_shl(doublings)
+        .unwrap_or(BACKOFF_MAX_MS)
+        .min(BACKOFF_MAX_MS);
+    random.checked_rem(limit).unwrap_or(0).saturating_add(1)
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_peer))]
+mod tests {
+    use super::*;
+
+    fn peer() -> Peer {
+        Peer::new(Known {
+            stamp: 0,
+            depth: QueueDepth::MIN,
+            frags: MaxFrags::MAX,
+        })
+    }
+
+    #[test]
+    fn one_set_of_attempts_at_a_time() {
+        let mut p = peer();
+        assert_eq!(p.start(4), 4);
+        assert_eq!(p.start(4), 0);
+        let known = p.known;
+        p.established(true, known);
+        for _ in 0..2 {
+            assert_eq!(p.failed(true, false, true, 7), After::OthersRemain);
+        }
+        assert_eq!(p.failed(true, true, false, 7), After::OthersRemain);
+        assert_eq!(p.start(4), 0);
+        assert!(p.closed());
+        assert_eq!(p.start(0), 1);
+    }
+
+    #[test]
+    fn a_reject_that_invites_a_retry_gets_one() {
+        let mut p = peer();
+        assert_eq!(p.start(1), 1);
+        assert_eq!(p.failed(true, true, true, 7), After::RetryIn(0));
+        assert_eq!(p.start(1), 0);
+        assert!(p.retry(true));
+        assert!(!p.retry(true));
+        assert!(matches!(p.failed(true, true, true, 7), After::RetryIn(1..)));
+        // A request accepted meanwhile stands for the retry.
+        let known = p.known;
+        p.accepting(known);
+        assert!(!p.retry(true));
+        assert_eq!(p.failed(false, false, true, 7), After::GiveUp);
+    }
+
+    #[test]
+    fn the_pause_grows_and_is_bounded() {
+        assert_eq!(backoff(0, 12345), 0);
+        for failures in 1..100 {
+            for random in [0, 1, 49, 50, 9_999, u32::MAX] {
+                let pause = backoff(failures, random);
+                assert!(pause >= 1);
+                assert!(pause <= BACKOFF_MAX_MS);
+            }
+        }
+        assert!(backoff(1, u32::MAX) <= 50);
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection request against what is known of its sender: restarts, races
+//! and limits.
+
+use super::cm_msg::ConnReq;
+use super::nid::race_key;
+use super::params::RACES_MAX;
+use super::refusal::{
+    Cause,
+    Refusal, //
+};
+
+/// What is known of the peer that asks.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct PeerView {
+    /// Its incarnation; `None` = not learnt yet.
+    pub stamp: Option<u64>,
+    /// Whether a request of ours to it is under way.
+    pub connecting: bool,
+    /// Races it has lost in a row.
+    pub races: u8,
+    /// Its connections, established or under way on the passive side.
+    pub conns: u16,
+    /// How many it may have.
+    pub max_conns: u16,
+}
+
+/// Outcome of stage 3. The driver acts on it under the lock that protects
+/// what [`PeerView`] was copied from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum PeerVerdict {
+    /// Take it: record the incarnation, forget the races, cancel a reconnect
+    /// that is waiting.
+    Accept,
+    /// Close all connections of the peer as stale, record the incarnation,
+    /// and refuse: the next request will be taken.
+    Restarted(Refusal),
+    /// Count a race, and refuse.
+    Race(Refusal),
+    /// Refuse.
+    Refuse(Refusal),
+}
+
+/// Stage 3: judges a request against what is known of the peer (spec 4.4 rows
+/// 14-15 and 4.8, guard H9). `peer` is `None` for an unknown one.
+pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
+    let Some(peer) = peer else {
+        return PeerVerdict::Accept;
+    };
+    if peer.stamp.is_some_and(|known| known != req.src_stamp) {
+        return PeerVerdict::Restarted(Refusal::new(Cause::StalePeer));
+    }
+    let we_win = race_key(req.src) < race_key(req.dst);
+    if peer.connecting && we_win && peer.races < RACES_MAX {
+        return PeerVerdict::Race(Refusal::new(Cause::Race));
+    }
+    if peer.conns >= peer.max_conns {
+        return PeerVerdict::Refuse(Refusal::new(Cause::NoResources));
+    }
+    PeerVerdict::Accept
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_race))]
+mod tests {
+    use super::super::nid::Nid;
+    use super::super::wire::{
+        ConnParams,
+        Order, //
+    };
+    use super::*;
+
+    const ME: Nid = Nid::new(0, 0x0a00_0001);
+    const PEER: Nid = Nid::new(0, 0x0a00_0002);
+    const STAMP: u64 = 0x0006_4a1b_2c3d_4e5f;
+    const REQ: ConnReq = ConnReq {
+        order: Order::Native,
+        src: PEER,
+        src_stamp: STAMP,
+        dst: ME,
+        dst_stamp: 0,
+        params: ConnParams {
+            queue_depth: 8,
+            max_frags: 257,
+            max_msg_size: 4096,
+        },
+    };
+
+    fn peer() -> PeerView {
+        PeerView {
+            stamp: Some(STAMP),
+            connecting: false,
+            races: 0,
+            conns: 1,
+            max_conns: 8,
+        }
+    }
+
+    #[test]
+    fn row14_restarted_peer() {
+        let old = PeerView {
+            stamp: Some(STAMP ^ 1),
+            ..peer()
+        };
+        let got = check_peer(&REQ, Some(&old));
+        assert_eq!(got, PeerVerdict::Restarted(Refusal::new(Cause::StalePeer)));
+        let unknown = PeerView {
+            stamp: None,
+            ..peer()
+        };
+        assert_eq!(check_peer(&REQ, Some(&unknown)), PeerVerdict::Accept);
+        assert_eq!(check_peer(&REQ, Some(&peer())), PeerVerdict::Accept);
+        assert_eq!(check_peer(&REQ, None), PeerVerdict::Accept);
+    }
+
+    #[test]
+    fn row15_race() {
+        // As the lower side of REQ, the peer's key is the higher one.
+        let racing = PeerView {
+            connecting: true,
+            ..peer()
+        };
+        assert_eq!(check_peer(&REQ, Some(&racing)), PeerVerdict::Accept);
+        let reverse = ConnReq {
+            src: ME,
+            dst: PEER,
+            ..REQ
+        };
+        let lost = PeerVerdict::Race(Refusal::new(Cause::Race));
+        assert_eq!(check_peer(&reverse, Some(&racing)), lost);
+        let patient = PeerView {
+            races: 19,
+            ..racing
+        };
+        assert_eq!(check_peer(&reverse, Some(&patient)), lost);
+        let tired = PeerView {
+            races: 20,
+            ..racing
+        };
+        assert_eq!(check_peer(&reverse, Some(&tired)), PeerVerdict::Accept);
+        assert_eq!(check_peer(&reverse, Some(&peer())), PeerVerdict::Accept);
+    }
+
+    #[test]
+    fn h9_connections_are_bounded() {
+        let full = PeerView { conns: 8, ..peer() };
+        assert_eq!(
+            check_peer(&REQ, Some(&full)),
+            PeerVerdict::Refuse(Refusal::new(Cause::NoResources))
+        );
+    }
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Properties of decoding and encoding: no input panics, both byte orders
+//! round trip, truncation is noticed at every offset.
+
+mod common;
+
+use common::reencode;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use ro2iblnd_proto::cksum;
+use ro2iblnd_proto::cm_msg::*;
+use ro2iblnd_proto::encode::{encode_as, seal, seal_parts, BodyOut};
+use ro2iblnd_proto::lnet_hdr::{check_get, check_immediate, check_put};
+use ro2iblnd_proto::nid::Nid;
+use ro2iblnd_proto::params::{MaxFrags, QueueDepth};
+use ro2iblnd_proto::wire::*;
+
+/// A body that owns what it refers to.
+#[derive(Clone, Debug)]
+enum Owned {
+    Params(bool, ConnParams),
+    Noop,
+    Immediate([u8; 72], Vec<u8>),
+    PutReq([u8; 72], Cookie),
+    Done(u8, Done),
+    PutAck(Cookie, Cookie, u32, Vec<Fragment>),
+    GetReq([u8; 72], Cookie, u32, Vec<Fragment>),
+}
+
+impl Owned {
+    fn out(&self) -> BodyOut<'_> {
+        match self {
+            Owned::Params(true, p) => BodyOut::ConnReq(*p),
+            Owned::Params(false, p) => BodyOut::ConnAck(*p),
+            Owned::Noop => BodyOut::Noop,
+            Owned::Immediate(hdr, data) => BodyOut::Immediate {
+                hdr,
+                payload_len: data.len(),
+            },
+            Owned::PutReq(hdr, cookie) => BodyOut::PutReq {
+                hdr,
+                cookie: *cookie,
+            },
+            Owned::Done(0, d) => BodyOut::PutNak(*d),
+            Owned::Done(1, d) => BodyOut::PutDone(*d),
+            Owned::Done(_, d) => BodyOut::GetDone(*d),
+            Owned::PutAck(src, dst, key, frags) => BodyOut::PutAck {
+                src: *src,
+                dst: *dst,
+                key: *key,
+                frags,
+            },
+            Owned::GetReq(hdr, cookie, key, frags) => BodyOut::GetReq {
+                hdr,
+                cookie: *cookie,
+                key: *key,
+                frags,
+            },
+        }
+    }
+
+    /// The whole message, payload included.
+    fn message(&self, order: Order, env: &Envelope) -> Vec<u8> {
+        let mut out = vec![0; 4096];
+        let nob = encode_as(&mut out, order, env, &self.out()).expect("fits");
+        if let Owned::Immediate(_, data) = self {
+            out[120..nob].copy_from_slice(data);
+        }
+        out.truncate(nob);
+        out
+    }
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    prop_oneof![Just(Order::Native), Just(Order::Swapped)]
+}
+
+fn env() -> impl Strategy<Value = Envelope> {
+    let v = prop_oneof![Just(Version::V1), Just(Version::V2)];
+    (v, any::<u8>(), any::<[u64; 4]>()).prop_map(|(version, credits, w)| Envelope {
+        version,
+        credits,
+        src: Nid::from_raw(w[0] & !1),
+        src_stamp: w[1],
+        dst: Nid::from_raw(w[2]),
+        dst_stamp: w[3],
+    })
+}
+
+fn raw_hdr() -> impl Strategy<Value = [u8; 72]> {
+    // Mostly a known type and a length that may fit, so that the checks on
+    // headers are passed now and then.
+    (vec(any::<u8>(), 72), 0u32..6, 0u32..5000).prop_map(|(bytes, kind, len)| {
+        let mut hdr = [0; 72];
+        hdr.copy_from_slice(&bytes);
+        hdr[24..28].copy_from_slice(&kind.to_le_bytes());
+        hdr[28..32].copy_from_slice(&len.to_le_bytes());
+        hdr
+    })
+}
+
+fn fragments() -> impl Strategy<Value = Vec<Fragment>> {
+    let one = (0u32..4080, 0u64..u64::MAX - 4096).prop_map(|(nob, addr)| Fragment { nob, addr });
+    vec(one, 1..=257).prop_map(|mut v| {
+        v[0].nob |= 1;
+        v
+    })
+}
+
+fn owned() -> impl Strategy<Value = Owned> {
+    let cookie = || any::<u64>().prop_map(Cookie);
+    let done = (cookie(), any::<i32>()).prop_map(|(cookie, status)| Done { cookie, status });
+    let params = (any::<u16>(), any::<u16>(), any::<u32>()).prop_map(|(d, f, m)| ConnParams {
+        queue_depth: d,
+        max_frags: f,
+        max_msg_size: m,
+    });
+    prop_oneof![
+        (any::<bool>(), params).prop_map(|(req, p)| Owned::Params(req, p)),
+        Just(Owned::Noop),
+        (raw_hdr(), vec(any::<u8>(), 0..=3976)).prop_map(|(h, d)| Owned::Immediate(h, d)),
+        (raw_hdr(), cookie()).prop_map(|(h, c)| Owned::PutReq(h, c)),
+        (0u8..3, done).prop_map(|(n, d)| Owned::Done(n, d)),
+        (cookie(), cookie(), any::<u32>(), fragments())
+            .prop_map(|(s, d, k, f)| Owned::PutAck(s, d, k, f)),
+        (raw_hdr(), cookie(), any::<u32>(), fragments())
+            .prop_map(|(h, c, k, f)| Owned::GetReq(h, c, k, f)),
+    ]
+}
+
+/// Feeds bytes to everything that takes bytes from a peer.
+fn swallow(bytes: &[u8]) {
+    if let Ok(msg) = decode(bytes) {
+        assert!(msg.nob <= bytes.len());
+        match msg.body {
+            Body::Immediate { hdr, payload } => {
+                assert_eq!(payload.len() + 120, msg.nob);
+                let _ = check_immediate(hdr, payload);
+            }
+            Body::PutReq { hdr, .. } => {
+                let _ = check_put(hdr);
+            }
+            Body::GetReq { hdr, rd, .. } => {
+                assert!((1..=1 << 20).contains(&rd.total()));
+                if let Ok(wanted) = check_get(hdr, &rd) {
+                    assert!(wanted <= rd.total());
+                }
+            }
+            Body::PutAck { rd, .. } => {
+                let sum: u64 = rd.fragments().map(|f| u64::from(f.nob)).sum();
+                assert_eq!(sum, u64::from(rd.total()));
+                assert_eq!(rd.fragments().count(), usize::from(rd.nfrags()));
+            }
+            _ => {}
+        }
+        // What was decoded can be sent; only the checksum is not kept.
+        let mut want = bytes[..msg.nob].to_vec();
+        want[12..16].fill(0);
+        let got = reencode(&msg).unwrap();
+        assert_eq!(got[16..], want[16..got.len()]);
+    }
+    let ask = Ask {
+        depth: QueueDepth::MAX,
+        frags: MaxFrags::MAX,
+        stamp: 1,
+    };
+    if let Reaction::Retry(_, next) = react_to_reject(28, bytes, &ask) {
+        assert!(next.depth <= ask.depth && next.frags <= ask.frags);
+    }
+    let from = CmSource {
+        addr: None,
+        port: 0,
+    };
+    let policy = Policy {
+        require_privileged_port: false,
+        check_source_addr: false,
+    };
+    let ni = NiView {
+        nid: Nid::new(0, 1),
+        stamp: 1,
+        peer_credits: QueueDepth::MAX,
+        active: true,
+        on_device: true,
+    };
+    if let Ok(req) = parse_connreq(bytes, &from, &policy) {
+        let _ = check_ni(&req, Some(&ni), true, &from, &policy);
+    }
+    let expected = Expected {
+        me: ni.nid,
+        my_stamp: 1,
+        peer: Nid::new(0, 2),
+        asked: ask,
+    };
+    let _ = judge_connack(bytes, &expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn round_trip(order in order(), env in env(), body in owned(), pad in 0usize..200) {
+        let sent = body.message(order, &env);
+        let mut received = sent.clone();
+        received.resize(sent.len() + pad, 0xaa);
+        let msg = decode(&received).expect("own message");
+        prop_assert_eq!(msg.env, env);
+        prop_assert_eq!(msg.order, order);
+        prop_assert_eq!(msg.nob, sent.len());
+        prop_assert_eq!(reencode(&msg).unwrap(), sent);
+    }
+
+    #[test]
+    fn truncated_anywhere(order in order(), env in env(), body in owned()) {
+        let sent = body.message(order, &env);
+        for n in 0..sent.len() {
+            prop_assert!(decode(&sent[..n]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_length_field_that_lies(order in order(), env in env(), body in owned(), nob: u32) {
+        let mut sent = body.message(order, &env);
+        let field = match order {
+            Order::Native => nob.to_ne_bytes(),
+            Order::Swapped => nob.swap_bytes().to_ne_bytes(),
+        };
+        sent[8..12].copy_from_slice(&field);
+        if let Ok(msg) = decode(&sent) {
+            prop_assert_eq!(msg.nob, nob as usize);
+        }
+        for n in 0..sent.len() {
+            let mut short = sent.clone();
+            let claim = match order {
+                Order::Native => (n as u32).to_ne_bytes(),
+                Order::Swapped => (n as u32).swap_bytes().to_ne_bytes(),
+            };
+            short[8..12].copy_from_slice(&claim);
+            match (decode(&short), &body) {
+                (Ok(msg), Owned::Immediate(..)) => prop_assert!(msg.nob >= 120),
+                (Ok(_), _) => prop_assert!(false, "claimed {n} bytes"),
+                (Err(_), _) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn noise(bytes in vec(any::<u8>(), 0..300)) {
+        swallow(&bytes);
+    }
+
+    #[test]
+    fn a_good_message_with_some_bytes_changed(
+        order in order(),
+        env in env(),
+        body in owned(),
+        hits in vec((any::<u16>(), any::<u8>()), 1..6),
+    ) {
+        let mut bytes = body.message(order, &env);
+        for (at, v) in hits {
+            // Mostly in the first bytes, where it matters.
+            let at = at as usize % bytes.len().min(if at % 4 == 0 { 4096 } else { 136 });
+            bytes[at] = v;
+        }
+        bytes[12..16].fill(0);
+        swallow(&bytes);
+    }
+
+    #[test]
+    fn sealed(env in env(), body in owned(), credits: u8, flip: u16, at: u8) {
+        let mut bytes = body.message(Order::Native, &env);
+        let nob = bytes.len();
+        seal(&mut bytes, nob, credits, true).unwrap();
+        let msg = decode(&bytes).expect("sealed message");
+        prop_assert_eq!(msg.env.credits, credits);
+        prop_assert_ne!(msg.cksum, 0);
+
+        let cut = 48 + at as usize % (nob - 47);
+        let mut parts = body.message(Order::Native, &env);
+        let (head, tail) = parts.split_at_mut(cut);
+        seal_parts(head, tail.chunks(7), credits, true).unwrap();
+        prop_assert_eq!(&parts, &bytes);
+
+        // A single changed bit outside the checksum never goes unnoticed.
+        let at = flip as usize % (bytes.len() - 16) + 16;
+        bytes[at] ^= 1;
+        prop_assert_eq!(decode(&bytes).err(), Some(WireError::Checksum));
+    }
+
+    #[test]
+    fn checksum_against_the_definition(bytes in vec(any::<u8>(), 16..300)) {
+        let sum = |extend: fn(u8) -> u32| {
+            let mut sum = 0u32;
+            for (i, &b) in bytes.iter().enumerate() {
+                let b = if (12..16).contains(&i) { 0 } else { b };
+                sum = sum.rotate_left(1).wrapping_add(extend(b));
+            }
+            sum.max(1)
+        };
+        let unsigned = sum(u32::from);
+        let signed = sum(|b| b as i8 as i32 as u32);
+        prop_assert_eq!(cksum::checksum(&bytes), unsigned);
+        prop_assert!(cksum::verify(&bytes, unsigned));
+        prop_assert!(cksum::verify(&bytes, signed));
+    }
+
+    #[test]
+    fn rejects_round_trip(order in order(), why: u8, stamp: u64, d: u16, f: u16, m: u32) {
+        let reject = Reject {
+            version: Version::V2,
+            why: RejectWhy::from_wire(why),
+            details: Some(RejectDetails {
+                incarnation: stamp,
+                params: ConnParams { queue_depth: d, max_frags: f, max_msg_size: m },
+            }),
+        };
+        let mut bytes = reject.encode_as(order).to_vec();
+        bytes.resize(148, 0);
+        prop_assert_eq!(Reject::decode(&bytes), Ok(reject));
+        swallow(&bytes);
+    }
+}
+
+/// The shortest message of each type (spec 2.4), and one byte less.
+#[test]
+fn minimum_lengths() {
+    let types = [
+        (0xc0, 56),
+        (0xc1, 56),
+        (0xd0, 48),
+        (0xd1, 120),
+        (0xd2, 128),
+        (0xd3, 60),
+        (0xd4, 84),
+        (0xd5, 60),
+        (0xd6, 148),
+        (0xd7, 60),
+    ];
+    for (kind, min) in types {
+        let mut m = vec![0u8; min];
+        m[..4].copy_from_slice(&0x0be9_1b91u32.to_ne_bytes());
+        m[4..6].copy_from_slice(&0x12u16.to_ne_bytes());
+        m[6] = kind;
+        if let 0xd4 | 0xd6 = kind {
+            // One fragment of one byte.
+            m[min - 16..min - 12].copy_from_slice(&1u32.to_ne_bytes());
+            m[min - 12..min - 8].copy_from_slice(&1u32.to_ne_bytes());
+        }
+        for nob in 0..=min {
+            m[8..12].copy_from_slice(&(nob as u32).to_ne_bytes());
+            assert_eq!(decode(&m).is_ok(), nob == min, "{kind:#x} {nob}");
+        }
+    }
+}
+
+/// Each check of the decoder on its own, in the order of spec 2.8.
+#[test]
+fn validation_order() {
+    let env = Envelope {
+        version: Version::V2,
+        credits: 0,
+        src: Nid::new(0, 2),
+        src_stamp: 1,
+        dst: Nid::new(0, 1),
+        dst_stamp: 2,
+    };
+    let frag = |nob, addr| Fragment { nob, addr };
+    let good = Owned::PutAck(Cookie(1), Cookie(2), 3, vec![frag(1, 0); 2]);
+    let good = good.message(Order::Native, &env);
+    let with = |at: usize, bytes: &[u8]| {
+        let mut m = good.clone();
+        m[at..at + bytes.len()].copy_from_slice(bytes);
+        decode(&m).err()
+    };
+    let ne = u32::to_ne_bytes;
+    assert_eq!(decode(&good[..5]).err(), Some(WireError::Short));
+    assert_eq!(with(0, &ne(7)), Some(WireError::Magic(7)));
+    let v = 0x10u16.to_ne_bytes();
+    assert_eq!(with(4, &v), Some(WireError::Version(0x10)));
+    assert_eq!(decode(&good[..47]).err(), Some(WireError::ShortHeader));
+    assert_eq!(with(8, &ne(97)), Some(WireError::Length(97)));
+    assert_eq!(with(8, &ne(u32::MAX)), Some(WireError::Length(u32::MAX)));
+    assert_eq!(with(12, &ne(9)), Some(WireError::Checksum));
+    assert_eq!(with(16, &[0xff; 8]), Some(WireError::SourceAny));
+    assert_eq!(with(8, &ne(71)), Some(WireError::ShortBody));
+    assert_eq!(with(8, &ne(3)), Some(WireError::ShortBody));
+    assert_eq!(with(6, &[0xd8]), Some(WireError::Type(0xd8)));
+    assert_eq!(with(68, &ne(0)), Some(WireError::FragmentCount(0)));
+    assert_eq!(with(68, &ne(258)), Some(WireError::FragmentCount(258)));
+    assert_eq!(with(68, &ne(3)), Some(WireError::ShortDescriptor));
+    assert_eq!(with(8, &ne(95)), Some(WireError::ShortDescriptor));
+    // H17, H18.
+    assert_eq!(with(72, &ne(1 << 20)), Some(WireError::DescriptorTooLong));
+    assert_eq!(with(72, &ne((1 << 20) - 1)), None);
+    assert_eq!(with(72, &ne(u32::MAX)), Some(WireError::DescriptorTooLong));
+    assert_eq!(with(76, &[0xff; 8]), Some(WireError::AddressWrap));
+    let empty = Owned::PutAck(Cookie(1), Cookie(2), 3, vec![frag(0, 0); 2]);
+    let empty = empty.message(Order::Native, &env);
+    assert_eq!(decode(&empty).err(), Some(WireError::DescriptorEmpty));
+}
