@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What bindgen reads. Types that the kernel crate has bindings for already are
+ * taken from there (see rust/bindings.rs), the rest is selected by name in
+ * scripts/bindgen_parameters.
+ */
+#include <linux/bvec.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/ib_cm.h>
+#include <rdma/rdma_cm.h>
+
+#include "ro2iblnd_helpers.h"
+#if __has_include("ro2iblnd_shim.h")
+#include "ro2iblnd_shim.h"
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * C functions that the Rust side of ro2iblnd calls in place of static inlines
+ * and macros, which bindgen cannot see. See rust/helpers/.
+ */
+#ifndef RO2IBLND_HELPERS_H
+#define RO2IBLND_HELPERS_H
+
+#include <linux/bvec.h>
+#include <linux/scatterlist.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/workqueue.h>
+#include <net/net_namespace.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+
+/* misc.c */
+void ro2ib_spin_lock_bh(spinlock_t *lock);
+void ro2ib_spin_unlock_bh(spinlock_t *lock);
+int ro2ib_spin_trylock_bh(spinlock_t *lock);
+void ro2ib_spin_assert_held(spinlock_t *lock);
+unsigned int ro2ib_memalloc_nofs_save(void);
+void ro2ib_memalloc_nofs_restore(unsigned int flags);
+struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
+					       bool highpri);
+void ro2ib_flush_workqueue(struct workqueue_struct *wq);
+u32 ro2ib_online_cpu(u32 hash);
+struct net *ro2ib_init_net(void);
+bool ro2ib_log_allowed(void);
+
+/* device.c */
+struct ro2ib_device_attrs {
+	u32 max_qp_wr;
+	u32 max_send_sge;
+	u32 max_recv_sge;
+	u32 max_cqe;
+	u32 max_fast_reg_page_list_len;
+	u32 num_comp_vectors;
+	u32 phys_port_cnt;
+	s32 numa_node;
+	bool mem_mgt_extensions;
+	bool sg_gaps;
+};
+
+bool ro2ib_device_try_get(struct ib_device *dev);
+void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
+const char *ro2ib_device_name(struct ib_device *dev);
+void ro2ib_register_event_handler(struct ib_event_handler *h,
+				  struct ib_device *dev,
+				  void (*fn)(struct ib_event_handler *,
+					     struct ib_event *));
+void ro2ib_client_init(struct ib_client *c, const char *name,
+		       int (*add)(struct ib_device *),
+		       void (*remove)(struct ib_device *, void *));
+
+/* verbs.c */
+struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev);
+void ro2ib_dealloc_pd(struct ib_pd *pd);
+u32 ro2ib_pd_lkey(struct ib_pd *pd);
+struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe, int vector,
+			   u32 poll_ctx);
+
+struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages);
+void ro2ib_dereg_mr(struct ib_mr *mr);
+int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt);
+void ro2ib_mr_bump_key(struct ib_mr *mr);
+void ro2ib_mr_get(const struct ib_mr *mr, u32 *rkey, u64 *iova, u64 *length);
+
+struct ro2ib_qp_caps {
+	u32 max_send_wr;
+	u32 max_recv_wr;
+	u32 max_send_sge;
+	u32 max_inline;
+};
+
+int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd, struct ib_cq *cq,
+		    void *context,
+		    void (*event)(struct ib_event *, void *),
+		    struct ro2ib_qp_caps *caps, struct ib_qp **out);
+int ro2ib_qp_to_err(struct ib_qp *qp);
+u32 ro2ib_qp_num(const struct ib_qp *qp);
+int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+		       const struct ib_send_wr **bad);
+int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+		       const struct ib_recv_wr **bad);
+
+/* dma.c: dir is 0 for to the device, 1 for from the device */
+int ro2ib_dma_map_page(struct ib_device *dev, struct page *page, int dir,
+		       u64 *addr);
+void ro2ib_dma_unmap_page(struct ib_device *dev, u64 addr, int dir);
+void ro2ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
+			    int dir);
+void ro2ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
+			       int dir);
+int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
+			size_t offset, size_t nob);
+void ro2ib_sgt_free(struct sg_table *sgt);
+int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt, int dir);
+void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, int dir);
+struct scatterlist *ro2ib_sg_next(struct scatterlist *sg);
+u64 ro2ib_sg_dma_address(struct scatterlist *sg);
+u32 ro2ib_sg_dma_len(struct scatterlist *sg);
+struct page *ro2ib_alloc_page(void);
+void ro2ib_free_page(struct page *page);
+void *ro2ib_page_address(struct page *page);
+size_t ro2ib_bvec_read(const struct bio_vec *bv, u32 n, size_t at, void *to,
+		       size_t len);
+size_t ro2ib_bvec_write(const struct bio_vec *bv, u32 n, size_t at,
+			const void *from, size_t len);
+size_t ro2ib_bvec_copy(const struct bio_vec *to, u32 nto, size_t to_at,
+		       const struct bio_vec *from, u32 nfrom, size_t from_at,
+		       size_t len);
+
+/* cm.c */
+struct ro2ib_addr {
+	u8 ip[16];	/* network order; IPv4 in the first four */
+	u32 scope_id;
+	u16 port;	/* host order */
+	bool v6;
+};
+
+struct ro2ib_cm_event {
+	const void *private_data;
+	u32 event;
+	s32 status;
+	u8 private_data_len;
+};
+
+struct ro2ib_conn_param {
+	const void *private_data;
+	u8 private_data_len;
+	u8 retry_count;
+	u8 rnr_retry_count;
+};
+
+typedef int (*ro2ib_cm_handler)(struct rdma_cm_id *, struct rdma_cm_event *);
+
+struct rdma_cm_id *ro2ib_cm_create(struct net *net, ro2ib_cm_handler handler,
+				   void *context);
+void *ro2ib_cm_context(struct rdma_cm_id *id);
+void ro2ib_cm_adopt(struct rdma_cm_id *id, ro2ib_cm_handler handler,
+		    void *context);
+struct ib_device *ro2ib_cm_device(struct rdma_cm_id *id);
+u32 ro2ib_cm_port(struct rdma_cm_id *id);
+bool ro2ib_cm_src_addr(struct rdma_cm_id *id, struct ro2ib_addr *out);
+bool ro2ib_cm_dst_addr(struct rdma_cm_id *id, struct ro2ib_addr *out);
+void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
+			struct ro2ib_cm_event *out);
+int ro2ib_cm_bind(struct rdma_cm_id *id, const struct ro2ib_addr *addr,
+		  bool reuse);
+int ro2ib_cm_listen(struct rdma_cm_id *id, int backlog);
+int ro2ib_cm_resolve_addr(struct rdma_cm_id *id, const struct ro2ib_addr *src,
+			  const struct ro2ib_addr *dst, u32 timeout_ms);
+int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
+				     const struct ro2ib_addr *src,
+				     const struct ro2ib_addr *dst,
+				     u32 timeout_ms);
+int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
+int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes);
+u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id);
+int ro2ib_cm_connect_locked(struct rdma_cm_id *id,
+			    const struct ro2ib_conn_param *param);
+int ro2ib_cm_accept_locked(struct rdma_cm_id *id,
+			   const struct ro2ib_conn_param *param);
+int ro2ib_cm_reject(struct rdma_cm_id *id, const void *data, u8 len);
+
+#endif /* RO2IBLND_HELPERS_H */

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: GPL-2.0
+/* struct rdma_cm_id and its events. */
+#include <linux/cred.h>
+#include <linux/error-injection.h>
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <rdma/ib_cm.h>
+#include <rdma/rdma_cm.h>
+
+#include "ro2iblnd_helpers.h"
+
+/* Source ports below this need a privilege on the other side (o2iblnd). */
+#define RO2IB_PRIVILEGED_PORTS 1024
+
+static bool from_sockaddr(const struct sockaddr_storage *ss,
+			  struct ro2ib_addr *out)
+{
+	*out = (struct ro2ib_addr){};
+	if (ss->ss_family == AF_INET) {
+		const struct sockaddr_in *s = (const void *)ss;
+
+		memcpy(out->ip, &s->sin_addr, sizeof(s->sin_addr));
+		out->port = be16_to_cpu(s->sin_port);
+		return true;
+	}
+	if (ss->ss_family == AF_INET6) {
+		const struct sockaddr_in6 *s = (const void *)ss;
+
+		memcpy(out->ip, &s->sin6_addr, sizeof(s->sin6_addr));
+		out->port = be16_to_cpu(s->sin6_port);
+		out->scope_id = s->sin6_scope_id;
+		out->v6 = true;
+		return true;
+	}
+	return false;
+}
+
+static void to_sockaddr(const struct ro2ib_addr *a, u16 port,
+			struct sockaddr_storage *ss)
+{
+	memset(ss, 0, sizeof(*ss));
+	if (a->v6) {
+		struct sockaddr_in6 *s = (void *)ss;
+
+		s->sin6_family = AF_INET6;
+		s->sin6_port = cpu_to_be16(port);
+		s->sin6_scope_id = a->scope_id;
+		memcpy(&s->sin6_addr, a->ip, sizeof(s->sin6_addr));
+	} else {
+		struct sockaddr_in *s = (void *)ss;
+
+		s->sin_family = AF_INET;
+		s->sin_port = cpu_to_be16(port);
+		memcpy(&s->sin_addr, a->ip, sizeof(s->sin_addr));
+	}
+}
+
+struct rdma_cm_id *ro2ib_cm_create(struct net *net, ro2ib_cm_handler handler,
+				   void *context)
+{
+	return rdma_create_id(net, handler, context, RDMA_PS_TCP, IB_QPT_RC);
+}
+
+void *ro2ib_cm_context(struct rdma_cm_id *id)
+{
+	return id->context;
+}
+
+/* Only inside the CONNECT_REQUEST event of @id, which holds its mutex. */
+void ro2ib_cm_adopt(struct rdma_cm_id *id, ro2ib_cm_handler handler,
+		    void *context)
+{
+	id->context = context;
+	id->event_handler = handler;
+}
+
+struct ib_device *ro2ib_cm_device(struct rdma_cm_id *id)
+{
+	return id->device;
+}
+
+u32 ro2ib_cm_port(struct rdma_cm_id *id)
+{
+	return id->port_num;
+}
+
+bool ro2ib_cm_src_addr(struct rdma_cm_id *id, struct ro2ib_addr *out)
+{
+	return from_sockaddr(&id->route.addr.src_addr, out);
+}
+
+bool ro2ib_cm_dst_addr(struct rdma_cm_id *id, struct ro2ib_addr *out)
+{
+	return from_sockaddr(&id->route.addr.dst_addr, out);
+}
+
+void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
+			struct ro2ib_cm_event *out)
+{
+	*out = (struct ro2ib_cm_event){
+		.event = ev->event,
+		.status = ev->status,
+	};
+	switch (ev->event) {
+	case RDMA_CM_EVENT_REJECTED:
+		out->private_data = rdma_consumer_reject_data(id, ev,
+						&out->private_data_len);
+		break;
+	case RDMA_CM_EVENT_CONNECT_REQUEST:
+	case RDMA_CM_EVENT_CONNECT_RESPONSE:
+	case RDMA_CM_EVENT_ESTABLISHED:
+		out->private_data = ev->param.conn.private_data;
+		out->private_data_len = ev->param.conn.private_data_len;
+		break;
+	default:
+		break;
+	}
+	if (!out->private_data)
+		out->private_data_len = 0;
+}
+
+int ro2ib_cm_bind(struct rdma_cm_id *id, const struct ro2ib_addr *addr,
+		  bool reuse)
+{
+	struct sockaddr_storage ss;
+	int rc;
+
+	if (reuse) {
+		rc = rdma_set_reuseaddr(id, 1);
+		if (rc)
+			return rc;
+	}
+	to_sockaddr(addr, addr->port, &ss);
+	return rdma_bind_addr(id, (struct sockaddr *)&ss);
+}
+
+int ro2ib_cm_listen(struct rdma_cm_id *id, int backlog)
+{
+	return rdma_listen(id, backlog);
+}
+
+noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
+				   const struct ro2ib_addr *src,
+				   const struct ro2ib_addr *dst,
+				   u32 timeout_ms)
+{
+	struct sockaddr_storage s, d;
+
+	to_sockaddr(dst, dst->port, &d);
+	if (!src)
+		return rdma_resolve_addr(id, NULL, (struct sockaddr *)&d,
+					 timeout_ms);
+	to_sockaddr(src, src->port, &s);
+	return rdma_resolve_addr(id, (struct sockaddr *)&s,
+				 (struct sockaddr *)&d, timeout_ms);
+}
+ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_addr, ERRNO);
+
+/*
+ * Resolve from the highest free privileged source port. The caller may be a
+ * user's process on its way through LNet, so the capability is lent to it.
+ */
+int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
+				     const struct ro2ib_addr *src,
+				     const struct ro2ib_addr *dst,
+				     u32 timeout_ms)
+{
+	struct sockaddr_storage s, d;
+	const struct cred *old;
+	struct cred *new;
+	u16 port;
+	int rc;
+
+	rc = rdma_set_reuseaddr(id, 1);
+	if (rc)
+		return rc;
+	new = prepare_creds();
+	if (!new)
+		return -ENOMEM;
+	cap_raise(new->cap_effective, CAP_NET_BIND_SERVICE);
+	old = override_creds(new);
+
+	to_sockaddr(dst, dst->port, &d);
+	rc = -EADDRINUSE;
+	for (port = RO2IB_PRIVILEGED_PORTS - 1; port > 0; port--) {
+		to_sockaddr(src, port, &s);
+		rc = rdma_resolve_addr(id, (struct sockaddr *)&s,
+				       (struct sockaddr *)&d, timeout_ms);
+		if (rc != -EADDRINUSE && rc != -EADDRNOTAVAIL)
+			break;
+	}
+
+	revert_creds(old);
+	put_cred(new);
+	return rc;
+}
+
+noinline int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms)
+{
+	return rdma_resolve_route(id, timeout_ms);
+}
+ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_route, ERRNO);
+
+/* Lowers the path MTU between route resolution and connect. */
+int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes)
+{
+	int mtu = ib_mtu_int_to_enum(bytes);
+
+	if (ib_mtu_enum_to_int(mtu) != bytes || !id->route.path_rec)
+		return -EINVAL;
+	if (mtu < id->route.path_rec->mtu)
+		id->route.path_rec->mtu = mtu;
+	return 0;
+}
+
+/* 0 if there is no path. */
+u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id)
+{
+	if (!id->route.path_rec)
+		return 0;
+	return max(ib_mtu_enum_to_int(id->route.path_rec->mtu), 0);
+}
+
+static struct rdma_conn_param conn_param(const struct ro2ib_conn_param *p)
+{
+	return (struct rdma_conn_param){
+		.private_data = p->private_data,
+		.private_data_len = p->private_data_len,
+		.flow_control = 1,
+		.retry_count = p->retry_count,
+		.rnr_retry_count = p->rnr_retry_count,
+	};
+}
+
+noinline int ro2ib_cm_connect_locked(struct rdma_cm_id *id,
+				     const struct ro2ib_conn_param *param)
+{
+	struct rdma_conn_param p = conn_param(param);
+
+	return rdma_connect_locked(id, &p);
+}
+ALLOW_ERROR_INJECTION(ro2ib_cm_connect_locked, ERRNO);
+
+noinline int ro2ib_cm_accept_locked(struct rdma_cm_id *id,
+				    const struct ro2ib_conn_param *param)
+{
+	struct rdma_conn_param p = conn_param(param);
+
+	return rdma_accept(id, &p);
+}
+ALLOW_ERROR_INJECTION(ro2ib_cm_accept_locked, ERRNO);
+
+int ro2ib_cm_reject(struct rdma_cm_id *id, const void *data, u8 len)
+{
+	return rdma_reject(id, data, len, IB_CM_REJ_CONSUMER_DEFINED);
+}

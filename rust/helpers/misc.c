@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Locks, allocation scopes, work queues and CPUs. */
+#include <linux/cpumask.h>
+#include <linux/lockdep.h>
+#include <linux/ratelimit.h>
+#include <linux/sched/mm.h>
+#include <linux/workqueue.h>
+
+#include "ro2iblnd_helpers.h"
+
+void ro2ib_spin_lock_bh(spinlock_t *lock)
+{
+	spin_lock_bh(lock);
+}
+
+void ro2ib_spin_unlock_bh(spinlock_t *lock)
+{
+	spin_unlock_bh(lock);
+}
+
+int ro2ib_spin_trylock_bh(spinlock_t *lock)
+{
+	return spin_trylock_bh(lock);
+}
+
+void ro2ib_spin_assert_held(spinlock_t *lock)
+{
+	lockdep_assert_held(lock);
+}
+
+unsigned int ro2ib_memalloc_nofs_save(void)
+{
+	return memalloc_nofs_save();
+}
+
+void ro2ib_memalloc_nofs_restore(unsigned int flags)
+{
+	memalloc_nofs_restore(flags);
+}
+
+/* Kernels before 6.17 have no WQ_PERCPU: per-CPU is what 0 means there. */
+#ifdef RO2IB_HAVE_WQ_PERCPU
+#define RO2IB_WQ_PERCPU WQ_PERCPU
+#else
+#define RO2IB_WQ_PERCPU 0
+#endif
+
+struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
+					       bool highpri)
+{
+	unsigned int flags = WQ_MEM_RECLAIM;
+
+	flags |= unbound ? WQ_UNBOUND : RO2IB_WQ_PERCPU;
+	if (highpri)
+		flags |= WQ_HIGHPRI;
+	return alloc_workqueue("%s", flags, 0, name);
+}
+
+void ro2ib_flush_workqueue(struct workqueue_struct *wq)
+{
+	flush_workqueue(wq);
+}
+
+/* One of the CPUs that are online now; it may go offline at any time. */
+u32 ro2ib_online_cpu(u32 hash)
+{
+	unsigned int cpu = cpumask_nth(hash % num_online_cpus(),
+				       cpu_online_mask);
+
+	return cpu < nr_cpu_ids ? cpu : cpumask_first(cpu_online_mask);
+}
+
+struct net *ro2ib_init_net(void)
+{
+	return &init_net;
+}
+
+bool ro2ib_log_allowed(void)
+{
+	static DEFINE_RATELIMIT_STATE(rs, DEFAULT_RATELIMIT_INTERVAL,
+				      DEFAULT_RATELIMIT_BURST);
+
+	return __ratelimit(&rs);
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Verbs. The functions that tests make fail are marked with
+ * ALLOW_ERROR_INJECTION (debugfs: fail_function).
+ */
+#include <linux/error-injection.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+
+#include "ro2iblnd_helpers.h"
+
+struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev)
+{
+	return ib_alloc_pd(dev, 0);
+}
+
+void ro2ib_dealloc_pd(struct ib_pd *pd)
+{
+	ib_dealloc_pd(pd);
+}
+
+u32 ro2ib_pd_lkey(struct ib_pd *pd)
+{
+	return pd->local_dma_lkey;
+}
+
+noinline struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe,
+				    int vector, u32 poll_ctx)
+{
+	return ib_cq_pool_get(dev, nr_cqe, vector, poll_ctx);
+}
+ALLOW_ERROR_INJECTION(ro2ib_cq_get, ERRNO_NULL);
+
+noinline struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages)
+{
+	return ib_alloc_mr(pd, IB_MR_TYPE_MEM_REG, max_pages);
+}
+ALLOW_ERROR_INJECTION(ro2ib_alloc_mr, ERRNO_NULL);
+
+void ro2ib_dereg_mr(struct ib_mr *mr)
+{
+	ib_dereg_mr(mr);
+}
+
+noinline int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt)
+{
+	int n = ib_map_mr_sg(mr, sgt->sgl, sgt->nents, NULL, PAGE_SIZE);
+
+	if (n < 0)
+		return n;
+	/* A shorter mapping would make the peer write behind the end. */
+	return n == sgt->nents ? 0 : -EINVAL;
+}
+ALLOW_ERROR_INJECTION(ro2ib_map_mr_sg, ERRNO);
+
+void ro2ib_mr_bump_key(struct ib_mr *mr)
+{
+	ib_update_fast_reg_key(mr, ib_inc_rkey(mr->rkey));
+}
+
+void ro2ib_mr_get(const struct ib_mr *mr, u32 *rkey, u64 *iova, u64 *length)
+{
+	*rkey = mr->rkey;
+	*iova = mr->iova;
+	*length = mr->length;
+}
+
+noinline int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd,
+			     struct ib_cq *cq, void *context,
+			     void (*event)(struct ib_event *, void *),
+			     struct ro2ib_qp_caps *caps, struct ib_qp **out)
+{
+	struct ib_qp_init_attr attr = {
+		.event_handler = event,
+		.qp_context = context,
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap.max_send_wr = caps->max_send_wr,
+		.cap.max_recv_wr = caps->max_recv_wr,
+		.cap.max_send_sge = caps->max_send_sge,
+		.cap.max_recv_sge = 1,
+		.cap.max_inline_data = caps->max_inline,
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.qp_type = IB_QPT_RC,
+	};
+	int rc;
+
+	rc = rdma_create_qp(id, pd, &attr);
+	if (rc)
+		return rc;
+	/* Providers may give more, and some give less inline data. */
+	caps->max_inline = min(caps->max_inline, attr.cap.max_inline_data);
+	*out = id->qp;
+	return 0;
+}
+ALLOW_ERROR_INJECTION(ro2ib_create_qp, ERRNO);
+
+int ro2ib_qp_to_err(struct ib_qp *qp)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+
+	return ib_modify_qp(qp, &attr, IB_QP_STATE);
+}
+
+u32 ro2ib_qp_num(const struct ib_qp *qp)
+{
+	return qp->qp_num;
+}
+
+/* The caller sets *bad to wr first, so that an injected error posts nothing. */
+noinline int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+				const struct ib_send_wr **bad)
+{
+	return ib_post_send(qp, wr, bad);
+}
+ALLOW_ERROR_INJECTION(ro2ib_ib_post_send, ERRNO);
+
+noinline int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+				const struct ib_recv_wr **bad)
+{
+	return ib_post_recv(qp, wr, bad);
+}
+ALLOW_ERROR_INJECTION(ro2ib_ib_post_recv, ERRNO);

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Addresses and events of the connection manager.
+
+use crate::bindings;
+use core::net::{
+    Ipv4Addr,
+    Ipv6Addr, //
+};
+
+/// An IP address and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Addr {
+    /// IPv4.
+    V4 {
+        /// The address.
+        ip: Ipv4Addr,
+        /// The port; 0 to have one chosen.
+        port: u16,
+    },
+    /// IPv6.
+    V6 {
+        /// The address.
+        ip: Ipv6Addr,
+        /// The port; 0 to have one chosen.
+        port: u16,
+        /// The interface of a link local address.
+        scope_id: u32,
+    },
+}
+
+impl Addr {
+    /// An IPv4 address in host order, as LNet has them.
+    pub(crate) fn v4(ip: u32, port: u16) -> Self {
+        Self::V4 {
+            ip: Ipv4Addr::from(ip),
+            port,
+        }
+    }
+
+    /// An IPv6 address in network order.
+    pub(crate) fn v6(ip: [u8; 16], port: u16, scope_id: u32) -> Self {
+        Self::V6 {
+            ip: Ipv6Addr::from(ip),
+            port,
+            scope_id,
+        }
+    }
+
+    /// The port.
+    pub(crate) fn port(&self) -> u16 {
+        match *self {
+            Self::V4 { port, .. } | Self::V6 { port, .. } => port,
+        }
+    }
+
+    /// The IPv4 address in host order, if it is one.
+    pub(crate) fn ip_v4(&self) -> Option<u32> {
+        match *self {
+            Self::V4 { ip, .. } => Some(u32::from(ip)),
+            Self::V6 { .. } => None,
+        }
+    }
+
+    pub(super) fn from_raw(raw: &bindings::ro2ib_addr) -> Self {
+        if raw.v6 {
+            Self::v6(raw.ip, raw.port, raw.scope_id)
+        } else {
+            let [a, b, c, d, ..] = raw.ip;
+
+            Self::V4 {
+                ip: Ipv4Addr::new(a, b, c, d),
+                port: raw.port,
+            }
+        }
+    }
+
+    pub(super) fn to_raw(self) -> bindings::ro2ib_addr {
+        let mut raw = bindings::ro2ib_addr {
+            port: self.port(),
+            ..Default::default()
+        };
+
+        match self {
+            Self::V4 { ip, .. } => {
+                let [a, b, c, d] = ip.octets();
+                [raw.ip[0], raw.ip[1], raw.ip[2], raw.ip[3]] = [a, b, c, d];
+            }
+            Self::V6 { ip, scope_id, .. } => {
+                raw.ip = ip.octets();
+                raw.scope_id = scope_id;
+                raw.v6 = true;
+            }
+        }
+        raw
+    }
+}
+
+/// An event of a CM id (`enum rdma_cm_event_type`), other than a connect request.
+///
+/// Statuses are negative errnos, as far as nothing else is said. Private data on
+/// InfiniBand and RoCE has the greatest possible length, padded with zeros.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CmEvent<'a> {
+    /// The destination address belongs to a port of a device now.
+    AddrResolved,
+    /// The address could not be resolved.
+    AddrError(i32),
+    /// There is a route.
+    RouteResolved,
+    /// There is no route.
+    RouteError(i32),
+    /// The other side accepted; only seen on an id without a QP.
+    ConnectResponse {
+        /// What it sent.
+        private_data: &'a [u8],
+    },
+    /// Connecting failed.
+    ConnectError(i32),
+    /// The other side does not answer, or its neighbour entry changed.
+    Unreachable(i32),
+    /// The other side refused.
+    Rejected {
+        /// `enum ib_cm_rej_reason`, or a negative errno on iWARP.
+        reason: i32,
+        /// What it sent, if it was the consumer that refused; else empty.
+        private_data: &'a [u8],
+    },
+    /// Connected.
+    Established {
+        /// What the passive side sent; empty there.
+        private_data: &'a [u8],
+    },
+    /// The other side disconnected, or answered our disconnecting.
+    Disconnected,
+    /// The device goes: destroy the id.
+    DeviceRemoval,
+    /// The address of the interface changed.
+    AddrChange,
+    /// The QP may be used again.
+    TimewaitExit,
+    /// Anything else: its number.
+    Other(u32),
+}
+
+impl<'a> CmEvent<'a> {
+    /// # Safety
+    ///
+    /// `raw.private_data` is valid for `'a`, for as many bytes as `raw` says.
+    pub(super) unsafe fn from_raw(raw: &bindings::ro2ib_cm_event) -> Self {
+        // SAFETY: Guaranteed by the caller.
+        let private_data: &'a [u8] = unsafe { private_data(raw) };
+        let status = raw.status;
+
+        match raw.event {
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => Self::AddrError(status),
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => Self::RouteError(status),
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE => {
+                Self::ConnectResponse { private_data }
+            }
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError(status),
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable(status),
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => Self::Rejected {
+                reason: status,
+                private_data,
+            },
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
+                Self::Established { private_data }
+            }
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE => Self::AddrChange,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`CmEvent::from_raw`].
+pub(super) unsafe fn private_data<'a>(raw: &bindings::ro2ib_cm_event) -> &'a [u8] {
+    if raw.private_data.is_null() {
+        return &[];
+    }
+    // SAFETY: Guaranteed by the caller.
+    unsafe { core::slice::from_raw_parts(raw.private_data.cast(), raw.private_data_len.into()) }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shares of the completion queues that the RDMA core keeps per device.
+
+use super::device::Device;
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::aref::ARef, //
+};
+
+/// Where completions are polled: the one place that decides it.
+///
+/// `IB_POLL_SOFTIRQ`: in softirq (irq_poll), in batches. The handlers of
+/// [`super::qp::QpHandler`] may then not sleep. With `IB_POLL_WORKQUEUE` the
+/// same code works and they run in process context.
+pub(crate) const POLL: bindings::ib_poll_context = bindings::ib_poll_context_IB_POLL_SOFTIRQ;
+
+/// A number of entries in a completion queue that is shared with others.
+///
+/// # Invariants
+///
+/// `cq` came from `ib_cq_pool_get()` for `nr_cqe` entries, which only `drop`
+/// gives back.
+pub(crate) struct CqShare {
+    cq: NonNull<bindings::ib_cq>,
+    nr_cqe: u32,
+    device: ARef<Device>,
+}
+
+// SAFETY: Shares may be used and given back by any thread.
+unsafe impl Send for CqShare {}
+// SAFETY: There is nothing to do with a shared reference but to read the pointer.
+unsafe impl Sync for CqShare {}
+
+impl CqShare {
+    /// Reserves `nr_cqe` entries, if possible in a queue whose interrupts go to
+    /// completion vector `hint` (taken modulo their number). May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if no completion queue of the device can be that long, `ENOMEM`.
+    pub(crate) fn get(device: ARef<Device>, nr_cqe: u32, hint: i32) -> Result<Self> {
+        // SAFETY: `device` is valid and registered.
+        let cq =
+            from_err_ptr(unsafe { bindings::ro2ib_cq_get(device.as_raw(), nr_cqe, hint, POLL) })?;
+
+        // INVARIANT: It came from `ib_cq_pool_get()`.
+        Ok(Self {
+            cq: NonNull::new(cq).ok_or(ENOMEM)?,
+            nr_cqe,
+            device,
+        })
+    }
+
+    /// How many entries were reserved.
+    pub(crate) fn nr_cqe(&self) -> u32 {
+        self.nr_cqe
+    }
+
+    /// The device it belongs to.
+    pub(crate) fn device(&self) -> &ARef<Device> {
+        &self.device
+    }
+
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
+        self.cq.as_ptr()
+    }
+}
+
+impl Drop for CqShare {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; the QP that uses it owns it and is gone.
+        unsafe { bindings::ib_cq_pool_put(self.as_raw(), self.nr_cqe) }
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Listening for connections.
+
+use super::{
+    cm::{
+        reject,
+        CmHandler,
+        CmId,
+        CmLocked,
+        CmRef,
+        NetNs,
+        Shared, //
+    },
+    cm_event::{
+        private_data,
+        Addr, //
+    },
+    device::Device, //
+};
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
+/// Receives the requests of a [`Listener`].
+pub(crate) trait ListenHandler: Send + Sync + 'static {
+    /// Somebody wants to connect. Process context, may sleep, but holds up all
+    /// other requests: look at it, [`ConnRequest::take`] it and leave the rest to
+    /// a worker. A request that is not taken is refused.
+    fn connect_request(&self, request: &mut ConnRequest<'_>);
+
+    /// The device of the listener goes: have a worker drop the listener.
+    fn device_removal(&self);
+}
+
+/// A request to connect, during [`ListenHandler::connect_request`].
+pub(crate) struct ConnRequest<'a> {
+    id: *mut bindings::rdma_cm_id,
+    locked: CmLocked<'a>,
+    private_data: &'a [u8],
+    taken: Option<CmRef>,
+}
+
+impl ConnRequest<'_> {
+    /// What the other side sent; on InfiniBand and RoCE always 56 bytes.
+    pub(crate) fn private_data(&self) -> &[u8] {
+        self.private_data
+    }
+
+    /// The address it came to.
+    pub(crate) fn src_addr(&self) -> Option<Addr> {
+        self.locked.src_addr()
+    }
+
+    /// The address it came from.
+    pub(crate) fn dst_addr(&self) -> Option<Addr> {
+        self.locked.dst_addr()
+    }
+
+    /// The device it came to.
+    pub(crate) fn device(&self) -> Option<ARef<Device>> {
+        self.locked.device()
+    }
+
+    /// The port of the device, from 1.
+    pub(crate) fn port(&self) -> u32 {
+        self.locked.port()
+    }
+
+    /// Takes the request over: its further events go to `handler`. Accept or
+    /// reject it later; that waits for the running handler.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it was taken or rejected already, `ENOMEM`.
+    pub(crate) fn take<H: CmHandler>(&mut self, handler: Arc<H>) -> Result<CmId<H>> {
+        if self.taken.is_some() || self.id.is_null() {
+            return Err(EBUSY);
+        }
+        let shared = Shared::new(handler)?;
+        // SAFETY: The reference is ours, and the id becomes ours: the listener's trampoline
+        // returns 0 when it is taken.
+        let taken = unsafe { CmRef::adopt(shared, self.id) };
+
+        // SAFETY: We are inside the request event of `id`, and `shared` outlives it.
+        unsafe {
+            bindings::ro2ib_cm_adopt(
+                self.id,
+                Some(Shared::trampoline::<H>),
+                shared.as_ptr().cast(),
+            )
+        };
+        // The reference that stays here makes sure that the id is not destroyed inside its own
+        // handler.
+        self.taken = Some(taken.clone());
+        Ok(CmId::from_ref(taken))
+    }
+
+    /// Refuses the request with up to 148 bytes of private data.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it was taken or rejected already.
+    pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result {
+        if self.taken.is_some() || self.id.is_null() {
+            return Err(EBUSY);
+        }
+        let id = core::mem::replace(&mut self.id, core::ptr::null_mut());
+
+        // SAFETY: `id` is valid during the event.
+        unsafe { reject(id, private_data) }
+    }
+}
+
+/// An id to listen on. Dropping it waits for handlers that run; not inside one.
+///
+/// # Invariants
+///
+/// `id` is bound, owned by this, and its context is `handler`.
+pub(crate) struct Listener<L: ListenHandler> {
+    id: NonNull<bindings::rdma_cm_id>,
+    _handler: Arc<L>,
+}
+
+// SAFETY: Ids may be used and destroyed by any thread; `L` is `Send` and `Sync`.
+unsafe impl<L: ListenHandler> Send for Listener<L> {}
+// SAFETY: There is nothing to do with a shared reference but to ask for addresses.
+unsafe impl<L: ListenHandler> Sync for Listener<L> {}
+
+impl<L: ListenHandler> Listener<L> {
+    /// Binds `addr`, and learns its device with that. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` if the address belongs to no RDMA
+    /// device, `ENOMEM`.
+    pub(crate) fn bind(net: NetNs<'_>, addr: &Addr, handler: Arc<L>) -> Result<Self> {
+        // SAFETY: `net` is valid, and `handler` is kept for as long as the id.
+        let id = from_err_ptr(unsafe {
+            bindings::ro2ib_cm_create(
+                net.as_raw(),
+                Some(Self::trampoline),
+                Arc::as_ptr(&handler).cast_mut().cast(),
+            )
+        })?;
+        // INVARIANT: It is ours.
+        let this = Self {
+            id: NonNull::new(id).ok_or(ENOMEM)?,
+            _handler: handler,
+        };
+        let addr = addr.to_raw();
+
+        // SAFETY: The id and the address are valid.
+        to_result(unsafe { bindings::ro2ib_cm_bind(id, &addr, false) })?;
+        Ok(this)
+    }
+
+    /// [`Self::bind`] and [`Self::start`].
+    ///
+    /// # Errors
+    ///
+    /// Those of both.
+    pub(crate) fn listen(
+        net: NetNs<'_>,
+        addr: &Addr,
+        backlog: i32,
+        handler: Arc<L>,
+    ) -> Result<Self> {
+        let this = Self::bind(net, addr, handler)?;
+
+        this.start(backlog)?;
+        Ok(this)
+    }
+
+    /// Lets requests come; as many as `backlog` of them wait on iWARP, 0 for the
+    /// default. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it listens already, `EADDRINUSE`, `ENOMEM`.
+    pub(crate) fn start(&self, backlog: i32) -> Result {
+        // SAFETY: By the type invariant.
+        to_result(unsafe { bindings::ro2ib_cm_listen(self.id.as_ptr(), backlog) })
+    }
+
+    /// The device of the address it listens at, if there is one.
+    pub(crate) fn device(&self) -> Option<ARef<Device>> {
+        self.with_locked(|id| id.device())
+    }
+
+    /// The port of that device.
+    pub(crate) fn port(&self) -> u32 {
+        self.with_locked(|id| id.port())
+    }
+
+    fn with_locked<R>(&self, f: impl FnOnce(&CmLocked<'_>) -> R) -> R {
+        let id = self.id.as_ptr();
+
+        // SAFETY: By the type invariant.
+        unsafe { bindings::rdma_lock_handler(id) };
+        // SAFETY: Locked above, unlocked below.
+        let result = f(&unsafe { CmLocked::in_handler(id) });
+
+        // SAFETY: Locked above.
+        unsafe { bindings::rdma_unlock_handler(id) };
+        result
+    }
+
+    /// # Safety
+    ///
+    /// Called by the connection manager for an id whose context is an `L`.
+    unsafe extern "C" fn trampoline(
+        id: *mut bindings::rdma_cm_id,
+        event: *mut bindings::rdma_cm_event,
+    ) -> ffi::c_int {
+        let mut raw = bindings::ro2ib_cm_event::default();
+
+        // SAFETY: The core passes valid pointers.
+        unsafe { bindings::ro2ib_cm_event_get(id, event, &mut raw) };
+        // SAFETY: `id` is the listener, or a new id that inherits its context; the destruction of
+        // the listener waits for us.
+        let handler = unsafe { &*bindings::ro2ib_cm_context(id).cast::<L>() };
+
+        match raw.event {
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST => (),
+            // These are for the listener itself, which its owner destroys.
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                handler.device_removal();
+                return 0;
+            }
+            _ => return 0,
+        }
+        let mut request = ConnRequest {
+            id,
+            // SAFETY: The handler mutex of the new id is held by our caller.
+            locked: unsafe { CmLocked::in_handler(id) },
+            // SAFETY: Valid while we run.
+            private_data: unsafe { private_data(&raw) },
+            taken: None,
+        };
+
+        handler.connect_request(&mut request);
+        match request.taken.take() {
+            None => 1,
+            Some(taken) => {
+                let shared = taken.as_shared();
+
+                core::mem::forget(taken);
+                // SAFETY: The reference of `taken`, which was forgotten; we are in a handler of
+                // the id.
+                unsafe { Shared::put_in_handler(shared) }.into()
+            }
+        }
+    }
+}
+
+impl<L: ListenHandler> Drop for Listener<L> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant. It waits for handlers that run.
+        unsafe { bindings::rdma_destroy_id(self.id.as_ptr()) }
+    }
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions: keys that let the other side write into our memory.
+//!
+//! The regions belong to the QP ([`MrPool`]); what the driver holds are tokens
+//! ([`Mr`]) whose type says how far a region is:
+//!
+//! `Free` - map -> `Mapped` - push_reg -> `Valid` - push_inv -> (in the QP) ->
+//! free again, when the invalidation has completed.
+//!
+//! The pool keeps the mapping from `map` on until no key to it can be valid:
+//! until the invalidation has completed, or the region is destroyed. A token
+//! that is lost costs its region until then, nothing more. A key is changed only
+//! after a registration was posted with it, so that the message which carries it
+//! and the region always agree.
+
+use super::{
+    page::Direction,
+    pd::Pd,
+    sg::SgMap,
+    sync::{
+        new_spinlock_bh,
+        SpinLockBh, //
+    }, //
+};
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    sync::Arc, //
+};
+
+/// A region that is mapped nowhere.
+pub(crate) struct Free;
+/// A region that knows its memory; its key is not valid yet.
+pub(crate) struct Mapped;
+/// A region whose registration is in the send queue or done: the other side may
+/// use its key.
+pub(crate) struct Valid;
+
+/// The right to go on with one memory region of a QP.
+pub(crate) struct Mr<S> {
+    index: u16,
+    qp_id: u64,
+    rkey: u32,
+    len: u32,
+    iova: u64,
+    _state: PhantomData<S>,
+}
+
+impl<S> Mr<S> {
+    fn into_state<N>(self) -> Mr<N> {
+        Mr {
+            index: self.index,
+            qp_id: self.qp_id,
+            rkey: self.rkey,
+            len: self.len,
+            iova: self.iova,
+            _state: PhantomData,
+        }
+    }
+
+    pub(super) fn index(&self) -> u16 {
+        self.index
+    }
+
+    pub(super) fn qp_id(&self) -> u64 {
+        self.qp_id
+    }
+}
+
+macro_rules! impl_key {
+    ($($state:ty)*) => {$(
+        impl Mr<$state> {
+            /// The key for the other side.
+            pub(crate) fn rkey(&self) -> u32 {
+                self.rkey
+            }
+
+            /// The address of the first byte, as the other side is to use it.
+            pub(crate) fn iova(&self) -> u64 {
+                self.iova
+            }
+
+            /// How many bytes the key covers.
+            pub(crate) fn len(&self) -> u32 {
+                self.len
+            }
+        }
+    )*};
+}
+
+impl_key!(Mapped Valid);
+
+impl Mr<Mapped> {
+    pub(super) fn into_valid(self) -> Mr<Valid> {
+        self.into_state()
+    }
+}
+
+/// A memory region (`struct ib_mr`).
+///
+/// # Invariants
+///
+/// `mr` is a region of the protection domain that only `drop` destroys.
+pub(super) struct RawMr {
+    mr: NonNull<bindings::ib_mr>,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: A memory region may be used and destroyed by any thread.
+unsafe impl Send for RawMr {}
+
+impl Drop for RawMr {
+    /// Sleeps. Afterwards its key is dead.
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_dereg_mr(self.mr.as_ptr()) }
+    }
+}
+
+struct Entry {
+    raw: RawMr,
+    // Set from `map` until no key to it can be valid.
+    sg: Option<Arc<SgMap>>,
+    // The current key went into a posted registration: the next one needs another.
+    key_used: bool,
+}
+
+struct Inner {
+    entries: KVec<Entry>,
+    free: KVec<u16>,
+}
+
+/// The memory regions of a QP.
+#[pin_data]
+pub(super) struct MrPool {
+    qp_id: u64,
+    #[pin]
+    inner: SpinLockBh<Inner>,
+}
+
+/// What a work request needs to know of a region.
+pub(super) struct RegParts {
+    pub(super) mr: *mut bindings::ib_mr,
+    pub(super) key: u32,
+}
+
+impl MrPool {
+    /// Allocates `n` regions of `max_pages` pages. Sleeps.
+    pub(super) fn new(
+        qp_id: u64,
+        pd: &Arc<Pd>,
+        n: u16,
+        max_pages: u32,
+    ) -> Result<impl PinInit<Self>> {
+        let mut entries = KVec::with_capacity(n.into(), GFP_KERNEL)?;
+        let mut free = KVec::with_capacity(n.into(), GFP_KERNEL)?;
+
+        for i in 0..n {
+            // SAFETY: `pd` is valid.
+            let mr = from_err_ptr(unsafe { bindings::ro2ib_alloc_mr(pd.as_raw(), max_pages) })?;
+            let raw = RawMr {
+                // INVARIANT: Just allocated.
+                mr: NonNull::new(mr).ok_or(ENOMEM)?,
+                _pd: pd.clone(),
+            };
+
+            entries.push(
+                Entry {
+                    raw,
+                    sg: None,
+                    key_used: false,
+                },
+                GFP_KERNEL,
+            )?;
+            free.push(i, GFP_KERNEL)?;
+        }
+        Ok(pin_init!(Self {
+            qp_id,
+            inner <- new_spinlock_bh!(Inner { entries, free }),
+        }))
+    }
+
+    /// Takes a free region. Any context but hard interrupts.
+    pub(super) fn take(&self) -> Option<Mr<Free>> {
+        let index = self.inner.lock().free.pop()?;
+
+        Some(Mr {
+            index,
+            qp_id: self.qp_id,
+            rkey: 0,
+            len: 0,
+            iova: 0,
+            _state: PhantomData,
+        })
+    }
+
+    fn put_index(inner: &mut Inner, index: u16) {
+        // There is room for all of them, so this cannot fail.
+        let _ = inner.free.push_within_capacity(index);
+    }
+
+    /// Gives a free region back.
+    pub(super) fn put(&self, mr: Mr<Free>) {
+        if mr.qp_id == self.qp_id {
+            Self::put_index(&mut self.inner.lock(), mr.index);
+        }
+    }
+
+    /// Lets a region cover all of `sg`, and makes its next key.
+    pub(super) fn map(
+        &self,
+        mr: Mr<Free>,
+        sg: Arc<SgMap>,
+    ) -> Result<Mr<Mapped>, (Mr<Free>, Error)> {
+        if mr.qp_id != self.qp_id || sg.direction() != Direction::FromDevice {
+            return Err((mr, EINVAL));
+        }
+        let mut inner = self.inner.lock();
+        let Some(entry) = inner.entries.get_mut(usize::from(mr.index)) else {
+            return Err((mr, ENODEV));
+        };
+        let raw = entry.raw.mr.as_ptr();
+        let (mut rkey, mut iova, mut length) = (0, 0, 0);
+
+        // SAFETY: `raw` is a region, used by nobody else: we hold its only token and the lock.
+        // The table is mapped.
+        if let Err(e) = to_result(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table()) }) {
+            return Err((mr, e));
+        }
+        if entry.key_used {
+            // SAFETY: As above; no registration with the old key is under way.
+            unsafe { bindings::ro2ib_mr_bump_key(raw) };
+            entry.key_used = false;
+        }
+        // SAFETY: As above.
+        unsafe { bindings::ro2ib_mr_get(raw, &mut rkey, &mut iova, &mut length) };
+        if length != u64::from(sg.nob()) {
+            return Err((mr, EINVAL));
+        }
+        let len = sg.nob();
+
+        entry.sg = Some(sg);
+        Ok(Mr {
+            rkey,
+            len,
+            iova,
+            ..mr.into_state()
+        })
+    }
+
+    /// Undoes `map`.
+    pub(super) fn unmap(&self, mr: Mr<Mapped>) -> Mr<Free> {
+        if mr.qp_id == self.qp_id {
+            let mut inner = self.inner.lock();
+            let sg = inner
+                .entries
+                .get_mut(usize::from(mr.index))
+                .and_then(|entry| entry.sg.take());
+
+            drop(inner);
+            drop(sg);
+        }
+        mr.into_state()
+    }
+
+    /// The parts of a registration, which is about to be posted.
+    pub(super) fn register(&self, mr: &Mr<Mapped>) -> Option<RegParts> {
+        let mut inner = self.inner.lock();
+        let entry = inner.entries.get_mut(usize::from(mr.index))?;
+
+        entry.key_used = true;
+        Some(RegParts {
+            mr: entry.raw.mr.as_ptr(),
+            key: mr.rkey,
+        })
+    }
+
+    /// The invalidation of a region has completed: its key is dead.
+    pub(super) fn invalidated(&self, index: u16) {
+        let mut inner = self.inner.lock();
+        let sg = inner
+            .entries
+            .get_mut(usize::from(index))
+            .and_then(|entry| entry.sg.take());
+
+        Self::put_index(&mut inner, index);
+        drop(inner);
+        // Unmapped outside the lock, if this was the last.
+        drop(sg);
+    }
+
+    /// Destroys all regions. Sleeps. Afterwards no key is valid.
+    ///
+    /// The send queue must be empty and closed: a registration would refer to
+    /// what is gone.
+    pub(super) fn destroy(&self) {
+        let entries = {
+            let mut inner = self.inner.lock();
+
+            inner.free.clear();
+            core::mem::take(&mut inner.entries)
+        };
+
+        // The fields of an entry are dropped in order: first the region, then the mapping.
+        drop(entries);
+    }
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The receive queue of a QP.
+//!
+//! [`RecvQueue`] is the one handle that buffers are pushed and posted with;
+//! [`RecvRing`], inside the QP, has the slots that own posted buffers.
+
+use super::{
+    page::{
+        RxBuf,
+        MSG_BUF_LEN, //
+    },
+    qp::{
+        Qp,
+        QpHandler, //
+    },
+    sq::PostError,
+    wc::Wc, //
+};
+use crate::bindings;
+use core::cell::UnsafeCell;
+use kernel::{
+    container_of,
+    error::to_result,
+    pr_warn_once,
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
+    types::Opaque, //
+};
+
+/// How many receives one batch holds.
+pub(crate) const RECV_BATCH: usize = 16;
+
+/// A receive has ended.
+pub(crate) struct RecvDone {
+    /// The buffer, ours again.
+    pub(crate) buf: RxBuf,
+    /// How it ended.
+    pub(crate) wc: Wc,
+    /// How many bytes arrived, at most [`MSG_BUF_LEN`]; 0 unless it was a success.
+    pub(crate) len: u32,
+}
+
+const FREE: u32 = 0;
+const POSTED: u32 = 1;
+
+/// # Invariants
+///
+/// `buf` belongs to the completion while `state` is `POSTED`, otherwise to the
+/// [`RecvQueue`].
+struct Slot<T: QpHandler> {
+    cqe: Opaque<bindings::ib_cqe>,
+    qp: *const Qp<T>,
+    state: Atomic<u32>,
+    buf: UnsafeCell<Option<RxBuf>>,
+}
+
+/// The slots of a receive queue.
+pub(super) struct RecvRing<T: QpHandler> {
+    slots: KVVec<Slot<T>>,
+}
+
+impl<T: QpHandler> RecvRing<T> {
+    pub(super) fn new(depth: u16) -> Result<Self> {
+        let mut slots = KVVec::with_capacity(depth.into(), GFP_KERNEL)?;
+
+        for _ in 0..depth {
+            slots.push(
+                Slot {
+                    cqe: super::qp::new_cqe(Self::trampoline),
+                    qp: core::ptr::null(),
+                    state: Atomic::new(FREE),
+                    buf: UnsafeCell::new(None),
+                },
+                GFP_KERNEL,
+            )?;
+        }
+        Ok(Self { slots })
+    }
+
+    /// Tells the slots where their QP is, once it is known.
+    pub(super) fn set_qp(&mut self, qp: *const Qp<T>) {
+        for slot in self.slots.iter_mut() {
+            slot.qp = qp;
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core for a completion whose `wr_cqe` is that of a slot.
+    unsafe extern "C" fn trampoline(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+        // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work
+        // request, which is in a slot.
+        let (slot, wc, byte_len) = unsafe {
+            let cqe = (*wc).__bindgen_anon_1.wr_cqe;
+
+            (
+                &*container_of!(Opaque::cast_from(cqe), Slot<T>, cqe),
+                Wc::from_raw(&*wc),
+                (*wc).byte_len,
+            )
+        };
+
+        if slot.state.load(Acquire) != POSTED {
+            pr_warn_once!("completion for a receive that was not posted\n");
+            return;
+        }
+        // SAFETY: By the type invariant the buffer belongs to us.
+        let buf = unsafe { (*slot.buf.get()).take() };
+        // SAFETY: A QP outlives its completions.
+        let qp = unsafe { &*slot.qp };
+
+        // INVARIANT: We are done with the slot.
+        slot.state.store(FREE, Release);
+        let Some(buf) = buf else {
+            return;
+        };
+        let len = if wc.status.is_success() {
+            byte_len.min(MSG_BUF_LEN as u32)
+        } else {
+            0
+        };
+
+        buf.sync_for_cpu(len as usize);
+        // After this nothing of the QP may be touched any more.
+        T::recv_done(qp.handler(), RecvDone { buf, wc, len });
+    }
+}
+
+/// Receives that are pushed and not posted yet.
+struct Batch {
+    wrs: [bindings::ib_recv_wr; RECV_BATCH],
+    sges: [bindings::ib_sge; RECV_BATCH],
+}
+
+// SAFETY: All members are integers and pointers that may be null, and unions of these.
+unsafe impl pin_init::Zeroable for Batch {}
+
+/// The right to use the receive queue of one QP.
+///
+/// Used from any context but hard interrupts.
+///
+/// # Invariants
+///
+/// The first `pending` elements of the batch are complete but for `next` and
+/// `sg_list`, and are for the slots before `next`.
+pub(crate) struct RecvQueue {
+    qp_id: u64,
+    next: usize,
+    pending: usize,
+    closed: bool,
+    batch: KBox<Batch>,
+}
+
+// SAFETY: The pointers in the batch are only used while its QP is at hand, and what they point to
+// belongs to no thread.
+unsafe impl Send for RecvQueue {}
+// SAFETY: There is nothing to do with a shared reference but to read counters.
+unsafe impl Sync for RecvQueue {}
+
+impl RecvQueue {
+    pub(super) fn new(qp_id: u64) -> Result<Self> {
+        // INVARIANT: The batch is empty.
+        Ok(Self {
+            qp_id,
+            next: 0,
+            pending: 0,
+            closed: false,
+            batch: KBox::init(pin_init::init_zeroed::<Batch>(), GFP_KERNEL)?,
+        })
+    }
+
+    pub(super) fn is_of(&self, qp_id: u64) -> bool {
+        self.qp_id == qp_id
+    }
+
+    /// How many receives are pushed and not posted.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Pushes a receive into `buf`.
+    ///
+    /// # Errors
+    ///
+    /// Gives the buffer back if the batch is full (post it), if the receive
+    /// queue is full, or if a post failed earlier.
+    pub(crate) fn push<T: QpHandler>(&mut self, qp: &Qp<T>, buf: RxBuf) -> Result<(), RxBuf> {
+        if self.qp_id != qp.id() || self.closed {
+            return Err(buf);
+        }
+        let slots = &qp.recv_ring().slots;
+        let batch = &mut *self.batch;
+        let (Some(slot), Some(wr), Some(sge)) = (
+            slots.get(self.next),
+            batch.wrs.get_mut(self.pending),
+            batch.sges.get_mut(self.pending),
+        ) else {
+            return Err(buf);
+        };
+
+        // Those in the batch are still free, but there are not enough others to get round to them.
+        if slot.state.load(Acquire) != FREE || self.pending >= slots.len() {
+            return Err(buf);
+        }
+        buf.sync_for_device(MSG_BUF_LEN);
+        *sge = bindings::ib_sge {
+            addr: buf.dma(),
+            length: MSG_BUF_LEN as u32,
+            lkey: qp.local_dma_lkey(),
+        };
+        *wr = bindings::ib_recv_wr {
+            num_sge: 1,
+            ..Default::default()
+        };
+        wr.__bindgen_anon_1.wr_cqe = slot.cqe.get();
+        // SAFETY: The slot is free, so it is ours.
+        unsafe { *slot.buf.get() = Some(buf) };
+        // INVARIANT: Complete.
+        self.pending += 1;
+        self.next = after(self.next, slots.len());
+        Ok(())
+    }
+
+    /// Posts everything that was pushed, with one call of the provider.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; the buffers that were not posted are freed and the queue
+    /// is closed: let the connection go.
+    pub(crate) fn post<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PostError> {
+        let n = self.pending;
+
+        if n == 0 {
+            return Ok(());
+        }
+        if self.qp_id != qp.id() {
+            return Err(PostError {
+                posted: 0,
+                rejected: 0,
+                error: EINVAL,
+            });
+        }
+        let slots = &qp.recv_ring().slots;
+        let start = if self.next >= n {
+            self.next - n
+        } else {
+            (self.next + slots.len()).saturating_sub(n)
+        };
+        let mut at = start;
+        let first = self.batch.wrs.as_mut_ptr();
+        let sges = self.batch.sges.as_mut_ptr();
+
+        for i in 0..n {
+            // SAFETY: `i` is in bounds, and `i + 1` is if it is used.
+            unsafe {
+                let wr = &mut *first.add(i);
+
+                wr.next = if i + 1 < n {
+                    first.add(i + 1)
+                } else {
+                    core::ptr::null_mut()
+                };
+                wr.sg_list = sges.add(i);
+            }
+            if let Some(slot) = slots.get(at) {
+                // INVARIANT: It belongs to the completion, which may come before the call returns.
+                slot.state.store(POSTED, Release);
+            }
+            at = after(at, slots.len());
+        }
+        self.pending = 0;
+
+        let mut bad = first.cast_const();
+        // SAFETY: A list of `n` receives was made above; the buffers are owned by their slots.
+        let rc = unsafe { bindings::ro2ib_ib_post_recv(qp.as_raw(), first, &mut bad) };
+        let Err(error) = to_result(rc) else {
+            qp.set_posted();
+            return Ok(());
+        };
+
+        // A provider that does not say which one was bad may have taken all of them.
+        let posted = self
+            .batch
+            .wrs
+            .iter()
+            .take(n)
+            .position(|wr| core::ptr::eq(wr, bad))
+            .unwrap_or(n);
+
+        self.closed = true;
+        if posted != 0 {
+            qp.set_posted();
+        }
+        at = start;
+        for i in 0..n {
+            let slot = slots.get(at);
+
+            at = after(at, slots.len());
+            if let (Some(slot), true) = (slot, i >= posted) {
+                // SAFETY: There will be no completion for this one, so it is ours again.
+                drop(unsafe { (*slot.buf.get()).take() });
+                // INVARIANT: As above.
+                slot.state.store(FREE, Release);
+            }
+        }
+        Err(PostError {
+            posted: posted as u32,
+            rejected: (n - posted) as u32,
+            error,
+        })
+    }
+}
+
+/// The index after `at` in a ring.
+fn after(at: usize, len: usize) -> usize {
+    if at + 1 < len {
+        at + 1
+    } else {
+        0
+    }
+}

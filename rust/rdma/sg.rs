@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Lists of page fragments, mapped for a device.
+
+use super::{
+    device::Device,
+    page::Direction,
+    pages::PageVec, //
+};
+use crate::bindings;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    },
+    types::Opaque, //
+};
+
+/// A scatterlist that is mapped for a device, and unmapped when dropped.
+///
+/// Work requests and memory regions that use it hold an [`Arc`] of it, so that
+/// it is unmapped after the last of them. Dropping it is legal in any context
+/// but hard interrupts.
+///
+/// # Invariants
+///
+/// `table` is an allocated table of pages that are valid for as long as this
+/// lives, mapped for `device` in the direction `direction`.
+pub(crate) struct SgMap {
+    table: Opaque<bindings::sg_table>,
+    device: ARef<Device>,
+    direction: Direction,
+    nob: u32,
+    nr_mapped: u32,
+    // Keeps our own pages; those of `PageVec::from_raw` are kept by its contract.
+    _pages: PageVec,
+}
+
+// SAFETY: Mappings belong to no thread, and neither do the pages (`PageVec: Send`).
+unsafe impl Send for SgMap {}
+// SAFETY: Nothing changes after construction.
+unsafe impl Sync for SgMap {}
+
+impl SgMap {
+    /// Maps all of `pages`. Allocates with `GFP_NOFS`, so it may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is nothing to map, `EOPNOTSUPP` for memory of a GPU,
+    /// `ENOMEM`, `EIO` if it cannot be mapped.
+    pub(crate) fn map(
+        device: ARef<Device>,
+        pages: &PageVec,
+        direction: Direction,
+    ) -> Result<Arc<Self>> {
+        if pages.is_gpu() {
+            return Err(EOPNOTSUPP);
+        }
+        let nob = u32::try_from(pages.nob())?;
+        let table = Opaque::<bindings::sg_table>::zeroed();
+        let (bvecs, n, offset) = pages.as_raw();
+
+        // SAFETY: `table` is valid for writes; `pages` guarantees the rest.
+        to_result(unsafe {
+            bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, n, offset, pages.nob())
+        })?;
+        // SAFETY: `table` was filled, and `device` is registered.
+        let mapped = to_result(unsafe {
+            bindings::ro2ib_dma_map_sgt(device.as_raw(), table.get(), direction.as_raw())
+        });
+        if let Err(e) = mapped {
+            // SAFETY: `table` was allocated and is not mapped.
+            unsafe { bindings::ro2ib_sgt_free(table.get()) };
+            return Err(e);
+        }
+        // SAFETY: `table` is initialised.
+        let nr_mapped = unsafe { (*table.get()).nents };
+        // INVARIANT: Allocated and mapped above; the table may move, only its lists are pointed
+        // at. `pages.share()` keeps the pages.
+        let this = Self {
+            table,
+            device,
+            direction,
+            nob,
+            nr_mapped,
+            _pages: pages.share(),
+        };
+
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// How many bytes it covers.
+    pub(crate) fn nob(&self) -> u32 {
+        self.nob
+    }
+
+    /// How many separate DMA ranges there are.
+    pub(crate) fn nr_mapped(&self) -> u32 {
+        self.nr_mapped
+    }
+
+    /// Which way the data goes.
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Whether it is mapped for `device`.
+    pub(super) fn is_for(&self, device: &Device) -> bool {
+        self.device.same(device)
+    }
+
+    /// A cursor at its beginning.
+    pub(crate) fn cursor(self: &Arc<Self>) -> SgCursor {
+        SgCursor {
+            pos: SgPos {
+                // SAFETY: By the type invariant the table is initialised.
+                sg: unsafe { (*self.table.get()).sgl },
+                left: self.nob,
+                at: 0,
+            },
+            map: self.clone(),
+        }
+    }
+
+    pub(super) fn table(&self) -> *mut bindings::sg_table {
+        self.table.get()
+    }
+}
+
+impl Drop for SgMap {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is mapped and allocated, and nothing uses it any more.
+        unsafe {
+            bindings::ro2ib_dma_unmap_sgt(
+                self.device.as_raw(),
+                self.table.get(),
+                self.direction.as_raw(),
+            );
+            bindings::ro2ib_sgt_free(self.table.get());
+        }
+    }
+}
+
+/// Where a [`SgCursor`] is.
+///
+/// # Invariants
+///
+/// `sg` is an element of the map's list, and `at` an offset inside it, unless
+/// `left` is 0.
+#[derive(Clone, Copy)]
+pub(super) struct SgPos {
+    sg: *mut bindings::scatterlist,
+    left: u32,
+    at: u32,
+}
+
+/// A place in a [`SgMap`] that moves forward as work requests take ranges of it.
+pub(crate) struct SgCursor {
+    map: Arc<SgMap>,
+    pos: SgPos,
+}
+
+// SAFETY: `pos` points into `map`, which is `Send` and `Sync`.
+unsafe impl Send for SgCursor {}
+// SAFETY: As above.
+unsafe impl Sync for SgCursor {}
+
+impl SgCursor {
+    /// How many bytes are left.
+    pub(crate) fn left(&self) -> u32 {
+        self.pos.left
+    }
+
+    /// The map it walks through.
+    pub(crate) fn map(&self) -> &Arc<SgMap> {
+        &self.map
+    }
+
+    pub(super) fn pos(&self) -> SgPos {
+        self.pos
+    }
+
+    /// Goes back to an earlier position of this cursor.
+    pub(super) fn rewind(&mut self, pos: SgPos) {
+        self.pos = pos;
+    }
+
+    /// Takes the next DMA range, of up to `max` bytes.
+    pub(super) fn take(&mut self, max: u32) -> Option<(u64, u32)> {
+        loop {
+            if self.pos.left == 0 || self.pos.sg.is_null() || max == 0 {
+                return None;
+            }
+            // SAFETY: By the invariant of `SgPos`, and `map` keeps the list.
+            let (addr, len) = unsafe {
+                (
+                    bindings::ro2ib_sg_dma_address(self.pos.sg),
+                    bindings::ro2ib_sg_dma_len(self.pos.sg),
+                )
+            };
+            let rest = len.saturating_sub(self.pos.at);
+            let take = rest.min(max).min(self.pos.left);
+            let from = addr.wrapping_add(u64::from(self.pos.at));
+
+            // INVARIANT: Stays inside the element or moves to the next.
+            self.pos.left -= take;
+            if take == rest {
+                // SAFETY: As above. After the last element it returns null, which ends the walk.
+                self.pos.sg = unsafe { bindings::ro2ib_sg_next(self.pos.sg) };
+                self.pos.at = 0;
+            } else {
+                self.pos.at += take;
+            }
+            if take != 0 {
+                return Some((from, take));
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work queues of our own, CPU choice, timers that can be cancelled, and the
+//! allocation scope for the storage path.
+//!
+//! C headers: `include/linux/workqueue.h`, `include/linux/sched/mm.h`.
+
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    container_of,
+    error::code::ENOMEM,
+    ffi,
+    prelude::*,
+    sync::Arc,
+    types::NotThreadSafe,
+    workqueue::{
+        HasDelayedWork,
+        HasWork,
+        RawWorkItem,
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// Where the items of a queue run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueKind {
+    /// On the CPU they were queued on or for.
+    PerCpu,
+    /// Anywhere; for long items.
+    Unbound,
+}
+
+/// A work queue that makes progress under memory pressure (`WQ_MEM_RECLAIM`).
+///
+/// Dropping it runs everything that is queued, then destroys it; it must not be
+/// dropped by one of its own items.
+///
+/// # Invariants
+///
+/// `wq` is a work queue that only `drop` destroys.
+pub(crate) struct OwnedQueue {
+    wq: NonNull<bindings::workqueue_struct>,
+}
+
+// SAFETY: Work queues may be used and destroyed by any thread.
+unsafe impl Send for OwnedQueue {}
+// SAFETY: All operations on a work queue are thread safe.
+unsafe impl Sync for OwnedQueue {}
+
+impl OwnedQueue {
+    /// Creates a queue. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(name: &'static CStr, kind: QueueKind, highpri: bool) -> Result<Self> {
+        // SAFETY: `name` is a valid C string; the queue copies it.
+        let wq = unsafe {
+            bindings::ro2ib_alloc_workqueue(name.as_char_ptr(), kind == QueueKind::Unbound, highpri)
+        };
+
+        // INVARIANT: It is ours, and nobody else knows it.
+        Ok(Self {
+            wq: NonNull::new(wq).ok_or(ENOMEM)?,
+        })
+    }
+
+    /// Queues `item` on the CPU of the caller (or anywhere, if unbound).
+    /// Returns false if it was queued already. Any context.
+    pub(crate) fn enqueue<T, const ID: u64>(&self, item: Arc<T>) -> bool
+    where
+        T: WorkItem<ID, Pointer = Arc<T>> + HasWork<T, ID> + Send + Sync + 'static,
+    {
+        self.queue_on(
+            bindings::wq_misc_consts_WORK_CPU_UNBOUND as ffi::c_int,
+            item,
+        )
+    }
+
+    /// Queues `item` on `cpu`, which must have come from [`online_cpu`].
+    /// Returns false if it was queued already. Any context.
+    pub(crate) fn enqueue_on<T, const ID: u64>(&self, cpu: Cpu, item: Arc<T>) -> bool
+    where
+        T: WorkItem<ID, Pointer = Arc<T>> + HasWork<T, ID> + Send + Sync + 'static,
+    {
+        self.queue_on(cpu.0 as ffi::c_int, item)
+    }
+
+    fn queue_on<T, const ID: u64>(&self, cpu: ffi::c_int, item: Arc<T>) -> bool
+    where
+        T: WorkItem<ID, Pointer = Arc<T>> + HasWork<T, ID> + Send + Sync + 'static,
+    {
+        let wq = self.wq.as_ptr();
+
+        // SAFETY: `queue_work_on()` returns false only if the item is queued already, and `T` is
+        // `Send` and has no lifetimes. By the type invariant `wq` is valid.
+        unsafe { item.__enqueue(move |work| bindings::queue_work_on(cpu, wq, work)) }.is_ok()
+    }
+
+    /// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending
+    /// already; returns whether it was not. Any context.
+    pub(crate) fn arm<T, const ID: u64>(&self, item: Arc<T>, delay_ms: u32) -> bool
+    where
+        T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID> + Send + Sync + 'static,
+    {
+        let wq = self.wq.as_ptr();
+        let delay = kernel::time::msecs_to_jiffies(delay_ms);
+
+        // SAFETY: As in `queue_on`; `T: HasDelayedWork` means that `work` is embedded in a
+        // `struct delayed_work`.
+        unsafe {
+            item.__enqueue(move |work| {
+                bindings::queue_delayed_work_on(
+                    bindings::wq_misc_consts_WORK_CPU_UNBOUND as ffi::c_int,
+                    wq,
+                    container_of!(work, bindings::delayed_work, work),
+                    delay,
+                )
+            })
+        }
+        .is_ok()
+    }
+
+    /// Makes a delayed `item` run in `delay_ms` milliseconds from now, whether
+    /// it is pending or not. Any context.
+    pub(crate) fn rearm<T, const ID: u64>(&self, item: Arc<T>, delay_ms: u32)
+    where
+        T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID> + Send + Sync + 'static,
+    {
+        let wq = self.wq.as_ptr();
+        let delay = kernel::time::msecs_to_jiffies(delay_ms);
+
+        // `mod_delayed_work_on()` returns true if the item was pending: then the queue has its
+        // reference already and the one in `item` is given back by `__enqueue`.
+        //
+        // SAFETY: As in `arm`; false from the closure means that the item is in a queue, with a
+        // reference from an earlier call.
+        let _ = unsafe {
+            item.__enqueue(move |work| {
+                !bindings::mod_delayed_work_on(
+                    bindings::wq_misc_consts_WORK_CPU_UNBOUND as ffi::c_int,
+                    wq,
+                    container_of!(work, bindings::delayed_work, work),
+                    delay,
+                )
+            })
+        };
+    }
+
+    /// Waits for everything that is queued now. Process context, not from one of
+    /// its own items.
+    pub(crate) fn flush(&self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_flush_workqueue(self.wq.as_ptr()) }
+    }
+}
+
+impl Drop for OwnedQueue {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; nobody can queue any more, as we are being dropped.
+        unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
+    }
+}
+
+fn raw_delayed_work<T, const ID: u64>(item: &Arc<T>) -> *mut bindings::delayed_work
+where
+    T: HasDelayedWork<T, ID>,
+{
+    // SAFETY: `item` is a valid `T`.
+    let work = unsafe { T::raw_get_work(Arc::as_ptr(item).cast_mut()) };
+    // SAFETY: `raw_get_work` returns a valid pointer.
+    let work = unsafe { Work::raw_get(work) };
+
+    // SAFETY: `T: HasDelayedWork` means that `work` is embedded in a `struct delayed_work`.
+    unsafe { container_of!(work, bindings::delayed_work, work) }
+}
+
+/// Takes back the reference that a queue held.
+///
+/// # Safety
+///
+/// `item` was just cancelled, successfully.
+unsafe fn take_back<T>(item: &Arc<T>) {
+    // SAFETY: A successful enqueue leaks one reference, which `run` takes back. It will not run,
+    // as it was cancelled, so the reference is ours.
+    drop(unsafe { Arc::from_raw(Arc::as_ptr(item)) });
+}
+
+/// Cancels a delayed item that has not begun to run; returns whether there was
+/// one. Does not wait for a running one. Any context.
+pub(crate) fn cancel<T, const ID: u64>(item: &Arc<T>) -> bool
+where
+    T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID>,
+{
+    // SAFETY: `item` keeps the delayed work valid.
+    let was_pending = unsafe { bindings::cancel_delayed_work(raw_delayed_work(item)) };
+
+    if was_pending {
+        // SAFETY: It was pending and is not any more.
+        unsafe { take_back(item) };
+    }
+    was_pending
+}
+
+/// Cancels a delayed item and waits until it does not run; returns whether it
+/// was pending. Process context, not from the item itself.
+pub(crate) fn cancel_sync<T, const ID: u64>(item: &Arc<T>) -> bool
+where
+    T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID>,
+{
+    // SAFETY: `item` keeps the delayed work valid.
+    let was_pending = unsafe { bindings::cancel_delayed_work_sync(raw_delayed_work(item)) };
+
+    if was_pending {
+        // SAFETY: It was pending and is not any more.
+        unsafe { take_back(item) };
+    }
+    was_pending
+}
+
+/// The number of a CPU that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cpu(u32);
+
+impl Cpu {
+    /// The number.
+    pub(crate) fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Cpu {
+    /// The number.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// Maps a hash to one of the CPUs that are online now. A CPU that goes offline
+/// later is no problem: the work queue then runs the item elsewhere.
+pub(crate) fn online_cpu(hash: u32) -> Cpu {
+    // SAFETY: No preconditions.
+    Cpu(unsafe { bindings::ro2ib_online_cpu(hash) })
+}
+
+/// While this lives, allocations of this task do not enter file systems
+/// (`memalloc_nofs_save()`): they may be waiting for us.
+pub(crate) struct NofsScope {
+    flags: ffi::c_uint,
+    _not_send: NotThreadSafe,
+}
+
+impl NofsScope {
+    /// Begins the scope. Scopes nest, first in, last out. Process context.
+    pub(crate) fn enter() -> Self {
+        Self {
+            // SAFETY: No preconditions.
+            flags: unsafe { bindings::ro2ib_memalloc_nofs_save() },
+            _not_send: NotThreadSafe,
+        }
+    }
+}
+
+impl Drop for NofsScope {
+    fn drop(&mut self) {
+        // SAFETY: `flags` came from the matching save, in the same task.
+        unsafe { bindings::ro2ib_memalloc_nofs_restore(self.flags) }
+    }
+}
