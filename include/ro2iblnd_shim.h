@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The seam between the C shim (which knows LNet's structures) and the Rust
+ * driver (which does not). Read by the C compiler and by bindgen, so nothing
+ * of LNet may be included here: flat structures and opaque pointers only.
+ *
+ * Ownership in one place:
+ *
+ * - An lnet_msg handed over in a request belongs to the driver when the
+ *   operation returns 0; it must then reach ro2ib_lnet_finalize() exactly once.
+ *   When the operation returns a negative errno LNet keeps the message.
+ * - The "rx" given to ro2ib_lnet_parse() belongs to LNet when that returns 0
+ *   and comes back exactly once through ro2ib_lnd_ops.recv.
+ * - A struct ro2ib_ni reference keeps the lnet_ni usable: NI shutdown waits
+ *   until the last one is dropped.
+ *
+ * "Process context" below means: no spinlock held, interrupts and softirqs on;
+ * the call may sleep.
+ */
+#ifndef RO2IBLND_SHIM_H
+#define RO2IBLND_SHIM_H
+
+#include <linux/types.h>
+
+struct bio_vec;
+struct device;
+struct lnet_msg;
+struct net;
+struct scatterlist;
+
+/* One NI as the driver sees it: opaque, reference counted. */
+struct ro2ib_ni;
+
+/* Bytes of an LNet header in its nid4 wire form. */
+#define RO2IB_LNET_HDR_SIZE	72
+
+/* The NID that stands for "any" in control operations. */
+#define RO2IB_NID_ANY		(~0ULL)
+
+/*
+ * A run of payload bytes: @nob bytes starting @offset bytes into @nr pieces.
+ * All fields are 0/NULL when there is no payload. The array is LNet's: it must
+ * not be written, and is valid until the message it came with is finalized.
+ */
+struct ro2ib_payload {
+	const struct bio_vec *bv;
+	u32 nr;
+	u32 offset;
+	u32 nob;
+	bool gpu;
+};
+
+/* Argument of ro2ib_lnd_ops.send. */
+struct ro2ib_send_req {
+	struct lnet_msg *msg;
+	/* NID of the next hop, 64-bit form */
+	u64 target;
+	/* LNET_MSG_ACK 0, PUT 1, GET 2, REPLY 3 */
+	u32 type;
+	bool to_router;
+	bool routing;
+	u8 hdr[RO2IB_LNET_HDR_SIZE];
+	/* what a PUT or REPLY carries */
+	struct ro2ib_payload payload;
+	/* where the answer of a GET goes: the whole attached MD */
+	struct ro2ib_payload sink;
+};
+
+/* Argument of ro2ib_lnd_ops.recv. */
+struct ro2ib_recv_req {
+	/* NULL: discard, or "nothing matched" for a GET_REQ */
+	struct lnet_msg *msg;
+	bool delayed;
+	/* length of the payload on the wire */
+	u32 rlen;
+	/* where the wanted bytes (maybe 0, never more than rlen) go */
+	struct ro2ib_payload sink;
+	/* what an optimised GET must deliver: the message's own payload */
+	struct ro2ib_payload source;
+};
+
+/* Everything an NI is configured with, after defaulting and clamping. */
+struct ro2ib_ni_cfg {
+	/* 64-bit form */
+	u64 nid;
+	/* network order */
+	u32 ip;
+	/* referenced by LNet for the life of the NI */
+	struct net *net;
+	/* may be an alias label such as "ib0:1" */
+	char ifname[16];
+	int ifindex;
+	/* interface is a bonding master */
+	bool bonded;
+	/* CPT of the device's NUMA node; -1: unknown */
+	int dev_cpt;
+	/* name of the NI for log lines, e.g. "10.0.0.1@o2ib" */
+	char name[32];
+
+	/* per-NI tunables */
+	u32 peer_credits;		/* 1..255: offered queue depth */
+	u32 peer_credits_hiw;		/* 0..peer_credits - 1 */
+	u32 max_tx_credits;		/* >= peer_credits */
+	s32 peer_rtr_credits;
+	s32 peer_timeout;		/* seconds; <= 0: off */
+	u32 concurrent_sends;
+	u32 ntx;
+	u32 fmr_pool_size;
+	u32 fmr_flush_trigger;
+	u32 fmr_cache;
+	u32 conns_per_peer;		/* 1..127 */
+	s32 tos;			/* -1: leave alone, else 0..255 */
+
+	/* module parameters that are fixed at load time */
+	u32 service;			/* 1..65535 */
+	u32 ib_mtu;			/* bytes; 0: leave alone */
+	u32 wrq_sge;			/* >= 1 */
+	u32 nscheds;			/* 0: automatic */
+	u32 dev_failover;		/* 0..2 */
+	bool use_fastreg_gaps;
+};
+
+/*
+ * The driver, as the shim calls it. @priv is what startup stored.
+ * All functions run in process context.
+ */
+struct ro2ib_lnd_ops {
+	/*
+	 * Bring an NI up. The caller's reference on @ni passes to the driver;
+	 * @driver is what was given to ro2ib_shim_register().
+	 * Return 0 and set *@priv, or a negative errno with everything undone.
+	 */
+	int (*startup)(const struct ro2ib_ni_cfg *cfg, struct ro2ib_ni *ni,
+		       void *driver, void **priv);
+	/* Consumes @priv; every message and rx is gone when it returns. */
+	void (*shutdown)(void *priv);
+	/* Re-entrant: LNet calls it from inside finalize and parse too. */
+	int (*send)(void *priv, const struct ro2ib_send_req *req);
+	/* Consumes @rx, whatever it returns. */
+	int (*recv)(void *priv, void *rx, const struct ro2ib_recv_req *req);
+	/*
+	 * The interface of the NI went up or down (address and carrier).
+	 * rtnl and the shim's NI mutex are held: must not call
+	 * ro2ib_lnet_set_fatal() or wait for somebody who does.
+	 */
+	void (*link_event)(void *priv, bool up);
+	/* -ENOENT past the last one. */
+	int (*get_peer)(void *priv, u32 index, u64 *nid, u32 *refs);
+	int (*del_peer)(void *priv, u64 nid);
+	/* *@mtu: path MTU in bytes, 0 if unknown; -ENOENT past the last one. */
+	int (*get_conn)(void *priv, u32 index, u64 *nid, u32 *mtu);
+	int (*close_conns)(void *priv, u64 nid);
+};
+
+/*
+ * Register with LNet; process context. -EBUSY: a driver for this network type
+ * is already there. @ops and @driver must live until
+ * ro2ib_shim_unregister().
+ */
+int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver);
+void ro2ib_shim_unregister(void);
+
+/* NI references; any context. */
+void ro2ib_ni_get(struct ro2ib_ni *ni);
+void ro2ib_ni_put(struct ro2ib_ni *ni);
+
+/* True once LNet has declared the NI active; any context. */
+bool ro2ib_ni_active(const struct ro2ib_ni *ni);
+
+/* An online CPU of the peer's CPT, spread by @salt; any context. */
+int ro2ib_lnet_peer_cpu(struct ro2ib_ni *ni, u64 nid, u32 salt);
+
+/*
+ * Give a received LNet header to LNet; process context.
+ * @hdr: RO2IB_LNET_HDR_SIZE bytes in wire form; @from: NID of the sender of the
+ * o2ib message; @rdma: header came in a PUT_REQ or GET_REQ.
+ * < 0: nothing was taken, @rx is still the caller's.
+ */
+int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
+		     bool rdma);
+
+/*
+ * Complete a message; process context, may call ro2ib_lnd_ops.send.
+ * @health: an enum lnet_msg_hstatus value, ignored by LNet when it contradicts
+ * @status.
+ */
+void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health);
+
+/*
+ * Optimised GET: the synthetic REPLY of @get, or NULL; must be created before
+ * @get is finalized, and be finalized after it. Process context.
+ */
+struct lnet_msg *ro2ib_lnet_create_reply(struct ro2ib_ni *ni,
+					 struct lnet_msg *get);
+/* -EPROTO: @len is more than the GET asked for (LNet would panic). */
+int ro2ib_lnet_set_reply_len(struct ro2ib_ni *ni, struct lnet_msg *reply,
+			     u32 len);
+
+/*
+ * Fault injection: true if LNet wants this send to fail, with the health it
+ * wants in *@health. Process context (takes LNet's locks).
+ */
+bool ro2ib_lnet_send_error(struct lnet_msg *msg, u32 *health);
+
+/* The peer was last heard @age seconds ago and is gone; process context. */
+void ro2ib_lnet_notify_down(struct ro2ib_ni *ni, u64 nid, u64 age);
+
+/* The HCA port of the NI failed or came back; process context. */
+void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal);
+
+/*
+ * The NI of this driver (never of another one) with that NID, or NULL. The
+ * caller owns a reference on it. *@priv is the driver's NI, valid as long as
+ * the reference is held. Process context.
+ */
+struct ro2ib_ni *ro2ib_lnet_find_ni(u64 nid, void **priv);
+void ro2ib_lnet_put_found(struct ro2ib_ni *ni);
+
+/*
+ * Tell which device the NI's DMA goes through (GPU affinity); NULL before the
+ * device goes away. Process context, waits for RCU.
+ */
+void ro2ib_lnet_set_dma_device(struct ro2ib_ni *ni, struct device *dev);
+
+/* DMA mapping of GPU pages; @dir is an enum dma_data_direction; <= 0: failure */
+int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, int nents,
+			  int dir);
+void ro2ib_lnet_gpu_unmap_sg(struct device *dev, struct scatterlist *sg,
+			     int nents, int dir);
+
+/* Network namespace references; any context. */
+void ro2ib_net_get(struct net *net);
+void ro2ib_net_put(struct net *net);
+
+/* Parameters that may change at run time; any context. */
+bool ro2ib_param_cksum(void);
+/* LND timeout in seconds, > 0; never the literal 0 of the parameter */
+u32 ro2ib_param_timeout(void);
+/* 0..7 */
+u8 ro2ib_param_retry_count(void);
+u8 ro2ib_param_rnr_retry_count(void);
+/* seconds; 0: off */
+u32 ro2ib_param_keepalive(void);
+bool ro2ib_param_require_privileged_port(void);
+bool ro2ib_param_use_privileged_port(void);
+
+#endif /* RO2IBLND_SHIM_H */

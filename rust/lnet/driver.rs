@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The driver's operations, and the functions through which the shim calls them.
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    },
+    types::ForeignOwnable, //
+};
+
+use super::{
+    Message,
+    NiConfig,
+    NiRef,
+    RecvRequest,
+    SendRequest, //
+};
+use crate::bindings;
+
+/// Why an NI does not start; printed in one line by the caller.
+pub(crate) struct StartError {
+    /// What could not be done, e.g. "cannot listen".
+    pub(crate) what: &'static str,
+    /// The cause, which LNet gets.
+    pub(crate) error: Error,
+}
+
+impl StartError {
+    /// For use with `map_err`: `listen().map_err(StartError::because("cannot listen"))?`.
+    pub(crate) fn because(what: &'static str) -> impl FnOnce(Error) -> Self {
+        move |error| Self { what, error }
+    }
+}
+
+/// Answer to [`Lnd::peer_info`].
+pub(crate) struct PeerInfo {
+    /// NID of the peer, 64-bit form.
+    pub(crate) nid: u64,
+    /// References on the peer.
+    pub(crate) refs: u32,
+}
+
+/// Answer to [`Lnd::conn_info`].
+pub(crate) struct ConnInfo {
+    /// NID of the peer, 64-bit form.
+    pub(crate) nid: u64,
+    /// Path MTU in bytes, 0 if unknown.
+    pub(crate) path_mtu: u32,
+}
+
+/// An LNet network driver: one value per NI.
+///
+/// All functions run in process context, with no LNet lock held, and may sleep; allocations must
+/// be `GFP_NOFS` or stricter, because a file system may be waiting for the message.
+pub(crate) trait Lnd: Send + Sync + Sized + 'static {
+    /// What the driver keeps of a received message while LNet decides about it.
+    type Rx: ForeignOwnable + Send;
+    /// What all NIs share; lives as long as the [`Registration`].
+    type Driver: Send + Sync + 'static;
+
+    /// Brings an NI up: afterwards it can send and receive. On error nothing must be left.
+    fn startup(
+        cfg: &NiConfig<'_>,
+        ni: NiRef<Self>,
+        driver: ArcBorrow<'_, Self::Driver>,
+    ) -> Result<Arc<Self>, StartError>;
+
+    /// Takes the NI down. LNet has no message in the NI any more and sends none. When this
+    /// returns, no object of the NI uses LNet; clones of the [`NiRef`] that are still around are
+    /// waited for.
+    fn shutdown(this: Arc<Self>);
+
+    /// Sends a message. Re-entrant: LNet calls it from inside [`Message::finalize`] and
+    /// [`NiRef::parse`]. On error the message goes back unfinalized, and LNet finalizes it with
+    /// that error, without another try.
+    fn send(this: ArcBorrow<'_, Self>, req: SendRequest) -> Result<(), (Message, Error)>;
+
+    /// Completes a message that went up with [`NiRef::parse`]. The receive buffer (and its
+    /// credit) must be given back whatever happens. On error the message, if there is one, goes
+    /// back unfinalized, and LNet finalizes it with that error.
+    fn recv(
+        this: ArcBorrow<'_, Self>,
+        rx: Self::Rx,
+        req: RecvRequest,
+    ) -> Result<(), (Option<Message>, Error)>;
+
+    /// The interface of the NI lost or regained its carrier or address; LNet knows already. Must
+    /// be short, and must not call [`NiRef::set_fatal`]: the shim's lock is held.
+    fn link_event(&self, up: bool);
+
+    /// The peer number `index`, counted from 0 in any order.
+    fn peer_info(&self, index: u32) -> Option<PeerInfo>;
+
+    /// Forgets a peer (`None`: all of them), with its connections. `ENOENT`: no such peer.
+    fn del_peer(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result;
+
+    /// The connection number `index`, counted from 0 in any order.
+    fn conn_info(&self, index: u32) -> Option<ConnInfo>;
+
+    /// Closes the connections of a peer (`None`: of all). `ENOENT`: there were none.
+    fn close_conns(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result;
+}
+
+/// The NID of a control operation, where all ones means "any".
+fn nid_or_any(nid: u64) -> Option<u64> {
+    (nid != u64::MAX).then_some(nid)
+}
+
+/// The trampolines of driver `L`.
+///
+/// The `priv` argument of each is an `Arc<L>` that [`Ops::startup`] turned foreign, and that stays
+/// so until [`Ops::shutdown`], which LNet calls after every other operation has returned.
+struct Ops<L: Lnd>(PhantomData<L>);
+
+impl<L: Lnd> Ops<L> {
+    const OPS: &'static bindings::ro2ib_lnd_ops = &bindings::ro2ib_lnd_ops {
+        startup: Some(Self::startup),
+        shutdown: Some(Self::shutdown),
+        send: Some(Self::send),
+        recv: Some(Self::recv),
+        link_event: Some(Self::link_event),
+        get_peer: Some(Self::get_peer),
+        del_peer: Some(Self::del_peer),
+        get_conn: Some(Self::get_conn),
+        close_conns: Some(Self::close_conns),
+    };
+
+    /// # Safety
+    ///
+    /// `lnd` must be the private data of an NI that is not shut down before `'a` ends.
+    unsafe fn borrow<'a>(lnd: *mut c_void) -> ArcBorrow<'a, L> {
+        // SAFETY: By the requirement above, and because `startup` stores nothing else.
+        unsafe { <Arc<L> as ForeignOwnable>::borrow(lnd) }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `cfg`, `ni` and `out` are valid, a reference on `ni` passes here, and
+    /// `driver` is what [`Registration::new`] gave it.
+    unsafe extern "C" fn startup(
+        cfg: *const bindings::ro2ib_ni_cfg,
+        ni: *mut bindings::ro2ib_ni,
+        driver: *mut c_void,
+        out: *mut *mut c_void,
+    ) -> c_int {
+        // SAFETY: The shim passes an NI of the registered driver, which is `L`, never NULL, with
+        // a reference.
+        let ni = unsafe { NiRef::<L>::from_raw(NonNull::new_unchecked(ni)) };
+        // SAFETY: The shim's configuration is valid during the call.
+        let cfg = unsafe { NiConfig::from_raw(&*cfg) };
+
+        // SAFETY: `Registration::new` passed an `Arc<L::Driver>` made foreign, which stays until the
+        // driver is unregistered; that cannot happen during the call.
+        let driver = unsafe { <Arc<L::Driver> as ForeignOwnable>::borrow(driver) };
+
+        match L::startup(&cfg, ni, driver) {
+            Ok(lnd) => {
+                // SAFETY: `out` is valid for a write.
+                unsafe { *out = lnd.into_foreign() };
+                0
+            }
+            Err(e) => {
+                pr_err!("{}: {}: {:?}\n", cfg.name(), e.what, e.error);
+                e.error.to_errno()
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim, once per NI, as the last operation.
+    unsafe extern "C" fn shutdown(lnd: *mut c_void) {
+        // SAFETY: Made by `startup`; the shim does not use it again.
+        L::shutdown(unsafe { <Arc<L> as ForeignOwnable>::from_foreign(lnd) });
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's, `req` is valid.
+    unsafe extern "C" fn send(lnd: *mut c_void, req: *const bindings::ro2ib_send_req) -> c_int {
+        // SAFETY: The NI is running during the call.
+        let this = unsafe { Self::borrow(lnd) };
+        // SAFETY: The shim's request is valid, and with it comes the message.
+        let req = match unsafe { SendRequest::from_raw(&*req) } {
+            Ok(req) => req,
+            Err(e) => return e.to_errno(),
+        };
+        match L::send(this, req) {
+            Ok(()) => 0,
+            Err((msg, e)) => {
+                msg.release_to_lnet();
+                e.to_errno()
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's, `rx` was given to [`NiRef::parse`] and comes
+    /// back for the first time, `req` is valid.
+    unsafe extern "C" fn recv(
+        lnd: *mut c_void,
+        rx: *mut c_void,
+        req: *const bindings::ro2ib_recv_req,
+    ) -> c_int {
+        // SAFETY: The NI is running during the call.
+        let this = unsafe { Self::borrow(lnd) };
+        // SAFETY: `NiRef::parse` made `rx` foreign, and LNet gives it back once.
+        let rx = unsafe { L::Rx::from_foreign(rx) };
+        // SAFETY: The shim's request is valid during the call.
+        let raw = unsafe { &*req };
+        // SAFETY: With the request comes the message.
+        let req = match unsafe { RecvRequest::from_raw(raw) } {
+            Ok(req) => req,
+            Err(e) => {
+                // LNet finalizes the message; the receive buffer has to come back all the same.
+                if let Ok(discard) = RecvRequest::discard(raw) {
+                    let _ = L::recv(this, rx, discard);
+                }
+                return e.to_errno();
+            }
+        };
+        match L::recv(this, rx, req) {
+            Ok(()) => 0,
+            Err((msg, e)) => {
+                if let Some(msg) = msg {
+                    msg.release_to_lnet();
+                }
+                e.to_errno()
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn link_event(lnd: *mut c_void, up: bool) {
+        // SAFETY: The NI is running during the call.
+        unsafe { Self::borrow(lnd) }.link_event(up);
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's, `nid` and `refs` are valid for writes.
+    unsafe extern "C" fn get_peer(
+        lnd: *mut c_void,
+        index: u32,
+        nid: *mut u64,
+        refs: *mut u32,
+    ) -> c_int {
+        // SAFETY: The NI is running during the call.
+        let Some(info) = unsafe { Self::borrow(lnd) }.peer_info(index) else {
+            return ENOENT.to_errno();
+        };
+        // SAFETY: Both are valid for writes.
+        unsafe {
+            *nid = info.nid;
+            *refs = info.refs;
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn del_peer(lnd: *mut c_void, nid: u64) -> c_int {
+        // SAFETY: The NI is running during the call.
+        let this = unsafe { Self::borrow(lnd) };
+        L::del_peer(this, nid_or_any(nid)).map_or_else(Error::to_errno, |()| 0)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's, `nid` and `mtu` are valid for writes.
+    unsafe extern "C" fn get_conn(
+        lnd: *mut c_void,
+        index: u32,
+        nid: *mut u64,
+        mtu: *mut u32,
+    ) -> c_int {
+        // SAFETY: The NI is running during the call.
+        let Some(info) = unsafe { Self::borrow(lnd) }.conn_info(index) else {
+            return ENOENT.to_errno();
+        };
+        // SAFETY: Both are valid for writes.
+        unsafe {
+            *nid = info.nid;
+            *mtu = info.path_mtu;
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn close_conns(lnd: *mut c_void, nid: u64) -> c_int {
+        // SAFETY: The NI is running during the call.
+        let this = unsafe { Self::borrow(lnd) };
+        L::close_conns(this, nid_or_any(nid)).map_or_else(Error::to_errno, |()| 0)
+    }
+}
+
+/// Keeps driver `L` registered with LNet; dropping it unregisters the driver. Must be dropped
+/// before anything the driver needs. (While an NI is up the module cannot be unloaded.)
+///
+/// # Invariants
+///
+/// The operations of `L` are registered, with `driver`, an `Arc<L::Driver>` made foreign; only one
+/// `Registration` exists.
+pub(crate) struct Registration<L: Lnd> {
+    driver: NonNull<c_void>,
+    _driver: PhantomData<Arc<L::Driver>>,
+}
+
+// SAFETY: It owns a reference on `L::Driver`, which is `Send` and `Sync`, and is used for nothing
+// but to unregister.
+unsafe impl<L: Lnd> Send for Registration<L> {}
+
+// SAFETY: A shared `Registration` gives access to nothing.
+unsafe impl<L: Lnd> Sync for Registration<L> {}
+
+impl<L: Lnd> Registration<L> {
+    /// Registers the driver. `EBUSY`: LNet has a driver for this network type already.
+    pub(crate) fn new(driver: Arc<L::Driver>) -> Result<Self> {
+        let driver = driver.into_foreign();
+        // SAFETY: `OPS` is static, its functions do what the header asks, and `driver` is kept
+        // until the driver is unregistered.
+        let rc = unsafe { bindings::ro2ib_shim_register(Ops::<L>::OPS, driver) };
+        if let Err(e) = to_result(rc) {
+            // SAFETY: It comes from `into_foreign` above, and the shim has not kept it.
+            drop(unsafe { <Arc<L::Driver> as ForeignOwnable>::from_foreign(driver) });
+            return Err(e);
+        }
+        // INVARIANT: The driver has just been registered; the shim refuses a second one.
+        Ok(Self {
+            // SAFETY: `into_foreign` never returns NULL.
+            driver: unsafe { NonNull::new_unchecked(driver) },
+            _driver: PhantomData,
+        })
+    }
+}
+
+impl<L: Lnd> Drop for Registration<L> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the driver is registered. No NI is up: each holds a
+        // reference on the module, and this runs when the module is being unloaded, or when its
+        // initialisation failed.
+        unsafe { bindings::ro2ib_shim_unregister() };
+        // SAFETY: By the type invariant it is a foreign `Arc<L::Driver>`; the shim has forgotten
+        // it.
+        drop(unsafe { <Arc<L::Driver> as ForeignOwnable>::from_foreign(self.driver.as_ptr()) });
+    }
+}

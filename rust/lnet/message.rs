@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! LNet messages in the driver's hands.
+
+use core::{
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::to_result,
+    pr_warn_once,
+    prelude::*, //
+};
+
+use super::{
+    Lnd,
+    NiRef, //
+};
+use crate::bindings;
+
+/// Whom LNet should blame for a failed message, and whether to send it again over another path.
+///
+/// The values are those of `enum lnet_msg_hstatus` (`lnet/lib-types.h`); which failure is which
+/// is in the table of section 7 of the protocol specification. LNet ignores a health that
+/// contradicts the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Health {
+    /// Nothing to blame.
+    Ok = 0,
+    /// The local interface was interrupted.
+    LocalInterrupt = 1,
+    /// Dropped before it left this node; sent again.
+    LocalDropped = 2,
+    /// Given up before it left this node; sent again.
+    LocalAborted = 3,
+    /// No way to the peer from here.
+    LocalNoRoute = 4,
+    /// The local interface is at fault; not sent again.
+    LocalError = 5,
+    /// Still queued here when its time was over; sent again.
+    LocalTimeout = 6,
+    /// The peer answered with an error; not sent again.
+    RemoteError = 7,
+    /// The peer did not take it; sent again.
+    RemoteDropped = 8,
+    /// The peer took it and never answered.
+    RemoteTimeout = 9,
+    /// Nobody can tell which side lost it.
+    NetworkTimeout = 10,
+}
+
+impl Health {
+    /// The health LNet calls `raw`; [`Health::LocalError`] for one this driver does not know.
+    fn from_raw(raw: u32) -> Self {
+        match raw {
+            0 => Self::Ok,
+            1 => Self::LocalInterrupt,
+            2 => Self::LocalDropped,
+            3 => Self::LocalAborted,
+            4 => Self::LocalNoRoute,
+            6 => Self::LocalTimeout,
+            7 => Self::RemoteError,
+            8 => Self::RemoteDropped,
+            9 => Self::RemoteTimeout,
+            10 => Self::NetworkTimeout,
+            _ => Self::LocalError,
+        }
+    }
+}
+
+/// A message that LNet has given to the driver and that must be finalized exactly once.
+///
+/// Everything that was mapped or registered for the message must be unmapped and invalidated
+/// before: its pages belong to the application again as soon as [`Message::finalize`] is called.
+///
+/// Dropping a message finalizes it with `-ECONNABORTED` and warns once: a driver that does so has
+/// lost the first cause of the failure. Like `finalize`, the drop needs process context.
+///
+/// # Invariants
+///
+/// `ptr` is a valid `lnet_msg` that LNet has handed over, and nobody else will finalize it.
+#[must_use = "a message must be finalized, or given back to LNet"]
+pub(crate) struct Message {
+    ptr: NonNull<bindings::lnet_msg>,
+}
+
+// SAFETY: LNet lets any thread finalize a message; the pointer is used for nothing else that
+// depends on the thread.
+unsafe impl Send for Message {}
+
+// SAFETY: The methods that take `&Message` call LNet functions that take LNet's own locks.
+unsafe impl Sync for Message {}
+
+impl Message {
+    /// Takes over a message.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must be a valid `lnet_msg` that the caller owes a finalization, and the caller must
+    /// pass that duty on.
+    pub(super) unsafe fn from_raw(ptr: NonNull<bindings::lnet_msg>) -> Self {
+        // INVARIANT: Guaranteed by the caller.
+        Self { ptr }
+    }
+
+    /// Completes the message: `status` is 0 or a negative errno.
+    ///
+    /// Process context. LNet may call [`Lnd::send`] from inside, so no lock may be held that
+    /// `send` takes.
+    pub(crate) fn finalize(self, status: i32, health: Health) {
+        let msg = ManuallyDrop::new(self);
+        // SAFETY: By the type invariant the message is ours to finalize; `ManuallyDrop` keeps
+        // `Drop` from doing it a second time.
+        unsafe { bindings::ro2ib_lnet_finalize(msg.ptr.as_ptr(), status, health as u32) };
+    }
+
+    /// Gives the message up without finalizing it, because LNet is about to do so: for the error
+    /// return of a send or receive operation.
+    pub(super) fn release_to_lnet(self) {
+        let _ = ManuallyDrop::new(self);
+    }
+
+    /// Creates the REPLY that LNet wants to see for an optimised GET, whose data comes without
+    /// an LNet message of its own. `None`: no memory, or the GET is not waiting any more.
+    ///
+    /// Must be called on a GET, before it is finalized; the reply is finalized after the GET.
+    pub(crate) fn create_reply<L: Lnd>(&self, ni: &NiRef<L>) -> Option<Reply<L>> {
+        // SAFETY: `ni` is a referenced NI, and the message is valid by the type invariant.
+        let ptr = unsafe { bindings::ro2ib_lnet_create_reply(ni.as_ptr(), self.ptr.as_ptr()) };
+        let ptr = NonNull::new(ptr)?;
+        // SAFETY: LNet has just made this message for the driver to finalize.
+        let msg = unsafe { Message::from_raw(ptr) };
+        Some(Reply {
+            msg,
+            ni: ni.clone(),
+        })
+    }
+
+    /// Asks LNet's fault injection whether this send should fail. `Some`: the caller must not
+    /// send, but finalize with `-EINVAL` and the health returned.
+    pub(crate) fn simulated_error(&self) -> Option<Health> {
+        let mut health = 0;
+        // SAFETY: The message is valid by the type invariant, `health` is a local.
+        let fail = unsafe { bindings::ro2ib_lnet_send_error(self.ptr.as_ptr(), &mut health) };
+        fail.then(|| Health::from_raw(health))
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        pr_warn_once!("a message was dropped without a cause\n");
+        // SAFETY: By the type invariant the message is ours to finalize, and this is the end of
+        // the value: nobody can finalize it again.
+        unsafe {
+            bindings::ro2ib_lnet_finalize(
+                self.ptr.as_ptr(),
+                ECONNABORTED.to_errno(),
+                Health::LocalError as u32,
+            )
+        };
+    }
+}
+
+/// The REPLY of an optimised GET, which never travels as a message.
+#[must_use = "a reply must be finalized"]
+pub(crate) struct Reply<L: Lnd> {
+    msg: Message,
+    ni: NiRef<L>,
+}
+
+impl<L: Lnd> Reply<L> {
+    /// Tells LNet how many bytes the peer wrote. `EPROTO`: more than the GET asked for; then the
+    /// peer must not be believed, and the reply is to be finalized with that error.
+    pub(crate) fn set_len(&mut self, len: u32) -> Result {
+        // SAFETY: `ni` is a referenced NI, and the message is a reply made by
+        // `ro2ib_lnet_create_reply` that has not been finalized.
+        to_result(unsafe {
+            bindings::ro2ib_lnet_set_reply_len(self.ni.as_ptr(), self.msg.ptr.as_ptr(), len)
+        })
+    }
+
+    /// Completes the reply; see [`Message::finalize`]. The GET must have been finalized before.
+    /// LNet judges health by the GET alone.
+    pub(crate) fn finalize(self, status: i32) {
+        self.msg.finalize(status, Health::Ok);
+    }
+}

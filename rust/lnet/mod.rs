@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! LNet as safe types.
+//!
+//! The driver implements [`Lnd`] once and registers it with [`Registration`]; from then on LNet
+//! calls it, through the C shim (`rust/shim/`), with owned values: a [`Message`] must be finalized
+//! exactly once, a [`NiRef`] keeps its NI usable, and what was given to [`NiRef::parse`] comes
+//! back exactly once in [`Lnd::recv`]. The types make the rules of LNet's contract (protocol
+//! specification, section 8) hard to break; what they cannot express is in their documentation.
+//!
+//! # Contexts
+//!
+//! LNet must never be called from interrupt or softirq context, nor with a spinlock held. Unless
+//! a function here says "any context", it needs process context and may sleep.
+
+mod driver;
+mod message;
+mod ni;
+pub(crate) mod params;
+mod request;
+
+pub(crate) use driver::{
+    ConnInfo,
+    Lnd,
+    PeerInfo,
+    Registration,
+    StartError, //
+};
+pub(crate) use message::{
+    Health,
+    Message,
+    Reply, //
+};
+pub(crate) use ni::{
+    NetNs,
+    NiConfig,
+    NiRef, //
+};
+pub(crate) use request::{
+    MsgKind,
+    RecvRequest,
+    SendRequest, //
+};
+
+/// Bytes of an LNet header in its nid4 wire form.
+pub(crate) const HDR_SIZE: usize = 72;

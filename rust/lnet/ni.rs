@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Network interfaces: their configuration, and what the driver asks LNet about them.
+
+use core::{
+    ffi::CStr,
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    device::Device,
+    error::to_result,
+    prelude::*,
+    sync::Arc,
+    types::ForeignOwnable, //
+};
+
+use super::{
+    Lnd,
+    HDR_SIZE, //
+};
+use crate::{
+    bindings,
+    rdma::cm, //
+};
+
+/// A counted reference on a network namespace.
+///
+/// # Invariants
+///
+/// `ptr` is a valid `struct net` on which this value owns a reference.
+pub(crate) struct NetNs {
+    ptr: NonNull<bindings::net>,
+}
+
+// SAFETY: A reference on a namespace may be dropped by any thread.
+unsafe impl Send for NetNs {}
+
+// SAFETY: A shared `NetNs` only hands out the pointer and takes further references.
+unsafe impl Sync for NetNs {}
+
+impl NetNs {
+    /// Its address, which identifies it.
+    pub(crate) fn as_ptr(&self) -> *const bindings::net {
+        self.ptr.as_ptr()
+    }
+
+    /// The namespace as the RDMA side takes it.
+    pub(crate) fn as_rdma(&self) -> cm::NetNs<'_> {
+        // SAFETY: By the type invariant the namespace is valid as long as `self` is borrowed.
+        unsafe { cm::NetNs::from_raw(self.ptr) }
+    }
+}
+
+impl Clone for NetNs {
+    fn clone(&self) -> Self {
+        // SAFETY: The namespace is valid by the type invariant.
+        unsafe { bindings::ro2ib_net_get(self.ptr.as_ptr()) };
+        // INVARIANT: The new reference is owned by the new value.
+        Self { ptr: self.ptr }
+    }
+}
+
+impl Drop for NetNs {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant this value owns a reference, and this is its end.
+        unsafe { bindings::ro2ib_net_put(self.ptr.as_ptr()) };
+    }
+}
+
+/// How an NI is configured, after defaulting and clamping (specification, sections 8.3 and 9).
+///
+/// # Invariants
+///
+/// `raw.net` is a namespace that is referenced as long as the borrow lives.
+pub(crate) struct NiConfig<'a> {
+    raw: &'a bindings::ro2ib_ni_cfg,
+}
+
+/// A string of the configuration; all of them are NUL-terminated ASCII.
+fn text(bytes: &[c_char]) -> &str {
+    CStr::from_bytes_until_nul(bytes)
+        .ok()
+        .and_then(|s| s.to_str().ok())
+        .unwrap_or("?")
+}
+
+impl<'a> NiConfig<'a> {
+    /// # Safety
+    ///
+    /// `raw` must come from the shim, and be used only during the NI's startup.
+    pub(super) unsafe fn from_raw(raw: &'a bindings::ro2ib_ni_cfg) -> Self {
+        // INVARIANT: LNet references the namespace of an NI that it starts.
+        Self { raw }
+    }
+
+    /// NID of the NI, 64-bit form.
+    pub(crate) fn nid(&self) -> u64 {
+        self.raw.nid
+    }
+
+    /// Name of the NI for log lines, such as `10.0.0.1@o2ib`.
+    pub(crate) fn name(&self) -> &str {
+        text(&self.raw.name)
+    }
+
+    /// Name of the interface; an alias label (`ib0:1`) is possible.
+    pub(crate) fn interface(&self) -> &str {
+        text(&self.raw.ifname)
+    }
+
+    /// Index of the interface in its namespace.
+    pub(crate) fn ifindex(&self) -> i32 {
+        self.raw.ifindex
+    }
+
+    /// The interface is a bonding master.
+    pub(crate) fn bonded(&self) -> bool {
+        self.raw.bonded
+    }
+
+    /// IPv4 address of the NI: the bytes in network order.
+    pub(crate) fn ipv4(&self) -> [u8; 4] {
+        self.raw.ip.to_ne_bytes()
+    }
+
+    /// Network namespace of the NI.
+    pub(crate) fn net(&self) -> NetNs {
+        // SAFETY: The namespace is valid by the type invariant.
+        unsafe { bindings::ro2ib_net_get(self.raw.net) };
+        NetNs {
+            // INVARIANT: The reference was just taken.
+            // SAFETY: The shim refuses an NI without a namespace.
+            ptr: unsafe { NonNull::new_unchecked(self.raw.net) },
+        }
+    }
+
+    /// CPT of the device's NUMA node, if known.
+    pub(crate) fn dev_cpt(&self) -> Option<u32> {
+        u32::try_from(self.raw.dev_cpt).ok()
+    }
+
+    /// `peer_credits`: concurrent sends per peer, and the queue depth to offer; 1..=255.
+    pub(crate) fn peer_credits(&self) -> u16 {
+        self.raw.peer_credits as u16
+    }
+
+    /// `peer_credits_hiw`: how many credits to gather before they are returned with a message of
+    /// their own; less than [`Self::peer_credits`], may be 0.
+    pub(crate) fn peer_credits_hiw(&self) -> u16 {
+        self.raw.peer_credits_hiw as u16
+    }
+
+    /// `credits`: concurrent sends of the NI; LNet enforces it.
+    pub(crate) fn max_tx_credits(&self) -> u32 {
+        self.raw.max_tx_credits
+    }
+
+    /// `ntx`: transmit descriptors of the NI.
+    pub(crate) fn ntx(&self) -> u32 {
+        self.raw.ntx
+    }
+
+    /// `conns_per_peer`: how many connections the active side opens; 1..=127.
+    pub(crate) fn conns_per_peer(&self) -> u32 {
+        self.raw.conns_per_peer
+    }
+
+    /// `tos`: IP type of service of connections.
+    pub(crate) fn tos(&self) -> Option<u8> {
+        u8::try_from(self.raw.tos).ok()
+    }
+
+    /// `service`: RDMA port of the listener and of all peers.
+    pub(crate) fn service(&self) -> u16 {
+        self.raw.service as u16
+    }
+
+    /// `ib_mtu`: path MTU in bytes to use instead of the fabric's.
+    pub(crate) fn path_mtu(&self) -> Option<u32> {
+        (self.raw.ib_mtu != 0).then_some(self.raw.ib_mtu)
+    }
+
+    /// `wrq_sge`: scatter/gather elements per work request, at least 1.
+    pub(crate) fn wrq_sge(&self) -> u32 {
+        self.raw.wrq_sge
+    }
+
+    /// `use_fastreg_gaps`: register sinks with gaps where the device can.
+    pub(crate) fn use_fastreg_gaps(&self) -> bool {
+        self.raw.use_fastreg_gaps
+    }
+
+    /// `dev_failover`: follow a bonded interface to another HCA (0 off, 1 on, 2 always).
+    pub(crate) fn dev_failover(&self) -> u32 {
+        self.raw.dev_failover
+    }
+}
+
+/// A counted reference on an NI: LNet's side of an [`Lnd`] object.
+///
+/// The shutdown of an NI waits until the last reference is gone, so a reference must not outlive
+/// the objects that [`Lnd::shutdown`] disposes of.
+///
+/// # Invariants
+///
+/// `ptr` is a valid `ro2ib_ni` of driver `L` on which this value owns a reference; the `lnet_ni`
+/// behind it is valid as long.
+pub(crate) struct NiRef<L: Lnd> {
+    ptr: NonNull<bindings::ro2ib_ni>,
+    _driver: PhantomData<fn() -> L>,
+}
+
+// SAFETY: The reference count is atomic and all functions called on an NI take their own locks.
+unsafe impl<L: Lnd> Send for NiRef<L> {}
+
+// SAFETY: As above.
+unsafe impl<L: Lnd> Sync for NiRef<L> {}
+
+impl<L: Lnd> NiRef<L> {
+    /// Takes over a reference.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must be an NI of driver `L`, with a reference that passes to the result.
+    pub(super) unsafe fn from_raw(ptr: NonNull<bindings::ro2ib_ni>) -> Self {
+        // INVARIANT: Guaranteed by the caller.
+        Self {
+            ptr,
+            _driver: PhantomData,
+        }
+    }
+
+    /// The NI for calls into the shim.
+    pub(super) fn as_ptr(&self) -> *mut bindings::ro2ib_ni {
+        self.ptr.as_ptr()
+    }
+
+    /// Gives a received message to LNet.
+    ///
+    /// `hdr` is the LNet header as received, `from` the NID of the peer the o2ib message came
+    /// from, `rdma` says whether it was a PUT_REQ or GET_REQ. LNet decides now or later and calls
+    /// [`Lnd::recv`] with `rx` exactly once, maybe before this returns. On error it has taken
+    /// nothing, and `rx` comes back: close the connection.
+    ///
+    /// Process context, no locks held.
+    pub(crate) fn parse(
+        &self,
+        hdr: &[u8; HDR_SIZE],
+        from: u64,
+        rx: L::Rx,
+        rdma: bool,
+    ) -> Result<(), (L::Rx, Error)> {
+        let rx = rx.into_foreign();
+        // SAFETY: The NI is valid by the type invariant, `hdr` has the length LNet reads, and
+        // `rx` is what `Lnd::recv`'s trampoline expects.
+        let rc = unsafe { bindings::ro2ib_lnet_parse(self.as_ptr(), hdr.as_ptr(), from, rx, rdma) };
+        to_result(rc).map_err(|e| {
+            // SAFETY: `rx` comes from `into_foreign` above. LNet has taken nothing when it
+            // returns an error, so nobody else turns it back.
+            (unsafe { L::Rx::from_foreign(rx) }, e)
+        })
+    }
+
+    /// Tells LNet that a peer is gone: it was last heard `age` seconds ago.
+    pub(crate) fn notify_down(&self, nid: u64, age: u64) {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_lnet_notify_down(self.as_ptr(), nid, age) };
+    }
+
+    /// Tells LNet that the HCA port of the NI has failed or is back. LNet then avoids the NI if
+    /// it has another; the state of the interface itself is watched by the shim.
+    ///
+    /// Must not be called from [`Lnd::link_event`].
+    pub(crate) fn set_fatal(&self, fatal: bool) {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_lnet_set_fatal(self.as_ptr(), fatal) };
+    }
+
+    /// LNet has finished bringing the NI up and has not begun to take it down. Any context.
+    pub(crate) fn is_active(&self) -> bool {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_active(self.as_ptr()) }
+    }
+
+    /// The NI of this driver with that NID, which may come straight from the wire. `None` for
+    /// NIDs nobody has, NIDs of other drivers' NIs, and an NI that is still starting.
+    pub(crate) fn find(&self, nid: u64) -> Option<FoundNi<L>> {
+        let mut lnd = core::ptr::null_mut();
+        // SAFETY: `lnd` is a local.
+        let found = unsafe { bindings::ro2ib_lnet_find_ni(nid, &mut lnd) };
+        if found.is_null() {
+            return None;
+        }
+        // SAFETY: The shim returns NIs of the one registered driver only, whose private data is
+        // an `Arc<L>` made by the startup trampoline: `self` proves that the driver is `L`. It
+        // stays until `Lnd::shutdown`, which cannot begin before `ro2ib_lnet_put_found`.
+        let lnd: Arc<L> = unsafe { <Arc<L> as ForeignOwnable>::borrow(lnd) }.into();
+        // SAFETY: `found` is referenced.
+        let active = unsafe { bindings::ro2ib_ni_active(found) };
+        // SAFETY: The reference was given to us by `ro2ib_lnet_find_ni`.
+        unsafe { bindings::ro2ib_lnet_put_found(found) };
+        Some(FoundNi { lnd, active })
+    }
+
+    /// An online CPU of the peer's partition; connections of one peer are spread by `salt`. Any
+    /// context.
+    pub(crate) fn cpu_of(&self, nid: u64, salt: u32) -> i32 {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_lnet_peer_cpu(self.as_ptr(), nid, salt) }
+    }
+
+    /// Says which device does the NI's DMA, so that LNet can prefer an NI close to a GPU. Must
+    /// be cleared with `None` before the driver lets the device go.
+    pub(crate) fn set_dma_device(&self, dev: Option<&Device>) {
+        let dev = dev.map_or(core::ptr::null_mut(), |d| {
+            // `Device` is a transparent wrapper of `struct device`.
+            core::ptr::from_ref(d).cast_mut().cast::<bindings::device>()
+        });
+        // SAFETY: The NI is valid by the type invariant; the shim takes its own reference on the
+        // device.
+        unsafe { bindings::ro2ib_lnet_set_dma_device(self.as_ptr(), dev) };
+    }
+}
+
+impl<L: Lnd> Clone for NiRef<L> {
+    fn clone(&self) -> Self {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_get(self.as_ptr()) };
+        // INVARIANT: The new reference is owned by the new value.
+        Self {
+            ptr: self.ptr,
+            _driver: PhantomData,
+        }
+    }
+}
+
+impl<L: Lnd> Drop for NiRef<L> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant this value owns a reference, and this is its end.
+        unsafe { bindings::ro2ib_ni_put(self.as_ptr()) };
+    }
+}
+
+/// Result of [`NiRef::find`].
+pub(crate) struct FoundNi<L> {
+    /// The NI. LNet may shut it down at any time; holding the `Arc` does not delay that (but the
+    /// [`NiRef`] inside usually does).
+    pub(crate) lnd: Arc<L>,
+    /// LNet had it in use when it was looked up; if not, peers are to be told to come back
+    /// later.
+    pub(crate) active: bool,
+}

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The network driver as LNet sees it: struct lnet_lnd and its trampolines, and
+ * the LNet functions as the Rust driver sees them.
+ *
+ * Everything here converts between LNet's structures and the flat ones of
+ * ro2iblnd_shim.h; decisions are taken on the Rust side.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/bug.h>
+#include <linux/cpumask.h>
+#include <linux/module.h>
+#include <linux/preempt.h>
+#include <linux/uio.h>
+#include <net/net_namespace.h>
+
+#include "shim.h"
+
+/* Set by ro2ib_shim_register(), before LNet can call anything here. */
+const struct ro2ib_lnd_ops *ro2ib_ops;
+static void *ro2ib_driver;
+
+static const struct lnet_lnd ro2ib_lnd;
+
+static_assert(sizeof(struct lnet_hdr_nid4) == RO2IB_LNET_HDR_SIZE);
+
+static struct ro2ib_ni *ro2ib_of(struct lnet_ni *lni)
+{
+	return lni->ni_data;
+}
+
+static struct ro2ib_payload ro2ib_msg_payload(const struct lnet_msg *msg)
+{
+	struct ro2ib_payload p = {};
+
+	if (msg->msg_len) {
+		p.bv = msg->msg_kiov;
+		p.nr = msg->msg_niov;
+		p.offset = msg->msg_offset;
+		p.nob = msg->msg_len;
+		p.gpu = lnet_md_is_gpu(msg->msg_md);
+	}
+	return p;
+}
+
+static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
+{
+	struct ro2ib_ni *ni = ro2ib_of(lni);
+	struct lnet_libmd *md = msg->msg_md;
+	struct ro2ib_send_req req = {
+		.msg = msg,
+		.target = lnet_nid_to_nid4(&msg->msg_target.nid),
+		.type = msg->msg_type,
+		.to_router = msg->msg_target_is_router,
+		.routing = msg->msg_routing,
+	};
+
+	if (!nid_is_nid4(&msg->msg_target.nid)) {
+		pr_err_ratelimited("%s: next hop is not an IPv4 NID, which is all the o2ib protocol can name\n",
+				   ni->name);
+		return -EAFNOSUPPORT;
+	}
+
+	lnet_hdr_to_nid4(&msg->msg_hdr, (struct lnet_hdr_nid4 *)req.hdr);
+	req.payload = ro2ib_msg_payload(msg);
+
+	/* A GET has no payload of its own, and no MD when it is forwarded. */
+	if (msg->msg_type == LNET_MSG_GET && md && md->md_length) {
+		req.sink.bv = md->md_kiov;
+		req.sink.nr = md->md_niov;
+		req.sink.nob = md->md_length;
+		req.sink.gpu = lnet_md_is_gpu(md);
+	}
+
+	return ro2ib_ops->send(ni->priv, &req);
+}
+
+static int ro2ib_recv_common(struct lnet_ni *lni, void *private,
+			     struct ro2ib_recv_req *req)
+{
+	if (req->msg) {
+		req->source = ro2ib_msg_payload(req->msg);
+		req->sink.gpu = req->sink.nob &&
+				lnet_md_is_gpu(req->msg->msg_md);
+	}
+	return ro2ib_ops->recv(ro2ib_of(lni)->priv, private, req);
+}
+
+#ifdef RO2IB_HAVE_RECV_ITER
+static int ro2ib_recv(struct lnet_ni *lni, void *private, struct lnet_msg *msg,
+		      int delayed, struct iov_iter *to, unsigned int rlen)
+{
+	struct ro2ib_recv_req req = {
+		.msg = msg,
+		.delayed = delayed,
+		.rlen = rlen,
+	};
+
+	/* LNet's iterator runs over the message's own array of pieces. */
+	if (WARN_ON_ONCE(!iov_iter_is_bvec(to))) {
+		/* The buffer goes back all the same; LNet finalizes. */
+		req.msg = NULL;
+		ro2ib_recv_common(lni, private, &req);
+		return -EINVAL;
+	}
+
+	if (iov_iter_count(to))
+		req.sink = (struct ro2ib_payload) {
+			.bv = to->bvec,
+			.nr = to->nr_segs,
+			.offset = to->iov_offset,
+			.nob = iov_iter_count(to),
+		};
+
+	return ro2ib_recv_common(lni, private, &req);
+}
+#else
+static int ro2ib_recv(struct lnet_ni *lni, void *private, struct lnet_msg *msg,
+		      int delayed, unsigned int niov, struct bio_vec *kiov,
+		      unsigned int offset, unsigned int mlen,
+		      unsigned int rlen)
+{
+	struct ro2ib_recv_req req = {
+		.msg = msg,
+		.delayed = delayed,
+		.rlen = rlen,
+	};
+
+	if (mlen)
+		req.sink = (struct ro2ib_payload) {
+			.bv = kiov,
+			.nr = niov,
+			.offset = offset,
+			.nob = mlen,
+		};
+
+	return ro2ib_recv_common(lni, private, &req);
+}
+#endif
+
+static int ro2ib_ctl(struct lnet_ni *lni, unsigned int cmd, void *arg)
+{
+	struct libcfs_ioctl_data *data = arg;
+	void *priv = ro2ib_of(lni)->priv;
+	u64 nid = 0;
+	u32 val = 0;
+	int rc;
+
+	switch (cmd) {
+	case IOC_LIBCFS_GET_PEER:
+		rc = ro2ib_ops->get_peer(priv, data->ioc_count, &nid, &val);
+		if (!rc) {
+			data->ioc_nid = nid;
+			data->ioc_count = val;
+		}
+		return rc;
+	case IOC_LIBCFS_DEL_PEER:
+		return ro2ib_ops->del_peer(priv, data->ioc_nid);
+	case IOC_LIBCFS_GET_CONN:
+		rc = ro2ib_ops->get_conn(priv, data->ioc_count, &nid, &val);
+		if (!rc) {
+			data->ioc_nid = nid;
+			data->ioc_u32[0] = val;
+		}
+		return rc;
+	case IOC_LIBCFS_CLOSE_CONNECTION:
+		return ro2ib_ops->close_conns(priv, data->ioc_nid);
+	default:
+		return -EINVAL;
+	}
+}
+
+static int ro2ib_startup(struct lnet_ni *lni)
+{
+	struct ro2ib_ni_cfg cfg = {};
+	struct ro2ib_ni *ni;
+	void *priv = NULL;
+	int rc;
+
+	/* An NI pins the module; LNet holds no reference of its own. */
+	if (!try_module_get(THIS_MODULE))
+		return -ENODEV;
+
+	rc = ro2ib_ni_select(lni, &cfg);
+	if (rc)
+		goto out_module;
+	rc = ro2ib_tunables_startup(lni, &cfg);
+	if (rc)
+		goto out_module;
+	ro2ib_params_fill(&cfg);
+
+	ni = ro2ib_ni_alloc(lni, &cfg);
+	if (!ni) {
+		rc = -ENOMEM;
+		goto out_module;
+	}
+	lni->ni_data = ni;
+
+	ro2ib_ni_get(ni);
+	rc = ro2ib_ops->startup(&cfg, ni, ro2ib_driver, &priv);
+	if (rc)
+		goto out_ni;
+
+	/* Pairs with the load in ro2ib_lnet_find_ni(). */
+	smp_store_release(&ni->priv, priv);
+	ro2ib_ni_publish(ni);
+	return 0;
+
+out_ni:
+	lni->ni_data = NULL;
+	ro2ib_ni_release(ni);
+out_module:
+	module_put(THIS_MODULE);
+	return rc;
+}
+
+static void ro2ib_shutdown(struct lnet_ni *lni)
+{
+	struct ro2ib_ni *ni = ro2ib_of(lni);
+
+	/* LNet may shut down an NI whose startup it did not like. */
+	if (!ni)
+		return;
+
+	ro2ib_ni_unpublish(ni);
+	ro2ib_ops->shutdown(ni->priv);
+	lni->ni_data = NULL;
+	ro2ib_ni_release(ni);
+	module_put(THIS_MODULE);
+}
+
+#ifdef RO2IB_HAVE_GET_TIMEOUT
+static int ro2ib_get_timeout(void)
+{
+	return ro2ib_param_timeout();
+}
+#endif
+
+#ifndef RO2IB_HAVE_EXPORT_BACKUP
+static int ro2ib_nl_get(int cmd, struct sk_buff *skb, int type, void *data)
+{
+	return ro2ib_nl_get_all(cmd, skb, type, data, false);
+}
+#endif
+
+/*
+ * lnd_eager_recv is left out on purpose: the driver reposts a receive buffer
+ * as soon as a message arrives, so a message LNet delays pins no posted
+ * buffer, and its credit stays withheld either way (back-pressure).
+ */
+static const struct lnet_lnd ro2ib_lnd = {
+	.lnd_type		= O2IBLND,
+	.lnd_startup		= ro2ib_startup,
+	.lnd_shutdown		= ro2ib_shutdown,
+	.lnd_ctl		= ro2ib_ctl,
+	.lnd_send		= ro2ib_send,
+	.lnd_recv		= ro2ib_recv,
+	.lnd_get_dev_prio	= ro2ib_get_dev_prio,
+#ifdef RO2IB_HAVE_GET_TIMEOUT
+	.lnd_get_timeout	= ro2ib_get_timeout,
+#endif
+#ifdef RO2IB_HAVE_TUN_DEFAULTS
+	.lnd_tun_defaults	= ro2ib_tun_defaults,
+#endif
+#ifdef RO2IB_HAVE_EXPORT_BACKUP
+	.lnd_nl_get		= ro2ib_nl_get_all,
+#else
+	.lnd_nl_get		= ro2ib_nl_get,
+#endif
+	.lnd_nl_set		= ro2ib_nl_set,
+	.lnd_keys		= &ro2ib_tunables_keys,
+};
+
+/* LNet asks for the driver of an o2ib network by this name. */
+MODULE_ALIAS("ko2iblnd");
+
+int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver)
+{
+	int rc;
+
+	if (ro2ib_ops)
+		return -EBUSY;
+
+	rc = libcfs_setup();
+	if (rc) {
+		pr_err("libcfs setup failed: %d\n", rc);
+		return rc;
+	}
+
+#ifdef RO2IB_HAVE_LN_LNDS
+	/* LNet panics on a second driver of one type; say no instead. */
+	if (READ_ONCE(the_lnet.ln_lnds[O2IBLND])) {
+		pr_err("another driver of network type o2ib is loaded; unload it first\n");
+		return -EBUSY;
+	}
+#endif
+
+	rc = ro2ib_notifiers_register();
+	if (rc) {
+		pr_err("cannot watch network interfaces: %d\n", rc);
+		return rc;
+	}
+
+	ro2ib_ops = ops;
+	ro2ib_driver = driver;
+	lnet_register_lnd(&ro2ib_lnd);
+	return 0;
+}
+
+void ro2ib_shim_unregister(void)
+{
+	lnet_unregister_lnd(&ro2ib_lnd);
+	ro2ib_notifiers_unregister();
+	ro2ib_ops = NULL;
+	ro2ib_driver = NULL;
+}
+
+/* LNet as the driver sees it. */
+
+u32 ro2ib_param_timeout(void)
+{
+	u32 t = ro2ib_param_timeout_raw();
+
+	if (!t)
+		t = lnet_get_lnd_timeout();
+	/* LNet's own value can round down to 0. */
+	return t ?: 1;
+}
+
+bool ro2ib_ni_active(const struct ro2ib_ni *ni)
+{
+	return READ_ONCE(ni->ni->ni_state) == LNET_NI_STATE_ACTIVE;
+}
+
+int ro2ib_lnet_peer_cpu(struct ro2ib_ni *ni, u64 nid, u32 salt)
+{
+	const struct cpumask *mask = cpu_online_mask;
+	unsigned int weight;
+	struct lnet_nid n;
+	int cpu;
+
+	lnet_nid4_to_nid(nid, &n);
+#ifdef RO2IB_HAVE_CPT_MASK
+	mask = *cfs_cpt_cpumask(lnet_cpt_table(), lnet_nid2cpt(&n, ni->ni));
+#endif
+	weight = cpumask_weight_and(mask, cpu_online_mask);
+	if (!weight)
+		return cpumask_first(cpu_online_mask);
+
+	cpu = cpumask_nth_and((nid + salt) % weight, mask, cpu_online_mask);
+	return cpu < nr_cpu_ids ? cpu : cpumask_first(cpu_online_mask);
+}
+
+int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
+		     bool rdma)
+{
+	struct lnet_nid nid;
+	struct lnet_hdr h;
+
+	lnet_hdr_from_nid4(&h, (const struct lnet_hdr_nid4 *)hdr);
+	lnet_nid4_to_nid(from, &nid);
+	return lnet_parse(ni->ni, &h, &nid, rx, rdma);
+}
+
+void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health)
+{
+	/* LNet asserts this; a lost message is better than a lost node. */
+	if (WARN_ON_ONCE(in_interrupt()))
+		return;
+
+	if (health < LNET_MSG_STATUS_END)
+		msg->msg_health_status = health;
+	lnet_finalize(msg, status);
+}
+
+struct lnet_msg *ro2ib_lnet_create_reply(struct ro2ib_ni *ni,
+					 struct lnet_msg *get)
+{
+	return lnet_create_reply_msg(ni->ni, get);
+}
+
+int ro2ib_lnet_set_reply_len(struct ro2ib_ni *ni, struct lnet_msg *reply,
+			     u32 len)
+{
+	if (len > reply->msg_ev.mlength)
+		return -EPROTO;
+
+	lnet_set_reply_msg_len(ni->ni, reply, len);
+	return 0;
+}
+
+bool ro2ib_lnet_send_error(struct lnet_msg *msg, u32 *health)
+{
+	enum lnet_msg_hstatus hstatus = LNET_MSG_STATUS_OK;
+
+	if (!lnet_send_error_simulation(msg, &hstatus))
+		return false;
+
+	*health = hstatus;
+	return true;
+}
+
+void ro2ib_lnet_notify_down(struct ro2ib_ni *ni, u64 nid, u64 age)
+{
+	time64_t now = ktime_get_seconds();
+	struct lnet_nid n;
+
+	lnet_nid4_to_nid(nid, &n);
+	lnet_notify(ni->ni, &n, false, false,
+		    age < now ? now - (time64_t)age : 0);
+}
+
+struct ro2ib_ni *ro2ib_lnet_find_ni(u64 nid, void **priv)
+{
+	struct ro2ib_ni *ni;
+	struct lnet_ni *lni;
+	struct lnet_nid n;
+
+	lnet_nid4_to_nid(nid, &n);
+	lni = lnet_nid_to_ni_addref(&n);
+	if (!lni)
+		return NULL;
+
+	/* The NID comes from the wire: it may name anybody's NI. */
+	if (lni->ni_net->net_lnd != &ro2ib_lnd)
+		goto out_put;
+	ni = ro2ib_of(lni);
+	if (!ni)
+		goto out_put;
+	/* Pairs with the store in ro2ib_startup(). */
+	*priv = smp_load_acquire(&ni->priv);
+	if (!*priv)
+		goto out_put;
+
+	return ni;
+
+out_put:
+	lnet_ni_decref(lni);
+	return NULL;
+}
+
+void ro2ib_lnet_put_found(struct ro2ib_ni *ni)
+{
+	lnet_ni_decref(ni->ni);
+}
+
+int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, int nents,
+			  int dir)
+{
+	return lnet_rdma_map_sg_attrs(dev, sg, nents, dir);
+}
+
+void ro2ib_lnet_gpu_unmap_sg(struct device *dev, struct scatterlist *sg,
+			     int nents, int dir)
+{
+	lnet_rdma_unmap_sg(dev, sg, nents, dir);
+}
+
+void ro2ib_net_get(struct net *net)
+{
+	get_net(net);
+}
+
+void ro2ib_net_put(struct net *net)
+{
+	put_net(net);
+}

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The life of an NI in the shim: choice of its interface and address,
+ * references, and the state of its link.
+ *
+ * Locking: ro2ib_ni_mutex guards the list of NIs and their link state. The
+ * notifiers take it with rtnl held, so nothing may take rtnl under it.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/inetdevice.h>
+#include <linux/notifier.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+#include <net/net_namespace.h>
+
+#include "shim.h"
+
+/* NIs whose startup is complete, and that are not being shut down. */
+static LIST_HEAD(ro2ib_ni_list);
+static DEFINE_MUTEX(ro2ib_ni_mutex);
+
+/* How often a shutdown that waits for references says so. */
+#define RO2IB_WAIT_WARN	(15 * HZ)
+
+/* Choice of the interface */
+
+static bool ro2ib_addr_matches(const struct lnet_nid *nid,
+			       const struct lnet_inetdev *dev)
+{
+	return !nid_addr_is_set(nid) ||
+	       nid->nid_addr[0] == (__force __be32)dev->li_ipaddr;
+}
+
+/*
+ * Find the interface in the list by name (NULL: any) and by the address in the
+ * NID, if it has one. Returns its index, or a negative errno after saying why.
+ */
+static int ro2ib_ni_match(const struct lnet_ni *lni, const char *wanted,
+			  const struct lnet_inetdev *devs, int n)
+{
+	bool named = false;
+	int i;
+
+	for (i = 0; i < n; i++) {
+		if (wanted && strcmp(wanted, devs[i].li_name))
+			continue;
+		named = true;
+		if (devs[i].li_size == sizeof(__be32) &&
+		    ro2ib_addr_matches(&lni->ni_nid, &devs[i]))
+			return i;
+	}
+
+	if (!wanted)
+		pr_err_ratelimited("no interface that is up has address %pI4\n",
+				   &lni->ni_nid.nid_addr[0]);
+	else if (!named)
+		pr_err_ratelimited("interface %s does not exist in this network namespace, or is not up, or has no address\n",
+				   wanted);
+	else if (nid_addr_is_set(&lni->ni_nid))
+		pr_err_ratelimited("interface %s does not have address %pI4\n",
+				   wanted, &lni->ni_nid.nid_addr[0]);
+	else
+		pr_err_ratelimited("interface %s has no IPv4 address, which is all the o2ib protocol can name\n",
+				   wanted);
+	return -ENOENT;
+}
+
+static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
+			   const struct lnet_inetdev *dev)
+{
+	u32 num;
+
+	lni->ni_nid.nid_size = 0;
+	memset(lni->ni_nid.nid_addr, 0, sizeof(lni->ni_nid.nid_addr));
+	lni->ni_nid.nid_addr[0] = (__force __be32)dev->li_ipaddr;
+	lni->ni_dev_cpt = dev->li_cpt;
+
+	cfg->nid = lnet_nid_to_nid4(&lni->ni_nid);
+	cfg->ip = dev->li_ipaddr;
+	cfg->net = lni->ni_net_ns;
+	cfg->ifindex = dev->li_index;
+	cfg->bonded = dev->li_iff_master;
+	cfg->dev_cpt = lni->ni_dev_cpt;
+	strscpy(cfg->ifname, dev->li_name, sizeof(cfg->ifname));
+
+	num = lni->ni_net->net_id & 0xffff;
+	if (num)
+		snprintf(cfg->name, sizeof(cfg->name), "%pI4@o2ib%u", &cfg->ip,
+			 num);
+	else
+		snprintf(cfg->name, sizeof(cfg->name), "%pI4@o2ib", &cfg->ip);
+}
+
+/*
+ * Choose the interface of an NI, and complete the lnet_ni and the part of the
+ * configuration that depend on it. Takes rtnl, sleeps.
+ */
+int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
+{
+	struct lnet_inetdev *devs = NULL;
+	const char *wanted = NULL;
+	int n;
+	int i;
+	int rc = 0;
+
+	if (!lni->ni_net_ns) {
+		pr_err_ratelimited("an NI needs a network namespace\n");
+		return -EINVAL;
+	}
+	if (!nid_is_nid4(&lni->ni_nid)) {
+		pr_err_ratelimited("the o2ib protocol has no form for IPv6 NIDs; give the NI an IPv4 address\n");
+		return -EAFNOSUPPORT;
+	}
+
+	if (lni->ni_interface && *lni->ni_interface)
+		wanted = lni->ni_interface;
+	else if (!nid_addr_is_set(&lni->ni_nid))
+		wanted = ro2ib_param_ipif_name();
+	if (wanted && strlen(wanted) >= IFNAMSIZ) {
+		pr_err_ratelimited("interface name '%s' is longer than %d characters\n",
+				   wanted, IFNAMSIZ - 1);
+		return -E2BIG;
+	}
+
+	n = lnet_inet_enumerate(&devs, lni->ni_net_ns, false);
+	if (n < 0) {
+		pr_err_ratelimited("cannot list the network interfaces: %d\n",
+				   n);
+		return n;
+	}
+
+	i = ro2ib_ni_match(lni, wanted, devs, n);
+	if (i < 0) {
+		rc = i;
+		goto out;
+	}
+	ro2ib_ni_apply(lni, cfg, &devs[i]);
+
+	if (!lni->ni_interface || !*lni->ni_interface) {
+		rc = lnet_ni_add_interface(lni, devs[i].li_name);
+		if (rc < 0) {
+			pr_err_ratelimited("%s: cannot note the name of interface %s: %d\n",
+					   cfg->name, devs[i].li_name, rc);
+			goto out;
+		}
+	}
+
+	rc = 0;
+#ifdef RO2IB_HAVE_DEFAULT_CPTS
+	/* After ni_dev_cpt is known, before anything is placed by CPT. */
+	rc = lnet_ni_set_default_cpts(lni);
+	if (rc)
+		pr_err_ratelimited("%s: cannot bind to CPTs: %d\n", cfg->name,
+				   rc);
+#endif
+out:
+	kfree(devs);
+	return rc;
+}
+
+/* References */
+
+struct ro2ib_ni *ro2ib_ni_alloc(struct lnet_ni *lni,
+				const struct ro2ib_ni_cfg *cfg)
+{
+	struct ro2ib_ni *ni;
+
+	ni = kzalloc_obj(*ni);
+	if (!ni)
+		return NULL;
+
+	INIT_LIST_HEAD(&ni->list);
+	refcount_set(&ni->users, 1);
+	init_completion(&ni->released);
+	ni->ni = lni;
+	ni->net = cfg->net;
+	ni->ip = (__force __be32)cfg->ip;
+	ni->ifindex = cfg->ifindex;
+	strscpy(ni->name, cfg->name, sizeof(ni->name));
+	return ni;
+}
+
+void ro2ib_ni_get(struct ro2ib_ni *ni)
+{
+	refcount_inc(&ni->users);
+}
+
+void ro2ib_ni_put(struct ro2ib_ni *ni)
+{
+	if (refcount_dec_and_test(&ni->users))
+		complete(&ni->released);
+}
+
+/* Drop the shim's reference and free the NI once the driver has dropped its. */
+void ro2ib_ni_release(struct ro2ib_ni *ni)
+{
+	ro2ib_ni_put(ni);
+	while (!wait_for_completion_timeout(&ni->released, RO2IB_WAIT_WARN))
+		pr_warn("%s: shutdown waits for %u references\n", ni->name,
+			refcount_read(&ni->users));
+
+	ro2ib_lnet_set_dma_device(ni, NULL);
+	kfree(ni);
+}
+
+/* GPU affinity */
+
+void ro2ib_lnet_set_dma_device(struct ro2ib_ni *ni, struct device *dev)
+{
+	struct device *old;
+
+	if (dev)
+		get_device(dev);
+	old = rcu_replace_pointer(ni->dma_dev, dev, true);
+	if (old) {
+		synchronize_rcu();
+		put_device(old);
+	}
+}
+
+/* Atomic: LNet holds a spinlock. */
+unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx)
+{
+	struct ro2ib_ni *ni = lni->ni_data;
+	unsigned int prio = UINT_MAX;
+	struct device *dev;
+
+	if (!ni)
+		return prio;
+
+	rcu_read_lock();
+	dev = rcu_dereference(ni->dma_dev);
+	if (dev)
+		prio = lnet_get_dev_prio(dev, dev_idx);
+	rcu_read_unlock();
+	return prio;
+}
+
+/* State of the link */
+
+/* Does the interface carry traffic for the NI's address? */
+static bool ro2ib_link_is_up(const struct ro2ib_ni *ni)
+{
+	const struct in_ifaddr *ifa;
+	struct in_device *in_dev;
+	struct net_device *dev;
+	bool up = false;
+
+	rcu_read_lock();
+	dev = dev_get_by_index_rcu(ni->net, ni->ifindex);
+	if (!dev || dev->reg_state != NETREG_REGISTERED ||
+	    !netif_running(dev) || !netif_carrier_ok(dev) || !netif_oper_up(dev))
+		goto out;
+
+	in_dev = __in_dev_get_rcu(dev);
+	if (!in_dev)
+		goto out;
+	in_dev_for_each_ifa_rcu(ifa, in_dev)
+		if (ifa->ifa_local == ni->ip) {
+			up = true;
+			break;
+		}
+out:
+	rcu_read_unlock();
+	return up;
+}
+
+/* Set or clear one reason; tell LNet when the sum changed. */
+static void ro2ib_ni_fatal(struct ro2ib_ni *ni, unsigned long reason, bool on)
+{
+	bool was = ni->fatal;
+
+	lockdep_assert_held(&ro2ib_ni_mutex);
+
+	if (on)
+		ni->fatal |= reason;
+	else
+		ni->fatal &= ~reason;
+	if (was == !!ni->fatal)
+		return;
+
+	lnet_set_link_fatal_state(ni->ni, !!ni->fatal);
+	/* LNet tells its peers; before the NI is active there is nothing to. */
+	if (ro2ib_ni_active(ni))
+		lnet_mark_ping_buffer_for_update();
+
+	if (ni->fatal)
+		pr_warn_ratelimited("%s: link is down\n", ni->name);
+	else
+		pr_info_ratelimited("%s: link is up\n", ni->name);
+}
+
+static void ro2ib_ni_check_link(struct ro2ib_ni *ni)
+{
+	bool was = ni->fatal & RO2IB_FATAL_LINK;
+	bool down = !ro2ib_link_is_up(ni);
+
+	if (was == down)
+		return;
+
+	ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, down);
+	ro2ib_ops->link_event(ni->priv, !down);
+}
+
+void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal)
+{
+	mutex_lock(&ro2ib_ni_mutex);
+	ro2ib_ni_fatal(ni, RO2IB_FATAL_PORT, fatal);
+	mutex_unlock(&ro2ib_ni_mutex);
+}
+
+void ro2ib_ni_publish(struct ro2ib_ni *ni)
+{
+	mutex_lock(&ro2ib_ni_mutex);
+	list_add_tail(&ni->list, &ro2ib_ni_list);
+	/* What happened before the NI was on the list was not noted. */
+	ro2ib_ni_check_link(ni);
+	mutex_unlock(&ro2ib_ni_mutex);
+}
+
+void ro2ib_ni_unpublish(struct ro2ib_ni *ni)
+{
+	mutex_lock(&ro2ib_ni_mutex);
+	list_del_init(&ni->list);
+	mutex_unlock(&ro2ib_ni_mutex);
+}
+
+/* Notifiers; rtnl is held by the callers of both chains. */
+
+static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
+			      void *ptr)
+{
+	const struct net_device *dev = netdev_notifier_info_to_dev(ptr);
+	struct ro2ib_ni *ni;
+
+	switch (event) {
+	case NETDEV_UP:
+	case NETDEV_DOWN:
+	case NETDEV_CHANGE:
+	case NETDEV_UNREGISTER:
+		break;
+	default:
+		return NOTIFY_DONE;
+	}
+
+	mutex_lock(&ro2ib_ni_mutex);
+	list_for_each_entry(ni, &ro2ib_ni_list, list)
+		if (ni->ifindex == dev->ifindex &&
+		    net_eq(ni->net, dev_net(dev)))
+			ro2ib_ni_check_link(ni);
+	mutex_unlock(&ro2ib_ni_mutex);
+	return NOTIFY_DONE;
+}
+
+static int ro2ib_inetaddr_event(struct notifier_block *nb, unsigned long event,
+				void *ptr)
+{
+	const struct in_ifaddr *ifa = ptr;
+	const struct net_device *dev = ifa->ifa_dev->dev;
+	struct ro2ib_ni *ni;
+
+	if (event != NETDEV_UP && event != NETDEV_DOWN)
+		return NOTIFY_DONE;
+
+	mutex_lock(&ro2ib_ni_mutex);
+	list_for_each_entry(ni, &ro2ib_ni_list, list) {
+		if (ni->ip != ifa->ifa_local || !net_eq(ni->net, dev_net(dev)))
+			continue;
+		/* The interface may have been made anew under another index. */
+		if (event == NETDEV_UP)
+			ni->ifindex = dev->ifindex;
+		ro2ib_ni_check_link(ni);
+	}
+	mutex_unlock(&ro2ib_ni_mutex);
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block ro2ib_netdev_nb = {
+	.notifier_call = ro2ib_netdev_event,
+};
+
+static struct notifier_block ro2ib_inetaddr_nb = {
+	.notifier_call = ro2ib_inetaddr_event,
+};
+
+int ro2ib_notifiers_register(void)
+{
+	int rc;
+
+	rc = register_netdevice_notifier(&ro2ib_netdev_nb);
+	if (rc)
+		return rc;
+
+	rc = register_inetaddr_notifier(&ro2ib_inetaddr_nb);
+	if (rc)
+		unregister_netdevice_notifier(&ro2ib_netdev_nb);
+	return rc;
+}
+
+void ro2ib_notifiers_unregister(void)
+{
+	unregister_inetaddr_notifier(&ro2ib_inetaddr_nb);
+	unregister_netdevice_notifier(&ro2ib_netdev_nb);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Private to rust/shim/: module parameters as its other files read them. Those
+ * that may change at run time are in ro2iblnd_shim.h, for the driver too.
+ */
+#ifndef RO2IB_SHIM_PARAMS_H
+#define RO2IB_SHIM_PARAMS_H
+
+#include <linux/types.h>
+
+struct ro2ib_ni_cfg;
+
+/* As given: 0 stands for LNet's own value. Any context. */
+u32 ro2ib_param_timeout_raw(void);
+
+/* Fixed at load time. */
+int ro2ib_param_credits(void);
+int ro2ib_param_peer_credits(void);
+int ro2ib_param_peer_credits_hiw(void);
+int ro2ib_param_peer_buffer_credits(void);
+int ro2ib_param_peer_timeout(void);
+int ro2ib_param_concurrent_sends(void);
+int ro2ib_param_ntx(void);
+int ro2ib_param_conns_per_peer(void);
+int ro2ib_param_map_on_demand(void);
+int ro2ib_param_fmr_pool_size(void);
+int ro2ib_param_fmr_flush_trigger(void);
+int ro2ib_param_fmr_cache(void);
+int ro2ib_param_tos(void);
+const char *ro2ib_param_ipif_name(void);
+
+/* Copies what is fixed at load time and not tunable per NI. */
+void ro2ib_params_fill(struct ro2ib_ni_cfg *cfg);
+
+#endif /* RO2IB_SHIM_PARAMS_H */

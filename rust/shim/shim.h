@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Private to rust/shim/: what the shim's C files share, and the one place that
+ * includes LNet's headers.
+ *
+ * LNet differs between releases. scripts/lnet-probe reads the headers of the
+ * tree the module is built for and defines RO2IB_HAVE_* for what it found; no
+ * version numbers are compared anywhere.
+ */
+#ifndef RO2IB_SHIM_PRIVATE_H
+#define RO2IB_SHIM_PRIVATE_H
+
+#include <linux/completion.h>
+#include <linux/device.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/netdevice.h>
+#include <linux/rcupdate.h>
+#include <linux/refcount.h>
+
+/* The headers moved after 2.17; libcfs's too. */
+#if __has_include("linux/lnet/lib-lnet.h")
+#include <linux/lnet/lib-lnet.h>
+#include <linux/lnet/lnet_rdma.h>
+#else
+#include <lnet/lib-lnet.h>
+#include <lnet/lnet_rdma.h>
+#endif
+#if __has_include("linux/libcfs/libcfs.h")
+#include <linux/libcfs/libcfs.h>
+#else
+#include <libcfs/libcfs.h>
+#endif
+#include <uapi/linux/lnet/libcfs_ioctl.h>
+
+#include "params.h"
+#include "ro2iblnd_shim.h"
+
+/* Why an NI is marked fatal; bits of ro2ib_ni.fatal. */
+#define RO2IB_FATAL_LINK	BIT(0)	/* interface or address is down */
+#define RO2IB_FATAL_PORT	BIT(1)	/* the driver says the HCA port is down */
+
+/* State of one NI; lnet_ni.ni_data points here. */
+struct ro2ib_ni {
+	struct list_head list;		/* on ro2ib_ni_list */
+	struct lnet_ni *ni;
+	void *priv;			/* the driver's NI, NULL while it starts */
+	refcount_t users;		/* references held by the driver + 1 */
+	struct completion released;	/* users fell to 0 */
+	struct net *net;		/* referenced by @ni */
+	__be32 ip;
+	int ifindex;			/* protected by ro2ib_ni_mutex */
+	unsigned long fatal;		/* protected by ro2ib_ni_mutex */
+	struct device __rcu *dma_dev;	/* counted */
+	char name[32];
+};
+
+/* lnet_lnd.c */
+extern const struct ro2ib_lnd_ops *ro2ib_ops;
+
+/* tunables.c */
+extern const struct ln_key_list ro2ib_tunables_keys;
+int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
+int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
+		       struct lnet_ioctl_config_lnd_cmn_tunables *cmn);
+int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
+		     bool export_backup);
+int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data);
+
+/* ni.c */
+int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
+struct ro2ib_ni *ro2ib_ni_alloc(struct lnet_ni *lni,
+				const struct ro2ib_ni_cfg *cfg);
+void ro2ib_ni_release(struct ro2ib_ni *ni);
+void ro2ib_ni_publish(struct ro2ib_ni *ni);
+void ro2ib_ni_unpublish(struct ro2ib_ni *ni);
+unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx);
+int ro2ib_notifiers_register(void);
+void ro2ib_notifiers_unregister(void);
+
+#endif /* RO2IB_SHIM_PRIVATE_H */

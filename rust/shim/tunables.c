@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Tunables of an NI: defaults, completion of what the user left open, and the
+ * netlink attributes by which lnetctl shows and sets them.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kernel.h>
+#include <linux/limits.h>
+#include <linux/minmax.h>
+#include <linux/printk.h>
+#include <net/netlink.h>
+
+#include "shim.h"
+
+/* Version of struct lnet_ioctl_config_o2iblnd_tunables that old tools know. */
+#define RO2IB_TUNABLES_VERSION	1
+
+#define RO2IB_PEER_CREDITS_MIN	8
+#define RO2IB_PEER_CREDITS_MAX	255
+#define RO2IB_CONNS_PER_PEER_MAX 127
+
+/* Attribute numbers are ABI: user tools look the keys up by position. */
+enum ro2ib_tun_attr {
+	RO2IB_TUN_UNSPEC = 0,
+	RO2IB_TUN_HIW,
+	RO2IB_TUN_CONCURRENT_SENDS,
+	RO2IB_TUN_MAP_ON_DEMAND,
+	RO2IB_TUN_FMR_POOL_SIZE,
+	RO2IB_TUN_FMR_FLUSH_TRIGGER,
+	RO2IB_TUN_FMR_CACHE,
+	RO2IB_TUN_NTX,
+	RO2IB_TUN_CONNS_PER_PEER,
+	RO2IB_TUN_TIMEOUT,
+	RO2IB_TUN_TOS,
+	__RO2IB_TUN_MAX_PLUS_ONE,
+};
+
+#define RO2IB_TUN_MAX (__RO2IB_TUN_MAX_PLUS_ONE - 1)
+
+const struct ln_key_list ro2ib_tunables_keys = {
+	.lkl_maxattr = RO2IB_TUN_MAX,
+	.lkl_list = {
+		[RO2IB_TUN_HIW] = {
+			.lkp_value = "peercredits_hiw",
+			.lkp_data_type = NLA_U32,
+		},
+		[RO2IB_TUN_CONCURRENT_SENDS] = {
+			.lkp_value = "concurrent_sends",
+			.lkp_data_type = NLA_U32,
+		},
+		[RO2IB_TUN_MAP_ON_DEMAND] = {
+			.lkp_value = "map_on_demand",
+			.lkp_data_type = NLA_FLAG,
+		},
+		[RO2IB_TUN_FMR_POOL_SIZE] = {
+			.lkp_value = "fmr_pool_size",
+			.lkp_data_type = NLA_U32,
+		},
+		[RO2IB_TUN_FMR_FLUSH_TRIGGER] = {
+			.lkp_value = "fmr_flush_trigger",
+			.lkp_data_type = NLA_U32,
+		},
+		[RO2IB_TUN_FMR_CACHE] = {
+			.lkp_value = "fmr_cache",
+			.lkp_data_type = NLA_U32,
+		},
+		[RO2IB_TUN_NTX] = {
+			.lkp_value = "ntx",
+			.lkp_data_type = NLA_U16,
+		},
+		[RO2IB_TUN_CONNS_PER_PEER] = {
+			.lkp_value = "conns_per_peer",
+			.lkp_data_type = NLA_U16,
+		},
+		[RO2IB_TUN_TIMEOUT] = {
+			.lkp_value = "timeout",
+			.lkp_data_type = NLA_U32,
+		},
+		[RO2IB_TUN_TOS] = {
+			.lkp_value = "tos",
+			.lkp_data_type = NLA_S16,
+		},
+	},
+};
+
+/* What a new NI starts from: the module parameters, nothing derived yet. */
+static void ro2ib_o2ib_defaults(struct lnet_ioctl_config_o2iblnd_tunables *t)
+{
+	memset(t, 0, sizeof(*t));
+	t->lnd_version = RO2IB_TUNABLES_VERSION;
+	t->lnd_peercredits_hiw = ro2ib_param_peer_credits_hiw();
+	t->lnd_map_on_demand = ro2ib_param_map_on_demand();
+	t->lnd_concurrent_sends = ro2ib_param_concurrent_sends();
+	t->lnd_fmr_pool_size = ro2ib_param_fmr_pool_size();
+	t->lnd_fmr_flush_trigger = ro2ib_param_fmr_flush_trigger();
+	t->lnd_fmr_cache = ro2ib_param_fmr_cache();
+	t->lnd_ntx = ro2ib_param_ntx();
+	t->lnd_conns_per_peer = ro2ib_param_conns_per_peer();
+	t->lnd_timeout = ro2ib_param_timeout();
+	t->lnd_tos = ro2ib_param_tos();
+}
+
+/* Fill in what is -1 and bring the credits into range. */
+static int
+ro2ib_complete_cmn(struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
+{
+	if (cmn->lct_peer_timeout == -1)
+		cmn->lct_peer_timeout = ro2ib_param_peer_timeout();
+	if (cmn->lct_max_tx_credits == -1)
+		cmn->lct_max_tx_credits = ro2ib_param_credits();
+	if (cmn->lct_peer_tx_credits == -1)
+		cmn->lct_peer_tx_credits = ro2ib_param_peer_credits();
+	if (cmn->lct_peer_rtr_credits == -1)
+		cmn->lct_peer_rtr_credits = ro2ib_param_peer_buffer_credits();
+
+	if (cmn->lct_max_tx_credits < 1) {
+		pr_err_ratelimited("tunable credits=%d is out of range 1..%d\n",
+				   cmn->lct_max_tx_credits, INT_MAX);
+		return -ERANGE;
+	}
+
+	cmn->lct_peer_tx_credits = clamp(cmn->lct_peer_tx_credits,
+					 RO2IB_PEER_CREDITS_MIN,
+					 RO2IB_PEER_CREDITS_MAX);
+	cmn->lct_peer_tx_credits = min(cmn->lct_peer_tx_credits,
+				       cmn->lct_max_tx_credits);
+	return 0;
+}
+
+/* Fill in what is 0, and check what nobody else has. @pc: peer credits. */
+static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t,
+			       u32 pc)
+{
+	t->lnd_version = RO2IB_TUNABLES_VERSION;
+
+	if (!t->lnd_peercredits_hiw)
+		t->lnd_peercredits_hiw = ro2ib_param_peer_credits_hiw();
+	t->lnd_peercredits_hiw = clamp(t->lnd_peercredits_hiw, pc / 2, pc - 1);
+
+	/* Shown to the user only; the send queue counts its slots exactly. */
+	if (!t->lnd_concurrent_sends)
+		t->lnd_concurrent_sends = ro2ib_param_concurrent_sends() ?: pc;
+	t->lnd_concurrent_sends = clamp(t->lnd_concurrent_sends, pc / 2,
+					pc * 2);
+
+	t->lnd_map_on_demand = 1;
+	if (!t->lnd_ntx)
+		t->lnd_ntx = ro2ib_param_ntx();
+	if (!t->lnd_fmr_pool_size)
+		t->lnd_fmr_pool_size = ro2ib_param_fmr_pool_size();
+	if (!t->lnd_fmr_flush_trigger)
+		t->lnd_fmr_flush_trigger = ro2ib_param_fmr_flush_trigger();
+	if (!t->lnd_fmr_cache)
+		t->lnd_fmr_cache = ro2ib_param_fmr_cache();
+	if (t->lnd_fmr_pool_size < t->lnd_ntx / 4) {
+		pr_err_ratelimited("tunable fmr_pool_size=%u is below ntx / 4 = %u\n",
+				   t->lnd_fmr_pool_size, t->lnd_ntx / 4);
+		return -EINVAL;
+	}
+
+	if (!t->lnd_conns_per_peer)
+		t->lnd_conns_per_peer = ro2ib_param_conns_per_peer() ?: 1;
+	if (t->lnd_conns_per_peer > RO2IB_CONNS_PER_PEER_MAX) {
+		pr_err_ratelimited("tunable conns_per_peer=%u is out of range 1..%u\n",
+				   t->lnd_conns_per_peer,
+				   RO2IB_CONNS_PER_PEER_MAX);
+		return -ERANGE;
+	}
+
+	if (t->lnd_tos < 0)
+		t->lnd_tos = ro2ib_param_tos();
+	if (t->lnd_tos > 255) {
+		pr_err_ratelimited("tunable tos=%d is out of range -1..255\n",
+				   t->lnd_tos);
+		return -ERANGE;
+	}
+
+	t->lnd_timeout = ro2ib_param_timeout();
+	return 0;
+}
+
+int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
+{
+	struct lnet_ioctl_config_lnd_cmn_tunables *cmn;
+	struct lnet_ioctl_config_o2iblnd_tunables *t;
+	int rc;
+
+	cmn = &lni->ni_net->net_tunables;
+	t = &lni->ni_lnd_tunables.lnd_tun_u.lnd_o2ib;
+
+	if (!lni->ni_lnd_tunables_set)
+		ro2ib_o2ib_defaults(t);
+
+	rc = ro2ib_complete_cmn(cmn);
+	if (rc)
+		return rc;
+	rc = ro2ib_complete_o2ib(t, cmn->lct_peer_tx_credits);
+	if (rc)
+		return rc;
+
+	cfg->peer_credits = cmn->lct_peer_tx_credits;
+	cfg->peer_credits_hiw = t->lnd_peercredits_hiw;
+	cfg->max_tx_credits = cmn->lct_max_tx_credits;
+	cfg->peer_rtr_credits = cmn->lct_peer_rtr_credits;
+	cfg->peer_timeout = cmn->lct_peer_timeout;
+	cfg->concurrent_sends = t->lnd_concurrent_sends;
+	cfg->ntx = t->lnd_ntx;
+	cfg->fmr_pool_size = t->lnd_fmr_pool_size;
+	cfg->fmr_flush_trigger = t->lnd_fmr_flush_trigger;
+	cfg->fmr_cache = t->lnd_fmr_cache;
+	cfg->conns_per_peer = t->lnd_conns_per_peer;
+	cfg->tos = t->lnd_tos;
+	return 0;
+}
+
+/*
+ * The LND part stays as the parameters have it: what is derived from the
+ * peer credits (high-water mark, concurrent sends) can only be derived once
+ * the user's own choice of these is known, at startup.
+ */
+int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
+		       struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
+{
+	ro2ib_o2ib_defaults(&tun->lnd_tun_u.lnd_o2ib);
+	return ro2ib_complete_cmn(cmn);
+}
+
+/* Atomic: LNet holds a spinlock. */
+int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
+		     bool export_backup)
+{
+	const struct lnet_ioctl_config_o2iblnd_tunables *t;
+	struct lnet_ni *lni = data;
+
+	if (!lni || !skb)
+		return -EINVAL;
+	if (cmd != LNET_CMD_NETS || type != LNET_NET_LOCAL_NI_ATTR_LND_TUNABLES)
+		return -EOPNOTSUPP;
+
+	t = &lni->ni_lnd_tunables.lnd_tun_u.lnd_o2ib;
+
+	if (nla_put_u32(skb, RO2IB_TUN_HIW, t->lnd_peercredits_hiw) ||
+	    nla_put_flag(skb, RO2IB_TUN_MAP_ON_DEMAND) ||
+	    nla_put_u32(skb, RO2IB_TUN_CONCURRENT_SENDS,
+			t->lnd_concurrent_sends) ||
+	    nla_put_u32(skb, RO2IB_TUN_FMR_POOL_SIZE, t->lnd_fmr_pool_size) ||
+	    nla_put_u32(skb, RO2IB_TUN_FMR_FLUSH_TRIGGER,
+			t->lnd_fmr_flush_trigger) ||
+	    nla_put_u32(skb, RO2IB_TUN_FMR_CACHE, t->lnd_fmr_cache) ||
+	    nla_put_u16(skb, RO2IB_TUN_NTX, t->lnd_ntx) ||
+	    nla_put_u16(skb, RO2IB_TUN_CONNS_PER_PEER, t->lnd_conns_per_peer))
+		return -EMSGSIZE;
+
+	/* A backup that is loaded elsewhere must not pin this node's value. */
+	if (!export_backup &&
+	    nla_put_u32(skb, RO2IB_TUN_TIMEOUT, ro2ib_param_timeout()))
+		return -EMSGSIZE;
+
+	if (nla_put_s16(skb, RO2IB_TUN_TOS, t->lnd_tos))
+		return -EMSGSIZE;
+
+	return 0;
+}
+
+static int ro2ib_nl_range(const char *name, s64 v, s64 lo, s64 hi)
+{
+	if (v >= lo && v <= hi)
+		return 0;
+
+	pr_err_ratelimited("tunable %s=%lld is out of range %lld..%lld\n",
+			   name, v, lo, hi);
+	return -ERANGE;
+}
+
+int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
+{
+	struct lnet_lnd_tunables *tun = data;
+	struct lnet_ioctl_config_o2iblnd_tunables *t;
+	const char *name;
+	s64 lo = 0;
+	s64 hi;
+	s64 v;
+	int rc;
+
+	if (cmd != LNET_CMD_NETS)
+		return -EOPNOTSUPP;
+	if (!attr || nla_type(attr) != LN_SCALAR_ATTR_INT_VALUE)
+		return -EINVAL;
+
+	switch (type) {
+	case RO2IB_TUN_HIW:
+	case RO2IB_TUN_CONCURRENT_SENDS:
+	case RO2IB_TUN_FMR_POOL_SIZE:
+	case RO2IB_TUN_FMR_FLUSH_TRIGGER:
+	case RO2IB_TUN_FMR_CACHE:
+		hi = U32_MAX;
+		break;
+	case RO2IB_TUN_NTX:
+		hi = U16_MAX;
+		break;
+	case RO2IB_TUN_CONNS_PER_PEER:
+		hi = RO2IB_CONNS_PER_PEER_MAX;
+		break;
+	case RO2IB_TUN_TOS:
+		lo = -1;
+		hi = 255;
+		break;
+	default:
+		/* map_on_demand and timeout are shown but not settable here */
+		return 0;
+	}
+
+	t = &tun->lnd_tun_u.lnd_o2ib;
+	name = ro2ib_tunables_keys.lkl_list[type].lkp_value;
+	v = nla_get_s64(attr);
+	rc = ro2ib_nl_range(name, v, lo, hi);
+	if (rc)
+		return rc;
+
+	switch (type) {
+	case RO2IB_TUN_HIW:
+		t->lnd_peercredits_hiw = v;
+		break;
+	case RO2IB_TUN_CONCURRENT_SENDS:
+		t->lnd_concurrent_sends = v;
+		break;
+	case RO2IB_TUN_FMR_POOL_SIZE:
+		t->lnd_fmr_pool_size = v;
+		break;
+	case RO2IB_TUN_FMR_FLUSH_TRIGGER:
+		t->lnd_fmr_flush_trigger = v;
+		break;
+	case RO2IB_TUN_FMR_CACHE:
+		t->lnd_fmr_cache = v;
+		break;
+	case RO2IB_TUN_NTX:
+		t->lnd_ntx = v;
+		break;
+	case RO2IB_TUN_CONNS_PER_PEER:
+		t->lnd_conns_per_peer = v;
+		break;
+	case RO2IB_TUN_TOS:
+		t->lnd_tos = v;
+		break;
+	}
+	return 0;
+}
