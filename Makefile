@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0
+# ro2iblnd: an LNet network driver for RDMA networks. `make help` lists the
+# targets. Kbuild holds the build itself; this file finds the kernel and tools.
+
+# KDIR, RUSTC, BINDGEN, LLVM... of the tree that scripts/prepare made, unless
+# given on the command line.
+define newline
+
+
+endef
+ifeq ($(filter help clean,$(MAKECMDGOALS)),)
+$(eval $(subst |,$(newline),$(shell scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
+endif
+KDIR ?= /lib/modules/$(shell uname -r)/build
+RUSTFMT ?= rustfmt
+
+# The module is built here, or out of the source tree with OUT=/path.
+kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
+	$(if $(LLVM),LLVM=$(LLVM)) $(if $(RUSTC),RUSTC=$(RUSTC)) \
+	$(if $(BINDGEN),BINDGEN=$(BINDGEN)) \
+	$(if $(CLIPPY_DRIVER),CLIPPY_DRIVER=$(CLIPPY_DRIVER)) \
+	$(if $(LIBCLANG_PATH),LIBCLANG_PATH=$(LIBCLANG_PATH)) \
+	$(if $(NAME),NAME=$(NAME)) \
+	$(if $(LUSTRE),LUSTRE=$(abspath $(LUSTRE)) \
+		KBUILD_EXTRA_SYMBOLS="$(wildcard $(abspath $(LUSTRE))/Module.symvers)") \
+	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W))
+
+rust-files = $(shell git ls-files -co --exclude-standard '*.rs')
+
+export LIBCLANG_PATH
+
+modules:
+	$(if $(OUT),@mkdir -p $(OUT))
+	+$(kmake) modules
+
+# Changes how code is generated: never load what this target builds.
+clippy:
+	+$(MAKE) --no-print-directory OUT=$(or $(OUT),$(CURDIR)/.clippy) CLIPPY=1 KUNIT_TESTS=1 modules
+
+fmt-check:
+	$(RUSTFMT) --check --edition 2021 --config newline_style=Unix \
+		--config skip_children=true $(rust-files)
+
+doc: modules
+	RUSTDOC=$(RUSTDOC) scripts/rustdoc $(or $(OUT),.) $(or $(OUT),.)/doc
+
+clean:
+	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \
+		-o -name '*.mod' -o -name '*.mod.c' -o -name '.*.cmd' \
+		-o -name '*.d' -o -name 'modules.order' -o -name 'Module.symvers' \
+		-o -name 'bindings_generated.rs' -o -name '*.rsi' \) -type f -print0 | \
+		xargs -0 rm -f
+	rm -rf .clippy doc
+
+help:
+	@echo 'modules    build the module (default)'
+	@echo 'clippy     lint all Rust code, tests included'
+	@echo 'fmt-check  rustfmt in check mode'
+	@echo 'doc        rustdoc'
+	@echo 'clean      remove what was built'
+	@echo
+	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
+	@echo 'LUSTRE=path    built Lustre tree      KUNIT_TESTS=1   also ro2iblnd_kunit.ko'
+	@echo 'OUT=path       output directory'
+
+.DEFAULT_GOAL := modules
+.PHONY: modules clippy fmt-check doc clean help

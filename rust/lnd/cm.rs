@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Events of the connection manager and of the queue pair, turned into events of the state machine.
+//!
+//! CM events come in the CM's workqueue under the id's handler mutex: nothing here waits for another handler
+//! or destroys an id. Queue pair events may come in hard interrupt context and only set a flag.
+
+use super::conn::Conn;
+use super::log;
+use crate::proto::cause::Cause;
+use crate::proto::cm_msg::judge_connack;
+use crate::proto::cm_msg::react_to_reject;
+use crate::proto::cm_msg::Ask;
+use crate::proto::cm_msg::Expected;
+use crate::proto::cm_msg::Reaction;
+use crate::proto::cm_msg::Refused;
+use crate::proto::conn::Actions;
+use crate::proto::conn::Event;
+use crate::proto::conn::State;
+use crate::proto::peer::Known;
+use crate::rdma::cm::CmHandler;
+use crate::rdma::cm::CmLocked;
+use crate::rdma::cm_event::CmEvent;
+use crate::rdma::wc::QpEvent;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+
+/// Milliseconds to resolve an address or a route (protocol section 1).
+pub(crate) const RESOLVE_MS: u32 = 5000;
+
+impl CmHandler for Conn {
+    fn cm_event(this: ArcBorrow<'_, Self>, id: &CmLocked<'_>, event: &CmEvent<'_>) {
+        let this: Arc<Self> = this.into();
+        match *event {
+            CmEvent::AddrResolved => this.addr_resolved(id),
+            CmEvent::RouteResolved => this.route_resolved(id),
+            CmEvent::AddrError(_) | CmEvent::RouteError(_) => this.fail(Cause::Unreachable),
+            CmEvent::Established { private_data } => this.cm_established(private_data),
+            CmEvent::Rejected {
+                reason,
+                private_data,
+            } => this.rejected(reason, private_data),
+            CmEvent::ConnectError(_) => this.connect_error(),
+            CmEvent::Unreachable(_) => this.event(Event::Unreachable),
+            CmEvent::Disconnected | CmEvent::TimewaitExit => this.event(Event::Disconnected),
+            CmEvent::DeviceRemoval => this.fail(Cause::DeviceGone),
+            CmEvent::AddrChange => this.fail(Cause::AddressChanged),
+            CmEvent::ConnectResponse { .. } | CmEvent::Other(_) => this.event(Event::Ignored),
+        }
+    }
+}
+
+/// An event of the queue pair. Hard interrupt context is possible: only the worker is queued.
+pub(crate) fn qp_event(conn: ArcBorrow<'_, Conn>, event: QpEvent) {
+    match event {
+        QpEvent::CommEst | QpEvent::Fatal | QpEvent::ReqErr | QpEvent::AccessErr => {
+            let conn: Arc<Conn> = conn.into();
+            conn.note_qp_event(event);
+        }
+        QpEvent::SqDrained
+        | QpEvent::PathMig
+        | QpEvent::PathMigErr
+        | QpEvent::LastWqeReached
+        | QpEvent::Other(_) => {}
+    }
+}
+
+impl Conn {
+    fn addr_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
+        let actions = self.with(|inner| inner.fsm.on(Event::AddrResolved));
+        if !actions.has(Actions::RESOLVE_ROUTE) {
+            return;
+        }
+        if let Some(tos) = self.ni.tos {
+            id.set_tos(tos);
+        }
+        if id.resolve_route(RESOLVE_MS).is_err() {
+            self.fail(Cause::Unreachable);
+        }
+    }
+
+    fn route_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
+        if let Some(mtu) = self.ni.path_mtu {
+            // Without a path record (RoCE) there is nothing to override.
+            let _ = id.set_path_mtu(mtu);
+        }
+        self.event(Event::RouteResolved);
+    }
+
+    /// The handshake is complete. The active side reads the CONNACK first, and closes if it is no good: the
+    /// queue pair is up already.
+    fn cm_established(self: &Arc<Self>, private_data: &[u8]) {
+        if !self.active {
+            return self.event(Event::Established);
+        }
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.fsm.state() != State::Connecting {
+            return;
+        }
+        let expected = Expected {
+            me: self.ni.nid,
+            my_stamp: self.ni.stamp,
+            peer: self.nid(),
+            asked: Ask {
+                depth: inner.known.depth,
+                frags: inner.known.frags,
+                stamp: inner.known.stamp,
+            },
+        };
+        match judge_connack(private_data, &expected) {
+            Ok(agreed) => {
+                inner.known = Known {
+                    stamp: agreed.stamp,
+                    depth: agreed.depth,
+                    frags: agreed.frags,
+                };
+                self.step(inner, Event::Established);
+            }
+            Err(e) => {
+                log::rejected(self, &e);
+                self.step(inner, Event::Fail(Cause::Protocol));
+            }
+        }
+    }
+
+    fn connect_error(self: &Arc<Self>) {
+        // On an established connection it says nothing that completions do not say better.
+        let connecting = self.with(|inner| inner.fsm.state() < State::Established);
+        if connecting {
+            self.fail(Cause::ConnectFailed);
+        } else {
+            self.event(Event::Ignored);
+        }
+    }
+
+    fn rejected(self: &Arc<Self>, reason: i32, private_data: &[u8]) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if !self.active {
+            return self.step(inner, Event::Fail(Cause::ConnectFailed));
+        }
+        let asked = Ask {
+            depth: inner.known.depth,
+            frags: inner.known.frags,
+            stamp: inner.known.stamp,
+        };
+        let cause = match react_to_reject(reason, private_data, &asked) {
+            Reaction::Retry(_, ask) => {
+                inner.retry = Some(Known {
+                    stamp: ask.stamp,
+                    depth: ask.depth,
+                    frags: ask.frags,
+                });
+                Cause::Refused
+            }
+            Reaction::Fail(why) => {
+                log::rejected(self, &why);
+                refusal_cause(why)
+            }
+        };
+        self.step(inner, Event::Fail(cause));
+    }
+}
+
+fn refusal_cause(why: Refused) -> Cause {
+    match why {
+        Refused::NoListener => Cause::Unreachable,
+        _ => Cause::Refused,
+    }
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection: one RC queue pair, its protocol state, and the three work items that serve it.
+//!
+//! Everything that changes is in [`Inner`], behind one BH spin lock. The state machines are
+//! [`crate::proto::conn`], [`crate::proto::tx`] and [`crate::proto::credits`]; this file only holds
+//! them together and turns [`Actions`] into work. The work itself is in [`super::wire`] (softirq),
+//! [`super::upper`] (LNet) and [`super::control`] (set-up to release).
+//!
+//! # Invariants
+//!
+//! - `cells` and `txs` have the same length, and a cell is in use iff its `txs` entry is `Some`.
+//! - `link` is `Some` from set-up to release.
+//! - Work requests are posted only while the state is Established, receives also before.
+
+use super::fifo::Fifo;
+use super::iface::Hca;
+use super::link::Link;
+use super::ni::Live;
+use super::ni::Ni;
+use super::peer::Peer;
+use super::transfer::Transfer;
+use crate::proto::cause::Cause;
+use crate::proto::conn::Actions;
+use crate::proto::conn::Conn as Fsm;
+use crate::proto::conn::Event;
+use crate::proto::conn::State;
+use crate::proto::credits::Credits;
+use crate::proto::nid::Nid;
+use crate::proto::peer::Known;
+use crate::proto::tx::Cell;
+use crate::proto::tx::Queues;
+use crate::proto::wire::Envelope;
+use crate::proto::wire::Identity;
+use crate::proto::wire::Version;
+use crate::rdma::cm::CmId;
+use crate::rdma::page::RxBuf;
+use crate::rdma::page::TxBuf;
+use crate::rdma::sync::new_spinlock_bh;
+use crate::rdma::sync::SpinLockBh;
+use crate::rdma::sync::SpinLockBhGuard;
+use crate::rdma::random;
+use crate::rdma::wc::QpEvent;
+use crate::rdma::work;
+use crate::rdma::work::Cpu;
+use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Full;
+use kernel::sync::Arc;
+use kernel::sync::SpinLock;
+use kernel::time::Instant;
+use kernel::time::Monotonic;
+use kernel::workqueue::DelayedWork;
+use kernel::workqueue::Work;
+
+/// Id of the work item that sets up, closes and releases.
+pub(crate) const CONTROL: u64 = 1;
+/// Id of the work item that calls LNet.
+pub(crate) const UPPER: u64 = 2;
+/// Id of the timer.
+pub(crate) const TIMER: u64 = 3;
+
+/// A received message with the buffer it lies in.
+pub(crate) struct Received {
+    /// The buffer, out of the receive queue until it is posted again.
+    pub(crate) buf: RxBuf,
+    /// Bytes received.
+    pub(crate) nob: usize,
+}
+
+impl Received {
+    /// The bytes received.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.buf.as_slice().get(..self.nob).unwrap_or(&[])
+    }
+}
+
+/// What bounds the work requests of one transfer.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Gather elements per WRITE.
+    pub(crate) max_sge: usize,
+    /// Send queue slots that one transfer can ever have.
+    pub(crate) sq: u16,
+}
+
+/// Counters for people.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// Messages sent.
+    pub(crate) tx_msgs: u64,
+    /// Messages received.
+    pub(crate) rx_msgs: u64,
+    /// NOOPs among those sent.
+    pub(crate) noops: u64,
+    /// Work requests posted to the send queue.
+    pub(crate) wrs: u64,
+    /// Calls of `ib_post_send`.
+    pub(crate) doorbells: u64,
+    /// Send completions reaped.
+    pub(crate) cqes: u64,
+    /// Times the pump stopped for want of a credit.
+    pub(crate) no_credit: u64,
+    /// Times the pump stopped for want of send queue slots.
+    pub(crate) no_slots: u64,
+}
+
+/// What the connection lock protects.
+pub(crate) struct Inner {
+    pub(crate) fsm: Fsm,
+    /// What the control worker has to do.
+    pub(crate) todo: Actions,
+    /// Set when a reject invited another attempt with these values.
+    pub(crate) retry: Option<Known>,
+    /// True once the attempt ended without a connection.
+    pub(crate) attempt_failed: bool,
+    /// What was asked for, later what was agreed on.
+    pub(crate) known: Known,
+    pub(crate) identity: Identity,
+    pub(crate) credits: Credits,
+    pub(crate) queues: Queues,
+    pub(crate) cells: KVec<Cell>,
+    pub(crate) txs: KVec<Option<Transfer>>,
+    pub(crate) limits: Limits,
+    pub(crate) link: Option<Link>,
+    /// Contexts of the work requests that are pushed and not posted; all of its room is allocated.
+    pub(crate) pushed: KVec<u32>,
+    /// Free message buffers, as many as there is room for.
+    pub(crate) bufs: KVec<TxBuf>,
+    /// Those that only NOOPs use.
+    pub(crate) noop_bufs: KVec<TxBuf>,
+    /// Received and judged, for LNet to take.
+    pub(crate) rx: Fifo<Received>,
+    /// Received before our own ESTABLISHED event (active side).
+    pub(crate) early: Fifo<Received>,
+    /// Requests that LNet has and has not returned the buffer of.
+    pub(crate) with_lnet: u16,
+    pub(crate) last_send: Instant<Monotonic>,
+    pub(crate) last_recv: Instant<Monotonic>,
+    pub(crate) counts: Counts,
+}
+
+/// A connection.
+#[pin_data]
+pub(crate) struct Conn {
+    pub(crate) ni: Arc<Ni>,
+    pub(crate) peer: Arc<Peer>,
+    /// Whether we asked for it.
+    pub(crate) active: bool,
+    /// Random; see [`crate::proto::tx::TxId::cookie`].
+    pub(crate) mask: u64,
+    /// Where the LNet half runs.
+    cpu: Cpu,
+    #[pin]
+    inner: SpinLockBh<Inner>,
+    /// The CM's side; process context only. Cloned out, never used under the lock.
+    #[pin]
+    pub(crate) cm: SpinLock<Option<Arc<CmId<Conn>>>>,
+    /// COMM_EST of the queue pair, not yet seen by the control worker.
+    qp_comm_est: Atomic<bool>,
+    /// An error event of the queue pair, not yet seen by the control worker.
+    qp_error: Atomic<bool>,
+    hca: Arc<Hca>,
+    #[pin]
+    control: Work<Conn, CONTROL>,
+    #[pin]
+    upper: Work<Conn, UPPER>,
+    #[pin]
+    timer: DelayedWork<Conn, TIMER>,
+    _live: Live,
+}
+
+kernel::impl_has_work! {
+    impl HasWork<Self, CONTROL> for Conn { self.control }
+    impl HasWork<Self, UPPER> for Conn { self.upper }
+}
+
+kernel::impl_has_delayed_work! {
+    impl HasDelayedWork<Self, TIMER> for Conn { self.timer }
+}
+
+impl Conn {
+    /// Makes a connection object in state Init. May sleep.
+    pub(crate) fn new(
+        ni: &Arc<Ni>,
+        peer: &Arc<Peer>,
+        active: bool,
+        known: Known,
+        salt: u32,
+    ) -> Result<Arc<Self>> {
+        let identity = Identity {
+            version: Version::V2,
+            me: ni.nid,
+            my_stamp: ni.stamp,
+            peer: peer.nid,
+            peer_stamp: known.stamp,
+        };
+        let inner = Inner {
+            fsm: Fsm::new(),
+            todo: Actions::NONE,
+            retry: None,
+            attempt_failed: false,
+            known,
+            identity,
+            credits: Credits::new(known.depth, 1),
+            queues: Queues::EMPTY,
+            cells: KVec::new(),
+            txs: KVec::new(),
+            limits: Limits { max_sge: 1, sq: 0 },
+            link: None,
+            pushed: KVec::new(),
+            bufs: KVec::new(),
+            noop_bufs: KVec::new(),
+            rx: Fifo::EMPTY,
+            early: Fifo::EMPTY,
+            with_lnet: 0,
+            last_send: Instant::now(),
+            last_recv: Instant::now(),
+            counts: Counts::default(),
+        };
+        let live = ni.live()?;
+        // A CPU of the peer's partition; connections of one peer are spread by `salt`.
+        let cpu = u32::try_from(ni.lnet.cpu_of(peer.nid.raw(), salt)).unwrap_or(0);
+        Arc::pin_init(
+            pin_init!(Self {
+                ni: ni.clone(),
+                peer: peer.clone(),
+                active,
+                mask: random::u64(),
+                cpu: work::online_cpu(cpu),
+                inner <- new_spinlock_bh!(inner, "Conn::inner"),
+                cm <- kernel::new_spinlock!(None, "Conn::cm"),
+                qp_comm_est: Atomic::new(false),
+                qp_error: Atomic::new(false),
+                hca: ni.hca.clone(),
+                control <- kernel::new_work!("Conn::control"),
+                upper <- kernel::new_work!("Conn::upper"),
+                timer <- kernel::new_delayed_work!("Conn::timer"),
+                _live: live,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Runs `f` under the connection lock.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+        f(&mut self.inner.lock())
+    }
+
+    /// Takes the connection lock.
+    pub(crate) fn lock(&self) -> SpinLockBhGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// The peer's NID.
+    pub(crate) fn nid(&self) -> Nid {
+        self.peer.nid
+    }
+
+    /// Feeds an event to the state machine and sees to what follows. Any context but hard irq; takes the
+    /// connection lock.
+    pub(crate) fn event(self: &Arc<Self>, event: Event) {
+        let mut inner = self.lock();
+        self.step(&mut inner, event);
+    }
+
+    /// Ends the connection for `cause`, if nothing has yet.
+    pub(crate) fn fail(self: &Arc<Self>, cause: Cause) {
+        self.event(Event::Fail(cause));
+    }
+
+    /// [`Conn::event`] with the lock already held.
+    pub(crate) fn step(self: &Arc<Self>, inner: &mut Inner, event: Event) {
+        let actions = inner.fsm.on(event);
+        if actions == Actions::NONE {
+            return;
+        }
+        if actions.has(Actions::ESTABLISH) {
+            self.established(inner);
+        }
+        if actions.has(Actions::FAIL_ATTEMPT) {
+            inner.attempt_failed = true;
+        }
+        if actions.has(Actions::CLOSE) {
+            inner.cancel();
+            self.kick_upper(inner);
+        }
+        inner.todo = inner.todo.and(actions);
+        self.kick_control();
+    }
+
+    /// The handshake is complete: takes what the peer has sent meanwhile. The control worker publishes the
+    /// connection.
+    fn established(self: &Arc<Self>, inner: &mut Inner) {
+        let depth = inner.known.depth;
+        inner.credits = Credits::new(depth, self.ni.high_water(depth));
+        inner.identity.peer_stamp = inner.known.stamp;
+        while let Some(received) = inner.early.pop() {
+            super::wire::received(self, inner, received);
+        }
+    }
+
+    /// Queues the worker that sets up, closes and releases.
+    pub(crate) fn kick_control(self: &Arc<Self>) {
+        let _ = self.ni.driver.control.enqueue::<Self, CONTROL>(self.clone());
+    }
+
+    /// Queues the worker that calls LNet, if there is something for it.
+    pub(crate) fn kick_upper(self: &Arc<Self>, inner: &Inner) {
+        if inner.queues.has_done() || !inner.rx.is_empty() {
+            self.kick_upper_again();
+        }
+    }
+
+    /// Queues the worker that calls LNet.
+    pub(crate) fn kick_upper_again(self: &Arc<Self>) {
+        let _ = self
+            .ni
+            .driver
+            .upper
+            .enqueue_on::<Self, UPPER>(self.cpu, self.clone());
+    }
+
+    /// Makes the timer run in `ms` milliseconds.
+    pub(crate) fn arm_timer(self: &Arc<Self>, ms: u32) {
+        let _ = self.ni.driver.control.arm::<Self, TIMER>(self.clone(), ms);
+    }
+
+    /// Makes the timer not run any more; it may be running.
+    pub(crate) fn cancel_timer(self: &Arc<Self>) {
+        let _ = work::cancel::<Self, TIMER>(self);
+    }
+
+    /// The RDMA device it is on.
+    pub(crate) fn hca(&self) -> &Arc<Hca> {
+        &self.hca
+    }
+
+    /// Number of the CPU its LNet half runs on.
+    pub(crate) fn cpu_number(&self) -> u32 {
+        self.cpu.get()
+    }
+
+    /// Path MTU in bytes, 0 if unknown.
+    pub(crate) fn path_mtu(&self) -> u32 {
+        0
+    }
+
+    /// Remembers an event of the queue pair for the control worker. Any context.
+    pub(crate) fn note_qp_event(self: &Arc<Self>, event: QpEvent) {
+        let flag = match event {
+            QpEvent::CommEst => &self.qp_comm_est,
+            _ => &self.qp_error,
+        };
+        let _ = flag.xchg(true, Full);
+        self.kick_control();
+    }
+
+    /// Acts on remembered events of the queue pair.
+    pub(crate) fn take_qp_events(self: &Arc<Self>) {
+        if self.qp_comm_est.xchg(false, Full) {
+            self.event(Event::EarlyTraffic);
+        }
+        if self.qp_error.xchg(false, Full) {
+            self.fail(Cause::LocalFault);
+        }
+    }
+
+    /// When something good was last received, on the NI's clock.
+    pub(crate) fn heard_ms(&self) -> u64 {
+        let ago = self.with(|inner| inner.last_recv.elapsed().as_millis());
+        self.ni
+            .now_ms()
+            .saturating_sub(u64::try_from(ago).unwrap_or(0))
+    }
+
+    /// Whether it belongs to another life of the peer than `stamp`.
+    pub(crate) fn is_stale(&self, stamp: u64) -> bool {
+        self.with(|inner| inner.is_up() && inner.identity.peer_stamp != stamp)
+    }
+}
+
+impl Inner {
+    /// Whether messages may be sent.
+    pub(crate) fn is_up(&self) -> bool {
+        self.fsm.state() == State::Established
+    }
+
+    /// Whether receive buffers may be posted.
+    pub(crate) fn may_receive(&self) -> bool {
+        self.fsm.state() <= State::Established
+    }
+
+    /// The envelope of every message of this connection; credits are set when it is posted.
+    pub(crate) fn envelope(&self) -> Envelope {
+        Envelope {
+            version: self.identity.version,
+            credits: 0,
+            src: self.identity.me,
+            src_stamp: self.identity.my_stamp,
+            dst: self.identity.peer,
+            dst_stamp: self.identity.peer_stamp,
+        }
+    }
+
+    /// What bounds one transfer.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The payload of the tx at `index`.
+    pub(crate) fn transfer(&mut self, index: u16) -> Option<&mut Transfer> {
+        self.txs.get_mut(usize::from(index))?.as_mut()
+    }
+
+    /// Ends every tx for the cause of the connection.
+    fn cancel(&mut self) {
+        let cause = self.fsm.cause().unwrap_or(Cause::Flushed);
+        let by_place = matches!(
+            cause,
+            Cause::DeadlineQueued | Cause::DeadlineSending | Cause::DeadlineAnswer
+        );
+        self.queues.cancel_all(&mut self.cells, cause, by_place);
+    }
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The control half of a connection: set-up, publishing, close, drain, release, and the timer.
+//!
+//! One work item per connection, so these never run at the same time for one connection; anything may sleep
+//! here. The state machine says what to do ([`Actions`]); it is done in the order of its life.
+
+use super::cm::RESOLVE_MS;
+use super::conn::Conn;
+use super::conn::Limits;
+use super::conn::CONTROL;
+use super::conn::TIMER;
+use super::fifo::Fifo;
+use super::link::Link;
+use super::log;
+use super::pump::pump;
+use crate::lnet::params;
+use crate::proto::cause::Cause;
+use crate::proto::cm_msg::Cause as Why;
+use crate::proto::cm_msg::NiView;
+use crate::proto::cm_msg::Refusal;
+use crate::proto::conn::Actions;
+use crate::proto::conn::Event;
+use crate::proto::conn::State;
+use crate::proto::credits::NOOPS_MAX;
+use crate::proto::encode::encode;
+use crate::proto::encode::BodyOut;
+use crate::proto::params::QueueDepth;
+use crate::proto::params::CONN_MSG_LEN;
+use crate::proto::params::MSG_SIZE_WIRE;
+use crate::proto::sizes;
+use crate::proto::tx::NOOP_SLOTS;
+use crate::proto::wire::ConnParams;
+use crate::proto::tx::Place;
+use crate::rdma::cm::CmId;
+use crate::rdma::cm::ConnParam;
+use crate::rdma::cm_event::Addr;
+use crate::rdma::cq::CqShare;
+use crate::rdma::page::RxBuf;
+use crate::rdma::page::TxBuf;
+use crate::rdma::qp::Qp;
+use crate::rdma::qp::QpConfig;
+use crate::rdma::sq::BATCH_WRS;
+use crate::rdma::work::NofsScope;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::workqueue::WorkItem;
+
+/// RNR NAK timer that the peer is told, 0.32 ms (InfiniBand table 45). The default of the CM is 655 ms, and
+/// it is a net only: credits promise a posted buffer.
+const MIN_RNR_TIMER: u8 = 10;
+
+/// Messages of up to this many bytes go inline where the device can: all but IMMEDIATEs with payload.
+const INLINE: u16 = 160;
+
+impl WorkItem<CONTROL> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        this.take_qp_events();
+        loop {
+            let todo = this.with(|inner| core::mem::replace(&mut inner.todo, Actions::NONE));
+            if todo == Actions::NONE {
+                return;
+            }
+            if todo.has(Actions::RESOLVE) {
+                this.resolve();
+            }
+            if todo.has(Actions::SET_UP) {
+                this.set_up();
+            }
+            if todo.has(Actions::NOTIFY_CM) {
+                this.notify_cm();
+            }
+            if todo.has(Actions::ESTABLISH) {
+                this.publish();
+            }
+            if todo.has(Actions::CLOSE) {
+                this.close();
+            }
+            if todo.has(Actions::RELEASE) {
+                this.release();
+            }
+        }
+    }
+}
+
+impl WorkItem<TIMER> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let mut guard = this.lock();
+        let inner = &mut *guard;
+        match inner.fsm.state() {
+            State::Init
+            | State::Resolving
+            | State::Connecting
+            | State::Accepting => this.step(inner, Event::Fail(Cause::ConnectTimeout)),
+            State::Established => {
+                let limit = i64::from(params::timeout()).saturating_mul(1000);
+                let overdue = inner.overdue(limit);
+                if let Some(cause) = overdue {
+                    this.step(inner, Event::Fail(cause));
+                    return;
+                }
+                let idle = inner.last_send.elapsed().as_millis();
+                let keepalive = params::keepalive()
+                    .is_some_and(|s| idle >= i64::from(s).saturating_mul(1000));
+                pump(&this, inner, keepalive);
+                drop(guard);
+                this.arm_timer(timer_ms());
+            }
+            State::Closing | State::Draining | State::Dead => {}
+        }
+    }
+}
+
+/// Milliseconds between two looks at an established connection: a deadline is noticed within 1.25 times.
+fn timer_ms() -> u32 {
+    let quarter = params::timeout().saturating_mul(250);
+    let keepalive = params::keepalive().map_or(u32::MAX, |s| s.saturating_mul(1000));
+    quarter.min(keepalive).max(1000)
+}
+
+impl Conn {
+    /// Active: makes the id, and asks for the address.
+    fn resolve(self: &Arc<Self>) {
+        self.arm_timer(self.ni.connect_timeout_ms());
+        let src = Addr::v4(self.ni.nid.addr(), 0);
+        let dst = Addr::v4(self.nid().addr(), self.ni.service);
+        let made = CmId::create(self.ni.net.as_rdma(), self.clone()).and_then(|id| {
+            let id = Arc::new(id, GFP_KERNEL)?;
+            *self.cm.lock() = Some(id.clone());
+            if params::use_privileged_port() {
+                id.resolve_addr_privileged(&src, &dst, RESOLVE_MS)
+            } else {
+                id.resolve_addr(Some(&src), &dst, RESOLVE_MS)
+            }
+        });
+        if let Err(e) = made {
+            log::cannot(self, "resolve the address", e);
+            self.fail(Cause::Unreachable);
+        }
+    }
+
+    /// Makes the queue pair and posts the receives, then asks or answers.
+    fn set_up(self: &Arc<Self>) {
+        if !self.active {
+            self.arm_timer(self.ni.connect_timeout_ms());
+        }
+        let Some(id) = self.cm_id() else {
+            return self.fail(Cause::NoResources);
+        };
+        let made = self.make_link(&id).and_then(|depth| {
+            let _ = id.set_min_rnr_timer(MIN_RNR_TIMER);
+            let mut msg = [0; CONN_MSG_LEN];
+            self.handshake_message(depth, &mut msg)?;
+            let param = ConnParam {
+                private_data: &msg,
+                retry_count: params::retry_count(),
+                rnr_retry_count: params::rnr_retry_count(),
+            };
+            if self.active {
+                id.connect(&param)
+            } else {
+                id.accept(&param)
+            }
+        });
+        if let Err(e) = made {
+            log::cannot(self, "set up the connection", e);
+            if !self.active {
+                let refusal = Refusal::new(Why::NoResources).reject(Some(&self.ni_view()));
+                let _ = id.reject(&refusal.encode());
+            }
+            self.fail(Cause::NoResources);
+        }
+    }
+
+    fn ni_view(&self) -> NiView {
+        NiView {
+            nid: self.ni.nid,
+            stamp: self.ni.stamp,
+            peer_credits: self.ni.depth,
+            active: true,
+            on_device: true,
+        }
+    }
+
+    /// CONNREQ or CONNACK.
+    fn handshake_message(&self, depth: QueueDepth, out: &mut [u8]) -> Result {
+        let (env, frags) = self.with(|inner| (inner.envelope(), inner.known.frags));
+        let params = ConnParams {
+            queue_depth: depth.wire(),
+            max_frags: frags.get(),
+            max_msg_size: MSG_SIZE_WIRE,
+        };
+        let body = if self.active {
+            BodyOut::ConnReq(params)
+        } else {
+            BodyOut::ConnAck(params)
+        };
+        let nob = encode(out, &env, &body).map_err(|_| EPROTO)?;
+        crate::proto::encode::seal(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
+    }
+
+    /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives. Returns the
+    /// depth it got.
+    fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
+        let hca = self.hca().clone();
+        let mut depth = self.with(|inner| inner.known.depth);
+        let max_sge = sizes::gather_elements(hca.attrs.max_send_sge, self.ni.wrq_sge);
+        let (parts, sq_depth) = loop {
+            let sq_depth = sizes::send_queue(depth, max_sge, hca.attrs.max_qp_wr);
+            let config = QpConfig {
+                sq_depth,
+                rq_depth: depth.rx_buffers(),
+                max_send_sge: max_sge,
+                max_inline: INLINE,
+                nr_mrs: sizes::memory_regions(depth, self.ni.depth),
+                mr_pages: u16::try_from(hca.mr_pages)?,
+            };
+            let made = CqShare::get(hca.device.clone(), config.nr_cqe(), self.cq_hint())
+                .and_then(|cq| Qp::create(id, &hca.pd, cq, &config, self.clone()));
+            match (made, QueueDepth::new(depth.wire() / 2)) {
+                (Ok(parts), _) => break (parts, sq_depth),
+                (Err(e), Some(less)) if e == ENOMEM || e == EINVAL => depth = less,
+                (Err(e), _) => return Err(e),
+            }
+        };
+        let buffers = usize::from(depth.rx_buffers());
+        let mut link = Link::new(parts);
+        let rx = Fifo::with_capacity(buffers)?;
+        let early = Fifo::with_capacity(buffers)?;
+        let pushed = KVec::with_capacity(BATCH_WRS, GFP_KERNEL)?;
+        let bufs = KVec::with_capacity(buffers, GFP_KERNEL)?;
+        let mut noop_bufs = KVec::with_capacity(usize::from(NOOPS_MAX), GFP_KERNEL)?;
+        for _ in 0..NOOPS_MAX {
+            noop_bufs.push(TxBuf::alloc(&hca.device)?, GFP_KERNEL)?;
+        }
+        self.with(|inner| {
+            inner.rx = rx;
+            inner.early = early;
+            inner.pushed = pushed;
+            inner.bufs = bufs;
+            inner.noop_bufs = noop_bufs;
+            inner.known.depth = depth;
+            inner.limits = Limits {
+                max_sge: usize::from(max_sge),
+                sq: sq_depth.saturating_sub(NOOP_SLOTS),
+            };
+        });
+        for _ in 0..buffers {
+            let buf = RxBuf::alloc(&hca.device)?;
+            link.post_recv(buf).map_err(|_| EIO)?;
+        }
+        self.with(|inner| inner.link = Some(link));
+        Ok(depth)
+    }
+
+    /// Spreads the connections of the NI over the completion vectors.
+    fn cq_hint(&self) -> i32 {
+        i32::try_from(self.cpu_number()).unwrap_or(0)
+    }
+
+    fn notify_cm(&self) {
+        if let Some(id) = self.cm_id() {
+            // Refused if the RTU came meanwhile: then there is nothing to do.
+            let _ = id.notify_comm_est();
+        }
+    }
+
+    /// Opens the connection to the peer's messages.
+    fn publish(self: &Arc<Self>) {
+        let known = self.with(|inner| inner.known);
+        self.cancel_timer();
+        self.arm_timer(timer_ms());
+        self.peer.established(self, known);
+    }
+
+    /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
+    fn close(self: &Arc<Self>) {
+        self.peer.unpublish(self);
+        if let Some(id) = self.cm_id() {
+            // Refused if it was never connected; the drain puts the queue pair into error anyway.
+            let _ = id.disconnect();
+        }
+        let drain = self.with(|inner| {
+            while let Some(early) = inner.early.pop() {
+                drop(early);
+            }
+            let link = inner.link.as_mut()?;
+            let (sq, rq) = link.take_queues()?;
+            Some((link.qp().clone(), sq, rq))
+        });
+        // Before the markers are posted: they may be back before this returns.
+        self.event(Event::DrainStarted);
+        let draining = match drain {
+            Some((qp, sq, rq)) => qp.drain(sq, rq).is_ok(),
+            None => false,
+        };
+        if !draining {
+            // There is no queue pair, or it waits for its completions when it is dropped.
+            self.event(Event::Drained);
+        }
+    }
+
+    /// Frees everything. Afterwards no key is valid, and no event comes any more.
+    fn release(self: &Arc<Self>) {
+        self.cancel_timer();
+        let (link, failed, retry, cause) = self.with(|inner| {
+            (
+                inner.link.take(),
+                inner.attempt_failed,
+                inner.retry.take(),
+                inner.fsm.cause().unwrap_or(Cause::PeerClosed),
+            )
+        });
+        if let Some(link) = link {
+            let qp = link.qp().clone();
+            drop(link);
+            // If it does not, dropping the queue pair will.
+            let _ = qp.destroy_mrs();
+            drop(qp);
+        }
+        let id = self.cm.lock().take();
+        drop(id);
+        self.with(|inner| {
+            inner.queues.keys_dead(&mut inner.cells);
+            inner.bufs.clear();
+            inner.noop_bufs.clear();
+        });
+        self.kick_upper_again();
+        if retry.is_none() {
+            log::conn_over(self, cause, !failed);
+        }
+        self.peer.released(self, failed, retry, cause);
+    }
+
+    /// The id, while there is one.
+    fn cm_id(&self) -> Option<Arc<CmId<Self>>> {
+        self.cm.lock().clone()
+    }
+}
+
+impl super::conn::Inner {
+    /// The cause of the first transmit found that is older than `limit` milliseconds.
+    fn overdue(&self, limit: i64) -> Option<Cause> {
+        self.cells.iter().zip(self.txs.iter()).find_map(|(cell, tx)| {
+            let waits = !matches!(cell.tx.place(), Place::Free | Place::Done);
+            let age = tx.as_ref()?.since.elapsed().as_millis();
+            (waits && age > limit).then(|| cell.tx.timeout_cause())
+        })
+    }
+}

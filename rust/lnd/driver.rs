@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What lives as long as the module: the work queues, and the list of interfaces that are listened on.
+
+use super::iface::Used;
+use crate::rdma::work::OwnedQueue;
+use crate::rdma::work::QueueKind;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::sync::Mutex;
+
+/// The driver.
+#[pin_data]
+pub(crate) struct Driver {
+    /// Set-up, close, release, retries, timers: may take long, order does not matter.
+    pub(crate) control: OwnedQueue,
+    /// Calls into LNet: on the CPU chosen for the connection.
+    pub(crate) upper: OwnedQueue,
+    /// The interfaces in use. Startup and shutdown of NIs only.
+    #[pin]
+    pub(crate) ifaces: Mutex<KVec<Used>>,
+}
+
+impl Driver {
+    /// Makes the queues. May sleep.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let control = OwnedQueue::new(c"ro2iblnd_control", QueueKind::Unbound, false)?;
+        let upper = OwnedQueue::new(c"ro2iblnd_upper", QueueKind::PerCpu, true)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                control,
+                upper,
+                ifaces <- kernel::new_mutex!(KVec::new(), "Driver::ifaces"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A first-in first-out queue with all its memory allocated beforehand, so that the softirq half of a
+//! connection can put things in without allocating.
+//!
+//! # Invariants
+//!
+//! `len <= slots.len()`; the `len` slots from `head` on, modulo the number of slots, are `Some`.
+
+use kernel::prelude::*;
+
+/// The queue.
+pub(crate) struct Fifo<T> {
+    slots: KVec<Option<T>>,
+    head: usize,
+    len: usize,
+}
+
+impl<T> Fifo<T> {
+    /// A queue without room.
+    pub(crate) const EMPTY: Self = Self {
+        slots: KVec::new(),
+        head: 0,
+        len: 0,
+    };
+
+    /// A queue with room for `n`. May sleep.
+    pub(crate) fn with_capacity(n: usize) -> Result<Self> {
+        let mut slots = KVec::with_capacity(n, GFP_KERNEL)?;
+        for _ in 0..n {
+            slots.push_within_capacity(None).map_err(|_| ENOMEM)?;
+        }
+        Ok(Self {
+            slots,
+            head: 0,
+            len: 0,
+        })
+    }
+
+    /// Whether nothing is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many are in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts one in at the end, or gives it back if there is no room.
+    pub(crate) fn push(&mut self, item: T) -> Result<(), T> {
+        let at = self.index(self.len);
+        match self.slots.get_mut(at) {
+            Some(slot @ None) if self.len < usize::MAX => {
+                *slot = Some(item);
+                self.len = self.len.saturating_add(1);
+                Ok(())
+            }
+            _ => Err(item),
+        }
+    }
+
+    /// Puts one back at the front, where it was just taken from.
+    pub(crate) fn push_front(&mut self, item: T) -> Result<(), T> {
+        let at = match self.head.checked_sub(1) {
+            Some(at) => at,
+            None => self.slots.len().saturating_sub(1),
+        };
+        match self.slots.get_mut(at) {
+            Some(slot @ None) => {
+                *slot = Some(item);
+                self.head = at;
+                self.len = self.len.saturating_add(1);
+                Ok(())
+            }
+            _ => Err(item),
+        }
+    }
+
+    /// Takes the oldest.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        if self.len == 0 {
+            return None;
+        }
+        let item = self.slots.get_mut(self.head)?.take();
+        self.head = self.index(1);
+        self.len = self.len.saturating_sub(1);
+        item
+    }
+
+    fn index(&self, ahead: usize) -> usize {
+        self.head
+            .saturating_add(ahead)
+            .checked_rem(self.slots.len())
+            .unwrap_or(0)
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queue pair of a connection with the rights to post to it: what exists only between set-up and
+//! release. Turns refusals into the cause to end the connection with.
+
+use super::conn::Conn;
+use crate::proto::cause::Cause;
+use crate::rdma::mr::Mapped;
+use crate::rdma::mr::Mr;
+use crate::rdma::mr::Valid;
+use crate::rdma::page::RxBuf;
+use crate::rdma::page::TxBuf;
+use crate::rdma::qp::Qp;
+use crate::rdma::qp::QpParts;
+use crate::rdma::rq::RecvQueue;
+use crate::rdma::sg::SgCursor;
+use crate::rdma::sq::BatchRoom;
+use crate::rdma::sq::PostError;
+use crate::rdma::sq::SendQueue;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// The link.
+pub(crate) struct Link {
+    qp: Arc<Qp<Conn>>,
+    /// `None` once draining has begun.
+    queues: Option<(SendQueue, RecvQueue)>,
+}
+
+impl Link {
+    /// Takes over a new queue pair.
+    pub(crate) fn new(parts: QpParts<Conn>) -> Self {
+        Self {
+            qp: parts.qp,
+            queues: Some((parts.sq, parts.rq)),
+        }
+    }
+
+    /// The queue pair.
+    pub(crate) fn qp(&self) -> &Arc<Qp<Conn>> {
+        &self.qp
+    }
+
+    /// Takes the rights to post, for [`Qp::drain`].
+    pub(crate) fn take_queues(&mut self) -> Option<(SendQueue, RecvQueue)> {
+        self.queues.take()
+    }
+
+    fn sq(&mut self) -> Result<(&mut SendQueue, &Qp<Conn>), Cause> {
+        match &mut self.queues {
+            Some((sq, _)) => Ok((sq, &self.qp)),
+            None => Err(Cause::Flushed),
+        }
+    }
+
+    /// Free slots of the send queue.
+    pub(crate) fn sq_free(&self) -> u16 {
+        let free = self.queues.as_ref().map_or(0, |(sq, _)| sq.free_slots(&self.qp));
+        u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
+    /// What still fits into the batch.
+    pub(crate) fn room(&self) -> BatchRoom {
+        match &self.queues {
+            Some((sq, _)) => sq.room(),
+            None => BatchRoom { wrs: 0, sges: 0 },
+        }
+    }
+
+    /// Posts the batch.
+    pub(crate) fn post(&mut self) -> Result<(), PostError> {
+        match &mut self.queues {
+            Some((sq, _)) => sq.post(&self.qp),
+            None => Err(PostError {
+                posted: 0,
+                rejected: 0,
+                error: ESHUTDOWN,
+            }),
+        }
+    }
+
+    /// Pushes a SEND.
+    pub(crate) fn push_send(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_send(qp, context, buf, nob, None, true)
+            .map_err(|_| Cause::LocalFault)
+    }
+
+    /// Pushes an RDMA WRITE; returns how many bytes it moves.
+    pub(crate) fn push_write(
+        &mut self,
+        context: u32,
+        remote_addr: u64,
+        rkey: u32,
+        cursor: &mut SgCursor,
+        len: u32,
+    ) -> Result<u32, Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_write(qp, context, remote_addr, rkey, cursor, len, false)
+            .map_err(|_| Cause::LocalFault)
+    }
+
+    /// Pushes the registration of a sink.
+    pub(crate) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_reg(qp, context, mr, false)
+            .map_err(|_| Cause::LocalFault)
+    }
+
+    /// Pushes the invalidation of a sink.
+    pub(crate) fn push_inv(&mut self, context: u32, mr: Mr<Valid>) -> Result<(), Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_inv(qp, context, mr).map_err(|_| Cause::LocalFault)
+    }
+
+    /// Posts a receive.
+    pub(crate) fn post_recv(&mut self, buf: RxBuf) -> Result<(), Cause> {
+        let Some((_, rq)) = &mut self.queues else {
+            return Err(Cause::Flushed);
+        };
+        rq.push(&self.qp, buf).map_err(|_| Cause::LocalFault)?;
+        rq.post(&self.qp).map_err(|_| Cause::LocalFault)
+    }
+}

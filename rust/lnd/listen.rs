@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The passive side: judges connection requests.
+//!
+//! Runs in the CM's workqueue under the listener's handler mutex, so that all other requests wait: it only
+//! judges ([`crate::proto::cm_msg`]), and makes a small object. Queue pair and buffers are made by the
+//! connection's control worker, which accepts, or rejects if it cannot.
+
+use super::conn::Conn;
+use super::log;
+use super::ni::Ni;
+use crate::lnet::params;
+use crate::lnet::NiRef;
+use crate::proto::cm_msg::check_ni;
+use crate::proto::cm_msg::check_peer;
+use crate::proto::cm_msg::parse_connreq;
+use crate::proto::cm_msg::Cause as Why;
+use crate::proto::cm_msg::CmSource;
+use crate::proto::cm_msg::ConnReq;
+use crate::proto::cm_msg::NiView;
+use crate::proto::cm_msg::PeerVerdict;
+use crate::proto::cm_msg::PeerView;
+use crate::proto::cm_msg::Policy;
+use crate::proto::cm_msg::Refusal;
+use crate::proto::cm_msg::RejectBudget;
+use crate::proto::conn::Event;
+use crate::proto::cause::Cause;
+use crate::proto::peer::Known;
+use crate::rdma::listen::ConnRequest;
+use crate::rdma::listen::ListenHandler;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::sync::SpinLock;
+use kernel::time::Instant;
+use kernel::time::Monotonic;
+
+/// Connections a peer may have: those it opens (`conns_per_peer` is at most 127) and ours.
+const MAX_CONNS: u16 = 256;
+
+/// What judges the requests of one interface.
+#[pin_data]
+pub(crate) struct Accept {
+    /// To look NIs up; any NI of the driver serves. It must not keep the NI alive, so it is taken away
+    /// when the listener goes.
+    lnet: NiRef<Ni>,
+    since: Instant<Monotonic>,
+    #[pin]
+    budget: SpinLock<RejectBudget>,
+}
+
+impl Accept {
+    /// Makes the judge. May sleep.
+    pub(crate) fn new(lnet: NiRef<Ni>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                lnet,
+                since: Instant::now(),
+                budget <- kernel::new_spinlock!(RejectBudget::new(0), "Accept::budget"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn may_reject(&self) -> bool {
+        let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0);
+        self.budget.lock().take(now)
+    }
+
+    /// Judges a request; on success the connection object that takes it.
+    fn judge(
+        &self,
+        req: &ConnRequest<'_>,
+        found: &mut Option<NiView>,
+        src: &mut Option<crate::proto::nid::Nid>,
+    ) -> Result<Arc<Conn>, Refusal> {
+        let from = CmSource {
+            addr: req.dst_addr().and_then(|a| a.ip_v4()),
+            port: req.dst_addr().map_or(u16::MAX, |a| a.port()),
+        };
+        let policy = Policy {
+            require_privileged_port: params::require_privileged_port(),
+            check_source_addr: true,
+        };
+        let asked = parse_connreq(req.private_data(), &from, &policy)?;
+        *src = Some(asked.src);
+        let ni = self.lnet.find(asked.dst.raw());
+        *found = ni.as_ref().map(|ni| NiView {
+            nid: ni.lnd.nid,
+            stamp: ni.lnd.stamp,
+            peer_credits: ni.lnd.depth,
+            active: ni.active && !ni.lnd.is_stopping(),
+            on_device: req.device().is_some_and(|d| d.same(&ni.lnd.hca.device)),
+        });
+        let wanted = check_ni(&asked, found.as_ref(), true, &from, &policy)?;
+        let Some(ni) = ni.map(|ni| ni.lnd) else {
+            return Err(Refusal::new(Why::NoSuchNi));
+        };
+        let known = Known {
+            stamp: asked.src_stamp,
+            depth: wanted.depth,
+            frags: wanted.frags,
+        };
+        admit(&ni, &asked, known)
+    }
+}
+
+/// Stage 3: against what is known of the peer. Books the attempt if it is taken.
+fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refusal> {
+    let no_resources = |_| Refusal::new(Why::NoResources);
+    loop {
+        let peer = ni.peers.get_or_add(ni, asked.src).map_err(no_resources)?;
+        let verdict = peer.with(|inner| {
+            if inner.is_gone() {
+                return None;
+            }
+            let view = PeerView {
+                stamp: (inner.policy.known.stamp != 0).then_some(inner.policy.known.stamp),
+                connecting: inner.policy.connecting(),
+                races: inner.policy.races(),
+                conns: inner.objects(),
+                max_conns: MAX_CONNS,
+            };
+            let verdict = check_peer(asked, Some(&view));
+            match verdict {
+                PeerVerdict::Accept => inner.policy.accepting(known),
+                PeerVerdict::Restarted(_) => inner.policy.known.stamp = asked.src_stamp,
+                PeerVerdict::Race(_) => inner.policy.race_counted(),
+                PeerVerdict::Refuse(_) => {}
+            }
+            Some(verdict)
+        });
+        match verdict {
+            // It left the table just now: the next look-up makes a new one.
+            None => continue,
+            Some(PeerVerdict::Accept) => {
+                let made = Conn::new(ni, &peer, false, known, u32::from(known.depth.get()))
+                    .and_then(|conn| peer.add(&conn).map(|()| conn));
+                return made.map_err(|e| {
+                    peer.attempt_over(false, None, Cause::NoResources);
+                    no_resources(e)
+                });
+            }
+            Some(PeerVerdict::Restarted(refusal)) => {
+                peer.close_conns(Cause::PeerRestarted);
+                return Err(refusal);
+            }
+            Some(PeerVerdict::Race(refusal) | PeerVerdict::Refuse(refusal)) => {
+                peer.forget_if_unused();
+                return Err(refusal);
+            }
+        }
+    }
+}
+
+impl ListenHandler for Accept {
+    fn device_removal(&self) {
+        log::device_removal();
+    }
+
+    fn connect_request(&self, req: &mut ConnRequest<'_>) {
+        let (mut ni, mut src) = (None, None);
+        match self.judge(req, &mut ni, &mut src) {
+            Ok(conn) => {
+                let taken = req
+                    .take(conn.clone())
+                    .and_then(|id| Ok(Arc::new(id, GFP_KERNEL)?));
+                match taken {
+                    Ok(id) => {
+                        *conn.cm.lock() = Some(id);
+                        conn.event(Event::Requested);
+                    }
+                    Err(_) => conn.fail(Cause::NoResources),
+                }
+            }
+            Err(refusal) => {
+                if refusal.cause != Why::Race {
+                    log::refused(src, &refusal.cause);
+                }
+                // Beyond the budget a request is dropped, which the requester takes for a lost packet.
+                if self.may_reject() {
+                    let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
+                }
+            }
+        }
+    }
+}

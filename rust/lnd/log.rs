@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the driver tells people: one line with the NID, the cause, and what to do where there is something
+//! to do. Everything a peer can provoke is rate limited.
+
+use super::conn::Conn;
+use super::ni::Ni;
+use super::peer::Peer;
+use crate::proto::cause::Cause;
+use crate::proto::credits::CreditError;
+use crate::proto::nid::Nid;
+use crate::proto::wire::Identity;
+use crate::proto::wire::Stale;
+use crate::proto::wire::WireError;
+use crate::rdma::wc::Wc;
+use core::fmt::Debug;
+use core::fmt::Display;
+use kernel::prelude::*;
+
+/// Prints a warning unless too many were printed lately.
+macro_rules! warn_limited {
+    ($($arg:tt)*) => {
+        if crate::rdma::log::allowed() {
+            // The kernel's printing knows a formatter of its own; `proto` implements that of `core`.
+            pr_warn!("{}", ::core::format_args!($($arg)*));
+        }
+    };
+}
+pub(crate) use warn_limited;
+
+/// A connection ended by itself. Not called for a close that somebody asked for.
+pub(crate) fn conn_over(conn: &Conn, cause: Cause, established: bool) {
+    if matches!(cause, Cause::Shutdown | Cause::AdminClose) {
+        return;
+    }
+    let what = if established {
+        "connection closed"
+    } else {
+        "connecting failed"
+    };
+    warn_limited!("{}: {}: {}\n", conn.nid(), what, cause.as_str());
+}
+
+/// A step of the handshake failed here.
+pub(crate) fn cannot(conn: &Conn, what: &str, e: Error) {
+    warn_limited!("{}: cannot {what}: {e:?}\n", conn.nid());
+}
+
+/// The shutdown of an NI takes long.
+pub(crate) fn shutdown_waits(ni: &Ni, conns: i32, seconds: u32) {
+    warn_limited!(
+        "{}: shutdown has waited {seconds} s for {conns} connections\n",
+        ni.nid
+    );
+}
+
+/// A work request failed.
+pub(crate) fn wr_failed(nid: Nid, what: &str, wc: Wc) {
+    warn_limited!(
+        "{nid}: {what} failed: {:?} (vendor code {:#x})\n",
+        wc.status,
+        wc.vendor_err
+    );
+}
+
+/// Work requests could not be posted.
+pub(crate) fn post_failed(nid: Nid) {
+    warn_limited!("{nid}: a work request could not be built or posted; closing\n");
+}
+
+/// A message is none.
+pub(crate) fn bad_message(id: &Identity, e: &WireError) {
+    warn_limited!("{}: bad message: {e}; closing\n", id.peer);
+}
+
+/// A message is of another life.
+pub(crate) fn stale_message(id: &Identity, e: &Stale) {
+    warn_limited!("{}: stale message: {e}; closing\n", id.peer);
+}
+
+/// The peer broke the credit rules; returns the cause to close with.
+pub(crate) fn bad_credits(id: &Identity, e: CreditError) -> Cause {
+    let what = match e {
+        CreditError::Returned => "returned more credits than there are",
+        CreditError::Sent => "sent more than it had credits for",
+        CreditError::Answered => "answered more than was asked",
+    };
+    warn_limited!("{}: the peer {what}; closing\n", id.peer);
+    Cause::Protocol
+}
+
+/// The LNet header in a request does not fit it.
+pub(crate) fn bad_request(conn: &Conn, e: &dyn Display) {
+    warn_limited!("{}: bad request: {e}; closing\n", conn.nid());
+}
+
+/// LNet would not take a message.
+pub(crate) fn refused_by_lnet(conn: &Conn, e: Error) {
+    warn_limited!("{}: LNet refused a message: {e:?}; closing\n", conn.nid());
+}
+
+/// No memory region for the sink of a PUT.
+pub(crate) fn no_sink(conn: &Conn, e: Error) {
+    warn_limited!("{}: cannot receive a PUT: {e:?}\n", conn.nid());
+}
+
+/// The data of a GET cannot be sent.
+pub(crate) fn no_source(conn: &Conn, e: Error) {
+    warn_limited!("{}: cannot answer a GET: {e:?}\n", conn.nid());
+}
+
+/// Messages failed because no connection could be had.
+pub(crate) fn gave_up(peer: &Peer, messages: usize, cause: Cause) {
+    warn_limited!(
+        "{}: {messages} messages failed: {}\n",
+        peer.nid,
+        cause.as_str()
+    );
+}
+
+/// A connection request was refused.
+pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
+    match nid {
+        Some(nid) => warn_limited!("{nid}: refused its connection request: {why}\n"),
+        None => warn_limited!("refused a connection request: {why}\n"),
+    }
+}
+
+/// The peer refused ours.
+pub(crate) fn rejected(conn: &Conn, why: &dyn Debug) {
+    warn_limited!("{}: refused our connection request: {why:?}\n", conn.nid());
+}
+
+/// The device under a listener is being removed.
+pub(crate) fn device_removal() {
+    warn_limited!("an RDMA device is being removed; delete its NIs (lnetctl net del) to let it go\n");
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A network interface of LNet: start, stop, and LNet's requests.
+//!
+//! Process context throughout.
+
+use super::conn::Conn;
+use super::driver::Driver;
+use super::iface::Hca;
+use super::iface::Iface;
+use super::listen::Accept;
+use super::log;
+use super::peer::Peer;
+use super::peer::PeerError;
+use super::table::PeerTable;
+use super::upper;
+use crate::lnet::params;
+use crate::lnet::ConnInfo;
+use crate::lnet::Lnd;
+use crate::lnet::Message;
+use crate::lnet::NetNs;
+use crate::lnet::NiConfig;
+use crate::lnet::NiRef;
+use crate::lnet::PeerInfo;
+use crate::lnet::RecvRequest;
+use crate::lnet::SendRequest;
+use crate::lnet::StartError;
+use crate::proto::cause::Cause;
+use crate::proto::nid::Nid;
+use crate::proto::params::high_water;
+use crate::proto::params::QueueDepth;
+use crate::rdma::sync::Completion;
+use crate::rdma::work::NofsScope;
+use kernel::prelude::*;
+use kernel::sync::atomic::Acquire;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Full;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::atomic::Release;
+use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+use kernel::sync::Mutex;
+use kernel::time::ClockSource;
+use kernel::time::Instant;
+use kernel::time::Monotonic;
+use kernel::time::RealTime;
+use kernel::types::ScopeGuard;
+
+/// Least seconds that an attempt to connect may take.
+const CONNECT_TIMEOUT_MIN: u32 = 5;
+/// Seconds a message may wait beyond the time of one attempt.
+const PENDING_GRACE: u32 = 10;
+
+/// An NI.
+#[pin_data]
+pub(crate) struct Ni {
+    // Before `lnet`: the shutdown of the NI in LNet waits for `lnet` to be dropped, and the work queues
+    // must not be dropped last by one of their own items.
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) nid: Nid,
+    /// Incarnation: microseconds since the epoch.
+    pub(crate) stamp: u64,
+    /// `peer_credits`: the queue depth we offer and the most we take.
+    pub(crate) depth: QueueDepth,
+    hiw: u8,
+    pub(crate) conns_per_peer: u16,
+    pub(crate) tos: Option<u8>,
+    pub(crate) path_mtu: Option<u32>,
+    pub(crate) wrq_sge: u32,
+    pub(crate) service: u16,
+    pub(crate) net: NetNs,
+    pub(crate) hca: Arc<Hca>,
+    #[pin]
+    iface: Mutex<Option<Arc<Iface>>>,
+    #[pin]
+    pub(crate) peers: PeerTable,
+    stopping: Atomic<bool>,
+    started: Instant<Monotonic>,
+    /// Connections alive, plus one until shutdown.
+    live: Arc<LiveCount>,
+    pub(crate) lnet: NiRef<Ni>,
+}
+
+/// Counts connections, so that shutdown can wait for the last one.
+#[pin_data]
+pub(crate) struct LiveCount {
+    count: Atomic<i32>,
+    #[pin]
+    none: Completion,
+}
+
+/// One living connection.
+pub(crate) struct Live(Arc<LiveCount>);
+
+impl LiveCount {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                count: Atomic::new(1),
+                none <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn put(&self) {
+        if self.count.fetch_sub(1, Full) == 1 {
+            self.none.complete_all();
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.put();
+    }
+}
+
+impl Ni {
+    /// Counts a new connection.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN` once the NI is stopping.
+    pub(crate) fn live(&self) -> Result<Live> {
+        self.live.count.fetch_add(1, Full);
+        let live = Live(self.live.clone());
+        // After the count went up: shutdown either sees it, or is seen here.
+        if self.is_stopping() {
+            return Err(ESHUTDOWN);
+        }
+        Ok(live)
+    }
+
+    /// Whether LNet has asked the NI to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Acquire)
+    }
+
+    /// Outstanding credits at which a NOOP returns them.
+    pub(crate) fn high_water(&self, depth: QueueDepth) -> u8 {
+        high_water(depth, self.hiw, self.depth)
+    }
+
+    /// Milliseconds since the NI was started.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(0)
+    }
+
+    /// Milliseconds an attempt to connect may take (protocol section 4.15).
+    pub(crate) fn connect_timeout_ms(&self) -> u32 {
+        connect_timeout().saturating_mul(1000)
+    }
+
+    /// Milliseconds a message may wait for a connection.
+    pub(crate) fn pending_limit_ms(&self) -> i64 {
+        i64::from(connect_timeout().saturating_add(PENDING_GRACE)).saturating_mul(1000)
+    }
+
+    /// Whether outgoing messages carry a checksum.
+    pub(crate) fn cksum(&self) -> bool {
+        params::cksum()
+    }
+
+    /// Closes the peer with that NID, or all.
+    fn close_peers(&self, nid: Option<u64>, f: impl Fn(&Arc<Peer>) -> bool) -> Result {
+        let mut any = false;
+        match nid {
+            Some(nid) => {
+                if let Some(peer) = self.peers.get(Nid::from_raw(nid)) {
+                    any = f(&peer);
+                }
+            }
+            None => self.peers.for_each(|peer| any |= f(peer)),
+        }
+        if any {
+            Ok(())
+        } else {
+            Err(ENOENT)
+        }
+    }
+
+    fn conn_number(&self, index: u32) -> Option<Arc<Conn>> {
+        let mut left = index;
+        let mut found = None;
+        self.peers.for_each(|peer| {
+            for conn in peer.conns() {
+                if found.is_none() {
+                    match left.checked_sub(1) {
+                        Some(less) => left = less,
+                        None => found = Some(conn),
+                    }
+                }
+            }
+        });
+        found
+    }
+}
+
+fn connect_timeout() -> u32 {
+    (params::timeout() / 4).max(CONNECT_TIMEOUT_MIN)
+}
+
+impl Lnd for Ni {
+    type Rx = KBox<upper::Rx>;
+    type Driver = Driver;
+
+    fn startup(
+        cfg: &NiConfig<'_>,
+        lnet: NiRef<Self>,
+        driver: ArcBorrow<'_, Driver>,
+    ) -> Result<Arc<Self>, StartError> {
+        let driver: Arc<Driver> = driver.into();
+        let no_memory = StartError::because("no memory");
+        let Some(depth) = QueueDepth::new(cfg.peer_credits()) else {
+            return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
+        };
+        let accept = || Accept::new(lnet.clone());
+        let iface = Iface::get(&driver, cfg, accept)?;
+        let shared = driver.clone();
+        let undo = ScopeGuard::new_with_data(iface.clone(), |iface| Iface::put(&shared, iface));
+        let live = LiveCount::new().map_err(no_memory)?;
+        let peers = PeerTable::new().map_err(StartError::because("no memory"))?;
+        let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
+        let ni = Arc::pin_init(
+            pin_init!(Self {
+                driver,
+                nid: Nid::from_raw(cfg.nid()),
+                stamp,
+                depth,
+                hiw: u8::try_from(cfg.peer_credits_hiw()).unwrap_or(u8::MAX),
+                conns_per_peer: u16::try_from(cfg.conns_per_peer()).unwrap_or(1),
+                tos: cfg.tos(),
+                path_mtu: cfg.path_mtu(),
+                wrq_sge: cfg.wrq_sge(),
+                service: cfg.service(),
+                net: cfg.net(),
+                hca: iface.hca.clone(),
+                iface <- kernel::new_mutex!(Some(iface), "Ni::iface"),
+                peers <- peers,
+                stopping: Atomic::new(false),
+                started: Instant::now(),
+                live,
+                lnet,
+            }),
+            GFP_KERNEL,
+        )
+        .map_err(StartError::because("no memory"))?;
+        undo.dismiss();
+        Ok(ni)
+    }
+
+    fn shutdown(this: Arc<Self>) {
+        this.stopping.store(true, Release);
+        // From here no request is accepted and no attempt started.
+        let iface = this.iface.lock().take();
+        if let Some(iface) = iface {
+            Iface::put(&this.driver, iface);
+        }
+        this.peers.for_each(|peer| peer.close(Cause::Shutdown));
+        this.live.put();
+        let mut seconds = 0u32;
+        while !this.live.none.wait_ms(10_000) {
+            seconds = seconds.saturating_add(10);
+            log::shutdown_waits(&this, this.live.count.load(Relaxed), seconds);
+            this.peers.for_each(|peer| peer.close(Cause::Shutdown));
+        }
+    }
+
+    fn send(this: ArcBorrow<'_, Self>, req: SendRequest) -> Result<(), (Message, Error)> {
+        let _nofs = NofsScope::enter();
+        if let Some(health) = req.msg.simulated_error() {
+            req.msg.finalize(EINVAL.to_errno(), health);
+            return Ok(());
+        }
+        let nid = Nid::from_raw(req.target);
+        let this: Arc<Self> = this.into();
+        if this.is_stopping() {
+            return Err((req.msg, ESHUTDOWN));
+        }
+        let mut req = req;
+        loop {
+            let peer = match this.peers.get_or_add(&this, nid) {
+                Ok(peer) => peer,
+                Err(e) => return Err((req.msg, e)),
+            };
+            match peer.send(req) {
+                Ok(()) => return Ok(()),
+                Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
+                Err(PeerError::Gone(back)) => req = back,
+            }
+        }
+    }
+
+    fn recv(
+        _this: ArcBorrow<'_, Self>,
+        rx: Self::Rx,
+        req: RecvRequest,
+    ) -> Result<(), (Option<Message>, Error)> {
+        let _nofs = NofsScope::enter();
+        upper::recv(KBox::into_inner(rx), req)
+    }
+
+    fn link_event(&self, _up: bool) {
+        // The transport finds out by itself, and LNet knows already.
+    }
+
+    fn peer_info(&self, index: u32) -> Option<PeerInfo> {
+        let mut left = index;
+        let mut found = None;
+        self.peers.for_each(|peer| {
+            if found.is_none() {
+                match left.checked_sub(1) {
+                    Some(less) => left = less,
+                    None => {
+                        found = Some(PeerInfo {
+                            nid: peer.nid.raw(),
+                            refs: u32::from(peer.with(|inner| inner.objects())),
+                        });
+                    }
+                }
+            }
+        });
+        found
+    }
+
+    fn del_peer(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result {
+        this.close_peers(nid, |peer| {
+            peer.close(Cause::AdminClose);
+            true
+        })
+    }
+
+    fn conn_info(&self, index: u32) -> Option<ConnInfo> {
+        let conn = self.conn_number(index)?;
+        Some(ConnInfo {
+            nid: conn.nid().raw(),
+            path_mtu: conn.path_mtu(),
+        })
+    }
+
+    fn close_conns(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result {
+        this.close_peers(nid, |peer| peer.close_conns(Cause::AdminClose))
+    }
+}

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer: the node at the other end, its connections, and the messages that wait for one.
+//!
+//! A peer is in its NI's table from the first message or accepted request until nothing of it remains:
+//! no connection, no attempt, no retry. What decides about attempts is [`crate::proto::peer`].
+//!
+//! Messages keep their order: while any waits here, new ones wait behind it; the control worker of the
+//! first connection hands them over before others may use it.
+//!
+//! Process context. The peer lock is a plain spin lock and never held together with a connection's.
+
+use super::conn::Conn;
+use super::log;
+use super::ni::Ni;
+use super::pending::Pending;
+use super::pending::PendingList;
+use super::upper;
+use super::upper::NotSent;
+use crate::lnet::Message;
+use crate::lnet::SendRequest;
+use crate::proto::cause::Cause;
+use crate::proto::conn::Event;
+use crate::proto::nid::Nid;
+use crate::proto::peer::After;
+use crate::proto::peer::Known;
+use crate::proto::peer::Peer as Policy;
+use crate::rdma::random;
+use crate::rdma::work;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::sync::SpinLock;
+use kernel::workqueue::DelayedWork;
+use kernel::workqueue::WorkItem;
+
+/// Id of the delayed work that tries again.
+const RETRY: u64 = 1;
+
+/// What the peer lock protects.
+pub(crate) struct PeerInner {
+    pub(crate) policy: Policy,
+    /// Every connection object, in whatever state.
+    all: KVec<Arc<Conn>>,
+    /// Those that messages may use.
+    up: KVec<Arc<Conn>>,
+    /// Round robin over `up`.
+    next: usize,
+    pending: PendingList,
+    /// A worker is handing `pending` over.
+    flushing: bool,
+    /// Out of the table: a new message needs a new peer object.
+    gone: bool,
+    /// Why the last connection or attempt ended.
+    last_cause: Option<Cause>,
+    /// When something good was last heard from it, on the NI's clock.
+    heard_ms: u64,
+}
+
+/// A peer.
+#[pin_data]
+pub(crate) struct Peer {
+    pub(crate) ni: Arc<Ni>,
+    pub(crate) nid: Nid,
+    #[pin]
+    inner: SpinLock<PeerInner>,
+    #[pin]
+    retry: DelayedWork<Peer, RETRY>,
+}
+
+kernel::impl_has_delayed_work! {
+    impl HasDelayedWork<Self, RETRY> for Peer { self.retry }
+}
+
+impl WorkItem<RETRY> for Peer {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.fail_expired();
+        let wanted = {
+            let mut inner = this.inner.lock();
+            let waiting = !inner.pending.is_empty();
+            inner.policy.retry(waiting)
+        };
+        if wanted {
+            this.attempt();
+        } else {
+            this.forget_if_idle(None);
+        }
+    }
+}
+
+impl Peer {
+    /// Makes a peer that is in no table yet. May sleep.
+    pub(crate) fn new(ni: &Arc<Ni>, nid: Nid) -> Result<Arc<Self>> {
+        let known = Known {
+            stamp: 0,
+            depth: ni.depth,
+            frags: crate::proto::params::MaxFrags::MAX,
+        };
+        let inner = PeerInner {
+            policy: Policy::new(known),
+            all: KVec::new(),
+            up: KVec::new(),
+            next: 0,
+            pending: PendingList::EMPTY,
+            flushing: false,
+            gone: false,
+            last_cause: None,
+            heard_ms: ni.now_ms(),
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                ni: ni.clone(),
+                nid,
+                inner <- kernel::new_spinlock!(inner, "Peer::inner"),
+                retry <- kernel::new_delayed_work!("Peer::retry"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Runs `f` under the peer lock.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut PeerInner) -> R) -> R {
+        f(&mut self.inner.lock())
+    }
+
+    /// Sends a message over one of the connections, or keeps it until there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Gone`] if the peer is out of the table: look it up again.
+    pub(crate) fn send(self: &Arc<Self>, req: SendRequest) -> Result<(), PeerError> {
+        let mut req = req;
+        loop {
+            let conn = {
+                let mut inner = self.inner.lock();
+                if inner.gone {
+                    return Err(PeerError::Gone(req));
+                }
+                match inner.pick() {
+                    Some(conn) => conn,
+                    None => break,
+                }
+            };
+            match upper::send(&conn, req) {
+                Ok(()) => return Ok(()),
+                Err(NotSent::Failed(msg, e)) => return Err(PeerError::Failed(msg, e)),
+                Err(NotSent::Closed(back)) => {
+                    req = back;
+                    self.unpublish(&conn);
+                }
+            }
+        }
+        self.wait(req)
+    }
+
+    /// Keeps a message until there is a connection, and starts making one.
+    fn wait(self: &Arc<Self>, req: SendRequest) -> Result<(), PeerError> {
+        let pending = match Pending::new(req) {
+            Ok(pending) => pending,
+            Err(req) => return Err(PeerError::Failed(req.msg, ENOMEM)),
+        };
+        let (attempts, flusher) = {
+            let mut inner = self.inner.lock();
+            if inner.gone {
+                return Err(PeerError::Gone(KBox::into_inner(pending).into_req()));
+            }
+            inner.pending.push_back(pending);
+            let attempts = inner.policy.start(self.ni.conns_per_peer);
+            (attempts, inner.up.first().cloned())
+        };
+        for _ in 0..attempts {
+            self.attempt();
+        }
+        if let Some(conn) = flusher {
+            self.flush(&conn);
+        }
+        Ok(())
+    }
+
+    /// Starts one attempt that the policy has already counted.
+    fn attempt(self: &Arc<Self>) {
+        let (known, salt) = self.with(|inner| (inner.policy.known, inner.all.len()));
+        let salt = u32::try_from(salt).unwrap_or(0);
+        let made = Conn::new(&self.ni, self, true, known, salt)
+            .and_then(|conn| self.add(&conn).map(|()| conn));
+        match made {
+            Ok(conn) => conn.event(Event::Start),
+            Err(_) => self.attempt_over(true, None, Cause::NoResources),
+        }
+    }
+
+    /// Lists a new connection object.
+    pub(crate) fn add(&self, conn: &Arc<Conn>) -> Result {
+        let mut inner = self.inner.lock();
+        if inner.gone {
+            return Err(ESHUTDOWN);
+        }
+        // Room for both lists now, so that publishing cannot fail.
+        let n = inner.all.len().saturating_add(1);
+        let more = n.saturating_sub(inner.up.len());
+        inner.up.reserve(more, GFP_ATOMIC)?;
+        inner.all.push(conn.clone(), GFP_ATOMIC)?;
+        Ok(())
+    }
+
+    /// An attempt became a connection: messages that waited go first, then it is open to all. Called by the
+    /// connection's control worker.
+    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, known: Known) {
+        let others = {
+            let mut inner = self.inner.lock();
+            inner.policy.established(conn.active, known);
+            inner.last_cause = None;
+            let others = inner.snapshot();
+            inner.publish(conn);
+            others
+        };
+        for other in others {
+            // Of an earlier life of the peer.
+            if other.is_stale(known.stamp) {
+                other.fail(Cause::PeerRestarted);
+            }
+        }
+        self.flush(conn);
+    }
+
+    /// Hands waiting messages to `conn`, in order, until none waits. Only one does it at a time, and while it
+    /// does nobody overtakes.
+    fn flush(self: &Arc<Self>, conn: &Arc<Conn>) {
+        if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
+            return;
+        }
+        loop {
+            let pending = {
+                let mut inner = self.inner.lock();
+                match inner.pending.pop_front() {
+                    Some(pending) => pending,
+                    None => {
+                        inner.flushing = false;
+                        return;
+                    }
+                }
+            };
+            let since = pending.since();
+            match upper::send(conn, KBox::into_inner(pending).into_req()) {
+                Ok(()) => {}
+                Err(NotSent::Failed(msg, e)) => fail_one(msg, e),
+                Err(NotSent::Closed(req)) => {
+                    let back = Pending::again(req, since);
+                    {
+                        let mut inner = self.inner.lock();
+                        inner.unpublish(conn);
+                        inner.flushing = false;
+                    }
+                    match back {
+                        Ok(pending) => self.with(|inner| inner.pending.push_front(pending)),
+                        Err(req) => fail_one(req.msg, ENOMEM),
+                    }
+                    self.serve_waiting();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sees to it that messages that wait get a connection: one that is up, or a new one.
+    fn serve_waiting(self: &Arc<Self>) {
+        let (attempts, flusher) = self.with(|inner| {
+            if inner.pending.is_empty() || inner.gone {
+                return (0, None);
+            }
+            match inner.up.first().cloned() {
+                Some(conn) => (0, Some(conn)),
+                None => (inner.policy.start(self.ni.conns_per_peer), None),
+            }
+        });
+        for _ in 0..attempts {
+            self.attempt();
+        }
+        if let Some(conn) = flusher {
+            self.flush(&conn);
+        }
+    }
+
+    /// Messages may no longer use `conn`.
+    pub(crate) fn unpublish(&self, conn: &Arc<Conn>) {
+        self.inner.lock().unpublish(conn);
+    }
+
+    /// The connection object is released. Called by its control worker, last of all.
+    pub(crate) fn released(
+        self: &Arc<Self>,
+        conn: &Arc<Conn>,
+        attempt_failed: bool,
+        retry: Option<Known>,
+        cause: Cause,
+    ) {
+        {
+            let mut inner = self.inner.lock();
+            inner.heard_ms = inner.heard_ms.max(conn.heard_ms());
+            inner.unpublish(conn);
+            inner.all.retain(|c| !Arc::ptr_eq(c, conn));
+        }
+        if attempt_failed {
+            self.attempt_over(conn.active, retry, cause);
+            return;
+        }
+        let _ = self.with(|inner| {
+            inner.last_cause = Some(cause);
+            inner.policy.closed()
+        });
+        // Messages that came while it was closing want another one.
+        self.serve_waiting();
+        self.forget_if_idle(Some(cause));
+    }
+
+    /// An attempt is over, and its object released.
+    pub(crate) fn attempt_over(
+        self: &Arc<Self>,
+        active: bool,
+        retry: Option<Known>,
+        cause: Cause,
+    ) {
+        let random = random::u32();
+        let after = self.with(|inner| {
+            if let Some(known) = retry {
+                inner.policy.known = known;
+            }
+            inner.last_cause = Some(cause);
+            let waiting = !inner.pending.is_empty() && !inner.gone;
+            inner.policy.failed(active, retry.is_some(), waiting, random)
+        });
+        match after {
+            After::RetryIn(ms) => {
+                let _ = self.ni.driver.control.arm::<Self, RETRY>(self.clone(), ms);
+            }
+            After::OthersRemain => {}
+            After::GiveUp => self.forget_if_idle(Some(cause)),
+        }
+    }
+
+    /// Takes the peer from its table if it was only looked at.
+    pub(crate) fn forget_if_unused(self: &Arc<Self>) {
+        if self.with(|inner| inner.pending.is_empty()) {
+            self.forget_if_idle(Some(Cause::Refused));
+        }
+    }
+
+    /// Takes the peer from its table if nothing of it remains, and fails what still waits.
+    fn forget_if_idle(self: &Arc<Self>, cause: Option<Cause>) {
+        let (waiting, heard_ms) = {
+            let mut inner = self.inner.lock();
+            if !inner.policy.idle() || inner.gone || !inner.all.is_empty() {
+                return;
+            }
+            inner.gone = true;
+            (inner.pending.take(), inner.heard_ms)
+        };
+        self.ni.peers.remove(self);
+        let cause = cause
+            .or_else(|| self.with(|inner| inner.last_cause))
+            .unwrap_or(Cause::PeerClosed);
+        if !waiting.is_empty() {
+            log::gave_up(self, waiting.len(), cause);
+        }
+        waiting.fail(cause);
+        if !self.ni.is_stopping() && !matches!(cause, Cause::AdminClose | Cause::Shutdown) {
+            let age = self.ni.now_ms().saturating_sub(heard_ms) / 1000;
+            self.ni.lnet.notify_down(self.nid.raw(), age);
+        }
+    }
+
+    /// Ends messages that have waited longer than they may.
+    fn fail_expired(&self) {
+        let limit = self.ni.pending_limit_ms();
+        let mut expired = PendingList::EMPTY;
+        while let Some(pending) = self.with(|inner| inner.pending.pop_expired(limit)) {
+            expired.push_back(pending);
+        }
+        expired.fail(Cause::DeadlineConnecting);
+    }
+
+    /// Ends every connection and every attempt, and fails what waits.
+    pub(crate) fn close(self: &Arc<Self>, cause: Cause) {
+        let (conns, waiting) = {
+            let mut inner = self.inner.lock();
+            (inner.snapshot(), inner.pending.take())
+        };
+        waiting.fail(cause);
+        for conn in conns {
+            conn.fail(cause);
+        }
+        if work::cancel::<Self, RETRY>(self) {
+            let _ = self.with(|inner| inner.policy.retry(false));
+        }
+        self.forget_if_idle(Some(cause));
+    }
+
+    /// Closes the connections but keeps the peer. False: there were none.
+    pub(crate) fn close_conns(&self, cause: Cause) -> bool {
+        let conns = self.with(|inner| inner.snapshot());
+        let any = !conns.is_empty();
+        for conn in conns {
+            conn.fail(cause);
+        }
+        any
+    }
+
+    /// The connections, for people.
+    pub(crate) fn conns(&self) -> KVec<Arc<Conn>> {
+        self.with(|inner| inner.snapshot())
+    }
+}
+
+impl PeerInner {
+    /// Whether it left the table.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Number of connection objects.
+    pub(crate) fn objects(&self) -> u16 {
+        u16::try_from(self.all.len()).unwrap_or(u16::MAX)
+    }
+
+    /// The next connection to use; none while older messages wait.
+    fn pick(&mut self) -> Option<Arc<Conn>> {
+        if self.flushing || !self.pending.is_empty() {
+            return None;
+        }
+        self.next = self.next.wrapping_add(1);
+        let at = self.next.checked_rem(self.up.len())?;
+        self.up.get(at).cloned()
+    }
+
+    fn publish(&mut self, conn: &Arc<Conn>) {
+        if !self.all.iter().any(|c| Arc::ptr_eq(c, conn)) {
+            return;
+        }
+        // `Peer::add` made room.
+        let _ = self.up.push_within_capacity(conn.clone());
+    }
+
+    fn unpublish(&mut self, conn: &Arc<Conn>) {
+        self.up.retain(|c| !Arc::ptr_eq(c, conn));
+    }
+
+    fn snapshot(&self) -> KVec<Arc<Conn>> {
+        let mut list = KVec::new();
+        for conn in self.all.iter() {
+            if list.push(conn.clone(), GFP_ATOMIC).is_err() {
+                break;
+            }
+        }
+        list
+    }
+}
+
+/// Why [`Peer::send`] did not take a message.
+pub(crate) enum PeerError {
+    /// The peer object is out of the table.
+    Gone(SendRequest),
+    /// The message cannot be sent.
+    Failed(Message, Error),
+}
+
+fn fail_one(msg: Message, e: Error) {
+    msg.finalize(e.to_errno(), crate::lnet::Health::LocalError);
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wire half of a connection, sending: builds work requests for whatever may go, and rings the doorbell.
+//!
+//! Runs in softirq and in process context, always under the connection lock: the order on the wire must be
+//! the order of the credits.
+
+use super::conn::Conn;
+use super::conn::Inner;
+use super::link::Link;
+use super::log;
+use super::transfer::Key;
+use super::transfer::Memory;
+use super::transfer::Transfer;
+use crate::proto::cause::Cause;
+use crate::proto::conn::Event;
+use crate::proto::encode::encode;
+use crate::proto::encode::seal;
+use crate::proto::encode::BodyOut;
+use crate::proto::tx::Next;
+use crate::proto::tx::Op;
+use crate::proto::tx::Wr;
+use crate::rdma::page::TxBuf;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::time::Instant;
+
+/// Context of a NOOP's work request. Others are made by [`context`].
+const NOOP: u32 = u32::MAX;
+/// Set in the context of a LOCAL_INV.
+const INVALIDATE: u32 = 1 << 16;
+
+/// What the send queue gives back with the completion of a work request of the tx at `index`.
+fn context(index: u16, wr: Wr) -> u32 {
+    match wr {
+        Wr::Any => u32::from(index),
+        Wr::Invalidate => u32::from(index) | INVALIDATE,
+    }
+}
+
+/// Books the end of one send work request.
+pub(crate) fn retire(
+    inner: &mut Inner,
+    context: u32,
+    buf: Option<TxBuf>,
+    result: Result<(), Cause>,
+) {
+    if context == NOOP {
+        inner.credits.noop_completed();
+        if let Some(buf) = buf {
+            // Two are in use at most, and there is room for two.
+            let _ = inner.noop_bufs.push_within_capacity(buf);
+        }
+        return;
+    }
+    if let Some(buf) = buf {
+        // Beyond the capacity it is freed.
+        let _ = inner.bufs.push_within_capacity(buf);
+    }
+    let wr = if context & INVALIDATE != 0 {
+        Wr::Invalidate
+    } else {
+        Wr::Any
+    };
+    let Ok(index) = u16::try_from(context & !INVALIDATE) else {
+        return;
+    };
+    if let Some(cell) = inner.cells.get_mut(usize::from(index)) {
+        let then = cell.tx.completed(wr, result);
+        // A completion is never the peer's violation.
+        let _ = inner.queues.follow(&mut inner.cells, index, then);
+    }
+}
+
+/// Posts all that may go, with as few doorbells as possible. With `keepalive` a NOOP goes if nothing else
+/// does.
+pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, keepalive: bool) {
+    if !inner.is_up() {
+        return;
+    }
+    let cksum = conn.ni.cksum();
+    let mut keepalive = keepalive;
+    let built = loop {
+        let free = inner.link.as_ref().map_or(0, Link::sq_free);
+        let next = inner
+            .queues
+            .next(&mut inner.cells, &mut inner.credits, free, keepalive);
+        keepalive = false;
+        let built = match next {
+            Next::Post { index, carried } => post_tx(inner, index, carried.unwrap_or(0), cksum),
+            Next::Noop { carried } => post_noop(inner, carried, cksum),
+            Next::NoSlots => {
+                inner.counts.no_slots = inner.counts.no_slots.wrapping_add(1);
+                break Ok(());
+            }
+            Next::NoCredit => {
+                inner.counts.no_credit = inner.counts.no_credit.wrapping_add(1);
+                break Ok(());
+            }
+            Next::Empty => break Ok(()),
+        };
+        if built.is_err() {
+            break built;
+        }
+    };
+    // Also after a failure: what was pushed completes only if it is posted.
+    let flushed = flush(inner);
+    if let Err(cause) = built.and(flushed) {
+        log::post_failed(conn.nid());
+        conn.step(inner, Event::Fail(cause));
+    }
+}
+
+/// Rings the doorbell for what was pushed.
+fn flush(inner: &mut Inner) -> Result<(), Cause> {
+    let Some(link) = inner.link.as_mut() else {
+        return Ok(());
+    };
+    if inner.pushed.is_empty() {
+        return Ok(());
+    }
+    inner.counts.doorbells = inner.counts.doorbells.wrapping_add(1);
+    inner.last_send = Instant::now();
+    let Err(error) = link.post() else {
+        inner.pushed.clear();
+        return Ok(());
+    };
+    // What the device did not take will not complete by itself.
+    let taken = usize::try_from(error.posted).unwrap_or(usize::MAX);
+    let pushed = core::mem::take(&mut inner.pushed);
+    for context in pushed.iter().skip(taken) {
+        retire(inner, *context, None, Err(Cause::LocalFault));
+    }
+    Err(Cause::LocalFault)
+}
+
+/// Makes sure that one more work request with `sges` gather elements fits into the batch.
+fn make_room(inner: &mut Inner, sges: usize) -> Result<(), Cause> {
+    let room = inner.link.as_ref().ok_or(Cause::Flushed)?.room();
+    if room.wrs > 0 && room.sges >= sges && inner.pushed.len() < inner.pushed.capacity() {
+        Ok(())
+    } else {
+        flush(inner)
+    }
+}
+
+/// Books a work request that was pushed.
+fn pushed(inner: &mut Inner, index: u16, context: u32) {
+    if let Some(cell) = inner.cells.get_mut(usize::from(index)) {
+        cell.tx.pushed();
+    }
+    book(inner, context);
+}
+
+fn book(inner: &mut Inner, context: u32) {
+    inner.counts.wrs = inner.counts.wrs.wrapping_add(1);
+    // `make_room` saw to it.
+    let _ = inner.pushed.push_within_capacity(context);
+}
+
+/// Builds a NOOP that carries `credits`.
+fn post_noop(inner: &mut Inner, credits: u8, cksum: bool) -> Result<(), Cause> {
+    make_room(inner, 1)?;
+    let env = inner.envelope();
+    let mut buf = inner.noop_bufs.pop().ok_or(Cause::LocalFault)?;
+    let nob = encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
+    send(inner, NOOP, buf, nob, credits, cksum)?;
+    book(inner, NOOP);
+    inner.counts.noops = inner.counts.noops.wrapping_add(1);
+    Ok(())
+}
+
+/// Builds the work requests of a tx: [REG] or [WRITEs], then the SEND; or LOCAL_INV alone.
+fn post_tx(inner: &mut Inner, index: u16, credits: u8, cksum: bool) -> Result<(), Cause> {
+    let at = usize::from(index);
+    let cell = inner.cells.get_mut(at).ok_or(Cause::LocalFault)?;
+    cell.tx.posting();
+    let op = cell.tx.op();
+    // Out of the table while the rest of `inner` is used.
+    let mut transfer = inner
+        .txs
+        .get_mut(at)
+        .and_then(Option::take)
+        .ok_or(Cause::LocalFault)?;
+    let result = match op {
+        Op::Invalidate => post_inv(inner, index, &mut transfer),
+        Op::GetReq | Op::PutAck => post_reg(inner, index, &mut transfer)
+            .and_then(|()| post_send(inner, index, &mut transfer, credits, cksum)),
+        Op::PutDone | Op::GetDone => post_writes(inner, index, &transfer)
+            .and_then(|()| post_send(inner, index, &mut transfer, credits, cksum)),
+        Op::Immediate | Op::PutReq | Op::PutNak => {
+            post_send(inner, index, &mut transfer, credits, cksum)
+        }
+    };
+    if let Some(entry) = inner.txs.get_mut(at) {
+        *entry = Some(transfer);
+    }
+    result
+}
+
+fn post_send(
+    inner: &mut Inner,
+    index: u16,
+    transfer: &mut Transfer,
+    credits: u8,
+    cksum: bool,
+) -> Result<(), Cause> {
+    make_room(inner, 1)?;
+    let buf = transfer.buf.take().ok_or(Cause::LocalFault)?;
+    let context = context(index, Wr::Any);
+    send(inner, context, buf, transfer.nob, credits, cksum)?;
+    pushed(inner, index, context);
+    Ok(())
+}
+
+/// Seals a message and pushes its SEND.
+fn send(
+    inner: &mut Inner,
+    context: u32,
+    buf: TxBuf,
+    nob: usize,
+    credits: u8,
+    cksum: bool,
+) -> Result<(), Cause> {
+    let mut buf = buf;
+    seal(buf.as_mut_slice(), nob, credits, cksum).map_err(|_| Cause::LocalFault)?;
+    let nob = u32::try_from(nob).map_err(|_| Cause::LocalFault)?;
+    let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
+    link.push_send(context, buf, nob)?;
+    inner.counts.tx_msgs = inner.counts.tx_msgs.wrapping_add(1);
+    Ok(())
+}
+
+/// Arms the key of a sink. It goes into the send queue right in front of the message that tells the peer.
+fn post_reg(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<(), Cause> {
+    make_room(inner, 0)?;
+    let Memory::Sink(sink) = &mut transfer.memory else {
+        return Err(Cause::LocalFault);
+    };
+    let Key::Mapped(mr) = core::mem::replace(&mut sink.key, Key::Dead) else {
+        return Err(Cause::LocalFault);
+    };
+    let context = context(index, Wr::Any);
+    let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
+    sink.key = Key::Valid(link.push_reg(context, mr)?);
+    pushed(inner, index, context);
+    Ok(())
+}
+
+/// Kills the key of a sink.
+fn post_inv(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<(), Cause> {
+    make_room(inner, 0)?;
+    let Memory::Sink(sink) = &mut transfer.memory else {
+        return Err(Cause::LocalFault);
+    };
+    let Key::Valid(mr) = core::mem::replace(&mut sink.key, Key::Dead) else {
+        return Err(Cause::LocalFault);
+    };
+    let context = context(index, Wr::Invalidate);
+    let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
+    link.push_inv(context, mr)?;
+    pushed(inner, index, context);
+    Ok(())
+}
+
+/// Moves the data: one WRITE for each piece of the peer's sink, more if the pages are scattered.
+fn post_writes(inner: &mut Inner, index: u16, transfer: &Transfer) -> Result<(), Cause> {
+    let (Memory::Source(map), Some(remote)) = (&transfer.memory, &transfer.remote) else {
+        // An error, or zero bytes: only the message goes.
+        return Ok(());
+    };
+    let max_sge = inner.limits().max_sge;
+    let context = context(index, Wr::Any);
+    let mut cursor = map.cursor();
+    let mut total = transfer.total;
+    for fragment in remote.fragments() {
+        let mut addr = fragment.addr;
+        let mut left = fragment.nob.min(total);
+        total = total.saturating_sub(left);
+        while left > 0 {
+            make_room(inner, max_sge)?;
+            let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
+            let n = link.push_write(context, addr, remote.key(), &mut cursor, left)?;
+            pushed(inner, index, context);
+            addr = addr.wrapping_add(u64::from(n));
+            left = left.saturating_sub(n);
+        }
+    }
+    if total > 0 {
+        return Err(Cause::LocalFault);
+    }
+    Ok(())
+}

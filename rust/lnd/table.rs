@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The peers of an NI by address: shards with a lock each, so that senders to different peers rarely meet.
+//!
+//! All peers of an NI are on its network, so the IPv4 address names them.
+//!
+//! Process context.
+
+use super::ni::Ni;
+use super::peer::Peer;
+use crate::proto::nid::Nid;
+use kernel::prelude::*;
+use kernel::rbtree::RBTree;
+use kernel::rbtree::RBTreeNode;
+use kernel::sync::Arc;
+use kernel::sync::SpinLock;
+
+/// Number of shards, a power of two.
+const SHARDS: usize = 64;
+
+type Shard = SpinLock<RBTree<u32, Arc<Peer>>>;
+
+/// The table.
+pub(crate) struct PeerTable {
+    shards: KVec<Pin<KBox<Shard>>>,
+}
+
+impl PeerTable {
+    /// An empty table. May sleep.
+    pub(crate) fn new() -> Result<Self> {
+        let mut shards = KVec::with_capacity(SHARDS, GFP_KERNEL)?;
+        for _ in 0..SHARDS {
+            let shard = KBox::pin_init(
+                kernel::new_spinlock!(RBTree::new(), "PeerTable::shard"),
+                GFP_KERNEL,
+            )?;
+            shards.push(shard, GFP_KERNEL)?;
+        }
+        Ok(Self { shards })
+    }
+
+    fn shard(&self, addr: u32) -> Option<Pin<&Shard>> {
+        // Addresses of a cluster differ in their low bits.
+        let hash = addr ^ (addr >> 8) ^ (addr >> 16);
+        let at = usize::try_from(hash).ok()?.checked_rem(SHARDS)?;
+        self.shards.get(at).map(|shard| shard.as_ref())
+    }
+
+    /// The peer with that NID.
+    pub(crate) fn get(&self, nid: Nid) -> Option<Arc<Peer>> {
+        self.shard(nid.addr())?.lock().get(&nid.addr()).cloned()
+    }
+
+    /// The peer with that NID, made if need be. May sleep.
+    pub(crate) fn get_or_add(&self, ni: &Arc<Ni>, nid: Nid) -> Result<Arc<Peer>> {
+        if let Some(peer) = self.get(nid) {
+            return Ok(peer);
+        }
+        let shard = self.shard(nid.addr()).ok_or(EINVAL)?;
+        let peer = Peer::new(ni, nid)?;
+        let node = RBTreeNode::new(nid.addr(), peer.clone(), GFP_KERNEL)?;
+        let mut shard = shard.lock();
+        if ni.is_stopping() {
+            return Err(ESHUTDOWN);
+        }
+        if let Some(there) = shard.get(&nid.addr()) {
+            return Ok(there.clone());
+        }
+        shard.insert(node);
+        Ok(peer)
+    }
+
+    /// Takes a peer out.
+    pub(crate) fn remove(&self, peer: &Arc<Peer>) {
+        let addr = peer.nid.addr();
+        let Some(shard) = self.shard(addr) else {
+            return;
+        };
+        let removed = {
+            let mut shard = shard.lock();
+            match shard.get(&addr) {
+                Some(there) if Arc::ptr_eq(there, peer) => shard.remove_node(&addr),
+                _ => None,
+            }
+        };
+        // Freed without the lock.
+        drop(removed);
+    }
+
+    /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<Peer>)) {
+        for shard in self.shards.iter() {
+            let mut after = None;
+            loop {
+                let next = {
+                    let shard = shard.lock();
+                    let key = match after {
+                        None => shard.keys().next().copied(),
+                        Some(last) => shard.keys().copied().find(|k| *k > last),
+                    };
+                    key.and_then(|key| shard.get(&key).cloned())
+                };
+                let Some(peer) = next else { break };
+                after = Some(peer.nid.addr());
+                f(&peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a transmit moves and for whom: the half of a tx that the state machine
+//! ([`crate::proto::tx`]) does not see.
+//!
+//! A [`Transfer`] owns the LNet message it will finalize, the mapping of LNet's pages, and the memory
+//! region of a sink. It is finished by [`Transfer::finish`], in process context, after the state machine
+//! said that no work request and no remote key touches the memory any more.
+
+use super::conn::Limits;
+use super::ni::Ni;
+use crate::lnet::Health as LnetHealth;
+use crate::lnet::Message;
+use crate::lnet::Reply;
+use crate::proto::cause::Cause;
+use crate::proto::cause::Health;
+use crate::proto::cause::Outcome;
+use crate::proto::desc::Descriptor;
+use crate::proto::wire::Fragment;
+use crate::rdma::mr::Mapped;
+use crate::rdma::mr::Mr;
+use crate::rdma::mr::Valid;
+use crate::rdma::page::TxBuf;
+use crate::rdma::pages::BounceBuf;
+use crate::rdma::pages::PageVec;
+use crate::rdma::sg::SgMap;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::time::Instant;
+use kernel::time::Monotonic;
+
+/// Whom a transfer is for.
+pub(crate) enum Owner {
+    /// Nobody waits: a PUT_NAK, or an answer that carries only an error.
+    Nobody,
+    /// One LNet message.
+    Message(Message),
+    /// An optimised GET and the REPLY that LNet made up for it; finalized in that order.
+    Get {
+        /// The GET.
+        get: Message,
+        /// The REPLY.
+        reply: Reply<Ni>,
+    },
+}
+
+/// The memory of a transfer.
+pub(crate) enum Memory {
+    /// None, or copied into the message.
+    None,
+    /// Read by RDMA WRITEs of ours.
+    Source(Arc<SgMap>),
+    /// Written by the peer's RDMA WRITEs.
+    Sink(Sink),
+}
+
+/// The sink of a transfer.
+pub(crate) struct Sink {
+    /// The memory region that covers it.
+    pub(crate) key: Key,
+    /// LNet's pages.
+    pub(crate) pages: PageVec,
+    /// Set if the pages have gaps, which one key cannot cover: the peer writes here, and the data is
+    /// copied afterwards.
+    pub(crate) bounce: Option<BounceBuf>,
+}
+
+/// The key of a sink, by what may be done with it next.
+pub(crate) enum Key {
+    /// Its registration is not posted: nobody can use it.
+    Mapped(Mr<Mapped>),
+    /// The peer may use it.
+    Valid(Mr<Valid>),
+    /// Its invalidation is posted, and it is dead when that completes; or there is none.
+    Dead,
+}
+
+/// The peer's sink.
+pub(crate) struct Remote {
+    /// Its key.
+    pub(crate) key: u32,
+    /// Its pieces.
+    frags: Frags,
+}
+
+enum Frags {
+    One([Fragment; 1]),
+    Many(KVec<Fragment>),
+}
+
+impl Remote {
+    /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which needs no
+    /// memory. Any context.
+    pub(crate) fn new(rd: &Descriptor<'_>) -> Result<Self> {
+        let mut pieces = rd.fragments().filter(|f| f.nob > 0);
+        let frags = match (pieces.next(), rd.nfrags()) {
+            (Some(only), 1) => Frags::One([only]),
+            (Some(first), n) => {
+                let mut all = KVec::with_capacity(usize::from(n), GFP_ATOMIC)?;
+                for f in Iterator::chain(core::iter::once(first), pieces) {
+                    all.push_within_capacity(f).map_err(|_| ENOMEM)?;
+                }
+                Frags::Many(all)
+            }
+            (None, _) => return Err(EPROTO),
+        };
+        Ok(Self {
+            key: rd.key(),
+            frags,
+        })
+    }
+
+    /// Its key.
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its pieces in order, none of them empty.
+    pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> + '_ {
+        match &self.frags {
+            Frags::One(one) => one.iter().copied(),
+            Frags::Many(all) => all.iter().copied(),
+        }
+    }
+}
+
+/// One transmit's payload.
+pub(crate) struct Transfer {
+    pub(crate) owner: Owner,
+    pub(crate) memory: Memory,
+    /// Where WRITEs go, once known.
+    pub(crate) remote: Option<Remote>,
+    /// The message to send next.
+    pub(crate) buf: Option<TxBuf>,
+    /// For the PUT_DONE of a PUT, which may be due before the PUT_REQ has left its buffer.
+    pub(crate) spare: Option<TxBuf>,
+    /// Bytes of the message in `buf`.
+    pub(crate) nob: usize,
+    /// Bytes to move by RDMA; of a sink, the bytes it can take.
+    pub(crate) total: u32,
+    /// Bytes that arrived in a sink.
+    pub(crate) arrived: u32,
+    /// When it was queued, for its deadline.
+    pub(crate) since: Instant<Monotonic>,
+}
+
+impl Transfer {
+    /// A transfer of a message alone.
+    pub(crate) fn message(owner: Owner) -> Self {
+        Self {
+            owner,
+            memory: Memory::None,
+            remote: None,
+            buf: None,
+            spare: None,
+            nob: 0,
+            total: 0,
+            arrived: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// How many work requests moving it to `remote` can take at most, the message included.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE` if that is more than the send queue will ever have, `EPROTO` if the sink is too small.
+    pub(crate) fn slots(&self, remote: &Remote, limits: Limits) -> Result<u16> {
+        let Memory::Source(map) = &self.memory else {
+            return Err(EPROTO);
+        };
+        let (mut pieces, mut room) = (0usize, 0u64);
+        for fragment in remote.fragments() {
+            pieces = pieces.saturating_add(1);
+            room = room.saturating_add(u64::from(fragment.nob));
+        }
+        if room < u64::from(self.total.min(map.nob())) && self.total > 0 {
+            return Err(EPROTO);
+        }
+        // A WRITE ends with a piece of the sink, or when it has all the gather elements it may have; and
+        // each end of a piece may split a range of the source in two.
+        let ranges = usize::try_from(map.nr_mapped())?.saturating_add(pieces);
+        let full = ranges.checked_div(limits.max_sge).unwrap_or(ranges);
+        let slots = u16::try_from(pieces.saturating_add(full).saturating_add(1))?;
+        if slots > limits.sq {
+            return Err(EMSGSIZE);
+        }
+        Ok(slots)
+    }
+
+    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
+    pub(crate) fn finish(self, cause: Option<Cause>, posted: bool) {
+        let mut outcome = match cause {
+            None => Outcome {
+                status: 0,
+                health: Health::Ok,
+            },
+            Some(cause) => cause.outcome(posted),
+        };
+        // Unmapped, and the CPU's view synchronised, before anybody looks at the pages.
+        if let Memory::Sink(sink) = self.memory {
+            if let (Some(mut bounce), None) = (sink.bounce, cause) {
+                let copied = usize::try_from(self.arrived)
+                    .map_err(|_| EOVERFLOW)
+                    .and_then(|n| bounce.copy_to(&sink.pages, n));
+                if let Err(e) = copied {
+                    outcome = Cause::Local(e.to_errno()).outcome(posted);
+                }
+            }
+        }
+        let health = lnet_health(outcome.health);
+        match self.owner {
+            Owner::Nobody => {}
+            Owner::Message(msg) => msg.finalize(outcome.status, health),
+            Owner::Get { get, mut reply } => {
+                let mut status = outcome.status;
+                if status == 0 && reply.set_len(self.arrived).is_err() {
+                    status = EPROTO.to_errno();
+                }
+                get.finalize(outcome.status, health);
+                reply.finalize(status);
+            }
+        }
+    }
+}
+
+/// LNet's name for a health.
+pub(crate) fn lnet_health(health: Health) -> LnetHealth {
+    match health {
+        Health::Ok => LnetHealth::Ok,
+        Health::LocalDropped => LnetHealth::LocalDropped,
+        Health::LocalAborted => LnetHealth::LocalAborted,
+        Health::LocalError => LnetHealth::LocalError,
+        Health::LocalTimeout => LnetHealth::LocalTimeout,
+        Health::RemoteError => LnetHealth::RemoteError,
+        Health::RemoteDropped => LnetHealth::RemoteDropped,
+        Health::RemoteTimeout => LnetHealth::RemoteTimeout,
+        Health::NetworkTimeout => LnetHealth::NetworkTimeout,
+    }
+}

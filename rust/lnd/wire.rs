@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wire half of a connection, receiving: completions, credits, and what each message means.
+//!
+//! Runs in softirq, always under the connection lock. It never sleeps and never calls LNet; what LNet must
+//! see goes to [`super::upper`]. A receive buffer is posted again before any message that tells the peer so.
+
+use super::conn::Conn;
+use super::conn::Inner;
+use super::conn::Received;
+use super::log;
+use super::pump;
+use super::transfer::Remote;
+use super::transfer::Transfer;
+use crate::proto::cause::Cause;
+use crate::proto::conn::Event;
+use crate::proto::conn::State;
+use crate::proto::credits::Repost;
+use crate::proto::encode::encode;
+use crate::proto::encode::BodyOut;
+use crate::proto::tx::Answer;
+use crate::proto::tx::Op;
+use crate::proto::tx::Queues;
+use crate::proto::tx::Then;
+use crate::proto::tx::TxId;
+use crate::proto::wire::check_identity;
+use crate::proto::wire::decode;
+use crate::proto::wire::Body;
+use crate::proto::wire::Cookie;
+use crate::proto::desc::Descriptor;
+use crate::proto::wire::Done;
+use crate::rdma::qp::QpHandler;
+use crate::rdma::rq::RecvDone;
+use crate::rdma::sq::SendDone;
+use crate::rdma::wc::QpEvent;
+use crate::rdma::wc::WcStatus;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+use kernel::time::Instant;
+
+impl QpHandler for Conn {
+    fn send_done(this: ArcBorrow<'_, Self>, done: SendDone) {
+        let this: Arc<Self> = this.into();
+        let mut guard = this.lock();
+        let inner = &mut *guard;
+        inner.counts.cqes = inner.counts.cqes.wrapping_add(1);
+        let result = outcome(done.wc.status);
+        pump::retire(inner, done.ctx, done.buf, result);
+        if let Err(cause) = result {
+            if cause != Cause::Flushed {
+                log::wr_failed(this.nid(), "a send", done.wc);
+            }
+            this.step(inner, Event::Fail(cause));
+        }
+        pump::pump(&this, inner, false);
+        this.kick_upper(inner);
+    }
+
+    fn recv_done(this: ArcBorrow<'_, Self>, done: RecvDone) {
+        let this: Arc<Self> = this.into();
+        let mut guard = this.lock();
+        let inner = &mut *guard;
+        if let Err(cause) = outcome(done.wc.status) {
+            // A flush follows from something that is known already, or soon.
+            if cause != Cause::Flushed {
+                log::wr_failed(this.nid(), "a receive", done.wc);
+            }
+            this.step(inner, Event::Fail(cause));
+            return;
+        }
+        inner.last_recv = Instant::now();
+        let Ok(nob) = usize::try_from(done.len) else {
+            return;
+        };
+        let msg = Received { buf: done.buf, nob };
+        match inner.fsm.state() {
+            State::Init | State::Resolving | State::Connecting => {
+                // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
+                if inner.early.push(msg).is_err() {
+                    this.step(inner, Event::Fail(Cause::Protocol));
+                }
+                return;
+            }
+            State::Accepting => this.step(inner, Event::EarlyTraffic),
+            State::Established => {}
+            State::Closing | State::Draining | State::Dead => return,
+        }
+        received(&this, inner, msg);
+        pump::pump(&this, inner, false);
+        this.kick_upper(inner);
+    }
+
+    fn drained(this: Arc<Self>) {
+        this.event(Event::Drained);
+    }
+
+    fn async_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
+        super::cm::qp_event(this, event);
+    }
+}
+
+/// What a completion status says about the request, and about whom to blame.
+fn outcome(status: WcStatus) -> Result<(), Cause> {
+    match status {
+        WcStatus::Success => Ok(()),
+        WcStatus::Flush => Err(Cause::Flushed),
+        WcStatus::RetryExc | WcStatus::RnrRetryExc | WcStatus::RespTimeout => {
+            Err(Cause::TransportRetry)
+        }
+        WcStatus::RemInvReq
+        | WcStatus::RemAccess
+        | WcStatus::RemOp
+        | WcStatus::RemAbort
+        | WcStatus::BadResp => Err(Cause::RemoteFault),
+        WcStatus::LocLen
+        | WcStatus::LocQpOp
+        | WcStatus::LocProt
+        | WcStatus::LocAccess
+        | WcStatus::Fatal
+        | WcStatus::General
+        | WcStatus::Other(_) => Err(Cause::LocalFault),
+    }
+}
+
+/// Takes one message. Whatever is wrong with it ends the connection.
+pub(crate) fn received(conn: &Arc<Conn>, inner: &mut Inner, msg: Received) {
+    if !inner.is_up() {
+        return;
+    }
+    inner.counts.rx_msgs = inner.counts.rx_msgs.wrapping_add(1);
+    if let Err(cause) = handle(inner, conn.mask, msg) {
+        conn.step(inner, Event::Fail(cause));
+    }
+}
+
+fn handle(inner: &mut Inner, mask: u64, msg: Received) -> Result<(), Cause> {
+    let m = decode(msg.bytes()).map_err(|e| {
+        log::bad_message(&inner.identity, &e);
+        Cause::Protocol
+    })?;
+    check_identity(&m.env, &inner.identity).map_err(|e| {
+        log::stale_message(&inner.identity, &e);
+        Cause::PeerRestarted
+    })?;
+    // The credits come first: they count whatever the message says.
+    inner
+        .credits
+        .returned(m.env.credits)
+        .map_err(|e| log::bad_credits(&inner.identity, e))?;
+    let repost = match m.body {
+        Body::Noop => Repost::Plain,
+        Body::Immediate { .. } | Body::PutReq { .. } | Body::GetReq { .. } => {
+            inner
+                .credits
+                .request_received()
+                .map_err(|e| log::bad_credits(&inner.identity, e))?;
+            inner.with_lnet = inner.with_lnet.saturating_add(1);
+            return inner.rx.push(msg).map_err(|_| Cause::Protocol);
+        }
+        Body::PutAck { src, dst, rd } => {
+            put_ack(inner, mask, src, dst, &rd)?;
+            Repost::ForAnswer
+        }
+        Body::PutNak(done) => {
+            answer(inner, mask, done.cookie, |_| Answer::PutNak(done.status))?;
+            Repost::ForAnswer
+        }
+        Body::GetDone(done) => {
+            answer(inner, mask, done.cookie, |t| {
+                Answer::GetDone(judge(done.status, false, t))
+            })?;
+            Repost::ForAnswer
+        }
+        Body::PutDone(done) => {
+            answer(inner, mask, done.cookie, |t| {
+                Answer::PutDone(judge(done.status, true, t))
+            })?;
+            Repost::ForPeer
+        }
+        Body::ConnReq(_) | Body::ConnAck(_) => return Err(Cause::Protocol),
+    };
+    give_back(inner, msg, repost)
+}
+
+/// Posts a receive buffer again and books it.
+pub(crate) fn give_back(inner: &mut Inner, msg: Received, how: Repost) -> Result<(), Cause> {
+    if !inner.may_receive() {
+        return Ok(());
+    }
+    let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
+    link.post_recv(msg.buf)?;
+    inner
+        .credits
+        .reposted(how)
+        .map_err(|e| log::bad_credits(&inner.identity, e))
+}
+
+/// What a completion message says of a sink: an errno, or a byte count, which must be all of it for a PUT
+/// and may be less for a GET.
+fn judge(status: i32, all: bool, transfer: &mut Transfer) -> Result<(), Cause> {
+    let Ok(n) = u32::try_from(status) else {
+        return Err(Cause::Told(status));
+    };
+    if n > transfer.total || (all && n != transfer.total) {
+        return Err(Cause::Protocol);
+    }
+    transfer.arrived = n;
+    Ok(())
+}
+
+/// The tx a cookie names, if the peer may name it.
+fn find(inner: &mut Inner, mask: u64, cookie: Cookie) -> Result<u16, Cause> {
+    TxId::from_cookie(cookie.0, mask)
+        .and_then(|id| Queues::find(&inner.cells, id))
+        .ok_or(Cause::Protocol)
+}
+
+/// Matches an answer to its tx.
+fn answer(
+    inner: &mut Inner,
+    mask: u64,
+    cookie: Cookie,
+    make: impl FnOnce(&mut Transfer) -> Answer,
+) -> Result<(), Cause> {
+    let index = find(inner, mask, cookie)?;
+    let answer = make(inner.transfer(index).ok_or(Cause::Protocol)?);
+    // What may follow is a LOCAL_INV.
+    step_tx(inner, index, answer, 1)
+}
+
+/// `slots` is what the next post of the tx takes, if it is queued again.
+fn step_tx(inner: &mut Inner, index: u16, answer: Answer, slots: u16) -> Result<(), Cause> {
+    let cell = inner
+        .cells
+        .get_mut(usize::from(index))
+        .ok_or(Cause::Protocol)?;
+    let then = cell.tx.answered(answer);
+    if then == Then::Requeue {
+        cell.slots = slots;
+    }
+    match inner.queues.follow(&mut inner.cells, index, then) {
+        true => Err(Cause::Protocol),
+        false => Ok(()),
+    }
+}
+
+/// A PUT_ACK: where the data of our PUT goes. If the WRITEs cannot be built the peer is told by PUT_DONE,
+/// and our own message ends with the same error.
+fn put_ack(
+    inner: &mut Inner,
+    mask: u64,
+    src: Cookie,
+    dst: Cookie,
+    rd: &Descriptor<'_>,
+) -> Result<(), Cause> {
+    let index = find(inner, mask, src)?;
+    let env = inner.envelope();
+    let limits = inner.limits();
+    let cell = inner
+        .cells
+        .get_mut(usize::from(index))
+        .ok_or(Cause::Protocol)?;
+    let transfer = inner
+        .txs
+        .get_mut(usize::from(index))
+        .and_then(Option::as_mut)
+        .ok_or(Cause::Protocol)?;
+    // The sink may want less than we offered, never more.
+    if cell.tx.op() != Op::PutReq || rd.total() > transfer.total {
+        return Err(Cause::Protocol);
+    }
+    let plan = Remote::new(rd).and_then(|remote| {
+        let slots = transfer.slots(&remote, limits)?;
+        let status = i32::try_from(rd.total())?;
+        Ok((remote, slots, status))
+    });
+    let (slots, status) = match plan {
+        Ok((remote, slots, status)) => {
+            transfer.remote = Some(remote);
+            transfer.total = rd.total();
+            (slots, status)
+        }
+        Err(e) => {
+            cell.tx.latch(Cause::Local(e.to_errno()));
+            (1, e.to_errno())
+        }
+    };
+    // The buffer of the PUT_REQ may still be in the send queue.
+    let mut buf = transfer.spare.take().ok_or(Cause::LocalFault)?;
+    let done = BodyOut::PutDone(Done {
+        cookie: dst,
+        status,
+    });
+    transfer.nob = encode(buf.as_mut_slice(), &env, &done).map_err(|_| Cause::LocalFault)?;
+    transfer.buf = Some(buf);
+    step_tx(inner, index, Answer::PutAck, slots)
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! ro2iblnd: an LNet network driver (LND) for InfiniBand and RoCE, wire compatible with ko2iblnd.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | [`proto`] | the o2ib protocol: wire format, negotiation, credits, state machines; pure |
+//! | [`rdma`] | verbs and the connection manager as safe types |
+//! | [`lnet`] | LNet as safe types, over the C shim in `rust/shim/` |
+//! | [`lnd`] | the driver: events in, protocol decisions, calls out |
+//!
+//! Uses go `lnd` -> {`proto`, `rdma`, `lnet`} -> `bindings`, never back.
+
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+mod bindings;
+mod lnd;
+mod lnet;
+mod proto;
+mod rdma;
+
+module! {
+    type: Ro2iblnd,
+    name: "ro2iblnd",
+    authors: ["The ro2iblnd authors"],
+    description: "LNet network driver for RDMA networks, wire compatible with ko2iblnd",
+    license: "GPL v2",
+}
+
+struct Ro2iblnd {
+    // First: no NI can exist once it is dropped.
+    _registration: lnet::Registration<lnd::ni::Ni>,
+    // Last: runs what is still queued.
+    _driver: Arc<lnd::driver::Driver>,
+}
+
+impl kernel::Module for Ro2iblnd {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let driver = lnd::driver::Driver::new()?;
+        Ok(Self {
+            _registration: lnet::Registration::new(driver.clone())?,
+            _driver: driver,
+        })
+    }
+}
+
+impl Drop for Ro2iblnd {
+    fn drop(&mut self) {
+        // A completion handler may still be on its way out of our code.
+        kernel::sync::rcu::synchronize_rcu();
+    }
+}
