@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suites of ro2iblnd, a module of their own: `make KUNIT_TESTS=1`.
+
+// With KUNIT=m the suites would vanish without a word.
+#[cfg(not(CONFIG_KUNIT = "y"))]
+compile_error!("these tests need a kernel with CONFIG_KUNIT=y");
+
+use kernel::prelude::*;
+
+#[path = "../rust/bindings.rs"]
+mod bindings;
+#[allow(dead_code)]
+#[path = "../rust/rdma/mod.rs"]
+mod rdma;
+
+#[path = "rdma.rs"]
+mod rdma_tests;
+#[path = "work.rs"]
+mod work_tests;
+
+module! {
+    type: Tests,
+    name: "ro2iblnd_kunit",
+    authors: ["The ro2iblnd authors"],
+    description: "KUnit suites of ro2iblnd",
+    license: "GPL v2",
+}
+
+struct Tests;
+
+impl kernel::Module for Tests {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        Ok(Self)
+    }
+}

@@ -1,0 +1,782 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wrappers of `rust/rdma/` against a real provider: two soft-RoCE links in
+//! one kernel, 10.0.1.1 and 10.0.1.2.
+
+use crate::{
+    bindings,
+    rdma::{
+        cm::{
+            CmHandler,
+            CmId,
+            CmLocked,
+            ConnParam,
+            NetNs, //
+        },
+        cm_event::{
+            Addr,
+            CmEvent, //
+        },
+        cq::CqShare,
+        device::{
+            Client,
+            ClientHandler,
+            Device,
+            DeviceEvent,
+            DeviceEvents,
+            EventRegistration, //
+        },
+        listen::{
+            ConnRequest,
+            ListenHandler,
+            Listener, //
+        },
+        page::{
+            Direction,
+            RxBuf,
+            TxBuf, //
+        },
+        pages::{
+            BounceBuf,
+            PageVec, //
+        },
+        pd::Pd,
+        qp::{
+            Qp,
+            QpConfig,
+            QpHandler,
+            QpParts, //
+        },
+        rq::{
+            RecvDone,
+            RecvQueue, //
+        },
+        sg::SgMap,
+        sq::{
+            PushError,
+            SendDone,
+            SendQueue, //
+        },
+        sync::{
+            new_spinlock_bh,
+            SpinLockBh, //
+        },
+        wc::{
+            QpEvent,
+            WcStatus, //
+        }, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+
+const LEFT: u32 = 0x0a000101;
+const RIGHT: u32 = 0x0a000102;
+const PORT: u16 = 9870;
+const RX_BUFS: u16 = 8;
+
+const CONFIG: QpConfig = QpConfig {
+    sq_depth: 16,
+    rq_depth: RX_BUFS,
+    max_send_sge: 4,
+    max_inline: 64,
+    nr_mrs: 2,
+    mr_pages: 257,
+};
+
+/// What happened to one side of a connection.
+#[derive(Default)]
+struct Seen {
+    route: bool,
+    established: bool,
+    disconnected: bool,
+    failed: bool,
+    drained: bool,
+    rejected: Option<(i32, u8)>,
+    first_private_byte: Option<u8>,
+    sends: KVec<(u32, WcStatus)>,
+    receives: KVec<(u32, u8, WcStatus)>,
+    bufs_back: usize,
+    drop_in_handler: Option<CmId<Side>>,
+}
+
+#[pin_data]
+struct Side {
+    drops_id: bool,
+    #[pin]
+    seen: SpinLockBh<Seen>,
+}
+
+impl Side {
+    fn new() -> Result<Arc<Self>> {
+        Self::with(false)
+    }
+
+    fn with(drops_id: bool) -> Result<Arc<Self>> {
+        let mut seen = Seen::default();
+
+        seen.sends.reserve(64, GFP_KERNEL)?;
+        seen.receives.reserve(64, GFP_KERNEL)?;
+        Arc::pin_init(
+            try_pin_init!(Self {
+                drops_id,
+                seen <- new_spinlock_bh!(seen),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn wait(&self, mut until: impl FnMut(&Seen) -> bool) -> Result {
+        for _ in 0..4000 {
+            if until(&self.seen.lock()) {
+                return Ok(());
+            }
+            fsleep(Delta::from_millis(1));
+        }
+        Err(ETIMEDOUT)
+    }
+}
+
+impl CmHandler for Side {
+    fn cm_event(this: ArcBorrow<'_, Self>, id: &CmLocked<'_>, event: &CmEvent<'_>) {
+        let mut failed = false;
+        let mut dropped = None;
+
+        if matches!(event, CmEvent::AddrResolved) {
+            if this.drops_id {
+                let _ = this.wait(|seen| seen.drop_in_handler.is_some());
+                dropped = this.seen.lock().drop_in_handler.take();
+            } else {
+                failed = id.resolve_route(2000).is_err();
+            }
+        }
+        drop(dropped);
+
+        let mut seen = this.seen.lock();
+
+        seen.failed |= failed;
+        match event {
+            CmEvent::AddrResolved => (),
+            CmEvent::RouteResolved => seen.route = true,
+            CmEvent::Established { private_data } => {
+                seen.established = true;
+                seen.first_private_byte = private_data.first().copied();
+            }
+            CmEvent::Disconnected => seen.disconnected = true,
+            CmEvent::Rejected {
+                reason,
+                private_data,
+            } => seen.rejected = Some((*reason, private_data.first().copied().unwrap_or(0))),
+            CmEvent::TimewaitExit => (),
+            _ => seen.failed = true,
+        }
+    }
+}
+
+impl QpHandler for Side {
+    fn send_done(this: ArcBorrow<'_, Self>, done: SendDone) {
+        let mut seen = this.seen.lock();
+
+        seen.bufs_back += usize::from(done.buf.is_some());
+        let _ = seen.sends.push_within_capacity((done.ctx, done.wc.status));
+    }
+
+    fn recv_done(this: ArcBorrow<'_, Self>, done: RecvDone) {
+        let mut seen = this.seen.lock();
+        let first = done.buf.as_slice().first().copied().unwrap_or(0);
+        let _ = seen
+            .receives
+            .push_within_capacity((done.len, first, done.wc.status));
+    }
+
+    fn drained(this: Arc<Self>) {
+        this.seen.lock().drained = true;
+    }
+
+    fn async_event(_this: ArcBorrow<'_, Self>, _event: QpEvent) {}
+}
+
+/// Takes one request for `side`, and refuses all others.
+#[pin_data]
+struct Acceptor {
+    #[pin]
+    wanted: SpinLockBh<Wanted>,
+}
+
+struct Wanted {
+    side: Option<Arc<Side>>,
+    id: Option<CmId<Side>>,
+}
+
+impl ListenHandler for Acceptor {
+    fn connect_request(&self, request: &mut ConnRequest<'_>) {
+        let side = self.wanted.lock().side.take();
+
+        match side {
+            Some(side) => {
+                if let Ok(id) = request.take(side) {
+                    self.wanted.lock().id = Some(id);
+                }
+            }
+            None => {
+                let _ = request.reject(&[77]);
+            }
+        }
+    }
+
+    fn device_removal(&self) {}
+}
+
+/// One side of an established connection.
+struct End {
+    side: Arc<Side>,
+    pd: Arc<Pd>,
+    qp: Arc<Qp<Side>>,
+    sq: SendQueue,
+    rq: RecvQueue,
+    id: CmId<Side>,
+}
+
+impl End {
+    fn new(id: CmId<Side>, side: Arc<Side>) -> Result<Self> {
+        let device = id.lock().device().ok_or(ENODEV)?;
+        let pd = Pd::alloc(device.clone())?;
+        let cq = CqShare::get(device, CONFIG.nr_cqe(), 0)?;
+        let QpParts { qp, sq, mut rq } = Qp::create(&id, &pd, cq, &CONFIG, side.clone())?;
+
+        for _ in 0..RX_BUFS {
+            rq.push(&qp, RxBuf::alloc(pd.device())?)
+                .map_err(|_| ENOSPC)?;
+        }
+        rq.post(&qp).map_err(|e| e.error)?;
+        Ok(Self {
+            side,
+            pd,
+            qp,
+            sq,
+            rq,
+            id,
+        })
+    }
+
+    fn send(&mut self, ctx: u32, first: u8, nob: u32, signaled: bool) -> Result {
+        let mut buf = TxBuf::alloc(self.pd.device())?;
+
+        buf.as_mut_slice()[0] = first;
+        self.sq
+            .push_send(&self.qp, ctx, buf, nob, None, signaled)
+            .map_err(|_| ENOSPC)
+    }
+
+    fn post(&mut self) -> Result {
+        self.sq.post(&self.qp).map_err(|e| e.error)
+    }
+
+    /// Closes as the driver does, and checks that everything comes back.
+    fn close(self) -> Result {
+        let _ = self.id.disconnect();
+        self.qp.drain(self.sq, self.rq)?;
+        self.side.wait(|seen| seen.drained)?;
+        self.qp.destroy_mrs()?;
+        check(self.side.seen.lock().receives.len() == usize::from(RX_BUFS))
+    }
+}
+
+fn check(condition: bool) -> Result {
+    if condition {
+        Ok(())
+    } else {
+        Err(EINVAL)
+    }
+}
+
+fn listen(port: u16, side: Option<Arc<Side>>) -> Result<(Arc<Acceptor>, Listener<Acceptor>)> {
+    let acceptor = Arc::pin_init(
+        try_pin_init!(Acceptor {
+            wanted <- new_spinlock_bh!(Wanted { side, id: None }),
+        }),
+        GFP_KERNEL,
+    )?;
+    let listener = Listener::listen(NetNs::init()?, &Addr::v4(RIGHT, port), 8, acceptor.clone())?;
+
+    check(listener.device().is_some() && listener.port() == 1)?;
+
+    Ok((acceptor, listener))
+}
+
+const PARAM: ConnParam<'static> = ConnParam {
+    private_data: &[42; 56],
+    retry_count: 5,
+    rnr_retry_count: 6,
+};
+
+/// A connection from the left link to the right one.
+fn connect(port: u16) -> Result<(End, End)> {
+    let (left, right) = (Side::new()?, Side::new()?);
+    let (acceptor, _listener) = listen(port, Some(right.clone()))?;
+    let id = CmId::create(NetNs::init()?, left.clone())?;
+
+    id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, port), 2000)?;
+    left.wait(|seen| seen.route || seen.failed)?;
+
+    let left_end = End::new(id, left.clone())?;
+
+    left_end.id.connect(&PARAM)?;
+    for _ in 0..4000 {
+        if acceptor.wanted.lock().id.is_some() {
+            break;
+        }
+        fsleep(Delta::from_millis(1));
+    }
+    let id = acceptor.wanted.lock().id.take().ok_or(ETIMEDOUT)?;
+    let right_end = End::new(id, right.clone())?;
+
+    right_end.id.accept(&PARAM)?;
+    left.wait(|seen| seen.established)?;
+    right.wait(|seen| seen.established)?;
+    Ok((left_end, right_end))
+}
+
+/// Pages of our own with a list of fragments that begins and ends inside a page.
+struct TestPages(KVec<bindings::bio_vec>);
+
+impl TestPages {
+    fn new(n: usize) -> Result<Self> {
+        let mut this = Self(KVec::with_capacity(n, GFP_KERNEL)?);
+
+        for _ in 0..n {
+            // SAFETY: No preconditions.
+            let bv_page = unsafe { bindings::ro2ib_alloc_page() };
+
+            if bv_page.is_null() {
+                return Err(ENOMEM);
+            }
+            this.0.push(
+                bindings::bio_vec {
+                    bv_page,
+                    bv_len: 4096,
+                    bv_offset: 0,
+                },
+                GFP_KERNEL,
+            )?;
+        }
+        Ok(this)
+    }
+
+    fn vec(&self, offset: usize, nob: usize) -> Result<PageVec> {
+        // SAFETY: The pages live as long as `self`; the tests drop what uses them before.
+        unsafe { PageVec::from_raw(self.0.as_ptr(), self.0.len() as u32, offset, nob, false) }
+    }
+}
+
+impl Drop for TestPages {
+    fn drop(&mut self) {
+        for bvec in self.0.iter() {
+            // SAFETY: Allocated by `new`, used by nobody any more.
+            unsafe { bindings::ro2ib_free_page(bvec.bv_page) };
+        }
+    }
+}
+
+fn pattern(i: usize) -> u8 {
+    (i % 251) as u8
+}
+
+fn fill(pages: &PageVec) -> Result {
+    for at in (0..pages.nob()).step_by(64) {
+        let mut chunk = [0u8; 64];
+        let n = chunk.len().min(pages.nob() - at);
+
+        for (i, b) in chunk.iter_mut().enumerate() {
+            *b = pattern(at + i);
+        }
+        pages.copy_from_slice(at, &chunk[..n])?;
+    }
+    Ok(())
+}
+
+fn has_pattern(pages: &PageVec, nob: usize) -> Result<bool> {
+    for at in (0..nob).step_by(64) {
+        let mut chunk = [0u8; 64];
+        let n = chunk.len().min(nob - at);
+
+        pages.copy_to_slice(at, &mut chunk[..n])?;
+        if (0..n).any(|i| chunk[i] != pattern(at + i)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn send_and_receive() -> Result {
+    let (mut left, mut right) = connect(PORT)?;
+
+    // The middle one is not signalled: its completion comes with the last.
+    left.send(1, 11, 4096, true)?;
+    left.send(2, 12, 20, false)?;
+    left.send(3, 13, 65, true)?;
+    check(left.sq.pending() == 3)?;
+    check(left.sq.free_slots(&left.qp) == 13)?;
+    check(matches!(
+        left.sq
+            .push_send(&right.qp, 9, TxBuf::alloc(left.pd.device())?, 1, None, true),
+        Err((PushError::Foreign, _))
+    ))?;
+    left.post()?;
+    right.send(4, 14, 1, true)?;
+    right.post()?;
+    left.side
+        .wait(|seen| seen.sends.len() == 3 && seen.receives.len() == 1)?;
+    right
+        .side
+        .wait(|seen| seen.sends.len() == 1 && seen.receives.len() == 3)?;
+
+    let ok = WcStatus::Success;
+
+    check(left.side.seen.lock().sends[..] == [(1, ok), (2, ok), (3, ok)])?;
+    check(left.side.seen.lock().bufs_back == 3)?;
+    check(left.side.seen.lock().receives[..] == [(1, 14, ok)])?;
+    check(left.side.seen.lock().first_private_byte == Some(42))?;
+    check(right.side.seen.lock().receives[..] == [(4096, 11, ok), (20, 12, ok), (65, 13, ok)])?;
+    check(left.sq.free_slots(&left.qp) == 16)?;
+    left.close()?;
+    right.close()
+}
+
+/// A send whose payload is in pages, not copied.
+fn send_pages() -> Result {
+    let (mut left, right) = connect(PORT + 1)?;
+    let source = TestPages::new(2)?;
+    let pages = source.vec(4000, 300)?;
+
+    fill(&pages)?;
+    let map = SgMap::map(left.pd.device().clone(), &pages, Direction::ToDevice)?;
+    let mut cursor = map.cursor();
+    let mut buf = TxBuf::alloc(left.pd.device())?;
+
+    buf.as_mut_slice()[0] = 99;
+    check(
+        left.sq
+            .push_send(&left.qp, 5, buf, 100, Some((&mut cursor, 300)), true)
+            .is_ok(),
+    )?;
+    check(cursor.left() == 0)?;
+    left.post()?;
+    left.side.wait(|seen| seen.sends.len() == 1)?;
+    right.side.wait(|seen| seen.receives.len() == 1)?;
+    check(right.side.seen.lock().receives[..] == [(400, 99, WcStatus::Success)])?;
+    drop(cursor);
+    check(Arc::into_unique_or_drop(map).is_some())?;
+    left.close()?;
+    right.close()
+}
+
+/// The whole way of a bulk transfer: register, write, invalidate; then a write
+/// with the dead key.
+fn write_to_a_key() -> Result {
+    const NOB: usize = 9 * 4096 - 100;
+
+    let (mut left, mut right) = connect(PORT + 2)?;
+    let source = TestPages::new(10)?;
+    let from = source.vec(2050, NOB)?;
+    let sink = TestPages::new(10)?;
+    let to = sink.vec(1000, NOB)?;
+
+    fill(&from)?;
+    check(from.can_register(10) && !from.can_register(9))?;
+
+    let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
+    let mr = right.qp.take_mr().ok_or(ENOMEM)?;
+    let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
+    let (remote, rkey) = (mr.iova(), mr.rkey());
+
+    check(mr.len() as usize == NOB)?;
+    let mr = right
+        .sq
+        .push_reg(&right.qp, 1, mr, true)
+        .map_err(|_| ENOSPC)?;
+    right.post()?;
+    right.side.wait(|seen| seen.sends.len() == 1)?;
+
+    // Ten fragments, at most four in one work request: three of these.
+    let mut cursor = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
+    let mut done = 0u32;
+    let mut wrs = 0;
+
+    while cursor.left() != 0 {
+        let at = remote + u64::from(done);
+
+        done += left
+            .sq
+            .push_write(&left.qp, 10 + wrs, at, rkey, &mut cursor, u32::MAX, false)
+            .map_err(|_| ENOSPC)?;
+        wrs += 1;
+    }
+    check(done as usize == NOB && wrs == 3)?;
+    left.send(20, 1, 100, true)?;
+    left.post()?;
+    right.side.wait(|seen| seen.receives.len() == 1)?;
+    left.side.wait(|seen| seen.sends.len() == 4)?;
+
+    check(right.sq.push_inv(&right.qp, 2, mr).is_ok())?;
+    right.post()?;
+    right.side.wait(|seen| seen.sends.len() == 2)?;
+    check(right.side.seen.lock().sends[1] == (2, WcStatus::Success))?;
+    // Only we still have the mapping: the QP has let go of it.
+    check(Arc::into_unique_or_drop(map).is_some())?;
+    check(has_pattern(&to, NOB)?)?;
+
+    // The same region again: another key.
+    let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
+    let mr = right.qp.take_mr().ok_or(ENOMEM)?;
+    let other = right.qp.take_mr().ok_or(ENOMEM)?;
+    check(right.qp.take_mr().is_none())?;
+    right.qp.put_mr(other);
+    let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
+    check(mr.rkey() != rkey)?;
+    // Unmapped without having been posted, the key may be the same next time.
+    let next = mr.rkey();
+    let mr = right.qp.unmap_mr(mr);
+    let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
+    let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
+    check(mr.rkey() == next)?;
+    right.qp.put_mr(right.qp.unmap_mr(mr));
+
+    let mut cursor = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
+    left.sq
+        .push_write(&left.qp, 30, remote, rkey, &mut cursor, 100, true)
+        .map_err(|_| ENOSPC)?;
+    left.post()?;
+    left.side.wait(|seen| seen.sends.len() == 5)?;
+    check(left.side.seen.lock().sends[4] == (30, WcStatus::RemAccess))?;
+    left.close()?;
+    right.close()
+}
+
+/// A sink with a gap goes through a bounce buffer; its region is still valid
+/// when the connection ends.
+fn bounce() -> Result {
+    const NOB: usize = 5000;
+
+    let (mut left, mut right) = connect(PORT + 3)?;
+    let source = TestPages::new(2)?;
+    let from = source.vec(0, NOB)?;
+    let mut sink = TestPages::new(3)?;
+
+    sink.0[1].bv_len = 100;
+    let to = sink.vec(10, NOB)?;
+
+    fill(&from)?;
+    check(!to.can_register(257))?;
+
+    let mut bounce = BounceBuf::alloc(right.pd.device().clone(), NOB)?;
+    let mr = right.qp.take_mr().ok_or(ENOMEM)?;
+    let map = bounce.map().ok_or(EINVAL)?.clone();
+    let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
+    let (remote, rkey) = (mr.iova(), mr.rkey());
+    let _mr = right
+        .sq
+        .push_reg(&right.qp, 1, mr, true)
+        .map_err(|_| ENOSPC)?;
+
+    right.post()?;
+    right.side.wait(|seen| seen.sends.len() == 1)?;
+
+    let mut cursor = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
+    left.sq
+        .push_write(&left.qp, 1, remote, rkey, &mut cursor, NOB as u32, true)
+        .map_err(|_| ENOSPC)?;
+    left.post()?;
+    left.side.wait(|seen| seen.sends.len() == 1)?;
+
+    left.close()?;
+    right.close()?;
+    bounce.copy_to(&to, NOB)?;
+    check(has_pattern(&to, NOB)?)
+}
+
+/// A QP that is dropped while everything is posted waits for its completions.
+fn drop_without_drain() -> Result {
+    let (mut left, right) = connect(PORT + 4)?;
+    let (left_side, right_side) = (left.side.clone(), right.side.clone());
+
+    for i in 0..10 {
+        left.send(i, 1, 100, false)?;
+    }
+    left.post()?;
+    drop(left);
+    drop(right);
+
+    let (left, right) = (left_side.seen.lock(), right_side.seen.lock());
+
+    check(left.receives.len() == usize::from(RX_BUFS))?;
+    check(right.receives.len() == usize::from(RX_BUFS))?;
+    check(left.bufs_back == left.sends.len())
+}
+
+/// A request that nobody takes is refused, with what the handler says.
+fn refuse() -> Result {
+    let left = Side::new()?;
+    let (_acceptor, _listener) = listen(PORT + 5, None)?;
+    let id = CmId::create(NetNs::init()?, left.clone())?;
+
+    id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, PORT + 5), 2000)?;
+    left.wait(|seen| seen.route)?;
+    let end = End::new(id, left.clone())?;
+
+    end.id.connect(&PARAM)?;
+    left.wait(|seen| seen.rejected.is_some())?;
+    // IB_CM_REJ_CONSUMER_DEFINED.
+    check(left.seen.lock().rejected == Some((28, 77)))?;
+    end.close()
+}
+
+/// A send queue takes as many work requests as it has slots, and what the
+/// provider does not take comes back.
+fn refused_post() -> Result {
+    let side = Side::new()?;
+    let id = CmId::create(NetNs::init()?, side.clone())?;
+
+    id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, 1), 2000)?;
+    side.wait(|seen| seen.route)?;
+    let mut end = End::new(id, side.clone())?;
+
+    for i in 0..u32::from(CONFIG.sq_depth) {
+        end.send(i, 1, 100, false)?;
+    }
+    check(matches!(
+        end.sq
+            .push_send(&end.qp, 99, TxBuf::alloc(end.pd.device())?, 1, None, true),
+        Err((PushError::NoSlot, _))
+    ))?;
+    // The QP is not connected.
+    let refused = end.sq.post(&end.qp).err().ok_or(EINVAL)?;
+    check(refused.posted == 0 && refused.rejected == u32::from(CONFIG.sq_depth))?;
+    check(end.sq.free_slots(&end.qp) == u32::from(CONFIG.sq_depth))?;
+    check(matches!(
+        end.sq
+            .push_send(&end.qp, 99, TxBuf::alloc(end.pd.device())?, 1, None, true),
+        Err((PushError::Closed, _))
+    ))?;
+    check(side.seen.lock().sends.is_empty())?;
+    // It was never connected, so there is nothing to disconnect, but to drain.
+    end.close()
+}
+
+#[pin_data]
+struct Watcher {
+    #[pin]
+    counts: SpinLockBh<(u32, u32)>,
+}
+
+impl ClientHandler for Watcher {
+    fn add(&self, device: &Device) {
+        let attrs = device.attrs();
+
+        if attrs.mem_mgt_extensions && attrs.max_qp_wr > 0 && !device.name().is_empty() {
+            self.counts.lock().0 += 1;
+        }
+    }
+
+    fn remove(&self, _device: &Device) {
+        self.counts.lock().1 += 1;
+    }
+}
+
+impl DeviceEvents for Watcher {
+    fn device_event(&self, _event: DeviceEvent) {}
+}
+
+fn watch_devices() -> Result {
+    let watcher = Arc::pin_init(
+        pin_init!(Watcher {
+            counts <- new_spinlock_bh!((0, 0)),
+        }),
+        GFP_KERNEL,
+    )?;
+    let client = Client::register(c"ro2iblnd_kunit", watcher.clone())?;
+
+    check(*watcher.counts.lock() == (2, 0))?;
+    check(Client::register(c"ro2iblnd_kunit", watcher.clone()).is_err())?;
+    drop(client);
+    check(*watcher.counts.lock() == (2, 2))?;
+    drop(Client::register(c"ro2iblnd_kunit", watcher.clone())?);
+
+    let (_acceptor, listener) = listen(PORT + 6, None)?;
+    let device = listener.device().ok_or(ENODEV)?;
+
+    drop(EventRegistration::new(device, watcher)?);
+    Ok(())
+}
+
+/// An id that is dropped inside its own handler, by its last owner.
+fn drop_in_handler() -> Result {
+    let side = Side::with(true)?;
+    let id = CmId::create(NetNs::init()?, side.clone())?;
+
+    id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, 1), 2000)?;
+    side.seen.lock().drop_in_handler = Some(id);
+    fsleep(Delta::from_millis(300));
+    check(side.seen.lock().drop_in_handler.is_none())?;
+    // The id held the other reference to its handler.
+    check(Arc::into_unique_or_drop(side).is_some())
+}
+
+#[kunit_tests(ro2iblnd_rdma)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sends_and_receives_in_order() -> Result {
+        send_and_receive()
+    }
+
+    #[test]
+    fn sends_pages_without_copy() -> Result {
+        send_pages()
+    }
+
+    #[test]
+    fn writes_to_a_key_until_it_is_dead() -> Result {
+        write_to_a_key()
+    }
+
+    #[test]
+    fn bounces_a_sink_with_a_gap() -> Result {
+        bounce()
+    }
+
+    #[test]
+    fn waits_when_dropped_without_drain() -> Result {
+        drop_without_drain()
+    }
+
+    #[test]
+    fn refuses_what_is_not_taken() -> Result {
+        refuse()
+    }
+
+    #[test]
+    fn gives_back_what_was_not_posted() -> Result {
+        refused_post()
+    }
+
+    #[test]
+    fn sees_devices_come_and_go() -> Result {
+        watch_devices()
+    }
+
+    #[test]
+    fn may_drop_an_id_in_its_handler() -> Result {
+        drop_in_handler()
+    }
+}

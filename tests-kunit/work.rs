@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work queues and what they do with references.
+
+use crate::rdma::{
+    sync::{
+        Completion,
+        Flags, //
+    },
+    work::{
+        cancel,
+        cancel_sync,
+        online_cpu,
+        NofsScope,
+        OwnedQueue,
+        QueueKind, //
+    }, //
+};
+use kernel::{
+    impl_has_delayed_work,
+    impl_has_work,
+    new_delayed_work,
+    new_work,
+    prelude::*,
+    sync::Arc,
+    workqueue::{
+        DelayedWork,
+        Work,
+        WorkItem, //
+    }, //
+};
+
+const NOW: u64 = 1;
+const LATER: u64 = 2;
+
+#[pin_data]
+struct Item {
+    ran: Flags,
+    #[pin]
+    done: Completion,
+    #[pin]
+    now: Work<Item, NOW>,
+    #[pin]
+    later: DelayedWork<Item, LATER>,
+}
+
+impl_has_work! {
+    impl HasWork<Self, NOW> for Item { self.now }
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self, LATER> for Item { self.later }
+}
+
+impl WorkItem<NOW> for Item {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.ran.set(1);
+        this.done.complete_all();
+    }
+}
+
+impl WorkItem<LATER> for Item {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.ran.set(2);
+        this.done.complete_all();
+    }
+}
+
+fn item() -> Result<Arc<Item>> {
+    Arc::pin_init(
+        pin_init!(Item {
+            ran: Flags::new(),
+            done <- Completion::new(),
+            now <- new_work!("Item::now"),
+            later <- new_delayed_work!("Item::later"),
+        }),
+        GFP_KERNEL,
+    )
+}
+
+#[kunit_tests(ro2iblnd_work)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_what_is_queued() -> Result {
+        for kind in [QueueKind::PerCpu, QueueKind::Unbound] {
+            let queue = OwnedQueue::new(c"ro2iblnd_test", kind, false)?;
+            let item = item()?;
+            let _scope = NofsScope::enter();
+
+            assert!(queue.enqueue_on::<Item, NOW>(online_cpu(12345), item.clone()));
+            item.done.wait();
+            queue.flush();
+            assert!(item.ran.take() == 1);
+            assert!(item.ran.take() == 0);
+            // The queue has given its reference back.
+            assert!(Arc::into_unique_or_drop(item).is_some());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn cancelling_gives_the_reference_back() -> Result {
+        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, true)?;
+        let item = item()?;
+
+        assert!(queue.arm::<Item, LATER>(item.clone(), 60_000));
+        assert!(!queue.arm::<Item, LATER>(item.clone(), 60_000));
+        assert!(cancel::<Item, LATER>(&item));
+        assert!(!cancel::<Item, LATER>(&item));
+        queue.rearm::<Item, LATER>(item.clone(), 60_000);
+        queue.rearm::<Item, LATER>(item.clone(), 50_000);
+        assert!(cancel_sync::<Item, LATER>(&item));
+        assert!(!item.done.wait_ms(1));
+        assert!(Arc::into_unique_or_drop(item).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn rearming_makes_it_sooner() -> Result {
+        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?;
+        let item = item()?;
+
+        assert!(queue.arm::<Item, LATER>(item.clone(), 60_000));
+        queue.rearm::<Item, LATER>(item.clone(), 1);
+        assert!(item.done.wait_ms(2000));
+        assert!(!cancel_sync::<Item, LATER>(&item));
+        assert!(item.ran.take() == 2);
+        assert!(Arc::into_unique_or_drop(item).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn dropping_a_queue_runs_what_is_left() -> Result {
+        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?;
+        let item = item()?;
+
+        assert!(queue.enqueue::<Item, NOW>(item.clone()));
+        drop(queue);
+        assert!(item.ran.take() == 1);
+        assert!(Arc::into_unique_or_drop(item).is_some());
+        Ok(())
+    }
+}
