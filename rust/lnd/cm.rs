@@ -22,7 +22,6 @@ use crate::rdma::cm::CmHandler;
 use crate::rdma::cm::CmLocked;
 use crate::rdma::cm_event::CmEvent;
 use crate::rdma::wc::QpEvent;
-use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 

@@ -103,6 +103,8 @@ pub(crate) struct Counts {
     pub(crate) no_credit: u64,
     /// Times the pump stopped for want of send queue slots.
     pub(crate) no_slots: u64,
+    /// Sends that failed because the peer had no receive posted: its credits were wrong.
+    pub(crate) rnr: u64,
 }
 
 /// What the connection lock protects.
@@ -326,6 +328,11 @@ impl Conn {
         let _ = self.ni.driver.control.arm::<Self, TIMER>(self.clone(), ms);
     }
 
+    /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
+    pub(crate) fn rearm_timer(self: &Arc<Self>, ms: u32) {
+        self.ni.driver.control.rearm::<Self, TIMER>(self.clone(), ms);
+    }
+
     /// Makes the timer not run any more; it may be running.
     pub(crate) fn cancel_timer(self: &Arc<Self>) {
         let _ = work::cancel::<Self, TIMER>(self);
@@ -341,9 +348,10 @@ impl Conn {
         self.cpu.get()
     }
 
-    /// Path MTU in bytes, 0 if unknown.
+    /// Path MTU in bytes, 0 if unknown. May sleep; not in a handler of the CM.
     pub(crate) fn path_mtu(&self) -> u32 {
-        0
+        let id = self.cm.lock().clone();
+        id.and_then(|id| id.lock().path_mtu()).unwrap_or(0)
     }
 
     /// Remembers an event of the queue pair for the control worker. Any context.

@@ -109,6 +109,8 @@ impl WorkItem<TIMER> for Conn {
                 let keepalive = params::keepalive()
                     .is_some_and(|s| idle >= i64::from(s).saturating_mul(1000));
                 pump(&this, inner, keepalive);
+                // A message may wait for memory.
+                this.kick_upper(inner);
                 drop(guard);
                 this.arm_timer(timer_ms());
             }

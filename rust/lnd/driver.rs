@@ -5,6 +5,7 @@
 use super::iface::Used;
 use crate::rdma::work::OwnedQueue;
 use crate::rdma::work::QueueKind;
+use kernel::debugfs::Dir;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::Mutex;
@@ -16,6 +17,8 @@ pub(crate) struct Driver {
     pub(crate) control: OwnedQueue,
     /// Calls into LNet: on the CPU chosen for the connection.
     pub(crate) upper: OwnedQueue,
+    /// `/sys/kernel/debug/ro2iblnd`.
+    pub(crate) debugfs: Dir,
     /// The interfaces in use. Startup and shutdown of NIs only.
     #[pin]
     pub(crate) ifaces: Mutex<KVec<Used>>,
@@ -30,6 +33,7 @@ impl Driver {
             pin_init!(Self {
                 control,
                 upper,
+                debugfs: Dir::new(c"ro2iblnd"),
                 ifaces <- kernel::new_mutex!(KVec::new(), "Driver::ifaces"),
             }),
             GFP_KERNEL,

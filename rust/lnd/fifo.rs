@@ -42,11 +42,6 @@ impl<T> Fifo<T> {
         self.len == 0
     }
 
-    /// How many are in it.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Puts one in at the end, or gives it back if there is no room.
     pub(crate) fn push(&mut self, item: T) -> Result<(), T> {
         let at = self.index(self.len);

@@ -26,7 +26,6 @@ macro_rules! warn_limited {
         }
     };
 }
-pub(crate) use warn_limited;
 
 /// A connection ended by itself. Not called for a close that somebody asked for.
 pub(crate) fn conn_over(conn: &Conn, cause: Cause, established: bool) {

@@ -5,6 +5,7 @@
 //! Process context throughout.
 
 use super::conn::Conn;
+use super::debug::NiFile;
 use super::driver::Driver;
 use super::iface::Hca;
 use super::iface::Iface;
@@ -74,6 +75,8 @@ pub(crate) struct Ni {
     iface: Mutex<Option<Arc<Iface>>>,
     #[pin]
     pub(crate) peers: PeerTable,
+    #[pin]
+    debug: Mutex<Option<Pin<KBox<NiFile>>>>,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
@@ -135,6 +138,17 @@ impl Ni {
     /// Whether LNet has asked the NI to stop.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Acquire)
+    }
+
+    /// Number of living connection objects.
+    pub(crate) fn conns(&self) -> i32 {
+        // One is the NI's own.
+        self.live.count.load(Relaxed).saturating_sub(1)
+    }
+
+    /// Name of the RDMA device.
+    pub(crate) fn device_name(&self) -> &str {
+        self.hca.device.name().to_str().unwrap_or("?")
     }
 
     /// Outstanding credits at which a NOOP returns them.
@@ -238,6 +252,7 @@ impl Lnd for Ni {
                 hca: iface.hca.clone(),
                 iface <- kernel::new_mutex!(Some(iface), "Ni::iface"),
                 peers <- peers,
+                debug <- kernel::new_mutex!(None, "Ni::debug"),
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,
@@ -247,11 +262,15 @@ impl Lnd for Ni {
         )
         .map_err(StartError::because("no memory"))?;
         undo.dismiss();
+        // Without it nothing is missing but a view.
+        *ni.debug.lock() = NiFile::new(&ni.driver.debugfs, &ni).ok();
         Ok(ni)
     }
 
     fn shutdown(this: Arc<Self>) {
         this.stopping.store(true, Release);
+        let file = this.debug.lock().take();
+        drop(file);
         // From here no request is accepted and no attempt started.
         let iface = this.iface.lock().take();
         if let Some(iface) = iface {

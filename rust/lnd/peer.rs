@@ -418,6 +418,11 @@ impl PeerInner {
         self.gone
     }
 
+    /// Messages that wait for a connection.
+    pub(crate) fn waiting(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Number of connection objects.
     pub(crate) fn objects(&self) -> u16 {
         u16::try_from(self.all.len()).unwrap_or(u16::MAX)

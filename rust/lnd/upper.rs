@@ -140,7 +140,7 @@ fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
             conn.with(|inner| {
                 let _ = inner.rx.push_front(msg);
             });
-            conn.arm_timer(RETRY_MS);
+            conn.rearm_timer(RETRY_MS);
             return false;
         }
     };

@@ -45,6 +45,9 @@ impl QpHandler for Conn {
         let mut guard = this.lock();
         let inner = &mut *guard;
         inner.counts.cqes = inner.counts.cqes.wrapping_add(1);
+        if done.wc.status == WcStatus::RnrRetryExc {
+            inner.counts.rnr = inner.counts.rnr.wrapping_add(1);
+        }
         let result = outcome(done.wc.status);
         pump::retire(inner, done.ctx, done.buf, result);
         if let Err(cause) = result {

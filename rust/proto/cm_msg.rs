@@ -192,7 +192,9 @@ pub fn check_ni(
     if req.src.net() != ni.nid.net() {
         return refuse(Cause::OtherNet);
     }
-    if req.src == ni.nid {
+    // LNet may send to its own NID: such a request carries our own incarnation
+    // and, as checked next, comes from our own address.
+    if req.src == ni.nid && req.src_stamp != ni.stamp {
         return refuse(Cause::OwnNid);
     }
     if policy.check_source_addr && from.addr != Some(req.src.addr()) {
@@ -431,6 +433,18 @@ mod tests {
             stage2(|req, _| req.src = ME),
             Some(Refusal::new(Cause::OwnNid))
         );
+        let as_me = |req: &mut ConnReq, _: &mut NiView| {
+            req.src = ME;
+            req.src_stamp = MY_STAMP;
+        };
+        assert_eq!(stage2(as_me), Some(Refusal::new(Cause::SourceAddress)));
+        let mut mine = REQ;
+        as_me(&mut mine, &mut ni());
+        let here = CmSource {
+            addr: Some(ME.addr()),
+            ..FROM
+        };
+        assert!(check_ni(&mine, Some(&ni()), true, &here, &STRICT).is_ok());
         assert_eq!(
             stage2(|req, _| req.src = Nid::new(0, 0x0a00_0003)),
             Some(Refusal::new(Cause::SourceAddress))

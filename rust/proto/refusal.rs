@@ -41,7 +41,7 @@ pub enum Cause {
     NoSuchNi,
     /// From a NID of another network than the NI's (H4).
     OtherNet,
-    /// From our own NID (H4).
+    /// From our own NID, but not by us (H4).
     OwnNid,
     /// The source NID does not match the CM's source address (H4).
     SourceAddress,

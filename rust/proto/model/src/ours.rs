@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Our end of a connection: the real credits, queues and transmits, with as little around them as the driver
+//! has. Each function says which one of `rust/lnd/` it stands for; the steps are the same, in the same order.
+//!
+//! Beside the real queues runs a plain copy of what they should contain, which is compared at each step: the
+//! lists through the cells are order-preserving or the model stops.
+
+use crate::search::Fault;
+use crate::wire::Body;
+use crate::wire::Msg;
+use crate::wire::Names;
+use crate::wire::Side;
+use ro2iblnd_proto::cause::Cause;
+use ro2iblnd_proto::credits::Cost;
+use ro2iblnd_proto::credits::Credits;
+use ro2iblnd_proto::credits::Repost;
+use ro2iblnd_proto::params::QueueDepth;
+use ro2iblnd_proto::tx::Answer;
+use ro2iblnd_proto::tx::Cell;
+use ro2iblnd_proto::tx::Next;
+use ro2iblnd_proto::tx::Op;
+use ro2iblnd_proto::tx::Place;
+use ro2iblnd_proto::tx::Queues;
+use ro2iblnd_proto::tx::Then;
+use ro2iblnd_proto::tx::TxId;
+use ro2iblnd_proto::tx::Wr;
+use std::collections::VecDeque;
+
+/// What a work request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// The SEND of a NOOP.
+    Noop,
+    /// A SEND of the tx at this index.
+    Send(u16),
+    /// A REG_MR or WRITE of it: completes with the SEND behind it.
+    Quiet(u16),
+    /// A LOCAL_INV of it.
+    Invalidate(u16),
+}
+
+/// What the driver keeps beside a tx (`lnd/transfer.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The peer's cookie, once there is one.
+    pub peer: u64,
+    /// Whether data moves with PUT_DONE or GET_DONE.
+    pub data: bool,
+    /// Number of the LNet message.
+    pub tag: u8,
+}
+
+/// A request that LNet has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The request.
+    pub body: Body,
+    /// Number of the LNet message.
+    pub tag: u8,
+}
+
+/// Why the driver would close the connection.
+pub const VIOLATION: &str = "the peer broke the protocol";
+
+/// Our end.
+#[derive(Clone, Debug)]
+pub struct Ours {
+    side: Side,
+    /// The credit word.
+    pub credits: Credits,
+    /// The queues.
+    pub queues: Queues,
+    /// The transmits.
+    pub cells: Vec<Cell>,
+    /// What belongs to them.
+    pub txs: Vec<Option<Transfer>>,
+    /// The send queue.
+    pub sq: VecDeque<Work>,
+    sq_size: u16,
+    /// Posted receive buffers.
+    pub posted: u16,
+    /// Requests received and judged that LNet has not given back.
+    pub held: Vec<Held>,
+    /// Requests accepted as sinks whose PUT_DONE has not come.
+    pub sinks: u16,
+    /// Requests that reserved a buffer and have not been answered.
+    pub asked: u16,
+    /// What the real queues should contain: unreserved, free of credit, main.
+    copy: [VecDeque<u16>; 3],
+    /// Finished, in order, for [`Ours::take_done`].
+    done: VecDeque<u16>,
+}
+
+/// Mask of the cookies of a side.
+fn mask(side: Side) -> u64 {
+    [0x5ca1_ab1e_0000_0000, 0x0000_b1ab_1e00_1234][side]
+}
+
+impl Ours {
+    /// Right after establishment (`Conn::established`), with all receives posted.
+    pub fn new(side: Side, depth: QueueDepth, high_water: u8, sq_size: u16, cells: usize) -> Self {
+        let mut all = vec![Cell::FREE; cells];
+        let mut queues = Queues::EMPTY;
+        queues.grow(&mut all, 0);
+        Self {
+            side,
+            credits: Credits::new(depth, high_water),
+            queues,
+            cells: all,
+            txs: vec![None; cells],
+            sq: VecDeque::new(),
+            sq_size,
+            posted: depth.rx_buffers(),
+            held: Vec::new(),
+            sinks: 0,
+            asked: 0,
+            copy: Default::default(),
+            done: VecDeque::new(),
+        }
+    }
+
+    /// `Conn::submit`, without the pump behind it. False: no free tx.
+    pub fn submit(&mut self, op: Op, slots: u16, transfer: Transfer) -> Result<bool, Fault> {
+        let Some(id) = self.queues.alloc(&mut self.cells, op) else {
+            return Ok(false);
+        };
+        let at = usize::from(id.index);
+        if self.txs[at].replace(transfer).is_some() {
+            return Err("a cell in use was given out".into());
+        }
+        let cell = &mut self.cells[at];
+        cell.slots = slots;
+        let then = cell.tx.enqueue();
+        self.follow(id.index, then)?;
+        Ok(true)
+    }
+
+    /// `pump::pump`.
+    pub fn pump(&mut self, keepalive: bool, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
+        let mut keepalive = keepalive;
+        loop {
+            let free = self.sq_size - self.sq.len() as u16;
+            let before = self.queues.lengths().unreserved;
+            let next = self
+                .queues
+                .next(&mut self.cells, &mut self.credits, free, keepalive);
+            keepalive = false;
+            for _ in self.queues.lengths().unreserved..before {
+                let moved = self.copy[0].pop_front().ok_or("moved from nowhere")?;
+                self.copy[2].push_back(moved);
+                self.asked += 1;
+            }
+            match next {
+                Next::Post { index, carried } => self.post_tx(index, carried.unwrap_or(0), out)?,
+                Next::Noop { carried } => {
+                    if carried == 0 && before == 0 && free == 0 {
+                        return Err("a NOOP without a slot".into());
+                    }
+                    self.push(Work::Noop)?;
+                    out.push_back(Msg { body: Body::Noop, credits: carried, tag: 0 });
+                }
+                Next::NoSlots | Next::NoCredit | Next::Empty => return self.compare(),
+            }
+        }
+    }
+
+    /// `pump::post_tx` with `post_reg`, `post_writes`, `post_send` and `post_inv`.
+    fn post_tx(&mut self, index: u16, credits: u8, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
+        let queue = if self.copy[1].front() == Some(&index) { 1 } else { 2 };
+        if self.copy[queue].pop_front() != Some(index) {
+            return Err("the pump broke the order of a queue".into());
+        }
+        let at = usize::from(index);
+        self.cells[at].tx.posting();
+        let op = self.cells[at].tx.op();
+        let transfer = self.txs[at].ok_or("posting a tx without a transfer")?;
+        let own = Queues::name(&self.cells, index).ok_or("no name")?.cookie(mask(self.side));
+        let quiet = match op {
+            Op::GetReq | Op::PutAck => 1,
+            Op::PutDone | Op::GetDone => self.cells[at].slots.saturating_sub(1),
+            _ => 0,
+        };
+        for _ in 0..quiet {
+            self.push(Work::Quiet(index))?;
+            self.cells[at].tx.pushed();
+        }
+        let body = match op {
+            Op::Immediate => Body::Immediate,
+            Op::PutReq => Body::PutReq(own),
+            Op::GetReq => Body::GetReq(own),
+            Op::PutAck => Body::PutAck(transfer.peer, own),
+            Op::PutNak => Body::PutNak(transfer.peer),
+            Op::PutDone => Body::PutDone(transfer.peer, transfer.data),
+            Op::GetDone => Body::GetDone(transfer.peer, transfer.data),
+            Op::Invalidate => {
+                self.push(Work::Invalidate(index))?;
+                self.cells[at].tx.pushed();
+                return Ok(());
+            }
+        };
+        self.push(Work::Send(index))?;
+        self.cells[at].tx.pushed();
+        out.push_back(Msg { body, credits, tag: transfer.tag });
+        Ok(())
+    }
+
+    fn push(&mut self, work: Work) -> Result<(), Fault> {
+        if self.sq.len() >= usize::from(self.sq_size) {
+            return Err("the send queue overflows".into());
+        }
+        self.sq.push_back(work);
+        Ok(())
+    }
+
+    /// `QpHandler::send_done`: the next completion, which also retires the unsignalled ones before it.
+    /// Without the pump behind it.
+    pub fn complete(&mut self) -> Result<(), Fault> {
+        while let Some(work) = self.retire(Ok(()))? {
+            if !matches!(work, Work::Quiet(_)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// `pump::retire` for the oldest work request.
+    pub fn retire(&mut self, result: Result<(), Cause>) -> Result<Option<Work>, Fault> {
+        let Some(work) = self.sq.pop_front() else {
+            return Ok(None);
+        };
+        let (index, wr) = match work {
+            Work::Noop => {
+                self.credits.noop_completed();
+                return Ok(Some(work));
+            }
+            Work::Send(index) | Work::Quiet(index) => (index, Wr::Any),
+            Work::Invalidate(index) => (index, Wr::Invalidate),
+        };
+        let then = self.cells[usize::from(index)].tx.completed(wr, result);
+        if then == Then::Violation {
+            return Err("a completion is a violation".into());
+        }
+        self.follow(index, then)?;
+        Ok(Some(work))
+    }
+
+    /// `wire::received` with `wire::handle`, without the pump behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`VIOLATION`] where the driver closes the connection.
+    pub fn received(&mut self, msg: Msg) -> Result<(), Fault> {
+        if self.posted == 0 {
+            return Err("a message meets no receive buffer (RNR)".into());
+        }
+        self.posted -= 1;
+        self.credits.returned(msg.credits).map_err(|e| broke(&e))?;
+        let repost = match msg.body {
+            Body::Noop => Repost::Plain,
+            body @ (Body::Immediate | Body::PutReq(_) | Body::GetReq(_)) => {
+                self.credits.request_received().map_err(|e| broke(&e))?;
+                self.held.push(Held { body, tag: msg.tag });
+                return Ok(());
+            }
+            Body::PutAck(src, dst) => {
+                let index = self.find(src)?;
+                let transfer = self.txs[usize::from(index)].as_mut().ok_or("no transfer")?;
+                transfer.peer = dst;
+                transfer.data = true;
+                // One WRITE and the SEND.
+                self.answer(index, Answer::PutAck, 2)?;
+                Repost::ForAnswer
+            }
+            Body::PutNak(c) => {
+                let index = self.find(c)?;
+                self.answer(index, Answer::PutNak(0), 1)?;
+                Repost::ForAnswer
+            }
+            Body::GetDone(c, _) => {
+                let index = self.find(c)?;
+                self.answer(index, Answer::GetDone(Ok(())), 1)?;
+                Repost::ForAnswer
+            }
+            Body::PutDone(c, _) => {
+                let index = self.find(c)?;
+                self.answer(index, Answer::PutDone(Ok(())), 1)?;
+                self.sinks -= 1;
+                Repost::ForPeer
+            }
+        };
+        self.give_back(repost)
+    }
+
+    /// `wire::give_back`.
+    pub fn give_back(&mut self, how: Repost) -> Result<(), Fault> {
+        self.posted += 1;
+        if how == Repost::ForAnswer {
+            self.asked -= 1;
+        }
+        self.credits.reposted(how).map_err(|e| broke(&e))
+    }
+
+    /// `wire::find`.
+    fn find(&self, cookie: u64) -> Result<u16, Fault> {
+        TxId::from_cookie(cookie, mask(self.side))
+            .and_then(|id| Queues::find(&self.cells, id))
+            .ok_or_else(|| format!("{VIOLATION}: unknown cookie"))
+    }
+
+    /// `wire::step_tx`.
+    fn answer(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Fault> {
+        let cell = &mut self.cells[usize::from(index)];
+        let then = cell.tx.answered(answer);
+        match then {
+            Then::Requeue => cell.slots = slots,
+            Then::Violation => return Err(format!("{VIOLATION}: {answer:?} in {:?}", cell.tx)),
+            _ => {}
+        }
+        self.follow(index, then)
+    }
+
+    fn follow(&mut self, index: u16, then: Then) -> Result<(), Fault> {
+        match then {
+            Then::Requeue => self.copy[self.queue_of(index)].push_back(index),
+            Then::Finish => self.done.push_back(index),
+            Then::Nothing | Then::Violation => {}
+        }
+        if self.queues.follow(&mut self.cells, index, then) {
+            return Err(VIOLATION.into());
+        }
+        self.compare()
+    }
+
+    fn queue_of(&self, index: u16) -> usize {
+        match self.cells[usize::from(index)].tx.op().cost() {
+            Some(Cost::CreditAndReserve) => 0,
+            Some(Cost::Credit) => 2,
+            _ => 1,
+        }
+    }
+
+    fn compare(&self) -> Result<(), Fault> {
+        let l = self.queues.lengths();
+        let real = [l.unreserved, l.free_of_credit, l.main].map(usize::from);
+        let copy = [0, 1, 2].map(|i: usize| self.copy[i].len());
+        if real != copy {
+            return Err(format!("queue lengths {real:?} should be {copy:?}"));
+        }
+        Ok(())
+    }
+
+    /// `upper::next_job`: the next finished tx, released.
+    pub fn take_done(&mut self) -> Result<Option<(Transfer, Cell)>, Fault> {
+        let Some(index) = self.queues.take_done(&mut self.cells) else {
+            return match self.done.is_empty() {
+                true => Ok(None),
+                false => Err("a finished tx is lost".into()),
+            };
+        };
+        if self.done.pop_front() != Some(index) {
+            return Err("finished transmits change their order".into());
+        }
+        let cell = self.cells[usize::from(index)];
+        if cell.tx.place() != Place::Done {
+            return Err(format!("{:?} is handed to LNet as finished", cell.tx));
+        }
+        let transfer = self.txs[usize::from(index)].take().ok_or("finished twice")?;
+        self.queues.release(&mut self.cells, index);
+        Ok(Some((transfer, cell)))
+    }
+
+    /// `Inner::cancel`.
+    pub fn cancel(&mut self, cause: Cause, by_place: bool) {
+        let before: Vec<Place> = self.cells.iter().map(|c| c.tx.place()).collect();
+        self.queues.cancel_all(&mut self.cells, cause, by_place);
+        self.copy = Default::default();
+        self.note_done(&before);
+    }
+
+    /// `Queues::keys_dead`, of `Conn::release`.
+    pub fn keys_dead(&mut self) {
+        let before: Vec<Place> = self.cells.iter().map(|c| c.tx.place()).collect();
+        self.queues.keys_dead(&mut self.cells);
+        self.note_done(&before);
+    }
+
+    fn note_done(&mut self, before: &[Place]) {
+        for (index, was) in before.iter().enumerate() {
+            if *was != Place::Done && self.cells[index].tx.place() == Place::Done {
+                self.done.push_back(index as u16);
+            }
+        }
+    }
+
+    /// Transmits in use.
+    pub fn in_use(&self) -> usize {
+        self.txs.iter().filter(|t| t.is_some()).count()
+    }
+
+    /// Whether nothing is queued, posted, held or waited for.
+    pub fn idle(&self) -> bool {
+        self.in_use() == 0 && self.sq.is_empty() && self.held.is_empty() && self.done.is_empty()
+    }
+
+    /// The cookie of the tx at `index`.
+    fn cookie(&self, index: u16) -> u64 {
+        Queues::name(&self.cells, index).map_or(0, |id| id.cookie(mask(self.side)))
+    }
+
+    /// Appends the state, except for what only [`Ours::encode_txs`] can tell.
+    pub fn encode(&self, names: &mut Names, out: &mut Vec<u8>) {
+        let s = self.credits.snapshot();
+        out.extend([s.credits, s.outstanding, s.reserved, s.peer_held, s.noops]);
+        out.extend([self.posted as u8, self.sinks as u8, self.asked as u8]);
+        for queue in self.copy.iter().chain([&self.done]) {
+            out.push(queue.len() as u8);
+            for index in queue {
+                out.push(names.of(self.side, self.cookie(*index)));
+            }
+        }
+        out.push(self.sq.len() as u8);
+        for work in &self.sq {
+            let (kind, index) = match *work {
+                Work::Noop => (0, None),
+                Work::Send(i) => (1, Some(i)),
+                Work::Quiet(i) => (2, Some(i)),
+                Work::Invalidate(i) => (3, Some(i)),
+            };
+            out.push(kind);
+            if let Some(index) = index {
+                out.push(names.of(self.side, self.cookie(index)));
+            }
+        }
+        out.push(self.held.len() as u8);
+        for held in &self.held {
+            let msg = Msg { body: held.body, credits: 0, tag: held.tag };
+            names.msg(1 - self.side, &msg, out);
+        }
+    }
+
+    /// Appends the transmits, by name. To be called when everything that refers to one has been encoded.
+    pub fn encode_txs(&self, names: &mut Names, out: &mut Vec<u8>) {
+        // What nothing refers to comes last, in the order of the table.
+        for (index, transfer) in self.txs.iter().enumerate() {
+            if transfer.is_some() {
+                names.of(self.side, self.cookie(index as u16));
+            }
+        }
+        for at in 0..names.met(self.side).len() {
+            let cookie = names.met(self.side)[at];
+            let Ok(index) = self.find(cookie) else {
+                out.push(0xff);
+                continue;
+            };
+            let at = usize::from(index);
+            let tx = &self.cells[at].tx;
+            let (place, wrs) = match tx.place() {
+                Place::Free => (0, 0),
+                Place::Mapped => (1, 0),
+                Place::Queued { wrs } => (2, wrs),
+                Place::Posted { wrs, answer: false } => (3, wrs),
+                Place::Posted { wrs, answer: true } => (4, wrs),
+                Place::Waiting => (5, 0),
+                Place::Held => (6, 0),
+                Place::Done => (7, 0),
+            };
+            out.extend([place, wrs as u8, tx.op() as u8, u8::from(tx.key_live())]);
+            out.extend([u8::from(tx.was_posted()), u8::from(tx.cause().is_some())]);
+            out.push(self.cells[at].slots as u8);
+            if let Some(t) = &self.txs[at] {
+                let peer = match t.peer {
+                    0 => 0xff,
+                    c => names.of(1 - self.side, c),
+                };
+                out.extend([peer, u8::from(t.data), t.tag]);
+            }
+        }
+    }
+}
+
+fn broke(e: &dyn std::fmt::Debug) -> Fault {
+    format!("{VIOLATION}: {e:?}")
+}
