@@ -62,11 +62,13 @@ void ro2ib_flush_workqueue(struct workqueue_struct *wq)
 }
 
 /* One of the CPUs that are online now; it may go offline at any time. */
-u32 ro2ib_online_cpu(u32 hash)
+u32 ro2ib_online_cpu(u32 hint)
 {
-	unsigned int cpu = cpumask_nth(hash % num_online_cpus(),
-				       cpu_online_mask);
+	unsigned int cpu = hint;
 
+	if (cpu < nr_cpu_ids && cpu_online(cpu))
+		return cpu;
+	cpu = cpumask_nth(hint % num_online_cpus(), cpu_online_mask);
 	return cpu < nr_cpu_ids ? cpu : cpumask_first(cpu_online_mask);
 }
 

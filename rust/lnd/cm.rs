@@ -81,7 +81,7 @@ impl Conn {
 
     fn route_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
         if let Some(mtu) = self.ni.path_mtu {
-            // Without a path record (RoCE) there is nothing to override.
+            // Only iWARP has no path record to change.
             let _ = id.set_path_mtu(mtu);
         }
         self.event(Event::RouteResolved);

@@ -124,6 +124,8 @@ pub(crate) struct Inner {
     pub(crate) cells: KVec<Cell>,
     pub(crate) txs: KVec<Option<Transfer>>,
     pub(crate) limits: Limits,
+    /// Until release: the device may go afterwards.
+    pub(crate) hca: Option<Arc<Hca>>,
     pub(crate) link: Option<Link>,
     /// Contexts of the work requests that are pushed and not posted; all of its room is allocated.
     pub(crate) pushed: KVec<u32>,
@@ -160,9 +162,10 @@ pub(crate) struct Conn {
     pub(crate) cm: SpinLock<Option<Arc<CmId<Conn>>>>,
     /// COMM_EST of the queue pair, not yet seen by the control worker.
     qp_comm_est: Atomic<bool>,
-    /// An error event of the queue pair, not yet seen by the control worker.
+    /// The peer did what it may not, says the queue pair; not yet seen by the control worker.
+    qp_misused: Atomic<bool>,
+    /// The queue pair is broken; not yet seen by the control worker.
     qp_error: Atomic<bool>,
-    hca: Arc<Hca>,
     #[pin]
     control: Work<Conn, CONTROL>,
     #[pin]
@@ -209,6 +212,7 @@ impl Conn {
             cells: KVec::new(),
             txs: KVec::new(),
             limits: Limits { max_sge: 1, sq: 0 },
+            hca: Some(ni.hca()?),
             link: None,
             pushed: KVec::new(),
             bufs: KVec::new(),
@@ -233,8 +237,8 @@ impl Conn {
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- kernel::new_spinlock!(None, "Conn::cm"),
                 qp_comm_est: Atomic::new(false),
+                qp_misused: Atomic::new(false),
                 qp_error: Atomic::new(false),
-                hca: ni.hca.clone(),
                 control <- kernel::new_work!("Conn::control"),
                 upper <- kernel::new_work!("Conn::upper"),
                 timer <- kernel::new_delayed_work!("Conn::timer"),
@@ -300,6 +304,7 @@ impl Conn {
         while let Some(received) = inner.early.pop() {
             super::wire::received(self, inner, received);
         }
+        self.kick_upper(inner);
     }
 
     /// Queues the worker that sets up, closes and releases.
@@ -339,13 +344,13 @@ impl Conn {
     }
 
     /// The RDMA device it is on.
-    pub(crate) fn hca(&self) -> &Arc<Hca> {
-        &self.hca
+    pub(crate) fn hca(&self) -> Result<Arc<Hca>> {
+        self.with(|inner| inner.hca.clone()).ok_or(ENODEV)
     }
 
     /// Number of the CPU its LNet half runs on.
     pub(crate) fn cpu_number(&self) -> u32 {
-        self.cpu.get()
+        self.cpu.number()
     }
 
     /// Path MTU in bytes, 0 if unknown. May sleep; not in a handler of the CM.
@@ -358,6 +363,7 @@ impl Conn {
     pub(crate) fn note_qp_event(self: &Arc<Self>, event: QpEvent) {
         let flag = match event {
             QpEvent::CommEst => &self.qp_comm_est,
+            QpEvent::ReqErr | QpEvent::AccessErr => &self.qp_misused,
             _ => &self.qp_error,
         };
         let _ = flag.xchg(true, Full);
@@ -368,6 +374,9 @@ impl Conn {
     pub(crate) fn take_qp_events(self: &Arc<Self>) {
         if self.qp_comm_est.xchg(false, Full) {
             self.event(Event::EarlyTraffic);
+        }
+        if self.qp_misused.xchg(false, Full) {
+            self.fail(Cause::RemoteFault);
         }
         if self.qp_error.xchg(false, Full) {
             self.fail(Cause::LocalFault);

@@ -210,7 +210,7 @@ impl Conn {
     /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives. Returns the
     /// depth it got.
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
-        let hca = self.hca().clone();
+        let hca = self.hca()?;
         let mut depth = self.with(|inner| inner.known.depth);
         let max_sge = sizes::gather_elements(hca.attrs.max_send_sge, self.ni.wrq_sge);
         let (parts, sq_depth) = loop {
@@ -322,17 +322,20 @@ impl Conn {
         if let Some(link) = link {
             let qp = link.qp().clone();
             drop(link);
-            // If it does not, dropping the queue pair will.
+            // The rights to post are gone, so it waits for whatever is left.
             let _ = qp.destroy_mrs();
             drop(qp);
         }
         let id = self.cm.lock().take();
         drop(id);
-        self.with(|inner| {
+        let hca = self.with(|inner| {
             inner.queues.keys_dead(&mut inner.cells);
             inner.bufs.clear();
             inner.noop_bufs.clear();
+            inner.hca.take()
         });
+        // Maybe the last reference: then the protection domain goes, which sleeps.
+        drop(hca);
         self.kick_upper_again();
         if retry.is_none() {
             log::conn_over(self, cause, !failed);

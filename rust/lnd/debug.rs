@@ -7,7 +7,6 @@
 
 use super::conn::Conn;
 use super::ni::Ni;
-use core::fmt::Write as _;
 use kernel::debugfs::Dir;
 use kernel::debugfs::File;
 use kernel::fmt;
@@ -45,12 +44,14 @@ fn show(ni: &Ni, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         peers = peers.saturating_add(1);
         waiting = waiting.saturating_add(peer.with(|inner| inner.waiting()));
     });
+    let hca = ni.hca().ok();
     writeln!(
         f,
         "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting}",
         core::format_args!("{}", ni.nid),
         ni.stamp,
-        ni.device_name(),
+        hca.as_ref()
+            .map_or("none", |hca| hca.device.name().to_str().unwrap_or("?")),
         ni.conns(),
     )?;
     let mut result = Ok(());

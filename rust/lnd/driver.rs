@@ -2,6 +2,7 @@
 
 //! What lives as long as the module: the work queues, and the list of interfaces that are listened on.
 
+use super::iface::Iface;
 use super::iface::Used;
 use crate::rdma::work::OwnedQueue;
 use crate::rdma::work::QueueKind;
@@ -9,6 +10,8 @@ use kernel::debugfs::Dir;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::Mutex;
+use kernel::workqueue::Work;
+use kernel::workqueue::WorkItem;
 
 /// The driver.
 #[pin_data]
@@ -19,6 +22,9 @@ pub(crate) struct Driver {
     pub(crate) upper: OwnedQueue,
     /// `/sys/kernel/debug/ro2iblnd`.
     pub(crate) debugfs: Dir,
+    /// Takes NIs off devices that are being removed.
+    #[pin]
+    removal: Work<Driver>,
     /// The interfaces in use. Startup and shutdown of NIs only.
     #[pin]
     pub(crate) ifaces: Mutex<KVec<Used>>,
@@ -34,9 +40,31 @@ impl Driver {
                 control,
                 upper,
                 debugfs: Dir::new(c"ro2iblnd"),
+                removal <- kernel::new_work!("Driver::removal"),
                 ifaces <- kernel::new_mutex!(KVec::new(), "Driver::ifaces"),
             }),
             GFP_KERNEL,
         )
+    }
+}
+
+kernel::impl_has_work! {
+    impl HasWork<Self> for Driver { self.removal }
+}
+
+impl Driver {
+    /// A device is being removed: its NIs are to let it go. Any context.
+    pub(crate) fn device_removal(self: &Arc<Self>) {
+        let _ = self.control.enqueue::<Self, 0>(self.clone());
+    }
+}
+
+impl WorkItem for Driver {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        for ni in Iface::removed(&this) {
+            ni.detach();
+        }
     }
 }

@@ -7,8 +7,8 @@
 
 use super::driver::Driver;
 use super::listen::Accept;
+use super::ni::Ni;
 use crate::lnet::NetNs;
-use crate::lnet::NiConfig;
 use crate::lnet::StartError;
 use crate::proto::params::FRAGS_MAX;
 use crate::rdma::cm_event::Addr;
@@ -28,14 +28,16 @@ pub(crate) struct Hca {
     pub(crate) device: ARef<Device>,
     pub(crate) pd: Arc<Pd>,
     pub(crate) attrs: DeviceAttrs,
+    /// Port of the device.
+    pub(crate) port: u32,
     /// Pages that one memory region covers.
     pub(crate) mr_pages: u32,
 }
 
-/// An interface and how many NIs use it.
+/// An interface and the NIs that use it.
 pub(crate) struct Used {
     iface: Arc<Iface>,
-    by: usize,
+    by: KVec<Arc<Ni>>,
 }
 
 /// An address that is listened on.
@@ -44,46 +46,43 @@ pub(crate) struct Iface {
     ip: [u8; 4],
     port: u16,
     pub(crate) hca: Arc<Hca>,
+    accept: Arc<Accept>,
     _listener: Listener<Accept>,
 }
 
 impl Iface {
-    /// The interface with the address of `cfg`: one that is there, or a new one.
-    pub(crate) fn get(
-        driver: &Driver,
-        cfg: &NiConfig<'_>,
-        accept: impl FnOnce() -> Result<Arc<Accept>>,
-    ) -> Result<Arc<Self>, StartError> {
-        let net = cfg.net();
-        let (ip, port) = (cfg.ipv4(), cfg.service());
-        let mut ifaces = driver.ifaces.lock();
-        if let Some(used) = ifaces.iter_mut().find(|u| u.iface.is(&net, ip, port)) {
-            used.by = used.by.saturating_add(1);
+    /// The interface of `ni`: one that is there, or a new one. The NI is listed as its user.
+    pub(crate) fn get(ni: &Arc<Ni>) -> Result<Arc<Self>, StartError> {
+        let no_memory = StartError::because("no memory");
+        let mut ifaces = ni.driver.ifaces.lock();
+        if let Some(used) = ifaces.iter_mut().find(|used| used.iface.is_for(ni)) {
+            if used.by.push(ni.clone(), GFP_KERNEL).is_err() {
+                return Err(no_memory(ENOMEM));
+            }
             return Ok(used.iface.clone());
         }
-        let iface = Self::open(net, ip, port, accept)?;
-        let used = Used {
-            iface: iface.clone(),
-            by: 1,
-        };
-        ifaces
-            .push(used, GFP_KERNEL)
-            .map_err(|_| StartError::because("no memory")(ENOMEM))?;
-        Ok(iface)
+        let iface = Self::open(ni)?;
+        let mut by = KVec::new();
+        let listed = by
+            .push(ni.clone(), GFP_KERNEL)
+            .and_then(|()| {
+                let iface = iface.clone();
+                ifaces.push(Used { iface, by }, GFP_KERNEL)
+            });
+        match listed {
+            Ok(()) => Ok(iface),
+            Err(_) => Err(no_memory(ENOMEM)),
+        }
     }
 
-    fn open(
-        net: NetNs,
-        ip: [u8; 4],
-        port: u16,
-        accept: impl FnOnce() -> Result<Arc<Accept>>,
-    ) -> Result<Arc<Self>, StartError> {
-        let addr = Addr::v4(u32::from_be_bytes(ip), port);
-        let listener = accept()
-            .and_then(|accept| Listener::listen(net.as_rdma(), &addr, BACKLOG, accept))
-            .map_err(StartError::because(
-                "cannot listen (is the port in use? see the parameter \"service\")",
-            ))?;
+    fn open(ni: &Ni) -> Result<Arc<Self>, StartError> {
+        let no_memory = |_| StartError::because("no memory")(ENOMEM);
+        let accept = Accept::new(ni.driver.clone())
+            .map_err(StartError::because("no memory"))?;
+        let addr = Addr::v4(ni.nid.addr(), ni.service);
+        let listener = Listener::listen(ni.net.as_rdma(), &addr, BACKLOG, accept.clone()).map_err(
+            StartError::because("cannot listen (is the port in use? see the parameter \"service\")"),
+        )?;
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
@@ -100,32 +99,37 @@ impl Iface {
             device,
             pd,
             attrs,
+            port: listener.port(),
             mr_pages,
         };
-        let no_memory = |_| StartError::because("no memory")(ENOMEM);
-        let hca = Arc::new(hca, GFP_KERNEL).map_err(no_memory)?;
         let iface = Self {
-            net,
-            ip,
-            port,
-            hca,
+            net: ni.net.clone(),
+            ip: ni.nid.addr().to_be_bytes(),
+            port: ni.service,
+            hca: Arc::new(hca, GFP_KERNEL).map_err(no_memory)?,
+            accept,
             _listener: listener,
         };
         Arc::new(iface, GFP_KERNEL).map_err(no_memory)
     }
 
-    fn is(&self, net: &NetNs, ip: [u8; 4], port: u16) -> bool {
-        self.ip == ip && self.port == port && self.net.as_ptr() == net.as_ptr()
+    fn is_for(&self, ni: &Ni) -> bool {
+        self.ip == ni.nid.addr().to_be_bytes()
+            && self.port == ni.service
+            && self.net.as_ptr() == ni.net.as_ptr()
+            && !self.accept.is_removed()
     }
 
-    /// Gives one use up; the last one stops listening, and waits for the requests being judged.
-    pub(crate) fn put(driver: &Driver, iface: Arc<Self>) {
-        let mut ifaces = driver.ifaces.lock();
-        let mut unused = None;
+    /// `ni` does not use the interface any more. The last user's leaving stops the listening, and waits for
+    /// the requests being judged.
+    pub(crate) fn put(ni: &Arc<Ni>, iface: Arc<Self>) {
+        let (mut user, mut unused) = (None, None);
+        let mut ifaces = ni.driver.ifaces.lock();
         let at = ifaces.iter().position(|u| Arc::ptr_eq(&u.iface, &iface));
         if let Some(used) = at.and_then(|at| ifaces.get_mut(at)) {
-            used.by = used.by.saturating_sub(1);
-            if used.by == 0 {
+            let by = used.by.iter().position(|user| Arc::ptr_eq(user, ni));
+            user = by.and_then(|by| used.by.remove(by).ok());
+            if used.by.is_empty() {
                 unused = at.and_then(|at| ifaces.remove(at).ok());
             }
         }
@@ -133,5 +137,19 @@ impl Iface {
         drop(ifaces);
         drop(iface);
         drop(unused);
+        drop(user);
+    }
+
+    /// The NIs of interfaces whose device is being removed.
+    pub(crate) fn removed(driver: &Driver) -> KVec<Arc<Ni>> {
+        let mut nis = KVec::new();
+        let ifaces = driver.ifaces.lock();
+        for used in ifaces.iter().filter(|used| used.iface.accept.is_removed()) {
+            for ni in used.by.iter() {
+                // One that finds no memory is found again by the next look.
+                let _ = nis.push(ni.clone(), GFP_KERNEL);
+            }
+        }
+        nis
     }
 }

@@ -7,6 +7,7 @@
 //! connection's control worker, which accepts, or rejects if it cannot.
 
 use super::conn::Conn;
+use super::driver::Driver;
 use super::log;
 use super::ni::Ni;
 use crate::lnet::params;
@@ -29,6 +30,9 @@ use crate::proto::peer::Known;
 use crate::rdma::listen::ConnRequest;
 use crate::rdma::listen::ListenHandler;
 use kernel::prelude::*;
+use kernel::sync::atomic::Acquire;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Release;
 use kernel::sync::Arc;
 use kernel::sync::SpinLock;
 use kernel::time::Instant;
@@ -40,9 +44,9 @@ const MAX_CONNS: u16 = 256;
 /// What judges the requests of one interface.
 #[pin_data]
 pub(crate) struct Accept {
-    /// To look NIs up; any NI of the driver serves. It must not keep the NI alive, so it is taken away
-    /// when the listener goes.
-    lnet: NiRef<Ni>,
+    driver: Arc<Driver>,
+    /// The device is being removed.
+    removed: Atomic<bool>,
     since: Instant<Monotonic>,
     #[pin]
     budget: SpinLock<RejectBudget>,
@@ -50,15 +54,21 @@ pub(crate) struct Accept {
 
 impl Accept {
     /// Makes the judge. May sleep.
-    pub(crate) fn new(lnet: NiRef<Ni>) -> Result<Arc<Self>> {
+    pub(crate) fn new(driver: Arc<Driver>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                lnet,
+                driver,
+                removed: Atomic::new(false),
                 since: Instant::now(),
                 budget <- kernel::new_spinlock!(RejectBudget::new(0), "Accept::budget"),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Whether the device is being removed.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Acquire)
     }
 
     fn may_reject(&self) -> bool {
@@ -83,13 +93,16 @@ impl Accept {
         };
         let asked = parse_connreq(req.private_data(), &from, &policy)?;
         *src = Some(asked.src);
-        let ni = self.lnet.find(asked.dst.raw());
+        let ni = NiRef::<Ni>::find(asked.dst.raw());
         *found = ni.as_ref().map(|ni| NiView {
             nid: ni.lnd.nid,
             stamp: ni.lnd.stamp,
             peer_credits: ni.lnd.depth,
             active: ni.active && !ni.lnd.is_stopping(),
-            on_device: req.device().is_some_and(|d| d.same(&ni.lnd.hca.device)),
+            on_device: match (req.device(), ni.lnd.hca()) {
+                (Some(device), Ok(hca)) => device.same(&hca.device),
+                _ => false,
+            },
         });
         let wanted = check_ni(&asked, found.as_ref(), true, &from, &policy)?;
         let Some(ni) = ni.map(|ni| ni.lnd) else {
@@ -130,10 +143,12 @@ fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refus
             Some(verdict)
         });
         match verdict {
-            // It left the table just now: the next look-up makes a new one.
-            None => continue,
+            // It is leaving the table just now: with that done, the next look-up makes a new one.
+            None => ni.peers.remove(&peer),
             Some(PeerVerdict::Accept) => {
-                let made = Conn::new(ni, &peer, false, known, u32::from(known.depth.get()))
+                // Spreads the connections of one peer over CPUs and completion vectors.
+                let salt = u32::from(peer.with(|inner| inner.objects()));
+                let made = Conn::new(ni, &peer, false, known, salt)
                     .and_then(|conn| peer.add(&conn).map(|()| conn));
                 return made.map_err(|e| {
                     peer.attempt_over(false, None, Cause::NoResources);
@@ -154,7 +169,9 @@ fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refus
 
 impl ListenHandler for Accept {
     fn device_removal(&self) {
-        log::device_removal();
+        self.removed.store(true, Release);
+        // The listener cannot be dropped in its own handler.
+        self.driver.device_removal();
     }
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {

@@ -130,7 +130,18 @@ pub(crate) fn rejected(conn: &Conn, why: &dyn Debug) {
     warn_limited!("{}: refused our connection request: {why:?}\n", conn.nid());
 }
 
-/// The device under a listener is being removed.
-pub(crate) fn device_removal() {
-    warn_limited!("an RDMA device is being removed; delete its NIs (lnetctl net del) to let it go\n");
+/// The RDMA device of an NI went away.
+pub(crate) fn detached(nid: Nid) {
+    pr_warn!(
+        "{}\n",
+        core::format_args!("{nid}: the RDMA device is gone; waiting for it to come back")
+    );
+}
+
+/// The RDMA device of an NI is back.
+pub(crate) fn attached(nid: Nid) {
+    pr_info!(
+        "{}\n",
+        core::format_args!("{nid}: the RDMA device is back")
+    );
 }

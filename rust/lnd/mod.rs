@@ -36,6 +36,7 @@ pub(crate) mod cm;
 pub(crate) mod conn;
 pub(crate) mod control;
 pub(crate) mod debug;
+pub(crate) mod device;
 pub(crate) mod driver;
 pub(crate) mod fifo;
 pub(crate) mod iface;

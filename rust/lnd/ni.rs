@@ -6,10 +6,10 @@
 
 use super::conn::Conn;
 use super::debug::NiFile;
+use super::device::Attached;
+use super::device::Health;
+use super::device::DEVICE;
 use super::driver::Driver;
-use super::iface::Hca;
-use super::iface::Iface;
-use super::listen::Accept;
 use super::log;
 use super::peer::Peer;
 use super::peer::PeerError;
@@ -45,7 +45,7 @@ use kernel::time::ClockSource;
 use kernel::time::Instant;
 use kernel::time::Monotonic;
 use kernel::time::RealTime;
-use kernel::types::ScopeGuard;
+use kernel::workqueue::DelayedWork;
 
 /// Least seconds that an attempt to connect may take.
 const CONNECT_TIMEOUT_MIN: u32 = 5;
@@ -70,9 +70,11 @@ pub(crate) struct Ni {
     pub(crate) wrq_sge: u32,
     pub(crate) service: u16,
     pub(crate) net: NetNs,
-    pub(crate) hca: Arc<Hca>,
     #[pin]
-    iface: Mutex<Option<Arc<Iface>>>,
+    pub(crate) attached: Mutex<Option<Attached>>,
+    pub(crate) health: Health,
+    #[pin]
+    look: DelayedWork<Ni, DEVICE>,
     #[pin]
     pub(crate) peers: PeerTable,
     #[pin]
@@ -82,6 +84,10 @@ pub(crate) struct Ni {
     /// Connections alive, plus one until shutdown.
     live: Arc<LiveCount>,
     pub(crate) lnet: NiRef<Ni>,
+}
+
+kernel::impl_has_delayed_work! {
+    impl HasDelayedWork<Self, DEVICE> for Ni { self.look }
 }
 
 /// Counts connections, so that shutdown can wait for the last one.
@@ -144,11 +150,6 @@ impl Ni {
     pub(crate) fn conns(&self) -> i32 {
         // One is the NI's own.
         self.live.count.load(Relaxed).saturating_sub(1)
-    }
-
-    /// Name of the RDMA device.
-    pub(crate) fn device_name(&self) -> &str {
-        self.hca.device.name().to_str().unwrap_or("?")
     }
 
     /// Outstanding credits at which a NOOP returns them.
@@ -229,10 +230,6 @@ impl Lnd for Ni {
         let Some(depth) = QueueDepth::new(cfg.peer_credits()) else {
             return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
         };
-        let accept = || Accept::new(lnet.clone());
-        let iface = Iface::get(&driver, cfg, accept)?;
-        let shared = driver.clone();
-        let undo = ScopeGuard::new_with_data(iface.clone(), |iface| Iface::put(&shared, iface));
         let live = LiveCount::new().map_err(no_memory)?;
         let peers = PeerTable::new().map_err(StartError::because("no memory"))?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
@@ -249,8 +246,9 @@ impl Lnd for Ni {
                 wrq_sge: cfg.wrq_sge(),
                 service: cfg.service(),
                 net: cfg.net(),
-                hca: iface.hca.clone(),
-                iface <- kernel::new_mutex!(Some(iface), "Ni::iface"),
+                attached <- kernel::new_mutex!(None, "Ni::attached"),
+                health: Health::new(),
+                look <- kernel::new_delayed_work!("Ni::look"),
                 peers <- peers,
                 debug <- kernel::new_mutex!(None, "Ni::debug"),
                 stopping: Atomic::new(false),
@@ -261,7 +259,7 @@ impl Lnd for Ni {
             GFP_KERNEL,
         )
         .map_err(StartError::because("no memory"))?;
-        undo.dismiss();
+        ni.attach()?;
         // Without it nothing is missing but a view.
         *ni.debug.lock() = NiFile::new(&ni.driver.debugfs, &ni).ok();
         Ok(ni)
@@ -272,10 +270,8 @@ impl Lnd for Ni {
         let file = this.debug.lock().take();
         drop(file);
         // From here no request is accepted and no attempt started.
-        let iface = this.iface.lock().take();
-        if let Some(iface) = iface {
-            Iface::put(&this.driver, iface);
-        }
+        this.stop_looking();
+        let _ = this.leave();
         this.peers.for_each(|peer| peer.close(Cause::Shutdown));
         this.live.put();
         let mut seconds = 0u32;
@@ -306,7 +302,11 @@ impl Lnd for Ni {
             match peer.send(req) {
                 Ok(()) => return Ok(()),
                 Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
-                Err(PeerError::Gone(back)) => req = back,
+                Err(PeerError::Gone(back)) => {
+                    // It is leaving the table just now: with that done, the next look-up makes a new one.
+                    this.peers.remove(&peer);
+                    req = back;
+                }
             }
         }
     }

@@ -186,6 +186,7 @@ impl Peer {
             .and_then(|conn| self.add(&conn).map(|()| conn));
         match made {
             Ok(conn) => conn.event(Event::Start),
+            Err(e) if e == ENODEV => self.attempt_over(true, None, Cause::DeviceGone),
             Err(_) => self.attempt_over(true, None, Cause::NoResources),
         }
     }
@@ -193,7 +194,9 @@ impl Peer {
     /// Lists a new connection object.
     pub(crate) fn add(&self, conn: &Arc<Conn>) -> Result {
         let mut inner = self.inner.lock();
-        if inner.gone {
+        // Either this sees that the NI stops, or its shutdown, which takes the lock after saying so, sees
+        // the connection.
+        if inner.gone || self.ni.is_stopping() {
             return Err(ESHUTDOWN);
         }
         // Room for both lists now, so that publishing cannot fail.
@@ -247,14 +250,23 @@ impl Peer {
                 Err(NotSent::Failed(msg, e)) => fail_one(msg, e),
                 Err(NotSent::Closed(req)) => {
                     let back = Pending::again(req, since);
+                    let mut late = PendingList::EMPTY;
+                    let mut lost = None;
                     {
+                        // At once, so that nobody overtakes.
                         let mut inner = self.inner.lock();
                         inner.unpublish(conn);
                         inner.flushing = false;
+                        match back {
+                            // The peer was forgotten while the message was on its way to the connection.
+                            Ok(pending) if inner.gone => late.push_back(pending),
+                            Ok(pending) => inner.pending.push_front(pending),
+                            Err(req) => lost = Some(req),
+                        }
                     }
-                    match back {
-                        Ok(pending) => self.with(|inner| inner.pending.push_front(pending)),
-                        Err(req) => fail_one(req.msg, ENOMEM),
+                    late.fail(Cause::PeerClosed);
+                    if let Some(req) = lost {
+                        fail_one(req.msg, ENOMEM);
                     }
                     self.serve_waiting();
                     return;
@@ -295,9 +307,11 @@ impl Peer {
         retry: Option<Known>,
         cause: Cause,
     ) {
+        // Before the lock: it takes the connection's.
+        let heard_ms = conn.heard_ms();
         {
             let mut inner = self.inner.lock();
-            inner.heard_ms = inner.heard_ms.max(conn.heard_ms());
+            inner.heard_ms = inner.heard_ms.max(heard_ms);
             inner.unpublish(conn);
             inner.all.retain(|c| !Arc::ptr_eq(c, conn));
         }
@@ -324,7 +338,7 @@ impl Peer {
         let random = random::u32();
         let after = self.with(|inner| {
             if let Some(known) = retry {
-                inner.policy.known = known;
+                inner.policy.learnt(known);
             }
             inner.last_cause = Some(cause);
             let waiting = !inner.pending.is_empty() && !inner.gone;
@@ -364,7 +378,7 @@ impl Peer {
             log::gave_up(self, waiting.len(), cause);
         }
         waiting.fail(cause);
-        if !self.ni.is_stopping() && !matches!(cause, Cause::AdminClose | Cause::Shutdown) {
+        if !self.ni.is_stopping() && cause.blames_peer() {
             let age = self.ni.now_ms().saturating_sub(heard_ms) / 1000;
             self.ni.lnet.notify_down(self.nid.raw(), age);
         }

@@ -462,6 +462,10 @@ impl Conn {
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
         if let Err((mut transfer, cause)) = self.submit(op, slots, transfer, payload, body) {
+            if matches!(op, Op::PutAck | Op::PutNak | Op::GetDone) {
+                // The peer waits for this answer: the disconnect tells it at once.
+                self.fail(cause);
+            }
             if let Memory::Sink(sink) = core::mem::replace(&mut transfer.memory, Memory::None) {
                 self.drop_sink(sink);
             }
@@ -540,13 +544,13 @@ impl Conn {
     fn take_buf(&self) -> Result<TxBuf> {
         match self.with(|inner| inner.bufs.pop()) {
             Some(buf) => Ok(buf),
-            None => TxBuf::alloc(&self.hca().device),
+            None => TxBuf::alloc(&self.hca()?.device),
         }
     }
 
     /// Maps the pages that our WRITEs read.
     fn map_source(&self, pages: &PageVec) -> Result<Arc<SgMap>> {
-        SgMap::map(self.hca().device.clone(), pages, Direction::ToDevice)
+        SgMap::map(self.hca()?.device.clone(), pages, Direction::ToDevice)
     }
 
     /// Maps the pages that the peer's WRITEs go to, behind a key of their own: the sink, its only fragment,
@@ -556,8 +560,9 @@ impl Conn {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
             _ => return Err(EMSGSIZE),
         };
-        let device = &self.hca().device;
-        let bounce = if pages.can_register(self.hca().mr_pages) {
+        let hca = self.hca()?;
+        let device = &hca.device;
+        let bounce = if pages.can_register(hca.mr_pages) {
             None
         } else {
             // One key cannot cover pages with gaps.

@@ -297,5 +297,7 @@ fn put_ack(
     });
     transfer.nob = encode(buf.as_mut_slice(), &env, &done).map_err(|_| Cause::LocalFault)?;
     transfer.buf = Some(buf);
+    // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
+    transfer.since = Instant::now();
     step_tx(inner, index, Answer::PutAck, slots)
 }

@@ -9,7 +9,6 @@ use core::{
 };
 
 use kernel::{
-    device::Device,
     error::to_result,
     prelude::*,
     sync::Arc,
@@ -105,21 +104,6 @@ impl<'a> NiConfig<'a> {
         text(&self.raw.name)
     }
 
-    /// Name of the interface; an alias label (`ib0:1`) is possible.
-    pub(crate) fn interface(&self) -> &str {
-        text(&self.raw.ifname)
-    }
-
-    /// Index of the interface in its namespace.
-    pub(crate) fn ifindex(&self) -> i32 {
-        self.raw.ifindex
-    }
-
-    /// The interface is a bonding master.
-    pub(crate) fn bonded(&self) -> bool {
-        self.raw.bonded
-    }
-
     /// IPv4 address of the NI: the bytes in network order.
     pub(crate) fn ipv4(&self) -> [u8; 4] {
         self.raw.ip.to_ne_bytes()
@@ -136,11 +120,6 @@ impl<'a> NiConfig<'a> {
         }
     }
 
-    /// CPT of the device's NUMA node, if known.
-    pub(crate) fn dev_cpt(&self) -> Option<u32> {
-        u32::try_from(self.raw.dev_cpt).ok()
-    }
-
     /// `peer_credits`: concurrent sends per peer, and the queue depth to offer; 1..=255.
     pub(crate) fn peer_credits(&self) -> u16 {
         self.raw.peer_credits as u16
@@ -150,16 +129,6 @@ impl<'a> NiConfig<'a> {
     /// their own; less than [`Self::peer_credits`], may be 0.
     pub(crate) fn peer_credits_hiw(&self) -> u16 {
         self.raw.peer_credits_hiw as u16
-    }
-
-    /// `credits`: concurrent sends of the NI; LNet enforces it.
-    pub(crate) fn max_tx_credits(&self) -> u32 {
-        self.raw.max_tx_credits
-    }
-
-    /// `ntx`: transmit descriptors of the NI.
-    pub(crate) fn ntx(&self) -> u32 {
-        self.raw.ntx
     }
 
     /// `conns_per_peer`: how many connections the active side opens; 1..=127.
@@ -185,16 +154,6 @@ impl<'a> NiConfig<'a> {
     /// `wrq_sge`: scatter/gather elements per work request, at least 1.
     pub(crate) fn wrq_sge(&self) -> u32 {
         self.raw.wrq_sge
-    }
-
-    /// `use_fastreg_gaps`: register sinks with gaps where the device can.
-    pub(crate) fn use_fastreg_gaps(&self) -> bool {
-        self.raw.use_fastreg_gaps
-    }
-
-    /// `dev_failover`: follow a bonded interface to another HCA (0 off, 1 on, 2 always).
-    pub(crate) fn dev_failover(&self) -> u32 {
-        self.raw.dev_failover
     }
 }
 
@@ -278,15 +237,9 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_lnet_set_fatal(self.as_ptr(), fatal) };
     }
 
-    /// LNet has finished bringing the NI up and has not begun to take it down. Any context.
-    pub(crate) fn is_active(&self) -> bool {
-        // SAFETY: The NI is valid by the type invariant.
-        unsafe { bindings::ro2ib_ni_active(self.as_ptr()) }
-    }
-
     /// The NI of this driver with that NID, which may come straight from the wire. `None` for
     /// NIDs nobody has, NIDs of other drivers' NIs, and an NI that is still starting.
-    pub(crate) fn find(&self, nid: u64) -> Option<FoundNi<L>> {
+    pub(crate) fn find(nid: u64) -> Option<FoundNi<L>> {
         let mut lnd = core::ptr::null_mut();
         // SAFETY: `lnd` is a local.
         let found = unsafe { bindings::ro2ib_lnet_find_ni(nid, &mut lnd) };
@@ -294,7 +247,7 @@ impl<L: Lnd> NiRef<L> {
             return None;
         }
         // SAFETY: The shim returns NIs of the one registered driver only, whose private data is
-        // an `Arc<L>` made by the startup trampoline: `self` proves that the driver is `L`. It
+        // an `Arc<L>` made by the startup trampoline of the only registration there can be. It
         // stays until `Lnd::shutdown`, which cannot begin before `ro2ib_lnet_put_found`.
         let lnd: Arc<L> = unsafe { <Arc<L> as ForeignOwnable>::borrow(lnd) }.into();
         // SAFETY: `found` is referenced.
@@ -309,18 +262,6 @@ impl<L: Lnd> NiRef<L> {
     pub(crate) fn cpu_of(&self, nid: u64, salt: u32) -> i32 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_lnet_peer_cpu(self.as_ptr(), nid, salt) }
-    }
-
-    /// Says which device does the NI's DMA, so that LNet can prefer an NI close to a GPU. Must
-    /// be cleared with `None` before the driver lets the device go.
-    pub(crate) fn set_dma_device(&self, dev: Option<&Device>) {
-        let dev = dev.map_or(core::ptr::null_mut(), |d| {
-            // `Device` is a transparent wrapper of `struct device`.
-            core::ptr::from_ref(d).cast_mut().cast::<bindings::device>()
-        });
-        // SAFETY: The NI is valid by the type invariant; the shim takes its own reference on the
-        // device.
-        unsafe { bindings::ro2ib_lnet_set_dma_device(self.as_ptr(), dev) };
     }
 }
 

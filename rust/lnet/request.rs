@@ -111,10 +111,6 @@ pub(crate) struct RecvRequest {
     /// To finalize when the data has arrived (or been delivered, for a GET). `None`: discard the
     /// message; for a GET_REQ it means that nothing matched.
     pub(crate) msg: Option<Message>,
-    /// LNet did not decide inside `parse` but later.
-    pub(crate) delayed: bool,
-    /// Length of the payload on the wire.
-    pub(crate) rlen: u32,
     /// Where the wanted bytes go; may be shorter than `rlen`, and empty.
     pub(crate) sink: PageVec,
     /// What an optimised GET must deliver.
@@ -137,8 +133,6 @@ impl RecvRequest {
         Ok(Self {
             // SAFETY: The caller passes the message on.
             msg: NonNull::new(req.msg).map(|m| unsafe { Message::from_raw(m) }),
-            delayed: req.delayed,
-            rlen: req.rlen,
             sink,
             source,
         })
@@ -148,8 +142,6 @@ impl RecvRequest {
     pub(super) fn discard(req: &bindings::ro2ib_recv_req) -> Result<Self> {
         let nothing = bindings::ro2ib_recv_req {
             msg: core::ptr::null_mut(),
-            delayed: req.delayed,
-            rlen: req.rlen,
             ..Default::default()
         };
         // SAFETY: There is neither a message nor a page in it.

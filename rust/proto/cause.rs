@@ -151,6 +151,34 @@ impl Cause {
         }
     }
 
+    /// Whether it says that the peer is not there any more, so that LNet should be told.
+    pub fn blames_peer(self) -> bool {
+        match self {
+            Self::PeerRestarted
+            | Self::Protocol
+            | Self::Unreachable
+            | Self::Refused
+            | Self::ConnectFailed
+            | Self::ConnectTimeout
+            | Self::DeadlineConnecting
+            | Self::RemoteFault
+            | Self::TransportRetry
+            | Self::DeadlineSending
+            | Self::DeadlineAnswer => true,
+            Self::Shutdown
+            | Self::AdminClose
+            | Self::PeerClosed
+            | Self::NoResources
+            | Self::LocalFault
+            | Self::Flushed
+            | Self::DeadlineQueued
+            | Self::DeviceGone
+            | Self::AddressChanged
+            | Self::Told(_)
+            | Self::Local(_) => false,
+        }
+    }
+
     /// One phrase for the log.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -64,7 +64,7 @@ pub enum Event {
     DrainStarted,
     /// Both markers were reaped, or there never was a queue pair.
     Drained,
-    /// A CM event without meaning here (ADDR_CHANGE on a live connection, CONNECT_RESPONSE, unknown).
+    /// A CM event without meaning here (CONNECT_RESPONSE, unknown).
     Ignored,
 }
 

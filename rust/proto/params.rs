@@ -127,12 +127,20 @@ impl MaxFrags {
 /// that was really negotiated. Never 0, which would make both sides exchange
 /// NOOPs for ever (defect list 2.15), and never above the depth, which would
 /// return credits too late.
+///
+/// Never below half of the depth either, rounded up: each NOOP carries at least
+/// so many, thus at most [`super::credits::NOOPS_MAX`] can be on their way to a
+/// side whose softirq lags behind, which is what it has buffers for. Send
+/// completions do not bound that: they come from its HCA. `hiw` is at least
+/// `pc / 2` as configured; it is the rounding at depths 3, 4 and 6 that matters.
 pub fn high_water(depth: QueueDepth, hiw: u8, pc: QueueDepth) -> u8 {
     let scaled = u16::from(depth.0)
         .saturating_mul(u16::from(hiw))
         .checked_div(u16::from(pc.0))
         .unwrap_or(0);
-    u8::try_from(scaled).unwrap_or(u8::MAX).clamp(1, depth.0)
+    u8::try_from(scaled)
+        .unwrap_or(u8::MAX)
+        .clamp(depth.0.div_ceil(2), depth.0)
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
@@ -164,6 +172,8 @@ mod tests {
                 let w = high_water(depth, h, pc);
                 assert!(w >= 1);
                 assert!(w <= depth.get());
+                // No more NOOPs than out-of-band buffers can be on their way.
+                assert!(depth.get() / w <= 2);
             }
         }
         let Some(eight) = QueueDepth::new(8) else {

@@ -124,6 +124,14 @@ impl Peer {
         self.idle()
     }
 
+    /// A reject has taught us what to ask for next. While a request of the peer is being accepted, or it has
+    /// a connection, what that taught us is better.
+    pub fn learnt(&mut self, known: Known) {
+        if self.passive == 0 && self.conns == 0 {
+            self.known = known;
+        }
+    }
+
     /// An attempt failed. `retry` is set if the reject invites another try (protocol section 4.6),
     /// `waiting` if messages wait for a connection; `random` is uniform.
     pub fn failed(&mut self, active: bool, retry: bool, waiting: bool, random: u32) -> After {

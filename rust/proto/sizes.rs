@@ -11,14 +11,18 @@ use super::params::QueueDepth;
 use super::params::FRAGS_MAX;
 use super::tx::NOOP_SLOTS;
 
-/// Most gather elements a WRITE gets; more would only make every slot of the send queue larger.
-const GATHER_MAX: u16 = 16;
+/// Gather elements a WRITE gets unless asked for more; more make every slot of the send queue larger.
+const GATHER: u16 = 16;
+
+/// Most gather elements a WRITE can be asked to have.
+const GATHER_MAX: u16 = 128;
 
 /// Gather elements per work request: what the device can, within reason. `wanted` is the parameter
 /// `wrq_sge`, a lower bound; at least 1.
 pub fn gather_elements(device_max: u32, wanted: u32) -> u16 {
-    let wanted = u16::try_from(wanted).unwrap_or(u16::MAX).max(GATHER_MAX);
-    u16::try_from(device_max).unwrap_or(u16::MAX).min(wanted).max(1)
+    let wanted = u16::try_from(wanted).unwrap_or(GATHER_MAX);
+    let device_max = u16::try_from(device_max).unwrap_or(u16::MAX);
+    device_max.min(wanted.clamp(GATHER, GATHER_MAX)).max(1)
 }
 
 /// The longest chain of one transfer: a WRITE for every piece of a sink of [`FRAGS_MAX`] pieces, one more for
@@ -75,6 +79,6 @@ mod tests {
         assert_eq!(gather_elements(6, 2), 6);
         assert_eq!(gather_elements(32, 30), 30);
         assert_eq!(gather_elements(0, 0), 1);
-        assert_eq!(gather_elements(u32::MAX, u32::MAX), u16::MAX);
+        assert_eq!(gather_elements(u32::MAX, u32::MAX), GATHER_MAX);
     }
 }

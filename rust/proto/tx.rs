@@ -64,8 +64,8 @@ impl Op {
         }
     }
 
-    /// Whether posting it arms a remote key.
-    pub fn arms_key(self) -> bool {
+    /// Whether its memory is a sink that a memory region covers.
+    pub fn needs_key(self) -> bool {
         matches!(self, Self::GetReq | Self::PutAck)
     }
 
@@ -137,6 +137,9 @@ pub enum Then {
     Violation,
 }
 
+/// Whether a memory region covers the memory of a tx. It does from the time the tx is built, because the
+/// mapping alone keeps the memory from being given back; the peer may use the key once the registration is
+/// posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     None,
@@ -168,6 +171,7 @@ impl Tx {
         Self {
             place: Place::Mapped,
             op,
+            key: if op.needs_key() { Key::Live } else { Key::None },
             ..Self::FREE
         }
     }
@@ -228,9 +232,6 @@ impl Tx {
     pub fn pushed(&mut self) {
         if let Place::Posted { wrs, answer } = self.place {
             self.posted = true;
-            if self.op.arms_key() {
-                self.key = Key::Live;
-            }
             self.place = Place::Posted {
                 wrs: wrs.saturating_add(1),
                 answer,

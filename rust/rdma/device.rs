@@ -23,7 +23,8 @@ use kernel::{
             Full,
             Release, //
         },
-        Arc, //
+        Arc,
+        ArcBorrow, //
     },
     types::Opaque, //
 };
@@ -197,9 +198,9 @@ impl DeviceEvent {
 }
 
 /// Receives the asynchronous events of a device.
-pub(crate) trait DeviceEvents: Send + Sync + 'static {
+pub(crate) trait DeviceEvents: Send + Sync + Sized + 'static {
     /// An event. Treat it as hard interrupt context: touch atomics, queue work.
-    fn device_event(&self, event: DeviceEvent);
+    fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent);
 }
 
 /// The registration of a [`DeviceEvents`] at one device. Dropping it waits for
@@ -267,7 +268,7 @@ impl<T: DeviceEvents> EventRegistration<T> {
         // SAFETY: The core passes a valid event.
         let event = unsafe { DeviceEvent::from_raw(&*ev) };
 
-        this.handler.device_event(event);
+        T::device_event(this.handler.as_arc_borrow(), event);
     }
 }
 

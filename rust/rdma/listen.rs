@@ -37,7 +37,8 @@ use kernel::{
 pub(crate) trait ListenHandler: Send + Sync + 'static {
     /// Somebody wants to connect. Process context, may sleep, but holds up all
     /// other requests: look at it, [`ConnRequest::take`] it and leave the rest to
-    /// a worker. A request that is not taken is refused.
+    /// a worker. A request that is neither taken nor rejected is dropped, as if it
+    /// had been lost.
     fn connect_request(&self, request: &mut ConnRequest<'_>);
 
     /// The device of the listener goes: have a worker drop the listener.
@@ -252,7 +253,10 @@ impl<L: ListenHandler> Listener<L> {
 
         handler.connect_request(&mut request);
         match request.taken.take() {
-            None => 1,
+            // Refused by us, or by the CM: it sends a rejection of its own for any error but this one,
+            // which drops the request.
+            None if request.id.is_null() => 1,
+            None => ENOMEM.to_errno(),
             Some(taken) => {
                 let shared = taken.as_shared();
 

@@ -145,6 +145,7 @@ pub(crate) struct Qp<T: QpHandler> {
     rq_marker: Opaque<bindings::ib_cqe>,
     markers_left: Atomic<u32>,
     drained: Atomic<u32>,
+    drain_failed: Atomic<u32>,
     posted: Atomic<u32>,
     nr: u64,
     lkey: u32,
@@ -220,6 +221,7 @@ impl<T: QpHandler> Qp<T> {
                 rq_marker: new_cqe(Self::rq_marker_done),
                 markers_left: Atomic::new(2),
                 drained: Atomic::new(0),
+                drain_failed: Atomic::new(0),
                 posted: Atomic::new(0),
                 nr,
                 lkey: pd.local_dma_lkey(),
@@ -319,12 +321,22 @@ impl<T: QpHandler> Qp<T> {
     /// Destroys all memory regions. When it returns no key of this QP is valid.
     /// Sleeps.
     ///
+    /// If [`Self::drain`] failed it waits for the completions first.
+    ///
     /// # Errors
     ///
-    /// `EBUSY` before [`QpHandler::drained`] is called.
+    /// `EBUSY` before [`Self::drain`] has ended posting.
     pub(crate) fn destroy_mrs(&self) -> Result {
         if self.drained.load(Acquire) == 0 {
-            return Err(EBUSY);
+            if self.drain_failed.load(Acquire) == 0 {
+                return Err(EBUSY);
+            }
+            // SAFETY: By the type invariant. Nobody can post any more, as `drain` took the rights
+            // to; there is room for the two work requests. It waits until all completions have
+            // been handled.
+            unsafe { bindings::ib_drain_qp(self.as_raw()) };
+            // INVARIANT: So none will come any more.
+            self.drained.store(1, Release);
         }
         self.mrs.destroy();
         Ok(())
@@ -353,8 +365,14 @@ impl<T: QpHandler> Qp<T> {
         if !sq.is_of(self.nr) || !rq.is_of(self.nr) {
             return Err(EINVAL);
         }
-        self.modify_to_err()?;
+        drop((sq, rq));
         self.posted.store(1, Relaxed);
+        self.post_markers()
+            .inspect_err(|_| self.drain_failed.store(1, Release))
+    }
+
+    fn post_markers(&self) -> Result {
+        self.modify_to_err()?;
 
         // A WRITE of nothing: its key is not looked at (C9-88), and it is flushed anyway.
         let mut write = bindings::ib_rdma_wr::default();

@@ -226,23 +226,16 @@ pub(crate) struct Cpu(u32);
 
 impl Cpu {
     /// The number.
-    pub(crate) fn get(self) -> u32 {
-        self.0
-    }
-}
-
-impl Cpu {
-    /// The number.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 }
 
-/// Maps a hash to one of the CPUs that are online now. A CPU that goes offline
-/// later is no problem: the work queue then runs the item elsewhere.
-pub(crate) fn online_cpu(hash: u32) -> Cpu {
+/// CPU number `hint` if it is online now, else one that is. A CPU that goes
+/// offline later is no problem: the work queue then runs the item elsewhere.
+pub(crate) fn online_cpu(hint: u32) -> Cpu {
     // SAFETY: No preconditions.
-    Cpu(unsafe { bindings::ro2ib_online_cpu(hash) })
+    Cpu(unsafe { bindings::ro2ib_online_cpu(hint) })
 }
 
 /// While this lives, allocations of this task do not enter file systems

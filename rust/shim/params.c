@@ -121,7 +121,7 @@ RO2IB_PARAM(conns_per_peer, uint, 1, 0, 127, 0444);
 MODULE_PARM_DESC(conns_per_peer, "connections opened to each peer (0: 1)");
 
 RO2IB_PARAM(ntx, int, 512, 0, U16_MAX, 0444);
-MODULE_PARM_DESC(ntx, "transmit descriptors per NI");
+MODULE_PARM_DESC(ntx, "accepted for compatibility (checked against fmr_pool_size); transmits are made on demand");
 
 RO2IB_PARAM(credits, int, 256, 1, INT_MAX, 0444);
 MODULE_PARM_DESC(credits, "concurrent sends per NI");
@@ -158,7 +158,7 @@ RO2IB_PARAM(concurrent_sends, int, 0, 0, INT_MAX, 0444);
 MODULE_PARM_DESC(concurrent_sends, "accepted for compatibility, without effect: send queue slots are counted exactly");
 
 RO2IB_PARAM(use_fastreg_gaps, int, 0, INT_MIN, INT_MAX, 0444);
-MODULE_PARM_DESC(use_fastreg_gaps, "non-zero: register sinks with gaps where the device can (slower on some)");
+MODULE_PARM_DESC(use_fastreg_gaps, "accepted for compatibility, without effect: sinks with gaps are copied");
 
 RO2IB_PARAM(map_on_demand, int, 1, 0, INT_MAX, 0444);
 MODULE_PARM_DESC(map_on_demand, "accepted for compatibility, without effect: always 1");
@@ -173,7 +173,7 @@ RO2IB_PARAM(fmr_cache, int, 1, INT_MIN, INT_MAX, 0444);
 MODULE_PARM_DESC(fmr_cache, "accepted for compatibility, without effect");
 
 RO2IB_PARAM(dev_failover, int, 0, 0, INT_MAX, 0444);
-MODULE_PARM_DESC(dev_failover, "follow a bonded interface to another HCA (0: off, 1: on, above: without a bond too)");
+MODULE_PARM_DESC(dev_failover, "accepted for compatibility, without effect: an NI looks for its device by itself");
 
 RO2IB_PARAM(require_privileged_port, int, 0, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(require_privileged_port, "non-zero: refuse peers that connect from ports 1024 and above");
@@ -182,7 +182,7 @@ RO2IB_PARAM(use_privileged_port, int, 1, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(use_privileged_port, "non-zero: connect from a port below 1024");
 
 RO2IB_PARAM(wrq_sge, uint, 2, 1, 256, 0444);
-MODULE_PARM_DESC(wrq_sge, "scatter/gather elements per work request");
+MODULE_PARM_DESC(wrq_sge, "scatter/gather elements per work request, at least; 16 are used where the device can");
 
 RO2IB_PARAM(tos, int, -1, -1, 255, 0444);
 MODULE_PARM_DESC(tos, "IP type of service of connections (-1: leave alone)");

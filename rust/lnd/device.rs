@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An NI and its RDMA device: they part when the device is removed, and meet again when it comes back.
+//!
+//! The CM tells of a removal with an event on every id, and waits until all ids are destroyed; the RDMA core
+//! then waits until nobody holds the device. So the NI lets everything go: listener, connections, protection
+//! domain. While it has no device it looks for one every second; LNet is told that the NI is not usable
+//! meanwhile, and again when it is.
+//!
+//! Process context, but for the event handler.
+
+use super::iface::Hca;
+use super::iface::Iface;
+use super::log;
+use super::ni::Ni;
+use crate::lnet::StartError;
+use crate::proto::cause::Cause;
+use crate::rdma::device::DeviceEvent;
+use crate::rdma::device::DeviceEvents;
+use crate::rdma::device::EventRegistration;
+use crate::rdma::work;
+use kernel::prelude::*;
+use kernel::sync::atomic::Acquire;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Release;
+use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+use kernel::workqueue::WorkItem;
+
+/// Id of the delayed work that looks after the device.
+pub(crate) const DEVICE: u64 = 1;
+
+/// Milliseconds between two looks for a device.
+const LOOK_MS: u32 = 1000;
+
+/// What an NI has while it has a device.
+pub(crate) struct Attached {
+    iface: Arc<Iface>,
+    hca: Arc<Hca>,
+    _events: Pin<KBox<EventRegistration<Ni>>>,
+}
+
+/// What the device said last; set by its event handler.
+pub(crate) struct Health {
+    port: Atomic<u32>,
+    port_down: Atomic<bool>,
+    fatal: Atomic<bool>,
+}
+
+impl Health {
+    /// A device that has said nothing yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            port: Atomic::new(0),
+            port_down: Atomic::new(false),
+            fatal: Atomic::new(false),
+        }
+    }
+
+    fn is_bad(&self) -> bool {
+        self.port_down.load(Acquire) || self.fatal.load(Acquire)
+    }
+}
+
+impl Ni {
+    /// The RDMA device, while there is one.
+    pub(crate) fn hca(&self) -> Result<Arc<Hca>> {
+        let attached = self.attached.lock();
+        Ok(attached.as_ref().ok_or(ENODEV)?.hca.clone())
+    }
+
+    /// Listens on the device that has the NI's address.
+    pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
+        let iface = Iface::get(self)?;
+        self.health.port.store(iface.hca.port, Release);
+        self.health.port_down.store(false, Release);
+        self.health.fatal.store(false, Release);
+        let events = match EventRegistration::new(iface.hca.device.clone(), self.clone()) {
+            Ok(events) => events,
+            Err(e) => {
+                Iface::put(self, iface);
+                return Err(StartError::because("cannot watch the RDMA device")(e));
+            }
+        };
+        *self.attached.lock() = Some(Attached {
+            hca: iface.hca.clone(),
+            iface,
+            _events: events,
+        });
+        Ok(())
+    }
+
+    /// Stops listening and lets the device go, as far as connections do not hold it.
+    pub(crate) fn leave(self: &Arc<Self>) -> bool {
+        // Out of the lock: dropping waits for handlers.
+        let attached = self.attached.lock().take();
+        let Some(Attached { iface, hca, _events }) = attached else {
+            return false;
+        };
+        drop(_events);
+        drop(hca);
+        Iface::put(self, iface);
+        true
+    }
+
+    /// The device is being removed: lets everything of it go, and looks for it to come back.
+    pub(crate) fn detach(self: &Arc<Self>) {
+        if !self.leave() {
+            return;
+        }
+        log::detached(self.nid);
+        self.peers.for_each(|peer| peer.close(Cause::DeviceGone));
+        if !self.is_stopping() {
+            self.lnet.set_fatal(true);
+            self.look_in(LOOK_MS);
+        }
+    }
+
+    fn look_in(self: &Arc<Self>, ms: u32) {
+        self.driver.control.rearm::<Self, DEVICE>(self.clone(), ms);
+    }
+
+    /// The device is not looked after any more. Waits for a look under way.
+    pub(crate) fn stop_looking(self: &Arc<Self>) {
+        let _ = work::cancel_sync::<Self, DEVICE>(self);
+    }
+}
+
+impl WorkItem<DEVICE> for Ni {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if this.is_stopping() {
+            return;
+        }
+        let has_device = this.attached.lock().is_some();
+        if has_device {
+            this.lnet.set_fatal(this.health.is_bad());
+        } else if this.attach().is_ok() {
+            log::attached(this.nid);
+            this.lnet.set_fatal(false);
+        } else {
+            this.look_in(LOOK_MS);
+        }
+    }
+}
+
+impl DeviceEvents for Ni {
+    /// Hard interrupt context is possible: flags and work only.
+    fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
+        let health = &this.health;
+        let mine = |port| port == health.port.load(Acquire);
+        match event {
+            DeviceEvent::Fatal => health.fatal.store(true, Release),
+            DeviceEvent::PortErr(port) if mine(port) => health.port_down.store(true, Release),
+            DeviceEvent::PortActive(port) if mine(port) => health.port_down.store(false, Release),
+            _ => return,
+        }
+        let this: Arc<Self> = this.into();
+        this.look_in(0);
+    }
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Explicit-state models of the o2ib driver. The code under test is the real one of `rust/proto/`, on both
+//! ends; what stands between it and the search is kept small and names the driver function it stands for.
+//!
+//! - [`credit`]: the credit protocol, ours against ours and against [`ko2`], a model of ko2iblnd;
+//! - [`walk`]: long random runs of the same model at depths that no search exhausts;
+//! - [`search`]: the search itself.
+//!
+//! See `Documentation/model.md` for what is shown, and with which numbers.
+
+pub mod credit;
+pub mod ko2;
+pub mod ours;
+pub mod search;
+pub mod walk;
+pub mod wire;

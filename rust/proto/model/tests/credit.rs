@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The credit protocol: searched through within bounds, and walked at random beyond them.
+//!
+//! `cargo test` takes the short form; `cargo test -- --ignored --nocapture` the long one, with its figures.
+
+use ro2iblnd_model::credit::Config;
+use ro2iblnd_model::credit::Kind;
+use ro2iblnd_model::credit::Who;
+use ro2iblnd_model::credit::ALL;
+use ro2iblnd_model::search::search;
+use ro2iblnd_model::walk::walk;
+use ro2iblnd_proto::params::high_water;
+use ro2iblnd_proto::params::QueueDepth;
+use std::time::Instant;
+
+const NONE: &[Kind] = &[];
+const SMALL: &[Kind] = &[Kind::Immediate];
+const PUT: &[Kind] = &[Kind::Put];
+const GET: &[Kind] = &[Kind::Get];
+
+const OURS: [Who; 2] = [Who::Ours; 2];
+const PAIRS: [[Who; 2]; 3] = [OURS, [Who::Ours, Who::Ko2], [Who::Ko2, Who::Ours]];
+
+/// The lowest mark that the driver ever uses at that depth.
+fn mark(depth: u16) -> u8 {
+    let depth = QueueDepth::new(depth).expect("a depth");
+    high_water(depth, 0, QueueDepth::MAX)
+}
+
+fn config(who: [Who; 2], depth: u16) -> Config {
+    Config {
+        who,
+        depth,
+        high_water: [mark(depth); 2],
+        sq: 6,
+        kinds: [ALL; 2],
+        window: [1; 2],
+        keepalive: false,
+    }
+}
+
+/// What is searched, by name.
+fn configs() -> Vec<(&'static str, Config)> {
+    let mut all = Vec::new();
+    for who in PAIRS {
+        for depth in 1..=4u16 {
+            let base = config(who, depth);
+            let d = usize::from(depth);
+            let full = [base.high_water[0], depth as u8];
+            all.push(("any type, both ways", base));
+            all.push(("any type, two open one way", Config { window: [2, 0], ..base }));
+            all.push(("a flood one way", Config {
+                kinds: [SMALL, NONE],
+                window: [d + 2, 0],
+                ..base
+            }));
+            all.push(("a flood both ways", Config {
+                kinds: [SMALL; 2],
+                window: [d + 1, 2],
+                high_water: full,
+                ..base
+            }));
+            all.push(("GETs against a flood", Config {
+                kinds: [GET, SMALL],
+                window: [d.min(3), d.min(3)],
+                sq: 12,
+                ..base
+            }));
+            all.push(("PUTs, send queue short", Config {
+                kinds: [PUT, SMALL],
+                window: [2, 1],
+                sq: 4,
+                ..base
+            }));
+            all.push(("keepalives", Config {
+                kinds: [SMALL, NONE],
+                window: [d + 1, 0],
+                keepalive: true,
+                ..base
+            }));
+        }
+    }
+    all
+}
+
+fn search_all(limit: usize) -> usize {
+    let start = Instant::now();
+    let (mut states, mut complete, mut n) = (0, 0, 0);
+    for (name, c) in configs() {
+        let report = search(&c, limit);
+        let who = c.who;
+        println!("{who:?} depth {} hiw {:?}, {name}: {report}", c.depth, c.high_water);
+        assert!(report.violation.is_none(), "see above");
+        states += report.states;
+        complete += usize::from(report.complete);
+        n += 1;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!("credit protocol: {states} states in {n} searches, {complete} complete, {seconds:.0} s");
+    states
+}
+
+#[test]
+fn credits_add_up_short() {
+    assert!(search_all(4_000) > 100_000);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn credits_add_up() {
+    assert!(search_all(1_500_000) > 10_000_000);
+}
+
+fn walk_all(steps: usize) {
+    for who in PAIRS {
+        for depth in [1u16, 2, 8, 127, 255] {
+            let d = usize::from(depth);
+            let start = Instant::now();
+            let c = Config {
+                window: [2 * d + 1, d + 2],
+                sq: 4 * depth + 6,
+                keepalive: who == OURS,
+                ..config(who, depth)
+            };
+            match walk(&c, steps, u64::from(depth)) {
+                Ok(t) => {
+                    let seconds = start.elapsed().as_secs_f64();
+                    println!("{who:?} depth {depth}: {t:?}, {seconds:.1} s");
+                    assert!(t.dry > 0, "credits never ran out");
+                }
+                Err(fault) => panic!("{who:?} depth {depth}: {fault}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn random_steps_short() {
+    walk_all(20_000);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn random_steps() {
+    walk_all(1_000_000);
+}
+
+/// One NOOP returns a mark's worth of credits at least: no storm at any depth, above all not at 1.
+#[test]
+fn noops_are_bounded_by_progress() {
+    for depth in [1u16, 2, 3, 8, 255] {
+        let c = Config {
+            kinds: [SMALL, NONE],
+            window: [usize::from(depth) + 1, 0],
+            sq: 8,
+            ..config(OURS, depth)
+        };
+        let t = walk(&c, 50_000, 7).expect("no violation");
+        assert!(t.requests[0] > 1_000);
+        assert!(t.noops[1] * usize::from(mark(depth)) <= t.requests[0], "{t:?}");
+        assert_eq!(t.noops[0], 0);
+    }
+}
+
+/// Why the mark may not be lower: with a mark of 1 at depth 3 three NOOPs can be on their way to a side that
+/// has buffers for two.
+#[test]
+fn a_low_mark_overruns_the_receive_queue() {
+    let c = Config {
+        high_water: [1; 2],
+        kinds: [GET, SMALL],
+        window: [3, 3],
+        sq: 30,
+        ..config(OURS, 3)
+    };
+    let report = search(&c, 1_000_000);
+    let fault = report.violation.expect("it can be overrun").fault;
+    assert!(fault.contains("RNR"), "{fault}");
+    assert_eq!(mark(3), 2);
+}
