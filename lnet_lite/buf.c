@@ -238,6 +238,10 @@ void lnl_buf_put(struct lnl_buf *buf)
 {
 	struct lnl_buf *old = NULL;
 
+	if (buf->md->md_flags & LNET_MD_FLAG_SPOILED) {
+		lnl_buf_free(buf);
+		return;
+	}
 	spin_lock(&pool_lock);
 	list_add(&buf->list, &pool);
 	if (++pool_size > LNL_POOL_MAX) {

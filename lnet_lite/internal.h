@@ -166,6 +166,7 @@ int lnl_nis_print(char *buf, size_t size);
 int lnl_ni_show(const struct lnet_nid *nid, char *buf, size_t size);
 int lnl_ni_add_line(const char *net, const char *iface, const struct lnet_nid *addr,
 		    char *opts, struct lnet_nid *out);
+int lnl_ni_init(void);
 void lnl_ni_fini(void);
 
 /* tunables.c */

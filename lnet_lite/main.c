@@ -185,12 +185,20 @@ static int __init lnl_init(void)
 	BUILD_BUG_ON(ARRAY_SIZE(counter_names) != LNL_NCOUNTERS);
 
 	lnl_md_init();
-	rc = lnl_msg_init();
+	rc = lnl_ni_init();
 	if (rc)
 		return rc;
+	rc = lnl_msg_init();
+	if (rc)
+		goto out_ni;
 	rc = lnl_ctl_init();
 	if (rc)
-		lnl_msg_fini();
+		goto out_msg;
+	return 0;
+out_msg:
+	lnl_msg_fini();
+out_ni:
+	lnl_ni_fini();
 	return rc;
 }
 

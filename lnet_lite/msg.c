@@ -105,10 +105,18 @@ void lnl_msg_free(struct lnl_msg *lm)
 		kmem_cache_free(msg_cache, old);
 }
 
+/* Of the fragment lists that the LND can see */
+static u32 frag_sum(const struct lnet_msg *msg)
+{
+	if (msg->msg_md)
+		return lnl_kiov_sum(msg->msg_md->md_kiov, msg->msg_md->md_niov);
+	return lnl_kiov_sum(msg->msg_kiov, msg->msg_niov);
+}
+
 /* From here on only lnet_finalize(), or a refusal, gives the message back */
 void lnl_msg_give(struct lnl_msg *lm)
 {
-	lm->kiov_sum = lnl_kiov_sum(lm->msg.msg_kiov, lm->msg.msg_niov);
+	lm->kiov_sum = frag_sum(&lm->msg);
 	spin_lock(&lnl_lock);
 	WARN_ON_ONCE(lm->owner != LNL_OWN_CORE);
 	lm->owner = LNL_OWN_LND;
@@ -284,8 +292,11 @@ void lnet_finalize(struct lnet_msg *msg, int rc)
 	if (rc > 0)
 		lnl_fault(bad_return, "%s with status %d\n", __func__, rc);
 	note_health(lm, rc);
-	if (lm->kiov_sum != lnl_kiov_sum(msg->msg_kiov, msg->msg_niov))
+	if (lm->kiov_sum != frag_sum(msg)) {
 		lnl_fault(kiov_modified, "%p\n", msg);
+		if (msg->msg_md)
+			msg->msg_md->md_flags |= LNET_MD_FLAG_SPOILED;
+	}
 	if (delay)
 		msleep(delay);
 	lnl_finish(lm, rc);

@@ -18,6 +18,7 @@ static DEFINE_MUTEX(lnd_mutex);
 /* one configuration change at a time, as LNet's ln_api_mutex */
 static DEFINE_MUTEX(api_mutex);
 static LIST_HEAD(nis);
+static cpumask_var_t cpt_mask;
 
 void lnet_register_lnd(const struct lnet_lnd *lnd)
 {
@@ -160,6 +161,12 @@ int lnet_nid2cpt(struct lnet_nid *nid, struct lnet_ni *ni)
 }
 EXPORT_SYMBOL_GPL(lnet_nid2cpt);
 
+cpumask_var_t *cfs_cpt_cpumask(struct cfs_cpt_table *cptab, int cpt)
+{
+	return &cpt_mask;
+}
+EXPORT_SYMBOL_GPL(cfs_cpt_cpumask);
+
 int lnet_ni_set_default_cpts(struct lnet_ni *ni)
 {
 	ni->ni_ncpts = 1;
@@ -290,7 +297,7 @@ static struct lnl_ni *ni_alloc(u32 net, const char *iface, const struct lnet_nid
 	memset(&ni->net.net_tunables, 0xff, sizeof(ni->net.net_tunables));
 	ni->net.net_tunables.lct_version = 0;
 	ni->ni.ni_net = &ni->net;
-	ni->ni.ni_dev_cpt = -1;
+	ni->ni.ni_dev_cpt = CFS_CPT_ANY;
 	ni->ni.ni_nid.nid_type = LNET_NETTYP(net);
 	ni->ni.ni_nid.nid_num = cpu_to_be16(LNET_NETNUM(net));
 	if (addr)
@@ -411,8 +418,17 @@ int lnet_lite_ni_del(const struct lnet_nid *nid)
 }
 EXPORT_SYMBOL_GPL(lnet_lite_ni_del);
 
+int lnl_ni_init(void)
+{
+	if (!alloc_cpumask_var(&cpt_mask, GFP_KERNEL))
+		return -ENOMEM;
+	cpumask_copy(cpt_mask, cpu_possible_mask);
+	return 0;
+}
+
 /* Every NI holds its LND's module, and that one holds us: nothing can be left */
 void lnl_ni_fini(void)
 {
 	WARN_ON(!list_empty(&nis));
+	free_cpumask_var(cpt_mask);
 }

@@ -55,6 +55,8 @@ void lnl_ni_recv(struct lnl_ni *ni, void *private, struct lnl_msg *lm, int delay
 	if (rc > 0)
 		lnl_fault(bad_return, "lnd_recv returned %d\n", rc);
 	lnl_count(recv_refused);
+	pr_info_ratelimited("lnet_lite: lnd_recv of %u of %u bytes at %u refused: %d\n", mlen,
+			    rlen, offset, rc);
 	if (rc < 0 && lm && lnl_msg_take_back(lm, id))
 		lnl_finish(lm, rc);
 }

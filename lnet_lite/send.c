@@ -69,6 +69,7 @@ static void ni_send(struct lnl_ni *ni, struct lnl_msg *lm)
 	if (rc > 0)
 		lnl_fault(bad_return, "lnd_send returned %d\n", rc);
 	lnl_count(send_refused);
+	pr_info_ratelimited("lnet_lite: lnd_send refused: %d\n", rc);
 	/* LNet does not try again what the LND has refused */
 	if (rc < 0 && lnl_msg_take_back(lm, id)) {
 		lm->retries = INT_MAX;

@@ -158,6 +158,10 @@ static void one_op(struct lnl_run *run, u32 seq, bool get, struct lnl_buf **buf)
 			atomic64_add(res.mlength, &run->verified);
 		}
 	}
+	if (*buf && ((*buf)->md->md_flags & LNET_MD_FLAG_SPOILED)) {
+		lnl_buf_put(*buf);
+		*buf = NULL;
+	}
 	if (rc) {
 		note_error(run, rc);
 		return;

@@ -10,7 +10,6 @@ use kernel::prelude::*;
 
 #[path = "../rust/bindings.rs"]
 mod bindings;
-#[allow(dead_code)]
 #[path = "../rust/rdma/mod.rs"]
 mod rdma;
 

@@ -616,11 +616,13 @@ fn drop_without_drain() -> Result {
     drop(left);
     drop(right);
 
-    let (left, right) = (left_side.seen.lock(), right_side.seen.lock());
+    for side in [left_side, right_side] {
+        let seen = side.seen.lock();
 
-    check(left.receives.len() == usize::from(RX_BUFS))?;
-    check(right.receives.len() == usize::from(RX_BUFS))?;
-    check(left.bufs_back == left.sends.len())
+        check(seen.receives.len() == usize::from(RX_BUFS))?;
+        check(seen.bufs_back == seen.sends.len())?;
+    }
+    Ok(())
 }
 
 /// A request that nobody takes is refused, with what the handler says.
@@ -693,7 +695,7 @@ impl ClientHandler for Watcher {
 }
 
 impl DeviceEvents for Watcher {
-    fn device_event(&self, _event: DeviceEvent) {}
+    fn device_event(_this: ArcBorrow<'_, Self>, _event: DeviceEvent) {}
 }
 
 fn watch_devices() -> Result {

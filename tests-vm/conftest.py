@@ -4,33 +4,65 @@ guest           one guest, rxe0 (10.0.1.1) and rxe1 (10.0.1.2) in it
 guests          two guests on a wire, rxe0 in each, 10.0.0.1 and 10.0.0.2
 boot(...)       a function: any other guest, options as for vm.Guest
 boot_pair(...)  a function: any other pair
+nodes           two guests as nodes.Node, 10.0.0.1 and 10.0.0.2, shared by the
+                tests: whatever a test loads is taken out again after it, and
+                must leave nothing behind. A test that fails or kills a guest
+                leaves the pair to nobody; the next one gets a new one
+evil            a hostile peer at 10.0.0.3, in the second guest of `nodes`
 
 all with the project's modules in /files (not loaded; see MODULES). When the test
 is over, a kernel log with a splat in it fails the test, unless the test says
 which lines it provokes: @pytest.mark.splats("pattern", ...). Consoles are kept
-in tests-vm/logs/<test>/ (or RO2IBLND_LOGS).
+in tests-vm/logs/<test>/, of `nodes` in tests-vm/logs/pair<n>/ (or RO2IBLND_LOGS).
+Tests marked `long` run with --long only.
 """
 
 import contextlib
 import os
 import re
 import shutil
+import subprocess
 import sys
 
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
+sys.path.insert(0, os.path.join(ROOT, "tests-vm"))
 
 import vm  # noqa: E402
+from evil.peer import Evil  # noqa: E402
+from nodes import Node  # noqa: E402
 
 # Where `make` leaves what it built; another build directory by RO2IBLND_MODULES.
 BUILT = os.environ.get("RO2IBLND_MODULES", ROOT)
 MODULES = ("lnet_lite/lnet_lite.ko", "ro2iblnd.ko")
 
 
+LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="the long tests too")
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "splats(*patterns): kernel log lines that the test provokes")
+    config.addinivalue_line("markers", "long: takes long; only with --long")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--long"):
+        return
+    unwanted = [i for i in items if i.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=unwanted)
+    items[:] = [i for i in items if i not in unwanted]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    setattr(item, f"failed_{call.when}", outcome.get_result().failed)
 
 
 @pytest.fixture(scope="session")
@@ -46,13 +78,16 @@ def modules():
 @pytest.fixture
 def workdir(request):
     """Where the guests of this test keep their files."""
-    base = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
     name = re.sub(r"[^\w.-]+", "_", request.node.name)
-    path = os.path.join(base, f"{request.node.path.stem}-{name}")
+    path = os.path.join(LOGS, f"{request.node.path.stem}-{name}")
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
     yield path
-    # The consoles are the record; the rest is bulk.
+    tidy(path)
+
+
+def tidy(path):
+    """The consoles are the record; the rest is bulk."""
     for entry in os.scandir(path):
         if entry.name.endswith(".share"):
             shutil.rmtree(entry.path, ignore_errors=True)
@@ -113,3 +148,82 @@ def guest(boot):
 @pytest.fixture
 def guests(boot_pair):
     return boot_pair()
+
+
+class Pool:
+    """A pair of guests for one test after the other."""
+
+    def __init__(self, files):
+        self.files, self.count = files, 0
+        self.stack = self.pair = self.path = None
+
+    def take(self):
+        if self.pair is not None and not all(n.guest.alive() for n in self.pair):
+            self.discard()
+        if self.pair is None:
+            self.path = os.path.join(LOGS, f"pair{self.count}")
+            self.count += 1
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.makedirs(self.path)
+            self.stack = contextlib.ExitStack()
+            # rping brings the libraries that the hostile peer needs.
+            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping",)))
+            self.pair = tuple(Node(g) for g in guests)
+        return self.pair
+
+    def discard(self):
+        if self.pair is not None:
+            self.stack.close()
+            tidy(self.path)
+            self.pair = None
+
+
+@pytest.fixture(scope="session")
+def evil_program(tmp_path_factory):
+    out = str(tmp_path_factory.mktemp("evil") / "evil")
+    source = os.path.join(ROOT, "tests-vm", "evil", "evil.c")
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-o", out, source, "-lrdmacm", "-libverbs"], check=True)
+    return out
+
+
+@pytest.fixture(scope="session")
+def pool(modules, evil_program):
+    pool = Pool([*modules, evil_program])
+    yield pool
+    pool.discard()
+
+
+@pytest.fixture
+def nodes(pool, request):
+    pair = pool.take()
+    where = [len(n.guest.console()) for n in pair]
+
+    def fresh():
+        return [n.guest.console()[start:] for n, start in zip(pair, where)]
+
+    try:
+        yield pair
+        if request.node.failed_call:
+            return
+        for node in pair:
+            if node.guest.alive():
+                node.unload()
+        marker = request.node.get_closest_marker("splats")
+        ignore = marker.args if marker else ()
+        bad = [f"{n.guest.name}: {line}" for n, log in zip(pair, fresh()) for line in vm.splats(log, ignore)]
+        if bad:
+            pytest.fail("kernel log:\n" + "\n".join(bad), pytrace=False)
+        request.node.fine = True
+    finally:
+        if not getattr(request.node, "fine", False):
+            for n, log in zip(pair, fresh()):
+                lines = [x for x in log.splitlines() if "flock" not in x][-60:]
+                request.node.add_report_section("teardown", f"kernel log of {n.guest.name}, all of it in {pool.path}", "\n".join(lines))
+            pool.discard()
+
+
+@pytest.fixture
+def evil(nodes):
+    peer = Evil(nodes[1].guest)
+    yield peer
+    peer.stop()

@@ -4,6 +4,7 @@
 #define _LNL_LIB_LNET_H
 
 #include <linux/if.h>
+#include <linux/lnet/lib-cpt.h>
 #include <linux/lnet/lib-types.h>
 #include <linux/time64.h>
 

@@ -52,6 +52,8 @@ enum lnet_msg_hstatus {
 #define LNET_NET_LOCAL_NI_ATTR_LND_TUNABLES	11
 
 #define LNET_MD_FLAG_GPU	BIT(5)
+/* ours: the LND has damaged the fragment list, not to be used again */
+#define LNET_MD_FLAG_SPOILED	BIT(31)
 
 /* What happened to an MD, handed to md_handler in the thread that finalizes */
 struct lnet_event {
