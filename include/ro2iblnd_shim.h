@@ -136,6 +136,8 @@ struct ro2ib_lnd_ops {
 	void (*shutdown)(void *priv);
 	/* Re-entrant: LNet calls it from inside finalize and parse too. */
 	int (*send)(void *priv, const struct ro2ib_send_req *req);
+	/* LNet keeps @rx for a while; recv() follows. May sleep. */
+	void (*eager_recv)(void *priv, void *rx);
 	/* Consumes @rx, whatever it returns. */
 	int (*recv)(void *priv, void *rx, const struct ro2ib_recv_req *req);
 	/*

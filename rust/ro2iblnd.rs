@@ -12,7 +12,6 @@
 //! Uses go `lnd` -> {`proto`, `rdma`, `lnet`} -> `bindings`, never back.
 
 use kernel::prelude::*;
-use kernel::sync::Arc;
 
 mod bindings;
 mod lnd;
@@ -31,8 +30,8 @@ module! {
 struct Ro2iblnd {
     // First: no NI can exist once it is dropped.
     _registration: lnet::Registration<lnd::ni::Ni>,
-    // Last: runs what is still queued.
-    _driver: Arc<lnd::driver::Driver>,
+    // Last: waits until nothing of ours runs any more.
+    _exit: lnd::driver::Exit,
 }
 
 impl kernel::Module for Ro2iblnd {
@@ -40,14 +39,7 @@ impl kernel::Module for Ro2iblnd {
         let driver = lnd::driver::Driver::new()?;
         Ok(Self {
             _registration: lnet::Registration::new(driver.clone())?,
-            _driver: driver,
+            _exit: lnd::driver::Exit::new(driver),
         })
-    }
-}
-
-impl Drop for Ro2iblnd {
-    fn drop(&mut self) {
-        // A completion handler may still be on its way out of our code.
-        kernel::sync::rcu::synchronize_rcu();
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Received {
     pub(crate) buf: RxBuf,
     /// Bytes received.
     pub(crate) nob: usize,
+    /// Another buffer was posted in its place.
+    pub(crate) replaced: bool,
 }
 
 impl Received {
@@ -129,6 +131,13 @@ pub(crate) struct Inner {
     pub(crate) link: Option<Link>,
     /// Contexts of the work requests that are pushed and not posted; all of its room is allocated.
     pub(crate) pushed: KVec<u32>,
+    /// Receive buffers to post in place of those that LNet has, as many as there is room for.
+    pub(crate) spares: KVec<RxBuf>,
+    /// The timer looks often, because something waits.
+    pub(crate) watched: bool,
+    /// The task that runs the LNet half and rings the doorbell when it is through with a few messages; 0 is
+    /// nobody.
+    pub(crate) corked_by: i32,
     /// Free message buffers, as many as there is room for.
     pub(crate) bufs: KVec<TxBuf>,
     /// Those that only NOOPs use.
@@ -215,6 +224,9 @@ impl Conn {
             hca: Some(ni.hca()?),
             link: None,
             pushed: KVec::new(),
+            spares: KVec::new(),
+            watched: false,
+            corked_by: 0,
             bufs: KVec::new(),
             noop_bufs: KVec::new(),
             rx: Fifo::EMPTY,

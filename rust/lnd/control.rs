@@ -32,6 +32,7 @@ use crate::proto::sizes;
 use crate::proto::tx::NOOP_SLOTS;
 use crate::proto::wire::ConnParams;
 use crate::proto::tx::Place;
+use crate::proto::tx::Queues;
 use crate::rdma::cm::CmId;
 use crate::rdma::cm::ConnParam;
 use crate::rdma::cm_event::Addr;
@@ -105,21 +106,25 @@ impl WorkItem<TIMER> for Conn {
                     this.step(inner, Event::Fail(cause));
                     return;
                 }
-                let idle = inner.last_send.elapsed().as_millis();
-                let keepalive = params::keepalive()
-                    .is_some_and(|s| idle >= i64::from(s).saturating_mul(1000));
+                inner.watched = Queues::has_pending(&inner.cells);
+                let keepalive = inner.wants_probe();
                 pump(&this, inner, keepalive);
                 // A message may wait for memory.
                 this.kick_upper(inner);
+                let next = if inner.watched { PROBE_MS } else { timer_ms() };
                 drop(guard);
-                this.arm_timer(timer_ms());
+                this.arm_timer(next);
             }
             State::Closing | State::Draining | State::Dead => {}
         }
     }
 }
 
-/// Milliseconds between two looks at an established connection: a deadline is noticed within 1.25 times.
+/// Milliseconds of silence after which a peer that owes an answer is probed with a NOOP. The transport's
+/// acknowledgement is the reply: if the peer is dead its retries end the connection, long before a deadline.
+pub(crate) const PROBE_MS: u32 = 3000;
+
+/// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25 times.
 fn timer_ms() -> u32 {
     let quarter = params::timeout().saturating_mul(250);
     let keepalive = params::keepalive().map_or(u32::MAX, |s| s.saturating_mul(1000));
@@ -237,6 +242,10 @@ impl Conn {
         let early = Fifo::with_capacity(buffers)?;
         let pushed = KVec::with_capacity(BATCH_WRS, GFP_KERNEL)?;
         let bufs = KVec::with_capacity(buffers, GFP_KERNEL)?;
+        let mut spares = KVec::with_capacity(sizes::spare_buffers(depth), GFP_KERNEL)?;
+        while spares.len() < spares.capacity() {
+            spares.push(RxBuf::alloc(&hca.device)?, GFP_KERNEL)?;
+        }
         let mut noop_bufs = KVec::with_capacity(usize::from(NOOPS_MAX), GFP_KERNEL)?;
         for _ in 0..NOOPS_MAX {
             noop_bufs.push(TxBuf::alloc(&hca.device)?, GFP_KERNEL)?;
@@ -246,6 +255,7 @@ impl Conn {
             inner.early = early;
             inner.pushed = pushed;
             inner.bufs = bufs;
+            inner.spares = spares;
             inner.noop_bufs = noop_bufs;
             inner.known.depth = depth;
             inner.limits = Limits {
@@ -255,8 +265,9 @@ impl Conn {
         });
         for _ in 0..buffers {
             let buf = RxBuf::alloc(&hca.device)?;
-            link.post_recv(buf).map_err(|_| EIO)?;
+            link.push_recv(buf).map_err(|_| EIO)?;
         }
+        link.post_recvs().map_err(|_| EIO)?;
         self.with(|inner| inner.link = Some(link));
         Ok(depth)
     }
@@ -331,6 +342,7 @@ impl Conn {
         let hca = self.with(|inner| {
             inner.queues.keys_dead(&mut inner.cells);
             inner.bufs.clear();
+            inner.spares.clear();
             inner.noop_bufs.clear();
             inner.hca.take()
         });
@@ -350,6 +362,16 @@ impl Conn {
 }
 
 impl super::conn::Inner {
+    /// Whether a NOOP is due though it carries nothing: the connection was idle for long, or a peer that owes
+    /// an answer has been silent.
+    fn wants_probe(&self) -> bool {
+        let sent = self.last_send.elapsed().as_millis();
+        let heard = self.last_recv.elapsed().as_millis();
+        let probe = i64::from(PROBE_MS);
+        (self.watched && sent >= probe && heard >= probe)
+            || params::keepalive().is_some_and(|s| sent >= i64::from(s).saturating_mul(1000))
+    }
+
     /// The cause of the first transmit found that is older than `limit` milliseconds.
     fn overdue(&self, limit: i64) -> Option<Cause> {
         self.cells.iter().zip(self.txs.iter()).find_map(|(cell, tx)| {

@@ -68,3 +68,23 @@ impl WorkItem for Driver {
         }
     }
 }
+
+/// Dropped as the last thing of the module.
+pub(crate) struct Exit(Arc<Driver>);
+
+impl Exit {
+    /// Takes the last reference there will be.
+    pub(crate) fn new(driver: Arc<Driver>) -> Self {
+        Self(driver)
+    }
+}
+
+impl Drop for Exit {
+    fn drop(&mut self) {
+        // Items that are still queued or running hold the driver: its queues must not go with one of them.
+        self.0.control.flush();
+        self.0.upper.flush();
+        // A completion handler may still be on its way out of our code.
+        kernel::sync::rcu::synchronize_rcu();
+    }
+}

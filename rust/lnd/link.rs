@@ -13,6 +13,7 @@ use crate::rdma::page::TxBuf;
 use crate::rdma::qp::Qp;
 use crate::rdma::qp::QpParts;
 use crate::rdma::rq::RecvQueue;
+use crate::rdma::rq::RECV_BATCH;
 use crate::rdma::sg::SgCursor;
 use crate::rdma::sq::BatchRoom;
 use crate::rdma::sq::PostError;
@@ -82,7 +83,7 @@ impl Link {
     /// Pushes a SEND.
     pub(crate) fn push_send(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
         let (sq, qp) = self.sq()?;
-        sq.push_send(qp, context, buf, nob, None, true)
+        sq.push_send(qp, context, buf, nob, None, false)
             .map_err(|_| Cause::LocalFault)
     }
 
@@ -113,12 +114,23 @@ impl Link {
         sq.push_inv(qp, context, mr).map_err(|_| Cause::LocalFault)
     }
 
-    /// Posts a receive.
-    pub(crate) fn post_recv(&mut self, buf: RxBuf) -> Result<(), Cause> {
+    /// Pushes a receive; it is posted with the batch, or by [`Link::post_recvs`].
+    pub(crate) fn push_recv(&mut self, buf: RxBuf) -> Result<(), Cause> {
         let Some((_, rq)) = &mut self.queues else {
             return Err(Cause::Flushed);
         };
         rq.push(&self.qp, buf).map_err(|_| Cause::LocalFault)?;
+        if rq.pending() < RECV_BATCH / 2 {
+            return Ok(());
+        }
         rq.post(&self.qp).map_err(|_| Cause::LocalFault)
+    }
+
+    /// Posts the receives that were pushed.
+    pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {
+        match &mut self.queues {
+            Some((_, rq)) if rq.pending() > 0 => rq.post(&self.qp).map_err(|_| Cause::LocalFault),
+            _ => Ok(()),
+        }
     }
 }

@@ -311,6 +311,11 @@ impl Lnd for Ni {
         }
     }
 
+    fn eager_recv(_this: ArcBorrow<'_, Self>, rx: &mut upper::Rx) {
+        let _nofs = NofsScope::enter();
+        upper::eager_recv(rx);
+    }
+
     fn recv(
         _this: ArcBorrow<'_, Self>,
         rx: Self::Rx,

@@ -119,6 +119,8 @@ fn flush(inner: &mut Inner) -> Result<(), Cause> {
     if inner.pushed.is_empty() {
         return Ok(());
     }
+    // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
+    link.post_recvs()?;
     inner.counts.doorbells = inner.counts.doorbells.wrapping_add(1);
     inner.last_send = Instant::now();
     let Err(error) = link.post() else {

@@ -12,6 +12,7 @@ use super::conn::Conn;
 use super::conn::Inner;
 use super::conn::Received;
 use super::conn::UPPER;
+use super::control::PROBE_MS;
 use super::log;
 use super::pump::pump;
 use super::transfer::Key;
@@ -47,6 +48,7 @@ use crate::proto::wire::Done;
 use crate::proto::wire::Fragment;
 use crate::proto::wire::WireError;
 use crate::rdma::page::Direction;
+use crate::rdma::page::RxBuf;
 use crate::rdma::page::TxBuf;
 use crate::rdma::pages::BounceBuf;
 use crate::rdma::pages::PageVec;
@@ -60,6 +62,9 @@ use kernel::workqueue::WorkItem;
 
 /// Messages and transmits handled before other connections on this CPU get their turn.
 const BUDGET: u32 = 64;
+
+/// Messages and transmits after which what they made LNet send is posted.
+const CORKED: u32 = 8;
 
 /// Milliseconds until a message that found no memory is tried again.
 const RETRY_MS: u32 = 10;
@@ -84,21 +89,38 @@ impl WorkItem<UPPER> for Conn {
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        for _ in 0..BUDGET {
-            let Some(job) = next_job(&mut this.lock()) else {
-                return;
+        let me = kernel::current!().pid();
+        for n in 1..=BUDGET {
+            let job = {
+                let mut guard = this.lock();
+                let inner = &mut *guard;
+                inner.corked_by = me;
+                let job = next_job(inner);
+                // What LNet sends from inside goes with one doorbell, but not much later than it could.
+                if job.is_none() || n % CORKED == 0 {
+                    uncork(&this, inner);
+                }
+                job
             };
             match job {
-                Job::Finish(transfer, cause, posted) => transfer.finish(cause, posted),
-                Job::Parse(msg) => {
+                Some(Job::Finish(transfer, cause, posted)) => transfer.finish(cause, posted),
+                Some(Job::Parse(msg)) => {
                     if !parse(&this, msg) {
-                        return;
+                        return uncork(&this, &mut this.lock());
                     }
                 }
+                None => return,
             }
         }
+        uncork(&this, &mut this.lock());
         this.kick_upper_again();
     }
+}
+
+/// Rings the doorbell for what was queued meanwhile.
+fn uncork(conn: &Arc<Conn>, inner: &mut Inner) {
+    inner.corked_by = 0;
+    pump(conn, inner, false);
 }
 
 fn next_job(inner: &mut Inner) -> Option<Job> {
@@ -117,7 +139,7 @@ fn next_job(inner: &mut Inner) -> Option<Job> {
     inner.rx.pop().map(Job::Parse)
 }
 
-/// Gives a request to LNet. False: out of memory, the message was put back and will be tried again.
+/// Gives a request to LNet. False: out of memory, the message was put back and is tried again by the timer.
 fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
     let (hdr, rdma) = match request_header(msg.bytes()) {
         Ok(found) => found,
@@ -198,6 +220,32 @@ fn request_header(bytes: &[u8]) -> Result<([u8; 72], bool), BadRequest> {
     }
 }
 
+/// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers). Its buffer is
+/// replaced now if it could not be when it came. May sleep.
+pub(crate) fn eager_recv(rx: &mut Rx) {
+    let Rx { conn, msg } = rx;
+    if msg.replaced {
+        return;
+    }
+    // Without memory the peer's credit stays withheld, which is all the harm.
+    let Ok(buf) = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device)) else {
+        return;
+    };
+    let mut guard = conn.lock();
+    let inner = &mut *guard;
+    if !inner.may_receive() {
+        return;
+    }
+    let posted = match inner.link.as_mut() {
+        Some(link) => link.push_recv(buf),
+        None => return,
+    };
+    match posted {
+        Ok(()) => msg.replaced = true,
+        Err(cause) => conn.step(inner, Event::Fail(cause)),
+    }
+}
+
 /// What `lnd_recv` returns: on error LNet finalizes the message it gets back.
 type Recv = Result<(), (Option<Message>, Error)>;
 
@@ -213,6 +261,7 @@ pub(crate) fn recv(rx: Rx, req: RecvRequest) -> Recv {
         Body::Immediate { payload, .. } => {
             let result = recv_immediate(payload, req);
             conn.give_back(msg, Repost::ForPeer);
+            conn.ring(&mut conn.lock());
             result
         }
         Body::PutReq { cookie, .. } => recv_put(&conn, cookie, req, msg),
@@ -430,14 +479,20 @@ fn lnet_kind(kind: MsgKind) -> LnetKind {
 }
 
 impl Conn {
-    /// Posts the buffer of a request again.
+    /// Posts the buffer of a request again; the message that follows carries the credit.
     fn give_back(self: &Arc<Self>, msg: Received, how: Repost) {
-        let mut inner = self.lock();
-        let inner = &mut *inner;
+        let mut guard = self.lock();
+        let inner = &mut *guard;
         if let Err(cause) = wire::give_back(inner, msg, how) {
             self.step(inner, Event::Fail(cause));
         }
-        pump(self, inner, false);
+    }
+
+    /// Rings the doorbell, unless the LNet half will do so in a moment.
+    fn ring(self: &Arc<Self>, inner: &mut Inner) {
+        if inner.corked_by == 0 || inner.corked_by != kernel::current!().pid() {
+            pump(self, inner, false);
+        }
     }
 
     /// Sends a completion message: a byte count or a negative errno.
@@ -520,8 +575,11 @@ impl Conn {
                 return Err((transfer, Cause::Local(EMSGSIZE.to_errno())));
             }
         }
-        pump(self, inner, false);
+        self.ring(inner);
         self.kick_upper(inner);
+        if !core::mem::replace(&mut inner.watched, true) {
+            self.rearm_timer(PROBE_MS);
+        }
         Ok(())
     }
 

@@ -76,7 +76,11 @@ impl QpHandler for Conn {
         let Ok(nob) = usize::try_from(done.len) else {
             return;
         };
-        let msg = Received { buf: done.buf, nob };
+        let msg = Received {
+            buf: done.buf,
+            nob,
+            replaced: false,
+        };
         match inner.fsm.state() {
             State::Init | State::Resolving | State::Connecting => {
                 // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
@@ -159,6 +163,8 @@ fn handle(inner: &mut Inner, mask: u64, msg: Received) -> Result<(), Cause> {
                 .request_received()
                 .map_err(|e| log::bad_credits(&inner.identity, e))?;
             inner.with_lnet = inner.with_lnet.saturating_add(1);
+            let mut msg = msg;
+            replace(inner, &mut msg)?;
             return inner.rx.push(msg).map_err(|_| Cause::Protocol);
         }
         Body::PutAck { src, dst, rd } => {
@@ -183,16 +189,39 @@ fn handle(inner: &mut Inner, mask: u64, msg: Received) -> Result<(), Cause> {
         }
         Body::ConnReq(_) | Body::ConnAck(_) => return Err(Cause::Protocol),
     };
-    give_back(inner, msg, repost)
+    let urgent = matches!(m.body, Body::Noop);
+    give_back(inner, msg, repost)?;
+    if urgent {
+        // No credit covers the buffers of NOOPs: the next one may be on its way.
+        inner.link.as_mut().ok_or(Cause::Flushed)?.post_recvs()?;
+    }
+    Ok(())
 }
 
-/// Posts a receive buffer again and books it.
+/// Posts a spare buffer in place of the one a request came in, which LNet may keep for long. Without a spare
+/// the place stays empty until LNet gives the buffer back: the peer cannot notice, for its credit is
+/// withheld as long.
+fn replace(inner: &mut Inner, msg: &mut Received) -> Result<(), Cause> {
+    let Some(spare) = inner.spares.pop() else {
+        return Ok(());
+    };
+    msg.replaced = true;
+    let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
+    link.push_recv(spare)
+}
+
+/// Posts a receive buffer again, unless another one was posted for it, and books it.
 pub(crate) fn give_back(inner: &mut Inner, msg: Received, how: Repost) -> Result<(), Cause> {
     if !inner.may_receive() {
         return Ok(());
     }
     let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
-    link.post_recv(msg.buf)?;
+    if msg.replaced {
+        // Beyond the capacity it is freed.
+        let _ = inner.spares.push_within_capacity(msg.buf);
+    } else {
+        link.push_recv(msg.buf)?;
+    }
     inner
         .credits
         .reposted(how)
@@ -273,6 +302,8 @@ fn put_ack(
     if cell.tx.op() != Op::PutReq || rd.total() > transfer.total {
         return Err(Cause::Protocol);
     }
+    // From here on the transfer is what the sink wants of it.
+    transfer.total = rd.total();
     let plan = Remote::new(rd).and_then(|remote| {
         let slots = transfer.slots(&remote, limits)?;
         let status = i32::try_from(rd.total())?;
@@ -281,7 +312,6 @@ fn put_ack(
     let (slots, status) = match plan {
         Ok((remote, slots, status)) => {
             transfer.remote = Some(remote);
-            transfer.total = rd.total();
             (slots, status)
         }
         Err(e) => {

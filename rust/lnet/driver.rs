@@ -84,6 +84,10 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
     /// that error, without another try.
     fn send(this: ArcBorrow<'_, Self>, req: SendRequest) -> Result<(), (Message, Error)>;
 
+    /// LNet keeps a message that went up for a while, and calls [`Lnd::recv`] later: the driver may
+    /// free what is scarce. The receive credit must not be given back yet.
+    fn eager_recv(this: ArcBorrow<'_, Self>, rx: <Self::Rx as ForeignOwnable>::BorrowedMut<'_>);
+
     /// Completes a message that went up with [`NiRef::parse`]. The receive buffer (and its
     /// credit) must be given back whatever happens. On error the message, if there is one, goes
     /// back unfinalized, and LNet finalizes it with that error.
@@ -126,6 +130,7 @@ impl<L: Lnd> Ops<L> {
         startup: Some(Self::startup),
         shutdown: Some(Self::shutdown),
         send: Some(Self::send),
+        eager_recv: Some(Self::eager_recv),
         recv: Some(Self::recv),
         link_event: Some(Self::link_event),
         get_peer: Some(Self::get_peer),
@@ -205,6 +210,19 @@ impl<L: Lnd> Ops<L> {
 
     /// # Safety
     ///
+    /// Called by the shim: `lnd` is a running NI's, `rx` was given to [`NiRef::parse`] and has not
+    /// come back.
+    unsafe extern "C" fn eager_recv(lnd: *mut c_void, rx: *mut c_void) {
+        // SAFETY: The NI is running during the call.
+        let this = unsafe { Self::borrow(lnd) };
+        // SAFETY: `NiRef::parse` made `rx` foreign; LNet calls this from inside `lnet_parse` or from
+        // the one thread that handles the message, so nobody else uses it.
+        let rx = unsafe { L::Rx::borrow_mut(rx) };
+        L::eager_recv(this, rx);
+    }
+
+    /// # Safety
+    ///
     /// Called by the shim: `lnd` is a running NI's, `rx` was given to [`NiRef::parse`] and comes
     /// back for the first time, `req` is valid.
     unsafe extern "C" fn recv(
@@ -223,7 +241,7 @@ impl<L: Lnd> Ops<L> {
             Ok(req) => req,
             Err(e) => {
                 // LNet finalizes the message; the receive buffer has to come back all the same.
-                if let Ok(discard) = RecvRequest::discard(raw) {
+                if let Ok(discard) = RecvRequest::discard() {
                     let _ = L::recv(this, rx, discard);
                 }
                 return e.to_errno();

@@ -104,11 +104,6 @@ impl<'a> NiConfig<'a> {
         text(&self.raw.name)
     }
 
-    /// IPv4 address of the NI: the bytes in network order.
-    pub(crate) fn ipv4(&self) -> [u8; 4] {
-        self.raw.ip.to_ne_bytes()
-    }
-
     /// Network namespace of the NI.
     pub(crate) fn net(&self) -> NetNs {
         // SAFETY: The namespace is valid by the type invariant.

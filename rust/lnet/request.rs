@@ -139,7 +139,7 @@ impl RecvRequest {
     }
 
     /// A request to throw the message away.
-    pub(super) fn discard(req: &bindings::ro2ib_recv_req) -> Result<Self> {
+    pub(super) fn discard() -> Result<Self> {
         let nothing = bindings::ro2ib_recv_req {
             msg: core::ptr::null_mut(),
             ..Default::default()

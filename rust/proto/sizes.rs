@@ -55,6 +55,11 @@ pub fn memory_regions(depth: QueueDepth, peer_credits: QueueDepth) -> u16 {
         .saturating_add(u16::from(peer_credits.get()))
 }
 
+/// Receive buffers beyond those that the protocol asks for, to be posted in place of those that LNet keeps.
+pub fn spare_buffers(depth: QueueDepth) -> usize {
+    usize::from(depth.get().clamp(4, 32))
+}
+
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_sizes))]
 mod tests {

@@ -125,6 +125,19 @@ struct Batch {
 unsafe impl pin_init::Zeroable for Batch {}
 
 impl Batch {
+    /// Lets the completion of the last work request be told, which retires those before it too: nothing waits
+    /// on an unsignalled tail.
+    fn signal_last(&mut self) {
+        let last = self.nr_wrs.checked_sub(1);
+
+        if let Some(wr) = last.and_then(|last| self.wrs.get_mut(last)) {
+            // SAFETY: All members of the union begin with an `ib_send_wr`, and this one is complete.
+            let send = unsafe { &mut wr.send };
+
+            send.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as ffi::c_int;
+        }
+    }
+
     /// Makes a list of the work requests and lets them find their entries.
     fn link(&mut self) -> *const bindings::ib_send_wr {
         let first = self.wrs.as_mut_ptr();
@@ -693,6 +706,7 @@ impl SendQueue {
                 error: EINVAL,
             });
         }
+        self.batch.signal_last();
         let ring = qp.send_ring();
         let first = self.batch.link();
         let mut bad = first;

@@ -76,11 +76,25 @@ static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 	return ro2ib_ops->send(ni->priv, &req);
 }
 
+static int ro2ib_eager_recv(struct lnet_ni *lni, void *private,
+			    struct lnet_msg *msg, void **new_private)
+{
+	ro2ib_ops->eager_recv(ro2ib_of(lni)->priv, private);
+	*new_private = private;
+	return 0;
+}
+
 static int ro2ib_recv_common(struct lnet_ni *lni, void *private,
 			     struct ro2ib_recv_req *req)
 {
 	if (req->msg) {
-		req->source = ro2ib_msg_payload(req->msg);
+		/*
+		 * What an optimised GET has to deliver is wanted in full. A
+		 * truncated PUT or REPLY has fewer bytes behind its pieces
+		 * than msg_len says.
+		 */
+		if (req->sink.nob == req->msg->msg_len)
+			req->source = ro2ib_msg_payload(req->msg);
 		req->sink.gpu = req->sink.nob &&
 				lnet_md_is_gpu(req->msg->msg_md);
 	}
@@ -244,17 +258,13 @@ static int ro2ib_nl_get(int cmd, struct sk_buff *skb, int type, void *data)
 }
 #endif
 
-/*
- * lnd_eager_recv is left out on purpose: the driver reposts a receive buffer
- * as soon as a message arrives, so a message LNet delays pins no posted
- * buffer, and its credit stays withheld either way (back-pressure).
- */
 static const struct lnet_lnd ro2ib_lnd = {
 	.lnd_type		= O2IBLND,
 	.lnd_startup		= ro2ib_startup,
 	.lnd_shutdown		= ro2ib_shutdown,
 	.lnd_ctl		= ro2ib_ctl,
 	.lnd_send		= ro2ib_send,
+	.lnd_eager_recv		= ro2ib_eager_recv,
 	.lnd_recv		= ro2ib_recv,
 	.lnd_get_dev_prio	= ro2ib_get_dev_prio,
 #ifdef RO2IB_HAVE_GET_TIMEOUT

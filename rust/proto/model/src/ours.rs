@@ -350,8 +350,8 @@ impl Ours {
         Ok(())
     }
 
-    /// `upper::next_job`: the next finished tx, released.
-    pub fn take_done(&mut self) -> Result<Option<(Transfer, Cell)>, Fault> {
+    /// `upper::next_job`: the next finished tx, released; and the cookie it had.
+    pub fn take_done(&mut self) -> Result<Option<(Transfer, Cell, u64)>, Fault> {
         let Some(index) = self.queues.take_done(&mut self.cells) else {
             return match self.done.is_empty() {
                 true => Ok(None),
@@ -365,9 +365,20 @@ impl Ours {
         if cell.tx.place() != Place::Done {
             return Err(format!("{:?} is handed to LNet as finished", cell.tx));
         }
+        let uses = |work: &Work| match *work {
+            Work::Noop => false,
+            Work::Send(i) | Work::Quiet(i) | Work::Invalidate(i) => i == index,
+        };
+        if self.sq.iter().any(uses) {
+            return Err("a tx is finished while the device still has work of it".into());
+        }
+        if cell.tx.key_live() {
+            return Err("a tx is finished with a live key".into());
+        }
+        let cookie = self.cookie(index);
         let transfer = self.txs[usize::from(index)].take().ok_or("finished twice")?;
         self.queues.release(&mut self.cells, index);
-        Ok(Some((transfer, cell)))
+        Ok(Some((transfer, cell, cookie)))
     }
 
     /// `Inner::cancel`.
@@ -404,7 +415,7 @@ impl Ours {
     }
 
     /// The cookie of the tx at `index`.
-    fn cookie(&self, index: u16) -> u64 {
+    pub fn cookie(&self, index: u16) -> u64 {
         Queues::name(&self.cells, index).map_or(0, |id| id.cookie(mask(self.side)))
     }
 
