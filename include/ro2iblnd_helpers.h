@@ -45,6 +45,7 @@ struct ro2ib_device_attrs {
 
 bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
+bool ro2ib_port_active(struct ib_device *dev, u32 port);
 const char *ro2ib_device_name(struct ib_device *dev);
 void ro2ib_register_event_handler(struct ib_event_handler *h,
 				  struct ib_device *dev,
@@ -84,6 +85,13 @@ int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		       const struct ib_send_wr **bad);
 int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 		       const struct ib_recv_wr **bad);
+int ro2ib_wc_send(const struct ib_wc *wc);
+int ro2ib_wc_write(const struct ib_wc *wc);
+int ro2ib_wc_reg(const struct ib_wc *wc);
+int ro2ib_wc_inv(const struct ib_wc *wc);
+int ro2ib_wc_recv(const struct ib_wc *wc);
+enum ib_wc_status ro2ib_wc_status(const struct ib_wc *wc);
+bool ro2ib_signal_all(void);
 
 /* dma.c: dir is 0 for to the device, 1 for from the device */
 int ro2ib_dma_map_page(struct ib_device *dev, struct page *page, int dir,

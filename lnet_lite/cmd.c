@@ -76,6 +76,8 @@ static int traffic_word(struct lnet_lite_traffic *t, const char *key, const char
 		return u32_arg(val, &t->conc);
 	if (!strcmp(key, "timeout"))
 		return u32_arg(val, &t->timeout);
+	if (!strcmp(key, "seconds"))
+		return u32_arg(val, &t->seconds);
 	if (!strcmp(key, "to"))
 		return nid_arg(val, &t->to);
 	if (!strcmp(key, "from"))

@@ -77,6 +77,27 @@ static void fill_get(struct lnl_msg *lm, const struct lnl_op_args *a)
 	lnl_md_wire(a->buf->md, &get->return_wmd);
 }
 
+/* For its end, its time limit, or the NI's: nothing comes in over an NI that stops */
+static void op_wait(struct lnl_op *op, const struct lnl_op_args *a)
+{
+	unsigned long end = jiffies + a->timeout * HZ;
+	int rc = 0;
+
+	while (!rc && !wait_for_completion_timeout(&op->done, HZ / 4)) {
+		if (time_after_eq(jiffies, end))
+			rc = -ETIMEDOUT;
+		else if (READ_ONCE(a->ni->ni.ni_state) != LNET_NI_STATE_ACTIVE)
+			rc = -ESHUTDOWN;
+	}
+	spin_lock(&op->lock);
+	if (rc && !op->over) {
+		op->over = true;
+		op->status = rc;
+		op->end = ktime_get();
+	}
+	spin_unlock(&op->lock);
+}
+
 /*
  * Sleeps until the operation is over and no message refers to the buffer any
  * more. @res->stuck: the LND has kept one far beyond its timeout; the buffer,
@@ -127,15 +148,7 @@ void lnl_op_run(const struct lnl_op_args *a, struct lnl_op_result *res)
 	rc = lnl_send(lm, a->ni, &a->hop, a->route || !nid_same(&a->hop, &a->target.nid));
 	if (rc)
 		lnl_finish(lm, rc);
-	if (!wait_for_completion_timeout(&op->done, a->timeout * HZ)) {
-		spin_lock(&op->lock);
-		if (!op->over) {
-			op->over = true;
-			op->status = -ETIMEDOUT;
-			op->end = ktime_get();
-		}
-		spin_unlock(&op->lock);
-	}
+	op_wait(op, a);
 
 	res->stuck = !lnl_md_unlink(md, grace);
 	res->status = op->status;

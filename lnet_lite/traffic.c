@@ -30,6 +30,7 @@ struct lnl_run {
 	atomic64_t		bytes, verified, lat_sum, lat_max;
 	atomic_t		*hist;
 	bool			stop;
+	unsigned long		until;		/* jiffies, with t.seconds */
 	struct completion	over;
 };
 
@@ -178,7 +179,10 @@ static void slot_work(struct work_struct *work)
 	struct lnl_buf *buf[2] = {};	/* for PUTs, for GETs */
 	u32 i;
 
-	while (!READ_ONCE(run->stop) && (i = atomic_inc_return(&run->next) - 1) < run->t.count) {
+	while (!READ_ONCE(run->stop) &&
+	       READ_ONCE(run->ni->ni.ni_state) == LNET_NI_STATE_ACTIVE &&
+	       !(run->t.seconds && time_after(jiffies, run->until)) &&
+	       (i = atomic_inc_return(&run->next) - 1) < run->t.count) {
 		bool get = run->t.op == LNET_LITE_GET || (run->t.op == LNET_LITE_MIX && i % 2);
 
 		one_op(run, run->base + i, get, &buf[get]);
@@ -335,6 +339,7 @@ static int run_slots(struct lnl_run *run, struct lnet_lite_result *r)
 		report = !get_report(run, &before);
 
 	atomic_set(&run->slots, n);
+	run->until = jiffies + (unsigned long)run->t.seconds * HZ;
 	start = ktime_get();
 	for (i = 0; i < n; i++) {
 		slots[i].run = run;

@@ -60,6 +60,7 @@ struct lnet_lite_traffic {
 	u32			count;
 	u32			conc;		/* operations in flight, 1..512 */
 	u32			timeout;	/* seconds per operation, 0 = from the LND */
+	u32			seconds;	/* start nothing new after that; 0 = no limit */
 	bool			no_trunc;	/* target refuses what does not fit */
 	bool			nomatch;	/* target has no match */
 	bool			route;		/* mark the next hop as a router */

@@ -29,6 +29,14 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 	};
 }
 
+bool ro2ib_port_active(struct ib_device *dev, u32 port)
+{
+	struct ib_port_attr attr;
+
+	return !ib_query_port(dev, port, &attr) &&
+	       attr.state == IB_PORT_ACTIVE;
+}
+
 const char *ro2ib_device_name(struct ib_device *dev)
 {
 	return dev_name(&dev->dev);

@@ -121,3 +121,52 @@ noinline int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 	return ib_post_recv(qp, wr, bad);
 }
 ALLOW_ERROR_INJECTION(ro2ib_ib_post_recv, ERRNO);
+
+/*
+ * The status of a completion. Tests change it per kind of work request: what
+ * fail_function makes one of these return is the status, negated.
+ */
+#define RO2IB_WC_STATUS(name, op)					\
+noinline int ro2ib_wc_##name(const struct ib_wc *wc)			\
+{									\
+	/* Keeps the compiler from folding these into one. */		\
+	asm volatile("" : : "i" (op));					\
+	return wc->status;						\
+}									\
+ALLOW_ERROR_INJECTION(ro2ib_wc_##name, ERRNO)
+
+RO2IB_WC_STATUS(send, IB_WC_SEND);
+RO2IB_WC_STATUS(write, IB_WC_RDMA_WRITE);
+RO2IB_WC_STATUS(reg, IB_WC_REG_MR);
+RO2IB_WC_STATUS(inv, IB_WC_LOCAL_INV);
+RO2IB_WC_STATUS(recv, IB_WC_RECV);
+
+enum ib_wc_status ro2ib_wc_status(const struct ib_wc *wc)
+{
+	if (wc->status != IB_WC_SUCCESS ||
+	    !IS_ENABLED(CONFIG_FUNCTION_ERROR_INJECTION))
+		return wc->status;
+
+	switch (wc->opcode) {
+	case IB_WC_SEND:
+		return abs(ro2ib_wc_send(wc));
+	case IB_WC_RDMA_WRITE:
+		return abs(ro2ib_wc_write(wc));
+	case IB_WC_REG_MR:
+		return abs(ro2ib_wc_reg(wc));
+	case IB_WC_LOCAL_INV:
+		return abs(ro2ib_wc_inv(wc));
+	case IB_WC_RECV:
+		return abs(ro2ib_wc_recv(wc));
+	default:
+		return wc->status;
+	}
+}
+
+/* Whether every send shall complete by itself; so for tests only. */
+noinline bool ro2ib_signal_all(void)
+{
+	barrier();
+	return false;
+}
+ALLOW_ERROR_INJECTION(ro2ib_signal_all, TRUE);

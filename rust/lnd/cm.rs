@@ -2,8 +2,9 @@
 
 //! Events of the connection manager and of the queue pair, turned into events of the state machine.
 //!
-//! CM events come in the CM's workqueue under the id's handler mutex: nothing here waits for another handler
-//! or destroys an id. Queue pair events may come in hard interrupt context and only set a flag.
+//! CM events come in the CM's workqueue under the id's handler mutex: nothing here waits for
+//! another handler or destroys an id. Queue pair events may come in hard interrupt context and only
+//! set a flag.
 
 use super::conn::Conn;
 use super::log;
@@ -87,8 +88,8 @@ impl Conn {
         self.event(Event::RouteResolved);
     }
 
-    /// The handshake is complete. The active side reads the CONNACK first, and closes if it is no good: the
-    /// queue pair is up already.
+    /// The handshake is complete. The active side reads the CONNACK first, and closes if it is no
+    /// good: the queue pair is up already.
     fn cm_established(self: &Arc<Self>, private_data: &[u8]) {
         if !self.active {
             return self.event(Event::Established);

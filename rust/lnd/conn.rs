@@ -34,12 +34,13 @@ use crate::proto::wire::Envelope;
 use crate::proto::wire::Identity;
 use crate::proto::wire::Version;
 use crate::rdma::cm::CmId;
+use crate::rdma::page::DetachedBuf;
 use crate::rdma::page::RxBuf;
 use crate::rdma::page::TxBuf;
+use crate::rdma::random;
 use crate::rdma::sync::new_spinlock_bh;
 use crate::rdma::sync::SpinLockBh;
 use crate::rdma::sync::SpinLockBhGuard;
-use crate::rdma::random;
 use crate::rdma::wc::QpEvent;
 use crate::rdma::work;
 use crate::rdma::work::Cpu;
@@ -63,17 +64,40 @@ pub(crate) const TIMER: u64 = 3;
 /// A received message with the buffer it lies in.
 pub(crate) struct Received {
     /// The buffer, out of the receive queue until it is posted again.
-    pub(crate) buf: RxBuf,
+    pub(crate) buf: Held,
     /// Bytes received.
     pub(crate) nob: usize,
     /// Another buffer was posted in its place.
     pub(crate) replaced: bool,
 }
 
+/// The buffer of a received message.
+pub(crate) enum Held {
+    /// It can be posted again.
+    Mapped(RxBuf),
+    /// It was taken from its device, because LNet keeps the message.
+    Detached(DetachedBuf),
+    /// Gone; only while it changes.
+    Nothing,
+}
+
 impl Received {
     /// The bytes received.
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.buf.as_slice().get(..self.nob).unwrap_or(&[])
+        let all: &[u8] = match &self.buf {
+            Held::Mapped(buf) => buf.as_slice(),
+            Held::Detached(buf) => buf.as_slice(),
+            Held::Nothing => &[],
+        };
+        all.get(..self.nob).unwrap_or(&[])
+    }
+
+    /// Takes the buffer from its device. Only if another one was posted in its place.
+    pub(crate) fn detach(&mut self) {
+        self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
+            Held::Mapped(buf) => Held::Detached(buf.detach()),
+            other => other,
+        };
     }
 }
 
@@ -99,14 +123,42 @@ pub(crate) struct Counts {
     pub(crate) wrs: u64,
     /// Calls of `ib_post_send`.
     pub(crate) doorbells: u64,
-    /// Send completions reaped.
+    /// Work requests of the send queue that ended.
+    pub(crate) retired: u64,
+    /// Completions that told so.
     pub(crate) cqes: u64,
+    /// Work requests posted to the receive queue; known when the connection is over.
+    pub(crate) recv_wrs: u64,
+    /// Receive completions reaped.
+    pub(crate) recv_cqes: u64,
     /// Times the pump stopped for want of a credit.
     pub(crate) no_credit: u64,
     /// Times the pump stopped for want of send queue slots.
     pub(crate) no_slots: u64,
     /// Sends that failed because the peer had no receive posted: its credits were wrong.
     pub(crate) rnr: u64,
+}
+
+impl Counts {
+    /// Adds those of a connection that is over to those of its NI.
+    pub(crate) fn add(&mut self, of: &Self) {
+        for (sum, n) in [
+            (&mut self.tx_msgs, of.tx_msgs),
+            (&mut self.rx_msgs, of.rx_msgs),
+            (&mut self.noops, of.noops),
+            (&mut self.wrs, of.wrs),
+            (&mut self.doorbells, of.doorbells),
+            (&mut self.retired, of.retired),
+            (&mut self.cqes, of.cqes),
+            (&mut self.recv_wrs, of.recv_wrs),
+            (&mut self.recv_cqes, of.recv_cqes),
+            (&mut self.no_credit, of.no_credit),
+            (&mut self.no_slots, of.no_slots),
+            (&mut self.rnr, of.rnr),
+        ] {
+            *sum = sum.wrapping_add(n);
+        }
+    }
 }
 
 /// What the connection lock protects.
@@ -135,8 +187,8 @@ pub(crate) struct Inner {
     pub(crate) spares: KVec<RxBuf>,
     /// The timer looks often, because something waits.
     pub(crate) watched: bool,
-    /// The task that runs the LNet half and rings the doorbell when it is through with a few messages; 0 is
-    /// nobody.
+    /// The task that runs the LNet half and rings the doorbell when it is through with a few
+    /// messages; 0 is nobody.
     pub(crate) corked_by: i32,
     /// Free message buffers, as many as there is room for.
     pub(crate) bufs: KVec<TxBuf>,
@@ -275,8 +327,8 @@ impl Conn {
         self.peer.nid
     }
 
-    /// Feeds an event to the state machine and sees to what follows. Any context but hard irq; takes the
-    /// connection lock.
+    /// Feeds an event to the state machine and sees to what follows. Any context but hard irq;
+    /// takes the connection lock.
     pub(crate) fn event(self: &Arc<Self>, event: Event) {
         let mut inner = self.lock();
         self.step(&mut inner, event);
@@ -307,8 +359,8 @@ impl Conn {
         self.kick_control();
     }
 
-    /// The handshake is complete: takes what the peer has sent meanwhile. The control worker publishes the
-    /// connection.
+    /// The handshake is complete: takes what the peer has sent meanwhile. The control worker
+    /// publishes the connection.
     fn established(self: &Arc<Self>, inner: &mut Inner) {
         let depth = inner.known.depth;
         inner.credits = Credits::new(depth, self.ni.high_water(depth));
@@ -321,7 +373,11 @@ impl Conn {
 
     /// Queues the worker that sets up, closes and releases.
     pub(crate) fn kick_control(self: &Arc<Self>) {
-        let _ = self.ni.driver.control.enqueue::<Self, CONTROL>(self.clone());
+        let _ = self
+            .ni
+            .driver
+            .control
+            .enqueue::<Self, CONTROL>(self.clone());
     }
 
     /// Queues the worker that calls LNet, if there is something for it.
@@ -347,7 +403,10 @@ impl Conn {
 
     /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
     pub(crate) fn rearm_timer(self: &Arc<Self>, ms: u32) {
-        self.ni.driver.control.rearm::<Self, TIMER>(self.clone(), ms);
+        self.ni
+            .driver
+            .control
+            .rearm::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Makes the timer not run any more; it may be running.

@@ -2,8 +2,9 @@
 
 //! The control half of a connection: set-up, publishing, close, drain, release, and the timer.
 //!
-//! One work item per connection, so these never run at the same time for one connection; anything may sleep
-//! here. The state machine says what to do ([`Actions`]); it is done in the order of its life.
+//! One work item per connection, so these never run at the same time for one connection; anything
+//! may sleep here. The state machine says what to do ([`Actions`]); it is done in the order of its
+//! life.
 
 use super::cm::RESOLVE_MS;
 use super::conn::Conn;
@@ -29,10 +30,11 @@ use crate::proto::params::QueueDepth;
 use crate::proto::params::CONN_MSG_LEN;
 use crate::proto::params::MSG_SIZE_WIRE;
 use crate::proto::sizes;
-use crate::proto::tx::NOOP_SLOTS;
-use crate::proto::wire::ConnParams;
+use crate::proto::sizes::DepthSearch;
 use crate::proto::tx::Place;
 use crate::proto::tx::Queues;
+use crate::proto::tx::NOOP_SLOTS;
+use crate::proto::wire::ConnParams;
 use crate::rdma::cm::CmId;
 use crate::rdma::cm::ConnParam;
 use crate::rdma::cm_event::Addr;
@@ -47,11 +49,12 @@ use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::workqueue::WorkItem;
 
-/// RNR NAK timer that the peer is told, 0.32 ms (InfiniBand table 45). The default of the CM is 655 ms, and
-/// it is a net only: credits promise a posted buffer.
+/// RNR NAK timer that the peer is told, 0.32 ms (InfiniBand table 45). The default of the CM is 655
+/// ms, and it is a net only: credits promise a posted buffer.
 const MIN_RNR_TIMER: u8 = 10;
 
-/// Messages of up to this many bytes go inline where the device can: all but IMMEDIATEs with payload.
+/// Messages of up to this many bytes go inline where the device can: all but IMMEDIATEs with
+/// payload.
 const INLINE: u16 = 160;
 
 impl WorkItem<CONTROL> for Conn {
@@ -95,10 +98,9 @@ impl WorkItem<TIMER> for Conn {
         let mut guard = this.lock();
         let inner = &mut *guard;
         match inner.fsm.state() {
-            State::Init
-            | State::Resolving
-            | State::Connecting
-            | State::Accepting => this.step(inner, Event::Fail(Cause::ConnectTimeout)),
+            State::Init | State::Resolving | State::Connecting | State::Accepting => {
+                this.step(inner, Event::Fail(Cause::ConnectTimeout))
+            }
             State::Established => {
                 let limit = i64::from(params::timeout()).saturating_mul(1000);
                 let overdue = inner.overdue(limit);
@@ -120,8 +122,9 @@ impl WorkItem<TIMER> for Conn {
     }
 }
 
-/// Milliseconds of silence after which a peer that owes an answer is probed with a NOOP. The transport's
-/// acknowledgement is the reply: if the peer is dead its retries end the connection, long before a deadline.
+/// Milliseconds of silence after which a peer that owes an answer is probed with a NOOP. The
+/// transport's acknowledgement is the reply: if the peer is dead its retries end the connection,
+/// long before a deadline.
 pub(crate) const PROBE_MS: u32 = 3000;
 
 /// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25 times.
@@ -212,28 +215,34 @@ impl Conn {
         crate::proto::encode::seal(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
     }
 
-    /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives. Returns the
-    /// depth it got.
+    /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives.
+    /// Returns the depth it got.
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
         let hca = self.hca()?;
-        let mut depth = self.with(|inner| inner.known.depth);
+        let mut search = DepthSearch::new(self.with(|inner| inner.known.depth));
         let max_sge = sizes::gather_elements(hca.attrs.max_send_sge, self.ni.wrq_sge);
-        let (parts, sq_depth) = loop {
+        let mut inline = INLINE;
+        let (parts, depth, sq_depth) = loop {
+            let depth = search.now();
             let sq_depth = sizes::send_queue(depth, max_sge, hca.attrs.max_qp_wr);
             let config = QpConfig {
                 sq_depth,
                 rq_depth: depth.rx_buffers(),
                 max_send_sge: max_sge,
-                max_inline: INLINE,
+                max_inline: inline,
                 nr_mrs: sizes::memory_regions(depth, self.ni.depth),
                 mr_pages: u16::try_from(hca.mr_pages)?,
             };
             let made = CqShare::get(hca.device.clone(), config.nr_cqe(), self.cq_hint())
                 .and_then(|cq| Qp::create(id, &hca.pd, cq, &config, self.clone()));
-            match (made, QueueDepth::new(depth.wire() / 2)) {
-                (Ok(parts), _) => break (parts, sq_depth),
-                (Err(e), Some(less)) if e == ENOMEM || e == EINVAL => depth = less,
-                (Err(e), _) => return Err(e),
+            match made {
+                Ok(parts) if search.had() => break (parts, depth, sq_depth),
+                // The queue pair goes before a deeper one is tried.
+                Ok(parts) => drop(parts),
+                // Some providers refuse what they cannot put inline, instead of saying how much they can.
+                Err(e) if e == EINVAL && inline > 0 => inline = 0,
+                Err(e) if (e == ENOMEM || e == EINVAL) && search.failed() => {}
+                Err(e) => return Err(e),
             }
         };
         let buffers = usize::from(depth.rx_buffers());
@@ -331,6 +340,9 @@ impl Conn {
             )
         });
         if let Some(link) = link {
+            let mut past = self.with(|inner| inner.counts);
+            past.recv_wrs = link.recv_wrs();
+            self.ni.past.lock().add(&past);
             let qp = link.qp().clone();
             drop(link);
             // The rights to post are gone, so it waits for whatever is left.
@@ -362,8 +374,8 @@ impl Conn {
 }
 
 impl super::conn::Inner {
-    /// Whether a NOOP is due though it carries nothing: the connection was idle for long, or a peer that owes
-    /// an answer has been silent.
+    /// Whether a NOOP is due though it carries nothing: the connection was idle for long, or a peer
+    /// that owes an answer has been silent.
     fn wants_probe(&self) -> bool {
         let sent = self.last_send.elapsed().as_millis();
         let heard = self.last_recv.elapsed().as_millis();
@@ -374,10 +386,13 @@ impl super::conn::Inner {
 
     /// The cause of the first transmit found that is older than `limit` milliseconds.
     fn overdue(&self, limit: i64) -> Option<Cause> {
-        self.cells.iter().zip(self.txs.iter()).find_map(|(cell, tx)| {
-            let waits = !matches!(cell.tx.place(), Place::Free | Place::Done);
-            let age = tx.as_ref()?.since.elapsed().as_millis();
-            (waits && age > limit).then(|| cell.tx.timeout_cause())
-        })
+        self.cells
+            .iter()
+            .zip(self.txs.iter())
+            .find_map(|(cell, tx)| {
+                let waits = !matches!(cell.tx.place(), Place::Free | Place::Done);
+                let age = tx.as_ref()?.since.elapsed().as_millis();
+                (waits && age > limit).then(|| cell.tx.timeout_cause())
+            })
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What people can read while the driver runs: one file per NI in `/sys/kernel/debug/ro2iblnd/`, named by
-//! its NID, with a line for the NI and one for each connection, all `key=value`.
+//! What people can read while the driver runs: one file per NI in `/sys/kernel/debug/ro2iblnd/`,
+//! named by its NID, with a line for the NI and one for each connection, all `key=value`.
 //!
 //! Documented in Documentation/operators.md.
 
 use super::conn::Conn;
+use super::conn::Counts;
 use super::ni::Ni;
 use kernel::debugfs::Dir;
 use kernel::debugfs::File;
@@ -54,6 +55,10 @@ fn show(ni: &Ni, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             .map_or("none", |hca| hca.device.name().to_str().unwrap_or("?")),
         ni.conns(),
     )?;
+    // What the connections did that are over.
+    let past = *ni.past.lock();
+    write!(f, "past={} ", core::format_args!("{}", ni.nid))?;
+    show_counts(&past, f)?;
     let mut result = Ok(());
     ni.peers.for_each(|peer| {
         for conn in peer.conns() {
@@ -66,17 +71,20 @@ fn show(ni: &Ni, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let (state, credits, queues, counts, with_lnet, sq_free, idle) = conn.with(|inner| {
-        (
-            inner.fsm.state(),
-            inner.credits.snapshot(),
-            inner.queues.lengths(),
-            inner.counts,
-            inner.with_lnet,
-            inner.link.as_ref().map_or(0, |link| link.sq_free()),
-            inner.last_recv.elapsed().as_millis(),
-        )
-    });
+    let (state, credits, queues, counts, with_lnet, (sq_free, recvs, recv_wrs), idle) =
+        conn.with(|inner| {
+            (
+                inner.fsm.state(),
+                inner.credits.snapshot(),
+                inner.queues.lengths(),
+                inner.counts,
+                inner.with_lnet,
+                inner.link.as_ref().map_or((0, 0, 0), |link| {
+                    (link.sq_free(), link.qp().recvs_posted(), link.recv_wrs())
+                }),
+                inner.last_recv.elapsed().as_millis(),
+            )
+        });
     write!(
         f,
         "conn={} role={} state={:?} depth={} credits={} outstanding={} reserved={} peer_held={} noops={} ",
@@ -92,20 +100,27 @@ fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )?;
     write!(
         f,
-        "q_main={} q_free={} q_unreserved={} with_lnet={with_lnet} sq_free={sq_free} idle_ms={idle} ",
+        "q_main={} q_free={} q_unreserved={} with_lnet={with_lnet} sq_free={sq_free} recvs={recvs} idle_ms={idle} ",
         queues.main, queues.free_of_credit, queues.unreserved,
     )?;
-    writeln!(
+    show_counts(&Counts { recv_wrs, ..counts }, f)
+}
+
+fn show_counts(counts: &Counts, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
         f,
-        "tx_msgs={} rx_msgs={} tx_noops={} wrs={} doorbells={} cqes={} no_credit={} no_slots={} rnr={}",
+        "tx_msgs={} rx_msgs={} tx_noops={} wrs={} retired={} doorbells={} cqes={} ",
         counts.tx_msgs,
         counts.rx_msgs,
         counts.noops,
         counts.wrs,
+        counts.retired,
         counts.doorbells,
         counts.cqes,
-        counts.no_credit,
-        counts.no_slots,
-        counts.rnr,
+    )?;
+    writeln!(
+        f,
+        "recv_wrs={} recv_cqes={} no_credit={} no_slots={} rnr={}",
+        counts.recv_wrs, counts.recv_cqes, counts.no_credit, counts.no_slots, counts.rnr,
     )
 }

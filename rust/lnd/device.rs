@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An NI and its RDMA device: they part when the device is removed, and meet again when it comes back.
+//! An NI and its RDMA device: they part when the device is removed, and meet again when it comes
+//! back.
 //!
-//! The CM tells of a removal with an event on every id, and waits until all ids are destroyed; the RDMA core
-//! then waits until nobody holds the device. So the NI lets everything go: listener, connections, protection
-//! domain. While it has no device it looks for one every second; LNet is told that the NI is not usable
-//! meanwhile, and again when it is.
+//! The CM tells of a removal with an event on every id, and waits until all ids are destroyed; the
+//! RDMA core then waits until nobody holds the device. So the NI lets everything go: listener,
+//! connections, protection domain. While it has no device it looks for one every second; LNet is
+//! told that the NI is not usable meanwhile, and again when it is.
 //!
 //! Process context, but for the event handler.
 
@@ -57,7 +58,8 @@ impl Health {
         }
     }
 
-    fn is_bad(&self) -> bool {
+    /// Whether LNet should avoid the NI.
+    pub(crate) fn is_bad(&self) -> bool {
         self.port_down.load(Acquire) || self.fatal.load(Acquire)
     }
 }
@@ -73,7 +75,6 @@ impl Ni {
     pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
         let iface = Iface::get(self)?;
         self.health.port.store(iface.hca.port, Release);
-        self.health.port_down.store(false, Release);
         self.health.fatal.store(false, Release);
         let events = match EventRegistration::new(iface.hca.device.clone(), self.clone()) {
             Ok(events) => events,
@@ -82,6 +83,9 @@ impl Ni {
                 return Err(StartError::because("cannot watch the RDMA device")(e));
             }
         };
+        // After the events are watched, so that no change is missed.
+        let down = !iface.hca.device.port_active(iface.hca.port);
+        self.health.port_down.store(down, Release);
         *self.attached.lock() = Some(Attached {
             hca: iface.hca.clone(),
             iface,
@@ -94,7 +98,12 @@ impl Ni {
     pub(crate) fn leave(self: &Arc<Self>) -> bool {
         // Out of the lock: dropping waits for handlers.
         let attached = self.attached.lock().take();
-        let Some(Attached { iface, hca, _events }) = attached else {
+        let Some(Attached {
+            iface,
+            hca,
+            _events,
+        }) = attached
+        else {
             return false;
         };
         drop(_events);
@@ -138,7 +147,7 @@ impl WorkItem<DEVICE> for Ni {
             this.lnet.set_fatal(this.health.is_bad());
         } else if this.attach().is_ok() {
             log::attached(this.nid);
-            this.lnet.set_fatal(false);
+            this.lnet.set_fatal(this.health.is_bad());
         } else {
             this.look_in(LOOK_MS);
         }

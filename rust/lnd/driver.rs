@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What lives as long as the module: the work queues, and the list of interfaces that are listened on.
+//! What lives as long as the module: the work queues, and the list of interfaces that are listened
+//! on.
 
 use super::iface::Iface;
 use super::iface::Used;
@@ -63,7 +64,8 @@ impl WorkItem for Driver {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        for ni in Iface::removed(&this) {
+        // Detached, an NI is in the list no more.
+        while let Some(ni) = Iface::next_removed(&this) {
             ni.detach();
         }
     }
@@ -81,7 +83,8 @@ impl Exit {
 
 impl Drop for Exit {
     fn drop(&mut self) {
-        // Items that are still queued or running hold the driver: its queues must not go with one of them.
+        // Items that are still queued or running hold the driver: its queues must not go with one
+        // of them.
         self.0.control.flush();
         self.0.upper.flush();
         // A completion handler may still be on its way out of our code.

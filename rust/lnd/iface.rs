@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An address that is listened on, with the RDMA device behind it. NIs with the same address (networks
-//! `o2ib` and `o2ib1` on one interface) share it, because a port can be bound only once.
+//! An address that is listened on, with the RDMA device behind it. NIs with the same address
+//! (networks `o2ib` and `o2ib1` on one interface) share it, because a port can be bound only once.
 //!
 //! Process context.
 
@@ -63,12 +63,10 @@ impl Iface {
         }
         let iface = Self::open(ni)?;
         let mut by = KVec::new();
-        let listed = by
-            .push(ni.clone(), GFP_KERNEL)
-            .and_then(|()| {
-                let iface = iface.clone();
-                ifaces.push(Used { iface, by }, GFP_KERNEL)
-            });
+        let listed = by.push(ni.clone(), GFP_KERNEL).and_then(|()| {
+            let iface = iface.clone();
+            ifaces.push(Used { iface, by }, GFP_KERNEL)
+        });
         match listed {
             Ok(()) => Ok(iface),
             Err(_) => Err(no_memory(ENOMEM)),
@@ -77,11 +75,12 @@ impl Iface {
 
     fn open(ni: &Ni) -> Result<Arc<Self>, StartError> {
         let no_memory = |_| StartError::because("no memory")(ENOMEM);
-        let accept = Accept::new(ni.driver.clone())
-            .map_err(StartError::because("no memory"))?;
+        let accept = Accept::new(ni.driver.clone()).map_err(StartError::because("no memory"))?;
         let addr = Addr::v4(ni.nid.addr(), ni.service);
         let listener = Listener::listen(ni.net.as_rdma(), &addr, BACKLOG, accept.clone()).map_err(
-            StartError::because("cannot listen (is the port in use? see the parameter \"service\")"),
+            StartError::because(
+                "cannot listen (is the port in use? see the parameter \"service\")",
+            ),
         )?;
         let device = listener
             .device()
@@ -120,8 +119,8 @@ impl Iface {
             && !self.accept.is_removed()
     }
 
-    /// `ni` does not use the interface any more. The last user's leaving stops the listening, and waits for
-    /// the requests being judged.
+    /// `ni` does not use the interface any more. The last user's leaving stops the listening, and
+    /// waits for the requests being judged.
     pub(crate) fn put(ni: &Arc<Ni>, iface: Arc<Self>) {
         let (mut user, mut unused) = (None, None);
         let mut ifaces = ni.driver.ifaces.lock();
@@ -140,16 +139,10 @@ impl Iface {
         drop(user);
     }
 
-    /// The NIs of interfaces whose device is being removed.
-    pub(crate) fn removed(driver: &Driver) -> KVec<Arc<Ni>> {
-        let mut nis = KVec::new();
+    /// An NI whose device is being removed.
+    pub(crate) fn next_removed(driver: &Driver) -> Option<Arc<Ni>> {
         let ifaces = driver.ifaces.lock();
-        for used in ifaces.iter().filter(|used| used.iface.accept.is_removed()) {
-            for ni in used.by.iter() {
-                // One that finds no memory is found again by the next look.
-                let _ = nis.push(ni.clone(), GFP_KERNEL);
-            }
-        }
-        nis
+        let used = ifaces.iter().find(|used| used.iface.accept.is_removed())?;
+        used.by.first().cloned()
     }
 }

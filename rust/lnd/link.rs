@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The queue pair of a connection with the rights to post to it: what exists only between set-up and
-//! release. Turns refusals into the cause to end the connection with.
+//! The queue pair of a connection with the rights to post to it: what exists only between set-up
+//! and release. Turns refusals into the cause to end the connection with.
 
 use super::conn::Conn;
 use crate::proto::cause::Cause;
@@ -26,6 +26,7 @@ pub(crate) struct Link {
     qp: Arc<Qp<Conn>>,
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
+    recv_wrs: u64,
 }
 
 impl Link {
@@ -34,7 +35,13 @@ impl Link {
         Self {
             qp: parts.qp,
             queues: Some((parts.sq, parts.rq)),
+            recv_wrs: 0,
         }
+    }
+
+    /// Receives pushed so far.
+    pub(crate) fn recv_wrs(&self) -> u64 {
+        self.recv_wrs
     }
 
     /// The queue pair.
@@ -56,7 +63,10 @@ impl Link {
 
     /// Free slots of the send queue.
     pub(crate) fn sq_free(&self) -> u16 {
-        let free = self.queues.as_ref().map_or(0, |(sq, _)| sq.free_slots(&self.qp));
+        let free = self
+            .queues
+            .as_ref()
+            .map_or(0, |(sq, _)| sq.free_slots(&self.qp));
         u16::try_from(free).unwrap_or(u16::MAX)
     }
 
@@ -120,6 +130,7 @@ impl Link {
             return Err(Cause::Flushed);
         };
         rq.push(&self.qp, buf).map_err(|_| Cause::LocalFault)?;
+        self.recv_wrs = self.recv_wrs.wrapping_add(1);
         if rq.pending() < RECV_BATCH / 2 {
             return Ok(());
         }

@@ -2,9 +2,9 @@
 
 //! The passive side: judges connection requests.
 //!
-//! Runs in the CM's workqueue under the listener's handler mutex, so that all other requests wait: it only
-//! judges ([`crate::proto::cm_msg`]), and makes a small object. Queue pair and buffers are made by the
-//! connection's control worker, which accepts, or rejects if it cannot.
+//! Runs in the CM's workqueue under the listener's handler mutex, so that all other requests wait:
+//! it only judges ([`crate::proto::cm_msg`]), and makes a small object. Queue pair and buffers are
+//! made by the connection's control worker, which accepts, or rejects if it cannot.
 
 use super::conn::Conn;
 use super::driver::Driver;
@@ -12,6 +12,7 @@ use super::log;
 use super::ni::Ni;
 use crate::lnet::params;
 use crate::lnet::NiRef;
+use crate::proto::cause::Cause;
 use crate::proto::cm_msg::check_ni;
 use crate::proto::cm_msg::check_peer;
 use crate::proto::cm_msg::parse_connreq;
@@ -25,7 +26,6 @@ use crate::proto::cm_msg::Policy;
 use crate::proto::cm_msg::Refusal;
 use crate::proto::cm_msg::RejectBudget;
 use crate::proto::conn::Event;
-use crate::proto::cause::Cause;
 use crate::proto::peer::Known;
 use crate::rdma::listen::ConnRequest;
 use crate::rdma::listen::ListenHandler;
@@ -38,8 +38,9 @@ use kernel::sync::SpinLock;
 use kernel::time::Instant;
 use kernel::time::Monotonic;
 
-/// Connections a peer may have: those it opens (`conns_per_peer` is at most 127) and ours.
-const MAX_CONNS: u16 = 256;
+/// Connections that a peer may have at least: more than our own `conns_per_peer`, because its may
+/// be larger.
+const CONNS_MIN: u16 = 32;
 
 /// What judges the requests of one interface.
 #[pin_data]
@@ -131,7 +132,8 @@ fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refus
                 connecting: inner.policy.connecting(),
                 races: inner.policy.races(),
                 conns: inner.objects(),
-                max_conns: MAX_CONNS,
+                // Those it opens and ours.
+                max_conns: ni.conns_per_peer.max(CONNS_MIN / 2).saturating_mul(2),
             };
             let verdict = check_peer(asked, Some(&view));
             match verdict {
@@ -193,7 +195,8 @@ impl ListenHandler for Accept {
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }
-                // Beyond the budget a request is dropped, which the requester takes for a lost packet.
+                // Beyond the budget a request is dropped, which the requester takes for a lost
+                // packet.
                 if self.may_reject() {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
                 }

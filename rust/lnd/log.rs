@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver tells people: one line with the NID, the cause, and what to do where there is something
-//! to do. Everything a peer can provoke is rate limited.
+//! What the driver tells people: one line with the NID, the cause, and what to do where there is
+//! something to do. Everything a peer can provoke is rate limited.
 
 use super::conn::Conn;
 use super::ni::Ni;
@@ -13,7 +13,6 @@ use crate::proto::wire::Identity;
 use crate::proto::wire::Stale;
 use crate::proto::wire::WireError;
 use crate::rdma::wc::Wc;
-use core::fmt::Debug;
 use core::fmt::Display;
 use kernel::prelude::*;
 
@@ -21,7 +20,8 @@ use kernel::prelude::*;
 macro_rules! warn_limited {
     ($($arg:tt)*) => {
         if crate::rdma::log::allowed() {
-            // The kernel's printing knows a formatter of its own; `proto` implements that of `core`.
+            // The kernel's printing knows a formatter of its own; `proto` implements that of
+            // `core`.
             pr_warn!("{}", ::core::format_args!($($arg)*));
         }
     };
@@ -126,8 +126,8 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
 }
 
 /// The peer refused ours.
-pub(crate) fn rejected(conn: &Conn, why: &dyn Debug) {
-    warn_limited!("{}: refused our connection request: {why:?}\n", conn.nid());
+pub(crate) fn rejected(conn: &Conn, why: &dyn Display) {
+    warn_limited!("{}: refused our connection request: {why}\n", conn.nid());
 }
 
 /// The RDMA device of an NI went away.
@@ -140,8 +140,5 @@ pub(crate) fn detached(nid: Nid) {
 
 /// The RDMA device of an NI is back.
 pub(crate) fn attached(nid: Nid) {
-    pr_info!(
-        "{}\n",
-        core::format_args!("{nid}: the RDMA device is back")
-    );
+    pr_info!("{}\n", core::format_args!("{nid}: the RDMA device is back"));
 }

@@ -12,8 +12,9 @@
 //!        of one address)                     +--> cm_id
 //! ```
 //!
-//! A [`conn::Conn`] points to its peer and its NI, a peer lists its connections; the cycle ends when the
-//! connection's worker releases it. An NI counts its living connections, and shutdown waits for zero.
+//! A [`conn::Conn`] points to its peer and its NI, a peer lists its connections; the cycle ends
+//! when the connection's worker releases it. An NI counts its living connections, and shutdown
+//! waits for zero.
 //!
 //! # Contexts and locks
 //!
@@ -25,12 +26,14 @@
 //! | [`cm`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock, briefly |
 //! | `lnd_send`, `lnd_recv` | whoever calls LNet | peer lock, then connection lock, never both |
 //!
-//! The connection lock is a BH spin lock ([`crate::rdma::sync::SpinLockBh`]), the peer lock a plain one
-//! (process context only). No lock is held across a call into LNet or the CM; `ib_post_send` and
-//! `ib_post_recv` are called under the connection lock, because the order on the wire must be the order of
-//! the credits.
+//! The connection lock is a BH spin lock ([`crate::rdma::sync::SpinLockBh`]), the peer lock a plain
+//! one (process context only). No lock is held across a call into LNet or the CM; `ib_post_send`
+//! and `ib_post_recv` are called under the connection lock, because the order on the wire must be
+//! the order of the credits.
 
 #![deny(unsafe_code)]
+// A request that was not taken goes back by value: a box would have to be allocated on the send path.
+#![expect(clippy::result_large_err)]
 
 pub(crate) mod cm;
 pub(crate) mod conn;

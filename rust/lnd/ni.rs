@@ -5,6 +5,7 @@
 //! Process context throughout.
 
 use super::conn::Conn;
+use super::conn::Counts;
 use super::debug::NiFile;
 use super::device::Attached;
 use super::device::Health;
@@ -41,6 +42,7 @@ use kernel::sync::atomic::Release;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::sync::Mutex;
+use kernel::sync::SpinLock;
 use kernel::time::ClockSource;
 use kernel::time::Instant;
 use kernel::time::Monotonic;
@@ -55,8 +57,8 @@ const PENDING_GRACE: u32 = 10;
 /// An NI.
 #[pin_data]
 pub(crate) struct Ni {
-    // Before `lnet`: the shutdown of the NI in LNet waits for `lnet` to be dropped, and the work queues
-    // must not be dropped last by one of their own items.
+    // Before `lnet`: the shutdown of the NI in LNet waits for `lnet` to be dropped, and the work
+    // queues must not be dropped last by one of their own items.
     pub(crate) driver: Arc<Driver>,
     pub(crate) nid: Nid,
     /// Incarnation: microseconds since the epoch.
@@ -77,6 +79,9 @@ pub(crate) struct Ni {
     look: DelayedWork<Ni, DEVICE>,
     #[pin]
     pub(crate) peers: PeerTable,
+    /// Counters of the connections that are over.
+    #[pin]
+    pub(crate) past: SpinLock<Counts>,
     #[pin]
     debug: Mutex<Option<Pin<KBox<NiFile>>>>,
     stopping: Atomic<bool>,
@@ -250,6 +255,7 @@ impl Lnd for Ni {
                 health: Health::new(),
                 look <- kernel::new_delayed_work!("Ni::look"),
                 peers <- peers,
+                past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
                 debug <- kernel::new_mutex!(None, "Ni::debug"),
                 stopping: Atomic::new(false),
                 started: Instant::now(),
@@ -260,6 +266,9 @@ impl Lnd for Ni {
         )
         .map_err(StartError::because("no memory"))?;
         ni.attach()?;
+        if ni.health.is_bad() {
+            ni.lnet.set_fatal(true);
+        }
         // Without it nothing is missing but a view.
         *ni.debug.lock() = NiFile::new(&ni.driver.debugfs, &ni).ok();
         Ok(ni)
@@ -303,7 +312,8 @@ impl Lnd for Ni {
                 Ok(()) => return Ok(()),
                 Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
                 Err(PeerError::Gone(back)) => {
-                    // It is leaving the table just now: with that done, the next look-up makes a new one.
+                    // It is leaving the table just now: with that done, the next look-up makes a
+                    // new one.
                     this.peers.remove(&peer);
                     req = back;
                 }

@@ -2,11 +2,12 @@
 
 //! A peer: the node at the other end, its connections, and the messages that wait for one.
 //!
-//! A peer is in its NI's table from the first message or accepted request until nothing of it remains:
-//! no connection, no attempt, no retry. What decides about attempts is [`crate::proto::peer`].
+//! A peer is in its NI's table from the first message or accepted request until nothing of it
+//! remains: no connection, no attempt, no retry. What decides about attempts is
+//! [`crate::proto::peer`].
 //!
-//! Messages keep their order: while any waits here, new ones wait behind it; the control worker of the
-//! first connection hands them over before others may use it.
+//! Messages keep their order: while any waits here, new ones wait behind it; the control worker of
+//! the first connection hands them over before others may use it.
 //!
 //! Process context. The peer lock is a plain spin lock and never held together with a connection's.
 
@@ -194,8 +195,8 @@ impl Peer {
     /// Lists a new connection object.
     pub(crate) fn add(&self, conn: &Arc<Conn>) -> Result {
         let mut inner = self.inner.lock();
-        // Either this sees that the NI stops, or its shutdown, which takes the lock after saying so, sees
-        // the connection.
+        // Either this sees that the NI stops, or its shutdown, which takes the lock after saying
+        // so, sees the connection.
         if inner.gone || self.ni.is_stopping() {
             return Err(ESHUTDOWN);
         }
@@ -207,8 +208,8 @@ impl Peer {
         Ok(())
     }
 
-    /// An attempt became a connection: messages that waited go first, then it is open to all. Called by the
-    /// connection's control worker.
+    /// An attempt became a connection: messages that waited go first, then it is open to all.
+    /// Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, known: Known) {
         let others = {
             let mut inner = self.inner.lock();
@@ -227,8 +228,8 @@ impl Peer {
         self.flush(conn);
     }
 
-    /// Hands waiting messages to `conn`, in order, until none waits. Only one does it at a time, and while it
-    /// does nobody overtakes.
+    /// Hands waiting messages to `conn`, in order, until none waits. Only one does it at a time,
+    /// and while it does nobody overtakes.
     fn flush(self: &Arc<Self>, conn: &Arc<Conn>) {
         if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
             return;
@@ -258,7 +259,8 @@ impl Peer {
                         inner.unpublish(conn);
                         inner.flushing = false;
                         match back {
-                            // The peer was forgotten while the message was on its way to the connection.
+                            // The peer was forgotten while the message was on its way to the
+                            // connection.
                             Ok(pending) if inner.gone => late.push_back(pending),
                             Ok(pending) => inner.pending.push_front(pending),
                             Err(req) => lost = Some(req),
@@ -329,12 +331,7 @@ impl Peer {
     }
 
     /// An attempt is over, and its object released.
-    pub(crate) fn attempt_over(
-        self: &Arc<Self>,
-        active: bool,
-        retry: Option<Known>,
-        cause: Cause,
-    ) {
+    pub(crate) fn attempt_over(self: &Arc<Self>, active: bool, retry: Option<Known>, cause: Cause) {
         let random = random::u32();
         let after = self.with(|inner| {
             if let Some(known) = retry {
@@ -342,7 +339,9 @@ impl Peer {
             }
             inner.last_cause = Some(cause);
             let waiting = !inner.pending.is_empty() && !inner.gone;
-            inner.policy.failed(active, retry.is_some(), waiting, random)
+            inner
+                .policy
+                .failed(active, retry.is_some(), waiting, random)
         });
         match after {
             After::RetryIn(ms) => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages that wait for a connection, in order. Linking and unlinking cannot fail and may be done under a
-//! spin lock; a message is taken in and ended outside of it.
+//! Messages that wait for a connection, in order. Linking and unlinking cannot fail and may be done
+//! under a spin lock; a message is taken in and ended outside of it.
 //!
 //! Short (LNet's credits bound it) and off the fast path, so appending walks.
 
@@ -41,7 +41,10 @@ impl Pending {
     }
 
     /// The message, back from a connection that did not take it; it has not waited anew.
-    pub(crate) fn again(req: SendRequest, since: Instant<Monotonic>) -> Result<KBox<Self>, SendRequest> {
+    pub(crate) fn again(
+        req: SendRequest,
+        since: Instant<Monotonic>,
+    ) -> Result<KBox<Self>, SendRequest> {
         let mut pending = Self::new(req)?;
         pending.since = since;
         Ok(pending)

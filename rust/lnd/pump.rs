@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The wire half of a connection, sending: builds work requests for whatever may go, and rings the doorbell.
+//! The wire half of a connection, sending: builds work requests for whatever may go, and rings the
+//! doorbell.
 //!
-//! Runs in softirq and in process context, always under the connection lock: the order on the wire must be
-//! the order of the credits.
+//! Runs in softirq and in process context, always under the connection lock: the order on the wire
+//! must be the order of the credits.
 
 use super::conn::Conn;
 use super::conn::Inner;
@@ -72,8 +73,8 @@ pub(crate) fn retire(
     }
 }
 
-/// Posts all that may go, with as few doorbells as possible. With `keepalive` a NOOP goes if nothing else
-/// does.
+/// Posts all that may go, with as few doorbells as possible. With `keepalive` a NOOP goes if
+/// nothing else does.
 pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, keepalive: bool) {
     if !inner.is_up() {
         return;
@@ -233,7 +234,8 @@ fn send(
     Ok(())
 }
 
-/// Arms the key of a sink. It goes into the send queue right in front of the message that tells the peer.
+/// Arms the key of a sink. It goes into the send queue right in front of the message that tells the
+/// peer.
 fn post_reg(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<(), Cause> {
     make_room(inner, 0)?;
     let Memory::Sink(sink) = &mut transfer.memory else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The peers of an NI by address: shards with a lock each, so that senders to different peers rarely meet.
+//! The peers of an NI by address: shards with a lock each, so that senders to different peers
+//! rarely meet.
 //!
 //! All peers of an NI are on its network, so the IPv4 address names them.
 //!

@@ -3,9 +3,9 @@
 //! What a transmit moves and for whom: the half of a tx that the state machine
 //! ([`crate::proto::tx`]) does not see.
 //!
-//! A [`Transfer`] owns the LNet message it will finalize, the mapping of LNet's pages, and the memory
-//! region of a sink. It is finished by [`Transfer::finish`], in process context, after the state machine
-//! said that no work request and no remote key touches the memory any more.
+//! A [`Transfer`] owns the LNet message it will finalize, the mapping of LNet's pages, and the
+//! memory region of a sink. It is finished by [`Transfer::finish`], in process context, after the
+//! state machine said that no work request and no remote key touches the memory any more.
 
 use super::conn::Limits;
 use super::ni::Ni;
@@ -60,8 +60,8 @@ pub(crate) struct Sink {
     pub(crate) key: Key,
     /// LNet's pages.
     pub(crate) pages: PageVec,
-    /// Set if the pages have gaps, which one key cannot cover: the peer writes here, and the data is
-    /// copied afterwards.
+    /// Set if the pages have gaps, which one key cannot cover: the peer writes here, and the data
+    /// is copied afterwards.
     pub(crate) bounce: Option<BounceBuf>,
 }
 
@@ -89,8 +89,8 @@ enum Frags {
 }
 
 impl Remote {
-    /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which needs no
-    /// memory. Any context.
+    /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which
+    /// needs no memory. Any context.
     pub(crate) fn new(rd: &Descriptor<'_>) -> Result<Self> {
         let mut pieces = rd.fragments().filter(|f| f.nob > 0);
         let frags = match (pieces.next(), rd.nfrags()) {
@@ -164,7 +164,8 @@ impl Transfer {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if that is more than the send queue will ever have, `EPROTO` if the sink is too small.
+    /// `EMSGSIZE` if that is more than the send queue will ever have, `EPROTO` if the sink is too
+    /// small.
     pub(crate) fn slots(&self, remote: &Remote, limits: Limits) -> Result<u16> {
         let Memory::Source(map) = &self.memory else {
             return Err(EPROTO);
@@ -177,8 +178,8 @@ impl Transfer {
         if room < u64::from(self.total.min(map.nob())) && self.total > 0 {
             return Err(EPROTO);
         }
-        // A WRITE ends with a piece of the sink, or when it has all the gather elements it may have; and
-        // each end of a piece may split a range of the source in two.
+        // A WRITE ends with a piece of the sink, or when it has all the gather elements it may
+        // have; and each end of a piece may split a range of the source in two.
         let ranges = usize::try_from(map.nr_mapped())?.saturating_add(pieces);
         let full = ranges.checked_div(limits.max_sge).unwrap_or(ranges);
         let slots = u16::try_from(pieces.saturating_add(full).saturating_add(1))?;

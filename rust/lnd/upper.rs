@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The LNet half of a connection: everything that calls LNet, and what LNet calls to send and receive.
+//! The LNet half of a connection: everything that calls LNet, and what LNet calls to send and
+//! receive.
 //!
-//! [`Conn`]'s `upper` work item hands received requests to `lnet_parse` and finishes transmits, in order,
-//! one connection at a time on one CPU. A slow LNet delays its own connection only: the credits of what it
-//! has not taken stay withheld, while answers and credits keep flowing in [`super::wire`].
+//! [`Conn`]'s `upper` work item hands received requests to `lnet_parse` and finishes transmits, in
+//! order, one connection at a time on one CPU. A slow LNet delays its own connection only: the
+//! credits of what it has not taken stay withheld, while answers and credits keep flowing in
+//! [`super::wire`].
 //!
 //! Process context. No lock is held across a call into LNet, which may send again from inside.
 
@@ -58,6 +60,9 @@ use core::fmt;
 use core::fmt::Display;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use kernel::time::Delta;
+use kernel::time::Instant;
+use kernel::time::Monotonic;
 use kernel::workqueue::WorkItem;
 
 /// Messages and transmits handled before other connections on this CPU get their turn.
@@ -65,6 +70,9 @@ const BUDGET: u32 = 64;
 
 /// Messages and transmits after which what they made LNet send is posted.
 const CORKED: u32 = 8;
+
+/// Microseconds after which it is posted though they were fewer: LNet may be slow.
+const CORKED_US: i64 = 1000;
 
 /// Milliseconds until a message that found no memory is tried again.
 const RETRY_MS: u32 = 10;
@@ -79,6 +87,8 @@ pub(crate) struct Rx {
 }
 
 /// What the LNet half does next.
+// One at a time, on the stack.
+#[expect(clippy::large_enum_variant)]
 enum Job {
     Parse(Received),
     Finish(Transfer, Option<Cause>, bool),
@@ -90,15 +100,22 @@ impl WorkItem<UPPER> for Conn {
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
         let me = kernel::current!().pid();
+        let mut corked = Instant::<Monotonic>::now();
         for n in 1..=BUDGET {
             let job = {
                 let mut guard = this.lock();
                 let inner = &mut *guard;
                 inner.corked_by = me;
                 let job = next_job(inner);
-                // What LNet sends from inside goes with one doorbell, but not much later than it could.
-                if job.is_none() || n % CORKED == 0 {
+                // What LNet sends from inside goes with one doorbell, but not much later than it
+                // could.
+                let late = corked.elapsed() >= Delta::from_micros(CORKED_US);
+                if job.is_none() || late || n % CORKED == 0 {
                     uncork(&this, inner);
+                    corked = Instant::now();
+                    if job.is_some() {
+                        inner.corked_by = me;
+                    }
                 }
                 job
             };
@@ -139,7 +156,8 @@ fn next_job(inner: &mut Inner) -> Option<Job> {
     inner.rx.pop().map(Job::Parse)
 }
 
-/// Gives a request to LNet. False: out of memory, the message was put back and is tried again by the timer.
+/// Gives a request to LNet. False: out of memory, the message was put back and is tried again by
+/// the timer.
 fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
     let (hdr, rdma) = match request_header(msg.bytes()) {
         Ok(found) => found,
@@ -199,8 +217,8 @@ impl Display for BadRequest {
     }
 }
 
-/// The LNet header of a request, checked against the kind of o2ib message it came in; and whether the data
-/// moves by RDMA.
+/// The LNet header of a request, checked against the kind of o2ib message it came in; and whether
+/// the data moves by RDMA.
 fn request_header(bytes: &[u8]) -> Result<([u8; 72], bool), BadRequest> {
     let msg = decode(bytes).map_err(BadRequest::Wire)?;
     match msg.body {
@@ -220,30 +238,31 @@ fn request_header(bytes: &[u8]) -> Result<([u8; 72], bool), BadRequest> {
     }
 }
 
-/// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers). Its buffer is
-/// replaced now if it could not be when it came. May sleep.
+/// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers).
+/// Its buffer is replaced now if it could not be when it came. May sleep.
 pub(crate) fn eager_recv(rx: &mut Rx) {
     let Rx { conn, msg } = rx;
-    if msg.replaced {
-        return;
+    if !msg.replaced {
+        // Without memory the peer's credit stays withheld, which is all the harm.
+        let Ok(buf) = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device)) else {
+            return;
+        };
+        let mut guard = conn.lock();
+        let inner = &mut *guard;
+        if !inner.may_receive() {
+            return;
+        }
+        let posted = match inner.link.as_mut() {
+            Some(link) => link.push_recv(buf),
+            None => return,
+        };
+        match posted {
+            Ok(()) => msg.replaced = true,
+            Err(cause) => return conn.step(inner, Event::Fail(cause)),
+        }
     }
-    // Without memory the peer's credit stays withheld, which is all the harm.
-    let Ok(buf) = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device)) else {
-        return;
-    };
-    let mut guard = conn.lock();
-    let inner = &mut *guard;
-    if !inner.may_receive() {
-        return;
-    }
-    let posted = match inner.link.as_mut() {
-        Some(link) => link.push_recv(buf),
-        None => return,
-    };
-    match posted {
-        Ok(()) => msg.replaced = true,
-        Err(cause) => conn.step(inner, Event::Fail(cause)),
-    }
+    // LNet may keep it for ever: the device must not wait for that.
+    msg.detach();
 }
 
 /// What `lnd_recv` returns: on error LNet finalizes the message it gets back.
@@ -583,8 +602,9 @@ impl Conn {
         Ok(())
     }
 
-    /// A message buffer, with the payload of an IMMEDIATE already behind its head. At most 3976 bytes: a copy
-    /// is cheaper than a mapping, right for any shape of pages, and covered by the checksum.
+    /// A message buffer, with the payload of an IMMEDIATE already behind its head. At most 3976
+    /// bytes: a copy is cheaper than a mapping, right for any shape of pages, and covered by the
+    /// checksum.
     fn message_buf(&self, payload: Option<&PageVec>) -> Result<TxBuf> {
         let mut buf = self.take_buf()?;
         if let Some(pages) = payload {
@@ -611,8 +631,8 @@ impl Conn {
         SgMap::map(self.hca()?.device.clone(), pages, Direction::ToDevice)
     }
 
-    /// Maps the pages that the peer's WRITEs go to, behind a key of their own: the sink, its only fragment,
-    /// and the key.
+    /// Maps the pages that the peer's WRITEs go to, behind a key of their own: the sink, its only
+    /// fragment, and the key.
     fn make_sink(&self, pages: PageVec) -> Result<(Sink, Fragment, u32)> {
         let nob = match u32::try_from(pages.nob()) {
             Ok(n) if n > 0 && n <= LNET_MTU => n,

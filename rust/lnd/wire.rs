@@ -2,10 +2,12 @@
 
 //! The wire half of a connection, receiving: completions, credits, and what each message means.
 //!
-//! Runs in softirq, always under the connection lock. It never sleeps and never calls LNet; what LNet must
-//! see goes to [`super::upper`]. A receive buffer is posted again before any message that tells the peer so.
+//! Runs in softirq, always under the connection lock. It never sleeps and never calls LNet; what
+//! LNet must see goes to [`super::upper`]. A receive buffer is posted again before any message that
+//! tells the peer so.
 
 use super::conn::Conn;
+use super::conn::Held;
 use super::conn::Inner;
 use super::conn::Received;
 use super::log;
@@ -16,6 +18,7 @@ use crate::proto::cause::Cause;
 use crate::proto::conn::Event;
 use crate::proto::conn::State;
 use crate::proto::credits::Repost;
+use crate::proto::desc::Descriptor;
 use crate::proto::encode::encode;
 use crate::proto::encode::BodyOut;
 use crate::proto::tx::Answer;
@@ -27,7 +30,6 @@ use crate::proto::wire::check_identity;
 use crate::proto::wire::decode;
 use crate::proto::wire::Body;
 use crate::proto::wire::Cookie;
-use crate::proto::desc::Descriptor;
 use crate::proto::wire::Done;
 use crate::rdma::qp::QpHandler;
 use crate::rdma::rq::RecvDone;
@@ -44,7 +46,10 @@ impl QpHandler for Conn {
         let this: Arc<Self> = this.into();
         let mut guard = this.lock();
         let inner = &mut *guard;
-        inner.counts.cqes = inner.counts.cqes.wrapping_add(1);
+        inner.counts.retired = inner.counts.retired.wrapping_add(1);
+        if done.told {
+            inner.counts.cqes = inner.counts.cqes.wrapping_add(1);
+        }
         if done.wc.status == WcStatus::RnrRetryExc {
             inner.counts.rnr = inner.counts.rnr.wrapping_add(1);
         }
@@ -64,6 +69,7 @@ impl QpHandler for Conn {
         let this: Arc<Self> = this.into();
         let mut guard = this.lock();
         let inner = &mut *guard;
+        inner.counts.recv_cqes = inner.counts.recv_cqes.wrapping_add(1);
         if let Err(cause) = outcome(done.wc.status) {
             // A flush follows from something that is known already, or soon.
             if cause != Cause::Flushed {
@@ -77,7 +83,7 @@ impl QpHandler for Conn {
             return;
         };
         let msg = Received {
-            buf: done.buf,
+            buf: Held::Mapped(done.buf),
             nob,
             replaced: false,
         };
@@ -198,9 +204,9 @@ fn handle(inner: &mut Inner, mask: u64, msg: Received) -> Result<(), Cause> {
     Ok(())
 }
 
-/// Posts a spare buffer in place of the one a request came in, which LNet may keep for long. Without a spare
-/// the place stays empty until LNet gives the buffer back: the peer cannot notice, for its credit is
-/// withheld as long.
+/// Posts a spare buffer in place of the one a request came in, which LNet may keep for long.
+/// Without a spare the place stays empty until LNet gives the buffer back: the peer cannot notice,
+/// for its credit is withheld as long.
 fn replace(inner: &mut Inner, msg: &mut Received) -> Result<(), Cause> {
     let Some(spare) = inner.spares.pop() else {
         return Ok(());
@@ -216,11 +222,11 @@ pub(crate) fn give_back(inner: &mut Inner, msg: Received, how: Repost) -> Result
         return Ok(());
     }
     let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
-    if msg.replaced {
+    match msg.buf {
         // Beyond the capacity it is freed.
-        let _ = inner.spares.push_within_capacity(msg.buf);
-    } else {
-        link.push_recv(msg.buf)?;
+        Held::Mapped(buf) if msg.replaced => drop(inner.spares.push_within_capacity(buf)),
+        Held::Mapped(buf) => link.push_recv(buf)?,
+        Held::Detached(_) | Held::Nothing => {}
     }
     inner
         .credits
@@ -228,8 +234,8 @@ pub(crate) fn give_back(inner: &mut Inner, msg: Received, how: Repost) -> Result
         .map_err(|e| log::bad_credits(&inner.identity, e))
 }
 
-/// What a completion message says of a sink: an errno, or a byte count, which must be all of it for a PUT
-/// and may be less for a GET.
+/// What a completion message says of a sink: an errno, or a byte count, which must be all of it for
+/// a PUT and may be less for a GET.
 fn judge(status: i32, all: bool, transfer: &mut Transfer) -> Result<(), Cause> {
     let Ok(n) = u32::try_from(status) else {
         return Err(Cause::Told(status));
@@ -277,8 +283,8 @@ fn step_tx(inner: &mut Inner, index: u16, answer: Answer, slots: u16) -> Result<
     }
 }
 
-/// A PUT_ACK: where the data of our PUT goes. If the WRITEs cannot be built the peer is told by PUT_DONE,
-/// and our own message ends with the same error.
+/// A PUT_ACK: where the data of our PUT goes. If the WRITEs cannot be built the peer is told by
+/// PUT_DONE, and our own message ends with the same error.
 fn put_ack(
     inner: &mut Inner,
     mask: u64,

@@ -2,9 +2,10 @@
 
 //! Why a connection or a transmit ended, and what LNet is told about it.
 //!
-//! LNet resends a message or not, and lowers the health of the local or of the remote interface, by the
-//! health status that comes with `lnet_finalize`: the mapping is behaviour, not a label. The table is
-//! protocol section 7, with the attribution of study A4 where ko2iblnd blames the wrong side.
+//! LNet resends a message or not, and lowers the health of the local or of the remote interface, by
+//! the health status that comes with `lnet_finalize`: the mapping is behaviour, not a label. The
+//! table is protocol section 7, with the attribution of study A4 where ko2iblnd blames the wrong
+//! side.
 
 /// Errno values that cross the border to LNet, as positive numbers (`asm-generic/errno*.h`).
 pub mod errno {
@@ -118,8 +119,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// What a message that ends for this cause reports. `posted` tells whether any work request of it
-    /// reached the device: a message that never did can be sent again by LNet without harm.
+    /// What a message that ends for this cause reports. `posted` tells whether any work request of
+    /// it reached the device: a message that never did can be sent again by LNet without harm.
     pub fn outcome(self, posted: bool) -> Outcome {
         use errno::*;
         let (status, health) = match self {

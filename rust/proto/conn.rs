@@ -2,10 +2,11 @@
 
 //! The life of a connection: one total function from (state, event) to (state, actions).
 //!
-//! States only grow. Every CM event, queue pair event, completion, timer, LNet call and unload is an
-//! [`Event`]; none is impossible in any state. The first cause is latched; what comes later is a
-//! consequence. The caller holds the connection's lock, calls [`Conn::on`], and performs the returned
-//! [`Actions`] in the order of their bits: those that may sleep by queueing the connection's worker.
+//! States only grow. Every CM event, queue pair event, completion, timer, LNet call and unload is
+//! an [`Event`]; none is impossible in any state. The first cause is latched; what comes later is a
+//! consequence. The caller holds the connection's lock, calls [`Conn::on`], and performs the
+//! returned [`Actions`] in the order of their bits: those that may sleep by queueing the
+//! connection's worker.
 //!
 //! | event | Init..Connecting/Accepting | Established | Closing, Draining | Dead |
 //! |---|---|---|---|---|

@@ -2,21 +2,21 @@
 
 //! The credit word of a connection.
 //!
-//! A credit is a receive buffer posted at the far end. Three counters follow the buffers we send into, a
-//! fourth follows the buffers the peer sends into; together they are protocol sections 5.1 to 5.5 for
-//! version 0x12.
+//! A credit is a receive buffer posted at the far end. Three counters follow the buffers we send
+//! into, a fourth follows the buffers the peer sends into; together they are protocol sections 5.1
+//! to 5.5 for version 0x12.
 //!
 //! # Invariants
 //!
 //! With `depth` the negotiated queue depth:
 //!
 //! - `credits <= depth` and `reserved <= depth`;
-//! - `peer_held + outstanding <= depth`; the difference is the number of request buffers that hold a
-//!   message which LNet has not taken yet, or wait for a PUT_DONE;
+//! - `peer_held + outstanding <= depth`; the difference is the number of request buffers that hold
+//!   a message which LNet has not taken yet, or wait for a PUT_DONE;
 //! - `noops <= NOOPS_MAX`.
 //!
-//! Nothing here asserts: a peer that breaks the rules gets a [`CreditError`] and the caller closes the
-//! connection (ko2iblnd panics there: defects list, H12).
+//! Nothing here asserts: a peer that breaks the rules gets a [`CreditError`] and the caller closes
+//! the connection (ko2iblnd panics there: defects list, H12).
 //!
 //! Context: any; the caller holds the connection's lock.
 
@@ -57,7 +57,8 @@ pub enum Repost {
     ForPeer,
     /// It serves as the slot for an answer to a request of ours again.
     ForAnswer,
-    /// No account changes: out-of-band buffers, and the buffer of a PUT_REQ which now waits for PUT_DONE.
+    /// No account changes: out-of-band buffers, and the buffer of a PUT_REQ which now waits for
+    /// PUT_DONE.
     Plain,
 }
 
@@ -128,10 +129,7 @@ impl Credits {
     ///
     /// [`CreditError::Sent`] if it held none.
     pub fn request_received(&mut self) -> Result<(), CreditError> {
-        self.peer_held = self
-            .peer_held
-            .checked_sub(1)
-            .ok_or(CreditError::Sent)?;
+        self.peer_held = self.peer_held.checked_sub(1).ok_or(CreditError::Sent)?;
         Ok(())
     }
 
@@ -178,8 +176,8 @@ impl Credits {
         }
     }
 
-    /// Whether a message of that cost may go now. The reserve of [`Cost::CreditAndReserve`] was taken
-    /// when the message entered the main queue, so only its credit counts here.
+    /// Whether a message of that cost may go now. The reserve of [`Cost::CreditAndReserve`] was
+    /// taken when the message entered the main queue, so only its credit counts here.
     pub fn may_send(&self, cost: Cost) -> bool {
         match cost {
             Cost::Free => true,
@@ -215,11 +213,12 @@ impl Credits {
         self.noops = self.noops.saturating_sub(1);
     }
 
-    /// Whether a NOOP should be sent to return credits (protocol section 5.5): enough are outstanding
-    /// (or `keepalive` is due), nothing that could carry them can go, and the two out-of-band slots are
-    /// not both taken.
+    /// Whether a NOOP should be sent to return credits (protocol section 5.5): enough are
+    /// outstanding (or `keepalive` is due), nothing that could carry them can go, and the two
+    /// out-of-band slots are not both taken.
     ///
-    /// `free_queued`: the queue of credit-free messages is not empty; `main_queued`: the main one is not.
+    /// `free_queued`: the queue of credit-free messages is not empty; `main_queued`: the main one
+    /// is not.
     pub fn wants_noop(&self, free_queued: bool, main_queued: bool, keepalive: bool) -> bool {
         (self.outstanding >= self.high_water || keepalive)
             && !free_queued

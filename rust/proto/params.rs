@@ -173,7 +173,7 @@ mod tests {
                 assert!(w >= 1);
                 assert!(w <= depth.get());
                 // No more NOOPs than out-of-band buffers can be on their way.
-                assert!(depth.get() / w <= 2);
+                assert!(depth.get().div_euclid(w) <= 2);
             }
         }
         let Some(eight) = QueueDepth::new(8) else {

@@ -124,8 +124,8 @@ impl Peer {
         self.idle()
     }
 
-    /// A reject has taught us what to ask for next. While a request of the peer is being accepted, or it has
-    /// a connection, what that taught us is better.
+    /// A reject has taught us what to ask for next. While a request of the peer is being accepted,
+    /// or it has a connection, what that taught us is better.
     pub fn learnt(&mut self, known: Known) {
         if self.passive == 0 && self.conns == 0 {
             self.known = known;
@@ -167,8 +167,8 @@ impl Peer {
     }
 }
 
-/// The pause before the next attempt: none at first, then random below a doubling limit, so that peers
-/// that failed together do not come back together.
+/// The pause before the next attempt: none at first, then random below a doubling limit, so that
+/// peers that failed together do not come back together.
 pub fn backoff(failures: u32, random: u32) -> u32 {
     if failures == 0 {
         return 0;

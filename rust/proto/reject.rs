@@ -3,6 +3,8 @@
 //! Rejects: how a connection request is refused, and what its sender does
 //! then (spec 4.6).
 
+use core::fmt;
+
 use super::bytes::{
     array_at,
     Writer, //
@@ -207,6 +209,36 @@ pub enum Refused {
     NoAgreement(RejectWhy),
     /// Refused for good, or at least for now.
     Reason(RejectWhy),
+}
+
+impl fmt::Display for RejectWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RejectWhy::ConnRace => "its own request to us wins",
+            RejectWhy::NoResources => "it is out of resources",
+            RejectWhy::Fatal => "it finds the request wrong or unwelcome",
+            RejectWhy::ConnUncompat => "it speaks another version",
+            RejectWhy::ConnStale => "one side knows an earlier life of the other",
+            RejectWhy::RdmaFrags => "too many fragments",
+            RejectWhy::MsgQueueSize => "queue depth too large",
+            RejectWhy::InvalidSrvId => "no such service",
+            RejectWhy::Early => "its NI is not ready yet",
+            RejectWhy::Unknown(n) => return write!(f, "reason {n}"),
+        })
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::NoListener => f.write_str("nobody listens there (is LNet up?)"),
+            Refused::Cm(n) => write!(f, "connection manager, reason {n}"),
+            Refused::Malformed(e) => write!(f, "malformed reject: {e}"),
+            Refused::OldVersion => f.write_str("it speaks version 0x11 only"),
+            Refused::NoAgreement(why) => write!(f, "{why}, and it offers nothing less"),
+            Refused::Reason(why) => why.fmt(f),
+        }
+    }
 }
 
 /// What to do after a reject.

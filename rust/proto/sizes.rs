@@ -2,16 +2,17 @@
 
 //! How large the queues of a connection are.
 //!
-//! With depth `d`, `F` fragments at most and `E` gather elements per WRITE, traffic as the credits allow it
-//! needs `3d + 2` SENDs (requests, answers, PUT_DONEs, NOOPs), `d * ceil(F / E)` WRITEs, and `d` each of
-//! REG_MR and LOCAL_INV. Send queue slots are counted exactly, so a shorter queue only means waiting; but the
-//! longest single chain must fit.
+//! With depth `d`, `F` fragments at most and `E` gather elements per WRITE, traffic as the credits
+//! allow it needs `3d + 2` SENDs (requests, answers, PUT_DONEs, NOOPs), `d * ceil(F / E)` WRITEs,
+//! and `d` each of REG_MR and LOCAL_INV. Send queue slots are counted exactly, so a shorter queue
+//! only means waiting; but the longest single chain must fit.
 
 use super::params::QueueDepth;
 use super::params::FRAGS_MAX;
 use super::tx::NOOP_SLOTS;
 
-/// Gather elements a WRITE gets unless asked for more; more make every slot of the send queue larger.
+/// Gather elements a WRITE gets unless asked for more; more make every slot of the send queue
+/// larger.
 const GATHER: u16 = 16;
 
 /// Most gather elements a WRITE can be asked to have.
@@ -25,8 +26,8 @@ pub fn gather_elements(device_max: u32, wanted: u32) -> u16 {
     device_max.min(wanted.clamp(GATHER, GATHER_MAX)).max(1)
 }
 
-/// The longest chain of one transfer: a WRITE for every piece of a sink of [`FRAGS_MAX`] pieces, one more for
-/// every `gather` ranges of a source as scattered, and the message.
+/// The longest chain of one transfer: a WRITE for every piece of a sink of [`FRAGS_MAX`] pieces,
+/// one more for every `gather` ranges of a source as scattered, and the message.
 pub fn longest_chain(gather: u16) -> u16 {
     let ranges = FRAGS_MAX.saturating_mul(2);
     let full = ranges.checked_div(gather).unwrap_or(ranges);
@@ -47,15 +48,101 @@ pub fn send_queue(depth: QueueDepth, gather: u16, device_max: u32) -> u16 {
     sends.saturating_add(chains).max(least).min(device)
 }
 
-/// Memory regions: one for each sink of ours, one for each of the peer's requests, and as many again whose
-/// invalidation has not completed when the peer already has its credit back.
+/// Memory regions: one for each sink of ours, one for each of the peer's requests, and as many
+/// again whose invalidation has not completed when the peer already has its credit back.
 pub fn memory_regions(depth: QueueDepth, peer_credits: QueueDepth) -> u16 {
     u16::from(depth.get())
         .saturating_mul(2)
         .saturating_add(u16::from(peer_credits.get()))
 }
 
-/// Receive buffers beyond those that the protocol asks for, to be posted in place of those that LNet keeps.
+/// Queue pairs that are tried for one connection.
+pub const DEPTH_ATTEMPTS: u8 = 8;
+
+/// The search for a queue depth that the device has room for: the one asked for if possible, else by bisection
+/// the largest that [`DEPTH_ATTEMPTS`] can find.
+///
+/// # Invariants
+///
+/// `good < bad`: at `bad` there was no queue pair, at `good` there was one (0: at none so far), and `now` lies
+/// between them, or is `good` once more for the last attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct DepthSearch {
+    good: u16,
+    bad: u16,
+    now: QueueDepth,
+    left: u8,
+}
+
+impl DepthSearch {
+    /// A search that begins with `wanted`.
+    pub fn new(wanted: QueueDepth) -> Self {
+        // INVARIANT: nothing is known to work, nothing to fail.
+        Self {
+            good: 0,
+            bad: wanted.wire().saturating_add(1),
+            now: wanted,
+            left: DEPTH_ATTEMPTS.saturating_sub(1),
+        }
+    }
+
+    /// The depth to try.
+    pub fn now(&self) -> QueueDepth {
+        self.now
+    }
+
+    /// There is a queue pair of depth [`DepthSearch::now`]. True: keep it. False: give it up, a larger one is
+    /// worth the attempt (and there is another for coming back).
+    #[must_use]
+    pub fn had(&mut self) -> bool {
+        let at = self.now.wire();
+        let gap = self.bad.saturating_sub(at);
+        // Not for a gain of a single credit, or of an eighth at most.
+        if self.left < 2 || at <= self.good || gap <= 2.max(at / 8) {
+            return true;
+        }
+        // INVARIANT: `now` was between the two.
+        self.good = at;
+        !self.aim()
+    }
+
+    /// There is none of that depth. False: there is no smaller one to try, or no attempt left.
+    #[must_use]
+    pub fn failed(&mut self) -> bool {
+        let at = self.now.wire();
+        // INVARIANT: `now` was above `good`, or was `good`, which then is no more.
+        self.bad = at;
+        if self.good >= at {
+            self.good = 0;
+        }
+        if self.left == 0 {
+            return false;
+        }
+        self.aim()
+    }
+
+    /// Chooses the next depth, and counts the attempt.
+    fn aim(&mut self) -> bool {
+        let middle = self.good.saturating_add(self.bad) / 2;
+        // The last attempt goes to what is known to work.
+        let next = if self.left == 1 && self.good > 0 {
+            self.good
+        } else {
+            middle.max(self.good)
+        };
+        match QueueDepth::new(next) {
+            Some(depth) => {
+                self.now = depth;
+                self.left = self.left.saturating_sub(1);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// Receive buffers beyond those that the protocol asks for, to be posted in place of those that
+/// LNet keeps.
 pub fn spare_buffers(depth: QueueDepth) -> usize {
     usize::from(depth.get().clamp(4, 32))
 }
@@ -76,6 +163,58 @@ mod tests {
                 assert!(send_queue(depth, gather, 512) <= 510);
             }
         }
+    }
+
+    fn depth(d: u16) -> QueueDepth {
+        QueueDepth::new(d).unwrap_or(QueueDepth::MIN)
+    }
+
+    /// What the search ends with on a device that has room for `limit`, and the attempts it took.
+    fn search(wanted: u16, limit: u16) -> (u16, u8) {
+        let mut search = DepthSearch::new(depth(wanted));
+        for attempt in 1..=DEPTH_ATTEMPTS {
+            let d = search.now().wire();
+            if d <= limit {
+                if search.had() {
+                    return (d, attempt);
+                }
+            } else if !search.failed() {
+                return (0, attempt);
+            }
+        }
+        (0, u8::MAX)
+    }
+
+    #[test]
+    fn the_depth_is_found_in_eight_attempts() {
+        for wanted in 1..=255 {
+            assert_eq!(search(wanted, wanted), (wanted, 1));
+            assert_eq!(search(wanted, 0).0, 0);
+            for limit in 1..wanted {
+                let (found, attempts) = search(wanted, limit);
+                assert!(found >= 1 && found <= limit);
+                assert!(attempts <= DEPTH_ATTEMPTS);
+                // No worse than halving alone, which needs as many attempts for 1 of 255.
+                assert!(found.saturating_mul(2) >= limit);
+                // Better where attempts are left.
+                assert!(limit < 16 || found >= limit - limit / 4);
+            }
+        }
+        assert_eq!(search(255, 100), (99, 7));
+    }
+
+    #[test]
+    fn a_depth_that_worked_once_may_fail_later() {
+        let mut search = DepthSearch::new(depth(64));
+        assert!(search.failed());
+        assert_eq!(search.now().wire(), 32);
+        assert!(!search.had());
+        // Now nothing works any more.
+        for _ in 3..DEPTH_ATTEMPTS {
+            assert!(search.failed());
+        }
+        assert_eq!(search.now().wire(), 32);
+        assert!(!search.failed());
     }
 
     #[test]

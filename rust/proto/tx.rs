@@ -2,9 +2,9 @@
 
 //! The life of one transmit (tx), and the queues it waits in.
 //!
-//! A tx is in exactly one place. It ends exactly once, with the first cause, and not before (a) every work
-//! request of it has completed, (b) the answer it asked for has come or will never come, and (c) no remote
-//! key covers its memory any more.
+//! A tx is in exactly one place. It ends exactly once, with the first cause, and not before (a)
+//! every work request of it has completed, (b) the answer it asked for has come or will never come,
+//! and (c) no remote key covers its memory any more.
 //!
 //! ```text
 //!            enqueue          posting                  last WR
@@ -20,8 +20,9 @@
 //! ```
 //!
 //! A final answer to a tx whose key is live sends it through the queue once more, as
-//! [`Op::Invalidate`]; a cancelled one keeps its memory in `Held` until the memory region is destroyed
-//! after the drain, because a queue pair in error does not disarm a key of its protection domain.
+//! [`Op::Invalidate`]; a cancelled one keeps its memory in `Held` until the memory region is
+//! destroyed after the drain, because a queue pair in error does not disarm a key of its protection
+//! domain.
 //!
 //! Context: any; the caller holds the connection's lock.
 
@@ -137,9 +138,9 @@ pub enum Then {
     Violation,
 }
 
-/// Whether a memory region covers the memory of a tx. It does from the time the tx is built, because the
-/// mapping alone keeps the memory from being given back; the peer may use the key once the registration is
-/// posted.
+/// Whether a memory region covers the memory of a tx. It does from the time the tx is built,
+/// because the mapping alone keeps the memory from being given back; the peer may use the key once
+/// the registration is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     None,
@@ -227,8 +228,8 @@ impl Tx {
         }
     }
 
-    /// One work request of it will be given to the device. If it is refused, [`Tx::completed`] is called
-    /// with an error.
+    /// One work request of it will be given to the device. If it is refused, [`Tx::completed`] is
+    /// called with an error.
     pub fn pushed(&mut self) {
         if let Place::Posted { wrs, answer } = self.place {
             self.posted = true;
@@ -377,8 +378,8 @@ pub struct TxId {
 }
 
 impl TxId {
-    /// The 64-bit cookie on the wire: index and generation under a random mask of the connection, so
-    /// that a peer can neither guess the cookie of another connection nor reuse an old one.
+    /// The 64-bit cookie on the wire: index and generation under a random mask of the connection,
+    /// so that a peer can neither guess the cookie of another connection nor reuse an old one.
     pub fn cookie(self, mask: u64) -> u64 {
         ((u64::from(self.generation) << 16) | u64::from(self.index)) ^ mask
     }
@@ -564,9 +565,9 @@ impl Queues {
 
     /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
     ///
-    /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs. The
-    /// first in line waits until its whole chain fits, and everything behind it waits with it: that is
-    /// what keeps a long chain from starving.
+    /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
+    /// The first in line waits until its whole chain fits, and everything behind it waits with it:
+    /// that is what keeps a long chain from starving.
     pub fn next(
         &mut self,
         cells: &mut [Cell],
@@ -643,9 +644,9 @@ impl Queues {
             .any(|c| !matches!(c.tx.place(), Place::Free | Place::Done))
     }
 
-    /// Ends everything for `cause` because the connection is over: what is queued or only waits at once,
-    /// what is posted with its last completion. With `by_place` each tx gets the cause of its own
-    /// deadline instead.
+    /// Ends everything for `cause` because the connection is over: what is queued or only waits at
+    /// once, what is posted with its last completion. With `by_place` each tx gets the cause of its
+    /// own deadline instead.
     pub fn cancel_all(&mut self, cells: &mut [Cell], cause: Cause, by_place: bool) {
         self.unreserved = Fifo::EMPTY;
         self.free_of_credit = Fifo::EMPTY;

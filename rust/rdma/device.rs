@@ -140,6 +140,12 @@ impl Device {
         }
     }
 
+    /// Whether a port of it, counted from 1, is up. May sleep.
+    pub(crate) fn port_active(&self, port: u32) -> bool {
+        // SAFETY: By the type invariant; a port that does not exist is refused.
+        unsafe { bindings::ro2ib_port_active(self.as_raw(), port) }
+    }
+
     /// Its name, such as `mlx5_0`. It may be renamed at any time: for messages.
     pub(crate) fn name(&self) -> &CStr {
         // SAFETY: By the type invariant. Names are replaced, never freed, while it is registered.

@@ -145,6 +145,24 @@ impl<D: DirectionType> MsgBuf<D> {
         unsafe { &mut *self.virt.as_ptr().cast() }
     }
 
+    /// Takes the buffer from its device: unmaps it and lets the device go, but keeps the contents. Any
+    /// context but hard interrupts.
+    pub(crate) fn detach(self) -> DetachedBuf {
+        let this = core::mem::ManuallyDrop::new(self);
+
+        // SAFETY: By the type invariant it is mapped and the device does not access it; `this` is
+        // not used any more, so nothing is unmapped or dropped a second time.
+        unsafe {
+            bindings::ro2ib_dma_unmap_page(this.device.as_raw(), this.dma, D::DIRECTION.as_raw());
+            drop(core::ptr::read(&this.device));
+        }
+        // INVARIANT: The page was ours and is not mapped any more.
+        DetachedBuf {
+            page: this.page,
+            virt: this.virt,
+        }
+    }
+
     pub(super) fn dma(&self) -> u64 {
         self.dma
     }
@@ -188,5 +206,35 @@ impl<D: DirectionType> Drop for MsgBuf<D> {
             bindings::ro2ib_dma_unmap_page(self.device.as_raw(), self.dma, D::DIRECTION.as_raw());
             bindings::ro2ib_free_page(self.page.as_ptr());
         }
+    }
+}
+
+/// The contents of a buffer that no device knows any more.
+///
+/// # Invariants
+///
+/// `page` is a page in low memory at `virt`, owned by this, initialised, and mapped for no device.
+pub(crate) struct DetachedBuf {
+    page: NonNull<bindings::page>,
+    virt: NonNull<u8>,
+}
+
+// SAFETY: Pages belong to no thread.
+unsafe impl Send for DetachedBuf {}
+// SAFETY: A shared reference only gives read access.
+unsafe impl Sync for DetachedBuf {}
+
+impl DetachedBuf {
+    /// The contents.
+    pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
+        // SAFETY: By the type invariant; a page is at least that long.
+        unsafe { &*self.virt.as_ptr().cast() }
+    }
+}
+
+impl Drop for DetachedBuf {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is ours.
+        unsafe { bindings::ro2ib_free_page(self.page.as_ptr()) }
     }
 }

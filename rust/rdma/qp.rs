@@ -280,6 +280,11 @@ impl<T: QpHandler> Qp<T> {
         self.max_inline.load(Relaxed)
     }
 
+    /// How many receives are posted. For people: it changes any time.
+    pub(crate) fn recvs_posted(&self) -> usize {
+        self.recv.posted()
+    }
+
     /// The device it is of.
     pub(crate) fn device(&self) -> &Device {
         self.pd.device()

@@ -89,6 +89,14 @@ impl<T: QpHandler> RecvRing<T> {
         }
     }
 
+    /// How many receives are posted or pushed. For people: it may change meanwhile.
+    pub(super) fn posted(&self) -> usize {
+        self.slots
+            .iter()
+            .filter(|slot| slot.state.load(Acquire) == POSTED)
+            .count()
+    }
+
     /// # Safety
     ///
     /// Called by the core for a completion whose `wr_cqe` is that of a slot.

@@ -59,6 +59,8 @@ pub(crate) struct SendDone {
     pub(crate) ctx: u32,
     /// How it ended.
     pub(crate) wc: Wc,
+    /// The completion was for this one; if not, it ended silently before that one.
+    pub(crate) told: bool,
     /// The message buffer of a send.
     pub(crate) buf: Option<TxBuf>,
 }
@@ -128,9 +130,14 @@ impl Batch {
     /// Lets the completion of the last work request be told, which retires those before it too: nothing waits
     /// on an unsignalled tail.
     fn signal_last(&mut self) {
-        let last = self.nr_wrs.checked_sub(1);
+        // SAFETY: It may always be called.
+        let from = if unsafe { bindings::ro2ib_signal_all() } {
+            0
+        } else {
+            self.nr_wrs.saturating_sub(1)
+        };
 
-        if let Some(wr) = last.and_then(|last| self.wrs.get_mut(last)) {
+        for wr in self.wrs.iter_mut().take(self.nr_wrs).skip(from) {
             // SAFETY: All members of the union begin with an `ib_send_wr`, and this one is complete.
             let send = unsafe { &mut wr.send };
 
@@ -317,6 +324,7 @@ impl<T: QpHandler> SendRing<T> {
                 SendDone {
                     ctx: resources.ctx,
                     wc,
+                    told: i == distance,
                     buf: resources.buf,
                 },
             );

@@ -88,8 +88,11 @@ impl Wc {
     };
 
     pub(super) fn from_raw(wc: &bindings::ib_wc) -> Self {
+        // SAFETY: `wc` is valid; the function only reads it.
+        let status = unsafe { bindings::ro2ib_wc_status(wc) };
+
         Self {
-            status: WcStatus::from_raw(wc.status),
+            status: WcStatus::from_raw(status),
             vendor_err: wc.vendor_err,
         }
     }

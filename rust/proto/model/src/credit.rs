@@ -82,15 +82,26 @@ pub enum Step {
     Take(Side, usize, bool),
     /// `lnd_recv` of that side comes to its second half: it queues the answer.
     Answer(Side, usize),
+    /// The LNet half of that side rings the doorbell for what it did (`upper::uncork`).
+    Ring(Side),
     /// A keepalive of that side is due.
     Keepalive(Side),
+}
+
+/// What the LNet half of our end is about to do; the lock is dropped in between.
+#[derive(Clone, Debug, Default)]
+pub struct Half {
+    /// Answers that `lnd_recv` will queue.
+    owed: Vec<(Op, Transfer)>,
+    /// It has given buffers back or queued something, and not rung the doorbell.
+    corked: bool,
 }
 
 /// One end.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// Ours, with the answers that `lnd_recv` is about to queue: the lock is dropped in between.
-    Ours(Ours, Vec<(Op, Transfer)>),
+    /// Ours.
+    Ours(Ours, Half),
     /// The model of ko2iblnd.
     Ko2(Ko2),
 }
@@ -160,7 +171,7 @@ impl Config {
             Who::Ours => {
                 // Own requests, answers, and those whose LOCAL_INV has not completed.
                 let cells = self.window[side] + 3 * usize::from(self.depth) + 4;
-                End::Ours(Ours::new(side, depth, hiw, self.sq, cells), Vec::new())
+                End::Ours(Ours::new(side, depth, hiw, self.sq, cells), Half::default())
             }
             Who::Ko2 => End::Ko2(Ko2::new(side, depth.get(), hiw, self.sq)),
         }
@@ -230,8 +241,11 @@ impl Model for Config {
                 }
             }
             match &s.ends[side] {
-                End::Ours(o, owed) => {
-                    out.extend((0..owed.len()).map(|at| Step::Answer(side, at)));
+                End::Ours(o, half) => {
+                    out.extend((0..half.owed.len()).map(|at| Step::Answer(side, at)));
+                    if half.corked {
+                        out.push(Step::Ring(side));
+                    }
                     if !o.sq.is_empty() {
                         out.push(Step::Complete(side));
                     }
@@ -242,7 +256,8 @@ impl Model for Config {
             if s.ends[side].open() < self.window[side] {
                 out.extend(self.kinds[side].iter().map(|k| Step::Send(side, *k)));
             }
-            // Its interval is a second at least: nothing sent before is still unhandled.
+            // Its interval is a second at least: nothing sent before is still unhandled, nor will it be
+            // itself when more follows.
             if self.keepalive && s.to[other(side)].is_empty() {
                 out.push(Step::Keepalive(side));
             }
@@ -252,7 +267,8 @@ impl Model for Config {
     fn take(&self, s: &mut State, step: Step) -> Result<(), Fault> {
         let side = match step {
             Step::Send(side, _) | Step::Deliver(side) | Step::Complete(side) => side,
-            Step::Take(side, ..) | Step::Answer(side, _) | Step::Keepalive(side) => side,
+            Step::Take(side, ..) | Step::Answer(side, _) => side,
+            Step::Ring(side) | Step::Keepalive(side) => side,
         };
         let message = match step {
             Step::Deliver(_) => s.to[side].pop_front(),
@@ -260,14 +276,19 @@ impl Model for Config {
         };
         let out = &mut s.to[other(side)];
         match &mut s.ends[side] {
-            End::Ours(o, owed) => {
-                ours(o, owed, step, message, out)?;
+            End::Ours(o, half) => {
+                ours(o, half, step, message, out)?;
                 // The LNet half: finished transmits leave at once, they change no credit.
                 while o.take_done()?.is_some() {}
-                Ok(())
             }
-            End::Ko2(k) => ko2(k, step, message, out),
+            End::Ko2(k) => ko2(k, step, message, out)?,
         }
+        if matches!(step, Step::Keepalive(_)) {
+            while !s.to[other(side)].is_empty() {
+                self.take(s, Step::Deliver(other(side)))?;
+            }
+        }
+        Ok(())
     }
 
     fn environment(&self, step: Step) -> bool {
@@ -282,7 +303,7 @@ impl Model for Config {
     fn rest(&self, s: &State) -> Result<(), Fault> {
         for side in 0..2 {
             let idle = match &s.ends[side] {
-                End::Ours(o, owed) => o.idle() && owed.is_empty(),
+                End::Ours(o, half) => o.idle() && half.owed.is_empty(),
                 End::Ko2(k) => k.idle(),
             };
             if !idle {
@@ -296,10 +317,10 @@ impl Model for Config {
         let mut names = Names::default();
         for side in 0..2 {
             match &s.ends[side] {
-                End::Ours(o, owed) => {
+                End::Ours(o, half) => {
                     o.encode(&mut names, out);
-                    out.push(owed.len() as u8);
-                    for (op, t) in owed {
+                    out.extend([half.owed.len() as u8, u8::from(half.corked)]);
+                    for (op, t) in &half.owed {
                         out.extend([*op as u8, names.of(other(side), t.peer)]);
                     }
                 }
@@ -322,7 +343,7 @@ impl Model for Config {
 /// A step of our end.
 fn ours(
     o: &mut Ours,
-    owed: &mut Vec<(Op, Transfer)>,
+    half: &mut Half,
     step: Step,
     message: Option<Msg>,
     out: &mut VecDeque<Msg>,
@@ -347,27 +368,32 @@ fn ours(
             let held = o.held.remove(at);
             let how = match held.body {
                 Body::PutReq(c) if want => {
-                    owed.push((Op::PutAck, transfer(c)));
+                    half.owed.push((Op::PutAck, transfer(c)));
                     o.sinks += 1;
                     Repost::Plain
                 }
                 Body::PutReq(c) => {
-                    owed.push((Op::PutNak, transfer(c)));
+                    half.owed.push((Op::PutNak, transfer(c)));
                     Repost::ForPeer
                 }
                 Body::GetReq(c) => {
-                    owed.push((Op::GetDone, transfer(c)));
+                    half.owed.push((Op::GetDone, transfer(c)));
                     Repost::ForPeer
                 }
                 _ => Repost::ForPeer,
             };
             o.give_back(how)?;
+            half.corked = true;
+            return Ok(());
         }
         // second half: `Conn::submit_or_fail` or `Conn::tell`
         Step::Answer(_, at) => {
-            let (op, transfer) = owed.remove(at);
+            let (op, transfer) = half.owed.remove(at);
             submit(o, op, if op == Op::PutNak { 1 } else { 2 }, transfer)?;
+            half.corked = true;
+            return Ok(());
         }
+        Step::Ring(_) => half.corked = false,
         // `WorkItem<TIMER>`
         Step::Keepalive(_) => return o.pump(true, out),
     }
@@ -400,7 +426,7 @@ fn ko2(
         Step::Deliver(_) => k.received(message.ok_or("no message")?, out),
         Step::Complete(_) => k.complete(out),
         Step::Take(_, at, want) => k.take(at, want, out),
-        Step::Answer(..) => Err("ko2iblnd answers at once".into()),
+        Step::Answer(..) | Step::Ring(_) => Err("ko2iblnd answers at once".into()),
         Step::Keepalive(_) => k.check_sends_or_keepalive(true, out),
     }
 }

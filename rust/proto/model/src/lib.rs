@@ -5,13 +5,18 @@
 //!
 //! - [`credit`]: the credit protocol, ours against ours and against [`ko2`], a model of ko2iblnd;
 //! - [`walk`]: long random runs of the same model at depths that no search exhausts;
+//! - [`life`]: connections and transmits from the first message to shutdown, on two [`node`]s;
+//! - [`tables`]: the state tables of the documentation;
 //! - [`search`]: the search itself.
 //!
 //! See `Documentation/model.md` for what is shown, and with which numbers.
 
 pub mod credit;
 pub mod ko2;
+pub mod life;
+pub mod node;
 pub mod ours;
 pub mod search;
+pub mod tables;
 pub mod walk;
 pub mod wire;

@@ -104,6 +104,8 @@ pub struct Config {
     pub kinds: [&'static [Kind]; 2],
     /// Queue depth.
     pub depth: u16,
+    /// `conns_per_peer`.
+    pub conns: u16,
 }
 
 /// Something that can happen. The last number is that of a connection object on the node.
@@ -127,6 +129,8 @@ pub enum Step {
     Hasty(Side, usize),
     /// The queue pair breaks.
     Break(Side, usize),
+    /// The device refuses the next batch, from its first or second work request on.
+    Refuse(Side, usize, u8),
     /// The driver gets its next CM event.
     CmEvent(Side, usize),
     /// The CM gives up retrying.
@@ -218,16 +222,11 @@ impl State {
     /// What the drivers posted goes into the receive queues of the other ends.
     fn transmit(&mut self) -> Result<(), Fault> {
         for (from, hs, msg) in std::mem::take(&mut self.world.posted) {
-            let Some(sender) = self.nodes[from].conns.iter_mut().find(|c| c.hs == hs) else {
+            let Some(sender) = self.nodes[from].conns.iter().find(|c| c.hs == hs) else {
                 return Err("a message of a connection that is not there".into());
             };
             if sender.qp != Qp::Live {
                 continue;
-            }
-            // The REG_MR in front of it was executed.
-            match msg.body {
-                Body::GetReq(key) | Body::PutAck(_, key) => sender.armed.push(key),
-                _ => {}
             }
             let to = self.nodes[other(from)].conns.iter_mut().find(|c| c.hs == hs);
             let Some(to) = to.filter(|c| c.qp == Qp::Live) else {
@@ -377,6 +376,9 @@ impl Config {
         }
         if conn.qp == Qp::Live && phase == Phase::Established && s.left.upsets > 0 {
             out.push(Step::Break(at, c));
+            if conn.refuse_at.is_none() {
+                out.extend([Step::Refuse(at, c, 0), Step::Refuse(at, c, 1)]);
+            }
         }
     }
 }
@@ -387,7 +389,7 @@ impl Model for Config {
 
     fn init(&self) -> State {
         State {
-            nodes: [Node::new(0, self.depth), Node::new(1, self.depth)],
+            nodes: [0, 1].map(|side| Node::new(side, self.depth, self.conns)),
             world: World {
                 cm: Default::default(),
                 fates: Vec::new(),
@@ -473,17 +475,17 @@ impl Model for Config {
                 s.nodes[at].conns[c].qp = Qp::Failed;
                 s.nodes[at].conns[c].step(Event::Fail(Cause::LocalFault));
             }
-            Step::CmEvent(at, c) => s.nodes[at].conns[c].cm_event(&mut w.posted)?,
+            Step::Refuse(at, c, taken) => {
+                s.left.upsets -= 1;
+                s.nodes[at].conns[c].refuse_at = Some(taken);
+            }
+            Step::CmEvent(at, c) => s.nodes[at].conns[c].cm_event(),
             Step::CmTimeout(at, c) => {
                 s.nodes[at].conns[c].cm = CmState::Over;
                 s.nodes[at].conns[c].cm_events.push_back(CmEvent::Unreachable);
             }
             Step::Timer(at, c) => s.nodes[at].conns[c].timer(),
-            Step::CommEst(at, c) => {
-                let conn = &mut s.nodes[at].conns[c];
-                conn.step(Event::EarlyTraffic);
-                conn.early_messages(&mut w.posted)?;
-            }
+            Step::CommEst(at, c) => s.nodes[at].conns[c].step(Event::EarlyTraffic),
             Step::Recv(at, c) => s.nodes[at].conns[c].recv_done(&mut w.posted)?,
             Step::Complete(at, c) => s.complete(at, c)?,
             Step::Flush(at, c) => {
@@ -519,6 +521,7 @@ impl Model for Config {
                 | Step::BadAddress(..)
                 | Step::Hasty(..)
                 | Step::Break(..)
+                | Step::Refuse(..)
         )
     }
 

@@ -80,6 +80,9 @@ pub struct Ours {
     sq_size: u16,
     /// Posted receive buffers.
     pub posted: u16,
+    /// Receive buffers that go with the next doorbell. The driver also posts them when there are many, or in
+    /// place of those that LNet has; without that there are fewer here than there, never more.
+    unposted: u16,
     /// Requests received and judged that LNet has not given back.
     pub held: Vec<Held>,
     /// Requests accepted as sinks whose PUT_DONE has not come.
@@ -112,6 +115,7 @@ impl Ours {
             sq: VecDeque::new(),
             sq_size,
             posted: depth.rx_buffers(),
+            unposted: 0,
             held: Vec::new(),
             sinks: 0,
             asked: 0,
@@ -136,9 +140,15 @@ impl Ours {
         Ok(true)
     }
 
+    /// `Link::post_recvs`.
+    fn post_recvs(&mut self) {
+        self.posted += std::mem::take(&mut self.unposted);
+    }
+
     /// `pump::pump`.
     pub fn pump(&mut self, keepalive: bool, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let mut keepalive = keepalive;
+        let pushed = self.sq.len();
         loop {
             let free = self.sq_size - self.sq.len() as u16;
             let before = self.queues.lengths().unreserved;
@@ -160,9 +170,14 @@ impl Ours {
                     self.push(Work::Noop)?;
                     out.push_back(Msg { body: Body::Noop, credits: carried, tag: 0 });
                 }
-                Next::NoSlots | Next::NoCredit | Next::Empty => return self.compare(),
+                Next::NoSlots | Next::NoCredit | Next::Empty => break,
             }
         }
+        // `pump::flush`: receives first, what is sent may tell the peer of them.
+        if self.sq.len() > pushed {
+            self.post_recvs();
+        }
+        self.compare()
     }
 
     /// `pump::post_tx` with `post_reg`, `post_writes`, `post_send` and `post_inv`.
@@ -245,6 +260,18 @@ impl Ours {
         Ok(Some(work))
     }
 
+    /// `pump::flush` when the device refuses the batch from its work request number `taken` on: what was
+    /// pushed since the send queue had `before` entries. Returns how many of the messages were accepted.
+    pub fn refuse(&mut self, before: usize, taken: usize) -> Result<usize, Fault> {
+        let refused = self.sq.split_off((before + taken).min(self.sq.len()));
+        let is_message = |w: &&Work| matches!(w, Work::Noop | Work::Send(_));
+        let sent = self.sq.iter().skip(before).filter(is_message).count();
+        let waiting = std::mem::replace(&mut self.sq, refused);
+        while self.retire(Err(Cause::LocalFault))?.is_some() {}
+        self.sq = waiting;
+        Ok(sent)
+    }
+
     /// `wire::received` with `wire::handle`, without the pump behind it.
     ///
     /// # Errors
@@ -289,12 +316,16 @@ impl Ours {
                 Repost::ForPeer
             }
         };
-        self.give_back(repost)
+        self.give_back(repost)?;
+        if msg.body == Body::Noop {
+            self.post_recvs();
+        }
+        Ok(())
     }
 
     /// `wire::give_back`.
     pub fn give_back(&mut self, how: Repost) -> Result<(), Fault> {
-        self.posted += 1;
+        self.unposted += 1;
         if how == Repost::ForAnswer {
             self.asked -= 1;
         }
@@ -414,6 +445,11 @@ impl Ours {
         self.in_use() == 0 && self.sq.is_empty() && self.held.is_empty() && self.done.is_empty()
     }
 
+    /// Which end it is.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
     /// The cookie of the tx at `index`.
     pub fn cookie(&self, index: u16) -> u64 {
         Queues::name(&self.cells, index).map_or(0, |id| id.cookie(mask(self.side)))
@@ -423,7 +459,8 @@ impl Ours {
     pub fn encode(&self, names: &mut Names, out: &mut Vec<u8>) {
         let s = self.credits.snapshot();
         out.extend([s.credits, s.outstanding, s.reserved, s.peer_held, s.noops]);
-        out.extend([self.posted as u8, self.sinks as u8, self.asked as u8]);
+        out.extend([self.posted as u8, self.unposted as u8]);
+        out.extend([self.sinks as u8, self.asked as u8]);
         for queue in self.copy.iter().chain([&self.done]) {
             out.push(queue.len() as u8);
             for index in queue {

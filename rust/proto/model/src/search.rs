@@ -83,6 +83,16 @@ pub struct Violation {
     pub trace: Vec<String>,
 }
 
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VIOLATION: {}", self.fault)?;
+        for (i, step) in self.trace.iter().enumerate() {
+            write!(f, "\n  {i:3} {step}")?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -96,10 +106,7 @@ impl fmt::Display for Report {
             self.seconds
         )?;
         if let Some(v) = &self.violation {
-            write!(f, "\nVIOLATION: {}", v.fault)?;
-            for (i, step) in v.trace.iter().enumerate() {
-                write!(f, "\n  {i:3} {step}")?;
-            }
+            write!(f, "\n{v}")?;
         }
         Ok(())
     }
@@ -289,4 +296,62 @@ pub fn search<M: Model>(model: &M, limit: usize) -> Report {
     }
     report.seconds = start.elapsed().as_secs_f64();
     report
+}
+
+/// What random runs did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Runs {
+    /// Runs taken to their end.
+    pub runs: usize,
+    /// Steps in all of them.
+    pub steps: usize,
+    /// The longest.
+    pub longest: usize,
+}
+
+/// Takes random runs to their ends, for what lies deeper than a search gets. The model's faults must be
+/// bounded.
+///
+/// # Errors
+///
+/// The broken property and the run that broke it.
+pub fn wander<M: Model>(model: &M, runs: usize, seed: u64) -> Result<Runs, Violation> {
+    let mut random = crate::walk::Random(seed);
+    let mut done = Runs::default();
+    let mut steps = Vec::new();
+    for _ in 0..runs {
+        let mut state = model.init();
+        let mut trace = Vec::new();
+        // Some runs are calm: faults come rarely; in others at once.
+        let calm = [1, 4, 16, 64][random.below(4)];
+        loop {
+            steps.clear();
+            model.steps(&state, &mut steps);
+            let own = steps.iter().filter(|s| !model.environment(**s)).count();
+            let result = if own == 0 { model.rest(&state) } else { Ok(()) };
+            if let Err(fault) = result {
+                return Err(Violation { fault, trace });
+            }
+            if steps.is_empty() {
+                break;
+            }
+            if own > 0 && random.below(calm) > 0 {
+                steps.retain(|s| !model.environment(*s));
+            }
+            let step = steps[random.below(steps.len())];
+            trace.push(format!("{step:?}"));
+            let taken = model.take(&mut state, step).and_then(|()| model.check(&state));
+            let endless = trace.len() > 100_000;
+            let fault = match taken {
+                Err(fault) => fault,
+                Ok(()) if endless => "the run does not end".into(),
+                Ok(()) => continue,
+            };
+            return Err(Violation { fault, trace });
+        }
+        done.runs += 1;
+        done.steps += trace.len();
+        done.longest = done.longest.max(trace.len());
+    }
+    Ok(done)
 }

@@ -58,8 +58,8 @@ pub fn walk(config: &Config, steps: usize, seed: u64) -> Result<Tally, Fault> {
     let mut state = config.init();
     let mut tally = Tally::default();
     let mut offers = Vec::new();
-    // For each side: send, deliver, complete, take, answer, keepalive.
-    let mut mood = [[1usize; 6]; 2];
+    // For each side: send, deliver, complete, take, answer, keepalive, ring.
+    let mut mood = [[1usize; 7]; 2];
     loop {
         if tally.steps % MOOD == 0 {
             for side in &mut mood {
@@ -109,7 +109,7 @@ pub fn walk(config: &Config, steps: usize, seed: u64) -> Result<Tally, Fault> {
 }
 
 /// First an actor by its weight, then one of its steps.
-fn pick(offers: &[Step], mood: &[[usize; 6]; 2], random: &mut Random) -> Step {
+fn pick(offers: &[Step], mood: &[[usize; 7]; 2], random: &mut Random) -> Step {
     let class = |step: &Step| match *step {
         Step::Send(side, _) => (side, 0),
         Step::Deliver(side) => (side, 1),
@@ -117,8 +117,9 @@ fn pick(offers: &[Step], mood: &[[usize; 6]; 2], random: &mut Random) -> Step {
         Step::Take(side, ..) => (side, 3),
         Step::Answer(side, _) => (side, 4),
         Step::Keepalive(side) => (side, 5),
+        Step::Ring(side) => (side, 6),
     };
-    let mut there = [[0usize; 6]; 2];
+    let mut there = [[0usize; 7]; 2];
     for step in offers {
         let (side, kind) = class(step);
         there[side][kind] += 1;
@@ -127,13 +128,13 @@ fn pick(offers: &[Step], mood: &[[usize; 6]; 2], random: &mut Random) -> Step {
         0 => 0,
         _ => mood[side][kind],
     };
-    let all: usize = (0..2).flat_map(|s| (0..6).map(move |k| (s, k))).map(|(s, k)| weight(s, k)).sum();
+    let all: usize = (0..2).flat_map(|s| (0..7).map(move |k| (s, k))).map(|(s, k)| weight(s, k)).sum();
     if all == 0 {
         return offers[random.below(offers.len())];
     }
     let mut left = random.below(all);
     for side in 0..2 {
-        for kind in 0..6 {
+        for kind in 0..7 {
             let w = weight(side, kind);
             if left < w {
                 let nth = random.below(there[side][kind]);

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The state tables of connections and transmits, written down by asking the code: every event in every
+//! state. `Documentation/state-tables.md` is the output, and a test compares the two.
+
+use ro2iblnd_proto::cause::Cause;
+use ro2iblnd_proto::conn::Actions;
+use ro2iblnd_proto::conn::Conn;
+use ro2iblnd_proto::conn::Event;
+use ro2iblnd_proto::tx::Answer;
+use ro2iblnd_proto::tx::Op;
+use ro2iblnd_proto::tx::Place;
+use ro2iblnd_proto::tx::Then;
+use ro2iblnd_proto::tx::Tx;
+use ro2iblnd_proto::tx::Wr;
+use std::fmt::Write;
+
+/// A connection in each of its states, with the name of the state.
+pub fn conn_states() -> Vec<(&'static str, Conn)> {
+    let after = |events: &[Event]| {
+        let mut conn = Conn::new();
+        for event in events {
+            let _ = conn.on(*event);
+        }
+        conn
+    };
+    let over = Event::Fail(Cause::AdminClose);
+    vec![
+        ("Init", after(&[])),
+        ("Resolving", after(&[Event::Start])),
+        ("Connecting", after(&[Event::Start, Event::AddrResolved, Event::RouteResolved])),
+        ("Accepting", after(&[Event::Requested])),
+        ("Established", after(&[Event::Requested, Event::Established])),
+        ("Closing", after(&[Event::Requested, over])),
+        ("Draining", after(&[Event::Requested, over, Event::DrainStarted])),
+        ("Dead", after(&[Event::Requested, over, Event::DrainStarted, Event::Drained])),
+    ]
+}
+
+/// Every event of a connection, with its name. Exhaustive by [`conn_event_name`].
+pub const CONN_EVENTS: [Event; 12] = [
+    Event::Start,
+    Event::Requested,
+    Event::AddrResolved,
+    Event::RouteResolved,
+    Event::Established,
+    Event::EarlyTraffic,
+    Event::Unreachable,
+    Event::Disconnected,
+    Event::Fail(Cause::Protocol),
+    Event::DrainStarted,
+    Event::Drained,
+    Event::Ignored,
+];
+
+/// The name of an event. A new one does not compile without a row.
+pub fn conn_event_name(event: Event) -> &'static str {
+    match event {
+        Event::Start => "Start",
+        Event::Requested => "Requested",
+        Event::AddrResolved => "AddrResolved",
+        Event::RouteResolved => "RouteResolved",
+        Event::Established => "Established",
+        Event::EarlyTraffic => "EarlyTraffic",
+        Event::Unreachable => "Unreachable",
+        Event::Disconnected => "Disconnected",
+        Event::Fail(_) => "Fail(cause)",
+        Event::DrainStarted => "DrainStarted",
+        Event::Drained => "Drained",
+        Event::Ignored => "Ignored",
+    }
+}
+
+/// Names of actions, in the order in which they are done.
+const ACTIONS: [(Actions, &str); 8] = [
+    (Actions::RESOLVE, "resolve"),
+    (Actions::RESOLVE_ROUTE, "resolve route"),
+    (Actions::SET_UP, "set up"),
+    (Actions::NOTIFY_CM, "notify CM"),
+    (Actions::ESTABLISH, "establish"),
+    (Actions::FAIL_ATTEMPT, "fail attempt"),
+    (Actions::CLOSE, "close"),
+    (Actions::RELEASE, "release"),
+];
+
+fn conn_cell(conn: &Conn, event: Event) -> String {
+    let mut after = *conn;
+    let actions = after.on(event);
+    let mut words = Vec::new();
+    if after.state() != conn.state() {
+        words.push(format!("**{:?}**", after.state()));
+    }
+    words.extend(
+        ACTIONS
+            .iter()
+            .filter(|(action, _)| actions.has(*action))
+            .map(|(_, name)| (*name).to_string()),
+    );
+    if words.is_empty() {
+        "-".into()
+    } else {
+        words.join(", ")
+    }
+}
+
+/// An event of a tx.
+#[derive(Clone, Copy, Debug)]
+pub enum TxEvent {
+    /// [`Tx::enqueue`].
+    Enqueue,
+    /// [`Tx::posting`], then [`Tx::pushed`] once.
+    Post,
+    /// [`Tx::completed`].
+    Completed(Wr, bool),
+    /// [`Tx::answered`].
+    Answered(Answer),
+    /// [`Tx::cancel`].
+    Cancel,
+    /// [`Tx::key_dead`].
+    KeyDead,
+}
+
+const FLUSHED: Cause = Cause::Flushed;
+
+/// Every event of a tx, by group, with its name.
+pub const TX_EVENTS: [(&str, TxEvent); 15] = [
+    ("enqueue", TxEvent::Enqueue),
+    ("post a work request", TxEvent::Post),
+    ("cancel", TxEvent::Cancel),
+    ("key dead", TxEvent::KeyDead),
+    ("completed", TxEvent::Completed(Wr::Any, true)),
+    ("failed", TxEvent::Completed(Wr::Any, false)),
+    ("LOCAL_INV completed", TxEvent::Completed(Wr::Invalidate, true)),
+    ("LOCAL_INV failed", TxEvent::Completed(Wr::Invalidate, false)),
+    ("PUT_ACK", TxEvent::Answered(Answer::PutAck)),
+    ("PUT_NAK 0", TxEvent::Answered(Answer::PutNak(0))),
+    ("PUT_NAK errno", TxEvent::Answered(Answer::PutNak(-5))),
+    ("PUT_DONE", TxEvent::Answered(Answer::PutDone(Ok(())))),
+    ("PUT_DONE errno", TxEvent::Answered(Answer::PutDone(Err(Cause::Told(-5))))),
+    ("GET_DONE", TxEvent::Answered(Answer::GetDone(Ok(())))),
+    ("GET_DONE errno", TxEvent::Answered(Answer::GetDone(Err(Cause::Told(-5))))),
+];
+
+/// Applies an event as the driver does; what follows.
+pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> Then {
+    match event {
+        TxEvent::Enqueue => tx.enqueue(),
+        TxEvent::Post => {
+            tx.posting();
+            tx.pushed();
+            Then::Nothing
+        }
+        TxEvent::Completed(wr, ok) => tx.completed(wr, if ok { Ok(()) } else { Err(FLUSHED) }),
+        TxEvent::Answered(answer) => tx.answered(answer),
+        TxEvent::Cancel => tx.cancel(Cause::PeerClosed),
+        TxEvent::KeyDead => tx.key_dead(),
+    }
+}
+
+/// The situations of a tx that differ, with how each is reached.
+pub fn tx_situations() -> Vec<Tx> {
+    let ops = [
+        Op::Immediate,
+        Op::PutReq,
+        Op::GetReq,
+        Op::PutAck,
+        Op::PutNak,
+        Op::PutDone,
+        Op::GetDone,
+        Op::Invalidate,
+    ];
+    let mut found = vec![Tx::FREE];
+    let mut at = 0;
+    let starts = ops.iter().filter(|op| !matches!(op, Op::Invalidate | Op::PutDone));
+    found.extend(starts.map(|op| Tx::mapped(*op)));
+    while at < found.len() {
+        let tx = found[at];
+        at += 1;
+        for (_, event) in TX_EVENTS {
+            if !can_happen(&tx, event) {
+                continue;
+            }
+            let mut next = tx;
+            let _ = tx_apply(&mut next, event);
+            if !found.iter().any(|old| same(old, &next)) {
+                found.push(next);
+            }
+        }
+    }
+    let rank = |tx: &Tx| (ops.iter().position(|op| *op == tx.op()), place_rank(tx.place()));
+    found.sort_by_key(|tx| (tx.place() != Place::Free, rank(tx), tx.cause().is_some()));
+    found
+}
+
+/// Whether it can happen at all: a device completes only what was posted, the driver enqueues only what was
+/// built, posts only what it took from a queue, and destroys memory regions after everything else. A peer
+/// can do anything at any time.
+pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
+    match (event, tx.place()) {
+        (TxEvent::Enqueue, place) => place == Place::Mapped,
+        (TxEvent::Post, Place::Queued { .. }) => true,
+        // The rest of a chain.
+        (TxEvent::Post, Place::Posted { wrs, .. }) => {
+            let chain = matches!(tx.op(), Op::GetReq | Op::PutAck | Op::PutDone | Op::GetDone);
+            chain && wrs < 2 && tx.cause().is_none()
+        }
+        (TxEvent::Post, _) => false,
+        (TxEvent::KeyDead, place) => matches!(place, Place::Held | Place::Done | Place::Free),
+        (TxEvent::Completed(wr, _), Place::Queued { wrs }) => wrs > 0 && wr == Wr::Any,
+        // The LOCAL_INV is the last of a tx, and completions come in order.
+        (TxEvent::Completed(wr, _), Place::Posted { wrs, .. }) => {
+            let last = tx.op() == Op::Invalidate && wrs == 1;
+            wrs > 0 && last == (wr == Wr::Invalidate)
+        }
+        (TxEvent::Completed(..), _) => false,
+        (TxEvent::Cancel | TxEvent::Answered(_), _) => true,
+    }
+}
+
+fn same(a: &Tx, b: &Tx) -> bool {
+    let free = a.place() == Place::Free && b.place() == Place::Free;
+    let done = a.place() == Place::Done && b.place() == Place::Done;
+    let causes = a.cause().is_some() == b.cause().is_some();
+    free || done && causes
+        || a.place() == b.place() && a.op() == b.op() && a.key_live() == b.key_live() && causes
+}
+
+fn place_rank(place: Place) -> (u8, u16) {
+    match place {
+        Place::Free => (0, 0),
+        Place::Mapped => (1, 0),
+        Place::Queued { wrs } => (2, wrs),
+        Place::Posted { wrs, answer: true } => (3, wrs),
+        Place::Posted { wrs, answer: false } => (4, wrs),
+        Place::Waiting => (5, 0),
+        Place::Held => (6, 0),
+        Place::Done => (7, 0),
+    }
+}
+
+fn place_name(place: Place) -> String {
+    match place {
+        Place::Free => "Free".into(),
+        Place::Mapped => "Mapped".into(),
+        Place::Queued { wrs } => format!("Queued({wrs})"),
+        Place::Posted { wrs, answer: true } => format!("Posted({wrs}, answer)"),
+        Place::Posted { wrs, answer: false } => format!("Posted({wrs})"),
+        Place::Waiting => "Waiting".into(),
+        Place::Held => "Held".into(),
+        Place::Done => "Done".into(),
+    }
+}
+
+/// A situation in words.
+pub fn situation(tx: &Tx) -> String {
+    let mut name = match tx.place() {
+        Place::Free => return "Free".into(),
+        Place::Done => "Done".to_string(),
+        place => format!("{:?} {}", tx.op(), place_name(place)),
+    };
+    if tx.key_live() {
+        name.push_str(", key");
+    }
+    if tx.cause().is_some() {
+        name.push_str(", failed");
+    }
+    name
+}
+
+fn tx_cell(tx: &Tx, event: TxEvent) -> String {
+    if !can_happen(tx, event) {
+        return String::new();
+    }
+    let mut after = *tx;
+    let then = tx_apply(&mut after, event);
+    let mut words = Vec::new();
+    if after.place() != tx.place() {
+        words.push(format!("**{}**", place_name(after.place())));
+    }
+    if after.op() != tx.op() {
+        words.push(format!("{:?}", after.op()));
+    }
+    if then != Then::Nothing {
+        words.push(format!("{then:?}").to_lowercase());
+    }
+    if words.is_empty() {
+        "-".into()
+    } else {
+        words.join(", ")
+    }
+}
+
+/// The whole document.
+pub fn document() -> String {
+    let mut out = String::from(INTRO);
+    let states = conn_states();
+    line(&mut out, "event", states.iter().map(|(name, _)| (*name).to_string()));
+    rule(&mut out, states.len());
+    for event in CONN_EVENTS {
+        line(&mut out, conn_event_name(event), states.iter().map(|(_, c)| conn_cell(c, event)));
+    }
+    out.push_str(TX_INTRO);
+    let situations = tx_situations();
+    for (title, range) in [
+        ("What the driver does", 0..4),
+        ("Completions", 4..8),
+        ("Answers", 8..15),
+    ] {
+        let _ = write!(out, "\n### {title}\n\n");
+        let events = &TX_EVENTS[range];
+        line(&mut out, "tx", events.iter().map(|(name, _)| (*name).to_string()));
+        rule(&mut out, events.len());
+        for tx in &situations {
+            let cells: Vec<String> = events.iter().map(|(_, e)| tx_cell(tx, *e)).collect();
+            // A row of violations or of nothing says nothing.
+            if cells.iter().any(|c| !matches!(c.as_str(), "" | "-" | "violation")) {
+                line(&mut out, &situation(tx), cells.into_iter());
+            }
+        }
+    }
+    out
+}
+
+fn line(out: &mut String, first: &str, rest: impl Iterator<Item = String>) {
+    let _ = write!(out, "| {first} |");
+    for cell in rest {
+        let _ = write!(out, " {cell} |");
+    }
+    out.push('\n');
+}
+
+fn rule(out: &mut String, columns: usize) {
+    out.push_str(&"|---".repeat(columns + 1));
+    out.push_str("|\n");
+}
+
+const INTRO: &str = "\
+<!-- SPDX-License-Identifier: GPL-2.0 -->
+<!-- Written by `cargo run --bin tables` in rust/proto/model; a test compares. Do not edit. -->
+
+# State tables
+
+## Connection
+
+`rust/proto/conn.rs`. A cell names the next state, if it is another one, and the actions; `-` is nothing at
+all. States only grow from left to right (an active connection passes Resolving and Connecting, a passive one
+Accepting). The first cause is latched.
+
+";
+
+const TX_INTRO: &str = "
+## Transmit
+
+`rust/proto/tx.rs`. A situation is what is posted next or was last, where the tx is (with the number of
+uncompleted work requests, two at most in this table, and whether an answer is awaited), whether a memory
+region covers its memory, and whether a cause is latched. A cell names the next place, the next operation if
+it is another one, and what the caller does: `requeue`, `finish` (hand it to LNet, once) or `violation` (close
+the connection). Empty cells cannot happen, unless by a fault of the driver itself: a device completes only
+what was posted, and so on; what they would do is tested all the same. Situations in which a of events changes nothing, or is a violation throughout, have no row in it.
+";

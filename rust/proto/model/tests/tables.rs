@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Every event in every state of a connection and of a transmit, and the document that shows them.
+
+use ro2iblnd_model::tables::can_happen;
+use ro2iblnd_model::tables::conn_event_name;
+use ro2iblnd_model::tables::conn_states;
+use ro2iblnd_model::tables::document;
+use ro2iblnd_model::tables::situation;
+use ro2iblnd_model::tables::tx_apply;
+use ro2iblnd_model::tables::tx_situations;
+use ro2iblnd_model::tables::TxEvent;
+use ro2iblnd_model::tables::CONN_EVENTS;
+use ro2iblnd_model::tables::TX_EVENTS;
+use ro2iblnd_proto::cause::Cause;
+use ro2iblnd_proto::conn::Actions;
+use ro2iblnd_proto::conn::Event;
+use ro2iblnd_proto::conn::State;
+use ro2iblnd_proto::tx::Place;
+use ro2iblnd_proto::tx::Then;
+use ro2iblnd_proto::tx::Tx;
+use ro2iblnd_proto::tx::Wr;
+
+#[test]
+fn the_document_is_what_the_code_does() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../Documentation/state-tables.md");
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(written == document(), "write it anew: cargo run --bin tables > {path}");
+}
+
+#[test]
+fn every_event_in_every_connection_state() {
+    let mut cells = 0;
+    for (name, conn) in conn_states() {
+        assert_eq!(name, format!("{:?}", conn.state()));
+        for event in CONN_EVENTS {
+            cells += 1;
+            let (mut once, was) = (conn, conn.state());
+            let actions = once.on(event);
+            let is = once.state();
+            let cell = format!("{name}, {}", conn_event_name(event));
+            assert!(is >= was, "{cell}: goes back");
+            let enters = |state| was < state && is == state;
+            assert_eq!(actions.has(Actions::ESTABLISH), enters(State::Established), "{cell}");
+            assert_eq!(actions.has(Actions::CLOSE), enters(State::Closing), "{cell}");
+            assert_eq!(actions.has(Actions::RELEASE), enters(State::Dead), "{cell}");
+            assert_eq!(
+                actions.has(Actions::FAIL_ATTEMPT),
+                enters(State::Closing) && was < State::Established,
+                "{cell}"
+            );
+            assert_eq!(once.cause().is_some(), is >= State::Closing, "{cell}");
+            assert!(conn.cause().is_none() || once.cause() == conn.cause(), "{cell}: cause");
+            // Failure closes whatever lives; the drain alone leads on from there.
+            if matches!(event, Event::Fail(_)) {
+                assert!(is >= State::Closing, "{cell}");
+            }
+            if was >= State::Closing {
+                let drain = matches!(event, Event::DrainStarted | Event::Drained);
+                assert!(is == was || drain, "{cell}");
+                assert!(actions == Actions::NONE || actions == Actions::RELEASE, "{cell}");
+            }
+            // The same event again has no effect twice.
+            let first = actions;
+            let again = once.on(event);
+            for action in [Actions::ESTABLISH, Actions::CLOSE, Actions::RELEASE, Actions::SET_UP] {
+                assert!(!(first.has(action) && again.has(action)), "{cell}: twice");
+            }
+        }
+    }
+    assert_eq!(cells, 96);
+}
+
+#[test]
+fn every_cause_is_latched_once() {
+    for (name, conn) in conn_states() {
+        for cause in [Cause::DeviceGone, Cause::Told(-5), Cause::Shutdown] {
+            let mut conn = conn;
+            let before = conn.cause();
+            let _ = conn.on(Event::Fail(cause));
+            let _ = conn.on(Event::Disconnected);
+            assert_eq!(conn.cause(), before.or(Some(cause)), "{name}");
+        }
+    }
+}
+
+fn wrs(tx: &Tx) -> u16 {
+    match tx.place() {
+        Place::Queued { wrs } | Place::Posted { wrs, .. } => wrs,
+        _ => 0,
+    }
+}
+
+fn awaits(tx: &Tx) -> bool {
+    matches!(tx.place(), Place::Waiting | Place::Posted { answer: true, .. })
+}
+
+#[test]
+fn every_event_in_every_tx_situation() {
+    let situations = tx_situations();
+    let mut cells = 0;
+    for tx in &situations {
+        for (name, event) in TX_EVENTS {
+            cells += 1;
+            let cell = format!("{}, {name}", situation(tx));
+            let mut after = *tx;
+            let then = tx_apply(&mut after, event);
+            check(tx, &after, event, then, &cell);
+        }
+    }
+    println!("{} situations, {cells} cells", situations.len());
+    assert!(cells >= 500);
+}
+
+/// What holds of every cell; the first half also of those that cannot happen.
+fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
+    let (was, is) = (tx.place(), after.place());
+    let ends = is == Place::Done && was != Place::Done;
+    assert_eq!(then == Then::Finish, ends, "{cell}: handed to LNet");
+    if ends {
+        assert!(!after.key_live(), "{cell}: ends with a live key");
+        let left = wrs(tx).saturating_sub(u16::from(matches!(event, TxEvent::Completed(..))));
+        assert_eq!(left, 0, "{cell}: ends while posted");
+    }
+    if matches!(was, Place::Free | Place::Done) {
+        assert_eq!(is, was, "{cell}: comes back");
+    }
+    assert!(tx.cause().is_none() || after.cause() == tx.cause(), "{cell}: cause");
+    if !can_happen(tx, event) {
+        return;
+    }
+    if is == Place::Held {
+        assert!(after.key_live(), "{cell}: held for nothing");
+    }
+    let queued = matches!(is, Place::Queued { .. }) && !matches!(was, Place::Queued { .. });
+    assert_eq!(then == Then::Requeue, queued, "{cell}: queued");
+    match event {
+        TxEvent::Completed(wr, ok) => {
+            assert_eq!(wrs(after), wrs(tx).saturating_sub(1), "{cell}: count");
+            let live = matches!(was, Place::Queued { .. } | Place::Posted { .. });
+            assert!(ok || !live || after.cause().is_some(), "{cell}: an error is a cause");
+            let kills = ok && wr == Wr::Invalidate;
+            assert_eq!(after.key_live(), tx.key_live() && !kills, "{cell}: key");
+            assert_eq!(after.op(), tx.op(), "{cell}");
+        }
+        TxEvent::Answered(_) => {
+            if !awaits(tx) {
+                assert_eq!(then, Then::Violation, "{cell}: nobody asked");
+            }
+            if then == Then::Violation {
+                assert_eq!((is, after.op()), (was, tx.op()), "{cell}: changes");
+            } else {
+                assert_eq!(wrs(after), wrs(tx), "{cell}: count");
+                assert!(!awaits(after) && awaits(tx), "{cell}: answered twice");
+            }
+            assert_eq!(after.key_live(), tx.key_live(), "{cell}: key");
+        }
+        TxEvent::Cancel => {
+            assert!(!awaits(after), "{cell}: still waits");
+            assert!(!matches!(is, Place::Mapped | Place::Queued { .. }), "{cell}");
+            assert_eq!(wrs(after), wrs(tx), "{cell}: count");
+        }
+        TxEvent::KeyDead => assert!(!after.key_live(), "{cell}"),
+        TxEvent::Enqueue => assert_eq!(queued, was == Place::Mapped, "{cell}"),
+        TxEvent::Post => {
+            let may = matches!(was, Place::Queued { .. } | Place::Posted { .. });
+            assert_eq!(wrs(after), wrs(tx) + u16::from(may), "{cell}: count");
+            assert!(after.was_posted() || !may, "{cell}");
+        }
+    }
+}
