@@ -8,7 +8,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -33,9 +33,11 @@ modules:
 	$(if $(OUT),@mkdir -p $(OUT))
 	+$(kmake) modules
 
-# Changes how code is generated: never load what this target builds.
+# Changes how code is generated, hence in a copy: never load what this builds.
 clippy:
-	+$(MAKE) --no-print-directory OUT=$(or $(OUT),$(CURDIR)/.clippy) CLIPPY=1 KUNIT_TESTS=1 modules
+	@mkdir -p .clippy
+	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .clippy/
+	+$(MAKE) --no-print-directory -C .clippy CLIPPY=1 KUNIT_TESTS=1 modules
 
 fmt-check:
 	$(RUSTFMT) --check --edition 2021 --config newline_style=Unix \
@@ -44,19 +46,49 @@ fmt-check:
 doc: modules
 	RUSTDOC=$(RUSTDOC) scripts/rustdoc $(or $(OUT),.) $(or $(OUT),.)/doc
 
+# These two prepare what is missing, and build, by themselves.
+demo:
+	@scripts/demo
+
+test:
+	@scripts/test
+
+test-long:
+	@scripts/test --long
+
+# Real LNet needs the module built against it, hence in a copy.
+lustre-module:
+	$(if $(LUSTRE),,$(error LUSTRE=/path/to/built/tree is missing))
+	@mkdir -p .lustre
+	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .lustre/
+	+$(MAKE) --no-print-directory -C .lustre LUSTRE=$(abspath $(LUSTRE)) modules
+
+with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(PYTHON) -B
+
+# TESTS='-k cksum' runs a part, BENCH='--pairs 2' is for the benchmark.
+test-lustre: lustre-module
+	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py $(TESTS)
+
+bench-lustre: lustre-module
+	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
+
 clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \
 		-o -name '*.mod' -o -name '*.mod.c' -o -name '.*.cmd' \
 		-o -name '*.d' -o -name 'modules.order' -o -name 'Module.symvers' \
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' \) -type f -print0 | \
 		xargs -0 rm -f
-	rm -rf .clippy doc
+	rm -rf .clippy .lustre doc
 
 help:
 	@echo 'modules    build the module (default)'
 	@echo 'clippy     lint all Rust code, tests included'
 	@echo 'fmt-check  rustfmt in check mode'
 	@echo 'doc        rustdoc'
+	@echo 'demo       from nothing to two guests that talk; last line "demo: ok"'
+	@echo 'test       all tests; last line "N passed, N failed"'
+	@echo 'test-long  all tests, the long ones too'
+	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
 	@echo 'clean      remove what was built'
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
@@ -64,4 +96,4 @@ help:
 	@echo 'OUT=path       output directory'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules clippy fmt-check doc clean help
+.PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre clean help

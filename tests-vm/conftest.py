@@ -167,7 +167,7 @@ class Pool:
             os.makedirs(self.path)
             self.stack = contextlib.ExitStack()
             # rping brings the libraries that the hostile peer needs.
-            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping",)))
+            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping", "nft")))
             self.pair = tuple(Node(g) for g in guests)
         return self.pair
 

@@ -77,14 +77,14 @@ impl WorkItem<RETRY> for Peer {
 
     fn run(this: Arc<Self>) {
         this.fail_expired();
-        let wanted = {
-            let mut inner = this.inner.lock();
+        let attempts = this.with(|inner| {
             let waiting = !inner.pending.is_empty();
-            inner.policy.retry(waiting)
-        };
-        if wanted {
+            inner.policy.retry(waiting, this.ni.conns_per_peer)
+        });
+        for _ in 0..attempts {
             this.attempt();
-        } else {
+        }
+        if attempts == 0 {
             this.forget_if_idle(None);
         }
     }
@@ -404,7 +404,7 @@ impl Peer {
             conn.fail(cause);
         }
         if work::cancel::<Self, RETRY>(self) {
-            let _ = self.with(|inner| inner.policy.retry(false));
+            let _ = self.with(|inner| inner.policy.retry(false, 0));
         }
         self.forget_if_idle(Some(cause));
     }

@@ -75,15 +75,15 @@ impl Peer {
         n
     }
 
-    /// The pause is over: true if the attempt is still wanted.
+    /// The pause is over: how many attempts to start now.
     #[must_use]
-    pub fn retry(&mut self, waiting: bool) -> bool {
-        let wanted = self.retry_due && waiting && self.active == 0 && self.passive == 0;
-        self.retry_due = false;
-        if wanted {
-            self.active = 1;
+    pub fn retry(&mut self, waiting: bool, conns_per_peer: u16) -> u16 {
+        let due = core::mem::replace(&mut self.retry_due, false);
+        if due && waiting {
+            self.start(conns_per_peer)
+        } else {
+            0
         }
-        wanted
     }
 
     /// An active attempt of ours is in flight (protocol section 4.8).
@@ -101,18 +101,19 @@ impl Peer {
         self.races = self.races.saturating_add(1);
     }
 
-    /// A request of the peer was accepted. It stands for a pending retry of ours.
+    /// A request of the peer was accepted. It stands for a pending retry of ours. What it asked for binds
+    /// that connection only: a small depth once asked for is not what we ask for later.
     pub fn accepting(&mut self, known: Known) {
-        self.known = known;
+        self.known.stamp = known.stamp;
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
         self.retry_due = false;
     }
 
-    /// An attempt became a connection.
+    /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
     pub fn established(&mut self, active: bool, known: Known) {
         self.attempt_over(active);
-        self.known = known;
+        self.known.stamp = known.stamp;
         self.conns = self.conns.saturating_add(1);
         self.failures = 0;
     }
@@ -216,13 +217,13 @@ mod tests {
         assert_eq!(p.start(1), 1);
         assert_eq!(p.failed(true, true, true, 7), After::RetryIn(0));
         assert_eq!(p.start(1), 0);
-        assert!(p.retry(true));
-        assert!(!p.retry(true));
+        assert_eq!(p.retry(true, 1), 1);
+        assert_eq!(p.retry(true, 1), 0);
         assert!(matches!(p.failed(true, true, true, 7), After::RetryIn(1..)));
         // A request accepted meanwhile stands for the retry.
         let known = p.known;
         p.accepting(known);
-        assert!(!p.retry(true));
+        assert_eq!(p.retry(true, 1), 0);
         assert_eq!(p.failed(false, false, true, 7), After::GiveUp);
     }
 

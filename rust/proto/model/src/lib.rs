@@ -11,6 +11,7 @@
 //!
 //! See `Documentation/model.md` for what is shown, and with which numbers.
 
+pub mod conn;
 pub mod credit;
 pub mod ko2;
 pub mod life;
@@ -20,3 +21,4 @@ pub mod search;
 pub mod tables;
 pub mod walk;
 pub mod wire;
+pub mod world;

@@ -1,0 +1,200 @@
+"""Every test of the project, part by part; see scripts/test.
+
+host    cargo test of rust/proto
+model   cargo test of rust/proto/model
+lint    rustfmt, clippy with the kernel's flags, the rules of the house
+kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
+        soft-RoCE, NI to NI
+guests  pytest: two guests and more
+
+A part that cannot be run, or that runs no test, has failed. The last line is the
+sum over all parts, "N passed, N failed".
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+from vm import build_env  # noqa: E402
+
+LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
+HOUR = 3600
+
+
+class Failure(Exception):
+    """A part could not be run to its end."""
+
+
+def run(name, *cmd, cwd=ROOT, timeout=HOUR, env=None):
+    """Run a command with its output in a log: (exit status, output)."""
+    path = os.path.join(LOGS, f"{name}.log")
+    with open(path, "w+", encoding="utf-8", errors="replace") as log:
+        try:
+            status = subprocess.run(
+                cmd, cwd=cwd, env={**os.environ, **(env or {})}, timeout=timeout, check=False,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            ).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            status = -1
+            log.write(f"\nkilled after {timeout} s\n")
+        log.seek(0)
+        out = log.read()
+    if status != 0:
+        tail = out.splitlines()[-40:]
+        print("\n".join([f"--- {' '.join(cmd)}: exit status {status}, end of {path}:", *tail, "---"]))
+    return status, out
+
+
+def make(name, *targets):
+    status, _out = run(name, "make", f"-j{os.cpu_count()}", *targets)
+    if status != 0:
+        raise Failure(f"make {' '.join(targets)}")
+
+
+def cargo(name, directory, *options):
+    tools = build_env()
+    env = {
+        "RUSTC": tools["RUSTC"],
+        "RUSTDOC": tools["RUSTDOC"],
+        "CARGO_TARGET_DIR": os.path.join(tools["CACHE"], f"cargo-{name}"),
+    }
+    status, out = run(name, tools["CARGO"], "test", "--locked", *options, cwd=os.path.join(ROOT, directory), env=env)
+    results = re.findall(r"^test result: .* (\d+) passed; (\d+) failed", out, re.MULTILINE)
+    passed = sum(int(p) for p, _ in results)
+    failed = sum(int(f) for _, f in results)
+    if not passed or (status != 0 and not failed):
+        raise Failure("cargo test" if status else "no tests")
+    return passed, failed
+
+
+def host(_options):
+    return cargo("host", "rust/proto")
+
+
+def model(_options):
+    directory = "rust/proto/model"
+    if not os.path.exists(os.path.join(ROOT, directory, "Cargo.toml")):
+        raise Failure(f"no {directory}")
+    return cargo("model", directory, "--release")
+
+
+def lint(_options):
+    checks = (
+        ("fmt-check", ("make", "fmt-check")),
+        ("clippy", ("make", f"-j{os.cpu_count()}", "clippy")),
+        ("audit", (sys.executable, "-B", "scripts/audit")),
+    )
+    passed = 0
+    for name, cmd in checks:
+        status, out = run(name, *cmd)
+        noise = re.findall(r"^(?:warning|error)\b.*", out, re.MULTILINE) if name == "clippy" else []
+        if status == 0 and noise:
+            print("\n".join(sorted(set(noise))))
+        good = status == 0 and not noise
+        print(f"  {name}: {'ok' if good else 'FAILED'}")
+        passed += good
+    return passed, len(checks) - passed
+
+
+def kunit(_options):
+    passed = failed = 0
+    lnet_lite, driver = (os.path.join(ROOT, m) for m in ("lnet_lite/lnet_lite.ko", "ro2iblnd.ko"))
+    runs = (
+        ("ro2iblnd_kunit.ko", ()),
+        ("ro2iblnd_e2e.ko", ("--before", lnet_lite, "--before", driver)),
+    )
+    for module, before in runs:
+        cmd = (sys.executable, "-B", "scripts/vm", "kunit", "--two-links", *before, os.path.join(ROOT, module))
+        status, out = run(f"kunit-{module}", *cmd)
+        counts = re.search(r"Testing complete\. Ran (\d+) tests: (.*)", out)
+        cases = {k: int(n) for k, n in re.findall(r"(\w+): (\d+)", counts[2])} if counts else {}
+        good = cases.get("passed", 0)
+        # A case that was skipped has not been tested.
+        bad = sum(n for k, n in cases.items() if k != "passed")
+        if (status != 0 or not good) and not bad:
+            bad = 1
+        print(f"  {module}: {good} passed, {bad} failed")
+        passed += good
+        failed += bad
+    return passed, failed
+
+
+def guests(options):
+    junit = os.path.join(LOGS, "guests.xml")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(junit)
+    # Those with a Lustre tree are `make test-lustre`'s.
+    cmd = [
+        sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-v", "--durations=10",
+        f"--junitxml={junit}", "--ignore=tests-vm/test_lustre.py", "tests-vm", "scripts",
+    ]  # fmt: skip
+    if options.long:
+        cmd.append("--long")
+    status, out = run("guests", *cmd, timeout=6 * HOUR)
+    print(out[out.rfind("= slowest") :] if "= slowest" in out else out[-2000:])
+    try:
+        suite = ET.parse(junit).getroot().find("testsuite")
+    except (FileNotFoundError, ET.ParseError):
+        raise Failure("pytest did not come to its end") from None
+    failed = set()
+    passed = 0
+    for case in suite.iter("testcase"):
+        if any(case.find(k) is not None for k in ("failure", "error")):
+            failed.add((case.get("classname"), case.get("name")))
+        elif case.find("skipped") is None:
+            passed += 1
+        else:
+            print(f"  skipped: {case.get('classname')} {case.get('name')}")
+    if not passed or (status != 0 and not failed):
+        raise Failure(f"pytest: exit status {status}")
+    return passed, len(failed)
+
+
+PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--long", action="store_true", help="the long guest tests too")
+    parser.add_argument("--only", action="append", choices=PARTS, help="this part, and no other (may be repeated)")
+    options = parser.parse_args()
+    os.makedirs(LOGS, exist_ok=True)
+    parts = options.only or list(PARTS)
+
+    passed = failed = 0
+    if {"kunit", "guests"} & set(parts):
+        print("== build", flush=True)
+        try:
+            make("build", "modules", "KUNIT_TESTS=1")
+        except Failure as e:
+            # The other parts may still have something to tell.
+            print(f"  FAILED: {e}")
+            failed += 1
+            parts = [p for p in parts if p not in ("kunit", "guests")]
+    for part in parts:
+        began = time.monotonic()
+        print(f"== {part}", flush=True)
+        try:
+            good, bad = PARTS[part](options)
+        except Failure as e:
+            print(f"  FAILED: {e}")
+            good, bad = 0, 1
+        print(f"  {part}: {good} passed, {bad} failed in {time.monotonic() - began:.0f} s", flush=True)
+        passed += good
+        failed += bad
+    if not passed:
+        failed = failed or 1
+    print(f"logs: {LOGS}")
+    print(f"{passed} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+sys.exit(main())

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""ro2iblnd against ko2iblnd by lnet_selftest: ratios, not figures to quote.
+
+One run, one host, one pair of guests; the driver on both sides changes in the
+order A B B A, so that what drifts on the host falls on both alike. A pair is
+one measurement of each; the ratio is taken within the pair. Printed are the
+medians, the median ratio and its span.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "scripts")]
+
+import lustre  # noqa: E402
+from lustre import KO, OURS  # noqa: E402
+
+CELLS = [
+    ("ping", 1),
+    ("ping", 16),
+    ("ping", 64),
+    ("brw write size=4K", 8),
+    ("brw read size=4K", 8),
+    ("brw write size=1M", 8),
+    ("brw read size=1M", 8),
+]
+
+
+def measure(guests, lnd, cells, seconds, options):
+    """Both guests with that driver, all cells once: a list of rates. Nothing stays loaded."""
+    a, b = (lustre.Node(guest, lnd) for guest in guests)
+    for node in (a, b):
+        node.up(options=options)
+    status, out = a.ping(b)
+    if status:
+        raise SystemExit(f"{lnd}: {out}")
+    rates = []
+    with lustre.Selftest(a, b) as session:
+        for test, concurrency in cells:
+            result = session.run(test, concurrency, seconds)
+            if result.errors or not result.rate:
+                raise SystemExit(f"{lnd}: {test} x{concurrency}: {result.errors} errors\n{result.text}")
+            rates.append(result.rate)
+    for node in (a, b):
+        left = node.unload()
+        if left:
+            raise SystemExit(f"{lnd}: still loaded: {left}")
+    return rates
+
+
+def row(test, concurrency, ours, ko):
+    """A line of the table, from the rates of one cell."""
+    ratios = [o / k for o, k in zip(ours, ko)]
+    # Rates are of LNet messages, as lst counts them; a bulk RPC has three.
+    return (
+        f"{test:20} {concurrency:4}  {statistics.median(ours):9.0f} {statistics.median(ko):9.0f}"
+        f"   {statistics.median(ratios):5.2f}  {min(ratios):5.2f} .. {max(ratios):4.2f}"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lustre", default=os.environ.get("LUSTRE"), help="built Lustre tree (or LUSTRE=)")
+    parser.add_argument(
+        "--built",
+        default=os.environ.get("RO2IBLND_MODULES", os.path.dirname(HERE)),
+        help="where ro2iblnd.ko is, built against that tree (or RO2IBLND_MODULES=)",
+    )
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--seconds", type=int, default=2, help="per cell")
+    parser.add_argument("--vcpus", type=int, default=1, help="per guest")
+    parser.add_argument("--options", default="", help="for lnetctl net add, both drivers")
+    parser.add_argument("--only", default="", help="cells whose name has this in it")
+    args = parser.parse_args()
+    if not args.lustre:
+        parser.error("no LUSTRE=/path/to/built/tree")
+    try:
+        tree = lustre.Tree(args.lustre, args.built)
+    except lustre.Unusable as e:
+        raise SystemExit(str(e)) from None
+    cells = [cell for cell in CELLS if args.only in f"{cell[0]} x{cell[1]}"]
+
+    began = time.monotonic()
+    rates = {OURS: [], KO: []}
+    with tree.pair(vcpus=args.vcpus) as guests:
+        for i in range(args.pairs):
+            # A B, B A, A B, ...
+            for lnd in (OURS, KO) if i % 2 == 0 else (KO, OURS):
+                rates[lnd].append(measure(guests, lnd, cells, args.seconds, args.options))
+            done = time.monotonic() - began
+            left = done / (i + 1) * (args.pairs - i - 1)
+            print(f"pair {i + 1} of {args.pairs}, {done:.0f} s, {left:.0f} s to go", file=sys.stderr, flush=True)
+    print(f"lnet_selftest, {args.pairs} pairs, {args.seconds} s each, {args.vcpus} CPUs per guest, load {os.getloadavg()[0]:.1f}")
+    print(f"{'test':20} {'conc':>4}  {'ro2iblnd':>9} {'ko2iblnd':>9}   ratio  span     (messages/s, medians)")
+    for i, (test, concurrency) in enumerate(cells):
+        print(row(test, concurrency, [r[i] for r in rates[OURS]], [r[i] for r in rates[KO]]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A hostile peer for the tests: it sends over RDMA, as connection request, as
+ * answer to one, or as message, whatever bytes it is told to send, and tells
+ * what comes back. It knows nothing of the protocol; the bytes are made by
+ * wire.py.
+ *
+ *	evil serve		be the peer, until killed
+ *	evil <command>...	have the serving one do a command, print its answer
+ *
+ * Answers are lines of key=value. The exit status is 0 if the command could be
+ * carried out, whatever the other side thought of it.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#define SOCKET		"/tmp/evil.sock"
+#define MSG_SIZE	4096
+#define MAX_RECVS	600
+#define MAX_SENDS	600
+#define MAX_LINE	32768
+#define MAX_ARGS	16
+#define ANSWER		65536
+#define HANDSHAKE_MS	60000
+
+#define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
+
+struct conn {
+	struct conn *next;
+	char name[32];
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	struct ibv_pd *pd;
+	struct ibv_cq *send_cq, *recv_cq;
+	struct ibv_mr *mr, *region_mr;
+	uint8_t *buf;		/* receive buffers, then one to send from */
+	uint8_t *region;
+	size_t region_size;
+};
+
+static struct conn *conns;
+static char answer[ANSWER];
+static size_t answer_len;
+
+static void __attribute__((format(printf, 1, 2))) say(const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(answer + answer_len, ANSWER - answer_len, fmt, ap);
+	va_end(ap);
+	if (n > 0 && answer_len + n < ANSWER)
+		answer_len += n;
+}
+
+static void say_hex(const char *key, const uint8_t *data, size_t len)
+{
+	size_t i;
+
+	say("%s=", key);
+	for (i = 0; i < len; i++)
+		say("%02x", data[i]);
+	say("\n");
+}
+
+static int fail(const char *what)
+{
+	say("error=%s: %s\n", what, strerror(errno));
+	return 1;
+}
+
+static long now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static long from_hex(const char *s, uint8_t *out, size_t room)
+{
+	size_t n;
+	unsigned int byte;
+
+	if (!strcmp(s, "-"))
+		return 0;
+	for (n = 0; s[2 * n]; n++) {
+		if (n == room || sscanf(s + 2 * n, "%2x", &byte) != 1 || !s[2 * n + 1])
+			return -1;
+		out[n] = byte;
+	}
+	return n;
+}
+
+static struct conn *find(const char *name)
+{
+	struct conn *c;
+
+	for (c = conns; c; c = c->next)
+		if (!strcmp(c->name, name))
+			return c;
+	return NULL;
+}
+
+static struct conn *add(const char *name)
+{
+	struct conn *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		exit(1);
+	snprintf(c->name, sizeof(c->name), "%s", name);
+	c->next = conns;
+	conns = c;
+	return c;
+}
+
+static void forget(struct conn *c)
+{
+	struct conn **p;
+
+	for (p = &conns; *p != c; p = &(*p)->next)
+		;
+	*p = c->next;
+	if (c->id && c->id->qp)
+		rdma_destroy_qp(c->id);
+	if (c->mr)
+		ibv_dereg_mr(c->mr);
+	if (c->region_mr)
+		ibv_dereg_mr(c->region_mr);
+	if (c->send_cq)
+		ibv_destroy_cq(c->send_cq);
+	if (c->recv_cq)
+		ibv_destroy_cq(c->recv_cq);
+	if (c->pd)
+		ibv_dealloc_pd(c->pd);
+	if (c->id)
+		rdma_destroy_id(c->id);
+	if (c->channel)
+		rdma_destroy_event_channel(c->channel);
+	free(c->buf);
+	free(c->region);
+	free(c);
+}
+
+/* The next CM event of a connection within ms, or NULL; to be acknowledged */
+static struct rdma_cm_event *next_event(struct conn *c, long ms)
+{
+	struct pollfd p = { .fd = c->channel->fd, .events = POLLIN };
+	struct rdma_cm_event *event;
+
+	if (poll(&p, 1, ms) != 1 || rdma_get_cm_event(c->channel, &event))
+		return NULL;
+	return event;
+}
+
+static void say_event(struct rdma_cm_event *event)
+{
+	const struct rdma_conn_param *param = &event->param.conn;
+
+	if (!event) {
+		say("event=none\n");
+		return;
+	}
+	say("event=%s\nstatus=%d\n", rdma_event_str(event->event), event->status);
+	if (param->private_data_len)
+		say_hex("private", param->private_data, param->private_data_len);
+	rdma_ack_cm_event(event);
+}
+
+static int post_recv(struct conn *c, uint64_t i)
+{
+	struct ibv_sge sge = {
+		.addr = (uintptr_t)c->buf + i * MSG_SIZE,
+		.length = MSG_SIZE,
+		.lkey = c->mr->lkey,
+	};
+	struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	return ibv_post_recv(c->id->qp, &wr, &bad);
+}
+
+static int make_qp(struct conn *c, int recvs)
+{
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
+	int i;
+
+	c->pd = ibv_alloc_pd(c->id->verbs);
+	c->send_cq = ibv_create_cq(c->id->verbs, MAX_SENDS, NULL, NULL, 0);
+	c->recv_cq = ibv_create_cq(c->id->verbs, MAX_RECVS, NULL, NULL, 0);
+	c->buf = aligned_alloc(MSG_SIZE, (MAX_RECVS + 1) * MSG_SIZE);
+	if (!c->pd || !c->send_cq || !c->recv_cq || !c->buf)
+		return fail("resources");
+	c->mr = ibv_reg_mr(c->pd, c->buf, (MAX_RECVS + 1) * MSG_SIZE, IBV_ACCESS_LOCAL_WRITE);
+	if (!c->mr)
+		return fail("reg_mr");
+	attr.send_cq = c->send_cq;
+	attr.recv_cq = c->recv_cq;
+	attr.cap.max_send_wr = MAX_SENDS;
+	attr.cap.max_recv_wr = MAX_RECVS;
+	attr.cap.max_send_sge = 1;
+	attr.cap.max_recv_sge = 1;
+	if (rdma_create_qp(c->id, c->pd, &attr))
+		return fail("create_qp");
+	for (i = 0; i < recvs && i < MAX_RECVS; i++)
+		if (post_recv(c, i))
+			return fail("post_recv");
+	return 0;
+}
+
+static int address(const char *ip, const char *port, struct sockaddr_in *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->sin_family = AF_INET;
+	out->sin_port = htons(atoi(port));
+	return inet_pton(AF_INET, ip, &out->sin_addr) == 1 ? 0 : -1;
+}
+
+/* Wait for one expected event of address and route resolution */
+static int resolved(struct conn *c, enum rdma_cm_event_type want)
+{
+	struct rdma_cm_event *event = next_event(c, HANDSHAKE_MS);
+	int rc;
+
+	if (!event)
+		return fail("resolve: nothing");
+	rc = event->event != want;
+	if (rc)
+		say("error=%s %d\n", rdma_event_str(event->event), event->status);
+	rdma_ack_cm_event(event);
+	return rc;
+}
+
+static struct rdma_conn_param conn_param(const uint8_t *data, long len)
+{
+	return (struct rdma_conn_param) {
+		.private_data = data,
+		.private_data_len = len,
+		.flow_control = 1,
+		.retry_count = 5,
+		.rnr_retry_count = 6,
+	};
+}
+
+/* connect NAME SRC SPORT DST PORT HEX RECVS MS: tells what came back within MS */
+static int cmd_connect(char **a)
+{
+	struct sockaddr_in src, dst;
+	struct rdma_conn_param param;
+	uint8_t data[256];
+	long len = from_hex(a[6], data, sizeof(data));
+	struct conn *c = add(a[1]);
+
+	if (address(a[2], a[3], &src) || address(a[4], a[5], &dst) || len < 0) {
+		say("error=arguments\n");
+		return 1;
+	}
+	c->channel = rdma_create_event_channel();
+	if (!c->channel || rdma_create_id(c->channel, &c->id, c, RDMA_PS_TCP))
+		return fail("create_id");
+	if (rdma_resolve_addr(c->id, (void *)&src, (void *)&dst, 5000))
+		return fail("resolve_addr");
+	if (resolved(c, RDMA_CM_EVENT_ADDR_RESOLVED))
+		return 1;
+	if (rdma_resolve_route(c->id, 5000))
+		return fail("resolve_route");
+	if (resolved(c, RDMA_CM_EVENT_ROUTE_RESOLVED) || make_qp(c, atoi(a[7])))
+		return 1;
+	param = conn_param(data, len);
+	if (rdma_connect(c->id, &param))
+		return fail("connect");
+	say_event(next_event(c, atol(a[8])));
+	return 0;
+}
+
+/* listen NAME IP PORT */
+static int cmd_listen(char **a)
+{
+	struct sockaddr_in src;
+	struct conn *c = add(a[1]);
+
+	c->channel = rdma_create_event_channel();
+	if (address(a[2], a[3], &src) || !c->channel ||
+	    rdma_create_id(c->channel, &c->id, c, RDMA_PS_TCP))
+		return fail("create_id");
+	if (rdma_bind_addr(c->id, (void *)&src) || rdma_listen(c->id, 64))
+		return fail("listen");
+	return 0;
+}
+
+/* request LISTENER NAME MS: the next connection request, which becomes NAME */
+static int cmd_request(char **a)
+{
+	struct conn *listener = find(a[1]), *c;
+	struct rdma_cm_event *event;
+	long end = now_ms() + atol(a[3]);
+
+	do {
+		event = next_event(listener, end - now_ms() > 0 ? end - now_ms() : 0);
+		if (event && event->event == RDMA_CM_EVENT_CONNECT_REQUEST)
+			break;
+		if (event)
+			rdma_ack_cm_event(event);
+	} while (event);
+	if (!event) {
+		say("event=none\n");
+		return 0;
+	}
+	c = add(a[2]);
+	c->id = event->id;
+	c->id->context = c;
+	say_event(event);
+	c->channel = rdma_create_event_channel();
+	if (!c->channel || rdma_migrate_id(c->id, c->channel))
+		return fail("migrate_id");
+	return 0;
+}
+
+/* accept NAME HEX RECVS */
+static int cmd_accept(char **a)
+{
+	struct conn *c = find(a[1]);
+	struct rdma_conn_param param;
+	uint8_t data[256];
+	long len = from_hex(a[2], data, sizeof(data));
+
+	if (!c || len < 0 || make_qp(c, atoi(a[3])))
+		return 1;
+	param = conn_param(data, len);
+	if (rdma_accept(c->id, &param))
+		return fail("accept");
+	say_event(next_event(c, HANDSHAKE_MS));
+	return 0;
+}
+
+/* reject NAME HEX */
+static int cmd_reject(char **a)
+{
+	struct conn *c = find(a[1]);
+	uint8_t data[256];
+	long len = from_hex(a[2], data, sizeof(data));
+
+	if (!c || len < 0)
+		return 1;
+	if (rdma_reject(c->id, data, len))
+		return fail("reject");
+	forget(c);
+	return 0;
+}
+
+static int one_wc(struct ibv_cq *cq, long ms, struct ibv_wc *wc)
+{
+	long end = now_ms() + ms;
+	int n;
+
+	for (;;) {
+		n = ibv_poll_cq(cq, 1, wc);
+		if (n || now_ms() >= end)
+			return n;
+		usleep(1000);
+	}
+}
+
+/* send NAME COUNT HEX: the message COUNT times, one behind the other at once */
+static int cmd_send(char **a)
+{
+	struct conn *c = find(a[1]);
+	int count = atoi(a[2]), ok = 0, posted, i;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .num_sge = 1 }, *bad;
+	const char *status = "success";
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	uint8_t *msg;
+	long len;
+
+	if (!c || !c->mr)
+		return 1;
+	msg = c->buf + MAX_RECVS * MSG_SIZE;
+	len = from_hex(a[3], msg, MSG_SIZE);
+	if (len < 0)
+		return 1;
+	sge = (struct ibv_sge) { (uintptr_t)msg, len, c->mr->lkey };
+	wr.sg_list = &sge;
+	for (posted = 0; posted < count; posted++)
+		if (ibv_post_send(c->id->qp, &wr, &bad))
+			break;
+	for (i = 0; i < posted; i++) {
+		if (one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1) {
+			status = "nothing";
+			break;
+		}
+		if (wc.status == IBV_WC_SUCCESS)
+			ok++;
+		else if (!strcmp(status, "success"))
+			status = ibv_wc_status_str(wc.status);
+	}
+	say("posted=%d\nok=%d\nwc=%s\n", posted, ok, status);
+	return 0;
+}
+
+/* write NAME RKEY ADDR LEN: RDMA WRITE from the own region */
+static int cmd_write(char **a)
+{
+	struct conn *c = find(a[1]);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .num_sge = 1 }, *bad;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	if (!c || !c->region_mr)
+		return 1;
+	sge = (struct ibv_sge) { (uintptr_t)c->region, strtoul(a[4], NULL, 0),
+				 c->region_mr->lkey };
+	wr.sg_list = &sge;
+	wr.wr.rdma.rkey = strtoul(a[2], NULL, 0);
+	wr.wr.rdma.remote_addr = strtoull(a[3], NULL, 0);
+	if (ibv_post_send(c->id->qp, &wr, &bad))
+		return fail("post_send");
+	if (one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1)
+		say("wc=nothing\n");
+	else
+		say("wc=%s\n", ibv_wc_status_str(wc.status));
+	return 0;
+}
+
+/* recv NAME MS: the next message */
+static int cmd_recv(char **a)
+{
+	struct conn *c = find(a[1]);
+	struct ibv_wc wc;
+
+	if (!c || !c->mr)
+		return 1;
+	if (one_wc(c->recv_cq, atol(a[2]), &wc) != 1) {
+		say("wc=nothing\n");
+		return 0;
+	}
+	say("wc=%s\n", ibv_wc_status_str(wc.status));
+	if (wc.status == IBV_WC_SUCCESS) {
+		say_hex("data", c->buf + wc.wr_id * MSG_SIZE, wc.byte_len);
+		post_recv(c, wc.wr_id);
+	}
+	return 0;
+}
+
+/* region NAME SIZE: memory for the other side to write to, filled with 0xee */
+static int cmd_region(char **a)
+{
+	struct conn *c = find(a[1]);
+
+	if (!c || !c->pd || c->region)
+		return 1;
+	c->region_size = strtoul(a[2], NULL, 0);
+	c->region = aligned_alloc(MSG_SIZE, c->region_size);
+	if (!c->region)
+		return fail("memory");
+	memset(c->region, 0xee, c->region_size);
+	c->region_mr = ibv_reg_mr(c->pd, c->region, c->region_size,
+				  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	if (!c->region_mr)
+		return fail("reg_mr");
+	say("addr=%llu\nrkey=%u\n", (unsigned long long)(uintptr_t)c->region, c->region_mr->rkey);
+	return 0;
+}
+
+/* touched NAME: how many bytes of the region are not 0xee any more */
+static int cmd_touched(char **a)
+{
+	struct conn *c = find(a[1]);
+	size_t i, n = 0;
+
+	if (!c || !c->region)
+		return 1;
+	for (i = 0; i < c->region_size; i++)
+		n += c->region[i] != 0xee;
+	say("touched=%zu\n", n);
+	return 0;
+}
+
+/* event NAME MS: the next CM event */
+static int cmd_event(char **a)
+{
+	struct conn *c = find(a[1]);
+
+	if (!c)
+		return 1;
+	say_event(next_event(c, atol(a[2])));
+	return 0;
+}
+
+/* close NAME */
+static int cmd_close(char **a)
+{
+	struct conn *c = find(a[1]);
+
+	if (!c)
+		return 1;
+	if (c->id->qp)
+		rdma_disconnect(c->id);
+	forget(c);
+	return 0;
+}
+
+static const struct {
+	const char *name;
+	int args;
+	int (*run)(char **args);
+} commands[] = {
+	{ "connect", 8, cmd_connect },
+	{ "listen", 3, cmd_listen },
+	{ "request", 3, cmd_request },
+	{ "accept", 3, cmd_accept },
+	{ "reject", 2, cmd_reject },
+	{ "send", 3, cmd_send },
+	{ "write", 4, cmd_write },
+	{ "recv", 2, cmd_recv },
+	{ "region", 2, cmd_region },
+	{ "touched", 1, cmd_touched },
+	{ "event", 2, cmd_event },
+	{ "close", 1, cmd_close },
+};
+
+static int run(char *line)
+{
+	char *a[MAX_ARGS], *word;
+	size_t i;
+	int n = 0;
+
+	while ((word = strsep(&line, " \n")) && n < MAX_ARGS)
+		if (*word)
+			a[n++] = word;
+	for (i = 0; i < ARRAY_SIZE(commands); i++)
+		if (n && !strcmp(a[0], commands[i].name) && n == commands[i].args + 1)
+			return commands[i].run(a);
+	say("error=no such command\n");
+	return 1;
+}
+
+static int local_socket(struct sockaddr_un *addr)
+{
+	memset(addr, 0, sizeof(*addr));
+	addr->sun_family = AF_UNIX;
+	strcpy(addr->sun_path, SOCKET);
+	return socket(AF_UNIX, SOCK_STREAM, 0);
+}
+
+/* One command at a time, each over a connection of its own */
+static int serve(void)
+{
+	static char line[MAX_LINE];
+	struct sockaddr_un addr;
+	int s = local_socket(&addr), fd;
+	size_t n;
+	ssize_t got;
+
+	unlink(SOCKET);
+	if (s < 0 || bind(s, (void *)&addr, sizeof(addr)) || listen(s, 8)) {
+		perror("evil");
+		return 1;
+	}
+	while ((fd = accept(s, NULL, NULL)) >= 0) {
+		for (n = 0; n < MAX_LINE - 1; n += got) {
+			got = read(fd, line + n, MAX_LINE - 1 - n);
+			if (got <= 0)
+				break;
+		}
+		line[n] = 0;
+		answer_len = 0;
+		say("rc=%d\n", run(line));
+		if (write(fd, answer, answer_len) < 0)
+			perror("evil");
+		close(fd);
+	}
+	return 1;
+}
+
+static int request(int argc, char **argv)
+{
+	struct sockaddr_un addr;
+	int s = local_socket(&addr), i;
+	char buf[4096];
+	ssize_t n;
+
+	if (s < 0 || connect(s, (void *)&addr, sizeof(addr))) {
+		perror("evil");
+		return 2;
+	}
+	for (i = 1; i < argc; i++)
+		if (write(s, argv[i], strlen(argv[i])) < 0 || write(s, " ", 1) < 0)
+			return 2;
+	shutdown(s, SHUT_WR);
+	while ((n = read(s, buf, sizeof(buf))) > 0)
+		fwrite(buf, 1, n, stdout);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "serve"))
+		return serve();
+	if (argc > 1)
+		return request(argc, argv);
+	fprintf(stderr, "usage: evil serve | evil command...\n");
+	return 2;
+}

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Faults: messages lost on the wire, calls that fail, completions that tell of
+errors; and how to find out that nothing is left of what they hit."""
+
+import contextlib
+import re
+import time
+
+from nodes import PATIENCE, until
+
+# The MAD attribute of each message of the connection manager.
+CM = {"REQ": 0x10, "MRA": 0x11, "REJ": 0x12, "REP": 0x13, "RTU": 0x14, "DREQ": 0x15, "DREP": 0x16}
+ROCE = "udp dport 4791"
+# UD send-only with CM class: BTH opcode, MAD class behind UDP, BTH and DETH.
+CM_MAD = f"{ROCE} @th,64,8 0x64 @th,232,8 0x07"
+DEBUGFS = "/sys/kernel/debug"
+INJECT = f"{DEBUGFS}/fail_function"
+
+
+def nft(guest, script):
+    guest.check(f"nft -f - <<'X'\n{script}\nX")
+
+
+class Filter:
+    """What a guest does not hear on a link. In force inside `with`."""
+
+    count = 0
+
+    def __init__(self, guest, match, first=False, device="eth0"):
+        limit = "limit rate 1/day burst 1 packets" if first else ""
+        self.guest, self.device = guest, device
+        Filter.count += 1
+        self.table = f"fault{Filter.count}"
+        self.rule = f"{match} {limit} counter drop"
+
+    def __enter__(self):
+        nft(
+            self.guest,
+            f"table netdev {self.table} {{ chain in {{ type filter hook ingress device {self.device} priority 0;\n"
+            f"{self.rule}\n}}\n}}",
+        )
+        return self
+
+    def lost(self):
+        """How many packets it took."""
+        return int(re.search(r"packets (\d+) bytes \d+ drop", self.guest.check(f"nft list table netdev {self.table}"))[1])
+
+    def __exit__(self, *_exc):
+        if self.guest.alive():
+            self.guest.run(f"nft delete table netdev {self.table}")
+
+
+def lose(node, message, first=False):
+    """`node` does not hear that CM message: the first one, or any."""
+    return Filter(node.guest, f"{CM_MAD} @th,352,16 {CM[message]:#06x}", first)
+
+
+def silence(node, device="eth0"):
+    """`node` hears nothing over RoCE."""
+    return Filter(node.guest, ROCE, device=device)
+
+
+def kinds(node):
+    """How many RDMA objects a guest has, per kind, over all its devices."""
+    out = node.guest.check("rdma resource show")
+    total = {}
+    for kind, n in re.findall(r"(pd|cq|qp|cm_id|mr) (\d+)", out):
+        if kind != "cq":
+            total[kind] = total.get(kind, 0) + int(n)
+    return total
+
+
+def debug_nis(node):
+    """The NI lines of debugfs."""
+    out = node.guest.run(f"grep -h ^ni= {DEBUGFS}/ro2iblnd/*")[1]
+    return [dict(w.split("=", 1) for w in line.split()) for line in out.splitlines() if line.startswith("ni=")]
+
+
+def objects(node):
+    """How many connection objects the driver of a guest has, in any state."""
+    out = node.guest.run(f"cat {DEBUGFS}/ro2iblnd/* | grep -c ^conn=")[1]
+    counts = [int(ni["conns"]) for ni in debug_nis(node)]
+    return max([int(out.split()[0]), *counts])
+
+
+def close_all(*nodes):
+    """Close every connection of the nodes and wait until none is left."""
+
+    def closed():
+        for node in nodes:
+            for nid in node.nis():
+                node.ctl(f"conn close any from={nid}", ok=False)
+        return not any(objects(n) for n in nodes)
+
+    until(closed, "no connection left", timeout=60)
+
+
+class Ledger:
+    """What RDMA objects nodes have when there is no connection."""
+
+    def __init__(self, *nodes):
+        self.nodes = nodes
+        close_all(*nodes)
+        self.before = [kinds(n) for n in nodes]
+
+    def check(self, timeout=30):
+        """Close everything; nothing may be left."""
+        close_all(*self.nodes)
+
+        def now():
+            return [kinds(n) for n in self.nodes]
+
+        try:
+            until(lambda: now() == self.before, "RDMA objects as before", timeout)
+        except TimeoutError:
+            raise AssertionError(f"before {self.before}, now {now()}") from None
+        for node in self.nodes:
+            node.idle()
+            node.judge()
+
+
+def timed(work):
+    """(seconds, result)"""
+    began = time.monotonic()
+    result = work()
+    return time.monotonic() - began, result
+
+
+def ping_until(a, b, timeout):
+    """Ping until it works: seconds it took, number of pings that failed."""
+    began = time.monotonic()
+    failed = 0
+    while a.ping(b, ok=False)["rc"] != 0:
+        failed += 1
+        spent = time.monotonic() - began
+        assert spent < timeout, f"{a.guest.name}: no answer for {spent:.1f} s, {failed} pings"
+        time.sleep(0.1)
+    return time.monotonic() - began, failed
+
+
+class Load:
+    """Traffic without end, whatever becomes of it. Inside `with`."""
+
+    def __init__(self, a, b, op="get", **what):
+        what = {"op": op, "size": 65536, "conc": 8, "verify": "data", "timeout": 20, **what}
+        words = " ".join(f"{k.rstrip('_')}={v}" for k, v in what.items())
+        nid = b if isinstance(b, str) else b.nid
+        self.node = a
+        self.stop_file = f"/tmp/stop{id(self)}"
+        self.log = f"/tmp/load{id(self)}"
+        # Short runs, one after the other: a run that was hit ends and the next one connects anew.
+        self.script = (
+            f"while [ ! -e {self.stop_file} ]; do {a.ctl_script(f'traffic to={nid} count=1000000 seconds=2 {words}')}"
+            f" | egrep '^(count|errors|timeouts|stuck|verify_errors)=' >> {self.log}; done"
+        )
+
+    def __enter__(self):
+        self.job = self.node.guest.spawn(self.script)
+        return self
+
+    def __exit__(self, *_exc):
+        if self.node.guest.alive():
+            self.node.guest.check(f"touch {self.stop_file}")
+            self.job.wait(PATIENCE)
+
+    def result(self):
+        """Sums over all runs."""
+        total = {}
+        for line in self.node.guest.check(f"cat {self.log}").splitlines():
+            key, value = line.split("=")
+            total[key] = total.get(key, 0) + int(value)
+        return total
+
+
+class Inject:
+    """A function of the driver fails. Inside `with`."""
+
+    def __init__(self, node, function, retval, times=-1, probability=100, interval=1, space=0):
+        self.guest, self.function, self.retval = node.guest, function, retval
+        self.knobs = {"times": times, "probability": probability, "interval": interval, "space": space, "verbose": 0}
+
+    def __enter__(self):
+        knobs = " && ".join(f"echo {v} > {INJECT}/{k}" for k, v in self.knobs.items())
+        self.guest.check(
+            f"{knobs} && echo {self.function} > {INJECT}/inject && "
+            f"printf %#x {self.retval} > {INJECT}/{self.function}/retval"
+        )
+        return self
+
+    def left(self):
+        """How many failures are still to come."""
+        return int(self.guest.check(f"cat {INJECT}/times"))
+
+    def __exit__(self, *_exc):
+        if self.guest.alive():
+            self.guest.check(f"echo '!{self.function}' > {INJECT}/inject; echo 0 > {INJECT}/probability")
+
+
+@contextlib.contextmanager
+def module_range(node, module="ro2iblnd"):
+    """Let failslab fail allocations that come from the driver only."""
+    line = next(x for x in node.guest.check("cat /proc/modules").splitlines() if x.startswith(module + " "))
+    words = line.split()
+    start = int(words[5], 16)
+    slab = f"{DEBUGFS}/failslab"
+    node.guest.check(
+        f"cd {slab}; echo {start:#x} > require-start; echo {start + int(words[1]):#x} > require-end; "
+        f"echo 32 > stacktrace-depth; echo 0 > verbose; echo N > ignore-gfp-wait; echo 0 > probability"
+    )
+    try:
+        yield slab
+    finally:
+        if node.guest.alive():
+            node.guest.check(f"cd {slab}; echo 0 > probability; echo 0 > require-start; echo 0 > require-end")

@@ -1,0 +1,165 @@
+"""What the driver and the device count: connections as debugfs shows them, RNR
+counters, what has to add up, and faults made on purpose."""
+
+import contextlib
+import re
+import time
+
+from nodes import until
+
+DEBUGFS = "/sys/kernel/debug/ro2iblnd"
+FAIL = "/sys/kernel/debug"
+ENOMEM = 12
+# No message may wait that long, by the clock of the machine that runs the guests.
+STALL_US = 10_000_000
+
+
+def _lines(node, nid, first):
+    for line in node.guest.check(f"cat {DEBUGFS}/{nid or node.nid}").splitlines():
+        words = dict(word.split("=", 1) for word in line.split())
+        if first in words:
+            yield {k: int(v) if re.fullmatch(r"-?\d+", v) else v for k, v in words.items()}
+
+
+def conns(node, nid=None, peer=None):
+    """The established connections of an NI, each a dict of its counters."""
+    return [c for c in _lines(node, nid, "conn") if c["state"] == "Established" and c["conn"] == (peer or c["conn"])]
+
+
+def past(node, nid=None):
+    """What the connections of an NI did that are over."""
+    return next(_lines(node, nid, "past"))
+
+
+def conn(node, nid=None, peer=None):
+    """The only connection of an NI (to that peer)."""
+    found = conns(node, nid, peer)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def depths(*nodes, nid=None):
+    """Depth of each connection at each node."""
+    return [sorted(c["depth"] for c in conns(n, nid)) for n in nodes]
+
+
+COUNTERS = ("tx_msgs", "rx_msgs", "tx_noops", "wrs", "doorbells", "cqes", "recv_cqes", "no_credit", "no_slots", "rnr")
+
+
+def rise(before, after):
+    """What the counters rose by."""
+    return {k: after[k] - before[k] for k in COUNTERS}
+
+
+def rnr(*nodes):
+    """RNR NAKs sent and received, all devices together."""
+    total = 0
+    for n in nodes:
+        text = n.guest.check("rdma -p statistic show link rxe0/1")
+        numbers = re.findall(r"(?:rcvd|send)_rnr_err (\d+)", text)
+        assert len(numbers) == 2, text
+        total += sum(map(int, numbers))
+    return total
+
+
+# What an account may look like at any time, seen from one end only.
+def sane(c):
+    d = c["depth"]
+    assert 0 <= c["credits"] <= d and 0 <= c["reserved"] <= d and 0 <= c["noops"] <= 2, c
+    assert c["outstanding"] + c["peer_held"] <= d, c
+    return c
+
+
+def _quiet(c):
+    return (
+        c["reserved"] == c["depth"]
+        and c["outstanding"] + c["peer_held"] == c["depth"]
+        and not any(c[k] for k in ("noops", "q_main", "q_free", "q_unreserved", "with_lnet"))
+        and c["wrs"] == c["retired"]
+    )
+
+
+def balanced(a, b, nid_a=None, nid_b=None):
+    """Wait for quiet, then: every credit is in exactly one place, whichever end is asked."""
+
+    def look():
+        x, y = conn(a, nid_a), conn(b, nid_b)
+        sane(x)
+        sane(y)
+        return (x, y) if _quiet(x) and _quiet(y) and x["credits"] == y["peer_held"] and y["credits"] == x["peer_held"] else None
+
+    try:
+        x, y = until(look, "quiet", timeout=30)
+    except TimeoutError:
+        raise AssertionError(f"credits do not add up:\n{conns(a, nid_a)}\n{conns(b, nid_b)}") from None
+    assert x["depth"] == y["depth"], (x, y)
+    assert x["credits"] + y["outstanding"] == x["depth"], (x, y)
+    assert y["credits"] + x["outstanding"] == y["depth"], (x, y)
+    assert x["tx_msgs"] == y["rx_msgs"] and y["tx_msgs"] == x["rx_msgs"], (x, y)
+    return x, y
+
+
+def timed(node, to, **what):
+    """Node.traffic(), its figures corrected by how fast the guest's clock runs:
+    in emulation on a busy machine that may be several times too fast."""
+
+    def uptime():
+        return float(node.guest.check("cat /proc/uptime").split()[0])
+
+    began, there = time.monotonic(), uptime()
+    r = node.traffic(to, **what)
+    pace = (uptime() - there) / (time.monotonic() - began)
+    r["pace"] = round(pace, 2)
+    r["rate"] = round(r["rate"] * pace)
+    for key in ("lat_avg_us", "lat_p50_us", "lat_p99_us", "lat_max_us"):
+        r[key] = round(r[key] / pace)
+    return r
+
+
+def _write(node, attr, **values):
+    node.guest.check(" && ".join(f"echo {v} >{FAIL}/{attr}/{k.replace('_', '-')}" for k, v in values.items()))
+
+
+@contextlib.contextmanager
+def failing(node, function, times=-1, errno=ENOMEM):
+    """A function of the driver fails so often. Yields how often it still has to."""
+    attr = f"fail_function/{function}"
+    node.guest.check(f"echo {function} >{FAIL}/fail_function/inject")
+    node.guest.check(f"printf %#x -{errno} >{FAIL}/{attr}/retval")
+    _write(node, "fail_function", interval=0, verbose=0, probability=100, times=times)
+    try:
+        yield lambda: int(node.guest.check(f"cat {FAIL}/fail_function/times"))
+    finally:
+        node.guest.check(f"echo 0 >{FAIL}/fail_function/probability; echo '!{function}' >{FAIL}/fail_function/inject")
+
+
+def _text(node, module):
+    """Where the code of a module lies: (start, end)."""
+    sections = node.guest.check(f"cd /sys/module/{module}/sections; cat .text; grep '^{module} ' /proc/modules")
+    start = int(sections.split()[0], 16)
+    size = int(sections.split()[2])
+    return start, start + size
+
+
+@contextlib.contextmanager
+def no_memory(node, percent=100):
+    """Every allocation that the driver asks for, itself or in the core below it, fails.
+
+    What LNet allocates when the driver calls it does not.
+    """
+    start, end = _text(node, "ro2iblnd")
+    spared, spared_end = _text(node, "lnet_lite")
+    for attr in ("failslab", "fail_page_alloc"):
+        _write(
+            node, attr, interval=0, verbose=0, times=-1, task_filter="N", ignore_gfp_wait="N", stacktrace_depth=32,
+            require_start=f"{start:#x}", require_end=f"{end:#x}", reject_start=f"{spared:#x}", reject_end=f"{spared_end:#x}",
+        )  # fmt: skip
+        if attr == "fail_page_alloc":
+            _write(node, attr, min_order=0, ignore_gfp_highmem="N")
+    for attr in ("failslab", "fail_page_alloc"):
+        _write(node, attr, probability=percent)
+    try:
+        yield
+    finally:
+        for attr in ("failslab", "fail_page_alloc"):
+            _write(node, attr, probability=0)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Real LNet in guests, with ro2iblnd or with ko2iblnd under it.
+
+Tree      a Lustre tree that somebody has built for the test kernel: where its
+          modules and tools are, and what of it goes into a guest
+Node      a guest with LNet: load, NI up, ping, NI down, unload; each step checked
+Selftest  an lnet_selftest session between two nodes: rates and errors
+
+Nothing here builds, patches or configures Lustre.
+"""
+
+import contextlib
+import functools
+import glob
+import os
+import re
+import subprocess
+import time
+
+import vm
+
+OURS, KO = "ro2iblnd", "ko2iblnd"
+NET = "o2ib"
+LNET_MODULES = ("libcfs", "lnet", "ko2iblnd", "lnet_selftest")
+TOOLS = ("lnetctl", "lst", "lctl")
+# In the order of unloading; a module that is not loaded is passed over.
+UNLOAD = ("lnet_selftest", OURS, KO, "lnet", "libcfs")
+
+
+class Unusable(Exception):
+    """The tree lacks something; the text says what and how to get it."""
+
+
+class Tree:
+    """A built Lustre tree and a ro2iblnd.ko that was built against it."""
+
+    def __init__(self, path, built):
+        self.path = os.path.abspath(path)
+        self.modules = {name: self._module(name) for name in LNET_MODULES}
+        self.tools = {name: self._tool(name) for name in TOOLS}
+        self.modules[OURS] = os.path.join(built, f"{OURS}.ko")
+        if not os.path.exists(self.modules[OURS]):
+            raise Unusable(f"{self.modules[OURS]}: not built: run make test-lustre LUSTRE={self.path}")
+        depends = vm.initramfs.module_info(self.modules[OURS], "depends").split(",")
+        if "lnet" not in depends:
+            raise Unusable(f"{self.modules[OURS]} depends on {','.join(depends)}: it was not built with LUSTRE=")
+
+    def _module(self, name):
+        found = glob.glob(os.path.join(self.path, "lnet", "**", f"{name}.ko"), recursive=True)
+        found += glob.glob(os.path.join(self.path, "libcfs", "**", f"{name}.ko"), recursive=True)
+        # An external OFED gives a second ko2iblnd; the kernel's own is wanted.
+        found.sort(key=lambda p: ("in-kernel" not in p, p))
+        if not found:
+            raise Unusable(f"no {name}.ko under {self.path}: build the tree's modules first")
+        return found[0]
+
+    def _tool(self, name):
+        # libtool leaves a wrapper script in the directory and the program in .libs.
+        for part in ("lnet/utils/.libs", "lnet/utils", "lustre/utils/.libs", "lustre/utils"):
+            path = os.path.join(self.path, part, name)
+            if os.path.isfile(path):
+                with open(path, "rb") as f:
+                    if f.read(4) == b"\x7fELF":
+                        return path
+        raise Unusable(f"no {name} under {self.path}: build the tree's tools first")
+
+    @functools.cached_property
+    def files(self):
+        """For vm.Guest(files=...): the modules, the tools and the tree's libraries."""
+        files = list(self.modules.values())
+        libraries = {}
+        for name, path in self.tools.items():
+            files.append((path, f"/bin/{name}"))
+            out = subprocess.run(["ldd", path], check=True, stdout=subprocess.PIPE, text=True).stdout
+            libraries.update(re.findall(r"(\S+) => (/\S+) \(0x", out))
+            for loader in re.findall(r"^\s*(/\S+) \(0x", out, re.MULTILINE):
+                libraries[loader] = loader
+            if "not found" in out:
+                raise Unusable(f"{path}: a library is missing:\n{out}")
+        for name, path in libraries.items():
+            # The tree's own have a path of this machine built in: give them a plain place.
+            own = path.startswith(self.path)
+            files.append((path, f"/lib/{name}" if own else path))
+        return files
+
+    @functools.cached_property
+    def kernel_modules(self):
+        """For vm.Guest(modules=...): rxe, and what LNet wants of the kernel tree."""
+        kdir = vm.build_env()["KDIR"]
+        wanted = ["rdma_rxe"]
+        for path in self.modules.values():
+            for name in filter(None, vm.initramfs.module_info(path, "depends").split(",")):
+                if name not in self.modules and name not in wanted:
+                    wanted.append(name)
+        vm.initramfs.module_order(kdir, wanted)  # a module that is not there: say so now
+        return tuple(wanted)
+
+    def pair(self, workdir=None, **options):
+        """Two guests, nothing of LNet loaded. A context manager, as vm.pair()."""
+        return vm.pair(workdir=workdir, files=self.files, modules=self.kernel_modules, **options)
+
+
+class Node:
+    """LNet in one guest."""
+
+    def __init__(self, guest, lnd):
+        self.guest, self.lnd = guest, lnd
+        self.nid = f"10.0.0.{guest.number}@{NET}"
+
+    def sh(self, cmd, timeout=60):
+        return self.guest.check(cmd, timeout)
+
+    def loaded(self):
+        """Names of the loaded modules of LNet, with their use counts."""
+        lines = (line.split() for line in self.sh("cat /proc/modules").splitlines())
+        return {f[0]: int(f[2]) for f in lines if f[0] in UNLOAD}
+
+    def load(self, params="", selftest=True):
+        """Modules in, LNet configured, no NI yet."""
+        before = self.loaded()
+        for name in ("libcfs", "lnet", self.lnd):
+            if name not in before:
+                self.sh(f"insmod /files/{name}.ko {params if name == self.lnd else ''}")
+        # Else LNet would look for its default net, which is not ours.
+        self.sh("lnetctl lnet configure")
+        if selftest and "lnet_selftest" not in before:
+            self.sh("insmod /files/lnet_selftest.ko")
+
+    def net_add(self, options=""):
+        self.sh(f"lnetctl net add --net {NET} --if eth0 {options}")
+
+    def up(self, params="", options="", selftest=True):
+        """From nothing to an NI."""
+        self.load(params, selftest)
+        self.net_add(options)
+
+    def net_del(self, timeout=60):
+        """NI down; returns how long that took (seconds)."""
+        began = time.monotonic()
+        self.sh(f"lnetctl net del --net {NET}", timeout)
+        return time.monotonic() - began
+
+    def unload(self, timeout=60):
+        """Everything out again; returns what is left of LNet's modules."""
+        present = self.loaded()
+        if "lnet_selftest" in present:
+            self.sh("rmmod lnet_selftest", timeout)
+        if "lnet" in present:
+            self.sh("lnetctl lnet unconfigure", timeout)
+        for name in UNLOAD[1:]:
+            if name in present:
+                self.sh(f"rmmod {name}", timeout)
+        return self.loaded()
+
+    def net_show(self, verbosity="-v"):
+        return self.sh(f"lnetctl net show --net {NET} {verbosity}")
+
+    def tunable(self, name):
+        """A number that `lnetctl net show -v 4` prints for the NI."""
+        found = re.search(rf"^\s*{name}: (-?\d+)", self.net_show("-v 4"), re.MULTILINE)
+        return int(found.group(1)) if found else None
+
+    def ping(self, other, timeout=15):
+        """`lnetctl ping`; the status and what it printed. The default outlasts a
+        lost datagram of the CM, which it sends again after four seconds."""
+        return self.guest.run(f"lnetctl ping --timeout {timeout} {other.nid}", timeout + 30)
+
+    def conns(self):
+        """What `lctl --net o2ib conn_list` prints, a line per connection."""
+        out = self.sh(f"lctl --net {NET} conn_list")
+        return [line for line in out.splitlines() if "@" in line]
+
+    def link_counters(self):
+        """The counters of rxe0 and of its CM that are not zero."""
+        return self.sh("cd /sys/class/infiniband/rxe0/ports/1 && grep . cm_*/* hw_counters/* | grep -v :0")
+
+    def rdma_objects(self):
+        """Numbers of RDMA objects in the guest, per type.
+
+        CQs are left out: the device's pool keeps those that were lent once.
+        """
+        out = self.sh("rdma resource show")
+        return {kind: int(n) for kind, n in re.findall(r"\b(pd|qp|cm_id|mr) (\d+)", out)}
+
+
+class Selftest:
+    """An lnet_selftest session: node `a` is the client and the console, `b` the server.
+
+    A context manager; both nodes have lnet_selftest loaded.
+    """
+
+    def __init__(self, a, b):
+        self.a, self.b, self.batches, self.errors = a, b, 0, 0
+
+    def lst(self, cmd, timeout=60):
+        return self.a.sh(f"export LST_SESSION=1; lst {cmd}", timeout)
+
+    def __enter__(self):
+        self.lst("new_session --force --timeout 120 ro2iblnd")
+        self.lst(f"add_group clients {self.a.nid}")
+        self.lst(f"add_group servers {self.b.nid}")
+        return self
+
+    def __exit__(self, *_exc):
+        with contextlib.suppress(vm.GuestDead):
+            self.a.guest.run("export LST_SESSION=1; lst end_session", 60)
+
+    def run(self, test, concurrency=1, seconds=1):
+        """One batch for that long: a Result. `test` as "ping" or "brw write check=full size=4K"."""
+        batch = f"batch{self.batches}"
+        self.batches += 1
+        self.lst(f"add_batch {batch}")
+        self.lst(f"add_test --batch {batch} --concurrency {concurrency} --from clients --to servers {test}")
+        self.lst(f"run {batch}")
+        stat = self.lst(f"stat --delay {seconds} --count 1 clients", 60 + seconds)
+        stop = self.lst(f"stop {batch}", 60)
+        # Errors of the whole session: those of the batches before are known.
+        shown = self.lst("show_error --session clients servers")
+        result = Result(stat, shown, stop, self.errors)
+        self.errors += result.errors
+        return result
+
+
+class Result:
+    """What lst printed of a batch.
+
+    rate    LNet messages per second at the client, received and sent
+    mib     MiB/s of the direction that carries the bulk
+    errors  number of nodes with errors that they did not have before
+    """
+
+    def __init__(self, stat, shown, stop, errors_before=0):
+        self.text = f"{stat}\n{shown}\n{stop}"
+        self.rate = sum(float(n) for n in re.findall(r"\[[RW]\] Avg: (\S+) +RPC/s", stat))
+        self.mib = max((float(n) for n in re.findall(r"\[[RW]\] Avg: (\S+) +Mi?B/s", stat)), default=0.0)
+        totals = [int(n) for n in re.findall(r"Total (\d+) error nodes", shown)]
+        # No total at all: lst could not ask, which is an error too.
+        self.errors = sum(totals) - errors_before if totals else 1

@@ -1,0 +1,193 @@
+"""LNet nodes: guests with lnet_lite and ro2iblnd in them, and what is left when
+they are gone."""
+
+import re
+import time
+
+CTL = "/sys/kernel/debug/lnet_lite"
+# What a test waits for at most. Far beyond what anything takes: a test fails
+# because something does not happen, not because the machine is slow.
+PATIENCE = 240
+
+
+class Left(AssertionError):
+    """Something is left after the modules went, or the driver broke LNet's rules."""
+
+
+def parse(text):
+    """`key=value` lines as a dict, numbers as numbers."""
+    found = {}
+    for line in text.splitlines():
+        for word in [line] if " " not in line else line.split():
+            key, eq, value = word.partition("=")
+            if eq:
+                found[key] = int(value) if re.fullmatch(r"-?\d+", value) else value
+    return found
+
+
+def until(condition, what, timeout=PATIENCE, pause=0.2):
+    """Wait until condition() is true, and return what it returned."""
+    end = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {timeout} s: {what}")
+        time.sleep(pause)
+
+
+class Running:
+    """A traffic run that is under way."""
+
+    def __init__(self, node, command):
+        self.node, self.command = node, command
+        self.job = node.guest.spawn(node.ctl_script(command))
+
+    def result(self, timeout=PATIENCE):
+        return parse(self.job.wait(timeout)[1])
+
+    def running(self):
+        return self.job.poll() is None
+
+
+class Node:
+    """One guest as an LNet node on o2ib."""
+
+    def __init__(self, guest, address=None):
+        self.guest = guest
+        self.address = address or f"10.0.0.{guest.number}"
+        self.nid = f"{self.address}@o2ib"
+        self.loaded = False
+        self.baseline = None
+
+    # Commands
+
+    @staticmethod
+    def ctl_script(command):
+        return f"exec 3<>{CTL}/ctl; echo '{command}' >&3 2>/dev/null; cat <&3"
+
+    def ctl(self, command, timeout=PATIENCE, ok=True):
+        """One command of lnet_lite's; a dict of its answer. `ok`: it must succeed."""
+        _status, out = self.guest.run(self.ctl_script(command), timeout)
+        answer = parse(out)
+        if "rc" not in answer:
+            raise AssertionError(f"{self.guest.name}: {command}: no answer: {out}")
+        if ok:
+            assert answer["rc"] == 0, f"{self.guest.name}: {command}: {out}"
+        return answer
+
+    def load(self, lnd="", lite=""):
+        """Load both modules; parameters as for insmod."""
+        if self.baseline is None:
+            self.baseline = self.resources()
+        self.guest.check(f"insmod /files/lnet_lite.ko {lite} && insmod /files/ro2iblnd.ko {lnd}", PATIENCE)
+        self.loaded = True
+
+    def ni_add(self, net="o2ib", interface="eth0", **tunables):
+        words = " ".join(f"{k}={v}" for k, v in tunables.items())
+        return self.ctl(f"ni add {net} {interface} {words}")
+
+    def ni_del(self, nid=None, **options):
+        return self.ctl(f"ni del {nid or self.nid}", **options)
+
+    def set(self, **knobs):
+        return self.ctl("set " + " ".join(f"{k}={v}" for k, v in knobs.items()))
+
+    def ping(self, other, ok=True):
+        nid = other.nid if isinstance(other, Node) else other
+        return self.ctl(f"ping {nid} timeout=60", ok=ok)
+
+    @staticmethod
+    def _traffic(to, **what):
+        nid = to.nid if isinstance(to, Node) else to
+        what.setdefault("timeout", 120)
+        return f"traffic to={nid} " + " ".join(f"{k.rstrip('_')}={v}" for k, v in what.items())
+
+    def start(self, to, **what):
+        """Begin a traffic run: a Running."""
+        return Running(self, self._traffic(to, **what))
+
+    def try_traffic(self, to, **what):
+        """A traffic run, whatever becomes of it."""
+        return self.ctl(self._traffic(to, **what))
+
+    def traffic(self, to, **what):
+        """A traffic run in which nothing may go wrong."""
+        command = self._traffic(to, **what)
+        r = self.ctl(command)
+        told = f"{self.guest.name}: {command}: {r}"
+        count = what.get("count", 100)
+        assert r["count"] == count and r["errors"] == 0 and r["timeouts"] == 0, told
+        assert r["verify_errors"] == 0 and r.get("peer_verify_errors", 0) == 0, told
+        assert r.get("stuck", 0) == 0, told
+        return r
+
+    def stats(self):
+        return parse(self.guest.check(f"cat {CTL}/stats"))
+
+    def log(self):
+        return self.guest.dmesg()
+
+    def conns(self):
+        """How many established connections the driver reports."""
+        return self.ctl(f"conn list {self.nid}").get("conns", 0)
+
+    def nis(self):
+        return re.findall(r"\d+\.\d+\.\d+\.\d+@o2ib\d*", self.guest.run(self.ctl_script("ni list"), PATIENCE)[1])
+
+    # Leaving
+
+    def resources(self):
+        """What a guest has that a driver could leave behind."""
+        rdma = self.guest.check("rdma resource show; rdma resource show cm_id")
+        # The kernel keeps the CQs that it has made for sharing as long as the device.
+        rdma = re.sub(r" cq \d+", "", rdma)
+        modules = sorted(line.split()[0] + " " + line.split()[2] for line in self.guest.check("cat /proc/modules").splitlines())
+        return {"rdma": rdma, "modules": modules}
+
+    def shared_cqs(self):
+        return int(re.search(r" cq (\d+)", self.guest.check("rdma resource show"))[1])
+
+    def judge(self):
+        """Raise Left for anything that lnet_lite says the driver did wrong."""
+        stats = self.stats()
+        assert "violations" in stats, stats
+        bad = {k: stats[k] for k in ("violations", "stuck_mds", "target_verify_errors", "verify_errors") if stats.get(k)}
+        if bad:
+            raise Left(f"{self.guest.name}: lnet_lite: {bad}")
+
+    def idle(self):
+        """Wait until no message, buffer or held receive is left in lnet_lite."""
+
+        def quiet():
+            stats = self.stats()
+            return not any(stats.get(k) for k in ("outstanding", "rx_held", "delayed", "mds"))
+
+        try:
+            until(quiet, "idle")
+        except TimeoutError:
+            raise Left(f"{self.guest.name}: not idle: {self.stats()}") from None
+
+    def unload(self):
+        """NI down, modules out, nothing left."""
+        if not self.loaded:
+            return
+        for nid in self.nis():
+            self.ni_del(nid)
+        self.idle()
+        self.judge()
+        self.guest.check("rmmod ro2iblnd && rmmod lnet_lite", PATIENCE)
+        self.loaded = False
+        try:
+            until(lambda: self.resources() == self.baseline, "as before", timeout=30)
+        except TimeoutError:
+            now = self.resources()
+            raise Left(f"{self.guest.name}: before\n{self.baseline}\nnow\n{now}") from None
+
+
+def up(*nodes, lnd="", **tunables):
+    """Load and add an NI on each."""
+    for node in nodes:
+        node.load(lnd)
+        node.ni_add(**tunables)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Closes under load, one after the other, in every way there is.
+
+One guest with two links and an NI on each; traffic in both directions all the time.
+"""
+
+import re
+
+import pytest
+from faults import Ledger, Load, kinds, objects, silence, timed
+from nodes import CTL, PATIENCE, Node, until
+from test_faults_cm import report
+
+LIMIT = 5
+DEBUGFS = "/sys/kernel/debug/ro2iblnd"
+NIDS = ("10.0.1.1@o2ib", "10.0.1.2@o2ib")
+
+# One round: note the time, do it, wait until no connection is on its way out, note
+# the time again, and wait until there is a connection for the next one.
+SCRIPT = """
+now() {{ read -r up rest </proc/uptime; t=${{up%.*}}${{up#*.}}; }}
+ctl() {{ exec 3<>{ctl}/ctl; echo "$1" >&3 2>/dev/null; rc=$?; exec 3>&-; return $rc; }}
+going() {{ cat {debugfs}/* 2>/dev/null | grep -q -e state=Closing -e state=Draining -e state=Dead; }}
+there() {{ cat {debugfs}/* 2>/dev/null | grep -q state=Established; }}
+worst=0; sum=0; n=0; slow=0; missing=0
+i=0
+while [ $i -lt {count} ]; do
+	if [ $((i % 2)) = 0 ]; then mine={a}; other={b}; my=veth0; else mine={b}; other={a}; my=veth1; fi
+	i=$((i + 1))
+	now; t0=$t
+	until there; do now; [ $((t - t0)) -gt 3000 ] && {{ missing=$((missing + 1)); break; }}; sleep 0.02; done
+	sleep 0.0$((RANDOM % 10))
+	now; t0=$t
+	{act}
+	while going; do now; [ $((t - t0)) -gt 3000 ] && break; sleep 0.01; done
+	now; d=$((t - t0)); n=$((n + 1)); sum=$((sum + d))
+	[ $d -gt $worst ] && worst=$d
+	[ $d -gt {limit} ] && slow=$((slow + 1))
+	{after}
+done
+echo "n=$n worst=$worst sum=$sum slow=$slow missing=$missing"
+"""
+
+WAYS = {
+    "ni": ("ctl \"ni del $mine\"", "ctl \"ni add o2ib $my\""),
+    "peer": ("ctl \"peer del $other from=$mine\"", ""),
+    "remote": ("ctl \"conn close $other from=$mine\"", ""),
+    "rmmod": (
+        "ctl \"ni del {a}\"; ctl \"ni del {b}\"; rmmod ro2iblnd || echo not unloaded",
+        "insmod /files/ro2iblnd.ko; ctl \"ni add o2ib veth0\"; ctl \"ni add o2ib veth1\"",
+    ),
+}  # fmt: skip
+COUNTS = {"ni": (10, 500), "peer": (20, 600), "remote": (20, 600), "rmmod": (10, 300)}
+
+
+@pytest.fixture
+def both(boot):
+    """A guest with two links, an NI on each."""
+    import vm
+
+    guest = boot("two", tools=("nft",))
+    vm.setup_two_links(guest)
+    node = Node(guest, "10.0.1.1")
+    node.load()
+    for device in ("veth0", "veth1"):
+        node.ni_add(interface=device)
+    yield node
+    if guest.alive() and node.loaded:
+        node.unload()
+
+
+def run(node, way, count, timeout):
+    act, after = (s.format(a=NIDS[0], b=NIDS[1]) for s in WAYS[way])
+    script = SCRIPT.format(
+        ctl=CTL, debugfs=DEBUGFS, count=count, a=NIDS[0], b=NIDS[1], act=act, after=after, limit=LIMIT * 100
+    )
+    out = node.guest.check(script, timeout)
+    found = re.search(r"n=(\d+) worst=(\d+) sum=(\d+) slow=(\d+) missing=(\d+)", out)
+    assert found, out
+    assert "not unloaded" not in out, out
+    return [int(x) for x in found.groups()]
+
+
+def close_often(node, way, count, record_property):
+    ledger = Ledger(node)
+    sums = {}
+    with (
+        Load(node, NIDS[1], op="get", from_=NIDS[0], verify="data") as one,
+        Load(node, NIDS[0], op="put", from_=NIDS[1], verify="data") as two,
+    ):
+        n, worst, total, slow, missing = run(node, way, count, timeout=120 + 30 * count)
+    for load in (one, two):
+        for k, v in load.result().items():
+            sums[k] = sums.get(k, 0) + v
+    report(
+        record_property,
+        f"close by {way}",
+        f"{n} closes, worst {worst * 10} ms, mean {total * 10 / n:.0f} ms; load {sums}",
+    )
+    assert slow == 0 and missing == 0, f"slow {slow}, without a connection {missing}"
+    assert sums["count"] > 0 and sums["verify_errors"] == 0 and sums["stuck"] == 0, sums
+    ledger.check()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_close_under_load(both, way, pytestconfig, record_property):
+    count = COUNTS[way][1 if pytestconfig.getoption("--long") else 0]
+    close_often(both, way, count, record_property)
+
+
+def test_peer_silent(both, pytestconfig, record_property):
+    """The peer is gone without a word: the transport's retries tell."""
+    node = both
+    ledger = Ledger(node)
+    worst = 0
+    count = 30 if pytestconfig.getoption("--long") else 3
+    for i in range(count):
+        with Load(node, NIDS[1], op=("get", "put")[i % 2], from_=NIDS[0]):
+            until(lambda: objects(node), "connection", 30)
+            with silence(node, "veth0"), silence(node, "veth1"):
+                spent, _ = timed(lambda: until(lambda: established(node) == 0, "found out", 60, 0.05))
+                worst = max(worst, spent)
+    report(record_property, "peer silent", f"{count} times, found out within {worst:.2f} s")
+    assert worst <= LIMIT + 1
+    ledger.check()
+
+
+def established(node):
+    return int(node.guest.run(f"cat {DEBUGFS}/* | grep -c state=Established")[1])
+
+
+def test_guest_killed(boot_pair, pytestconfig, record_property):
+    """Power off, and a new life of the same node."""
+    guests = boot_pair()
+    a, b = (Node(g) for g in guests)
+    for node in (a, b):
+        node.load()
+        node.ni_add()
+    ledger = Ledger(a)
+    worst = 0
+    for _ in range(5 if pytestconfig.getoption("--long") else 1):
+        a.ping(b)
+        with Load(a, b):
+            until(lambda: established(a), "connection", 30)
+            b.guest.kill()
+            spent, _ = timed(lambda: until(lambda: established(a) == 0, "found out", 60, 0.05))
+            worst = max(worst, spent)
+            b.guest.start()
+            import vm
+
+            vm.setup_link(b.guest)
+            b.load()
+            b.ni_add()
+        until(lambda: a.ping(b, ok=False)["rc"] == 0, "traffic with the new life")
+        a.traffic(b, op="mix", size=65536, count=20)
+        b.traffic(a, op="mix", size=65536, count=20)
+    report(record_property, "guest killed", f"found out within {worst:.2f} s")
+    assert worst <= LIMIT + 1
+    ledger.check()
+    for node in (a, b):
+        node.unload()
+
+
+def test_nothing_grows(both, record_property):
+    """Memory of the kernel before and after many closes."""
+    node = both
+
+    def free():
+        node.guest.check("echo 3 > /proc/sys/vm/drop_caches; sleep 1")
+        text = node.guest.check("cat /proc/meminfo")
+        return {k: int(v) for k, v in re.findall(r"^(Slab|SUnreclaim|MemFree): +(\d+)", text, re.MULTILINE)}
+
+    close_often(node, "remote", 10, record_property)
+    before, objs = free(), kinds(node)
+    close_often(node, "remote", 50, record_property)
+    after = free()
+    report(record_property, "slab", f"before {before}, after {after}")
+    assert kinds(node) == objs
+    # A connection with its buffers has more than 1 MiB; 50 of them lost would be seen.
+    assert before["MemFree"] - after["MemFree"] < 20000
+    assert after["SUnreclaim"] - before["SUnreclaim"] < 4000

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The device, the link, the address and the way to the peer change while there is traffic."""
+
+import time
+
+import pytest
+from faults import Ledger, Load, debug_nis, nft, ping_until, timed
+from nodes import PATIENCE, until, up
+from test_faults_cm import report
+
+DELETE_LIMIT = 5
+# After this the other side has surely found out that its peer is gone, and the NI is back.
+BACK_LIMIT = 40
+
+
+def unplug(node):
+    """Seconds that the removal took."""
+    spent, _ = timed(lambda: node.guest.check("rdma link delete rxe0", PATIENCE))
+    assert [ni["device"] for ni in debug_nis(node)] == ["none"]
+    return spent
+
+
+def plug(node):
+    node.guest.check("rdma link add rxe0 type rxe netdev eth0")
+
+
+def remove_module(node):
+    """The provider's module goes, with every link."""
+    spent, _ = timed(lambda: node.guest.check("rdma link delete rxe0 && rmmod rdma_rxe", PATIENCE))
+    return spent
+
+
+def insert_module(node):
+    node.guest.check("modprobe rdma_rxe 2>/dev/null || insmod $(find / -name 'rdma_rxe.ko*' | head -1)")
+    plug(node)
+
+
+def rounds(pytestconfig, short, long):
+    return long if pytestconfig.getoption("--long") else short
+
+
+def under_load(nodes, count, leave, come_back, record_property, what, settle=1.0):
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    worst = {"leave": 0, "back": 0}
+    ops = ("get", "put")
+    for i in range(count):
+        # Either side, either direction of traffic.
+        victim, op = nodes[i % 2], ops[i // 2 % 2]
+        with Load(a, b, op=op) as load:
+            time.sleep(settle)
+            worst["leave"] = max(worst["leave"], leave(victim))
+            time.sleep(0.3)
+            come_back(victim)
+            back, _ = ping_until(a, b, BACK_LIMIT)
+            worst["back"] = max(worst["back"], back)
+        total = load.result()
+        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    report(record_property, what, f"{count} times, worst {worst['leave']:.2f} s, traffic again after {worst['back']:.2f} s at worst")
+    a.traffic(b, op="mix", size=65536, count=50)
+    b.traffic(a, op="mix", size=65536, count=50)
+    return worst
+
+
+def test_unplug(nodes, pytestconfig, record_property):
+    worst = under_load(nodes, rounds(pytestconfig, 5, 50), unplug, plug, record_property, "rdma link delete")
+    assert worst["leave"] <= DELETE_LIMIT
+    for node in nodes:
+        until(lambda n=node: all(ni["device"] == "rxe0" for ni in debug_nis(n)), "attached")
+
+
+def test_provider_module(nodes, pytestconfig, record_property):
+    worst = under_load(
+        nodes, rounds(pytestconfig, 2, 10), remove_module, insert_module, record_property, "rmmod of the provider"
+    )
+    assert worst["leave"] <= DELETE_LIMIT
+
+
+def test_ni_deleted_without_device(nodes):
+    a, b = nodes
+    up(a, b)
+    a.traffic(b, op="mix", size=65536, count=20)
+    unplug(a)
+    spent, _ = timed(a.ni_del)
+    assert spent < DELETE_LIMIT
+    # No NI can be had now, and one when the device is there.
+    assert a.ctl("ni add o2ib eth0", ok=False)["rc"] != 0
+    plug(a)
+    a.ni_add()
+    ping_until(a, b, BACK_LIMIT)
+
+
+def test_module_unloaded_without_device(nodes):
+    a, b = nodes
+    up(a, b)
+    a.traffic(b, op="mix", size=65536, count=20)
+    unplug(a)
+    a.ni_del()
+    a.idle()
+    a.guest.check("rmmod ro2iblnd", PATIENCE)
+    plug(a)
+    a.guest.check("insmod /files/ro2iblnd.ko", PATIENCE)
+    a.ni_add()
+    ping_until(a, b, BACK_LIMIT)
+
+
+def during_traffic(nodes, change, record_property, what, back=BACK_LIMIT):
+    """Make a change while there is traffic: it goes on, or again."""
+    a, b = nodes
+    up(a, b)
+    ledger = Ledger(a, b)
+    a.ping(b)
+    with Load(a, b) as load:
+        time.sleep(1)
+        change()
+        spent, failed = ping_until(a, b, back)
+        report(record_property, what, f"answer after {spent:.2f} s, {failed} pings failed")
+    total = load.result()
+    report(record_property, f"{what}, load", total)
+    assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    a.traffic(b, op="mix", size=65536, count=50)
+    b.traffic(a, op="mix", size=65536, count=50)
+    ledger.check()
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("seconds", [0.5, 8])
+def test_link_down_and_up(nodes, record_property, side, seconds):
+    guest = nodes[side].guest
+
+    def change():
+        guest.check("ip link set eth0 down")
+        time.sleep(seconds)
+        guest.check("ip link set eth0 up")
+
+    during_traffic(nodes, change, record_property, f"link {guest.name} down {seconds} s")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_address_flushed(nodes, record_property, side):
+    node = nodes[side]
+
+    def change():
+        node.guest.check("ip addr flush dev eth0")
+        time.sleep(2)
+        node.guest.check(f"ip addr add {node.address}/24 dev eth0")
+
+    during_traffic(nodes, change, record_property, f"address of {node.guest.name} away for 2 s")
+
+
+def test_mtu(nodes, record_property):
+    a, b = nodes
+
+    def change():
+        for mtu in (1500, 4200):
+            for node in (a, b):
+                node.guest.check(f"ip link set eth0 mtu {mtu}")
+            time.sleep(1)
+
+    during_traffic(nodes, change, record_property, "MTU 1500 and back")
+
+
+def test_neighbour_moves(nodes, record_property):
+    """The peer's MAC address changes, for real: connections that know the old one must go."""
+    a, b = nodes
+    old, new = "52:54:00:00:00:02", "52:54:00:00:0f:02"
+
+    def change():
+        for mac in (new, old):
+            b.guest.check(f"ip link set eth0 down; ip link set eth0 address {mac}; ip link set eth0 up")
+            a.guest.check(f"ip neigh replace {b.address} lladdr {mac} dev eth0 nud reachable")
+            time.sleep(2)
+
+    during_traffic(nodes, change, record_property, "neighbour with a new MAC address")
+
+
+def test_loss_reordering_and_duplicates(nodes, record_property):
+    """What the transport is for."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    nft(b.guest, "table netdev loss { chain in { type filter hook ingress device eth0 priority 0;\n"
+        "udp dport 4791 numgen random mod 1000 < 5 drop\n}\n}")  # fmt: skip
+    try:
+        a.traffic(b, op="mix", size=65536, count=100)
+        b.traffic(a, op="mix", size=65536, count=100)
+    finally:
+        b.guest.check("nft delete table netdev loss")
+    a.traffic(b, op="mix", size=65536, count=50)

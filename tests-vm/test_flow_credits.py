@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Credits: one-sided floods at every depth, and accounts that add up."""
+
+import pytest
+from flow import STALL_US, balanced, conn, conns, depths, failing, past, rise, rnr, sane, timed
+from nodes import until, up
+
+# How a depth is had: peer_credits at both ends, and how many queue pairs the
+# active end does not get (each failure halves what it tries next).
+DEPTHS = {1: (8, 3), 2: (8, 2), 8: (8, 0), 255: (255, 0)}
+
+
+def connect(a, b, depth):
+    peer_credits, failures = DEPTHS[depth]
+    up(a, b, peer_credits=peer_credits, credits=1024)
+    with failing(a, "ro2ib_create_qp", failures):
+        a.ping(b)
+    assert depths(a, b) == [[depth], [depth]]
+
+
+def flood(a, b, depth, count):
+    """Only `a` sends. A table row of what it took."""
+    connect(a, b, depth)
+    before, nak = balanced(a, b), rnr(a, b)
+    r = timed(a, b, op="put", size=100, count=count, conc=64, verify="off", timeout=240)
+    after = balanced(a, b)
+    there, back = (rise(x, y) for x, y in zip(before, after))
+    row = f"depth {depth}: {count} messages, {r['rate']}/s, p99 {r['lat_p99_us']} us, max {r['lat_max_us']} us,"
+    row += f" NOOPs {back['tx_noops'] / count:.3f} per message, doorbells {there['doorbells'] / count:.3f}"
+    print(row)
+    # A few messages are lnet_lite's own: its report before and after.
+    high_water = -(-depth // 2)
+    assert back["tx_noops"] <= count / high_water + 10, row
+    assert there["wrs"] <= count + 20, row
+    # A message that waited for a timer shows as a NOOP of the sender, which probes a silent peer.
+    assert there["tx_noops"] <= 10 and r["lat_max_us"] < STALL_US, row
+    assert rnr(a, b) == nak and there["rnr"] == back["rnr"] == 0, row
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_one_sided_flood(nodes, depth):
+    flood(*nodes, depth, 1000 if depth < 8 else 2500)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_one_sided_flood_long(nodes, depth):
+    flood(*nodes, depth, 100_000)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 8, 255])
+def test_accounts_add_up_while_running(nodes, depth):
+    """Both directions, every kind of message: at any time each end's account is possible, and
+    when it is quiet each credit is in exactly one place, whichever end is asked."""
+    a, b = nodes
+    connect(a, b, depth)
+    runs = [
+        n.start(m, op=op, size=size, count=150, conc=24, verify="data")
+        for n, m in ((a, b), (b, a))
+        for op, size in (("put", 100), ("mix", 65536))
+    ]
+    looks = 0
+    while any(r.running() for r in runs):
+        for n in (a, b):
+            for c in conns(n):
+                sane(c)
+                looks += 1
+    for r in runs:
+        got = r.result()
+        assert got["count"] == 150 and got["errors"] == 0, got
+    balanced(a, b)
+    print(f"depth {depth}: {looks} looks")
+    assert rnr(a, b) == 0 or all(conn(n)["rnr"] == 0 for n in (a, b))
+
+
+@pytest.mark.parametrize("how", ["conn close", "peer lost"])
+def test_all_completions_come_when_everything_flushes(nodes, how):
+    """Queues full in both directions, then the connection ends: every work request, also every
+    receive that waited, ends with a completion; no completion queue was too short."""
+    a, b = nodes
+    up(a, b, peer_credits=64, credits=1024)
+    for _ in range(3):
+        a.ping(b)
+        began = [past(n) for n in (a, b)]
+        runs = [
+            n.start(m, op=op, size=size, count=4000, conc=128, verify="off", timeout=30)
+            for n, m in ((a, b), (b, a))
+            for op, size in (("put", 100), ("mix", 200_000))
+        ]
+        until(lambda: all(c["q_main"] + c["q_unreserved"] > 0 for n in (a, b) for c in conns(n)), "full queues")
+        if how == "conn close":
+            a.ctl(f"conn close {b.nid}")
+        else:
+            # Nothing goes through any more: the transport gives up, at both ends.
+            a.guest.check("ip link set eth0 down")
+        until(lambda: all(past(n)["wrs"] > old["wrs"] for n, old in zip((a, b), began)), "connections to be over")
+        a.guest.check("ip link set eth0 up")
+        for r in runs:
+            r.job.kill()
+        for r in runs:
+            r.job.wait(200)
+        for n in (a, b):
+            until(lambda n=n: n.stats()["outstanding"] == 0, "idle", timeout=120)
+    for n in (a, b):
+        n.ctl("conn close any", ok=False)
+    until(lambda: not any(conns(n) for n in (a, b)), "no connection")
+    for n in (a, b):
+        # The last one may still be on its way out.
+        until(lambda n=n: past(n)["wrs"] == past(n)["retired"] and past(n)["recv_wrs"] == past(n)["recv_cqes"], past(n), timeout=20)
+        p = past(n)
+        print(f"{n.guest.name}, {how}: {p}")
+        assert p["wrs"] > 300 and p["recv_wrs"] > 300, p
+        assert p["rnr"] == 0, p
+        assert not [x for x in n.log().splitlines() if "queue full" in x or "CQ err" in x]

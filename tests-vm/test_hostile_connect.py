@@ -1,0 +1,301 @@
+"""Connection requests, answers and rejects that no honest node sends: rows H1 to
+H11 of the list of known defects. Each gets the reject that the protocol has for
+it, the node lives, and an honest peer's traffic goes on as if nothing was."""
+
+import contextlib
+
+import pytest
+from evil import wire
+from evil.peer import ADDRESS, reject_in
+from nodes import up
+
+VICTIM, HONEST = "10.0.0.1", "10.0.0.2"
+EVIL = f"{ADDRESS}@o2ib"
+STAMP = 0x1122334455667788
+
+
+@contextlib.contextmanager
+def undisturbed(a, b):
+    """Traffic of the honest node all the while; afterwards, that it was left alone."""
+    b.traffic(a, op="mix", size=4096, count=4)
+    run = b.start(a, op="mix", size=20000, count=150, conc=2)
+    yield
+    r = run.result()
+    assert r["count"] == 150 and not r["errors"] and not r["verify_errors"], r
+    b.traffic(a, op="mix", size=4096, count=20)
+    lines = [x for x in a.log().splitlines() if "closed" in x and f"{HONEST}@o2ib" in x]
+    assert not lines, lines
+    assert b.conns() == 1
+
+
+def ni_stamp(a):
+    text = a.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*")
+    return int(text.split("incarnation=")[1].split()[0])
+
+
+# What is asked, the reason it is refused for, whether the answer shows our limits.
+def requests(evil, stamp):
+    req = evil.connreq
+    v, h = wire.nid(VICTIM), wire.nid(HONEST)
+    fatal, unknown = wire.FATAL, False
+    yield "H1 0@lo", req(VICTIM, dst=wire.nid("0.0.0.0", lnd=9)), fatal, unknown
+    yield "H2 one of our TCP NIDs", req(VICTIM, dst=wire.nid(VICTIM, lnd=2)), fatal, unknown
+    yield "H2 any other LND", req(VICTIM, dst=wire.nid(VICTIM, lnd=13)), fatal, unknown
+    yield "H3 source type 0xff", req(VICTIM, src=wire.nid(ADDRESS, lnd=0xFF)), fatal, unknown
+    yield "H3 source any", req(VICTIM, src=2**64 - 1), fatal, unknown
+    yield "source of another LND", req(VICTIM, src=wire.nid(ADDRESS, lnd=2)), fatal, unknown
+    yield "H4 another node's NID", req(VICTIM, src=h), fatal, True
+    yield "H4 with a new stamp", req(VICTIM, src=h, srcstamp=7), fatal, True
+    yield "H4 victim's own NID", req(VICTIM, src=v), fatal, True
+    yield "H4 victim's own NID and stamp", req(VICTIM, src=v, srcstamp=stamp), fatal, True
+    yield "H4 another net", req(VICTIM, src=wire.nid(ADDRESS, net=1)), fatal, True
+    yield "H4 nobody's address", req(VICTIM, src=wire.nid("10.0.0.77")), fatal, True
+    yield "no such NI", req(VICTIM, dst=wire.nid("10.0.0.99")), fatal, unknown
+    yield "no such net", req(VICTIM, dst=wire.nid(VICTIM, net=3)), fatal, unknown
+    yield "H5 depth 0", req(VICTIM, depth=0), fatal, True
+    yield "depth above peer_credits", req(VICTIM, depth=9), wire.QUEUE_SIZE, True
+    yield "depth 65535", req(VICTIM, depth=65535), wire.QUEUE_SIZE, True
+    yield "H7 no fragments", req(VICTIM, frags=0), fatal, True
+    yield "258 fragments", req(VICTIM, frags=258), wire.FRAGS, True
+    yield "65535 fragments", req(VICTIM, frags=65535), wire.FRAGS, True
+    yield "H8 small messages", req(VICTIM, size=2048), fatal, True
+    yield "H8 no messages", req(VICTIM, size=0), fatal, True
+    yield "big messages", req(VICTIM, size=8192), fatal, True
+    yield "stale destination", req(VICTIM, dststamp=stamp + 1), wire.STALE, True
+    yield "nothing", b"", fatal, unknown
+    yield "5 bytes", req(VICTIM)[:5], fatal, unknown
+    yield "47 bytes", req(VICTIM)[:47], fatal, unknown
+    yield "nob too small", req(VICTIM, nob=55), fatal, unknown
+    yield "nob negative", req(VICTIM, nob=0x80000000), fatal, unknown
+    yield "nob beyond the data", req(VICTIM, nob=4096), fatal, unknown
+    yield "bad magic", req(VICTIM, magic=0x12345678), fatal, unknown
+    yield "unified magic", req(VICTIM, magic=0x45726963), fatal, unknown
+    yield "version 0", req(VICTIM, version=0), fatal, unknown
+    yield "version 0x11", req(VICTIM, version=0x11), fatal, unknown
+    yield "version 0x13", req(VICTIM, version=0x13), fatal, unknown
+    yield "wrong checksum", req(VICTIM, cksum=12345), fatal, unknown
+    for kind in (wire.CONNACK, wire.NOOP, wire.IMMEDIATE, wire.GET_DONE, 0, 0xFF):
+        yield f"type {kind:#x}", req(VICTIM, kind=kind), fatal, unknown
+    yield "big-endian, depth 0", req(VICTIM, order=">", depth=0), fatal, True
+
+
+def test_requests_are_refused_with_the_right_reason(nodes, evil):
+    a, b = nodes
+    up(a, b)
+    stamp = ni_stamp(a)
+    wrong = []
+    with undisturbed(a, b):
+        for what, data, why, known in requests(evil, stamp):
+            r = evil.rejected(VICTIM, data)
+            expect = {
+                "magic": wire.MAGIC, "version": wire.V2, "why": why, "incarnation": stamp if known else 0,
+                "depth": 8 if known else 0, "frags": 257 if known else 0, "size": 4096,
+            }  # fmt: skip
+            if r != expect:
+                wrong.append(f"{what}: expected {expect}, got {r}")
+        # And the one that is right, in both byte orders, is welcome.
+        for order in "<>":
+            evil.connect(VICTIM, order=order).close()
+    assert not wrong, "\n".join(wrong)
+    assert a.stats()["notify_down"] == 0
+
+
+def test_right_request_is_answered_right(nodes, evil):
+    a, b = nodes
+    up(a, b)
+    stamp = ni_stamp(a)
+    for change in ({}, {"depth": 3}, {"depth": 1, "frags": 1}, {"frags": 256}, {"dststamp": stamp}, {"cksum": True}):
+        conn = evil.connect(VICTIM, **change)
+        assert conn.ack["kind"] == wire.CONNACK and conn.ack["version"] == wire.V2
+        assert (conn.ack["src"], conn.ack["srcstamp"]) == (wire.nid(VICTIM), stamp)
+        assert (conn.ack["dst"], conn.ack["dststamp"]) == (evil.nid, STAMP)
+        expect = {"depth": change.get("depth", 8), "frags": change.get("frags", 257), "size": 4096}
+        assert conn.params == expect
+        assert conn.is_up()
+        conn.close()
+
+
+def test_depth_of_one_makes_no_storm(nodes, evil):
+    """H6: a high-water mark of 0 would make NOOPs without end."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn = evil.connect(VICTIM, depth=1)
+        for _ in range(3):
+            conn.send(wire.IMMEDIATE, conn.ping_get(sink=272), credits=0)
+            conn.recv_until(wire.IMMEDIATE)
+            # The credit that its reply took from it.
+            conn.send(wire.NOOP, credits=1)
+        noops = 0
+        while conn.recv(3000) is not None:
+            noops += 1
+        assert noops <= 3, f"{noops} NOOPs"
+        conn.close()
+
+
+def test_restarted_peer(nodes, evil):
+    """A new stamp closes the connections of the old life, and is then known."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        old = evil.connect(VICTIM)
+        r = evil.rejected(VICTIM, evil.connreq(VICTIM, srcstamp=STAMP + 1))
+        assert r["why"] == wire.STALE, r
+        assert old.is_closed()
+        assert evil.connect(VICTIM, srcstamp=STAMP + 1).is_up()
+
+
+def test_privileged_port(nodes, evil):
+    a, b = nodes
+    up(a, b, lnd="require_privileged_port=1")
+    r = evil.rejected(VICTIM, evil.connreq(VICTIM), sport=5555)
+    assert r["why"] == wire.FATAL, r
+    name, answer = evil.ask(VICTIM, evil.connreq(VICTIM), sport=999)
+    assert answer["event"] == "RDMA_CM_EVENT_ESTABLISHED", answer
+    # Ours asks from one.
+    b.traffic(a, op="mix", count=8)
+
+
+def test_connections_are_bounded(nodes, evil):
+    """H9: what one peer may cost. Also: they all go when it goes."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        data = evil.connreq(VICTIM, depth=1)
+        refused = None
+        for _ in range(300):
+            _name, answer = evil.ask(VICTIM, data, recvs=4)
+            if answer["event"] == "RDMA_CM_EVENT_REJECTED":
+                refused = reject_in(answer)
+                break
+            assert answer["event"] == "RDMA_CM_EVENT_ESTABLISHED", answer
+        assert refused and refused["why"] == wire.NO_RESOURCES, refused
+        evil.stop()
+
+
+def test_flood_of_bad_requests(nodes, evil):
+    """H9: rejects are rationed; who floods gets bare refusals or silence."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        data = evil.connreq(VICTIM, depth=0)
+        names = [evil.ask(VICTIM, data, recvs=0, ms=0)[0] for _ in range(150)]
+        for name in names:
+            answer = evil.event(name, 1000)
+            if answer["event"] == "RDMA_CM_EVENT_REJECTED":
+                r = reject_in(answer)
+                assert r is None or r["why"] == wire.FATAL
+        evil.connect(VICTIM).close()
+
+
+def acks(evil):
+    """CONNACKs that the victim, who asked, must not take: H10 and protocol 4.5."""
+
+    def ack(asked, body=None, **change):
+        fields = {"srcstamp": STAMP, "dststamp": asked["srcstamp"], "src": evil.nid, "dst": asked["src"]}
+        fields.update(change)
+        body = wire.params() if body is None else body
+        return wire.message(fields.pop("kind", wire.CONNACK), fields.pop("src"), fields.pop("dst"), body, **fields)
+
+    yield "another node's NID", lambda q: ack(q, src=wire.nid(HONEST))
+    yield "depth 0", lambda q: ack(q, wire.params(depth=0))
+    yield "depth above the request", lambda q: ack(q, wire.params(depth=9))
+    yield "no fragments", lambda q: ack(q, wire.params(frags=0))
+    yield "more fragments than asked", lambda q: ack(q, wire.params(frags=258))
+    yield "message size 0", lambda q: ack(q, wire.params(size=0))
+    yield "message size 8192", lambda q: ack(q, wire.params(size=8192))
+    yield "CONNREQ", lambda q: ack(q, kind=wire.CONNREQ)
+    yield "NOOP", lambda q: ack(q, kind=wire.NOOP)
+    yield "version 0x11", lambda q: ack(q, version=0x11)
+    yield "for somebody else", lambda q: ack(q, dst=wire.nid(HONEST))
+    yield "for another life", lambda q: ack(q, dststamp=q["srcstamp"] + 1)
+    yield "bad magic", lambda q: ack(q, magic=1)
+    yield "bad checksum", lambda q: ack(q, cksum=99)
+    yield "short", lambda q: ack(q)[:20]
+    yield "nothing", lambda q: b""
+
+
+def test_answers_to_our_requests(nodes, evil):
+    a, b = nodes
+    up(a, b)
+    evil.do("listen", "l", ADDRESS, 987)
+    wrong = []
+    with undisturbed(a, b):
+        for what, make in acks(evil):
+            ping = a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60"))
+            name = evil.name()
+            answer = evil.do("request", "l", name, 60000, timeout=120)
+            asked = wire.parse(bytes.fromhex(answer["private"]))
+            assert asked["kind"] == wire.CONNREQ and asked["dststamp"] in (0, STAMP), asked
+            evil.do("accept", name, make(asked).hex() or "-", 20)
+            last = evil.event(name, 60000)["event"]
+            evil.do("close", name)
+            if last != "RDMA_CM_EVENT_DISCONNECTED":
+                wrong.append(f"{what}: {last}")
+            if "rc=0" in ping.wait(120)[1]:
+                wrong.append(f"{what}: pinged")
+    assert not wrong, "\n".join(wrong)
+
+
+def rejects(evil):
+    """Rejects, and how many more requests each may cause: H11 and protocol 4.6."""
+    yield "no reason", wire.reject(0), 0
+    yield "fatal", wire.reject(wire.FATAL), 0
+    yield "no resources", wire.reject(wire.NO_RESOURCES), 0
+    yield "early", wire.reject(wire.EARLY), 0
+    yield "reason 255", wire.reject(255), 0
+    yield "H11 fragments 0", wire.reject(wire.FRAGS, frags=0), 0
+    yield "H11 depth 0", wire.reject(wire.QUEUE_SIZE, depth=0), 0
+    yield "more fragments", wire.reject(wire.FRAGS, frags=300), 0
+    yield "more depth", wire.reject(wire.QUEUE_SIZE, depth=300), 0
+    yield "H11 version 0x11", wire.reject(wire.FATAL, version=0x11), 0
+    yield "version 0x11, incompatible", wire.reject(wire.UNCOMPAT, version=0x11), 0
+    yield "unknown version", wire.reject(wire.STALE, version=0x99), 0
+    yield "bad magic", wire.reject(wire.STALE, magic=77), 0
+    yield "unified magic", wire.reject(wire.FATAL, magic=0x45726963), 0
+    yield "nothing", b"", 0
+    yield "one byte", b"\x91", 0
+    yield "garbage", bytes(range(100, 124)), 0
+
+
+def test_rejects_of_our_requests(nodes, evil):
+    a, b = nodes
+    up(a, b)
+    evil.do("listen", "l", ADDRESS, 987)
+    wrong = []
+    with undisturbed(a, b):
+        for what, data, more in rejects(evil):
+            ping = a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60"))
+            seen = 0
+            while ping.poll() is None:
+                name = evil.name()
+                answer = evil.do("request", "l", name, 500)
+                if answer["event"] == "none":
+                    continue
+                seen += 1
+                asked = wire.parse(bytes.fromhex(answer["private"]))
+                limits = wire.parse_params(asked["body"])
+                if asked["version"] != wire.V2 or limits != {"depth": 8, "frags": 257, "size": 4096}:
+                    wrong.append(f"{what}: then asked {asked} {limits}")
+                evil.do("reject", name, data.hex() or "-")
+            if "rc=0" in ping.wait(120)[1]:
+                wrong.append(f"{what}: pinged")
+            if not 1 <= seen <= 1 + more:
+                wrong.append(f"{what}: {seen} requests")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("what", ["depth", "frags"])
+def test_lower_limits_are_adopted(nodes, evil, what):
+    a, b = nodes
+    up(a, b)
+    evil.do("listen", "l", ADDRESS, 987)
+    ping = a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60"))
+    evil.do("request", "l", "first", 60000, timeout=120)
+    why = {"depth": wire.QUEUE_SIZE, "frags": wire.FRAGS}[what]
+    evil.do("reject", "first", wire.reject(why, **{what: 4}).hex())
+    answer = evil.do("request", "l", "second", 60000, timeout=120)
+    limits = wire.parse_params(wire.parse(bytes.fromhex(answer["private"]))["body"])
+    assert limits[what] == 4, limits
+    evil.do("reject", "second", wire.reject(wire.FATAL).hex())
+    assert "rc=0" not in ping.wait(120)[1]

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0
+"""ro2iblnd under real LNet, and against ko2iblnd. Run by `make test-lustre LUSTRE=...`.
+
+In a pairing the first node is the active one: it pings first, and so opens the
+connections. Each test says what it shows; all of them end with everything
+unloaded again and nothing left behind.
+"""
+
+import contextlib
+import os
+import re
+import time
+
+import lustre
+import pytest
+import vm
+from lustre import KO, OURS
+
+LUSTRE = os.environ.get("LUSTRE")
+pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
+
+PAIRINGS = [(OURS, KO), (KO, OURS), (OURS, OURS), (KO, KO)]
+MIXED = PAIRINGS[:2]
+WITH_OURS = PAIRINGS[:3]
+
+BRW = [
+    (f"brw {way} check=full size={size}", concurrency)
+    for size in ("4K", "64K", "1M")
+    for way in ("write", "read")
+    for concurrency in (1, 8)
+]
+CELLS = [("ping", 16), *BRW]
+FEW_CELLS = [("ping", 16), ("brw write check=full size=4K", 8), ("brw read check=full size=1M", 8)]
+
+
+def names(pairing):
+    return "-".join(pairing)
+
+
+@pytest.fixture(scope="session")
+def tree():
+    from conftest import BUILT
+
+    try:
+        return lustre.Tree(LUSTRE, BUILT)
+    except lustre.Unusable as e:
+        pytest.fail(str(e), pytrace=False)
+
+
+@pytest.fixture
+def nodes(tree, workdir, watched):
+    """A function: pairing -> two Nodes, nothing loaded. When the test is over
+    without a failure of its own, all modules must go and leave nothing."""
+    with contextlib.ExitStack() as stack:
+        made = []
+
+        def make(pairing):
+            guests = stack.enter_context(tree.pair(workdir=workdir))
+            for guest, lnd in zip(guests, pairing):
+                node = lustre.Node(guest, lnd)
+                node.before = node.rdma_objects()
+                made.append(node)
+                # ko2iblnd takes a mutex under a spin lock at each start of an NI.
+                if lnd == OURS:
+                    watched.append(guest)
+            return made
+
+        yield make
+        for node in made:
+            if node.guest.alive():
+                assert node.unload() == {}, f"{node.guest.name}: modules are still in use"
+                assert node.rdma_objects() == node.before
+
+
+def up(pairing, nodes, options=("", ""), params=("", "")):
+    a, b = nodes(pairing)
+    for node, opt, par in zip((a, b), options, params):
+        node.up(par, opt)
+    return a, b
+
+
+def ping_until(a, b, seconds):
+    """Pings until it works; how long that took."""
+    began = time.monotonic()
+    while True:
+        status, out = a.ping(b)
+        took = time.monotonic() - began
+        if status == 0 and "errno" not in out:
+            return took
+        assert took < seconds, f"no answer for {took:.0f} s: {out}"
+        time.sleep(1)
+
+
+def traffic(a, b, cells, seconds=1):
+    """lnet_selftest from a to b; every cell must move and show no error."""
+    bad = []
+    with lustre.Selftest(a, b) as session:
+        for test, concurrency in cells:
+            result = session.run(test, concurrency, seconds)
+            line = f"{a.lnd}->{b.lnd} {test} x{concurrency}: {result.rate:.0f}/s {result.mib:.2f} MiB/s, {result.errors} errors"
+            print(line)
+            if result.errors or not result.rate:
+                bad.append(f"{line}\n{result.text}")
+    assert not bad, "\n".join(bad)
+
+
+def assert_ping(a, b):
+    status, out = a.ping(b)
+    assert status == 0 and "errno" not in out, f"{out}\n{a.link_counters()}\n{b.link_counters()}"
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS, ids=names)
+def test_ping_and_tools(nodes, pairing):
+    """Ping both ways, discovery, and what lnetctl and lctl print; NI down and up again."""
+    a, b = up(pairing, nodes)
+    for one, other in ((a, b), (b, a)):
+        assert_ping(one, other)
+    for one, other in ((a, b), (b, a)):
+        assert other.nid in one.sh(f"lnetctl discover {other.nid}")
+        shown = one.net_show()
+        assert one.nid in shown and "status: up" in shown
+        assert re.search(r"interfaces:\s*0: eth0", shown), shown
+        assert [line for line in one.conns() if line.startswith(f"{other.nid} ") and line.endswith("mtu 4096")]
+        assert other.nid in one.sh(f"lctl --net {lustre.NET} peer_list")
+        # Administrators' commands; the next message connects again.
+        one.sh(f"lctl --net {lustre.NET} disconnect {other.nid}")
+        assert_ping(one, other)
+        one.sh(f"lctl --net {lustre.NET} del_peer {other.nid}")
+        assert_ping(one, other)
+    for one, other in ((a, b), (b, a)):
+        took = one.net_del()
+        print(f"{one.lnd}: net del took {took:.1f} s")
+        if one.lnd == OURS:
+            assert took < 10
+        assert other.ping(one, 2)[1].find("errno") != -1
+        one.net_add()
+        ping_until(one, other, 60)
+        ping_until(other, one, 60)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS, ids=names)
+def test_selftest(nodes, pairing):
+    """Content-checked reads and writes of all sizes at both concurrencies, and pings."""
+    a, b = up(pairing, nodes)
+    assert_ping(a, b)
+    traffic(a, b, CELLS)
+
+
+@pytest.mark.parametrize("credits", [(8, 32), (32, 8), (32, 32)], ids=lambda c: f"{c[0]}-{c[1]}")
+@pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
+def test_peer_credits(nodes, pairing, credits):
+    """Different queue depths: the smaller is what the two agree upon."""
+    options = [f"--peer-credits {n}" for n in credits]
+    a, b = up(pairing, nodes, options=options)
+    for node, n in zip((a, b), credits):
+        assert node.tunable("peer_credits") == n
+    assert_ping(a, b)
+    traffic(a, b, FEW_CELLS)
+
+
+@pytest.mark.parametrize("conns", [(4, 1), (1, 4), (4, 4)], ids=lambda c: f"{c[0]}-{c[1]}")
+@pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
+def test_conns_per_peer(nodes, pairing, conns):
+    """The active side's number is opened, and all of them work."""
+    options = [f"--conns-per-peer {n}" for n in conns]
+    a, b = up(pairing, nodes, options=options)
+    assert_ping(a, b)
+    traffic(a, b, FEW_CELLS)
+    for one, other in ((a, b), (b, a)):
+        found = [line for line in one.conns() if line.startswith(f"{other.nid} ")]
+        print(f"{one.lnd}: {len(found)} connections")
+        assert len(found) == conns[0]
+
+
+@pytest.mark.parametrize("which", ["active", "passive"])
+@pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
+def test_module_reloaded(nodes, pairing, which):
+    """The driver of one side is unloaded and loaded again, the other side stays."""
+    a, b = up(pairing, nodes)
+    assert_ping(a, b)
+    traffic(a, b, FEW_CELLS[:2])
+    gone, stays = (a, b) if which == "active" else (b, a)
+    assert gone.unload() == {}
+    gone.up()
+    # The one that stays has a connection, and a stamp, of a node that is no more.
+    print(f"{stays.lnd} reached the reloaded {gone.lnd} after {ping_until(stays, gone, 60):.1f} s")
+    ping_until(gone, stays, 60)
+    traffic(a, b, FEW_CELLS[:2])
+
+
+@pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
+def test_guest_killed(nodes, pairing):
+    """The passive node loses power under load and boots again."""
+    a, b = up(pairing, nodes)
+    assert_ping(a, b)
+    with lustre.Selftest(a, b) as session:
+        session.lst("add_batch bulk")
+        session.lst("add_test --batch bulk --concurrency 8 --from clients --to servers brw write size=1M")
+        session.lst("run bulk")
+        time.sleep(1)
+        b.guest.kill()
+        time.sleep(1)
+        b.guest.start()
+        vm.setup_link(b.guest)
+        b.up()
+        print(f"{a.lnd} reached the rebooted {b.lnd} after {ping_until(a, b, 150):.1f} s")
+        ping_until(b, a, 150)
+    traffic(a, b, FEW_CELLS)
+
+
+@pytest.mark.parametrize("cksum", [(1, 1), (1, 0), (0, 1)], ids=lambda c: f"{c[0]}-{c[1]}")
+def test_cksum(nodes, cksum):
+    """Checksums on either side (ko2iblnd cannot do this with itself)."""
+    a, b = up((OURS, OURS), nodes, params=[f"cksum={n}" for n in cksum])
+    assert_ping(a, b)
+    assert_ping(b, a)
+    traffic(a, b, FEW_CELLS)

@@ -1,0 +1,126 @@
+"""Messages of every kind, size and shape, each byte verified."""
+
+import pytest
+from nodes import up
+
+SIZES = (0, 1, 3976, 3977, 4096, 65536, 1048576)
+OPS = ("put", "put-ack", "get", "mix")
+SHAPES = ("aligned", "contig", "scatter", "unaligned", "gaps", "vmalloc")
+
+
+def shapes(size):
+    """The shapes that a transfer of that size can have."""
+    if size == 0:
+        return ("aligned",)
+    return tuple(s for s in SHAPES if not (s == "gaps" and size > 500000))
+
+
+def test_every_op_size_and_shape(nodes):
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    b.ping(a)
+    for size in SIZES:
+        for shape in shapes(size):
+            for op in OPS:
+                a.traffic(b, op=op, size=size, shape=shape, count=8, conc=4)
+
+
+def test_unequal_shapes(nodes):
+    a, b = nodes
+    up(a, b)
+    for shape in SHAPES:
+        for tshape in SHAPES:
+            if shape != tshape:
+                a.traffic(b, op="mix", size=30001, shape=shape, tshape=tshape, count=8, conc=4)
+
+
+def test_257_fragments(nodes):
+    a, b = nodes
+    up(a, b)
+    for op in ("put", "get"):
+        a.traffic(b, op=op, size=1048576, shape="unaligned", tshape="unaligned", count=6, conc=3)
+        a.traffic(b, op=op, size=1048576, shape="unaligned", tshape="vmalloc", count=6, conc=3)
+
+
+def test_big_md(nodes):
+    a, b = nodes
+    up(a, b)
+    for size in (1, 4096, 65536):
+        a.traffic(b, op="put-ack", size=size, shape="bigmd", tshape="bigmd", count=8, conc=4)
+        a.traffic(b, op="get", size=size, tshape="bigmd", count=8, conc=4)
+
+
+@pytest.mark.parametrize(("size", "sink"), [(5000, 65536), (1, 65536), (4000, 4001), (100000, 1048576)])
+def test_get_sink_larger_than_reply(nodes, size, sink):
+    a, b = nodes
+    up(a, b)
+    for shape in ("aligned", "unaligned", "gaps", "vmalloc"):
+        if shape == "gaps" and sink > 500000:
+            continue
+        a.traffic(b, op="get", size=size, sink=sink, shape=shape, count=8, conc=4)
+
+
+@pytest.mark.parametrize("op", ["put-ack", "get"])
+def test_truncation(nodes, op):
+    a, b = nodes
+    up(a, b)
+    for size, sink in ((65536, 5000), (65536, 1), (5000, 100), (1048576, 65536), (4096, 0)):
+        a.traffic(b, op=op, size=size, sink=sink, count=8, conc=4)
+
+
+@pytest.mark.parametrize("size", [100, 65536])
+def test_no_match(nodes, size):
+    a, b = nodes
+    up(a, b)
+    r = a.try_traffic(b, op="put", size=size, nomatch=1, count=8, conc=4)
+    assert r["issued"] == 8 and r["timeouts"] == 0, r
+    # An optimised GET is told; that of a small one never hears.
+    r = a.try_traffic(b, op="get", size=size, nomatch=1, count=8, conc=8, timeout=4)
+    assert r["issued"] == 8 and r["count"] == 0, r
+    assert r["timeouts"] == (8 if size == 100 else 0), r
+    # No reason to close anything.
+    a.traffic(b, op="mix", size=size, count=8)
+    assert "closed" not in a.log()
+
+
+def test_no_room_for_what_does_not_fit(nodes):
+    a, b = nodes
+    up(a, b)
+    r = a.try_traffic(b, op="put", size=65536, sink=5000, trunc=0, count=4, conc=2)
+    assert r["issued"] == 4 and r["timeouts"] == 0, r
+    a.traffic(b, op="put", size=65536, count=8)
+
+
+def test_routed_get(nodes):
+    a, b = nodes
+    up(a, b)
+    for size in (0, 1, 3976, 3977, 65536, 1048576):
+        a.traffic(b, op="get", size=size, route=1, count=8, conc=4)
+
+
+def test_both_ways_at_once(nodes):
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    runs = [n.start(m, op="mix", size=65536, count=300, conc=16) for n, m in ((a, b), (b, a))]
+    for run in runs:
+        r = run.result()
+        assert r["count"] == 300 and r["errors"] == 0 and r["verify_errors"] == 0, r
+
+
+def test_many_at_a_time(nodes):
+    a, b = nodes
+    up(a, b)
+    a.traffic(b, op="mix", size=4096, count=600, conc=256)
+    a.traffic(b, op="put-ack", size=100, count=600, conc=256)
+
+
+def test_checksums_both_sides(nodes):
+    a, b = nodes
+    up(a, b, lnd="cksum=1")
+    for op in ("put-ack", "get"):
+        for size in (0, 1, 3976, 3977, 65536):
+            for shape in ("aligned", "gaps") if size else ("aligned",):
+                a.traffic(b, op=op, size=size, shape=shape, count=8, conc=4)
+                b.traffic(a, op=op, size=size, shape=shape, count=8, conc=4)
