@@ -4,10 +4,10 @@
 //!
 //! | room | what it holds |
 //! |---|---|
-//! | [`proto`] | the o2ib protocol: wire format, negotiation, credits, state machines; pure |
-//! | [`rdma`] | verbs and the connection manager as safe types |
-//! | [`lnet`] | LNet as safe types, over the C shim in `rust/shim/` |
-//! | [`lnd`] | the driver: events in, protocol decisions, calls out |
+//! | `proto` | the o2ib protocol: wire format, negotiation, credits, state machines; pure |
+//! | `rdma` | verbs and the connection manager as safe types |
+//! | `lnet` | LNet as safe types, over the C shim in `rust/shim/` |
+//! | `lnd` | the driver: events in, protocol decisions, calls out |
 //!
 //! Uses go `lnd` -> {`proto`, `rdma`, `lnet`} -> `bindings`, never back.
 

@@ -20,11 +20,15 @@
 //!
 //! | what | runs in | takes |
 //! |---|---|---|
-//! | [`wire`]: completions, credits, the pump | softirq (CQ polling) | connection lock |
-//! | [`upper`]: everything that calls LNet | work item, one per connection, ordered | connection lock, briefly |
-//! | [`control`]: set-up, close, drain, release | work item, one per connection | cm mutex; peer lock; connection lock, briefly |
-//! | [`cm`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock, briefly |
-//! | `lnd_send`, `lnd_recv` | whoever calls LNet | peer lock, then connection lock, never both |
+//! | [`wire`] receives, [`pump`] sends | softirq (CQ polling); `pump` anywhere | connection lock |
+//! | [`upper`]: what calls LNet, and `lnd_recv` | work item, one per connection, ordered | connection lock, briefly |
+//! | [`send`]: `lnd_send`, answers | whoever calls LNet | peer lock, then connection lock |
+//! | [`control`]: set-up, close, drain, release | work item, one per connection | peer lock; connection lock |
+//! | [`cm`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock |
+//! | [`listen`]: connection requests | the same, under the listener's too | peer lock |
+//! | [`device`]: an NI and its RDMA device | work item of the NI; events in hard irq | `Ni::attached` |
+//!
+//! No two of these locks are held together.
 //!
 //! The connection lock is a BH spin lock ([`crate::rdma::sync::SpinLockBh`]), the peer lock a plain
 //! one (process context only). No lock is held across a call into LNet or the CM; `ib_post_send`
@@ -50,6 +54,7 @@ pub(crate) mod ni;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod pump;
+pub(crate) mod send;
 pub(crate) mod table;
 pub(crate) mod transfer;
 pub(crate) mod upper;

@@ -16,8 +16,8 @@ use super::log;
 use super::ni::Ni;
 use super::pending::Pending;
 use super::pending::PendingList;
-use super::upper;
-use super::upper::NotSent;
+use super::send;
+use super::send::NotSent;
 use crate::lnet::Message;
 use crate::lnet::SendRequest;
 use crate::proto::cause::Cause;
@@ -143,7 +143,7 @@ impl Peer {
                     None => break,
                 }
             };
-            match upper::send(&conn, req) {
+            match send::send(&conn, req) {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err(PeerError::Failed(msg, e)),
                 Err(NotSent::Closed(back)) => {
@@ -246,7 +246,7 @@ impl Peer {
                 }
             };
             let since = pending.since();
-            match upper::send(conn, KBox::into_inner(pending).into_req()) {
+            match send::send(conn, KBox::into_inner(pending).into_req()) {
                 Ok(()) => {}
                 Err(NotSent::Failed(msg, e)) => fail_one(msg, e),
                 Err(NotSent::Closed(req)) => {

@@ -173,7 +173,7 @@ fn post_noop(inner: &mut Inner, credits: u8, cksum: bool) -> Result<(), Cause> {
     Ok(())
 }
 
-/// Builds the work requests of a tx: [REG] or [WRITEs], then the SEND; or LOCAL_INV alone.
+/// Builds the work requests of a tx: REG_MR or WRITEs if need be, then the SEND; or LOCAL_INV alone.
 fn post_tx(inner: &mut Inner, index: u16, credits: u8, cksum: bool) -> Result<(), Cause> {
     let at = usize::from(index);
     let cell = inner.cells.get_mut(at).ok_or(Cause::LocalFault)?;

@@ -16,7 +16,7 @@
 //! - `noops <= NOOPS_MAX`.
 //!
 //! Nothing here asserts: a peer that breaks the rules gets a [`CreditError`] and the caller closes
-//! the connection (ko2iblnd panics there: defects list, H12).
+//! the connection (ko2iblnd panics there: guard H12).
 //!
 //! Context: any; the caller holds the connection's lock.
 

@@ -9,9 +9,9 @@
 //! passes in. Whatever comes from a peer is treated as hostile: no function
 //! in this tree can panic on any input.
 //!
-//! "spec N.M" in the comments refers to the numbered sections of the o2ib
-//! protocol specification, "H1".."H28" and "defect list N" to the list of
-//! known defects of other implementations, both under Documentation/.
+//! "spec N.M" in the comments refers to the numbered sections of
+//! Documentation/protocol.md, "H1".."H28" to the rows of
+//! Documentation/guards.md.
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]

@@ -73,7 +73,7 @@ impl Nid {
     /// Whether this is a NID of our own LND: type 5 and a clear top byte.
     ///
     /// False for the wildcard, the loopback, TCP and for the malformed values
-    /// with a type byte of 0xff (defect list H1, H2, H3).
+    /// with a type byte of 0xff (guards H1, H2, H3).
     pub const fn is_o2ib(self) -> bool {
         let [top, t, ..] = self.0.to_be_bytes();
         top == 0 && t == LND_O2IB

@@ -125,7 +125,7 @@ impl MaxFrags {
 ///
 /// `hiw` is the threshold set for `pc` peer credits; it is scaled to the depth
 /// that was really negotiated. Never 0, which would make both sides exchange
-/// NOOPs for ever (defect list 2.15), and never above the depth, which would
+/// NOOPs for ever (guard H6), and never above the depth, which would
 /// return credits too late.
 ///
 /// Never below half of the depth either, rounded up: each NOOP carries at least

@@ -384,7 +384,7 @@ impl TxId {
         ((u64::from(self.generation) << 16) | u64::from(self.index)) ^ mask
     }
 
-    /// The tx a cookie names. It may be stale or nonsense: [`Table::get`] decides.
+    /// The tx a cookie names. It may be stale or nonsense: [`Queues::find`] decides.
     pub fn from_cookie(cookie: u64, mask: u64) -> Option<Self> {
         let plain = cookie ^ mask;
         let generation = u32::try_from(plain >> 16).ok()?;

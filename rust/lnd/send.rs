@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From a message of LNet, or an answer of ours, to a transmit in the queues of a connection.
+//!
+//! Buffers, mappings and memory regions are made first, without a lock; then the message is built and
+//! queued under the connection lock, and what may go is posted ([`super::pump`]).
+//!
+//! Process context; may sleep; re-entrant, because LNet sends from inside `lnet_finalize`.
+
+use super::conn::Conn;
+use super::conn::Inner;
+use super::control::PROBE_MS;
+use super::pump::pump;
+use super::transfer::Key;
+use super::transfer::Memory;
+use super::transfer::Owner;
+use super::transfer::Sink;
+use super::transfer::Transfer;
+use crate::lnet::Message;
+use crate::lnet::MsgKind;
+use crate::lnet::SendRequest;
+use crate::proto::cause::Cause;
+use crate::proto::encode::encode;
+use crate::proto::encode::BodyOut;
+use crate::proto::lnet_hdr;
+use crate::proto::lnet_hdr::LnetKind;
+use crate::proto::lnet_hdr::Method;
+use crate::proto::params::IMMEDIATE_HEAD;
+use crate::proto::params::LNET_MTU;
+use crate::proto::tx::Cell;
+use crate::proto::tx::Op;
+use crate::proto::wire::Cookie;
+use crate::proto::wire::Done;
+use crate::proto::wire::Fragment;
+use crate::rdma::page::Direction;
+use crate::rdma::page::TxBuf;
+use crate::rdma::pages::BounceBuf;
+use crate::rdma::pages::PageVec;
+use crate::rdma::sg::SgMap;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// Transmits made at once when the table is full.
+const GROW_BY: usize = 16;
+
+/// Why [`send`] did not take a request.
+pub(crate) enum NotSent {
+    /// The connection is over; another one may take it.
+    Closed(SendRequest),
+    /// It cannot be sent at all; LNet finalizes it.
+    Failed(Message, Error),
+}
+
+/// Queues a message of LNet on a connection, and posts what may go. May sleep; re-entrant.
+pub(crate) fn send(conn: &Arc<Conn>, req: SendRequest) -> Result<(), NotSent> {
+    if !conn.with(|inner| inner.is_up()) {
+        return Err(NotSent::Closed(req));
+    }
+    let routed = req.to_router || req.routing;
+    let (nob, gpu) = match req.kind {
+        MsgKind::Get => (req.sink.nob(), req.sink.is_gpu()),
+        _ => (req.payload.nob(), req.payload.is_gpu()),
+    };
+    let nob = u32::try_from(nob).unwrap_or(u32::MAX);
+    let sent = match lnet_hdr::choose(lnet_kind(req.kind), routed, nob, gpu) {
+        Some(Method::Immediate) => send_immediate(conn, req),
+        Some(Method::PutReq) => send_put(conn, req),
+        Some(Method::GetReq) => send_get(conn, req),
+        None => Err((req.msg, EINVAL)),
+    };
+    sent.map_err(|(msg, e)| NotSent::Failed(msg, e))
+}
+
+/// What could not be sent, for LNet to finalize.
+type Send = Result<(), (Message, Error)>;
+
+fn send_immediate(conn: &Arc<Conn>, req: SendRequest) -> Send {
+    let SendRequest {
+        msg, hdr, payload, ..
+    } = req;
+    let payload_len = payload.nob();
+    let transfer = Transfer::message(Owner::Message(msg));
+    conn.submit_or_fail(Op::Immediate, 1, transfer, Some(&payload), |_| {
+        BodyOut::Immediate {
+            hdr: &hdr,
+            payload_len,
+        }
+    });
+    Ok(())
+}
+
+fn send_put(conn: &Arc<Conn>, req: SendRequest) -> Send {
+    let SendRequest {
+        msg, hdr, payload, ..
+    } = req;
+    let total = match u32::try_from(payload.nob()) {
+        Ok(n) if n <= LNET_MTU => n,
+        _ => return Err((msg, EMSGSIZE)),
+    };
+    let made = conn
+        .map_source(&payload)
+        .and_then(|map| Ok((map, conn.take_buf()?)));
+    let (map, spare) = match made {
+        Ok(made) => made,
+        Err(e) => return Err((msg, e)),
+    };
+    let mut transfer = Transfer::message(Owner::Message(msg));
+    transfer.total = total;
+    transfer.memory = Memory::Source(map);
+    transfer.spare = Some(spare);
+    conn.submit_or_fail(Op::PutReq, 1, transfer, None, |cookie| BodyOut::PutReq {
+        hdr: &hdr,
+        cookie,
+    });
+    Ok(())
+}
+
+fn send_get(conn: &Arc<Conn>, req: SendRequest) -> Send {
+    let SendRequest { msg, hdr, sink, .. } = req;
+    let (sink, fragment, key) = match conn.make_sink(sink) {
+        Ok(made) => made,
+        Err(e) => return Err((msg, e)),
+    };
+    let Some(reply) = msg.create_reply(&conn.ni.lnet) else {
+        conn.drop_sink(sink);
+        return Err((msg, ENOMEM));
+    };
+    let mut transfer = Transfer::message(Owner::Get { get: msg, reply });
+    transfer.total = fragment.nob;
+    transfer.memory = Memory::Sink(sink);
+    conn.submit_or_fail(Op::GetReq, 2, transfer, None, |cookie| BodyOut::GetReq {
+        hdr: &hdr,
+        cookie,
+        key,
+        frags: core::slice::from_ref(&fragment),
+    });
+    Ok(())
+}
+
+/// The protocol's name for LNet's.
+fn lnet_kind(kind: MsgKind) -> LnetKind {
+    match kind {
+        MsgKind::Ack => LnetKind::Ack,
+        MsgKind::Put => LnetKind::Put,
+        MsgKind::Get => LnetKind::Get,
+        MsgKind::Reply => LnetKind::Reply,
+    }
+}
+
+impl Conn {
+    /// Rings the doorbell, unless the LNet half will do so in a moment.
+    pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner) {
+        if inner.corked_by == 0 || inner.corked_by != kernel::current!().pid() {
+            pump(self, inner, false);
+        }
+    }
+
+    /// Sends a completion message: a byte count or a negative errno.
+    pub(super) fn tell(self: &Arc<Self>, op: Op, cookie: Cookie, status: i32, owner: Owner) {
+        let done = Done { cookie, status };
+        self.submit_or_fail(op, 1, Transfer::message(owner), None, |_| {
+            if op == Op::PutNak {
+                BodyOut::PutNak(done)
+            } else {
+                BodyOut::GetDone(done)
+            }
+        });
+    }
+
+    /// Queues a transmit, or finishes it at once with the reason why not.
+    pub(super) fn submit_or_fail<'a>(
+        self: &Arc<Self>,
+        op: Op,
+        slots: u16,
+        transfer: Transfer,
+        payload: Option<&PageVec>,
+        body: impl FnOnce(Cookie) -> BodyOut<'a>,
+    ) {
+        if let Err((mut transfer, cause)) = self.submit(op, slots, transfer, payload, body) {
+            if matches!(op, Op::PutAck | Op::PutNak | Op::GetDone) {
+                // The peer waits for this answer: the disconnect tells it at once.
+                self.fail(cause);
+            }
+            if let Memory::Sink(sink) = core::mem::replace(&mut transfer.memory, Memory::None) {
+                self.drop_sink(sink);
+            }
+            transfer.finish(Some(cause), false);
+        }
+    }
+
+    /// Builds the message of a transmit, queues it, and posts what may go.
+    fn submit<'a>(
+        self: &Arc<Self>,
+        op: Op,
+        slots: u16,
+        transfer: Transfer,
+        payload: Option<&PageVec>,
+        body: impl FnOnce(Cookie) -> BodyOut<'a>,
+    ) -> Result<(), (Transfer, Cause)> {
+        let mut transfer = transfer;
+        let mut buf = match self.message_buf(payload) {
+            Ok(buf) => buf,
+            Err(e) => return Err((transfer, Cause::Local(e.to_errno()))),
+        };
+        let (mut guard, id) = loop {
+            let mut guard = self.lock();
+            let inner = &mut *guard;
+            if !inner.is_up() {
+                return Err((transfer, inner.fsm.cause().unwrap_or(Cause::Flushed)));
+            }
+            if let Some(id) = inner.queues.alloc(&mut inner.cells, op) {
+                break (guard, id);
+            }
+            drop(guard);
+            if self.grow().is_err() {
+                return Err((transfer, Cause::NoResources));
+            }
+        };
+        let inner = &mut *guard;
+        let at = usize::from(id.index);
+        let body = body(Cookie(id.cookie(self.mask)));
+        let encoded = encode(buf.as_mut_slice(), &inner.envelope(), &body);
+        match (encoded, inner.cells.get_mut(at), inner.txs.get_mut(at)) {
+            (Ok(nob), Some(cell), Some(entry)) => {
+                transfer.nob = nob;
+                transfer.buf = Some(buf);
+                *entry = Some(transfer);
+                cell.slots = slots;
+                let then = cell.tx.enqueue();
+                // Its own sender does not violate anything.
+                let _ = inner.queues.follow(&mut inner.cells, id.index, then);
+            }
+            _ => {
+                inner.queues.release(&mut inner.cells, id.index);
+                return Err((transfer, Cause::Local(EMSGSIZE.to_errno())));
+            }
+        }
+        self.ring(inner);
+        self.kick_upper(inner);
+        if !core::mem::replace(&mut inner.watched, true) {
+            self.rearm_timer(PROBE_MS);
+        }
+        Ok(())
+    }
+
+    /// A message buffer, with the payload of an IMMEDIATE already behind its head. At most 3976
+    /// bytes: a copy is cheaper than a mapping, right for any shape of pages, and covered by the
+    /// checksum.
+    fn message_buf(&self, payload: Option<&PageVec>) -> Result<TxBuf> {
+        let mut buf = self.take_buf()?;
+        if let Some(pages) = payload {
+            let end = IMMEDIATE_HEAD.checked_add(pages.nob()).ok_or(EMSGSIZE)?;
+            let to = buf
+                .as_mut_slice()
+                .get_mut(IMMEDIATE_HEAD..end)
+                .ok_or(EMSGSIZE)?;
+            pages.copy_to_slice(0, to)?;
+        }
+        Ok(buf)
+    }
+
+    /// A free message buffer, or a new one. May sleep.
+    fn take_buf(&self) -> Result<TxBuf> {
+        match self.with(|inner| inner.bufs.pop()) {
+            Some(buf) => Ok(buf),
+            None => TxBuf::alloc(&self.hca()?.device),
+        }
+    }
+
+    /// Maps the pages that our WRITEs read.
+    pub(super) fn map_source(&self, pages: &PageVec) -> Result<Arc<SgMap>> {
+        SgMap::map(self.hca()?.device.clone(), pages, Direction::ToDevice)
+    }
+
+    /// Maps the pages that the peer's WRITEs go to, behind a key of their own: the sink, its only
+    /// fragment, and the key.
+    pub(super) fn make_sink(&self, pages: PageVec) -> Result<(Sink, Fragment, u32)> {
+        let nob = match u32::try_from(pages.nob()) {
+            Ok(n) if n > 0 && n <= LNET_MTU => n,
+            _ => return Err(EMSGSIZE),
+        };
+        let hca = self.hca()?;
+        let device = &hca.device;
+        let bounce = if pages.can_register(hca.mr_pages) {
+            None
+        } else {
+            // One key cannot cover pages with gaps.
+            Some(BounceBuf::alloc(device.clone(), pages.nob())?)
+        };
+        let map = match bounce.as_ref().map(BounceBuf::map) {
+            None => SgMap::map(device.clone(), &pages, Direction::FromDevice)?,
+            Some(map) => map.ok_or(ENOMEM)?.clone(),
+        };
+        let qp = self.with(|inner| inner.link.as_ref().map(|link| link.qp().clone()));
+        let qp = qp.ok_or(ENOTCONN)?;
+        let mr = qp.take_mr().ok_or(ENOBUFS)?;
+        let mr = match qp.map_mr(mr, map) {
+            Ok(mr) => mr,
+            Err((mr, e)) => {
+                qp.put_mr(mr);
+                return Err(e);
+            }
+        };
+        let fragment = Fragment {
+            nob,
+            addr: mr.iova(),
+        };
+        let rkey = mr.rkey();
+        let key = Key::Mapped(mr);
+        let sink = Sink { key, pages, bounce };
+        Ok((sink, fragment, rkey))
+    }
+
+    /// Gives a sink up whose key nobody was told.
+    fn drop_sink(&self, sink: Sink) {
+        let qp = self.with(|inner| inner.link.as_ref().map(|link| link.qp().clone()));
+        if let (Key::Mapped(mr), Some(qp)) = (sink.key, qp) {
+            qp.put_mr(qp.unmap_mr(mr));
+        }
+    }
+
+    /// Makes more transmits. May sleep.
+    fn grow(&self) -> Result {
+        let have = self.with(|inner| inner.cells.len());
+        let want = have.saturating_add(GROW_BY);
+        let mut cells = KVec::with_capacity(want, GFP_KERNEL)?;
+        let mut txs = KVec::with_capacity(want, GFP_KERNEL)?;
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.cells.len() != have {
+            // Somebody else was faster.
+            return Ok(());
+        }
+        let first = u16::try_from(have)?;
+        // All of this fits into the room made above.
+        for cell in inner.cells.iter() {
+            let _ = cells.push_within_capacity(*cell);
+        }
+        for entry in inner.txs.iter_mut() {
+            let _ = txs.push_within_capacity(entry.take());
+        }
+        for _ in 0..GROW_BY {
+            let _ = cells.push_within_capacity(Cell::FREE);
+            let _ = txs.push_within_capacity(None);
+        }
+        core::mem::swap(&mut inner.cells, &mut cells);
+        core::mem::swap(&mut inner.txs, &mut txs);
+        inner.queues.grow(&mut inner.cells, first);
+        // The old tables are freed without the lock.
+        drop(guard);
+        Ok(())
+    }
+}
