@@ -6,23 +6,23 @@
 //! documentation does, in the same order and without more thought; what differs is that nothing is allocated.
 
 use crate::credit::Kind;
-use crate::world::CmEvent;
-use crate::world::CmState;
-use crate::world::World;
-use crate::world::debug;
 use crate::ours::Ours;
 use crate::ours::Transfer;
 use crate::ours::Work;
 use crate::search::Fault;
+use crate::wire::other;
 use crate::wire::Body;
 use crate::wire::Msg;
 use crate::wire::Names;
 use crate::wire::Side;
-use crate::wire::other;
+use crate::world::debug;
+use crate::world::CmEvent;
+use crate::world::CmState;
+use crate::world::World;
 use ro2iblnd_proto::cause::Cause;
+use ro2iblnd_proto::cm_msg::react_to_reject;
 use ro2iblnd_proto::cm_msg::Ask;
 use ro2iblnd_proto::cm_msg::Reaction;
-use ro2iblnd_proto::cm_msg::react_to_reject;
 use ro2iblnd_proto::conn::Actions;
 use ro2iblnd_proto::conn::Conn as Fsm;
 use ro2iblnd_proto::conn::Event;
@@ -361,7 +361,16 @@ impl Conn {
             Kind::Put => (Op::PutReq, 1),
             Kind::Get => (Op::GetReq, 2),
         };
-        self.submit(op, slots, Transfer { peer: 0, data: true, tag }, posted)
+        self.submit(
+            op,
+            slots,
+            Transfer {
+                peer: 0,
+                data: true,
+                tag,
+            },
+            posted,
+        )
     }
 
     /// `Conn::submit`. False: the connection is over.
@@ -416,7 +425,11 @@ impl Conn {
         }
         self.last_tag[class] = held.tag;
         w.fates[usize::from(held.tag) - 1].got += 1;
-        let answer = |peer, tag| Transfer { peer, data: true, tag };
+        let answer = |peer, tag| Transfer {
+            peer,
+            data: true,
+            tag,
+        };
         let (how, op, transfer) = match held.body {
             Body::PutReq(c) if want => {
                 self.data.sinks += 1;
@@ -448,12 +461,27 @@ impl Conn {
     pub fn encode(&self, side: Side, names: &mut Names, out: &mut Vec<u8>) {
         debug(&self.fsm, out);
         let flags = self.todo.iter().fold(0, |f, t| f << 1 | u8::from(*t));
-        out.extend([flags, self.qp as u8, self.cm as u8, self.last_tag[0], self.last_tag[1]]);
-        for flag in [self.active, self.attempt_failed, self.draining, self.released, self.kicked] {
+        out.extend([
+            flags,
+            self.qp as u8,
+            self.cm as u8,
+            self.last_tag[0],
+            self.last_tag[1],
+        ]);
+        for flag in [
+            self.active,
+            self.attempt_failed,
+            self.draining,
+            self.released,
+            self.kicked,
+        ] {
             out.push(u8::from(flag));
         }
         out.push(self.refuse_at.map_or(0, |n| n + 1));
-        out.extend([self.retry.map_or(0, |k| k.stamp as u8 + 1), self.peer_stamp as u8]);
+        out.extend([
+            self.retry.map_or(0, |k| k.stamp as u8 + 1),
+            self.peer_stamp as u8,
+        ]);
         out.push(self.known.stamp as u8);
         debug(&self.cm_events, out);
         for msg in self.inbox.iter().chain(&self.early) {
@@ -470,7 +498,10 @@ impl Conn {
 
 /// LNet gets a message back; 0 is nobody's.
 pub(crate) fn finalize(at: Side, tag: u8, w: &mut World) {
-    if let Some(fate) = usize::from(tag).checked_sub(1).and_then(|i| w.fates.get_mut(i)) {
+    if let Some(fate) = usize::from(tag)
+        .checked_sub(1)
+        .and_then(|i| w.fates.get_mut(i))
+    {
         match fate.from == at {
             true => fate.ended += 1,
             false => fate.taken += 1,

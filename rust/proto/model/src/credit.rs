@@ -157,7 +157,16 @@ impl End {
             Self::Ko2(k) => {
                 let [credits, outstanding, noops, reserved] = k.counters();
                 let held = k.held.len() as i32;
-                [credits, outstanding, noops, reserved, held, k.sinks, k.asked, k.posted]
+                [
+                    credits,
+                    outstanding,
+                    noops,
+                    reserved,
+                    held,
+                    k.sinks,
+                    k.asked,
+                    k.posted,
+                ]
             }
         }
     }
@@ -197,7 +206,9 @@ impl Config {
             ));
         }
         if reserved + asked != depth {
-            return Err(format!("reserve of side {a}: {reserved} free, {asked} asked"));
+            return Err(format!(
+                "reserve of side {a}: {reserved} free, {asked} asked"
+            ));
         }
         if noops > i32::from(NOOPS_MAX) {
             return Err(format!("{noops} NOOPs of side {a} are uncompleted"));
@@ -348,7 +359,11 @@ fn ours(
     message: Option<Msg>,
     out: &mut VecDeque<Msg>,
 ) -> Result<(), Fault> {
-    let transfer = |peer| Transfer { peer, data: true, tag: 0 };
+    let transfer = |peer| Transfer {
+        peer,
+        data: true,
+        tag: 0,
+    };
     match step {
         // `upper::send`
         Step::Send(_, kind) => {

@@ -110,7 +110,14 @@ impl Ko2 {
     fn new_tx(&mut self, make: impl FnOnce(u64) -> Body, wait: Wait, tag: u8) -> u64 {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        self.txs.push(Tx { cookie, body: make(cookie), tag, sending: 0, wait, queued: true });
+        self.txs.push(Tx {
+            cookie,
+            body: make(cookie),
+            tag,
+            sending: 0,
+            wait,
+            queued: true,
+        });
         cookie
     }
 
@@ -335,7 +342,12 @@ impl Ko2 {
 
     /// Credits it may spend, credits it has to return, NOOPs uncompleted, reserved buffers free.
     pub fn counters(&self) -> [i32; 4] {
-        [self.credits, self.outstanding, self.noops_posted, self.reserved]
+        [
+            self.credits,
+            self.outstanding,
+            self.noops_posted,
+            self.reserved,
+        ]
     }
 
     /// Requests of its LNet that are not finished.
@@ -358,7 +370,12 @@ impl Ko2 {
 
     /// Appends the state, except for what only [`Ko2::encode_txs`] can tell.
     pub fn encode(&self, names: &mut Names, out: &mut Vec<u8>) {
-        for n in [self.credits, self.outstanding, self.reserved, self.sends_posted] {
+        for n in [
+            self.credits,
+            self.outstanding,
+            self.reserved,
+            self.sends_posted,
+        ] {
             out.push(n as u8);
         }
         for n in [self.noops_posted, self.posted, self.sinks, self.asked] {
@@ -372,7 +389,11 @@ impl Ko2 {
         }
         out.push(self.held.len() as u8);
         for held in &self.held {
-            let msg = Msg { body: held.body, credits: 0, tag: held.tag };
+            let msg = Msg {
+                body: held.body,
+                credits: 0,
+                tag: held.tag,
+            };
             names.msg(other(self.side), &msg, out);
         }
     }
@@ -389,7 +410,11 @@ impl Ko2 {
                 continue;
             };
             out.extend([tx.sending, tx.wait as u8, u8::from(tx.queued)]);
-            let msg = Msg { body: tx.body, credits: 0, tag: tx.tag };
+            let msg = Msg {
+                body: tx.body,
+                credits: 0,
+                tag: tx.tag,
+            };
             names.msg(self.side, &msg, out);
         }
     }

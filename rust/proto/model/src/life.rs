@@ -9,19 +9,19 @@
 //! queue pair in error are flushed. Every fault is counted against a budget, so that what the system does by
 //! itself must come to an end.
 
+use crate::conn::Qp;
 use crate::credit::Kind;
 use crate::node::Node;
-use crate::conn::Qp;
 use crate::search::Fault;
 use crate::search::Model;
 use crate::wire::Names;
 use crate::wire::Side;
+use crate::world::debug;
 use crate::world::CmEvent;
 use crate::world::CmState;
 use crate::world::Fate;
 use crate::world::State;
 use crate::world::World;
-use crate::world::debug;
 use ro2iblnd_proto::cause::Cause;
 use ro2iblnd_proto::conn::Event;
 use ro2iblnd_proto::conn::State as Phase;
@@ -131,7 +131,10 @@ impl Config {
         if conn.qp == Qp::Failed && conn.data.posted > 0 {
             out.push(Step::Flush(at, c));
         }
-        if conn.draining && conn.data.sq.is_empty() && conn.data.posted == 0 && phase == Phase::Draining
+        if conn.draining
+            && conn.data.sq.is_empty()
+            && conn.data.posted == 0
+            && phase == Phase::Draining
         {
             out.push(Step::Marker(at, c));
         }
@@ -222,7 +225,10 @@ impl Model for Config {
         match step {
             Step::Send(at, kind) => {
                 s.left.messages -= 1;
-                w.fates.push(Fate { from: at, ..Fate::default() });
+                w.fates.push(Fate {
+                    from: at,
+                    ..Fate::default()
+                });
                 let tag = w.fates.len() as u8;
                 s.nodes[at].send(tag, kind, w)?;
             }
@@ -269,7 +275,9 @@ impl Model for Config {
             Step::CmEvent(at, c) => s.nodes[at].conns[c].cm_event(),
             Step::CmTimeout(at, c) => {
                 s.nodes[at].conns[c].cm = CmState::Over;
-                s.nodes[at].conns[c].cm_events.push_back(CmEvent::Unreachable);
+                s.nodes[at].conns[c]
+                    .cm_events
+                    .push_back(CmEvent::Unreachable);
             }
             Step::Timer(at, c) => s.nodes[at].conns[c].timer(),
             Step::CommEst(at, c) => s.nodes[at].conns[c].step(Event::EarlyTraffic),
@@ -337,7 +345,10 @@ impl Model for Config {
                 return Err(format!("message {} never ends: {fate:?}", tag + 1));
             }
             if fate.taken != fate.got && !fate.forgotten {
-                return Err(format!("message {} is never finished by LNet: {fate:?}", tag + 1));
+                return Err(format!(
+                    "message {} is never finished by LNet: {fate:?}",
+                    tag + 1
+                ));
             }
         }
         for (at, node) in s.nodes.iter().enumerate() {
@@ -350,7 +361,10 @@ impl Model for Config {
                 }
             }
             if node.conns.is_empty() && node.peer.is_some() {
-                return Err(format!("node {at} keeps a peer for nothing: {:?}", node.peer));
+                return Err(format!(
+                    "node {at} keeps a peer for nothing: {:?}",
+                    node.peer
+                ));
             }
         }
         Ok(())
@@ -358,7 +372,14 @@ impl Model for Config {
 
     fn encode(&self, s: &State, out: &mut Vec<u8>) {
         let b = s.left;
-        out.extend([b.messages, b.losses, b.crashes, b.upsets, b.shutdowns, b.closes]);
+        out.extend([
+            b.messages,
+            b.losses,
+            b.crashes,
+            b.upsets,
+            b.shutdowns,
+            b.closes,
+        ]);
         for f in &s.world.fates {
             out.extend([f.from as u8, f.ended, f.got, f.taken]);
             out.push(u8::from(f.lost) | u8::from(f.forgotten) << 1);

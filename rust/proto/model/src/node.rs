@@ -6,35 +6,35 @@
 //! The state machines are the real ones; each function names the one of the driver that it stands for. There
 //! is one peer, because there is one other node.
 
+use crate::conn::finalize;
 use crate::conn::Conn;
 use crate::conn::Qp;
 use crate::conn::TODO;
-use crate::conn::finalize;
 use crate::credit::Kind;
+use crate::search::Fault;
+use crate::wire::other;
+use crate::wire::Side;
+use crate::world::debug;
 use crate::world::Cm;
 use crate::world::CmEvent;
 use crate::world::CmState;
 use crate::world::World;
-use crate::world::debug;
-use crate::search::Fault;
-use crate::wire::Side;
-use crate::wire::other;
 use ro2iblnd_proto::cause::Cause;
+use ro2iblnd_proto::cm_msg::check_ni;
+use ro2iblnd_proto::cm_msg::check_peer;
+use ro2iblnd_proto::cm_msg::cm_reason;
 use ro2iblnd_proto::cm_msg::CmSource;
 use ro2iblnd_proto::cm_msg::ConnReq;
 use ro2iblnd_proto::cm_msg::NiView;
 use ro2iblnd_proto::cm_msg::PeerVerdict;
 use ro2iblnd_proto::cm_msg::PeerView;
 use ro2iblnd_proto::cm_msg::Policy as Demands;
-use ro2iblnd_proto::cm_msg::check_ni;
-use ro2iblnd_proto::cm_msg::check_peer;
-use ro2iblnd_proto::cm_msg::cm_reason;
 use ro2iblnd_proto::conn::Actions;
 use ro2iblnd_proto::conn::Event;
 use ro2iblnd_proto::nid::Nid;
-use ro2iblnd_proto::params::MSG_SIZE_WIRE;
 use ro2iblnd_proto::params::MaxFrags;
 use ro2iblnd_proto::params::QueueDepth;
+use ro2iblnd_proto::params::MSG_SIZE_WIRE;
 use ro2iblnd_proto::peer::After;
 use ro2iblnd_proto::peer::Known;
 use ro2iblnd_proto::peer::Peer as Policy;
@@ -98,7 +98,11 @@ impl Node {
 
     /// `PeerTable::get_or_add`.
     fn get_or_add(&mut self) -> &mut Peer {
-        let known = Known { stamp: 0, depth: self.depth, frags: MaxFrags::MAX };
+        let known = Known {
+            stamp: 0,
+            depth: self.depth,
+            frags: MaxFrags::MAX,
+        };
         self.peer.get_or_insert_with(|| Peer {
             policy: Policy::new(known),
             up: Vec::new(),
@@ -162,7 +166,9 @@ impl Node {
 
     /// `Peer::flush`.
     fn flush(&mut self, hs: u8, w: &mut World) -> Result<(), Fault> {
-        let c = self.at(hs).ok_or("flush of a connection that is not there")?;
+        let c = self
+            .at(hs)
+            .ok_or("flush of a connection that is not there")?;
         while let Some((tag, kind)) = self.peer.as_mut().and_then(|p| p.pending.pop_front()) {
             if !self.conns[c].send(tag, kind, &mut w.posted)? {
                 self.unpublish(hs);
@@ -271,8 +277,14 @@ impl Node {
             active: true,
             on_device: true,
         };
-        let from = CmSource { addr: Some(req.src.addr()), port: 1000 };
-        let demands = Demands { require_privileged_port: true, check_source_addr: true };
+        let from = CmSource {
+            addr: Some(req.src.addr()),
+            port: 1000,
+        };
+        let demands = Demands {
+            require_privileged_port: true,
+            check_source_addr: true,
+        };
         let wanted = match check_ni(req, Some(&view), true, &from, &demands) {
             Ok(wanted) => wanted,
             Err(refusal) => {
@@ -281,7 +293,11 @@ impl Node {
                 return Ok(());
             }
         };
-        let known = Known { stamp: req.src_stamp, depth: wanted.depth, frags: wanted.frags };
+        let known = Known {
+            stamp: req.src_stamp,
+            depth: wanted.depth,
+            frags: wanted.frags,
+        };
         let conns = self.conns.iter().filter(|c| !c.released).count() as u16;
         let peer = self.get_or_add();
         let seen = PeerView {
@@ -479,7 +495,9 @@ impl Node {
                 return Err(fault);
             }
             if conn.released && !conn.has_work() && conn.data.in_use() > 0 {
-                return Err(format!("transmits are lost with their connection: {conn:?}"));
+                return Err(format!(
+                    "transmits are lost with their connection: {conn:?}"
+                ));
             }
         }
         self.conns.retain(|c| !c.released || c.has_work());

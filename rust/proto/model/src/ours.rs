@@ -168,7 +168,11 @@ impl Ours {
                         return Err("a NOOP without a slot".into());
                     }
                     self.push(Work::Noop)?;
-                    out.push_back(Msg { body: Body::Noop, credits: carried, tag: 0 });
+                    out.push_back(Msg {
+                        body: Body::Noop,
+                        credits: carried,
+                        tag: 0,
+                    });
                 }
                 Next::NoSlots | Next::NoCredit | Next::Empty => break,
             }
@@ -182,7 +186,11 @@ impl Ours {
 
     /// `pump::post_tx` with `post_reg`, `post_writes`, `post_send` and `post_inv`.
     fn post_tx(&mut self, index: u16, credits: u8, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
-        let queue = if self.copy[1].front() == Some(&index) { 1 } else { 2 };
+        let queue = if self.copy[1].front() == Some(&index) {
+            1
+        } else {
+            2
+        };
         if self.copy[queue].pop_front() != Some(index) {
             return Err("the pump broke the order of a queue".into());
         }
@@ -190,7 +198,9 @@ impl Ours {
         self.cells[at].tx.posting();
         let op = self.cells[at].tx.op();
         let transfer = self.txs[at].ok_or("posting a tx without a transfer")?;
-        let own = Queues::name(&self.cells, index).ok_or("no name")?.cookie(mask(self.side));
+        let own = Queues::name(&self.cells, index)
+            .ok_or("no name")?
+            .cookie(mask(self.side));
         let quiet = match op {
             Op::GetReq | Op::PutAck => 1,
             Op::PutDone | Op::GetDone => self.cells[at].slots.saturating_sub(1),
@@ -216,7 +226,11 @@ impl Ours {
         };
         self.push(Work::Send(index))?;
         self.cells[at].tx.pushed();
-        out.push_back(Msg { body, credits, tag: transfer.tag });
+        out.push_back(Msg {
+            body,
+            credits,
+            tag: transfer.tag,
+        });
         Ok(())
     }
 
@@ -407,7 +421,9 @@ impl Ours {
             return Err("a tx is finished with a live key".into());
         }
         let cookie = self.cookie(index);
-        let transfer = self.txs[usize::from(index)].take().ok_or("finished twice")?;
+        let transfer = self.txs[usize::from(index)]
+            .take()
+            .ok_or("finished twice")?;
         self.queues.release(&mut self.cells, index);
         Ok(Some((transfer, cell, cookie)))
     }
@@ -482,7 +498,11 @@ impl Ours {
         }
         out.push(self.held.len() as u8);
         for held in &self.held {
-            let msg = Msg { body: held.body, credits: 0, tag: held.tag };
+            let msg = Msg {
+                body: held.body,
+                credits: 0,
+                tag: held.tag,
+            };
             names.msg(1 - self.side, &msg, out);
         }
     }

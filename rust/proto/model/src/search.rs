@@ -160,7 +160,10 @@ impl Graph {
             model.steps(&state, &mut steps);
             let step = steps[*number as usize];
             let result = model.take(&mut state, step);
-            names.push(format!("{step:?}{}", if result.is_err() { " !" } else { "" }));
+            names.push(format!(
+                "{step:?}{}",
+                if result.is_err() { " !" } else { "" }
+            ));
         }
         if let Some(last) = last {
             names.push(format!("{last:?}"));
@@ -231,7 +234,10 @@ pub fn search<M: Model>(model: &M, limit: usize) -> Report {
     graph.parent.push((ROOT, 0));
     graph.depth.push(0);
     if let Err(fault) = model.check(&init) {
-        report.violation = Some(Violation { fault, trace: Vec::new() });
+        report.violation = Some(Violation {
+            fault,
+            trace: Vec::new(),
+        });
     }
     frontier.push_back((0u32, init));
     let mut steps = Vec::new();
@@ -245,7 +251,9 @@ pub fn search<M: Model>(model: &M, limit: usize) -> Report {
         for (number, step) in steps.iter().enumerate() {
             let mut next = state.clone();
             report.steps += 1;
-            let result = model.take(&mut next, *step).and_then(|()| model.check(&next));
+            let result = model
+                .take(&mut next, *step)
+                .and_then(|()| model.check(&next));
             if let Err(fault) = result {
                 let trace = graph.trace(model, id, Some(*step));
                 report.violation = Some(Violation { fault, trace });
@@ -340,7 +348,9 @@ pub fn wander<M: Model>(model: &M, runs: usize, seed: u64) -> Result<Runs, Viola
             }
             let step = steps[random.below(steps.len())];
             trace.push(format!("{step:?}"));
-            let taken = model.take(&mut state, step).and_then(|()| model.check(&state));
+            let taken = model
+                .take(&mut state, step)
+                .and_then(|()| model.check(&state));
             let endless = trace.len() > 100_000;
             let fault = match taken {
                 Err(fault) => fault,

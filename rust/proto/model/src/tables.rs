@@ -28,12 +28,24 @@ pub fn conn_states() -> Vec<(&'static str, Conn)> {
     vec![
         ("Init", after(&[])),
         ("Resolving", after(&[Event::Start])),
-        ("Connecting", after(&[Event::Start, Event::AddrResolved, Event::RouteResolved])),
+        (
+            "Connecting",
+            after(&[Event::Start, Event::AddrResolved, Event::RouteResolved]),
+        ),
         ("Accepting", after(&[Event::Requested])),
-        ("Established", after(&[Event::Requested, Event::Established])),
+        (
+            "Established",
+            after(&[Event::Requested, Event::Established]),
+        ),
         ("Closing", after(&[Event::Requested, over])),
-        ("Draining", after(&[Event::Requested, over, Event::DrainStarted])),
-        ("Dead", after(&[Event::Requested, over, Event::DrainStarted, Event::Drained])),
+        (
+            "Draining",
+            after(&[Event::Requested, over, Event::DrainStarted]),
+        ),
+        (
+            "Dead",
+            after(&[Event::Requested, over, Event::DrainStarted, Event::Drained]),
+        ),
     ]
 }
 
@@ -130,15 +142,27 @@ pub const TX_EVENTS: [(&str, TxEvent); 15] = [
     ("key dead", TxEvent::KeyDead),
     ("completed", TxEvent::Completed(Wr::Any, true)),
     ("failed", TxEvent::Completed(Wr::Any, false)),
-    ("LOCAL_INV completed", TxEvent::Completed(Wr::Invalidate, true)),
-    ("LOCAL_INV failed", TxEvent::Completed(Wr::Invalidate, false)),
+    (
+        "LOCAL_INV completed",
+        TxEvent::Completed(Wr::Invalidate, true),
+    ),
+    (
+        "LOCAL_INV failed",
+        TxEvent::Completed(Wr::Invalidate, false),
+    ),
     ("PUT_ACK", TxEvent::Answered(Answer::PutAck)),
     ("PUT_NAK 0", TxEvent::Answered(Answer::PutNak(0))),
     ("PUT_NAK errno", TxEvent::Answered(Answer::PutNak(-5))),
     ("PUT_DONE", TxEvent::Answered(Answer::PutDone(Ok(())))),
-    ("PUT_DONE errno", TxEvent::Answered(Answer::PutDone(Err(Cause::Told(-5))))),
+    (
+        "PUT_DONE errno",
+        TxEvent::Answered(Answer::PutDone(Err(Cause::Told(-5)))),
+    ),
     ("GET_DONE", TxEvent::Answered(Answer::GetDone(Ok(())))),
-    ("GET_DONE errno", TxEvent::Answered(Answer::GetDone(Err(Cause::Told(-5))))),
+    (
+        "GET_DONE errno",
+        TxEvent::Answered(Answer::GetDone(Err(Cause::Told(-5)))),
+    ),
 ];
 
 /// Applies an event as the driver does; what follows.
@@ -171,7 +195,9 @@ pub fn tx_situations() -> Vec<Tx> {
     ];
     let mut found = vec![Tx::FREE];
     let mut at = 0;
-    let starts = ops.iter().filter(|op| !matches!(op, Op::Invalidate | Op::PutDone));
+    let starts = ops
+        .iter()
+        .filter(|op| !matches!(op, Op::Invalidate | Op::PutDone));
     found.extend(starts.map(|op| Tx::mapped(*op)));
     while at < found.len() {
         let tx = found[at];
@@ -187,7 +213,12 @@ pub fn tx_situations() -> Vec<Tx> {
             }
         }
     }
-    let rank = |tx: &Tx| (ops.iter().position(|op| *op == tx.op()), place_rank(tx.place()));
+    let rank = |tx: &Tx| {
+        (
+            ops.iter().position(|op| *op == tx.op()),
+            place_rank(tx.place()),
+        )
+    };
     found.sort_by_key(|tx| (tx.place() != Place::Free, rank(tx), tx.cause().is_some()));
     found
 }
@@ -294,10 +325,18 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
 pub fn document() -> String {
     let mut out = String::from(INTRO);
     let states = conn_states();
-    line(&mut out, "event", states.iter().map(|(name, _)| (*name).to_string()));
+    line(
+        &mut out,
+        "event",
+        states.iter().map(|(name, _)| (*name).to_string()),
+    );
     rule(&mut out, states.len());
     for event in CONN_EVENTS {
-        line(&mut out, conn_event_name(event), states.iter().map(|(_, c)| conn_cell(c, event)));
+        line(
+            &mut out,
+            conn_event_name(event),
+            states.iter().map(|(_, c)| conn_cell(c, event)),
+        );
     }
     out.push_str(TX_INTRO);
     let situations = tx_situations();
@@ -308,12 +347,19 @@ pub fn document() -> String {
     ] {
         let _ = write!(out, "\n### {title}\n\n");
         let events = &TX_EVENTS[range];
-        line(&mut out, "tx", events.iter().map(|(name, _)| (*name).to_string()));
+        line(
+            &mut out,
+            "tx",
+            events.iter().map(|(name, _)| (*name).to_string()),
+        );
         rule(&mut out, events.len());
         for tx in &situations {
             let cells: Vec<String> = events.iter().map(|(_, e)| tx_cell(tx, *e)).collect();
             // A row of violations or of nothing says nothing.
-            if cells.iter().any(|c| !matches!(c.as_str(), "" | "-" | "violation")) {
+            if cells
+                .iter()
+                .any(|c| !matches!(c.as_str(), "" | "-" | "violation"))
+            {
                 line(&mut out, &situation(tx), cells.into_iter());
             }
         }

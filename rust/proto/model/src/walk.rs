@@ -128,7 +128,10 @@ fn pick(offers: &[Step], mood: &[[usize; 7]; 2], random: &mut Random) -> Step {
         0 => 0,
         _ => mood[side][kind],
     };
-    let all: usize = (0..2).flat_map(|s| (0..7).map(move |k| (s, k))).map(|(s, k)| weight(s, k)).sum();
+    let all: usize = (0..2)
+        .flat_map(|s| (0..7).map(move |k| (s, k)))
+        .map(|(s, k)| weight(s, k))
+        .sum();
     if all == 0 {
         return offers[random.below(offers.len())];
     }

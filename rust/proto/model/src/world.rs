@@ -3,21 +3,22 @@
 //! What two nodes share: the connection manager's messages, the receive queues they send into, the fate of
 //! LNet's messages.
 
-use crate::life::Budget;
 use crate::conn::Conn;
-use crate::node::Node;
 use crate::conn::Qp;
+use crate::life::Budget;
+use crate::node::Node;
 use crate::ours::Work;
 use crate::search::Fault;
+use crate::wire::other;
 use crate::wire::Body;
 use crate::wire::Msg;
 use crate::wire::Side;
-use crate::wire::other;
 use ro2iblnd_proto::cause::Cause;
 use ro2iblnd_proto::cm_msg::ConnReq;
 use ro2iblnd_proto::conn::Event;
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::io::Write;
 
 /// A message of the connection manager.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +142,10 @@ impl State {
             if sender.qp != Qp::Live {
                 continue;
             }
-            let to = self.nodes[other(from)].conns.iter_mut().find(|c| c.hs == hs);
+            let to = self.nodes[other(from)]
+                .conns
+                .iter_mut()
+                .find(|c| c.hs == hs);
             let Some(to) = to.filter(|c| c.qp == Qp::Live) else {
                 continue;
             };

@@ -51,36 +51,57 @@ fn configs() -> Vec<(&'static str, Config)> {
             let d = usize::from(depth);
             let full = [base.high_water[0], depth as u8];
             all.push(("any type, both ways", base));
-            all.push(("any type, two open one way", Config { window: [2, 0], ..base }));
-            all.push(("a flood one way", Config {
-                kinds: [SMALL, NONE],
-                window: [d + 2, 0],
-                ..base
-            }));
-            all.push(("a flood both ways", Config {
-                kinds: [SMALL; 2],
-                window: [d + 1, 2],
-                high_water: full,
-                ..base
-            }));
-            all.push(("GETs against a flood", Config {
-                kinds: [GET, SMALL],
-                window: [d.min(3), d.min(3)],
-                sq: 12,
-                ..base
-            }));
-            all.push(("PUTs, send queue short", Config {
-                kinds: [PUT, SMALL],
-                window: [2, 1],
-                sq: 4,
-                ..base
-            }));
-            all.push(("keepalives", Config {
-                kinds: [SMALL, NONE],
-                window: [d + 1, 0],
-                keepalive: true,
-                ..base
-            }));
+            all.push((
+                "any type, two open one way",
+                Config {
+                    window: [2, 0],
+                    ..base
+                },
+            ));
+            all.push((
+                "a flood one way",
+                Config {
+                    kinds: [SMALL, NONE],
+                    window: [d + 2, 0],
+                    ..base
+                },
+            ));
+            all.push((
+                "a flood both ways",
+                Config {
+                    kinds: [SMALL; 2],
+                    window: [d + 1, 2],
+                    high_water: full,
+                    ..base
+                },
+            ));
+            all.push((
+                "GETs against a flood",
+                Config {
+                    kinds: [GET, SMALL],
+                    window: [d.min(3), d.min(3)],
+                    sq: 12,
+                    ..base
+                },
+            ));
+            all.push((
+                "PUTs, send queue short",
+                Config {
+                    kinds: [PUT, SMALL],
+                    window: [2, 1],
+                    sq: 4,
+                    ..base
+                },
+            ));
+            all.push((
+                "keepalives",
+                Config {
+                    kinds: [SMALL, NONE],
+                    window: [d + 1, 0],
+                    keepalive: true,
+                    ..base
+                },
+            ));
         }
     }
     all
@@ -92,14 +113,19 @@ fn search_all(limit: usize) -> usize {
     for (name, c) in configs() {
         let report = search(&c, limit);
         let who = c.who;
-        println!("{who:?} depth {} hiw {:?}, {name}: {report}", c.depth, c.high_water);
+        println!(
+            "{who:?} depth {} hiw {:?}, {name}: {report}",
+            c.depth, c.high_water
+        );
         assert!(report.violation.is_none(), "see above");
         states += report.states;
         complete += usize::from(report.complete);
         n += 1;
     }
     let seconds = start.elapsed().as_secs_f64();
-    println!("credit protocol: {states} states in {n} searches, {complete} complete, {seconds:.0} s");
+    println!(
+        "credit protocol: {states} states in {n} searches, {complete} complete, {seconds:.0} s"
+    );
     states
 }
 
@@ -160,7 +186,10 @@ fn noops_are_bounded_by_progress() {
         };
         let t = walk(&c, 50_000, 7).expect("no violation");
         assert!(t.requests[0] > 1_000);
-        assert!(t.noops[1] * usize::from(mark(depth)) <= t.requests[0], "{t:?}");
+        assert!(
+            t.noops[1] * usize::from(mark(depth)) <= t.requests[0],
+            "{t:?}"
+        );
         assert_eq!(t.noops[0], 0);
     }
 }
@@ -193,7 +222,15 @@ fn a_low_mark_overruns_the_receive_queue() {
         let one = [Step::Take(1, 0, true), Step::Ring(1), Step::Complete(1)];
         assert_eq!(run(&one), Ok(()));
     }
-    assert_eq!(run(&[Step::Answer(1, 0), Step::Answer(1, 0), Step::Answer(1, 0), Step::Ring(1)]), Ok(()));
+    assert_eq!(
+        run(&[
+            Step::Answer(1, 0),
+            Step::Answer(1, 0),
+            Step::Answer(1, 0),
+            Step::Ring(1)
+        ]),
+        Ok(())
+    );
     let flood = run(&[Step::Send(1, Kind::Immediate); 3]);
     assert!(flood.is_err_and(|fault| fault.contains("RNR")));
 }

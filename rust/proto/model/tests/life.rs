@@ -29,42 +29,182 @@ const CALM: Budget = Budget {
 
 /// What is searched: name, whether it belongs to the short form, bounds.
 fn configs() -> Vec<(&'static str, bool, Config)> {
-    let base = Config { budget: CALM, kinds: [SMALL, NONE], depth: 2, conns: 1 };
-    let any = Config { kinds: [ALL, NONE], ..base };
-    let both = Config { kinds: [SMALL; 2], ..base };
+    let base = Config {
+        budget: CALM,
+        kinds: [SMALL, NONE],
+        depth: 2,
+        conns: 1,
+    };
+    let any = Config {
+        kinds: [ALL, NONE],
+        ..base
+    };
+    let both = Config {
+        kinds: [SMALL; 2],
+        ..base
+    };
     let with = |c: Config, budget| Config { budget, ..c };
-    let two = Budget { messages: 2, ..CALM };
+    let two = Budget {
+        messages: 2,
+        ..CALM
+    };
     vec![
         ("one message of any type", true, any),
         ("two in order", true, with(base, two)),
         ("two of any type", true, with(any, two)),
-        ("one, shut down on either side", true, with(base, Budget { shutdowns: 1, ..CALM })),
-        ("one of any type, a CM message lost", true, with(any, Budget { losses: 1, ..CALM })),
-        ("one of any type, a crash", true, with(any, Budget { crashes: 1, ..CALM })),
-        ("one, an upset", true, with(base, Budget { upsets: 1, ..CALM })),
-        ("one, closed by the administrator", true, with(base, Budget { closes: 1, ..CALM })),
-        ("one of any type, shut down on either side", false, with(any, Budget { shutdowns: 1, ..CALM })),
-        ("one of any type, both shut down", false, with(any, Budget { shutdowns: 2, ..CALM })),
-        ("one of any type, an upset", false, with(any, Budget { upsets: 1, ..CALM })),
+        (
+            "one, shut down on either side",
+            true,
+            with(
+                base,
+                Budget {
+                    shutdowns: 1,
+                    ..CALM
+                },
+            ),
+        ),
+        (
+            "one of any type, a CM message lost",
+            true,
+            with(any, Budget { losses: 1, ..CALM }),
+        ),
+        (
+            "one of any type, a crash",
+            true,
+            with(any, Budget { crashes: 1, ..CALM }),
+        ),
+        (
+            "one, an upset",
+            true,
+            with(base, Budget { upsets: 1, ..CALM }),
+        ),
+        (
+            "one, closed by the administrator",
+            true,
+            with(base, Budget { closes: 1, ..CALM }),
+        ),
+        (
+            "one of any type, shut down on either side",
+            false,
+            with(
+                any,
+                Budget {
+                    shutdowns: 1,
+                    ..CALM
+                },
+            ),
+        ),
+        (
+            "one of any type, both shut down",
+            false,
+            with(
+                any,
+                Budget {
+                    shutdowns: 2,
+                    ..CALM
+                },
+            ),
+        ),
+        (
+            "one of any type, an upset",
+            false,
+            with(any, Budget { upsets: 1, ..CALM }),
+        ),
         ("a race", false, with(both, two)),
-        ("a race, both shut down", false, with(both, Budget { shutdowns: 2, ..two })),
-        ("a race, a CM message lost", false, with(both, Budget { losses: 1, ..two })),
-        ("two, a crash, a reconnect", false, with(both, Budget { crashes: 1, ..two })),
-        ("two, two crashes, shut down", false, with(base, Budget { crashes: 2, shutdowns: 1, ..two })),
-        ("a GET and an upset, shut down", false, with(
-            Config { kinds: [GET, NONE], ..base },
-            Budget { upsets: 1, shutdowns: 1, ..CALM },
-        )),
-        ("a PUT and an upset, shut down", false, with(
-            Config { kinds: [PUT, NONE], ..base },
-            Budget { upsets: 1, shutdowns: 1, ..CALM },
-        )),
-        ("two upsets, a loss", false, with(base, Budget { upsets: 2, losses: 1, ..CALM })),
-        ("two connections per peer", false, with(Config { conns: 2, ..both }, two)),
-        ("three of any type, both ways", false, with(
-            Config { kinds: [ALL; 2], ..base },
-            Budget { messages: 3, ..CALM },
-        )),
+        (
+            "a race, both shut down",
+            false,
+            with(
+                both,
+                Budget {
+                    shutdowns: 2,
+                    ..two
+                },
+            ),
+        ),
+        (
+            "a race, a CM message lost",
+            false,
+            with(both, Budget { losses: 1, ..two }),
+        ),
+        (
+            "two, a crash, a reconnect",
+            false,
+            with(both, Budget { crashes: 1, ..two }),
+        ),
+        (
+            "two, two crashes, shut down",
+            false,
+            with(
+                base,
+                Budget {
+                    crashes: 2,
+                    shutdowns: 1,
+                    ..two
+                },
+            ),
+        ),
+        (
+            "a GET and an upset, shut down",
+            false,
+            with(
+                Config {
+                    kinds: [GET, NONE],
+                    ..base
+                },
+                Budget {
+                    upsets: 1,
+                    shutdowns: 1,
+                    ..CALM
+                },
+            ),
+        ),
+        (
+            "a PUT and an upset, shut down",
+            false,
+            with(
+                Config {
+                    kinds: [PUT, NONE],
+                    ..base
+                },
+                Budget {
+                    upsets: 1,
+                    shutdowns: 1,
+                    ..CALM
+                },
+            ),
+        ),
+        (
+            "two upsets, a loss",
+            false,
+            with(
+                base,
+                Budget {
+                    upsets: 2,
+                    losses: 1,
+                    ..CALM
+                },
+            ),
+        ),
+        (
+            "two connections per peer",
+            false,
+            with(Config { conns: 2, ..both }, two),
+        ),
+        (
+            "three of any type, both ways",
+            false,
+            with(
+                Config {
+                    kinds: [ALL; 2],
+                    ..base
+                },
+                Budget {
+                    messages: 3,
+                    ..CALM
+                },
+            ),
+        ),
     ]
 }
 
@@ -111,11 +251,47 @@ fn wander_all(runs: usize) {
     for (seed, conns, depth, budget) in [
         (1, 1, 2, everything),
         (2, 2, 2, everything),
-        (3, 2, 2, Budget { messages: 6, crashes: 3, upsets: 4, losses: 4, closes: 3, ..everything }),
-        (4, 1, 3, Budget { messages: 6, shutdowns: 0, ..everything }),
-        (5, 3, 2, Budget { messages: 6, shutdowns: 1, crashes: 0, ..everything }),
+        (
+            3,
+            2,
+            2,
+            Budget {
+                messages: 6,
+                crashes: 3,
+                upsets: 4,
+                losses: 4,
+                closes: 3,
+                ..everything
+            },
+        ),
+        (
+            4,
+            1,
+            3,
+            Budget {
+                messages: 6,
+                shutdowns: 0,
+                ..everything
+            },
+        ),
+        (
+            5,
+            3,
+            2,
+            Budget {
+                messages: 6,
+                shutdowns: 1,
+                crashes: 0,
+                ..everything
+            },
+        ),
     ] {
-        let c = Config { budget, kinds: [ALL; 2], depth, conns };
+        let c = Config {
+            budget,
+            kinds: [ALL; 2],
+            depth,
+            conns,
+        };
         match wander(&c, runs, seed) {
             Ok(done) => println!("{conns} connections per peer, {budget:?}: {done:?}"),
             Err(v) => panic!("{v}"),

@@ -23,9 +23,15 @@ use ro2iblnd_proto::tx::Wr;
 
 #[test]
 fn the_document_is_what_the_code_does() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../Documentation/state-tables.md");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../Documentation/state-tables.md"
+    );
     let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(written == document(), "write it anew: cargo run --bin tables > {path}");
+    assert!(
+        written == document(),
+        "write it anew: cargo run --bin tables > {path}"
+    );
 }
 
 #[test]
@@ -41,8 +47,16 @@ fn every_event_in_every_connection_state() {
             let cell = format!("{name}, {}", conn_event_name(event));
             assert!(is >= was, "{cell}: goes back");
             let enters = |state| was < state && is == state;
-            assert_eq!(actions.has(Actions::ESTABLISH), enters(State::Established), "{cell}");
-            assert_eq!(actions.has(Actions::CLOSE), enters(State::Closing), "{cell}");
+            assert_eq!(
+                actions.has(Actions::ESTABLISH),
+                enters(State::Established),
+                "{cell}"
+            );
+            assert_eq!(
+                actions.has(Actions::CLOSE),
+                enters(State::Closing),
+                "{cell}"
+            );
             assert_eq!(actions.has(Actions::RELEASE), enters(State::Dead), "{cell}");
             assert_eq!(
                 actions.has(Actions::FAIL_ATTEMPT),
@@ -50,7 +64,10 @@ fn every_event_in_every_connection_state() {
                 "{cell}"
             );
             assert_eq!(once.cause().is_some(), is >= State::Closing, "{cell}");
-            assert!(conn.cause().is_none() || once.cause() == conn.cause(), "{cell}: cause");
+            assert!(
+                conn.cause().is_none() || once.cause() == conn.cause(),
+                "{cell}: cause"
+            );
             // Failure closes whatever lives; the drain alone leads on from there.
             if matches!(event, Event::Fail(_)) {
                 assert!(is >= State::Closing, "{cell}");
@@ -58,12 +75,20 @@ fn every_event_in_every_connection_state() {
             if was >= State::Closing {
                 let drain = matches!(event, Event::DrainStarted | Event::Drained);
                 assert!(is == was || drain, "{cell}");
-                assert!(actions == Actions::NONE || actions == Actions::RELEASE, "{cell}");
+                assert!(
+                    actions == Actions::NONE || actions == Actions::RELEASE,
+                    "{cell}"
+                );
             }
             // The same event again has no effect twice.
             let first = actions;
             let again = once.on(event);
-            for action in [Actions::ESTABLISH, Actions::CLOSE, Actions::RELEASE, Actions::SET_UP] {
+            for action in [
+                Actions::ESTABLISH,
+                Actions::CLOSE,
+                Actions::RELEASE,
+                Actions::SET_UP,
+            ] {
                 assert!(!(first.has(action) && again.has(action)), "{cell}: twice");
             }
         }
@@ -92,7 +117,10 @@ fn wrs(tx: &Tx) -> u16 {
 }
 
 fn awaits(tx: &Tx) -> bool {
-    matches!(tx.place(), Place::Waiting | Place::Posted { answer: true, .. })
+    matches!(
+        tx.place(),
+        Place::Waiting | Place::Posted { answer: true, .. }
+    )
 }
 
 #[test]
@@ -125,7 +153,10 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
     if matches!(was, Place::Free | Place::Done) {
         assert_eq!(is, was, "{cell}: comes back");
     }
-    assert!(tx.cause().is_none() || after.cause() == tx.cause(), "{cell}: cause");
+    assert!(
+        tx.cause().is_none() || after.cause() == tx.cause(),
+        "{cell}: cause"
+    );
     if !can_happen(tx, event) {
         return;
     }
@@ -138,7 +169,10 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
         TxEvent::Completed(wr, ok) => {
             assert_eq!(wrs(after), wrs(tx).saturating_sub(1), "{cell}: count");
             let live = matches!(was, Place::Queued { .. } | Place::Posted { .. });
-            assert!(ok || !live || after.cause().is_some(), "{cell}: an error is a cause");
+            assert!(
+                ok || !live || after.cause().is_some(),
+                "{cell}: an error is a cause"
+            );
             let kills = ok && wr == Wr::Invalidate;
             assert_eq!(after.key_live(), tx.key_live() && !kills, "{cell}: key");
             assert_eq!(after.op(), tx.op(), "{cell}");
@@ -157,7 +191,10 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
         }
         TxEvent::Cancel => {
             assert!(!awaits(after), "{cell}: still waits");
-            assert!(!matches!(is, Place::Mapped | Place::Queued { .. }), "{cell}");
+            assert!(
+                !matches!(is, Place::Mapped | Place::Queued { .. }),
+                "{cell}"
+            );
             assert_eq!(wrs(after), wrs(tx), "{cell}: count");
         }
         TxEvent::KeyDead => assert!(!after.key_live(), "{cell}"),
