@@ -5,7 +5,9 @@
 One run, one host, one pair of guests; the driver on both sides changes in the
 order A B B A, so that what drifts on the host falls on both alike. A pair is
 one measurement of each; the ratio is taken within the pair. Printed are the
-medians, the median ratio and its span.
+medians, the median ratio and its span, of messages per second and of the CPU
+time of both QEMU processes per message. On a host that does other things only
+the second is worth looking at.
 """
 
 import argparse
@@ -32,7 +34,7 @@ CELLS = [
 
 
 def measure(guests, lnd, cells, seconds, options):
-    """Both guests with that driver, all cells once: a list of rates. Nothing stays loaded."""
+    """Both guests with that driver, all cells once: a list of (rate, CPU per message). Nothing stays loaded."""
     a, b = (lustre.Node(guest, lnd) for guest in guests)
     for node in (a, b):
         node.up(options=options)
@@ -42,10 +44,7 @@ def measure(guests, lnd, cells, seconds, options):
     rates = []
     with lustre.Selftest(a, b) as session:
         for test, concurrency in cells:
-            result = session.run(test, concurrency, seconds)
-            if result.errors or not result.rate:
-                raise SystemExit(f"{lnd}: {test} x{concurrency}: {result.errors} errors\n{result.text}")
-            rates.append(result.rate)
+            rates.append(session.measure(test, concurrency, seconds))
     for node in (a, b):
         left = node.unload()
         if left:
@@ -53,14 +52,20 @@ def measure(guests, lnd, cells, seconds, options):
     return rates
 
 
-def row(test, concurrency, ours, ko):
-    """A line of the table, from the rates of one cell."""
-    ratios = [o / k for o, k in zip(ours, ko)]
-    # Rates are of LNet messages, as lst counts them; a bulk RPC has three.
+def compare(ours, ko, invert=False):
+    """Columns: both medians, the median of the pairs' ratios, its span."""
+    ratios = [k / o if invert else o / k for o, k in zip(ours, ko)]
     return (
-        f"{test:20} {concurrency:4}  {statistics.median(ours):9.0f} {statistics.median(ko):9.0f}"
-        f"   {statistics.median(ratios):5.2f}  {min(ratios):5.2f} .. {max(ratios):4.2f}"
+        f"{statistics.median(ours):8.0f} {statistics.median(ko):8.0f}"
+        f" {statistics.median(ratios):6.2f}  {min(ratios):4.2f}..{max(ratios):4.2f}"
     )
+
+
+def row(test, concurrency, ours, ko):
+    """A line of the table, from all measurements of one cell."""
+    rates = compare([m[0] for m in ours], [m[0] for m in ko])
+    costs = compare([m[1] for m in ours], [m[1] for m in ko], invert=True)
+    return f"{test:17} {concurrency:4} |{rates} |{costs}"
 
 
 def main():
@@ -86,19 +91,22 @@ def main():
     cells = [cell for cell in CELLS if args.only in f"{cell[0]} x{cell[1]}"]
 
     began = time.monotonic()
-    rates = {OURS: [], KO: []}
+    seen = {OURS: [], KO: []}
     with tree.pair(vcpus=args.vcpus) as guests:
         for i in range(args.pairs):
             # A B, B A, A B, ...
             for lnd in (OURS, KO) if i % 2 == 0 else (KO, OURS):
-                rates[lnd].append(measure(guests, lnd, cells, args.seconds, args.options))
+                seen[lnd].append(measure(guests, lnd, cells, args.seconds, args.options))
             done = time.monotonic() - began
             left = done / (i + 1) * (args.pairs - i - 1)
             print(f"pair {i + 1} of {args.pairs}, {done:.0f} s, {left:.0f} s to go", file=sys.stderr, flush=True)
     print(f"lnet_selftest, {args.pairs} pairs, {args.seconds} s each, {args.vcpus} CPUs per guest, load {os.getloadavg()[0]:.1f}")
-    print(f"{'test':20} {'conc':>4}  {'ro2iblnd':>9} {'ko2iblnd':>9}   ratio  span     (messages/s, medians)")
+    print("ratio > 1: ro2iblnd is better (more messages, less CPU)")
+    print(f"{'':22} |{'messages/s':^37}|{'host CPU, us/message':^37}")
+    head = f"{'ro2iblnd':>8} {'ko2iblnd':>8} {'ratio':>6}  {'span':10}"
+    print(f"{'test':17} {'conc':>4} |{head} |{head}")
     for i, (test, concurrency) in enumerate(cells):
-        print(row(test, concurrency, [r[i] for r in rates[OURS]], [r[i] for r in rates[KO]]))
+        print(row(test, concurrency, [m[i] for m in seen[OURS]], [m[i] for m in seen[KO]]))
 
 
 if __name__ == "__main__":

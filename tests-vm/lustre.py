@@ -170,6 +170,17 @@ class Node:
         out = self.sh(f"lctl --net {NET} conn_list")
         return [line for line in out.splitlines() if "@" in line]
 
+    def messages(self):
+        """LNet messages sent and received so far."""
+        fields = self.sh("cat /sys/kernel/debug/lnet/stats").split()
+        return int(fields[3]) + int(fields[4])
+
+    def cpu_seconds(self):
+        """CPU time that this guest has cost the host."""
+        with open(f"/proc/{self.guest.proc.pid}/stat") as f:
+            fields = f.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def link_counters(self):
         """The counters of rxe0 and of its CM that are not zero."""
         return self.sh("cd /sys/class/infiniband/rxe0/ports/1 && grep . cm_*/* hw_counters/* | grep -v :0")
@@ -205,20 +216,43 @@ class Selftest:
         with contextlib.suppress(vm.GuestDead):
             self.a.guest.run("export LST_SESSION=1; lst end_session", 60)
 
-    def run(self, test, concurrency=1, seconds=1):
-        """One batch for that long: a Result. `test` as "ping" or "brw write check=full size=4K"."""
+    def _start(self, test, concurrency):
         batch = f"batch{self.batches}"
         self.batches += 1
         self.lst(f"add_batch {batch}")
         self.lst(f"add_test --batch {batch} --concurrency {concurrency} --from clients --to servers {test}")
         self.lst(f"run {batch}")
-        stat = self.lst(f"stat --delay {seconds} --count 1 clients", 60 + seconds)
-        stop = self.lst(f"stop {batch}", 60)
+        return batch
+
+    def _stop(self, batch, stat=""):
+        stop = self.lst(f"stop {batch}", 120)
         # Errors of the whole session: those of the batches before are known.
         shown = self.lst("show_error --session clients servers")
         result = Result(stat, shown, stop, self.errors)
         self.errors += result.errors
         return result
+
+    def run(self, test, concurrency=1, seconds=1):
+        """One batch for that long: a Result. `test` as "ping" or "brw write check=full size=4K"."""
+        batch = self._start(test, concurrency)
+        stat = self.lst(f"stat --delay {seconds} --count 1 clients", 60 + seconds)
+        return self._stop(batch, stat)
+
+    def measure(self, test, concurrency=1, seconds=2):
+        """Messages per second by the host's clock, and microseconds of host CPU
+        (both guests) per message. The latter hardly depends on what else the host does."""
+        batch = self._start(test, concurrency)
+        time.sleep(0.3)
+        first = self._sample()
+        time.sleep(seconds)
+        messages, clock, cpu = (b - a for a, b in zip(first, self._sample()))
+        result = self._stop(batch)
+        if result.errors or messages <= 0:
+            raise RuntimeError(f"{test} x{concurrency}: {messages} messages, {result.errors} errors\n{result.text}")
+        return messages / clock, cpu / messages * 1e6
+
+    def _sample(self):
+        return self.a.messages(), time.monotonic(), self.a.cpu_seconds() + self.b.cpu_seconds()
 
 
 class Result:

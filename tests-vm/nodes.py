@@ -169,6 +169,10 @@ class Node:
         except TimeoutError:
             raise Left(f"{self.guest.name}: not idle: {self.stats()}") from None
 
+    def idle_of(self, nid):
+        """Wait until the driver has no connection to a peer any more."""
+        until(lambda: f"conn={nid}" not in self.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*"), f"{nid} gone")
+
     def unload(self):
         """NI down, modules out, nothing left."""
         if not self.loaded:

@@ -27,6 +27,7 @@ i=0
 while [ $i -lt {count} ]; do
 	if [ $((i % 2)) = 0 ]; then mine={a}; other={b}; my=veth0; else mine={b}; other={a}; my=veth1; fi
 	i=$((i + 1))
+	echo "round $i: $t" >> /tmp/rounds
 	now; t0=$t
 	until there; do now; [ $((t - t0)) -gt 3000 ] && {{ missing=$((missing + 1)); break; }}; sleep 0.02; done
 	sleep 0.0$((RANDOM % 10))
@@ -88,7 +89,7 @@ def close_often(node, way, count, record_property):
         Load(node, NIDS[1], op="get", from_=NIDS[0], verify="data") as one,
         Load(node, NIDS[0], op="put", from_=NIDS[1], verify="data") as two,
     ):
-        n, worst, total, slow, missing = run(node, way, count, timeout=120 + 30 * count)
+        n, worst, total, slow, missing = run(node, way, count, timeout=60 + 10 * count)
     for load in (one, two):
         for k, v in load.result().items():
             sums[k] = sums.get(k, 0) + v

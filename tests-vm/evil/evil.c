@@ -30,7 +30,7 @@
 #define SOCKET		"/tmp/evil.sock"
 #define MSG_SIZE	4096
 #define MAX_RECVS	600
-#define MAX_SENDS	600
+#define MAX_SENDS	64
 #define MAX_LINE	32768
 #define MAX_ARGS	16
 #define ANSWER		65536
@@ -46,7 +46,7 @@ struct conn {
 	struct ibv_pd *pd;
 	struct ibv_cq *send_cq, *recv_cq;
 	struct ibv_mr *mr, *region_mr;
-	uint8_t *buf;		/* receive buffers, then one to send from */
+	uint8_t *buf;		/* one to send from, then those to receive into */
 	uint8_t *region;
 	size_t region_size;
 };
@@ -184,7 +184,7 @@ static void say_event(struct rdma_cm_event *event)
 static int post_recv(struct conn *c, uint64_t i)
 {
 	struct ibv_sge sge = {
-		.addr = (uintptr_t)c->buf + i * MSG_SIZE,
+		.addr = (uintptr_t)c->buf + (i + 1) * MSG_SIZE,
 		.length = MSG_SIZE,
 		.lkey = c->mr->lkey,
 	};
@@ -196,26 +196,31 @@ static int post_recv(struct conn *c, uint64_t i)
 static int make_qp(struct conn *c, int recvs)
 {
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
+	size_t size;
 	int i;
+
+	if (recvs < 0 || recvs > MAX_RECVS)
+		return fail("arguments");
+	size = (recvs + 1) * MSG_SIZE;
 
 	c->pd = ibv_alloc_pd(c->id->verbs);
 	c->send_cq = ibv_create_cq(c->id->verbs, MAX_SENDS, NULL, NULL, 0);
-	c->recv_cq = ibv_create_cq(c->id->verbs, MAX_RECVS, NULL, NULL, 0);
-	c->buf = aligned_alloc(MSG_SIZE, (MAX_RECVS + 1) * MSG_SIZE);
+	c->recv_cq = ibv_create_cq(c->id->verbs, recvs + 1, NULL, NULL, 0);
+	c->buf = aligned_alloc(MSG_SIZE, size);
 	if (!c->pd || !c->send_cq || !c->recv_cq || !c->buf)
 		return fail("resources");
-	c->mr = ibv_reg_mr(c->pd, c->buf, (MAX_RECVS + 1) * MSG_SIZE, IBV_ACCESS_LOCAL_WRITE);
+	c->mr = ibv_reg_mr(c->pd, c->buf, size, IBV_ACCESS_LOCAL_WRITE);
 	if (!c->mr)
 		return fail("reg_mr");
 	attr.send_cq = c->send_cq;
 	attr.recv_cq = c->recv_cq;
 	attr.cap.max_send_wr = MAX_SENDS;
-	attr.cap.max_recv_wr = MAX_RECVS;
+	attr.cap.max_recv_wr = recvs + 1;
 	attr.cap.max_send_sge = 1;
 	attr.cap.max_recv_sge = 1;
 	if (rdma_create_qp(c->id, c->pd, &attr))
 		return fail("create_qp");
-	for (i = 0; i < recvs && i < MAX_RECVS; i++)
+	for (i = 0; i < recvs; i++)
 		if (post_recv(c, i))
 			return fail("post_recv");
 	return 0;
@@ -388,7 +393,7 @@ static int cmd_send(char **a)
 
 	if (!c || !c->mr)
 		return 1;
-	msg = c->buf + MAX_RECVS * MSG_SIZE;
+	msg = c->buf;
 	len = from_hex(a[3], msg, MSG_SIZE);
 	if (len < 0)
 		return 1;
@@ -449,7 +454,7 @@ static int cmd_recv(char **a)
 	}
 	say("wc=%s\n", ibv_wc_status_str(wc.status));
 	if (wc.status == IBV_WC_SUCCESS) {
-		say_hex("data", c->buf + wc.wr_id * MSG_SIZE, wc.byte_len);
+		say_hex("data", c->buf + (wc.wr_id + 1) * MSG_SIZE, wc.byte_len);
 		post_recv(c, wc.wr_id);
 	}
 	return 0;

@@ -43,9 +43,9 @@ class Evil:
         self.names += 1
         return f"c{self.names}"
 
-    def connreq(self, dst, **change):
-        """A right CONNREQ for the NI at `dst`, changed by keywords."""
-        fields = {"srcstamp": 0x1122334455667788, "src": self.nid, "dst": wire.nid(dst), "kind": wire.CONNREQ}
+    def connreq(self, to, **change):
+        """A right CONNREQ for the NI at address `to`, changed by keywords."""
+        fields = {"srcstamp": 0x1122334455667788, "src": self.nid, "dst": wire.nid(to), "kind": wire.CONNREQ}
         body = change.pop("body", None)
         if body is None:
             limits = {k: change.pop(k) for k in ("depth", "frags", "size") if k in change}

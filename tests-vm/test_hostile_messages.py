@@ -1,0 +1,346 @@
+"""Messages on an established connection that no honest node sends. Each closes
+the connection it comes by (or is answered with an error, where the protocol has
+one), and nothing else: the node lives, and an honest peer is not disturbed."""
+
+import pytest
+from evil import wire
+from evil.peer import ADDRESS
+from nodes import parse, up
+from test_hostile_connect import HONEST, VICTIM, undisturbed
+
+EVIL = f"{ADDRESS}@o2ib"
+TRAFFIC_PORTAL = 50
+# Where lnet_lite's traffic portal finds its memory: see lnet_lite/internal.h.
+MATCH_MAGIC, MATCH_TRUNC, MATCH_LEN_SHIFT = 1 << 62, 1 << 58, 36
+
+
+def traffic_bits(length):
+    return MATCH_MAGIC | MATCH_TRUNC | length << MATCH_LEN_SHIFT
+
+
+def put_header(conn, length, **change):
+    command = wire.put_command(portal=TRAFFIC_PORTAL, bits=traffic_bits(length))
+    return wire.lnet_header(change.pop("kind", wire.PUT), conn.me, conn.you, payload=length, command=command, **change)
+
+
+def get_header(conn, length, **change):
+    command = wire.get_command(sink=length, portal=TRAFFIC_PORTAL, bits=traffic_bits(length))
+    return wire.lnet_header(change.pop("kind", wire.GET), conn.me, conn.you, command=command, **change)
+
+
+def cookie(n=0x1234):
+    return n.to_bytes(8, "little")
+
+
+def bad_envelopes(conn):
+    """Wrong before the body is looked at."""
+    ping = conn.ping_get(sink=272)
+
+    def m(**change):
+        return conn.message(change.pop("kind", wire.IMMEDIATE), change.pop("body", ping), **change)
+
+    yield "bad magic", m(magic=0x0BE91B92)
+    yield "swapped magic in native order", m(magic=0x911BE90B)
+    yield "version 0x11", m(version=0x11)
+    yield "version 0", m(version=0)
+    yield "nob of 47", m(nob=47)
+    yield "nob below the minimum", m(nob=119)
+    yield "nob beyond the data", m(nob=4096)
+    yield "nob negative", m(nob=0xFFFFFFFF)
+    yield "wrong checksum", m(cksum=4711)
+    yield "1 byte", b"\x91"
+    yield "nothing", b"\0" * 4
+    yield "source NID of another", m(src=wire.nid(HONEST))
+    yield "source NID any", m(src=2**64 - 1)
+    yield "destination NID of another", m(dst=wire.nid(HONEST))
+    yield "wrong source stamp", m(srcstamp=conn.stamp + 1)
+    yield "wrong destination stamp", m(dststamp=conn.victim_stamp + 1)
+    yield "no destination stamp", m(dststamp=0)
+    for kind in (0, 0xCF, 0xD8, 0xFF):
+        yield f"type {kind:#x}", m(kind=kind)
+    yield "CONNREQ", m(kind=wire.CONNREQ, body=wire.params())
+    yield "CONNACK", m(kind=wire.CONNACK, body=wire.params())
+    yield "more credits than there are", m(kind=wire.NOOP, body=b"", credits=1)
+    yield "255 credits", m(credits=255)
+
+
+def bad_answers(conn):
+    """To what was never asked."""
+    rd = wire.descriptor(1, [(4096, 0x1000)])
+    for c in (0, 1, 0xDEADBEEFDEADBEEF, 2**64 - 1):
+        yield f"PUT_NAK {c:#x}", conn.message(wire.PUT_NAK, wire.done(c, -2))
+        yield f"PUT_DONE {c:#x}", conn.message(wire.PUT_DONE, wire.done(c, 4096))
+        yield f"GET_DONE {c:#x}", conn.message(wire.GET_DONE, wire.done(c, 4096))
+        yield f"PUT_ACK {c:#x}", conn.message(wire.PUT_ACK, cookie(c) + cookie(1) + rd)
+    yield "short PUT_NAK", conn.message(wire.PUT_NAK, b"\0" * 11)
+
+
+def bad_requests(conn):
+    """LNet header, descriptor and message type that do not fit each other."""
+    one = wire.descriptor(7, [(65536, 0x10000)])
+    get, put = get_header(conn, 65536), put_header(conn, 65536)
+
+    def get_req(rd, header=get, **change):
+        return conn.message(wire.GET_REQ, header + cookie() + rd, **change)
+
+    yield "H15 PUT_REQ with a GET", conn.message(wire.PUT_REQ, get + cookie())
+    yield "PUT_REQ with an ACK", conn.message(wire.PUT_REQ, put_header(conn, 0, kind=wire.ACK) + cookie())
+    yield "PUT_REQ of 1 MiB + 1", conn.message(wire.PUT_REQ, put_header(conn, (1 << 20) + 1) + cookie())
+    yield "PUT_REQ of 4 GiB - 1", conn.message(
+        wire.PUT_REQ, wire.lnet_header(wire.PUT, conn.me, conn.you, payload=2**32 - 1) + cookie()
+    )
+    yield "PUT_REQ without a cookie", conn.message(wire.PUT_REQ, put)
+    yield "H16 GET_REQ with a PUT", get_req(one, put)
+    yield "H16 GET_REQ with a REPLY", get_req(one, put_header(conn, 65536, kind=wire.REPLY))
+    yield "GET_REQ with an ACK", get_req(one, put_header(conn, 0, kind=wire.ACK))
+    yield "GET_REQ with a payload", get_req(one, get_header(conn, 65536, payload=5))
+    yield "no fragments", get_req(wire.descriptor(7, []))
+    yield "258 fragments", get_req(wire.descriptor(7, [(256, 4096)] * 258))
+    yield "count beyond the message", get_req(wire.descriptor(7, [(65536, 4096)], count=257))
+    yield "count of 4 billion", get_req(wire.descriptor(7, [(65536, 4096)], count=2**32 - 1))
+    yield "H18 total above 1 MiB", get_req(wire.descriptor(7, [(1 << 20, 0), (1, 1 << 20)]))
+    yield "H17 lengths that wrap", get_req(wire.descriptor(7, [(2**31, 0), (2**31, 0), (65536, 0)]))
+    yield "H18 address that wraps", get_req(wire.descriptor(7, [(65536, 2**64 - 4096)]))
+    yield "sink smaller than wanted", get_req(wire.descriptor(7, [(65535, 4096)]))
+    yield "H24 payload beyond nob", conn.message(wire.IMMEDIATE, put_header(conn, 100) + b"x" * 50)
+    yield "GET with a payload", conn.message(wire.IMMEDIATE, get_header(conn, 10, payload=10) + b"x" * 10)
+    yield "HELLO", conn.message(wire.IMMEDIATE, wire.lnet_header(wire.HELLO, conn.me, conn.you))
+    yield "LNet type 77", conn.message(wire.IMMEDIATE, wire.lnet_header(77, conn.me, conn.you))
+
+
+@pytest.mark.parametrize("cases", [bad_envelopes, bad_answers, bad_requests])
+def test_closes_the_connection(nodes, evil, cases):
+    a, b = nodes
+    up(a, b)
+    wrong = []
+    with undisturbed(a, b):
+        count, n = 1, 0
+        while n < count:
+            # One connection for each: they differ only in what comes by it.
+            conn = evil.connect(VICTIM, recvs=20)
+            every = list(cases(conn))
+            count = len(every)
+            what, data = every[n]
+            conn.send_raw(data)
+            if not conn.is_closed(30000):
+                wrong.append(what)
+            conn.close()
+            n += 1
+        assert evil.connect(VICTIM).is_up()
+    assert not wrong, "still open after: " + "; ".join(wrong)
+
+
+def test_both_byte_orders_and_padding(nodes, evil):
+    """What looks odd and is right."""
+    a, b = nodes
+    up(a, b)
+    conn = evil.connect(VICTIM, order=">")
+    ping = conn.ping_get(sink=272)
+    conn.send(wire.IMMEDIATE, ping, order=">")
+    assert conn.recv_until(wire.IMMEDIATE)
+    conn.send_raw(conn.message(wire.IMMEDIATE, ping, cksum=True) + b"rest")
+    assert conn.recv_until(wire.IMMEDIATE)
+    conn.send(wire.NOOP, credits=2)
+    assert conn.is_up()
+
+
+def test_over_sending(nodes, evil):
+    """H12: more requests than credits, while LNet is slow to take them."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        a.set(slow_ms=2000, slow_peer=EVIL)
+        conn = evil.connect(VICTIM, recvs=100)
+        body = put_header(conn, 0)
+        conn.send(wire.IMMEDIATE, body, count=8)
+        conn.send(wire.IMMEDIATE, body, count=1)
+        assert conn.is_closed()
+        a.set(slow_ms=0)
+        conn.close()
+        assert evil.connect(VICTIM).is_up()
+
+
+def test_noop_flood(nodes, evil):
+    """NOOPs need no credit; who sends too many is answered by the transport, not by a fall."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn = evil.connect(VICTIM)
+        for _ in range(20):
+            conn.send(wire.NOOP, count=50)
+        conn.close()
+        assert evil.connect(VICTIM).is_up()
+
+
+def get_req_from(a, b, evil, size=65536):
+    """Have the victim send a GET_REQ to the evil peer: (connection, request, the victim's run)."""
+    conn = evil.connect(VICTIM)
+    run = a.start(EVIL, op="get", size=size, count=1, conc=1, timeout=60)
+    return conn, conn.recv_until(wire.GET_REQ), run
+
+
+def cookie_of(m):
+    return int.from_bytes(m["body"][72:80], "little")
+
+
+@pytest.mark.parametrize("status", [65537, 1 << 20, 2**31 - 1])
+def test_get_done_that_says_too_much(nodes, evil, status):
+    """H13: LNet would fall over it."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn, m, run = get_req_from(a, b, evil)
+        conn.send(wire.GET_DONE, wire.done(cookie_of(m), status))
+        assert conn.is_closed()
+        r = run.result()
+        assert r["issued"] == 1 and r["count"] == 0 and not r["timeouts"], r
+
+
+def test_get_done_with_an_error(nodes, evil):
+    a, b = nodes
+    up(a, b)
+    for status in (-61, -5, -(2**31)):
+        conn, m, run = get_req_from(a, b, evil)
+        conn.send(wire.GET_DONE, wire.done(cookie_of(m), status))
+        r = run.result()
+        assert r["count"] == 0 and not r["timeouts"], r
+        assert conn.is_up()
+        # The same cookie again is a stale one.
+        conn.send(wire.GET_DONE, wire.done(cookie_of(m), 0))
+        assert conn.is_closed()
+        conn.close()
+
+
+def test_key_is_dead_after_the_answer(nodes, evil):
+    """H21: what was a sink can no longer be written."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn, m, run = get_req_from(a, b, evil)
+        rd = m["body"][80:]
+        rkey, nob = int.from_bytes(rd[0:4], "little"), int.from_bytes(rd[8:12], "little")
+        addr = int.from_bytes(rd[12:20], "little")
+        conn.region(nob)
+        assert evil.do("write", conn.name, rkey, addr, nob)["wc"] == "success"
+        conn.send(wire.GET_DONE, wire.done(cookie_of(m), -61))
+        run.result()
+        assert evil.do("write", conn.name, rkey, addr, nob)["wc"] != "success"
+        assert conn.is_closed()
+
+
+def put_req_from(a, evil, size=65536):
+    conn = evil.connect(VICTIM)
+    run = a.start(EVIL, op="put", size=size, count=1, conc=1, timeout=60)
+    return conn, conn.recv_until(wire.PUT_REQ), run
+
+
+@pytest.mark.parametrize(
+    ("what", "frags"),
+    [
+        ("more than was offered", [(65537, 4096)]),
+        ("258 pieces", [(16, 4096)] * 258),
+        ("nothing", []),
+        ("wrap", [(65536, 2**64 - 100)]),
+    ],
+)
+def test_put_ack_with_a_bad_sink(nodes, evil, what, frags):
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn, m, run = put_req_from(a, evil)
+        conn.send(wire.PUT_ACK, cookie(cookie_of(m)) + cookie(5) + wire.descriptor(9, frags))
+        assert conn.is_closed()
+        r = run.result()
+        assert r["count"] == 0 and not r["timeouts"], r
+
+
+def test_put_ack_with_a_wrong_key(nodes, evil):
+    """The HCA of the one that lied refuses; its connection goes."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn, m, run = put_req_from(a, evil)
+        rd = wire.descriptor(0x77777, [(65536, 4096)])
+        conn.send(wire.PUT_ACK, cookie(cookie_of(m)) + cookie(5) + rd)
+        r = run.result()
+        assert r["count"] == 0 and not r["timeouts"], r
+        assert conn.is_closed()
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 16, 257])
+def test_put_in_many_pieces(nodes, evil, pieces):
+    """H19: old peers offer up to 257. The data goes to all of them."""
+    a, b = nodes
+    up(a, b)
+    size = 65792  # 257 * 256
+    conn, m, run = put_req_from(a, evil, size)
+    addr, rkey = conn.region(2 * size)
+    step = size // pieces
+    frags = [(step, addr + i * (step + 1)) for i in range(pieces - 1)]
+    frags.append((size - step * (pieces - 1), addr + (pieces - 1) * (step + 1)))
+    conn.send(wire.PUT_ACK, cookie(cookie_of(m)) + cookie(0x55) + wire.descriptor(rkey, frags))
+    done = conn.recv_until(wire.PUT_DONE)
+    assert done["body"] == wire.done(0x55, size), done
+    # A byte in so many is 0xee by chance.
+    assert size * 0.95 < conn.touched() <= size
+    r = run.result()
+    assert r["count"] == 1, r
+    assert conn.is_up()
+
+
+@pytest.mark.parametrize("status", [0, 1, 65535, 65537, 2**31 - 1])
+def test_put_done_that_says_the_wrong_number(nodes, evil, status):
+    """H14: data that was never written is no success."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn = evil.connect(VICTIM)
+        conn.send(wire.PUT_REQ, put_header(conn, 65536) + cookie(0x99))
+        ack = conn.recv_until(wire.PUT_ACK)
+        assert ack["body"][:8] == cookie(0x99), ack
+        before = a.stats()["finalized_error"]
+        conn.send(wire.PUT_DONE, ack["body"][8:16] + status.to_bytes(4, "little"))
+        assert conn.is_closed()
+        a.idle_of(EVIL)
+        assert a.stats()["finalized_error"] > before
+
+
+@pytest.mark.parametrize("pieces", [1, 257])
+def test_get_in_many_pieces(nodes, evil, pieces):
+    a, b = nodes
+    up(a, b)
+    conn = evil.connect(VICTIM)
+    size = 65792
+    addr, rkey = conn.region(size)
+    step = size // pieces
+    rd = wire.descriptor(rkey, [(step, addr + i * step) for i in range(pieces)])
+    conn.send(wire.GET_REQ, get_header(conn, size) + cookie(0x42) + rd)
+    done = conn.recv_until(wire.GET_DONE)
+    assert done["body"] == wire.done(0x42, size), done
+    assert size * 0.95 < conn.touched() <= size
+    assert conn.is_up()
+
+
+def test_get_with_empty_pieces(nodes, evil):
+    """Empty pieces are skipped, or the connection is closed: nothing worse."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn = evil.connect(VICTIM)
+        addr, rkey = conn.region(65536)
+        rd = wire.descriptor(rkey, [(0, addr), (4096, addr), (0, 0), (61440, addr + 4096)])
+        conn.send(wire.GET_REQ, get_header(conn, 65536) + cookie(0x42) + rd)
+        m = conn.recv()
+        assert m is None or m["kind"] == wire.GET_DONE
+
+
+def test_dies_in_the_middle(nodes, evil):
+    """A peer that goes with a transfer under way costs that transfer only."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        _conn, _m, get = get_req_from(a, b, evil)
+        evil.stop()
+        r = get.result()
+        assert r["count"] == 0, r
+    assert parse(a.guest.check("cat /sys/kernel/debug/lnet_lite/stats"))["mds"] == 0
