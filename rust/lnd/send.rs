@@ -43,6 +43,10 @@ use kernel::sync::Arc;
 /// Transmits made at once when the table is full.
 const GROW_BY: usize = 16;
 
+/// Work requests under way from which on further messages wait for the next completion, to go together. Fewer
+/// would keep the wire idle between two batches.
+const RING_BELOW: u64 = 8;
+
 /// Why [`send`] did not take a request.
 pub(crate) enum NotSent {
     /// The connection is over; another one may take it.
@@ -148,9 +152,12 @@ fn lnet_kind(kind: MsgKind) -> LnetKind {
 }
 
 impl Conn {
-    /// Rings the doorbell, unless the LNet half will do so in a moment.
+    /// Rings the doorbell, unless the LNet half will do so in a moment, or a completion, which is certain to
+    /// come: the last work request of each batch asks for one.
     pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner) {
-        if inner.corked_by == 0 || inner.corked_by != kernel::current!().pid() {
+        let corked = inner.corked_by != 0 && inner.corked_by == kernel::current!().pid();
+        let under_way = inner.counts.wrs.wrapping_sub(inner.counts.retired);
+        if !corked && under_way < RING_BELOW {
             pump(self, inner, false);
         }
     }

@@ -165,7 +165,9 @@ fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
     };
     if let Err((rx, e)) = conn.ni.lnet.parse(&hdr, conn.nid().raw(), rx, rdma) {
         drop(rx);
-        log::refused_by_lnet(conn, e);
+        if e != ESHUTDOWN {
+            log::refused_by_lnet(conn, e);
+        }
         conn.with(|inner| inner.with_lnet = inner.with_lnet.saturating_sub(1));
         conn.fail(if e == ESHUTDOWN {
             Cause::Shutdown

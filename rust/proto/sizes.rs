@@ -197,7 +197,7 @@ mod tests {
                 // No worse than halving alone, which needs as many attempts for 1 of 255.
                 assert!(found.saturating_mul(2) >= limit);
                 // Better where attempts are left.
-                assert!(limit < 16 || found >= limit - limit / 4);
+                assert!(limit < 16 || found >= limit.saturating_sub(limit.div_ceil(4)));
             }
         }
         assert_eq!(search(255, 100), (99, 7));
