@@ -160,10 +160,10 @@ ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_addr, ERRNO);
  * Resolve from the highest free privileged source port. The caller may be a
  * user's process on its way through LNet, so the capability is lent to it.
  */
-int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
-				     const struct ro2ib_addr *src,
-				     const struct ro2ib_addr *dst,
-				     u32 timeout_ms)
+noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
+					      const struct ro2ib_addr *src,
+					      const struct ro2ib_addr *dst,
+					      u32 timeout_ms)
 {
 	struct sockaddr_storage s, d;
 	const struct cred *old;
@@ -194,6 +194,7 @@ int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 	put_cred(new);
 	return rc;
 }
+ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_addr_privileged, ERRNO);
 
 noinline int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms)
 {

@@ -29,6 +29,11 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 	};
 }
 
+bool ro2ib_device_is_software(struct ib_device *dev)
+{
+	return ib_uses_virt_dma(dev);
+}
+
 bool ro2ib_port_active(struct ib_device *dev, u32 port)
 {
 	struct ib_port_attr attr;

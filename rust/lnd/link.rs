@@ -39,7 +39,7 @@ impl Link {
         }
     }
 
-    /// Receives pushed so far.
+    /// Receives pushed so far; once draining has begun, those that were posted.
     pub(crate) fn recv_wrs(&self) -> u64 {
         self.recv_wrs
     }
@@ -51,7 +51,11 @@ impl Link {
 
     /// Takes the rights to post, for [`Qp::drain`].
     pub(crate) fn take_queues(&mut self) -> Option<(SendQueue, RecvQueue)> {
-        self.queues.take()
+        let queues = self.queues.take();
+        let unposted = queues.as_ref().map_or(0, |(_, rq)| rq.pending());
+        let unposted = u64::try_from(unposted).unwrap_or(0);
+        self.recv_wrs = self.recv_wrs.wrapping_sub(unposted);
+        queues
     }
 
     fn sq(&mut self) -> Result<(&mut SendQueue, &Qp<Conn>), Cause> {

@@ -11,12 +11,19 @@ use kernel::{
     sync::aref::ARef, //
 };
 
-/// Where completions are polled: the one place that decides it.
+/// Where completions of `device` are polled: the one place that decides it.
 ///
-/// `IB_POLL_SOFTIRQ`: in softirq (irq_poll), in batches. The handlers of
-/// [`super::qp::QpHandler`] may then not sleep. With `IB_POLL_WORKQUEUE` the
-/// same code works and they run in process context.
-pub(crate) const POLL: bindings::ib_poll_context = bindings::ib_poll_context_IB_POLL_SOFTIRQ;
+/// Hardware raises them in an interrupt: then `IB_POLL_SOFTIRQ` (irq_poll, in batches) is the
+/// shortest way. A software provider (rxe, siw) raises them in a work item of its own, where a
+/// softirq costs a switch to ksoftirqd: then `IB_POLL_WORKQUEUE` saves one context switch in six.
+/// The handlers of [`super::qp::QpHandler`] must be fit for softirq either way: they may not sleep.
+fn poll_context(device: &Device) -> bindings::ib_poll_context {
+    if device.is_software() {
+        bindings::ib_poll_context_IB_POLL_WORKQUEUE
+    } else {
+        bindings::ib_poll_context_IB_POLL_SOFTIRQ
+    }
+}
 
 /// A number of entries in a completion queue that is shared with others.
 ///
@@ -45,7 +52,7 @@ impl CqShare {
     pub(crate) fn get(device: ARef<Device>, nr_cqe: u32, hint: i32) -> Result<Self> {
         // SAFETY: `device` is valid and registered.
         let cq =
-            from_err_ptr(unsafe { bindings::ro2ib_cq_get(device.as_raw(), nr_cqe, hint, POLL) })?;
+            from_err_ptr(unsafe { bindings::ro2ib_cq_get(device.as_raw(), nr_cqe, hint, poll_context(&device)) })?;
 
         // INVARIANT: It came from `ib_cq_pool_get()`.
         Ok(Self {

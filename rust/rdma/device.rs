@@ -140,6 +140,12 @@ impl Device {
         }
     }
 
+    /// Whether it is made of software, such as rxe and siw: it uses virtual addresses for DMA.
+    pub(crate) fn is_software(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_device_is_software(self.as_raw()) }
+    }
+
     /// Whether a port of it, counted from 1, is up. May sleep.
     pub(crate) fn port_active(&self, port: u32) -> bool {
         // SAFETY: By the type invariant; a port that does not exist is refused.

@@ -2,8 +2,9 @@
 
 //! A connection object of a node, as `rust/lnd/{conn,wire,pump,upper,cm}.rs` have it.
 //!
-//! The state machines are the real ones. Around them each function does what the driver function named in its
-//! documentation does, in the same order and without more thought; what differs is that nothing is allocated.
+//! The state machines are the real ones. Around them each function does what the driver function
+//! named in its documentation does, in the same order and without more thought; what differs is
+//! that nothing is allocated.
 
 use crate::credit::Kind;
 use crate::ours::Ours;
@@ -313,18 +314,18 @@ impl Conn {
         match self.cm_events.pop_front() {
             // `Conn::addr_resolved`
             Some(CmEvent::AddrResolved) => {
-                if self.fsm.on(Event::AddrResolved).has(Actions::RESOLVE_ROUTE) {
-                    self.cm_events.push_back(CmEvent::RouteResolved);
-                }
+                let actions = self.fsm.on(Event::AddrResolved);
+                let route = actions.has(Actions::RESOLVE_ROUTE);
+                self.cm_events
+                    .extend(route.then_some(CmEvent::RouteResolved));
             }
             Some(CmEvent::RouteResolved) => self.step(Event::RouteResolved),
             // `Conn::cm_established`
             Some(CmEvent::Established(_)) if !self.active => self.step(Event::Established),
+            Some(CmEvent::Established(_)) if self.fsm.state() != Phase::Connecting => {}
             Some(CmEvent::Established(stamp)) => {
-                if self.fsm.state() == Phase::Connecting {
-                    self.known.stamp = stamp;
-                    self.step(Event::Established);
-                }
+                self.known.stamp = stamp;
+                self.step(Event::Established);
             }
             // `Conn::rejected`
             Some(CmEvent::Rejected(..)) if !self.active => {
@@ -346,7 +347,7 @@ impl Conn {
         }
     }
 
-    /// `upper::send`. False: the connection is over.
+    /// `send::send`. False: the connection is over.
     pub(crate) fn send(
         &mut self,
         tag: u8,
@@ -413,7 +414,8 @@ impl Conn {
             return Ok(());
         }
         let held = self.data.held.remove(0);
-        // Beyond the first flight a request may wait for a reserved buffer while small messages pass it.
+        // Beyond the first flight a request may wait for a reserved buffer while small messages
+        // pass it.
         let class = usize::from(held.body == Body::Immediate);
         let first_flight = w.fates.len() <= usize::from(self.known.depth.get());
         let before = match first_flight {

@@ -2,13 +2,14 @@
 
 //! The credit protocol on one established connection: two ends, a FIFO channel each way.
 //!
-//! LNet offers requests of every type as long as fewer than `window` of its own are open, takes received ones
-//! in any order and as late as it likes, and wants the data of a PUT or not. Completions of SENDs come as late
-//! as they like, too. A message occupies a receive buffer of the other end from the moment it is posted, which
-//! is the worst case: it has arrived, and the softirq that will handle it has not run.
+//! LNet offers requests of every type as long as fewer than `window` of its own are open, takes
+//! received ones in any order and as late as it likes, and wants the data of a PUT or not.
+//! Completions of SENDs come as late as they like, too. A message occupies a receive buffer of the
+//! other end from the moment it is posted, which is the worst case: it has arrived, and the softirq
+//! that will handle it has not run.
 //!
-//! The window is a bound on what is open and not on how much is sent, so that a complete search covers runs of
-//! any length.
+//! The window is a bound on what is open and not on how much is sent, so that a complete search
+//! covers runs of any length.
 
 use crate::ko2::Ko2;
 use crate::ours::Ours;
@@ -138,7 +139,8 @@ impl End {
         ours.into_iter().flatten().chain(ko2.into_iter().flatten())
     }
 
-    /// Credits, outstanding, NOOPs, reserved, requests held, sinks open, answers awaited, buffers posted.
+    /// Credits, outstanding, NOOPs, reserved, requests held, sinks open, answers awaited, buffers
+    /// posted.
     fn counters(&self) -> [i32; 8] {
         match self {
             Self::Ours(o, _) => {
@@ -267,8 +269,8 @@ impl Model for Config {
             if s.ends[side].open() < self.window[side] {
                 out.extend(self.kinds[side].iter().map(|k| Step::Send(side, *k)));
             }
-            // Its interval is a second at least: nothing sent before is still unhandled, nor will it be
-            // itself when more follows.
+            // Its interval is a second at least: nothing sent before is still unhandled, nor will
+            // it be itself when more follows.
             if self.keepalive && s.to[other(side)].is_empty() {
                 out.push(Step::Keepalive(side));
             }
@@ -365,7 +367,7 @@ fn ours(
         tag: 0,
     };
     match step {
-        // `upper::send`
+        // `send::send`
         Step::Send(_, kind) => {
             let (op, slots) = match kind {
                 Kind::Immediate => (Op::Immediate, 1),

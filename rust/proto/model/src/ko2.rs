@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer that runs ko2iblnd, written from the protocol specification (sections 2.4, 5 and 6) and from nothing
-//! of ours: it shares no code with `rust/proto/`, so that a misunderstanding there does not cancel out here.
+//! A peer that runs ko2iblnd, written from the protocol specification (sections 2.4, 5 and 6) and
+//! from nothing of ours: it shares no code with `rust/proto/`, so that a misunderstanding there
+//! does not cancel out here.
 //!
-//! It returns the credit of an IMMEDIATE when LNet has taken the message, queues its NOOPs with the other
-//! messages that cost nothing, discards those that have become redundant, stops at `concurrent_sends`, and
-//! closes the connection when it gets back more credits than there are.
+//! It returns the credit of an IMMEDIATE when LNet has taken the message, queues its NOOPs with the
+//! other messages that cost nothing, discards those that have become redundant, stops at
+//! `concurrent_sends`, and closes the connection when it gets back more credits than there are.
 
 use crate::search::Fault;
 use crate::wire::other;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Explicit-state models of the o2ib driver. The code under test is the real one of `rust/proto/`, on both
-//! ends; what stands between it and the search is kept small and names the driver function it stands for.
+//! Explicit-state models of the o2ib driver. The code under test is the real one of `rust/proto/`,
+//! on both ends; what stands between it and the search is kept small and names the driver function
+//! it stands for.
 //!
 //! - [`credit`]: the credit protocol, ours against ours and against [`ko2`], a model of ko2iblnd;
 //! - [`walk`]: long random runs of the same model at depths that no search exhausts;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of connections and transmits between two nodes: what the device, the connection manager and LNet
-//! do around the driver. The driver itself, on both nodes, is in [`crate::node`], what lies between them in
-//! [`crate::world`].
+//! The life of connections and transmits between two nodes: what the device, the connection manager
+//! and LNet do around the driver. The driver itself, on both nodes, is in [`crate::node`], what
+//! lies between them in [`crate::world`].
 //!
-//! CM messages travel first in, first out and may be lost; a node may crash and come back with a new stamp at
-//! any time; either may be shut down. Work requests complete in order, after or before the answer; those of a
-//! queue pair in error are flushed. Every fault is counted against a budget, so that what the system does by
-//! itself must come to an end.
+//! CM messages travel first in, first out and may be lost; a node may crash and come back with a
+//! new stamp at any time; either may be shut down. Work requests complete in order, after or before
+//! the answer; those of a queue pair in error are flushed. Every fault is counted against a budget,
+//! so that what the system does by itself must come to an end.
 
 use crate::conn::Qp;
 use crate::credit::Kind;
@@ -356,6 +356,9 @@ impl Model for Config {
                 return Err(format!("shutdown of node {at} hangs: {node:?}"));
             }
             for conn in &node.conns {
+                if conn.cm == CmState::Over {
+                    return Err(format!("node {at} did not notice the end of {conn:?}"));
+                }
                 if conn.fsm.state() != Phase::Established || !conn.data.idle() {
                     return Err(format!("node {at} is stuck: {conn:?}"));
                 }

@@ -3,8 +3,8 @@
 //! A node with the driver on it: its peer and its connection objects ([`crate::conn`]), and what
 //! `rust/lnd/{peer,listen,control,ni}.rs` do with them.
 //!
-//! The state machines are the real ones; each function names the one of the driver that it stands for. There
-//! is one peer, because there is one other node.
+//! The state machines are the real ones; each function names the one of the driver that it stands
+//! for. There is one peer, because there is one other node.
 
 use crate::conn::finalize;
 use crate::conn::Conn;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Our end of a connection: the real credits, queues and transmits, with as little around them as the driver
-//! has. Each function says which one of `rust/lnd/` it stands for; the steps are the same, in the same order.
+//! Our end of a connection: the real credits, queues and transmits, with as little around them as
+//! the driver has. Each function says which one of `rust/lnd/` it stands for; the steps are the
+//! same, in the same order.
 //!
-//! Beside the real queues runs a plain copy of what they should contain, which is compared at each step: the
-//! lists through the cells are order-preserving or the model stops.
+//! Beside the real queues runs a plain copy of what they should contain, which is compared at each
+//! step: the lists through the cells are order-preserving or the model stops.
 
 use crate::search::Fault;
 use crate::wire::Body;
@@ -80,8 +81,9 @@ pub struct Ours {
     sq_size: u16,
     /// Posted receive buffers.
     pub posted: u16,
-    /// Receive buffers that go with the next doorbell. The driver also posts them when there are many, or in
-    /// place of those that LNet has; without that there are fewer here than there, never more.
+    /// Receive buffers that go with the next doorbell. The driver also posts them when there are
+    /// many, or in place of those that LNet has; without that there are fewer here than there,
+    /// never more.
     unposted: u16,
     /// Requests received and judged that LNet has not given back.
     pub held: Vec<Held>,
@@ -242,8 +244,8 @@ impl Ours {
         Ok(())
     }
 
-    /// `QpHandler::send_done`: the next completion, which also retires the unsignalled ones before it.
-    /// Without the pump behind it.
+    /// `QpHandler::send_done`: the next completion, which also retires the unsignalled ones before
+    /// it. Without the pump behind it.
     pub fn complete(&mut self) -> Result<(), Fault> {
         while let Some(work) = self.retire(Ok(()))? {
             if !matches!(work, Work::Quiet(_)) {
@@ -274,8 +276,9 @@ impl Ours {
         Ok(Some(work))
     }
 
-    /// `pump::flush` when the device refuses the batch from its work request number `taken` on: what was
-    /// pushed since the send queue had `before` entries. Returns how many of the messages were accepted.
+    /// `pump::flush` when the device refuses the batch from its work request number `taken` on:
+    /// what was pushed since the send queue had `before` entries. Returns how many of the messages
+    /// were accepted.
     pub fn refuse(&mut self, before: usize, taken: usize) -> Result<usize, Fault> {
         let refused = self.sq.split_off((before + taken).min(self.sq.len()));
         let is_message = |w: &&Work| matches!(w, Work::Noop | Work::Send(_));
@@ -507,7 +510,8 @@ impl Ours {
         }
     }
 
-    /// Appends the transmits, by name. To be called when everything that refers to one has been encoded.
+    /// Appends the transmits, by name. To be called when everything that refers to one has been
+    /// encoded.
     pub fn encode_txs(&self, names: &mut Names, out: &mut Vec<u8>) {
         // What nothing refers to comes last, in the order of the table.
         for (index, transfer) in self.txs.iter().enumerate() {

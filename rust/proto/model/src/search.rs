@@ -2,13 +2,14 @@
 
 //! Breadth-first search through every state of a model.
 //!
-//! Three things are asked of a model: an invariant in each state, that a state in which only the environment
-//! can act is a good place to rest, and that the system alone cannot run for ever. The last is checked on
-//! the graph without the steps of the environment, which must have no cycle. Together they say that whatever
-//! is begun is ended, under any schedule and without any assumption of fairness.
+//! Three things are asked of a model: an invariant in each state, that a state in which only the
+//! environment can act is a good place to rest, and that the system alone cannot run for ever. The
+//! last is checked on the graph without the steps of the environment, which must have no cycle.
+//! Together they say that whatever is begun is ended, under any schedule and without any assumption
+//! of fairness.
 //!
-//! A state is known by the hash of its canonical encoding; a trace is found by replaying the steps that led to
-//! it, which are the shortest ones.
+//! A state is known by the hash of its canonical encoding; a trace is found by replaying the steps
+//! that led to it, which are the shortest ones.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::HashMap;
@@ -317,8 +318,8 @@ pub struct Runs {
     pub longest: usize,
 }
 
-/// Takes random runs to their ends, for what lies deeper than a search gets. The model's faults must be
-/// bounded.
+/// Takes random runs to their ends, for what lies deeper than a search gets. The model's faults
+/// must be bounded.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state tables of connections and transmits, written down by asking the code: every event in every
-//! state. `Documentation/state-tables.md` is the output, and a test compares the two.
+//! The state tables of connections and transmits, written down by asking the code: every event in
+//! every state. `Documentation/state-tables.md` is the output, and a test compares the two.
 
 use ro2iblnd_proto::cause::Cause;
 use ro2iblnd_proto::conn::Actions;
@@ -223,9 +223,9 @@ pub fn tx_situations() -> Vec<Tx> {
     found
 }
 
-/// Whether it can happen at all: a device completes only what was posted, the driver enqueues only what was
-/// built, posts only what it took from a queue, and destroys memory regions after everything else. A peer
-/// can do anything at any time.
+/// Whether it can happen at all: a device completes only what was posted, the driver enqueues only
+/// what was built, posts only what it took from a queue, and destroys memory regions after
+/// everything else. A peer can do anything at any time.
 pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
     match (event, tx.place()) {
         (TxEvent::Enqueue, place) => place == Place::Mapped,
@@ -388,19 +388,21 @@ const INTRO: &str = "\
 
 ## Connection
 
-`rust/proto/conn.rs`. A cell names the next state, if it is another one, and the actions; `-` is nothing at
-all. States only grow from left to right (an active connection passes Resolving and Connecting, a passive one
-Accepting). The first cause is latched.
+`rust/proto/conn.rs`. A cell names the next state, if it is another one, and the actions; `-` is
+nothing at all. States only grow from left to right (an active connection passes Resolving and
+Connecting, a passive one Accepting). The first cause is latched.
 
 ";
 
 const TX_INTRO: &str = "
 ## Transmit
 
-`rust/proto/tx.rs`. A situation is what is posted next or was last, where the tx is (with the number of
-uncompleted work requests, two at most in this table, and whether an answer is awaited), whether a memory
-region covers its memory, and whether a cause is latched. A cell names the next place, the next operation if
-it is another one, and what the caller does: `requeue`, `finish` (hand it to LNet, once) or `violation` (close
-the connection). Empty cells cannot happen, unless by a fault of the driver itself: a device completes only
-what was posted, and so on; what they would do is tested all the same. Situations in which a of events changes nothing, or is a violation throughout, have no row in it.
+`rust/proto/tx.rs`. A situation is what is posted next or was last, where the tx is (with the number
+of uncompleted work requests, two at most in this table, and whether an answer is awaited), whether
+a memory region covers its memory, and whether a cause is latched. A cell names the next place, the
+next operation if it is another one, and what the caller does: `requeue`, `finish` (hand it to LNet,
+once) or `violation` (close the connection). Empty cells cannot happen, unless by a fault of the
+driver itself: a device completes only what was posted, and so on; what they would do is tested all
+the same. Situations in which a group of events changes nothing, or is a violation throughout, have
+no row in it.
 ";

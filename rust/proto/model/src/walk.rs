@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Random runs of the credit model with the invariant checked after every step, for depths that no search
-//! exhausts. The mood changes now and then: one side's LNet is slow, completions are late, a channel is held
-//! up, nobody sends; so that the corners are reached.
+//! Random runs of the credit model with the invariant checked after every step, for depths that no
+//! search exhausts. The mood changes now and then: one side's LNet is slow, completions are late, a
+//! channel is held up, nobody sends; so that the corners are reached.
 
 use crate::credit::Config;
 use crate::credit::Step;
@@ -16,7 +16,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,7 +26,7 @@ impl Random {
 
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        (self.draw() % n as u64) as usize
     }
 }
 
@@ -88,13 +88,13 @@ pub fn walk(config: &Config, steps: usize, seed: u64) -> Result<Tally, Fault> {
             .and_then(|()| config.check(&state))
             .map_err(|fault| format!("step {at}, {step:?}: {fault}"))?;
         tally.steps += 1;
-        for side in 0..2 {
+        for (side, sent) in sent.into_iter().enumerate() {
             let to = &state.to[other(side)];
             tally.crowd = tally.crowd.max(to.len());
             // A delivery takes one from the front of the other side's own channel only.
             let first = match step {
-                Step::Deliver(s) if s == other(side) => sent[side].saturating_sub(1),
-                _ => sent[side],
+                Step::Deliver(s) if s == other(side) => sent.saturating_sub(1),
+                _ => sent,
             };
             for msg in to.iter().skip(first) {
                 tally.noops[side] += usize::from(msg.body == Body::Noop);
@@ -136,16 +136,14 @@ fn pick(offers: &[Step], mood: &[[usize; 7]; 2], random: &mut Random) -> Step {
         return offers[random.below(offers.len())];
     }
     let mut left = random.below(all);
-    for side in 0..2 {
-        for kind in 0..7 {
-            let w = weight(side, kind);
-            if left < w {
-                let nth = random.below(there[side][kind]);
-                let mut of = offers.iter().filter(|s| class(s) == (side, kind));
-                return *of.nth(nth).unwrap_or(&offers[0]);
-            }
-            left -= w;
+    for (side, kind) in (0..2).flat_map(|s| (0..7).map(move |k| (s, k))) {
+        let w = weight(side, kind);
+        if left < w {
+            let nth = random.below(there[side][kind]);
+            let mut of = offers.iter().filter(|s| class(s) == (side, kind));
+            return *of.nth(nth).unwrap_or(&offers[0]);
         }
+        left -= w;
     }
     offers[0]
 }

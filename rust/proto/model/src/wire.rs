@@ -54,8 +54,8 @@ pub struct Msg {
     pub tag: u8,
 }
 
-/// Renames cookies in the order in which they are met, so that states which differ only in which slot or
-/// generation a transmit has are the same state.
+/// Renames cookies in the order in which they are met, so that states which differ only in which
+/// slot or generation a transmit has are the same state.
 #[derive(Default)]
 pub struct Names {
     met: [Vec<u64>; 2],

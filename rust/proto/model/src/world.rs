@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What two nodes share: the connection manager's messages, the receive queues they send into, the fate of
-//! LNet's messages.
+//! What two nodes share: the connection manager's messages, the receive queues they send into, the
+//! fate of LNet's messages.
 
 use crate::conn::Conn;
 use crate::conn::Qp;

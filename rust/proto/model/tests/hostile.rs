@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One real end against a peer that sends whatever it likes: the counters keep their bounds, a lie closes the
-//! connection, and then every transmit ends once.
+//! One real end against a peer that sends whatever it likes: the counters keep their bounds, a lie
+//! closes the connection, and then every transmit ends once.
 
 use ro2iblnd_model::ours::Ours;
 use ro2iblnd_model::ours::Transfer;
@@ -22,7 +22,7 @@ const CELLS: usize = 64;
 /// A message of the peer: often one that would be right, with what it was told before.
 fn lie(random: &mut Random, told: &[u64]) -> Msg {
     let known = match told {
-        [] => random.next(),
+        [] => random.draw(),
         told => told[random.below(told.len())],
     };
     // A cookie it was never told, now and then.
@@ -33,11 +33,11 @@ fn lie(random: &mut Random, told: &[u64]) -> Msg {
     let body = match random.below(if told.is_empty() { 3 } else { 8 }) {
         0 => Body::Noop,
         1 => Body::Immediate,
-        2 => Body::PutReq(random.next()),
-        3 => Body::PutAck(cookie, random.next()),
+        2 => Body::PutReq(random.draw()),
+        3 => Body::PutAck(cookie, random.draw()),
         4 => Body::PutNak(cookie),
         5 => Body::PutDone(cookie, true),
-        6 => Body::GetReq(random.next()),
+        6 => Body::GetReq(random.draw()),
         _ => Body::GetDone(cookie, true),
     };
     let credits = match random.below(12) {

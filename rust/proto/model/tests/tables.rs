@@ -16,6 +16,7 @@ use ro2iblnd_proto::cause::Cause;
 use ro2iblnd_proto::conn::Actions;
 use ro2iblnd_proto::conn::Event;
 use ro2iblnd_proto::conn::State;
+use ro2iblnd_proto::tx::Op;
 use ro2iblnd_proto::tx::Place;
 use ro2iblnd_proto::tx::Then;
 use ro2iblnd_proto::tx::Tx;
@@ -69,8 +70,12 @@ fn every_event_in_every_connection_state() {
                 "{cell}: cause"
             );
             // Failure closes whatever lives; the drain alone leads on from there.
-            if matches!(event, Event::Fail(_)) {
+            if matches!(event, Event::Fail(_) | Event::Disconnected) {
                 assert!(is >= State::Closing, "{cell}");
+            }
+            // A late word of the CM, or a neighbour that moved: the transport decides.
+            if was == State::Established && event == Event::Unreachable {
+                assert_eq!((is, actions), (was, Actions::NONE), "{cell}");
             }
             if was >= State::Closing {
                 let drain = matches!(event, Event::DrainStarted | Event::Drained);
@@ -191,6 +196,14 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
         }
         TxEvent::Cancel => {
             assert!(!awaits(after), "{cell}: still waits");
+            // What only waits for its LOCAL_INV has its result.
+            let spared = matches!(was, Place::Free | Place::Held | Place::Done);
+            let latches = !spared && tx.op() != Op::Invalidate;
+            assert_eq!(
+                after.cause().is_some(),
+                tx.cause().is_some() || latches,
+                "{cell}"
+            );
             assert!(
                 !matches!(is, Place::Mapped | Place::Queued { .. }),
                 "{cell}"

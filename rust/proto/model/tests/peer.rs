@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a peer remembers between attempts, where it takes two modules to see it.
+
+use ro2iblnd_proto::cm_msg::check_peer;
+use ro2iblnd_proto::cm_msg::ConnReq;
+use ro2iblnd_proto::cm_msg::PeerVerdict;
+use ro2iblnd_proto::cm_msg::PeerView;
+use ro2iblnd_proto::nid::Nid;
+use ro2iblnd_proto::params::MaxFrags;
+use ro2iblnd_proto::params::QueueDepth;
+use ro2iblnd_proto::params::MSG_SIZE_WIRE;
+use ro2iblnd_proto::params::RACES_MAX;
+use ro2iblnd_proto::peer::Known;
+use ro2iblnd_proto::peer::Peer;
+use ro2iblnd_proto::wire::ConnParams;
+use ro2iblnd_proto::wire::Order;
+
+/// Requests of `src` to `dst` that are refused for a race, until one is accepted.
+fn races(src: Nid, dst: Nid) -> usize {
+    let known = Known {
+        stamp: 7,
+        depth: QueueDepth::MIN,
+        frags: MaxFrags::MAX,
+    };
+    let req = ConnReq {
+        order: Order::Native,
+        src,
+        src_stamp: 7,
+        dst,
+        dst_stamp: 0,
+        params: ConnParams {
+            queue_depth: 1,
+            max_frags: 1,
+            max_msg_size: MSG_SIZE_WIRE,
+        },
+    };
+    let mut peer = Peer::new(known);
+    assert_eq!(peer.start(1), 1);
+    for lost in 0..1_000 {
+        let view = PeerView {
+            stamp: Some(7),
+            connecting: peer.connecting(),
+            races: peer.races(),
+            conns: 0,
+            max_conns: 1,
+        };
+        match check_peer(&req, Some(&view)) {
+            PeerVerdict::Race(_) => peer.race_counted(),
+            PeerVerdict::Accept => {
+                peer.accepting(known);
+                assert_eq!(peer.races(), 0);
+                return lost;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("refused for ever");
+}
+
+/// If our own attempt hangs, the peer's is let through in the end; if the peer wins, at once.
+#[test]
+fn a_race_is_not_lost_for_ever() {
+    let (a, b) = (Nid::new(0, 0x0a00_0001), Nid::new(0, 0x0a00_0002));
+    let mut lost = [races(a, b), races(b, a)];
+    lost.sort_unstable();
+    assert_eq!(lost, [0, usize::from(RACES_MAX)]);
+}
