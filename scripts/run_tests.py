@@ -79,11 +79,12 @@ def host(_options):
     return cargo("host", "rust/proto")
 
 
-def model(_options):
+def model(options):
     directory = "rust/proto/model"
     if not os.path.exists(os.path.join(ROOT, directory, "Cargo.toml")):
         raise Failure(f"no {directory}")
-    return cargo("model", directory, "--release")
+    long = ("--", "--include-ignored") if options.long else ()
+    return cargo("model", directory, "--release", *long)
 
 
 def lint(_options):
@@ -163,7 +164,7 @@ PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": g
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--long", action="store_true", help="the long guest tests too")
+    parser.add_argument("--long", action="store_true", help="the long guest tests and the long searches too")
     parser.add_argument("--only", action="append", choices=PARTS, help="this part, and no other (may be repeated)")
     options = parser.parse_args()
     os.makedirs(LOGS, exist_ok=True)

@@ -142,13 +142,16 @@ def ping_until(a, b, timeout):
 class Load:
     """Traffic without end, whatever becomes of it. Inside `with`."""
 
+    count = 0
+
     def __init__(self, a, b, op="get", **what):
         what = {"op": op, "size": 65536, "conc": 8, "verify": "data", "timeout": 20, **what}
         words = " ".join(f"{k.rstrip('_')}={v}" for k, v in what.items())
         nid = b if isinstance(b, str) else b.nid
         self.node = a
-        self.stop_file = f"/tmp/stop{id(self)}"
-        self.log = f"/tmp/load{id(self)}"
+        Load.count += 1
+        self.stop_file = f"/tmp/stop{Load.count}"
+        self.log = f"/tmp/load{Load.count}"
         # Short runs, one after the other: a run that was hit ends and the next one connects anew.
         self.script = (
             f"while [ ! -e {self.stop_file} ]; do {a.ctl_script(f'traffic to={nid} count=1000000 seconds=2 {words}')}"

@@ -213,7 +213,7 @@ class Selftest:
         return self
 
     def __exit__(self, *_exc):
-        with contextlib.suppress(vm.GuestDead):
+        with contextlib.suppress(vm.GuestDead, vm.Timeout):
             self.a.guest.run("export LST_SESSION=1; lst end_session", 60)
 
     def _start(self, test, concurrency):

@@ -143,6 +143,8 @@ class Node:
         rdma = self.guest.check("rdma resource show; rdma resource show cm_id")
         # The kernel keeps the CQs that it has made for sharing as long as the device.
         rdma = re.sub(r" cq \d+", "", rdma)
+        # A device that was away is back under another number.
+        rdma = re.sub(r"^\d+: ", "", rdma, flags=re.MULTILINE)
         modules = sorted(line.split()[0] + " " + line.split()[2] for line in self.guest.check("cat /proc/modules").splitlines())
         return {"rdma": rdma, "modules": modules}
 
@@ -168,10 +170,6 @@ class Node:
             until(quiet, "idle")
         except TimeoutError:
             raise Left(f"{self.guest.name}: not idle: {self.stats()}") from None
-
-    def idle_of(self, nid):
-        """Wait until the driver has no connection to a peer any more."""
-        until(lambda: f"conn={nid}" not in self.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*"), f"{nid} gone")
 
     def unload(self):
         """NI down, modules out, nothing left."""

@@ -27,7 +27,6 @@ i=0
 while [ $i -lt {count} ]; do
 	if [ $((i % 2)) = 0 ]; then mine={a}; other={b}; my=veth0; else mine={b}; other={a}; my=veth1; fi
 	i=$((i + 1))
-	echo "round $i: $t" >> /tmp/rounds
 	now; t0=$t
 	until there; do now; [ $((t - t0)) -gt 3000 ] && {{ missing=$((missing + 1)); break; }}; sleep 0.02; done
 	sleep 0.0$((RANDOM % 10))

@@ -48,10 +48,13 @@ def judge(cells, counts):
             # REG and GET_REQ, then LOCAL_INV; WRITEs and GET_DONE.
             assert 3 <= sender["wrs"] <= 3.5 + slack and 2 <= receiver["wrs"] <= 3.5 + slack, told
         for end in (sender, receiver):
-            # One completion per doorbell: the last work request tells of all before it.
-            assert end["cqes"] <= end["doorbells"] * 1.01 + slack, told
+            # The last work request of each list tells of all before it; LOCAL_INVs tell of themselves too.
+            inv = 0 if kind == "IMMEDIATE" else 1
+            assert end["doorbells"] - slack <= end["cqes"] <= end["doorbells"] + inv + slack, told
     for kind in KINDS:
         assert cells[kind, 64]["sender"]["doorbells"] <= cells[kind, 1]["sender"]["doorbells"] + 0.1, cells
+    # A quarter, but for the noise of a busy machine.
+    assert cells["IMMEDIATE", 64]["sender"]["doorbells"] <= 0.35, cells
 
 
 @pytest.mark.parametrize("peer_credits", [8, 128])

@@ -22,40 +22,42 @@ def flood(a, b, depth, count):
     """Only `a` sends. A table row of what it took."""
     connect(a, b, depth)
     before, nak = balanced(a, b), rnr(a, b)
-    r = timed(a, b, op="put", size=100, count=count, conc=64, verify="off", timeout=240)
+    chunk = min(count, 2000 if depth < 8 else 10_000)
+    runs = [timed(a, b, op="put", size=100, count=chunk, conc=64, verify="off") for _ in range(count // chunk)]
     after = balanced(a, b)
     there, back = (rise(x, y) for x, y in zip(before, after))
-    row = f"depth {depth}: {count} messages, {r['rate']}/s, p99 {r['lat_p99_us']} us, max {r['lat_max_us']} us,"
+    rate, p99, longest = (max(r[k] for r in runs) for k in ("rate", "lat_p99_us", "lat_max_us"))
+    row = f"depth {depth}: {count} messages, {rate}/s at best, p99 {p99} us, max {longest} us,"
     row += f" NOOPs {back['tx_noops'] / count:.3f} per message, doorbells {there['doorbells'] / count:.3f}"
     print(row)
     # A few messages are lnet_lite's own: its report before and after.
     high_water = -(-depth // 2)
-    assert back["tx_noops"] <= count / high_water + 10, row
-    assert there["wrs"] <= count + 20, row
+    assert back["tx_noops"] <= count / high_water + 10 * len(runs), row
+    assert there["wrs"] <= count + 20 * len(runs), row
     # A message that waited for a timer shows as a NOOP of the sender, which probes a silent peer.
-    assert there["tx_noops"] <= 10 and r["lat_max_us"] < STALL_US, row
+    assert there["tx_noops"] <= 10 * len(runs) and longest < STALL_US, row
     assert rnr(a, b) == nak and there["rnr"] == back["rnr"] == 0, row
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_one_sided_flood(nodes, depth):
-    flood(*nodes, depth, 1000 if depth < 8 else 2500)
+    flood(*nodes, depth, 500 if depth < 8 else 2500)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_one_sided_flood_long(nodes, depth):
-    flood(*nodes, depth, 100_000)
+    flood(*nodes, depth, 10_000 if depth < 8 else 100_000)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 8, 255])
+@pytest.mark.parametrize("depth", [1, 8, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 255))])
 def test_accounts_add_up_while_running(nodes, depth):
     """Both directions, every kind of message: at any time each end's account is possible, and
     when it is quiet each credit is in exactly one place, whichever end is asked."""
     a, b = nodes
     connect(a, b, depth)
     runs = [
-        n.start(m, op=op, size=size, count=150, conc=24, verify="data")
+        n.start(m, op=op, size=size, count=100, conc=24, verify="data")
         for n, m in ((a, b), (b, a))
         for op, size in (("put", 100), ("mix", 65536))
     ]
@@ -67,19 +69,19 @@ def test_accounts_add_up_while_running(nodes, depth):
                 looks += 1
     for r in runs:
         got = r.result()
-        assert got["count"] == 150 and got["errors"] == 0, got
+        assert got["count"] == 100 and got["errors"] == 0, got
     balanced(a, b)
     print(f"depth {depth}: {looks} looks")
     assert rnr(a, b) == 0 or all(conn(n)["rnr"] == 0 for n in (a, b))
 
 
-@pytest.mark.parametrize("how", ["conn close", "peer lost"])
+@pytest.mark.parametrize("how", ["conn close", pytest.param("peer lost", marks=pytest.mark.long)])
 def test_all_completions_come_when_everything_flushes(nodes, how):
     """Queues full in both directions, then the connection ends: every work request, also every
     receive that waited, ends with a completion; no completion queue was too short."""
     a, b = nodes
     up(a, b, peer_credits=64, credits=1024)
-    for _ in range(3):
+    for _ in range(2):
         a.ping(b)
         began = [past(n) for n in (a, b)]
         runs = [
@@ -101,9 +103,8 @@ def test_all_completions_come_when_everything_flushes(nodes, how):
             r.job.wait(200)
         for n in (a, b):
             until(lambda n=n: n.stats()["outstanding"] == 0, "idle", timeout=120)
-    for n in (a, b):
-        n.ctl("conn close any", ok=False)
-    until(lambda: not any(conns(n) for n in (a, b)), "no connection")
+    a.ctl(f"conn close {b.nid}", ok=False)
+    until(lambda: not any(conns(n) for n in (a, b)), "no connection", timeout=60)
     for n in (a, b):
         # The last one may still be on its way out.
         until(lambda n=n: past(n)["wrs"] == past(n)["retired"] and past(n)["recv_wrs"] == past(n)["recv_cqes"], past(n), timeout=20)

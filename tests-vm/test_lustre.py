@@ -101,7 +101,9 @@ def traffic(a, b, cells, seconds=1):
             print(line)
             if result.errors or not result.rate:
                 bad.append(f"{line}\n{result.text}")
-    assert not bad, "\n".join(bad)
+    # rxe does registrations again after a retransmission and then fails; see
+    # Documentation/interop.md. Its counters tell whether there was one.
+    assert not bad, "\n".join([*bad, a.link_counters(), b.link_counters()])
 
 
 def assert_ping(a, b):
@@ -190,21 +192,22 @@ def test_module_reloaded(nodes, pairing, which):
 
 @pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
 def test_guest_killed(nodes, pairing):
-    """The passive node loses power under load and boots again."""
+    """The passive node loses power while messages cross, and boots again."""
     a, b = up(pairing, nodes)
     assert_ping(a, b)
-    with lustre.Selftest(a, b) as session:
-        session.lst("add_batch bulk")
-        session.lst("add_test --batch bulk --concurrency 8 --from clients --to servers brw write size=1M")
-        session.lst("run bulk")
-        time.sleep(1)
-        b.guest.kill()
-        time.sleep(1)
-        b.guest.start()
-        vm.setup_link(b.guest)
-        b.up()
-        print(f"{a.lnd} reached the rebooted {b.lnd} after {ping_until(a, b, 150):.1f} s")
-        ping_until(b, a, 150)
+    # Not lst: its session would hang for minutes on the node that forgot it.
+    loads = [a.guest.spawn(f"while :; do lnetctl ping --timeout 1 {b.nid}; done") for _ in range(4)]
+    time.sleep(1)
+    b.guest.kill()
+    time.sleep(1)
+    b.guest.start()
+    vm.setup_link(b.guest)
+    for load in loads:
+        load.kill()
+        load.wait()
+    b.up()
+    print(f"{a.lnd} reached the rebooted {b.lnd} after {ping_until(a, b, 60):.1f} s")
+    ping_until(b, a, 60)
     traffic(a, b, FEW_CELLS)
 
 
@@ -212,6 +215,15 @@ def test_guest_killed(nodes, pairing):
 def test_cksum(nodes, cksum):
     """Checksums on either side (ko2iblnd cannot do this with itself)."""
     a, b = up((OURS, OURS), nodes, params=[f"cksum={n}" for n in cksum])
+    assert_ping(a, b)
+    assert_ping(b, a)
+    traffic(a, b, FEW_CELLS)
+
+
+@pytest.mark.parametrize("pairing", MIXED, ids=names)
+def test_cksum_towards_ko2iblnd(nodes, pairing):
+    """ko2iblnd without checksums of its own checks ours."""
+    a, b = up(pairing, nodes, params=["cksum=1" if lnd == OURS else "" for lnd in pairing])
     assert_ping(a, b)
     assert_ping(b, a)
     traffic(a, b, FEW_CELLS)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Calls into verbs and the CM that fail, completions that tell of errors, memory that is not to be had.
+
+One guest with two links and an NI on each: what fails, fails on both sides.
+"""
+
+import errno
+import time
+
+import pytest
+from faults import Inject, Ledger, Load, module_range
+from nodes import until
+from test_faults_close import NIDS, both  # noqa: F401
+from test_faults_cm import report
+
+A, B = NIDS
+
+# Calls that are made all the time, and how many of them go well between two failures.
+HOT = {
+    "ro2ib_ib_post_send": (errno.ENOMEM, errno.EINVAL),
+    "ro2ib_ib_post_recv": (errno.ENOMEM, errno.EINVAL),
+    "ro2ib_map_mr_sg": (errno.EINVAL, errno.ENOMEM),
+    "ro2ib_dma_map_sgt": (errno.EIO, errno.ENOMEM),
+    "ro2ib_dma_map_page": (errno.EIO, errno.ENOMEM),
+}
+# Calls that make a connection.
+COLD = {
+    "ro2ib_create_qp": (errno.ENOMEM, errno.EINVAL, errno.EIO),
+    "ro2ib_alloc_mr": (errno.ENOMEM, errno.EINVAL),
+    "ro2ib_cq_get": (errno.ENOMEM, errno.EINVAL),
+    "ro2ib_cm_resolve_addr_privileged": (errno.EADDRNOTAVAIL, errno.ENODEV),
+    "ro2ib_cm_resolve_route": (errno.ENOMEM, errno.EINVAL),
+    "ro2ib_cm_connect_locked": (errno.ENOMEM, errno.EINVAL),
+    "ro2ib_cm_accept_locked": (errno.ENOMEM, errno.EINVAL),
+}
+SITES = [(f, e) for table in (HOT, COLD) for f, errs in table.items() for e in errs]
+
+
+def answer(node, limit=40):
+    """Both ways."""
+    for mine, other in ((A, B), (B, A)):
+        until(
+            lambda m=mine, o=other: node.ctl(f"ping {o} from={m} timeout=5", ok=False)["rc"] == 0,
+            f"answer from {other}",
+            limit,
+        )
+
+
+def clean_traffic(node):
+    node.traffic(B, op="mix", size=65536, count=20, from_=A)
+    node.traffic(A, op="mix", size=1000, count=20, from_=B)
+
+
+def fail_call(node, function, code, seconds, record_property):
+    """First every 5th (a few), then all calls for a while."""
+    total = {}
+    fired = 0
+    with (
+        Load(node, B, op="get", from_=A, timeout=5) as one,
+        Load(node, A, op="put", from_=B, timeout=5) as two,
+    ):
+        for probability, times in ((20, 30), (100, 500)):
+            with Inject(node, function, -code, times=times, probability=probability) as inject:
+                end = time.monotonic() + seconds
+                while time.monotonic() < end and inject.left():
+                    if function in COLD:
+                        node.ctl(f"conn close any from={A}", ok=False)
+                    time.sleep(0.2)
+                fired += times - inject.left()
+            answer(node)
+    for load in (one, two):
+        for k, v in load.result().items():
+            total[k] = total.get(k, 0) + v
+    report(record_property, f"{function} {errno.errorcode[code]}", f"{fired} times; load {total}")
+    assert fired
+    assert total.get("stuck", 0) == 0 and total.get("verify_errors", 0) == 0, total
+
+
+def test_calls_fail(both, pytestconfig, record_property):  # noqa: F811
+    node = both
+    ledger = Ledger(node)
+    long = pytestconfig.getoption("--long")
+    for function, code in SITES:
+        if not long and code not in (HOT.get(function) or COLD[function])[:1]:
+            continue
+        fail_call(node, function, code, 4 if long else 1.5, record_property)
+        clean_traffic(node)
+        ledger.check()
+
+
+# enum ib_wc_status, 1 to 21, and beyond
+STATUSES = range(1, 23)
+CLASSES = ("send", "recv", "write", "reg", "inv")
+
+
+def health(node):
+    return {k: v for k, v in node.stats().items() if k.startswith("health_") and k != "health_ok"}
+
+
+def past(node):
+    """What the driver tells of connections that are no more: changes with every one that ends."""
+    return node.guest.check("grep -h ^past= /sys/kernel/debug/ro2iblnd/*@*")
+
+
+def test_completion_errors(both, pytestconfig, record_property):  # noqa: F811
+    """Each status on each kind of work request. Every request is made to complete by itself."""
+    node = both
+    ledger = Ledger(node)
+    statuses = STATUSES if pytestconfig.getoption("--long") else (1, 5, 12, 21)
+    hits = 0
+    for kind in CLASSES:
+        seen = {}
+        for status in statuses:
+            answer(node)
+            before, ended = health(node), past(node)
+            with Inject(node, "ro2ib_signal_all", 1), Inject(node, f"ro2ib_wc_{kind}", -status):
+                r = node.try_traffic(B, op="get", size=65536, count=2, conc=1, from_=A, timeout=4)
+                until(lambda p=ended: past(node) != p, f"end of a connection: {kind} {status}", 20)
+            assert r.get("stuck", 0) == 0 and r["verify_errors"] == 0, r
+            after = health(node)
+            moved = {k[7:]: v - before.get(k, 0) for k, v in after.items() if v != before.get(k, 0)}
+            seen[status] = moved
+            # The other three may fail when the data is there already, and the operation does not.
+            assert r["errors"] + r["timeouts"] > 0 or kind not in ("send", "recv"), (kind, status, r)
+            hits += 1
+        report(record_property, f"completion of {kind}", seen)
+        answer(node)
+        clean_traffic(node)
+        ledger.check()
+    report(record_property, "completion errors", f"{hits} of {len(CLASSES) * len(statuses)}")
+
+
+def test_all_signalled(both):  # noqa: F811
+    """The same traffic when each work request has a completion of its own."""
+    node = both
+    ledger = Ledger(node)
+    with Inject(node, "ro2ib_signal_all", 1):
+        for op in ("put", "put-ack", "get"):
+            for size in (100, 65536, 1048576):
+                node.traffic(B, op=op, size=size, shape="unaligned", count=20, from_=A)
+    ledger.check()
+
+
+def test_no_memory(both, pytestconfig, record_property):  # noqa: F811
+    """Allocations of the driver fail now and then, in set-up and under load."""
+    node = both
+    ledger = Ledger(node)
+    for probability in (1, 10, 50):
+        with module_range(node) as slab:
+            with (
+                Load(node, B, op="get", from_=A, timeout=5) as one,
+                Load(node, A, op="put", from_=B, timeout=5, size=1000) as two,
+            ):
+                node.guest.check(f"cd {slab}; echo 100000 > times; echo {probability} > probability")
+                for _ in range(20 if pytestconfig.getoption("--long") else 4):
+                    node.ctl(f"conn close any from={A}", ok=False)
+                    time.sleep(0.5)
+                fired = 100000 - int(node.guest.check(f"cat {slab}/times"))
+                node.guest.check(f"cd {slab}; echo 0 > probability")
+                answer(node)
+        total = [load.result() for load in (one, two)]
+        report(record_property, f"failslab {probability} %", f"{fired} failures; load {total}")
+        assert fired
+        assert all(t.get("stuck", 0) == 0 and t.get("verify_errors", 0) == 0 for t in total), total
+        clean_traffic(node)
+        ledger.check()
+
+
+def test_no_memory_for_an_ni(both, record_property):  # noqa: F811
+    """NI start and stop with failing allocations: it starts or it does not, and leaves nothing."""
+    node = both
+    node.ni_del(A)
+    started = 0
+    with module_range(node) as slab:
+        for times in range(1, 25):
+            # The times-th allocation fails: `space` lets that many bytes pass, so use interval.
+            node.guest.check(f"cd {slab}; echo 1 > times; echo {times} > interval; echo 100 > probability")
+            r = node.ctl("ni add o2ib veth0", ok=False)
+            node.guest.check(f"cd {slab}; echo 0 > probability; echo 1 > interval")
+            if r["rc"] == 0:
+                started += 1
+                answer(node)
+                node.ni_del(A)
+    report(record_property, "NI start", f"{started} of 24 started")
+    node.ni_add(interface="veth0")
+    answer(node)
+    clean_traffic(node)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The depth of the queues: what both ends agree on, and what they do when the
+device has no room for it."""
+
+import pytest
+from flow import balanced, conns, depths, failing
+from nodes import until, up
+
+CREDITS = (8, 32, 128, 255)
+# Depth after so many failures of 255, 8: by bisection.
+FOUND = {8: {0: 8, 1: 6, 2: 2, 3: 1}, 255: {1: 239, 2: 119, 4: 27, 6: 3, 7: 1}}
+
+
+def close(a, b):
+    a.ctl(f"conn close {b.nid}", ok=False)
+    until(lambda: not any(conns(n) for n in (a, b)), "no connection", timeout=60)
+
+
+def agreed(a, b, depth):
+    assert depths(a, b) == [[depth], [depth]]
+    balanced(a, b)
+    for n, m in ((a, b), (b, a)):
+        n.traffic(m, op="mix", size=5000, count=20, conc=10)
+    balanced(a, b)
+    assert depths(a, b) == [[depth], [depth]]
+
+
+@pytest.mark.parametrize("mine", [8, *(pytest.param(n, marks=pytest.mark.long) for n in CREDITS[1:])])
+def test_peer_credits_crosswise(nodes, mine):
+    """Whoever asks: the smaller one, at both ends."""
+    a, b = nodes
+    a.load()
+    a.ni_add(peer_credits=mine, credits=1024)
+    b.load()
+    for theirs in CREDITS:
+        b.ni_add(peer_credits=theirs, credits=1024)
+        for asks, other in ((a, b), (b, a)):
+            asks.ping(other)
+            agreed(a, b, min(mine, theirs))
+            close(a, b)
+        b.ni_del()
+
+
+@pytest.mark.parametrize("side", ["active", "passive"])
+def test_no_queue_pair_of_that_depth(nodes, side):
+    """Fewer, at both ends; and the next connection is not smaller for it."""
+    a, b = nodes
+    up(a, b, peer_credits=8)
+    lacks = a if side == "active" else b
+    for failures, depth in FOUND[8].items():
+        with failing(lacks, "ro2ib_create_qp", failures):
+            a.ping(b)
+        agreed(a, b, depth)
+        close(a, b)
+        a.ping(b)
+        agreed(a, b, 8)
+        close(a, b)
+
+
+def test_eight_attempts_at_most(nodes):
+    a, b = nodes
+    up(a, b, peer_credits=255, credits=1024)
+    for failures, depth in FOUND[255].items():
+        with failing(a, "ro2ib_create_qp", failures):
+            a.ping(b)
+        agreed(a, b, depth)
+        close(a, b)
+    # For ever: one attempt to connect tries eight times and gives up.
+    with failing(a, "ro2ib_create_qp", 1000) as left:
+        assert a.ping(b, ok=False)["rc"] != 0
+        tried = 1000 - left()
+    print(f"tried {tried} queue pairs")
+    assert 0 < tried <= 8, tried
+    # The passive end has none: the answer is a reject, and nothing stays behind.
+    with failing(b, "ro2ib_create_qp", 1000) as left:
+        assert a.ping(b, ok=False)["rc"] != 0
+        tried = 1000 - left()
+    print(f"refused after {tried}")
+    assert 0 < tried, tried
+    a.ping(b)
+    agreed(a, b, 255)
+
+
+def test_small_depth_of_one_peer_is_its_own(nodes, evil):
+    """A hostile peer asks for depth 1: others still get all."""
+    a, b = nodes
+    up(a, b, peer_credits=32)
+    c = evil.connect(a.address, depth=1)
+    assert c.params["depth"] == 1
+    b.ping(a)
+    assert sorted(x["depth"] for x in conns(a)) == [1, 32]
+    assert depths(b) == [[32]]
+    c.close()

@@ -1,0 +1,169 @@
+"""Connections and NIs that come and go, in good order and in none."""
+
+import time
+
+import pytest
+from nodes import PATIENCE, Node, until, up
+
+
+def cycle(a, b):
+    up(a, b)
+    a.traffic(b, op="mix", size=20000, count=12, conc=4)
+    b.traffic(a, op="mix", size=100, count=4)
+    a.unload()
+    b.unload()
+
+
+def slab(node):
+    """Objects alive in the caches that a driver's objects come from."""
+    node.guest.check("sync; echo 3 >/proc/sys/vm/drop_caches")
+    lines = node.guest.check("cat /proc/slabinfo").splitlines()
+    fields = (line.split() for line in lines if line.startswith(("kmalloc", "radix", "skbuff")))
+    return {f[0]: int(f[1]) * int(f[3]) for f in fields}
+
+
+def cycles(a, b, count):
+    """Load, NI up, traffic, NI down, unload: after the first few, nothing grows."""
+    # What the kernel itself makes once and keeps.
+    for _ in range(3):
+        cycle(a, b)
+    cqs, before = a.shared_cqs(), slab(a)
+    for _ in range(count):
+        cycle(a, b)
+    assert a.shared_cqs() == cqs
+    # A leak of one small object per cycle is 100 bytes or more; per CPU caches
+    # and lazy frees make a noise that does not grow with the count.
+    after = slab(a)
+    grown = {k: after[k] - before.get(k, 0) for k in after if after[k] > before.get(k, 0)}
+    assert sum(grown.values()) < 65536 + 64 * count, grown
+    # Nobody holds the device either.
+    for node in (a, b):
+        node.guest.check("rdma link del rxe0", PATIENCE)
+        node.guest.check("rdma link add rxe0 type rxe netdev eth0")
+
+
+def test_cycles(nodes):
+    cycles(*nodes, 7)
+
+
+@pytest.mark.long
+def test_100_cycles(nodes):
+    cycles(*nodes, 100)
+
+
+def test_ni_del_under_load(nodes):
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    runs = [a.start(b, op="mix", size=65536, count=100000, conc=32, timeout=20), b.start(a, op="put", size=4096, count=100000, conc=32, timeout=20)]
+    until(lambda: a.stats()["finalized"] > 300, "traffic")
+    # The NI goes when LNet has got every message back.
+    a.ni_del()
+    assert runs[0].result()["errors"] > 0
+    runs[1].job.kill()
+    runs[1].job.wait()
+    a.ni_add()
+    b.ctl(f"peer del {a.nid}", ok=False)
+    a.traffic(b, op="mix", count=20)
+    b.traffic(a, op="mix", count=20)
+
+
+def test_module_in_use_stays(nodes):
+    a, b = nodes
+    up(a, b)
+    assert a.guest.run("rmmod ro2iblnd")[0] != 0
+    a.traffic(b, op="mix", count=8)
+    a.ni_del()
+    a.guest.check("rmmod ro2iblnd && insmod /files/ro2iblnd.ko")
+    a.ni_add()
+    a.traffic(b, op="mix", count=8)
+
+
+def test_connections_closed_under_load(nodes):
+    """Messages may fail, but each is finalized, and the next connection is made."""
+    a, b = nodes
+    up(a, b, conns_per_peer=2)
+    a.ping(b)
+    run = a.start(b, op="mix", size=20000, count=400, conc=16)
+    closes = 0
+    while run.running():
+        closes += a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
+        time.sleep(0.1)
+    r = run.result()
+    assert r["issued"] == 400 and r["count"] + r["errors"] == 400 and not r["verify_errors"], r
+    assert not r["timeouts"] and not r["stuck"], r
+    a.traffic(b, op="mix", count=20)
+
+
+def test_both_connect_at_once(nodes):
+    a, b = nodes
+    for _ in range(5):
+        up(a, b)
+        runs = [one.start(other, op="mix", size=4096, count=40, conc=8) for one, other in ((a, b), (b, a))]
+        for run in runs:
+            r = run.result()
+            assert r["count"] == 40 and not r["errors"], r
+        a.unload()
+        b.unload()
+
+
+def test_many_connect_at_once(nodes):
+    a, b = nodes
+    up(a, b, conns_per_peer=4)
+    runs = [one.start(other, op="mix", size=4096, count=100, conc=16) for one, other in ((a, b), (b, a))]
+    for run in runs:
+        r = run.result()
+        assert r["count"] == 100 and not r["errors"], r
+
+
+def test_nobody_there(nodes):
+    """Refused at once where nobody listens, given up where nobody is."""
+    a, b = nodes
+    up(a)
+    r = a.try_traffic(b, op="put-ack", count=4, conc=4, timeout=100)
+    assert r["count"] == 0 and r["errors"] == 4 and not r["timeouts"] and r["usec"] < 30_000_000, r
+    r = a.try_traffic("10.0.0.77@o2ib", op="put-ack", count=4, conc=4, timeout=100)
+    assert r["count"] == 0 and r["errors"] == 4 and not r["timeouts"], r
+    b.load()
+    b.ni_add()
+    a.traffic(b, op="mix", count=20)
+
+
+def test_keepalive(nodes):
+    """Silence is broken by NOOPs, which keep the connection, and cost nothing."""
+    a, b = nodes
+    up(a, b, lnd="keepalive=1")
+    a.ping(b)
+
+    def noops():
+        text = a.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*")
+        return int(text.split(" tx_noops=")[1].split()[0])
+
+    first = noops()
+    until(lambda: noops() >= first + 3, "three NOOPs")
+    assert a.conns() == b.conns() == 1
+    a.traffic(b, op="mix", count=20)
+
+
+def test_peer_killed_and_restarted(boot_pair):
+    guests = boot_pair()
+    a, b = (Node(g) for g in guests)
+    up(a, b, lnd="timeout=8")
+    a.traffic(b, op="mix", count=20)
+    run = a.start(b, op="mix", size=65536, count=200, conc=8, timeout=120)
+    until(lambda: a.stats()["finalized"] > 60, "traffic")
+    b.guest.kill()
+    r = run.result(600)
+    assert r["issued"] == 200 and r["errors"] > 0 and not r["timeouts"] and not r["stuck"], r
+    until(lambda: a.conns() == 0, "no connection to the dead")
+    b.guest.start()
+    from vm import setup_link
+
+    setup_link(b.guest)
+    b = Node(b.guest)
+    up(b, lnd="timeout=8")
+    # Its new life is accepted from either side.
+    b.traffic(a, op="mix", count=20)
+    a.traffic(b, op="mix", count=20)
+    a.unload()
+    b.unload()

@@ -1,0 +1,96 @@
+"""An LNet above that is slow, full, forgetful or late."""
+
+import pytest
+from nodes import up
+
+
+def test_slow_consumer(nodes):
+    """Credits are withheld while LNet is busy, nothing is lost, and others go on."""
+    a, b = nodes
+    up(a, b)
+    b.set(slow_ms=20)
+    a.traffic(b, op="mix", size=4096, count=100, conc=64)
+    b.set(slow_ms=0)
+    a.traffic(b, op="mix", size=4096, count=100, conc=64)
+
+
+@pytest.mark.parametrize("size", [100, 20000])
+def test_late_match(nodes, size):
+    """lnd_recv comes later, from another thread."""
+    a, b = nodes
+    up(a, b)
+    b.set(recv_delay_ms=30)
+    a.traffic(b, op="put-ack", size=size, count=60, conc=32)
+    assert b.stats()["delayed_recvs"] > 0
+    b.set(recv_delay_ms=0)
+
+
+@pytest.mark.parametrize("size", [100, 20000])
+def test_lazy_portal(nodes, size):
+    """Messages wait in the driver's buffers for as long as LNet likes."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    b.set(lazy=1)
+    run = a.start(b, op="put-ack", size=size, count=8, conc=8)
+    while b.stats()["delayed"] < 8:
+        assert run.running()
+    # The other direction does not wait for them.
+    b.traffic(a, op="mix", size=4096, count=20)
+    b.set(lazy=0)
+    r = run.result()
+    assert r["count"] == 8 and not r["errors"], r
+
+
+def test_every_third_does_not_match(nodes):
+    a, b = nodes
+    up(a, b)
+    b.set(match_fail_every=3)
+    r = a.try_traffic(b, op="put", size=20000, count=60, conc=8)
+    assert r["issued"] == 60 and not r["timeouts"], r
+    b.set(match_fail_every=0)
+    a.traffic(b, op="mix", size=20000, count=20)
+    assert a.conns() == 1
+
+
+def test_lnet_refuses_messages(nodes):
+    """The connection is closed, and made again."""
+    a, b = nodes
+    up(a, b)
+    b.set(parse_err_every=20)
+    r = a.try_traffic(b, op="put", size=20000, count=60, conc=4, timeout=20)
+    assert r["issued"] == 60 and not r["stuck"], r
+    b.set(parse_err_every=0)
+    a.traffic(b, op="mix", size=20000, count=20)
+
+
+def test_slow_finalize(nodes):
+    a, b = nodes
+    up(a, b)
+    for node in nodes:
+        node.set(finalize_delay_ms=10)
+    a.traffic(b, op="mix", size=20000, count=60, conc=32)
+    for node in nodes:
+        node.set(finalize_delay_ms=0)
+
+
+def test_few_credits_of_the_ni(nodes):
+    a, b = nodes
+    up(a, b, credits=8, peer_credits=8)
+    a.traffic(b, op="mix", size=20000, count=200, conc=128)
+
+
+def test_unload_while_messages_wait(nodes):
+    """`ni del` with held receives: LNet discards them, and the driver lets go."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    b.set(lazy=1)
+    run = a.start(b, op="put", size=20000, count=6, conc=6, timeout=30)
+    while b.stats()["delayed"] < 6:
+        assert run.running()
+    job = b.guest.spawn(b.ctl_script(f"ni del {b.nid}"))
+    b.set(lazy=0)
+    assert "rc=0" in job.wait(240)[1]
+    r = run.result()
+    assert r["issued"] == 6 and not r["stuck"], r
