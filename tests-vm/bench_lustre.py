@@ -90,23 +90,38 @@ def main():
         raise SystemExit(str(e)) from None
     cells = [cell for cell in CELLS if args.only in f"{cell[0]} x{cell[1]}"]
 
-    began = time.monotonic()
     seen = {OURS: [], KO: []}
-    with tree.pair(vcpus=args.vcpus) as guests:
-        for i in range(args.pairs):
-            # A B, B A, A B, ...
-            for lnd in (OURS, KO) if i % 2 == 0 else (KO, OURS):
-                seen[lnd].append(measure(guests, lnd, cells, args.seconds, args.options))
-            done = time.monotonic() - began
-            left = done / (i + 1) * (args.pairs - i - 1)
-            print(f"pair {i + 1} of {args.pairs}, {done:.0f} s, {left:.0f} s to go", file=sys.stderr, flush=True)
-    print(f"lnet_selftest, {args.pairs} pairs, {args.seconds} s each, {args.vcpus} CPUs per guest, load {os.getloadavg()[0]:.1f}")
+    try:
+        with tree.pair(vcpus=args.vcpus) as guests:
+            run_pairs(guests, seen, cells, args)
+    except KeyboardInterrupt:
+        print("interrupted; what there is:")
+    report(seen, cells, args)
+
+
+def run_pairs(guests, seen, cells, args):
+    """All pairs, in the order A B, B A, A B, ..."""
+    began = time.monotonic()
+    for i in range(args.pairs):
+        for lnd in (OURS, KO) if i % 2 == 0 else (KO, OURS):
+            seen[lnd].append(measure(guests, lnd, cells, args.seconds, args.options))
+        done = time.monotonic() - began
+        left = done / (i + 1) * (args.pairs - i - 1)
+        print(f"pair {i + 1} of {args.pairs}, {done:.0f} s, {left:.0f} s to go", file=sys.stderr, flush=True)
+
+
+def report(seen, cells, args):
+    """The table of all complete pairs."""
+    pairs = min(map(len, seen.values()))
+    if not pairs:
+        raise SystemExit("no pair is complete")
+    print(f"lnet_selftest, {pairs} pairs, {args.seconds} s each, {args.vcpus} CPUs per guest, load {os.getloadavg()[0]:.1f}")
     print("ratio > 1: ro2iblnd is better (more messages, less CPU)")
     print(f"{'':22} |{'messages/s':^37}|{'host CPU, us/message':^37}")
     head = f"{'ro2iblnd':>8} {'ko2iblnd':>8} {'ratio':>6}  {'span':10}"
     print(f"{'test':17} {'conc':>4} |{head} |{head}")
     for i, (test, concurrency) in enumerate(cells):
-        print(row(test, concurrency, [m[i] for m in seen[OURS]], [m[i] for m in seen[KO]]))
+        print(row(test, concurrency, [m[i] for m in seen[OURS][:pairs]], [m[i] for m in seen[KO][:pairs]]))
 
 
 if __name__ == "__main__":

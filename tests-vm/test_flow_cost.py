@@ -59,7 +59,7 @@ def judge(cells, counts):
 
 @pytest.mark.parametrize("peer_credits", [8, 128])
 def test_cost_of_operations(nodes, peer_credits):
-    counts = {1: 60, 64: 400}
+    counts = {1: 50, 64: 300}
     judge(table(*nodes, peer_credits, counts), counts)
 
 

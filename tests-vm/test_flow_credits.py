@@ -76,12 +76,12 @@ def test_accounts_add_up_while_running(nodes, depth):
 
 
 @pytest.mark.parametrize("how", ["conn close", pytest.param("peer lost", marks=pytest.mark.long)])
-def test_all_completions_come_when_everything_flushes(nodes, how):
+def test_all_completions_come_when_everything_flushes(nodes, how, request):
     """Queues full in both directions, then the connection ends: every work request, also every
     receive that waited, ends with a completion; no completion queue was too short."""
     a, b = nodes
     up(a, b, peer_credits=64, credits=1024)
-    for _ in range(2):
+    for _ in range(3 if request.config.getoption("--long") else 1):
         a.ping(b)
         began = [past(n) for n in (a, b)]
         runs = [
@@ -110,6 +110,6 @@ def test_all_completions_come_when_everything_flushes(nodes, how):
         until(lambda n=n: past(n)["wrs"] == past(n)["retired"] and past(n)["recv_wrs"] == past(n)["recv_cqes"], past(n), timeout=20)
         p = past(n)
         print(f"{n.guest.name}, {how}: {p}")
-        assert p["wrs"] > 300 and p["recv_wrs"] > 300, p
+        assert p["wrs"] > 100 and p["recv_wrs"] > 100, p
         assert p["rnr"] == 0, p
         assert not [x for x in n.log().splitlines() if "queue full" in x or "CQ err" in x]

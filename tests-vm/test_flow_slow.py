@@ -72,7 +72,7 @@ def test_slow_consumer_delays_only_itself(nodes):
 
 @pytest.mark.long
 def test_slow_consumer_delays_only_itself_long(nodes):
-    ratio = slow_one(nodes, 16, 6, 100)
+    ratio = slow_one(nodes, 16, 4, 50)
     assert ratio["p50"] < 1.2, ratio
 
 

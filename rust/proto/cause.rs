@@ -125,8 +125,9 @@ impl Cause {
         use errno::*;
         let (status, health) = match self {
             Self::Shutdown | Self::AdminClose => (EIO, Health::LocalError),
-            Self::PeerClosed if !posted => (ECONNABORTED, Health::LocalDropped),
-            Self::PeerClosed => (ECONNRESET, Health::RemoteDropped),
+            // An orderly close of the peer may show as a flush before the CM tells of it.
+            Self::PeerClosed | Self::Flushed if !posted => (ECONNABORTED, Health::LocalDropped),
+            Self::PeerClosed | Self::Flushed => (ECONNRESET, Health::RemoteDropped),
             Self::PeerRestarted => (ESTALE, Health::RemoteDropped),
             Self::Protocol => (EPROTO, Health::RemoteError),
             Self::Unreachable => (EHOSTUNREACH, Health::NetworkTimeout),
@@ -137,7 +138,6 @@ impl Cause {
             Self::LocalFault => (EIO, Health::LocalError),
             Self::RemoteFault => (EIO, Health::RemoteError),
             Self::TransportRetry => (EIO, Health::RemoteDropped),
-            Self::Flushed => (ECONNABORTED, Health::LocalDropped),
             Self::DeadlineQueued => (ECONNABORTED, Health::LocalTimeout),
             Self::DeadlineSending => (ECONNABORTED, Health::NetworkTimeout),
             Self::DeadlineAnswer => (ECONNABORTED, Health::RemoteTimeout),
@@ -196,7 +196,7 @@ impl Cause {
             Self::LocalFault => "a work request failed here",
             Self::RemoteFault => "the peer's device refused a work request",
             Self::TransportRetry => "the transport gave up retrying",
-            Self::Flushed => "flushed",
+            Self::Flushed => "the queue pair went into the error state",
             Self::DeadlineConnecting => "no connection in time",
             Self::DeadlineQueued => "queued too long",
             Self::DeadlineSending => "the send did not complete in time",

@@ -274,7 +274,7 @@ impl Model for Config {
             }
             Step::CmEvent(at, c) => s.nodes[at].conns[c].cm_event(),
             Step::CmTimeout(at, c) => {
-                s.nodes[at].conns[c].cm = CmState::Over;
+                s.nodes[at].conns[c].cm = CmState::Lost;
                 s.nodes[at].conns[c]
                     .cm_events
                     .push_back(CmEvent::Unreachable);

@@ -65,6 +65,8 @@ pub enum CmState {
     RepSent,
     /// Connected.
     Up,
+    /// The CM gave up: it knows nothing of this connection any more, though it may live.
+    Lost,
     /// Disconnected, refused or destroyed.
     Over,
 }
@@ -196,6 +198,9 @@ impl State {
             (Cm::Dreq, CmState::Up | CmState::RepSent) => {
                 conn.cm = CmState::Over;
                 conn.cm_events.push_back(CmEvent::Disconnected);
+                self.world.cm[other(at)].push_back((hs, Cm::Drep));
+            }
+            (Cm::Dreq, CmState::Lost) => {
                 self.world.cm[other(at)].push_back((hs, Cm::Drep));
             }
             (Cm::Drep, CmState::Over) => conn.cm_events.push_back(CmEvent::Disconnected),
