@@ -115,7 +115,8 @@ def report(seen, cells, args):
     pairs = min(map(len, seen.values()))
     if not pairs:
         raise SystemExit("no pair is complete")
-    print(f"lnet_selftest, {pairs} pairs, {args.seconds} s each, {args.vcpus} CPUs per guest, load {os.getloadavg()[0]:.1f}")
+    load = os.getloadavg()[0]
+    print(f"lnet_selftest, {pairs} pairs, {args.seconds} s each, {args.vcpus} CPUs per guest, load {load:.1f}")
     print("ratio > 1: ro2iblnd is better (more messages, less CPU)")
     print(f"{'':22} |{'messages/s':^37}|{'host CPU, us/message':^37}")
     head = f"{'ro2iblnd':>8} {'ko2iblnd':>8} {'ratio':>6}  {'span':10}"

@@ -11,6 +11,9 @@ from faults import Ledger, Load, kinds, objects, silence, timed
 from nodes import CTL, PATIENCE, Node, until
 from test_faults_cm import report
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 LIMIT = 5
 DEBUGFS = "/sys/kernel/debug/ro2iblnd"
 NIDS = ("10.0.1.1@o2ib", "10.0.1.2@o2ib")

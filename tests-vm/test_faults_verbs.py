@@ -13,6 +13,9 @@ from nodes import until
 from test_faults_close import NIDS, both  # noqa: F401
 from test_faults_cm import report
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 A, B = NIDS
 
 # Calls that are made all the time, and how many of them go well between two failures.

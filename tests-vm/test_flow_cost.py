@@ -5,6 +5,9 @@ import pytest
 from flow import balanced, rise, timed
 from nodes import up
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 KINDS = {"IMMEDIATE": ("put", 100), "PUT": ("put", 65536), "GET": ("get", 65536)}
 COLUMNS = ("wrs", "doorbells", "cqes", "recv_cqes")
 

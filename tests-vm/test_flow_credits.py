@@ -5,6 +5,9 @@ import pytest
 from flow import STALL_US, balanced, conn, conns, depths, failing, past, rise, rnr, sane, timed
 from nodes import until, up
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 # How a depth is had: peer_credits at both ends, and how many queue pairs the
 # active end does not get (each failure halves what it tries next).
 DEPTHS = {1: (8, 3), 2: (8, 2), 8: (8, 0), 255: (255, 0)}
@@ -47,7 +50,7 @@ def test_one_sided_flood(nodes, depth):
 @pytest.mark.long
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_one_sided_flood_long(nodes, depth):
-    flood(*nodes, depth, 10_000 if depth < 8 else 100_000)
+    flood(*nodes, depth, {1: 5_000, 2: 5_000, 8: 100_000, 255: 100_000}[depth])
 
 
 @pytest.mark.parametrize("depth", [1, 8, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 255))])

@@ -6,6 +6,9 @@ import pytest
 from flow import balanced, conns, depths, failing
 from nodes import until, up
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 CREDITS = (8, 32, 128, 255)
 # Depth after so many failures of 255, 8: by bisection.
 FOUND = {8: {0: 8, 1: 6, 2: 2, 3: 1}, 255: {1: 239, 2: 119, 4: 27, 6: 3, 7: 1}}

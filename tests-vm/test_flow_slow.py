@@ -8,6 +8,9 @@ import pytest
 from flow import DEBUGFS, FAIL, conn, conns, no_memory, rnr, timed
 from nodes import until, up
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 SLOW_MS = 50
 
 

@@ -8,6 +8,9 @@ from evil.peer import ADDRESS
 from nodes import parse, until, up
 from test_hostile_connect import HONEST, VICTIM, undisturbed
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 EVIL = f"{ADDRESS}@o2ib"
 TRAFFIC_PORTAL = 50
 # Where lnet_lite's traffic portal finds its memory: see lnet_lite/internal.h.

@@ -3,6 +3,9 @@
 import pytest
 from nodes import up
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 
 def test_slow_consumer(nodes):
     """Credits are withheld while LNet is busy, nothing is lost, and others go on."""

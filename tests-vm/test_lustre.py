@@ -97,7 +97,8 @@ def traffic(a, b, cells, seconds=1):
     with lustre.Selftest(a, b) as session:
         for test, concurrency in cells:
             result = session.run(test, concurrency, seconds)
-            line = f"{a.lnd}->{b.lnd} {test} x{concurrency}: {result.rate:.0f}/s {result.mib:.2f} MiB/s, {result.errors} errors"
+            what = f"{a.lnd}->{b.lnd} {test} x{concurrency}"
+            line = f"{what}: {result.rate:.0f}/s {result.mib:.2f} MiB/s, {result.errors} errors"
             print(line)
             if result.errors or not result.rate:
                 bad.append(f"{line}\n{result.text}")

@@ -3,6 +3,9 @@
 import pytest
 from nodes import up
 
+# Takes minutes: part of `make test-long`.
+pytestmark = pytest.mark.long
+
 DEPTHS = (8, 32, 128, 255)
 
 

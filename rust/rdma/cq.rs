@@ -51,8 +51,9 @@ impl CqShare {
     /// `EINVAL` if no completion queue of the device can be that long, `ENOMEM`.
     pub(crate) fn get(device: ARef<Device>, nr_cqe: u32, hint: i32) -> Result<Self> {
         // SAFETY: `device` is valid and registered.
-        let cq =
-            from_err_ptr(unsafe { bindings::ro2ib_cq_get(device.as_raw(), nr_cqe, hint, poll_context(&device)) })?;
+        let cq = from_err_ptr(unsafe {
+            bindings::ro2ib_cq_get(device.as_raw(), nr_cqe, hint, poll_context(&device))
+        })?;
 
         // INVARIANT: It came from `ib_cq_pool_get()`.
         Ok(Self {

@@ -180,8 +180,9 @@ impl Config {
         let hiw = self.high_water[side];
         match self.who[side] {
             Who::Ours => {
-                // Own requests, answers, and those whose LOCAL_INV has not completed.
-                let cells = self.window[side] + 3 * usize::from(self.depth) + 4;
+                // Own requests, what the send queue holds, answers and LOCAL_INVs that wait for it.
+                let waiting = usize::from(self.sq) + 2 * usize::from(self.depth);
+                let cells = self.window[side] + waiting + 4;
                 End::Ours(Ours::new(side, depth, hiw, self.sq, cells), Half::default())
             }
             Who::Ko2 => End::Ko2(Ko2::new(side, depth.get(), hiw, self.sq)),
