@@ -296,6 +296,7 @@ struct lnl_op_result {
 	int	status;
 	u32	mlength;
 	u64	nsec;
+	bool	in_vain;	/* no end within the operation's time limit */
 	bool	stuck;		/* the buffer must not be touched any more */
 };
 

@@ -15,6 +15,7 @@ struct lnl_op {
 	struct completion	done;
 	unsigned int		need, got;
 	bool			over;
+	bool			in_vain;
 	int			status;
 	u32			mlength;
 	ktime_t			end;
@@ -93,6 +94,7 @@ static void op_wait(struct lnl_op *op, const struct lnl_op_args *a)
 	if (rc && !op->over) {
 		op->over = true;
 		op->status = rc;
+		op->in_vain = rc == -ETIMEDOUT;
 		op->end = ktime_get();
 	}
 	spin_unlock(&op->lock);
@@ -152,6 +154,7 @@ void lnl_op_run(const struct lnl_op_args *a, struct lnl_op_result *res)
 
 	res->stuck = !lnl_md_unlink(md, grace);
 	res->status = op->status;
+	res->in_vain = op->in_vain;
 	res->mlength = op->mlength;
 	res->nsec = ktime_to_ns(ktime_sub(op->end, start));
 	if (!res->stuck)

@@ -89,8 +89,6 @@ static void note_latency(struct lnl_run *run, u64 nsec)
 static void note_error(struct lnl_run *run, int rc)
 {
 	atomic_inc(&run->errors);
-	if (rc == -ETIMEDOUT)
-		atomic_inc(&run->timeouts);
 	atomic_cmpxchg(&run->first_error, 0, rc);
 }
 
@@ -140,6 +138,8 @@ static void one_op(struct lnl_run *run, u32 seq, bool get, struct lnl_buf **buf)
 
 	lnl_op_run(&a, &res);
 	rc = res.status;
+	if (res.in_vain)
+		atomic_inc(&run->timeouts);
 	if (res.stuck) {
 		atomic_inc(&run->stuck);
 		*buf = NULL;

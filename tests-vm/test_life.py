@@ -138,7 +138,7 @@ def test_keepalive(nodes):
 
     def noops():
         text = a.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*")
-        return int(text.split(" tx_noops=")[1].split()[0])
+        return sum(int(part.split()[0]) for part in text.split(" tx_noops=")[1:])
 
     first = noops()
     until(lambda: noops() >= first + 3, "three NOOPs")
@@ -155,7 +155,9 @@ def test_peer_killed_and_restarted(boot_pair):
     until(lambda: a.stats()["finalized"] > 60, "traffic")
     b.guest.kill()
     r = run.result(600)
-    assert r["issued"] == 200 and r["errors"] > 0 and not r["timeouts"] and not r["stuck"], r
+    # What waits at the kill for an answer that is not the driver's to give (an
+    # ACK, a REPLY by PUT) waits in vain; all the rest is told that it failed.
+    assert r["issued"] == 200 and r["errors"] > 0 and r["timeouts"] <= 8 and not r["stuck"], r
     until(lambda: a.conns() == 0, "no connection to the dead")
     b.guest.start()
     from vm import setup_link
