@@ -95,6 +95,13 @@ static int traffic_word(struct lnet_lite_traffic *t, const char *key, const char
 		t->no_trunc = !trunc;
 		return rc;
 	}
+	if (!strcmp(key, "ask")) {
+		bool ask;
+
+		rc = bool_arg(val, &ask);
+		t->no_ask = !ask;
+		return rc;
+	}
 	if (!strcmp(key, "op")) {
 		rc = name_arg(op_names, ARRAY_SIZE(op_names), val, &i);
 		t->op = i;

@@ -335,7 +335,7 @@ static int run_slots(struct lnl_run *run, struct lnet_lite_result *r)
 		kvfree(slots);
 		return -ENOMEM;
 	}
-	if (run->t.op != LNET_LITE_GET)
+	if (run->t.op != LNET_LITE_GET && !run->t.no_ask)
 		report = !get_report(run, &before);
 
 	atomic_set(&run->slots, n);

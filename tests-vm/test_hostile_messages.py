@@ -8,8 +8,6 @@ from evil.peer import ADDRESS
 from nodes import parse, until, up
 from test_hostile_connect import HONEST, VICTIM, undisturbed
 
-# Takes minutes: part of `make test-long`.
-pytestmark = pytest.mark.long
 
 EVIL = f"{ADDRESS}@o2ib"
 TRAFFIC_PORTAL = 50
@@ -235,7 +233,7 @@ def test_key_is_dead_after_the_answer(nodes, evil):
 
 def put_req_from(a, evil, size=65536):
     conn = evil.connect(VICTIM)
-    run = a.start(EVIL, op="put", size=size, count=1, conc=1, timeout=60)
+    run = a.start(EVIL, op="put", size=size, count=1, conc=1, ask=0, timeout=60)
     return conn, conn.recv_until(wire.PUT_REQ), run
 
 

@@ -62,6 +62,7 @@ struct lnet_lite_traffic {
 	u32			timeout;	/* seconds per operation, 0 = from the LND */
 	u32			seconds;	/* start nothing new after that; 0 = no limit */
 	bool			no_trunc;	/* target refuses what does not fit */
+	bool			no_ask;		/* the target is not asked what it has verified */
 	bool			nomatch;	/* target has no match */
 	bool			route;		/* mark the next hop as a router */
 	struct lnet_nid		from;		/* any = first NI on the net of the next hop */
