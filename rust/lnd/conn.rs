@@ -479,6 +479,13 @@ impl Inner {
         self.fsm.state() <= State::Established
     }
 
+    /// Whether a NOOP must return the few credits there are: the peer has none, and LNet keeps so
+    /// many requests that the high-water mark is out of reach. Not while some wait for their turn
+    /// with LNet: those will get there.
+    pub(crate) fn must_feed_peer(&self) -> bool {
+        self.rx.is_empty() && self.credits.starves_peer()
+    }
+
     /// The envelope of every message of this connection; credits are set when it is posted.
     pub(crate) fn envelope(&self) -> Envelope {
         Envelope {

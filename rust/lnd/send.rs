@@ -158,7 +158,7 @@ impl Conn {
         let corked = inner.corked_by != 0 && inner.corked_by == kernel::current!().pid();
         let under_way = inner.counts.wrs.wrapping_sub(inner.counts.retired);
         if !corked && under_way < RING_BELOW {
-            pump(self, inner, false);
+            pump(self, inner, inner.must_feed_peer());
         }
     }
 

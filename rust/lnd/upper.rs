@@ -116,7 +116,7 @@ impl WorkItem<UPPER> for Conn {
 /// Rings the doorbell for what was queued meanwhile.
 fn uncork(conn: &Arc<Conn>, inner: &mut Inner) {
     inner.corked_by = 0;
-    pump(conn, inner, false);
+    pump(conn, inner, inner.must_feed_peer());
 }
 
 fn next_job(inner: &mut Inner) -> Option<Job> {

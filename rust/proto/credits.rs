@@ -226,6 +226,16 @@ impl Credits {
             && self.noops < NOOPS_MAX
     }
 
+    /// Whether the peer has spent every credit while some lie here below the high-water mark. That is
+    /// so only while LNet keeps requests: their buffers are not posted, and the mark is not reached
+    /// without them. A NOOP is due then ([`Credits::wants_noop`], `keepalive`).
+    ///
+    /// It adds no NOOP to those that can be on their way at once: the peer holds what it carries
+    /// before it can spend it, and only when all is spent is this true again.
+    pub fn starves_peer(&self) -> bool {
+        self.outstanding > 0 && self.peer_held == 0
+    }
+
     /// The counters for people.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -303,6 +313,27 @@ mod tests {
         assert!(!b.wants_noop(false, false, true));
         b.noop_completed();
         assert!(b.may_send(Cost::OutOfBand));
+    }
+
+    #[test]
+    fn what_is_below_the_mark_is_returned_when_the_peer_has_nothing_left() {
+        let mut b = credits(4, 2);
+        for _ in 0..4 {
+            assert_eq!(b.request_received(), Ok(()));
+            // Nothing to return yet.
+            assert!(!b.starves_peer());
+        }
+        // LNet takes one and keeps three.
+        assert_eq!(b.reposted(Repost::ForPeer), Ok(()));
+        assert!(!b.wants_noop(false, false, false));
+        assert!(b.starves_peer());
+        assert_eq!(b.pay(Cost::OutOfBand), Some(1));
+        assert!(!b.starves_peer());
+        assert_eq!(b.reposted(Repost::ForPeer), Ok(()));
+        // The peer has one still.
+        assert!(!b.starves_peer());
+        assert_eq!(b.request_received(), Ok(()));
+        assert!(b.starves_peer());
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub struct Config {
     pub window: [usize; 2],
     /// Whether keepalives may fall due.
     pub keepalive: bool,
+    /// Whether LNet may keep requests so long that their peer has to be fed.
+    pub feed: bool,
 }
 
 /// Something that can happen.
@@ -87,6 +89,9 @@ pub enum Step {
     Ring(Side),
     /// A keepalive of that side is due.
     Keepalive(Side),
+    /// That side feeds a peer which has no credit left (`Inner::must_feed_peer`). The driver does so
+    /// only when LNet has had all that came; here, at any time.
+    Feed(Side),
 }
 
 /// What the LNet half of our end is about to do; the lock is dropped in between.
@@ -260,6 +265,9 @@ impl Model for Config {
                     if half.corked {
                         out.push(Step::Ring(side));
                     }
+                    if self.feed && o.feeds_peer() {
+                        out.push(Step::Feed(side));
+                    }
                     if !o.sq.is_empty() {
                         out.push(Step::Complete(side));
                     }
@@ -282,7 +290,7 @@ impl Model for Config {
         let side = match step {
             Step::Send(side, _) | Step::Deliver(side) | Step::Complete(side) => side,
             Step::Take(side, ..) | Step::Answer(side, _) => side,
-            Step::Ring(side) | Step::Keepalive(side) => side,
+            Step::Ring(side) | Step::Keepalive(side) | Step::Feed(side) => side,
         };
         let message = match step {
             Step::Deliver(_) => s.to[side].pop_front(),
@@ -413,7 +421,7 @@ fn ours(
         }
         Step::Ring(_) => half.corked = false,
         // `WorkItem<TIMER>`
-        Step::Keepalive(_) => return o.pump(true, out),
+        Step::Keepalive(_) | Step::Feed(_) => return o.pump(true, out),
     }
     o.pump(false, out)
 }
@@ -444,7 +452,7 @@ fn ko2(
         Step::Deliver(_) => k.received(message.ok_or("no message")?, out),
         Step::Complete(_) => k.complete(out),
         Step::Take(_, at, want) => k.take(at, want, out),
-        Step::Answer(..) | Step::Ring(_) => Err("ko2iblnd answers at once".into()),
+        Step::Answer(..) | Step::Ring(_) | Step::Feed(_) => Err("ko2iblnd answers at once".into()),
         Step::Keepalive(_) => k.check_sends_or_keepalive(true, out),
     }
 }

@@ -147,6 +147,14 @@ impl Ours {
         self.posted += std::mem::take(&mut self.unposted);
     }
 
+    /// Whether `pump` with `keepalive` for the sake of `Inner::must_feed_peer` does something.
+    pub fn feeds_peer(&self) -> bool {
+        let queued = self.queues.lengths();
+        let (free, main) = (queued.free_of_credit > 0, queued.main > 0);
+        let slot = self.sq.len() < usize::from(self.sq_size);
+        self.credits.starves_peer() && self.credits.wants_noop(free, main, true) && slot
+    }
+
     /// `pump::pump`.
     pub fn pump(&mut self, keepalive: bool, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let mut keepalive = keepalive;

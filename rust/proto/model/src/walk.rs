@@ -58,7 +58,7 @@ pub fn walk(config: &Config, steps: usize, seed: u64) -> Result<Tally, Fault> {
     let mut state = config.init();
     let mut tally = Tally::default();
     let mut offers = Vec::new();
-    // For each side: send, deliver, complete, take, answer, keepalive, ring.
+    // For each side: send, deliver, complete, take, answer, keepalive, ring or feed.
     let mut mood = [[1usize; 7]; 2];
     loop {
         if tally.steps % MOOD == 0 {
@@ -117,7 +117,7 @@ fn pick(offers: &[Step], mood: &[[usize; 7]; 2], random: &mut Random) -> Step {
         Step::Take(side, ..) => (side, 3),
         Step::Answer(side, _) => (side, 4),
         Step::Keepalive(side) => (side, 5),
-        Step::Ring(side) => (side, 6),
+        Step::Ring(side) | Step::Feed(side) => (side, 6),
     };
     let mut there = [[0usize; 7]; 2];
     for step in offers {
