@@ -27,6 +27,33 @@ macro_rules! warn_limited {
     };
 }
 
+/// An error of the kernel in words; the kernel's own text for it depends on its configuration.
+fn why(e: Error) -> Worded {
+    let words = match e {
+        ENOMEM => "out of memory",
+        ENODEV => "the RDMA device is gone",
+        ESHUTDOWN => "the NI is shutting down",
+        EINVAL => "the device or LNet does not accept it",
+        EADDRNOTAVAIL => "the address is not on this node",
+        EADDRINUSE => "no free port",
+        ENETUNREACH | EHOSTUNREACH => "no route",
+        EACCES | EPERM => "not allowed",
+        EAGAIN | EBUSY => "no resources left",
+        EMSGSIZE => "it has more pieces than one transfer can have",
+        _ => "error",
+    };
+    Worded(words, e.to_errno())
+}
+
+/// Words, and the errno for those who look it up.
+struct Worded(&'static str, i32);
+
+impl Display for Worded {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} ({})", self.0, self.1)
+    }
+}
+
 /// A connection ended by itself. Not called for a close that somebody asked for.
 pub(crate) fn conn_over(conn: &Conn, cause: Cause, established: bool) {
     if matches!(cause, Cause::Shutdown | Cause::AdminClose) {
@@ -42,7 +69,7 @@ pub(crate) fn conn_over(conn: &Conn, cause: Cause, established: bool) {
 
 /// A step of the handshake failed here.
 pub(crate) fn cannot(conn: &Conn, what: &str, e: Error) {
-    warn_limited!("{}: cannot {what}: {e:?}\n", conn.nid());
+    warn_limited!("{}: cannot {what}: {}\n", conn.nid(), why(e));
 }
 
 /// The shutdown of an NI takes long.
@@ -95,17 +122,26 @@ pub(crate) fn bad_request(conn: &Conn, e: &dyn Display) {
 
 /// LNet would not take a message.
 pub(crate) fn refused_by_lnet(conn: &Conn, e: Error) {
-    warn_limited!("{}: LNet refused a message: {e:?}; closing\n", conn.nid());
+    warn_limited!(
+        "{}: LNet refused a message: {}; closing\n",
+        conn.nid(),
+        why(e)
+    );
 }
 
-/// No memory region for the sink of a PUT.
+/// No memory region for the sink of a PUT. No news if the connection is over: LNet took the message
+/// too late.
 pub(crate) fn no_sink(conn: &Conn, e: Error) {
-    warn_limited!("{}: cannot receive a PUT: {e:?}\n", conn.nid());
+    if conn.with(|inner| inner.is_up()) {
+        warn_limited!("{}: cannot receive a PUT: {}\n", conn.nid(), why(e));
+    }
 }
 
-/// The data of a GET cannot be sent.
+/// The data of a GET cannot be sent. No news if the connection is over.
 pub(crate) fn no_source(conn: &Conn, e: Error) {
-    warn_limited!("{}: cannot answer a GET: {e:?}\n", conn.nid());
+    if conn.with(|inner| inner.is_up()) {
+        warn_limited!("{}: cannot answer a GET: {}\n", conn.nid(), why(e));
+    }
 }
 
 /// Messages failed because no connection could be had.
