@@ -15,6 +15,7 @@ import lustre
 import pytest
 import vm
 from lustre import KO, OURS
+from nodes import until
 
 LUSTRE = os.environ.get("LUSTRE")
 pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
@@ -210,6 +211,30 @@ def test_guest_killed(nodes, pairing):
     print(f"{a.lnd} reached the rebooted {b.lnd} after {ping_until(a, b, 60):.1f} s")
     ping_until(b, a, 60)
     traffic(a, b, FEW_CELLS)
+
+
+@pytest.mark.parametrize("pairing", WITH_OURS[1:], ids=names)
+def test_both_connect_at_once(nodes, pairing):
+    """200 times both sides ask for a connection at the same moment: one of them
+    gives way, and both pings are answered."""
+    a, b = up(pairing, nodes)
+    worst = 0
+    for i in range(200):
+        for node in (a, b):
+            # "No such file": the other side's disconnect was faster.
+            node.guest.run(f"lctl --net {lustre.NET} disconnect")
+        for node in (a, b):
+            until(lambda node=node: not node.conns(), f"round {i}: {node.lnd} disconnected", 30)
+        began = time.monotonic()
+        pings = [one.guest.spawn(f"lnetctl ping --timeout 30 {other.nid}") for one, other in ((a, b), (b, a))]
+        for ping in pings:
+            status, out = ping.wait(60)
+            assert status == 0 and "errno" not in out, f"round {i}: {out}"
+        worst = max(worst, time.monotonic() - began)
+        found = [len(node.conns()) for node in (a, b)]
+        assert found[0] and found[1], f"round {i}: {found}"
+    print(f"{names(pairing)}: 200 rounds, the slowest took {worst:.1f} s")
+    traffic(a, b, FEW_CELLS[:2])
 
 
 @pytest.mark.parametrize("cksum", [(1, 1), (1, 0), (0, 1)], ids=lambda c: f"{c[0]}-{c[1]}")
