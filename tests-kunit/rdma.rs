@@ -51,10 +51,10 @@ use crate::{
             RecvDone,
             RecvQueue, //
         },
+        send_ring::SendDone,
         sg::SgMap,
         sq::{
             PushError,
-            SendDone,
             SendQueue, //
         },
         sync::{

@@ -28,8 +28,8 @@ use crate::proto::conn::State;
 use crate::proto::credits::Credits;
 use crate::proto::nid::Nid;
 use crate::proto::peer::Known;
-use crate::proto::tx::Cell;
-use crate::proto::tx::Queues;
+use crate::proto::queues::Cell;
+use crate::proto::queues::Queues;
 use crate::proto::wire::Envelope;
 use crate::proto::wire::Identity;
 use crate::proto::wire::Version;
@@ -212,7 +212,7 @@ pub(crate) struct Conn {
     pub(crate) peer: Arc<Peer>,
     /// Whether we asked for it.
     pub(crate) active: bool,
-    /// Random; see [`crate::proto::tx::TxId::cookie`].
+    /// Random; see [`crate::proto::queues::TxId::cookie`].
     pub(crate) mask: u64,
     /// Where the LNet half runs.
     cpu: Cpu,

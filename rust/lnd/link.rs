@@ -5,6 +5,7 @@
 
 use super::conn::Conn;
 use crate::proto::cause::Cause;
+use crate::rdma::batch::BatchRoom;
 use crate::rdma::mr::Mapped;
 use crate::rdma::mr::Mr;
 use crate::rdma::mr::Valid;
@@ -15,7 +16,6 @@ use crate::rdma::qp::QpParts;
 use crate::rdma::rq::RecvQueue;
 use crate::rdma::rq::RECV_BATCH;
 use crate::rdma::sg::SgCursor;
-use crate::rdma::sq::BatchRoom;
 use crate::rdma::sq::PostError;
 use crate::rdma::sq::SendQueue;
 use kernel::prelude::*;

@@ -18,7 +18,7 @@ use crate::proto::conn::Event;
 use crate::proto::encode::encode;
 use crate::proto::encode::seal;
 use crate::proto::encode::BodyOut;
-use crate::proto::tx::Next;
+use crate::proto::queues::Next;
 use crate::proto::tx::Op;
 use crate::proto::tx::Wr;
 use crate::rdma::page::TxBuf;

@@ -27,7 +27,7 @@ use crate::proto::lnet_hdr::LnetKind;
 use crate::proto::lnet_hdr::Method;
 use crate::proto::params::IMMEDIATE_HEAD;
 use crate::proto::params::LNET_MTU;
-use crate::proto::tx::Cell;
+use crate::proto::queues::Cell;
 use crate::proto::tx::Op;
 use crate::proto::wire::Cookie;
 use crate::proto::wire::Done;

@@ -41,6 +41,7 @@ pub mod lnet_hdr;
 pub mod nid;
 pub mod params;
 pub mod peer;
+pub mod queues;
 pub mod race;
 pub mod refusal;
 pub mod reject;

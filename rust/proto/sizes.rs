@@ -9,7 +9,7 @@
 
 use super::params::QueueDepth;
 use super::params::FRAGS_MAX;
-use super::tx::NOOP_SLOTS;
+use super::queues::NOOP_SLOTS;
 
 /// Gather elements a WRITE gets unless asked for more; more make every slot of the send queue
 /// larger.

@@ -15,6 +15,7 @@
 // A library: the driver and the tests use different parts of it.
 #![allow(dead_code)]
 
+pub(crate) mod batch;
 pub(crate) mod cm;
 pub(crate) mod cm_event;
 pub(crate) mod cq;
@@ -28,6 +29,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod random;
 pub(crate) mod rq;
+pub(crate) mod send_ring;
 pub(crate) mod sg;
 pub(crate) mod sq;
 pub(crate) mod sync;

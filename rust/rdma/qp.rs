@@ -32,12 +32,12 @@ use super::{
         RecvQueue,
         RecvRing, //
     },
-    sg::SgMap,
-    sq::{
+    send_ring::{
         SendDone,
-        SendQueue,
         SendRing, //
     },
+    sg::SgMap,
+    sq::SendQueue,
     wc::QpEvent, //
 };
 use crate::bindings;

@@ -3,12 +3,16 @@
 //! The send queue of a QP.
 //!
 //! [`SendQueue`] is the one handle that work requests are pushed and posted
-//! with. [`SendRing`], inside the QP, is a ring of slots in posting order; a
-//! slot owns what its work request refers to. Completions of a send queue come in
-//! posting order, so a completion also retires all work requests before it that
-//! were not signalled.
+//! with: pushed into a [`Batch`], and posted from it into the slots of the
+//! [`super::send_ring`].
 
 use super::{
+    batch::{
+        AnyWr,
+        Batch,
+        BatchRoom,
+        BATCH_WRS, //
+    },
     mr::{
         Mapped,
         Mr,
@@ -22,48 +26,19 @@ use super::{
         Qp,
         QpHandler, //
     },
-    sg::{
-        SgCursor,
-        SgMap, //
+    send_ring::{
+        after,
+        before,
+        Resources, //
     },
-    wc::Wc, //
+    sg::SgCursor, //
 };
 use crate::bindings;
-use core::cell::UnsafeCell;
 use kernel::{
-    container_of,
     error::to_result,
     ffi,
-    pr_warn_once,
-    prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
-    types::Opaque, //
+    prelude::*, //
 };
-
-/// How many work requests one batch holds.
-pub(crate) const BATCH_WRS: usize = 32;
-/// How many scatter/gather entries one batch holds.
-pub(crate) const BATCH_SGES: usize = 128;
-
-/// A work request of the send queue has ended.
-pub(crate) struct SendDone {
-    /// What was given when it was pushed.
-    pub(crate) ctx: u32,
-    /// How it ended.
-    pub(crate) wc: Wc,
-    /// The completion was for this one; if not, it ended silently before that one.
-    pub(crate) told: bool,
-    /// The message buffer of a send.
-    pub(crate) buf: Option<TxBuf>,
-}
 
 /// Why a work request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,91 +69,6 @@ pub(crate) struct PostError {
     pub(crate) error: Error,
 }
 
-/// What is left in the current batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BatchRoom {
-    /// Work requests.
-    pub(crate) wrs: usize,
-    /// Scatter/gather entries.
-    pub(crate) sges: usize,
-}
-
-#[repr(C)]
-union AnyWr {
-    send: bindings::ib_send_wr,
-    rdma: bindings::ib_rdma_wr,
-    reg: bindings::ib_reg_wr,
-}
-
-/// Work requests that are pushed and not posted yet.
-///
-/// # Invariants
-///
-/// The first `nr_wrs` elements of `wrs` are complete but for `next` and
-/// `sg_list`; their scatter/gather entries follow each other in `sges`.
-struct Batch {
-    wrs: [AnyWr; BATCH_WRS],
-    sges: [bindings::ib_sge; BATCH_SGES],
-    nr_wrs: usize,
-    nr_sges: usize,
-}
-
-// SAFETY: All members are integers, pointers that may be null, and unions of these.
-unsafe impl pin_init::Zeroable for Batch {}
-
-impl Batch {
-    /// Lets the completion of the last work request be told, which retires those before it too: nothing waits
-    /// on an unsignalled tail.
-    fn signal_last(&mut self) {
-        // SAFETY: It may always be called.
-        let from = if unsafe { bindings::ro2ib_signal_all() } {
-            0
-        } else {
-            self.nr_wrs.saturating_sub(1)
-        };
-
-        for wr in self.wrs.iter_mut().take(self.nr_wrs).skip(from) {
-            // SAFETY: All members of the union begin with an `ib_send_wr`, and this one is complete.
-            let send = unsafe { &mut wr.send };
-
-            send.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as ffi::c_int;
-        }
-    }
-
-    /// Makes a list of the work requests and lets them find their entries.
-    fn link(&mut self) -> *const bindings::ib_send_wr {
-        let first = self.wrs.as_mut_ptr();
-        let sges = self.sges.as_mut_ptr();
-        let mut nr_sges = 0;
-
-        for i in 0..self.nr_wrs.min(BATCH_WRS) {
-            // SAFETY: `i` is in bounds, and `i + 1` is if it is used. All members of the union
-            // begin with an `ib_send_wr`. `nr_sges` stays in bounds by the type invariant.
-            unsafe {
-                let wr = &mut (*first.add(i)).send;
-
-                wr.next = if i + 1 < self.nr_wrs {
-                    first.add(i + 1).cast()
-                } else {
-                    core::ptr::null_mut()
-                };
-                wr.sg_list = sges.add(nr_sges);
-                nr_sges += wr.num_sge as usize;
-            }
-        }
-        first.cast()
-    }
-
-    /// Which of the first `n` work requests `wr` is; `n` if none.
-    fn position(&self, wr: *const bindings::ib_send_wr, n: usize) -> usize {
-        self.wrs
-            .iter()
-            .take(n)
-            .position(|any| core::ptr::eq(core::ptr::from_ref(any).cast(), wr))
-            .unwrap_or(n)
-    }
-}
-
 /// The right to use the send queue of one QP.
 ///
 /// There is one per QP, so its owner decides what is posted in which order. It
@@ -204,150 +94,6 @@ unsafe impl Send for SendQueue {}
 // SAFETY: There is nothing to do with a shared reference but to read counters.
 unsafe impl Sync for SendQueue {}
 
-/// What a work request owns while the device may use it.
-#[derive(Default)]
-struct Resources {
-    ctx: u32,
-    buf: Option<TxBuf>,
-    sg: Option<Arc<SgMap>>,
-    invalidates: Option<u16>,
-}
-
-struct Slot<T: QpHandler> {
-    cqe: Opaque<bindings::ib_cqe>,
-    qp: *const Qp<T>,
-    index: u32,
-    resources: UnsafeCell<Resources>,
-}
-
-/// The slots of a send queue.
-///
-/// # Invariants
-///
-/// The `used` slots from `tail` on are posted and belong to completions, the
-/// others to the [`SendQueue`]. `tail` is only written by completions, which do
-/// not run at the same time: they all come from one CQ.
-pub(super) struct SendRing<T: QpHandler> {
-    slots: KVVec<Slot<T>>,
-    depth: u32,
-    tail: Atomic<u32>,
-    used: Atomic<u32>,
-}
-
-impl<T: QpHandler> SendRing<T> {
-    pub(super) fn new(depth: u16) -> Result<Self> {
-        let mut slots = KVVec::with_capacity(depth.into(), GFP_KERNEL)?;
-
-        for index in 0..u32::from(depth) {
-            slots.push(
-                Slot {
-                    cqe: super::qp::new_cqe(Self::trampoline),
-                    qp: core::ptr::null(),
-                    index,
-                    resources: UnsafeCell::new(Resources::default()),
-                },
-                GFP_KERNEL,
-            )?;
-        }
-        // INVARIANT: No slot is used.
-        Ok(Self {
-            slots,
-            depth: depth.into(),
-            tail: Atomic::new(0),
-            used: Atomic::new(0),
-        })
-    }
-
-    /// Tells the slots where their QP is, once it is known.
-    pub(super) fn set_qp(&mut self, qp: *const Qp<T>) {
-        for slot in self.slots.iter_mut() {
-            slot.qp = qp;
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Called by the core for a completion whose `wr_cqe` is that of a slot.
-    unsafe extern "C" fn trampoline(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-        // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work
-        // request, which is in a slot.
-        let (slot, wc) = unsafe {
-            let cqe = (*wc).__bindgen_anon_1.wr_cqe;
-
-            (
-                &*container_of!(Opaque::cast_from(cqe), Slot<T>, cqe),
-                Wc::from_raw(&*wc),
-            )
-        };
-        // SAFETY: A QP outlives its completions.
-        let qp = unsafe { &*slot.qp };
-
-        qp.send_ring().complete(qp, slot.index, wc);
-    }
-
-    /// Retires the work request in slot `index` and all before it.
-    fn complete(&self, qp: &Qp<T>, index: u32, wc: Wc) {
-        let tail = self.tail.load(Relaxed);
-        let used = self.used.load(Acquire);
-        let distance = if index >= tail {
-            index.wrapping_sub(tail)
-        } else {
-            index.wrapping_add(self.depth).wrapping_sub(tail)
-        };
-
-        if distance >= used {
-            pr_warn_once!("completion for a send that was not posted\n");
-            return;
-        }
-        let mut at = tail;
-
-        for i in 0..=distance {
-            let Some(slot) = self.slots.get(at as usize) else {
-                return;
-            };
-            // SAFETY: By the type invariant the slot belongs to us: it is one of the used ones.
-            let resources = unsafe { core::mem::take(&mut *slot.resources.get()) };
-            let wc = if i == distance { wc } else { Wc::SUCCESS };
-
-            // INVARIANT: We are done with the slot.
-            at = after(at, self.depth);
-            self.tail.store(at, Relaxed);
-            self.used.fetch_sub(1, Release);
-
-            if let (Some(mr), true) = (resources.invalidates, wc.status.is_success()) {
-                qp.mr_pool().invalidated(mr);
-            }
-            drop(resources.sg);
-            // After the last of these nothing of the QP may be touched any more.
-            T::send_done(
-                qp.handler(),
-                SendDone {
-                    ctx: resources.ctx,
-                    wc,
-                    told: i == distance,
-                    buf: resources.buf,
-                },
-            );
-        }
-    }
-
-    /// Takes the resources of a slot that is not used.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns the slot.
-    unsafe fn put(&self, index: u32, resources: Resources) -> *mut bindings::ib_cqe {
-        match self.slots.get(index as usize) {
-            Some(slot) => {
-                // SAFETY: Guaranteed by the caller.
-                unsafe { *slot.resources.get() = resources };
-                slot.cqe.get()
-            }
-            None => core::ptr::null_mut(),
-        }
-    }
-}
-
 impl SendQueue {
     pub(super) fn new(qp_id: u64, depth: u16) -> Result<Self> {
         // INVARIANT: The batch is empty; all slots are free.
@@ -356,7 +102,7 @@ impl SendQueue {
             depth: depth.into(),
             next: 0,
             closed: false,
-            batch: KBox::init(pin_init::init_zeroed::<Batch>(), GFP_KERNEL)?,
+            batch: Batch::new()?,
         })
     }
 
@@ -369,11 +115,8 @@ impl SendQueue {
         if self.qp_id != qp.id() {
             return 0;
         }
-        // Acquire: what completions did with the slots is over.
-        let used = qp.send_ring().used.load(Acquire);
-
         self.depth
-            .saturating_sub(used)
+            .saturating_sub(qp.send_ring().used())
             .saturating_sub(self.pending())
     }
 
@@ -384,10 +127,7 @@ impl SendQueue {
 
     /// What is left in the batch.
     pub(crate) fn room(&self) -> BatchRoom {
-        BatchRoom {
-            wrs: BATCH_WRS - self.batch.nr_wrs,
-            sges: BATCH_SGES - self.batch.nr_sges,
-        }
+        self.batch.room()
     }
 
     fn check<T: QpHandler>(&self, qp: &Qp<T>) -> Result<(), PushError> {
@@ -721,7 +461,7 @@ impl SendQueue {
 
         // INVARIANT: The slots of the batch belong to completions from here on; these may come
         // before the call returns.
-        ring.used.fetch_add(n as u32, Release);
+        ring.give(n as u32);
         // SAFETY: `link` made a list of `n` work requests. What they refer to is owned by their
         // slots, or by the MR pool, for as long as the device may use it.
         let rc = unsafe { bindings::ro2ib_ib_post_send(qp.as_raw(), first, &mut bad) };
@@ -744,32 +484,12 @@ impl SendQueue {
             unsafe { ring.put(self.next, Resources::default()) };
         }
         // INVARIANT: These belong to us again.
-        ring.used.fetch_sub(rejected as u32, Release);
+        ring.take_back(rejected as u32);
         Err(PostError {
             posted: posted as u32,
             rejected: rejected as u32,
             error,
         })
-    }
-}
-
-/// The index after `at` in a ring.
-fn after(at: u32, depth: u32) -> u32 {
-    let next = at.wrapping_add(1);
-
-    if next < depth {
-        next
-    } else {
-        0
-    }
-}
-
-/// The index before `at` in a ring.
-fn before(at: u32, depth: u32) -> u32 {
-    if at == 0 {
-        depth.wrapping_sub(1)
-    } else {
-        at.wrapping_sub(1)
     }
 }
 

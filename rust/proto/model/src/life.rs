@@ -25,7 +25,7 @@ use crate::world::World;
 use ro2iblnd_proto::cause::Cause;
 use ro2iblnd_proto::conn::Event;
 use ro2iblnd_proto::conn::State as Phase;
-use ro2iblnd_proto::tx::Queues;
+use ro2iblnd_proto::queues::Queues;
 use std::fmt::Debug;
 
 /// What may go wrong, and how often.

@@ -17,14 +17,14 @@ use ro2iblnd_proto::credits::Cost;
 use ro2iblnd_proto::credits::Credits;
 use ro2iblnd_proto::credits::Repost;
 use ro2iblnd_proto::params::QueueDepth;
+use ro2iblnd_proto::queues::Cell;
+use ro2iblnd_proto::queues::Next;
+use ro2iblnd_proto::queues::Queues;
+use ro2iblnd_proto::queues::TxId;
 use ro2iblnd_proto::tx::Answer;
-use ro2iblnd_proto::tx::Cell;
-use ro2iblnd_proto::tx::Next;
 use ro2iblnd_proto::tx::Op;
 use ro2iblnd_proto::tx::Place;
-use ro2iblnd_proto::tx::Queues;
 use ro2iblnd_proto::tx::Then;
-use ro2iblnd_proto::tx::TxId;
 use ro2iblnd_proto::tx::Wr;
 use std::collections::VecDeque;
 

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The table of transmits of a connection: their names on the wire, the queues they wait in, and
+//! what goes next.
+//!
+//! What one transmit does in each state: [`super::tx`].
+//!
+//! Context: any; the caller holds the connection's lock.
+
+use super::cause::Cause;
+use super::credits::Cost;
+use super::credits::Credits;
+use super::credits::NOOPS_MAX;
+use super::tx::Op;
+use super::tx::Place;
+use super::tx::Then;
+use super::tx::Tx;
+
+/// No index: the end of a list.
+const NONE: u16 = u16::MAX;
+
+/// A tx in its table: state, generation and list link.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    /// The state.
+    pub tx: Tx,
+    /// Work requests that posting [`Tx::op`] takes.
+    pub slots: u16,
+    generation: u32,
+    next: u16,
+}
+
+impl Cell {
+    /// A free cell.
+    pub const FREE: Self = Self {
+        tx: Tx::FREE,
+        slots: 1,
+        generation: 0,
+        next: NONE,
+    };
+}
+
+/// The name of a tx in its table; a stale one (the cell was reused) matches nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxId {
+    /// Index into the table.
+    pub index: u16,
+    generation: u32,
+}
+
+impl TxId {
+    /// The 64-bit cookie on the wire: index and generation under a random mask of the connection,
+    /// so that a peer can neither guess the cookie of another connection nor reuse an old one.
+    pub fn cookie(self, mask: u64) -> u64 {
+        ((u64::from(self.generation) << 16) | u64::from(self.index)) ^ mask
+    }
+
+    /// The tx a cookie names. It may be stale or nonsense: [`Queues::find`] decides.
+    pub fn from_cookie(cookie: u64, mask: u64) -> Option<Self> {
+        let plain = cookie ^ mask;
+        let generation = u32::try_from(plain >> 16).ok()?;
+        let index = u16::try_from(plain & 0xffff).ok()?;
+        Some(Self { index, generation })
+    }
+}
+
+/// A first-in first-out list through the cells.
+#[derive(Clone, Copy, Debug)]
+struct Fifo {
+    head: u16,
+    tail: u16,
+    len: u16,
+}
+
+impl Fifo {
+    const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+        len: 0,
+    };
+
+    fn push(&mut self, cells: &mut [Cell], index: u16) {
+        match cells.get_mut(usize::from(index)) {
+            Some(cell) => cell.next = NONE,
+            None => return,
+        }
+        match cells.get_mut(usize::from(self.tail)) {
+            Some(tail) if self.len > 0 => tail.next = index,
+            _ => self.head = index,
+        }
+        self.tail = index;
+        self.len = self.len.saturating_add(1);
+    }
+
+    fn pop(&mut self, cells: &mut [Cell]) -> Option<u16> {
+        if self.len == 0 {
+            return None;
+        }
+        let index = self.head;
+        let cell = cells.get_mut(usize::from(index))?;
+        self.head = cell.next;
+        cell.next = NONE;
+        self.len = self.len.saturating_sub(1);
+        Some(index)
+    }
+
+    fn peek(&self, cells: &[Cell]) -> Option<(u16, Cell)> {
+        if self.len == 0 {
+            return None;
+        }
+        cells.get(usize::from(self.head)).map(|c| (self.head, *c))
+    }
+}
+
+/// What the pump found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Next {
+    /// Post the [`Op`] of this tx; the message carries so many credits.
+    Post {
+        /// Index of the tx.
+        index: u16,
+        /// Credits for `ibm_credits`; `None` if it is not a message.
+        carried: Option<u8>,
+    },
+    /// Post a NOOP that carries so many credits.
+    Noop {
+        /// Credits for `ibm_credits`.
+        carried: u8,
+    },
+    /// Nothing may go now: the first in line waits for send queue slots.
+    NoSlots,
+    /// Nothing may go now: the first in line waits for a credit.
+    NoCredit,
+    /// Nothing is queued.
+    Empty,
+}
+
+/// The queues of a connection in the order of protocol section 5.4, and the list of free cells.
+#[derive(Clone, Copy, Debug)]
+pub struct Queues {
+    /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
+    unreserved: Fifo,
+    /// What needs no credit.
+    free_of_credit: Fifo,
+    /// What needs one.
+    main: Fifo,
+    /// Finished, for the LNet half to take.
+    done: Fifo,
+    free: Fifo,
+}
+
+/// The length of each queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
+    pub unreserved: u16,
+    /// Queued and in need of no credit.
+    pub free_of_credit: u16,
+    /// Queued and in need of one.
+    pub main: u16,
+}
+
+/// Send queue slots that only a NOOP may take, so that credits can flow when a long chain waits.
+pub const NOOP_SLOTS: u16 = NOOPS_MAX as u16;
+
+impl Queues {
+    /// All empty; no cell exists yet.
+    pub const EMPTY: Self = Self {
+        unreserved: Fifo::EMPTY,
+        free_of_credit: Fifo::EMPTY,
+        main: Fifo::EMPTY,
+        done: Fifo::EMPTY,
+        free: Fifo::EMPTY,
+    };
+
+    /// Adds the cells from `first` on, which the caller has just appended, to the free list.
+    pub fn grow(&mut self, cells: &mut [Cell], first: u16) {
+        let Ok(end) = u16::try_from(cells.len()) else {
+            return;
+        };
+        for index in first..end {
+            self.free.push(cells, index);
+        }
+    }
+
+    /// Takes a free cell for a tx of `op`. `None`: the table is full.
+    pub fn alloc(&mut self, cells: &mut [Cell], op: Op) -> Option<TxId> {
+        let index = self.free.pop(cells)?;
+        let cell = cells.get_mut(usize::from(index))?;
+        cell.tx = Tx::mapped(op);
+        cell.slots = 1;
+        Some(TxId {
+            index,
+            generation: cell.generation,
+        })
+    }
+
+    /// Gives a finished cell back. Its cookie is dead from here on.
+    pub fn release(&mut self, cells: &mut [Cell], index: u16) {
+        let Some(cell) = cells.get_mut(usize::from(index)) else {
+            return;
+        };
+        if cell.tx.place() == Place::Free {
+            return;
+        }
+        cell.tx = Tx::FREE;
+        cell.generation = cell.generation.wrapping_add(1);
+        self.free.push(cells, index);
+    }
+
+    /// The index of a tx, if the name is not stale.
+    pub fn find(cells: &[Cell], id: TxId) -> Option<u16> {
+        let cell = cells.get(usize::from(id.index))?;
+        (cell.generation == id.generation && cell.tx.place() != Place::Free).then_some(id.index)
+    }
+
+    /// The full name of the tx at `index`.
+    pub fn name(cells: &[Cell], index: u16) -> Option<TxId> {
+        let generation = cells.get(usize::from(index))?.generation;
+        Some(TxId { index, generation })
+    }
+
+    /// Queues a tx by its [`Op`].
+    pub fn push(&mut self, cells: &mut [Cell], index: u16) {
+        let Some(cell) = cells.get(usize::from(index)) else {
+            return;
+        };
+        let queue = match cell.tx.op().cost() {
+            Some(Cost::CreditAndReserve) => &mut self.unreserved,
+            Some(Cost::Credit) => &mut self.main,
+            Some(Cost::Free | Cost::OutOfBand) | None => &mut self.free_of_credit,
+        };
+        queue.push(cells, index);
+    }
+
+    /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
+    ///
+    /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
+    /// The first in line waits until its whole chain fits, and everything behind it waits with it:
+    /// that is what keeps a long chain from starving.
+    pub fn next(
+        &mut self,
+        cells: &mut [Cell],
+        credits: &mut Credits,
+        sq_free: u16,
+        keepalive: bool,
+    ) -> Next {
+        while self.unreserved.len > 0 && credits.reserve() {
+            if let Some(index) = self.unreserved.pop(cells) {
+                self.main.push(cells, index);
+            }
+        }
+        let usable = sq_free.saturating_sub(NOOP_SLOTS);
+        let blocked = if let Some((_, cell)) = self.free_of_credit.peek(cells) {
+            if cell.slots <= usable {
+                if let Some(index) = self.free_of_credit.pop(cells) {
+                    let carried = cell.tx.op().cost().and_then(|c| credits.pay(c));
+                    return Next::Post { index, carried };
+                }
+            }
+            Next::NoSlots
+        } else if let Some((_, cell)) = self.main.peek(cells) {
+            if cell.slots > usable {
+                Next::NoSlots
+            } else if let Some(carried) = cell.tx.op().cost().and_then(|c| credits.pay(c)) {
+                if let Some(index) = self.main.pop(cells) {
+                    return Next::Post {
+                        index,
+                        carried: Some(carried),
+                    };
+                }
+                Next::Empty
+            } else {
+                Next::NoCredit
+            }
+        } else {
+            Next::Empty
+        };
+        let (free_queued, main_queued) = (self.free_of_credit.len > 0, self.main.len > 0);
+        if sq_free > 0 && credits.wants_noop(free_queued, main_queued, keepalive) {
+            if let Some(carried) = credits.pay(Cost::OutOfBand) {
+                return Next::Noop { carried };
+            }
+        }
+        blocked
+    }
+
+    /// Does what a step of a tx asked for. True: the peer had no right to cause that step.
+    #[must_use]
+    pub fn follow(&mut self, cells: &mut [Cell], index: u16, then: Then) -> bool {
+        match then {
+            Then::Nothing => {}
+            Then::Requeue => self.push(cells, index),
+            Then::Finish => self.done.push(cells, index),
+            Then::Violation => return true,
+        }
+        false
+    }
+
+    /// Takes the oldest finished tx.
+    pub fn take_done(&mut self, cells: &mut [Cell]) -> Option<u16> {
+        self.done.pop(cells)
+    }
+
+    /// Whether a finished tx waits for the LNet half.
+    pub fn has_done(&self) -> bool {
+        self.done.len > 0
+    }
+
+    /// Whether any tx is not finished.
+    pub fn has_pending(cells: &[Cell]) -> bool {
+        cells
+            .iter()
+            .any(|c| !matches!(c.tx.place(), Place::Free | Place::Done))
+    }
+
+    /// Ends everything for `cause` because the connection is over: what is queued or only waits at
+    /// once, what is posted with its last completion. With `by_place` each tx gets the cause of its
+    /// own deadline instead.
+    pub fn cancel_all(&mut self, cells: &mut [Cell], cause: Cause, by_place: bool) {
+        self.unreserved = Fifo::EMPTY;
+        self.free_of_credit = Fifo::EMPTY;
+        self.main = Fifo::EMPTY;
+        self.for_each(cells, |tx| {
+            let own = if by_place { tx.timeout_cause() } else { cause };
+            tx.cancel(own)
+        });
+    }
+
+    /// The memory regions are gone: lets go of what only a live key held.
+    pub fn keys_dead(&mut self, cells: &mut [Cell]) {
+        self.for_each(cells, Tx::key_dead);
+    }
+
+    fn for_each(&mut self, cells: &mut [Cell], mut step: impl FnMut(&mut Tx) -> Then) {
+        let Ok(end) = u16::try_from(cells.len()) else {
+            return;
+        };
+        for index in 0..end {
+            let Some(cell) = cells.get_mut(usize::from(index)) else {
+                return;
+            };
+            let then = step(&mut cell.tx);
+            // A local step is never a violation.
+            let _ = self.follow(cells, index, then);
+        }
+    }
+
+    /// The queue lengths for people.
+    pub fn lengths(&self) -> Lengths {
+        Lengths {
+            unreserved: self.unreserved.len,
+            free_of_credit: self.free_of_credit.len,
+            main: self.main.len,
+        }
+    }
+}
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_queues))]
+mod tests {
+    use super::super::credits::Repost;
+    use super::super::params::QueueDepth;
+    use super::*;
+
+    #[test]
+    fn cookies_do_not_outlive_their_tx() {
+        let mut cells = [Cell::FREE; 2];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let a = q.alloc(&mut cells, Op::GetReq);
+        assert!(a.is_some());
+        let Some(a) = a else { return };
+        let cookie = a.cookie(0x1234_5678_9abc_def0);
+        assert_eq!(TxId::from_cookie(cookie, 0x1234_5678_9abc_def0), Some(a));
+        assert_eq!(Queues::find(&cells, a), Some(a.index));
+        q.release(&mut cells, a.index);
+        assert_eq!(Queues::find(&cells, a), None);
+        let _ = q.alloc(&mut cells, Op::GetReq);
+        let _ = q.alloc(&mut cells, Op::GetReq);
+        assert_eq!(Queues::find(&cells, a), None);
+        assert!(q.alloc(&mut cells, Op::Immediate).is_none());
+    }
+
+    #[test]
+    fn the_pump_keeps_the_order_of_the_queues() {
+        let mut cells = [Cell::FREE; 8];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let mut credits = Credits::new(QueueDepth::MIN, 1);
+        let add = |q: &mut Queues, cells: &mut [Cell; 8], op| {
+            let Some(id) = q.alloc(cells, op) else {
+                return NONE;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                let _ = c.tx.enqueue();
+            }
+            q.push(cells, id.index);
+            id.index
+        };
+        let get = add(&mut q, &mut cells, Op::GetReq);
+        let get2 = add(&mut q, &mut cells, Op::GetReq);
+        let done = add(&mut q, &mut cells, Op::GetDone);
+        // No room for a chain: two slots are kept for NOOPs.
+        assert_eq!(q.next(&mut cells, &mut credits, 2, false), Next::NoSlots);
+        let first = q.next(&mut cells, &mut credits, 10, false);
+        assert_eq!(
+            first,
+            Next::Post {
+                index: done,
+                carried: Some(0)
+            }
+        );
+        let second = q.next(&mut cells, &mut credits, 10, false);
+        assert_eq!(
+            second,
+            Next::Post {
+                index: get,
+                carried: Some(0)
+            }
+        );
+        // Depth 1: neither a reserve nor a credit is left.
+        assert_eq!(q.next(&mut cells, &mut credits, 10, false), Next::Empty);
+        assert_eq!(q.lengths().unreserved, 1);
+        assert_eq!(credits.returned(1), Ok(()));
+        assert_eq!(credits.reposted(Repost::ForAnswer), Ok(()));
+        let third = q.next(&mut cells, &mut credits, 10, false);
+        assert_eq!(
+            third,
+            Next::Post {
+                index: get2,
+                carried: Some(0)
+            }
+        );
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The slots of a send queue: what posted work requests own, until they complete.
+//!
+//! [`SendRing`], inside the QP, is a ring of slots in posting order; a slot owns what its work
+//! request refers to. Completions of a send queue come in posting order, so a completion also
+//! retires all work requests before it that were not signalled.
+
+use super::{
+    page::TxBuf,
+    qp::{
+        Qp,
+        QpHandler, //
+    },
+    sg::SgMap,
+    wc::Wc, //
+};
+use crate::bindings;
+use core::cell::UnsafeCell;
+use kernel::{
+    container_of,
+    pr_warn_once,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    },
+    types::Opaque, //
+};
+
+/// A work request of the send queue has ended.
+pub(crate) struct SendDone {
+    /// What was given when it was pushed.
+    pub(crate) ctx: u32,
+    /// How it ended.
+    pub(crate) wc: Wc,
+    /// The completion was for this one; if not, it ended silently before that one.
+    pub(crate) told: bool,
+    /// The message buffer of a send.
+    pub(crate) buf: Option<TxBuf>,
+}
+
+/// What a work request owns while the device may use it.
+#[derive(Default)]
+pub(super) struct Resources {
+    pub(super) ctx: u32,
+    pub(super) buf: Option<TxBuf>,
+    pub(super) sg: Option<Arc<SgMap>>,
+    pub(super) invalidates: Option<u16>,
+}
+
+struct Slot<T: QpHandler> {
+    cqe: Opaque<bindings::ib_cqe>,
+    qp: *const Qp<T>,
+    index: u32,
+    resources: UnsafeCell<Resources>,
+}
+
+/// The slots of a send queue.
+///
+/// # Invariants
+///
+/// The `used` slots from `tail` on are posted and belong to completions, the
+/// others to the [`SendQueue`]. `tail` is only written by completions, which do
+/// not run at the same time: they all come from one CQ.
+pub(super) struct SendRing<T: QpHandler> {
+    slots: KVVec<Slot<T>>,
+    depth: u32,
+    tail: Atomic<u32>,
+    used: Atomic<u32>,
+}
+
+impl<T: QpHandler> SendRing<T> {
+    pub(super) fn new(depth: u16) -> Result<Self> {
+        let mut slots = KVVec::with_capacity(depth.into(), GFP_KERNEL)?;
+
+        for index in 0..u32::from(depth) {
+            slots.push(
+                Slot {
+                    cqe: super::qp::new_cqe(Self::trampoline),
+                    qp: core::ptr::null(),
+                    index,
+                    resources: UnsafeCell::new(Resources::default()),
+                },
+                GFP_KERNEL,
+            )?;
+        }
+        // INVARIANT: No slot is used.
+        Ok(Self {
+            slots,
+            depth: depth.into(),
+            tail: Atomic::new(0),
+            used: Atomic::new(0),
+        })
+    }
+
+    /// Tells the slots where their QP is, once it is known.
+    pub(super) fn set_qp(&mut self, qp: *const Qp<T>) {
+        for slot in self.slots.iter_mut() {
+            slot.qp = qp;
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core for a completion whose `wr_cqe` is that of a slot.
+    unsafe extern "C" fn trampoline(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+        // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work
+        // request, which is in a slot.
+        let (slot, wc) = unsafe {
+            let cqe = (*wc).__bindgen_anon_1.wr_cqe;
+
+            (
+                &*container_of!(Opaque::cast_from(cqe), Slot<T>, cqe),
+                Wc::from_raw(&*wc),
+            )
+        };
+        // SAFETY: A QP outlives its completions.
+        let qp = unsafe { &*slot.qp };
+
+        qp.send_ring().complete(qp, slot.index, wc);
+    }
+
+    /// Retires the work request in slot `index` and all before it.
+    fn complete(&self, qp: &Qp<T>, index: u32, wc: Wc) {
+        let tail = self.tail.load(Relaxed);
+        let used = self.used.load(Acquire);
+        let distance = if index >= tail {
+            index.wrapping_sub(tail)
+        } else {
+            index.wrapping_add(self.depth).wrapping_sub(tail)
+        };
+
+        if distance >= used {
+            pr_warn_once!("completion for a send that was not posted\n");
+            return;
+        }
+        let mut at = tail;
+
+        for i in 0..=distance {
+            let Some(slot) = self.slots.get(at as usize) else {
+                return;
+            };
+            // SAFETY: By the type invariant the slot belongs to us: it is one of the used ones.
+            let resources = unsafe { core::mem::take(&mut *slot.resources.get()) };
+            let wc = if i == distance { wc } else { Wc::SUCCESS };
+
+            // INVARIANT: We are done with the slot.
+            at = after(at, self.depth);
+            self.tail.store(at, Relaxed);
+            self.used.fetch_sub(1, Release);
+
+            if let (Some(mr), true) = (resources.invalidates, wc.status.is_success()) {
+                qp.mr_pool().invalidated(mr);
+            }
+            drop(resources.sg);
+            // After the last of these nothing of the QP may be touched any more.
+            T::send_done(
+                qp.handler(),
+                SendDone {
+                    ctx: resources.ctx,
+                    wc,
+                    told: i == distance,
+                    buf: resources.buf,
+                },
+            );
+        }
+    }
+
+    /// How many slots are posted. What completions did with the others is over.
+    pub(super) fn used(&self) -> u32 {
+        self.used.load(Acquire)
+    }
+
+    /// Gives `n` more slots to completions, before they are posted.
+    pub(super) fn give(&self, n: u32) {
+        // INVARIANT: The caller's slots, in order, are what follows the used ones.
+        self.used.fetch_add(n, Release);
+    }
+
+    /// Takes the last `n` slots back, for which there will be no completion.
+    pub(super) fn take_back(&self, n: u32) {
+        // INVARIANT: They belong to the caller again.
+        self.used.fetch_sub(n, Release);
+    }
+
+    /// Puts what a work request owns into a slot that is not used.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot.
+    pub(super) unsafe fn put(&self, index: u32, resources: Resources) -> *mut bindings::ib_cqe {
+        match self.slots.get(index as usize) {
+            Some(slot) => {
+                // SAFETY: Guaranteed by the caller.
+                unsafe { *slot.resources.get() = resources };
+                slot.cqe.get()
+            }
+            None => core::ptr::null_mut(),
+        }
+    }
+}
+
+/// The index after `at` in a ring.
+pub(super) fn after(at: u32, depth: u32) -> u32 {
+    let next = at.wrapping_add(1);
+
+    if next < depth {
+        next
+    } else {
+        0
+    }
+}
+
+/// The index before `at` in a ring.
+pub(super) fn before(at: u32, depth: u32) -> u32 {
+    if at == 0 {
+        depth.wrapping_sub(1)
+    } else {
+        at.wrapping_sub(1)
+    }
+}
