@@ -604,6 +604,30 @@ fn bounce() -> Result {
     check(has_pattern(&to, NOB)?)
 }
 
+/// What the other side has not written into a bounce buffer is zero, not what was in our memory.
+fn unwritten_bounce() -> Result {
+    const NOB: usize = 3 * 4096;
+    let (left, right) = connect(PORT + 7)?;
+    let sink = TestPages::new(4)?;
+    let to = sink.vec(10, NOB)?;
+
+    // Dirty pages for the allocator to hand out again.
+    for _ in 0..4 {
+        let dirty = TestPages::new(32)?;
+
+        fill(&dirty.vec(0, 32 * 4096)?)?;
+    }
+    fill(&to)?;
+    BounceBuf::alloc(right.pd.device().clone(), NOB)?.copy_to(&to, NOB)?;
+    left.close()?;
+    right.close()?;
+
+    let mut seen = KVec::from_elem(1u8, NOB, GFP_KERNEL)?;
+
+    to.copy_to_slice(0, &mut seen)?;
+    check(seen.iter().all(|b| *b == 0))
+}
+
 /// A QP that is dropped while everything is posted waits for its completions.
 fn drop_without_drain() -> Result {
     let (mut left, right) = connect(PORT + 4)?;
@@ -755,6 +779,11 @@ mod tests {
     #[test]
     fn bounces_a_sink_with_a_gap() -> Result {
         bounce()
+    }
+
+    #[test]
+    fn shows_no_old_memory_in_a_bounce() -> Result {
+        unwritten_bounce()
     }
 
     #[test]

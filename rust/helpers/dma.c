@@ -133,10 +133,13 @@ u32 ro2ib_sg_dma_len(struct scatterlist *sg)
 	return sg_dma_len(sg);
 }
 
-/* Low memory, so that it has an address all the time. */
+/*
+ * Low memory, so that it has an address all the time. Zeroed: a peer may say
+ * that it has written into a page, and not have done so.
+ */
 struct page *ro2ib_alloc_page(void)
 {
-	return alloc_page(GFP_NOFS);
+	return alloc_page(GFP_NOFS | __GFP_ZERO);
 }
 
 void ro2ib_free_page(struct page *page)

@@ -97,9 +97,7 @@ impl<D: DirectionType> MsgBuf<D> {
         let mut dma = 0;
         let mut rc = -(bindings::EIO as ffi::c_int);
 
-        if let Some(virt) = virt {
-            // SAFETY: The page is at least this long and nobody else knows it.
-            unsafe { virt.cast::<u8>().write_bytes(0, MSG_BUF_LEN) };
+        if virt.is_some() {
             // SAFETY: `device` is registered, `page` is ours, `dma` is valid for writes.
             rc = unsafe {
                 bindings::ro2ib_dma_map_page(
@@ -135,7 +133,7 @@ impl<D: DirectionType> MsgBuf<D> {
     /// The contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
         // SAFETY: By the type invariant the page is ours, and it is at least that long. It was
-        // initialised by `alloc`.
+        // zeroed when it was allocated.
         unsafe { &*self.virt.as_ptr().cast() }
     }
 

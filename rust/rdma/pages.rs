@@ -239,7 +239,8 @@ pub(crate) struct BounceBuf {
 }
 
 impl BounceBuf {
-    /// Allocates and maps `nob` bytes. May sleep.
+    /// Allocates and maps `nob` bytes, zeroed: what the peer says it has written, and has not,
+    /// must not be old contents of our memory. May sleep.
     ///
     /// # Errors
     ///
