@@ -375,6 +375,17 @@ impl Conn {
         self.peer.released(self, failed, retry, cause);
     }
 
+    /// Drops the id if the connection was released before it was there: the peer lists a passive
+    /// connection before the id is taken, so an operator can close it in between. The id and the
+    /// connection hold each other, and nobody else would part them.
+    pub(super) fn drop_late_id(&self) {
+        // Either the release, which follows this state, finds the id, or this sees the state.
+        if self.with(|inner| inner.fsm.state() == State::Dead) {
+            let id = self.cm.lock().take();
+            drop(id);
+        }
+    }
+
     /// The id, while there is one.
     fn cm_id(&self) -> Option<Arc<CmId<Self>>> {
         self.cm.lock().clone()

@@ -187,6 +187,7 @@ impl ListenHandler for Accept {
                     Ok(id) => {
                         *conn.cm.lock() = Some(id);
                         conn.event(Event::Requested);
+                        conn.drop_late_id();
                     }
                     Err(_) => conn.fail(Cause::NoResources),
                 }
