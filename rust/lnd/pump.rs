@@ -121,15 +121,19 @@ fn flush(inner: &mut Inner) -> Result<(), Cause> {
         return Ok(());
     }
     // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
-    link.post_recvs()?;
-    inner.counts.doorbells = inner.counts.doorbells.wrapping_add(1);
-    inner.last_send = Instant::now();
-    let Err(error) = link.post() else {
-        inner.pushed.clear();
-        return Ok(());
+    let taken = match link.post_recvs() {
+        Ok(()) => {
+            inner.counts.doorbells = inner.counts.doorbells.wrapping_add(1);
+            inner.last_send = Instant::now();
+            let Err(error) = link.post() else {
+                inner.pushed.clear();
+                return Ok(());
+            };
+            usize::try_from(error.posted).unwrap_or(usize::MAX)
+        }
+        Err(_) => 0,
     };
     // What the device did not take will not complete by itself.
-    let taken = usize::try_from(error.posted).unwrap_or(usize::MAX);
     let pushed = core::mem::take(&mut inner.pushed);
     for context in pushed.iter().skip(taken) {
         retire(inner, *context, None, Err(Cause::LocalFault));
