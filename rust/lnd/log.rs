@@ -94,6 +94,11 @@ pub(crate) fn post_failed(nid: Nid) {
     warn_limited!("{nid}: a work request could not be built or posted; closing\n");
 }
 
+/// What arrived was no SEND, or one that did more than send.
+pub(crate) fn not_a_send(nid: Nid) {
+    warn_limited!("{nid}: the peer used an operation that is none of the protocol's; closing\n");
+}
+
 /// A message is none.
 pub(crate) fn bad_message(id: &Identity, e: &WireError) {
     warn_limited!("{}: bad message: {e}; closing\n", id.peer);

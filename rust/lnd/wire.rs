@@ -70,12 +70,17 @@ impl QpHandler for Conn {
         let mut guard = this.lock();
         let inner = &mut *guard;
         inner.counts.recv_cqes = inner.counts.recv_cqes.wrapping_add(1);
-        if let Err(cause) = outcome(done.wc.status) {
+        if let Err(cause) = recv_outcome(done.wc.status) {
             // A flush follows from something that is known already, or soon.
             if cause != Cause::Flushed {
                 log::wr_failed(this.nid(), "a receive", done.wc);
             }
             this.step(inner, Event::Fail(cause));
+            return;
+        }
+        if !done.plain {
+            log::not_a_send(this.nid());
+            this.step(inner, Event::Fail(Cause::Protocol));
             return;
         }
         inner.last_recv = Instant::now();
@@ -133,6 +138,15 @@ fn outcome(status: WcStatus) -> Result<(), Cause> {
         | WcStatus::Fatal
         | WcStatus::General
         | WcStatus::Other(_) => Err(Cause::LocalFault),
+    }
+}
+
+/// The same of a receive: there the peer chose the length and the operation, and our buffers are
+/// all alike and registered.
+fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
+    match status {
+        WcStatus::LocLen | WcStatus::LocAccess => Err(Cause::RemoteFault),
+        other => outcome(other),
     }
 }
 

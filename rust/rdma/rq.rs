@@ -22,6 +22,7 @@ use core::cell::UnsafeCell;
 use kernel::{
     container_of,
     error::to_result,
+    ffi,
     pr_warn_once,
     prelude::*,
     sync::atomic::{
@@ -43,6 +44,9 @@ pub(crate) struct RecvDone {
     pub(crate) wc: Wc,
     /// How many bytes arrived, at most [`MSG_BUF_LEN`]; 0 unless it was a success.
     pub(crate) len: u32,
+    /// It was a plain SEND: not the immediate data of an RDMA WRITE, which leaves the buffer as it
+    /// was, and it did not invalidate a key of ours behind our back.
+    pub(crate) plain: bool,
 }
 
 const FREE: u32 = 0;
@@ -103,13 +107,16 @@ impl<T: QpHandler> RecvRing<T> {
     unsafe extern "C" fn trampoline(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work
         // request, which is in a slot.
-        let (slot, wc, byte_len) = unsafe {
+        let (slot, wc, byte_len, plain) = unsafe {
             let cqe = (*wc).__bindgen_anon_1.wr_cqe;
+            let invalidates = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as ffi::c_int;
 
             (
                 &*container_of!(Opaque::cast_from(cqe), Slot<T>, cqe),
                 Wc::from_raw(&*wc),
                 (*wc).byte_len,
+                (*wc).opcode == bindings::ib_wc_opcode_IB_WC_RECV
+                    && (*wc).wc_flags & invalidates == 0,
             )
         };
 
@@ -135,7 +142,15 @@ impl<T: QpHandler> RecvRing<T> {
 
         buf.sync_for_cpu(len as usize);
         // After this nothing of the QP may be touched any more.
-        T::recv_done(qp.handler(), RecvDone { buf, wc, len });
+        T::recv_done(
+            qp.handler(),
+            RecvDone {
+                buf,
+                wc,
+                len,
+                plain,
+            },
+        );
     }
 }
 
