@@ -14,7 +14,11 @@ endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
 RUSTFMT ?= rustfmt
 
-# The module is built here, or out of the source tree with OUT=/path.
+# The module is built here, or out of the source tree with OUT=/path or O=/path,
+# which must not reach the kernel's Makefile: there it is the kernel's own tree.
+OUT ?= $(O)
+MAKEOVERRIDES := $(filter-out O=%,$(MAKEOVERRIDES))
+unexport O
 kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 	$(if $(LLVM),LLVM=$(LLVM)) $(if $(RUSTC),RUSTC=$(RUSTC)) \
 	$(if $(BINDGEN),BINDGEN=$(BINDGEN)) \
@@ -93,7 +97,7 @@ help:
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
 	@echo 'LUSTRE=path    built Lustre tree      KUNIT_TESTS=1   also ro2iblnd_kunit.ko'
-	@echo 'OUT=path       output directory'
+	@echo 'OUT=path       output directory (O=path is the same)'
 
 .DEFAULT_GOAL := modules
 .PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre clean help
