@@ -31,7 +31,7 @@ use crate::proto::encode::BodyOut;
 use crate::proto::lnet_hdr;
 use crate::proto::lnet_hdr::HdrError;
 use crate::proto::tx::Op;
-use crate::proto::wire::decode;
+use crate::proto::wire::decode_again;
 use crate::proto::wire::Body;
 use crate::proto::wire::Cookie;
 use crate::proto::wire::Done;
@@ -201,7 +201,7 @@ impl Display for BadRequest {
 /// The LNet header of a request, checked against the kind of o2ib message it came in; and whether
 /// the data moves by RDMA.
 fn request_header(bytes: &[u8]) -> Result<([u8; 72], bool), BadRequest> {
-    let msg = decode(bytes).map_err(BadRequest::Wire)?;
+    let msg = decode_again(bytes).map_err(BadRequest::Wire)?;
     match msg.body {
         Body::Immediate { hdr, payload } => {
             lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
@@ -254,7 +254,7 @@ pub(crate) fn recv(rx: Rx, req: RecvRequest) -> Recv {
     let Rx { conn, msg } = rx;
     conn.with(|inner| inner.with_lnet = inner.with_lnet.saturating_sub(1));
     // It was judged before it went to LNet.
-    let Ok(message) = decode(msg.bytes()) else {
+    let Ok(message) = decode_again(msg.bytes()) else {
         return Err((req.msg, EPROTO));
     };
     match message.body {
