@@ -112,10 +112,11 @@ impl Ni {
         true
     }
 
-    /// The device is being removed: lets everything of it go, and looks for it to come back.
-    pub(crate) fn detach(self: &Arc<Self>) {
+    /// The device is being removed: lets everything of it go, and looks for it to come back. False:
+    /// it has none.
+    pub(crate) fn detach(self: &Arc<Self>) -> bool {
         if !self.leave() {
-            return;
+            return false;
         }
         log::detached(self.nid);
         self.peers.for_each(|peer| peer.close(Cause::DeviceGone));
@@ -123,6 +124,7 @@ impl Ni {
             self.lnet.set_fatal(true);
             self.look_in(LOOK_MS);
         }
+        true
     }
 
     fn look_in(self: &Arc<Self>, ms: u32) {

@@ -11,8 +11,13 @@ use kernel::debugfs::Dir;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::Mutex;
+use kernel::time::delay::fsleep;
+use kernel::time::Delta;
 use kernel::workqueue::Work;
 use kernel::workqueue::WorkItem;
+
+/// The pause before an NI that is just attaching or leaving is asked again to let its device go.
+const BETWEEN: Delta = Delta::from_millis(10);
 
 /// The driver.
 #[pin_data]
@@ -66,7 +71,10 @@ impl WorkItem for Driver {
     fn run(this: Arc<Self>) {
         // Detached, an NI is in the list no more.
         while let Some(ni) = Iface::next_removed(&this) {
-            ni.detach();
+            if !ni.detach() {
+                // It is on its way in or out: between the list and the NI itself.
+                fsleep(BETWEEN);
+            }
         }
     }
 }
