@@ -10,6 +10,7 @@
 
 #include <linux/bug.h>
 #include <linux/cpumask.h>
+#include <linux/kernel.h>
 #include <linux/module.h>
 #include <linux/preempt.h>
 #include <linux/uio.h>
@@ -358,7 +359,8 @@ int ro2ib_lnet_peer_cpu(struct ro2ib_ni *ni, u64 nid, u32 salt)
 	if (!weight)
 		return cpumask_first(cpu_online_mask);
 
-	cpu = cpumask_nth_and((nid + salt) % weight, mask, cpu_online_mask);
+	cpu = cpumask_nth_and((lower_32_bits(nid) + salt) % weight, mask,
+			      cpu_online_mask);
 	return cpu < nr_cpu_ids ? cpu : cpumask_first(cpu_online_mask);
 }
 
