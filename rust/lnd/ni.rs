@@ -298,13 +298,17 @@ impl Lnd for Ni {
             return Ok(());
         }
         let nid = Nid::from_raw(req.target);
-        let this: Arc<Self> = this.into();
         if this.is_stopping() {
             return Err((req.msg, ESHUTDOWN));
         }
         let mut req = req;
         loop {
-            let peer = match this.peers.get_or_add(&this, nid) {
+            // A known peer is found without a reference on the NI, whose counter all CPUs share.
+            let found = match this.peers.get(nid) {
+                Some(peer) => Ok(peer),
+                None => this.peers.get_or_add(&Arc::from(this), nid),
+            };
+            let peer = match found {
                 Ok(peer) => peer,
                 Err(e) => return Err((req.msg, e)),
             };
