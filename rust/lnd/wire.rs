@@ -61,8 +61,11 @@ impl QpHandler for Conn {
             }
             this.step(inner, Event::Fail(cause));
         }
-        pump::pump(&this, inner, false);
-        this.kick_upper(inner);
+        // Those that ended silently are followed by the one that tells of them, at once.
+        if done.told {
+            pump::pump(&this, inner, false);
+            this.kick_upper(inner);
+        }
     }
 
     fn recv_done(this: ArcBorrow<'_, Self>, done: RecvDone) {
