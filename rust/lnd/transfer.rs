@@ -198,14 +198,19 @@ impl Transfer {
             },
             Some(cause) => cause.outcome(posted),
         };
-        // Unmapped, and the CPU's view synchronised, before anybody looks at the pages.
-        if let Memory::Sink(sink) = self.memory {
-            if let (Some(mut bounce), None) = (sink.bounce, cause) {
-                let copied = usize::try_from(self.arrived)
-                    .map_err(|_| EOVERFLOW)
-                    .and_then(|n| bounce.copy_to(&sink.pages, n));
-                if let Err(e) = copied {
-                    outcome = Cause::Local(e.to_errno()).outcome(posted);
+        // Unmapped, and the CPU's view synchronised, before anybody looks at the pages: a sink by
+        // the end of its key, a source here.
+        match self.memory {
+            Memory::None => {}
+            Memory::Source(map) => drop(map),
+            Memory::Sink(sink) => {
+                if let (Some(mut bounce), None) = (sink.bounce, cause) {
+                    let copied = usize::try_from(self.arrived)
+                        .map_err(|_| EOVERFLOW)
+                        .and_then(|n| bounce.copy_to(&sink.pages, n));
+                    if let Err(e) = copied {
+                        outcome = Cause::Local(e.to_errno()).outcome(posted);
+                    }
                 }
             }
         }
