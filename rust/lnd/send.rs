@@ -40,8 +40,12 @@ use crate::rdma::sg::SgMap;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-/// Transmits made at once when the table is full.
+/// Transmits made at once when the table is full, at least; half as many as there are if that is
+/// more, because the table moves each time.
 const GROW_BY: usize = 16;
+
+/// Most transmits a table can name.
+const TXS_MAX: usize = u16::MAX as usize;
 
 /// Work requests under way from which on further messages wait for the next completion, to go together. Fewer
 /// would keep the wire idle between two batches.
@@ -329,9 +333,12 @@ impl Conn {
     /// Makes more transmits. May sleep.
     fn grow(&self) -> Result {
         let have = self.with(|inner| inner.cells.len());
-        let want = have.saturating_add(GROW_BY);
-        let mut cells = KVec::with_capacity(want, GFP_KERNEL)?;
-        let mut txs = KVec::with_capacity(want, GFP_KERNEL)?;
+        let want = have.saturating_add(GROW_BY.max(have / 2)).min(TXS_MAX);
+        if want <= have {
+            return Err(ENOSPC);
+        }
+        let mut cells = KVVec::with_capacity(want, GFP_KERNEL)?;
+        let mut txs = KVVec::with_capacity(want, GFP_KERNEL)?;
         let mut guard = self.lock();
         let inner = &mut *guard;
         if inner.cells.len() != have {
@@ -346,7 +353,7 @@ impl Conn {
         for entry in inner.txs.iter_mut() {
             let _ = txs.push_within_capacity(entry.take());
         }
-        for _ in 0..GROW_BY {
+        for _ in have..want {
             let _ = cells.push_within_capacity(Cell::FREE);
             let _ = txs.push_within_capacity(None);
         }
