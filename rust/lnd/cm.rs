@@ -43,8 +43,14 @@ impl CmHandler for Conn {
             } => this.rejected(reason, private_data),
             CmEvent::ConnectError(_) => this.connect_error(),
             CmEvent::Unreachable(_) => this.event(Event::Unreachable),
-            CmEvent::Disconnected | CmEvent::TimewaitExit => this.event(Event::Disconnected),
-            CmEvent::DeviceRemoval => this.fail(Cause::DeviceGone),
+            CmEvent::Disconnected | CmEvent::TimewaitExit => {
+                this.farewell_over();
+                this.event(Event::Disconnected);
+            }
+            CmEvent::DeviceRemoval => {
+                this.farewell_over();
+                this.fail(Cause::DeviceGone);
+            }
             CmEvent::AddrChange => this.fail(Cause::AddressChanged),
             CmEvent::ConnectResponse { .. } | CmEvent::Other(_) => this.event(Event::Ignored),
         }
@@ -67,6 +73,13 @@ pub(crate) fn qp_event(conn: ArcBorrow<'_, Conn>, event: QpEvent) {
 }
 
 impl Conn {
+    /// The id is not needed to tell the peer that the connection is over.
+    fn farewell_over(self: &Arc<Self>) {
+        if self.with(|inner| inner.farewell.over()) {
+            self.kick_control();
+        }
+    }
+
     fn addr_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
         let actions = self.with(|inner| inner.fsm.on(Event::AddrResolved));
         if !actions.has(Actions::RESOLVE_ROUTE) {

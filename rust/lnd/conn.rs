@@ -19,6 +19,7 @@ use super::link::Link;
 use super::ni::Live;
 use super::ni::Ni;
 use super::peer::Peer;
+use super::pump::pump;
 use super::transfer::Transfer;
 use crate::proto::cause::Cause;
 use crate::proto::conn::Actions;
@@ -26,6 +27,7 @@ use crate::proto::conn::Conn as Fsm;
 use crate::proto::conn::Event;
 use crate::proto::conn::State;
 use crate::proto::credits::Credits;
+use crate::proto::farewell::Farewell;
 use crate::proto::nid::Nid;
 use crate::proto::peer::Known;
 use crate::proto::queues::Cell;
@@ -47,6 +49,7 @@ use crate::rdma::work::Cpu;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
+use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 use kernel::sync::SpinLock;
 use kernel::time::Instant;
@@ -166,6 +169,9 @@ pub(crate) struct Inner {
     pub(crate) fsm: Fsm,
     /// What the control worker has to do.
     pub(crate) todo: Actions,
+    pub(crate) farewell: Farewell,
+    /// The peer object knows that it is established.
+    pub(crate) published: bool,
     /// Set when a reject invited another attempt with these values.
     pub(crate) retry: Option<Known>,
     /// True once the attempt ended without a connection.
@@ -221,6 +227,8 @@ pub(crate) struct Conn {
     /// The CM's side; process context only. Cloned out, never used under the lock.
     #[pin]
     pub(crate) cm: SpinLock<Option<Arc<CmId<Conn>>>>,
+    /// A newer connection of the peer's came up, and nothing was heard on this one since.
+    doubted: Atomic<bool>,
     /// COMM_EST of the queue pair, not yet seen by the control worker.
     qp_comm_est: Atomic<bool>,
     /// The peer did what it may not, says the queue pair; not yet seen by the control worker.
@@ -264,6 +272,8 @@ impl Conn {
         let inner = Inner {
             fsm: Fsm::new(),
             todo: Actions::NONE,
+            farewell: Farewell::new(),
+            published: false,
             retry: None,
             attempt_failed: false,
             known,
@@ -300,6 +310,7 @@ impl Conn {
                 cpu: work::online_cpu(cpu),
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- kernel::new_spinlock!(None, "Conn::cm"),
+                doubted: Atomic::new(false),
                 qp_comm_est: Atomic::new(false),
                 qp_misused: Atomic::new(false),
                 qp_error: Atomic::new(false),
@@ -460,6 +471,30 @@ impl Conn {
         self.ni
             .now_ms()
             .saturating_sub(u64::try_from(ago).unwrap_or(0))
+    }
+
+    /// Whether the peer may have given it up; see [`Conn::doubt`].
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.doubted.load(Relaxed)
+    }
+
+    /// The peer has connected anew. Maybe it closed this connection and its DREQ got lost: until
+    /// it is heard of, or acknowledges a NOOP, others are preferred. If it does neither, the
+    /// transport's retries end the connection.
+    pub(crate) fn doubt(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.is_up() {
+            self.doubted.store(true, Relaxed);
+            pump(self, inner, true);
+        }
+    }
+
+    /// The peer has said or acknowledged something.
+    pub(crate) fn heard(&self) {
+        if self.doubted.load(Relaxed) {
+            self.doubted.store(false, Relaxed);
+        }
     }
 
     /// Whether it belongs to another life of the peer than `stamp`.

@@ -71,7 +71,7 @@ impl WorkItem<CONTROL> for Conn {
         loop {
             let todo = this.with(|inner| core::mem::replace(&mut inner.todo, Actions::NONE));
             if todo == Actions::NONE {
-                return;
+                break;
             }
             if todo.has(Actions::RESOLVE) {
                 this.resolve();
@@ -91,6 +91,9 @@ impl WorkItem<CONTROL> for Conn {
             if todo.has(Actions::RELEASE) {
                 this.release();
             }
+        }
+        if this.with(|inner| inner.farewell.leaves()) {
+            this.leave();
         }
     }
 }
@@ -118,11 +121,19 @@ impl WorkItem<TIMER> for Conn {
                 pump(&this, inner, keepalive);
                 // A message may wait for memory.
                 this.kick_upper(inner);
-                let next = if inner.watched { PROBE_MS } else { timer_ms() };
+                let next = if inner.watched {
+                    inner.probe_in()
+                } else {
+                    timer_ms()
+                };
                 drop(guard);
                 this.arm_timer(next);
             }
-            State::Closing | State::Draining | State::Dead => {}
+            State::Closing | State::Draining => {}
+            State::Dead => {
+                drop(guard);
+                this.end_farewell();
+            }
         }
     }
 }
@@ -131,6 +142,13 @@ impl WorkItem<TIMER> for Conn {
 /// transport's acknowledgement is the reply: if the peer is dead its retries end the connection,
 /// long before a deadline.
 pub(crate) const PROBE_MS: u32 = 3000;
+
+/// Least milliseconds between two looks at a connection on which something waits.
+const LOOK_MIN_MS: u32 = 250;
+
+/// Milliseconds that the id of a connection waits for the peer's DREP. The CM repeats a DREQ after
+/// 4.3 s.
+const FAREWELL_MS: u32 = 10_000;
 
 /// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25 times.
 fn timer_ms() -> u32 {
@@ -307,12 +325,21 @@ impl Conn {
         self.cancel_timer();
         self.arm_timer(timer_ms());
         self.peer.established(self, known);
+        self.with(|inner| {
+            inner.published = true;
+            self.kick_upper(inner);
+        });
     }
 
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     fn close(self: &Arc<Self>) {
         self.peer.unpublish(self);
         if let Some(id) = self.cm_id() {
+            self.with(|inner| {
+                if !inner.attempt_failed {
+                    inner.farewell.said();
+                }
+            });
             // Refused if it was never connected; the drain puts the queue pair into error anyway.
             let _ = id.disconnect();
         }
@@ -336,7 +363,8 @@ impl Conn {
         }
     }
 
-    /// Frees everything. Afterwards no key is valid, and no event comes any more.
+    /// Frees everything, but for the id if the peer may still have to be told. Afterwards no key is
+    /// valid.
     fn release(self: &Arc<Self>) {
         self.cancel_timer();
         let (link, failed, retry, cause) = self.with(|inner| {
@@ -357,8 +385,10 @@ impl Conn {
             let _ = qp.destroy_mrs();
             drop(qp);
         }
-        let id = self.cm.lock().take();
-        drop(id);
+        if !self.wait_for_farewell() {
+            let id = self.cm.lock().take();
+            drop(id);
+        }
         let hca = self.with(|inner| {
             inner.queues.keys_dead(&mut inner.cells);
             inner.bufs.clear();
@@ -386,6 +416,35 @@ impl Conn {
         }
     }
 
+    /// Keeps the id until the peer has answered our DREQ, if it has to: the CM repeats it.
+    fn wait_for_farewell(self: &Arc<Self>) -> bool {
+        // Listed before it says that it waits, so that a shutdown misses it in no case.
+        if !self.with(|inner| inner.farewell.unanswered()) || !self.ni.parting.add(self) {
+            return false;
+        }
+        if !self.with(|inner| inner.farewell.released()) {
+            self.ni.parting.remove(self);
+            return false;
+        }
+        self.arm_timer(FAREWELL_MS);
+        true
+    }
+
+    /// The id waits no longer, whether the peer has answered or not.
+    pub(crate) fn end_farewell(self: &Arc<Self>) {
+        if self.with(|inner| inner.farewell.over()) {
+            self.leave();
+        }
+    }
+
+    /// Frees an id that has waited for the peer's answer.
+    fn leave(self: &Arc<Self>) {
+        self.cancel_timer();
+        let id = self.cm.lock().take();
+        drop(id);
+        self.ni.parting.remove(self);
+    }
+
     /// The id, while there is one.
     fn cm_id(&self) -> Option<Arc<CmId<Self>>> {
         self.cm.lock().clone()
@@ -401,6 +460,16 @@ impl super::conn::Inner {
         let probe = i64::from(PROBE_MS);
         (self.watched && sent >= probe && heard >= probe)
             || params::keepalive().is_some_and(|s| sent >= i64::from(s).saturating_mul(1000))
+    }
+
+    /// Milliseconds until a silent peer would have to be probed.
+    fn probe_in(&self) -> u32 {
+        let sent = self.last_send.elapsed().as_millis();
+        let heard = self.last_recv.elapsed().as_millis();
+        let left = i64::from(PROBE_MS).saturating_sub(sent.min(heard));
+        u32::try_from(left)
+            .unwrap_or(0)
+            .clamp(LOOK_MIN_MS, PROBE_MS)
     }
 
     /// The cause of the first transmit found that is older than `limit` milliseconds.

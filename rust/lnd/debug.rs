@@ -48,12 +48,13 @@ fn show(ni: &Ni, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let hca = ni.hca().ok();
     writeln!(
         f,
-        "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting}",
+        "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} parting={}",
         core::format_args!("{}", ni.nid),
         ni.stamp,
         hca.as_ref()
             .map_or("none", |hca| hca.device.name().to_str().unwrap_or("?")),
         ni.conns(),
+        ni.parting.len(),
     )?;
     // What the connections did that are over.
     let past = *ni.past.lock();

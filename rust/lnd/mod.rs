@@ -51,6 +51,7 @@ pub(crate) mod link;
 pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod ni;
+pub(crate) mod parting;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod pump;

@@ -12,6 +12,7 @@ use super::device::Health;
 use super::device::DEVICE;
 use super::driver::Driver;
 use super::log;
+use super::parting::Parting;
 use super::peer::Peer;
 use super::peer::PeerError;
 use super::table::PeerTable;
@@ -79,6 +80,9 @@ pub(crate) struct Ni {
     look: DelayedWork<Ni, DEVICE>,
     #[pin]
     pub(crate) peers: PeerTable,
+    /// Connections that are over but for their CM id.
+    #[pin]
+    pub(crate) parting: Parting,
     /// Counters of the connections that are over.
     #[pin]
     pub(crate) past: SpinLock<Counts>,
@@ -151,10 +155,12 @@ impl Ni {
         self.stopping.load(Acquire)
     }
 
-    /// Number of living connection objects.
+    /// Number of living connection objects, without those of which only the CM id is left.
     pub(crate) fn conns(&self) -> i32 {
+        let parting = i32::try_from(self.parting.len()).unwrap_or(0);
         // One is the NI's own.
-        self.live.count.load(Relaxed).saturating_sub(1)
+        let live = self.live.count.load(Relaxed).saturating_sub(1);
+        live.saturating_sub(parting)
     }
 
     /// Outstanding credits at which a NOOP returns them.
@@ -255,6 +261,7 @@ impl Lnd for Ni {
                 health: Health::new(),
                 look <- kernel::new_delayed_work!("Ni::look"),
                 peers <- peers,
+                parting <- Parting::new(),
                 past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
                 debug <- kernel::new_mutex!(None, "Ni::debug"),
                 stopping: Atomic::new(false),
@@ -282,6 +289,7 @@ impl Lnd for Ni {
         this.stop_looking();
         let _ = this.leave();
         this.peers.for_each(|peer| peer.close(Cause::Shutdown));
+        this.parting.close();
         this.live.put();
         let mut seconds = 0u32;
         while !this.live.none.wait_ms(10_000) {

@@ -168,7 +168,7 @@ impl Peer {
             }
             inner.pending.push_back(pending);
             let attempts = inner.policy.start(self.ni.conns_per_peer);
-            (attempts, inner.up.first().cloned())
+            (attempts, inner.best())
         };
         for _ in 0..attempts {
             self.attempt();
@@ -223,6 +223,8 @@ impl Peer {
             // Of an earlier life of the peer.
             if other.is_stale(known.stamp) {
                 other.fail(Cause::PeerRestarted);
+            } else if !conn.active && !Arc::ptr_eq(&other, conn) {
+                other.doubt();
             }
         }
         self.flush(conn);
@@ -283,7 +285,7 @@ impl Peer {
             if inner.pending.is_empty() || inner.gone {
                 return (0, None);
             }
-            match inner.up.first().cloned() {
+            match inner.best() {
                 Some(conn) => (0, Some(conn)),
                 None => (inner.policy.start(self.ni.conns_per_peer), None),
             }
@@ -448,7 +450,16 @@ impl PeerInner {
         }
         self.next = self.next.wrapping_add(1);
         let at = self.next.checked_rem(self.up.len())?;
-        self.up.get(at).cloned()
+        match self.up.get(at) {
+            Some(conn) if !conn.is_doubted() => Some(conn.clone()),
+            _ => self.best(),
+        }
+    }
+
+    /// The oldest connection that is not doubted, or else the newest.
+    fn best(&self) -> Option<Arc<Conn>> {
+        let sound = self.up.iter().find(|conn| !conn.is_doubted());
+        sound.or(self.up.last()).cloned()
     }
 
     fn publish(&mut self, conn: &Arc<Conn>) {

@@ -132,6 +132,10 @@ fn next_job(inner: &mut Inner) -> Option<Job> {
             return Some(Job::Finish(transfer, cause, posted));
         }
     }
+    if inner.is_up() && !inner.published {
+        // An answer of LNet's must find this connection, and not an older one that may be dead.
+        return None;
+    }
     inner.rx.pop().map(Job::Parse)
 }
 

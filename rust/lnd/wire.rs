@@ -55,11 +55,14 @@ impl QpHandler for Conn {
         }
         let result = outcome(done.wc.status);
         pump::retire(inner, done.ctx, done.buf, result);
-        if let Err(cause) = result {
-            if cause != Cause::Flushed {
-                log::wr_failed(this.nid(), "a send", done.wc);
+        match result {
+            Ok(()) => this.heard(),
+            Err(cause) => {
+                if cause != Cause::Flushed {
+                    log::wr_failed(this.nid(), "a send", done.wc);
+                }
+                this.step(inner, Event::Fail(cause));
             }
-            this.step(inner, Event::Fail(cause));
         }
         // Those that ended silently are followed by the one that tells of them, at once.
         if done.told {
@@ -87,6 +90,7 @@ impl QpHandler for Conn {
             return;
         }
         inner.last_recv = Instant::now();
+        this.heard();
         let Ok(nob) = usize::try_from(done.len) else {
             return;
         };

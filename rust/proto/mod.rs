@@ -37,6 +37,7 @@ pub mod connack;
 pub mod credits;
 pub mod desc;
 pub mod encode;
+pub mod farewell;
 pub mod lnet_hdr;
 pub mod nid;
 pub mod params;

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How long the connection manager's id outlives its connection.
+//!
+//! A DREQ can get lost. The CM repeats it until it is answered, but only while the id is there; the
+//! queue pair and all the rest are freed long before. So the id stays behind alone, until the peer
+//! has answered, the device goes, or the time is over.
+//!
+//! Context: any; the caller holds the connection's lock.
+
+/// Where the farewell of one connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Nothing was said.
+    Open,
+    /// Our DREQ is on its way; nothing was heard.
+    Said,
+    /// The id is not needed for it (any more), or must go anyway.
+    Over,
+    /// The connection is released, its id waits for the answer.
+    Waits,
+    /// The id waits no more: whoever sees this frees it.
+    Leave,
+}
+
+/// The farewell of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Farewell(Step);
+
+impl Farewell {
+    /// Of a connection just made.
+    pub const fn new() -> Self {
+        Self(Step::Open)
+    }
+
+    /// Our DREQ is about to be sent, on a connection that was established.
+    pub fn said(&mut self) {
+        if self.0 == Step::Open {
+            self.0 = Step::Said;
+        }
+    }
+
+    /// DREQ or DREP of the peer, TimeWait over, the device or the NI goes, or it took too long.
+    /// True: the id waited for this, and is to be freed now.
+    #[must_use]
+    pub fn over(&mut self) -> bool {
+        let waited = self.0 == Step::Waits;
+        self.0 = match self.0 {
+            Step::Waits | Step::Leave => Step::Leave,
+            Step::Open | Step::Said | Step::Over => Step::Over,
+        };
+        waited
+    }
+
+    /// Whether the peer has been told and has not answered.
+    pub fn unanswered(&self) -> bool {
+        self.0 == Step::Said
+    }
+
+    /// The connection is released. True: the id stays.
+    #[must_use]
+    pub fn released(&mut self) -> bool {
+        self.0 = match self.0 {
+            Step::Said => Step::Waits,
+            Step::Open | Step::Over => Step::Over,
+            Step::Waits | Step::Leave => self.0,
+        };
+        self.0 == Step::Waits
+    }
+
+    /// Whether the id has waited, and waits no more.
+    pub fn leaves(&self) -> bool {
+        self.0 == Step::Leave
+    }
+}
+
+impl Default for Farewell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_farewell))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unanswered_farewell_keeps_the_id() {
+        let mut f = Farewell::new();
+        assert!(!f.unanswered());
+        f.said();
+        assert!(f.unanswered());
+        assert!(f.released());
+        assert!(!f.leaves());
+        assert!(f.over());
+        assert!(f.leaves());
+        assert!(!f.over());
+        assert!(f.leaves());
+    }
+
+    #[test]
+    fn an_answer_before_the_release_does_not() {
+        let mut f = Farewell::new();
+        f.said();
+        assert!(!f.over());
+        assert!(!f.released());
+        assert!(!f.over());
+        assert!(!f.leaves());
+    }
+
+    #[test]
+    fn what_the_peer_closed_needs_no_answer() {
+        let mut f = Farewell::new();
+        assert!(!f.over());
+        f.said();
+        assert!(!f.released());
+    }
+
+    #[test]
+    fn an_attempt_that_failed_keeps_nothing() {
+        let mut f = Farewell::new();
+        assert!(!f.released());
+        f.said();
+        assert!(!f.over());
+        assert!(!f.leaves());
+    }
+}
