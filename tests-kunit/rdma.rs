@@ -107,6 +107,7 @@ struct Seen {
     receives: KVec<(u32, u8, WcStatus)>,
     bufs_back: usize,
     drop_in_handler: Option<CmId<Side>>,
+    late_id: Option<CmId<Side>>,
 }
 
 #[pin_data]
@@ -179,6 +180,10 @@ impl CmHandler for Side {
             CmEvent::TimewaitExit => (),
             _ => seen.failed = true,
         }
+    }
+
+    fn last_user(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
+        this.seen.lock().late_id = Some(id);
     }
 }
 
@@ -753,6 +758,9 @@ fn drop_in_handler() -> Result {
     side.seen.lock().drop_in_handler = Some(id);
     fsleep(Delta::from_millis(300));
     check(side.seen.lock().drop_in_handler.is_none())?;
+    let late = side.seen.lock().late_id.take();
+    check(late.is_some())?;
+    drop(late);
     // The id held the other reference to its handler.
     check(Arc::into_unique_or_drop(side).is_some())
 }

@@ -20,6 +20,7 @@ use crate::proto::conn::Event;
 use crate::proto::conn::State;
 use crate::proto::peer::Known;
 use crate::rdma::cm::CmHandler;
+use crate::rdma::cm::CmId;
 use crate::rdma::cm::CmLocked;
 use crate::rdma::cm_event::CmEvent;
 use crate::rdma::wc::QpEvent;
@@ -54,6 +55,12 @@ impl CmHandler for Conn {
             CmEvent::AddrChange => this.fail(Cause::AddressChanged),
             CmEvent::ConnectResponse { .. } | CmEvent::Other(_) => this.event(Event::Ignored),
         }
+    }
+
+    fn last_user(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
+        let this: Arc<Self> = this.into();
+        *this.late_id.lock() = Some(id);
+        this.kick_control();
     }
 }
 

@@ -227,6 +227,9 @@ pub(crate) struct Conn {
     /// The CM's side; process context only. Cloned out, never used under the lock.
     #[pin]
     pub(crate) cm: SpinLock<Option<Arc<CmId<Conn>>>>,
+    /// The id, given up inside one of its handlers: for the control worker to free.
+    #[pin]
+    pub(crate) late_id: SpinLock<Option<CmId<Conn>>>,
     /// A newer connection of the peer's came up, and nothing was heard on this one since.
     doubted: Atomic<bool>,
     /// COMM_EST of the queue pair, not yet seen by the control worker.
@@ -310,6 +313,7 @@ impl Conn {
                 cpu: work::online_cpu(cpu),
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- kernel::new_spinlock!(None, "Conn::cm"),
+                late_id <- kernel::new_spinlock!(None, "Conn::late_id"),
                 doubted: Atomic::new(false),
                 qp_comm_est: Atomic::new(false),
                 qp_misused: Atomic::new(false),

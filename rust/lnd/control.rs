@@ -95,6 +95,8 @@ impl WorkItem<CONTROL> for Conn {
         if this.with(|inner| inner.farewell.leaves()) {
             this.leave();
         }
+        let late = this.late_id.lock().take();
+        drop(late);
     }
 }
 

@@ -4,8 +4,8 @@
 //!
 //! A [`CmId`] is destroyed when nobody holds it any more: neither the driver nor
 //! a QP made on it, nor one of its handlers while it runs. So it may be dropped
-//! anywhere in process context, even in its own handler, in which case the
-//! connection manager is told to destroy it when the handler returns.
+//! anywhere in process context, even in its own handler, which then hands it to
+//! [`CmHandler::last_user`].
 
 use super::{
     cm_event::{
@@ -110,6 +110,13 @@ pub(crate) trait CmHandler: Send + Sync + Sized + 'static {
     /// the other. `id` is the one to use here: the methods of [`CmId`] that lock
     /// it would wait for ever.
     fn cm_event(this: ArcBorrow<'_, Self>, id: &CmLocked<'_>, event: &CmEvent<'_>);
+
+    /// All other users of the id went while one of its handlers ran, which cannot
+    /// destroy it: have a worker drop `id`. Process context, in a handler.
+    ///
+    /// Nothing of the driver is freed in the handler, and the worker waits until
+    /// it has returned: whoever waits for the worker may unload the module.
+    fn last_user(this: ArcBorrow<'_, Self>, id: CmId<Self>);
 }
 
 /// What the holders of an id share, and its context pointer points to.
@@ -124,6 +131,7 @@ pub(super) struct Shared {
     has_qp: Atomic<u32>,
     handler: *mut ffi::c_void,
     drop_handler: unsafe fn(*mut ffi::c_void),
+    last_user: unsafe fn(*mut ffi::c_void, CmRef),
 }
 
 impl Shared {
@@ -135,6 +143,16 @@ impl Shared {
         drop(unsafe { Arc::<H>::from_raw(ptr.cast()) });
     }
 
+    /// # Safety
+    ///
+    /// `ptr` came from `Arc::<H>::into_raw`, and the reference is kept by `id`.
+    unsafe fn last_user<H: CmHandler>(ptr: *mut ffi::c_void, id: CmRef) {
+        // SAFETY: Guaranteed by the caller; the clone keeps it when `id` is gone.
+        let handler: Arc<H> = unsafe { ArcBorrow::from_raw(ptr.cast::<H>()) }.into();
+
+        H::last_user(handler.as_arc_borrow(), CmId::from_ref(id));
+    }
+
     /// With one user, and no id yet.
     pub(super) fn new<H: CmHandler>(handler: Arc<H>) -> Result<NonNull<Self>> {
         let shared = KBox::new(
@@ -144,6 +162,7 @@ impl Shared {
                 has_qp: Atomic::new(0),
                 handler: core::ptr::null_mut(),
                 drop_handler: Self::drop_handler::<H>,
+                last_user: Self::last_user::<H>,
             },
             GFP_KERNEL,
         )?;
@@ -179,22 +198,26 @@ impl Shared {
         false
     }
 
-    /// Gives a reference back inside a handler of the id. Returns whether it was
-    /// the last: then everything but the id is freed, and the handler must
-    /// return non-zero to have that destroyed.
+    /// Gives a reference back inside a handler of the id; the last one to
+    /// [`CmHandler::last_user`].
     ///
     /// # Safety
     ///
     /// The caller owns a reference, and runs in a handler of the id.
-    pub(super) unsafe fn put_in_handler(this: NonNull<Self>) -> bool {
+    pub(super) unsafe fn put_in_handler(this: NonNull<Self>) {
         // SAFETY: The reference keeps it.
-        if unsafe { this.as_ref() }.users.fetch_sub(1, Full) != 1 {
-            return false;
+        let shared = unsafe { this.as_ref() };
+
+        if shared.users.fetch_sub(1, Full) != 1 {
+            return;
         }
-        // SAFETY: The last user has gone. Handlers do not run concurrently, and by what we return
-        // there will be no more.
-        unsafe { Self::free(this) };
-        true
+        // No other user is left, and there will be none: handlers do not run concurrently.
+        shared.users.store(1, Relaxed);
+        // INVARIANT: Counted above.
+        let id = CmRef(this);
+
+        // SAFETY: By the type invariant; `id` keeps the handler.
+        unsafe { (shared.last_user)(shared.handler, id) };
     }
 
     /// The event handler of ids.
@@ -237,7 +260,8 @@ impl Shared {
 
         H::cm_event(handler, &locked, &event);
         // SAFETY: Our own reference, from above.
-        unsafe { Self::put_in_handler(this) }.into()
+        unsafe { Self::put_in_handler(this) };
+        0
     }
 }
 

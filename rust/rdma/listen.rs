@@ -263,7 +263,8 @@ impl<L: ListenHandler> Listener<L> {
                 core::mem::forget(taken);
                 // SAFETY: The reference of `taken`, which was forgotten; we are in a handler of
                 // the id.
-                unsafe { Shared::put_in_handler(shared) }.into()
+                unsafe { Shared::put_in_handler(shared) };
+                0
             }
         }
     }
