@@ -76,13 +76,22 @@ test-lustre: lustre-module
 bench-lustre: lustre-module
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
 
+# The kernel that looks at everything (KASAN, lockdep, ...), hence in a copy. The short form of what frees most.
+test-debug:
+	@mkdir -p .debug
+	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .debug/
+	+KERNEL_FLAVOR=debug $(MAKE) --no-print-directory -C .debug modules
+	KERNEL_FLAVOR=debug RO2IBLND_MODULES=$(CURDIR)/.debug $(PYTHON) -B -m pytest -v -rA --few \
+		-k 'close_under_load or completion_errors or calls_fail or unplug' \
+		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py
+
 clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \
 		-o -name '*.mod' -o -name '*.mod.c' -o -name '.*.cmd' \
 		-o -name '*.d' -o -name 'modules.order' -o -name 'Module.symvers' \
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' \) -type f -print0 | \
 		xargs -0 rm -f
-	rm -rf .clippy .lustre doc
+	rm -rf .clippy .lustre .debug doc
 
 help:
 	@echo 'modules    build the module (default)'
@@ -92,6 +101,7 @@ help:
 	@echo 'demo       from nothing to two guests that talk; last line "demo: ok"'
 	@echo 'test       all tests; last line "N passed, N failed"'
 	@echo 'test-long  all tests, the long ones too'
+	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
 	@echo 'clean      remove what was built'
 	@echo
@@ -100,4 +110,4 @@ help:
 	@echo 'OUT=path       output directory (O=path is the same)'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre clean help
+.PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre test-debug clean help

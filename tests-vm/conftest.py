@@ -14,7 +14,8 @@ all with the project's modules in /files (not loaded; see MODULES). When the tes
 is over, a kernel log with a splat in it fails the test, unless the test says
 which lines it provokes: @pytest.mark.splats("pattern", ...). Consoles are kept
 in tests-vm/logs/<test>/, of `nodes` in tests-vm/logs/pair<n>/ (or RO2IBLND_LOGS).
-Tests marked `long` run with --long only.
+Tests marked `long` run with --long only, or with --few, which is for slow kernels
+and for a first look.
 """
 
 import contextlib
@@ -44,6 +45,7 @@ LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="the long tests too")
+    parser.addoption("--few", action="store_true", help="the long tests too, with few rounds")
 
 
 def pytest_configure(config):
@@ -52,7 +54,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--long"):
+    if config.getoption("--long") or config.getoption("--few"):
         return
     unwanted = [i for i in items if i.get_closest_marker("long")]
     config.hook.pytest_deselected(items=unwanted)

@@ -3,11 +3,14 @@
 errors; and how to find out that nothing is left of what they hit."""
 
 import contextlib
+import os
 import re
 import time
 
 from nodes import PATIENCE, until
 
+# The debug kernel is for what it finds, not for how long it takes.
+SLOW = 6 if os.environ.get("KERNEL_FLAVOR") == "debug" else 1
 # The MAD attribute of each message of the connection manager.
 CM = {"REQ": 0x10, "MRA": 0x11, "REJ": 0x12, "REP": 0x13, "RTU": 0x14, "DREQ": 0x15, "DREP": 0x16}
 ROCE = "udp dport 4791"
@@ -50,9 +53,9 @@ class Filter:
             self.guest.run(f"nft delete table netdev {self.table}")
 
 
-def lose(node, message, first=False):
+def lose(node, message, first=False, device="eth0"):
     """`node` does not hear that CM message: the first one, or any."""
-    return Filter(node.guest, f"{CM_MAD} @th,352,16 {CM[message]:#06x}", first)
+    return Filter(node.guest, f"{CM_MAD} @th,352,16 {CM[message]:#06x}", first, device)
 
 
 def silence(node, device="eth0"):

@@ -4,7 +4,7 @@
 import statistics
 
 import pytest
-from faults import Ledger, close_all, lose, objects, ping_until, timed
+from faults import Ledger, close_all, debug_nis, lose, objects, ping_until, timed
 from nodes import until, up
 
 # Recovered, or failed cleanly: timeout / 4, that is how long an attempt may take.
@@ -114,13 +114,80 @@ def test_disconnect(nodes, roles, record_property, message, how):
                 spent, _ = timed(lambda c=closer: until(lambda: objects(c) == 0, "closed", LIMIT, 0.05))
                 report(record_property, name, f"closed in {spent:.2f} s, lost {wire.lost()}")
                 assert wire.lost() >= 1
-                # The closer is free to connect again, the other may have to find out first.
+                # The closer connects again. The other has a dead connection too if it heard nothing, and prefers the new one.
                 again, failed = ping_until(closer, other, LIMIT)
                 back, missed = ping_until(other, closer, LIMIT)
                 report(record_property, f"{name} after", f"{again:.2f} s {failed} failed, back {back:.2f} s {missed} failed")
-            assert spent < 5
+            assert spent < 5 and failed == 0 and missed == 0
             closer.traffic(other, op="mix", size=65536, count=20)
             ledger.check()
+
+
+def close_unheard(closer, other):
+    """Close a connection while `other` hears no DREQ."""
+    closer.ping(other)
+    until(lambda: objects(other) == 1, "one connection")
+    closer.ctl(f"conn close {other.nid}")
+    until(lambda: objects(closer) == 0, "closed", LIMIT, 0.05)
+
+
+def parting(node):
+    return sum(int(ni["parting"]) for ni in debug_nis(node))
+
+
+def test_lost_dreq_is_repeated(nodes, record_property):
+    """Nobody says anything afterwards: what is left of the connection is its id, which tells the other side again."""
+    up(*nodes)
+    ledger = Ledger(*nodes)
+    for closer, other in (nodes, nodes[::-1]):
+        with lose(other, "DREQ", first=True) as wire:
+            close_unheard(closer, other)
+            assert parting(closer) == 1 and objects(other) == 1
+            spent, _ = timed(lambda o=other: until(lambda: objects(o) == 0, "heard", LIMIT, 0.05))
+            assert wire.lost() == 1
+        report(record_property, f"DREQ of {closer.guest.name} heard again after", f"{spent:.2f} s")
+        until(lambda c=closer: parting(c) == 0, "the id is gone", LIMIT)
+        # The first message finds no dead connection.
+        other.ping(closer)
+        ledger.check()
+
+
+def test_unanswered_dreq_holds_nothing(nodes, record_property):
+    """The id that waits for the answer goes at once with the NI, the device and the module."""
+    up(*nodes)
+    a, b = nodes
+    close_all(a, b)
+    with lose(b, "DREQ"):
+        close_unheard(a, b)
+        assert parting(a) == 1
+        spent, _ = timed(lambda: a.guest.check("rdma link delete rxe0"))
+        report(record_property, "link deleted within", f"{spent:.2f} s")
+        assert spent < 5 and parting(a) == 0
+        a.guest.check("rdma link add rxe0 type rxe netdev eth0")
+        until(lambda: all(ni["device"] == "rxe0" for ni in debug_nis(a)), "attached")
+        close_all(b)
+        close_unheard(a, b)
+        assert parting(a) == 1
+        spent, _ = timed(lambda: (a.ni_del(), a.guest.check("rmmod ro2iblnd")))
+        report(record_property, "NI and module gone within", f"{spent:.2f} s")
+        assert spent < 5
+        a.guest.check("insmod /files/ro2iblnd.ko")
+        a.ni_add()
+        # Nobody repeats it now; the new life of the peer is what tells.
+        a.ping(b)
+        b.traffic(a, op="mix", size=65536, count=20)
+
+
+def test_id_of_a_dead_peer_goes(nodes, record_property):
+    """An answer never comes: then the id goes after a while."""
+    up(*nodes)
+    a, b = nodes
+    ledger = Ledger(a, b)
+    with lose(b, "DREQ"):
+        close_unheard(a, b)
+        spent, _ = timed(lambda: until(lambda: parting(a) == 0, "the id is gone", 30, 0.1))
+        report(record_property, "id gone after", f"{spent:.2f} s")
+    ledger.check()
 
 
 def test_mra(nodes):

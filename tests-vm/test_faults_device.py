@@ -4,16 +4,16 @@
 import time
 
 import pytest
-from faults import Ledger, Load, close_all, debug_nis, nft, ping_until, silence, timed
+from faults import SLOW, Ledger, Load, close_all, debug_nis, nft, ping_until, silence, timed
 from nodes import PATIENCE, until, up
 from test_faults_cm import report
 
 # Takes minutes: part of `make test-long`.
 pytestmark = pytest.mark.long
 
-DELETE_LIMIT = 5
+DELETE_LIMIT = 5 * SLOW
 # After this the other side has surely found out that its peer is gone, and the NI is back.
-BACK_LIMIT = 40
+BACK_LIMIT = 40 * SLOW
 
 
 def unplug(node):

@@ -8,7 +8,7 @@ import errno
 import time
 
 import pytest
-from faults import Inject, Ledger, Load, module_range
+from faults import SLOW, Inject, Ledger, Load, module_range
 from nodes import until
 from test_faults_close import NIDS, both  # noqa: F401
 from test_faults_cm import report
@@ -39,7 +39,7 @@ COLD = {
 SITES = [(f, e) for table in (HOT, COLD) for f, errs in table.items() for e in errs]
 
 
-def answer(node, limit=40):
+def answer(node, limit=40 * SLOW):
     """Both ways."""
     for mine, other in ((A, B), (B, A)):
         until(
@@ -118,7 +118,7 @@ def test_completion_errors(both, pytestconfig, record_property):  # noqa: F811
             before, ended = health(node), past(node)
             with Inject(node, "ro2ib_signal_all", 1), Inject(node, f"ro2ib_wc_{kind}", -status):
                 r = node.try_traffic(B, op="get", size=65536, count=2, conc=1, from_=A, timeout=4)
-                until(lambda p=ended: past(node) != p, f"end of a connection: {kind} {status}", 20)
+                until(lambda p=ended: past(node) != p, f"end of a connection: {kind} {status}", 20 * SLOW)
             assert r.get("stuck", 0) == 0 and r["verify_errors"] == 0, r
             after = health(node)
             moved = {k[7:]: v - before.get(k, 0) for k, v in after.items() if v != before.get(k, 0)}
