@@ -142,6 +142,17 @@ def ping_until(a, b, timeout):
     return time.monotonic() - began, failed
 
 
+def wire(node):
+    """What was lost though nobody meant it: packets dropped between the links, messages the CM had to repeat."""
+    lines = node.guest.check("cat /proc/net/softnet_stat").splitlines()
+    total = {"dropped": sum(int(line.split()[1], 16) for line in lines)}
+    out = node.guest.run("cd /sys/class/infiniband; grep . */ports/*/cm_tx_retries/*")[1]
+    for kind, n in re.findall(r"cm_tx_retries/(\w+):(\d+)", out):
+        if int(n):
+            total[kind] = total.get(kind, 0) + int(n)
+    return total
+
+
 class Load:
     """Traffic without end, whatever becomes of it. Inside `with`."""
 

@@ -8,7 +8,7 @@ import contextlib
 import re
 
 import pytest
-from faults import SLOW, Ledger, Load, kinds, lose, objects, silence, timed
+from faults import SLOW, Ledger, Load, kinds, lose, objects, silence, timed, wire
 from nodes import CTL, PATIENCE, Node, until
 from test_faults_cm import report
 
@@ -111,7 +111,7 @@ def close_often(node, way, count, record_property):
     report(
         record_property,
         f"close by {way}",
-        f"{n} closes, worst {worst * 10} ms, mean {total * 10 / n:.0f} ms; load {sums}",
+        f"{n} closes, worst {worst * 10} ms, mean {total * 10 / n:.0f} ms; load {sums}; {wire(node)}",
     )
     assert slow == 0 and missing == 0, f"slow {slow}, without a connection {missing}"
     assert sums["count"] > 0 and sums["verify_errors"] == 0 and sums["stuck"] == 0, sums
