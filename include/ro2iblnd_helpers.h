@@ -28,6 +28,7 @@ void ro2ib_flush_workqueue(struct workqueue_struct *wq);
 u32 ro2ib_online_cpu(u32 hint);
 struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);
+bool ro2ib_log_noise_allowed(void);
 
 /* device.c */
 struct ro2ib_device_attrs {

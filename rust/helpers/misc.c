@@ -84,3 +84,11 @@ bool ro2ib_log_allowed(void)
 
 	return __ratelimit(&rs);
 }
+
+bool ro2ib_log_noise_allowed(void)
+{
+	static DEFINE_RATELIMIT_STATE(rs, DEFAULT_RATELIMIT_INTERVAL,
+				      DEFAULT_RATELIMIT_BURST);
+
+	return __ratelimit(&rs);
+}

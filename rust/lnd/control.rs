@@ -152,7 +152,8 @@ const LOOK_MIN_MS: u32 = 250;
 /// 4.3 s.
 const FAREWELL_MS: u32 = 10_000;
 
-/// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25 times.
+/// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25
+/// times, or a second later if that is more.
 fn timer_ms() -> u32 {
     let quarter = params::timeout().saturating_mul(250);
     let keepalive = params::keepalive().map_or(u32::MAX, |s| s.saturating_mul(1000));

@@ -18,8 +18,18 @@ use kernel::prelude::*;
 
 /// Prints a warning unless too many were printed lately.
 macro_rules! warn_limited {
-    ($($arg:tt)*) => {
-        if crate::rdma::log::allowed() {
+    ($($arg:tt)*) => { warn_if!(crate::rdma::log::allowed(), $($arg)*) };
+}
+
+/// The same for what any stranger can provoke: with a limit of its own, so that the noise of one does
+/// not hide what is said of others.
+macro_rules! warn_noise {
+    ($($arg:tt)*) => { warn_if!(crate::rdma::log::noise_allowed(), $($arg)*) };
+}
+
+macro_rules! warn_if {
+    ($allowed:expr, $($arg:tt)*) => {
+        if $allowed {
             // The kernel's printing knows a formatter of its own; `proto` implements that of
             // `core`.
             pr_warn!("{}", ::core::format_args!($($arg)*));
@@ -72,11 +82,14 @@ pub(crate) fn cannot(conn: &Conn, what: &str, e: Error) {
     warn_limited!("{}: cannot {what}: {}\n", conn.nid(), why(e));
 }
 
-/// The shutdown of an NI takes long.
+/// The shutdown of an NI takes long. Said every ten seconds at most, so it needs no limit.
 pub(crate) fn shutdown_waits(ni: &Ni, conns: i32, seconds: u32) {
-    warn_limited!(
-        "{}: shutdown has waited {seconds} s for {conns} connections\n",
-        ni.nid
+    pr_warn!(
+        "{}\n",
+        core::format_args!(
+            "{}: shutdown has waited {seconds} s for {conns} connections",
+            ni.nid
+        )
     );
 }
 
@@ -101,12 +114,12 @@ pub(crate) fn not_a_send(nid: Nid) {
 
 /// A message is none.
 pub(crate) fn bad_message(id: &Identity, e: &WireError) {
-    warn_limited!("{}: bad message: {e}; closing\n", id.peer);
+    warn_noise!("{}: bad message: {e}; closing\n", id.peer);
 }
 
 /// A message is of another life.
 pub(crate) fn stale_message(id: &Identity, e: &Stale) {
-    warn_limited!("{}: stale message: {e}; closing\n", id.peer);
+    warn_noise!("{}: stale message: {e}; closing\n", id.peer);
 }
 
 /// The peer broke the credit rules; returns the cause to close with.
@@ -116,13 +129,13 @@ pub(crate) fn bad_credits(id: &Identity, e: CreditError) -> Cause {
         CreditError::Sent => "sent more than it had credits for",
         CreditError::Answered => "answered more than was asked",
     };
-    warn_limited!("{}: the peer {what}; closing\n", id.peer);
+    warn_noise!("{}: the peer {what}; closing\n", id.peer);
     Cause::Protocol
 }
 
 /// The LNet header in a request does not fit it.
 pub(crate) fn bad_request(conn: &Conn, e: &dyn Display) {
-    warn_limited!("{}: bad request: {e}; closing\n", conn.nid());
+    warn_noise!("{}: bad request: {e}; closing\n", conn.nid());
 }
 
 /// LNet would not take a message.
@@ -161,8 +174,8 @@ pub(crate) fn gave_up(peer: &Peer, messages: usize, cause: Cause) {
 /// A connection request was refused.
 pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
     match nid {
-        Some(nid) => warn_limited!("{nid}: refused its connection request: {why}\n"),
-        None => warn_limited!("refused a connection request: {why}\n"),
+        Some(nid) => warn_noise!("{nid}: refused its connection request: {why}\n"),
+        None => warn_noise!("refused a connection request: {why}\n"),
     }
 }
 

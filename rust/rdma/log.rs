@@ -10,3 +10,9 @@ pub(crate) fn allowed() -> bool {
     // SAFETY: No preconditions.
     unsafe { bindings::ro2ib_log_allowed() }
 }
+
+/// [`allowed`] with a count of its own, for what any stranger can provoke.
+pub(crate) fn noise_allowed() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { bindings::ro2ib_log_noise_allowed() }
+}
