@@ -36,6 +36,7 @@ export LIBCLANG_PATH
 modules:
 	$(if $(OUT),@mkdir -p $(OUT))
 	+$(kmake) modules
+	@ls $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko
 
 # Changes how code is generated, hence in a copy: never load what this builds.
 clippy:
