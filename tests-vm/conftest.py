@@ -199,6 +199,8 @@ def pool(modules, evil_program):
 def nodes(pool, request):
     pair = pool.take()
     where = [len(n.guest.console()) for n in pair]
+    for node in pair:
+        node.mark_log()
 
     def fresh():
         return [n.guest.console()[start:] for n, start in zip(pair, where)]

@@ -37,6 +37,12 @@ def until(condition, what, timeout=PATIENCE, pause=0.2):
         time.sleep(pause)
 
 
+def stamp(line):
+    """Seconds since boot of a line of the kernel log."""
+    found = re.match(r"\[ *(\d+\.\d+)\]", line)
+    return float(found[1]) if found else 0.0
+
+
 class Running:
     """A traffic run that is under way."""
 
@@ -60,6 +66,7 @@ class Node:
         self.nid = f"{self.address}@o2ib"
         self.loaded = False
         self.baseline = None
+        self.log_from = 0.0
 
     # Commands
 
@@ -127,7 +134,12 @@ class Node:
         return parse(self.guest.check(f"cat {CTL}/stats"))
 
     def log(self):
-        return self.guest.dmesg()
+        """The kernel log since `mark_log`."""
+        return "\n".join(line for line in self.guest.dmesg().splitlines() if stamp(line) > self.log_from)
+
+    def mark_log(self):
+        """What is in the kernel log now is not of this test."""
+        self.log_from = max(map(stamp, self.guest.dmesg().splitlines()), default=0.0)
 
     def conns(self):
         """How many established connections the driver reports."""
