@@ -196,9 +196,9 @@ impl ListenHandler for Accept {
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }
-                // Beyond the budget a request is dropped, which the requester takes for a lost
-                // packet.
-                if self.may_reject() {
+                // Beyond the budget a request is dropped, which the requester takes for a lost packet:
+                // it asks again after seconds.
+                if refusal.invites() || self.may_reject() {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
                 }
             }

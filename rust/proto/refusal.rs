@@ -132,6 +132,18 @@ impl Refusal {
         Self { why, cause }
     }
 
+    /// Whether the refusal tells the peer how to ask again, or that we ask. Always answered: after a restart of
+    /// ours every peer gets one.
+    pub const fn invites(&self) -> bool {
+        matches!(
+            self.why,
+            RejectWhy::ConnStale
+                | RejectWhy::ConnRace
+                | RejectWhy::MsgQueueSize
+                | RejectWhy::RdmaFrags
+        )
+    }
+
     /// The reject to send. `ni` is the NI that the request was for, if it was
     /// found: its incarnation and limits tell the peer how to ask again.
     ///
@@ -164,6 +176,28 @@ mod tests {
         // Spec 4.4 rows 13 and 16, and row 17.
         assert_eq!(Refusal::new(Cause::NoResources).why, RejectWhy::NoResources);
         assert_eq!(Refusal::new(Cause::AcceptFailed).why, RejectWhy::Fatal);
+    }
+
+    #[test]
+    fn what_helps_the_peer_to_connect_is_always_answered() {
+        for cause in [
+            Cause::Race,
+            Cause::StalePeer,
+            Cause::StaleDestination,
+            Cause::Depth(9),
+            Cause::Frags(300),
+        ] {
+            assert!(Refusal::new(cause).invites());
+        }
+        for cause in [
+            Cause::NoSuchNi,
+            Cause::NotReady,
+            Cause::NoResources,
+            Cause::NoDepth,
+            Cause::OwnNid,
+        ] {
+            assert!(!Refusal::new(cause).invites());
+        }
     }
 
     #[test]
