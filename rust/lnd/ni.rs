@@ -155,6 +155,14 @@ impl Ni {
         self.stopping.load(Acquire)
     }
 
+    /// Whether LNet still lists the NI. It takes an NI from its list first, then waits for the messages under
+    /// way, and only then asks the NI to stop: so what waits for a connection meanwhile must not wait for long.
+    ///
+    /// Process context; not with a lock of ours held.
+    pub(crate) fn is_listed(&self) -> bool {
+        NiRef::<Self>::find(self.nid.raw()).is_some_and(|found| core::ptr::eq(&*found.lnd, self))
+    }
+
     /// Number of living connection objects, without those of which only the CM id is left.
     pub(crate) fn conns(&self) -> i32 {
         let parting = i32::try_from(self.parting.len()).unwrap_or(0);

@@ -77,8 +77,9 @@ impl WorkItem<RETRY> for Peer {
 
     fn run(this: Arc<Self>) {
         this.fail_expired();
+        let listed = this.ni.is_listed();
         let attempts = this.with(|inner| {
-            let waiting = !inner.pending.is_empty();
+            let waiting = listed && !inner.pending.is_empty();
             inner.policy.retry(waiting, this.ni.conns_per_peer)
         });
         for _ in 0..attempts {
@@ -280,14 +281,18 @@ impl Peer {
     }
 
     /// Sees to it that messages that wait get a connection: one that is up, or a new one.
+    ///
+    /// Not a new one if LNet deletes the NI. Then the messages end with the last object of the peer.
     fn serve_waiting(self: &Arc<Self>) {
+        let listed = self.ni.is_listed();
         let (attempts, flusher) = self.with(|inner| {
             if inner.pending.is_empty() || inner.gone {
                 return (0, None);
             }
             match inner.best() {
                 Some(conn) => (0, Some(conn)),
-                None => (inner.policy.start(self.ni.conns_per_peer), None),
+                None if listed => (inner.policy.start(self.ni.conns_per_peer), None),
+                None => (0, None),
             }
         });
         for _ in 0..attempts {
@@ -335,6 +340,9 @@ impl Peer {
     /// An attempt is over, and its object released.
     pub(crate) fn attempt_over(self: &Arc<Self>, active: bool, retry: Option<Known>, cause: Cause) {
         let random = random::u32();
+        // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
+        // keeps trying.
+        let retry = retry.filter(|_| self.ni.is_listed());
         let after = self.with(|inner| {
             if let Some(known) = retry {
                 inner.policy.learnt(known);
