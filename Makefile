@@ -27,7 +27,8 @@ kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 	$(if $(NAME),NAME=$(NAME)) \
 	$(if $(LUSTRE),LUSTRE=$(abspath $(LUSTRE)) \
 		KBUILD_EXTRA_SYMBOLS="$(wildcard $(abspath $(LUSTRE))/Module.symvers)") \
-	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W))
+	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W)) \
+	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES))
 
 rust-files = $(shell git ls-files -co --exclude-standard '*.rs')
 
@@ -66,7 +67,7 @@ lustre-module:
 	$(if $(LUSTRE),,$(error LUSTRE=/path/to/built/tree is missing))
 	@mkdir -p .lustre
 	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .lustre/
-	+$(MAKE) --no-print-directory -C .lustre LUSTRE=$(abspath $(LUSTRE)) modules
+	+$(MAKE) --no-print-directory -C .lustre LUSTRE=$(abspath $(LUSTRE)) TEST_MODULES=1 modules
 
 with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(PYTHON) -B
 

@@ -18,13 +18,17 @@ import subprocess
 import time
 
 import vm
+from nodes import parse
 
 OURS, KO = "ro2iblnd", "ko2iblnd"
 NET = "o2ib"
 LNET_MODULES = ("libcfs", "lnet", "ko2iblnd", "lnet_selftest")
 TOOLS = ("lnetctl", "lst", "lctl")
 # In the order of unloading; a module that is not loaded is passed over.
-UNLOAD = ("lnet_selftest", OURS, KO, "lnet", "libcfs")
+UNLOAD = ("lnet_flood", "lnet_selftest", OURS, KO, "lnet", "libcfs")
+# Of tests-vm/modules.
+OWN_MODULES = ("lnet_flood", "ib_count")
+DEBUGFS = "/sys/kernel/debug"
 
 
 class Unusable(Exception):
@@ -41,6 +45,10 @@ class Tree:
         self.modules[OURS] = os.path.join(built, f"{OURS}.ko")
         if not os.path.exists(self.modules[OURS]):
             raise Unusable(f"{self.modules[OURS]}: not built: run make test-lustre LUSTRE={self.path}")
+        for name in OWN_MODULES:
+            self.modules[name] = os.path.join(built, "tests-vm", "modules", f"{name}.ko")
+            if not os.path.exists(self.modules[name]):
+                raise Unusable(f"{self.modules[name]}: not built: run make test-lustre LUSTRE={self.path}")
         depends = vm.initramfs.module_info(self.modules[OURS], "depends").split(",")
         if "lnet" not in depends:
             raise Unusable(f"{self.modules[OURS]} depends on {','.join(depends)}: it was not built with LUSTRE=")
@@ -143,11 +151,12 @@ class Node:
     def unload(self, timeout=60):
         """Everything out again; returns what is left of LNet's modules."""
         present = self.loaded()
-        if "lnet_selftest" in present:
-            self.sh("rmmod lnet_selftest", timeout)
+        for name in UNLOAD[:2]:
+            if name in present:
+                self.sh(f"rmmod {name}", timeout)
         if "lnet" in present:
             self.sh("lnetctl lnet unconfigure", timeout)
-        for name in UNLOAD[1:]:
+        for name in UNLOAD[2:]:
             if name in present:
                 self.sh(f"rmmod {name}", timeout)
         return self.loaded()
@@ -174,6 +183,17 @@ class Node:
         """LNet messages sent and received so far."""
         fields = self.sh("cat /sys/kernel/debug/lnet/stats").split()
         return int(fields[3]) + int(fields[4])
+
+    def count_verbs(self):
+        """What the driver of this node has asked of the RDMA device so far, and got: a dict."""
+        if "ib_count" not in self.sh("cat /proc/modules"):
+            self.sh("insmod /files/ib_count.ko")
+        return parse(self.sh(f"cat {DEBUGFS}/ib_count"))
+
+    def flood(self, other, op="put", count=100, conc=1, size=100, timeout=1200):
+        """One-sided traffic; both nodes have lnet_flood loaded. A dict of what it says of the run."""
+        self.sh(f"echo {op} {other.nid} {count} {conc} {size} >{DEBUGFS}/lnet_flood/run", timeout)
+        return parse(self.sh(f"cat {DEBUGFS}/lnet_flood/stats"))
 
     def cpu_seconds(self):
         """CPU time that this guest has cost the host."""

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * One-sided traffic under real LNet, which lnet_selftest cannot make: its
+ * server answers every message.
+ *
+ * Loaded on both nodes. Each is a target for PUT and GET at a portal of its own.
+ * Write "put|get NID COUNT CONCURRENCY SIZE" to debugfs lnet_flood/run to send;
+ * the write returns when all is through. lnet_flood/stats tells what was sent
+ * by the last run and what has come.
+ */
+#include <linux/completion.h>
+#include <linux/debugfs.h>
+#include <linux/ktime.h>
+#include <linux/lnet/api.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/semaphore.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <uapi/linux/lnet/nidstr.h>
+
+#define FLOOD_PORTAL	60
+#define FLOOD_BITS	0x666c6f6f64ULL
+#define FLOOD_BUFFER	(1U << 20)
+#define FLOOD_PATIENCE	(120 * HZ)
+
+static struct dentry *flood_dir;
+static DEFINE_MUTEX(flood_mutex);
+
+/* What has come. Handlers of one connection run one after the other. */
+static void *sink_buffer;
+static struct lnet_handle_md sink_md;
+static DECLARE_COMPLETION(sink_gone);
+static atomic_long_t sink_puts, sink_gets, sink_errors, sink_disorder;
+static atomic64_t sink_next;
+
+/* The run under way, or the last one. */
+static void *source_buffer;
+static struct semaphore source_free;
+static struct completion source_gone;
+static enum lnet_event_kind source_end;
+static atomic_long_t source_done, source_errors;
+static s64 source_longest_us, source_took_us;
+
+static void sink_event(struct lnet_event *ev)
+{
+	if (ev->status)
+		atomic_long_inc(&sink_errors);
+	else if (ev->type == LNET_EVENT_GET)
+		atomic_long_inc(&sink_gets);
+	else if (ev->type == LNET_EVENT_PUT) {
+		/* Numbered by the sender, from 0. */
+		u64 want = ev->hdr_data ? atomic64_read(&sink_next) : 0;
+
+		if (ev->hdr_data != want)
+			atomic_long_inc(&sink_disorder);
+		atomic64_set(&sink_next, ev->hdr_data + 1);
+		atomic_long_inc(&sink_puts);
+	}
+	if (ev->unlinked)
+		complete(&sink_gone);
+}
+
+static void source_event(struct lnet_event *ev)
+{
+	if (ev->status)
+		atomic_long_inc(&source_errors);
+	/* A GET that failed to be sent has no REPLY. */
+	if (ev->type == source_end ||
+	    (ev->type == LNET_EVENT_SEND && ev->status)) {
+		atomic_long_inc(&source_done);
+		up(&source_free);
+	}
+	if (ev->unlinked)
+		complete(&source_gone);
+}
+
+/* One more may go: take its place, and note how long that took. */
+static int flood_wait(void)
+{
+	ktime_t began = ktime_get();
+	int rc = down_timeout(&source_free, FLOOD_PATIENCE);
+	s64 waited = ktime_us_delta(ktime_get(), began);
+
+	source_longest_us = max(source_longest_us, waited);
+	return rc;
+}
+
+static int flood(bool get, struct lnet_nid *nid, long count, int conc,
+		 unsigned int size)
+{
+	struct lnet_processid target = { .nid = *nid, .pid = LNET_PID_LUSTRE };
+	struct lnet_md md = {
+		.umd_start = source_buffer,
+		.umd_length = size,
+		.umd_threshold = LNET_MD_THRESH_INF,
+		.umd_handler = source_event,
+	};
+	ktime_t began = ktime_get();
+	struct lnet_handle_md mdh;
+	long i;
+	int rc;
+
+	sema_init(&source_free, conc);
+	init_completion(&source_gone);
+	source_end = get ? LNET_EVENT_REPLY : LNET_EVENT_SEND;
+	atomic_long_set(&source_done, 0);
+	atomic_long_set(&source_errors, 0);
+	source_longest_us = 0;
+	rc = LNetMDBind(&md, LNET_UNLINK, &mdh);
+	if (rc)
+		return rc;
+	for (i = 0; i < count; i++) {
+		rc = flood_wait();
+		if (rc)
+			break;
+		if (get)
+			rc = LNetGet(NULL, mdh, &target, FLOOD_PORTAL,
+				     FLOOD_BITS, 0, false);
+		else
+			rc = LNetPut(NULL, mdh, LNET_NOACK_REQ, &target,
+				     FLOOD_PORTAL, FLOOD_BITS, 0, i);
+		if (rc)
+			break;
+	}
+	/* All places free again: nothing is under way. */
+	while (!rc && conc--)
+		rc = flood_wait();
+	source_took_us = ktime_us_delta(ktime_get(), began);
+	LNetMDUnlink(mdh);
+	wait_for_completion(&source_gone);
+	return rc;
+}
+
+static ssize_t run_write(struct file *file, const char __user *from,
+			 size_t len, loff_t *pos)
+{
+	char line[128], op[8], name[64];
+	struct lnet_nid nid;
+	unsigned int size;
+	long count;
+	int conc, rc;
+
+	if (len >= sizeof(line))
+		return -EINVAL;
+	if (copy_from_user(line, from, len))
+		return -EFAULT;
+	line[len] = 0;
+	if (sscanf(line, "%7s %63s %ld %d %u", op, name, &count, &conc,
+		   &size) != 5)
+		return -EINVAL;
+	if (libcfs_strnid(&nid, name) || conc < 1 || size > FLOOD_BUFFER)
+		return -EINVAL;
+	if (mutex_lock_interruptible(&flood_mutex))
+		return -EINTR;
+	rc = flood(!strcmp(op, "get"), &nid, count, conc, size);
+	mutex_unlock(&flood_mutex);
+	return rc ? rc : len;
+}
+
+static const struct file_operations run_fops = {
+	.owner = THIS_MODULE,
+	.write = run_write,
+};
+
+static int stats_show(struct seq_file *s, void *unused)
+{
+	seq_printf(s, "done=%ld\nerrors=%ld\nlongest_us=%lld\ntook_us=%lld\n",
+		   atomic_long_read(&source_done),
+		   atomic_long_read(&source_errors),
+		   source_longest_us, source_took_us);
+	seq_printf(s, "puts=%ld\ngets=%ld\nsink_errors=%ld\ndisorder=%ld\n",
+		   atomic_long_read(&sink_puts), atomic_long_read(&sink_gets),
+		   atomic_long_read(&sink_errors),
+		   atomic_long_read(&sink_disorder));
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(stats);
+
+static int sink_attach(void)
+{
+	struct lnet_processid any = {
+		.nid = LNET_ANY_NID,
+		.pid = LNET_PID_ANY,
+	};
+	struct lnet_md md = {
+		.umd_start = sink_buffer,
+		.umd_length = FLOOD_BUFFER,
+		.umd_threshold = LNET_MD_THRESH_INF,
+		.umd_options = LNET_MD_OP_PUT | LNET_MD_OP_GET |
+			       LNET_MD_MANAGE_REMOTE | LNET_MD_TRUNCATE,
+		.umd_handler = sink_event,
+	};
+	struct lnet_me *me;
+
+	me = LNetMEAttach(FLOOD_PORTAL, &any, FLOOD_BITS, 0, LNET_UNLINK,
+			  LNET_INS_AFTER);
+	if (IS_ERR(me))
+		return PTR_ERR(me);
+	return LNetMDAttach(me, &md, LNET_RETAIN, &sink_md);
+}
+
+static int __init flood_init(void)
+{
+	int rc = LNetNIInit(LNET_PID_LUSTRE);
+
+	if (rc < 0)
+		return rc;
+	sink_buffer = kvzalloc(FLOOD_BUFFER, GFP_KERNEL);
+	source_buffer = kvzalloc(FLOOD_BUFFER, GFP_KERNEL);
+	rc = sink_buffer && source_buffer ? sink_attach() : -ENOMEM;
+	if (rc) {
+		kvfree(sink_buffer);
+		kvfree(source_buffer);
+		LNetNIFini();
+		return rc;
+	}
+	flood_dir = debugfs_create_dir("lnet_flood", NULL);
+	debugfs_create_file("run", 0200, flood_dir, NULL, &run_fops);
+	debugfs_create_file("stats", 0400, flood_dir, NULL, &stats_fops);
+	return 0;
+}
+
+static void __exit flood_exit(void)
+{
+	debugfs_remove_recursive(flood_dir);
+	LNetMDUnlink(sink_md);
+	wait_for_completion(&sink_gone);
+	lnet_assert_handler_unused(sink_event);
+	lnet_assert_handler_unused(source_event);
+	LNetNIFini();
+	kvfree(sink_buffer);
+	kvfree(source_buffer);
+}
+
+module_init(flood_init);
+module_exit(flood_exit);
+MODULE_DESCRIPTION("One-sided traffic under LNet, for tests");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Flow control under real LNet, and against ko2iblnd: one-sided floods at every
+depth, and what an operation costs, counted for both drivers by the same means.
+"""
+
+import re
+
+import lustre
+import pytest
+from flow import failing, rnr
+from lustre import DEBUGFS, KO, OURS
+from nodes import until
+from test_lustre import LUSTRE, WITH_OURS, assert_ping, names, nodes, tree, up  # noqa: F401
+
+pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
+
+# How a depth is had: peer_credits of both ends (8 is LNet's least), and how many
+# queue pairs ro2iblnd does not get when it connects. Each failure halves it.
+# 120: ko2iblnd wants 260 entries of a completion queue per credit, rxe has 32767.
+DEPTHS = {1: (8, 3), 2: (8, 2), 8: (8, 0), 120: (120, 0), 255: (255, 0)}
+LARGEST = 120
+FLOODS = [(pairing, depth) for pairing in WITH_OURS for depth in DEPTHS if KO not in pairing or depth <= LARGEST]
+# Nothing may wait longer for a place among 64. A queue of 64 messages at depth 1
+# takes its time on an emulated machine; what a timer has to end takes a second at least.
+STALL_US = 900_000
+
+
+def depth_of(node):
+    """Depths of the connections of a node with ro2iblnd."""
+    text = node.sh(f"cat {DEBUGFS}/ro2iblnd/{node.nid}")
+    return [int(n) for n in re.findall(r"^conn=.* depth=(\d+)", text, re.MULTILINE)]
+
+
+def load(one, other, peer_credits, params=""):
+    for node in (one, other):
+        node.up(params, f"--peer-credits {peer_credits} --credits 1024", selftest=False)
+        node.sh("insmod /files/lnet_flood.ko")
+
+
+def connect(one, other, failures=0):
+    """A connection made by `one`; with ro2iblnd it may lack queue pairs."""
+    if failures:
+        with failing(one, "ro2ib_create_qp", failures):
+            assert_ping(one, other)
+    else:
+        assert_ping(one, other)
+
+
+def spent(node, before):
+    return {k: v - before[k] for k, v in node.count_verbs().items()}
+
+
+@pytest.mark.parametrize(("pairing", "depth"), FLOODS, ids=lambda x: x if isinstance(x, int) else names(x))
+def test_one_sided_flood(nodes, pairing, depth, request):  # noqa: F811
+    """The first node sends, the second has nothing to say: all comes, in order, without a
+    stand-still, and with as few NOOPs as the depth allows."""
+    sender, receiver = nodes(pairing)
+    peer_credits, failures = DEPTHS[depth]
+    load(sender, receiver, peer_credits)
+    ours, other = (sender, receiver) if sender.lnd == OURS else (receiver, sender)
+    connect(ours, other, failures)
+    assert depth_of(ours) == [depth]
+    count = 100_000 if request.config.getoption("--long") else 2_000 if depth < 8 else 10_000
+    naks = rnr(sender, receiver)
+    there, back = sender.count_verbs(), receiver.count_verbs()
+    got = sender.flood(receiver, count=count, conc=64)
+
+    def come():
+        return lustre.parse(receiver.sh(f"cat {DEBUGFS}/lnet_flood/stats"))
+
+    # A SEND is complete before the other LNet has it.
+    until(lambda: come()["puts"] >= count, "all to come", 20)
+    come = come()
+    there, back = spent(sender, there), spent(receiver, back)
+    noops = back["sends"] / count
+    print(
+        f"{names(pairing)}, depth {depth}: {count} messages, {count * 1e6 / got['took_us']:.0f}/s,"
+        f" longest wait {got['longest_us']} us, NOOPs {noops:.3f} per message,"
+        f" doorbells {there['doorbells'] / count:.3f}, work requests {there['sends'] / count:.3f}, RNR {rnr(sender, receiver) - naks}"
+    )
+    assert got["done"] == count and got["errors"] == 0, got
+    assert come["puts"] == count and come["sink_errors"] == 0 and come["disorder"] == 0, come
+    assert depth_of(ours) == [depth]
+    assert got["longest_us"] < STALL_US, got
+    # At depth 1 ko2iblnd answers each NOOP with a NOOP, more than there are buffers for.
+    if depth > 1 or KO not in pairing:
+        assert rnr(sender, receiver) == naks
+    if receiver.lnd == OURS:
+        high_water = -(-depth // 2)
+        assert back["sends"] <= count / high_water + 20, back
+
+
+@pytest.mark.parametrize("theirs", [8, 32, LARGEST, 255])
+def test_peer_credits_crosswise(nodes, theirs):  # noqa: F811
+    """Whoever asks, the smaller one is the depth, and traffic of that depth meets no empty queue."""
+    ours, other = nodes((OURS, KO))
+    load(ours, other, theirs)
+    naks = rnr(ours, other)
+    for mine in (8, 32, LARGEST, 255):
+        ours.net_del()
+        ours.net_add(f"--peer-credits {mine} --credits 1024")
+        for asks, asked in ((ours, other), (other, ours)):
+            if (theirs if asks is other else min(mine, theirs)) > LARGEST:
+                continue  # rxe has no room for ko2iblnd
+            assert_ping(asks, asked)
+            assert depth_of(ours) == [min(mine, theirs)], f"{asks.lnd} asked"
+            for one, two in ((ours, other), (other, ours)):
+                got = one.flood(two, count=600, conc=300)
+                assert got["errors"] == 0 and got["done"] == 600, got
+            assert depth_of(ours) == [min(mine, theirs)]
+            print(f"ours {mine}, theirs {theirs}, {asks.lnd} asks: {min(mine, theirs)}")
+            for node in (ours, other):
+                node.guest.run(f"lctl --net {lustre.NET} disconnect")
+            until(lambda: not depth_of(ours) and not other.conns(), "disconnected", 30)
+    assert rnr(ours, other) == naks
+
+
+KINDS = {"IMMEDIATE": ("put", 100), "PUT": ("put", 65536), "GET": ("get", 65536)}
+COLUMNS = ("requests", "doorbells", "cqes", "recv_cqes")
+
+
+def per_operation(node, before, count):
+    d = spent(node, before)
+    d["requests"] = sum(d[k] for k in ("sends", "writes", "regs", "invs", "others"))
+    return {k: v / count for k, v in d.items()}
+
+
+@pytest.mark.parametrize("peer_credits", [8, LARGEST])
+def test_cost_of_operations(nodes, peer_credits):  # noqa: F811
+    """Work requests, doorbells and completions of the two drivers, each with its like, for the
+    same operations."""
+    cells = {}
+    # Not watched: the splat of ko2iblnd when an NI starts would be found.
+    pair = nodes((KO, KO))
+    for lnd in (OURS, KO):
+        for node in pair:
+            node.lnd = lnd
+        a, b = pair
+        load(a, b, peer_credits)
+        connect(a, b)
+        for kind, (op, size) in KINDS.items():
+            for conc, count in ((1, 300), (16, 1000), (64, 2000)):
+                before = [n.count_verbs() for n in pair]
+                got = a.flood(b, op, count, conc, size)
+                assert got["done"] == count and got["errors"] == 0, got
+                cells[lnd, kind, conc] = [per_operation(n, x, count) for n, x in zip(pair, before)]
+        for node in pair:
+            assert node.unload() == {}
+    print(f"\npeer_credits {peer_credits}; per operation at the one who asks | at the other:")
+    print("work requests of the send queue, doorbells, send completions, receive completions")
+    for (lnd, kind, conc), ends in cells.items():
+        columns = " | ".join(" ".join(f"{end[k]:5.2f}" for k in COLUMNS) for end in ends)
+        print(f"{lnd:8} {kind:9} {conc:3} | {columns}")
+    for (lnd, kind, conc), ends in cells.items():
+        if lnd == OURS:
+            for mine, its in zip(ends, cells[KO, kind, conc]):
+                told = (kind, conc, mine, its)
+                assert mine["requests"] <= its["requests"] + 0.1, told
+                # We wait for the invalidation of a key, which ko2iblnd puts in front of the next registration.
+                assert mine["doorbells"] <= its["doorbells"] + mine["invs"] + 0.1, told
+    assert cells[OURS, "IMMEDIATE", 64][0]["requests"] <= 1.05
+    if peer_credits > 64:
+        assert cells[OURS, "IMMEDIATE", 64][0]["doorbells"] <= 0.25, cells[OURS, "IMMEDIATE", 64]
