@@ -500,7 +500,7 @@ fn write_to_a_key() -> Result {
     check(from.can_register(10) && !from.can_register(9))?;
 
     let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
-    let mr = right.qp.take_mr().ok_or(ENOMEM)?;
+    let mr = right.qp.take_mr()?;
     let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
     let (remote, rkey) = (mr.iova(), mr.rkey());
 
@@ -542,9 +542,9 @@ fn write_to_a_key() -> Result {
 
     // The same region again: another key.
     let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
-    let mr = right.qp.take_mr().ok_or(ENOMEM)?;
-    let other = right.qp.take_mr().ok_or(ENOMEM)?;
-    check(right.qp.take_mr().is_none())?;
+    let mr = right.qp.take_mr()?;
+    let other = right.qp.take_mr()?;
+    check(right.qp.take_mr().err() == Some(ENOBUFS))?;
     right.qp.put_mr(other);
     let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
     check(mr.rkey() != rkey)?;
@@ -584,7 +584,7 @@ fn bounce() -> Result {
     check(!to.can_register(257))?;
 
     let mut bounce = BounceBuf::alloc(right.pd.device().clone(), NOB)?;
-    let mr = right.qp.take_mr().ok_or(ENOMEM)?;
+    let mr = right.qp.take_mr()?;
     let map = bounce.map().ok_or(EINVAL)?.clone();
     let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
     let (remote, rkey) = (mr.iova(), mr.rkey());

@@ -304,7 +304,7 @@ impl Conn {
         };
         let qp = self.with(|inner| inner.link.as_ref().map(|link| link.qp().clone()));
         let qp = qp.ok_or(ENOTCONN)?;
-        let mr = qp.take_mr().ok_or(ENOBUFS)?;
+        let mr = qp.take_mr()?;
         let mr = match qp.map_mr(mr, map) {
             Ok(mr) => mr,
             Err((mr, e)) => {

@@ -8,6 +8,10 @@
 //! `Free` - map -> `Mapped` - push_reg -> `Valid` - push_inv -> (in the QP) ->
 //! free again, when the invalidation has completed.
 //!
+//! A pool begins with a few regions and gets more as they are needed, up to a
+//! number that is known from the start: allocating one may take a command of the
+//! device's firmware, and a server has thousands of QPs.
+//!
 //! The pool keeps the mapping from `map` on until no key to it can be valid:
 //! until the invalidation has completed, or the region is destroyed. A token
 //! that is lost costs its region until then, nothing more. A key is changed only
@@ -44,6 +48,9 @@ pub(crate) struct Mapped;
 /// A region whose registration is in the send queue or done: the other side may
 /// use its key.
 pub(crate) struct Valid;
+
+/// Regions that a pool begins with.
+const AT_FIRST: u16 = 8;
 
 /// The right to go on with one memory region of a QP.
 pub(crate) struct Mr<S> {
@@ -115,6 +122,20 @@ pub(super) struct RawMr {
     _pd: Arc<Pd>,
 }
 
+impl RawMr {
+    /// Sleeps.
+    fn alloc(pd: &Arc<Pd>, max_pages: u32) -> Result<Self> {
+        // SAFETY: `pd` is valid.
+        let mr = from_err_ptr(unsafe { bindings::ro2ib_alloc_mr(pd.as_raw(), max_pages) })?;
+
+        Ok(Self {
+            // INVARIANT: Just allocated.
+            mr: NonNull::new(mr).ok_or(ENOMEM)?,
+            _pd: pd.clone(),
+        })
+    }
+}
+
 // SAFETY: A memory region may be used and destroyed by any thread.
 unsafe impl Send for RawMr {}
 
@@ -134,6 +155,17 @@ struct Entry {
     key_used: bool,
 }
 
+impl From<RawMr> for Entry {
+    fn from(raw: RawMr) -> Self {
+        Self {
+            raw,
+            sg: None,
+            key_used: false,
+        }
+    }
+}
+
+// Both have room for as many as there may be; none, once the pool is destroyed.
 struct Inner {
     entries: KVec<Entry>,
     free: KVec<u16>,
@@ -143,6 +175,9 @@ struct Inner {
 #[pin_data]
 pub(super) struct MrPool {
     qp_id: u64,
+    pd: Arc<Pd>,
+    max_pages: u32,
+    most: u16,
     #[pin]
     inner: SpinLockBh<Inner>,
 }
@@ -154,46 +189,45 @@ pub(super) struct RegParts {
 }
 
 impl MrPool {
-    /// Allocates `n` regions of `max_pages` pages. Sleeps.
+    /// A pool for `most` regions of `max_pages` pages. Sleeps.
     pub(super) fn new(
         qp_id: u64,
         pd: &Arc<Pd>,
-        n: u16,
+        most: u16,
         max_pages: u32,
     ) -> Result<impl PinInit<Self>> {
-        let mut entries = KVec::with_capacity(n.into(), GFP_KERNEL)?;
-        let mut free = KVec::with_capacity(n.into(), GFP_KERNEL)?;
+        let mut entries = KVec::with_capacity(most.into(), GFP_KERNEL)?;
+        let mut free = KVec::with_capacity(most.into(), GFP_KERNEL)?;
 
-        for i in 0..n {
-            // SAFETY: `pd` is valid.
-            let mr = from_err_ptr(unsafe { bindings::ro2ib_alloc_mr(pd.as_raw(), max_pages) })?;
-            let raw = RawMr {
-                // INVARIANT: Just allocated.
-                mr: NonNull::new(mr).ok_or(ENOMEM)?,
-                _pd: pd.clone(),
-            };
-
-            entries.push(
-                Entry {
-                    raw,
-                    sg: None,
-                    key_used: false,
-                },
-                GFP_KERNEL,
-            )?;
+        for i in 0..most.min(AT_FIRST) {
+            entries.push(RawMr::alloc(pd, max_pages)?.into(), GFP_KERNEL)?;
             free.push(i, GFP_KERNEL)?;
         }
+        let pd = pd.clone();
+
         Ok(pin_init!(Self {
             qp_id,
+            pd,
+            max_pages,
+            most,
             inner <- new_spinlock_bh!(Inner { entries, free }),
         }))
     }
 
-    /// Takes a free region. Any context but hard interrupts.
-    pub(super) fn take(&self) -> Option<Mr<Free>> {
-        let index = self.inner.lock().free.pop()?;
+    /// Takes a free region, or makes one. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS` if as many are in use as the pool may have, or it is destroyed;
+    /// else why there is no further region.
+    pub(super) fn take(&self) -> Result<Mr<Free>> {
+        let free = self.inner.lock().free.pop();
+        let index = match free {
+            Some(index) => index,
+            None => self.add()?,
+        };
 
-        Some(Mr {
+        Ok(Mr {
             index,
             qp_id: self.qp_id,
             rkey: 0,
@@ -201,6 +235,28 @@ impl MrPool {
             iova: 0,
             _state: PhantomData,
         })
+    }
+
+    /// Makes one more region, which is not free.
+    fn add(&self) -> Result<u16> {
+        if self.inner.lock().entries.len() >= usize::from(self.most) {
+            return Err(ENOBUFS);
+        }
+        let raw = RawMr::alloc(&self.pd, self.max_pages)?;
+        let mut inner = self.inner.lock();
+        let index = u16::try_from(inner.entries.len())?;
+
+        if index >= self.most {
+            // Somebody was faster. The region goes after the lock.
+            drop(inner);
+            return Err(ENOBUFS);
+        }
+        let added = inner.entries.push_within_capacity(raw.into());
+
+        drop(inner);
+        // The same if the pool is destroyed by now.
+        added.map_err(|_| ENOBUFS)?;
+        Ok(index)
     }
 
     fn put_index(inner: &mut Inner, index: u16) {

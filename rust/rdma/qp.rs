@@ -290,8 +290,12 @@ impl<T: QpHandler> Qp<T> {
         self.pd.device()
     }
 
-    /// Takes a memory region. Any context but hard interrupts.
-    pub(crate) fn take_mr(&self) -> Option<Mr<Free>> {
+    /// Takes a memory region, or makes one. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, else why none can be made.
+    pub(crate) fn take_mr(&self) -> Result<Mr<Free>> {
         self.mrs.take()
     }
 
