@@ -44,11 +44,11 @@ static s64 source_longest_us, source_took_us;
 
 static void sink_event(struct lnet_event *ev)
 {
-	if (ev->status)
+	if (ev->status) {
 		atomic_long_inc(&sink_errors);
-	else if (ev->type == LNET_EVENT_GET)
+	} else if (ev->type == LNET_EVENT_GET) {
 		atomic_long_inc(&sink_gets);
-	else if (ev->type == LNET_EVENT_PUT) {
+	} else if (ev->type == LNET_EVENT_PUT) {
 		/* Numbered by the sender, from 0. */
 		u64 want = ev->hdr_data ? atomic64_read(&sink_next) : 0;
 
