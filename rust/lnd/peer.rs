@@ -342,13 +342,13 @@ impl Peer {
         let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
-        let retry = retry.filter(|_| self.ni.is_listed());
+        let listed = self.ni.is_listed();
         let after = self.with(|inner| {
             if let Some(known) = retry {
                 inner.policy.learnt(known);
             }
             inner.last_cause = Some(cause);
-            let waiting = !inner.pending.is_empty() && !inner.gone;
+            let waiting = listed && !inner.pending.is_empty() && !inner.gone;
             inner
                 .policy
                 .failed(active, retry.is_some(), waiting, random)

@@ -135,8 +135,11 @@ impl Peer {
 
     /// An attempt failed. `retry` is set if the reject invites another try (protocol section 4.6),
     /// `waiting` if messages wait for a connection; `random` is uniform.
+    ///
+    /// An attempt of the peer stood for one of ours ([`Peer::accepting`]), which is due again if it fails.
     pub fn failed(&mut self, active: bool, retry: bool, waiting: bool, random: u32) -> After {
         self.attempt_over(active);
+        let retry = (retry || !active) && self.conns == 0;
         if retry && waiting && self.passive == 0 && self.active == 0 {
             let pause = backoff(self.failures, random);
             self.failures = self.failures.saturating_add(1);
@@ -224,7 +227,15 @@ mod tests {
         let known = p.known;
         p.accepting(known);
         assert_eq!(p.retry(true, 1), 0);
-        assert_eq!(p.failed(false, false, true, 7), After::GiveUp);
+        // It fails: what waits has its own attempt.
+        assert_eq!(p.failed(false, false, false, 7), After::GiveUp);
+        p.accepting(known);
+        assert!(matches!(
+            p.failed(false, false, true, 7),
+            After::RetryIn(1..)
+        ));
+        assert_eq!(p.retry(true, 1), 1);
+        assert_eq!(p.failed(true, false, true, 7), After::GiveUp);
     }
 
     #[test]
