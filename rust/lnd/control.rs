@@ -370,6 +370,12 @@ impl Conn {
     /// valid.
     fn release(self: &Arc<Self>) {
         self.cancel_timer();
+        // A sender that has mapped a sink still finds the queue pair, to give the sink up.
+        let qp = self.with(|inner| inner.link.as_ref().map(|link| link.qp().clone()));
+        if let Some(qp) = qp {
+            // The rights to post are gone, so it waits for whatever is left.
+            let _ = qp.destroy_mrs();
+        }
         let (link, failed, retry, cause) = self.with(|inner| {
             (
                 inner.link.take(),
@@ -382,11 +388,6 @@ impl Conn {
             let mut past = self.with(|inner| inner.counts);
             past.recv_wrs = link.recv_wrs();
             self.ni.past.lock().add(&past);
-            let qp = link.qp().clone();
-            drop(link);
-            // The rights to post are gone, so it waits for whatever is left.
-            let _ = qp.destroy_mrs();
-            drop(qp);
         }
         if !self.wait_for_farewell() {
             let id = self.cm.lock().take();

@@ -363,6 +363,13 @@ impl MrPool {
             let mut inner = self.inner.lock();
 
             inner.free.clear();
+            for entry in inner.entries.iter_mut() {
+                // Mapped, and its registration never posted: whoever mapped it may be about to
+                // give the memory back, and must find it unmapped. Hence inside the lock.
+                if !entry.key_used {
+                    entry.sg = None;
+                }
+            }
             core::mem::take(&mut inner.entries)
         };
 
