@@ -54,6 +54,14 @@ def test_commands_run_side_by_side_and_hung_ones_are_killed(guest):
     assert guest.run("ps | grep '[s]leep 1000'")[0] == 1
 
 
+def test_long_answers_at_the_same_time_do_not_mix(guest):
+    jobs = [guest.spawn(f"for i in $(seq 20000); do echo {n}; done") for n in "abcd"]
+    for job, n in zip(jobs, "abcd"):
+        assert job.wait(60) == (0, f"{n}\n" * 20000)
+    # The agent had all it needs.
+    assert "not found" not in guest.console()
+
+
 def test_files_go_both_ways(guest, tmp_path):
     path = tmp_path / "file"
     path.write_text("hello\n")

@@ -151,7 +151,7 @@ def test_peer_killed_and_restarted(boot_pair):
     a, b = (Node(g) for g in guests)
     up(a, b, lnd="timeout=8")
     a.traffic(b, op="mix", count=20)
-    run = a.start(b, op="mix", size=65536, count=200, conc=8, timeout=120)
+    run = a.start(b, op="mix", size=65536, count=200, conc=8, timeout=40)
     until(lambda: a.stats()["finalized"] > 60, "traffic")
     b.guest.kill()
     r = run.result(600)
