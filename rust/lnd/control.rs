@@ -131,7 +131,17 @@ impl WorkItem<TIMER> for Conn {
                 drop(guard);
                 this.arm_timer(next);
             }
-            State::Closing | State::Draining => {}
+            State::Closing | State::Draining => {
+                drop(guard);
+                // What waits for the next connection does not wait for ever, even if this one's
+                // completions never come.
+                this.peer.fail_expired();
+                let inner = this.lock();
+                // Once it is dead the timer is the farewell's.
+                if inner.fsm.state() != State::Dead {
+                    this.rearm_timer(CLOSING_MS);
+                }
+            }
             State::Dead => {
                 drop(guard);
                 this.end_farewell();
@@ -147,6 +157,9 @@ pub(crate) const PROBE_MS: u32 = 3000;
 
 /// Least milliseconds between two looks at a connection on which something waits.
 const LOOK_MIN_MS: u32 = 250;
+
+/// Milliseconds between two looks at a connection on its way out.
+const CLOSING_MS: u32 = 1000;
 
 /// Milliseconds that the id of a connection waits for the peer's DREP. The CM repeats a DREQ after
 /// 4.3 s.
@@ -337,6 +350,7 @@ impl Conn {
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     fn close(self: &Arc<Self>) {
         self.peer.unpublish(self);
+        self.rearm_timer(CLOSING_MS);
         if let Some(id) = self.cm_id() {
             self.with(|inner| {
                 if !inner.attempt_failed {

@@ -394,7 +394,7 @@ impl Peer {
     }
 
     /// Ends messages that have waited longer than they may.
-    fn fail_expired(&self) {
+    pub(super) fn fail_expired(&self) {
         let limit = self.ni.pending_limit_ms();
         let mut expired = PendingList::EMPTY;
         while let Some(pending) = self.with(|inner| inner.pending.pop_expired(limit)) {
