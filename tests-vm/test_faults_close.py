@@ -139,6 +139,11 @@ def test_close_under_load(both, way, pytestconfig, record_property):
 def test_peer_silent(both, pytestconfig, record_property):
     """The peer is gone without a word: the transport's retries tell."""
     node = both
+    # One connection, so that there is something under way on it at both ends: nobody looks for
+    # the peer on one where nothing is, until the keepalive.
+    for device, nid in zip(("veth0", "veth1"), NIDS):
+        node.ni_del(nid)
+        node.ni_add(interface=device, conns_per_peer=1)
     ledger = Ledger(node)
     worst = closed = 0
     count = 30 if pytestconfig.getoption("--long") else 3
