@@ -18,7 +18,8 @@ pytestmark = pytest.mark.long
 LIMIT = 5 * SLOW
 # A silent peer is found out by the transport's retries, 6 times 1.07 s on soft-RoCE, on what was under way or on
 # the NOOP that goes after 3 s of silence; and a slow machine.
-FOUND = (3 + 6.5 + 4) * SLOW
+RETRIES = 6.5 * SLOW
+FOUND = 3 * SLOW + RETRIES + 4 * SLOW
 DEBUGFS = "/sys/kernel/debug/ro2iblnd"
 NIDS = ("10.0.1.1@o2ib", "10.0.1.2@o2ib")
 # Between the two; a round closes them all. The debug kernel has few rounds, hence many connections.
@@ -139,11 +140,6 @@ def test_close_under_load(both, way, pytestconfig, record_property):
 def test_peer_silent(both, pytestconfig, record_property):
     """The peer is gone without a word: the transport's retries tell."""
     node = both
-    # One connection, so that there is something under way on it at both ends: nobody looks for
-    # the peer on one where nothing is, until the keepalive.
-    for device, nid in zip(("veth0", "veth1"), NIDS):
-        node.ni_del(nid)
-        node.ni_add(interface=device, conns_per_peer=1)
     ledger = Ledger(node)
     worst = closed = 0
     count = 30 if pytestconfig.getoption("--long") else 3
@@ -155,7 +151,8 @@ def test_peer_silent(both, pytestconfig, record_property):
                 worst = max(worst, spent)
                 closed = max(closed, closing(node))
     report(record_property, "peer silent", f"{count} times, found out within {worst:.2f} s, closed {closed:.2f} s later")
-    assert worst <= FOUND and closed <= LIMIT
+    # The connection on which something is under way is found out first, then the others are looked at.
+    assert worst <= FOUND + RETRIES and closed <= LIMIT
     ledger.check()
 
 

@@ -482,8 +482,9 @@ impl Conn {
         self.doubted.load(Relaxed)
     }
 
-    /// The peer has connected anew. Maybe it closed this connection and its DREQ got lost: until
-    /// it is heard of, or acknowledges a NOOP, others are preferred. If it does neither, the
+    /// The peer has connected anew, and maybe it closed this connection and its DREQ got lost; or
+    /// nothing was heard of it on another one. Until it is heard of, or acknowledges a NOOP, others
+    /// are preferred. If it does neither, the
     /// transport's retries end the connection.
     pub(crate) fn doubt(self: &Arc<Self>) {
         let mut guard = self.lock();

@@ -350,6 +350,12 @@ impl Conn {
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     fn close(self: &Arc<Self>) {
         self.peer.unpublish(self);
+        if self
+            .with(|inner| inner.fsm.cause())
+            .is_some_and(Cause::is_silence)
+        {
+            self.peer.doubt_all();
+        }
         self.rearm_timer(CLOSING_MS);
         if let Some(id) = self.cm_id() {
             self.with(|inner| {

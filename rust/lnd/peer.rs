@@ -419,6 +419,14 @@ impl Peer {
         self.forget_if_idle(Some(cause));
     }
 
+    /// One connection ended because nothing was heard: whether the others are as dead shows now,
+    /// not when something is to be sent on each of them.
+    pub(crate) fn doubt_all(&self) {
+        for conn in self.conns() {
+            conn.doubt();
+        }
+    }
+
     /// Closes the connections but keeps the peer. False: there were none.
     pub(crate) fn close_conns(&self, cause: Cause) -> bool {
         let conns = self.with(|inner| inner.snapshot());

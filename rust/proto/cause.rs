@@ -180,6 +180,14 @@ impl Cause {
         }
     }
 
+    /// Whether it is silence of the peer, which its other connections may meet, too.
+    pub fn is_silence(self) -> bool {
+        matches!(
+            self,
+            Self::TransportRetry | Self::DeadlineSending | Self::DeadlineAnswer
+        )
+    }
+
     /// One phrase for the log.
     pub fn as_str(self) -> &'static str {
         match self {
