@@ -77,11 +77,8 @@ impl Iface {
         let no_memory = |_| StartError::because("no memory")(ENOMEM);
         let accept = Accept::new(ni.driver.clone()).map_err(StartError::because("no memory"))?;
         let addr = Addr::v4(ni.nid.addr(), ni.service);
-        let listener = Listener::listen(ni.net.as_rdma(), &addr, BACKLOG, accept.clone()).map_err(
-            StartError::because(
-                "cannot listen (is the port in use? see the parameter \"service\")",
-            ),
-        )?;
+        let listener = Listener::listen(ni.net.as_rdma(), &addr, BACKLOG, accept.clone())
+            .map_err(|e| StartError::because(cannot_listen(e))(e))?;
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
@@ -144,5 +141,14 @@ impl Iface {
         let ifaces = driver.ifaces.lock();
         let used = ifaces.iter().find(|used| used.iface.accept.is_removed())?;
         used.by.first().cloned()
+    }
+}
+
+/// What keeps it from listening, for the log.
+fn cannot_listen(e: Error) -> &'static str {
+    if e == ENODEV {
+        "no RDMA device has this address (see `rdma link`)"
+    } else {
+        "cannot listen (is the port in use? see the parameter \"service\")"
     }
 }
