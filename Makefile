@@ -9,7 +9,7 @@ define newline
 
 endef
 ifeq ($(filter help clean demo test test-long,$(MAKECMDGOALS)),)
-$(eval $(subst |,$(newline),$(shell scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
+$(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
 RUSTFMT ?= rustfmt
@@ -84,8 +84,9 @@ test-debug:
 	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .debug/
 	+KERNEL_FLAVOR=debug $(MAKE) --no-print-directory -C .debug modules
 	KERNEL_FLAVOR=debug RO2IBLND_MODULES=$(CURDIR)/.debug $(PYTHON) -B -m pytest -v -rA --few \
-		-k 'close_under_load or completion_errors or calls_fail or unplug' \
-		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py
+		-k 'close_under_load or completion_errors or calls_fail or unplug or kmemleak' \
+		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
+		tests-vm/test_leaks.py
 
 clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \

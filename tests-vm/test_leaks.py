@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Memory that nobody knows of any more, by kmemleak, after closes, failing calls and an unplugged device.
+
+On the debug kernel only: `make test-debug`.
+"""
+
+import errno
+import time
+
+import pytest
+import vm
+from faults import SLOW, Inject, objects
+from nodes import Node, until
+from test_faults_close import NIDS, run
+from test_faults_cm import report
+from test_faults_verbs import answer
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(SLOW == 1, reason="wants the debug kernel: KERNEL_FLAVOR=debug"),
+]
+
+KMEMLEAK = "/sys/kernel/debug/kmemleak"
+# Each fifth of these calls fails, so many times at most: at each of the steps in which a connection is made, and of a transfer.
+CALLS = {
+    "ro2ib_create_qp": errno.ENOMEM,
+    "ro2ib_alloc_mr": errno.ENOMEM,
+    "ro2ib_cm_connect_locked": errno.ENOMEM,
+    "ro2ib_cm_accept_locked": errno.ENOMEM,
+    "ro2ib_dma_map_page": errno.EIO,
+    "ro2ib_map_mr_sg": errno.EINVAL,
+    "ro2ib_ib_post_send": errno.ENOMEM,
+}
+FAILURES = 20
+
+
+def found(guest):
+    """What kmemleak finds that the driver has allocated, or the core for it."""
+    for _ in range(2):
+        # An object is looked at when it is five seconds old.
+        time.sleep(6)
+        guest.check(f"echo scan >{KMEMLEAK}", 300 * SLOW)
+    text = guest.check(f"cat {KMEMLEAK}", 300 * SLOW)
+    return [one for one in text.split("unreferenced object")[1:] if "[ro2iblnd]" in one]
+
+
+def load(node):
+    node.load()
+    for device in ("veth0", "veth1"):
+        node.ni_add(interface=device, conns_per_peer=2)
+
+
+def test_kmemleak(boot, record_property):
+    guest = boot("leaks", tools=("nft",), append="kmemleak=on")
+    vm.setup_two_links(guest)
+    node = Node(guest, NIDS[0].partition("@")[0])
+    load(node)
+    guest.check(f"echo scan=off >{KMEMLEAK}; echo clear >{KMEMLEAK}")
+    done = []
+    for way in ("ni", "peer", "remote", "rmmod"):
+        answer(node)
+        _, closes, *_ = run(node, way, 2, timeout=600 * SLOW)
+        done.append(f"{way} {closes}")
+    answer(node)
+    for call, code in CALLS.items():
+        with Inject(node, call, -code, times=FAILURES, interval=5) as inject:
+            for _ in range(4):
+                for mine, other in (NIDS, NIDS[::-1]):
+                    node.ctl(f"traffic to={other} from={mine} op=mix size=65536 count=8 timeout=20", ok=False)
+                    node.ctl(f"peer del {other} from={mine}", ok=False)
+            done.append(f"{call} {FAILURES - inject.left()}")
+        answer(node)
+    guest.check("rdma link delete rxe0")
+    until(lambda: not objects(node), "device gone", 60 * SLOW)
+    node.unload()
+    leaks = found(guest)
+    report(record_property, "kmemleak", f"closes and failures: {', '.join(done)}; {len(leaks)} leaks")
+    assert not leaks, "".join(leaks[:5])
