@@ -23,6 +23,10 @@ use kernel::{
     new_work,
     prelude::*,
     sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
     workqueue::{
         DelayedWork,
         Work,
@@ -67,6 +71,30 @@ impl WorkItem<LATER> for Item {
     fn run(this: Arc<Self>) {
         this.ran.set(2);
         this.done.complete_all();
+    }
+}
+
+/// Wants to run again each time it has run, and takes its time.
+#[pin_data]
+struct Stubborn {
+    queue: Arc<OwnedQueue>,
+    #[pin]
+    begun: Completion,
+    #[pin]
+    again: DelayedWork<Stubborn>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Stubborn { self.again }
+}
+
+impl WorkItem for Stubborn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.begun.complete_all();
+        fsleep(Delta::from_millis(50));
+        this.queue.rearm::<Self, 0>(this.clone(), 60_000);
     }
 }
 
@@ -131,6 +159,30 @@ mod tests {
         assert!(item.done.wait_ms(2000));
         assert!(!cancel_sync::<Item, LATER>(&item));
         assert!(item.ran.take() == 2);
+        assert!(Arc::into_unique_or_drop(item).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn rearming_while_it_is_cancelled_keeps_no_reference() -> Result {
+        let queue = Arc::new(
+            OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?,
+            GFP_KERNEL,
+        )?;
+        let its = queue.clone();
+        let item = Arc::pin_init(
+            pin_init!(Stubborn {
+                queue: its,
+                begun <- Completion::new(),
+                again <- new_delayed_work!("Stubborn::again"),
+            }),
+            GFP_KERNEL,
+        )?;
+
+        assert!(queue.arm::<Stubborn, 0>(item.clone(), 0));
+        item.begun.wait();
+        // It rearms itself while this waits.
+        let _ = cancel_sync::<Stubborn, 0>(&item);
         assert!(Arc::into_unique_or_drop(item).is_some());
         Ok(())
     }

@@ -150,7 +150,7 @@ impl WorkItem<DEVICE> for Ni {
         } else if this.attach().is_ok() {
             log::attached(this.nid);
             this.lnet.set_fatal(this.health.is_bad());
-        } else {
+        } else if !this.is_stopping() {
             this.look_in(LOOK_MS);
         }
     }

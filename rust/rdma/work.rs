@@ -100,7 +100,8 @@ impl OwnedQueue {
     }
 
     /// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending
-    /// already; returns whether it was not. Any context.
+    /// already, or [`cancel_sync`] waits for it; returns whether it did. Any
+    /// context.
     pub(crate) fn arm<T, const ID: u64>(&self, item: Arc<T>, delay_ms: u32) -> bool
     where
         T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID> + Send + Sync + 'static,
@@ -109,7 +110,8 @@ impl OwnedQueue {
         let delay = kernel::time::msecs_to_jiffies(delay_ms);
 
         // SAFETY: As in `queue_on`; `T: HasDelayedWork` means that `work` is embedded in a
-        // `struct delayed_work`.
+        // `struct delayed_work`. It also returns false for an item that is disabled: then, too, no
+        // queue has taken the reference, and `__enqueue` gives it back, which is all that it does.
         unsafe {
             item.__enqueue(move |work| {
                 bindings::queue_delayed_work_on(
@@ -124,29 +126,19 @@ impl OwnedQueue {
     }
 
     /// Makes a delayed `item` run in `delay_ms` milliseconds from now, whether
-    /// it is pending or not. Any context.
+    /// it is pending or not; if another caller arms it at the same time, when
+    /// that one said. Does nothing while [`cancel_sync`] waits for the item.
+    /// Any context.
+    ///
+    /// Not `mod_delayed_work_on()`: its result does not tell an item that was
+    /// queued from one that is disabled, and so whether the queue took the
+    /// reference.
     pub(crate) fn rearm<T, const ID: u64>(&self, item: Arc<T>, delay_ms: u32)
     where
         T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID> + Send + Sync + 'static,
     {
-        let wq = self.wq.as_ptr();
-        let delay = kernel::time::msecs_to_jiffies(delay_ms);
-
-        // `mod_delayed_work_on()` returns true if the item was pending: then the queue has its
-        // reference already and the one in `item` is given back by `__enqueue`.
-        //
-        // SAFETY: As in `arm`; false from the closure means that the item is in a queue, with a
-        // reference from an earlier call.
-        let _ = unsafe {
-            item.__enqueue(move |work| {
-                !bindings::mod_delayed_work_on(
-                    bindings::wq_misc_consts_WORK_CPU_UNBOUND as ffi::c_int,
-                    wq,
-                    container_of!(work, bindings::delayed_work, work),
-                    delay,
-                )
-            })
-        };
+        let _ = cancel(&item);
+        let _ = self.arm(item, delay_ms);
     }
 
     /// Waits for everything that is queued now. Process context, not from one of
