@@ -72,9 +72,9 @@ impl Accept {
         self.removed.load(Acquire)
     }
 
-    fn may_reject(&self) -> bool {
+    fn may_answer(&self, refusal: &Refusal) -> bool {
         let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0);
-        self.budget.lock().take(now)
+        self.budget.lock().take(now, refusal.invites())
     }
 
     /// Judges a request; on success the connection object that takes it.
@@ -198,7 +198,7 @@ impl ListenHandler for Accept {
                 }
                 // Beyond the budget a request is dropped, which the requester takes for a lost packet:
                 // it asks again after seconds.
-                if refusal.invites() || self.may_reject() {
+                if self.may_answer(&refusal) {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
                 }
             }
