@@ -23,6 +23,7 @@ use crate::rdma::work;
 use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
 use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Full;
 use kernel::sync::atomic::Release;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
@@ -41,26 +42,21 @@ pub(crate) struct Attached {
     _events: Pin<KBox<EventRegistration<Ni>>>,
 }
 
-/// What the device said last; set by its event handler.
+/// What the event handler of the device and the work item tell each other.
 pub(crate) struct Health {
-    port: Atomic<u32>,
-    port_down: Atomic<bool>,
+    /// The device is broken.
     fatal: Atomic<bool>,
+    /// Events have somebody to look at them: the NI has its device.
+    watched: Atomic<bool>,
 }
 
 impl Health {
     /// A device that has said nothing yet.
     pub(crate) fn new() -> Self {
         Self {
-            port: Atomic::new(0),
-            port_down: Atomic::new(false),
             fatal: Atomic::new(false),
+            watched: Atomic::new(false),
         }
-    }
-
-    /// Whether LNet should avoid the NI.
-    pub(crate) fn is_bad(&self) -> bool {
-        self.port_down.load(Acquire) || self.fatal.load(Acquire)
     }
 }
 
@@ -71,10 +67,9 @@ impl Ni {
         Ok(attached.as_ref().ok_or(ENODEV)?.hca.clone())
     }
 
-    /// Listens on the device that has the NI's address.
+    /// Listens on the device that has the NI's address, and has its state looked at.
     pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
         let iface = Iface::get(self)?;
-        self.health.port.store(iface.hca.port, Release);
         self.health.fatal.store(false, Release);
         let events = match EventRegistration::new(iface.hca.device.clone(), self.clone()) {
             Ok(events) => events,
@@ -83,14 +78,14 @@ impl Ni {
                 return Err(StartError::because("cannot watch the RDMA device")(e));
             }
         };
-        // After the events are watched, so that no change is missed.
-        let down = !iface.hca.device.port_active(iface.hca.port);
-        self.health.port_down.store(down, Release);
         *self.attached.lock() = Some(Attached {
             hca: iface.hca.clone(),
             iface,
             _events: events,
         });
+        // Whatever came before is seen by the look that follows, what comes later asks for another.
+        let _ = self.health.watched.xchg(true, Full);
+        self.look_in(0);
         Ok(())
     }
 
@@ -106,6 +101,7 @@ impl Ni {
         else {
             return false;
         };
+        self.health.watched.store(false, Release);
         drop(_events);
         drop(hca);
         Iface::put(self, iface);
@@ -144,12 +140,13 @@ impl WorkItem<DEVICE> for Ni {
         if this.is_stopping() {
             return;
         }
-        let has_device = this.attached.lock().is_some();
-        if has_device {
-            this.lnet.set_fatal(this.health.is_bad());
+        if let Ok(hca) = this.hca() {
+            // Asked, not taken from the events, which may overtake each other. Of a bond the other
+            // port may be in use.
+            let down = !this.bonded && !hca.device.port_active(hca.port);
+            this.lnet.set_fatal(down || this.health.fatal.load(Acquire));
         } else if this.attach().is_ok() {
             log::attached(this.nid);
-            this.lnet.set_fatal(this.health.is_bad());
         } else if !this.is_stopping() {
             this.look_in(LOOK_MS);
         }
@@ -159,15 +156,14 @@ impl WorkItem<DEVICE> for Ni {
 impl DeviceEvents for Ni {
     /// Hard interrupt context is possible: flags and work only.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
-        let health = &this.health;
-        let mine = |port| port == health.port.load(Acquire);
         match event {
-            DeviceEvent::Fatal => health.fatal.store(true, Release),
-            DeviceEvent::PortErr(port) if mine(port) => health.port_down.store(true, Release),
-            DeviceEvent::PortActive(port) if mine(port) => health.port_down.store(false, Release),
+            DeviceEvent::Fatal => this.health.fatal.store(true, Release),
+            DeviceEvent::PortErr(_) | DeviceEvent::PortActive(_) => {}
             _ => return,
         }
-        let this: Arc<Self> = this.into();
-        this.look_in(0);
+        if this.health.watched.load(Acquire) {
+            let this: Arc<Self> = this.into();
+            this.look_in(0);
+        }
     }
 }

@@ -72,6 +72,8 @@ pub(crate) struct Ni {
     pub(crate) path_mtu: Option<u32>,
     pub(crate) wrq_sge: u32,
     pub(crate) service: u16,
+    /// The interface is a bond.
+    pub(crate) bonded: bool,
     pub(crate) net: NetNs,
     #[pin]
     pub(crate) attached: Mutex<Option<Attached>>,
@@ -264,6 +266,7 @@ impl Lnd for Ni {
                 path_mtu: cfg.path_mtu(),
                 wrq_sge: cfg.wrq_sge(),
                 service: cfg.service(),
+                bonded: cfg.is_bonded(),
                 net: cfg.net(),
                 attached <- kernel::new_mutex!(None, "Ni::attached"),
                 health: Health::new(),
@@ -281,9 +284,6 @@ impl Lnd for Ni {
         )
         .map_err(StartError::because("no memory"))?;
         ni.attach()?;
-        if ni.health.is_bad() {
-            ni.lnet.set_fatal(true);
-        }
         // Without it nothing is missing but a view.
         *ni.debug.lock() = NiFile::new(&ni.driver.debugfs, &ni).ok();
         Ok(ni)

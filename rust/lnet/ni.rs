@@ -136,6 +136,11 @@ impl<'a> NiConfig<'a> {
         u8::try_from(self.raw.tos).ok()
     }
 
+    /// Whether the interface is a bond.
+    pub(crate) fn is_bonded(&self) -> bool {
+        self.raw.bonded
+    }
+
     /// `service`: RDMA port of the listener and of all peers.
     pub(crate) fn service(&self) -> u16 {
         self.raw.service as u16
