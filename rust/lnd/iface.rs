@@ -11,11 +11,13 @@ use super::ni::Ni;
 use crate::lnet::NetNs;
 use crate::lnet::StartError;
 use crate::proto::params::FRAGS_MAX;
+use crate::proto::params::LNET_MTU;
 use crate::rdma::cm_event::Addr;
 use crate::rdma::device::Device;
 use crate::rdma::device::DeviceAttrs;
 use crate::rdma::listen::Listener;
 use crate::rdma::pd::Pd;
+use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 use kernel::sync::aref::ARef;
 use kernel::sync::Arc;
@@ -88,9 +90,19 @@ impl Iface {
                 "the RDMA device cannot register memory by work request",
             )(EOPNOTSUPP));
         }
+        let mr_pages = u32::from(FRAGS_MAX).min(attrs.max_fast_reg_page_list_len);
+        // What LNet asks for at a time; with a page less if it begins inside of one: such a sink is copied.
+        if usize::try_from(mr_pages)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(PAGE_SIZE)
+            < LNET_MTU as usize
+        {
+            return Err(StartError::because(
+                "the RDMA device cannot register 1 MiB at once",
+            )(EOPNOTSUPP));
+        }
         let pd = Pd::alloc(device.clone())
             .map_err(StartError::because("cannot allocate a protection domain"))?;
-        let mr_pages = u32::from(FRAGS_MAX).min(attrs.max_fast_reg_page_list_len);
         let hca = Hca {
             device,
             pd,

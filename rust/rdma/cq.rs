@@ -50,6 +50,10 @@ impl CqShare {
     ///
     /// `EINVAL` if no completion queue of the device can be that long, `ENOMEM`.
     pub(crate) fn get(device: ARef<Device>, nr_cqe: u32, hint: i32) -> Result<Self> {
+        // The core would make queues that are too short for as long as there is memory.
+        if nr_cqe > device.attrs().max_cqe {
+            return Err(EINVAL);
+        }
         // SAFETY: `device` is valid and registered.
         let cq = from_err_ptr(unsafe {
             bindings::ro2ib_cq_get(device.as_raw(), nr_cqe, hint, poll_context(&device))
