@@ -25,6 +25,7 @@ void ro2ib_memalloc_nofs_restore(unsigned int flags);
 struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
 					       bool highpri);
 void ro2ib_flush_workqueue(struct workqueue_struct *wq);
+void ro2ib_wait_for_callers(void);
 u32 ro2ib_online_cpu(u32 hint);
 struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);

@@ -3,6 +3,7 @@
 #include <linux/cpumask.h>
 #include <linux/lockdep.h>
 #include <linux/ratelimit.h>
+#include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/workqueue.h>
 
@@ -59,6 +60,17 @@ struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
 void ro2ib_flush_workqueue(struct workqueue_struct *wq)
 {
 	flush_workqueue(wq);
+}
+
+/*
+ * Waits until nobody is left in a function that others called and that has
+ * nothing more to do than to return: in a softirq, or in a work item that was
+ * preempted there.
+ */
+void ro2ib_wait_for_callers(void)
+{
+	synchronize_rcu();
+	synchronize_rcu_tasks();
 }
 
 /* One of the CPUs that are online now; it may go offline at any time. */

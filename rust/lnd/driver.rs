@@ -5,6 +5,7 @@
 
 use super::iface::Iface;
 use super::iface::Used;
+use crate::rdma::work;
 use crate::rdma::work::OwnedQueue;
 use crate::rdma::work::QueueKind;
 use kernel::debugfs::Dir;
@@ -96,6 +97,6 @@ impl Drop for Exit {
         self.0.control.flush();
         self.0.upper.flush();
         // A completion handler may still be on its way out of our code.
-        kernel::sync::rcu::synchronize_rcu();
+        work::wait_for_callers();
     }
 }

@@ -212,6 +212,14 @@ where
     was_pending
 }
 
+/// Waits until every function of the module that others call, such as a
+/// completion handler, and that gives up its last reference, has returned.
+/// Before unloading. Sleeps.
+pub(crate) fn wait_for_callers() {
+    // SAFETY: No preconditions; we may sleep.
+    unsafe { bindings::ro2ib_wait_for_callers() }
+}
+
 /// The number of a CPU that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cpu(u32);
