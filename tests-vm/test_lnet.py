@@ -1,8 +1,10 @@
+# SPDX-License-Identifier: GPL-2.0
 """An LNet above that is slow, full, forgetful or late."""
 
 import pytest
-from nodes import up
-
+from faults import timed
+from flow import conn
+from nodes import until, up
 
 
 def test_slow_consumer(nodes):
@@ -51,6 +53,51 @@ def test_lazy_portal(nodes, size):
     b.set(lazy=0)
     r = run.result()
     assert r["count"] == 40 and not r["errors"], r
+
+
+def test_receives_stay_posted_after_many_delays(nodes):
+    """A message that LNet keeps takes its buffer along; there is always another one for the next."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    full = conn(b)["recvs"]
+    for _ in range(5):
+        b.set(lazy=1)
+        run = a.start(b, op="put", size=100, count=8, conc=8)
+        until(lambda: b.stats()["delayed"] == 8, "kept by LNet")
+        b.set(lazy=0)
+        assert run.result()["count"] == 8
+    # Now LNet has as many as it can, and has not said yet what it does with them.
+    b.set(slow_ms=100)
+    run = a.start(b, op="put", size=100, count=60, conc=20)
+    seen = []
+    while run.running():
+        c = conn(b)
+        if c["with_lnet"] == 8:
+            seen.append(c["recvs"])
+    b.set(slow_ms=0)
+    assert run.result()["count"] == 60
+    # Up to seven may wait for their doorbell.
+    assert seen and min(seen) > full - 8, seen
+
+
+def test_device_goes_while_lnet_keeps_messages(nodes):
+    """Nothing that LNet keeps, or has not seen yet, holds the device."""
+    a, b = nodes
+    up(a, b, peer_credits=64)
+    a.ping(b)
+    b.set(lazy=1, slow_ms=20)
+    # More than there are spare buffers for, and slow enough that some come to LNet after the end.
+    run = a.start(b, op="put", size=100, count=64, conc=64, ask=0, timeout=60)
+    until(lambda: conn(b)["with_lnet"] > 40, "many requests")
+    spent, _ = timed(lambda: b.guest.check("rdma link delete rxe0", 60))
+    assert spent < 5, spent
+    assert b.stats()["delayed"] > 0
+    b.set(lazy=0, slow_ms=0)
+    assert not run.result()["stuck"]
+    b.guest.check("rdma link add rxe0 type rxe netdev eth0")
+    until(lambda: a.ping(b, ok=False)["rc"] == 0, "traffic again")
+    a.traffic(b, op="mix", size=20000, count=20)
 
 
 def test_every_third_does_not_match(nodes):

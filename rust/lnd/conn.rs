@@ -95,7 +95,8 @@ impl Received {
         all.get(..self.nob).unwrap_or(&[])
     }
 
-    /// Takes the buffer from its device. Only if another one was posted in its place.
+    /// Takes the buffer from its device. Only if another one was posted in its place, or no more
+    /// are.
     pub(crate) fn detach(&mut self) {
         self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
             Held::Mapped(buf) => Held::Detached(buf.detach()),
@@ -208,6 +209,8 @@ pub(crate) struct Inner {
     pub(crate) with_lnet: u16,
     pub(crate) last_send: Instant<Monotonic>,
     pub(crate) last_recv: Instant<Monotonic>,
+    /// When only the CM id was left to wait for the peer's answer.
+    pub(crate) released: Instant<Monotonic>,
     pub(crate) counts: Counts,
 }
 
@@ -299,6 +302,7 @@ impl Conn {
             with_lnet: 0,
             last_send: Instant::now(),
             last_recv: Instant::now(),
+            released: Instant::now(),
             counts: Counts::default(),
         };
         let live = ni.live()?;
@@ -522,7 +526,7 @@ impl Inner {
     /// Whether a NOOP must return the few credits there are: the peer has none, and LNet keeps so
     /// many requests that the high-water mark is out of reach. Not while some wait for their turn
     /// with LNet: those will get there.
-    pub(crate) fn must_feed_peer(&self) -> bool {
+    pub(super) fn must_feed_peer(&self) -> bool {
         self.rx.is_empty() && self.credits.starves_peer()
     }
 

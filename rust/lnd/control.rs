@@ -9,6 +9,7 @@
 use super::cm::RESOLVE_MS;
 use super::conn::Conn;
 use super::conn::Limits;
+use super::conn::Received;
 use super::conn::CONTROL;
 use super::conn::TIMER;
 use super::fifo::Fifo;
@@ -47,11 +48,14 @@ use crate::rdma::qp::QpConfig;
 use crate::rdma::work::NofsScope;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use kernel::time::Instant;
 use kernel::workqueue::WorkItem;
 
-/// RNR NAK timer that the peer is told, 0.32 ms (InfiniBand table 45). The default of the CM is 655
-/// ms, and it is a net only: credits promise a posted buffer.
-const MIN_RNR_TIMER: u8 = 10;
+/// RNR NAK timer that the peer is told, 5.12 ms (InfiniBand table 45). The default of the CM is 655
+/// ms, and it is a net only: credits promise a posted buffer. Not less, because the NOOPs of
+/// ko2iblnd at depth 1 are more than there are buffers for, and with 6 retries the connection must
+/// outlast a softirq that is held up.
+const MIN_RNR_TIMER: u8 = 18;
 
 /// How long a software provider waits for an acknowledgement, 1.07 s instead of the CM's 0.54 s.
 /// rxe carries REG_MR and LOCAL_INV out again when it repeats what was sent before them, finds the
@@ -105,8 +109,12 @@ impl WorkItem<TIMER> for Conn {
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
+        // Armed again under the lock only, and only as long as the state that asks for it lasts: a
+        // release, which cancels the timer, comes later.
         let mut guard = this.lock();
         let inner = &mut *guard;
+        // A message may wait for memory.
+        this.kick_upper(inner);
         match inner.fsm.state() {
             State::Init | State::Resolving | State::Connecting | State::Accepting => {
                 this.step(inner, Event::Fail(Cause::ConnectTimeout))
@@ -121,14 +129,11 @@ impl WorkItem<TIMER> for Conn {
                 inner.watched = Queues::has_pending(&inner.cells);
                 let keepalive = inner.wants_probe();
                 pump(&this, inner, keepalive);
-                // A message may wait for memory.
-                this.kick_upper(inner);
                 let next = if inner.watched {
                     inner.probe_in()
                 } else {
                     timer_ms()
                 };
-                drop(guard);
                 this.arm_timer(next);
             }
             State::Closing | State::Draining => {
@@ -142,10 +147,14 @@ impl WorkItem<TIMER> for Conn {
                     this.rearm_timer(CLOSING_MS);
                 }
             }
-            State::Dead => {
-                drop(guard);
-                this.end_farewell();
-            }
+            State::Dead => match inner.farewell_left() {
+                None => {}
+                Some(0) => {
+                    drop(guard);
+                    this.end_farewell();
+                }
+                Some(ms) => this.rearm_timer(ms),
+            },
         }
     }
 }
@@ -414,6 +423,8 @@ impl Conn {
             drop(id);
         }
         let hca = self.with(|inner| {
+            // What LNet has not been given yet goes to it without the device.
+            inner.rx.for_each(Received::detach);
             inner.queues.keys_dead(&mut inner.cells);
             inner.bufs.clear();
             inner.spares.clear();
@@ -446,12 +457,19 @@ impl Conn {
         if !self.with(|inner| inner.farewell.unanswered()) || !self.ni.parting.add(self) {
             return false;
         }
-        if !self.with(|inner| inner.farewell.released()) {
+        let waits = self.with(|inner| {
+            let waits = inner.farewell.released();
+            if waits {
+                inner.released = Instant::now();
+                // Under the lock: whoever ends the waiting cancels it.
+                self.rearm_timer(FAREWELL_MS);
+            }
+            waits
+        });
+        if !waits {
             self.ni.parting.remove(self);
-            return false;
         }
-        self.arm_timer(FAREWELL_MS);
-        true
+        waits
     }
 
     /// The id waits no longer, whether the peer has answered or not.
@@ -484,6 +502,14 @@ impl super::conn::Inner {
         let probe = i64::from(PROBE_MS);
         (self.watched && sent >= probe && heard >= probe)
             || params::keepalive().is_some_and(|s| sent >= i64::from(s).saturating_mul(1000))
+    }
+
+    /// Milliseconds that the id waits for the peer's answer yet; `None` if it does not wait.
+    fn farewell_left(&self) -> Option<u32> {
+        let waited = u32::try_from(self.released.elapsed().as_millis()).unwrap_or(u32::MAX);
+        self.farewell
+            .waits()
+            .then(|| FAREWELL_MS.saturating_sub(waited))
     }
 
     /// Milliseconds until a silent peer would have to be probed.

@@ -83,6 +83,11 @@ impl<T> Fifo<T> {
         item
     }
 
+    /// Does `f` to each of them, in no particular order.
+    pub(crate) fn for_each(&mut self, f: impl FnMut(&mut T)) {
+        self.slots.iter_mut().flatten().for_each(f);
+    }
+
     fn index(&self, ahead: usize) -> usize {
         self.head
             .saturating_add(ahead)

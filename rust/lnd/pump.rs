@@ -73,14 +73,14 @@ pub(crate) fn retire(
     }
 }
 
-/// Posts all that may go, with as few doorbells as possible. With `keepalive` a NOOP goes if
-/// nothing else does.
-pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, keepalive: bool) {
+/// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does, and
+/// the peer is to be probed, or stands still.
+pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, probe: bool) {
     if !inner.is_up() {
         return;
     }
     let cksum = conn.ni.cksum();
-    let mut keepalive = keepalive;
+    let mut keepalive = probe || inner.must_feed_peer();
     let built = loop {
         let free = inner.link.as_ref().map_or(0, Link::sq_free);
         let next = inner

@@ -76,7 +76,20 @@ pub(crate) fn send(conn: &Arc<Conn>, req: SendRequest) -> Result<(), NotSent> {
         Some(Method::GetReq) => send_get(conn, req),
         None => Err((req.msg, EINVAL)),
     };
-    sent.map_err(|(msg, e)| NotSent::Failed(msg, e))
+    match sent {
+        Err((msg, e)) if is_shortage(e) => {
+            // It may go well a moment later: LNet sends it again, which it does not if it is told that
+            // it cannot be sent.
+            Transfer::message(Owner::Message(msg)).finish(Some(Cause::NoResources), false);
+            Ok(())
+        }
+        sent => sent.map_err(|(msg, e)| NotSent::Failed(msg, e)),
+    }
+}
+
+/// Whether it is want of memory or of memory regions.
+fn is_shortage(e: Error) -> bool {
+    e == ENOMEM || e == ENOBUFS
 }
 
 /// What could not be sent, for LNet to finalize.
@@ -162,7 +175,7 @@ impl Conn {
         let corked = inner.corked_by != 0 && inner.corked_by == kernel::current!().pid();
         let under_way = inner.counts.wrs.wrapping_sub(inner.counts.retired);
         if !corked && under_way < RING_BELOW {
-            pump(self, inner, inner.must_feed_peer());
+            pump(self, inner, false);
         }
     }
 
@@ -211,6 +224,7 @@ impl Conn {
         let mut transfer = transfer;
         let mut buf = match self.message_buf(payload) {
             Ok(buf) => buf,
+            Err(e) if is_shortage(e) => return Err((transfer, Cause::NoResources)),
             Err(e) => return Err((transfer, Cause::Local(e.to_errno()))),
         };
         let (mut guard, id) = loop {

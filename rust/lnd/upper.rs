@@ -116,7 +116,7 @@ impl WorkItem<UPPER> for Conn {
 /// Rings the doorbell for what was queued meanwhile.
 fn uncork(conn: &Arc<Conn>, inner: &mut Inner) {
     inner.corked_by = 0;
-    pump(conn, inner, inner.must_feed_peer());
+    pump(conn, inner, false);
 }
 
 fn next_job(inner: &mut Inner) -> Option<Job> {
@@ -162,8 +162,8 @@ fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
             // Back-pressure, not loss: its credit stays withheld until memory is there again.
             conn.with(|inner| {
                 let _ = inner.rx.push_front(msg);
+                conn.rearm_timer(RETRY_MS);
             });
-            conn.rearm_timer(RETRY_MS);
             return false;
         }
     };
@@ -224,29 +224,31 @@ fn request_header(bytes: &[u8]) -> Result<([u8; 72], bool), BadRequest> {
 }
 
 /// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers).
-/// Its buffer is replaced now if it could not be when it came. May sleep.
+/// Its buffer is replaced: in the receive queue, if it could not be when it came, else among the
+/// spares. May sleep.
 pub(crate) fn eager_recv(rx: &mut Rx) {
     let Rx { conn, msg } = rx;
-    if !msg.replaced {
-        // Without memory the peer's credit stays withheld, which is all the harm.
-        let Ok(buf) = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device)) else {
-            return;
-        };
-        let mut guard = conn.lock();
-        let inner = &mut *guard;
-        if !inner.may_receive() {
-            return;
-        }
-        let posted = match inner.link.as_mut() {
-            Some(link) => link.push_recv(buf),
-            None => return,
-        };
-        match posted {
-            Ok(()) => msg.replaced = true,
-            Err(cause) => return conn.step(inner, Event::Fail(cause)),
+    let buf = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device));
+    let mut guard = conn.lock();
+    let inner = &mut *guard;
+    if inner.may_receive() {
+        match (buf, inner.link.as_mut()) {
+            (Ok(buf), _) if msg.replaced => {
+                // Beyond the capacity it is freed.
+                drop(inner.spares.push_within_capacity(buf));
+            }
+            (Ok(buf), Some(link)) => match link.push_recv(buf) {
+                Ok(()) => msg.replaced = true,
+                Err(cause) => conn.step(inner, Event::Fail(cause)),
+            },
+            // Without memory the peer's credit stays withheld until LNet gives the buffer back.
+            _ if !msg.replaced => return,
+            _ => {}
         }
     }
-    // LNet may keep it for ever: the device must not wait for that.
+    drop(guard);
+    // LNet may keep it for ever, and the device must not wait for that. It is not posted again:
+    // another one is, or the connection is over.
     msg.detach();
 }
 

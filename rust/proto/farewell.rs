@@ -68,6 +68,11 @@ impl Farewell {
         self.0 == Step::Waits
     }
 
+    /// Whether the id waits.
+    pub fn waits(&self) -> bool {
+        self.0 == Step::Waits
+    }
+
     /// Whether the id has waited, and waits no more.
     pub fn leaves(&self) -> bool {
         self.0 == Step::Leave
@@ -91,9 +96,12 @@ mod tests {
         assert!(!f.unanswered());
         f.said();
         assert!(f.unanswered());
+        assert!(!f.waits());
         assert!(f.released());
+        assert!(f.waits());
         assert!(!f.leaves());
         assert!(f.over());
+        assert!(!f.waits());
         assert!(f.leaves());
         assert!(!f.over());
         assert!(f.leaves());
