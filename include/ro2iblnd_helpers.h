@@ -97,9 +97,9 @@ enum ib_wc_status ro2ib_wc_status(const struct ib_wc *wc);
 bool ro2ib_signal_all(void);
 
 /* dma.c: dir is 0 for to the device, 1 for from the device */
-int ro2ib_dma_map_page(struct ib_device *dev, struct page *page, int dir,
-		       u64 *addr);
-void ro2ib_dma_unmap_page(struct ib_device *dev, u64 addr, int dir);
+int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len, int dir,
+		      u64 *addr);
+void ro2ib_dma_unmap_buf(struct ib_device *dev, u64 addr, size_t len, int dir);
 void ro2ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 			    int dir);
 void ro2ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
@@ -114,7 +114,6 @@ u64 ro2ib_sg_dma_address(struct scatterlist *sg);
 u32 ro2ib_sg_dma_len(struct scatterlist *sg);
 struct page *ro2ib_alloc_page(void);
 void ro2ib_free_page(struct page *page);
-void *ro2ib_page_address(struct page *page);
 size_t ro2ib_bvec_read(const struct bio_vec *bv, u32 n, size_t at, void *to,
 		       size_t len);
 size_t ro2ib_bvec_write(const struct bio_vec *bv, u32 n, size_t at,

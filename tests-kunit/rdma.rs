@@ -6,6 +6,11 @@
 use crate::{
     bindings,
     rdma::{
+        buf::{
+            Direction,
+            RxBuf,
+            TxBuf, //
+        },
         cm::{
             CmHandler,
             CmId,
@@ -30,11 +35,6 @@ use crate::{
             ConnRequest,
             ListenHandler,
             Listener, //
-        },
-        page::{
-            Direction,
-            RxBuf,
-            TxBuf, //
         },
         pages::{
             BounceBuf,

@@ -24,7 +24,7 @@ HOT = {
     "ro2ib_ib_post_recv": (errno.ENOMEM, errno.EINVAL),
     "ro2ib_map_mr_sg": (errno.EINVAL, errno.ENOMEM),
     "ro2ib_dma_map_sgt": (errno.EIO, errno.ENOMEM),
-    "ro2ib_dma_map_page": (errno.EIO, errno.ENOMEM),
+    "ro2ib_dma_map_buf": (errno.EIO, errno.ENOMEM),
 }
 # Calls that make a connection.
 COLD = {

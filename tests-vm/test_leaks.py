@@ -27,7 +27,7 @@ CALLS = {
     "ro2ib_alloc_mr": errno.ENOMEM,
     "ro2ib_cm_connect_locked": errno.ENOMEM,
     "ro2ib_cm_accept_locked": errno.ENOMEM,
-    "ro2ib_dma_map_page": errno.EIO,
+    "ro2ib_dma_map_buf": errno.EIO,
     "ro2ib_map_mr_sg": errno.EINVAL,
     "ro2ib_ib_post_send": errno.ENOMEM,
 }

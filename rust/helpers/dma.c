@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages and their DMA mappings. Only ib_dma_*: software providers have no DMA
+ * Buffers, pages, and their DMA mappings. Only ib_dma_*: software providers have no DMA
  * device and want virtual addresses instead.
  */
 #include <linux/bvec.h>
@@ -17,21 +17,21 @@ static enum dma_data_direction direction(int dir)
 	return dir ? DMA_FROM_DEVICE : DMA_TO_DEVICE;
 }
 
-noinline int ro2ib_dma_map_page(struct ib_device *dev, struct page *page,
-				int dir, u64 *addr)
+noinline int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len,
+			       int dir, u64 *addr)
 {
-	u64 a = ib_dma_map_page(dev, page, 0, PAGE_SIZE, direction(dir));
+	u64 a = ib_dma_map_single(dev, buf, len, direction(dir));
 
 	if (ib_dma_mapping_error(dev, a))
 		return -EIO;
 	*addr = a;
 	return 0;
 }
-ALLOW_ERROR_INJECTION(ro2ib_dma_map_page, ERRNO);
+ALLOW_ERROR_INJECTION(ro2ib_dma_map_buf, ERRNO);
 
-void ro2ib_dma_unmap_page(struct ib_device *dev, u64 addr, int dir)
+void ro2ib_dma_unmap_buf(struct ib_device *dev, u64 addr, size_t len, int dir)
 {
-	ib_dma_unmap_page(dev, addr, PAGE_SIZE, direction(dir));
+	ib_dma_unmap_single(dev, addr, len, direction(dir));
 }
 
 void ro2ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
@@ -145,11 +145,6 @@ struct page *ro2ib_alloc_page(void)
 void ro2ib_free_page(struct page *page)
 {
 	__free_page(page);
-}
-
-void *ro2ib_page_address(struct page *page)
-{
-	return page_address(page);
 }
 
 /* How much can be copied in one go without leaving the page at @off. */

@@ -6,11 +6,11 @@
 use super::conn::Conn;
 use crate::proto::cause::Cause;
 use crate::rdma::batch::BatchRoom;
+use crate::rdma::buf::RxBuf;
+use crate::rdma::buf::TxBuf;
 use crate::rdma::mr::Mapped;
 use crate::rdma::mr::Mr;
 use crate::rdma::mr::Valid;
-use crate::rdma::page::RxBuf;
-use crate::rdma::page::TxBuf;
 use crate::rdma::qp::Qp;
 use crate::rdma::qp::QpParts;
 use crate::rdma::rq::RecvQueue;

@@ -21,7 +21,7 @@ use crate::proto::encode::BodyOut;
 use crate::proto::queues::Next;
 use crate::proto::tx::Op;
 use crate::proto::tx::Wr;
-use crate::rdma::page::TxBuf;
+use crate::rdma::buf::TxBuf;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::time::Instant;

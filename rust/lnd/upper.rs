@@ -36,7 +36,7 @@ use crate::proto::wire::Body;
 use crate::proto::wire::Cookie;
 use crate::proto::wire::Done;
 use crate::proto::wire::WireError;
-use crate::rdma::page::RxBuf;
+use crate::rdma::buf::RxBuf;
 use crate::rdma::work::NofsScope;
 use core::fmt;
 use core::fmt::Display;

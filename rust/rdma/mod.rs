@@ -16,6 +16,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod batch;
+pub(crate) mod buf;
 pub(crate) mod cm;
 pub(crate) mod cm_event;
 pub(crate) mod cq;
@@ -23,7 +24,6 @@ pub(crate) mod device;
 pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod mr;
-pub(crate) mod page;
 pub(crate) mod pages;
 pub(crate) mod pd;
 pub(crate) mod qp;

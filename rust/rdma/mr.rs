@@ -19,7 +19,7 @@
 //! and the region always agree.
 
 use super::{
-    page::Direction,
+    buf::Direction,
     pd::Pd,
     sg::SgMap,
     sync::{

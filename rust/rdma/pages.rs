@@ -3,8 +3,8 @@
 //! Lists of page fragments: those of others, and bounce buffers of our own.
 
 use super::{
+    buf::Direction,
     device::Device,
-    page::Direction,
     sg::SgMap, //
 };
 use crate::bindings;

@@ -6,7 +6,7 @@
 //! [`RecvRing`], inside the QP, has the slots that own posted buffers.
 
 use super::{
-    page::{
+    buf::{
         RxBuf,
         MSG_BUF_LEN, //
     },

@@ -7,7 +7,7 @@
 //! retires all work requests before it that were not signalled.
 
 use super::{
-    page::TxBuf,
+    buf::TxBuf,
     qp::{
         Qp,
         QpHandler, //

@@ -3,8 +3,8 @@
 //! Lists of page fragments, mapped for a device.
 
 use super::{
+    buf::Direction,
     device::Device,
-    page::Direction,
     pages::PageVec, //
 };
 use crate::bindings;

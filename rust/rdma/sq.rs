@@ -13,14 +13,14 @@ use super::{
         BatchRoom,
         BATCH_WRS, //
     },
+    buf::{
+        TxBuf,
+        MSG_BUF_LEN, //
+    },
     mr::{
         Mapped,
         Mr,
         Valid, //
-    },
-    page::{
-        TxBuf,
-        MSG_BUF_LEN, //
     },
     qp::{
         Qp,
