@@ -155,8 +155,8 @@ class Node:
         rdma = self.guest.check("rdma resource show; rdma resource show cm_id")
         # The kernel keeps the CQs that it has made for sharing as long as the device.
         rdma = re.sub(r" cq \d+", "", rdma)
-        # A device that was away is back under another number.
-        rdma = re.sub(r"^\d+: ", "", rdma, flags=re.MULTILINE)
+        # A device that was away is back under another number, and in another place.
+        rdma = sorted(re.sub(r"^\d+: ", "", rdma, flags=re.MULTILINE).splitlines())
         modules = sorted(line.split()[0] + " " + line.split()[2] for line in self.guest.check("cat /proc/modules").splitlines())
         return {"rdma": rdma, "modules": modules}
 
