@@ -35,14 +35,9 @@ bool ro2ib_log_noise_allowed(void);
 struct ro2ib_device_attrs {
 	u32 max_qp_wr;
 	u32 max_send_sge;
-	u32 max_recv_sge;
 	u32 max_cqe;
 	u32 max_fast_reg_page_list_len;
-	u32 num_comp_vectors;
-	u32 phys_port_cnt;
-	s32 numa_node;
 	bool mem_mgt_extensions;
-	bool sg_gaps;
 };
 
 bool ro2ib_device_try_get(struct ib_device *dev);
@@ -54,9 +49,6 @@ void ro2ib_register_event_handler(struct ib_event_handler *h,
 				  struct ib_device *dev,
 				  void (*fn)(struct ib_event_handler *,
 					     struct ib_event *));
-void ro2ib_client_init(struct ib_client *c, const char *name,
-		       int (*add)(struct ib_device *),
-		       void (*remove)(struct ib_device *, void *));
 
 /* verbs.c */
 struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev);
@@ -83,7 +75,6 @@ int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd, struct ib_cq *cq,
 		    void (*event)(struct ib_event *, void *),
 		    struct ro2ib_qp_caps *caps, struct ib_qp **out);
 int ro2ib_qp_to_err(struct ib_qp *qp);
-u32 ro2ib_qp_num(const struct ib_qp *qp);
 int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		       const struct ib_send_wr **bad);
 int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
@@ -153,7 +144,6 @@ void ro2ib_cm_adopt(struct rdma_cm_id *id, ro2ib_cm_handler handler,
 		    void *context);
 struct ib_device *ro2ib_cm_device(struct rdma_cm_id *id);
 u32 ro2ib_cm_port(struct rdma_cm_id *id);
-bool ro2ib_cm_src_addr(struct rdma_cm_id *id, struct ro2ib_addr *out);
 bool ro2ib_cm_dst_addr(struct rdma_cm_id *id, struct ro2ib_addr *out);
 void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
 			struct ro2ib_cm_event *out);

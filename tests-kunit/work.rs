@@ -3,10 +3,7 @@
 //! Work queues and what they do with references.
 
 use crate::rdma::{
-    sync::{
-        Completion,
-        Flags, //
-    },
+    sync::Completion,
     work::{
         cancel,
         cancel_sync,
@@ -22,7 +19,14 @@ use kernel::{
     new_delayed_work,
     new_work,
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Release, //
+        },
+        Arc, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -39,7 +43,7 @@ const LATER: u64 = 2;
 
 #[pin_data]
 struct Item {
-    ran: Flags,
+    ran: Atomic<u32>,
     #[pin]
     done: Completion,
     #[pin]
@@ -60,7 +64,7 @@ impl WorkItem<NOW> for Item {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.ran.set(1);
+        this.ran.store(1, Release);
         this.done.complete_all();
     }
 }
@@ -69,7 +73,7 @@ impl WorkItem<LATER> for Item {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.ran.set(2);
+        this.ran.store(2, Release);
         this.done.complete_all();
     }
 }
@@ -101,7 +105,7 @@ impl WorkItem for Stubborn {
 fn item() -> Result<Arc<Item>> {
     Arc::pin_init(
         pin_init!(Item {
-            ran: Flags::new(),
+            ran: Atomic::new(0),
             done <- Completion::new(),
             now <- new_work!("Item::now"),
             later <- new_delayed_work!("Item::later"),
@@ -124,8 +128,8 @@ mod tests {
             assert!(queue.enqueue_on::<Item, NOW>(online_cpu(12345), item.clone()));
             item.done.wait();
             queue.flush();
-            assert!(item.ran.take() == 1);
-            assert!(item.ran.take() == 0);
+            assert!(item.ran.xchg(0, Full) == 1);
+            assert!(item.ran.xchg(0, Full) == 0);
             // The queue has given its reference back.
             assert!(Arc::into_unique_or_drop(item).is_some());
         }
@@ -158,7 +162,7 @@ mod tests {
         queue.rearm::<Item, LATER>(item.clone(), 1);
         assert!(item.done.wait_ms(2000));
         assert!(!cancel_sync::<Item, LATER>(&item));
-        assert!(item.ran.take() == 2);
+        assert!(item.ran.xchg(0, Full) == 2);
         assert!(Arc::into_unique_or_drop(item).is_some());
         Ok(())
     }
@@ -194,7 +198,7 @@ mod tests {
 
         assert!(queue.enqueue::<Item, NOW>(item.clone()));
         drop(queue);
-        assert!(item.ran.take() == 1);
+        assert!(item.ran.xchg(0, Full) == 1);
         assert!(Arc::into_unique_or_drop(item).is_some());
         Ok(())
     }

@@ -84,11 +84,6 @@ u32 ro2ib_cm_port(struct rdma_cm_id *id)
 	return id->port_num;
 }
 
-bool ro2ib_cm_src_addr(struct rdma_cm_id *id, struct ro2ib_addr *out)
-{
-	return from_sockaddr(&id->route.addr.src_addr, out);
-}
-
 bool ro2ib_cm_dst_addr(struct rdma_cm_id *id, struct ro2ib_addr *out)
 {
 	return from_sockaddr(&id->route.addr.dst_addr, out);

@@ -102,11 +102,6 @@ int ro2ib_qp_to_err(struct ib_qp *qp)
 	return ib_modify_qp(qp, &attr, IB_QP_STATE);
 }
 
-u32 ro2ib_qp_num(const struct ib_qp *qp)
-{
-	return qp->qp_num;
-}
-
 /* The caller sets *bad to wr first, so that an injected error posts nothing. */
 noinline int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 				const struct ib_send_wr **bad)

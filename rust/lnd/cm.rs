@@ -36,14 +36,14 @@ impl CmHandler for Conn {
         match *event {
             CmEvent::AddrResolved => this.addr_resolved(id),
             CmEvent::RouteResolved => this.route_resolved(id),
-            CmEvent::AddrError(_) | CmEvent::RouteError(_) => this.fail(Cause::Unreachable),
+            CmEvent::AddrError | CmEvent::RouteError => this.fail(Cause::Unreachable),
             CmEvent::Established { private_data } => this.cm_established(private_data),
             CmEvent::Rejected {
                 reason,
                 private_data,
             } => this.rejected(reason, private_data),
-            CmEvent::ConnectError(_) => this.connect_error(),
-            CmEvent::Unreachable(_) => this.event(Event::Unreachable),
+            CmEvent::ConnectError => this.connect_error(),
+            CmEvent::Unreachable => this.event(Event::Unreachable),
             CmEvent::Disconnected | CmEvent::TimewaitExit => {
                 this.farewell_over();
                 this.event(Event::Disconnected);
@@ -53,7 +53,7 @@ impl CmHandler for Conn {
                 this.fail(Cause::DeviceGone);
             }
             CmEvent::AddrChange => this.fail(Cause::AddressChanged),
-            CmEvent::ConnectResponse { .. } | CmEvent::Other(_) => this.event(Event::Ignored),
+            CmEvent::ConnectResponse | CmEvent::Other => this.event(Event::Ignored),
         }
     }
 

@@ -86,11 +86,7 @@ impl Link {
     pub(crate) fn post(&mut self) -> Result<(), PostError> {
         match &mut self.queues {
             Some((sq, _)) => sq.post(&self.qp),
-            None => Err(PostError {
-                posted: 0,
-                rejected: 0,
-                error: ESHUTDOWN,
-            }),
+            None => Err(PostError { posted: 0 }),
         }
     }
 

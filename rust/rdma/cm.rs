@@ -49,6 +49,7 @@ pub(crate) struct NetNs<'a> {
     _net: PhantomData<&'a bindings::net>,
 }
 
+#[cfg(ro2iblnd_kunit)]
 impl NetNs<'static> {
     /// The initial namespace.
     ///
@@ -479,11 +480,6 @@ impl<H: CmHandler> CmId<H> {
         })
     }
 
-    /// [`CmLocked::resolve_route`], with the lock taken.
-    pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result {
-        self.lock().resolve_route(timeout_ms)
-    }
-
     /// [`CmLocked::connect`], with the lock taken.
     pub(crate) fn connect(&self, param: &ConnParam<'_>) -> Result {
         self.lock().connect(param)
@@ -526,12 +522,6 @@ impl<H: CmHandler> CmId<H> {
         to_result(unsafe {
             bindings::rdma_notify(self.id.as_raw(), bindings::ib_event_type_IB_EVENT_COMM_EST)
         })
-    }
-
-    /// Sets the type of service. Before the route is resolved.
-    pub(crate) fn set_tos(&self, tos: u8) {
-        // SAFETY: The id is valid.
-        unsafe { bindings::rdma_set_service_type(self.id.as_raw(), tos.into()) }
     }
 
     /// How long the other side is to wait when there is no receive buffer, as
@@ -616,14 +606,6 @@ impl CmLocked<'_> {
     pub(crate) fn port(&self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_cm_port(self.id) }
-    }
-
-    /// Our address.
-    pub(crate) fn src_addr(&self) -> Option<Addr> {
-        let mut raw = bindings::ro2ib_addr::default();
-
-        // SAFETY: By the type invariant.
-        unsafe { bindings::ro2ib_cm_src_addr(self.id, &mut raw) }.then(|| Addr::from_raw(&raw))
     }
 
     /// The address of the other side.

@@ -98,27 +98,23 @@ impl Addr {
 
 /// An event of a CM id (`enum rdma_cm_event_type`), other than a connect request.
 ///
-/// Statuses are negative errnos, as far as nothing else is said. Private data on
-/// InfiniBand and RoCE has the greatest possible length, padded with zeros.
+/// Private data on InfiniBand and RoCE has the greatest possible length, padded with zeros.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CmEvent<'a> {
     /// The destination address belongs to a port of a device now.
     AddrResolved,
     /// The address could not be resolved.
-    AddrError(i32),
+    AddrError,
     /// There is a route.
     RouteResolved,
     /// There is no route.
-    RouteError(i32),
+    RouteError,
     /// The other side accepted; only seen on an id without a QP.
-    ConnectResponse {
-        /// What it sent.
-        private_data: &'a [u8],
-    },
+    ConnectResponse,
     /// Connecting failed.
-    ConnectError(i32),
+    ConnectError,
     /// The other side does not answer, or its neighbour entry changed.
-    Unreachable(i32),
+    Unreachable,
     /// The other side refused.
     Rejected {
         /// `enum ib_cm_rej_reason`, or a negative errno on iWARP.
@@ -139,8 +135,8 @@ pub(crate) enum CmEvent<'a> {
     AddrChange,
     /// The QP may be used again.
     TimewaitExit,
-    /// Anything else: its number.
-    Other(u32),
+    /// Anything else.
+    Other,
 }
 
 impl<'a> CmEvent<'a> {
@@ -150,20 +146,17 @@ impl<'a> CmEvent<'a> {
     pub(super) unsafe fn from_raw(raw: &bindings::ro2ib_cm_event) -> Self {
         // SAFETY: Guaranteed by the caller.
         let private_data: &'a [u8] = unsafe { private_data(raw) };
-        let status = raw.status;
 
         match raw.event {
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
-            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => Self::AddrError(status),
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => Self::AddrError,
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
-            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => Self::RouteError(status),
-            bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE => {
-                Self::ConnectResponse { private_data }
-            }
-            bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError(status),
-            bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable(status),
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => Self::RouteError,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE => Self::ConnectResponse,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable,
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => Self::Rejected {
-                reason: status,
+                reason: raw.status,
                 private_data,
             },
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
@@ -173,7 +166,7 @@ impl<'a> CmEvent<'a> {
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE => Self::AddrChange,
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
-            other => Self::Other(other),
+            _ => Self::Other,
         }
     }
 }

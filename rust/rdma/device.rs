@@ -9,19 +9,11 @@ use core::{
 };
 use kernel::{
     container_of,
-    error::to_result,
-    ffi,
     prelude::*,
     sync::{
         aref::{
             ARef,
             AlwaysRefCounted, //
-        },
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
         },
         Arc,
         ArcBorrow, //
@@ -32,8 +24,8 @@ use kernel::{
 /// A registered RDMA device (`struct ib_device`).
 ///
 /// While an [`ARef<Device>`] lives the device stays registered: its removal
-/// waits. So whoever holds one must let go of it when told of the removal
-/// ([`ClientHandler::remove`]).
+/// waits. So whoever holds one must let go of it when the connection manager
+/// tells of the removal.
 ///
 /// # Invariants
 ///
@@ -68,23 +60,13 @@ pub(crate) struct DeviceAttrs {
     pub(crate) max_qp_wr: u32,
     /// Scatter/gather entries per send.
     pub(crate) max_send_sge: u32,
-    /// Scatter/gather entries per receive.
-    pub(crate) max_recv_sge: u32,
     /// Entries per completion queue.
     pub(crate) max_cqe: u32,
     /// Pages per memory region.
     pub(crate) max_fast_reg_page_list_len: u32,
-    /// Completion vectors.
-    pub(crate) num_comp_vectors: u32,
-    /// Ports; their numbers begin at 1.
-    pub(crate) phys_port_cnt: u32,
-    /// The NUMA node it is at, or -1.
-    pub(crate) numa_node: i32,
     /// Memory can be registered by work requests. Without this the device is of
     /// no use here.
     pub(crate) mem_mgt_extensions: bool,
-    /// Memory regions may have gaps.
-    pub(crate) sg_gaps: bool,
 }
 
 impl Device {
@@ -106,16 +88,6 @@ impl Device {
         Some(unsafe { ARef::from_raw(dev.cast()) })
     }
 
-    /// Makes a reference of a raw pointer.
-    ///
-    /// # Safety
-    ///
-    /// The device is registered for all of `'a`.
-    unsafe fn from_raw<'a>(ptr: *mut bindings::ib_device) -> &'a Self {
-        // SAFETY: The type is transparent; the caller guarantees the rest.
-        unsafe { &*ptr.cast() }
-    }
-
     pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
         self.0.get()
     }
@@ -129,14 +101,9 @@ impl Device {
         DeviceAttrs {
             max_qp_wr: a.max_qp_wr,
             max_send_sge: a.max_send_sge,
-            max_recv_sge: a.max_recv_sge,
             max_cqe: a.max_cqe,
             max_fast_reg_page_list_len: a.max_fast_reg_page_list_len,
-            num_comp_vectors: a.num_comp_vectors,
-            phys_port_cnt: a.phys_port_cnt,
-            numa_node: a.numa_node,
             mem_mgt_extensions: a.mem_mgt_extensions,
-            sg_gaps: a.sg_gaps,
         }
     }
 
@@ -289,119 +256,5 @@ impl<T: DeviceEvents> PinnedDrop for EventRegistration<T> {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: By the type invariant it is registered. This waits for running handlers.
         unsafe { bindings::ib_unregister_event_handler(self.raw.get()) }
-    }
-}
-
-/// Is told which RDMA devices there are.
-pub(crate) trait ClientHandler: Send + Sync + 'static {
-    /// `device` has come; also called for those that are there at registration.
-    /// May sleep.
-    fn add(&self, device: &Device);
-
-    /// `device` goes. Its removal completes when the last [`ARef<Device>`] is
-    /// dropped. May sleep.
-    fn remove(&self, device: &Device);
-}
-
-/// The handler of the one [`Client`] there is: the callbacks of `ib_client` carry
-/// nothing that would lead to it.
-static CLIENT: Atomic<*mut ffi::c_void> = Atomic::new(core::ptr::null_mut());
-
-/// The registration of a [`ClientHandler`]. Dropping it calls
-/// [`ClientHandler::remove`] for every device; it sleeps.
-///
-/// # Invariants
-///
-/// `raw` is registered, and [`CLIENT`] is `handler`.
-#[pin_data(PinnedDrop)]
-pub(crate) struct Client<T: ClientHandler> {
-    #[pin]
-    raw: Opaque<bindings::ib_client>,
-    handler: Arc<T>,
-    #[pin]
-    _pin: PhantomPinned,
-}
-
-// SAFETY: The handler may be called and dropped by any thread, as `T` is `Send` and `Sync`.
-unsafe impl<T: ClientHandler> Send for Client<T> {}
-// SAFETY: There is nothing to do with a shared reference.
-unsafe impl<T: ClientHandler> Sync for Client<T> {}
-
-impl<T: ClientHandler> Client<T> {
-    /// Registers `handler` under `name`. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` if there is a client already, `ENOMEM`.
-    pub(crate) fn register(name: &'static CStr, handler: Arc<T>) -> Result<Pin<KBox<Self>>> {
-        let context = Arc::as_ptr(&handler).cast_mut().cast();
-
-        if CLIENT
-            .cmpxchg(core::ptr::null_mut(), context, Full)
-            .is_err()
-        {
-            return Err(EBUSY);
-        }
-        let this = KBox::try_pin_init(
-            try_pin_init!(&this in Self {
-                raw: Opaque::zeroed(),
-                handler,
-                _pin: PhantomPinned,
-                // INVARIANT: Registered here; `CLIENT` was set above.
-                _: {
-                    // SAFETY: `this` is pinned.
-                    let raw = Opaque::cast_into(unsafe { &raw const (*this.as_ptr()).raw });
-
-                    // SAFETY: `raw` is valid for writes and stays where it is.
-                    unsafe {
-                        bindings::ro2ib_client_init(
-                            raw,
-                            name.as_char_ptr(),
-                            Some(Self::add),
-                            Some(Self::remove),
-                        )
-                    };
-                    // SAFETY: `raw` is initialised, and unregistered by `drop`.
-                    to_result(unsafe { bindings::ib_register_client(raw) })?;
-                },
-            }? Error),
-            GFP_KERNEL,
-        );
-        if this.is_err() {
-            CLIENT.store(core::ptr::null_mut(), Release);
-        }
-        this
-    }
-
-    fn handler<'a>() -> &'a T {
-        // SAFETY: Only called while the client is registered; then `CLIENT` is its handler, of
-        // this type, and alive.
-        unsafe { &*CLIENT.load(Acquire).cast::<T>() }
-    }
-
-    /// # Safety
-    ///
-    /// Called by the core for a registered client.
-    unsafe extern "C" fn add(dev: *mut bindings::ib_device) -> ffi::c_int {
-        // SAFETY: The core passes a device that is registered during the call.
-        Self::handler().add(unsafe { Device::from_raw(dev) });
-        0
-    }
-
-    /// # Safety
-    ///
-    /// Called by the core for a registered client.
-    unsafe extern "C" fn remove(dev: *mut bindings::ib_device, _data: *mut ffi::c_void) {
-        // SAFETY: The core passes a device that is registered during the call.
-        Self::handler().remove(unsafe { Device::from_raw(dev) });
-    }
-}
-
-#[pinned_drop]
-impl<T: ClientHandler> PinnedDrop for Client<T> {
-    fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant. Afterwards there are no more callbacks.
-        unsafe { bindings::ib_unregister_client(self.raw.get()) };
-        CLIENT.store(core::ptr::null_mut(), Release);
     }
 }

@@ -59,11 +59,6 @@ impl ConnRequest<'_> {
         self.private_data
     }
 
-    /// The address it came to.
-    pub(crate) fn src_addr(&self) -> Option<Addr> {
-        self.locked.src_addr()
-    }
-
     /// The address it came from.
     pub(crate) fn dst_addr(&self) -> Option<Addr> {
         self.locked.dst_addr()
@@ -72,11 +67,6 @@ impl ConnRequest<'_> {
     /// The device it came to.
     pub(crate) fn device(&self) -> Option<ARef<Device>> {
         self.locked.device()
-    }
-
-    /// The port of the device, from 1.
-    pub(crate) fn port(&self) -> u32 {
-        self.locked.port()
     }
 
     /// Takes the request over: its further events go to `handler`. Accept or

@@ -83,30 +83,29 @@ impl<S> Mr<S> {
     }
 }
 
-macro_rules! impl_key {
-    ($($state:ty)*) => {$(
-        impl Mr<$state> {
-            /// The key for the other side.
-            pub(crate) fn rkey(&self) -> u32 {
-                self.rkey
-            }
-
-            /// The address of the first byte, as the other side is to use it.
-            pub(crate) fn iova(&self) -> u64 {
-                self.iova
-            }
-
-            /// How many bytes the key covers.
-            pub(crate) fn len(&self) -> u32 {
-                self.len
-            }
-        }
-    )*};
+impl Mr<Valid> {
+    pub(super) fn rkey(&self) -> u32 {
+        self.rkey
+    }
 }
 
-impl_key!(Mapped Valid);
-
 impl Mr<Mapped> {
+    /// The key for the other side.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// The address of the first byte, as the other side is to use it.
+    pub(crate) fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    /// How many bytes the key covers.
+    #[cfg(ro2iblnd_kunit)]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
     pub(super) fn into_valid(self) -> Mr<Valid> {
         self.into_state()
     }

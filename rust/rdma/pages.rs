@@ -142,11 +142,6 @@ impl PageVec {
         })
     }
 
-    /// How many fragments there are.
-    pub(crate) fn nr_segments(&self) -> usize {
-        self.segments().count()
-    }
-
     /// Whether one memory region of `max_pages` pages can cover it: no gaps
     /// inside, that is, every fragment but the first begins and every one but the
     /// last ends at the edge of a page.

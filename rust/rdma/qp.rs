@@ -264,12 +264,6 @@ impl<T: QpHandler> Qp<T> {
         Ok(QpParts { qp, sq, rq })
     }
 
-    /// The number of the QP at the device.
-    pub(crate) fn qp_num(&self) -> u32 {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::ro2ib_qp_num(self.as_raw()) }
-    }
-
     /// Scatter/gather entries per send.
     pub(crate) fn max_send_sge(&self) -> u32 {
         self.max_send_sge

@@ -21,7 +21,6 @@ use crate::bindings;
 use core::cell::UnsafeCell;
 use kernel::{
     container_of,
-    error::to_result,
     ffi,
     pr_warn_once,
     prelude::*,
@@ -262,11 +261,7 @@ impl RecvQueue {
             return Ok(());
         }
         if self.qp_id != qp.id() {
-            return Err(PostError {
-                posted: 0,
-                rejected: 0,
-                error: EINVAL,
-            });
+            return Err(PostError { posted: 0 });
         }
         let slots = &qp.recv_ring().slots;
         let start = if self.next >= n {
@@ -301,10 +296,10 @@ impl RecvQueue {
         let mut bad = first.cast_const();
         // SAFETY: A list of `n` receives was made above; the buffers are owned by their slots.
         let rc = unsafe { bindings::ro2ib_ib_post_recv(qp.as_raw(), first, &mut bad) };
-        let Err(error) = to_result(rc) else {
+        if rc == 0 {
             qp.set_posted();
             return Ok(());
-        };
+        }
 
         // A provider that does not say which one was bad may have taken all of them.
         let posted = self
@@ -333,8 +328,6 @@ impl RecvQueue {
         }
         Err(PostError {
             posted: posted as u32,
-            rejected: (n - posted) as u32,
-            error,
         })
     }
 }

@@ -35,7 +35,6 @@ use super::{
 };
 use crate::bindings;
 use kernel::{
-    error::to_result,
     ffi,
     prelude::*, //
 };
@@ -61,12 +60,8 @@ pub(crate) enum PushError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostError {
     /// This many, from the beginning of the batch, were posted: they complete.
+    /// For the others there will be no completion, and what they owned is freed.
     pub(crate) posted: u32,
-    /// This many were not: there will be no completion for them, and what they
-    /// owned is freed.
-    pub(crate) rejected: u32,
-    /// What the provider says.
-    pub(crate) error: Error,
 }
 
 /// The right to use the send queue of one QP.
@@ -448,11 +443,7 @@ impl SendQueue {
             return Ok(());
         }
         if self.qp_id != qp.id() {
-            return Err(PostError {
-                posted: 0,
-                rejected: 0,
-                error: EINVAL,
-            });
+            return Err(PostError { posted: 0 });
         }
         self.batch.signal_last();
         let ring = qp.send_ring();
@@ -469,9 +460,9 @@ impl SendQueue {
         qp.set_posted();
         self.batch.nr_wrs = 0;
         self.batch.nr_sges = 0;
-        let Err(error) = to_result(rc) else {
+        if rc == 0 {
             return Ok(());
-        };
+        }
 
         // A provider that does not say which one was bad may have taken all of them.
         let posted = self.batch.position(bad, n);
@@ -487,8 +478,6 @@ impl SendQueue {
         ring.take_back(rejected as u32);
         Err(PostError {
             posted: posted as u32,
-            rejected: rejected as u32,
-            error,
         })
     }
 }

@@ -9,11 +9,6 @@ use kernel::{
     ffi,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
         lock::{
             Backend,
             Guard,
@@ -92,34 +87,6 @@ unsafe impl Backend for BhBackend {
     }
 }
 
-/// Bits that are set in any context, hard interrupts included, and taken by a
-/// worker.
-pub(crate) struct Flags(Atomic<u32>);
-
-impl Flags {
-    /// With no bit set.
-    pub(crate) const fn new() -> Self {
-        Self(Atomic::new(0))
-    }
-
-    /// Sets `bits`, and returns what was set before.
-    pub(crate) fn set(&self, bits: u32) -> u32 {
-        let mut old = self.0.load(Relaxed);
-
-        loop {
-            match self.0.cmpxchg(old, old | bits, Full) {
-                Ok(old) => return old,
-                Err(now) => old = now,
-            }
-        }
-    }
-
-    /// Takes all that are set.
-    pub(crate) fn take(&self) -> u32 {
-        self.0.xchg(0, Full)
-    }
-}
-
 /// Something to wait for, once, with a time limit if wanted.
 ///
 /// # Invariants
@@ -155,6 +122,7 @@ impl Completion {
     }
 
     /// Waits until it is complete. Process context.
+    #[cfg(ro2iblnd_kunit)]
     pub(crate) fn wait(&self) {
         // SAFETY: By the type invariant.
         unsafe { bindings::wait_for_completion(self.inner.get()) }
