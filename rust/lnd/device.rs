@@ -148,6 +148,8 @@ impl WorkItem<DEVICE> for Ni {
         } else if this.attach().is_ok() {
             log::attached(this.nid);
         } else if !this.is_stopping() {
+            // A look that began when the device was still there may have said otherwise last.
+            this.lnet.set_fatal(true);
             this.look_in(LOOK_MS);
         }
     }
