@@ -361,7 +361,7 @@ impl Conn {
         self.peer.unpublish(self);
         if self
             .with(|inner| inner.fsm.cause())
-            .is_some_and(Cause::is_silence)
+            .is_some_and(Cause::is_silent)
         {
             self.peer.doubt_all();
         }

@@ -180,11 +180,11 @@ impl Cause {
         }
     }
 
-    /// Whether it is silence of the peer, which its other connections may meet, too.
-    pub fn is_silence(self) -> bool {
+    /// Whether the peer has not said that it ends: its other connections may be as dead.
+    pub fn is_silent(self) -> bool {
         matches!(
             self,
-            Self::TransportRetry | Self::DeadlineSending | Self::DeadlineAnswer
+            Self::TransportRetry | Self::Flushed | Self::DeadlineSending | Self::DeadlineAnswer
         )
     }
 
