@@ -482,6 +482,8 @@ impl Conn {
     /// Frees an id that has waited for the peer's answer.
     fn leave(self: &Arc<Self>) {
         self.cancel_timer();
+        // It may have been the one that tries again when there is memory.
+        self.with(|inner| self.kick_upper(inner));
         let id = self.cm.lock().take();
         drop(id);
         self.ni.parting.remove(self);

@@ -20,6 +20,7 @@ use crate::rdma::device::DeviceEvent;
 use crate::rdma::device::DeviceEvents;
 use crate::rdma::device::EventRegistration;
 use crate::rdma::work;
+use crate::rdma::work::NofsScope;
 use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
 use kernel::sync::atomic::Atomic;
@@ -137,14 +138,18 @@ impl WorkItem<DEVICE> for Ni {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
         if this.is_stopping() {
             return;
         }
         if let Ok(hca) = this.hca() {
-            // Asked, not taken from the events, which may overtake each other. Of a bond the other
-            // port may be in use.
+            // Asked, not taken from the events, which may overtake each other; and asked again, for a
+            // port may say that it is up before it is. Of a bond the other port may be in use.
             let down = !this.bonded && !hca.device.port_active(hca.port);
             this.lnet.set_fatal(down || this.health.fatal.load(Acquire));
+            if down {
+                this.look_in(LOOK_MS);
+            }
         } else if this.attach().is_ok() {
             log::attached(this.nid);
         } else if !this.is_stopping() {
@@ -159,7 +164,9 @@ impl DeviceEvents for Ni {
     /// Hard interrupt context is possible: flags and work only.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
         match event {
-            DeviceEvent::Fatal => this.health.fatal.store(true, Release),
+            DeviceEvent::Fatal => {
+                let _ = this.health.fatal.xchg(true, Full);
+            }
             DeviceEvent::PortErr(_) | DeviceEvent::PortActive(_) => {}
             _ => return,
         }

@@ -29,6 +29,7 @@ use crate::proto::conn::Event;
 use crate::proto::peer::Known;
 use crate::rdma::listen::ConnRequest;
 use crate::rdma::listen::ListenHandler;
+use crate::rdma::work::NofsScope;
 use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
 use kernel::sync::atomic::Atomic;
@@ -177,6 +178,7 @@ impl ListenHandler for Accept {
     }
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {
+        let _nofs = NofsScope::enter();
         let (mut ni, mut src) = (None, None);
         match self.judge(req, &mut ni, &mut src) {
             Ok(conn) => {

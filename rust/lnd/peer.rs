@@ -28,6 +28,7 @@ use crate::proto::peer::Known;
 use crate::proto::peer::Peer as Policy;
 use crate::rdma::random;
 use crate::rdma::work;
+use crate::rdma::work::NofsScope;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::SpinLock;
@@ -76,6 +77,7 @@ impl WorkItem<RETRY> for Peer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
         this.fail_expired();
         let listed = this.ni.is_listed();
         let attempts = this.with(|inner| {
@@ -413,9 +415,9 @@ impl Peer {
         for conn in conns {
             conn.fail(cause);
         }
-        if work::cancel::<Self, RETRY>(self) {
-            let _ = self.with(|inner| inner.policy.retry(false, 0));
-        }
+        let _ = work::cancel::<Self, RETRY>(self);
+        // Whether there was one or not: somebody may be arming it now, and in vain.
+        let _ = self.with(|inner| inner.policy.retry(false, 0));
         self.forget_if_idle(Some(cause));
     }
 

@@ -77,19 +77,15 @@ pub(crate) fn send(conn: &Arc<Conn>, req: SendRequest) -> Result<(), NotSent> {
         None => Err((req.msg, EINVAL)),
     };
     match sent {
-        Err((msg, e)) if is_shortage(e) => {
-            // It may go well a moment later: LNet sends it again, which it does not if it is told that
-            // it cannot be sent.
-            Transfer::message(Owner::Message(msg)).finish(Some(Cause::NoResources), false);
-            Ok(())
-        }
-        sent => sent.map_err(|(msg, e)| NotSent::Failed(msg, e)),
+        Err((msg, e)) => match conn.passing(e) {
+            Some(cause) => {
+                Transfer::message(Owner::Message(msg)).finish(Some(cause), false);
+                Ok(())
+            }
+            None => Err(NotSent::Failed(msg, e)),
+        },
+        Ok(()) => Ok(()),
     }
-}
-
-/// Whether it is want of memory or of memory regions.
-fn is_shortage(e: Error) -> bool {
-    e == ENOMEM || e == ENOBUFS
 }
 
 /// What could not be sent, for LNet to finalize.
@@ -169,6 +165,18 @@ fn lnet_kind(kind: MsgKind) -> LnetKind {
 }
 
 impl Conn {
+    /// Why a transmit could not be built, if another try may go well: the connection has ended
+    /// meanwhile, or it is want of memory, of regions, or of room to map (`EIO`). LNet sends again what
+    /// ends so, which it does not if it is told that it cannot be sent.
+    fn passing(&self, e: Error) -> Option<Cause> {
+        let ended = self.with(|inner| {
+            let over = !inner.is_up();
+            over.then(|| inner.fsm.cause().unwrap_or(Cause::Flushed))
+        });
+        let short = e == ENOMEM || e == ENOBUFS || e == EIO;
+        ended.or(short.then_some(Cause::NoResources))
+    }
+
     /// Rings the doorbell, unless the LNet half will do so in a moment, or a completion, which is certain to
     /// come: the last work request of each batch asks for one.
     pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner) {
@@ -224,8 +232,10 @@ impl Conn {
         let mut transfer = transfer;
         let mut buf = match self.message_buf(payload) {
             Ok(buf) => buf,
-            Err(e) if is_shortage(e) => return Err((transfer, Cause::NoResources)),
-            Err(e) => return Err((transfer, Cause::Local(e.to_errno()))),
+            Err(e) => {
+                let cause = self.passing(e);
+                return Err((transfer, cause.unwrap_or(Cause::Local(e.to_errno()))));
+            }
         };
         let (mut guard, id) = loop {
             let mut guard = self.lock();

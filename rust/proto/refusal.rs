@@ -132,8 +132,8 @@ impl Refusal {
         Self { why, cause }
     }
 
-    /// Whether the refusal tells the peer how to ask again, or that we ask. Always answered: after a restart of
-    /// ours every peer gets one.
+    /// Whether the refusal tells the peer how to ask again, or that we ask. After a restart of ours every peer
+    /// gets one.
     pub const fn invites(&self) -> bool {
         matches!(
             self.why,

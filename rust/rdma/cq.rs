@@ -48,11 +48,11 @@ impl CqShare {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if no completion queue of the device can be that long, `ENOMEM`.
+    /// `ENOMEM`, also if no completion queue of the device can be that long.
     pub(crate) fn get(device: ARef<Device>, nr_cqe: u32, hint: i32) -> Result<Self> {
         // The core would make queues that are too short for as long as there is memory.
         if nr_cqe > device.attrs().max_cqe {
-            return Err(EINVAL);
+            return Err(ENOMEM);
         }
         // SAFETY: `device` is valid and registered.
         let cq = from_err_ptr(unsafe {

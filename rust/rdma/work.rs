@@ -100,8 +100,10 @@ impl OwnedQueue {
     }
 
     /// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending
-    /// already, or [`cancel_sync`] waits for it; returns whether it did. Any
-    /// context.
+    /// already, or somebody cancels it; returns whether it did. Any context.
+    ///
+    /// Even [`cancel`] of an item that is not pending takes it for a moment:
+    /// who cancels has to see to what the item would have done.
     pub(crate) fn arm<T, const ID: u64>(&self, item: Arc<T>, delay_ms: u32) -> bool
     where
         T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID> + Send + Sync + 'static,
