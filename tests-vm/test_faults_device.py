@@ -89,6 +89,7 @@ def test_ni_deleted_without_device(nodes):
     assert spent < DELETE_LIMIT
     # No NI can be had now, and one when the device is there.
     assert a.ctl("ni add o2ib eth0", ok=False)["rc"] != 0
+    assert 'no RDMA device has this address, see "rdma link"' in a.guest.dmesg()
     plug(a)
     a.ni_add()
     ping_until(a, b, BACK_LIMIT)

@@ -91,6 +91,22 @@ def test_calls_fail(both, pytestconfig, record_property):  # noqa: F811
         ledger.check()
 
 
+def test_shortage_is_sent_again(both):  # noqa: F811
+    """A PUT that finds no room to map, a GET that finds no region: LNet sends it again, and it arrives."""
+    node = both
+    ledger = Ledger(node)
+    answer(node)
+    node.set(retries=3)
+    for call, code, op in (("ro2ib_dma_map_sgt", errno.EIO, "put-ack"), ("ro2ib_map_mr_sg", errno.ENOMEM, "get")):
+        before = node.stats().get("health_local_dropped", 0)
+        with Inject(node, call, -code, times=1) as inject:
+            node.traffic(B, op=op, size=65536, count=8, conc=1, from_=A)
+            assert inject.left() == 0
+        assert node.stats()["health_local_dropped"] == before + 1
+    node.set(retries=0)
+    ledger.check()
+
+
 # enum ib_wc_status, 1 to 21, and beyond
 STATUSES = range(1, 23)
 CLASSES = ("send", "recv", "write", "reg", "inv")

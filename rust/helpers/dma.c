@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Buffers, pages, and their DMA mappings. Only ib_dma_*: software providers have no DMA
- * device and want virtual addresses instead.
+ * Buffers, pages, and their DMA mappings. Only ib_dma_*: software providers
+ * have no DMA device and want virtual addresses instead.
  */
 #include <linux/bvec.h>
 #include <linux/error-injection.h>

@@ -233,7 +233,7 @@ pub(crate) struct Conn {
     /// The id, given up inside one of its handlers: for the control worker to free.
     #[pin]
     pub(crate) late_id: SpinLock<Option<CmId<Conn>>>,
-    /// A newer connection of the peer's came up, and nothing was heard on this one since.
+    /// Nothing was heard on this one since the peer gave reason to doubt it; see [`Conn::doubt`].
     doubted: Atomic<bool>,
     /// COMM_EST of the queue pair, not yet seen by the control worker.
     qp_comm_est: Atomic<bool>,
@@ -487,9 +487,8 @@ impl Conn {
     }
 
     /// The peer has connected anew, and maybe it closed this connection and its DREQ got lost; or
-    /// nothing was heard of it on another one. Until it is heard of, or acknowledges a NOOP, others
-    /// are preferred. If it does neither, the
-    /// transport's retries end the connection.
+    /// another of its connections broke. Until it is heard of, or acknowledges a NOOP, others are
+    /// preferred. If it does neither, the transport's retries end the connection.
     pub(crate) fn doubt(self: &Arc<Self>) {
         let mut guard = self.lock();
         let inner = &mut *guard;

@@ -91,12 +91,9 @@ impl Iface {
             )(EOPNOTSUPP));
         }
         let mr_pages = u32::from(FRAGS_MAX).min(attrs.max_fast_reg_page_list_len);
-        // What LNet asks for at a time; with a page less if it begins inside of one: such a sink is copied.
-        if usize::try_from(mr_pages)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(PAGE_SIZE)
-            < LNET_MTU as usize
-        {
+        // All that LNet moves at a time. What begins inside of a page may need one page more; if there
+        // is none, it is copied.
+        if u64::from(mr_pages).saturating_mul(PAGE_SIZE as u64) < u64::from(LNET_MTU) {
             return Err(StartError::because(
                 "the RDMA device cannot register 1 MiB at once",
             )(EOPNOTSUPP));
@@ -159,7 +156,7 @@ impl Iface {
 /// What keeps it from listening, for the log.
 fn cannot_listen(e: Error) -> &'static str {
     if e == ENODEV {
-        "no RDMA device has this address (see `rdma link`)"
+        "no RDMA device has this address, see \"rdma link\""
     } else {
         "cannot listen (is the port in use? see the parameter \"service\")"
     }

@@ -77,7 +77,7 @@ pub(crate) fn send(conn: &Arc<Conn>, req: SendRequest) -> Result<(), NotSent> {
         None => Err((req.msg, EINVAL)),
     };
     match sent {
-        Err((msg, e)) => match conn.passing(e) {
+        Err((msg, e)) => match conn.transient(e) {
             Some(cause) => {
                 Transfer::message(Owner::Message(msg)).finish(Some(cause), false);
                 Ok(())
@@ -168,7 +168,7 @@ impl Conn {
     /// Why a transmit could not be built, if another try may go well: the connection has ended
     /// meanwhile, or it is want of memory, of regions, or of room to map (`EIO`). LNet sends again what
     /// ends so, which it does not if it is told that it cannot be sent.
-    fn passing(&self, e: Error) -> Option<Cause> {
+    fn transient(&self, e: Error) -> Option<Cause> {
         let ended = self.with(|inner| {
             let over = !inner.is_up();
             over.then(|| inner.fsm.cause().unwrap_or(Cause::Flushed))
@@ -233,7 +233,7 @@ impl Conn {
         let mut buf = match self.message_buf(payload) {
             Ok(buf) => buf,
             Err(e) => {
-                let cause = self.passing(e);
+                let cause = self.transient(e);
                 return Err((transfer, cause.unwrap_or(Cause::Local(e.to_errno()))));
             }
         };
