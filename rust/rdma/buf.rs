@@ -2,15 +2,17 @@
 
 //! Message buffers: 4096 bytes that are mapped for a device once, whatever the size of a page is.
 
-use super::device::Device;
-use crate::bindings;
 use core::marker::PhantomData;
+
 use kernel::{
     error::to_result,
     ffi,
     prelude::*,
     sync::aref::ARef, //
 };
+
+use super::device::Device;
+use crate::bindings;
 
 /// Which way data goes between memory and device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,19 +7,11 @@
 //! anywhere in process context, even in its own handler, which then hands it to
 //! [`CmHandler::last_user`].
 
-use super::{
-    cm_event::{
-        Addr,
-        CmEvent, //
-    },
-    device::Device,
-    pd::Pd, //
-};
-use crate::bindings;
 use core::{
     marker::PhantomData,
     ptr::NonNull, //
 };
+
 use kernel::{
     error::{
         from_err_ptr,
@@ -41,6 +33,16 @@ use kernel::{
     },
     types::NotThreadSafe, //
 };
+
+use super::{
+    cm_event::{
+        Addr,
+        CmEvent, //
+    },
+    device::Device,
+    pd::Pd, //
+};
+use crate::bindings;
 
 /// A network namespace, to create ids in.
 #[derive(Clone, Copy)]

@@ -2,11 +2,11 @@
 
 //! RDMA devices, their coming and going, and their asynchronous events.
 
-use crate::bindings;
 use core::{
     marker::PhantomPinned,
     ptr::NonNull, //
 };
+
 use kernel::{
     container_of,
     prelude::*,
@@ -20,6 +20,8 @@ use kernel::{
     },
     types::Opaque, //
 };
+
+use crate::bindings;
 
 /// A registered RDMA device (`struct ib_device`).
 ///
