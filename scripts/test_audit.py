@@ -38,11 +38,13 @@ def audit(tmp_path):
     (tmp_path / "scripts").mkdir()
     shutil.copy(AUDIT, tmp_path / "scripts/audit")
 
-    def run(text, path="rust/rdma/a.rs"):
-        for name, content in (("rust/rdma/good.rs", GOOD), (path, text)):
+    def run(text, path="rust/rdma/a.rs", spdx=SPDX):
+        for name, content in (("rust/rdma/good.rs", SPDX + GOOD), (path, spdx + text)):
             file = tmp_path / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(SPDX + content)
+            file.write_text(content)
+        for git in (("init", "-q"), ("add", "rust", "scripts")):
+            subprocess.run(["git", *git], cwd=tmp_path, check=True)
         done = subprocess.run(
             [sys.executable, "-B", "scripts/audit"], cwd=tmp_path, capture_output=True, text=True, check=False
         )
@@ -95,3 +97,15 @@ def test_a_fault_in_a_room_is_found(audit, path, text, says):
     status, faults = audit(text, path)
     assert status == 1
     assert any(fault.startswith(path) and says in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("path", ["rust/proto/Cargo.toml", "scripts/a", "rust/README.md"])
+def test_a_file_without_licence_is_found(audit, path):
+    status, faults = audit("# text\n", path, spdx="")
+    assert status == 1
+    assert faults == [f"{path}:1: no SPDX-License-Identifier in the first three lines"]
+
+
+@pytest.mark.parametrize("path", ["rust/proto/Cargo.lock", "rust/COPYING", "rust/a.json"])
+def test_what_needs_no_licence(audit, path):
+    assert audit("{}\n", path, spdx="") == (0, [])

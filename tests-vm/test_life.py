@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Connections and NIs that come and go, in good order and in none."""
 
 import time
