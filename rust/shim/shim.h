@@ -78,4 +78,7 @@ unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx);
 int ro2ib_notifiers_register(void);
 void ro2ib_notifiers_unregister(void);
 
+/* version.c */
+void ro2ib_print_version(void);
+
 #endif /* RO2IB_SHIM_PRIVATE_H */
