@@ -532,10 +532,10 @@ impl<H: CmHandler> CmId<H> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` above 31 and for iWARP.
+    /// `EINVAL` above 31 and for iWARP; `EOPNOTSUPP` if the kernel cannot (before 5.14).
     pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
         // SAFETY: The id is valid.
-        to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.id.as_raw(), timer) })
+        to_result(unsafe { bindings::ro2ib_cm_set_min_rnr_timer(self.id.as_raw(), timer) })
     }
 
     /// How long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Before
