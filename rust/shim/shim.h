@@ -34,6 +34,7 @@
 #include <uapi/linux/lnet/libcfs_ioctl.h>
 
 #include "params.h"
+#include "ro2iblnd_compat.h"
 #include "ro2iblnd_shim.h"
 
 /* Why an NI is marked fatal; bits of ro2ib_ni.fatal. */
