@@ -32,6 +32,12 @@ def test_splats_finds(line):
     assert vm.splats(line, ignore=[r"\[ +1\.0\]"]) == []
 
 
+def test_taints_names_what_is_not_allowed():
+    assert vm.taints("0") == vm.taints("12288\n") == []
+    assert vm.taints("12800") == ["W"]
+    assert vm.taints(str(1 << 40 | 1 << 12)) == ["bit 40"]
+
+
 @pytest.fixture(scope="module")
 def guest():
     with vm.Guest(tools=("rping",)) as g:
