@@ -31,6 +31,13 @@ struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);
 bool ro2ib_log_noise_allowed(void);
 
+/* layout.c: sizes in bytes; see rust/rdma/layout.rs, which has the names */
+struct ro2ib_layout {
+	u32 size[16];
+};
+
+const struct ro2ib_layout *ro2ib_layout(void);
+
 /* device.c */
 struct ro2ib_device_attrs {
 	u32 max_qp_wr;
