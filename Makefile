@@ -28,11 +28,14 @@ kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 	$(if $(LUSTRE),LUSTRE=$(abspath $(LUSTRE)) \
 		KBUILD_EXTRA_SYMBOLS="$(wildcard $(abspath $(LUSTRE))/Module.symvers)") \
 	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W)) \
-	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES))
+	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES)) \
+	$(if $(RUST_CRATE),RUST_CRATE=$(RUST_CRATE))
 
 rust-files = $(shell git ls-files -co --exclude-standard '*.rs')
 
 export LIBCLANG_PATH
+# core and the crates of the compiler itself are the same for many builds.
+export RO2IB_RUST_CACHE ?= $(if $(CACHE),$(CACHE)/rust)
 
 modules:
 	$(if $(OUT),@mkdir -p $(OUT))
@@ -46,11 +49,15 @@ clippy:
 	+$(MAKE) --no-print-directory -C .clippy CLIPPY=1 KUNIT_TESTS=1 modules
 
 fmt-check:
-	$(RUSTFMT) --check --edition 2021 --config newline_style=Unix \
+	$(RUSTFMT) --check \
 		--config skip_children=true $(rust-files)
 
 doc: modules
 	RUSTDOC=$(RUSTDOC) scripts/rustdoc $(or $(OUT),.) $(or $(OUT),.)/doc
+
+# For editors. They want a rust-analyzer as new as the rustc, and rust-src.
+rust-analyzer: modules
+	RUSTC=$(RUSTC) scripts/rust-analyzer $(or $(OUT),.)
 
 # These two prepare what is missing, and build, by themselves.
 demo:
@@ -92,8 +99,9 @@ clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \
 		-o -name '*.mod' -o -name '*.mod.c' -o -name '.*.cmd' \
 		-o -name '*.d' -o -name 'modules.order' -o -name 'Module.symvers' \
-		-o -name 'bindings_generated.rs' -o -name '*.rsi' \) -type f -print0 | \
+		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
+	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
 	rm -rf .clippy .lustre .debug doc
 
 help:
@@ -101,6 +109,7 @@ help:
 	@echo 'clippy     lint all Rust code, tests included'
 	@echo 'fmt-check  rustfmt in check mode'
 	@echo 'doc        rustdoc'
+	@echo 'rust-analyzer  rust-project.json, for editors'
 	@echo 'demo       from nothing to two guests that talk; last line "demo: ok"'
 	@echo 'test       all tests; last line "N passed, N failed"'
 	@echo 'test-long  all tests, the long ones too'
@@ -110,7 +119,8 @@ help:
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
 	@echo 'LUSTRE=path    built Lustre tree      KUNIT_TESTS=1   also ro2iblnd_kunit.ko'
-	@echo 'OUT=path       output directory (O=path is the same)'
+	@echo 'OUT=path       output directory (O=path is the same; kernels from 6.13 on)'
+	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre test-debug clean help
+.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long lustre-module test-lustre bench-lustre test-debug clean help

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 # Shared by prepare, stock, env and preflight (sourced, bash): where things are
 # kept, which tools build the kernels and the module, and the name of the tree
 # they give. Everything may be overridden from the environment.
@@ -146,7 +147,9 @@ kernel_build_dir() {
 	mapfile -t fragments < <(kernel_fragments)
 	key=$({
 		echo "$src"
-		cat "$src/Makefile" "${fragments[@]}"
+		cat "$src/Makefile"
+		# A tag is no reason to build it again.
+		grep -hv '^# SPDX-' "${fragments[@]}"
 		"$RUSTC" --version
 		"$CLANG" --version
 		"$BINDGEN" --version

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """scripts/preflight against made-up kernel trees. Run: pytest scripts"""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """The guests themselves: what every other guest test relies on. Run: pytest scripts"""
 
 import os

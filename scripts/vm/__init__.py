@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Throw-away QEMU guests that run the test kernel, or a stock one. See guest.py."""
 
 from .env import build_env

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Guests from the command line. Run as: python3 scripts/vm <command>
 
 kunit FILE.ko...   run the KUnit suites of modules

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """The paths that scripts/env prints: kernel tree, image, cache."""
 
 import functools

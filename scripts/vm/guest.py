@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """One QEMU guest: boot, run commands in it, look at its kernel log, kill it.
 
 Software emulation (TCG) is the default, because it is everywhere and the same

@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=dash
 # The guest's init and command agent. Each line on the virtio-serial port
 # "agent" is a request

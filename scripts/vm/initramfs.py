@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """The guest's whole user space: busybox, the RDMA and network tools of this
 machine with the libraries they need, kernel modules, and an init that is the
 command agent."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Find what must never be in a kernel log."""
 
 import re
