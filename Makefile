@@ -128,4 +128,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long lustre-module test-lustre bench-lustre test-debug clean help
+.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug clean help
