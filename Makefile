@@ -8,7 +8,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-fresh,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -69,6 +69,10 @@ test:
 test-long:
 	@scripts/test --long
 
+# The demo where there is nothing yet: new root file systems of Debian 12 and 13.
+test-fresh:
+	@scripts/test-fresh
+
 # Real LNet needs the module built against it, hence in a copy.
 lustre-module:
 	$(if $(LUSTRE),,$(error LUSTRE=/path/to/built/tree is missing))
@@ -102,7 +106,7 @@ clean:
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
 	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
-	rm -rf .clippy .lustre .debug doc
+	rm -rf .clippy .lustre .debug .stock doc
 
 help:
 	@echo 'modules    build the module (default)'
@@ -113,6 +117,7 @@ help:
 	@echo 'demo       from nothing to two guests that talk; last line "demo: ok"'
 	@echo 'test       all tests; last line "N passed, N failed"'
 	@echo 'test-long  all tests, the long ones too'
+	@echo 'test-fresh the demo in new root file systems of Debian 12 and 13; root'
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
 	@echo 'clean      remove what was built'
@@ -123,4 +128,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long lustre-module test-lustre bench-lustre test-debug clean help
+.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug clean help

@@ -7,6 +7,8 @@ lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
         soft-RoCE, NI to NI
 guests  pytest: two guests and more
+stock   pytest: the driver built for, and loaded into, kernels as Debian ships
+        them
 
 A part that cannot be run, or that runs no test, has failed. The last line is the
 sum over all parts, "N passed, N failed".
@@ -129,18 +131,17 @@ def kunit(_options):
     return passed, failed
 
 
-def guests(options):
-    junit = os.path.join(LOGS, "guests.xml")
+def pytest(name, options, *what):
+    junit = os.path.join(LOGS, f"{name}.xml")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(junit)
-    # Those with a Lustre tree are `make test-lustre`'s.
     cmd = [
         sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-v", "--durations=10",
-        f"--junitxml={junit}", "--ignore-glob=*/test_lustre*.py", "-o", "junit_family=xunit1", "tests-vm", "scripts",
+        f"--junitxml={junit}", "-o", "junit_family=xunit1", *what,
     ]  # fmt: skip
     if options.long:
         cmd.append("--long")
-    status, out = run("guests", *cmd, timeout=6 * HOUR)
+    status, out = run(name, *cmd, timeout=6 * HOUR)
     print(out[out.rfind("= slowest") :] if "= slowest" in out else out[-2000:])
     try:
         suite = ET.parse(junit).getroot().find("testsuite")
@@ -160,7 +161,17 @@ def guests(options):
     return passed, len(failed)
 
 
-PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests}
+def guests(options):
+    # Those with a Lustre tree are `make test-lustre`'s.
+    others = ("--ignore-glob=*/test_lustre*.py", "--ignore-glob=*/test_stock.py")
+    return pytest("guests", options, *others, "tests-vm", "scripts")
+
+
+def stock(options):
+    return pytest("stock", options, "tests-vm/test_stock.py")
+
+
+PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests, "stock": stock}
 
 
 def main():
