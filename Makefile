@@ -89,6 +89,12 @@ test-lustre: lustre-module
 bench-lustre: lustre-module
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
 
+# The KUnit suites over our own kernel crate, for a kernel that has one, hence in a copy.
+own-crate:
+	@mkdir -p .own
+	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .own/
+	+$(MAKE) --no-print-directory -C .own RUST_CRATE=own KUNIT_TESTS=1 modules
+
 # The kernel that looks at everything (KASAN, lockdep, ...), hence in a copy. The short form of what frees most.
 test-debug:
 	@mkdir -p .debug
@@ -106,7 +112,7 @@ clean:
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
 	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
-	rm -rf .clippy .lustre .debug .stock doc
+	rm -rf .clippy .lustre .debug .own .stock doc
 
 help:
 	@echo 'modules    build the module (default)'
@@ -128,4 +134,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug clean help
+.PHONY: modules own-crate clippy fmt-check doc rust-analyzer demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug clean help
