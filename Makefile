@@ -8,7 +8,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long deb rpm test-packages,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -88,6 +88,24 @@ test-debug:
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
 		tests-vm/test_leaks.py
 
+# Packages with the sources, for DKMS: Documentation/install.md.
+deb rpm:
+	@scripts/package $@
+
+# LUSTRE_SRC=path is Lustre's source, as DKMS wants it.
+test-packages:
+	@scripts/test-packages $(if $(LUSTRE_SRC),$(abspath $(LUSTRE_SRC)))
+
+# By hand, without DKMS. DESTDIR= for another root.
+release = $(shell cat $(KDIR)/include/config/kernel.release)
+install:
+	install -D -m 644 $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko \
+		$(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
+	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
+	for page in scripts/packaging/man/*; do install -D -m 644 $$page \
+		$(DESTDIR)/usr/share/man/man$${page##*.}/$${page##*/} || exit; done
+	$(if $(DESTDIR),,depmod -a $(release))
+
 clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \
 		-o -name '*.mod' -o -name '*.mod.c' -o -name '.*.cmd' \
@@ -106,6 +124,9 @@ help:
 	@echo 'test-long  all tests, the long ones too'
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
+	@echo 'deb, rpm   packages for DKMS, in dist/'
+	@echo 'install    what was built, without DKMS'
+	@echo 'test-packages  the package in a fresh Debian 13, with LUSTRE_SRC=path'
 	@echo 'clean      remove what was built'
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
@@ -113,4 +134,4 @@ help:
 	@echo 'OUT=path       output directory (O=path is the same)'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre test-debug clean help
+.PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help
