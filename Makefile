@@ -52,6 +52,10 @@ fmt-check:
 doc: modules
 	RUSTDOC=$(RUSTDOC) scripts/rustdoc $(or $(OUT),.) $(or $(OUT),.)/doc
 
+# For editors. They want a rust-analyzer as new as the rustc, and rust-src.
+rust-analyzer: modules
+	RUSTC=$(RUSTC) scripts/rust-analyzer $(or $(OUT),.)
+
 # These two prepare what is missing, and build, by themselves.
 demo:
 	@scripts/demo
@@ -119,6 +123,7 @@ help:
 	@echo 'clippy     lint all Rust code, tests included'
 	@echo 'fmt-check  rustfmt in check mode'
 	@echo 'doc        rustdoc'
+	@echo 'rust-analyzer  rust-project.json, for editors'
 	@echo 'demo       from nothing to two guests that talk; last line "demo: ok"'
 	@echo 'test       all tests; last line "N passed, N failed"'
 	@echo 'test-long  all tests, the long ones too'
@@ -134,4 +139,8 @@ help:
 	@echo 'OUT=path       output directory (O=path is the same)'
 
 .DEFAULT_GOAL := modules
+<<<<<<< HEAD
 .PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help
+=======
+.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long lustre-module test-lustre bench-lustre test-debug clean help
+>>>>>>> main

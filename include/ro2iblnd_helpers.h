@@ -44,6 +44,7 @@ bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
 bool ro2ib_device_is_software(struct ib_device *dev);
 bool ro2ib_port_active(struct ib_device *dev, u32 port);
+u32 ro2ib_event_port(const struct ib_event *ev);
 const char *ro2ib_device_name(struct ib_device *dev);
 void ro2ib_register_event_handler(struct ib_event_handler *h,
 				  struct ib_device *dev,
@@ -157,6 +158,7 @@ int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 				     const struct ro2ib_addr *dst,
 				     u32 timeout_ms);
 int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
+int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes);
 u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id);
 int ro2ib_cm_connect_locked(struct rdma_cm_id *id,

@@ -21,6 +21,8 @@
 #include <linux/wait.h>
 #include <lnet_lite.h>
 
+#include "ro2iblnd_compat.h"
+
 #define LNL_PORTAL_TRAFFIC	50
 #define LNL_PORTAL_REPORT	51
 

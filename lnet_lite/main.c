@@ -5,6 +5,7 @@
 #include <linux/module.h>
 #include <linux/preempt.h>
 
+#include "../include/ro2iblnd_version.h"
 #include "internal.h"
 
 atomic64_t lnl_counters[LNL_NCOUNTERS];
@@ -219,5 +220,7 @@ static void __exit lnl_exit(void)
 
 module_init(lnl_init);
 module_exit(lnl_exit);
+MODULE_AUTHOR("The ro2iblnd authors");
 MODULE_DESCRIPTION("Stand-in for LNet, for tests and demonstrations of an LND");
+MODULE_VERSION(RO2IBLND_VERSION);
 MODULE_LICENSE("GPL");

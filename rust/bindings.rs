@@ -23,8 +23,9 @@
     clippy::undocumented_unsafe_blocks
 )]
 
-pub(crate) use kernel::bindings::*;
 use pin_init::MaybeZeroable;
+
+pub(crate) use kernel::bindings::*;
 
 /// Declares C structures of which only the address matters here.
 macro_rules! opaque_structs {

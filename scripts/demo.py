@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """The part of the demo that runs guests; see scripts/demo."""
 
 import os

@@ -1,8 +1,12 @@
-# Shared by prepare, env and preflight (sourced, bash): where things are kept,
-# which tools build the test kernel, and the name of the tree they give.
-# Everything may be overridden from the environment.
+# SPDX-License-Identifier: GPL-2.0
+# Shared by prepare, stock, env and preflight (sourced, bash): where things are
+# kept, which tools build the kernels and the module, and the name of the tree
+# they give. Everything may be overridden from the environment.
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the variables are for the scripts that source this
+
+# What tools print is read by these scripts.
+export LC_ALL=C
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${RO2IBLND_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ro2iblnd}
@@ -12,49 +16,92 @@ KERNEL_SERIES=${KERNEL_SERIES:-"7.3 7.2"}
 KERNEL_FLAVOR=${KERNEL_FLAVOR:-plain}
 BINDGEN_VERSIONS="0.73.0 0.72.1 0.71.1"
 
+# What the environment asks for; choose_tools may be called more than once.
+declare -A given
+for v in RUSTC RUSTFMT RUSTDOC CLIPPY_DRIVER CARGO LLVM LIBCLANG_PATH BINDGEN; do
+	given[$v]=${!v:-}
+done
+
+# prepare calls this again when it has installed packages.
+choose_tools() {
+	choose_rustc
+	RUSTFMT=${given[RUSTFMT]:-$(rust_tool rustfmt)}
+	RUSTDOC=${given[RUSTDOC]:-$(rust_tool rustdoc)}
+	CLIPPY_DRIVER=${given[CLIPPY_DRIVER]:-$(rust_tool clippy-driver)}
+	CARGO=${given[CARGO]:-$(rust_tool cargo)}
+	choose_llvm
+	choose_bindgen
+}
+
 # The distribution's own rustc, not the first on PATH: the kernel's crates load
-# only into the identical compiler, and only it has the matching core sources.
-if [ -z "${RUSTC:-}" ]; then
-	RUSTC=/usr/bin/rustc
+# only into the identical compiler, and only it is sure to have the sources of
+# core to match.
+choose_rustc() {
+	RUSTC=${given[RUSTC]:-/usr/bin/rustc}
 	[ -x "$RUSTC" ] || RUSTC=$(command -v rustc || echo rustc)
-fi
+}
+
 rust_tool() { # next to rustc, so that it is of the same build
 	local tool
 	tool=$(dirname "$(command -v "$RUSTC" || echo "$RUSTC")")/$1
 	if [ -x "$tool" ]; then echo "$tool"; else echo "$1"; fi
 }
-RUSTFMT=${RUSTFMT:-$(rust_tool rustfmt)}
-RUSTDOC=${RUSTDOC:-$(rust_tool rustdoc)}
-CLIPPY_DRIVER=${CLIPPY_DRIVER:-$(rust_tool clippy-driver)}
-CARGO=${CARGO:-$(rust_tool cargo)}
+
+has_libclang() { compgen -G "$1/libclang*.so*" >/dev/null; }
 
 # LLVM suffix as Kbuild wants it: "-19", or "1" for tools without a suffix.
-if [ -z "${LLVM:-}" ]; then
-	LLVM=-19
+# bindgen needs no more of it than libclang, which may be there alone.
+choose_llvm() {
+	local v
+	LLVM=${given[LLVM]:-}
+	if [ -z "$LLVM" ]; then
+		LLVM=-19
+		for v in 19 20 21 22; do
+			if command -v "clang-$v" >/dev/null && command -v "ld.lld-$v" >/dev/null; then
+				LLVM=-$v
+				break
+			fi
+		done
+	fi
+	LIBCLANG_PATH=${given[LIBCLANG_PATH]:-}
+	case $LLVM in
+	-*)
+		CLANG=clang$LLVM
+		[ -n "$LIBCLANG_PATH" ] || LIBCLANG_PATH=/usr/lib/llvm$LLVM/lib
+		;;
+	*) CLANG=clang ;;
+	esac
+	[ -z "${given[LIBCLANG_PATH]}" ] && [ -n "$LIBCLANG_PATH" ] && ! has_libclang "$LIBCLANG_PATH" || return 0
 	for v in 19 20 21 22; do
-		if command -v "clang-$v" >/dev/null && command -v "ld.lld-$v" >/dev/null; then
-			LLVM=-$v
-			break
+		if has_libclang "/usr/lib/llvm-$v/lib"; then
+			LIBCLANG_PATH=/usr/lib/llvm-$v/lib
+			return
 		fi
 	done
-fi
-case $LLVM in
--*)
-	CLANG=clang$LLVM
-	LIBCLANG_PATH=${LIBCLANG_PATH:-/usr/lib/llvm$LLVM/lib}
-	;;
-*) CLANG=clang ;;
-esac
+}
 
-if [ -z "${BINDGEN:-}" ]; then
-	BINDGEN=bindgen
+BINDGEN_OLDEST=0.71.1
+bindgen_version() { "$1" --version 2>/dev/null | awk '$1 == "bindgen" { print $2 }'; }
+new_enough_bindgen() {
+	local have
+	have=$(bindgen_version "$1") && [ -n "$have" ] &&
+		[ "$(printf '%s\n' "$BINDGEN_OLDEST" "$have" | sort -V | head -n 1)" = "$BINDGEN_OLDEST" ]
+}
+
+# What prepare made comes first, so that one machine keeps to one bindgen.
+choose_bindgen() {
+	local v
+	BINDGEN=${given[BINDGEN]:-}
+	[ -z "$BINDGEN" ] || return 0
 	for v in $BINDGEN_VERSIONS; do
-		if [ -x "$CACHE/bindgen-$v/bin/bindgen" ]; then
-			BINDGEN=$CACHE/bindgen-$v/bin/bindgen
-			break
-		fi
+		BINDGEN=$CACHE/bindgen-$v/bin/bindgen
+		[ ! -x "$BINDGEN" ] || return 0
 	done
-fi
+	for BINDGEN in "$CACHE/bindgen-debian/bindgen" /usr/bin/bindgen; do
+		! new_enough_bindgen "$BINDGEN" || return 0
+	done
+	BINDGEN=bindgen
+}
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 die() {
@@ -100,10 +147,73 @@ kernel_build_dir() {
 	mapfile -t fragments < <(kernel_fragments)
 	key=$({
 		echo "$src"
-		cat "$src/Makefile" "${fragments[@]}"
+		cat "$src/Makefile"
+		# A tag is no reason to build it again.
+		grep -hv '^# SPDX-' "${fragments[@]}"
 		"$RUSTC" --version
 		"$CLANG" --version
 		"$BINDGEN" --version
 	} 2>&1 | sha256sum)
 	echo "$CACHE/kernel/$(basename "$src")-$KERNEL_FLAVOR-${key:0:12}"
 }
+
+# Stock kernels, as Debian ships them: see scripts/stock.
+STOCK_SERIES="5.10 6.1 6.12 7.3"
+STOCK=${STOCK:-6.12}
+
+release_of() { # suite: its number; 99 for one that is not known
+	case $1 in
+	bullseye*) echo 11 ;;
+	bookworm*) echo 12 ;;
+	trixie*) echo 13 ;;
+	forky*) echo 14 ;;
+	*) echo 99 ;;
+	esac
+}
+
+own_release() { # 0: not Debian
+	# shellcheck disable=SC1091
+	(. /etc/os-release && [ "$ID" = debian ] && echo "${VERSION_ID:-14}") || echo 0
+}
+
+# What a release of Debian has to build the module with. bookworm's plain rustc is
+# too old; rustc-web is the one that follows the browsers, with the sources of
+# core to match. bindgen is fetched apart: its package wants all of clang.
+build_packages() { # release
+	local rust="rustc rust-src cargo"
+	[ "$1" != 12 ] || rust="rustc-web rust-web-src cargo-web"
+	echo "make gcc libc6-dev libclang1-19 pahole kmod rsync ca-certificates python3 $rust"
+}
+
+# What guests are made of, on this machine.
+guest_packages() {
+	echo "qemu-system-x86 busybox-static iproute2 xz-utils zstd debian-archive-keyring"
+}
+
+# Suites that have a series, the one to prefer on this machine first. A suite may
+# be asked for by name, as in 6.12-trixie.
+stock_suites() { # series
+	case $1 in
+	*-*) echo "${1#*-}" ;;
+	5.10) echo bullseye ;;
+	6.1) echo bookworm ;;
+	6.12) if [ "$(own_release)" -ge 13 ]; then echo trixie; else echo bookworm-backports trixie; fi ;;
+	7.3) echo trixie-backports ;;
+	*) die "no stock kernel of series $1 (known: $STOCK_SERIES)" ;;
+	esac
+}
+
+stock_dir() { # series: the unpacked packages of the newest release that is here
+	local suite found suites
+	suites=$(stock_suites "$1")
+	for suite in $suites; do
+		found=$(compgen -G "$CACHE/stock/${1%%-*}-$suite-[0-9]*/stock.env" | sort -V | tail -n 1)
+		if [ -n "$found" ]; then
+			dirname "$found"
+			return
+		fi
+	done
+	return 1
+}
+
+choose_tools

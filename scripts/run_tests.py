@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Every test of the project, part by part; see scripts/test.
 
 host    cargo test of rust/proto

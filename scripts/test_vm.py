@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """The guests themselves: what every other guest test relies on. Run: pytest scripts"""
 
 import os
@@ -29,6 +30,12 @@ import vm  # noqa: E402
 def test_splats_finds(line):
     assert vm.splats("quiet\n" + line) == [line]
     assert vm.splats(line, ignore=[r"\[ +1\.0\]"]) == []
+
+
+def test_taints_names_what_is_not_allowed():
+    assert vm.taints("0") == vm.taints("12288\n") == []
+    assert vm.taints("12800") == ["W"]
+    assert vm.taints(str(1 << 40 | 1 << 12)) == ["bit 40"]
 
 
 @pytest.fixture(scope="module")

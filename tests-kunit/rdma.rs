@@ -3,6 +3,18 @@
 //! The wrappers of `rust/rdma/` against a real provider: two soft-RoCE links in
 //! one kernel, 10.0.1.1 and 10.0.1.2.
 
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+
 use crate::{
     bindings,
     rdma::{
@@ -62,17 +74,6 @@ use crate::{
             QpEvent,
             WcStatus, //
         }, //
-    }, //
-};
-use kernel::{
-    prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    },
-    time::{
-        delay::fsleep,
-        Delta, //
     }, //
 };
 

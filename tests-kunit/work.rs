@@ -2,17 +2,6 @@
 
 //! Work queues and what they do with references.
 
-use crate::rdma::{
-    sync::Completion,
-    work::{
-        cancel,
-        cancel_sync,
-        online_cpu,
-        NofsScope,
-        OwnedQueue,
-        QueueKind, //
-    }, //
-};
 use kernel::{
     impl_has_delayed_work,
     impl_has_work,
@@ -35,6 +24,18 @@ use kernel::{
         DelayedWork,
         Work,
         WorkItem, //
+    }, //
+};
+
+use crate::rdma::{
+    sync::Completion,
+    work::{
+        cancel,
+        cancel_sync,
+        online_cpu,
+        NofsScope,
+        OwnedQueue,
+        QueueKind, //
     }, //
 };
 

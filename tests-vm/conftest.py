@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Guests for the tests. A test asks for
 
 guest           one guest, rxe0 (10.0.1.1) and rxe1 (10.0.1.2) in it

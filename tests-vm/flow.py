@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """What the driver and the device count: connections as debugfs shows them, RNR
 counters, what has to add up, and faults made on purpose."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """LNet nodes: guests with lnet_lite and ro2iblnd in them, and what is left when
 they are gone."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Connection requests, answers and rejects that no honest node sends: rows H1 to
 H11 of the list of known defects. Each gets the reject that the protocol has for
 it, the node lives, and an honest peer's traffic goes on as if nothing was."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Messages on an established connection that no honest node sends. Each closes
 the connection it comes by (or is answered with an error, where the protocol has
 one), and nothing else: the node lives, and an honest peer is not disturbed."""

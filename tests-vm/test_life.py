@@ -1,5 +1,8 @@
+# SPDX-License-Identifier: GPL-2.0
 """Connections and NIs that come and go, in good order and in none."""
 
+import os
+import re
 import time
 
 import pytest
@@ -66,6 +69,21 @@ def test_ni_del_under_load(nodes):
     b.ctl(f"peer del {a.nid}", ok=False)
     a.traffic(b, op="mix", count=20)
     b.traffic(a, op="mix", count=20)
+
+
+def test_says_what_it_is(nodes):
+    """Version, kernel, LNet and kernel crate: one line when the module is loaded."""
+    a, _b = nodes
+    header = os.path.join(os.path.dirname(__file__), "..", "include", "ro2iblnd_version.h")
+    with open(header, encoding="utf-8") as f:
+        version = re.search(r'RO2IBLND_VERSION "(.*)"', f.read())[1]
+    a.mark_log()
+    a.load()
+    release = a.guest.check("uname -r").strip()
+    lines = re.findall(r"ro2iblnd: (.*, for Linux .*)", a.log())
+    assert len(lines) == 1, lines
+    wanted = f"{version}, for Linux {release}, lnet_lite {version}, kernel crate: "
+    assert lines[0] in (wanted + "in-tree", wanted + "own")
 
 
 def test_module_in_use_stays(nodes):

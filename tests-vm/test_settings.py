@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Tunables and module parameters: what goes together, and what is refused."""
 
 import pytest

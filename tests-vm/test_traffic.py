@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Messages of every kind, size and shape, each byte verified."""
 
 import pytest

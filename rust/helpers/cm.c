@@ -195,6 +195,16 @@ noinline int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms)
 {
 	return rdma_resolve_route(id, timeout_ms);
 }
+
+/* Without it the other side waits as long as the core says: 655 ms. */
+int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer)
+{
+#ifdef RO2IB_HAVE_RDMA_SET_MIN_RNR_TIMER
+	return rdma_set_min_rnr_timer(id, timer);
+#else
+	return -EOPNOTSUPP;
+#endif
+}
 ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_route, ERRNO);
 
 /* Lowers the path MTU between route resolution and connect. */

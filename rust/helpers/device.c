@@ -49,3 +49,9 @@ void ro2ib_register_event_handler(struct ib_event_handler *h,
 	INIT_IB_EVENT_HANDLER(h, dev, fn);
 	ib_register_event_handler(h);
 }
+
+/* u8 before 5.13 */
+u32 ro2ib_event_port(const struct ib_event *ev)
+{
+	return ev->element.port_num;
+}

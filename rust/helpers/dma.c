@@ -10,6 +10,7 @@
 #include <linux/scatterlist.h>
 #include <rdma/ib_verbs.h>
 
+#include "ro2iblnd_compat.h"
 #include "ro2iblnd_helpers.h"
 
 static enum dma_data_direction direction(int dir)

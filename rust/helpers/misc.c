@@ -7,6 +7,7 @@
 #include <linux/sched/mm.h>
 #include <linux/workqueue.h>
 
+#include "ro2iblnd_compat.h"
 #include "ro2iblnd_helpers.h"
 
 void ro2ib_spin_lock_bh(spinlock_t *lock)

@@ -6,26 +6,43 @@
 //! another handler or destroys an id. Queue pair events may come in hard interrupt context and only
 //! set a flag.
 
-use super::conn::Conn;
-use super::log;
-use crate::proto::cause::Cause;
-use crate::proto::cm_msg::judge_connack;
-use crate::proto::cm_msg::react_to_reject;
-use crate::proto::cm_msg::Ask;
-use crate::proto::cm_msg::Expected;
-use crate::proto::cm_msg::Reaction;
-use crate::proto::cm_msg::Refused;
-use crate::proto::conn::Actions;
-use crate::proto::conn::Event;
-use crate::proto::conn::State;
-use crate::proto::peer::Known;
-use crate::rdma::cm::CmHandler;
-use crate::rdma::cm::CmId;
-use crate::rdma::cm::CmLocked;
-use crate::rdma::cm_event::CmEvent;
-use crate::rdma::wc::QpEvent;
-use kernel::sync::Arc;
-use kernel::sync::ArcBorrow;
+use kernel::sync::{
+    Arc,
+    ArcBorrow, //
+};
+
+use super::{
+    conn::Conn,
+    log, //
+};
+use crate::{
+    proto::{
+        cause::Cause,
+        cm_msg::{
+            judge_connack,
+            react_to_reject,
+            Ask,
+            Expected,
+            Reaction,
+            Refused, //
+        },
+        conn::{
+            Actions,
+            Event,
+            State, //
+        },
+        peer::Known, //
+    },
+    rdma::{
+        cm::{
+            CmHandler,
+            CmId,
+            CmLocked, //
+        },
+        cm_event::CmEvent,
+        wc::QpEvent, //
+    }, //
+};
 
 /// Milliseconds to resolve an address or a route (protocol section 1).
 pub(crate) const RESOLVE_MS: u32 = 5000;

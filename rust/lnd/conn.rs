@@ -13,49 +13,82 @@
 //! - `link` is `Some` from set-up to release.
 //! - Work requests are posted only while the state is Established, receives also before.
 
-use super::fifo::Fifo;
-use super::iface::Hca;
-use super::link::Link;
-use super::ni::Live;
-use super::ni::Ni;
-use super::peer::Peer;
-use super::pump::pump;
-use super::transfer::Transfer;
-use crate::proto::cause::Cause;
-use crate::proto::conn::Actions;
-use crate::proto::conn::Conn as Fsm;
-use crate::proto::conn::Event;
-use crate::proto::conn::State;
-use crate::proto::credits::Credits;
-use crate::proto::farewell::Farewell;
-use crate::proto::nid::Nid;
-use crate::proto::peer::Known;
-use crate::proto::queues::Cell;
-use crate::proto::queues::Queues;
-use crate::proto::wire::Envelope;
-use crate::proto::wire::Identity;
-use crate::proto::wire::Version;
-use crate::rdma::buf::DetachedBuf;
-use crate::rdma::buf::RxBuf;
-use crate::rdma::buf::TxBuf;
-use crate::rdma::cm::CmId;
-use crate::rdma::random;
-use crate::rdma::sync::new_spinlock_bh;
-use crate::rdma::sync::SpinLockBh;
-use crate::rdma::sync::SpinLockBhGuard;
-use crate::rdma::wc::QpEvent;
-use crate::rdma::work;
-use crate::rdma::work::Cpu;
-use kernel::prelude::*;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Full;
-use kernel::sync::atomic::Relaxed;
-use kernel::sync::Arc;
-use kernel::sync::SpinLock;
-use kernel::time::Instant;
-use kernel::time::Monotonic;
-use kernel::workqueue::DelayedWork;
-use kernel::workqueue::Work;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc,
+        SpinLock, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    },
+    workqueue::{
+        DelayedWork,
+        Work, //
+    }, //
+};
+
+use super::{
+    fifo::Fifo,
+    iface::Hca,
+    link::Link,
+    ni::{
+        Live,
+        Ni, //
+    },
+    peer::Peer,
+    pump::pump,
+    transfer::Transfer, //
+};
+use crate::{
+    proto::{
+        cause::Cause,
+        conn::{
+            Actions,
+            Conn as Fsm,
+            Event,
+            State, //
+        },
+        credits::Credits,
+        farewell::Farewell,
+        nid::Nid,
+        peer::Known,
+        queues::{
+            Cell,
+            Queues, //
+        },
+        wire::{
+            Envelope,
+            Identity,
+            Version, //
+        }, //
+    },
+    rdma::{
+        buf::{
+            DetachedBuf,
+            RxBuf,
+            TxBuf, //
+        },
+        cm::CmId,
+        random,
+        sync::{
+            new_spinlock_bh,
+            SpinLockBh,
+            SpinLockBhGuard, //
+        },
+        wc::QpEvent,
+        work::{
+            self,
+            Cpu, //
+        }, //
+    }, //
+};
 
 /// Id of the work item that sets up, closes and releases.
 pub(crate) const CONTROL: u64 = 1;

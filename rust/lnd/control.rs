@@ -6,50 +6,81 @@
 //! may sleep here. The state machine says what to do ([`Actions`]); it is done in the order of its
 //! life.
 
-use super::cm::RESOLVE_MS;
-use super::conn::Conn;
-use super::conn::Limits;
-use super::conn::Received;
-use super::conn::CONTROL;
-use super::conn::TIMER;
-use super::fifo::Fifo;
-use super::link::Link;
-use super::log;
-use super::pump::pump;
-use crate::lnet::params;
-use crate::proto::cause::Cause;
-use crate::proto::cm_msg::Cause as Why;
-use crate::proto::cm_msg::NiView;
-use crate::proto::cm_msg::Refusal;
-use crate::proto::conn::Actions;
-use crate::proto::conn::Event;
-use crate::proto::conn::State;
-use crate::proto::credits::NOOPS_MAX;
-use crate::proto::encode::encode;
-use crate::proto::encode::BodyOut;
-use crate::proto::params::QueueDepth;
-use crate::proto::params::CONN_MSG_LEN;
-use crate::proto::params::MSG_SIZE_WIRE;
-use crate::proto::queues::Queues;
-use crate::proto::queues::NOOP_SLOTS;
-use crate::proto::sizes;
-use crate::proto::sizes::DepthSearch;
-use crate::proto::tx::Place;
-use crate::proto::wire::ConnParams;
-use crate::rdma::batch::BATCH_WRS;
-use crate::rdma::buf::RxBuf;
-use crate::rdma::buf::TxBuf;
-use crate::rdma::cm::CmId;
-use crate::rdma::cm::ConnParam;
-use crate::rdma::cm_event::Addr;
-use crate::rdma::cq::CqShare;
-use crate::rdma::qp::Qp;
-use crate::rdma::qp::QpConfig;
-use crate::rdma::work::NofsScope;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::time::Instant;
-use kernel::workqueue::WorkItem;
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::Instant,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    cm::RESOLVE_MS,
+    conn::{
+        Conn,
+        Limits,
+        Received,
+        CONTROL,
+        TIMER, //
+    },
+    fifo::Fifo,
+    link::Link,
+    log,
+    pump::pump, //
+};
+use crate::{
+    lnet::params,
+    proto::{
+        cause::Cause,
+        cm_msg::{
+            Cause as Why,
+            NiView,
+            Refusal, //
+        },
+        conn::{
+            Actions,
+            Event,
+            State, //
+        },
+        credits::NOOPS_MAX,
+        encode::{
+            encode,
+            BodyOut, //
+        },
+        params::{
+            QueueDepth,
+            CONN_MSG_LEN,
+            MSG_SIZE_WIRE, //
+        },
+        queues::{
+            Queues,
+            NOOP_SLOTS, //
+        },
+        sizes::{
+            self,
+            DepthSearch, //
+        },
+        tx::Place,
+        wire::ConnParams, //
+    },
+    rdma::{
+        batch::BATCH_WRS,
+        buf::{
+            RxBuf,
+            TxBuf, //
+        },
+        cm::{
+            CmId,
+            ConnParam, //
+        },
+        cm_event::Addr,
+        cq::CqShare,
+        qp::{
+            Qp,
+            QpConfig, //
+        },
+        work::NofsScope, //
+    }, //
+};
 
 /// RNR NAK timer that the peer is told, 5.12 ms (InfiniBand table 45). The default of the CM is 655
 /// ms, and it is a net only: credits promise a posted buffer. Not less, because the NOOPs of

@@ -5,15 +5,24 @@
 //!
 //! Documented in Documentation/operators.md.
 
-use super::conn::Conn;
-use super::conn::Counts;
-use super::ni::Ni;
-use kernel::debugfs::Dir;
-use kernel::debugfs::File;
-use kernel::fmt;
-use kernel::prelude::*;
-use kernel::str::CString;
-use kernel::sync::Arc;
+use kernel::{
+    debugfs::{
+        Dir,
+        File, //
+    },
+    fmt,
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
+
+use super::{
+    conn::{
+        Conn,
+        Counts, //
+    },
+    ni::Ni, //
+};
 
 /// The file of an NI; it is gone when this is dropped, which waits for readers.
 #[pin_data]

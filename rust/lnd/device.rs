@@ -10,25 +10,44 @@
 //!
 //! Process context, but for the event handler.
 
-use super::iface::Hca;
-use super::iface::Iface;
-use super::log;
-use super::ni::Ni;
-use crate::lnet::StartError;
-use crate::proto::cause::Cause;
-use crate::rdma::device::DeviceEvent;
-use crate::rdma::device::DeviceEvents;
-use crate::rdma::device::EventRegistration;
-use crate::rdma::work;
-use crate::rdma::work::NofsScope;
-use kernel::prelude::*;
-use kernel::sync::atomic::Acquire;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Full;
-use kernel::sync::atomic::Release;
-use kernel::sync::Arc;
-use kernel::sync::ArcBorrow;
-use kernel::workqueue::WorkItem;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        Arc,
+        ArcBorrow, //
+    },
+    workqueue::WorkItem, //
+};
+
+use super::{
+    iface::{
+        Hca,
+        Iface, //
+    },
+    log,
+    ni::Ni, //
+};
+use crate::{
+    lnet::StartError,
+    proto::cause::Cause,
+    rdma::{
+        device::{
+            DeviceEvent,
+            DeviceEvents,
+            EventRegistration, //
+        },
+        work::{
+            self,
+            NofsScope, //
+        }, //
+    }, //
+};
 
 /// Id of the delayed work that looks after the device.
 pub(crate) const DEVICE: u64 = 1;

@@ -3,19 +3,32 @@
 //! What lives as long as the module: the work queues, and the list of interfaces that are listened
 //! on.
 
-use super::iface::Iface;
-use super::iface::Used;
-use crate::rdma::work;
-use crate::rdma::work::OwnedQueue;
-use crate::rdma::work::QueueKind;
-use kernel::debugfs::Dir;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::sync::Mutex;
-use kernel::time::delay::fsleep;
-use kernel::time::Delta;
-use kernel::workqueue::Work;
-use kernel::workqueue::WorkItem;
+use kernel::{
+    debugfs::Dir,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use super::iface::{
+    Iface,
+    Used, //
+};
+use crate::rdma::work::{
+    self,
+    OwnedQueue,
+    QueueKind, //
+};
 
 /// The pause before an NI that is just attaching or leaving is asked again to let its device go.
 const BETWEEN: Delta = Delta::from_millis(10);

@@ -5,22 +5,39 @@
 //!
 //! Process context.
 
-use super::driver::Driver;
-use super::listen::Accept;
-use super::ni::Ni;
-use crate::lnet::NetNs;
-use crate::lnet::StartError;
-use crate::proto::params::FRAGS_MAX;
-use crate::proto::params::LNET_MTU;
-use crate::rdma::cm_event::Addr;
-use crate::rdma::device::Device;
-use crate::rdma::device::DeviceAttrs;
-use crate::rdma::listen::Listener;
-use crate::rdma::pd::Pd;
-use kernel::page::PAGE_SIZE;
-use kernel::prelude::*;
-use kernel::sync::aref::ARef;
-use kernel::sync::Arc;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
+use super::{
+    driver::Driver,
+    listen::Accept,
+    ni::Ni, //
+};
+use crate::{
+    lnet::{
+        NetNs,
+        StartError, //
+    },
+    proto::params::{
+        FRAGS_MAX,
+        LNET_MTU, //
+    },
+    rdma::{
+        cm_event::Addr,
+        device::{
+            Device,
+            DeviceAttrs, //
+        },
+        listen::Listener,
+        pd::Pd, //
+    }, //
+};
 
 /// Requests that may wait to be judged; 0 is the default of the CM.
 const BACKLOG: i32 = 0;

@@ -3,23 +3,40 @@
 //! The queue pair of a connection with the rights to post to it: what exists only between set-up
 //! and release. Turns refusals into the cause to end the connection with.
 
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
 use super::conn::Conn;
-use crate::proto::cause::Cause;
-use crate::rdma::batch::BatchRoom;
-use crate::rdma::buf::RxBuf;
-use crate::rdma::buf::TxBuf;
-use crate::rdma::mr::Mapped;
-use crate::rdma::mr::Mr;
-use crate::rdma::mr::Valid;
-use crate::rdma::qp::Qp;
-use crate::rdma::qp::QpParts;
-use crate::rdma::rq::RecvQueue;
-use crate::rdma::rq::RECV_BATCH;
-use crate::rdma::sg::SgCursor;
-use crate::rdma::sq::PostError;
-use crate::rdma::sq::SendQueue;
-use kernel::prelude::*;
-use kernel::sync::Arc;
+use crate::{
+    proto::cause::Cause,
+    rdma::{
+        batch::BatchRoom,
+        buf::{
+            RxBuf,
+            TxBuf, //
+        },
+        mr::{
+            Mapped,
+            Mr,
+            Valid, //
+        },
+        qp::{
+            Qp,
+            QpParts, //
+        },
+        rq::{
+            RecvQueue,
+            RECV_BATCH, //
+        },
+        sg::SgCursor,
+        sq::{
+            PostError,
+            SendQueue, //
+        }, //
+    }, //
+};
 
 /// The link.
 pub(crate) struct Link {

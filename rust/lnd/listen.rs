@@ -6,38 +6,61 @@
 //! it only judges ([`crate::proto::cm_msg`]), and makes a small object. Queue pair and buffers are
 //! made by the connection's control worker, which accepts, or rejects if it cannot.
 
-use super::conn::Conn;
-use super::driver::Driver;
-use super::log;
-use super::ni::Ni;
-use crate::lnet::params;
-use crate::lnet::NiRef;
-use crate::proto::cause::Cause;
-use crate::proto::cm_msg::check_ni;
-use crate::proto::cm_msg::check_peer;
-use crate::proto::cm_msg::parse_connreq;
-use crate::proto::cm_msg::Cause as Why;
-use crate::proto::cm_msg::CmSource;
-use crate::proto::cm_msg::ConnReq;
-use crate::proto::cm_msg::NiView;
-use crate::proto::cm_msg::PeerVerdict;
-use crate::proto::cm_msg::PeerView;
-use crate::proto::cm_msg::Policy;
-use crate::proto::cm_msg::Refusal;
-use crate::proto::cm_msg::RejectBudget;
-use crate::proto::conn::Event;
-use crate::proto::peer::Known;
-use crate::rdma::listen::ConnRequest;
-use crate::rdma::listen::ListenHandler;
-use crate::rdma::work::NofsScope;
-use kernel::prelude::*;
-use kernel::sync::atomic::Acquire;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Release;
-use kernel::sync::Arc;
-use kernel::sync::SpinLock;
-use kernel::time::Instant;
-use kernel::time::Monotonic;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc,
+        SpinLock, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+use super::{
+    conn::Conn,
+    driver::Driver,
+    log,
+    ni::Ni, //
+};
+use crate::{
+    lnet::{
+        params,
+        NiRef, //
+    },
+    proto::{
+        cause::Cause,
+        cm_msg::{
+            check_ni,
+            check_peer,
+            parse_connreq,
+            Cause as Why,
+            CmSource,
+            ConnReq,
+            NiView,
+            PeerVerdict,
+            PeerView,
+            Policy,
+            Refusal,
+            RejectBudget, //
+        },
+        conn::Event,
+        peer::Known, //
+    },
+    rdma::{
+        listen::{
+            ConnRequest,
+            ListenHandler, //
+        },
+        work::NofsScope, //
+    }, //
+};
 
 /// Connections that a peer may have at least: more than our own `conns_per_peer`, because its may
 /// be larger.

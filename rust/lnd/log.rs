@@ -3,18 +3,28 @@
 //! What the driver tells people: one line with the NID, the cause, and what to do where there is
 //! something to do. Everything a peer can provoke is rate limited.
 
-use super::conn::Conn;
-use super::ni::Ni;
-use super::peer::Peer;
-use crate::proto::cause::Cause;
-use crate::proto::credits::CreditError;
-use crate::proto::nid::Nid;
-use crate::proto::wire::Identity;
-use crate::proto::wire::Stale;
-use crate::proto::wire::WireError;
-use crate::rdma::wc::Wc;
 use core::fmt::Display;
+
 use kernel::prelude::*;
+
+use super::{
+    conn::Conn,
+    ni::Ni,
+    peer::Peer, //
+};
+use crate::{
+    proto::{
+        cause::Cause,
+        credits::CreditError,
+        nid::Nid,
+        wire::{
+            Identity,
+            Stale,
+            WireError, //
+        }, //
+    },
+    rdma::wc::Wc, //
+};
 
 /// Prints a warning unless too many were printed lately.
 macro_rules! warn_limited {

@@ -4,51 +4,78 @@
 //!
 //! Process context throughout.
 
-use super::conn::Conn;
-use super::conn::Counts;
-use super::debug::NiFile;
-use super::device::Attached;
-use super::device::Health;
-use super::device::DEVICE;
-use super::driver::Driver;
-use super::log;
-use super::parting::Parting;
-use super::peer::Peer;
-use super::peer::PeerError;
-use super::table::PeerTable;
-use super::upper;
-use crate::lnet::params;
-use crate::lnet::ConnInfo;
-use crate::lnet::Lnd;
-use crate::lnet::Message;
-use crate::lnet::NetNs;
-use crate::lnet::NiConfig;
-use crate::lnet::NiRef;
-use crate::lnet::PeerInfo;
-use crate::lnet::RecvRequest;
-use crate::lnet::SendRequest;
-use crate::lnet::StartError;
-use crate::proto::cause::Cause;
-use crate::proto::nid::Nid;
-use crate::proto::params::high_water;
-use crate::proto::params::QueueDepth;
-use crate::rdma::sync::Completion;
-use crate::rdma::work::NofsScope;
-use kernel::prelude::*;
-use kernel::sync::atomic::Acquire;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Full;
-use kernel::sync::atomic::Relaxed;
-use kernel::sync::atomic::Release;
-use kernel::sync::Arc;
-use kernel::sync::ArcBorrow;
-use kernel::sync::Mutex;
-use kernel::sync::SpinLock;
-use kernel::time::ClockSource;
-use kernel::time::Instant;
-use kernel::time::Monotonic;
-use kernel::time::RealTime;
-use kernel::workqueue::DelayedWork;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        ArcBorrow,
+        Mutex,
+        SpinLock, //
+    },
+    time::{
+        ClockSource,
+        Instant,
+        Monotonic,
+        RealTime, //
+    },
+    workqueue::DelayedWork, //
+};
+
+use super::{
+    conn::{
+        Conn,
+        Counts, //
+    },
+    debug::NiFile,
+    device::{
+        Attached,
+        Health,
+        DEVICE, //
+    },
+    driver::Driver,
+    log,
+    parting::Parting,
+    peer::{
+        Peer,
+        PeerError, //
+    },
+    table::PeerTable,
+    upper, //
+};
+use crate::{
+    lnet::{
+        params,
+        ConnInfo,
+        Lnd,
+        Message,
+        NetNs,
+        NiConfig,
+        NiRef,
+        PeerInfo,
+        RecvRequest,
+        SendRequest,
+        StartError, //
+    },
+    proto::{
+        cause::Cause,
+        nid::Nid,
+        params::{
+            high_water,
+            QueueDepth, //
+        }, //
+    },
+    rdma::{
+        sync::Completion,
+        work::NofsScope, //
+    }, //
+};
 
 /// Least seconds that an attempt to connect may take.
 const CONNECT_TIMEOUT_MIN: u32 = 5;

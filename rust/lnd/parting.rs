@@ -5,10 +5,15 @@
 //!
 //! Process context. Such a connection has nothing else any more, and belongs to no peer.
 
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+
 use super::conn::Conn;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::sync::Mutex;
 
 /// Ids that may wait at the same time on one NI. A peer that is gone for good answers none; what
 /// would be more is freed at once.

@@ -11,29 +11,54 @@
 //!
 //! Process context. The peer lock is a plain spin lock and never held together with a connection's.
 
-use super::conn::Conn;
-use super::log;
-use super::ni::Ni;
-use super::pending::Pending;
-use super::pending::PendingList;
-use super::send;
-use super::send::NotSent;
-use crate::lnet::Message;
-use crate::lnet::SendRequest;
-use crate::proto::cause::Cause;
-use crate::proto::conn::Event;
-use crate::proto::nid::Nid;
-use crate::proto::peer::After;
-use crate::proto::peer::Known;
-use crate::proto::peer::Peer as Policy;
-use crate::rdma::random;
-use crate::rdma::work;
-use crate::rdma::work::NofsScope;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::sync::SpinLock;
-use kernel::workqueue::DelayedWork;
-use kernel::workqueue::WorkItem;
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    }, //
+};
+
+use super::{
+    conn::Conn,
+    log,
+    ni::Ni,
+    pending::{
+        Pending,
+        PendingList, //
+    },
+    send::{
+        self,
+        NotSent, //
+    }, //
+};
+use crate::{
+    lnet::{
+        Message,
+        SendRequest, //
+    },
+    proto::{
+        cause::Cause,
+        conn::Event,
+        nid::Nid,
+        peer::{
+            After,
+            Known,
+            Peer as Policy, //
+        }, //
+    },
+    rdma::{
+        random,
+        work::{
+            self,
+            NofsScope, //
+        }, //
+    }, //
+};
 
 /// Id of the delayed work that tries again.
 const RETRY: u64 = 1;

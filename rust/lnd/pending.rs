@@ -5,12 +5,19 @@
 //!
 //! Short (LNet's credits bound it) and off the fast path, so appending walks.
 
+use kernel::{
+    prelude::*,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
 use super::transfer::lnet_health;
-use crate::lnet::SendRequest;
-use crate::proto::cause::Cause;
-use kernel::prelude::*;
-use kernel::time::Instant;
-use kernel::time::Monotonic;
+use crate::{
+    lnet::SendRequest,
+    proto::cause::Cause, //
+};
 
 /// A waiting message.
 pub(crate) struct Pending {

@@ -6,25 +6,42 @@
 //! Runs in softirq and in process context, always under the connection lock: the order on the wire
 //! must be the order of the credits.
 
-use super::conn::Conn;
-use super::conn::Inner;
-use super::link::Link;
-use super::log;
-use super::transfer::Key;
-use super::transfer::Memory;
-use super::transfer::Transfer;
-use crate::proto::cause::Cause;
-use crate::proto::conn::Event;
-use crate::proto::encode::encode;
-use crate::proto::encode::seal;
-use crate::proto::encode::BodyOut;
-use crate::proto::queues::Next;
-use crate::proto::tx::Op;
-use crate::proto::tx::Wr;
-use crate::rdma::buf::TxBuf;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::time::Instant;
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::Instant, //
+};
+
+use super::{
+    conn::{
+        Conn,
+        Inner, //
+    },
+    link::Link,
+    log,
+    transfer::{
+        Key,
+        Memory,
+        Transfer, //
+    }, //
+};
+use crate::{
+    proto::{
+        cause::Cause,
+        conn::Event,
+        encode::{
+            encode,
+            seal,
+            BodyOut, //
+        },
+        queues::Next,
+        tx::{
+            Op,
+            Wr, //
+        }, //
+    },
+    rdma::buf::TxBuf, //
+};
 
 /// Context of a NOOP's work request. Others are made by [`context`].
 const NOOP: u32 = u32::MAX;

@@ -7,38 +7,67 @@
 //!
 //! Process context; may sleep; re-entrant, because LNet sends from inside `lnet_finalize`.
 
-use super::conn::Conn;
-use super::conn::Inner;
-use super::control::PROBE_MS;
-use super::pump::pump;
-use super::transfer::Key;
-use super::transfer::Memory;
-use super::transfer::Owner;
-use super::transfer::Sink;
-use super::transfer::Transfer;
-use crate::lnet::Message;
-use crate::lnet::MsgKind;
-use crate::lnet::SendRequest;
-use crate::proto::cause::Cause;
-use crate::proto::encode::encode;
-use crate::proto::encode::BodyOut;
-use crate::proto::lnet_hdr;
-use crate::proto::lnet_hdr::LnetKind;
-use crate::proto::lnet_hdr::Method;
-use crate::proto::params::IMMEDIATE_HEAD;
-use crate::proto::params::LNET_MTU;
-use crate::proto::queues::Cell;
-use crate::proto::tx::Op;
-use crate::proto::wire::Cookie;
-use crate::proto::wire::Done;
-use crate::proto::wire::Fragment;
-use crate::rdma::buf::Direction;
-use crate::rdma::buf::TxBuf;
-use crate::rdma::pages::BounceBuf;
-use crate::rdma::pages::PageVec;
-use crate::rdma::sg::SgMap;
-use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    conn::{
+        Conn,
+        Inner, //
+    },
+    control::PROBE_MS,
+    pump::pump,
+    transfer::{
+        Key,
+        Memory,
+        Owner,
+        Sink,
+        Transfer, //
+    }, //
+};
+use crate::{
+    lnet::{
+        Message,
+        MsgKind,
+        SendRequest, //
+    },
+    proto::{
+        cause::Cause,
+        encode::{
+            encode,
+            BodyOut, //
+        },
+        lnet_hdr::{
+            self,
+            LnetKind,
+            Method, //
+        },
+        params::{
+            IMMEDIATE_HEAD,
+            LNET_MTU, //
+        },
+        queues::Cell,
+        tx::Op,
+        wire::{
+            Cookie,
+            Done,
+            Fragment, //
+        }, //
+    },
+    rdma::{
+        buf::{
+            Direction,
+            TxBuf, //
+        },
+        pages::{
+            BounceBuf,
+            PageVec, //
+        },
+        sg::SgMap, //
+    }, //
+};
 
 /// Transmits made at once when the table is full, at least; half as many as there are if that is
 /// more, because the table moves each time.

@@ -7,14 +7,23 @@
 //!
 //! Process context.
 
-use super::ni::Ni;
-use super::peer::Peer;
+use kernel::{
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        Arc,
+        SpinLock, //
+    }, //
+};
+
+use super::{
+    ni::Ni,
+    peer::Peer, //
+};
 use crate::proto::nid::Nid;
-use kernel::prelude::*;
-use kernel::rbtree::RBTree;
-use kernel::rbtree::RBTreeNode;
-use kernel::sync::Arc;
-use kernel::sync::SpinLock;
 
 /// Number of shards, a power of two.
 const SHARDS: usize = 64;

@@ -7,27 +7,48 @@
 //! memory region of a sink. It is finished by [`Transfer::finish`], in process context, after the
 //! state machine said that no work request and no remote key touches the memory any more.
 
-use super::conn::Limits;
-use super::ni::Ni;
-use crate::lnet::Health as LnetHealth;
-use crate::lnet::Message;
-use crate::lnet::Reply;
-use crate::proto::cause::Cause;
-use crate::proto::cause::Health;
-use crate::proto::cause::Outcome;
-use crate::proto::desc::Descriptor;
-use crate::proto::wire::Fragment;
-use crate::rdma::buf::TxBuf;
-use crate::rdma::mr::Mapped;
-use crate::rdma::mr::Mr;
-use crate::rdma::mr::Valid;
-use crate::rdma::pages::BounceBuf;
-use crate::rdma::pages::PageVec;
-use crate::rdma::sg::SgMap;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::time::Instant;
-use kernel::time::Monotonic;
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+use super::{
+    conn::Limits,
+    ni::Ni, //
+};
+use crate::{
+    lnet::{
+        Health as LnetHealth,
+        Message,
+        Reply, //
+    },
+    proto::{
+        cause::{
+            Cause,
+            Health,
+            Outcome, //
+        },
+        desc::Descriptor,
+        wire::Fragment, //
+    },
+    rdma::{
+        buf::TxBuf,
+        mr::{
+            Mapped,
+            Mr,
+            Valid, //
+        },
+        pages::{
+            BounceBuf,
+            PageVec, //
+        },
+        sg::SgMap, //
+    }, //
+};
 
 /// Whom a transfer is for.
 pub(crate) enum Owner {

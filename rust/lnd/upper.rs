@@ -9,43 +9,71 @@
 //!
 //! Process context. No lock is held across a call into LNet, which may send again from inside.
 
-use super::conn::Conn;
-use super::conn::Inner;
-use super::conn::Received;
-use super::conn::UPPER;
-use super::log;
-use super::pump::pump;
-use super::transfer::Memory;
-use super::transfer::Owner;
-use super::transfer::Remote;
-use super::transfer::Transfer;
-use super::wire;
-use crate::lnet::Health as LnetHealth;
-use crate::lnet::Message;
-use crate::lnet::RecvRequest;
-use crate::proto::cause::errno;
-use crate::proto::cause::Cause;
-use crate::proto::conn::Event;
-use crate::proto::credits::Repost;
-use crate::proto::encode::BodyOut;
-use crate::proto::lnet_hdr;
-use crate::proto::lnet_hdr::HdrError;
-use crate::proto::tx::Op;
-use crate::proto::wire::decode_again;
-use crate::proto::wire::Body;
-use crate::proto::wire::Cookie;
-use crate::proto::wire::Done;
-use crate::proto::wire::WireError;
-use crate::rdma::buf::RxBuf;
-use crate::rdma::work::NofsScope;
-use core::fmt;
-use core::fmt::Display;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::time::Delta;
-use kernel::time::Instant;
-use kernel::time::Monotonic;
-use kernel::workqueue::WorkItem;
+use core::fmt::{
+    self,
+    Display, //
+};
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    },
+    workqueue::WorkItem, //
+};
+
+use super::{
+    conn::{
+        Conn,
+        Inner,
+        Received,
+        UPPER, //
+    },
+    log,
+    pump::pump,
+    transfer::{
+        Memory,
+        Owner,
+        Remote,
+        Transfer, //
+    },
+    wire, //
+};
+use crate::{
+    lnet::{
+        Health as LnetHealth,
+        Message,
+        RecvRequest, //
+    },
+    proto::{
+        cause::{
+            errno,
+            Cause, //
+        },
+        conn::Event,
+        credits::Repost,
+        encode::BodyOut,
+        lnet_hdr::{
+            self,
+            HdrError, //
+        },
+        tx::Op,
+        wire::{
+            decode_again,
+            Body,
+            Cookie,
+            Done,
+            WireError, //
+        }, //
+    },
+    rdma::{
+        buf::RxBuf,
+        work::NofsScope, //
+    }, //
+};
 
 /// Messages and transmits handled before other connections on this CPU get their turn.
 const BUDGET: u32 = 64;

@@ -6,40 +6,69 @@
 //! LNet must see goes to [`super::upper`]. A receive buffer is posted again before any message that
 //! tells the peer so.
 
-use super::conn::Conn;
-use super::conn::Held;
-use super::conn::Inner;
-use super::conn::Received;
-use super::log;
-use super::pump;
-use super::transfer::Remote;
-use super::transfer::Transfer;
-use crate::proto::cause::Cause;
-use crate::proto::conn::Event;
-use crate::proto::conn::State;
-use crate::proto::credits::Repost;
-use crate::proto::desc::Descriptor;
-use crate::proto::encode::encode;
-use crate::proto::encode::BodyOut;
-use crate::proto::queues::Queues;
-use crate::proto::queues::TxId;
-use crate::proto::tx::Answer;
-use crate::proto::tx::Op;
-use crate::proto::tx::Then;
-use crate::proto::wire::check_identity;
-use crate::proto::wire::decode;
-use crate::proto::wire::Body;
-use crate::proto::wire::Cookie;
-use crate::proto::wire::Done;
-use crate::rdma::qp::QpHandler;
-use crate::rdma::rq::RecvDone;
-use crate::rdma::send_ring::SendDone;
-use crate::rdma::wc::QpEvent;
-use crate::rdma::wc::WcStatus;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::sync::ArcBorrow;
-use kernel::time::Instant;
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    },
+    time::Instant, //
+};
+
+use super::{
+    conn::{
+        Conn,
+        Held,
+        Inner,
+        Received, //
+    },
+    log,
+    pump,
+    transfer::{
+        Remote,
+        Transfer, //
+    }, //
+};
+use crate::{
+    proto::{
+        cause::Cause,
+        conn::{
+            Event,
+            State, //
+        },
+        credits::Repost,
+        desc::Descriptor,
+        encode::{
+            encode,
+            BodyOut, //
+        },
+        queues::{
+            Queues,
+            TxId, //
+        },
+        tx::{
+            Answer,
+            Op,
+            Then, //
+        },
+        wire::{
+            check_identity,
+            decode,
+            Body,
+            Cookie,
+            Done, //
+        }, //
+    },
+    rdma::{
+        qp::QpHandler,
+        rq::RecvDone,
+        send_ring::SendDone,
+        wc::{
+            QpEvent,
+            WcStatus, //
+        }, //
+    }, //
+};
 
 impl QpHandler for Conn {
     fn send_done(this: ArcBorrow<'_, Self>, done: SendDone) {

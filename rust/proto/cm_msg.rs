@@ -12,48 +12,51 @@
 //!
 //! A refusal of any stage becomes private data by [`Refusal::reject`].
 
-use super::nid::Nid;
-use super::params::{
-    MaxFrags,
-    QueueDepth,
-    MSG_SIZE_WIRE, //
-};
-use super::wire::{
-    decode,
-    Body,
-    ConnParams,
-    Envelope,
-    Order,
-    Version, //
-};
-
-pub use super::budget::RejectBudget;
-pub use super::connack::{
-    judge_connack,
-    AckError,
-    Agreed,
-    Expected, //
-};
-pub use super::reject::{
-    cm_reason,
-    react_to_reject,
-    Ask,
-    Reaction,
-    Refused,
-    Reject,
-    RejectDetails,
-    RejectWhy,
-    RetryWhy, //
+use super::{
+    nid::Nid,
+    params::{
+        MaxFrags,
+        QueueDepth,
+        MSG_SIZE_WIRE, //
+    },
+    wire::{
+        decode,
+        Body,
+        ConnParams,
+        Envelope,
+        Order,
+        Version, //
+    }, //
 };
 
-pub use super::race::{
-    check_peer,
-    PeerVerdict,
-    PeerView, //
-};
-pub use super::refusal::{
-    Cause,
-    Refusal, //
+pub use super::{
+    budget::RejectBudget,
+    connack::{
+        judge_connack,
+        AckError,
+        Agreed,
+        Expected, //
+    },
+    race::{
+        check_peer,
+        PeerVerdict,
+        PeerView, //
+    },
+    refusal::{
+        Cause,
+        Refusal, //
+    },
+    reject::{
+        cm_reason,
+        react_to_reject,
+        Ask,
+        Reaction,
+        Refused,
+        Reject,
+        RejectDetails,
+        RejectWhy,
+        RetryWhy, //
+    }, //
 };
 
 /// Ports below this one need a privilege to bind.
@@ -229,16 +232,18 @@ pub fn check_ni(
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_connreq))]
 mod tests {
-    use super::super::encode::{
-        encode_as,
-        BodyOut, //
+    use super::super::{
+        encode::{
+            encode_as,
+            BodyOut, //
+        },
+        params::{
+            high_water,
+            CONN_MSG_LEN,
+            MAGIC_UNIFIED, //
+        },
+        wire::WireError, //
     };
-    use super::super::params::{
-        high_water,
-        CONN_MSG_LEN,
-        MAGIC_UNIFIED, //
-    };
-    use super::super::wire::WireError;
     use super::*;
 
     const ME: Nid = Nid::new(0, 0x0a00_0001);

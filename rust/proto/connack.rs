@@ -4,19 +4,21 @@
 
 use core::fmt;
 
-use super::nid::Nid;
-use super::params::{
-    MaxFrags,
-    QueueDepth,
-    MSG_SIZE_WIRE, //
-};
-use super::reject::Ask;
-use super::wire::{
-    decode,
-    Body,
-    Stale,
-    Version,
-    WireError, //
+use super::{
+    nid::Nid,
+    params::{
+        MaxFrags,
+        QueueDepth,
+        MSG_SIZE_WIRE, //
+    },
+    reject::Ask,
+    wire::{
+        decode,
+        Body,
+        Stale,
+        Version,
+        WireError, //
+    }, //
 };
 
 /// Whose CONNACK it must be, and what was asked for.
@@ -117,13 +119,15 @@ pub fn judge_connack(private_data: &[u8], expected: &Expected) -> Result<Agreed,
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_connack))]
 mod tests {
-    use super::super::encode::{
-        encode,
-        BodyOut, //
-    };
-    use super::super::wire::{
-        ConnParams,
-        Envelope, //
+    use super::super::{
+        encode::{
+            encode,
+            BodyOut, //
+        },
+        wire::{
+            ConnParams,
+            Envelope, //
+        }, //
     };
     use super::*;
 

@@ -2,15 +2,17 @@
 
 //! RDMA descriptors: where a peer lets us write (spec 2.4).
 
-use super::bytes::array_at;
-use super::params::{
-    FRAGMENT_LEN,
-    FRAGS_MAX,
-    LNET_MTU, //
-};
-use super::wire::{
-    Order,
-    WireError, //
+use super::{
+    bytes::array_at,
+    params::{
+        FRAGMENT_LEN,
+        FRAGS_MAX,
+        LNET_MTU, //
+    },
+    wire::{
+        Order,
+        WireError, //
+    }, //
 };
 
 /// Bytes before the first fragment: key and count.

@@ -6,30 +6,32 @@
 //! (the credits it returns) and what depends on it (the checksum) is patched by
 //! [`seal`].
 
-use super::bytes::Writer;
-use super::cksum::Running;
-use super::params::{
-    DONE_LEN,
-    FRAGMENT_LEN,
-    FRAGS_MAX,
-    GET_REQ_HEAD,
-    HEADER_LEN,
-    IMMEDIATE_HEAD,
-    IMMEDIATE_MAX,
-    MAGIC,
-    PUT_ACK_HEAD,
-    PUT_REQ_LEN, //
-};
-use super::wire::{
-    ConnParams,
-    Cookie,
-    Done,
-    Envelope,
-    Fragment,
-    MsgType,
-    Order,
-    RawLnetHdr,
-    WireError, //
+use super::{
+    bytes::Writer,
+    cksum::Running,
+    params::{
+        DONE_LEN,
+        FRAGMENT_LEN,
+        FRAGS_MAX,
+        GET_REQ_HEAD,
+        HEADER_LEN,
+        IMMEDIATE_HEAD,
+        IMMEDIATE_MAX,
+        MAGIC,
+        PUT_ACK_HEAD,
+        PUT_REQ_LEN, //
+    },
+    wire::{
+        ConnParams,
+        Cookie,
+        Done,
+        Envelope,
+        Fragment,
+        MsgType,
+        Order,
+        RawLnetHdr,
+        WireError, //
+    }, //
 };
 
 const CREDITS_AT: usize = 7;
@@ -239,15 +241,17 @@ pub fn seal_parts<'a>(
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_wire))]
 mod tests {
-    use super::super::nid::Nid;
-    use super::super::wire::{
-        check_identity,
-        decode,
-        decode_again,
-        Body,
-        Identity,
-        Stale,
-        Version, //
+    use super::super::{
+        nid::Nid,
+        wire::{
+            check_identity,
+            decode,
+            decode_again,
+            Body,
+            Identity,
+            Stale,
+            Version, //
+        }, //
     };
     use super::*;
 

@@ -5,14 +5,16 @@
 
 use core::fmt;
 
-use super::bytes::array_at;
-use super::desc::Descriptor;
-use super::nid::Nid;
-use super::params::{
-    IMMEDIATE_MAX,
-    LNET_MTU, //
+use super::{
+    bytes::array_at,
+    desc::Descriptor,
+    nid::Nid,
+    params::{
+        IMMEDIATE_MAX,
+        LNET_MTU, //
+    },
+    wire::RawLnetHdr, //
 };
-use super::wire::RawLnetHdr;
 
 /// What an LNet message is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -4,8 +4,10 @@
 //!
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
-use super::params::MaxFrags;
-use super::params::QueueDepth;
+use super::params::{
+    MaxFrags,
+    QueueDepth, //
+};
 
 /// Longest pause between two attempts, in milliseconds.
 pub const BACKOFF_MAX_MS: u32 = 10_000;

@@ -7,14 +7,20 @@
 //!
 //! Context: any; the caller holds the connection's lock.
 
-use super::cause::Cause;
-use super::credits::Cost;
-use super::credits::Credits;
-use super::credits::NOOPS_MAX;
-use super::tx::Op;
-use super::tx::Place;
-use super::tx::Then;
-use super::tx::Tx;
+use super::{
+    cause::Cause,
+    credits::{
+        Cost,
+        Credits,
+        NOOPS_MAX, //
+    },
+    tx::{
+        Op,
+        Place,
+        Then,
+        Tx, //
+    }, //
+};
 
 /// No index: the end of a list.
 const NONE: u16 = u16::MAX;
@@ -359,8 +365,10 @@ impl Queues {
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_queues))]
 mod tests {
-    use super::super::credits::Repost;
-    use super::super::params::QueueDepth;
+    use super::super::{
+        credits::Repost,
+        params::QueueDepth, //
+    };
     use super::*;
 
     #[test]

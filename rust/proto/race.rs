@@ -3,12 +3,14 @@
 //! A connection request against what is known of its sender: restarts, races
 //! and limits.
 
-use super::cm_msg::ConnReq;
-use super::nid::race_key;
-use super::params::RACES_MAX;
-use super::refusal::{
-    Cause,
-    Refusal, //
+use super::{
+    cm_msg::ConnReq,
+    nid::race_key,
+    params::RACES_MAX,
+    refusal::{
+        Cause,
+        Refusal, //
+    }, //
 };
 
 /// What is known of the peer that asks.
@@ -64,10 +66,12 @@ pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_race))]
 mod tests {
-    use super::super::nid::Nid;
-    use super::super::wire::{
-        ConnParams,
-        Order, //
+    use super::super::{
+        nid::Nid,
+        wire::{
+            ConnParams,
+            Order, //
+        }, //
     };
     use super::*;
 

@@ -4,20 +4,22 @@
 
 use core::fmt;
 
-use super::cm_msg::NiView;
-use super::params::{
-    FRAGS_MAX,
-    MSG_SIZE_WIRE, //
-};
-use super::reject::{
-    Reject,
-    RejectDetails,
-    RejectWhy, //
-};
-use super::wire::{
-    ConnParams,
-    Version,
-    WireError, //
+use super::{
+    cm_msg::NiView,
+    params::{
+        FRAGS_MAX,
+        MSG_SIZE_WIRE, //
+    },
+    reject::{
+        Reject,
+        RejectDetails,
+        RejectWhy, //
+    },
+    wire::{
+        ConnParams,
+        Version,
+        WireError, //
+    }, //
 };
 
 /// Which check a request failed; for the log and the counters.
@@ -167,8 +169,10 @@ impl Refusal {
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_refusal))]
 mod tests {
-    use super::super::nid::Nid;
-    use super::super::params::QueueDepth;
+    use super::super::{
+        nid::Nid,
+        params::QueueDepth, //
+    };
     use super::*;
 
     #[test]

@@ -5,25 +5,27 @@
 
 use core::fmt;
 
-use super::bytes::{
-    array_at,
-    Writer, //
-};
-use super::encode::write_params;
-use super::params::{
-    MaxFrags,
-    QueueDepth,
-    MAGIC,
-    MAGIC_UNIFIED,
-    REJECT_LEN, //
-};
-use super::wire::{
-    conn_params,
-    order_of,
-    ConnParams,
-    Order,
-    Version,
-    WireError, //
+use super::{
+    bytes::{
+        array_at,
+        Writer, //
+    },
+    encode::write_params,
+    params::{
+        MaxFrags,
+        QueueDepth,
+        MAGIC,
+        MAGIC_UNIFIED,
+        REJECT_LEN, //
+    },
+    wire::{
+        conn_params,
+        order_of,
+        ConnParams,
+        Order,
+        Version,
+        WireError, //
+    }, //
 };
 
 /// Reason in a reject.

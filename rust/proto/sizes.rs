@@ -7,9 +7,13 @@
 //! and `d` each of REG_MR and LOCAL_INV. Send queue slots are counted exactly, so a shorter queue
 //! only means waiting; but the longest single chain must fit.
 
-use super::params::QueueDepth;
-use super::params::FRAGS_MAX;
-use super::queues::NOOP_SLOTS;
+use super::{
+    params::{
+        QueueDepth,
+        FRAGS_MAX, //
+    },
+    queues::NOOP_SLOTS, //
+};
 
 /// Gather elements a WRITE gets unless asked for more; more make every slot of the send queue
 /// larger.

@@ -26,8 +26,10 @@
 //!
 //! Context: any; the caller holds the connection's lock.
 
-use super::cause::Cause;
-use super::credits::Cost;
+use super::{
+    cause::Cause,
+    credits::Cost, //
+};
 
 /// What is posted next for a tx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

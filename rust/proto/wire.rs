@@ -7,15 +7,17 @@
 
 use core::fmt;
 
-use super::bytes::array_at;
-use super::cksum;
-use super::desc::Descriptor;
-use super::nid::Nid;
-use super::params::{
-    HEADER_LEN,
-    IMMEDIATE_HEAD,
-    LNET_HDR_LEN,
-    MAGIC, //
+use super::{
+    bytes::array_at,
+    cksum,
+    desc::Descriptor,
+    nid::Nid,
+    params::{
+        HEADER_LEN,
+        IMMEDIATE_HEAD,
+        LNET_HDR_LEN,
+        MAGIC, //
+    }, //
 };
 
 pub use super::desc::{

@@ -2,11 +2,12 @@
 
 //! Work requests that are pushed and not posted yet, for one call of the provider.
 
-use crate::bindings;
 use kernel::{
     ffi,
     prelude::*, //
 };
+
+use crate::bindings;
 
 /// How many work requests one batch holds.
 pub(crate) const BATCH_WRS: usize = 32;

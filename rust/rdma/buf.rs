@@ -2,15 +2,17 @@
 
 //! Message buffers: 4096 bytes that are mapped for a device once, whatever the size of a page is.
 
-use super::device::Device;
-use crate::bindings;
 use core::marker::PhantomData;
+
 use kernel::{
     error::to_result,
     ffi,
     prelude::*,
     sync::aref::ARef, //
 };
+
+use super::device::Device;
+use crate::bindings;
 
 /// Which way data goes between memory and device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,9 @@ pub(crate) const MSG_BUF_LEN: usize = 4096;
 // Aligned, so that it shares no cache line and lies in one page.
 #[repr(C, align(4096))]
 #[derive(Zeroable)]
-struct Bytes([u8; MSG_BUF_LEN]);
+struct Bytes {
+    raw: [u8; MSG_BUF_LEN],
+}
 
 /// A buffer for one message of up to [`MSG_BUF_LEN`] bytes, mapped for a device.
 ///
@@ -93,7 +97,7 @@ impl<D: DirectionType> MsgBuf<D> {
         to_result(unsafe {
             bindings::ro2ib_dma_map_buf(
                 device.as_raw(),
-                bytes.0.as_mut_ptr().cast(),
+                bytes.raw.as_mut_ptr().cast(),
                 MSG_BUF_LEN,
                 D::DIRECTION.as_raw(),
                 &mut dma,
@@ -113,12 +117,12 @@ impl<D: DirectionType> MsgBuf<D> {
 
     /// The contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
-        &self.bytes.0
+        &self.bytes.raw
     }
 
     /// The contents, to be changed.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8; MSG_BUF_LEN] {
-        &mut self.bytes.0
+        &mut self.bytes.raw
     }
 
     /// Takes the buffer from its device: unmaps it and lets the device go, but keeps the contents. Any
@@ -156,7 +160,7 @@ impl<D: DirectionType> MsgBuf<D> {
 
     /// The address as it goes into an inline send.
     pub(super) fn virt(&self) -> u64 {
-        self.bytes.0.as_ptr().addr() as u64
+        self.bytes.raw.as_ptr().addr() as u64
     }
 
     pub(super) fn sync_for_cpu(&self, len: usize) {
@@ -198,6 +202,6 @@ pub(crate) struct DetachedBuf(KBox<Bytes>);
 impl DetachedBuf {
     /// The contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
-        &self.0 .0
+        &self.0.raw
     }
 }

@@ -7,19 +7,11 @@
 //! anywhere in process context, even in its own handler, which then hands it to
 //! [`CmHandler::last_user`].
 
-use super::{
-    cm_event::{
-        Addr,
-        CmEvent, //
-    },
-    device::Device,
-    pd::Pd, //
-};
-use crate::bindings;
 use core::{
     marker::PhantomData,
     ptr::NonNull, //
 };
+
 use kernel::{
     error::{
         from_err_ptr,
@@ -41,6 +33,16 @@ use kernel::{
     },
     types::NotThreadSafe, //
 };
+
+use super::{
+    cm_event::{
+        Addr,
+        CmEvent, //
+    },
+    device::Device,
+    pd::Pd, //
+};
+use crate::bindings;
 
 /// A network namespace, to create ids in.
 #[derive(Clone, Copy)]
@@ -530,10 +532,10 @@ impl<H: CmHandler> CmId<H> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` above 31 and for iWARP.
+    /// `EINVAL` above 31 and for iWARP; `EOPNOTSUPP` if the kernel cannot (before 5.14).
     pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
         // SAFETY: The id is valid.
-        to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.id.as_raw(), timer) })
+        to_result(unsafe { bindings::ro2ib_cm_set_min_rnr_timer(self.id.as_raw(), timer) })
     }
 
     /// How long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Before

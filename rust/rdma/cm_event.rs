@@ -2,11 +2,12 @@
 
 //! Addresses and events of the connection manager.
 
-use crate::bindings;
 use core::net::{
     Ipv4Addr,
     Ipv6Addr, //
 };
+
+use crate::bindings;
 
 /// An IP address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,14 +2,16 @@
 
 //! Shares of the completion queues that the RDMA core keeps per device.
 
-use super::device::Device;
-use crate::bindings;
 use core::ptr::NonNull;
+
 use kernel::{
     error::from_err_ptr,
     prelude::*,
     sync::aref::ARef, //
 };
+
+use super::device::Device;
+use crate::bindings;
 
 /// Where completions of `device` are polled: the one place that decides it.
 ///

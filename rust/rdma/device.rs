@@ -2,11 +2,11 @@
 
 //! RDMA devices, their coming and going, and their asynchronous events.
 
-use crate::bindings;
 use core::{
     marker::PhantomPinned,
     ptr::NonNull, //
 };
+
 use kernel::{
     container_of,
     prelude::*,
@@ -20,6 +20,8 @@ use kernel::{
     },
     types::Opaque, //
 };
+
+use crate::bindings;
 
 /// A registered RDMA device (`struct ib_device`).
 ///
@@ -160,7 +162,7 @@ impl DeviceEvent {
     /// `ev` is an event as given to a device event handler.
     unsafe fn from_raw(ev: &bindings::ib_event) -> Self {
         // SAFETY: `port_num` is plain data, and the active member for the events that use it here.
-        let port = unsafe { ev.element.port_num };
+        let port = unsafe { bindings::ro2ib_event_port(ev) };
 
         match ev.event {
             bindings::ib_event_type_IB_EVENT_DEVICE_FATAL => Self::Fatal,
@@ -213,23 +215,22 @@ impl<T: DeviceEvents> EventRegistration<T> {
         let dev = device.as_raw();
 
         KBox::pin_init(
-            pin_init!(&this in Self {
-                raw: Opaque::zeroed(),
+            pin_init!(Self {
                 handler,
                 _device: device,
                 _pin: PhantomPinned,
                 // INVARIANT: Registered here, as the last step.
-                _: {
-                    // SAFETY: `this` is pinned and all other fields are initialised, so the
+                raw <- Opaque::ffi_init(|slot| {
+                    // SAFETY: `slot` is pinned and all other fields are initialised, so the
                     // handler may be called from now on. `drop` unregisters it.
                     unsafe {
                         bindings::ro2ib_register_event_handler(
-                            Opaque::cast_into(&raw const (*this.as_ptr()).raw),
+                            slot,
                             dev,
                             Some(Self::trampoline),
                         )
                     }
-                },
+                }),
             }),
             GFP_KERNEL,
         )

@@ -2,6 +2,21 @@
 
 //! Listening for connections.
 
+use core::ptr::NonNull;
+
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
 use super::{
     cm::{
         reject,
@@ -19,19 +34,6 @@ use super::{
     device::Device, //
 };
 use crate::bindings;
-use core::ptr::NonNull;
-use kernel::{
-    error::{
-        from_err_ptr,
-        to_result, //
-    },
-    ffi,
-    prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    }, //
-};
 
 /// Receives the requests of a [`Listener`].
 pub(crate) trait ListenHandler: Send + Sync + 'static {

@@ -18,6 +18,20 @@
 //! after a registration was posted with it, so that the message which carries it
 //! and the region always agree.
 
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    sync::Arc, //
+};
+
 use super::{
     buf::Direction,
     pd::Pd,
@@ -28,18 +42,6 @@ use super::{
     }, //
 };
 use crate::bindings;
-use core::{
-    marker::PhantomData,
-    ptr::NonNull, //
-};
-use kernel::{
-    error::{
-        from_err_ptr,
-        to_result, //
-    },
-    prelude::*,
-    sync::Arc, //
-};
 
 /// A region that is mapped nowhere.
 pub(crate) struct Free;

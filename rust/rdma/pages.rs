@@ -2,12 +2,6 @@
 
 //! Lists of page fragments: those of others, and bounce buffers of our own.
 
-use super::{
-    buf::Direction,
-    device::Device,
-    sg::SgMap, //
-};
-use crate::bindings;
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -16,6 +10,13 @@ use kernel::{
         Arc, //
     }, //
 };
+
+use super::{
+    buf::Direction,
+    device::Device,
+    sg::SgMap, //
+};
+use crate::bindings;
 
 /// Pages that belong to us.
 ///

@@ -2,9 +2,8 @@
 
 //! Protection domains.
 
-use super::device::Device;
-use crate::bindings;
 use core::ptr::NonNull;
+
 use kernel::{
     error::from_err_ptr,
     prelude::*,
@@ -13,6 +12,9 @@ use kernel::{
         Arc, //
     }, //
 };
+
+use super::device::Device;
+use crate::bindings;
 
 /// A protection domain (`struct ib_pd`).
 ///

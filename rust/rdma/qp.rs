@@ -12,6 +12,30 @@
 //! [`Qp::destroy_mrs`] (every key is dead), and drops the QP. A QP that is dropped
 //! without all this waits for its completions in `drop`.
 
+use core::{
+    marker::PhantomPinned,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    container_of,
+    error::to_result,
+    ffi,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        ArcBorrow, //
+    },
+    types::Opaque, //
+};
+
 use super::{
     cm::{
         CmHandler,
@@ -41,28 +65,6 @@ use super::{
     wc::QpEvent, //
 };
 use crate::bindings;
-use core::{
-    marker::PhantomPinned,
-    ptr::NonNull, //
-};
-use kernel::{
-    container_of,
-    error::to_result,
-    ffi,
-    prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed,
-            Release, //
-        },
-        Arc,
-        ArcBorrow, //
-    },
-    types::Opaque, //
-};
 
 /// Work requests of each queue that are kept for draining: the marker of
 /// [`Qp::drain`], and the one of the blocking drain in `drop`.

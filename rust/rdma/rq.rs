@@ -5,6 +5,21 @@
 //! [`RecvQueue`] is the one handle that buffers are pushed and posted with;
 //! [`RecvRing`], inside the QP, has the slots that own posted buffers.
 
+use core::cell::UnsafeCell;
+
+use kernel::{
+    container_of,
+    ffi,
+    pr_warn_once,
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
+    types::Opaque, //
+};
+
 use super::{
     buf::{
         RxBuf,
@@ -18,19 +33,6 @@ use super::{
     wc::Wc, //
 };
 use crate::bindings;
-use core::cell::UnsafeCell;
-use kernel::{
-    container_of,
-    ffi,
-    pr_warn_once,
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Release, //
-    },
-    types::Opaque, //
-};
 
 /// How many receives one batch holds.
 pub(crate) const RECV_BATCH: usize = 16;

@@ -6,17 +6,8 @@
 //! request refers to. Completions of a send queue come in posting order, so a completion also
 //! retires all work requests before it that were not signalled.
 
-use super::{
-    buf::TxBuf,
-    qp::{
-        Qp,
-        QpHandler, //
-    },
-    sg::SgMap,
-    wc::Wc, //
-};
-use crate::bindings;
 use core::cell::UnsafeCell;
+
 use kernel::{
     container_of,
     pr_warn_once,
@@ -32,6 +23,17 @@ use kernel::{
     },
     types::Opaque, //
 };
+
+use super::{
+    buf::TxBuf,
+    qp::{
+        Qp,
+        QpHandler, //
+    },
+    sg::SgMap,
+    wc::Wc, //
+};
+use crate::bindings;
 
 /// A work request of the send queue has ended.
 pub(crate) struct SendDone {

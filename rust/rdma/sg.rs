@@ -2,12 +2,6 @@
 
 //! Lists of page fragments, mapped for a device.
 
-use super::{
-    buf::Direction,
-    device::Device,
-    pages::PageVec, //
-};
-use crate::bindings;
 use kernel::{
     error::to_result,
     prelude::*,
@@ -17,6 +11,13 @@ use kernel::{
     },
     types::Opaque, //
 };
+
+use super::{
+    buf::Direction,
+    device::Device,
+    pages::PageVec, //
+};
+use crate::bindings;
 
 /// A scatterlist that is mapped for a device, and unmapped when dropped.
 ///

@@ -6,6 +6,11 @@
 //! with: pushed into a [`Batch`], and posted from it into the slots of the
 //! [`super::send_ring`].
 
+use kernel::{
+    ffi,
+    prelude::*, //
+};
+
 use super::{
     batch::{
         AnyWr,
@@ -34,10 +39,6 @@ use super::{
     sg::SgCursor, //
 };
 use crate::bindings;
-use kernel::{
-    ffi,
-    prelude::*, //
-};
 
 /// Why a work request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

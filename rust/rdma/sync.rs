@@ -4,19 +4,18 @@
 //!
 //! C headers: `include/linux/spinlock.h`, `include/linux/completion.h`.
 
-use crate::bindings;
 use kernel::{
     ffi,
     prelude::*,
-    sync::{
-        lock::{
-            Backend,
-            Guard,
-            Lock, //
-        }, //
+    sync::lock::{
+        Backend,
+        Guard,
+        Lock, //
     },
     types::Opaque, //
 };
+
+use crate::bindings;
 
 /// A spin lock taken with bottom halves disabled.
 ///

@@ -5,8 +5,8 @@
 //!
 //! C headers: `include/linux/workqueue.h`, `include/linux/sched/mm.h`.
 
-use crate::bindings;
 use core::ptr::NonNull;
+
 use kernel::{
     container_of,
     error::code::ENOMEM,
@@ -22,6 +22,8 @@ use kernel::{
         WorkItem, //
     }, //
 };
+
+use crate::bindings;
 
 /// Where the items of a queue run.
 #[derive(Clone, Copy, PartialEq, Eq)]

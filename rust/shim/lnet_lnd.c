@@ -283,9 +283,6 @@ static const struct lnet_lnd ro2ib_lnd = {
 	.lnd_keys		= &ro2ib_tunables_keys,
 };
 
-/* LNet asks for the driver of an o2ib network by this name. */
-MODULE_ALIAS("ko2iblnd");
-
 int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver)
 {
 	int rc;
@@ -316,6 +313,7 @@ int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver)
 	ro2ib_ops = ops;
 	ro2ib_driver = driver;
 	lnet_register_lnd(&ro2ib_lnd);
+	ro2ib_print_version();
 	return 0;
 }
 

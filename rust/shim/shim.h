@@ -34,6 +34,7 @@
 #include <uapi/linux/lnet/libcfs_ioctl.h>
 
 #include "params.h"
+#include "ro2iblnd_compat.h"
 #include "ro2iblnd_shim.h"
 
 /* Why an NI is marked fatal; bits of ro2ib_ni.fatal. */
@@ -77,5 +78,8 @@ void ro2ib_ni_unpublish(struct ro2ib_ni *ni);
 unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx);
 int ro2ib_notifiers_register(void);
 void ro2ib_notifiers_unregister(void);
+
+/* version.c */
+void ro2ib_print_version(void);
 
 #endif /* RO2IB_SHIM_PRIVATE_H */

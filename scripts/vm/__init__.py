@@ -1,10 +1,11 @@
-"""Throw-away QEMU guests that run the test kernel. See guest.py."""
+# SPDX-License-Identifier: GPL-2.0
+"""Throw-away QEMU guests that run the test kernel, or a stock one. See guest.py."""
 
 from .env import build_env
 from .guest import CommandFailed, Guest, GuestDead, Job, Timeout, pair
 from .kunit import run_kunit
 from .links import setup_link, setup_two_links
-from .splat import splats
+from .splat import splats, taints
 
 __all__ = [
     "CommandFailed",
@@ -18,4 +19,5 @@ __all__ = [
     "setup_link",
     "setup_two_links",
     "splats",
+    "taints",
 ]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Guests from the command line. Run as: python3 scripts/vm <command>
 
 kunit FILE.ko...   run the KUnit suites of modules
@@ -34,7 +35,7 @@ def main():
     p.add_argument("modules", nargs="+")
     p.add_argument("--before", action="append", default=[], help="module to load first")
     p.add_argument("--two-links", action="store_true", help="with rxe0 and rxe1")
-    p.add_argument("--vcpus", type=int, default=1)
+    p.add_argument("--vcpus", type=int, default=2)
     p.add_argument("--append", default="", help="kernel parameters")
     p = commands.add_parser("run")
     p.add_argument("command")
@@ -43,7 +44,7 @@ def main():
     p.add_argument("--file", action="append", default=[], help="to have in /files")
     p.add_argument("--tool", action="append", default=[], help="program to have in the guest")
     p.add_argument("--timeout", type=float, default=300)
-    p.add_argument("--vcpus", type=int, default=1)
+    p.add_argument("--vcpus", type=int, default=2)
     p.add_argument("--append", default="", help="kernel parameters")
     commands.add_parser("check")
     args = parser.parse_args()

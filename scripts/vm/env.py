@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """The paths that scripts/env prints: kernel tree, image, cache."""
 
 import functools
@@ -16,6 +17,6 @@ def _build_env(_key):
 
 
 def build_env():
-    """A dict with KDIR, KSRC, KERNEL_IMAGE, ..."""
-    keys = ("KDIR", "KERNEL_FLAVOR", "KERNEL_SRC", "RO2IBLND_CACHE", "KERNEL_IMAGE")
+    """A dict with KDIR, KSRC, KERNEL_IMAGE, KERNEL_MODULES, ..."""
+    keys = ("KDIR", "KERNEL_FLAVOR", "KERNEL_SRC", "STOCK", "RO2IBLND_CACHE", "KERNEL_IMAGE", "KERNEL_MODULES")
     return _build_env(tuple(os.environ.get(k) for k in keys))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """One QEMU guest: boot, run commands in it, look at its kernel log, kill it.
 
 Software emulation (TCG) is the default, because it is everywhere and the same
@@ -83,16 +84,19 @@ class Guest:
     tools     more programs of this machine to have in the guest
     append    more kernel parameters
     workdir   where console log, share and sockets go; None: a temporary one
+    kdir, image, tree   another kernel than scripts/env's: its build tree, its
+              image, and where its modules are (None: in the build tree)
     """
 
     def __init__(
         self, name="guest", number=1, link=None, files=(), modules=("rdma_rxe",), tools=(),
-        append="", vcpus=1, memory=None, workdir=None, kdir=None, image=None,
+        append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
     ):  # fmt: skip
         env = build_env() if kdir is None or image is None else {}
         self.name, self.number, self.link = name, number, link
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
+        self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
         self.files, self.modules, self.tools = list(files), modules, tools
         self.append, self.vcpus = append, vcpus
         # KASAN's shadow and quarantine want room.
@@ -123,7 +127,7 @@ class Guest:
         os.makedirs(self.share, exist_ok=True)
         initrd = os.path.join(self.workdir, f"{self.name}.cpio")
         with open(initrd, "wb") as f:
-            f.write(initramfs.build(self.kdir, self.modules, self.files, self.tools))
+            f.write(initramfs.build(self.tree, self.modules, self.files, self.tools))
         qemu_log = os.path.join(self.workdir, f"{self.name}.qemu")
         # Socket paths are short of room (108 bytes), hence a directory of their own.
         with tempfile.TemporaryDirectory(prefix="ro2ib-s") as tmp, socket.socket(socket.AF_UNIX) as listener:

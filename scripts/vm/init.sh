@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=dash
 # The guest's init and command agent. Each line on the virtio-serial port
 # "agent" is a request
@@ -11,21 +12,25 @@ export PATH=/bin HOME=/root TERM=dumb
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev 2>/dev/null
-mount -t debugfs debug /sys/kernel/debug
-mount -t configfs config /sys/kernel/config
 mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
-mount -t 9p -o trans=virtio,version=9p2000.L,msize=131072 share /share 2>/dev/null
-ip link set lo up
 while read -r module; do
 	insmod "/modules/$module" || echo "insmod $module failed"
 done </modules/order
+mount -t debugfs debug /sys/kernel/debug
+mount -t configfs config /sys/kernel/config
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=131072 share /share 2>/dev/null
+ip link set lo up
 
+# A port's name comes a moment after its driver.
 port=
-for p in /sys/class/virtio-ports/*; do
-	if [ "$(cat "$p/name")" = agent ]; then
-		port=/dev/${p##*/}
-	fi
+until [ -n "$port" ]; do
+	for p in /sys/class/virtio-ports/*; do
+		if [ "$(cat "$p/name" 2>/dev/null)" = agent ]; then
+			port=/dev/${p##*/}
+		fi
+	done
+	[ -n "$port" ] || sleep 0.1
 done
 exec 3<>"$port"
 

@@ -1,8 +1,12 @@
+# SPDX-License-Identifier: GPL-2.0
 """The guest's whole user space: busybox, the RDMA and network tools of this
 machine with the libraries they need, kernel modules, and an init that is the
 command agent."""
 
+import functools
 import glob
+import gzip
+import lzma
 import os
 import re
 import shutil
@@ -11,6 +15,12 @@ import subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOLS = ("ip", "tc", "rdma")
+# What a kernel may have built in, and a distribution's has as modules: the
+# devices of a guest, its share, and what rxe asks for by an alias (6.12: crc32).
+BASE = (
+    "virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9p", "9pnet_virtio", "configfs",
+    "crc32_generic", "crc32_pclmul", "rdma_ucm",
+)  # fmt: skip
 # Looked up in sbin too, which an ordinary user has not on PATH.
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
@@ -86,40 +96,73 @@ def _verbs_providers(cpio):
         cpio.file(lib.lstrip("/"), lib)
 
 
+@functools.cache
+def module_data(path):
+    """A module's content; a distribution's are compressed."""
+    with open(path, "rb") as f:
+        data = f.read()
+    if path.endswith(".xz"):
+        return lzma.decompress(data)
+    if path.endswith(".gz"):
+        return gzip.decompress(data)
+    if path.endswith(".zst"):
+        return subprocess.run(["zstd", "-dcq"], input=data, check=True, stdout=subprocess.PIPE).stdout
+    return data
+
+
 def module_info(path, field):
     """One field of a module's .modinfo, without needing kmod."""
-    with open(path, "rb") as f:
-        found = re.search(rb"\0%s=([^\0]*)\0" % field.encode(), b"\0" + f.read())
-    return found.group(1).decode() if found else ""
+    found = re.search(rb"\0%s=([^\0]*)\0" % field.encode(), b"\0" + module_data(path))
+    return found[1].decode() if found else ""
 
 
-def module_order(kdir, wanted):
-    """Paths of the kernel tree's modules named in `wanted`, dependencies first."""
-    known = {}
-    for path in glob.glob(os.path.join(kdir, "**", "*.ko"), recursive=True):
-        known[os.path.basename(path)[:-3].replace("-", "_")] = path
+def module_depends(path):
+    """Names of the modules that a module needs."""
+    return [_name(n) for n in module_info(path, "depends").split(",") if n]
+
+
+def _name(module):
+    """A module's name, of its path or of one of its spellings."""
+    return re.sub(r"\.ko(\.\w+)?$", "", os.path.basename(module)).replace("-", "_")
+
+
+@functools.cache
+def _known(tree):
+    """Paths of the modules of a kernel's tree, by name."""
+    paths = glob.glob(os.path.join(tree, "**", "*.ko*"), recursive=True)
+    return {_name(p): p for p in paths if re.search(r"\.ko(\.xz|\.zst|\.gz)?$", p)}
+
+
+def module_order(tree, wanted, optional=()):
+    """Paths of the tree's modules named in `wanted`, dependencies first.
+
+    `optional`: those that come first, where the tree has them.
+    """
+    known = _known(tree)
     order = []
 
     def visit(name):
-        path = known.get(name.replace("-", "_"))
+        path = known.get(name)
         if path is None:
-            raise FileNotFoundError(f"no module {name} in {kdir}")
+            raise FileNotFoundError(f"no module {name} in {tree}")
         if path not in order:
-            for dep in filter(None, module_info(path, "depends").split(",")):
+            for dep in module_depends(path):
                 visit(dep)
             order.append(path)
 
-    for name in wanted:
+    for name in [n for n in map(_name, optional) if n in known] + [_name(n) for n in wanted]:
         visit(name)
     return order
 
 
-def build(kdir, modules=("rdma_rxe",), files=(), tools=()):
+def build(tree, modules=("rdma_rxe",), files=(), tools=()):
     """The archive's bytes.
 
-    modules: names of modules of the kernel tree, put (with what they need) into
+    tree:    where the kernel's modules are
+    modules: names of modules of the kernel, put (with what they need) into
              /modules, where /modules/order says how to load them
-    files:   paths put into /files, or (path, name in the guest) pairs
+    files:   paths put into /files, or (path, name in the guest) pairs; what
+             modules among them need of the kernel is loaded, too
     tools:   more programs of this machine, such as nft, ethtool or rping
     """
     cpio = Cpio()
@@ -145,12 +188,13 @@ def build(kdir, modules=("rdma_rxe",), files=(), tools=()):
     applets = subprocess.run([busybox, "--list"], check=True, stdout=subprocess.PIPE, text=True).stdout
     for applet in applets.split():
         cpio.link(f"bin/{applet}", "busybox")
-    order = module_order(kdir, modules)
+    files = [(item, os.path.basename(item)) if isinstance(item, str) else item for item in files]
+    needed = [dep for path, _ in files if path.endswith(".ko") for dep in module_depends(path)]
+    order = module_order(tree, modules, (*BASE, *needed))
     for path in order:
-        cpio.file(f"modules/{os.path.basename(path)}", path)
-    cpio.data("modules/order", "".join(os.path.basename(p) + "\n" for p in order).encode())
-    for item in files:
-        path, name = (item, os.path.basename(item)) if isinstance(item, str) else item
+        cpio.data(f"modules/{_name(path)}.ko", module_data(path))
+    cpio.data("modules/order", "".join(f"{_name(p)}.ko\n" for p in order).encode())
+    for path, name in files:
         cpio.file(name.lstrip("/") if "/" in name else f"files/{name}", path)
     cpio.file("init", os.path.join(HERE, "init.sh"))
     return cpio.bytes()

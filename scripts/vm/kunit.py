@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Run KUnit suites of modules in a guest and let the kernel's own parser judge."""
 
 import os

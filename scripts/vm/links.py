@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Software RoCE links in a guest."""
 
 

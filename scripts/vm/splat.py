@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """Find what must never be in a kernel log."""
 
 import re
@@ -21,3 +22,16 @@ def splats(text, ignore=()):
     """
     skip = [re.compile(p) for p in ignore]
     return [line for line in text.splitlines() if _SPLAT.search(line) and not any(s.search(line) for s in skip)]
+
+
+_TAINTS = "PFSRMBUDAWCIOELKXTNJ"
+
+
+def taints(value, allowed="OE"):
+    """Letters of the bits of /proc/sys/kernel/tainted that are not allowed; empty if all is well.
+
+    O and E are what every module from elsewhere brings: out of tree, unsigned.
+    """
+    bits = int(value)
+    letters = [_TAINTS[i] if i < len(_TAINTS) else f"bit {i}" for i in range(bits.bit_length()) if bits >> i & 1]
+    return [letter for letter in letters if letter not in allowed]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """The hostile peer in a guest, driven from here. See evil.c and wire.py."""
 
 from . import wire

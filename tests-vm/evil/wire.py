@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
 """o2ib messages as bytes, right ones and, by overriding fields, wrong ones.
 
 Made from the protocol's tables, not from the driver, so that both must agree.

@@ -6,11 +6,15 @@
 //! not that its LND has posted another buffer; and a peer of today, which knows nothing of such a rule, returns
 //! the credit as well. Both are shown here, with the counters of the driver as one end.
 
-use ro2iblnd_proto::credits::Cost;
-use ro2iblnd_proto::credits::CreditError;
-use ro2iblnd_proto::credits::Credits;
-use ro2iblnd_proto::credits::Repost;
-use ro2iblnd_proto::params::QueueDepth;
+use ro2iblnd_proto::{
+    credits::{
+        Cost,
+        CreditError,
+        Credits,
+        Repost, //
+    },
+    params::QueueDepth, //
+};
 
 const DEPTH: u16 = 8;
 const HIGH_WATER: u8 = 4;

@@ -4,15 +4,32 @@
 
 mod common;
 
-use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::{
+    collections::HashMap,
+    net::Ipv4Addr, //
+};
 
-use common::{frags, reencode, transcript, Entry};
-use ro2iblnd_proto::cm_msg::*;
-use ro2iblnd_proto::encode::seal;
-use ro2iblnd_proto::lnet_hdr::{check_get, check_immediate, check_put};
-use ro2iblnd_proto::params::{MaxFrags, QueueDepth};
-use ro2iblnd_proto::wire::*;
+use ro2iblnd_proto::{
+    cm_msg::*,
+    encode::seal,
+    lnet_hdr::{
+        check_get,
+        check_immediate,
+        check_put, //
+    },
+    params::{
+        MaxFrags,
+        QueueDepth, //
+    },
+    wire::*, //
+};
+
+use common::{
+    frags,
+    reencode,
+    transcript,
+    Entry, //
+};
 
 const TRAFFIC: &str = "ko2iblnd-ping-put-get.json";
 const CHECKSUMS: &str = "ko2iblnd-checksum-on.json";

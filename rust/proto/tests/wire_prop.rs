@@ -5,16 +5,33 @@
 
 mod common;
 
+use proptest::{
+    collection::vec,
+    prelude::*, //
+};
+use ro2iblnd_proto::{
+    cksum,
+    cm_msg::*,
+    encode::{
+        encode_as,
+        seal,
+        seal_parts,
+        BodyOut, //
+    },
+    lnet_hdr::{
+        check_get,
+        check_immediate,
+        check_put, //
+    },
+    nid::Nid,
+    params::{
+        MaxFrags,
+        QueueDepth, //
+    },
+    wire::*, //
+};
+
 use common::reencode;
-use proptest::collection::vec;
-use proptest::prelude::*;
-use ro2iblnd_proto::cksum;
-use ro2iblnd_proto::cm_msg::*;
-use ro2iblnd_proto::encode::{encode_as, seal, seal_parts, BodyOut};
-use ro2iblnd_proto::lnet_hdr::{check_get, check_immediate, check_put};
-use ro2iblnd_proto::nid::Nid;
-use ro2iblnd_proto::params::{MaxFrags, QueueDepth};
-use ro2iblnd_proto::wire::*;
 
 /// A body that owns what it refers to.
 #[derive(Clone, Debug)]

@@ -7,11 +7,27 @@
 
 mod common;
 
-use common::{reencode, unhex};
-use ro2iblnd_proto::cm_msg::{Reject, RejectDetails, RejectWhy};
-use ro2iblnd_proto::encode::{encode_as, BodyOut};
-use ro2iblnd_proto::nid::{race_key, Nid};
-use ro2iblnd_proto::wire::*;
+use ro2iblnd_proto::{
+    cm_msg::{
+        Reject,
+        RejectDetails,
+        RejectWhy, //
+    },
+    encode::{
+        encode_as,
+        BodyOut, //
+    },
+    nid::{
+        race_key,
+        Nid, //
+    },
+    wire::*, //
+};
+
+use common::{
+    reencode,
+    unhex, //
+};
 
 const S: u64 = 0x0006_4a1b_2c3d_4e5f;
 const D: u64 = 0x0006_4a1b_0000_0001;

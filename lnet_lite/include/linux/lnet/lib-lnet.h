@@ -8,6 +8,9 @@
 #include <linux/lnet/lib-types.h>
 #include <linux/time64.h>
 
+/* Only the stand-in has this; who is built for it may want to say so. */
+#define LNET_LITE 1
+
 struct net_device;
 
 void lnet_register_lnd(const struct lnet_lnd *lnd);

@@ -6,35 +6,55 @@
 //! named in its documentation does, in the same order and without more thought; what differs is
 //! that nothing is allocated.
 
-use crate::credit::Kind;
-use crate::ours::Ours;
-use crate::ours::Transfer;
-use crate::ours::Work;
-use crate::search::Fault;
-use crate::wire::other;
-use crate::wire::Body;
-use crate::wire::Msg;
-use crate::wire::Names;
-use crate::wire::Side;
-use crate::world::debug;
-use crate::world::CmEvent;
-use crate::world::CmState;
-use crate::world::World;
-use ro2iblnd_proto::cause::Cause;
-use ro2iblnd_proto::cm_msg::react_to_reject;
-use ro2iblnd_proto::cm_msg::Ask;
-use ro2iblnd_proto::cm_msg::Reaction;
-use ro2iblnd_proto::conn::Actions;
-use ro2iblnd_proto::conn::Conn as Fsm;
-use ro2iblnd_proto::conn::Event;
-use ro2iblnd_proto::conn::State as Phase;
-use ro2iblnd_proto::credits::Credits;
-use ro2iblnd_proto::credits::Repost;
-use ro2iblnd_proto::params::high_water;
-use ro2iblnd_proto::peer::Known;
-use ro2iblnd_proto::tx::Op;
-use ro2iblnd_proto::tx::Place;
 use std::collections::VecDeque;
+
+use ro2iblnd_proto::{
+    cause::Cause,
+    cm_msg::{
+        react_to_reject,
+        Ask,
+        Reaction, //
+    },
+    conn::{
+        Actions,
+        Conn as Fsm,
+        Event,
+        State as Phase, //
+    },
+    credits::{
+        Credits,
+        Repost, //
+    },
+    params::high_water,
+    peer::Known,
+    tx::{
+        Op,
+        Place, //
+    }, //
+};
+
+use crate::{
+    credit::Kind,
+    ours::{
+        Ours,
+        Transfer,
+        Work, //
+    },
+    search::Fault,
+    wire::{
+        other,
+        Body,
+        Msg,
+        Names,
+        Side, //
+    },
+    world::{
+        debug,
+        CmEvent,
+        CmState,
+        World, //
+    }, //
+};
 
 /// What the control worker does, in this order.
 pub(crate) const TODO: [Actions; 6] = [

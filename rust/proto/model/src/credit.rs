@@ -11,22 +11,38 @@
 //! The window is a bound on what is open and not on how much is sent, so that a complete search
 //! covers runs of any length.
 
-use crate::ko2::Ko2;
-use crate::ours::Ours;
-use crate::ours::Transfer;
-use crate::search::Fault;
-use crate::search::Model;
-use crate::wire::other;
-use crate::wire::Body;
-use crate::wire::Msg;
-use crate::wire::Names;
-use crate::wire::Side;
-use ro2iblnd_proto::credits::Repost;
-use ro2iblnd_proto::credits::NOOPS_MAX;
-use ro2iblnd_proto::params::QueueDepth;
-use ro2iblnd_proto::tx::Op;
-use ro2iblnd_proto::tx::Place;
 use std::collections::VecDeque;
+
+use ro2iblnd_proto::{
+    credits::{
+        Repost,
+        NOOPS_MAX, //
+    },
+    params::QueueDepth,
+    tx::{
+        Op,
+        Place, //
+    }, //
+};
+
+use crate::{
+    ko2::Ko2,
+    ours::{
+        Ours,
+        Transfer, //
+    },
+    search::{
+        Fault,
+        Model, //
+    },
+    wire::{
+        other,
+        Body,
+        Msg,
+        Names,
+        Side, //
+    }, //
+};
 
 /// What LNet sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,13 +8,18 @@
 //! other messages that cost nothing, discards those that have become redundant, stops at
 //! `concurrent_sends`, and closes the connection when it gets back more credits than there are.
 
-use crate::search::Fault;
-use crate::wire::other;
-use crate::wire::Body;
-use crate::wire::Msg;
-use crate::wire::Names;
-use crate::wire::Side;
 use std::collections::VecDeque;
+
+use crate::{
+    search::Fault,
+    wire::{
+        other,
+        Body,
+        Msg,
+        Names,
+        Side, //
+    }, //
+};
 
 /// What a tx descriptor waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

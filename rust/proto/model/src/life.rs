@@ -9,24 +9,38 @@
 //! the answer; those of a queue pair in error are flushed. Every fault is counted against a budget,
 //! so that what the system does by itself must come to an end.
 
-use crate::conn::Qp;
-use crate::credit::Kind;
-use crate::node::Node;
-use crate::search::Fault;
-use crate::search::Model;
-use crate::wire::Names;
-use crate::wire::Side;
-use crate::world::debug;
-use crate::world::CmEvent;
-use crate::world::CmState;
-use crate::world::Fate;
-use crate::world::State;
-use crate::world::World;
-use ro2iblnd_proto::cause::Cause;
-use ro2iblnd_proto::conn::Event;
-use ro2iblnd_proto::conn::State as Phase;
-use ro2iblnd_proto::queues::Queues;
 use std::fmt::Debug;
+
+use ro2iblnd_proto::{
+    cause::Cause,
+    conn::{
+        Event,
+        State as Phase, //
+    },
+    queues::Queues, //
+};
+
+use crate::{
+    conn::Qp,
+    credit::Kind,
+    node::Node,
+    search::{
+        Fault,
+        Model, //
+    },
+    wire::{
+        Names,
+        Side, //
+    },
+    world::{
+        debug,
+        CmEvent,
+        CmState,
+        Fate,
+        State,
+        World, //
+    }, //
+};
 
 /// What may go wrong, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,41 +6,63 @@
 //! The state machines are the real ones; each function names the one of the driver that it stands
 //! for. There is one peer, because there is one other node.
 
-use crate::conn::finalize;
-use crate::conn::Conn;
-use crate::conn::Qp;
-use crate::conn::TODO;
-use crate::credit::Kind;
-use crate::search::Fault;
-use crate::wire::other;
-use crate::wire::Side;
-use crate::world::debug;
-use crate::world::Cm;
-use crate::world::CmEvent;
-use crate::world::CmState;
-use crate::world::World;
-use ro2iblnd_proto::cause::Cause;
-use ro2iblnd_proto::cm_msg::check_ni;
-use ro2iblnd_proto::cm_msg::check_peer;
-use ro2iblnd_proto::cm_msg::cm_reason;
-use ro2iblnd_proto::cm_msg::CmSource;
-use ro2iblnd_proto::cm_msg::ConnReq;
-use ro2iblnd_proto::cm_msg::NiView;
-use ro2iblnd_proto::cm_msg::PeerVerdict;
-use ro2iblnd_proto::cm_msg::PeerView;
-use ro2iblnd_proto::cm_msg::Policy as Demands;
-use ro2iblnd_proto::conn::Actions;
-use ro2iblnd_proto::conn::Event;
-use ro2iblnd_proto::nid::Nid;
-use ro2iblnd_proto::params::MaxFrags;
-use ro2iblnd_proto::params::QueueDepth;
-use ro2iblnd_proto::params::MSG_SIZE_WIRE;
-use ro2iblnd_proto::peer::After;
-use ro2iblnd_proto::peer::Known;
-use ro2iblnd_proto::peer::Peer as Policy;
-use ro2iblnd_proto::wire::ConnParams;
-use ro2iblnd_proto::wire::Order;
 use std::collections::VecDeque;
+
+use ro2iblnd_proto::{
+    cause::Cause,
+    cm_msg::{
+        check_ni,
+        check_peer,
+        cm_reason,
+        CmSource,
+        ConnReq,
+        NiView,
+        PeerVerdict,
+        PeerView,
+        Policy as Demands, //
+    },
+    conn::{
+        Actions,
+        Event, //
+    },
+    nid::Nid,
+    params::{
+        MaxFrags,
+        QueueDepth,
+        MSG_SIZE_WIRE, //
+    },
+    peer::{
+        After,
+        Known,
+        Peer as Policy, //
+    },
+    wire::{
+        ConnParams,
+        Order, //
+    }, //
+};
+
+use crate::{
+    conn::{
+        finalize,
+        Conn,
+        Qp,
+        TODO, //
+    },
+    credit::Kind,
+    search::Fault,
+    wire::{
+        other,
+        Side, //
+    },
+    world::{
+        debug,
+        Cm,
+        CmEvent,
+        CmState,
+        World, //
+    }, //
+};
 
 /// `lnd::peer::Peer`.
 #[derive(Clone, Debug)]

@@ -7,26 +7,40 @@
 //! Beside the real queues runs a plain copy of what they should contain, which is compared at each
 //! step: the lists through the cells are order-preserving or the model stops.
 
-use crate::search::Fault;
-use crate::wire::Body;
-use crate::wire::Msg;
-use crate::wire::Names;
-use crate::wire::Side;
-use ro2iblnd_proto::cause::Cause;
-use ro2iblnd_proto::credits::Cost;
-use ro2iblnd_proto::credits::Credits;
-use ro2iblnd_proto::credits::Repost;
-use ro2iblnd_proto::params::QueueDepth;
-use ro2iblnd_proto::queues::Cell;
-use ro2iblnd_proto::queues::Next;
-use ro2iblnd_proto::queues::Queues;
-use ro2iblnd_proto::queues::TxId;
-use ro2iblnd_proto::tx::Answer;
-use ro2iblnd_proto::tx::Op;
-use ro2iblnd_proto::tx::Place;
-use ro2iblnd_proto::tx::Then;
-use ro2iblnd_proto::tx::Wr;
 use std::collections::VecDeque;
+
+use ro2iblnd_proto::{
+    cause::Cause,
+    credits::{
+        Cost,
+        Credits,
+        Repost, //
+    },
+    params::QueueDepth,
+    queues::{
+        Cell,
+        Next,
+        Queues,
+        TxId, //
+    },
+    tx::{
+        Answer,
+        Op,
+        Place,
+        Then,
+        Wr, //
+    }, //
+};
+
+use crate::{
+    search::Fault,
+    wire::{
+        Body,
+        Msg,
+        Names,
+        Side, //
+    }, //
+};
 
 /// What a work request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

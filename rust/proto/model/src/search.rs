@@ -11,14 +11,22 @@
 //! A state is known by the hash of its canonical encoding; a trace is found by replaying the steps
 //! that led to it, which are the shortest ones.
 
-use std::collections::hash_map::DefaultHasher;
-use std::collections::HashMap;
-use std::collections::VecDeque;
-use std::fmt;
-use std::fmt::Debug;
-use std::hash::BuildHasherDefault;
-use std::hash::Hasher;
-use std::time::Instant;
+use std::{
+    collections::{
+        hash_map::DefaultHasher,
+        HashMap,
+        VecDeque, //
+    },
+    fmt::{
+        self,
+        Debug, //
+    },
+    hash::{
+        BuildHasherDefault,
+        Hasher, //
+    },
+    time::Instant, //
+};
 
 /// What is wrong, in words.
 pub type Fault = String;

@@ -3,17 +3,24 @@
 //! The state tables of connections and transmits, written down by asking the code: every event in
 //! every state. `Documentation/state-tables.md` is the output, and a test compares the two.
 
-use ro2iblnd_proto::cause::Cause;
-use ro2iblnd_proto::conn::Actions;
-use ro2iblnd_proto::conn::Conn;
-use ro2iblnd_proto::conn::Event;
-use ro2iblnd_proto::tx::Answer;
-use ro2iblnd_proto::tx::Op;
-use ro2iblnd_proto::tx::Place;
-use ro2iblnd_proto::tx::Then;
-use ro2iblnd_proto::tx::Tx;
-use ro2iblnd_proto::tx::Wr;
 use std::fmt::Write;
+
+use ro2iblnd_proto::{
+    cause::Cause,
+    conn::{
+        Actions,
+        Conn,
+        Event, //
+    },
+    tx::{
+        Answer,
+        Op,
+        Place,
+        Then,
+        Tx,
+        Wr, //
+    }, //
+};
 
 /// A connection in each of its states, with the name of the state.
 pub fn conn_states() -> Vec<(&'static str, Conn)> {

@@ -4,12 +4,20 @@
 //! search exhausts. The mood changes now and then: one side's LNet is slow, completions are late, a
 //! channel is held up, nobody sends; so that the corners are reached.
 
-use crate::credit::Config;
-use crate::credit::Step;
-use crate::search::Fault;
-use crate::search::Model;
-use crate::wire::other;
-use crate::wire::Body;
+use crate::{
+    credit::{
+        Config,
+        Step, //
+    },
+    search::{
+        Fault,
+        Model, //
+    },
+    wire::{
+        other,
+        Body, //
+    }, //
+};
 
 /// SplitMix64: small, and the same everywhere.
 pub struct Random(pub u64);

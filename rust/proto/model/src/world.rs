@@ -3,22 +3,34 @@
 //! What two nodes share: the connection manager's messages, the receive queues they send into, the
 //! fate of LNet's messages.
 
-use crate::conn::Conn;
-use crate::conn::Qp;
-use crate::life::Budget;
-use crate::node::Node;
-use crate::ours::Work;
-use crate::search::Fault;
-use crate::wire::other;
-use crate::wire::Body;
-use crate::wire::Msg;
-use crate::wire::Side;
-use ro2iblnd_proto::cause::Cause;
-use ro2iblnd_proto::cm_msg::ConnReq;
-use ro2iblnd_proto::conn::Event;
-use std::collections::VecDeque;
-use std::fmt::Debug;
-use std::io::Write;
+use std::{
+    collections::VecDeque,
+    fmt::Debug,
+    io::Write, //
+};
+
+use ro2iblnd_proto::{
+    cause::Cause,
+    cm_msg::ConnReq,
+    conn::Event, //
+};
+
+use crate::{
+    conn::{
+        Conn,
+        Qp, //
+    },
+    life::Budget,
+    node::Node,
+    ours::Work,
+    search::Fault,
+    wire::{
+        other,
+        Body,
+        Msg,
+        Side, //
+    }, //
+};
 
 /// A message of the connection manager.
 #[derive(Clone, Copy, Debug)]

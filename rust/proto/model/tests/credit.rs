@@ -5,17 +5,26 @@
 //! `cargo test` takes the short form; `cargo test -- --ignored --nocapture` the long one, with its
 //! figures.
 
-use ro2iblnd_model::credit::Config;
-use ro2iblnd_model::credit::Kind;
-use ro2iblnd_model::credit::Step;
-use ro2iblnd_model::credit::Who;
-use ro2iblnd_model::credit::ALL;
-use ro2iblnd_model::search::search;
-use ro2iblnd_model::search::Model;
-use ro2iblnd_model::walk::walk;
-use ro2iblnd_proto::params::high_water;
-use ro2iblnd_proto::params::QueueDepth;
 use std::time::Instant;
+
+use ro2iblnd_model::{
+    credit::{
+        Config,
+        Kind,
+        Step,
+        Who,
+        ALL, //
+    },
+    search::{
+        search,
+        Model, //
+    },
+    walk::walk, //
+};
+use ro2iblnd_proto::params::{
+    high_water,
+    QueueDepth, //
+};
 
 const NONE: &[Kind] = &[];
 const SMALL: &[Kind] = &[Kind::Immediate];

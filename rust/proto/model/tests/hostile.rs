@@ -3,19 +3,32 @@
 //! One real end against a peer that sends whatever it likes: the counters keep their bounds, a lie
 //! closes the connection, and then every transmit ends once.
 
-use ro2iblnd_model::ours::Ours;
-use ro2iblnd_model::ours::Transfer;
-use ro2iblnd_model::ours::VIOLATION;
-use ro2iblnd_model::walk::Random;
-use ro2iblnd_model::wire::Body;
-use ro2iblnd_model::wire::Msg;
-use ro2iblnd_proto::cause::Cause;
-use ro2iblnd_proto::credits::Repost;
-use ro2iblnd_proto::credits::NOOPS_MAX;
-use ro2iblnd_proto::params::high_water;
-use ro2iblnd_proto::params::QueueDepth;
-use ro2iblnd_proto::tx::Op;
 use std::collections::VecDeque;
+
+use ro2iblnd_model::{
+    ours::{
+        Ours,
+        Transfer,
+        VIOLATION, //
+    },
+    walk::Random,
+    wire::{
+        Body,
+        Msg, //
+    }, //
+};
+use ro2iblnd_proto::{
+    cause::Cause,
+    credits::{
+        Repost,
+        NOOPS_MAX, //
+    },
+    params::{
+        high_water,
+        QueueDepth, //
+    },
+    tx::Op, //
+};
 
 const CELLS: usize = 64;
 

@@ -5,13 +5,22 @@
 //! `cargo test` takes the short form; `cargo test -- --ignored --nocapture` the long one, with its
 //! figures.
 
-use ro2iblnd_model::credit::Kind;
-use ro2iblnd_model::credit::ALL;
-use ro2iblnd_model::life::Budget;
-use ro2iblnd_model::life::Config;
-use ro2iblnd_model::search::search;
-use ro2iblnd_model::search::wander;
 use std::time::Instant;
+
+use ro2iblnd_model::{
+    credit::{
+        Kind,
+        ALL, //
+    },
+    life::{
+        Budget,
+        Config, //
+    },
+    search::{
+        search,
+        wander, //
+    }, //
+};
 
 const NONE: &[Kind] = &[];
 const SMALL: &[Kind] = &[Kind::Immediate];

@@ -2,19 +2,29 @@
 
 //! What a peer remembers between attempts, where it takes two modules to see it.
 
-use ro2iblnd_proto::cm_msg::check_peer;
-use ro2iblnd_proto::cm_msg::ConnReq;
-use ro2iblnd_proto::cm_msg::PeerVerdict;
-use ro2iblnd_proto::cm_msg::PeerView;
-use ro2iblnd_proto::nid::Nid;
-use ro2iblnd_proto::params::MaxFrags;
-use ro2iblnd_proto::params::QueueDepth;
-use ro2iblnd_proto::params::MSG_SIZE_WIRE;
-use ro2iblnd_proto::params::RACES_MAX;
-use ro2iblnd_proto::peer::Known;
-use ro2iblnd_proto::peer::Peer;
-use ro2iblnd_proto::wire::ConnParams;
-use ro2iblnd_proto::wire::Order;
+use ro2iblnd_proto::{
+    cm_msg::{
+        check_peer,
+        ConnReq,
+        PeerVerdict,
+        PeerView, //
+    },
+    nid::Nid,
+    params::{
+        MaxFrags,
+        QueueDepth,
+        MSG_SIZE_WIRE,
+        RACES_MAX, //
+    },
+    peer::{
+        Known,
+        Peer, //
+    },
+    wire::{
+        ConnParams,
+        Order, //
+    }, //
+};
 
 /// Requests of `src` to `dst` that are refused for a race, until one is accepted.
 fn races(src: Nid, dst: Nid) -> usize {

@@ -2,25 +2,33 @@
 
 //! Every event in every state of a connection and of a transmit, and the document that shows them.
 
-use ro2iblnd_model::tables::can_happen;
-use ro2iblnd_model::tables::conn_event_name;
-use ro2iblnd_model::tables::conn_states;
-use ro2iblnd_model::tables::document;
-use ro2iblnd_model::tables::situation;
-use ro2iblnd_model::tables::tx_apply;
-use ro2iblnd_model::tables::tx_situations;
-use ro2iblnd_model::tables::TxEvent;
-use ro2iblnd_model::tables::CONN_EVENTS;
-use ro2iblnd_model::tables::TX_EVENTS;
-use ro2iblnd_proto::cause::Cause;
-use ro2iblnd_proto::conn::Actions;
-use ro2iblnd_proto::conn::Event;
-use ro2iblnd_proto::conn::State;
-use ro2iblnd_proto::tx::Op;
-use ro2iblnd_proto::tx::Place;
-use ro2iblnd_proto::tx::Then;
-use ro2iblnd_proto::tx::Tx;
-use ro2iblnd_proto::tx::Wr;
+use ro2iblnd_model::tables::{
+    can_happen,
+    conn_event_name,
+    conn_states,
+    document,
+    situation,
+    tx_apply,
+    tx_situations,
+    TxEvent,
+    CONN_EVENTS,
+    TX_EVENTS, //
+};
+use ro2iblnd_proto::{
+    cause::Cause,
+    conn::{
+        Actions,
+        Event,
+        State, //
+    },
+    tx::{
+        Op,
+        Place,
+        Then,
+        Tx,
+        Wr, //
+    }, //
+};
 
 #[test]
 fn the_document_is_what_the_code_does() {

@@ -5,9 +5,19 @@
 
 #![allow(dead_code)]
 
-use ro2iblnd_proto::desc::Descriptor;
-use ro2iblnd_proto::encode::{encode_as, BodyOut};
-use ro2iblnd_proto::wire::{Body, Fragment, Message, WireError};
+use ro2iblnd_proto::{
+    desc::Descriptor,
+    encode::{
+        encode_as,
+        BodyOut, //
+    },
+    wire::{
+        Body,
+        Fragment,
+        Message,
+        WireError, //
+    }, //
+};
 use serde_json::Value;
 
 pub fn unhex(s: &str) -> Vec<u8> {

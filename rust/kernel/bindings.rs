@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Raw bindings: what bindgen made of `bindings.h` for this kernel, and some names that the in-tree
+//! crate has for the same things.
+
+#![allow(
+    clippy::all,
+    dead_code,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unnecessary_transmutes,
+    unknown_lints,
+    unsafe_op_in_unsafe_fn,
+    improper_ctypes,
+    clippy::undocumented_unsafe_blocks
+)]
+
+use crate::ffi;
+use pin_init::MaybeZeroable;
+
+include!(concat!(
+    env!("RO2IB_OBJ"),
+    "/rust/kernel/bindings_generated.rs"
+));
+
+type __kernel_size_t = usize;
+type __kernel_ssize_t = isize;
+type __kernel_ptrdiff_t = isize;
+
+/// An anonymous enum before 6.5.
+pub const wq_misc_consts_WORK_CPU_UNBOUND: ffi::c_uint =
+    ro2ibk_const_RO2IBK_WORK_CPU_UNBOUND as ffi::c_uint;
+
+/// A macro, or an inline function, of C.
+#[inline]
+pub unsafe fn __spin_lock_init(
+    lock: *mut spinlock_t,
+    name: *const ffi::c_char,
+    key: *mut lock_class_key,
+) {
+    // SAFETY: By the contract of this function, which is that of C's.
+    unsafe { ro2ibk_spin_lock_init(lock, name, key) }
+}
+
+/// An inline function of C.
+#[inline]
+pub unsafe fn init_completion(x: *mut completion) {
+    // SAFETY: By the contract of this function, which is that of C's.
+    unsafe { ro2ibk_init_completion(x) }
+}

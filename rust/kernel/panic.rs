@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What happens when code of Rust panics: a line that says where, and the end of the task.
+
+use crate::print::{
+    call_printk,
+    level, //
+};
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    call_printk(level::EMERG, b"rust_kernel\0", format_args!("{info}\n"));
+    // Not `BUG()` in C: what follows such a call confuses objtool.
+    //
+    // SAFETY: An invalid instruction; it does not return.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("ud2", options(noreturn, nostack))
+    }
+    // SAFETY: As above; 0x800 is the number of `BUG()` (`BUG_BRK_IMM`).
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("brk #0x800", options(noreturn, nostack))
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Locks, counted references and atomics.
+
+mod arc;
+pub mod aref;
+pub mod atomic;
+pub mod lock;
+
+pub use self::{
+    arc::{
+        Arc,
+        ArcBorrow,
+        UniqueArc, //
+    },
+    lock::{
+        mutex::{
+            Mutex,
+            MutexGuard, //
+        },
+        spinlock::{
+            SpinLock,
+            SpinLockGuard, //
+        }, //
+    }, //
+};
+
+use crate::{
+    bindings,
+    types::Opaque, //
+};
+
+/// The class of a lock, for lockdep (`struct lock_class_key`).
+#[repr(transparent)]
+pub struct LockClassKey {
+    inner: Opaque<bindings::lock_class_key>,
+}
+
+// SAFETY: The kernel uses it from any context, and locks what it changes.
+unsafe impl Sync for LockClassKey {}
+
+impl LockClassKey {
+    /// A key in static memory, which needs no registration.
+    #[doc(hidden)]
+    pub const fn new_static() -> Self {
+        Self {
+            inner: Opaque::zeroed(),
+        }
+    }
+
+    /// The pointer for C.
+    pub fn as_ptr(&self) -> *mut bindings::lock_class_key {
+        self.inner.get()
+    }
+}
+
+/// A [`LockClassKey`] of the place where this is written.
+#[macro_export]
+macro_rules! static_lock_class {
+    () => {{
+        static CLASS: $crate::sync::LockClassKey = $crate::sync::LockClassKey::new_static();
+        ::core::pin::Pin::static_ref(&CLASS)
+    }};
+}
+
+/// The name given, or else the place where this is written.
+#[macro_export]
+macro_rules! optional_name {
+    () => {
+        $crate::c_str_of!(::core::concat!(::core::file!(), ":", ::core::line!()))
+    };
+    ($name:literal) => {
+        $crate::c_str_of!($name)
+    };
+}
+
+/// A string literal as a string of C.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! c_str_of {
+    ($s:expr) => {
+        const {
+            match ::core::ffi::CStr::from_bytes_with_nul(::core::concat!($s, "\0").as_bytes()) {
+                Ok(s) => s,
+                Err(_) => panic!("NUL in a name"),
+            }
+        }
+    };
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What this module is, for modinfo and for the log. Its author, description
+ * and licence are in rust/ro2iblnd.rs.
+ */
+/* The driver's name also when it is built as ko2iblnd. */
+#define pr_fmt(fmt) "ro2iblnd: " fmt
+
+#include <generated/utsrelease.h>
+#include <linux/module.h>
+#include <linux/printk.h>
+
+#include "ro2iblnd_version.h"
+#include "shim.h"
+
+/* The build says which Rust crate `kernel` it took. */
+#ifndef RO2IB_KERNEL_CRATE
+#define RO2IB_KERNEL_CRATE "in-tree"
+#endif
+
+#if defined(LNET_LITE)
+#define RO2IB_LNET "lnet_lite " RO2IBLND_VERSION
+#elif defined(LUSTRE_VERSION_STRING)
+#define RO2IB_LNET "LNet " LUSTRE_VERSION_STRING
+#else
+#define RO2IB_LNET "LNet of unknown version"
+#endif
+
+MODULE_VERSION(RO2IBLND_VERSION);
+MODULE_INFO(lnet, RO2IB_LNET);
+MODULE_INFO(kernel_crate, RO2IB_KERNEL_CRATE);
+/* LNet asks for the driver of an o2ib network by this name. */
+MODULE_ALIAS("ko2iblnd");
+
+void ro2ib_print_version(void)
+{
+	pr_info("%s, for Linux %s, %s, kernel crate: %s\n", RO2IBLND_VERSION,
+		UTS_RELEASE, RO2IB_LNET, RO2IB_KERNEL_CRATE);
+}

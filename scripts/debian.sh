@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0
+# Shared by prepare and stock (sourced, bash): packages of Debian suites that
+# this machine does not use, fetched and verified by an apt with a state of its
+# own, so that nothing of the machine changes and no root is needed; and running
+# long commands. lib.sh must have been sourced.
+# shellcheck shell=bash
+
+# Run a long command with its output in a log; tell every 30 s how far it is.
+# It gets a process group of its own, so that all of it can be stopped, and it
+# inherits the lock, so that what survives all the same keeps others out.
+long() {
+	local name=$1 log=$CACHE/log/$1.log start=$SECONDS pid last
+	shift
+	mkdir -p "$CACHE/log"
+	set -m
+	"$@" >"$log" 2>&1 </dev/null &
+	pid=$!
+	set +m
+	# shellcheck disable=SC2064  # this pid, not a later one
+	trap "kill -- -$pid 2>/dev/null; exit 130" INT TERM
+	last=$SECONDS
+	while kill -0 "$pid" 2>/dev/null; do
+		sleep 0.2
+		if [ $((SECONDS - last)) -ge 30 ]; then
+			last=$SECONDS
+			say "  $name: $((SECONDS - start)) s, $(tail -n 1 "$log" | cut -c1-70)"
+		fi
+	done
+	if ! wait "$pid"; then
+		tail -n 30 "$log" >&2
+		die "$name failed after $((SECONDS - start)) s, full log in $log"
+	fi
+	trap - INT TERM
+	say "  $name: done in $((SECONDS - start)) s"
+}
+
+# One at a time in each place that is written, whatever else is prepared.
+lock() { # name, descriptor
+	local fd=${2:-9}
+	mkdir -p "$CACHE"
+	eval "exec $fd>\"\$CACHE/lock.\$1\""
+	if ! flock -n "$fd"; then
+		say "$1: waiting for another run"
+		flock "$fd"
+	fi
+}
+
+# The machine's own configuration of apt, for its proxies and the like, but
+# without its hooks: some delete what another apt has just downloaded.
+apt_configuration() { # directory
+	local file
+	rm -rf "$1/conf.d"
+	mkdir -p "$1/conf.d"
+	for file in /etc/apt/apt.conf.d/*; do
+		[ ! -f "$file" ] || ln -s "$file" "$1/conf.d/"
+	done
+	cat >"$1/conf.d/zz-last" <<-EOF
+		#clear APT::Update::Pre-Invoke;
+		#clear APT::Update::Post-Invoke;
+		#clear APT::Update::Post-Invoke-Success;
+		#clear DPkg::Post-Invoke;
+	EOF
+	echo "Dir::Etc::parts \"$1/conf.d\";" >"$1/apt.conf"
+}
+
+# The mirrors that this machine's own apt uses, the Debian archive's first.
+mirrors() {
+	# shellcheck disable=SC2016  # these are apt's variables
+	apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+		sed -n 's/^Debian|Debian|//p'
+	# Without lists apt does not know whose a mirror is; the signature tells.
+	apt-get update --print-uris 2>/dev/null | sed -n "s#^'\(.*/\)dists/[^ ]*/InRelease'.*#\1#p"
+}
+
+# Read a suite's list of packages. Then apt_in "$suite" runs an apt tool on it.
+# Fails, quietly, where no mirror has the suite: the reason is in $apt/err.
+suite_lists() { # suite
+	local apt=$CACHE/apt/$1 mirror
+	mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial"
+	: >"$apt/status"
+	apt_configuration "$apt"
+	: >"$apt/err"
+	while read -r mirror; do
+		cat >"$apt/suite.sources" <<-EOF
+			Types: deb
+			URIs: $mirror
+			Suites: $1
+			Components: main
+			Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+		EOF
+		apt_in "$1" get update >/dev/null 2>>"$apt/err" && return
+	done < <(mirrors | awk '!seen[$0]++')
+	[ -s "$apt/err" ] || echo "apt knows no Debian mirror" >"$apt/err"
+	return 1
+}
+
+apt_in() { # suite, get or cache, arguments
+	local apt=$CACHE/apt/$1 tool=apt-$2
+	shift 2
+	APT_CONFIG=$apt/apt.conf "$tool" -qq -o Dir::State="$apt/state" -o Dir::State::status="$apt/status" \
+		-o Dir::Cache="$apt/cache" -o Dir::Etc::sourcelist="$apt/suite.sources" -o Dir::Etc::sourceparts=/dev/null \
+		-o APT::Sandbox::User=root -o Acquire::Languages=none -o APT::Update::Error-Mode=any \
+		-o APT::Architecture=amd64 -o APT::Architectures=amd64 "$@"
+}
+
+# Download packages of a suite and unpack them into a directory.
+unpack_packages() { # suite, directory, package...
+	local suite=$1 dir=$2 tmp deb
+	shift 2
+	tmp=$(mktemp -d "$CACHE/apt/$suite/tmp.XXXXXX")
+	if ! (cd "$tmp" && apt_in "$suite" get download "$@"); then
+		rm -rf "$tmp"
+		return 1
+	fi
+	mkdir -p "$dir"
+	for deb in "$tmp"/*.deb; do
+		dpkg-deb -x "$deb" "$dir"
+	done
+	rm -rf "$tmp"
+}

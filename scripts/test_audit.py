@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0
+"""scripts/audit against trees with one fault each. Run: pytest scripts"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+AUDIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "audit")
+SPDX = "// SPDX-License-Identifier: GPL-2.0\n\n"
+GOOD = """\
+use core::ptr::NonNull;
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc as Counted,
+        SpinLock, //
+    }, //
+};
+
+use super::pd::Pd;
+use crate::bindings;
+
+pub(crate) use crate::rdma::wc;
+
+fn f() {
+    // SAFETY: Nothing is at stake.
+    unsafe { g() }
+}
+"""
+
+
+@pytest.fixture
+def audit(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(AUDIT, tmp_path / "scripts/audit")
+
+    def run(text, path="rust/rdma/a.rs", spdx=SPDX):
+        for name, content in (("rust/rdma/good.rs", SPDX + GOOD), (path, spdx + text)):
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        for git in (("init", "-q"), ("add", "rust", "scripts")):
+            subprocess.run(["git", *git], cwd=tmp_path, check=True)
+        done = subprocess.run(
+            [sys.executable, "-B", "scripts/audit"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout.splitlines()[:-1]
+
+    return run
+
+
+def test_nothing_to_find(audit):
+    assert audit(GOOD) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("use super::pd::Pd;\n", "use super::pd::Pd;\nuse super::mr::Mr;\n", 14, "super is used twice"),
+        ("use super::pd::Pd;\n", "use super::{mr::Mr, pd::Pd};\n", 13, "not one a line"),
+        ("        Arc as Counted,\n        SpinLock, //\n", "        Arc, SpinLock, //\n", 5, "not one a line"),
+        ("SpinLock, //", "SpinLock,", 5, "no // behind"),
+        ("    }, //\n", "    },\n", 5, "no // behind"),
+        ("NonNull;\n\n", "NonNull;\n", 4, "blank line"),
+        ("use super::pd::Pd;\n", "use super::pd::Pd;\n\n", 15, "blank line"),
+        ("use crate::bindings;\n", "use crate::bindings;\n\nuse core::mem;\n", 16, "out of order"),
+        ("    // SAFETY: Nothing is at stake.\n", "", 19, "without SAFETY"),
+    ],
+)
+def test_a_fault_is_found(audit, old, new, line, says):
+    assert old in GOOD
+    status, faults = audit(GOOD.replace(old, new, 1))
+    assert status == 1
+    assert len(faults) == 1, faults
+    assert faults[0].startswith(f"rust/rdma/a.rs:{line}: ")
+    assert says in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "says"),
+    [
+        ("rust/lnd/a.rs", "fn f() { unsafe { g() } }\n", "unsafe outside"),
+        ("rust/lnd/a.rs", "fn f() { crate::bindings::g() }\n", "uses the bindings"),
+        ("rust/proto/a.rs", "use kernel::prelude::*;\n", "more than core"),
+        ("rust/proto/a.rs", "use crate::rdma::Qp;\n", "another room"),
+        ("rust/proto/a.rs", '#[cfg(feature = "x")]\nfn f() {}\n', "a cfg other"),
+        ("rust/rdma/a.rs", "fn f(c: &crate::lnd::Conn) {}\n", "the room above"),
+        ("rust/rdma/a.rs", "pub(crate) unsafe fn f() {}\n", "# Safety"),
+        ("rust/proto/model/src/a.rs", "use std::{fmt, io};\n", "not one a line"),
+    ],
+)
+def test_a_fault_in_a_room_is_found(audit, path, text, says):
+    status, faults = audit(text, path)
+    assert status == 1
+    assert any(fault.startswith(path) and says in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("path", ["rust/proto/Cargo.toml", "scripts/a", "rust/README.md"])
+def test_a_file_without_licence_is_found(audit, path):
+    status, faults = audit("# text\n", path, spdx="")
+    assert status == 1
+    assert faults == [f"{path}:1: no SPDX-License-Identifier in the first three lines"]
+
+
+@pytest.mark.parametrize("path", ["rust/proto/Cargo.lock", "rust/COPYING", "rust/a.json"])
+def test_what_needs_no_licence(audit, path):
+    assert audit("{}\n", path, spdx="") == (0, [])
