@@ -13,6 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PREFLIGHT = os.path.join(HERE, "preflight")
 RUSTC_TEXT = "rustc 1.99.0 (fake)"
 CONFIG = f"""CONFIG_64BIT=y
+CONFIG_X86_64=y
 CONFIG_MODULES=y
 CONFIG_INFINIBAND=m
 CONFIG_INFINIBAND_ADDR_TRANS=y
@@ -120,7 +121,7 @@ def test_all_is_well(system):
     assert status == 0, err
     assert err == ""
     assert out.splitlines()[-1] == "preflight: ok"
-    assert "kernel crate: own (CONFIG_RUST is off)" in out
+    assert "kernel crate: own (the kernel was built without Rust)" in out
     assert "LNet: Lustre 2.17.57" in out
 
 
@@ -220,13 +221,20 @@ def test_another_version_of_the_compiler_is_a_note(system):
         ("CONFIG_INFINIBAND=m\n", "CONFIG_INFINIBAND is off"),
         ("CONFIG_INFINIBAND_ADDR_TRANS=y\n", "rdma_cm"),
         ("CONFIG_MODULES=y\n", "CONFIG_MODULES is off"),
-        ("CONFIG_64BIT=y\n", "CONFIG_64BIT is off"),
+        ("CONFIG_64BIT=y\n", "a 32-bit kernel: not supported"),
     ],
 )
 def test_wrong_config_is_named(system, old, says):
     system.conf.write_text(CONFIG.replace(old, ""))
     line, last = system.wrong()
     assert says in line
+    assert last == NOTHING
+
+
+def test_code_generation_that_cannot_be_met(system):
+    system.conf.write_text(CONFIG + "CONFIG_RANDSTRUCT=y\n")
+    line, last = system.wrong()
+    assert f"kernel {KERNEL}: CONFIG_RANDSTRUCT" in line
     assert last == NOTHING
 
 
@@ -242,6 +250,8 @@ def in_tree(system):
     system.conf.write_text(CONFIG + IN_TREE)
     for name in ("core", "kernel", "pin_init"):
         write(system.kdir / f"rust/lib{name}.rmeta", "x")
+    for name in ("rust/libmacros.so", "rust/bindgen_parameters", "include/generated/rustc_cfg", "scripts/target.json"):
+        write(system.kdir / name, "x")
 
 
 def test_in_tree_crate(system):
@@ -256,7 +266,7 @@ def test_in_tree_crate_lacks_metadata(system):
     (system.kdir / "rust/libkernel.rmeta").unlink()
     status, out, _ = system.run()
     assert status == 0
-    assert "kernel crate: own (rust/libkernel.rmeta is not in" in out
+    assert "kernel crate: own (the kernel's headers lack rust/libkernel.rmeta)" in out
 
 
 def test_in_tree_crate_of_another_rustc(system):
@@ -264,7 +274,7 @@ def test_in_tree_crate_of_another_rustc(system):
     system.conf.write_text(CONFIG + IN_TREE.replace("1.99.0", "1.98.0"))
     status, out, _ = system.run()
     assert status == 0
-    assert "kernel crate: own (it was made by 'rustc 1.98.0 (fake)'" in out
+    assert "kernel crate: own (the kernel was built with rustc 1.98.0 (fake), and" in out
 
 
 def test_an_rdma_core_of_ofed(system):
