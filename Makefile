@@ -96,9 +96,9 @@ test-debug:
 deb rpm:
 	@scripts/package $@
 
-# LUSTRE_SRC=path is Lustre's source, as DKMS wants it.
+# With LUSTRE=path, a tree built for the stock kernel; else with lnet_lite.
 test-packages:
-	@scripts/test-packages $(if $(LUSTRE_SRC),$(abspath $(LUSTRE_SRC)))
+	@scripts/test-packages $(if $(LUSTRE),$(abspath $(LUSTRE)))
 
 # By hand, without DKMS. DESTDIR= for another root.
 release = $(shell cat $(KDIR)/include/config/kernel.release)
@@ -131,7 +131,7 @@ help:
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'install    what was built, without DKMS'
-	@echo 'test-packages  the package in a fresh Debian 13, with LUSTRE_SRC=path'
+	@echo 'test-packages  the package in a fresh Debian 13, or with LUSTRE=path'
 	@echo 'clean      remove what was built'
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
@@ -139,8 +139,4 @@ help:
 	@echo 'OUT=path       output directory (O=path is the same)'
 
 .DEFAULT_GOAL := modules
-<<<<<<< HEAD
-.PHONY: modules clippy fmt-check doc demo test test-long lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help
-=======
-.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long lustre-module test-lustre bench-lustre test-debug clean help
->>>>>>> main
+.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help
