@@ -28,11 +28,14 @@ kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 	$(if $(LUSTRE),LUSTRE=$(abspath $(LUSTRE)) \
 		KBUILD_EXTRA_SYMBOLS="$(wildcard $(abspath $(LUSTRE))/Module.symvers)") \
 	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W)) \
-	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES))
+	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES)) \
+	$(if $(RUST_CRATE),RUST_CRATE=$(RUST_CRATE))
 
 rust-files = $(shell git ls-files -co --exclude-standard '*.rs')
 
 export LIBCLANG_PATH
+# core and the crates of the compiler itself are the same for many builds.
+export RO2IB_RUST_CACHE ?= $(if $(CACHE),$(CACHE)/rust)
 
 modules:
 	$(if $(OUT),@mkdir -p $(OUT))
@@ -46,7 +49,7 @@ clippy:
 	+$(MAKE) --no-print-directory -C .clippy CLIPPY=1 KUNIT_TESTS=1 modules
 
 fmt-check:
-	$(RUSTFMT) --check --edition 2021 --config newline_style=Unix \
+	$(RUSTFMT) --check \
 		--config skip_children=true $(rust-files)
 
 doc: modules
@@ -114,8 +117,9 @@ clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \
 		-o -name '*.mod' -o -name '*.mod.c' -o -name '.*.cmd' \
 		-o -name '*.d' -o -name 'modules.order' -o -name 'Module.symvers' \
-		-o -name 'bindings_generated.rs' -o -name '*.rsi' \) -type f -print0 | \
+		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
+	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
 	rm -rf .clippy .lustre .debug doc
 
 help:
@@ -136,7 +140,8 @@ help:
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
 	@echo 'LUSTRE=path    built Lustre tree      KUNIT_TESTS=1   also ro2iblnd_kunit.ko'
-	@echo 'OUT=path       output directory (O=path is the same)'
+	@echo 'OUT=path       output directory (O=path is the same; kernels from 6.13 on)'
+	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
 .PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help

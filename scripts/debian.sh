@@ -5,13 +5,14 @@
 # long commands. lib.sh must have been sourced.
 # shellcheck shell=bash
 
-# Run a long command with its output in a log; tell every 30 s how far it is.
+# Run a long command with its output in a log (of $LOGS, else of the cache); tell
+# every 30 s how far it is.
 # It gets a process group of its own, so that all of it can be stopped, and it
 # inherits the lock, so that what survives all the same keeps others out.
 long() {
-	local name=$1 log=$CACHE/log/$1.log start=$SECONDS pid last
+	local name=$1 log=${LOGS:-$CACHE/log}/$1.log start=$SECONDS pid last
 	shift
-	mkdir -p "$CACHE/log"
+	mkdir -p "$(dirname "$log")"
 	set -m
 	"$@" >"$log" 2>&1 </dev/null &
 	pid=$!

@@ -159,7 +159,7 @@ kernel_build_dir() {
 
 # Stock kernels, as Debian ships them: see scripts/stock.
 STOCK_SERIES="5.10 6.1 6.12 7.3"
-STOCK=${STOCK:-6.12}
+STOCK_GIVEN=${STOCK:-}
 
 release_of() { # suite: its number; 99 for one that is not known
 	case $1 in
@@ -215,5 +215,15 @@ stock_dir() { # series: the unpacked packages of the newest release that is here
 	done
 	return 1
 }
+
+# The one that is taken where none is asked for: where 6.12 could not be had, but
+# the release's own could, that.
+if [ -n "$STOCK_GIVEN" ]; then
+	STOCK=$STOCK_GIVEN
+elif [ "$(own_release)" = 12 ] && ! stock_dir 6.12 >/dev/null && stock_dir 6.1 >/dev/null; then
+	STOCK=6.1
+else
+	STOCK=6.12
+fi
 
 choose_tools

@@ -7,6 +7,7 @@
 #include <rdma/ib_cm.h>
 #include <rdma/rdma_cm.h>
 
+#include "ro2iblnd_compat.h"
 #include "ro2iblnd_helpers.h"
 
 /* Source ports below this need a privilege on the other side (o2iblnd). */
@@ -259,4 +260,39 @@ ALLOW_ERROR_INJECTION(ro2ib_cm_accept_locked, ERRNO);
 int ro2ib_cm_reject(struct rdma_cm_id *id, const void *data, u8 len)
 {
 	return rdma_reject(id, data, len, IB_CM_REJ_CONSUMER_DEFINED);
+}
+
+#ifndef RO2IB_HAVE_SYSTEM_DFL_WQ
+#define system_dfl_wq system_unbound_wq
+#endif
+
+struct destruction {
+	struct work_struct work;
+	struct rdma_cm_id *id;
+	struct completion done;
+};
+
+static void destroy(struct work_struct *work)
+{
+	struct destruction *d = container_of(work, struct destruction, work);
+
+	rdma_destroy_id(d->id);
+	complete(&d->done);
+}
+
+/*
+ * Destroys an id whose address is being resolved; sleeps. That waits for a work
+ * item on a queue of the core without WQ_MEM_RECLAIM, which a worker of a queue
+ * with it must not do: kernels before 6.14 warn of it (check_flush_dependency),
+ * although nothing has to be run. So a worker of another queue does it.
+ */
+void ro2ib_cm_destroy_resolving(struct rdma_cm_id *id)
+{
+	struct destruction d = { .id = id };
+
+	init_completion(&d.done);
+	INIT_WORK_ONSTACK(&d.work, destroy);
+	queue_work(system_dfl_wq, &d.work);
+	wait_for_completion(&d.done);
+	destroy_work_on_stack(&d.work);
 }

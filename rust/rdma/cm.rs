@@ -132,6 +132,8 @@ pub(super) struct Shared {
     id: *mut bindings::rdma_cm_id,
     users: Atomic<u32>,
     has_qp: Atomic<u32>,
+    /// Its address is being resolved: no event has come since that began.
+    resolving: Atomic<bool>,
     handler: *mut ffi::c_void,
     drop_handler: unsafe fn(*mut ffi::c_void),
     last_user: unsafe fn(*mut ffi::c_void, CmRef),
@@ -163,6 +165,7 @@ impl Shared {
                 id: core::ptr::null_mut(),
                 users: Atomic::new(1),
                 has_qp: Atomic::new(0),
+                resolving: Atomic::new(false),
                 handler: core::ptr::null_mut(),
                 drop_handler: Self::drop_handler::<H>,
                 last_user: Self::last_user::<H>,
@@ -252,6 +255,7 @@ impl Shared {
         unsafe { bindings::ro2ib_cm_event_get(id, event, &mut raw) };
         // SAFETY: The private data is valid while the handler runs.
         let event = unsafe { CmEvent::from_raw(&raw) };
+        shared.resolving.store(false, Release);
         let locked = CmLocked {
             id,
             unlock: false,
@@ -296,7 +300,11 @@ impl Drop for CmRef {
         // SAFETY: We were the last user. This waits for a handler that runs, and afterwards
         // there are no more. It is not called by a handler, as that is a user of its own.
         unsafe {
-            bindings::rdma_destroy_id(self.as_raw());
+            if self.shared().resolving.load(Acquire) {
+                bindings::ro2ib_cm_destroy_resolving(self.as_raw());
+            } else {
+                bindings::rdma_destroy_id(self.as_raw());
+            }
             Shared::free(self.0);
         }
     }
@@ -456,9 +464,9 @@ impl<H: CmHandler> CmId<H> {
         let src = src.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         let dst = dst.to_raw();
 
-        // SAFETY: The id is valid, the addresses too.
-        to_result(unsafe {
-            bindings::ro2ib_cm_resolve_addr(self.id.as_raw(), src, &dst, timeout_ms)
+        self.resolves(|id| {
+            // SAFETY: The id is valid, the addresses too.
+            unsafe { bindings::ro2ib_cm_resolve_addr(id, src, &dst, timeout_ms) }
         })
     }
 
@@ -476,10 +484,19 @@ impl<H: CmHandler> CmId<H> {
     ) -> Result {
         let (src, dst) = (src.to_raw(), dst.to_raw());
 
-        // SAFETY: The id is valid, the addresses too.
-        to_result(unsafe {
-            bindings::ro2ib_cm_resolve_addr_privileged(self.id.as_raw(), &src, &dst, timeout_ms)
+        self.resolves(|id| {
+            // SAFETY: The id is valid, the addresses too.
+            unsafe { bindings::ro2ib_cm_resolve_addr_privileged(id, &src, &dst, timeout_ms) }
         })
+    }
+
+    /// Lets `begin` begin to resolve an address; until an event comes the id knows that it does.
+    fn resolves(&self, begin: impl FnOnce(*mut bindings::rdma_cm_id) -> ffi::c_int) -> Result {
+        let resolving = &self.id.shared().resolving;
+
+        // In front, as the event may come before the function is back.
+        resolving.store(true, Release);
+        to_result(begin(self.id.as_raw())).inspect_err(|_| resolving.store(false, Release))
     }
 
     /// [`CmLocked::connect`], with the lock taken.

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The driver on kernels as Debian ships them, unmodified: built with their headers, loaded into their images. 6.12 in
+every run, the others with --long."""
+
+import os
+import shlex
+import shutil
+import subprocess
+
+import demo
+import pytest
+import vm
+from conftest import LOGS, MODULES, ROOT, tidy
+from faults import SLOW, Load, debug_nis, ping_until
+from nodes import PATIENCE, Node, until, up
+
+STOCK = os.path.join(ROOT, "scripts", "stock")
+LONG = pytest.mark.long
+KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in ("5.10", "6.1", "7.3"))]
+# A message that goes as it is, and one whose bytes are moved by RDMA.
+SMALL, LARGE = 1000, 65536
+
+
+def stock(*words, timeout=1800):
+    """What scripts/stock prints at last; its log is shown if it fails."""
+    done = subprocess.run(
+        [STOCK, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.splitlines() or ["?"])[-1]
+        # Old releases leave the mirrors one day.
+        if "to be had" in reason or "takes root" in reason:
+            pytest.skip(reason)
+        pytest.fail("\n".join([f"stock {' '.join(words)}", *done.stderr.splitlines()[-30:]]), pytrace=False)
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def pair(request):
+    """Two nodes on a stock kernel."""
+    directory = stock("fetch", request.param)
+    built = stock("build", request.param)
+    with open(os.path.join(directory, "stock.env"), encoding="ascii") as f:
+        env = dict(word.split("=", 1) for word in shlex.split(f.read()))
+    workdir = os.path.join(LOGS, f"stock-{request.param}")
+    shutil.rmtree(workdir, ignore_errors=True)
+    os.makedirs(workdir)
+    with vm.pair(
+        workdir=workdir, files=[os.path.join(built, m) for m in MODULES],
+        kdir=env["KDIR"], image=env["KERNEL_IMAGE"], tree=env["KERNEL_MODULES"],
+    ) as guests:  # fmt: skip
+        assert {g.check("uname -r").strip() for g in guests} == {env["RELEASE"]}
+        yield tuple(Node(g) for g in guests)
+    tidy(workdir)
+
+
+@pytest.fixture
+def nodes(pair):
+    """Both with an NI; afterwards all is unloaded, and nothing is left or was said."""
+    if not all(n.guest.alive() for n in pair):
+        pytest.fail("a guest died in an earlier test", pytrace=False)
+    begin = [len(n.guest.console()) for n in pair]
+    up(*pair)
+    yield pair
+    for node in pair:
+        node.unload()
+    bad = [f"{n.guest.name}: {line}" for n, at in zip(pair, begin) for line in vm.splats(n.guest.console()[at:])]
+    for node in pair:
+        bad += [f"{node.guest.name}: taint {t}" for t in vm.taints(node.guest.check("cat /proc/sys/kernel/tainted"))]
+    if bad:
+        pytest.fail("kernel log:\n" + "\n".join(bad), pytrace=False)
+
+
+def test_loads(nodes):
+    """Under two CPUs; out of tree and unsigned is all that the kernel has to say about it."""
+    for node in nodes:
+        assert node.guest.check("nproc").strip() == "2"
+        assert node.guest.check("cat /proc/sys/kernel/tainted").strip() in ("4096", "12288")
+
+
+def test_table(nodes):
+    """The rows of `make demo`."""
+    a, b = nodes
+    for one, other in ((a, b), (b, a)):
+        one.ping(other)
+    for row in demo.TABLE:
+        demo.transfer(a, b, *row)
+    until(lambda: all(demo.whole(c) for n in nodes for c in demo.credits(n)), "all credits back")
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("op", ["put-ack", "get"])
+def test_thousand(nodes, op, size):
+    a, b = nodes
+    r = a.traffic(b, op=op, size=size, count=1000, conc=8, timeout=300)
+    verified = r["verified"] if op == "get" else r["peer_verified"]
+    assert verified == 1000 * size, r
+
+
+def test_unplug_and_return(nodes):
+    """The device goes under traffic, from either side, and comes back."""
+    a, b = nodes
+    a.ping(b)
+    for victim, op in ((a, "get"), (b, "put")):
+        with Load(a, b, op=op) as load:
+            victim.guest.check("sleep 1; rdma link delete rxe0", PATIENCE)
+            assert [ni["device"] for ni in debug_nis(victim)] == ["none"]
+            victim.guest.check("rdma link add rxe0 type rxe netdev eth0")
+            ping_until(a, b, 40 * SLOW)
+        total = load.result()
+        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    a.traffic(b, op="mix", size=LARGE, count=100)
+    b.traffic(a, op="mix", size=SMALL, count=100)
+
+
+def test_again(nodes):
+    """NIs deleted and added, the module unloaded and loaded, several times."""
+    a, b = nodes
+    for _ in range(3):
+        a.traffic(b, op="mix", size=LARGE, count=50)
+        b.ni_del()
+        b.ni_add()
+        b.traffic(a, op="mix", size=SMALL, count=50)
+        a.unload()
+        up(a)
