@@ -29,12 +29,12 @@ class Node:
 
     def ours(self, **info):
         info = {"version": "0.1.0", "alias": "ko2iblnd", "srcversion": "AAA", **info}
-        module(self.modules / "updates/dkms/ro2iblnd.ko", description="ro2iblnd", **info)
+        module(self.modules / "updates/dkms/ro2iblnd.ko", kernel_crate="own", **info)
         depmod(self.root)
 
     def theirs(self, **info):
         info = {"version": "2.17.57", "srcversion": "BBB", **info}
-        module(self.modules / "updates/kernel/net/lustre/ko2iblnd.ko", description="o2ib LND", **info)
+        module(self.modules / "updates/kernel/net/lustre/ko2iblnd.ko", **info)
         depmod(self.root)
 
     def load(self, name, version="0.1.0", srcversion="AAA"):
@@ -200,7 +200,7 @@ def test_back_to_what_is_not_there_is_said(node):
 
 
 def test_this_driver_under_the_other_name(node):
-    module(node.modules / "updates/ko2iblnd.ko", description="ro2iblnd: LNet driver", version="0.1.0")
+    module(node.modules / "updates/ko2iblnd.ko", kernel_crate="own", version="0.1.0")
     depmod(node.root)
     assert "this driver under that name" in node.run("status")[1]
 
