@@ -8,7 +8,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long deb rpm test-packages,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -69,6 +69,10 @@ test:
 test-long:
 	@scripts/test --long
 
+# The demo where there is nothing yet: new root file systems of Debian 12 and 13.
+test-fresh:
+	@scripts/test-fresh
+
 # Real LNet needs the module built against it, hence in a copy.
 lustre-module:
 	$(if $(LUSTRE),,$(error LUSTRE=/path/to/built/tree is missing))
@@ -84,6 +88,12 @@ test-lustre: lustre-module
 
 bench-lustre: lustre-module
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
+
+# The KUnit suites over our own kernel crate, for a kernel that has one, hence in a copy.
+own-crate:
+	@mkdir -p .own
+	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .own/
+	+$(MAKE) --no-print-directory -C .own RUST_CRATE=own KUNIT_TESTS=1 modules
 
 # The kernel that looks at everything (KASAN, lockdep, ...), hence in a copy. The short form of what frees most.
 test-debug:
@@ -120,7 +130,7 @@ clean:
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
 	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
-	rm -rf .clippy .lustre .debug doc
+	rm -rf .clippy .lustre .debug .own .stock doc
 
 help:
 	@echo 'modules    build the module (default)'
@@ -131,11 +141,12 @@ help:
 	@echo 'demo       from nothing to two guests that talk; last line "demo: ok"'
 	@echo 'test       all tests; last line "N passed, N failed"'
 	@echo 'test-long  all tests, the long ones too'
+	@echo 'test-fresh the demo in new root file systems of Debian 12 and 13; root'
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'install    what was built, without DKMS'
-	@echo 'test-packages  the package in a fresh Debian 13, or with LUSTRE=path'
+	@echo 'test-packages  the package in a fresh Debian 13; with LUSTRE=path against that'
 	@echo 'clean      remove what was built'
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
@@ -144,4 +155,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules clippy fmt-check doc rust-analyzer demo test test-long lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help
+.PHONY: modules own-crate clippy fmt-check doc rust-analyzer demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help

@@ -31,6 +31,13 @@ struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);
 bool ro2ib_log_noise_allowed(void);
 
+/* layout.c: sizes in bytes; see rust/rdma/layout.rs, which has the names */
+struct ro2ib_layout {
+	u32 size[16];
+};
+
+const struct ro2ib_layout *ro2ib_layout(void);
+
 /* device.c */
 struct ro2ib_device_attrs {
 	u32 max_qp_wr;
@@ -43,6 +50,7 @@ struct ro2ib_device_attrs {
 bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
 bool ro2ib_device_is_software(struct ib_device *dev);
+bool ro2ib_device_repeats_local(struct ib_device *dev);
 bool ro2ib_port_active(struct ib_device *dev, u32 port);
 u32 ro2ib_event_port(const struct ib_event *ev);
 const char *ro2ib_device_name(struct ib_device *dev);

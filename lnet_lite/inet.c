@@ -47,7 +47,7 @@ int lnet_inet_enumerate(struct lnet_inetdev **dev_list, struct net *ns, bool v6_
 
 	rtnl_lock();
 	for_each_netdev(ns, dev) {
-		unsigned int flags = dev_get_flags(dev);
+		unsigned int flags = READ_ONCE(dev->flags);
 
 		if ((flags & IFF_LOOPBACK) || !(flags & IFF_UP))
 			continue;

@@ -35,6 +35,13 @@ long() {
 	say "  $name: done in $((SECONDS - start)) s"
 }
 
+# mmdebstrap hands descriptors to dash, which knows those below 10 only: the locks
+# must not push it beyond.
+make_rootfs() { # options of mmdebstrap
+	mmdebstrap --mode=root --variant=minbase --dpkgopt=force-unsafe-io \
+		--keyring=/usr/share/keyrings/debian-archive-keyring.gpg "$@" 6>&- 7>&- 8>&- 9>&-
+}
+
 # One at a time in each place that is written, whatever else is prepared.
 lock() { # name, descriptor
 	local fd=${2:-9}

@@ -207,7 +207,7 @@ stock_dir() { # series: the unpacked packages of the newest release that is here
 	local suite found suites
 	suites=$(stock_suites "$1")
 	for suite in $suites; do
-		found=$(compgen -G "$CACHE/stock/${1%%-*}-$suite-[0-9]*/stock.env" | sort -V | tail -n 1)
+		found=$(compgen -G "$CACHE/stock/${1%%-*}-$suite-[0-9]*/stock.env" | sort -V | tail -n 1) || true
 		if [ -n "$found" ]; then
 			dirname "$found"
 			return

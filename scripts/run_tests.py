@@ -7,6 +7,8 @@ lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
         soft-RoCE, NI to NI
 guests  pytest: two guests and more
+stock   pytest: the driver built for, and loaded into, kernels as Debian ships
+        them
 
 A part that cannot be run, or that runs no test, has failed. The last line is the
 sum over all parts, "N passed, N failed".
@@ -109,13 +111,22 @@ def lint(_options):
 def kunit(_options):
     passed = failed = 0
     lnet_lite, driver = (os.path.join(ROOT, m) for m in ("lnet_lite/lnet_lite.ko", "ro2iblnd.ko"))
+    own = []
+    try:
+        # Over our own kernel crate, on a kernel that has one: both have to behave alike.
+        make("build-own-crate", "own-crate")
+        own = [(".own/ro2iblnd_kunit.ko", ())]
+    except Failure as e:
+        print(f"  FAILED: {e}")
+        failed += 1
     runs = (
         ("ro2iblnd_kunit.ko", ()),
         ("ro2iblnd_e2e.ko", ("--before", lnet_lite, "--before", driver)),
+        *own,
     )
     for module, before in runs:
         cmd = (sys.executable, "-B", "scripts/vm", "kunit", "--two-links", *before, os.path.join(ROOT, module))
-        status, out = run(f"kunit-{module}", *cmd)
+        status, out = run(f"kunit-{module.replace('/', '-')}", *cmd)
         counts = re.search(r"Testing complete\. Ran (\d+) tests: (.*)", out)
         cases = {k: int(n) for k, n in re.findall(r"(\w+): (\d+)", counts[2])} if counts else {}
         good = cases.get("passed", 0)
@@ -129,18 +140,17 @@ def kunit(_options):
     return passed, failed
 
 
-def guests(options):
-    junit = os.path.join(LOGS, "guests.xml")
+def pytest(name, options, *what):
+    junit = os.path.join(LOGS, f"{name}.xml")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(junit)
-    # Those with a Lustre tree are `make test-lustre`'s.
     cmd = [
         sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-v", "--durations=10",
-        f"--junitxml={junit}", "--ignore-glob=*/test_lustre*.py", "-o", "junit_family=xunit1", "tests-vm", "scripts",
+        f"--junitxml={junit}", "-o", "junit_family=xunit1", *what,
     ]  # fmt: skip
     if options.long:
         cmd.append("--long")
-    status, out = run("guests", *cmd, timeout=6 * HOUR)
+    status, out = run(name, *cmd, timeout=6 * HOUR)
     print(out[out.rfind("= slowest") :] if "= slowest" in out else out[-2000:])
     try:
         suite = ET.parse(junit).getroot().find("testsuite")
@@ -160,7 +170,17 @@ def guests(options):
     return passed, len(failed)
 
 
-PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests}
+def guests(options):
+    # Those with a Lustre tree are `make test-lustre`'s.
+    others = ("--ignore-glob=*/test_lustre*.py", "--ignore-glob=*/test_stock.py")
+    return pytest("guests", options, *others, "tests-vm", "scripts")
+
+
+def stock(options):
+    return pytest("stock", options, "tests-vm/test_stock.py")
+
+
+PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests, "stock": stock}
 
 
 def main():

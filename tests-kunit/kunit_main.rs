@@ -16,6 +16,8 @@ mod proto;
 #[path = "../rust/rdma/mod.rs"]
 mod rdma;
 
+#[path = "kernel_crate.rs"]
+mod kernel_crate_tests;
 #[path = "rdma.rs"]
 mod rdma_tests;
 #[path = "work.rs"]
@@ -33,6 +35,7 @@ struct Tests;
 
 impl kernel::Module for Tests {
     fn init(_module: &'static ThisModule) -> Result<Self> {
+        rdma::layout::check()?;
         Ok(Self)
     }
 }

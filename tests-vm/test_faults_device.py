@@ -206,7 +206,6 @@ def test_neighbour_moves(nodes, record_property):
     during_traffic(nodes, change, record_property, "neighbour with a new MAC address")
 
 
-@pytest.mark.xfail(strict=False, reason="soft-RoCE registers memory again when it repeats: see testing.md")
 def test_packet_loss(nodes):
     """What the transport is for: 0.5 % lost, nothing may fail."""
     a, b = nodes

@@ -21,8 +21,8 @@ KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in ("5.10", "6.1", "7.3")
 SMALL, LARGE = 1000, 65536
 
 
-def stock(*words, timeout=1800):
-    """What scripts/stock prints at last; its log is shown if it fails."""
+def stock(*words, timeout=1800, log=False):
+    """What scripts/stock prints at last, or all with `log`; shown if it fails."""
     done = subprocess.run(
         [STOCK, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -32,7 +32,7 @@ def stock(*words, timeout=1800):
         if "to be had" in reason or "takes root" in reason:
             pytest.skip(reason)
         pytest.fail("\n".join([f"stock {' '.join(words)}", *done.stderr.splitlines()[-30:]]), pytrace=False)
-    return done.stdout.splitlines()[-1]
+    return done.stderr + done.stdout if log else done.stdout.splitlines()[-1]
 
 
 @pytest.fixture(scope="module", params=KERNELS)

@@ -28,6 +28,12 @@ bool ro2ib_device_is_software(struct ib_device *dev)
 	return ib_uses_virt_dma(dev);
 }
 
+/* See push_reg() in rust/rdma/sq.rs. */
+bool ro2ib_device_repeats_local(struct ib_device *dev)
+{
+	return dev->ops.driver_id == RDMA_DRIVER_RXE;
+}
+
 bool ro2ib_port_active(struct ib_device *dev, u32 port)
 {
 	struct ib_port_attr attr;

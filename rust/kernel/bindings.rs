@@ -4,6 +4,7 @@
 //! crate has for the same things.
 
 #![allow(
+    unknown_lints,
     clippy::all,
     dead_code,
     missing_docs,
@@ -11,7 +12,6 @@
     non_snake_case,
     non_upper_case_globals,
     unnecessary_transmutes,
-    unknown_lints,
     unsafe_op_in_unsafe_fn,
     improper_ctypes,
     clippy::undocumented_unsafe_blocks

@@ -93,9 +93,17 @@ impl<K, V> RBTree<K, V> {
 
     /// All entries, by key.
     pub fn iter(&self) -> Iter<'_, K, V> {
+        let mut first = ptr::null_mut();
+        let mut at = self.root.rb_node;
+
+        // `rb_first()`, which newer kernels have inline.
+        while !at.is_null() {
+            first = at;
+            // SAFETY: By the type invariant.
+            at = unsafe { (*at).rb_left };
+        }
         Iter {
-            // SAFETY: The tree is valid.
-            next: unsafe { bindings::rb_first(&raw const self.root) },
+            next: first,
             _tree: PhantomData,
         }
     }

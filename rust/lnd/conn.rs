@@ -145,6 +145,8 @@ pub(crate) struct Limits {
     pub(crate) max_sge: usize,
     /// Send queue slots that one transfer can ever have.
     pub(crate) sq: u16,
+    /// Slots that a registration and the message behind it take.
+    pub(crate) reg_and_send: u16,
 }
 
 /// Counters for people.
@@ -321,7 +323,11 @@ impl Conn {
             queues: Queues::EMPTY,
             cells: KVVec::new(),
             txs: KVVec::new(),
-            limits: Limits { max_sge: 1, sq: 0 },
+            limits: Limits {
+                max_sge: 1,
+                sq: 0,
+                reg_and_send: 2,
+            },
             hca: Some(ni.hca()?),
             link: None,
             pushed: KVec::new(),

@@ -329,6 +329,7 @@ impl Conn {
         };
         let buffers = usize::from(depth.rx_buffers());
         let mut link = Link::new(parts);
+        let reg_and_send = link.reg_wrs().saturating_add(1);
         let rx = Fifo::with_capacity(buffers)?;
         let early = Fifo::with_capacity(buffers)?;
         let pushed = KVec::with_capacity(BATCH_WRS, GFP_KERNEL)?;
@@ -352,6 +353,7 @@ impl Conn {
             inner.limits = Limits {
                 max_sge: usize::from(max_sge),
                 sq: sq_depth.saturating_sub(NOOP_SLOTS),
+                reg_and_send,
             };
         });
         for _ in 0..buffers {

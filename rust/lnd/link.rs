@@ -128,7 +128,12 @@ impl Link {
             .map_err(|_| Cause::LocalFault)
     }
 
-    /// Pushes the registration of a sink.
+    /// Work requests of one registration.
+    pub(crate) fn reg_wrs(&self) -> u16 {
+        self.qp.reg_wrs()
+    }
+
+    /// Pushes the registration of a sink, [`Link::reg_wrs`] work requests.
     pub(crate) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
         let (sq, qp) = self.sq()?;
         sq.push_reg(qp, context, mr, false)

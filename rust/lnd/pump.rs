@@ -159,9 +159,11 @@ fn flush(inner: &mut Inner) -> Result<(), Cause> {
 }
 
 /// Makes sure that one more work request with `sges` gather elements fits into the batch.
-fn make_room(inner: &mut Inner, sges: usize) -> Result<(), Cause> {
+fn make_room(inner: &mut Inner, wrs: u16, sges: usize) -> Result<(), Cause> {
     let room = inner.link.as_ref().ok_or(Cause::Flushed)?.room();
-    if room.wrs > 0 && room.sges >= sges && inner.pushed.len() < inner.pushed.capacity() {
+    let wrs = usize::from(wrs);
+    let books = inner.pushed.capacity().saturating_sub(inner.pushed.len());
+    if room.wrs >= wrs && room.sges >= sges && books >= wrs {
         Ok(())
     } else {
         flush(inner)
@@ -184,7 +186,7 @@ fn book(inner: &mut Inner, context: u32) {
 
 /// Builds a NOOP that carries `credits`.
 fn post_noop(inner: &mut Inner, credits: u8, cksum: bool) -> Result<(), Cause> {
-    make_room(inner, 1)?;
+    make_room(inner, 1, 1)?;
     let env = inner.envelope();
     let mut buf = inner.noop_bufs.pop().ok_or(Cause::LocalFault)?;
     let nob = encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
@@ -229,7 +231,7 @@ fn post_send(
     credits: u8,
     cksum: bool,
 ) -> Result<(), Cause> {
-    make_room(inner, 1)?;
+    make_room(inner, 1, 1)?;
     let buf = transfer.buf.take().ok_or(Cause::LocalFault)?;
     let context = context(index, Wr::Any);
     send(inner, context, buf, transfer.nob, credits, cksum)?;
@@ -258,7 +260,8 @@ fn send(
 /// Arms the key of a sink. It goes into the send queue right in front of the message that tells the
 /// peer.
 fn post_reg(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<(), Cause> {
-    make_room(inner, 0)?;
+    let wrs = inner.link.as_ref().ok_or(Cause::Flushed)?.reg_wrs();
+    make_room(inner, wrs, 0)?;
     let Memory::Sink(sink) = &mut transfer.memory else {
         return Err(Cause::LocalFault);
     };
@@ -268,13 +271,15 @@ fn post_reg(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<()
     let context = context(index, Wr::Any);
     let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
     sink.key = Key::Valid(link.push_reg(context, mr)?);
-    pushed(inner, index, context);
+    for _ in 0..wrs {
+        pushed(inner, index, context);
+    }
     Ok(())
 }
 
 /// Kills the key of a sink.
 fn post_inv(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<(), Cause> {
-    make_room(inner, 0)?;
+    make_room(inner, 1, 0)?;
     let Memory::Sink(sink) = &mut transfer.memory else {
         return Err(Cause::LocalFault);
     };
@@ -303,7 +308,7 @@ fn post_writes(inner: &mut Inner, index: u16, transfer: &Transfer) -> Result<(),
         let mut left = fragment.nob.min(total);
         total = total.saturating_sub(left);
         while left > 0 {
-            make_room(inner, max_sge)?;
+            make_room(inner, 1, max_sge)?;
             let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
             let n = link.push_write(context, addr, remote.key(), &mut cursor, left)?;
             pushed(inner, index, context);

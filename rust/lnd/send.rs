@@ -174,11 +174,14 @@ fn send_get(conn: &Arc<Conn>, req: SendRequest) -> Send {
     let mut transfer = Transfer::message(Owner::Get { get: msg, reply });
     transfer.total = fragment.nob;
     transfer.memory = Memory::Sink(sink);
-    conn.submit_or_fail(Op::GetReq, 2, transfer, None, |cookie| BodyOut::GetReq {
-        hdr: &hdr,
-        cookie,
-        key,
-        frags: core::slice::from_ref(&fragment),
+    let slots = conn.with(|inner| inner.limits().reg_and_send);
+    conn.submit_or_fail(Op::GetReq, slots, transfer, None, |cookie| {
+        BodyOut::GetReq {
+            hdr: &hdr,
+            cookie,
+            key,
+            frags: core::slice::from_ref(&fragment),
+        }
     });
     Ok(())
 }

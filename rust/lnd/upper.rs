@@ -351,7 +351,8 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, msg: Received) -
     transfer.memory = Memory::Sink(sink);
     // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
     conn.give_back(msg, Repost::Plain);
-    conn.submit_or_fail(Op::PutAck, 2, transfer, None, |dst| BodyOut::PutAck {
+    let slots = conn.with(|inner| inner.limits().reg_and_send);
+    conn.submit_or_fail(Op::PutAck, slots, transfer, None, |dst| BodyOut::PutAck {
         src: cookie,
         dst,
         key,

@@ -115,6 +115,13 @@ impl Device {
         unsafe { bindings::ro2ib_device_is_software(self.as_raw()) }
     }
 
+    /// Whether it carries local work requests out again when it repeats what was sent before them,
+    /// as rxe does; see [`super::sq::SendQueue::push_reg`].
+    pub(super) fn repeats_local(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_device_repeats_local(self.as_raw()) }
+    }
+
     /// Whether a port of it, counted from 1, is up. May sleep.
     pub(crate) fn port_active(&self, port: u32) -> bool {
         // SAFETY: By the type invariant; a port that does not exist is refused.

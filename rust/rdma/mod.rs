@@ -23,6 +23,7 @@ pub(crate) mod cm;
 pub(crate) mod cm_event;
 pub(crate) mod cq;
 pub(crate) mod device;
+pub(crate) mod layout;
 pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod mr;

@@ -135,6 +135,17 @@ impl RawMr {
             _pd: pd.clone(),
         })
     }
+
+    /// Its key as it is now.
+    fn rkey(&self) -> u32 {
+        let (mut rkey, mut iova, mut length) = (0, 0, 0);
+
+        // SAFETY: By the type invariant; the others are valid for writes.
+        unsafe {
+            bindings::ro2ib_mr_get(self.mr.as_ptr(), &mut rkey, &mut iova, &mut length);
+        }
+        rkey
+    }
 }
 
 // SAFETY: A memory region may be used and destroyed by any thread.
@@ -154,14 +165,19 @@ struct Entry {
     sg: Option<Arc<SgMap>>,
     // The current key went into a posted registration: the next one needs another.
     key_used: bool,
+    // The key that the device knows: of the last registration, or of the beginning.
+    known: u32,
 }
 
 impl From<RawMr> for Entry {
     fn from(raw: RawMr) -> Self {
+        let known = raw.rkey();
+
         Self {
             raw,
             sg: None,
             key_used: false,
+            known,
         }
     }
 }
@@ -187,6 +203,8 @@ pub(super) struct MrPool {
 pub(super) struct RegParts {
     pub(super) mr: *mut bindings::ib_mr,
     pub(super) key: u32,
+    /// The key that the device knows until then: dead, as the region is free.
+    pub(super) known: u32,
 }
 
 impl MrPool {
@@ -338,6 +356,7 @@ impl MrPool {
         Some(RegParts {
             mr: entry.raw.mr.as_ptr(),
             key: mr.rkey,
+            known: core::mem::replace(&mut entry.known, mr.rkey),
         })
     }
 

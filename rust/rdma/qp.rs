@@ -153,6 +153,7 @@ pub(crate) struct Qp<T: QpHandler> {
     lkey: u32,
     max_send_sge: u32,
     max_inline: Atomic<u32>,
+    fences_regs: bool,
     cq: CqShare,
     pd: Arc<Pd>,
     handler: Arc<T>,
@@ -229,6 +230,7 @@ impl<T: QpHandler> Qp<T> {
                 lkey: pd.local_dma_lkey(),
                 max_send_sge: config.max_send_sge.into(),
                 max_inline: Atomic::new(0),
+                fences_regs: pd.device().repeats_local(),
                 cq,
                 pd: pd.clone(),
                 handler,
@@ -274,6 +276,15 @@ impl<T: QpHandler> Qp<T> {
     /// Sends of up to this many bytes go inline; 0 if the provider cannot.
     pub(crate) fn max_inline(&self) -> u32 {
         self.max_inline.load(Relaxed)
+    }
+
+    /// Work requests that one registration takes; see [`SendQueue::push_reg`].
+    pub(crate) fn reg_wrs(&self) -> u16 {
+        1 + u16::from(self.fences_regs)
+    }
+
+    pub(super) fn fences_regs(&self) -> bool {
+        self.fences_regs
     }
 
     /// How many receives are posted. For people: it changes any time.

@@ -344,7 +344,13 @@ impl SendQueue {
     }
 
     /// Pushes the registration that makes the key of `mr` valid for writes of the
-    /// other side.
+    /// other side: [`Qp::reg_wrs`] work requests, all or none of them.
+    ///
+    /// On rxe a LOCAL_INV of the region's last key, which is dead, goes in front. When rxe repeats
+    /// what has not been acknowledged, it carries out local work requests behind that again, finds
+    /// a region that is registered already, and breaks the QP. But it begins a LOCAL_INV only when
+    /// all in front of it is complete; so this one and the registration behind it are first in the
+    /// queue, and done before there is anything that could be repeated.
     ///
     /// # Errors
     ///
@@ -362,10 +368,35 @@ impl SendQueue {
         if mr.qp_id() != self.qp_id {
             return Err((PushError::Foreign, mr));
         }
+        let wrs = u32::from(qp.reg_wrs());
+        if self.free_slots(qp) < wrs {
+            return Err((PushError::NoSlot, mr));
+        }
+        if self.room().wrs < wrs as usize {
+            return Err((PushError::BatchFull, mr));
+        }
         let Some(parts) = qp.mr_pool().register(&mr) else {
             return Err((PushError::Closed, mr));
         };
 
+        if qp.fences_regs() {
+            let mut fence = bindings::ib_send_wr {
+                opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+                ..Default::default()
+            };
+
+            fence.ex.invalidate_rkey = parts.known;
+            self.push(
+                qp,
+                0,
+                0,
+                Resources {
+                    ctx,
+                    ..Default::default()
+                },
+                AnyWr { send: fence },
+            );
+        }
         self.push(
             qp,
             0,

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the driver relies on of the `kernel` crate, whichever it is built with: the kernel's own or
+//! `rust/kernel/`. Both have to pass the same tests.
+
+use core::pin::Pin;
+
+use kernel::{
+    debugfs::{
+        Dir,
+        File, //
+    },
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    fmt,
+    impl_has_work,
+    new_mutex,
+    new_spinlock,
+    new_work,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    str::CString,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        Mutex,
+        SpinLock, //
+    },
+    time::{
+        delay::fsleep,
+        msecs_to_jiffies,
+        Delta,
+        Instant,
+        Monotonic, //
+    },
+    types::ForeignOwnable,
+    workqueue::{
+        Work,
+        WorkItem, //
+    },
+};
+
+use crate::rdma::{
+    sync::{
+        new_spinlock_bh,
+        Completion,
+        SpinLockBh, //
+    },
+    work::{
+        online_cpu,
+        OwnedQueue,
+        QueueKind, //
+    },
+};
+
+/// Counts how many of it there are.
+struct Counted(Arc<Atomic<i32>>);
+
+impl Counted {
+    fn new(live: &Arc<Atomic<i32>>) -> Self {
+        live.fetch_add(1, Relaxed);
+        Self(live.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+fn counter() -> Result<Arc<Atomic<i32>>> {
+    Ok(Arc::new(Atomic::new(0), GFP_KERNEL)?)
+}
+
+/// How often each side of a race takes a lock.
+const ROUNDS: u32 = 50_000;
+
+/// Something that two CPUs count with, under each kind of lock and with none.
+#[pin_data]
+struct Race {
+    #[pin]
+    spin: SpinLock<u32>,
+    #[pin]
+    bh: SpinLockBh<u32>,
+    #[pin]
+    mutex: Mutex<u32>,
+    bare: Atomic<u32>,
+    /// How many have the lock that only an atomic makes.
+    inside: Atomic<u32>,
+    met: Atomic<bool>,
+    #[pin]
+    done: Completion,
+    #[pin]
+    other: Work<Race>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Race { self.other }
+}
+
+impl WorkItem for Race {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.count();
+        this.done.complete_all();
+    }
+}
+
+impl Race {
+    fn count(&self) {
+        for _ in 0..ROUNDS {
+            *self.spin.lock() += 1;
+            *self.bh.lock() += 1;
+            *self.mutex.lock() += 1;
+            self.bare.fetch_add(1, Relaxed);
+            // A lock of one's own: nobody else may be inside.
+            if self.inside.cmpxchg(0, 1, Acquire).is_ok() {
+                if self.inside.load(Relaxed) != 1 {
+                    self.met.store(true, Relaxed);
+                }
+                self.inside.store(0, Release);
+            }
+        }
+    }
+}
+
+/// Larger than its alignment, and no power of two.
+#[repr(C, align(1024))]
+struct Aligned([u8; 3072]);
+
+#[kunit_tests(kernel_crate)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arc_is_dropped_once_by_the_last() -> Result {
+        let live = counter()?;
+        let first = Arc::new(Counted::new(&live), GFP_KERNEL)?;
+        let second = first.clone();
+
+        assert!(Arc::ptr_eq(&first, &second));
+        drop(first);
+        assert!(live.load(Relaxed) == 1);
+        let raw = Arc::into_raw(second);
+        // SAFETY: It comes from `into_raw`, and is taken back once.
+        let back = unsafe { Arc::from_raw(raw) };
+        let borrowed: Arc<Counted> = back.as_arc_borrow().into();
+        drop(back);
+        assert!(live.load(Relaxed) == 1);
+        let foreign = borrowed.into_foreign();
+        // SAFETY: It comes from `into_foreign`, and is taken back once.
+        drop(unsafe { <Arc<Counted> as ForeignOwnable>::from_foreign(foreign) });
+        assert!(live.load(Relaxed) == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn only_the_last_arc_becomes_unique() -> Result {
+        let live = counter()?;
+        let first = Arc::new(Counted::new(&live), GFP_KERNEL)?;
+        let second = first.clone();
+
+        assert!(Arc::into_unique_or_drop(first).is_none());
+        let unique = Arc::into_unique_or_drop(second);
+        assert!(unique.is_some());
+        assert!(live.load(Relaxed) == 1);
+        drop(unique);
+        assert!(live.load(Relaxed) == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_failed_initialiser_leaves_nothing() -> Result {
+        let live = counter()?;
+        let of = live.clone();
+        let made = Arc::pin_init(
+            try_pin_init!(Race {
+                spin <- new_spinlock!(Counted::new(&of).0.load(Relaxed) as u32),
+                bh <- new_spinlock_bh!(0),
+                mutex <- new_mutex!(0),
+                bare: Atomic::new(0),
+                inside: Atomic::new(0),
+                met: Err(ENODATA)?,
+                done <- Completion::new(),
+                other <- new_work!(),
+            }),
+            GFP_KERNEL,
+        );
+
+        assert!(matches!(made, Err(e) if e == ENODATA));
+        assert!(live.load(Relaxed) == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn locks_keep_two_cpus_apart() -> Result {
+        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?;
+        let race = Arc::pin_init(
+            pin_init!(Race {
+                spin <- new_spinlock!(0, "Race::spin"),
+                bh <- new_spinlock_bh!(0, "Race::bh"),
+                mutex <- new_mutex!(0, "Race::mutex"),
+                bare: Atomic::new(0),
+                inside: Atomic::new(0),
+                met: Atomic::new(false),
+                done <- Completion::new(),
+                other <- new_work!("Race::other"),
+            }),
+            GFP_KERNEL,
+        )?;
+
+        // On another CPU, wherever this one runs, if there are two.
+        assert!(queue.enqueue_on::<Race, 0>(online_cpu(1), race.clone()));
+        race.count();
+        race.done.wait();
+        assert!(*race.spin.lock() == 2 * ROUNDS);
+        assert!(*race.bh.lock() == 2 * ROUNDS);
+        assert!(*race.mutex.lock() == 2 * ROUNDS);
+        assert!(race.bare.load(Relaxed) == 2 * ROUNDS);
+        assert!(!race.met.load(Relaxed));
+        Ok(())
+    }
+
+    #[test]
+    fn a_held_lock_cannot_be_tried() -> Result {
+        let spin = KBox::pin_init(new_spinlock!(1, "spin"), GFP_KERNEL)?;
+        let mutex = KBox::pin_init(new_mutex!(1, "mutex"), GFP_KERNEL)?;
+        let held = mutex.lock();
+
+        assert!(mutex.try_lock().is_none());
+        drop(held);
+        assert!(mutex.try_lock().is_some());
+        let free = spin.try_lock().is_some();
+        assert!(free);
+        Ok(())
+    }
+
+    #[test]
+    fn atomics_return_what_was() -> Result {
+        let n = Atomic::<u32>::new(u32::MAX);
+        let flag = Atomic::<bool>::new(false);
+        let wide = Atomic::<u64>::new(1 << 40);
+
+        assert!(n.fetch_add(2, Full) == u32::MAX);
+        assert!(n.fetch_sub(2, Release) == 1);
+        assert!(n.xchg(7, Full) == u32::MAX);
+        assert!(n.cmpxchg(7, 8, Full) == Ok(7));
+        assert!(n.cmpxchg(7, 9, Full) == Err(8));
+        assert!(n.load(Acquire) == 8);
+        assert!(!flag.xchg(true, Full));
+        assert!(flag.xchg(false, Relaxed));
+        assert!(wide.fetch_add(1, Relaxed) == 1 << 40);
+        Ok(())
+    }
+
+    #[test]
+    fn time_passes() -> Result {
+        let then = Instant::<Monotonic>::now();
+
+        fsleep(Delta::from_millis(20));
+        assert!(then.elapsed() >= Delta::from_millis(20));
+        assert!(then.elapsed().as_millis() >= 20);
+        assert!(then.elapsed() < Delta::from_millis(60_000));
+        assert!(msecs_to_jiffies(0) == 0);
+        assert!(msecs_to_jiffies(1) >= 1);
+        assert!(msecs_to_jiffies(10_000) >= 10 * msecs_to_jiffies(900));
+        assert!(Delta::from_micros(1).as_nanos() == 1000);
+        Ok(())
+    }
+
+    #[test]
+    fn a_tree_is_sorted_and_owns_its_values() -> Result {
+        let live = counter()?;
+        let mut tree = RBTree::new();
+
+        // All residues of a prime, in an order of no pattern.
+        for i in 0..101u32 {
+            let key = i * 37 % 101;
+            let node = RBTreeNode::new(key, Counted::new(&live), GFP_KERNEL)?;
+            assert!(tree.insert(node).is_none());
+        }
+        let mut next = 0;
+        for (key, _) in tree.iter() {
+            assert!(*key == next);
+            next += 1;
+        }
+        assert!(next == 101);
+        let again = RBTreeNode::new(50, Counted::new(&live), GFP_KERNEL)?;
+        assert!(tree.insert(again).is_some());
+        assert!(live.load(Relaxed) == 101);
+        assert!(tree.get(&50).is_some());
+        drop(tree.remove_node(&50));
+        assert!(tree.get(&50).is_none());
+        assert!(tree.remove_node(&50).is_none());
+        assert!(tree.keys().count() == 100);
+        drop(tree);
+        assert!(live.load(Relaxed) == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_vector_keeps_order_and_drops_all() -> Result {
+        let live = counter()?;
+        let mut v = KVec::new();
+
+        for _ in 0..10 {
+            v.push(Counted::new(&live), GFP_KERNEL)?;
+        }
+        v.truncate(8);
+        assert!(live.load(Relaxed) == 8);
+        drop(v.pop());
+        assert!(v.len() == 7);
+        for (i, item) in v.drain_all().enumerate() {
+            if i == 3 {
+                drop(item);
+                break;
+            }
+        }
+        assert!(live.load(Relaxed) == 0);
+        let mut numbers = KVec::with_capacity(3, GFP_KERNEL)?;
+        for n in [5, 6, 7] {
+            assert!(numbers.push_within_capacity(n).is_ok());
+        }
+        numbers.retain(|n| *n != 6);
+        assert!(numbers[..] == [5, 7]);
+        let large = KVVec::from_elem(9u8, 1 << 20, GFP_KERNEL)?;
+        assert!(large.iter().all(|b| *b == 9));
+        Ok(())
+    }
+
+    #[test]
+    fn memory_is_aligned() -> Result {
+        for _ in 0..8 {
+            let b = KBox::new(Aligned([1; 3072]), GFP_KERNEL)?;
+            assert!(core::ptr::from_ref(&*b).addr() % 1024 == 0);
+            assert!(b.0[3071] == 1);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_too_much_is_an_error() {
+        assert!(KVec::<u64>::with_capacity(usize::MAX, GFP_KERNEL).is_err());
+        assert!(KVec::<u64>::with_capacity(1 << 40, GFP_KERNEL | __GFP_NOWARN).is_err());
+        assert!(KVVec::<u64>::with_capacity(1 << 50, GFP_KERNEL | __GFP_NOWARN).is_err());
+        let mut v = KVec::<u8>::new();
+        assert!(v.push_within_capacity(1).is_err());
+        assert!(v.reserve(usize::MAX, GFP_KERNEL).is_err());
+        assert!(v.push(1, GFP_KERNEL).is_ok());
+    }
+
+    #[test]
+    fn strings_are_checked() -> Result {
+        let s = CString::try_from_fmt(fmt!("{}-{}", 1, "two"))?;
+
+        assert!(s.to_bytes() == b"1-two");
+        assert!(CString::try_from_fmt(fmt!("a\0b")).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn errnos_come_through() {
+        assert!(to_result(0).is_ok());
+        assert!(to_result(7).is_ok());
+        assert!(to_result(-12) == Err(ENOMEM));
+        assert!(ENOMEM.to_errno() == -12);
+        assert!(Error::from_errno(-110) == ETIMEDOUT);
+        let bad = core::ptr::without_provenance_mut::<u8>(-22isize as usize);
+        assert!(from_err_ptr(bad) == Err(EINVAL));
+        let good = core::ptr::without_provenance_mut::<u8>(4096);
+        assert!(from_err_ptr(good).is_ok());
+    }
+
+    #[test]
+    fn a_debugfs_file_goes_with_its_value() -> Result {
+        let live = counter()?;
+        let dir = Dir::new(c"ro2iblnd_kunit");
+        let data = Counted::new(&live);
+        let file: Pin<KBox<File<Counted>>> = KBox::pin_init(
+            dir.read_callback_file(c"file", data, &|_: &Counted, f: &mut fmt::Formatter<'_>| {
+                writeln!(f, "here")
+            }),
+            GFP_KERNEL,
+        )?;
+
+        assert!(live.load(Relaxed) == 1);
+        // The directory is there as long as its file.
+        drop(dir);
+        assert!(file.0.load(Relaxed) == 1);
+        drop(file);
+        assert!(live.load(Relaxed) == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn the_task_has_a_number() {
+        assert!(kernel::current!().pid() > 0);
+    }
+}
