@@ -219,23 +219,23 @@ impl<T> Arc<T> {
     where
         E: From<AllocError>,
     {
-        let inner = KBox::new(
-            ArcInner {
-                count: Count::one(),
-                data: MaybeUninit::<T>::uninit(),
-            },
-            flags,
-        )?;
-        let inner = KBox::into_raw(inner);
-        // SAFETY: The slot is valid for writes.
-        if let Err(e) = init(unsafe { (*inner).data.as_mut_ptr() }) {
+        let inner = KBox::<ArcInner<T>>::new_uninit(flags)?;
+        let inner = KBox::into_raw(inner).cast::<ArcInner<T>>();
+
+        // Field by field: the value may be too large for the stack.
+        //
+        // SAFETY: The memory is ours, and has room for all of it.
+        let slot = unsafe {
+            (&raw mut (*inner).count).write(Count::one());
+            &raw mut (*inner).data
+        };
+        if let Err(e) = init(slot) {
             // SAFETY: It comes from `into_raw`; the value is not there, only memory is freed.
-            drop(unsafe { KBox::from_raw(inner) });
+            drop(unsafe { KBox::<MaybeUninit<ArcInner<T>>>::from_raw(inner.cast()) });
             return Err(e);
         }
-        // SAFETY: The value is there, and both have the same layout (`repr(C)`, `MaybeUninit`). The
-        // one count is handed over.
-        Ok(unsafe { Self::from_inner(NonNull::new_unchecked(inner.cast())) })
+        // SAFETY: All is there; the one count is handed over.
+        Ok(unsafe { Self::from_inner(NonNull::new_unchecked(inner)) })
     }
 }
 
