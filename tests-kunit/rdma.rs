@@ -502,13 +502,15 @@ fn write_to_a_key() -> Result {
     let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
     let (remote, rkey) = (mr.iova(), mr.rkey());
 
+    // On rxe a registration is two work requests.
+    let regs = usize::from(right.qp.reg_wrs());
     check(mr.len() as usize == NOB)?;
     let mr = right
         .sq
         .push_reg(&right.qp, 1, mr, true)
         .map_err(|_| ENOSPC)?;
     right.post()?;
-    right.side.wait(|seen| seen.sends.len() == 1)?;
+    right.side.wait(|seen| seen.sends.len() == regs)?;
 
     // Ten fragments, at most four in one work request: three of these.
     let mut cursor = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
@@ -532,8 +534,8 @@ fn write_to_a_key() -> Result {
 
     check(right.sq.push_inv(&right.qp, 2, mr).is_ok())?;
     right.post()?;
-    right.side.wait(|seen| seen.sends.len() == 2)?;
-    check(right.side.seen.lock().sends[1] == (2, WcStatus::Success))?;
+    right.side.wait(|seen| seen.sends.len() == regs + 1)?;
+    check(right.side.seen.lock().sends[regs] == (2, WcStatus::Success))?;
     // Only we still have the mapping: the QP has let go of it.
     check(Arc::into_unique_or_drop(map).is_some())?;
     check(has_pattern(&to, NOB)?)?;
@@ -592,7 +594,9 @@ fn bounce() -> Result {
         .map_err(|_| ENOSPC)?;
 
     right.post()?;
-    right.side.wait(|seen| seen.sends.len() == 1)?;
+    right
+        .side
+        .wait(|seen| seen.sends.len() == usize::from(right.qp.reg_wrs()))?;
 
     let mut cursor = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
     left.sq
