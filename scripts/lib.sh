@@ -210,7 +210,11 @@ stock_suites() { # series
 	*-*) echo "${series#*-}" ;;
 	5.10) echo bullseye ;;
 	6.1) echo bookworm ;;
-	6.12) if [ "$(own_release)" -ge 13 ] || [ "$series" != "$1" ]; then echo trixie; else echo bookworm-backports trixie; fi ;;
+	6.12)
+		# That for arm64 is built in a root file system on Debian 12 anyway.
+		[ "$(own_release)" -ge 13 ] || [ "$series" != "$1" ] || echo bookworm-backports
+		echo trixie
+		;;
 	7.3) echo trixie-backports ;;
 	*) die "no stock kernel of series $1 (known: $STOCK_SERIES)" ;;
 	esac
