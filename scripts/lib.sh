@@ -220,6 +220,11 @@ stock_suites() { # series
 	esac
 }
 
+# Headers hold programs that want the C library of their release, or a later one.
+built_here() { # suite
+	[ "$(release_of "$1")" -le "$(own_release)" ]
+}
+
 stock_dir() { # series: the unpacked packages of the newest release that is here
 	local suite found suites arch
 	suites=$(stock_suites "$1")
