@@ -8,7 +8,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long test-fresh,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -105,6 +105,24 @@ test-debug:
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
 		tests-vm/test_leaks.py
 
+# Packages with the sources, for DKMS: Documentation/install.md.
+deb rpm:
+	@scripts/package $@
+
+# With LUSTRE=path, a tree built for the stock kernel; else with lnet_lite.
+test-packages:
+	@scripts/test-packages $(if $(LUSTRE),$(abspath $(LUSTRE)))
+
+# By hand, without DKMS. DESTDIR= for another root.
+release = $(shell cat $(KDIR)/include/config/kernel.release)
+install:
+	install -D -m 644 $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko \
+		$(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
+	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
+	for page in scripts/packaging/man/*; do install -D -m 644 $$page \
+		$(DESTDIR)/usr/share/man/man$${page##*.}/$${page##*/} || exit; done
+	$(if $(DESTDIR),,depmod -a $(release))
+
 clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \
 		-o -name '*.mod' -o -name '*.mod.c' -o -name '.*.cmd' \
@@ -126,6 +144,9 @@ help:
 	@echo 'test-fresh the demo in new root file systems of Debian 12 and 13; root'
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
+	@echo 'deb, rpm   packages for DKMS, in dist/'
+	@echo 'install    what was built, without DKMS'
+	@echo 'test-packages  the package in a fresh Debian 13; with LUSTRE=path against that'
 	@echo 'clean      remove what was built'
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
@@ -134,4 +155,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules own-crate clippy fmt-check doc rust-analyzer demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug clean help
+.PHONY: modules own-crate clippy fmt-check doc rust-analyzer demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help

@@ -1,113 +1,527 @@
 # SPDX-License-Identifier: GPL-2.0
-"""scripts/preflight against made-up kernel trees. Run: pytest scripts"""
+"""scripts/preflight against made-up systems, each wrong in one way. Run: pytest scripts"""
 
 import os
+import re
 import stat
 import subprocess
 
 import pytest
+from fake_modules import KERNEL, module
 
-PREFLIGHT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "preflight")
+HERE = os.path.dirname(os.path.abspath(__file__))
+PREFLIGHT = os.path.join(HERE, "preflight")
 RUSTC_TEXT = "rustc 1.99.0 (fake)"
 CONFIG = f"""CONFIG_64BIT=y
+CONFIG_X86_64=y
 CONFIG_MODULES=y
 CONFIG_INFINIBAND=m
 CONFIG_INFINIBAND_ADDR_TRANS=y
-CONFIG_RUST=y
-CONFIG_RUSTC_VERSION_TEXT="{RUSTC_TEXT}"
 CONFIG_OBJTOOL=y
-CONFIG_KUNIT=y
-CONFIG_RDMA_RXE=m
+CONFIG_CC_VERSION_TEXT="fake-cc (Fake 14.2.0) 14.2.0"
 """
-FILES = (
-    "rust/libcore.rmeta",
-    "rust/libkernel.rmeta",
-    "rust/libpin_init.rmeta",
-    "rust/libmacros.so",
-    "rust/bindgen_parameters",
-    "include/generated/rustc_cfg",
-    "scripts/target.json",
-    "Module.symvers",
-    "tools/objtool/objtool",
-)
+IN_TREE = f'CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT="{RUSTC_TEXT}"\n'
+LNET_EXPORTS = {"lnet_register_lnd": 0x1111AAAA, "lnet_parse": 0x2222BBBB, "lnet_finalize": 0x3333CCCC}
+KERNEL_EXPORTS = {"ib_post_send": 0x4444DDDD}
+DEBIAN = 'ID=debian\nVERSION_ID="13"\n'
 
 
 def script(path, text):
-    path.write_text(f"#!/bin/sh\necho '{text}'\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
 
-@pytest.fixture
-def tree(tmp_path):
-    kdir = tmp_path / "kernel"
-    for name in FILES:
-        path = kdir / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x\n")
-    (kdir / "tools/objtool/objtool").chmod(0o755)
-    conf = kdir / "include/config/auto.conf"
-    conf.parent.mkdir(parents=True)
-    conf.write_text(CONFIG)
-    env = dict(
-        os.environ,
-        RUSTC=script(tmp_path / "rustc", RUSTC_TEXT),
-        BINDGEN=script(tmp_path / "bindgen", "bindgen 0.73.0"),
-        LLVM="1",
-    )
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
 
-    def run():
-        done = subprocess.run([PREFLIGHT, kdir], env=env, capture_output=True, text=True, check=False)
+
+def symvers(exports, owner):
+    return "".join(f"{crc:#010x}\t{name}\t{owner}\tEXPORT_SYMBOL_GPL\t\n" for name, crc in exports.items())
+
+
+class System:
+    """A root with headers, tools and a Lustre tree for which all is well."""
+
+    def __init__(self, root):
+        self.root = root
+        self.bin = root / "bin"
+        self.kdir = root / "lib/modules" / KERNEL / "build"
+        self.conf = write(self.kdir / "include/config/auto.conf", CONFIG)
+        write(self.kdir / "include/config/kernel.release", KERNEL + "\n")
+        write(self.kdir / "Module.symvers", symvers(KERNEL_EXPORTS, "ib_core"))
+        script(self.kdir / "tools/objtool/objtool", "")
+        write(root / "etc/os-release", DEBIAN)
+        write(root / "proc/sys/kernel/osrelease", KERNEL + "\n")
+        self.sysroot = root / "rust"
+        self.core = write(self.sysroot / "lib/rustlib/src/rust/library/core/src/lib.rs", "")
+        self.rustc()
+        self.bindgen = script(self.bin / "bindgen", 'echo "bindgen 0.73.0"')
+        script(self.bin / "fake-cc", 'echo "fake-cc (Fake 14.2.0) 14.2.0"')
+        script(self.bin / "mokutil", 'echo "$2 is not enrolled"')
+        self.lustre = root / "usr/src/lustre-release"
+        write(self.lustre / "include/linux/lnet/lib-lnet.h", "")
+        write(self.lustre / "config.h", '#define VERSION "2.17.57"\n')
+        self.symvers = write(self.lustre / "Module.symvers", symvers(LNET_EXPORTS, "lnet/lnet/lnet"))
+        self.lnet()
+        module(self.lustre / "lnet/lnet/lnet.ko", exports=LNET_EXPORTS, srcversion="L1")
+        self.env = {"RUSTC": str(self.bin / "rustc"), "BINDGEN": self.bindgen}
+
+    def rustc(self, text=RUSTC_TEXT):
+        script(self.bin / "rustc", f'case $* in *sysroot*) echo {self.sysroot} ;; *) echo "{text}" ;; esac')
+
+    def lnet(self, exports=None, **info):
+        info.setdefault("srcversion", "L1")
+        return module(
+            self.root / f"lib/modules/{KERNEL}/extra/lnet.ko", exports=LNET_EXPORTS if exports is None else exports, **info
+        )
+
+    def secure_boot(self, on=True):
+        write(self.root / "sys/firmware/efi/efivars/SecureBoot-8be4", "").write_bytes(bytes([6, 0, 0, 0, on]))
+
+    def built(self, **info):
+        imports = {"lnet_parse": LNET_EXPORTS["lnet_parse"], "ib_post_send": KERNEL_EXPORTS["ib_post_send"]}
+        info.setdefault("imports", imports)
+        return module(self.root / "ro2iblnd.ko", **info)
+
+    def run(self, *args):
+        keep = ("PATH", "HOME", "LANG", "LC_ALL")
+        env = {k: v for k, v in os.environ.items() if k in keep}
+        env["PATH"] = f"{self.bin}:{env['PATH']}:/usr/sbin:/sbin"
+        env["RO2IBLND_CACHE"] = str(self.root / "cache")
+        done = subprocess.run(
+            [PREFLIGHT, "-d", self.root, *args], env={**env, **self.env}, capture_output=True, text=True, check=False
+        )
         return done.returncode, done.stdout, done.stderr
 
-    run.kdir, run.conf = kdir, conf
-    return run
+    def wrong(self, *args):
+        """Run, and return what is wrong and the last line. One line for one cause."""
+        status, out, err = self.run(*args)
+        assert status == 1, out + err
+        lines = [line for line in err.splitlines() if not line.startswith("preflight: note:")]
+        assert all(line.startswith("preflight: ") for line in lines), err
+        assert len(lines) == 2, err
+        assert "ok\n" not in out
+        return lines
 
 
-def test_complete_tree_is_ok(tree):
-    status, out, err = tree()
+@pytest.fixture
+def system(tmp_path):
+    return System(tmp_path)
+
+
+NOTHING = "preflight: not ok: nothing to install, see above"
+
+
+def test_all_is_well(system):
+    status, out, err = system.run()
     assert status == 0, err
-    assert out == f"preflight: {tree.kdir}: ok\n"
+    assert err == ""
+    assert out.splitlines()[-1] == "preflight: ok"
+    assert "kernel crate: own (the kernel was built without Rust)" in out
+    assert "LNet: Lustre 2.17.57" in out
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_missing_file_is_named(tree, name):
-    (tree.kdir / name).unlink()
-    status, out, err = tree()
-    assert status == 1
-    assert out == ""
-    assert os.path.basename(name) in err
-    assert len(err.splitlines()) <= 2  # the note on gcc may come along
+def test_no_headers(system):
+    system.kdir.rename(system.root / "gone")
+    line, last = system.wrong()
+    assert f"no headers of kernel {KERNEL}" in line
+    assert last == f"preflight: to install: apt install linux-headers-{KERNEL}"
+
+
+def test_headers_that_are_not_configured(system):
+    system.conf.unlink()
+    assert "not configured" in system.wrong()[0]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("os_release", "words"),
     [
-        ("CONFIG_RUST=y\n", "", "CONFIG_RUST is off"),
-        ("CONFIG_INFINIBAND=m\n", "", "CONFIG_INFINIBAND is off"),
-        ("CONFIG_INFINIBAND_ADDR_TRANS=y\n", "", "rdma_cm"),
-        ("CONFIG_MODULES=y\n", "", "CONFIG_MODULES is off"),
-        ("1.99.0", "1.98.0", "set RUSTC"),
+        ('ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="9.6"\n', f"dnf install kernel-devel-{KERNEL}"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', f"dnf install kernel-devel-{KERNEL}"),
+        ('ID="sles"\nID_LIKE="suse"\n', "zypper install kernel-test-devel"),
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n', f"apt install linux-headers-{KERNEL}"),
     ],
 )
-def test_wrong_config_is_named(tree, old, new, says):
-    tree.conf.write_text(CONFIG.replace(old, new))
-    status, _, err = tree()
-    assert status == 1
-    assert says in err
+def test_the_distributions_own_words(system, os_release, words):
+    write(system.root / "etc/os-release", os_release)
+    system.kdir.rename(system.root / "gone")
+    assert system.wrong()[1] == f"preflight: to install: {words}"
 
 
-def test_kunit_as_module_is_only_a_note(tree):
-    tree.conf.write_text(CONFIG.replace("KUNIT=y", "KUNIT=m"))
-    status, _, err = tree()
+def test_too_old_rustc(system):
+    system.rustc("rustc 1.63.0 (fake)")
+    line, last = system.wrong()
+    assert "'rustc 1.63.0 (fake)', too old: 1.85" in line
+    assert last == "preflight: to install: apt install rustc"
+
+
+def test_debian_12_has_another_rustc_and_no_bindgen(system):
+    write(system.root / "etc/os-release", 'ID=debian\nVERSION_ID="12"\n')
+    script(system.bin / "bindgen", 'echo "bindgen 0.60.1"')
+    system.rustc("rustc 1.63.0 (fake)")
+    _, _, err = system.run()
+    assert "apt install rustc-web cargo-web && cargo install bindgen-cli" in err.splitlines()[-1]
+
+
+def test_no_rustc(system):
+    system.env["RUSTC"] = "/nowhere/rustc"
+    assert "RUSTC=/nowhere/rustc: no such program" in system.wrong()[0]
+
+
+def test_no_bindgen(system):
+    system.env["BINDGEN"] = "/nowhere/bindgen"
+    line, last = system.wrong()
+    assert "no bindgen" in line
+    assert last == "preflight: to install: apt install bindgen"
+
+
+def test_too_old_bindgen(system):
+    script(system.bin / "bindgen", 'echo "bindgen 0.60.1"')
+    assert "0.60.1, too old: 0.71.1" in system.wrong()[0]
+
+
+def test_no_libclang(system):
+    script(
+        system.bin / "bindgen",
+        'case $* in --version) echo "bindgen 0.73.0" ;; *) echo "Unable to find libclang" >&2; exit 1 ;; esac',
+    )
+    line, last = system.wrong()
+    assert "bindgen finds no libclang" in line
+    assert last == "preflight: to install: apt install libclang-dev"
+
+
+def test_no_rust_src(system):
+    system.core.unlink()
+    line, last = system.wrong()
+    assert "no rust-src" in line
+    assert last == "preflight: to install: apt install rust-src"
+
+
+def test_no_compiler_of_the_kernel(system):
+    system.conf.write_text(CONFIG.replace("fake-cc (", "x86_64-linux-gnu-gcc-99 ("))
+    line, last = system.wrong()
+    assert "compiled with x86_64-linux-gnu-gcc-99" in line
+    assert last == "preflight: to install: apt install gcc-99"
+
+
+def test_another_version_of_the_compiler_is_a_note(system):
+    script(system.bin / "fake-cc", 'echo "fake-cc (Fake 14.3.0) 14.3.0"')
+    status, _, err = system.run()
     assert status == 0
-    assert "KUNIT" in err
+    assert "note" in err and "14.3.0" in err
 
 
-def test_unconfigured_and_absent_trees(tree):
-    tree.conf.unlink()
-    assert "not configured" in tree()[2]
-    tree.kdir.rename(tree.kdir.with_name("gone"))
-    status, _, err = tree()
+@pytest.mark.parametrize(
+    ("old", "says"),
+    [
+        ("CONFIG_INFINIBAND=m\n", "CONFIG_INFINIBAND is off"),
+        ("CONFIG_INFINIBAND_ADDR_TRANS=y\n", "rdma_cm"),
+        ("CONFIG_MODULES=y\n", "CONFIG_MODULES is off"),
+        ("CONFIG_64BIT=y\n", "a 32-bit kernel: not supported"),
+    ],
+)
+def test_wrong_config_is_named(system, old, says):
+    system.conf.write_text(CONFIG.replace(old, ""))
+    line, last = system.wrong()
+    assert says in line
+    assert last == NOTHING
+
+
+def test_code_generation_that_cannot_be_met(system):
+    system.conf.write_text(CONFIG + "CONFIG_RANDSTRUCT=y\n")
+    line, last = system.wrong()
+    assert f"kernel {KERNEL}: CONFIG_RANDSTRUCT" in line
+    assert last == NOTHING
+
+
+@pytest.mark.parametrize("name", ["Module.symvers", "tools/objtool/objtool"])
+def test_missing_file_is_named(system, name):
+    (system.kdir / name).unlink()
+    line, last = system.wrong()
+    assert name in line
+    assert "linux-headers" in last
+
+
+def in_tree(system):
+    system.conf.write_text(CONFIG + IN_TREE)
+    for name in ("core", "kernel", "pin_init"):
+        write(system.kdir / f"rust/lib{name}.rmeta", "x")
+    for name in ("rust/libmacros.so", "rust/bindgen_parameters", "include/generated/rustc_cfg", "scripts/target.json"):
+        write(system.kdir / name, "x")
+
+
+def test_in_tree_crate(system):
+    in_tree(system)
+    status, out, _ = system.run()
+    assert status == 0
+    assert "kernel crate: in-tree" in out
+
+
+def test_in_tree_crate_lacks_metadata(system):
+    in_tree(system)
+    (system.kdir / "rust/libkernel.rmeta").unlink()
+    status, out, _ = system.run()
+    assert status == 0
+    assert "kernel crate: own (the kernel's headers lack rust/libkernel.rmeta)" in out
+
+
+def test_in_tree_crate_of_another_rustc(system):
+    in_tree(system)
+    system.conf.write_text(CONFIG + IN_TREE.replace("1.99.0", "1.98.0"))
+    status, out, _ = system.run()
+    assert status == 0
+    assert "kernel crate: own (the kernel was built with rustc 1.98.0 (fake), and" in out
+
+
+def test_an_rdma_core_of_ofed(system):
+    write(system.root / f"lib/modules/{KERNEL}/updates/dkms/ib_core.ko", "")
+    assert "not the kernel's own" in system.wrong()[0]
+
+
+# --- LNet
+
+
+def no_lnet(system):
+    system.lustre.rename(system.root / "elsewhere")
+    (system.root / f"lib/modules/{KERNEL}/extra/lnet.ko").unlink()
+    return system.root / "elsewhere"
+
+
+def test_no_lnet(system):
+    no_lnet(system)
+    line, last = system.wrong()
+    assert f"no LNet for kernel {KERNEL}: no Lustre in DKMS or /usr/src" in line
+    assert last == NOTHING
+
+
+def test_no_lnet_wanted(system):
+    no_lnet(system)
+    assert system.run("-n")[0] == 0
+
+
+def test_lnet_without_headers(system):
+    system.lustre.rename(system.root / "elsewhere")
+    assert "no headers of it: install Lustre's -devel package" in system.wrong()[0]
+
+
+def test_lnet_of_another_kernel(system):
+    tree = no_lnet(system)
+    module(tree / "lnet/lnet/lnet.ko", vermagic="5.14.0-503.el9.x86_64 SMP ")
+    system.env["LUSTRE"] = str(tree)
+    assert "which was built for kernel 5.14.0-503.el9.x86_64" in system.wrong()[0]
+
+
+def test_installed_lnet_of_another_kernel(system):
+    system.lnet(vermagic="5.14.0-503.el9.x86_64 SMP ")
+    assert "LNet is of another kernel" in system.wrong()[0]
+
+
+def test_lustre_in_the_configuration_file(system):
+    tree = no_lnet(system)
+    write(system.root / "etc/ro2iblnd.conf", "LUSTRE=/else%k\n")
+    (tree.parent / f"else{KERNEL}").symlink_to(tree)
+    status, out, _ = system.run()
+    assert status == 0
+    assert "(LUSTRE=)" in out
+    write(system.root / "etc/ro2iblnd.conf", "LUSTRE=/missing\n")
+    assert "LUSTRE= in /etc/ro2iblnd.conf names" in system.wrong()[0]
+
+
+@pytest.mark.parametrize("crc_form", ["section", "absolute"])
+def test_lnet_with_other_crcs(system, crc_form):
+    assert system.lnet(crc_form=crc_form) and system.run()[0] == 0
+    system.lnet({**LNET_EXPORTS, "lnet_parse": 0x99999999}, crc_form=crc_form)
+    line, last = system.wrong()
+    assert "CRC of lnet_parse in" in line
+    assert last == NOTHING
+
+
+def test_lnet_with_other_symbols(system):
+    system.lnet({**LNET_EXPORTS, "lnet_new": 1})
+    assert "has lnet_new" in system.wrong()[0]
+
+
+def test_lnet_of_another_build_without_crcs(system):
+    plain = dict.fromkeys(LNET_EXPORTS, 0)
+    system.symvers.write_text(symvers(plain, "lnet/lnet/lnet"))
+    system.lnet(plain, crc_form="none", srcversion="L2")
+    assert "the installed LNet is another build" in system.wrong()[0]
+
+
+def test_running_lnet_is_another_build(system):
+    write(system.root / "sys/module/lnet/srcversion", "L1\n")
+    assert "the running lnet is the installed one" in system.run()[1]
+    write(system.root / "sys/module/lnet/srcversion", "L0\n")
+    assert "the running lnet is another build" in system.wrong()[0]
+
+
+@pytest.mark.parametrize("name", ["lustre-client", "lustre-client-modules"])
+def test_lustres_dkms_tree(system, name):
+    """The packages for RPM keep config.h and Module.symvers, those for Debian do not."""
+    tree = no_lnet(system)
+    source = system.root / f"usr/src/{name}-2.17.57"
+    write(source / "include/linux/lnet/lib-lnet.h", "")
+    where = system.root / f"var/lib/dkms/{name}/2.17.57/{KERNEL}/x86_64"
+    module(where / "module/lnet.ko", exports=LNET_EXPORTS)
+    module(system.root / f"lib/modules/{KERNEL}/updates/lnet.ko", exports=LNET_EXPORTS)
+    if name == "lustre-client":
+        write(where / "config.h", '#define VERSION "2.17.57"\n')
+        (where / "Module.symvers").write_bytes((tree / "Module.symvers").read_bytes())
+    (system.root / f"var/lib/dkms/{name}/kernel-{KERNEL}-x86_64").symlink_to(where)
+    status, out, err = system.run()
+    assert status == 0, err
+    assert f"of DKMS ({name}/2.17.57)" in out
+
+
+def test_headers_of_a_devel_package(system):
+    tree = no_lnet(system)
+    system.lnet()
+    devel = system.root / "usr/src/lustre-2.17.57"
+    write(devel / "include/linux/lnet/lib-lnet.h", "")
+    for name in ("config.h", "Module.symvers"):
+        write(devel / "x86_64/default" / name, (tree / name).read_text())
+    status, out, err = system.run()
+    assert status == 0, err
+    assert "LNet: Lustre 2.17.57 in" in out
+
+
+# --- what the kernel will load
+
+
+def test_secure_boot_without_a_key(system):
+    system.secure_boot(on=False)
+    assert system.run()[0] == 0
+    system.secure_boot()
+    line, last = system.wrong()
+    assert "secure boot is on, and DKMS has no key yet" in line
+    assert last == NOTHING
+
+
+def test_secure_boot_with_a_key_that_is_not_enrolled(system):
+    system.secure_boot()
+    write(system.root / "var/lib/dkms/mok.pub", "")
+    line, _ = system.wrong()
+    assert "not enrolled: mokutil --import /var/lib/dkms/mok.pub" in line
+
+
+def test_secure_boot_with_an_enrolled_key(system):
+    system.secure_boot()
+    write(system.root / "var/lib/dkms/mok.pub", "")
+    script(system.bin / "mokutil", 'echo "$2 is already enrolled"')
+    status, out, _ = system.run()
+    assert status == 0
+    assert "the key that DKMS signs with is enrolled" in out
+
+
+def test_lockdown_and_sig_enforce(system):
+    where = write(system.root / "sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
+    assert system.run()[0] == 0
+    where.write_text("none [integrity] confidentiality\n")
+    assert "the kernel is locked down" in system.wrong()[0]
+    where.unlink()
+    write(system.root / "sys/module/module/parameters/sig_enforce", "Y\n")
+    assert "module.sig_enforce" in system.wrong()[0]
+    (system.root / "sys/module/module/parameters/sig_enforce").unlink()
+    system.conf.write_text(CONFIG + "CONFIG_MODULE_SIG_FORCE=y\n")
+    assert "CONFIG_MODULE_SIG_FORCE" in system.wrong()[0]
+
+
+def sign(path, common_name, tmp):
+    """As the kernel's sign-file does it: PKCS#7, 12 bytes that say how long, a marker."""
+    key, cert, sig = tmp / "k.pem", tmp / "c.pem", tmp / "sig.der"
+    quiet = {"check": True, "capture_output": True}
+    subprocess.run(
+        ["openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={common_name}"]
+        + ["-keyout", key, "-out", cert],
+        **quiet,
+    )
+    subprocess.run(
+        ["openssl", "cms", "-sign", "-binary", "-noattr", "-nocerts", "-outform", "DER", "-md", "sha256"]
+        + ["-signer", cert, "-inkey", key, "-in", path, "-out", sig],
+        **quiet,
+    )
+    blob = sig.read_bytes()
+    with open(path, "ab") as f:
+        f.write(blob + bytes([0, 0, 2, 0, 0, 0, 0, 0]) + len(blob).to_bytes(4, "big"))
+        f.write(b"~Module signature appended~\n")
+
+
+def test_module_is_well(system):
+    ko = system.built()
+    status, out, err = system.run("-m", ko)
+    assert status == 0, err
+    assert "signed by nobody: it loads here" in err
+
+
+def test_module_signed_by_nobody(system):
+    system.secure_boot()
+    line, _ = system.wrong("-m", system.built())
+    assert "signed by nobody, and secure boot is on" in line
+
+
+def test_module_signed_by_somebody(system, tmp_path):
+    ko = system.built()
+    sign(ko, "DKMS module signing key", tmp_path)
+    keys = system.root / "proc/keys"
+    write(keys, "2d I------ 1 perm 1f030000 0 0 asymmetri DKMS module signing key: 12ab: X509.rsa 0f []\n")
+    system.secure_boot()
+    status, out, err = system.run("-m", ko)
+    assert status == 0, err
+    assert "is signed by DKMS module signing key" in out
+    keys.write_text("2d I------ 1 perm 1f030000 0 0 asymmetri Somebody else: 34cd: X509.rsa 0f []\n")
+    line, _ = system.wrong("-m", ko)
+    assert "which this kernel does not know" in line
+    system.secure_boot(on=False)
+    status, _, err = system.run("-m", ko)
+    assert status == 0
+    assert "does not know: it loads here" in err
+
+
+def test_module_of_another_kernel(system):
+    line, last = system.wrong("-m", system.built(vermagic="6.1.0-50-amd64 SMP "))
+    assert "was built for kernel 6.1.0-50-amd64, not for" in line
+    assert last == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("imports", "says"),
+    [
+        ({"ib_post_send": 5}, "CRC of ib_post_send differs"),
+        ({"lnet_parse": 5}, "CRC of lnet_parse differs"),
+        ({"lnet_gone": 5}, "neither kernel nor LNet has: lnet_gone"),
+    ],
+)
+def test_module_with_other_symbols(system, imports, says):
+    assert says in system.wrong("-m", system.built(imports=imports))[0]
+
+
+def test_module_that_is_none(system):
+    assert "not a kernel module" in system.wrong("-m", write(system.root / "x.ko", "x"))[0]
+    assert "no such file" in system.wrong("-m", system.root / "y.ko")[0]
+
+
+# --- for other scripts
+
+
+def test_what_was_found_for_a_shell(system):
+    status, out, _ = system.run("-e")
+    assert status == 0
+    found = dict(re.findall(r"^(\w+)=(.*)$", out, re.MULTILINE))
+    assert len(found) == len(out.splitlines())
+    assert found["RUSTC"] == str(system.bin / "rustc")
+    assert found["CRATE"] == "own"
+    assert found["KERNEL"] == KERNEL
+    assert re.fullmatch("[0-9a-f]{16}", found["LNET_FINGERPRINT"])
+
+
+def test_two_faults_are_two_lines(system):
+    system.core.unlink()
+    system.env["BINDGEN"] = "/nowhere/bindgen"
+    status, _, err = system.run()
     assert status == 1
-    assert "no such directory" in err
+    assert err.splitlines()[-1] == "preflight: to install: apt install rust-src bindgen"
+    assert len(err.splitlines()) == 3

@@ -48,7 +48,7 @@ use kernel::{
     workqueue::{
         Work,
         WorkItem, //
-    },
+    }, //
 };
 
 use crate::rdma::{
@@ -61,7 +61,7 @@ use crate::rdma::{
         online_cpu,
         OwnedQueue,
         QueueKind, //
-    },
+    }, //
 };
 
 /// Counts how many of it there are.

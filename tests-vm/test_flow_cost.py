@@ -45,11 +45,11 @@ def judge(cells, counts):
         if kind == "IMMEDIATE":
             assert 1 <= sender["wrs"] <= 1 + slack and receiver["wrs"] <= 0.5 + slack, told
         elif kind == "PUT":
-            # PUT_REQ, then WRITEs and PUT_DONE; REG and PUT_ACK, then LOCAL_INV.
-            assert 3 <= sender["wrs"] <= 4 + slack and receiver["wrs"] <= 3.5 + slack, told
+            # PUT_REQ, then WRITEs and PUT_DONE; REG (on rxe behind a LOCAL_INV) and PUT_ACK, then LOCAL_INV.
+            assert 3 <= sender["wrs"] <= 4 + slack and receiver["wrs"] <= 4.5 + slack, told
         else:
-            # REG and GET_REQ, then LOCAL_INV; WRITEs and GET_DONE.
-            assert 3 <= sender["wrs"] <= 3.5 + slack and 2 <= receiver["wrs"] <= 3.5 + slack, told
+            # REG (on rxe behind a LOCAL_INV) and GET_REQ, then LOCAL_INV; WRITEs and GET_DONE.
+            assert 4 <= sender["wrs"] <= 4.5 + slack and 2 <= receiver["wrs"] <= 3.5 + slack, told
         for end in (sender, receiver):
             # The last work request of each list tells of all before it; LOCAL_INVs tell of themselves too.
             inv = 0 if kind == "IMMEDIATE" else 1

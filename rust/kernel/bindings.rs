@@ -17,8 +17,9 @@
     clippy::undocumented_unsafe_blocks
 )]
 
-use crate::ffi;
 use pin_init::MaybeZeroable;
+
+use crate::ffi;
 
 include!(concat!(
     env!("RO2IB_OBJ"),
@@ -34,6 +35,10 @@ pub const wq_misc_consts_WORK_CPU_UNBOUND: ffi::c_uint =
     ro2ibk_const_RO2IBK_WORK_CPU_UNBOUND as ffi::c_uint;
 
 /// A macro, or an inline function, of C.
+///
+/// # Safety
+///
+/// `lock` is valid for writes; `name` and `key` stay as long as it does.
 #[inline]
 pub unsafe fn __spin_lock_init(
     lock: *mut spinlock_t,
@@ -45,6 +50,10 @@ pub unsafe fn __spin_lock_init(
 }
 
 /// An inline function of C.
+///
+/// # Safety
+///
+/// `x` is valid for writes.
 #[inline]
 pub unsafe fn init_completion(x: *mut completion) {
     // SAFETY: By the contract of this function, which is that of C's.

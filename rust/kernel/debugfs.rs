@@ -6,17 +6,6 @@
 //!
 //! C header: `include/linux/debugfs.h`.
 
-use crate::{
-    alloc::flags::GFP_KERNEL,
-    bindings,
-    ffi::{
-        c_int,
-        c_void, //
-    },
-    str::CStrExt as _,
-    sync::Arc,
-    types::Opaque, //
-};
 use core::{
     ffi::CStr,
     fmt::{
@@ -27,11 +16,24 @@ use core::{
     pin::Pin,
     ptr, //
 };
+
 use pin_init::{
     pin_data,
     pin_init_from_closure,
     pinned_drop,
     PinInit, //
+};
+
+use crate::{
+    alloc::flags::GFP_KERNEL,
+    bindings,
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    str::CStrExt as _,
+    sync::Arc,
+    types::Opaque, //
 };
 
 /// A dentry that is removed, with all below it, when the last reference is gone.

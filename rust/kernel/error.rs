@@ -4,21 +4,22 @@
 //!
 //! C header: `include/linux/err.h`, `include/linux/errno.h`.
 
-use crate::{
-    alloc::AllocError,
-    bindings,
-    ffi::{
-        c_int,
-        c_void, //
-    },
-};
 use core::{
     fmt,
     num::{
         NonZeroI32,
         TryFromIntError, //
     },
-    str::Utf8Error,
+    str::Utf8Error, //
+};
+
+use crate::{
+    alloc::AllocError,
+    bindings,
+    ffi::{
+        c_int,
+        c_void, //
+    }, //
 };
 
 /// The largest errno that a pointer can hold.

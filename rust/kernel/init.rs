@@ -2,6 +2,13 @@
 
 //! Initialising values where they are to stay: glue between `pin_init` and our allocations.
 
+use pin_init::{
+    init_from_closure,
+    pin_init_from_closure,
+    Init,
+    PinInit, //
+};
+
 use crate::{
     alloc::{
         AllocError,
@@ -10,13 +17,7 @@ use crate::{
     error::{
         Error,
         Result, //
-    },
-};
-use pin_init::{
-    init_from_closure,
-    pin_init_from_closure,
-    Init,
-    PinInit, //
+    }, //
 };
 
 /// A pointer whose allocation can be initialised in place.

@@ -6,12 +6,13 @@
 //!
 //! [`kunit_tests`]: crate::macros::kunit_tests
 
+use core::ffi::CStr;
+
 use crate::{
     bindings,
     ffi::c_int,
     str::CStrExt as _, //
 };
-use core::ffi::CStr;
 
 /// What a test may return.
 trait TestResult {

@@ -3,6 +3,7 @@
 //! What every file of a module needs.
 
 pub use core::{
+    ffi::CStr,
     mem::{
         align_of,
         align_of_val,
@@ -10,23 +11,6 @@ pub use core::{
         size_of_val, //
     },
     pin::Pin, //
-};
-
-pub use core::ffi::CStr;
-
-pub use crate::ffi::{
-    c_char,
-    c_int,
-    c_long,
-    c_longlong,
-    c_schar,
-    c_short,
-    c_uchar,
-    c_uint,
-    c_ulong,
-    c_ulonglong,
-    c_ushort,
-    c_void, //
 };
 
 pub use pin_init::{
@@ -39,8 +23,6 @@ pub use pin_init::{
     PinInit,
     Zeroable, //
 };
-
-pub use crate::macros::kunit_tests;
 
 pub use crate::{
     alloc::{
@@ -57,8 +39,23 @@ pub use crate::{
         Error,
         Result, //
     },
+    ffi::{
+        c_char,
+        c_int,
+        c_long,
+        c_longlong,
+        c_schar,
+        c_short,
+        c_uchar,
+        c_uint,
+        c_ulong,
+        c_ulonglong,
+        c_ushort,
+        c_void, //
+    },
     fmt,
     init::InPlaceInit,
+    macros::kunit_tests,
     module,
     pr_alert,
     pr_crit,

@@ -7,13 +7,14 @@
 //!
 //! C header: `include/linux/printk.h`.
 
-use crate::{
-    bindings,
-    ffi::c_int, //
-};
 use core::fmt::{
     self,
     Write, //
+};
+
+use crate::{
+    bindings,
+    ffi::c_int, //
 };
 
 /// Bytes of one line, at most.

@@ -4,6 +4,12 @@
 //!
 //! C header: `include/linux/rbtree.h`.
 
+use core::{
+    cmp::Ordering,
+    marker::PhantomData,
+    ptr, //
+};
+
 use crate::{
     alloc::{
         AllocError,
@@ -12,11 +18,6 @@ use crate::{
     },
     bindings,
     container_of, //
-};
-use core::{
-    cmp::Ordering,
-    marker::PhantomData,
-    ptr, //
 };
 
 /// A place in a tree.

@@ -2,6 +2,15 @@
 
 //! Strings of C.
 
+use core::{
+    ffi::CStr,
+    fmt::{
+        self,
+        Write, //
+    },
+    ops::Deref, //
+};
+
 use crate::{
     alloc::KVec,
     error::{
@@ -11,14 +20,6 @@ use crate::{
     },
     ffi::c_char,
     prelude::GFP_KERNEL, //
-};
-use core::{
-    ffi::CStr,
-    fmt::{
-        self,
-        Write, //
-    },
-    ops::Deref, //
 };
 
 /// [`CStr`] with the kernel's `char`.

@@ -7,6 +7,11 @@ pub mod aref;
 pub mod atomic;
 pub mod lock;
 
+use crate::{
+    bindings,
+    types::Opaque, //
+};
+
 pub use self::{
     arc::{
         Arc,
@@ -23,11 +28,6 @@ pub use self::{
             SpinLockGuard, //
         }, //
     }, //
-};
-
-use crate::{
-    bindings,
-    types::Opaque, //
 };
 
 /// The class of a lock, for lockdep (`struct lock_class_key`).

@@ -4,16 +4,17 @@
 //!
 //! C headers: `include/linux/ktime.h`, `include/linux/timekeeping.h`, `include/linux/jiffies.h`.
 
+use core::{
+    marker::PhantomData,
+    ops, //
+};
+
 use crate::{
     bindings,
     ffi::{
         c_uint,
         c_ulong, //
     }, //
-};
-use core::{
-    marker::PhantomData,
-    ops, //
 };
 
 pub mod delay;

@@ -2,7 +2,6 @@
 
 //! Types that stand between Rust and C.
 
-use crate::ffi::c_void;
 use core::{
     cell::UnsafeCell,
     convert::Infallible,
@@ -12,10 +11,13 @@ use core::{
     },
     mem::MaybeUninit, //
 };
+
 use pin_init::{
     PinInit,
     Zeroable, //
 };
+
+use crate::ffi::c_void;
 
 /// A value that C may hold as a `void *`.
 ///

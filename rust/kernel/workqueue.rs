@@ -7,6 +7,18 @@
 //!
 //! C header: `include/linux/workqueue.h`.
 
+use core::{
+    ffi::CStr,
+    marker::PhantomData,
+    pin::Pin, //
+};
+
+use pin_init::{
+    pin_data,
+    pin_init,
+    PinInit, //
+};
+
 use crate::{
     bindings,
     str::CStrExt as _,
@@ -15,16 +27,6 @@ use crate::{
         LockClassKey, //
     },
     types::Opaque, //
-};
-use core::{
-    ffi::CStr,
-    marker::PhantomData,
-    pin::Pin, //
-};
-use pin_init::{
-    pin_data,
-    pin_init,
-    PinInit, //
 };
 
 /// Something that can be queued.

@@ -89,8 +89,7 @@ use crate::{
 const MIN_RNR_TIMER: u8 = 18;
 
 /// How long a software provider waits for an acknowledgement, 1.07 s instead of the CM's 0.54 s.
-/// rxe carries REG_MR and LOCAL_INV out again when it repeats what was sent before them, finds the
-/// region in the wrong state, and breaks the connection; and a busy host holds it up for long.
+/// A busy host holds it up for long, and what it then repeats makes it busier.
 const SOFTWARE_ACK_TIMEOUT: u8 = 18;
 
 /// Messages of up to this many bytes go inline where the device can: all but IMMEDIATEs with

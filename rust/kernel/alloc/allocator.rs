@@ -2,6 +2,11 @@
 
 //! Where memory comes from.
 
+use core::{
+    alloc::Layout,
+    ptr::NonNull, //
+};
+
 use super::{
     AllocError,
     Flags, //
@@ -9,10 +14,6 @@ use super::{
 use crate::{
     bindings,
     ffi::c_void, //
-};
-use core::{
-    alloc::Layout,
-    ptr::NonNull, //
 };
 
 /// A source of memory.

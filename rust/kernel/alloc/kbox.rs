@@ -2,17 +2,6 @@
 
 //! A value of its own allocation.
 
-use super::{
-    AllocError,
-    Allocator,
-    Flags,
-    Kmalloc, //
-};
-use crate::{
-    ffi::c_void,
-    init::InPlaceInit,
-    types::ForeignOwnable, //
-};
 use core::{
     alloc::Layout,
     fmt,
@@ -28,10 +17,23 @@ use core::{
     pin::Pin,
     ptr::NonNull, //
 };
+
 use pin_init::{
     InPlaceWrite,
     Init,
     PinInit, //
+};
+
+use super::{
+    AllocError,
+    Allocator,
+    Flags,
+    Kmalloc, //
+};
+use crate::{
+    ffi::c_void,
+    init::InPlaceInit,
+    types::ForeignOwnable, //
 };
 
 /// An allocated value.

@@ -2,13 +2,6 @@
 
 //! Values in a row.
 
-use super::{
-    AllocError,
-    Allocator,
-    Flags,
-    KVmalloc,
-    Kmalloc, //
-};
 use core::{
     alloc::Layout,
     fmt,
@@ -20,6 +13,14 @@ use core::{
     },
     ptr::NonNull,
     slice, //
+};
+
+use super::{
+    AllocError,
+    Allocator,
+    Flags,
+    KVmalloc,
+    Kmalloc, //
 };
 
 /// A vector that grows when it is told how memory may be had.

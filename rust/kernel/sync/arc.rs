@@ -5,16 +5,6 @@
 //! Unlike the one of the standard library it has no weak references, its value is pinned, and its
 //! count saturates as a `refcount_t` does: past the limit the value is leaked, never freed too early.
 
-use crate::{
-    alloc::{
-        AllocError,
-        Flags,
-        KBox, //
-    },
-    ffi::c_void,
-    init::InPlaceInit,
-    types::ForeignOwnable, //
-};
 use core::{
     fmt,
     marker::PhantomData,
@@ -35,9 +25,21 @@ use core::{
         Ordering, //
     }, //
 };
+
 use pin_init::{
     Init,
     PinInit, //
+};
+
+use crate::{
+    alloc::{
+        AllocError,
+        Flags,
+        KBox, //
+    },
+    ffi::c_void,
+    init::InPlaceInit,
+    types::ForeignOwnable, //
 };
 
 /// A count that saturates: the rules of `include/linux/refcount.h`, with the same orders.

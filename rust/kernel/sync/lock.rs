@@ -2,16 +2,6 @@
 
 //! A lock around a value, whatever kind of lock it is.
 
-use super::LockClassKey;
-use crate::{
-    bindings,
-    ffi::c_char,
-    str::CStrExt as _,
-    types::{
-        NotThreadSafe,
-        Opaque, //
-    }, //
-};
 use core::{
     cell::UnsafeCell,
     ffi::CStr,
@@ -22,11 +12,23 @@ use core::{
     },
     pin::Pin, //
 };
+
 use pin_init::{
     pin_data,
     pin_init,
     PinInit,
     Wrapper as _, //
+};
+
+use super::LockClassKey;
+use crate::{
+    bindings,
+    ffi::c_char,
+    str::CStrExt as _,
+    types::{
+        NotThreadSafe,
+        Opaque, //
+    }, //
 };
 
 pub mod mutex;

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-2.0
+"""scripts/ro2iblnd-switch in made-up roots, with the real modprobe. Run: pytest scripts"""
+
+import os
+import subprocess
+
+import pytest
+from fake_modules import KERNEL, depmod, module
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SWITCH = os.path.join(HERE, "ro2iblnd-switch")
+ENV = dict(os.environ, PATH=os.environ["PATH"] + ":/usr/sbin:/sbin", LC_ALL="C")
+
+# What Lustre installs as /etc/modprobe.d/ko2iblnd.conf.
+LUSTRE_CONF = """alias ko2iblnd-opa ko2iblnd
+options ko2iblnd-opa peer_credits=32 conns_per_peer=4
+install ko2iblnd /usr/sbin/ko2iblnd-probe
+"""
+
+
+class Node:
+    """A root with modules and modprobe.d, and what modprobe would do in it."""
+
+    def __init__(self, root):
+        self.root = root
+        self.conf = root / "etc/modprobe.d"
+        self.conf.mkdir(parents=True)
+        self.modules = root / "lib/modules" / KERNEL
+
+    def ours(self, **info):
+        info = {"version": "0.1.0", "alias": "ko2iblnd", "srcversion": "AAA", **info}
+        module(self.modules / "updates/dkms/ro2iblnd.ko", kernel_crate="own", **info)
+        depmod(self.root)
+
+    def theirs(self, **info):
+        info = {"version": "2.17.57", "srcversion": "BBB", **info}
+        module(self.modules / "updates/kernel/net/lustre/ko2iblnd.ko", **info)
+        depmod(self.root)
+
+    def load(self, name, version="0.1.0", srcversion="AAA"):
+        where = self.root / "sys/module" / name
+        where.mkdir(parents=True)
+        (where / "version").write_text(version + "\n")
+        (where / "srcversion").write_text(srcversion + "\n")
+
+    def run(self, *args):
+        command = [SWITCH, "-d", self.root, "-k", KERNEL, *args]
+        done = subprocess.run(command, env=ENV, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    def modprobe(self, *args):
+        command = ["modprobe", "-d", self.root, "-C", self.conf, "-S", KERNEL, "--show-depends", *args]
+        done = subprocess.run(command, env=ENV, capture_output=True, text=True)
+        return [line.replace(str(self.root), "") for line in done.stdout.splitlines()]
+
+    def files(self):
+        return sorted(str(p.relative_to(self.conf)) for p in self.conf.rglob("*"))
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def both(node):
+    node.theirs()
+    node.ours()
+    return node
+
+
+THEIRS = f"insmod /lib/modules/{KERNEL}/updates/kernel/net/lustre/ko2iblnd.ko"
+OURS = f"insmod /lib/modules/{KERNEL}/updates/dkms/ro2iblnd.ko"
+LOAD = "install /usr/sbin/ro2iblnd-switch load"
+
+
+def test_nothing_is_switched_by_being_installed(both):
+    assert both.modprobe("ko2iblnd")[-1].startswith(THEIRS)
+    status, out, err = both.run("status")
+    assert status == 0, err
+    assert "configured: ko2iblnd 2.17.57" in out and "not switched" in out
+    assert "installed:  ro2iblnd 0.1.0" in out
+    assert "loaded:     none" in out
+
+
+def test_ours_answers_where_there_is_no_ko2iblnd(node):
+    node.ours()
+    assert node.modprobe("ko2iblnd")[-1].startswith(OURS)
+    status, out, _ = node.run("status")
+    assert status == 0
+    assert "configured: ro2iblnd 0.1.0" in out and "not switched" in out
+
+
+def test_lustres_install_line_hides_ours_and_status_says_so(node):
+    node.ours()
+    (node.conf / "ko2iblnd.conf").write_text(LUSTRE_CONF)
+    status, out, err = node.run("status")
+    assert status == 1
+    assert "configured: none" in out
+    assert "ro2iblnd-switch ro2iblnd" in err
+    assert node.run("ro2iblnd")[0] == 0
+    assert "configured: ro2iblnd 0.1.0" in node.run("status")[1]
+
+
+@pytest.mark.parametrize("lustre_conf", ["", LUSTRE_CONF], ids=["bare", "install-line"])
+def test_there_and_back_changes_nothing_else(both, lustre_conf):
+    (both.conf / "ko2iblnd.conf").write_text(lustre_conf)
+    before = both.files(), both.modprobe("ko2iblnd"), both.modprobe("ko2iblnd-opa")
+    status, _, err = both.run("ro2iblnd")
+    assert status == 0 and err == ""
+    assert both.modprobe("ko2iblnd")[-1].startswith(LOAD)
+    assert both.modprobe("--ignore-install", "ko2iblnd")[-1].startswith(OURS)
+    status, out, err = both.run("status")
+    assert status == 0, err
+    assert "configured: ro2iblnd 0.1.0" in out and "installed:  ko2iblnd 2.17.57" in out
+    assert both.run("ko2iblnd")[0] == 0
+    assert (both.files(), both.modprobe("ko2iblnd"), both.modprobe("ko2iblnd-opa")) == before
+    assert (both.conf / "ko2iblnd.conf").read_text() == lustre_conf
+
+
+def test_options_of_both_names_reach_ours(both):
+    (both.conf / "ko2iblnd.conf").write_text(LUSTRE_CONF)
+    (both.conf / "site.conf").write_text("options ko2iblnd peer_credits=16 service=988\n")
+    (both.conf / "new.conf").write_text("options ro2iblnd conns_per_peer=2\n")
+    both.run("ro2iblnd")
+    # LNet's request; what our "install" line runs, for it and for "modprobe ro2iblnd"
+    for name in ("ko2iblnd", "ro2iblnd"):
+        assert both.modprobe(name)[-1].startswith(LOAD)
+    line = both.modprobe("--ignore-install", "ko2iblnd")[-1]
+    for option in ("peer_credits=16", "service=988", "conns_per_peer=2"):
+        assert option in line.split()
+    # and they still reach the other one after the way back
+    both.run("ko2iblnd")
+    line = both.modprobe("--ignore-install", "ko2iblnd")[-1]
+    assert line.startswith(THEIRS) and "service=988" in line and "conns_per_peer=2" not in line
+
+
+def test_load_runs_modprobe_by_the_name_whose_options_count(both, tmp_path):
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    (fake / "modprobe").write_text('#!/bin/sh\necho "$@"\n')
+    (fake / "modprobe").chmod(0o755)
+    env = dict(ENV, PATH=f"{fake}:{ENV['PATH']}")
+    done = subprocess.run([SWITCH, "load", "service=988"], env=env, capture_output=True, text=True)
+    assert done.stdout == "--ignore-install ko2iblnd service=988\n"
+
+
+@pytest.mark.parametrize("form", ["xz", "zst", "gz"])
+def test_compressed_modules(both, form):
+    tool = {"xz": "xz", "zst": "zstd", "gz": "gzip"}[form]
+    kmod = subprocess.run(["modprobe", "--version"], env=ENV, capture_output=True, text=True).stdout
+    if {"xz": "-XZ", "zst": "-ZSTD", "gz": "-ZLIB"}[form] in kmod:
+        pytest.skip(f"kmod without {form} here")
+    for path in list(both.modules.rglob("*.ko")):
+        try:
+            subprocess.run([tool, "-q", path], check=True)
+        except FileNotFoundError:
+            pytest.skip(f"no {tool} here")
+        path.unlink(missing_ok=True)
+    depmod(both.root)
+    assert f"/ko2iblnd.ko.{form}" in both.run("status")[1]
+    assert both.run("ro2iblnd")[0] == 0
+    out = both.run("status")[1]
+    assert f"/ro2iblnd.ko.{form}" in out.splitlines()[0]
+
+
+def test_what_runs_is_not_what_is_configured(both):
+    both.load("ko2iblnd", "2.17.57", "BBB")
+    assert both.run("status")[0] == 0
+    status, _, err = both.run("ro2iblnd")
+    assert status == 0 and "ko2iblnd is loaded and stays so" in err
+    status, out, err = both.run("status")
+    assert status == 1
+    assert "loaded:     ko2iblnd 2.17.57" in out
+    assert "ko2iblnd is loaded, ro2iblnd is configured" in err
+
+
+def test_an_updated_module_is_not_the_one_in_memory(both):
+    both.run("ro2iblnd")
+    both.load("ro2iblnd", srcversion="OLD")
+    status, _, err = both.run("status")
+    assert status == 1
+    assert "another build" in err
+
+
+def test_switching_to_what_is_not_there(node):
+    node.theirs()
+    status, _, err = node.run("ro2iblnd")
+    assert status == 1
+    assert "nothing changed" in err
+    assert node.files() == []
+
+
+def test_back_to_what_is_not_there_is_said(node):
+    node.ours()
+    node.run("ro2iblnd")
+    status, _, err = node.run("ko2iblnd")
+    assert status == 0
+    assert f"no ko2iblnd for kernel {KERNEL}" in err
+
+
+def test_this_driver_under_the_other_name(node):
+    module(node.modules / "updates/ko2iblnd.ko", kernel_crate="own", version="0.1.0")
+    depmod(node.root)
+    assert "this driver under that name" in node.run("status")[1]
+
+
+def test_an_alias_of_somebody_else_is_found(both):
+    (both.conf / "z-site.conf").write_text("alias ko2iblnd other\n")
+    module(both.modules / "extra/other.ko")
+    depmod(both.root)
+    status, _, err = both.run("ro2iblnd")
+    assert status == 1
+    assert "modprobe still answers with other" in err
+
+
+def test_usage(node):
+    for args in ([], ["maybe"], ["status", "now"]):
+        status, _, err = node.run(*args)
+        assert status == 2 and err.startswith("usage:")
