@@ -81,6 +81,7 @@ mirrors() {
 }
 
 # Read a suite's list of packages. Then apt_in "$suite" runs an apt tool on it.
+# Of SUITE-arm64 packages are for arm64, if they do not ask for NAME:amd64.
 # Fails, quietly, where no mirror has the suite; suite_error tells why.
 suite_lists() { # suite
 	local apt=$CACHE/apt/$1 mirror
@@ -92,7 +93,7 @@ suite_lists() { # suite
 		cat >"$apt/suite.sources" <<-EOF
 			Types: deb
 			URIs: $mirror
-			Suites: $1
+			Suites: ${1%-arm64}
 			Components: main
 			Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 		EOF
@@ -107,12 +108,13 @@ suite_error() { # suite: what the first mirror said
 }
 
 apt_in() { # suite, get or cache, arguments
-	local apt=$CACHE/apt/$1 tool=apt-$2
+	local apt=$CACHE/apt/$1 tool=apt-$2 arch
+	arch=$(arch_of "$1")
 	shift 2
 	APT_CONFIG=$apt/apt.conf "$tool" -qq -o Dir::State="$apt/state" -o Dir::State::status="$apt/status" \
 		-o Dir::Cache="$apt/cache" -o Dir::Etc::sourcelist="$apt/suite.sources" -o Dir::Etc::sourceparts=/dev/null \
 		-o APT::Sandbox::User=root -o Acquire::Languages=none -o APT::Update::Error-Mode=any \
-		-o APT::Architecture=amd64 -o APT::Architectures=amd64 "$@"
+		-o APT::Architecture="$arch" -o APT::Architectures="$(printf '%s\n' "$arch" amd64 | uniq | paste -sd,)" "$@"
 }
 
 # Download packages of a suite and unpack them into a directory.

@@ -158,7 +158,7 @@ kernel_build_dir() {
 }
 
 # Stock kernels, as Debian ships them: see scripts/stock.
-STOCK_SERIES="5.10 6.1 6.12 7.3"
+STOCK_SERIES="5.10 6.1 6.12 7.3 6.12-arm64"
 STOCK_GIVEN=${STOCK:-}
 
 release_of() { # suite: its number; 99 for one that is not known
@@ -179,35 +179,58 @@ own_release() { # 0: not Debian
 # What a release of Debian has to build the module with. bookworm's plain rustc is
 # too old; rustc-web is the one that follows the browsers, with the sources of
 # core to match. bindgen is fetched apart: its package wants all of clang.
-build_packages() { # release
-	local rust="rustc rust-src cargo"
+build_packages() { # release, architecture of the kernel (amd64)
+	local rust="rustc rust-src cargo" cross=
 	[ "$1" != 12 ] || rust="rustc-web rust-web-src cargo-web"
-	echo "make gcc libc6-dev libclang1-19 pahole kmod rsync ca-certificates python3 $rust"
+	[ "${2:-amd64}" != arm64 ] || cross=gcc-aarch64-linux-gnu
+	echo "make gcc libc6-dev libclang1-19 pahole kmod rsync ca-certificates python3 $rust${cross:+ $cross}"
 }
 
 # What guests are made of, on this machine.
-guest_packages() {
-	echo "qemu-system-x86 busybox-static iproute2 xz-utils zstd debian-archive-keyring"
+guest_packages() { # architecture of the kernel (amd64)
+	local qemu=qemu-system-x86
+	[ "${1:-amd64}" != arm64 ] || qemu="$qemu qemu-system-arm"
+	echo "$qemu busybox-static iproute2 xz-utils zstd debian-archive-keyring"
+}
+
+# A kernel for arm64 is asked for as 6.12-arm64; so is what this needs of a suite,
+# its packages or a root file system to build in, as in trixie-arm64.
+arch_of() { # series or suite
+	case $1 in
+	*-arm64) echo arm64 ;;
+	*) echo amd64 ;;
+	esac
 }
 
 # Suites that have a series, the one to prefer on this machine first. A suite may
-# be asked for by name, as in 6.12-trixie.
+# be asked for by name, as in 6.12-trixie, or 6.12-trixie-arm64.
 stock_suites() { # series
-	case $1 in
-	*-*) echo "${1#*-}" ;;
+	local series=${1%-arm64}
+	case $series in
+	*-*) echo "${series#*-}" ;;
 	5.10) echo bullseye ;;
 	6.1) echo bookworm ;;
-	6.12) if [ "$(own_release)" -ge 13 ]; then echo trixie; else echo bookworm-backports trixie; fi ;;
+	6.12)
+		# That for arm64 is built in a root file system on Debian 12 anyway.
+		[ "$(own_release)" -ge 13 ] || [ "$series" != "$1" ] || echo bookworm-backports
+		echo trixie
+		;;
 	7.3) echo trixie-backports ;;
 	*) die "no stock kernel of series $1 (known: $STOCK_SERIES)" ;;
 	esac
 }
 
+# Headers hold programs that want the C library of their release, or a later one.
+built_here() { # suite
+	[ "$(release_of "$1")" -le "$(own_release)" ]
+}
+
 stock_dir() { # series: the unpacked packages of the newest release that is here
-	local suite found suites
+	local suite found suites arch
 	suites=$(stock_suites "$1")
+	arch=$(arch_of "$1")
 	for suite in $suites; do
-		found=$(compgen -G "$CACHE/stock/${1%%-*}-$suite-[0-9]*/stock.env" | sort -V | tail -n 1) || true
+		found=$(compgen -G "$CACHE/stock/${1%%-*}-$suite-[0-9]*-$arch/stock.env" | sort -V | tail -n 1) || true
 		if [ -n "$found" ]; then
 			dirname "$found"
 			return

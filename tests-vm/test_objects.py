@@ -8,26 +8,35 @@ import re
 import subprocess
 
 import pytest
-from test_stock import KERNELS, stock
+from conftest import ROOT
+from test_stock import KERNELS, STOCK, stock
 
-VECTOR = re.compile(r"%[xyz]mm\d|\bfld|\bfst")
+VECTOR = {
+    "amd64": re.compile(r"%[xyz]mm\d|\bfld|\bfst"),
+    # Not the targets of branches, which may look like registers.
+    "arm64": re.compile(
+        r"^\s*[0-9a-f]+:\s+(?!b\.|bl?\b|cb|tb|adr)\S+\s.*(?<![\w#])[bhsdqvz]([12]?\d|3[01])\b(?![^<]*>)"
+    ),
+}
+# A pointer in a table, and what code that is called through one begins with.
+POINTER = {"amd64": "R_X86_64_64", "arm64": "R_AARCH64_ABS64"}
+LANDING = {"amd64": ("endbr64",), "arm64": ("bti", "paciasp")}
 RETURN = re.compile(r"^\s*[0-9a-f]+:\s+(repz )?retq?\b")
 INDIRECT = re.compile(r"\b(jmp|call)q?\s+\*")
-
-
-def objdump(*words):
-    return subprocess.run(["objdump", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 class Built:
     """The modules for one kernel."""
 
     def __init__(self, series):
+        self.series = series
         self.log = stock("build", series, log=True)
         self.tree = self.log.splitlines()[-1]
         env = os.path.join(stock("fetch", series), "stock.env")
         with open(env, encoding="ascii") as f:
-            kdir = re.search(r"^KDIR=(.*)$", f.read(), re.MULTILINE)[1]
+            found = dict(re.findall(r"^(\w+)=(.*)$", f.read(), re.MULTILINE))
+        self.arch = found.get("KERNEL_ARCH", "amd64")
+        kdir = found["KDIR"]
         with open(os.path.join(kdir, "include/config/auto.conf"), encoding="ascii") as f:
             self.config = dict(re.findall(r"^CONFIG_(\w+)=(.*)$", f.read(), re.MULTILINE))
 
@@ -35,15 +44,37 @@ class Built:
         """Whether the kernel has an option, under any of its names."""
         return any(self.config.get(n) == "y" for n in names)
 
+    def objdump(self, option, name="rust/ro2iblnd.o"):
+        path = os.path.join(self.tree, name)
+        # That of this machine may not know another architecture.
+        program = ["objdump"] if self.arch == "amd64" else [STOCK, "tool", self.series, "objdump"]
+        cmd = [*program, option, "--no-show-raw-insn", path]
+        return subprocess.run(cmd, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+
     @functools.cached_property
     def rust(self):
-        return objdump("-d", "--no-show-raw-insn", os.path.join(self.tree, "rust/ro2iblnd.o")).splitlines()
+        return self.objdump("-d")
+
+    @functools.cached_property
+    def functions(self):
+        """The instructions of each function of Rust by (section, address)."""
+        found, section, body = {}, None, []
+        for line in self.rust:
+            if m := re.match(r"Disassembly of section (\S+):", line):
+                section = m[1]
+            elif m := re.match(r"([0-9a-f]+) <.+>:", line):
+                body = found[section, int(m[1], 16)] = []
+            elif m := re.match(r"\s*[0-9a-f]+:\s+(.*)", line):
+                body.append(" ".join(m[1].split()))
+        return found
 
     @functools.cached_property
     def sections(self):
         """Sizes of the module's sections by name."""
-        text = objdump("-h", os.path.join(self.tree, "ro2iblnd.ko"))
-        return {name: int(size, 16) for name, size in re.findall(r"^\s*\d+\s+(\S+)\s+([0-9a-f]{8})\s", text, re.MULTILINE)}
+        text = "\n".join(self.objdump("-h", "ro2iblnd.ko"))
+        return {
+            name: int(size, 16) for name, size in re.findall(r"^\s*\d+\s+(\S+)\s+([0-9a-f]{8})\s", text, re.MULTILINE)
+        }
 
 
 @pytest.fixture(scope="module", params=KERNELS)
@@ -58,7 +89,7 @@ def test_nobody_has_anything_to_say(built):
 
 
 def test_no_floating_point(built):
-    assert not [line for line in built.rust if VECTOR.search(line)]
+    assert not [line for line in built.rust if VECTOR[built.arch].search(line)]
 
 
 def test_returns_go_through_the_thunk(built):
@@ -72,7 +103,7 @@ def test_indirect_branches_go_through_retpolines(built):
     if not built.has("MITIGATION_RETPOLINE", "RETPOLINE"):
         pytest.skip("this kernel has no retpolines")
     assert not [line for line in built.rust if INDIRECT.search(line)]
-    assert "__x86_indirect_thunk" in "\n".join(objdump("-t", os.path.join(built.tree, "rust/ro2iblnd.o")).splitlines())
+    assert "__x86_indirect_thunk" in "\n".join(built.objdump("-t"))
 
 
 def test_the_unwinder_knows_the_code(built):
@@ -84,27 +115,59 @@ def test_the_unwinder_knows_the_code(built):
     assert built.sections[".orc_unwind_ip"] // 4 > functions
 
 
-def test_what_is_called_by_address_begins_with_endbr(built):
-    if not built.has("X86_KERNEL_IBT"):
-        pytest.skip("this kernel has no IBT")
-    first, name, section = {}, None, None
-    for line in built.rust:
-        if m := re.match(r"Disassembly of section (\S+):", line):
-            section = m[1]
-        elif m := re.match(r"([0-9a-f]+) <(.+)>:", line):
-            name, at = (section, int(m[1], 16)), None
-        elif name and (m := re.match(r"\s*([0-9a-f]+):\s+(\S+)", line)):
-            first[name] = m[2]
-            name = None
+def test_what_is_called_by_address_is_a_landing_pad(built):
+    if not built.has("X86_KERNEL_IBT", "ARM64_BTI_KERNEL"):
+        pytest.skip("this kernel has neither IBT nor BTI")
+    first = {name: body[0].split()[0] for name, body in built.functions.items() if body}
     # Data that holds the address of a function: tables of callbacks.
     targets, where = [], ""
-    for line in objdump("-r", os.path.join(built.tree, "rust/ro2iblnd.o")).splitlines():
+    relocation = re.compile(rf"\S+\s+{POINTER[built.arch]}\s+(\.text\S*?)(\+0x[0-9a-f]+)?$")
+    for line in built.objdump("-r"):
         if m := re.match(r"RELOCATION RECORDS FOR \[(\S+)\]", line):
             where = m[1]
-        elif where.startswith((".data", ".rodata")) and (m := re.match(r"\S+\s+R_X86_64_64\s+(\.text\S*?)(\+0x[0-9a-f]+)?$", line)):
+        elif where.startswith((".data", ".rodata")) and (m := relocation.match(line)):
             targets.append((m[1], int(m[2] or "0", 16)))
     assert targets
     # A vtable's entries are never jumped to without its own check; all of them have it.
-    bad = [t for t in targets if first.get(t) not in (None, "endbr64")]
+    bad = [t for t in targets if first.get(t) not in (None, *LANDING[built.arch])]
     assert not bad, bad
-    assert any(v == "endbr64" for v in first.values())
+    assert any(v in LANDING[built.arch] for v in first.values())
+
+
+def test_return_addresses_are_signed(built):
+    if not built.has("ARM64_PTR_AUTH_KERNEL"):
+        pytest.skip("this kernel has no pointer authentication")
+    store, load = re.compile(r"st[pr] .*\bx30\b.*\[sp"), re.compile(r"ld[pr] .*\bx30\b.*\[sp")
+    signed = 0
+    for name, body in built.functions.items():
+        saves = [i for i, ins in enumerate(body) if store.match(ins)]
+        if not saves:
+            continue
+        signed += 1
+        assert "paciasp" in body[: saves[0]], name
+        # From where it is read back to where it is used.
+        for i, ins in enumerate(body):
+            if load.match(ins):
+                rest = body[i:]
+                ends = [n for n, r in enumerate(rest) if r.split()[0] in ("ret", "b", "br")]
+                assert "autiasp" in rest[: ends[0]] if ends else False, (name, i)
+    assert signed > 100
+
+
+def test_atomics_are_instructions(built):
+    """No calls of compiler-rt's outline atomics, which no kernel has."""
+    undefined = [line.split()[-1] for line in built.objdump("-t") if "*UND*" in line]
+    assert undefined
+    assert not [name for name in undefined if name.startswith(("__aarch64_", "__atomic_", "__sync_"))]
+
+
+def test_full_barriers(built):
+    """`Full` is a fence on either side: `SeqCst` alone lets accesses from before pass those that follow."""
+    if built.arch != "arm64":
+        pytest.skip("any locked instruction is a full barrier")
+    loop = r"ldxrb? .*\n(?:(?!dmb).*\n){1,5}cbnz .*\n"
+    fenced = re.compile(rf"^dmb ish\n(?:(?!dmb).*\n){{0,3}}{loop}(?:(?!dmb).*\n)?dmb ish$", re.MULTILINE)
+    seq_cst = re.compile(r"^ldaxrb? .*\n(?:.*\n){0,5}stlxrb? .*$", re.MULTILINE)
+    bodies = ["\n".join(body) for body in built.functions.values()]
+    assert sum(len(fenced.findall(body)) for body in bodies) > 20
+    assert not [m[0] for body in bodies for m in seq_cst.finditer(body)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """The driver on kernels as Debian ships them, unmodified: built with their headers, loaded into their images. 6.12 in
-every run, the others with --long."""
+every run, the others, and arm64, with --long."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ from nodes import PATIENCE, Node, until, up
 
 STOCK = os.path.join(ROOT, "scripts", "stock")
 LONG = pytest.mark.long
-KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in ("5.10", "6.1", "7.3"))]
+KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in ("5.10", "6.1", "7.3", "6.12-arm64"))]
 # A message that goes as it is, and one whose bytes are moved by RDMA.
 SMALL, LARGE = 1000, 65536
 
@@ -39,6 +39,8 @@ def stock(*words, timeout=1800, log=False):
 @pytest.fixture(scope="module", params=KERNELS)
 def pair(request):
     """Two nodes on a stock kernel."""
+    if request.param.endswith("-arm64") and not shutil.which("qemu-system-aarch64"):
+        pytest.skip(f"no QEMU for it: run STOCK={request.param} scripts/prepare packages")
     directory = stock("fetch", request.param)
     built = stock("build", request.param)
     with open(os.path.join(directory, "stock.env"), encoding="ascii") as f:
@@ -49,6 +51,7 @@ def pair(request):
     with vm.pair(
         workdir=workdir, files=[os.path.join(built, m) for m in MODULES],
         kdir=env["KDIR"], image=env["KERNEL_IMAGE"], tree=env["KERNEL_MODULES"],
+        arch=env.get("KERNEL_ARCH"), userland=env.get("KERNEL_USERLAND"),
     ) as guests:  # fmt: skip
         assert {g.check("uname -r").strip() for g in guests} == {env["RELEASE"]}
         yield tuple(Node(g) for g in guests)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import platform
 import select
 import shutil
 import signal
@@ -18,15 +19,36 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 from . import initramfs
 from .env import build_env
 
 MTU = 4200  # so that a RoCE path MTU of 4096 fits with its headers
 KUNIT = "kunit.enable=1 kunit.autorun=1"  # a trimmed kernel has them off
+
+
+class Machine(NamedTuple):
+    """What is of one architecture and no other."""
+
+    uname: str  # of a host that has it
+    qemu: str
+    board: str
+    tcg_cpu: str
+    console: str
+    append: str = ""
+
+
+# q35 rather than pc: its ACPI tables have no loops, which a debug kernel takes minutes to interpret.
 # Older QEMUs emulate five page table levels wrongly (false KASAN reports), and, before 8.0, cmpxchg16b: an interrupt
 # at the wrong moment makes garbage of the flags, which SLUB survives about a million times, and then double faults.
-TCG_CPU = "max,la57=off,cx16=off"
+# Pointer authentication by the architecture's own algorithm takes most of the time of an emulated kernel that has it.
+MACHINES = {
+    "amd64": Machine(
+        "x86_64", "qemu-system-x86_64", "q35", "max,la57=off,cx16=off", "ttyS0", "tsc=reliable no_timer_check"
+    ),
+    "arm64": Machine("aarch64", "qemu-system-aarch64", "virt", "max,pauth-impdef=on", "ttyAMA0"),
+}
 
 
 class Timeout(Exception):
@@ -88,13 +110,19 @@ class Guest:
     workdir   where console log, share and sockets go; None: a temporary one
     kdir, image, tree   another kernel than scripts/env's: its build tree, its
               image, and where its modules are (None: in the build tree)
+    arch      of that kernel, by Debian's name
+    userland  a root directory to take its programs from; None: this machine's own
     """
 
     def __init__(
         self, name="guest", number=1, link=None, files=(), modules=("rdma_rxe",), tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
+        arch=None, userland=None,
     ):  # fmt: skip
         env = build_env() if kdir is None or image is None else {}
+        self.arch = arch or env.get("KERNEL_ARCH") or "amd64"
+        self.machine = MACHINES[self.arch]
+        self.userland = userland or env.get("KERNEL_USERLAND") or None
         self.name, self.number, self.link = name, number, link
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
@@ -129,7 +157,7 @@ class Guest:
         os.makedirs(self.share, exist_ok=True)
         initrd = os.path.join(self.workdir, f"{self.name}.cpio")
         with open(initrd, "wb") as f:
-            f.write(initramfs.build(self.tree, self.modules, self.files, self.tools))
+            f.write(initramfs.build(self.tree, self.modules, self.files, self.tools, self.userland))
         qemu_log = os.path.join(self.workdir, f"{self.name}.qemu")
         # Socket paths are short of room (108 bytes), hence a directory of their own.
         with tempfile.TemporaryDirectory(prefix="ro2ib-s") as tmp, socket.socket(socket.AF_UNIX) as listener:
@@ -139,7 +167,7 @@ class Guest:
             listener.settimeout(0.5)
             with open(qemu_log, "wb") as log:
                 self.proc = subprocess.Popen(
-                    self._command(initrd, path, accel or default_accel()),
+                    self._command(initrd, path, accel or default_accel(self.arch)),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -173,16 +201,15 @@ class Guest:
         self.boot_seconds = time.monotonic() - self._began
         return None
 
-    # q35 rather than pc: its ACPI tables have no loops, which a debug kernel
-    # takes minutes to interpret.
     def _command(self, initrd, agent, accel):
+        machine = self.machine
         cmd = [
-            "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot",
-            "-display", "none", "-M", "q35", "-accel", accel,
-            "-cpu", "host" if accel == "kvm" else TCG_CPU,
+            machine.qemu, "-nodefaults", "-no-user-config", "-no-reboot",
+            "-display", "none", "-M", machine.board, "-accel", accel,
+            "-cpu", "host" if accel == "kvm" else machine.tcg_cpu,
             "-smp", str(self.vcpus), "-m", str(self.memory),
             "-kernel", self.image, "-initrd", initrd,
-            "-append", f"console=ttyS0 panic=-1 tsc=reliable no_timer_check ignore_loglevel {KUNIT} {self.append}",
+            "-append", f"console={machine.console} panic=-1 {machine.append} ignore_loglevel {KUNIT} {self.append}",
             "-serial", f"file:{self.console_path}",
             "-device", "virtio-serial-pci",
             "-chardev", f"socket,id=agent,path={agent}",
@@ -196,7 +223,7 @@ class Guest:
                 "-netdev",
                 f"dgram,id=wire,local.type=unix,local.path={own},remote.type=unix,remote.path={peer}",
                 "-device",
-                f"virtio-net-pci,netdev=wire,mac=52:54:00:00:00:{self.number:02x},host_mtu={MTU}",
+                f"virtio-net-pci,netdev=wire,mac=52:54:00:00:00:{self.number:02x},host_mtu={MTU},romfile=",
             ]
         return cmd
 
@@ -308,9 +335,11 @@ class Guest:
 
 
 @functools.cache
-def default_accel():
+def default_accel(arch):
     """ "tcg", unless KVM was asked for and a guest really boots with it."""
     if os.environ.get("RO2IBLND_KVM") != "1" or not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    if platform.machine() != MACHINES[arch].uname:
         return "tcg"
     trial = Guest("kvm-trial", modules=())
     try:

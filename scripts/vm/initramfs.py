@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The guest's whole user space: busybox, the RDMA and network tools of this
 machine with the libraries they need, kernel modules, and an init that is the
-command agent."""
+command agent. For a guest of another architecture programs are taken from a
+directory that its packages were unpacked into, and none of them is run here."""
 
 import functools
 import glob
@@ -71,17 +72,53 @@ class Cpio:
         return b"".join(self._parts)
 
 
-def _libraries(path):
-    out = subprocess.run(
-        ["ldd", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ).stdout
-    return re.findall(r"(/\S+) \(0x", out)
+class Here:
+    """The programs of this machine."""
+
+    @staticmethod
+    def which(name):
+        return shutil.which(name, path=SEARCH)
+
+    @staticmethod
+    def libraries(path):
+        """What the dynamic linker loads for a program: (name in the guest, path)."""
+        out = subprocess.run(
+            ["ldd", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ).stdout
+        return [(lib.lstrip("/"), lib) for lib in re.findall(r"(/\S+) \(0x", out)]
 
 
-def _program(cpio, path, dest):
+class Unpacked:
+    """The programs of packages that were unpacked into a directory."""
+
+    def __init__(self, root):
+        self._root = root
+
+    def which(self, name):
+        return shutil.which(name, path=":".join(self._root + d for d in ("/usr/bin", "/usr/sbin", "/bin", "/sbin")))
+
+    def _library(self, name):
+        for d in ("usr/lib", "lib"):
+            for path in glob.glob(f"{self._root}/{d}/*/{name}") + glob.glob(f"{self._root}/{d}/{name}"):
+                return os.path.realpath(path)
+        raise FileNotFoundError(f"{name}: not in {self._root}")
+
+    def libraries(self, path):
+        """As of Here. The dynamic linker of any machine looks into /lib; it is itself one of those needed."""
+        found, todo = {}, [path]
+        while todo:
+            out = subprocess.run(["readelf", "-dW", todo.pop()], check=True, stdout=subprocess.PIPE, text=True).stdout
+            for name in re.findall(r"\(NEEDED\).*\[(.+)\]", out):
+                if name not in found:
+                    found[name] = self._library(name)
+                    todo.append(found[name])
+        return [(f"lib/{name}", lib) for name, lib in found.items()]
+
+
+def _program(cpio, path, dest, where=Here):
     cpio.file(dest, path)
-    for lib in _libraries(path):
-        cpio.file(lib.lstrip("/"), lib)
+    for name, lib in where.libraries(path):
+        cpio.file(name, lib)
 
 
 def _verbs_providers(cpio):
@@ -155,7 +192,7 @@ def module_order(tree, wanted, optional=()):
     return order
 
 
-def build(tree, modules=("rdma_rxe",), files=(), tools=()):
+def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None):
     """The archive's bytes.
 
     tree:    where the kernel's modules are
@@ -164,30 +201,25 @@ def build(tree, modules=("rdma_rxe",), files=(), tools=()):
     files:   paths put into /files, or (path, name in the guest) pairs; what
              modules among them need of the kernel is loaded, too
     tools:   more programs of this machine, such as nft, ethtool or rping
+    userland: where to take all programs from instead
     """
+    where = Unpacked(userland) if userland else Here
     cpio = Cpio()
     for d in ("proc", "sys", "dev", "tmp", "run", "etc", "share", "modules", "files", "root"):
         cpio.dir(d)
     cpio.char("dev/console", 5, 1)
     cpio.link("sbin", "bin")
     cpio.link("var", "tmp")
-    busybox = shutil.which("busybox", path=SEARCH)
-    if busybox is None:
-        raise FileNotFoundError("busybox: run scripts/prepare")
-    cpio.file("bin/busybox", busybox)
     # Commands run in dash: busybox's shell prefers its own ip and tc to ours.
-    _program(cpio, "/bin/dash", "bin/sh")
-    wanted = list(dict.fromkeys([*TOOLS, *tools]))
-    for tool in wanted:
-        path = shutil.which(tool, path=SEARCH)
+    programs = {"busybox": "busybox", "dash": "sh", **{tool: tool for tool in (*TOOLS, *tools)}}
+    for program, name in programs.items():
+        path = where.which(program)
         if path is None:
-            raise FileNotFoundError(f"{tool}: run scripts/prepare, or install it")
-        _program(cpio, os.path.realpath(path), f"bin/{tool}")
-        if "libibverbs" in " ".join(_libraries(path)):
+            missing = f"not in {userland}" if userland else "run scripts/prepare, or install it"
+            raise FileNotFoundError(f"{program}: {missing}")
+        _program(cpio, os.path.realpath(path), f"bin/{name}", where)
+        if not userland and "libibverbs" in str(where.libraries(path)):
             _verbs_providers(cpio)
-    applets = subprocess.run([busybox, "--list"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    for applet in applets.split():
-        cpio.link(f"bin/{applet}", "busybox")
     files = [(item, os.path.basename(item)) if isinstance(item, str) else item for item in files]
     needed = [dep for path, _ in files if path.endswith(".ko") for dep in module_depends(path)]
     order = module_order(tree, modules, (*BASE, *needed))
