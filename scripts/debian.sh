@@ -81,7 +81,7 @@ mirrors() {
 }
 
 # Read a suite's list of packages. Then apt_in "$suite" runs an apt tool on it.
-# Fails, quietly, where no mirror has the suite: the reason is in $apt/err.
+# Fails, quietly, where no mirror has the suite; suite_error tells why.
 suite_lists() { # suite
 	local apt=$CACHE/apt/$1 mirror
 	mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial"
@@ -98,8 +98,12 @@ suite_lists() { # suite
 		EOF
 		apt_in "$1" get update >/dev/null 2>>"$apt/err" && return
 	done < <(mirrors | awk '!seen[$0]++')
-	[ -s "$apt/err" ] || echo "apt knows no Debian mirror" >"$apt/err"
+	[ -s "$apt/err" ] || echo "E: apt knows no Debian mirror" >"$apt/err"
 	return 1
+}
+
+suite_error() { # suite: what the first mirror said
+	sed -n 's/^E: //p' "$CACHE/apt/$1/err" | head -n 1
 }
 
 apt_in() { # suite, get or cache, arguments

@@ -172,12 +172,12 @@ def pytest(name, options, *what):
 
 def guests(options):
     # Those with a Lustre tree are `make test-lustre`'s.
-    others = ("--ignore-glob=*/test_lustre*.py", "--ignore-glob=*/test_stock.py")
+    others = tuple(f"--ignore-glob=*/test_{name}.py" for name in ("lustre*", "stock", "objects"))
     return pytest("guests", options, *others, "tests-vm", "scripts")
 
 
 def stock(options):
-    return pytest("stock", options, "tests-vm/test_stock.py")
+    return pytest("stock", options, "tests-vm/test_objects.py", "tests-vm/test_stock.py")
 
 
 PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests, "stock": stock}

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import time
 
 import demo
 import pytest
@@ -123,3 +124,16 @@ def test_again(nodes):
         b.traffic(a, op="mix", size=SMALL, count=50)
         a.unload()
         up(a)
+
+
+def test_ni_deleted_while_it_resolves(nodes):
+    """A peer that nobody is: its address is being resolved when the NI goes. Before 6.14 the kernel warns if that is
+    waited for in the wrong place (check_flush_dependency)."""
+    a, _b = nodes
+    for _ in range(3):
+        job = a.guest.spawn(a.ctl_script("ping 10.0.0.99@o2ib timeout=20"))
+        time.sleep(1)
+        a.ni_del()
+        # The message is given back when the NI goes.
+        assert "rc=-" in job.wait(PATIENCE)[1]
+        a.ni_add()
