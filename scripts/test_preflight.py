@@ -374,6 +374,14 @@ def test_lustres_dkms_tree(system, name):
     (system.root / f"var/lib/dkms/{name}/kernel-{KERNEL}-x86_64").symlink_to(where)
     status, out, err = system.run()
     assert status == 0, err
+    # a module that wants libcfs, which is one of its own
+    ko = system.built(imports={"lnet_parse": LNET_EXPORTS["lnet_parse"], "libcfs_debug_msg": 7})
+    assert "libcfs_debug_msg" in system.wrong("-m", ko)[0]
+    module(system.root / f"lib/modules/{KERNEL}/updates/libcfs.ko", exports={"libcfs_debug_msg": 7})
+    if name == "lustre-client":
+        with (where / "Module.symvers").open("a") as f:
+            f.write(symvers({"libcfs_debug_msg": 7}, "libcfs"))
+    assert system.run("-m", ko)[0] == 0
     assert f"of DKMS ({name}/2.17.57)" in out
 
 
