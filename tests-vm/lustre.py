@@ -77,9 +77,12 @@ class Tree:
         """For vm.Guest(files=...): the modules, the tools and the tree's libraries."""
         files = list(self.modules.values())
         libraries = {}
+        # The tree's own are found where they were built, whether that is written into the program or not.
+        own = glob.glob(os.path.join(self.path, "**", "utils", "**", ".libs"), recursive=True)
+        env = dict(os.environ, LD_LIBRARY_PATH=":".join(own))
         for name, path in self.tools.items():
             files.append((path, f"/bin/{name}"))
-            out = subprocess.run(["ldd", path], check=True, stdout=subprocess.PIPE, text=True).stdout
+            out = subprocess.run(["ldd", path], check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
             libraries.update(re.findall(r"(\S+) => (/\S+) \(0x", out))
             for loader in re.findall(r"^\s*(/\S+) \(0x", out, re.MULTILINE):
                 libraries[loader] = loader
@@ -94,13 +97,13 @@ class Tree:
     @functools.cached_property
     def kernel_modules(self):
         """For vm.Guest(modules=...): rxe, and what LNet wants of the kernel tree."""
-        kdir = vm.build_env()["KDIR"]
+        tree = vm.build_env()["KERNEL_MODULES"]
         wanted = ["rdma_rxe"]
         for path in self.modules.values():
             for name in filter(None, vm.initramfs.module_info(path, "depends").split(",")):
                 if name not in self.modules and name not in wanted:
                     wanted.append(name)
-        vm.initramfs.module_order(kdir, wanted)  # a module that is not there: say so now
+        vm.initramfs.module_order(tree, wanted)  # a module that is not there: say so now
         return tuple(wanted)
 
     def pair(self, workdir=None, **options):
