@@ -131,10 +131,9 @@ def test_what_is_called_by_address_is_a_landing_pad(built):
         elif where.startswith((".data", ".rodata")) and (m := relocation.match(line)):
             targets.append((m[1], int(m[2] or "0", 16)))
     assert targets
-    # A vtable's entries are never jumped to without its own check; all of them have it.
-    bad = [t for t in targets if first.get(t) not in (None, *LANDING[built.arch])]
+    # Each is the beginning of a function that was looked at, and is a landing pad.
+    bad = [t for t in targets if first.get(t) not in LANDING[built.arch]]
     assert not bad, bad
-    assert any(v in LANDING[built.arch] for v in first.values())
 
 
 def test_return_addresses_are_signed(built):

@@ -130,7 +130,7 @@ def test_again(nodes):
 
 
 def test_ni_deleted_while_it_resolves(nodes):
-    """A peer that nobody is: its address is being resolved when the NI goes. Before 6.14 the kernel warns if that is
+    """A peer that nobody is: its address is being resolved when the NI goes. Older kernels, such as 6.1, warn if that is
     waited for in the wrong place (check_flush_dependency)."""
     a, _b = nodes
     for _ in range(3):

@@ -283,7 +283,7 @@ static void destroy(struct work_struct *work)
 /*
  * Destroys an id whose address is being resolved; sleeps. That waits for a work
  * item on a queue of the core without WQ_MEM_RECLAIM, which a worker of a queue
- * with it must not do: kernels before 6.14 warn of it (check_flush_dependency),
+ * with it must not do: older kernels warn of it (check_flush_dependency),
  * although nothing has to be run. So a worker of another queue does it.
  */
 void ro2ib_cm_destroy_resolving(struct rdma_cm_id *id)

@@ -94,17 +94,4 @@ struct module *ro2ibk_this_module(void);
 void ro2ibk_kunit_fail(const char *file, int line, const char *condition);
 #endif
 
-/*
- * What C thinks of the structures that both sides look into. bindgen reads the
- * headers with a compiler of its own; should it ever come to another layout
- * than the one that the kernel was built with, the module refuses to load.
- */
-struct ro2ibk_layout {
-	const char *what;
-	u32 size;
-	u32 align;
-};
-
-const struct ro2ibk_layout *ro2ibk_layouts(u32 *n);
-
 #endif /* RO2IBLND_KERNEL_HELPERS_H */
