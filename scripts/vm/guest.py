@@ -195,8 +195,8 @@ class Guest:
             try:
                 self._pump(1)
             except GuestDead:
-                # A stock kernel patches its own code while it boots, by way of an int3; QEMU before 8.0 with two CPUs
-                # sometimes goes on to execute that after it is gone. Nothing of ours is loaded yet. Once more.
+                # A stock kernel patches its own code while it boots, by way of an int3; QEMU 7.2 with two CPUs
+                # seems to execute it, now and then, after it is gone. Nothing of ours is loaded yet. Once more.
                 self._int3s += 1
                 if self._int3s > 2 or "Oops: int3" not in self.console():
                     raise
