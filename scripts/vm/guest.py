@@ -9,6 +9,7 @@ import base64
 import contextlib
 import ctypes
 import functools
+import json
 import os
 import platform
 import select
@@ -142,7 +143,8 @@ class Guest:
         self.share = os.path.join(self.workdir, f"{name}.share")
         self.boot_seconds = None
         self._int3s = 0
-        self.proc = self._sock = None
+        self._monitored = False
+        self.proc = self._sock = self._monitor = None
         self._jobs = {}
 
     # Life
@@ -161,22 +163,28 @@ class Guest:
             f.write(initramfs.build(self.tree, self.modules, self.files, self.tools, self.userland))
         qemu_log = os.path.join(self.workdir, f"{self.name}.qemu")
         # Socket paths are short of room (108 bytes), hence a directory of their own.
-        with tempfile.TemporaryDirectory(prefix="ro2ib-s") as tmp, socket.socket(socket.AF_UNIX) as listener:
-            path = os.path.join(tmp, "agent")
-            listener.bind(path)
-            listener.listen(1)
-            listener.settimeout(0.5)
+        with tempfile.TemporaryDirectory(prefix="ro2ib-s") as tmp, contextlib.ExitStack() as stack:
+            listeners = []
+            for name in ("agent", "monitor"):
+                listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+                listener.bind(os.path.join(tmp, name))
+                listener.listen(1)
+                listener.settimeout(0.5)
+                listeners.append(listener)
             with open(qemu_log, "wb") as log:
                 self.proc = subprocess.Popen(
-                    self._command(initrd, path, accel or default_accel(self.arch)),
+                    self._command(initrd, tmp, accel or default_accel(self.arch)),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     preexec_fn=_die_with_parent,
                 )
-            while self._sock is None:
+            # QEMU connects to either before it starts the guest.
+            while self._sock is None or self._monitor is None:
                 with contextlib.suppress(TimeoutError):
-                    self._sock = listener.accept()[0]
+                    if self._sock is None:
+                        self._sock = listeners[0].accept()[0]
+                    self._monitor = listeners[1].accept()[0]
                 if self.proc.poll() is not None:
                     with open(qemu_log) as f:
                         raise GuestDead(f"{self.name}: QEMU: {f.read()}")
@@ -211,7 +219,7 @@ class Guest:
         self.boot_seconds = time.monotonic() - self._began
         return None
 
-    def _command(self, initrd, agent, accel):
+    def _command(self, initrd, sockets, accel):
         machine = self.machine
         cmd = [
             machine.qemu, "-nodefaults", "-no-user-config", "-no-reboot",
@@ -222,8 +230,10 @@ class Guest:
             "-append", f"console={machine.console} panic=-1 {machine.append} ignore_loglevel {KUNIT} {self.append}",
             "-serial", f"file:{self.console_path}",
             "-device", "virtio-serial-pci",
-            "-chardev", f"socket,id=agent,path={agent}",
+            "-chardev", f"socket,id=agent,path={sockets}/agent",
             "-device", "virtserialport,chardev=agent,name=agent",
+            "-chardev", f"socket,id=monitor,path={sockets}/monitor",
+            "-mon", "chardev=monitor,mode=control",
             "-device", "virtio-rng-pci",
             "-virtfs", f"local,path={self.share},mount_tag=share,security_model=none",
         ]  # fmt: skip
@@ -245,9 +255,25 @@ class Guest:
         if self.proc is not None:
             self.proc.kill()
             self.proc.wait()
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
+        for sock in (self._sock, self._monitor):
+            if sock is not None:
+                sock.close()
+        self._sock = self._monitor = None
+        self._monitored = False
+
+    def carrier(self, on):
+        """Plug the cable of eth0 in, or pull it."""
+        commands = [{"execute": "qmp_capabilities"}] if not self._monitored else []
+        self._monitored = True
+        commands.append({"execute": "set_link", "arguments": {"name": "wire", "up": on}, "id": "carrier"})
+        for command in commands:
+            self._monitor.sendall(json.dumps(command).encode() + b"\n")
+        # Greeting, other answers and events come before.
+        self._monitor.settimeout(60)
+        with self._monitor.makefile("rb") as lines:
+            answer = next(a for a in map(json.loads, lines) if a.get("id") == "carrier")
+        if "error" in answer:
+            raise CommandFailed(f"{self.name}: set_link: {answer['error']['desc']}")
 
     def wait_dead(self, timeout=60):
         """Wait for the guest to go down by itself (panic, poweroff)."""
