@@ -120,6 +120,16 @@ struct ro2ib_ni_cfg {
 	bool use_fastreg_gaps;
 };
 
+/* What becomes of the link of an NI. */
+enum ro2ib_link_event {
+	/* Carrier and address are there. */
+	RO2IB_LINK_UP,
+	/* One of them is not. */
+	RO2IB_LINK_DOWN,
+	/* It goes in a moment; until then there is a route. */
+	RO2IB_LINK_LEAVING,
+};
+
 /*
  * The driver, as the shim calls it. @priv is what startup stored.
  * All functions run in process context.
@@ -141,11 +151,16 @@ struct ro2ib_lnd_ops {
 	/* Consumes @rx, whatever it returns. */
 	int (*recv)(void *priv, void *rx, const struct ro2ib_recv_req *req);
 	/*
-	 * The interface of the NI went up or down (address and carrier).
-	 * rtnl and the shim's NI mutex are held: must not call
+	 * The interface of the NI went up or down (address and carrier), or is
+	 * about to. rtnl and the shim's NI mutex are held: must not call
 	 * ro2ib_lnet_set_fatal() or wait for somebody who does.
 	 */
-	void (*link_event)(void *priv, bool up);
+	void (*link_event)(void *priv, enum ro2ib_link_event event);
+	/*
+	 * After RO2IB_LINK_LEAVING: how many connections are there that have
+	 * not told their peers yet, or have not been heard. Locks as above.
+	 */
+	u32 (*link_users)(void *priv);
 	/* -ENOENT past the last one. */
 	int (*get_peer)(void *priv, u32 index, u64 *nid, u32 *refs);
 	int (*del_peer)(void *priv, u64 nid);

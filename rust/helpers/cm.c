@@ -4,6 +4,7 @@
 #include <linux/error-injection.h>
 #include <linux/in.h>
 #include <linux/in6.h>
+#include <net/route.h>
 #include <rdma/ib_cm.h>
 #include <rdma/rdma_cm.h>
 
@@ -226,6 +227,38 @@ u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id)
 	if (!id->route.path_rec)
 		return 0;
 	return max(ib_mtu_enum_to_int(id->route.path_rec->mtu), 0);
+}
+
+/*
+ * Can a message of the CM leave for the other side? rxe looks for a route for
+ * each packet, as below (rxe_find_route4()); without one it puts its queue pair
+ * for such messages into the error state, and nobody takes it out again. Other
+ * providers of RoCE drop the packet, and nothing is lost by not sending it. On
+ * InfiniBand the subnet manager's routes are not the node's.
+ *
+ * The addresses do not change once they are resolved.
+ */
+bool ro2ib_cm_has_route(struct rdma_cm_id *id)
+{
+	const struct rdma_addr *addr = &id->route.addr;
+	const struct sockaddr_in *src = (const void *)&addr->src_addr;
+	const struct sockaddr_in *dst = (const void *)&addr->dst_addr;
+	struct flowi4 fl = {};
+	struct rtable *rt;
+
+	if (!id->device || !rdma_protocol_roce(id->device, id->port_num) ||
+	    src->sin_family != AF_INET || dst->sin_family != AF_INET)
+		return true;
+
+	fl.flowi4_oif = addr->dev_addr.bound_dev_if;
+	fl.flowi4_proto = IPPROTO_UDP;
+	fl.saddr = src->sin_addr.s_addr;
+	fl.daddr = dst->sin_addr.s_addr;
+	rt = ip_route_output_key(addr->dev_addr.net, &fl);
+	if (IS_ERR(rt))
+		return false;
+	ip_rt_put(rt);
+	return true;
 }
 
 static struct rdma_conn_param conn_param(const struct ro2ib_conn_param *p)

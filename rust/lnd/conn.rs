@@ -206,6 +206,8 @@ pub(crate) struct Inner {
     /// What the control worker has to do.
     pub(crate) todo: Actions,
     pub(crate) farewell: Farewell,
+    /// The CM was told to connect or to accept: its id has something to say when it goes.
+    pub(crate) asked: bool,
     /// The peer object knows that it is established.
     pub(crate) published: bool,
     /// Set when a reject invited another attempt with these values.
@@ -314,6 +316,7 @@ impl Conn {
             fsm: Fsm::new(),
             todo: Actions::NONE,
             farewell: Farewell::new(),
+            asked: false,
             published: false,
             retry: None,
             attempt_failed: false,
@@ -509,6 +512,14 @@ impl Conn {
         }
         if self.qp_error.xchg(false, Full) {
             self.fail(Cause::LocalFault);
+        }
+    }
+
+    /// The peer has connected, though our own attempt was under way for long: that one was lost.
+    pub(crate) fn overtaken(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        if guard.fsm.state() < State::Established {
+            self.step(&mut guard, Event::Fail(Cause::Overtaken));
         }
     }
 

@@ -177,6 +177,10 @@ impl WorkItem<TIMER> for Conn {
                     this.rearm_timer(CLOSING_MS);
                 }
             }
+            State::Dead if inner.farewell.is_mute() => {
+                drop(guard);
+                this.look_for_route();
+            }
             State::Dead => match inner.farewell_left() {
                 None => {}
                 Some(0) => {
@@ -203,6 +207,9 @@ const CLOSING_MS: u32 = 1000;
 /// Milliseconds that the id of a connection waits for the peer's DREP. The CM repeats a DREQ after
 /// 4.3 s.
 const FAREWELL_MS: u32 = 10_000;
+
+/// Milliseconds between two looks for a route to a peer that could not be told.
+const MUTE_MS: u32 = 1000;
 
 /// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25
 /// times, or a second later if that is more.
@@ -253,6 +260,10 @@ impl Conn {
                 retry_count: params::retry_count(),
                 rnr_retry_count: params::rnr_retry_count(),
             };
+            if self.active && !id.has_route() {
+                return Err(ENETUNREACH);
+            }
+            self.with(|inner| inner.asked = true);
             if self.active {
                 id.connect(&param)
             } else {
@@ -260,6 +271,9 @@ impl Conn {
             }
         });
         if let Err(e) = made {
+            if e == ENETUNREACH {
+                return self.fail(Cause::Unreachable);
+            }
             log::cannot(self, "set up the connection", e);
             if !self.active {
                 let refusal = Refusal::new(Why::NoResources).reject(Some(&self.ni_view()));
@@ -399,13 +413,20 @@ impl Conn {
         }
         self.rearm_timer(CLOSING_MS);
         if let Some(id) = self.cm_id() {
+            let route = id.has_route();
             self.with(|inner| {
                 if !inner.attempt_failed {
-                    inner.farewell.said();
+                    if route {
+                        inner.farewell.said();
+                    } else {
+                        let _ = inner.farewell.no_route();
+                    }
                 }
             });
-            // Refused if it was never connected; the drain puts the queue pair into error anyway.
-            let _ = id.disconnect();
+            if route {
+                // Refused if it was never connected; the drain puts the queue pair into error anyway.
+                let _ = id.disconnect();
+            }
         }
         let drain = self.with(|inner| {
             while let Some(early) = inner.early.pop() {
@@ -483,10 +504,19 @@ impl Conn {
         }
     }
 
-    /// Keeps the id until the peer has answered our DREQ, if it has to: the CM repeats it.
+    /// Keeps the id until the peer has answered our DREQ, if it has to: the CM repeats it. Or until
+    /// there is a route to tell the peer.
     fn wait_for_farewell(self: &Arc<Self>) -> bool {
+        let asked = self.with(|inner| inner.asked);
+        let no_route = asked && self.cm_id().is_some_and(|id| !id.has_route());
+        let (unanswered, mute) = self.with(|inner| {
+            if no_route {
+                let _ = inner.farewell.no_route();
+            }
+            (inner.farewell.unanswered(), inner.farewell.is_mute())
+        });
         // Listed before it says that it waits, so that a shutdown misses it in no case.
-        if !self.with(|inner| inner.farewell.unanswered()) || !self.ni.parting.add(self) {
+        if !unanswered || !self.ni.parting.add(self, mute) {
             return false;
         }
         let waits = self.with(|inner| {
@@ -494,7 +524,7 @@ impl Conn {
             if waits {
                 inner.released = Instant::now();
                 // Under the lock: whoever ends the waiting cancels it.
-                self.rearm_timer(FAREWELL_MS);
+                self.rearm_timer(if mute { MUTE_MS } else { FAREWELL_MS });
             }
             waits
         });
@@ -502,6 +532,41 @@ impl Conn {
             self.ni.parting.remove(self);
         }
         waits
+    }
+
+    /// Looks whether there is a route to the peer of a connection of which only the id is left, and
+    /// speaks, or falls silent.
+    pub(crate) fn look_for_route(self: &Arc<Self>) {
+        let Some(id) = self.cm_id() else { return };
+        if !id.has_route() {
+            let leaves = self.with(|inner| {
+                let leaves = inner.farewell.no_route();
+                if inner.farewell.waits() {
+                    self.rearm_timer(MUTE_MS);
+                }
+                leaves
+            });
+            if leaves {
+                self.leave();
+            }
+            return;
+        }
+        let (mute, failed) = self.with(|inner| {
+            let mute = inner.farewell.waits() && inner.farewell.is_mute();
+            if mute && !inner.attempt_failed {
+                inner.farewell.said();
+                inner.released = Instant::now();
+                self.rearm_timer(FAREWELL_MS);
+            }
+            (mute, inner.attempt_failed)
+        });
+        if mute && failed {
+            // Freeing the id tells the peer.
+            drop(id);
+            self.end_farewell();
+        } else if mute {
+            let _ = id.disconnect();
+        }
     }
 
     /// The id waits no longer, whether the peer has answered or not.

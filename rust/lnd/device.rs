@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An NI and its RDMA device: they part when the device is removed, and meet again when it comes
-//! back.
+//! An NI, its RDMA device and its link: the device is removed and comes back, the link goes down and
+//! comes up.
 //!
 //! The CM tells of a removal with an event on every id, and waits until all ids are destroyed; the
 //! RDMA core then waits until nobody holds the device. So the NI lets everything go: listener,
 //! connections, protection domain. While it has no device it looks for one every second; LNet is
 //! told that the NI is not usable meanwhile, and again when it is.
+//!
+//! What the state of the link means for connections and messages is [`crate::proto::way`]'s to say.
+//! It is looked at after every event, and every second while it is down.
 //!
 //! Process context, but for the event handler.
 
@@ -34,8 +37,17 @@ use super::{
     ni::Ni, //
 };
 use crate::{
-    lnet::StartError,
-    proto::cause::Cause,
+    lnet::{
+        LinkEvent,
+        StartError, //
+    },
+    proto::{
+        cause::Cause,
+        way::{
+            Passage,
+            Todo, //
+        }, //
+    },
     rdma::{
         device::{
             DeviceEvent,
@@ -153,6 +165,65 @@ impl Ni {
     }
 }
 
+impl Ni {
+    /// What becomes of a message that has no connection.
+    pub(crate) fn passage(&self) -> Passage {
+        self.way.lock().passage()
+    }
+
+    /// Whether the interface is down, or about to go.
+    pub(crate) fn is_leaving(&self) -> bool {
+        !self.way.lock().has_interface()
+    }
+
+    /// The link of the interface changed, or is about to.
+    pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
+        let now_ms = self.now_ms();
+        {
+            let mut way = self.way.lock();
+            match event {
+                LinkEvent::Up => way.interface(true),
+                LinkEvent::Down => way.interface(false),
+                LinkEvent::Leaving => way.leaving(now_ms),
+            }
+        }
+        if event == LinkEvent::Leaving {
+            self.end_connections();
+        }
+        if self.health.watched.load(Acquire) {
+            self.look_in(0);
+        }
+    }
+
+    /// Does what the state of the way asks for.
+    fn follow_way(self: &Arc<Self>, port_active: bool) {
+        let other = Iface::another_open(self);
+        let now_ms = self.now_ms();
+        let (todo, open) = {
+            let mut way = self.way.lock();
+            way.port(port_active);
+            (way.look(now_ms, other), way.is_open())
+        };
+        match todo {
+            Todo::Nothing => {}
+            Todo::End => self.end_connections(),
+            Todo::Reconnect => self.peers.for_each(|peer| peer.way_opened()),
+        }
+        if !open || todo == Todo::Reconnect {
+            self.parting.routes_changed();
+        }
+        if !open {
+            self.look_in(LOOK_MS);
+        }
+    }
+
+    /// The way closed: what is on it ends.
+    fn end_connections(&self) {
+        let refuse = self.passage() == Passage::Refuse;
+        self.peers.for_each(|peer| peer.way_closed(refuse));
+    }
+}
+
 impl WorkItem<DEVICE> for Ni {
     type Pointer = Arc<Self>;
 
@@ -164,11 +235,10 @@ impl WorkItem<DEVICE> for Ni {
         if let Ok(hca) = this.hca() {
             // Asked, not taken from the events, which may overtake each other; and asked again, for a
             // port may say that it is up before it is. Of a bond the other port may be in use.
-            let down = !this.bonded && !hca.device.port_active(hca.port);
-            this.lnet.set_fatal(down || this.health.fatal.load(Acquire));
-            if down {
-                this.look_in(LOOK_MS);
-            }
+            let active = this.bonded || hca.device.port_active(hca.port);
+            this.lnet
+                .set_fatal(!active || this.health.fatal.load(Acquire));
+            this.follow_way(active);
         } else if this.attach().is_ok() {
             log::attached(this.nid);
         } else if !this.is_stopping() {

@@ -24,9 +24,12 @@ use crate::{
         NetNs,
         StartError, //
     },
-    proto::params::{
-        FRAGS_MAX,
-        LNET_MTU, //
+    proto::{
+        params::{
+            FRAGS_MAX,
+            LNET_MTU, //
+        },
+        way::Passage, //
     },
     rdma::{
         cm_event::Addr,
@@ -160,6 +163,13 @@ impl Iface {
         drop(iface);
         drop(unused);
         drop(user);
+    }
+
+    /// Whether an NI other than `ni` can reach somebody: LNet has that way, too.
+    pub(crate) fn another_open(ni: &Arc<Ni>) -> bool {
+        let ifaces = ni.driver.ifaces.lock();
+        let mut all = ifaces.iter().flat_map(|used| used.by.iter());
+        all.any(|other| !Arc::ptr_eq(other, ni) && other.passage() == Passage::Open)
     }
 
     /// An NI whose device is being removed.

@@ -77,6 +77,19 @@ pub(crate) struct Accept {
     budget: SpinLock<RejectBudget>,
 }
 
+/// What a request that is not taken gets.
+enum Answer {
+    Refuse(Refusal),
+    /// Nothing: the CM repeats it after seconds.
+    Silence,
+}
+
+impl From<Refusal> for Answer {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refuse(refusal)
+    }
+}
+
 impl Accept {
     /// Makes the judge. May sleep.
     pub(crate) fn new(driver: Arc<Driver>) -> Result<Arc<Self>> {
@@ -107,7 +120,7 @@ impl Accept {
         req: &ConnRequest<'_>,
         found: &mut Option<NiView>,
         src: &mut Option<crate::proto::nid::Nid>,
-    ) -> Result<Arc<Conn>, Refusal> {
+    ) -> Result<Arc<Conn>, Answer> {
         let from = CmSource {
             addr: req.dst_addr().and_then(|a| a.ip_v4()),
             port: req.dst_addr().map_or(u16::MAX, |a| a.port()),
@@ -131,14 +144,18 @@ impl Accept {
         });
         let wanted = check_ni(&asked, found.as_ref(), true, &from, &policy)?;
         let Some(ni) = ni.map(|ni| ni.lnd) else {
-            return Err(Refusal::new(Why::NoSuchNi));
+            return Err(Refusal::new(Why::NoSuchNi).into());
         };
+        if ni.is_leaving() {
+            // An answer might find no route any more. When the link is back it is us who connect.
+            return Err(Answer::Silence);
+        }
         let known = Known {
             stamp: asked.src_stamp,
             depth: wanted.depth,
             frags: wanted.frags,
         };
-        admit(&ni, &asked, known)
+        Ok(admit(&ni, &asked, known)?)
     }
 }
 
@@ -153,7 +170,7 @@ fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refus
             }
             let view = PeerView {
                 stamp: (inner.policy.known.stamp != 0).then_some(inner.policy.known.stamp),
-                connecting: inner.policy.connecting(),
+                connecting_ms: peer.connecting_ms(inner),
                 races: inner.policy.races(),
                 conns: inner.objects(),
                 // Those it opens and ours.
@@ -217,7 +234,8 @@ impl ListenHandler for Accept {
                     Err(_) => conn.fail(Cause::NoResources),
                 }
             }
-            Err(refusal) => {
+            Err(Answer::Silence) => {}
+            Err(Answer::Refuse(refusal)) => {
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }

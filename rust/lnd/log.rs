@@ -76,7 +76,11 @@ impl Display for Worded {
 
 /// A connection ended by itself. Not called for a close that somebody asked for.
 pub(crate) fn conn_over(conn: &Conn, cause: Cause, established: bool) {
-    if matches!(cause, Cause::Shutdown | Cause::AdminClose) {
+    // That the link is down is said once, by the NI.
+    if matches!(
+        cause,
+        Cause::Shutdown | Cause::AdminClose | Cause::LinkDown | Cause::Overtaken
+    ) {
         return;
     }
     let what = if established {

@@ -53,6 +53,7 @@ use crate::{
     lnet::{
         params,
         ConnInfo,
+        LinkEvent,
         Lnd,
         Message,
         NetNs,
@@ -69,7 +70,8 @@ use crate::{
         params::{
             high_water,
             QueueDepth, //
-        }, //
+        },
+        way::Way, //
     },
     rdma::{
         sync::Completion,
@@ -105,6 +107,9 @@ pub(crate) struct Ni {
     #[pin]
     pub(crate) attached: Mutex<Option<Attached>>,
     pub(crate) health: Health,
+    /// Whether anybody can be reached.
+    #[pin]
+    pub(super) way: SpinLock<Way>,
     #[pin]
     look: DelayedWork<Ni, DEVICE>,
     #[pin]
@@ -297,6 +302,7 @@ impl Lnd for Ni {
                 net: cfg.net(),
                 attached <- kernel::new_mutex!(None, "Ni::attached"),
                 health: Health::new(),
+                way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
                 look <- kernel::new_delayed_work!("Ni::look"),
                 peers <- peers,
                 parting <- Parting::new(),
@@ -382,8 +388,19 @@ impl Lnd for Ni {
         upper::recv(KBox::into_inner(rx), req)
     }
 
-    fn link_event(&self, _up: bool) {
-        // The transport finds out by itself, and LNet knows already.
+    fn link_event(this: ArcBorrow<'_, Self>, event: LinkEvent) {
+        let this: Arc<Self> = this.into();
+        this.link_changed(event);
+    }
+
+    fn link_users(&self) -> u32 {
+        // An answered DREQ is the proof that it left.
+        let mut users = self.parting.unanswered();
+        self.peers.for_each(|peer| {
+            let conns = peer.with(|inner| inner.objects());
+            users = users.saturating_add(u32::from(conns));
+        });
+        users
     }
 
     fn peer_info(&self, index: u32) -> Option<PeerInfo> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Connections that are over, and whose CM id stays a little longer because the peer has not
-//! answered the DREQ; see [`crate::proto::farewell`].
+//! answered the DREQ, or because there is no route to tell it; see [`crate::proto::farewell`].
 //!
 //! Process context. Such a connection has nothing else any more, and belongs to no peer.
 
@@ -19,6 +19,9 @@ use super::conn::Conn;
 /// would be more is freed at once.
 const PARTING_MAX: usize = 32;
 
+/// The same for ids that wait for a route: to free one of them does harm.
+const MUTE_MAX: usize = 16_384;
+
 /// Those of one NI.
 #[pin_data]
 pub(crate) struct Parting {
@@ -35,11 +38,27 @@ impl Parting {
         })
     }
 
-    /// Lists `conn`. False: its id cannot wait.
-    pub(crate) fn add(&self, conn: &Arc<Conn>) -> bool {
+    /// Lists `conn`, whose id has something to say yet if `mute`. False: its id cannot wait.
+    pub(crate) fn add(&self, conn: &Arc<Conn>, mute: bool) -> bool {
+        let max = if mute { MUTE_MAX } else { PARTING_MAX };
         match &mut *self.list.lock() {
-            Some(list) if list.len() < PARTING_MAX => list.push(conn.clone(), GFP_KERNEL).is_ok(),
+            Some(list) if list.len() < max => list.push(conn.clone(), GFP_KERNEL).is_ok(),
             _ => false,
+        }
+    }
+
+    /// Routes have come or gone: those without one fall silent, those with one speak.
+    pub(crate) fn routes_changed(&self) {
+        let mut conns = KVec::new();
+        for conn in self.list.lock().iter().flatten() {
+            // What is left out looks by itself, from time to time.
+            if conns.push(conn.clone(), GFP_KERNEL).is_err() {
+                break;
+            }
+        }
+        // Without the mutex, which those that leave take.
+        for conn in conns.iter() {
+            conn.look_for_route();
         }
     }
 
@@ -48,6 +67,14 @@ impl Parting {
         if let Some(list) = &mut *self.list.lock() {
             list.retain(|c| !Arc::ptr_eq(c, conn));
         }
+    }
+
+    /// How many wait for the peer's answer.
+    pub(crate) fn unanswered(&self) -> u32 {
+        let list = self.list.lock();
+        let waits = |conn: &&Arc<Conn>| !conn.with(|inner| inner.farewell.is_mute());
+        let n = list.iter().flatten().filter(waits).count();
+        u32::try_from(n).unwrap_or(u32::MAX)
     }
 
     /// How many wait.

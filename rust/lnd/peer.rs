@@ -34,7 +34,8 @@ use super::{
     send::{
         self,
         NotSent, //
-    }, //
+    },
+    transfer::lnet_health, //
 };
 use crate::{
     lnet::{
@@ -49,6 +50,11 @@ use crate::{
             After,
             Known,
             Peer as Policy, //
+        },
+        race::STALE_REQUEST_MS,
+        way::{
+            Passage,
+            RECALL_MS, //
         }, //
     },
     rdma::{
@@ -62,6 +68,12 @@ use crate::{
 
 /// Id of the delayed work that tries again.
 const RETRY: u64 = 1;
+
+/// Milliseconds between two looks at messages that wait for the way to open.
+const HOLD_LOOK_MS: u32 = 1000;
+
+/// Milliseconds over which peers without a message are connected to when the way opens.
+const RECALL_SPREAD_MS: u32 = 200;
 
 /// What the peer lock protects.
 pub(crate) struct PeerInner {
@@ -81,6 +93,10 @@ pub(crate) struct PeerInner {
     last_cause: Option<Cause>,
     /// When something good was last heard from it, on the NI's clock.
     heard_ms: u64,
+    /// When its last attempt was started, on the NI's clock.
+    asked_ms: u64,
+    /// When the way took its last connection along, on the NI's clock.
+    lost_ms: u64,
 }
 
 /// A peer.
@@ -104,6 +120,9 @@ impl WorkItem<RETRY> for Peer {
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
         this.fail_expired();
+        if this.ni.passage() != Passage::Open {
+            return this.wait_for_way();
+        }
         let listed = this.ni.is_listed();
         let attempts = this.with(|inner| {
             let waiting = listed && !inner.pending.is_empty();
@@ -136,6 +155,8 @@ impl Peer {
             gone: false,
             last_cause: None,
             heard_ms: ni.now_ms(),
+            asked_ms: 0,
+            lost_ms: 0,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -183,21 +204,31 @@ impl Peer {
         self.wait(req)
     }
 
-    /// Keeps a message until there is a connection, and starts making one.
+    /// Keeps a message until there is a connection, and starts making one if there is a way.
     fn wait(self: &Arc<Self>, req: SendRequest) -> Result<(), PeerError> {
+        let passage = self.ni.passage();
+        if passage == Passage::Refuse && self.with(|inner| inner.up.is_empty()) {
+            // Ended here, for LNet would not send again what is not taken.
+            end_one(req.msg, Cause::LinkDown);
+            self.forget_if_unused();
+            return Ok(());
+        }
         let pending = match Pending::new(req) {
             Ok(pending) => pending,
             Err(req) => return Err(PeerError::Failed(req.msg, ENOMEM)),
         };
-        let (attempts, flusher) = {
+        let (attempts, hold, flusher) = {
             let mut inner = self.inner.lock();
             if inner.gone {
                 return Err(PeerError::Gone(KBox::into_inner(pending).into_req()));
             }
             inner.pending.push_back(pending);
-            let attempts = inner.policy.start(self.ni.conns_per_peer);
-            (attempts, inner.best())
+            let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
+            (attempts, hold, inner.best())
         };
+        if hold {
+            self.retry_in(HOLD_LOOK_MS);
+        }
         for _ in 0..attempts {
             self.attempt();
         }
@@ -209,7 +240,11 @@ impl Peer {
 
     /// Starts one attempt that the policy has already counted.
     fn attempt(self: &Arc<Self>) {
-        let (known, salt) = self.with(|inner| (inner.policy.known, inner.all.len()));
+        let now_ms = self.ni.now_ms();
+        let (known, salt) = self.with(|inner| {
+            inner.asked_ms = now_ms;
+            (inner.policy.known, inner.all.len())
+        });
         let salt = u32::try_from(salt).unwrap_or(0);
         let made = Conn::new(&self.ni, self, true, known, salt)
             .and_then(|conn| self.add(&conn).map(|()| conn));
@@ -239,19 +274,24 @@ impl Peer {
     /// An attempt became a connection: messages that waited go first, then it is open to all.
     /// Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<Conn>, known: Known) {
-        let others = {
+        let now_ms = self.ni.now_ms();
+        let (others, stale) = {
             let mut inner = self.inner.lock();
+            let stale = now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS;
             inner.policy.established(conn.active, known);
             inner.last_cause = None;
             let others = inner.snapshot();
             inner.publish(conn);
-            others
+            (others, stale)
         };
         for other in others {
             // Of an earlier life of the peer.
             if other.is_stale(known.stamp) {
                 other.fail(Cause::PeerRestarted);
             } else if !conn.active && !Arc::ptr_eq(&other, conn) {
+                if other.active && stale {
+                    other.overtaken();
+                }
                 other.doubt();
             }
         }
@@ -312,16 +352,23 @@ impl Peer {
     /// Not a new one if LNet deletes the NI. Then the messages end with the last object of the peer.
     fn serve_waiting(self: &Arc<Self>) {
         let listed = self.ni.is_listed();
-        let (attempts, flusher) = self.with(|inner| {
+        let passage = self.ni.passage();
+        let (attempts, hold, flusher) = self.with(|inner| {
             if inner.pending.is_empty() || inner.gone {
-                return (0, None);
+                return (0, false, None);
             }
-            match inner.best() {
-                Some(conn) => (0, Some(conn)),
-                None if listed => (inner.policy.start(self.ni.conns_per_peer), None),
-                None => (0, None),
+            if let Some(conn) = inner.best() {
+                return (0, false, Some(conn));
             }
+            if !listed {
+                return (0, false, None);
+            }
+            let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
+            (attempts, hold, None)
         });
+        if hold {
+            self.retry_in(HOLD_LOOK_MS);
+        }
         for _ in 0..attempts {
             self.attempt();
         }
@@ -355,10 +402,17 @@ impl Peer {
             self.attempt_over(conn.active, retry, cause);
             return;
         }
-        let _ = self.with(|inner| {
+        let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
+        let now_ms = self.ni.now_ms();
+        let recall = self.with(|inner| {
             inner.last_cause = Some(cause);
-            inner.policy.closed()
+            let _ = inner.policy.closed();
+            inner.lost_ms = now_ms;
+            lost && cause != Cause::AdminClose && !inner.gone && inner.policy.recall()
         });
+        if recall {
+            self.retry_in(HOLD_LOOK_MS);
+        }
         // Messages that came while it was closing want another one.
         self.serve_waiting();
         self.forget_if_idle(Some(cause));
@@ -370,20 +424,18 @@ impl Peer {
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
         let listed = self.ni.is_listed();
+        // What the way closed on waits for it to open.
+        let again = retry.is_some() || self.ni.passage() == Passage::Hold;
         let after = self.with(|inner| {
             if let Some(known) = retry {
                 inner.policy.learnt(known);
             }
             inner.last_cause = Some(cause);
             let waiting = listed && !inner.pending.is_empty() && !inner.gone;
-            inner
-                .policy
-                .failed(active, retry.is_some(), waiting, random)
+            inner.policy.failed(active, again, waiting, random)
         });
         match after {
-            After::RetryIn(ms) => {
-                let _ = self.ni.driver.control.arm::<Self, RETRY>(self.clone(), ms);
-            }
+            After::RetryIn(ms) => self.retry_in(ms),
             After::OthersRemain => {}
             After::GiveUp => self.forget_if_idle(Some(cause)),
         }
@@ -420,6 +472,67 @@ impl Peer {
         }
     }
 
+    /// The way is closed: a retry waits for it to open, but not for ever.
+    fn wait_for_way(self: &Arc<Self>) {
+        let refuse = self.ni.passage() == Passage::Refuse;
+        let now_ms = self.ni.now_ms();
+        let again = self.with(|inner| {
+            let waiting = !refuse && !inner.pending.is_empty();
+            let recalled =
+                inner.policy.is_recalled() && now_ms.saturating_sub(inner.lost_ms) < RECALL_MS;
+            if !waiting && !recalled {
+                let _ = inner.policy.cancel_retry();
+                return false;
+            }
+            // The pause after an attempt may have ended meanwhile, and with it what is due.
+            inner.policy.hold() || inner.policy.is_due()
+        });
+        if again {
+            self.retry_in(HOLD_LOOK_MS);
+        } else {
+            self.forget_if_idle(Some(Cause::LinkDown));
+        }
+    }
+
+    /// The way closed: connections end, and if LNet has another way (`refuse`) so do messages that
+    /// wait for one.
+    pub(super) fn way_closed(self: &Arc<Self>, refuse: bool) {
+        for conn in self.conns() {
+            conn.fail(Cause::LinkDown);
+        }
+        if refuse {
+            let waiting = self.with(|inner| inner.pending.take());
+            waiting.fail(Cause::LinkDown);
+        }
+    }
+
+    /// The way is open: what waits for it goes at once; others soon, but not all of them in the same
+    /// moment.
+    pub(super) fn way_opened(self: &Arc<Self>) {
+        let (due, waiting) = self.with(|inner| (inner.policy.is_due(), !inner.pending.is_empty()));
+        if due {
+            let ms = if waiting {
+                0
+            } else {
+                random::u32() % RECALL_SPREAD_MS
+            };
+            self.ni
+                .driver
+                .control
+                .rearm::<Self, RETRY>(self.clone(), ms);
+        }
+    }
+
+    fn retry_in(self: &Arc<Self>, ms: u32) {
+        let _ = self.ni.driver.control.arm::<Self, RETRY>(self.clone(), ms);
+    }
+
+    /// For how many milliseconds our youngest request is under way.
+    pub(super) fn connecting_ms(&self, inner: &PeerInner) -> Option<u64> {
+        let since = self.ni.now_ms().saturating_sub(inner.asked_ms);
+        inner.policy.connecting().then_some(since)
+    }
+
     /// Ends messages that have waited longer than they may.
     pub(super) fn fail_expired(&self) {
         let limit = self.ni.pending_limit_ms();
@@ -442,7 +555,7 @@ impl Peer {
         }
         let _ = work::cancel::<Self, RETRY>(self);
         // Whether there was one or not: somebody may be arming it now, and in vain.
-        let _ = self.with(|inner| inner.policy.retry(false, 0));
+        let _ = self.with(|inner| inner.policy.cancel_retry());
         self.forget_if_idle(Some(cause));
     }
 
@@ -484,6 +597,15 @@ impl PeerInner {
     /// Number of connection objects.
     pub(crate) fn objects(&self) -> u16 {
         u16::try_from(self.all.len()).unwrap_or(u16::MAX)
+    }
+
+    /// A message wants a connection and there is none: how many attempts to start, and whether a
+    /// retry is to be armed because the way is closed.
+    fn want(&mut self, passage: Passage, conns_per_peer: u16) -> (u16, bool) {
+        match passage {
+            Passage::Open => (self.policy.start(conns_per_peer), false),
+            Passage::Hold | Passage::Refuse => (0, self.policy.hold()),
+        }
     }
 
     /// The next connection to use; none while older messages wait.
@@ -534,6 +656,11 @@ pub(crate) enum PeerError {
     Gone(SendRequest),
     /// The message cannot be sent.
     Failed(Message, Error),
+}
+
+fn end_one(msg: Message, cause: Cause) {
+    let outcome = cause.outcome(false);
+    msg.finalize(outcome.status, lnet_health(outcome.health));
 }
 
 fn fail_one(msg: Message, e: Error) {

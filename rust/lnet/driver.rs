@@ -41,6 +41,17 @@ impl StartError {
     }
 }
 
+/// What becomes of the link of an NI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkEvent {
+    /// The interface has carrier and address.
+    Up,
+    /// One of them is not there.
+    Down,
+    /// It goes in a moment; until then there is a route.
+    Leaving,
+}
+
 /// Answer to [`Lnd::peer_info`].
 pub(crate) struct PeerInfo {
     /// NID of the peer, 64-bit form.
@@ -97,9 +108,14 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
         req: RecvRequest,
     ) -> Result<(), (Option<Message>, Error)>;
 
-    /// The interface of the NI lost or regained its carrier or address; LNet knows already. Must
-    /// be short, and must not call [`NiRef::set_fatal`]: the shim's lock is held.
-    fn link_event(&self, up: bool);
+    /// The interface of the NI lost or regained its carrier or address, or is about to lose it; LNet
+    /// knows already. Must be short, and must not call [`NiRef::set_fatal`]: rtnl and the shim's
+    /// lock are held.
+    fn link_event(this: ArcBorrow<'_, Self>, event: LinkEvent);
+
+    /// After [`LinkEvent::Leaving`]: how many connections there are that have not told their peers
+    /// yet, or have not been heard. The same locks are held.
+    fn link_users(&self) -> u32;
 
     /// The peer number `index`, counted from 0 in any order.
     fn peer_info(&self, index: u32) -> Option<PeerInfo>;
@@ -133,6 +149,7 @@ impl<L: Lnd> Ops<L> {
         eager_recv: Some(Self::eager_recv),
         recv: Some(Self::recv),
         link_event: Some(Self::link_event),
+        link_users: Some(Self::link_users),
         get_peer: Some(Self::get_peer),
         del_peer: Some(Self::del_peer),
         get_conn: Some(Self::get_conn),
@@ -261,9 +278,22 @@ impl<L: Lnd> Ops<L> {
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
-    unsafe extern "C" fn link_event(lnd: *mut c_void, up: bool) {
+    unsafe extern "C" fn link_event(lnd: *mut c_void, event: bindings::ro2ib_link_event) {
+        let event = match event {
+            bindings::ro2ib_link_event_RO2IB_LINK_UP => LinkEvent::Up,
+            bindings::ro2ib_link_event_RO2IB_LINK_LEAVING => LinkEvent::Leaving,
+            _ => LinkEvent::Down,
+        };
         // SAFETY: The NI is running during the call.
-        unsafe { Self::borrow(lnd) }.link_event(up);
+        L::link_event(unsafe { Self::borrow(lnd) }, event);
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn link_users(lnd: *mut c_void) -> u32 {
+        // SAFETY: The NI is running during the call.
+        unsafe { Self::borrow(lnd) }.link_users()
     }
 
     /// # Safety

@@ -21,6 +21,7 @@ mod request;
 
 pub(crate) use driver::{
     ConnInfo,
+    LinkEvent,
     Lnd,
     PeerInfo,
     Registration,

@@ -21,6 +21,8 @@ pub mod errno {
     pub const EPROTO: i32 = 71;
     /// Message too long.
     pub const EMSGSIZE: i32 = 90;
+    /// The network is down.
+    pub const ENETDOWN: i32 = 100;
     /// Connection aborted.
     pub const ECONNABORTED: i32 = 103;
     /// Connection reset by peer.
@@ -110,6 +112,10 @@ pub enum Cause {
     DeadlineAnswer,
     /// The device went away or reported a fatal error.
     DeviceGone,
+    /// The way out of the NI closed: no link, no address, or a port that is not active.
+    LinkDown,
+    /// A connection that the peer asked for came first.
+    Overtaken,
     /// The address of our interface or of the peer's moved.
     AddressChanged,
     /// The peer reported this negative errno in a completion message.
@@ -142,7 +148,8 @@ impl Cause {
             Self::DeadlineSending => (ECONNABORTED, Health::NetworkTimeout),
             Self::DeadlineAnswer => (ECONNABORTED, Health::RemoteTimeout),
             Self::DeviceGone => (EIO, Health::LocalDropped),
-            Self::AddressChanged => (ECONNABORTED, Health::LocalDropped),
+            Self::LinkDown => (ENETDOWN, Health::LocalDropped),
+            Self::AddressChanged | Self::Overtaken => (ECONNABORTED, Health::LocalDropped),
             Self::Told(e) => (positive(e), Health::RemoteError),
             Self::Local(e) => (positive(e), Health::LocalError),
         };
@@ -174,6 +181,8 @@ impl Cause {
             | Self::Flushed
             | Self::DeadlineQueued
             | Self::DeviceGone
+            | Self::LinkDown
+            | Self::Overtaken
             | Self::AddressChanged
             | Self::Told(_)
             | Self::Local(_) => false,
@@ -210,6 +219,8 @@ impl Cause {
             Self::DeadlineSending => "the send did not complete in time",
             Self::DeadlineAnswer => "the peer did not answer in time",
             Self::DeviceGone => "the RDMA device is gone",
+            Self::LinkDown => "the link is down here",
+            Self::Overtaken => "the peer connected first",
             Self::AddressChanged => "an address changed",
             Self::Told(_) => "the peer reported an error",
             Self::Local(_) => "the transfer could not be built here",

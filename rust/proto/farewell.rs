@@ -6,6 +6,11 @@
 //! queue pair and all the rest are freed long before. So the id stays behind alone, until the peer
 //! has answered, the device goes, or the time is over.
 //!
+//! Where there is no route to the peer nothing is said at all: a message of the CM without a route
+//! puts the queue pair that rxe sends them with into the error state, for good, and no node can be
+//! connected to any more. To free an id says something, too, unless its DREQ is on its way. So the
+//! id stays, mute, until there is a route.
+//!
 //! Context: any; the caller holds the connection's lock.
 
 /// Where the farewell of one connection is.
@@ -15,10 +20,14 @@ enum Step {
     Open,
     /// Our DREQ is on its way; nothing was heard.
     Said,
+    /// Something has to be said, and there was no route.
+    Mute,
     /// The id is not needed for it (any more), or must go anyway.
     Over,
     /// The connection is released, its id waits for the answer.
     Waits,
+    /// The connection is released, its id waits for a route.
+    WaitsMute,
     /// The id waits no more: whoever sees this frees it.
     Leave,
 }
@@ -35,26 +44,49 @@ impl Farewell {
 
     /// Our DREQ is about to be sent, on a connection that was established.
     pub fn said(&mut self) {
-        if self.0 == Step::Open {
-            self.0 = Step::Said;
+        self.0 = match self.0 {
+            Step::Open | Step::Mute => Step::Said,
+            Step::WaitsMute => Step::Waits,
+            Step::Said | Step::Over | Step::Waits | Step::Leave => self.0,
+        };
+    }
+
+    /// There is no route to the peer. What was not said stays unsaid for now, and what was said must
+    /// not be repeated: such an id does not wait. True: it does already, and is to be freed now.
+    #[must_use]
+    pub fn no_route(&mut self) -> bool {
+        match self.0 {
+            Step::Open => self.0 = Step::Mute,
+            Step::Said => self.0 = Step::Over,
+            Step::Waits => {
+                self.0 = Step::Leave;
+                return true;
+            }
+            Step::Mute | Step::Over | Step::WaitsMute | Step::Leave => {}
         }
+        false
     }
 
     /// DREQ or DREP of the peer, TimeWait over, the device or the NI goes, or it took too long.
     /// True: the id waited for this, and is to be freed now.
     #[must_use]
     pub fn over(&mut self) -> bool {
-        let waited = self.0 == Step::Waits;
+        let waited = self.waits();
         self.0 = match self.0 {
-            Step::Waits | Step::Leave => Step::Leave,
-            Step::Open | Step::Said | Step::Over => Step::Over,
+            Step::Waits | Step::WaitsMute | Step::Leave => Step::Leave,
+            Step::Open | Step::Said | Step::Mute | Step::Over => Step::Over,
         };
         waited
     }
 
-    /// Whether the peer has been told and has not answered.
+    /// Whether the peer has been told and has not answered, or could not be told.
     pub fn unanswered(&self) -> bool {
-        self.0 == Step::Said
+        matches!(self.0, Step::Said | Step::Mute)
+    }
+
+    /// Whether there is something to say once there is a route.
+    pub fn is_mute(&self) -> bool {
+        matches!(self.0, Step::Mute | Step::WaitsMute)
     }
 
     /// The connection is released. True: the id stays.
@@ -62,15 +94,16 @@ impl Farewell {
     pub fn released(&mut self) -> bool {
         self.0 = match self.0 {
             Step::Said => Step::Waits,
+            Step::Mute => Step::WaitsMute,
             Step::Open | Step::Over => Step::Over,
-            Step::Waits | Step::Leave => self.0,
+            Step::Waits | Step::WaitsMute | Step::Leave => self.0,
         };
-        self.0 == Step::Waits
+        self.waits()
     }
 
     /// Whether the id waits.
     pub fn waits(&self) -> bool {
-        self.0 == Step::Waits
+        matches!(self.0, Step::Waits | Step::WaitsMute)
     }
 
     /// Whether the id has waited, and waits no more.
@@ -123,6 +156,45 @@ mod tests {
         assert!(!f.over());
         f.said();
         assert!(!f.released());
+    }
+
+    #[test]
+    fn without_a_route_nothing_is_said() {
+        let mut f = Farewell::new();
+        assert!(!f.no_route());
+        assert!(f.is_mute() && f.unanswered());
+        assert!(f.released());
+        assert!(f.waits() && f.is_mute());
+        assert!(!f.no_route());
+        // There is one again.
+        f.said();
+        assert!(f.waits() && !f.is_mute());
+        assert!(f.over());
+        assert!(f.leaves());
+    }
+
+    #[test]
+    fn what_was_said_is_not_repeated_without_a_route() {
+        let mut f = Farewell::new();
+        f.said();
+        assert!(!f.no_route());
+        assert!(!f.unanswered());
+        assert!(!f.released());
+        let mut f = Farewell::new();
+        f.said();
+        assert!(f.released());
+        assert!(f.no_route());
+        assert!(f.leaves());
+        assert!(!f.no_route());
+    }
+
+    #[test]
+    fn a_mute_one_can_be_given_up() {
+        let mut f = Farewell::new();
+        assert!(!f.no_route());
+        assert!(f.released());
+        assert!(f.over());
+        assert!(f.leaves());
     }
 
     #[test]

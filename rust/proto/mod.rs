@@ -48,4 +48,5 @@ pub mod refusal;
 pub mod reject;
 pub mod sizes;
 pub mod tx;
+pub mod way;
 pub mod wire;

@@ -40,6 +40,8 @@ pub struct Peer {
     races: u8,
     failures: u32,
     retry_due: bool,
+    /// The way took its last connection along: connect again when it opens, message or not.
+    recall: bool,
 }
 
 /// What follows a failed attempt.
@@ -64,6 +66,7 @@ impl Peer {
             races: 0,
             failures: 0,
             retry_due: false,
+            recall: false,
         }
     }
 
@@ -81,11 +84,50 @@ impl Peer {
     #[must_use]
     pub fn retry(&mut self, waiting: bool, conns_per_peer: u16) -> u16 {
         let due = core::mem::replace(&mut self.retry_due, false);
-        if due && waiting {
+        let recall = core::mem::replace(&mut self.recall, false);
+        if due && (waiting || recall) {
             self.start(conns_per_peer)
         } else {
             0
         }
+    }
+
+    /// A message wants to go, and the way is closed ([`super::way`]). True: nothing else of the peer
+    /// makes anybody look after the message, so the caller sees to a retry.
+    #[must_use]
+    pub fn hold(&mut self) -> bool {
+        if self.conns > 0 || self.busy() {
+            return false;
+        }
+        self.retry_due = true;
+        true
+    }
+
+    /// The way closed, and the last connection with it, if it was the last. True: the caller sees to
+    /// a retry, which will be made whether a message waits or not.
+    #[must_use]
+    pub fn recall(&mut self) -> bool {
+        if self.conns > 0 {
+            return false;
+        }
+        self.recall = true;
+        self.hold()
+    }
+
+    /// Whether it is to be connected to when the way opens though no message waits.
+    pub fn is_recalled(&self) -> bool {
+        self.recall && self.retry_due
+    }
+
+    /// Whether a retry is due some time.
+    pub fn is_due(&self) -> bool {
+        self.retry_due
+    }
+
+    /// No retry any more. True: one was due.
+    pub fn cancel_retry(&mut self) -> bool {
+        self.recall = false;
+        core::mem::replace(&mut self.retry_due, false)
     }
 
     /// An active attempt of ours is in flight (protocol section 4.8).
@@ -118,6 +160,7 @@ impl Peer {
         self.known.stamp = known.stamp;
         self.conns = self.conns.saturating_add(1);
         self.failures = 0;
+        self.recall = false;
     }
 
     /// A connection is gone. True: nothing of the peer remains.
@@ -238,6 +281,35 @@ mod tests {
         ));
         assert_eq!(p.retry(true, 1), 1);
         assert_eq!(p.failed(true, false, true, 7), After::GiveUp);
+    }
+
+    #[test]
+    fn a_closed_way_holds_and_recalls() {
+        let mut p = peer();
+        assert!(p.hold());
+        assert!(!p.hold());
+        assert!(!p.idle());
+        assert!(!p.is_recalled());
+        assert_eq!(p.retry(true, 2), 2);
+        let known = p.known;
+        p.established(true, known);
+        p.established(true, known);
+        assert!(!p.recall());
+        assert!(!p.closed());
+        assert!(!p.recall());
+        assert!(p.closed());
+        assert!(p.recall());
+        assert!(p.is_recalled() && !p.idle());
+        assert_eq!(p.retry(false, 2), 2);
+        assert!(!p.is_recalled());
+        // The attempts fail: it is not tried for ever.
+        assert_eq!(p.failed(true, false, false, 7), After::OthersRemain);
+        assert_eq!(p.failed(true, false, false, 7), After::GiveUp);
+        assert!(p.recall());
+        assert!(p.cancel_retry());
+        assert!(!p.cancel_retry());
+        assert!(p.idle());
+        assert_eq!(p.retry(false, 2), 0);
     }
 
     #[test]

@@ -18,8 +18,8 @@ use super::{
 pub struct PeerView {
     /// Its incarnation; `None` = not learnt yet.
     pub stamp: Option<u64>,
-    /// Whether a request of ours to it is under way.
-    pub connecting: bool,
+    /// For how many milliseconds our youngest request to it is under way; `None` = there is none.
+    pub connecting_ms: Option<u64>,
     /// Races it has lost in a row.
     pub races: u8,
     /// Its connections, established or under way on the passive side.
@@ -27,6 +27,11 @@ pub struct PeerView {
     /// How many it may have.
     pub max_conns: u16,
 }
+
+/// A request of ours that is older does not win a race any more, in milliseconds: the peer that asks
+/// now has not answered it, so it was lost, and the CM repeats it after 4.3 s only. That is how it is
+/// when the peer's link comes back.
+pub const STALE_REQUEST_MS: u64 = 1_000;
 
 /// Outcome of stage 3. The driver acts on it under the lock that protects
 /// what [`PeerView`] was copied from.
@@ -54,7 +59,8 @@ pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
         return PeerVerdict::Restarted(Refusal::new(Cause::StalePeer));
     }
     let we_win = race_key(req.src) < race_key(req.dst);
-    if peer.connecting && we_win && peer.races < RACES_MAX {
+    let racing = peer.connecting_ms.is_some_and(|ms| ms < STALE_REQUEST_MS);
+    if racing && we_win && peer.races < RACES_MAX {
         return PeerVerdict::Race(Refusal::new(Cause::Race));
     }
     if peer.conns >= peer.max_conns {
@@ -94,7 +100,7 @@ mod tests {
     fn peer() -> PeerView {
         PeerView {
             stamp: Some(STAMP),
-            connecting: false,
+            connecting_ms: None,
             races: 0,
             conns: 1,
             max_conns: 8,
@@ -122,7 +128,7 @@ mod tests {
     fn row15_race() {
         // As the lower side of REQ, the peer's key is the higher one.
         let racing = PeerView {
-            connecting: true,
+            connecting_ms: Some(STALE_REQUEST_MS - 1),
             ..peer()
         };
         assert_eq!(check_peer(&REQ, Some(&racing)), PeerVerdict::Accept);
@@ -138,6 +144,14 @@ mod tests {
             ..racing
         };
         assert_eq!(check_peer(&reverse, Some(&patient)), lost);
+        let lost_request = PeerView {
+            connecting_ms: Some(STALE_REQUEST_MS),
+            ..racing
+        };
+        assert_eq!(
+            check_peer(&reverse, Some(&lost_request)),
+            PeerVerdict::Accept
+        );
         let tired = PeerView {
             races: 20,
             ..racing

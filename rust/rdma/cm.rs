@@ -520,6 +520,16 @@ impl<H: CmHandler> CmId<H> {
         unsafe { reject(self.id.as_raw(), private_data) }
     }
 
+    /// Whether a message to the other side can leave now, as far as this node knows. Not before the
+    /// address is resolved, or the request taken.
+    ///
+    /// To connect, to disconnect, or to drop a connected id without a route is allowed, and fatal
+    /// for rxe: see `ro2ib_cm_has_route()`.
+    pub(crate) fn has_route(&self) -> bool {
+        // SAFETY: The id is valid.
+        unsafe { bindings::ro2ib_cm_has_route(self.id.as_raw()) }
+    }
+
     /// Moves the QP to the error state and tells the other side.
     ///
     /// # Errors

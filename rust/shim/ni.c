@@ -8,6 +8,8 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/delay.h>
+#include <linux/if_arp.h>
 #include <linux/inetdevice.h>
 #include <linux/notifier.h>
 #include <linux/rtnetlink.h>
@@ -22,6 +24,10 @@ static DEFINE_MUTEX(ro2ib_ni_mutex);
 
 /* How often a shutdown that waits for references says so. */
 #define RO2IB_WAIT_WARN	(15 * HZ)
+
+/* How long a link that is being set down waits for peers to be told, in ms. */
+#define RO2IB_LEAVE_MAX		500
+#define RO2IB_LEAVE_STEP	10
 
 /* Choice of the interface */
 
@@ -300,7 +306,7 @@ static void ro2ib_ni_check_link(struct ro2ib_ni *ni)
 		return;
 
 	ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, down);
-	ro2ib_ops->link_event(ni->priv, !down);
+	ro2ib_ops->link_event(ni->priv, down ? RO2IB_LINK_DOWN : RO2IB_LINK_UP);
 }
 
 void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal)
@@ -326,7 +332,48 @@ void ro2ib_ni_unpublish(struct ro2ib_ni *ni)
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
-/* Notifiers; rtnl is held by the callers of both chains. */
+/* Notifiers; rtnl is held by the callers of all chains. */
+
+/*
+ * An interface, or an address of it, is about to go. Have the connections end
+ * while their peers can still be told: afterwards there is no route, and a
+ * message of the CM without a route is the death of rxe's queue pair for them.
+ * Waits for that, with rtnl held: a moment, and not for long. None of what it
+ * waits for takes rtnl. Not for IPoIB: the CM does not send through it.
+ */
+static void ro2ib_leave(const struct net_device *dev, __be32 ip)
+{
+	struct ro2ib_ni *ni;
+	bool told = false;
+	unsigned int ms;
+	u32 users;
+
+	if (dev->type != ARPHRD_ETHER)
+		return;
+
+	for (ms = 0; ms < RO2IB_LEAVE_MAX; ms += RO2IB_LEAVE_STEP) {
+		users = 0;
+		mutex_lock(&ro2ib_ni_mutex);
+		list_for_each_entry(ni, &ro2ib_ni_list, list) {
+			if (ni->ifindex != dev->ifindex ||
+			    !net_eq(ni->net, dev_net(dev)) ||
+			    (ip && ni->ip != ip))
+				continue;
+			if (!told && !(ni->fatal & RO2IB_FATAL_LINK)) {
+				ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, true);
+				ro2ib_ops->link_event(ni->priv,
+						      RO2IB_LINK_LEAVING);
+			}
+			users += ro2ib_ops->link_users(ni->priv);
+		}
+		mutex_unlock(&ro2ib_ni_mutex);
+		told = true;
+		if (!users)
+			break;
+		/* Once more at least: refusals, which nobody answers, need a moment. */
+		msleep(RO2IB_LEAVE_STEP);
+	}
+}
 
 static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 			      void *ptr)
@@ -335,6 +382,9 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 	struct ro2ib_ni *ni;
 
 	switch (event) {
+	case NETDEV_GOING_DOWN:
+		ro2ib_leave(dev, 0);
+		return NOTIFY_DONE;
 	case NETDEV_UP:
 	case NETDEV_DOWN:
 	case NETDEV_CHANGE:
@@ -376,8 +426,24 @@ static int ro2ib_inetaddr_event(struct notifier_block *nb, unsigned long event,
 	return NOTIFY_DONE;
 }
 
+static int ro2ib_inetaddr_leaving(struct notifier_block *nb,
+				  unsigned long event, void *ptr)
+{
+	const struct in_ifaddr *ifa = ptr;
+
+	if (event == NETDEV_DOWN)
+		ro2ib_leave(ifa->ifa_dev->dev, ifa->ifa_local);
+	return NOTIFY_DONE;
+}
+
 static struct notifier_block ro2ib_netdev_nb = {
 	.notifier_call = ro2ib_netdev_event,
+};
+
+/* Before the routing table's, which takes the routes of the address away. */
+static struct notifier_block ro2ib_inetaddr_early_nb = {
+	.notifier_call = ro2ib_inetaddr_leaving,
+	.priority = 1,
 };
 
 static struct notifier_block ro2ib_inetaddr_nb = {
@@ -391,15 +457,24 @@ int ro2ib_notifiers_register(void)
 	rc = register_netdevice_notifier(&ro2ib_netdev_nb);
 	if (rc)
 		return rc;
-
+	rc = register_inetaddr_notifier(&ro2ib_inetaddr_early_nb);
+	if (rc)
+		goto err_netdev;
 	rc = register_inetaddr_notifier(&ro2ib_inetaddr_nb);
 	if (rc)
-		unregister_netdevice_notifier(&ro2ib_netdev_nb);
+		goto err_early;
+	return 0;
+
+err_early:
+	unregister_inetaddr_notifier(&ro2ib_inetaddr_early_nb);
+err_netdev:
+	unregister_netdevice_notifier(&ro2ib_netdev_nb);
 	return rc;
 }
 
 void ro2ib_notifiers_unregister(void)
 {
 	unregister_inetaddr_notifier(&ro2ib_inetaddr_nb);
+	unregister_inetaddr_notifier(&ro2ib_inetaddr_early_nb);
 	unregister_netdevice_notifier(&ro2ib_netdev_nb);
 }

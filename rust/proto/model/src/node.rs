@@ -324,7 +324,7 @@ impl Node {
         let peer = self.get_or_add();
         let seen = PeerView {
             stamp: (peer.policy.known.stamp != 0).then_some(peer.policy.known.stamp),
-            connecting: peer.policy.connecting(),
+            connecting_ms: peer.policy.connecting().then_some(0),
             races: peer.policy.races(),
             conns,
             max_conns: 256,

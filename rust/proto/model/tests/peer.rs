@@ -50,7 +50,7 @@ fn races(src: Nid, dst: Nid) -> usize {
     for lost in 0..1_000 {
         let view = PeerView {
             stamp: Some(7),
-            connecting: peer.connecting(),
+            connecting_ms: peer.connecting().then_some(0),
             races: peer.races(),
             conns: 0,
             max_conns: 1,

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The way out of an NI: whether it can reach anybody at all, and what its connections and messages
+//! do when that changes.
+//!
+//! The way is open while the interface is up with a carrier and the NI's address, and the port of
+//! the RDMA device is active. When it closes:
+//!
+//! - If it is being closed on purpose (`ip link set down`, an address taken away), connections end
+//!   at once, while the peers can still be told.
+//! - If LNet has another way, through another NI of ours, they end at once, too, and nothing waits
+//!   here: LNet sends it over the other.
+//! - Else they are held for [`HOLD_MS`], because the transport repeats what was lost meanwhile; then
+//!   they end, because by then the peer may have given them up, and a new connection is there sooner
+//!   than the transport finds that out. Messages wait for the way to open.
+//!
+//! When it opens, attempts begin at once: for peers that messages wait for, and for those whose
+//! connection the way took along, because it is their messages that may wait.
+//!
+//! Context: any; the caller holds the lock of the NI's way.
+
+/// How long connections are held though the way is closed, in milliseconds. Less than any
+/// transport's retries take.
+pub const HOLD_MS: u64 = 3_000;
+
+/// How long a peer whose connection the way took along is remembered, in milliseconds. Longer than a
+/// message waits for a connection on either side.
+pub const RECALL_MS: u64 = 60_000;
+
+/// What becomes of a message that has no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// One is made.
+    Open,
+    /// It waits for the way to open.
+    Hold,
+    /// It goes back to LNet, which has another way.
+    Refuse,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Todo {
+    /// Nothing, or nothing yet.
+    Nothing,
+    /// End all connections. Messages that wait go back to LNet if [`Way::passage`] refuses them.
+    End,
+    /// Connect anew.
+    Reconnect,
+}
+
+/// The way out of one NI.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    interface: bool,
+    port: bool,
+    /// LNet has another one; as of the last look.
+    other: bool,
+    /// When it closed; `None` while it is open.
+    closed_ms: Option<u64>,
+    /// Connections were ended since it closed.
+    ended: bool,
+}
+
+impl Way {
+    /// Open.
+    pub const fn new() -> Self {
+        Self {
+            interface: true,
+            port: true,
+            other: false,
+            closed_ms: None,
+            ended: false,
+        }
+    }
+
+    /// The interface has carrier and address, or not.
+    pub fn interface(&mut self, up: bool) {
+        self.interface = up;
+    }
+
+    /// The port of the device is active, or not.
+    pub fn port(&mut self, active: bool) {
+        self.port = active;
+    }
+
+    /// Whether the interface has carrier and address.
+    pub fn has_interface(&self) -> bool {
+        self.interface
+    }
+
+    /// Whether it is open.
+    pub fn is_open(&self) -> bool {
+        self.interface && self.port
+    }
+
+    /// What becomes of a message that has no connection.
+    pub fn passage(&self) -> Passage {
+        match (self.is_open(), self.other) {
+            (true, _) => Passage::Open,
+            (false, false) => Passage::Hold,
+            (false, true) => Passage::Refuse,
+        }
+    }
+
+    /// It is being closed on purpose: the caller ends all connections now, as after [`Todo::End`].
+    pub fn leaving(&mut self, now_ms: u64) {
+        self.interface = false;
+        if self.closed_ms.is_none() {
+            self.closed_ms = Some(now_ms);
+        }
+        self.ended = true;
+    }
+
+    /// To be asked after every change, and about once a second while it is closed. `other`: another
+    /// NI has an open way.
+    #[must_use]
+    pub fn look(&mut self, now_ms: u64, other: bool) -> Todo {
+        if self.is_open() {
+            self.ended = false;
+            return match self.closed_ms.take() {
+                Some(_) => Todo::Reconnect,
+                None => Todo::Nothing,
+            };
+        }
+        let newly = other && !self.other;
+        self.other = other;
+        let since = *self.closed_ms.get_or_insert(now_ms);
+        let over = other || now_ms.saturating_sub(since) >= HOLD_MS;
+        if newly || (over && !self.ended) {
+            self.ended = true;
+            return Todo::End;
+        }
+        Todo::Nothing
+    }
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_way))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_loss_is_held() {
+        let mut w = Way::new();
+        assert_eq!(w.look(0, false), Todo::Nothing);
+        w.interface(false);
+        assert_eq!(w.look(100, false), Todo::Nothing);
+        assert_eq!(w.passage(), Passage::Hold);
+        assert_eq!(w.look(99 + HOLD_MS, false), Todo::Nothing);
+        w.interface(true);
+        assert_eq!(w.passage(), Passage::Open);
+        assert_eq!(w.look(100 + HOLD_MS, false), Todo::Reconnect);
+        assert_eq!(w.look(101 + HOLD_MS, false), Todo::Nothing);
+    }
+
+    #[test]
+    fn a_long_one_ends_connections_once() {
+        let mut w = Way::new();
+        w.port(false);
+        assert_eq!(w.look(5, false), Todo::Nothing);
+        assert_eq!(w.look(5 + HOLD_MS, false), Todo::End);
+        assert_eq!(w.look(6 + HOLD_MS, false), Todo::Nothing);
+        w.interface(false);
+        w.port(true);
+        assert_eq!(w.look(7 + HOLD_MS, false), Todo::Nothing);
+        w.interface(true);
+        assert_eq!(w.look(8 + HOLD_MS, false), Todo::Reconnect);
+        // The next time counts from its own beginning.
+        w.port(false);
+        assert_eq!(w.look(9 + HOLD_MS, false), Todo::Nothing);
+        assert_eq!(w.look(9 + HOLD_MS + HOLD_MS, false), Todo::End);
+    }
+
+    #[test]
+    fn with_another_way_nothing_waits() {
+        let mut w = Way::new();
+        w.interface(false);
+        assert_eq!(w.look(1, true), Todo::End);
+        assert_eq!(w.passage(), Passage::Refuse);
+        assert_eq!(w.look(2, true), Todo::Nothing);
+        // The other one closes, too: from now on messages wait here.
+        assert_eq!(w.look(3, false), Todo::Nothing);
+        assert_eq!(w.passage(), Passage::Hold);
+        // It is back first: what waits goes there.
+        assert_eq!(w.look(4, true), Todo::End);
+        assert_eq!(w.passage(), Passage::Refuse);
+    }
+
+    #[test]
+    fn what_closes_on_purpose_ends_at_once() {
+        let mut w = Way::new();
+        w.leaving(1);
+        assert!(!w.is_open());
+        assert_eq!(w.look(1 + HOLD_MS, false), Todo::Nothing);
+        assert_eq!(w.passage(), Passage::Hold);
+        w.interface(true);
+        assert_eq!(w.look(2 + HOLD_MS, false), Todo::Reconnect);
+    }
+}
