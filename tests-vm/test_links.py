@@ -9,8 +9,8 @@ import statistics
 import time
 
 import pytest
-from faults import SLOW, Ledger, Load, ping_until
-from nodes import up
+from faults import SLOW, Ledger, Load, ping_until, silence
+from nodes import until, up
 from test_faults_cm import report
 
 # Seconds. The connection manager repeats a message after 4.3 s: what it repeats while the link is away is what kills.
@@ -56,7 +56,8 @@ class Address:
 
 
 class Route:
-    """The route to the other node. Nobody is told of it, and the NI stays up."""
+    """The route to the other node. Nobody is told of it, and the NI stays up: who names the interface, as RoCE does,
+    is taken at his word that the other node is there."""
 
     @staticmethod
     def away(node):
@@ -115,3 +116,24 @@ def flap(nodes, kind, seconds, count, record_property):
 @pytest.mark.parametrize("kind", [Interface, Carrier, Address, Route], ids=lambda k: k.__name__.lower())
 def test_flap(nodes, kind, seconds, pytestconfig, record_property):
     flap(nodes, kind, seconds, rounds(pytestconfig, 2, 100), record_property)
+
+
+def test_the_device_is_mute(nodes):
+    """What the driver cannot prevent: another user of the CM has a request on its way when the link goes. Then it says
+    what is wrong, and what helps, and LNet avoids the NI."""
+    a, b = nodes
+    up(a, b)
+    with silence(b):
+        other = a.guest.spawn(f"rping -c -C 1 -a {b.address}")
+        until(lambda: "state CONNECT" in a.guest.check("rdma resource show cm_id"), "a request is on its way")
+        Interface.away(a)
+        # The connection manager repeats its request, and finds no route.
+        until(lambda: gsi(a) == "ERR", "the CM's queue pair fails", timeout=20 * SLOW)
+        Interface.back(a)
+    other.kill()
+    a.ping(b, ok=False)
+    line = "no node can be connected to: queue pair 1 of rxe0 is in the error state"
+    until(lambda: line in a.log(), "it is said", timeout=20 * SLOW)
+    a.guest.check("rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0")
+    ping_until(a, b, 20 * SLOW)
+    assert a.log().count(line) == 1

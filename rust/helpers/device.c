@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* struct ib_device, its clients and its asynchronous events. */
+#include <rdma/ib_mad.h>
 #include <rdma/ib_verbs.h>
 
 #include "ro2iblnd_helpers.h"
@@ -40,6 +41,32 @@ bool ro2ib_port_active(struct ib_device *dev, u32 port)
 
 	return !ib_query_port(dev, port, &attr) &&
 	       attr.state == IB_PORT_ACTIVE;
+}
+
+static void ro2ib_gsi_no_send(struct ib_mad_agent *agent,
+			      struct ib_mad_send_wc *wc)
+{
+}
+
+/*
+ * Is the queue pair that the CM sends its messages with in the error state? An
+ * agent that sends nothing is the way to it. Sleeps.
+ */
+bool ro2ib_gsi_failed(struct ib_device *dev, u32 port)
+{
+	struct ib_qp_init_attr init;
+	struct ib_mad_agent *agent;
+	struct ib_qp_attr attr;
+	bool failed;
+
+	agent = ib_register_mad_agent(dev, port, IB_QPT_GSI, NULL, 0,
+				      ro2ib_gsi_no_send, NULL, NULL, 0);
+	if (IS_ERR(agent))
+		return false;
+	failed = !ib_query_qp(agent->qp, &attr, IB_QP_STATE, &init) &&
+		 attr.qp_state == IB_QPS_ERR;
+	ib_unregister_mad_agent(agent);
+	return failed;
 }
 
 const char *ro2ib_device_name(struct ib_device *dev)

@@ -80,6 +80,10 @@ pub(crate) struct Health {
     fatal: Atomic<bool>,
     /// Events have somebody to look at them: the NI has its device.
     watched: Atomic<bool>,
+    /// An attempt got no answer: whether it was ever sent is to be looked at.
+    unheard: Atomic<bool>,
+    /// No message of the connection manager leaves the device, and that was said.
+    mute: Atomic<bool>,
 }
 
 impl Health {
@@ -88,6 +92,8 @@ impl Health {
         Self {
             fatal: Atomic::new(false),
             watched: Atomic::new(false),
+            unheard: Atomic::new(false),
+            mute: Atomic::new(false),
         }
     }
 }
@@ -103,6 +109,7 @@ impl Ni {
     pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
         let iface = Iface::get(self)?;
         self.health.fatal.store(false, Release);
+        self.health.mute.store(false, Release);
         let events = match EventRegistration::new(iface.hca.device.clone(), self.clone()) {
             Ok(events) => events,
             Err(e) => {
@@ -195,6 +202,25 @@ impl Ni {
         }
     }
 
+    /// The answer to an attempt did not come in time.
+    pub(crate) fn unheard(self: &Arc<Self>) {
+        if !self.health.unheard.xchg(true, Full) && self.health.watched.load(Acquire) {
+            self.look_in(0);
+        }
+    }
+
+    /// Whether no attempt ever leaves the device. Asked only if there is a reason to, and only of a
+    /// software device: of others it is not known to happen.
+    fn is_mute(&self, hca: &Hca) -> bool {
+        if self.health.unheard.xchg(false, Full) && hca.device.is_software() {
+            let mute = hca.device.gsi_failed(hca.port);
+            if mute && !self.health.mute.xchg(true, Full) {
+                log::mute(self.nid, hca.device.name());
+            }
+        }
+        self.health.mute.load(Acquire)
+    }
+
     /// Does what the state of the way asks for.
     fn follow_way(self: &Arc<Self>, port_active: bool) {
         let other = Iface::another_open(self);
@@ -236,8 +262,8 @@ impl WorkItem<DEVICE> for Ni {
             // Asked, not taken from the events, which may overtake each other; and asked again, for a
             // port may say that it is up before it is. Of a bond the other port may be in use.
             let active = this.bonded || hca.device.port_active(hca.port);
-            this.lnet
-                .set_fatal(!active || this.health.fatal.load(Acquire));
+            let broken = this.health.fatal.load(Acquire) || this.is_mute(&hca);
+            this.lnet.set_fatal(!active || broken);
             this.follow_way(active);
         } else if this.attach().is_ok() {
             log::attached(this.nid);

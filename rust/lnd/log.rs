@@ -206,6 +206,18 @@ pub(crate) fn detached(nid: Nid) {
     );
 }
 
+/// Nothing of the connection manager leaves the RDMA device of an NI any more.
+pub(crate) fn mute(nid: Nid, device: &CStr) {
+    let device = device.to_str().unwrap_or("its device");
+    pr_err!(
+        "{}\n",
+        core::format_args!(
+            "{nid}: no node can be connected to: queue pair 1 of {device} is in the error state; \
+             make the device anew with \"rdma link delete\" and \"rdma link add\""
+        )
+    );
+}
+
 /// The RDMA device of an NI is back.
 pub(crate) fn attached(nid: Nid) {
     pr_info!("{}\n", core::format_args!("{nid}: the RDMA device is back"));

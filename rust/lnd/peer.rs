@@ -420,6 +420,9 @@ impl Peer {
 
     /// An attempt is over, and its object released.
     pub(crate) fn attempt_over(self: &Arc<Self>, active: bool, retry: Option<Known>, cause: Cause) {
+        if cause == Cause::ConnectTimeout {
+            self.ni.unheard();
+        }
         let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.

@@ -136,12 +136,13 @@ impl Cause {
             Self::PeerClosed | Self::Flushed => (ECONNRESET, Health::RemoteDropped),
             Self::PeerRestarted => (ESTALE, Health::RemoteDropped),
             Self::Protocol => (EPROTO, Health::RemoteError),
-            Self::Unreachable => (EHOSTUNREACH, Health::NetworkTimeout),
+            Self::Unreachable => (EHOSTUNREACH, Health::RemoteDropped),
             Self::Refused => (ECONNREFUSED, Health::RemoteDropped),
             Self::ConnectFailed => (ECONNABORTED, Health::RemoteDropped),
-            Self::ConnectTimeout | Self::DeadlineConnecting => (ETIMEDOUT, Health::NetworkTimeout),
+            Self::ConnectTimeout | Self::DeadlineConnecting => (ETIMEDOUT, Health::RemoteDropped),
             Self::NoResources => (ENOMEM, Health::LocalDropped),
-            Self::LocalFault => (EIO, Health::LocalError),
+            Self::LocalFault if !posted => (EIO, Health::LocalDropped),
+            Self::LocalFault => (EIO, Health::LocalAborted),
             Self::RemoteFault => (EIO, Health::RemoteError),
             Self::TransportRetry => (EIO, Health::RemoteDropped),
             Self::DeadlineQueued => (ECONNABORTED, Health::LocalTimeout),
@@ -249,6 +250,28 @@ mod tests {
             assert_eq!(told.health, Health::RemoteError);
         }
         assert_eq!(Cause::Told(-61).outcome(true).status, -61);
+    }
+
+    #[test]
+    fn what_had_no_connection_is_sent_again_over_another_way() {
+        for cause in [
+            Cause::Unreachable,
+            Cause::Refused,
+            Cause::ConnectFailed,
+            Cause::ConnectTimeout,
+            Cause::DeadlineConnecting,
+            Cause::NoResources,
+            Cause::PeerRestarted,
+            Cause::TransportRetry,
+            Cause::LocalFault,
+            Cause::LinkDown,
+            Cause::DeviceGone,
+            Cause::AddressChanged,
+        ] {
+            let health = cause.outcome(false).health;
+            let resent = matches!(health, Health::LocalDropped | Health::RemoteDropped);
+            assert!(resent, "{cause:?}: {health:?}");
+        }
     }
 
     #[test]

@@ -128,6 +128,13 @@ impl Device {
         unsafe { bindings::ro2ib_port_active(self.as_raw(), port) }
     }
 
+    /// Whether no message of the connection manager leaves a port of it, counted from 1, any more:
+    /// the queue pair for them is in the error state, which is for good on rxe. May sleep.
+    pub(crate) fn gsi_failed(&self, port: u32) -> bool {
+        // SAFETY: By the type invariant; a port that does not exist is refused.
+        unsafe { bindings::ro2ib_gsi_failed(self.as_raw(), port) }
+    }
+
     /// Its name, such as `mlx5_0`. It may be renamed at any time: for messages.
     pub(crate) fn name(&self) -> &CStr {
         // SAFETY: By the type invariant. Names are replaced, never freed, while it is registered.
