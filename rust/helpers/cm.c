@@ -231,10 +231,11 @@ u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id)
 
 /*
  * Can a message of the CM leave for the other side? rxe looks for a route for
- * each packet, as below (rxe_find_route4()); without one it puts its queue pair
- * for such messages into the error state, and nobody takes it out again. Other
- * providers of RoCE drop the packet, and nothing is lost by not sending it. On
- * InfiniBand the subnet manager's routes are not the node's.
+ * each packet, as below (rxe_find_route4()); without one, or if the device that
+ * it leads to does not take the packet, as without a carrier, it puts its queue
+ * pair for such messages into the error state, and nobody takes it out again.
+ * Other providers of RoCE drop the packet, and nothing is lost by not sending
+ * it. On InfiniBand the subnet manager's routes are not the node's.
  *
  * The addresses do not change once they are resolved.
  */
@@ -245,6 +246,7 @@ bool ro2ib_cm_has_route(struct rdma_cm_id *id)
 	const struct sockaddr_in *dst = (const void *)&addr->dst_addr;
 	struct flowi4 fl = {};
 	struct rtable *rt;
+	bool carrier;
 
 	if (!id->device || !rdma_protocol_roce(id->device, id->port_num) ||
 	    src->sin_family != AF_INET || dst->sin_family != AF_INET)
@@ -257,8 +259,9 @@ bool ro2ib_cm_has_route(struct rdma_cm_id *id)
 	rt = ip_route_output_key(addr->dev_addr.net, &fl);
 	if (IS_ERR(rt))
 		return false;
+	carrier = netif_carrier_ok(rt->dst.dev);
 	ip_rt_put(rt);
-	return true;
+	return carrier;
 }
 
 static struct rdma_conn_param conn_param(const struct ro2ib_conn_param *p)
