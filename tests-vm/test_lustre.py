@@ -55,8 +55,8 @@ def nodes(tree, workdir, watched):
     with contextlib.ExitStack() as stack:
         made = []
 
-        def make(pairing):
-            guests = stack.enter_context(tree.pair(workdir=workdir))
+        def make(pairing, **options):
+            guests = stack.enter_context(tree.pair(workdir=workdir, **options))
             for guest, lnd in zip(guests, pairing):
                 node = lustre.Node(guest, lnd)
                 node.before = node.rdma_objects()

@@ -104,6 +104,7 @@ class Guest:
     name      for messages and files
     number    gives address 10.0.0.<number> and the MAC address
     link      socket paths (own, peer's) of the wire, see pair(); None: no NIC
+    rails     that many wires beside each other: eth0, eth1...
     files     put into the guest's /files (or (path, name) pairs)
     modules   modules of the kernel tree to load at boot
     tools     more programs of this machine to have in the guest
@@ -116,7 +117,7 @@ class Guest:
     """
 
     def __init__(
-        self, name="guest", number=1, link=None, files=(), modules=("rdma_rxe",), tools=(),
+        self, name="guest", number=1, link=None, rails=1, files=(), modules=("rdma_rxe",), tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
         arch=None, userland=None,
     ):  # fmt: skip
@@ -124,7 +125,7 @@ class Guest:
         self.arch = arch or env.get("KERNEL_ARCH") or "amd64"
         self.machine = MACHINES[self.arch]
         self.userland = userland or env.get("KERNEL_USERLAND") or None
-        self.name, self.number, self.link = name, number, link
+        self.name, self.number, self.link, self.rails = name, number, link, rails
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
@@ -237,13 +238,13 @@ class Guest:
             "-device", "virtio-rng-pci",
             "-virtfs", f"local,path={self.share},mount_tag=share,security_model=none",
         ]  # fmt: skip
-        if self.link:
+        for rail in range(self.rails if self.link else 0):
             own, peer = self.link
             cmd += [
                 "-netdev",
-                f"dgram,id=wire,local.type=unix,local.path={own},remote.type=unix,remote.path={peer}",
+                f"dgram,id=wire{rail},local.type=unix,local.path={own}{rail},remote.type=unix,remote.path={peer}{rail}",
                 "-device",
-                f"virtio-net-pci,netdev=wire,mac=52:54:00:00:00:{self.number:02x},host_mtu={MTU},romfile=",
+                f"virtio-net-pci,netdev=wire{rail},mac=52:54:00:00:{rail:02x}:{self.number:02x},host_mtu={MTU},romfile=",
             ]
         return cmd
 
@@ -261,11 +262,11 @@ class Guest:
         self._sock = self._monitor = None
         self._monitored = False
 
-    def carrier(self, on):
-        """Plug the cable of eth0 in, or pull it."""
+    def carrier(self, on, rail=0):
+        """Plug the cable of eth<rail> in, or pull it."""
         commands = [{"execute": "qmp_capabilities"}] if not self._monitored else []
         self._monitored = True
-        commands.append({"execute": "set_link", "arguments": {"name": "wire", "up": on}, "id": "carrier"})
+        commands.append({"execute": "set_link", "arguments": {"name": f"wire{rail}", "up": on}, "id": "carrier"})
         for command in commands:
             self._monitor.sendall(json.dumps(command).encode() + b"\n")
         # Greeting, other answers and events come before.
@@ -391,7 +392,7 @@ def default_accel(arch):
 
 @contextlib.contextmanager
 def pair(workdir=None, **options):
-    """Two guests on one wire, booted side by side, eth0 and rxe0 up.
+    """Two guests on one wire (rails=2: on two), booted side by side, eth0 and rxe0 up.
 
     `options` go to both Guests. A guest that was killed may be start()ed again.
     """
@@ -409,5 +410,6 @@ def pair(workdir=None, **options):
             guest.launch()
         for guest in guests:
             guest.wait_ready()
-            setup_link(guest)
+            for rail in range(guest.rails):
+                setup_link(guest, rail)
         yield tuple(guests)

@@ -2,11 +2,11 @@
 """Software RoCE links in a guest."""
 
 
-def setup_link(guest):
-    """rxe0 on eth0 with address 10.0.0.<number of the guest>."""
+def setup_link(guest, rail=0):
+    """rxe<rail> on eth<rail> with address 10.0.<rail>.<number of the guest>."""
     guest.check(
-        f"ip addr add 10.0.0.{guest.number}/24 dev eth0 && ip link set eth0 up && "
-        "rdma link add rxe0 type rxe netdev eth0"
+        f"ip addr add 10.0.{rail}.{guest.number}/24 dev eth{rail} && ip link set eth{rail} up && "
+        f"rdma link add rxe{rail} type rxe netdev eth{rail}"
     )
 
 
