@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What ended, and why, as debugfs tells it; and how it is matched with what others tell."""
 
+import os
 import re
 
 import pytest
@@ -113,3 +114,22 @@ def test_the_oldest_message_is_told(nodes):
     b.set(lazy=0)
     run.result()
     until(lambda: all(c["oldest"] == "none" for c in conns(a)), "none waits")
+
+
+def test_report(nodes):
+    """What ro2ib-report collects: two looks, what other programs say, and no address of memory."""
+    a, b = nodes
+    up(a, b)
+    a.traffic(b, op="mix", count=10)
+    a.ctl("ping 10.0.0.77@o2ib timeout=30", ok=False)
+    a.guest.check("echo 'LNet: not said: ffff888012345678 0xdeadbeef12' >/dev/kmsg")
+    script = a.guest.put(os.path.join(os.path.dirname(__file__), "..", "scripts", "ro2ib-report"))
+    text = a.guest.check(f"sh {script} -s 1 -o -")
+    assert text.count("==> sample ") == 2, text
+    for what in (f"{DEBUGFS}/{a.nid}", f"{DEBUGFS}/{a.nid}.closes", f"{DEBUGFS}/strangers"):
+        assert text.count(f"==> {what} <==") == 2, what
+    for what in ("command: rdma resource show qp", "command: dmesg", "/sys/module/ro2iblnd/parameters/timeout"):
+        assert f"==> {what} <==" in text, what
+    assert "connecting failed" in text and "cause=Unreachable" in text
+    assert "not said: (masked) 0x(masked)" in text
+    assert not re.search(r"0x[0-9a-f]{8}|\bffff[0-9a-f]{12}\b", text), text
