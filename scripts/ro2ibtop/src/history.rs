@@ -14,24 +14,25 @@ use crate::model::{
 /// Rates that are remembered.
 pub const LENGTH: usize = 8;
 
-/// What tells one connection from another.
+/// What tells one connection of an NI from another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    ni: String,
+struct Key {
     peer: String,
     qpn: u64,
     active: bool,
 }
 
 impl Key {
-    /// That of a connection of an NI.
-    pub fn of(ni: &Ni, conn: &Conn) -> Self {
+    fn of(conn: &Conn) -> Self {
         Self {
-            ni: ni.nid.clone(),
             peer: conn.peer.clone(),
             qpn: conn.qpn,
             active: conn.active,
         }
+    }
+
+    fn is_of(&self, conn: &Conn) -> bool {
+        self.qpn == conn.qpn && self.active == conn.active && self.peer == conn.peer
     }
 }
 
@@ -96,14 +97,84 @@ impl Track {
     }
 }
 
-/// The tracks of all that there is.
+/// That of an NI.
+#[derive(Clone, Debug, Default)]
+struct Past {
+    round: u64,
+    own: Track,
+    keys: Vec<Key>,
+    /// In the order of the connections in the last sample.
+    conns: Vec<Track>,
+    hardware: HashMap<String, u64>,
+    rises: HashMap<String, u64>,
+    no_memory: u64,
+    no_memory_rise: u64,
+}
+
+impl Past {
+    fn take(&mut self, ni: &Ni, dt: f64, round: u64) {
+        let again = self.round > 0;
+        self.round = round;
+        self.own.update(&ni.totals(), dt, round);
+        self.take_conns(&ni.conns, dt, round);
+        self.rises.clear();
+        for (name, n) in &ni.hardware {
+            if let Some(old) = self.hardware.insert(name.clone(), *n) {
+                self.rises.insert(name.clone(), n.saturating_sub(old));
+            }
+        }
+        let no_memory = ni.count("other", "NoMemory");
+        self.no_memory_rise = match again {
+            true => no_memory.saturating_sub(self.no_memory),
+            false => 0,
+        };
+        self.no_memory = no_memory;
+    }
+
+    fn take_conns(&mut self, conns: &[Conn], dt: f64, round: u64) {
+        let old_keys = std::mem::take(&mut self.keys);
+        let mut old = std::mem::take(&mut self.conns);
+        // The driver lists them in the same order each time: most are where they are expected. The
+        // others are looked for.
+        let mut elsewhere: Option<HashMap<&Key, usize>> = None;
+        let mut expected = 0;
+        for conn in conns {
+            let key = Key::of(conn);
+            let at = match old_keys.get(expected) {
+                Some(old) if old.is_of(conn) => Some(expected),
+                _ => {
+                    let all = elsewhere.get_or_insert_with(|| {
+                        let numbered = old_keys.iter().enumerate();
+                        numbered.map(|(i, key)| (key, i)).collect()
+                    });
+                    all.get(&key).copied()
+                }
+            };
+            if let Some(at) = at {
+                expected = at + 1;
+            }
+            let mut track = at
+                .and_then(|at| old.get_mut(at))
+                .map(std::mem::take)
+                .unwrap_or_default();
+            let again = track.seen > 0;
+            track.update(&conn.counts, dt, round);
+            let moved = track.rise.tx_msgs > 0;
+            track.starved = match crate::verdict::is_starved(conn) && !moved {
+                true if again => track.starved + dt,
+                true => conn.oldest_ms as f64 / 1000.0,
+                false => 0.0,
+            };
+            self.keys.push(key);
+            self.conns.push(track);
+        }
+    }
+}
+
+/// What is known of all that there is.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    conns: HashMap<Key, Track>,
-    nis: HashMap<String, Track>,
-    hardware: HashMap<String, HashMap<String, u64>>,
-    rises: HashMap<String, HashMap<String, u64>>,
-    memory: HashMap<String, (u64, u64)>,
+    nis: HashMap<String, Past>,
     time: f64,
     round: u64,
 }
@@ -112,60 +183,37 @@ impl History {
     /// Takes another sample. Samples come in the order of their time.
     pub fn take(&mut self, sample: &Sample) {
         let dt = (sample.time - self.time).max(0.0);
+        self.time = sample.time;
         self.round = self.round.saturating_add(1);
-        let round = self.round;
         for ni in &sample.nis {
-            let track = self.nis.entry(ni.nid.clone()).or_default();
-            track.update(&ni.totals(), dt, round);
-            for conn in &ni.conns {
-                let known = self.conns.entry(Key::of(ni, conn)).or_default();
-                let again = known.seen > 0;
-                known.update(&conn.counts, dt, round);
-                let moved = known.rise.tx_msgs > 0;
-                known.starved = match crate::verdict::is_starved(conn) && !moved {
-                    true if again => known.starved + dt,
-                    true => conn.oldest_ms as f64 / 1000.0,
-                    false => 0.0,
-                };
-            }
-            let before = self.hardware.entry(ni.nid.clone()).or_default();
-            let rises = self.rises.entry(ni.nid.clone()).or_default();
-            rises.clear();
-            for (name, n) in &ni.hardware {
-                if let Some(old) = before.insert(name.clone(), *n) {
-                    rises.insert(name.clone(), n.saturating_sub(old));
-                }
-            }
-            let no_memory = ni.count("other", "NoMemory");
-            let memory = self.memory.entry(ni.nid.clone());
-            let memory = memory.or_insert((no_memory, 0));
-            *memory = (no_memory, no_memory.saturating_sub(memory.0));
+            let past = self.nis.entry(ni.nid.clone()).or_default();
+            past.take(ni, dt, self.round);
         }
         // Those that are gone.
-        self.conns.retain(|_, track| track.seen == round);
-        self.nis.retain(|_, track| track.seen == round);
-        self.time = sample.time;
+        self.nis.retain(|_, past| past.round == self.round);
     }
 
-    /// That of a connection.
-    pub fn conn(&self, ni: &Ni, conn: &Conn) -> Option<&Track> {
-        self.conns.get(&Key::of(ni, conn))
+    /// That of a connection, by its number in the NI.
+    pub fn conn(&self, ni: &Ni, number: usize) -> Option<&Track> {
+        self.nis.get(&ni.nid)?.conns.get(number)
     }
 
     /// That of an NI.
     pub fn ni(&self, ni: &Ni) -> Option<&Track> {
-        self.nis.get(&ni.nid)
+        self.nis.get(&ni.nid).map(|past| &past.own)
     }
 
     /// What a counter of the NI's device rose by since the sample before.
     pub fn hardware(&self, ni: &Ni, counter: &str) -> u64 {
-        let rises = self.rises.get(&ni.nid);
-        rises.and_then(|r| r.get(counter)).copied().unwrap_or(0)
+        let past = self.nis.get(&ni.nid);
+        past.and_then(|p| p.rises.get(counter))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// How often there was no memory since the sample before.
     pub fn no_memory(&self, ni: &Ni) -> u64 {
-        self.memory.get(&ni.nid).map_or(0, |(_, rise)| *rise)
+        self.nis.get(&ni.nid).map_or(0, |past| past.no_memory_rise)
     }
 
     /// Whether there were two samples to compare.

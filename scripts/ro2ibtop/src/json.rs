@@ -169,6 +169,7 @@ pub fn document(app: &App) -> String {
         let rate = app.history.ni(ni).map(|t| t.rate).unwrap_or_default();
         out.text("nid", &ni.nid);
         out.text("device", &ni.device);
+        out.flag("link_down", ni.link_down);
         out.number("incarnation", ni.incarnation);
         out.number("waiting", ni.waiting);
         out.number("parting", ni.parting);
@@ -211,7 +212,7 @@ pub fn document(app: &App) -> String {
         let conns = app.items.iter().filter(|item| item.ni == at);
         let conns = conns.filter_map(|item| Some((item, app.conn(item)?)));
         out.list("conns", conns, |out, (item, conn)| {
-            let rate = app.history.conn(ni, conn);
+            let rate = item.conn.and_then(|number| app.history.conn(ni, number));
             let rate = rate.map(|t| t.rate).unwrap_or_default();
             out.text("peer", &conn.peer);
             out.flag("active", conn.active);

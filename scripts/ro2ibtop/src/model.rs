@@ -28,6 +28,8 @@ pub struct Ni {
     pub nid: String,
     /// Its RDMA device, empty while it has none.
     pub device: String,
+    /// It has no carrier, no address, or a port that is not active.
+    pub link_down: bool,
     /// Microseconds since the epoch when it was started.
     pub incarnation: u64,
     /// Messages that wait for a connection.

@@ -62,6 +62,15 @@ pub fn text(app: &App) -> String {
             up,
         );
     }
+    out.family(
+        "ro2ib_link_up",
+        "gauge",
+        "Whether the NI has carrier, address and an active port.",
+    );
+    for ni in nis {
+        let up = u8::from(!ni.link_down);
+        out.sample("ro2ib_link_up", &[("ni", &ni.nid)], up);
+    }
     out.family("ro2ib_connections", "gauge", "Connections by state.");
     for ni in nis {
         let mut states: BTreeMap<&str, u64> = BTreeMap::from([("Established", 0)]);

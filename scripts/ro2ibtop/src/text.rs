@@ -135,6 +135,7 @@ fn ni_line(line: &str, unread: &mut u64) -> Ni {
             "ni" => ni.nid = name(value),
             "incarnation" => ni.incarnation = number(value, unread),
             "device" if value != "none" => ni.device = name(value),
+            "link" => ni.link_down = value == "down",
             "waiting" => ni.waiting = number(value, unread),
             "parting" => ni.parting = number(value, unread),
             _ => {}

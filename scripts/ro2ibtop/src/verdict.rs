@@ -56,7 +56,7 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 21] = [
+pub const KINDS: [&str; 22] = [
     "fine",
     "starved",
     "no-answer",
@@ -73,6 +73,7 @@ pub const KINDS: [&str; 21] = [
     "breaks",
     "ended",
     "no-device",
+    "link-down",
     "memory",
     "retries",
     "refusing",
@@ -335,6 +336,7 @@ fn ended(event: &Event, now: f64) -> Verdict {
     );
     let level = match event.by.as_str() {
         "operator" => Level::Note,
+        _ if event.cause == "Overtaken" => Level::Note,
         _ if event.what == "failed" => Level::Bad,
         _ => Level::Warn,
     };
@@ -381,6 +383,10 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
     if ni.device.is_empty() {
         let words = "the RDMA device is gone: look at \"rdma link\"";
         return Verdict::new(Level::Bad, "no-device", words);
+    }
+    if ni.link_down {
+        let words = "the link is down: cable, switch, \"ip link\", \"rdma link\"";
+        return Verdict::new(Level::Bad, "link-down", words);
     }
     let short = history.no_memory(ni);
     if short > 0 {

@@ -138,7 +138,7 @@ impl App {
                 address: numbers(peer),
             };
             for (number, conn) in ni.conns.iter().enumerate() {
-                let track = self.history.conn(ni, conn);
+                let track = self.history.conn(ni, number);
                 let rate = track.map_or(0.0, |t| t.rate.tx + t.rate.rx);
                 let verdict = verdict::conn(conn, track);
                 self.items
@@ -335,7 +335,7 @@ impl App {
 
     fn conn_cells(&self, item: &Item, conn: &Conn) -> [String; 12] {
         let ni = self.sample.nis.get(item.ni);
-        let track = ni.and_then(|ni| self.history.conn(ni, conn));
+        let track = ni.and_then(|ni| self.history.conn(ni, item.conn?));
         let rate = track.map(|t| t.rate).unwrap_or_default();
         let queue = conn.q_main.saturating_add(conn.q_free);
         let queue = queue.saturating_add(conn.q_unreserved);

@@ -25,6 +25,8 @@ pub fn cause(name: &str) -> &str {
         "DeadlineAnswer" => "the peer did not answer in time",
         "DeviceGone" => "the RDMA device is gone",
         "AddressChanged" => "an address changed",
+        "LinkDown" => "the link is down here",
+        "Overtaken" => "the peer connected first",
         other => other,
     }
 }
@@ -44,6 +46,7 @@ pub fn advice(name: &str) -> &'static str {
         "DeadlineSending" => "look at the fabric, or the peer is dead",
         "DeviceGone" => "look at \"rdma link\" and the device's lines in the log",
         "AddressChanged" => "look at \"ip addr\"",
+        "LinkDown" => "cable, switch, \"ip link\"",
         _ => "",
     }
 }

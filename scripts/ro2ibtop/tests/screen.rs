@@ -4,10 +4,7 @@
 
 mod common;
 
-use std::time::{
-    Duration,
-    Instant, //
-};
+use std::time::Duration;
 
 use ro2ibtop::{
     model::{
@@ -196,6 +193,11 @@ fn each_trouble_of_an_ni_has_its_words() {
         (app.nis[0].kind, app.nis[0].level),
         ("no-device", Level::Bad)
     );
+    let app = node(&[&|ni: &mut Ni| ni.link_down = true]);
+    assert_eq!(
+        (app.nis[0].kind, app.nis[0].level),
+        ("link-down", Level::Bad)
+    );
     let counter = |n| {
         move |ni: &mut Ni| {
             ni.hardware.insert("local_ack_timeout_err".into(), n);
@@ -274,10 +276,37 @@ fn rates_are_those_between_two_samples() {
     let app = node(&[&sent(100), &sent(350)]);
     let ni = &app.sample.nis[0];
     assert_eq!(app.history.ni(ni).unwrap().rate.tx, 250.0);
-    assert_eq!(app.history.conn(ni, &ni.conns[0]).unwrap().rate.tx, 250.0);
+    assert_eq!(app.history.conn(ni, 0).unwrap().rate.tx, 250.0);
     // A counter that fell is of another life.
     let app = node(&[&sent(100), &sent(3)]);
     assert_eq!(app.history.ni(&app.sample.nis[0]).unwrap().rate.tx, 0.0);
+}
+
+#[test]
+fn a_connection_is_found_again_wherever_it_is() {
+    let with = |qpns: &'static [u64], sent| {
+        move |ni: &mut Ni| {
+            for qpn in qpns {
+                ni.conns.push(Conn {
+                    qpn: *qpn,
+                    counts: Counts {
+                        tx_msgs: qpn * 1000 + sent * qpn,
+                        ..Counts::default()
+                    },
+                    ..conn()
+                });
+            }
+        }
+    };
+    let app = node(&[
+        &with(&[1, 2, 3, 4, 5], 0),
+        &with(&[7, 2, 4, 5, 3, 6], 1),
+        &with(&[6, 5, 3], 2),
+    ]);
+    let ni = &app.sample.nis[0];
+    let rate = |n| app.history.conn(ni, n).unwrap().rate.tx;
+    assert_eq!([rate(0), rate(1), rate(2)], [6.0, 5.0, 3.0]);
+    assert!(app.history.conn(ni, 3).is_none());
 }
 
 #[test]
@@ -307,6 +336,13 @@ fn an_empty_node_is_drawn() {
     common::screen(&app, 80, 24);
 }
 
+/// What this thread has computed so far: others may be busy on the same machine.
+fn busy() -> Duration {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanos = times.split(' ').next().and_then(|n| n.parse().ok());
+    Duration::from_nanos(nanos.unwrap())
+}
+
 /// A frame with ten thousand connections takes less than 50 ms, and so does all the rest between two
 /// frames but for the reading.
 #[test]
@@ -315,24 +351,24 @@ fn ten_thousand_connections_are_quick() {
     let mut read = Duration::MAX;
     let mut samples = Vec::new();
     for _ in 0..3 {
-        let began = Instant::now();
+        let began = busy();
         samples = ro2ibtop::source::report(&text);
-        read = read.min(began.elapsed() / 2);
+        read = read.min((busy() - began) / 2);
     }
     let mut app = App::default();
     let (mut taken, mut drawn) = (Duration::MAX, Duration::MAX);
     for _ in 0..4 {
         for sample in &samples {
             let sample = sample.clone();
-            let began = Instant::now();
+            let began = busy();
             app.take(sample);
-            taken = taken.min(began.elapsed());
+            taken = taken.min(busy() - began);
         }
         app.sample.time = 0.0;
         app.chosen = Some(5_000);
-        let began = Instant::now();
+        let began = busy();
         common::screen(&app, 200, 60);
-        drawn = drawn.min(began.elapsed());
+        drawn = drawn.min(busy() - began);
     }
     println!("10,000 connections: read {read:?}, judged and sorted {taken:?}, drawn {drawn:?}");
     assert_eq!(app.sample.nis[0].conns.len(), 10_000);
@@ -349,6 +385,7 @@ fn ten_thousand_connections_are_quick() {
     if !cfg!(debug_assertions) {
         assert!(drawn < Duration::from_millis(50), "drawn in {drawn:?}");
         assert!(taken < Duration::from_millis(50), "judged in {taken:?}");
+        assert!(read < Duration::from_millis(100), "read in {read:?}");
     }
 }
 
