@@ -159,7 +159,8 @@ impl Past {
                 .unwrap_or_default();
             let again = track.seen > 0;
             track.update(&conn.counts, dt, round);
-            let moved = track.rise.tx_msgs > 0;
+            // NOOPs go without a credit that others could use.
+            let moved = track.rise.tx_msgs > track.rise.tx_noops;
             track.starved = match crate::verdict::is_starved(conn) && !moved {
                 true if again => track.starved + dt,
                 true => conn.oldest_ms as f64 / 1000.0,

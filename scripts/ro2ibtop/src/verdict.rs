@@ -133,7 +133,12 @@ impl Verdict {
 /// Whether messages wait for a credit and there is none to use: the last one is kept for returning
 /// credits.
 pub fn is_starved(conn: &Conn) -> bool {
-    conn.state == "Established" && conn.q_main > 0 && conn.credits <= 1
+    conn.state == "Established" && conn.credits <= 1 && for_credits(conn) > 0
+}
+
+/// Messages that wait for a credit, be it behind those that wait for a buffer for their answer.
+fn for_credits(conn: &Conn) -> u64 {
+    conn.q_main.saturating_add(conn.q_unreserved)
 }
 
 fn level_of(ms: u64) -> Level {
@@ -185,7 +190,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>) -> Verdict {
         } else {
             starved
         };
-        let waiting = words::plural(conn.q_main, "message waits", "messages wait");
+        let waiting = words::plural(for_credits(conn), "message waits", "messages wait");
         if ms >= SLOW_MS {
             let words = format!(
                 "peer keeps all credits for {}: its LNet is slow; {waiting}",
@@ -199,16 +204,16 @@ pub fn conn(conn: &Conn, track: Option<&Track>) -> Verdict {
         );
         return Verdict::new(Level::Note, "starved", words);
     }
-    if conn.q_unreserved > 0 && conn.reserved == 0 {
+    if conn.q_unreserved > 0 && conn.reserved == 0 && ms < SLOW_MS {
         let waiting = words::plural(conn.q_unreserved, "waits", "wait");
         let words = format!(
             "more PUTs and GETs under way than the depth {}: {waiting}",
             conn.depth
         );
-        let level = level_of(ms).min(Level::Warn);
-        return Verdict::new(level, "no-reserve", words);
+        return Verdict::new(Level::Note, "no-reserve", words);
     }
-    if conn.oldest == "answer" && ms >= SLOW_MS {
+    let for_answers = conn.q_unreserved > 0 && conn.reserved == 0;
+    if (conn.oldest == "answer" || for_answers) && ms >= SLOW_MS {
         let words = format!(
             "a PUT or GET has no answer for {}: the peer's LNet is slow",
             span(ms)

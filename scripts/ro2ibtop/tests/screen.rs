@@ -63,6 +63,14 @@ fn a_slow_peer_is_named() {
 }
 
 #[test]
+fn a_peer_that_keeps_all_credits_is_named() {
+    let app = common::app(common::guest("starved"));
+    assert_eq!(troubles(&app), [("10.0.0.2@o2ib", "starved", Level::Bad)]);
+    let words = "peer keeps all credits for 8.8 s: its LNet is slow; 16 messages wait";
+    assert!(on_screen(&app, words));
+}
+
+#[test]
 fn a_slow_node_is_told_of_itself() {
     let app = common::app(common::guest("slow-here"));
     assert_eq!(
@@ -142,6 +150,8 @@ fn each_trouble_of_a_connection_has_its_words() {
         judged(|c| (c.q_unreserved, c.reserved) = (3, 0)).0,
         "no-reserve"
     );
+    let late = judged(|c| (c.q_unreserved, c.reserved, c.oldest_ms) = (3, 0, 900));
+    assert_eq!((late.0, late.1), ("no-answer", Level::Warn));
     assert_eq!(
         judged(|c| (c.with_lnet, c.peer_held) = (7, 1)).0,
         "our-lnet-slow"

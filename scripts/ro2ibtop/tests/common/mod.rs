@@ -18,9 +18,10 @@ use ro2ibtop::{
 };
 
 /// The texts, as the driver wrote them in guests, in the form of `ro2ib-report`.
-pub const GUESTS: [(&str, &str); 7] = [
+pub const GUESTS: [(&str, &str); 8] = [
     ("healthy", include_str!("../guest/healthy.txt")),
     ("slow-peer", include_str!("../guest/slow-peer.txt")),
+    ("starved", include_str!("../guest/starved.txt")),
     ("slow-here", include_str!("../guest/slow-here.txt")),
     ("refused", include_str!("../guest/refused.txt")),
     ("wrong-net", include_str!("../guest/wrong-net.txt")),
