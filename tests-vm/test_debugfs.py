@@ -133,3 +133,18 @@ def test_report(nodes):
     assert "connecting failed" in text and "cause=Unreachable" in text
     assert "not said: (masked) 0x(masked)" in text
     assert not re.search(r"0x[0-9a-f]{8}|\bffff[0-9a-f]{12}\b", text), text
+
+
+def test_the_link_is_told(nodes):
+    """Nobody is connected: no message goes out while there is no way."""
+    a, _b = nodes
+    up(a)
+
+    def link():
+        return lines(a)[0]["link"]
+
+    assert link() == "up"
+    a.guest.check("ip link set eth0 down")
+    until(lambda: link() == "down", "down")
+    a.guest.check("ip link set eth0 up")
+    until(lambda: link() == "up", "up again")
