@@ -8,7 +8,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -113,12 +113,26 @@ deb rpm:
 test-packages:
 	@scripts/test-packages $(if $(LUSTRE),$(abspath $(LUSTRE)))
 
+# The live view of the driver. It needs cargo and a rustc of 1.85 or later, and no kernel.
+CARGO ?= cargo
+ro2ibtop:
+	$(CARGO) build --release --locked --target-dir .ro2ibtop --manifest-path scripts/ro2ibtop/Cargo.toml
+	@ls .ro2ibtop/release/ro2ibtop
+
+# The picture in the documentation.
+screenshot: ro2ibtop
+	.ro2ibtop/release/ro2ibtop --svg --width 150 --snapshot scripts/ro2ibtop/tests/guest/dead-peer.txt \
+		>Documentation/ro2ibtop.svg
+
 # By hand, without DKMS. DESTDIR= for another root.
 release = $(shell cat $(KDIR)/include/config/kernel.release)
 install:
 	install -D -m 644 $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko \
 		$(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
 	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
+	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
+	if [ -e .ro2ibtop/release/ro2ibtop ]; then \
+		install -D -m 755 .ro2ibtop/release/ro2ibtop $(DESTDIR)/usr/bin/ro2ibtop; fi
 	for page in scripts/packaging/man/*; do install -D -m 644 $$page \
 		$(DESTDIR)/usr/share/man/man$${page##*.}/$${page##*/} || exit; done
 	$(if $(DESTDIR),,depmod -a $(release))
@@ -130,7 +144,7 @@ clean:
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
 	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
-	rm -rf .clippy .lustre .debug .own .stock doc
+	rm -rf .clippy .lustre .debug .own .stock .ro2ibtop doc
 
 help:
 	@echo 'modules    build the module (default)'
@@ -145,6 +159,8 @@ help:
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
+	@echo 'ro2ibtop   the live view of the driver in a terminal'
+	@echo 'screenshot its picture in the documentation'
 	@echo 'install    what was built, without DKMS'
 	@echo 'test-packages  the package in a fresh Debian 13; with LUSTRE=path against that'
 	@echo 'clean      remove what was built'
@@ -155,4 +171,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules own-crate clippy fmt-check doc rust-analyzer demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help
+.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop screenshot demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help

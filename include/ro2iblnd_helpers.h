@@ -78,6 +78,7 @@ struct ro2ib_qp_caps {
 	u32 max_recv_wr;
 	u32 max_send_sge;
 	u32 max_inline;
+	u32 qpn;	/* the answer */
 };
 
 int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd, struct ib_cq *cq,
@@ -135,6 +136,7 @@ struct ro2ib_cm_event {
 	const void *private_data;
 	u32 event;
 	s32 status;
+	u32 qpn;	/* of the other side, 0 if it is not in the event */
 	u8 private_data_len;
 };
 

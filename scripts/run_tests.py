@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Every test of the project, part by part; see scripts/test.
 
-host    cargo test of rust/proto
+host    cargo test of rust/proto and of scripts/ro2ibtop
 model   cargo test of rust/proto/model
 lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
@@ -79,7 +79,10 @@ def cargo(name, directory, *options):
 
 
 def host(_options):
-    return cargo("host", "rust/proto")
+    proto = cargo("host", "rust/proto")
+    # Optimised: it has to be quick.
+    top = cargo("ro2ibtop", "scripts/ro2ibtop", "--release")
+    return proto[0] + top[0], proto[1] + top[1]
 
 
 def model(options):

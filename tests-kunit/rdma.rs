@@ -166,7 +166,7 @@ impl CmHandler for Side {
         match event {
             CmEvent::AddrResolved => (),
             CmEvent::RouteResolved => seen.route = true,
-            CmEvent::Established { private_data } => {
+            CmEvent::Established { private_data, .. } => {
                 seen.established = true;
                 seen.first_private_byte = private_data.first().copied();
             }

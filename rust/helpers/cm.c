@@ -108,6 +108,7 @@ void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
 	case RDMA_CM_EVENT_ESTABLISHED:
 		out->private_data = ev->param.conn.private_data;
 		out->private_data_len = ev->param.conn.private_data_len;
+		out->qpn = ev->param.conn.qp_num;
 		break;
 	default:
 		break;

@@ -90,6 +90,7 @@ noinline int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd,
 		return rc;
 	/* Providers may give more, and some give less inline data. */
 	caps->max_inline = min(caps->max_inline, attr.cap.max_inline_data);
+	caps->qpn = id->qp->qp_num;
 	*out = id->qp;
 	return 0;
 }

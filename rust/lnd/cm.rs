@@ -7,6 +7,7 @@
 //! set a flag.
 
 use kernel::sync::{
+    atomic::Relaxed,
     Arc,
     ArcBorrow, //
 };
@@ -31,7 +32,8 @@ use crate::{
             Event,
             State, //
         },
-        peer::Known, //
+        peer::Known,
+        trail::rejected_name, //
     },
     rdma::{
         cm::{
@@ -54,7 +56,12 @@ impl CmHandler for Conn {
             CmEvent::AddrResolved => this.addr_resolved(id),
             CmEvent::RouteResolved => this.route_resolved(id),
             CmEvent::AddrError | CmEvent::RouteError => this.fail(Cause::Unreachable),
-            CmEvent::Established { private_data } => this.cm_established(private_data),
+            CmEvent::Established { private_data, qpn } => {
+                if qpn != 0 {
+                    this.peer_qpn.store(qpn, Relaxed);
+                }
+                this.cm_established(private_data)
+            }
             CmEvent::Rejected {
                 reason,
                 private_data,
@@ -194,6 +201,7 @@ impl Conn {
             }
             Reaction::Fail(why) => {
                 log::rejected(self, &why);
+                inner.rejected = Some(rejected_name(&why));
                 refusal_cause(why)
             }
         };

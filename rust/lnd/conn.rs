@@ -214,6 +214,8 @@ pub(crate) struct Inner {
     pub(crate) retry: Option<Known>,
     /// True once the attempt ended without a connection.
     pub(crate) attempt_failed: bool,
+    /// Why the peer refused the attempt, in one word.
+    pub(crate) rejected: Option<&'static str>,
     /// What was asked for, later what was agreed on.
     pub(crate) known: Known,
     pub(crate) identity: Identity,
@@ -270,6 +272,10 @@ pub(crate) struct Conn {
     /// The id, given up inside one of its handlers: for the control worker to free.
     #[pin]
     pub(crate) late_id: SpinLock<Option<CmId<Conn>>>,
+    /// Number of the peer's queue pair, 0 if it is not known.
+    pub(crate) peer_qpn: Atomic<u32>,
+    /// Path MTU in bytes since it was established, 0 if it is not known.
+    pub(crate) mtu: Atomic<u32>,
     /// Nothing was heard on this one since the peer gave reason to doubt it; see [`Conn::doubt`].
     doubted: Atomic<bool>,
     /// COMM_EST of the queue pair, not yet seen by the control worker.
@@ -320,6 +326,7 @@ impl Conn {
             published: false,
             retry: None,
             attempt_failed: false,
+            rejected: None,
             known,
             identity,
             credits: Credits::new(known.depth, 1),
@@ -360,6 +367,8 @@ impl Conn {
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- kernel::new_spinlock!(None, "Conn::cm"),
                 late_id <- kernel::new_spinlock!(None, "Conn::late_id"),
+                peer_qpn: Atomic::new(0),
+                mtu: Atomic::new(0),
                 doubted: Atomic::new(false),
                 qp_comm_est: Atomic::new(false),
                 qp_misused: Atomic::new(false),

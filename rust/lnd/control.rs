@@ -8,7 +8,10 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
     time::Instant,
     workqueue::WorkItem, //
 };
@@ -393,6 +396,7 @@ impl Conn {
     /// Opens the connection to the peer's messages.
     fn publish(self: &Arc<Self>) {
         let known = self.with(|inner| inner.known);
+        self.mtu.store(self.path_mtu(), Relaxed);
         self.cancel_timer();
         self.arm_timer(timer_ms());
         self.peer.established(self, known);
@@ -458,12 +462,13 @@ impl Conn {
             // The rights to post are gone, so it waits for whatever is left.
             let _ = qp.destroy_mrs();
         }
-        let (link, failed, retry, cause) = self.with(|inner| {
+        let (link, failed, retry, cause, rejected) = self.with(|inner| {
             (
                 inner.link.take(),
                 inner.attempt_failed,
                 inner.retry.take(),
                 inner.fsm.cause().unwrap_or(Cause::PeerClosed),
+                inner.rejected,
             )
         });
         if let Some(link) = link {
@@ -488,6 +493,8 @@ impl Conn {
         drop(hca);
         self.kick_upper_again();
         if retry.is_none() {
+            let seen = &self.ni.seen;
+            seen.ended(self.nid(), self.active, !failed, cause, rejected);
             log::conn_over(self, cause, !failed);
         }
         self.peer.released(self, failed, retry, cause);

@@ -20,9 +20,13 @@ use kernel::{
     }, //
 };
 
-use super::iface::{
-    Iface,
-    Used, //
+use super::{
+    debug::SeenFile,
+    iface::{
+        Iface,
+        Used, //
+    },
+    seen::Seen, //
 };
 use crate::rdma::work::{
     self,
@@ -42,6 +46,9 @@ pub(crate) struct Driver {
     pub(crate) upper: OwnedQueue,
     /// `/sys/kernel/debug/ro2iblnd`.
     pub(crate) debugfs: Dir,
+    /// Requests that were for none of the NIs.
+    pub(crate) strangers: Arc<Seen>,
+    _strangers_file: Option<Pin<KBox<SeenFile>>>,
     /// Takes NIs off devices that are being removed.
     #[pin]
     removal: Work<Driver>,
@@ -55,11 +62,17 @@ impl Driver {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let control = OwnedQueue::new(c"ro2iblnd_control", QueueKind::Unbound, false)?;
         let upper = OwnedQueue::new(c"ro2iblnd_upper", QueueKind::PerCpu, true)?;
+        let debugfs = Dir::new(c"ro2iblnd");
+        let strangers = Seen::of_refusals()?;
+        // Without it nothing is missing but a view.
+        let file = SeenFile::new(&debugfs, c"strangers", None, &strangers).ok();
         Arc::pin_init(
             pin_init!(Self {
                 control,
                 upper,
-                debugfs: Dir::new(c"ro2iblnd"),
+                debugfs,
+                strangers,
+                _strangers_file: file,
                 removal <- kernel::new_work!("Driver::removal"),
                 ifaces <- kernel::new_mutex!(KVec::new(), "Driver::ifaces"),
             }),

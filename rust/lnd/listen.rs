@@ -12,6 +12,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         Arc,
@@ -27,7 +28,8 @@ use super::{
     conn::Conn,
     driver::Driver,
     log,
-    ni::Ni, //
+    ni::Ni,
+    seen::Seen, //
 };
 use crate::{
     lnet::{
@@ -119,6 +121,7 @@ impl Accept {
         &self,
         req: &ConnRequest<'_>,
         found: &mut Option<NiView>,
+        seen: &mut Option<Arc<Seen>>,
         src: &mut Option<crate::proto::nid::Nid>,
     ) -> Result<Arc<Conn>, Answer> {
         let from = CmSource {
@@ -132,6 +135,7 @@ impl Accept {
         let asked = parse_connreq(req.private_data(), &from, &policy)?;
         *src = Some(asked.src);
         let ni = NiRef::<Ni>::find(asked.dst.raw());
+        *seen = ni.as_ref().map(|ni| ni.lnd.seen.clone());
         *found = ni.as_ref().map(|ni| NiView {
             nid: ni.lnd.nid,
             stamp: ni.lnd.stamp,
@@ -219,14 +223,15 @@ impl ListenHandler for Accept {
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {
         let _nofs = NofsScope::enter();
-        let (mut ni, mut src) = (None, None);
-        match self.judge(req, &mut ni, &mut src) {
+        let (mut ni, mut seen, mut src) = (None, None, None);
+        match self.judge(req, &mut ni, &mut seen, &mut src) {
             Ok(conn) => {
                 let taken = req
                     .take(conn.clone())
                     .and_then(|id| Ok(Arc::new(id, GFP_KERNEL)?));
                 match taken {
                     Ok(id) => {
+                        conn.peer_qpn.store(req.qpn(), Relaxed);
                         *conn.cm.lock() = Some(id);
                         conn.event(Event::Requested);
                         conn.drop_late_id();
@@ -236,6 +241,8 @@ impl ListenHandler for Accept {
             }
             Err(Answer::Silence) => {}
             Err(Answer::Refuse(refusal)) => {
+                let seen = seen.as_ref().unwrap_or(&self.driver.strangers);
+                seen.refused(src, &refusal.cause);
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }

@@ -165,6 +165,7 @@ pub(crate) fn refused_by_lnet(conn: &Conn, e: Error) {
 /// too late.
 pub(crate) fn no_sink(conn: &Conn, e: Error) {
     if conn.with(|inner| inner.is_up()) {
+        conn.ni.seen.no_memory();
         warn_limited!("{}: cannot receive a PUT: {}\n", conn.nid(), why(e));
     }
 }
@@ -172,12 +173,14 @@ pub(crate) fn no_sink(conn: &Conn, e: Error) {
 /// The data of a GET cannot be sent. No news if the connection is over.
 pub(crate) fn no_source(conn: &Conn, e: Error) {
     if conn.with(|inner| inner.is_up()) {
+        conn.ni.seen.no_memory();
         warn_limited!("{}: cannot answer a GET: {}\n", conn.nid(), why(e));
     }
 }
 
 /// Messages failed because no connection could be had.
 pub(crate) fn gave_up(peer: &Peer, messages: usize, cause: Cause) {
+    peer.ni.seen.messages(cause, messages);
     warn_limited!(
         "{}: {messages} messages failed: {}\n",
         peer.nid,

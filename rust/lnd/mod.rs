@@ -55,6 +55,7 @@ pub(crate) mod parting;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod pump;
+pub(crate) mod seen;
 pub(crate) mod send;
 pub(crate) mod table;
 pub(crate) mod transfer;

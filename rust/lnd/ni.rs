@@ -33,7 +33,7 @@ use super::{
         Conn,
         Counts, //
     },
-    debug::NiFile,
+    debug::NiFiles,
     device::{
         Attached,
         Health,
@@ -46,6 +46,7 @@ use super::{
         Peer,
         PeerError, //
     },
+    seen::Seen,
     table::PeerTable,
     upper, //
 };
@@ -121,7 +122,9 @@ pub(crate) struct Ni {
     #[pin]
     pub(crate) past: SpinLock<Counts>,
     #[pin]
-    debug: Mutex<Option<Pin<KBox<NiFile>>>>,
+    debug: Mutex<Option<NiFiles>>,
+    /// What ended, and why.
+    pub(crate) seen: Arc<Seen>,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
@@ -285,6 +288,7 @@ impl Lnd for Ni {
         };
         let live = LiveCount::new().map_err(no_memory)?;
         let peers = PeerTable::new().map_err(StartError::because("no memory"))?;
+        let seen = Seen::new().map_err(StartError::because("no memory"))?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
         let ni = Arc::pin_init(
             pin_init!(Self {
@@ -308,6 +312,7 @@ impl Lnd for Ni {
                 parting <- Parting::new(),
                 past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
                 debug <- kernel::new_mutex!(None, "Ni::debug"),
+                seen,
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,
@@ -318,7 +323,7 @@ impl Lnd for Ni {
         .map_err(StartError::because("no memory"))?;
         ni.attach()?;
         // Without it nothing is missing but a view.
-        *ni.debug.lock() = NiFile::new(&ni.driver.debugfs, &ni).ok();
+        *ni.debug.lock() = NiFiles::new(&ni.driver.debugfs, &ni).ok();
         Ok(ni)
     }
 

@@ -209,6 +209,7 @@ impl Peer {
         let passage = self.ni.passage();
         if passage == Passage::Refuse && self.with(|inner| inner.up.is_empty()) {
             // Ended here, for LNet would not send again what is not taken.
+            self.ni.seen.messages(Cause::LinkDown, 1);
             end_one(req.msg, Cause::LinkDown);
             self.forget_if_unused();
             return Ok(());
@@ -250,8 +251,14 @@ impl Peer {
             .and_then(|conn| self.add(&conn).map(|()| conn));
         match made {
             Ok(conn) => conn.event(Event::Start),
-            Err(e) if e == ENODEV => self.attempt_over(true, None, Cause::DeviceGone),
-            Err(_) => self.attempt_over(true, None, Cause::NoResources),
+            Err(e) => {
+                let cause = match e {
+                    ENODEV => Cause::DeviceGone,
+                    _ => Cause::NoResources,
+                };
+                self.ni.seen.ended(self.nid, true, false, cause, None);
+                self.attempt_over(true, None, cause);
+            }
         }
     }
 
@@ -505,6 +512,7 @@ impl Peer {
         }
         if refuse {
             let waiting = self.with(|inner| inner.pending.take());
+            self.ni.seen.messages(Cause::LinkDown, waiting.len());
             waiting.fail(Cause::LinkDown);
         }
     }
@@ -543,6 +551,8 @@ impl Peer {
         while let Some(pending) = self.with(|inner| inner.pending.pop_expired(limit)) {
             expired.push_back(pending);
         }
+        let seen = &self.ni.seen;
+        seen.messages(Cause::DeadlineConnecting, expired.len());
         expired.fail(Cause::DeadlineConnecting);
     }
 
@@ -552,6 +562,7 @@ impl Peer {
             let mut inner = self.inner.lock();
             (inner.snapshot(), inner.pending.take())
         };
+        self.ni.seen.messages(cause, waiting.len());
         waiting.fail(cause);
         for conn in conns {
             conn.fail(cause);
@@ -595,6 +606,16 @@ impl PeerInner {
     /// Messages that wait for a connection.
     pub(crate) fn waiting(&self) -> usize {
         self.pending.len()
+    }
+
+    /// Number of connections that messages may use.
+    pub(crate) fn usable(&self) -> usize {
+        self.up.len()
+    }
+
+    /// Milliseconds that the oldest waiting message has waited; 0 if none waits.
+    pub(crate) fn waited_ms(&self) -> i64 {
+        self.pending.waited_ms()
     }
 
     /// Number of connection objects.

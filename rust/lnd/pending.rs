@@ -88,6 +88,12 @@ impl PendingList {
         n
     }
 
+    /// Milliseconds that the oldest one has waited; 0 if nothing waits.
+    pub(crate) fn waited_ms(&self) -> i64 {
+        let oldest = self.head.as_ref();
+        oldest.map_or(0, |p| p.since.elapsed().as_millis())
+    }
+
     /// Appends one.
     pub(crate) fn push_back(&mut self, pending: KBox<Pending>) {
         let mut at = &mut self.head;

@@ -210,6 +210,11 @@ impl Transfer {
         Ok(slots)
     }
 
+    /// How many messages of LNet's it is for.
+    pub(crate) fn messages(&self) -> usize {
+        usize::from(!matches!(self.owner, Owner::Nobody))
+    }
+
     /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
     pub(crate) fn finish(self, cause: Option<Cause>, posted: bool) {
         let mut outcome = match cause {

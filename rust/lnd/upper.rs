@@ -127,7 +127,12 @@ impl WorkItem<UPPER> for Conn {
                 job
             };
             match job {
-                Some(Job::Finish(transfer, cause, posted)) => transfer.finish(cause, posted),
+                Some(Job::Finish(transfer, cause, posted)) => {
+                    if let Some(cause) = cause {
+                        this.ni.seen.messages(cause, transfer.messages());
+                    }
+                    transfer.finish(cause, posted)
+                }
                 Some(Job::Parse(msg)) => {
                     if !parse(&this, msg) {
                         return uncork(&this, &mut this.lock());
@@ -188,6 +193,7 @@ fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
         ),
         Err(_) => {
             // Back-pressure, not loss: its credit stays withheld until memory is there again.
+            conn.ni.seen.no_memory();
             conn.with(|inner| {
                 let _ = inner.rx.push_front(msg);
                 conn.rearm_timer(RETRY_MS);

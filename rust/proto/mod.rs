@@ -47,6 +47,7 @@ pub mod race;
 pub mod refusal;
 pub mod reject;
 pub mod sizes;
+pub mod trail;
 pub mod tx;
 pub mod way;
 pub mod wire;

@@ -127,6 +127,8 @@ pub(crate) enum CmEvent<'a> {
     Established {
         /// What the passive side sent; empty there.
         private_data: &'a [u8],
+        /// Number of its queue pair; 0 on the passive side, and on iWARP.
+        qpn: u32,
     },
     /// The other side disconnected, or answered our disconnecting.
     Disconnected,
@@ -160,9 +162,10 @@ impl<'a> CmEvent<'a> {
                 reason: raw.status,
                 private_data,
             },
-            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
-                Self::Established { private_data }
-            }
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => Self::Established {
+                private_data,
+                qpn: raw.qpn,
+            },
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE => Self::AddrChange,

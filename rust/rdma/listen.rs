@@ -52,6 +52,7 @@ pub(crate) struct ConnRequest<'a> {
     id: *mut bindings::rdma_cm_id,
     locked: CmLocked<'a>,
     private_data: &'a [u8],
+    qpn: u32,
     taken: Option<CmRef>,
 }
 
@@ -59,6 +60,11 @@ impl ConnRequest<'_> {
     /// What the other side sent; on InfiniBand and RoCE always 56 bytes.
     pub(crate) fn private_data(&self) -> &[u8] {
         self.private_data
+    }
+
+    /// Number of the queue pair that the other side has made for it; 0 on iWARP.
+    pub(crate) fn qpn(&self) -> u32 {
+        self.qpn
     }
 
     /// The address it came from.
@@ -240,6 +246,7 @@ impl<L: ListenHandler> Listener<L> {
             locked: unsafe { CmLocked::in_handler(id) },
             // SAFETY: Valid while we run.
             private_data: unsafe { private_data(&raw) },
+            qpn: raw.qpn,
             taken: None,
         };
 

@@ -153,6 +153,7 @@ pub(crate) struct Qp<T: QpHandler> {
     lkey: u32,
     max_send_sge: u32,
     max_inline: Atomic<u32>,
+    qpn: Atomic<u32>,
     fences_regs: bool,
     cq: CqShare,
     pd: Arc<Pd>,
@@ -213,6 +214,7 @@ impl<T: QpHandler> Qp<T> {
             max_recv_wr: u32::from(config.rq_depth) + DRAIN_WRS,
             max_send_sge: config.max_send_sge.into(),
             max_inline: config.max_inline.into(),
+            qpn: 0,
         };
 
         let qp = Arc::pin_init(
@@ -230,6 +232,7 @@ impl<T: QpHandler> Qp<T> {
                 lkey: pd.local_dma_lkey(),
                 max_send_sge: config.max_send_sge.into(),
                 max_inline: Atomic::new(0),
+                qpn: Atomic::new(0),
                 fences_regs: pd.device().repeats_local(),
                 cq,
                 pd: pd.clone(),
@@ -257,8 +260,11 @@ impl<T: QpHandler> Qp<T> {
                         )
                     }?;
 
-                    // SAFETY: `max_inline` is initialised.
-                    unsafe { (*this).max_inline.store(caps.max_inline, Relaxed) };
+                    // SAFETY: Both are initialised.
+                    unsafe {
+                        (*this).max_inline.store(caps.max_inline, Relaxed);
+                        (*this).qpn.store(caps.qpn, Relaxed);
+                    }
                     raw
                 },
             }? Error),
@@ -276,6 +282,11 @@ impl<T: QpHandler> Qp<T> {
     /// Sends of up to this many bytes go inline; 0 if the provider cannot.
     pub(crate) fn max_inline(&self) -> u32 {
         self.max_inline.load(Relaxed)
+    }
+
+    /// Its number, as `rdma resource show qp` has it.
+    pub(crate) fn number(&self) -> u32 {
+        self.qpn.load(Relaxed)
     }
 
     /// Work requests that one registration takes; see [`SendQueue::push_reg`].

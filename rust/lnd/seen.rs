@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an NI has seen end, for people and for programs that watch: the memory of
+//! [`crate::proto::trail`], its lock and its clock.
+//!
+//! Process context. The lock is taken inside of no other, and nothing is done under it that takes
+//! long: readers copy out one event after the other.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
+    time::{
+        ClockSource,
+        RealTime, //
+    }, //
+};
+
+use crate::proto::{
+    cause::Cause,
+    nid::Nid,
+    refusal::Cause as Refusal,
+    trail::{
+        self,
+        By,
+        Event,
+        Record,
+        Trail,
+        What,
+        CAUSES,
+        REFUSALS,
+        WAYS, //
+    }, //
+};
+
+/// Closes, and refusals, that are kept one by one: 16 KiB each.
+pub(crate) const EVENTS: usize = 256;
+
+/// Peers whose ends are counted, 40 KiB. Only those of which something ended take room.
+const RECORDS: usize = 128 * WAYS;
+
+/// How often things happened, by the numbers of [`trail`].
+#[derive(Clone, Copy)]
+pub(crate) struct Tally {
+    /// Connections that were up.
+    pub(crate) closed: [u64; CAUSES.len()],
+    /// Attempts that ended without a connection.
+    pub(crate) failed: [u64; CAUSES.len()],
+    /// Messages that LNet got back with an error.
+    pub(crate) messages: [u64; CAUSES.len()],
+    /// Requests of peers that were refused.
+    pub(crate) refused: [u64; REFUSALS.len()],
+    /// Times there was no memory, or no memory region, for something that then waited or failed.
+    pub(crate) no_memory: u64,
+}
+
+struct Inner {
+    tally: Tally,
+    ends: Trail,
+    ends_at: KVec<Event>,
+    refusals: Trail,
+    refusals_at: KVec<Event>,
+    records: KVVec<Record>,
+}
+
+/// The memory of an NI.
+#[pin_data]
+pub(crate) struct Seen {
+    #[pin]
+    inner: SpinLock<Inner>,
+}
+
+impl Seen {
+    /// Nothing seen yet. May sleep.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Self::with_records(RECORDS)
+    }
+
+    /// For refusals only. May sleep.
+    pub(crate) fn of_refusals() -> Result<Arc<Self>> {
+        Self::with_records(0)
+    }
+
+    fn with_records(n: usize) -> Result<Arc<Self>> {
+        let events = if n == 0 { 0 } else { EVENTS };
+        let mut records = KVVec::with_capacity(n, GFP_KERNEL)?;
+        for _ in 0..n {
+            records.push(Record::EMPTY, GFP_KERNEL)?;
+        }
+        let inner = Inner {
+            tally: Tally {
+                closed: [0; CAUSES.len()],
+                failed: [0; CAUSES.len()],
+                messages: [0; CAUSES.len()],
+                refused: [0; REFUSALS.len()],
+                no_memory: 0,
+            },
+            ends: Trail::new(),
+            ends_at: empty(events)?,
+            refusals: Trail::new(),
+            refusals_at: empty(EVENTS)?,
+            records,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                inner <- kernel::new_spinlock!(inner, "Seen::inner"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// A connection that was up ended, or with `up` false an attempt.
+    pub(crate) fn ended(
+        &self,
+        peer: Nid,
+        active: bool,
+        up: bool,
+        cause: Cause,
+        detail: Option<&'static str>,
+    ) {
+        let at_ms = now_ms();
+        let why = trail::cause_name(cause);
+        let event = Event {
+            at_ms,
+            peer: Some(peer),
+            what: if up { What::Closed } else { What::Failed },
+            active,
+            by: By::of(cause),
+            why,
+            detail: detail.unwrap_or("-"),
+            times: 1,
+        };
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let tally = if up {
+            &mut inner.tally.closed
+        } else {
+            &mut inner.tally.failed
+        };
+        count(tally, trail::cause_number(cause), 1);
+        inner.ends.note(&mut inner.ends_at, event);
+        trail::record(&mut inner.records, peer.addr(), up, why, at_ms);
+    }
+
+    /// A request was refused.
+    pub(crate) fn refused(&self, peer: Option<Nid>, why: &Refusal) {
+        let number = trail::refusal_number(why);
+        let event = Event {
+            at_ms: now_ms(),
+            peer,
+            what: What::Refused,
+            active: false,
+            by: By::Us,
+            why: REFUSALS.get(number).copied().unwrap_or("?"),
+            detail: "-",
+            times: 1,
+        };
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        count(&mut inner.tally.refused, number, 1);
+        inner.refusals.note(&mut inner.refusals_at, event);
+    }
+
+    /// Messages went back to LNet with an error.
+    pub(crate) fn messages(&self, cause: Cause, n: usize) {
+        let n = u64::try_from(n).unwrap_or(u64::MAX);
+        let mut inner = self.inner.lock();
+        count(&mut inner.tally.messages, trail::cause_number(cause), n);
+    }
+
+    /// Something waited or failed for want of memory.
+    pub(crate) fn no_memory(&self) {
+        let mut inner = self.inner.lock();
+        inner.tally.no_memory = inner.tally.no_memory.saturating_add(1);
+    }
+
+    /// The counters.
+    pub(crate) fn tally(&self) -> Tally {
+        self.inner.lock().tally
+    }
+
+    /// What is known of a peer's ends.
+    pub(crate) fn of(&self, peer: Nid) -> Record {
+        let inner = self.inner.lock();
+        trail::recorded(&inner.records, peer.addr()).unwrap_or(Record::EMPTY)
+    }
+
+    /// How many ends, and how many refusals, were taken down so far.
+    pub(crate) fn written(&self) -> (u64, u64) {
+        let inner = self.inner.lock();
+        (inner.ends.written(), inner.refusals.written())
+    }
+
+    /// Calls `f` with the ends, and then with the refusals, the oldest first, and the number of each.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(u64, &Event)) {
+        for refusals in [false, true] {
+            let mut number = 0;
+            for _ in 0..EVENTS {
+                let event = {
+                    let inner = self.inner.lock();
+                    let (trail, at) = if refusals {
+                        (&inner.refusals, &inner.refusals_at)
+                    } else {
+                        (&inner.ends, &inner.ends_at)
+                    };
+                    // New ones may have come meanwhile.
+                    number = trail.first(at.len()).max(number);
+                    trail.get(at, number)
+                };
+                let Some(event) = event else { break };
+                f(number, &event);
+                number = number.saturating_add(1);
+            }
+        }
+    }
+}
+
+fn empty(n: usize) -> Result<KVec<Event>> {
+    let mut events = KVec::with_capacity(n, GFP_KERNEL)?;
+    for _ in 0..n {
+        events.push(Event::EMPTY, GFP_KERNEL)?;
+    }
+    Ok(events)
+}
+
+fn count(tally: &mut [u64], number: usize, n: u64) {
+    if let Some(count) = tally.get_mut(number) {
+        *count = count.saturating_add(n);
+    }
+}
+
+/// Milliseconds since the epoch.
+pub(crate) fn now_ms() -> u64 {
+    u64::try_from(RealTime::ktime_get() / 1_000_000).unwrap_or(0)
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What changed from sample to sample: rates, and the last of them as a small picture.
+
+use std::collections::HashMap;
+
+use crate::model::{
+    Conn,
+    Counts,
+    Ni,
+    Sample, //
+};
+
+/// Rates that are remembered.
+pub const LENGTH: usize = 8;
+
+/// What tells one connection of an NI from another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    peer: String,
+    qpn: u64,
+    active: bool,
+}
+
+impl Key {
+    fn of(conn: &Conn) -> Self {
+        Self {
+            peer: conn.peer.clone(),
+            qpn: conn.qpn,
+            active: conn.active,
+        }
+    }
+
+    fn is_of(&self, conn: &Conn) -> bool {
+        self.qpn == conn.qpn && self.active == conn.active && self.peer == conn.peer
+    }
+}
+
+/// Messages per second, one way and the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rate {
+    /// Sent.
+    pub tx: f64,
+    /// Received.
+    pub rx: f64,
+}
+
+/// What is known of a connection, or of an NI, over time.
+#[derive(Clone, Debug, Default)]
+pub struct Track {
+    before: Counts,
+    rates: [f32; LENGTH],
+    seen: u64,
+    /// Messages per second since the sample before.
+    pub rate: Rate,
+    /// What its counters rose by since the sample before.
+    pub rise: Counts,
+    /// Seconds that its credits have been used up with messages waiting for one.
+    pub starved: f64,
+}
+
+impl Track {
+    fn update(&mut self, counts: &Counts, dt: f64, round: u64) {
+        let rise = |now: u64, before: u64| now.saturating_sub(before);
+        if self.seen > 0 {
+            self.rise = Counts {
+                tx_msgs: rise(counts.tx_msgs, self.before.tx_msgs),
+                rx_msgs: rise(counts.rx_msgs, self.before.rx_msgs),
+                tx_noops: rise(counts.tx_noops, self.before.tx_noops),
+                wrs: rise(counts.wrs, self.before.wrs),
+                no_credit: rise(counts.no_credit, self.before.no_credit),
+                no_slots: rise(counts.no_slots, self.before.no_slots),
+                rnr: rise(counts.rnr, self.before.rnr),
+            };
+            if dt > 0.0 {
+                self.rate = Rate {
+                    tx: self.rise.tx_msgs as f64 / dt,
+                    rx: self.rise.rx_msgs as f64 / dt,
+                };
+            }
+            self.rates.rotate_left(1);
+            self.rates[LENGTH - 1] = (self.rate.tx + self.rate.rx) as f32;
+        }
+        self.before = *counts;
+        self.seen = round;
+    }
+
+    /// The last rates as a picture, the newest at the right.
+    pub fn picture(&self) -> String {
+        const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let most = self.rates.iter().copied().fold(0.0, f32::max);
+        let bar = |rate: &f32| {
+            let height = if most > 0.0 { rate / most * 8.0 } else { 0.0 };
+            BARS[(height.ceil() as usize).min(8)]
+        };
+        self.rates.iter().map(bar).collect()
+    }
+}
+
+/// That of an NI.
+#[derive(Clone, Debug, Default)]
+struct Past {
+    round: u64,
+    own: Track,
+    keys: Vec<Key>,
+    /// In the order of the connections in the last sample.
+    conns: Vec<Track>,
+    hardware: HashMap<String, u64>,
+    rises: HashMap<String, u64>,
+    no_memory: u64,
+    no_memory_rise: u64,
+}
+
+impl Past {
+    fn take(&mut self, ni: &Ni, dt: f64, round: u64) {
+        let again = self.round > 0;
+        self.round = round;
+        self.own.update(&ni.totals(), dt, round);
+        self.take_conns(&ni.conns, dt, round);
+        self.rises.clear();
+        for (name, n) in &ni.hardware {
+            if let Some(old) = self.hardware.insert(name.clone(), *n) {
+                self.rises.insert(name.clone(), n.saturating_sub(old));
+            }
+        }
+        let no_memory = ni.count("other", "NoMemory");
+        self.no_memory_rise = match again {
+            true => no_memory.saturating_sub(self.no_memory),
+            false => 0,
+        };
+        self.no_memory = no_memory;
+    }
+
+    fn take_conns(&mut self, conns: &[Conn], dt: f64, round: u64) {
+        let old_keys = std::mem::take(&mut self.keys);
+        let mut old = std::mem::take(&mut self.conns);
+        // The driver lists them in the same order each time: most are where they are expected. The
+        // others are looked for.
+        let mut elsewhere: Option<HashMap<&Key, usize>> = None;
+        let mut expected = 0;
+        for conn in conns {
+            let key = Key::of(conn);
+            let at = match old_keys.get(expected) {
+                Some(old) if old.is_of(conn) => Some(expected),
+                _ => {
+                    let all = elsewhere.get_or_insert_with(|| {
+                        let numbered = old_keys.iter().enumerate();
+                        numbered.map(|(i, key)| (key, i)).collect()
+                    });
+                    all.get(&key).copied()
+                }
+            };
+            if let Some(at) = at {
+                expected = at + 1;
+            }
+            let mut track = at
+                .and_then(|at| old.get_mut(at))
+                .map(std::mem::take)
+                .unwrap_or_default();
+            let again = track.seen > 0;
+            track.update(&conn.counts, dt, round);
+            // NOOPs go without a credit that others could use.
+            let moved = track.rise.tx_msgs > track.rise.tx_noops;
+            track.starved = match crate::verdict::is_starved(conn) && !moved {
+                true if again => track.starved + dt,
+                true => conn.oldest_ms as f64 / 1000.0,
+                false => 0.0,
+            };
+            self.keys.push(key);
+            self.conns.push(track);
+        }
+    }
+}
+
+/// What is known of all that there is.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    nis: HashMap<String, Past>,
+    time: f64,
+    round: u64,
+}
+
+impl History {
+    /// Takes another sample. Samples come in the order of their time.
+    pub fn take(&mut self, sample: &Sample) {
+        let dt = (sample.time - self.time).max(0.0);
+        self.time = sample.time;
+        self.round = self.round.saturating_add(1);
+        for ni in &sample.nis {
+            let past = self.nis.entry(ni.nid.clone()).or_default();
+            past.take(ni, dt, self.round);
+        }
+        // Those that are gone.
+        self.nis.retain(|_, past| past.round == self.round);
+    }
+
+    /// That of a connection, by its number in the NI.
+    pub fn conn(&self, ni: &Ni, number: usize) -> Option<&Track> {
+        self.nis.get(&ni.nid)?.conns.get(number)
+    }
+
+    /// That of an NI.
+    pub fn ni(&self, ni: &Ni) -> Option<&Track> {
+        self.nis.get(&ni.nid).map(|past| &past.own)
+    }
+
+    /// What a counter of the NI's device rose by since the sample before.
+    pub fn hardware(&self, ni: &Ni, counter: &str) -> u64 {
+        let past = self.nis.get(&ni.nid);
+        past.and_then(|p| p.rises.get(counter))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// How often there was no memory since the sample before.
+    pub fn no_memory(&self, ni: &Ni) -> u64 {
+        self.nis.get(&ni.nid).map_or(0, |past| past.no_memory_rise)
+    }
+
+    /// Whether there were two samples to compare.
+    pub fn can_compare(&self) -> bool {
+        self.round > 1
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What was read, as data.
+
+use std::collections::BTreeMap;
+
+/// Everything that was read at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Seconds since the epoch.
+    pub time: f64,
+    /// The NIs.
+    pub nis: Vec<Ni>,
+    /// Requests that were for none of the NIs, by reason.
+    pub strangers: Vec<(String, u64)>,
+    /// The last of those.
+    pub stranger_events: Vec<Event>,
+    /// Parameters of the module.
+    pub parameters: BTreeMap<String, String>,
+    /// Lines that were not understood.
+    pub unread: u64,
+}
+
+/// An NI.
+#[derive(Clone, Debug, Default)]
+pub struct Ni {
+    /// Its NID.
+    pub nid: String,
+    /// Its RDMA device, empty while it has none.
+    pub device: String,
+    /// It has no carrier, no address, or a port that is not active.
+    pub link_down: bool,
+    /// Microseconds since the epoch when it was started.
+    pub incarnation: u64,
+    /// Messages that wait for a connection.
+    pub waiting: u64,
+    /// Connections that are over but for their CM id.
+    pub parting: u64,
+    /// Counters of the connections that are over.
+    pub past: Counts,
+    /// How often things ended, by what ended and by cause.
+    pub causes: BTreeMap<String, Vec<(String, u64)>>,
+    /// Peers.
+    pub peers: Vec<Peer>,
+    /// Connections.
+    pub conns: Vec<Conn>,
+    /// What ended last, the oldest first.
+    pub events: Vec<Event>,
+    /// Counters of the device.
+    pub hardware: BTreeMap<String, u64>,
+}
+
+/// A peer.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// Its NID.
+    pub nid: String,
+    /// Connection objects.
+    pub conns: u64,
+    /// Those that messages may use.
+    pub usable: u64,
+    /// Messages that wait for a connection.
+    pub waiting: u64,
+    /// Milliseconds the oldest of them has waited.
+    pub waited_ms: u64,
+    /// Connections that ended.
+    pub closed: u64,
+    /// Attempts that ended without one.
+    pub failed: u64,
+    /// Why the last of them ended; empty if none did.
+    pub last: String,
+    /// Milliseconds since then.
+    pub last_ago_ms: Option<u64>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, Default)]
+pub struct Conn {
+    /// The peer's NID.
+    pub peer: String,
+    /// We asked for it.
+    pub active: bool,
+    /// Its state.
+    pub state: String,
+    /// Queue depth.
+    pub depth: u64,
+    /// Credits for the peer's buffers.
+    pub credits: u64,
+    /// Buffers the peer has not been told about.
+    pub outstanding: u64,
+    /// Buffers free for answers.
+    pub reserved: u64,
+    /// Credits the peer has.
+    pub peer_held: u64,
+    /// Queued for want of a credit.
+    pub q_main: u64,
+    /// Queued, need no credit.
+    pub q_free: u64,
+    /// Queued for want of a buffer for the answer.
+    pub q_unreserved: u64,
+    /// Requests that LNet has not taken yet.
+    pub with_lnet: u64,
+    /// Free send queue slots.
+    pub sq_free: u64,
+    /// Milliseconds since the last receive.
+    pub idle_ms: u64,
+    /// Counters.
+    pub counts: Counts,
+    /// Number of our queue pair; 0 is unknown.
+    pub qpn: u64,
+    /// Number of the peer's.
+    pub peer_qpn: u64,
+    /// Path MTU; 0 is unknown.
+    pub mtu: u64,
+    /// Age of the oldest transmit in milliseconds.
+    pub oldest_ms: u64,
+    /// What it waits for: `none`, `queued`, `sending` or `answer`; empty with an older driver.
+    pub oldest: String,
+    /// The peer may have given it up.
+    pub doubted: bool,
+}
+
+/// Counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages sent.
+    pub tx_msgs: u64,
+    /// Messages received.
+    pub rx_msgs: u64,
+    /// NOOPs sent.
+    pub tx_noops: u64,
+    /// Work requests of the send queue.
+    pub wrs: u64,
+    /// Times the pump stopped for want of a credit.
+    pub no_credit: u64,
+    /// Times it stopped for want of send queue slots.
+    pub no_slots: u64,
+    /// Sends for which the peer had no receive posted.
+    pub rnr: u64,
+}
+
+impl Counts {
+    /// Adds.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, n) in [
+            (&mut self.tx_msgs, other.tx_msgs),
+            (&mut self.rx_msgs, other.rx_msgs),
+            (&mut self.tx_noops, other.tx_noops),
+            (&mut self.wrs, other.wrs),
+            (&mut self.no_credit, other.no_credit),
+            (&mut self.no_slots, other.no_slots),
+            (&mut self.rnr, other.rnr),
+        ] {
+            *sum = sum.saturating_add(n);
+        }
+    }
+}
+
+/// Something that ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Event {
+    /// `closed`, `failed` or `refused`.
+    pub what: String,
+    /// Seconds since the epoch.
+    pub time: f64,
+    /// The peer, `unknown` if it is not known.
+    pub peer: String,
+    /// We had asked for the connection.
+    pub active: bool,
+    /// Who began the end.
+    pub by: String,
+    /// The cause.
+    pub cause: String,
+    /// What the peer said; empty if nothing.
+    pub detail: String,
+    /// How many.
+    pub times: u64,
+}
+
+impl Ni {
+    /// Counters of all its connections, past and present.
+    pub fn totals(&self) -> Counts {
+        let mut sum = self.past;
+        for conn in &self.conns {
+            sum.add(&conn.counts);
+        }
+        sum
+    }
+
+    /// How often something ended for that cause.
+    pub fn count(&self, of: &str, cause: &str) -> u64 {
+        let counts = self.causes.get(of);
+        let found = counts.and_then(|c| c.iter().find(|(name, _)| name == cause));
+        found.map_or(0, |(_, n)| *n)
+    }
+
+    /// How often something ended, whatever the cause.
+    pub fn count_all(&self, of: &str) -> u64 {
+        let counts = self.causes.get(of).into_iter().flatten();
+        counts.fold(0, |sum, (_, n)| sum.saturating_add(*n))
+    }
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The text format of Prometheus. Per NI and per peer, not per connection: those come and go.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _, //
+};
+
+use crate::{
+    model::Conn,
+    view::App, //
+};
+
+struct Out(String);
+
+impl Out {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.0.push_str(name);
+        for (i, (label, value)) in labels.iter().enumerate() {
+            self.0.push(if i == 0 { '{' } else { ',' });
+            let value = value
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
+            let _ = write!(self.0, "{label}=\"{value}\"");
+        }
+        if !labels.is_empty() {
+            self.0.push('}');
+        }
+        let _ = writeln!(self.0, " {value}");
+    }
+}
+
+fn of_peers(conns: &[Conn], f: impl Fn(&mut u64, &Conn)) -> BTreeMap<&str, u64> {
+    let mut found = BTreeMap::new();
+    for conn in conns {
+        f(found.entry(conn.peer.as_str()).or_default(), conn);
+    }
+    found
+}
+
+/// The text.
+pub fn text(app: &App) -> String {
+    let mut out = Out(String::new());
+    let nis = &app.sample.nis;
+
+    out.family(
+        "ro2ib_device_up",
+        "gauge",
+        "Whether the NI has its RDMA device.",
+    );
+    for ni in nis {
+        let up = u8::from(!ni.device.is_empty());
+        out.sample(
+            "ro2ib_device_up",
+            &[("ni", &ni.nid), ("device", &ni.device)],
+            up,
+        );
+    }
+    out.family(
+        "ro2ib_link_up",
+        "gauge",
+        "Whether the NI has carrier, address and an active port.",
+    );
+    for ni in nis {
+        let up = u8::from(!ni.link_down);
+        out.sample("ro2ib_link_up", &[("ni", &ni.nid)], up);
+    }
+    out.family("ro2ib_connections", "gauge", "Connections by state.");
+    for ni in nis {
+        let mut states: BTreeMap<&str, u64> = BTreeMap::from([("Established", 0)]);
+        for conn in &ni.conns {
+            *states.entry(conn.state.as_str()).or_default() += 1;
+        }
+        for (state, n) in states {
+            out.sample("ro2ib_connections", &[("ni", &ni.nid), ("state", state)], n);
+        }
+    }
+    out.family(
+        "ro2ib_waiting_messages",
+        "gauge",
+        "Messages that wait for a connection.",
+    );
+    for ni in nis {
+        out.sample("ro2ib_waiting_messages", &[("ni", &ni.nid)], ni.waiting);
+    }
+    out.family(
+        "ro2ib_messages_total",
+        "counter",
+        "Messages sent and received.",
+    );
+    for ni in nis {
+        let totals = ni.totals();
+        for (direction, n) in [("sent", totals.tx_msgs), ("received", totals.rx_msgs)] {
+            let labels = [("ni", ni.nid.as_str()), ("direction", direction)];
+            out.sample("ro2ib_messages_total", &labels, n);
+        }
+    }
+    out.family(
+        "ro2ib_stalls_total",
+        "counter",
+        "Times sending stopped for want of a credit or of send queue slots.",
+    );
+    for ni in nis {
+        let totals = ni.totals();
+        for (of, n) in [("credit", totals.no_credit), ("slots", totals.no_slots)] {
+            out.sample("ro2ib_stalls_total", &[("ni", &ni.nid), ("of", of)], n);
+        }
+    }
+    out.family(
+        "ro2ib_rnr_total",
+        "counter",
+        "Sends for which the peer had no receive posted.",
+    );
+    for ni in nis {
+        out.sample("ro2ib_rnr_total", &[("ni", &ni.nid)], ni.totals().rnr);
+    }
+    out.family(
+        "ro2ib_ended_total",
+        "counter",
+        "What ended, by cause: closed, failed, messages, refused, other.",
+    );
+    for ni in nis {
+        for (of, counts) in &ni.causes {
+            for (cause, n) in counts {
+                let labels = [("ni", ni.nid.as_str()), ("of", of), ("cause", cause)];
+                out.sample("ro2ib_ended_total", &labels, n);
+            }
+        }
+    }
+    out.family(
+        "ro2ib_strangers_total",
+        "counter",
+        "Requests for none of the NIs, by reason.",
+    );
+    for (reason, n) in &app.sample.strangers {
+        out.sample("ro2ib_strangers_total", &[("reason", reason)], n);
+    }
+    type Of = fn(&mut u64, &Conn);
+    let peers: [(&str, &str, Of); 4] = [
+        (
+            "ro2ib_peer_credits",
+            "Credits for the peer's buffers.",
+            |n, c| {
+                *n = n.saturating_add(c.credits);
+            },
+        ),
+        (
+            "ro2ib_peer_queued",
+            "Messages queued on connections to the peer.",
+            |n, c| {
+                let queued = c.q_main.saturating_add(c.q_free);
+                *n = n.saturating_add(queued).saturating_add(c.q_unreserved);
+            },
+        ),
+        (
+            "ro2ib_peer_with_lnet",
+            "Requests of the peer that LNet has not taken.",
+            |n, c| {
+                *n = n.saturating_add(c.with_lnet);
+            },
+        ),
+        (
+            "ro2ib_peer_oldest_ms",
+            "Age of the oldest message to the peer.",
+            |n, c| {
+                *n = (*n).max(c.oldest_ms);
+            },
+        ),
+    ];
+    for (name, help, f) in peers {
+        out.family(name, "gauge", help);
+        for ni in nis {
+            for (peer, n) in of_peers(&ni.conns, f) {
+                out.sample(name, &[("ni", &ni.nid), ("peer", peer)], n);
+            }
+        }
+    }
+    out.family(
+        "ro2ib_trouble",
+        "gauge",
+        "Connections, peers and NIs of which there is something to say.",
+    );
+    let mut troubles: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
+    for (ni, verdict) in nis.iter().zip(&app.nis) {
+        if verdict.kind != "fine" {
+            *troubles
+                .entry((&ni.nid, verdict.level.name(), verdict.kind))
+                .or_default() += 1;
+        }
+    }
+    for item in &app.items {
+        if let (Some(ni), false) = (nis.get(item.ni), item.verdict.kind == "fine") {
+            let key = (
+                ni.nid.as_str(),
+                item.verdict.level.name(),
+                item.verdict.kind,
+            );
+            *troubles.entry(key).or_default() += 1;
+        }
+    }
+    for ((ni, level, kind), n) in troubles {
+        out.sample(
+            "ro2ib_trouble",
+            &[("ni", ni), ("level", level), ("kind", kind)],
+            n,
+        );
+    }
+    out.0
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The driver's lines, `key=value` separated by blanks. What a line is says its first key.
+//!
+//! A later driver may have more keys and more kinds of lines: both are passed over. A line that is
+//! none, or a value that should be a number and is not, is counted as unread, and the rest is used.
+
+use crate::model::{
+    Conn,
+    Counts,
+    Event,
+    Ni,
+    Peer,
+    Sample, //
+};
+
+/// A longer value is not the driver's; it is cut.
+const LONGEST: usize = 128;
+
+/// Reads the file of an NI. `None`: it has no line of an NI.
+pub fn ni(text: &str, unread: &mut u64) -> Option<Ni> {
+    let mut ni = None;
+    let (mut peers, mut conns, mut causes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut past = Counts::default();
+    for line in lines(text) {
+        let Some((first, _)) = line.split_once('=') else {
+            *unread = unread.saturating_add(1);
+            continue;
+        };
+        match first {
+            "ni" => ni = Some(ni_line(line, unread)),
+            "past" => {
+                past = Counts::default();
+                for (key, value) in words(line, unread) {
+                    count(&mut past, key, value, unread);
+                }
+            }
+            "causes" => causes.push(causes_line(line, unread)),
+            "peer" => peers.push(peer_line(line, unread)),
+            "conn" => conns.push(conn_line(line, unread)),
+            _ => {}
+        }
+    }
+    let mut ni: Ni = ni?;
+    ni.past = past;
+    ni.peers = peers;
+    ni.conns = conns;
+    ni.causes = causes.into_iter().collect();
+    Some(ni)
+}
+
+/// Reads the file with what ended: the events, and the time when it was read.
+pub fn closes(text: &str, unread: &mut u64) -> (Vec<Event>, Option<f64>) {
+    let mut events = Vec::new();
+    let mut now = None;
+    for line in lines(text) {
+        if line.starts_with("event=") {
+            events.push(event_line(line, unread));
+        } else if line.starts_with("closes=") {
+            for (key, value) in words(line, unread) {
+                if key == "now" {
+                    now = seconds(value, unread);
+                }
+            }
+        } else if !line.contains('=') {
+            *unread = unread.saturating_add(1);
+        }
+    }
+    (events, now)
+}
+
+/// Reads the file with the requests that were for no NI.
+pub fn strangers(text: &str, sample: &mut Sample) {
+    let mut unread = 0;
+    let (events, _) = closes(text, &mut unread);
+    for line in lines(text).filter(|line| line.starts_with("causes=")) {
+        let (of, counts) = causes_line(line, &mut unread);
+        if of == "refused" {
+            sample.strangers = counts;
+        }
+    }
+    sample.stranger_events = events;
+    sample.unread = sample.unread.saturating_add(unread);
+}
+
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty())
+}
+
+/// The words of a line with a key.
+fn words<'a>(line: &'a str, unread: &mut u64) -> Vec<(&'a str, &'a str)> {
+    let mut found = Vec::with_capacity(40);
+    for word in line.split_ascii_whitespace() {
+        match word.split_once('=') {
+            Some((key, value)) => found.push((key, value)),
+            None => *unread = unread.saturating_add(1),
+        }
+    }
+    found
+}
+
+fn number(value: &str, unread: &mut u64) -> u64 {
+    match value.parse::<i128>() {
+        Ok(n) => u64::try_from(n.max(0)).unwrap_or(u64::MAX),
+        Err(_) => {
+            *unread = unread.saturating_add(1);
+            0
+        }
+    }
+}
+
+fn seconds(value: &str, unread: &mut u64) -> Option<f64> {
+    match value.parse::<f64>() {
+        Ok(n) if n.is_finite() && (0.0..1e12).contains(&n) => Some(n),
+        _ => {
+            *unread = unread.saturating_add(1);
+            None
+        }
+    }
+}
+
+/// A name: printable, and not longer than it should be.
+fn name(value: &str) -> String {
+    value
+        .chars()
+        .take(LONGEST)
+        .map(|c| if c.is_ascii_graphic() { c } else { '?' })
+        .collect()
+}
+
+fn ni_line(line: &str, unread: &mut u64) -> Ni {
+    let mut ni = Ni::default();
+    for (key, value) in words(line, unread) {
+        match key {
+            "ni" => ni.nid = name(value),
+            "incarnation" => ni.incarnation = number(value, unread),
+            "device" if value != "none" => ni.device = name(value),
+            "link" => ni.link_down = value == "down",
+            "waiting" => ni.waiting = number(value, unread),
+            "parting" => ni.parting = number(value, unread),
+            _ => {}
+        }
+    }
+    ni
+}
+
+fn causes_line(line: &str, unread: &mut u64) -> (String, Vec<(String, u64)>) {
+    let mut of = String::new();
+    let mut counts = Vec::new();
+    for (key, value) in words(line, unread) {
+        match key {
+            "causes" => {}
+            "of" => of = name(value),
+            _ => counts.push((name(key), number(value, unread))),
+        }
+    }
+    (of, counts)
+}
+
+fn peer_line(line: &str, unread: &mut u64) -> Peer {
+    let mut peer = Peer::default();
+    for (key, value) in words(line, unread) {
+        match key {
+            "peer" => peer.nid = name(value),
+            "conns" => peer.conns = number(value, unread),
+            "usable" => peer.usable = number(value, unread),
+            "waiting" => peer.waiting = number(value, unread),
+            "waited_ms" => peer.waited_ms = number(value, unread),
+            "closed" => peer.closed = number(value, unread),
+            "failed" => peer.failed = number(value, unread),
+            "last" if value != "none" => peer.last = name(value),
+            "last_ago_ms" if !value.starts_with('-') => {
+                peer.last_ago_ms = Some(number(value, unread));
+            }
+            _ => {}
+        }
+    }
+    peer
+}
+
+fn conn_line(line: &str, unread: &mut u64) -> Conn {
+    let mut conn = Conn::default();
+    for (key, value) in words(line, unread) {
+        match key {
+            "conn" => conn.peer = name(value),
+            "role" => conn.active = value == "active",
+            "state" => conn.state = name(value),
+            "oldest" => conn.oldest = name(value),
+            "depth" => conn.depth = number(value, unread),
+            "credits" => conn.credits = number(value, unread),
+            "outstanding" => conn.outstanding = number(value, unread),
+            "reserved" => conn.reserved = number(value, unread),
+            "peer_held" => conn.peer_held = number(value, unread),
+            "q_main" => conn.q_main = number(value, unread),
+            "q_free" => conn.q_free = number(value, unread),
+            "q_unreserved" => conn.q_unreserved = number(value, unread),
+            "with_lnet" => conn.with_lnet = number(value, unread),
+            "sq_free" => conn.sq_free = number(value, unread),
+            "idle_ms" => conn.idle_ms = number(value, unread),
+            "qpn" => conn.qpn = number(value, unread),
+            "peer_qpn" => conn.peer_qpn = number(value, unread),
+            "mtu" => conn.mtu = number(value, unread),
+            "oldest_ms" => conn.oldest_ms = number(value, unread),
+            "doubted" => conn.doubted = value == "1",
+            _ => count(&mut conn.counts, key, value, unread),
+        }
+    }
+    conn
+}
+
+fn count(counts: &mut Counts, key: &str, value: &str, unread: &mut u64) {
+    let place = match key {
+        "tx_msgs" => &mut counts.tx_msgs,
+        "rx_msgs" => &mut counts.rx_msgs,
+        "tx_noops" => &mut counts.tx_noops,
+        "wrs" => &mut counts.wrs,
+        "no_credit" => &mut counts.no_credit,
+        "no_slots" => &mut counts.no_slots,
+        "rnr" => &mut counts.rnr,
+        _ => return,
+    };
+    *place = number(value, unread);
+}
+
+fn event_line(line: &str, unread: &mut u64) -> Event {
+    let mut event = Event {
+        times: 1,
+        ..Event::default()
+    };
+    for (key, value) in words(line, unread) {
+        match key {
+            "event" => event.what = name(value),
+            "time" => event.time = seconds(value, unread).unwrap_or(0.0),
+            "peer" => event.peer = name(value),
+            "role" => event.active = value == "active",
+            "by" => event.by = name(value),
+            "cause" => event.cause = name(value),
+            "detail" if value != "-" => event.detail = name(value),
+            "times" => event.times = number(value, unread),
+            _ => {}
+        }
+    }
+    event
+}

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is wrong, in words: of an NI, of a peer, of a connection. The worst there is.
+
+use std::collections::HashSet;
+
+use crate::{
+    history::{
+        History,
+        Track, //
+    },
+    model::{
+        Conn,
+        Event,
+        Ni,
+        Peer,
+        Sample, //
+    },
+    words, //
+};
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing is wrong.
+    Fine,
+    /// Worth knowing.
+    Note,
+    /// Slow, or not as it should be.
+    Warn,
+    /// Messages do not get through.
+    Bad,
+}
+
+impl Level {
+    /// For programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fine => "fine",
+            Self::Note => "note",
+            Self::Warn => "warn",
+            Self::Bad => "bad",
+        }
+    }
+}
+
+/// What is to be said of something.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// How bad it is.
+    pub level: Level,
+    /// For programs: one of [`KINDS`].
+    pub kind: &'static str,
+    /// For people.
+    pub words: String,
+}
+
+/// All kinds of verdicts.
+pub const KINDS: [&str; 22] = [
+    "fine",
+    "starved",
+    "no-answer",
+    "not-acknowledged",
+    "no-reserve",
+    "no-slots",
+    "our-lnet-slow",
+    "queued",
+    "rnr",
+    "doubted",
+    "connecting",
+    "closing",
+    "waiting",
+    "breaks",
+    "ended",
+    "no-device",
+    "link-down",
+    "memory",
+    "retries",
+    "refusing",
+    "strangers",
+    "gone",
+];
+
+/// Milliseconds from which waiting is said.
+const SLOW_MS: u64 = 500;
+/// Milliseconds from which it is bad: the transport's first retries are over.
+const BAD_MS: u64 = 3_000;
+/// Seconds that an end is worth a word.
+const RECENT_S: f64 = 120.0;
+/// Seconds over which breaks are counted, and how many are too many.
+const BREAKS_S: f64 = 600.0;
+const BREAKS: u64 = 3;
+/// Seconds between the ends of connections that broke together, at most.
+const TOGETHER_S: f64 = 2.0;
+
+/// Counters of devices that rise when packets are lost and repeated.
+const RETRIES: [&str; 8] = [
+    "completer_retry_err",
+    "retry_exceeded_err",
+    "rcvd_seq_err",
+    "out_of_seq_request",
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "out_of_sequence",
+    "roce_adp_retrans",
+];
+
+impl Verdict {
+    fn new(level: Level, kind: &'static str, words: impl Into<String>) -> Self {
+        Self {
+            level,
+            kind,
+            words: words.into(),
+        }
+    }
+
+    /// Nothing is wrong.
+    pub fn fine() -> Self {
+        Self::new(Level::Fine, "fine", "")
+    }
+
+    fn or(self, other: impl FnOnce() -> Option<Self>) -> Self {
+        if self.level >= Level::Warn {
+            return self;
+        }
+        match other() {
+            Some(found) if found.level > self.level => found,
+            _ => self,
+        }
+    }
+}
+
+/// Whether messages wait for a credit and there is none to use: the last one is kept for returning
+/// credits.
+pub fn is_starved(conn: &Conn) -> bool {
+    conn.state == "Established" && conn.credits <= 1 && for_credits(conn) > 0
+}
+
+/// Messages that wait for a credit, be it behind those that wait for a buffer for their answer.
+fn for_credits(conn: &Conn) -> u64 {
+    conn.q_main.saturating_add(conn.q_unreserved)
+}
+
+fn level_of(ms: u64) -> Level {
+    match ms {
+        0..SLOW_MS => Level::Note,
+        SLOW_MS..BAD_MS => Level::Warn,
+        _ => Level::Bad,
+    }
+}
+
+/// Of a connection.
+pub fn conn(conn: &Conn, track: Option<&Track>) -> Verdict {
+    let span = words::span;
+    match conn.state.as_str() {
+        "Established" => {}
+        "Closing" | "Draining" | "Dead" => {
+            return Verdict::new(Level::Note, "closing", "on its way out");
+        }
+        "" => {
+            return Verdict::new(
+                Level::Note,
+                "connecting",
+                "the driver does not say its state",
+            )
+        }
+        state => {
+            let words = format!("being set up ({state})");
+            return Verdict::new(Level::Note, "connecting", words);
+        }
+    }
+    if conn.counts.rnr > 0 {
+        let times = words::plural(conn.counts.rnr, "send", "sends");
+        let words = format!("{times} found no receive posted at the peer: a fault, report it");
+        return Verdict::new(Level::Bad, "rnr", words);
+    }
+    let ms = conn.oldest_ms;
+    if conn.oldest == "sending" && ms >= SLOW_MS {
+        let words = format!(
+            "not acknowledged for {}: look at the fabric (cable, switch, MTU), or the peer is dead",
+            span(ms)
+        );
+        return Verdict::new(level_of(ms), "not-acknowledged", words);
+    }
+    if is_starved(conn) {
+        let starved = track.map_or(0, |track| (track.starved * 1000.0) as u64);
+        // Without progress the oldest message tells for how long.
+        let ms = if conn.oldest == "queued" || conn.oldest == "answer" {
+            ms.max(starved)
+        } else {
+            starved
+        };
+        let waiting = words::plural(for_credits(conn), "message waits", "messages wait");
+        if ms >= SLOW_MS {
+            let words = format!(
+                "peer keeps all credits for {}: its LNet is slow; {waiting}",
+                span(ms)
+            );
+            return Verdict::new(level_of(ms), "starved", words);
+        }
+        let words = format!(
+            "all credits in use, {waiting}: peer_credits {} is small",
+            conn.depth
+        );
+        return Verdict::new(Level::Note, "starved", words);
+    }
+    if conn.q_unreserved > 0 && conn.reserved == 0 && ms < SLOW_MS {
+        let waiting = words::plural(conn.q_unreserved, "waits", "wait");
+        let words = format!(
+            "more PUTs and GETs under way than the depth {}: {waiting}",
+            conn.depth
+        );
+        return Verdict::new(Level::Note, "no-reserve", words);
+    }
+    let for_answers = conn.q_unreserved > 0 && conn.reserved == 0;
+    if (conn.oldest == "answer" || for_answers) && ms >= SLOW_MS {
+        let words = format!(
+            "a PUT or GET has no answer for {}: the peer's LNet is slow",
+            span(ms)
+        );
+        return Verdict::new(level_of(ms), "no-answer", words);
+    }
+    // The peer's credits lie here, in requests that LNet has not taken.
+    let kept = conn.with_lnet > 0 && conn.depth > 0;
+    if kept && (conn.peer_held <= 1 || conn.with_lnet.saturating_add(1) >= conn.depth) {
+        let left = words::plural(conn.peer_held, "credit", "credits");
+        let words = format!(
+            "our LNet keeps {} requests: this node is slow, the peer has {left} left of {}",
+            conn.with_lnet, conn.depth
+        );
+        return Verdict::new(Level::Warn, "our-lnet-slow", words);
+    }
+    if conn.oldest == "queued" && ms >= SLOW_MS {
+        if conn.sq_free == 0 {
+            let words = format!(
+                "send queue is full for {}: large transfers in pieces",
+                span(ms)
+            );
+            return Verdict::new(level_of(ms), "no-slots", words);
+        }
+        let words = format!("a message is queued for {}", span(ms));
+        return Verdict::new(level_of(ms).min(Level::Warn), "queued", words);
+    }
+    if conn.doubted {
+        let words = format!("nothing heard for {}, being probed", span(conn.idle_ms));
+        return Verdict::new(Level::Warn, "doubted", words);
+    }
+    if track.is_some_and(|track| track.rise.no_slots > 0) {
+        let words = "send queue is full at times: large transfers in pieces";
+        return Verdict::new(Level::Note, "no-slots", words);
+    }
+    Verdict::fine()
+}
+
+/// Events of a peer that are not older than `seconds`, the newest first.
+fn recent<'a>(
+    ni: &'a Ni,
+    peer: &'a str,
+    now: f64,
+    seconds: f64,
+) -> impl Iterator<Item = &'a Event> {
+    let of_peer =
+        move |e: &&Event| e.peer == peer && e.what != "refused" && now - e.time <= seconds;
+    ni.events.iter().rev().filter(of_peer)
+}
+
+fn ago(now: f64, then: f64) -> String {
+    words::span(((now - then).max(0.0) * 1000.0) as u64)
+}
+
+fn because(cause: &str, detail: &str) -> String {
+    let mut words = words::cause(cause).to_string();
+    if !detail.is_empty() {
+        words = format!("{words} ({detail})");
+    }
+    match words::advice(cause) {
+        "" => words,
+        advice => format!("{words}: {advice}"),
+    }
+}
+
+/// Of a peer, without its connections.
+pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
+    let newest = recent(ni, &peer.nid, now, RECENT_S).next();
+    let why = newest.map(|e| because(&e.cause, &e.detail));
+    if peer.usable == 0 && peer.waiting > 0 {
+        let waiting = words::plural(peer.waiting, "message waits", "messages wait");
+        let mut words = format!("{waiting} {} for a connection", words::span(peer.waited_ms));
+        if let Some(why) = why {
+            words = format!("{words}; the last try: {why}");
+        }
+        return Verdict::new(level_of(peer.waited_ms), "waiting", words);
+    }
+    let lately = match newest {
+        None => Verdict::fine(),
+        Some(end) if peer.usable == 0 => ended(end, now),
+        // It has others, or another one since.
+        Some(end) => Verdict {
+            level: Level::Note,
+            ..ended(end, now)
+        },
+    };
+    if lately.level == Level::Bad {
+        return lately;
+    }
+    breaks(ni, &peer.nid, now).unwrap_or(lately)
+}
+
+fn breaks(ni: &Ni, peer: &str, now: f64) -> Option<Verdict> {
+    let mut n = 0u64;
+    let mut newest: Option<&Event> = None;
+    let mut first = f64::INFINITY;
+    let of_itself = |e: &&Event| e.what == "closed" && e.by != "operator";
+    for event in recent(ni, peer, now, BREAKS_S).filter(of_itself) {
+        // Several connections that break together are one break.
+        if first - event.time > TOGETHER_S {
+            n = n.saturating_add(1);
+        }
+        newest = newest.or(Some(event));
+        first = event.time;
+    }
+    let newest = newest.filter(|_| n >= BREAKS)?;
+    let words = format!(
+        "broke {n} times in {}, last {} ago: {}",
+        ago(now, first),
+        ago(now, newest.time),
+        because(&newest.cause, &newest.detail)
+    );
+    Some(Verdict::new(Level::Warn, "breaks", words))
+}
+
+fn ended(event: &Event, now: f64) -> Verdict {
+    let what = match event.what.as_str() {
+        "failed" => "connecting failed",
+        _ => "closed",
+    };
+    let words = format!(
+        "{what} {} ago: {}",
+        ago(now, event.time),
+        because(&event.cause, &event.detail)
+    );
+    let level = match event.by.as_str() {
+        "operator" => Level::Note,
+        _ if event.cause == "Overtaken" => Level::Note,
+        _ if event.what == "failed" => Level::Bad,
+        _ => Level::Warn,
+    };
+    Verdict::new(level, "ended", words)
+}
+
+/// Peers of which something ended, as far as it is known.
+pub fn noisy(ni: &Ni) -> HashSet<&str> {
+    let ends = ni.events.iter().filter(|e| e.what != "refused");
+    ends.map(|e| e.peer.as_str()).collect()
+}
+
+/// Peers that are in no table any more, of which something ended lately.
+pub fn lost(ni: &Ni, now: f64) -> Vec<(String, Verdict)> {
+    let mut candidates = noisy(ni);
+    candidates.remove("unknown");
+    for peer in &ni.peers {
+        candidates.remove(peer.nid.as_str());
+    }
+    for conn in &ni.conns {
+        candidates.remove(conn.peer.as_str());
+    }
+    let mut found = Vec::new();
+    for event in ni.events.iter().rev() {
+        let ended_lately = now - event.time <= RECENT_S && event.what != "refused";
+        // The newest end of each.
+        if ended_lately && candidates.remove(event.peer.as_str()) {
+            let verdict = match event.what.as_str() {
+                "failed" => ended(event, now),
+                _ => breaks(ni, &event.peer, now).unwrap_or_else(|| ended(event, now)),
+            };
+            let kind = match verdict.kind {
+                "ended" => "gone",
+                other => other,
+            };
+            found.push((event.peer.clone(), Verdict { kind, ..verdict }));
+        }
+    }
+    found
+}
+
+/// Of an NI, without its peers.
+pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
+    if ni.device.is_empty() {
+        let words = "the RDMA device is gone: look at \"rdma link\"";
+        return Verdict::new(Level::Bad, "no-device", words);
+    }
+    if ni.link_down {
+        let words = "the link is down: cable, switch, \"ip link\", \"rdma link\"";
+        return Verdict::new(Level::Bad, "link-down", words);
+    }
+    let short = history.no_memory(ni);
+    if short > 0 {
+        let words = format!(
+            "waiting for memory: {} just now",
+            words::plural(short, "time", "times")
+        );
+        return Verdict::new(Level::Warn, "memory", words);
+    }
+    Verdict::fine()
+        .or(|| {
+            let retries: Vec<String> = RETRIES
+                .iter()
+                .map(|name| (name, history.hardware(ni, name)))
+                .filter(|(_, n)| *n > 0)
+                .map(|(name, n)| format!("{name} +{n}"))
+                .collect();
+            (!retries.is_empty()).then(|| {
+                let words = format!("retries: look at the fabric ({})", retries.join(", "));
+                Verdict::new(Level::Warn, "retries", words)
+            })
+        })
+        .or(|| refusing(&ni.events, now, "refusing", "refuses requests"))
+        .or(|| {
+            let before = ni.count("other", "NoMemory");
+            (before > 0).then(|| {
+                let times = words::plural(before, "time", "times");
+                Verdict::new(Level::Note, "memory", format!("was without memory {times}"))
+            })
+        })
+}
+
+fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Option<Verdict> {
+    let to_see = |e: &&Event| {
+        e.what == "refused" && now - e.time <= RECENT_S && !words::is_negotiation(&e.cause)
+    };
+    let newest = events.iter().rev().find(to_see)?;
+    let n = events
+        .iter()
+        .filter(to_see)
+        .fold(0u64, |sum, e| sum.saturating_add(e.times));
+    let words = format!(
+        "{what} ({n} lately, last of {}): {}",
+        newest.peer,
+        words::refusal(&newest.cause)
+    );
+    Some(Verdict::new(Level::Warn, kind, words))
+}
+
+/// Of requests that were for none of the NIs.
+pub fn strangers(sample: &Sample) -> Option<Verdict> {
+    let what = "requests for none of our NIs, compare nets and \"service\"";
+    refusing(&sample.stranger_events, sample.time, "strangers", what)
+}

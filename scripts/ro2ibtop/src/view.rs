@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The screen: NIs, then peers and connections with what is wrong first, then what ended last.
+
+use ratatui::{
+    layout::{
+        Constraint,
+        Layout,
+        Rect, //
+    },
+    style::{
+        Color,
+        Modifier,
+        Style, //
+    },
+    text::{
+        Line,
+        Span, //
+    },
+    widgets::{
+        Paragraph,
+        Wrap, //
+    },
+    Frame, //
+};
+
+use crate::{
+    history::{
+        History,
+        LENGTH, //
+    },
+    model::{
+        Conn,
+        Event,
+        Sample, //
+    },
+    verdict::{
+        self,
+        Level,
+        Verdict, //
+    },
+    words, //
+};
+
+/// What the list is sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// What is wrong first.
+    #[default]
+    Trouble,
+    /// By NID.
+    Nid,
+    /// What moves most first.
+    Rate,
+}
+
+impl Order {
+    /// The one after it.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Trouble => Self::Nid,
+            Self::Nid => Self::Rate,
+            Self::Rate => Self::Trouble,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Trouble => "trouble",
+            Self::Nid => "nid",
+            Self::Rate => "rate",
+        }
+    }
+}
+
+/// A line of the list.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Number of its NI in the sample.
+    pub ni: usize,
+    /// The peer.
+    pub peer: String,
+    /// Number of the connection in the NI; `None` is the peer itself.
+    pub conn: Option<usize>,
+    /// What is wrong.
+    pub verdict: Verdict,
+    rate: f64,
+    address: Vec<u32>,
+}
+
+/// What the screen shows.
+#[derive(Debug, Default)]
+pub struct App {
+    /// The last sample.
+    pub sample: Sample,
+    /// What was before.
+    pub history: History,
+    /// Peers and connections, in order.
+    pub items: Vec<Item>,
+    /// What is said of each NI.
+    pub nis: Vec<Verdict>,
+    /// The order.
+    pub order: Order,
+    /// The line of the list of which all is told; `None` if nobody can choose one.
+    pub chosen: Option<usize>,
+    /// Where the sample is from.
+    pub title: String,
+    /// Nothing is read for now.
+    pub paused: bool,
+    /// What ended is shown instead of the list.
+    pub events: bool,
+    /// What could not be read.
+    pub error: Option<String>,
+}
+
+impl App {
+    /// Shows another sample.
+    pub fn take(&mut self, sample: Sample) {
+        self.history.take(&sample);
+        self.sample = sample;
+        self.error = None;
+        self.judge();
+        self.sort();
+    }
+
+    fn judge(&mut self) {
+        let now = self.sample.time;
+        self.items.clear();
+        self.nis.clear();
+        for (at, ni) in self.sample.nis.iter().enumerate() {
+            self.nis.push(verdict::ni(ni, &self.history, now));
+            let item = |peer: &str, conn, verdict, rate| Item {
+                ni: at,
+                peer: peer.to_string(),
+                conn,
+                verdict,
+                rate,
+                address: numbers(peer),
+            };
+            for (number, conn) in ni.conns.iter().enumerate() {
+                let track = self.history.conn(ni, number);
+                let rate = track.map_or(0.0, |t| t.rate.tx + t.rate.rx);
+                let verdict = verdict::conn(conn, track);
+                self.items
+                    .push(item(&conn.peer, Some(number), verdict, rate));
+            }
+            let noisy = verdict::noisy(ni);
+            for peer in &ni.peers {
+                let quiet = peer.waiting == 0 && !noisy.contains(peer.nid.as_str());
+                let verdict = match quiet {
+                    true => Verdict::fine(),
+                    false => verdict::peer(ni, peer, now),
+                };
+                // A peer that is fine is told by its connections.
+                if verdict.level > Level::Fine || peer.conns == 0 {
+                    self.items.push(item(&peer.nid, None, verdict, 0.0));
+                }
+            }
+            for (nid, verdict) in verdict::lost(ni, now) {
+                self.items.push(item(&nid, None, verdict, 0.0));
+            }
+        }
+    }
+
+    fn sort(&mut self) {
+        match self.order {
+            Order::Trouble => self.items.sort_by(|a, b| {
+                let level = b.verdict.level.cmp(&a.verdict.level);
+                level.then_with(|| a.address.cmp(&b.address))
+            }),
+            Order::Nid => self.items.sort_by(|a, b| a.address.cmp(&b.address)),
+            Order::Rate => self.items.sort_by(|a, b| b.rate.total_cmp(&a.rate)),
+        }
+    }
+
+    /// Sorts by something else.
+    pub fn reorder(&mut self) {
+        self.order = self.order.next();
+        self.sort();
+    }
+
+    /// Chooses another line of the list.
+    pub fn choose(&mut self, by: isize) {
+        let last = self.items.len().saturating_sub(1);
+        let chosen = self.chosen.unwrap_or(0).min(last);
+        self.chosen = Some(chosen.saturating_add_signed(by).min(last));
+    }
+
+    /// How many lines of the list are as bad as that.
+    pub fn count(&self, level: Level) -> usize {
+        let items = self.items.iter().map(|item| item.verdict.level);
+        let all = items.chain(self.nis.iter().map(|v| v.level));
+        all.filter(|l| *l == level).count()
+    }
+
+    /// The worst there is.
+    pub fn worst(&self) -> Level {
+        let items = self.items.iter().map(|item| item.verdict.level);
+        let nis = self.nis.iter().map(|v| v.level);
+        let strangers = verdict::strangers(&self.sample).map(|v| v.level);
+        let all = items.chain(nis).chain(strangers);
+        all.max().unwrap_or(Level::Fine)
+    }
+
+    /// The connection of an item.
+    pub fn conn(&self, item: &Item) -> Option<&Conn> {
+        self.sample.nis.get(item.ni)?.conns.get(item.conn?)
+    }
+
+    /// Lines that everything takes, if there is room.
+    pub fn height(&self) -> u16 {
+        let nis = self.sample.nis.len();
+        let events = self.sample.nis.iter().map(|ni| ni.events.len()).sum();
+        let events = usize::min(events, EVENTS);
+        let all = nis + self.items.len() + events + 7;
+        u16::try_from(all).unwrap_or(u16::MAX)
+    }
+
+    /// Draws it all.
+    pub fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let nis = u16::try_from(self.sample.nis.len()).unwrap_or(u16::MAX);
+        let nis = nis.min(area.height / 4);
+        let events = self.latest(EVENTS);
+        let below = u16::try_from(events.len())
+            .unwrap_or(0)
+            .min(area.height / 3);
+        let below = match below {
+            0 => 0,
+            _ if self.events => 0,
+            n => n.saturating_add(1),
+        };
+        let detail = if self.chosen.is_some() { 3 } else { 0 };
+        let [head, top, list, detail, tail, foot] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(nis.saturating_add(2)),
+            Constraint::Min(2),
+            Constraint::Length(detail),
+            Constraint::Length(below),
+            Constraint::Length(1),
+        ])
+        .areas(area);
+        frame.render_widget(self.head(), head);
+        self.draw_nis(frame, top);
+        if self.events {
+            self.draw_events(frame, list, &self.latest(usize::from(list.height)));
+        } else {
+            self.draw_items(frame, list);
+            frame.render_widget(self.detail(), detail);
+            self.draw_events(frame, tail, &events);
+        }
+        frame.render_widget(self.foot(), foot);
+    }
+
+    fn head(&self) -> Paragraph<'_> {
+        let conns: usize = self.sample.nis.iter().map(|ni| ni.conns.len()).sum();
+        let mut line = vec![
+            Span::styled(" ro2ibtop ", Style::new().add_modifier(Modifier::REVERSED)),
+            Span::raw(format!(" {}  {}  ", self.title, clock(self.sample.time))),
+            Span::raw(words::plural(conns as u64, "connection", "connections")),
+            Span::raw(": "),
+        ];
+        let (bad, warn) = (self.count(Level::Bad), self.count(Level::Warn));
+        match (bad, warn) {
+            (0, 0) => line.push(Span::styled("nothing wrong", style(Level::Fine))),
+            _ => {
+                line.push(Span::styled(format!("{bad} bad"), style(Level::Bad)));
+                line.push(Span::raw(", "));
+                line.push(Span::styled(
+                    format!("{warn} slow or odd"),
+                    style(Level::Warn),
+                ));
+            }
+        }
+        if self.paused {
+            line.push(Span::raw("  (paused)"));
+        }
+        Paragraph::new(Line::from(line))
+    }
+
+    fn draw_nis(&self, frame: &mut Frame<'_>, area: Rect) {
+        let mut lines = vec![heading(&NI_COLUMNS, area.width)];
+        for (ni, verdict) in self.sample.nis.iter().zip(&self.nis) {
+            let track = self.history.ni(ni);
+            let rate = track.map(|t| t.rate).unwrap_or_default();
+            let device = if ni.device.is_empty() {
+                "none"
+            } else {
+                &ni.device
+            };
+            let cells = [
+                ni.nid.clone(),
+                device.to_string(),
+                ni.peers.len().to_string(),
+                ni.conns.len().to_string(),
+                self.rate(rate.tx),
+                self.rate(rate.rx),
+                words::short(ni.waiting),
+                words::short(ni.count_all("closed")),
+                words::short(ni.count_all("failed")),
+                words::short(ni.count_all("refused")),
+                track.map(|t| t.picture()).unwrap_or_default(),
+            ];
+            lines.push(row(&NI_COLUMNS, &cells, area.width, verdict));
+        }
+        frame.render_widget(Paragraph::new(lines), area);
+    }
+
+    fn draw_items(&self, frame: &mut Frame<'_>, area: Rect) {
+        let fit = usize::from(area.height.saturating_sub(1));
+        let chosen = self
+            .chosen
+            .map(|n| n.min(self.items.len().saturating_sub(1)));
+        let top = chosen.map_or(0, |n| n.saturating_add(1).saturating_sub(fit));
+        let mut lines = vec![heading(&CONN_COLUMNS, area.width)];
+        for (at, item) in self.items.iter().enumerate().skip(top).take(fit) {
+            let line = match self.conn(item) {
+                Some(conn) => {
+                    let cells = self.conn_cells(item, conn);
+                    row(&CONN_COLUMNS, &cells, area.width, &item.verdict)
+                }
+                // A peer has nothing but its verdict to show, and all the room for it.
+                None => {
+                    let name = std::slice::from_ref(&item.peer);
+                    row(&CONN_COLUMNS[..1], name, area.width, &item.verdict)
+                }
+            };
+            lines.push(match chosen == Some(at) {
+                true => line.style(Style::new().add_modifier(Modifier::REVERSED)),
+                false => line,
+            });
+        }
+        frame.render_widget(Paragraph::new(lines), area);
+    }
+
+    fn conn_cells(&self, item: &Item, conn: &Conn) -> [String; 12] {
+        let ni = self.sample.nis.get(item.ni);
+        let track = ni.and_then(|ni| self.history.conn(ni, item.conn?));
+        let rate = track.map(|t| t.rate).unwrap_or_default();
+        let queue = conn.q_main.saturating_add(conn.q_free);
+        let queue = queue.saturating_add(conn.q_unreserved);
+        let state = match conn.state.as_str() {
+            "Established" => "up",
+            "Closing" | "Draining" | "Dead" => "ending",
+            "" => "?",
+            _ => "set up",
+        };
+        [
+            item.peer.clone(),
+            if conn.active { "us" } else { "peer" }.to_string(),
+            state.to_string(),
+            format!("{}/{}", conn.credits, conn.depth),
+            words::short(queue),
+            words::short(conn.with_lnet),
+            match conn.oldest_ms {
+                0 => String::new(),
+                ms => words::span(ms),
+            },
+            self.rate(rate.tx),
+            self.rate(rate.rx),
+            known(conn.qpn),
+            known(conn.peer_qpn),
+            track.map(|t| t.picture()).unwrap_or_default(),
+        ]
+    }
+
+    /// All of the chosen line.
+    fn detail(&self) -> Paragraph<'_> {
+        let chosen = self.chosen.and_then(|n| {
+            let last = self.items.len().saturating_sub(1);
+            self.items.get(n.min(last))
+        });
+        let Some(item) = chosen else {
+            return Paragraph::default();
+        };
+        let mut words = format!("{}: ", item.peer);
+        if let Some(conn) = self.conn(item) {
+            words = format!(
+                "{words}queue pair {} (peer's {}), MTU {}, heard {} ago, peer holds {} of {} credits, {} for answers. ",
+                known(conn.qpn),
+                known(conn.peer_qpn),
+                known(conn.mtu),
+                words::span(conn.idle_ms),
+                conn.peer_held,
+                conn.depth,
+                conn.reserved,
+            );
+        }
+        let verdict = match item.verdict.level {
+            Level::Fine => "ok",
+            _ => item.verdict.words.as_str(),
+        };
+        let line = Line::from(vec![
+            Span::raw(words),
+            Span::styled(verdict, style(item.verdict.level)),
+        ]);
+        Paragraph::new(vec![Line::default(), line]).wrap(Wrap { trim: true })
+    }
+
+    /// What ended last of all NIs, the newest first.
+    fn latest(&self, most: usize) -> Vec<&Event> {
+        let nis = self.sample.nis.iter().flat_map(|ni| &ni.events);
+        let mut all: Vec<&Event> = nis.chain(&self.sample.stranger_events).collect();
+        all.sort_by(|a, b| b.time.total_cmp(&a.time));
+        all.truncate(most);
+        all
+    }
+
+    fn draw_events(&self, frame: &mut Frame<'_>, area: Rect, events: &[&Event]) {
+        let mut lines = vec![heading(&EVENT_COLUMNS, area.width)];
+        for event in events {
+            let why = match event.what.as_str() {
+                "refused" => words::refusal(&event.cause),
+                _ => words::cause(&event.cause),
+            };
+            let mut why = why.to_string();
+            if !event.detail.is_empty() {
+                why = format!("{why} ({})", event.detail);
+            }
+            if event.times > 1 {
+                why = format!("{why}, {} times", event.times);
+            }
+            let ago = (self.sample.time - event.time).max(0.0) * 1000.0;
+            let cells = [
+                event.peer.clone(),
+                format!("{} ago", words::span(ago as u64)),
+                event.what.clone(),
+                event.by.clone(),
+            ];
+            let mut line = cut(&EVENT_COLUMNS, &cells, area.width);
+            line.push_str(&why);
+            lines.push(Line::from(line));
+        }
+        frame.render_widget(Paragraph::new(lines), area);
+    }
+
+    fn foot(&self) -> Paragraph<'_> {
+        if let Some(error) = &self.error {
+            return Paragraph::new(Span::styled(error.as_str(), style(Level::Bad)));
+        }
+        if let Some(strangers) = verdict::strangers(&self.sample) {
+            return Paragraph::new(Span::styled(strangers.words, style(strangers.level)));
+        }
+        let mut words = format!(
+            "q quit  s sort ({})  e what ended  p pause  arrows move",
+            self.order.name()
+        );
+        if self.sample.unread > 0 {
+            words = format!("{words}  {} words not understood", self.sample.unread);
+        }
+        Paragraph::new(Span::styled(words, Style::new().fg(Color::DarkGray)))
+    }
+
+    fn rate(&self, rate: f64) -> String {
+        if self.history.can_compare() {
+            words::short(rate.round().max(0.0) as u64)
+        } else {
+            "-".to_string()
+        }
+    }
+}
+
+/// What ended that is shown below the list.
+const EVENTS: usize = 8;
+
+fn known(n: u64) -> String {
+    match n {
+        0 => "-".to_string(),
+        n => n.to_string(),
+    }
+}
+
+fn numbers(nid: &str) -> Vec<u32> {
+    let parts = nid.split(|c: char| !c.is_ascii_digit());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+fn clock(time: f64) -> String {
+    let seconds = time.max(0.0) as u64 % 86_400;
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{h:02}:{m:02}:{s:02} UTC")
+}
+
+/// A column: its name, its width, and from which width of the screen on it is shown.
+type Column = (&'static str, usize, u16);
+
+const NI_COLUMNS: [Column; 11] = [
+    ("NI", 20, 0),
+    ("device", 8, 0),
+    ("peers", 5, 90),
+    ("conns", 5, 0),
+    ("tx/s", 6, 80),
+    ("rx/s", 6, 80),
+    ("wait", 5, 100),
+    ("closed", 6, 0),
+    ("failed", 6, 0),
+    ("refused", 7, 110),
+    ("history", LENGTH, 130),
+];
+
+const CONN_COLUMNS: [Column; 12] = [
+    ("peer", 20, 0),
+    ("by", 4, 120),
+    ("state", 6, 90),
+    ("cred", 7, 0),
+    ("queue", 5, 0),
+    ("lnet", 4, 100),
+    ("oldest", 7, 0),
+    ("tx/s", 6, 110),
+    ("rx/s", 6, 110),
+    ("qpn", 6, 150),
+    ("peer's", 6, 150),
+    ("history", LENGTH, 140),
+];
+
+const EVENT_COLUMNS: [Column; 4] = [
+    ("peer", 20, 0),
+    ("ended", 11, 0),
+    ("what", 8, 0),
+    ("by", 9, 0),
+];
+
+/// The cells that fit, each in its column.
+fn cut(columns: &[Column], cells: &[String], width: u16) -> String {
+    let mut line = String::with_capacity(usize::from(width));
+    for ((_, room, from), cell) in columns.iter().zip(cells) {
+        if width < *from {
+            continue;
+        }
+        let used = cell.chars().count().min(*room);
+        line.extend(cell.chars().take(*room));
+        line.extend(std::iter::repeat_n(' ', room - used + 1));
+    }
+    line
+}
+
+fn heading(columns: &[Column], width: u16) -> Line<'static> {
+    let names: Vec<String> = columns.iter().map(|c| c.0.to_string()).collect();
+    let last = match columns.len() {
+        4 => "cause",
+        _ => "verdict",
+    };
+    let line = format!("{}{last}", cut(columns, &names, width));
+    let style = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
+    Line::from(Span::styled(line, style))
+}
+
+fn row<'a>(columns: &[Column], cells: &[String], width: u16, verdict: &'a Verdict) -> Line<'a> {
+    let words = match verdict.level {
+        Level::Fine => "ok",
+        _ => verdict.words.as_str(),
+    };
+    Line::from(vec![
+        Span::raw(cut(columns, cells, width)),
+        Span::styled(words, style(verdict.level)),
+    ])
+}
+
+fn style(level: Level) -> Style {
+    match level {
+        Level::Fine => Style::new().fg(Color::Green),
+        Level::Note => Style::new().fg(Color::Cyan),
+        Level::Warn => Style::new().fg(Color::Yellow),
+        Level::Bad => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+    }
+}

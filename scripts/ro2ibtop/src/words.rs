@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The driver's names in words.
+
+/// What a cause means, as the log says it.
+pub fn cause(name: &str) -> &str {
+    match name {
+        "Shutdown" => "shutting down",
+        "AdminClose" => "closed by the administrator",
+        "PeerClosed" => "closed by the peer",
+        "PeerRestarted" => "the peer was restarted",
+        "Protocol" => "the peer broke the protocol",
+        "Unreachable" => "unreachable: no route, or no o2ib NI listens there",
+        "Refused" => "refused by the peer",
+        "ConnectFailed" => "the handshake failed",
+        "ConnectTimeout" => "the handshake took too long",
+        "NoResources" => "out of memory or of device resources here",
+        "LocalFault" => "a work request failed here",
+        "RemoteFault" => "the peer's device refused a work request",
+        "TransportRetry" => "the transport gave up retrying",
+        "Flushed" => "the queue pair went into the error state",
+        "DeadlineConnecting" => "no connection in time",
+        "DeadlineQueued" => "queued too long",
+        "DeadlineSending" => "the send did not complete in time",
+        "DeadlineAnswer" => "the peer did not answer in time",
+        "DeviceGone" => "the RDMA device is gone",
+        "AddressChanged" => "an address changed",
+        "LinkDown" => "the link is down here",
+        "Overtaken" => "the peer connected first",
+        other => other,
+    }
+}
+
+/// What to look at when that is the cause; empty if there is nothing to do.
+pub fn advice(name: &str) -> &'static str {
+    match name {
+        "Protocol" => "report it, with the software of the peer",
+        "Unreachable" => "is LNet up there, do nets and addresses agree",
+        "Refused" => "look at the log of the peer",
+        "ConnectFailed" | "ConnectTimeout" => "ping the address; is the peer's NI up",
+        "NoResources" => "look at memory and \"rdma resource show\"",
+        "LocalFault" => "look at the device's lines in the log",
+        "RemoteFault" => "look at the peer's device",
+        "TransportRetry" => "look at the fabric: cable, switch, MTU; or the peer is dead",
+        "DeadlineQueued" | "DeadlineAnswer" => "the peer's LNet is slow",
+        "DeadlineSending" => "look at the fabric, or the peer is dead",
+        "DeviceGone" => "look at \"rdma link\" and the device's lines in the log",
+        "AddressChanged" => "look at \"ip addr\"",
+        "LinkDown" => "cable, switch, \"ip link\"",
+        _ => "",
+    }
+}
+
+/// Why a request was refused.
+pub fn refusal(name: &str) -> &str {
+    match name {
+        "Port" => "unprivileged source port",
+        "Wire" => "no o2ib request",
+        "OldVersion" => "version 0x11",
+        "NotAConnReq" => "not a request",
+        "ForeignDestination" | "ForeignSource" => "NID of another kind of network",
+        "NotReady" => "NI not ready yet",
+        "NoSuchNi" => "no NI has the NID that was asked for",
+        "OtherNet" => "it is on another network",
+        "OwnNid" => "it has our own NID",
+        "SourceAddress" => "its NID is not its address",
+        "StaleDestination" | "StalePeer" => "one side was restarted",
+        "NoDepth" | "NoFrags" | "MsgSize" => "no proper o2ib request",
+        "Depth" => "another queue depth is agreed on",
+        "Frags" => "another number of fragments is agreed on",
+        "Race" => "our own request wins",
+        "NoResources" => "out of resources here",
+        "AcceptFailed" => "accepting failed",
+        other => other,
+    }
+}
+
+/// Refusals that are a part of agreeing on something, and nothing to look at.
+pub fn is_negotiation(name: &str) -> bool {
+    matches!(
+        name,
+        "Depth" | "Frags" | "Race" | "StaleDestination" | "StalePeer" | "NotReady"
+    )
+}
+
+/// A time in a few characters.
+pub fn span(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..10_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        10_000..120_000 => format!("{} s", ms / 1000),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        _ => format!("{} h", ms / 3_600_000),
+    }
+}
+
+/// A number in at most five characters.
+pub fn short(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..10_000_000 => format!("{}k", n / 1000),
+        10_000_000..10_000_000_000 => format!("{}M", n / 1_000_000),
+        _ => format!("{}G", (n / 1_000_000_000).min(99_999)),
+    }
+}
+
+/// `one thing`, `two things`.
+pub fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}

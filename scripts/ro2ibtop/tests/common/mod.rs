@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the tests share: text of guests, and a node with many connections.
+
+// Not every test uses everything.
+#![allow(dead_code)]
+
+use std::fmt::Write as _;
+
+use ratatui::{
+    backend::TestBackend,
+    buffer::Buffer,
+    Terminal, //
+};
+use ro2ibtop::{
+    source,
+    view::App, //
+};
+
+/// The texts, as the driver wrote them in guests, in the form of `ro2ib-report`.
+pub const GUESTS: [(&str, &str); 8] = [
+    ("healthy", include_str!("../guest/healthy.txt")),
+    ("slow-peer", include_str!("../guest/slow-peer.txt")),
+    ("starved", include_str!("../guest/starved.txt")),
+    ("slow-here", include_str!("../guest/slow-here.txt")),
+    ("refused", include_str!("../guest/refused.txt")),
+    ("wrong-net", include_str!("../guest/wrong-net.txt")),
+    ("dead-peer", include_str!("../guest/dead-peer.txt")),
+    ("no-peer", include_str!("../guest/no-peer.txt")),
+];
+
+/// One of them.
+pub fn guest(name: &str) -> &'static str {
+    let found = GUESTS.iter().find(|(n, _)| *n == name);
+    found.expect("no such text").1
+}
+
+/// The view of a report.
+pub fn app(report: &str) -> App {
+    let mut app = App::default();
+    for sample in source::report(report) {
+        app.take(sample);
+    }
+    app
+}
+
+/// The screen.
+pub fn screen(app: &App, width: u16, height: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| app.draw(frame)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+/// Its lines.
+pub fn lines(buffer: &Buffer) -> Vec<String> {
+    let line = |y| {
+        let cells = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol());
+        cells.collect::<String>().trim_end().to_string()
+    };
+    (0..buffer.area.height).map(line).collect()
+}
+
+/// Two samples of a server with `n` clients, every hundredth of which is slow, with a full ring.
+pub fn many(n: u32) -> String {
+    let healthy = guest("healthy");
+    let ni_line = |start| healthy.lines().find(|l| l.starts_with(start)).unwrap();
+    let conn = ni_line("conn=");
+    let peer = ni_line("peer=");
+    let dir = "/sys/kernel/debug/ro2iblnd";
+    let mut text = String::new();
+    for round in 0..2u64 {
+        let now = 1_795_305_837 + round * 2;
+        writeln!(text, "==> sample {now}.000 <==").unwrap();
+        writeln!(text, "==> {dir}/10.0.0.1@o2ib <==").unwrap();
+        for start in ["ni=", "past="] {
+            writeln!(text, "{}", ni_line(start)).unwrap();
+        }
+        for line in healthy.lines().filter(|l| l.starts_with("causes=10")) {
+            writeln!(text, "{line}").unwrap();
+        }
+        for i in 0..n {
+            let nid = format!("10.{}.{}.{}@o2ib", i >> 16 & 255, i >> 8 & 255, i & 255);
+            let sent = 69 + round * u64::from(i % 1000);
+            let mut one = conn
+                .replace("10.0.0.2@o2ib", &nid)
+                .replace("tx_msgs=42", &format!("tx_msgs={sent}"))
+                .replace(" qpn=17", &format!(" qpn={}", i + 17));
+            if i % 100 == 0 {
+                one = one
+                    .replace("oldest=none", "oldest=queued")
+                    .replace("oldest_ms=0", "oldest_ms=4321")
+                    .replace("credits=5", "credits=1")
+                    .replace("q_main=0", "q_main=7")
+                    .replace(&format!("tx_msgs={sent}"), "tx_msgs=42");
+            }
+            writeln!(text, "{}\n{one}", peer.replace("10.0.0.2@o2ib", &nid)).unwrap();
+        }
+        writeln!(text, "==> {dir}/10.0.0.1@o2ib.closes <==").unwrap();
+        writeln!(
+            text,
+            "closes=10.0.0.1@o2ib ends=256 refusals=256 now={now}.000"
+        )
+        .unwrap();
+        for i in 0..512 {
+            let (what, cause) = match i % 2 {
+                0 => ("closed", "TransportRetry"),
+                _ => ("refused", "SourceAddress"),
+            };
+            let at = now - 600 + i;
+            writeln!(
+                text,
+                "event={what} number={i} time={at}.000 peer=10.1.2.{}@o2ib role=active by=path cause={cause} detail=- times=1",
+                i % 256
+            )
+            .unwrap();
+        }
+    }
+    text
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The driver's text, whole and broken.
+
+mod common;
+
+use ro2ibtop::{
+    source,
+    text, //
+};
+
+#[test]
+fn a_connection_is_read() {
+    let mut samples = source::report(common::guest("slow-peer"));
+    assert_eq!(samples.len(), 2);
+    let sample = samples.pop().unwrap();
+    assert_eq!(sample.unread, 0);
+    assert_eq!(sample.parameters["timeout"], "50");
+    let [ni] = &sample.nis[..] else { panic!() };
+    assert_eq!(
+        (ni.nid.as_str(), ni.device.as_str()),
+        ("10.0.0.1@o2ib", "rxe0")
+    );
+    assert_eq!(ni.count("failed", "Unreachable"), 2);
+    assert_eq!(ni.count_all("closed"), 0);
+    assert!(ni.hardware["rdma_sends"] > 0);
+    let [first, second] = &ni.conns[..] else {
+        panic!()
+    };
+    assert_eq!((first.depth, first.credits, first.reserved), (8, 1, 4));
+    assert_eq!((first.qpn, first.peer_qpn, first.mtu), (17, 17, 4096));
+    assert_eq!((second.oldest_ms, second.oldest.as_str()), (6010, "answer"));
+    assert!(first.active && first.state == "Established");
+    assert_eq!(first.counts.tx_msgs, 47);
+    let [peer] = &ni.peers[..] else { panic!() };
+    assert_eq!((peer.usable, peer.closed, peer.last_ago_ms), (2, 0, None));
+    assert_eq!(ni.events.len(), 2);
+    assert_eq!(ni.events[0].by, "path");
+}
+
+#[test]
+fn all_of_what_guests_say_is_understood() {
+    for (name, report) in common::GUESTS {
+        let samples = source::report(report);
+        assert!(!samples.is_empty(), "{name}");
+        assert!(
+            samples.iter().all(|s| s.unread == 0 && s.nis.len() == 1),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn requests_for_nobody_are_read() {
+    let sample = source::report(common::guest("wrong-net")).pop().unwrap();
+    assert!(sample.strangers.contains(&("NoSuchNi".to_string(), 2)));
+    assert_eq!(sample.stranger_events[0].times, 2);
+}
+
+#[test]
+fn an_older_driver_is_understood() {
+    let mut unread = 0;
+    let old = "ni=10.0.0.2@o2ib incarnation=1 device=none peers=1 conns=1 waiting=0 parting=0\n\
+               past=10.0.0.2@o2ib tx_msgs=3 rx_msgs=4\n\
+               conn=10.0.0.1@o2ib role=passive state=Established depth=8 credits=8 rnr=0\n";
+    let ni = text::ni(old, &mut unread).unwrap();
+    assert_eq!(unread, 0);
+    assert!(ni.device.is_empty());
+    assert_eq!(
+        (
+            ni.past.tx_msgs,
+            ni.conns[0].qpn,
+            ni.conns[0].oldest.as_str()
+        ),
+        (3, 0, "")
+    );
+}
+
+#[test]
+fn a_newer_driver_is_understood() {
+    let mut unread = 0;
+    let new = "ni=10.0.0.2@o2ib device=mlx5_0 moon=full\nquasar=1 words=2\n\
+               conn=10.0.0.1@o2ib depth=8 colour=red shape=round\n";
+    let ni = text::ni(new, &mut unread).unwrap();
+    assert_eq!((unread, ni.conns[0].depth), (0, 8));
+}
+
+#[test]
+fn numbers_out_of_range_are_cut() {
+    let mut unread = 0;
+    let line = "ni=a device=b waiting=99999999999999999999999 parting=-3\nconn=x depth=many credits= q_main=1e3";
+    let ni = text::ni(line, &mut unread).unwrap();
+    assert_eq!(
+        (ni.waiting, ni.parting, ni.conns[0].depth),
+        (u64::MAX, 0, 0)
+    );
+    assert_eq!(unread, 3);
+}
+
+#[test]
+fn nothing_is_nothing() {
+    let mut unread = 0;
+    assert!(text::ni("", &mut unread).is_none());
+    assert!(text::ni("\0\u{1b}[2J\nhello world\n", &mut unread).is_none());
+    assert!(unread > 0);
+    assert!(source::report("").is_empty());
+    assert!(source::report("==> /etc/passwd <==\nroot\n").is_empty());
+    assert!(source::report("==> sample x <==\n==> sample -1 <==\n").is_empty());
+}
+
+#[test]
+fn names_cannot_move_the_cursor() {
+    let mut unread = 0;
+    let ni = text::ni("ni=a\u{1b}[31m device=\u{7}\u{202e}x", &mut unread).unwrap();
+    assert!(ni
+        .nid
+        .chars()
+        .chain(ni.device.chars())
+        .all(|c| c.is_ascii_graphic()));
+}
+
+/// Whatever is broken, it is read, judged and drawn.
+#[test]
+fn broken_text_breaks_nothing() {
+    let mut random = 1u64;
+    let mut next = move |below: usize| {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (random >> 33) as usize % below.max(1)
+    };
+    for (_, report) in common::GUESTS {
+        for _ in 0..60 {
+            let mut bytes = report.as_bytes().to_vec();
+            for _ in 0..next(40) {
+                let at = next(bytes.len());
+                match next(4) {
+                    0 => bytes.truncate(bytes.len() - next(200).min(bytes.len())),
+                    1 => bytes.insert(at, next(256) as u8),
+                    2 => drop(bytes.drain(at..(at + next(50)).min(bytes.len()))),
+                    _ => {
+                        if let Some(byte) = bytes.get_mut(at) {
+                            *byte = b"=9- \n.\xff"[next(7)];
+                        }
+                    }
+                }
+            }
+            let app = common::app(&String::from_utf8_lossy(&bytes));
+            common::screen(&app, 120, 30);
+            let json = ro2ibtop::json::document(&app);
+            serde_json::from_str::<serde_json::Value>(&json).unwrap();
+            ro2ibtop::prometheus::text(&app);
+        }
+    }
+}

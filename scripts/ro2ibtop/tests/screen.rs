@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is said, and that it is on the screen.
+
+mod common;
+
+use std::time::Duration;
+
+use ro2ibtop::{
+    model::{
+        Conn,
+        Counts,
+        Event,
+        Ni,
+        Peer,
+        Sample, //
+    },
+    verdict::{
+        self,
+        Level, //
+    },
+    view::App, //
+};
+
+/// The kinds and levels of all that is not fine.
+fn troubles(app: &App) -> Vec<(&str, &'static str, Level)> {
+    let items = app.items.iter();
+    let items = items.filter(|item| item.verdict.level > Level::Note);
+    let mut all: Vec<_> = items
+        .map(|item| (item.peer.as_str(), item.verdict.kind, item.verdict.level))
+        .collect();
+    let nis = app.sample.nis.iter().zip(&app.nis);
+    let nis = nis.filter(|(_, verdict)| verdict.level > Level::Note);
+    all.extend(nis.map(|(ni, verdict)| (ni.nid.as_str(), verdict.kind, verdict.level)));
+    all
+}
+
+fn on_screen(app: &App, words: &str) -> bool {
+    let lines = common::lines(&common::screen(app, 200, 40));
+    lines.iter().any(|line| line.contains(words))
+}
+
+#[test]
+fn a_healthy_node_is_fine() {
+    let app = common::app(common::guest("healthy"));
+    assert_eq!(troubles(&app), []);
+    assert_eq!(app.worst(), Level::Fine);
+    assert!(on_screen(&app, "2 connections: nothing wrong"));
+}
+
+#[test]
+fn a_slow_peer_is_named() {
+    let app = common::app(common::guest("slow-peer"));
+    let peer = ("10.0.0.2@o2ib", "no-answer", Level::Bad);
+    assert_eq!(&troubles(&app)[..2], [peer, peer]);
+    assert!(on_screen(
+        &app,
+        "a PUT or GET has no answer for 6.0 s: the peer's LNet is slow"
+    ));
+    // An address where nobody is.
+    assert!(troubles(&app).contains(&("10.0.0.77@o2ib", "gone", Level::Bad)));
+    assert!(on_screen(&app, "connecting failed 6.5 s ago: unreachable"));
+}
+
+#[test]
+fn a_peer_that_keeps_all_credits_is_named() {
+    let app = common::app(common::guest("starved"));
+    assert_eq!(troubles(&app), [("10.0.0.2@o2ib", "starved", Level::Bad)]);
+    let words = "peer keeps all credits for 8.8 s: its LNet is slow; 16 messages wait";
+    assert!(on_screen(&app, words));
+}
+
+#[test]
+fn a_slow_node_is_told_of_itself() {
+    let app = common::app(common::guest("slow-here"));
+    assert_eq!(
+        troubles(&app),
+        [("10.0.0.1@o2ib", "our-lnet-slow", Level::Warn)]
+    );
+    assert!(on_screen(
+        &app,
+        "our LNet keeps 4 requests: this node is slow"
+    ));
+}
+
+#[test]
+fn a_refusal_is_told_on_both_sides() {
+    let app = common::app(common::guest("refused"));
+    assert!(troubles(&app).contains(&("10.0.0.2@o2ib", "gone", Level::Bad)));
+    assert!(on_screen(&app, "refused by the peer (Fatal)"));
+    let app = common::app(common::guest("wrong-net"));
+    assert_eq!(app.worst(), Level::Warn);
+    assert!(on_screen(&app, "no NI has the NID that was asked for"));
+    assert!(on_screen(&app, "last of 10.0.0.1@o2ib"));
+}
+
+#[test]
+fn a_dead_peer_is_told() {
+    let app = common::app(common::guest("dead-peer"));
+    let told = troubles(&app);
+    assert!(
+        told.contains(&("10.0.0.2@o2ib", "not-acknowledged", Level::Warn)),
+        "{told:?}"
+    );
+    assert!(
+        told.contains(&("10.0.0.1@o2ib", "retries", Level::Warn)),
+        "{told:?}"
+    );
+    assert!(on_screen(&app, "retries: look at the fabric"));
+    let app = common::app(common::guest("no-peer"));
+    assert!(troubles(&app).contains(&("10.0.0.2@o2ib", "gone", Level::Bad)));
+}
+
+fn conn() -> Conn {
+    Conn {
+        peer: "10.0.0.2@o2ib".into(),
+        state: "Established".into(),
+        depth: 8,
+        credits: 8,
+        reserved: 8,
+        peer_held: 8,
+        sq_free: 100,
+        oldest: "none".into(),
+        ..Conn::default()
+    }
+}
+
+fn judged(change: impl FnOnce(&mut Conn)) -> (&'static str, Level, String) {
+    let mut conn = conn();
+    change(&mut conn);
+    let verdict = verdict::conn(&conn, None);
+    (verdict.kind, verdict.level, verdict.words)
+}
+
+#[test]
+fn each_trouble_of_a_connection_has_its_words() {
+    assert_eq!(judged(|_| {}).0, "fine");
+    let starved = judged(|c| {
+        (c.credits, c.q_main, c.oldest_ms) = (1, 5, 4000);
+        c.oldest = "queued".into();
+    });
+    assert_eq!((starved.0, starved.1), ("starved", Level::Bad));
+    assert_eq!(
+        starved.2,
+        "peer keeps all credits for 4.0 s: its LNet is slow; 5 messages wait"
+    );
+    assert_eq!(judged(|c| (c.credits, c.q_main) = (0, 1)).1, Level::Note);
+    assert_eq!(judged(|c| c.counts.rnr = 1).0, "rnr");
+    assert_eq!(
+        judged(|c| (c.q_unreserved, c.reserved) = (3, 0)).0,
+        "no-reserve"
+    );
+    let late = judged(|c| (c.q_unreserved, c.reserved, c.oldest_ms) = (3, 0, 900));
+    assert_eq!((late.0, late.1), ("no-answer", Level::Warn));
+    assert_eq!(
+        judged(|c| (c.with_lnet, c.peer_held) = (7, 1)).0,
+        "our-lnet-slow"
+    );
+    assert_eq!(judged(|c| c.doubted = true).0, "doubted");
+    assert_eq!(judged(|c| c.state = "Draining".into()).0, "closing");
+    assert_eq!(judged(|c| c.state = "Resolving".into()).0, "connecting");
+    let full = |c: &mut Conn| {
+        (c.sq_free, c.oldest_ms) = (0, 900);
+        c.oldest = "queued".into();
+    };
+    assert_eq!(judged(full).0, "no-slots");
+}
+
+/// One NI, with what `change` does to it.
+fn node(changes: &[&dyn Fn(&mut Ni)]) -> App {
+    let mut app = App::default();
+    for (at, change) in changes.iter().enumerate() {
+        let mut ni = Ni {
+            nid: "10.0.0.1@o2ib".into(),
+            device: "mlx5_0".into(),
+            ..Ni::default()
+        };
+        change(&mut ni);
+        app.take(Sample {
+            time: 1000.0 + at as f64,
+            nis: vec![ni],
+            ..Sample::default()
+        });
+    }
+    app
+}
+
+#[test]
+fn each_trouble_of_an_ni_has_its_words() {
+    let memory = |n| {
+        move |ni: &mut Ni| {
+            ni.causes
+                .insert("other".into(), vec![("NoMemory".into(), n)]);
+        }
+    };
+    let app = node(&[&memory(2), &memory(5)]);
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
+    assert!(app.nis[0].words.starts_with("waiting for memory: 3 times"));
+    let app = node(&[&memory(5), &memory(5)]);
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Note));
+    let app = node(&[&|ni: &mut Ni| ni.device.clear()]);
+    assert_eq!(
+        (app.nis[0].kind, app.nis[0].level),
+        ("no-device", Level::Bad)
+    );
+    let app = node(&[&|ni: &mut Ni| ni.link_down = true]);
+    assert_eq!(
+        (app.nis[0].kind, app.nis[0].level),
+        ("link-down", Level::Bad)
+    );
+    let counter = |n| {
+        move |ni: &mut Ni| {
+            ni.hardware.insert("local_ack_timeout_err".into(), n);
+        }
+    };
+    let app = node(&[&counter(7), &counter(9)]);
+    assert_eq!(
+        app.nis[0].words,
+        "retries: look at the fabric (local_ack_timeout_err +2)"
+    );
+    assert_eq!(node(&[&counter(9), &counter(9)]).nis[0].kind, "fine");
+    let app = node(&[&|ni: &mut Ni| {
+        ni.peers.push(Peer {
+            nid: "10.0.0.9@o2ib".into(),
+            waiting: 3,
+            waited_ms: 7000,
+            ..Peer::default()
+        });
+    }]);
+    assert_eq!(troubles(&app), [("10.0.0.9@o2ib", "waiting", Level::Bad)]);
+}
+
+#[test]
+fn connections_that_break_again_and_again_are_told() {
+    let event = |time, cause: &str| Event {
+        what: "closed".into(),
+        time,
+        peer: "10.0.0.2@o2ib".into(),
+        by: "path".into(),
+        cause: cause.into(),
+        times: 1,
+        ..Event::default()
+    };
+    let app = node(&[&|ni: &mut Ni| {
+        ni.conns.push(conn());
+        ni.peers.push(Peer {
+            nid: "10.0.0.2@o2ib".into(),
+            conns: 1,
+            usable: 1,
+            ..Peer::default()
+        });
+        // Four connections each time, every 50 s.
+        for round in 0..4 {
+            for i in 0..4 {
+                let time = 840.0 + f64::from(round) * 50.0 + f64::from(i) * 0.01;
+                ni.events.push(event(time, "TransportRetry"));
+            }
+        }
+    }]);
+    let [item] = &app.items[..1] else { panic!() };
+    assert_eq!(
+        (item.verdict.kind, item.verdict.level),
+        ("breaks", Level::Warn)
+    );
+    assert!(
+        item.verdict.words.starts_with("broke 4 times in 2 min"),
+        "{}",
+        item.verdict.words
+    );
+}
+
+#[test]
+fn rates_are_those_between_two_samples() {
+    let sent = |n| {
+        move |ni: &mut Ni| {
+            ni.conns.push(Conn {
+                qpn: 5,
+                counts: Counts {
+                    tx_msgs: n,
+                    ..Counts::default()
+                },
+                ..conn()
+            });
+        }
+    };
+    let app = node(&[&sent(100), &sent(350)]);
+    let ni = &app.sample.nis[0];
+    assert_eq!(app.history.ni(ni).unwrap().rate.tx, 250.0);
+    assert_eq!(app.history.conn(ni, 0).unwrap().rate.tx, 250.0);
+    // A counter that fell is of another life.
+    let app = node(&[&sent(100), &sent(3)]);
+    assert_eq!(app.history.ni(&app.sample.nis[0]).unwrap().rate.tx, 0.0);
+}
+
+#[test]
+fn a_connection_is_found_again_wherever_it_is() {
+    let with = |qpns: &'static [u64], sent| {
+        move |ni: &mut Ni| {
+            for qpn in qpns {
+                ni.conns.push(Conn {
+                    qpn: *qpn,
+                    counts: Counts {
+                        tx_msgs: qpn * 1000 + sent * qpn,
+                        ..Counts::default()
+                    },
+                    ..conn()
+                });
+            }
+        }
+    };
+    let app = node(&[
+        &with(&[1, 2, 3, 4, 5], 0),
+        &with(&[7, 2, 4, 5, 3, 6], 1),
+        &with(&[6, 5, 3], 2),
+    ]);
+    let ni = &app.sample.nis[0];
+    let rate = |n| app.history.conn(ni, n).unwrap().rate.tx;
+    assert_eq!([rate(0), rate(1), rate(2)], [6.0, 5.0, 3.0]);
+    assert!(app.history.conn(ni, 3).is_none());
+}
+
+#[test]
+fn every_size_of_screen_is_drawn() {
+    for (_, report) in common::GUESTS {
+        let mut app = common::app(report);
+        for chosen in [None, Some(0), Some(1000)] {
+            app.chosen = chosen;
+            for events in [false, true] {
+                app.events = events;
+                for (width, height) in [(1, 1), (1, 60), (20, 5), (80, 24), (300, 3), (400, 200)] {
+                    common::screen(&app, width, height);
+                }
+            }
+        }
+        app.reorder();
+        app.choose(isize::MAX);
+        app.choose(isize::MIN);
+    }
+}
+
+#[test]
+fn an_empty_node_is_drawn() {
+    let mut app = App::default();
+    app.take(Sample::default());
+    app.choose(1);
+    common::screen(&app, 80, 24);
+}
+
+/// What this thread has computed so far: others may be busy on the same machine.
+fn busy() -> Duration {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanos = times.split(' ').next().and_then(|n| n.parse().ok());
+    Duration::from_nanos(nanos.unwrap())
+}
+
+/// A frame with ten thousand connections takes less than 50 ms, and so does all the rest between two
+/// frames but for the reading.
+#[test]
+fn ten_thousand_connections_are_quick() {
+    let text = common::many(10_000);
+    let mut read = Duration::MAX;
+    let mut samples = Vec::new();
+    for _ in 0..3 {
+        let began = busy();
+        samples = ro2ibtop::source::report(&text);
+        read = read.min((busy() - began) / 2);
+    }
+    let mut app = App::default();
+    let (mut taken, mut drawn) = (Duration::MAX, Duration::MAX);
+    for _ in 0..4 {
+        for sample in &samples {
+            let sample = sample.clone();
+            let began = busy();
+            app.take(sample);
+            taken = taken.min(busy() - began);
+        }
+        app.sample.time = 0.0;
+        app.chosen = Some(5_000);
+        let began = busy();
+        common::screen(&app, 200, 60);
+        drawn = drawn.min(busy() - began);
+    }
+    println!("10,000 connections: read {read:?}, judged and sorted {taken:?}, drawn {drawn:?}");
+    assert_eq!(app.sample.nis[0].conns.len(), 10_000);
+    assert_eq!(
+        app.items
+            .iter()
+            .filter(|i| i.verdict.kind == "starved")
+            .count(),
+        100
+    );
+    assert!(app.items[..100]
+        .iter()
+        .all(|i| i.verdict.level == Level::Bad));
+    if !cfg!(debug_assertions) {
+        assert!(drawn < Duration::from_millis(50), "drawn in {drawn:?}");
+        assert!(taken < Duration::from_millis(50), "judged in {taken:?}");
+        assert!(read < Duration::from_millis(100), "read in {read:?}");
+    }
+}
+
+#[test]
+fn a_picture_is_well_formed() {
+    let mut app = common::app(common::guest("dead-peer"));
+    app.title = "a < b & c".to_string();
+    let svg = ro2ibtop::svg::picture(&common::screen(&app, 120, 20));
+    assert!(svg.contains("a &lt; b &amp; c"));
+    assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+    assert!(svg.ends_with("</svg>\n"));
+}

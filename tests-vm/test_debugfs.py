@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What ended, and why, as debugfs tells it; and how it is matched with what others tell."""
+
+import os
+import re
+
+import pytest
+from flow import DEBUGFS, conns
+from nodes import up, until
+
+
+def lines(node, suffix="", nid=None):
+    text = node.guest.check(f"cat {DEBUGFS}/{nid or node.nid}{suffix}")
+    return [dict(word.split("=", 1) for word in line.split()) for line in text.splitlines()]
+
+
+def causes(node, of):
+    found = [line for line in lines(node) if line.get("of") == of]
+    assert len(found) == 1, found
+    return {k: int(v) for k, v in found[0].items() if k not in ("causes", "of") and v != "0"}
+
+
+def events(node):
+    return [line for line in lines(node, ".closes") if "event" in line]
+
+
+def test_queue_pairs_are_matched(nodes):
+    """The numbers are those of `rdma resource show qp`, and each side knows the other's."""
+    a, b = nodes
+    up(a, b, conns_per_peer=3)
+    a.traffic(b, op="mix", size=20000, count=60, conc=12)
+    until(lambda: len(conns(a)) == len(conns(b)) == 3, "all connections")
+    here = {(c["qpn"], c["peer_qpn"]) for c in conns(a)}
+    there = {(c["peer_qpn"], c["qpn"]) for c in conns(b)}
+    assert here == there and len(here) == 3, (here, there)
+    rdma = a.guest.check("rdma resource show qp")
+    assert {(int(x), int(y)) for x, y in re.findall(r"lqpn (\d+) rqpn (\d+) type RC", rdma)} == here, rdma
+    assert {c["mtu"] for c in conns(a) + conns(b)} == {4096}
+
+
+def test_closes_are_told(nodes):
+    a, b = nodes
+    up(a, b)
+    a.traffic(b, op="mix", count=10)
+    first = events(a), events(b)
+    assert first == ([], []), first
+    # Closed by the peer.
+    b.ctl(f"conn close {a.nid}")
+    until(lambda: events(a) and events(b), "both have seen it end")
+    (at_a,), (at_b,) = events(a), events(b)
+    assert (at_b["event"], at_b["by"], at_b["cause"], at_b["role"]) == ("closed", "operator", "AdminClose", "passive"), at_b
+    assert (at_a["event"], at_a["by"], at_a["peer"], at_a["role"]) == ("closed", "peer", b.nid, "active"), at_a
+    assert causes(a, "closed") == {at_a["cause"]: 1}, at_a
+    assert causes(b, "closed") == {"AdminClose": 1}
+    now = float(next(line["now"] for line in lines(a, ".closes") if "now" in line))
+    assert 0 <= now - float(at_a["time"]) < 60, (now, at_a)
+    # Nobody there.
+    a.ctl("ping 10.0.0.77@o2ib timeout=30", ok=False)
+    until(lambda: causes(a, "failed"), "an attempt ended")
+    assert causes(a, "failed") == {"Unreachable": 1} and causes(a, "messages") == {"Unreachable": 1}
+    # The peer is told of with what ended before.
+    a.ping(b)
+    peer = next(line for line in lines(a) if line.get("peer") == b.nid)
+    assert (peer["closed"], peer["last"], peer["usable"]) == ("1", at_a["cause"], "1"), peer
+
+
+def test_refusals_are_told(nodes):
+    """At the NI that was asked for, or among those for none."""
+    a, b = nodes
+    up(a, peer_credits=32)
+    up(b, peer_credits=8)
+    a.traffic(b, op="mix", count=10)
+    assert causes(b, "refused") == {"Depth": 1}
+    assert [(e["event"], e["peer"], e["cause"]) for e in events(b)] == [("refused", a.nid, "Depth")]
+    b.ni_del()
+    b.ni_add(net="o2ib5")
+    a.ctl(f"ping {b.nid} timeout=30", ok=False)
+    text = b.guest.check(f"cat {DEBUGFS}/strangers")
+    assert re.search(r"^causes=none of=refused .* NoSuchNi=[1-9]", text, re.MULTILINE), text
+    assert re.search(rf"^event=refused .* peer={a.nid} .* cause=NoSuchNi", text, re.MULTILINE), text
+    refused = [e for e in events(a) if e["cause"] == "Refused"]
+    assert refused and {e["detail"] for e in refused} == {"Fatal"}, events(a)
+
+
+@pytest.mark.long
+def test_the_ring_is_bounded(nodes):
+    """The last 256, the counters know of all, and nothing looks like an address of memory."""
+    a, b = nodes
+    up(a, b)
+    for _ in range(30):
+        for _ in range(10):
+            a.ping(b)
+            a.ctl(f"conn close {b.nid}")
+        until(lambda: not a.conns(), "closed")
+    told = events(a)
+    total = causes(a, "closed")
+    ends = int(next(line["ends"] for line in lines(a, ".closes") if "ends" in line))
+    assert len(told) == 256 and total["AdminClose"] >= 257 and ends >= 257, (len(told), total, ends)
+    numbers = [int(e["number"]) for e in told]
+    assert numbers == list(range(ends - 256, ends)), numbers
+    text = a.guest.check(f"cat {DEBUGFS}/*")
+    assert not re.search(r"0x|\bffff[0-9a-f]{12}\b", text), text
+
+
+def test_the_oldest_message_is_told(nodes):
+    """A peer whose LNet is slow."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    b.set(lazy=1)
+    run = a.start(b, op="put-ack", size=20000, count=20, conc=20, ask=0)
+    conn = until(lambda: [c for c in conns(a) if c["oldest_ms"] > 2000], "it has waited")[0]
+    assert conn["oldest"] in ("answer", "queued"), conn
+    b.set(lazy=0)
+    run.result()
+    until(lambda: all(c["oldest"] == "none" for c in conns(a)), "none waits")
+
+
+def test_report(nodes):
+    """What ro2ib-report collects: two looks, what other programs say, and no address of memory."""
+    a, b = nodes
+    up(a, b)
+    a.traffic(b, op="mix", count=10)
+    a.ctl("ping 10.0.0.77@o2ib timeout=30", ok=False)
+    a.guest.check("echo 'LNet: not said: ffff888012345678 0xdeadbeef12' >/dev/kmsg")
+    script = a.guest.put(os.path.join(os.path.dirname(__file__), "..", "scripts", "ro2ib-report"))
+    text = a.guest.check(f"sh {script} -s 1 -o -")
+    assert text.count("==> sample ") == 2, text
+    for what in (f"{DEBUGFS}/{a.nid}", f"{DEBUGFS}/{a.nid}.closes", f"{DEBUGFS}/strangers"):
+        assert text.count(f"==> {what} <==") == 2, what
+    for what in ("command: rdma resource show qp", "command: dmesg", "/sys/module/ro2iblnd/parameters/timeout"):
+        assert f"==> {what} <==" in text, what
+    assert "connecting failed" in text and "cause=Unreachable" in text
+    assert "not said: (masked) 0x(masked)" in text
+    assert not re.search(r"0x[0-9a-f]{8}|\bffff[0-9a-f]{12}\b", text), text
+
+
+def test_the_link_is_told(nodes):
+    """Nobody is connected: no message goes out while there is no way."""
+    a, _b = nodes
+    up(a)
+
+    def link():
+        return lines(a)[0]["link"]
+
+    assert link() == "up"
+    a.guest.check("ip link set eth0 down")
+    until(lambda: link() == "down", "down")
+    a.guest.check("ip link set eth0 up")
+    until(lambda: link() == "up", "up again")
