@@ -38,9 +38,11 @@ def test_taints_names_what_is_not_allowed():
     assert vm.taints(str(1 << 40 | 1 << 12)) == ["bit 40"]
 
 
-@pytest.fixture(scope="module")
-def guest():
-    with vm.Guest(tools=("rping",)) as g:
+@pytest.fixture(scope="module", params=["compiled", "shell"])
+def guest(request):
+    """Once with either agent; see init.sh."""
+    with vm.Guest(tools=("rping",), compiled=request.param == "compiled") as g:
+        assert (g.check("cat /proc/1/comm").strip() == "agent") == (request.param == "compiled")
         yield g
 
 
@@ -59,6 +61,8 @@ def test_commands_run_side_by_side_and_hung_ones_are_killed(guest):
         slow.wait(0.5)
     time.sleep(0.5)
     assert guest.run("ps | grep '[s]leep 1000'")[0] == 1
+    with pytest.raises(ValueError, match="100001 characters"):
+        guest.run("#" * 100001)
 
 
 def test_long_answers_at_the_same_time_do_not_mix(guest):
@@ -67,6 +71,13 @@ def test_long_answers_at_the_same_time_do_not_mix(guest):
         assert job.wait(60) == (0, f"{n}\n" * 20000)
     # The agent had all it needs.
     assert "not found" not in guest.console()
+
+
+def test_what_a_command_leaves_behind_is_not_waited_for(guest):
+    assert guest.run("sleep 1000 & echo $!; kill -9 $$", 10)[0] == 137
+    assert guest.run("killall sleep; true # \\ ' \" \t é\n")[0] == 0
+    # Orphans are reaped.
+    assert guest.run("sleep 0.2; ps | grep '[s]leep 1000'")[0] == 1
 
 
 def test_files_go_both_ways(guest, tmp_path):

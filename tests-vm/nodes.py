@@ -4,6 +4,7 @@ they are gone."""
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 CTL = "/sys/kernel/debug/lnet_lite"
 # What a test waits for at most. Far beyond what anything takes: a test fails
@@ -140,7 +141,8 @@ class Node:
 
     def mark_log(self):
         """What is in the kernel log now is not of this test."""
-        self.log_from = max(map(stamp, self.guest.dmesg().splitlines()), default=0.0)
+        last = self.guest.check("dmesg | tail -n 5")
+        self.log_from = max(map(stamp, last.splitlines()), default=0.0)
 
     def conns(self):
         """How many established connections the driver reports."""
@@ -201,8 +203,17 @@ class Node:
             raise Left(f"{self.guest.name}: before\n{self.baseline}\nnow\n{now}") from None
 
 
+def together(work, *nodes):
+    """work(node) for all at the same time: a guest waits more than it computes."""
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        return list(pool.map(work, nodes))
+
+
 def up(*nodes, lnd="", **tunables):
     """Load and add an NI on each."""
-    for node in nodes:
+
+    def one(node):
         node.load(lnd)
         node.ni_add(**tunables)
+
+    together(one, *nodes)

@@ -322,7 +322,8 @@ impl Conn {
         let mut inline = INLINE;
         let (parts, depth, sq_depth) = loop {
             let depth = search.now();
-            let sq_depth = sizes::send_queue(depth, max_sge, hca.attrs.max_qp_wr);
+            let sq_depth =
+                sizes::send_queue(depth, max_sge, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
             let config = QpConfig {
                 sq_depth,
                 rq_depth: depth.rx_buffers(),

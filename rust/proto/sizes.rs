@@ -2,10 +2,11 @@
 
 //! How large the queues of a connection are.
 //!
-//! With depth `d`, `F` fragments at most and `E` gather elements per WRITE, traffic as the credits
-//! allow it needs `3d + 2` SENDs (requests, answers, PUT_DONEs, NOOPs), `d * ceil(F / E)` WRITEs,
-//! and `d` each of REG_MR and LOCAL_INV. Send queue slots are counted exactly, so a shorter queue
-//! only means waiting; but the longest single chain must fit.
+//! With depth `d`, `F` fragments at most, `E` gather elements per WRITE and `r` work requests per
+//! registration, traffic as the credits allow it needs `3d + 2` SENDs (requests, answers, PUT_DONEs,
+//! NOOPs), `d * ceil(F / E)` WRITEs, `d * r` for registrations and `d` LOCAL_INVs. `r` is 1, but 2 on
+//! rxe. Send queue slots are counted exactly, so a shorter queue only means waiting; but the longest
+//! single chain must fit.
 
 use super::{
     params::{
@@ -38,12 +39,12 @@ pub fn longest_chain(gather: u16) -> u16 {
     FRAGS_MAX.saturating_add(full).saturating_add(1)
 }
 
-/// Slots of the send queue, within what the device can.
-pub fn send_queue(depth: QueueDepth, gather: u16, device_max: u32) -> u16 {
+/// Slots of the send queue, within what the device can. A registration takes `reg_wrs` of them.
+pub fn send_queue(depth: QueueDepth, gather: u16, reg_wrs: u16, device_max: u32) -> u16 {
     let d = u16::from(depth.get());
     let writes = FRAGS_MAX.div_ceil(gather.max(1));
     let sends = d.saturating_mul(3).saturating_add(NOOP_SLOTS);
-    let chains = d.saturating_mul(writes.saturating_add(2));
+    let chains = d.saturating_mul(writes.saturating_add(reg_wrs).saturating_add(1));
     let least = longest_chain(gather).saturating_add(NOOP_SLOTS);
     let device = u16::try_from(device_max)
         .unwrap_or(u16::MAX)
@@ -161,12 +162,31 @@ mod tests {
         for d in 1..=255 {
             for gather in 1..=32 {
                 let depth = QueueDepth::new(d).unwrap_or(QueueDepth::MIN);
-                let sq = send_queue(depth, gather, 32768);
-                assert!(sq >= longest_chain(gather));
-                assert!(sq <= 32766);
-                assert!(send_queue(depth, gather, 512) <= 510);
+                for reg_wrs in 1..=2 {
+                    let sq = send_queue(depth, gather, reg_wrs, 32768);
+                    assert!(sq >= longest_chain(gather));
+                    assert!(sq <= 32766);
+                    assert!(send_queue(depth, gather, reg_wrs, 512) <= 510);
+                }
             }
         }
+    }
+
+    #[test]
+    fn there_is_a_slot_for_each_work_request_of_a_registration() {
+        const DEVICE: u32 = u32::MAX;
+        for d in 1..=255 {
+            let sq = |reg_wrs| send_queue(depth(d), 16, reg_wrs, DEVICE);
+            // Up to here the longest chain decides.
+            if sq(1) > longest_chain(16).saturating_add(NOOP_SLOTS) {
+                assert_eq!(sq(2), sq(1).saturating_add(d));
+            }
+        }
+        // 3 * 128 + 2 messages; 17 WRITEs, a registration and its end for each transfer.
+        assert_eq!(send_queue(depth(128), 16, 1, DEVICE), 386 + 128 * 19);
+        assert_eq!(send_queue(depth(128), 16, 2, DEVICE), 386 + 128 * 20);
+        // The product of depth 255 with 257 WRITEs has no room in 16 bits.
+        assert_eq!(send_queue(depth(255), 1, 2, DEVICE), u16::MAX - 2);
     }
 
     fn depth(d: u16) -> QueueDepth {

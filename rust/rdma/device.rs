@@ -117,9 +117,14 @@ impl Device {
 
     /// Whether it carries local work requests out again when it repeats what was sent before them,
     /// as rxe does; see [`super::sq::SendQueue::push_reg`].
-    pub(super) fn repeats_local(&self) -> bool {
+    fn repeats_local(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_device_repeats_local(self.as_raw()) }
+    }
+
+    /// Work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
+    pub(crate) fn reg_wrs(&self) -> u16 {
+        1 + u16::from(self.repeats_local())
     }
 
     /// Whether a port of it, counted from 1, is up. May sleep.

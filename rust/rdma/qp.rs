@@ -154,7 +154,7 @@ pub(crate) struct Qp<T: QpHandler> {
     max_send_sge: u32,
     max_inline: Atomic<u32>,
     qpn: Atomic<u32>,
-    fences_regs: bool,
+    reg_wrs: u16,
     cq: CqShare,
     pd: Arc<Pd>,
     handler: Arc<T>,
@@ -233,7 +233,7 @@ impl<T: QpHandler> Qp<T> {
                 max_send_sge: config.max_send_sge.into(),
                 max_inline: Atomic::new(0),
                 qpn: Atomic::new(0),
-                fences_regs: pd.device().repeats_local(),
+                reg_wrs: pd.device().reg_wrs(),
                 cq,
                 pd: pd.clone(),
                 handler,
@@ -291,11 +291,11 @@ impl<T: QpHandler> Qp<T> {
 
     /// Work requests that one registration takes; see [`SendQueue::push_reg`].
     pub(crate) fn reg_wrs(&self) -> u16 {
-        1 + u16::from(self.fences_regs)
+        self.reg_wrs
     }
 
     pub(super) fn fences_regs(&self) -> bool {
-        self.fences_regs
+        self.reg_wrs > 1
     }
 
     /// How many receives are posted. For people: it changes any time.

@@ -26,6 +26,7 @@ from . import initramfs
 from .env import build_env
 
 MTU = 4200  # so that a RoCE path MTU of 4096 fits with its headers
+COMMAND_MAX = 100_000  # an argument of a program is 128 KiB at most
 KUNIT = "kunit.enable=1 kunit.autorun=1"  # a trimmed kernel has them off
 
 
@@ -44,6 +45,7 @@ class Machine(NamedTuple):
 # Older QEMUs emulate five page table levels wrongly (false KASAN reports), and, before 8.0, cmpxchg16b: an interrupt
 # at the wrong moment makes garbage of the flags, which SLUB survives about a million times, and then double faults.
 # Pointer authentication by the architecture's own algorithm takes most of the time of an emulated kernel that has it.
+# Programs at random addresses have to be translated again each time they are executed: norandmaps.
 MACHINES = {
     "amd64": Machine(
         "x86_64", "qemu-system-x86_64", "q35", "max,la57=off,cx16=off", "ttyS0", "tsc=reliable no_timer_check"
@@ -114,12 +116,13 @@ class Guest:
               image, and where its modules are (None: in the build tree)
     arch      of that kernel, by Debian's name
     userland  a root directory to take its programs from; None: this machine's own
+    compiled  with the compiled agent, if there is one; False: that of init.sh
     """
 
     def __init__(
         self, name="guest", number=1, link=None, rails=1, files=(), modules=("rdma_rxe",), tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
-        arch=None, userland=None,
+        arch=None, userland=None, compiled=True,
     ):  # fmt: skip
         env = build_env() if kdir is None or image is None else {}
         self.arch = arch or env.get("KERNEL_ARCH") or "amd64"
@@ -129,7 +132,7 @@ class Guest:
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
-        self.files, self.modules, self.tools = list(files), modules, tools
+        self.files, self.modules, self.tools, self.compiled = list(files), modules, tools, compiled
         self.append, self.vcpus = append, vcpus
         # KASAN's shadow and quarantine want room.
         debug = "-debug-" in os.path.basename(self.kdir)
@@ -161,7 +164,7 @@ class Guest:
         os.makedirs(self.share, exist_ok=True)
         initrd = os.path.join(self.workdir, f"{self.name}.cpio")
         with open(initrd, "wb") as f:
-            f.write(initramfs.build(self.tree, self.modules, self.files, self.tools, self.userland))
+            f.write(initramfs.build(self.tree, self.modules, self.files, self.tools, self.userland, self.compiled))
         qemu_log = os.path.join(self.workdir, f"{self.name}.qemu")
         # Socket paths are short of room (108 bytes), hence a directory of their own.
         with tempfile.TemporaryDirectory(prefix="ro2ib-s") as tmp, contextlib.ExitStack() as stack:
@@ -228,7 +231,7 @@ class Guest:
             "-cpu", "host" if accel == "kvm" else machine.tcg_cpu,
             "-smp", str(self.vcpus), "-m", str(self.memory),
             "-kernel", self.image, "-initrd", initrd,
-            "-append", f"console={machine.console} panic=-1 {machine.append} ignore_loglevel {KUNIT} {self.append}",
+            "-append", f"console={machine.console} panic=-1 {machine.append} norandmaps ignore_loglevel {KUNIT} {self.append}",
             "-serial", f"file:{self.console_path}",
             "-device", "virtio-serial-pci",
             "-chardev", f"socket,id=agent,path={sockets}/agent",
@@ -328,6 +331,8 @@ class Guest:
 
     def spawn(self, cmd):
         """Start a shell command and return its Job at once."""
+        if len(cmd) > COMMAND_MAX:
+            raise ValueError(f"{len(cmd)} characters: put() it as a file, and run that")
         job = Job(self, self._next, cmd)
         self._next += 1
         self._jobs[job.ident] = job

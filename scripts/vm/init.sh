@@ -34,6 +34,8 @@ until [ -n "$port" ]; do
 	[ -n "$port" ] || sleep 0.1
 done
 exec 3<>"$port"
+# The same compiled (agent.c), where there is a compiler for this machine.
+[ ! -x /bin/agent ] || exec /bin/agent
 
 serve() { # id, command in base64
 	echo "$2" | base64 -d >"/run/$1.cmd"

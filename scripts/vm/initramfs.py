@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 import subprocess
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOLS = ("ip", "tc", "rdma")
@@ -134,6 +135,20 @@ def _verbs_providers(cpio):
 
 
 @functools.cache
+def agent():
+    """The compiled command agent, or None without a compiler: then init.sh's own loop does, and takes longer."""
+    with tempfile.TemporaryDirectory() as tmp:
+        out = os.path.join(tmp, "agent")
+        cmd = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-o", out, os.path.join(HERE, "agent.c")]
+        try:
+            subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        except (FileNotFoundError, subprocess.CalledProcessError):
+            return None
+        with open(out, "rb") as f:
+            return f.read()
+
+
+@functools.cache
 def module_data(path):
     """A module's content; a distribution's are compressed."""
     with open(path, "rb") as f:
@@ -192,7 +207,7 @@ def module_order(tree, wanted, optional=()):
     return order
 
 
-def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None):
+def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None, compiled=True):
     """The archive's bytes.
 
     tree:    where the kernel's modules are
@@ -202,6 +217,7 @@ def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None):
              modules among them need of the kernel is loaded, too
     tools:   more programs of this machine, such as nft, ethtool or rping
     userland: where to take all programs from instead
+    compiled: with the compiled agent, where there is one
     """
     where = Unpacked(userland) if userland else Here
     cpio = Cpio()
@@ -228,5 +244,7 @@ def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None):
     cpio.data("modules/order", "".join(f"{_name(p)}.ko\n" for p in order).encode())
     for path, name in files:
         cpio.file(name.lstrip("/") if "/" in name else f"files/{name}", path)
+    if compiled and not userland and agent() is not None:
+        cpio.data("bin/agent", agent())
     cpio.file("init", os.path.join(HERE, "init.sh"))
     return cpio.bytes()
