@@ -376,8 +376,10 @@ impl TestPages {
     }
 
     fn vec(&self, offset: usize, nob: usize) -> Result<PageVec> {
+        let (n, offset, nob) = (self.0.len() as u32, offset as u32, nob as u32);
+
         // SAFETY: The pages live as long as `self`; the tests drop what uses them before.
-        unsafe { PageVec::from_raw(self.0.as_ptr(), self.0.len() as u32, offset, nob, false) }
+        unsafe { PageVec::from_raw(self.0.as_ptr(), n, offset, nob, false) }
     }
 }
 

@@ -51,7 +51,7 @@ unsafe fn pages(p: &bindings::ro2ib_payload) -> Result<PageVec> {
     // SAFETY: The shim describes a valid array of `nr` pieces, or nothing at all; LNet keeps the
     // array and the pages until the message is finalized, and the caller uses the result no
     // longer than that.
-    unsafe { PageVec::from_raw(p.bv, p.nr, p.offset as usize, p.nob as usize, p.gpu) }
+    unsafe { PageVec::from_raw(p.bv, p.nr, p.offset, p.nob, p.gpu) }
 }
 
 /// One LNet message to send ([`Lnd::send`](super::Lnd::send)).
@@ -128,8 +128,9 @@ impl RecvRequest {
     pub(super) unsafe fn from_raw(req: &bindings::ro2ib_recv_req) -> Result<Self> {
         // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
         let sink = unsafe { pages(&req.sink) }?;
+        let p = &req.source;
         // SAFETY: As above.
-        let source = unsafe { pages(&req.source) }?;
+        let source = unsafe { PageVec::from_raw_like(&sink, p.bv, p.nr, p.offset, p.nob, p.gpu) }?;
         Ok(Self {
             // SAFETY: The caller passes the message on.
             msg: NonNull::new(req.msg).map(|m| unsafe { Message::from_raw(m) }),

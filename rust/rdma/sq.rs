@@ -152,22 +152,16 @@ impl SendQueue {
         len: u32,
     ) -> (u32, usize) {
         let start = self.batch.nr_sges + first;
-        let mut covered = 0;
-        let mut n = 0;
+        let left = cursor.left();
+        let Some(to) = self.batch.sges.get_mut(start..) else {
+            return (0, 0);
+        };
+        let room = to.len().min(max);
+        let n = to
+            .get_mut(..room)
+            .map_or(0, |to| cursor.gather(to, len, lkey));
 
-        while n < max && covered < len {
-            let Some(sge) = self.batch.sges.get_mut(start + n) else {
-                break;
-            };
-            let Some((addr, length)) = cursor.take(len - covered) else {
-                break;
-            };
-
-            *sge = bindings::ib_sge { addr, length, lkey };
-            covered += length;
-            n += 1;
-        }
-        (covered, n)
+        (left - cursor.left(), n)
     }
 
     /// Fills in what all work requests have, and takes a slot.
