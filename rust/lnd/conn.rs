@@ -44,7 +44,8 @@ use super::{
     },
     peer::Peer,
     pump::pump,
-    transfer::Transfer, //
+    transfer::Transfer,
+    upper::Rx, //
 };
 use crate::{
     proto::{
@@ -65,6 +66,7 @@ use crate::{
         },
         wire::{
             Envelope,
+            Facts,
             Identity,
             Version, //
         }, //
@@ -103,6 +105,8 @@ pub(crate) struct Received {
     pub(crate) buf: Held,
     /// Bytes received.
     pub(crate) nob: usize,
+    /// What it is, once it was judged.
+    pub(crate) facts: Option<Facts>,
     /// Another buffer was posted in its place.
     pub(crate) replaced: bool,
 }
@@ -118,6 +122,14 @@ pub(crate) enum Held {
 }
 
 impl Received {
+    /// No message.
+    pub(crate) const NOTHING: Self = Self {
+        buf: Held::Nothing,
+        nob: 0,
+        facts: None,
+        replaced: false,
+    };
+
     /// The bytes received.
     pub(crate) fn bytes(&self) -> &[u8] {
         let all: &[u8] = match &self.buf {
@@ -242,6 +254,8 @@ pub(crate) struct Inner {
     pub(crate) early: Fifo<Received>,
     /// Requests that LNet has and has not returned the buffer of.
     pub(crate) with_lnet: u16,
+    /// What [`Rx::put`] keeps for the next requests.
+    pub(crate) rx_boxes: KVec<KBox<Rx>>,
     pub(crate) last_send: Instant<Monotonic>,
     pub(crate) last_recv: Instant<Monotonic>,
     /// When only the CM id was left to wait for the peer's answer.
@@ -339,6 +353,7 @@ impl Conn {
             rx: Fifo::EMPTY,
             early: Fifo::EMPTY,
             with_lnet: 0,
+            rx_boxes: KVec::new(),
             last_send: Instant::now(),
             last_recv: Instant::now(),
             released: Instant::now(),

@@ -61,7 +61,8 @@ use crate::{
         PeerInfo,
         RecvRequest,
         SendRequest,
-        StartError, //
+        StartError,
+        HDR_SIZE, //
     },
     proto::{
         cause::Cause,
@@ -368,6 +369,10 @@ impl Lnd for Ni {
         }
     }
 
+    fn header(rx: &Self::Rx) -> &[u8; HDR_SIZE] {
+        rx.header()
+    }
+
     fn eager_recv(_this: ArcBorrow<'_, Self>, rx: &mut upper::Rx) {
         let _nofs = NofsScope::enter();
         upper::eager_recv(rx);
@@ -379,7 +384,7 @@ impl Lnd for Ni {
         req: RecvRequest,
     ) -> Result<(), (Option<Message>, Error)> {
         let _nofs = NofsScope::enter();
-        upper::recv(KBox::into_inner(rx), req)
+        upper::recv(rx, req)
     }
 
     fn link_event(&self, _up: bool) {

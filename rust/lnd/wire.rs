@@ -126,6 +126,7 @@ impl QpHandler for Conn {
         let msg = Received {
             buf: Held::Mapped(done.buf),
             nob,
+            facts: None,
             replaced: false,
         };
         match inner.fsm.state() {
@@ -219,7 +220,9 @@ fn handle(inner: &mut Inner, mask: u64, msg: Received) -> Result<(), Cause> {
                 .request_received()
                 .map_err(|e| log::bad_credits(&inner.identity, e))?;
             inner.with_lnet = inner.with_lnet.saturating_add(1);
+            let facts = m.facts();
             let mut msg = msg;
+            msg.facts = Some(facts);
             replace(inner, &mut msg)?;
             return inner.rx.push(msg).map_err(|_| Cause::Protocol);
         }

@@ -22,7 +22,8 @@ use super::{
     NiConfig,
     NiRef,
     RecvRequest,
-    SendRequest, //
+    SendRequest,
+    HDR_SIZE, //
 };
 use crate::bindings;
 
@@ -83,6 +84,9 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
     /// [`NiRef::parse`]. On error the message goes back unfinalized, and LNet finalizes it with
     /// that error, without another try.
     fn send(this: ArcBorrow<'_, Self>, req: SendRequest) -> Result<(), (Message, Error)>;
+
+    /// The LNet header of a received message, for [`NiRef::parse`].
+    fn header(rx: &Self::Rx) -> &[u8; HDR_SIZE];
 
     /// LNet keeps a message that went up for a while, and calls [`Lnd::recv`] later: the driver may
     /// free what is scarce. The receive credit must not be given back yet.
