@@ -136,6 +136,15 @@ impl Remote {
         self.key
     }
 
+    /// Its piece number `at`.
+    pub(crate) fn fragment(&self, at: usize) -> Option<Fragment> {
+        match &self.frags {
+            Frags::One(one) => one.get(at),
+            Frags::Many(all) => all.get(at),
+        }
+        .copied()
+    }
+
     /// Its pieces in order, none of them empty.
     pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> + '_ {
         match &self.frags {

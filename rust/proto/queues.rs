@@ -110,11 +110,13 @@ impl Fifo {
         Some(index)
     }
 
-    fn peek(&self, cells: &[Cell]) -> Option<(u16, Cell)> {
+    /// Slots and cost of the first.
+    fn peek(&self, cells: &[Cell]) -> Option<(u16, Option<Cost>)> {
         if self.len == 0 {
             return None;
         }
-        cells.get(usize::from(self.head)).map(|c| (self.head, *c))
+        let cell = cells.get(usize::from(self.head))?;
+        Some((cell.slots, cell.tx.op().cost()))
     }
 }
 
@@ -240,6 +242,15 @@ impl Queues {
         queue.push(cells, index);
     }
 
+    /// Whether [`Queues::next`] would find nothing, whatever room there is: no tx is queued, and no
+    /// NOOP is due.
+    pub fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
+        self.unreserved.len == 0
+            && self.free_of_credit.len == 0
+            && self.main.len == 0
+            && !credits.wants_noop(false, false, keepalive)
+    }
+
     /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
@@ -258,18 +269,18 @@ impl Queues {
             }
         }
         let usable = sq_free.saturating_sub(NOOP_SLOTS);
-        let blocked = if let Some((_, cell)) = self.free_of_credit.peek(cells) {
-            if cell.slots <= usable {
+        let blocked = if let Some((slots, cost)) = self.free_of_credit.peek(cells) {
+            if slots <= usable {
                 if let Some(index) = self.free_of_credit.pop(cells) {
-                    let carried = cell.tx.op().cost().and_then(|c| credits.pay(c));
+                    let carried = cost.and_then(|c| credits.pay(c));
                     return Next::Post { index, carried };
                 }
             }
             Next::NoSlots
-        } else if let Some((_, cell)) = self.main.peek(cells) {
-            if cell.slots > usable {
+        } else if let Some((slots, cost)) = self.main.peek(cells) {
+            if slots > usable {
                 Next::NoSlots
-            } else if let Some(carried) = cell.tx.op().cost().and_then(|c| credits.pay(c)) {
+            } else if let Some(carried) = cost.and_then(|c| credits.pay(c)) {
                 if let Some(index) = self.main.pop(cells) {
                     return Next::Post {
                         index,
@@ -406,7 +417,9 @@ mod tests {
             q.push(cells, id.index);
             id.index
         };
+        assert!(q.is_quiet(&credits, false) && !q.is_quiet(&credits, true));
         let get = add(&mut q, &mut cells, Op::GetReq);
+        assert!(!q.is_quiet(&credits, false));
         let get2 = add(&mut q, &mut cells, Op::GetReq);
         let done = add(&mut q, &mut cells, Op::GetDone);
         // No room for a chain: two slots are kept for NOOPs.
