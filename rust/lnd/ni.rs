@@ -335,17 +335,21 @@ impl Lnd for Ni {
         }
     }
 
-    fn send(this: ArcBorrow<'_, Self>, req: SendRequest) -> Result<(), (Message, Error)> {
+    fn send(
+        this: ArcBorrow<'_, Self>,
+        msg: Message,
+        req: &SendRequest,
+    ) -> Result<(), (Message, Error)> {
         let _nofs = NofsScope::enter();
-        if let Some(health) = req.msg.simulated_error() {
-            req.msg.finalize(EINVAL.to_errno(), health);
+        if let Some(health) = msg.simulated_error() {
+            msg.finalize(EINVAL.to_errno(), health);
             return Ok(());
         }
         let nid = Nid::from_raw(req.target);
         if this.is_stopping() {
-            return Err((req.msg, ESHUTDOWN));
+            return Err((msg, ESHUTDOWN));
         }
-        let mut req = req;
+        let mut msg = msg;
         loop {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.
             let found = match this.peers.get(nid) {
@@ -354,16 +358,16 @@ impl Lnd for Ni {
             };
             let peer = match found {
                 Ok(peer) => peer,
-                Err(e) => return Err((req.msg, e)),
+                Err(e) => return Err((msg, e)),
             };
-            match peer.send(req) {
+            match peer.send(msg, req) {
                 Ok(()) => return Ok(()),
                 Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
                 Err(PeerError::Gone(back)) => {
                     // It is leaving the table just now: with that done, the next look-up makes a
                     // new one.
                     this.peers.remove(&peer);
-                    req = back;
+                    msg = back;
                 }
             }
         }

@@ -35,6 +35,7 @@ use super::{
     log,
     pump::pump,
     transfer::{
+        Ended,
         Memory,
         Owner,
         Remote,
@@ -128,11 +129,9 @@ impl Rx {
 }
 
 /// What the LNet half does next.
-// One at a time, on the stack.
-#[expect(clippy::large_enum_variant)]
 enum Job {
     Parse(Received, Option<KBox<Rx>>),
-    Finish(Transfer, Option<Cause>, bool),
+    Finish(Ended, Option<Cause>, bool),
 }
 
 impl WorkItem<UPPER> for Conn {
@@ -161,7 +160,7 @@ impl WorkItem<UPPER> for Conn {
                 job
             };
             match job {
-                Some(Job::Finish(transfer, cause, posted)) => transfer.finish(cause, posted),
+                Some(Job::Finish(ended, cause, posted)) => ended.finish(cause, posted),
                 Some(Job::Parse(msg, rx)) => {
                     if !parse(&this, msg, rx) {
                         return uncork(&this, &mut this.lock());
@@ -188,10 +187,15 @@ fn next_job(inner: &mut Inner) -> Option<Job> {
             Some(cell) => (cell.tx.cause(), cell.tx.was_posted()),
             None => continue,
         };
-        let transfer = inner.txs.get_mut(at).and_then(Option::take);
+        let entry = inner.txs.get_mut(at);
+        let ended = entry.and_then(|entry| {
+            let ended = entry.as_mut().map(Transfer::end);
+            *entry = None;
+            ended
+        });
         inner.queues.release(&mut inner.cells, index);
-        if let Some(transfer) = transfer {
-            return Some(Job::Finish(transfer, cause, posted));
+        if let Some(ended) = ended {
+            return Some(Job::Finish(ended, cause, posted));
         }
     }
     if inner.is_up() && !inner.published {
@@ -398,7 +402,7 @@ fn recv_put(
             return Ok(());
         }
     };
-    let (sink, fragment, key) = match conn.make_sink(req.sink) {
+    let (sink, fragment, key) = match conn.make_sink(&req.sink) {
         Ok(made) => made,
         Err(e) => {
             conn.give_back(rx, msg, Repost::ForPeer, false);

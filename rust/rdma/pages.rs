@@ -73,7 +73,8 @@ impl PageVec {
     /// # Safety
     ///
     /// `bvecs` points to `n` valid elements. They and their pages stay as they
-    /// are until the returned value, and every [`SgMap`] made from it, is gone.
+    /// are until the returned value, and all that is shared with it and every
+    /// [`SgMap`] made from these, is gone.
     #[inline]
     pub(crate) unsafe fn from_raw(
         bvecs: *const bindings::bio_vec,
@@ -252,11 +253,9 @@ impl PageVec {
         (self.bvecs, self.offset, self.used, self.nob)
     }
 
-    /// A second reference to the same pages.
-    ///
-    /// Not `Clone`: the contract of [`Self::from_raw`] covers the values made by
-    /// this module only.
-    pub(super) fn share(&self) -> Self {
+    /// A second reference to the same pages. What [`Self::from_raw`] asks for is asked for all of
+    /// them.
+    pub(crate) fn share(&self) -> Self {
         Self {
             own: self.own.clone(),
             ..*self
