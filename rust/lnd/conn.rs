@@ -241,8 +241,10 @@ pub(crate) struct Inner {
     pub(crate) spares: KVec<RxBuf>,
     /// The timer looks often, because something waits.
     pub(crate) watched: bool,
-    /// The task that runs the LNet half and rings the doorbell when it is through with a few
-    /// messages; 0 is nobody.
+    /// The LNet half was queued, and has not looked yet.
+    pub(crate) upper_queued: bool,
+    /// The task that runs the LNet half, rings the doorbell when it is through with a few messages, and
+    /// will look for more; 0 is nobody.
     pub(crate) corked_by: i32,
     /// Free message buffers, as many as there is room for.
     pub(crate) bufs: KVec<TxBuf>,
@@ -347,6 +349,7 @@ impl Conn {
             pushed: KVec::new(),
             spares: KVec::new(),
             watched: false,
+            upper_queued: false,
             corked_by: 0,
             bufs: KVec::new(),
             noop_bufs: KVec::new(),
@@ -453,9 +456,11 @@ impl Conn {
             .enqueue::<Self, CONTROL>(self.clone());
     }
 
-    /// Queues the worker that calls LNet, if there is something for it.
-    pub(crate) fn kick_upper(self: &Arc<Self>, inner: &Inner) {
-        if inner.queues.has_done() || !inner.rx.is_empty() {
+    /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
+    pub(crate) fn kick_upper(self: &Arc<Self>, inner: &mut Inner) {
+        let will_look = inner.upper_queued || inner.corked_by != 0;
+        if !will_look && (inner.queues.has_done() || !inner.rx.is_empty()) {
+            inner.upper_queued = true;
             self.kick_upper_again();
         }
     }

@@ -92,9 +92,9 @@ pub(crate) enum NotSent {
 
 /// Queues a message of LNet on a connection, and posts what may go. May sleep; re-entrant.
 pub(crate) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
-    if !conn.with(|inner| inner.is_up()) {
+    let Some(buf) = conn.with(|inner| inner.is_up().then(|| inner.bufs.pop())) else {
         return Err(NotSent::Closed(msg));
-    }
+    };
     let routed = req.to_router || req.routing;
     let (nob, gpu) = match req.kind {
         MsgKind::Get => (req.sink.nob(), req.sink.is_gpu()),
@@ -102,9 +102,9 @@ pub(crate) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<
     };
     let nob = u32::try_from(nob).unwrap_or(u32::MAX);
     let sent = match lnet_hdr::choose(lnet_kind(req.kind), routed, nob, gpu) {
-        Some(Method::Immediate) => send_immediate(conn, msg, req),
-        Some(Method::PutReq) => send_put(conn, msg, req),
-        Some(Method::GetReq) => send_get(conn, msg, req),
+        Some(Method::Immediate) => send_immediate(conn, msg, req, buf),
+        Some(Method::PutReq) => send_put(conn, msg, req, buf),
+        Some(Method::GetReq) => send_get(conn, msg, req, buf),
         None => Err((msg, EINVAL)),
     };
     match sent {
@@ -122,7 +122,7 @@ pub(crate) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<
 /// What could not be sent, for LNet to finalize.
 type Send = Result<(), (Message, Error)>;
 
-fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Send {
+fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
     let body = BodyOut::Immediate {
         hdr: &req.hdr,
         payload_len: req.payload.nob(),
@@ -131,13 +131,13 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Send {
         Op::Immediate,
         1,
         Owner::Message(msg),
-        Some(&req.payload),
+        (buf, Some(&req.payload)),
         |_| body,
     );
     Ok(())
 }
 
-fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Send {
+fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
     let SendRequest { hdr, payload, .. } = req;
     let total = match u32::try_from(payload.nob()) {
         Ok(n) if n <= LNET_MTU => n,
@@ -154,14 +154,15 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Send {
     transfer.total = total;
     transfer.memory = Memory::Source(map);
     transfer.spare = Some(spare);
-    conn.submit_or_fail(Op::PutReq, 1, transfer, None, |cookie| BodyOut::PutReq {
+    let buf = (buf, None);
+    conn.submit_or_fail(Op::PutReq, 1, transfer, buf, |cookie| BodyOut::PutReq {
         hdr,
         cookie,
     });
     Ok(())
 }
 
-fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Send {
+fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
     let hdr = &req.hdr;
     let (sink, fragment, key) = match conn.make_sink(&req.sink) {
         Ok(made) => made,
@@ -175,7 +176,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Send {
     transfer.total = fragment.nob;
     transfer.memory = Memory::Sink(sink);
     let slots = conn.with(|inner| inner.limits().reg_and_send);
-    conn.submit_or_fail(Op::GetReq, slots, transfer, None, |cookie| {
+    conn.submit_or_fail(Op::GetReq, slots, transfer, (buf, None), |cookie| {
         BodyOut::GetReq {
             hdr,
             cookie,
@@ -222,7 +223,7 @@ impl Conn {
     /// Sends a completion message: a byte count or a negative errno.
     pub(super) fn tell(self: &Arc<Self>, op: Op, cookie: Cookie, status: i32, owner: Owner) {
         let done = Done { cookie, status };
-        self.submit_or_fail(op, 1, owner, None, |_| {
+        self.submit_or_fail(op, 1, owner, (None, None), |_| {
             if op == Op::PutNak {
                 BodyOut::PutNak(done)
             } else {
@@ -232,16 +233,16 @@ impl Conn {
     }
 
     /// Queues a transmit, or finishes it at once with the reason why not. `what` is the transfer, or
-    /// of a message alone its owner.
+    /// of a message alone its owner; `buf` may be a message buffer, and what is copied into it.
     pub(super) fn submit_or_fail<'a>(
         self: &Arc<Self>,
         op: Op,
         slots: u16,
         what: impl Into<Transfer>,
-        payload: Option<&PageVec>,
+        buf: (Option<TxBuf>, Option<&PageVec>),
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
-        if let Err((what, cause)) = self.submit(op, slots, what, payload, body) {
+        if let Err((what, cause)) = self.submit(op, slots, what, buf, body) {
             let mut transfer = what.into();
             if matches!(op, Op::PutAck | Op::PutNak | Op::GetDone) {
                 // The peer waits for this answer: the disconnect tells it at once.
@@ -260,10 +261,10 @@ impl Conn {
         op: Op,
         slots: u16,
         what: W,
-        payload: Option<&PageVec>,
+        buf: (Option<TxBuf>, Option<&PageVec>),
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) -> Result<(), (W, Cause)> {
-        let mut buf = match self.message_buf(payload) {
+        let mut buf = match self.message_buf(buf) {
             Ok(buf) => buf,
             Err(e) => {
                 let cause = self.transient(e);
@@ -314,8 +315,9 @@ impl Conn {
     /// A message buffer, with the payload of an IMMEDIATE already behind its head. At most 3976
     /// bytes: a copy is cheaper than a mapping, right for any shape of pages, and covered by the
     /// checksum.
-    fn message_buf(&self, payload: Option<&PageVec>) -> Result<TxBuf> {
-        let mut buf = self.take_buf()?;
+    fn message_buf(&self, what: (Option<TxBuf>, Option<&PageVec>)) -> Result<TxBuf> {
+        let (buf, payload) = what;
+        let mut buf = buf.map_or_else(|| self.take_buf(), Ok)?;
         if let Some(pages) = payload {
             let end = IMMEDIATE_HEAD.checked_add(pages.nob()).ok_or(EMSGSIZE)?;
             let to = buf

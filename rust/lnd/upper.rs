@@ -145,17 +145,18 @@ impl WorkItem<UPPER> for Conn {
             let job = {
                 let mut guard = this.lock();
                 let inner = &mut *guard;
+                // What is queued from here on may need to be looked at once more.
+                inner.upper_queued = false;
                 inner.corked_by = me;
                 let job = next_job(inner);
                 // What LNet sends from inside goes with one doorbell, but not much later than it
                 // could.
-                let late = corked.elapsed() >= Delta::from_micros(CORKED_US);
-                if job.is_none() || late || n % CORKED == 0 {
+                if job.is_none() {
+                    uncork(&this, inner);
+                } else if n % CORKED == 0 || is_late(corked, n) {
                     uncork(&this, inner);
                     corked = Instant::now();
-                    if job.is_some() {
-                        inner.corked_by = me;
-                    }
+                    inner.corked_by = me;
                 }
                 job
             };
@@ -163,7 +164,12 @@ impl WorkItem<UPPER> for Conn {
                 Some(Job::Finish(ended, cause, posted)) => ended.finish(cause, posted),
                 Some(Job::Parse(msg, rx)) => {
                     if !parse(&this, msg, rx) {
-                        return uncork(&this, &mut this.lock());
+                        let mut guard = this.lock();
+                        uncork(&this, &mut guard);
+                        if guard.queues.has_done() {
+                            this.kick_upper_again();
+                        }
+                        return;
                     }
                 }
                 None => return,
@@ -172,6 +178,11 @@ impl WorkItem<UPPER> for Conn {
         uncork(&this, &mut this.lock());
         this.kick_upper_again();
     }
+}
+
+/// Whether what was queued since `corked`, before the job number `n`, has waited for long enough.
+fn is_late(corked: Instant<Monotonic>, n: u32) -> bool {
+    n > 1 && corked.elapsed() >= Delta::from_micros(CORKED_US)
 }
 
 /// Rings the doorbell for what was queued meanwhile.
@@ -417,7 +428,8 @@ fn recv_put(
     // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
     conn.give_back(rx, msg, Repost::Plain, false);
     let slots = conn.with(|inner| inner.limits().reg_and_send);
-    conn.submit_or_fail(Op::PutAck, slots, transfer, None, |dst| BodyOut::PutAck {
+    let buf = (None, None);
+    conn.submit_or_fail(Op::PutAck, slots, transfer, buf, |dst| BodyOut::PutAck {
         src: cookie,
         dst,
         key,
@@ -461,7 +473,7 @@ fn recv_get(
     match plan {
         Ok((slots, status)) => {
             transfer.owner = Owner::Message(m);
-            conn.submit_or_fail(Op::GetDone, slots, transfer, None, |_| {
+            conn.submit_or_fail(Op::GetDone, slots, transfer, (None, None), |_| {
                 BodyOut::GetDone(Done { cookie, status })
             });
             Ok(())
