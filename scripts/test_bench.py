@@ -27,11 +27,11 @@ ffffffffa0001000 t rxe_completer	[rdma_rxe]
 
 def test_addresses_find_their_function():
     symbols = Symbols(KALLSYMS, {"an_alias": "mm/slub.o"})
-    assert symbols.at(0xFFFFFFFFA0000000) == (("ro2ib_send", "ro2iblnd"), True)
-    assert symbols.at(0xFFFFFFFFA0000007) == (("ro2ib_send", "ro2iblnd"), False)
-    assert symbols.at(0xFFFFFFFF80000000) == (("?", ""), False)
+    assert symbols.at(0xFFFFFFFFA0000000) == (("ro2ib_send", "ro2iblnd"), 0)
+    assert symbols.at(0xFFFFFFFFA0000007) == (("ro2ib_send", "ro2iblnd"), 7)
+    assert symbols.at(0xFFFFFFFF80000000) == (("?", ""), -1)
     # Data are no functions.
-    assert symbols.at(0xFFFFFFFF81000204) == (("rust_helper_refcount_inc", ""), False)
+    assert symbols.at(0xFFFFFFFF81000204) == (("rust_helper_refcount_inc", ""), 0x104)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from bench import judge  # noqa: E402
 from bench.cases import CASES, CHEAP  # noqa: E402
 from bench.measure import ROOT, Bench, Unusable  # noqa: E402
+from bench.symbols import disassembly, readable  # noqa: E402
 from vm import build_env  # noqa: E402
 
 # Windows of a case, before it counts as having grown.
@@ -54,6 +55,7 @@ def main():
     parser.add_argument("--top", type=int, default=0, metavar="N", help="the driver's N most expensive functions, too")
     parser.add_argument("--all", type=int, default=0, metavar="N", help="the N most expensive functions of all")
     parser.add_argument("--diff", action="store_true", help="what grew since the baseline, too")
+    parser.add_argument("--cut", default="", metavar="FUNCTION", help="its instructions, with executions per message")
     parser.add_argument("--json", metavar="FILE", help="all that was counted")
     parser.add_argument("--built", default=os.environ.get("RO2IBLND_MODULES", ROOT), help="where the modules are")
     args = parser.parse_args()
@@ -79,6 +81,12 @@ def main():
         for name, result in results.items() if most else ():
             print(f"\n{name}: instructions per message of {'everything' if everything else 'the LND'}")
             print(judge.top(result, most, everything))
+    if args.cut:
+        for name, result in results.items():
+            for symbol, short in readable(result["where"]).items():
+                if args.cut in (symbol, short):
+                    print(f"\n{name}: {short}")
+                    print("\n".join(disassembly(f"{args.built}/ro2iblnd.ko", symbol, result["where"][symbol])))
     if args.diff:
         base = judge.load()["cases"]
         for name, result in results.items():

@@ -142,14 +142,17 @@ class Bench:
         messages = counters.pop("messages")
         functions, classes, calls = collections.Counter(), collections.Counter(), collections.Counter()
         entries = collections.Counter()
+        where = collections.defaultdict(collections.Counter)
         for path, symbols in zip(files, self._symbols):
             with open(path, encoding="ascii") as f:
                 for line in f:
                     address, count = line.split()
-                    symbol, first = symbols.at(int(address, 16))
+                    symbol, at = symbols.at(int(address, 16))
                     functions[symbol] += int(count)
-                    if first:
+                    if at == 0:
                         entries[symbol] += int(count)
+                    if symbol[1] == "ro2iblnd":
+                        where[symbol[0]][at] += int(count)
             os.unlink(path)
         lnd = collections.Counter()
         for symbol, count in functions.items():
@@ -180,6 +183,7 @@ class Bench:
             "functions": per(own),
             "called": per(called),
             "everything": per(everything),
+            "where": {name: {at: n / messages for at, n in counts.items()} for name, counts in where.items()},
             "seconds": seconds,
         }
 

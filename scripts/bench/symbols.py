@@ -90,11 +90,11 @@ class Symbols:
         self._source = source
 
     def at(self, address):
-        """(name, module), and whether it is the function's first instruction."""
+        """(name, module), and where in the function it is."""
         i = bisect.bisect_right(self._addresses, address) - 1
         if i < 0:
-            return ("?", ""), False
-        return self._names[i], self._addresses[i] == address
+            return ("?", ""), -1
+        return self._names[i], address - self._addresses[i]
 
     def class_of(self, name, module):
         if module:
@@ -108,6 +108,21 @@ class Symbols:
             if pattern.match(name):
                 return what
         return OTHER
+
+
+def disassembly(path, name, counts):
+    """A function of a module, with how often each instruction was executed: lines."""
+    out = subprocess.run(["objdump", "-dr", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
+    begin = None
+    for line in out.splitlines():
+        head = re.match(r"([0-9a-f]+) <(.*)>:$", line)
+        if head:
+            begin = int(head[1], 16) if head[2] == name else None
+        at = re.match(r"\s*([0-9a-f]+):\t(.*)", line)
+        if begin is not None and at:
+            yield f"{counts.get(int(at[1], 16) - begin, 0):9.3f}  {at[2]}"
+        elif begin is not None and "R_X86" in line:
+            yield f"{'':12}{line.strip()}"
 
 
 def readable(names):
