@@ -97,6 +97,8 @@ pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, probe: bool) {
     if !inner.is_up() {
         return;
     }
+    // The LNet half gives the credits of these back, and pumps.
+    let patient = !inner.rx.is_empty();
     let mut keepalive = probe || inner.must_feed_peer();
     if inner.pushed.is_empty() && inner.queues.is_quiet(&inner.credits, keepalive) {
         return;
@@ -106,9 +108,13 @@ pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, probe: bool) {
     }
     let built = loop {
         let free = inner.link.as_ref().map_or(0, Link::slots);
-        let next = inner
-            .queues
-            .next(&mut inner.cells, &mut inner.credits, free, keepalive);
+        let next = inner.queues.next(
+            &mut inner.cells,
+            &mut inner.credits,
+            free,
+            keepalive,
+            patient,
+        );
         keepalive = false;
         let built = match next {
             Next::Post { index, carried } => {

@@ -255,13 +255,15 @@ impl Queues {
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
     /// The first in line waits until its whole chain fits, and everything behind it waits with it:
-    /// that is what keeps a long chain from starving.
+    /// that is what keeps a long chain from starving. With `patient`, which says that the caller comes
+    /// back when LNet has taken what has come, the last credit is kept for what can return credits.
     pub fn next(
         &mut self,
         cells: &mut [Cell],
         credits: &mut Credits,
         sq_free: u16,
         keepalive: bool,
+        patient: bool,
     ) -> Next {
         while self.unreserved.len > 0 && credits.reserve() {
             if let Some(index) = self.unreserved.pop(cells) {
@@ -280,6 +282,8 @@ impl Queues {
         } else if let Some((slots, cost)) = self.main.peek(cells) {
             if slots > usable {
                 Next::NoSlots
+            } else if patient && credits.wastes_last() {
+                Next::NoCredit
             } else if let Some(carried) = cost.and_then(|c| credits.pay(c)) {
                 if let Some(index) = self.main.pop(cells) {
                     return Next::Post {
@@ -423,8 +427,11 @@ mod tests {
         let get2 = add(&mut q, &mut cells, Op::GetReq);
         let done = add(&mut q, &mut cells, Op::GetDone);
         // No room for a chain: two slots are kept for NOOPs.
-        assert_eq!(q.next(&mut cells, &mut credits, 2, false), Next::NoSlots);
-        let first = q.next(&mut cells, &mut credits, 10, false);
+        assert_eq!(
+            q.next(&mut cells, &mut credits, 2, false, false),
+            Next::NoSlots
+        );
+        let first = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             first,
             Next::Post {
@@ -432,7 +439,7 @@ mod tests {
                 carried: Some(0)
             }
         );
-        let second = q.next(&mut cells, &mut credits, 10, false);
+        let second = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             second,
             Next::Post {
@@ -441,11 +448,14 @@ mod tests {
             }
         );
         // Depth 1: neither a reserve nor a credit is left.
-        assert_eq!(q.next(&mut cells, &mut credits, 10, false), Next::Empty);
+        assert_eq!(
+            q.next(&mut cells, &mut credits, 10, false, false),
+            Next::Empty
+        );
         assert_eq!(q.lengths().unreserved, 1);
         assert_eq!(credits.returned(1), Ok(()));
         assert_eq!(credits.reposted(Repost::ForAnswer), Ok(()));
-        let third = q.next(&mut cells, &mut credits, 10, false);
+        let third = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             third,
             Next::Post {
@@ -453,5 +463,39 @@ mod tests {
                 carried: Some(0)
             }
         );
+    }
+
+    #[test]
+    fn the_last_credit_waits_for_credits_to_return() {
+        let mut cells = [Cell::FREE; 4];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let Some(depth) = QueueDepth::new(2) else {
+            return;
+        };
+        let mut credits = Credits::new(depth, 1);
+        for _ in 0..3 {
+            let Some(id) = q.alloc(&mut cells, Op::Immediate) else {
+                return;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                let _ = c.tx.enqueue();
+            }
+            q.push(&mut cells, id.index);
+        }
+        let none = Some(0);
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert_eq!(next, Next::NoCredit);
+        // With one to return it goes, and takes it along.
+        assert_eq!(credits.request_received(), Ok(()));
+        assert_eq!(credits.reposted(Repost::ForPeer), Ok(()));
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == Some(1)));
+        // Without, if none is to come.
+        assert_eq!(credits.returned(1), Ok(()));
+        let next = q.next(&mut cells, &mut credits, 10, false, false);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == none));
     }
 }
