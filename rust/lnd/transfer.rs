@@ -4,7 +4,7 @@
 //! ([`crate::proto::tx`]) does not see.
 //!
 //! A [`Transfer`] owns the LNet message it will finalize, the mapping of LNet's pages, and the
-//! memory region of a sink. It is finished by [`Transfer::finish`], in process context, after the
+//! memory region of a sink. It is finished by [`Ended::finish`], in process context, after the
 //! state machine said that no work request and no remote key touches the memory any more.
 
 use kernel::{

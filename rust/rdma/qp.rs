@@ -72,7 +72,7 @@ const DRAIN_WRS: u32 = 2;
 
 /// What a [`Qp`] calls.
 ///
-/// `send_done` and `recv_done` run where completions are polled
+/// `sends_done` and `recv_done` run where completions are polled
 /// ([`super::cq`]): softirq, for all they know. They must not sleep. They are not called
 /// concurrently for the same QP.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {

@@ -427,7 +427,7 @@ impl SendQueue {
     }
 
     /// Pushes the invalidation of the key of `mr`. Always signalled: when
-    /// [`QpHandler::send_done`] tells of its success the key is dead, the memory
+    /// [`QpHandler::sends_done`] tells of its success the key is dead, the memory
     /// is not mapped by it any more, and the region is free again. After a
     /// failure that is so when the regions are destroyed.
     ///
