@@ -105,6 +105,10 @@ test-debug:
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
 		tests-vm/test_leaks.py
 
+# Instructions per message, counted: BENCH='--help'.
+bench: modules
+	RO2IBLND_MODULES=$(abspath $(or $(OUT),.)) $(PYTHON) -B scripts/bench $(BENCH)
+
 # Packages with the sources, for DKMS: Documentation/install.md.
 deb rpm:
 	@scripts/package $@
@@ -158,6 +162,7 @@ help:
 	@echo 'test-fresh the demo in new root file systems of Debian 12 and 13; root'
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
+	@echo 'bench      instructions per LNet message, counted in two guests'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
 	@echo 'screenshot its picture in the documentation'
@@ -171,4 +176,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop screenshot demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug deb rpm install test-packages clean help
+.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop screenshot demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug bench deb rpm install test-packages clean help

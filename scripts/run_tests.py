@@ -7,6 +7,7 @@ lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
         soft-RoCE, NI to NI
 guests  pytest: two guests and more
+bench   instructions per message against the baseline, two cases
 stock   pytest: the driver built for, and loaded into, kernels as Debian ships
         them
 
@@ -180,11 +181,20 @@ def guests(options):
     return pytest("guests", options, *others, "tests-vm", "scripts")
 
 
+def bench(_options):
+    status, out = run("bench", sys.executable, "-B", "scripts/bench", "--check")
+    results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
+    if not results or (status != 0) != (results[2] != "0"):
+        raise Failure("scripts/bench")
+    print(re.sub(r"^", "  ", out[: results.start()].rstrip(), flags=re.MULTILINE))
+    return int(results[1]), int(results[2])
+
+
 def stock(options):
     return pytest("stock", options, "tests-vm/test_objects.py", "tests-vm/test_stock.py")
 
 
-PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests, "stock": stock}
+PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests, "bench": bench, "stock": stock}
 
 
 def main():
@@ -196,7 +206,7 @@ def main():
     parts = options.only or list(PARTS)
 
     passed = failed = 0
-    if {"kunit", "guests"} & set(parts):
+    if {"kunit", "guests", "bench"} & set(parts):
         print("== build", flush=True)
         try:
             make("build", "modules", "KUNIT_TESTS=1")
@@ -204,7 +214,7 @@ def main():
             # The other parts may still have something to tell.
             print(f"  FAILED: {e}")
             failed += 1
-            parts = [p for p in parts if p not in ("kunit", "guests")]
+            parts = [p for p in parts if p not in ("kunit", "guests", "bench")]
     for part in parts:
         began = time.monotonic()
         print(f"== {part}", flush=True)

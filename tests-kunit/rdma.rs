@@ -60,7 +60,7 @@ use crate::{
             RecvDone,
             RecvQueue, //
         },
-        send_ring::SendDone,
+        send_ring::SendsDone,
         sg::SgMap,
         sq::{
             PushError,
@@ -186,14 +186,16 @@ impl CmHandler for Side {
 }
 
 impl QpHandler for Side {
-    fn send_done(this: ArcBorrow<'_, Self>, done: SendDone) {
+    fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>) {
         let mut seen = this.seen.lock();
 
-        seen.bufs_back += usize::from(done.buf.is_some());
-        let _ = seen.sends.push_within_capacity((done.ctx, done.wc.status));
+        for one in done {
+            seen.bufs_back += usize::from(one.buf.is_some());
+            let _ = seen.sends.push_within_capacity((one.ctx, one.wc.status));
+        }
     }
 
-    fn recv_done(this: ArcBorrow<'_, Self>, done: RecvDone) {
+    fn recv_done(this: &Arc<Self>, done: RecvDone) {
         let mut seen = this.seen.lock();
         let first = done.buf.as_slice().first().copied().unwrap_or(0);
         let _ = seen
@@ -376,8 +378,10 @@ impl TestPages {
     }
 
     fn vec(&self, offset: usize, nob: usize) -> Result<PageVec> {
+        let (n, offset, nob) = (self.0.len() as u32, offset as u32, nob as u32);
+
         // SAFETY: The pages live as long as `self`; the tests drop what uses them before.
-        unsafe { PageVec::from_raw(self.0.as_ptr(), self.0.len() as u32, offset, nob, false) }
+        unsafe { PageVec::from_raw(self.0.as_ptr(), n, offset, nob, false) }
     }
 }
 

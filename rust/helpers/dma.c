@@ -60,39 +60,92 @@ static u32 bvec_seek(const struct bio_vec *bv, u32 n, size_t *at)
 	return i;
 }
 
-int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
-			size_t offset, size_t nob)
+/* sg_next(), which is a call for each element */
+static struct scatterlist *next_element(struct scatterlist *sg)
 {
-	size_t at = offset, left = nob;
+	if (sg_is_last(sg))
+		return NULL;
+	sg++;
+	return unlikely(sg_is_chain(sg)) ? sg_chain_ptr(sg) : sg;
+}
+
+static bool whole_page(const struct bio_vec *bv)
+{
+	return bv->bv_len == PAGE_SIZE && !bv->bv_offset;
+}
+
+/*
+ * Look at @nob bytes from @offset on. One region can cover them if every
+ * fragment but the first begins and every one but the last ends at the edge of
+ * a page. False: there are fewer bytes.
+ */
+bool ro2ib_bvec_run(const struct bio_vec *bv, u32 n, u32 offset, u32 nob,
+		    struct ro2ib_run *run)
+{
+	u32 left = nob, used = 0, pages = 0, inside = 0, end = 0, i;
+	size_t at = offset;
+
+	i = bvec_seek(bv, n, &at);
+	run->first = i;
+	run->at = at;
+	while (left && i < n) {
+		u32 first = i, begin, len;
+
+		/* Nearly all of a large payload. */
+		if (!at)
+			while (left >= PAGE_SIZE && i < n && whole_page(&bv[i])) {
+				left -= PAGE_SIZE;
+				i++;
+			}
+		if (i > first) {
+			inside |= end;
+			end = 0;
+			used += i - first;
+			pages += i - first;
+			continue;
+		}
+
+		len = min(left, (u32)(bv[i].bv_len - at));
+		begin = offset_in_page(bv[i].bv_offset + at);
+		at = 0;
+		i++;
+		if (!len)
+			continue;
+		inside |= end;
+		if (used++)
+			inside |= begin;
+		pages += PAGE_ALIGN(begin + len) >> PAGE_SHIFT;
+		end = offset_in_page(begin + len);
+		left -= len;
+	}
+	run->used = used;
+	run->pages = inside ? 0 : pages;
+	return !left;
+}
+
+/* Of @nob bytes from @at on, in @used of the fragments from @bv on. */
+int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
+			u32 used, u32 nob)
+{
 	struct scatterlist *sg;
-	u32 first, i, used = 0;
+	u32 left = nob;
 	int rc;
 
-	first = bvec_seek(bv, n, &at);
-	for (i = first; i < n && left; i++) {
-		size_t len = bv[i].bv_len - (i == first ? at : 0);
-
-		left -= min(left, len);
-		used += len != 0;
-	}
-	if (left || !used)
+	if (!used)
 		return -EINVAL;
-
 	rc = sg_alloc_table(sgt, used, GFP_NOFS);
 	if (rc)
 		return rc;
 
-	left = nob;
-	sg = sgt->sgl;
-	for (i = first; left; i++) {
-		size_t skip = i == first ? at : 0;
-		size_t len = min(left, (size_t)bv[i].bv_len - skip);
+	for (sg = sgt->sgl; sg && left; bv++) {
+		u32 len = min(left, bv->bv_len - at);
 
 		if (!len)
 			continue;
-		sg_set_page(sg, bv[i].bv_page, len, bv[i].bv_offset + skip);
+		sg_set_page(sg, bv->bv_page, len, bv->bv_offset + at);
+		at = 0;
 		left -= len;
-		sg = sg_next(sg);
+		sg = next_element(sg);
 	}
 	return 0;
 }
@@ -119,19 +172,39 @@ void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, int dir)
 	ib_dma_unmap_sg(dev, sgt->sgl, sgt->orig_nents, direction(dir));
 }
 
-struct scatterlist *ro2ib_sg_next(struct scatterlist *sg)
+/*
+ * Write entries for the next @nob bytes, @max of them at most, and move @pos
+ * behind what they cover. Returns how many.
+ */
+u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
+		    u32 nob, u32 lkey)
 {
-	return sg_next(sg);
-}
+	u32 want = min(nob, pos->left), todo = want, at = pos->at, n = 0;
+	struct scatterlist *sg = pos->sg;
 
-u64 ro2ib_sg_dma_address(struct scatterlist *sg)
-{
-	return sg_dma_address(sg);
-}
+	while (todo && n < max && sg) {
+		u32 len = sg_dma_len(sg) - at;
+		bool part = len > todo;
 
-u32 ro2ib_sg_dma_len(struct scatterlist *sg)
-{
-	return sg_dma_len(sg);
+		if (part)
+			len = todo;
+		if (len) {
+			sge[n].addr = sg_dma_address(sg) + at;
+			sge[n].length = len;
+			sge[n++].lkey = lkey;
+			todo -= len;
+		}
+		if (part) {
+			at += len;
+			break;
+		}
+		sg = next_element(sg);
+		at = 0;
+	}
+	pos->sg = sg;
+	pos->at = at;
+	pos->left -= want - todo;
+	return n;
 }
 
 /*

@@ -44,7 +44,8 @@ use super::{
     },
     peer::Peer,
     pump::pump,
-    transfer::Transfer, //
+    transfer::Transfer,
+    upper::Rx, //
 };
 use crate::{
     proto::{
@@ -65,6 +66,7 @@ use crate::{
         },
         wire::{
             Envelope,
+            Facts,
             Identity,
             Version, //
         }, //
@@ -103,6 +105,8 @@ pub(crate) struct Received {
     pub(crate) buf: Held,
     /// Bytes received.
     pub(crate) nob: usize,
+    /// What it is, once it was judged.
+    pub(crate) facts: Option<Facts>,
     /// Another buffer was posted in its place.
     pub(crate) replaced: bool,
 }
@@ -118,6 +122,14 @@ pub(crate) enum Held {
 }
 
 impl Received {
+    /// No message.
+    pub(crate) const NOTHING: Self = Self {
+        buf: Held::Nothing,
+        nob: 0,
+        facts: None,
+        replaced: false,
+    };
+
     /// The bytes received.
     pub(crate) fn bytes(&self) -> &[u8] {
         let all: &[u8] = match &self.buf {
@@ -233,8 +245,10 @@ pub(crate) struct Inner {
     pub(crate) spares: KVec<RxBuf>,
     /// The timer looks often, because something waits.
     pub(crate) watched: bool,
-    /// The task that runs the LNet half and rings the doorbell when it is through with a few
-    /// messages; 0 is nobody.
+    /// The LNet half was queued, and has not looked yet.
+    pub(crate) upper_queued: bool,
+    /// The task that runs the LNet half, rings the doorbell when it is through with a few messages, and
+    /// will look for more; 0 is nobody.
     pub(crate) corked_by: i32,
     /// Free message buffers, as many as there is room for.
     pub(crate) bufs: KVec<TxBuf>,
@@ -246,6 +260,8 @@ pub(crate) struct Inner {
     pub(crate) early: Fifo<Received>,
     /// Requests that LNet has and has not returned the buffer of.
     pub(crate) with_lnet: u16,
+    /// What [`Rx::put`] keeps for the next requests.
+    pub(crate) rx_boxes: KVec<KBox<Rx>>,
     pub(crate) last_send: Instant<Monotonic>,
     pub(crate) last_recv: Instant<Monotonic>,
     /// When only the CM id was left to wait for the peer's answer.
@@ -343,12 +359,14 @@ impl Conn {
             pushed: KVec::new(),
             spares: KVec::new(),
             watched: false,
+            upper_queued: false,
             corked_by: 0,
             bufs: KVec::new(),
             noop_bufs: KVec::new(),
             rx: Fifo::EMPTY,
             early: Fifo::EMPTY,
             with_lnet: 0,
+            rx_boxes: KVec::new(),
             last_send: Instant::now(),
             last_recv: Instant::now(),
             released: Instant::now(),
@@ -450,9 +468,11 @@ impl Conn {
             .enqueue::<Self, CONTROL>(self.clone());
     }
 
-    /// Queues the worker that calls LNet, if there is something for it.
-    pub(crate) fn kick_upper(self: &Arc<Self>, inner: &Inner) {
-        if inner.queues.has_done() || !inner.rx.is_empty() {
+    /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
+    pub(crate) fn kick_upper(self: &Arc<Self>, inner: &mut Inner) {
+        let will_look = inner.upper_queued || inner.corked_by != 0;
+        if !will_look && (inner.queues.has_done() || !inner.rx.is_empty()) {
+            inner.upper_queued = true;
             self.kick_upper_again();
         }
     }

@@ -82,6 +82,19 @@ impl Link {
         }
     }
 
+    /// Finds out how many slots of the send queue are free, for [`Link::slots`].
+    pub(crate) fn look_for_slots(&mut self) {
+        if let Some((sq, _)) = &mut self.queues {
+            sq.look_for_slots(&self.qp);
+        }
+    }
+
+    /// Free slots of the send queue, of those that were when somebody looked.
+    pub(crate) fn slots(&self) -> u16 {
+        let free = self.queues.as_ref().map_or(0, |(sq, _)| sq.slots());
+        u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
     /// Free slots of the send queue.
     pub(crate) fn sq_free(&self) -> u16 {
         let free = self

@@ -36,8 +36,6 @@
 //! the order of the credits.
 
 #![deny(unsafe_code)]
-// A request that was not taken goes back by value: a box would have to be allocated on the send path.
-#![expect(clippy::result_large_err)]
 
 pub(crate) mod cm;
 pub(crate) mod conn;

@@ -63,7 +63,8 @@ use crate::{
         PeerInfo,
         RecvRequest,
         SendRequest,
-        StartError, //
+        StartError,
+        HDR_SIZE, //
     },
     proto::{
         cause::Cause,
@@ -345,17 +346,21 @@ impl Lnd for Ni {
         }
     }
 
-    fn send(this: ArcBorrow<'_, Self>, req: SendRequest) -> Result<(), (Message, Error)> {
+    fn send(
+        this: ArcBorrow<'_, Self>,
+        msg: Message,
+        req: &SendRequest,
+    ) -> Result<(), (Message, Error)> {
         let _nofs = NofsScope::enter();
-        if let Some(health) = req.msg.simulated_error() {
-            req.msg.finalize(EINVAL.to_errno(), health);
+        if let Some(health) = msg.simulated_error() {
+            msg.finalize(EINVAL.to_errno(), health);
             return Ok(());
         }
         let nid = Nid::from_raw(req.target);
         if this.is_stopping() {
-            return Err((req.msg, ESHUTDOWN));
+            return Err((msg, ESHUTDOWN));
         }
-        let mut req = req;
+        let mut msg = msg;
         loop {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.
             let found = match this.peers.get(nid) {
@@ -364,19 +369,23 @@ impl Lnd for Ni {
             };
             let peer = match found {
                 Ok(peer) => peer,
-                Err(e) => return Err((req.msg, e)),
+                Err(e) => return Err((msg, e)),
             };
-            match peer.send(req) {
+            match peer.send(msg, req) {
                 Ok(()) => return Ok(()),
                 Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
                 Err(PeerError::Gone(back)) => {
                     // It is leaving the table just now: with that done, the next look-up makes a
                     // new one.
                     this.peers.remove(&peer);
-                    req = back;
+                    msg = back;
                 }
             }
         }
+    }
+
+    fn header(rx: &Self::Rx) -> &[u8; HDR_SIZE] {
+        rx.header()
     }
 
     fn eager_recv(_this: ArcBorrow<'_, Self>, rx: &mut upper::Rx) {
@@ -390,7 +399,7 @@ impl Lnd for Ni {
         req: RecvRequest,
     ) -> Result<(), (Option<Message>, Error)> {
         let _nofs = NofsScope::enter();
-        upper::recv(KBox::into_inner(rx), req)
+        upper::recv(rx, req)
     }
 
     fn link_event(this: ArcBorrow<'_, Self>, event: LinkEvent) {

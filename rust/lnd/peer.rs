@@ -179,49 +179,50 @@ impl Peer {
     /// # Errors
     ///
     /// [`PeerError::Gone`] if the peer is out of the table: look it up again.
-    pub(crate) fn send(self: &Arc<Self>, req: SendRequest) -> Result<(), PeerError> {
-        let mut req = req;
+    pub(crate) fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
+        let mut msg = msg;
         loop {
             let conn = {
                 let mut inner = self.inner.lock();
                 if inner.gone {
-                    return Err(PeerError::Gone(req));
+                    return Err(PeerError::Gone(msg));
                 }
                 match inner.pick() {
                     Some(conn) => conn,
                     None => break,
                 }
             };
-            match send::send(&conn, req) {
+            match send::send(&conn, msg, req) {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err(PeerError::Failed(msg, e)),
                 Err(NotSent::Closed(back)) => {
-                    req = back;
+                    msg = back;
                     self.unpublish(&conn);
                 }
             }
         }
-        self.wait(req)
+        self.wait(msg, req)
     }
 
     /// Keeps a message until there is a connection, and starts making one if there is a way.
-    fn wait(self: &Arc<Self>, req: SendRequest) -> Result<(), PeerError> {
+    fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
         let passage = self.ni.passage();
         if passage == Passage::Refuse && self.with(|inner| inner.up.is_empty()) {
             // Ended here, for LNet would not send again what is not taken.
             self.ni.seen.messages(Cause::LinkDown, 1);
-            end_one(req.msg, Cause::LinkDown);
+            end_one(msg, Cause::LinkDown);
             self.forget_if_unused();
             return Ok(());
         }
-        let pending = match Pending::new(req) {
+        let pending = match Pending::new(msg, req) {
             Ok(pending) => pending,
-            Err(req) => return Err(PeerError::Failed(req.msg, ENOMEM)),
+            Err(msg) => return Err(PeerError::Failed(msg, ENOMEM)),
         };
         let (attempts, hold, flusher) = {
             let mut inner = self.inner.lock();
             if inner.gone {
-                return Err(PeerError::Gone(KBox::into_inner(pending).into_req()));
+                let (msg, _) = KBox::into_inner(pending).into_parts();
+                return Err(PeerError::Gone(msg));
             }
             inner.pending.push_back(pending);
             let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
@@ -323,11 +324,12 @@ impl Peer {
                 }
             };
             let since = pending.since();
-            match send::send(conn, KBox::into_inner(pending).into_req()) {
+            let (msg, req) = KBox::into_inner(pending).into_parts();
+            match send::send(conn, msg, &req) {
                 Ok(()) => {}
                 Err(NotSent::Failed(msg, e)) => fail_one(msg, e),
-                Err(NotSent::Closed(req)) => {
-                    let back = Pending::again(req, since);
+                Err(NotSent::Closed(msg)) => {
+                    let back = Pending::again(msg, &req, since);
                     let mut late = PendingList::EMPTY;
                     let mut lost = None;
                     {
@@ -340,12 +342,12 @@ impl Peer {
                             // connection.
                             Ok(pending) if inner.gone => late.push_back(pending),
                             Ok(pending) => inner.pending.push_front(pending),
-                            Err(req) => lost = Some(req),
+                            Err(msg) => lost = Some(msg),
                         }
                     }
                     late.fail(Cause::PeerClosed);
-                    if let Some(req) = lost {
-                        fail_one(req.msg, ENOMEM);
+                    if let Some(msg) = lost {
+                        fail_one(msg, ENOMEM);
                     }
                     self.serve_waiting();
                     return;
@@ -677,7 +679,7 @@ impl PeerInner {
 /// Why [`Peer::send`] did not take a message.
 pub(crate) enum PeerError {
     /// The peer object is out of the table.
-    Gone(SendRequest),
+    Gone(Message),
     /// The message cannot be sent.
     Failed(Message, Error),
 }

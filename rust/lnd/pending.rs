@@ -15,12 +15,16 @@ use kernel::{
 
 use super::transfer::lnet_health;
 use crate::{
-    lnet::SendRequest,
+    lnet::{
+        Message,
+        SendRequest, //
+    },
     proto::cause::Cause, //
 };
 
 /// A waiting message.
 pub(crate) struct Pending {
+    msg: Message,
     req: SendRequest,
     since: Instant<Monotonic>,
     next: Option<KBox<Pending>>,
@@ -28,31 +32,33 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Wraps a message, or gives it back if there is no memory. May sleep.
-    pub(crate) fn new(req: SendRequest) -> Result<KBox<Self>, SendRequest> {
+    pub(crate) fn new(msg: Message, req: &SendRequest) -> Result<KBox<Self>, Message> {
         match KBox::new_uninit(GFP_KERNEL) {
             Ok(slot) => Ok(KBox::write(
                 slot,
                 Self {
-                    req,
+                    msg,
+                    req: req.keep(),
                     since: Instant::now(),
                     next: None,
                 },
             )),
-            Err(_) => Err(req),
+            Err(_) => Err(msg),
         }
     }
 
-    /// The message.
-    pub(crate) fn into_req(self) -> SendRequest {
-        self.req
+    /// The message, and what is to be done with it.
+    pub(crate) fn into_parts(self) -> (Message, SendRequest) {
+        (self.msg, self.req)
     }
 
     /// The message, back from a connection that did not take it; it has not waited anew.
     pub(crate) fn again(
-        req: SendRequest,
+        msg: Message,
+        req: &SendRequest,
         since: Instant<Monotonic>,
-    ) -> Result<KBox<Self>, SendRequest> {
-        let mut pending = Self::new(req)?;
+    ) -> Result<KBox<Self>, Message> {
+        let mut pending = Self::new(msg, req)?;
         pending.since = since;
         Ok(pending)
     }
@@ -136,7 +142,6 @@ impl PendingList {
         let outcome = cause.outcome(false);
         while let Some(pending) = self.pop_front() {
             KBox::into_inner(pending)
-                .req
                 .msg
                 .finalize(outcome.status, lnet_health(outcome.health));
         }

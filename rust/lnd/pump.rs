@@ -38,7 +38,8 @@ use crate::{
         tx::{
             Op,
             Wr, //
-        }, //
+        },
+        wire::Fragment, //
     },
     rdma::buf::TxBuf, //
 };
@@ -96,17 +97,31 @@ pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, probe: bool) {
     if !inner.is_up() {
         return;
     }
-    let cksum = conn.ni.cksum();
+    // The LNet half gives the credits of these back, and pumps.
+    let patient = !inner.rx.is_empty();
     let mut keepalive = probe || inner.must_feed_peer();
+    if inner.pushed.is_empty() && inner.queues.is_quiet(&inner.credits, keepalive) {
+        return;
+    }
+    if let Some(link) = &mut inner.link {
+        link.look_for_slots();
+    }
     let built = loop {
-        let free = inner.link.as_ref().map_or(0, Link::sq_free);
-        let next = inner
-            .queues
-            .next(&mut inner.cells, &mut inner.credits, free, keepalive);
+        let free = inner.link.as_ref().map_or(0, Link::slots);
+        let next = inner.queues.next(
+            &mut inner.cells,
+            &mut inner.credits,
+            free,
+            keepalive,
+            patient,
+        );
         keepalive = false;
         let built = match next {
-            Next::Post { index, carried } => post_tx(inner, index, carried.unwrap_or(0), cksum),
-            Next::Noop { carried } => post_noop(inner, carried, cksum),
+            Next::Post { index, carried } => {
+                let cksum = conn.ni.cksum();
+                post_tx(inner, index, carried.unwrap_or(0), cksum)
+            }
+            Next::Noop { carried } => post_noop(inner, carried, conn.ni.cksum()),
             Next::NoSlots => {
                 inner.counts.no_slots = inner.counts.no_slots.wrapping_add(1);
                 break Ok(());
@@ -122,7 +137,10 @@ pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, probe: bool) {
         }
     };
     // Also after a failure: what was pushed completes only if it is posted.
-    let flushed = flush(inner);
+    let flushed = match inner.pushed.is_empty() {
+        true => Ok(()),
+        false => flush(inner),
+    };
     if let Err(cause) = built.and(flushed) {
         log::post_failed(conn.nid());
         conn.step(inner, Event::Fail(cause));
@@ -198,43 +216,40 @@ fn post_noop(inner: &mut Inner, credits: u8, cksum: bool) -> Result<(), Cause> {
 
 /// Builds the work requests of a tx: REG_MR or WRITEs if need be, then the SEND; or LOCAL_INV alone.
 fn post_tx(inner: &mut Inner, index: u16, credits: u8, cksum: bool) -> Result<(), Cause> {
-    let at = usize::from(index);
-    let cell = inner.cells.get_mut(at).ok_or(Cause::LocalFault)?;
-    cell.tx.posting();
-    let op = cell.tx.op();
-    // Out of the table while the rest of `inner` is used.
-    let mut transfer = inner
-        .txs
-        .get_mut(at)
-        .and_then(Option::take)
+    let cell = inner
+        .cells
+        .get_mut(usize::from(index))
         .ok_or(Cause::LocalFault)?;
-    let result = match op {
-        Op::Invalidate => post_inv(inner, index, &mut transfer),
-        Op::GetReq | Op::PutAck => post_reg(inner, index, &mut transfer)
-            .and_then(|()| post_send(inner, index, &mut transfer, credits, cksum)),
-        Op::PutDone | Op::GetDone => post_writes(inner, index, &transfer)
-            .and_then(|()| post_send(inner, index, &mut transfer, credits, cksum)),
-        Op::Immediate | Op::PutReq | Op::PutNak => {
-            post_send(inner, index, &mut transfer, credits, cksum)
-        }
-    };
-    if let Some(entry) = inner.txs.get_mut(at) {
-        *entry = Some(transfer);
+    cell.tx.posting();
+    match cell.tx.op() {
+        Op::Invalidate => return post_inv(inner, index),
+        Op::GetReq | Op::PutAck => post_reg(inner, index)?,
+        Op::PutDone | Op::GetDone => post_writes(inner, index)?,
+        Op::Immediate | Op::PutReq | Op::PutNak => {}
     }
-    result
+    post_send(inner, index, credits, cksum)
 }
 
-fn post_send(
-    inner: &mut Inner,
-    index: u16,
-    transfer: &mut Transfer,
-    credits: u8,
-    cksum: bool,
-) -> Result<(), Cause> {
+/// The transfer of a tx that is being posted.
+fn transfer(inner: &mut Inner, index: u16) -> Result<&mut Transfer, Cause> {
+    inner.transfer(index).ok_or(Cause::LocalFault)
+}
+
+/// The key of a tx whose memory is a sink.
+fn key(inner: &mut Inner, index: u16) -> Result<&mut Key, Cause> {
+    match &mut transfer(inner, index)?.memory {
+        Memory::Sink(sink) => Ok(&mut sink.key),
+        _ => Err(Cause::LocalFault),
+    }
+}
+
+fn post_send(inner: &mut Inner, index: u16, credits: u8, cksum: bool) -> Result<(), Cause> {
     make_room(inner, 1, 1)?;
+    let transfer = transfer(inner, index)?;
+    let nob = transfer.nob;
     let buf = transfer.buf.take().ok_or(Cause::LocalFault)?;
     let context = context(index, Wr::Any);
-    send(inner, context, buf, transfer.nob, credits, cksum)?;
+    send(inner, context, buf, nob, credits, cksum)?;
     pushed(inner, index, context);
     Ok(())
 }
@@ -259,18 +274,16 @@ fn send(
 
 /// Arms the key of a sink. It goes into the send queue right in front of the message that tells the
 /// peer.
-fn post_reg(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<(), Cause> {
+fn post_reg(inner: &mut Inner, index: u16) -> Result<(), Cause> {
     let wrs = inner.link.as_ref().ok_or(Cause::Flushed)?.reg_wrs();
     make_room(inner, wrs, 0)?;
-    let Memory::Sink(sink) = &mut transfer.memory else {
-        return Err(Cause::LocalFault);
-    };
-    let Key::Mapped(mr) = core::mem::replace(&mut sink.key, Key::Dead) else {
+    let Key::Mapped(mr) = core::mem::replace(key(inner, index)?, Key::Dead) else {
         return Err(Cause::LocalFault);
     };
     let context = context(index, Wr::Any);
     let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
-    sink.key = Key::Valid(link.push_reg(context, mr)?);
+    let mr = link.push_reg(context, mr)?;
+    *key(inner, index)? = Key::Valid(mr);
     for _ in 0..wrs {
         pushed(inner, index, context);
     }
@@ -278,12 +291,9 @@ fn post_reg(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<()
 }
 
 /// Kills the key of a sink.
-fn post_inv(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<(), Cause> {
+fn post_inv(inner: &mut Inner, index: u16) -> Result<(), Cause> {
     make_room(inner, 1, 0)?;
-    let Memory::Sink(sink) = &mut transfer.memory else {
-        return Err(Cause::LocalFault);
-    };
-    let Key::Valid(mr) = core::mem::replace(&mut sink.key, Key::Dead) else {
+    let Key::Valid(mr) = core::mem::replace(key(inner, index)?, Key::Dead) else {
         return Err(Cause::LocalFault);
     };
     let context = context(index, Wr::Invalidate);
@@ -294,30 +304,39 @@ fn post_inv(inner: &mut Inner, index: u16, transfer: &mut Transfer) -> Result<()
 }
 
 /// Moves the data: one WRITE for each piece of the peer's sink, more if the pages are scattered.
-fn post_writes(inner: &mut Inner, index: u16, transfer: &Transfer) -> Result<(), Cause> {
+fn post_writes(inner: &mut Inner, index: u16) -> Result<(), Cause> {
+    let max_sge = inner.limits().max_sge;
+    let context = context(index, Wr::Any);
+    let transfer = transfer(inner, index)?;
     let (Memory::Source(map), Some(remote)) = (&transfer.memory, &transfer.remote) else {
         // An error, or zero bytes: only the message goes.
         return Ok(());
     };
-    let max_sge = inner.limits().max_sge;
-    let context = context(index, Wr::Any);
     let mut cursor = map.cursor();
     let mut total = transfer.total;
-    for fragment in remote.fragments() {
+    let key = remote.key();
+    let mut at = 0;
+    while let Some(fragment) = remote_fragment(inner, index, at) {
         let mut addr = fragment.addr;
         let mut left = fragment.nob.min(total);
         total = total.saturating_sub(left);
         while left > 0 {
             make_room(inner, 1, max_sge)?;
             let link = inner.link.as_mut().ok_or(Cause::Flushed)?;
-            let n = link.push_write(context, addr, remote.key(), &mut cursor, left)?;
+            let n = link.push_write(context, addr, key, &mut cursor, left)?;
             pushed(inner, index, context);
             addr = addr.wrapping_add(u64::from(n));
             left = left.saturating_sub(n);
         }
+        at = at.saturating_add(1);
     }
     if total > 0 {
         return Err(Cause::LocalFault);
     }
     Ok(())
+}
+
+/// The piece number `at` of the peer's sink.
+fn remote_fragment(inner: &mut Inner, index: u16, at: usize) -> Option<Fragment> {
+    inner.transfer(index)?.remote.as_ref()?.fragment(at)
 }

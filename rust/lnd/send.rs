@@ -20,6 +20,8 @@ use super::{
     control::PROBE_MS,
     pump::pump,
     transfer::{
+        Bounce,
+        Ended,
         Key,
         Memory,
         Owner,
@@ -83,16 +85,16 @@ const RING_BELOW: u64 = 8;
 /// Why [`send`] did not take a request.
 pub(crate) enum NotSent {
     /// The connection is over; another one may take it.
-    Closed(SendRequest),
+    Closed(Message),
     /// It cannot be sent at all; LNet finalizes it.
     Failed(Message, Error),
 }
 
 /// Queues a message of LNet on a connection, and posts what may go. May sleep; re-entrant.
-pub(crate) fn send(conn: &Arc<Conn>, req: SendRequest) -> Result<(), NotSent> {
-    if !conn.with(|inner| inner.is_up()) {
-        return Err(NotSent::Closed(req));
-    }
+pub(crate) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
+    let Some(buf) = conn.with(|inner| inner.is_up().then(|| inner.bufs.pop())) else {
+        return Err(NotSent::Closed(msg));
+    };
     let routed = req.to_router || req.routing;
     let (nob, gpu) = match req.kind {
         MsgKind::Get => (req.sink.nob(), req.sink.is_gpu()),
@@ -100,15 +102,15 @@ pub(crate) fn send(conn: &Arc<Conn>, req: SendRequest) -> Result<(), NotSent> {
     };
     let nob = u32::try_from(nob).unwrap_or(u32::MAX);
     let sent = match lnet_hdr::choose(lnet_kind(req.kind), routed, nob, gpu) {
-        Some(Method::Immediate) => send_immediate(conn, req),
-        Some(Method::PutReq) => send_put(conn, req),
-        Some(Method::GetReq) => send_get(conn, req),
-        None => Err((req.msg, EINVAL)),
+        Some(Method::Immediate) => send_immediate(conn, msg, req, buf),
+        Some(Method::PutReq) => send_put(conn, msg, req, buf),
+        Some(Method::GetReq) => send_get(conn, msg, req, buf),
+        None => Err((msg, EINVAL)),
     };
     match sent {
         Err((msg, e)) => match conn.transient(e) {
             Some(cause) => {
-                Transfer::message(Owner::Message(msg)).finish(Some(cause), false);
+                Ended::unsent(msg).finish(Some(cause), false);
                 Ok(())
             }
             None => Err(NotSent::Failed(msg, e)),
@@ -120,31 +122,29 @@ pub(crate) fn send(conn: &Arc<Conn>, req: SendRequest) -> Result<(), NotSent> {
 /// What could not be sent, for LNet to finalize.
 type Send = Result<(), (Message, Error)>;
 
-fn send_immediate(conn: &Arc<Conn>, req: SendRequest) -> Send {
-    let SendRequest {
-        msg, hdr, payload, ..
-    } = req;
-    let payload_len = payload.nob();
-    let transfer = Transfer::message(Owner::Message(msg));
-    conn.submit_or_fail(Op::Immediate, 1, transfer, Some(&payload), |_| {
-        BodyOut::Immediate {
-            hdr: &hdr,
-            payload_len,
-        }
-    });
+fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+    let body = BodyOut::Immediate {
+        hdr: &req.hdr,
+        payload_len: req.payload.nob(),
+    };
+    conn.submit_or_fail(
+        Op::Immediate,
+        1,
+        Owner::Message(msg),
+        (buf, Some(&req.payload)),
+        |_| body,
+    );
     Ok(())
 }
 
-fn send_put(conn: &Arc<Conn>, req: SendRequest) -> Send {
-    let SendRequest {
-        msg, hdr, payload, ..
-    } = req;
+fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+    let SendRequest { hdr, payload, .. } = req;
     let total = match u32::try_from(payload.nob()) {
         Ok(n) if n <= LNET_MTU => n,
         _ => return Err((msg, EMSGSIZE)),
     };
     let made = conn
-        .map_source(&payload)
+        .map_source(payload)
         .and_then(|map| Ok((map, conn.take_buf()?)));
     let (map, spare) = match made {
         Ok(made) => made,
@@ -154,16 +154,17 @@ fn send_put(conn: &Arc<Conn>, req: SendRequest) -> Send {
     transfer.total = total;
     transfer.memory = Memory::Source(map);
     transfer.spare = Some(spare);
-    conn.submit_or_fail(Op::PutReq, 1, transfer, None, |cookie| BodyOut::PutReq {
-        hdr: &hdr,
+    let buf = (buf, None);
+    conn.submit_or_fail(Op::PutReq, 1, transfer, buf, |cookie| BodyOut::PutReq {
+        hdr,
         cookie,
     });
     Ok(())
 }
 
-fn send_get(conn: &Arc<Conn>, req: SendRequest) -> Send {
-    let SendRequest { msg, hdr, sink, .. } = req;
-    let (sink, fragment, key) = match conn.make_sink(sink) {
+fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+    let hdr = &req.hdr;
+    let (sink, fragment, key) = match conn.make_sink(&req.sink) {
         Ok(made) => made,
         Err(e) => return Err((msg, e)),
     };
@@ -175,9 +176,9 @@ fn send_get(conn: &Arc<Conn>, req: SendRequest) -> Send {
     transfer.total = fragment.nob;
     transfer.memory = Memory::Sink(sink);
     let slots = conn.with(|inner| inner.limits().reg_and_send);
-    conn.submit_or_fail(Op::GetReq, slots, transfer, None, |cookie| {
+    conn.submit_or_fail(Op::GetReq, slots, transfer, (buf, None), |cookie| {
         BodyOut::GetReq {
-            hdr: &hdr,
+            hdr,
             cookie,
             key,
             frags: core::slice::from_ref(&fragment),
@@ -222,7 +223,7 @@ impl Conn {
     /// Sends a completion message: a byte count or a negative errno.
     pub(super) fn tell(self: &Arc<Self>, op: Op, cookie: Cookie, status: i32, owner: Owner) {
         let done = Done { cookie, status };
-        self.submit_or_fail(op, 1, Transfer::message(owner), None, |_| {
+        self.submit_or_fail(op, 1, owner, (None, None), |_| {
             if op == Op::PutNak {
                 BodyOut::PutNak(done)
             } else {
@@ -231,16 +232,18 @@ impl Conn {
         });
     }
 
-    /// Queues a transmit, or finishes it at once with the reason why not.
+    /// Queues a transmit, or finishes it at once with the reason why not. `what` is the transfer, or
+    /// of a message alone its owner; `buf` may be a message buffer, and what is copied into it.
     pub(super) fn submit_or_fail<'a>(
         self: &Arc<Self>,
         op: Op,
         slots: u16,
-        transfer: Transfer,
-        payload: Option<&PageVec>,
+        what: impl Into<Transfer>,
+        buf: (Option<TxBuf>, Option<&PageVec>),
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
-        if let Err((mut transfer, cause)) = self.submit(op, slots, transfer, payload, body) {
+        if let Err((what, cause)) = self.submit(op, slots, what, buf, body) {
+            let mut transfer = what.into();
             if matches!(op, Op::PutAck | Op::PutNak | Op::GetDone) {
                 // The peer waits for this answer: the disconnect tells it at once.
                 self.fail(cause);
@@ -248,39 +251,38 @@ impl Conn {
             if let Memory::Sink(sink) = core::mem::replace(&mut transfer.memory, Memory::None) {
                 self.drop_sink(sink);
             }
-            transfer.finish(Some(cause), false);
+            transfer.end().finish(Some(cause), false);
         }
     }
 
     /// Builds the message of a transmit, queues it, and posts what may go.
-    fn submit<'a>(
+    fn submit<'a, W: Into<Transfer>>(
         self: &Arc<Self>,
         op: Op,
         slots: u16,
-        transfer: Transfer,
-        payload: Option<&PageVec>,
+        what: W,
+        buf: (Option<TxBuf>, Option<&PageVec>),
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
-    ) -> Result<(), (Transfer, Cause)> {
-        let mut transfer = transfer;
-        let mut buf = match self.message_buf(payload) {
+    ) -> Result<(), (W, Cause)> {
+        let mut buf = match self.message_buf(buf) {
             Ok(buf) => buf,
             Err(e) => {
                 let cause = self.transient(e);
-                return Err((transfer, cause.unwrap_or(Cause::Local(e.to_errno()))));
+                return Err((what, cause.unwrap_or(Cause::Local(e.to_errno()))));
             }
         };
         let (mut guard, id) = loop {
             let mut guard = self.lock();
             let inner = &mut *guard;
             if !inner.is_up() {
-                return Err((transfer, inner.fsm.cause().unwrap_or(Cause::Flushed)));
+                return Err((what, inner.fsm.cause().unwrap_or(Cause::Flushed)));
             }
             if let Some(id) = inner.queues.alloc(&mut inner.cells, op) {
                 break (guard, id);
             }
             drop(guard);
             if self.grow().is_err() {
-                return Err((transfer, Cause::NoResources));
+                return Err((what, Cause::NoResources));
             }
         };
         let inner = &mut *guard;
@@ -289,9 +291,9 @@ impl Conn {
         let encoded = encode(buf.as_mut_slice(), &inner.envelope(), &body);
         match (encoded, inner.cells.get_mut(at), inner.txs.get_mut(at)) {
             (Ok(nob), Some(cell), Some(entry)) => {
+                let transfer = entry.insert(what.into());
                 transfer.nob = nob;
                 transfer.buf = Some(buf);
-                *entry = Some(transfer);
                 cell.slots = slots;
                 let then = cell.tx.enqueue();
                 // Its own sender does not violate anything.
@@ -299,7 +301,7 @@ impl Conn {
             }
             _ => {
                 inner.queues.release(&mut inner.cells, id.index);
-                return Err((transfer, Cause::Local(EMSGSIZE.to_errno())));
+                return Err((what, Cause::Local(EMSGSIZE.to_errno())));
             }
         }
         self.ring(inner);
@@ -313,8 +315,9 @@ impl Conn {
     /// A message buffer, with the payload of an IMMEDIATE already behind its head. At most 3976
     /// bytes: a copy is cheaper than a mapping, right for any shape of pages, and covered by the
     /// checksum.
-    fn message_buf(&self, payload: Option<&PageVec>) -> Result<TxBuf> {
-        let mut buf = self.take_buf()?;
+    fn message_buf(&self, what: (Option<TxBuf>, Option<&PageVec>)) -> Result<TxBuf> {
+        let (buf, payload) = what;
+        let mut buf = buf.map_or_else(|| self.take_buf(), Ok)?;
         if let Some(pages) = payload {
             let end = IMMEDIATE_HEAD.checked_add(pages.nob()).ok_or(EMSGSIZE)?;
             let to = buf
@@ -341,7 +344,7 @@ impl Conn {
 
     /// Maps the pages that the peer's WRITEs go to, behind a key of their own: the sink, its only
     /// fragment, and the key.
-    pub(super) fn make_sink(&self, pages: PageVec) -> Result<(Sink, Fragment, u32)> {
+    pub(super) fn make_sink(&self, pages: &PageVec) -> Result<(Sink, Fragment, u32)> {
         let nob = match u32::try_from(pages.nob()) {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
             _ => return Err(EMSGSIZE),
@@ -352,10 +355,12 @@ impl Conn {
             None
         } else {
             // One key cannot cover pages with gaps.
-            Some(BounceBuf::alloc(device.clone(), pages.nob())?)
+            let buf = BounceBuf::alloc(device.clone(), pages.nob())?;
+            let to = pages.share();
+            Some(KBox::new(Bounce { buf, to }, GFP_KERNEL)?)
         };
-        let map = match bounce.as_ref().map(BounceBuf::map) {
-            None => SgMap::map(device.clone(), &pages, Direction::FromDevice)?,
+        let map = match bounce.as_ref().map(|bounce| bounce.buf.map()) {
+            None => SgMap::map(device.clone(), pages, Direction::FromDevice)?,
             Some(map) => map.ok_or(ENOMEM)?.clone(),
         };
         let qp = self.with(|inner| inner.link.as_ref().map(|link| link.qp().clone()));
@@ -374,7 +379,7 @@ impl Conn {
         };
         let rkey = mr.rkey();
         let key = Key::Mapped(mr);
-        let sink = Sink { key, pages, bounce };
+        let sink = Sink { key, bounce };
         Ok((sink, fragment, rkey))
     }
 

@@ -4,7 +4,7 @@
 //! ([`crate::proto::tx`]) does not see.
 //!
 //! A [`Transfer`] owns the LNet message it will finalize, the mapping of LNet's pages, and the
-//! memory region of a sink. It is finished by [`Transfer::finish`], in process context, after the
+//! memory region of a sink. It is finished by [`Ended::finish`], in process context, after the
 //! state machine said that no work request and no remote key touches the memory any more.
 
 use kernel::{
@@ -79,11 +79,16 @@ pub(crate) enum Memory {
 pub(crate) struct Sink {
     /// The memory region that covers it.
     pub(crate) key: Key,
+    /// Set if LNet's pages have gaps, which one key cannot cover.
+    pub(crate) bounce: Option<KBox<Bounce>>,
+}
+
+/// The peer writes into pages of ours, and the data is copied afterwards.
+pub(crate) struct Bounce {
+    /// Our pages.
+    pub(crate) buf: BounceBuf,
     /// LNet's pages.
-    pub(crate) pages: PageVec,
-    /// Set if the pages have gaps, which one key cannot cover: the peer writes here, and the data
-    /// is copied afterwards.
-    pub(crate) bounce: Option<BounceBuf>,
+    pub(crate) to: PageVec,
 }
 
 /// The key of a sink, by what may be done with it next.
@@ -134,6 +139,15 @@ impl Remote {
     /// Its key.
     pub(crate) fn key(&self) -> u32 {
         self.key
+    }
+
+    /// Its piece number `at`.
+    pub(crate) fn fragment(&self, at: usize) -> Option<Fragment> {
+        match &self.frags {
+            Frags::One(one) => one.get(at),
+            Frags::Many(all) => all.get(at),
+        }
+        .copied()
     }
 
     /// Its pieces in order, none of them empty.
@@ -210,9 +224,43 @@ impl Transfer {
         Ok(slots)
     }
 
+    /// Takes out what LNet gets back; the rest is only for sending.
+    pub(crate) fn end(&mut self) -> Ended {
+        Ended {
+            owner: core::mem::replace(&mut self.owner, Owner::Nobody),
+            memory: core::mem::replace(&mut self.memory, Memory::None),
+            arrived: self.arrived,
+        }
+    }
+}
+
+impl From<Owner> for Transfer {
+    /// A transfer of a message alone.
+    fn from(owner: Owner) -> Self {
+        Self::message(owner)
+    }
+}
+
+/// What is left of a transfer when it is over.
+pub(crate) struct Ended {
+    owner: Owner,
+    memory: Memory,
+    arrived: u32,
+}
+
+impl Ended {
     /// How many messages of LNet's it is for.
     pub(crate) fn messages(&self) -> usize {
         usize::from(!matches!(self.owner, Owner::Nobody))
+    }
+
+    /// That of a message which was not sent.
+    pub(crate) fn unsent(msg: Message) -> Self {
+        Self {
+            owner: Owner::Message(msg),
+            memory: Memory::None,
+            arrived: 0,
+        }
     }
 
     /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
@@ -231,9 +279,10 @@ impl Transfer {
             Memory::Source(map) => drop(map),
             Memory::Sink(sink) => {
                 if let (Some(mut bounce), None) = (sink.bounce, cause) {
+                    let Bounce { buf, to } = &mut *bounce;
                     let copied = usize::try_from(self.arrived)
                         .map_err(|_| EOVERFLOW)
-                        .and_then(|n| bounce.copy_to(&sink.pages, n));
+                        .and_then(|n| buf.copy_to(to, n));
                     if let Err(e) = copied {
                         outcome = Cause::Local(e.to_errno()).outcome(posted);
                     }

@@ -35,6 +35,7 @@ use super::{
     log,
     pump::pump,
     transfer::{
+        Ended,
         Memory,
         Owner,
         Remote,
@@ -46,7 +47,8 @@ use crate::{
     lnet::{
         Health as LnetHealth,
         Message,
-        RecvRequest, //
+        RecvRequest,
+        HDR_SIZE, //
     },
     proto::{
         cause::{
@@ -60,12 +62,14 @@ use crate::{
             self,
             HdrError, //
         },
+        params::HEADER_LEN,
         tx::Op,
         wire::{
-            decode_again,
+            reopen,
             Body,
             Cookie,
             Done,
+            Facts,
             WireError, //
         }, //
     },
@@ -88,17 +92,46 @@ const CORKED_US: i64 = 1000;
 const RETRY_MS: u32 = 10;
 
 /// A received request while LNet has it: the `private` of `lnet_parse`, given back by `lnd_recv`.
+/// Without one it waits with its connection for the next ([`Rx::put`]).
 pub(crate) struct Rx {
-    pub(crate) conn: Arc<Conn>,
+    conn: Option<Arc<Conn>>,
     msg: Received,
 }
 
+/// As many [`Rx`] wait for their next request. LNet gives back most of them before it takes another.
+const RX_KEPT: usize = 4;
+
+impl Rx {
+    /// One for a request. May sleep.
+    fn new() -> Result<KBox<Self>> {
+        Ok(KBox::new(
+            Self {
+                conn: None,
+                msg: Received::NOTHING,
+            },
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// The LNet header of the request, as it was received.
+    pub(crate) fn header(&self) -> &[u8; HDR_SIZE] {
+        let rest = self.msg.bytes().get(HEADER_LEN..);
+        // A request without one is not given to LNet.
+        rest.and_then(|rest| rest.first_chunk())
+            .unwrap_or(&[0; HDR_SIZE])
+    }
+
+    /// Keeps it for another request.
+    fn put(rx: KBox<Self>, inner: &mut Inner) {
+        // Beyond the capacity it is freed.
+        drop(inner.rx_boxes.push_within_capacity(rx));
+    }
+}
+
 /// What the LNet half does next.
-// One at a time, on the stack.
-#[expect(clippy::large_enum_variant)]
 enum Job {
-    Parse(Received),
-    Finish(Transfer, Option<Cause>, bool),
+    Parse(Received, Option<KBox<Rx>>),
+    Finish(Ended, Option<Cause>, bool),
 }
 
 impl WorkItem<UPPER> for Conn {
@@ -112,30 +145,36 @@ impl WorkItem<UPPER> for Conn {
             let job = {
                 let mut guard = this.lock();
                 let inner = &mut *guard;
+                // What is queued from here on may need to be looked at once more.
+                inner.upper_queued = false;
                 inner.corked_by = me;
                 let job = next_job(inner);
                 // What LNet sends from inside goes with one doorbell, but not much later than it
                 // could.
-                let late = corked.elapsed() >= Delta::from_micros(CORKED_US);
-                if job.is_none() || late || n % CORKED == 0 {
+                if job.is_none() {
+                    uncork(&this, inner);
+                } else if n % CORKED == 0 || is_late(corked, n) {
                     uncork(&this, inner);
                     corked = Instant::now();
-                    if job.is_some() {
-                        inner.corked_by = me;
-                    }
+                    inner.corked_by = me;
                 }
                 job
             };
             match job {
-                Some(Job::Finish(transfer, cause, posted)) => {
+                Some(Job::Finish(ended, cause, posted)) => {
                     if let Some(cause) = cause {
-                        this.ni.seen.messages(cause, transfer.messages());
+                        this.ni.seen.messages(cause, ended.messages());
                     }
-                    transfer.finish(cause, posted)
+                    ended.finish(cause, posted)
                 }
-                Some(Job::Parse(msg)) => {
-                    if !parse(&this, msg) {
-                        return uncork(&this, &mut this.lock());
+                Some(Job::Parse(msg, rx)) => {
+                    if !parse(&this, msg, rx) {
+                        let mut guard = this.lock();
+                        uncork(&this, &mut guard);
+                        if guard.queues.has_done() {
+                            this.kick_upper_again();
+                        }
+                        return;
                     }
                 }
                 None => return,
@@ -144,6 +183,11 @@ impl WorkItem<UPPER> for Conn {
         uncork(&this, &mut this.lock());
         this.kick_upper_again();
     }
+}
+
+/// Whether what was queued since `corked`, before the job number `n`, has waited for long enough.
+fn is_late(corked: Instant<Monotonic>, n: u32) -> bool {
+    n > 1 && corked.elapsed() >= Delta::from_micros(CORKED_US)
 }
 
 /// Rings the doorbell for what was queued meanwhile.
@@ -159,38 +203,38 @@ fn next_job(inner: &mut Inner) -> Option<Job> {
             Some(cell) => (cell.tx.cause(), cell.tx.was_posted()),
             None => continue,
         };
-        let transfer = inner.txs.get_mut(at).and_then(Option::take);
+        let entry = inner.txs.get_mut(at);
+        let ended = entry.and_then(|entry| {
+            let ended = entry.as_mut().map(Transfer::end);
+            *entry = None;
+            ended
+        });
         inner.queues.release(&mut inner.cells, index);
-        if let Some(transfer) = transfer {
-            return Some(Job::Finish(transfer, cause, posted));
+        if let Some(ended) = ended {
+            return Some(Job::Finish(ended, cause, posted));
         }
     }
     if inner.is_up() && !inner.published {
         // An answer of LNet's must find this connection, and not an older one that may be dead.
         return None;
     }
-    inner.rx.pop().map(Job::Parse)
+    let msg = inner.rx.pop()?;
+    Some(Job::Parse(msg, inner.rx_boxes.pop()))
 }
 
 /// Gives a request to LNet. False: out of memory, the message was put back and is tried again by
 /// the timer.
-fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
-    let (hdr, rdma) = match request_header(msg.bytes()) {
-        Ok(found) => found,
+fn parse(conn: &Arc<Conn>, msg: Received, rx: Option<KBox<Rx>>) -> bool {
+    let rdma = match judge(msg.bytes(), msg.facts) {
+        Ok(rdma) => rdma,
         Err(why) => {
             log::bad_request(conn, &why);
             conn.fail(Cause::Protocol);
             return true;
         }
     };
-    let rx = match KBox::new_uninit(GFP_KERNEL) {
-        Ok(slot) => KBox::write(
-            slot,
-            Rx {
-                conn: conn.clone(),
-                msg,
-            },
-        ),
+    let mut rx = match rx.map_or_else(|| first_rx(conn), Ok) {
+        Ok(rx) => rx,
         Err(_) => {
             // Back-pressure, not loss: its credit stays withheld until memory is there again.
             conn.ni.seen.no_memory();
@@ -201,7 +245,9 @@ fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
             return false;
         }
     };
-    if let Err((rx, e)) = conn.ni.lnet.parse(&hdr, conn.nid().raw(), rx, rdma) {
+    rx.conn = Some(conn.clone());
+    rx.msg = msg;
+    if let Err((rx, e)) = conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
         drop(rx);
         if e != ESHUTDOWN {
             log::refused_by_lnet(conn, e);
@@ -214,6 +260,21 @@ fn parse(conn: &Arc<Conn>, msg: Received) -> bool {
         });
     }
     true
+}
+
+/// A new [`Rx`], and room to keep some.
+fn first_rx(conn: &Conn) -> Result<KBox<Rx>> {
+    let mut room = KVec::new();
+    if conn.with(|inner| inner.rx_boxes.capacity() == 0) {
+        room = KVec::with_capacity(RX_KEPT, GFP_KERNEL)?;
+    }
+    let rx = Rx::new()?;
+    conn.with(|inner| {
+        if inner.rx_boxes.capacity() == 0 {
+            core::mem::swap(&mut inner.rx_boxes, &mut room);
+        }
+    });
+    Ok(rx)
 }
 
 /// Why a request is none.
@@ -236,22 +297,22 @@ impl Display for BadRequest {
     }
 }
 
-/// The LNet header of a request, checked against the kind of o2ib message it came in; and whether
+/// Checks the LNet header of a request against the kind of o2ib message it came in; tells whether
 /// the data moves by RDMA.
-fn request_header(bytes: &[u8]) -> Result<([u8; 72], bool), BadRequest> {
-    let msg = decode_again(bytes).map_err(BadRequest::Wire)?;
-    match msg.body {
+fn judge(bytes: &[u8], facts: Option<Facts>) -> Result<bool, BadRequest> {
+    let facts = facts.ok_or(BadRequest::NotARequest)?;
+    match reopen(bytes, facts).map_err(BadRequest::Wire)? {
         Body::Immediate { hdr, payload } => {
             lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
-            Ok((*hdr, false))
+            Ok(false)
         }
         Body::PutReq { hdr, .. } => {
             lnet_hdr::check_put(hdr).map_err(BadRequest::Header)?;
-            Ok((*hdr, true))
+            Ok(true)
         }
         Body::GetReq { hdr, rd, .. } => {
             lnet_hdr::check_get(hdr, &rd).map_err(BadRequest::Header)?;
-            Ok((*hdr, true))
+            Ok(true)
         }
         _ => Err(BadRequest::NotARequest),
     }
@@ -261,7 +322,13 @@ fn request_header(bytes: &[u8]) -> Result<([u8; 72], bool), BadRequest> {
 /// Its buffer is replaced: in the receive queue, if it could not be when it came, else among the
 /// spares. May sleep.
 pub(crate) fn eager_recv(rx: &mut Rx) {
-    let Rx { conn, msg } = rx;
+    let Rx {
+        conn: Some(conn),
+        msg,
+    } = rx
+    else {
+        return;
+    };
     let buf = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device));
     let mut guard = conn.lock();
     let inner = &mut *guard;
@@ -290,26 +357,29 @@ pub(crate) fn eager_recv(rx: &mut Rx) {
 type Recv = Result<(), (Option<Message>, Error)>;
 
 /// `lnd_recv`: LNet has matched a request (or wants it discarded). Always gives the buffer back.
-pub(crate) fn recv(rx: Rx, req: RecvRequest) -> Recv {
-    let Rx { conn, msg } = rx;
-    conn.with(|inner| inner.with_lnet = inner.with_lnet.saturating_sub(1));
-    // It was judged before it went to LNet.
-    let Ok(message) = decode_again(msg.bytes()) else {
+pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
+    let mut rx = rx;
+    let Some(conn) = rx.conn.take() else {
         return Err((req.msg, EPROTO));
     };
-    match message.body {
-        Body::Immediate { payload, .. } => {
+    let msg = core::mem::replace(&mut rx.msg, Received::NOTHING);
+    // It was judged before it went to LNet.
+    let body = msg.facts.and_then(|facts| reopen(msg.bytes(), facts).ok());
+    match body {
+        Some(Body::Immediate { payload, .. }) => {
             let result = recv_immediate(payload, req);
-            conn.give_back(msg, Repost::ForPeer);
-            conn.ring(&mut conn.lock());
+            conn.give_back(rx, msg, Repost::ForPeer, true);
             result
         }
-        Body::PutReq { cookie, .. } => recv_put(&conn, cookie, req, msg),
-        Body::GetReq { cookie, rd, .. } => {
+        Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, req, rx, msg),
+        Some(Body::GetReq { cookie, rd, .. }) => {
             let remote = Remote::new(&rd);
-            recv_get(&conn, cookie, remote, req, msg)
+            recv_get(&conn, cookie, remote, req, rx, msg)
         }
-        _ => Err((req.msg, EPROTO)),
+        _ => {
+            conn.with(|inner| inner.with_lnet = inner.with_lnet.saturating_sub(1));
+            Err((req.msg, EPROTO))
+        }
     }
 }
 
@@ -330,7 +400,13 @@ fn recv_immediate(payload: &[u8], req: RecvRequest) -> Recv {
 }
 
 /// A PUT_REQ: offers a sink by PUT_ACK, or says by PUT_NAK that none is to be had.
-fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, msg: Received) -> Recv {
+fn recv_put(
+    conn: &Arc<Conn>,
+    cookie: Cookie,
+    req: RecvRequest,
+    rx: KBox<Rx>,
+    msg: Received,
+) -> Recv {
     let nothing_wanted = req.sink.nob() == 0;
     let m = match req.msg {
         Some(m) if !nothing_wanted => m,
@@ -338,15 +414,15 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, msg: Received) -
             if let Some(m) = other {
                 m.finalize(0, LnetHealth::Ok);
             }
-            conn.give_back(msg, Repost::ForPeer);
+            conn.give_back(rx, msg, Repost::ForPeer, false);
             conn.tell(Op::PutNak, cookie, 0, Owner::Nobody);
             return Ok(());
         }
     };
-    let (sink, fragment, key) = match conn.make_sink(req.sink) {
+    let (sink, fragment, key) = match conn.make_sink(&req.sink) {
         Ok(made) => made,
         Err(e) => {
-            conn.give_back(msg, Repost::ForPeer);
+            conn.give_back(rx, msg, Repost::ForPeer, false);
             log::no_sink(conn, e);
             conn.tell(Op::PutNak, cookie, e.to_errno(), Owner::Nobody);
             return Err((Some(m), e));
@@ -356,9 +432,10 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, msg: Received) -
     transfer.total = fragment.nob;
     transfer.memory = Memory::Sink(sink);
     // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
-    conn.give_back(msg, Repost::Plain);
+    conn.give_back(rx, msg, Repost::Plain, false);
     let slots = conn.with(|inner| inner.limits().reg_and_send);
-    conn.submit_or_fail(Op::PutAck, slots, transfer, None, |dst| BodyOut::PutAck {
+    let buf = (None, None);
+    conn.submit_or_fail(Op::PutAck, slots, transfer, buf, |dst| BodyOut::PutAck {
         src: cookie,
         dst,
         key,
@@ -373,19 +450,20 @@ fn recv_get(
     cookie: Cookie,
     remote: Result<Remote>,
     req: RecvRequest,
+    rx: KBox<Rx>,
     msg: Received,
 ) -> Recv {
     let Some(m) = req.msg else {
-        conn.give_back(msg, Repost::ForPeer);
+        conn.give_back(rx, msg, Repost::ForPeer, false);
         conn.tell(Op::GetDone, cookie, -errno::ENODATA, Owner::Nobody);
         return Ok(());
     };
     let Ok(total) = u32::try_from(req.source.nob()) else {
-        conn.give_back(msg, Repost::ForPeer);
+        conn.give_back(rx, msg, Repost::ForPeer, false);
         return Err((Some(m), EMSGSIZE));
     };
     if total == 0 {
-        conn.give_back(msg, Repost::ForPeer);
+        conn.give_back(rx, msg, Repost::ForPeer, false);
         conn.tell(Op::GetDone, cookie, 0, Owner::Message(m));
         return Ok(());
     }
@@ -397,11 +475,11 @@ fn recv_get(
         transfer.remote = Some(remote);
         Ok((slots, i32::try_from(total)?))
     });
-    conn.give_back(msg, Repost::ForPeer);
+    conn.give_back(rx, msg, Repost::ForPeer, false);
     match plan {
         Ok((slots, status)) => {
             transfer.owner = Owner::Message(m);
-            conn.submit_or_fail(Op::GetDone, slots, transfer, None, |_| {
+            conn.submit_or_fail(Op::GetDone, slots, transfer, (None, None), |_| {
                 BodyOut::GetDone(Done { cookie, status })
             });
             Ok(())
@@ -416,12 +494,18 @@ fn recv_get(
 }
 
 impl Conn {
-    /// Posts the buffer of a request again; the message that follows carries the credit.
-    fn give_back(self: &Arc<Self>, msg: Received, how: Repost) {
+    /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
+    /// will follow by itself.
+    fn give_back(self: &Arc<Self>, rx: KBox<Rx>, msg: Received, how: Repost, ring: bool) {
         let mut guard = self.lock();
         let inner = &mut *guard;
+        inner.with_lnet = inner.with_lnet.saturating_sub(1);
+        Rx::put(rx, inner);
         if let Err(cause) = wire::give_back(inner, msg, how) {
             self.step(inner, Event::Fail(cause));
+        }
+        if ring {
+            self.ring(inner);
         }
     }
 }

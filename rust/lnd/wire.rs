@@ -62,7 +62,7 @@ use crate::{
     rdma::{
         qp::QpHandler,
         rq::RecvDone,
-        send_ring::SendDone,
+        send_ring::SendsDone,
         wc::{
             QpEvent,
             WcStatus, //
@@ -71,37 +71,36 @@ use crate::{
 };
 
 impl QpHandler for Conn {
-    fn send_done(this: ArcBorrow<'_, Self>, done: SendDone) {
-        let this: Arc<Self> = this.into();
+    fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>) {
         let mut guard = this.lock();
         let inner = &mut *guard;
-        inner.counts.retired = inner.counts.retired.wrapping_add(1);
-        if done.told {
-            inner.counts.cqes = inner.counts.cqes.wrapping_add(1);
-        }
-        if done.wc.status == WcStatus::RnrRetryExc {
-            inner.counts.rnr = inner.counts.rnr.wrapping_add(1);
-        }
-        let result = outcome(done.wc.status);
-        pump::retire(inner, done.ctx, done.buf, result);
-        match result {
-            Ok(()) => this.heard(),
-            Err(cause) => {
-                if cause != Cause::Flushed {
-                    log::wr_failed(this.nid(), "a send", done.wc);
+        inner.counts.cqes = inner.counts.cqes.wrapping_add(1);
+        let mut good = false;
+        for one in done {
+            inner.counts.retired = inner.counts.retired.wrapping_add(1);
+            let result = outcome(one.wc.status);
+            pump::retire(inner, one.ctx, one.buf, result);
+            match result {
+                Ok(()) => good = true,
+                Err(cause) => {
+                    if one.wc.status == WcStatus::RnrRetryExc {
+                        inner.counts.rnr = inner.counts.rnr.wrapping_add(1);
+                    }
+                    if cause != Cause::Flushed {
+                        log::wr_failed(this.nid(), "a send", one.wc);
+                    }
+                    this.step(inner, Event::Fail(cause));
                 }
-                this.step(inner, Event::Fail(cause));
             }
         }
-        // Those that ended silently are followed by the one that tells of them, at once.
-        if done.told {
-            pump::pump(&this, inner, false);
-            this.kick_upper(inner);
+        if good {
+            this.heard();
         }
+        pump::pump(this, inner, false);
+        this.kick_upper(inner);
     }
 
-    fn recv_done(this: ArcBorrow<'_, Self>, done: RecvDone) {
-        let this: Arc<Self> = this.into();
+    fn recv_done(this: &Arc<Self>, done: RecvDone) {
         let mut guard = this.lock();
         let inner = &mut *guard;
         inner.counts.recv_cqes = inner.counts.recv_cqes.wrapping_add(1);
@@ -126,6 +125,7 @@ impl QpHandler for Conn {
         let msg = Received {
             buf: Held::Mapped(done.buf),
             nob,
+            facts: None,
             replaced: false,
         };
         match inner.fsm.state() {
@@ -140,8 +140,8 @@ impl QpHandler for Conn {
             State::Established => {}
             State::Closing | State::Draining | State::Dead => return,
         }
-        received(&this, inner, msg);
-        pump::pump(&this, inner, false);
+        received(this, inner, msg);
+        pump::pump(this, inner, false);
         this.kick_upper(inner);
     }
 
@@ -219,7 +219,9 @@ fn handle(inner: &mut Inner, mask: u64, msg: Received) -> Result<(), Cause> {
                 .request_received()
                 .map_err(|e| log::bad_credits(&inner.identity, e))?;
             inner.with_lnet = inner.with_lnet.saturating_add(1);
+            let facts = m.facts();
             let mut msg = msg;
+            msg.facts = Some(facts);
             replace(inner, &mut msg)?;
             return inner.rx.push(msg).map_err(|_| Cause::Protocol);
         }

@@ -22,7 +22,8 @@ use super::{
     NiConfig,
     NiRef,
     RecvRequest,
-    SendRequest, //
+    SendRequest,
+    HDR_SIZE, //
 };
 use crate::bindings;
 
@@ -93,7 +94,16 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
     /// Sends a message. Re-entrant: LNet calls it from inside [`Message::finalize`] and
     /// [`NiRef::parse`]. On error the message goes back unfinalized, and LNet finalizes it with
     /// that error, without another try.
-    fn send(this: ArcBorrow<'_, Self>, req: SendRequest) -> Result<(), (Message, Error)>;
+    ///
+    /// `msg` is to be finalized when it has been sent and, for a GET or an RDMA PUT, answered.
+    fn send(
+        this: ArcBorrow<'_, Self>,
+        msg: Message,
+        req: &SendRequest,
+    ) -> Result<(), (Message, Error)>;
+
+    /// The LNet header of a received message, for [`NiRef::parse`].
+    fn header(rx: &Self::Rx) -> &[u8; HDR_SIZE];
 
     /// LNet keeps a message that went up for a while, and calls [`Lnd::recv`] later: the driver may
     /// free what is scarce. The receive credit must not be given back yet.
@@ -212,11 +222,11 @@ impl<L: Lnd> Ops<L> {
         // SAFETY: The NI is running during the call.
         let this = unsafe { Self::borrow(lnd) };
         // SAFETY: The shim's request is valid, and with it comes the message.
-        let req = match unsafe { SendRequest::from_raw(&*req) } {
+        let (msg, req) = match unsafe { SendRequest::from_raw(&*req) } {
             Ok(req) => req,
             Err(e) => return e.to_errno(),
         };
-        match L::send(this, req) {
+        match L::send(this, msg, &req) {
             Ok(()) => 0,
             Err((msg, e)) => {
                 msg.release_to_lnet();

@@ -198,19 +198,15 @@ impl<L: Lnd> NiRef<L> {
 
     /// Gives a received message to LNet.
     ///
-    /// `hdr` is the LNet header as received, `from` the NID of the peer the o2ib message came
-    /// from, `rdma` says whether it was a PUT_REQ or GET_REQ. LNet decides now or later and calls
+    /// `rx` has the LNet header as received ([`Lnd::header`]), `from` is the NID of the peer the o2ib
+    /// message came from, `rdma` says whether it was a PUT_REQ or GET_REQ. LNet decides now or later and calls
     /// [`Lnd::recv`] with `rx` exactly once, maybe before this returns. On error it has taken
     /// nothing, and `rx` comes back: close the connection.
     ///
     /// Process context, no locks held.
-    pub(crate) fn parse(
-        &self,
-        hdr: &[u8; HDR_SIZE],
-        from: u64,
-        rx: L::Rx,
-        rdma: bool,
-    ) -> Result<(), (L::Rx, Error)> {
+    pub(crate) fn parse(&self, from: u64, rx: L::Rx, rdma: bool) -> Result<(), (L::Rx, Error)> {
+        // A copy: `rx` may be gone before the shim returns.
+        let hdr: [u8; HDR_SIZE] = *L::header(&rx);
         let rx = rx.into_foreign();
         // SAFETY: The NI is valid by the type invariant, `hdr` has the length LNet reads, and
         // `rx` is what `Lnd::recv`'s trampoline expects.

@@ -51,15 +51,13 @@ unsafe fn pages(p: &bindings::ro2ib_payload) -> Result<PageVec> {
     // SAFETY: The shim describes a valid array of `nr` pieces, or nothing at all; LNet keeps the
     // array and the pages until the message is finalized, and the caller uses the result no
     // longer than that.
-    unsafe { PageVec::from_raw(p.bv, p.nr, p.offset as usize, p.nob as usize, p.gpu) }
+    unsafe { PageVec::from_raw(p.bv, p.nr, p.offset, p.nob, p.gpu) }
 }
 
-/// One LNet message to send ([`Lnd::send`](super::Lnd::send)).
+/// What is to be done with an LNet message to send ([`Lnd::send`](super::Lnd::send)).
 ///
-/// `payload` and `sink` describe pages that are LNet's again as soon as `msg` is finalized.
+/// `payload` and `sink` describe pages that are LNet's again as soon as the message is finalized.
 pub(crate) struct SendRequest {
-    /// To finalize when the message has been sent and, for a GET or an RDMA PUT, answered.
-    pub(crate) msg: Message,
     /// NID of the next hop, 64-bit form; not the final destination when a router is involved.
     pub(crate) target: u64,
     /// What to send.
@@ -84,24 +82,36 @@ impl SendRequest {
     ///
     /// `req` must come from the shim, and its message must pass to the driver on success. The
     /// pages must be used no longer than until the message is finalized.
-    pub(super) unsafe fn from_raw(req: &bindings::ro2ib_send_req) -> Result<Self> {
+    pub(super) unsafe fn from_raw(req: &bindings::ro2ib_send_req) -> Result<(Message, Self)> {
         let kind = MsgKind::from_raw(req.type_).ok_or(EINVAL)?;
         let msg = NonNull::new(req.msg).ok_or(EINVAL)?;
         // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
         let payload = unsafe { pages(&req.payload) }?;
         // SAFETY: As above.
         let sink = unsafe { pages(&req.sink) }?;
-        Ok(Self {
-            // SAFETY: The caller passes the message on.
-            msg: unsafe { Message::from_raw(msg) },
-            target: req.target,
-            kind,
-            to_router: req.to_router,
-            routing: req.routing,
-            hdr: req.hdr,
-            payload,
-            sink,
-        })
+        // SAFETY: The caller passes the message on.
+        let msg = unsafe { Message::from_raw(msg) };
+        Ok((
+            msg,
+            Self {
+                target: req.target,
+                kind,
+                to_router: req.to_router,
+                routing: req.routing,
+                hdr: req.hdr,
+                payload,
+                sink,
+            },
+        ))
+    }
+
+    /// A copy, for a message that has to wait.
+    pub(crate) fn keep(&self) -> Self {
+        Self {
+            payload: self.payload.share(),
+            sink: self.sink.share(),
+            ..*self
+        }
     }
 }
 
@@ -128,8 +138,9 @@ impl RecvRequest {
     pub(super) unsafe fn from_raw(req: &bindings::ro2ib_recv_req) -> Result<Self> {
         // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
         let sink = unsafe { pages(&req.sink) }?;
+        let p = &req.source;
         // SAFETY: As above.
-        let source = unsafe { pages(&req.source) }?;
+        let source = unsafe { PageVec::from_raw_like(&sink, p.bv, p.nr, p.offset, p.nob, p.gpu) }?;
         Ok(Self {
             // SAFETY: The caller passes the message on.
             msg: NonNull::new(req.msg).map(|m| unsafe { Message::from_raw(m) }),

@@ -5,12 +5,14 @@
 use super::wire::Order;
 
 /// The `N` bytes at `off`, or `None` when the slice ends before.
+#[inline(always)]
 pub(super) fn array_at<const N: usize>(buf: &[u8], off: usize) -> Option<&[u8; N]> {
     buf.get(off..)?.first_chunk::<N>()
 }
 
 impl Order {
     /// Reads two bytes at `off`.
+    #[inline(always)]
     pub(super) fn u16_at(self, buf: &[u8], off: usize) -> Option<u16> {
         let v = u16::from_ne_bytes(*array_at(buf, off)?);
         Some(match self {
@@ -20,6 +22,7 @@ impl Order {
     }
 
     /// Reads four bytes at `off`.
+    #[inline(always)]
     pub(super) fn u32_at(self, buf: &[u8], off: usize) -> Option<u32> {
         let v = u32::from_ne_bytes(*array_at(buf, off)?);
         Some(match self {
@@ -29,6 +32,7 @@ impl Order {
     }
 
     /// Reads eight bytes at `off`.
+    #[inline(always)]
     pub(super) fn u64_at(self, buf: &[u8], off: usize) -> Option<u64> {
         let v = u64::from_ne_bytes(*array_at(buf, off)?);
         Some(match self {

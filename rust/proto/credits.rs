@@ -226,6 +226,12 @@ impl Credits {
             && self.noops < NOOPS_MAX
     }
 
+    /// Whether the next message that needs a credit takes the last and returns none. It had better
+    /// wait if some will be there to return soon: else a NOOP has to carry them.
+    pub fn wastes_last(&self) -> bool {
+        self.credits == 1 && self.outstanding == 0 && self.depth > 1
+    }
+
     /// Whether the peer has spent every credit while some lie here below the high-water mark. That is
     /// so only while LNet keeps requests: their buffers are not posted, and the mark is not reached
     /// without them. A NOOP is due then ([`Credits::wants_noop`], `keepalive`).

@@ -110,11 +110,13 @@ impl Fifo {
         Some(index)
     }
 
-    fn peek(&self, cells: &[Cell]) -> Option<(u16, Cell)> {
+    /// Slots and cost of the first.
+    fn peek(&self, cells: &[Cell]) -> Option<(u16, Option<Cost>)> {
         if self.len == 0 {
             return None;
         }
-        cells.get(usize::from(self.head)).map(|c| (self.head, *c))
+        let cell = cells.get(usize::from(self.head))?;
+        Some((cell.slots, cell.tx.op().cost()))
     }
 }
 
@@ -240,17 +242,28 @@ impl Queues {
         queue.push(cells, index);
     }
 
+    /// Whether [`Queues::next`] would find nothing, whatever room there is: no tx is queued, and no
+    /// NOOP is due.
+    pub fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
+        self.unreserved.len == 0
+            && self.free_of_credit.len == 0
+            && self.main.len == 0
+            && !credits.wants_noop(false, false, keepalive)
+    }
+
     /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
     /// The first in line waits until its whole chain fits, and everything behind it waits with it:
-    /// that is what keeps a long chain from starving.
+    /// that is what keeps a long chain from starving. With `patient`, which says that the caller comes
+    /// back when LNet has taken what has come, the last credit is kept for what can return credits.
     pub fn next(
         &mut self,
         cells: &mut [Cell],
         credits: &mut Credits,
         sq_free: u16,
         keepalive: bool,
+        patient: bool,
     ) -> Next {
         while self.unreserved.len > 0 && credits.reserve() {
             if let Some(index) = self.unreserved.pop(cells) {
@@ -258,18 +271,20 @@ impl Queues {
             }
         }
         let usable = sq_free.saturating_sub(NOOP_SLOTS);
-        let blocked = if let Some((_, cell)) = self.free_of_credit.peek(cells) {
-            if cell.slots <= usable {
+        let blocked = if let Some((slots, cost)) = self.free_of_credit.peek(cells) {
+            if slots <= usable {
                 if let Some(index) = self.free_of_credit.pop(cells) {
-                    let carried = cell.tx.op().cost().and_then(|c| credits.pay(c));
+                    let carried = cost.and_then(|c| credits.pay(c));
                     return Next::Post { index, carried };
                 }
             }
             Next::NoSlots
-        } else if let Some((_, cell)) = self.main.peek(cells) {
-            if cell.slots > usable {
+        } else if let Some((slots, cost)) = self.main.peek(cells) {
+            if slots > usable {
                 Next::NoSlots
-            } else if let Some(carried) = cell.tx.op().cost().and_then(|c| credits.pay(c)) {
+            } else if patient && credits.wastes_last() {
+                Next::NoCredit
+            } else if let Some(carried) = cost.and_then(|c| credits.pay(c)) {
                 if let Some(index) = self.main.pop(cells) {
                     return Next::Post {
                         index,
@@ -406,12 +421,17 @@ mod tests {
             q.push(cells, id.index);
             id.index
         };
+        assert!(q.is_quiet(&credits, false) && !q.is_quiet(&credits, true));
         let get = add(&mut q, &mut cells, Op::GetReq);
+        assert!(!q.is_quiet(&credits, false));
         let get2 = add(&mut q, &mut cells, Op::GetReq);
         let done = add(&mut q, &mut cells, Op::GetDone);
         // No room for a chain: two slots are kept for NOOPs.
-        assert_eq!(q.next(&mut cells, &mut credits, 2, false), Next::NoSlots);
-        let first = q.next(&mut cells, &mut credits, 10, false);
+        assert_eq!(
+            q.next(&mut cells, &mut credits, 2, false, false),
+            Next::NoSlots
+        );
+        let first = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             first,
             Next::Post {
@@ -419,7 +439,7 @@ mod tests {
                 carried: Some(0)
             }
         );
-        let second = q.next(&mut cells, &mut credits, 10, false);
+        let second = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             second,
             Next::Post {
@@ -428,11 +448,14 @@ mod tests {
             }
         );
         // Depth 1: neither a reserve nor a credit is left.
-        assert_eq!(q.next(&mut cells, &mut credits, 10, false), Next::Empty);
+        assert_eq!(
+            q.next(&mut cells, &mut credits, 10, false, false),
+            Next::Empty
+        );
         assert_eq!(q.lengths().unreserved, 1);
         assert_eq!(credits.returned(1), Ok(()));
         assert_eq!(credits.reposted(Repost::ForAnswer), Ok(()));
-        let third = q.next(&mut cells, &mut credits, 10, false);
+        let third = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             third,
             Next::Post {
@@ -440,5 +463,39 @@ mod tests {
                 carried: Some(0)
             }
         );
+    }
+
+    #[test]
+    fn the_last_credit_waits_for_credits_to_return() {
+        let mut cells = [Cell::FREE; 4];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let Some(depth) = QueueDepth::new(2) else {
+            return;
+        };
+        let mut credits = Credits::new(depth, 1);
+        for _ in 0..3 {
+            let Some(id) = q.alloc(&mut cells, Op::Immediate) else {
+                return;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                let _ = c.tx.enqueue();
+            }
+            q.push(&mut cells, id.index);
+        }
+        let none = Some(0);
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert_eq!(next, Next::NoCredit);
+        // With one to return it goes, and takes it along.
+        assert_eq!(credits.request_received(), Ok(()));
+        assert_eq!(credits.reposted(Repost::ForPeer), Ok(()));
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == Some(1)));
+        // Without, if none is to come.
+        assert_eq!(credits.returned(1), Ok(()));
+        let next = q.next(&mut cells, &mut credits, 10, false, false);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == none));
     }
 }

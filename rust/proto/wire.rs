@@ -325,29 +325,14 @@ fn done(buf: &[u8], order: Order) -> Option<Done> {
 /// Bytes after the length that the message claims are ignored: CM private
 /// data is padded. The checks and their order are those of spec 2.8, followed
 /// by those on descriptors that the reference driver lacks (H17, H18).
+#[inline(always)]
 pub fn decode(buf: &[u8]) -> Result<Message<'_>, WireError> {
-    read(buf, true)
-}
-
-/// Reads a message once more that [`decode`] has read before: without the checksum, which takes a
-/// pass over every byte.
-pub fn decode_again(buf: &[u8]) -> Result<Message<'_>, WireError> {
-    read(buf, false)
-}
-
-fn read(buf: &[u8], check: bool) -> Result<Message<'_>, WireError> {
-    let magic = Order::Native.u32_at(buf, 0).ok_or(WireError::Short)?;
-    let version = Order::Native.u16_at(buf, 4).ok_or(WireError::Short)?;
-    let order = order_of(magic, MAGIC).ok_or(WireError::Magic(magic))?;
-    let version = match order {
-        Order::Native => version,
-        Order::Swapped => version.swap_bytes(),
+    // Of a known length, so that no field of it is out of bounds.
+    let Some(head) = buf.first_chunk::<HEADER_LEN>() else {
+        return Err(opening(buf).err().unwrap_or(WireError::ShortHeader));
     };
-    let version = Version::from_wire(version).ok_or(WireError::Version(version))?;
-    if buf.len() < HEADER_LEN {
-        return Err(WireError::ShortHeader);
-    }
-    let claimed = order.u32_at(buf, 8).ok_or(WireError::ShortHeader)?;
+    let (order, version) = opening(head)?;
+    let claimed = order.u32_at(head, 8).ok_or(WireError::ShortHeader)?;
     // From here on only the bytes that the message claims exist.
     let msg = usize::try_from(claimed)
         .ok()
@@ -356,15 +341,15 @@ fn read(buf: &[u8], check: bool) -> Result<Message<'_>, WireError> {
     if msg.len() < HEADER_LEN {
         return Err(WireError::ShortBody);
     }
-    let received = order.u32_at(msg, 12).ok_or(WireError::ShortHeader)?;
-    if check && received != 0 && !cksum::verify(msg, received) {
+    let received = order.u32_at(head, 12).ok_or(WireError::ShortHeader)?;
+    if received != 0 && !cksum::verify(msg, received) {
         return Err(WireError::Checksum);
     }
-    let env = envelope(msg, order, version).ok_or(WireError::ShortHeader)?;
+    let env = envelope(head, order, version).ok_or(WireError::ShortHeader)?;
     if env.src.is_any() {
         return Err(WireError::SourceAny);
     }
-    let [kind] = *array_at::<1>(msg, 6).ok_or(WireError::ShortHeader)?;
+    let [kind] = *array_at::<1>(head, 6).ok_or(WireError::ShortHeader)?;
     let kind = MsgType::from_wire(kind).ok_or(WireError::Type(kind))?;
     Ok(Message {
         env,
@@ -375,7 +360,55 @@ fn read(buf: &[u8], check: bool) -> Result<Message<'_>, WireError> {
     })
 }
 
-fn envelope(msg: &[u8], order: Order, version: Version) -> Option<Envelope> {
+/// What [`decode`] found, and [`reopen`] need not look for again.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    kind: MsgType,
+    order: Order,
+    nob: u32,
+}
+
+impl Message<'_> {
+    /// What to keep with the bytes if their body is wanted again.
+    pub fn facts(&self) -> Facts {
+        Facts {
+            kind: self.body.kind(),
+            order: self.order,
+            // A length on the wire has as many bits.
+            nob: u32::try_from(self.nob).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// The body of a message that [`decode`] has read before, from the same bytes: without another look
+/// at its header and its checksum.
+#[inline(always)]
+pub fn reopen(buf: &[u8], facts: Facts) -> Result<Body<'_>, WireError> {
+    let msg = usize::try_from(facts.nob)
+        .ok()
+        .and_then(|nob| buf.get(..nob))
+        .ok_or(WireError::Length(facts.nob))?;
+    body(facts.kind, msg, facts.order)
+}
+
+/// Byte order and version, which come before everything else.
+#[inline]
+fn opening(buf: &[u8]) -> Result<(Order, Version), WireError> {
+    let magic = Order::Native.u32_at(buf, 0).ok_or(WireError::Short)?;
+    let version = Order::Native.u16_at(buf, 4).ok_or(WireError::Short)?;
+    let order = order_of(magic, MAGIC).ok_or(WireError::Magic(magic))?;
+    let version = match order {
+        Order::Native => version,
+        Order::Swapped => version.swap_bytes(),
+    };
+    match Version::from_wire(version) {
+        Some(known) => Ok((order, known)),
+        None => Err(WireError::Version(version)),
+    }
+}
+
+#[inline(always)]
+fn envelope(msg: &[u8; HEADER_LEN], order: Order, version: Version) -> Option<Envelope> {
     let [credits] = *array_at::<1>(msg, 7)?;
     Some(Envelope {
         version,
@@ -389,6 +422,7 @@ fn envelope(msg: &[u8], order: Order, version: Version) -> Option<Envelope> {
 
 /// Reads the body; each field must lie within `msg`, which makes the shortest
 /// message of each type that of spec 2.4.
+#[inline(always)]
 fn body(kind: MsgType, msg: &[u8], order: Order) -> Result<Body<'_>, WireError> {
     let short = WireError::ShortBody;
     let hdr = || array_at::<LNET_HDR_LEN>(msg, HEADER_LEN).ok_or(short);

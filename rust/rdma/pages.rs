@@ -44,12 +44,16 @@ impl Drop for Pages {
 /// # Invariants
 ///
 /// `bvecs` points to `n` elements whose pages are valid, both for as long as
-/// this lives; `offset + nob` is within them.
+/// this lives; `offset + nob` is within them, and `offset` in the first. `used`
+/// of them have bytes of it, and `pages` is how many pages a region for it has,
+/// 0 if one region cannot cover it.
 pub(crate) struct PageVec {
     bvecs: *const bindings::bio_vec,
     n: u32,
-    offset: usize,
-    nob: usize,
+    offset: u32,
+    nob: u32,
+    used: u32,
+    pages: u32,
     gpu: bool,
     own: Option<Arc<Pages>>,
 }
@@ -58,15 +62,6 @@ pub(crate) struct PageVec {
 unsafe impl Send for PageVec {}
 // SAFETY: As above; the contents are only accessed by copying.
 unsafe impl Sync for PageVec {}
-
-/// One fragment of a [`PageVec`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
-    /// Where it begins in its page.
-    pub(crate) offset: usize,
-    /// Its length in bytes; it may go on into the pages that follow.
-    pub(crate) len: usize,
-}
 
 impl PageVec {
     /// Wraps `nob` bytes from `offset` on of the `n` fragments at `bvecs`.
@@ -78,45 +73,117 @@ impl PageVec {
     /// # Safety
     ///
     /// `bvecs` points to `n` valid elements. They and their pages stay as they
-    /// are until the returned value, and every [`SgMap`] made from it, is gone.
+    /// are until the returned value, and all that is shared with it and every
+    /// [`SgMap`] made from these, is gone.
+    #[inline]
     pub(crate) unsafe fn from_raw(
         bvecs: *const bindings::bio_vec,
         n: u32,
-        offset: usize,
-        nob: usize,
+        offset: u32,
+        nob: u32,
         gpu: bool,
     ) -> Result<Self> {
-        // INVARIANT: Guaranteed by the caller, except for the length, which is checked here.
-        let this = Self {
-            bvecs,
-            n,
-            offset,
-            nob,
-            gpu,
-            own: None,
-        };
-        let total = this
-            .as_bvecs()
-            .iter()
-            .try_fold(0usize, |sum, bvec| sum.checked_add(bvec.bv_len as usize));
-
-        match (total, offset.checked_add(nob)) {
-            (Some(total), Some(end)) if end <= total => Ok(this),
-            _ => Err(EINVAL),
+        if nob == 0 {
+            // INVARIANT: No byte, and so none outside.
+            return Ok(Self {
+                bvecs,
+                n: 0,
+                offset: 0,
+                nob,
+                used: 0,
+                pages: 0,
+                gpu,
+                own: None,
+            });
         }
+        // SAFETY: By the caller's promise.
+        unsafe { Self::from_bytes(bvecs, n, offset, nob, gpu) }
     }
 
-    fn as_bvecs(&self) -> &[bindings::bio_vec] {
-        if self.n == 0 {
-            return &[];
+    /// # Safety
+    ///
+    /// As [`Self::from_raw`].
+    unsafe fn from_bytes(
+        bvecs: *const bindings::bio_vec,
+        n: u32,
+        offset: u32,
+        nob: u32,
+        gpu: bool,
+    ) -> Result<Self> {
+        if n == 1 {
+            // SAFETY: By the caller's promise.
+            let bvec = unsafe { &*bvecs };
+            let begin = bvec.bv_offset.wrapping_add(offset) as usize % PAGE_SIZE;
+
+            if u64::from(offset) + u64::from(nob) > u64::from(bvec.bv_len) {
+                return Err(EINVAL);
+            }
+            // INVARIANT: Guaranteed by the caller; the length was checked right above.
+            return Ok(Self {
+                bvecs,
+                n,
+                offset,
+                nob,
+                used: 1,
+                pages: (begin + nob as usize).div_ceil(PAGE_SIZE) as u32,
+                gpu,
+                own: None,
+            });
         }
-        // SAFETY: By the type invariant.
-        unsafe { core::slice::from_raw_parts(self.bvecs, self.n as usize) }
+        let mut run = bindings::ro2ib_run::default();
+
+        // SAFETY: By the caller's promise; `run` is valid for writes.
+        if !unsafe { bindings::ro2ib_bvec_run(bvecs, n, offset, nob, &mut run) } {
+            return Err(EINVAL);
+        }
+        // INVARIANT: Guaranteed by the caller, and by what the function found: from the fragment
+        // `first` on, which is one of the `n`, as there are bytes in it.
+        Ok(Self {
+            bvecs: bvecs.wrapping_add(run.first as usize),
+            n: n.saturating_sub(run.first),
+            offset: run.at,
+            nob,
+            used: run.used,
+            pages: run.pages,
+            gpu,
+            own: None,
+        })
+    }
+
+    /// [`Self::from_raw`], without looking at what `like` has looked at already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::from_raw`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::from_raw`].
+    pub(crate) unsafe fn from_raw_like(
+        like: &Self,
+        bvecs: *const bindings::bio_vec,
+        n: u32,
+        offset: u32,
+        nob: u32,
+        gpu: bool,
+    ) -> Result<Self> {
+        let known = (like.bvecs, like.n, like.offset, like.nob) == (bvecs, n, offset, nob);
+
+        if known && like.own.is_none() {
+            // INVARIANT: The same bytes, and the caller promises the rest.
+            return Ok(Self {
+                gpu,
+                own: None,
+                ..*like
+            });
+        }
+        // SAFETY: By the caller's promise.
+        unsafe { Self::from_raw(bvecs, n, offset, nob, gpu) }
     }
 
     /// How many bytes it covers.
     pub(crate) fn nob(&self) -> usize {
-        self.nob
+        self.nob as usize
     }
 
     /// Whether it is memory of a GPU, which the CPU cannot copy.
@@ -124,42 +191,11 @@ impl PageVec {
         self.gpu
     }
 
-    /// The fragments, without what is before the first and behind the last byte.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
-        let mut skip = self.offset;
-        let mut left = self.nob;
-
-        self.as_bvecs().iter().filter_map(move |bvec| {
-            let len = bvec.bv_len as usize;
-            let skipped = skip.min(len);
-            let take = (len - skipped).min(left);
-
-            skip -= skipped;
-            left -= take;
-            (take != 0).then(|| Segment {
-                offset: (bvec.bv_offset as usize + skipped) % PAGE_SIZE,
-                len: take,
-            })
-        })
-    }
-
     /// Whether one memory region of `max_pages` pages can cover it: no gaps
     /// inside, that is, every fragment but the first begins and every one but the
     /// last ends at the edge of a page.
     pub(crate) fn can_register(&self, max_pages: u32) -> bool {
-        let mut pages = 0usize;
-        let mut ended = true;
-
-        for (i, s) in self.segments().enumerate() {
-            if !ended || (i != 0 && s.offset != 0) {
-                return false;
-            }
-            let end = s.offset + s.len;
-
-            pages += end.div_ceil(PAGE_SIZE);
-            ended = end % PAGE_SIZE == 0;
-        }
-        pages != 0 && pages <= max_pages as usize
+        self.pages != 0 && self.pages <= max_pages
     }
 
     /// Copies `to.len()` bytes from position `at` on. Any context.
@@ -206,20 +242,20 @@ impl PageVec {
             return Err(EOPNOTSUPP);
         }
         match at.checked_add(len) {
-            Some(end) if end <= self.nob => Ok(self.offset + at),
+            Some(end) if end <= self.nob() => Ok(self.offset as usize + at),
             _ => Err(EINVAL),
         }
     }
 
-    pub(super) fn as_raw(&self) -> (*const bindings::bio_vec, u32, usize) {
-        (self.bvecs, self.n, self.offset)
+    /// The first fragment, where the first byte is in it, how many fragments have bytes of it, and
+    /// how many bytes these are.
+    pub(super) fn as_raw(&self) -> (*const bindings::bio_vec, u32, u32, u32) {
+        (self.bvecs, self.offset, self.used, self.nob)
     }
 
-    /// A second reference to the same pages.
-    ///
-    /// Not `Clone`: the contract of [`Self::from_raw`] covers the values made by
-    /// this module only.
-    pub(super) fn share(&self) -> Self {
+    /// A second reference to the same pages. What [`Self::from_raw`] asks for is asked for all of
+    /// them.
+    pub(crate) fn share(&self) -> Self {
         Self {
             own: self.own.clone(),
             ..*self
@@ -267,15 +303,15 @@ impl BounceBuf {
             left -= len;
         }
         let pages = Arc::new(pages, GFP_KERNEL)?;
-        // INVARIANT: `own` keeps the pages and the list, which does not move.
-        let pages = PageVec {
-            bvecs: pages.0.as_ptr(),
-            n: u32::try_from(n)?,
-            offset: 0,
-            nob,
-            gpu: false,
-            own: Some(pages),
-        };
+        // SAFETY: The list does not move, and `own`, set below and never changed, keeps it and the
+        // pages.
+        let mut vec = unsafe {
+            let (n, nob) = (u32::try_from(n)?, u32::try_from(nob)?);
+            PageVec::from_raw(pages.0.as_ptr(), n, 0, nob, false)
+        }?;
+
+        vec.own = Some(pages);
+        let pages = vec;
         let map = SgMap::map(device, &pages, Direction::FromDevice)?;
 
         Ok(Self {

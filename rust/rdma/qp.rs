@@ -57,8 +57,8 @@ use super::{
         RecvRing, //
     },
     send_ring::{
-        SendDone,
-        SendRing, //
+        SendRing,
+        SendsDone, //
     },
     sg::SgMap,
     sq::SendQueue,
@@ -72,16 +72,16 @@ const DRAIN_WRS: u32 = 2;
 
 /// What a [`Qp`] calls.
 ///
-/// `send_done` and `recv_done` run where completions are polled
+/// `sends_done` and `recv_done` run where completions are polled
 /// ([`super::cq`]): softirq, for all they know. They must not sleep. They are not called
 /// concurrently for the same QP.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
-    /// A work request of the send queue has ended; in posting order, exactly once
+    /// Work requests of the send queue have ended; in posting order, exactly once
     /// for each that was posted.
-    fn send_done(this: ArcBorrow<'_, Self>, done: SendDone);
+    fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>);
 
     /// A receive has ended.
-    fn recv_done(this: ArcBorrow<'_, Self>, done: RecvDone);
+    fn recv_done(this: &Arc<Self>, done: RecvDone);
 
     /// All completions of a QP on which [`Qp::drain`] succeeded are reaped. Same
     /// context; queue work that destroys the QP. The worker may do so while this
@@ -475,7 +475,7 @@ impl<T: QpHandler> Qp<T> {
         // for event handlers. `event` is valid.
         let (qp, event) = unsafe { (&*context.cast::<Self>(), QpEvent::from_raw((*event).event)) };
 
-        T::async_event(qp.handler(), event);
+        T::async_event(qp.handler().as_arc_borrow(), event);
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -486,8 +486,9 @@ impl<T: QpHandler> Qp<T> {
         self.raw.as_ptr()
     }
 
-    pub(super) fn handler(&self) -> ArcBorrow<'_, T> {
-        self.handler.as_arc_borrow()
+    /// A QP outlives the handlers of its completions: it is not destroyed before all have returned.
+    pub(super) fn handler(&self) -> &Arc<T> {
+        &self.handler
     }
 
     pub(super) fn send_ring(&self) -> &SendRing<T> {

@@ -142,7 +142,6 @@ impl<T: QpHandler> RecvRing<T> {
         };
 
         buf.sync_for_cpu(len as usize);
-        // After this nothing of the QP may be touched any more.
         T::recv_done(
             qp.handler(),
             RecvDone {

@@ -41,8 +41,6 @@ pub(crate) struct SendDone {
     pub(crate) ctx: u32,
     /// How it ended.
     pub(crate) wc: Wc,
-    /// The completion was for this one; if not, it ended silently before that one.
-    pub(crate) told: bool,
     /// The message buffer of a send.
     pub(crate) buf: Option<TxBuf>,
 }
@@ -131,46 +129,50 @@ impl<T: QpHandler> SendRing<T> {
     /// Retires the work request in slot `index` and all before it.
     fn complete(&self, qp: &Qp<T>, index: u32, wc: Wc) {
         let tail = self.tail.load(Relaxed);
-        let used = self.used.load(Acquire);
         let distance = if index >= tail {
             index.wrapping_sub(tail)
         } else {
             index.wrapping_add(self.depth).wrapping_sub(tail)
         };
 
-        if distance >= used {
+        if distance >= self.used.load(Acquire) {
             pr_warn_once!("completion for a send that was not posted\n");
             return;
         }
-        let mut at = tail;
+        let n = distance.wrapping_add(1);
 
-        for i in 0..=distance {
+        // Before the handler may take a lock, which nobody shall hold while memory is unmapped.
+        self.let_go(qp, tail, n, wc);
+        T::sends_done(
+            qp.handler(),
+            &mut SendsDone {
+                ring: self,
+                at: tail,
+                left: n,
+                n,
+                wc,
+            },
+        );
+    }
+
+    /// Lets go of the memory that the `n` work requests from slot `at` on use.
+    fn let_go(&self, qp: &Qp<T>, at: u32, n: u32, wc: Wc) {
+        let mut at = at;
+
+        for left in (0..n).rev() {
             let Some(slot) = self.slots.get(at as usize) else {
                 return;
             };
             // SAFETY: By the type invariant the slot belongs to us: it is one of the used ones.
-            let resources = unsafe { core::mem::take(&mut *slot.resources.get()) };
-            let wc = if i == distance { wc } else { Wc::SUCCESS };
+            let resources = unsafe { &mut *slot.resources.get() };
 
-            // INVARIANT: We are done with the slot.
             at = after(at, self.depth);
-            self.tail.store(at, Relaxed);
-            self.used.fetch_sub(1, Release);
-
-            if let (Some(mr), true) = (resources.invalidates, wc.status.is_success()) {
-                qp.mr_pool().invalidated(mr);
+            if let Some(mr) = resources.invalidates.take() {
+                if left != 0 || wc.status.is_success() {
+                    qp.mr_pool().invalidated(mr);
+                }
             }
-            drop(resources.sg);
-            // After the last of these nothing of the QP may be touched any more.
-            T::send_done(
-                qp.handler(),
-                SendDone {
-                    ctx: resources.ctx,
-                    wc,
-                    told: i == distance,
-                    buf: resources.buf,
-                },
-            );
+            drop(resources.sg.take());
         }
     }
 
@@ -204,6 +206,59 @@ impl<T: QpHandler> SendRing<T> {
                 slot.cqe.get()
             }
             None => core::ptr::null_mut(),
+        }
+    }
+}
+
+/// The work requests that one completion retires, in posting order.
+///
+/// # Invariants
+///
+/// The `left` slots from `at` on are the last of the `n` that the completion
+/// retires. They are used, and belong to this.
+pub(crate) struct SendsDone<'a, T: QpHandler> {
+    ring: &'a SendRing<T>,
+    at: u32,
+    left: u32,
+    n: u32,
+    wc: Wc,
+}
+
+impl<T: QpHandler> Iterator for SendsDone<'_, T> {
+    type Item = SendDone;
+
+    #[inline]
+    fn next(&mut self) -> Option<SendDone> {
+        self.left = self.left.checked_sub(1)?;
+
+        let slot = self.ring.slots.get(self.at as usize)?;
+
+        self.at = after(self.at, self.ring.depth);
+        // SAFETY: By the type invariant the slot belongs to us.
+        let resources = unsafe { &mut *slot.resources.get() };
+        // The rest of it is gone already.
+        let (ctx, buf) = (resources.ctx, resources.buf.take());
+        // The completion is for the last; the others ended silently before it.
+        let last = self.left == 0;
+
+        if last {
+            // INVARIANT: We are done with all of the slots.
+            self.ring.tail.store(self.at, Relaxed);
+            self.ring.used.fetch_sub(self.n, Release);
+        }
+        Some(SendDone {
+            ctx,
+            wc: if last { self.wc } else { Wc::SUCCESS },
+            buf,
+        })
+    }
+}
+
+impl<T: QpHandler> Drop for SendsDone<'_, T> {
+    fn drop(&mut self) {
+        // What the handler did not want to know of is retired all the same.
+        while self.left != 0 {
+            drop(self.next());
         }
     }
 }

@@ -59,14 +59,11 @@ impl SgMap {
         if pages.is_gpu() {
             return Err(EOPNOTSUPP);
         }
-        let nob = u32::try_from(pages.nob())?;
         let table = Opaque::<bindings::sg_table>::zeroed();
-        let (bvecs, n, offset) = pages.as_raw();
+        let (bvecs, at, used, nob) = pages.as_raw();
 
         // SAFETY: `table` is valid for writes; `pages` guarantees the rest.
-        to_result(unsafe {
-            bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, n, offset, pages.nob())
-        })?;
+        to_result(unsafe { bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, at, used, nob) })?;
         // SAFETY: `table` was filled, and `device` is registered.
         let mapped = to_result(unsafe {
             bindings::ro2ib_dma_map_sgt(device.as_raw(), table.get(), direction.as_raw())
@@ -115,12 +112,13 @@ impl SgMap {
     /// A cursor at its beginning.
     pub(crate) fn cursor(self: &Arc<Self>) -> SgCursor {
         SgCursor {
-            pos: SgPos {
+            // INVARIANT: The beginning of the first element.
+            pos: SgPos(bindings::ro2ib_sg_pos {
                 // SAFETY: By the type invariant the table is initialised.
                 sg: unsafe { (*self.table.get()).sgl },
-                left: self.nob,
                 at: 0,
-            },
+                left: self.nob,
+            }),
             map: self.clone(),
         }
     }
@@ -151,11 +149,7 @@ impl Drop for SgMap {
 /// `sg` is an element of the map's list, and `at` an offset inside it, unless
 /// `left` is 0.
 #[derive(Clone, Copy)]
-pub(super) struct SgPos {
-    sg: *mut bindings::scatterlist,
-    left: u32,
-    at: u32,
-}
+pub(super) struct SgPos(bindings::ro2ib_sg_pos);
 
 /// A place in a [`SgMap`] that moves forward as work requests take ranges of it.
 pub(crate) struct SgCursor {
@@ -171,7 +165,7 @@ unsafe impl Sync for SgCursor {}
 impl SgCursor {
     /// How many bytes are left.
     pub(crate) fn left(&self) -> u32 {
-        self.pos.left
+        self.pos.0.left
     }
 
     /// The map it walks through.
@@ -188,35 +182,17 @@ impl SgCursor {
         self.pos = pos;
     }
 
-    /// Takes the next DMA range, of up to `max` bytes.
-    pub(super) fn take(&mut self, max: u32) -> Option<(u64, u32)> {
-        loop {
-            if self.pos.left == 0 || self.pos.sg.is_null() || max == 0 {
-                return None;
-            }
-            // SAFETY: By the invariant of `SgPos`, and `map` keeps the list.
-            let (addr, len) = unsafe {
-                (
-                    bindings::ro2ib_sg_dma_address(self.pos.sg),
-                    bindings::ro2ib_sg_dma_len(self.pos.sg),
-                )
-            };
-            let rest = len.saturating_sub(self.pos.at);
-            let take = rest.min(max).min(self.pos.left);
-            let from = addr.wrapping_add(u64::from(self.pos.at));
+    /// Writes entries for the next `len` bytes, as far as there is room for them, and moves on;
+    /// returns how many.
+    pub(super) fn gather(&mut self, to: &mut [bindings::ib_sge], len: u32, lkey: u32) -> usize {
+        let room = u32::try_from(to.len()).unwrap_or(u32::MAX);
 
-            // INVARIANT: Stays inside the element or moves to the next.
-            self.pos.left -= take;
-            if take == rest {
-                // SAFETY: As above. After the last element it returns null, which ends the walk.
-                self.pos.sg = unsafe { bindings::ro2ib_sg_next(self.pos.sg) };
-                self.pos.at = 0;
-            } else {
-                self.pos.at += take;
-            }
-            if take != 0 {
-                return Some((from, take));
-            }
-        }
+        // INVARIANT: It moves to a place in the same list.
+        // SAFETY: By the type invariant of `SgPos`, and `map` keeps the list; there is room for as
+        // many entries.
+        let n =
+            unsafe { bindings::ro2ib_sg_gather(&mut self.pos.0, to.as_mut_ptr(), room, len, lkey) };
+
+        n as usize
     }
 }

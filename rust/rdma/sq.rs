@@ -75,11 +75,12 @@ pub(crate) struct PostError {
 ///
 /// `next` is the index of the slot that the next work request gets. The slots of
 /// the batch are the `nr_wrs` before it. All slots from `next` on, as many as are
-/// neither used nor in the batch, belong to this.
+/// neither used nor in the batch, belong to this; `slots` are no more than that.
 pub(crate) struct SendQueue {
     qp_id: u64,
     depth: u32,
     next: u32,
+    slots: u32,
     closed: bool,
     batch: KBox<Batch>,
 }
@@ -97,6 +98,7 @@ impl SendQueue {
             qp_id,
             depth: depth.into(),
             next: 0,
+            slots: depth.into(),
             closed: false,
             batch: Batch::new()?,
         })
@@ -116,6 +118,18 @@ impl SendQueue {
             .saturating_sub(self.pending())
     }
 
+    /// Finds out how many more work requests the send queue can take.
+    pub(crate) fn look_for_slots<T: QpHandler>(&mut self, qp: &Qp<T>) {
+        // INVARIANT: Only completions change it meanwhile, to more.
+        self.slots = self.free_slots(qp);
+    }
+
+    /// How many more work requests it can take at least: of those that it could when
+    /// [`Self::look_for_slots`] found out.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
     /// How many work requests are pushed and not posted.
     pub(crate) fn pending(&self) -> u32 {
         self.batch.nr_wrs as u32
@@ -126,12 +140,17 @@ impl SendQueue {
         self.batch.room()
     }
 
-    fn check<T: QpHandler>(&self, qp: &Qp<T>) -> Result<(), PushError> {
+    /// Whether one more work request can be pushed.
+    fn check<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PushError> {
         if self.qp_id != qp.id() {
-            Err(PushError::Foreign)
-        } else if self.closed {
+            return Err(PushError::Foreign);
+        }
+        if self.slots == 0 {
+            self.look_for_slots(qp);
+        }
+        if self.closed {
             Err(PushError::Closed)
-        } else if self.free_slots(qp) == 0 {
+        } else if self.slots == 0 {
             Err(PushError::NoSlot)
         } else if self.batch.nr_wrs == BATCH_WRS {
             Err(PushError::BatchFull)
@@ -152,50 +171,48 @@ impl SendQueue {
         len: u32,
     ) -> (u32, usize) {
         let start = self.batch.nr_sges + first;
-        let mut covered = 0;
-        let mut n = 0;
+        let left = cursor.left();
+        let Some(to) = self.batch.sges.get_mut(start..) else {
+            return (0, 0);
+        };
+        let room = to.len().min(max);
+        let n = to
+            .get_mut(..room)
+            .map_or(0, |to| cursor.gather(to, len, lkey));
 
-        while n < max && covered < len {
-            let Some(sge) = self.batch.sges.get_mut(start + n) else {
-                break;
-            };
-            let Some((addr, length)) = cursor.take(len - covered) else {
-                break;
-            };
-
-            *sge = bindings::ib_sge { addr, length, lkey };
-            covered += length;
-            n += 1;
-        }
-        (covered, n)
+        (left - cursor.left(), n)
     }
 
-    /// Fills in what all work requests have, and takes a slot.
+    /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has.
     fn push<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,
         nr_sges: usize,
+        opcode: bindings::ib_wr_opcode,
         flags: bindings::ib_send_flags,
         resources: Resources,
-        wr: AnyWr,
+        more: impl FnOnce(&mut AnyWr),
     ) {
+        let batch = &mut *self.batch;
+        let Some(place) = batch.wrs.get_mut(batch.nr_wrs) else {
+            return;
+        };
         // SAFETY: By the type invariant the slot `next` is ours: `check` said that there is one.
         let cqe = unsafe { qp.send_ring().put(self.next, resources) };
-        let batch = &mut *self.batch;
 
-        if let Some(place) = batch.wrs.get_mut(batch.nr_wrs) {
-            *place = wr;
-            // SAFETY: All members of the union begin with an `ib_send_wr`.
-            let send = unsafe { &mut place.send };
-
-            send.__bindgen_anon_1.wr_cqe = cqe;
-            send.num_sge = nr_sges as ffi::c_int;
-            send.send_flags = flags as ffi::c_int;
-            // INVARIANT: Complete; the entries were written by the caller.
-            batch.nr_wrs += 1;
-            batch.nr_sges += nr_sges;
-            self.next = after(self.next, self.depth);
-        }
+        place.send = bindings::ib_send_wr {
+            opcode,
+            num_sge: nr_sges as ffi::c_int,
+            send_flags: flags as ffi::c_int,
+            __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
+            ..Default::default()
+        };
+        more(place);
+        // INVARIANT: Complete; the entries were written by the caller. The slot is not free.
+        batch.nr_wrs += 1;
+        batch.nr_sges += nr_sges;
+        self.next = after(self.next, self.depth);
+        self.slots -= 1;
     }
 
     /// Pushes a SEND of the first `nob` bytes of `buf`, followed by `extra`: the
@@ -271,6 +288,7 @@ impl SendQueue {
         self.push(
             qp,
             nr_sges,
+            bindings::ib_wr_opcode_IB_WR_SEND,
             flags,
             Resources {
                 ctx,
@@ -278,12 +296,7 @@ impl SendQueue {
                 sg,
                 invalidates: None,
             },
-            AnyWr {
-                send: bindings::ib_send_wr {
-                    opcode: bindings::ib_wr_opcode_IB_WR_SEND,
-                    ..Default::default()
-                },
-            },
+            |_| {},
         );
         Ok(())
     }
@@ -323,21 +336,19 @@ impl SendQueue {
         self.push(
             qp,
             n,
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
             signal(signaled),
             Resources {
                 ctx,
                 sg: Some(cursor.map().clone()),
                 ..Default::default()
             },
-            AnyWr {
-                rdma: bindings::ib_rdma_wr {
-                    wr: bindings::ib_send_wr {
-                        opcode: bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-                        ..Default::default()
-                    },
-                    remote_addr,
-                    rkey,
-                },
+            |wr| {
+                // SAFETY: Whatever was there, these are integers.
+                let rdma = unsafe { &mut wr.rdma };
+
+                rdma.remote_addr = remote_addr;
+                rdma.rkey = rkey;
             },
         );
         Ok(covered)
@@ -380,50 +391,43 @@ impl SendQueue {
         };
 
         if qp.fences_regs() {
-            let mut fence = bindings::ib_send_wr {
-                opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-                ..Default::default()
-            };
-
-            fence.ex.invalidate_rkey = parts.known;
             self.push(
                 qp,
                 0,
+                bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
                 0,
                 Resources {
                     ctx,
                     ..Default::default()
                 },
-                AnyWr { send: fence },
+                |wr| set_invalidate(wr, parts.known),
             );
         }
         self.push(
             qp,
             0,
+            bindings::ib_wr_opcode_IB_WR_REG_MR,
             signal(signaled),
             Resources {
                 ctx,
                 ..Default::default()
             },
-            AnyWr {
-                reg: bindings::ib_reg_wr {
-                    wr: bindings::ib_send_wr {
-                        opcode: bindings::ib_wr_opcode_IB_WR_REG_MR,
-                        ..Default::default()
-                    },
-                    mr: parts.mr,
-                    key: parts.key,
-                    access: (bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
-                        | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE)
-                        as ffi::c_int,
-                },
+            |wr| {
+                // SAFETY: Whatever was there, these are integers and a pointer.
+                let reg = unsafe { &mut wr.reg };
+
+                reg.mr = parts.mr;
+                reg.key = parts.key;
+                reg.access = (bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+                    | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE)
+                    as ffi::c_int;
             },
         );
         Ok(mr.into_valid())
     }
 
     /// Pushes the invalidation of the key of `mr`. Always signalled: when
-    /// [`QpHandler::send_done`] tells of its success the key is dead, the memory
+    /// [`QpHandler::sends_done`] tells of its success the key is dead, the memory
     /// is not mapped by it any more, and the region is free again. After a
     /// failure that is so when the regions are destroyed.
     ///
@@ -442,22 +446,17 @@ impl SendQueue {
         if mr.qp_id() != self.qp_id {
             return Err((PushError::Foreign, mr));
         }
-        let mut wr = bindings::ib_send_wr {
-            opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-            ..Default::default()
-        };
-
-        wr.ex.invalidate_rkey = mr.rkey();
         self.push(
             qp,
             0,
+            bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
             signal(true),
             Resources {
                 ctx,
                 invalidates: Some(mr.index()),
                 ..Default::default()
             },
-            AnyWr { send: wr },
+            |wr| set_invalidate(wr, mr.rkey()),
         );
         Ok(())
     }
@@ -512,6 +511,13 @@ impl SendQueue {
             posted: posted as u32,
         })
     }
+}
+
+fn set_invalidate(wr: &mut AnyWr, rkey: u32) {
+    // SAFETY: All members of the union begin with an `ib_send_wr`.
+    let send = unsafe { &mut wr.send };
+
+    send.ex.invalidate_rkey = rkey;
 }
 
 fn signal(signaled: bool) -> bindings::ib_send_flags {

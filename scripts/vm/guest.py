@@ -117,12 +117,14 @@ class Guest:
     arch      of that kernel, by Debian's name
     userland  a root directory to take its programs from; None: this machine's own
     compiled  with the compiled agent, if there is one; False: that of init.sh
+    accel     QEMU's accelerator; None: see default_accel()
+    more      more arguments for QEMU: a function of the guest's number
     """
 
     def __init__(
         self, name="guest", number=1, link=None, rails=1, files=(), modules=("rdma_rxe",), tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
-        arch=None, userland=None, compiled=True,
+        arch=None, userland=None, compiled=True, accel=None, more=None,
     ):  # fmt: skip
         env = build_env() if kdir is None or image is None else {}
         self.arch = arch or env.get("KERNEL_ARCH") or "amd64"
@@ -134,6 +136,7 @@ class Guest:
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
         self.files, self.modules, self.tools, self.compiled = list(files), modules, tools, compiled
         self.append, self.vcpus = append, vcpus
+        self.accel, self.more = accel, more
         # KASAN's shadow and quarantine want room.
         debug = "-debug-" in os.path.basename(self.kdir)
         # kmemleak makes software emulation several times slower: on request only.
@@ -177,7 +180,7 @@ class Guest:
                 listeners.append(listener)
             with open(qemu_log, "wb") as log:
                 self.proc = subprocess.Popen(
-                    self._command(initrd, tmp, accel or default_accel(self.arch)),
+                    self._command(initrd, tmp, accel or self.accel or default_accel(self.arch)),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -249,7 +252,7 @@ class Guest:
                 "-device",
                 f"virtio-net-pci,netdev=wire{rail},mac=52:54:00:00:{rail:02x}:{self.number:02x},host_mtu={MTU},romfile=",
             ]
-        return cmd
+        return cmd + (self.more(self.number) if self.more else [])
 
     def alive(self):
         return self.proc is not None and self.proc.poll() is None

@@ -421,7 +421,7 @@ impl Conn {
         }
     }
 
-    /// `WorkItem<UPPER>`, one round: `next_job`, then `Transfer::finish` or `parse` with `recv`.
+    /// `WorkItem<UPPER>`, one round: `next_job`, then `Ended::finish` or `parse` with `recv`.
     pub(crate) fn upper(&mut self, want: bool, at: Side, w: &mut World) -> Result<(), Fault> {
         if let Some((transfer, _, cookie)) = self.data.take_done()? {
             if self.armed.contains(&cookie) {

@@ -403,7 +403,7 @@ fn ours(
         }
         // `QpHandler::recv_done`
         Step::Deliver(_) => o.received(message.ok_or("no message")?)?,
-        // `QpHandler::send_done`
+        // `QpHandler::sends_done`
         Step::Complete(_) => o.complete()?,
         // `upper::recv`, first half: the buffer goes back
         Step::Take(_, at, want) => {

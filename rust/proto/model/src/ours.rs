@@ -172,13 +172,14 @@ impl Ours {
     /// `pump::pump`.
     pub fn pump(&mut self, keepalive: bool, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let mut keepalive = keepalive;
+        let patient = !self.held.is_empty();
         let pushed = self.sq.len();
         loop {
             let free = self.sq_size - self.sq.len() as u16;
             let before = self.queues.lengths().unreserved;
-            let next = self
-                .queues
-                .next(&mut self.cells, &mut self.credits, free, keepalive);
+            let next =
+                self.queues
+                    .next(&mut self.cells, &mut self.credits, free, keepalive, patient);
             keepalive = false;
             for _ in self.queues.lengths().unreserved..before {
                 let moved = self.copy[0].pop_front().ok_or("moved from nowhere")?;
@@ -266,7 +267,7 @@ impl Ours {
         Ok(())
     }
 
-    /// `QpHandler::send_done`: the next completion, which also retires the unsignalled ones before
+    /// `QpHandler::sends_done`: the next completion, which also retires the unsignalled ones before
     /// it. Without the pump behind it.
     pub fn complete(&mut self) -> Result<(), Fault> {
         while let Some(work) = self.retire(Ok(()))? {

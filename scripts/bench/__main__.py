@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Executed instructions per LNet message: two guests under lnet_lite, QEMU counts.
+
+A count, not a time: a busy host changes the wait and nothing else. Instructions are
+those of both nodes. "LND" is the driver and the kernel crate, wherever that is; "all
+but around" leaves out provider, network and LNet. Case names: see cases.py.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+# Run as a directory, this is no package yet.
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from bench import judge  # noqa: E402
+from bench.cases import CASES, CHEAP  # noqa: E402
+from bench.measure import ROOT, Bench, Unusable  # noqa: E402
+from bench.symbols import disassembly, readable  # noqa: E402
+from vm import build_env  # noqa: E402
+
+# Windows of a case, before it counts as having grown.
+TRIES = 3
+
+
+def check(bench, made_with, cases):
+    """Compare with the baseline: (passed, failed)."""
+    base = judge.load()
+    limit = judge.GROWTH
+    if base["made with"] != made_with:
+        limit = judge.GROWTH_OTHERWISE
+        print(f"baseline: {base['made with']}\nhere: {made_with}\nnot the same, so {limit:.0%} are allowed")
+    passed = failed = 0
+    for name in cases:
+        results = []
+        for _ in range(TRIES):
+            results += bench.measure(name)
+            good, lines = judge.verdict(name, base["cases"][name], judge.best(results), limit)
+            if good:
+                break
+        print("\n".join(lines), flush=True)
+        passed += good
+        failed += not good
+    return passed, failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", nargs="*", help=f"one of: {', '.join(CASES)} (default: all)")
+    parser.add_argument("--check", action="store_true", help=f"against the baseline; default: {', '.join(CHEAP)}")
+    parser.add_argument("--save", action="store_true", help="as the new baseline")
+    parser.add_argument("--times", type=int, default=1, help="windows per case, of which the least is shown")
+    parser.add_argument("--top", type=int, default=0, metavar="N", help="the driver's N most expensive functions, too")
+    parser.add_argument("--all", type=int, default=0, metavar="N", help="the N most expensive functions of all")
+    parser.add_argument("--diff", action="store_true", help="what grew since the baseline, too")
+    parser.add_argument("--cut", default="", metavar="FUNCTION", help="its instructions, with executions per message")
+    parser.add_argument("--json", metavar="FILE", help="all that was counted")
+    parser.add_argument("--built", default=os.environ.get("RO2IBLND_MODULES", ROOT), help="where the modules are")
+    args = parser.parse_args()
+    unknown = [name for name in args.case if name not in CASES]
+    if unknown:
+        parser.error(f"no such case: {', '.join(unknown)}")
+    cases = args.case or (CHEAP if args.check else list(CASES))
+    env = build_env()
+    try:
+        with Bench(args.built) as bench:
+            made_with = judge.toolchain(env, bench.release, args.built)
+            if args.check:
+                passed, failed = check(bench, made_with, cases)
+                print(f"{passed} passed, {failed} failed")
+                return 1 if failed else 0
+            results = {name: judge.best(bench.measure(name, args.times)) for name in cases}
+    except Unusable as e:
+        print(f"bench: {e}")
+        return 1
+    print(", ".join(f"{k} {v}" for k, v in made_with.items()))
+    print(judge.table(results))
+    for most, everything in ((args.top, False), (args.all, True)):
+        for name, result in results.items() if most else ():
+            print(f"\n{name}: instructions per message of {'everything' if everything else 'the LND'}")
+            print(judge.top(result, most, everything))
+    if args.cut:
+        for name, result in results.items():
+            for symbol, short in readable(result["where"]).items():
+                if args.cut in (symbol, short):
+                    print(f"\n{name}: {short}")
+                    print("\n".join(disassembly(f"{args.built}/ro2iblnd.ko", symbol, result["where"][symbol])))
+    if args.diff:
+        base = judge.load()["cases"]
+        for name, result in results.items():
+            print("\n".join(judge.verdict(name, base[name], result, 0)[1]))
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(results, f, indent=1)
+    if args.save:
+        judge.save(results, made_with)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What is measured: lnet_lite's traffic, and how much of it."""
+
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    """`count` operations, after `warm` that are not counted; `conc` at a time."""
+
+    op: str
+    size: int
+    conc: int
+    count: int
+    warm: int
+
+    def command(self, nid, count):
+        return (
+            f"traffic to={nid} op={self.op} size={self.size} conc={self.conc} count={count} "
+            "verify=off ask=0 timeout=120"
+        )
+
+
+# A ping is a small PUT and its ACK, both of them IMMEDIATE: two messages. A PUT is one message, a GET two, the
+# REPLY being the second.
+CASES = {
+    "ping x1": Case("put-ack", 200, 1, 300, 100),
+    "ping x16": Case("put-ack", 200, 16, 1200, 300),
+    "ping x64": Case("put-ack", 200, 64, 1600, 400),
+    "PUT 4K x8": Case("put", 4096, 8, 500, 100),
+    "GET 4K x8": Case("get", 4096, 8, 500, 100),
+    "PUT 1M x8": Case("put", 1 << 20, 8, 48, 16),
+    "GET 1M x8": Case("get", 1 << 20, 8, 48, 16),
+}
+# Those of `make test`.
+CHEAP = ("ping x1", "PUT 4K x8")

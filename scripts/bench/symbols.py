@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Addresses to functions, functions to classes."""
+
+import bisect
+import os
+import re
+import subprocess
+
+LND, LNET, OTHER = "LND", "LNet", "rest"
+# In the order of the tables. The LND has the kernel crate in it, wherever that is.
+CLASSES = (
+    LND, LNET, "RDMA core", "provider", "network", "locks", "memory", "scheduler", "time, interrupts", OTHER,
+)  # fmt: skip
+MODULES = {
+    "ro2iblnd": LND,
+    "ko2iblnd": LND,
+    "lnet_lite": LNET,
+    "rdma_rxe": "provider",
+    "ib_core": "RDMA core",
+    "ib_cm": "RDMA core",
+    "iw_cm": "RDMA core",
+    "rdma_cm": "RDMA core",
+    "virtio_net": "network",
+    "udp_tunnel": "network",
+    "ip6_udp_tunnel": "network",
+}
+# Where a function of the kernel itself was compiled.
+SOURCES = (
+    ("rust/", LND),
+    ("drivers/infiniband/", "RDMA core"),
+    ("net/", "network"),
+    ("drivers/net/", "network"),
+    ("drivers/virtio/", "network"),
+    ("kernel/locking/", "locks"),
+    ("mm/", "memory"),
+    ("arch/x86/lib/mem", "memory"),
+    ("arch/x86/lib/copy", "memory"),
+    ("arch/x86/lib/clear", "memory"),
+    ("kernel/sched/", "scheduler"),
+    ("kernel/workqueue", "scheduler"),
+    ("kernel/kthread", "scheduler"),
+    ("kernel/time/", "time, interrupts"),
+    ("kernel/irq/", "time, interrupts"),
+    ("kernel/softirq", "time, interrupts"),
+)
+# And by name, where nobody knows.
+NAMES = (
+    (re.compile(r"_R|rust_helper_"), LND),
+    (re.compile(r"_raw_|mutex_|__mutex|rwsem|(native_)?queued_|rcu_read|__local_bh|up_|down_"), "locks"),
+    (re.compile(r"k(mem_cache|malloc|free|zalloc)|__kmalloc|__slab|mem(cpy|set|move)|__?(alloc|free)_(pages|frozen)"), "memory"),
+    (re.compile(r"__switch_to|schedule|__schedule|try_to_wake|process_one_work|__queue_work|queue_work|worker_thread"), "scheduler"),
+)  # fmt: skip
+# What is counted by its calls.
+CALLS = {
+    "lock rounds": re.compile(r"_raw_(spin|read|write)_(try)?lock"),
+    "atomics out of line": re.compile(r"rust_helper_(atomic|refcount)"),
+    "copies, fills": re.compile(r"(__)?mem(cpy|set|move)$"),
+    "allocations": re.compile(r"(kmem_cache_alloc|__kmalloc)\w*"),
+    "wake-ups": re.compile(r"try_to_wake_up$"),
+    "context switches": re.compile(r"__switch_to_asm$"),
+}
+
+
+def sources(kdir):
+    """Function to object file, of what is linked into the kernel; nothing if the tree has no objects."""
+    archive = os.path.join(kdir, "vmlinux.a")
+    if not os.path.exists(archive):
+        return {}
+    out = subprocess.run(["nm", "-A", "--defined-only", "vmlinux.a"], cwd=kdir, check=False, capture_output=True, text=True).stdout
+    found = {}
+    for path, name in re.findall(r"^[^:]+:([^:]+):\S* [tTwW] (\S+)$", out, re.MULTILINE):
+        found.setdefault(name, path)
+    return found
+
+
+class Symbols:
+    """The functions of one guest."""
+
+    def __init__(self, kallsyms, source):
+        found = {}
+        for line in kallsyms.splitlines():
+            address, kind, name, *module = line.split()
+            address = int(address, 16)
+            if kind in "tTwW" and address >= 0xFFFFFFFF80000000:
+                # Of several at one address any but the padding's.
+                if address not in found or found[address][0].startswith("__pfx_"):
+                    found[address] = name, module[0][1:-1] if module else ""
+        self._addresses = sorted(found)
+        self._names = [found[a] for a in self._addresses]
+        self._source = source
+
+    def at(self, address):
+        """(name, module), and where in the function it is."""
+        i = bisect.bisect_right(self._addresses, address) - 1
+        if i < 0:
+            return ("?", ""), -1
+        return self._names[i], address - self._addresses[i]
+
+    def class_of(self, name, module):
+        if module:
+            return MODULES.get(module, OTHER)
+        plain = re.sub(r"\.(isra|part|constprop|cold|llvm)\b.*", "", name)
+        path = self._source.get(name) or self._source.get(plain, "")
+        for prefix, what in SOURCES:
+            if path.startswith(prefix):
+                return what
+        for pattern, what in NAMES:
+            if pattern.match(name):
+                return what
+        return OTHER
+
+
+def disassembly(path, name, counts):
+    """A function of a module, with how often each instruction was executed: lines."""
+    out = subprocess.run(["objdump", "-dr", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
+    begin = None
+    for line in out.splitlines():
+        head = re.match(r"([0-9a-f]+) <(.*)>:$", line)
+        if head:
+            begin = int(head[1], 16) if head[2] == name else None
+        at = re.match(r"\s*([0-9a-f]+):\t(.*)", line)
+        if begin is not None and at:
+            yield f"{counts.get(int(at[1], 16) - begin, 0):9.3f}  {at[2]}"
+        elif begin is not None and "R_X86" in line:
+            yield f"{'':12}{line.strip()}"
+
+
+def readable(names):
+    """The names as people write them, without the hashes of crates: {name: readable}."""
+    names = list(names)
+    try:
+        out = subprocess.run(["c++filt", "-s", "rust"], input="\n".join(names), check=True, capture_output=True, text=True).stdout
+        short = out.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        short = names
+    return {name: re.sub(r"\[[0-9a-f]+\]", "", s).replace("ro2iblnd::", "") for name, s in zip(names, short)}

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `make bench` makes of its counts. Run: pytest scripts"""
+
+import copy
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from bench import judge  # noqa: E402
+from bench.cases import CASES, CHEAP  # noqa: E402
+from bench.symbols import Symbols, readable  # noqa: E402
+
+KALLSYMS = """\
+ffffffff81000000 T _text
+ffffffff81000010 t __pfx_kmem_cache_free
+ffffffff81000020 T kmem_cache_free
+ffffffff81000020 T an_alias
+ffffffff81000100 T rust_helper_refcount_inc
+ffffffff81000200 D some_data
+ffffffffa0000000 t ro2ib_send	[ro2iblnd]
+ffffffffa0001000 t rxe_completer	[rdma_rxe]
+"""
+
+
+def test_addresses_find_their_function():
+    symbols = Symbols(KALLSYMS, {"an_alias": "mm/slub.o"})
+    assert symbols.at(0xFFFFFFFFA0000000) == (("ro2ib_send", "ro2iblnd"), 0)
+    assert symbols.at(0xFFFFFFFFA0000007) == (("ro2ib_send", "ro2iblnd"), 7)
+    assert symbols.at(0xFFFFFFFF80000000) == (("?", ""), -1)
+    # Data are no functions.
+    assert symbols.at(0xFFFFFFFF81000204) == (("rust_helper_refcount_inc", ""), 0x104)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "what"),
+    [
+        ("ro2ib_send", "ro2iblnd", "LND"),
+        ("rxe_completer", "rdma_rxe", "provider"),
+        ("rust_helper_refcount_inc", "", "LND"),
+        ("_RNvNtCs1_6kernel4sync3foo", "", "LND"),
+        ("from_a_list", "", "memory"),
+        ("from_a_list.constprop.0", "", "memory"),
+        ("_raw_spin_lock", "", "locks"),
+        ("nobody_knows", "", "rest"),
+    ],
+)
+def test_functions_have_classes(name, module, what):
+    assert Symbols(KALLSYMS, {"from_a_list": "mm/slub.o"}).class_of(name, module) == what
+
+
+def test_names_have_no_hashes():
+    name = "_RNvNtNtCs4fqI2P2rA04_8ro2iblnd3lnd4pump4pump"
+    assert readable([name, "ro2ib_send"]) == {name: "lnd::pump::pump", "ro2ib_send": "ro2ib_send"}
+
+
+def test_the_baseline_has_all_cases():
+    base = judge.load()
+    assert list(base["cases"]) == list(CASES) and set(CHEAP) <= set(CASES)
+    for case in base["cases"].values():
+        assert sum(case["functions"].values()) == pytest.approx(case["classes"]["LND"], rel=0.01)
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_growth_fails_and_says_what_grew(name):
+    base = judge.load()["cases"][name]
+    assert judge.verdict(name, base, base, judge.GROWTH)[0]
+    now = copy.deepcopy(base)
+    function = next(iter(now["functions"]))
+    more = 0.035 * base["classes"]["LND"]
+    now["functions"][function] += more
+    now["functions"]["lnd::new::function"] = 2
+    now["classes"]["LND"] += more
+    good, lines = judge.verdict(name, base, now, judge.GROWTH)
+    assert not good and "+3.5%" in lines[0]
+    assert function in lines[1] and "lnd::new::function" in lines[2] and len(lines) == 3
+    assert judge.verdict(name, base, now, judge.GROWTH_OTHERWISE)[0]
+
+
+def test_a_baseline_is_saved_and_kept_by_toolchain(tmp_path):
+    path = str(tmp_path / "baseline.json")
+    case = judge.load()["cases"][CHEAP[0]]
+    judge.save({"one": case}, {"rustc": "1"}, path)
+    judge.save({"two": case}, {"rustc": "1"}, path)
+    assert list(judge.load(path)["cases"]) == ["one", "two"]
+    judge.save({"two": case}, {"rustc": "2"}, path)
+    assert list(judge.load(path)["cases"]) == ["two"]
+    assert judge.load(path)["cases"]["two"]["functions"] == case["functions"]
+
+
+def test_of_several_windows_the_least_counts():
+    def window(n):
+        return {"classes": {"LND": n}}
+
+    assert judge.best([window(3), window(1), window(2)]) == window(1)
