@@ -79,6 +79,13 @@ def test_growth_fails_and_says_what_grew(name):
     assert judge.verdict(name, base, now, judge.GROWTH_OTHERWISE)[0]
 
 
+def test_other_compilers_and_kernels_make_other_code():
+    base = {"made with": {"rustc": "1"}}
+    assert judge.limit(base, {"rustc": "1"}, "/k/linux-7.3-plain-0") == (judge.GROWTH, "")
+    assert judge.limit(base, {"rustc": "2"}, "/k/linux-7.3-plain-0")[0] == judge.GROWTH_OTHERWISE
+    assert judge.limit(base, {"rustc": "1"}, "/k/linux-7.3-debug-0")[0] == float("inf")
+
+
 def test_a_baseline_is_saved_and_kept_by_toolchain(tmp_path):
     path = str(tmp_path / "baseline.json")
     case = judge.load()["cases"][CHEAP[0]]

@@ -25,13 +25,12 @@ from vm import build_env  # noqa: E402
 TRIES = 3
 
 
-def check(bench, made_with, cases):
+def check(bench, made_with, cases, kdir):
     """Compare with the baseline: (passed, failed)."""
     base = judge.load()
-    limit = judge.GROWTH
-    if base["made with"] != made_with:
-        limit = judge.GROWTH_OTHERWISE
-        print(f"baseline: {base['made with']}\nhere: {made_with}\nnot the same, so {limit:.0%} are allowed")
+    limit, why = judge.limit(base, made_with, kdir)
+    if why:
+        print(why)
     passed = failed = 0
     for name in cases:
         results = []
@@ -68,7 +67,7 @@ def main():
         with Bench(args.built) as bench:
             made_with = judge.toolchain(env, bench.release, args.built)
             if args.check:
-                passed, failed = check(bench, made_with, cases)
+                passed, failed = check(bench, made_with, cases, env["KDIR"])
                 print(f"{passed} passed, {failed} failed")
                 return 1 if failed else 0
             results = {name: judge.best(bench.measure(name, args.times)) for name in cases}
