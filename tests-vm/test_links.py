@@ -15,8 +15,10 @@ from test_faults_cm import report
 
 # Seconds. The connection manager repeats a message after 4.3 s: what it repeats while the link is away is what kills.
 SHORT, LONG = 1, 6
-# Seconds until traffic is there again: the median, and the worst.
+# Seconds until traffic is there again: the median, and the worst, of many rounds on a quiet machine.
 MEDIAN, WORST = 2 * SLOW, 5 * SLOW
+# Of a few, on any machine.
+BACK = 15 * SLOW
 
 
 class Interface:
@@ -109,7 +111,9 @@ def flap(nodes, kind, seconds, count, record_property):
     a.traffic(b, op="mix", size=65536, count=50)
     b.traffic(a, op="mix", size=65536, count=50)
     ledger.check()
-    assert statistics.median(spent) <= MEDIAN and max(spent) <= WORST, spent
+    if count >= 10:
+        assert statistics.median(spent) <= MEDIAN and max(spent) <= WORST, spent
+    assert max(spent) <= BACK, spent
 
 
 @pytest.mark.parametrize("seconds", [SHORT, LONG])

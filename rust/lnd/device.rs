@@ -222,8 +222,8 @@ impl Ni {
     }
 
     /// Does what the state of the way asks for.
-    fn follow_way(self: &Arc<Self>, port_active: bool) {
-        let other = Iface::another_open(self);
+    fn follow_way(self: &Arc<Self>, hca: &Hca, port_active: bool) {
+        let other = Iface::another_open(self, &hca.device);
         let now_ms = self.now_ms();
         let (todo, open) = {
             let mut way = self.way.lock();
@@ -264,7 +264,7 @@ impl WorkItem<DEVICE> for Ni {
             let active = this.bonded || hca.device.port_active(hca.port);
             let broken = this.health.fatal.load(Acquire) || this.is_mute(&hca);
             this.lnet.set_fatal(!active || broken);
-            this.follow_way(active);
+            this.follow_way(&hca, active);
         } else if this.attach().is_ok() {
             log::attached(this.nid);
         } else if !this.is_stopping() {

@@ -165,11 +165,15 @@ impl Iface {
         drop(user);
     }
 
-    /// Whether an NI other than `ni` can reach somebody: LNet has that way, too.
-    pub(crate) fn another_open(ni: &Arc<Ni>) -> bool {
+    /// Whether an NI on another device than that of `ni` can reach somebody: LNet has that way, too.
+    /// Those on the same one lose theirs at the same time, if not in the same moment.
+    pub(crate) fn another_open(ni: &Arc<Ni>, device: &Device) -> bool {
         let ifaces = ni.driver.ifaces.lock();
-        let mut all = ifaces.iter().flat_map(|used| used.by.iter());
-        all.any(|other| !Arc::ptr_eq(other, ni) && other.passage() == Passage::Open)
+        let mut others = ifaces
+            .iter()
+            .filter(|used| !used.iface.hca.device.same(device))
+            .flat_map(|used| used.by.iter());
+        others.any(|other| other.passage() == Passage::Open)
     }
 
     /// An NI whose device is being removed.

@@ -31,7 +31,7 @@ pub struct PeerView {
 /// A request of ours that is older does not win a race any more, in milliseconds: the peer that asks
 /// now has not answered it, so it was lost, and the CM repeats it after 4.3 s only. That is how it is
 /// when the peer's link comes back.
-pub const STALE_REQUEST_MS: u64 = 1_000;
+pub const STALE_REQUEST_MS: u64 = 500;
 
 /// Outcome of stage 3. The driver acts on it under the lock that protects
 /// what [`PeerView`] was copied from.
