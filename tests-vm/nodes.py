@@ -28,15 +28,17 @@ def parse(text):
 
 
 def until(condition, what, timeout=PATIENCE, pause=0.2):
-    """Wait until condition() is true, and return what it returned."""
-    end = time.monotonic() + timeout
+    """Wait until condition() is true, and return what it returned. It is asked often at first, later every `pause`
+    seconds."""
+    end, step = time.monotonic() + timeout, 0.02
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
             raise TimeoutError(f"not within {timeout} s: {what}")
-        time.sleep(pause)
+        time.sleep(min(step, pause))
+        step *= 1.5
 
 
 def stamp(line):
