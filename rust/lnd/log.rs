@@ -181,8 +181,9 @@ pub(crate) fn no_source(conn: &Conn, e: Error) {
 /// Messages failed because no connection could be had.
 pub(crate) fn gave_up(peer: &Peer, messages: usize, cause: Cause) {
     peer.ni.seen.messages(cause, messages);
+    let s = if messages == 1 { "" } else { "s" };
     warn_limited!(
-        "{}: {messages} messages failed: {}\n",
+        "{}: {messages} message{s} failed: {}\n",
         peer.nid,
         cause.as_str()
     );
