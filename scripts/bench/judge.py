@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 
+from vm.initramfs import module_info
+
 from .symbols import CALLS, CLASSES, LND
 
 BASELINE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "baseline.json")
@@ -25,8 +27,8 @@ def toolchain(env, release, built):
             found = re.search(r'^CONFIG_CC_VERSION_TEXT="(.*)"', f.read(), re.MULTILINE)
         compiler = found[1] if found else "?"
     rustc = subprocess.run([env["RUSTC"], "--version"], check=True, capture_output=True, text=True).stdout.strip()
-    own = os.path.isdir(os.path.join(built, "rust", "kernel", "lib"))
-    return {"kernel": release, "compiler": compiler, "rustc": rustc, "crate": "own" if own else "in-tree"}
+    crate = module_info(os.path.join(built, "ro2iblnd.ko"), "kernel_crate")
+    return {"kernel": release, "compiler": compiler, "rustc": rustc, "crate": crate}
 
 
 def limit(base, made_with, kdir):
