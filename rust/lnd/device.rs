@@ -195,7 +195,8 @@ impl Ni {
             }
         }
         if event == LinkEvent::Leaving {
-            self.end_connections();
+            // Connections only: no message may go back to LNet under the locks of the caller.
+            self.peers.for_each(|peer| peer.way_closed(false));
         }
         if self.health.watched.load(Acquire) {
             self.look_in(0);

@@ -125,7 +125,10 @@ impl WorkItem<RETRY> for Peer {
         }
         let listed = this.ni.is_listed();
         let attempts = this.with(|inner| {
-            let waiting = listed && !inner.pending.is_empty();
+            if !listed {
+                let _ = inner.policy.cancel_retry();
+            }
+            let waiting = !inner.pending.is_empty();
             inner.policy.retry(waiting, this.ni.conns_per_peer)
         });
         for _ in 0..attempts {
@@ -489,6 +492,11 @@ impl Peer {
         let refuse = self.ni.passage() == Passage::Refuse;
         let now_ms = self.ni.now_ms();
         let again = self.with(|inner| {
+            if self.ni.is_stopping() {
+                // A connection that was released meanwhile may have asked for it.
+                let _ = inner.policy.cancel_retry();
+                return false;
+            }
             let waiting = !refuse && !inner.pending.is_empty();
             let recalled =
                 inner.policy.is_recalled() && now_ms.saturating_sub(inner.lost_ms) < RECALL_MS;

@@ -19,8 +19,8 @@
 //!
 //! Context: any; the caller holds the lock of the NI's way.
 
-/// How long connections are held though the way is closed, in milliseconds. Less than any
-/// transport's retries take.
+/// How long connections are held though the way is closed, in milliseconds. Less than the
+/// transport's retries take by default.
 pub const HOLD_MS: u64 = 3_000;
 
 /// How long a peer whose connection the way took along is remembered, in milliseconds. Longer than a
@@ -118,6 +118,7 @@ impl Way {
     pub fn look(&mut self, now_ms: u64, other: bool) -> Todo {
         if self.is_open() {
             self.ended = false;
+            self.other = false;
             return match self.closed_ms.take() {
                 Some(_) => Todo::Reconnect,
                 None => Todo::Nothing,
@@ -191,6 +192,12 @@ mod tests {
         // It is back first: what waits goes there.
         assert_eq!(w.look(4, true), Todo::End);
         assert_eq!(w.passage(), Passage::Refuse);
+        // What was the case last time says nothing of the next.
+        w.interface(true);
+        assert_eq!(w.look(5, true), Todo::Reconnect);
+        w.leaving(6);
+        assert_eq!(w.passage(), Passage::Hold);
+        assert_eq!(w.look(6, true), Todo::End);
     }
 
     #[test]
