@@ -157,10 +157,11 @@ struct ro2ib_lnd_ops {
 	 */
 	void (*link_event)(void *priv, enum ro2ib_link_event event);
 	/*
-	 * After RO2IB_LINK_LEAVING: how many connections are there that have
-	 * not told their peers yet, or have not been heard. Locks as above.
+	 * After RO2IB_LINK_LEAVING: are there connections that have not told
+	 * their peers yet, or have not been heard, or peers that ask for a new
+	 * one? Locks as above.
 	 */
-	u32 (*link_users)(void *priv);
+	bool (*link_busy)(void *priv);
 	/* -ENOENT past the last one. */
 	int (*get_peer)(void *priv, u32 index, u64 *nid, u32 *refs);
 	int (*del_peer)(void *priv, u64 nid);

@@ -46,8 +46,8 @@ use crate::{
     }, //
 };
 
-/// Milliseconds to resolve an address or a route (protocol section 1).
-pub(crate) const RESOLVE_MS: u32 = 5000;
+/// Milliseconds to resolve a route (protocol section 1).
+const ROUTE_MS: u32 = 5000;
 
 impl CmHandler for Conn {
     fn cm_event(this: ArcBorrow<'_, Self>, id: &CmLocked<'_>, event: &CmEvent<'_>) {
@@ -55,6 +55,7 @@ impl CmHandler for Conn {
         match *event {
             CmEvent::AddrResolved => this.addr_resolved(id),
             CmEvent::RouteResolved => this.route_resolved(id),
+            CmEvent::AddrTimeout => this.event(Event::AddrTimeout),
             CmEvent::AddrError | CmEvent::RouteError => this.fail(Cause::Unreachable),
             CmEvent::Established { private_data, qpn } => {
                 if qpn != 0 {
@@ -119,7 +120,7 @@ impl Conn {
         if let Some(tos) = self.ni.tos {
             id.set_tos(tos);
         }
-        if id.resolve_route(RESOLVE_MS).is_err() {
+        if id.resolve_route(ROUTE_MS).is_err() {
             self.fail(Cause::Unreachable);
         }
     }

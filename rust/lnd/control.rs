@@ -17,7 +17,6 @@ use kernel::{
 };
 
 use super::{
-    cm::RESOLVE_MS,
     conn::{
         Conn,
         Limits,
@@ -223,23 +222,30 @@ fn timer_ms() -> u32 {
 }
 
 impl Conn {
-    /// Active: makes the id, and asks for the address.
+    /// Active: makes the id, and asks for the address; or asks again.
     fn resolve(self: &Arc<Self>) {
-        self.arm_timer(self.ni.connect_timeout_ms());
-        let src = Addr::v4(self.ni.nid.addr(), 0);
+        let ms = self.with(|inner| inner.fsm.resolve_ms());
         let dst = Addr::v4(self.nid().addr(), self.ni.service);
-        let made = CmId::create(self.ni.net.as_rdma(), self.clone()).and_then(|id| {
-            let id = Arc::new(id, GFP_KERNEL)?;
-            *self.cm.lock() = Some(id.clone());
-            if params::use_privileged_port() {
-                id.resolve_addr_privileged(&src, &dst, RESOLVE_MS)
-            } else {
-                id.resolve_addr(Some(&src), &dst, RESOLVE_MS)
-            }
-        });
-        if let Err(e) = made {
+        let asked = match self.cm_id() {
+            Some(id) => id.resolve_addr(None, &dst, ms),
+            None => self.resolve_first(&dst, ms),
+        };
+        if let Err(e) = asked {
             log::cannot(self, "resolve the address", e);
             self.fail(Cause::Unreachable);
+        }
+    }
+
+    fn resolve_first(self: &Arc<Self>, dst: &Addr, ms: u32) -> Result {
+        self.arm_timer(self.ni.connect_timeout_ms());
+        let src = Addr::v4(self.ni.nid.addr(), 0);
+        let id = CmId::create(self.ni.net.as_rdma(), self.clone())?;
+        let id = Arc::new(id, GFP_KERNEL)?;
+        *self.cm.lock() = Some(id.clone());
+        if params::use_privileged_port() {
+            id.resolve_addr_privileged(&src, dst, ms)
+        } else {
+            id.resolve_addr(Some(&src), dst, ms)
         }
     }
 

@@ -183,6 +183,23 @@ impl Ni {
         !self.way.lock().has_interface()
     }
 
+    /// A peer asks for a connection while the interface goes down.
+    pub(crate) fn asked_too_late(&self) {
+        let now_ms = self.now_ms();
+        self.way.lock().asked(now_ms);
+    }
+
+    /// Whether the interface is to wait yet before it goes down.
+    pub(super) fn is_stirring(&self) -> bool {
+        // An answered DREQ is the proof that it left.
+        let mut busy = self.parting.unanswered() > 0;
+        self.peers.for_each(|peer| {
+            busy = busy || peer.with(|inner| inner.objects()) > 0;
+        });
+        let now_ms = self.now_ms();
+        !self.way.lock().is_quiet(now_ms, busy)
+    }
+
     /// The link of the interface changed, or is about to.
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
         let now_ms = self.now_ms();

@@ -152,6 +152,7 @@ impl Accept {
         };
         if ni.is_leaving() {
             // An answer might find no route any more. When the link is back it is us who connect.
+            ni.asked_too_late();
             return Err(Answer::Silence);
         }
         let known = Known {

@@ -407,14 +407,8 @@ impl Lnd for Ni {
         this.link_changed(event);
     }
 
-    fn link_users(&self) -> u32 {
-        // An answered DREQ is the proof that it left.
-        let mut users = self.parting.unanswered();
-        self.peers.for_each(|peer| {
-            let conns = peer.with(|inner| inner.objects());
-            users = users.saturating_add(u32::from(conns));
-        });
-        users
+    fn link_busy(&self) -> bool {
+        self.is_stirring()
     }
 
     fn peer_info(&self, index: u32) -> Option<PeerInfo> {

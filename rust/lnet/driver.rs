@@ -123,9 +123,9 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
     /// lock are held.
     fn link_event(this: ArcBorrow<'_, Self>, event: LinkEvent);
 
-    /// After [`LinkEvent::Leaving`]: how many connections there are that have not told their peers
-    /// yet, or have not been heard. The same locks are held.
-    fn link_users(&self) -> u32;
+    /// After [`LinkEvent::Leaving`]: whether there are connections that have not told their peers yet,
+    /// or have not been heard, or peers that ask for a new one. The same locks are held.
+    fn link_busy(&self) -> bool;
 
     /// The peer number `index`, counted from 0 in any order.
     fn peer_info(&self, index: u32) -> Option<PeerInfo>;
@@ -159,7 +159,7 @@ impl<L: Lnd> Ops<L> {
         eager_recv: Some(Self::eager_recv),
         recv: Some(Self::recv),
         link_event: Some(Self::link_event),
-        link_users: Some(Self::link_users),
+        link_busy: Some(Self::link_busy),
         get_peer: Some(Self::get_peer),
         del_peer: Some(Self::del_peer),
         get_conn: Some(Self::get_conn),
@@ -301,9 +301,9 @@ impl<L: Lnd> Ops<L> {
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
-    unsafe extern "C" fn link_users(lnd: *mut c_void) -> u32 {
+    unsafe extern "C" fn link_busy(lnd: *mut c_void) -> bool {
         // SAFETY: The NI is running during the call.
-        unsafe { Self::borrow(lnd) }.link_users()
+        unsafe { Self::borrow(lnd) }.link_busy()
     }
 
     /// # Safety

@@ -11,12 +11,20 @@
 //! | event | Init..Connecting/Accepting | Established | Closing, Draining | Dead |
 //! |---|---|---|---|---|
 //! | handshake step | next step | - | - | - |
+//! | address not resolved in time | resolve again, or fail the attempt | - | - | - |
 //! | established (CM, COMM_EST, first receive) | establish, once | - | - | - |
 //! | failure, rejection, disconnect, device removal, close | latch, fail the attempt, close | latch, close | latch nothing, wait | - |
 //! | unreachable | as above | ignored: RC retries decide | - | - |
 //! | drain started / drained | - / - | - / - | Draining / release | - |
 
 use super::cause::Cause;
+
+/// How long each try to resolve an address takes at most, in milliseconds; 5 s together (protocol
+/// section 1).
+///
+/// Why not one try: the kernel's `rdma_resolve_ip()` looks for the neighbour, and only then has itself
+/// told of neighbours that are found. One that is found in between is seen at the end of the try.
+const RESOLVE_MS: [u16; 5] = [250, 500, 1000, 1500, 1750];
 
 /// Where a connection is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +56,8 @@ pub enum Event {
     Requested,
     /// Active: the address is resolved.
     AddrResolved,
+    /// Active: the address was not resolved in the time of this try.
+    AddrTimeout,
     /// Active: the route is resolved.
     RouteResolved,
     /// The handshake is complete: CM event (active: with a good CONNACK).
@@ -77,7 +87,8 @@ pub struct Actions(u8);
 impl Actions {
     /// Nothing.
     pub const NONE: Self = Self(0);
-    /// Queue the worker: make a cm_id and resolve the address.
+    /// Queue the worker: make a cm_id if there is none yet, and resolve the address within
+    /// [`Conn::resolve_ms`].
     pub const RESOLVE: Self = Self(1);
     /// Call `rdma_resolve_route`, from the CM event itself.
     pub const RESOLVE_ROUTE: Self = Self(128);
@@ -111,6 +122,8 @@ impl Actions {
 pub struct Conn {
     state: State,
     cause: Option<Cause>,
+    /// Tries to resolve the address that took too long.
+    tries: usize,
 }
 
 impl Conn {
@@ -119,6 +132,7 @@ impl Conn {
         Self {
             state: State::Init,
             cause: None,
+            tries: 0,
         }
     }
 
@@ -132,8 +146,20 @@ impl Conn {
         self.cause
     }
 
+    /// How long the next try to resolve the address takes at most, in milliseconds; 0 if there is none.
+    pub fn resolve_ms(&self) -> u32 {
+        RESOLVE_MS.get(self.tries).copied().map_or(0, u32::from)
+    }
+
     /// One step. Total: every event is defined in every state.
     pub fn on(&mut self, event: Event) -> Actions {
+        let mut event = event;
+        if event == Event::AddrTimeout && self.state == State::Resolving {
+            self.tries = self.tries.saturating_add(1);
+            if self.resolve_ms() == 0 {
+                event = Event::Fail(Cause::Unreachable);
+            }
+        }
         let (next, actions, cause) = step(self.state, event);
         self.state = next;
         if self.cause.is_none() {
@@ -167,6 +193,7 @@ fn step(state: State, event: Event) -> (State, Actions, Option<Cause>) {
         (S::Init, E::Start) => (S::Resolving, Actions::RESOLVE, None),
         (S::Init, E::Requested) => (S::Accepting, Actions::SET_UP, None),
         (S::Resolving, E::AddrResolved) => (S::Resolving, Actions::RESOLVE_ROUTE, None),
+        (S::Resolving, E::AddrTimeout) => (S::Resolving, Actions::RESOLVE, None),
         (S::Resolving, E::RouteResolved) => (S::Connecting, Actions::SET_UP, None),
         (S::Connecting | S::Accepting, E::Established) => {
             (S::Established, Actions::ESTABLISH, None)
@@ -195,6 +222,7 @@ fn step(state: State, event: Event) -> (State, Actions, Option<Cause>) {
             E::Start
             | E::Requested
             | E::AddrResolved
+            | E::AddrTimeout
             | E::RouteResolved
             | E::Established
             | E::EarlyTraffic
@@ -221,10 +249,11 @@ mod tests {
         State::Draining,
         State::Dead,
     ];
-    const EVENTS: [Event; 12] = [
+    const EVENTS: [Event; 13] = [
         Event::Start,
         Event::Requested,
         Event::AddrResolved,
+        Event::AddrTimeout,
         Event::RouteResolved,
         Event::Established,
         Event::EarlyTraffic,
@@ -255,6 +284,26 @@ mod tests {
                 assert_eq!(actions.has(Actions::RELEASE), dies);
             }
         }
+    }
+
+    #[test]
+    fn an_address_is_asked_for_again_but_not_for_ever() {
+        let mut c = Conn::new();
+        assert!(c.on(Event::Start).has(Actions::RESOLVE));
+        let mut ms = c.resolve_ms();
+        // What was found while nobody listened is found soon.
+        assert!(ms <= 250);
+        while c.on(Event::AddrTimeout).has(Actions::RESOLVE) {
+            assert!(c.resolve_ms() > 0);
+            ms = ms.saturating_add(c.resolve_ms());
+        }
+        assert_eq!(ms, 5000);
+        assert_eq!(c.cause(), Some(Cause::Unreachable));
+        // Late.
+        let mut c = Conn::new();
+        let _ = c.on(Event::Start);
+        let _ = c.on(Event::RouteResolved);
+        assert_eq!(c.on(Event::AddrTimeout), Actions::NONE);
     }
 
     #[test]

@@ -23,6 +23,12 @@
 /// transport's retries take by default.
 pub const HOLD_MS: u64 = 3_000;
 
+/// How long nothing must have happened, in milliseconds, before a way may close that is closed on
+/// purpose. A peer that was told connects anew at once if it has a message. A request of that kind in
+/// the moment in which the interface goes down is refused by the CM itself, without a route, and that
+/// is what rxe does not survive; before, we drop it.
+const QUIET_MS: u64 = 50;
+
 /// How long a peer whose connection the way took along is remembered, in milliseconds. Longer than a
 /// message waits for a connection on either side.
 pub const RECALL_MS: u64 = 60_000;
@@ -60,6 +66,9 @@ pub struct Way {
     closed_ms: Option<u64>,
     /// Connections were ended since it closed.
     ended: bool,
+    /// While it is being closed on purpose: when a connection was last there, or a peer last asked for
+    /// one.
+    stirred_ms: Option<u64>,
 }
 
 impl Way {
@@ -71,6 +80,7 @@ impl Way {
             other: false,
             closed_ms: None,
             ended: false,
+            stirred_ms: None,
         }
     }
 
@@ -110,6 +120,23 @@ impl Way {
             self.closed_ms = Some(now_ms);
         }
         self.ended = true;
+        self.stirred_ms = None;
+    }
+
+    /// A peer asked for a connection, and gets no answer because the way is being closed.
+    pub fn asked(&mut self, now_ms: u64) {
+        self.stirred_ms = Some(now_ms);
+    }
+
+    /// After [`Way::leaving`]: whether the interface may go. `busy`: there are connections yet, or
+    /// peers that have been told and not been heard.
+    #[must_use]
+    pub fn is_quiet(&mut self, now_ms: u64, busy: bool) -> bool {
+        if busy {
+            self.stirred_ms = Some(now_ms);
+        }
+        self.stirred_ms
+            .is_none_or(|at| now_ms.saturating_sub(at) >= QUIET_MS)
     }
 
     /// To be asked after every change, and about once a second while it is closed. `other`: another
@@ -198,6 +225,21 @@ mod tests {
         w.leaving(6);
         assert_eq!(w.passage(), Passage::Hold);
         assert_eq!(w.look(6, true), Todo::End);
+    }
+
+    #[test]
+    fn peers_that_ask_again_are_waited_for() {
+        let mut w = Way::new();
+        w.leaving(1);
+        // There was nobody to be told.
+        assert!(w.is_quiet(1, false));
+        assert!(!w.is_quiet(2, true));
+        assert!(!w.is_quiet(12, false));
+        w.asked(20);
+        assert!(!w.is_quiet(19 + QUIET_MS, false));
+        assert!(w.is_quiet(20 + QUIET_MS, false));
+        w.leaving(100);
+        assert!(w.is_quiet(100, false));
     }
 
     #[test]

@@ -454,7 +454,7 @@ impl<H: CmHandler> CmId<H> {
     }
 
     /// Begins to resolve `dst`, from `src` if given: `AddrResolved` or
-    /// `AddrError` follows.
+    /// `AddrTimeout` or `AddrError` follows. After `AddrTimeout` without `src`: the id has one.
     ///
     /// # Errors
     ///

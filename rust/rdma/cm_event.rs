@@ -7,6 +7,8 @@ use core::net::{
     Ipv6Addr, //
 };
 
+use kernel::error::code::ETIMEDOUT;
+
 use crate::bindings;
 
 /// An IP address and port.
@@ -104,6 +106,8 @@ impl Addr {
 pub(crate) enum CmEvent<'a> {
     /// The destination address belongs to a port of a device now.
     AddrResolved,
+    /// The address could not be resolved in time. It may be tried again on the same id.
+    AddrTimeout,
     /// The address could not be resolved.
     AddrError,
     /// There is a route.
@@ -152,6 +156,11 @@ impl<'a> CmEvent<'a> {
 
         match raw.event {
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR
+                if raw.status == ETIMEDOUT.to_errno() =>
+            {
+                Self::AddrTimeout
+            }
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => Self::AddrError,
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => Self::RouteError,

@@ -346,13 +346,13 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 	struct ro2ib_ni *ni;
 	bool told = false;
 	unsigned int ms;
-	u32 users;
+	bool busy;
 
 	if (dev->type != ARPHRD_ETHER)
 		return;
 
 	for (ms = 0; ms < RO2IB_LEAVE_MAX; ms += RO2IB_LEAVE_STEP) {
-		users = 0;
+		busy = false;
 		mutex_lock(&ro2ib_ni_mutex);
 		list_for_each_entry(ni, &ro2ib_ni_list, list) {
 			if (ni->ifindex != dev->ifindex ||
@@ -364,13 +364,12 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 				ro2ib_ops->link_event(ni->priv,
 						      RO2IB_LINK_LEAVING);
 			}
-			users += ro2ib_ops->link_users(ni->priv);
+			busy |= ro2ib_ops->link_busy(ni->priv);
 		}
 		mutex_unlock(&ro2ib_ni_mutex);
 		told = true;
-		if (!users)
+		if (!busy)
 			break;
-		/* Once more at least: refusals, which nobody answers, need a moment. */
 		msleep(RO2IB_LEAVE_STEP);
 	}
 }

@@ -90,6 +90,7 @@ class Job:
         while self.result is None:
             left = end - time.monotonic()
             if left <= 0:
+                self.guest.note_where()
                 self.kill()
                 raise Timeout(f"{self.guest.name}: {timeout} s: {self.cmd}")
             self.guest._pump(min(left, 1))
@@ -268,19 +269,33 @@ class Guest:
         self._sock = self._monitor = None
         self._monitored = False
 
-    def carrier(self, on, rail=0):
-        """Plug the cable of eth<rail> in, or pull it."""
+    def qmp(self, command, **arguments):
+        """A command of QEMU's monitor; what it returns."""
         commands = [{"execute": "qmp_capabilities"}] if not self._monitored else []
         self._monitored = True
-        commands.append({"execute": "set_link", "arguments": {"name": f"wire{rail}", "up": on}, "id": "carrier"})
-        for command in commands:
-            self._monitor.sendall(json.dumps(command).encode() + b"\n")
+        commands.append({"execute": command, "arguments": arguments, "id": command})
+        for one in commands:
+            self._monitor.sendall(json.dumps(one).encode() + b"\n")
         # Greeting, other answers and events come before.
         self._monitor.settimeout(60)
         with self._monitor.makefile("rb") as lines:
-            answer = next(a for a in map(json.loads, lines) if a.get("id") == "carrier")
+            answer = next(a for a in map(json.loads, lines) if a.get("id") == command)
         if "error" in answer:
-            raise CommandFailed(f"{self.name}: set_link: {answer['error']['desc']}")
+            raise CommandFailed(f"{self.name}: {command}: {answer['error']['desc']}")
+        return answer["return"]
+
+    def carrier(self, on, rail=0):
+        """Plug the cable of eth<rail> in, or pull it."""
+        self.qmp("set_link", name=f"wire{rail}", up=on)
+
+    def note_where(self):
+        """Keep what each CPU does just now, as its registers say, beside the console: the guest may hang."""
+        if not self.alive():
+            return
+        with open(os.path.join(self.workdir, f"{self.name}.registers"), "a", encoding="utf-8") as out:
+            for _ in range(3):
+                out.write(self.qmp("human-monitor-command", **{"command-line": "info registers -a"}))
+                time.sleep(0.2)
 
     def wait_dead(self, timeout=60):
         """Wait for the guest to go down by itself (panic, poweroff)."""

@@ -57,10 +57,11 @@ pub fn conn_states() -> Vec<(&'static str, Conn)> {
 }
 
 /// Every event of a connection, with its name. Exhaustive by [`conn_event_name`].
-pub const CONN_EVENTS: [Event; 12] = [
+pub const CONN_EVENTS: [Event; 13] = [
     Event::Start,
     Event::Requested,
     Event::AddrResolved,
+    Event::AddrTimeout,
     Event::RouteResolved,
     Event::Established,
     Event::EarlyTraffic,
@@ -78,6 +79,7 @@ pub fn conn_event_name(event: Event) -> &'static str {
         Event::Start => "Start",
         Event::Requested => "Requested",
         Event::AddrResolved => "AddrResolved",
+        Event::AddrTimeout => "AddrTimeout",
         Event::RouteResolved => "RouteResolved",
         Event::Established => "Established",
         Event::EarlyTraffic => "EarlyTraffic",
