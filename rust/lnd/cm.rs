@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Events of the connection manager and of the queue pair, turned into events of the state machine.
+//! Events of the connection manager, turned into events of the state machine.
 //!
-//! CM events come in the CM's workqueue under the id's handler mutex: nothing here waits for
-//! another handler or destroys an id. Queue pair events may come in hard interrupt context and only
-//! set a flag.
+//! They come in the CM's workqueue under the id's handler mutex: nothing here waits for another
+//! handler or destroys an id.
 
 use kernel::sync::{
     atomic::Relaxed,
@@ -14,7 +13,8 @@ use kernel::sync::{
 
 use super::{
     conn::Conn,
-    log, //
+    log,
+    wire, //
 };
 use crate::{
     proto::{
@@ -41,8 +41,7 @@ use crate::{
             CmId,
             CmLocked, //
         },
-        cm_event::CmEvent,
-        wc::QpEvent, //
+        cm_event::CmEvent, //
     }, //
 };
 
@@ -86,21 +85,6 @@ impl CmHandler for Conn {
         let this: Arc<Self> = this.into();
         *this.late_id.lock() = Some(id);
         this.kick_control();
-    }
-}
-
-/// An event of the queue pair. Hard interrupt context is possible: only the worker is queued.
-pub(crate) fn qp_event(conn: ArcBorrow<'_, Conn>, event: QpEvent) {
-    match event {
-        QpEvent::CommEst | QpEvent::Fatal | QpEvent::ReqErr | QpEvent::AccessErr => {
-            let conn: Arc<Conn> = conn.into();
-            conn.note_qp_event(event);
-        }
-        QpEvent::SqDrained
-        | QpEvent::PathMig
-        | QpEvent::PathMigErr
-        | QpEvent::LastWqeReached
-        | QpEvent::Other(_) => {}
     }
 }
 
@@ -162,9 +146,10 @@ impl Conn {
                     frags: agreed.frags,
                 };
                 self.step(inner, Event::Established);
+                wire::received_early(self, inner);
             }
             Err(e) => {
-                log::rejected(self, &e);
+                log::rejected(self.nid(), &e);
                 self.step(inner, Event::Fail(Cause::Protocol));
             }
         }
@@ -201,7 +186,7 @@ impl Conn {
                 Cause::Refused
             }
             Reaction::Fail(why) => {
-                log::rejected(self, &why);
+                log::rejected(self.nid(), &why);
                 inner.rejected = Some(rejected_name(&why));
                 refusal_cause(why)
             }

@@ -35,17 +35,23 @@ use kernel::{
 };
 
 use super::{
+    counts::Counts,
     fifo::Fifo,
-    iface::Hca,
+    hca::Hca,
     link::Link,
     ni::{
         Live,
         Ni, //
     },
     peer::Peer,
-    pump::pump,
-    transfer::Transfer,
-    upper::Rx, //
+    received::{
+        Received,
+        Rx, //
+    },
+    transfer::{
+        Limits,
+        Transfer, //
+    }, //
 };
 use crate::{
     proto::{
@@ -66,14 +72,12 @@ use crate::{
         },
         wire::{
             Envelope,
-            Facts,
             Identity,
             Version, //
         }, //
     },
     rdma::{
         buf::{
-            DetachedBuf,
             RxBuf,
             TxBuf, //
         },
@@ -99,118 +103,10 @@ pub(crate) const UPPER: u64 = 2;
 /// Id of the timer.
 pub(crate) const TIMER: u64 = 3;
 
-/// A received message with the buffer it lies in.
-pub(crate) struct Received {
-    /// The buffer, out of the receive queue until it is posted again.
-    pub(crate) buf: Held,
-    /// Bytes received.
-    pub(crate) nob: usize,
-    /// What it is, once it was judged.
-    pub(crate) facts: Option<Facts>,
-    /// Another buffer was posted in its place.
-    pub(crate) replaced: bool,
-}
-
-/// The buffer of a received message.
-pub(crate) enum Held {
-    /// It can be posted again.
-    Mapped(RxBuf),
-    /// It was taken from its device, because LNet keeps the message.
-    Detached(DetachedBuf),
-    /// Gone; only while it changes.
-    Nothing,
-}
-
-impl Received {
-    /// No message.
-    pub(crate) const NOTHING: Self = Self {
-        buf: Held::Nothing,
-        nob: 0,
-        facts: None,
-        replaced: false,
-    };
-
-    /// The bytes received.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        let all: &[u8] = match &self.buf {
-            Held::Mapped(buf) => buf.as_slice(),
-            Held::Detached(buf) => buf.as_slice(),
-            Held::Nothing => &[],
-        };
-        all.get(..self.nob).unwrap_or(&[])
-    }
-
-    /// Takes the buffer from its device. Only if another one was posted in its place, or no more
-    /// are.
-    pub(crate) fn detach(&mut self) {
-        self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
-            Held::Mapped(buf) => Held::Detached(buf.detach()),
-            other => other,
-        };
-    }
-}
-
-/// What bounds the work requests of one transfer.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    /// Gather elements per WRITE.
-    pub(crate) max_sge: usize,
-    /// Send queue slots that one transfer can ever have.
-    pub(crate) sq: u16,
-    /// Slots that a registration and the message behind it take.
-    pub(crate) reg_and_send: u16,
-}
-
-/// Counters for people.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Counts {
-    /// Messages sent.
-    pub(crate) tx_msgs: u64,
-    /// Messages received.
-    pub(crate) rx_msgs: u64,
-    /// NOOPs among those sent.
-    pub(crate) noops: u64,
-    /// Work requests posted to the send queue.
-    pub(crate) wrs: u64,
-    /// Calls of `ib_post_send`.
-    pub(crate) doorbells: u64,
-    /// Work requests of the send queue that ended.
-    pub(crate) retired: u64,
-    /// Completions that told so.
-    pub(crate) cqes: u64,
-    /// Work requests posted to the receive queue; known when the connection is over.
-    pub(crate) recv_wrs: u64,
-    /// Receive completions reaped.
-    pub(crate) recv_cqes: u64,
-    /// Times the pump stopped for want of a credit.
-    pub(crate) no_credit: u64,
-    /// Times the pump stopped for want of send queue slots.
-    pub(crate) no_slots: u64,
-    /// Sends that failed because the peer had no receive posted: its credits were wrong.
-    pub(crate) rnr: u64,
-}
-
-impl Counts {
-    /// Adds those of a connection that is over to those of its NI.
-    pub(crate) fn add(&mut self, of: &Self) {
-        for (sum, n) in [
-            (&mut self.tx_msgs, of.tx_msgs),
-            (&mut self.rx_msgs, of.rx_msgs),
-            (&mut self.noops, of.noops),
-            (&mut self.wrs, of.wrs),
-            (&mut self.doorbells, of.doorbells),
-            (&mut self.retired, of.retired),
-            (&mut self.cqes, of.cqes),
-            (&mut self.recv_wrs, of.recv_wrs),
-            (&mut self.recv_cqes, of.recv_cqes),
-            (&mut self.no_credit, of.no_credit),
-            (&mut self.no_slots, of.no_slots),
-            (&mut self.rnr, of.rnr),
-        ] {
-            *sum = sum.wrapping_add(n);
-        }
-    }
-}
+/// Milliseconds of silence after which a peer that owes an answer is probed with a NOOP. The
+/// transport's acknowledgement is the reply: if the peer is dead its retries end the connection,
+/// long before a deadline.
+pub(crate) const PROBE_MS: u32 = 3000;
 
 /// What the connection lock protects.
 pub(crate) struct Inner {
@@ -238,7 +134,7 @@ pub(crate) struct Inner {
     pub(crate) limits: Limits,
     /// Until release: the device may go afterwards.
     pub(crate) hca: Option<Arc<Hca>>,
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<Link<Conn>>,
     /// Contexts of the work requests that are pushed and not posted; all of its room is allocated.
     pub(crate) pushed: KVec<u32>,
     /// Receive buffers to post in place of those that LNet has, as many as there is room for.
@@ -260,8 +156,8 @@ pub(crate) struct Inner {
     pub(crate) early: Fifo<Received>,
     /// Requests that LNet has and has not returned the buffer of.
     pub(crate) with_lnet: u16,
-    /// What [`Rx::put`] keeps for the next requests.
-    pub(crate) rx_boxes: KVec<KBox<Rx>>,
+    /// Kept for the next requests.
+    pub(crate) rx_boxes: KVec<KBox<Rx<Conn>>>,
     pub(crate) last_send: Instant<Monotonic>,
     pub(crate) last_recv: Instant<Monotonic>,
     /// When only the CM id was left to wait for the peer's answer.
@@ -447,16 +343,11 @@ impl Conn {
         self.kick_control();
     }
 
-    /// The handshake is complete: takes what the peer has sent meanwhile. The control worker
-    /// publishes the connection.
-    fn established(self: &Arc<Self>, inner: &mut Inner) {
+    /// The handshake is complete. The control worker publishes the connection.
+    fn established(&self, inner: &mut Inner) {
         let depth = inner.known.depth;
         inner.credits = Credits::new(depth, self.ni.high_water(depth));
         inner.identity.peer_stamp = inner.known.stamp;
-        while let Some(received) = inner.early.pop() {
-            super::wire::received(self, inner, received);
-        }
-        self.kick_upper(inner);
     }
 
     /// Queues the worker that sets up, closes and releases.
@@ -565,16 +456,9 @@ impl Conn {
         self.doubted.load(Relaxed)
     }
 
-    /// The peer has connected anew, and maybe it closed this connection and its DREQ got lost; or
-    /// another of its connections broke. Until it is heard of, or acknowledges a NOOP, others are
-    /// preferred. If it does neither, the transport's retries end the connection.
-    pub(crate) fn doubt(self: &Arc<Self>) {
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        if inner.is_up() {
-            self.doubted.store(true, Relaxed);
-            pump(self, inner, true);
-        }
+    /// Until it is heard of, other connections are preferred; see [`Conn::doubt`].
+    pub(super) fn set_doubted(&self) {
+        self.doubted.store(true, Relaxed);
     }
 
     /// The peer has said or acknowledged something.

@@ -19,15 +19,17 @@ use kernel::{
 use super::{
     conn::{
         Conn,
-        Limits,
-        Received,
         CONTROL,
+        PROBE_MS,
         TIMER, //
     },
     fifo::Fifo,
     link::Link,
     log,
-    pump::pump, //
+    parting::Leaving,
+    pump::pump,
+    received::Received,
+    transfer::Limits, //
 };
 use crate::{
     lnet::params,
@@ -195,11 +197,6 @@ impl WorkItem<TIMER> for Conn {
     }
 }
 
-/// Milliseconds of silence after which a peer that owes an answer is probed with a NOOP. The
-/// transport's acknowledgement is the reply: if the peer is dead its retries end the connection,
-/// long before a deadline.
-pub(crate) const PROBE_MS: u32 = 3000;
-
 /// Least milliseconds between two looks at a connection on which something waits.
 const LOOK_MIN_MS: u32 = 250;
 
@@ -231,7 +228,7 @@ impl Conn {
             None => self.resolve_first(&dst, ms),
         };
         if let Err(e) = asked {
-            log::cannot(self, "resolve the address", e);
+            log::cannot(self.nid(), "resolve the address", e);
             self.fail(Cause::Unreachable);
         }
     }
@@ -283,7 +280,7 @@ impl Conn {
             if e == ENETUNREACH {
                 return self.fail(Cause::Unreachable);
             }
-            log::cannot(self, "set up the connection", e);
+            log::cannot(self.nid(), "set up the connection", e);
             if !self.active {
                 let refusal = Refusal::new(Why::NoResources).reject(Some(&self.ni_view()));
                 let _ = id.reject(&refusal.encode());
@@ -502,7 +499,7 @@ impl Conn {
         if retry.is_none() {
             let seen = &self.ni.seen;
             seen.ended(self.nid(), self.active, !failed, cause, rejected);
-            log::conn_over(self, cause, !failed);
+            log::conn_over(self.nid(), cause, !failed);
         }
         self.peer.released(self, failed, retry, cause);
     }
@@ -548,9 +545,28 @@ impl Conn {
         waits
     }
 
-    /// Looks whether there is a route to the peer of a connection of which only the id is left, and
-    /// speaks, or falls silent.
-    pub(crate) fn look_for_route(self: &Arc<Self>) {
+    /// Frees an id that has waited for the peer's answer.
+    fn leave(self: &Arc<Self>) {
+        self.cancel_timer();
+        // It may have been the one that tries again when there is memory.
+        self.with(|inner| self.kick_upper(inner));
+        let id = self.cm.lock().take();
+        drop(id);
+        self.ni.parting.remove(self);
+    }
+
+    /// The id, while there is one.
+    fn cm_id(&self) -> Option<Arc<CmId<Self>>> {
+        self.cm.lock().clone()
+    }
+}
+
+impl Leaving for Conn {
+    fn is_mute(&self) -> bool {
+        self.with(|inner| inner.farewell.is_mute())
+    }
+
+    fn look_for_route(self: &Arc<Self>) {
         let Some(id) = self.cm_id() else { return };
         if !id.has_route() {
             let leaves = self.with(|inner| {
@@ -583,26 +599,10 @@ impl Conn {
         }
     }
 
-    /// The id waits no longer, whether the peer has answered or not.
-    pub(crate) fn end_farewell(self: &Arc<Self>) {
+    fn end_farewell(self: &Arc<Self>) {
         if self.with(|inner| inner.farewell.over()) {
             self.leave();
         }
-    }
-
-    /// Frees an id that has waited for the peer's answer.
-    fn leave(self: &Arc<Self>) {
-        self.cancel_timer();
-        // It may have been the one that tries again when there is memory.
-        self.with(|inner| self.kick_upper(inner));
-        let id = self.cm.lock().take();
-        drop(id);
-        self.ni.parting.remove(self);
-    }
-
-    /// The id, while there is one.
-    fn cm_id(&self) -> Option<Arc<CmId<Self>>> {
-        self.cm.lock().clone()
     }
 }
 

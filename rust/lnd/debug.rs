@@ -26,9 +26,9 @@ use kernel::{
 use super::{
     conn::{
         Conn,
-        Counts,
         Inner, //
     },
+    counts::Counts,
     ni::Ni,
     peer::Peer,
     seen::{

@@ -29,10 +29,8 @@ use kernel::{
 };
 
 use super::{
-    iface::{
-        Hca,
-        Iface, //
-    },
+    hca::Hca,
+    iface::Iface,
     log,
     ni::Ni, //
 };

@@ -8,14 +8,12 @@
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
     driver::Driver,
+    hca::Hca,
     listen::Accept,
     ni::Ni, //
 };
@@ -33,10 +31,7 @@ use crate::{
     },
     rdma::{
         cm_event::Addr,
-        device::{
-            Device,
-            DeviceAttrs, //
-        },
+        device::Device,
         listen::Listener,
         pd::Pd, //
     }, //
@@ -44,17 +39,6 @@ use crate::{
 
 /// Requests that may wait to be judged; 0 is the default of the CM.
 const BACKLOG: i32 = 0;
-
-/// The RDMA device as a connection uses it.
-pub(crate) struct Hca {
-    pub(crate) device: ARef<Device>,
-    pub(crate) pd: Arc<Pd>,
-    pub(crate) attrs: DeviceAttrs,
-    /// Port of the device.
-    pub(crate) port: u32,
-    /// Pages that one memory region covers.
-    pub(crate) mr_pages: u32,
-}
 
 /// An interface and the NIs that use it.
 pub(crate) struct Used {

@@ -8,7 +8,6 @@ use kernel::{
     sync::Arc, //
 };
 
-use super::conn::Conn;
 use crate::{
     proto::cause::Cause,
     rdma::{
@@ -24,6 +23,7 @@ use crate::{
         },
         qp::{
             Qp,
+            QpHandler,
             QpParts, //
         },
         rq::{
@@ -38,17 +38,17 @@ use crate::{
     }, //
 };
 
-/// The link.
-pub(crate) struct Link {
-    qp: Arc<Qp<Conn>>,
+/// The link of a connection, a `C`.
+pub(crate) struct Link<C: QpHandler> {
+    qp: Arc<Qp<C>>,
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
     recv_wrs: u64,
 }
 
-impl Link {
+impl<C: QpHandler> Link<C> {
     /// Takes over a new queue pair.
-    pub(crate) fn new(parts: QpParts<Conn>) -> Self {
+    pub(crate) fn new(parts: QpParts<C>) -> Self {
         Self {
             qp: parts.qp,
             queues: Some((parts.sq, parts.rq)),
@@ -62,7 +62,7 @@ impl Link {
     }
 
     /// The queue pair.
-    pub(crate) fn qp(&self) -> &Arc<Qp<Conn>> {
+    pub(crate) fn qp(&self) -> &Arc<Qp<C>> {
         &self.qp
     }
 
@@ -75,7 +75,7 @@ impl Link {
         queues
     }
 
-    fn sq(&mut self) -> Result<(&mut SendQueue, &Qp<Conn>), Cause> {
+    fn sq(&mut self) -> Result<(&mut SendQueue, &Qp<C>), Cause> {
         match &mut self.queues {
             Some((sq, _)) => Ok((sq, &self.qp)),
             None => Err(Cause::Flushed),

@@ -168,7 +168,7 @@ impl Accept {
 fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refusal> {
     let no_resources = |_| Refusal::new(Why::NoResources);
     loop {
-        let peer = ni.peers.get_or_add(ni, asked.src).map_err(no_resources)?;
+        let peer = ni.peer(asked.src).map_err(no_resources)?;
         let verdict = peer.with(|inner| {
             if inner.is_gone() {
                 return None;

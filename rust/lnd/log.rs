@@ -7,11 +7,6 @@ use core::fmt::Display;
 
 use kernel::prelude::*;
 
-use super::{
-    conn::Conn,
-    ni::Ni,
-    peer::Peer, //
-};
 use crate::{
     proto::{
         cause::Cause,
@@ -74,8 +69,8 @@ impl Display for Worded {
     }
 }
 
-/// A connection ended by itself. Not called for a close that somebody asked for.
-pub(crate) fn conn_over(conn: &Conn, cause: Cause, established: bool) {
+/// A connection ended. Nothing is said of a close that somebody asked for.
+pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool) {
     // That the link is down is said once, by the NI.
     if matches!(
         cause,
@@ -88,22 +83,19 @@ pub(crate) fn conn_over(conn: &Conn, cause: Cause, established: bool) {
     } else {
         "connecting failed"
     };
-    warn_limited!("{}: {}: {}\n", conn.nid(), what, cause.as_str());
+    warn_limited!("{nid}: {what}: {}\n", cause.as_str());
 }
 
 /// A step of the handshake failed here.
-pub(crate) fn cannot(conn: &Conn, what: &str, e: Error) {
-    warn_limited!("{}: cannot {what}: {}\n", conn.nid(), why(e));
+pub(crate) fn cannot(nid: Nid, what: &str, e: Error) {
+    warn_limited!("{nid}: cannot {what}: {}\n", why(e));
 }
 
 /// The shutdown of an NI takes long. Said every ten seconds at most, so it needs no limit.
-pub(crate) fn shutdown_waits(ni: &Ni, conns: i32, seconds: u32) {
+pub(crate) fn shutdown_waits(nid: Nid, conns: i32, seconds: u32) {
     pr_warn!(
         "{}\n",
-        core::format_args!(
-            "{}: shutdown has waited {seconds} s for {conns} connections",
-            ni.nid
-        )
+        core::format_args!("{nid}: shutdown has waited {seconds} s for {conns} connections")
     );
 }
 
@@ -148,43 +140,30 @@ pub(crate) fn bad_credits(id: &Identity, e: CreditError) -> Cause {
 }
 
 /// The LNet header in a request does not fit it.
-pub(crate) fn bad_request(conn: &Conn, e: &dyn Display) {
-    warn_noise!("{}: bad request: {e}; closing\n", conn.nid());
+pub(crate) fn bad_request(nid: Nid, e: &dyn Display) {
+    warn_noise!("{nid}: bad request: {e}; closing\n");
 }
 
 /// LNet would not take a message.
-pub(crate) fn refused_by_lnet(conn: &Conn, e: Error) {
-    warn_limited!(
-        "{}: LNet refused a message: {}; closing\n",
-        conn.nid(),
-        why(e)
-    );
+pub(crate) fn refused_by_lnet(nid: Nid, e: Error) {
+    warn_limited!("{nid}: LNet refused a message: {}; closing\n", why(e));
 }
 
-/// No memory region for the sink of a PUT. No news if the connection is over: LNet took the message
-/// too late.
-pub(crate) fn no_sink(conn: &Conn, e: Error) {
-    if conn.with(|inner| inner.is_up()) {
-        conn.ni.seen.no_memory();
-        warn_limited!("{}: cannot receive a PUT: {}\n", conn.nid(), why(e));
-    }
+/// No memory region for the sink of a PUT.
+pub(crate) fn no_sink(nid: Nid, e: Error) {
+    warn_limited!("{nid}: cannot receive a PUT: {}\n", why(e));
 }
 
-/// The data of a GET cannot be sent. No news if the connection is over.
-pub(crate) fn no_source(conn: &Conn, e: Error) {
-    if conn.with(|inner| inner.is_up()) {
-        conn.ni.seen.no_memory();
-        warn_limited!("{}: cannot answer a GET: {}\n", conn.nid(), why(e));
-    }
+/// The data of a GET cannot be sent.
+pub(crate) fn no_source(nid: Nid, e: Error) {
+    warn_limited!("{nid}: cannot answer a GET: {}\n", why(e));
 }
 
 /// Messages failed because no connection could be had.
-pub(crate) fn gave_up(peer: &Peer, messages: usize, cause: Cause) {
-    peer.ni.seen.messages(cause, messages);
+pub(crate) fn gave_up(nid: Nid, messages: usize, cause: Cause) {
     let s = if messages == 1 { "" } else { "s" };
     warn_limited!(
-        "{}: {messages} message{s} failed: {}\n",
-        peer.nid,
+        "{nid}: {messages} message{s} failed: {}\n",
         cause.as_str()
     );
 }
@@ -198,8 +177,8 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
 }
 
 /// The peer refused ours.
-pub(crate) fn rejected(conn: &Conn, why: &dyn Display) {
-    warn_limited!("{}: refused our connection request: {why}\n", conn.nid());
+pub(crate) fn rejected(nid: Nid, why: &dyn Display) {
+    warn_limited!("{nid}: refused our connection request: {why}\n");
 }
 
 /// The RDMA device of an NI went away.

@@ -29,10 +29,8 @@ use kernel::{
 };
 
 use super::{
-    conn::{
-        Conn,
-        Counts, //
-    },
+    conn::Conn,
+    counts::Counts,
     debug::NiFiles,
     device::{
         Attached,
@@ -115,10 +113,10 @@ pub(crate) struct Ni {
     #[pin]
     look: DelayedWork<Ni, DEVICE>,
     #[pin]
-    pub(crate) peers: PeerTable,
+    pub(crate) peers: PeerTable<Peer>,
     /// Connections that are over but for their CM id.
     #[pin]
-    pub(crate) parting: Parting,
+    pub(crate) parting: Parting<Conn>,
     /// Counters of the connections that are over.
     #[pin]
     pub(crate) past: SpinLock<Counts>,
@@ -234,6 +232,12 @@ impl Ni {
         params::cksum()
     }
 
+    /// The peer with that NID, made if need be. May sleep.
+    pub(super) fn peer(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer>> {
+        let new = || Peer::new(self, nid);
+        self.peers.get_or_add(nid, new, || self.is_stopping())
+    }
+
     /// Closes the peer with that NID, or all.
     fn close_peers(&self, nid: Option<u64>, f: impl Fn(&Arc<Peer>) -> bool) -> Result {
         let mut any = false;
@@ -341,7 +345,7 @@ impl Lnd for Ni {
         let mut seconds = 0u32;
         while !this.live.none.wait_ms(10_000) {
             seconds = seconds.saturating_add(10);
-            log::shutdown_waits(&this, this.live.count.load(Relaxed), seconds);
+            log::shutdown_waits(this.nid, this.live.count.load(Relaxed), seconds);
             this.peers.for_each(|peer| peer.close(Cause::Shutdown));
         }
     }
@@ -365,7 +369,7 @@ impl Lnd for Ni {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.
             let found = match this.peers.get(nid) {
                 Some(peer) => Ok(peer),
-                None => this.peers.get_or_add(&Arc::from(this), nid),
+                None => Arc::<Self>::from(this).peer(nid),
             };
             let peer = match found {
                 Ok(peer) => peer,

@@ -13,8 +13,6 @@ use kernel::{
     }, //
 };
 
-use super::conn::Conn;
-
 /// Ids that may wait at the same time on one NI. A peer that is gone for good answers none; what
 /// would be more is freed at once.
 const PARTING_MAX: usize = 32;
@@ -22,15 +20,27 @@ const PARTING_MAX: usize = 32;
 /// The same for ids that wait for a route: to free one of them does harm.
 const MUTE_MAX: usize = 16_384;
 
-/// Those of one NI.
-#[pin_data]
-pub(crate) struct Parting {
-    /// `None` once the NI stops.
-    #[pin]
-    list: Mutex<Option<KVec<Arc<Conn>>>>,
+/// What is left of a connection.
+pub(crate) trait Leaving {
+    /// Whether it waits for a route, and not for an answer.
+    fn is_mute(&self) -> bool;
+
+    /// Looks whether there is a route to the peer, and speaks, or falls silent. May sleep.
+    fn look_for_route(self: &Arc<Self>);
+
+    /// It waits no longer. May sleep.
+    fn end_farewell(self: &Arc<Self>);
 }
 
-impl Parting {
+/// Those of one NI, each a `C`.
+#[pin_data]
+pub(crate) struct Parting<C> {
+    /// `None` once the NI stops.
+    #[pin]
+    list: Mutex<Option<KVec<Arc<C>>>>,
+}
+
+impl<C: Leaving> Parting<C> {
     /// None yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
@@ -39,7 +49,7 @@ impl Parting {
     }
 
     /// Lists `conn`, whose id has something to say yet if `mute`. False: its id cannot wait.
-    pub(crate) fn add(&self, conn: &Arc<Conn>, mute: bool) -> bool {
+    pub(crate) fn add(&self, conn: &Arc<C>, mute: bool) -> bool {
         let max = if mute { MUTE_MAX } else { PARTING_MAX };
         match &mut *self.list.lock() {
             Some(list) if list.len() < max => list.push(conn.clone(), GFP_KERNEL).is_ok(),
@@ -63,7 +73,7 @@ impl Parting {
     }
 
     /// Takes `conn` off the list.
-    pub(crate) fn remove(&self, conn: &Arc<Conn>) {
+    pub(crate) fn remove(&self, conn: &Arc<C>) {
         if let Some(list) = &mut *self.list.lock() {
             list.retain(|c| !Arc::ptr_eq(c, conn));
         }
@@ -72,8 +82,7 @@ impl Parting {
     /// How many wait for the peer's answer.
     pub(crate) fn unanswered(&self) -> u32 {
         let list = self.list.lock();
-        let waits = |conn: &&Arc<Conn>| !conn.with(|inner| inner.farewell.is_mute());
-        let n = list.iter().flatten().filter(waits).count();
+        let n = list.iter().flatten().filter(|conn| !conn.is_mute()).count();
         u32::try_from(n).unwrap_or(u32::MAX)
     }
 

@@ -35,6 +35,7 @@ use super::{
         self,
         NotSent, //
     },
+    table::Named,
     transfer::lnet_health, //
 };
 use crate::{
@@ -137,6 +138,12 @@ impl WorkItem<RETRY> for Peer {
         if attempts == 0 {
             this.forget_if_idle(None);
         }
+    }
+}
+
+impl Named for Peer {
+    fn nid(&self) -> Nid {
+        self.nid
     }
 }
 
@@ -478,7 +485,8 @@ impl Peer {
             .or_else(|| self.with(|inner| inner.last_cause))
             .unwrap_or(Cause::PeerClosed);
         if !waiting.is_empty() {
-            log::gave_up(self, waiting.len(), cause);
+            self.ni.seen.messages(cause, waiting.len());
+            log::gave_up(self.nid, waiting.len(), cause);
         }
         waiting.fail(cause);
         if !self.ni.is_stopping() && cause.blames_peer() {

@@ -17,7 +17,6 @@ use super::{
         Conn,
         Inner, //
     },
-    link::Link,
     log,
     transfer::{
         Key,
@@ -107,7 +106,7 @@ pub(crate) fn pump(conn: &Arc<Conn>, inner: &mut Inner, probe: bool) {
         link.look_for_slots();
     }
     let built = loop {
-        let free = inner.link.as_ref().map_or(0, Link::slots);
+        let free = inner.link.as_ref().map_or(0, |link| link.slots());
         let next = inner.queues.next(
             &mut inner.cells,
             &mut inner.credits,
@@ -339,4 +338,18 @@ fn post_writes(inner: &mut Inner, index: u16) -> Result<(), Cause> {
 /// The piece number `at` of the peer's sink.
 fn remote_fragment(inner: &mut Inner, index: u16, at: usize) -> Option<Fragment> {
     inner.transfer(index)?.remote.as_ref()?.fragment(at)
+}
+
+impl Conn {
+    /// The peer has connected anew, and maybe it closed this connection and its DREQ got lost; or
+    /// another of its connections broke. Until it is heard of, or acknowledges a NOOP, others are
+    /// preferred. If it does neither, the transport's retries end the connection.
+    pub(crate) fn doubt(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.is_up() {
+            self.set_doubted();
+            pump(self, inner, true);
+        }
+    }
 }

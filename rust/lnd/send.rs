@@ -15,9 +15,9 @@ use kernel::{
 use super::{
     conn::{
         Conn,
-        Inner, //
+        Inner,
+        PROBE_MS, //
     },
-    control::PROBE_MS,
     pump::pump,
     transfer::{
         Bounce,

@@ -19,23 +19,25 @@ use kernel::{
     }, //
 };
 
-use super::{
-    ni::Ni,
-    peer::Peer, //
-};
 use crate::proto::nid::Nid;
 
 /// Number of shards, a power of two.
 const SHARDS: usize = 64;
 
-type Shard = SpinLock<RBTree<u32, Arc<Peer>>>;
+type Shard<P> = SpinLock<RBTree<u32, Arc<P>>>;
 
-/// The table.
-pub(crate) struct PeerTable {
-    shards: KVec<Pin<KBox<Shard>>>,
+/// What has a NID.
+pub(crate) trait Named {
+    /// Its NID; it stays the same.
+    fn nid(&self) -> Nid;
 }
 
-impl PeerTable {
+/// The table of peers, each a `P`.
+pub(crate) struct PeerTable<P> {
+    shards: KVec<Pin<KBox<Shard<P>>>>,
+}
+
+impl<P: Named> PeerTable<P> {
     /// An empty table. May sleep.
     pub(crate) fn new() -> Result<Self> {
         let mut shards = KVec::with_capacity(SHARDS, GFP_KERNEL)?;
@@ -49,7 +51,7 @@ impl PeerTable {
         Ok(Self { shards })
     }
 
-    fn shard(&self, addr: u32) -> Option<Pin<&Shard>> {
+    fn shard(&self, addr: u32) -> Option<Pin<&Shard<P>>> {
         // Addresses of a cluster differ in their low bits.
         let hash = addr ^ (addr >> 8) ^ (addr >> 16);
         let at = usize::try_from(hash).ok()?.checked_rem(SHARDS)?;
@@ -57,20 +59,26 @@ impl PeerTable {
     }
 
     /// The peer with that NID.
-    pub(crate) fn get(&self, nid: Nid) -> Option<Arc<Peer>> {
+    pub(crate) fn get(&self, nid: Nid) -> Option<Arc<P>> {
         self.shard(nid.addr())?.lock().get(&nid.addr()).cloned()
     }
 
-    /// The peer with that NID, made if need be. May sleep.
-    pub(crate) fn get_or_add(&self, ni: &Arc<Ni>, nid: Nid) -> Result<Arc<Peer>> {
+    /// The peer with that NID, made by `new` if need be. `ESHUTDOWN` if it is not there and
+    /// `stopping`, which is asked under the lock. May sleep.
+    pub(crate) fn get_or_add(
+        &self,
+        nid: Nid,
+        new: impl FnOnce() -> Result<Arc<P>>,
+        stopping: impl FnOnce() -> bool,
+    ) -> Result<Arc<P>> {
         if let Some(peer) = self.get(nid) {
             return Ok(peer);
         }
         let shard = self.shard(nid.addr()).ok_or(EINVAL)?;
-        let peer = Peer::new(ni, nid)?;
+        let peer = new()?;
         let node = RBTreeNode::new(nid.addr(), peer.clone(), GFP_KERNEL)?;
         let mut shard = shard.lock();
-        if ni.is_stopping() {
+        if stopping() {
             return Err(ESHUTDOWN);
         }
         if let Some(there) = shard.get(&nid.addr()) {
@@ -81,8 +89,8 @@ impl PeerTable {
     }
 
     /// Takes a peer out.
-    pub(crate) fn remove(&self, peer: &Arc<Peer>) {
-        let addr = peer.nid.addr();
+    pub(crate) fn remove(&self, peer: &Arc<P>) {
+        let addr = peer.nid().addr();
         let Some(shard) = self.shard(addr) else {
             return;
         };
@@ -98,7 +106,7 @@ impl PeerTable {
     }
 
     /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed.
-    pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<Peer>)) {
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<P>)) {
         for shard in self.shards.iter() {
             let mut after = None;
             loop {
@@ -111,7 +119,7 @@ impl PeerTable {
                     key.and_then(|key| shard.get(&key).cloned())
                 };
                 let Some(peer) = next else { break };
-                after = Some(peer.nid.addr());
+                after = Some(peer.nid().addr());
                 f(&peer);
             }
         }

@@ -16,10 +16,7 @@ use kernel::{
     }, //
 };
 
-use super::{
-    conn::Limits,
-    ni::Ni, //
-};
+use super::ni::Ni;
 use crate::{
     lnet::{
         Health as LnetHealth,
@@ -49,6 +46,17 @@ use crate::{
         sg::SgMap, //
     }, //
 };
+
+/// What bounds the work requests of one transfer.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Gather elements per WRITE.
+    pub(crate) max_sge: usize,
+    /// Send queue slots that one transfer can ever have.
+    pub(crate) sq: u16,
+    /// Slots that a registration and the message behind it take.
+    pub(crate) reg_and_send: u16,
+}
 
 /// Whom a transfer is for.
 pub(crate) enum Owner {

@@ -29,11 +29,14 @@ use super::{
     conn::{
         Conn,
         Inner,
-        Received,
         UPPER, //
     },
     log,
     pump::pump,
+    received::{
+        self,
+        Received, //
+    },
     transfer::{
         Ended,
         Memory,
@@ -47,8 +50,7 @@ use crate::{
     lnet::{
         Health as LnetHealth,
         Message,
-        RecvRequest,
-        HDR_SIZE, //
+        RecvRequest, //
     },
     proto::{
         cause::{
@@ -62,7 +64,6 @@ use crate::{
             self,
             HdrError, //
         },
-        params::HEADER_LEN,
         tx::Op,
         wire::{
             reopen,
@@ -91,42 +92,11 @@ const CORKED_US: i64 = 1000;
 /// Milliseconds until a message that found no memory is tried again.
 const RETRY_MS: u32 = 10;
 
-/// A received request while LNet has it: the `private` of `lnet_parse`, given back by `lnd_recv`.
-/// Without one it waits with its connection for the next ([`Rx::put`]).
-pub(crate) struct Rx {
-    conn: Option<Arc<Conn>>,
-    msg: Received,
-}
+/// A request while LNet has it.
+pub(crate) type Rx = received::Rx<Conn>;
 
 /// As many [`Rx`] wait for their next request. LNet gives back most of them before it takes another.
 const RX_KEPT: usize = 4;
-
-impl Rx {
-    /// One for a request. May sleep.
-    fn new() -> Result<KBox<Self>> {
-        Ok(KBox::new(
-            Self {
-                conn: None,
-                msg: Received::NOTHING,
-            },
-            GFP_KERNEL,
-        )?)
-    }
-
-    /// The LNet header of the request, as it was received.
-    pub(crate) fn header(&self) -> &[u8; HDR_SIZE] {
-        let rest = self.msg.bytes().get(HEADER_LEN..);
-        // A request without one is not given to LNet.
-        rest.and_then(|rest| rest.first_chunk())
-            .unwrap_or(&[0; HDR_SIZE])
-    }
-
-    /// Keeps it for another request.
-    fn put(rx: KBox<Self>, inner: &mut Inner) {
-        // Beyond the capacity it is freed.
-        drop(inner.rx_boxes.push_within_capacity(rx));
-    }
-}
 
 /// What the LNet half does next.
 enum Job {
@@ -228,7 +198,7 @@ fn parse(conn: &Arc<Conn>, msg: Received, rx: Option<KBox<Rx>>) -> bool {
     let rdma = match judge(msg.bytes(), msg.facts) {
         Ok(rdma) => rdma,
         Err(why) => {
-            log::bad_request(conn, &why);
+            log::bad_request(conn.nid(), &why);
             conn.fail(Cause::Protocol);
             return true;
         }
@@ -250,7 +220,7 @@ fn parse(conn: &Arc<Conn>, msg: Received, rx: Option<KBox<Rx>>) -> bool {
     if let Err((rx, e)) = conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
         drop(rx);
         if e != ESHUTDOWN {
-            log::refused_by_lnet(conn, e);
+            log::refused_by_lnet(conn.nid(), e);
         }
         conn.with(|inner| inner.with_lnet = inner.with_lnet.saturating_sub(1));
         conn.fail(if e == ESHUTDOWN {
@@ -423,7 +393,9 @@ fn recv_put(
         Ok(made) => made,
         Err(e) => {
             conn.give_back(rx, msg, Repost::ForPeer, false);
-            log::no_sink(conn, e);
+            if conn.runs_short() {
+                log::no_sink(conn.nid(), e);
+            }
             conn.tell(Op::PutNak, cookie, e.to_errno(), Owner::Nobody);
             return Err((Some(m), e));
         }
@@ -485,7 +457,9 @@ fn recv_get(
             Ok(())
         }
         Err(e) => {
-            log::no_source(conn, e);
+            if conn.runs_short() {
+                log::no_source(conn.nid(), e);
+            }
             // Without an answer the peer would lose the whole connection to its timeout.
             conn.tell(Op::GetDone, cookie, e.to_errno(), Owner::Nobody);
             Err((Some(m), e))
@@ -494,13 +468,24 @@ fn recv_get(
 }
 
 impl Conn {
+    /// Counts that memory for a request was not to be had. False: no news, the connection is over, and
+    /// LNet took the message too late.
+    fn runs_short(&self) -> bool {
+        let up = self.with(|inner| inner.is_up());
+        if up {
+            self.ni.seen.no_memory();
+        }
+        up
+    }
+
     /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
     /// will follow by itself.
     fn give_back(self: &Arc<Self>, rx: KBox<Rx>, msg: Received, how: Repost, ring: bool) {
         let mut guard = self.lock();
         let inner = &mut *guard;
         inner.with_lnet = inner.with_lnet.saturating_sub(1);
-        Rx::put(rx, inner);
+        // Beyond the capacity it is freed.
+        drop(inner.rx_boxes.push_within_capacity(rx));
         if let Err(cause) = wire::give_back(inner, msg, how) {
             self.step(inner, Event::Fail(cause));
         }

@@ -18,12 +18,14 @@ use kernel::{
 use super::{
     conn::{
         Conn,
-        Held,
-        Inner,
-        Received, //
+        Inner, //
     },
     log,
     pump,
+    received::{
+        Held,
+        Received, //
+    },
     transfer::{
         Remote,
         Transfer, //
@@ -149,8 +151,19 @@ impl QpHandler for Conn {
         this.event(Event::Drained);
     }
 
+    /// Hard interrupt context is possible: only the worker is queued.
     fn async_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
-        super::cm::qp_event(this, event);
+        match event {
+            QpEvent::CommEst | QpEvent::Fatal | QpEvent::ReqErr | QpEvent::AccessErr => {
+                let this: Arc<Self> = this.into();
+                this.note_qp_event(event);
+            }
+            QpEvent::SqDrained
+            | QpEvent::PathMig
+            | QpEvent::PathMigErr
+            | QpEvent::LastWqeReached
+            | QpEvent::Other(_) => {}
+        }
     }
 }
 
@@ -186,8 +199,16 @@ fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
     }
 }
 
+/// Takes what came before our own ESTABLISHED event (active side).
+pub(crate) fn received_early(conn: &Arc<Conn>, inner: &mut Inner) {
+    while let Some(msg) = inner.early.pop() {
+        received(conn, inner, msg);
+    }
+    conn.kick_upper(inner);
+}
+
 /// Takes one message. Whatever is wrong with it ends the connection.
-pub(crate) fn received(conn: &Arc<Conn>, inner: &mut Inner, msg: Received) {
+fn received(conn: &Arc<Conn>, inner: &mut Inner, msg: Received) {
     if !inner.is_up() {
         return;
     }
