@@ -29,7 +29,7 @@ module! {
 
 struct Ro2iblnd {
     // First: no NI can exist once it is dropped.
-    _registration: lnet::Registration<lnd::ni::Ni>,
+    _registration: lnet::Registration<lnd::kind::O2ib>,
     // Last: waits until nothing of ours runs any more.
     _exit: lnd::driver::Exit,
 }

@@ -169,7 +169,7 @@ pub(crate) struct Inner {
 #[pin_data]
 pub(crate) struct Conn {
     pub(crate) ni: Arc<Ni>,
-    pub(crate) peer: Arc<Peer>,
+    pub(crate) peer: Arc<Peer<Conn>>,
     /// Whether we asked for it.
     pub(crate) active: bool,
     /// Random; see [`crate::proto::queues::TxId::cookie`].
@@ -188,8 +188,8 @@ pub(crate) struct Conn {
     pub(crate) peer_qpn: Atomic<u32>,
     /// Path MTU in bytes since it was established, 0 if it is not known.
     pub(crate) mtu: Atomic<u32>,
-    /// Nothing was heard on this one since the peer gave reason to doubt it; see [`Conn::doubt`].
-    doubted: Atomic<bool>,
+    /// Nothing was heard on this one since the peer gave reason to doubt it.
+    is_doubted: Atomic<bool>,
     /// COMM_EST of the queue pair, not yet seen by the control worker.
     qp_comm_est: Atomic<bool>,
     /// The peer did what it may not, says the queue pair; not yet seen by the control worker.
@@ -217,12 +217,12 @@ kernel::impl_has_delayed_work! {
 impl Conn {
     /// Makes a connection object in state Init. May sleep.
     pub(crate) fn new(
-        ni: &Arc<Ni>,
-        peer: &Arc<Peer>,
+        peer: &Arc<Peer<Conn>>,
         active: bool,
         known: Known,
         salt: u32,
     ) -> Result<Arc<Self>> {
+        let ni = &peer.ni;
         let identity = Identity {
             version: Version::V2,
             me: ni.nid,
@@ -283,7 +283,7 @@ impl Conn {
                 late_id <- kernel::new_spinlock!(None, "Conn::late_id"),
                 peer_qpn: Atomic::new(0),
                 mtu: Atomic::new(0),
-                doubted: Atomic::new(false),
+                is_doubted: Atomic::new(false),
                 qp_comm_est: Atomic::new(false),
                 qp_misused: Atomic::new(false),
                 qp_error: Atomic::new(false),
@@ -354,7 +354,7 @@ impl Conn {
     pub(crate) fn kick_control(self: &Arc<Self>) {
         let _ = self
             .ni
-            .driver
+            .workers
             .control
             .enqueue::<Self, CONTROL>(self.clone());
     }
@@ -372,20 +372,20 @@ impl Conn {
     pub(crate) fn kick_upper_again(self: &Arc<Self>) {
         let _ = self
             .ni
-            .driver
+            .workers
             .upper
             .enqueue_on::<Self, UPPER>(self.cpu, self.clone());
     }
 
     /// Makes the timer run in `ms` milliseconds.
     pub(crate) fn arm_timer(self: &Arc<Self>, ms: u32) {
-        let _ = self.ni.driver.control.arm::<Self, TIMER>(self.clone(), ms);
+        let _ = self.ni.workers.control.arm::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
     pub(crate) fn rearm_timer(self: &Arc<Self>, ms: u32) {
         self.ni
-            .driver
+            .workers
             .control
             .rearm::<Self, TIMER>(self.clone(), ms);
     }
@@ -435,42 +435,21 @@ impl Conn {
         }
     }
 
-    /// The peer has connected, though our own attempt was under way for long: that one was lost.
-    pub(crate) fn overtaken(self: &Arc<Self>) {
-        let mut guard = self.lock();
-        if guard.fsm.state() < State::Established {
-            self.step(&mut guard, Event::Fail(Cause::Overtaken));
-        }
+    /// Whether the peer may have given it up.
+    pub(crate) fn doubted(&self) -> bool {
+        self.is_doubted.load(Relaxed)
     }
 
-    /// When something good was last received, on the NI's clock.
-    pub(crate) fn heard_ms(&self) -> u64 {
-        let ago = self.with(|inner| inner.last_recv.elapsed().as_millis());
-        self.ni
-            .now_ms()
-            .saturating_sub(u64::try_from(ago).unwrap_or(0))
-    }
-
-    /// Whether the peer may have given it up; see [`Conn::doubt`].
-    pub(crate) fn is_doubted(&self) -> bool {
-        self.doubted.load(Relaxed)
-    }
-
-    /// Until it is heard of, other connections are preferred; see [`Conn::doubt`].
+    /// Until it is heard of, other connections are preferred.
     pub(super) fn set_doubted(&self) {
-        self.doubted.store(true, Relaxed);
+        self.is_doubted.store(true, Relaxed);
     }
 
     /// The peer has said or acknowledged something.
     pub(crate) fn heard(&self) {
-        if self.doubted.load(Relaxed) {
-            self.doubted.store(false, Relaxed);
+        if self.is_doubted.load(Relaxed) {
+            self.is_doubted.store(false, Relaxed);
         }
-    }
-
-    /// Whether it belongs to another life of the peer than `stamp`.
-    pub(crate) fn is_stale(&self, stamp: u64) -> bool {
-        self.with(|inner| inner.is_up() && inner.identity.peer_stamp != stamp)
     }
 }
 

@@ -478,7 +478,7 @@ impl Conn {
         if let Some(link) = link {
             let mut past = self.with(|inner| inner.counts);
             past.recv_wrs = link.recv_wrs();
-            self.ni.past.lock().add(&past);
+            self.ni.add_past(&past);
         }
         if !self.wait_for_farewell() {
             let id = self.cm.lock().take();
@@ -527,7 +527,7 @@ impl Conn {
             (inner.farewell.unanswered(), inner.farewell.is_mute())
         });
         // Listed before it says that it waits, so that a shutdown misses it in no case.
-        if !unanswered || !self.ni.parting.add(self, mute) {
+        if !unanswered || !self.peer.peers.parting.add(self, mute) {
             return false;
         }
         let waits = self.with(|inner| {
@@ -540,7 +540,7 @@ impl Conn {
             waits
         });
         if !waits {
-            self.ni.parting.remove(self);
+            self.peer.peers.parting.remove(self);
         }
         waits
     }
@@ -552,7 +552,7 @@ impl Conn {
         self.with(|inner| self.kick_upper(inner));
         let id = self.cm.lock().take();
         drop(id);
-        self.ni.parting.remove(self);
+        self.peer.peers.parting.remove(self);
     }
 
     /// The id, while there is one.

@@ -2,6 +2,8 @@
 
 //! Counters of a connection, for people. Plain numbers, under the lock of whoever has them.
 
+use kernel::fmt;
+
 /// Counters for people.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
@@ -50,5 +52,25 @@ impl Counts {
         ] {
             *sum = sum.wrapping_add(n);
         }
+    }
+
+    /// Writes them as `key=value`, on the line that was begun.
+    pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "tx_msgs={} rx_msgs={} tx_noops={} wrs={} retired={} doorbells={} cqes={} ",
+            self.tx_msgs,
+            self.rx_msgs,
+            self.noops,
+            self.wrs,
+            self.retired,
+            self.doorbells,
+            self.cqes,
+        )?;
+        write!(
+            f,
+            "recv_wrs={} recv_cqes={} no_credit={} no_slots={} rnr={}",
+            self.recv_wrs, self.recv_cqes, self.no_credit, self.no_slots, self.rnr,
+        )
     }
 }

@@ -26,9 +26,13 @@ use kernel::{
 
 use super::{
     conn::Conn,
-    driver::Driver,
+    kind::O2ib,
     log,
     ni::Ni,
+    peer::{
+        Connection,
+        Peers, //
+    },
     seen::Seen, //
 };
 use crate::{
@@ -68,10 +72,27 @@ use crate::{
 /// be larger.
 const CONNS_MIN: u16 = 32;
 
-/// What judges the requests of one interface.
+/// An NI as one who asks for a connection finds it.
+pub(crate) trait Asked: Send + Sync + 'static {
+    /// The NI.
+    fn ni(&self) -> &Arc<Ni>;
+
+    /// Its peers.
+    fn peers(&self) -> &Arc<Peers<Conn>>;
+}
+
+/// Who has the listener.
+pub(crate) trait Listening: Send + Sync + Sized + 'static {
+    /// The device of one is being removed: what uses it is to let it go. Any context.
+    fn device_removal(self: &Arc<Self>);
+}
+
+/// What judges the requests of one interface, which belongs to an `H`.
 #[pin_data]
-pub(crate) struct Accept {
-    driver: Arc<Driver>,
+pub(crate) struct Accept<H> {
+    host: Arc<H>,
+    /// Counts requests that were for none of the NIs.
+    strangers: Arc<Seen>,
     /// The device is being removed.
     removed: Atomic<bool>,
     since: Instant<Monotonic>,
@@ -92,12 +113,13 @@ impl From<Refusal> for Answer {
     }
 }
 
-impl Accept {
+impl<H> Accept<H> {
     /// Makes the judge. May sleep.
-    pub(crate) fn new(driver: Arc<Driver>) -> Result<Arc<Self>> {
+    pub(crate) fn new(host: Arc<H>, strangers: Arc<Seen>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                driver,
+                host,
+                strangers,
                 removed: Atomic::new(false),
                 since: Instant::now(),
                 budget <- kernel::new_spinlock!(RejectBudget::new(0), "Accept::budget"),
@@ -134,25 +156,29 @@ impl Accept {
         };
         let asked = parse_connreq(req.private_data(), &from, &policy)?;
         *src = Some(asked.src);
-        let ni = NiRef::<Ni>::find(asked.dst.raw());
-        *seen = ni.as_ref().map(|ni| ni.lnd.seen.clone());
-        *found = ni.as_ref().map(|ni| NiView {
-            nid: ni.lnd.nid,
-            stamp: ni.lnd.stamp,
-            peer_credits: ni.lnd.depth,
-            active: ni.active && !ni.lnd.is_stopping(),
-            on_device: match (req.device(), ni.lnd.hca()) {
-                (Some(device), Ok(hca)) => device.same(&hca.device),
-                _ => false,
-            },
+        let asked_of = NiRef::<O2ib>::find(asked.dst.raw());
+        let ni = asked_of.as_ref().map(|found| found.lnd.ni());
+        *seen = ni.map(|ni| ni.seen.clone());
+        *found = asked_of.as_ref().map(|found| {
+            let ni = found.lnd.ni();
+            NiView {
+                nid: ni.nid,
+                stamp: ni.stamp,
+                peer_credits: ni.depth,
+                active: found.active && !ni.is_stopping(),
+                on_device: match (req.device(), ni.hca()) {
+                    (Some(device), Ok(hca)) => device.same(&hca.device),
+                    _ => false,
+                },
+            }
         });
         let wanted = check_ni(&asked, found.as_ref(), true, &from, &policy)?;
-        let Some(ni) = ni.map(|ni| ni.lnd) else {
+        let Some(peers) = asked_of.as_ref().map(|found| found.lnd.peers()) else {
             return Err(Refusal::new(Why::NoSuchNi).into());
         };
-        if ni.is_leaving() {
+        if peers.ni.is_leaving() {
             // An answer might find no route any more. When the link is back it is us who connect.
-            ni.asked_too_late();
+            peers.ni.asked_too_late();
             return Err(Answer::Silence);
         }
         let known = Known {
@@ -160,15 +186,15 @@ impl Accept {
             depth: wanted.depth,
             frags: wanted.frags,
         };
-        Ok(admit(&ni, &asked, known)?)
+        Ok(admit(peers, &asked, known)?)
     }
 }
 
 /// Stage 3: against what is known of the peer. Books the attempt if it is taken.
-fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refusal> {
+fn admit(peers: &Arc<Peers<Conn>>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refusal> {
     let no_resources = |_| Refusal::new(Why::NoResources);
     loop {
-        let peer = ni.peer(asked.src).map_err(no_resources)?;
+        let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
         let verdict = peer.with(|inner| {
             if inner.is_gone() {
                 return None;
@@ -179,7 +205,7 @@ fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refus
                 races: inner.policy.races(),
                 conns: inner.objects(),
                 // Those it opens and ours.
-                max_conns: ni.conns_per_peer.max(CONNS_MIN / 2).saturating_mul(2),
+                max_conns: peers.ni.conns_per_peer.max(CONNS_MIN / 2).saturating_mul(2),
             };
             let verdict = check_peer(asked, Some(&view));
             match verdict {
@@ -192,11 +218,11 @@ fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refus
         });
         match verdict {
             // It is leaving the table just now: with that done, the next look-up makes a new one.
-            None => ni.peers.remove(&peer),
+            None => peers.table.remove(&peer),
             Some(PeerVerdict::Accept) => {
                 // Spreads the connections of one peer over CPUs and completion vectors.
                 let salt = u32::from(peer.with(|inner| inner.objects()));
-                let made = Conn::new(ni, &peer, false, known, salt)
+                let made = Conn::open(&peer, false, known, salt)
                     .and_then(|conn| peer.add(&conn).map(|()| conn));
                 return made.map_err(|e| {
                     peer.attempt_over(false, None, Cause::NoResources);
@@ -215,11 +241,11 @@ fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refus
     }
 }
 
-impl ListenHandler for Accept {
+impl<H: Listening> ListenHandler for Accept<H> {
     fn device_removal(&self) {
         self.removed.store(true, Release);
         // The listener cannot be dropped in its own handler.
-        self.driver.device_removal();
+        self.host.device_removal();
     }
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {
@@ -242,7 +268,7 @@ impl ListenHandler for Accept {
             }
             Err(Answer::Silence) => {}
             Err(Answer::Refuse(refusal)) => {
-                let seen = seen.as_ref().unwrap_or(&self.driver.strangers);
+                let seen = seen.as_ref().unwrap_or(&self.strangers);
                 seen.refused(src, &refusal.cause);
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);

@@ -162,10 +162,7 @@ pub(crate) fn no_source(nid: Nid, e: Error) {
 /// Messages failed because no connection could be had.
 pub(crate) fn gave_up(nid: Nid, messages: usize, cause: Cause) {
     let s = if messages == 1 { "" } else { "s" };
-    warn_limited!(
-        "{nid}: {messages} message{s} failed: {}\n",
-        cause.as_str()
-    );
+    warn_limited!("{nid}: {messages} message{s} failed: {}\n", cause.as_str());
 }
 
 /// A connection request was refused.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A network interface of LNet: start, stop, and LNet's requests.
+//! An NI as its peers and connections know it: how it is configured, its device, its way out, its
+//! clock and its counters. It knows none of them. How it comes to its device is [`super::port`]'s
+//! business.
 //!
-//! Process context throughout.
+//! Process context, but for what says otherwise.
 
 use kernel::{
     prelude::*,
@@ -15,7 +17,6 @@ use kernel::{
             Release, //
         },
         Arc,
-        ArcBorrow,
         Mutex,
         SpinLock, //
     },
@@ -24,59 +25,36 @@ use kernel::{
         Instant,
         Monotonic,
         RealTime, //
-    },
-    workqueue::DelayedWork, //
+    }, //
 };
 
 use super::{
-    conn::Conn,
     counts::Counts,
-    debug::NiFiles,
-    device::{
-        Attached,
-        Health,
-        DEVICE, //
-    },
-    driver::Driver,
-    log,
-    parting::Parting,
-    peer::{
-        Peer,
-        PeerError, //
-    },
+    hca::Hca,
+    kind::O2ib,
     seen::Seen,
-    table::PeerTable,
-    upper, //
+    workers::Workers, //
 };
 use crate::{
     lnet::{
         params,
-        ConnInfo,
-        LinkEvent,
-        Lnd,
-        Message,
         NetNs,
         NiConfig,
         NiRef,
-        PeerInfo,
-        RecvRequest,
-        SendRequest,
-        StartError,
-        HDR_SIZE, //
+        StartError, //
     },
     proto::{
-        cause::Cause,
         nid::Nid,
         params::{
             high_water,
             QueueDepth, //
         },
-        way::Way, //
+        way::{
+            Passage,
+            Way, //
+        }, //
     },
-    rdma::{
-        sync::Completion,
-        work::NofsScope, //
-    }, //
+    rdma::sync::Completion, //
 };
 
 /// Least seconds that an attempt to connect may take.
@@ -89,7 +67,7 @@ const PENDING_GRACE: u32 = 10;
 pub(crate) struct Ni {
     // Before `lnet`: the shutdown of the NI in LNet waits for `lnet` to be dropped, and the work
     // queues must not be dropped last by one of their own items.
-    pub(crate) driver: Arc<Driver>,
+    pub(crate) workers: Arc<Workers>,
     pub(crate) nid: Nid,
     /// Incarnation: microseconds since the epoch.
     pub(crate) stamp: u64,
@@ -101,38 +79,23 @@ pub(crate) struct Ni {
     pub(crate) path_mtu: Option<u32>,
     pub(crate) wrq_sge: u32,
     pub(crate) service: u16,
-    /// The interface is a bond.
-    pub(crate) bonded: bool,
     pub(crate) net: NetNs,
     #[pin]
-    pub(crate) attached: Mutex<Option<Attached>>,
-    pub(crate) health: Health,
+    hca: Mutex<Option<Arc<Hca>>>,
     /// Whether anybody can be reached.
     #[pin]
-    pub(super) way: SpinLock<Way>,
-    #[pin]
-    look: DelayedWork<Ni, DEVICE>,
-    #[pin]
-    pub(crate) peers: PeerTable<Peer>,
-    /// Connections that are over but for their CM id.
-    #[pin]
-    pub(crate) parting: Parting<Conn>,
+    way: SpinLock<Way>,
     /// Counters of the connections that are over.
     #[pin]
-    pub(crate) past: SpinLock<Counts>,
-    #[pin]
-    debug: Mutex<Option<NiFiles>>,
+    past: SpinLock<Counts>,
     /// What ended, and why.
     pub(crate) seen: Arc<Seen>,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
     live: Arc<LiveCount>,
-    pub(crate) lnet: NiRef<Ni>,
-}
-
-kernel::impl_has_delayed_work! {
-    impl HasDelayedWork<Self, DEVICE> for Ni { self.look }
+    on_unheard: fn(nid: u64),
+    pub(crate) lnet: NiRef<O2ib>,
 }
 
 /// Counts connections, so that shutdown can wait for the last one.
@@ -171,6 +134,100 @@ impl Drop for Live {
 }
 
 impl Ni {
+    /// As configured. `on_unheard` is called with its NID, in process context, when an attempt was
+    /// never answered: the NI does not know who looks after it. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What LNet is to say if it does not start.
+    pub(crate) fn new(
+        cfg: &NiConfig<'_>,
+        lnet: NiRef<O2ib>,
+        workers: Arc<Workers>,
+        on_unheard: fn(nid: u64),
+    ) -> Result<Arc<Self>, StartError> {
+        let Some(depth) = QueueDepth::new(cfg.peer_credits()) else {
+            return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
+        };
+        let live = LiveCount::new().map_err(StartError::because("no memory"))?;
+        let seen = Seen::new().map_err(StartError::because("no memory"))?;
+        let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
+        Arc::pin_init(
+            pin_init!(Self {
+                workers,
+                nid: Nid::from_raw(cfg.nid()),
+                stamp,
+                depth,
+                hiw: u8::try_from(cfg.peer_credits_hiw()).unwrap_or(u8::MAX),
+                conns_per_peer: u16::try_from(cfg.conns_per_peer()).unwrap_or(1),
+                tos: cfg.tos(),
+                path_mtu: cfg.path_mtu(),
+                wrq_sge: cfg.wrq_sge(),
+                service: cfg.service(),
+                net: cfg.net(),
+                hca <- kernel::new_mutex!(None, "Ni::hca"),
+                way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
+                past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
+                seen,
+                stopping: Atomic::new(false),
+                started: Instant::now(),
+                live,
+                on_unheard,
+                lnet,
+            }),
+            GFP_KERNEL,
+        )
+        .map_err(StartError::because("no memory"))
+    }
+
+    /// The RDMA device, while there is one.
+    pub(crate) fn hca(&self) -> Result<Arc<Hca>> {
+        self.hca.lock().clone().ok_or(ENODEV)
+    }
+
+    /// It has this device from now on, or none.
+    pub(crate) fn set_hca(&self, hca: Option<Arc<Hca>>) {
+        // Out of the lock: the last reference may sleep for long.
+        let old = core::mem::replace(&mut *self.hca.lock(), hca);
+        drop(old);
+    }
+
+    /// Runs `f` on the state of the way, under its lock. Any context but interrupts.
+    pub(crate) fn way<R>(&self, f: impl FnOnce(&mut Way) -> R) -> R {
+        f(&mut self.way.lock())
+    }
+
+    /// What becomes of a message that has no connection.
+    pub(crate) fn passage(&self) -> Passage {
+        self.way(|way| way.passage())
+    }
+
+    /// Whether the interface is down, or about to go.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.way(|way| !way.has_interface())
+    }
+
+    /// A peer asks for a connection while the interface goes down.
+    pub(crate) fn asked_too_late(&self) {
+        let now_ms = self.now_ms();
+        self.way(|way| way.asked(now_ms));
+    }
+
+    /// The answer to an attempt did not come in time.
+    pub(crate) fn unheard(&self) {
+        (self.on_unheard)(self.nid.raw());
+    }
+
+    /// Counters of the connections that are over.
+    pub(crate) fn past(&self) -> Counts {
+        *self.past.lock()
+    }
+
+    /// A connection is over that counted this.
+    pub(crate) fn add_past(&self, counts: &Counts) {
+        self.past.lock().add(counts);
+    }
+
     /// Counts a new connection.
     ///
     /// # Errors
@@ -186,6 +243,22 @@ impl Ni {
         Ok(live)
     }
 
+    /// LNet has asked the NI to stop: no new connection, and no attempt.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Release);
+    }
+
+    /// After [`Ni::stop`]: the NI's own share of the count goes, so that it can come to nothing.
+    pub(crate) fn put_own_share(&self) {
+        self.live.put();
+    }
+
+    /// After [`Ni::put_own_share`]: waits for the last connection, `ms` milliseconds at most. True: it
+    /// is gone. May sleep.
+    pub(crate) fn wait_for_none(&self, ms: u32) -> bool {
+        self.live.none.wait_ms(ms)
+    }
+
     /// Whether LNet has asked the NI to stop.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Acquire)
@@ -196,15 +269,12 @@ impl Ni {
     ///
     /// Process context; not with a lock of ours held.
     pub(crate) fn is_listed(&self) -> bool {
-        NiRef::<Self>::find(self.nid.raw()).is_some_and(|found| core::ptr::eq(&*found.lnd, self))
+        self.lnet.is_listed(self.nid.raw())
     }
 
-    /// Number of living connection objects, without those of which only the CM id is left.
-    pub(crate) fn conns(&self) -> i32 {
-        let parting = i32::try_from(self.parting.len()).unwrap_or(0);
-        // One is the NI's own.
-        let live = self.live.count.load(Relaxed).saturating_sub(1);
-        live.saturating_sub(parting)
+    /// Number of connection objects, and one for the NI itself until it stops.
+    pub(crate) fn live_count(&self) -> i32 {
+        self.live.count.load(Relaxed)
     }
 
     /// Outstanding credits at which a NOOP returns them.
@@ -231,225 +301,8 @@ impl Ni {
     pub(crate) fn cksum(&self) -> bool {
         params::cksum()
     }
-
-    /// The peer with that NID, made if need be. May sleep.
-    pub(super) fn peer(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer>> {
-        let new = || Peer::new(self, nid);
-        self.peers.get_or_add(nid, new, || self.is_stopping())
-    }
-
-    /// Closes the peer with that NID, or all.
-    fn close_peers(&self, nid: Option<u64>, f: impl Fn(&Arc<Peer>) -> bool) -> Result {
-        let mut any = false;
-        match nid {
-            Some(nid) => {
-                if let Some(peer) = self.peers.get(Nid::from_raw(nid)) {
-                    any = f(&peer);
-                }
-            }
-            None => self.peers.for_each(|peer| any |= f(peer)),
-        }
-        if any {
-            Ok(())
-        } else {
-            Err(ENOENT)
-        }
-    }
-
-    fn conn_number(&self, index: u32) -> Option<Arc<Conn>> {
-        let mut left = index;
-        let mut found = None;
-        self.peers.for_each(|peer| {
-            for conn in peer.conns() {
-                if found.is_none() {
-                    match left.checked_sub(1) {
-                        Some(less) => left = less,
-                        None => found = Some(conn),
-                    }
-                }
-            }
-        });
-        found
-    }
 }
 
 fn connect_timeout() -> u32 {
     (params::timeout() / 4).max(CONNECT_TIMEOUT_MIN)
-}
-
-impl Lnd for Ni {
-    type Rx = KBox<upper::Rx>;
-    type Driver = Driver;
-
-    fn startup(
-        cfg: &NiConfig<'_>,
-        lnet: NiRef<Self>,
-        driver: ArcBorrow<'_, Driver>,
-    ) -> Result<Arc<Self>, StartError> {
-        let driver: Arc<Driver> = driver.into();
-        let no_memory = StartError::because("no memory");
-        let Some(depth) = QueueDepth::new(cfg.peer_credits()) else {
-            return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
-        };
-        let live = LiveCount::new().map_err(no_memory)?;
-        let peers = PeerTable::new().map_err(StartError::because("no memory"))?;
-        let seen = Seen::new().map_err(StartError::because("no memory"))?;
-        let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
-        let ni = Arc::pin_init(
-            pin_init!(Self {
-                driver,
-                nid: Nid::from_raw(cfg.nid()),
-                stamp,
-                depth,
-                hiw: u8::try_from(cfg.peer_credits_hiw()).unwrap_or(u8::MAX),
-                conns_per_peer: u16::try_from(cfg.conns_per_peer()).unwrap_or(1),
-                tos: cfg.tos(),
-                path_mtu: cfg.path_mtu(),
-                wrq_sge: cfg.wrq_sge(),
-                service: cfg.service(),
-                bonded: cfg.is_bonded(),
-                net: cfg.net(),
-                attached <- kernel::new_mutex!(None, "Ni::attached"),
-                health: Health::new(),
-                way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
-                look <- kernel::new_delayed_work!("Ni::look"),
-                peers <- peers,
-                parting <- Parting::new(),
-                past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
-                debug <- kernel::new_mutex!(None, "Ni::debug"),
-                seen,
-                stopping: Atomic::new(false),
-                started: Instant::now(),
-                live,
-                lnet,
-            }),
-            GFP_KERNEL,
-        )
-        .map_err(StartError::because("no memory"))?;
-        ni.attach()?;
-        // Without it nothing is missing but a view.
-        *ni.debug.lock() = NiFiles::new(&ni.driver.debugfs, &ni).ok();
-        Ok(ni)
-    }
-
-    fn shutdown(this: Arc<Self>) {
-        this.stopping.store(true, Release);
-        let file = this.debug.lock().take();
-        drop(file);
-        // From here no request is accepted and no attempt started.
-        this.stop_looking();
-        let _ = this.leave();
-        this.peers.for_each(|peer| peer.close(Cause::Shutdown));
-        this.parting.close();
-        this.live.put();
-        let mut seconds = 0u32;
-        while !this.live.none.wait_ms(10_000) {
-            seconds = seconds.saturating_add(10);
-            log::shutdown_waits(this.nid, this.live.count.load(Relaxed), seconds);
-            this.peers.for_each(|peer| peer.close(Cause::Shutdown));
-        }
-    }
-
-    fn send(
-        this: ArcBorrow<'_, Self>,
-        msg: Message,
-        req: &SendRequest,
-    ) -> Result<(), (Message, Error)> {
-        let _nofs = NofsScope::enter();
-        if let Some(health) = msg.simulated_error() {
-            msg.finalize(EINVAL.to_errno(), health);
-            return Ok(());
-        }
-        let nid = Nid::from_raw(req.target);
-        if this.is_stopping() {
-            return Err((msg, ESHUTDOWN));
-        }
-        let mut msg = msg;
-        loop {
-            // A known peer is found without a reference on the NI, whose counter all CPUs share.
-            let found = match this.peers.get(nid) {
-                Some(peer) => Ok(peer),
-                None => Arc::<Self>::from(this).peer(nid),
-            };
-            let peer = match found {
-                Ok(peer) => peer,
-                Err(e) => return Err((msg, e)),
-            };
-            match peer.send(msg, req) {
-                Ok(()) => return Ok(()),
-                Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
-                Err(PeerError::Gone(back)) => {
-                    // It is leaving the table just now: with that done, the next look-up makes a
-                    // new one.
-                    this.peers.remove(&peer);
-                    msg = back;
-                }
-            }
-        }
-    }
-
-    fn header(rx: &Self::Rx) -> &[u8; HDR_SIZE] {
-        rx.header()
-    }
-
-    fn eager_recv(_this: ArcBorrow<'_, Self>, rx: &mut upper::Rx) {
-        let _nofs = NofsScope::enter();
-        upper::eager_recv(rx);
-    }
-
-    fn recv(
-        _this: ArcBorrow<'_, Self>,
-        rx: Self::Rx,
-        req: RecvRequest,
-    ) -> Result<(), (Option<Message>, Error)> {
-        let _nofs = NofsScope::enter();
-        upper::recv(rx, req)
-    }
-
-    fn link_event(this: ArcBorrow<'_, Self>, event: LinkEvent) {
-        let this: Arc<Self> = this.into();
-        this.link_changed(event);
-    }
-
-    fn link_busy(&self) -> bool {
-        self.is_stirring()
-    }
-
-    fn peer_info(&self, index: u32) -> Option<PeerInfo> {
-        let mut left = index;
-        let mut found = None;
-        self.peers.for_each(|peer| {
-            if found.is_none() {
-                match left.checked_sub(1) {
-                    Some(less) => left = less,
-                    None => {
-                        found = Some(PeerInfo {
-                            nid: peer.nid.raw(),
-                            refs: u32::from(peer.with(|inner| inner.objects())),
-                        });
-                    }
-                }
-            }
-        });
-        found
-    }
-
-    fn del_peer(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result {
-        this.close_peers(nid, |peer| {
-            peer.close(Cause::AdminClose);
-            true
-        })
-    }
-
-    fn conn_info(&self, index: u32) -> Option<ConnInfo> {
-        let conn = self.conn_number(index)?;
-        Some(ConnInfo {
-            nid: conn.nid().raw(),
-            path_mtu: conn.path_mtu(),
-        })
-    }
-
-    fn close_conns(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result {
-        this.close_peers(nid, |peer| peer.close_conns(Cause::AdminClose))
-    }
 }

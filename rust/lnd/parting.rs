@@ -21,7 +21,7 @@ const PARTING_MAX: usize = 32;
 const MUTE_MAX: usize = 16_384;
 
 /// What is left of a connection.
-pub(crate) trait Leaving {
+pub(crate) trait Leaving: Sized {
     /// Whether it waits for a route, and not for an answer.
     fn is_mute(&self) -> bool;
 

@@ -340,16 +340,14 @@ fn remote_fragment(inner: &mut Inner, index: u16, at: usize) -> Option<Fragment>
     inner.transfer(index)?.remote.as_ref()?.fragment(at)
 }
 
-impl Conn {
-    /// The peer has connected anew, and maybe it closed this connection and its DREQ got lost; or
-    /// another of its connections broke. Until it is heard of, or acknowledges a NOOP, others are
-    /// preferred. If it does neither, the transport's retries end the connection.
-    pub(crate) fn doubt(self: &Arc<Self>) {
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        if inner.is_up() {
-            self.set_doubted();
-            pump(self, inner, true);
-        }
+/// The peer has connected anew, and maybe it closed this connection and its DREQ got lost; or another
+/// of its connections broke. Until it is heard of, or acknowledges a NOOP, others are preferred. If it
+/// does neither, the transport's retries end the connection.
+pub(crate) fn probe(conn: &Arc<Conn>) {
+    let mut guard = conn.lock();
+    let inner = &mut *guard;
+    if inner.is_up() {
+        conn.set_doubted();
+        pump(conn, inner, true);
     }
 }

@@ -18,6 +18,7 @@ use super::{
         Inner,
         PROBE_MS, //
     },
+    peer::NotSent,
     pump::pump,
     transfer::{
         Bounce,
@@ -81,14 +82,6 @@ const TXS_MAX: usize = u16::MAX as usize;
 /// Work requests under way from which on further messages wait for the next completion, to go together. Fewer
 /// would keep the wire idle between two batches.
 const RING_BELOW: u64 = 8;
-
-/// Why [`send`] did not take a request.
-pub(crate) enum NotSent {
-    /// The connection is over; another one may take it.
-    Closed(Message),
-    /// It cannot be sent at all; LNet finalizes it.
-    Failed(Message, Error),
-}
 
 /// Queues a message of LNet on a connection, and posts what may go. May sleep; re-entrant.
 pub(crate) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {

@@ -16,7 +16,7 @@ use kernel::{
     }, //
 };
 
-use super::ni::Ni;
+use super::kind::O2ib;
 use crate::{
     lnet::{
         Health as LnetHealth,
@@ -69,7 +69,7 @@ pub(crate) enum Owner {
         /// The GET.
         get: Message,
         /// The REPLY.
-        reply: Reply<Ni>,
+        reply: Reply<O2ib>,
     },
 }
 

@@ -69,11 +69,14 @@ pub(crate) struct ConnInfo {
     pub(crate) path_mtu: u32,
 }
 
-/// An LNet network driver: one value per NI.
+/// An LNet network driver. The type that implements it is only a name: what an NI is made of
+/// ([`Lnd::Ni`]) may refer to LNet's side of it by this name, and does not have to know itself.
 ///
 /// All functions run in process context, with no LNet lock held, and may sleep; allocations must
 /// be `GFP_NOFS` or stricter, because a file system may be waiting for the message.
-pub(crate) trait Lnd: Send + Sync + Sized + 'static {
+pub(crate) trait Lnd: Sized + 'static {
+    /// An NI.
+    type Ni: Send + Sync + 'static;
     /// What the driver keeps of a received message while LNet decides about it.
     type Rx: ForeignOwnable + Send;
     /// What all NIs share; lives as long as the [`Registration`].
@@ -84,12 +87,12 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
         cfg: &NiConfig<'_>,
         ni: NiRef<Self>,
         driver: ArcBorrow<'_, Self::Driver>,
-    ) -> Result<Arc<Self>, StartError>;
+    ) -> Result<Arc<Self::Ni>, StartError>;
 
     /// Takes the NI down. LNet has no message in the NI any more and sends none. When this
     /// returns, no object of the NI uses LNet; clones of the [`NiRef`] that are still around are
     /// waited for.
-    fn shutdown(this: Arc<Self>);
+    fn shutdown(this: Arc<Self::Ni>);
 
     /// Sends a message. Re-entrant: LNet calls it from inside [`Message::finalize`] and
     /// [`NiRef::parse`]. On error the message goes back unfinalized, and LNet finalizes it with
@@ -97,7 +100,7 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
     ///
     /// `msg` is to be finalized when it has been sent and, for a GET or an RDMA PUT, answered.
     fn send(
-        this: ArcBorrow<'_, Self>,
+        this: ArcBorrow<'_, Self::Ni>,
         msg: Message,
         req: &SendRequest,
     ) -> Result<(), (Message, Error)>;
@@ -107,13 +110,13 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
 
     /// LNet keeps a message that went up for a while, and calls [`Lnd::recv`] later: the driver may
     /// free what is scarce. The receive credit must not be given back yet.
-    fn eager_recv(this: ArcBorrow<'_, Self>, rx: <Self::Rx as ForeignOwnable>::BorrowedMut<'_>);
+    fn eager_recv(this: ArcBorrow<'_, Self::Ni>, rx: <Self::Rx as ForeignOwnable>::BorrowedMut<'_>);
 
     /// Completes a message that went up with [`NiRef::parse`]. The receive buffer (and its
     /// credit) must be given back whatever happens. On error the message, if there is one, goes
     /// back unfinalized, and LNet finalizes it with that error.
     fn recv(
-        this: ArcBorrow<'_, Self>,
+        this: ArcBorrow<'_, Self::Ni>,
         rx: Self::Rx,
         req: RecvRequest,
     ) -> Result<(), (Option<Message>, Error)>;
@@ -121,23 +124,23 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
     /// The interface of the NI lost or regained its carrier or address, or is about to lose it; LNet
     /// knows already. Must be short, and must not call [`NiRef::set_fatal`]: rtnl and the shim's
     /// lock are held.
-    fn link_event(this: ArcBorrow<'_, Self>, event: LinkEvent);
+    fn link_event(this: ArcBorrow<'_, Self::Ni>, event: LinkEvent);
 
     /// After [`LinkEvent::Leaving`]: whether there are connections that have not told their peers yet,
     /// or have not been heard, or peers that ask for a new one. The same locks are held.
-    fn link_busy(&self) -> bool;
+    fn link_busy(this: ArcBorrow<'_, Self::Ni>) -> bool;
 
     /// The peer number `index`, counted from 0 in any order.
-    fn peer_info(&self, index: u32) -> Option<PeerInfo>;
+    fn peer_info(this: ArcBorrow<'_, Self::Ni>, index: u32) -> Option<PeerInfo>;
 
     /// Forgets a peer (`None`: all of them), with its connections. `ENOENT`: no such peer.
-    fn del_peer(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result;
+    fn del_peer(this: ArcBorrow<'_, Self::Ni>, nid: Option<u64>) -> Result;
 
     /// The connection number `index`, counted from 0 in any order.
-    fn conn_info(&self, index: u32) -> Option<ConnInfo>;
+    fn conn_info(this: ArcBorrow<'_, Self::Ni>, index: u32) -> Option<ConnInfo>;
 
     /// Closes the connections of a peer (`None`: of all). `ENOENT`: there were none.
-    fn close_conns(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result;
+    fn close_conns(this: ArcBorrow<'_, Self::Ni>, nid: Option<u64>) -> Result;
 }
 
 /// The NID of a control operation, where all ones means "any".
@@ -147,7 +150,7 @@ fn nid_or_any(nid: u64) -> Option<u64> {
 
 /// The trampolines of driver `L`.
 ///
-/// The `priv` argument of each is an `Arc<L>` that [`Ops::startup`] turned foreign, and that stays
+/// The `priv` argument of each is an `Arc<L::Ni>` that [`Ops::startup`] turned foreign, and that stays
 /// so until [`Ops::shutdown`], which LNet calls after every other operation has returned.
 struct Ops<L: Lnd>(PhantomData<L>);
 
@@ -169,9 +172,9 @@ impl<L: Lnd> Ops<L> {
     /// # Safety
     ///
     /// `lnd` must be the private data of an NI that is not shut down before `'a` ends.
-    unsafe fn borrow<'a>(lnd: *mut c_void) -> ArcBorrow<'a, L> {
+    unsafe fn borrow<'a>(lnd: *mut c_void) -> ArcBorrow<'a, L::Ni> {
         // SAFETY: By the requirement above, and because `startup` stores nothing else.
-        unsafe { <Arc<L> as ForeignOwnable>::borrow(lnd) }
+        unsafe { <Arc<L::Ni> as ForeignOwnable>::borrow(lnd) }
     }
 
     /// # Safety
@@ -212,7 +215,7 @@ impl<L: Lnd> Ops<L> {
     /// Called by the shim, once per NI, as the last operation.
     unsafe extern "C" fn shutdown(lnd: *mut c_void) {
         // SAFETY: Made by `startup`; the shim does not use it again.
-        L::shutdown(unsafe { <Arc<L> as ForeignOwnable>::from_foreign(lnd) });
+        L::shutdown(unsafe { <Arc<L::Ni> as ForeignOwnable>::from_foreign(lnd) });
     }
 
     /// # Safety
@@ -303,7 +306,7 @@ impl<L: Lnd> Ops<L> {
     /// Called by the shim: `lnd` is a running NI's.
     unsafe extern "C" fn link_busy(lnd: *mut c_void) -> bool {
         // SAFETY: The NI is running during the call.
-        unsafe { Self::borrow(lnd) }.link_busy()
+        L::link_busy(unsafe { Self::borrow(lnd) })
     }
 
     /// # Safety
@@ -316,7 +319,8 @@ impl<L: Lnd> Ops<L> {
         refs: *mut u32,
     ) -> c_int {
         // SAFETY: The NI is running during the call.
-        let Some(info) = unsafe { Self::borrow(lnd) }.peer_info(index) else {
+        let this = unsafe { Self::borrow(lnd) };
+        let Some(info) = L::peer_info(this, index) else {
             return ENOENT.to_errno();
         };
         // SAFETY: Both are valid for writes.
@@ -346,7 +350,8 @@ impl<L: Lnd> Ops<L> {
         mtu: *mut u32,
     ) -> c_int {
         // SAFETY: The NI is running during the call.
-        let Some(info) = unsafe { Self::borrow(lnd) }.conn_info(index) else {
+        let this = unsafe { Self::borrow(lnd) };
+        let Some(info) = L::conn_info(this, index) else {
             return ENOENT.to_errno();
         };
         // SAFETY: Both are valid for writes.

@@ -235,7 +235,7 @@ impl<L: Lnd> NiRef<L> {
 
     /// The NI of this driver with that NID, which may come straight from the wire. `None` for
     /// NIDs nobody has, NIDs of other drivers' NIs, and an NI that is still starting.
-    pub(crate) fn find(nid: u64) -> Option<FoundNi<L>> {
+    pub(crate) fn find(nid: u64) -> Option<FoundNi<L::Ni>> {
         let mut lnd = core::ptr::null_mut();
         // SAFETY: `lnd` is a local.
         let found = unsafe { bindings::ro2ib_lnet_find_ni(nid, &mut lnd) };
@@ -243,14 +243,30 @@ impl<L: Lnd> NiRef<L> {
             return None;
         }
         // SAFETY: The shim returns NIs of the one registered driver only, whose private data is
-        // an `Arc<L>` made by the startup trampoline of the only registration there can be. It
+        // an `Arc<L::Ni>` made by the startup trampoline of the only registration there can be. It
         // stays until `Lnd::shutdown`, which cannot begin before `ro2ib_lnet_put_found`.
-        let lnd: Arc<L> = unsafe { <Arc<L> as ForeignOwnable>::borrow(lnd) }.into();
+        let lnd: Arc<L::Ni> = unsafe { <Arc<L::Ni> as ForeignOwnable>::borrow(lnd) }.into();
         // SAFETY: `found` is referenced.
         let active = unsafe { bindings::ro2ib_ni_active(found) };
         // SAFETY: The reference was given to us by `ro2ib_lnet_find_ni`.
         unsafe { bindings::ro2ib_lnet_put_found(found) };
         Some(FoundNi { lnd, active })
+    }
+
+    /// Whether LNet finds this very NI by its NID, `nid`: it does not any more once it began to delete
+    /// the NI.
+    ///
+    /// Process context, no locks held.
+    pub(crate) fn is_listed(&self, nid: u64) -> bool {
+        let mut lnd = core::ptr::null_mut();
+        // SAFETY: `lnd` is a local.
+        let found = unsafe { bindings::ro2ib_lnet_find_ni(nid, &mut lnd) };
+        if found.is_null() {
+            return false;
+        }
+        // SAFETY: The reference was given to us by `ro2ib_lnet_find_ni`.
+        unsafe { bindings::ro2ib_lnet_put_found(found) };
+        found == self.as_ptr()
     }
 
     /// An online CPU of the peer's partition; connections of one peer are spread by `salt`. Any
@@ -281,10 +297,10 @@ impl<L: Lnd> Drop for NiRef<L> {
 }
 
 /// Result of [`NiRef::find`].
-pub(crate) struct FoundNi<L> {
+pub(crate) struct FoundNi<N> {
     /// The NI. LNet may shut it down at any time; holding the `Arc` does not delay that (but the
     /// [`NiRef`] inside usually does).
-    pub(crate) lnd: Arc<L>,
+    pub(crate) lnd: Arc<N>,
     /// LNet had it in use when it was looked up; if not, peers are to be told to come back
     /// later.
     pub(crate) active: bool,

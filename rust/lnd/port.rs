@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An NI, its RDMA device and its link: the device is removed and comes back, the link goes down and
-//! comes up.
+//! An NI with its RDMA device and its link: what LNet starts and stops. The device is removed and comes
+//! back, the link goes down and comes up.
 //!
 //! The CM tells of a removal with an event on every id, and waits until all ids are destroyed; the
 //! RDMA core then waits until nobody holds the device. So the NI lets everything go: listener,
@@ -23,16 +23,28 @@ use kernel::{
             Release, //
         },
         Arc,
-        ArcBorrow, //
+        ArcBorrow,
+        Mutex, //
     },
-    workqueue::WorkItem, //
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    }, //
 };
 
 use super::{
+    conn::Conn,
+    files::Files,
     hca::Hca,
-    iface::Iface,
+    iface::{
+        Ifaces,
+        User, //
+    },
+    listen::Asked,
     log,
-    ni::Ni, //
+    ni::Ni,
+    peer::Peers,
+    show_seen::SeenBy, //
 };
 use crate::{
     lnet::{
@@ -60,20 +72,13 @@ use crate::{
 };
 
 /// Id of the delayed work that looks after the device.
-pub(crate) const DEVICE: u64 = 1;
+const DEVICE: u64 = 1;
 
 /// Milliseconds between two looks for a device.
 const LOOK_MS: u32 = 1000;
 
-/// What an NI has while it has a device.
-pub(crate) struct Attached {
-    iface: Arc<Iface>,
-    hca: Arc<Hca>,
-    _events: Pin<KBox<EventRegistration<Ni>>>,
-}
-
 /// What the event handler of the device and the work item tell each other.
-pub(crate) struct Health {
+struct Health {
     /// The device is broken.
     fatal: Atomic<bool>,
     /// Events have somebody to look at them: the NI has its device.
@@ -86,7 +91,7 @@ pub(crate) struct Health {
 
 impl Health {
     /// A device that has said nothing yet.
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self {
             fatal: Atomic::new(false),
             watched: Atomic::new(false),
@@ -96,30 +101,95 @@ impl Health {
     }
 }
 
-impl Ni {
-    /// The RDMA device, while there is one.
-    pub(crate) fn hca(&self) -> Result<Arc<Hca>> {
-        let attached = self.attached.lock();
-        Ok(attached.as_ref().ok_or(ENODEV)?.hca.clone())
+/// An NI with its device.
+#[pin_data]
+pub(crate) struct Port {
+    ni: Arc<Ni>,
+    pub(crate) peers: Arc<Peers<Conn>>,
+    ifaces: Arc<Ifaces>,
+    /// The interface is a bond.
+    bonded: bool,
+    /// Events of the device, while there is one.
+    #[pin]
+    events: Mutex<Option<Pin<KBox<EventRegistration<Port>>>>>,
+    health: Health,
+    #[pin]
+    look: DelayedWork<Port, DEVICE>,
+    /// The files in debugfs.
+    #[pin]
+    files: Mutex<Option<Files<Port, SeenBy>>>,
+}
+
+kernel::impl_has_delayed_work! {
+    impl HasDelayedWork<Self, DEVICE> for Port { self.look }
+}
+
+impl Asked for Port {
+    fn ni(&self) -> &Arc<Ni> {
+        &self.ni
+    }
+
+    fn peers(&self) -> &Arc<Peers<Conn>> {
+        &self.peers
+    }
+}
+
+impl User for Port {
+    fn detach(self: &Arc<Self>) -> bool {
+        if !self.leave() {
+            return false;
+        }
+        log::detached(self.ni.nid);
+        self.peers
+            .table
+            .for_each(|peer| peer.close(Cause::DeviceGone));
+        if !self.ni.is_stopping() {
+            self.ni.lnet.set_fatal(true);
+            self.look_in(LOOK_MS);
+        }
+        true
+    }
+}
+
+impl Port {
+    /// Makes it: the NI has no device yet. May sleep.
+    pub(crate) fn new(ni: Arc<Ni>, ifaces: Arc<Ifaces>, bonded: bool) -> Result<Arc<Self>> {
+        let peers = Peers::new(ni.clone())?;
+        Arc::pin_init(
+            pin_init!(Self {
+                ni,
+                peers,
+                ifaces,
+                bonded,
+                events <- kernel::new_mutex!(None, "Port::events"),
+                health: Health::new(),
+                look <- kernel::new_delayed_work!("Port::look"),
+                files <- kernel::new_mutex!(None, "Port::files"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Has these files; those it had go. May sleep.
+    pub(crate) fn set_files(&self, files: Option<Files<Self, SeenBy>>) {
+        let old = core::mem::replace(&mut *self.files.lock(), files);
+        drop(old);
     }
 
     /// Listens on the device that has the NI's address, and has its state looked at.
     pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
-        let iface = Iface::get(self)?;
+        let hca = self.ifaces.enter(self)?;
         self.health.fatal.store(false, Release);
         self.health.mute.store(false, Release);
-        let events = match EventRegistration::new(iface.hca.device.clone(), self.clone()) {
+        let events = match EventRegistration::new(hca.device.clone(), self.clone()) {
             Ok(events) => events,
             Err(e) => {
-                Iface::put(self, iface);
+                self.ifaces.leave(self);
                 return Err(StartError::because("cannot watch the RDMA device")(e));
             }
         };
-        *self.attached.lock() = Some(Attached {
-            hca: iface.hca.clone(),
-            iface,
-            _events: events,
-        });
+        *self.events.lock() = Some(events);
+        self.ni.set_hca(Some(hca));
         // Whatever came before is seen by the look that follows, what comes later asks for another.
         let _ = self.health.watched.xchg(true, Full);
         self.look_in(0);
@@ -129,39 +199,22 @@ impl Ni {
     /// Stops listening and lets the device go, as far as connections do not hold it.
     pub(crate) fn leave(self: &Arc<Self>) -> bool {
         // Out of the lock: dropping waits for handlers.
-        let attached = self.attached.lock().take();
-        let Some(Attached {
-            iface,
-            hca,
-            _events,
-        }) = attached
-        else {
+        let events = self.events.lock().take();
+        if events.is_none() {
             return false;
-        };
+        }
         self.health.watched.store(false, Release);
-        drop(_events);
-        drop(hca);
-        Iface::put(self, iface);
-        true
-    }
-
-    /// The device is being removed: lets everything of it go, and looks for it to come back. False:
-    /// it has none.
-    pub(crate) fn detach(self: &Arc<Self>) -> bool {
-        if !self.leave() {
-            return false;
-        }
-        log::detached(self.nid);
-        self.peers.for_each(|peer| peer.close(Cause::DeviceGone));
-        if !self.is_stopping() {
-            self.lnet.set_fatal(true);
-            self.look_in(LOOK_MS);
-        }
+        drop(events);
+        self.ni.set_hca(None);
+        self.ifaces.leave(self);
         true
     }
 
     fn look_in(self: &Arc<Self>, ms: u32) {
-        self.driver.control.rearm::<Self, DEVICE>(self.clone(), ms);
+        self.ni
+            .workers
+            .control
+            .rearm::<Self, DEVICE>(self.clone(), ms);
     }
 
     /// The device is not looked after any more. Waits for a look under way.
@@ -170,48 +223,25 @@ impl Ni {
     }
 }
 
-impl Ni {
-    /// What becomes of a message that has no connection.
-    pub(crate) fn passage(&self) -> Passage {
-        self.way.lock().passage()
-    }
-
-    /// Whether the interface is down, or about to go.
-    pub(crate) fn is_leaving(&self) -> bool {
-        !self.way.lock().has_interface()
-    }
-
-    /// A peer asks for a connection while the interface goes down.
-    pub(crate) fn asked_too_late(&self) {
-        let now_ms = self.now_ms();
-        self.way.lock().asked(now_ms);
-    }
-
+impl Port {
     /// Whether the interface is to wait yet before it goes down.
-    pub(super) fn is_stirring(&self) -> bool {
-        // An answered DREQ is the proof that it left.
-        let mut busy = self.parting.unanswered() > 0;
-        self.peers.for_each(|peer| {
-            busy = busy || peer.with(|inner| inner.objects()) > 0;
-        });
-        let now_ms = self.now_ms();
-        !self.way.lock().is_quiet(now_ms, busy)
+    pub(crate) fn is_stirring(&self) -> bool {
+        let busy = self.peers.are_busy();
+        let now_ms = self.ni.now_ms();
+        self.ni.way(|way| !way.is_quiet(now_ms, busy))
     }
 
     /// The link of the interface changed, or is about to.
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
-        let now_ms = self.now_ms();
-        {
-            let mut way = self.way.lock();
-            match event {
-                LinkEvent::Up => way.interface(true),
-                LinkEvent::Down => way.interface(false),
-                LinkEvent::Leaving => way.leaving(now_ms),
-            }
-        }
+        let now_ms = self.ni.now_ms();
+        self.ni.way(|way| match event {
+            LinkEvent::Up => way.interface(true),
+            LinkEvent::Down => way.interface(false),
+            LinkEvent::Leaving => way.leaving(now_ms),
+        });
         if event == LinkEvent::Leaving {
             // Connections only: no message may go back to LNet under the locks of the caller.
-            self.peers.for_each(|peer| peer.way_closed(false));
+            self.peers.table.for_each(|peer| peer.way_closed(false));
         }
         if self.health.watched.load(Acquire) {
             self.look_in(0);
@@ -231,7 +261,7 @@ impl Ni {
         if self.health.unheard.xchg(false, Full) && hca.device.is_software() {
             let mute = hca.device.gsi_failed(hca.port);
             if mute && !self.health.mute.xchg(true, Full) {
-                log::mute(self.nid, hca.device.name());
+                log::mute(self.ni.nid, hca.device.name());
             }
         }
         self.health.mute.load(Acquire)
@@ -239,20 +269,19 @@ impl Ni {
 
     /// Does what the state of the way asks for.
     fn follow_way(self: &Arc<Self>, hca: &Hca, port_active: bool) {
-        let other = Iface::another_open(self, &hca.device);
-        let now_ms = self.now_ms();
-        let (todo, open) = {
-            let mut way = self.way.lock();
+        let other = self.ifaces.another_open(&hca.device);
+        let now_ms = self.ni.now_ms();
+        let (todo, open) = self.ni.way(|way| {
             way.port(port_active);
             (way.look(now_ms, other), way.is_open())
-        };
+        });
         match todo {
             Todo::Nothing => {}
             Todo::End => self.end_connections(),
-            Todo::Reconnect => self.peers.for_each(|peer| peer.way_opened()),
+            Todo::Reconnect => self.peers.table.for_each(|peer| peer.way_opened()),
         }
         if !open || todo == Todo::Reconnect {
-            self.parting.routes_changed();
+            self.peers.parting.routes_changed();
         }
         if !open {
             self.look_in(LOOK_MS);
@@ -261,37 +290,37 @@ impl Ni {
 
     /// The way closed: what is on it ends.
     fn end_connections(&self) {
-        let refuse = self.passage() == Passage::Refuse;
-        self.peers.for_each(|peer| peer.way_closed(refuse));
+        let refuse = self.ni.passage() == Passage::Refuse;
+        self.peers.table.for_each(|peer| peer.way_closed(refuse));
     }
 }
 
-impl WorkItem<DEVICE> for Ni {
+impl WorkItem<DEVICE> for Port {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        if this.is_stopping() {
+        if this.ni.is_stopping() {
             return;
         }
-        if let Ok(hca) = this.hca() {
+        if let Ok(hca) = this.ni.hca() {
             // Asked, not taken from the events, which may overtake each other; and asked again, for a
             // port may say that it is up before it is. Of a bond the other port may be in use.
             let active = this.bonded || hca.device.port_active(hca.port);
             let broken = this.health.fatal.load(Acquire) || this.is_mute(&hca);
-            this.lnet.set_fatal(!active || broken);
+            this.ni.lnet.set_fatal(!active || broken);
             this.follow_way(&hca, active);
         } else if this.attach().is_ok() {
-            log::attached(this.nid);
-        } else if !this.is_stopping() {
+            log::attached(this.ni.nid);
+        } else if !this.ni.is_stopping() {
             // A look that began when the device was still there may have said otherwise last.
-            this.lnet.set_fatal(true);
+            this.ni.lnet.set_fatal(true);
             this.look_in(LOOK_MS);
         }
     }
 }
 
-impl DeviceEvents for Ni {
+impl DeviceEvents for Port {
     /// Hard interrupt context is possible: flags and work only.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
         match event {

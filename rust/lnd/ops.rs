@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What LNet asks of the driver, for each NI.
+//!
+//! Process context throughout.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
+use super::{
+    conn::Conn,
+    driver::Driver,
+    files::Files,
+    kind::O2ib,
+    listen::Asked,
+    log,
+    ni::Ni,
+    peer::{
+        Peer,
+        PeerError, //
+    },
+    port::Port,
+    show_seen::SeenBy,
+    upper, //
+};
+use crate::{
+    lnet::{
+        ConnInfo,
+        LinkEvent,
+        Lnd,
+        Message,
+        NiConfig,
+        NiRef,
+        PeerInfo,
+        RecvRequest,
+        SendRequest,
+        StartError,
+        HDR_SIZE, //
+    },
+    proto::{
+        cause::Cause,
+        nid::Nid, //
+    },
+    rdma::work::NofsScope, //
+};
+
+/// An attempt of the NI with that NID was never answered.
+fn unheard(nid: u64) {
+    // By name, because an NI and what looks after it would hold each other.
+    if let Some(found) = NiRef::<O2ib>::find(nid) {
+        found.lnd.unheard();
+    }
+}
+
+/// Does `f` to the peer with that NID, or to all. `ENOENT` if it did nothing.
+fn for_peers(port: &Port, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool) -> Result {
+    let mut any = false;
+    match nid {
+        Some(nid) => {
+            if let Some(peer) = port.peers.table.get(Nid::from_raw(nid)) {
+                any = f(&peer);
+            }
+        }
+        None => port.peers.table.for_each(|peer| any |= f(peer)),
+    }
+    if any {
+        Ok(())
+    } else {
+        Err(ENOENT)
+    }
+}
+
+/// The connection number `index`.
+fn conn_number(port: &Port, index: u32) -> Option<Arc<Conn>> {
+    let mut left = index;
+    let mut found = None;
+    port.peers.table.for_each(|peer| {
+        for conn in peer.conns() {
+            if found.is_none() {
+                match left.checked_sub(1) {
+                    Some(less) => left = less,
+                    None => found = Some(conn),
+                }
+            }
+        }
+    });
+    found
+}
+
+impl Lnd for O2ib {
+    type Ni = Port;
+    type Rx = KBox<upper::Rx>;
+    type Driver = Driver;
+
+    fn startup(
+        cfg: &NiConfig<'_>,
+        lnet: NiRef<Self>,
+        driver: ArcBorrow<'_, Driver>,
+    ) -> Result<Arc<Port>, StartError> {
+        let ni = Ni::new(cfg, lnet, driver.workers.clone(), unheard)?;
+        let port = Port::new(ni.clone(), driver.ifaces.clone(), cfg.is_bonded())
+            .map_err(StartError::because("no memory"))?;
+        port.attach()?;
+        // Without it nothing is missing but a view.
+        let files = SeenBy::new(Some(ni.nid), &ni.seen)
+            .and_then(|seen| Files::new(&driver.debugfs, ni.nid, &port, &seen));
+        port.set_files(files.ok());
+        Ok(port)
+    }
+
+    fn shutdown(this: Arc<Port>) {
+        let ni = this.ni().clone();
+        ni.stop();
+        this.set_files(None);
+        // From here no request is accepted and no attempt started.
+        this.stop_looking();
+        let _ = this.leave();
+        this.peers
+            .table
+            .for_each(|peer| peer.close(Cause::Shutdown));
+        this.peers.parting.close();
+        ni.put_own_share();
+        let mut seconds = 0u32;
+        while !ni.wait_for_none(10_000) {
+            seconds = seconds.saturating_add(10);
+            log::shutdown_waits(ni.nid, ni.live_count(), seconds);
+            this.peers
+                .table
+                .for_each(|peer| peer.close(Cause::Shutdown));
+        }
+    }
+
+    fn send(
+        this: ArcBorrow<'_, Port>,
+        msg: Message,
+        req: &SendRequest,
+    ) -> Result<(), (Message, Error)> {
+        let _nofs = NofsScope::enter();
+        if let Some(health) = msg.simulated_error() {
+            msg.finalize(EINVAL.to_errno(), health);
+            return Ok(());
+        }
+        let nid = Nid::from_raw(req.target);
+        if this.ni().is_stopping() {
+            return Err((msg, ESHUTDOWN));
+        }
+        let mut msg = msg;
+        loop {
+            // A known peer is found without a reference on the NI, whose counter all CPUs share.
+            let found = match this.peers.table.get(nid) {
+                Some(peer) => Ok(peer),
+                None => this.peers.get_or_add(nid),
+            };
+            let peer = match found {
+                Ok(peer) => peer,
+                Err(e) => return Err((msg, e)),
+            };
+            match peer.send(msg, req) {
+                Ok(()) => return Ok(()),
+                Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
+                Err(PeerError::Gone(back)) => {
+                    // It is leaving the table just now: with that done, the next look-up makes a
+                    // new one.
+                    this.peers.table.remove(&peer);
+                    msg = back;
+                }
+            }
+        }
+    }
+
+    fn header(rx: &Self::Rx) -> &[u8; HDR_SIZE] {
+        rx.header()
+    }
+
+    fn eager_recv(_this: ArcBorrow<'_, Port>, rx: &mut upper::Rx) {
+        let _nofs = NofsScope::enter();
+        upper::eager_recv(rx);
+    }
+
+    fn recv(
+        _this: ArcBorrow<'_, Port>,
+        rx: Self::Rx,
+        req: RecvRequest,
+    ) -> Result<(), (Option<Message>, Error)> {
+        let _nofs = NofsScope::enter();
+        upper::recv(rx, req)
+    }
+
+    fn link_event(this: ArcBorrow<'_, Port>, event: LinkEvent) {
+        let this: Arc<Port> = this.into();
+        this.link_changed(event);
+    }
+
+    fn link_busy(this: ArcBorrow<'_, Port>) -> bool {
+        this.is_stirring()
+    }
+
+    fn peer_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<PeerInfo> {
+        let mut left = index;
+        let mut found = None;
+        this.peers.table.for_each(|peer| {
+            if found.is_none() {
+                match left.checked_sub(1) {
+                    Some(less) => left = less,
+                    None => {
+                        found = Some(PeerInfo {
+                            nid: peer.nid.raw(),
+                            refs: u32::from(peer.with(|inner| inner.objects())),
+                        });
+                    }
+                }
+            }
+        });
+        found
+    }
+
+    fn del_peer(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
+        for_peers(&this, nid, |peer| {
+            peer.close(Cause::AdminClose);
+            true
+        })
+    }
+
+    fn conn_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<ConnInfo> {
+        let conn = conn_number(&this, index)?;
+        Some(ConnInfo {
+            nid: conn.nid().raw(),
+            path_mtu: conn.path_mtu(),
+        })
+    }
+
+    fn close_conns(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
+        for_peers(&this, nid, |peer| peer.close_conns(Cause::AdminClose))
+    }
+}

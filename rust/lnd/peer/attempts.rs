@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer's attempts and connections, from the first try to the last release.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    Connection,
+    Peer,
+    HOLD_LOOK_MS,
+    RETRY, //
+};
+use crate::{
+    lnd::log,
+    proto::{
+        cause::Cause,
+        peer::{
+            After,
+            Known, //
+        },
+        race::STALE_REQUEST_MS,
+        way::Passage, //
+    },
+    rdma::{
+        random,
+        work::NofsScope, //
+    }, //
+};
+
+impl<C: Connection> WorkItem<RETRY> for Peer<C> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        this.fail_expired();
+        if this.ni.passage() != Passage::Open {
+            return this.wait_for_way();
+        }
+        let listed = this.ni.is_listed();
+        let attempts = this.with(|inner| {
+            if !listed {
+                let _ = inner.policy.cancel_retry();
+            }
+            let waiting = !inner.pending.is_empty();
+            inner.policy.retry(waiting, this.ni.conns_per_peer)
+        });
+        for _ in 0..attempts {
+            this.attempt();
+        }
+        if attempts == 0 {
+            this.forget_if_idle(None);
+        }
+    }
+}
+
+impl<C: Connection> Peer<C> {
+    /// Starts one attempt that the policy has already counted.
+    pub(super) fn attempt(self: &Arc<Self>) {
+        let now_ms = self.ni.now_ms();
+        let (known, salt) = self.with(|inner| {
+            inner.asked_ms = now_ms;
+            (inner.policy.known, inner.all.len())
+        });
+        let salt = u32::try_from(salt).unwrap_or(0);
+        let made = C::open(self, true, known, salt).and_then(|conn| self.add(&conn).map(|()| conn));
+        match made {
+            Ok(conn) => conn.start(),
+            Err(e) => {
+                let cause = match e {
+                    ENODEV => Cause::DeviceGone,
+                    _ => Cause::NoResources,
+                };
+                self.ni.seen.ended(self.nid, true, false, cause, None);
+                self.attempt_over(true, None, cause);
+            }
+        }
+    }
+
+    /// An attempt became a connection: messages that waited go first, then it is open to all.
+    /// Called by the connection's control worker.
+    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
+        let now_ms = self.ni.now_ms();
+        let (others, stale) = {
+            let mut inner = self.inner.lock();
+            let stale = now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS;
+            inner.policy.established(conn.is_active(), known);
+            inner.last_cause = None;
+            let others = inner.snapshot();
+            inner.publish(conn);
+            (others, stale)
+        };
+        for other in others {
+            // Of an earlier life of the peer.
+            if other.is_stale(known.stamp) {
+                other.fail(Cause::PeerRestarted);
+            } else if !conn.is_active() && !Arc::ptr_eq(&other, conn) {
+                if other.is_active() && stale {
+                    other.overtaken();
+                }
+                other.doubt();
+            }
+        }
+        self.flush(conn);
+    }
+
+    /// The connection object is released. Called by its control worker, last of all.
+    pub(crate) fn released(
+        self: &Arc<Self>,
+        conn: &Arc<C>,
+        attempt_failed: bool,
+        retry: Option<Known>,
+        cause: Cause,
+    ) {
+        // Before the lock: it takes the connection's.
+        let heard_ms = conn.heard_ms();
+        {
+            let mut inner = self.inner.lock();
+            inner.heard_ms = inner.heard_ms.max(heard_ms);
+            inner.unpublish(conn);
+            inner.all.retain(|c| !Arc::ptr_eq(c, conn));
+        }
+        if attempt_failed {
+            self.attempt_over(conn.is_active(), retry, cause);
+            return;
+        }
+        let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
+        let now_ms = self.ni.now_ms();
+        let recall = self.with(|inner| {
+            inner.last_cause = Some(cause);
+            let _ = inner.policy.closed();
+            inner.lost_ms = now_ms;
+            lost && cause != Cause::AdminClose && !inner.gone && inner.policy.recall()
+        });
+        if recall {
+            self.retry_in(HOLD_LOOK_MS);
+        }
+        // Messages that came while it was closing want another one.
+        self.serve_waiting();
+        self.forget_if_idle(Some(cause));
+    }
+
+    /// An attempt is over, and its object released.
+    pub(crate) fn attempt_over(self: &Arc<Self>, active: bool, retry: Option<Known>, cause: Cause) {
+        if cause == Cause::ConnectTimeout {
+            self.ni.unheard();
+        }
+        let random = random::u32();
+        // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
+        // keeps trying.
+        let listed = self.ni.is_listed();
+        // What the way closed on waits for it to open.
+        let again = retry.is_some() || self.ni.passage() == Passage::Hold;
+        let after = self.with(|inner| {
+            if let Some(known) = retry {
+                inner.policy.learnt(known);
+            }
+            inner.last_cause = Some(cause);
+            let waiting = listed && !inner.pending.is_empty() && !inner.gone;
+            inner.policy.failed(active, again, waiting, random)
+        });
+        match after {
+            After::RetryIn(ms) => self.retry_in(ms),
+            After::OthersRemain => {}
+            After::GiveUp => self.forget_if_idle(Some(cause)),
+        }
+    }
+
+    /// Takes the peer from its table if it was only looked at.
+    pub(crate) fn forget_if_unused(self: &Arc<Self>) {
+        if self.with(|inner| inner.pending.is_empty()) {
+            self.forget_if_idle(Some(Cause::Refused));
+        }
+    }
+
+    /// Takes the peer from its table if nothing of it remains, and fails what still waits.
+    pub(super) fn forget_if_idle(self: &Arc<Self>, cause: Option<Cause>) {
+        let (waiting, heard_ms) = {
+            let mut inner = self.inner.lock();
+            if !inner.policy.idle() || inner.gone || !inner.all.is_empty() {
+                return;
+            }
+            inner.gone = true;
+            (inner.pending.take(), inner.heard_ms)
+        };
+        self.peers.table.remove(self);
+        let cause = cause
+            .or_else(|| self.with(|inner| inner.last_cause))
+            .unwrap_or(Cause::PeerClosed);
+        if !waiting.is_empty() {
+            self.ni.seen.messages(cause, waiting.len());
+            log::gave_up(self.nid, waiting.len(), cause);
+        }
+        waiting.fail(cause);
+        if !self.ni.is_stopping() && cause.blames_peer() {
+            let age = self.ni.now_ms().saturating_sub(heard_ms) / 1000;
+            self.ni.lnet.notify_down(self.nid.raw(), age);
+        }
+    }
+}

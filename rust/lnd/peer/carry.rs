@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer's messages: over one of its connections, or kept until there is one.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    Connection,
+    NotSent,
+    Peer,
+    PeerError,
+    HOLD_LOOK_MS, //
+};
+use crate::{
+    lnd::{
+        pending::{
+            Pending,
+            PendingList, //
+        },
+        transfer::lnet_health, //
+    },
+    lnet::{
+        Message,
+        SendRequest, //
+    },
+    proto::{
+        cause::Cause,
+        way::Passage, //
+    }, //
+};
+
+impl<C: Connection> Peer<C> {
+    /// Sends a message over one of the connections, or keeps it until there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Gone`] if the peer is out of the table: look it up again.
+    pub(crate) fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
+        let mut msg = msg;
+        loop {
+            let conn = {
+                let mut inner = self.inner.lock();
+                if inner.gone {
+                    return Err(PeerError::Gone(msg));
+                }
+                match inner.pick() {
+                    Some(conn) => conn,
+                    None => break,
+                }
+            };
+            match conn.send(msg, req) {
+                Ok(()) => return Ok(()),
+                Err(NotSent::Failed(msg, e)) => return Err(PeerError::Failed(msg, e)),
+                Err(NotSent::Closed(back)) => {
+                    msg = back;
+                    self.unpublish(&conn);
+                }
+            }
+        }
+        self.wait(msg, req)
+    }
+
+    /// Keeps a message until there is a connection, and starts making one if there is a way.
+    fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
+        let passage = self.ni.passage();
+        if passage == Passage::Refuse && self.with(|inner| inner.up.is_empty()) {
+            // Ended here, for LNet would not send again what is not taken.
+            self.ni.seen.messages(Cause::LinkDown, 1);
+            end_one(msg, Cause::LinkDown);
+            self.forget_if_unused();
+            return Ok(());
+        }
+        let pending = match Pending::new(msg, req) {
+            Ok(pending) => pending,
+            Err(msg) => return Err(PeerError::Failed(msg, ENOMEM)),
+        };
+        let (attempts, hold, flusher) = {
+            let mut inner = self.inner.lock();
+            if inner.gone {
+                let (msg, _) = KBox::into_inner(pending).into_parts();
+                return Err(PeerError::Gone(msg));
+            }
+            inner.pending.push_back(pending);
+            let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
+            (attempts, hold, inner.best())
+        };
+        if hold {
+            self.retry_in(HOLD_LOOK_MS);
+        }
+        for _ in 0..attempts {
+            self.attempt();
+        }
+        if let Some(conn) = flusher {
+            self.flush(&conn);
+        }
+        Ok(())
+    }
+
+    /// Hands waiting messages to `conn`, in order, until none waits. Only one does it at a time,
+    /// and while it does nobody overtakes.
+    pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {
+        if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
+            return;
+        }
+        loop {
+            let pending = {
+                let mut inner = self.inner.lock();
+                match inner.pending.pop_front() {
+                    Some(pending) => pending,
+                    None => {
+                        inner.flushing = false;
+                        return;
+                    }
+                }
+            };
+            let since = pending.since();
+            let (msg, req) = KBox::into_inner(pending).into_parts();
+            match conn.send(msg, &req) {
+                Ok(()) => {}
+                Err(NotSent::Failed(msg, e)) => fail_one(msg, e),
+                Err(NotSent::Closed(msg)) => {
+                    let back = Pending::again(msg, &req, since);
+                    let mut late = PendingList::EMPTY;
+                    let mut lost = None;
+                    {
+                        // At once, so that nobody overtakes.
+                        let mut inner = self.inner.lock();
+                        inner.unpublish(conn);
+                        inner.flushing = false;
+                        match back {
+                            // The peer was forgotten while the message was on its way to the
+                            // connection.
+                            Ok(pending) if inner.gone => late.push_back(pending),
+                            Ok(pending) => inner.pending.push_front(pending),
+                            Err(msg) => lost = Some(msg),
+                        }
+                    }
+                    late.fail(Cause::PeerClosed);
+                    if let Some(msg) = lost {
+                        fail_one(msg, ENOMEM);
+                    }
+                    self.serve_waiting();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sees to it that messages that wait get a connection: one that is up, or a new one.
+    ///
+    /// Not a new one if LNet deletes the NI. Then the messages end with the last object of the peer.
+    pub(super) fn serve_waiting(self: &Arc<Self>) {
+        let listed = self.ni.is_listed();
+        let passage = self.ni.passage();
+        let (attempts, hold, flusher) = self.with(|inner| {
+            if inner.pending.is_empty() || inner.gone {
+                return (0, false, None);
+            }
+            if let Some(conn) = inner.best() {
+                return (0, false, Some(conn));
+            }
+            if !listed {
+                return (0, false, None);
+            }
+            let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
+            (attempts, hold, None)
+        });
+        if hold {
+            self.retry_in(HOLD_LOOK_MS);
+        }
+        for _ in 0..attempts {
+            self.attempt();
+        }
+        if let Some(conn) = flusher {
+            self.flush(&conn);
+        }
+    }
+
+    /// Ends messages that have waited longer than they may.
+    pub(crate) fn fail_expired(&self) {
+        let limit = self.ni.pending_limit_ms();
+        let mut expired = PendingList::EMPTY;
+        while let Some(pending) = self.with(|inner| inner.pending.pop_expired(limit)) {
+            expired.push_back(pending);
+        }
+        let seen = &self.ni.seen;
+        seen.messages(Cause::DeadlineConnecting, expired.len());
+        expired.fail(Cause::DeadlineConnecting);
+    }
+}
+
+fn end_one(msg: Message, cause: Cause) {
+    let outcome = cause.outcome(false);
+    msg.finalize(outcome.status, lnet_health(outcome.health));
+}
+
+fn fail_one(msg: Message, e: Error) {
+    msg.finalize(e.to_errno(), crate::lnet::Health::LocalError);
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer: the node at the other end, its connections, and the messages that wait for one.
+//!
+//! A peer is in its NI's table from the first message or accepted request until nothing of it
+//! remains: no connection, no attempt, no retry. What decides about attempts is
+//! [`crate::proto::peer`].
+//!
+//! It does not know what a connection is made of: [`Connection`] is all it asks of one.
+//!
+//! Messages keep their order: while any waits here, new ones wait behind it; the control worker of
+//! the first connection hands them over before others may use it ([`carry`]).
+//!
+//! Process context. The peer lock is a plain spin lock and never held together with a connection's.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
+    workqueue::DelayedWork, //
+};
+
+use super::{
+    ni::Ni,
+    parting::{
+        Leaving,
+        Parting, //
+    },
+    pending::PendingList,
+    table::{
+        Named,
+        PeerTable, //
+    }, //
+};
+use crate::{
+    lnet::{
+        Message,
+        SendRequest, //
+    },
+    proto::{
+        cause::Cause,
+        nid::Nid,
+        peer::{
+            Known,
+            Peer as Policy, //
+        },
+        way::Passage, //
+    },
+    rdma::work, //
+};
+
+mod attempts;
+mod carry;
+mod way;
+
+/// Id of the delayed work that tries again.
+const RETRY: u64 = 1;
+
+/// Milliseconds between two looks at messages that wait for the way to open.
+const HOLD_LOOK_MS: u32 = 1000;
+
+/// Why [`Connection::send`] did not take a request.
+pub(crate) enum NotSent {
+    /// The connection is over; another one may take it.
+    Closed(Message),
+    /// It cannot be sent at all; LNet finalizes it.
+    Failed(Message, Error),
+}
+
+/// Why [`Peer::send`] did not take a message.
+pub(crate) enum PeerError {
+    /// The peer object is out of the table.
+    Gone(Message),
+    /// The message cannot be sent.
+    Failed(Message, Error),
+}
+
+/// A connection as its peer sees it. No lock of the peer's is held in a call. What it tells its peer is
+/// [`Peer::established`], [`Peer::unpublish`], [`Peer::released`].
+pub(crate) trait Connection: Leaving + Send + Sync + Sized + 'static {
+    /// Makes one to `peer`, not listed there yet. `salt` spreads those of one peer over CPUs. May
+    /// sleep.
+    fn open(peer: &Arc<Peer<Self>>, active: bool, known: Known, salt: u32) -> Result<Arc<Self>>;
+
+    /// Begins the attempt, if it is ours.
+    fn start(self: &Arc<Self>);
+
+    /// Queues a message of LNet, and posts what may go. May sleep; re-entrant.
+    fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent>;
+
+    /// Ends it for `cause`, if nothing has yet.
+    fn fail(self: &Arc<Self>, cause: Cause);
+
+    /// Ends it if it is an attempt yet: the peer has connected meanwhile.
+    fn overtaken(self: &Arc<Self>);
+
+    /// The peer may have given it up: finds out, and others are preferred until then.
+    fn doubt(self: &Arc<Self>);
+
+    /// Whether others are preferred.
+    fn is_doubted(&self) -> bool;
+
+    /// Whether it is established, and with another life of the peer than `stamp`.
+    fn is_stale(&self, stamp: u64) -> bool;
+
+    /// Whether we asked for it.
+    fn is_active(&self) -> bool;
+
+    /// When something good was last received, on the NI's clock in milliseconds.
+    fn heard_ms(&self) -> u64;
+}
+
+/// The peers of an NI, and what is left of their connections.
+#[pin_data]
+pub(crate) struct Peers<C: Connection> {
+    pub(crate) ni: Arc<Ni>,
+    #[pin]
+    pub(crate) table: PeerTable<Peer<C>>,
+    /// Connections that are over but for their CM id.
+    #[pin]
+    pub(crate) parting: Parting<C>,
+}
+
+impl<C: Connection> Peers<C> {
+    /// None yet. May sleep.
+    pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
+        let table = PeerTable::new()?;
+        Arc::pin_init(
+            pin_init!(Self {
+                ni,
+                table <- table,
+                parting <- Parting::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The peer with that NID, made if need be. May sleep.
+    pub(crate) fn get_or_add(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer<C>>> {
+        let new = || Peer::new(self, nid);
+        self.table.get_or_add(nid, new, || self.ni.is_stopping())
+    }
+
+    /// Number of living connection objects, without those of which only the CM id is left.
+    pub(crate) fn conns(&self) -> i32 {
+        let parting = i32::try_from(self.parting.len()).unwrap_or(0);
+        // One is the NI's own.
+        let live = self.ni.live_count().saturating_sub(1);
+        live.saturating_sub(parting)
+    }
+
+    /// Whether there are connections, or peers that have been told and not been heard.
+    pub(crate) fn are_busy(&self) -> bool {
+        // An answered DREQ is the proof that it left.
+        let mut busy = self.parting.unanswered() > 0;
+        self.table.for_each(|peer| {
+            busy = busy || peer.with(|inner| inner.objects()) > 0;
+        });
+        busy
+    }
+}
+
+/// What the peer lock protects.
+pub(crate) struct PeerInner<C> {
+    pub(crate) policy: Policy,
+    /// Every connection object, in whatever state.
+    all: KVec<Arc<C>>,
+    /// Those that messages may use.
+    up: KVec<Arc<C>>,
+    /// Round robin over `up`.
+    next: usize,
+    pending: PendingList,
+    /// A worker is handing `pending` over.
+    flushing: bool,
+    /// Out of the table: a new message needs a new peer object.
+    gone: bool,
+    /// Why the last connection or attempt ended.
+    last_cause: Option<Cause>,
+    /// When something good was last heard from it, on the NI's clock.
+    heard_ms: u64,
+    /// When its last attempt was started, on the NI's clock.
+    asked_ms: u64,
+    /// When the way took its last connection along, on the NI's clock.
+    lost_ms: u64,
+}
+
+/// A peer, whose connections are each a `C`.
+#[pin_data]
+pub(crate) struct Peer<C: Connection> {
+    pub(crate) ni: Arc<Ni>,
+    /// Those it is one of.
+    pub(crate) peers: Arc<Peers<C>>,
+    pub(crate) nid: Nid,
+    #[pin]
+    inner: SpinLock<PeerInner<C>>,
+    #[pin]
+    retry: DelayedWork<Peer<C>, RETRY>,
+}
+
+kernel::impl_has_delayed_work! {
+    impl{C: Connection} HasDelayedWork<Self, RETRY> for Peer<C> { self.retry }
+}
+
+impl<C: Connection> Named for Peer<C> {
+    fn nid(&self) -> Nid {
+        self.nid
+    }
+}
+
+impl<C: Connection> Peer<C> {
+    /// Makes a peer that is in no table yet. May sleep.
+    fn new(peers: &Arc<Peers<C>>, nid: Nid) -> Result<Arc<Self>> {
+        let ni = &peers.ni;
+        let known = Known {
+            stamp: 0,
+            depth: ni.depth,
+            frags: crate::proto::params::MaxFrags::MAX,
+        };
+        let inner = PeerInner {
+            policy: Policy::new(known),
+            all: KVec::new(),
+            up: KVec::new(),
+            next: 0,
+            pending: PendingList::EMPTY,
+            flushing: false,
+            gone: false,
+            last_cause: None,
+            heard_ms: ni.now_ms(),
+            asked_ms: 0,
+            lost_ms: 0,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                ni: ni.clone(),
+                peers: peers.clone(),
+                nid,
+                inner <- kernel::new_spinlock!(inner, "Peer::inner"),
+                retry <- kernel::new_delayed_work!("Peer::retry"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Runs `f` under the peer lock.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut PeerInner<C>) -> R) -> R {
+        f(&mut self.inner.lock())
+    }
+
+    /// Lists a new connection object.
+    pub(crate) fn add(&self, conn: &Arc<C>) -> Result {
+        let mut inner = self.inner.lock();
+        // Either this sees that the NI stops, or its shutdown, which takes the lock after saying
+        // so, sees the connection.
+        if inner.gone || self.ni.is_stopping() {
+            return Err(ESHUTDOWN);
+        }
+        // Room for both lists now, so that publishing cannot fail.
+        let n = inner.all.len().saturating_add(1);
+        let more = n.saturating_sub(inner.up.len());
+        inner.up.reserve(more, GFP_ATOMIC)?;
+        inner.all.push(conn.clone(), GFP_ATOMIC)?;
+        Ok(())
+    }
+
+    /// Messages may no longer use `conn`.
+    pub(crate) fn unpublish(&self, conn: &Arc<C>) {
+        self.inner.lock().unpublish(conn);
+    }
+
+    fn retry_in(self: &Arc<Self>, ms: u32) {
+        let _ = self.ni.workers.control.arm::<Self, RETRY>(self.clone(), ms);
+    }
+
+    /// For how many milliseconds our youngest request is under way.
+    pub(super) fn connecting_ms(&self, inner: &PeerInner<C>) -> Option<u64> {
+        let since = self.ni.now_ms().saturating_sub(inner.asked_ms);
+        inner.policy.connecting().then_some(since)
+    }
+
+    /// Ends every connection and every attempt, and fails what waits.
+    pub(crate) fn close(self: &Arc<Self>, cause: Cause) {
+        let (conns, waiting) = {
+            let mut inner = self.inner.lock();
+            (inner.snapshot(), inner.pending.take())
+        };
+        self.ni.seen.messages(cause, waiting.len());
+        waiting.fail(cause);
+        for conn in conns {
+            conn.fail(cause);
+        }
+        let _ = work::cancel::<Self, RETRY>(self);
+        // Whether there was one or not: somebody may be arming it now, and in vain.
+        let _ = self.with(|inner| inner.policy.cancel_retry());
+        self.forget_if_idle(Some(cause));
+    }
+
+    /// One connection ended because nothing was heard: whether the others are as dead shows now,
+    /// not when something is to be sent on each of them.
+    pub(crate) fn doubt_all(&self) {
+        for conn in self.conns() {
+            conn.doubt();
+        }
+    }
+
+    /// Closes the connections but keeps the peer. False: there were none.
+    pub(crate) fn close_conns(&self, cause: Cause) -> bool {
+        let conns = self.with(|inner| inner.snapshot());
+        let any = !conns.is_empty();
+        for conn in conns {
+            conn.fail(cause);
+        }
+        any
+    }
+
+    /// The connections, for people.
+    pub(crate) fn conns(&self) -> KVec<Arc<C>> {
+        self.with(|inner| inner.snapshot())
+    }
+}
+
+impl<C: Connection> PeerInner<C> {
+    /// Whether it left the table.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Messages that wait for a connection.
+    pub(crate) fn waiting(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Number of connections that messages may use.
+    pub(crate) fn usable(&self) -> usize {
+        self.up.len()
+    }
+
+    /// Milliseconds that the oldest waiting message has waited; 0 if none waits.
+    pub(crate) fn waited_ms(&self) -> i64 {
+        self.pending.waited_ms()
+    }
+
+    /// Number of connection objects.
+    pub(crate) fn objects(&self) -> u16 {
+        u16::try_from(self.all.len()).unwrap_or(u16::MAX)
+    }
+
+    /// A message wants a connection and there is none: how many attempts to start, and whether a
+    /// retry is to be armed because the way is closed.
+    fn want(&mut self, passage: Passage, conns_per_peer: u16) -> (u16, bool) {
+        match passage {
+            Passage::Open => (self.policy.start(conns_per_peer), false),
+            Passage::Hold | Passage::Refuse => (0, self.policy.hold()),
+        }
+    }
+
+    /// The next connection to use; none while older messages wait.
+    fn pick(&mut self) -> Option<Arc<C>> {
+        if self.flushing || !self.pending.is_empty() {
+            return None;
+        }
+        self.next = self.next.wrapping_add(1);
+        let at = self.next.checked_rem(self.up.len())?;
+        match self.up.get(at) {
+            Some(conn) if !conn.is_doubted() => Some(conn.clone()),
+            _ => self.best(),
+        }
+    }
+
+    /// The oldest connection that is not doubted, or else the newest.
+    fn best(&self) -> Option<Arc<C>> {
+        let sound = self.up.iter().find(|conn| !conn.is_doubted());
+        sound.or(self.up.last()).cloned()
+    }
+
+    fn publish(&mut self, conn: &Arc<C>) {
+        if !self.all.iter().any(|c| Arc::ptr_eq(c, conn)) {
+            return;
+        }
+        // `Peer::add` made room.
+        let _ = self.up.push_within_capacity(conn.clone());
+    }
+
+    fn unpublish(&mut self, conn: &Arc<C>) {
+        self.up.retain(|c| !Arc::ptr_eq(c, conn));
+    }
+
+    fn snapshot(&self) -> KVec<Arc<C>> {
+        let mut list = KVec::new();
+        for conn in self.all.iter() {
+            if list.push(conn.clone(), GFP_ATOMIC).is_err() {
+                break;
+            }
+        }
+        list
+    }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer while the way to all of them is closed, and when it opens: [`crate::proto::way`] says why.
+
+use kernel::sync::Arc;
+
+use super::{
+    Connection,
+    Peer,
+    HOLD_LOOK_MS,
+    RETRY, //
+};
+use crate::{
+    proto::{
+        cause::Cause,
+        way::{
+            Passage,
+            RECALL_MS, //
+        }, //
+    },
+    rdma::random, //
+};
+
+/// Milliseconds over which peers without a message are connected to when the way opens.
+const RECALL_SPREAD_MS: u32 = 200;
+
+impl<C: Connection> Peer<C> {
+    /// The way is closed: a retry waits for it to open, but not for ever.
+    pub(super) fn wait_for_way(self: &Arc<Self>) {
+        let refuse = self.ni.passage() == Passage::Refuse;
+        let now_ms = self.ni.now_ms();
+        let again = self.with(|inner| {
+            if self.ni.is_stopping() {
+                // A connection that was released meanwhile may have asked for it.
+                let _ = inner.policy.cancel_retry();
+                return false;
+            }
+            let waiting = !refuse && !inner.pending.is_empty();
+            let recalled =
+                inner.policy.is_recalled() && now_ms.saturating_sub(inner.lost_ms) < RECALL_MS;
+            if !waiting && !recalled {
+                let _ = inner.policy.cancel_retry();
+                return false;
+            }
+            // The pause after an attempt may have ended meanwhile, and with it what is due.
+            inner.policy.hold() || inner.policy.is_due()
+        });
+        if again {
+            self.retry_in(HOLD_LOOK_MS);
+        } else {
+            self.forget_if_idle(Some(Cause::LinkDown));
+        }
+    }
+
+    /// The way closed: connections end, and if LNet has another way (`refuse`) so do messages that
+    /// wait for one.
+    pub(crate) fn way_closed(self: &Arc<Self>, refuse: bool) {
+        for conn in self.conns() {
+            conn.fail(Cause::LinkDown);
+        }
+        if refuse {
+            let waiting = self.with(|inner| inner.pending.take());
+            self.ni.seen.messages(Cause::LinkDown, waiting.len());
+            waiting.fail(Cause::LinkDown);
+        }
+    }
+
+    /// The way is open: what waits for it goes at once; others soon, but not all of them in the same
+    /// moment.
+    pub(crate) fn way_opened(self: &Arc<Self>) {
+        let (due, waiting) = self.with(|inner| (inner.policy.is_due(), !inner.pending.is_empty()));
+        if due {
+            let ms = if waiting {
+                0
+            } else {
+                random::u32() % RECALL_SPREAD_MS
+            };
+            self.ni
+                .workers
+                .control
+                .rearm::<Self, RETRY>(self.clone(), ms);
+        }
+    }
+}

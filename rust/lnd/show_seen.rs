@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What was seen, for people: ends of connections, refusals, how often by cause.
+
+use kernel::{
+    fmt,
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    files::Show,
+    seen::{
+        self,
+        Seen, //
+    }, //
+};
+use crate::proto::{
+    nid::Nid,
+    trail::{
+        CAUSES,
+        REFUSALS, //
+    }, //
+};
+
+/// What an NI, or nobody's judge, has seen.
+pub(crate) struct SeenBy {
+    /// The NI, if it is one's.
+    nid: Option<Nid>,
+    seen: Arc<Seen>,
+}
+
+impl SeenBy {
+    /// Of `nid`; `None`: of requests that were for none of the NIs. May sleep.
+    pub(crate) fn new(nid: Option<Nid>, seen: &Arc<Seen>) -> Result<Arc<Self>> {
+        let seen = seen.clone();
+        Ok(Arc::new(Self { nid, seen }, GFP_KERNEL)?)
+    }
+}
+
+impl Show for SeenBy {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_ends(self, f)
+    }
+}
+
+/// How often, by cause.
+pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let tally = seen.tally();
+    let of = [
+        ("closed", tally.closed),
+        ("failed", tally.failed),
+        ("messages", tally.messages),
+    ];
+    for (what, counts) in of.iter().filter(|_| nid.is_some()) {
+        show_causes(nid, what, &CAUSES, counts, f)?;
+        writeln!(f)?;
+    }
+    show_causes(nid, "refused", &REFUSALS, &tally.refused, f)?;
+    writeln!(f)?;
+    match nid {
+        Some(_) => {
+            show_causes(nid, "other", &["NoMemory"], &[tally.no_memory], f)?;
+            writeln!(f)
+        }
+        None => Ok(()),
+    }
+}
+
+fn show_causes(
+    nid: Option<Nid>,
+    of: &str,
+    names: &[&str],
+    counts: &[u64],
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    match nid {
+        Some(nid) => write!(f, "causes={}", core::format_args!("{nid}"))?,
+        None => write!(f, "causes=none")?,
+    }
+    write!(f, " of={of}")?;
+    for (name, n) in names.iter().zip(counts) {
+        write!(f, " {name}={n}")?;
+    }
+    Ok(())
+}
+
+fn show_ends(by: &SeenBy, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (ends, refusals) = by.seen.written();
+    let now = seen::now_ms();
+    match by.nid {
+        Some(nid) => write!(f, "closes={}", core::format_args!("{nid}"))?,
+        None => write!(f, "closes=none")?,
+    }
+    writeln!(
+        f,
+        " ends={ends} refusals={refusals} now={}.{:03}",
+        now / 1000,
+        now % 1000
+    )?;
+    if by.nid.is_none() {
+        show_tally(&by.seen, None, f)?;
+    }
+    let mut result = Ok(());
+    by.seen.for_each(|number, event| {
+        if result.is_err() {
+            return;
+        }
+        // The kernel's printing knows a formatter of its own; `proto` implements that of `core`.
+        let (event_is, by) = (event.what, event.by);
+        result = write!(
+            f,
+            "event={} number={number} time={}.{:03} peer=",
+            core::format_args!("{event_is}"),
+            event.at_ms / 1000,
+            event.at_ms % 1000
+        );
+        if result.is_ok() {
+            result = match event.peer {
+                Some(peer) => write!(f, "{}", core::format_args!("{peer}")),
+                None => f.write_str("unknown"),
+            };
+        }
+        if result.is_ok() {
+            result = writeln!(
+                f,
+                " role={} by={} cause={} detail={} times={}",
+                if event.active { "active" } else { "passive" },
+                core::format_args!("{by}"),
+                event.why,
+                event.detail,
+                event.times,
+            );
+        }
+    });
+    result
+}
