@@ -18,6 +18,7 @@ use kernel::{
 use crate::{
     bindings,
     rdma::{
+        bounce::BounceBuf,
         buf::{
             Direction,
             RxBuf,
@@ -45,10 +46,7 @@ use crate::{
             ListenHandler,
             Listener, //
         },
-        pages::{
-            BounceBuf,
-            PageVec, //
-        },
+        pages::PageVec,
         pd::Pd,
         qp::{
             Qp,

@@ -5,15 +5,18 @@
 //! C header: `include/linux/slab.h`.
 
 mod allocator;
+pub mod flags;
 mod kbox;
 mod kvec;
 
 pub use self::{
     allocator::{
+        AllocError,
         Allocator,
         KVmalloc,
         Kmalloc, //
     },
+    flags::Flags,
     kbox::{
         Box,
         KBox, //
@@ -27,42 +30,3 @@ pub use self::{
         Vec, //
     }, //
 };
-
-/// There was not enough memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllocError;
-
-impl From<core::convert::Infallible> for AllocError {
-    fn from(never: core::convert::Infallible) -> Self {
-        match never {}
-    }
-}
-
-/// How an allocation may be made (`gfp_t`).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Flags(u32);
-
-impl core::ops::BitOr for Flags {
-    type Output = Self;
-
-    fn bitor(self, rhs: Self) -> Self {
-        Self(self.0 | rhs.0)
-    }
-}
-
-/// The usual [`Flags`].
-pub mod flags {
-    use super::Flags;
-    use crate::bindings;
-
-    /// Process context, may sleep.
-    pub const GFP_KERNEL: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_KERNEL as u32);
-    /// Any context, does not sleep, may use reserves.
-    pub const GFP_ATOMIC: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_ATOMIC as u32);
-    /// Any context, does not sleep.
-    pub const GFP_NOWAIT: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_NOWAIT as u32);
-    /// Zeroes the memory.
-    pub const __GFP_ZERO: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_ZERO as u32);
-    /// Prints nothing when there is not enough.
-    pub const __GFP_NOWARN: Flags = Flags(bindings::ro2ibk_const_RO2IBK_GFP_NOWARN as u32);
-}

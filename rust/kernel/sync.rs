@@ -5,12 +5,8 @@
 mod arc;
 pub mod aref;
 pub mod atomic;
+mod class;
 pub mod lock;
-
-use crate::{
-    bindings,
-    types::Opaque, //
-};
 
 pub use self::{
     arc::{
@@ -18,6 +14,7 @@ pub use self::{
         ArcBorrow,
         UniqueArc, //
     },
+    class::LockClassKey,
     lock::{
         mutex::{
             Mutex,
@@ -29,30 +26,6 @@ pub use self::{
         }, //
     }, //
 };
-
-/// The class of a lock, for lockdep (`struct lock_class_key`).
-#[repr(transparent)]
-pub struct LockClassKey {
-    inner: Opaque<bindings::lock_class_key>,
-}
-
-// SAFETY: The kernel uses it from any context, and locks what it changes.
-unsafe impl Sync for LockClassKey {}
-
-impl LockClassKey {
-    /// A key in static memory, which needs no registration.
-    #[doc(hidden)]
-    pub const fn new_static() -> Self {
-        Self {
-            inner: Opaque::zeroed(),
-        }
-    }
-
-    /// The pointer for C.
-    pub fn as_ptr(&self) -> *mut bindings::lock_class_key {
-        self.inner.get()
-    }
-}
 
 /// A [`LockClassKey`] of the place where this is written.
 #[macro_export]

@@ -6,15 +6,19 @@
 //! # Objects
 //!
 //! ```text
-//!  Ni ---- peers (sharded) ----> Peer ----> Conn (1..n per peer)
-//!   |                                        |
-//!   +--> Iface (listener, shared by the NIs  +--> Qp, CQ share, buffers, memory regions (rdma)
-//!        of one address)                     +--> cm_id
+//!  Port --> Peers (sharded) --> Peer --> Conn (1..n per peer)
+//!   |  |                         |        |
+//!   |  +--> Ni <-----------------+--------+--> Qp, CQ share, buffers, memory regions (rdma)
+//!   +--> Iface (listener, shared by the NIs    cm_id
+//!        of one address)
 //! ```
 //!
 //! A [`conn::Conn`] points to its peer and its NI, a peer lists its connections; the cycle ends
 //! when the connection's worker releases it. An NI counts its living connections, and shutdown
 //! waits for zero.
+//!
+//! The files import each other in one direction; Documentation/architecture.md tells which, and
+//! `scripts/audit` holds it.
 //!
 //! # Contexts and locks
 //!
@@ -26,7 +30,7 @@
 //! | [`control`]: set-up, close, drain, release | work item, one per connection | peer lock; connection lock |
 //! | [`cm`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock |
 //! | [`listen`]: connection requests | the same, under the listener's too | peer lock |
-//! | [`device`]: an NI and its RDMA device | work item of the NI; events in hard irq | `Ni::attached` |
+//! | [`port`]: an NI and its RDMA device | work item of the NI; events in hard irq | `Port::events`, `Ni::hca` |
 //!
 //! No two of these locks are held together.
 //!

@@ -60,14 +60,12 @@ use crate::{
         }, //
     },
     rdma::{
+        bounce::BounceBuf,
         buf::{
             Direction,
             TxBuf, //
         },
-        pages::{
-            BounceBuf,
-            PageVec, //
-        },
+        pages::PageVec,
         sg::SgMap, //
     }, //
 };

@@ -33,16 +33,14 @@ use crate::{
         wire::Fragment, //
     },
     rdma::{
+        bounce::BounceBuf,
         buf::TxBuf,
         mr::{
             Mapped,
             Mr,
             Valid, //
         },
-        pages::{
-            BounceBuf,
-            PageVec, //
-        },
+        pages::PageVec,
         sg::SgMap, //
     }, //
 };

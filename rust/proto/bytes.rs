@@ -2,7 +2,26 @@
 
 //! Bounded reading and writing of integers in a peer's byte order.
 
-use super::wire::Order;
+/// Byte order of a peer, as seen from this node. Every field of the o2ib
+/// headers comes in its sender's order (spec 2.1).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// The same as ours.
+    Native,
+    /// The opposite of ours.
+    Swapped,
+}
+
+/// The byte order that a magic field shows, for `magic` being the right one.
+pub(super) fn order_of(found: u32, magic: u32) -> Option<Order> {
+    if found == magic {
+        Some(Order::Native)
+    } else if found == magic.swap_bytes() {
+        Some(Order::Swapped)
+    } else {
+        None
+    }
+}
 
 /// The `N` bytes at `off`, or `None` when the slice ends before.
 #[inline(always)]

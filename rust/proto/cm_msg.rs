@@ -30,6 +30,10 @@ use super::{
 };
 
 pub use super::{
+    asked::{
+        ConnReq,
+        NiView, //
+    },
     budget::RejectBudget,
     connack::{
         judge_connack,
@@ -81,23 +85,6 @@ pub struct Policy {
     pub check_source_addr: bool,
 }
 
-/// A well-formed request, not yet judged.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct ConnReq {
-    /// The requester's byte order.
-    pub order: Order,
-    /// The NI that asks.
-    pub src: Nid,
-    /// Its incarnation.
-    pub src_stamp: u64,
-    /// The NI that is asked; one of our LND, but it may not exist.
-    pub dst: Nid,
-    /// Its incarnation as the requester knows it; 0 = unknown.
-    pub dst_stamp: u64,
-    /// What is asked for, unchecked.
-    pub params: ConnParams,
-}
-
 /// Stage 1: reads a request (spec 4.4 rows 1-4 and 8, guards H1-H3).
 ///
 /// Version 0x11 is refused here: peers before 2009 would be needed to speak it
@@ -139,21 +126,6 @@ pub fn parse_connreq(
         dst_stamp,
         params,
     })
-}
-
-/// The NI that a request is for.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct NiView {
-    /// Its NID.
-    pub nid: Nid,
-    /// Its incarnation.
-    pub stamp: u64,
-    /// Its `peer_credits`: the largest depth it takes.
-    pub peer_credits: QueueDepth,
-    /// Whether LNet has it in service.
-    pub active: bool,
-    /// Whether it lives on the device that the request came in by.
-    pub on_device: bool,
 }
 
 /// What is agreed with a request once it is accepted, except that the

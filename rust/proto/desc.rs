@@ -3,16 +3,16 @@
 //! RDMA descriptors: where a peer lets us write (spec 2.4).
 
 use super::{
-    bytes::array_at,
+    bytes::{
+        array_at,
+        Order, //
+    },
     params::{
         FRAGMENT_LEN,
         FRAGS_MAX,
         LNET_MTU, //
     },
-    wire::{
-        Order,
-        WireError, //
-    }, //
+    wire_error::WireError, //
 };
 
 /// Bytes before the first fragment: key and count.

@@ -27,6 +27,7 @@
 // more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+pub mod asked;
 pub mod budget;
 mod bytes;
 pub mod cause;
@@ -51,3 +52,4 @@ pub mod trail;
 pub mod tx;
 pub mod way;
 pub mod wire;
+pub mod wire_error;

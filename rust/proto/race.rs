@@ -4,7 +4,7 @@
 //! and limits.
 
 use super::{
-    cm_msg::ConnReq,
+    asked::ConnReq,
     nid::race_key,
     params::RACES_MAX,
     refusal::{

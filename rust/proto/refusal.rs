@@ -5,7 +5,7 @@
 use core::fmt;
 
 use super::{
-    cm_msg::NiView,
+    asked::NiView,
     params::{
         FRAGS_MAX,
         MSG_SIZE_WIRE, //

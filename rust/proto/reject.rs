@@ -8,6 +8,7 @@ use core::fmt;
 use super::{
     bytes::{
         array_at,
+        order_of,
         Writer, //
     },
     encode::write_params,
@@ -20,7 +21,6 @@ use super::{
     },
     wire::{
         conn_params,
-        order_of,
         ConnParams,
         Order,
         Version,

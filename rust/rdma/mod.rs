@@ -18,6 +18,7 @@
 #![cfg_attr(ro2iblnd_kunit, allow(dead_code))]
 
 pub(crate) mod batch;
+pub(crate) mod bounce;
 pub(crate) mod buf;
 pub(crate) mod cm;
 pub(crate) mod cm_event;

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Lists of page fragments: those of others, and bounce buffers of our own.
+//! Lists of page fragments, of others or of our own.
 
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
-use super::{
-    buf::Direction,
-    device::Device,
-    sg::SgMap, //
-};
 use crate::bindings;
 
 /// Pages that belong to us.
@@ -253,31 +245,12 @@ impl PageVec {
         (self.bvecs, self.offset, self.used, self.nob)
     }
 
-    /// A second reference to the same pages. What [`Self::from_raw`] asks for is asked for all of
-    /// them.
-    pub(crate) fn share(&self) -> Self {
-        Self {
-            own: self.own.clone(),
-            ..*self
-        }
-    }
-}
-
-/// A buffer of our own, for sinks that one memory region cannot cover: the
-/// device writes here, then the data is copied.
-pub(crate) struct BounceBuf {
-    pages: PageVec,
-    map: Option<Arc<SgMap>>,
-}
-
-impl BounceBuf {
-    /// Allocates and maps `nob` bytes, zeroed: what the peer says it has written, and has not,
-    /// must not be old contents of our memory. May sleep.
+    /// Pages of our own, `nob` bytes, zeroed. May sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for 0, `ENOMEM`, `EIO` if it cannot be mapped.
-    pub(crate) fn alloc(device: ARef<Device>, nob: usize) -> Result<Self> {
+    /// `EINVAL` for 0, `ENOMEM`.
+    pub(super) fn alloc(nob: usize) -> Result<Self> {
         let n = nob.div_ceil(PAGE_SIZE);
         // INVARIANT: (of `Pages`) Empty.
         let mut pages = Pages(KVVec::with_capacity(n, GFP_KERNEL)?);
@@ -307,50 +280,39 @@ impl BounceBuf {
         // pages.
         let mut vec = unsafe {
             let (n, nob) = (u32::try_from(n)?, u32::try_from(nob)?);
-            PageVec::from_raw(pages.0.as_ptr(), n, 0, nob, false)
+            Self::from_raw(pages.0.as_ptr(), n, 0, nob, false)
         }?;
 
         vec.own = Some(pages);
-        let pages = vec;
-        let map = SgMap::map(device, &pages, Direction::FromDevice)?;
-
-        Ok(Self {
-            pages,
-            map: Some(map),
-        })
+        Ok(vec)
     }
 
-    /// The mapping, until the data is copied out.
-    pub(crate) fn map(&self) -> Option<&Arc<SgMap>> {
-        self.map.as_ref()
-    }
-
-    /// Copies the first `nob` bytes to the beginning of `to`. The buffer is
-    /// unmapped before, so its key must be dead. Any context but hard interrupts.
+    /// Copies the first `nob` bytes of `from` to the beginning of this.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if a work request or memory region still uses the mapping,
     /// `EINVAL` if either is shorter, `EOPNOTSUPP` for memory of a GPU.
-    pub(crate) fn copy_to(&mut self, to: &PageVec, nob: usize) -> Result {
-        if let Some(map) = self.map.take() {
-            drop(Arc::into_unique_or_drop(map).ok_or(EBUSY)?);
+    pub(super) fn copy_from(&self, from: &Self, nob: usize) -> Result {
+        let to_at = self.check(0, nob)?;
+        let from_at = from.check(0, nob)?;
+
+        // SAFETY: By the invariants of both.
+        let done = unsafe {
+            bindings::ro2ib_bvec_copy(self.bvecs, self.n, to_at, from.bvecs, from.n, from_at, nob)
+        };
+        if done == nob {
+            Ok(())
+        } else {
+            Err(EINVAL)
         }
-        copy(to, &self.pages, nob)
     }
-}
 
-fn copy(to: &PageVec, from: &PageVec, nob: usize) -> Result {
-    let to_at = to.check(0, nob)?;
-    let from_at = from.check(0, nob)?;
-
-    // SAFETY: By the invariants of both.
-    let done = unsafe {
-        bindings::ro2ib_bvec_copy(to.bvecs, to.n, to_at, from.bvecs, from.n, from_at, nob)
-    };
-    if done == nob {
-        Ok(())
-    } else {
-        Err(EINVAL)
+    /// A second reference to the same pages. What [`Self::from_raw`] asks for is asked for all of
+    /// them.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            own: self.own.clone(),
+            ..*self
+        }
     }
 }

@@ -7,14 +7,21 @@ use core::{
     ptr::NonNull, //
 };
 
-use super::{
-    AllocError,
-    Flags, //
-};
+use super::flags::Flags;
 use crate::{
     bindings,
     ffi::c_void, //
 };
+
+/// There was not enough memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocError;
+
+impl From<core::convert::Infallible> for AllocError {
+    fn from(never: core::convert::Infallible) -> Self {
+        match never {}
+    }
+}
 
 /// A source of memory.
 ///
@@ -79,7 +86,7 @@ unsafe impl Allocator for Kmalloc {
     fn alloc(layout: Layout, flags: Flags) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: No preconditions but those of the context, which `flags` are chosen for.
         allocate(layout, |size| unsafe {
-            bindings::ro2ibk_kmalloc(size, flags.0)
+            bindings::ro2ibk_kmalloc(size, flags.as_raw())
         })
     }
 
@@ -98,7 +105,7 @@ unsafe impl Allocator for KVmalloc {
     fn alloc(layout: Layout, flags: Flags) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: As above.
         allocate(layout, |size| unsafe {
-            bindings::ro2ibk_kvmalloc(size, flags.0)
+            bindings::ro2ibk_kvmalloc(size, flags.as_raw())
         })
     }
 

@@ -25,10 +25,12 @@ use pin_init::{
 };
 
 use super::{
-    AllocError,
-    Allocator,
-    Flags,
-    Kmalloc, //
+    allocator::{
+        AllocError,
+        Allocator,
+        Kmalloc, //
+    },
+    flags::Flags, //
 };
 use crate::{
     ffi::c_void,

@@ -16,11 +16,13 @@ use core::{
 };
 
 use super::{
-    AllocError,
-    Allocator,
-    Flags,
-    KVmalloc,
-    Kmalloc, //
+    allocator::{
+        AllocError,
+        Allocator,
+        KVmalloc,
+        Kmalloc, //
+    },
+    flags::Flags, //
 };
 
 /// A vector that grows when it is told how memory may be had.

@@ -20,7 +20,7 @@ use pin_init::{
     Wrapper as _, //
 };
 
-use super::LockClassKey;
+use super::class::LockClassKey;
 use crate::{
     bindings,
     ffi::c_char,

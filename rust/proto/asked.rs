@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection request as it was read, and the NI that it is for.
+
+use super::{
+    nid::Nid,
+    params::QueueDepth,
+    wire::{
+        ConnParams,
+        Order, //
+    }, //
+};
+
+/// A well-formed request, not yet judged.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ConnReq {
+    /// The requester's byte order.
+    pub order: Order,
+    /// The NI that asks.
+    pub src: Nid,
+    /// Its incarnation.
+    pub src_stamp: u64,
+    /// The NI that is asked; one of our LND, but it may not exist.
+    pub dst: Nid,
+    /// Its incarnation as the requester knows it; 0 = unknown.
+    pub dst_stamp: u64,
+    /// What is asked for, unchecked.
+    pub params: ConnParams,
+}
+
+/// The NI that a request is for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct NiView {
+    /// Its NID.
+    pub nid: Nid,
+    /// Its incarnation.
+    pub stamp: u64,
+    /// Its `peer_credits`: the largest depth it takes.
+    pub peer_credits: QueueDepth,
+    /// Whether LNet has it in service.
+    pub active: bool,
+    /// Whether it lives on the device that the request came in by.
+    pub on_device: bool,
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of our own that stands in for LNet's.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
+use super::{
+    buf::Direction,
+    device::Device,
+    pages::PageVec,
+    sg::SgMap, //
+};
+
+/// A buffer of our own, for sinks that one memory region cannot cover: the
+/// device writes here, then the data is copied.
+pub(crate) struct BounceBuf {
+    pages: PageVec,
+    map: Option<Arc<SgMap>>,
+}
+
+impl BounceBuf {
+    /// Allocates and maps `nob` bytes, zeroed: what the peer says it has written, and has not,
+    /// must not be old contents of our memory. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for 0, `ENOMEM`, `EIO` if it cannot be mapped.
+    pub(crate) fn alloc(device: ARef<Device>, nob: usize) -> Result<Self> {
+        let pages = PageVec::alloc(nob)?;
+        let map = SgMap::map(device, &pages, Direction::FromDevice)?;
+
+        Ok(Self {
+            pages,
+            map: Some(map),
+        })
+    }
+
+    /// The mapping, until the data is copied out.
+    pub(crate) fn map(&self) -> Option<&Arc<SgMap>> {
+        self.map.as_ref()
+    }
+
+    /// Copies the first `nob` bytes to the beginning of `to`. The buffer is
+    /// unmapped before, so its key must be dead. Any context but hard interrupts.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if a work request or memory region still uses the mapping,
+    /// `EINVAL` if either is shorter, `EOPNOTSUPP` for memory of a GPU.
+    pub(crate) fn copy_to(&mut self, to: &PageVec, nob: usize) -> Result {
+        if let Some(map) = self.map.take() {
+            drop(Arc::into_unique_or_drop(map).ok_or(EBUSY)?);
+        }
+        to.copy_from(&self.pages, nob)
+    }
+}
