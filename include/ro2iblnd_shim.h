@@ -163,6 +163,8 @@ struct ro2ib_lnd_ops {
 	u32 (*link_users)(void *priv);
 	/* -ENOENT past the last one. */
 	int (*get_peer)(void *priv, u32 index, u64 *nid, u32 *refs);
+	/* Show on the console what there is of a peer. -ENOENT: no such peer. */
+	int (*debug_peer)(void *priv, u64 nid);
 	int (*del_peer)(void *priv, u64 nid);
 	/* *@mtu: path MTU in bytes, 0 if unknown; -ENOENT past the last one. */
 	int (*get_conn)(void *priv, u32 index, u64 *nid, u32 *mtu);
@@ -260,5 +262,28 @@ u8 ro2ib_param_rnr_retry_count(void);
 u32 ro2ib_param_keepalive(void);
 bool ro2ib_param_require_privileged_port(void);
 bool ro2ib_param_use_privileged_port(void);
+
+/*
+ * LNet's debug log; the values are libcfs's. The words say which lines are
+ * wanted: read them at any time.
+ */
+enum ro2ib_dk_mask {
+	RO2IB_DK_NETERROR	= 0x00000100,
+	RO2IB_DK_NET		= 0x00000200,
+	/* Always shown, and on the console. */
+	RO2IB_DK_CONSOLE	= 0x02000000,
+	/* The bit of this driver in the subsystems. */
+	RO2IB_DK_LND		= 0x00000800,
+};
+
+extern const unsigned int *const ro2ib_dk_debug;
+extern const unsigned int *const ro2ib_dk_subsystems;
+
+/*
+ * One line, of @len bytes without a newline; @file and @fn name the place in
+ * the source. Any context but NMI.
+ */
+void ro2ib_dk_line(u32 mask, const char *file, const char *fn, u32 line,
+		   const char *text, u32 len);
 
 #endif /* RO2IBLND_SHIM_H */

@@ -290,7 +290,7 @@ static int list_call(unsigned int cmd, const char *what, const char *of, char *r
 }
 
 /*
- * peer list | peer del <nid>|any [from=<nid>] | peer lnd <my nid>
+ * peer list | peer del <nid>|any [from=<nid>] | peer lnd <my nid> | peer debug <nid>
  * conn close <nid>|any [from=<nid>] | conn list <my nid>
  */
 static int cmd_peer_conn(char **w, int n, char *res, size_t size)
@@ -308,6 +308,8 @@ static int cmd_peer_conn(char **w, int n, char *res, size_t size)
 	if (!strcmp(w[1], conn ? "list" : "lnd"))
 		return list_call(conn ? IOC_LIBCFS_GET_CONN : IOC_LIBCFS_GET_PEER, w[0], w[2],
 				 res, size);
+	if (!conn && n == 3 && !strcmp(w[1], "debug"))
+		return nid_arg(w[2], &nid) ?: ctl_call(IOC_LIBCFS_GET_PEER, &nid, &from, 0, &data);
 	if (strcmp(w[1], conn ? "close" : "del") || nid_arg(w[2], &nid))
 		return -EINVAL;
 	if (n == 4 && (strncmp(w[3], "from=", 5) || nid_arg(w[3] + 5, &from)))

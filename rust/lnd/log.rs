@@ -13,6 +13,7 @@ use super::{
     peer::Peer, //
 };
 use crate::{
+    lnet::dk::dk,
     proto::{
         cause::Cause,
         credits::CreditError,
@@ -37,14 +38,16 @@ macro_rules! warn_noise {
     ($($arg:tt)*) => { warn_if!(crate::rdma::log::noise_allowed(), $($arg)*) };
 }
 
+// Whoever has LNet's debug log finds there what the limit leaves out.
 macro_rules! warn_if {
-    ($allowed:expr, $($arg:tt)*) => {
+    ($allowed:expr, $($arg:tt)*) => {{
+        dk!(NetError, $($arg)*);
         if $allowed {
             // The kernel's printing knows a formatter of its own; `proto` implements that of
             // `core`.
             pr_warn!("{}", ::core::format_args!($($arg)*));
         }
-    };
+    }};
 }
 
 /// An error of the kernel in words; the kernel's own text for it depends on its configuration.

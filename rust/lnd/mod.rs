@@ -43,6 +43,7 @@ pub(crate) mod control;
 pub(crate) mod debug;
 pub(crate) mod device;
 pub(crate) mod driver;
+pub(crate) mod dump;
 pub(crate) mod fifo;
 pub(crate) mod iface;
 pub(crate) mod link;

@@ -40,6 +40,7 @@ use super::{
         DEVICE, //
     },
     driver::Driver,
+    dump,
     log,
     parting::Parting,
     peer::{
@@ -52,6 +53,7 @@ use super::{
 };
 use crate::{
     lnet::{
+        dk::dk,
         params,
         ConnInfo,
         LinkEvent,
@@ -360,6 +362,8 @@ impl Lnd for Ni {
         if this.is_stopping() {
             return Err((msg, ESHUTDOWN));
         }
+        let (kind, nob) = (req.kind, req.payload.nob());
+        dk!(Net, "sending {kind:?} of {nob} bytes to {nid}");
         let mut msg = msg;
         loop {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.
@@ -427,13 +431,19 @@ impl Lnd for Ni {
                     None => {
                         found = Some(PeerInfo {
                             nid: peer.nid.raw(),
-                            refs: u32::from(peer.with(|inner| inner.objects())),
+                            // One is the table's.
+                            refs: u32::from(peer.with(|inner| inner.objects())).saturating_add(1),
                         });
                     }
                 }
             }
         });
         found
+    }
+
+    fn debug_peer(&self, nid: u64) -> Result {
+        let peer = self.peers.get(Nid::from_raw(nid)).ok_or(ENOENT)?;
+        dump::peer(&peer)
     }
 
     fn del_peer(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result {
@@ -452,6 +462,10 @@ impl Lnd for Ni {
     }
 
     fn close_conns(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result {
-        this.close_peers(nid, |peer| peer.close_conns(Cause::AdminClose))
+        match this.close_peers(nid, |peer| peer.close_conns(Cause::AdminClose)) {
+            // As ko2iblnd: scripts close them all, whether there are any or not.
+            Err(ENOENT) if nid.is_none() => Ok(()),
+            result => result,
+        }
     }
 }

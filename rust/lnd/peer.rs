@@ -613,6 +613,16 @@ impl PeerInner {
         self.gone
     }
 
+    /// Why the last connection or attempt ended, if none was made since.
+    pub(crate) fn last_cause(&self) -> Option<Cause> {
+        self.last_cause
+    }
+
+    /// When something good was last heard on a connection that is over, on the NI's clock.
+    pub(crate) fn heard_ms(&self) -> u64 {
+        self.heard_ms
+    }
+
     /// Messages that wait for a connection.
     pub(crate) fn waiting(&self) -> usize {
         self.pending.len()

@@ -130,13 +130,17 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
     /// The peer number `index`, counted from 0 in any order.
     fn peer_info(&self, index: u32) -> Option<PeerInfo>;
 
+    /// Shows on the console ([`super::dk::console`]) what there is of a peer. `ENOENT`: no such peer.
+    fn debug_peer(&self, nid: u64) -> Result;
+
     /// Forgets a peer (`None`: all of them), with its connections. `ENOENT`: no such peer.
     fn del_peer(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result;
 
     /// The connection number `index`, counted from 0 in any order.
     fn conn_info(&self, index: u32) -> Option<ConnInfo>;
 
-    /// Closes the connections of a peer (`None`: of all). `ENOENT`: there were none.
+    /// Closes the connections of a peer (`None`: of all). `ENOENT`: the peer has none; nobody having
+    /// any is no error.
     fn close_conns(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result;
 }
 
@@ -161,6 +165,7 @@ impl<L: Lnd> Ops<L> {
         link_event: Some(Self::link_event),
         link_users: Some(Self::link_users),
         get_peer: Some(Self::get_peer),
+        debug_peer: Some(Self::debug_peer),
         del_peer: Some(Self::del_peer),
         get_conn: Some(Self::get_conn),
         close_conns: Some(Self::close_conns),
@@ -325,6 +330,15 @@ impl<L: Lnd> Ops<L> {
             *refs = info.refs;
         }
         0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn debug_peer(lnd: *mut c_void, nid: u64) -> c_int {
+        // SAFETY: The NI is running during the call.
+        let this = unsafe { Self::borrow(lnd) };
+        this.debug_peer(nid).map_or_else(Error::to_errno, |()| 0)
     }
 
     /// # Safety

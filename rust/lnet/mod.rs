@@ -13,6 +13,7 @@
 //! LNet must never be called from interrupt or softirq context, nor with a spinlock held. Unless
 //! a function here says "any context", it needs process context and may sleep.
 
+pub(crate) mod dk;
 mod driver;
 mod message;
 mod ni;
