@@ -60,7 +60,7 @@ enum lnl_counter {
 
 #define LNL_KNOBS(X)							\
 	X(slow_ms) X(match_fail_every) X(parse_err_every) X(parse_err)	\
-	X(recv_delay_ms) X(lazy) X(finalize_delay_ms) X(routing)	\
+	X(recv_delay_ms) X(lazy) X(start_delay_ms) X(finalize_delay_ms) X(routing)	\
 	X(retries) X(retry_ms) X(transaction_timeout)
 
 #define LNL_KNOB_ENUM(name) LNL_K_##name,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an administrator does at a running node, under lnet_lite: the legacy calls of `lctl` and
-`lnetctl debug peer`. The same under real LNet: test_lustre_operator.py."""
+"""What an administrator does at a running node, under lnet_lite. The same under real LNet:
+test_lustre_operator.py."""
 
 import re
 
@@ -69,3 +69,22 @@ def test_debug_peer_shows_what_waits(nodes):
     active = re.findall(r"      tx \d+ snd 0 q 0 w 1 rc 0 dl \d+ cookie 0x\w+ msg !- type d2 cred 0 \(age_ms \d+\)", text)
     assert len(active) >= 1, text
     assert re.search(r"conn\[(\d+)\] qp", text)[1] != "1", text
+
+
+def test_booting_node_says_early(nodes):
+    """A node that listens, and whose NI LNet does not have in service yet, is asked again; it is not
+    taken for one without that NI."""
+    a, b = nodes
+    up(a)
+    b.load()
+    b.set(start_delay_ms=4000)
+    job = b.guest.spawn(b.ctl_script("ni add o2ib eth0"))
+    until(lambda: b.guest.run("ls /sys/kernel/debug/ro2iblnd/*@o2ib")[0] == 0, "started")
+    # Asked while it boots, answered when it is up.
+    a.ping(b)
+    assert job.wait(60)[0] == 0
+    strangers = b.guest.check("cat /sys/kernel/debug/ro2iblnd/strangers")
+    assert re.search(r"of=refused .*NotReady=[1-9]", strangers), strangers
+    assert re.search(r"of=refused .*NoSuchNi=0", strangers), strangers
+    # One that is up has no other NIs to come.
+    assert a.ctl(f"ping {b.nid}7 timeout=5", ok=False)["rc"] != 0

@@ -81,9 +81,11 @@ impl Iface {
             if used.by.push(ni.clone(), GFP_KERNEL).is_err() {
                 return Err(no_memory(ENOMEM));
             }
+            used.iface.accept.join(ni);
             return Ok(used.iface.clone());
         }
         let iface = Self::open(ni)?;
+        iface.accept.join(ni);
         let mut by = KVec::new();
         let listed = by.push(ni.clone(), GFP_KERNEL).and_then(|()| {
             let iface = iface.clone();
@@ -91,7 +93,10 @@ impl Iface {
         });
         match listed {
             Ok(()) => Ok(iface),
-            Err(_) => Err(no_memory(ENOMEM)),
+            Err(_) => {
+                iface.accept.leave(ni);
+                Err(no_memory(ENOMEM))
+            }
         }
     }
 
@@ -148,6 +153,7 @@ impl Iface {
     /// `ni` does not use the interface any more. The last user's leaving stops the listening, and
     /// waits for the requests being judged.
     pub(crate) fn put(ni: &Arc<Ni>, iface: Arc<Self>) {
+        iface.accept.leave(ni);
         let (mut user, mut unused) = (None, None);
         let mut ifaces = ni.driver.ifaces.lock();
         let at = ifaces.iter().position(|u| Arc::ptr_eq(&u.iface, &iface));

@@ -41,6 +41,7 @@ use crate::{
         cm_msg::{
             check_ni,
             check_peer,
+            device_ready,
             parse_connreq,
             Cause as Why,
             CmSource,
@@ -75,6 +76,9 @@ pub(crate) struct Accept {
     /// The device is being removed.
     removed: Atomic<bool>,
     since: Instant<Monotonic>,
+    /// The NIs that listen here.
+    #[pin]
+    users: SpinLock<KVec<Arc<Ni>>>,
     #[pin]
     budget: SpinLock<RejectBudget>,
 }
@@ -100,6 +104,7 @@ impl Accept {
                 driver,
                 removed: Atomic::new(false),
                 since: Instant::now(),
+                users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
                 budget <- kernel::new_spinlock!(RejectBudget::new(0), "Accept::budget"),
             }),
             GFP_KERNEL,
@@ -109,6 +114,25 @@ impl Accept {
     /// Whether the device is being removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Acquire)
+    }
+
+    /// `ni` listens here from now on. Without memory its start may be told as its absence.
+    pub(crate) fn join(&self, ni: &Arc<Ni>) {
+        let _ = self.users.lock().push(ni.clone(), GFP_ATOMIC);
+    }
+
+    /// `ni` does not listen here any more.
+    pub(crate) fn leave(&self, ni: &Arc<Ni>) {
+        let mut users = self.users.lock();
+        let at = users.iter().position(|user| Arc::ptr_eq(user, ni));
+        let user = at.and_then(|at| users.remove(at).ok());
+        drop(users);
+        drop(user);
+    }
+
+    fn is_ready(&self) -> bool {
+        let users = self.users.lock();
+        device_ready(users.iter().map(|ni| ni.lnet.is_active()))
     }
 
     fn may_answer(&self, refusal: &Refusal) -> bool {
@@ -146,7 +170,8 @@ impl Accept {
                 _ => false,
             },
         });
-        let wanted = check_ni(&asked, found.as_ref(), true, &from, &policy)?;
+        let ready = self.is_ready();
+        let wanted = check_ni(&asked, found.as_ref(), ready, &from, &policy)?;
         let Some(ni) = ni.map(|ni| ni.lnd) else {
             return Err(Refusal::new(Why::NoSuchNi).into());
         };

@@ -253,6 +253,12 @@ impl<L: Lnd> NiRef<L> {
         Some(FoundNi { lnd, active })
     }
 
+    /// Whether LNet has the NI in service. Any context.
+    pub(crate) fn is_active(&self) -> bool {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_active(self.as_ptr()) }
+    }
+
     /// An online CPU of the peer's partition; connections of one peer are spread by `salt`. Any
     /// context.
     pub(crate) fn cpu_of(&self, nid: u64, salt: u32) -> i32 {
