@@ -229,6 +229,8 @@ out:
 static int cmd_ni(char **w, int n, char *res, size_t size)
 {
 	struct lnet_nid nid;
+	char *value;
+	long v;
 	int rc;
 
 	if (n == 2 && !strcmp(w[1], "list")) {
@@ -237,6 +239,13 @@ static int cmd_ni(char **w, int n, char *res, size_t size)
 	}
 	if (n >= 3 && !strcmp(w[1], "add"))
 		return cmd_ni_add(w, n, res, size);
+	if (n == 4 && !strcmp(w[1], "set") && !libcfs_strnid(&nid, w[2])) {
+		value = strchr(w[3], '=');
+		if (!value)
+			return -EINVAL;
+		*value++ = 0;
+		return kstrtol(value, 0, &v) ?: lnl_ni_set(&nid, w[3], v);
+	}
 	if (n != 3 || libcfs_strnid(&nid, w[2]))
 		return -EINVAL;
 	if (!strcmp(w[1], "del"))

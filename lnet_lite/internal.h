@@ -172,6 +172,7 @@ int lnl_ni_init(void);
 void lnl_ni_fini(void);
 
 /* tunables.c */
+int lnl_ni_set(const struct lnet_nid *nid, const char *key, long value);
 int lnl_tunables_parse(struct lnl_ni *ni, const struct lnet_lnd *lnd, char *opts);
 
 /* ni_show.c */

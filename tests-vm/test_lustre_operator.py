@@ -2,12 +2,24 @@
 """What an administrator does at a running node with LNet's own tools, beside ko2iblnd."""
 
 import re
+import time
 
 import lustre
 import pytest
 from lustre import KO, OURS
 from nodes import until
-from test_lustre import LUSTRE, MIXED, assert_ping, names, nodes, tree, up  # noqa: F401
+from test_lustre import (  # noqa: F401
+    FEW_CELLS,
+    LUSTRE,
+    MIXED,
+    assert_ping,
+    names,
+    nodes,
+    ping_until,
+    traffic,
+    tree,
+    up,
+)
 
 pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
 
@@ -122,6 +134,96 @@ def test_debug_log(nodes):
     assert_ping(a, b)
     a.ping(NodeStandIn(NOBODY), 5)
     assert own_lines(a) == []
+
+
+PARAMS = "/sys/module/ro2iblnd/parameters"
+
+
+def in_force(node):
+    """What `lnetctl net show -v 4` shows under "lnd tunables"."""
+    shown = node.net_show("-v 4").partition("lnd tunables:")[2]
+    return {key: int(value) for key, value in re.findall(r"^ +(\w+): (-?\d+)$", shown, re.MULTILINE)}
+
+
+def with_traffic(a, b, change):
+    """Changes something while lnet_selftest runs, which must not notice."""
+    with lustre.Selftest(a, b) as session:
+        batch = session._start("brw write check=full size=64K", 8)
+        change()
+        time.sleep(1)
+        stat = session.lst("stat --delay 1 --count 1 clients")
+        result = session._stop(batch, stat)
+    assert result.rate and not result.errors, result.text
+
+
+def conns_to(one, other):
+    """How many; lnet_selftest also connects a node with itself."""
+    return sum(line.startswith(f"{other.nid} ") for line in one.conns())
+
+
+def reconnect(a, b):
+    lctl(a, f"disconnect {b.nid}")
+    until(lambda: not conns_to(a, b) and not conns_to(b, a), "disconnected", 30)
+    assert_ping(a, b)
+
+
+def test_net_set(nodes):
+    """`lnetctl net set --all --conns-per-peer`, under traffic: shown at once, counts for new connections."""
+    a, b = up((OURS, KO), nodes)
+    assert_ping(a, b)
+    assert in_force(a)["conns_per_peer"] == 1
+    a.sh("dmesg -c >/dev/null")
+    with_traffic(a, b, lambda: a.sh("lnetctl net set --all --conns-per-peer 4"))
+    assert f"{a.nid}: conns_per_peer is 4 now, was 1; for new connections" in a.sh("dmesg")
+    assert in_force(a)["conns_per_peer"] == 4 and conns_to(a, b) == 1
+    reconnect(a, b)
+    until(lambda: conns_to(a, b) == 4 and conns_to(b, a) == 4, "four connections", 30)
+    traffic(a, b, [("brw read check=full size=64K", 8)])
+
+
+def test_tuned_per_ni(nodes):
+    """The parameter ni_tune, under traffic: shown by LNet's tool, and kept out of its backup where another
+    driver would not know it."""
+    a, b = up((OURS, KO), nodes, options=["--peer-credits 8", "--peer-credits 32"])
+    assert_ping(a, b)
+    now = dict(conns_per_peer=2, tos=96, timeout=20, retry_count=2, rnr_retry_count=7, keepalive=30, queue_depth=32)
+    words = " ".join(f"{'peer_credits' if key == 'queue_depth' else key}={value}" for key, value in now.items())
+    with_traffic(a, b, lambda: a.sh(f"echo '{a.nid} {words}' >{PARAMS}/ni_tune"))
+    assert {key: in_force(a)[key] for key in now} == now
+    depth = f"grep -c 'conn={b.nid} .* depth={{}} ' {lustre.DEBUGFS}/ro2iblnd/{a.nid}"
+    assert a.sh(depth.format(8)).strip() == "1"
+    reconnect(a, b)
+    until(lambda: conns_to(a, b) == 2, "two connections", 30)
+    assert a.sh(depth.format(32)).strip() == "2"
+    traffic(a, b, FEW_CELLS)
+    backup = a.sh("lnetctl export --backup")
+    assert "tos: 96" in backup and "queue_depth" not in backup and "keepalive" not in backup
+    # What was written there is what a new NI gets; what is not LNet's comes from the parameter.
+    a.sh(f"echo '{backup}' >/tmp/lnet.yaml; echo >{PARAMS}/ni_tune")
+    a.net_del()
+    a.sh("lnetctl import </tmp/lnet.yaml")
+    then = dict(now, timeout=50, retry_count=5, rnr_retry_count=6, keepalive=100, queue_depth=8)
+    assert {key: in_force(a)[key] for key in then} == then
+    ping_until(a, b, 60)
+
+
+def test_access(nodes):
+    """A ko2iblnd node is denied under traffic, told so, counted, and served when it is allowed again."""
+    a, b = up((OURS, KO), nodes)
+    assert_ping(b, a)
+    a.sh(f"echo 'deny {b.nid}' >{PARAMS}/access")
+    until(lambda: not a.conns() and not b.conns(), "cut off", 30)
+    assert "Connection refused" in b.ping(a, 5)[1]
+    assert "Input/output error" in a.ping(b, 5)[1]
+    assert f"{a.nid} rejected: o2iblnd fatal error" in b.sh("dmesg")
+    assert f"{b.nid}: refused its connection request: denied by the parameter access" in a.sh("dmesg")
+    refused = a.sh(f"grep of=refused {lustre.DEBUGFS}/ro2iblnd/{a.nid}")
+    assert re.search(r" Denied=[1-9]", refused), refused
+    assert not a.conns() and not b.conns()
+    a.sh(f"echo >{PARAMS}/access")
+    ping_until(b, a, 60)
+    ping_until(a, b, 60)
+    traffic(b, a, FEW_CELLS[:2])
 
 
 class NodeStandIn:

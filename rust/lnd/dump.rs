@@ -30,10 +30,7 @@ use super::{
     transfer::Owner, //
 };
 use crate::{
-    lnet::{
-        dk::console,
-        params, //
-    },
+    lnet::dk::console,
     proto::{
         cause::Cause,
         conn::State,
@@ -193,7 +190,7 @@ fn show_conn(conn: &Conn) -> Result {
     }
     // NOOPs wait in no list here: one is made when it can go.
     say!("   tx_noops:");
-    let timeout_ns = u64::from(params::timeout()).saturating_mul(1_000_000_000);
+    let timeout_ns = u64::from(conn.ni.lnet.timeout()).saturating_mul(1_000_000_000);
     for (name, list) in LISTS {
         say!("   {name}:");
         for tx in txs.iter().filter(|tx| tx.list == list) {

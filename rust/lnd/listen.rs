@@ -163,7 +163,7 @@ impl Accept {
         *found = ni.as_ref().map(|ni| NiView {
             nid: ni.lnd.nid,
             stamp: ni.lnd.stamp,
-            peer_credits: ni.lnd.depth,
+            peer_credits: ni.lnd.depth(),
             active: ni.active && !ni.lnd.is_stopping(),
             on_device: match (req.device(), ni.lnd.hca()) {
                 (Some(device), Ok(hca)) => device.same(&hca.device),
@@ -178,6 +178,9 @@ impl Accept {
         if ni.is_leaving() {
             // An answer might find no route any more. When the link is back it is us who connect.
             return Err(Answer::Silence);
+        }
+        if !ni.lnet.allows(asked.src.raw()) {
+            return Err(Refusal::new(Why::Denied).into());
         }
         let known = Known {
             stamp: asked.src_stamp,
@@ -203,7 +206,11 @@ fn admit(ni: &Arc<Ni>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refus
                 races: inner.policy.races(),
                 conns: inner.objects(),
                 // Those it opens and ours.
-                max_conns: ni.conns_per_peer.max(CONNS_MIN / 2).saturating_mul(2),
+                max_conns: ni
+                    .lnet
+                    .conns_per_peer()
+                    .max(CONNS_MIN / 2)
+                    .saturating_mul(2),
             };
             let verdict = check_peer(asked, Some(&view));
             match verdict {

@@ -200,6 +200,11 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
     }
 }
 
+/// A connection to the peer is not wanted.
+pub(crate) fn denied(nid: Nid) {
+    warn_limited!("{nid}: not connected to: denied by the parameter access\n");
+}
+
 /// The peer refused ours.
 pub(crate) fn rejected(conn: &Conn, why: &dyn Display) {
     warn_limited!("{}: refused our connection request: {why}\n", conn.nid());

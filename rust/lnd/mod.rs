@@ -37,6 +37,7 @@
 
 #![deny(unsafe_code)]
 
+pub(crate) mod access;
 pub(crate) mod cm;
 pub(crate) mod conn;
 pub(crate) mod control;

@@ -129,7 +129,7 @@ impl WorkItem<RETRY> for Peer {
                 let _ = inner.policy.cancel_retry();
             }
             let waiting = !inner.pending.is_empty();
-            inner.policy.retry(waiting, this.ni.conns_per_peer)
+            inner.policy.retry(waiting, this.ni.lnet.conns_per_peer())
         });
         for _ in 0..attempts {
             this.attempt();
@@ -145,7 +145,7 @@ impl Peer {
     pub(crate) fn new(ni: &Arc<Ni>, nid: Nid) -> Result<Arc<Self>> {
         let known = Known {
             stamp: 0,
-            depth: ni.depth,
+            depth: ni.depth(),
             frags: crate::proto::params::MaxFrags::MAX,
         };
         let inner = PeerInner {
@@ -228,7 +228,7 @@ impl Peer {
                 return Err(PeerError::Gone(msg));
             }
             inner.pending.push_back(pending);
-            let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
+            let (attempts, hold) = inner.want(passage, self.ni.lnet.conns_per_peer());
             (attempts, hold, inner.best())
         };
         if hold {
@@ -251,6 +251,9 @@ impl Peer {
             (inner.policy.known, inner.all.len())
         });
         let salt = u32::try_from(salt).unwrap_or(0);
+        if !self.ni.lnet.allows(self.nid.raw()) {
+            return self.denied();
+        }
         let made = Conn::new(&self.ni, self, true, known, salt)
             .and_then(|conn| self.add(&conn).map(|()| conn));
         match made {
@@ -264,6 +267,14 @@ impl Peer {
                 self.attempt_over(true, None, cause);
             }
         }
+    }
+
+    /// The administrator does not want the attempt that was just counted.
+    fn denied(self: &Arc<Self>) {
+        log::denied(self.nid);
+        let seen = &self.ni.seen;
+        seen.ended(self.nid, true, false, Cause::AdminClose, Some("Denied"));
+        self.attempt_over(true, None, Cause::AdminClose);
     }
 
     /// Lists a new connection object.
@@ -375,7 +386,7 @@ impl Peer {
             if !listed {
                 return (0, false, None);
             }
-            let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
+            let (attempts, hold) = inner.want(passage, self.ni.lnet.conns_per_peer());
             (attempts, hold, None)
         });
         if hold {

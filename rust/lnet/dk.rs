@@ -13,6 +13,8 @@ use core::{
     }, //
 };
 
+use kernel::prelude::*;
+
 use crate::bindings;
 
 /// Bytes of a line, at most; the rest is left out.
@@ -114,8 +116,8 @@ fn put(mask: u32, site: &Site, args: fmt::Arguments<'_>) {
     unsafe {
         bindings::ro2ib_dk_line(
             mask,
-            site.file.as_ptr().cast(),
-            site.module.as_ptr().cast(),
+            site.file.as_char_ptr(),
+            site.module.as_char_ptr(),
             site.line,
             bytes.as_ptr().cast(),
             bytes.len() as u32,

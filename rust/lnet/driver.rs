@@ -139,6 +139,10 @@ pub(crate) trait Lnd: Send + Sync + Sized + 'static {
     /// The connection number `index`, counted from 0 in any order.
     fn conn_info(&self, index: u32) -> Option<ConnInfo>;
 
+    /// The administrator changed who may connect ([`NiRef::allows`]) or how the NI is tuned
+    /// ([`NiRef::peer_credits`] and others). Must not call [`NiRef::set_fatal`]: the shim's lock is held.
+    fn settings_changed(this: ArcBorrow<'_, Self>);
+
     /// Closes the connections of a peer (`None`: of all). `ENOENT`: the peer has none; nobody having
     /// any is no error.
     fn close_conns(this: ArcBorrow<'_, Self>, nid: Option<u64>) -> Result;
@@ -169,6 +173,7 @@ impl<L: Lnd> Ops<L> {
         del_peer: Some(Self::del_peer),
         get_conn: Some(Self::get_conn),
         close_conns: Some(Self::close_conns),
+        settings_changed: Some(Self::settings_changed),
     };
 
     /// # Safety
@@ -378,6 +383,14 @@ impl<L: Lnd> Ops<L> {
         // SAFETY: The NI is running during the call.
         let this = unsafe { Self::borrow(lnd) };
         L::close_conns(this, nid_or_any(nid)).map_or_else(Error::to_errno, |()| 0)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn settings_changed(lnd: *mut c_void) {
+        // SAFETY: The NI is running during the call.
+        L::settings_changed(unsafe { Self::borrow(lnd) });
     }
 }
 

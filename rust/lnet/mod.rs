@@ -19,6 +19,7 @@ mod message;
 mod ni;
 pub(crate) mod params;
 mod request;
+mod rules;
 
 pub(crate) use driver::{
     ConnInfo,

@@ -13,10 +13,10 @@
 
 #ifdef RO2IB_HAVE_DEBUG_LOG
 
-static_assert(RO2IB_DK_NETERROR == D_NETERROR);
-static_assert(RO2IB_DK_NET == D_NET);
-static_assert(RO2IB_DK_CONSOLE == D_CONSOLE);
-static_assert(RO2IB_DK_LND == S_LND);
+static_assert((u32)RO2IB_DK_NETERROR == (u32)D_NETERROR);
+static_assert((u32)RO2IB_DK_NET == (u32)D_NET);
+static_assert((u32)RO2IB_DK_CONSOLE == (u32)D_CONSOLE);
+static_assert((u32)RO2IB_DK_LND == (u32)S_LND);
 
 const unsigned int *const ro2ib_dk_debug = &libcfs_debug;
 const unsigned int *const ro2ib_dk_subsystems = &libcfs_subsystem_debug;
