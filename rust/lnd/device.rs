@@ -117,6 +117,7 @@ impl Ni {
                 return Err(StartError::because("cannot watch the RDMA device")(e));
             }
         };
+        self.lnet.set_dma_device(Some(&iface.hca.device));
         *self.attached.lock() = Some(Attached {
             hca: iface.hca.clone(),
             iface,
@@ -142,6 +143,7 @@ impl Ni {
         };
         self.health.watched.store(false, Release);
         drop(_events);
+        self.lnet.set_dma_device(None);
         drop(hca);
         Iface::put(self, iface);
         true

@@ -21,7 +21,10 @@ use super::{
 };
 use crate::{
     bindings,
-    rdma::cm, //
+    rdma::{
+        cm,
+        device::Device, //
+    }, //
 };
 
 /// A counted reference on a network namespace.
@@ -215,6 +218,15 @@ impl<L: Lnd> NiRef<L> {
     pub(crate) fn set_fatal(&self, fatal: bool) {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_lnet_set_fatal(self.as_ptr(), fatal) };
+    }
+
+    /// Tells LNet through which device the NI's DMA goes, so that it prefers the NI that is next to a
+    /// GPU; `None` before the device goes. Waits for RCU if there was one.
+    pub(crate) fn set_dma_device(&self, device: Option<&Device>) {
+        let device = device.map_or(core::ptr::null_mut(), Device::dma_device);
+        // SAFETY: The NI is valid by the type invariant. So is the device during the call, for an RDMA
+        // device is unregistered before its parent goes; the shim counts it.
+        unsafe { bindings::ro2ib_lnet_set_dma_device(self.as_ptr(), device) };
     }
 
     /// The NI of this driver with that NID, which may come straight from the wire. `None` for

@@ -222,7 +222,8 @@ void ro2ib_lnet_set_dma_device(struct ro2ib_ni *ni, struct device *dev)
 
 	if (dev)
 		get_device(dev);
-	old = rcu_replace_pointer(ni->dma_dev, dev, true);
+	/* An NI that loses its device may just be finding another one. */
+	old = xchg((__force struct device **)&ni->dma_dev, dev);
 	if (old) {
 		synchronize_rcu();
 		put_device(old);
