@@ -84,7 +84,8 @@ with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(P
 
 # TESTS='-k cksum' runs a part, BENCH='--pairs 2' is for the benchmark.
 test-lustre: lustre-module
-	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py tests-vm/test_lustre_flow.py tests-vm/test_lustre_links.py $(TESTS)
+	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py tests-vm/test_lustre_flow.py tests-vm/test_lustre_links.py \
+		tests-vm/test_lustre_operator.py $(TESTS)
 
 bench-lustre: lustre-module
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)

@@ -97,9 +97,8 @@ struct ro2ib_ni_cfg {
 	/* name of the NI for log lines, e.g. "10.0.0.1@o2ib" */
 	char name[32];
 
-	/* per-NI tunables */
+	/* per-NI tunables that stay as they are */
 	u32 peer_credits;		/* 1..255: offered queue depth */
-	u32 peer_credits_hiw;		/* 0..peer_credits - 1 */
 	u32 max_tx_credits;		/* >= peer_credits */
 	s32 peer_rtr_credits;
 	s32 peer_timeout;		/* seconds; <= 0: off */
@@ -108,8 +107,6 @@ struct ro2ib_ni_cfg {
 	u32 fmr_pool_size;
 	u32 fmr_flush_trigger;
 	u32 fmr_cache;
-	u32 conns_per_peer;		/* 1..127 */
-	s32 tos;			/* -1: leave alone, else 0..255 */
 
 	/* module parameters that are fixed at load time */
 	u32 service;			/* 1..65535 */
@@ -164,10 +161,17 @@ struct ro2ib_lnd_ops {
 	bool (*link_busy)(void *priv);
 	/* -ENOENT past the last one. */
 	int (*get_peer)(void *priv, u32 index, u64 *nid, u32 *refs);
+	/* Show on the console what there is of a peer. -ENOENT: no such peer. */
+	int (*debug_peer)(void *priv, u64 nid);
 	int (*del_peer)(void *priv, u64 nid);
 	/* *@mtu: path MTU in bytes, 0 if unknown; -ENOENT past the last one. */
 	int (*get_conn)(void *priv, u32 index, u64 *nid, u32 *mtu);
 	int (*close_conns)(void *priv, u64 nid);
+	/*
+	 * The administrator changed who may connect, or how the NI is tuned.
+	 * The shim's NI mutex is held, as for link_event().
+	 */
+	void (*settings_changed)(void *priv);
 };
 
 /*
@@ -246,6 +250,46 @@ int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, int nents,
 void ro2ib_lnet_gpu_unmap_sg(struct device *dev, struct scatterlist *sg,
 			     int nents, int dir);
 
+/* The parameter "access": may this peer be connected with the NI? Any context. */
+bool ro2ib_access_allows(const struct ro2ib_ni *ni, u64 peer);
+
+/* Tunables of a running NI as they are in force; any context. */
+u32 ro2ib_ni_conns_per_peer(const struct ro2ib_ni *ni);		/* 1..127 */
+s32 ro2ib_ni_tos(const struct ro2ib_ni *ni);			/* -1..255 */
+u32 ro2ib_ni_peer_credits(const struct ro2ib_ni *ni);		/* 1..255 */
+u32 ro2ib_ni_peer_credits_hiw(const struct ro2ib_ni *ni);
+u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
+u8 ro2ib_ni_rnr_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
+u32 ro2ib_ni_timeout(const struct ro2ib_ni *ni);		/* seconds, > 0 */
+u32 ro2ib_ni_keepalive(const struct ro2ib_ni *ni);		/* seconds; 0: off */
+
+/* What the parameter "ni_tune" says of an NI. */
+enum ro2ib_tune {
+	/* Nothing. */
+	RO2IB_TUNE_UNSET = -2,
+};
+
+struct ro2ib_tuning {
+	s32 conns_per_peer;
+	s32 tos;
+	s32 peer_credits;
+	s32 retry_count;
+	s32 rnr_retry_count;
+	s32 timeout;
+	s32 keepalive;
+};
+
+/*
+ * The administrator's texts as the Rust side understands them; not terminated.
+ * The checks say in the log what is wrong, and return -EINVAL. Any context,
+ * also before the module is initialised.
+ */
+int ro2ib_rs_check_access(const char *text, size_t len);
+int ro2ib_rs_check_tune(const char *text, size_t len);
+bool ro2ib_rs_access_allows(const char *text, size_t len, u64 ni, u64 peer);
+void ro2ib_rs_tuning(const char *text, size_t len, u64 ni,
+		     struct ro2ib_tuning *out);
+
 /* Network namespace references; any context. */
 void ro2ib_net_get(struct net *net);
 void ro2ib_net_put(struct net *net);
@@ -261,5 +305,28 @@ u8 ro2ib_param_rnr_retry_count(void);
 u32 ro2ib_param_keepalive(void);
 bool ro2ib_param_require_privileged_port(void);
 bool ro2ib_param_use_privileged_port(void);
+
+/*
+ * LNet's debug log; the values are libcfs's. The words say which lines are
+ * wanted: read them at any time.
+ */
+enum ro2ib_dk_mask {
+	RO2IB_DK_NETERROR	= 0x00000100,
+	RO2IB_DK_NET		= 0x00000200,
+	/* Always shown, and on the console. */
+	RO2IB_DK_CONSOLE	= 0x02000000,
+	/* The bit of this driver in the subsystems. */
+	RO2IB_DK_LND		= 0x00000800,
+};
+
+extern const unsigned int *const ro2ib_dk_debug;
+extern const unsigned int *const ro2ib_dk_subsystems;
+
+/*
+ * One line, of @len bytes without a newline; @file and @fn name the place in
+ * the source. Any context but NMI.
+ */
+void ro2ib_dk_line(u32 mask, const char *file, const char *fn, u32 line,
+		   const char *text, u32 len);
 
 #endif /* RO2IBLND_SHIM_H */

@@ -229,6 +229,8 @@ out:
 static int cmd_ni(char **w, int n, char *res, size_t size)
 {
 	struct lnet_nid nid;
+	char *value;
+	long v;
 	int rc;
 
 	if (n == 2 && !strcmp(w[1], "list")) {
@@ -237,6 +239,13 @@ static int cmd_ni(char **w, int n, char *res, size_t size)
 	}
 	if (n >= 3 && !strcmp(w[1], "add"))
 		return cmd_ni_add(w, n, res, size);
+	if (n == 4 && !strcmp(w[1], "set") && !libcfs_strnid(&nid, w[2])) {
+		value = strchr(w[3], '=');
+		if (!value)
+			return -EINVAL;
+		*value++ = 0;
+		return kstrtol(value, 0, &v) ?: lnl_ni_set(&nid, w[3], v);
+	}
 	if (n != 3 || libcfs_strnid(&nid, w[2]))
 		return -EINVAL;
 	if (!strcmp(w[1], "del"))
@@ -290,7 +299,7 @@ static int list_call(unsigned int cmd, const char *what, const char *of, char *r
 }
 
 /*
- * peer list | peer del <nid>|any [from=<nid>] | peer lnd <my nid>
+ * peer list | peer del <nid>|any [from=<nid>] | peer lnd <my nid> | peer debug <nid>
  * conn close <nid>|any [from=<nid>] | conn list <my nid>
  */
 static int cmd_peer_conn(char **w, int n, char *res, size_t size)
@@ -308,6 +317,8 @@ static int cmd_peer_conn(char **w, int n, char *res, size_t size)
 	if (!strcmp(w[1], conn ? "list" : "lnd"))
 		return list_call(conn ? IOC_LIBCFS_GET_CONN : IOC_LIBCFS_GET_PEER, w[0], w[2],
 				 res, size);
+	if (!conn && n == 3 && !strcmp(w[1], "debug"))
+		return nid_arg(w[2], &nid) ?: ctl_call(IOC_LIBCFS_GET_PEER, &nid, &from, 0, &data);
 	if (strcmp(w[1], conn ? "close" : "del") || nid_arg(w[2], &nid))
 		return -EINVAL;
 	if (n == 4 && (strncmp(w[3], "from=", 5) || nid_arg(w[3] + 5, &from)))

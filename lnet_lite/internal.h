@@ -60,7 +60,7 @@ enum lnl_counter {
 
 #define LNL_KNOBS(X)							\
 	X(slow_ms) X(match_fail_every) X(parse_err_every) X(parse_err)	\
-	X(recv_delay_ms) X(lazy) X(finalize_delay_ms) X(routing)	\
+	X(recv_delay_ms) X(lazy) X(start_delay_ms) X(finalize_delay_ms) X(routing)	\
 	X(retries) X(retry_ms) X(transaction_timeout)
 
 #define LNL_KNOB_ENUM(name) LNL_K_##name,
@@ -172,6 +172,7 @@ int lnl_ni_init(void);
 void lnl_ni_fini(void);
 
 /* tunables.c */
+int lnl_ni_set(const struct lnet_nid *nid, const char *key, long value);
 int lnl_tunables_parse(struct lnl_ni *ni, const struct lnet_lnd *lnd, char *opts);
 
 /* ni_show.c */

@@ -2,6 +2,7 @@
 /*
  * lnet_lite: LNDs and the life of NIs.
  */
+#include <linux/delay.h>
 #include <linux/export.h>
 #include <linux/nsproxy.h>
 #include <linux/sched.h>
@@ -357,6 +358,8 @@ out_lnd:
 		goto out;
 	}
 
+	/* LNet has more to do with other NIs, too, before one is in service */
+	msleep(lnl_knob(start_delay_ms));
 	rc = ni_accept(ni);
 	if (rc) {
 		ni_shutdown(ni);

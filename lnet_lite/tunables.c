@@ -80,6 +80,22 @@ int lnl_tunables_parse(struct lnl_ni *ni, const struct lnet_lnd *lnd, char *opts
 	return 0;
 }
 
+/* "lnetctl net set": one of the LND's own tunables of an NI that runs */
+int lnl_ni_set(const struct lnet_nid *nid, const char *key, long value)
+{
+	struct lnl_ni *ni = lnl_ni_pick(nid, nid);
+	int rc;
+
+	if (!ni)
+		return -ENOENT;
+	/* atomic, as under LNet's exclusive net lock */
+	spin_lock(&lnl_lock);
+	rc = tunable_set(ni->net.net_lnd, &ni->ni.ni_lnd_tunables, key, value);
+	spin_unlock(&lnl_lock);
+	lnl_ni_put(ni);
+	return rc;
+}
+
 static int opt(char *opts, size_t size, int n, const char *name, int value)
 {
 	return value < 0 ? n : n + scnprintf(opts + n, size - n, "%s=%d ", name, value);

@@ -69,6 +69,11 @@ bool ro2ib_gsi_failed(struct ib_device *dev, u32 port)
 	return failed;
 }
 
+struct device *ro2ib_device_dma(struct ib_device *dev)
+{
+	return dev->dma_device;
+}
+
 const char *ro2ib_device_name(struct ib_device *dev)
 {
 	return dev_name(&dev->dev);

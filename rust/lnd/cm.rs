@@ -101,7 +101,7 @@ impl Conn {
         if !actions.has(Actions::RESOLVE_ROUTE) {
             return;
         }
-        if let Some(tos) = self.ni.tos {
+        if let Some(tos) = self.ni.lnet.tos() {
             id.set_tos(tos);
         }
         if id.resolve_route(ROUTE_MS).is_err() {

@@ -54,6 +54,7 @@ use super::{
     }, //
 };
 use crate::{
+    lnet::dk::dk,
     proto::{
         cause::Cause,
         conn::{
@@ -325,7 +326,12 @@ impl Conn {
 
     /// [`Conn::event`] with the lock already held.
     pub(crate) fn step(self: &Arc<Self>, inner: &mut Inner, event: Event) {
+        let was = inner.fsm.state();
         let actions = inner.fsm.on(event);
+        let state = inner.fsm.state();
+        if state != was {
+            dk!(Net, "{}: {was:?} to {state:?} on {event:?}", self.nid());
+        }
         if actions == Actions::NONE {
             return;
         }

@@ -154,19 +154,19 @@ impl WorkItem<TIMER> for Conn {
                 this.step(inner, Event::Fail(Cause::ConnectTimeout))
             }
             State::Established => {
-                let limit = i64::from(params::timeout()).saturating_mul(1000);
+                let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
                 let overdue = inner.overdue(limit);
                 if let Some(cause) = overdue {
                     this.step(inner, Event::Fail(cause));
                     return;
                 }
                 inner.watched = Queues::has_pending(&inner.cells);
-                let keepalive = inner.wants_probe();
+                let keepalive = inner.wants_probe(this.ni.lnet.keepalive());
                 pump(&this, inner, keepalive);
                 let next = if inner.watched {
                     inner.probe_in()
                 } else {
-                    timer_ms()
+                    this.timer_ms()
                 };
                 this.arm_timer(next);
             }
@@ -210,15 +210,18 @@ const FAREWELL_MS: u32 = 10_000;
 /// Milliseconds between two looks for a route to a peer that could not be told.
 const MUTE_MS: u32 = 1000;
 
-/// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25
-/// times, or a second later if that is more.
-fn timer_ms() -> u32 {
-    let quarter = params::timeout().saturating_mul(250);
-    let keepalive = params::keepalive().map_or(u32::MAX, |s| s.saturating_mul(1000));
-    quarter.min(keepalive).max(1000)
-}
-
 impl Conn {
+    /// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25
+    /// times, or a second later if that is more.
+    fn timer_ms(&self) -> u32 {
+        let lnet = &self.ni.lnet;
+        let quarter = lnet.timeout().saturating_mul(250);
+        let keepalive = lnet
+            .keepalive()
+            .map_or(u32::MAX, |s| s.saturating_mul(1000));
+        quarter.min(keepalive).max(1000)
+    }
+
     /// Active: makes the id, and asks for the address; or asks again.
     fn resolve(self: &Arc<Self>) {
         let ms = self.with(|inner| inner.fsm.resolve_ms());
@@ -263,8 +266,8 @@ impl Conn {
             self.handshake_message(depth, &mut msg)?;
             let param = ConnParam {
                 private_data: &msg,
-                retry_count: params::retry_count(),
-                rnr_retry_count: params::rnr_retry_count(),
+                retry_count: self.ni.lnet.retry_count(),
+                rnr_retry_count: self.ni.lnet.rnr_retry_count(),
             };
             if self.active && !id.has_route() {
                 return Err(ENETUNREACH);
@@ -293,7 +296,7 @@ impl Conn {
         NiView {
             nid: self.ni.nid,
             stamp: self.ni.stamp,
-            peer_credits: self.ni.depth,
+            peer_credits: self.ni.depth(),
             active: true,
             on_device: true,
         }
@@ -332,7 +335,7 @@ impl Conn {
                 rq_depth: depth.rx_buffers(),
                 max_send_sge: max_sge,
                 max_inline: inline,
-                nr_mrs: sizes::memory_regions(depth, self.ni.depth),
+                nr_mrs: sizes::memory_regions(depth, self.ni.depth()),
                 mr_pages: u16::try_from(hca.mr_pages)?,
             };
             let made = CqShare::get(hca.device.clone(), config.nr_cqe(), self.cq_hint())
@@ -402,7 +405,7 @@ impl Conn {
         let known = self.with(|inner| inner.known);
         self.mtu.store(self.path_mtu(), Relaxed);
         self.cancel_timer();
-        self.arm_timer(timer_ms());
+        self.arm_timer(self.timer_ms());
         self.peer.established(self, known);
         self.with(|inner| {
             inner.published = true;
@@ -609,12 +612,12 @@ impl Leaving for Conn {
 impl super::conn::Inner {
     /// Whether a NOOP is due though it carries nothing: the connection was idle for long, or a peer
     /// that owes an answer has been silent.
-    fn wants_probe(&self) -> bool {
+    fn wants_probe(&self, keepalive: Option<u32>) -> bool {
         let sent = self.last_send.elapsed().as_millis();
         let heard = self.last_recv.elapsed().as_millis();
         let probe = i64::from(PROBE_MS);
         (self.watched && sent >= probe && heard >= probe)
-            || params::keepalive().is_some_and(|s| sent >= i64::from(s).saturating_mul(1000))
+            || keepalive.is_some_and(|s| sent >= i64::from(s).saturating_mul(1000))
     }
 
     /// Milliseconds that the id waits for the peer's answer yet; `None` if it does not wait.

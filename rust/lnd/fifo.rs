@@ -37,6 +37,16 @@ impl<T> Fifo<T> {
         })
     }
 
+    /// How many are in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Each of them, the oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.len).filter_map(|ahead| self.slots.get(self.index(ahead))?.as_ref())
+    }
+
     /// Whether nothing is in it.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0

@@ -126,17 +126,22 @@ impl Ifaces {
             if used.by.push(user.clone(), GFP_KERNEL).is_err() {
                 return Err(no_memory(ENOMEM));
             }
+            used.iface.accept.join(user.ni());
             return Ok(used.iface.hca.clone());
         }
         let iface = self.open(user.ni())?;
-        let hca = iface.hca.clone();
+        let (hca, accept) = (iface.hca.clone(), iface.accept.clone());
+        accept.join(user.ni());
         let mut by = KVec::new();
         let listed = by
             .push(user.clone(), GFP_KERNEL)
             .and_then(|()| list.push(Used { iface, by }, GFP_KERNEL));
         match listed {
             Ok(()) => Ok(hca),
-            Err(_) => Err(no_memory(ENOMEM)),
+            Err(_) => {
+                accept.leave(user.ni());
+                Err(no_memory(ENOMEM))
+            }
         }
     }
 
@@ -191,6 +196,7 @@ impl Ifaces {
         let of = |used: &Used| used.by.iter().position(|u| Arc::ptr_eq(u, user));
         let at = list.iter().position(|used| of(used).is_some());
         if let Some(used) = at.and_then(|at| list.get_mut(at)) {
+            used.iface.accept.leave(user.ni());
             left = of(used).and_then(|by| used.by.remove(by).ok());
             if used.by.is_empty() {
                 unused = at.and_then(|at| list.remove(at).ok());

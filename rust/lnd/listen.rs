@@ -45,6 +45,7 @@ use crate::{
         cm_msg::{
             check_ni,
             check_peer,
+            device_ready,
             parse_connreq,
             Cause as Why,
             CmSource,
@@ -96,6 +97,9 @@ pub(crate) struct Accept<H> {
     /// The device is being removed.
     removed: Atomic<bool>,
     since: Instant<Monotonic>,
+    /// The NIs that listen here.
+    #[pin]
+    users: SpinLock<KVec<Arc<Ni>>>,
     #[pin]
     budget: SpinLock<RejectBudget>,
 }
@@ -122,6 +126,7 @@ impl<H> Accept<H> {
                 strangers,
                 removed: Atomic::new(false),
                 since: Instant::now(),
+                users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
                 budget <- kernel::new_spinlock!(RejectBudget::new(0), "Accept::budget"),
             }),
             GFP_KERNEL,
@@ -131,6 +136,25 @@ impl<H> Accept<H> {
     /// Whether the device is being removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Acquire)
+    }
+
+    /// `ni` listens here from now on. Without memory its start may be told as its absence.
+    pub(crate) fn join(&self, ni: &Arc<Ni>) {
+        let _ = self.users.lock().push(ni.clone(), GFP_ATOMIC);
+    }
+
+    /// `ni` does not listen here any more.
+    pub(crate) fn leave(&self, ni: &Arc<Ni>) {
+        let mut users = self.users.lock();
+        let at = users.iter().position(|user| Arc::ptr_eq(user, ni));
+        let user = at.and_then(|at| users.remove(at).ok());
+        drop(users);
+        drop(user);
+    }
+
+    fn is_ready(&self) -> bool {
+        let users = self.users.lock();
+        device_ready(users.iter().map(|ni| ni.lnet.is_active()))
     }
 
     fn may_answer(&self, refusal: &Refusal) -> bool {
@@ -164,7 +188,7 @@ impl<H> Accept<H> {
             NiView {
                 nid: ni.nid,
                 stamp: ni.stamp,
-                peer_credits: ni.depth,
+                peer_credits: ni.depth(),
                 active: found.active && !ni.is_stopping(),
                 on_device: match (req.device(), ni.hca()) {
                     (Some(device), Ok(hca)) => device.same(&hca.device),
@@ -172,7 +196,8 @@ impl<H> Accept<H> {
                 },
             }
         });
-        let wanted = check_ni(&asked, found.as_ref(), true, &from, &policy)?;
+        let ready = self.is_ready();
+        let wanted = check_ni(&asked, found.as_ref(), ready, &from, &policy)?;
         let Some(peers) = asked_of.as_ref().map(|found| found.lnd.peers()) else {
             return Err(Refusal::new(Why::NoSuchNi).into());
         };
@@ -180,6 +205,9 @@ impl<H> Accept<H> {
             // An answer might find no route any more. When the link is back it is us who connect.
             peers.ni.asked_too_late();
             return Err(Answer::Silence);
+        }
+        if !peers.ni.lnet.allows(asked.src.raw()) {
+            return Err(Refusal::new(Why::Denied).into());
         }
         let known = Known {
             stamp: asked.src_stamp,
@@ -205,7 +233,12 @@ fn admit(peers: &Arc<Peers<Conn>>, asked: &ConnReq, known: Known) -> Result<Arc<
                 races: inner.policy.races(),
                 conns: inner.objects(),
                 // Those it opens and ours.
-                max_conns: peers.ni.conns_per_peer.max(CONNS_MIN / 2).saturating_mul(2),
+                max_conns: peers
+                    .ni
+                    .lnet
+                    .conns_per_peer()
+                    .max(CONNS_MIN / 2)
+                    .saturating_mul(2),
             };
             let verdict = check_peer(asked, Some(&view));
             match verdict {

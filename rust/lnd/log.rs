@@ -8,6 +8,7 @@ use core::fmt::Display;
 use kernel::prelude::*;
 
 use crate::{
+    lnet::dk::dk,
     proto::{
         cause::Cause,
         credits::CreditError,
@@ -32,14 +33,16 @@ macro_rules! warn_noise {
     ($($arg:tt)*) => { warn_if!(crate::rdma::log::noise_allowed(), $($arg)*) };
 }
 
+// Whoever has LNet's debug log finds there what the limit leaves out.
 macro_rules! warn_if {
-    ($allowed:expr, $($arg:tt)*) => {
+    ($allowed:expr, $($arg:tt)*) => {{
+        dk!(NetError, $($arg)*);
         if $allowed {
             // The kernel's printing knows a formatter of its own; `proto` implements that of
             // `core`.
             pr_warn!("{}", ::core::format_args!($($arg)*));
         }
-    };
+    }};
 }
 
 /// An error of the kernel in words; the kernel's own text for it depends on its configuration.
@@ -171,6 +174,11 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
         Some(nid) => warn_noise!("{nid}: refused its connection request: {why}\n"),
         None => warn_noise!("refused a connection request: {why}\n"),
     }
+}
+
+/// A connection to the peer is not wanted.
+pub(crate) fn denied(nid: Nid) {
+    warn_limited!("{nid}: not connected to: denied by the parameter access\n");
 }
 
 /// The peer refused ours.

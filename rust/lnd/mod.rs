@@ -41,12 +41,14 @@
 
 #![deny(unsafe_code)]
 
+pub(crate) mod access;
 pub(crate) mod cm;
 pub(crate) mod conn;
 pub(crate) mod control;
 pub(crate) mod counts;
 pub(crate) mod debug;
 pub(crate) mod driver;
+pub(crate) mod dump;
 pub(crate) mod fifo;
 pub(crate) mod files;
 pub(crate) mod hca;

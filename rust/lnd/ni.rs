@@ -71,11 +71,6 @@ pub(crate) struct Ni {
     pub(crate) nid: Nid,
     /// Incarnation: microseconds since the epoch.
     pub(crate) stamp: u64,
-    /// `peer_credits`: the queue depth we offer and the most we take.
-    pub(crate) depth: QueueDepth,
-    hiw: u8,
-    pub(crate) conns_per_peer: u16,
-    pub(crate) tos: Option<u8>,
     pub(crate) path_mtu: Option<u32>,
     pub(crate) wrq_sge: u32,
     pub(crate) service: u16,
@@ -146,9 +141,9 @@ impl Ni {
         workers: Arc<Workers>,
         on_unheard: fn(nid: u64),
     ) -> Result<Arc<Self>, StartError> {
-        let Some(depth) = QueueDepth::new(cfg.peer_credits()) else {
+        if QueueDepth::new(cfg.peer_credits()).is_none() {
             return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
-        };
+        }
         let live = LiveCount::new().map_err(StartError::because("no memory"))?;
         let seen = Seen::new().map_err(StartError::because("no memory"))?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
@@ -157,10 +152,6 @@ impl Ni {
                 workers,
                 nid: Nid::from_raw(cfg.nid()),
                 stamp,
-                depth,
-                hiw: u8::try_from(cfg.peer_credits_hiw()).unwrap_or(u8::MAX),
-                conns_per_peer: u16::try_from(cfg.conns_per_peer()).unwrap_or(1),
-                tos: cfg.tos(),
                 path_mtu: cfg.path_mtu(),
                 wrq_sge: cfg.wrq_sge(),
                 service: cfg.service(),
@@ -277,9 +268,15 @@ impl Ni {
         self.live.count.load(Relaxed)
     }
 
+    /// The queue depth that we offer, and the most that we take.
+    pub(crate) fn depth(&self) -> QueueDepth {
+        QueueDepth::new(self.lnet.peer_credits()).unwrap_or(QueueDepth::MAX)
+    }
+
     /// Outstanding credits at which a NOOP returns them.
     pub(crate) fn high_water(&self, depth: QueueDepth) -> u8 {
-        high_water(depth, self.hiw, self.depth)
+        let hiw = u8::try_from(self.lnet.peer_credits_hiw()).unwrap_or(u8::MAX);
+        high_water(depth, hiw, self.depth())
     }
 
     /// Milliseconds since the NI was started.
@@ -289,20 +286,20 @@ impl Ni {
 
     /// Milliseconds an attempt to connect may take (protocol section 4.15).
     pub(crate) fn connect_timeout_ms(&self) -> u32 {
-        connect_timeout().saturating_mul(1000)
+        self.connect_timeout().saturating_mul(1000)
     }
 
     /// Milliseconds a message may wait for a connection.
     pub(crate) fn pending_limit_ms(&self) -> i64 {
-        i64::from(connect_timeout().saturating_add(PENDING_GRACE)).saturating_mul(1000)
+        i64::from(self.connect_timeout().saturating_add(PENDING_GRACE)).saturating_mul(1000)
+    }
+
+    fn connect_timeout(&self) -> u32 {
+        (self.lnet.timeout() / 4).max(CONNECT_TIMEOUT_MIN)
     }
 
     /// Whether outgoing messages carry a checksum.
     pub(crate) fn cksum(&self) -> bool {
         params::cksum()
     }
-}
-
-fn connect_timeout() -> u32 {
-    (params::timeout() / 4).max(CONNECT_TIMEOUT_MIN)
 }

@@ -13,8 +13,10 @@ use kernel::{
 };
 
 use super::{
+    access,
     conn::Conn,
     driver::Driver,
+    dump,
     files::Files,
     kind::O2ib,
     listen::Asked,
@@ -30,6 +32,7 @@ use super::{
 };
 use crate::{
     lnet::{
+        dk::dk,
         ConnInfo,
         LinkEvent,
         Lnd,
@@ -149,6 +152,8 @@ impl Lnd for O2ib {
         if this.ni().is_stopping() {
             return Err((msg, ESHUTDOWN));
         }
+        let (kind, nob) = (req.kind, req.payload.nob());
+        dk!(Net, "sending {kind:?} of {nob} bytes to {nid}");
         let mut msg = msg;
         loop {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.
@@ -210,13 +215,19 @@ impl Lnd for O2ib {
                     None => {
                         found = Some(PeerInfo {
                             nid: peer.nid.raw(),
-                            refs: u32::from(peer.with(|inner| inner.objects())),
+                            // One is the table's.
+                            refs: u32::from(peer.with(|inner| inner.objects())).saturating_add(1),
                         });
                     }
                 }
             }
         });
         found
+    }
+
+    fn debug_peer(this: ArcBorrow<'_, Port>, nid: u64) -> Result {
+        let peer = this.peers.table.get(Nid::from_raw(nid)).ok_or(ENOENT)?;
+        dump::peer(&peer)
     }
 
     fn del_peer(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
@@ -234,7 +245,15 @@ impl Lnd for O2ib {
         })
     }
 
+    fn settings_changed(this: ArcBorrow<'_, Port>) {
+        access::settings_changed(&this.peers);
+    }
+
     fn close_conns(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
-        for_peers(&this, nid, |peer| peer.close_conns(Cause::AdminClose))
+        match for_peers(&this, nid, |peer| peer.close_conns(Cause::AdminClose)) {
+            // As ko2iblnd: scripts close them all, whether there are any or not.
+            Err(ENOENT) if nid.is_none() => Ok(()),
+            result => result,
+        }
     }
 }

@@ -188,6 +188,7 @@ impl Port {
                 return Err(StartError::because("cannot watch the RDMA device")(e));
             }
         };
+        self.ni.lnet.set_dma_device(Some(&hca.device));
         *self.events.lock() = Some(events);
         self.ni.set_hca(Some(hca));
         // Whatever came before is seen by the look that follows, what comes later asks for another.
@@ -205,6 +206,7 @@ impl Port {
         }
         self.health.watched.store(false, Release);
         drop(events);
+        self.ni.lnet.set_dma_device(None);
         self.ni.set_hca(None);
         self.ifaces.leave(self);
         true

@@ -25,6 +25,7 @@ use super::{
     }, //
 };
 use crate::{
+    lnet::dk::dk,
     proto::{
         cause::Cause,
         conn::Event,
@@ -203,6 +204,11 @@ fn book(inner: &mut Inner, context: u32) {
 
 /// Builds a NOOP that carries `credits`.
 fn post_noop(inner: &mut Inner, credits: u8, cksum: bool) -> Result<(), Cause> {
+    dk!(
+        Net,
+        "{}: transmit NOOP with {credits} credits",
+        inner.identity.peer
+    );
     make_room(inner, 1, 1)?;
     let env = inner.envelope();
     let mut buf = inner.noop_bufs.pop().ok_or(Cause::LocalFault)?;
@@ -220,7 +226,13 @@ fn post_tx(inner: &mut Inner, index: u16, credits: u8, cksum: bool) -> Result<()
         .get_mut(usize::from(index))
         .ok_or(Cause::LocalFault)?;
     cell.tx.posting();
-    match cell.tx.op() {
+    let op = cell.tx.op();
+    dk!(
+        Net,
+        "{}: transmit {op:?}, tx {index}, with {credits} credits",
+        inner.identity.peer
+    );
+    match op {
         Op::Invalidate => return post_inv(inner, index),
         Op::GetReq | Op::PutAck => post_reg(inner, index)?,
         Op::PutDone | Op::GetDone => post_writes(inner, index)?,

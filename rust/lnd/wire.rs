@@ -32,6 +32,7 @@ use super::{
     }, //
 };
 use crate::{
+    lnet::dk::dk,
     proto::{
         cause::Cause,
         conn::{
@@ -227,6 +228,12 @@ fn handle(inner: &mut Inner, mask: u64, msg: Received) -> Result<(), Cause> {
         log::stale_message(&inner.identity, &e);
         Cause::PeerRestarted
     })?;
+    let (peer, kind, credits) = (inner.identity.peer, m.body.kind(), m.env.credits);
+    dk!(
+        Net,
+        "{peer}: received {kind:?} of {} bytes with {credits} credits",
+        m.nob
+    );
     // The credits come first: they count whatever the message says.
     inner
         .credits

@@ -133,13 +133,21 @@ pub(crate) trait Lnd: Sized + 'static {
     /// The peer number `index`, counted from 0 in any order.
     fn peer_info(this: ArcBorrow<'_, Self::Ni>, index: u32) -> Option<PeerInfo>;
 
+    /// Shows on the console ([`super::dk::console`]) what there is of a peer. `ENOENT`: no such peer.
+    fn debug_peer(this: ArcBorrow<'_, Self::Ni>, nid: u64) -> Result;
+
     /// Forgets a peer (`None`: all of them), with its connections. `ENOENT`: no such peer.
     fn del_peer(this: ArcBorrow<'_, Self::Ni>, nid: Option<u64>) -> Result;
 
     /// The connection number `index`, counted from 0 in any order.
     fn conn_info(this: ArcBorrow<'_, Self::Ni>, index: u32) -> Option<ConnInfo>;
 
-    /// Closes the connections of a peer (`None`: of all). `ENOENT`: there were none.
+    /// The administrator changed who may connect ([`NiRef::allows`]) or how the NI is tuned
+    /// ([`NiRef::peer_credits`] and others). Must not call [`NiRef::set_fatal`]: the shim's lock is held.
+    fn settings_changed(this: ArcBorrow<'_, Self::Ni>);
+
+    /// Closes the connections of a peer (`None`: of all). `ENOENT`: the peer has none; nobody having
+    /// any is no error.
     fn close_conns(this: ArcBorrow<'_, Self::Ni>, nid: Option<u64>) -> Result;
 }
 
@@ -164,9 +172,11 @@ impl<L: Lnd> Ops<L> {
         link_event: Some(Self::link_event),
         link_busy: Some(Self::link_busy),
         get_peer: Some(Self::get_peer),
+        debug_peer: Some(Self::debug_peer),
         del_peer: Some(Self::del_peer),
         get_conn: Some(Self::get_conn),
         close_conns: Some(Self::close_conns),
+        settings_changed: Some(Self::settings_changed),
     };
 
     /// # Safety
@@ -334,6 +344,15 @@ impl<L: Lnd> Ops<L> {
     /// # Safety
     ///
     /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn debug_peer(lnd: *mut c_void, nid: u64) -> c_int {
+        // SAFETY: The NI is running during the call.
+        let this = unsafe { Self::borrow(lnd) };
+        L::debug_peer(this, nid).map_or_else(Error::to_errno, |()| 0)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
     unsafe extern "C" fn del_peer(lnd: *mut c_void, nid: u64) -> c_int {
         // SAFETY: The NI is running during the call.
         let this = unsafe { Self::borrow(lnd) };
@@ -369,6 +388,14 @@ impl<L: Lnd> Ops<L> {
         // SAFETY: The NI is running during the call.
         let this = unsafe { Self::borrow(lnd) };
         L::close_conns(this, nid_or_any(nid)).map_or_else(Error::to_errno, |()| 0)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn settings_changed(lnd: *mut c_void) {
+        // SAFETY: The NI is running during the call.
+        L::settings_changed(unsafe { Self::borrow(lnd) });
     }
 }
 

@@ -13,11 +13,13 @@
 //! LNet must never be called from interrupt or softirq context, nor with a spinlock held. Unless
 //! a function here says "any context", it needs process context and may sleep.
 
+pub(crate) mod dk;
 mod driver;
 mod message;
 mod ni;
 pub(crate) mod params;
 mod request;
+mod rules;
 
 pub(crate) use driver::{
     ConnInfo,

@@ -21,7 +21,10 @@ use super::{
 };
 use crate::{
     bindings,
-    rdma::cm, //
+    rdma::{
+        cm,
+        device::Device, //
+    }, //
 };
 
 /// A counted reference on a network namespace.
@@ -118,22 +121,6 @@ impl<'a> NiConfig<'a> {
     /// `peer_credits`: concurrent sends per peer, and the queue depth to offer; 1..=255.
     pub(crate) fn peer_credits(&self) -> u16 {
         self.raw.peer_credits as u16
-    }
-
-    /// `peer_credits_hiw`: how many credits to gather before they are returned with a message of
-    /// their own; less than [`Self::peer_credits`], may be 0.
-    pub(crate) fn peer_credits_hiw(&self) -> u16 {
-        self.raw.peer_credits_hiw as u16
-    }
-
-    /// `conns_per_peer`: how many connections the active side opens; 1..=127.
-    pub(crate) fn conns_per_peer(&self) -> u32 {
-        self.raw.conns_per_peer
-    }
-
-    /// `tos`: IP type of service of connections.
-    pub(crate) fn tos(&self) -> Option<u8> {
-        u8::try_from(self.raw.tos).ok()
     }
 
     /// Whether the interface is a bond.
@@ -233,6 +220,15 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_lnet_set_fatal(self.as_ptr(), fatal) };
     }
 
+    /// Tells LNet through which device the NI's DMA goes, so that it prefers the NI that is next to a
+    /// GPU; `None` before the device goes. Waits for RCU if there was one.
+    pub(crate) fn set_dma_device(&self, device: Option<&Device>) {
+        let device = device.map_or(core::ptr::null_mut(), Device::dma_device);
+        // SAFETY: The NI is valid by the type invariant. So is the device during the call, for an RDMA
+        // device is unregistered before its parent goes; the shim counts it.
+        unsafe { bindings::ro2ib_lnet_set_dma_device(self.as_ptr(), device) };
+    }
+
     /// The NI of this driver with that NID, which may come straight from the wire. `None` for
     /// NIDs nobody has, NIDs of other drivers' NIs, and an NI that is still starting.
     pub(crate) fn find(nid: u64) -> Option<FoundNi<L::Ni>> {
@@ -267,6 +263,75 @@ impl<L: Lnd> NiRef<L> {
         // SAFETY: The reference was given to us by `ro2ib_lnet_find_ni`.
         unsafe { bindings::ro2ib_lnet_put_found(found) };
         found == self.as_ptr()
+    }
+
+    /// Whether the administrator allows a peer to be connected with the NI (parameter `access`). Any
+    /// context.
+    pub(crate) fn allows(&self, peer: u64) -> bool {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_access_allows(self.as_ptr(), peer) }
+    }
+
+    /// `conns_per_peer` as it is now: how many connections the active side opens; 1..=127. Any
+    /// context, as all of these.
+    pub(crate) fn conns_per_peer(&self) -> u16 {
+        // SAFETY: The NI is valid by the type invariant.
+        let n = unsafe { bindings::ro2ib_ni_conns_per_peer(self.as_ptr()) };
+        u16::try_from(n).unwrap_or(1)
+    }
+
+    /// `tos` as it is now: IP type of service of connections that we open.
+    pub(crate) fn tos(&self) -> Option<u8> {
+        // SAFETY: The NI is valid by the type invariant.
+        u8::try_from(unsafe { bindings::ro2ib_ni_tos(self.as_ptr()) }).ok()
+    }
+
+    /// `peer_credits` as it is now, for new connections: the queue depth to offer, and the largest to
+    /// accept; 1..=255.
+    pub(crate) fn peer_credits(&self) -> u16 {
+        // SAFETY: The NI is valid by the type invariant.
+        let n = unsafe { bindings::ro2ib_ni_peer_credits(self.as_ptr()) };
+        u16::try_from(n).unwrap_or(u16::MAX)
+    }
+
+    /// `peer_credits_hiw` as it is now.
+    pub(crate) fn peer_credits_hiw(&self) -> u32 {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_peer_credits_hiw(self.as_ptr()) }
+    }
+
+    /// `retry_count` as it is now: transport retries of a queue pair, 0..=7.
+    pub(crate) fn retry_count(&self) -> u8 {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_retry_count(self.as_ptr()) }
+    }
+
+    /// `rnr_retry_count` as it is now: receiver-not-ready retries, 0..=7; 7 is without end.
+    pub(crate) fn rnr_retry_count(&self) -> u8 {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_rnr_retry_count(self.as_ptr()) }
+    }
+
+    /// `timeout` as it is now: seconds until a stuck transfer closes its connection; never 0.
+    pub(crate) fn timeout(&self) -> u32 {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_timeout(self.as_ptr()) }
+    }
+
+    /// `keepalive` as it is now: idle seconds after which a connection sends an empty message, if it
+    /// should.
+    pub(crate) fn keepalive(&self) -> Option<u32> {
+        // SAFETY: The NI is valid by the type invariant.
+        match unsafe { bindings::ro2ib_ni_keepalive(self.as_ptr()) } {
+            0 => None,
+            s => Some(s),
+        }
+    }
+
+    /// Whether LNet has the NI in service. Any context.
+    pub(crate) fn is_active(&self) -> bool {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_active(self.as_ptr()) }
     }
 
     /// An online CPU of the peer's partition; connections of one peer are spread by `salt`. Any

@@ -128,6 +128,16 @@ pub fn parse_connreq(
     })
 }
 
+/// Whether an interface is ready: it has an NI, and LNet has all of its NIs in service. Until then a
+/// node that is asked for a NID it does not have may still get it: it boots.
+pub fn device_ready(nis_active: impl IntoIterator<Item = bool>) -> bool {
+    let mut any = false;
+    nis_active.into_iter().all(|active| {
+        any = true;
+        active
+    }) && any
+}
+
 /// What is agreed with a request once it is accepted, except that the
 /// hardware may still lower the depth.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -142,8 +152,8 @@ pub struct Wanted {
 /// guards H4-H8).
 ///
 /// `ni` is the NI with the NID `req.dst`, searched among this driver's NIs
-/// only. `device_ready` says whether the device has an NI at all, and all its
-/// NIs are active: without, an unknown NID may become known soon.
+/// only. `device_ready` is [`device_ready`] of the interface that the request
+/// came in by: without, an unknown NID may become known soon.
 pub fn check_ni(
     req: &ConnReq,
     ni: Option<&NiView>,
@@ -292,6 +302,17 @@ mod tests {
         let (mut req, mut ni) = (REQ, ni());
         change(&mut req, &mut ni);
         check_ni(&req, Some(&ni), true, &FROM, &STRICT).err()
+    }
+
+    #[test]
+    fn a_node_that_boots_says_that_it_is_early() {
+        assert!(!device_ready([]));
+        assert!(!device_ready([false]));
+        assert!(!device_ready([true, false]));
+        assert!(device_ready([true]) && device_ready([true, true]));
+        let stage2 = |ready| check_ni(&REQ, None, ready, &FROM, &STRICT).map_err(|r| r.why);
+        assert_eq!(stage2(false), Err(RejectWhy::Early));
+        assert_eq!(stage2(true), Err(RejectWhy::Fatal));
     }
 
     #[test]

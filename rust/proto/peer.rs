@@ -135,6 +135,11 @@ impl Peer {
         self.active > 0
     }
 
+    /// Attempts that failed in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// Races lost by the peer in a row.
     pub fn races(&self) -> u8 {
         self.races

@@ -169,6 +169,17 @@ pub struct Lengths {
     pub main: u16,
 }
 
+/// A queue, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
+    Unreserved,
+    /// Needs no credit.
+    FreeOfCredit,
+    /// Needs one.
+    Main,
+}
+
 /// Send queue slots that only a NOOP may take, so that credits can flow when a long chain waits.
 pub const NOOP_SLOTS: u16 = NOOPS_MAX as u16;
 
@@ -368,6 +379,20 @@ impl Queues {
         }
     }
 
+    /// The txs in a queue, the first to go first.
+    pub fn waiting<'a>(&self, cells: &'a [Cell], line: Line) -> impl Iterator<Item = u16> + 'a {
+        let queue = match line {
+            Line::Unreserved => self.unreserved,
+            Line::FreeOfCredit => self.free_of_credit,
+            Line::Main => self.main,
+        };
+        let mut at = queue.head;
+        (0..queue.len).map_while(move |_| {
+            let cell = cells.get(usize::from(at))?;
+            Some(core::mem::replace(&mut at, cell.next))
+        })
+    }
+
     /// The queue lengths for people.
     pub fn lengths(&self) -> Lengths {
         Lengths {
@@ -426,6 +451,9 @@ mod tests {
         assert!(!q.is_quiet(&credits, false));
         let get2 = add(&mut q, &mut cells, Op::GetReq);
         let done = add(&mut q, &mut cells, Op::GetDone);
+        assert!(q.waiting(&cells, Line::Unreserved).eq([get, get2]));
+        assert!(q.waiting(&cells, Line::FreeOfCredit).eq([done]));
+        assert_eq!(q.waiting(&cells, Line::Main).next(), None);
         // No room for a chain: two slots are kept for NOOPs.
         assert_eq!(
             q.next(&mut cells, &mut credits, 2, false, false),

@@ -67,6 +67,8 @@ pub enum Cause {
     NoResources,
     /// The CM would not accept.
     AcceptFailed,
+    /// The administrator does not want the peer ([`super::rules::allows`]).
+    Denied,
 }
 
 impl fmt::Display for Cause {
@@ -93,6 +95,7 @@ impl fmt::Display for Cause {
             Cause::Race => f.write_str("lost a connection race"),
             Cause::NoResources => f.write_str("out of resources"),
             Cause::AcceptFailed => f.write_str("accept failed"),
+            Cause::Denied => f.write_str("denied by the parameter access"),
         }
     }
 }
@@ -123,7 +126,8 @@ impl Refusal {
             | Cause::NoDepth
             | Cause::NoFrags
             | Cause::MsgSize(_)
-            | Cause::AcceptFailed => RejectWhy::Fatal,
+            | Cause::AcceptFailed
+            | Cause::Denied => RejectWhy::Fatal,
             Cause::NotReady => RejectWhy::Early,
             Cause::StaleDestination | Cause::StalePeer => RejectWhy::ConnStale,
             Cause::Depth(_) => RejectWhy::MsgQueueSize,

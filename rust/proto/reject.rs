@@ -193,6 +193,8 @@ pub enum RetryWhy {
     FewerFrags,
     /// The peer wants a smaller depth.
     SmallerDepth,
+    /// The peer is not ready yet: it boots.
+    Early,
 }
 
 /// Why not to ask again.
@@ -274,6 +276,9 @@ pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &Ask) -> Reactio
     let offered = reject.details.map(|d| d.params).unwrap_or_default();
     match (reject.version, reject.why) {
         (_, RejectWhy::ConnRace) => Reaction::Retry(RetryWhy::Race, *asked),
+        // Unlike ko2iblnd, which gives up. The caller's back-off and the time that a message may wait
+        // for a connection bound it.
+        (_, RejectWhy::Early) => Reaction::Retry(RetryWhy::Early, *asked),
         (_, RejectWhy::ConnStale) => Reaction::Retry(
             RetryWhy::Stale,
             Ask {
@@ -449,8 +454,16 @@ mod tests {
     }
 
     #[test]
-    fn reasons_8_and_up_fail() {
-        for n in [8, 9, 10, 200] {
+    fn early_is_asked_again() {
+        assert_eq!(
+            react(reject(RejectWhy::Early, 0, 0)),
+            Reaction::Retry(RetryWhy::Early, asked())
+        );
+    }
+
+    #[test]
+    fn other_reasons_from_8_on_fail() {
+        for n in [8, 10, 200] {
             let why = RejectWhy::from_wire(n);
             assert!(fails(reject(why, 8, 257), Refused::Reason(why)));
         }

@@ -161,7 +161,7 @@ pub fn cause_name(cause: Cause) -> &'static str {
 }
 
 /// Names of the reasons to refuse a request, for programs.
-pub const REFUSALS: [&str; 21] = [
+pub const REFUSALS: [&str; 22] = [
     "Port",
     "Wire",
     "OldVersion",
@@ -183,6 +183,7 @@ pub const REFUSALS: [&str; 21] = [
     "Race",
     "NoResources",
     "AcceptFailed",
+    "Denied",
 ];
 
 /// Where a reason is in [`REFUSALS`].
@@ -209,6 +210,7 @@ pub const fn refusal_number(why: &Refusal) -> usize {
         Refusal::Race => 18,
         Refusal::NoResources => 19,
         Refusal::AcceptFailed => 20,
+        Refusal::Denied => 21,
     }
 }
 
@@ -530,8 +532,8 @@ mod tests {
         assert_eq!(cause_name(Cause::Told(-5)), "Told");
         assert_eq!(cause_name(Cause::DeadlineAnswer), "DeadlineAnswer");
         assert_eq!(
-            REFUSALS.get(refusal_number(&Refusal::AcceptFailed)),
-            Some(&"AcceptFailed")
+            REFUSALS.get(refusal_number(&Refusal::Denied)),
+            Some(&"Denied")
         );
         assert_eq!(rejected_name(&Refused::Reason(RejectWhy::Early)), "Early");
     }

@@ -28,7 +28,8 @@
 
 use super::{
     cause::Cause,
-    credits::Cost, //
+    credits::Cost,
+    wire::MsgType, //
 };
 
 /// What is posted next for a tx.
@@ -61,6 +62,20 @@ impl Op {
             Self::PutAck | Self::PutNak | Self::PutDone | Self::GetDone => Some(Cost::Free),
             Self::Invalidate => None,
         }
+    }
+
+    /// The message that it posts; `None` if it is not a message.
+    pub const fn message(self) -> Option<MsgType> {
+        Some(match self {
+            Self::Immediate => MsgType::Immediate,
+            Self::PutReq => MsgType::PutReq,
+            Self::GetReq => MsgType::GetReq,
+            Self::PutAck => MsgType::PutAck,
+            Self::PutNak => MsgType::PutNak,
+            Self::PutDone => MsgType::PutDone,
+            Self::GetDone => MsgType::GetDone,
+            Self::Invalidate => return None,
+        })
     }
 
     /// Whether its memory is a sink that a memory region covers.

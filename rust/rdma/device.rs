@@ -146,6 +146,13 @@ impl Device {
         unsafe { CStr::from_char_ptr(bindings::ro2ib_device_name(self.as_raw())) }
     }
 
+    /// The device that its DMA goes through, NULL if it is made of software. Valid as long as this one is
+    /// registered.
+    pub(crate) fn dma_device(&self) -> *mut bindings::device {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_device_dma(self.as_raw()) }
+    }
+
     /// Whether both are the same device.
     pub(crate) fn same(&self, other: &Device) -> bool {
         core::ptr::eq(self, other)

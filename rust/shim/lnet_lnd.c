@@ -164,6 +164,9 @@ static int ro2ib_ctl(struct lnet_ni *lni, unsigned int cmd, void *arg)
 
 	switch (cmd) {
 	case IOC_LIBCFS_GET_PEER:
+		/* "lnetctl debug peer" names one, "lctl peer_list" none. */
+		if (data->ioc_nid && data->ioc_nid != RO2IB_NID_ANY)
+			return ro2ib_ops->debug_peer(priv, data->ioc_nid);
 		rc = ro2ib_ops->get_peer(priv, data->ioc_count, &nid, &val);
 		if (!rc) {
 			data->ioc_nid = nid;

@@ -4,7 +4,8 @@
  * references, and the state of its link.
  *
  * Locking: ro2ib_ni_mutex guards the list of NIs and their link state. The
- * notifiers take it with rtnl held, so nothing may take rtnl under it.
+ * notifiers take it with rtnl held, so nothing may take rtnl under it. The list
+ * may be read under RCU, too.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -183,6 +184,9 @@ struct ro2ib_ni *ro2ib_ni_alloc(struct lnet_ni *lni,
 	ni->net = cfg->net;
 	ni->ip = (__force __be32)cfg->ip;
 	ni->ifindex = cfg->ifindex;
+	ni->nid = cfg->nid;
+	ni->peer_credits = cfg->peer_credits;
+	ro2ib_tune_apply(ni, false);
 	strscpy(ni->name, cfg->name, sizeof(ni->name));
 	return ni;
 }
@@ -218,7 +222,8 @@ void ro2ib_lnet_set_dma_device(struct ro2ib_ni *ni, struct device *dev)
 
 	if (dev)
 		get_device(dev);
-	old = rcu_replace_pointer(ni->dma_dev, dev, true);
+	/* An NI that loses its device may just be finding another one. */
+	old = xchg((__force struct device **)&ni->dma_dev, dev);
 	if (old) {
 		synchronize_rcu();
 		put_device(old);
@@ -319,17 +324,54 @@ void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal)
 void ro2ib_ni_publish(struct ro2ib_ni *ni)
 {
 	mutex_lock(&ro2ib_ni_mutex);
-	list_add_tail(&ni->list, &ro2ib_ni_list);
+	list_add_tail_rcu(&ni->list, &ro2ib_ni_list);
 	/* What happened before the NI was on the list was not noted. */
 	ro2ib_ni_check_link(ni);
+	ro2ib_tune_apply(ni, true);
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
 void ro2ib_ni_unpublish(struct ro2ib_ni *ni)
 {
 	mutex_lock(&ro2ib_ni_mutex);
-	list_del_init(&ni->list);
+	list_del_rcu(&ni->list);
 	mutex_unlock(&ro2ib_ni_mutex);
+	synchronize_rcu();
+}
+
+/* What may change at any time */
+
+/* The parameter ni_tune changed. */
+void ro2ib_ni_retune(void)
+{
+	struct ro2ib_ni *ni;
+
+	mutex_lock(&ro2ib_ni_mutex);
+	list_for_each_entry(ni, &ro2ib_ni_list, list)
+		ro2ib_tune_apply(ni, true);
+	mutex_unlock(&ro2ib_ni_mutex);
+}
+
+/* Have the driver look again at what it derived from parameters. */
+void ro2ib_ni_settings_changed(void)
+{
+	struct ro2ib_ni *ni;
+
+	mutex_lock(&ro2ib_ni_mutex);
+	list_for_each_entry(ni, &ro2ib_ni_list, list)
+		ro2ib_ops->settings_changed(ni->priv);
+	mutex_unlock(&ro2ib_ni_mutex);
+}
+
+/* The running NI that these tunables are of, or NULL. Under rcu_read_lock(). */
+const struct ro2ib_ni *ro2ib_ni_with_tunables(const void *tunables)
+{
+	const struct ro2ib_ni *ni;
+
+	list_for_each_entry_rcu(ni, &ro2ib_ni_list, list)
+		if (tunables == &ni->ni->ni_lnd_tunables)
+			return ni;
+	return NULL;
 }
 
 /* Notifiers; rtnl is held by the callers of all chains. */

@@ -53,8 +53,13 @@ struct ro2ib_ni {
 	int ifindex;			/* protected by ro2ib_ni_mutex */
 	unsigned long fatal;		/* protected by ro2ib_ni_mutex */
 	struct device __rcu *dma_dev;	/* counted */
+	u64 nid;
+	u32 peer_credits;		/* as it was started with */
+	struct ro2ib_tuning tune;	/* written under ro2ib_ni_mutex */
 	char name[32];
 };
+
+#define RO2IB_CONNS_PER_PEER_MAX 127
 
 /* lnet_lnd.c */
 extern const struct ro2ib_lnd_ops *ro2ib_ops;
@@ -76,8 +81,19 @@ void ro2ib_ni_release(struct ro2ib_ni *ni);
 void ro2ib_ni_publish(struct ro2ib_ni *ni);
 void ro2ib_ni_unpublish(struct ro2ib_ni *ni);
 unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx);
+void ro2ib_ni_retune(void);
+void ro2ib_ni_settings_changed(void);
+const struct ro2ib_ni *ro2ib_ni_with_tunables(const void *tunables);
 int ro2ib_notifiers_register(void);
 void ro2ib_notifiers_unregister(void);
+
+/* rules.c */
+void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out);
+
+/* tune.c */
+void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell);
+void ro2ib_tune_told(const struct ro2ib_ni *ni, const char *key, s32 was,
+		     s32 is);
 
 /* version.c */
 void ro2ib_print_version(void);

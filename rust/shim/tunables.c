@@ -18,7 +18,6 @@
 
 #define RO2IB_PEER_CREDITS_MIN	8
 #define RO2IB_PEER_CREDITS_MAX	255
-#define RO2IB_CONNS_PER_PEER_MAX 127
 
 /* Attribute numbers are ABI: user tools look the keys up by position. */
 enum ro2ib_tun_attr {
@@ -33,6 +32,11 @@ enum ro2ib_tun_attr {
 	RO2IB_TUN_CONNS_PER_PEER,
 	RO2IB_TUN_TIMEOUT,
 	RO2IB_TUN_TOS,
+	/* ko2iblnd has none of these. */
+	RO2IB_TUN_RETRY_COUNT,
+	RO2IB_TUN_RNR_RETRY_COUNT,
+	RO2IB_TUN_KEEPALIVE,
+	RO2IB_TUN_QUEUE_DEPTH,
 	__RO2IB_TUN_MAX_PLUS_ONE,
 };
 
@@ -80,6 +84,22 @@ const struct ln_key_list ro2ib_tunables_keys = {
 		[RO2IB_TUN_TOS] = {
 			.lkp_value = "tos",
 			.lkp_data_type = NLA_S16,
+		},
+		[RO2IB_TUN_RETRY_COUNT] = {
+			.lkp_value = "retry_count",
+			.lkp_data_type = NLA_U16,
+		},
+		[RO2IB_TUN_RNR_RETRY_COUNT] = {
+			.lkp_value = "rnr_retry_count",
+			.lkp_data_type = NLA_U16,
+		},
+		[RO2IB_TUN_KEEPALIVE] = {
+			.lkp_value = "keepalive",
+			.lkp_data_type = NLA_U32,
+		},
+		[RO2IB_TUN_QUEUE_DEPTH] = {
+			.lkp_value = "queue_depth",
+			.lkp_data_type = NLA_U16,
 		},
 	},
 };
@@ -200,7 +220,6 @@ int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 		return rc;
 
 	cfg->peer_credits = cmn->lct_peer_tx_credits;
-	cfg->peer_credits_hiw = t->lnd_peercredits_hiw;
 	cfg->max_tx_credits = cmn->lct_max_tx_credits;
 	cfg->peer_rtr_credits = cmn->lct_peer_rtr_credits;
 	cfg->peer_timeout = cmn->lct_peer_timeout;
@@ -209,8 +228,6 @@ int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 	cfg->fmr_pool_size = t->lnd_fmr_pool_size;
 	cfg->fmr_flush_trigger = t->lnd_fmr_flush_trigger;
 	cfg->fmr_cache = t->lnd_fmr_cache;
-	cfg->conns_per_peer = t->lnd_conns_per_peer;
-	cfg->tos = t->lnd_tos;
 	return 0;
 }
 
@@ -231,6 +248,7 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 		     bool export_backup)
 {
 	const struct lnet_ioctl_config_o2iblnd_tunables *t;
+	const struct ro2ib_ni *ni;
 	struct lnet_ni *lni = data;
 
 	if (!lni || !skb)
@@ -239,6 +257,7 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 		return -EOPNOTSUPP;
 
 	t = &lni->ni_lnd_tunables.lnd_tun_u.lnd_o2ib;
+	ni = lni->ni_data;
 
 	if (nla_put_u32(skb, RO2IB_TUN_HIW, t->lnd_peercredits_hiw) ||
 	    nla_put_flag(skb, RO2IB_TUN_MAP_ON_DEMAND) ||
@@ -254,10 +273,22 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 
 	/* A backup that is loaded elsewhere must not pin this node's value. */
 	if (!export_backup &&
-	    nla_put_u32(skb, RO2IB_TUN_TIMEOUT, ro2ib_param_timeout()))
+	    nla_put_u32(skb, RO2IB_TUN_TIMEOUT,
+			ni ? ro2ib_ni_timeout(ni) : ro2ib_param_timeout()))
 		return -EMSGSIZE;
 
 	if (nla_put_s16(skb, RO2IB_TUN_TOS, t->lnd_tos))
+		return -EMSGSIZE;
+
+	/* Of this driver, and none of them can be set here. */
+	if (ni && !export_backup &&
+	    (nla_put_u16(skb, RO2IB_TUN_RETRY_COUNT,
+			 ro2ib_ni_retry_count(ni)) ||
+	     nla_put_u16(skb, RO2IB_TUN_RNR_RETRY_COUNT,
+			 ro2ib_ni_rnr_retry_count(ni)) ||
+	     nla_put_u32(skb, RO2IB_TUN_KEEPALIVE, ro2ib_ni_keepalive(ni)) ||
+	     nla_put_u16(skb, RO2IB_TUN_QUEUE_DEPTH,
+			 ro2ib_ni_peer_credits(ni))))
 		return -EMSGSIZE;
 
 	return 0;
@@ -277,6 +308,7 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 {
 	struct lnet_lnd_tunables *tun = data;
 	struct lnet_ioctl_config_o2iblnd_tunables *t;
+	const struct ro2ib_ni *ni;
 	const char *name;
 	s64 lo = 0;
 	s64 hi;
@@ -307,7 +339,7 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 		hi = 255;
 		break;
 	default:
-		/* map_on_demand and timeout are shown but not settable here */
+		/* map_on_demand, timeout and what follows tos are only shown */
 		return 0;
 	}
 
@@ -318,6 +350,9 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 	if (rc)
 		return rc;
 
+	/* "lnetctl net set" writes to an NI that runs. */
+	rcu_read_lock();
+	ni = ro2ib_ni_with_tunables(tun);
 	switch (type) {
 	case RO2IB_TUN_HIW:
 		t->lnd_peercredits_hiw = v;
@@ -338,11 +373,18 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 		t->lnd_ntx = v;
 		break;
 	case RO2IB_TUN_CONNS_PER_PEER:
-		t->lnd_conns_per_peer = v;
+		if (ni)
+			ro2ib_tune_told(ni, name, ro2ib_ni_conns_per_peer(ni),
+					max_t(s64, v, 1));
+		/* 0 is 1; what a start completes is not completed here. */
+		WRITE_ONCE(t->lnd_conns_per_peer, ni ? max_t(s64, v, 1) : v);
 		break;
 	case RO2IB_TUN_TOS:
-		t->lnd_tos = v;
+		if (ni)
+			ro2ib_tune_told(ni, name, ro2ib_ni_tos(ni), v);
+		WRITE_ONCE(t->lnd_tos, v);
 		break;
 	}
+	rcu_read_unlock();
 	return 0;
 }

@@ -46,7 +46,7 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
                 let _ = inner.policy.cancel_retry();
             }
             let waiting = !inner.pending.is_empty();
-            inner.policy.retry(waiting, this.ni.conns_per_peer)
+            inner.policy.retry(waiting, this.ni.lnet.conns_per_peer())
         });
         for _ in 0..attempts {
             this.attempt();
@@ -66,6 +66,9 @@ impl<C: Connection> Peer<C> {
             (inner.policy.known, inner.all.len())
         });
         let salt = u32::try_from(salt).unwrap_or(0);
+        if !self.ni.lnet.allows(self.nid.raw()) {
+            return self.denied();
+        }
         let made = C::open(self, true, known, salt).and_then(|conn| self.add(&conn).map(|()| conn));
         match made {
             Ok(conn) => conn.start(),
@@ -78,6 +81,14 @@ impl<C: Connection> Peer<C> {
                 self.attempt_over(true, None, cause);
             }
         }
+    }
+
+    /// The administrator does not want the attempt that was just counted.
+    fn denied(self: &Arc<Self>) {
+        log::denied(self.nid);
+        let seen = &self.ni.seen;
+        seen.ended(self.nid, true, false, Cause::AdminClose, Some("Denied"));
+        self.attempt_over(true, None, Cause::AdminClose);
     }
 
     /// An attempt became a connection: messages that waited go first, then it is open to all.

@@ -84,7 +84,7 @@ impl<C: Connection> Peer<C> {
                 return Err(PeerError::Gone(msg));
             }
             inner.pending.push_back(pending);
-            let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
+            let (attempts, hold) = inner.want(passage, self.ni.lnet.conns_per_peer());
             (attempts, hold, inner.best())
         };
         if hold {
@@ -165,7 +165,7 @@ impl<C: Connection> Peer<C> {
             if !listed {
                 return (0, false, None);
             }
-            let (attempts, hold) = inner.want(passage, self.ni.conns_per_peer);
+            let (attempts, hold) = inner.want(passage, self.ni.lnet.conns_per_peer());
             (attempts, hold, None)
         });
         if hold {

@@ -215,7 +215,7 @@ impl<C: Connection> Peer<C> {
         let ni = &peers.ni;
         let known = Known {
             stamp: 0,
-            depth: ni.depth,
+            depth: ni.depth(),
             frags: crate::proto::params::MaxFrags::MAX,
         };
         let inner = PeerInner {
@@ -324,6 +324,16 @@ impl<C: Connection> PeerInner<C> {
     /// Whether it left the table.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone
+    }
+
+    /// Why the last connection or attempt ended, if none was made since.
+    pub(crate) fn last_cause(&self) -> Option<Cause> {
+        self.last_cause
+    }
+
+    /// When something good was last heard on a connection that is over, on the NI's clock.
+    pub(crate) fn heard_ms(&self) -> u64 {
+        self.heard_ms
     }
 
     /// Messages that wait for a connection.

@@ -71,6 +71,7 @@ pub fn refusal(name: &str) -> &str {
         "Race" => "our own request wins",
         "NoResources" => "out of resources here",
         "AcceptFailed" => "accepting failed",
+        "Denied" => "the parameter access denies it",
         other => other,
     }
 }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is done when the administrator changes a setting of a running NI: the parameters `access` and
+//! `ni_tune`. What is in force is asked of [`crate::lnet::NiRef`] each time; here only what was derived
+//! from it before is put right.
+//!
+//! Process context, with the shim's NI mutex held: nothing here waits.
+
+use super::{
+    conn::Conn,
+    peer::Peers, //
+};
+use crate::proto::cause::Cause;
+
+/// Ends connections to peers that are not allowed any more, and has the others ask for the depth of
+/// now when they connect anew.
+pub(crate) fn settings_changed(peers: &Peers<Conn>) {
+    let ni = &peers.ni;
+    let depth = ni.depth();
+    peers.table.for_each(|peer| {
+        if !ni.lnet.allows(peer.nid.raw()) {
+            peer.close(Cause::AdminClose);
+            return;
+        }
+        // What was agreed on with a peer that wants less is found out again.
+        peer.with(|inner| inner.policy.known.depth = depth);
+    });
+}

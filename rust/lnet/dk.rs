@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! LNet's debug log, which `lctl dk` shows: lines of this driver for those who have set its masks
+//! (`lctl set_param debug=+net`).
+//!
+//! Off, a line costs to read two words and a branch; nothing is formatted. Any context but NMI.
+
+use core::{
+    ffi::CStr,
+    fmt::{
+        self,
+        Write, //
+    }, //
+};
+
+use kernel::prelude::*;
+
+use crate::bindings;
+
+/// Bytes of a line, at most; the rest is left out.
+const LINE: usize = 240;
+
+/// The mask of a line, with the values of libcfs.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum Mask {
+    /// `neterror`, which is on by default: something went wrong. Not shown on the console.
+    NetError = bindings::ro2ib_dk_mask_RO2IB_DK_NETERROR,
+    /// `net`: what happens.
+    Net = bindings::ro2ib_dk_mask_RO2IB_DK_NET,
+}
+
+/// Where in the source a line comes from.
+pub(crate) struct Site {
+    file: &'static CStr,
+    module: &'static CStr,
+    line: u32,
+}
+
+impl Site {
+    /// For [`dk!`]: `file` and `module` end with NUL.
+    pub(crate) const fn new(file: &'static str, module: &'static str, line: u32) -> Self {
+        Self {
+            file: terminated(file),
+            module: terminated(module),
+            line,
+        }
+    }
+}
+
+const fn terminated(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => c"?",
+    }
+}
+
+/// The text of a line.
+struct Text {
+    bytes: [u8; LINE],
+    len: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for (to, from) in self.bytes.iter_mut().skip(self.len).zip(s.bytes()) {
+            *to = from;
+            self.len = self.len.saturating_add(1);
+        }
+        Ok(())
+    }
+}
+
+/// Whether anybody wants lines of that mask.
+#[inline(always)]
+pub(crate) fn wanted(mask: Mask) -> bool {
+    // SAFETY: Set when the module is linked, to words that live as long as it: of libcfs, on which
+    // it depends, or of its own. They may change at any time.
+    let (debug, subsystems) = unsafe {
+        (
+            core::ptr::read_volatile(bindings::ro2ib_dk_debug),
+            core::ptr::read_volatile(bindings::ro2ib_dk_subsystems),
+        )
+    };
+    debug & mask as u32 != 0 && subsystems & bindings::ro2ib_dk_mask_RO2IB_DK_LND != 0
+}
+
+/// Writes a line, of which a newline at the end is left out. For [`dk!`].
+#[cold]
+#[inline(never)]
+pub(crate) fn line(mask: Mask, site: &Site, args: fmt::Arguments<'_>) {
+    put(mask as u32, site, args);
+}
+
+/// Writes a line to the console, and to the debug log if there is one. Not limited: for what an
+/// administrator has asked for.
+pub(crate) fn console(args: fmt::Arguments<'_>) {
+    const SITE: Site = Site::new(
+        concat!(file!(), "\0"),
+        concat!(module_path!(), "\0"),
+        line!(),
+    );
+    put(bindings::ro2ib_dk_mask_RO2IB_DK_CONSOLE, &SITE, args);
+}
+
+fn put(mask: u32, site: &Site, args: fmt::Arguments<'_>) {
+    let mut text = Text {
+        bytes: [0; LINE],
+        len: 0,
+    };
+    // It cannot fail but by the `Display` of an argument: then print what there is.
+    let _ = text.write_fmt(args);
+    let bytes = text.bytes.get(..text.len).unwrap_or(&[]);
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    // SAFETY: The two strings are static and end with NUL; `bytes` is valid for reads.
+    unsafe {
+        bindings::ro2ib_dk_line(
+            mask,
+            site.file.as_char_ptr(),
+            site.module.as_char_ptr(),
+            site.line,
+            bytes.as_ptr().cast(),
+            bytes.len() as u32,
+        );
+    }
+}
+
+/// A line for the debug log: a [`Mask`], a format and its arguments, which are only looked at if the
+/// line is wanted.
+macro_rules! dk {
+    ($mask:ident, $($arg:tt)*) => {
+        if $crate::lnet::dk::wanted($crate::lnet::dk::Mask::$mask) {
+            const SITE: $crate::lnet::dk::Site = $crate::lnet::dk::Site::new(
+                ::core::concat!(::core::file!(), "\0"),
+                ::core::concat!(::core::module_path!(), "\0"),
+                ::core::line!(),
+            );
+            $crate::lnet::dk::line(
+                $crate::lnet::dk::Mask::$mask,
+                &SITE,
+                ::core::format_args!($($arg)*),
+            );
+        }
+    };
+}
+pub(crate) use dk;

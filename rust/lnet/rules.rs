@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The administrator's texts (parameters `access` and `ni_tune`): the shim keeps them, and asks here
+//! what they mean. The language is [`crate::proto::rules`].
+//!
+//! Any context, also before the module is initialised: parameters are set first.
+
+use core::fmt::Display;
+
+use kernel::prelude::*;
+
+use crate::{
+    bindings,
+    proto::{
+        nid::Nid,
+        rules::{
+            allows,
+            tuning, //
+        }, //
+    }, //
+};
+
+const UNSET: i32 = bindings::ro2ib_tune_RO2IB_TUNE_UNSET;
+
+/// # Safety
+///
+/// `text` must be valid for reads of `len` bytes as long as the result is used.
+unsafe fn text<'a>(text: *const c_char, len: usize) -> Option<&'a str> {
+    // SAFETY: By the requirement above.
+    let bytes = unsafe { core::slice::from_raw_parts(text.cast::<u8>(), len) };
+    core::str::from_utf8(bytes).ok()
+}
+
+fn checked(name: &str, result: Result<(), &dyn Display>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(fault) => {
+            // The kernel's printing knows a formatter of its own; `proto` implements that of `core`.
+            pr_err!(
+                "{}\n",
+                core::format_args!("parameter {name} is wrong at {fault}")
+            );
+            EINVAL.to_errno()
+        }
+    }
+}
+
+/// # Safety
+///
+/// Called by the shim: `ptr` is valid for reads of `len` bytes.
+#[no_mangle]
+unsafe extern "C" fn ro2ib_rs_check_access(ptr: *const c_char, len: usize) -> c_int {
+    // SAFETY: By the requirement above.
+    match unsafe { text(ptr, len) }.map(|text| allows(text, Nid::ANY, Nid::ANY)) {
+        Some(Ok(_)) => checked("access", Ok(())),
+        Some(Err(fault)) => checked("access", Err(&fault)),
+        None => checked("access", Err(&"what is no text")),
+    }
+}
+
+/// # Safety
+///
+/// Called by the shim: `ptr` is valid for reads of `len` bytes.
+#[no_mangle]
+unsafe extern "C" fn ro2ib_rs_check_tune(ptr: *const c_char, len: usize) -> c_int {
+    // SAFETY: By the requirement above.
+    match unsafe { text(ptr, len) }.map(|text| tuning(text, Nid::ANY)) {
+        Some(Ok(_)) => checked("ni_tune", Ok(())),
+        Some(Err(fault)) => checked("ni_tune", Err(&fault)),
+        None => checked("ni_tune", Err(&"what is no text")),
+    }
+}
+
+/// # Safety
+///
+/// Called by the shim: `ptr` is valid for reads of `len` bytes.
+#[no_mangle]
+unsafe extern "C" fn ro2ib_rs_access_allows(
+    ptr: *const c_char,
+    len: usize,
+    ni: u64,
+    peer: u64,
+) -> bool {
+    // SAFETY: By the requirement above.
+    let text = unsafe { text(ptr, len) };
+    // A text with a fault in it was never taken.
+    text.and_then(|text| allows(text, Nid::from_raw(ni), Nid::from_raw(peer)).ok())
+        .unwrap_or(false)
+}
+
+/// # Safety
+///
+/// Called by the shim: `ptr` is valid for reads of `len` bytes, `out` for a write.
+#[no_mangle]
+unsafe extern "C" fn ro2ib_rs_tuning(
+    ptr: *const c_char,
+    len: usize,
+    ni: u64,
+    out: *mut bindings::ro2ib_tuning,
+) {
+    // SAFETY: By the requirement above.
+    let text = unsafe { text(ptr, len) };
+    let found = text.and_then(|text| tuning(text, Nid::from_raw(ni)).ok());
+    let found = found.unwrap_or_default();
+    let tuning = bindings::ro2ib_tuning {
+        conns_per_peer: found.conns_per_peer.map_or(UNSET, i32::from),
+        tos: found.tos.map_or(UNSET, i32::from),
+        peer_credits: found.peer_credits.map_or(UNSET, i32::from),
+        retry_count: found.retry_count.map_or(UNSET, i32::from),
+        rnr_retry_count: found.rnr_retry_count.map_or(UNSET, i32::from),
+        timeout: seconds(found.timeout),
+        keepalive: seconds(found.keepalive),
+    };
+    // SAFETY: By the requirement above.
+    unsafe { out.write(tuning) };
+}
+
+/// At most a day, by the language.
+fn seconds(value: Option<u32>) -> i32 {
+    value.map_or(UNSET, |s| i32::try_from(s).unwrap_or(i32::MAX))
+}

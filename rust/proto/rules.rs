@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Two texts of the administrator's, each of clauses that `;` or a newline ends: who may connect
+//! (`access`), and how an NI is tuned (`ni_tune`).
+//!
+//! ```text
+//! access   = clause { ";" clause }
+//! clause   = [ "on" range { range } ] ( "allow" | "deny" ) range { range }
+//!
+//! ni_tune  = tuning { ";" tuning }
+//! tuning   = range { range } key "=" value { key "=" value }
+//! ```
+//!
+//! `range`: [`super::nidrange`]. Of `access` the first clause counts that names the peer, and our NI
+//! behind `on` if it has that; whom none names is allowed. Of `ni_tune` all clauses count that name the
+//! NI, the last one most.
+//!
+//! The texts are checked when they are set, and read anew each time they are asked: on a connection
+//! request, and when an NI starts or they are changed.
+//!
+//! Context: any.
+
+use core::fmt;
+
+use super::{
+    nid::Nid,
+    nidrange::{
+        contains,
+        BadRange, //
+    }, //
+};
+
+/// What is wrong with a text.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Fault<'a> {
+    /// The word, or the clause if a word is missing.
+    pub at: &'a str,
+    /// What is wrong with it.
+    pub what: What,
+}
+
+/// What is wrong with a word.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum What {
+    /// It is no range of NIDs.
+    Range(BadRange),
+    /// A clause without `allow` or `deny`.
+    NoVerdict,
+    /// Nobody is named.
+    NoRange,
+    /// A tuning without a key.
+    NoKey,
+    /// There is no such key.
+    Key,
+    /// The value is none, or not in this range.
+    Value(i64, i64),
+}
+
+impl fmt::Display for Fault<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\": ", self.at)?;
+        match self.what {
+            What::Range(bad) => write!(f, "no range of NIDs: {bad}"),
+            What::NoVerdict => f.write_str("it says neither allow nor deny"),
+            What::NoRange => f.write_str("it names nobody"),
+            What::NoKey => f.write_str("it has no key=value"),
+            What::Key => f.write_str("there is no such key"),
+            What::Value(lo, hi) => write!(f, "out of range {lo}..{hi}"),
+        }
+    }
+}
+
+fn clauses(text: &str) -> impl Iterator<Item = &str> {
+    let clauses = text.split([';', '\n']).map(str::trim);
+    clauses.filter(|clause| !clause.is_empty())
+}
+
+/// Whether one of the words names `nid`; all of them are read.
+fn named<'a>(words: impl Iterator<Item = &'a str>, nid: Nid) -> Result<Option<bool>, Fault<'a>> {
+    let mut found = None;
+    for word in words {
+        let within = contains(word, nid).map_err(|bad| Fault {
+            at: word,
+            what: What::Range(bad),
+        })?;
+        found = Some(found.unwrap_or(false) | within);
+    }
+    Ok(found)
+}
+
+/// What a clause of `access` says of a peer and an NI; `None` if it is for others.
+fn verdict<'a>(clause: &'a str, ni: Nid, peer: Nid) -> Result<Option<bool>, Fault<'a>> {
+    let fault = |what| Fault { at: clause, what };
+    let mut words = clause.split_ascii_whitespace().peekable();
+    let mut ours = true;
+    if words.next_if_eq(&"on").is_some() {
+        // Not `take_while`, which would swallow the verdict.
+        let on = core::iter::from_fn(|| words.next_if(|word| !matches!(*word, "allow" | "deny")));
+        ours = named(on, ni)?.ok_or(fault(What::NoRange))?;
+    }
+    let allow = match words.next() {
+        Some("allow") => true,
+        Some("deny") => false,
+        _ => return Err(fault(What::NoVerdict)),
+    };
+    let theirs = named(words, peer)?.ok_or(fault(What::NoRange))?;
+    Ok((ours && theirs).then_some(allow))
+}
+
+/// Whether `access` allows `peer` to be connected with our `ni`.
+///
+/// # Errors
+///
+/// The first fault of the text, wherever it is.
+pub fn allows<'a>(access: &'a str, ni: Nid, peer: Nid) -> Result<bool, Fault<'a>> {
+    let mut first = None;
+    for clause in clauses(access) {
+        let says = verdict(clause, ni, peer)?;
+        first = first.or(says);
+    }
+    Ok(first.unwrap_or(true))
+}
+
+/// What `ni_tune` says of an NI; `None`: as the module's parameter, or as LNet has it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tuning {
+    /// Connections that we open to a peer.
+    pub conns_per_peer: Option<u16>,
+    /// IP type of service of connections that we open, -1 for none.
+    pub tos: Option<i16>,
+    /// Queue depth to offer, and the largest to accept.
+    pub peer_credits: Option<u16>,
+    /// Transport retries.
+    pub retry_count: Option<u8>,
+    /// Receiver-not-ready retries; 7 is without end.
+    pub rnr_retry_count: Option<u8>,
+    /// Seconds until a stuck transmit closes its connection.
+    pub timeout: Option<u32>,
+    /// Idle seconds until a NOOP is sent, 0 for never.
+    pub keepalive: Option<u32>,
+}
+
+/// Reads `ni_tune` for an NI.
+///
+/// # Errors
+///
+/// The first fault of the text, wherever it is.
+pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, Fault<'a>> {
+    let mut all = Tuning::default();
+    for clause in clauses(ni_tune) {
+        let fault = |what| Fault { at: clause, what };
+        let mut words = clause.split_ascii_whitespace().peekable();
+        let ranges = core::iter::from_fn(|| words.next_if(|word| !word.contains('=')));
+        let ours = named(ranges, ni)?.ok_or(fault(What::NoRange))?;
+        if words.peek().is_none() {
+            return Err(fault(What::NoKey));
+        }
+        // All of the text is checked, whomever it is for.
+        let mut here = all;
+        for word in words {
+            here.set(word)?;
+        }
+        if ours {
+            all = here;
+        }
+    }
+    Ok(all)
+}
+
+impl Tuning {
+    fn set<'a>(&mut self, word: &'a str) -> Result<(), Fault<'a>> {
+        let fault = |what| Fault { at: word, what };
+        let (key, value) = word.split_once('=').ok_or(fault(What::NoKey))?;
+        match key {
+            "conns_per_peer" => self.conns_per_peer = Some(value_of(word, value, 1, 127)?),
+            "tos" => self.tos = Some(value_of(word, value, -1, 255)?),
+            "peer_credits" => self.peer_credits = Some(value_of(word, value, 1, 255)?),
+            "retry_count" => self.retry_count = Some(value_of(word, value, 0, 7)?),
+            "rnr_retry_count" => self.rnr_retry_count = Some(value_of(word, value, 0, 7)?),
+            "timeout" => self.timeout = Some(value_of(word, value, 1, 86_400)?),
+            "keepalive" => self.keepalive = Some(value_of(word, value, 0, 86_400)?),
+            _ => return Err(fault(What::Key)),
+        }
+        Ok(())
+    }
+}
+
+/// A value between `lo` and `hi`, which the type can hold.
+fn value_of<'a, T: TryFrom<i64>>(
+    word: &'a str,
+    value: &str,
+    lo: i64,
+    hi: i64,
+) -> Result<T, Fault<'a>> {
+    let fault = Fault {
+        at: word,
+        what: What::Value(lo, hi),
+    };
+    let n: i64 = value.parse().map_err(|_| fault)?;
+    if n < lo || n > hi {
+        return Err(fault);
+    }
+    T::try_from(n).map_err(|_| fault)
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_rules))]
+mod tests {
+    use super::*;
+
+    const NI: Nid = Nid::new(0, 0x0a00_0001);
+    const NI1: Nid = Nid::new(1, 0x0a00_0001);
+
+    fn peer(last: u8) -> Nid {
+        Nid::new(0, u32::from_be_bytes([10, 0, 0, last]))
+    }
+
+    #[test]
+    fn the_first_clause_that_names_the_peer_counts() {
+        let text = "deny 10.0.0.[5-7]@o2ib 10.0.0.9@o2ib; allow 10.0.0.0/28@o2ib\ndeny *@o2ib";
+        for (last, expected) in [(5, false), (7, false), (9, false), (8, true), (16, false)] {
+            assert_eq!((last, allows(text, NI, peer(last))), (last, Ok(expected)));
+        }
+        // Whom nobody names.
+        assert_eq!(allows(text, NI, Nid::new(3, 1)), Ok(true));
+        assert_eq!(allows("", NI, peer(1)), Ok(true));
+        assert_eq!(allows(" ;\n ; ", NI, peer(1)), Ok(true));
+    }
+
+    #[test]
+    fn a_clause_may_be_for_one_of_our_nis() {
+        let text = "on 10.0.0.1@o2ib1 deny *@o2ib*; on *@o2ib deny 10.0.0.4@o2ib";
+        assert_eq!(allows(text, NI1, Nid::new(1, 7)), Ok(false));
+        assert_eq!(allows(text, NI, peer(3)), Ok(true));
+        assert_eq!(allows(text, NI, peer(4)), Ok(false));
+    }
+
+    #[test]
+    fn access_faults_are_found_wherever_they_are() {
+        let says = |text| allows(text, NI, peer(1)).map_err(|f| (f.at, f.what));
+        assert_eq!(
+            says("allow *@o2ib; refuse *@o2ib"),
+            Err(("refuse *@o2ib", What::NoVerdict))
+        );
+        assert_eq!(says("allow"), Err(("allow", What::NoRange)));
+        assert_eq!(
+            says("on deny *@o2ib"),
+            Err(("on deny *@o2ib", What::NoRange))
+        );
+        assert_eq!(says("on *@o2ib"), Err(("on *@o2ib", What::NoVerdict)));
+        assert_eq!(
+            says("allow *@o2ib; deny 10.0.0.1@tcp"),
+            Err(("10.0.0.1@tcp", What::Range(BadRange::NotO2ib)))
+        );
+    }
+
+    #[test]
+    fn later_tunings_win() {
+        let text = "*@o2ib* timeout=20 tos=96; 10.0.0.1@o2ib1 tos=-1 conns_per_peer=4\n\
+                    9.9.9.9@o2ib retry_count=1";
+        let expected = Tuning {
+            timeout: Some(20),
+            tos: Some(96),
+            ..Tuning::default()
+        };
+        assert_eq!(tuning(text, NI), Ok(expected));
+        let expected = Tuning {
+            tos: Some(-1),
+            conns_per_peer: Some(4),
+            ..expected
+        };
+        assert_eq!(tuning(text, NI1), Ok(expected));
+        assert_eq!(tuning("", NI), Ok(Tuning::default()));
+    }
+
+    #[test]
+    fn tuning_faults_are_found_wherever_they_are() {
+        let says = |text| tuning(text, NI).map_err(|f| (f.at, f.what));
+        for (word, lo, hi) in [
+            ("conns_per_peer=0", 1, 127),
+            ("conns_per_peer=128", 1, 127),
+            ("tos=256", -1, 255),
+            ("peer_credits=0", 1, 255),
+            ("retry_count=8", 0, 7),
+            ("rnr_retry_count=-1", 0, 7),
+            ("timeout=0", 1, 86_400),
+            ("keepalive=x", 0, 86_400),
+            ("timeout=99999999999999999999", 1, 86_400),
+        ] {
+            let value = What::Value(lo, hi);
+            let mut text = [0u8; 64];
+            let clause = [b"9.9.9.9@o2ib ".as_slice(), word.as_bytes()];
+            let mut at = 0;
+            for byte in clause.into_iter().flatten() {
+                if let Some(to) = text.get_mut(at) {
+                    *to = *byte;
+                }
+                at = at.saturating_add(1);
+            }
+            let text = text.get(..at).and_then(|t| core::str::from_utf8(t).ok());
+            assert_eq!(
+                tuning(text.unwrap_or(""), NI).map_err(|f| (f.at, f.what)),
+                Err((word, value))
+            );
+        }
+        assert_eq!(says("*@o2ib"), Err(("*@o2ib", What::NoKey)));
+        assert_eq!(says("tos=1"), Err(("tos=1", What::NoRange)));
+        assert_eq!(says("*@o2ib ntx=1"), Err(("ntx=1", What::Key)));
+        assert_eq!(says("*@o2ib tos=1 x"), Err(("x", What::NoKey)));
+    }
+}

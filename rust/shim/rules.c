@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Parameters that are texts and may be changed at any time: who may connect
+ * ("access"), and how NIs are tuned ("ni_tune"). What they mean is known to
+ * the Rust side (rust/proto/rules.rs); here they are kept, and what ni_tune
+ * says is written to the NIs.
+ *
+ * A text is replaced as a whole and read under RCU.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/moduleparam.h>
+#include <linux/mutex.h>
+#include <linux/printk.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
+
+#include "shim.h"
+
+/* What fits into a file of sysfs, with a newline. */
+#define RO2IB_TEXT_MAX	(PAGE_SIZE - 2)
+
+struct ro2ib_text {
+	size_t len;
+	char text[];
+};
+
+/* One of the parameters. Setting is serialised by the kernel, per module. */
+struct ro2ib_text_param {
+	struct ro2ib_text __rcu *now;
+	int (*check)(const char *text, size_t len);
+	void (*changed)(void);
+};
+
+static void ro2ib_text_put(struct ro2ib_text_param *p, struct ro2ib_text *next)
+{
+	struct ro2ib_text *old = rcu_replace_pointer(p->now, next, true);
+
+	if (old) {
+		synchronize_rcu();
+		kfree(old);
+	}
+}
+
+static int ro2ib_text_set(const char *val, const struct kernel_param *kp)
+{
+	struct ro2ib_text_param *p = kp->arg;
+	struct ro2ib_text *next = NULL;
+	size_t len;
+	int rc;
+
+	val = skip_spaces(val ?: "");
+	len = strlen(val);
+	while (len && isspace(val[len - 1]))
+		len--;
+	if (len > RO2IB_TEXT_MAX) {
+		pr_err("parameter %s is longer than %lu characters\n", kp->name,
+		       RO2IB_TEXT_MAX);
+		return -E2BIG;
+	}
+	if (len) {
+		rc = p->check(val, len);
+		if (rc)
+			return rc;
+		next = kmalloc(struct_size(next, text, len), GFP_KERNEL);
+		if (!next)
+			return -ENOMEM;
+		next->len = len;
+		memcpy(next->text, val, len);
+	}
+	ro2ib_text_put(p, next);
+	p->changed();
+	return 0;
+}
+
+static int ro2ib_text_get(char *buf, const struct kernel_param *kp)
+{
+	const struct ro2ib_text_param *p = kp->arg;
+	const struct ro2ib_text *t;
+	int n;
+
+	rcu_read_lock();
+	t = rcu_dereference(p->now);
+	n = sysfs_emit(buf, "%.*s\n", t ? (int)t->len : 0, t ? t->text : "");
+	rcu_read_unlock();
+	return n;
+}
+
+/* When the module goes: nobody reads any more. */
+static void ro2ib_text_free(void *arg)
+{
+	struct ro2ib_text_param *p = arg;
+
+	kfree(rcu_replace_pointer(p->now, NULL, true));
+}
+
+static const struct kernel_param_ops ro2ib_text_ops = {
+	.set = ro2ib_text_set,
+	.get = ro2ib_text_get,
+	.free = ro2ib_text_free,
+};
+
+/* access */
+
+static void ro2ib_access_changed(void)
+{
+	ro2ib_ni_settings_changed();
+}
+
+static struct ro2ib_text_param p_access = {
+	.check = ro2ib_rs_check_access,
+	.changed = ro2ib_access_changed,
+};
+module_param_cb(access, &ro2ib_text_ops, &p_access, 0644);
+__MODULE_PARM_TYPE(access, "charp");
+MODULE_PARM_DESC(access, "who may connect: [on <our nids>] allow|deny <nids>; ... (empty: everybody)");
+
+bool ro2ib_access_allows(const struct ro2ib_ni *ni, u64 peer)
+{
+	const struct ro2ib_text *t;
+	bool yes = true;
+
+	rcu_read_lock();
+	t = rcu_dereference(p_access.now);
+	if (t)
+		yes = ro2ib_rs_access_allows(t->text, t->len, ni->nid, peer);
+	rcu_read_unlock();
+	return yes;
+}
+
+/* ni_tune */
+
+static void ro2ib_tune_changed(void)
+{
+	ro2ib_ni_retune();
+	ro2ib_ni_settings_changed();
+}
+
+static struct ro2ib_text_param p_ni_tune = {
+	.check = ro2ib_rs_check_tune,
+	.changed = ro2ib_tune_changed,
+};
+module_param_cb(ni_tune, &ro2ib_text_ops, &p_ni_tune, 0644);
+__MODULE_PARM_TYPE(ni_tune, "charp");
+MODULE_PARM_DESC(ni_tune, "tunables per NI, also while it runs: <our nids> <key>=<value> ...; ...");
+
+void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out)
+{
+	const struct ro2ib_text *t;
+
+	memset(out, 0, sizeof(*out));
+	rcu_read_lock();
+	t = rcu_dereference(p_ni_tune.now);
+	ro2ib_rs_tuning(t ? t->text : "", t ? t->len : 0, nid, out);
+	rcu_read_unlock();
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Tunables of an NI that runs: what is in force, by whom it was set last
+ * (LNet's tools or the parameter ni_tune), and one line in the log for each
+ * change.
+ *
+ * What LNet has a place for (connections per peer, ToS) is kept there, so that
+ * its tools see and set it; the rest is in the shim's NI. All of it is single
+ * words, read at any time.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kernel.h>
+#include <linux/minmax.h>
+#include <linux/printk.h>
+
+#include "shim.h"
+
+static struct lnet_ioctl_config_o2iblnd_tunables *
+ro2ib_o2ib_of(const struct ro2ib_ni *ni)
+{
+	return &ni->ni->ni_lnd_tunables.lnd_tun_u.lnd_o2ib;
+}
+
+static bool ro2ib_is_set(s32 v)
+{
+	return v != RO2IB_TUNE_UNSET;
+}
+
+/* What is in force. LNet's old ioctl writes anything. */
+
+u32 ro2ib_ni_conns_per_peer(const struct ro2ib_ni *ni)
+{
+	return clamp_t(u32, READ_ONCE(ro2ib_o2ib_of(ni)->lnd_conns_per_peer), 1,
+		       RO2IB_CONNS_PER_PEER_MAX);
+}
+
+s32 ro2ib_ni_tos(const struct ro2ib_ni *ni)
+{
+	s32 tos = READ_ONCE(ro2ib_o2ib_of(ni)->lnd_tos);
+
+	return tos >= 0 && tos <= 255 ? tos : -1;
+}
+
+u32 ro2ib_ni_peer_credits(const struct ro2ib_ni *ni)
+{
+	s32 v = READ_ONCE(ni->tune.peer_credits);
+
+	return ro2ib_is_set(v) ? v : ni->peer_credits;
+}
+
+u32 ro2ib_ni_peer_credits_hiw(const struct ro2ib_ni *ni)
+{
+	return READ_ONCE(ro2ib_o2ib_of(ni)->lnd_peercredits_hiw);
+}
+
+u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni)
+{
+	s32 v = READ_ONCE(ni->tune.retry_count);
+
+	return ro2ib_is_set(v) ? v : ro2ib_param_retry_count();
+}
+
+u8 ro2ib_ni_rnr_retry_count(const struct ro2ib_ni *ni)
+{
+	s32 v = READ_ONCE(ni->tune.rnr_retry_count);
+
+	return ro2ib_is_set(v) ? v : ro2ib_param_rnr_retry_count();
+}
+
+u32 ro2ib_ni_timeout(const struct ro2ib_ni *ni)
+{
+	s32 v = READ_ONCE(ni->tune.timeout);
+
+	return ro2ib_is_set(v) ? v : ro2ib_param_timeout();
+}
+
+u32 ro2ib_ni_keepalive(const struct ro2ib_ni *ni)
+{
+	s32 v = READ_ONCE(ni->tune.keepalive);
+
+	return ro2ib_is_set(v) ? v : ro2ib_param_keepalive();
+}
+
+/* Changes */
+
+/* Whether it is too late for the connections that are there. */
+enum ro2ib_from { RO2IB_FROM_NOW, RO2IB_FROM_NEXT_CONN };
+
+static void ro2ib_tell(const struct ro2ib_ni *ni, const char *key, s32 was,
+		       s32 is, enum ro2ib_from from)
+{
+	if (was == is)
+		return;
+	if (from == RO2IB_FROM_NEXT_CONN)
+		pr_info("%s: %s is %d now, was %d; for new connections\n",
+			ni->name, key, is, was);
+	else
+		pr_info("%s: %s is %d now, was %d\n", ni->name, key, is, was);
+}
+
+/*
+ * Write what ni_tune says, and say what changed by it if @tell. What it says
+ * no longer falls back to the parameter, or stays as LNet has it. The caller
+ * sees to it that nobody else does so at the same time.
+ */
+void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
+{
+	struct lnet_ioctl_config_o2iblnd_tunables *t = ro2ib_o2ib_of(ni);
+	const struct {
+		u32 conns, depth, retry, rnr, timeout, keepalive;
+		s32 tos;
+	} was = {
+		.conns = ro2ib_ni_conns_per_peer(ni),
+		.depth = ro2ib_ni_peer_credits(ni),
+		.retry = ro2ib_ni_retry_count(ni),
+		.rnr = ro2ib_ni_rnr_retry_count(ni),
+		.timeout = ro2ib_ni_timeout(ni),
+		.keepalive = ro2ib_ni_keepalive(ni),
+		.tos = ro2ib_ni_tos(ni),
+	};
+	struct ro2ib_tuning next;
+
+	ro2ib_tuning_of(ni->nid, &next);
+	/* Only when it changes: LNet's tools may have set another one since. */
+	if (ro2ib_is_set(next.conns_per_peer) &&
+	    next.conns_per_peer != ni->tune.conns_per_peer)
+		WRITE_ONCE(t->lnd_conns_per_peer, next.conns_per_peer);
+	if (ro2ib_is_set(next.tos) && next.tos != ni->tune.tos)
+		WRITE_ONCE(t->lnd_tos, next.tos);
+	WRITE_ONCE(ni->tune.conns_per_peer, next.conns_per_peer);
+	WRITE_ONCE(ni->tune.tos, next.tos);
+	WRITE_ONCE(ni->tune.peer_credits, next.peer_credits);
+	WRITE_ONCE(ni->tune.retry_count, next.retry_count);
+	WRITE_ONCE(ni->tune.rnr_retry_count, next.rnr_retry_count);
+	WRITE_ONCE(ni->tune.timeout, next.timeout);
+	WRITE_ONCE(ni->tune.keepalive, next.keepalive);
+	if (!tell)
+		return;
+
+	ro2ib_tell(ni, "conns_per_peer", was.conns, ro2ib_ni_conns_per_peer(ni),
+		   RO2IB_FROM_NEXT_CONN);
+	ro2ib_tell(ni, "tos", was.tos, ro2ib_ni_tos(ni), RO2IB_FROM_NEXT_CONN);
+	ro2ib_tell(ni, "peer_credits", was.depth, ro2ib_ni_peer_credits(ni),
+		   RO2IB_FROM_NEXT_CONN);
+	ro2ib_tell(ni, "retry_count", was.retry, ro2ib_ni_retry_count(ni),
+		   RO2IB_FROM_NEXT_CONN);
+	ro2ib_tell(ni, "rnr_retry_count", was.rnr, ro2ib_ni_rnr_retry_count(ni),
+		   RO2IB_FROM_NEXT_CONN);
+	ro2ib_tell(ni, "timeout", was.timeout, ro2ib_ni_timeout(ni),
+		   RO2IB_FROM_NOW);
+	ro2ib_tell(ni, "keepalive", was.keepalive, ro2ib_ni_keepalive(ni),
+		   RO2IB_FROM_NOW);
+}
+
+/* LNet set a tunable of a running NI, maybe to what it was. Atomic. */
+void ro2ib_tune_told(const struct ro2ib_ni *ni, const char *key, s32 was,
+		     s32 is)
+{
+	ro2ib_tell(ni, key, was, is, RO2IB_FROM_NEXT_CONN);
+}

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What an administrator does at a running node with LNet's own tools, beside ko2iblnd."""
+
+import re
+import time
+
+import lustre
+import pytest
+from lustre import KO, OURS
+from nodes import until
+from test_lustre import (  # noqa: F401
+    FEW_CELLS,
+    LUSTRE,
+    MIXED,
+    assert_ping,
+    names,
+    nodes,
+    ping_until,
+    traffic,
+    tree,
+    up,
+)
+
+pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
+
+NOBODY = f"10.0.0.77@{lustre.NET}"
+# Words of ko2iblnd's dump of a peer, in its order.
+DUMP = (
+    r"\[last_alive, races, reconnected, error\]: \d+, 0, 0, 0",
+    r"Conn 0:",
+    r"conn\[\d+\] .*\[version 12\] -> {nid}:",
+    r"   state 3 nposted \d/\d cred \d o_cred \d r_cred \d",
+    r"   comms_err 0",
+    r"   early_rxs:",
+    r"   tx_noops:",
+    r"   tx_queue_nocred:",
+    r"   tx_queue_rsrvd:",
+    r"   tx_queue:",
+    r"   active_txs:",
+    r"   rxs:",
+)
+
+
+def lctl(node, cmd):
+    """Exit status and output of an old command of lctl's."""
+    return node.guest.run(f"lctl --net {lustre.NET} {cmd}")
+
+
+def own_lines(node):
+    """Lines of the debug log that are of subsystem LND: (mask, place in the source, text). Empties it."""
+    out = node.sh("lctl dk 2>/dev/null")
+    found = re.findall(r"^00000800:(\w{8}):[\d.F:]+\((\S+)\) (.*)$", out, re.MULTILINE)
+    return [(int(mask, 16), place, text) for mask, place, text in found]
+
+
+@pytest.mark.parametrize("pairing", MIXED, ids=names)
+def test_old_commands(nodes, pairing):
+    """lctl's commands: the same status and words from both drivers."""
+    a, b = up(pairing, nodes)
+    enoent = "No such file or directory"
+    for node in (a, b):
+        assert "<no connections>" in lctl(node, "conn_list")[1]
+        assert "<no peers>" in lctl(node, "peer_list")[1]
+        # A wildcard always succeeds for connections, never without peers.
+        assert lctl(node, "disconnect") == (0, "")
+        for cmd in (f"disconnect {NOBODY}", f"del_peer {NOBODY}", "del_peer"):
+            status, out = lctl(node, cmd)
+            assert status == 1 and enoent in out, f"{node.lnd}: {cmd}: {out}"
+    assert_ping(a, b)
+    for one, other in ((a, b), (b, a)):
+        assert f"{other.nid} mtu 4096" in lctl(one, "conn_list")[1]
+        assert re.search(rf"^{re.escape(other.nid)} +\[2\]$", lctl(one, "peer_list")[1], re.MULTILINE)
+        assert lctl(one, f"disconnect {other.nid}")[0] == 0
+        until(lambda one=one, other=other: not one.conns() and not other.conns(), "disconnected", 30)
+        assert lctl(one, f"disconnect {other.nid}")[0] == 1
+        assert_ping(one, other)
+        assert lctl(one, f"del_peer {other.nid}")[0] == 0
+        until(lambda one=one, other=other: not one.conns() and not other.conns(), "deleted", 30)
+        assert_ping(one, other)
+
+
+@pytest.mark.parametrize("pairing", MIXED, ids=names)
+def test_debug_peer(nodes, pairing):
+    """`lnetctl debug peer` prints the same lines, on the console and in the debug log."""
+    a, b = up(pairing, nodes)
+    assert_ping(a, b)
+    for one, other in ((a, b), (b, a)):
+        one.sh("dmesg -c >/dev/null; lctl clear")
+        one.sh(f"lnetctl debug peer --nid {other.nid}")
+        console = re.sub(r"^\[ *[\d.]+\] LNet: ", "", one.sh("dmesg"), flags=re.MULTILINE)
+        logged = "\n".join(text for _mask, _place, text in own_lines(one))
+        for text in (console, logged):
+            at = 0
+            for line in DUMP:
+                found = re.compile(line.replace("{nid}", re.escape(other.nid)), re.MULTILINE).search(text, at)
+                assert found, f"{one.lnd}: no {line} in\n{text}"
+                at = found.end()
+    ours = a if a.lnd == OURS else b
+    # ko2iblnd says nothing of a peer that is not there.
+    status, out = ours.guest.run(f"lnetctl debug peer --nid {NOBODY}")
+    assert status and "errno: -2" in out, out
+
+
+def test_debug_log(nodes):
+    """Causes are in the log as it comes; what happens to messages if somebody asks; nothing without LND."""
+    a, b = up((OURS, KO), nodes)
+    assert_ping(a, b)
+    neterror, net = 0x100, 0x200
+    a.sh("lctl clear")
+    assert_ping(a, b)
+    assert own_lines(a) == []
+    a.ping(NodeStandIn(NOBODY), 5)
+    lines = own_lines(a)
+    assert lines and all(mask == neterror for mask, _place, _text in lines), lines
+    assert any(f"{NOBODY}: connecting failed: " in text for _mask, _place, text in lines), lines
+
+    a.sh("lctl set_param debug=+net")
+    lctl(a, f"disconnect {b.nid}")
+    until(lambda: not a.conns() and not b.conns(), "disconnected", 30)
+    assert_ping(a, b)
+    lines = [line for line in own_lines(a) if line[0] == net]
+    texts = [text for _mask, _place, text in lines]
+    for words in (
+        "Established to Closing on Fail(AdminClose)",
+        f"sending Get of 0 bytes to {b.nid}",
+        "Connecting to Established on Established",
+        f"{b.nid}: transmit Immediate, tx 0, with 0 credits",
+        f"{b.nid}: received Immediate of 168 bytes",
+    ):
+        assert any(words in text for text in texts), f"{words}\n" + "\n".join(texts)
+    assert all(re.fullmatch(r"\w+\.rs:\d+:ro2iblnd(::\w+)+\(\)", place) for _mask, place, _text in lines), lines
+
+    a.sh("lctl set_param subsystem_debug=-lnd; lctl clear")
+    assert_ping(a, b)
+    a.ping(NodeStandIn(NOBODY), 5)
+    assert own_lines(a) == []
+
+
+PARAMS = "/sys/module/ro2iblnd/parameters"
+
+
+def in_force(node):
+    """What `lnetctl net show -v 4` shows under "lnd tunables"."""
+    shown = node.net_show("-v 4").partition("lnd tunables:")[2]
+    return {key: int(value) for key, value in re.findall(r"^ +(\w+): (-?\d+)$", shown, re.MULTILINE)}
+
+
+def with_traffic(a, b, change):
+    """Changes something while lnet_selftest runs, which must not notice."""
+    with lustre.Selftest(a, b) as session:
+        batch = session._start("brw write check=full size=64K", 8)
+        change()
+        time.sleep(1)
+        stat = session.lst("stat --delay 1 --count 1 clients")
+        result = session._stop(batch, stat)
+    assert result.rate and not result.errors, result.text
+
+
+def conns_to(one, other):
+    """How many; lnet_selftest also connects a node with itself."""
+    return sum(line.startswith(f"{other.nid} ") for line in one.conns())
+
+
+def reconnect(a, b):
+    lctl(a, f"disconnect {b.nid}")
+    until(lambda: not conns_to(a, b) and not conns_to(b, a), "disconnected", 30)
+    assert_ping(a, b)
+
+
+def test_net_set(nodes):
+    """`lnetctl net set --all --conns-per-peer`, under traffic: shown at once, counts for new connections."""
+    a, b = up((OURS, KO), nodes)
+    assert_ping(a, b)
+    assert in_force(a)["conns_per_peer"] == 1
+    a.sh("dmesg -c >/dev/null")
+    with_traffic(a, b, lambda: a.sh("lnetctl net set --all --conns-per-peer 4"))
+    assert f"{a.nid}: conns_per_peer is 4 now, was 1; for new connections" in a.sh("dmesg")
+    assert in_force(a)["conns_per_peer"] == 4 and conns_to(a, b) == 1
+    reconnect(a, b)
+    until(lambda: conns_to(a, b) == 4 and conns_to(b, a) == 4, "four connections", 30)
+    traffic(a, b, [("brw read check=full size=64K", 8)])
+
+
+def test_tuned_per_ni(nodes):
+    """The parameter ni_tune, under traffic: shown by LNet's tool, and kept out of its backup where another
+    driver would not know it."""
+    a, b = up((OURS, KO), nodes, options=["--peer-credits 8", "--peer-credits 32"])
+    assert_ping(a, b)
+    now = dict(conns_per_peer=2, tos=96, timeout=20, retry_count=2, rnr_retry_count=7, keepalive=30, queue_depth=32)
+    words = " ".join(f"{'peer_credits' if key == 'queue_depth' else key}={value}" for key, value in now.items())
+    with_traffic(a, b, lambda: a.sh(f"echo '{a.nid} {words}' >{PARAMS}/ni_tune"))
+    assert {key: in_force(a)[key] for key in now} == now
+    depth = f"grep -c 'conn={b.nid} .* depth={{}} ' {lustre.DEBUGFS}/ro2iblnd/{a.nid}"
+    assert a.sh(depth.format(8)).strip() == "1"
+    reconnect(a, b)
+    until(lambda: conns_to(a, b) == 2, "two connections", 30)
+    assert a.sh(depth.format(32)).strip() == "2"
+    traffic(a, b, FEW_CELLS)
+    backup = a.sh("lnetctl export --backup")
+    assert "tos: 96" in backup and "queue_depth" not in backup and "keepalive" not in backup
+    # What was written there is what a new NI gets; what is not LNet's comes from the parameter.
+    a.sh(f"echo '{backup}' >/tmp/lnet.yaml; echo >{PARAMS}/ni_tune")
+    a.net_del()
+    a.sh("lnetctl import </tmp/lnet.yaml")
+    then = dict(now, timeout=50, retry_count=5, rnr_retry_count=6, keepalive=100, queue_depth=8)
+    assert {key: in_force(a)[key] for key in then} == then
+    ping_until(a, b, 60)
+
+
+def test_access(nodes):
+    """A ko2iblnd node is denied under traffic, told so, counted, and served when it is allowed again."""
+    a, b = up((OURS, KO), nodes)
+    assert_ping(b, a)
+    a.sh(f"echo 'deny {b.nid}' >{PARAMS}/access")
+    until(lambda: not a.conns() and not b.conns(), "cut off", 30)
+    assert "Connection refused" in b.ping(a, 5)[1]
+    assert "Input/output error" in a.ping(b, 5)[1]
+    assert f"{a.nid} rejected: o2iblnd fatal error" in b.sh("dmesg")
+    assert f"{b.nid}: refused its connection request: denied by the parameter access" in a.sh("dmesg")
+    refused = a.sh(f"grep of=refused {lustre.DEBUGFS}/ro2iblnd/{a.nid}")
+    assert re.search(r" Denied=[1-9]", refused), refused
+    assert not a.conns() and not b.conns()
+    a.sh(f"echo >{PARAMS}/access")
+    ping_until(b, a, 60)
+    ping_until(a, b, 60)
+    traffic(b, a, FEW_CELLS[:2])
+
+
+class NodeStandIn:
+    """Somebody to ping who is not there."""
+
+    def __init__(self, nid):
+        self.nid = nid

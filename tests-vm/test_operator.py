@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What an administrator does at a running node, under lnet_lite. The same under real LNet:
+test_lustre_operator.py."""
+
+import re
+
+import pytest
+from nodes import up, until
+
+PARAMS = "/sys/module/ro2iblnd/parameters"
+DEBUGFS = "/sys/kernel/debug/ro2iblnd"
+
+
+def write(node, parameter, text, ok=True):
+    """Set a parameter at run time; with ok=False it must be refused."""
+    status, out = node.guest.run(f"echo '{text}' >{PARAMS}/{parameter}")
+    assert (status == 0) == ok, f"{parameter}={text}: {out}"
+
+
+def debugfs(node):
+    return node.guest.check(f"cat {DEBUGFS}/{node.nid}")
+
+
+def refused(node, cause):
+    """How many requests an NI has refused for a cause."""
+    return int(re.search(rf"of=refused .*\b{cause}=(\d+)", debugfs(node))[1])
+
+
+def test_closing_what_is_not_there(nodes):
+    """As ko2iblnd: one peer without a connection is an error, nobody having any is none."""
+    a, b = nodes
+    up(a, b)
+    enoent = -2
+    assert a.ctl(f"conn close {b.nid}", ok=False)["rc"] == enoent
+    assert a.ctl(f"conn close any from={a.nid}", ok=False)["rc"] == 0
+    assert a.ctl(f"peer del any from={a.nid}", ok=False)["rc"] == enoent
+    a.ping(b)
+    assert a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
+    until(lambda: a.conns() == 0, "closed")
+    assert a.ctl(f"conn close any from={a.nid}", ok=False)["rc"] == 0
+
+
+def test_peers_are_counted_with_the_table(nodes):
+    """`lctl peer_list` prints one reference for the table and one for each connection."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    answer = a.ctl(f"peer lnd {a.nid}")
+    assert answer["peer0"] == b.nid and answer["refs"] == 2, answer
+
+
+def test_debug_peer(nodes):
+    """Every list of ko2iblnd's dump, with what waits in it."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    a.ctl(f"peer debug {b.nid}")
+    text = a.log()
+    for line in (
+        r"\[last_alive, races, reconnected, error\]: \d+, 0, 0, 0",
+        r"Conn 0:",
+        rf"conn\[1\] qp \d+->\d+ \[version 12\] -> {re.escape(b.nid)}: active",
+        r"   state 3 nposted 0/0 cred \d o_cred \d r_cred 8 \(Established depth 8 ",
+        r"   comms_err 0 \(cause none ",
+        *(rf"   {name}:$" for name in ("early_rxs", "tx_noops", "tx_queue_nocred", "tx_queue_rsrvd", "tx_queue", "active_txs")),
+        r"   rxs: posted \d+ with_lnet 0 early 0",
+    ):
+        assert re.search(line, text, re.MULTILINE), f"{line}\n{text}"
+    # One that nobody knows.
+    assert a.ctl("peer debug 10.0.0.77@o2ib", ok=False)["rc"] == -2
+
+
+def test_debug_peer_shows_what_waits(nodes):
+    """The peer's LNet takes nothing: eight PUTs have used all credits, the others wait for one."""
+    a, b = nodes
+    up(a, b, peer_credits=8)
+    a.ping(b)
+    b.set(lazy=1)
+    load = a.start(b, op="put-ack", size=100000, count=64, conc=64)
+    try:
+        until(lambda: "oldest=answer" in a.guest.check("cat /sys/kernel/debug/ro2iblnd/*@o2ib"), "PUTs wait for their answer")
+        a.mark_log()
+        a.ctl(f"peer debug {b.nid}")
+        text = a.log()
+    finally:
+        b.set(lazy=0)
+        load.result()
+    active = re.findall(r"      tx \d+ snd 0 q 0 w 1 rc 0 dl \d+ cookie 0x\w+ msg !- type d2 cred 0 \(age_ms \d+\)", text)
+    assert len(active) >= 1, text
+    assert re.search(r"conn\[(\d+)\] qp", text)[1] != "1", text
+
+
+def test_booting_node_says_early(nodes):
+    """A node that listens, and whose NI LNet does not have in service yet, is asked again; it is not
+    taken for one without that NI."""
+    a, b = nodes
+    up(a)
+    b.load()
+    b.set(start_delay_ms=4000)
+    job = b.guest.spawn(b.ctl_script("ni add o2ib eth0"))
+    until(lambda: b.guest.run("ls /sys/kernel/debug/ro2iblnd/*@o2ib")[0] == 0, "started")
+    # Asked while it boots, answered when it is up.
+    a.ping(b)
+    assert job.wait(60)[0] == 0
+    strangers = b.guest.check("cat /sys/kernel/debug/ro2iblnd/strangers")
+    assert re.search(r"of=refused .*NotReady=[1-9]", strangers), strangers
+    assert re.search(r"of=refused .*NoSuchNi=0", strangers), strangers
+    # One that is up has no other NIs to come.
+    assert a.ctl(f"ping {b.nid}7 timeout=5", ok=False)["rc"] != 0
+
+
+def test_denied_and_allowed_again(nodes):
+    """A peer that is denied loses its connection, is told no when it asks, and is counted; when it is
+    allowed again it is served."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    write(b, "access", f"allow 10.0.0.[100-200]@o2ib; deny {a.address}/32@o2ib; allow *@o2ib")
+    until(lambda: a.conns() == 0 and b.conns() == 0, "cut off")
+    assert "deny" in b.guest.check(f"cat {PARAMS}/access")
+    assert a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] != 0
+    assert refused(b, "Denied") >= 1
+    assert f"{a.nid}: refused its connection request: denied by the parameter access" in b.log()
+    assert "refused our connection request: it finds the request wrong or unwelcome" in a.log()
+    assert re.search(rf"^event=refused .*peer={re.escape(a.nid)} .*cause=Denied", b.guest.check(f"cat {DEBUGFS}/{b.nid}.closes"), re.M)
+    # Nor do we connect to it.
+    assert b.ctl(f"ping {a.nid} timeout=5", ok=False)["rc"] != 0
+    assert f"{a.nid}: not connected to: denied by the parameter access" in b.log()
+    assert a.conns() == 0 and b.conns() == 0
+    write(b, "access", "")
+    a.ping(b)
+    b.ping(a)
+
+
+def test_denied_on_one_ni(nodes):
+    """The same peer on another network of ours is served."""
+    a, b = nodes
+    for node in nodes:
+        node.load()
+        node.ni_add()
+        node.ni_add(net="o2ib7")
+    write(b, "access", f"on {b.address}@o2ib7 deny *@o2ib*")
+    a.ping(b)
+    assert a.ctl(f"ping {b.address}@o2ib7 timeout=5", ok=False)["rc"] != 0
+
+
+def test_denied_under_traffic(nodes):
+    """Denied and allowed, again and again, while messages flow: nothing is lost but what is told."""
+    a, b = nodes
+    up(a, b)
+    load = a.start(b, op="mix", size=20000, count=1000000, conc=16, seconds=8, timeout=60)
+    rounds = 0
+    while load.running():
+        write(b, "access", "deny *@o2ib" if rounds % 2 == 0 else "")
+        rounds += 1
+        a.guest.run("sleep 0.3")
+    write(b, "access", "")
+    r = load.result()
+    assert rounds > 4 and r["errors"] > 0 and r["stuck"] == 0 and r["verify_errors"] == 0, r
+    until(lambda: a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] == 0, "served again", pause=1)
+
+
+@pytest.mark.parametrize("text", ["deny", "refuse *@o2ib", "deny *@tcp", "deny 10.0.0.[9-1]@o2ib", "on *@o2ib"])
+def test_access_that_is_none(nodes, text):
+    """It is refused in one line, and what was in force stays."""
+    a, _b = nodes
+    a.load()
+    write(a, "access", "allow *@o2ib")
+    a.guest.check("dmesg -c >/dev/null")
+    write(a, "access", text, ok=False)
+    lines = [line for line in a.log().splitlines() if "ro2iblnd" in line]
+    assert len(lines) == 1 and "parameter access is wrong at" in lines[0], lines
+    assert a.guest.check(f"cat {PARAMS}/access").strip() == "allow *@o2ib"
+
+
+def test_access_at_load_time(nodes):
+    """As an options line of modprobe has it."""
+    a, b = nodes
+    a.load()
+    b.load(lnd="'access=\"deny 10.0.0.[0-9]@o2ib\"' 'ni_tune=\"*@o2ib timeout=21\"'")
+    for node in nodes:
+        node.ni_add()
+    assert a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] != 0
+    assert b.ctl(f"ni show {b.nid}")["timeout"] == 21
+    assert refused(b, "Denied") >= 1
+    # A text with a fault in it: the module does not load.
+    b.unload()
+    b.guest.check("insmod /files/lnet_lite.ko")
+    assert b.guest.run("insmod /files/ro2iblnd.ko access=deny")[0] != 0
+    assert "parameter access is wrong at" in b.log()
+    b.guest.check("rmmod lnet_lite")
+
+
+def reconnect(a, b):
+    a.ctl(f"conn close any from={a.nid}")
+    until(lambda: a.conns() == 0 and b.conns() == 0, "closed")
+    a.ping(b)
+
+
+def test_tuned_while_it_runs(nodes):
+    """Each tunable, by `ni_tune` and as `lnetctl net set` does it: shown at once, said in one line,
+    and seen to act on the next connection, while traffic goes on over the old one."""
+    a, b = nodes
+    up(a, peer_credits=16)
+    up(b, peer_credits=64)
+    a.ping(b)
+    load = a.start(b, op="mix", size=20000, count=1000000, conc=8, seconds=3)
+    a.guest.check("dmesg -c >/dev/null")
+    write(
+        a, "ni_tune",
+        f"*@o2ib tos=96 timeout=40; {a.nid} conns_per_peer=3 peer_credits=32 retry_count=2 rnr_retry_count=7 timeout=20 keepalive=33",
+    )  # fmt: skip
+    shown = a.ctl(f"ni show {a.nid}")
+    now = dict(conns_per_peer=3, tos=96, queue_depth=32, retry_count=2, rnr_retry_count=7, timeout=20, keepalive=33)
+    assert {key: shown[key] for key in now} == now
+    log = a.log()
+    before = dict(conns_per_peer=1, tos=-1, peer_credits=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100)
+    for key, was in before.items():
+        value = now["queue_depth" if key == "peer_credits" else key]
+        later = "" if key in ("timeout", "keepalive") else "; for new connections"
+        assert f"{a.nid}: {key} is {value} now, was {was}{later}\n" in log + "\n", f"{key}\n{log}"
+    r = load.result()
+    assert r["errors"] == 0 and r["verify_errors"] == 0, r
+    # Not over: the connection that was there is as it was.
+    assert a.conns() == 1 and "depth=16 " in debugfs(a)
+    reconnect(a, b)
+    until(lambda: a.conns() == 3, "three connections")
+    assert "depth=32 " in debugfs(a)
+    a.traffic(b, op="mix", size=20000, count=200, conc=32)
+    # As lnetctl: the last one that sets it wins.
+    a.ctl(f"ni set {a.nid} conns_per_peer=2")
+    assert a.ctl(f"ni show {a.nid}")["conns_per_peer"] == 2
+    assert f"{a.nid}: conns_per_peer is 2 now, was 3; for new connections" in a.log()
+    assert a.ctl(f"ni set {a.nid} conns_per_peer=128", ok=False)["rc"] == -34
+    reconnect(a, b)
+    until(lambda: a.conns() == 2, "two connections")
+    # Without a text: the parameters again; what LNet keeps stays.
+    write(a, "ni_tune", "")
+    shown = a.ctl(f"ni show {a.nid}")
+    then = dict(now, conns_per_peer=2, queue_depth=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100)
+    assert {key: shown[key] for key in then} == then
+    write(a, "retry_count", "3")
+    assert a.ctl(f"ni show {a.nid}")["retry_count"] == 3
+
+
+def test_shorter_timeout_acts_on_what_waits(nodes):
+    """A PUT that the peer's LNet does not take: it ends after the timeout that was set meanwhile."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    b.set(lazy=1)
+    try:
+        load = a.start(b, op="put-ack", size=100000, count=1, conc=1, timeout=200)
+        until(lambda: "oldest=answer" in debugfs(a), "a PUT waits")
+        write(a, "ni_tune", "*@o2ib timeout=4")
+        r = load.result()
+    finally:
+        b.set(lazy=0)
+    # 50 s by default.
+    assert r["errors"] == 1 and r["usec"] < 30_000_000, r
+    assert "the peer did not answer in time" in a.log()
+
+
+def test_keepalive_turned_on(nodes):
+    """An idle connection sends NOOPs when it is told to."""
+    a, b = nodes
+    up(a, lnd="keepalive=0")
+    up(b, lnd="keepalive=0")
+    a.ping(b)
+
+    def noops():
+        return sum(map(int, re.findall(r"^conn=.* tx_noops=(\d+)", debugfs(a), re.M)))
+
+    before = noops()
+    write(a, "ni_tune", "*@o2ib keepalive=1 timeout=4")
+    until(lambda: noops() > before, "NOOPs", timeout=60)
+    assert a.conns() == 1
+
+
+@pytest.mark.parametrize("text", ["*@o2ib", "*@o2ib tos=256", "tos=1", "*@o2ib nonsense=1", "*@o2ib timeout=0"])
+def test_tuning_that_is_none(nodes, text):
+    a, _b = nodes
+    a.load()
+    a.guest.check("dmesg -c >/dev/null")
+    write(a, "ni_tune", text, ok=False)
+    lines = [line for line in a.log().splitlines() if "ro2iblnd" in line]
+    assert len(lines) == 1 and "parameter ni_tune is wrong at" in lines[0], lines
