@@ -152,8 +152,12 @@ impl Lnd for O2ib {
         if this.ni().is_stopping() {
             return Err((msg, ESHUTDOWN));
         }
-        let (kind, nob) = (req.kind, req.payload.nob());
-        dk!(Net, "sending {kind:?} of {nob} bytes to {nid}");
+        dk!(
+            Net,
+            "sending {:?} of {} bytes to {nid}",
+            req.kind,
+            req.payload.nob()
+        );
         let mut msg = msg;
         loop {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.

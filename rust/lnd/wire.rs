@@ -228,11 +228,13 @@ fn handle(inner: &mut Inner, mask: u64, msg: Received) -> Result<(), Cause> {
         log::stale_message(&inner.identity, &e);
         Cause::PeerRestarted
     })?;
-    let (peer, kind, credits) = (inner.identity.peer, m.body.kind(), m.env.credits);
     dk!(
         Net,
-        "{peer}: received {kind:?} of {} bytes with {credits} credits",
-        m.nob
+        "{}: received {:?} of {} bytes with {} credits",
+        inner.identity.peer,
+        m.body.kind(),
+        m.nob,
+        m.env.credits
     );
     // The credits come first: they count whatever the message says.
     inner

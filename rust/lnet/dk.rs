@@ -3,7 +3,7 @@
 //! LNet's debug log, which `lctl dk` shows: lines of this driver for those who have set its masks
 //! (`lctl set_param debug=+net`).
 //!
-//! Off, a line costs to read two words and a branch; nothing is formatted. Any context but NMI.
+//! Off, a line costs to read a word and a branch; nothing is formatted. Any context but NMI.
 
 use core::{
     ffi::CStr,
@@ -74,15 +74,18 @@ impl Write for Text {
 /// Whether anybody wants lines of that mask.
 #[inline(always)]
 pub(crate) fn wanted(mask: Mask) -> bool {
-    // SAFETY: Set when the module is linked, to words that live as long as it: of libcfs, on which
-    // it depends, or of its own. They may change at any time.
-    let (debug, subsystems) = unsafe {
-        (
-            core::ptr::read_volatile(bindings::ro2ib_dk_debug),
-            core::ptr::read_volatile(bindings::ro2ib_dk_subsystems),
-        )
-    };
-    debug & mask as u32 != 0 && subsystems & bindings::ro2ib_dk_mask_RO2IB_DK_LND != 0
+    // SAFETY: Set when the module is linked, to a word that lives as long as it: of libcfs, on which
+    // it depends, or of its own. It may change at any time.
+    let debug = unsafe { core::ptr::read_volatile(bindings::ro2ib_dk_debug) };
+    debug & mask as u32 != 0 && subsystem_wanted()
+}
+
+/// Whether anybody wants lines of an LND.
+#[cold]
+fn subsystem_wanted() -> bool {
+    // SAFETY: As in `wanted`.
+    let subsystems = unsafe { core::ptr::read_volatile(bindings::ro2ib_dk_subsystems) };
+    subsystems & bindings::ro2ib_dk_mask_RO2IB_DK_LND != 0
 }
 
 /// Writes a line, of which a newline at the end is left out. For [`dk!`].

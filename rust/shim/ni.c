@@ -13,6 +13,7 @@
 #include <linux/if_arp.h>
 #include <linux/inetdevice.h>
 #include <linux/notifier.h>
+#include <linux/rculist.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
 #include <net/net_namespace.h>
