@@ -18,6 +18,7 @@ use kernel::{
 use crate::{
     bindings,
     rdma::{
+        batch::PushError,
         bounce::BounceBuf,
         buf::{
             Direction,
@@ -41,29 +42,26 @@ use crate::{
             DeviceEvents,
             EventRegistration, //
         },
+        handler::{
+            QpHandler,
+            SendsDone, //
+        },
         listen::{
             ConnRequest,
             ListenHandler,
             Listener, //
         },
         pages::PageVec,
+        parts::QpParts,
         pd::Pd,
         qp::{
             Qp,
-            QpConfig,
-            QpHandler,
-            QpParts, //
+            QpConfig, //
         },
-        rq::{
-            RecvDone,
-            RecvQueue, //
-        },
-        send_ring::SendsDone,
+        recv_ring::RecvDone,
+        rq::RecvQueue,
         sg::SgMap,
-        sq::{
-            PushError,
-            SendQueue, //
-        },
+        sq::SendQueue,
         sync::{
             new_spinlock_bh,
             SpinLockBh, //
