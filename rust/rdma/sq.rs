@@ -111,19 +111,20 @@ impl SendQueue {
         self.batch.room()
     }
 
-    /// Whether one more work request can be pushed.
-    pub(super) fn check<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PushError> {
+    /// Whether `wrs` more work requests can be pushed.
+    #[inline]
+    pub(super) fn check<T: QpHandler>(&mut self, qp: &Qp<T>, wrs: u32) -> Result<(), PushError> {
         if self.qp_id != qp.id() {
             return Err(PushError::Foreign);
         }
-        if self.slots == 0 {
+        if self.slots < wrs {
             self.look_for_slots(qp);
         }
         if self.closed {
             Err(PushError::Closed)
-        } else if self.slots == 0 {
+        } else if self.slots < wrs {
             Err(PushError::NoSlot)
-        } else if self.batch.nr_wrs == BATCH_WRS {
+        } else if BATCH_WRS.saturating_sub(self.batch.nr_wrs) < wrs as usize {
             Err(PushError::BatchFull)
         } else {
             Ok(())
@@ -154,7 +155,8 @@ impl SendQueue {
         (left - cursor.left(), n)
     }
 
-    /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has.
+    /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has. Does
+    /// nothing where [`Self::check`] would have said that it cannot be.
     pub(super) fn push<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,
@@ -168,7 +170,10 @@ impl SendQueue {
         let Some(place) = batch.wrs.get_mut(batch.nr_wrs) else {
             return;
         };
-        // SAFETY: By the type invariant the slot `next` is ours: `check` said that there is one.
+        let Some(slots) = self.slots.checked_sub(1) else {
+            return;
+        };
+        // SAFETY: By the type invariant the slot `next` is ours: there is one at least.
         let cqe = unsafe { qp.send_ring().put(self.next, resources) };
 
         place.send = bindings::ib_send_wr {
@@ -183,7 +188,7 @@ impl SendQueue {
         batch.nr_wrs += 1;
         batch.nr_sges += nr_sges;
         self.next = after(self.next, self.depth);
-        self.slots -= 1;
+        self.slots = slots;
     }
 
     /// Pushes a SEND of the first `nob` bytes of `buf`, followed by `extra`: the
@@ -201,7 +206,7 @@ impl SendQueue {
         extra: Option<(&mut SgCursor, u32)>,
         signaled: bool,
     ) -> Result<(), (PushError, TxBuf)> {
-        if let Err(e) = self.check(qp) {
+        if let Err(e) = self.check(qp, 1) {
             return Err((e, buf));
         }
         if nob == 0 || nob as usize > MSG_BUF_LEN {
@@ -290,7 +295,7 @@ impl SendQueue {
         max_len: u32,
         signaled: bool,
     ) -> Result<u32, PushError> {
-        self.check(qp)?;
+        self.check(qp, 1)?;
         if !cursor.map().is_for(qp.device()) {
             return Err(PushError::Foreign);
         }

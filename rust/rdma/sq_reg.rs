@@ -47,18 +47,11 @@ impl SendQueue {
         mr: Mr<Mapped>,
         signaled: bool,
     ) -> Result<Mr<Valid>, (PushError, Mr<Mapped>)> {
-        if let Err(e) = self.check(qp) {
+        if let Err(e) = self.check(qp, qp.reg_wrs().into()) {
             return Err((e, mr));
         }
         if !self.is_of(mr.qp_id()) {
             return Err((PushError::Foreign, mr));
-        }
-        let wrs = u32::from(qp.reg_wrs());
-        if self.free_slots(qp) < wrs {
-            return Err((PushError::NoSlot, mr));
-        }
-        if self.room().wrs < wrs as usize {
-            return Err((PushError::BatchFull, mr));
         }
         let Some(parts) = qp.mr_pool().register(&mr) else {
             return Err((PushError::Closed, mr));
@@ -114,7 +107,7 @@ impl SendQueue {
         ctx: u32,
         mr: Mr<Valid>,
     ) -> Result<(), (PushError, Mr<Valid>)> {
-        if let Err(e) = self.check(qp) {
+        if let Err(e) = self.check(qp, 1) {
             return Err((e, mr));
         }
         if !self.is_of(mr.qp_id()) {
