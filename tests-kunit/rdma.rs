@@ -18,6 +18,7 @@ use kernel::{
 use crate::{
     bindings,
     rdma::{
+        batch::PushError,
         bounce::BounceBuf,
         buf::{
             Direction,
@@ -41,29 +42,26 @@ use crate::{
             DeviceEvents,
             EventRegistration, //
         },
+        handler::{
+            QpHandler,
+            SendsDone, //
+        },
         listen::{
             ConnRequest,
             ListenHandler,
             Listener, //
         },
         pages::PageVec,
+        parts::QpParts,
         pd::Pd,
         qp::{
             Qp,
-            QpConfig,
-            QpHandler,
-            QpParts, //
+            QpConfig, //
         },
-        rq::{
-            RecvDone,
-            RecvQueue, //
-        },
-        send_ring::SendsDone,
+        recv_ring::RecvDone,
+        rq::RecvQueue,
         sg::SgMap,
-        sq::{
-            PushError,
-            SendQueue, //
-        },
+        sq::SendQueue,
         sync::{
             new_spinlock_bh,
             SpinLockBh, //
@@ -707,6 +705,47 @@ fn refused_post() -> Result {
     end.close()
 }
 
+/// A registration takes two slots on rxe. The queue has last looked when there was one, and there
+/// are more.
+fn registration_at_the_last_slot() -> Result {
+    let (left, mut right) = connect(PORT + 9)?;
+    let sink = TestPages::new(1)?;
+    let to = sink.vec(0, 4096)?;
+    let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
+    let regs = u32::from(right.qp.reg_wrs());
+    let mut ended = 0;
+
+    check(regs == 2)?;
+    // Nobody looks before there is none.
+    while right.sq.slots() > 1 {
+        let mr = right.qp.take_mr()?;
+        let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
+        let mr = right
+            .sq
+            .push_reg(&right.qp, 1, mr, true)
+            .map_err(|_| ENOSPC)?;
+
+        check(right.sq.push_inv(&right.qp, 2, mr).is_ok())?;
+        right.post()?;
+        ended += regs as usize + 1;
+        right.side.wait(|seen| seen.sends.len() == ended)?;
+    }
+    check(right.sq.slots() == 1)?;
+    check(right.sq.free_slots(&right.qp) == u32::from(CONFIG.sq_depth))?;
+
+    let mr = right.qp.take_mr()?;
+    let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
+
+    check(right.sq.push_reg(&right.qp, 3, mr, true).is_ok())?;
+    check(right.sq.slots() == u32::from(CONFIG.sq_depth) - regs)?;
+    right.post()?;
+    right
+        .side
+        .wait(|seen| seen.sends.len() == ended + regs as usize)?;
+    left.close()?;
+    right.close()
+}
+
 struct Watcher;
 
 impl DeviceEvents for Watcher {
@@ -785,6 +824,11 @@ mod tests {
     #[test]
     fn gives_back_what_was_not_posted() -> Result {
         refused_post()
+    }
+
+    #[test]
+    fn looks_for_the_slots_of_a_registration() -> Result {
+        registration_at_the_last_slot()
     }
 
     #[test]

@@ -11,30 +11,28 @@ use kernel::{
 use crate::{
     proto::cause::Cause,
     rdma::{
-        batch::BatchRoom,
+        batch::{
+            BatchRoom,
+            PostError, //
+        },
         buf::{
             RxBuf,
             TxBuf, //
         },
+        handler::QpHandler,
         mr::{
             Mapped,
             Mr,
             Valid, //
         },
-        qp::{
-            Qp,
-            QpHandler,
-            QpParts, //
-        },
+        parts::QpParts,
+        qp::Qp,
         rq::{
             RecvQueue,
             RECV_BATCH, //
         },
         sg::SgCursor,
-        sq::{
-            PostError,
-            SendQueue, //
-        }, //
+        sq::SendQueue, //
     }, //
 };
 

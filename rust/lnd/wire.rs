@@ -63,9 +63,11 @@ use crate::{
         }, //
     },
     rdma::{
-        qp::QpHandler,
-        rq::RecvDone,
-        send_ring::SendsDone,
+        handler::{
+            QpHandler,
+            SendsDone, //
+        },
+        recv_ring::RecvDone,
         wc::{
             QpEvent,
             WcStatus, //

@@ -14,6 +14,31 @@ pub(crate) const BATCH_WRS: usize = 32;
 /// How many scatter/gather entries one batch holds.
 pub(crate) const BATCH_SGES: usize = 128;
 
+/// Why a work request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PushError {
+    /// The send queue has no free slot.
+    NoSlot,
+    /// The batch is full: post it and try again.
+    BatchFull,
+    /// It would need more scatter/gather entries than a work request may have.
+    TooManySges,
+    /// The queue is closed, because a post failed.
+    Closed,
+    /// The arguments are of another QP or device.
+    Foreign,
+    /// The arguments make no sense.
+    Invalid,
+}
+
+/// Work requests could not be posted. Their queue is closed now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostError {
+    /// This many, from the beginning of the batch, were posted: they complete.
+    /// For the others there will be no completion, and what they owned is freed.
+    pub(crate) posted: u32,
+}
+
 /// What is left in the current batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchRoom {

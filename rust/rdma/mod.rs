@@ -9,6 +9,18 @@
 //! from the moment it is pushed until its completion, or to the QP for as long
 //! as a key to it is valid.
 //!
+//! A queue pair is in several rooms, which import each other in one direction only. From below:
+//!
+//! | room | what |
+//! |---|---|
+//! | [`send_ring`], [`recv_ring`] | the slots: what posted work requests own; over [`cqe`] |
+//! | [`qp_shared`] | the part of a QP that completions need |
+//! | [`handler`] | what the owner of a QP is told |
+//! | [`complete`], [`drain`] | completions: of what is posted, and the last ones |
+//! | [`qp`] | the QP |
+//! | [`sq`], [`sq_reg`], [`rq`] | the rights to post; over [`batch`] |
+//! | [`parts`] | makes the QP and the rights, and takes them back |
+//!
 //! Nothing here knows LNet. C headers: `include/rdma/ib_verbs.h`,
 //! `include/rdma/rdma_cm.h`.
 
@@ -22,20 +34,28 @@ pub(crate) mod bounce;
 pub(crate) mod buf;
 pub(crate) mod cm;
 pub(crate) mod cm_event;
+pub(crate) mod complete;
 pub(crate) mod cq;
+pub(crate) mod cqe;
 pub(crate) mod device;
+pub(crate) mod drain;
+pub(crate) mod handler;
 pub(crate) mod layout;
 pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod mr;
 pub(crate) mod pages;
+pub(crate) mod parts;
 pub(crate) mod pd;
 pub(crate) mod qp;
+pub(crate) mod qp_shared;
 pub(crate) mod random;
+pub(crate) mod recv_ring;
 pub(crate) mod rq;
 pub(crate) mod send_ring;
 pub(crate) mod sg;
 pub(crate) mod sq;
+pub(crate) mod sq_reg;
 pub(crate) mod sync;
 pub(crate) mod wc;
 pub(crate) mod work;

@@ -2,157 +2,25 @@
 
 //! The receive queue of a QP.
 //!
-//! [`RecvQueue`] is the one handle that buffers are pushed and posted with;
-//! [`RecvRing`], inside the QP, has the slots that own posted buffers.
+//! [`RecvQueue`] is the one handle that buffers are pushed and posted with; their slots are in the
+//! [`super::recv_ring`]. Any context but hard interrupts; its owner sees to it that it is used by
+//! one at a time.
 
-use core::cell::UnsafeCell;
-
-use kernel::{
-    container_of,
-    ffi,
-    pr_warn_once,
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Release, //
-    },
-    types::Opaque, //
-};
+use kernel::prelude::*;
 
 use super::{
+    batch::PostError,
     buf::{
         RxBuf,
         MSG_BUF_LEN, //
     },
-    qp::{
-        Qp,
-        QpHandler, //
-    },
-    sq::PostError,
-    wc::Wc, //
+    handler::QpHandler,
+    qp::Qp, //
 };
 use crate::bindings;
 
 /// How many receives one batch holds.
 pub(crate) const RECV_BATCH: usize = 16;
-
-/// A receive has ended.
-pub(crate) struct RecvDone {
-    /// The buffer, ours again.
-    pub(crate) buf: RxBuf,
-    /// How it ended.
-    pub(crate) wc: Wc,
-    /// How many bytes arrived, at most [`MSG_BUF_LEN`]; 0 unless it was a success.
-    pub(crate) len: u32,
-    /// It was a plain SEND: not the immediate data of an RDMA WRITE, which leaves the buffer as it
-    /// was, and it did not invalidate a key of ours behind our back.
-    pub(crate) plain: bool,
-}
-
-const FREE: u32 = 0;
-const POSTED: u32 = 1;
-
-/// # Invariants
-///
-/// `buf` belongs to the completion while `state` is `POSTED`, otherwise to the
-/// [`RecvQueue`].
-struct Slot<T: QpHandler> {
-    cqe: Opaque<bindings::ib_cqe>,
-    qp: *const Qp<T>,
-    state: Atomic<u32>,
-    buf: UnsafeCell<Option<RxBuf>>,
-}
-
-/// The slots of a receive queue.
-pub(super) struct RecvRing<T: QpHandler> {
-    slots: KVVec<Slot<T>>,
-}
-
-impl<T: QpHandler> RecvRing<T> {
-    pub(super) fn new(depth: u16) -> Result<Self> {
-        let mut slots = KVVec::with_capacity(depth.into(), GFP_KERNEL)?;
-
-        for _ in 0..depth {
-            slots.push(
-                Slot {
-                    cqe: super::qp::new_cqe(Self::trampoline),
-                    qp: core::ptr::null(),
-                    state: Atomic::new(FREE),
-                    buf: UnsafeCell::new(None),
-                },
-                GFP_KERNEL,
-            )?;
-        }
-        Ok(Self { slots })
-    }
-
-    /// Tells the slots where their QP is, once it is known.
-    pub(super) fn set_qp(&mut self, qp: *const Qp<T>) {
-        for slot in self.slots.iter_mut() {
-            slot.qp = qp;
-        }
-    }
-
-    /// How many receives are posted or pushed. For people: it may change meanwhile.
-    pub(super) fn posted(&self) -> usize {
-        self.slots
-            .iter()
-            .filter(|slot| slot.state.load(Acquire) == POSTED)
-            .count()
-    }
-
-    /// # Safety
-    ///
-    /// Called by the core for a completion whose `wr_cqe` is that of a slot.
-    unsafe extern "C" fn trampoline(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-        // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work
-        // request, which is in a slot.
-        let (slot, wc, byte_len, plain) = unsafe {
-            let cqe = (*wc).__bindgen_anon_1.wr_cqe;
-            let invalidates = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as ffi::c_int;
-
-            (
-                &*container_of!(Opaque::cast_from(cqe), Slot<T>, cqe),
-                Wc::from_raw(&*wc),
-                (*wc).byte_len,
-                (*wc).opcode == bindings::ib_wc_opcode_IB_WC_RECV
-                    && (*wc).wc_flags & invalidates == 0,
-            )
-        };
-
-        if slot.state.load(Acquire) != POSTED {
-            pr_warn_once!("completion for a receive that was not posted\n");
-            return;
-        }
-        // SAFETY: By the type invariant the buffer belongs to us.
-        let buf = unsafe { (*slot.buf.get()).take() };
-        // SAFETY: A QP outlives its completions.
-        let qp = unsafe { &*slot.qp };
-
-        // INVARIANT: We are done with the slot.
-        slot.state.store(FREE, Release);
-        let Some(buf) = buf else {
-            return;
-        };
-        let len = if wc.status.is_success() {
-            byte_len.min(MSG_BUF_LEN as u32)
-        } else {
-            0
-        };
-
-        buf.sync_for_cpu(len as usize);
-        T::recv_done(
-            qp.handler(),
-            RecvDone {
-                buf,
-                wc,
-                len,
-                plain,
-            },
-        );
-    }
-}
 
 /// Receives that are pushed and not posted yet.
 struct Batch {
@@ -216,7 +84,7 @@ impl RecvQueue {
         if self.qp_id != qp.id() || self.closed {
             return Err(buf);
         }
-        let slots = &qp.recv_ring().slots;
+        let slots = qp.recv_ring().slots();
         let batch = &mut *self.batch;
         let (Some(slot), Some(wr), Some(sge)) = (
             slots.get(self.next),
@@ -227,7 +95,7 @@ impl RecvQueue {
         };
 
         // Those in the batch are still free, but there are not enough others to get round to them.
-        if slot.state.load(Acquire) != FREE || self.pending >= slots.len() {
+        if !slot.is_free() || self.pending >= slots.len() {
             return Err(buf);
         }
         buf.sync_for_device(MSG_BUF_LEN);
@@ -240,9 +108,8 @@ impl RecvQueue {
             num_sge: 1,
             ..Default::default()
         };
-        wr.__bindgen_anon_1.wr_cqe = slot.cqe.get();
-        // SAFETY: The slot is free, so it is ours.
-        unsafe { *slot.buf.get() = Some(buf) };
+        // SAFETY: We are the right to use the queue of this QP, and the slot is free.
+        wr.__bindgen_anon_1.wr_cqe = unsafe { slot.put(buf) };
         // INVARIANT: Complete.
         self.pending += 1;
         self.next = after(self.next, slots.len());
@@ -264,7 +131,7 @@ impl RecvQueue {
         if self.qp_id != qp.id() {
             return Err(PostError { posted: 0 });
         }
-        let slots = &qp.recv_ring().slots;
+        let slots = qp.recv_ring().slots();
         let start = if self.next >= n {
             self.next - n
         } else {
@@ -287,8 +154,8 @@ impl RecvQueue {
                 wr.sg_list = sges.add(i);
             }
             if let Some(slot) = slots.get(at) {
-                // INVARIANT: It belongs to the completion, which may come before the call returns.
-                slot.state.store(POSTED, Release);
+                // The completion may come before the call returns.
+                slot.give();
             }
             at = after(at, slots.len());
         }
@@ -321,10 +188,8 @@ impl RecvQueue {
 
             at = after(at, slots.len());
             if let (Some(slot), true) = (slot, i >= posted) {
-                // SAFETY: There will be no completion for this one, so it is ours again.
-                drop(unsafe { (*slot.buf.get()).take() });
-                // INVARIANT: As above.
-                slot.state.store(FREE, Release);
+                // SAFETY: We are the right to use the queue of this QP, which did not take this one.
+                unsafe { slot.take_back() };
             }
         }
         Err(PostError {

@@ -5,6 +5,10 @@
 //! [`SendRing`], inside the QP, is a ring of slots in posting order; a slot owns what its work
 //! request refers to. Completions of a send queue come in posting order, so a completion also
 //! retires all work requests before it that were not signalled.
+//!
+//! Plain data: it does not know who pushes work requests, nor who is told of them. No locks: a slot
+//! is used by the send queue or by a completion, and completions come one after the other. Any
+//! context but hard interrupts.
 
 use core::cell::UnsafeCell;
 
@@ -26,10 +30,11 @@ use kernel::{
 
 use super::{
     buf::TxBuf,
-    qp::{
-        Qp,
-        QpHandler, //
+    cqe::{
+        self,
+        Done, //
     },
+    mr::MrPool,
     sg::SgMap,
     wc::Wc, //
 };
@@ -54,36 +59,45 @@ pub(super) struct Resources {
     pub(super) invalidates: Option<u16>,
 }
 
-struct Slot<T: QpHandler> {
+/// # Invariants
+///
+/// `owner` is what [`SendRing::new`] was given, and `index` is the place of this in the ring.
+struct Slot<O> {
     cqe: Opaque<bindings::ib_cqe>,
-    qp: *const Qp<T>,
+    owner: *const O,
     index: u32,
     resources: UnsafeCell<Resources>,
 }
 
-/// The slots of a send queue.
+/// The slots of a send queue, which an `O` owns.
 ///
 /// # Invariants
 ///
 /// The `used` slots from `tail` on are posted and belong to completions, the
-/// others to the [`SendQueue`]. `tail` is only written by completions, which do
+/// others to the send queue. `tail` is only written by completions, which do
 /// not run at the same time: they all come from one CQ.
-pub(super) struct SendRing<T: QpHandler> {
-    slots: KVVec<Slot<T>>,
+pub(super) struct SendRing<O> {
+    slots: KVVec<Slot<O>>,
     depth: u32,
     tail: Atomic<u32>,
     used: Atomic<u32>,
 }
 
-impl<T: QpHandler> SendRing<T> {
-    pub(super) fn new(depth: u16) -> Result<Self> {
+impl<O> SendRing<O> {
+    /// `depth` free slots, whose completions call `done` and find `owner`. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(depth: u16, done: Done, owner: *const O) -> Result<Self> {
         let mut slots = KVVec::with_capacity(depth.into(), GFP_KERNEL)?;
 
         for index in 0..u32::from(depth) {
             slots.push(
+                // INVARIANT: They are pushed in order.
                 Slot {
-                    cqe: super::qp::new_cqe(Self::trampoline),
-                    qp: core::ptr::null(),
+                    cqe: cqe::new(done),
+                    owner,
                     index,
                     resources: UnsafeCell::new(Resources::default()),
                 },
@@ -99,35 +113,36 @@ impl<T: QpHandler> SendRing<T> {
         })
     }
 
-    /// Tells the slots where their QP is, once it is known.
-    pub(super) fn set_qp(&mut self, qp: *const Qp<T>) {
-        for slot in self.slots.iter_mut() {
-            slot.qp = qp;
+    /// The owner of the ring, and the slot, of which `wc` is a completion.
+    ///
+    /// # Safety
+    ///
+    /// `wc` is a valid completion of a work request with the hook of a slot of a `SendRing<O>`, and
+    /// the owner of that ring lives for `'a`.
+    #[inline]
+    pub(super) unsafe fn find<'a>(wc: *const bindings::ib_wc) -> (&'a O, u32)
+    where
+        O: 'a,
+    {
+        // SAFETY: The caller guarantees that `wc` is valid, that its `wr_cqe` is in a slot, which
+        // lives as long as its ring, and that the owner does.
+        unsafe {
+            let cqe = (*wc).__bindgen_anon_1.wr_cqe;
+            let slot = &*container_of!(Opaque::cast_from(cqe), Slot<O>, cqe);
+
+            (&*slot.owner, slot.index)
         }
     }
 
+    /// Retires the work request in slot `index` and all before it, and lets go of the memory that
+    /// they use, which keys of `mrs` cover. Nothing if it was not posted.
+    ///
     /// # Safety
     ///
-    /// Called by the core for a completion whose `wr_cqe` is that of a slot.
-    unsafe extern "C" fn trampoline(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-        // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work
-        // request, which is in a slot.
-        let (slot, wc) = unsafe {
-            let cqe = (*wc).__bindgen_anon_1.wr_cqe;
-
-            (
-                &*container_of!(Opaque::cast_from(cqe), Slot<T>, cqe),
-                Wc::from_raw(&*wc),
-            )
-        };
-        // SAFETY: A QP outlives its completions.
-        let qp = unsafe { &*slot.qp };
-
-        qp.send_ring().complete(qp, slot.index, wc);
-    }
-
-    /// Retires the work request in slot `index` and all before it.
-    fn complete(&self, qp: &Qp<T>, index: u32, wc: Wc) {
+    /// Called for a completion of that slot with the outcome `wc`, and until what it returned is
+    /// dropped not for another one.
+    #[inline]
+    pub(super) unsafe fn retire(&self, index: u32, wc: Wc, mrs: &MrPool) -> Option<Retired<'_, O>> {
         let tail = self.tail.load(Relaxed);
         let distance = if index >= tail {
             index.wrapping_sub(tail)
@@ -137,39 +152,41 @@ impl<T: QpHandler> SendRing<T> {
 
         if distance >= self.used.load(Acquire) {
             pr_warn_once!("completion for a send that was not posted\n");
-            return;
+            return None;
         }
         let n = distance.wrapping_add(1);
 
-        // Before the handler may take a lock, which nobody shall hold while memory is unmapped.
-        self.let_go(qp, tail, n, wc);
-        T::sends_done(
-            qp.handler(),
-            &mut SendsDone {
-                ring: self,
-                at: tail,
-                left: n,
-                n,
-                wc,
-            },
-        );
+        // SAFETY: By the type invariant they belong to us: they are the first of the used ones.
+        unsafe { self.let_go(tail, n, wc, mrs) };
+        // INVARIANT: As above, and nobody else retires any until this is dropped.
+        Some(Retired {
+            ring: self,
+            at: tail,
+            left: n,
+            n,
+            wc,
+        })
     }
 
     /// Lets go of the memory that the `n` work requests from slot `at` on use.
-    fn let_go(&self, qp: &Qp<T>, at: u32, n: u32, wc: Wc) {
+    ///
+    /// # Safety
+    ///
+    /// The caller owns these slots.
+    unsafe fn let_go(&self, at: u32, n: u32, wc: Wc, mrs: &MrPool) {
         let mut at = at;
 
         for left in (0..n).rev() {
             let Some(slot) = self.slots.get(at as usize) else {
                 return;
             };
-            // SAFETY: By the type invariant the slot belongs to us: it is one of the used ones.
+            // SAFETY: Guaranteed by the caller.
             let resources = unsafe { &mut *slot.resources.get() };
 
             at = after(at, self.depth);
             if let Some(mr) = resources.invalidates.take() {
                 if left != 0 || wc.status.is_success() {
-                    qp.mr_pool().invalidated(mr);
+                    mrs.invalidated(mr);
                 }
             }
             drop(resources.sg.take());
@@ -210,21 +227,22 @@ impl<T: QpHandler> SendRing<T> {
     }
 }
 
-/// The work requests that one completion retires, in posting order.
+/// The work requests that one completion retires, in posting order. Their memory is let go of
+/// already, but for the message buffers.
 ///
 /// # Invariants
 ///
 /// The `left` slots from `at` on are the last of the `n` that the completion
 /// retires. They are used, and belong to this.
-pub(crate) struct SendsDone<'a, T: QpHandler> {
-    ring: &'a SendRing<T>,
+pub(crate) struct Retired<'a, O> {
+    ring: &'a SendRing<O>,
     at: u32,
     left: u32,
     n: u32,
     wc: Wc,
 }
 
-impl<T: QpHandler> Iterator for SendsDone<'_, T> {
+impl<O> Iterator for Retired<'_, O> {
     type Item = SendDone;
 
     #[inline]
@@ -254,7 +272,7 @@ impl<T: QpHandler> Iterator for SendsDone<'_, T> {
     }
 }
 
-impl<T: QpHandler> Drop for SendsDone<'_, T> {
+impl<O> Drop for Retired<'_, O> {
     fn drop(&mut self) {
         // What the handler did not want to know of is retired all the same.
         while self.left != 0 {

@@ -4,7 +4,8 @@
 //!
 //! [`SendQueue`] is the one handle that work requests are pushed and posted
 //! with: pushed into a [`Batch`], and posted from it into the slots of the
-//! [`super::send_ring`].
+//! [`super::send_ring`]. Registrations are pushed in [`super::sq_reg`]. Any context but hard
+//! interrupts.
 
 use kernel::{
     ffi,
@@ -16,21 +17,16 @@ use super::{
         AnyWr,
         Batch,
         BatchRoom,
+        PostError,
+        PushError,
         BATCH_WRS, //
     },
     buf::{
         TxBuf,
         MSG_BUF_LEN, //
     },
-    mr::{
-        Mapped,
-        Mr,
-        Valid, //
-    },
-    qp::{
-        Qp,
-        QpHandler, //
-    },
+    handler::QpHandler,
+    qp::Qp,
     send_ring::{
         after,
         before,
@@ -39,31 +35,6 @@ use super::{
     sg::SgCursor, //
 };
 use crate::bindings;
-
-/// Why a work request was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PushError {
-    /// The send queue has no free slot.
-    NoSlot,
-    /// The batch is full: post it and try again.
-    BatchFull,
-    /// It would need more scatter/gather entries than a work request may have.
-    TooManySges,
-    /// The queue is closed, because a post failed.
-    Closed,
-    /// The arguments are of another QP or device.
-    Foreign,
-    /// The arguments make no sense.
-    Invalid,
-}
-
-/// Work requests could not be posted. The queue is closed now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PostError {
-    /// This many, from the beginning of the batch, were posted: they complete.
-    /// For the others there will be no completion, and what they owned is freed.
-    pub(crate) posted: u32,
-}
 
 /// The right to use the send queue of one QP.
 ///
@@ -140,19 +111,20 @@ impl SendQueue {
         self.batch.room()
     }
 
-    /// Whether one more work request can be pushed.
-    fn check<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PushError> {
+    /// Whether `wrs` more work requests can be pushed.
+    #[inline]
+    pub(super) fn check<T: QpHandler>(&mut self, qp: &Qp<T>, wrs: u32) -> Result<(), PushError> {
         if self.qp_id != qp.id() {
             return Err(PushError::Foreign);
         }
-        if self.slots == 0 {
+        if self.slots < wrs {
             self.look_for_slots(qp);
         }
         if self.closed {
             Err(PushError::Closed)
-        } else if self.slots == 0 {
+        } else if self.slots < wrs {
             Err(PushError::NoSlot)
-        } else if self.batch.nr_wrs == BATCH_WRS {
+        } else if BATCH_WRS.saturating_sub(self.batch.nr_wrs) < wrs as usize {
             Err(PushError::BatchFull)
         } else {
             Ok(())
@@ -183,8 +155,9 @@ impl SendQueue {
         (left - cursor.left(), n)
     }
 
-    /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has.
-    fn push<T: QpHandler>(
+    /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has. Does
+    /// nothing where [`Self::check`] would have said that it cannot be.
+    pub(super) fn push<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,
         nr_sges: usize,
@@ -197,7 +170,10 @@ impl SendQueue {
         let Some(place) = batch.wrs.get_mut(batch.nr_wrs) else {
             return;
         };
-        // SAFETY: By the type invariant the slot `next` is ours: `check` said that there is one.
+        let Some(slots) = self.slots.checked_sub(1) else {
+            return;
+        };
+        // SAFETY: By the type invariant the slot `next` is ours: there is one at least.
         let cqe = unsafe { qp.send_ring().put(self.next, resources) };
 
         place.send = bindings::ib_send_wr {
@@ -212,7 +188,7 @@ impl SendQueue {
         batch.nr_wrs += 1;
         batch.nr_sges += nr_sges;
         self.next = after(self.next, self.depth);
-        self.slots -= 1;
+        self.slots = slots;
     }
 
     /// Pushes a SEND of the first `nob` bytes of `buf`, followed by `extra`: the
@@ -230,7 +206,7 @@ impl SendQueue {
         extra: Option<(&mut SgCursor, u32)>,
         signaled: bool,
     ) -> Result<(), (PushError, TxBuf)> {
-        if let Err(e) = self.check(qp) {
+        if let Err(e) = self.check(qp, 1) {
             return Err((e, buf));
         }
         if nob == 0 || nob as usize > MSG_BUF_LEN {
@@ -319,7 +295,7 @@ impl SendQueue {
         max_len: u32,
         signaled: bool,
     ) -> Result<u32, PushError> {
-        self.check(qp)?;
+        self.check(qp, 1)?;
         if !cursor.map().is_for(qp.device()) {
             return Err(PushError::Foreign);
         }
@@ -352,113 +328,6 @@ impl SendQueue {
             },
         );
         Ok(covered)
-    }
-
-    /// Pushes the registration that makes the key of `mr` valid for writes of the
-    /// other side: [`Qp::reg_wrs`] work requests, all or none of them.
-    ///
-    /// On rxe a LOCAL_INV of the region's last key, which is dead, goes in front. When rxe repeats
-    /// what has not been acknowledged, it carries out local work requests behind that again, finds
-    /// a region that is registered already, and breaks the QP. But it begins a LOCAL_INV only when
-    /// all in front of it is complete; so this one and the registration behind it are first in the
-    /// queue, and done before there is anything that could be repeated.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError`]; the token comes back.
-    pub(crate) fn push_reg<T: QpHandler>(
-        &mut self,
-        qp: &Qp<T>,
-        ctx: u32,
-        mr: Mr<Mapped>,
-        signaled: bool,
-    ) -> Result<Mr<Valid>, (PushError, Mr<Mapped>)> {
-        if let Err(e) = self.check(qp) {
-            return Err((e, mr));
-        }
-        if mr.qp_id() != self.qp_id {
-            return Err((PushError::Foreign, mr));
-        }
-        let wrs = u32::from(qp.reg_wrs());
-        if self.free_slots(qp) < wrs {
-            return Err((PushError::NoSlot, mr));
-        }
-        if self.room().wrs < wrs as usize {
-            return Err((PushError::BatchFull, mr));
-        }
-        let Some(parts) = qp.mr_pool().register(&mr) else {
-            return Err((PushError::Closed, mr));
-        };
-
-        if qp.fences_regs() {
-            self.push(
-                qp,
-                0,
-                bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-                0,
-                Resources {
-                    ctx,
-                    ..Default::default()
-                },
-                |wr| set_invalidate(wr, parts.known),
-            );
-        }
-        self.push(
-            qp,
-            0,
-            bindings::ib_wr_opcode_IB_WR_REG_MR,
-            signal(signaled),
-            Resources {
-                ctx,
-                ..Default::default()
-            },
-            |wr| {
-                // SAFETY: Whatever was there, these are integers and a pointer.
-                let reg = unsafe { &mut wr.reg };
-
-                reg.mr = parts.mr;
-                reg.key = parts.key;
-                reg.access = (bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
-                    | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE)
-                    as ffi::c_int;
-            },
-        );
-        Ok(mr.into_valid())
-    }
-
-    /// Pushes the invalidation of the key of `mr`. Always signalled: when
-    /// [`QpHandler::sends_done`] tells of its success the key is dead, the memory
-    /// is not mapped by it any more, and the region is free again. After a
-    /// failure that is so when the regions are destroyed.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError`]; the token comes back.
-    pub(crate) fn push_inv<T: QpHandler>(
-        &mut self,
-        qp: &Qp<T>,
-        ctx: u32,
-        mr: Mr<Valid>,
-    ) -> Result<(), (PushError, Mr<Valid>)> {
-        if let Err(e) = self.check(qp) {
-            return Err((e, mr));
-        }
-        if mr.qp_id() != self.qp_id {
-            return Err((PushError::Foreign, mr));
-        }
-        self.push(
-            qp,
-            0,
-            bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-            signal(true),
-            Resources {
-                ctx,
-                invalidates: Some(mr.index()),
-                ..Default::default()
-            },
-            |wr| set_invalidate(wr, mr.rkey()),
-        );
-        Ok(())
     }
 
     /// Posts everything that was pushed, with one call of the provider.
@@ -513,14 +382,7 @@ impl SendQueue {
     }
 }
 
-fn set_invalidate(wr: &mut AnyWr, rkey: u32) {
-    // SAFETY: All members of the union begin with an `ib_send_wr`.
-    let send = unsafe { &mut wr.send };
-
-    send.ex.invalidate_rkey = rkey;
-}
-
-fn signal(signaled: bool) -> bindings::ib_send_flags {
+pub(super) fn signal(signaled: bool) -> bindings::ib_send_flags {
     if signaled {
         bindings::ib_send_flags_IB_SEND_SIGNALED
     } else {

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the RDMA core calls when work requests of a QP have ended: from a slot to the handler.
+//!
+//! Runs where completions are polled ([`super::cq`]): softirq, for all it knows. Those of a QP come
+//! from one CQ, one after the other. Takes no lock while it calls the handler.
+
+use super::{
+    handler::QpHandler,
+    qp_shared::QpShared,
+    recv_ring::RecvSlot,
+    send_ring::SendRing,
+    wc::Wc, //
+};
+use crate::bindings;
+
+/// # Safety
+///
+/// Called by the core for a completion whose `wr_cqe` is that of a slot in the send ring of a
+/// `QpShared<T>`.
+pub(super) unsafe extern "C" fn send_done<T: QpHandler>(
+    _cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
+    // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work request. A
+    // QP outlives its completions: it is not destroyed before all have returned.
+    let ((shared, index), wc) = unsafe { (SendRing::<QpShared<T>>::find(wc), Wc::from_raw(&*wc)) };
+    // The memory goes before the handler may take a lock, which nobody shall hold while memory is
+    // unmapped.
+    // SAFETY: This is its completion; the next one comes when this has returned.
+    let done = unsafe { shared.send_ring().retire(index, wc, shared.mr_pool()) };
+
+    if let Some(mut done) = done {
+        T::sends_done(shared.handler(), &mut done);
+    }
+}
+
+/// # Safety
+///
+/// Called by the core for a completion whose `wr_cqe` is that of a slot in the receive ring of a
+/// `QpShared<T>`.
+pub(super) unsafe extern "C" fn recv_done<T: QpHandler>(
+    _cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
+    // SAFETY: As above.
+    if let Some((shared, done)) = unsafe { RecvSlot::<QpShared<T>>::end(wc) } {
+        T::recv_done(shared.handler(), done);
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A QP with the rights to post to its queues: how they come to be, and how they end.
+//!
+//! The rights ([`SendQueue`], [`RecvQueue`]) are made once per QP, and [`Qp::drain`] takes them
+//! back. Process context.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    cm::{
+        CmHandler,
+        CmId, //
+    },
+    cq::CqShare,
+    handler::QpHandler,
+    pd::Pd,
+    qp::{
+        Qp,
+        QpConfig, //
+    },
+    rq::RecvQueue,
+    sq::SendQueue, //
+};
+
+/// A new QP, and the rights to post to its queues.
+pub(crate) struct QpParts<T: QpHandler> {
+    /// The QP.
+    pub(crate) qp: Arc<Qp<T>>,
+    /// For the send queue.
+    pub(crate) sq: SendQueue,
+    /// For the receive queue.
+    pub(crate) rq: RecvQueue,
+}
+
+impl<T: QpHandler> Qp<T> {
+    /// Makes a QP on `id`, which must be bound to the device of `pd`. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for sizes of 0 or a CQ share of another device, `EBUSY` if `id`
+    /// has a QP, `ENOMEM` (often: the sizes are too large for the device).
+    pub(crate) fn create<H: CmHandler>(
+        id: &CmId<H>,
+        pd: &Arc<Pd>,
+        cq: CqShare,
+        config: &QpConfig,
+        handler: Arc<T>,
+    ) -> Result<QpParts<T>> {
+        let qp = Self::new(id, pd, cq, config, handler)?;
+
+        Ok(QpParts {
+            sq: SendQueue::new(qp.id(), config.sq_depth)?,
+            rq: RecvQueue::new(qp.id())?,
+            qp,
+        })
+    }
+
+    /// Ends posting: moves the QP to the error state and posts the markers whose
+    /// completions end in [`QpHandler::drained`]. What was pushed and not posted
+    /// is freed with the QP. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they are not the rights of this QP, else what the provider says. Then `drained`
+    /// is not called: drop the QP instead, which waits.
+    pub(crate) fn drain(&self, sq: SendQueue, rq: RecvQueue) -> Result {
+        if !sq.is_of(self.id()) || !rq.is_of(self.id()) {
+            return Err(EINVAL);
+        }
+        drop((sq, rq));
+        // SAFETY: Both were the only ones of this QP: `create` made them.
+        unsafe { self.end_posting() }
+    }
+}

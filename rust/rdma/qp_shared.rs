@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The part of a QP that its completions need: the slots of both queues, the memory regions, and
+//! whom to tell.
+//!
+//! A slot points to the [`QpShared`] that it is in, not to the QP. So the rooms of the completions
+//! ([`super::complete`]) lie below the QP and know nothing of it. Any context; what is inside has
+//! locks and rules of its own.
+
+use core::marker::PhantomPinned;
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    cqe::Done,
+    mr::MrPool,
+    recv_ring::RecvRing,
+    send_ring::SendRing, //
+};
+
+/// What completions of a QP need, whose handler is a `T`.
+///
+/// # Invariants
+///
+/// It is the owner of both rings, and stays where it is.
+#[pin_data]
+pub(crate) struct QpShared<T> {
+    // Dropped in this order: keys, then memory, then the handler.
+    #[pin]
+    mrs: MrPool,
+    send: SendRing<Self>,
+    recv: RecvRing<Self>,
+    handler: Arc<T>,
+    #[pin]
+    _pin: PhantomPinned,
+}
+
+// SAFETY: It may be used and dropped by any thread; the slots, which have pointers to it and to
+// what they own, are protected as their invariants say.
+unsafe impl<T: Send + Sync> Send for QpShared<T> {}
+// SAFETY: As above.
+unsafe impl<T: Send + Sync> Sync for QpShared<T> {}
+
+impl<T> QpShared<T> {
+    /// Rings of these depths, with the functions that their completions call, which may take the
+    /// owner of the ring for a `QpShared<T>`. Sleeps.
+    pub(super) fn new(
+        mrs: impl PinInit<MrPool>,
+        send: (u16, Done),
+        recv: (u16, Done),
+        handler: Arc<T>,
+    ) -> impl PinInit<Self, Error> {
+        try_pin_init!(&this in Self {
+            mrs <- mrs,
+            // INVARIANT: The owner is this.
+            send: SendRing::new(send.0, send.1, this.as_ptr())?,
+            recv: RecvRing::new(recv.0, recv.1, this.as_ptr())?,
+            handler,
+            _pin: PhantomPinned,
+        }? Error)
+    }
+
+    /// The slots of the send queue.
+    pub(super) fn send_ring(&self) -> &SendRing<Self> {
+        &self.send
+    }
+
+    /// The slots of the receive queue.
+    pub(super) fn recv_ring(&self) -> &RecvRing<Self> {
+        &self.recv
+    }
+
+    /// The memory regions.
+    pub(super) fn mr_pool(&self) -> &MrPool {
+        &self.mrs
+    }
+
+    /// Whom to tell.
+    pub(super) fn handler(&self) -> &Arc<T> {
+        &self.handler
+    }
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The slots of a receive queue: the buffers of posted receives, until they complete.
+//!
+//! [`RecvRing`], inside the QP, is plain data: it does not know who pushes receives, nor who is told
+//! of them. A slot is used by one side at a time, which its state says: by the receive queue while it
+//! is free, by the completion while it is posted. No locks; any context but hard interrupts.
+
+use core::cell::UnsafeCell;
+
+use kernel::{
+    container_of,
+    ffi,
+    pr_warn_once,
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
+    types::Opaque, //
+};
+
+use super::{
+    buf::{
+        RxBuf,
+        MSG_BUF_LEN, //
+    },
+    cqe::{
+        self,
+        Done, //
+    },
+    wc::Wc, //
+};
+use crate::bindings;
+
+/// A receive has ended.
+pub(crate) struct RecvDone {
+    /// The buffer, ours again.
+    pub(crate) buf: RxBuf,
+    /// How it ended.
+    pub(crate) wc: Wc,
+    /// How many bytes arrived, at most [`MSG_BUF_LEN`]; 0 unless it was a success.
+    pub(crate) len: u32,
+    /// It was a plain SEND: not the immediate data of an RDMA WRITE, which leaves the buffer as it
+    /// was, and it did not invalidate a key of ours behind our back.
+    pub(crate) plain: bool,
+}
+
+const FREE: u32 = 0;
+const POSTED: u32 = 1;
+
+/// A slot of a ring that an `O` owns.
+///
+/// # Invariants
+///
+/// `buf` belongs to the completion while `state` is `POSTED`, otherwise to the receive queue.
+/// `owner` is what [`RecvRing::new`] was given.
+pub(super) struct RecvSlot<O> {
+    cqe: Opaque<bindings::ib_cqe>,
+    owner: *const O,
+    state: Atomic<u32>,
+    buf: UnsafeCell<Option<RxBuf>>,
+}
+
+impl<O> RecvSlot<O> {
+    /// Whether it belongs to the receive queue.
+    pub(super) fn is_free(&self) -> bool {
+        self.state.load(Acquire) == FREE
+    }
+
+    /// Puts the buffer of a receive into it, and returns the hook for the work request.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the right to use the receive queue, and found the slot free.
+    pub(super) unsafe fn put(&self, buf: RxBuf) -> *mut bindings::ib_cqe {
+        // SAFETY: By the type invariant it belongs to the caller.
+        unsafe { *self.buf.get() = Some(buf) };
+        self.cqe.get()
+    }
+
+    /// Gives it to its completion, before it is posted.
+    pub(super) fn give(&self) {
+        // INVARIANT: From here on we leave `buf` alone.
+        self.state.store(POSTED, Release);
+    }
+
+    /// Takes it back from its completion, and frees the buffer.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the right to use the receive queue, and there will be no completion.
+    pub(super) unsafe fn take_back(&self) {
+        // SAFETY: There will be no completion for this one, so it is the caller's again.
+        drop(unsafe { (*self.buf.get()).take() });
+        // INVARIANT: As above.
+        self.state.store(FREE, Release);
+    }
+
+    /// Ends the receive of which `wc` is the completion: tells the owner of the ring, and what to
+    /// tell the handler; nothing if it was not posted.
+    ///
+    /// # Safety
+    ///
+    /// `wc` is a valid completion of a work request with the hook of a slot of a `RecvRing<O>`, and
+    /// the owner of that ring lives for `'a`.
+    #[inline]
+    pub(super) unsafe fn end<'a>(wc: *const bindings::ib_wc) -> Option<(&'a O, RecvDone)>
+    where
+        O: 'a,
+    {
+        // SAFETY: The caller guarantees that `wc` is valid, and that its `wr_cqe` is in a slot, which
+        // lives as long as its ring.
+        let (slot, wc, byte_len, plain) = unsafe {
+            let cqe = (*wc).__bindgen_anon_1.wr_cqe;
+            let invalidates = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as ffi::c_int;
+
+            (
+                &*container_of!(Opaque::cast_from(cqe), Self, cqe),
+                Wc::from_raw(&*wc),
+                (*wc).byte_len,
+                (*wc).opcode == bindings::ib_wc_opcode_IB_WC_RECV
+                    && (*wc).wc_flags & invalidates == 0,
+            )
+        };
+
+        if slot.state.load(Acquire) != POSTED {
+            pr_warn_once!("completion for a receive that was not posted\n");
+            return None;
+        }
+        // SAFETY: By the type invariant the buffer belongs to us.
+        let buf = unsafe { (*slot.buf.get()).take() };
+        // SAFETY: By the type invariant it is the owner, which the caller says lives long enough.
+        let owner = unsafe { &*slot.owner };
+
+        // INVARIANT: We are done with the slot.
+        slot.state.store(FREE, Release);
+
+        let buf = buf?;
+        let len = if wc.status.is_success() {
+            byte_len.min(MSG_BUF_LEN as u32)
+        } else {
+            0
+        };
+
+        buf.sync_for_cpu(len as usize);
+        Some((
+            owner,
+            RecvDone {
+                buf,
+                wc,
+                len,
+                plain,
+            },
+        ))
+    }
+}
+
+/// The slots of a receive queue, which an `O` owns.
+pub(super) struct RecvRing<O> {
+    slots: KVVec<RecvSlot<O>>,
+}
+
+impl<O> RecvRing<O> {
+    /// `depth` free slots, whose completions call `done` and find `owner`. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(depth: u16, done: Done, owner: *const O) -> Result<Self> {
+        let mut slots = KVVec::with_capacity(depth.into(), GFP_KERNEL)?;
+
+        for _ in 0..depth {
+            slots.push(
+                // INVARIANT: It is free.
+                RecvSlot {
+                    cqe: cqe::new(done),
+                    owner,
+                    state: Atomic::new(FREE),
+                    buf: UnsafeCell::new(None),
+                },
+                GFP_KERNEL,
+            )?;
+        }
+        Ok(Self { slots })
+    }
+
+    /// The slots, in the order in which they are used.
+    pub(super) fn slots(&self) -> &[RecvSlot<O>] {
+        &self.slots
+    }
+
+    /// How many receives are posted or pushed. For people: it may change meanwhile.
+    pub(super) fn posted(&self) -> usize {
+        self.slots
+            .iter()
+            .filter(|slot| slot.state.load(Acquire) == POSTED)
+            .count()
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Registrations of memory regions in the send queue: how a key becomes valid, and how it dies.
+//!
+//! Where work requests of memory regions are pushed; what a region may do when is what the types of
+//! [`super::mr`] say. Any context but hard interrupts, as all of the [`SendQueue`].
+
+use kernel::ffi;
+
+use super::{
+    batch::{
+        AnyWr,
+        PushError, //
+    },
+    handler::QpHandler,
+    mr::{
+        Mapped,
+        Mr,
+        Valid, //
+    },
+    qp::Qp,
+    send_ring::Resources,
+    sq::{
+        signal,
+        SendQueue, //
+    }, //
+};
+use crate::bindings;
+
+impl SendQueue {
+    /// Pushes the registration that makes the key of `mr` valid for writes of the
+    /// other side: [`Qp::reg_wrs`] work requests, all or none of them.
+    ///
+    /// On rxe a LOCAL_INV of the region's last key, which is dead, goes in front. When rxe repeats
+    /// what has not been acknowledged, it carries out local work requests behind that again, finds
+    /// a region that is registered already, and breaks the QP. But it begins a LOCAL_INV only when
+    /// all in front of it is complete; so this one and the registration behind it are first in the
+    /// queue, and done before there is anything that could be repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError`]; the token comes back.
+    pub(crate) fn push_reg<T: QpHandler>(
+        &mut self,
+        qp: &Qp<T>,
+        ctx: u32,
+        mr: Mr<Mapped>,
+        signaled: bool,
+    ) -> Result<Mr<Valid>, (PushError, Mr<Mapped>)> {
+        if let Err(e) = self.check(qp, qp.reg_wrs().into()) {
+            return Err((e, mr));
+        }
+        if !self.is_of(mr.qp_id()) {
+            return Err((PushError::Foreign, mr));
+        }
+        let Some(parts) = qp.mr_pool().register(&mr) else {
+            return Err((PushError::Closed, mr));
+        };
+
+        if qp.fences_regs() {
+            self.push(
+                qp,
+                0,
+                bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+                0,
+                Resources {
+                    ctx,
+                    ..Default::default()
+                },
+                |wr| set_invalidate(wr, parts.known),
+            );
+        }
+        self.push(
+            qp,
+            0,
+            bindings::ib_wr_opcode_IB_WR_REG_MR,
+            signal(signaled),
+            Resources {
+                ctx,
+                ..Default::default()
+            },
+            |wr| {
+                // SAFETY: Whatever was there, these are integers and a pointer.
+                let reg = unsafe { &mut wr.reg };
+
+                reg.mr = parts.mr;
+                reg.key = parts.key;
+                reg.access = (bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+                    | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE)
+                    as ffi::c_int;
+            },
+        );
+        Ok(mr.into_valid())
+    }
+
+    /// Pushes the invalidation of the key of `mr`. Always signalled: when
+    /// [`QpHandler::sends_done`] tells of its success the key is dead, the memory
+    /// is not mapped by it any more, and the region is free again. After a
+    /// failure that is so when the regions are destroyed.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError`]; the token comes back.
+    pub(crate) fn push_inv<T: QpHandler>(
+        &mut self,
+        qp: &Qp<T>,
+        ctx: u32,
+        mr: Mr<Valid>,
+    ) -> Result<(), (PushError, Mr<Valid>)> {
+        if let Err(e) = self.check(qp, 1) {
+            return Err((e, mr));
+        }
+        if !self.is_of(mr.qp_id()) {
+            return Err((PushError::Foreign, mr));
+        }
+        self.push(
+            qp,
+            0,
+            bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+            signal(true),
+            Resources {
+                ctx,
+                invalidates: Some(mr.index()),
+                ..Default::default()
+            },
+            |wr| set_invalidate(wr, mr.rkey()),
+        );
+        Ok(())
+    }
+}
+
+fn set_invalidate(wr: &mut AnyWr, rkey: u32) {
+    // SAFETY: All members of the union begin with an `ib_send_wr`.
+    let send = unsafe { &mut wr.send };
+
+    send.ex.invalidate_rkey = rkey;
+}
