@@ -92,6 +92,8 @@ pub struct Id {
     param: (u8, u8),
     remote_qpn: u32,
     gone: bool,
+    /// Nobody took it: the core destroys it.
+    core: bool,
 }
 
 /// An event (`struct rdma_cm_event`).
@@ -359,6 +361,7 @@ fn new_id(node: usize, class: &'static core::ffi::CStr, handler: ro2ib_cm_handle
         param: (0, 0),
         remote_qpn: 0,
         gone: false,
+        core: false,
     }));
     world.ids.insert(nr, id);
     world.all_ids.push(id);
@@ -503,11 +506,14 @@ fn request(dev: *mut Dev, node: usize, from: u64, src: Addr, dst: Addr, qpn: u32
     i.route = true;
     attach(i, dev);
     set(i, Cm::ReqRcvd);
+    // Until the driver has taken it.
+    i.core = true;
     sched::spawn(node, Kind::Process, "cm request", move || {
         // SAFETY: As above.
         let (l, i) = unsafe { (&mut *listener, &mut *id) };
         lock::take(&raw mut l.lock, false, false);
         if l.gone || l.state != State::Listen {
+            i.core = true;
             lock::give(&raw mut l.lock);
             return destroy(id);
         }
@@ -528,6 +534,7 @@ fn request(dev: *mut Dev, node: usize, from: u64, src: Addr, dst: Addr, qpn: u32
                 },
             );
         }
+        i.core = rc != 0;
         lock::give(&raw mut i.lock);
         lock::give(&raw mut l.lock);
         if rc != 0 {
@@ -591,7 +598,13 @@ pub fn removal(dev: *mut Dev) {
 /// How many ids of a node are left.
 pub fn left(node: usize) -> usize {
     // SAFETY: Ids stay until the world ends.
-    w().ids.values().filter(|i| unsafe { (***i).node == node }).count()
+    w().ids.values().filter(|i| unsafe { (***i).node == node && !(***i).core }).count()
+}
+
+/// Whether it is the driver's.
+pub fn is_drivers(id: *mut Id) -> bool {
+    // SAFETY: Ids stay until the world ends.
+    unsafe { !(*id).core }
 }
 
 /// A node's ids are gone: it lost its power.

@@ -127,6 +127,9 @@ fn poll(cq: *mut Cq) {
         // SAFETY: The driver's `done` belongs to a work request that it has posted.
         unsafe {
             let cqe = done.wc.__bindgen_anon_1.wr_cqe;
+            // The last one may destroy the queue pair, or have it destroyed.
+            (*done.qp).completions -= 1;
+            (*done.qp).handling += 1;
             if !cqe.is_null() {
                 if let Some(f) = (*cqe).done {
                     world::enter();
@@ -134,7 +137,7 @@ fn poll(cq: *mut Cq) {
                     world::leave();
                 }
             }
-            (*done.qp).completions -= 1;
+            (*done.qp).handling -= 1;
         }
         sched::wake_all(done.qp as usize);
         sched::point();

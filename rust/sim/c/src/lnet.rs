@@ -409,8 +409,17 @@ fn end_op(op: usize, result: i32) {
     let o = &mut w().lnet.ops[op];
     if o.result.is_none() {
         o.result = Some(result);
+        release(op);
         sched::wake_all(op_key(op));
     }
+}
+
+/// The operation does not need its memory any more; messages of it still may.
+fn release(op: usize) {
+    let lnet = &mut w().lnet;
+    let buf = lnet.ops[op].buf;
+    lnet.bufs[buf].users -= 1;
+    give_back(buf);
 }
 
 fn op_key(op: usize) -> usize {
@@ -434,8 +443,11 @@ fn finish(msg: *mut Msg, status: i32) {
         }
         if let Some(buf) = m.mem {
             let nob = w().lnet.bufs[buf].nob;
+            // The last message: only the application itself may have it, too.
+            let of_op = w().lnet.ops[op].buf == buf && w().lnet.ops[op].result.is_none();
+            let own = 1 + usize::from(of_op);
             for (addr, len) in bytes(buf, 0, nob) {
-                if w().lnet.bufs[buf].users == 1 {
+                if w().lnet.bufs[buf].users <= own {
                     dma::not_mapped(addr, len as u64, "given back to LNet");
                     verbs::no_key((*ni).node, addr, len as u64);
                 }
@@ -550,6 +562,7 @@ pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize
     if kind == PUT {
         fill(buf, op);
     }
+    w().lnet.bufs[buf].users += 1;
     let msg = new_msg(ni, kind, op);
     use_mem(msg, buf);
     // SAFETY: Just made.
@@ -579,6 +592,7 @@ pub fn wait(op: usize, most: u64) -> Option<i32> {
             let o = &mut w().lnet.ops[op];
             if o.result.is_none() {
                 o.result = Some(-(ETIMEDOUT as i32));
+                release(op);
                 return None;
             }
         }

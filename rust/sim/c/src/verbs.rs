@@ -68,6 +68,8 @@ pub struct Dev {
     pub ids: Vec<*mut Id>,
     handlers: Vec<*mut ib_event_handler>,
     next_key: u32,
+    /// Its node lost its power: nobody counts what it had.
+    pub lost: bool,
 }
 
 impl Dev {
@@ -90,6 +92,7 @@ impl Dev {
             ids: Vec::new(),
             handlers: Vec::new(),
             next_key: 0x10,
+            lost: false,
         }))
     }
 
@@ -97,12 +100,15 @@ impl Dev {
     pub fn left(&self) -> String {
         let used: u32 = self.cqs.iter().map(|cq| unsafe { (**cq).used }).sum();
         let mut s = String::new();
+        if self.lost {
+            return s;
+        }
         for (n, what) in [
             (self.refs, "references"),
             (self.pds, "protection domains"),
             (self.mrs.len(), "regions"),
             (self.qps, "queue pairs"),
-            (self.ids.len(), "ids"),
+            (self.ids.iter().filter(|id| crate::cm::is_drivers(**id)).count(), "ids"),
             (self.handlers.len(), "event handlers"),
             (used as usize, "completion queue entries"),
             (dma::left(self), "mappings"),
@@ -447,8 +453,10 @@ pub struct Qp {
     pub rnr_retry: u8,
     /// Retries while nobody answers.
     pub retry: u8,
-    /// Completions that the driver has not seen, or is seeing.
+    /// Completions that the driver has not seen.
     pub completions: usize,
+    /// Those that it is seeing.
+    pub handling: usize,
     /// It is gone; the memory stays until the world ends.
     pub gone: bool,
     caps: ro2ib_qp_caps,
@@ -515,6 +523,7 @@ pub unsafe fn create_qp(
             rnr_retry: 0,
             retry: 0,
             completions: 0,
+            handling: 0,
             gone: false,
             caps: *caps,
             sq: VecDeque::new(),
@@ -1043,7 +1052,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(qp: *mut ib_qp, wr: *const ib_recv_w
         unsafe {
             let r = &*at;
             *bad = at;
-            if world::fails(Fault::Post) {
+            if world::fails(Fault::PostRecv) {
                 return -(ENOMEM as i32);
             }
             if q.rq.len() >= q.caps.max_recv_wr as usize {
@@ -1086,7 +1095,7 @@ pub unsafe extern "C" fn ib_drain_qp(qp: *mut ib_qp) {
     to_err(qp);
     // SAFETY: The memory stays until the world ends.
     unsafe {
-        while (*qp).completions != 0 {
+        while (*qp).completions + (*qp).handling != 0 {
             sched::sleep_on(qp as usize);
         }
         (*qp).drained = true;

@@ -51,14 +51,16 @@ pub enum Fault {
     Dma,
     /// A call of the CM.
     Cm,
-    /// Posting a work request.
+    /// Posting a send.
     Post,
     /// A work request.
     Completion,
+    /// Posting a receive.
+    PostRecv,
 }
 
 /// How many kinds there are.
-pub const FAULTS: usize = 6;
+pub const FAULTS: usize = 7;
 
 /// What a node is configured with.
 #[derive(Clone, Copy, Debug)]
@@ -202,6 +204,8 @@ pub struct Node {
 
 /// A world.
 pub struct World {
+    /// Its seed.
+    pub seed: u64,
     /// Who runs, and when.
     pub sched: Sched,
     /// Faults, times and choices.
@@ -299,6 +303,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         })
         .collect();
     let world = Box::new(World {
+        seed,
         sched: Sched::new(Rng::new(seed ^ 0x5ced)),
         rng: Rng::new(seed),
         plan,
@@ -537,7 +542,7 @@ pub fn rnr(from: u32, to: u32) {
     if telling() {
         say(&format!("qp {from} -> {to}: no buffer there"));
     }
-    if !may_fail(Fault::Post) {
+    if !may_fail(Fault::PostRecv) {
         violation("a message was sent without a credit: the other side has no buffer posted");
     }
 }
@@ -613,6 +618,7 @@ pub fn power_off(node: usize) {
         // SAFETY: Devices stay until the world ends.
         unsafe {
             (*dev).registered = false;
+            (*dev).lost = true;
             dma::forget(dev);
         }
     }
@@ -694,4 +700,22 @@ pub fn unplug(dev: *mut Dev, broken: bool) {
             say("the device is gone");
         }
     }
+}
+
+/// The seed of the world; 0 if there is none.
+pub fn seed() -> u64 {
+    let p = WORLD.with(Cell::get);
+    if p.is_null() {
+        return 0;
+    }
+    w().seed
+}
+
+/// The story so far.
+pub fn lines() -> Option<Vec<String>> {
+    let p = WORLD.with(Cell::get);
+    if p.is_null() {
+        return None;
+    }
+    w().story.clone()
 }
