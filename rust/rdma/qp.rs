@@ -62,7 +62,10 @@ use super::{
     },
     sg::SgMap,
     sq::SendQueue,
-    wc::QpEvent, //
+    wc::{
+        QpEvent,
+        Wc, //
+    }, //
 };
 use crate::bindings;
 
@@ -432,8 +435,10 @@ impl<T: QpHandler> Qp<T> {
         // QP that outlives it.
         unsafe {
             let cqe = Opaque::cast_from((*wc).__bindgen_anon_1.wr_cqe);
+            let this = container_of!(cqe, Self, sq_marker);
 
-            Self::marker_done(container_of!(cqe, Self, sq_marker));
+            (*this).send.drained(&*this, Wc::from_raw(&*wc));
+            Self::marker_done(this);
         }
     }
 

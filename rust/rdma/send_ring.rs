@@ -155,6 +155,20 @@ impl<T: QpHandler> SendRing<T> {
         );
     }
 
+    /// Retires all that is left: the marker behind them has come back with `wc`.
+    ///
+    /// After a post that failed in the middle the last one that was posted is not signalled.
+    pub(super) fn drained(&self, qp: &Qp<T>, wc: Wc) {
+        let used = self.used.load(Acquire);
+
+        if used == 0 {
+            return;
+        }
+        let last = u64::from(self.tail.load(Relaxed)) + u64::from(used) - 1;
+
+        self.complete(qp, (last % u64::from(self.depth)) as u32, wc);
+    }
+
     /// Lets go of the memory that the `n` work requests from slot `at` on use.
     fn let_go(&self, qp: &Qp<T>, at: u32, n: u32, wc: Wc) {
         let mut at = at;
