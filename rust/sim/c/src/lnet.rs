@@ -163,9 +163,20 @@ pub struct Lnet {
     pub notified: usize,
 }
 
-/// The byte at a place in the data of an operation.
-fn pattern(op: usize, at: usize) -> u8 {
-    (op.wrapping_mul(31) ^ at.wrapping_mul(7) ^ (at >> 8)) as u8
+/// What the data of operations is made of, and how long a message may be.
+const MOST: usize = 1 << 20;
+
+thread_local! {
+    static PATTERN: Vec<u8> = {
+        let mut rng = crate::rng::Rng::new(1);
+        (0..MOST / 8 + 512).flat_map(|_| rng.u64().to_le_bytes()).collect()
+    };
+    static GONE: Vec<u8> = vec![BACK; MOST];
+}
+
+/// Where the data of an operation begins in the pattern.
+fn begins(op: usize) -> usize {
+    op * 997 % 4096
 }
 
 /// Makes memory of so many bytes, in a shape that is drawn.
@@ -219,28 +230,26 @@ fn bytes(buf: usize, at: usize, nob: usize) -> Vec<(u64, usize)> {
 
 fn fill(buf: usize, op: usize) {
     let nob = w().lnet.bufs[buf].nob;
-    let mut i = 0;
-    for (addr, len) in bytes(buf, 0, nob) {
-        for k in 0..len {
+    let mut i = begins(op);
+    PATTERN.with(|p| {
+        for (addr, len) in bytes(buf, 0, nob) {
             // SAFETY: The memory of the world, which stays until its end.
-            unsafe { (addr as *mut u8).add(k).write(pattern(op, i)) };
-            i += 1;
+            unsafe { core::slice::from_raw_parts_mut(addr as *mut u8, len) }.copy_from_slice(&p[i..i + len]);
+            i += len;
         }
-    }
+    });
 }
 
 fn is_right(buf: usize, op: usize, nob: usize) -> bool {
-    let mut i = 0;
-    for (addr, len) in bytes(buf, 0, nob) {
-        for k in 0..len {
+    let mut i = begins(op);
+    PATTERN.with(|p| {
+        bytes(buf, 0, nob).into_iter().all(|(addr, len)| {
             // SAFETY: As above.
-            if unsafe { (addr as *const u8).add(k).read() } != pattern(op, i) {
-                return false;
-            }
-            i += 1;
-        }
-    }
-    true
+            let same = unsafe { core::slice::from_raw_parts(addr as *const u8, len) } == &p[i..i + len];
+            i += len;
+            same
+        })
+    })
 }
 
 /// Nobody uses it any more: the application has it again.
@@ -270,7 +279,7 @@ pub fn written_late() -> Option<String> {
         for (addr, len) in bytes(buf, 0, nob) {
             // SAFETY: As above.
             let bytes = unsafe { core::slice::from_raw_parts(addr as *const u8, len) };
-            if bytes.iter().any(|b| *b != BACK) {
+            if GONE.with(|g| bytes != &g[..len]) {
                 return Some(format!("memory {buf} was written after it went back to the application"));
             }
         }

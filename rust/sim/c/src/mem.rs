@@ -5,10 +5,13 @@
 //! Freed memory rests until the world ends, filled with a pattern that is looked at then. An
 //! allocation fails if the world says so.
 
-use std::alloc::{
-    alloc,
-    dealloc,
-    Layout, //
+use std::{
+    alloc::{
+        alloc,
+        dealloc,
+        Layout, //
+    },
+    cell::RefCell, //
 };
 
 use crate::{
@@ -27,6 +30,8 @@ const FRESH: u8 = 0xa5;
 const FREED: u8 = 0x6b;
 /// Blocks up to this size rest after they are freed.
 const RESTS: usize = 1024;
+/// So many blocks of a size are kept for the next world.
+const SPARES: usize = 4096;
 
 #[derive(Clone, Copy)]
 struct Block {
@@ -45,12 +50,24 @@ pub struct Mem {
     pub nr: u64,
 }
 
+thread_local! {
+    /// Blocks for the next world, by the exponent of their size.
+    static SPARE: RefCell<[Vec<*mut u8>; 32]> = const { RefCell::new([const { Vec::new() }; 32]) };
+}
+
+/// Blocks have the size of a power of two, and are aligned to it as far as pages are.
+fn layout(size: usize, align: usize) -> Layout {
+    let size = size.max(align).max(32).next_power_of_two();
+    Layout::from_size_align(size, size.min(4096)).expect("a size that exists")
+}
+
 fn get(size: usize, align: usize, fill: u8) -> *mut u8 {
-    let layout = Layout::from_size_align(size.max(1), align).expect("a size that exists");
+    let layout = layout(size, align);
+    let spare = SPARE.with(|s| s.borrow_mut()[layout.size().trailing_zeros() as usize].pop());
     // SAFETY: The size is not 0.
-    let p = unsafe { alloc(layout) };
+    let p = spare.unwrap_or_else(|| unsafe { alloc(layout) });
     assert!(!p.is_null(), "no memory");
-    // SAFETY: Just allocated.
+    // SAFETY: Allocated.
     unsafe { p.write_bytes(fill, size) };
     p
 }
@@ -102,9 +119,16 @@ pub fn put(p: *const u8) {
 }
 
 fn release(p: usize, block: Block) {
-    let layout = Layout::from_size_align(block.size.max(1), block.align).expect("as before");
-    // SAFETY: It was allocated with that layout.
-    unsafe { dealloc(p as *mut u8, layout) };
+    let layout = layout(block.size, block.align);
+    SPARE.with(|s| {
+        let spare = &mut s.borrow_mut()[layout.size().trailing_zeros() as usize];
+        if spare.len() < SPARES {
+            spare.push(p as *mut u8);
+        } else {
+            // SAFETY: It was allocated with that layout.
+            unsafe { dealloc(p as *mut u8, layout) };
+        }
+    });
 }
 
 /// What is left on a node, for the story; empty: nothing.
