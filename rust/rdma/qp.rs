@@ -365,6 +365,8 @@ impl<T: QpHandler> Qp<T> {
             // to; there is room for the two work requests. It waits until all completions have
             // been handled.
             unsafe { bindings::ib_drain_qp(self.as_raw()) };
+            // Nor will any for what was posted unsignalled, and went well.
+            self.send.drained(self, Wc::FLUSHED);
             // INVARIANT: So none will come any more.
             self.drained.store(1, Release);
         }
