@@ -8,6 +8,7 @@
 //! ro2iblnd-sim --count 1000000    so many
 //! ro2iblnd-sim --from 17          beginning with that seed
 //! ro2iblnd-sim --kept FILE        those of a file, first
+//! ro2iblnd-sim --first            until the first that fails
 //! ro2iblnd-sim --seed 17          one, with its story
 //! ```
 //!
@@ -53,6 +54,8 @@ struct Options {
     status: Option<String>,
     /// Stop after so many failures.
     most: Option<u64>,
+    /// Stop at the first, at once.
+    first: bool,
 }
 
 fn options() -> Options {
@@ -80,6 +83,7 @@ fn options() -> Options {
             "--seconds" => o.seconds = Some(number(value())),
             "--seed" => o.seed = Some(number(value())),
             "--most" => o.most = Some(number(value())),
+            "--first" => o.first = true,
             "--kept" => o.kept = Some(value()),
             "--status" => o.status = Some(value()),
             _ => {
@@ -148,6 +152,9 @@ fn worker(o: &Options, status: &str) -> ! {
         sum.hours += (end.time as f64) / 3.6e12;
         if let Some(what) = end.failed {
             println!("FAIL {seed} {what}");
+            if o.first {
+                break;
+            }
         }
         seed += 1;
     }
@@ -199,6 +206,9 @@ impl Gather {
             let _ = status.write_at(&from.to_le_bytes(), 0);
             let mut cmd = Command::new(env::current_exe().expect("this program"));
             cmd.arg("--status").arg(&path).arg("--from").arg(from.to_string());
+            if o.first {
+                cmd.arg("--first");
+            }
             if let Some(n) = count {
                 cmd.arg("--count").arg(n.to_string());
             }
@@ -235,7 +245,7 @@ impl Gather {
             let mut at = [0; 8];
             let _ = File::open(&path).and_then(|f| f.read_exact_at(&mut at, 0));
             let at = u64::from_le_bytes(at);
-            if ended {
+            if ended || (o.first && self.failures != 0) {
                 break;
             }
             if said != at {

@@ -308,7 +308,7 @@ fn up(node: usize) {
 }
 
 fn must_be_faulty(what: &str) {
-    if !w().faulty {
+    if w().faults == 0 {
         violation(what);
     }
 }
