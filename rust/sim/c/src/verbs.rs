@@ -570,6 +570,10 @@ pub fn destroy_qp(qp: *mut Qp) {
 fn complete(qp: *mut Qp, cqe: *mut ib_cqe, status: u32, opcode: u32, byte_len: u32) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
+    if q.gone {
+        // Its node lost its power meanwhile.
+        return;
+    }
     let mut wc = ib_wc {
         status,
         opcode,
