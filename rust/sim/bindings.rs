@@ -20,4 +20,5 @@ fn main() {
         fs::copy(&from, to.join("bindings_generated.rs")).expect("a folder of cargo's");
     }
     println!("cargo:rustc-env=RO2IB_OBJ={out}");
+    println!("cargo:rustc-cfg=ro2iblnd_sim");
 }

@@ -10,7 +10,7 @@
 // The names that macros write out, here and in the driver, mean this crate in both places.
 extern crate self as kernel;
 // Has the functions that are only declared here.
-extern crate simc as _;
+extern crate simc;
 
 #[doc(hidden)]
 pub use ro2iblnd_macros as macros;
@@ -60,6 +60,11 @@ pub use module::{
     Module,
     ThisModule, //
 };
+
+/// An atomic operation that orders something: another task may run here.
+pub(crate) fn point() {
+    simc::sched::point_if_any();
+}
 
 /// Formatting, as in `core`.
 pub mod fmt {

@@ -358,6 +358,14 @@ pub fn point() {
     }
 }
 
+/// The same where there may be no world, or nobody's turn.
+#[inline]
+pub fn point_if_any() {
+    if crate::world::is_there() {
+        point();
+    }
+}
+
 /// The task does not run until then, whatever locks it has.
 fn nap(until: u64) {
     sleep_until_on(NAP, Some(until));

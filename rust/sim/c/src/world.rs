@@ -273,6 +273,11 @@ pub fn w() -> &'static mut World {
     unsafe { &mut *WORLD.with(Cell::get) }
 }
 
+/// Whether there is one.
+pub fn is_there() -> bool {
+    !WORLD.with(Cell::get).is_null()
+}
+
 /// Begins a world. Its tasks are to be spawned, then [`sched::run`].
 pub fn begin(seed: u64, plan: Plan, tell: bool) {
     let nodes = plan
