@@ -7,6 +7,7 @@
 //! are deleted and the modules unloaded, and nothing may be left.
 
 use simc::{
+    cm,
     lnet::{
         self,
         Life,
@@ -24,6 +25,7 @@ use simc::{
         SEC,
         US, //
     },
+    verbs,
     world::{
         self,
         say,
@@ -58,6 +60,12 @@ pub enum Happens {
     Reload,
     /// The node loses its power, and boots.
     Power,
+    /// A queue pair breaks, or says that something happens to it.
+    QpBreaks,
+    /// The device says that something happens to its port.
+    PortEvents,
+    /// The core says that the address is another's.
+    AddrChange,
 }
 
 /// One thing that happens.
@@ -65,6 +73,7 @@ pub enum Happens {
 pub struct Step {
     what: Happens,
     node: usize,
+    slot: usize,
     /// When it begins, nanoseconds after the users.
     at: u64,
     /// How long it takes until it is over.
@@ -75,6 +84,7 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub struct User {
     node: usize,
+    slot: usize,
     at: u64,
     /// Kind, size, acknowledged, pause before it.
     ops: Vec<(u32, u32, bool, usize, u64)>,
@@ -135,6 +145,7 @@ impl Script {
                 credits,
                 hiw: rng.below(credits.into()) as u32,
                 conns: rng.of(&[1, 1, 1, 2, 4]),
+                devs: if rng.one_in(5) { 2 } else { 1 },
                 software: rng.one_in(3),
                 max_qp_wr: if !strict && rng.one_in(16) { rng.of(&[300, 1000]) } else { 16384 },
                 max_sge: rng.of(&[1, 2, 6, 30]),
@@ -198,10 +209,14 @@ impl Script {
                     Happens::Restart,
                     Happens::Reload,
                     Happens::Power,
+                    Happens::QpBreaks,
+                    Happens::PortEvents,
+                    Happens::AddrChange,
                 ]);
                 steps.push(Step {
                     what,
                     node: rng.below(n as u64) as usize,
+                    slot: rng.below(2) as usize,
                     at: when(rng),
                     long: when(rng),
                 });
@@ -210,6 +225,7 @@ impl Script {
             steps.push(Step {
                 what: Happens::Look,
                 node: 0,
+                slot: 0,
                 at: when(rng),
                 long: 0,
             });
@@ -238,6 +254,7 @@ impl Script {
                     .collect();
                 users.push(User {
                     node,
+                    slot: rng.below(2) as usize,
                     at: if rng.one_in(2) { 0 } else { rng.below(2 * MS) },
                     ops,
                 });
@@ -262,6 +279,19 @@ impl Script {
             check: rng.one_in(3),
             plan,
         }
+        .bounded()
+    }
+}
+
+impl Script {
+    /// Says how long the driver may have a message, unless tasks lose their CPU for long.
+    fn bounded(mut self) -> Self {
+        let calm = self.stall_ppm == 0 || self.stall_max <= 10 * MS;
+        let own_time = self.jump_ppm == 0 || self.jump_max <= 100 * MS;
+        if calm && own_time {
+            self.plan.patience = (4 * u64::from(self.plan.timeout) + 60) * SEC;
+        }
+        self
     }
 }
 
@@ -274,36 +304,52 @@ fn when(rng: &mut Rng) -> u64 {
     }
 }
 
-fn active(node: usize) -> Option<*mut Ni> {
-    let ni = *w().nodes[node].nis.last()?;
-    // SAFETY: NIs stay until the world ends.
-    (unsafe { (*ni).life } == Life::Active).then_some(ni)
+/// Slots of devices that a node has.
+fn slots(node: usize) -> usize {
+    w().plan.nodes[node].devs
 }
 
-/// Loads the module and starts the NI; with faults it may take some tries.
-fn up(node: usize) {
+/// The NI in a slot of a node, if it is in use.
+fn active(node: usize, slot: usize) -> Option<*mut Ni> {
+    let nid = lnet::nid_of(world::ip(node, slot));
+    let nis = &w().nodes[node].nis;
+    // SAFETY: NIs stay until the world ends.
+    nis.iter().rev().copied().find(|ni| unsafe { (**ni).nid == nid && (**ni).life == Life::Active })
+}
+
+/// Loads the module if need be.
+fn loaded(node: usize) {
     for _ in 0..20 {
-        if w().nodes[node].dead {
+        if !w().nodes[node].ops.is_null() || world::load(ro2iblnd::load).is_ok() {
             return;
         }
-        if w().nodes[node].ops.is_null() && world::load(ro2iblnd::load).is_err() {
-            must_be_faulty("the module does not load");
-            continue;
+        must_be_faulty("the module does not load");
+    }
+    w().faulty = false;
+    if world::load(ro2iblnd::load).is_err() {
+        violation("the module does not load without faults");
+    }
+}
+
+/// Starts the NI of a slot; with faults it may take some tries.
+fn up_one(node: usize, slot: usize) {
+    for _ in 0..20 {
+        if lnet::ni_up(world::device(node, slot)).is_ok() {
+            return;
         }
-        let dev = *w().nodes[node].devs.last().expect("a device");
-        match lnet::ni_up(dev) {
-            Ok(_) => return,
-            Err(_) => must_be_faulty("an NI does not start"),
-        }
+        must_be_faulty("an NI does not start");
         sched::sleep(10 * MS);
     }
     w().faulty = false;
-    if w().nodes[node].ops.is_null() {
-        let _ = world::load(ro2iblnd::load);
-    }
-    let dev = *w().nodes[node].devs.last().expect("a device");
-    if lnet::ni_up(dev).is_err() {
+    if lnet::ni_up(world::device(node, slot)).is_err() {
         violation("an NI does not start without faults");
+    }
+}
+
+fn up(node: usize) {
+    loaded(node);
+    for slot in 0..slots(node) {
+        up_one(node, slot);
     }
 }
 
@@ -313,9 +359,15 @@ fn must_be_faulty(what: &str) {
     }
 }
 
-fn down(node: usize) {
-    if let Some(ni) = active(node) {
+fn down_one(node: usize, slot: usize) {
+    if let Some(ni) = active(node, slot) {
         lnet::ni_down(ni);
+    }
+}
+
+fn down(node: usize) {
+    for slot in 0..slots(node) {
+        down_one(node, slot);
     }
 }
 
@@ -331,11 +383,11 @@ fn user(user: User, script: &Script) {
             sched::sleep(pause);
         }
         let to = other(user.node, to);
-        let Some(ni) = active(user.node) else {
+        let Some(ni) = active(user.node, user.slot % slots(user.node)) else {
             sched::sleep(20 * MS);
             continue;
         };
-        let op = lnet::begin(ni, kind, lnet::nid_of(world::ip(to, 0)), size, ack);
+        let op = lnet::begin(ni, kind, lnet::nid_of(world::ip(to, user.slot % slots(to))), size, ack);
         let result = lnet::wait(op, 60 * SEC);
         if script.strict && (result != Some(0) || (!w().lnet.ops[op].arrived && (kind == lnet::GET || ack))) {
             violation(&format!("operation {op} ends with {result:?}, and nothing is wrong"));
@@ -349,10 +401,11 @@ fn happens(step: Step) {
     if telling() {
         say(&format!("node {node}: {:?}", step.what));
     }
-    let dev = *w().nodes[node].devs.last().expect("a device");
+    let slot = step.slot % slots(node);
+    let dev = world::device(node, slot);
     match step.what {
         Happens::DelPeer | Happens::CloseConns => {
-            if let Some(ni) = active(node) {
+            if let Some(ni) = active(node, slot) {
                 let nid = if step.long % 2 == 0 {
                     u64::MAX
                 } else {
@@ -363,7 +416,7 @@ fn happens(step: Step) {
         }
         Happens::Look => {
             for _ in 0..5 {
-                if let Some(ni) = active(node) {
+                if let Some(ni) = active(node, slot) {
                     let _ = lnet::control(ni, 2, 0);
                     let _ = lnet::control(ni, 3, 0);
                 }
@@ -393,15 +446,21 @@ fn happens(step: Step) {
             }
             world::unplug(dev, step.long % 2 == 0);
             sched::sleep(step.long);
-            world::new_device(node);
-            down(node);
-            up(node);
+            world::new_device(node, slot);
+            down_one(node, slot);
+            up_one(node, slot);
         }
         Happens::Restart => {
-            down(node);
+            down_one(node, slot);
             sched::sleep(step.long);
-            up(node);
+            up_one(node, slot);
         }
+        Happens::QpBreaks => verbs::break_one(dev),
+        Happens::PortEvents => {
+            let event = w().rng.range(8, 18) as u32;
+            verbs::dispatch(dev, event);
+        }
+        Happens::AddrChange => cm::addr_change(dev),
         Happens::Reload => {
             down(node);
             world::unload();
@@ -415,8 +474,7 @@ fn happens(step: Step) {
 /// The one that nothing happens to.
 const GOD: usize = usize::MAX - 1;
 
-fn power(step: Step, users: &[Tid]) {
-    let _ = users;
+fn power(step: Step) {
     sched::sleep(step.at);
     world::power_off(step.node);
     sched::sleep(step.long);
@@ -463,7 +521,7 @@ fn whole(script: Script) {
             sched::join(first);
             for step in steps {
                 if step.what == Happens::Power {
-                    power(step, &[]);
+                    power(step);
                 } else {
                     let tid = sched::spawn(node, Kind::Process, "happens", move || happens(step));
                     sched::join(tid);
@@ -482,7 +540,7 @@ fn whole(script: Script) {
         on_all("check", |node| {
             for which in 0..w().nodes.len() - 1 {
                 let to = other(node, which);
-                let (Some(ni), Some(_)) = (active(node), active(to)) else {
+                let (Some(ni), Some(_)) = (active(node, 0), active(to, 0)) else {
                     violation("an NI is not up after all");
                 };
                 // The first may find a connection that the peer has forgotten; LNet tries again.

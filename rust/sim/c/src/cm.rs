@@ -259,7 +259,7 @@ fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
             Connect => ev != rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
             Disconnect => ev == rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
             _ => false,
-        } || (ev == rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL && i.state != Destroying && i.state != Removal);
+        } || ((ev == rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL || ev == rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE) && i.state != Destroying && i.state != Removal);
         if fits && !i.gone {
             prepare(i, ev, qpn);
             if telling() {
@@ -591,6 +591,16 @@ pub fn removal(dev: *mut Dev) {
     unsafe {
         for id in (*dev).ids.clone() {
             tell(id, rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL, 0, Vec::new(), 0);
+        }
+    }
+}
+
+/// The address of a device's interface is another's now, or so the core thinks.
+pub fn addr_change(dev: *mut Dev) {
+    // SAFETY: Devices and ids stay until the world ends.
+    unsafe {
+        for id in (*dev).ids.clone() {
+            tell(id, rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE, 0, Vec::new(), 0);
         }
     }
 }

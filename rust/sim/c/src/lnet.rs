@@ -117,6 +117,8 @@ pub struct Msg {
     get: Option<*mut Msg>,
     asked: u32,
     status: i32,
+    /// When the driver got it.
+    given: u64,
 }
 
 /// Memory of an application: fragments of pages.
@@ -307,6 +309,7 @@ fn new_msg(ni: *mut Ni, kind: u32, op: usize) -> *mut Msg {
         get: None,
         asked: 0,
         status: 0,
+        given: 0,
     }));
     lnet.msgs.push(msg);
     // SAFETY: NIs stay until the world ends.
@@ -394,6 +397,7 @@ unsafe fn hand_over(msg: *mut Msg) {
             };
         }
         m.owner = Owner::Lnd;
+        m.given = sched::now();
         let ni = m.ni;
         let send = ops(ni).send.expect("an operation");
         world::enter();
@@ -447,6 +451,14 @@ fn finish(msg: *mut Msg, status: i32) {
         m.status = status;
         let (op, kind, ni) = (m.op, m.kind, m.ni);
         let tx = m.tx;
+        let most = w().plan.patience;
+        if most != 0 && m.given != 0 && sched::now() - m.given > most {
+            violation(&format!(
+                "message {} of operation {op} was with the driver for {} s",
+                m.nr,
+                (sched::now() - m.given) / SEC
+            ));
+        }
         if telling() {
             say(&format!("message {} of operation {op} ends with {status}", m.nr));
         }

@@ -785,29 +785,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     };
     if !p.established && p.events == 0 {
         // The connection is in use before the CM has said that it is established.
-        let event = p.event;
-        // SAFETY: As above.
-        let node = unsafe { (*p.dev).node };
-        p.events += 1;
-        sched::spawn(node, Kind::Softirq, "qp event", move || {
-            // SAFETY: Destroying it waits for this.
-            unsafe {
-                let mut ev = ib_event {
-                    device: (*peer).dev.cast(),
-                    event: ib_event_type_IB_EVENT_COMM_EST,
-                    ..Default::default()
-                };
-                ev.element.qp = peer.cast();
-                if let (Some(f), false) = (event, (*peer).gone) {
-                    world::enter();
-                    f(&raw mut ev, (*peer).context);
-                    world::leave();
-                }
-                (*peer).events -= 1;
-                (*peer).established = true;
-            }
-            sched::wake_all(peer as usize);
-        });
+        tell(peer, ib_event_type_IB_EVENT_COMM_EST);
     }
     match wr.op {
         Op::Send => {
@@ -867,6 +845,63 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
             Outcome::Done
         }
         _ => Outcome::Done,
+    }
+}
+
+/// An asynchronous event of a queue pair. Destroying it waits for that.
+pub fn tell(qp: *mut Qp, event: u32) {
+    // SAFETY: The memory stays until the world ends.
+    let node = unsafe {
+        (*qp).events += 1;
+        (*(*qp).dev).node
+    };
+    sched::spawn(node, Kind::Softirq, "qp event", move || {
+        // SAFETY: As above.
+        unsafe {
+            let mut ev = ib_event {
+                device: (*qp).dev.cast(),
+                event,
+                ..Default::default()
+            };
+            ev.element.qp = qp.cast();
+            if let (Some(f), false) = ((*qp).event, (*qp).gone) {
+                if telling() {
+                    say(&format!("qp {}: event {event}", (*qp).qpn));
+                }
+                world::enter();
+                f(&raw mut ev, (*qp).context);
+                world::leave();
+            }
+            (*qp).events -= 1;
+            if event == ib_event_type_IB_EVENT_COMM_EST {
+                (*qp).established = true;
+            }
+        }
+        sched::wake_all(qp as usize);
+    });
+}
+
+/// A queue pair of the device breaks, for no reason that can be seen.
+pub fn break_one(dev: *mut Dev) {
+    let world = w();
+    // SAFETY: The memory stays until the world ends.
+    let live: Vec<*mut Qp> = unsafe {
+        let of = |qp: &*mut Qp| (**qp).dev == dev && !(**qp).gone && (**qp).state == State::Rts;
+        world.all_qps.iter().copied().filter(of).collect()
+    };
+    if !live.is_empty() {
+        let qp = world.rng.of(&live);
+        let event = world.rng.of(&[
+            ib_event_type_IB_EVENT_QP_FATAL,
+            ib_event_type_IB_EVENT_QP_REQ_ERR,
+            ib_event_type_IB_EVENT_QP_ACCESS_ERR,
+            ib_event_type_IB_EVENT_SQ_DRAINED,
+            ib_event_type_IB_EVENT_PATH_MIG,
+        ]);
+        if event <= ib_event_type_IB_EVENT_QP_ACCESS_ERR {
+            to_err(qp);
+        }
+        tell(qp, event);
     }
 }
 
@@ -938,8 +973,9 @@ fn carry_out(qp: *mut Qp) {
         Outcome::Wrong(status, there) => {
             let peer = qp_of(q.peer);
             fail(qp, status);
-            if let (Some(_), Some(peer)) = (there, peer) {
+            if let (Some(event), Some(peer)) = (there, peer) {
                 to_err(peer);
+                tell(peer, event);
             }
         }
     }

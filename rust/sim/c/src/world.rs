@@ -71,6 +71,8 @@ pub struct NodePlan {
     pub hiw: u32,
     /// `conns_per_peer`.
     pub conns: u32,
+    /// Devices, each with an NI.
+    pub devs: usize,
     /// A provider like rxe.
     pub software: bool,
     /// Limits of its device.
@@ -100,6 +102,8 @@ pub struct Plan {
     pub privileged: bool,
     /// Devices send nothing inline.
     pub no_inline: bool,
+    /// Nanoseconds that the driver may have a message that is sent; 0: as long as it likes.
+    pub patience: u64,
     /// Every send completes by itself.
     pub signal_all: bool,
     /// Nanoseconds on the wire.
@@ -143,6 +147,7 @@ impl Plan {
                     credits: 8,
                     hiw: 4,
                     conns: 1,
+                    devs: 1,
                     software: false,
                     max_qp_wr: 16384,
                     max_sge: 16,
@@ -157,6 +162,7 @@ impl Plan {
             wrq_sge: 2,
             privileged: false,
             no_inline: false,
+            patience: 0,
             signal_all: false,
             wire_min: US,
             wire_max: 20 * US,
@@ -293,7 +299,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
                 mem_mgt_extensions: true,
             };
             Node {
-                devs: vec![Dev::new(i, 0, ip(i, 0), attrs, n.software)],
+                devs: (0..n.devs).map(|d| Dev::new(i, d, ip(i, d), attrs, n.software)).collect(),
                 ops: core::ptr::null(),
                 driver: core::ptr::null_mut(),
                 nis: Vec::new(),
@@ -668,13 +674,23 @@ pub fn power_on(node: usize) {
     for d in w().dentries.clone() {
         misc::forget(d, node);
     }
-    new_device(node);
+    for slot in 0..w().plan.nodes[node].devs {
+        new_device(node, slot);
+    }
+}
+
+/// The device of a node that has the address of a slot now.
+pub fn device(node: usize, slot: usize) -> *mut Dev {
+    let n = &w().nodes[node];
+    // SAFETY: Devices stay until the world ends.
+    let has = |d: &&*mut Dev| unsafe { (***d).ip == ip(node, slot) };
+    *n.devs.iter().rev().find(has).expect("each slot has had a device")
 }
 
 /// A device that was unplugged, or whose node lost its power, is replaced by another.
-pub fn new_device(node: usize) -> *mut Dev {
+pub fn new_device(node: usize, slot: usize) -> *mut Dev {
+    let old = device(node, slot);
     let n = &mut w().nodes[node];
-    let old = *n.devs.last().expect("a node has a device");
     // SAFETY: Devices stay until the world ends.
     let (ip, attrs, software) = unsafe { ((*old).ip, (*old).attrs, (*old).software) };
     let index = n.devs.len();
