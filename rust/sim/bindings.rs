@@ -10,7 +10,8 @@ use std::{
 
 fn main() {
     let out = env::var("OUT_DIR").expect("cargo says where");
-    let decl = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo says where")).join("../decl");
+    let decl =
+        Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo says where")).join("../decl");
 
     for (from, to) in [("kernel.rs", "rust/kernel"), ("rdma.rs", "rust")] {
         let (from, to) = (decl.join(from), Path::new(&out).join(to));

@@ -3,7 +3,7 @@
 // bindgen makes of `rust/kernel/bindings.h`. Included twice: by the kernel crate and by the C that is
 // simulated, which so agree about every type.
 
-pub use ::core::ffi::c_void;
+pub use core::ffi::c_void;
 
 pub const EPERM: u32 = 1;
 pub const ENOENT: u32 = 2;
@@ -194,7 +194,8 @@ pub struct rb_root {
 #[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ibk_debugfs_file {
-    pub show: ::core::option::Option<unsafe extern "C" fn(seq: *mut seq_file, data: *mut c_void) -> i32>,
+    pub show:
+        ::core::option::Option<unsafe extern "C" fn(seq: *mut seq_file, data: *mut c_void) -> i32>,
     pub data: *mut c_void,
 }
 
@@ -234,7 +235,12 @@ unsafe extern "C" {
     pub fn complete_all(x: *mut completion);
     pub fn wait_for_completion(x: *mut completion);
     pub fn wait_for_completion_timeout(x: *mut completion, timeout: usize) -> usize;
-    pub fn ro2ibk_init_work(work: *mut work_struct, func: work_func_t, name: *const u8, key: *mut lock_class_key);
+    pub fn ro2ibk_init_work(
+        work: *mut work_struct,
+        func: work_func_t,
+        name: *const u8,
+        key: *mut lock_class_key,
+    );
     pub fn ro2ibk_init_delayed_work(
         work: *mut delayed_work,
         func: work_func_t,
@@ -244,7 +250,12 @@ unsafe extern "C" {
         timer_key: *mut lock_class_key,
     );
     pub fn queue_work_on(cpu: i32, wq: *mut workqueue_struct, work: *mut work_struct) -> bool;
-    pub fn queue_delayed_work_on(cpu: i32, wq: *mut workqueue_struct, work: *mut delayed_work, delay: usize) -> bool;
+    pub fn queue_delayed_work_on(
+        cpu: i32,
+        wq: *mut workqueue_struct,
+        work: *mut delayed_work,
+        delay: usize,
+    ) -> bool;
     pub fn cancel_delayed_work(work: *mut delayed_work) -> bool;
     pub fn cancel_delayed_work_sync(work: *mut delayed_work) -> bool;
     pub fn destroy_workqueue(wq: *mut workqueue_struct);
@@ -252,7 +263,12 @@ unsafe extern "C" {
     pub fn ro2ibk_ktime_get_real() -> i64;
     pub fn ro2ibk_msecs_to_jiffies(ms: u32) -> usize;
     pub fn ro2ibk_fsleep(us: usize);
-    pub fn ro2ibk_rb_insert(node: *mut rb_node, parent: *mut rb_node, link: *mut *mut rb_node, root: *mut rb_root);
+    pub fn ro2ibk_rb_insert(
+        node: *mut rb_node,
+        parent: *mut rb_node,
+        link: *mut *mut rb_node,
+        root: *mut rb_root,
+    );
     pub fn rb_next(node: *const rb_node) -> *mut rb_node;
     pub fn rb_erase(node: *mut rb_node, root: *mut rb_root);
     pub fn rb_first_postorder(root: *const rb_root) -> *mut rb_node;

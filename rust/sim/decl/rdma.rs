@@ -44,9 +44,7 @@ pub union ib_event__bindgen_ty_1 {
 #[derive(MaybeZeroable)]
 pub struct ib_event_handler {
     pub device: *mut ib_device,
-    pub handler: Option<
-        unsafe extern "C" fn(arg1: *mut ib_event_handler, arg2: *mut ib_event),
-    >,
+    pub handler: Option<unsafe extern "C" fn(arg1: *mut ib_event_handler, arg2: *mut ib_event)>,
     pub list: list_head,
 }
 
@@ -300,9 +298,8 @@ pub struct ro2ib_conn_param {
     pub rnr_retry_count: u8,
 }
 
-pub type ro2ib_cm_handler = Option<
-    unsafe extern "C" fn(arg1: *mut rdma_cm_id, arg2: *mut rdma_cm_event) -> i32,
->;
+pub type ro2ib_cm_handler =
+    Option<unsafe extern "C" fn(arg1: *mut rdma_cm_id, arg2: *mut rdma_cm_event) -> i32>;
 
 #[repr(C)]
 #[derive(Debug, MaybeZeroable)]
@@ -392,15 +389,8 @@ pub struct ro2ib_lnd_ops {
         ) -> i32,
     >,
     pub shutdown: Option<unsafe extern "C" fn(priv_: *mut c_void)>,
-    pub send: Option<
-        unsafe extern "C" fn(
-            priv_: *mut c_void,
-            req: *const ro2ib_send_req,
-        ) -> i32,
-    >,
-    pub eager_recv: Option<
-        unsafe extern "C" fn(priv_: *mut c_void, rx: *mut c_void),
-    >,
+    pub send: Option<unsafe extern "C" fn(priv_: *mut c_void, req: *const ro2ib_send_req) -> i32>,
+    pub eager_recv: Option<unsafe extern "C" fn(priv_: *mut c_void, rx: *mut c_void)>,
     pub recv: Option<
         unsafe extern "C" fn(
             priv_: *mut c_void,
@@ -408,33 +398,16 @@ pub struct ro2ib_lnd_ops {
             req: *const ro2ib_recv_req,
         ) -> i32,
     >,
-    pub link_event: Option<
-        unsafe extern "C" fn(priv_: *mut c_void, event: ro2ib_link_event),
-    >,
-    pub link_users:
-        Option<unsafe extern "C" fn(priv_: *mut c_void) -> u32>,
+    pub link_event: Option<unsafe extern "C" fn(priv_: *mut c_void, event: ro2ib_link_event)>,
+    pub link_users: Option<unsafe extern "C" fn(priv_: *mut c_void) -> u32>,
     pub get_peer: Option<
-        unsafe extern "C" fn(
-            priv_: *mut c_void,
-            index: u32,
-            nid: *mut u64,
-            refs: *mut u32,
-        ) -> i32,
+        unsafe extern "C" fn(priv_: *mut c_void, index: u32, nid: *mut u64, refs: *mut u32) -> i32,
     >,
-    pub del_peer: Option<
-        unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32,
-    >,
+    pub del_peer: Option<unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32>,
     pub get_conn: Option<
-        unsafe extern "C" fn(
-            priv_: *mut c_void,
-            index: u32,
-            nid: *mut u64,
-            mtu: *mut u32,
-        ) -> i32,
+        unsafe extern "C" fn(priv_: *mut c_void, index: u32, nid: *mut u64, mtu: *mut u32) -> i32,
     >,
-    pub close_conns: Option<
-        unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32,
-    >,
+    pub close_conns: Option<unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32>,
 }
 
 /// As bindgen does it where a pointer is in the structure.
@@ -491,7 +464,11 @@ unsafe extern "C" {
     pub fn ro2ib_spin_assert_held(lock: *mut spinlock_t);
     pub fn ro2ib_memalloc_nofs_save() -> u32;
     pub fn ro2ib_memalloc_nofs_restore(flags: u32);
-    pub fn ro2ib_alloc_workqueue(name: *const u8, unbound: bool, highpri: bool) -> *mut workqueue_struct;
+    pub fn ro2ib_alloc_workqueue(
+        name: *const u8,
+        unbound: bool,
+        highpri: bool,
+    ) -> *mut workqueue_struct;
     pub fn ro2ib_flush_workqueue(wq: *mut workqueue_struct);
     pub fn ro2ib_wait_for_callers();
     pub fn ro2ib_online_cpu(hint: u32) -> u32;
@@ -507,50 +484,131 @@ unsafe extern "C" {
     pub fn ro2ib_gsi_failed(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_event_port(ev: *const ib_event) -> u32;
     pub fn ro2ib_device_name(dev: *mut ib_device) -> *const u8;
-    pub fn ro2ib_register_event_handler(h: *mut ib_event_handler, dev: *mut ib_device, fn_: Option<
-            unsafe extern "C" fn(arg1: *mut ib_event_handler, arg2: *mut ib_event), >);
+    pub fn ro2ib_register_event_handler(
+        h: *mut ib_event_handler,
+        dev: *mut ib_device,
+        fn_: Option<unsafe extern "C" fn(arg1: *mut ib_event_handler, arg2: *mut ib_event)>,
+    );
     pub fn ro2ib_alloc_pd(dev: *mut ib_device) -> *mut ib_pd;
     pub fn ro2ib_dealloc_pd(pd: *mut ib_pd);
     pub fn ro2ib_pd_lkey(pd: *mut ib_pd) -> u32;
-    pub fn ro2ib_cq_get(dev: *mut ib_device, nr_cqe: u32, vector: i32, poll_ctx: u32) -> *mut ib_cq;
+    pub fn ro2ib_cq_get(dev: *mut ib_device, nr_cqe: u32, vector: i32, poll_ctx: u32)
+        -> *mut ib_cq;
     pub fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut ib_mr;
     pub fn ro2ib_dereg_mr(mr: *mut ib_mr);
     pub fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table) -> i32;
     pub fn ro2ib_mr_bump_key(mr: *mut ib_mr);
     pub fn ro2ib_mr_get(mr: *const ib_mr, rkey: *mut u32, iova: *mut u64, length: *mut u64);
-    pub fn ro2ib_create_qp(id: *mut rdma_cm_id, pd: *mut ib_pd, cq: *mut ib_cq, context: *mut c_void, event: Option<
-            unsafe extern "C" fn(arg1: *mut ib_event, arg2: *mut c_void), >, caps: *mut ro2ib_qp_caps, out: *mut *mut ib_qp) -> i32;
+    pub fn ro2ib_create_qp(
+        id: *mut rdma_cm_id,
+        pd: *mut ib_pd,
+        cq: *mut ib_cq,
+        context: *mut c_void,
+        event: Option<unsafe extern "C" fn(arg1: *mut ib_event, arg2: *mut c_void)>,
+        caps: *mut ro2ib_qp_caps,
+        out: *mut *mut ib_qp,
+    ) -> i32;
     pub fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32;
-    pub fn ro2ib_ib_post_send(qp: *mut ib_qp, wr: *const ib_send_wr, bad: *mut *const ib_send_wr) -> i32;
-    pub fn ro2ib_ib_post_recv(qp: *mut ib_qp, wr: *const ib_recv_wr, bad: *mut *const ib_recv_wr) -> i32;
+    pub fn ro2ib_ib_post_send(
+        qp: *mut ib_qp,
+        wr: *const ib_send_wr,
+        bad: *mut *const ib_send_wr,
+    ) -> i32;
+    pub fn ro2ib_ib_post_recv(
+        qp: *mut ib_qp,
+        wr: *const ib_recv_wr,
+        bad: *mut *const ib_recv_wr,
+    ) -> i32;
     pub fn ro2ib_wc_status(wc: *const ib_wc) -> ib_wc_status;
     pub fn ro2ib_signal_all() -> bool;
-    pub fn ro2ib_dma_map_buf(dev: *mut ib_device, buf: *mut c_void, len: usize, dir: i32, addr: *mut u64) -> i32;
+    pub fn ro2ib_dma_map_buf(
+        dev: *mut ib_device,
+        buf: *mut c_void,
+        len: usize,
+        dir: i32,
+        addr: *mut u64,
+    ) -> i32;
     pub fn ro2ib_dma_unmap_buf(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
     pub fn ro2ib_dma_sync_for_cpu(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
     pub fn ro2ib_dma_sync_for_device(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
-    pub fn ro2ib_bvec_run(bv: *const bio_vec, n: u32, offset: u32, nob: u32, run: *mut ro2ib_run) -> bool;
-    pub fn ro2ib_sgt_from_bvec(sgt: *mut sg_table, bv: *const bio_vec, at: u32, used: u32, nob: u32) -> i32;
-    pub fn ro2ib_sg_gather(pos: *mut ro2ib_sg_pos, sge: *mut ib_sge, max: u32, nob: u32, lkey: u32) -> u32;
+    pub fn ro2ib_bvec_run(
+        bv: *const bio_vec,
+        n: u32,
+        offset: u32,
+        nob: u32,
+        run: *mut ro2ib_run,
+    ) -> bool;
+    pub fn ro2ib_sgt_from_bvec(
+        sgt: *mut sg_table,
+        bv: *const bio_vec,
+        at: u32,
+        used: u32,
+        nob: u32,
+    ) -> i32;
+    pub fn ro2ib_sg_gather(
+        pos: *mut ro2ib_sg_pos,
+        sge: *mut ib_sge,
+        max: u32,
+        nob: u32,
+        lkey: u32,
+    ) -> u32;
     pub fn ro2ib_sgt_free(sgt: *mut sg_table);
     pub fn ro2ib_dma_map_sgt(dev: *mut ib_device, sgt: *mut sg_table, dir: i32) -> i32;
     pub fn ro2ib_dma_unmap_sgt(dev: *mut ib_device, sgt: *mut sg_table, dir: i32);
     pub fn ro2ib_alloc_page() -> *mut page;
     pub fn ro2ib_free_page(page: *mut page);
-    pub fn ro2ib_bvec_read(bv: *const bio_vec, n: u32, at: usize, to: *mut c_void, len: usize) -> usize;
-    pub fn ro2ib_bvec_write(bv: *const bio_vec, n: u32, at: usize, from: *const c_void, len: usize) -> usize;
-    pub fn ro2ib_bvec_copy(to: *const bio_vec, nto: u32, to_at: usize, from: *const bio_vec, nfrom: u32, from_at: usize, len: usize) -> usize;
-    pub fn ro2ib_cm_create(net: *mut net, handler: ro2ib_cm_handler, context: *mut c_void) -> *mut rdma_cm_id;
+    pub fn ro2ib_bvec_read(
+        bv: *const bio_vec,
+        n: u32,
+        at: usize,
+        to: *mut c_void,
+        len: usize,
+    ) -> usize;
+    pub fn ro2ib_bvec_write(
+        bv: *const bio_vec,
+        n: u32,
+        at: usize,
+        from: *const c_void,
+        len: usize,
+    ) -> usize;
+    pub fn ro2ib_bvec_copy(
+        to: *const bio_vec,
+        nto: u32,
+        to_at: usize,
+        from: *const bio_vec,
+        nfrom: u32,
+        from_at: usize,
+        len: usize,
+    ) -> usize;
+    pub fn ro2ib_cm_create(
+        net: *mut net,
+        handler: ro2ib_cm_handler,
+        context: *mut c_void,
+    ) -> *mut rdma_cm_id;
     pub fn ro2ib_cm_context(id: *mut rdma_cm_id) -> *mut c_void;
     pub fn ro2ib_cm_adopt(id: *mut rdma_cm_id, handler: ro2ib_cm_handler, context: *mut c_void);
     pub fn ro2ib_cm_device(id: *mut rdma_cm_id) -> *mut ib_device;
     pub fn ro2ib_cm_port(id: *mut rdma_cm_id) -> u32;
     pub fn ro2ib_cm_dst_addr(id: *mut rdma_cm_id, out: *mut ro2ib_addr) -> bool;
-    pub fn ro2ib_cm_event_get(id: *mut rdma_cm_id, ev: *mut rdma_cm_event, out: *mut ro2ib_cm_event);
+    pub fn ro2ib_cm_event_get(
+        id: *mut rdma_cm_id,
+        ev: *mut rdma_cm_event,
+        out: *mut ro2ib_cm_event,
+    );
     pub fn ro2ib_cm_bind(id: *mut rdma_cm_id, addr: *const ro2ib_addr, reuse: bool) -> i32;
     pub fn ro2ib_cm_listen(id: *mut rdma_cm_id, backlog: i32) -> i32;
-    pub fn ro2ib_cm_resolve_addr(id: *mut rdma_cm_id, src: *const ro2ib_addr, dst: *const ro2ib_addr, timeout_ms: u32) -> i32;
-    pub fn ro2ib_cm_resolve_addr_privileged(id: *mut rdma_cm_id, src: *const ro2ib_addr, dst: *const ro2ib_addr, timeout_ms: u32) -> i32;
+    pub fn ro2ib_cm_resolve_addr(
+        id: *mut rdma_cm_id,
+        src: *const ro2ib_addr,
+        dst: *const ro2ib_addr,
+        timeout_ms: u32,
+    ) -> i32;
+    pub fn ro2ib_cm_resolve_addr_privileged(
+        id: *mut rdma_cm_id,
+        src: *const ro2ib_addr,
+        dst: *const ro2ib_addr,
+        timeout_ms: u32,
+    ) -> i32;
     pub fn ro2ib_cm_destroy_resolving(id: *mut rdma_cm_id);
     pub fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms: u32) -> i32;
     pub fn ro2ib_cm_set_min_rnr_timer(id: *mut rdma_cm_id, timer: u8) -> i32;
@@ -566,7 +624,13 @@ unsafe extern "C" {
     pub fn ro2ib_ni_put(ni: *mut ro2ib_ni);
     pub fn ro2ib_ni_active(ni: *const ro2ib_ni) -> bool;
     pub fn ro2ib_lnet_peer_cpu(ni: *mut ro2ib_ni, nid: u64, salt: u32) -> i32;
-    pub fn ro2ib_lnet_parse(ni: *mut ro2ib_ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: bool) -> i32;
+    pub fn ro2ib_lnet_parse(
+        ni: *mut ro2ib_ni,
+        hdr: *const u8,
+        from: u64,
+        rx: *mut c_void,
+        rdma: bool,
+    ) -> i32;
     pub fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, health: u32);
     pub fn ro2ib_lnet_create_reply(ni: *mut ro2ib_ni, get: *mut lnet_msg) -> *mut lnet_msg;
     pub fn ro2ib_lnet_set_reply_len(ni: *mut ro2ib_ni, reply: *mut lnet_msg, len: u32) -> i32;

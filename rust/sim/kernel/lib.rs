@@ -55,7 +55,6 @@ pub use own::{
     types,
     workqueue, //
 };
-
 pub use module::{
     Module,
     ThisModule, //

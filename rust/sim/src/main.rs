@@ -122,7 +122,10 @@ fn tell(seed: u64) -> ! {
             exit(1);
         }
         None => {
-            println!("seed {seed}: nothing wrong; {} steps, {} points", end.steps, end.points);
+            println!(
+                "seed {seed}: nothing wrong; {} steps, {} points",
+                end.steps, end.points
+            );
             exit(0);
         }
     }
@@ -130,13 +133,18 @@ fn tell(seed: u64) -> ! {
 
 /// Runs seeds, and prints those that fail; the last line is the sum.
 fn worker(o: &Options, status: &str) -> ! {
-    let status = OpenOptions::new().write(true).open(status).expect("the parent made it");
+    let status = OpenOptions::new()
+        .write(true)
+        .open(status)
+        .expect("the parent made it");
     let begun = Instant::now();
     let mut sum = Sum::default();
     let mut seed = o.from;
     loop {
         if o.count.is_some_and(|n| sum.worlds >= n)
-            || (sum.worlds % 64 == 0 && o.seconds.is_some_and(|s| begun.elapsed() >= Duration::from_secs(s)))
+            || (sum.worlds % 64 == 0
+                && o.seconds
+                    .is_some_and(|s| begun.elapsed() >= Duration::from_secs(s)))
         {
             break;
         }
@@ -205,7 +213,10 @@ impl Gather {
             let status = File::create(&path).expect("a place for temporary files");
             let _ = status.write_at(&from.to_le_bytes(), 0);
             let mut cmd = Command::new(env::current_exe().expect("this program"));
-            cmd.arg("--status").arg(&path).arg("--from").arg(from.to_string());
+            cmd.arg("--status")
+                .arg(&path)
+                .arg("--from")
+                .arg(from.to_string());
             if o.first {
                 cmd.arg("--first");
             }
@@ -215,7 +226,10 @@ impl Gather {
             if let Some(s) = left {
                 cmd.arg("--seconds").arg(s.to_string());
             }
-            let mut child = cmd.stdout(Stdio::piped()).spawn().expect("this program runs");
+            let mut child = cmd
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("this program runs");
             let out = child.stdout.take().expect("piped");
             let mut ended = false;
             let mut said = 0;
@@ -228,7 +242,11 @@ impl Gather {
                     }
                     (Some("SUM"), ..) => {
                         ended = true;
-                        let v: Vec<f64> = line.split(' ').skip(1).filter_map(|v| v.parse().ok()).collect();
+                        let v: Vec<f64> = line
+                            .split(' ')
+                            .skip(1)
+                            .filter_map(|v| v.parse().ok())
+                            .collect();
                         self.sum.worlds += v[0] as u64;
                         self.sum.steps += v[1] as u64;
                         self.sum.points += v[2] as u64;
@@ -294,7 +312,10 @@ fn main() {
             eprintln!("{path}: {e}");
             exit(2);
         });
-        for seed in text.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok()) {
+        for seed in text
+            .lines()
+            .filter_map(|l| l.split_whitespace().next()?.parse().ok())
+        {
             g.run(&o, seed, Some(1), None);
         }
     }
@@ -322,6 +343,10 @@ fn main() {
         s.good,
         s.hours,
     );
-    println!("{} passed, {} failed", s.worlds - g.failures.min(s.worlds), g.failures);
+    println!(
+        "{} passed, {} failed",
+        s.worlds - g.failures.min(s.worlds),
+        g.failures
+    );
     exit(i32::from(g.failures != 0));
 }

@@ -147,7 +147,11 @@ impl Script {
                 conns: rng.of(&[1, 1, 1, 2, 4]),
                 devs: if rng.one_in(5) { 2 } else { 1 },
                 software: rng.one_in(3),
-                max_qp_wr: if !strict && rng.one_in(16) { rng.of(&[300, 1000]) } else { 16384 },
+                max_qp_wr: if !strict && rng.one_in(16) {
+                    rng.of(&[300, 1000])
+                } else {
+                    16384
+                },
                 max_sge: rng.of(&[1, 2, 6, 30]),
             };
         }
@@ -233,7 +237,11 @@ impl Script {
 
         let mut users = Vec::new();
         for node in 0..n {
-            for _ in 0..rng.of(if small { &[0, 1, 1, 1, 2] } else { &[0, 1, 1, 2, 4] }) {
+            for _ in 0..rng.of(if small {
+                &[0, 1, 1, 1, 2]
+            } else {
+                &[0, 1, 1, 2, 4]
+            }) {
                 let ops = (0..rng.range(1, if small { 2 } else { 5 }))
                     .map(|_| {
                         let pause = if rng.one_in(12) {
@@ -268,9 +276,17 @@ impl Script {
                 Policy::Random(rng.of(&[500_000, 100_000, 20_000, 2_000]))
             },
             jump_ppm: rng.of(&[0, 0, 1_000, 50_000]),
-            jump_max: if strict { MS } else { rng.of(&[MS, 100 * MS, 20 * SEC]) },
+            jump_max: if strict {
+                MS
+            } else {
+                rng.of(&[MS, 100 * MS, 20 * SEC])
+            },
             stall_ppm: rng.of(&[0, 0, 30, 1_000]),
-            stall_max: if strict { 100 * US } else { rng.of(&[100 * US, 10 * MS, 2 * SEC]) },
+            stall_max: if strict {
+                100 * US
+            } else {
+                rng.of(&[100 * US, 10 * MS, 2 * SEC])
+            },
             strict,
             together: strict || rng.one_in(2),
             early,
@@ -314,7 +330,10 @@ fn active(node: usize, slot: usize) -> Option<*mut Ni> {
     let nid = lnet::nid_of(world::ip(node, slot));
     let nis = &w().nodes[node].nis;
     // SAFETY: NIs stay until the world ends.
-    nis.iter().rev().copied().find(|ni| unsafe { (**ni).nid == nid && (**ni).life == Life::Active })
+    nis.iter()
+        .rev()
+        .copied()
+        .find(|ni| unsafe { (**ni).nid == nid && (**ni).life == Life::Active })
 }
 
 /// Loads the module if need be.
@@ -387,10 +406,20 @@ fn user(user: User, script: &Script) {
             sched::sleep(20 * MS);
             continue;
         };
-        let op = lnet::begin(ni, kind, lnet::nid_of(world::ip(to, user.slot % slots(to))), size, ack);
+        let op = lnet::begin(
+            ni,
+            kind,
+            lnet::nid_of(world::ip(to, user.slot % slots(to))),
+            size,
+            ack,
+        );
         let result = lnet::wait(op, 60 * SEC);
-        if script.strict && (result != Some(0) || (!w().lnet.ops[op].arrived && (kind == lnet::GET || ack))) {
-            violation(&format!("operation {op} ends with {result:?}, and nothing is wrong"));
+        if script.strict
+            && (result != Some(0) || (!w().lnet.ops[op].arrived && (kind == lnet::GET || ack)))
+        {
+            violation(&format!(
+                "operation {op} ends with {result:?}, and nothing is wrong"
+            ));
         }
     }
 }
@@ -405,13 +434,18 @@ fn happens(step: Step) {
     let dev = world::device(node, slot);
     match step.what {
         Happens::DelPeer | Happens::CloseConns => {
-            if let Some(ni) = active(node, slot) {
-                let nid = if step.long % 2 == 0 {
-                    u64::MAX
-                } else {
-                    lnet::nid_of(world::ip(other(node, 0), 0))
-                };
-                let _ = lnet::control(ni, u32::from(step.what == Happens::CloseConns), nid);
+            // Somebody in a hurry: it is to meet connections that are being made.
+            for i in 0..1 + step.long % 8 {
+                if let Some(ni) = active(node, slot) {
+                    let nid = if (step.long + i) % 3 != 0 {
+                        u64::MAX
+                    } else {
+                        lnet::nid_of(world::ip(other(node, 0), 0))
+                    };
+                    let _ = lnet::control(ni, u32::from(step.what == Happens::CloseConns), nid);
+                }
+                let ns = w().rng.range(US, 200 * US);
+                sched::sleep(ns);
             }
         }
         Happens::Look => {
@@ -434,7 +468,11 @@ fn happens(step: Step) {
         Happens::LinkDown | Happens::LinkLost => {
             lnet::link(
                 dev,
-                if step.what == Happens::LinkDown { Link::Down } else { Link::Lost },
+                if step.what == Happens::LinkDown {
+                    Link::Down
+                } else {
+                    Link::Lost
+                },
             );
             sched::sleep(step.long);
             lnet::link(dev, Link::Up);
@@ -508,11 +546,18 @@ fn whole(script: Script) {
     let mut tids = ups;
     for u in script.users.clone() {
         let script = script.clone();
-        tids.push(sched::spawn(u.node, Kind::Process, "user", move || user(u, &script)));
+        tids.push(sched::spawn(u.node, Kind::Process, "user", move || {
+            user(u, &script)
+        }));
     }
     // One thing at a time happens to a node.
     for node in 0..n {
-        let steps: Vec<Step> = script.steps.iter().copied().filter(|s| s.node == node).collect();
+        let steps: Vec<Step> = script
+            .steps
+            .iter()
+            .copied()
+            .filter(|s| s.node == node)
+            .collect();
         if steps.is_empty() {
             continue;
         }

@@ -106,12 +106,35 @@ struct Event {
 
 #[derive(Clone)]
 enum Packet {
-    Req { from: u64, src: Addr, dst: Addr, qpn: u32, private: Vec<u8>, param: (u8, u8) },
-    Rep { to: u64, from: u64, qpn: u32, private: Vec<u8> },
-    Rtu { to: u64 },
-    Rej { to: u64, reason: i32, private: Vec<u8> },
-    Dreq { to: u64, from: u64 },
-    Drep { to: u64 },
+    Req {
+        from: u64,
+        src: Addr,
+        dst: Addr,
+        qpn: u32,
+        private: Vec<u8>,
+        param: (u8, u8),
+    },
+    Rep {
+        to: u64,
+        from: u64,
+        qpn: u32,
+        private: Vec<u8>,
+    },
+    Rtu {
+        to: u64,
+    },
+    Rej {
+        to: u64,
+        reason: i32,
+        private: Vec<u8>,
+    },
+    Dreq {
+        to: u64,
+        from: u64,
+    },
+    Drep {
+        to: u64,
+    },
 }
 
 /// A consumer has refused (`IB_CM_REJ_CONSUMER_DEFINED`).
@@ -231,7 +254,13 @@ fn timewait(id: *mut Id) {
     sched::after(wait, move || {
         // SAFETY: The memory stays until the world ends.
         if unsafe { !(*id).gone && (*id).cm == Cm::Timewait } {
-            tell(id, rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, Vec::new(), 0);
+            tell(
+                id,
+                rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
+                0,
+                Vec::new(),
+                0,
+            );
         }
     });
 }
@@ -259,7 +288,10 @@ fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
             Connect => ev != rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
             Disconnect => ev == rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
             _ => false,
-        } || ((ev == rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL || ev == rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE) && i.state != Destroying && i.state != Removal);
+        } || ((ev == rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL
+            || ev == rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE)
+            && i.state != Destroying
+            && i.state != Removal);
         if fits && !i.gone {
             prepare(i, ev, qpn);
             if telling() {
@@ -316,9 +348,22 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) {
 
 fn name(ev: u32) -> &'static str {
     [
-        "ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST",
-        "CONNECT_RESPONSE", "CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED",
-        "DEVICE_REMOVAL", "MULTICAST_JOIN", "MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
+        "ADDR_RESOLVED",
+        "ADDR_ERROR",
+        "ROUTE_RESOLVED",
+        "ROUTE_ERROR",
+        "CONNECT_REQUEST",
+        "CONNECT_RESPONSE",
+        "CONNECT_ERROR",
+        "UNREACHABLE",
+        "REJECTED",
+        "ESTABLISHED",
+        "DISCONNECTED",
+        "DEVICE_REMOVAL",
+        "MULTICAST_JOIN",
+        "MULTICAST_ERROR",
+        "ADDR_CHANGE",
+        "TIMEWAIT_EXIT",
     ]
     .get(ev as usize)
     .copied()
@@ -336,7 +381,12 @@ fn handle(id: *mut Id, mut event: Event) -> i32 {
     }
 }
 
-fn new_id(node: usize, class: &'static core::ffi::CStr, handler: ro2ib_cm_handler, context: *mut c_void) -> *mut Id {
+fn new_id(
+    node: usize,
+    class: &'static core::ffi::CStr,
+    handler: ro2ib_cm_handler,
+    context: *mut c_void,
+) -> *mut Id {
     let world = w();
     world.next_id += 1;
     let nr = world.next_id;
@@ -389,7 +439,15 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
         | Packet::Dreq { to, .. }
         | Packet::Drep { to } => *to,
     };
-    if let Packet::Req { from, src, dst, qpn, private, param } = packet {
+    if let Packet::Req {
+        from,
+        src,
+        dst,
+        qpn,
+        private,
+        param,
+    } = packet
+    {
         return request(dev, node, from, src, dst, qpn, private, param);
     }
     let Some(id) = id_of(to).filter(|id| unsafe { (**id).dev == dev }) else {
@@ -412,11 +470,19 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
     // SAFETY: As above.
     let i = unsafe { &mut *id };
     match packet {
-        Packet::Rep { from, qpn, private, .. } => match i.cm {
+        Packet::Rep {
+            from, qpn, private, ..
+        } => match i.cm {
             Cm::ReqSent => {
                 i.other = from;
                 set(i, Cm::Established);
-                tell(id, rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, 0, private, qpn);
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED,
+                    0,
+                    private,
+                    qpn,
+                );
             }
             Cm::Established => {
                 let packet = Packet::Rtu { to: from };
@@ -425,19 +491,36 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
             _ => {}
         },
         Packet::Rtu { .. } => established(id),
-        Packet::Rej { reason, private, .. } => {
-            if matches!(i.cm, Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd | Cm::Established) {
+        Packet::Rej {
+            reason, private, ..
+        } => {
+            if matches!(
+                i.cm,
+                Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd | Cm::Established
+            ) {
                 if i.cm == Cm::Established && i.active && reason == CONSUMER {
                     return;
                 }
                 set(i, Cm::Idle);
-                tell(id, rdma_cm_event_type_RDMA_CM_EVENT_REJECTED, reason, private, 0);
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_REJECTED,
+                    reason,
+                    private,
+                    0,
+                );
             }
         }
         Packet::Dreq { from, .. } => match i.cm {
             Cm::Established | Cm::RepSent | Cm::DreqSent => {
                 set(i, Cm::DreqRcvd);
-                tell(id, rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED, 0, Vec::new(), 0);
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED,
+                    0,
+                    Vec::new(),
+                    0,
+                );
             }
             Cm::Timewait => {
                 let packet = Packet::Drep { to: from };
@@ -449,7 +532,13 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
             if i.cm == Cm::DreqSent {
                 set(i, Cm::Timewait);
                 timewait(id);
-                tell(id, rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED, 0, Vec::new(), 0);
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED,
+                    0,
+                    Vec::new(),
+                    0,
+                );
             }
         }
         Packet::Req { .. } => {}
@@ -461,11 +550,26 @@ fn established(id: *mut Id) {
     let i = unsafe { &mut *id };
     if i.cm == Cm::RepSent {
         set(i, Cm::Established);
-        tell(id, rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, 0, Vec::new(), 0);
+        tell(
+            id,
+            rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED,
+            0,
+            Vec::new(),
+            0,
+        );
     }
 }
 
-fn request(dev: *mut Dev, node: usize, from: u64, src: Addr, dst: Addr, qpn: u32, private: Vec<u8>, param: (u8, u8)) {
+fn request(
+    dev: *mut Dev,
+    node: usize,
+    from: u64,
+    src: Addr,
+    dst: Addr,
+    qpn: u32,
+    private: Vec<u8>,
+    param: (u8, u8),
+) {
     // SAFETY: Ids stay until the world ends.
     let listener = unsafe {
         // One that is known already was sent twice.
@@ -478,7 +582,9 @@ fn request(dev: *mut Dev, node: usize, from: u64, src: Addr, dst: Addr, qpn: u32
         w().ids
             .values()
             .copied()
-            .filter(|id| (**id).dev == dev && (**id).state == State::Listen && (**id).src.port == dst.port)
+            .filter(|id| {
+                (**id).dev == dev && (**id).state == State::Listen && (**id).src.port == dst.port
+            })
             .min_by_key(|id| (**id).nr)
     };
     let Some(listener) = listener else {
@@ -590,7 +696,13 @@ pub fn removal(dev: *mut Dev) {
     // SAFETY: Devices and ids stay until the world ends.
     unsafe {
         for id in (*dev).ids.clone() {
-            tell(id, rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL, 0, Vec::new(), 0);
+            tell(
+                id,
+                rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL,
+                0,
+                Vec::new(),
+                0,
+            );
         }
     }
 }
@@ -600,7 +712,13 @@ pub fn addr_change(dev: *mut Dev) {
     // SAFETY: Devices and ids stay until the world ends.
     unsafe {
         for id in (*dev).ids.clone() {
-            tell(id, rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE, 0, Vec::new(), 0);
+            tell(
+                id,
+                rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE,
+                0,
+                Vec::new(),
+                0,
+            );
         }
     }
 }
@@ -608,7 +726,10 @@ pub fn addr_change(dev: *mut Dev) {
 /// How many ids of a node are left.
 pub fn left(node: usize) -> usize {
     // SAFETY: Ids stay until the world ends.
-    w().ids.values().filter(|i| unsafe { (***i).node == node && !(***i).core }).count()
+    w().ids
+        .values()
+        .filter(|i| unsafe { (***i).node == node && !(***i).core })
+        .count()
 }
 
 /// Whether it is the driver's.
@@ -654,7 +775,11 @@ fn id_mut<'a>(id: *mut rdma_cm_id) -> &'a mut Id {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_create(_net: *mut net, handler: ro2ib_cm_handler, context: *mut c_void) -> *mut rdma_cm_id {
+pub unsafe extern "C" fn ro2ib_cm_create(
+    _net: *mut net,
+    handler: ro2ib_cm_handler,
+    context: *mut c_void,
+) -> *mut rdma_cm_id {
     lock::might_sleep("rdma_create_id");
     sched::point();
     if world::fails(Fault::Alloc) {
@@ -667,7 +792,11 @@ pub unsafe extern "C" fn ro2ib_cm_context(id: *mut rdma_cm_id) -> *mut c_void {
     id_mut(id).context
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_adopt(id: *mut rdma_cm_id, handler: ro2ib_cm_handler, context: *mut c_void) {
+pub unsafe extern "C" fn ro2ib_cm_adopt(
+    id: *mut rdma_cm_id,
+    handler: ro2ib_cm_handler,
+    context: *mut c_void,
+) {
     let i = id_mut(id);
     i.handler = handler;
     i.context = context;
@@ -693,7 +822,11 @@ pub unsafe extern "C" fn ro2ib_cm_dst_addr(id: *mut rdma_cm_id, out: *mut ro2ib_
     true
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_event_get(_id: *mut rdma_cm_id, ev: *mut rdma_cm_event, out: *mut ro2ib_cm_event) {
+pub unsafe extern "C" fn ro2ib_cm_event_get(
+    _id: *mut rdma_cm_id,
+    ev: *mut rdma_cm_event,
+    out: *mut ro2ib_cm_event,
+) {
     // SAFETY: By the contract of this function; the event is the one that `handle` has.
     unsafe {
         let e = &*ev.cast::<Event>();
@@ -702,7 +835,8 @@ pub unsafe extern "C" fn ro2ib_cm_event_get(_id: *mut rdma_cm_id, ev: *mut rdma_
             rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST
                 | rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE
                 | rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED
-        ) || (e.event == rdma_cm_event_type_RDMA_CM_EVENT_REJECTED && e.status == CONSUMER);
+        ) || (e.event == rdma_cm_event_type_RDMA_CM_EVENT_REJECTED
+            && e.status == CONSUMER);
         *out = ro2ib_cm_event {
             private_data: if with && !e.private.is_empty() {
                 e.private.as_ptr().cast()
@@ -717,7 +851,11 @@ pub unsafe extern "C" fn ro2ib_cm_event_get(_id: *mut rdma_cm_id, ev: *mut rdma_
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_bind(id: *mut rdma_cm_id, addr: *const ro2ib_addr, _reuse: bool) -> i32 {
+pub unsafe extern "C" fn ro2ib_cm_bind(
+    id: *mut rdma_cm_id,
+    addr: *const ro2ib_addr,
+    _reuse: bool,
+) -> i32 {
     lock::might_sleep("rdma_bind_addr");
     sched::point();
     let i = id_mut(id);
@@ -731,7 +869,9 @@ pub unsafe extern "C" fn ro2ib_cm_bind(id: *mut rdma_cm_id, addr: *const ro2ib_a
     // SAFETY: Ids stay until the world ends.
     let taken = unsafe {
         w().ids.values().any(|x| {
-            (**x).node == i.node && (**x).src == a && matches!((**x).state, State::Bound | State::Listen)
+            (**x).node == i.node
+                && (**x).src == a
+                && matches!((**x).state, State::Bound | State::Listen)
         })
     };
     if taken {
@@ -757,7 +897,13 @@ pub unsafe extern "C" fn ro2ib_cm_listen(id: *mut rdma_cm_id, _backlog: i32) -> 
     0
 }
 
-fn resolve(id: *mut rdma_cm_id, src: *const ro2ib_addr, dst: *const ro2ib_addr, port: Option<u16>, timeout_ms: u32) -> i32 {
+fn resolve(
+    id: *mut rdma_cm_id,
+    src: *const ro2ib_addr,
+    dst: *const ro2ib_addr,
+    port: Option<u16>,
+    timeout_ms: u32,
+) -> i32 {
     lock::might_sleep("rdma_resolve_addr");
     sched::point();
     if world::fails(Fault::Cm) {
@@ -783,7 +929,9 @@ fn resolve(id: *mut rdma_cm_id, src: *const ro2ib_addr, dst: *const ro2ib_addr, 
     let wait = if lost {
         u64::from(timeout_ms) * MS
     } else {
-        world.rng.range(world.plan.wire_min, 40 * world.plan.wire_max)
+        world
+            .rng
+            .range(world.plan.wire_min, 40 * world.plan.wire_max)
     };
     sched::after(wait, move || {
         // SAFETY: Ids and devices stay until the world ends.
@@ -805,7 +953,13 @@ fn resolve(id: *mut rdma_cm_id, src: *const ro2ib_addr, dst: *const ro2ib_addr, 
             });
         } else {
             attach(i, dev);
-            tell(id, rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED, 0, Vec::new(), 0);
+            tell(
+                id,
+                rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED,
+                0,
+                Vec::new(),
+                0,
+            );
         }
     });
     0
@@ -859,7 +1013,9 @@ pub unsafe extern "C" fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms:
     let wait = if lost {
         u64::from(timeout_ms) * MS
     } else {
-        world.rng.range(world.plan.wire_min, 40 * world.plan.wire_max)
+        world
+            .rng
+            .range(world.plan.wire_min, 40 * world.plan.wire_max)
     };
     sched::after(wait, move || {
         let ev = if lost {
@@ -867,7 +1023,13 @@ pub unsafe extern "C" fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms:
         } else {
             rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED
         };
-        tell(id, ev, if lost { -(ETIMEDOUT as i32) } else { 0 }, Vec::new(), 0);
+        tell(
+            id,
+            ev,
+            if lost { -(ETIMEDOUT as i32) } else { 0 },
+            Vec::new(),
+            0,
+        );
     });
     0
 }
@@ -919,11 +1081,15 @@ fn private(p: &ro2ib_conn_param) -> Vec<u8> {
         return Vec::new();
     }
     // SAFETY: The caller passes valid bytes.
-    unsafe { core::slice::from_raw_parts(p.private_data.cast::<u8>(), p.private_data_len.into()) }.to_vec()
+    unsafe { core::slice::from_raw_parts(p.private_data.cast::<u8>(), p.private_data_len.into()) }
+        .to_vec()
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_connect_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32 {
+pub unsafe extern "C" fn ro2ib_cm_connect_locked(
+    id: *mut rdma_cm_id,
+    param: *const ro2ib_conn_param,
+) -> i32 {
     lock::might_sleep("rdma_connect_locked");
     sched::point();
     let i = id_mut(id);
@@ -945,7 +1111,11 @@ pub unsafe extern "C" fn ro2ib_cm_connect_locked(id: *mut rdma_cm_id, param: *co
     let mut data = private(p);
     data.resize(56, 0);
     // SAFETY: The memory of the queue pair stays until the world ends.
-    let qpn = if i.qp.is_null() { 0 } else { unsafe { (*i.qp).qpn } };
+    let qpn = if i.qp.is_null() {
+        0
+    } else {
+        unsafe { (*i.qp).qpn }
+    };
     let packet = Packet::Req {
         from: i.nr,
         src: i.src,
@@ -958,7 +1128,10 @@ pub unsafe extern "C" fn ro2ib_cm_connect_locked(id: *mut rdma_cm_id, param: *co
     0
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_accept_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32 {
+pub unsafe extern "C" fn ro2ib_cm_accept_locked(
+    id: *mut rdma_cm_id,
+    param: *const ro2ib_conn_param,
+) -> i32 {
     lock::might_sleep("rdma_accept");
     sched::point();
     let i = id_mut(id);
@@ -977,7 +1150,11 @@ pub unsafe extern "C" fn ro2ib_cm_accept_locked(id: *mut rdma_cm_id, param: *con
     data.resize(196, 0);
     set(i, Cm::RepSent);
     // SAFETY: The memory of the queue pair stays until the world ends.
-    let qpn = if i.qp.is_null() { 0 } else { unsafe { (*i.qp).qpn } };
+    let qpn = if i.qp.is_null() {
+        0
+    } else {
+        unsafe { (*i.qp).qpn }
+    };
     if !i.qp.is_null() {
         verbs::connect(i.qp, i.remote_qpn, i.param.0, p.rnr_retry_count);
     }

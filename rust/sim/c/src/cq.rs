@@ -46,7 +46,12 @@ pub struct Cq {
 const VECTORS: u32 = 2;
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cq_get(dev: *mut ib_device, nr_cqe: u32, vector: i32, poll_ctx: u32) -> *mut ib_cq {
+pub unsafe extern "C" fn ro2ib_cq_get(
+    dev: *mut ib_device,
+    nr_cqe: u32,
+    vector: i32,
+    poll_ctx: u32,
+) -> *mut ib_cq {
     lock::might_sleep("ib_cq_pool_get");
     sched::point();
     if world::fails(Fault::Verbs) {

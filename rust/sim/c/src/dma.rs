@@ -66,7 +66,11 @@ fn unmap(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
 
 /// How many mappings of a device are left.
 pub fn left(dev: *const Dev) -> usize {
-    w().maps.live.values().filter(|m| m.dev == dev as usize).count()
+    w().maps
+        .live
+        .values()
+        .filter(|m| m.dev == dev as usize)
+        .count()
 }
 
 /// A node's mappings are gone: it lost its power.
@@ -104,7 +108,13 @@ pub fn touch(dev: *const Dev, addr: u64, len: u64, write: bool) -> bool {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_dma_map_buf(dev: *mut ib_device, buf: *mut c_void, len: usize, dir: i32, addr: *mut u64) -> i32 {
+pub unsafe extern "C" fn ro2ib_dma_map_buf(
+    dev: *mut ib_device,
+    buf: *mut c_void,
+    len: usize,
+    dir: i32,
+    addr: *mut u64,
+) -> i32 {
     sched::point();
     if world::fails(Fault::Dma) {
         return -(EIO as i32);
@@ -119,9 +129,21 @@ pub unsafe extern "C" fn ro2ib_dma_unmap_buf(dev: *mut ib_device, addr: u64, len
     unmap(dev, addr, len as u64, dir);
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_dma_sync_for_cpu(_dev: *mut ib_device, _addr: u64, _len: usize, _dir: i32) {}
+pub unsafe extern "C" fn ro2ib_dma_sync_for_cpu(
+    _dev: *mut ib_device,
+    _addr: u64,
+    _len: usize,
+    _dir: i32,
+) {
+}
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_dma_sync_for_device(_dev: *mut ib_device, _addr: u64, _len: usize, _dir: i32) {}
+pub unsafe extern "C" fn ro2ib_dma_sync_for_device(
+    _dev: *mut ib_device,
+    _addr: u64,
+    _len: usize,
+    _dir: i32,
+) {
+}
 
 /// One element of a list.
 #[derive(Clone, Copy)]
@@ -165,7 +187,13 @@ pub fn fragments(bv: *const bio_vec, n: u32, at: usize, nob: usize) -> Vec<(u64,
 const PAGE: u32 = 4096;
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_bvec_run(bv: *const bio_vec, n: u32, offset: u32, nob: u32, run: *mut ro2ib_run) -> bool {
+pub unsafe extern "C" fn ro2ib_bvec_run(
+    bv: *const bio_vec,
+    n: u32,
+    offset: u32,
+    nob: u32,
+    run: *mut ro2ib_run,
+) -> bool {
     let (mut i, mut at, mut left) = (0, offset, nob);
     // SAFETY: By the contract of this function, for all that follows.
     unsafe {
@@ -204,7 +232,13 @@ pub unsafe extern "C" fn ro2ib_bvec_run(bv: *const bio_vec, n: u32, offset: u32,
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_sgt_from_bvec(sgt: *mut sg_table, bv: *const bio_vec, at: u32, used: u32, nob: u32) -> i32 {
+pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
+    sgt: *mut sg_table,
+    bv: *const bio_vec,
+    at: u32,
+    used: u32,
+    nob: u32,
+) -> i32 {
     if used == 0 {
         return -(EINVAL as i32);
     }
@@ -247,7 +281,11 @@ pub unsafe extern "C" fn ro2ib_sgt_free(sgt: *mut sg_table) {
     w().sg_tables -= 1;
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_dma_map_sgt(dev: *mut ib_device, sgt: *mut sg_table, dir: i32) -> i32 {
+pub unsafe extern "C" fn ro2ib_dma_map_sgt(
+    dev: *mut ib_device,
+    sgt: *mut sg_table,
+    dir: i32,
+) -> i32 {
     sched::point();
     if world::fails(Fault::Dma) {
         return -(EIO as i32);
@@ -264,7 +302,13 @@ pub unsafe extern "C" fn ro2ib_dma_unmap_sgt(dev: *mut ib_device, sgt: *mut sg_t
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_sg_gather(pos: *mut ro2ib_sg_pos, sge: *mut ib_sge, max: u32, nob: u32, lkey: u32) -> u32 {
+pub unsafe extern "C" fn ro2ib_sg_gather(
+    pos: *mut ro2ib_sg_pos,
+    sge: *mut ib_sge,
+    max: u32,
+    nob: u32,
+    lkey: u32,
+) -> u32 {
     // SAFETY: By the contract of this function.
     unsafe {
         let p = &mut *pos;
@@ -321,12 +365,24 @@ fn copy(parts: Vec<(u64, usize)>, buf: *mut u8, out: bool) -> usize {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_bvec_read(bv: *const bio_vec, n: u32, at: usize, to: *mut c_void, len: usize) -> usize {
+pub unsafe extern "C" fn ro2ib_bvec_read(
+    bv: *const bio_vec,
+    n: u32,
+    at: usize,
+    to: *mut c_void,
+    len: usize,
+) -> usize {
     sched::point();
     copy(fragments(bv, n, at, len), to.cast(), true)
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_bvec_write(bv: *const bio_vec, n: u32, at: usize, from: *const c_void, len: usize) -> usize {
+pub unsafe extern "C" fn ro2ib_bvec_write(
+    bv: *const bio_vec,
+    n: u32,
+    at: usize,
+    from: *const c_void,
+    len: usize,
+) -> usize {
     sched::point();
     copy(fragments(bv, n, at, len), from.cast_mut().cast(), false)
 }

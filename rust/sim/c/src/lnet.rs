@@ -194,7 +194,11 @@ fn new_buf(nob: usize) -> usize {
             0 => (0, 4096),
             // It begins inside of one.
             1 => {
-                let offset = if first { 8 * world.rng.below(500) as usize } else { 0 };
+                let offset = if first {
+                    8 * world.rng.below(500) as usize
+                } else {
+                    0
+                };
                 (offset, 4096 - offset)
             }
             // Odd pieces anywhere.
@@ -236,7 +240,8 @@ fn fill(buf: usize, op: usize) {
     PATTERN.with(|p| {
         for (addr, len) in bytes(buf, 0, nob) {
             // SAFETY: The memory of the world, which stays until its end.
-            unsafe { core::slice::from_raw_parts_mut(addr as *mut u8, len) }.copy_from_slice(&p[i..i + len]);
+            unsafe { core::slice::from_raw_parts_mut(addr as *mut u8, len) }
+                .copy_from_slice(&p[i..i + len]);
             i += len;
         }
     });
@@ -247,7 +252,8 @@ fn is_right(buf: usize, op: usize, nob: usize) -> bool {
     PATTERN.with(|p| {
         bytes(buf, 0, nob).into_iter().all(|(addr, len)| {
             // SAFETY: As above.
-            let same = unsafe { core::slice::from_raw_parts(addr as *const u8, len) } == &p[i..i + len];
+            let same =
+                unsafe { core::slice::from_raw_parts(addr as *const u8, len) } == &p[i..i + len];
             i += len;
             same
         })
@@ -282,7 +288,9 @@ pub fn written_late() -> Option<String> {
             // SAFETY: As above.
             let bytes = unsafe { core::slice::from_raw_parts(addr as *const u8, len) };
             if GONE.with(|g| bytes != &g[..len]) {
-                return Some(format!("memory {buf} was written after it went back to the application"));
+                return Some(format!(
+                    "memory {buf} was written after it went back to the application"
+                ));
             }
         }
     }
@@ -460,7 +468,10 @@ fn finish(msg: *mut Msg, status: i32) {
             ));
         }
         if telling() {
-            say(&format!("message {} of operation {op} ends with {status}", m.nr));
+            say(&format!(
+                "message {} of operation {op} ends with {status}",
+                m.nr
+            ));
         }
         if let Some(buf) = m.mem {
             let nob = w().lnet.bufs[buf].nob;
@@ -672,7 +683,13 @@ fn slow() {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_lnet_parse(ni: *mut ro2ib_ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: bool) -> i32 {
+pub unsafe extern "C" fn ro2ib_lnet_parse(
+    ni: *mut ro2ib_ni,
+    hdr: *const u8,
+    from: u64,
+    rx: *mut c_void,
+    rdma: bool,
+) -> i32 {
     lock::might_sleep("lnet_parse");
     sched::point();
     let ni: *mut Ni = ni.cast();
@@ -707,7 +724,11 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(ni: *mut ro2ib_ni, hdr: *const u8, fro
                 m.hdr = h;
                 m.rx = true;
                 let cut = payload != 0 && world.rng.ppm(world.plan.cut_ppm);
-                m.len = if cut { world.rng.below(payload.into()) as u32 } else { payload };
+                m.len = if cut {
+                    world.rng.below(payload.into()) as u32
+                } else {
+                    payload
+                };
                 if m.len != 0 {
                     let buf = new_buf(m.len as usize);
                     use_mem(msg, buf);
@@ -735,7 +756,11 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(ni: *mut ro2ib_ni, hdr: *const u8, fro
                     return 0;
                 }
                 let short = wanted != 0 && world.rng.ppm(world.plan.cut_ppm);
-                let len = if short { world.rng.below(wanted.into()) as u32 } else { wanted };
+                let len = if short {
+                    world.rng.below(wanted.into()) as u32
+                } else {
+                    wanted
+                };
                 let buf = new_buf(len as usize);
                 fill(buf, op);
                 if rdma {
@@ -806,7 +831,10 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _h
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_lnet_create_reply(ni: *mut ro2ib_ni, get: *mut lnet_msg) -> *mut lnet_msg {
+pub unsafe extern "C" fn ro2ib_lnet_create_reply(
+    ni: *mut ro2ib_ni,
+    get: *mut lnet_msg,
+) -> *mut lnet_msg {
     lock::might_sleep("lnet_create_reply_msg");
     sched::point();
     let (ni, get): (*mut Ni, *mut Msg) = (ni.cast(), get.cast());
@@ -833,7 +861,11 @@ pub unsafe extern "C" fn ro2ib_lnet_create_reply(ni: *mut ro2ib_ni, get: *mut ln
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_lnet_set_reply_len(_ni: *mut ro2ib_ni, reply: *mut lnet_msg, len: u32) -> i32 {
+pub unsafe extern "C" fn ro2ib_lnet_set_reply_len(
+    _ni: *mut ro2ib_ni,
+    reply: *mut lnet_msg,
+    len: u32,
+) -> i32 {
     let r: *mut Msg = reply.cast();
     // SAFETY: Messages stay until the world ends.
     unsafe {
@@ -987,7 +1019,10 @@ unsafe fn event(ni: *mut Ni, event: u32) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_shim_register(ops: *const ro2ib_lnd_ops, driver: *mut c_void) -> i32 {
+pub unsafe extern "C" fn ro2ib_shim_register(
+    ops: *const ro2ib_lnd_ops,
+    driver: *mut c_void,
+) -> i32 {
     lock::might_sleep("register");
     let node = &mut w().nodes[sched::node()];
     if !node.ops.is_null() {
@@ -1038,7 +1073,10 @@ pub unsafe extern "C" fn ro2ib_lnet_find_ni(nid: u64, lnd: *mut *mut c_void) -> 
     unsafe {
         for ni in &w().nodes[sched::node()].nis {
             let ni = *ni;
-            if (*ni).nid == nid && matches!((*ni).life, Life::Starting | Life::Active) && !(*ni).lnd.is_null() {
+            if (*ni).nid == nid
+                && matches!((*ni).life, Life::Starting | Life::Active)
+                && !(*ni).lnd.is_null()
+            {
                 (*ni).found += 1;
                 *lnd = (*ni).lnd;
                 return ni.cast();
@@ -1197,7 +1235,11 @@ pub fn ni_down(ni: *mut Ni) {
             say(&format!("node {node}: an NI stops"));
         }
         // What waits for a credit is given up.
-        let mut queued: Vec<*mut Msg> = (*ni).peers.values_mut().flat_map(|p| p.queue.drain(..)).collect();
+        let mut queued: Vec<*mut Msg> = (*ni)
+            .peers
+            .values_mut()
+            .flat_map(|p| p.queue.drain(..))
+            .collect();
         queued.sort_by_key(|m| (**m).nr);
         for msg in queued {
             finish(msg, -(ESHUTDOWN as i32));
@@ -1283,7 +1325,11 @@ pub fn left(node: usize) -> usize {
         .msgs
         .iter()
         // SAFETY: Messages and NIs stay until the world ends.
-        .filter(|m| unsafe { (*(***m).ni).node == node && (***m).owner != Owner::Done && (*(***m).ni).life != Life::Gone })
+        .filter(|m| unsafe {
+            (*(***m).ni).node == node
+                && (***m).owner != Owner::Done
+                && (*(***m).ni).life != Life::Gone
+        })
         .count()
 }
 

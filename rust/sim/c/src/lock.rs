@@ -183,7 +183,10 @@ pub fn give(lock: *mut spinlock_t) {
     // SAFETY: The caller has a valid lock.
     if unsafe { (*lock).owner } != tid + 1 {
         // SAFETY: As above.
-        violation(&format!("{} is given back by another", text(unsafe { (*lock).name })));
+        violation(&format!(
+            "{} is given back by another",
+            text(unsafe { (*lock).name })
+        ));
     }
     // SAFETY: As above.
     unsafe { (*lock).owner = 0 };
@@ -238,7 +241,11 @@ fn init(lock: *mut spinlock_t, name: *const u8, key: *mut lock_class_key) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ibk_spin_lock_init(l: *mut spinlock_t, name: *const u8, key: *mut lock_class_key) {
+pub unsafe extern "C" fn ro2ibk_spin_lock_init(
+    l: *mut spinlock_t,
+    name: *const u8,
+    key: *mut lock_class_key,
+) {
     init(l, name, key);
 }
 #[no_mangle]
@@ -260,7 +267,11 @@ pub unsafe extern "C" fn ro2ibk_spin_assert_held(l: *mut spinlock_t) {
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ibk_mutex_lock_init(l: *mut mutex, name: *const u8, key: *mut lock_class_key) {
+pub unsafe extern "C" fn ro2ibk_mutex_lock_init(
+    l: *mut mutex,
+    name: *const u8,
+    key: *mut lock_class_key,
+) {
     // SAFETY: By the contract of this function.
     init(unsafe { &raw mut (*l).lock }, name, key);
 }

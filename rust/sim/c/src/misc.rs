@@ -45,7 +45,12 @@ pub unsafe extern "C" fn ro2ibk_fsleep(us: usize) {
 // Trees. Not balanced, which nobody can see.
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ibk_rb_insert(node: *mut rb_node, parent: *mut rb_node, link: *mut *mut rb_node, _root: *mut rb_root) {
+pub unsafe extern "C" fn ro2ibk_rb_insert(
+    node: *mut rb_node,
+    parent: *mut rb_node,
+    link: *mut *mut rb_node,
+    _root: *mut rb_root,
+) {
     // SAFETY: By the contract of this function.
     unsafe {
         node.write(rb_node {
@@ -232,7 +237,11 @@ pub unsafe extern "C" fn ro2ibk_debugfs_dir(_name: *const u8) -> *mut dentry {
     dentry(core::ptr::null_mut())
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ibk_debugfs_create(_name: *const u8, _parent: *mut dentry, file: *mut ro2ibk_debugfs_file) -> *mut dentry {
+pub unsafe extern "C" fn ro2ibk_debugfs_create(
+    _name: *const u8,
+    _parent: *mut dentry,
+    file: *mut ro2ibk_debugfs_file,
+) -> *mut dentry {
     dentry(file)
 }
 #[no_mangle]
@@ -254,7 +263,9 @@ pub unsafe extern "C" fn ro2ibk_debugfs_remove(d: *mut dentry) {
 #[no_mangle]
 pub unsafe extern "C" fn seq_write(seq: *mut seq_file, data: *const c_void, len: usize) -> i32 {
     // SAFETY: `seq` is what `cat` passed; the caller passes valid bytes.
-    unsafe { (*seq.cast::<Vec<u8>>()).extend_from_slice(core::slice::from_raw_parts(data.cast(), len)) };
+    unsafe {
+        (*seq.cast::<Vec<u8>>()).extend_from_slice(core::slice::from_raw_parts(data.cast(), len))
+    };
     0
 }
 
@@ -266,7 +277,10 @@ pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *co
     if world::telling() {
         // SAFETY: The caller passes valid bytes.
         let text = unsafe { core::slice::from_raw_parts(text, len as usize) };
-        say(&format!("<{level}> {}", String::from_utf8_lossy(text).trim_end()));
+        say(&format!(
+            "<{level}> {}",
+            String::from_utf8_lossy(text).trim_end()
+        ));
     }
 }
 #[no_mangle]

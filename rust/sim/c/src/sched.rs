@@ -506,9 +506,7 @@ pub fn run(max_steps: u64, max_time: u64) {
         let s = &mut world.sched;
         if let Some(Reverse(event)) = s.events.peek() {
             let jump = s.runnable.is_empty()
-                || (s.jump_ppm != 0
-                    && event.when < s.now + s.jump_max
-                    && s.rng.ppm(s.jump_ppm));
+                || (s.jump_ppm != 0 && event.when < s.now + s.jump_max && s.rng.ppm(s.jump_ppm));
             if event.when <= s.now || jump {
                 if let Some(Reverse(event)) = s.events.pop() {
                     s.now = s.now.max(event.when);
@@ -541,7 +539,12 @@ pub fn left() -> Vec<String> {
         .iter()
         .enumerate()
         .filter(|(_, t)| t.state != State::Done)
-        .map(|(i, t)| format!("task {i} ({}, node {}) {:?} holding {:?}", t.name, t.node, t.state, t.held))
+        .map(|(i, t)| {
+            format!(
+                "task {i} ({}, node {}) {:?} holding {:?}",
+                t.name, t.node, t.state, t.held
+            )
+        })
         .collect()
 }
 

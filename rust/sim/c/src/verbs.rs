@@ -74,7 +74,13 @@ pub struct Dev {
 
 impl Dev {
     /// A new one, registered and with its link up.
-    pub fn new(node: usize, index: usize, ip: u32, attrs: ro2ib_device_attrs, software: bool) -> *mut Self {
+    pub fn new(
+        node: usize,
+        index: usize,
+        ip: u32,
+        attrs: ro2ib_device_attrs,
+        software: bool,
+    ) -> *mut Self {
         Box::into_raw(Box::new(Self {
             node,
             index,
@@ -108,7 +114,13 @@ impl Dev {
             (self.pds, "protection domains"),
             (self.mrs.len(), "regions"),
             (self.qps, "queue pairs"),
-            (self.ids.iter().filter(|id| crate::cm::is_drivers(**id)).count(), "ids"),
+            (
+                self.ids
+                    .iter()
+                    .filter(|id| crate::cm::is_drivers(**id))
+                    .count(),
+                "ids",
+            ),
             (self.handlers.len(), "event handlers"),
             (used as usize, "completion queue entries"),
             (dma::left(self), "mappings"),
@@ -390,7 +402,12 @@ pub unsafe extern "C" fn ro2ib_mr_bump_key(mr: *mut ib_mr) {
     mr.rkey = (mr.rkey & !0xff) | (mr.rkey.wrapping_add(1) & 0xff);
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_mr_get(mr: *const ib_mr, rkey: *mut u32, iova: *mut u64, length: *mut u64) {
+pub unsafe extern "C" fn ro2ib_mr_get(
+    mr: *const ib_mr,
+    rkey: *mut u32,
+    iova: *mut u64,
+    length: *mut u64,
+) {
     // SAFETY: By the contract of this function.
     unsafe {
         let mr = &*mr.cast::<Mr>();
@@ -583,7 +600,10 @@ fn complete(qp: *mut Qp, cqe: *mut ib_cqe, status: u32, opcode: u32, byte_len: u
     };
     wc.__bindgen_anon_1.wr_cqe = cqe;
     if status != 0 && telling() {
-        say(&format!("qp {}: completion {opcode} with status {status}", q.qpn));
+        say(&format!(
+            "qp {}: completion {opcode} with status {status}",
+            q.qpn
+        ));
     }
     cq::push(q.cq, qp, wc);
 }
@@ -604,7 +624,12 @@ pub fn to_err(qp: *mut Qp) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
     if q.state != State::Err && telling() {
-        say(&format!("qp {}: to error, {} sends, {} receives", q.qpn, q.sq.len(), q.rq.len()));
+        say(&format!(
+            "qp {}: to error, {} sends, {} receives",
+            q.qpn,
+            q.sq.len(),
+            q.rq.len()
+        ));
     }
     q.state = State::Err;
     q.done = 0;
@@ -710,7 +735,11 @@ pub fn reaches(a: *const Dev, b: *const Dev) -> bool {
     // SAFETY: Devices stay until the world ends.
     unsafe {
         let (a, b) = (&*a, &*b);
-        a.up && b.up && a.registered && b.registered && !w().nodes[a.node].dead && !w().nodes[b.node].dead
+        a.up && b.up
+            && a.registered
+            && b.registered
+            && !w().nodes[a.node].dead
+            && !w().nodes[b.node].dead
     }
 }
 
@@ -724,7 +753,9 @@ fn gather(q: &Qp, wr: &Wr) -> Option<Vec<u8>> {
             violation("a device reads memory that is not mapped for it");
         }
         // SAFETY: It is mapped, so it is there.
-        data.extend_from_slice(unsafe { core::slice::from_raw_parts(*addr as *const u8, *len as usize) });
+        data.extend_from_slice(unsafe {
+            core::slice::from_raw_parts(*addr as *const u8, *len as usize)
+        });
     }
     Some(data)
 }
@@ -793,7 +824,13 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
                 return Outcome::NoBuffer;
             };
             if data.len() > r.len as usize {
-                complete(peer, r.cqe, ib_wc_status_IB_WC_LOC_LEN_ERR, ib_wc_opcode_IB_WC_RECV, 0);
+                complete(
+                    peer,
+                    r.cqe,
+                    ib_wc_status_IB_WC_LOC_LEN_ERR,
+                    ib_wc_opcode_IB_WC_RECV,
+                    0,
+                );
                 to_err(peer);
                 return Outcome::Wrong(ib_wc_status_IB_WC_REM_INV_REQ_ERR, None);
             }
@@ -819,7 +856,11 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
             }
             let Some((mut skip, parts)) = at else {
                 if telling() {
-                    say(&format!("qp {}: write of {} bytes with key {rkey:#x}, which opens nothing there", q.qpn, data.len()));
+                    say(&format!(
+                        "qp {}: write of {} bytes with key {rkey:#x}, which opens nothing there",
+                        q.qpn,
+                        data.len()
+                    ));
                 }
                 w().bad_keys += 1;
                 return Outcome::Wrong(
@@ -989,7 +1030,11 @@ pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_ib_post_send(qp: *mut ib_qp, wr: *const ib_send_wr, bad: *mut *const ib_send_wr) -> i32 {
+pub unsafe extern "C" fn ro2ib_ib_post_send(
+    qp: *mut ib_qp,
+    wr: *const ib_send_wr,
+    bad: *mut *const ib_send_wr,
+) -> i32 {
     sched::point();
     let qp: *mut Qp = qp.cast();
     // SAFETY: The memory stays until the world ends.
@@ -1020,7 +1065,11 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(qp: *mut ib_qp, wr: *const ib_send_w
                 violation("posts more elements than a work request may have");
             }
             let list = core::slice::from_raw_parts(
-                if r.num_sge == 0 { core::ptr::dangling() } else { r.sg_list.cast_const() },
+                if r.num_sge == 0 {
+                    core::ptr::dangling()
+                } else {
+                    r.sg_list.cast_const()
+                },
                 r.num_sge as usize,
             );
             let op = match r.opcode {
@@ -1047,7 +1096,10 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(qp: *mut ib_qp, wr: *const ib_send_w
             let inline = (r.send_flags & ib_send_flags_IB_SEND_INLINE != 0).then(|| {
                 let mut data = Vec::new();
                 for sge in list {
-                    data.extend_from_slice(core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize));
+                    data.extend_from_slice(core::slice::from_raw_parts(
+                        sge.addr as *const u8,
+                        sge.length as usize,
+                    ));
                 }
                 if data.len() > q.caps.max_inline as usize {
                     violation("posts more inline than there is room for");
@@ -1075,7 +1127,11 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(qp: *mut ib_qp, wr: *const ib_send_w
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_ib_post_recv(qp: *mut ib_qp, wr: *const ib_recv_wr, bad: *mut *const ib_recv_wr) -> i32 {
+pub unsafe extern "C" fn ro2ib_ib_post_recv(
+    qp: *mut ib_qp,
+    wr: *const ib_recv_wr,
+    bad: *mut *const ib_recv_wr,
+) -> i32 {
     sched::point();
     let qp: *mut Qp = qp.cast();
     // SAFETY: The memory stays until the world ends.
@@ -1141,4 +1197,3 @@ pub unsafe extern "C" fn ib_drain_qp(qp: *mut ib_qp) {
         (*qp).drained = true;
     }
 }
-

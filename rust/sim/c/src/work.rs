@@ -58,7 +58,11 @@ impl Works {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_alloc_workqueue(name: *const u8, _unbound: bool, _highpri: bool) -> *mut workqueue_struct {
+pub unsafe extern "C" fn ro2ib_alloc_workqueue(
+    name: *const u8,
+    _unbound: bool,
+    _highpri: bool,
+) -> *mut workqueue_struct {
     lock::might_sleep("alloc_workqueue");
     if world::fails(world::Fault::Alloc) {
         return core::ptr::null_mut();
@@ -145,7 +149,11 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
 const TIMER: usize = usize::MAX;
 
 #[no_mangle]
-pub unsafe extern "C" fn queue_work_on(_cpu: i32, wq: *mut workqueue_struct, work: *mut work_struct) -> bool {
+pub unsafe extern "C" fn queue_work_on(
+    _cpu: i32,
+    wq: *mut workqueue_struct,
+    work: *mut work_struct,
+) -> bool {
     sched::point();
     // SAFETY: By the contract of this function.
     if unsafe { (*work).pending != 0 || (*work).disabled != 0 } {
@@ -156,7 +164,12 @@ pub unsafe extern "C" fn queue_work_on(_cpu: i32, wq: *mut workqueue_struct, wor
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn queue_delayed_work_on(cpu: i32, wq: *mut workqueue_struct, dwork: *mut delayed_work, delay: usize) -> bool {
+pub unsafe extern "C" fn queue_delayed_work_on(
+    cpu: i32,
+    wq: *mut workqueue_struct,
+    dwork: *mut delayed_work,
+    delay: usize,
+) -> bool {
     if delay == 0 {
         // SAFETY: By the contract of this function.
         return unsafe { queue_work_on(cpu, wq, &raw mut (*dwork).work) };
@@ -257,7 +270,12 @@ fn init(work: *mut work_struct, func: work_func_t, name: *const u8) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ibk_init_work(work: *mut work_struct, func: work_func_t, name: *const u8, _key: *mut lock_class_key) {
+pub unsafe extern "C" fn ro2ibk_init_work(
+    work: *mut work_struct,
+    func: work_func_t,
+    name: *const u8,
+    _key: *mut lock_class_key,
+) {
     init(work, func, name);
 }
 

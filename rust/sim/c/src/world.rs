@@ -299,7 +299,9 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
                 mem_mgt_extensions: true,
             };
             Node {
-                devs: (0..n.devs).map(|d| Dev::new(i, d, ip(i, d), attrs, n.software)).collect(),
+                devs: (0..n.devs)
+                    .map(|d| Dev::new(i, d, ip(i, d), attrs, n.software))
+                    .collect(),
                 ops: core::ptr::null(),
                 driver: core::ptr::null_mut(),
                 nis: Vec::new(),
@@ -401,7 +403,12 @@ pub fn end() -> End {
         messages: world.messages,
         faults: world.faults,
         ops: world.lnet.ops.len(),
-        good: world.lnet.ops.iter().filter(|o| o.result == Some(0)).count(),
+        good: world
+            .lnet
+            .ops
+            .iter()
+            .filter(|o| o.result == Some(0))
+            .count(),
         time: world.sched.now,
         warnings: world.printed[..5].iter().sum(),
     };
@@ -428,7 +435,9 @@ pub fn end() -> End {
                 drop(Box::from_raw(ni));
             }
         }
-        drop(Box::from_raw(WORLD.with(|c| c.replace(core::ptr::null_mut()))));
+        drop(Box::from_raw(
+            WORLD.with(|c| c.replace(core::ptr::null_mut())),
+        ));
     }
     end
 }
@@ -543,7 +552,10 @@ pub fn seen(data: &[u8], from: u32, to: u32) {
             _ => "?",
         };
         let credits = data.get(7).copied().unwrap_or(0);
-        say(&format!("qp {from} -> {to}: {kind}, {credits} credits, {} bytes", data.len()));
+        say(&format!(
+            "qp {from} -> {to}: {kind}, {credits} credits, {} bytes",
+            data.len()
+        ));
     }
 }
 
@@ -569,7 +581,10 @@ pub fn load(load: fn() -> Result<Box<dyn Any>, i32>) -> Result<(), i32> {
     let module = load();
     leave();
     if telling() {
-        say(&format!("node {node}: the module is loaded: {:?}", module.as_ref().err()));
+        say(&format!(
+            "node {node}: the module is loaded: {:?}",
+            module.as_ref().err()
+        ));
     }
     w().nodes[node].module = Some(module?);
     Ok(())
@@ -601,7 +616,10 @@ pub fn clean(node: usize) {
     count(n.inside, "calls into the driver that have not returned");
     count(n.net_refs, "references of the namespace");
     count(world.works.left(node), "work queues");
-    count(world.timers.values().filter(|t| **t == node).count(), "timers");
+    count(
+        world.timers.values().filter(|t| **t == node).count(),
+        "timers",
+    );
     count(misc::entries(node), "files of debugfs");
     count(cm::left(node), "ids");
     count(lnet::left(node), "messages");
@@ -618,7 +636,9 @@ pub fn clean(node: usize) {
         left.push(format!("memory {memory:?} (number, bytes)"));
     }
     if !left.is_empty() {
-        violation(&format!("left on node {node} after the module was unloaded: {left:?}"));
+        violation(&format!(
+            "left on node {node} after the module was unloaded: {left:?}"
+        ));
     }
 }
 
@@ -684,7 +704,11 @@ pub fn device(node: usize, slot: usize) -> *mut Dev {
     let n = &w().nodes[node];
     // SAFETY: Devices stay until the world ends.
     let has = |d: &&*mut Dev| unsafe { (***d).ip == ip(node, slot) };
-    *n.devs.iter().rev().find(has).expect("each slot has had a device")
+    *n.devs
+        .iter()
+        .rev()
+        .find(has)
+        .expect("each slot has had a device")
 }
 
 /// A device that was unplugged, or whose node lost its power, is replaced by another.
@@ -704,7 +728,11 @@ pub fn unplug(dev: *mut Dev, broken: bool) {
     // SAFETY: Devices stay until the world ends.
     unsafe {
         if telling() {
-            say(&format!("node {}: the device is unplugged{}", (*dev).node, if broken { ", broken" } else { "" }));
+            say(&format!(
+                "node {}: the device is unplugged{}",
+                (*dev).node,
+                if broken { ", broken" } else { "" }
+            ));
         }
         (*dev).registered = false;
         if broken {
