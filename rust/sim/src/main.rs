@@ -9,6 +9,7 @@
 //! ro2iblnd-sim --from 17          beginning with that seed
 //! ro2iblnd-sim --kept FILE        those of a file, first
 //! ro2iblnd-sim --first            until the first that fails
+//! ro2iblnd-sim --peers 1000       one large world
 //! ro2iblnd-sim --seed 17          one, with its story
 //! ```
 //!
@@ -40,6 +41,7 @@ use std::{
 };
 
 mod scenario;
+mod storm;
 
 use scenario::Script;
 
@@ -56,6 +58,8 @@ struct Options {
     most: Option<u64>,
     /// Stop at the first, at once.
     first: bool,
+    /// A large world with so many peers of one node.
+    peers: Option<u64>,
 }
 
 fn options() -> Options {
@@ -84,6 +88,7 @@ fn options() -> Options {
             "--seed" => o.seed = Some(number(value())),
             "--most" => o.most = Some(number(value())),
             "--first" => o.first = true,
+            "--peers" => o.peers = Some(number(value())),
             "--kept" => o.kept = Some(value()),
             "--status" => o.status = Some(value()),
             _ => {
@@ -296,6 +301,18 @@ fn main() {
     }));
     if let Some(status) = &o.status {
         worker(&o, status);
+    }
+    if let Some(peers) = o.peers {
+        let begun = Instant::now();
+        let end = storm::run(o.from, peers as usize);
+        println!(
+            "{peers} peers: {} steps, {} messages, {:.1} s; {}",
+            end.steps,
+            end.messages,
+            begun.elapsed().as_secs_f64(),
+            end.failed.as_deref().unwrap_or("nothing wrong")
+        );
+        exit(i32::from(end.failed.is_some()));
     }
     if let Some(seed) = o.seed {
         tell(seed);
