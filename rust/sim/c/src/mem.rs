@@ -174,7 +174,18 @@ pub fn clear() -> Option<String> {
     bad
 }
 
+/// Whether the task that runs may be what a file system waits for: all but what administrators do.
+fn for_storage() -> bool {
+    let name = w().sched.tasks[sched::current()].name;
+    let config = ["up", "down", "happens", "boot", "ib_event"].contains(&name);
+    !config && !name.starts_with("Ni::") && !name.starts_with("Driver::")
+}
+
 fn kmalloc(size: usize, flags: u32) -> *mut c_void {
+    // __GFP_FS
+    if flags & 0x80 != 0 && w().sched.tasks[sched::current()].nofs == 0 && for_storage() {
+        violation("allocates in a way that may wait for a file system, which may wait for it");
+    }
     // __GFP_DIRECT_RECLAIM
     if flags & 0x400 != 0 {
         lock::might_sleep("kmalloc");
