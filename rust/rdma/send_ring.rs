@@ -164,9 +164,15 @@ impl<T: QpHandler> SendRing<T> {
         if used == 0 {
             return;
         }
-        let last = u64::from(self.tail.load(Relaxed)) + u64::from(used) - 1;
+        // Neither is more than the depth.
+        let end = self.tail.load(Relaxed).wrapping_add(used);
+        let end = if end > self.depth {
+            end.wrapping_sub(self.depth)
+        } else {
+            end
+        };
 
-        self.complete(qp, (last % u64::from(self.depth)) as u32, wc);
+        self.complete(qp, before(end, self.depth), wc);
     }
 
     /// Lets go of the memory that the `n` work requests from slot `at` on use.
