@@ -8,7 +8,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop sim sim-long sim-defects,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -124,6 +124,18 @@ ro2ibtop:
 	$(CARGO) build --release --locked --target-dir .ro2ibtop --manifest-path scripts/ro2ibtop/Cargo.toml
 	@ls .ro2ibtop/release/ro2ibtop
 
+# The whole driver on the host, simulated: a minute's worth, or for HOURS= or SEEDS=. No kernel.
+# FROM=n begins with another seed; SEED=n runs one, and tells what happened.
+sim:
+	@scripts/sim $(if $(SEED),--seed $(SEED)) $(if $(FROM),--from $(FROM)) $(if $(SEEDS),--count $(SEEDS))
+
+sim-long:
+	@scripts/sim $(if $(FROM),--from $(FROM)) $(if $(SEEDS),--count $(SEEDS),--hours $(or $(HOURS),1))
+
+# Old defects put back: does it find them?
+sim-defects:
+	@scripts/sim-defects $(DEFECTS)
+
 # The picture in the documentation.
 screenshot: ro2ibtop
 	.ro2ibtop/release/ro2ibtop --svg --width 150 --snapshot scripts/ro2ibtop/tests/guest/dead-peer.txt \
@@ -166,6 +178,9 @@ help:
 	@echo 'bench      instructions per LNet message, counted in two guests'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
+	@echo 'sim        the whole driver on the host, simulated: a minute, or SEEDS=n; SEED=n tells one'
+	@echo 'sim-long   the same for HOURS= or SEEDS='
+	@echo 'sim-defects  old defects put back, to see that the simulation finds them'
 	@echo 'screenshot its picture in the documentation'
 	@echo 'install    what was built, without DKMS'
 	@echo 'test-packages  the package in a fresh Debian 13; with LUSTRE=path against that'
@@ -177,4 +192,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop screenshot demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects screenshot demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug bench deb rpm install test-packages clean help

@@ -3,6 +3,7 @@
 
 host    cargo test of rust/proto and of scripts/ro2ibtop
 model   cargo test of rust/proto/model
+sim     the whole driver on the host, simulated: about a minute of worlds
 lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
         soft-RoCE, NI to NI
@@ -92,6 +93,18 @@ def model(options):
         raise Failure(f"no {directory}")
     long = ("--", "--include-ignored") if options.long else ()
     return cargo("model", directory, "--release", *long)
+
+
+def sim(options):
+    tools = build_env()
+    env = {k: tools[k] for k in ("RUSTC", "CARGO")}
+    cmd = ["scripts/sim", *(("--seconds", "600") if options.long else ())]
+    status, out = run("sim", *cmd, env=env)
+    results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
+    if not results or (status != 0) != (results[2] != "0") or not int(results[1]):
+        raise Failure("scripts/sim")
+    print("  " + out.splitlines()[-2])
+    return int(results[1]), int(results[2])
 
 
 def lint(_options):
@@ -194,7 +207,7 @@ def stock(options):
     return pytest("stock", options, "tests-vm/test_objects.py", "tests-vm/test_stock.py")
 
 
-PARTS = {"host": host, "model": model, "lint": lint, "kunit": kunit, "guests": guests, "bench": bench, "stock": stock}
+PARTS = {"host": host, "model": model, "sim": sim, "lint": lint, "kunit": kunit, "guests": guests, "bench": bench, "stock": stock}
 
 
 def main():

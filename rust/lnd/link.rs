@@ -118,6 +118,13 @@ impl<C: QpHandler> Link<C> {
         }
     }
 
+    /// Frees the batch instead: what could not be posted holds no memory of LNet's.
+    pub(crate) fn discard(&mut self) {
+        if let Some((sq, _)) = &mut self.queues {
+            sq.discard(&self.qp);
+        }
+    }
+
     /// Pushes a SEND.
     pub(crate) fn push_send(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
         let (sq, qp) = self.sq()?;

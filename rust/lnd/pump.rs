@@ -166,7 +166,10 @@ fn flush(inner: &mut Inner) -> Result<(), Cause> {
             };
             usize::try_from(error.posted).unwrap_or(usize::MAX)
         }
-        Err(_) => 0,
+        Err(_) => {
+            link.discard();
+            0
+        }
     };
     // What the device did not take will not complete by itself.
     let pushed = core::mem::take(&mut inner.pushed);

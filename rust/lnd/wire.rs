@@ -113,6 +113,10 @@ impl QpHandler for Conn {
             // A flush follows from something that is known already, or soon.
             if cause != Cause::Flushed {
                 log::wr_failed(this.nid(), "a receive", done.wc);
+            } else if inner.fsm.state() < State::Established {
+                // The CM moves the queue pair to the error state before it tells that the request
+                // was refused. Its answer is the cause, and decides whether to try again.
+                return;
             }
             this.step(inner, Event::Fail(cause));
             return;

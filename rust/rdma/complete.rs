@@ -48,3 +48,20 @@ pub(super) unsafe extern "C" fn recv_done<T: QpHandler>(
         T::recv_done(shared.handler(), done);
     }
 }
+
+/// Ends what is left in the send queue, with the outcome `wc`. After a post that failed in the middle
+/// the last one that was posted is not signalled: if it went well, nothing tells of it.
+///
+/// # Safety
+///
+/// No completion of the send queue of `shared` will come any more, and none is being handled.
+pub(super) unsafe fn end_rest<T: QpHandler>(shared: &QpShared<T>, wc: Wc) {
+    let ring = shared.send_ring();
+
+    if let Some(index) = ring.last_used() {
+        // SAFETY: Guaranteed by the caller: this stands for its completion.
+        if let Some(mut done) = unsafe { ring.retire(index, wc, shared.mr_pool()) } {
+            T::sends_done(shared.handler(), &mut done);
+        }
+    }
+}

@@ -27,8 +27,11 @@ use kernel::{
 };
 
 use super::{
+    complete,
     cqe,
-    handler::QpHandler, //
+    handler::QpHandler,
+    qp_shared::QpShared,
+    wc::Wc, //
 };
 use crate::bindings;
 
@@ -40,7 +43,8 @@ pub(super) const DRAIN_WRS: u32 = 2;
 ///
 /// # Invariants
 ///
-/// `drained` is only set when no completion will come any more.
+/// `drained` is only set when no completion will come any more. `shared` is that of the QP that this
+/// is in.
 pub(super) struct Drain<T: QpHandler> {
     sq_marker: Opaque<bindings::ib_cqe>,
     rq_marker: Opaque<bindings::ib_cqe>,
@@ -49,16 +53,19 @@ pub(super) struct Drain<T: QpHandler> {
     failed: Atomic<u32>,
     posted: Atomic<u32>,
     handler: Arc<T>,
+    shared: *const QpShared<T>,
 }
 
-// SAFETY: It may be used and dropped by any thread: what is not atomic does not change.
+// SAFETY: It may be used and dropped by any thread: what is not atomic does not
+// change, and `shared` belongs to no thread.
 unsafe impl<T: QpHandler> Send for Drain<T> {}
 // SAFETY: As above.
 unsafe impl<T: QpHandler> Sync for Drain<T> {}
 
 impl<T: QpHandler> Drain<T> {
-    /// Nothing is posted.
-    pub(super) fn new(handler: Arc<T>) -> Self {
+    /// Nothing is posted. `shared` is that of the same QP, and lives as long as this.
+    pub(super) fn new(handler: Arc<T>, shared: *const QpShared<T>) -> Self {
+        // INVARIANT: Guaranteed by the caller.
         Self {
             sq_marker: cqe::new(Self::sq_marker_done),
             rq_marker: cqe::new(Self::rq_marker_done),
@@ -67,6 +74,7 @@ impl<T: QpHandler> Drain<T> {
             failed: Atomic::new(0),
             posted: Atomic::new(0),
             handler,
+            shared,
         }
     }
 
@@ -137,6 +145,8 @@ impl<T: QpHandler> Drain<T> {
             // so when `begin` was called; there is room for the two work requests. It waits until
             // all completions have been handled.
             unsafe { bindings::ib_drain_qp(qp) };
+            // SAFETY: By the type invariant it is valid; all of its completions have been handled.
+            unsafe { complete::end_rest(&*self.shared, Wc::FLUSHED) };
             // INVARIANT: So none will come any more.
             self.drained.store(1, Release);
         }
@@ -164,8 +174,11 @@ impl<T: QpHandler> Drain<T> {
         // QP that outlives it.
         unsafe {
             let cqe = Opaque::cast_from((*wc).__bindgen_anon_1.wr_cqe);
+            let this = container_of!(cqe, Self, sq_marker);
 
-            Self::marker_done(container_of!(cqe, Self, sq_marker));
+            // It is the last of the send queue.
+            complete::end_rest(&*(*this).shared, Wc::from_raw(&*wc));
+            Self::marker_done(this);
         }
     }
 

@@ -141,7 +141,7 @@ impl<T: QpHandler> Qp<T> {
         }
         let nr = NEXT_NR.fetch_add(1, Relaxed);
         let mrs = MrPool::new(nr, pd, config.nr_mrs, config.mr_pages.into())?;
-        let drain = Drain::new(handler.clone());
+        let to_tell = handler.clone();
         let shared = QpShared::new(
             mrs,
             (config.sq_depth, complete::send_done::<T>),
@@ -160,7 +160,8 @@ impl<T: QpHandler> Qp<T> {
         Arc::pin_init(
             try_pin_init!(&this in Self {
                 shared <- shared,
-                drain,
+                // SAFETY: The field is part of what is being made.
+                drain: Drain::new(to_tell, unsafe { &raw const (*this.as_ptr()).shared }),
                 nr,
                 lkey: pd.local_dma_lkey(),
                 max_send_sge: config.max_send_sge.into(),

@@ -168,6 +168,24 @@ impl<O> SendRing<O> {
         })
     }
 
+    /// The last slot that is posted, if any is.
+    pub(super) fn last_used(&self) -> Option<u32> {
+        let used = self.used.load(Acquire);
+
+        if used == 0 {
+            return None;
+        }
+        // Neither is more than the depth.
+        let end = self.tail.load(Relaxed).wrapping_add(used);
+        let end = if end > self.depth {
+            end.wrapping_sub(self.depth)
+        } else {
+            end
+        };
+
+        Some(before(end, self.depth))
+    }
+
     /// Lets go of the memory that the `n` work requests from slot `at` on use.
     ///
     /// # Safety

@@ -330,6 +330,23 @@ impl SendQueue {
         Ok(covered)
     }
 
+    /// Frees what was pushed and not posted, and closes the queue: there will be no completion for
+    /// any of it. Let the connection go.
+    pub(crate) fn discard<T: QpHandler>(&mut self, qp: &Qp<T>) {
+        if self.qp_id != qp.id() {
+            return;
+        }
+        self.closed = true;
+        for _ in 0..self.batch.nr_wrs {
+            self.next = before(self.next, self.depth);
+            // SAFETY: It is in the batch, so it is ours.
+            unsafe { qp.send_ring().put(self.next, Resources::default()) };
+        }
+        // INVARIANT: The batch is empty; its slots are free.
+        self.batch.nr_wrs = 0;
+        self.batch.nr_sges = 0;
+    }
+
     /// Posts everything that was pushed, with one call of the provider.
     ///
     /// # Errors

@@ -87,6 +87,11 @@ impl Wc {
         vendor_err: 0,
     };
 
+    pub(super) const FLUSHED: Self = Self {
+        status: WcStatus::Flush,
+        vendor_err: 0,
+    };
+
     pub(super) fn from_raw(wc: &bindings::ib_wc) -> Self {
         // SAFETY: `wc` is valid; the function only reads it.
         let status = unsafe { bindings::ro2ib_wc_status(wc) };

@@ -86,9 +86,19 @@ impl ordering::Store for Release {
     const STORE: Core = Core::Release;
 }
 
+/// Another CPU may come in between here: Documentation/simulation.md.
+#[inline(always)]
+fn point<O: ordering::Any>() {
+    #[cfg(ro2iblnd_sim)]
+    if !matches!(O::RMW, Some(Core::Relaxed)) {
+        crate::point();
+    }
+}
+
 /// Does `op` in the order `O`.
 #[inline(always)]
 fn rmw<O: ordering::Any, R>(op: impl FnOnce(Core) -> R) -> R {
+    point::<O>();
     match O::RMW {
         Some(order) => op(order),
         None => {
@@ -208,12 +218,14 @@ impl<T: AtomicType> Atomic<T> {
     /// The value. [`Relaxed`] or [`Acquire`].
     #[inline(always)]
     pub fn load<O: ordering::Load>(&self, _: O) -> T {
+        point::<O>();
         T::load(self.cell(), O::LOAD)
     }
 
     /// Sets it. [`Relaxed`] or [`Release`].
     #[inline(always)]
     pub fn store<O: ordering::Store>(&self, v: T, _: O) {
+        point::<O>();
         T::store(self.cell(), v, O::STORE)
     }
 

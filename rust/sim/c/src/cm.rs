@@ -1,0 +1,1270 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The connection manager, and its messages on the fabric.
+//!
+//! Follows `drivers/infiniband/core/cma.c` and `cm.c`: the events of an id come one after the other,
+//! under its mutex, and only those that fit its state; messages are sent again when nobody answers, and
+//! given up after a while. They can be lost, late and doubled.
+
+use crate::{
+    decl::{
+        k::*,
+        r::*, //
+    },
+    lock,
+    sched::{
+        self,
+        Kind,
+        MS,
+        SEC, //
+    },
+    verbs::{
+        self,
+        Dev,
+        Qp, //
+    },
+    world::{
+        self,
+        say,
+        telling,
+        violation,
+        w,
+        Fault, //
+    }, //
+};
+
+/// States of `enum rdma_cm_state`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Idle,
+    AddrQuery,
+    AddrResolved,
+    RouteQuery,
+    RouteResolved,
+    Connect,
+    Disconnect,
+    Bound,
+    Listen,
+    Removal,
+    Destroying,
+}
+
+/// States of `enum ib_cm_state`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cm {
+    Idle,
+    ReqSent,
+    ReqRcvd,
+    RepSent,
+    Established,
+    DreqSent,
+    DreqRcvd,
+    Timewait,
+}
+
+/// An address: host order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Addr {
+    ip: u32,
+    port: u16,
+}
+
+/// An id (`struct rdma_cm_id`); the memory stays until the world ends.
+pub struct Id {
+    node: usize,
+    nr: u64,
+    handler: ro2ib_cm_handler,
+    context: *mut c_void,
+    lock: spinlock_t,
+    dev: *mut Dev,
+    qp: *mut Qp,
+    state: State,
+    cm: Cm,
+    src: Addr,
+    dst: Addr,
+    /// The number of the other side's id.
+    other: u64,
+    active: bool,
+    route: bool,
+    mtu: u32,
+    tries: u32,
+    epoch: u64,
+    param: (u8, u8),
+    remote_qpn: u32,
+    gone: bool,
+    /// Nobody took it: the core destroys it.
+    core: bool,
+}
+
+/// An event (`struct rdma_cm_event`).
+struct Event {
+    event: u32,
+    status: i32,
+    private: Vec<u8>,
+    qpn: u32,
+}
+
+#[derive(Clone)]
+enum Packet {
+    Req {
+        from: u64,
+        src: Addr,
+        dst: Addr,
+        qpn: u32,
+        private: Vec<u8>,
+        param: (u8, u8),
+    },
+    Rep {
+        to: u64,
+        from: u64,
+        qpn: u32,
+        private: Vec<u8>,
+    },
+    Rtu {
+        to: u64,
+    },
+    Rej {
+        to: u64,
+        reason: i32,
+        private: Vec<u8>,
+    },
+    Dreq {
+        to: u64,
+        from: u64,
+    },
+    Drep {
+        to: u64,
+    },
+}
+
+/// A consumer has refused (`IB_CM_REJ_CONSUMER_DEFINED`).
+const CONSUMER: i32 = 28;
+/// Nobody listens (`IB_CM_REJ_INVALID_SERVICE_ID`).
+const NO_SERVICE: i32 = 8;
+
+/// Nanoseconds until a message is sent again, and how often that is done.
+const RESEND: u64 = 4300 * MS;
+const TRIES: u32 = 15;
+
+fn id_of(nr: u64) -> Option<*mut Id> {
+    w().ids.get(&nr).copied()
+}
+
+fn dev_of(ip: u32) -> Option<*mut Dev> {
+    // SAFETY: Devices stay until the world ends.
+    w().nodes
+        .iter()
+        .flat_map(|n| n.devs.iter().copied())
+        .find(|d| unsafe { (**d).ip == ip && (**d).registered })
+}
+
+fn local_dev(node: usize, ip: u32) -> Option<*mut Dev> {
+    // SAFETY: As above.
+    dev_of(ip).filter(|d| unsafe { (**d).node == node })
+}
+
+fn text(p: &Packet) -> String {
+    match p {
+        Packet::Req { from, qpn, .. } => format!("REQ of id {from}, qp {qpn}"),
+        Packet::Rep { to, from, qpn, .. } => format!("REP of id {from} to {to}, qp {qpn}"),
+        Packet::Rtu { to } => format!("RTU to id {to}"),
+        Packet::Rej { to, reason, .. } => format!("REJ {reason} to id {to}"),
+        Packet::Dreq { to, from } => format!("DREQ of id {from} to {to}"),
+        Packet::Drep { to } => format!("DREP to id {to}"),
+    }
+}
+
+fn transmit(dev: *mut Dev, ip: u32, packet: Packet) {
+    let world = w();
+    let plan = &world.plan;
+    let lost = world.rng.ppm(plan.cm_lost_ppm);
+    let doubled = world.rng.ppm(plan.cm_double_ppm);
+    if lost {
+        if telling() {
+            say(&format!("lost: {}", text(&packet)));
+        }
+        return;
+    }
+    for _ in 0..=u32::from(doubled) {
+        let late = world.rng.ppm(plan.cm_late_ppm);
+        let wait = if late {
+            world.rng.range(10 * MS, 8 * SEC)
+        } else {
+            world.rng.range(plan.wire_min, 20 * plan.wire_max)
+        };
+        let packet = packet.clone();
+        sched::after(wait, move || {
+            let Some(to) = dev_of(ip) else { return };
+            if verbs::reaches(dev, to) {
+                arrived(dev, to, packet);
+            }
+        });
+    }
+}
+
+fn send(id: &Id, packet: Packet) {
+    if telling() {
+        say(&format!("id {}: sends {}", id.nr, text(&packet)));
+    }
+    transmit(id.dev, id.dst.ip, packet);
+}
+
+/// Sends it now, and again as long as nothing else has happened to the id.
+fn send_again(id: *mut Id, packet: Packet) {
+    // SAFETY: The memory stays until the world ends.
+    let i = unsafe { &mut *id };
+    if i.gone {
+        return;
+    }
+    i.tries += 1;
+    let epoch = i.epoch;
+    send(i, packet.clone());
+    sched::after(RESEND, move || {
+        // SAFETY: As above.
+        let i = unsafe { &mut *id };
+        if i.epoch != epoch || i.gone {
+            return;
+        }
+        if i.tries <= TRIES {
+            return send_again(id, packet);
+        }
+        let event = match i.cm {
+            Cm::DreqSent => {
+                set(i, Cm::Timewait);
+                timewait(id);
+                rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED
+            }
+            _ => {
+                set(i, Cm::Idle);
+                rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE
+            }
+        };
+        tell(id, event, -(ETIMEDOUT as i32), Vec::new(), 0);
+    });
+}
+
+fn set(id: &mut Id, cm: Cm) {
+    id.cm = cm;
+    id.epoch += 1;
+    id.tries = 0;
+}
+
+fn timewait(id: *mut Id) {
+    let wait = w().rng.range(SEC, 3 * SEC);
+    sched::after(wait, move || {
+        // SAFETY: The memory stays until the world ends.
+        if unsafe { !(*id).gone && (*id).cm == Cm::Timewait } {
+            tell(
+                id,
+                rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
+                0,
+                Vec::new(),
+                0,
+            );
+        }
+    });
+}
+
+/// An event for the driver, in a task of its own.
+fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
+    // SAFETY: The memory stays until the world ends.
+    let (node, nr) = unsafe { ((*id).node, (*id).nr) };
+    sched::spawn(node, Kind::Process, "cm event", move || {
+        // SAFETY: As above.
+        let i = unsafe { &mut *id };
+        if i.gone {
+            return;
+        }
+        lock::take(&raw mut i.lock, false, false);
+        use State::*;
+        let ev = event;
+        let fits = match i.state {
+            Destroying | Removal => false,
+            AddrQuery => ev <= rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR,
+            RouteQuery => {
+                ev == rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED
+                    || ev == rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR
+            }
+            Connect => ev != rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
+            Disconnect => ev == rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
+            _ => false,
+        } || ((ev == rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL
+            || ev == rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE)
+            && i.state != Destroying
+            && i.state != Removal);
+        if fits && !i.gone {
+            prepare(i, ev, qpn);
+            if telling() {
+                say(&format!("id {nr}: event {}, status {status}", name(ev)));
+            }
+            handle(
+                id,
+                Event {
+                    event: ev,
+                    status,
+                    private,
+                    qpn,
+                },
+            );
+        }
+        lock::give(&raw mut i.lock);
+    });
+}
+
+/// What the CM does itself before it tells the driver.
+fn prepare(i: &mut Id, ev: u32, qpn: u32) {
+    match ev {
+        rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => i.state = State::AddrResolved,
+        rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => i.state = State::Bound,
+        rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => {
+            i.state = State::RouteResolved;
+            i.route = true;
+        }
+        rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => i.state = State::AddrResolved,
+        rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
+            if i.active {
+                i.remote_qpn = qpn;
+                if !i.qp.is_null() {
+                    verbs::connect(i.qp, qpn, i.param.0, i.param.1);
+                }
+                let packet = Packet::Rtu { to: i.other };
+                send(i, packet);
+            }
+            if !i.qp.is_null() {
+                // SAFETY: The memory stays until the world ends.
+                unsafe { (*i.qp).established = true };
+            }
+        }
+        rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED => i.state = State::Disconnect,
+        rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => {
+            if !i.qp.is_null() {
+                verbs::to_err(i.qp);
+            }
+        }
+        rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => i.state = State::Removal,
+        _ => {}
+    }
+}
+
+fn name(ev: u32) -> &'static str {
+    [
+        "ADDR_RESOLVED",
+        "ADDR_ERROR",
+        "ROUTE_RESOLVED",
+        "ROUTE_ERROR",
+        "CONNECT_REQUEST",
+        "CONNECT_RESPONSE",
+        "CONNECT_ERROR",
+        "UNREACHABLE",
+        "REJECTED",
+        "ESTABLISHED",
+        "DISCONNECTED",
+        "DEVICE_REMOVAL",
+        "MULTICAST_JOIN",
+        "MULTICAST_ERROR",
+        "ADDR_CHANGE",
+        "TIMEWAIT_EXIT",
+    ]
+    .get(ev as usize)
+    .copied()
+    .unwrap_or("?")
+}
+
+fn handle(id: *mut Id, mut event: Event) -> i32 {
+    // SAFETY: The memory stays until the world ends; the handler is the driver's for this id.
+    unsafe {
+        let Some(f) = (*id).handler else { return 0 };
+        world::enter();
+        let rc = f(id.cast(), (&raw mut event).cast());
+        world::leave();
+        rc
+    }
+}
+
+fn new_id(
+    node: usize,
+    class: &'static core::ffi::CStr,
+    handler: ro2ib_cm_handler,
+    context: *mut c_void,
+) -> *mut Id {
+    let world = w();
+    world.next_id += 1;
+    let nr = world.next_id;
+    let id = Box::into_raw(Box::new(Id {
+        node,
+        nr,
+        handler,
+        context,
+        lock: lock::new(class),
+        dev: core::ptr::null_mut(),
+        qp: core::ptr::null_mut(),
+        state: State::Idle,
+        cm: Cm::Idle,
+        src: Addr::default(),
+        dst: Addr::default(),
+        other: 0,
+        active: false,
+        route: false,
+        mtu: 4096,
+        tries: 0,
+        epoch: 0,
+        param: (0, 0),
+        remote_qpn: 0,
+        gone: false,
+        core: false,
+    }));
+    world.ids.insert(nr, id);
+    world.all_ids.push(id);
+    id
+}
+
+fn attach(id: &mut Id, dev: *mut Dev) {
+    if id.dev.is_null() {
+        id.dev = dev;
+        let this: *mut Id = id;
+        // SAFETY: Devices stay until the world ends.
+        unsafe { (*dev).ids.push(this) };
+    }
+}
+
+/// A packet has reached a device.
+fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
+    // SAFETY: Devices and ids stay until the world ends.
+    let (node, from_ip) = unsafe { ((*dev).node, (*from_dev).ip) };
+    let to = match &packet {
+        Packet::Req { .. } => 0,
+        Packet::Rep { to, .. }
+        | Packet::Rtu { to }
+        | Packet::Rej { to, .. }
+        | Packet::Dreq { to, .. }
+        | Packet::Drep { to } => *to,
+    };
+    if let Packet::Req {
+        from,
+        src,
+        dst,
+        qpn,
+        private,
+        param,
+    } = packet
+    {
+        return request(dev, node, from, src, dst, qpn, private, param);
+    }
+    let Some(id) = id_of(to).filter(|id| unsafe { (**id).dev == dev }) else {
+        match packet {
+            Packet::Dreq { from, .. } => transmit(dev, from_ip, Packet::Drep { to: from }),
+            // An answer to nobody: the other side is told.
+            Packet::Rep { from, .. } => transmit(
+                dev,
+                from_ip,
+                Packet::Rej {
+                    to: from,
+                    reason: 4,
+                    private: Vec::new(),
+                },
+            ),
+            _ => {}
+        }
+        return;
+    };
+    // SAFETY: As above.
+    let i = unsafe { &mut *id };
+    match packet {
+        Packet::Rep {
+            from, qpn, private, ..
+        } => match i.cm {
+            Cm::ReqSent => {
+                i.other = from;
+                set(i, Cm::Established);
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED,
+                    0,
+                    private,
+                    qpn,
+                );
+            }
+            Cm::Established => {
+                let packet = Packet::Rtu { to: from };
+                send(i, packet);
+            }
+            _ => {}
+        },
+        Packet::Rtu { .. } => established(id),
+        Packet::Rej {
+            reason, private, ..
+        } => {
+            if matches!(
+                i.cm,
+                Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd | Cm::Established
+            ) {
+                if i.cm == Cm::Established && i.active && reason == CONSUMER {
+                    return;
+                }
+                set(i, Cm::Idle);
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_REJECTED,
+                    reason,
+                    private,
+                    0,
+                );
+            }
+        }
+        Packet::Dreq { from, .. } => match i.cm {
+            Cm::Established | Cm::RepSent | Cm::DreqSent => {
+                set(i, Cm::DreqRcvd);
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED,
+                    0,
+                    Vec::new(),
+                    0,
+                );
+            }
+            Cm::Timewait => {
+                let packet = Packet::Drep { to: from };
+                send(i, packet);
+            }
+            _ => {}
+        },
+        Packet::Drep { .. } => {
+            if i.cm == Cm::DreqSent {
+                set(i, Cm::Timewait);
+                timewait(id);
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED,
+                    0,
+                    Vec::new(),
+                    0,
+                );
+            }
+        }
+        Packet::Req { .. } => {}
+    }
+}
+
+fn established(id: *mut Id) {
+    // SAFETY: The memory stays until the world ends.
+    let i = unsafe { &mut *id };
+    if i.cm == Cm::RepSent {
+        set(i, Cm::Established);
+        tell(
+            id,
+            rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED,
+            0,
+            Vec::new(),
+            0,
+        );
+    }
+}
+
+fn request(
+    dev: *mut Dev,
+    node: usize,
+    from: u64,
+    src: Addr,
+    dst: Addr,
+    qpn: u32,
+    private: Vec<u8>,
+    param: (u8, u8),
+) {
+    // SAFETY: Ids stay until the world ends.
+    let listener = unsafe {
+        // One that is known already was sent twice.
+        let known = w().ids.values().copied().find(|id| {
+            (**id).node == node && !(**id).active && (**id).other == from && (**id).cm != Cm::Idle
+        });
+        if known.is_some() {
+            return;
+        }
+        w().ids
+            .values()
+            .copied()
+            .filter(|id| {
+                (**id).dev == dev && (**id).state == State::Listen && (**id).src.port == dst.port
+            })
+            .min_by_key(|id| (**id).nr)
+    };
+    let Some(listener) = listener else {
+        return transmit(
+            dev,
+            src.ip,
+            Packet::Rej {
+                to: from,
+                reason: NO_SERVICE,
+                private: Vec::new(),
+            },
+        );
+    };
+    // SAFETY: As above.
+    let l = unsafe { &mut *listener };
+    let id = new_id(node, c"cm_id (passive)", l.handler, l.context);
+    // SAFETY: Just made.
+    let i = unsafe { &mut *id };
+    i.src = dst;
+    i.dst = src;
+    i.other = from;
+    i.remote_qpn = qpn;
+    i.param = param;
+    i.state = State::Connect;
+    i.route = true;
+    attach(i, dev);
+    set(i, Cm::ReqRcvd);
+    // Until the driver has taken it.
+    i.core = true;
+    sched::spawn(node, Kind::Process, "cm request", move || {
+        // SAFETY: As above.
+        let (l, i) = unsafe { (&mut *listener, &mut *id) };
+        lock::take(&raw mut l.lock, false, false);
+        if l.gone || l.state != State::Listen {
+            i.core = true;
+            lock::give(&raw mut l.lock);
+            return destroy(id);
+        }
+        lock::take(&raw mut i.lock, false, false);
+        // Its device may have begun to go.
+        let mut rc = 1;
+        if i.state == State::Connect {
+            if telling() {
+                say(&format!("id {}: event CONNECT_REQUEST", i.nr));
+            }
+            rc = handle(
+                id,
+                Event {
+                    event: rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST,
+                    status: 0,
+                    private,
+                    qpn,
+                },
+            );
+        }
+        i.core = rc != 0;
+        lock::give(&raw mut i.lock);
+        lock::give(&raw mut l.lock);
+        if rc != 0 {
+            destroy(id);
+        }
+    });
+}
+
+fn destroy(id: *mut Id) {
+    // SAFETY: The memory stays until the world ends.
+    let i = unsafe { &mut *id };
+    if i.gone {
+        violation("an id is destroyed twice");
+    }
+    lock::take(&raw mut i.lock, false, false);
+    i.state = State::Destroying;
+    lock::give(&raw mut i.lock);
+    if !i.qp.is_null() {
+        violation("an id is destroyed that has a queue pair");
+    }
+    let other = i.other;
+    match i.cm {
+        Cm::ReqRcvd | Cm::RepSent => send(
+            i,
+            Packet::Rej {
+                to: other,
+                reason: CONSUMER,
+                private: Vec::new(),
+            },
+        ),
+        Cm::Established => send(
+            i,
+            Packet::Dreq {
+                to: other,
+                from: i.nr,
+            },
+        ),
+        Cm::DreqRcvd => send(i, Packet::Drep { to: other }),
+        _ => {}
+    }
+    i.gone = true;
+    i.epoch += 1;
+    w().ids.remove(&i.nr);
+    if !i.dev.is_null() {
+        // SAFETY: Devices stay until the world ends.
+        unsafe { (*i.dev).ids.retain(|x| *x != id) };
+        sched::wake_all(i.dev as usize);
+    }
+}
+
+/// A device is about to go: all its ids are told, and have to be destroyed.
+pub fn removal(dev: *mut Dev) {
+    // SAFETY: Devices and ids stay until the world ends.
+    unsafe {
+        for id in (*dev).ids.clone() {
+            tell(
+                id,
+                rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL,
+                0,
+                Vec::new(),
+                0,
+            );
+        }
+    }
+}
+
+/// The address of a device's interface is another's now, or so the core thinks.
+pub fn addr_change(dev: *mut Dev) {
+    // SAFETY: Devices and ids stay until the world ends.
+    unsafe {
+        for id in (*dev).ids.clone() {
+            tell(
+                id,
+                rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE,
+                0,
+                Vec::new(),
+                0,
+            );
+        }
+    }
+}
+
+/// How many ids of a node are left.
+pub fn left(node: usize) -> usize {
+    // SAFETY: Ids stay until the world ends.
+    w().ids
+        .values()
+        .filter(|i| unsafe { (***i).node == node && !(***i).core })
+        .count()
+}
+
+/// Whether it is the driver's.
+pub fn is_drivers(id: *mut Id) -> bool {
+    // SAFETY: Ids stay until the world ends.
+    unsafe { !(*id).core }
+}
+
+/// A node's ids are gone: it lost its power.
+pub fn forget(node: usize) {
+    let world = w();
+    // SAFETY: Ids stay until the world ends.
+    unsafe {
+        world.ids.retain(|_, i| (**i).node != node);
+        for i in &world.all_ids {
+            if (**i).node == node {
+                (**i).gone = true;
+                (**i).epoch += 1;
+            }
+        }
+        for dev in &world.nodes[node].devs {
+            (**dev).ids.clear();
+        }
+    }
+}
+
+fn raw(a: *const ro2ib_addr) -> Addr {
+    // SAFETY: The caller passes a valid one.
+    let a = unsafe { &*a };
+    Addr {
+        ip: u32::from_be_bytes([a.ip[0], a.ip[1], a.ip[2], a.ip[3]]),
+        port: a.port,
+    }
+}
+
+fn id_mut<'a>(id: *mut rdma_cm_id) -> &'a mut Id {
+    // SAFETY: The memory stays until the world ends.
+    let i = unsafe { &mut *id.cast::<Id>() };
+    if i.gone {
+        violation("an id is used that was destroyed");
+    }
+    i
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_create(
+    _net: *mut net,
+    handler: ro2ib_cm_handler,
+    context: *mut c_void,
+) -> *mut rdma_cm_id {
+    lock::might_sleep("rdma_create_id");
+    sched::point();
+    if world::fails(Fault::Alloc) {
+        return (-(ENOMEM as isize)) as *mut rdma_cm_id;
+    }
+    new_id(sched::node(), c"cm_id", handler, context).cast()
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_context(id: *mut rdma_cm_id) -> *mut c_void {
+    id_mut(id).context
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_adopt(
+    id: *mut rdma_cm_id,
+    handler: ro2ib_cm_handler,
+    context: *mut c_void,
+) {
+    let i = id_mut(id);
+    i.handler = handler;
+    i.context = context;
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_device(id: *mut rdma_cm_id) -> *mut ib_device {
+    id_mut(id).dev.cast()
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_port(_id: *mut rdma_cm_id) -> u32 {
+    1
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_dst_addr(id: *mut rdma_cm_id, out: *mut ro2ib_addr) -> bool {
+    let i = id_mut(id);
+    let mut a = ro2ib_addr {
+        port: i.dst.port,
+        ..Default::default()
+    };
+    a.ip[..4].copy_from_slice(&i.dst.ip.to_be_bytes());
+    // SAFETY: By the contract of this function.
+    unsafe { *out = a };
+    true
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_event_get(
+    _id: *mut rdma_cm_id,
+    ev: *mut rdma_cm_event,
+    out: *mut ro2ib_cm_event,
+) {
+    // SAFETY: By the contract of this function; the event is the one that `handle` has.
+    unsafe {
+        let e = &*ev.cast::<Event>();
+        let with = matches!(
+            e.event,
+            rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST
+                | rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE
+                | rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED
+        ) || (e.event == rdma_cm_event_type_RDMA_CM_EVENT_REJECTED
+            && e.status == CONSUMER);
+        *out = ro2ib_cm_event {
+            private_data: if with && !e.private.is_empty() {
+                e.private.as_ptr().cast()
+            } else {
+                core::ptr::null()
+            },
+            event: e.event,
+            status: e.status,
+            qpn: if with { e.qpn } else { 0 },
+            private_data_len: if with { e.private.len() as u8 } else { 0 },
+        };
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_bind(
+    id: *mut rdma_cm_id,
+    addr: *const ro2ib_addr,
+    _reuse: bool,
+) -> i32 {
+    lock::might_sleep("rdma_bind_addr");
+    sched::point();
+    let i = id_mut(id);
+    let a = raw(addr);
+    if world::fails(Fault::Cm) {
+        return -(ENOMEM as i32);
+    }
+    let Some(dev) = local_dev(i.node, a.ip) else {
+        return -(ENODEV as i32);
+    };
+    // SAFETY: Ids stay until the world ends.
+    let taken = unsafe {
+        w().ids.values().any(|x| {
+            (**x).node == i.node
+                && (**x).src == a
+                && matches!((**x).state, State::Bound | State::Listen)
+        })
+    };
+    if taken {
+        return -(EADDRINUSE as i32);
+    }
+    i.src = a;
+    i.state = State::Bound;
+    attach(i, dev);
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_listen(id: *mut rdma_cm_id, _backlog: i32) -> i32 {
+    lock::might_sleep("rdma_listen");
+    sched::point();
+    if world::fails(Fault::Cm) {
+        return -(ENOMEM as i32);
+    }
+    let i = id_mut(id);
+    if i.state != State::Bound {
+        return -(EINVAL as i32);
+    }
+    i.state = State::Listen;
+    0
+}
+
+fn resolve(
+    id: *mut rdma_cm_id,
+    src: *const ro2ib_addr,
+    dst: *const ro2ib_addr,
+    port: Option<u16>,
+    timeout_ms: u32,
+) -> i32 {
+    lock::might_sleep("rdma_resolve_addr");
+    sched::point();
+    if world::fails(Fault::Cm) {
+        return -(ENOMEM as i32);
+    }
+    let i = id_mut(id);
+    if i.state != State::Idle && i.state != State::Bound {
+        return -(EINVAL as i32);
+    }
+    i.dst = raw(dst);
+    if !src.is_null() {
+        i.src = raw(src);
+    }
+    i.src.port = port.unwrap_or_else(|| 32768 + (i.nr % 20000) as u16);
+    let Some(dev) = local_dev(i.node, i.src.ip) else {
+        return -(EADDRNOTAVAIL as i32);
+    };
+    i.state = State::AddrQuery;
+    i.active = true;
+    let id: *mut Id = id.cast();
+    let world = w();
+    let lost = world.rng.ppm(world.plan.cm_lost_ppm);
+    let wait = if lost {
+        u64::from(timeout_ms) * MS
+    } else {
+        world
+            .rng
+            .range(world.plan.wire_min, 40 * world.plan.wire_max)
+    };
+    sched::after(wait, move || {
+        // SAFETY: Ids and devices stay until the world ends.
+        let i = unsafe { &mut *id };
+        if i.gone {
+            return;
+        }
+        let there = dev_of(i.dst.ip).is_some_and(|d| verbs::reaches(dev, d));
+        if lost || !there {
+            let wait = if lost { 0 } else { u64::from(timeout_ms) * MS };
+            sched::after(wait, move || {
+                tell(
+                    id,
+                    rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR,
+                    -(ETIMEDOUT as i32),
+                    Vec::new(),
+                    0,
+                );
+            });
+        } else {
+            attach(i, dev);
+            tell(
+                id,
+                rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED,
+                0,
+                Vec::new(),
+                0,
+            );
+        }
+    });
+    0
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_resolve_addr(
+    id: *mut rdma_cm_id,
+    src: *const ro2ib_addr,
+    dst: *const ro2ib_addr,
+    timeout_ms: u32,
+) -> i32 {
+    resolve(id, src, dst, None, timeout_ms)
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_resolve_addr_privileged(
+    id: *mut rdma_cm_id,
+    src: *const ro2ib_addr,
+    dst: *const ro2ib_addr,
+    timeout_ms: u32,
+) -> i32 {
+    resolve(id, src, dst, Some(1023), timeout_ms)
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_destroy_resolving(id: *mut rdma_cm_id) {
+    lock::might_sleep("rdma_destroy_id");
+    sched::point();
+    destroy(id.cast());
+}
+#[no_mangle]
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) {
+    lock::might_sleep("rdma_destroy_id");
+    sched::point();
+    destroy(id.cast());
+    sched::point();
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms: u32) -> i32 {
+    sched::point();
+    if world::fails(Fault::Cm) {
+        return -(ENOMEM as i32);
+    }
+    let i = id_mut(id);
+    if i.state != State::AddrResolved {
+        return -(EINVAL as i32);
+    }
+    i.state = State::RouteQuery;
+    let id: *mut Id = id.cast();
+    let world = w();
+    let lost = world.rng.ppm(world.plan.cm_lost_ppm);
+    let wait = if lost {
+        u64::from(timeout_ms) * MS
+    } else {
+        world
+            .rng
+            .range(world.plan.wire_min, 40 * world.plan.wire_max)
+    };
+    sched::after(wait, move || {
+        let ev = if lost {
+            rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR
+        } else {
+            rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED
+        };
+        tell(
+            id,
+            ev,
+            if lost { -(ETIMEDOUT as i32) } else { 0 },
+            Vec::new(),
+            0,
+        );
+    });
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_set_min_rnr_timer(_id: *mut rdma_cm_id, _timer: u8) -> i32 {
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32) -> i32 {
+    let i = id_mut(id);
+    if !i.route || ![256, 512, 1024, 2048, 4096].contains(&bytes) {
+        return -(EINVAL as i32);
+    }
+    i.mtu = i.mtu.min(bytes);
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_path_mtu(id: *mut rdma_cm_id) -> u32 {
+    let i = id_mut(id);
+    if i.route {
+        i.mtu
+    } else {
+        0
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_has_route(id: *mut rdma_cm_id) -> bool {
+    let i = id_mut(id);
+    // SAFETY: Devices stay until the world ends.
+    i.dev.is_null() || unsafe { (*i.dev).up }
+}
+#[no_mangle]
+pub unsafe extern "C" fn rdma_set_service_type(_id: *mut rdma_cm_id, _tos: i32) {}
+#[no_mangle]
+pub unsafe extern "C" fn rdma_set_ack_timeout(_id: *mut rdma_cm_id, _timeout: u8) -> i32 {
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn rdma_lock_handler(id: *mut rdma_cm_id) {
+    lock::take(&raw mut id_mut(id).lock, false, false);
+}
+#[no_mangle]
+pub unsafe extern "C" fn rdma_unlock_handler(id: *mut rdma_cm_id) {
+    lock::give(&raw mut id_mut(id).lock);
+}
+
+fn private(p: &ro2ib_conn_param) -> Vec<u8> {
+    if p.private_data_len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: The caller passes valid bytes.
+    unsafe { core::slice::from_raw_parts(p.private_data.cast::<u8>(), p.private_data_len.into()) }
+        .to_vec()
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_connect_locked(
+    id: *mut rdma_cm_id,
+    param: *const ro2ib_conn_param,
+) -> i32 {
+    lock::might_sleep("rdma_connect_locked");
+    sched::point();
+    let i = id_mut(id);
+    if !lock::mine(&raw const i.lock) {
+        violation("rdma_connect_locked without the lock");
+    }
+    if world::fails(Fault::Cm) {
+        return -(ENOMEM as i32);
+    }
+    if i.state != State::RouteResolved {
+        return -(EINVAL as i32);
+    }
+    // SAFETY: By the contract of this function.
+    let p = unsafe { &*param };
+    i.state = State::Connect;
+    i.param = (p.retry_count, p.rnr_retry_count);
+    set(i, Cm::ReqSent);
+    // What is received is cut to what the message holds.
+    let mut data = private(p);
+    data.resize(56, 0);
+    // SAFETY: The memory of the queue pair stays until the world ends.
+    let qpn = if i.qp.is_null() {
+        0
+    } else {
+        unsafe { (*i.qp).qpn }
+    };
+    let packet = Packet::Req {
+        from: i.nr,
+        src: i.src,
+        dst: i.dst,
+        qpn,
+        private: data,
+        param: i.param,
+    };
+    send_again(id.cast(), packet);
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_accept_locked(
+    id: *mut rdma_cm_id,
+    param: *const ro2ib_conn_param,
+) -> i32 {
+    lock::might_sleep("rdma_accept");
+    sched::point();
+    let i = id_mut(id);
+    if !lock::mine(&raw const i.lock) {
+        violation("rdma_accept without the lock");
+    }
+    if world::fails(Fault::Cm) {
+        return -(ENOMEM as i32);
+    }
+    if i.state != State::Connect || i.cm != Cm::ReqRcvd {
+        return -(EINVAL as i32);
+    }
+    // SAFETY: By the contract of this function.
+    let p = unsafe { &*param };
+    let mut data = private(p);
+    data.resize(196, 0);
+    set(i, Cm::RepSent);
+    // SAFETY: The memory of the queue pair stays until the world ends.
+    let qpn = if i.qp.is_null() {
+        0
+    } else {
+        unsafe { (*i.qp).qpn }
+    };
+    if !i.qp.is_null() {
+        verbs::connect(i.qp, i.remote_qpn, i.param.0, p.rnr_retry_count);
+    }
+    let packet = Packet::Rep {
+        to: i.other,
+        from: i.nr,
+        qpn,
+        private: data,
+    };
+    send_again(id.cast(), packet);
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> i32 {
+    lock::might_sleep("rdma_reject");
+    sched::point();
+    let i = id_mut(id);
+    if i.cm != Cm::ReqRcvd {
+        return -(EINVAL as i32);
+    }
+    // SAFETY: By the contract of this function.
+    let mut bytes = if len == 0 {
+        Vec::new()
+    } else {
+        unsafe { core::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
+    };
+    bytes.resize(148, 0);
+    let packet = Packet::Rej {
+        to: i.other,
+        reason: CONSUMER,
+        private: bytes,
+    };
+    send(i, packet);
+    set(i, Cm::Idle);
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
+    lock::might_sleep("rdma_disconnect");
+    sched::point();
+    let i = id_mut(id);
+    if i.cm == Cm::Idle && i.other == 0 {
+        return -(EINVAL as i32);
+    }
+    if !i.qp.is_null() {
+        verbs::to_err(i.qp);
+    }
+    let (nr, other) = (i.nr, i.other);
+    match i.cm {
+        Cm::Established => {
+            set(i, Cm::DreqSent);
+            send_again(
+                id.cast(),
+                Packet::Dreq {
+                    to: other,
+                    from: nr,
+                },
+            );
+        }
+        Cm::DreqRcvd => {
+            send(i, Packet::Drep { to: other });
+            set(i, Cm::Timewait);
+            timewait(id.cast());
+        }
+        _ => {}
+    }
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: u32) -> i32 {
+    sched::point();
+    let _ = id_mut(id);
+    if event == ib_event_type_IB_EVENT_COMM_EST {
+        established(id.cast());
+    }
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ib_pd,
+    cq: *mut ib_cq,
+    context: *mut c_void,
+    event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
+    caps: *mut ro2ib_qp_caps,
+    out: *mut *mut ib_qp,
+) -> i32 {
+    let i = id_mut(id);
+    if i.dev.is_null() {
+        return -(EINVAL as i32);
+    }
+    if !i.qp.is_null() {
+        violation("a second queue pair of an id");
+    }
+    // SAFETY: By the contract of this function.
+    unsafe {
+        match verbs::create_qp(pd, cq, context, event, caps) {
+            Ok(qp) => {
+                id_mut(id).qp = qp;
+                *out = qp.cast();
+                0
+            }
+            Err(e) => e,
+        }
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    let i = id_mut(id);
+    let qp = i.qp;
+    verbs::destroy_qp(qp);
+    i.qp = core::ptr::null_mut();
+}

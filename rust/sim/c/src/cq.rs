@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues: the pool of a device, and who polls.
+
+use std::collections::VecDeque;
+
+use crate::{
+    decl::{
+        k::*,
+        r::*, //
+    },
+    lock,
+    sched::{
+        self,
+        Kind, //
+    },
+    verbs::{
+        Dev,
+        Qp, //
+    },
+    world::{
+        self,
+        violation,
+        w,
+        Fault, //
+    }, //
+};
+
+struct Done {
+    wc: ib_wc,
+    qp: *mut Qp,
+}
+
+/// A completion queue of the pool; it stays until the world ends.
+pub struct Cq {
+    dev: *mut Dev,
+    kind: Kind,
+    vector: u32,
+    /// Entries that were asked for.
+    pub used: u32,
+    queue: VecDeque<Done>,
+    polled: bool,
+}
+
+/// How many queues a pool has for each context.
+const VECTORS: u32 = 2;
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cq_get(
+    dev: *mut ib_device,
+    nr_cqe: u32,
+    vector: i32,
+    poll_ctx: u32,
+) -> *mut ib_cq {
+    lock::might_sleep("ib_cq_pool_get");
+    sched::point();
+    if world::fails(Fault::Verbs) {
+        return (-(ENOMEM as isize)) as *mut ib_cq;
+    }
+    let dev: *mut Dev = dev.cast();
+    let kind = if poll_ctx == ib_poll_context_IB_POLL_SOFTIRQ {
+        Kind::Softirq
+    } else {
+        Kind::Process
+    };
+    let vector = (vector as u32) % VECTORS;
+    // SAFETY: Devices and their queues stay until the world ends.
+    unsafe {
+        for cq in &(*dev).cqs {
+            let cq = *cq;
+            if (*cq).vector == vector && (*cq).kind == kind {
+                (*cq).used += nr_cqe;
+                return cq.cast();
+            }
+        }
+        let cq = Box::into_raw(Box::new(Cq {
+            dev,
+            kind,
+            vector,
+            used: nr_cqe,
+            queue: VecDeque::new(),
+            polled: false,
+        }));
+        (*dev).cqs.push(cq);
+        cq.cast()
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ib_cq_pool_put(cq: *mut ib_cq, nr_cqe: u32) {
+    let cq: *mut Cq = cq.cast();
+    sched::point();
+    // SAFETY: Queues stay until the world ends.
+    unsafe {
+        if (*cq).used < nr_cqe {
+            violation("gives back more of a completion queue than was taken");
+        }
+        (*cq).used -= nr_cqe;
+    }
+}
+
+/// A work request has ended.
+pub fn push(cq: *mut Cq, qp: *mut Qp, wc: ib_wc) {
+    // SAFETY: Queues stay until the world ends.
+    let c = unsafe { &mut *cq };
+    // SAFETY: Queue pairs stay until the world ends.
+    unsafe { (*qp).completions += 1 };
+    c.queue.push_back(Done { wc, qp });
+    if c.queue.len() > c.used as usize {
+        violation("a completion queue overflows");
+    }
+    if c.polled {
+        return;
+    }
+    c.polled = true;
+    // SAFETY: Devices stay until the world ends.
+    let node = unsafe { (*c.dev).node };
+    sched::spawn(node, c.kind, "cq", move || poll(cq));
+}
+
+fn poll(cq: *mut Cq) {
+    loop {
+        // SAFETY: Queues stay until the world ends.
+        let c = unsafe { &mut *cq };
+        let Some(mut done) = c.queue.pop_front() else {
+            c.polled = false;
+            return;
+        };
+        if sched::node() != usize::MAX && w().nodes[sched::node()].dead {
+            return;
+        }
+        // SAFETY: The driver's `done` belongs to a work request that it has posted.
+        unsafe {
+            let cqe = done.wc.__bindgen_anon_1.wr_cqe;
+            // The last one may destroy the queue pair, or have it destroyed.
+            (*done.qp).completions -= 1;
+            (*done.qp).handling += 1;
+            if !cqe.is_null() {
+                if let Some(f) = (*cqe).done {
+                    world::enter();
+                    f(cq.cast(), &raw mut done.wc);
+                    world::leave();
+                }
+            }
+            (*done.qp).handling -= 1;
+        }
+        sched::wake_all(done.qp as usize);
+        sched::point();
+    }
+}

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What devices may touch: mappings, scatterlists, and lists of page fragments.
+//!
+//! A DMA address is the address. Every access of a device is checked against the mappings that live.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    decl::{
+        k::*,
+        r::*, //
+    },
+    lock,
+    sched,
+    verbs::Dev,
+    world::{
+        self,
+        violation,
+        w,
+        Fault, //
+    }, //
+};
+
+#[derive(Clone, Copy)]
+struct Mapping {
+    len: u64,
+    dir: i32,
+    dev: usize,
+}
+
+/// All mappings of a world.
+#[derive(Default)]
+pub struct Maps {
+    live: BTreeMap<(u64, u64), Mapping>,
+    nr: u64,
+}
+
+fn map(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
+    let maps = &mut w().maps;
+    maps.nr += 1;
+    maps.live.insert(
+        (addr, maps.nr),
+        Mapping {
+            len,
+            dir,
+            dev: dev as usize,
+        },
+    );
+}
+
+fn unmap(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
+    let maps = &mut w().maps;
+    let found = maps
+        .live
+        .range((addr, 0)..=(addr, u64::MAX))
+        .find(|(_, m)| m.len == len && m.dir == dir && m.dev == dev as usize)
+        .map(|(k, _)| *k);
+    match found {
+        Some(key) => {
+            maps.live.remove(&key);
+        }
+        None => violation("unmaps what is not mapped"),
+    }
+}
+
+/// How many mappings of a device are left.
+pub fn left(dev: *const Dev) -> usize {
+    w().maps
+        .live
+        .values()
+        .filter(|m| m.dev == dev as usize)
+        .count()
+}
+
+/// A node's mappings are gone: it lost its power.
+pub fn forget(dev: *const Dev) {
+    w().maps.live.retain(|_, m| m.dev != dev as usize);
+}
+
+/// No device may touch any of it.
+pub fn not_mapped(addr: u64, len: u64, what: &str) {
+    let end = addr + len.max(1);
+    let last = w().maps.live.range(..(end, 0)).next_back();
+    if let Some(((start, _), m)) = last {
+        if start + m.len > addr {
+            violation(&format!("memory is {what} while a device may touch it"));
+        }
+    }
+}
+
+/// The device touches memory: for writing if `write`.
+pub fn touch(dev: *const Dev, addr: u64, len: u64, write: bool) -> bool {
+    if len == 0 {
+        return true;
+    }
+    w().maps
+        .live
+        .range(..=(addr, u64::MAX))
+        .rev()
+        .take(16)
+        .any(|((start, _), m)| {
+            m.dev == dev as usize
+                && *start <= addr
+                && addr + len <= start + m.len
+                && (!write || m.dir != 0)
+        })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dma_map_buf(
+    dev: *mut ib_device,
+    buf: *mut c_void,
+    len: usize,
+    dir: i32,
+    addr: *mut u64,
+) -> i32 {
+    sched::point();
+    if world::fails(Fault::Dma) {
+        return -(EIO as i32);
+    }
+    map(dev, buf as u64, len as u64, dir);
+    // SAFETY: By the contract of this function.
+    unsafe { *addr = buf as u64 };
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dma_unmap_buf(dev: *mut ib_device, addr: u64, len: usize, dir: i32) {
+    unmap(dev, addr, len as u64, dir);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dma_sync_for_cpu(
+    _dev: *mut ib_device,
+    _addr: u64,
+    _len: usize,
+    _dir: i32,
+) {
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dma_sync_for_device(
+    _dev: *mut ib_device,
+    _addr: u64,
+    _len: usize,
+    _dir: i32,
+) {
+}
+
+/// One element of a list.
+#[derive(Clone, Copy)]
+pub struct Sg {
+    /// Where.
+    pub addr: u64,
+    /// How many bytes.
+    pub len: u32,
+    last: bool,
+}
+
+/// The elements of a table.
+pub fn elements<'a>(sgt: *mut sg_table) -> &'a [Sg] {
+    // SAFETY: The caller has a table that was made below.
+    unsafe { core::slice::from_raw_parts((*sgt).sgl.cast::<Sg>(), (*sgt).nents as usize) }
+}
+
+/// Fragments as addresses and lengths, from byte `at` on.
+pub fn fragments(bv: *const bio_vec, n: u32, at: usize, nob: usize) -> Vec<(u64, usize)> {
+    let mut out = Vec::new();
+    let (mut at, mut left) = (at, nob);
+    for i in 0..n as usize {
+        if left == 0 {
+            break;
+        }
+        // SAFETY: The caller has `n` of them, or as many as hold the bytes.
+        let b = unsafe { *bv.add(i) };
+        let len = b.bv_len as usize;
+        if at >= len {
+            at -= len;
+            continue;
+        }
+        let take = left.min(len - at);
+        out.push((b.bv_page as u64 + u64::from(b.bv_offset) + at as u64, take));
+        left -= take;
+        at = 0;
+    }
+    out
+}
+
+const PAGE: u32 = 4096;
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_bvec_run(
+    bv: *const bio_vec,
+    n: u32,
+    offset: u32,
+    nob: u32,
+    run: *mut ro2ib_run,
+) -> bool {
+    let (mut i, mut at, mut left) = (0, offset, nob);
+    // SAFETY: By the contract of this function, for all that follows.
+    unsafe {
+        while i < n && at >= (*bv.add(i as usize)).bv_len {
+            at -= (*bv.add(i as usize)).bv_len;
+            i += 1;
+        }
+        let (first, begins_at) = (i, at);
+        let (mut used, mut pages, mut inside, mut end) = (0, 0, 0, 0);
+        while left != 0 && i < n {
+            let b = &*bv.add(i as usize);
+            let len = left.min(b.bv_len - at);
+            let begin = (b.bv_offset + at) % PAGE;
+            at = 0;
+            i += 1;
+            if len == 0 {
+                continue;
+            }
+            inside |= end;
+            if used != 0 {
+                inside |= begin;
+            }
+            used += 1;
+            pages += (begin + len).div_ceil(PAGE);
+            end = (begin + len) % PAGE;
+            left -= len;
+        }
+        *run = ro2ib_run {
+            first,
+            at: begins_at,
+            used,
+            pages: if inside != 0 { 0 } else { pages },
+        };
+    }
+    left == 0
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
+    sgt: *mut sg_table,
+    bv: *const bio_vec,
+    at: u32,
+    used: u32,
+    nob: u32,
+) -> i32 {
+    if used == 0 {
+        return -(EINVAL as i32);
+    }
+    lock::might_sleep("sg_alloc_table");
+    if world::fails(Fault::Alloc) {
+        return -(ENOMEM as i32);
+    }
+    let parts = fragments(bv, u32::MAX, at as usize, nob as usize);
+    if parts.len() != used as usize {
+        violation("a list has not as many fragments as was said");
+    }
+    let n = parts.len();
+    let list: Vec<Sg> = parts
+        .into_iter()
+        .enumerate()
+        .map(|(i, (addr, len))| Sg {
+            addr,
+            len: len as u32,
+            last: i + 1 == n,
+        })
+        .collect();
+    // SAFETY: By the contract of this function.
+    unsafe {
+        (*sgt).nents = n as u32;
+        (*sgt).orig_nents = n as u32;
+        (*sgt).sgl = Box::into_raw(list.into_boxed_slice()).cast();
+    }
+    w().sg_tables += 1;
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_sgt_free(sgt: *mut sg_table) {
+    // SAFETY: It was made above, with as many elements.
+    unsafe {
+        drop(Box::from_raw(core::ptr::slice_from_raw_parts_mut(
+            (*sgt).sgl.cast::<Sg>(),
+            (*sgt).orig_nents as usize,
+        )));
+    }
+    w().sg_tables -= 1;
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dma_map_sgt(
+    dev: *mut ib_device,
+    sgt: *mut sg_table,
+    dir: i32,
+) -> i32 {
+    sched::point();
+    if world::fails(Fault::Dma) {
+        return -(EIO as i32);
+    }
+    for sg in elements(sgt) {
+        map(dev, sg.addr, sg.len.into(), dir);
+    }
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dma_unmap_sgt(dev: *mut ib_device, sgt: *mut sg_table, dir: i32) {
+    for sg in elements(sgt) {
+        unmap(dev, sg.addr, sg.len.into(), dir);
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_sg_gather(
+    pos: *mut ro2ib_sg_pos,
+    sge: *mut ib_sge,
+    max: u32,
+    nob: u32,
+    lkey: u32,
+) -> u32 {
+    // SAFETY: By the contract of this function.
+    unsafe {
+        let p = &mut *pos;
+        let want = nob.min(p.left);
+        let (mut todo, mut at, mut n) = (want, p.at, 0);
+        let mut sg = p.sg.cast::<Sg>();
+        while todo != 0 && n < max && !sg.is_null() {
+            let mut len = (*sg).len - at;
+            let part = len > todo;
+            if part {
+                len = todo;
+            }
+            if len != 0 {
+                *sge.add(n as usize) = ib_sge {
+                    addr: (*sg).addr + u64::from(at),
+                    length: len,
+                    lkey,
+                };
+                n += 1;
+                todo -= len;
+            }
+            if part {
+                at += len;
+                break;
+            }
+            sg = if (*sg).last {
+                core::ptr::null_mut()
+            } else {
+                sg.add(1)
+            };
+            at = 0;
+        }
+        p.sg = sg.cast();
+        p.at = at;
+        p.left -= want - todo;
+        n
+    }
+}
+
+fn copy(parts: Vec<(u64, usize)>, buf: *mut u8, out: bool) -> usize {
+    let mut done = 0;
+    for (addr, len) in parts {
+        // SAFETY: The caller's fragments and buffer are valid.
+        unsafe {
+            if out {
+                core::ptr::copy_nonoverlapping(addr as *const u8, buf.add(done), len);
+            } else {
+                core::ptr::copy_nonoverlapping(buf.add(done), addr as *mut u8, len);
+            }
+        }
+        done += len;
+    }
+    done
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_bvec_read(
+    bv: *const bio_vec,
+    n: u32,
+    at: usize,
+    to: *mut c_void,
+    len: usize,
+) -> usize {
+    sched::point();
+    copy(fragments(bv, n, at, len), to.cast(), true)
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_bvec_write(
+    bv: *const bio_vec,
+    n: u32,
+    at: usize,
+    from: *const c_void,
+    len: usize,
+) -> usize {
+    sched::point();
+    copy(fragments(bv, n, at, len), from.cast_mut().cast(), false)
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_bvec_copy(
+    to: *const bio_vec,
+    nto: u32,
+    to_at: usize,
+    from: *const bio_vec,
+    nfrom: u32,
+    from_at: usize,
+    len: usize,
+) -> usize {
+    sched::point();
+    let mut buf = vec![0; len];
+    let n = copy(fragments(from, nfrom, from_at, len), buf.as_mut_ptr(), true);
+    copy(fragments(to, nto, to_at, n), buf.as_mut_ptr(), false)
+}

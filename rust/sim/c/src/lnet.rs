@@ -1,0 +1,1342 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! LNet and the shim: a model of the contract that a driver has with them.
+//!
+//! Messages take a credit of their peer; one that comes back sends the next from inside
+//! `lnet_finalize()`. A received message is matched at once, later from another task, or never. The
+//! ACK of a PUT is sent from inside `lnet_finalize()`, the REPLY of a plain GET from inside
+//! `lnet_parse()`. An NI goes when no message refers to it any more.
+
+use std::collections::VecDeque;
+
+use crate::{
+    decl::{
+        k::*,
+        r::*, //
+    },
+    dma,
+    hash::Map,
+    lock,
+    mem,
+    misc,
+    sched::{
+        self,
+        Kind,
+        MS,
+        SEC, //
+    },
+    verbs::{
+        self,
+        Dev, //
+    },
+    world::{
+        self,
+        say,
+        telling,
+        violation,
+        w, //
+    }, //
+};
+
+/// Types of LNet messages.
+pub const ACK: u32 = 0;
+/// As above.
+pub const PUT: u32 = 1;
+/// As above.
+pub const GET: u32 = 2;
+/// As above.
+pub const REPLY: u32 = 3;
+
+/// The life of an NI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// `startup` runs, or has just returned.
+    Starting,
+    /// In use.
+    Active,
+    /// It is being deleted.
+    Stopping,
+    /// Its driver's side is gone.
+    Gone,
+}
+
+struct Peer {
+    credits: u32,
+    queue: VecDeque<*mut Msg>,
+}
+
+/// An NI (`struct ro2ib_ni`, and LNet's).
+pub struct Ni {
+    /// Whose.
+    pub node: usize,
+    /// Its NID.
+    pub nid: u64,
+    /// Its device when it started.
+    pub dev: *mut Dev,
+    /// Where it is in its life.
+    pub life: Life,
+    /// References of the driver, and the shim's.
+    pub users: usize,
+    /// Messages that refer to it.
+    pub msgs: usize,
+    found: usize,
+    published: bool,
+    lnd: *mut c_void,
+    link_fatal: bool,
+    port_fatal: bool,
+    peers: Map<u64, Peer>,
+    credits: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    Core,
+    Lnd,
+    Done,
+}
+
+/// A message (`struct lnet_msg`); the memory stays until the world ends.
+pub struct Msg {
+    nr: usize,
+    ni: *mut Ni,
+    kind: u32,
+    owner: Owner,
+    /// It was sent by this node, and took a credit of that peer.
+    tx: Option<u64>,
+    op: usize,
+    mem: Option<usize>,
+    len: u32,
+    offset: u32,
+    /// The sink of a GET goes with it.
+    target: u64,
+    hdr: [u8; 72],
+    /// It came from a peer.
+    rx: bool,
+    /// It ends a GET.
+    reply: bool,
+    get: Option<*mut Msg>,
+    asked: u32,
+    status: i32,
+    /// When the driver got it.
+    given: u64,
+}
+
+/// Memory of an application: fragments of pages.
+struct Buf {
+    bv: Vec<bio_vec>,
+    nob: usize,
+    /// LNet has given it back: it is full of this.
+    back: bool,
+    users: usize,
+}
+
+const BACK: u8 = 0xdd;
+
+/// What somebody wants of LNet.
+#[derive(Debug)]
+pub struct Op {
+    /// PUT or GET.
+    pub kind: u32,
+    /// The node that wants it.
+    pub node: usize,
+    /// Bytes.
+    pub size: u32,
+    /// It wants to know that the PUT has arrived.
+    pub ack: bool,
+    /// Its end, once it has one.
+    pub result: Option<i32>,
+    /// The message that was sent has been finalized.
+    pub sent: Option<i32>,
+    /// Its data arrived, and was right.
+    pub arrived: bool,
+    buf: usize,
+}
+
+/// LNet of all nodes.
+#[derive(Default)]
+pub struct Lnet {
+    /// All operations.
+    pub ops: Vec<Op>,
+    msgs: Vec<*mut Msg>,
+    bufs: Vec<Buf>,
+    /// Messages that went up, and whose `recv` is still due.
+    pub held: usize,
+    /// How often a peer was said to be gone.
+    pub notified: usize,
+}
+
+/// What the data of operations is made of, and how long a message may be.
+const MOST: usize = 1 << 20;
+
+thread_local! {
+    static PATTERN: Vec<u8> = {
+        let mut rng = crate::rng::Rng::new(1);
+        (0..MOST / 8 + 512).flat_map(|_| rng.u64().to_le_bytes()).collect()
+    };
+    static GONE: Vec<u8> = vec![BACK; MOST];
+}
+
+/// Where the data of an operation begins in the pattern.
+fn begins(op: usize) -> usize {
+    op * 997 % 4096
+}
+
+/// Makes memory of so many bytes, in a shape that is drawn.
+fn new_buf(nob: usize) -> usize {
+    let world = w();
+    let mut bv = Vec::new();
+    let shape = world.rng.below(if nob > 60_000 { 2 } else { 4 });
+    let mut left = nob;
+    let mut first = true;
+    while left != 0 {
+        let (offset, most) = match shape {
+            // Whole pages.
+            0 => (0, 4096),
+            // It begins inside of one.
+            1 => {
+                let offset = if first {
+                    8 * world.rng.below(500) as usize
+                } else {
+                    0
+                };
+                (offset, 4096 - offset)
+            }
+            // Odd pieces anywhere.
+            2 => {
+                let offset = world.rng.below(3000) as usize;
+                (offset, world.rng.range(1, 1000) as usize)
+            }
+            // A folio: more than a page in a piece.
+            _ => (0, 16384),
+        };
+        let len = left.min(most);
+        let page = mem::get_pages((offset + len).next_multiple_of(4096), BACK);
+        bv.push(bio_vec {
+            bv_page: page.cast(),
+            bv_len: len as u32,
+            bv_offset: offset as u32,
+        });
+        left -= len;
+        first = false;
+    }
+    let lnet = &mut w().lnet;
+    lnet.bufs.push(Buf {
+        bv,
+        nob,
+        back: false,
+        users: 0,
+    });
+    lnet.bufs.len() - 1
+}
+
+fn bytes(buf: usize, at: usize, nob: usize) -> Vec<(u64, usize)> {
+    let b = &w().lnet.bufs[buf];
+    dma::fragments(b.bv.as_ptr(), b.bv.len() as u32, at, nob)
+}
+
+fn fill(buf: usize, op: usize) {
+    let nob = w().lnet.bufs[buf].nob;
+    let mut i = begins(op);
+    PATTERN.with(|p| {
+        for (addr, len) in bytes(buf, 0, nob) {
+            // SAFETY: The memory of the world, which stays until its end.
+            unsafe { core::slice::from_raw_parts_mut(addr as *mut u8, len) }
+                .copy_from_slice(&p[i..i + len]);
+            i += len;
+        }
+    });
+}
+
+fn is_right(buf: usize, op: usize, nob: usize) -> bool {
+    let mut i = begins(op);
+    PATTERN.with(|p| {
+        bytes(buf, 0, nob).into_iter().all(|(addr, len)| {
+            // SAFETY: As above.
+            let same =
+                unsafe { core::slice::from_raw_parts(addr as *const u8, len) } == &p[i..i + len];
+            i += len;
+            same
+        })
+    })
+}
+
+/// Nobody uses it any more: the application has it again.
+fn give_back(buf: usize) {
+    let b = &mut w().lnet.bufs[buf];
+    if b.users != 0 || b.back {
+        return;
+    }
+    b.back = true;
+    let nob = b.nob;
+    for (addr, len) in bytes(buf, 0, nob) {
+        // SAFETY: As above.
+        unsafe { (addr as *mut u8).write_bytes(BACK, len) };
+    }
+}
+
+/// What was written into memory that was given back; at the end.
+pub fn written_late() -> Option<String> {
+    for buf in 0..w().lnet.bufs.len() {
+        let (nob, back) = {
+            let b = &w().lnet.bufs[buf];
+            (b.nob, b.back)
+        };
+        if !back {
+            continue;
+        }
+        for (addr, len) in bytes(buf, 0, nob) {
+            // SAFETY: As above.
+            let bytes = unsafe { core::slice::from_raw_parts(addr as *const u8, len) };
+            if GONE.with(|g| bytes != &g[..len]) {
+                return Some(format!(
+                    "memory {buf} was written after it went back to the application"
+                ));
+            }
+        }
+    }
+    None
+}
+
+fn new_msg(ni: *mut Ni, kind: u32, op: usize) -> *mut Msg {
+    let lnet = &mut w().lnet;
+    let nr = lnet.msgs.len();
+    let msg = Box::into_raw(Box::new(Msg {
+        nr,
+        ni,
+        kind,
+        owner: Owner::Core,
+        tx: None,
+        op,
+        mem: None,
+        len: 0,
+        offset: 0,
+        target: 0,
+        hdr: [0; 72],
+        rx: false,
+        reply: false,
+        get: None,
+        asked: 0,
+        status: 0,
+        given: 0,
+    }));
+    lnet.msgs.push(msg);
+    // SAFETY: NIs stay until the world ends.
+    unsafe { (*ni).msgs += 1 };
+    msg
+}
+
+fn use_mem(msg: *mut Msg, buf: usize) {
+    // SAFETY: Messages stay until the world ends.
+    unsafe { (*msg).mem = Some(buf) };
+    w().lnet.bufs[buf].users += 1;
+}
+
+fn header(m: &mut Msg, src: u64, dst: u64, payload: u32, sink: u32) {
+    let h = &mut m.hdr;
+    h[0..8].copy_from_slice(&dst.to_le_bytes());
+    h[8..16].copy_from_slice(&src.to_le_bytes());
+    h[24..28].copy_from_slice(&m.kind.to_le_bytes());
+    h[28..32].copy_from_slice(&payload.to_le_bytes());
+    h[48..56].copy_from_slice(&(m.op as u64).to_le_bytes());
+    if m.kind == GET {
+        h[64..68].copy_from_slice(&sink.to_le_bytes());
+    }
+}
+
+/// Sends: takes a credit, or waits for one.
+fn send(msg: *mut Msg) {
+    sched::point();
+    // SAFETY: Messages and NIs stay until the world ends.
+    unsafe {
+        let m = &mut *msg;
+        let ni = &mut *m.ni;
+        if ni.life != Life::Active {
+            return finish(msg, -(ESHUTDOWN as i32));
+        }
+        let credits = ni.credits;
+        let peer = ni.peers.entry(m.target).or_insert_with(|| Peer {
+            credits,
+            queue: VecDeque::new(),
+        });
+        if peer.credits == 0 {
+            peer.queue.push_back(msg);
+            return;
+        }
+        peer.credits -= 1;
+        m.tx = Some(m.target);
+        hand_over(msg);
+    }
+}
+
+unsafe fn hand_over(msg: *mut Msg) {
+    // SAFETY: As above; the driver's operations are valid while the NI is.
+    unsafe {
+        let m = &mut *msg;
+        let mut req = ro2ib_send_req {
+            msg: msg.cast(),
+            target: m.target,
+            type_: m.kind,
+            hdr: m.hdr,
+            ..Default::default()
+        };
+        let (mut bv, mut nr) = (core::ptr::null(), 0);
+        if let Some(buf) = m.mem {
+            let b = &w().lnet.bufs[buf];
+            bv = b.bv.as_ptr();
+            nr = b.bv.len() as u32;
+        }
+        if m.kind == GET {
+            if m.asked != 0 {
+                req.sink = ro2ib_payload {
+                    bv,
+                    nr,
+                    offset: 0,
+                    nob: m.asked,
+                    gpu: false,
+                };
+            }
+        } else if m.len != 0 {
+            req.payload = ro2ib_payload {
+                bv,
+                nr,
+                offset: m.offset,
+                nob: m.len,
+                gpu: false,
+            };
+        }
+        m.owner = Owner::Lnd;
+        m.given = sched::now();
+        let ni = m.ni;
+        let send = ops(ni).send.expect("an operation");
+        world::enter();
+        let rc = send((*ni).lnd, &req);
+        world::leave();
+        if rc < 0 {
+            if (*msg).owner != Owner::Lnd {
+                violation("a message was finalized, and then refused");
+            }
+            (*msg).owner = Owner::Core;
+            finish(msg, rc);
+        }
+    }
+}
+
+fn ops(ni: *mut Ni) -> &'static ro2ib_lnd_ops {
+    // SAFETY: NIs stay until the world ends, the operations are a constant of the driver.
+    unsafe { &*w().nodes[(*ni).node].ops }
+}
+
+fn end_op(op: usize, result: i32) {
+    let o = &mut w().lnet.ops[op];
+    if o.result.is_none() {
+        o.result = Some(result);
+        release(op);
+        sched::wake_all(op_key(op));
+    }
+}
+
+/// The operation does not need its memory any more; messages of it still may.
+fn release(op: usize) {
+    let lnet = &mut w().lnet;
+    let buf = lnet.ops[op].buf;
+    lnet.bufs[buf].users -= 1;
+    give_back(buf);
+}
+
+fn op_key(op: usize) -> usize {
+    usize::MAX / 2 + op
+}
+
+/// The end of a message, whoever had it.
+fn finish(msg: *mut Msg, status: i32) {
+    // SAFETY: Messages and NIs stay until the world ends.
+    unsafe {
+        let m = &mut *msg;
+        if m.owner == Owner::Done {
+            violation("a message ends twice");
+        }
+        m.owner = Owner::Done;
+        m.status = status;
+        let (op, kind, ni) = (m.op, m.kind, m.ni);
+        let tx = m.tx;
+        let most = w().plan.patience;
+        if most != 0 && m.given != 0 && sched::now() - m.given > most {
+            violation(&format!(
+                "message {} of operation {op} was with the driver for {} s",
+                m.nr,
+                (sched::now() - m.given) / SEC
+            ));
+        }
+        if telling() {
+            say(&format!(
+                "message {} of operation {op} ends with {status}",
+                m.nr
+            ));
+        }
+        if let Some(buf) = m.mem {
+            let nob = w().lnet.bufs[buf].nob;
+            // The last message: only the application itself may have it, too.
+            let of_op = w().lnet.ops[op].buf == buf && w().lnet.ops[op].result.is_none();
+            let own = 1 + usize::from(of_op);
+            for (addr, len) in bytes(buf, 0, nob) {
+                if w().lnet.bufs[buf].users <= own {
+                    dma::not_mapped(addr, len as u64, "given back to LNet");
+                    verbs::no_key((*ni).node, addr, len as u64);
+                }
+            }
+        }
+        let (rx, reply) = ((*msg).rx, (*msg).reply);
+        match kind {
+            PUT if rx => received(msg, status),
+            PUT => {
+                w().lnet.ops[op].sent = Some(status);
+                if status != 0 || !w().lnet.ops[op].ack {
+                    end_op(op, status);
+                }
+            }
+            GET if !rx => {
+                w().lnet.ops[op].sent = Some(status);
+                if status != 0 {
+                    end_op(op, status);
+                }
+            }
+            // Of one that was optimised, or one that came as a message.
+            REPLY if reply => {
+                received(msg, status);
+                end_op(op, status);
+            }
+            ACK if rx => end_op(op, status),
+            _ => {}
+        }
+        if let Some(buf) = (*msg).mem.take() {
+            w().lnet.bufs[buf].users -= 1;
+            give_back(buf);
+        }
+        (*ni).msgs -= 1;
+        if let Some(target) = tx {
+            let next = match (*ni).peers.get_mut(&target) {
+                Some(peer) => match peer.queue.pop_front() {
+                    Some(next) => Some(next),
+                    None => {
+                        peer.credits += 1;
+                        None
+                    }
+                },
+                None => None,
+            };
+            if let Some(next) = next {
+                if (*ni).life == Life::Active {
+                    (*next).tx = Some(target);
+                    hand_over(next);
+                } else {
+                    if let Some(peer) = (*ni).peers.get_mut(&target) {
+                        peer.credits += 1;
+                    }
+                    finish(next, -(ESHUTDOWN as i32));
+                }
+            }
+        }
+        sched::wake_all(ni as usize);
+    }
+}
+
+/// The data of a message is there.
+unsafe fn received(msg: *mut Msg, status: i32) {
+    // SAFETY: Messages stay until the world ends.
+    unsafe {
+        let m = &*msg;
+        if status != 0 {
+            return;
+        }
+        if let Some(buf) = m.mem {
+            if !is_right(buf, m.op, m.len as usize) {
+                violation(&format!(
+                    "operation {}: {} bytes arrived, and not those that were sent",
+                    m.op, m.len
+                ));
+            }
+        }
+        w().lnet.ops[m.op].arrived = true;
+        if m.kind == PUT && w().lnet.ops[m.op].ack {
+            let src = u64::from_le_bytes(m.hdr[8..16].try_into().expect("8 bytes"));
+            let ack = new_msg(m.ni, ACK, m.op);
+            let a = &mut *ack;
+            a.target = src;
+            header(a, (*m.ni).nid, src, 0, 0);
+            send(ack);
+        }
+    }
+}
+
+/// Begins an operation of an NI; the task that runs is its application.
+pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize {
+    // SAFETY: NIs stay until the world ends.
+    let node = unsafe { (*ni).node };
+    let op = w().lnet.ops.len();
+    let buf = new_buf(size as usize);
+    w().lnet.ops.push(Op {
+        kind,
+        node,
+        size,
+        ack,
+        result: None,
+        sent: None,
+        arrived: false,
+        buf,
+    });
+    if telling() {
+        say(&format!(
+            "operation {op}: {} of {size} bytes to {:x}",
+            if kind == PUT { "PUT" } else { "GET" },
+            target & 0xffff_ffff
+        ));
+    }
+    if kind == PUT {
+        fill(buf, op);
+    }
+    w().lnet.bufs[buf].users += 1;
+    let msg = new_msg(ni, kind, op);
+    use_mem(msg, buf);
+    // SAFETY: Just made.
+    unsafe {
+        let m = &mut *msg;
+        m.target = target;
+        if kind == PUT {
+            m.len = size;
+            header(m, (*ni).nid, target, size, 0);
+        } else {
+            m.asked = size;
+            header(m, (*ni).nid, target, 0, size);
+        }
+    }
+    send(msg);
+    op
+}
+
+/// Waits for the end of an operation, for so long; LNet gives it up then.
+pub fn wait(op: usize, most: u64) -> Option<i32> {
+    let until = sched::now() + most;
+    loop {
+        if let Some(result) = w().lnet.ops[op].result {
+            return Some(result);
+        }
+        if !sched::sleep_until_on(op_key(op), Some(until)) {
+            let o = &mut w().lnet.ops[op];
+            if o.result.is_none() {
+                o.result = Some(-(ETIMEDOUT as i32));
+                release(op);
+                return None;
+            }
+        }
+    }
+}
+
+unsafe fn recv(ni: *mut Ni, rx: *mut c_void, msg: *mut Msg, rlen: u32, delayed: bool) {
+    // SAFETY: As above.
+    unsafe {
+        let mut req = ro2ib_recv_req {
+            delayed,
+            rlen,
+            ..Default::default()
+        };
+        if !msg.is_null() {
+            let m = &mut *msg;
+            req.msg = msg.cast();
+            if m.len != 0 {
+                if let Some(buf) = m.mem {
+                    let b = &w().lnet.bufs[buf];
+                    req.sink = ro2ib_payload {
+                        bv: b.bv.as_ptr(),
+                        nr: b.bv.len() as u32,
+                        offset: 0,
+                        nob: m.len,
+                        gpu: false,
+                    };
+                    if rlen == m.len {
+                        req.source = req.sink;
+                    }
+                }
+            }
+            m.owner = Owner::Lnd;
+        }
+        w().lnet.held -= 1;
+        let recv = ops(ni).recv.expect("an operation");
+        world::enter();
+        let rc = recv((*ni).lnd, rx, &req);
+        world::leave();
+        if rc < 0 && !msg.is_null() {
+            if (*msg).owner != Owner::Lnd {
+                violation("a received message was finalized, and then refused");
+            }
+            (*msg).owner = Owner::Core;
+            finish(msg, rc);
+        }
+    }
+}
+
+fn slow() {
+    let world = w();
+    if world.rng.ppm(world.plan.slow_lnet_ppm) {
+        let ns = world.rng.range(MS, world.plan.slow_lnet_max);
+        sched::sleep(ns);
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_parse(
+    ni: *mut ro2ib_ni,
+    hdr: *const u8,
+    from: u64,
+    rx: *mut c_void,
+    rdma: bool,
+) -> i32 {
+    lock::might_sleep("lnet_parse");
+    sched::point();
+    let ni: *mut Ni = ni.cast();
+    // SAFETY: By the contract of this function, for all that follows.
+    unsafe {
+        slow();
+        if (*ni).life != Life::Active {
+            return -(ESHUTDOWN as i32);
+        }
+        let world = w();
+        if world.rng.ppm(world.plan.parse_error_ppm) {
+            return -(EPROTO as i32);
+        }
+        let mut h = [0u8; 72];
+        h.copy_from_slice(core::slice::from_raw_parts(hdr, 72));
+        let kind = u32::from_le_bytes(h[24..28].try_into().expect("4 bytes"));
+        let payload = u32::from_le_bytes(h[28..32].try_into().expect("4 bytes"));
+        let op = u64::from_le_bytes(h[48..56].try_into().expect("8 bytes")) as usize;
+        if op >= w().lnet.ops.len() {
+            violation("a header came up that nobody sent");
+        }
+        w().lnet.held += 1;
+        let drops = world.rng.ppm(world.plan.no_match_ppm);
+        match kind {
+            PUT => {
+                if drops {
+                    recv(ni, rx, core::ptr::null_mut(), payload, false);
+                    return 0;
+                }
+                let msg = new_msg(ni, PUT, op);
+                let m = &mut *msg;
+                m.hdr = h;
+                m.rx = true;
+                let cut = payload != 0 && world.rng.ppm(world.plan.cut_ppm);
+                m.len = if cut {
+                    world.rng.below(payload.into()) as u32
+                } else {
+                    payload
+                };
+                if m.len != 0 {
+                    let buf = new_buf(m.len as usize);
+                    use_mem(msg, buf);
+                }
+                if world.rng.ppm(world.plan.delay_ppm) {
+                    if let Some(eager) = ops(ni).eager_recv {
+                        world::enter();
+                        eager((*ni).lnd, rx);
+                        world::leave();
+                    }
+                    let rx = rx as usize;
+                    let wait = w().rng.range(MS, 3 * SEC);
+                    sched::spawn((*ni).node, Kind::Process, "lnet delayed", move || {
+                        sched::sleep(wait);
+                        recv(ni, rx as *mut c_void, msg, payload, true);
+                    });
+                } else {
+                    recv(ni, rx, msg, payload, false);
+                }
+            }
+            GET => {
+                let wanted = u32::from_le_bytes(h[64..68].try_into().expect("4 bytes"));
+                if drops {
+                    recv(ni, rx, core::ptr::null_mut(), 0, false);
+                    return 0;
+                }
+                let short = wanted != 0 && world.rng.ppm(world.plan.cut_ppm);
+                let len = if short {
+                    world.rng.below(wanted.into()) as u32
+                } else {
+                    wanted
+                };
+                let buf = new_buf(len as usize);
+                fill(buf, op);
+                if rdma {
+                    // The driver completes it in its recv.
+                    let msg = new_msg(ni, GET, op);
+                    (*msg).rx = true;
+                    (*msg).len = len;
+                    use_mem(msg, buf);
+                    recv(ni, rx, msg, len, false);
+                } else {
+                    recv(ni, rx, core::ptr::null_mut(), 0, false);
+                    let msg = new_msg(ni, REPLY, op);
+                    let m = &mut *msg;
+                    m.len = len;
+                    m.target = from;
+                    header(m, (*ni).nid, from, len, 0);
+                    use_mem(msg, buf);
+                    send(msg);
+                }
+            }
+            REPLY => {
+                let o = &w().lnet.ops[op];
+                if o.result.is_some() || o.kind != GET || payload > o.size {
+                    recv(ni, rx, core::ptr::null_mut(), payload, false);
+                    return 0;
+                }
+                let buf = o.buf;
+                let msg = new_msg(ni, REPLY, op);
+                let m = &mut *msg;
+                m.rx = true;
+                m.reply = true;
+                m.len = payload;
+                use_mem(msg, buf);
+                recv(ni, rx, msg, payload, false);
+            }
+            ACK => {
+                let msg = new_msg(ni, ACK, op);
+                (*msg).rx = true;
+                recv(ni, rx, msg, payload, false);
+            }
+            _ => violation("a header of an unknown kind came up"),
+        }
+    }
+    0
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _health: u32) {
+    lock::might_sleep("lnet_finalize");
+    sched::point();
+    let msg: *mut Msg = msg.cast();
+    // SAFETY: Messages stay until the world ends.
+    unsafe {
+        if (*msg).owner != Owner::Lnd {
+            violation("a message is finalized that is not the driver's");
+        }
+        if status > 0 {
+            violation("a message is finalized with a positive status");
+        }
+        if let Some(get) = (*msg).get {
+            if (*get).owner == Owner::Lnd {
+                violation("a reply is finalized before its GET");
+            }
+        }
+    }
+    slow();
+    finish(msg, status);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_create_reply(
+    ni: *mut ro2ib_ni,
+    get: *mut lnet_msg,
+) -> *mut lnet_msg {
+    lock::might_sleep("lnet_create_reply_msg");
+    sched::point();
+    let (ni, get): (*mut Ni, *mut Msg) = (ni.cast(), get.cast());
+    // SAFETY: Messages stay until the world ends.
+    unsafe {
+        if (*get).owner != Owner::Lnd || (*get).kind != GET {
+            violation("a reply is made of something that is no GET of the driver's");
+        }
+        if world::fails(world::Fault::Alloc) {
+            return core::ptr::null_mut();
+        }
+        let reply = new_msg(ni, REPLY, (*get).op);
+        let r = &mut *reply;
+        r.owner = Owner::Lnd;
+        r.reply = true;
+        r.get = Some(get);
+        r.asked = (*get).asked;
+        r.len = (*get).asked;
+        if let Some(buf) = (*get).mem {
+            use_mem(reply, buf);
+        }
+        reply.cast()
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_set_reply_len(
+    _ni: *mut ro2ib_ni,
+    reply: *mut lnet_msg,
+    len: u32,
+) -> i32 {
+    let r: *mut Msg = reply.cast();
+    // SAFETY: Messages stay until the world ends.
+    unsafe {
+        if len > (*r).asked {
+            return -(EPROTO as i32);
+        }
+        (*r).len = len;
+    }
+    0
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_send_error(_msg: *mut lnet_msg, health: *mut u32) -> bool {
+    lock::might_sleep("lnet_send_error_simulation");
+    let world = w();
+    if world.rng.ppm(world.plan.send_error_ppm) {
+        // SAFETY: By the contract of this function.
+        unsafe { *health = 5 };
+        return true;
+    }
+    false
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_notify_down(ni: *mut ro2ib_ni, nid: u64, age: u64) {
+    lock::might_sleep("lnet_notify");
+    sched::point();
+    // SAFETY: NIs stay until the world ends.
+    let known = unsafe { (*ni.cast::<Ni>()).nid >> 32 == nid >> 32 };
+    if !known {
+        violation("a peer of another net is said to be gone");
+    }
+    if age > sched::now() / SEC {
+        violation("a peer was last heard before the node booted");
+    }
+    w().lnet.notified += 1;
+}
+
+fn set_link_fatal(ni: &mut Ni, on: bool) -> bool {
+    if ni.link_fatal == on {
+        return false;
+    }
+    ni.link_fatal = on;
+    true
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_set_fatal(ni: *mut ro2ib_ni, fatal: bool) {
+    let ni: *mut Ni = ni.cast();
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        let lock = &raw mut w().nodes[(*ni).node].ni_lock;
+        lock::take(lock, false, false);
+        (*ni).port_fatal = fatal;
+        lock::give(lock);
+    }
+}
+
+/// The nodes' interface: what happens to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// An administrator sets it down: it is told before.
+    Down,
+    /// The carrier is lost.
+    Lost,
+    /// It is there again.
+    Up,
+}
+
+/// What the shim's notifiers do; the task that runs holds rtnl.
+pub fn link(dev: *mut Dev, what: Link) {
+    // SAFETY: Devices and NIs stay until the world ends.
+    unsafe {
+        let node = (*dev).node;
+        let (rtnl, lock) = {
+            let n = &mut w().nodes[node];
+            (&raw mut n.rtnl, &raw mut n.ni_lock)
+        };
+        lock::take(rtnl, false, false);
+        if telling() {
+            say(&format!("node {node}: link {what:?}"));
+        }
+        if what == Link::Down {
+            let mut told = false;
+            for _ in 0..50 {
+                let mut users = 0;
+                lock::take(lock, false, false);
+                for ni in published(dev) {
+                    if !told && set_link_fatal(&mut *ni, true) {
+                        event(ni, ro2ib_link_event_RO2IB_LINK_LEAVING);
+                    }
+                    world::enter();
+                    users += ops(ni).link_users.expect("an operation")((*ni).lnd);
+                    world::leave();
+                }
+                lock::give(lock);
+                told = true;
+                if users == 0 {
+                    break;
+                }
+                sched::sleep(10 * MS);
+            }
+        }
+        let up = what == Link::Up;
+        (*dev).up = up;
+        verbs::dispatch(
+            dev,
+            if up {
+                ib_event_type_IB_EVENT_PORT_ACTIVE
+            } else {
+                ib_event_type_IB_EVENT_PORT_ERR
+            },
+        );
+        lock::take(lock, false, false);
+        for ni in published(dev) {
+            if set_link_fatal(&mut *ni, !up) {
+                event(
+                    ni,
+                    if up {
+                        ro2ib_link_event_RO2IB_LINK_UP
+                    } else {
+                        ro2ib_link_event_RO2IB_LINK_DOWN
+                    },
+                );
+            }
+        }
+        lock::give(lock);
+        lock::give(rtnl);
+    }
+}
+
+fn published(dev: *mut Dev) -> Vec<*mut Ni> {
+    // SAFETY: Devices and NIs stay until the world ends.
+    unsafe {
+        w().nodes[(*dev).node]
+            .nis
+            .iter()
+            .copied()
+            .filter(|ni| (**ni).published && (*(**ni).dev).ip == (*dev).ip)
+            .collect()
+    }
+}
+
+unsafe fn event(ni: *mut Ni, event: u32) {
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        world::enter();
+        ops(ni).link_event.expect("an operation")((*ni).lnd, event);
+        world::leave();
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_shim_register(
+    ops: *const ro2ib_lnd_ops,
+    driver: *mut c_void,
+) -> i32 {
+    lock::might_sleep("register");
+    let node = &mut w().nodes[sched::node()];
+    if !node.ops.is_null() {
+        return -(EBUSY as i32);
+    }
+    node.ops = ops;
+    node.driver = driver;
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_shim_unregister() {
+    lock::might_sleep("unregister");
+    let node = &mut w().nodes[sched::node()];
+    node.ops = core::ptr::null();
+    node.driver = core::ptr::null_mut();
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_get(ni: *mut ro2ib_ni) {
+    // SAFETY: NIs stay until the world ends.
+    unsafe { (*ni.cast::<Ni>()).users += 1 };
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_put(ni: *mut ro2ib_ni) {
+    let ni: *mut Ni = ni.cast();
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        if (*ni).users == 0 {
+            violation("a reference of an NI is put once too often");
+        }
+        (*ni).users -= 1;
+    }
+    sched::wake_all(ni as usize);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_active(ni: *const ro2ib_ni) -> bool {
+    // SAFETY: NIs stay until the world ends.
+    unsafe { (*ni.cast::<Ni>()).life == Life::Active }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_peer_cpu(_ni: *mut ro2ib_ni, nid: u64, salt: u32) -> i32 {
+    ((nid as u32).wrapping_add(salt) % misc::CPUS) as i32
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_find_ni(nid: u64, lnd: *mut *mut c_void) -> *mut ro2ib_ni {
+    lock::might_sleep("lnet_nid_to_ni_addref");
+    sched::point();
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        for ni in &w().nodes[sched::node()].nis {
+            let ni = *ni;
+            if (*ni).nid == nid
+                && matches!((*ni).life, Life::Starting | Life::Active)
+                && !(*ni).lnd.is_null()
+            {
+                (*ni).found += 1;
+                *lnd = (*ni).lnd;
+                return ni.cast();
+            }
+        }
+    }
+    core::ptr::null_mut()
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_put_found(ni: *mut ro2ib_ni) {
+    let ni: *mut Ni = ni.cast();
+    // SAFETY: NIs stay until the world ends.
+    unsafe { (*ni).found -= 1 };
+    sched::wake_all(ni as usize);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_net_get(_net: *mut net) {
+    w().nodes[sched::node()].net_refs += 1;
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_net_put(_net: *mut net) {
+    w().nodes[sched::node()].net_refs -= 1;
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_init_net() -> *mut net {
+    static NET: u64 = 0;
+    core::ptr::from_ref(&NET).cast_mut().cast()
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_param_cksum() -> bool {
+    w().plan.cksum
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_param_timeout() -> u32 {
+    w().plan.timeout
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_param_retry_count() -> u8 {
+    w().plan.retry_count
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_param_rnr_retry_count() -> u8 {
+    w().plan.rnr_retry_count
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_param_keepalive() -> u32 {
+    w().plan.keepalive
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_param_require_privileged_port() -> bool {
+    false
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_param_use_privileged_port() -> bool {
+    w().plan.privileged
+}
+
+/// NID of an address on net 0 of o2ib (`LND_O2IB` is 5).
+pub fn nid_of(ip: u32) -> u64 {
+    (5 << 48) | u64::from(ip)
+}
+
+/// Brings an NI up, as `lnetctl net add` does.
+pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
+    // SAFETY: Devices and NIs stay until the world ends.
+    unsafe {
+        let (node, ip) = ((*dev).node, (*dev).ip);
+        let plan = &w().plan;
+        let own = &plan.nodes[node];
+        let mut cfg = ro2ib_ni_cfg {
+            nid: nid_of(ip),
+            ip: ip.to_be(),
+            net: ro2ib_init_net(),
+            dev_cpt: -1,
+            peer_credits: own.credits,
+            peer_credits_hiw: own.hiw,
+            max_tx_credits: 256,
+            peer_timeout: 180,
+            concurrent_sends: own.credits,
+            conns_per_peer: own.conns,
+            tos: -1,
+            service: 987,
+            wrq_sge: plan.wrq_sge,
+            ..Default::default()
+        };
+        let name = format!("10.0.{node}.{}@o2ib", ip & 0xff);
+        cfg.name[..name.len()].copy_from_slice(name.as_bytes());
+        let ni = Box::into_raw(Box::new(Ni {
+            node,
+            nid: cfg.nid,
+            dev,
+            life: Life::Starting,
+            users: 2,
+            msgs: 0,
+            found: 0,
+            published: false,
+            lnd: core::ptr::null_mut(),
+            link_fatal: false,
+            port_fatal: false,
+            peers: Map::default(),
+            credits: own.credits,
+        }));
+        w().nodes[node].nis.push(ni);
+        let mut lnd = core::ptr::null_mut();
+        let driver = w().nodes[node].driver;
+        let startup = ops(ni).startup.expect("an operation");
+        world::enter();
+        let rc = startup(&cfg, ni.cast(), driver, &raw mut lnd);
+        world::leave();
+        if telling() {
+            say(&format!("node {node}: an NI starts: {rc}"));
+        }
+        if rc < 0 {
+            released(ni);
+            (*ni).life = Life::Gone;
+            return Err(rc);
+        }
+        sched::point();
+        (*ni).lnd = lnd;
+        let lock = &raw mut w().nodes[node].ni_lock;
+        lock::take(lock, false, false);
+        (*ni).published = true;
+        let down = !(*dev).up;
+        if set_link_fatal(&mut *ni, down) {
+            event(ni, ro2ib_link_event_RO2IB_LINK_DOWN);
+        }
+        lock::give(lock);
+        // LNet has it in use a moment later.
+        if w().rng.one_in(4) {
+            let ns = w().rng.below(20 * MS);
+            sched::sleep(ns);
+        }
+        (*ni).life = Life::Active;
+        Ok(ni)
+    }
+}
+
+/// Drops the shim's reference, and waits for those of the driver.
+fn released(ni: *mut Ni) {
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        ro2ib_ni_put(ni.cast());
+        while (*ni).users != 0 {
+            sched::sleep_on(ni as usize);
+        }
+    }
+}
+
+/// Takes an NI down, as `lnetctl net del` does.
+pub fn ni_down(ni: *mut Ni) {
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        let node = (*ni).node;
+        (*ni).life = Life::Stopping;
+        if telling() {
+            say(&format!("node {node}: an NI stops"));
+        }
+        // What waits for a credit is given up.
+        let mut queued: Vec<*mut Msg> = (*ni)
+            .peers
+            .values_mut()
+            .flat_map(|p| p.queue.drain(..))
+            .collect();
+        queued.sort_by_key(|m| (**m).nr);
+        for msg in queued {
+            finish(msg, -(ESHUTDOWN as i32));
+        }
+        while (*ni).msgs != 0 || (*ni).found != 0 {
+            sched::sleep_on(ni as usize);
+        }
+        let lock = &raw mut w().nodes[node].ni_lock;
+        lock::take(lock, false, false);
+        (*ni).published = false;
+        lock::give(lock);
+        let shutdown = ops(ni).shutdown.expect("an operation");
+        world::enter();
+        shutdown((*ni).lnd);
+        world::leave();
+        released(ni);
+        if (*ni).msgs != 0 {
+            violation("an NI has gone with messages");
+        }
+        (*ni).life = Life::Gone;
+        if telling() {
+            say(&format!("node {node}: an NI has stopped"));
+        }
+    }
+}
+
+/// A control operation, as `lnetctl` makes them.
+pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        if (*ni).life != Life::Active {
+            return 0;
+        }
+        // LNet holds a reference meanwhile.
+        (*ni).found += 1;
+        let o = ops(ni);
+        let lnd = (*ni).lnd;
+        world::enter();
+        let rc = match what {
+            0 => o.del_peer.expect("an operation")(lnd, nid),
+            1 => o.close_conns.expect("an operation")(lnd, nid),
+            2 => {
+                let (mut nid, mut refs, mut i) = (0, 0, 0);
+                while o.get_peer.expect("an operation")(lnd, i, &raw mut nid, &raw mut refs) == 0 {
+                    i += 1;
+                }
+                i as i32
+            }
+            _ => {
+                let (mut nid, mut mtu, mut i) = (0, 0, 0);
+                while o.get_conn.expect("an operation")(lnd, i, &raw mut nid, &raw mut mtu) == 0 {
+                    i += 1;
+                }
+                i as i32
+            }
+        };
+        world::leave();
+        (*ni).found -= 1;
+        sched::wake_all(ni as usize);
+        rc
+    }
+}
+
+/// A node's LNet is gone: it lost its power.
+pub fn forget(node: usize) {
+    let world = w();
+    // SAFETY: Messages and NIs stay until the world ends.
+    unsafe {
+        for ni in world.nodes[node].nis.drain(..) {
+            (*ni).life = Life::Gone;
+        }
+        for i in 0..world.lnet.ops.len() {
+            if world.lnet.ops[i].node == node {
+                end_op(i, -(ESHUTDOWN as i32));
+            }
+        }
+    }
+}
+
+/// Messages of a node that have not ended.
+pub fn left(node: usize) -> usize {
+    w().lnet
+        .msgs
+        .iter()
+        // SAFETY: Messages and NIs stay until the world ends.
+        .filter(|m| unsafe {
+            (*(***m).ni).node == node
+                && (***m).owner != Owner::Done
+                && (*(***m).ni).life != Life::Gone
+        })
+        .count()
+}
+
+/// Frees what stays until the world ends.
+pub fn clear() {
+    for msg in w().lnet.msgs.drain(..) {
+        // SAFETY: The world is over.
+        drop(unsafe { Box::from_raw(msg) });
+    }
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Locks, what lockdep asks of them, and completions.
+//!
+//! Two locks of one class are one to lockdep. Checked: that no two classes are ever taken in both
+//! orders, that nobody sleeps with a spin lock or in a softirq, and that a lock which a softirq takes is
+//! taken elsewhere with bottom halves off.
+
+use std::ffi::CStr;
+
+use crate::{
+    decl::k::*,
+    hash::Map,
+    sched::{
+        self,
+        Kind,
+        MS, //
+    },
+    world::{
+        violation,
+        w, //
+    }, //
+};
+
+/// A lock that a task has.
+#[derive(Clone, Copy)]
+pub struct Held {
+    lock: usize,
+    class: usize,
+    name: *const u8,
+    spin: bool,
+    bh: bool,
+}
+
+impl core::fmt::Debug for Held {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&text(self.name))
+    }
+}
+
+fn text(name: *const u8) -> String {
+    if name.is_null() {
+        return "?".into();
+    }
+    // SAFETY: Names of classes are static.
+    unsafe { CStr::from_ptr(name.cast()) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[derive(Default)]
+struct Class {
+    name: usize,
+    /// Classes that were taken while this one was held.
+    then: Vec<usize>,
+    in_softirq: bool,
+    bh_on: bool,
+}
+
+/// What is known of the classes of a world.
+#[derive(Default)]
+pub struct Classes(Map<usize, Class>);
+
+impl Classes {
+    fn leads(&self, from: usize, to: usize) -> bool {
+        let mut todo = vec![from];
+        let mut seen = Vec::new();
+        while let Some(class) = todo.pop() {
+            if class == to {
+                return true;
+            }
+            if seen.contains(&class) {
+                continue;
+            }
+            seen.push(class);
+            if let Some(class) = self.0.get(&class) {
+                todo.extend(&class.then);
+            }
+        }
+        false
+    }
+}
+
+/// Whether bottom halves are off for the task that runs.
+fn bh_off() -> bool {
+    let s = &w().sched;
+    let task = &s.tasks[s.current];
+    task.kind == Kind::Softirq || task.held.iter().any(|h| h.bh)
+}
+
+/// Before it is taken.
+fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) {
+    let world = w();
+    let tid = world.sched.current;
+    if tid == sched::NONE {
+        violation("an event takes a lock");
+    }
+    // SAFETY: The caller has a valid lock.
+    let (class, name) = unsafe { ((*lock).class, (*lock).name) };
+    let task = &world.sched.tasks[tid];
+    let softirq = task.kind == Kind::Softirq;
+
+    if task.held.iter().any(|h| h.lock == lock as usize) {
+        violation(&format!("takes {} again", text(name)));
+    }
+    if !spin {
+        might_sleep("mutex_lock");
+    } else {
+        let off = bh || bh_off();
+        let known = world.classes.0.entry(class).or_default();
+        known.in_softirq |= softirq;
+        known.bh_on |= !off;
+        if known.in_softirq && known.bh_on {
+            violation(&format!(
+                "{} is taken in a softirq, and elsewhere with bottom halves on",
+                text(name)
+            ));
+        }
+    }
+    let task = &world.sched.tasks[tid];
+    for held in &task.held {
+        if held.class == class {
+            violation(&format!("two locks of the class {} at a time", text(name)));
+        }
+        let known = world.classes.0.entry(held.class).or_default();
+        known.name = held.name as usize;
+        if known.then.contains(&class) {
+            continue;
+        }
+        known.then.push(class);
+        if world.classes.leads(class, held.class) {
+            violation(&format!(
+                "lock order: {} is taken with {} held, and elsewhere the other way round",
+                text(name),
+                text(held.name)
+            ));
+        }
+    }
+}
+
+fn has(lock: *mut spinlock_t, spin: bool, bh: bool) {
+    let world = w();
+    let tid = world.sched.current;
+    // SAFETY: The caller has a valid lock.
+    unsafe { (*lock).owner = tid + 1 };
+    // SAFETY: As above.
+    let (class, name) = unsafe { ((*lock).class, (*lock).name) };
+    world.sched.tasks[tid].held.push(Held {
+        lock: lock as usize,
+        class,
+        name,
+        spin,
+        bh,
+    });
+}
+
+/// Takes a lock.
+pub fn take(lock: *mut spinlock_t, spin: bool, bh: bool) {
+    sched::point();
+    asks(lock, spin, bh);
+    // SAFETY: The caller has a valid lock.
+    while unsafe { (*lock).owner } != 0 {
+        sched::sleep_on(lock as usize);
+    }
+    has(lock, spin, bh);
+}
+
+/// Takes a lock if it is free.
+pub fn try_take(lock: *mut spinlock_t, spin: bool, bh: bool) -> bool {
+    sched::point();
+    // SAFETY: The caller has a valid lock.
+    if unsafe { (*lock).owner } != 0 {
+        return false;
+    }
+    has(lock, spin, bh);
+    true
+}
+
+/// Gives a lock back.
+pub fn give(lock: *mut spinlock_t) {
+    let s = &mut w().sched;
+    let tid = s.current;
+    // SAFETY: The caller has a valid lock.
+    if unsafe { (*lock).owner } != tid + 1 {
+        // SAFETY: As above.
+        violation(&format!(
+            "{} is given back by another",
+            text(unsafe { (*lock).name })
+        ));
+    }
+    // SAFETY: As above.
+    unsafe { (*lock).owner = 0 };
+    s.tasks[tid].held.retain(|h| h.lock != lock as usize);
+    sched::wake_all(lock as usize);
+    sched::point();
+}
+
+/// Whether the task that runs has it.
+pub fn mine(lock: *const spinlock_t) -> bool {
+    // SAFETY: The caller has a valid lock.
+    unsafe { (*lock).owner == w().sched.current + 1 }
+}
+
+/// A lock of the C that is simulated.
+pub fn new(class: &'static CStr) -> spinlock_t {
+    spinlock_t {
+        owner: 0,
+        class: class.as_ptr() as usize,
+        name: class.as_ptr().cast(),
+    }
+}
+
+/// The task that runs may sleep here.
+pub fn might_sleep(what: &str) {
+    let s = &w().sched;
+    let Some(task) = s.tasks.get(s.current) else {
+        violation(&format!("{what} in an event"));
+    };
+    if task.kind == Kind::Softirq {
+        violation(&format!("{what} sleeps in a softirq"));
+    }
+    if let Some(held) = task.held.iter().find(|h| h.spin) {
+        violation(&format!("{what} sleeps with the spin lock {held:?}"));
+    }
+}
+
+/// The task that runs has no lock at all of the driver's.
+pub fn no_spin_lock(what: &str) {
+    might_sleep(what);
+}
+
+fn init(lock: *mut spinlock_t, name: *const u8, key: *mut lock_class_key) {
+    // SAFETY: By the contract of the caller.
+    unsafe {
+        lock.write(spinlock_t {
+            owner: 0,
+            class: key as usize,
+            name,
+        });
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_spin_lock_init(
+    l: *mut spinlock_t,
+    name: *const u8,
+    key: *mut lock_class_key,
+) {
+    init(l, name, key);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_spin_lock(l: *mut spinlock_t) {
+    take(l, true, false);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_spin_trylock(l: *mut spinlock_t) -> bool {
+    try_take(l, true, false)
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_spin_unlock(l: *mut spinlock_t) {
+    give(l);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_spin_assert_held(l: *mut spinlock_t) {
+    if !mine(l) {
+        violation("a spin lock should be held");
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_mutex_lock_init(
+    l: *mut mutex,
+    name: *const u8,
+    key: *mut lock_class_key,
+) {
+    // SAFETY: By the contract of this function.
+    init(unsafe { &raw mut (*l).lock }, name, key);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_mutex_lock(l: *mut mutex) {
+    // SAFETY: By the contract of this function.
+    take(unsafe { &raw mut (*l).lock }, false, false);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_mutex_trylock(l: *mut mutex) -> bool {
+    // SAFETY: By the contract of this function.
+    try_take(unsafe { &raw mut (*l).lock }, false, false)
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_mutex_unlock(l: *mut mutex) {
+    // SAFETY: By the contract of this function.
+    give(unsafe { &raw mut (*l).lock });
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_mutex_assert_held(l: *mut mutex) {
+    // SAFETY: By the contract of this function.
+    if !mine(unsafe { &raw const (*l).lock }) {
+        violation("a mutex should be held");
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_spin_lock_bh(l: *mut spinlock_t) {
+    take(l, true, true);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_spin_trylock_bh(l: *mut spinlock_t) -> i32 {
+    try_take(l, true, true).into()
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_spin_unlock_bh(l: *mut spinlock_t) {
+    give(l);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_spin_assert_held(l: *mut spinlock_t) {
+    if !mine(l) {
+        violation("a spin lock should be held");
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_init_completion(x: *mut completion) {
+    // SAFETY: By the contract of this function.
+    unsafe { x.write(completion { done: 0 }) };
+}
+#[no_mangle]
+pub unsafe extern "C" fn complete_all(x: *mut completion) {
+    // SAFETY: By the contract of this function.
+    unsafe { (*x).done = 1 };
+    sched::wake_all(x as usize);
+    sched::point();
+}
+#[no_mangle]
+pub unsafe extern "C" fn wait_for_completion(x: *mut completion) {
+    might_sleep("wait_for_completion");
+    // SAFETY: By the contract of this function.
+    while unsafe { (*x).done } == 0 {
+        sched::sleep_on(x as usize);
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn wait_for_completion_timeout(x: *mut completion, timeout: usize) -> usize {
+    might_sleep("wait_for_completion_timeout");
+    let until = sched::now() + timeout as u64 * MS;
+    // SAFETY: By the contract of this function.
+    while unsafe { (*x).done } == 0 {
+        if !sched::sleep_until_on(x as usize, Some(until)) {
+            // SAFETY: As above.
+            return unsafe { (*x).done };
+        }
+    }
+    1
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_memalloc_nofs_save() -> u32 {
+    let s = &mut w().sched;
+    let task = &mut s.tasks[s.current];
+    task.nofs += 1;
+    task.nofs - 1
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_memalloc_nofs_restore(flags: u32) {
+    let s = &mut w().sched;
+    s.tasks[s.current].nofs = flags;
+}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The rest of the kernel: time, trees, debugfs, printing, random numbers, CPUs.
+
+use crate::{
+    decl::{
+        k::*,
+        r, //
+    },
+    lock,
+    sched::{
+        self,
+        Kind,
+        US, //
+    },
+    world::{
+        self,
+        say,
+        w, //
+    }, //
+};
+
+/// How many CPUs a node has.
+pub const CPUS: u32 = 4;
+
+#[no_mangle]
+pub unsafe extern "C" fn ktime_get() -> i64 {
+    sched::now() as i64
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_ktime_get_real() -> i64 {
+    // Nodes do not agree, and did not boot at the same time.
+    (1_700_000_000 + sched::node() as i64 * 5) * 1_000_000_000 + sched::now() as i64
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_msecs_to_jiffies(ms: u32) -> usize {
+    ms as usize
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_fsleep(us: usize) {
+    lock::might_sleep("fsleep");
+    sched::sleep(us as u64 * US);
+}
+
+// Trees. Not balanced, which nobody can see.
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_rb_insert(
+    node: *mut rb_node,
+    parent: *mut rb_node,
+    link: *mut *mut rb_node,
+    _root: *mut rb_root,
+) {
+    // SAFETY: By the contract of this function.
+    unsafe {
+        node.write(rb_node {
+            parent,
+            rb_right: core::ptr::null_mut(),
+            rb_left: core::ptr::null_mut(),
+        });
+        *link = node;
+    }
+}
+
+unsafe fn leftmost(mut n: *mut rb_node) -> *mut rb_node {
+    // SAFETY: The caller has a valid tree.
+    unsafe {
+        while !(*n).rb_left.is_null() {
+            n = (*n).rb_left;
+        }
+    }
+    n
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn rb_next(node: *const rb_node) -> *mut rb_node {
+    // SAFETY: By the contract of this function.
+    unsafe {
+        if !(*node).rb_right.is_null() {
+            return leftmost((*node).rb_right);
+        }
+        let mut n = node;
+        let mut p = (*n).parent;
+        while !p.is_null() && core::ptr::eq(n, (*p).rb_right) {
+            n = p;
+            p = (*p).parent;
+        }
+        p
+    }
+}
+
+unsafe fn replace(old: *mut rb_node, new: *mut rb_node, root: *mut rb_root) {
+    // SAFETY: The caller has a valid tree.
+    unsafe {
+        let p = (*old).parent;
+        if p.is_null() {
+            (*root).rb_node = new;
+        } else if (*p).rb_left == old {
+            (*p).rb_left = new;
+        } else {
+            (*p).rb_right = new;
+        }
+        if !new.is_null() {
+            (*new).parent = p;
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn rb_erase(node: *mut rb_node, root: *mut rb_root) {
+    // SAFETY: By the contract of this function.
+    unsafe {
+        let (l, r) = ((*node).rb_left, (*node).rb_right);
+        if l.is_null() {
+            replace(node, r, root);
+        } else if r.is_null() {
+            replace(node, l, root);
+        } else {
+            let next = leftmost(r);
+            if (*next).parent != node {
+                replace(next, (*next).rb_right, root);
+                (*next).rb_right = r;
+                (*r).parent = next;
+            }
+            replace(node, next, root);
+            (*next).rb_left = l;
+            (*l).parent = next;
+        }
+    }
+}
+
+unsafe fn deepest(mut n: *mut rb_node) -> *mut rb_node {
+    // SAFETY: The caller has a valid tree.
+    unsafe {
+        loop {
+            if !(*n).rb_left.is_null() {
+                n = (*n).rb_left;
+            } else if !(*n).rb_right.is_null() {
+                n = (*n).rb_right;
+            } else {
+                return n;
+            }
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn rb_first_postorder(root: *const rb_root) -> *mut rb_node {
+    // SAFETY: By the contract of this function.
+    unsafe {
+        if (*root).rb_node.is_null() {
+            core::ptr::null_mut()
+        } else {
+            deepest((*root).rb_node)
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn rb_next_postorder(node: *const rb_node) -> *mut rb_node {
+    if node.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: By the contract of this function.
+    unsafe {
+        let p = (*node).parent;
+        if !p.is_null() && core::ptr::eq(node, (*p).rb_left) && !(*p).rb_right.is_null() {
+            deepest((*p).rb_right)
+        } else {
+            p
+        }
+    }
+}
+
+// debugfs
+
+/// A file or a directory.
+pub struct Dentry {
+    node: usize,
+    file: *mut ro2ibk_debugfs_file,
+    readers: usize,
+    gone: bool,
+}
+
+/// The files of a node.
+pub fn files(node: usize) -> Vec<*mut Dentry> {
+    w().dentries
+        .iter()
+        .copied()
+        // SAFETY: They stay until the world ends.
+        .filter(|d| unsafe { (**d).node == node && !(**d).gone && !(**d).file.is_null() })
+        .collect()
+}
+
+/// How many entries of a node are left.
+pub fn entries(node: usize) -> usize {
+    w().dentries
+        .iter()
+        // SAFETY: As above.
+        .filter(|d| unsafe { (***d).node == node && !(***d).gone })
+        .count()
+}
+
+/// Reads a file, as `cat` does.
+pub fn cat(d: *mut Dentry) -> String {
+    let mut text = Vec::<u8>::new();
+    // SAFETY: Entries stay until the world ends; the file stays while it has readers.
+    unsafe {
+        if (*d).gone {
+            return String::new();
+        }
+        (*d).readers += 1;
+        let file = (*d).file;
+        if let Some(show) = (*file).show {
+            show((&raw mut text).cast(), (*file).data);
+        }
+        (*d).readers -= 1;
+    }
+    sched::wake_all(d as usize);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn dentry(file: *mut ro2ibk_debugfs_file) -> *mut dentry {
+    lock::might_sleep("debugfs");
+    let d = Box::into_raw(Box::new(Dentry {
+        node: sched::node(),
+        file,
+        readers: 0,
+        gone: false,
+    }));
+    w().dentries.push(d);
+    d.cast()
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_debugfs_dir(_name: *const u8) -> *mut dentry {
+    dentry(core::ptr::null_mut())
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_debugfs_create(
+    _name: *const u8,
+    _parent: *mut dentry,
+    file: *mut ro2ibk_debugfs_file,
+) -> *mut dentry {
+    dentry(file)
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_debugfs_remove(d: *mut dentry) {
+    lock::might_sleep("debugfs_remove");
+    if d.is_null() {
+        return;
+    }
+    let d: *mut Dentry = d.cast();
+    // SAFETY: Entries stay until the world ends.
+    unsafe {
+        (*d).gone = true;
+        while (*d).readers != 0 {
+            sched::sleep_on(d as usize);
+        }
+    }
+    sched::point();
+}
+#[no_mangle]
+pub unsafe extern "C" fn seq_write(seq: *mut seq_file, data: *const c_void, len: usize) -> i32 {
+    // SAFETY: `seq` is what `cat` passed; the caller passes valid bytes.
+    unsafe {
+        (*seq.cast::<Vec<u8>>()).extend_from_slice(core::slice::from_raw_parts(data.cast(), len))
+    };
+    0
+}
+
+// The rest
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *const u8, len: i32) {
+    world::printed(level);
+    if world::telling() {
+        // SAFETY: The caller passes valid bytes.
+        let text = unsafe { core::slice::from_raw_parts(text, len as usize) };
+        say(&format!(
+            "<{level}> {}",
+            String::from_utf8_lossy(text).trim_end()
+        ));
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_current_pid() -> i32 {
+    sched::current() as i32 + 1
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_this_module() -> *mut module {
+    static MODULE: u64 = 0;
+    core::ptr::from_ref(&MODULE).cast_mut().cast()
+}
+#[no_mangle]
+pub unsafe extern "C" fn get_random_u32() -> u32 {
+    w().rng.u64() as u32
+}
+#[no_mangle]
+pub unsafe extern "C" fn get_random_u64() -> u64 {
+    w().rng.u64()
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_online_cpu(hint: u32) -> u32 {
+    hint % CPUS
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_log_allowed() -> bool {
+    true
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_log_noise_allowed() -> bool {
+    true
+}
+
+/// All that run now in a softirq or a work item have returned.
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_wait_for_callers() {
+    lock::might_sleep("synchronize_rcu");
+    let (me, node) = (sched::current(), sched::node());
+    for tid in 0..w().sched.tasks.len() {
+        let task = &w().sched.tasks[tid];
+        if tid != me && task.node == node && task.kind == Kind::Softirq {
+            sched::join(tid);
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_layout() -> *const r::ro2ib_layout {
+    use r::*;
+    static LAYOUT: r::ro2ib_layout = r::ro2ib_layout {
+        size: [
+            size_of::<ib_send_wr>() as u32,
+            size_of::<ib_rdma_wr>() as u32,
+            size_of::<ib_reg_wr>() as u32,
+            size_of::<ib_recv_wr>() as u32,
+            size_of::<ib_sge>() as u32,
+            size_of::<ib_wc>() as u32,
+            size_of::<ib_cqe>() as u32,
+            size_of::<ib_event>() as u32,
+            size_of::<ib_event_handler>() as u32,
+            size_of::<work_struct>() as u32,
+            size_of::<delayed_work>() as u32,
+            size_of::<spinlock_t>() as u32,
+            size_of::<mutex>() as u32,
+            size_of::<completion>() as u32,
+            size_of::<bio_vec>() as u32,
+            size_of::<sg_table>() as u32,
+        ],
+    };
+    &LAYOUT
+}
+
+/// A node's files are gone: it lost its power.
+pub fn forget(d: *mut Dentry, node: usize) {
+    // SAFETY: Entries stay until the world ends.
+    unsafe {
+        if (*d).node == node {
+            (*d).gone = true;
+        }
+    }
+}

@@ -1,0 +1,1199 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An RDMA device: protection domains, regions, queue pairs, and what they do to memory.
+//!
+//! A work request is carried out in order, some time after it was posted; its completion comes later
+//! still. Between the two the other side has the message already.
+
+use std::{
+    collections::VecDeque,
+    ffi::CString, //
+};
+
+use crate::{
+    cm::Id,
+    cq::{
+        self,
+        Cq, //
+    },
+    decl::{
+        k::*,
+        r::*, //
+    },
+    dma,
+    lock,
+    sched::{
+        self,
+        Kind,
+        MS, //
+    },
+    world::{
+        self,
+        say,
+        telling,
+        violation,
+        w,
+        Fault, //
+    }, //
+};
+
+/// A device (`struct ib_device`).
+pub struct Dev {
+    /// Whose.
+    pub node: usize,
+    /// Which of the node's.
+    pub index: usize,
+    name: CString,
+    /// Address of its interface, host order.
+    pub ip: u32,
+    /// Counted references.
+    pub refs: usize,
+    /// It can be found and referenced.
+    pub registered: bool,
+    /// The link carries messages.
+    pub up: bool,
+    /// Its limits.
+    pub attrs: ro2ib_device_attrs,
+    /// A provider like rxe: completions in work items, fenced registrations.
+    pub software: bool,
+    /// Its part of the pool.
+    pub cqs: Vec<*mut Cq>,
+    /// Protection domains that live.
+    pub pds: usize,
+    /// Regions that live.
+    pub mrs: Vec<*mut Mr>,
+    /// Queue pairs that live.
+    pub qps: usize,
+    /// Ids bound to it.
+    pub ids: Vec<*mut Id>,
+    handlers: Vec<*mut ib_event_handler>,
+    next_key: u32,
+    /// Its node lost its power: nobody counts what it had.
+    pub lost: bool,
+}
+
+impl Dev {
+    /// A new one, registered and with its link up.
+    pub fn new(
+        node: usize,
+        index: usize,
+        ip: u32,
+        attrs: ro2ib_device_attrs,
+        software: bool,
+    ) -> *mut Self {
+        Box::into_raw(Box::new(Self {
+            node,
+            index,
+            name: CString::new(format!("sim{node}{index}")).expect("no NUL"),
+            ip,
+            refs: 0,
+            registered: true,
+            up: true,
+            attrs,
+            software,
+            cqs: Vec::new(),
+            pds: 0,
+            mrs: Vec::new(),
+            qps: 0,
+            ids: Vec::new(),
+            handlers: Vec::new(),
+            next_key: 0x10,
+            lost: false,
+        }))
+    }
+
+    /// What is left of its objects; empty: nothing.
+    pub fn left(&self) -> String {
+        let used: u32 = self.cqs.iter().map(|cq| unsafe { (**cq).used }).sum();
+        let mut s = String::new();
+        if self.lost {
+            return s;
+        }
+        for (n, what) in [
+            (self.refs, "references"),
+            (self.pds, "protection domains"),
+            (self.mrs.len(), "regions"),
+            (self.qps, "queue pairs"),
+            (
+                self.ids
+                    .iter()
+                    .filter(|id| crate::cm::is_drivers(**id))
+                    .count(),
+                "ids",
+            ),
+            (self.handlers.len(), "event handlers"),
+            (used as usize, "completion queue entries"),
+            (dma::left(self), "mappings"),
+        ] {
+            if n != 0 {
+                s += &format!("{n} {what}, ");
+            }
+        }
+        s
+    }
+}
+
+/// An event of a device or its port, to all handlers.
+pub fn dispatch(dev: *mut Dev, event: u32) {
+    // SAFETY: Devices stay until the world ends.
+    let node = unsafe { (*dev).node };
+    sched::spawn(node, Kind::Process, "ib_event", move || {
+        // Under a lock of the core that unregistering takes, too.
+        let lock = &raw mut w().nodes[node].event_lock;
+        lock::take(lock, false, false);
+        // SAFETY: As above; handlers stay until they are unregistered, under the lock.
+        unsafe {
+            for i in 0..(*dev).handlers.len() {
+                let Some(h) = (*dev).handlers.get(i).copied() else {
+                    break;
+                };
+                let mut ev = ib_event {
+                    device: dev.cast(),
+                    event,
+                    ..Default::default()
+                };
+                ev.element.port_num = 1;
+                if let Some(f) = (*h).handler {
+                    world::enter();
+                    f(h, &raw mut ev);
+                    world::leave();
+                }
+            }
+        }
+        lock::give(lock);
+    });
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_register_event_handler(
+    h: *mut ib_event_handler,
+    dev: *mut ib_device,
+    f: Option<unsafe extern "C" fn(*mut ib_event_handler, *mut ib_event)>,
+) {
+    let lock = &raw mut w().nodes[sched::node()].event_lock;
+    lock::take(lock, false, false);
+    // SAFETY: By the contract of this function.
+    unsafe {
+        h.write(ib_event_handler {
+            device: dev,
+            handler: f,
+            list: list_head::default(),
+        });
+        (*dev.cast::<Dev>()).handlers.push(h);
+    }
+    lock::give(lock);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ib_unregister_event_handler(h: *mut ib_event_handler) {
+    let lock = &raw mut w().nodes[sched::node()].event_lock;
+    lock::take(lock, false, false);
+    // SAFETY: By the contract of this function.
+    unsafe { (*(*h).device.cast::<Dev>()).handlers.retain(|x| *x != h) };
+    lock::give(lock);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_try_get(dev: *mut ib_device) -> bool {
+    let dev: *mut Dev = dev.cast();
+    // SAFETY: Devices stay until the world ends.
+    unsafe {
+        if !(*dev).registered && (*dev).refs == 0 {
+            return false;
+        }
+        (*dev).refs += 1;
+    }
+    true
+}
+#[no_mangle]
+pub unsafe extern "C" fn ib_device_put(dev: *mut ib_device) {
+    let dev: *mut Dev = dev.cast();
+    // SAFETY: As above.
+    unsafe {
+        if (*dev).refs == 0 {
+            violation("a device is put once too often");
+        }
+        (*dev).refs -= 1;
+    }
+    sched::wake_all(dev as usize);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib_device_attrs) {
+    // SAFETY: By the contract of this function.
+    unsafe { *out = (*dev.cast::<Dev>()).attrs };
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_is_software(dev: *mut ib_device) -> bool {
+    // SAFETY: By the contract of this function.
+    unsafe { (*dev.cast::<Dev>()).software }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool {
+    // SAFETY: By the contract of this function.
+    unsafe { (*dev.cast::<Dev>()).software }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_port_active(dev: *mut ib_device, _port: u32) -> bool {
+    lock::might_sleep("ib_query_port");
+    // SAFETY: By the contract of this function.
+    unsafe { (*dev.cast::<Dev>()).up }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_gsi_failed(_dev: *mut ib_device, _port: u32) -> bool {
+    lock::might_sleep("ib_register_mad_agent");
+    false
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_event_port(ev: *const ib_event) -> u32 {
+    // SAFETY: By the contract of this function.
+    unsafe { (*ev).element.port_num }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device) -> *const u8 {
+    // SAFETY: By the contract of this function.
+    unsafe { (*dev.cast::<Dev>()).name.as_ptr().cast() }
+}
+
+/// A protection domain.
+pub struct Pd {
+    dev: *mut Dev,
+    users: usize,
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_alloc_pd(dev: *mut ib_device) -> *mut ib_pd {
+    lock::might_sleep("ib_alloc_pd");
+    if world::fails(Fault::Verbs) {
+        return (-(ENOMEM as isize)) as *mut ib_pd;
+    }
+    let dev: *mut Dev = dev.cast();
+    // SAFETY: Devices stay until the world ends.
+    unsafe { (*dev).pds += 1 };
+    Box::into_raw(Box::new(Pd { dev, users: 0 })).cast()
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dealloc_pd(pd: *mut ib_pd) {
+    // SAFETY: By the contract of this function.
+    let pd = unsafe { Box::from_raw(pd.cast::<Pd>()) };
+    if pd.users != 0 {
+        violation("a protection domain goes that is in use");
+    }
+    // SAFETY: Devices stay until the world ends.
+    unsafe { (*pd.dev).pds -= 1 };
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_pd_lkey(_pd: *mut ib_pd) -> u32 {
+    1
+}
+
+/// A memory region.
+pub struct Mr {
+    pd: *mut Pd,
+    dev: *mut Dev,
+    rkey: u32,
+    iova: u64,
+    length: u64,
+    max_pages: u32,
+    /// What a registration would make valid.
+    staged: Vec<(u64, u32)>,
+    /// What the key is valid for.
+    active: Option<Active>,
+}
+
+struct Active {
+    rkey: u32,
+    iova: u64,
+    length: u64,
+    parts: Vec<(u64, u32)>,
+}
+
+/// No key of the node opens any of that memory.
+pub fn no_key(node: usize, addr: u64, len: u64) {
+    for dev in &w().nodes[node].devs {
+        // SAFETY: Devices stay until the world ends, regions until they are deregistered.
+        unsafe {
+            for mr in &(**dev).mrs {
+                if let Some(active) = &(**mr).active {
+                    if active
+                        .parts
+                        .iter()
+                        .any(|(a, l)| *a < addr + len && addr < a + u64::from(*l))
+                    {
+                        violation("a key is alive whose memory goes back to LNet");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut ib_mr {
+    lock::might_sleep("ib_alloc_mr");
+    sched::point();
+    if world::fails(Fault::Verbs) {
+        return (-(ENOMEM as isize)) as *mut ib_mr;
+    }
+    let pd: *mut Pd = pd.cast();
+    // SAFETY: By the contract of this function.
+    unsafe {
+        let dev = (*pd).dev;
+        if max_pages > (*dev).attrs.max_fast_reg_page_list_len {
+            return (-(EINVAL as isize)) as *mut ib_mr;
+        }
+        (*pd).users += 1;
+        (*dev).next_key += 1;
+        let mr = Box::into_raw(Box::new(Mr {
+            pd,
+            dev,
+            rkey: (*dev).next_key << 8,
+            iova: 0,
+            length: 0,
+            max_pages,
+            staged: Vec::new(),
+            active: None,
+        }));
+        (*dev).mrs.push(mr);
+        mr.cast()
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dereg_mr(mr: *mut ib_mr) {
+    lock::might_sleep("ib_dereg_mr");
+    sched::point();
+    let mr: *mut Mr = mr.cast();
+    // SAFETY: By the contract of this function.
+    unsafe {
+        (*(*mr).dev).mrs.retain(|m| *m != mr);
+        (*(*mr).pd).users -= 1;
+        drop(Box::from_raw(mr));
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table) -> i32 {
+    sched::point();
+    if world::fails(Fault::Verbs) {
+        return -(ENOMEM as i32);
+    }
+    // SAFETY: By the contract of this function.
+    let mr = unsafe { &mut *mr.cast::<Mr>() };
+    if mr.active.is_some() {
+        violation("a region is mapped anew while its key is alive");
+    }
+    let list = dma::elements(sgt);
+    let mut pages = 0;
+    for (i, sg) in list.iter().enumerate() {
+        let end = sg.addr + u64::from(sg.len);
+        if (i != 0 && sg.addr % 4096 != 0) || (i + 1 != list.len() && end % 4096 != 0) {
+            return -(EINVAL as i32);
+        }
+        pages += end.div_ceil(4096) - sg.addr / 4096;
+    }
+    if pages > mr.max_pages.into() {
+        return -(EINVAL as i32);
+    }
+    mr.staged = list.iter().map(|sg| (sg.addr, sg.len)).collect();
+    mr.iova = list[0].addr;
+    mr.length = list.iter().map(|sg| u64::from(sg.len)).sum();
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_mr_bump_key(mr: *mut ib_mr) {
+    // SAFETY: By the contract of this function.
+    let mr = unsafe { &mut *mr.cast::<Mr>() };
+    mr.rkey = (mr.rkey & !0xff) | (mr.rkey.wrapping_add(1) & 0xff);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_mr_get(
+    mr: *const ib_mr,
+    rkey: *mut u32,
+    iova: *mut u64,
+    length: *mut u64,
+) {
+    // SAFETY: By the contract of this function.
+    unsafe {
+        let mr = &*mr.cast::<Mr>();
+        *rkey = mr.rkey;
+        *iova = mr.iova;
+        *length = mr.length;
+    }
+}
+
+/// The state of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Made.
+    Init,
+    /// It sends and receives.
+    Rts,
+    /// It does neither, ever again.
+    Err,
+}
+
+enum Op {
+    Send,
+    Write { addr: u64, rkey: u32 },
+    Reg { mr: *mut Mr, key: u32 },
+    Inv { key: u32 },
+}
+
+struct Wr {
+    seq: u64,
+    op: Op,
+    signaled: bool,
+    cqe: *mut ib_cqe,
+    parts: Vec<(u64, u32)>,
+    inline: Option<Vec<u8>>,
+}
+
+struct Recv {
+    cqe: *mut ib_cqe,
+    addr: u64,
+    len: u32,
+}
+
+/// A queue pair.
+pub struct Qp {
+    /// Its number.
+    pub qpn: u32,
+    /// Its device.
+    pub dev: *mut Dev,
+    pd: *mut Pd,
+    cq: *mut Cq,
+    context: *mut c_void,
+    event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
+    /// Its state.
+    pub state: State,
+    /// The number of the other side's.
+    pub peer: u32,
+    /// An established connection was told to the driver, or the CM was.
+    pub established: bool,
+    /// Retries while the other side has no buffer; 7 is for ever.
+    pub rnr_retry: u8,
+    /// Retries while nobody answers.
+    pub retry: u8,
+    /// Completions that the driver has not seen.
+    pub completions: usize,
+    /// Those that it is seeing.
+    pub handling: usize,
+    /// It is gone; the memory stays until the world ends.
+    pub gone: bool,
+    caps: ro2ib_qp_caps,
+    sq: VecDeque<Wr>,
+    rq: VecDeque<Recv>,
+    /// How many of `sq` are carried out, but not acknowledged.
+    done: usize,
+    busy: bool,
+    seq: u64,
+    rnr: u8,
+    silent_since: Option<u64>,
+    drained: bool,
+    events: usize,
+}
+
+/// The queue pair with that number, if it lives.
+pub fn qp_of(qpn: u32) -> Option<*mut Qp> {
+    w().qps.get(&qpn).copied()
+}
+
+/// Makes one.
+pub unsafe fn create_qp(
+    pd: *mut ib_pd,
+    cq: *mut ib_cq,
+    context: *mut c_void,
+    event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
+    caps: *mut ro2ib_qp_caps,
+) -> Result<*mut Qp, i32> {
+    lock::might_sleep("ib_create_qp");
+    sched::point();
+    if world::fails(Fault::Verbs) {
+        return Err(-(ENOMEM as i32));
+    }
+    let pd: *mut Pd = pd.cast();
+    // SAFETY: By the contract of this function.
+    unsafe {
+        let dev = (*pd).dev;
+        let caps = &mut *caps;
+        if caps.max_send_wr > (*dev).attrs.max_qp_wr
+            || caps.max_recv_wr > (*dev).attrs.max_qp_wr
+            || caps.max_send_sge > (*dev).attrs.max_send_sge
+        {
+            return Err(-(EINVAL as i32));
+        }
+        let world = w();
+        world.next_qpn += 1;
+        let qpn = world.next_qpn;
+        if world.plan.no_inline {
+            caps.max_inline = 0;
+        }
+        caps.qpn = qpn;
+        (*pd).users += 1;
+        (*dev).qps += 1;
+        let qp = Box::into_raw(Box::new(Qp {
+            qpn,
+            dev,
+            pd,
+            cq: cq.cast(),
+            context,
+            event,
+            state: State::Init,
+            peer: 0,
+            established: false,
+            rnr_retry: 0,
+            retry: 0,
+            completions: 0,
+            handling: 0,
+            gone: false,
+            caps: *caps,
+            sq: VecDeque::new(),
+            rq: VecDeque::new(),
+            done: 0,
+            busy: false,
+            seq: 0,
+            rnr: 0,
+            silent_since: None,
+            drained: false,
+            events: 0,
+        }));
+        world.qps.insert(qpn, qp);
+        world.all_qps.push(qp);
+        Ok(qp)
+    }
+}
+
+/// Destroys one.
+pub fn destroy_qp(qp: *mut Qp) {
+    lock::might_sleep("ib_destroy_qp");
+    sched::point();
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    while q.events != 0 {
+        sched::sleep_on(qp as usize);
+    }
+    if q.gone {
+        violation("a queue pair is destroyed twice");
+    }
+    if q.completions != 0 || !q.sq.is_empty() || !q.rq.is_empty() {
+        violation("a queue pair is destroyed whose completions are still to come");
+    }
+    q.gone = true;
+    q.state = State::Err;
+    w().qps.remove(&q.qpn);
+    // SAFETY: The QP holds its domain.
+    unsafe {
+        (*q.pd).users -= 1;
+        (*q.dev).qps -= 1;
+    }
+}
+
+fn complete(qp: *mut Qp, cqe: *mut ib_cqe, status: u32, opcode: u32, byte_len: u32) {
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    if q.gone {
+        // Its node lost its power meanwhile.
+        return;
+    }
+    let mut wc = ib_wc {
+        status,
+        opcode,
+        byte_len,
+        qp: qp.cast(),
+        ..Default::default()
+    };
+    wc.__bindgen_anon_1.wr_cqe = cqe;
+    if status != 0 && telling() {
+        say(&format!(
+            "qp {}: completion {opcode} with status {status}",
+            q.qpn
+        ));
+    }
+    cq::push(q.cq, qp, wc);
+}
+
+fn opcode(op: &Op) -> u32 {
+    match op {
+        Op::Send => ib_wc_opcode_IB_WC_SEND,
+        Op::Write { .. } => ib_wc_opcode_IB_WC_RDMA_WRITE,
+        Op::Reg { .. } => ib_wc_opcode_IB_WC_REG_MR,
+        Op::Inv { .. } => ib_wc_opcode_IB_WC_LOCAL_INV,
+    }
+}
+
+const FLUSHED: u32 = ib_wc_status_IB_WC_WR_FLUSH_ERR;
+
+/// Moves it to the error state: all that is posted is flushed.
+pub fn to_err(qp: *mut Qp) {
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    if q.state != State::Err && telling() {
+        say(&format!(
+            "qp {}: to error, {} sends, {} receives",
+            q.qpn,
+            q.sq.len(),
+            q.rq.len()
+        ));
+    }
+    q.state = State::Err;
+    q.done = 0;
+    while let Some(wr) = q.sq.pop_front() {
+        complete(qp, wr.cqe, FLUSHED, opcode(&wr.op), 0);
+    }
+    while let Some(r) = q.rq.pop_front() {
+        complete(qp, r.cqe, FLUSHED, ib_wc_opcode_IB_WC_RECV, 0);
+    }
+}
+
+/// A device goes: its queue pairs flush.
+pub fn all_to_err(dev: *mut Dev) {
+    for qp in w().all_qps.clone() {
+        // SAFETY: The memory stays until the world ends.
+        unsafe {
+            if (*qp).dev == dev && !(*qp).gone {
+                to_err(qp);
+            }
+        }
+    }
+}
+
+/// It can send and receive from now on.
+pub fn connect(qp: *mut Qp, peer: u32, retry: u8, rnr_retry: u8) {
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    if q.state == State::Init {
+        q.state = State::Rts;
+        q.peer = peer;
+        q.retry = retry;
+        q.rnr_retry = rnr_retry;
+        kick(qp);
+    }
+}
+
+fn latency() -> u64 {
+    let world = w();
+    let plan = &world.plan;
+    if world.rng.ppm(plan.slow_wire_ppm) {
+        world.rng.range(MS, 50 * MS)
+    } else {
+        world.rng.range(plan.wire_min, plan.wire_max)
+    }
+}
+
+fn kick(qp: *mut Qp) {
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    if q.state != State::Rts || q.busy || q.done >= q.sq.len() {
+        return;
+    }
+    q.busy = true;
+    let local = matches!(q.sq[q.done].op, Op::Reg { .. } | Op::Inv { .. });
+    let wait = if local { 200 } else { latency() };
+    sched::after(wait, move || carry_out(qp));
+}
+
+fn again(qp: *mut Qp, wait: u64) {
+    // SAFETY: The memory stays until the world ends.
+    unsafe { (*qp).busy = true };
+    sched::after(wait, move || carry_out(qp));
+}
+
+/// The first work request that is not acknowledged ends like that; those before it well.
+fn fail(qp: *mut Qp, status: u32) {
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    while q.done > 0 {
+        acknowledge(qp, q.sq[0].seq);
+    }
+    if let Some(wr) = q.sq.pop_front() {
+        complete(qp, wr.cqe, status, opcode(&wr.op), 0);
+    }
+    to_err(qp);
+}
+
+fn acknowledge(qp: *mut Qp, seq: u64) {
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    while q.done > 0 && q.sq.front().is_some_and(|wr| wr.seq <= seq) {
+        q.done -= 1;
+        if let Some(wr) = q.sq.pop_front() {
+            if wr.signaled {
+                complete(qp, wr.cqe, 0, opcode(&wr.op), 0);
+            }
+        }
+    }
+}
+
+enum Outcome {
+    Done,
+    /// The other side has no buffer.
+    NoBuffer,
+    /// Nobody answers.
+    Silence,
+    /// It is wrong: this status here, and that there, if any.
+    Wrong(u32, Option<u32>),
+}
+
+/// Whether a packet gets from one device to another.
+pub fn reaches(a: *const Dev, b: *const Dev) -> bool {
+    // SAFETY: Devices stay until the world ends.
+    unsafe {
+        let (a, b) = (&*a, &*b);
+        a.up && b.up
+            && a.registered
+            && b.registered
+            && !w().nodes[a.node].dead
+            && !w().nodes[b.node].dead
+    }
+}
+
+fn gather(q: &Qp, wr: &Wr) -> Option<Vec<u8>> {
+    if let Some(inline) = &wr.inline {
+        return Some(inline.clone());
+    }
+    let mut data = Vec::new();
+    for (addr, len) in &wr.parts {
+        if !dma::touch(q.dev, *addr, u64::from(*len), false) {
+            violation("a device reads memory that is not mapped for it");
+        }
+        // SAFETY: It is mapped, so it is there.
+        data.extend_from_slice(unsafe {
+            core::slice::from_raw_parts(*addr as *const u8, *len as usize)
+        });
+    }
+    Some(data)
+}
+
+fn scatter(dev: *const Dev, addr: u64, data: &[u8]) {
+    if !dma::touch(dev, addr, data.len() as u64, true) {
+        violation("a device writes memory that is not mapped for it");
+    }
+    // SAFETY: It is mapped, so it is there.
+    unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), addr as *mut u8, data.len()) };
+}
+
+fn try_send(q: &mut Qp, at: usize) -> Outcome {
+    let wr = &q.sq[at];
+    match wr.op {
+        Op::Reg { mr, key } => {
+            // SAFETY: The driver keeps regions until their queue pair is drained.
+            let mr = unsafe { &mut *mr };
+            if mr.active.is_some() {
+                return Outcome::Wrong(ib_wc_status_IB_WC_LOC_QP_OP_ERR, None);
+            }
+            mr.active = Some(Active {
+                rkey: key,
+                iova: mr.iova,
+                length: mr.length,
+                parts: mr.staged.clone(),
+            });
+            return Outcome::Done;
+        }
+        Op::Inv { key } => {
+            // SAFETY: Devices stay until the world ends, regions until they are deregistered.
+            unsafe {
+                for mr in &(*q.dev).mrs {
+                    if (**mr).active.as_ref().is_some_and(|a| a.rkey == key) {
+                        (**mr).active = None;
+                        return Outcome::Done;
+                    }
+                    // One that is dead is a fence, which software providers are given.
+                    if (**mr).rkey >> 8 == key >> 8 {
+                        return Outcome::Done;
+                    }
+                }
+            }
+            return Outcome::Wrong(ib_wc_status_IB_WC_LOC_QP_OP_ERR, None);
+        }
+        _ => {}
+    }
+    let Some(peer) = qp_of(q.peer) else {
+        return Outcome::Silence;
+    };
+    // SAFETY: The memory stays until the world ends.
+    let p = unsafe { &mut *peer };
+    if !reaches(q.dev, p.dev) || p.state != State::Rts || p.peer != q.qpn {
+        return Outcome::Silence;
+    }
+    let Some(data) = gather(q, wr) else {
+        return Outcome::Wrong(ib_wc_status_IB_WC_LOC_PROT_ERR, None);
+    };
+    if !p.established && p.events == 0 {
+        // The connection is in use before the CM has said that it is established.
+        tell(peer, ib_event_type_IB_EVENT_COMM_EST);
+    }
+    match wr.op {
+        Op::Send => {
+            let Some(r) = p.rq.pop_front() else {
+                return Outcome::NoBuffer;
+            };
+            if data.len() > r.len as usize {
+                complete(
+                    peer,
+                    r.cqe,
+                    ib_wc_status_IB_WC_LOC_LEN_ERR,
+                    ib_wc_opcode_IB_WC_RECV,
+                    0,
+                );
+                to_err(peer);
+                return Outcome::Wrong(ib_wc_status_IB_WC_REM_INV_REQ_ERR, None);
+            }
+            scatter(p.dev, r.addr, &data);
+            world::seen(&data, q.qpn, p.qpn);
+            complete(peer, r.cqe, 0, ib_wc_opcode_IB_WC_RECV, data.len() as u32);
+            Outcome::Done
+        }
+        Op::Write { addr, rkey } => {
+            let mut at = None;
+            // SAFETY: Devices stay until the world ends, regions until they are deregistered.
+            unsafe {
+                for mr in &(*p.dev).mrs {
+                    if let Some(a) = (**mr).active.as_ref().filter(|a| a.rkey == rkey) {
+                        if core::ptr::eq((**mr).pd, p.pd)
+                            && addr >= a.iova
+                            && addr + data.len() as u64 <= a.iova + a.length
+                        {
+                            at = Some((addr - a.iova, a.parts.clone()));
+                        }
+                    }
+                }
+            }
+            let Some((mut skip, parts)) = at else {
+                if telling() {
+                    say(&format!(
+                        "qp {}: write of {} bytes with key {rkey:#x}, which opens nothing there",
+                        q.qpn,
+                        data.len()
+                    ));
+                }
+                w().bad_keys += 1;
+                return Outcome::Wrong(
+                    ib_wc_status_IB_WC_REM_ACCESS_ERR,
+                    Some(ib_event_type_IB_EVENT_QP_ACCESS_ERR),
+                );
+            };
+            let mut rest = &data[..];
+            for (a, l) in parts {
+                let l = u64::from(l);
+                if skip >= l {
+                    skip -= l;
+                    continue;
+                }
+                let n = rest.len().min((l - skip) as usize);
+                scatter(p.dev, a + skip, &rest[..n]);
+                rest = &rest[n..];
+                skip = 0;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            Outcome::Done
+        }
+        _ => Outcome::Done,
+    }
+}
+
+/// An asynchronous event of a queue pair. Destroying it waits for that.
+pub fn tell(qp: *mut Qp, event: u32) {
+    // SAFETY: The memory stays until the world ends.
+    let node = unsafe {
+        (*qp).events += 1;
+        (*(*qp).dev).node
+    };
+    sched::spawn(node, Kind::Softirq, "qp event", move || {
+        // SAFETY: As above.
+        unsafe {
+            let mut ev = ib_event {
+                device: (*qp).dev.cast(),
+                event,
+                ..Default::default()
+            };
+            ev.element.qp = qp.cast();
+            if let (Some(f), false) = ((*qp).event, (*qp).gone) {
+                if telling() {
+                    say(&format!("qp {}: event {event}", (*qp).qpn));
+                }
+                world::enter();
+                f(&raw mut ev, (*qp).context);
+                world::leave();
+            }
+            (*qp).events -= 1;
+            if event == ib_event_type_IB_EVENT_COMM_EST {
+                (*qp).established = true;
+            }
+        }
+        sched::wake_all(qp as usize);
+    });
+}
+
+/// A queue pair of the device breaks, for no reason that can be seen.
+pub fn break_one(dev: *mut Dev) {
+    let world = w();
+    // SAFETY: The memory stays until the world ends.
+    let live: Vec<*mut Qp> = unsafe {
+        let of = |qp: &*mut Qp| (**qp).dev == dev && !(**qp).gone && (**qp).state == State::Rts;
+        world.all_qps.iter().copied().filter(of).collect()
+    };
+    if !live.is_empty() {
+        let qp = world.rng.of(&live);
+        let event = world.rng.of(&[
+            ib_event_type_IB_EVENT_QP_FATAL,
+            ib_event_type_IB_EVENT_QP_REQ_ERR,
+            ib_event_type_IB_EVENT_QP_ACCESS_ERR,
+            ib_event_type_IB_EVENT_SQ_DRAINED,
+            ib_event_type_IB_EVENT_PATH_MIG,
+        ]);
+        if event <= ib_event_type_IB_EVENT_QP_ACCESS_ERR {
+            to_err(qp);
+        }
+        tell(qp, event);
+    }
+}
+
+fn carry_out(qp: *mut Qp) {
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    q.busy = false;
+    if q.state != State::Rts || q.done >= q.sq.len() || w().failed.is_some() {
+        return;
+    }
+    if world::fails(Fault::Completion) {
+        let status = w().rng.of(&[
+            ib_wc_status_IB_WC_LOC_LEN_ERR,
+            ib_wc_status_IB_WC_LOC_QP_OP_ERR,
+            ib_wc_status_IB_WC_LOC_PROT_ERR,
+            ib_wc_status_IB_WC_BAD_RESP_ERR,
+            ib_wc_status_IB_WC_LOC_ACCESS_ERR,
+            ib_wc_status_IB_WC_REM_INV_REQ_ERR,
+            ib_wc_status_IB_WC_REM_ACCESS_ERR,
+            ib_wc_status_IB_WC_REM_OP_ERR,
+            ib_wc_status_IB_WC_RETRY_EXC_ERR,
+            ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR,
+            ib_wc_status_IB_WC_REM_ABORT_ERR,
+            ib_wc_status_IB_WC_FATAL_ERR,
+            ib_wc_status_IB_WC_GENERAL_ERR,
+        ]);
+        // At times the other side had it all the same.
+        if w().rng.one_in(2) && matches!(try_send(q, q.done), Outcome::Done) {
+            q.done += 1;
+            while q.done > 1 {
+                acknowledge(qp, q.sq[0].seq);
+            }
+            q.done = 0;
+        }
+        return fail(qp, status);
+    }
+    match try_send(q, q.done) {
+        Outcome::Done => {
+            q.rnr = 0;
+            q.silent_since = None;
+            let wr = &q.sq[q.done];
+            let seq = wr.seq;
+            let local = matches!(wr.op, Op::Reg { .. } | Op::Inv { .. });
+            q.done += 1;
+            let wait = if local && q.done == 1 { 100 } else { latency() };
+            sched::after(wait, move || acknowledge(qp, seq));
+            kick(qp);
+        }
+        Outcome::NoBuffer => {
+            world::rnr(q.qpn, q.peer);
+            q.rnr += 1;
+            if q.rnr_retry != 7 && q.rnr > q.rnr_retry {
+                fail(qp, ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR);
+            } else {
+                q.rnr = q.rnr.min(100);
+                again(qp, MS);
+            }
+        }
+        Outcome::Silence => {
+            let now = sched::now();
+            let since = *q.silent_since.get_or_insert(now);
+            // 4.096 us * 2^19, as CM and rxe have it, for each try.
+            if now - since > (u64::from(q.retry) + 1) * 500 * MS {
+                fail(qp, ib_wc_status_IB_WC_RETRY_EXC_ERR);
+            } else {
+                again(qp, 50 * MS);
+            }
+        }
+        Outcome::Wrong(status, there) => {
+            let peer = qp_of(q.peer);
+            fail(qp, status);
+            if let (Some(event), Some(peer)) = (there, peer) {
+                to_err(peer);
+                tell(peer, event);
+            }
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
+    sched::point();
+    to_err(qp.cast());
+    0
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ib_post_send(
+    qp: *mut ib_qp,
+    wr: *const ib_send_wr,
+    bad: *mut *const ib_send_wr,
+) -> i32 {
+    sched::point();
+    let qp: *mut Qp = qp.cast();
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    if q.gone {
+        violation("posts a send to a queue pair that is gone");
+    }
+    if q.drained {
+        violation("posts a send after the queue pair was drained");
+    }
+    let mut at = wr;
+    while !at.is_null() {
+        // SAFETY: By the contract of this function; what follows depends on the opcode.
+        unsafe {
+            let r = &*at;
+            *bad = at;
+            if q.state == State::Init {
+                return -(EINVAL as i32);
+            }
+            if world::fails(Fault::Post) {
+                kick(qp);
+                return -(ENOMEM as i32);
+            }
+            if q.sq.len() >= q.caps.max_send_wr as usize {
+                violation("posts more than the send queue holds");
+            }
+            if r.num_sge > q.caps.max_send_sge as i32 {
+                violation("posts more elements than a work request may have");
+            }
+            let list = core::slice::from_raw_parts(
+                if r.num_sge == 0 {
+                    core::ptr::dangling()
+                } else {
+                    r.sg_list.cast_const()
+                },
+                r.num_sge as usize,
+            );
+            let op = match r.opcode {
+                ib_wr_opcode_IB_WR_SEND => Op::Send,
+                ib_wr_opcode_IB_WR_RDMA_WRITE => {
+                    let w = &*at.cast::<ib_rdma_wr>();
+                    Op::Write {
+                        addr: w.remote_addr,
+                        rkey: w.rkey,
+                    }
+                }
+                ib_wr_opcode_IB_WR_REG_MR => {
+                    let w = &*at.cast::<ib_reg_wr>();
+                    Op::Reg {
+                        mr: w.mr.cast(),
+                        key: w.key,
+                    }
+                }
+                ib_wr_opcode_IB_WR_LOCAL_INV => Op::Inv {
+                    key: r.ex.invalidate_rkey,
+                },
+                _ => violation("posts what no driver posts"),
+            };
+            let inline = (r.send_flags & ib_send_flags_IB_SEND_INLINE != 0).then(|| {
+                let mut data = Vec::new();
+                for sge in list {
+                    data.extend_from_slice(core::slice::from_raw_parts(
+                        sge.addr as *const u8,
+                        sge.length as usize,
+                    ));
+                }
+                if data.len() > q.caps.max_inline as usize {
+                    violation("posts more inline than there is room for");
+                }
+                data
+            });
+            q.seq += 1;
+            q.sq.push_back(Wr {
+                seq: q.seq,
+                op,
+                signaled: r.send_flags & ib_send_flags_IB_SEND_SIGNALED != 0,
+                cqe: r.__bindgen_anon_1.wr_cqe,
+                parts: list.iter().map(|s| (s.addr, s.length)).collect(),
+                inline,
+            });
+            at = r.next;
+        }
+    }
+    if q.state == State::Err {
+        to_err(qp);
+    } else {
+        kick(qp);
+    }
+    0
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ib_post_recv(
+    qp: *mut ib_qp,
+    wr: *const ib_recv_wr,
+    bad: *mut *const ib_recv_wr,
+) -> i32 {
+    sched::point();
+    let qp: *mut Qp = qp.cast();
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    if q.gone {
+        violation("posts a receive to a queue pair that is gone");
+    }
+    if q.drained {
+        violation("posts a receive after the queue pair was drained");
+    }
+    let mut at = wr;
+    while !at.is_null() {
+        // SAFETY: By the contract of this function.
+        unsafe {
+            let r = &*at;
+            *bad = at;
+            if world::fails(Fault::PostRecv) {
+                return -(ENOMEM as i32);
+            }
+            if q.rq.len() >= q.caps.max_recv_wr as usize {
+                violation("posts more than the receive queue holds");
+            }
+            let (addr, len) = if r.num_sge == 0 {
+                (0, 0)
+            } else {
+                ((*r.sg_list).addr, (*r.sg_list).length)
+            };
+            q.rq.push_back(Recv {
+                cqe: r.__bindgen_anon_1.wr_cqe,
+                addr,
+                len,
+            });
+            at = r.next;
+        }
+    }
+    if q.state == State::Err {
+        to_err(qp);
+    }
+    0
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_wc_status(wc: *const ib_wc) -> u32 {
+    // SAFETY: By the contract of this function.
+    unsafe { (*wc).status }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_signal_all() -> bool {
+    w().plan.signal_all
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ib_drain_qp(qp: *mut ib_qp) {
+    lock::might_sleep("ib_drain_qp");
+    sched::point();
+    let qp: *mut Qp = qp.cast();
+    to_err(qp);
+    // SAFETY: The memory stays until the world ends.
+    unsafe {
+        while (*qp).completions + (*qp).handling != 0 {
+            sched::sleep_on(qp as usize);
+        }
+        (*qp).drained = true;
+    }
+}

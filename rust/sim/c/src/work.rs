@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work queues and delayed work.
+//!
+//! A queued item is a task that has not begun. It may begin before one that was queued earlier, and
+//! beside any other; only beside itself an item never runs, as in the kernel.
+
+use crate::{
+    decl::k::*,
+    lock,
+    sched::{
+        self,
+        Kind,
+        Tid,
+        MS, //
+    },
+    world::{
+        self,
+        violation,
+        w, //
+    }, //
+};
+
+/// A work queue.
+pub struct Queue {
+    name: &'static str,
+    node: usize,
+    gone: bool,
+    tasks: Vec<Tid>,
+}
+
+/// All queues and items of a world.
+#[derive(Default)]
+pub struct Works {
+    /// Which item a task runs.
+    running: Vec<(*mut work_struct, Tid)>,
+    timers: usize,
+    queues: Vec<(usize, *mut Queue)>,
+}
+
+fn leak(name: *const u8) -> &'static str {
+    // SAFETY: Names of the driver are static.
+    unsafe { core::ffi::CStr::from_ptr(name.cast()) }
+        .to_str()
+        .unwrap_or("?")
+}
+
+impl Works {
+    /// How many queues of a node are left.
+    pub fn left(&self, node: usize) -> usize {
+        self.queues.iter().filter(|q| q.0 == node).count()
+    }
+
+    /// A node lost its power.
+    pub fn forget(&mut self, node: usize) {
+        self.queues.retain(|q| q.0 != node);
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_alloc_workqueue(
+    name: *const u8,
+    _unbound: bool,
+    _highpri: bool,
+) -> *mut workqueue_struct {
+    lock::might_sleep("alloc_workqueue");
+    if world::fails(world::Fault::Alloc) {
+        return core::ptr::null_mut();
+    }
+    let queue = Box::into_raw(Box::new(Queue {
+        name: leak(name),
+        node: sched::node(),
+        gone: false,
+        tasks: Vec::new(),
+    }));
+    w().works.queues.push((sched::node(), queue));
+    queue.cast()
+}
+
+fn flush(queue: *mut Queue) {
+    lock::might_sleep("flush_workqueue");
+    // SAFETY: The caller has a valid queue.
+    let tasks = unsafe { (*queue).tasks.clone() };
+    for tid in tasks {
+        if tid == sched::current() {
+            violation("a work item waits for its own queue");
+        }
+        sched::join(tid);
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_flush_workqueue(wq: *mut workqueue_struct) {
+    sched::point();
+    flush(wq.cast());
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn destroy_workqueue(wq: *mut workqueue_struct) {
+    let queue: *mut Queue = wq.cast();
+    sched::point();
+    // SAFETY: By the contract of this function. It stays until the world ends, to know who uses it.
+    unsafe {
+        while !(*queue).tasks.is_empty() {
+            flush(queue);
+        }
+        (*queue).gone = true;
+    }
+    w().works.queues.retain(|q| q.1 != queue);
+}
+
+/// An item that is pending becomes a task. Any context, events too.
+fn begin(queue: *mut Queue, work: *mut work_struct) {
+    // SAFETY: Queues stay until the world ends.
+    let q = unsafe { &mut *queue };
+    if q.gone {
+        violation(&format!("an item is queued on {}, which is gone", q.name));
+    }
+    // SAFETY: The item is valid while it is pending.
+    let name = leak(unsafe { (*work).name });
+    let tid = sched::spawn(q.node, Kind::Process, name, move || {
+        let tid = sched::current();
+        // Never beside itself.
+        while let Some((_, other)) = w().works.running.iter().find(|r| r.0 == work) {
+            let other = *other;
+            sched::join(other);
+        }
+        // SAFETY: The item is valid until its function is called.
+        let func = unsafe {
+            (*work).pending = 0;
+            (*work).func
+        };
+        w().works.running.push((work, tid));
+        if let Some(func) = func {
+            // SAFETY: It was made for this item.
+            unsafe { func(work) };
+        }
+        sched::point();
+        w().works.running.retain(|r| r.1 != tid);
+        // SAFETY: Queues stay until the world ends.
+        unsafe { (*queue).tasks.retain(|t| *t != tid) };
+    });
+    // SAFETY: As above.
+    unsafe { (*work).pending = tid + 1 };
+    q.tasks.push(tid);
+}
+
+/// Pending, and with a timer.
+const TIMER: usize = usize::MAX;
+
+#[no_mangle]
+pub unsafe extern "C" fn queue_work_on(
+    _cpu: i32,
+    wq: *mut workqueue_struct,
+    work: *mut work_struct,
+) -> bool {
+    sched::point();
+    // SAFETY: By the contract of this function.
+    if unsafe { (*work).pending != 0 || (*work).disabled != 0 } {
+        return false;
+    }
+    begin(wq.cast(), work);
+    true
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn queue_delayed_work_on(
+    cpu: i32,
+    wq: *mut workqueue_struct,
+    dwork: *mut delayed_work,
+    delay: usize,
+) -> bool {
+    if delay == 0 {
+        // SAFETY: By the contract of this function.
+        return unsafe { queue_work_on(cpu, wq, &raw mut (*dwork).work) };
+    }
+    sched::point();
+    // SAFETY: By the contract of this function.
+    let d = unsafe { &mut *dwork };
+    if d.work.pending != 0 || d.work.disabled != 0 {
+        return false;
+    }
+    let world = w();
+    world.works.timers += 1;
+    let timer = world.works.timers;
+    let node = sched::node();
+    d.work.pending = TIMER;
+    d.timer = timer;
+    world.timers.insert(timer, node);
+    // A timer is never early, and a tick late at times.
+    let late = world.rng.below(4 * MS);
+    sched::after(delay as u64 * MS + late, move || {
+        if w().timers.remove(&timer).is_none() {
+            return;
+        }
+        // SAFETY: Who frees an item cancels its timer, which takes it from the list.
+        unsafe {
+            (*dwork).timer = 0;
+            begin(wq.cast(), &raw mut (*dwork).work);
+        }
+    });
+    true
+}
+
+/// Takes a pending item back.
+fn cancel(dwork: *mut delayed_work) -> bool {
+    // SAFETY: The caller has a valid item.
+    let d = unsafe { &mut *dwork };
+    match d.work.pending {
+        0 => false,
+        TIMER => {
+            w().timers.remove(&d.timer);
+            d.timer = 0;
+            d.work.pending = 0;
+            true
+        }
+        task => {
+            let tid = task - 1;
+            if !sched::unspawn(tid) {
+                // It has begun, and waits for itself to end: as good as running.
+                return false;
+            }
+            d.work.pending = 0;
+            for (_, queue) in &w().works.queues {
+                // SAFETY: Queues stay until the world ends.
+                unsafe { (**queue).tasks.retain(|t| *t != tid) };
+            }
+            true
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cancel_delayed_work(dwork: *mut delayed_work) -> bool {
+    sched::point();
+    cancel(dwork)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cancel_delayed_work_sync(dwork: *mut delayed_work) -> bool {
+    lock::might_sleep("cancel_delayed_work_sync");
+    sched::point();
+    // SAFETY: By the contract of this function.
+    let work = unsafe { &raw mut (*dwork).work };
+    // SAFETY: As above.
+    unsafe { (*work).disabled += 1 };
+    let was = cancel(dwork);
+    while let Some((_, tid)) = w().works.running.iter().find(|r| r.0 == work) {
+        let tid = *tid;
+        if tid == sched::current() {
+            violation("a work item waits for itself");
+        }
+        sched::join(tid);
+    }
+    // SAFETY: As above.
+    unsafe { (*work).disabled -= 1 };
+    was
+}
+
+fn init(work: *mut work_struct, func: work_func_t, name: *const u8) {
+    // SAFETY: By the contract of the caller.
+    unsafe {
+        work.write(work_struct {
+            func,
+            name,
+            pending: 0,
+            disabled: 0,
+        });
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_init_work(
+    work: *mut work_struct,
+    func: work_func_t,
+    name: *const u8,
+    _key: *mut lock_class_key,
+) {
+    init(work, func, name);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ibk_init_delayed_work(
+    work: *mut delayed_work,
+    func: work_func_t,
+    name: *const u8,
+    _key: *mut lock_class_key,
+    _timer_name: *const u8,
+    _timer_key: *mut lock_class_key,
+) {
+    // SAFETY: By the contract of this function.
+    unsafe {
+        init(&raw mut (*work).work, func, name);
+        (*work).timer = 0;
+    }
+}

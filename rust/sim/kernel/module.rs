@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A module that can be loaded more than once: each simulated node has one.
+
+use crate::{
+    bindings,
+    error::Result,
+    types::Opaque, //
+};
+
+/// A module's life.
+pub trait Module: Sized + Sync + Send {
+    /// Called when the module is loaded; dropping the value unloads it. Process context.
+    fn init(module: &'static ThisModule) -> Result<Self>;
+}
+
+/// The module itself (`THIS_MODULE`).
+#[repr(transparent)]
+pub struct ThisModule(Opaque<bindings::module>);
+
+// SAFETY: It is only pointed at.
+unsafe impl Sync for ThisModule {}
+
+impl ThisModule {
+    #[doc(hidden)]
+    pub fn get() -> &'static Self {
+        // SAFETY: It is a static without content.
+        unsafe { &*bindings::ro2ibk_this_module().cast::<Self>() }
+    }
+}
+
+/// Declares the module: `load()` is what the loader calls.
+#[macro_export]
+macro_rules! module {
+    (
+        type: $type:ty,
+        name: $name:literal,
+        $($rest:tt)*
+    ) => {
+        /// In front of every line that is printed.
+        const __LOG_PREFIX: &[u8] = ::core::concat!($name, "\0").as_bytes();
+
+        /// Loads the module; dropping what it returns unloads it.
+        ///
+        /// # Errors
+        ///
+        /// The errno, negative.
+        pub fn load() -> ::core::result::Result<::std::boxed::Box<dyn ::core::any::Any>, i32> {
+            match <$type as $crate::Module>::init($crate::ThisModule::get()) {
+                Ok(live) => Ok(::std::boxed::Box::new(live)),
+                Err(e) => Err(e.to_errno()),
+            }
+        }
+    };
+}

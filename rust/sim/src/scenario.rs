@@ -1,0 +1,654 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What happens in a world: drawn from its seed.
+//!
+//! Nodes load the driver and start an NI each. Users send to each other; meanwhile things happen to
+//! nodes. Then the faults end, and after a while everybody must reach everybody again. At last the NIs
+//! are deleted and the modules unloaded, and nothing may be left.
+
+use simc::{
+    cm,
+    lnet::{
+        self,
+        Life,
+        Link,
+        Ni, //
+    },
+    misc,
+    rng::Rng,
+    sched::{
+        self,
+        Kind,
+        Policy,
+        Tid,
+        MS,
+        SEC,
+        US, //
+    },
+    verbs,
+    world::{
+        self,
+        say,
+        telling,
+        violation,
+        w,
+        End,
+        NodePlan,
+        Plan,
+        FAULTS, //
+    }, //
+};
+
+/// Something that happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happens {
+    /// An administrator deletes a peer (all: 0).
+    DelPeer,
+    /// An administrator closes connections.
+    CloseConns,
+    /// Somebody looks at peers, connections and debugfs.
+    Look,
+    /// The link is set down, or lost, and comes back.
+    LinkDown,
+    /// As above.
+    LinkLost,
+    /// The device is unplugged, and another comes.
+    Unplug,
+    /// The NI is deleted, and added again.
+    Restart,
+    /// The module is unloaded, and loaded again.
+    Reload,
+    /// The node loses its power, and boots.
+    Power,
+    /// A queue pair breaks, or says that something happens to it.
+    QpBreaks,
+    /// The device says that something happens to its port.
+    PortEvents,
+    /// The core says that the address is another's.
+    AddrChange,
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    what: Happens,
+    node: usize,
+    slot: usize,
+    /// When it begins, nanoseconds after the users.
+    at: u64,
+    /// How long it takes until it is over.
+    long: u64,
+}
+
+/// One user.
+#[derive(Clone, Debug)]
+pub struct User {
+    node: usize,
+    slot: usize,
+    at: u64,
+    /// Kind, size, acknowledged, pause before it.
+    ops: Vec<(u32, u32, bool, usize, u64)>,
+}
+
+/// All that is drawn before a world begins.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Its seed.
+    pub seed: u64,
+    /// How it runs.
+    pub plan: Plan,
+    policy: Policy,
+    jump_ppm: u32,
+    jump_max: u64,
+    stall_ppm: u32,
+    stall_max: u64,
+    /// Nothing goes wrong: every operation must end well.
+    pub strict: bool,
+    /// Users wait until all NIs are in use.
+    together: bool,
+    /// Faults while modules load and NIs start, too.
+    early: bool,
+    /// Who sends what.
+    pub users: Vec<User>,
+    /// What happens meanwhile.
+    pub steps: Vec<Step>,
+    /// All must reach all when it is over.
+    check: bool,
+}
+
+fn size(rng: &mut Rng) -> u32 {
+    match rng.below(40) {
+        0 if rng.one_in(8) => 1 << 20,
+        0 | 1 => 70_000,
+        2..=5 => 20_000,
+        6..=11 => 5_000,
+        12..=15 => rng.range(3900, 4200) as u32,
+        16..=18 => 0,
+        19..=21 => 1,
+        _ => rng.range(1, 3000) as u32,
+    }
+}
+
+impl Script {
+    /// That of a seed.
+    pub fn new(seed: u64) -> Self {
+        let rng = &mut Rng::new(seed ^ 0x5c21_9700);
+        // Small ones are many: most races need no more than two messages.
+        let small = rng.below(3) != 0;
+        let n = if !small && rng.one_in(3) { 3 } else { 2 };
+        let mut plan = Plan::calm(n);
+        let strict = rng.one_in(4);
+
+        for node in &mut plan.nodes {
+            let credits = rng.of(&[1, 2, 3, 4, 8, 8, 16]);
+            *node = NodePlan {
+                credits,
+                hiw: rng.below(credits.into()) as u32,
+                conns: rng.of(&[1, 1, 1, 2, 4]),
+                devs: if rng.one_in(5) { 2 } else { 1 },
+                software: rng.one_in(3),
+                max_qp_wr: if !strict && rng.one_in(16) {
+                    rng.of(&[300, 1000])
+                } else {
+                    16384
+                },
+                max_sge: rng.of(&[1, 2, 6, 30]),
+            };
+        }
+        plan.cksum = rng.one_in(3);
+        plan.timeout = rng.of(&[5, 10, 10, 50]);
+        plan.keepalive = rng.of(&[0, 1, 5, 100]);
+        plan.retry_count = rng.of(&[0, 2, 5, 7]);
+        plan.rnr_retry_count = rng.of(&[0, 6, 7]);
+        plan.wrq_sge = rng.of(&[1, 2, 4]);
+        plan.privileged = rng.one_in(4);
+        plan.no_inline = rng.one_in(4);
+        plan.signal_all = rng.one_in(8);
+        plan.wire_max = rng.of(&[2 * US, 20 * US, 200 * US, 5 * MS]);
+        plan.slow_wire_ppm = rng.of(&[0, 0, 10_000]);
+        plan.delay_ppm = rng.of(&[0, 0, 100_000, 500_000]);
+        plan.slow_lnet_ppm = rng.of(&[0, 0, 100_000]);
+        plan.slow_lnet_max = rng.of(&[5 * MS, 500 * MS]);
+
+        if strict {
+            // What waits behind slow ones is not to be late.
+            plan.timeout = 50;
+            plan.delay_ppm = plan.delay_ppm.min(100_000);
+        }
+
+        let mut steps = Vec::new();
+        let mut early = false;
+        if !strict {
+            if rng.one_in(3) {
+                plan.cm_lost_ppm = rng.of(&[10_000, 200_000]);
+            }
+            if rng.one_in(3) {
+                plan.cm_double_ppm = rng.of(&[100_000, 500_000]);
+            }
+            if rng.one_in(3) {
+                plan.cm_late_ppm = rng.of(&[50_000, 300_000]);
+            }
+            if rng.one_in(4) {
+                plan.no_match_ppm = 200_000;
+            }
+            if rng.one_in(4) {
+                plan.cut_ppm = 200_000;
+            }
+            if rng.one_in(6) {
+                plan.parse_error_ppm = 50_000;
+            }
+            if rng.one_in(6) {
+                plan.send_error_ppm = 50_000;
+            }
+            for i in 0..FAULTS {
+                match rng.below(8) {
+                    0 => plan.fault_ppm[i] = rng.of(&[500, 5_000, 50_000, 300_000]),
+                    1 => plan.fault_nth[i] = Some(rng.range(1, 150)),
+                    _ => {}
+                }
+            }
+            early = rng.one_in(4);
+            for _ in 0..rng.of(&[0, 1, 1, 2, 3]) {
+                let what = rng.of(&[
+                    Happens::DelPeer,
+                    Happens::CloseConns,
+                    Happens::Look,
+                    Happens::LinkDown,
+                    Happens::LinkLost,
+                    Happens::Unplug,
+                    Happens::Restart,
+                    Happens::Reload,
+                    Happens::Power,
+                    Happens::QpBreaks,
+                    Happens::PortEvents,
+                    Happens::AddrChange,
+                ]);
+                steps.push(Step {
+                    what,
+                    node: rng.below(n as u64) as usize,
+                    slot: rng.below(2) as usize,
+                    at: when(rng),
+                    long: when(rng),
+                });
+            }
+        } else if rng.one_in(2) {
+            steps.push(Step {
+                what: Happens::Look,
+                node: 0,
+                slot: 0,
+                at: when(rng),
+                long: 0,
+            });
+        }
+
+        let mut users = Vec::new();
+        for node in 0..n {
+            for _ in 0..rng.of(if small {
+                &[0, 1, 1, 1, 2]
+            } else {
+                &[0, 1, 1, 2, 4]
+            }) {
+                let ops = (0..rng.range(1, if small { 2 } else { 5 }))
+                    .map(|_| {
+                        let pause = if rng.one_in(12) {
+                            rng.below(30 * SEC)
+                        } else if rng.one_in(3) {
+                            rng.below(2 * MS)
+                        } else {
+                            0
+                        };
+                        (
+                            rng.of(&[lnet::PUT, lnet::PUT, lnet::GET]),
+                            size(rng),
+                            rng.one_in(2),
+                            rng.below(n as u64 - 1) as usize,
+                            pause,
+                        )
+                    })
+                    .collect();
+                users.push(User {
+                    node,
+                    slot: rng.below(2) as usize,
+                    at: if rng.one_in(2) { 0 } else { rng.below(2 * MS) },
+                    ops,
+                });
+            }
+        }
+        Self {
+            seed,
+            policy: if rng.one_in(3) {
+                Policy::Priority(rng.of(&[1_000, 10_000, 100_000]))
+            } else {
+                Policy::Random(rng.of(&[500_000, 100_000, 20_000, 2_000]))
+            },
+            jump_ppm: rng.of(&[0, 0, 1_000, 50_000]),
+            jump_max: if strict {
+                MS
+            } else {
+                rng.of(&[MS, 100 * MS, 20 * SEC])
+            },
+            stall_ppm: rng.of(&[0, 0, 30, 1_000]),
+            stall_max: if strict {
+                100 * US
+            } else {
+                rng.of(&[100 * US, 10 * MS, 2 * SEC])
+            },
+            strict,
+            together: strict || rng.one_in(2),
+            early,
+            users,
+            steps,
+            check: rng.one_in(3),
+            plan,
+        }
+        .bounded()
+    }
+}
+
+impl Script {
+    /// Says how long the driver may have a message, unless tasks lose their CPU for long.
+    fn bounded(mut self) -> Self {
+        let calm = self.stall_ppm == 0 || self.stall_max <= 10 * MS;
+        let own_time = self.jump_ppm == 0 || self.jump_max <= 100 * MS;
+        if calm && own_time {
+            self.plan.patience = (4 * u64::from(self.plan.timeout) + 60) * SEC;
+        }
+        self
+    }
+}
+
+fn when(rng: &mut Rng) -> u64 {
+    match rng.below(4) {
+        0 => rng.below(2 * MS),
+        1 => rng.below(20 * MS),
+        2 => rng.below(SEC),
+        _ => rng.below(20 * SEC),
+    }
+}
+
+/// Slots of devices that a node has.
+fn slots(node: usize) -> usize {
+    w().plan.nodes[node].devs
+}
+
+/// The NI in a slot of a node, if it is in use.
+fn active(node: usize, slot: usize) -> Option<*mut Ni> {
+    let nid = lnet::nid_of(world::ip(node, slot));
+    let nis = &w().nodes[node].nis;
+    // SAFETY: NIs stay until the world ends.
+    nis.iter()
+        .rev()
+        .copied()
+        .find(|ni| unsafe { (**ni).nid == nid && (**ni).life == Life::Active })
+}
+
+/// Loads the module if need be.
+fn loaded(node: usize) {
+    for _ in 0..20 {
+        if !w().nodes[node].ops.is_null() || world::load(ro2iblnd::load).is_ok() {
+            return;
+        }
+        must_be_faulty("the module does not load");
+    }
+    w().faulty = false;
+    if world::load(ro2iblnd::load).is_err() {
+        violation("the module does not load without faults");
+    }
+}
+
+/// Starts the NI of a slot; with faults it may take some tries.
+fn up_one(node: usize, slot: usize) {
+    for _ in 0..20 {
+        if lnet::ni_up(world::device(node, slot)).is_ok() {
+            return;
+        }
+        must_be_faulty("an NI does not start");
+        sched::sleep(10 * MS);
+    }
+    w().faulty = false;
+    if lnet::ni_up(world::device(node, slot)).is_err() {
+        violation("an NI does not start without faults");
+    }
+}
+
+fn up(node: usize) {
+    loaded(node);
+    for slot in 0..slots(node) {
+        up_one(node, slot);
+    }
+}
+
+fn must_be_faulty(what: &str) {
+    if w().faults == 0 {
+        violation(what);
+    }
+}
+
+fn down_one(node: usize, slot: usize) {
+    if let Some(ni) = active(node, slot) {
+        lnet::ni_down(ni);
+    }
+}
+
+fn down(node: usize) {
+    for slot in 0..slots(node) {
+        down_one(node, slot);
+    }
+}
+
+fn other(node: usize, which: usize) -> usize {
+    let n = w().nodes.len();
+    (node + 1 + which) % n
+}
+
+fn user(user: User, script: &Script) {
+    sched::sleep(user.at);
+    for (kind, size, ack, to, pause) in user.ops {
+        if pause != 0 {
+            sched::sleep(pause);
+        }
+        let to = other(user.node, to);
+        let Some(ni) = active(user.node, user.slot % slots(user.node)) else {
+            sched::sleep(20 * MS);
+            continue;
+        };
+        let op = lnet::begin(
+            ni,
+            kind,
+            lnet::nid_of(world::ip(to, user.slot % slots(to))),
+            size,
+            ack,
+        );
+        let result = lnet::wait(op, 300 * SEC);
+        if script.strict
+            && (result != Some(0) || (!w().lnet.ops[op].arrived && (kind == lnet::GET || ack)))
+        {
+            violation(&format!(
+                "operation {op} ends with {result:?}, and nothing is wrong"
+            ));
+        }
+    }
+}
+
+fn happens(step: Step) {
+    let node = step.node;
+    sched::sleep(step.at);
+    if telling() {
+        say(&format!("node {node}: {:?}", step.what));
+    }
+    let slot = step.slot % slots(node);
+    let dev = world::device(node, slot);
+    match step.what {
+        Happens::DelPeer | Happens::CloseConns => {
+            // Somebody in a hurry: it is to meet connections that are being made.
+            for i in 0..1 + step.long % 8 {
+                if let Some(ni) = active(node, slot) {
+                    let nid = if (step.long + i) % 3 != 0 {
+                        u64::MAX
+                    } else {
+                        lnet::nid_of(world::ip(other(node, 0), 0))
+                    };
+                    let _ = lnet::control(ni, u32::from(step.what == Happens::CloseConns), nid);
+                }
+                let ns = w().rng.range(US, 200 * US);
+                sched::sleep(ns);
+            }
+        }
+        Happens::Look => {
+            for _ in 0..5 {
+                if let Some(ni) = active(node, slot) {
+                    let _ = lnet::control(ni, 2, 0);
+                    let _ = lnet::control(ni, 3, 0);
+                }
+                for file in misc::files(node) {
+                    let text = misc::cat(file);
+                    if telling() {
+                        for line in text.lines() {
+                            say(&format!("  {line}"));
+                        }
+                    }
+                }
+                sched::sleep(step.long / 5);
+            }
+        }
+        Happens::LinkDown | Happens::LinkLost => {
+            lnet::link(
+                dev,
+                if step.what == Happens::LinkDown {
+                    Link::Down
+                } else {
+                    Link::Lost
+                },
+            );
+            sched::sleep(step.long);
+            lnet::link(dev, Link::Up);
+        }
+        Happens::Unplug => {
+            // SAFETY: Devices stay until the world ends.
+            if unsafe { !(*dev).registered } {
+                return;
+            }
+            world::unplug(dev, step.long % 2 == 0);
+            sched::sleep(step.long);
+            world::new_device(node, slot);
+            down_one(node, slot);
+            up_one(node, slot);
+        }
+        Happens::Restart => {
+            down_one(node, slot);
+            sched::sleep(step.long);
+            up_one(node, slot);
+        }
+        Happens::QpBreaks => verbs::break_one(dev),
+        Happens::PortEvents => {
+            let event = w().rng.range(8, 18) as u32;
+            verbs::dispatch(dev, event);
+        }
+        Happens::AddrChange => cm::addr_change(dev),
+        Happens::Reload => {
+            down(node);
+            world::unload();
+            sched::sleep(step.long);
+            up(node);
+        }
+        Happens::Power => {}
+    }
+}
+
+/// The one that nothing happens to.
+const GOD: usize = usize::MAX - 1;
+
+fn power(step: Step) {
+    sched::sleep(step.at);
+    world::power_off(step.node);
+    sched::sleep(step.long);
+    world::power_on(step.node);
+    let node = step.node;
+    let tid = sched::spawn(node, Kind::Process, "boot", move || up(node));
+    sched::join(tid);
+}
+
+fn on_all(name: &'static str, f: fn(usize)) {
+    let tids: Vec<Tid> = (0..w().nodes.len())
+        .map(|node| sched::spawn(node, Kind::Process, name, move || f(node)))
+        .collect();
+    for tid in tids {
+        sched::join(tid);
+    }
+}
+
+fn whole(script: Script) {
+    w().faulty = script.early;
+    let n = w().nodes.len();
+    let ups: Vec<Tid> = (0..n)
+        .map(|node| sched::spawn(node, Kind::Process, "up", move || up(node)))
+        .collect();
+    if script.together {
+        for tid in &ups {
+            sched::join(*tid);
+        }
+    }
+    w().faulty = !script.strict;
+    let mut tids = ups;
+    for u in script.users.clone() {
+        let script = script.clone();
+        tids.push(sched::spawn(u.node, Kind::Process, "user", move || {
+            user(u, &script)
+        }));
+    }
+    // One thing at a time happens to a node.
+    for node in 0..n {
+        let steps: Vec<Step> = script
+            .steps
+            .iter()
+            .copied()
+            .filter(|s| s.node == node)
+            .collect();
+        if steps.is_empty() {
+            continue;
+        }
+        let first = tids[node];
+        tids.push(sched::spawn(GOD, Kind::Process, "happens", move || {
+            sched::join(first);
+            for step in steps {
+                if step.what == Happens::Power {
+                    power(step);
+                } else {
+                    let tid = sched::spawn(node, Kind::Process, "happens", move || happens(step));
+                    sched::join(tid);
+                }
+            }
+        }));
+    }
+    for tid in tids {
+        sched::join(tid);
+    }
+    w().faulty = false;
+    calm_down();
+    if script.check {
+        // Long enough for what was lost to be noticed.
+        sched::sleep(150 * SEC);
+        on_all("check", |node| {
+            for which in 0..w().nodes.len() - 1 {
+                let to = other(node, which);
+                let (Some(ni), Some(_)) = (active(node, 0), active(to, 0)) else {
+                    violation("an NI is not up after all");
+                };
+                // The first may find a connection that the peer has forgotten; LNet tries again.
+                let mut result = None;
+                for _ in 0..3 {
+                    let there = lnet::nid_of(world::ip(to, 0));
+                    let op = lnet::begin(ni, lnet::PUT, there, 6000, true);
+                    result = lnet::wait(op, 60 * SEC);
+                    if result == Some(0) {
+                        break;
+                    }
+                    sched::sleep(SEC);
+                }
+                if result != Some(0) {
+                    violation(&format!(
+                        "node {node} does not reach node {to} long after everything was good again: {result:?}"
+                    ));
+                }
+            }
+        });
+    }
+    on_all("down", |node| {
+        down(node);
+        world::unload();
+    });
+}
+
+/// What the plan wants to go wrong goes wrong no more.
+fn calm_down() {
+    let plan = &mut w().plan;
+    plan.cm_lost_ppm = 0;
+    plan.cm_double_ppm = 0;
+    plan.cm_late_ppm = 0;
+    plan.no_match_ppm = 0;
+    plan.cut_ppm = 0;
+    plan.parse_error_ppm = 0;
+    plan.send_error_ppm = 0;
+    plan.slow_lnet_ppm = 0;
+    plan.slow_wire_ppm = 0;
+    let s = &mut w().sched;
+    s.stall_ppm = 0;
+    s.jump_ppm = 0;
+}
+
+/// Runs the world of a script.
+pub fn run(script: Script, tell: bool) -> End {
+    world::begin(script.seed, script.plan.clone(), tell);
+    let s = &mut w().sched;
+    s.policy = script.policy;
+    s.jump_ppm = script.jump_ppm;
+    s.jump_max = script.jump_max;
+    s.stall_ppm = script.stall_ppm;
+    s.stall_max = script.stall_max;
+    if tell {
+        say(&format!("{script:?}"));
+    }
+    sched::spawn(GOD, Kind::Process, "world", move || whole(script));
+    sched::run(3_000_000, 1000 * SEC + 7200 * SEC);
+    world::end()
+}
