@@ -951,19 +951,19 @@ pub fn link(dev: *mut Dev, what: Link) {
         if what == Link::Down {
             let mut told = false;
             for _ in 0..50 {
-                let mut users = 0;
+                let mut busy = false;
                 lock::take(lock, false, false);
                 for ni in published(dev) {
                     if !told && set_link_fatal(&mut *ni, true) {
                         event(ni, ro2ib_link_event_RO2IB_LINK_LEAVING);
                     }
                     world::enter();
-                    users += ops(ni).link_users.expect("an operation")((*ni).lnd);
+                    busy |= ops(ni).link_busy.expect("an operation")((*ni).lnd);
                     world::leave();
                 }
                 lock::give(lock);
                 told = true;
-                if users == 0 {
+                if !busy {
                     break;
                 }
                 sched::sleep(10 * MS);
