@@ -2,6 +2,11 @@
 # ro2iblnd: an LNet network driver for RDMA networks. `make help` lists the
 # targets. Kbuild holds the build itself; this file finds the kernel and tools.
 
+# For stock kernels Lustre builds as it is.
+ifneq ($(filter test-lustre-fs,$(MAKECMDGOALS)),)
+export KERNEL_FLAVOR ?= stock
+endif
+
 # KDIR, RUSTC, BINDGEN, LLVM... of the tree that scripts/prepare made, unless
 # given on the command line.
 define newline
@@ -9,7 +14,7 @@ define newline
 
 endef
 ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop sim sim-long sim-defects,$(MAKECMDGOALS)),)
-$(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
+$(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) $(if $(KERNEL_FLAVOR),KERNEL_FLAVOR=$(KERNEL_FLAVOR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
 RUSTFMT ?= rustfmt
@@ -86,6 +91,11 @@ with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(P
 test-lustre: lustre-module
 	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py tests-vm/test_lustre_flow.py tests-vm/test_lustre_links.py \
 		tests-vm/test_lustre_operator.py $(TESTS)
+
+# A file system over it. WITH=both: beside ko2iblnd.
+test-lustre-fs: lustre-module
+	@scripts/prepare fs
+	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs --durations=0 tests-vm/test_lustre_fs.py $(TESTS)
 
 bench-lustre: lustre-module
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
@@ -175,6 +185,7 @@ help:
 	@echo 'test-fresh the demo in new root file systems of Debian 12 and 13; root'
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
+	@echo 'test-lustre-fs  a file system over it; WITH=both: and over ko2iblnd, WITH=all: and mixed'
 	@echo 'bench      instructions per LNet message, counted in two guests'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
@@ -192,4 +203,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects screenshot demo test test-long test-fresh lustre-module test-lustre bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help

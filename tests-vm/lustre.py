@@ -38,10 +38,13 @@ class Unusable(Exception):
 class Tree:
     """A built Lustre tree and a ro2iblnd.ko that was built against it."""
 
+    # Programs of the tree to have in a guest.
+    programs = TOOLS
+
     def __init__(self, path, built):
         self.path = os.path.abspath(path)
         self.modules = {name: self._module(name) for name in LNET_MODULES}
-        self.tools = {name: self._tool(name) for name in TOOLS}
+        self.tools = {name: self._tool(name) for name in self.programs}
         self.modules[OURS] = os.path.join(built, f"{OURS}.ko")
         if not os.path.exists(self.modules[OURS]):
             raise Unusable(f"{self.modules[OURS]}: not built: run make test-lustre LUSTRE={self.path}")
@@ -106,9 +109,9 @@ class Tree:
         vm.initramfs.module_order(tree, wanted)  # a module that is not there: say so now
         return tuple(wanted)
 
-    def pair(self, workdir=None, **options):
-        """Two guests, nothing of LNet loaded. A context manager, as vm.pair()."""
-        return vm.pair(workdir=workdir, files=self.files, modules=self.kernel_modules, **options)
+    def pair(self, workdir=None, modules=(), **options):
+        """Two guests, nothing of LNet loaded. A context manager, as vm.pair(); `modules` are more of the kernel's."""
+        return vm.pair(workdir=workdir, files=self.files, modules=(*self.kernel_modules, *modules), **options)
 
 
 class Node:

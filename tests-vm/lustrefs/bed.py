@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The two nodes of a file system, and its way from nothing to mounted and back.
+
+The server has a metadata target, which is the management target as well, and an object target, both in its memory:
+what it held is gone when it is unmounted. In a pairing the client comes first.
+"""
+
+import contextlib
+import re
+import time
+
+import lustre
+import vm
+from lustre import KO, OURS
+from nodes import together, until
+
+NAME = "scratch"
+MOUNT = "/mnt/client"
+TARGETS = {
+    "mdt": "OSD_WBC_TGT_TYPE=MDT OSD_WBC_PRIMARY_MDT=1",
+    "ost": "OSD_WBC_TGT_TYPE=OST OSD_WBC_PRIMARY_MDT=0",
+}
+# Lustre's first requests go to nobody, and it waits for its timeouts.
+MOUNTING = 240
+UNMOUNTING = 180
+# What Lustre says of a client that it has thrown out, on either side; both sides tell of the same one.
+EVICTED_CLIENT = re.compile(r"This client was evicted by|Evicted from|evicted/aborted by")
+EVICTED_SERVER = re.compile(r"I am evicting it|evicting client")
+TIMED_OUT = re.compile(r"Request sent has timed out for slow reply")
+LOST = re.compile(r"Connection to \S+ \(at \S+\) was lost")
+
+
+class FsNode(lustre.Node):
+    """A node with Lustre's modules: `order` are those it needs, in the order of loading."""
+
+    def __init__(self, guest, lnd, order):
+        super().__init__(guest, lnd)
+        self.order, self.options, self.params = order, "", ""
+        self.had_ko = False
+
+    def up(self, params="", options="", selftest=False):
+        """From nothing to an NI and Lustre's modules."""
+        self.params, self.options = params, options
+        self.had_ko |= self.lnd == KO
+        super().up(params, options, selftest)
+        loaded = {line.split()[0] for line in self.sh("cat /proc/modules").splitlines()}
+        for name in self.order:
+            if name not in loaded:
+                self.sh(f"insmod /files/{name}.ko", 120)
+        # What it says is counted: all of it, and not a sample.
+        self.sh("echo 0 >/sys/module/libcfs/parameters/libcfs_console_ratelimit")
+
+    def unload(self, timeout=60):
+        loaded = {line.split()[0] for line in self.sh("cat /proc/modules").splitlines()}
+        for name in reversed(self.order):
+            if name in loaded and name not in lustre.UNLOAD:
+                self.sh(f"rmmod {name}", timeout)
+        return super().unload(timeout)
+
+    def swap(self, lnd):
+        """Another driver under a mounted file system, or the same one anew. Seconds that it took to delete the NI."""
+        took = self.net_del(120)
+        self.sh(f"rmmod {self.lnd}")
+        self.lnd = lnd
+        self.had_ko |= lnd == KO
+        self.sh(f"insmod /files/{lnd}.ko {self.params}")
+        self.net_add(self.options)
+        return took
+
+    def clock(self):
+        """Seconds since boot, by the clock that the prober writes down."""
+        return float(self.sh("cat /proc/uptime").split()[0])
+
+
+class Bed:
+    """Server and client. `pairing`: the drivers of the client and of the server. `prober`: the program, on this
+    machine."""
+
+    def __init__(self, tree, guests, pairing, prober):
+        self.tree, self.guests, self.pairing, self.prober = tree, guests, pairing, prober
+        self.client, self.server = (
+            FsNode(guest, lnd, order) for guest, lnd, order in zip(guests, pairing, (tree.client, tree.server))
+        )
+        for node in self.nodes:
+            release = node.sh("uname -r").strip()
+            if release != tree.release:
+                text = f"the tree was built for {tree.release}, the guests boot {release}: see KERNEL_FLAVOR and STOCK"
+                raise lustre.Unusable(text)
+            node.before = node.rdma_objects()
+        self.mounted, self.setting = False, None
+
+    @property
+    def nodes(self):
+        return self.client, self.server
+
+    def role(self, name):
+        return {"client": self.client, "server": self.server}[name]
+
+    def up(self, setting=("", "")):
+        """Modules, NIs, targets, mount. `setting`: parameters of our module, options of `lnetctl net add`.
+        Seconds that the client took to mount."""
+        params, options = setting
+        together(lambda n: n.up(params if n.lnd == OURS else "", options), *self.nodes)
+        for name, env in TARGETS.items():
+            self._mount_target(name, env)
+        self.server.sh("lctl set_param -n mdt.*.identity_upcall=NONE")
+        self.setting = setting
+        return self.mount()
+
+    def _mount_target(self, name, env):
+        env = f"LUSTRE=/lustre OSD_WBC_FSNAME={NAME} OSD_WBC_INDEX=0 OSD_WBC_MGS_NID={self.server.nid} {env}"
+        self.server.sh(f"mkdir -p /mnt/{name}; {env} mount.lustre_tgt -n lustre-wbcfs /mnt/{name}", MOUNTING)
+
+    def mount(self):
+        began = time.monotonic()
+        # Not into a mtab, from which nobody here removes it.
+        self.client.sh(f"mkdir -p {MOUNT}; mount.lustre -n {self.server.nid}:/{NAME} {MOUNT}", MOUNTING)
+        self.mounted = True
+        return time.monotonic() - began
+
+    def remount_as(self, setting):
+        """Everything down, and up again with other options. The server's data is gone."""
+        self.down()
+        return self.up(setting)
+
+    def down(self):
+        """Unmounted, unloaded, nothing left. Seconds that the client took to unmount."""
+        began = time.monotonic()
+        if self.mounted:
+            self.client.sh(f"umount {MOUNT}", UNMOUNTING)
+        took = time.monotonic() - began
+        self.mounted = False
+        for name in reversed(TARGETS):
+            self.server.sh(f"umount /mnt/{name}", UNMOUNTING)
+
+        for node in self.nodes:
+            left = node.unload()
+            assert left == {}, f"{node.guest.name}: modules are still in use: {left}"
+            if not node.had_ko:
+                with contextlib.suppress(TimeoutError):
+                    until(lambda node=node: node.rdma_objects() == node.before, "as before", timeout=30)
+                assert node.rdma_objects() == node.before, node.guest.name
+        return took
+
+    def reboot_client(self):
+        """The client loses its power, and mounts again: seconds from its NI to the mount."""
+        guest = self.client.guest
+        guest.kill()
+        guest.start()
+        vm.setup_link(guest)
+        self.client.up(self.client.params, self.client.options)
+        return self.mount()
+
+    def drop_caches(self):
+        """What the client reads next comes from the server."""
+        clear = "lctl set_param -n ldlm.namespaces.*.lru_size=clear >/dev/null"
+        self.client.sh(f"{clear}; sync; echo 3 >/proc/sys/vm/drop_caches", 120)
+
+
+class Log:
+    """What the kernels of a bed say from now on."""
+
+    def __init__(self, bed):
+        self.bed = bed
+        self.start = [(n.guest.proc.pid, len(n.guest.console())) for n in bed.nodes]
+
+    def text(self):
+        texts = []
+        for node, (pid, start) in zip(self.bed.nodes, self.start):
+            # A guest that was booted again has begun another file.
+            texts.append(node.guest.console()[start if node.guest.proc.pid == pid else 0 :])
+        return texts
+
+    def evictions(self):
+        client, server = self.text()
+        return max(len(EVICTED_CLIENT.findall(client)), len(EVICTED_SERVER.findall(server)))
+
+    def lost(self):
+        return sum(len(LOST.findall(text)) for text in self.text())
+
+    def timed_out(self):
+        """Requests of the client whose answer did not come within Lustre's own time."""
+        return len(TIMED_OUT.findall(self.text()[0]))
+
+    def splats(self):
+        """Of nodes that have had no other driver than ours."""
+        found = []
+        for node, text in zip(self.bed.nodes, self.text()):
+            if not node.had_ko:
+                found += [f"{node.guest.name}: {line}" for line in vm.splats(text)]
+        return found

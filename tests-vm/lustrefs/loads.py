@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-2.0
+"""I/O on the client whose data is verified, and how long any of it had to wait.
+
+Everything that is verified is read back from the server: directly, or after the client's caches were dropped.
+"""
+
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import tarfile
+from typing import NamedTuple
+
+from .bed import MOUNT
+
+MIB = 1 << 20
+STOP = "/tmp/stop"
+FSX_SIZE = 262144
+# fio is the same for all; a failed comparison ends it.
+FIO = (
+    "fio --ioengine=libaio --verify=crc32c --verify_fatal=1 --verify_state_save=0 --end_fsync=1 --fallocate=none "
+    "--output-format=json"
+)
+# A round of the prober that takes longer is a stall, in seconds: on a busy emulated machine many take a second.
+STALL = 2.0
+
+
+class Fio(NamedTuple):
+    """A run of fio. `verified`: bytes; `worst`: the longest that one I/O took, in seconds."""
+
+    verified: int
+    worst: float
+    errors: list
+
+
+def parse_fio(text, status=0):
+    """What fio printed as JSON, once or more, and its exit status."""
+    jobs, said, decoder = [], "", json.JSONDecoder()
+    try:
+        while "{" in text:
+            before, brace, text = text.partition("{")
+            document, end = decoder.raw_decode(brace + text)
+            jobs += document["jobs"]
+            said, text = said + before, (brace + text)[end:]
+    except (ValueError, KeyError):
+        status = status or "cut short"
+    errors = [f"{job['jobname']}: error {job['error']}" for job in jobs if job["error"]]
+    if status or not jobs:
+        errors.append(f"fio: {status}: {(said + text)[:1000]}")
+    spent = [0]
+    for job in jobs:
+        spent.append(job["read"]["lat_ns"]["max"])
+        # What only verifies tells nonsense of the writing that it did not do.
+        if "verify_only" not in job["job options"]:
+            spent += [job["write"]["lat_ns"]["max"], job["sync"]["lat_ns"].get("max", 0)]
+    return Fio(sum(job["read"]["io_bytes"] for job in jobs), max(spent) / 1e9, errors)
+
+
+def fio_script(name, direct, options):
+    """A shell script that writes and verifies once, with JSON as its output; drops caches in between unless direct."""
+    base = f"{FIO} --directory={MOUNT} --direct={int(direct)} --name={name} {options}"
+    if direct:
+        return base
+    return f"{base} --do_verify=0 && echo 3 >/proc/sys/vm/drop_caches && {base} --verify_only=1"
+
+
+def fio(bed, name, direct, options, timeout=540):
+    """One run."""
+    status, text = bed.client.guest.run(fio_script(name, direct, options), timeout)
+    bed.client.sh(f"rm -f {MOUNT}/{name}.*")
+    return parse_fio(text, status)
+
+
+class Load:
+    """Verified I/O without end and the prober, inside `with`; then what became of them.
+
+    Direct I/O in small pieces at random places and in large ones in sequence, and buffered I/O in middling ones, each
+    written, then read back and compared, over and over."""
+
+    LOOPS = {
+        "direct": (
+            True,
+            "--iodepth=8 --bs=4k --rw=randwrite --size=1m --name=large --iodepth=4 --bs=1m --rw=write --size=12m",
+        ),
+        "buffered": (False, "--iodepth=1 --bs=64k --rw=randwrite --size=6m"),
+    }
+
+    def __init__(self, bed, loops=tuple(LOOPS)):
+        self.bed, self.loops = bed, loops
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def start(self):
+        """Without `with`, for a client that is not going to end it."""
+        client = self.bed.client
+        client.sh(f"rm -rf {STOP} /tmp/fio.* /tmp/probes; mkdir -p {MOUNT}/probe")
+        # Every run's status and output, one after the other.
+        self.jobs = [
+            client.guest.spawn(
+                f"while [ ! -e {STOP} ]; do ( {fio_script(name, *self.LOOPS[name])} ) >/tmp/run.{name} 2>&1; "
+                f"echo \"=== $?\" >>/tmp/fio.{name}; cat /tmp/run.{name} >>/tmp/fio.{name}; done"
+            )
+            for name in self.loops
+        ]
+        prober = client.guest.put(self.bed.prober)
+        self.jobs.append(client.guest.spawn(f"chmod +x {prober}; {prober} {MOUNT}/probe 50 {STOP} >/tmp/probes"))
+
+    def probes(self):
+        """(began, ended, what failed) of every round of the prober so far."""
+        lines = (line.split() for line in self.bed.client.sh("cat /tmp/probes 2>/dev/null || :").splitlines())
+        return [(float(f[0]), float(f[1]), None if f[2] == "ok" else " ".join(f[2:])) for f in lines if len(f) == 4]
+
+    def __exit__(self, kind, *_exc):
+        client = self.bed.client
+        if not client.guest.alive():
+            return
+        client.sh(f"touch {STOP}")
+        for job in self.jobs:
+            if kind is None:
+                job.wait(400)
+            elif job.poll() is None:
+                job.kill()
+        self.rounds = self.probes()
+        self.runs = []
+        for name in self.loops:
+            for run in client.sh(f"cat /tmp/fio.{name} 2>/dev/null || :").split("=== ")[1:]:
+                status, _, text = run.partition("\n")
+                self.runs.append(parse_fio(text, int(status)))
+        client.guest.run(f"rm -f {MOUNT}/direct.* {MOUNT}/large.* {MOUNT}/buffered.*; rm -rf {MOUNT}/probe", 120)
+
+    # Afterwards
+
+    @property
+    def verified(self):
+        return sum(run.verified for run in self.runs)
+
+    @property
+    def worst(self):
+        """The longest that one I/O of fio took, in seconds."""
+        return max((run.worst for run in self.runs), default=0.0)
+
+    def errors(self):
+        failed = [what for _, _, what in self.rounds if what]
+        return [error for run in self.runs for error in run.errors] + failed
+
+    def longest(self, since=0.0):
+        """The longest round of the prober that ended later than that, in seconds."""
+        return max((end - began for began, end, _ in self.rounds if end > since), default=0.0)
+
+    def stalled_after(self, when):
+        """For how many seconds after that moment rounds took too long."""
+        return max((end - when for began, end, _ in self.rounds if end > when and end - began > STALL), default=0.0)
+
+
+def fsx(bed, count, seed):
+    """fsx on a file whose size stays (of osd-wbcfs old data shows behind a truncate): errors."""
+    path = f"{MOUNT}/fsx"
+    bed.client.sh(f"dd if=/dev/zero of={path} bs=256k count=1 2>/dev/null")
+    errors = []
+    # Through the cache and mappings, and directly.
+    for how in ("-f", "-Z -R -W -r 4096 -w 4096"):
+        status, out = bed.client.guest.run(
+            f"cd /tmp && fsx -L -F -H -z -q {how} -S {seed} -N {count} -P /tmp -l {FSX_SIZE} {path}", 540
+        )
+        if status:
+            errors.append(f"fsx {how}: status {status}: {out[-1500:]}")
+    bed.client.sh(f"rm -f {path}")
+    return errors
+
+
+def dbench(bed, clients, seconds):
+    """(MB/s by its own account, errors)"""
+    path = f"{MOUNT}/dbench"
+    status, out = bed.client.guest.run(
+        f"mkdir -p {path} && dbench -D {path} -t {seconds} {clients}; rc=$?; rm -rf {path}; exit $rc", 540
+    )
+    rate = re.search(r"^Throughput (\S+) MB/sec", out, re.MULTILINE)
+    bad = re.findall(r"^.*(?:expected|failed|ERROR|handle \d+ was not found).*$", out, re.MULTILINE)
+    # It takes the first semaphore of a system, number 0, for none.
+    bad = [line for line in bad if "barrier semaphore" not in line]
+    if status or not rate:
+        bad.append(f"dbench: status {status}: {out[-1000:]}")
+    return float(rate[1]) if rate else 0.0, bad
+
+
+def tree(bed, files=500, seed=1):
+    """A tree like one of sources: many small files, some large. (bytes verified, errors)"""
+    chance = random.Random(seed)
+    archive = os.path.join(bed.client.guest.share, "tree.tar")
+    sums, total = [], 0
+    with tarfile.open(archive, "w") as tar:
+        for i in range(files):
+            data = chance.randbytes(int(min(chance.lognormvariate(8.5, 1.4), MIB)))
+            name = f"tree/{chance.randrange(8)}/{chance.randrange(8)}/file{i}.c"
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+            sums.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
+            total += len(data)
+    with open(os.path.join(bed.client.guest.share, "tree.sums"), "w", encoding="ascii") as f:
+        f.writelines(sums)
+    bed.client.sh(f"tar -C {MOUNT} -xf /share/tree.tar", 540)
+    bed.drop_caches()
+    status, out = bed.client.guest.run(f"cd {MOUNT} && sha256sum -c /share/tree.sums", 540)
+    bad = [line for line in out.splitlines() if not line.endswith(": OK")]
+    good = len(out.splitlines()) - len(bad)
+    found = int(bed.client.sh(f"find {MOUNT}/tree -type f | wc -l"))
+    bed.client.sh(f"rm -rf {MOUNT}/tree", 300)
+    if status or good != files or found != files:
+        bad.append(f"status {status}, {good} of {files} right, {found} there")
+    os.unlink(archive)
+    return total, bad
