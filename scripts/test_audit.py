@@ -99,6 +99,28 @@ def test_a_fault_in_a_room_is_found(audit, path, text, says):
     assert any(fault.startswith(path) and says in fault for fault in faults), faults
 
 
+@pytest.mark.parametrize(
+    "way_back",
+    [
+        "use super::b;\n",
+        "use super::{\n    c::D,\n    b::{\n        E,\n        F, //\n    }, //\n};\n",
+        "use crate::lnd::b::E;\n",
+        "fn f() -> super::b::E {}\n",
+    ],
+)
+def test_a_circle_is_found(audit, way_back):
+    assert audit("use super::a::A;\n", "rust/lnd/b.rs") == (0, [])
+    status, faults = audit(way_back, "rust/lnd/a.rs")
+    assert status == 1
+    assert [f for f in faults if "circle" in f and "rust/lnd/a.rs" in f and "rust/lnd/b.rs" in f], faults
+
+
+def test_tests_may_go_in_a_circle(audit):
+    audit("use super::a::A;\n", "rust/lnd/b.rs")
+    tests = "fn f() {}\n\n#[cfg(any(test, ro2iblnd_kunit))]\nmod tests {\n    use super::super::b;\n}\n"
+    assert audit(tests, "rust/lnd/a.rs") == (0, [])
+
+
 @pytest.mark.parametrize("path", ["rust/proto/Cargo.toml", "scripts/a", "rust/README.md"])
 def test_a_file_without_licence_is_found(audit, path):
     status, faults = audit("# text\n", path, spdx="")

@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/slab.h`.
 
-mod allocator;
+pub(crate) mod allocator;
 pub mod flags;
 mod kbox;
 mod kvec;

@@ -14,7 +14,7 @@ use core::{
 };
 
 use crate::{
-    alloc::AllocError,
+    alloc::allocator::AllocError,
     bindings,
     ffi::{
         c_int,

@@ -11,8 +11,8 @@ use pin_init::{
 
 use crate::{
     alloc::{
-        AllocError,
-        Flags, //
+        allocator::AllocError,
+        flags::Flags, //
     },
     error::{
         Error,

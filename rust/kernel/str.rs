@@ -12,14 +12,16 @@ use core::{
 };
 
 use crate::{
-    alloc::KVec,
+    alloc::{
+        flags::GFP_KERNEL,
+        KVec, //
+    },
     error::{
         code::EINVAL,
         Error,
         Result, //
     },
-    ffi::c_char,
-    prelude::GFP_KERNEL, //
+    ffi::c_char, //
 };
 
 /// [`CStr`] with the kernel's `char`.
