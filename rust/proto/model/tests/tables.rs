@@ -106,7 +106,7 @@ fn every_event_in_every_connection_state() {
             }
         }
     }
-    assert_eq!(cells, 96);
+    assert_eq!(cells, 104);
 }
 
 #[test]
