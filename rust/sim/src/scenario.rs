@@ -8,6 +8,7 @@
 
 use simc::{
     cm,
+    decl::r::ro2ib_tuning,
     lnet::{
         self,
         Life,
@@ -66,6 +67,10 @@ pub enum Happens {
     PortEvents,
     /// The core says that the address is another's.
     AddrChange,
+    /// An administrator denies a peer, and allows it again.
+    Deny,
+    /// An administrator tunes the NIs that run, and takes it back.
+    Tune,
 }
 
 /// One thing that happens.
@@ -239,6 +244,24 @@ impl Script {
                 at: when(rng),
                 long: 0,
             });
+        }
+
+        if !strict {
+            // From numbers of their own: what the seeds of other worlds mean stays.
+            let rng = &mut Rng::new(seed ^ 0xacce_55a5);
+            for what in [Happens::Deny, Happens::Tune] {
+                if rng.one_in(12) {
+                    let at = rng.below(steps.len() as u64 + 1) as usize;
+                    let step = Step {
+                        what,
+                        node: rng.below(n as u64) as usize,
+                        slot: rng.below(2) as usize,
+                        at: when(rng),
+                        long: when(rng),
+                    };
+                    steps.insert(at, step);
+                }
+            }
         }
 
         let mut users = Vec::new();
@@ -459,6 +482,8 @@ fn happens(step: Step) {
                 if let Some(ni) = active(node, slot) {
                     let _ = lnet::control(ni, 2, 0);
                     let _ = lnet::control(ni, 3, 0);
+                    let peer = lnet::nid_of(world::ip(other(node, 0), 0));
+                    let _ = lnet::control(ni, 4, peer);
                 }
                 for file in misc::files(node) {
                     let text = misc::cat(file);
@@ -511,8 +536,44 @@ fn happens(step: Step) {
             sched::sleep(step.long);
             up(node);
         }
+        Happens::Deny => {
+            let to = other(node, step.long as usize % 2);
+            lnet::deny(Some(lnet::nid_of(world::ip(to, slot % slots(to)))));
+            sched::sleep(step.long);
+            lnet::deny(None);
+        }
+        Happens::Tune => {
+            lnet::tune(tuning());
+            sched::sleep(step.long);
+            // To the end, in some: what was agreed on before goes on.
+            if step.long % 2 == 0 {
+                lnet::tune(lnet::UNTUNED);
+            }
+        }
         Happens::Power => {}
     }
+}
+
+/// What an administrator may write of an NI, by the language of `ni_tune`.
+fn tuning() -> ro2ib_tuning {
+    let world = w();
+    let timeout = world.plan.timeout as i32;
+    let rng = &mut world.rng;
+    let mut tune = lnet::UNTUNED;
+    let mut may = |word: &mut i32, values: &[i32]| {
+        if rng.one_in(3) {
+            *word = rng.of(values);
+        }
+    };
+    may(&mut tune.conns_per_peer, &[1, 2, 4]);
+    may(&mut tune.tos, &[-1, 0, 106]);
+    may(&mut tune.peer_credits, &[1, 2, 8, 16, 32]);
+    may(&mut tune.retry_count, &[0, 7]);
+    may(&mut tune.rnr_retry_count, &[0, 7]);
+    // Not longer: `patience` is of the plan's.
+    may(&mut tune.timeout, &[5, timeout]);
+    may(&mut tune.keepalive, &[0, 1, 100]);
+    tune
 }
 
 /// The one that nothing happens to.

@@ -16,6 +16,7 @@ use crate::{
     world::{
         self,
         say,
+        violation,
         w, //
     }, //
 };
@@ -282,6 +283,38 @@ pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *co
             String::from_utf8_lossy(text).trim_end()
         ));
     }
+}
+
+/// A word that C has the address of.
+#[repr(transparent)]
+pub struct Address(*const u32);
+
+// SAFETY: The word is a constant.
+unsafe impl Sync for Address {}
+
+/// LNet's debug log is off.
+static DK_OFF: u32 = 0;
+/// Which lines are wanted.
+#[no_mangle]
+pub static ro2ib_dk_debug: Address = Address(&raw const DK_OFF);
+/// Of whom.
+#[no_mangle]
+pub static ro2ib_dk_subsystems: Address = Address(&raw const DK_OFF);
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dk_line(
+    mask: u32,
+    _file: *const u8,
+    _fn: *const u8,
+    _line: u32,
+    text: *const u8,
+    len: u32,
+) {
+    if mask & r::ro2ib_dk_mask_RO2IB_DK_CONSOLE == 0 {
+        violation("a line is written to a debug log that is off");
+    }
+    // SAFETY: The caller passes valid bytes.
+    unsafe { ro2ibk_printk(6, c"".as_ptr().cast(), text, len as i32) };
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ibk_current_pid() -> i32 {
