@@ -538,8 +538,21 @@ fn happens(step: Step) {
         }
         Happens::Deny => {
             let to = other(node, step.long as usize % 2);
-            lnet::deny(Some(lnet::nid_of(world::ip(to, slot % slots(to)))));
+            let peer = lnet::nid_of(world::ip(to, slot % slots(to)));
+            // Some change their mind: it is to meet connections that are being made.
+            for _ in 0..step.long % 8 {
+                lnet::deny(Some(peer));
+                let ns = w().rng.range(US, 200 * US);
+                sched::sleep(ns);
+                lnet::deny(None);
+                let ns = w().rng.range(US, 200 * US);
+                sched::sleep(ns);
+            }
+            lnet::deny(Some(peer));
             sched::sleep(step.long);
+            if step.long > SEC {
+                ends(node, slot, peer);
+            }
             lnet::deny(None);
         }
         Happens::Tune => {
@@ -552,6 +565,17 @@ fn happens(step: Step) {
         }
         Happens::Power => {}
     }
+}
+
+/// Waits until an NI has no connection with a peer that was denied: they are being closed.
+fn ends(node: usize, slot: usize, peer: u64) {
+    for _ in 0..120 {
+        match active(node, slot) {
+            Some(ni) if lnet::connected(ni, peer) => sched::sleep(SEC),
+            _ => return,
+        }
+    }
+    violation("a peer is connected two minutes after it was denied");
 }
 
 /// What an administrator may write of an NI, by the language of `ni_tune`.

@@ -1436,6 +1436,28 @@ pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
     }
 }
 
+/// Whether the driver lists a connection with that peer.
+pub fn connected(ni: *mut Ni, peer: u64) -> bool {
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        if (*ni).life != Life::Active {
+            return false;
+        }
+        (*ni).found += 1;
+        let get = ops(ni).get_conn.expect("an operation");
+        let (mut nid, mut mtu, mut i) = (0, 0, 0);
+        world::enter();
+        while get((*ni).lnd, i, &raw mut nid, &raw mut mtu) == 0 && nid != peer {
+            i += 1;
+            nid = 0;
+        }
+        world::leave();
+        (*ni).found -= 1;
+        sched::wake_all(ni as usize);
+        nid == peer
+    }
+}
+
 /// A node's LNet is gone: it lost its power.
 pub fn forget(node: usize) {
     let world = w();
