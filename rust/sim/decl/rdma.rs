@@ -352,7 +352,6 @@ pub struct ro2ib_ni_cfg {
     pub dev_cpt: i32,
     pub name: [u8; 32],
     pub peer_credits: u32,
-    pub peer_credits_hiw: u32,
     pub max_tx_credits: u32,
     pub peer_rtr_credits: i32,
     pub peer_timeout: i32,
@@ -361,8 +360,6 @@ pub struct ro2ib_ni_cfg {
     pub fmr_pool_size: u32,
     pub fmr_flush_trigger: u32,
     pub fmr_cache: u32,
-    pub conns_per_peer: u32,
-    pub tos: i32,
     pub service: u32,
     pub ib_mtu: u32,
     pub wrq_sge: u32,
@@ -399,17 +396,41 @@ pub struct ro2ib_lnd_ops {
         ) -> i32,
     >,
     pub link_event: Option<unsafe extern "C" fn(priv_: *mut c_void, event: ro2ib_link_event)>,
-    pub link_busy:
-        Option<unsafe extern "C" fn(priv_: *mut c_void) -> bool>,
+    pub link_busy: Option<unsafe extern "C" fn(priv_: *mut c_void) -> bool>,
     pub get_peer: Option<
         unsafe extern "C" fn(priv_: *mut c_void, index: u32, nid: *mut u64, refs: *mut u32) -> i32,
     >,
+    pub debug_peer: Option<unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32>,
     pub del_peer: Option<unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32>,
     pub get_conn: Option<
         unsafe extern "C" fn(priv_: *mut c_void, index: u32, nid: *mut u64, mtu: *mut u32) -> i32,
     >,
     pub close_conns: Option<unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32>,
+    pub settings_changed: Option<unsafe extern "C" fn(priv_: *mut c_void)>,
 }
+
+pub const ro2ib_tune_RO2IB_TUNE_UNSET: ro2ib_tune = -2;
+
+pub type ro2ib_tune = i32;
+
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, MaybeZeroable)]
+pub struct ro2ib_tuning {
+    pub conns_per_peer: i32,
+    pub tos: i32,
+    pub peer_credits: i32,
+    pub retry_count: i32,
+    pub rnr_retry_count: i32,
+    pub timeout: i32,
+    pub keepalive: i32,
+}
+
+pub const ro2ib_dk_mask_RO2IB_DK_NETERROR: ro2ib_dk_mask = 256;
+pub const ro2ib_dk_mask_RO2IB_DK_NET: ro2ib_dk_mask = 512;
+pub const ro2ib_dk_mask_RO2IB_DK_CONSOLE: ro2ib_dk_mask = 33554432;
+pub const ro2ib_dk_mask_RO2IB_DK_LND: ro2ib_dk_mask = 2048;
+
+pub type ro2ib_dk_mask = u32;
 
 /// As bindgen does it where a pointer is in the structure.
 macro_rules! zeroed_by_default {
@@ -484,6 +505,7 @@ unsafe extern "C" {
     pub fn ro2ib_port_active(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_gsi_failed(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_event_port(ev: *const ib_event) -> u32;
+    pub fn ro2ib_device_dma(dev: *mut ib_device) -> *mut device;
     pub fn ro2ib_device_name(dev: *mut ib_device) -> *const u8;
     pub fn ro2ib_register_event_handler(
         h: *mut ib_event_handler,
@@ -640,13 +662,29 @@ unsafe extern "C" {
     pub fn ro2ib_lnet_set_fatal(ni: *mut ro2ib_ni, fatal: bool);
     pub fn ro2ib_lnet_find_ni(nid: u64, priv_: *mut *mut c_void) -> *mut ro2ib_ni;
     pub fn ro2ib_lnet_put_found(ni: *mut ro2ib_ni);
+    pub fn ro2ib_lnet_set_dma_device(ni: *mut ro2ib_ni, dev: *mut device);
+    pub fn ro2ib_access_allows(ni: *const ro2ib_ni, peer: u64) -> bool;
+    pub fn ro2ib_ni_conns_per_peer(ni: *const ro2ib_ni) -> u32;
+    pub fn ro2ib_ni_tos(ni: *const ro2ib_ni) -> i32;
+    pub fn ro2ib_ni_peer_credits(ni: *const ro2ib_ni) -> u32;
+    pub fn ro2ib_ni_peer_credits_hiw(ni: *const ro2ib_ni) -> u32;
+    pub fn ro2ib_ni_retry_count(ni: *const ro2ib_ni) -> u8;
+    pub fn ro2ib_ni_rnr_retry_count(ni: *const ro2ib_ni) -> u8;
+    pub fn ro2ib_ni_timeout(ni: *const ro2ib_ni) -> u32;
+    pub fn ro2ib_ni_keepalive(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_net_get(net: *mut net);
     pub fn ro2ib_net_put(net: *mut net);
     pub fn ro2ib_param_cksum() -> bool;
-    pub fn ro2ib_param_timeout() -> u32;
-    pub fn ro2ib_param_retry_count() -> u8;
-    pub fn ro2ib_param_rnr_retry_count() -> u8;
-    pub fn ro2ib_param_keepalive() -> u32;
     pub fn ro2ib_param_require_privileged_port() -> bool;
     pub fn ro2ib_param_use_privileged_port() -> bool;
+    pub static ro2ib_dk_debug: *const u32;
+    pub static ro2ib_dk_subsystems: *const u32;
+    pub fn ro2ib_dk_line(
+        mask: u32,
+        file: *const u8,
+        fn_: *const u8,
+        line: u32,
+        text: *const u8,
+        len: u32,
+    );
 }

@@ -8,6 +8,7 @@
 
 use simc::{
     cm,
+    decl::r::ro2ib_tuning,
     lnet::{
         self,
         Life,
@@ -33,6 +34,7 @@ use simc::{
         violation,
         w,
         End,
+        Fault,
         NodePlan,
         Plan,
         FAULTS, //
@@ -66,6 +68,10 @@ pub enum Happens {
     PortEvents,
     /// The core says that the address is another's.
     AddrChange,
+    /// An administrator denies a peer, and allows it again.
+    Deny,
+    /// An administrator tunes the NIs that run, and takes it back.
+    Tune,
 }
 
 /// One thing that happens.
@@ -239,6 +245,24 @@ impl Script {
                 at: when(rng),
                 long: 0,
             });
+        }
+
+        if !strict {
+            // From numbers of their own: what the seeds of other worlds mean stays.
+            let rng = &mut Rng::new(seed ^ 0xacce_55a5);
+            for what in [Happens::Deny, Happens::Tune] {
+                if rng.one_in(12) {
+                    let at = rng.below(steps.len() as u64 + 1) as usize;
+                    let step = Step {
+                        what,
+                        node: rng.below(n as u64) as usize,
+                        slot: rng.below(2) as usize,
+                        at: when(rng),
+                        long: when(rng),
+                    };
+                    steps.insert(at, step);
+                }
+            }
         }
 
         let mut users = Vec::new();
@@ -459,6 +483,8 @@ fn happens(step: Step) {
                 if let Some(ni) = active(node, slot) {
                     let _ = lnet::control(ni, 2, 0);
                     let _ = lnet::control(ni, 3, 0);
+                    let peer = lnet::nid_of(world::ip(other(node, 0), 0));
+                    let _ = lnet::control(ni, 4, peer);
                 }
                 for file in misc::files(node) {
                     let text = misc::cat(file);
@@ -511,8 +537,72 @@ fn happens(step: Step) {
             sched::sleep(step.long);
             up(node);
         }
+        Happens::Deny => {
+            let to = other(node, step.long as usize % 2);
+            let peer = lnet::nid_of(world::ip(to, slot % slots(to)));
+            // Some change their mind: it is to meet connections that are being made.
+            for _ in 0..step.long % 8 {
+                lnet::deny(Some(peer));
+                let ns = w().rng.range(US, 200 * US);
+                sched::sleep(ns);
+                lnet::deny(None);
+                let ns = w().rng.range(US, 200 * US);
+                sched::sleep(ns);
+            }
+            lnet::deny(Some(peer));
+            sched::sleep(step.long);
+            // Known: without memory for a list of them, connections are not closed.
+            if step.long > SEC && !world::may_fail(Fault::Alloc) {
+                ends(node, slot, peer);
+            }
+            lnet::deny(None);
+        }
+        Happens::Tune => {
+            lnet::tune(tuning());
+            sched::sleep(step.long);
+            // To the end, in some: what was agreed on before goes on.
+            if step.long % 2 == 0 {
+                lnet::tune(lnet::UNTUNED);
+            }
+        }
         Happens::Power => {}
     }
+}
+
+/// Waits until an NI has no connection with a peer that was denied: they are being closed.
+fn ends(node: usize, slot: usize, peer: u64) {
+    for _ in 0..120 {
+        match active(node, slot) {
+            Some(ni) if lnet::connected(ni, peer) => sched::sleep(SEC),
+            _ => return,
+        }
+    }
+    violation("a peer is connected two minutes after it was denied");
+}
+
+/// What an administrator may write of an NI, by the language of `ni_tune`.
+fn tuning() -> ro2ib_tuning {
+    let world = w();
+    let timeout = world.plan.timeout as i32;
+    // Depth 1 and several connections is for the plan, see `world::rnr`.
+    let one = world.plan.nodes.iter().any(|n| n.credits == 1);
+    let conns: &[i32] = if one { &[1] } else { &[1, 2, 4] };
+    let rng = &mut world.rng;
+    let mut tune = lnet::UNTUNED;
+    let mut may = |word: &mut i32, values: &[i32]| {
+        if rng.one_in(3) {
+            *word = rng.of(values);
+        }
+    };
+    may(&mut tune.conns_per_peer, conns);
+    may(&mut tune.tos, &[-1, 0, 106]);
+    may(&mut tune.peer_credits, &[2, 8, 16, 32]);
+    may(&mut tune.retry_count, &[0, 7]);
+    may(&mut tune.rnr_retry_count, &[0, 7]);
+    // Not longer: `patience` is of the plan's.
+    may(&mut tune.timeout, &[5, timeout]);
+    may(&mut tune.keepalive, &[0, 1, 100]);
+    tune
 }
 
 /// The one that nothing happens to.

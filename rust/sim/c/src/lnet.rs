@@ -34,7 +34,9 @@ use crate::{
         say,
         telling,
         violation,
-        w, //
+        w,
+        NodePlan,
+        Plan, //
     }, //
 };
 
@@ -86,6 +88,7 @@ pub struct Ni {
     port_fatal: bool,
     peers: Map<u64, Peer>,
     credits: u32,
+    tune: ro2ib_tuning,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -1093,6 +1096,14 @@ pub unsafe extern "C" fn ro2ib_lnet_put_found(ni: *mut ro2ib_ni) {
     sched::wake_all(ni as usize);
 }
 #[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_set_dma_device(_ni: *mut ro2ib_ni, dev: *mut device) {
+    lock::might_sleep("synchronize_rcu");
+    if !dev.is_null() {
+        violation("LNet is told of a device that nobody has");
+    }
+    sched::point();
+}
+#[no_mangle]
 pub unsafe extern "C" fn ro2ib_net_get(_net: *mut net) {
     w().nodes[sched::node()].net_refs += 1;
 }
@@ -1110,28 +1121,150 @@ pub unsafe extern "C" fn ro2ib_param_cksum() -> bool {
     w().plan.cksum
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_param_timeout() -> u32 {
-    w().plan.timeout
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_param_retry_count() -> u8 {
-    w().plan.retry_count
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_param_rnr_retry_count() -> u8 {
-    w().plan.rnr_retry_count
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_param_keepalive() -> u32 {
-    w().plan.keepalive
-}
-#[no_mangle]
 pub unsafe extern "C" fn ro2ib_param_require_privileged_port() -> bool {
     false
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_param_use_privileged_port() -> bool {
     w().plan.privileged
+}
+
+// Settings of an NI that runs: what the parameters `access` and `ni_tune` say, or the plan.
+
+/// `ni_tune` says nothing.
+pub const UNTUNED: ro2ib_tuning = ro2ib_tuning {
+    conns_per_peer: UNSET,
+    tos: UNSET,
+    peer_credits: UNSET,
+    retry_count: UNSET,
+    rnr_retry_count: UNSET,
+    timeout: UNSET,
+    keepalive: UNSET,
+};
+
+const UNSET: i32 = ro2ib_tune_RO2IB_TUNE_UNSET;
+
+/// What is in force: that of `ni_tune`, or what the NI was configured with.
+unsafe fn tuned<T>(
+    ni: *const ro2ib_ni,
+    of: fn(&ro2ib_tuning) -> i32,
+    configured: fn(&Plan, &NodePlan) -> T,
+) -> T
+where
+    T: TryFrom<i32>,
+{
+    // SAFETY: NIs stay until the world ends.
+    let ni = unsafe { &*ni.cast::<Ni>() };
+    let plan = &w().plan;
+    match of(&ni.tune) {
+        UNSET => configured(plan, &plan.nodes[ni.node]),
+        set => T::try_from(set)
+            .unwrap_or_else(|_| violation("a world tunes an NI to what it cannot be")),
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_conns_per_peer(ni: *const ro2ib_ni) -> u32 {
+    // SAFETY: By the contract of this function, as for all of these.
+    unsafe { tuned(ni, |t| t.conns_per_peer, |_, own| own.conns) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_tos(ni: *const ro2ib_ni) -> i32 {
+    // SAFETY: As above.
+    unsafe { tuned(ni, |t| t.tos, |_, _| -1) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_peer_credits(ni: *const ro2ib_ni) -> u32 {
+    // SAFETY: As above.
+    unsafe { tuned(ni, |t| t.peer_credits, |_, own| own.credits) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_peer_credits_hiw(ni: *const ro2ib_ni) -> u32 {
+    // `ni_tune` has no word for it.
+    // SAFETY: As above.
+    unsafe { tuned(ni, |_| UNSET, |_, own| own.hiw) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_retry_count(ni: *const ro2ib_ni) -> u8 {
+    // SAFETY: As above.
+    unsafe { tuned(ni, |t| t.retry_count, |plan, _| plan.retry_count) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_rnr_retry_count(ni: *const ro2ib_ni) -> u8 {
+    // SAFETY: As above.
+    unsafe { tuned(ni, |t| t.rnr_retry_count, |plan, _| plan.rnr_retry_count) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_timeout(ni: *const ro2ib_ni) -> u32 {
+    // SAFETY: As above.
+    unsafe { tuned(ni, |t| t.timeout, |plan, _| plan.timeout) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_keepalive(ni: *const ro2ib_ni) -> u32 {
+    // SAFETY: As above.
+    unsafe { tuned(ni, |t| t.keepalive, |plan, _| plan.keepalive) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_access_allows(ni: *const ro2ib_ni, peer: u64) -> bool {
+    // SAFETY: NIs stay until the world ends.
+    let node = unsafe { (*ni.cast::<Ni>()).node };
+    w().nodes[node].denied != Some(peer)
+}
+
+/// The administrator of the node whose task runs writes `access`: this peer may not connect (`None`:
+/// all may).
+pub fn deny(peer: Option<u64>) {
+    let node = sched::node();
+    if telling() {
+        match peer {
+            Some(peer) => say(&format!("node {node}: denies {:x}", peer & 0xffff_ffff)),
+            None => say(&format!("node {node}: allows all")),
+        }
+    }
+    w().nodes[node].denied = peer;
+    sched::point();
+    settings_changed();
+}
+
+/// As above, `ni_tune`, for all its NIs.
+pub fn tune(tune: ro2ib_tuning) {
+    let node = sched::node();
+    if telling() {
+        say(&format!("node {node}: {tune:?}"));
+    }
+    w().nodes[node].tune = tune;
+    sched::point();
+    let lock = &raw mut w().nodes[node].ni_lock;
+    lock::take(lock, false, false);
+    for ni in running(node) {
+        // SAFETY: NIs stay until the world ends.
+        unsafe { (*ni).tune = tune };
+    }
+    lock::give(lock);
+    settings_changed();
+}
+
+/// `ro2ib_ni_settings_changed()` of the shim.
+fn settings_changed() {
+    let node = sched::node();
+    let lock = &raw mut w().nodes[node].ni_lock;
+    lock::take(lock, false, false);
+    for ni in running(node) {
+        let changed = ops(ni).settings_changed.expect("an operation");
+        world::enter();
+        // SAFETY: It is on the shim's list, which does not change as long as its lock is held.
+        unsafe { changed((*ni).lnd) };
+        world::leave();
+    }
+    lock::give(lock);
+}
+
+/// The NIs on the shim's list; its lock is held.
+fn running(node: usize) -> Vec<*mut Ni> {
+    let nis = &w().nodes[node].nis;
+    // SAFETY: NIs stay until the world ends.
+    let running = |ni: &*mut Ni| unsafe { (**ni).published };
+    nis.iter().copied().filter(running).collect()
 }
 
 /// NID of an address on net 0 of o2ib (`LND_O2IB` is 5).
@@ -1152,12 +1285,9 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
             net: ro2ib_init_net(),
             dev_cpt: -1,
             peer_credits: own.credits,
-            peer_credits_hiw: own.hiw,
             max_tx_credits: 256,
             peer_timeout: 180,
             concurrent_sends: own.credits,
-            conns_per_peer: own.conns,
-            tos: -1,
             service: 987,
             wrq_sge: plan.wrq_sge,
             ..Default::default()
@@ -1178,6 +1308,7 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
             port_fatal: false,
             peers: Map::default(),
             credits: own.credits,
+            tune: w().nodes[node].tune,
         }));
         w().nodes[node].nis.push(ni);
         let mut lnd = core::ptr::null_mut();
@@ -1199,6 +1330,7 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
         let lock = &raw mut w().nodes[node].ni_lock;
         lock::take(lock, false, false);
         (*ni).published = true;
+        (*ni).tune = w().nodes[node].tune;
         let down = !(*dev).up;
         if set_link_fatal(&mut *ni, down) {
             event(ni, ro2ib_link_event_RO2IB_LINK_DOWN);
@@ -1288,6 +1420,7 @@ pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
                 }
                 i as i32
             }
+            4 => o.debug_peer.expect("an operation")(lnd, nid),
             _ => {
                 let (mut nid, mut mtu, mut i) = (0, 0, 0);
                 while o.get_conn.expect("an operation")(lnd, i, &raw mut nid, &raw mut mtu) == 0 {
@@ -1300,6 +1433,28 @@ pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
         (*ni).found -= 1;
         sched::wake_all(ni as usize);
         rc
+    }
+}
+
+/// Whether the driver lists a connection with that peer.
+pub fn connected(ni: *mut Ni, peer: u64) -> bool {
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        if (*ni).life != Life::Active {
+            return false;
+        }
+        (*ni).found += 1;
+        let get = ops(ni).get_conn.expect("an operation");
+        let (mut nid, mut mtu, mut i) = (0, 0, 0);
+        world::enter();
+        while get((*ni).lnd, i, &raw mut nid, &raw mut mtu) == 0 && nid != peer {
+            i += 1;
+            nid = 0;
+        }
+        world::leave();
+        (*ni).found -= 1;
+        sched::wake_all(ni as usize);
+        nid == peer
     }
 }
 

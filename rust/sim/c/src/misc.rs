@@ -16,6 +16,7 @@ use crate::{
     world::{
         self,
         say,
+        violation,
         w, //
     }, //
 };
@@ -283,6 +284,38 @@ pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *co
         ));
     }
 }
+
+/// A word that C has the address of.
+#[repr(transparent)]
+pub struct Address(*const u32);
+
+// SAFETY: The word is a constant.
+unsafe impl Sync for Address {}
+
+/// LNet's debug log is off.
+static DK_OFF: u32 = 0;
+/// Which lines are wanted.
+#[no_mangle]
+pub static ro2ib_dk_debug: Address = Address(&raw const DK_OFF);
+/// Of whom.
+#[no_mangle]
+pub static ro2ib_dk_subsystems: Address = Address(&raw const DK_OFF);
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_dk_line(
+    mask: u32,
+    _file: *const u8,
+    _fn: *const u8,
+    _line: u32,
+    text: *const u8,
+    len: u32,
+) {
+    if mask & r::ro2ib_dk_mask_RO2IB_DK_CONSOLE == 0 {
+        violation("a line is written to a debug log that is off");
+    }
+    // SAFETY: The caller passes valid bytes.
+    unsafe { ro2ibk_printk(6, c"".as_ptr().cast(), text, len as i32) };
+}
 #[no_mangle]
 pub unsafe extern "C" fn ro2ibk_current_pid() -> i32 {
     sched::current() as i32 + 1
@@ -313,14 +346,15 @@ pub unsafe extern "C" fn ro2ib_log_noise_allowed() -> bool {
     true
 }
 
-/// All that run now in a softirq or a work item have returned.
+/// All that run now in a softirq have returned, and so have completion handlers in a work item: those do
+/// not sleep, which is what `synchronize_rcu_tasks()` waits for.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_wait_for_callers() {
     lock::might_sleep("synchronize_rcu");
     let (me, node) = (sched::current(), sched::node());
     for tid in 0..w().sched.tasks.len() {
         let task = &w().sched.tasks[tid];
-        if tid != me && task.node == node && task.kind == Kind::Softirq {
+        if tid != me && task.node == node && (task.kind == Kind::Softirq || task.name == "cq") {
             sched::join(tid);
         }
     }

@@ -247,6 +247,10 @@ pub unsafe extern "C" fn ro2ib_event_port(ev: *const ib_event) -> u32 {
     unsafe { (*ev).element.port_num }
 }
 #[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_dma(_dev: *mut ib_device) -> *mut device {
+    core::ptr::null_mut()
+}
+#[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device) -> *const u8 {
     // SAFETY: By the contract of this function.
     unsafe { (*dev.cast::<Dev>()).name.as_ptr().cast() }

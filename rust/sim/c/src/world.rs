@@ -197,6 +197,10 @@ pub struct Node {
     pub dead: bool,
     /// References of the network namespace.
     pub net_refs: usize,
+    /// The peer that its parameter `access` denies.
+    pub denied: Option<u64>,
+    /// What its parameter `ni_tune` says of all its NIs.
+    pub tune: ro2ib_tuning,
     /// Calls into the driver that have not returned.
     pub inside: usize,
     /// Of the core's list of event handlers.
@@ -307,6 +311,8 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
                 nis: Vec::new(),
                 dead: false,
                 net_refs: 0,
+                denied: None,
+                tune: lnet::UNTUNED,
                 inside: 0,
                 event_lock: lock::new(c"ib_event_lock"),
                 ni_lock: lock::new(c"ro2ib_ni_mutex"),
@@ -688,6 +694,8 @@ pub fn power_on(node: usize) {
     n.driver = core::ptr::null_mut();
     n.inside = 0;
     n.net_refs = 0;
+    n.denied = None;
+    n.tune = lnet::UNTUNED;
     n.event_lock = lock::new(c"ib_event_lock");
     n.ni_lock = lock::new(c"ro2ib_ni_mutex");
     n.rtnl = lock::new(c"rtnl_mutex");
