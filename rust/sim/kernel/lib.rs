@@ -37,10 +37,6 @@ mod own {
     pub mod workqueue;
 }
 
-pub use module::{
-    Module,
-    ThisModule, //
-};
 pub use own::{
     alloc,
     bindings,
@@ -58,6 +54,10 @@ pub use own::{
     time,
     types,
     workqueue, //
+};
+pub use module::{
+    Module,
+    ThisModule, //
 };
 
 /// An atomic operation that orders something: another task may run here.

@@ -346,14 +346,15 @@ pub unsafe extern "C" fn ro2ib_log_noise_allowed() -> bool {
     true
 }
 
-/// All that run now in a softirq or a work item have returned.
+/// All that run now in a softirq have returned, and so have completion handlers in a work item: those do
+/// not sleep, which is what `synchronize_rcu_tasks()` waits for.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_wait_for_callers() {
     lock::might_sleep("synchronize_rcu");
     let (me, node) = (sched::current(), sched::node());
     for tid in 0..w().sched.tasks.len() {
         let task = &w().sched.tasks[tid];
-        if tid != me && task.node == node && task.kind == Kind::Softirq {
+        if tid != me && task.node == node && (task.kind == Kind::Softirq || task.name == "cq") {
             sched::join(tid);
         }
     }
