@@ -95,26 +95,23 @@ impl<C: Connection> Peer<C> {
     /// Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
         let now_ms = self.ni.now_ms();
-        let (others, stale) = {
-            let mut inner = self.inner.lock();
-            let stale = now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS;
+        let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), known);
             inner.last_cause = None;
-            let others = inner.snapshot();
             inner.publish(conn);
-            (others, stale)
-        };
-        for other in others {
+            now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
+        });
+        self.for_each_conn(|other| {
             // Of an earlier life of the peer.
             if other.is_stale(known.stamp) {
                 other.fail(Cause::PeerRestarted);
-            } else if !conn.is_active() && !Arc::ptr_eq(&other, conn) {
+            } else if !conn.is_active() && !Arc::ptr_eq(other, conn) {
                 if other.is_active() && stale {
                     other.overtaken();
                 }
                 other.doubt();
             }
-        }
+        });
         self.flush(conn);
     }
 

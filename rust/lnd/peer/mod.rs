@@ -252,8 +252,8 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn add(&self, conn: &Arc<C>) -> Result {
         let mut inner = self.inner.lock();
         // Either this sees that the NI stops, or its shutdown, which takes the lock after saying
-        // so, sees the connection.
-        if inner.gone || self.ni.is_stopping() {
+        // so, sees the connection. The same for a peer that is not allowed any more.
+        if inner.gone || self.ni.is_stopping() || !self.ni.lnet.allows(self.nid.raw()) {
             return Err(ESHUTDOWN);
         }
         // Room for both lists now, so that publishing cannot fail.
@@ -281,15 +281,10 @@ impl<C: Connection> Peer<C> {
 
     /// Ends every connection and every attempt, and fails what waits.
     pub(crate) fn close(self: &Arc<Self>, cause: Cause) {
-        let (conns, waiting) = {
-            let mut inner = self.inner.lock();
-            (inner.snapshot(), inner.pending.take())
-        };
+        let waiting = self.with(|inner| inner.pending.take());
         self.ni.seen.messages(cause, waiting.len());
         waiting.fail(cause);
-        for conn in conns {
-            conn.fail(cause);
-        }
+        self.for_each_conn(|conn| conn.fail(cause));
         let _ = work::cancel::<Self, RETRY>(self);
         // Whether there was one or not: somebody may be arming it now, and in vain.
         let _ = self.with(|inner| inner.policy.cancel_retry());
@@ -299,22 +294,34 @@ impl<C: Connection> Peer<C> {
     /// One connection ended because nothing was heard: whether the others are as dead shows now,
     /// not when something is to be sent on each of them.
     pub(crate) fn doubt_all(&self) {
-        for conn in self.conns() {
-            conn.doubt();
-        }
+        self.for_each_conn(|conn| conn.doubt());
     }
 
     /// Closes the connections but keeps the peer. False: there were none.
     pub(crate) fn close_conns(&self, cause: Cause) -> bool {
-        let conns = self.with(|inner| inner.snapshot());
-        let any = !conns.is_empty();
-        for conn in conns {
+        let mut any = false;
+        self.for_each_conn(|conn| {
+            any = true;
             conn.fail(cause);
-        }
+        });
         any
     }
 
-    /// The connections, for people.
+    /// Calls `f` for each connection, without the lock; for some twice if others go meanwhile. Needs no
+    /// memory.
+    fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
+        let mut left = self.with(|inner| inner.all.len());
+        // From the end, for new ones come there, and what goes moves only what is behind it.
+        while let Some(at) = left.checked_sub(1) {
+            left = at;
+            let conn = self.with(|inner| inner.all.get(at).cloned());
+            if let Some(conn) = conn {
+                f(&conn);
+            }
+        }
+    }
+
+    /// The connections, for people; without memory not all of them.
     pub(crate) fn conns(&self) -> KVec<Arc<C>> {
         self.with(|inner| inner.snapshot())
     }

@@ -55,9 +55,7 @@ impl<C: Connection> Peer<C> {
     /// The way closed: connections end, and if LNet has another way (`refuse`) so do messages that
     /// wait for one.
     pub(crate) fn way_closed(self: &Arc<Self>, refuse: bool) {
-        for conn in self.conns() {
-            conn.fail(Cause::LinkDown);
-        }
+        self.for_each_conn(|conn| conn.fail(Cause::LinkDown));
         if refuse {
             let waiting = self.with(|inner| inner.pending.take());
             self.ni.seen.messages(Cause::LinkDown, waiting.len());

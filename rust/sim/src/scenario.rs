@@ -34,7 +34,6 @@ use simc::{
         violation,
         w,
         End,
-        Fault,
         NodePlan,
         Plan,
         FAULTS, //
@@ -551,8 +550,7 @@ fn happens(step: Step) {
             }
             lnet::deny(Some(peer));
             sched::sleep(step.long);
-            // Known: without memory for a list of them, connections are not closed.
-            if step.long > SEC && !world::may_fail(Fault::Alloc) {
+            if step.long > SEC {
                 ends(node, slot, peer);
             }
             lnet::deny(None);
