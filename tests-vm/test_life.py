@@ -30,15 +30,21 @@ def cycles(a, b, count):
     # What the kernel itself makes once and keeps.
     for _ in range(3):
         cycle(a, b)
-    cqs, before = a.shared_cqs(), slab(a)
-    for _ in range(count):
-        cycle(a, b)
-    assert a.shared_cqs() == cqs
-    # A leak of one small object per cycle is 100 bytes or more; per CPU caches
-    # and lazy frees make a noise that does not grow with the count.
-    after = slab(a)
-    grown = {k: after[k] - before.get(k, 0) for k in after if after[k] > before.get(k, 0)}
-    assert sum(grown.values()) < 65536 + 64 * count, grown
+    cqs = a.shared_cqs()
+    # What leaks does so each time; what the kernel's caches keep it has in the end.
+    for _ in range(3):
+        before = slab(a)
+        for _ in range(count):
+            cycle(a, b)
+        assert a.shared_cqs() == cqs
+        # A leak of one small object per cycle is 100 bytes or more; per CPU caches
+        # and lazy frees make a noise that does not grow with the count.
+        after = slab(a)
+        grown = {k: after[k] - before.get(k, 0) for k in after if after[k] > before.get(k, 0)}
+        if sum(grown.values()) < 65536 + 64 * count:
+            break
+    else:
+        raise AssertionError(f"grown three times, at last by {grown}")
     # Nobody holds the device either.
     for node in (a, b):
         node.guest.check("rdma link del rxe0", PATIENCE)

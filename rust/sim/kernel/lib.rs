@@ -37,6 +37,10 @@ mod own {
     pub mod workqueue;
 }
 
+pub use module::{
+    Module,
+    ThisModule, //
+};
 pub use own::{
     alloc,
     bindings,
@@ -54,10 +58,6 @@ pub use own::{
     time,
     types,
     workqueue, //
-};
-pub use module::{
-    Module,
-    ThisModule, //
 };
 
 /// An atomic operation that orders something: another task may run here.
