@@ -189,8 +189,9 @@ impl Port {
             }
         };
         self.ni.lnet.set_dma_device(Some(&hca.device));
-        *self.events.lock() = Some(events);
         self.ni.set_hca(Some(hca));
+        // Last: from here on it can be taken off the device again, whole.
+        *self.events.lock() = Some(events);
         // Whatever came before is seen by the look that follows, what comes later asks for another.
         let _ = self.health.watched.xchg(true, Full);
         self.look_in(0);
