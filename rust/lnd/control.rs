@@ -59,6 +59,7 @@ use crate::{
             Queues,
             NOOP_SLOTS, //
         },
+        reject::Refused,
         sizes::{
             self,
             DepthSearch, //
@@ -280,7 +281,12 @@ impl Conn {
             }
         });
         if let Err(e) = made {
-            if e == ENETUNREACH {
+            // Where others send an event, iWARP tells of TCP's troubles at once.
+            if e == ECONNREFUSED {
+                log::rejected(self.nid(), &Refused::NoListener);
+                return self.fail(Cause::Unreachable);
+            }
+            if [ENETUNREACH, EHOSTUNREACH, ETIMEDOUT].contains(&e) {
                 return self.fail(Cause::Unreachable);
             }
             log::cannot(self.nid(), "set up the connection", e);

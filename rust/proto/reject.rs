@@ -161,7 +161,7 @@ impl Reject {
     }
 }
 
-/// CM reject reasons that matter here (`enum ib_cm_rej_reason`).
+/// CM reject reasons that matter here: `enum ib_cm_rej_reason`, and a negative errno on iWARP.
 pub mod cm_reason {
     /// Nobody listens on that service id.
     pub const INVALID_SERVICE_ID: i32 = 8;
@@ -169,6 +169,8 @@ pub mod cm_reason {
     pub const STALE_CONN: i32 = 10;
     /// The listener refused, and says why in private data.
     pub const CONSUMER_DEFINED: i32 = 28;
+    /// iWARP: nobody listens (`ECONNREFUSED`).
+    pub const REFUSED: i32 = -111;
 }
 
 /// What a connection request asked for, and what the next one will.
@@ -258,7 +260,8 @@ pub enum Reaction {
 /// What the active side does after its request, `asked`, was rejected.
 ///
 /// `reason` is the status of the CM event, `private_data` whatever came with
-/// it. A value from a reject is adopted only if it is smaller than ours and
+/// it. On iWARP providers do not agree on a number for the listener's own word
+/// (siw `-ECONNRESET`, others `-ECONNREFUSED`); it is what has private data. A value from a reject is adopted only if it is smaller than ours and
 /// not zero, and never makes us speak version 0x11 (H11). An incarnation is
 /// adopted for a stale connection only: at worst the peer's next answer is
 /// "stale" again, and the caller's back-off bounds that.
@@ -267,6 +270,8 @@ pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &Ask) -> Reactio
         cm_reason::STALE_CONN => return Reaction::Retry(RetryWhy::Stale, *asked),
         cm_reason::INVALID_SERVICE_ID => return Reaction::Fail(Refused::NoListener),
         cm_reason::CONSUMER_DEFINED => {}
+        ..0 if !private_data.is_empty() => {}
+        cm_reason::REFUSED => return Reaction::Fail(Refused::NoListener),
         other => return Reaction::Fail(Refused::Cm(other)),
     }
     let reject = match Reject::decode(private_data) {
@@ -401,6 +406,31 @@ mod tests {
         assert_eq!(
             react_to_reject(28, &[0; 148], &a),
             Reaction::Fail(Refused::Malformed(WireError::Magic(0)))
+        );
+    }
+
+    #[test]
+    fn iwarp_reasons() {
+        let a = asked();
+        let race = reject(RejectWhy::ConnRace, 8, 257).encode();
+        // By siw, by irdma and cxgb4.
+        for reason in [-104, -111] {
+            assert_eq!(
+                react_to_reject(reason, &race, &a),
+                Reaction::Retry(RetryWhy::Race, a)
+            );
+            assert_eq!(
+                react_to_reject(reason, &[0; 24], &a),
+                Reaction::Fail(Refused::Malformed(WireError::Magic(0)))
+            );
+        }
+        assert_eq!(
+            react_to_reject(-111, &[], &a),
+            Reaction::Fail(Refused::NoListener)
+        );
+        assert_eq!(
+            react_to_reject(-104, &[], &a),
+            Reaction::Fail(Refused::Cm(-104))
         );
     }
 
