@@ -298,12 +298,17 @@ mod tests {
             next += 1;
         }
         assert!(next == 101);
+        for key in 0..101 {
+            assert!(tree.cursor_lower_bound(&key).map(|c| *c.current().0) == Some(key));
+        }
+        assert!(tree.cursor_lower_bound(&101).is_none());
         let again = RBTreeNode::new(50, Counted::new(&live), GFP_KERNEL)?;
         assert!(tree.insert(again).is_some());
         assert!(live.load(Relaxed) == 101);
         assert!(tree.get(&50).is_some());
         drop(tree.remove_node(&50));
         assert!(tree.get(&50).is_none());
+        assert!(tree.cursor_lower_bound(&50).map(|c| *c.current().0) == Some(51));
         assert!(tree.remove_node(&50).is_none());
         assert!(tree.keys().count() == 100);
         drop(tree);

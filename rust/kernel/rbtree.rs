@@ -7,7 +7,10 @@
 use core::{
     cmp::Ordering,
     marker::PhantomData,
-    ptr, //
+    ptr::{
+        self,
+        NonNull, //
+    }, //
 };
 
 use crate::{
@@ -156,6 +159,36 @@ impl<K: Ord, V> RBTree<K, V> {
         (!node.is_null()).then(|| unsafe { &mut (*node).value })
     }
 
+    /// At the node with that key, or with the next greater one; `None` if there is none.
+    pub fn cursor_lower_bound(&self, key: &K) -> Option<Cursor<'_, K, V>> {
+        let mut best = ptr::null_mut();
+        let mut at = self.root.rb_node;
+
+        while !at.is_null() {
+            // SAFETY: By the type invariant.
+            let node = unsafe { container_of!(at, Node<K, V>, links) };
+            // SAFETY: As above.
+            at = match key.cmp(unsafe { &(*node).key }) {
+                Ordering::Less => {
+                    best = node;
+                    // SAFETY: As above.
+                    unsafe { (*at).rb_left }
+                }
+                // SAFETY: As above.
+                Ordering::Greater => unsafe { (*at).rb_right },
+                Ordering::Equal => {
+                    best = node;
+                    break;
+                }
+            };
+        }
+        // INVARIANT: It is a node of the tree, which is borrowed.
+        Some(Cursor {
+            at: NonNull::new(best)?,
+            _tree: PhantomData,
+        })
+    }
+
     /// Puts a node in. Returns the one that had this key.
     pub fn insert(&mut self, node: RBTreeNode<K, V>) -> Option<RBTreeNode<K, V>> {
         let old = self.remove_node(&node.node.key);
@@ -230,6 +263,26 @@ impl<K, V> Drop for RBTree<K, V> {
             // SAFETY: It came out of a `KBox`, and is not looked at any more.
             drop(unsafe { KBox::from_raw(node) });
         }
+    }
+}
+
+/// A place in an [`RBTree`].
+///
+/// # Invariants
+///
+/// `at` is a node of the tree that is borrowed for `'a`.
+pub struct Cursor<'a, K, V> {
+    at: NonNull<Node<K, V>>,
+    _tree: PhantomData<&'a RBTree<K, V>>,
+}
+
+impl<'a, K, V> Cursor<'a, K, V> {
+    /// Key and value there.
+    pub fn current(&self) -> (&'a K, &'a V) {
+        // SAFETY: By the type invariant.
+        let node: &'a Node<K, V> = unsafe { self.at.as_ref() };
+
+        (&node.key, &node.value)
     }
 }
 

@@ -108,18 +108,16 @@ impl<P: Named> PeerTable<P> {
     /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<P>)) {
         for shard in self.shards.iter() {
-            let mut after = None;
-            loop {
+            let mut least = Some(0);
+            while let Some(from) = least {
                 let next = {
                     let shard = shard.lock();
-                    let key = match after {
-                        None => shard.keys().next().copied(),
-                        Some(last) => shard.keys().copied().find(|k| *k > last),
-                    };
-                    key.and_then(|key| shard.get(&key).cloned())
+                    shard
+                        .cursor_lower_bound(&from)
+                        .map(|at| at.current().1.clone())
                 };
                 let Some(peer) = next else { break };
-                after = Some(peer.nid().addr());
+                least = peer.nid().addr().checked_add(1);
                 f(&peer);
             }
         }
