@@ -51,6 +51,7 @@ bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
 bool ro2ib_device_is_software(struct ib_device *dev);
 bool ro2ib_device_repeats_local(struct ib_device *dev);
+bool ro2ib_device_sends_late(struct ib_device *dev);
 bool ro2ib_port_active(struct ib_device *dev, u32 port);
 bool ro2ib_gsi_failed(struct ib_device *dev, u32 port);
 u32 ro2ib_event_port(const struct ib_event *ev);

@@ -24,15 +24,23 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 	};
 }
 
+/* Not ib_uses_virt_dma(): hfi1 and qib do their DMA by themselves, but have interrupts. */
 bool ro2ib_device_is_software(struct ib_device *dev)
 {
-	return ib_uses_virt_dma(dev);
+	return dev->ops.driver_id == RDMA_DRIVER_RXE ||
+	       dev->ops.driver_id == RDMA_DRIVER_SIW;
 }
 
 /* See push_reg() in rust/rdma/sq.rs. */
 bool ro2ib_device_repeats_local(struct ib_device *dev)
 {
 	return dev->ops.driver_id == RDMA_DRIVER_RXE;
+}
+
+/* See Qp::signals_all() in rust/rdma/qp.rs. */
+bool ro2ib_device_sends_late(struct ib_device *dev)
+{
+	return dev->ops.driver_id == RDMA_DRIVER_SIW;
 }
 
 bool ro2ib_port_active(struct ib_device *dev, u32 port)

@@ -109,7 +109,8 @@ impl Device {
         }
     }
 
-    /// Whether it is made of software, such as rxe and siw: it uses virtual addresses for DMA.
+    /// Whether it is made of software: rxe or siw. They are slow to answer, and raise completions in
+    /// work items of their own.
     pub(crate) fn is_software(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_device_is_software(self.as_raw()) }
@@ -120,6 +121,13 @@ impl Device {
     fn repeats_local(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_device_repeats_local(self.as_raw()) }
+    }
+
+    /// Whether it reads the memory of a work request after that has ended, unless its completion is
+    /// asked for; see [`super::qp::Qp::signals_all`].
+    pub(super) fn sends_late(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_device_sends_late(self.as_raw()) }
     }
 
     /// Work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
@@ -146,7 +154,7 @@ impl Device {
         unsafe { CStr::from_char_ptr(bindings::ro2ib_device_name(self.as_raw())) }
     }
 
-    /// The device that its DMA goes through, NULL if it is made of software. Valid as long as this one is
+    /// The device that its DMA goes through, NULL if the kernel has none of its DMA to do (rxe, siw, hfi1). Valid as long as this one is
     /// registered.
     pub(crate) fn dma_device(&self) -> *mut bindings::device {
         // SAFETY: By the type invariant.

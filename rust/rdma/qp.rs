@@ -106,6 +106,7 @@ pub(crate) struct Qp<T: QpHandler> {
     max_inline: Atomic<u32>,
     qpn: Atomic<u32>,
     reg_wrs: u16,
+    signals_all: bool,
     cq: CqShare,
     pd: Arc<Pd>,
     id: CmRef,
@@ -168,6 +169,7 @@ impl<T: QpHandler> Qp<T> {
                 max_inline: Atomic::new(0),
                 qpn: Atomic::new(0),
                 reg_wrs: pd.device().reg_wrs(),
+                signals_all: pd.device().sends_late(),
                 cq,
                 pd: pd.clone(),
                 id,
@@ -218,6 +220,15 @@ impl<T: QpHandler> Qp<T> {
     /// Work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
     pub(crate) fn reg_wrs(&self) -> u16 {
         self.reg_wrs
+    }
+
+    /// Whether the completion of everything with data is asked for.
+    ///
+    /// siw gives TCP the pages of a large work request whose completion nobody asked for, and calls it
+    /// done; TCP reads them when it sends, which may be after the completion of a later work request,
+    /// when they are somebody else's. What is signalled it copies.
+    pub(super) fn signals_all(&self) -> bool {
+        self.signals_all
     }
 
     pub(super) fn fences_regs(&self) -> bool {

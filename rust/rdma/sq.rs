@@ -217,7 +217,7 @@ impl SendQueue {
         }
         let mut nr_sges = 1;
         let mut sg = None;
-        let mut flags = signal(signaled);
+        let mut flags = signal(signaled || qp.signals_all());
 
         if let Some((cursor, len)) = extra {
             let pos = cursor.pos();
@@ -313,7 +313,7 @@ impl SendQueue {
             qp,
             n,
             bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-            signal(signaled),
+            signal(signaled || qp.signals_all()),
             Resources {
                 ctx,
                 sg: Some(cursor.map().clone()),

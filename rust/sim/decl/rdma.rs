@@ -502,6 +502,7 @@ unsafe extern "C" {
     pub fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib_device_attrs);
     pub fn ro2ib_device_is_software(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool;
+    pub fn ro2ib_device_sends_late(dev: *mut ib_device) -> bool;
     pub fn ro2ib_port_active(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_gsi_failed(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_event_port(ev: *const ib_event) -> u32;

@@ -231,6 +231,10 @@ pub unsafe extern "C" fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool
     unsafe { (*dev.cast::<Dev>()).software }
 }
 #[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_sends_late(_dev: *mut ib_device) -> bool {
+    false
+}
+#[no_mangle]
 pub unsafe extern "C" fn ro2ib_port_active(dev: *mut ib_device, _port: u32) -> bool {
     lock::might_sleep("ib_query_port");
     // SAFETY: By the contract of this function.
