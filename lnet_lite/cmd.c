@@ -74,6 +74,8 @@ static int traffic_word(struct lnet_lite_traffic *t, const char *key, const char
 		return u32_arg(val, &t->count);
 	if (!strcmp(key, "conc"))
 		return u32_arg(val, &t->conc);
+	if (!strcmp(key, "peers"))
+		return u32_arg(val, &t->peers);
 	if (!strcmp(key, "timeout"))
 		return u32_arg(val, &t->timeout);
 	if (!strcmp(key, "seconds"))

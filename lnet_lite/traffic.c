@@ -11,7 +11,7 @@
 
 #include "internal.h"
 
-#define LNL_MAX_CONC	512
+#define LNL_MAX_CONC	1024
 #define HIST_SUB	32
 #define HIST_SIZE	(32 * HIST_SUB)
 /* where in a big MD the transfer lies */
@@ -99,16 +99,24 @@ static u64 match_bits(const struct lnet_lite_traffic *t, u32 seq, u32 len)
 	       (t->nomatch ? LNL_MB_NOMATCH : 0) | FIELD_PREP(LNL_MB_VERIFY, t->verify);
 }
 
+/* The @n-th address from @nid on */
+static struct lnet_nid nid_at(struct lnet_nid nid, u32 n)
+{
+	nid.nid_addr[0] = cpu_to_be32(be32_to_cpu(nid.nid_addr[0]) + n);
+	return nid;
+}
+
 /* One operation in *@buf, which is left alone for good if the LND keeps it */
 static void one_op(struct lnl_run *run, u32 seq, bool get, struct lnl_buf **buf)
 {
 	const struct lnet_lite_traffic *t = &run->t;
 	u32 off = !get && t->shape == LNET_LITE_BIGMD ? LNL_BIGMD_OFFSET : 0;
 	bool ack = t->op != LNET_LITE_PUT && !get;
+	struct lnet_nid to = nid_at(t->to, seq % t->peers);
 	struct lnl_op_args a = {
 		.ni = run->ni,
-		.target = { .nid = t->to, .pid = LNET_PID_LUSTRE },
-		.hop = run->hop,
+		.target = { .nid = to, .pid = LNET_PID_LUSTRE },
+		.hop = LNET_NID_IS_ANY(&t->via) ? to : run->hop,
 		.match_bits = match_bits(t, seq, get ? t->size : t->sink),
 		.hdr_data = seq,
 		.portal = LNL_PORTAL_TRAFFIC,
@@ -151,7 +159,7 @@ static void one_op(struct lnl_run *run, u32 seq, bool get, struct lnl_buf **buf)
 				   t->verify == LNET_LITE_VERIFY_FULL);
 		if (rc) {
 			pr_err_ratelimited("lnet_lite: GET from %s, key %#x, %u bytes: %d\n",
-					   libcfs_nidstr(&t->to), seq, res.mlength, rc);
+					   libcfs_nidstr(&to), seq, res.mlength, rc);
 			lnl_count(verify_errors);
 			atomic_inc(&run->verify_errors);
 		} else {
@@ -269,7 +277,7 @@ static int run_check(struct lnet_lite_traffic *t)
 	if (t->shape >= LNET_LITE_NSHAPES || t->tshape >= LNET_LITE_NSHAPES ||
 	    t->op > LNET_LITE_MIX || t->verify > LNET_LITE_VERIFY_FULL)
 		return -EINVAL;
-	if (!t->count || !t->conc || t->conc > LNL_MAX_CONC || t->size > LNET_MTU ||
+	if (!t->count || !t->conc || !t->peers || t->conc > LNL_MAX_CONC || t->size > LNET_MTU ||
 	    t->sink > LNET_MTU || t->toff > LNL_MAX_LEN - max(t->size, t->sink) ||
 	    LNET_NID_IS_ANY(&t->to))
 		return -EINVAL;
@@ -311,6 +319,7 @@ void lnet_lite_traffic_init(struct lnet_lite_traffic *t)
 		.sink = U32_MAX,
 		.count = 100,
 		.conc = 8,
+		.peers = 1,
 		.from = LNET_ANY_NID,
 		.to = LNET_ANY_NID,
 		.via = LNET_ANY_NID,
@@ -335,7 +344,7 @@ static int run_slots(struct lnl_run *run, struct lnet_lite_result *r)
 		kvfree(slots);
 		return -ENOMEM;
 	}
-	if (run->t.op != LNET_LITE_GET && !run->t.no_ask)
+	if (run->t.op != LNET_LITE_GET && !run->t.no_ask && run->t.peers == 1)
 		report = !get_report(run, &before);
 
 	atomic_set(&run->slots, n);

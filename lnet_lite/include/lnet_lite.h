@@ -58,7 +58,8 @@ struct lnet_lite_traffic {
 	u32			sink;		/* bytes the sink can take; U32_MAX = size */
 	u32			toff;		/* offset into the target's MD */
 	u32			count;
-	u32			conc;		/* operations in flight, 1..512 */
+	u32			conc;		/* operations in flight, 1..1024 */
+	u32			peers;		/* that many targets in turn, by address */
 	u32			timeout;	/* seconds per operation, 0 = from the LND */
 	u32			seconds;	/* start nothing new after that; 0 = no limit */
 	bool			no_trunc;	/* target refuses what does not fit */
