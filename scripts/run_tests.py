@@ -26,8 +26,9 @@ import time
 import xml.etree.ElementTree as ET
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
+sys.path[:0] = [os.path.join(ROOT, "scripts"), os.path.join(ROOT, "tests-vm")]
 
+from devices import DEVICES  # noqa: E402
 from vm import build_env  # noqa: E402
 
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
@@ -191,7 +192,13 @@ def pytest(name, options, *what):
 def guests(options):
     # Those with a Lustre tree are `make test-lustre`'s.
     others = tuple(f"--ignore-glob=*/test_{name}.py" for name in ("lustre*", "stock", "objects"))
-    return pytest("guests", options, *others, "tests-vm", "scripts")
+    passed, failed = pytest("guests", options, *others, "tests-vm", "scripts")
+    if options.long:
+        what = [f"tests-vm/test_{name}.py" for name in ("traffic", "life", "flow_credits", "flow_depth")]
+        for device in DEVICES.keys() - {"rxe"}:
+            good, bad = pytest(f"guests-{device}", options, "--device", device, *what)
+            passed, failed = passed + good, failed + bad
+    return passed, failed
 
 
 def bench(_options):
@@ -222,7 +229,7 @@ def main():
     if {"kunit", "guests", "bench"} & set(parts):
         print("== build", flush=True)
         try:
-            make("build", "modules", "KUNIT_TESTS=1")
+            make("build", "modules", "KUNIT_TESTS=1", "TEST_MODULES=1")
         except Failure as e:
             # The other parts may still have something to tell.
             print(f"  FAILED: {e}")

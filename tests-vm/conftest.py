@@ -2,7 +2,7 @@
 """Guests for the tests. A test asks for
 
 guest           one guest, rxe0 (10.0.1.1) and rxe1 (10.0.1.2) in it
-guests          two guests on a wire, rxe0 in each, 10.0.0.1 and 10.0.0.2
+guests          two guests on a wire, rxe0 (or as --device says) in each, 10.0.0.1 and 10.0.0.2
 boot(...)       a function: any other guest, options as for vm.Guest
 boot_pair(...)  a function: any other pair
 nodes           two guests as nodes.Node, 10.0.0.1 and 10.0.0.2, shared by the
@@ -33,6 +33,7 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 sys.path.insert(0, os.path.join(ROOT, "tests-vm"))
 
 import vm  # noqa: E402
+from devices import DEVICES  # noqa: E402
 from evil.peer import Evil  # noqa: E402
 from nodes import Node  # noqa: E402
 
@@ -46,6 +47,7 @@ LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="the long tests too")
+    parser.addoption("--device", default="rxe", choices=DEVICES, help="what the guests have; see devices.py")
     parser.addoption("--few", action="store_true", help="the long tests too, with few rounds")
 
 
@@ -76,6 +78,13 @@ def modules():
     if absent:
         pytest.fail(f"not built: {' '.join(absent)}: run make", pytrace=False)
     return paths
+
+
+@pytest.fixture(scope="session")
+def profiler():
+    """The module that makes a device look like another, if it is built."""
+    path = os.path.join(BUILT, "tests-vm", "modules", "ib_profile.ko")
+    return [path] if os.path.exists(path) else []
 
 
 @pytest.fixture
@@ -121,10 +130,11 @@ def _stack(watched):
 
 
 @pytest.fixture
-def boot(modules, workdir, watched, _stack):
+def boot(modules, profiler, workdir, watched, _stack, pytestconfig):
     def boot(name=None, files=(), **options):
         name = name or f"guest{len(watched)}"
-        guest = vm.Guest(name, files=[*modules, *files], workdir=workdir, **options)
+        options = {**DEVICES[pytestconfig.getoption("--device")], **options}
+        guest = vm.Guest(name, files=[*modules, *profiler, *files], workdir=workdir, **options)
         watched.append(guest)
         return _stack.enter_context(guest)
 
@@ -132,9 +142,10 @@ def boot(modules, workdir, watched, _stack):
 
 
 @pytest.fixture
-def boot_pair(modules, workdir, watched, _stack):
+def boot_pair(modules, profiler, workdir, watched, _stack, pytestconfig):
     def boot_pair(files=(), **options):
-        guests = _stack.enter_context(vm.pair(workdir=workdir, files=[*modules, *files], **options))
+        options = {**DEVICES[pytestconfig.getoption("--device")], **options}
+        guests = _stack.enter_context(vm.pair(workdir=workdir, files=[*modules, *profiler, *files], **options))
         watched.extend(guests)
         return guests
 
@@ -156,8 +167,8 @@ def guests(boot_pair):
 class Pool:
     """A pair of guests for one test after the other."""
 
-    def __init__(self, files):
-        self.files, self.count = files, 0
+    def __init__(self, files, device):
+        self.files, self.device, self.count = files, device, 0
         self.stack = self.pair = self.path = None
 
     def take(self):
@@ -170,7 +181,7 @@ class Pool:
             os.makedirs(self.path)
             self.stack = contextlib.ExitStack()
             # rping brings the libraries that the hostile peer needs.
-            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping", "nft")))
+            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping", "nft"), **DEVICES[self.device]))
             self.pair = tuple(Node(g) for g in guests)
         return self.pair
 
@@ -190,8 +201,8 @@ def evil_program(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def pool(modules, evil_program):
-    pool = Pool([*modules, evil_program])
+def pool(modules, evil_program, profiler, pytestconfig):
+    pool = Pool([*modules, *profiler, evil_program], pytestconfig.getoption("--device"))
     yield pool
     pool.discard()
 

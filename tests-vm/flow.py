@@ -6,6 +6,7 @@ import contextlib
 import re
 import time
 
+import vm
 from nodes import until
 
 DEBUGFS = "/sys/kernel/debug/ro2iblnd"
@@ -56,7 +57,7 @@ def rnr(*nodes):
     """RNR NAKs sent and received, all devices together."""
     total = 0
     for n in nodes:
-        text = n.guest.check("rdma -p statistic show link rxe0/1")
+        text = n.guest.check(f"rdma -p statistic show link {vm.link_name(n.guest)}/1")
         numbers = re.findall(r"(?:rcvd|send)_rnr_err (\d+)", text)
         assert len(numbers) == 2, text
         total += sum(map(int, numbers))

@@ -6,6 +6,8 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import vm
+
 CTL = "/sys/kernel/debug/lnet_lite"
 # What a test waits for at most. Far beyond what anything takes: a test fails
 # because something does not happen, not because the machine is slow.
@@ -152,6 +154,20 @@ class Node:
 
     def nis(self):
         return re.findall(r"\d+\.\d+\.\d+\.\d+@o2ib\d*", self.guest.run(self.ctl_script("ni list"), PATIENCE)[1])
+
+    # The RDMA device
+
+    @property
+    def device(self):
+        return vm.link_name(self.guest)
+
+    def plug(self):
+        """The device comes (back)."""
+        vm.plug(self.guest)
+
+    def unplug(self):
+        """The device goes. Returns when nobody uses it any more."""
+        vm.unplug(self.guest, timeout=PATIENCE)
 
     # Leaving
 

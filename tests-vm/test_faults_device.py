@@ -4,8 +4,9 @@
 import time
 
 import pytest
+import vm
 from faults import SLOW, Ledger, Load, close_all, debug_nis, nft, ping_until, silence, timed
-from nodes import PATIENCE, until, up
+from nodes import PATIENCE, Node, until, up
 from test_faults_cm import report
 
 # Takes minutes: part of `make test-long`.
@@ -18,24 +19,22 @@ BACK_LIMIT = 40 * SLOW
 
 def unplug(node):
     """Seconds that the removal took."""
-    spent, _ = timed(lambda: node.guest.check("rdma link delete rxe0", PATIENCE))
+    spent, _ = timed(node.unplug)
     assert [ni["device"] for ni in debug_nis(node)] == ["none"]
     return spent
 
 
-def plug(node):
-    node.guest.check("rdma link add rxe0 type rxe netdev eth0")
-
-
 def remove_module(node):
     """The provider's module goes, with every link."""
-    spent, _ = timed(lambda: node.guest.check("rdma link delete rxe0 && rmmod rdma_rxe", PATIENCE))
+    module = vm.PROVIDERS[node.guest.provider]
+    spent, _ = timed(lambda: node.guest.check(f"rdma link delete {node.device} && rmmod {module}", PATIENCE))
     return spent
 
 
 def insert_module(node):
-    node.guest.check("modprobe rdma_rxe 2>/dev/null || insmod $(find / -name 'rdma_rxe.ko*' | head -1)")
-    plug(node)
+    module = vm.PROVIDERS[node.guest.provider]
+    node.guest.check(f"insmod $(find /modules -name '{module}.ko*' | head -1)")
+    node.plug()
 
 
 def rounds(pytestconfig, short, long):
@@ -67,10 +66,10 @@ def under_load(nodes, count, leave, come_back, record_property, what, settle=1.0
 
 
 def test_unplug(nodes, pytestconfig, record_property):
-    worst = under_load(nodes, rounds(pytestconfig, 5, 50), unplug, plug, record_property, "rdma link delete")
+    worst = under_load(nodes, rounds(pytestconfig, 5, 50), unplug, Node.plug, record_property, "rdma link delete")
     assert worst["leave"] <= DELETE_LIMIT
     for node in nodes:
-        until(lambda n=node: all(ni["device"] == "rxe0" for ni in debug_nis(n)), "attached")
+        until(lambda n=node: all(ni["device"] == n.device for ni in debug_nis(n)), "attached")
 
 
 def test_provider_module(nodes, pytestconfig, record_property):
@@ -90,7 +89,7 @@ def test_ni_deleted_without_device(nodes):
     # No NI can be had now, and one when the device is there.
     assert a.ctl("ni add o2ib eth0", ok=False)["rc"] != 0
     assert 'no RDMA device has this address, see "rdma link"' in a.guest.dmesg()
-    plug(a)
+    a.plug()
     a.ni_add()
     ping_until(a, b, BACK_LIMIT)
 
@@ -103,7 +102,7 @@ def test_module_unloaded_without_device(nodes):
     a.ni_del()
     a.idle()
     a.guest.check("rmmod ro2iblnd", PATIENCE)
-    plug(a)
+    a.plug()
     a.guest.check("insmod /files/ro2iblnd.ko", PATIENCE)
     a.ni_add()
     ping_until(a, b, BACK_LIMIT)

@@ -47,8 +47,8 @@ def cycles(a, b, count):
         raise AssertionError(f"grown three times, at last by {grown}")
     # Nobody holds the device either.
     for node in (a, b):
-        node.guest.check("rdma link del rxe0", PATIENCE)
-        node.guest.check("rdma link add rxe0 type rxe netdev eth0")
+        node.unplug()
+        node.plug()
 
 
 def test_cycles(nodes):

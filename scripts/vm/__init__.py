@@ -2,22 +2,26 @@
 """Throw-away QEMU guests that run the test kernel, or a stock one. See guest.py."""
 
 from .env import build_env
-from .guest import CommandFailed, Guest, GuestDead, Job, Timeout, pair
+from .guest import PROVIDERS, CommandFailed, Guest, GuestDead, Job, Timeout, pair
 from .kunit import run_kunit
-from .links import setup_link, setup_two_links
+from .links import link_name, plug, setup_link, setup_two_links, unplug
 from .splat import splats, taints
 
 __all__ = [
+    "PROVIDERS",
     "CommandFailed",
     "Guest",
     "GuestDead",
     "Job",
     "Timeout",
     "build_env",
+    "link_name",
     "pair",
+    "plug",
     "run_kunit",
     "setup_link",
     "setup_two_links",
     "splats",
     "taints",
+    "unplug",
 ]

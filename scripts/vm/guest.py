@@ -58,6 +58,10 @@ class Timeout(Exception):
     """A command or the boot took too long."""
 
 
+# The kernel's module for each type of software device.
+PROVIDERS = {"rxe": "rdma_rxe", "siw": "siw"}
+
+
 class GuestDead(Exception):
     """The guest's QEMU ended (kernel panic, power off, kill)."""
 
@@ -108,8 +112,11 @@ class Guest:
     number    gives address 10.0.0.<number> and the MAC address
     link      socket paths (own, peer's) of the wire, see pair(); None: no NIC
     rails     that many wires beside each other: eth0, eth1...
+    provider  what the RDMA devices are: rxe (RoCE) or siw (iWARP)
+    profile   parameters of tests-vm/modules/ib_profile.ko, which is among `files`:
+              it makes the devices look like others
     files     put into the guest's /files (or (path, name) pairs)
-    modules   modules of the kernel tree to load at boot
+    modules   modules of the kernel tree to load at boot; None: the provider's
     tools     more programs of this machine to have in the guest
     append    more kernel parameters
     workdir   where console log, share and sockets go; None: a temporary one
@@ -123,7 +130,7 @@ class Guest:
     """
 
     def __init__(
-        self, name="guest", number=1, link=None, rails=1, files=(), modules=("rdma_rxe",), tools=(),
+        self, name="guest", number=1, link=None, rails=1, provider="rxe", profile="", files=(), modules=None, tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
         arch=None, userland=None, compiled=True, accel=None, more=None,
     ):  # fmt: skip
@@ -135,7 +142,9 @@ class Guest:
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
-        self.files, self.modules, self.tools, self.compiled = list(files), modules, tools, compiled
+        self.provider, self.profile = provider, profile
+        self.files, self.tools, self.compiled = list(files), tools, compiled
+        self.modules = (PROVIDERS[provider],) if modules is None else modules
         self.append, self.vcpus = append, vcpus
         self.accel, self.more = accel, more
         # KASAN's shadow and quarantine want room.
@@ -415,7 +424,7 @@ def default_accel(arch):
 
 @contextlib.contextmanager
 def pair(workdir=None, **options):
-    """Two guests on one wire (rails=2: on two), booted side by side, eth0 and rxe0 up.
+    """Two guests on one wire (rails=2: on two), booted side by side, eth0 and the RDMA device on it up.
 
     `options` go to both Guests. A guest that was killed may be start()ed again.
     """

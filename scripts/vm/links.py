@@ -1,13 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Software RoCE links in a guest."""
+"""Software RDMA links in a guest."""
+
+
+def link_name(guest, rail=0):
+    """The RDMA device on eth<rail>: rxe0, siw0..."""
+    return f"{guest.provider}{rail}"
+
+
+def plug(guest, rail=0):
+    """The RDMA device on eth<rail> comes."""
+    if guest.profile:
+        guest.check(f"grep -q ^ib_profile /proc/modules || insmod /files/ib_profile.ko {guest.profile}")
+    guest.check(f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev eth{rail}")
+
+
+def unplug(guest, rail=0, timeout=240):
+    """The RDMA device on eth<rail> goes; waits for those who use it."""
+    guest.check(f"rdma link delete {link_name(guest, rail)}", timeout)
 
 
 def setup_link(guest, rail=0):
-    """rxe<rail> on eth<rail> with address 10.0.<rail>.<number of the guest>."""
-    guest.check(
-        f"ip addr add 10.0.{rail}.{guest.number}/24 dev eth{rail} && ip link set eth{rail} up && "
-        f"rdma link add rxe{rail} type rxe netdev eth{rail}"
-    )
+    """The RDMA device on eth<rail> with address 10.0.<rail>.<number of the guest>."""
+    guest.check(f"ip addr add 10.0.{rail}.{guest.number}/24 dev eth{rail} && ip link set eth{rail} up")
+    plug(guest, rail)
 
 
 def setup_two_links(guest, mtu=4200):

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Makes a software device look like another adapter: less of everything that a
+ * device may have less of, and refused where it is asked for more. It stands
+ * between the verbs and the device's own functions. Load it before anybody uses
+ * a device; it cannot be unloaded, as a call may always be under way.
+ *
+ * A parameter that is 0 leaves things as they are. `driver` is what
+ * rdma_driver_id says the device is: with another one than its own it is not
+ * taken for a software device any more, so completions are polled in a softirq.
+ * DMA stays as it is; nothing but rxe can use rxe's addresses.
+ */
+#include <linux/module.h>
+#include <rdma/ib_verbs.h>
+
+static unsigned int driver;
+module_param(driver, uint, 0444);
+MODULE_PARM_DESC(driver, "number of the driver, of enum rdma_driver_id");
+static unsigned int send_sge;
+module_param(send_sge, uint, 0444);
+MODULE_PARM_DESC(send_sge, "gather elements of a send");
+static unsigned int reg_pages;
+module_param(reg_pages, uint, 0444);
+MODULE_PARM_DESC(reg_pages, "pages of a memory region");
+static unsigned int qp_wr;
+module_param(qp_wr, uint, 0444);
+MODULE_PARM_DESC(qp_wr, "work requests of a queue");
+static unsigned int regions;
+module_param(regions, uint, 0444);
+MODULE_PARM_DESC(regions, "memory regions at a time");
+static bool map_sleeps;
+module_param(map_sleeps, bool, 0444);
+MODULE_PARM_DESC(map_sleeps, "giving pages to a region may sleep");
+
+static struct ib_device_ops real;
+static atomic_t regions_made;
+/* What somebody asked for beyond what the attributes say. */
+static atomic_t asked_too_much;
+
+static int too_much(int error)
+{
+	atomic_inc(&asked_too_much);
+	return error;
+}
+
+static int too_much_get(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%d\n", atomic_read(&asked_too_much));
+}
+
+static const struct kernel_param_ops too_much_ops = { .get = too_much_get };
+module_param_cb(asked_too_much, &too_much_ops, NULL, 0444);
+MODULE_PARM_DESC(asked_too_much, "requests beyond the attributes");
+
+static int regions_get(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%d\n", atomic_read(&regions_made));
+}
+
+static const struct kernel_param_ops regions_ops = { .get = regions_get };
+module_param_cb(regions_made, &regions_ops, NULL, 0444);
+MODULE_PARM_DESC(regions_made, "memory regions that there are");
+
+static int profile_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *init,
+			     struct ib_udata *udata)
+{
+	const struct ib_qp_cap *cap = &init->cap;
+
+	if (init->qp_type == IB_QPT_RC &&
+	    ((qp_wr && (cap->max_send_wr > qp_wr || cap->max_recv_wr > qp_wr)) ||
+	     (send_sge && cap->max_send_sge > send_sge)))
+		return too_much(-EINVAL);
+	return real.create_qp(qp, init, udata);
+}
+
+static int profile_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+			     const struct ib_send_wr **bad)
+{
+	const struct ib_send_wr *w;
+
+	for (w = wr; send_sge && w; w = w->next) {
+		if (qp->qp_type == IB_QPT_RC && w->num_sge > send_sge) {
+			*bad = wr;
+			return too_much(-EINVAL);
+		}
+	}
+	return real.post_send(qp, wr, bad);
+}
+
+/* As of devices that have no more: found out by who asks, not told in advance. */
+static struct ib_mr *profile_alloc_mr(struct ib_pd *pd, enum ib_mr_type type,
+				      u32 pages)
+{
+	struct ib_mr *mr;
+
+	if (reg_pages && pages > reg_pages)
+		return ERR_PTR(too_much(-EINVAL));
+	if (atomic_inc_return(&regions_made) > regions && regions) {
+		atomic_dec(&regions_made);
+		return ERR_PTR(-ENOMEM);
+	}
+	mr = real.alloc_mr(pd, type, pages);
+	if (IS_ERR(mr))
+		atomic_dec(&regions_made);
+	return mr;
+}
+
+static int profile_dereg_mr(struct ib_mr *mr, struct ib_udata *udata)
+{
+	bool counted = mr->type == IB_MR_TYPE_MEM_REG;
+	int rc = real.dereg_mr(mr, udata);
+
+	if (!rc && counted)
+		atomic_dec(&regions_made);
+	return rc;
+}
+
+static int profile_map_mr_sg(struct ib_mr *mr, struct scatterlist *sg, int n,
+			     unsigned int *offset)
+{
+	if (map_sleeps)
+		might_sleep();
+	return real.map_mr_sg(mr, sg, n, offset);
+}
+
+static void less(int *have, unsigned int wanted)
+{
+	if (wanted && wanted < *have)
+		*have = wanted;
+}
+
+static void less_u32(u32 *have, u32 wanted)
+{
+	if (wanted && wanted < *have)
+		*have = wanted;
+}
+
+static int profile_add(struct ib_device *dev)
+{
+	/* Devices of one driver have the same functions. */
+	if (real.post_send && real.post_send != dev->ops.post_send)
+		return -EOPNOTSUPP;
+	real = dev->ops;
+	dev->ops.create_qp = profile_create_qp;
+	dev->ops.post_send = profile_post_send;
+	dev->ops.alloc_mr = profile_alloc_mr;
+	dev->ops.dereg_mr = profile_dereg_mr;
+	dev->ops.map_mr_sg = profile_map_mr_sg;
+	if (driver)
+		dev->ops.driver_id = driver;
+	less(&dev->attrs.max_send_sge, send_sge);
+	less(&dev->attrs.max_qp_wr, qp_wr);
+	less(&dev->attrs.max_mr, regions);
+	less_u32(&dev->attrs.max_fast_reg_page_list_len, reg_pages);
+	return 0;
+}
+
+static void profile_remove(struct ib_device *dev, void *unused)
+{
+}
+
+static struct ib_client profile_client = {
+	.name = "ib_profile",
+	.add = profile_add,
+	.remove = profile_remove,
+};
+
+static int __init ib_profile_init(void)
+{
+	return ib_register_client(&profile_client);
+}
+
+module_init(ib_profile_init);
+MODULE_DESCRIPTION("Makes a software device look like another adapter");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Other devices than rxe: siw, and what ib_profile makes of an rxe.
+
+Here each of them for a short while. Any other test runs on one of them by
+`pytest --device NAME`; `make test-long` does that with those of traffic, flow and life.
+"""
+
+import pytest
+import vm
+from devices import DEVICES
+from flow import balanced, rnr
+from nodes import Node, until, up
+
+TOO_MUCH = "/sys/module/ib_profile/parameters/asked_too_much"
+MADE = "/sys/module/ib_profile/parameters/regions_made"
+
+
+def modest(node):
+    """Whether the driver kept to what the device can do."""
+    return not node.guest.profile or node.guest.check(f"cat {TOO_MUCH}").strip() == "0"
+
+
+def traffic(a, b):
+    for size in (0, 100, 4096, 65536, 1048576):
+        for shape in ("aligned", "unaligned") if size else ("aligned",):
+            a.traffic(b, op="mix", size=size, shape=shape, tshape=shape, count=12, conc=6)
+    a.traffic(b, op="mix", size=30001, shape="scatter", tshape="gaps", count=12, conc=6)
+    a.traffic(b, op="mix", size=1048576, shape="unaligned", tshape="vmalloc", count=12, conc=6)
+    runs = [n.start(m, op="mix", size=65536, count=100, conc=16) for n, m in ((a, b), (b, a))]
+    for run in runs:
+        r = run.result()
+        assert r["count"] == 100 and r["errors"] == 0 and r["verify_errors"] == 0, r
+
+
+@pytest.mark.parametrize("device", [d for d in DEVICES if d != "rxe"])
+def test_device(boot_pair, device):
+    """Traffic of every kind, connections closed under it, the device unplugged, everything back."""
+    a, b = (Node(g) for g in boot_pair(**DEVICES[device]))
+    up(a, b)
+    assert a.device.startswith("siw" if device == "siw" else "rxe")
+    traffic(a, b)
+    balanced(a, b)
+    # Without peer: what the other's CM says then has its own signs on iWARP.
+    run = a.start(b, op="mix", size=20000, count=300, conc=16, timeout=10)
+    closes = 0
+    while run.running():
+        closes += a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
+    r = run.result()
+    assert closes and r["count"] + r["errors"] == 300 and not r["verify_errors"] and not r["stuck"], (closes, r)
+    for node, other in ((a, b), (b, a)):
+        run = node.start(other, op="mix", size=65536, count=3000, conc=16, timeout=10)
+        until(lambda n=node: n.stats()["finalized"] > 50, "traffic")
+        node.unplug()
+        node.plug()
+        until(lambda n=node, o=other: n.ping(o, ok=False)["rc"] == 0, "traffic again")
+        r = run.result()
+        assert not r["verify_errors"] and not r["stuck"], r
+    traffic(b, a)
+    assert modest(a) and modest(b)
+    for node in (a, b):
+        node.unload()
+        if node.guest.profile:
+            assert node.guest.check(f"cat {MADE}").strip() == "0"
+
+
+@pytest.mark.parametrize("device", ["siw", "irdma", "least"])
+@pytest.mark.parametrize("depth", [1, 2, 255])
+def test_flood(boot_pair, device, depth):
+    """No message finds its peer without a buffer: what ends a connection on iWARP."""
+    a, b = (Node(g) for g in boot_pair(**DEVICES[device]))
+    up(a, b, peer_credits=depth, credits=1024)
+    a.ping(b)
+    before = rnr(a, b) if device != "siw" else 0
+    runs = [n.start(m, op="mix", size=100, count=1000, conc=64) for n, m in ((a, b), (b, a))]
+    for run in runs:
+        r = run.result()
+        assert r["count"] == 1000 and r["errors"] == 0, r
+    balanced(a, b)
+    if device != "siw":
+        assert rnr(a, b) == before
+    assert "closed" not in a.log() and modest(a) and modest(b)
+    a.unload()
+    b.unload()
+
+
+def test_simultaneous_connects_on_iwarp(boot_pair):
+    """Either side asks: one request wins, the other is refused by the peer's word."""
+    a, b = (Node(g) for g in boot_pair(**DEVICES["siw"]))
+    for _ in range(5):
+        up(a, b, conns_per_peer=4)
+        runs = [n.start(m, op="mix", size=4096, count=40, conc=16) for n, m in ((a, b), (b, a))]
+        for run in runs:
+            r = run.result()
+            assert r["count"] == 40 and not r["errors"], r
+        a.unload()
+        b.unload()
+
+
+def test_nobody_there_on_iwarp(boot_pair):
+    """iWARP tells errors of TCP at once where others send an event: the same is said."""
+    a, b = (Node(g) for g in boot_pair(**DEVICES["siw"]))
+    up(a)
+    r = a.try_traffic(b, op="put-ack", count=2, conc=2, timeout=100)
+    assert r["count"] == 0 and r["errors"] == 2 and not r["timeouts"], r
+    assert "nobody listens there (is LNet up?)" in a.log()
+    up(b)
+    a.traffic(b, op="mix", count=20)
+    a.unload()
+    b.unload()
+
+
+def test_too_little_is_refused(boot):
+    """A device that cannot register 1 MiB: one line, and no NI."""
+    guest = boot(link=None, profile="reg_pages=255")
+    vm.setup_two_links(guest)
+    node = Node(guest, address="10.0.1.1")
+    node.load()
+    assert node.ctl("ni add o2ib veth0", ok=False)["rc"] != 0
+    assert "cannot register 1 MiB at once" in node.log()
+    node.unload()
