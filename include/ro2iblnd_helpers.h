@@ -49,6 +49,7 @@ struct ro2ib_device_attrs {
 
 bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
+bool ro2ib_as_hardware(void);
 bool ro2ib_device_is_software(struct ib_device *dev);
 bool ro2ib_device_repeats_local(struct ib_device *dev);
 bool ro2ib_device_sends_late(struct ib_device *dev);

@@ -14,7 +14,7 @@ evil            a hostile peer at 10.0.0.3, in the second guest of `nodes`
 all with the project's modules in /files (not loaded; see MODULES). When the test
 is over, a kernel log with a splat in it fails the test, unless the test says
 which lines it provokes: @pytest.mark.splats("pattern", ...). Consoles are kept
-in tests-vm/logs/<test>/, of `nodes` in tests-vm/logs/pair<n>/ (or RO2IBLND_LOGS).
+in tests-vm/logs/<test>/, of `nodes` in tests-vm/logs/pair<worker><n>/ (or RO2IBLND_LOGS).
 Tests marked `long` run with --long only, or with --few, which is for slow kernels
 and for a first look.
 """
@@ -42,6 +42,8 @@ BUILT = os.environ.get("RO2IBLND_MODULES", ROOT)
 MODULES = ("lnet_lite/lnet_lite.ko", "ro2iblnd.ko")
 
 
+# Of pytest-xdist: each has a pair of its own.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 
 
@@ -175,7 +177,7 @@ class Pool:
         if self.pair is not None and not all(n.guest.alive() for n in self.pair):
             self.discard()
         if self.pair is None:
-            self.path = os.path.join(LOGS, f"pair{self.count}")
+            self.path = os.path.join(LOGS, f"pair{WORKER}{self.count}")
             self.count += 1
             shutil.rmtree(self.path, ignore_errors=True)
             os.makedirs(self.path)

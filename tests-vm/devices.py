@@ -3,24 +3,22 @@
 
 Only software devices can be had in a guest. ib_profile makes an rxe look like an
 adapter in what the driver asks a device about, and refuses what that adapter would
-refuse. The numbers are those of the adapters' drivers in Linux 7.3.
+refuse; and the driver is made to serve it as hardware, with completions in a
+softirq. The numbers are those of the adapters' drivers in Linux 7.3.
 """
-
-# Of enum rdma_driver_id.
-MLX5, IRDMA, HNS, HFI1 = 1, 9, 12, 15
 
 # Options for vm.Guest.
 DEVICES = {
     "rxe": {},
     "siw": {"provider": "siw"},
     # 512 bytes of a work request are looked at, less two segments of 16: max_sq_sg in mlx5_ib_query_device().
-    "mlx5": {"profile": f"driver={MLX5} send_sge=30"},
+    "mlx5": {"hardware": True, "profile": "send_sge=30"},
     # IRDMA_MAX_WQ_FRAGMENT_COUNT, and IRDMA_MAX_QP_WRS(8).
-    "irdma": {"profile": f"driver={IRDMA} send_sge=13 qp_wr=4080"},
+    "irdma": {"hardware": True, "profile": "send_sge=13 qp_wr=4080"},
     # HNS_ROCE_FRMR_MAX_PA; hns_roce_map_mr_sg() takes a mutex.
-    "hns": {"profile": f"driver={HNS} reg_pages=512 map_sleeps=1"},
+    "hns": {"hardware": True, "profile": "reg_pages=512 map_sleeps=1"},
     # 2^16 keys for all: so few here that they are not enough for the regions of two connections.
-    "hfi1": {"profile": f"driver={HFI1} regions=12"},
+    "hfi1": {"hardware": True, "profile": "regions=12"},
     # Less of everything than any of them, just enough for 1 MiB.
-    "least": {"profile": f"driver={MLX5} send_sge=1 reg_pages=256 qp_wr=96 regions=3"},
+    "least": {"hardware": True, "profile": "send_sge=1 reg_pages=256 qp_wr=96 regions=3"},
 }

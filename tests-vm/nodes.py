@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import vm
 
 CTL = "/sys/kernel/debug/lnet_lite"
+# The driver is told that a software device is none.
+AS_HARDWARE = """cd /sys/kernel/debug/fail_function && echo ro2ib_as_hardware >inject && echo 1 >ro2ib_as_hardware/retval &&
+echo 0 >interval; echo 0 >verbose; echo -1 >times; echo 100 >probability"""
 # What a test waits for at most. Far beyond what anything takes: a test fails
 # because something does not happen, not because the machine is slow.
 PATIENCE = 240
@@ -95,6 +98,8 @@ class Node:
         if self.baseline is None:
             self.baseline = self.resources()
         self.guest.check(f"insmod /files/lnet_lite.ko {lite} && insmod /files/ro2iblnd.ko {lnd}", PATIENCE)
+        if self.guest.hardware:
+            self.guest.check(AS_HARDWARE)
         self.loaded = True
 
     def ni_add(self, net="o2ib", interface="eth0", **tunables):

@@ -27,14 +27,15 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 /* Not ib_uses_virt_dma(): hfi1 and qib do their DMA by themselves, but have interrupts. */
 bool ro2ib_device_is_software(struct ib_device *dev)
 {
-	return dev->ops.driver_id == RDMA_DRIVER_RXE ||
-	       dev->ops.driver_id == RDMA_DRIVER_SIW;
+	return (dev->ops.driver_id == RDMA_DRIVER_RXE ||
+		dev->ops.driver_id == RDMA_DRIVER_SIW) &&
+	       !ro2ib_as_hardware();
 }
 
 /* See push_reg() in rust/rdma/sq.rs. */
 bool ro2ib_device_repeats_local(struct ib_device *dev)
 {
-	return dev->ops.driver_id == RDMA_DRIVER_RXE;
+	return dev->ops.driver_id == RDMA_DRIVER_RXE && !ro2ib_as_hardware();
 }
 
 /* See Qp::signals_all() in rust/rdma/qp.rs. */

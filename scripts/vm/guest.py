@@ -113,6 +113,7 @@ class Guest:
     link      socket paths (own, peer's) of the wire, see pair(); None: no NIC
     rails     that many wires beside each other: eth0, eth1...
     provider  what the RDMA devices are: rxe (RoCE) or siw (iWARP)
+    hardware  the driver is to serve the device as hardware (see nodes.py)
     profile   parameters of tests-vm/modules/ib_profile.ko, which is among `files`:
               it makes the devices look like others
     files     put into the guest's /files (or (path, name) pairs)
@@ -130,7 +131,7 @@ class Guest:
     """
 
     def __init__(
-        self, name="guest", number=1, link=None, rails=1, provider="rxe", profile="", files=(), modules=None, tools=(),
+        self, name="guest", number=1, link=None, rails=1, provider="rxe", profile="", hardware=False, files=(), modules=None, tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
         arch=None, userland=None, compiled=True, accel=None, more=None,
     ):  # fmt: skip
@@ -142,7 +143,7 @@ class Guest:
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
-        self.provider, self.profile = provider, profile
+        self.provider, self.profile, self.hardware = provider, profile, hardware
         self.files, self.tools, self.compiled = list(files), tools, compiled
         self.modules = (PROVIDERS[provider],) if modules is None else modules
         self.append, self.vcpus = append, vcpus

@@ -5,17 +5,13 @@
  * between the verbs and the device's own functions. Load it before anybody uses
  * a device; it cannot be unloaded, as a call may always be under way.
  *
- * A parameter that is 0 leaves things as they are. `driver` is what
- * rdma_driver_id says the device is: with another one than its own it is not
- * taken for a software device any more, so completions are polled in a softirq.
- * DMA stays as it is; nothing but rxe can use rxe's addresses.
+ * A parameter that is 0 leaves things as they are. DMA stays as it is: nothing
+ * but rxe can use rxe's addresses. So does the number of the driver, by which
+ * rxe finds its own devices.
  */
 #include <linux/module.h>
 #include <rdma/ib_verbs.h>
 
-static unsigned int driver;
-module_param(driver, uint, 0444);
-MODULE_PARM_DESC(driver, "number of the driver, of enum rdma_driver_id");
 static unsigned int send_sge;
 module_param(send_sge, uint, 0444);
 MODULE_PARM_DESC(send_sge, "gather elements of a send");
@@ -146,8 +142,6 @@ static int profile_add(struct ib_device *dev)
 	dev->ops.alloc_mr = profile_alloc_mr;
 	dev->ops.dereg_mr = profile_dereg_mr;
 	dev->ops.map_mr_sg = profile_map_mr_sg;
-	if (driver)
-		dev->ops.driver_id = driver;
 	less(&dev->attrs.max_send_sge, send_sge);
 	less(&dev->attrs.max_qp_wr, qp_wr);
 	less(&dev->attrs.max_mr, regions);
