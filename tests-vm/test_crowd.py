@@ -22,8 +22,8 @@ def crowd(node, count):
     script = ["ip -batch - <<'END'"]
     for i in range(count):
         script.append(f"addr add 10.0.{16 + (i + 1) // 256}.{(i + 1) % 256}/32 dev eth0 label eth0:{i + 1}")
-    script += ["END", f"exec 3<>{CTL}"]
-    script.append(f"i=1; while [ $i -le {count} ]; do echo \"ni add o2ib eth0:$i\" >&3; cat <&3; i=$((i + 1)); done")
+    add = f"{{ echo \"ni add o2ib eth0:$i\" >&3; cat <&3; }} 3<>{CTL}"
+    script += ["END", f"i=1; while [ $i -le {count} ]; do {add}; i=$((i + 1)); done"]
     out = node.guest.check("\n".join(script), 600)
     assert out.count("rc=0") == count, out[-400:]
 
