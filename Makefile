@@ -3,7 +3,7 @@
 # targets. Kbuild holds the build itself; this file finds the kernel and tools.
 
 # For stock kernels Lustre builds as it is.
-ifneq ($(filter test-lustre-fs,$(MAKECMDGOALS)),)
+ifneq ($(filter test-lustre test-lustre-fs bench-lustre lustre-module,$(MAKECMDGOALS)),)
 export KERNEL_FLAVOR ?= stock
 endif
 
