@@ -148,7 +148,7 @@ def test_denied_under_traffic(nodes):
     """Denied and allowed, again and again, while messages flow: nothing is lost but what is told."""
     a, b = nodes
     up(a, b)
-    load = a.start(b, op="mix", size=20000, count=1000000, conc=16, seconds=8, timeout=60)
+    load = a.start(b, op="mix", size=20000, count=1000000, conc=16, seconds=8, timeout=12)
     rounds = 0
     while load.running():
         write(b, "access", "deny *@o2ib" if rounds % 2 == 0 else "")
