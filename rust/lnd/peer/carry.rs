@@ -16,11 +16,11 @@ use super::{
 };
 use crate::{
     lnd::{
+        health::lnet_health,
         pending::{
             Pending,
             PendingList, //
-        },
-        transfer::lnet_health, //
+        }, //
     },
     lnet::{
         Message,
