@@ -2,7 +2,7 @@
 
 //! A connection as one of its peer's: what [`Connection`] asks for, in the words of this room.
 //!
-//! Context: process; none of the peer's locks is held, but in [`Connection::is_doubted`], which takes none.
+//! Context: process; none of the peer's locks is held, but in [`Doubtful::is_doubted`], which takes none.
 
 use kernel::{
     prelude::*,
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     lnd::peer::{
+        roster::Doubtful,
         Connection,
         NotSent,
         Peer, //
@@ -66,10 +67,6 @@ impl Connection for Conn {
         }
     }
 
-    fn is_doubted(&self) -> bool {
-        self.doubted()
-    }
-
     fn is_stale(&self, stamp: u64) -> bool {
         self.with(|inner| inner.life.is_up() && !inner.wire.is_with(stamp))
     }
@@ -82,5 +79,11 @@ impl Connection for Conn {
         let ago = self.with(|inner| inner.watch.idle_ms());
         let now_ms = self.ni.now_ms();
         now_ms.saturating_sub(u64::try_from(ago).unwrap_or(0))
+    }
+}
+
+impl Doubtful for Conn {
+    fn is_doubted(&self) -> bool {
+        self.doubted()
     }
 }
