@@ -4,73 +4,92 @@
 
 use kernel::fmt;
 
-/// Counters for people.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Counts {
+/// What is counted, in the order in which it is shown.
+#[derive(Clone, Copy)]
+pub(crate) enum Count {
     /// Messages sent.
-    pub(crate) tx_msgs: u64,
+    TxMsgs,
     /// Messages received.
-    pub(crate) rx_msgs: u64,
+    RxMsgs,
     /// NOOPs among those sent.
-    pub(crate) noops: u64,
+    Noops,
     /// Work requests posted to the send queue.
-    pub(crate) wrs: u64,
-    /// Calls of `ib_post_send`.
-    pub(crate) doorbells: u64,
+    Wrs,
     /// Work requests of the send queue that ended.
-    pub(crate) retired: u64,
-    /// Completions that told so.
-    pub(crate) cqes: u64,
+    Retired,
+    /// Calls of `ib_post_send`.
+    Doorbells,
+    /// Completions that told of ended work requests.
+    Cqes,
     /// Work requests posted to the receive queue; known when the connection is over.
-    pub(crate) recv_wrs: u64,
+    RecvWrs,
     /// Receive completions reaped.
-    pub(crate) recv_cqes: u64,
+    RecvCqes,
     /// Times the pump stopped for want of a credit.
-    pub(crate) no_credit: u64,
+    NoCredit,
     /// Times the pump stopped for want of send queue slots.
-    pub(crate) no_slots: u64,
+    NoSlots,
     /// Sends that failed because the peer had no receive posted: its credits were wrong.
-    pub(crate) rnr: u64,
+    Rnr,
 }
 
+/// The keys, in the order of [`Count`].
+const KEYS: [&str; 12] = [
+    "tx_msgs",
+    "rx_msgs",
+    "tx_noops",
+    "wrs",
+    "retired",
+    "doorbells",
+    "cqes",
+    "recv_wrs",
+    "recv_cqes",
+    "no_credit",
+    "no_slots",
+    "rnr",
+];
+
+/// Counters for people.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts([u64; KEYS.len()]);
+
 impl Counts {
+    /// Counts one more.
+    #[inline(always)]
+    pub(crate) fn one(&mut self, what: Count) {
+        if let Some(n) = self.0.get_mut(what as usize) {
+            *n = n.wrapping_add(1);
+        }
+    }
+
+    /// How many there were.
+    #[inline(always)]
+    pub(crate) fn of(&self, what: Count) -> u64 {
+        self.0.get(what as usize).copied().unwrap_or(0)
+    }
+
+    /// The same, but for the receives that were posted, which the queue pair counts.
+    pub(crate) fn with_recv_wrs(mut self, recv_wrs: u64) -> Self {
+        if let Some(n) = self.0.get_mut(Count::RecvWrs as usize) {
+            *n = recv_wrs;
+        }
+        self
+    }
+
     /// Adds those of a connection that is over to those of its NI.
     pub(crate) fn add(&mut self, of: &Self) {
-        for (sum, n) in [
-            (&mut self.tx_msgs, of.tx_msgs),
-            (&mut self.rx_msgs, of.rx_msgs),
-            (&mut self.noops, of.noops),
-            (&mut self.wrs, of.wrs),
-            (&mut self.doorbells, of.doorbells),
-            (&mut self.retired, of.retired),
-            (&mut self.cqes, of.cqes),
-            (&mut self.recv_wrs, of.recv_wrs),
-            (&mut self.recv_cqes, of.recv_cqes),
-            (&mut self.no_credit, of.no_credit),
-            (&mut self.no_slots, of.no_slots),
-            (&mut self.rnr, of.rnr),
-        ] {
+        for (sum, n) in self.0.iter_mut().zip(of.0) {
             *sum = sum.wrapping_add(n);
         }
     }
 
     /// Writes them as `key=value`, on the line that was begun.
     pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "tx_msgs={} rx_msgs={} tx_noops={} wrs={} retired={} doorbells={} cqes={} ",
-            self.tx_msgs,
-            self.rx_msgs,
-            self.noops,
-            self.wrs,
-            self.retired,
-            self.doorbells,
-            self.cqes,
-        )?;
-        write!(
-            f,
-            "recv_wrs={} recv_cqes={} no_credit={} no_slots={} rnr={}",
-            self.recv_wrs, self.recv_cqes, self.no_credit, self.no_slots, self.rnr,
-        )
+        let mut space = "";
+        for (key, n) in KEYS.iter().zip(self.0) {
+            write!(f, "{space}{key}={n}")?;
+            space = " ";
+        }
+        Ok(())
     }
 }

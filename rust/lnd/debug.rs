@@ -7,17 +7,13 @@
 //!
 //! Documented in Documentation/operators.md.
 
-use kernel::{
-    fmt,
-    sync::atomic::Relaxed, //
-};
+use kernel::fmt;
 
 use super::{
     conn::{
-        Conn,
-        Inner, //
+        view::Numbers,
+        Conn, //
     },
-    counts::Counts,
     files::Show,
     ni::Ni,
     peer::{
@@ -27,10 +23,6 @@ use super::{
     port::Port,
     seen,
     show_seen::show_tally, //
-};
-use crate::proto::{
-    cause::Cause,
-    tx::Place, //
 };
 
 impl Show for Port {
@@ -81,33 +73,16 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let (state, credits, queues, counts, with_lnet, (sq_free, recvs, recv_wrs, qpn), idle, oldest) =
-        conn.with(|inner| {
-            (
-                inner.fsm.state(),
-                inner.credits.snapshot(),
-                inner.queues.lengths(),
-                inner.counts,
-                inner.with_lnet,
-                inner.link.as_ref().map_or((0, 0, 0, 0), |link| {
-                    let qp = link.qp();
-                    (
-                        link.sq_free(),
-                        qp.recvs_posted(),
-                        link.recv_wrs(),
-                        qp.number(),
-                    )
-                }),
-                inner.last_recv.elapsed().as_millis(),
-                oldest(inner),
-            )
-        });
+    let view = conn.view();
+    let Numbers {
+        credits, queues, ..
+    } = view.wire;
     write!(
         f,
         "conn={} role={} state={:?} depth={} credits={} outstanding={} reserved={} peer_held={} noops={} ",
         core::format_args!("{}", conn.nid()),
-        if conn.active { "active" } else { "passive" },
-        state,
+        if view.active { "active" } else { "passive" },
+        view.state,
         credits.depth,
         credits.credits,
         credits.outstanding,
@@ -117,35 +92,25 @@ fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )?;
     write!(
         f,
-        "q_main={} q_free={} q_unreserved={} with_lnet={with_lnet} sq_free={sq_free} recvs={recvs} idle_ms={idle} ",
-        queues.main, queues.free_of_credit, queues.unreserved,
+        "q_main={} q_free={} q_unreserved={} with_lnet={} sq_free={} recvs={} idle_ms={} ",
+        queues.main,
+        queues.free_of_credit,
+        queues.unreserved,
+        view.with_lnet,
+        view.wire.sq_free,
+        view.wire.recvs,
+        view.idle_ms,
     )?;
-    Counts { recv_wrs, ..counts }.show(f)?;
-    let (oldest_ms, waits_for) = oldest.unwrap_or((0, "none"));
+    view.wire.counts.show(f)?;
+    let (oldest_ms, waits_for) = view.wire.oldest.unwrap_or((0, "none"));
     writeln!(
         f,
-        " qpn={qpn} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} doubted={}",
-        conn.peer_qpn.load(Relaxed),
-        conn.mtu.load(Relaxed),
-        u8::from(conn.doubted()),
+        " qpn={} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} doubted={}",
+        view.wire.qpn,
+        view.peer_qpn,
+        view.mtu,
+        u8::from(view.doubted),
     )
-}
-
-/// How long the oldest transmit has waited, in milliseconds, and what for.
-fn oldest(inner: &Inner) -> Option<(i64, &'static str)> {
-    let txs = inner.cells.iter().zip(inner.txs.iter());
-    let waiting = txs.filter_map(|(cell, tx)| {
-        if matches!(cell.tx.place(), Place::Free | Place::Done) {
-            return None;
-        }
-        let what = match cell.tx.timeout_cause() {
-            Cause::DeadlineSending => "sending",
-            Cause::DeadlineAnswer => "answer",
-            _ => "queued",
-        };
-        Some((tx.as_ref()?.since.elapsed().as_millis(), what))
-    });
-    waiting.max_by_key(|(ms, _)| *ms)
 }
 
 fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,10 +11,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc,
     time::{
         ClockSource,
         Monotonic, //
@@ -23,27 +20,24 @@ use kernel::{
 
 use super::{
     conn::{
-        Conn,
-        Inner, //
+        view::{
+            Details,
+            TxList,
+            TxView, //
+        },
+        Conn, //
     },
     peer::{
         Connection,
         Peer, //
-    },
-    transfer::Owner, //
+    }, //
 };
 use crate::{
     lnet::dk::console,
     proto::{
         cause::Cause,
         conn::State,
-        credits::Snapshot,
-        queues::{
-            Line,
-            Queues, //
-        },
-        tx::Place,
-        wire::decode, //
+        queues::Line, //
     }, //
 };
 
@@ -53,54 +47,12 @@ macro_rules! say {
 }
 
 /// The lists of transmits, in ko2iblnd's order: its name of each, and which it is here.
-const LISTS: [(&str, List); 4] = [
-    ("tx_queue_nocred", List::Queue(Line::FreeOfCredit)),
-    ("tx_queue_rsrvd", List::Queue(Line::Unreserved)),
-    ("tx_queue", List::Queue(Line::Main)),
-    ("active_txs", List::Active),
+const LISTS: [(&str, TxList); 4] = [
+    ("tx_queue_nocred", TxList::Queue(Line::FreeOfCredit)),
+    ("tx_queue_rsrvd", TxList::Queue(Line::Unreserved)),
+    ("tx_queue", TxList::Queue(Line::Main)),
+    ("active_txs", TxList::Active),
 ];
-
-#[derive(Clone, Copy, PartialEq)]
-enum List {
-    Queue(Line),
-    Active,
-}
-
-/// A transmit as it is shown.
-struct TxView {
-    list: List,
-    index: u16,
-    wrs: u16,
-    answer: bool,
-    status: i32,
-    age_ms: i64,
-    cookie: u64,
-    message: bool,
-    reply: bool,
-    kind: u8,
-}
-
-/// A received message that waits for the handshake to end.
-struct RxView {
-    kind: u8,
-    credits: u8,
-}
-
-/// A connection as it is shown.
-struct ConnView {
-    state: State,
-    cause: Option<Cause>,
-    version: u16,
-    credits: Snapshot,
-    posted: u16,
-    in_use: usize,
-    with_lnet: u16,
-    sq_free: u16,
-    recvs: usize,
-    qpn: u32,
-    idle_ms: i64,
-    oldest_ms: i64,
-}
 
 /// Shows a peer. May sleep.
 pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
@@ -134,66 +86,53 @@ pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
     );
     for (n, conn) in conns.iter().enumerate() {
         say!("Conn {n}:");
-        show_conn(conn)?;
+        show_conn(conn, peer.ni.lnet.timeout())?;
     }
     Ok(())
 }
 
-fn show_conn(conn: &Conn) -> Result {
-    let (cells, early) = conn.with(|inner| (inner.cells.len(), inner.early.len()));
-    let mut txs = KVVec::with_capacity(cells, GFP_KERNEL)?;
-    let mut rxs = KVec::with_capacity(early, GFP_KERNEL)?;
-    let view = conn.with(|inner| {
-        take_txs(conn, inner, &mut txs);
-        for msg in inner.early.iter() {
-            // Nobody has judged it yet.
-            let (kind, credits) = match decode(msg.bytes()) {
-                Ok(m) => (m.body.kind().wire(), m.env.credits),
-                Err(_) => (0, 0),
-            };
-            let _ = rxs.push_within_capacity(RxView { kind, credits });
-        }
-        view(inner)
-    });
-    let held = view.in_use.saturating_add(usize::from(view.with_lnet));
-    let (c, role) = (view.credits, if conn.active { "active" } else { "passive" });
+fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
+    let Details { view, txs, early } = conn.details()?;
+    let held = view.wire.in_use.saturating_add(usize::from(view.with_lnet));
+    let (wire, c) = (&view.wire, view.wire.credits);
+    let role = if view.active { "active" } else { "passive" };
     say!(
         "conn[{}] qp {}->{} [version {:x}] -> {}: {role}",
         held.saturating_add(1),
-        view.qpn,
-        conn.peer_qpn.load(Relaxed),
-        view.version,
+        wire.qpn,
+        view.peer_qpn,
+        wire.version,
         conn.nid(),
     );
     say!(
         "   state {} nposted {}/{} cred {} o_cred {} r_cred {} ({:?} depth {} peer_held {} sq_free {} mtu {})",
         state_number(view.state),
         c.noops,
-        view.posted,
+        wire.posted,
         c.credits,
         c.outstanding,
         c.reserved,
         view.state,
         c.depth,
         c.peer_held,
-        view.sq_free,
-        conn.mtu.load(Relaxed),
+        wire.sq_free,
+        view.mtu,
     );
     say!(
         "   comms_err {} (cause {} idle_ms {} oldest_ms {} doubted {})",
         view.cause.map_or(0, |cause| cause.outcome(true).status),
         view.cause.map_or("none", Cause::as_str),
         view.idle_ms,
-        view.oldest_ms,
-        u8::from(conn.is_doubted()),
+        wire.oldest_ms,
+        u8::from(view.doubted),
     );
     say!("   early_rxs:");
-    for (n, rx) in rxs.iter().enumerate() {
+    for (n, rx) in early.iter().enumerate() {
         say!("      rx {n} msg_type {:x} cred {}", rx.kind, rx.credits);
     }
     // NOOPs wait in no list here: one is made when it can go.
     say!("   tx_noops:");
-    let timeout_ns = u64::from(conn.ni.lnet.timeout()).saturating_mul(1_000_000_000);
+    let timeout_ns = u64::from(lnet_timeout).saturating_mul(1_000_000_000);
     for (name, list) in LISTS {
         say!("   {name}:");
         for tx in txs.iter().filter(|tx| tx.list == list) {
@@ -202,9 +141,9 @@ fn show_conn(conn: &Conn) -> Result {
     }
     say!(
         "   rxs: posted {} with_lnet {} early {}",
-        view.recvs,
+        wire.recvs,
         view.with_lnet,
-        rxs.len()
+        early.len()
     );
     Ok(())
 }
@@ -219,7 +158,7 @@ fn show_tx(tx: &TxView, timeout_ns: u64) {
         "      tx {} snd {} q {} w {} rc {} dl {deadline} cookie {:#x} msg {}{} type {:x} cred 0 (age_ms {})",
         tx.index,
         tx.wrs,
-        u8::from(tx.list != List::Active),
+        u8::from(tx.list != TxList::Active),
         u8::from(tx.answer),
         tx.status,
         tx.cookie,
@@ -228,80 +167,6 @@ fn show_tx(tx: &TxView, timeout_ns: u64) {
         tx.kind,
         tx.age_ms,
     );
-}
-
-/// Takes down every transmit that is not over; the caller has made room for as many as there are.
-fn take_txs(conn: &Conn, inner: &Inner, out: &mut KVVec<TxView>) {
-    for line in [Line::FreeOfCredit, Line::Unreserved, Line::Main] {
-        for index in inner.queues.waiting(&inner.cells, line) {
-            take_tx(conn, inner, index, List::Queue(line), out);
-        }
-    }
-    for (index, cell) in (0u16..).zip(inner.cells.iter()) {
-        if matches!(
-            cell.tx.place(),
-            Place::Posted { .. } | Place::Waiting | Place::Held
-        ) {
-            take_tx(conn, inner, index, List::Active, out);
-        }
-    }
-}
-
-fn take_tx(conn: &Conn, inner: &Inner, index: u16, list: List, out: &mut KVVec<TxView>) {
-    let at = usize::from(index);
-    let (Some(cell), Some(Some(transfer))) = (inner.cells.get(at), inner.txs.get(at)) else {
-        return;
-    };
-    let (wrs, answer) = match cell.tx.place() {
-        Place::Queued { wrs } => (wrs, false),
-        Place::Posted { wrs, answer } => (wrs, answer),
-        Place::Waiting => (0, true),
-        _ => (0, false),
-    };
-    let name = Queues::name(&inner.cells, index);
-    let _ = out.push_within_capacity(TxView {
-        list,
-        index,
-        wrs,
-        answer,
-        status: cell.tx.cause().map_or(0, |c| c.outcome(true).status),
-        age_ms: transfer.since.elapsed().as_millis(),
-        cookie: name.map_or(0, |name| name.cookie(conn.mask)),
-        message: matches!(transfer.owner, Owner::Message(_) | Owner::Get { .. }),
-        reply: matches!(transfer.owner, Owner::Get { .. }),
-        kind: cell.tx.op().message().map_or(0, |kind| kind.wire()),
-    });
-}
-
-fn view(inner: &Inner) -> ConnView {
-    let free = |place| matches!(place, Place::Free | Place::Done);
-    let in_use = inner.cells.iter().filter(|cell| !free(cell.tx.place()));
-    let posted = inner.cells.iter().filter_map(|cell| match cell.tx.place() {
-        Place::Posted { wrs, .. } => Some(wrs),
-        _ => None,
-    });
-    let ages = inner.txs.iter().flatten();
-    let (sq_free, recvs, qpn) = inner.link.as_ref().map_or((0, 0, 0), |link| {
-        let qp = link.qp();
-        (link.sq_free(), qp.recvs_posted(), qp.number())
-    });
-    ConnView {
-        state: inner.fsm.state(),
-        cause: inner.fsm.cause(),
-        version: inner.identity.version.wire(),
-        credits: inner.credits.snapshot(),
-        posted: posted.fold(0, u16::saturating_add),
-        in_use: in_use.count(),
-        with_lnet: inner.with_lnet,
-        sq_free,
-        recvs,
-        qpn,
-        idle_ms: inner.last_recv.elapsed().as_millis(),
-        oldest_ms: ages
-            .map(|tx| tx.since.elapsed().as_millis())
-            .max()
-            .unwrap_or(0),
-    }
 }
 
 /// ko2iblnd's number of a state.

@@ -12,7 +12,6 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
-            Relaxed,
             Release, //
         },
         Arc,
@@ -57,7 +56,6 @@ use crate::{
             Refusal,
             RejectBudget, //
         },
-        conn::Event,
         peer::Known, //
     },
     rdma::{
@@ -290,12 +288,7 @@ impl<H: Listening> ListenHandler for Accept<H> {
                     .take(conn.clone())
                     .and_then(|id| Ok(Arc::new(id, GFP_KERNEL)?));
                 match taken {
-                    Ok(id) => {
-                        conn.peer_qpn.store(req.qpn(), Relaxed);
-                        *conn.cm.lock() = Some(id);
-                        conn.event(Event::Requested);
-                        conn.drop_late_id();
-                    }
+                    Ok(id) => conn.requested(id, req.qpn()),
                     Err(_) => conn.fail(Cause::NoResources),
                 }
             }

@@ -14,7 +14,6 @@ use crate::{
         credits::CreditError,
         nid::Nid,
         wire::{
-            Identity,
             Stale,
             WireError, //
         }, //
@@ -122,24 +121,23 @@ pub(crate) fn not_a_send(nid: Nid) {
 }
 
 /// A message is none.
-pub(crate) fn bad_message(id: &Identity, e: &WireError) {
-    warn_noise!("{}: bad message: {e}; closing\n", id.peer);
+pub(crate) fn bad_message(nid: Nid, e: &WireError) {
+    warn_noise!("{nid}: bad message: {e}; closing\n");
 }
 
 /// A message is of another life.
-pub(crate) fn stale_message(id: &Identity, e: &Stale) {
-    warn_noise!("{}: stale message: {e}; closing\n", id.peer);
+pub(crate) fn stale_message(nid: Nid, e: &Stale) {
+    warn_noise!("{nid}: stale message: {e}; closing\n");
 }
 
-/// The peer broke the credit rules; returns the cause to close with.
-pub(crate) fn bad_credits(id: &Identity, e: CreditError) -> Cause {
+/// The peer broke the credit rules.
+pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
     let what = match e {
         CreditError::Returned => "returned more credits than there are",
         CreditError::Sent => "sent more than it had credits for",
         CreditError::Answered => "answered more than was asked",
     };
-    warn_noise!("{}: the peer {what}; closing\n", id.peer);
-    Cause::Protocol
+    warn_noise!("{nid}: the peer {what}; closing\n");
 }
 
 /// The LNet header in a request does not fit it.

@@ -24,11 +24,11 @@
 //!
 //! | what | runs in | takes |
 //! |---|---|---|
-//! | [`wire`] receives, [`pump`] sends | softirq (CQ polling); `pump` anywhere | connection lock |
-//! | [`upper`]: what calls LNet, and `lnd_recv` | work item, one per connection, ordered | connection lock, briefly |
-//! | [`send`]: `lnd_send`, answers | whoever calls LNet | peer lock, then connection lock |
-//! | [`control`]: set-up, close, drain, release | work item, one per connection | peer lock; connection lock |
-//! | [`cm`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock |
+//! | [`conn`]: completions | softirq (CQ polling) | connection lock |
+//! | [`conn`]: what calls LNet, and `lnd_recv` | work item, one per connection, ordered | connection lock, briefly |
+//! | [`conn`]: `lnd_send`, answers | whoever calls LNet | peer lock, then connection lock |
+//! | [`conn`]: set-up, close, drain, release | work item, one per connection | peer lock; connection lock |
+//! | [`conn`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock |
 //! | [`listen`]: connection requests | the same, under the listener's too | peer lock |
 //! | [`port`]: an NI and its RDMA device | work item of the NI; events in hard irq | `Port::events`, `Ni::hca` |
 //!
@@ -42,35 +42,25 @@
 #![deny(unsafe_code)]
 
 pub(crate) mod access;
-pub(crate) mod cm;
 pub(crate) mod conn;
-pub(crate) mod control;
 pub(crate) mod counts;
 pub(crate) mod debug;
 pub(crate) mod driver;
 pub(crate) mod dump;
-pub(crate) mod fifo;
 pub(crate) mod files;
 pub(crate) mod hca;
+pub(crate) mod health;
 pub(crate) mod iface;
 pub(crate) mod kind;
-pub(crate) mod link;
 pub(crate) mod listen;
 pub(crate) mod log;
-pub(crate) mod member;
 pub(crate) mod ni;
 pub(crate) mod ops;
 pub(crate) mod parting;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod port;
-pub(crate) mod pump;
-pub(crate) mod received;
 pub(crate) mod seen;
-pub(crate) mod send;
 pub(crate) mod show_seen;
 pub(crate) mod table;
-pub(crate) mod transfer;
-pub(crate) mod upper;
-pub(crate) mod wire;
 pub(crate) mod workers;

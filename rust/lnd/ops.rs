@@ -14,7 +14,10 @@ use kernel::{
 
 use super::{
     access,
-    conn::Conn,
+    conn::{
+        recv,
+        Conn, //
+    },
     driver::Driver,
     dump,
     files::Files,
@@ -27,8 +30,7 @@ use super::{
         PeerError, //
     },
     port::Port,
-    show_seen::SeenBy,
-    upper, //
+    show_seen::SeenBy, //
 };
 use crate::{
     lnet::{
@@ -97,7 +99,7 @@ fn conn_number(port: &Port, index: u32) -> Option<Arc<Conn>> {
 
 impl Lnd for O2ib {
     type Ni = Port;
-    type Rx = KBox<upper::Rx>;
+    type Rx = KBox<recv::Rx>;
     type Driver = Driver;
 
     fn startup(
@@ -186,9 +188,9 @@ impl Lnd for O2ib {
         rx.header()
     }
 
-    fn eager_recv(_this: ArcBorrow<'_, Port>, rx: &mut upper::Rx) {
+    fn eager_recv(_this: ArcBorrow<'_, Port>, rx: &mut recv::Rx) {
         let _nofs = NofsScope::enter();
-        upper::eager_recv(rx);
+        recv::eager_recv(rx);
     }
 
     fn recv(
@@ -197,7 +199,7 @@ impl Lnd for O2ib {
         req: RecvRequest,
     ) -> Result<(), (Option<Message>, Error)> {
         let _nofs = NofsScope::enter();
-        upper::recv(rx, req)
+        recv::recv(rx, req)
     }
 
     fn link_event(this: ArcBorrow<'_, Port>, event: LinkEvent) {

@@ -13,7 +13,7 @@ use kernel::{
     }, //
 };
 
-use super::transfer::lnet_health;
+use super::health::lnet_health;
 use crate::{
     lnet::{
         Message,

@@ -51,6 +51,7 @@ pub mod reject;
 pub mod rules;
 pub mod sizes;
 pub mod trail;
+pub mod turn;
 pub mod tx;
 pub mod way;
 pub mod wire;

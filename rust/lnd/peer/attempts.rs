@@ -63,7 +63,7 @@ impl<C: Connection> Peer<C> {
         let now_ms = self.ni.now_ms();
         let (known, salt) = self.with(|inner| {
             inner.asked_ms = now_ms;
-            (inner.policy.known, inner.all.len())
+            (inner.policy.known, inner.conns.len())
         });
         let salt = u32::try_from(salt).unwrap_or(0);
         if !self.ni.lnet.allows(self.nid.raw()) {
@@ -98,7 +98,7 @@ impl<C: Connection> Peer<C> {
         let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), known);
             inner.last_cause = None;
-            inner.publish(conn);
+            inner.conns.publish(conn);
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
         });
         self.for_each_conn(|other| {
@@ -128,8 +128,7 @@ impl<C: Connection> Peer<C> {
         {
             let mut inner = self.inner.lock();
             inner.heard_ms = inner.heard_ms.max(heard_ms);
-            inner.unpublish(conn);
-            inner.all.retain(|c| !Arc::ptr_eq(c, conn));
+            inner.conns.remove(conn);
         }
         if attempt_failed {
             self.attempt_over(conn.is_active(), retry, cause);
@@ -188,7 +187,7 @@ impl<C: Connection> Peer<C> {
     pub(super) fn forget_if_idle(self: &Arc<Self>, cause: Option<Cause>) {
         let (waiting, heard_ms) = {
             let mut inner = self.inner.lock();
-            if !inner.policy.idle() || inner.gone || !inner.all.is_empty() {
+            if !inner.policy.idle() || inner.gone || !inner.conns.is_empty() {
                 return;
             }
             inner.gone = true;

@@ -16,11 +16,11 @@ use super::{
 };
 use crate::{
     lnd::{
+        health::lnet_health,
         pending::{
             Pending,
             PendingList, //
-        },
-        transfer::lnet_health, //
+        }, //
     },
     lnet::{
         Message,
@@ -66,7 +66,7 @@ impl<C: Connection> Peer<C> {
     /// Keeps a message until there is a connection, and starts making one if there is a way.
     fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
         let passage = self.ni.passage();
-        if passage == Passage::Refuse && self.with(|inner| inner.up.is_empty()) {
+        if passage == Passage::Refuse && self.with(|inner| inner.conns.usable() == 0) {
             // Ended here, for LNet would not send again what is not taken.
             self.ni.seen.messages(Cause::LinkDown, 1);
             end_one(msg, Cause::LinkDown);
@@ -85,7 +85,7 @@ impl<C: Connection> Peer<C> {
             }
             inner.pending.push_back(pending);
             let (attempts, hold) = inner.want(passage, self.ni.lnet.conns_per_peer());
-            (attempts, hold, inner.best())
+            (attempts, hold, inner.conns.best())
         };
         if hold {
             self.retry_in(HOLD_LOOK_MS);
@@ -128,7 +128,7 @@ impl<C: Connection> Peer<C> {
                     {
                         // At once, so that nobody overtakes.
                         let mut inner = self.inner.lock();
-                        inner.unpublish(conn);
+                        inner.conns.unpublish(conn);
                         inner.flushing = false;
                         match back {
                             // The peer was forgotten while the message was on its way to the
@@ -159,7 +159,7 @@ impl<C: Connection> Peer<C> {
             if inner.pending.is_empty() || inner.gone {
                 return (0, false, None);
             }
-            if let Some(conn) = inner.best() {
+            if let Some(conn) = inner.conns.best() {
                 return (0, false, Some(conn));
             }
             if !listed {

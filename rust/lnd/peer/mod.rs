@@ -22,6 +22,10 @@ use kernel::{
     workqueue::DelayedWork, //
 };
 
+use self::roster::{
+    Doubtful,
+    Roster, //
+};
 use super::{
     ni::Ni,
     parting::{
@@ -53,6 +57,7 @@ use crate::{
 
 mod attempts;
 mod carry;
+pub(super) mod roster;
 mod way;
 
 /// Id of the delayed work that tries again.
@@ -79,7 +84,7 @@ pub(crate) enum PeerError {
 
 /// A connection as its peer sees it. No lock of the peer's is held in a call. What it tells its peer is
 /// [`Peer::established`], [`Peer::unpublish`], [`Peer::released`].
-pub(crate) trait Connection: Leaving + Send + Sync + Sized + 'static {
+pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static {
     /// Makes one to `peer`, not listed there yet. `salt` spreads those of one peer over CPUs. May
     /// sleep.
     fn open(peer: &Arc<Peer<Self>>, active: bool, known: Known, salt: u32) -> Result<Arc<Self>>;
@@ -98,9 +103,6 @@ pub(crate) trait Connection: Leaving + Send + Sync + Sized + 'static {
 
     /// The peer may have given it up: finds out, and others are preferred until then.
     fn doubt(self: &Arc<Self>);
-
-    /// Whether others are preferred.
-    fn is_doubted(&self) -> bool;
 
     /// Whether it is established, and with another life of the peer than `stamp`.
     fn is_stale(&self, stamp: u64) -> bool;
@@ -165,12 +167,7 @@ impl<C: Connection> Peers<C> {
 /// What the peer lock protects.
 pub(crate) struct PeerInner<C> {
     pub(crate) policy: Policy,
-    /// Every connection object, in whatever state.
-    all: KVec<Arc<C>>,
-    /// Those that messages may use.
-    up: KVec<Arc<C>>,
-    /// Round robin over `up`.
-    next: usize,
+    conns: Roster<C>,
     pending: PendingList,
     /// A worker is handing `pending` over.
     flushing: bool,
@@ -220,9 +217,7 @@ impl<C: Connection> Peer<C> {
         };
         let inner = PeerInner {
             policy: Policy::new(known),
-            all: KVec::new(),
-            up: KVec::new(),
-            next: 0,
+            conns: Roster::EMPTY,
             pending: PendingList::EMPTY,
             flushing: false,
             gone: false,
@@ -256,17 +251,12 @@ impl<C: Connection> Peer<C> {
         if inner.gone || self.ni.is_stopping() || !self.ni.lnet.allows(self.nid.raw()) {
             return Err(ESHUTDOWN);
         }
-        // Room for both lists now, so that publishing cannot fail.
-        let n = inner.all.len().saturating_add(1);
-        let more = n.saturating_sub(inner.up.len());
-        inner.up.reserve(more, GFP_ATOMIC)?;
-        inner.all.push(conn.clone(), GFP_ATOMIC)?;
-        Ok(())
+        inner.conns.add(conn)
     }
 
     /// Messages may no longer use `conn`.
     pub(crate) fn unpublish(&self, conn: &Arc<C>) {
-        self.inner.lock().unpublish(conn);
+        self.inner.lock().conns.unpublish(conn);
     }
 
     fn retry_in(self: &Arc<Self>, ms: u32) {
@@ -310,11 +300,11 @@ impl<C: Connection> Peer<C> {
     /// Calls `f` for each connection, without the lock; for some twice if others go meanwhile. Needs no
     /// memory.
     fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
-        let mut left = self.with(|inner| inner.all.len());
+        let mut left = self.with(|inner| inner.conns.len());
         // From the end, for new ones come there, and what goes moves only what is behind it.
         while let Some(at) = left.checked_sub(1) {
             left = at;
-            let conn = self.with(|inner| inner.all.get(at).cloned());
+            let conn = self.with(|inner| inner.conns.at(at));
             if let Some(conn) = conn {
                 f(&conn);
             }
@@ -323,7 +313,7 @@ impl<C: Connection> Peer<C> {
 
     /// The connections, for people; without memory not all of them.
     pub(crate) fn conns(&self) -> KVec<Arc<C>> {
-        self.with(|inner| inner.snapshot())
+        self.with(|inner| inner.conns.snapshot())
     }
 }
 
@@ -350,7 +340,7 @@ impl<C: Connection> PeerInner<C> {
 
     /// Number of connections that messages may use.
     pub(crate) fn usable(&self) -> usize {
-        self.up.len()
+        self.conns.usable()
     }
 
     /// Milliseconds that the oldest waiting message has waited; 0 if none waits.
@@ -360,7 +350,7 @@ impl<C: Connection> PeerInner<C> {
 
     /// Number of connection objects.
     pub(crate) fn objects(&self) -> u16 {
-        u16::try_from(self.all.len()).unwrap_or(u16::MAX)
+        u16::try_from(self.conns.len()).unwrap_or(u16::MAX)
     }
 
     /// A message wants a connection and there is none: how many attempts to start, and whether a
@@ -377,39 +367,6 @@ impl<C: Connection> PeerInner<C> {
         if self.flushing || !self.pending.is_empty() {
             return None;
         }
-        self.next = self.next.wrapping_add(1);
-        let at = self.next.checked_rem(self.up.len())?;
-        match self.up.get(at) {
-            Some(conn) if !conn.is_doubted() => Some(conn.clone()),
-            _ => self.best(),
-        }
-    }
-
-    /// The oldest connection that is not doubted, or else the newest.
-    fn best(&self) -> Option<Arc<C>> {
-        let sound = self.up.iter().find(|conn| !conn.is_doubted());
-        sound.or(self.up.last()).cloned()
-    }
-
-    fn publish(&mut self, conn: &Arc<C>) {
-        if !self.all.iter().any(|c| Arc::ptr_eq(c, conn)) {
-            return;
-        }
-        // `Peer::add` made room.
-        let _ = self.up.push_within_capacity(conn.clone());
-    }
-
-    fn unpublish(&mut self, conn: &Arc<C>) {
-        self.up.retain(|c| !Arc::ptr_eq(c, conn));
-    }
-
-    fn snapshot(&self) -> KVec<Arc<C>> {
-        let mut list = KVec::new();
-        for conn in self.all.iter() {
-            if list.push(conn.clone(), GFP_ATOMIC).is_err() {
-                break;
-            }
-        }
-        list
+        self.conns.pick()
     }
 }

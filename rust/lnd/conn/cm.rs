@@ -3,32 +3,26 @@
 //! Events of the connection manager, turned into events of the state machine.
 //!
 //! They come in the CM's workqueue under the id's handler mutex: nothing here waits for another
-//! handler or destroys an id.
+//! handler or destroys an id. The connection lock is taken briefly.
 
 use kernel::sync::{
-    atomic::Relaxed,
     Arc,
     ArcBorrow, //
 };
 
-use super::{
-    conn::Conn,
-    log,
-    wire, //
-};
+use super::Conn;
 use crate::{
+    lnd::log,
     proto::{
         cause::Cause,
         cm_msg::{
             judge_connack,
             react_to_reject,
-            Ask,
             Expected,
             Reaction,
             Refused, //
         },
         conn::{
-            Actions,
             Event,
             State, //
         },
@@ -55,11 +49,9 @@ impl CmHandler for Conn {
             CmEvent::AddrResolved => this.addr_resolved(id),
             CmEvent::RouteResolved => this.route_resolved(id),
             CmEvent::AddrTimeout => this.event(Event::AddrTimeout),
-            CmEvent::AddrError | CmEvent::RouteError => this.fail(Cause::Unreachable),
+            CmEvent::AddrError | CmEvent::RouteError => this.end(Cause::Unreachable),
             CmEvent::Established { private_data, qpn } => {
-                if qpn != 0 {
-                    this.peer_qpn.store(qpn, Relaxed);
-                }
+                this.cm.learn_qpn(qpn);
                 this.cm_established(private_data)
             }
             CmEvent::Rejected {
@@ -74,38 +66,30 @@ impl CmHandler for Conn {
             }
             CmEvent::DeviceRemoval => {
                 this.farewell_over();
-                this.fail(Cause::DeviceGone);
+                this.end(Cause::DeviceGone);
             }
-            CmEvent::AddrChange => this.fail(Cause::AddressChanged),
+            CmEvent::AddrChange => this.end(Cause::AddressChanged),
             CmEvent::ConnectResponse | CmEvent::Other => this.event(Event::Ignored),
         }
     }
 
     fn last_user(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
         let this: Arc<Self> = this.into();
-        *this.late_id.lock() = Some(id);
+        this.cm.leave_late(id);
         this.kick_control();
     }
 }
 
 impl Conn {
-    /// The id is not needed to tell the peer that the connection is over.
-    fn farewell_over(self: &Arc<Self>) {
-        if self.with(|inner| inner.farewell.over()) {
-            self.kick_control();
-        }
-    }
-
     fn addr_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
-        let actions = self.with(|inner| inner.fsm.on(Event::AddrResolved));
-        if !actions.has(Actions::RESOLVE_ROUTE) {
+        if !self.with(|inner| inner.life.address_resolved()) {
             return;
         }
         if let Some(tos) = self.ni.lnet.tos() {
             id.set_tos(tos);
         }
         if id.resolve_route(ROUTE_MS).is_err() {
-            self.fail(Cause::Unreachable);
+            self.end(Cause::Unreachable);
         }
     }
 
@@ -123,62 +107,63 @@ impl Conn {
         if !self.active {
             return self.event(Event::Established);
         }
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        if inner.fsm.state() != State::Connecting {
-            return;
-        }
+        let asked = self.with(|inner| {
+            let connecting = inner.life.state() == State::Connecting;
+            connecting.then(|| inner.life.ask())
+        });
+        let Some(asked) = asked else { return };
         let expected = Expected {
             me: self.ni.nid,
             my_stamp: self.ni.stamp,
             peer: self.nid(),
-            asked: Ask {
-                depth: inner.known.depth,
-                frags: inner.known.frags,
-                stamp: inner.known.stamp,
-            },
+            asked,
         };
         match judge_connack(private_data, &expected) {
             Ok(agreed) => {
-                inner.known = Known {
+                let mut guard = self.lock();
+                let inner = &mut *guard;
+                if inner.life.state() != State::Connecting {
+                    return;
+                }
+                inner.life.agreed(Known {
                     stamp: agreed.stamp,
                     depth: agreed.depth,
                     frags: agreed.frags,
-                };
+                });
                 self.step(inner, Event::Established);
-                wire::received_early(self, inner);
+                self.received_early(inner);
             }
             Err(e) => {
                 log::rejected(self.nid(), &e);
-                self.step(inner, Event::Fail(Cause::Protocol));
+                self.end(Cause::Protocol);
             }
         }
     }
 
     fn connect_error(self: &Arc<Self>) {
         // On an established connection it says nothing that completions do not say better.
-        let connecting = self.with(|inner| inner.fsm.state() < State::Established);
+        let connecting = self.with(|inner| inner.life.is_attempt());
         if connecting {
-            self.fail(Cause::ConnectFailed);
+            self.end(Cause::ConnectFailed);
         } else {
             self.event(Event::Ignored);
         }
     }
 
     fn rejected(self: &Arc<Self>, reason: i32, private_data: &[u8]) {
+        if !self.active {
+            return self.end(Cause::ConnectFailed);
+        }
+        let asked = self.with(|inner| inner.life.ask());
+        let reaction = react_to_reject(reason, private_data, &asked);
+        if let Reaction::Fail(why) = &reaction {
+            log::rejected(self.nid(), why);
+        }
         let mut guard = self.lock();
         let inner = &mut *guard;
-        if !self.active {
-            return self.step(inner, Event::Fail(Cause::ConnectFailed));
-        }
-        let asked = Ask {
-            depth: inner.known.depth,
-            frags: inner.known.frags,
-            stamp: inner.known.stamp,
-        };
-        let cause = match react_to_reject(reason, private_data, &asked) {
+        let cause = match reaction {
             Reaction::Retry(_, ask) => {
-                inner.retry = Some(Known {
+                inner.life.invited(Known {
                     stamp: ask.stamp,
                     depth: ask.depth,
                     frags: ask.frags,
@@ -186,8 +171,7 @@ impl Conn {
                 Cause::Refused
             }
             Reaction::Fail(why) => {
-                log::rejected(self.nid(), &why);
-                inner.rejected = Some(rejected_name(&why));
+                inner.life.refused(rejected_name(&why));
                 refusal_cause(why)
             }
         };

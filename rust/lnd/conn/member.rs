@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A connection as one of its peer's: what [`Connection`] asks for, in the words of this room.
+//!
+//! Context: process; none of the peer's locks is held, but in [`Doubtful::is_doubted`], which takes none.
 
 use kernel::{
     prelude::*,
@@ -8,26 +10,23 @@ use kernel::{
 };
 
 use super::{
-    conn::Conn,
-    peer::{
+    send,
+    Conn, //
+};
+use crate::{
+    lnd::peer::{
+        roster::Doubtful,
         Connection,
         NotSent,
         Peer, //
     },
-    pump,
-    send, //
-};
-use crate::{
     lnet::{
         Message,
         SendRequest, //
     },
     proto::{
         cause::Cause,
-        conn::{
-            Event,
-            State, //
-        },
+        conn::Event,
         peer::Known, //
     }, //
 };
@@ -46,26 +45,30 @@ impl Connection for Conn {
     }
 
     fn fail(self: &Arc<Self>, cause: Cause) {
-        self.event(Event::Fail(cause));
+        self.end(cause);
     }
 
     fn overtaken(self: &Arc<Self>) {
         let mut guard = self.lock();
-        if guard.fsm.state() < State::Established {
+        if guard.life.is_attempt() {
             self.step(&mut guard, Event::Fail(Cause::Overtaken));
         }
     }
 
     fn doubt(self: &Arc<Self>) {
-        pump::probe(self);
-    }
-
-    fn is_doubted(&self) -> bool {
-        self.doubted()
+        // It may have closed this connection, and its DREQ got lost; or another of its connections broke.
+        // Until it is heard of, or acknowledges a NOOP, others are preferred. If it does neither, the
+        // transport's retries end the connection.
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.life.is_up() {
+            self.set_doubted();
+            self.pump(inner, true);
+        }
     }
 
     fn is_stale(&self, stamp: u64) -> bool {
-        self.with(|inner| inner.is_up() && inner.identity.peer_stamp != stamp)
+        self.with(|inner| inner.life.is_up() && !inner.wire.is_with(stamp))
     }
 
     fn is_active(&self) -> bool {
@@ -73,8 +76,14 @@ impl Connection for Conn {
     }
 
     fn heard_ms(&self) -> u64 {
-        let ago = self.with(|inner| inner.last_recv.elapsed().as_millis());
+        let ago = self.with(|inner| inner.watch.idle_ms());
         let now_ms = self.ni.now_ms();
         now_ms.saturating_sub(u64::try_from(ago).unwrap_or(0))
+    }
+}
+
+impl Doubtful for Conn {
+    fn is_doubted(&self) -> bool {
+        self.doubted()
     }
 }

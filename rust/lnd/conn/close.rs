@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection ends: no more messages, the peer is told, the queue pair drained, everything freed.
+//!
+//! Context: the control worker; may sleep. What is freed is taken out under the connection lock and freed
+//! without it.
+//!
+//! # Invariants
+//!
+//! No key is valid, and no work request holds memory of LNet's, before the transmits that a key held go back
+//! to LNet ([`Conn::release`]).
+
+use kernel::sync::Arc;
+
+use super::{
+    life::Epitaph,
+    timer::CLOSING_MS,
+    Conn, //
+};
+use crate::{
+    lnd::log,
+    proto::{
+        cause::Cause,
+        conn::Event, //
+    }, //
+};
+
+impl Conn {
+    /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
+    pub(super) fn close(self: &Arc<Self>) {
+        self.peer.unpublish(self);
+        let (cause, established) =
+            self.with(|inner| (inner.life.cause(), !inner.life.attempt_failed()));
+        if cause.is_some_and(Cause::is_silent) {
+            self.peer.doubt_all();
+        }
+        self.rearm_timer(CLOSING_MS);
+        if let Some(id) = self.cm.id() {
+            let route = id.has_route();
+            if established {
+                self.with(|inner| inner.goodbye.begin(route));
+            }
+            if route {
+                // Refused if it was never connected; the drain puts the queue pair into error anyway.
+                let _ = id.disconnect();
+            }
+        }
+        let drain = self.with(|inner| {
+            inner.inbox.drop_parked();
+            inner.wire.close()
+        });
+        // Before the markers are posted: they may be back before this returns.
+        self.event(Event::DrainStarted);
+        let draining = match drain {
+            Some((qp, sq, rq)) => qp.drain(sq, rq).is_ok(),
+            None => false,
+        };
+        if !draining {
+            // There is no queue pair, or it waits for its completions when it is dropped.
+            self.event(Event::Drained);
+        }
+    }
+
+    /// Frees everything, but for the id if the peer may still have to be told. Afterwards no key is
+    /// valid.
+    pub(super) fn release(self: &Arc<Self>) {
+        self.cancel_timer();
+        // A sender that has mapped a sink still finds the queue pair, to give the sink up.
+        if let Some(qp) = self.with(|inner| inner.wire.qp()) {
+            // The rights to post are gone, so it waits for whatever is left.
+            let _ = qp.destroy_mrs();
+        }
+        let (link, epitaph) = self.with(|inner| (inner.wire.take_link(), inner.life.epitaph()));
+        if let Some((link, past)) = link {
+            self.ni.add_past(&past);
+            drop(link);
+        }
+        if !self.wait_for_farewell() {
+            self.cm.drop_id();
+        }
+        let hca = self.with(|inner| {
+            inner.inbox.detach();
+            inner.wire.release()
+        });
+        // Maybe the last reference: then the protection domain goes, which sleeps.
+        drop(hca);
+        self.kick_upper_again();
+        let Epitaph {
+            failed,
+            retry,
+            cause,
+            rejected,
+        } = epitaph;
+        if retry.is_none() {
+            let seen = &self.ni.seen;
+            seen.ended(self.nid(), self.active, !failed, cause, rejected);
+            log::conn_over(self.nid(), cause, !failed);
+        }
+        self.peer.released(self, failed, retry, cause);
+    }
+}

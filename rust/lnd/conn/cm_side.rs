@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the connection manager has of a connection: its id, and what it told of the way to the peer.
+//!
+//! Process context, but for the two numbers. The id is cloned out, and never used under its lock. Taken
+//! out it may be the last reference, which waits for the CM: not under a lock either.
+//!
+//! # Invariants
+//!
+//! - An id that is here holds the connection as its handler: the cycle ends with [`CmSide::drop_id`].
+//! - `late` is an id whose other users went inside one of its own handlers: for the control worker to
+//!   free.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLock, //
+    }, //
+};
+
+use crate::rdma::cm::{
+    CmHandler,
+    CmId, //
+};
+
+/// The CM's side of a connection, a `C`.
+#[pin_data]
+pub(super) struct CmSide<C: CmHandler> {
+    #[pin]
+    id: SpinLock<Option<Arc<CmId<C>>>>,
+    #[pin]
+    late: SpinLock<Option<CmId<C>>>,
+    /// Number of the peer's queue pair, 0 if it is not known.
+    peer_qpn: Atomic<u32>,
+    /// Path MTU in bytes since it was established, 0 if it is not known.
+    mtu: Atomic<u32>,
+}
+
+impl<C: CmHandler> CmSide<C> {
+    /// Without an id.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            id <- kernel::new_spinlock!(None, "CmSide::id"),
+            late <- kernel::new_spinlock!(None, "CmSide::late"),
+            peer_qpn: Atomic::new(0),
+            mtu: Atomic::new(0),
+        })
+    }
+
+    /// The id, while there is one.
+    pub(super) fn id(&self) -> Option<Arc<CmId<C>>> {
+        self.id.lock().clone()
+    }
+
+    /// Keeps the id.
+    pub(super) fn set_id(&self, id: Arc<CmId<C>>) {
+        *self.id.lock() = Some(id);
+    }
+
+    /// Lets the id go. May sleep; inside of one of its handlers it does not.
+    pub(super) fn drop_id(&self) {
+        let id = self.id.lock().take();
+        drop(id);
+    }
+
+    /// Keeps an id, given up inside one of its handlers, for [`CmSide::drop_late`].
+    pub(super) fn leave_late(&self, id: CmId<C>) {
+        *self.late.lock() = Some(id);
+    }
+
+    /// Frees such an id. May sleep.
+    pub(super) fn drop_late(&self) {
+        let late = self.late.lock().take();
+        drop(late);
+    }
+
+    /// The peer's queue pair has this number; 0: nobody said.
+    pub(super) fn learn_qpn(&self, qpn: u32) {
+        if qpn != 0 {
+            self.peer_qpn.store(qpn, Relaxed);
+        }
+    }
+
+    /// Number of the peer's queue pair, 0 if it is not known.
+    pub(super) fn peer_qpn(&self) -> u32 {
+        self.peer_qpn.load(Relaxed)
+    }
+
+    /// Path MTU in bytes, 0 if unknown. May sleep; not in a handler of the CM.
+    pub(super) fn path_mtu(&self) -> u32 {
+        self.id().and_then(|id| id.lock().path_mtu()).unwrap_or(0)
+    }
+
+    /// Remembers the path MTU. May sleep; not in a handler of the CM.
+    pub(super) fn learn_mtu(&self) {
+        self.mtu.store(self.path_mtu(), Relaxed);
+    }
+
+    /// Path MTU in bytes since it was established, 0 if it is not known. Any context.
+    pub(super) fn known_mtu(&self) -> u32 {
+        self.mtu.load(Relaxed)
+    }
+}

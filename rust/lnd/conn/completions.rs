@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the queue pair of a connection tells: completions, the end of the drain, events.
+//!
+//! Context: softirq, under the connection lock; events perhaps in a hard interrupt, without it.
+
+use kernel::sync::{
+    Arc,
+    ArcBorrow, //
+};
+
+use super::{
+    fault::Fault,
+    received::Received,
+    wire::receive::recv_outcome,
+    Conn,
+    Inner, //
+};
+use crate::{
+    lnd::counts::Count,
+    proto::{
+        cause::Cause,
+        conn::{
+            Event,
+            State, //
+        }, //
+    },
+    rdma::{
+        handler::{
+            QpHandler,
+            SendsDone, //
+        },
+        recv_ring::RecvDone,
+        wc::QpEvent, //
+    }, //
+};
+
+impl QpHandler for Conn {
+    fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>) {
+        let mut guard = this.lock();
+        let inner = &mut *guard;
+        inner.wire.count(Count::Cqes);
+        let mut good = false;
+        for one in done {
+            match inner.wire.send_done(one) {
+                Ok(()) => good = true,
+                Err(fault) => this.blame(inner, fault),
+            }
+        }
+        if good {
+            this.heard();
+        }
+        this.pump(inner, false);
+        this.kick_upper(inner);
+    }
+
+    fn recv_done(this: &Arc<Self>, done: RecvDone) {
+        let mut guard = this.lock();
+        let inner = &mut *guard;
+        inner.wire.count(Count::RecvCqes);
+        if let Err(cause) = recv_outcome(done.wc.status) {
+            if cause == Cause::Flushed && inner.life.is_attempt() {
+                // The CM moves the queue pair to the error state before it tells that the request
+                // was refused. Its answer is the cause, and decides whether to try again.
+                return;
+            }
+            return this.blame(inner, Fault::Recv(cause, done.wc));
+        }
+        if !done.plain {
+            return this.blame(inner, Fault::NotASend);
+        }
+        inner.watch.heard();
+        this.heard();
+        let Ok(nob) = usize::try_from(done.len) else {
+            return;
+        };
+        let msg = Received::new(done.buf, nob);
+        match inner.life.state() {
+            State::Init | State::Resolving | State::Connecting => {
+                // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
+                if inner.inbox.park(msg).is_err() {
+                    this.blame(inner, Cause::Protocol.into());
+                }
+                return;
+            }
+            State::Accepting => this.step(inner, Event::EarlyTraffic),
+            State::Established => {}
+            State::Closing | State::Draining | State::Dead => return,
+        }
+        this.received(inner, msg);
+        this.pump(inner, false);
+        this.kick_upper(inner);
+    }
+
+    fn drained(this: Arc<Self>) {
+        this.event(Event::Drained);
+    }
+
+    /// Hard interrupt context is possible: only the worker is queued.
+    fn async_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
+        if this.qp_notes.note(event) {
+            let this: Arc<Self> = this.into();
+            this.kick_control();
+        }
+    }
+}
+
+impl Conn {
+    /// Takes what came before our own ESTABLISHED event (active side).
+    pub(super) fn received_early(self: &Arc<Self>, inner: &mut Inner) {
+        while let Some(msg) = inner.inbox.unpark() {
+            self.received(inner, msg);
+        }
+        self.kick_upper(inner);
+    }
+
+    /// Takes one message. Whatever is wrong with it ends the connection.
+    #[inline]
+    fn received(self: &Arc<Self>, inner: &mut Inner, msg: Received) {
+        if !inner.life.is_up() {
+            return;
+        }
+        if let Err(fault) = inner.wire.receive(msg, &mut inner.inbox) {
+            self.blame(inner, fault);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The LNet half of a connection: the worker that calls LNet.
+//!
+//! It hands received requests to `lnet_parse` and finishes transmits, in order, one connection at a time on
+//! one CPU. A slow LNet delays its own connection only: the credits of what it has not taken stay withheld,
+//! while answers and credits keep flowing in [`super::wire`].
+//!
+//! Context: process. No lock is held across a call into LNet, which may send again from inside: that waits
+//! for the doorbell that this worker rings ([`crate::proto::turn`]).
+
+use core::fmt::{
+    self,
+    Display, //
+};
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    },
+    workqueue::WorkItem, //
+};
+
+use super::{
+    inbox::Inbox,
+    received::{
+        Received,
+        Rx, //
+    },
+    wire::txs::Finished,
+    Conn,
+    Inner,
+    UPPER, //
+};
+use crate::{
+    lnd::log,
+    proto::{
+        cause::Cause,
+        lnet_hdr::{
+            self,
+            HdrError, //
+        },
+        wire::{
+            reopen,
+            Body,
+            Facts,
+            WireError, //
+        }, //
+    },
+    rdma::work::NofsScope, //
+};
+
+/// Messages and transmits handled before other connections on this CPU get their turn.
+const BUDGET: u32 = 64;
+
+/// Messages and transmits after which what they made LNet send is posted.
+const CORKED: u32 = 8;
+
+/// Microseconds after which it is posted though they were fewer: LNet may be slow.
+const CORKED_US: i64 = 1000;
+
+/// Milliseconds until a message that found no memory is tried again.
+const RETRY_MS: u32 = 10;
+
+/// What the LNet half does next.
+enum Job {
+    Parse(Received, Option<KBox<Rx<Conn>>>),
+    Finish(Finished),
+}
+
+impl WorkItem<UPPER> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let me = kernel::current!().pid();
+        let mut corked = Instant::<Monotonic>::now();
+        for n in 1..=BUDGET {
+            let job = {
+                let mut guard = this.lock();
+                let inner = &mut *guard;
+                inner.turn.begin(me);
+                let job = next_job(inner);
+                // What LNet sends from inside goes with one doorbell, but not much later than it
+                // could.
+                if job.is_none() {
+                    uncork(&this, inner);
+                } else if n % CORKED == 0 || is_late(corked, n) {
+                    uncork(&this, inner);
+                    corked = Instant::now();
+                    inner.turn.begin(me);
+                }
+                job
+            };
+            match job {
+                Some(Job::Finish(finished)) => {
+                    if let Some((cause, messages)) = finished.failed() {
+                        this.ni.seen.messages(cause, messages);
+                    }
+                    finished.finish()
+                }
+                Some(Job::Parse(msg, rx)) => {
+                    if !parse(&this, msg, rx) {
+                        let mut guard = this.lock();
+                        uncork(&this, &mut guard);
+                        if guard.wire.has_done() {
+                            this.kick_upper_again();
+                        }
+                        return;
+                    }
+                }
+                None => return,
+            }
+        }
+        uncork(&this, &mut this.lock());
+        this.kick_upper_again();
+    }
+}
+
+/// Whether what was queued since `corked`, before the job number `n`, has waited for long enough.
+fn is_late(corked: Instant<Monotonic>, n: u32) -> bool {
+    n > 1 && corked.elapsed() >= Delta::from_micros(CORKED_US)
+}
+
+/// Rings the doorbell for what was queued meanwhile.
+fn uncork(conn: &Arc<Conn>, inner: &mut Inner) {
+    inner.turn.end();
+    conn.pump(inner, false);
+}
+
+fn next_job(inner: &mut Inner) -> Option<Job> {
+    if let Some(finished) = inner.wire.take_done() {
+        return Some(Job::Finish(finished));
+    }
+    if inner.life.is_unpublished() {
+        return None;
+    }
+    let (msg, rx) = inner.inbox.pop()?;
+    Some(Job::Parse(msg, rx))
+}
+
+/// Gives a request to LNet. False: out of memory, the message was put back and is tried again by
+/// the timer.
+fn parse(conn: &Arc<Conn>, msg: Received, rx: Option<KBox<Rx<Conn>>>) -> bool {
+    let rdma = match judge(msg.bytes(), msg.facts()) {
+        Ok(rdma) => rdma,
+        Err(why) => {
+            log::bad_request(conn.nid(), &why);
+            conn.end(Cause::Protocol);
+            return true;
+        }
+    };
+    let mut rx = match rx.map_or_else(|| first_rx(conn), Ok) {
+        Ok(rx) => rx,
+        Err(_) => {
+            // Back-pressure, not loss: its credit stays withheld until memory is there again.
+            conn.ni.seen.no_memory();
+            conn.with(|inner| {
+                inner.inbox.put_back(msg);
+                conn.rearm_timer(RETRY_MS);
+            });
+            return false;
+        }
+    };
+    rx.fill(conn.clone(), msg);
+    if let Err((rx, e)) = conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
+        drop(rx);
+        if e != ESHUTDOWN {
+            log::refused_by_lnet(conn.nid(), e);
+        }
+        conn.with(|inner| inner.inbox.lost());
+        conn.end(if e == ESHUTDOWN {
+            Cause::Shutdown
+        } else {
+            Cause::Protocol
+        });
+    }
+    true
+}
+
+/// A new [`Rx`], and room to keep some.
+fn first_rx(conn: &Conn) -> Result<KBox<Rx<Conn>>> {
+    let mut room = KVec::new();
+    if conn.with(|inner| inner.inbox.keeps_none()) {
+        room = Inbox::room_to_keep()?;
+    }
+    let rx = Rx::new()?;
+    conn.with(|inner| inner.inbox.keep_in(&mut room));
+    Ok(rx)
+}
+
+/// Why a request is none.
+enum BadRequest {
+    /// It does not parse. It did before, in the wire half.
+    Wire(WireError),
+    /// The LNet header does not fit the o2ib message.
+    Header(HdrError),
+    /// It is an answer.
+    NotARequest,
+}
+
+impl Display for BadRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wire(e) => e.fmt(f),
+            Self::Header(e) => e.fmt(f),
+            Self::NotARequest => f.write_str("not a request"),
+        }
+    }
+}
+
+/// Checks the LNet header of a request against the kind of o2ib message it came in; tells whether
+/// the data moves by RDMA.
+fn judge(bytes: &[u8], facts: Option<Facts>) -> Result<bool, BadRequest> {
+    let facts = facts.ok_or(BadRequest::NotARequest)?;
+    match reopen(bytes, facts).map_err(BadRequest::Wire)? {
+        Body::Immediate { hdr, payload } => {
+            lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
+            Ok(false)
+        }
+        Body::PutReq { hdr, .. } => {
+            lnet_hdr::check_put(hdr).map_err(BadRequest::Header)?;
+            Ok(true)
+        }
+        Body::GetReq { hdr, rd, .. } => {
+            lnet_hdr::check_get(hdr, &rd).map_err(BadRequest::Header)?;
+            Ok(true)
+        }
+        _ => Err(BadRequest::NotARequest),
+    }
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is said to the peer when a connection ends, and how long the CM id stays for it;
+//! [`crate::proto::farewell`] has the rules, this the clock.
+//!
+//! Context: any; a part of what the connection lock protects.
+//!
+//! # Invariants
+//!
+//! While the id waits, `since` is when that began, or when the peer could be told at last.
+
+use kernel::time::{
+    Instant,
+    Monotonic, //
+};
+
+use crate::proto::farewell::Farewell;
+
+/// Milliseconds that the id of a connection waits for the peer's DREP. The CM repeats a DREQ after
+/// 4.3 s.
+pub(super) const FAREWELL_MS: u32 = 10_000;
+
+/// Milliseconds between two looks for a route to a peer that could not be told.
+pub(super) const MUTE_MS: u32 = 1000;
+
+/// The end of a connection, as the peer hears of it.
+pub(super) struct Goodbye {
+    farewell: Farewell,
+    /// The CM was told to connect or to accept: its id has something to say when it goes.
+    asked: bool,
+    since: Instant<Monotonic>,
+}
+
+impl Goodbye {
+    /// Of a connection just made.
+    pub(super) fn new() -> Self {
+        Self {
+            farewell: Farewell::new(),
+            asked: false,
+            since: Instant::now(),
+        }
+    }
+
+    /// The CM is about to be told to connect or to accept.
+    pub(super) fn asked(&mut self) {
+        self.asked = true;
+    }
+
+    /// Whether the id has something to say when it goes.
+    pub(super) fn was_asked(&self) -> bool {
+        self.asked
+    }
+
+    /// A connection that was established ends: our DREQ is about to be sent, unless there is no route.
+    pub(super) fn begin(&mut self, route: bool) {
+        if route {
+            self.farewell.said();
+        } else {
+            let _ = self.farewell.no_route();
+        }
+    }
+
+    /// The connection is being released: whether its id has to stay, and if so whether to wait for a
+    /// route (true) or for an answer.
+    pub(super) fn must_wait(&mut self, no_route: bool) -> Option<bool> {
+        if no_route {
+            let _ = self.farewell.no_route();
+        }
+        self.farewell
+            .unanswered()
+            .then_some(self.farewell.is_mute())
+    }
+
+    /// The connection is released. Milliseconds after which to look at its id, if that stays.
+    pub(super) fn wait(&mut self) -> Option<u32> {
+        if !self.farewell.released() {
+            return None;
+        }
+        self.since = Instant::now();
+        Some(if self.is_mute() { MUTE_MS } else { FAREWELL_MS })
+    }
+
+    /// There is no route to the peer: whether to free the id now, and otherwise whether it waits.
+    pub(super) fn no_route(&mut self) -> (bool, bool) {
+        let leaves = self.farewell.no_route();
+        (leaves, self.farewell.waits())
+    }
+
+    /// There is a route. True: the id has waited for it. It goes on to wait, for an answer, if `tell`.
+    pub(super) fn route_found(&mut self, tell: bool) -> bool {
+        let waited = self.farewell.waits() && self.is_mute();
+        if waited && tell {
+            self.farewell.said();
+            self.since = Instant::now();
+        }
+        waited
+    }
+
+    /// Nothing more is to be said or heard. True: the id waited, and is to be freed now.
+    pub(super) fn over(&mut self) -> bool {
+        self.farewell.over()
+    }
+
+    /// Whether the id has waited, and is to be freed now.
+    pub(super) fn leaves(&self) -> bool {
+        self.farewell.leaves()
+    }
+
+    /// Whether there is something to say once there is a route.
+    pub(super) fn is_mute(&self) -> bool {
+        self.farewell.is_mute()
+    }
+
+    /// Milliseconds that the id waits for the peer's answer yet; `None` if it does not wait.
+    pub(super) fn left_ms(&self) -> Option<u32> {
+        let waited = u32::try_from(self.since.elapsed().as_millis()).unwrap_or(u32::MAX);
+        self.farewell
+            .waits()
+            .then(|| FAREWELL_MS.saturating_sub(waited))
+    }
+}

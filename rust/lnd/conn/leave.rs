@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is left of a connection that is over: its CM id, until the peer has answered, or can be told.
+//!
+//! Context: process; may sleep. The connection lock is taken briefly, and the id freed without it.
+//!
+//! # Invariants
+//!
+//! While the id waits the connection is listed in [`crate::lnd::parting`], and the timer is armed; whoever
+//! ends the waiting under the lock frees the id.
+
+use kernel::sync::Arc;
+
+use super::{
+    goodbye::{
+        FAREWELL_MS,
+        MUTE_MS, //
+    },
+    Conn, //
+};
+use crate::{
+    lnd::parting::Leaving,
+    proto::conn::State, //
+};
+
+impl Conn {
+    /// Drops the id if the connection was released before it was there: the peer lists a passive
+    /// connection before the id is taken, so an operator can close it in between. The id and the
+    /// connection hold each other, and nobody else would part them.
+    pub(super) fn drop_late_id(&self) {
+        // Either the release, which follows this state, finds the id, or this sees the state.
+        if self.with(|inner| inner.life.state() == State::Dead) {
+            self.cm.drop_id();
+        }
+    }
+
+    /// Keeps the id until the peer has answered our DREQ, if it has to: the CM repeats it. Or until
+    /// there is a route to tell the peer.
+    pub(super) fn wait_for_farewell(self: &Arc<Self>) -> bool {
+        let asked = self.with(|inner| inner.goodbye.was_asked());
+        let no_route = asked && self.cm.id().is_some_and(|id| !id.has_route());
+        let Some(mute) = self.with(|inner| inner.goodbye.must_wait(no_route)) else {
+            return false;
+        };
+        // Listed before it says that it waits, so that a shutdown misses it in no case.
+        if !self.peer.peers.parting.add(self, mute) {
+            return false;
+        }
+        let waits = self.with(|inner| {
+            let ms = inner.goodbye.wait();
+            if let Some(ms) = ms {
+                // Under the lock: whoever ends the waiting cancels it.
+                self.rearm_timer(ms);
+            }
+            ms.is_some()
+        });
+        if !waits {
+            self.peer.peers.parting.remove(self);
+        }
+        waits
+    }
+
+    /// Frees an id that has waited for the peer's answer.
+    pub(super) fn leave(self: &Arc<Self>) {
+        self.cancel_timer();
+        // It may have been the one that tries again when there is memory.
+        self.with(|inner| self.kick_upper(inner));
+        self.cm.drop_id();
+        self.peer.peers.parting.remove(self);
+    }
+
+    /// The id is not needed to tell the peer that the connection is over. In a handler of the CM, too.
+    pub(super) fn farewell_over(self: &Arc<Self>) {
+        if self.with(|inner| inner.goodbye.over()) {
+            self.kick_control();
+        }
+    }
+}
+
+impl Leaving for Conn {
+    fn is_mute(&self) -> bool {
+        self.with(|inner| inner.goodbye.is_mute())
+    }
+
+    fn look_for_route(self: &Arc<Self>) {
+        let Some(id) = self.cm.id() else { return };
+        if !id.has_route() {
+            let leaves = self.with(|inner| {
+                let (leaves, waits) = inner.goodbye.no_route();
+                if waits {
+                    self.rearm_timer(MUTE_MS);
+                }
+                leaves
+            });
+            if leaves {
+                self.leave();
+            }
+            return;
+        }
+        let (waited, failed) = self.with(|inner| {
+            let failed = inner.life.attempt_failed();
+            let waited = inner.goodbye.route_found(!failed);
+            if waited && !failed {
+                self.rearm_timer(FAREWELL_MS);
+            }
+            (waited, failed)
+        });
+        if waited && failed {
+            // Freeing the id tells the peer.
+            drop(id);
+            self.end_farewell();
+        } else if waited {
+            let _ = id.disconnect();
+        }
+    }
+
+    fn end_farewell(self: &Arc<Self>) {
+        if self.with(|inner| inner.goodbye.over()) {
+            self.leave();
+        }
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where a connection is in its life, what its control worker has to do about it, and what is to be
+//! told when it is over.
+//!
+//! Context: any; a part of what the connection lock protects.
+//!
+//! # Invariants
+//!
+//! - The state changes by [`Life::on`] alone; [`crate::proto::conn`] is the table.
+//! - `todo` holds what [`Life::on`] returned and [`Life::take_todo`] has not taken yet.
+//! - `fault` is `Some` only while the cause that was latched is its own, and nobody has told of it.
+
+use super::fault::Fault;
+use crate::proto::{
+    cause::Cause,
+    cm_msg::Ask,
+    conn::{
+        Actions,
+        Conn as Fsm,
+        Event,
+        State, //
+    },
+    params::QueueDepth,
+    peer::Known, //
+};
+
+/// The life of a connection.
+pub(super) struct Life {
+    fsm: Fsm,
+    /// What the control worker has to do.
+    todo: Actions,
+    /// What was asked for, later what was agreed on.
+    known: Known,
+    /// The peer object knows that it is established.
+    published: bool,
+    /// The attempt ended without a connection.
+    attempt_failed: bool,
+    /// Set when a reject invited another attempt with these values.
+    retry: Option<Known>,
+    /// Why the peer refused the attempt, in one word.
+    rejected: Option<&'static str>,
+    /// What went wrong, for people.
+    fault: Option<Fault>,
+}
+
+/// What is left to say of a connection that is over.
+pub(super) struct Epitaph {
+    /// It was an attempt and no more.
+    pub(super) failed: bool,
+    /// Another attempt was invited, with these values.
+    pub(super) retry: Option<Known>,
+    /// Why it ended.
+    pub(super) cause: Cause,
+    /// Why the peer refused, in one word.
+    pub(super) rejected: Option<&'static str>,
+}
+
+impl Life {
+    /// Of a connection just made, which asks for `known`.
+    pub(super) fn new(known: Known) -> Self {
+        Self {
+            fsm: Fsm::new(),
+            todo: Actions::NONE,
+            known,
+            published: false,
+            attempt_failed: false,
+            retry: None,
+            rejected: None,
+            fault: None,
+        }
+    }
+
+    /// One step. What the worker has to do of it is remembered.
+    pub(super) fn on(&mut self, event: Event) -> Actions {
+        let actions = self.fsm.on(event);
+        if actions.has(Actions::FAIL_ATTEMPT) {
+            self.attempt_failed = true;
+        }
+        self.todo = self.todo.and(actions);
+        actions
+    }
+
+    /// The address is resolved. True: the caller resolves the route, from the CM event itself.
+    pub(super) fn address_resolved(&mut self) -> bool {
+        self.fsm.on(Event::AddrResolved).has(Actions::RESOLVE_ROUTE)
+    }
+
+    /// Takes what the control worker has to do.
+    pub(super) fn take_todo(&mut self) -> Actions {
+        core::mem::replace(&mut self.todo, Actions::NONE)
+    }
+
+    /// Where it is.
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        self.fsm.state()
+    }
+
+    /// Whether messages may be sent.
+    #[inline]
+    pub(super) fn is_up(&self) -> bool {
+        self.state() == State::Established
+    }
+
+    /// Whether it is an attempt yet.
+    pub(super) fn is_attempt(&self) -> bool {
+        self.state() < State::Established
+    }
+
+    /// Whether receive buffers may be posted.
+    #[inline]
+    pub(super) fn may_receive(&self) -> bool {
+        self.state() <= State::Established
+    }
+
+    /// Why it ended; `None` while it lives.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        self.fsm.cause()
+    }
+
+    /// Why what is under way ends with it.
+    pub(super) fn end_cause(&self) -> Cause {
+        self.cause().unwrap_or(Cause::Flushed)
+    }
+
+    /// How long the next try to resolve the address takes at most, in milliseconds.
+    pub(super) fn resolve_ms(&self) -> u32 {
+        self.fsm.resolve_ms()
+    }
+
+    /// What was asked for, later what was agreed on.
+    pub(super) fn known(&self) -> Known {
+        self.known
+    }
+
+    /// What our request asked for.
+    pub(super) fn ask(&self) -> Ask {
+        Ask {
+            depth: self.known.depth,
+            frags: self.known.frags,
+            stamp: self.known.stamp,
+        }
+    }
+
+    /// The device has no room for more than `depth`.
+    pub(super) fn ask_for(&mut self, depth: QueueDepth) {
+        self.known.depth = depth;
+    }
+
+    /// The peer has agreed to this.
+    pub(super) fn agreed(&mut self, known: Known) {
+        self.known = known;
+    }
+
+    /// The peer refused, and invites another attempt.
+    pub(super) fn invited(&mut self, known: Known) {
+        self.retry = Some(known);
+    }
+
+    /// The peer refused, and this is why in one word.
+    pub(super) fn refused(&mut self, why: &'static str) {
+        self.rejected = Some(why);
+    }
+
+    /// Remembers what ends it, until the control worker tells of it. Call it before the event: what comes
+    /// after the first cause is a consequence, and nothing is said of it.
+    pub(super) fn blame(&mut self, fault: Fault) {
+        if self.cause().is_none() {
+            self.fault = Some(fault);
+        }
+    }
+
+    /// What nobody has told of yet.
+    pub(super) fn take_fault(&mut self) -> Option<Fault> {
+        self.fault.take()
+    }
+
+    /// The peer object knows that it is established.
+    pub(super) fn publish(&mut self) {
+        self.published = true;
+    }
+
+    /// Whether LNet must wait for that: an answer of its must find this connection, and not an older one
+    /// that may be dead.
+    pub(super) fn is_unpublished(&self) -> bool {
+        self.is_up() && !self.published
+    }
+
+    /// Whether the attempt ended without a connection.
+    pub(super) fn attempt_failed(&self) -> bool {
+        self.attempt_failed
+    }
+
+    /// What is left to say of it, once.
+    pub(super) fn epitaph(&mut self) -> Epitaph {
+        Epitaph {
+            failed: self.attempt_failed,
+            retry: self.retry.take(),
+            cause: self.cause().unwrap_or(Cause::PeerClosed),
+            rejected: self.rejected,
+        }
+    }
+}

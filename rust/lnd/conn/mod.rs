@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection: one RC queue pair, its protocol state, and the three work items that serve it.
+//!
+//! Everything that changes is in [`Inner`], behind one BH spin lock: parts, each with private fields in a
+//! file of its own. None of them knows the others, but that the wire half puts requests into the inbox. This
+//! file holds them together, and turns what the state machine asks for into work.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`life`] | where the connection is in its life, and what its control worker has to do |
+//! | [`goodbye`] | what the peer is told when it ends, and how long the CM id waits |
+//! | [`wire`] | credits, transmits, buffers, queue pair |
+//! | [`inbox`] | what LNet has to take, and what it has |
+//! | [`crate::proto::turn`] | who calls LNet, and whose doorbell rings |
+//! | [`watch`] | how long the peer has been silent |
+//!
+//! Outside of the lock are what the CM has of it ([`cm_side`]), what the queue pair told in an interrupt
+//! ([`qp_notes`]), and whether the peer may have given it up, which a peer asks with its own lock held.
+//!
+//! What is done to a connection, each in a file that uses this one:
+//!
+//! | file | what | runs in |
+//! |---|---|---|
+//! | [`completions`] | what the queue pair tells | softirq |
+//! | [`deliver`], [`recv`] | what calls LNet; what LNet calls to receive | work item, one per connection, ordered |
+//! | [`send`], [`submit`], [`memory`] | messages of LNet and answers of ours become transmits | whoever calls LNet |
+//! | [`control`], [`setup`], [`close`], [`leave`], [`timer`] | from set-up to release | work items |
+//! | [`cm`] | events of the CM | its work queue |
+//! | [`member`] | what its peer asks of it | process context |
+//! | [`view`] | what people see | process context |
+//!
+//! # Invariants
+//!
+//! - The state changes in [`Conn::step`] only, which sees to what follows under the same lock.
+//! - Work requests are posted only while the state is Established, receives also before.
+//! - Nothing is printed, and LNet and the CM are not called, under the lock.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    workqueue::{
+        DelayedWork,
+        Work, //
+    }, //
+};
+
+use self::{
+    cm_side::CmSide,
+    fault::Fault,
+    goodbye::Goodbye,
+    inbox::Inbox,
+    life::Life,
+    qp_notes::QpNotes,
+    watch::Watch,
+    wire::Wire, //
+};
+use super::{
+    hca::Hca,
+    ni::{
+        Live,
+        Ni, //
+    },
+    peer::Peer, //
+};
+use crate::{
+    lnet::dk::dk,
+    proto::{
+        cause::Cause,
+        conn::{
+            Actions,
+            Event, //
+        },
+        nid::Nid,
+        peer::Known,
+        turn::Turn,
+        wire::{
+            Identity,
+            Version, //
+        }, //
+    },
+    rdma::{
+        cm::CmId,
+        sync::{
+            new_spinlock_bh,
+            SpinLockBh,
+            SpinLockBhGuard, //
+        },
+        work::{
+            self,
+            Cpu, //
+        }, //
+    }, //
+};
+
+mod close;
+mod cm;
+mod cm_side;
+mod completions;
+mod control;
+mod deliver;
+mod fault;
+mod fifo;
+mod goodbye;
+mod inbox;
+mod leave;
+mod life;
+mod member;
+mod memory;
+mod qp_notes;
+mod received;
+pub(crate) mod recv;
+mod remote;
+mod send;
+mod setup;
+mod sink;
+mod submit;
+mod timer;
+mod transfer;
+pub(crate) mod view;
+mod watch;
+mod wire;
+
+/// Id of the work item that sets up, closes and releases.
+const CONTROL: u64 = 1;
+/// Id of the work item that calls LNet.
+const UPPER: u64 = 2;
+/// Id of the timer.
+const TIMER: u64 = 3;
+
+/// Work requests under way from which on further messages wait for the next completion, to go together. Fewer
+/// would keep the wire idle between two batches.
+const RING_BELOW: u64 = 8;
+
+/// What the connection lock protects.
+struct Inner {
+    life: Life,
+    goodbye: Goodbye,
+    wire: Wire<Conn>,
+    inbox: Inbox<Conn>,
+    turn: Turn,
+    watch: Watch,
+}
+
+/// A connection.
+#[pin_data]
+pub(crate) struct Conn {
+    ni: Arc<Ni>,
+    peer: Arc<Peer<Conn>>,
+    /// Whether we asked for it.
+    active: bool,
+    /// Where the LNet half runs.
+    cpu: Cpu,
+    #[pin]
+    inner: SpinLockBh<Inner>,
+    #[pin]
+    cm: CmSide<Conn>,
+    qp_notes: QpNotes,
+    /// Nothing was heard on this one since the peer gave reason to doubt it.
+    is_doubted: Atomic<bool>,
+    #[pin]
+    control: Work<Conn, CONTROL>,
+    #[pin]
+    upper: Work<Conn, UPPER>,
+    #[pin]
+    timer: DelayedWork<Conn, TIMER>,
+    _live: Live,
+}
+
+kernel::impl_has_work! {
+    impl HasWork<Self, CONTROL> for Conn { self.control }
+    impl HasWork<Self, UPPER> for Conn { self.upper }
+}
+
+kernel::impl_has_delayed_work! {
+    impl HasDelayedWork<Self, TIMER> for Conn { self.timer }
+}
+
+impl Conn {
+    /// Makes a connection object in state Init. May sleep.
+    fn new(peer: &Arc<Peer<Conn>>, active: bool, known: Known, salt: u32) -> Result<Arc<Self>> {
+        let ni = &peer.ni;
+        let identity = Identity {
+            version: Version::V2,
+            me: ni.nid,
+            my_stamp: ni.stamp,
+            peer: peer.nid,
+            peer_stamp: known.stamp,
+        };
+        let inner = Inner {
+            life: Life::new(known),
+            goodbye: Goodbye::new(),
+            wire: Wire::new(identity, known.depth, ni.hca()?),
+            inbox: Inbox::EMPTY,
+            turn: Turn::new(),
+            watch: Watch::new(),
+        };
+        let live = ni.live()?;
+        // A CPU of the peer's partition; connections of one peer are spread by `salt`.
+        let cpu = u32::try_from(ni.lnet.cpu_of(peer.nid.raw(), salt)).unwrap_or(0);
+        Arc::pin_init(
+            pin_init!(Self {
+                ni: ni.clone(),
+                peer: peer.clone(),
+                active,
+                cpu: work::online_cpu(cpu),
+                inner <- new_spinlock_bh!(inner, "Conn::inner"),
+                cm <- CmSide::new(),
+                qp_notes: QpNotes::new(),
+                is_doubted: Atomic::new(false),
+                control <- kernel::new_work!("Conn::control"),
+                upper <- kernel::new_work!("Conn::upper"),
+                timer <- kernel::new_delayed_work!("Conn::timer"),
+                _live: live,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The peer's NID.
+    pub(crate) fn nid(&self) -> Nid {
+        self.peer.nid
+    }
+
+    /// Path MTU in bytes, 0 if unknown. May sleep; not in a handler of the CM.
+    pub(crate) fn path_mtu(&self) -> u32 {
+        self.cm.path_mtu()
+    }
+
+    /// The request for it was found good, and came with this id, from a queue pair with that number. Its
+    /// control worker accepts. Process context, in the handler of the listener.
+    pub(crate) fn requested(self: &Arc<Self>, id: Arc<CmId<Self>>, qpn: u32) {
+        self.cm.learn_qpn(qpn);
+        self.cm.set_id(id);
+        self.event(Event::Requested);
+        self.drop_late_id();
+    }
+
+    /// Runs `f` under the connection lock.
+    fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+        f(&mut self.inner.lock())
+    }
+
+    /// Takes the connection lock.
+    fn lock(&self) -> SpinLockBhGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Feeds an event to the state machine and sees to what follows. Any context but hard irq;
+    /// takes the connection lock.
+    fn event(self: &Arc<Self>, event: Event) {
+        let mut inner = self.lock();
+        self.step(&mut inner, event);
+    }
+
+    /// Ends the connection for `cause`, if nothing has yet.
+    fn end(self: &Arc<Self>, cause: Cause) {
+        self.event(Event::Fail(cause));
+    }
+
+    /// The same, with the lock already held, and people are told when it is given back.
+    fn blame(self: &Arc<Self>, inner: &mut Inner, fault: Fault) {
+        let cause = fault.cause();
+        inner.life.blame(fault);
+        self.step(inner, Event::Fail(cause));
+    }
+
+    /// [`Conn::event`] with the lock already held.
+    fn step(self: &Arc<Self>, inner: &mut Inner, event: Event) {
+        let was = inner.life.state();
+        let actions = inner.life.on(event);
+        let state = inner.life.state();
+        if state != was {
+            dk!(Net, "{}: {was:?} to {state:?} on {event:?}", self.nid());
+        }
+        if actions == Actions::NONE {
+            return;
+        }
+        if actions.has(Actions::ESTABLISH) {
+            // The control worker publishes it.
+            let known = inner.life.known();
+            let high_water = self.ni.high_water(known.depth);
+            inner.wire.established(known.depth, high_water, known.stamp);
+        }
+        if actions.has(Actions::CLOSE) {
+            inner.wire.cancel(inner.life.end_cause());
+            self.kick_upper(inner);
+        }
+        self.kick_control();
+    }
+
+    /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
+    fn pump(self: &Arc<Self>, inner: &mut Inner, probe: bool) {
+        if !inner.life.is_up() {
+            return;
+        }
+        // The LNet half gives the credits of these back, and pumps. The peer is not fed while some wait for
+        // their turn with LNet: those will get to the high-water mark.
+        let patient = !inner.inbox.is_empty();
+        let probe = probe || (!patient && inner.wire.starves_peer());
+        if let Err(fault) = inner.wire.pump(probe, patient, || self.ni.cksum()) {
+            self.blame(inner, fault);
+        }
+    }
+
+    /// Rings the doorbell, unless the LNet half will do so in a moment, or a completion, which is certain to
+    /// come: the last work request of each batch asks for one.
+    fn ring(self: &Arc<Self>, inner: &mut Inner) {
+        let corked = inner.turn.holds(|| kernel::current!().pid());
+        if !corked && inner.wire.under_way() < RING_BELOW {
+            self.pump(inner, false);
+        }
+    }
+
+    /// Queues the worker that sets up, closes and releases.
+    fn kick_control(self: &Arc<Self>) {
+        let control = &self.ni.workers.control;
+        let _ = control.enqueue::<Self, CONTROL>(self.clone());
+    }
+
+    /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
+    fn kick_upper(self: &Arc<Self>, inner: &mut Inner) {
+        let work = inner.wire.has_done() || !inner.inbox.is_empty();
+        if work && inner.turn.wake() {
+            self.kick_upper_again();
+        }
+    }
+
+    /// Queues the worker that calls LNet.
+    fn kick_upper_again(self: &Arc<Self>) {
+        let upper = &self.ni.workers.upper;
+        let _ = upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone());
+    }
+
+    /// Makes the timer run in `ms` milliseconds.
+    fn arm_timer(self: &Arc<Self>, ms: u32) {
+        let _ = self.ni.workers.control.arm::<Self, TIMER>(self.clone(), ms);
+    }
+
+    /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
+    fn rearm_timer(self: &Arc<Self>, ms: u32) {
+        let control = &self.ni.workers.control;
+        control.rearm::<Self, TIMER>(self.clone(), ms);
+    }
+
+    /// Makes the timer not run any more; it may be running.
+    fn cancel_timer(self: &Arc<Self>) {
+        let _ = work::cancel::<Self, TIMER>(self);
+    }
+
+    /// The RDMA device it is on.
+    fn hca(&self) -> Result<Arc<Hca>> {
+        self.with(|inner| inner.wire.hca()).ok_or(ENODEV)
+    }
+
+    /// Whether the peer may have given it up.
+    fn doubted(&self) -> bool {
+        self.is_doubted.load(Relaxed)
+    }
+
+    /// Until it is heard of, other connections are preferred.
+    fn set_doubted(&self) {
+        self.is_doubted.store(true, Relaxed);
+    }
+
+    /// The peer has said or acknowledged something.
+    fn heard(&self) {
+        if self.is_doubted.load(Relaxed) {
+            self.is_doubted.store(false, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A message that was received, from its completion to the moment its buffer is posted again.
+//!
+//! Owned: by the completion, the inbox, or LNet. Whoever has it may read it; no lock is needed.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    lnet::HDR_SIZE,
+    proto::{
+        params::HEADER_LEN,
+        wire::Facts, //
+    },
+    rdma::buf::{
+        DetachedBuf,
+        RxBuf, //
+    }, //
+};
+
+/// A received message with the buffer it lies in.
+///
+/// # Invariants
+///
+/// `facts` are what [`crate::proto::wire::decode`] said of these very bytes.
+pub(super) struct Received {
+    /// The buffer, out of the receive queue until it is posted again.
+    buf: Held,
+    /// Bytes received.
+    nob: usize,
+    /// What it is, once it was judged.
+    facts: Option<Facts>,
+    /// Another buffer was posted in its place.
+    replaced: bool,
+}
+
+/// The buffer of a received message.
+enum Held {
+    /// It can be posted again.
+    Mapped(RxBuf),
+    /// It was taken from its device, because LNet keeps the message.
+    Detached(DetachedBuf),
+    /// Gone; only while it changes.
+    Nothing,
+}
+
+/// What to do with the buffer of a message that is over.
+pub(super) enum Used {
+    /// Post it again.
+    Post(RxBuf),
+    /// Another one was posted in its place: it is a spare.
+    Spare(RxBuf),
+    /// Nothing: its device does not know it any more.
+    Gone,
+}
+
+impl Received {
+    /// No message.
+    pub(super) const NOTHING: Self = Self {
+        buf: Held::Nothing,
+        nob: 0,
+        facts: None,
+        replaced: false,
+    };
+
+    /// Of `nob` bytes that nobody has judged.
+    #[inline]
+    pub(super) fn new(buf: RxBuf, nob: usize) -> Self {
+        Self {
+            buf: Held::Mapped(buf),
+            nob,
+            facts: None,
+            replaced: false,
+        }
+    }
+
+    /// The bytes received.
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        let all: &[u8] = match &self.buf {
+            Held::Mapped(buf) => buf.as_slice(),
+            Held::Detached(buf) => buf.as_slice(),
+            Held::Nothing => &[],
+        };
+        all.get(..self.nob).unwrap_or(&[])
+    }
+
+    /// It was found to be this.
+    #[inline]
+    pub(super) fn judged(&mut self, facts: Facts) {
+        self.facts = Some(facts);
+    }
+
+    /// What it was found to be.
+    #[inline]
+    pub(super) fn facts(&self) -> Option<Facts> {
+        self.facts
+    }
+
+    /// Another buffer is posted in its place.
+    #[inline]
+    pub(super) fn replace(&mut self) {
+        self.replaced = true;
+    }
+
+    /// Whether another buffer was posted in its place.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced
+    }
+
+    /// Takes the buffer from its device. Only if another one was posted in its place, or no more
+    /// are.
+    pub(super) fn detach(&mut self) {
+        self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
+            Held::Mapped(buf) => Held::Detached(buf.detach()),
+            other => other,
+        };
+    }
+
+    /// The message is over: its buffer.
+    #[inline]
+    pub(super) fn into_buf(self) -> Used {
+        match self.buf {
+            Held::Mapped(buf) if self.replaced => Used::Spare(buf),
+            Held::Mapped(buf) => Used::Post(buf),
+            Held::Detached(_) | Held::Nothing => Used::Gone,
+        }
+    }
+}
+
+/// A received request while LNet has it: the `private` of `lnet_parse`, given back by `lnd_recv`.
+/// Without one it waits with its connection, a `C`, for the next.
+pub(crate) struct Rx<C> {
+    /// The connection it came on.
+    conn: Option<Arc<C>>,
+    /// The request.
+    msg: Received,
+}
+
+impl<C> Rx<C> {
+    /// One for a request. May sleep.
+    pub(super) fn new() -> Result<KBox<Self>> {
+        Ok(KBox::new(
+            Self {
+                conn: None,
+                msg: Received::NOTHING,
+            },
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// Puts a request in.
+    #[inline]
+    pub(super) fn fill(&mut self, conn: Arc<C>, msg: Received) {
+        self.conn = Some(conn);
+        self.msg = msg;
+    }
+
+    /// Takes the request out.
+    #[inline]
+    pub(super) fn empty(&mut self) -> Option<(Arc<C>, Received)> {
+        let conn = self.conn.take()?;
+        Some((conn, core::mem::replace(&mut self.msg, Received::NOTHING)))
+    }
+
+    /// The request.
+    pub(super) fn contents(&mut self) -> Option<(&Arc<C>, &mut Received)> {
+        Some((self.conn.as_ref()?, &mut self.msg))
+    }
+
+    /// The LNet header of the request, as it was received.
+    pub(crate) fn header(&self) -> &[u8; HDR_SIZE] {
+        let rest = self.msg.bytes().get(HEADER_LEN..);
+        // A request without one is not given to LNet.
+        rest.and_then(|rest| rest.first_chunk())
+            .unwrap_or(&[0; HDR_SIZE])
+    }
+}

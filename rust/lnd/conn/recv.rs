@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What LNet calls to receive: a request becomes a copy, a sink, or WRITEs.
+//!
+//! Context: process, from inside of `lnet_parse` or any time later; re-entrant, may sleep. The connection
+//! lock is taken briefly. The buffer of a request is posted again before the answer that tells the peer so.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    received::{
+        self,
+        Received, //
+    },
+    remote::Remote,
+    transfer::{
+        Owner,
+        Transfer, //
+    },
+    Conn, //
+};
+use crate::{
+    lnd::log,
+    lnet::{
+        Health as LnetHealth,
+        Message,
+        RecvRequest, //
+    },
+    proto::{
+        cause::errno,
+        credits::Repost,
+        encode::BodyOut,
+        tx::Op,
+        wire::{
+            reopen,
+            Body,
+            Cookie,
+            Done, //
+        }, //
+    },
+    rdma::buf::RxBuf, //
+};
+
+/// A request while LNet has it.
+pub(crate) type Rx = received::Rx<Conn>;
+
+/// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers).
+/// Its buffer is replaced: in the receive queue, if it could not be when it came, else among the
+/// spares. May sleep.
+pub(crate) fn eager_recv(rx: &mut Rx) {
+    let Some((conn, msg)) = rx.contents() else {
+        return;
+    };
+    let buf = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device));
+    let mut guard = conn.lock();
+    let inner = &mut *guard;
+    if inner.life.may_receive() {
+        if let Ok(Err(fault)) = buf.map(|buf| inner.wire.make_good(msg, buf)) {
+            conn.blame(inner, fault);
+        } else if !msg.is_replaced() {
+            // Without memory the peer's credit stays withheld until LNet gives the buffer back.
+            return;
+        }
+    }
+    drop(guard);
+    // LNet may keep it for ever, and the device must not wait for that. It is not posted again:
+    // another one is, or the connection is over.
+    msg.detach();
+}
+
+/// What `lnd_recv` returns: on error LNet finalizes the message it gets back.
+type Recv = Result<(), (Option<Message>, Error)>;
+
+/// `lnd_recv`: LNet has matched a request (or wants it discarded). Always gives the buffer back.
+pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
+    let mut rx = rx;
+    let Some((conn, msg)) = rx.empty() else {
+        return Err((req.msg, EPROTO));
+    };
+    // It was judged before it went to LNet.
+    let body = msg
+        .facts()
+        .and_then(|facts| reopen(msg.bytes(), facts).ok());
+    match body {
+        Some(Body::Immediate { payload, .. }) => {
+            let result = recv_immediate(payload, req);
+            conn.give_back(rx, msg, Repost::ForPeer, true);
+            result
+        }
+        Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, req, rx, msg),
+        Some(Body::GetReq { cookie, rd, .. }) => {
+            let remote = Remote::new(&rd);
+            recv_get(&conn, cookie, remote, req, rx, msg)
+        }
+        _ => {
+            conn.with(|inner| inner.inbox.lost());
+            Err((req.msg, EPROTO))
+        }
+    }
+}
+
+/// An IMMEDIATE: the data is here.
+fn recv_immediate(payload: &[u8], req: RecvRequest) -> Recv {
+    let Some(msg) = req.msg else {
+        return Ok(());
+    };
+    let sink = req.sink;
+    let wanted = payload.get(..sink.nob());
+    match wanted.map(|bytes| sink.copy_from_slice(0, bytes)) {
+        Some(Ok(())) => {
+            msg.finalize(0, LnetHealth::Ok);
+            Ok(())
+        }
+        _ => Err((Some(msg), EPROTO)),
+    }
+}
+
+/// A PUT_REQ: offers a sink by PUT_ACK, or says by PUT_NAK that none is to be had.
+fn recv_put(
+    conn: &Arc<Conn>,
+    cookie: Cookie,
+    req: RecvRequest,
+    rx: KBox<Rx>,
+    msg: Received,
+) -> Recv {
+    let nothing_wanted = req.sink.nob() == 0;
+    let m = match req.msg {
+        Some(m) if !nothing_wanted => m,
+        other => {
+            if let Some(m) = other {
+                m.finalize(0, LnetHealth::Ok);
+            }
+            conn.give_back(rx, msg, Repost::ForPeer, false);
+            conn.tell(Op::PutNak, cookie, 0, Owner::Nobody);
+            return Ok(());
+        }
+    };
+    let (sink, fragment, key) = match conn.make_sink(&req.sink) {
+        Ok(made) => made,
+        Err(e) => {
+            conn.give_back(rx, msg, Repost::ForPeer, false);
+            if conn.runs_short() {
+                log::no_sink(conn.nid(), e);
+            }
+            conn.tell(Op::PutNak, cookie, e.to_errno(), Owner::Nobody);
+            return Err((Some(m), e));
+        }
+    };
+    let mut transfer = Transfer::message(Owner::Message(m));
+    transfer.read_into(sink, fragment.nob);
+    // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
+    conn.give_back(rx, msg, Repost::Plain, false);
+    let slots = conn.with(|inner| inner.wire.limits().reg_and_send());
+    let buf = (None, None);
+    conn.submit_or_fail(Op::PutAck, slots, transfer, buf, |dst| BodyOut::PutAck {
+        src: cookie,
+        dst,
+        key,
+        frags: core::slice::from_ref(&fragment),
+    });
+    Ok(())
+}
+
+/// A GET_REQ: writes the data into the peer's sink and says so by GET_DONE.
+fn recv_get(
+    conn: &Arc<Conn>,
+    cookie: Cookie,
+    remote: Result<Remote>,
+    req: RecvRequest,
+    rx: KBox<Rx>,
+    msg: Received,
+) -> Recv {
+    let Some(m) = req.msg else {
+        conn.give_back(rx, msg, Repost::ForPeer, false);
+        conn.tell(Op::GetDone, cookie, -errno::ENODATA, Owner::Nobody);
+        return Ok(());
+    };
+    let Ok(total) = u32::try_from(req.source.nob()) else {
+        conn.give_back(rx, msg, Repost::ForPeer, false);
+        return Err((Some(m), EMSGSIZE));
+    };
+    if total == 0 {
+        conn.give_back(rx, msg, Repost::ForPeer, false);
+        conn.tell(Op::GetDone, cookie, 0, Owner::Message(m));
+        return Ok(());
+    }
+    let mut transfer = Transfer::message(Owner::Nobody);
+    let plan = remote.and_then(|remote| {
+        let map = conn.map_source(&req.source)?;
+        let limits = conn.with(|inner| inner.wire.limits());
+        let slots = transfer.write_to(remote, map, total, limits)?;
+        Ok((slots, i32::try_from(total)?))
+    });
+    conn.give_back(rx, msg, Repost::ForPeer, false);
+    match plan {
+        Ok((slots, status)) => {
+            transfer.belongs_to(m);
+            conn.submit_or_fail(Op::GetDone, slots, transfer, (None, None), |_| {
+                BodyOut::GetDone(Done { cookie, status })
+            });
+            Ok(())
+        }
+        Err(e) => {
+            if conn.runs_short() {
+                log::no_source(conn.nid(), e);
+            }
+            // Without an answer the peer would lose the whole connection to its timeout.
+            conn.tell(Op::GetDone, cookie, e.to_errno(), Owner::Nobody);
+            Err((Some(m), e))
+        }
+    }
+}
+
+impl Conn {
+    /// Counts that memory for a request was not to be had. False: no news, the connection is over, and
+    /// LNet took the message too late.
+    fn runs_short(&self) -> bool {
+        let up = self.with(|inner| inner.life.is_up());
+        if up {
+            self.ni.seen.no_memory();
+        }
+        up
+    }
+
+    /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
+    /// will follow by itself.
+    fn give_back(self: &Arc<Self>, rx: KBox<Rx>, msg: Received, how: Repost, ring: bool) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        inner.inbox.returned(rx);
+        if inner.life.may_receive() {
+            if let Err(fault) = inner.wire.give_back(msg, how) {
+                self.blame(inner, fault);
+            }
+        }
+        if ring {
+            self.ring(inner);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where the WRITEs of a transfer go, and how many work requests that takes.
+//!
+//! A descriptor of a peer is copied out of its message, because the message is over before the WRITEs are.
+//!
+//! Context: any. Owned by a transfer.
+//!
+//! # Invariants
+//!
+//! No piece of a [`Remote`] is empty, and it has one at least.
+
+use kernel::prelude::*;
+
+use crate::{
+    proto::{
+        desc::Descriptor,
+        wire::Fragment, //
+    },
+    rdma::sg::SgMap, //
+};
+
+/// What bounds the work requests of one transfer.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Gather elements per WRITE.
+    max_sge: usize,
+    /// Send queue slots that one transfer can ever have.
+    sq: u16,
+    /// Slots that a registration and the message behind it take.
+    reg_and_send: u16,
+}
+
+impl Limits {
+    /// Before there is a queue pair.
+    pub(super) const NONE: Self = Self {
+        max_sge: 1,
+        sq: 0,
+        reg_and_send: 2,
+    };
+
+    /// Of a queue pair: WRITEs of `max_sge` gather elements, `sq` slots for one transfer, `reg_wrs` of them
+    /// for a registration.
+    pub(super) fn new(max_sge: u16, sq: u16, reg_wrs: u16) -> Self {
+        Self {
+            max_sge: usize::from(max_sge),
+            sq,
+            reg_and_send: reg_wrs.saturating_add(1),
+        }
+    }
+
+    /// Gather elements per WRITE.
+    pub(super) fn max_sge(self) -> usize {
+        self.max_sge
+    }
+
+    /// Slots that a registration and the message behind it take.
+    pub(super) fn reg_and_send(self) -> u16 {
+        self.reg_and_send
+    }
+}
+
+/// The peer's sink.
+pub(super) struct Remote {
+    /// Its key.
+    key: u32,
+    /// Its pieces.
+    frags: Frags,
+}
+
+enum Frags {
+    One([Fragment; 1]),
+    Many(KVec<Fragment>),
+}
+
+impl Remote {
+    /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which
+    /// needs no memory. Any context.
+    pub(super) fn new(rd: &Descriptor<'_>) -> Result<Self> {
+        let mut pieces = rd.fragments().filter(|f| f.nob > 0);
+        let frags = match (pieces.next(), rd.nfrags()) {
+            (Some(only), 1) => Frags::One([only]),
+            (Some(first), n) => {
+                let mut all = KVec::with_capacity(usize::from(n), GFP_ATOMIC)?;
+                for f in Iterator::chain(core::iter::once(first), pieces) {
+                    all.push_within_capacity(f).map_err(|_| ENOMEM)?;
+                }
+                Frags::Many(all)
+            }
+            (None, _) => return Err(EPROTO),
+        };
+        Ok(Self {
+            key: rd.key(),
+            frags,
+        })
+    }
+
+    /// Its key.
+    pub(super) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its piece number `at`.
+    pub(super) fn fragment(&self, at: usize) -> Option<Fragment> {
+        match &self.frags {
+            Frags::One(one) => one.get(at),
+            Frags::Many(all) => all.get(at),
+        }
+        .copied()
+    }
+
+    /// Its pieces in order, none of them empty.
+    fn fragments(&self) -> impl Iterator<Item = Fragment> + '_ {
+        match &self.frags {
+            Frags::One(one) => one.iter().copied(),
+            Frags::Many(all) => all.iter().copied(),
+        }
+    }
+
+    /// How many work requests moving `total` bytes of `map` there can take at most, the message behind them
+    /// included.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE` if that is more than the send queue will ever have, `EPROTO` if the sink is too
+    /// small.
+    pub(super) fn slots(&self, map: &SgMap, total: u32, limits: Limits) -> Result<u16> {
+        let (mut pieces, mut room) = (0usize, 0u64);
+        for fragment in self.fragments() {
+            pieces = pieces.saturating_add(1);
+            room = room.saturating_add(u64::from(fragment.nob));
+        }
+        if room < u64::from(total.min(map.nob())) && total > 0 {
+            return Err(EPROTO);
+        }
+        // A WRITE ends with a piece of the sink, or when it has all the gather elements it may
+        // have; and each end of a piece may split a range of the source in two.
+        let ranges = usize::try_from(map.nr_mapped())?.saturating_add(pieces);
+        let full = ranges.checked_div(limits.max_sge).unwrap_or(ranges);
+        let slots = u16::try_from(pieces.saturating_add(full).saturating_add(1))?;
+        if slots > limits.sq {
+            return Err(EMSGSIZE);
+        }
+        Ok(slots)
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A message of LNet becomes a transmit of its kind.
+//!
+//! Buffers, mappings and memory regions are made first, without a lock; then the message is built and
+//! queued ([`super::submit`]).
+//!
+//! Context: process; may sleep; re-entrant, because LNet sends from inside `lnet_finalize`.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    transfer::{
+        Ended,
+        Owner,
+        Transfer, //
+    },
+    Conn, //
+};
+use crate::{
+    lnd::peer::NotSent,
+    lnet::{
+        Message,
+        MsgKind,
+        SendRequest, //
+    },
+    proto::{
+        encode::BodyOut,
+        lnet_hdr::{
+            self,
+            LnetKind,
+            Method, //
+        },
+        params::LNET_MTU,
+        tx::Op, //
+    },
+    rdma::buf::TxBuf, //
+};
+
+/// Queues a message of LNet on a connection, and posts what may go. May sleep; re-entrant.
+pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
+    let Some(buf) = conn.with(|inner| inner.life.is_up().then(|| inner.wire.take_buf())) else {
+        return Err(NotSent::Closed(msg));
+    };
+    let routed = req.to_router || req.routing;
+    let (nob, gpu) = match req.kind {
+        MsgKind::Get => (req.sink.nob(), req.sink.is_gpu()),
+        _ => (req.payload.nob(), req.payload.is_gpu()),
+    };
+    let nob = u32::try_from(nob).unwrap_or(u32::MAX);
+    let sent = match lnet_hdr::choose(lnet_kind(req.kind), routed, nob, gpu) {
+        Some(Method::Immediate) => send_immediate(conn, msg, req, buf),
+        Some(Method::PutReq) => send_put(conn, msg, req, buf),
+        Some(Method::GetReq) => send_get(conn, msg, req, buf),
+        None => Err((msg, EINVAL)),
+    };
+    match sent {
+        Err((msg, e)) => match conn.transient(e) {
+            Some(cause) => {
+                Ended::unsent(msg).finish(Some(cause), false);
+                Ok(())
+            }
+            None => Err(NotSent::Failed(msg, e)),
+        },
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What could not be sent, for LNet to finalize.
+type Send = Result<(), (Message, Error)>;
+
+fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+    let body = BodyOut::Immediate {
+        hdr: &req.hdr,
+        payload_len: req.payload.nob(),
+    };
+    conn.submit_or_fail(
+        Op::Immediate,
+        1,
+        Owner::Message(msg),
+        (buf, Some(&req.payload)),
+        |_| body,
+    );
+    Ok(())
+}
+
+fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+    let SendRequest { hdr, payload, .. } = req;
+    let total = match u32::try_from(payload.nob()) {
+        Ok(n) if n <= LNET_MTU => n,
+        _ => return Err((msg, EMSGSIZE)),
+    };
+    let made = conn
+        .map_source(payload)
+        .and_then(|map| Ok((map, conn.take_buf()?)));
+    let (map, spare) = match made {
+        Ok(made) => made,
+        Err(e) => return Err((msg, e)),
+    };
+    let mut transfer = Transfer::message(Owner::Message(msg));
+    transfer.offer(map, total, spare);
+    let buf = (buf, None);
+    conn.submit_or_fail(Op::PutReq, 1, transfer, buf, |cookie| BodyOut::PutReq {
+        hdr,
+        cookie,
+    });
+    Ok(())
+}
+
+fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+    let hdr = &req.hdr;
+    let (sink, fragment, key) = match conn.make_sink(&req.sink) {
+        Ok(made) => made,
+        Err(e) => return Err((msg, e)),
+    };
+    let Some(reply) = msg.create_reply(&conn.ni.lnet) else {
+        conn.drop_sink(sink);
+        return Err((msg, ENOMEM));
+    };
+    let mut transfer = Transfer::message(Owner::Get { get: msg, reply });
+    transfer.read_into(sink, fragment.nob);
+    let slots = conn.with(|inner| inner.wire.limits().reg_and_send());
+    conn.submit_or_fail(Op::GetReq, slots, transfer, (buf, None), |cookie| {
+        BodyOut::GetReq {
+            hdr,
+            cookie,
+            key,
+            frags: core::slice::from_ref(&fragment),
+        }
+    });
+    Ok(())
+}
+
+/// The protocol's name for LNet's.
+fn lnet_kind(kind: MsgKind) -> LnetKind {
+    match kind {
+        MsgKind::Ack => LnetKind::Ack,
+        MsgKind::Put => LnetKind::Put,
+        MsgKind::Get => LnetKind::Get,
+        MsgKind::Reply => LnetKind::Reply,
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection comes to be: the CM id, the queue pair with its receives, the handshake message, and what
+//! the peer object is told.
+//!
+//! Context: the control worker; may sleep. The connection lock is taken briefly, to read what was asked for
+//! and to put in what was made.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    inbox::Room,
+    remote::Limits,
+    wire::{
+        link::Link,
+        stock::Stock, //
+    },
+    Conn, //
+};
+use crate::{
+    lnd::log,
+    lnet::params,
+    proto::{
+        cause::Cause,
+        cm_msg::{
+            Cause as Why,
+            NiView,
+            Refusal, //
+        },
+        encode::{
+            encode,
+            BodyOut, //
+        },
+        params::{
+            QueueDepth,
+            CONN_MSG_LEN,
+            MSG_SIZE_WIRE, //
+        },
+        queues::NOOP_SLOTS,
+        reject::Refused,
+        sizes::{
+            self,
+            DepthSearch, //
+        },
+        wire::ConnParams, //
+    },
+    rdma::{
+        buf::RxBuf,
+        cm::{
+            CmId,
+            ConnParam, //
+        },
+        cm_event::Addr,
+        cq::CqShare,
+        qp::{
+            Qp,
+            QpConfig, //
+        }, //
+    }, //
+};
+
+/// RNR NAK timer that the peer is told, 5.12 ms (InfiniBand table 45). The default of the CM is 655
+/// ms, and it is a net only: credits promise a posted buffer. Not less, because the NOOPs of
+/// ko2iblnd at depth 1 are more than there are buffers for, and with 6 retries the connection must
+/// outlast a softirq that is held up.
+const MIN_RNR_TIMER: u8 = 18;
+
+/// How long a software provider waits for an acknowledgement, 1.07 s instead of the CM's 0.54 s.
+/// A busy host holds it up for long, and what it then repeats makes it busier.
+const SOFTWARE_ACK_TIMEOUT: u8 = 18;
+
+/// Messages of up to this many bytes go inline where the device can: all but IMMEDIATEs with
+/// payload.
+const INLINE: u16 = 160;
+
+impl Conn {
+    /// Active: makes the id, and asks for the address; or asks again.
+    pub(super) fn resolve(self: &Arc<Self>) {
+        let ms = self.with(|inner| inner.life.resolve_ms());
+        let dst = Addr::v4(self.nid().addr(), self.ni.service);
+        let asked = match self.cm.id() {
+            Some(id) => id.resolve_addr(None, &dst, ms),
+            None => self.resolve_first(&dst, ms),
+        };
+        if let Err(e) = asked {
+            log::cannot(self.nid(), "resolve the address", e);
+            self.end(Cause::Unreachable);
+        }
+    }
+
+    fn resolve_first(self: &Arc<Self>, dst: &Addr, ms: u32) -> Result {
+        self.arm_timer(self.ni.connect_timeout_ms());
+        let src = Addr::v4(self.ni.nid.addr(), 0);
+        let id = CmId::create(self.ni.net.as_rdma(), self.clone())?;
+        let id = Arc::new(id, GFP_KERNEL)?;
+        self.cm.set_id(id.clone());
+        if params::use_privileged_port() {
+            id.resolve_addr_privileged(&src, dst, ms)
+        } else {
+            id.resolve_addr(Some(&src), dst, ms)
+        }
+    }
+
+    /// Makes the queue pair and posts the receives, then asks or answers.
+    pub(super) fn set_up(self: &Arc<Self>) {
+        if !self.active {
+            self.arm_timer(self.ni.connect_timeout_ms());
+        }
+        let Some(id) = self.cm.id() else {
+            return self.end(Cause::NoResources);
+        };
+        let made = self.make_link(&id).and_then(|depth| {
+            let _ = id.set_min_rnr_timer(MIN_RNR_TIMER);
+            if self.hca()?.device.is_software() {
+                let _ = id.set_ack_timeout(SOFTWARE_ACK_TIMEOUT);
+            }
+            let mut msg = [0; CONN_MSG_LEN];
+            self.handshake_message(depth, &mut msg)?;
+            let param = ConnParam {
+                private_data: &msg,
+                retry_count: self.ni.lnet.retry_count(),
+                rnr_retry_count: self.ni.lnet.rnr_retry_count(),
+            };
+            if self.active && !id.has_route() {
+                return Err(ENETUNREACH);
+            }
+            self.with(|inner| inner.goodbye.asked());
+            if self.active {
+                id.connect(&param)
+            } else {
+                id.accept(&param)
+            }
+        });
+        if let Err(e) = made {
+            // Where others send an event, iWARP tells of TCP's troubles at once.
+            if e == ECONNREFUSED {
+                log::rejected(self.nid(), &Refused::NoListener);
+                return self.end(Cause::Unreachable);
+            }
+            if [ENETUNREACH, EHOSTUNREACH, ETIMEDOUT].contains(&e) {
+                return self.end(Cause::Unreachable);
+            }
+            log::cannot(self.nid(), "set up the connection", e);
+            if !self.active {
+                let refusal = Refusal::new(Why::NoResources).reject(Some(&self.ni_view()));
+                let _ = id.reject(&refusal.encode());
+            }
+            self.end(Cause::NoResources);
+        }
+    }
+
+    fn ni_view(&self) -> NiView {
+        NiView {
+            nid: self.ni.nid,
+            stamp: self.ni.stamp,
+            peer_credits: self.ni.depth(),
+            active: true,
+            on_device: true,
+        }
+    }
+
+    /// CONNREQ or CONNACK.
+    fn handshake_message(&self, depth: QueueDepth, out: &mut [u8]) -> Result {
+        let (env, frags) = self.with(|inner| (inner.wire.envelope(), inner.life.known().frags));
+        let params = ConnParams {
+            queue_depth: depth.wire(),
+            max_frags: frags.get(),
+            max_msg_size: MSG_SIZE_WIRE,
+        };
+        let body = if self.active {
+            BodyOut::ConnReq(params)
+        } else {
+            BodyOut::ConnAck(params)
+        };
+        let nob = encode(out, &env, &body).map_err(|_| EPROTO)?;
+        crate::proto::encode::seal(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
+    }
+
+    /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives.
+    /// Returns the depth it got.
+    fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
+        let hca = self.hca()?;
+        let mut search = DepthSearch::new(self.with(|inner| inner.life.known().depth));
+        let max_sge = sizes::gather_elements(hca.attrs.max_send_sge, self.ni.wrq_sge);
+        let mut inline = INLINE;
+        let (parts, depth, sq_depth) = loop {
+            let depth = search.now();
+            let sq_depth =
+                sizes::send_queue(depth, max_sge, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
+            let config = QpConfig {
+                sq_depth,
+                rq_depth: depth.rx_buffers(),
+                max_send_sge: max_sge,
+                max_inline: inline,
+                nr_mrs: sizes::memory_regions(depth, self.ni.depth()),
+                mr_pages: u16::try_from(hca.mr_pages)?,
+            };
+            let made = CqShare::get(hca.device.clone(), config.nr_cqe(), self.cq_hint())
+                .and_then(|cq| Qp::create(id, &hca.pd, cq, &config, self.clone()));
+            match made {
+                Ok(parts) if search.had() => break (parts, depth, sq_depth),
+                // The queue pair goes before a deeper one is tried.
+                Ok(parts) => drop(parts),
+                // Some providers refuse what they cannot put inline, instead of saying how much they can.
+                Err(e) if e == EINVAL && inline > 0 => inline = 0,
+                Err(e) if (e == ENOMEM || e == EINVAL) && search.failed() => {}
+                Err(e) => return Err(e),
+            }
+        };
+        let buffers = usize::from(depth.rx_buffers());
+        let mut link = Link::new(parts)?;
+        let sq = sq_depth.saturating_sub(NOOP_SLOTS);
+        let limits = Limits::new(max_sge, sq, link.reg_wrs());
+        let room = Room::new(buffers)?;
+        let stock = Stock::new(depth, &hca.device)?;
+        self.with(|inner| {
+            inner.inbox.open(room);
+            inner.wire.open(stock, limits);
+            inner.life.ask_for(depth);
+        });
+        for _ in 0..buffers {
+            let buf = RxBuf::alloc(&hca.device)?;
+            link.push_recv(buf).map_err(|_| EIO)?;
+        }
+        link.post_recvs().map_err(|_| EIO)?;
+        self.with(|inner| inner.wire.set_link(link));
+        Ok(depth)
+    }
+
+    /// Spreads the connections of the NI over the completion vectors.
+    fn cq_hint(&self) -> i32 {
+        i32::try_from(self.cpu.number()).unwrap_or(0)
+    }
+
+    /// Tells the CM what the queue pair knows already.
+    pub(super) fn notify_cm(&self) {
+        if let Some(id) = self.cm.id() {
+            // Refused if the RTU came meanwhile: then there is nothing to do.
+            let _ = id.notify_comm_est();
+        }
+    }
+
+    /// Opens the connection to the peer's messages.
+    pub(super) fn publish(self: &Arc<Self>) {
+        let known = self.with(|inner| inner.life.known());
+        self.cm.learn_mtu();
+        self.cancel_timer();
+        self.arm_timer(self.timer_ms());
+        self.peer.established(self, known);
+        self.with(|inner| {
+            inner.life.publish();
+            self.kick_upper(inner);
+        });
+    }
+}

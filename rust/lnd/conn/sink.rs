@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The memory that a peer writes into: a region with its key, and pages of ours if LNet's have gaps.
+//!
+//! Context: any, but for [`Sink::copy_out`]. Owned by a transfer.
+//!
+//! # Invariants
+//!
+//! A key is registered at most once, in front of the message that tells the peer, and invalidated at most
+//! once. What became of it otherwise is settled when the regions of the queue pair are destroyed.
+
+use kernel::prelude::*;
+
+use crate::rdma::{
+    bounce::BounceBuf,
+    mr::{
+        Mapped,
+        Mr,
+        Valid, //
+    },
+    pages::PageVec, //
+};
+
+/// The sink of a transfer.
+pub(super) struct Sink {
+    /// The memory region that covers it.
+    key: Key,
+    /// Set if LNet's pages have gaps, which one key cannot cover.
+    bounce: Option<KBox<Bounce>>,
+}
+
+impl Sink {
+    /// Behind a region whose registration is not posted; `bounce` if that covers pages of ours.
+    pub(super) fn new(mr: Mr<Mapped>, bounce: Option<KBox<Bounce>>) -> Self {
+        Self {
+            key: Key::Mapped(mr),
+            bounce,
+        }
+    }
+
+    /// Takes the region, to register it.
+    pub(super) fn take_unregistered(&mut self) -> Option<Mr<Mapped>> {
+        match core::mem::replace(&mut self.key, Key::Dead) {
+            Key::Mapped(mr) => Some(mr),
+            Key::Valid(_) | Key::Dead => None,
+        }
+    }
+
+    /// The registration is in the send queue, in front of the message that tells the peer.
+    pub(super) fn registered(&mut self, mr: Mr<Valid>) {
+        self.key = Key::Valid(mr);
+    }
+
+    /// Takes the region that the peer may use, to invalidate it.
+    pub(super) fn take_registered(&mut self) -> Option<Mr<Valid>> {
+        match core::mem::replace(&mut self.key, Key::Dead) {
+            Key::Valid(mr) => Some(mr),
+            Key::Mapped(_) | Key::Dead => None,
+        }
+    }
+
+    /// The data is here, `arrived` bytes, and no key leads to it any more: copies it to LNet's pages if it
+    /// is not in them. Process context.
+    pub(super) fn copy_out(self, arrived: u32) -> Result {
+        let Some(mut bounce) = self.bounce else {
+            return Ok(());
+        };
+        let Bounce { buf, to } = &mut *bounce;
+        let n = usize::try_from(arrived).map_err(|_| EOVERFLOW)?;
+        buf.copy_to(to, n)
+    }
+
+    /// Takes the region out if its registration was never posted.
+    pub(super) fn into_unregistered(self) -> Option<Mr<Mapped>> {
+        match self.key {
+            Key::Mapped(mr) => Some(mr),
+            Key::Valid(_) | Key::Dead => None,
+        }
+    }
+}
+
+/// The peer writes into pages of ours, and the data is copied afterwards.
+pub(super) struct Bounce {
+    /// Our pages.
+    buf: BounceBuf,
+    /// LNet's pages.
+    to: PageVec,
+}
+
+impl Bounce {
+    /// From pages of ours to LNet's.
+    pub(super) fn new(buf: BounceBuf, to: PageVec) -> Self {
+        Self { buf, to }
+    }
+
+    /// Our pages.
+    pub(super) fn buf(&self) -> &BounceBuf {
+        &self.buf
+    }
+}
+
+/// The key of a sink, by what may be done with it next.
+enum Key {
+    /// Its registration is not posted: nobody can use it.
+    Mapped(Mr<Mapped>),
+    /// The peer may use it.
+    Valid(Mr<Valid>),
+    /// Its invalidation is posted, and it is dead when that completes; or there is none.
+    Dead,
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A transmit is built, queued, and what may go is posted.
+//!
+//! Context: process; may sleep; re-entrant. The message is built and queued under the connection lock; what
+//! it needs is made before, without it.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    transfer::{
+        Owner,
+        Transfer, //
+    },
+    watch::PROBE_MS,
+    wire::txs::Bigger,
+    Conn, //
+};
+use crate::{
+    proto::{
+        cause::Cause,
+        encode::BodyOut,
+        params::IMMEDIATE_HEAD,
+        tx::Op,
+        wire::{
+            Cookie,
+            Done, //
+        }, //
+    },
+    rdma::{
+        buf::TxBuf,
+        pages::PageVec, //
+    }, //
+};
+
+impl Conn {
+    /// Why a transmit could not be built, if another try may go well: the connection has ended
+    /// meanwhile, or it is want of memory, of regions, or of room to map (`EIO`). LNet sends again what
+    /// ends so, which it does not if it is told that it cannot be sent.
+    pub(super) fn transient(&self, e: Error) -> Option<Cause> {
+        let ended = self.with(|inner| {
+            let over = !inner.life.is_up();
+            over.then(|| inner.life.end_cause())
+        });
+        let short = e == ENOMEM || e == ENOBUFS || e == EIO;
+        ended.or(short.then_some(Cause::NoResources))
+    }
+
+    /// Sends a completion message: a byte count or a negative errno.
+    pub(super) fn tell(self: &Arc<Self>, op: Op, cookie: Cookie, status: i32, owner: Owner) {
+        let done = Done { cookie, status };
+        self.submit_or_fail(op, 1, owner, (None, None), |_| {
+            if op == Op::PutNak {
+                BodyOut::PutNak(done)
+            } else {
+                BodyOut::GetDone(done)
+            }
+        });
+    }
+
+    /// Queues a transmit, or finishes it at once with the reason why not. `what` is the transfer, or
+    /// of a message alone its owner; `buf` may be a message buffer, and what is copied into it.
+    pub(super) fn submit_or_fail<'a>(
+        self: &Arc<Self>,
+        op: Op,
+        slots: u16,
+        what: impl Into<Transfer>,
+        buf: (Option<TxBuf>, Option<&PageVec>),
+        body: impl FnOnce(Cookie) -> BodyOut<'a>,
+    ) {
+        if let Err((what, cause)) = self.submit(op, slots, what, buf, body) {
+            let mut transfer = what.into();
+            if matches!(op, Op::PutAck | Op::PutNak | Op::GetDone) {
+                // The peer waits for this answer: the disconnect tells it at once.
+                self.end(cause);
+            }
+            if let Some(sink) = transfer.take_sink() {
+                self.drop_sink(sink);
+            }
+            transfer.end().finish(Some(cause), false);
+        }
+    }
+
+    /// Builds the message of a transmit, queues it, and posts what may go.
+    fn submit<'a, W: Into<Transfer>>(
+        self: &Arc<Self>,
+        op: Op,
+        slots: u16,
+        what: W,
+        buf: (Option<TxBuf>, Option<&PageVec>),
+        body: impl FnOnce(Cookie) -> BodyOut<'a>,
+    ) -> Result<(), (W, Cause)> {
+        let buf = match self.message_buf(buf) {
+            Ok(buf) => buf,
+            Err(e) => {
+                let cause = self.transient(e);
+                return Err((what, cause.unwrap_or(Cause::Local(e.to_errno()))));
+            }
+        };
+        let (mut guard, id) = loop {
+            let mut guard = self.lock();
+            let inner = &mut *guard;
+            if !inner.life.is_up() {
+                return Err((what, inner.life.end_cause()));
+            }
+            if let Some(id) = inner.wire.alloc(op) {
+                break (guard, id);
+            }
+            drop(guard);
+            if self.grow().is_err() {
+                return Err((what, Cause::NoResources));
+            }
+        };
+        let inner = &mut *guard;
+        inner.wire.enqueue(id, slots, what, buf, body)?;
+        self.ring(inner);
+        self.kick_upper(inner);
+        if inner.watch.begin() {
+            self.rearm_timer(PROBE_MS);
+        }
+        Ok(())
+    }
+
+    /// A message buffer, with the payload of an IMMEDIATE already behind its head. At most 3976
+    /// bytes: a copy is cheaper than a mapping, right for any shape of pages, and covered by the
+    /// checksum.
+    fn message_buf(&self, what: (Option<TxBuf>, Option<&PageVec>)) -> Result<TxBuf> {
+        let (buf, payload) = what;
+        let mut buf = buf.map_or_else(|| self.take_buf(), Ok)?;
+        if let Some(pages) = payload {
+            let end = IMMEDIATE_HEAD.checked_add(pages.nob()).ok_or(EMSGSIZE)?;
+            let to = buf
+                .as_mut_slice()
+                .get_mut(IMMEDIATE_HEAD..end)
+                .ok_or(EMSGSIZE)?;
+            pages.copy_to_slice(0, to)?;
+        }
+        Ok(buf)
+    }
+
+    /// A free message buffer, or a new one. May sleep.
+    pub(super) fn take_buf(&self) -> Result<TxBuf> {
+        match self.with(|inner| inner.wire.take_buf()) {
+            Some(buf) => Ok(buf),
+            None => TxBuf::alloc(&self.hca()?.device),
+        }
+    }
+
+    /// Makes more transmits. May sleep.
+    fn grow(&self) -> Result {
+        let mut bigger = Bigger::new(self.with(|inner| inner.wire.nr_txs()))?;
+        // The old tables are freed without the lock.
+        self.with(|inner| inner.wire.grow(&mut bigger));
+        Ok(())
+    }
+}

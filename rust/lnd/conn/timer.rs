@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The timer of a connection: an attempt that takes too long, transmits that do, a peer that is silent, a
+//! farewell that nobody answers.
+//!
+//! Context: a delayed work item. Armed again under the connection lock only, and only as long as the state
+//! that asks for it lasts: a release, which cancels it, comes later.
+
+use kernel::{
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    Conn,
+    TIMER, //
+};
+use crate::{
+    lnd::parting::Leaving,
+    proto::{
+        cause::Cause,
+        conn::{
+            Event,
+            State, //
+        }, //
+    },
+    rdma::work::NofsScope, //
+};
+
+/// Milliseconds between two looks at a connection on its way out.
+pub(super) const CLOSING_MS: u32 = 1000;
+
+impl WorkItem<TIMER> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let mut guard = this.lock();
+        let inner = &mut *guard;
+        // A message may wait for memory.
+        this.kick_upper(inner);
+        match inner.life.state() {
+            State::Init | State::Resolving | State::Connecting | State::Accepting => {
+                this.step(inner, Event::Fail(Cause::ConnectTimeout))
+            }
+            State::Established => {
+                let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
+                if let Some(cause) = inner.wire.overdue(limit) {
+                    return this.step(inner, Event::Fail(cause));
+                }
+                let waits = inner.wire.has_pending();
+                let sent_ms = inner.wire.sent_ms();
+                let keepalive = this.ni.lnet.keepalive();
+                let probe = inner.watch.look(waits, sent_ms, keepalive);
+                this.pump(inner, probe);
+                let next_ms = inner.watch.next_ms(inner.wire.sent_ms());
+                this.arm_timer(next_ms.unwrap_or_else(|| this.timer_ms()));
+            }
+            State::Closing | State::Draining => {
+                drop(guard);
+                // What waits for the next connection does not wait for ever, even if this one's
+                // completions never come.
+                this.peer.fail_expired();
+                let inner = this.lock();
+                // Once it is dead the timer is the farewell's.
+                if inner.life.state() != State::Dead {
+                    this.rearm_timer(CLOSING_MS);
+                }
+            }
+            State::Dead if inner.goodbye.is_mute() => {
+                drop(guard);
+                this.look_for_route();
+            }
+            State::Dead => match inner.goodbye.left_ms() {
+                None => {}
+                Some(0) => {
+                    drop(guard);
+                    this.end_farewell();
+                }
+                Some(ms) => this.rearm_timer(ms),
+            },
+        }
+    }
+}
+
+impl Conn {
+    /// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25
+    /// times, or a second later if that is more.
+    pub(super) fn timer_ms(&self) -> u32 {
+        let lnet = &self.ni.lnet;
+        let quarter = lnet.timeout().saturating_mul(250);
+        let keepalive = lnet
+            .keepalive()
+            .map_or(u32::MAX, |s| s.saturating_mul(1000));
+        quarter.min(keepalive).max(1000)
+    }
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a transmit moves and for whom: the half of a tx that the state machine
+//! ([`crate::proto::tx`]) does not see.
+//!
+//! A [`Transfer`] owns the LNet message it will finalize, the mapping of LNet's pages, and the
+//! memory region of a sink. It is finished by [`Ended::finish`], in process context, after the
+//! state machine said that no work request and no remote key touches the memory any more.
+//!
+//! Context: any, but for [`Ended::finish`]. Owned by its sender until it is queued, from then on by the
+//! table of transmits under the connection lock.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+use super::{
+    remote::{
+        Limits,
+        Remote, //
+    },
+    sink::Sink, //
+};
+use crate::{
+    lnd::{
+        health::lnet_health,
+        kind::O2ib, //
+    },
+    lnet::{
+        Message,
+        Reply, //
+    },
+    proto::{
+        cause::{
+            Cause,
+            Health,
+            Outcome, //
+        },
+        desc::Descriptor,
+        wire::Fragment, //
+    },
+    rdma::{
+        buf::TxBuf,
+        sg::{
+            SgCursor,
+            SgMap, //
+        }, //
+    }, //
+};
+
+/// Whom a transfer is for.
+pub(super) enum Owner {
+    /// Nobody waits: a PUT_NAK, or an answer that carries only an error.
+    Nobody,
+    /// One LNet message.
+    Message(Message),
+    /// An optimised GET and the REPLY that LNet made up for it; finalized in that order.
+    Get {
+        /// The GET.
+        get: Message,
+        /// The REPLY.
+        reply: Reply<O2ib>,
+    },
+}
+
+/// The memory of a transfer.
+enum Memory {
+    /// None, or copied into the message.
+    None,
+    /// Read by RDMA WRITEs of ours.
+    Source(Arc<SgMap>),
+    /// Written by the peer's RDMA WRITEs.
+    Sink(Sink),
+}
+
+/// One transmit's payload.
+///
+/// # Invariants
+///
+/// - `nob` bytes of `buf` are a message, from [`Transfer::load`] until [`Transfer::unload`].
+/// - `arrived` is no more than `total`, and `total` no more than the memory has.
+pub(super) struct Transfer {
+    owner: Owner,
+    memory: Memory,
+    /// Where WRITEs go, once known.
+    remote: Option<Remote>,
+    /// The message to send next.
+    buf: Option<TxBuf>,
+    /// For the PUT_DONE of a PUT, which may be due before the PUT_REQ has left its buffer.
+    spare: Option<TxBuf>,
+    /// Bytes of the message in `buf`.
+    nob: usize,
+    /// Bytes to move by RDMA; of a sink, the bytes it can take.
+    total: u32,
+    /// Bytes that arrived in a sink.
+    arrived: u32,
+    /// When it was queued, for its deadline.
+    since: Instant<Monotonic>,
+}
+
+impl Transfer {
+    /// A transfer of a message alone.
+    #[inline]
+    pub(super) fn message(owner: Owner) -> Self {
+        Self {
+            owner,
+            memory: Memory::None,
+            remote: None,
+            buf: None,
+            spare: None,
+            nob: 0,
+            total: 0,
+            arrived: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// WRITEs of ours read `total` bytes of `map`, once it is known where they go. `spare` is for the
+    /// message behind them.
+    pub(super) fn offer(&mut self, map: Arc<SgMap>, total: u32, spare: TxBuf) {
+        self.total = total;
+        self.memory = Memory::Source(map);
+        self.spare = Some(spare);
+    }
+
+    /// WRITEs of ours move `total` bytes of `map` to `remote`. Returns how many work requests they and the
+    /// message behind them can be.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::slots`].
+    pub(super) fn write_to(
+        &mut self,
+        remote: Remote,
+        map: Arc<SgMap>,
+        total: u32,
+        limits: Limits,
+    ) -> Result<u16> {
+        let slots = remote.slots(&map, total, limits)?;
+        self.total = total;
+        self.memory = Memory::Source(map);
+        self.remote = Some(remote);
+        Ok(slots)
+    }
+
+    /// WRITEs of the peer go to `sink`, which has room for `nob` bytes.
+    pub(super) fn read_into(&mut self, sink: Sink, nob: u32) {
+        self.total = nob;
+        self.memory = Memory::Sink(sink);
+    }
+
+    /// It is for that message.
+    pub(super) fn belongs_to(&mut self, msg: Message) {
+        self.owner = Owner::Message(msg);
+    }
+
+    /// The message to send next is `nob` bytes of `buf`.
+    #[inline]
+    pub(super) fn load(&mut self, buf: TxBuf, nob: usize) {
+        self.nob = nob;
+        self.buf = Some(buf);
+    }
+
+    /// Takes the message to send, and its length.
+    #[inline]
+    pub(super) fn unload(&mut self) -> Option<(TxBuf, usize)> {
+        Some((self.buf.take()?, self.nob))
+    }
+
+    /// Takes the buffer for the message behind the WRITEs.
+    pub(super) fn take_spare(&mut self) -> Option<TxBuf> {
+        self.spare.take()
+    }
+
+    /// The time that the peer took does not count against what comes now.
+    pub(super) fn start_again(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// For how many milliseconds it has been under way.
+    pub(super) fn age_ms(&self) -> i64 {
+        self.since.elapsed().as_millis()
+    }
+
+    /// Whether LNet waits for a message, and for a reply.
+    pub(super) fn awaited(&self) -> (bool, bool) {
+        match self.owner {
+            Owner::Nobody => (false, false),
+            Owner::Message(_) => (true, false),
+            Owner::Get { .. } => (true, true),
+        }
+    }
+
+    /// The peer's sink for the data of our PUT, as its PUT_ACK says. From here on the transfer is what the
+    /// sink wants of it. Returns the work requests that it takes, the message behind them included, and what
+    /// that is to say.
+    ///
+    /// # Errors
+    ///
+    /// The cause to end the connection with: the sink may want less than we offered, never more. Inside of
+    /// it, why the WRITEs cannot be built, of which the peer is to be told.
+    pub(super) fn aim(
+        &mut self,
+        rd: &Descriptor<'_>,
+        limits: Limits,
+    ) -> Result<Result<(u16, i32)>, Cause> {
+        if rd.total() > self.total {
+            return Err(Cause::Protocol);
+        }
+        self.total = rd.total();
+        Ok(Remote::new(rd).and_then(|remote| {
+            let slots = remote.slots(self.source()?, self.total, limits)?;
+            let status = i32::try_from(rd.total())?;
+            self.remote = Some(remote);
+            Ok((slots, status))
+        }))
+    }
+
+    /// What a completion message says of a sink: an errno, or a byte count, which must be all of it for
+    /// a PUT (`all`) and may be less for a GET.
+    pub(super) fn judge(&mut self, status: i32, all: bool) -> Result<(), Cause> {
+        let Ok(n) = u32::try_from(status) else {
+            return Err(Cause::Told(status));
+        };
+        if n > self.total || (all && n != self.total) {
+            return Err(Cause::Protocol);
+        }
+        self.arrived = n;
+        Ok(())
+    }
+
+    fn source(&self) -> Result<&Arc<SgMap>> {
+        match &self.memory {
+            Memory::Source(map) => Ok(map),
+            Memory::None | Memory::Sink(_) => Err(EPROTO),
+        }
+    }
+
+    /// What our WRITEs read, the key they go to, and how many bytes they are. `None`: an error, or zero
+    /// bytes; only the message goes.
+    pub(super) fn writes(&self) -> Option<(SgCursor, u32, u32)> {
+        match (&self.memory, &self.remote) {
+            (Memory::Source(map), Some(remote)) => Some((map.cursor(), remote.key(), self.total)),
+            _ => None,
+        }
+    }
+
+    /// The piece number `at` of the peer's sink.
+    pub(super) fn piece(&self, at: usize) -> Option<Fragment> {
+        self.remote.as_ref()?.fragment(at)
+    }
+
+    /// The sink that the peer's WRITEs go to.
+    pub(super) fn sink(&mut self) -> Option<&mut Sink> {
+        match &mut self.memory {
+            Memory::Sink(sink) => Some(sink),
+            Memory::None | Memory::Source(_) => None,
+        }
+    }
+
+    /// Takes the sink of a transfer that was never queued.
+    pub(super) fn take_sink(&mut self) -> Option<Sink> {
+        match core::mem::replace(&mut self.memory, Memory::None) {
+            Memory::Sink(sink) => Some(sink),
+            other => {
+                self.memory = other;
+                None
+            }
+        }
+    }
+
+    /// Takes out what LNet gets back; the rest is only for sending.
+    pub(super) fn end(&mut self) -> Ended {
+        Ended {
+            owner: core::mem::replace(&mut self.owner, Owner::Nobody),
+            memory: core::mem::replace(&mut self.memory, Memory::None),
+            arrived: self.arrived,
+        }
+    }
+}
+
+impl From<Owner> for Transfer {
+    /// A transfer of a message alone.
+    fn from(owner: Owner) -> Self {
+        Self::message(owner)
+    }
+}
+
+/// What is left of a transfer when it is over.
+pub(super) struct Ended {
+    owner: Owner,
+    memory: Memory,
+    arrived: u32,
+}
+
+impl Ended {
+    /// How many messages of LNet's it is for.
+    pub(super) fn messages(&self) -> usize {
+        usize::from(!matches!(self.owner, Owner::Nobody))
+    }
+
+    /// That of a message which was not sent.
+    pub(super) fn unsent(msg: Message) -> Self {
+        Self {
+            owner: Owner::Message(msg),
+            memory: Memory::None,
+            arrived: 0,
+        }
+    }
+
+    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
+    pub(super) fn finish(self, cause: Option<Cause>, posted: bool) {
+        let mut outcome = match cause {
+            None => Outcome {
+                status: 0,
+                health: Health::Ok,
+            },
+            Some(cause) => cause.outcome(posted),
+        };
+        // Unmapped, and the CPU's view synchronised, before anybody looks at the pages: a sink by
+        // the end of its key, a source here.
+        match self.memory {
+            Memory::None => {}
+            Memory::Source(map) => drop(map),
+            Memory::Sink(sink) => {
+                if cause.is_none() {
+                    if let Err(e) = sink.copy_out(self.arrived) {
+                        outcome = Cause::Local(e.to_errno()).outcome(posted);
+                    }
+                }
+            }
+        }
+        let health = lnet_health(outcome.health);
+        match self.owner {
+            Owner::Nobody => {}
+            Owner::Message(msg) => msg.finalize(outcome.status, health),
+            Owner::Get { get, mut reply } => {
+                let mut status = outcome.status;
+                if status == 0 && reply.set_len(self.arrived).is_err() {
+                    status = EPROTO.to_errno();
+                }
+                get.finalize(outcome.status, health);
+                reply.finalize(status);
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queue pair of a connection with the rights to post to it: what exists only between set-up
+//! and release. Turns refusals into the cause to end the connection with.
+//!
+//! Context: any; a part of what the connection lock protects, because the order on the wire must be the
+//! order of the credits.
+//!
+//! # Invariants
+//!
+//! - `pushed` has the context of each work request that is in the batch and not posted, in order. All of
+//!   its room is allocated at set-up.
+//! - `queues` is `None` once draining has begun: nothing can be posted any more.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+use crate::{
+    proto::cause::Cause,
+    rdma::{
+        batch::BATCH_WRS,
+        buf::{
+            RxBuf,
+            TxBuf, //
+        },
+        handler::QpHandler,
+        mr::{
+            Mapped,
+            Mr,
+            Valid, //
+        },
+        parts::QpParts,
+        qp::Qp,
+        rq::{
+            RecvQueue,
+            RECV_BATCH, //
+        },
+        sg::SgCursor,
+        sq::SendQueue, //
+    }, //
+};
+
+/// The link of a connection, a `C`.
+pub(crate) struct Link<C: QpHandler> {
+    qp: Arc<Qp<C>>,
+    /// `None` once draining has begun.
+    queues: Option<(SendQueue, RecvQueue)>,
+    /// Contexts of the work requests that are pushed and not posted.
+    pushed: KVec<u32>,
+    recv_wrs: u64,
+    last_send: Instant<Monotonic>,
+}
+
+/// A batch that was not posted, or not all of it.
+pub(super) struct Unposted {
+    /// The device was asked.
+    rang: bool,
+    pushed: KVec<u32>,
+    taken: usize,
+}
+
+impl Unposted {
+    /// Whether the device was asked.
+    pub(super) fn rang(&self) -> bool {
+        self.rang
+    }
+
+    /// Contexts of the work requests that the device did not take, and that will not complete by themselves.
+    pub(super) fn contexts(&self) -> impl Iterator<Item = u32> + '_ {
+        self.pushed.iter().skip(self.taken).copied()
+    }
+}
+
+impl<C: QpHandler> Link<C> {
+    /// Takes over a new queue pair. May sleep.
+    pub(crate) fn new(parts: QpParts<C>) -> Result<Self> {
+        Ok(Self {
+            qp: parts.qp,
+            queues: Some((parts.sq, parts.rq)),
+            pushed: KVec::with_capacity(BATCH_WRS, GFP_KERNEL)?,
+            recv_wrs: 0,
+            last_send: Instant::now(),
+        })
+    }
+
+    /// Receives pushed so far; once draining has begun, those that were posted.
+    pub(super) fn recv_wrs(&self) -> u64 {
+        self.recv_wrs
+    }
+
+    /// The queue pair.
+    pub(super) fn qp(&self) -> &Arc<Qp<C>> {
+        &self.qp
+    }
+
+    /// Milliseconds since something was last sent.
+    pub(super) fn sent_ms(&self) -> i64 {
+        self.last_send.elapsed().as_millis()
+    }
+
+    /// Takes the rights to post, for [`Qp::drain`].
+    pub(super) fn take_queues(&mut self) -> Option<(SendQueue, RecvQueue)> {
+        let queues = self.queues.take();
+        let unposted = queues.as_ref().map_or(0, |(_, rq)| rq.pending());
+        let unposted = u64::try_from(unposted).unwrap_or(0);
+        self.recv_wrs = self.recv_wrs.wrapping_sub(unposted);
+        queues
+    }
+
+    #[inline]
+    fn sq(&mut self) -> Result<(&mut SendQueue, &Qp<C>), Cause> {
+        match &mut self.queues {
+            Some((sq, _)) => Ok((sq, &self.qp)),
+            None => Err(Cause::Flushed),
+        }
+    }
+
+    /// Finds out how many slots of the send queue are free, for [`Link::slots`].
+    #[inline]
+    pub(super) fn look_for_slots(&mut self) {
+        if let Some((sq, _)) = &mut self.queues {
+            sq.look_for_slots(&self.qp);
+        }
+    }
+
+    /// Free slots of the send queue, of those that were when somebody looked.
+    #[inline]
+    pub(super) fn slots(&self) -> u16 {
+        let free = self.queues.as_ref().map_or(0, |(sq, _)| sq.slots());
+        u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
+    /// Free slots of the send queue.
+    pub(super) fn sq_free(&self) -> u16 {
+        let free = self
+            .queues
+            .as_ref()
+            .map_or(0, |(sq, _)| sq.free_slots(&self.qp));
+        u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
+    /// Whether nothing is pushed.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.pushed.is_empty()
+    }
+
+    /// Whether `wrs` more work requests fit into the batch, with `sges` gather elements.
+    #[inline]
+    pub(super) fn fits(&self, wrs: u16, sges: usize) -> bool {
+        let Some((sq, _)) = &self.queues else {
+            return false;
+        };
+        let (room, wrs) = (sq.room(), usize::from(wrs));
+        let books = self.pushed.capacity().saturating_sub(self.pushed.len());
+        room.wrs >= wrs && room.sges >= sges && books >= wrs
+    }
+
+    /// Remembers what was pushed.
+    #[inline]
+    fn book(&mut self, context: u32) {
+        // `fits` said so.
+        let _ = self.pushed.push_within_capacity(context);
+    }
+
+    /// Posts the batch.
+    ///
+    /// # Errors
+    ///
+    /// What was not posted. What could not be holds no memory of LNet's any more, and nothing more can be
+    /// pushed: end the connection.
+    pub(super) fn flush(&mut self) -> Result<(), Unposted> {
+        // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
+        let (rang, taken) = match self.post_recvs() {
+            Ok(()) => {
+                self.last_send = Instant::now();
+                let posted = match &mut self.queues {
+                    Some((sq, _)) => sq.post(&self.qp).map_err(|e| e.posted),
+                    None => Err(0),
+                };
+                let Err(posted) = posted else {
+                    self.pushed.clear();
+                    return Ok(());
+                };
+                (true, usize::try_from(posted).unwrap_or(usize::MAX))
+            }
+            Err(_) => {
+                if let Some((sq, _)) = &mut self.queues {
+                    sq.discard(&self.qp);
+                }
+                (false, 0)
+            }
+        };
+        Err(Unposted {
+            rang,
+            pushed: core::mem::take(&mut self.pushed),
+            taken,
+        })
+    }
+
+    /// Pushes a SEND.
+    pub(super) fn push_send(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_send(qp, context, buf, nob, None, false)
+            .map_err(|_| Cause::LocalFault)?;
+        self.book(context);
+        Ok(())
+    }
+
+    /// Pushes an RDMA WRITE; returns how many bytes it moves.
+    pub(super) fn push_write(
+        &mut self,
+        context: u32,
+        remote_addr: u64,
+        rkey: u32,
+        cursor: &mut SgCursor,
+        len: u32,
+    ) -> Result<u32, Cause> {
+        let (sq, qp) = self.sq()?;
+        let n = sq
+            .push_write(qp, context, remote_addr, rkey, cursor, len, false)
+            .map_err(|_| Cause::LocalFault)?;
+        self.book(context);
+        Ok(n)
+    }
+
+    /// Work requests of one registration.
+    pub(crate) fn reg_wrs(&self) -> u16 {
+        self.qp.reg_wrs()
+    }
+
+    /// Pushes the registration of a sink, [`Link::reg_wrs`] work requests.
+    pub(super) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
+        let (sq, qp) = self.sq()?;
+        let mr = sq
+            .push_reg(qp, context, mr, false)
+            .map_err(|_| Cause::LocalFault)?;
+        for _ in 0..self.reg_wrs() {
+            self.book(context);
+        }
+        Ok(mr)
+    }
+
+    /// Pushes the invalidation of a sink.
+    pub(super) fn push_inv(&mut self, context: u32, mr: Mr<Valid>) -> Result<(), Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_inv(qp, context, mr)
+            .map_err(|_| Cause::LocalFault)?;
+        self.book(context);
+        Ok(())
+    }
+
+    /// Pushes a receive; it is posted with the batch, or by [`Link::post_recvs`].
+    pub(crate) fn push_recv(&mut self, buf: RxBuf) -> Result<(), Cause> {
+        let Some((_, rq)) = &mut self.queues else {
+            return Err(Cause::Flushed);
+        };
+        rq.push(&self.qp, buf).map_err(|_| Cause::LocalFault)?;
+        self.recv_wrs = self.recv_wrs.wrapping_add(1);
+        if rq.pending() < RECV_BATCH / 2 {
+            return Ok(());
+        }
+        rq.post(&self.qp).map_err(|_| Cause::LocalFault)
+    }
+
+    /// Posts the receives that were pushed.
+    #[inline]
+    pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {
+        match &mut self.queues {
+            Some((_, rq)) if rq.pending() > 0 => rq.post(&self.qp).map_err(|_| Cause::LocalFault),
+            _ => Ok(()),
+        }
+    }
+}

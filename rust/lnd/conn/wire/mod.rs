@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wire half of a connection: credits, transmits, buffers, and the queue pair they go through.
+//!
+//! What it does by itself: what a received message means ([`receive`]), what may go next ([`pump`]), and how
+//! that becomes work requests ([`post`]). Requests go into the inbox. It never sleeps and never calls LNet;
+//! and it does not know in which state the connection is: who calls it does.
+//!
+//! Context: softirq and process context; a part of what the connection lock protects.
+//!
+//! # Invariants
+//!
+//! - Credits change here alone, and in the order in which messages are on the wire.
+//! - `link` is `Some` from set-up to release.
+//! - A receive buffer is posted before any message that tells the peer so.
+//! - What is pushed is posted, or retired with an error, before the lock is given back; unless a doorbell is
+//!   certain to follow.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use self::{
+    link::Link,
+    stock::Stock,
+    txs::{
+        Bigger,
+        Finished,
+        Txs, //
+    }, //
+};
+use super::{
+    fault::Fault,
+    received::{
+        Received,
+        Used, //
+    },
+    remote::Limits,
+    transfer::Transfer, //
+};
+use crate::{
+    lnd::{
+        counts::{
+            Count,
+            Counts, //
+        },
+        hca::Hca, //
+    },
+    proto::{
+        cause::Cause,
+        credits::{
+            Credits,
+            Repost, //
+        },
+        encode::{
+            encode,
+            BodyOut, //
+        },
+        params::QueueDepth,
+        queues::TxId,
+        tx::Op,
+        wire::{
+            Cookie,
+            Envelope,
+            Identity, //
+        }, //
+    },
+    rdma::{
+        buf::{
+            RxBuf,
+            TxBuf, //
+        },
+        handler::QpHandler,
+        qp::Qp,
+        rq::RecvQueue,
+        sq::SendQueue, //
+    }, //
+};
+
+pub(super) mod link;
+pub(super) mod look;
+mod post;
+mod pump;
+pub(super) mod receive;
+pub(super) mod stock;
+pub(super) mod txs;
+
+/// What [`Qp::drain`] wants.
+pub(super) type Draining<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
+
+/// The wire half of a connection, a `C`.
+pub(super) struct Wire<C: QpHandler> {
+    identity: Identity,
+    credits: Credits,
+    txs: Txs,
+    stock: Stock,
+    link: Option<Link<C>>,
+    limits: Limits,
+    /// Until release: the device may go afterwards.
+    hca: Option<Arc<Hca>>,
+    counts: Counts,
+}
+
+impl<C: QpHandler> Wire<C> {
+    /// Of a connection just made, that asks for `depth`.
+    pub(super) fn new(identity: Identity, depth: QueueDepth, hca: Arc<Hca>) -> Self {
+        Self {
+            identity,
+            credits: Credits::new(depth, 1),
+            txs: Txs::new(),
+            stock: Stock::EMPTY,
+            link: None,
+            limits: Limits::NONE,
+            hca: Some(hca),
+            counts: Counts::default(),
+        }
+    }
+
+    /// At set-up, before the first receive is posted: the buffers, and what bounds a transfer.
+    pub(super) fn open(&mut self, stock: Stock, limits: Limits) {
+        self.stock = stock;
+        self.limits = limits;
+    }
+
+    /// At set-up: the queue pair, whose receives are posted.
+    pub(super) fn set_link(&mut self, link: Link<C>) {
+        self.link = Some(link);
+    }
+
+    /// The handshake is complete: `depth` is agreed on, and the peer's life is `stamp`. `high_water` is how
+    /// many credits a NOOP returns.
+    pub(super) fn established(&mut self, depth: QueueDepth, high_water: u8, stamp: u64) {
+        self.credits = Credits::new(depth, high_water);
+        self.identity.peer_stamp = stamp;
+    }
+
+    /// Whether it is a connection with that life of the peer.
+    pub(super) fn is_with(&self, stamp: u64) -> bool {
+        self.identity.peer_stamp == stamp
+    }
+
+    /// The envelope of every message of this connection; credits are set when it is posted.
+    #[inline]
+    pub(super) fn envelope(&self) -> Envelope {
+        Envelope {
+            version: self.identity.version,
+            credits: 0,
+            src: self.identity.me,
+            src_stamp: self.identity.my_stamp,
+            dst: self.identity.peer,
+            dst_stamp: self.identity.peer_stamp,
+        }
+    }
+
+    /// What bounds one transfer.
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The RDMA device, until release.
+    pub(super) fn hca(&self) -> Option<Arc<Hca>> {
+        self.hca.clone()
+    }
+
+    /// The queue pair, from set-up to release.
+    pub(super) fn qp(&self) -> Option<Arc<Qp<C>>> {
+        self.link.as_ref().map(|link| link.qp().clone())
+    }
+
+    /// Milliseconds since something was last sent; 0 without a link.
+    pub(super) fn sent_ms(&self) -> i64 {
+        self.link.as_ref().map_or(0, Link::sent_ms)
+    }
+
+    /// Work requests of the send queue that are under way.
+    #[inline]
+    pub(super) fn under_way(&self) -> u64 {
+        let posted = self.counts.of(Count::Wrs);
+        posted.wrapping_sub(self.counts.of(Count::Retired))
+    }
+
+    /// Counts one more, for people.
+    #[inline]
+    pub(super) fn count(&mut self, what: Count) {
+        self.counts.one(what);
+    }
+
+    /// A free message buffer.
+    #[inline]
+    pub(super) fn take_buf(&mut self) -> Option<TxBuf> {
+        self.stock.take()
+    }
+
+    /// A place for a transmit. `None`: there is none, [`Wire::grow`].
+    #[inline]
+    pub(super) fn alloc(&mut self, op: Op) -> Option<TxId> {
+        self.txs.alloc(op)
+    }
+
+    /// How many places there are.
+    pub(super) fn nr_txs(&self) -> usize {
+        self.txs.len()
+    }
+
+    /// Makes more places, see [`Txs::grow`].
+    pub(super) fn grow(&mut self, bigger: &mut Bigger) {
+        self.txs.grow(bigger);
+    }
+
+    /// Builds the message of a transmit in `buf`, and queues it in the place that was just taken; posting it
+    /// takes `slots`.
+    ///
+    /// # Errors
+    ///
+    /// Its payload, and why: the message is too long. The place is free again.
+    #[inline]
+    pub(super) fn enqueue<'a, W: Into<Transfer>>(
+        &mut self,
+        id: TxId,
+        slots: u16,
+        what: W,
+        buf: TxBuf,
+        body: impl FnOnce(Cookie) -> BodyOut<'a>,
+    ) -> Result<(), (W, Cause)> {
+        let mut buf = buf;
+        let body = body(self.txs.cookie(id));
+        let queued = match encode(buf.as_mut_slice(), &self.envelope(), &body) {
+            Ok(nob) => self.txs.enqueue(id, slots, what, (buf, nob)),
+            Err(_) => Err(what),
+        };
+        queued.map_err(|what| {
+            self.txs.release(id);
+            (what, Cause::Local(EMSGSIZE.to_errno()))
+        })
+    }
+
+    /// Whether a transmit is over, and LNet was not told.
+    #[inline]
+    pub(super) fn has_done(&self) -> bool {
+        self.txs.has_done()
+    }
+
+    /// Takes the oldest transmit that is over.
+    #[inline]
+    pub(super) fn take_done(&mut self) -> Option<Finished> {
+        self.txs.take_done()
+    }
+
+    /// Whether any transmit is not over.
+    pub(super) fn has_pending(&self) -> bool {
+        self.txs.has_pending()
+    }
+
+    /// Ends every transmit because the connection has, for `cause`.
+    pub(super) fn cancel(&mut self, cause: Cause) {
+        self.txs.cancel(cause);
+    }
+
+    /// Why a transmit has waited for more than `limit` milliseconds, if one has.
+    pub(super) fn overdue(&self, limit: i64) -> Option<Cause> {
+        self.txs
+            .pending()
+            .find_map(|(_, tx, transfer)| (transfer.age_ms() > limit).then(|| tx.timeout_cause()))
+    }
+
+    /// Posts a receive buffer again, unless another one was posted for it, and books it. Only until the
+    /// connection closes.
+    ///
+    /// # Errors
+    ///
+    /// What to end the connection for.
+    #[inline]
+    pub(super) fn give_back(&mut self, msg: Received, how: Repost) -> Result<(), Fault> {
+        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+        match msg.into_buf() {
+            Used::Spare(buf) => self.stock.put_spare(buf),
+            Used::Post(buf) => link.push_recv(buf)?,
+            Used::Gone => {}
+        }
+        self.credits.reposted(how).map_err(Fault::Credits)
+    }
+
+    /// Posts a new buffer in place of that of a request which LNet keeps, or keeps it for the next one.
+    ///
+    /// # Errors
+    ///
+    /// What to end the connection for.
+    pub(super) fn make_good(&mut self, msg: &mut Received, buf: RxBuf) -> Result<(), Fault> {
+        if msg.is_replaced() {
+            self.stock.put_spare(buf);
+        } else if let Some(link) = self.link.as_mut() {
+            link.push_recv(buf)?;
+            msg.replace();
+        }
+        Ok(())
+    }
+
+    /// Nothing can be posted from here on: what [`Qp::drain`] wants, once.
+    pub(super) fn close(&mut self) -> Option<Draining<C>> {
+        let link = self.link.as_mut()?;
+        let (sq, rq) = link.take_queues()?;
+        Some((link.qp().clone(), sq, rq))
+    }
+
+    /// At release: the queue pair, to be dropped without the lock, and what was counted.
+    pub(super) fn take_link(&mut self) -> Option<(Link<C>, Counts)> {
+        let link = self.link.take()?;
+        let counts = self.counts.with_recv_wrs(link.recv_wrs());
+        Some((link, counts))
+    }
+
+    /// At release, when no key is valid any more: lets go of what only a key held, and of all buffers.
+    /// Returns the device, to be dropped without the lock.
+    pub(super) fn release(&mut self) -> Option<Arc<Hca>> {
+        self.txs.keys_dead();
+        self.stock.clear();
+        self.hca.take()
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wire half, sending: a transmit becomes work requests.
+//!
+//! Context: as [`super::pump`].
+//!
+//! # Invariants
+//!
+//! A work request that was pushed has a context which says whose it is ([`meaning`]), and was booked with its
+//! transmit before the next one is built.
+
+use super::Wire;
+use crate::{
+    lnd::{
+        conn::transfer::Transfer,
+        counts::Count, //
+    },
+    lnet::dk::dk,
+    proto::{
+        cause::Cause,
+        encode::{
+            encode,
+            seal,
+            BodyOut, //
+        },
+        tx::{
+            Op,
+            Wr, //
+        }, //
+    },
+    rdma::{
+        buf::TxBuf,
+        handler::QpHandler, //
+    }, //
+};
+
+/// Context of a NOOP's work request. Others are made by [`context`].
+const NOOP: u32 = u32::MAX;
+/// Set in the context of a LOCAL_INV.
+const INVALIDATE: u32 = 1 << 16;
+
+/// What the send queue gives back with the completion of a work request of the tx at `index`.
+fn context(index: u16, wr: Wr) -> u32 {
+    match wr {
+        Wr::Any => u32::from(index),
+        Wr::Invalidate => u32::from(index) | INVALIDATE,
+    }
+}
+
+/// Whose work request has ended.
+pub(super) enum Ended {
+    /// A NOOP's.
+    Noop,
+    /// That of the tx with this index.
+    Tx(u16, Wr),
+}
+
+/// Whose work request a context is.
+#[inline]
+pub(super) fn meaning(context: u32) -> Option<Ended> {
+    if context == NOOP {
+        return Some(Ended::Noop);
+    }
+    let wr = if context & INVALIDATE != 0 {
+        Wr::Invalidate
+    } else {
+        Wr::Any
+    };
+    let index = u16::try_from(context & !INVALIDATE).ok()?;
+    Some(Ended::Tx(index, wr))
+}
+
+impl<C: QpHandler> Wire<C> {
+    /// Makes sure that one more work request with `sges` gather elements fits into the batch.
+    #[inline]
+    fn make_room(&mut self, wrs: u16, sges: usize) -> Result<(), Cause> {
+        let link = self.link.as_ref().ok_or(Cause::Flushed)?;
+        if link.fits(wrs, sges) {
+            Ok(())
+        } else {
+            self.flush()
+        }
+    }
+
+    /// Books a work request that was pushed.
+    #[inline]
+    fn pushed(&mut self, index: u16) {
+        self.txs.pushed(index);
+        self.counts.one(Count::Wrs);
+    }
+
+    /// Builds a NOOP that carries `credits`.
+    pub(super) fn post_noop(&mut self, credits: u8, cksum: bool) -> Result<(), Cause> {
+        dk!(
+            Net,
+            "{}: transmit NOOP with {credits} credits",
+            self.identity.peer
+        );
+        self.make_room(1, 1)?;
+        let env = self.envelope();
+        let mut buf = self.stock.take_for_noop().ok_or(Cause::LocalFault)?;
+        let nob =
+            encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
+        self.send(NOOP, buf, nob, credits, cksum)?;
+        self.counts.one(Count::Wrs);
+        self.counts.one(Count::Noops);
+        Ok(())
+    }
+
+    /// Builds the work requests of a tx: REG_MR or WRITEs if need be, then the SEND; or LOCAL_INV alone.
+    pub(super) fn post_tx(&mut self, index: u16, credits: u8, cksum: bool) -> Result<(), Cause> {
+        let op = self.txs.posting(index).ok_or(Cause::LocalFault)?;
+        dk!(
+            Net,
+            "{}: transmit {op:?}, tx {index}, with {credits} credits",
+            self.identity.peer
+        );
+        match op {
+            Op::Invalidate => return self.post_inv(index),
+            Op::GetReq | Op::PutAck => self.post_reg(index)?,
+            Op::PutDone | Op::GetDone => self.post_writes(index)?,
+            Op::Immediate | Op::PutReq | Op::PutNak => {}
+        }
+        self.post_send(index, credits, cksum)
+    }
+
+    /// The transfer of a tx that is being posted.
+    #[inline]
+    fn transfer(&mut self, index: u16) -> Result<&mut Transfer, Cause> {
+        self.txs.transfer(index).ok_or(Cause::LocalFault)
+    }
+
+    fn post_send(&mut self, index: u16, credits: u8, cksum: bool) -> Result<(), Cause> {
+        self.make_room(1, 1)?;
+        let message = self.transfer(index)?.unload();
+        let (buf, nob) = message.ok_or(Cause::LocalFault)?;
+        self.send(context(index, Wr::Any), buf, nob, credits, cksum)?;
+        self.pushed(index);
+        Ok(())
+    }
+
+    /// Seals a message and pushes its SEND.
+    fn send(
+        &mut self,
+        context: u32,
+        buf: TxBuf,
+        nob: usize,
+        credits: u8,
+        cksum: bool,
+    ) -> Result<(), Cause> {
+        let mut buf = buf;
+        seal(buf.as_mut_slice(), nob, credits, cksum).map_err(|_| Cause::LocalFault)?;
+        let nob = u32::try_from(nob).map_err(|_| Cause::LocalFault)?;
+        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+        link.push_send(context, buf, nob)?;
+        self.counts.one(Count::TxMsgs);
+        Ok(())
+    }
+
+    /// Arms the key of a sink. It goes into the send queue right in front of the message that tells the
+    /// peer.
+    fn post_reg(&mut self, index: u16) -> Result<(), Cause> {
+        let wrs = self.link.as_ref().ok_or(Cause::Flushed)?.reg_wrs();
+        self.make_room(wrs, 0)?;
+        let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
+        let mr = sink.take_unregistered().ok_or(Cause::LocalFault)?;
+        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+        let mr = link.push_reg(context(index, Wr::Any), mr)?;
+        let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
+        sink.registered(mr);
+        for _ in 0..wrs {
+            self.pushed(index);
+        }
+        Ok(())
+    }
+
+    /// Kills the key of a sink.
+    fn post_inv(&mut self, index: u16) -> Result<(), Cause> {
+        self.make_room(1, 0)?;
+        let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
+        let mr = sink.take_registered().ok_or(Cause::LocalFault)?;
+        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+        link.push_inv(context(index, Wr::Invalidate), mr)?;
+        self.pushed(index);
+        Ok(())
+    }
+
+    /// Moves the data: one WRITE for each piece of the peer's sink, more if the pages are scattered.
+    fn post_writes(&mut self, index: u16) -> Result<(), Cause> {
+        let max_sge = self.limits.max_sge();
+        let context = context(index, Wr::Any);
+        let Some((mut cursor, key, mut total)) = self.transfer(index)?.writes() else {
+            // An error, or zero bytes: only the message goes.
+            return Ok(());
+        };
+        let mut at = 0;
+        while let Some(fragment) = self.transfer(index)?.piece(at) {
+            let mut addr = fragment.addr;
+            let mut left = fragment.nob.min(total);
+            total = total.saturating_sub(left);
+            while left > 0 {
+                self.make_room(1, max_sge)?;
+                let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+                let n = link.push_write(context, addr, key, &mut cursor, left)?;
+                self.pushed(index);
+                addr = addr.wrapping_add(u64::from(n));
+                left = left.saturating_sub(n);
+            }
+            at = at.saturating_add(1);
+        }
+        if total > 0 {
+            return Err(Cause::LocalFault);
+        }
+        Ok(())
+    }
+}

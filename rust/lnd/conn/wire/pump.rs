@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wire half, sending: what may go next, one doorbell for all of it, and what its completions mean.
+//!
+//! Context: softirq and process context, under the connection lock: the order on the wire must be the order
+//! of the credits.
+
+use super::{
+    link::Link,
+    post::{
+        self,
+        Ended, //
+    },
+    Wire, //
+};
+use crate::{
+    lnd::{
+        conn::fault::Fault,
+        counts::Count, //
+    },
+    proto::{
+        cause::Cause,
+        queues::Next, //
+    },
+    rdma::{
+        buf::TxBuf,
+        handler::QpHandler,
+        send_ring::SendDone,
+        wc::WcStatus, //
+    }, //
+};
+
+/// What a completion status says about the request, and about whom to blame.
+pub(super) fn outcome(status: WcStatus) -> Result<(), Cause> {
+    match status {
+        WcStatus::Success => Ok(()),
+        WcStatus::Flush => Err(Cause::Flushed),
+        WcStatus::RetryExc | WcStatus::RnrRetryExc | WcStatus::RespTimeout => {
+            Err(Cause::TransportRetry)
+        }
+        WcStatus::RemInvReq
+        | WcStatus::RemAccess
+        | WcStatus::RemOp
+        | WcStatus::RemAbort
+        | WcStatus::BadResp => Err(Cause::RemoteFault),
+        WcStatus::LocLen
+        | WcStatus::LocQpOp
+        | WcStatus::LocProt
+        | WcStatus::LocAccess
+        | WcStatus::Fatal
+        | WcStatus::General
+        | WcStatus::Other(_) => Err(Cause::LocalFault),
+    }
+}
+
+impl<C: QpHandler> Wire<C> {
+    /// A work request of the send queue has ended.
+    ///
+    /// # Errors
+    ///
+    /// What to end the connection for, before the next one is looked at.
+    #[inline]
+    pub(crate) fn send_done(&mut self, done: SendDone) -> Result<(), Fault> {
+        self.counts.one(Count::Retired);
+        let result = outcome(done.wc.status);
+        self.retire(done.ctx, done.buf, result);
+        result.map_err(|cause| {
+            if done.wc.status == WcStatus::RnrRetryExc {
+                self.counts.one(Count::Rnr);
+            }
+            Fault::Send(cause, done.wc)
+        })
+    }
+
+    /// Books the end of one send work request.
+    #[inline]
+    fn retire(&mut self, context: u32, buf: Option<TxBuf>, result: Result<(), Cause>) {
+        match post::meaning(context) {
+            Some(Ended::Noop) => {
+                self.credits.noop_completed();
+                if let Some(buf) = buf {
+                    self.stock.put_of_noop(buf);
+                }
+            }
+            Some(Ended::Tx(index, wr)) => {
+                if let Some(buf) = buf {
+                    self.stock.put(buf);
+                }
+                self.txs.completed(index, wr, result);
+            }
+            None => {}
+        }
+    }
+
+    /// Whether a NOOP must return the few credits there are: the peer has none, and LNet keeps so
+    /// many requests that the high-water mark is out of reach.
+    pub(crate) fn starves_peer(&self) -> bool {
+        self.credits.starves_peer()
+    }
+
+    /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and
+    /// `probe` is set, or the peer stands still. `patient`: the caller comes back when LNet has taken what has
+    /// come. `cksum` tells whether messages carry a checksum. Only while the connection is established.
+    ///
+    /// # Errors
+    ///
+    /// What to end the connection for. What could not be posted is retired.
+    pub(crate) fn pump(
+        &mut self,
+        probe: bool,
+        patient: bool,
+        cksum: impl Fn() -> bool,
+    ) -> Result<(), Fault> {
+        let mut keepalive = probe;
+        let is_empty = self.link.as_ref().is_none_or(Link::is_empty);
+        if is_empty && self.txs.is_quiet(&self.credits, keepalive) {
+            return Ok(());
+        }
+        if let Some(link) = &mut self.link {
+            link.look_for_slots();
+        }
+        let built = loop {
+            let free = self.link.as_ref().map_or(0, Link::slots);
+            let next = self.txs.next(&mut self.credits, free, keepalive, patient);
+            keepalive = false;
+            let built = match next {
+                Next::Post { index, carried } => self.post_tx(index, carried.unwrap_or(0), cksum()),
+                Next::Noop { carried } => self.post_noop(carried, cksum()),
+                Next::NoSlots => {
+                    self.counts.one(Count::NoSlots);
+                    break Ok(());
+                }
+                Next::NoCredit => {
+                    self.counts.one(Count::NoCredit);
+                    break Ok(());
+                }
+                Next::Empty => break Ok(()),
+            };
+            if built.is_err() {
+                break built;
+            }
+        };
+        // Also after a failure: what was pushed completes only if it is posted.
+        let flushed = self.flush();
+        built.and(flushed).map_err(Fault::Post)
+    }
+
+    /// Rings the doorbell for what was pushed.
+    pub(super) fn flush(&mut self) -> Result<(), Cause> {
+        let Some(link) = self.link.as_mut() else {
+            return Ok(());
+        };
+        if link.is_empty() {
+            return Ok(());
+        }
+        let Err(unposted) = link.flush() else {
+            self.counts.one(Count::Doorbells);
+            return Ok(());
+        };
+        if unposted.rang() {
+            self.counts.one(Count::Doorbells);
+        }
+        // What the device did not take will not complete by itself.
+        for context in unposted.contexts() {
+            self.retire(context, None, Err(Cause::LocalFault));
+        }
+        Err(Cause::LocalFault)
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wire half, receiving: credits, and what each message means.
+//!
+//! Context: softirq, under the connection lock. A receive buffer is posted again before any message that
+//! tells the peer so.
+
+use super::Wire;
+use crate::{
+    lnd::{
+        conn::{
+            fault::Fault,
+            inbox::Inbox,
+            received::Received,
+            transfer::Transfer, //
+        },
+        counts::Count, //
+    },
+    lnet::dk::dk,
+    proto::{
+        cause::Cause,
+        credits::Repost,
+        desc::Descriptor,
+        encode::{
+            encode,
+            BodyOut, //
+        },
+        tx::{
+            Answer,
+            Op, //
+        },
+        wire::{
+            check_identity,
+            decode,
+            Body,
+            Cookie,
+            Done, //
+        }, //
+    },
+    rdma::{
+        handler::QpHandler,
+        wc::WcStatus, //
+    }, //
+};
+
+/// What the completion of a receive says, and about whom: there the peer chose the length and the operation,
+/// and our buffers are all alike and registered.
+pub(crate) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
+    match status {
+        WcStatus::LocLen | WcStatus::LocAccess => Err(Cause::RemoteFault),
+        other => super::pump::outcome(other),
+    }
+}
+
+impl<C: QpHandler> Wire<C> {
+    /// Takes one message. Requests go into `inbox`. Only while the connection is established.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with it ends the connection.
+    pub(crate) fn receive(&mut self, msg: Received, inbox: &mut Inbox<C>) -> Result<(), Fault> {
+        self.counts.one(Count::RxMsgs);
+        let m = decode(msg.bytes()).map_err(Fault::Message)?;
+        check_identity(&m.env, &self.identity).map_err(Fault::Stale)?;
+        dk!(
+            Net,
+            "{}: received {:?} of {} bytes with {} credits",
+            self.identity.peer,
+            m.body.kind(),
+            m.nob,
+            m.env.credits
+        );
+        // The credits come first: they count whatever the message says.
+        self.credits
+            .returned(m.env.credits)
+            .map_err(Fault::Credits)?;
+        let repost = match m.body {
+            Body::Noop => Repost::Plain,
+            Body::Immediate { .. } | Body::PutReq { .. } | Body::GetReq { .. } => {
+                self.credits.request_received().map_err(Fault::Credits)?;
+                let facts = m.facts();
+                let mut msg = msg;
+                msg.judged(facts);
+                self.replace(&mut msg)?;
+                return inbox.push(msg).map_err(|_| Cause::Protocol.into());
+            }
+            Body::PutAck { src, dst, rd } => {
+                self.put_ack(src, dst, &rd)?;
+                Repost::ForAnswer
+            }
+            Body::PutNak(done) => {
+                self.answer(done.cookie, |_| Answer::PutNak(done.status))?;
+                Repost::ForAnswer
+            }
+            Body::GetDone(done) => {
+                self.answer(done.cookie, |t| {
+                    Answer::GetDone(t.judge(done.status, false))
+                })?;
+                Repost::ForAnswer
+            }
+            Body::PutDone(done) => {
+                self.answer(done.cookie, |t| Answer::PutDone(t.judge(done.status, true)))?;
+                Repost::ForPeer
+            }
+            Body::ConnReq(_) | Body::ConnAck(_) => return Err(Cause::Protocol.into()),
+        };
+        let urgent = matches!(m.body, Body::Noop);
+        self.give_back(msg, repost)?;
+        if urgent {
+            // No credit covers the buffers of NOOPs: the next one may be on its way.
+            self.link.as_mut().ok_or(Cause::Flushed)?.post_recvs()?;
+        }
+        Ok(())
+    }
+
+    /// Posts a spare buffer in place of the one a request came in, which LNet may keep for long.
+    /// Without a spare the place stays empty until LNet gives the buffer back: the peer cannot notice,
+    /// for its credit is withheld as long.
+    #[inline]
+    fn replace(&mut self, msg: &mut Received) -> Result<(), Cause> {
+        let Some(spare) = self.stock.take_spare() else {
+            return Ok(());
+        };
+        msg.replace();
+        self.link.as_mut().ok_or(Cause::Flushed)?.push_recv(spare)
+    }
+
+    /// Matches an answer to its tx.
+    fn answer(
+        &mut self,
+        cookie: Cookie,
+        make: impl FnOnce(&mut Transfer) -> Answer,
+    ) -> Result<(), Cause> {
+        let index = self.txs.find(cookie)?;
+        let answer = make(self.txs.transfer(index).ok_or(Cause::Protocol)?);
+        // What may follow is a LOCAL_INV.
+        self.txs.answered(index, answer, 1)
+    }
+
+    /// A PUT_ACK: where the data of our PUT goes. If the WRITEs cannot be built the peer is told by
+    /// PUT_DONE, and our own message ends with the same error.
+    fn put_ack(&mut self, src: Cookie, dst: Cookie, rd: &Descriptor<'_>) -> Result<(), Cause> {
+        let index = self.txs.find(src)?;
+        if self.txs.op(index) != Some(Op::PutReq) {
+            return Err(Cause::Protocol);
+        }
+        let (env, limits) = (self.envelope(), self.limits);
+        let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
+        let plan = transfer.aim(rd, limits)?;
+        // The buffer of the PUT_REQ may still be in the send queue.
+        let mut buf = transfer.take_spare().ok_or(Cause::LocalFault)?;
+        let (slots, status) = match plan {
+            Ok(plan) => plan,
+            Err(e) => (1, e.to_errno()),
+        };
+        let done = BodyOut::PutDone(Done {
+            cookie: dst,
+            status,
+        });
+        let nob = encode(buf.as_mut_slice(), &env, &done).map_err(|_| Cause::LocalFault)?;
+        transfer.load(buf, nob);
+        // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
+        transfer.start_again();
+        if let Err(e) = plan {
+            self.txs.latch(index, Cause::Local(e.to_errno()));
+        }
+        self.txs.answered(index, Answer::PutAck, slots)
+    }
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Message buffers that a connection has and does not use right now: mapped once, used often.
+//!
+//! Context: any, but for what says otherwise; a part of what the connection lock protects. Nothing is
+//! allocated under it: what there is no room for is freed.
+
+use kernel::{
+    prelude::*,
+    sync::aref::ARef, //
+};
+
+use crate::{
+    proto::{
+        credits::NOOPS_MAX,
+        params::QueueDepth,
+        sizes, //
+    },
+    rdma::{
+        buf::{
+            RxBuf,
+            TxBuf, //
+        },
+        device::Device, //
+    }, //
+};
+
+/// The buffers.
+pub(crate) struct Stock {
+    /// To send, as many as there is room for.
+    bufs: KVec<TxBuf>,
+    /// Those that only NOOPs use.
+    noop_bufs: KVec<TxBuf>,
+    /// To post in place of those that LNet has, as many as there is room for.
+    spares: KVec<RxBuf>,
+}
+
+impl Stock {
+    /// Before set-up, and after release.
+    pub(super) const EMPTY: Self = Self {
+        bufs: KVec::new(),
+        noop_bufs: KVec::new(),
+        spares: KVec::new(),
+    };
+
+    /// That of a connection of `depth`. May sleep.
+    pub(crate) fn new(depth: QueueDepth, device: &ARef<Device>) -> Result<Self> {
+        let bufs = KVec::with_capacity(usize::from(depth.rx_buffers()), GFP_KERNEL)?;
+        let mut spares = KVec::with_capacity(sizes::spare_buffers(depth), GFP_KERNEL)?;
+        while spares.len() < spares.capacity() {
+            spares.push(RxBuf::alloc(device)?, GFP_KERNEL)?;
+        }
+        let mut noop_bufs = KVec::with_capacity(usize::from(NOOPS_MAX), GFP_KERNEL)?;
+        for _ in 0..NOOPS_MAX {
+            noop_bufs.push(TxBuf::alloc(device)?, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            bufs,
+            noop_bufs,
+            spares,
+        })
+    }
+
+    /// One to send.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<TxBuf> {
+        self.bufs.pop()
+    }
+
+    /// One that was sent.
+    #[inline]
+    pub(super) fn put(&mut self, buf: TxBuf) {
+        // Beyond the capacity it is freed.
+        let _ = self.bufs.push_within_capacity(buf);
+    }
+
+    /// One for a NOOP.
+    pub(super) fn take_for_noop(&mut self) -> Option<TxBuf> {
+        self.noop_bufs.pop()
+    }
+
+    /// One that was a NOOP.
+    pub(super) fn put_of_noop(&mut self, buf: TxBuf) {
+        // Two are in use at most, and there is room for two.
+        let _ = self.noop_bufs.push_within_capacity(buf);
+    }
+
+    /// One to receive into.
+    #[inline]
+    pub(super) fn take_spare(&mut self) -> Option<RxBuf> {
+        self.spares.pop()
+    }
+
+    /// One to receive into that is not needed.
+    #[inline]
+    pub(super) fn put_spare(&mut self, buf: RxBuf) {
+        // Beyond the capacity it is freed.
+        drop(self.spares.push_within_capacity(buf));
+    }
+
+    /// Frees them.
+    pub(super) fn clear(&mut self) {
+        self.bufs.clear();
+        self.spares.clear();
+        self.noop_bufs.clear();
+    }
+}

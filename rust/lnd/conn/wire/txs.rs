@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The transmits of a connection: the state machine of each ([`crate::proto::tx`]) with its payload, and the
+//! queues they wait in ([`crate::proto::queues`]).
+//!
+//! Context: any, but for [`Bigger::new`]; a part of what the connection lock protects.
+//!
+//! # Invariants
+//!
+//! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`; but for
+//!   the moment between [`Txs::alloc`] and [`Txs::enqueue`], which are under one lock.
+//! - Nobody changes a cell but here, so that whatever a step asks for is done.
+
+use kernel::prelude::*;
+
+use crate::{
+    lnd::conn::transfer::{
+        Ended,
+        Transfer, //
+    },
+    proto::{
+        cause::Cause,
+        credits::Credits,
+        queues::{
+            Cell,
+            Lengths,
+            Line,
+            Next,
+            Queues,
+            TxId, //
+        },
+        tx::{
+            Answer,
+            Op,
+            Place,
+            Then,
+            Tx,
+            Wr, //
+        },
+        wire::Cookie, //
+    },
+    rdma::{
+        buf::TxBuf,
+        random, //
+    }, //
+};
+
+/// Transmits made at once when the table is full, at least; half as many as there are if that is
+/// more, because the table moves each time.
+const GROW_BY: usize = 16;
+
+/// Most transmits a table can name.
+const TXS_MAX: usize = u16::MAX as usize;
+
+/// The transmits of a connection.
+pub(super) struct Txs {
+    queues: Queues,
+    cells: KVVec<Cell>,
+    transfers: KVVec<Option<Transfer>>,
+    /// Random; see [`TxId::cookie`].
+    mask: u64,
+}
+
+/// A transmit that is over, for LNet.
+pub(crate) struct Finished {
+    ended: Ended,
+    cause: Option<Cause>,
+    /// The device was given some of it.
+    posted: bool,
+}
+
+impl Finished {
+    /// Why it failed, and how many messages of LNet's that are; `None` if it did not.
+    pub(crate) fn failed(&self) -> Option<(Cause, usize)> {
+        Some((self.cause?, self.ended.messages()))
+    }
+
+    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
+    pub(crate) fn finish(self) {
+        self.ended.finish(self.cause, self.posted)
+    }
+}
+
+/// Room for more transmits than there are.
+pub(crate) struct Bigger {
+    /// How many there were.
+    have: usize,
+    want: usize,
+    cells: KVVec<Cell>,
+    transfers: KVVec<Option<Transfer>>,
+}
+
+impl Bigger {
+    /// For a table of `have`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC` if there can be no more.
+    pub(crate) fn new(have: usize) -> Result<Self> {
+        let want = have.saturating_add(GROW_BY.max(have / 2)).min(TXS_MAX);
+        if want <= have {
+            return Err(ENOSPC);
+        }
+        Ok(Self {
+            have,
+            want,
+            cells: KVVec::with_capacity(want, GFP_KERNEL)?,
+            transfers: KVVec::with_capacity(want, GFP_KERNEL)?,
+        })
+    }
+}
+
+impl Txs {
+    /// None; [`Txs::grow`] makes some.
+    pub(super) fn new() -> Self {
+        Self {
+            queues: Queues::EMPTY,
+            cells: KVVec::new(),
+            transfers: KVVec::new(),
+            mask: random::u64(),
+        }
+    }
+
+    /// How many there are, used or not.
+    pub(super) fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Moves into a bigger table, unless somebody else was faster. What is in `bigger` afterwards is to be
+    /// freed without the lock.
+    pub(super) fn grow(&mut self, bigger: &mut Bigger) {
+        let Bigger {
+            have,
+            want,
+            cells,
+            transfers,
+        } = bigger;
+        let (Ok(first), true) = (u16::try_from(*have), self.cells.len() == *have) else {
+            return;
+        };
+        // All of this fits into the room made for it.
+        for cell in self.cells.iter() {
+            let _ = cells.push_within_capacity(*cell);
+        }
+        for entry in self.transfers.iter_mut() {
+            let _ = transfers.push_within_capacity(entry.take());
+        }
+        for _ in *have..*want {
+            let _ = cells.push_within_capacity(Cell::FREE);
+            let _ = transfers.push_within_capacity(None);
+        }
+        core::mem::swap(&mut self.cells, cells);
+        core::mem::swap(&mut self.transfers, transfers);
+        self.queues.grow(&mut self.cells, first);
+    }
+
+    /// Takes a free one for `op`. `None`: there is none.
+    #[inline]
+    pub(super) fn alloc(&mut self, op: Op) -> Option<TxId> {
+        self.queues.alloc(&mut self.cells, op)
+    }
+
+    /// Its name on the wire.
+    #[inline]
+    pub(super) fn cookie(&self, id: TxId) -> Cookie {
+        Cookie(id.cookie(self.mask))
+    }
+
+    /// Queues one that was just taken: its payload, its message of `nob` bytes in `buf`, the `slots` that
+    /// posting it takes.
+    ///
+    /// # Errors
+    ///
+    /// The payload, if there is no such place.
+    #[inline]
+    pub(super) fn enqueue<W: Into<Transfer>>(
+        &mut self,
+        id: TxId,
+        slots: u16,
+        what: W,
+        (buf, nob): (TxBuf, usize),
+    ) -> Result<(), W> {
+        let at = usize::from(id.index);
+        let (Some(cell), Some(entry)) = (self.cells.get_mut(at), self.transfers.get_mut(at)) else {
+            return Err(what);
+        };
+        entry.insert(what.into()).load(buf, nob);
+        cell.slots = slots;
+        let then = cell.tx.enqueue();
+        // Its own sender does not violate anything.
+        let _ = self.queues.follow(&mut self.cells, id.index, then);
+        Ok(())
+    }
+
+    /// Gives one back that was taken, and not queued.
+    pub(super) fn release(&mut self, id: TxId) {
+        self.queues.release(&mut self.cells, id.index);
+    }
+
+    /// The one a cookie names, if the peer may name it.
+    pub(super) fn find(&self, cookie: Cookie) -> Result<u16, Cause> {
+        TxId::from_cookie(cookie.0, self.mask)
+            .and_then(|id| Queues::find(&self.cells, id))
+            .ok_or(Cause::Protocol)
+    }
+
+    /// The payload of the one at `index`.
+    #[inline]
+    pub(super) fn transfer(&mut self, index: u16) -> Option<&mut Transfer> {
+        self.transfers.get_mut(usize::from(index))?.as_mut()
+    }
+
+    /// What the one at `index` does.
+    pub(super) fn op(&self, index: u16) -> Option<Op> {
+        Some(self.cells.get(usize::from(index))?.tx.op())
+    }
+
+    /// The one at `index` fails for `cause`, when it ends.
+    pub(super) fn latch(&mut self, index: u16, cause: Cause) {
+        if let Some(cell) = self.cells.get_mut(usize::from(index)) {
+            cell.tx.latch(cause);
+        }
+    }
+
+    /// The peer answered the one at `index`; if it is queued again, posting it takes `slots`.
+    ///
+    /// # Errors
+    ///
+    /// The peer had no right to.
+    pub(super) fn answered(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Cause> {
+        let cell = self
+            .cells
+            .get_mut(usize::from(index))
+            .ok_or(Cause::Protocol)?;
+        let then = cell.tx.answered(answer);
+        if then == Then::Requeue {
+            cell.slots = slots;
+        }
+        match self.queues.follow(&mut self.cells, index, then) {
+            true => Err(Cause::Protocol),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether [`Txs::next`] would find nothing, whatever room there is.
+    #[inline]
+    pub(super) fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
+        self.queues.is_quiet(credits, keepalive)
+    }
+
+    /// Takes the next thing to post, and pays for it; see [`Queues::next`].
+    #[inline]
+    pub(super) fn next(
+        &mut self,
+        credits: &mut Credits,
+        sq_free: u16,
+        keepalive: bool,
+        patient: bool,
+    ) -> Next {
+        self.queues
+            .next(&mut self.cells, credits, sq_free, keepalive, patient)
+    }
+
+    /// The one at `index` is being posted: what it does.
+    #[inline]
+    pub(super) fn posting(&mut self, index: u16) -> Option<Op> {
+        let cell = self.cells.get_mut(usize::from(index))?;
+        cell.tx.posting();
+        Some(cell.tx.op())
+    }
+
+    /// A work request of the one at `index` was pushed.
+    #[inline]
+    pub(super) fn pushed(&mut self, index: u16) {
+        if let Some(cell) = self.cells.get_mut(usize::from(index)) {
+            cell.tx.pushed();
+        }
+    }
+
+    /// A work request of the one at `index` has ended.
+    #[inline]
+    pub(super) fn completed(&mut self, index: u16, wr: Wr, result: Result<(), Cause>) {
+        if let Some(cell) = self.cells.get_mut(usize::from(index)) {
+            let then = cell.tx.completed(wr, result);
+            // A completion is never the peer's violation.
+            let _ = self.queues.follow(&mut self.cells, index, then);
+        }
+    }
+
+    /// Whether one is over, and LNet was not told.
+    #[inline]
+    pub(super) fn has_done(&self) -> bool {
+        self.queues.has_done()
+    }
+
+    /// Takes the oldest that is over; its place is free again.
+    #[inline]
+    pub(super) fn take_done(&mut self) -> Option<Finished> {
+        while let Some(index) = self.queues.take_done(&mut self.cells) {
+            let at = usize::from(index);
+            let (cause, posted) = match self.cells.get(at) {
+                Some(cell) => (cell.tx.cause(), cell.tx.was_posted()),
+                None => continue,
+            };
+            let entry = self.transfers.get_mut(at);
+            let ended = entry.and_then(|entry| {
+                let ended = entry.as_mut().map(Transfer::end);
+                *entry = None;
+                ended
+            });
+            self.queues.release(&mut self.cells, index);
+            if let Some(ended) = ended {
+                return Some(Finished {
+                    ended,
+                    cause,
+                    posted,
+                });
+            }
+        }
+        None
+    }
+
+    /// Whether any is not over.
+    pub(super) fn has_pending(&self) -> bool {
+        Queues::has_pending(&self.cells)
+    }
+
+    /// Ends every one because the connection has, for `cause`; if that is a deadline, each for its own.
+    pub(super) fn cancel(&mut self, cause: Cause) {
+        let by_place = matches!(
+            cause,
+            Cause::DeadlineQueued | Cause::DeadlineSending | Cause::DeadlineAnswer
+        );
+        self.queues.cancel_all(&mut self.cells, cause, by_place);
+    }
+
+    /// The regions are gone: lets go of what only a live key held.
+    pub(super) fn keys_dead(&mut self) {
+        self.queues.keys_dead(&mut self.cells);
+    }
+
+    /// Those that are not over, with their index.
+    pub(super) fn pending(&self) -> impl Iterator<Item = (u16, &Tx, &Transfer)> {
+        let both = self.cells.iter().zip(self.transfers.iter());
+        (0..=u16::MAX)
+            .zip(both)
+            .filter_map(|(index, (cell, transfer))| {
+                let over = matches!(cell.tx.place(), Place::Free | Place::Done);
+                let transfer = transfer.as_ref()?;
+                (!over).then_some((index, &cell.tx, transfer))
+            })
+    }
+
+    /// Those that are over or not.
+    pub(super) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
+        self.transfers.iter().flatten()
+    }
+
+    /// The one at `index` with its payload and its name on the wire.
+    pub(super) fn look(&self, index: u16) -> Option<(&Tx, &Transfer, Cookie)> {
+        let at = usize::from(index);
+        let transfer = self.transfers.get(at)?.as_ref()?;
+        let name = Queues::name(&self.cells, index)?;
+        Some((&self.cells.get(at)?.tx, transfer, self.cookie(name)))
+    }
+
+    /// Those in a queue, the first to go first.
+    pub(super) fn waiting(&self, line: Line) -> impl Iterator<Item = u16> + '_ {
+        self.queues.waiting(&self.cells, line)
+    }
+
+    /// How long the queues are.
+    pub(super) fn lengths(&self) -> Lengths {
+        self.queues.lengths()
+    }
+}
