@@ -294,6 +294,11 @@ impl Ni {
         i64::from(self.connect_timeout().saturating_add(PENDING_GRACE)).saturating_mul(1000)
     }
 
+    /// Milliseconds after which LNet gives up a message.
+    pub(crate) fn message_limit_ms(&self) -> i64 {
+        i64::from(self.lnet.timeout()).saturating_mul(1000)
+    }
+
     fn connect_timeout(&self) -> u32 {
         (self.lnet.timeout() / 4).max(CONNECT_TIMEOUT_MIN)
     }

@@ -70,9 +70,14 @@ impl Peer {
         }
     }
 
+    /// Whether [`Peer::start`] would start any.
+    pub fn may_start(&self) -> bool {
+        self.conns == 0 && !self.busy()
+    }
+
     /// A message wants to go and no connection is there: how many attempts to start now.
     pub fn start(&mut self, conns_per_peer: u16) -> u16 {
-        if self.conns > 0 || self.busy() {
+        if !self.may_start() {
             return 0;
         }
         let n = conns_per_peer.max(1);
@@ -80,12 +85,18 @@ impl Peer {
         n
     }
 
+    /// Whether [`Peer::retry`] would want to start any.
+    pub fn would_retry(&self, waiting: bool) -> bool {
+        self.retry_due && (waiting || self.recall)
+    }
+
     /// The pause is over: how many attempts to start now.
     #[must_use]
     pub fn retry(&mut self, waiting: bool, conns_per_peer: u16) -> u16 {
-        let due = core::mem::replace(&mut self.retry_due, false);
-        let recall = core::mem::replace(&mut self.recall, false);
-        if due && (waiting || recall) {
+        let wanted = self.would_retry(waiting);
+        self.retry_due = false;
+        self.recall = false;
+        if wanted {
             self.start(conns_per_peer)
         } else {
             0

@@ -41,19 +41,22 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
             return this.wait_for_way();
         }
         let listed = this.ni.is_listed();
-        let attempts = this.with(|inner| {
+        let (attempts, again) = this.with(|inner| {
             if !listed {
                 let _ = inner.policy.cancel_retry();
             }
-            let waiting = !inner.pending.is_empty();
-            inner.policy.retry(waiting, this.ni.lnet.conns_per_peer())
+            inner.try_again(&this)
         });
         for _ in 0..attempts {
             this.attempt();
         }
-        if attempts == 0 {
+        if again {
+            this.retry_in(HOLD_LOOK_MS);
+        } else if attempts == 0 {
             this.forget_if_idle(None);
         }
+        // It was called, and may not have wanted its turn; or a call was lost.
+        this.peers.call_next();
     }
 }
 
@@ -95,6 +98,9 @@ impl<C: Connection> Peer<C> {
     /// Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
         let now_ms = self.ni.now_ms();
+        if conn.is_active() {
+            self.peers.leave_line(1);
+        }
         let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), known);
             inner.last_cause = None;
@@ -154,6 +160,9 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn attempt_over(self: &Arc<Self>, active: bool, retry: Option<Known>, cause: Cause) {
         if cause == Cause::ConnectTimeout {
             self.ni.unheard();
+        }
+        if active {
+            self.peers.leave_line(1);
         }
         let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that

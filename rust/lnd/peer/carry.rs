@@ -84,7 +84,7 @@ impl<C: Connection> Peer<C> {
                 return Err(PeerError::Gone(msg));
             }
             inner.pending.push_back(pending);
-            let (attempts, hold) = inner.want(passage, self.ni.lnet.conns_per_peer());
+            let (attempts, hold) = inner.want(self, passage);
             (attempts, hold, inner.conns.best())
         };
         if hold {
@@ -165,7 +165,7 @@ impl<C: Connection> Peer<C> {
             if !listed {
                 return (0, false, None);
             }
-            let (attempts, hold) = inner.want(passage, self.ni.lnet.conns_per_peer());
+            let (attempts, hold) = inner.want(self, passage);
             (attempts, hold, None)
         });
         if hold {
@@ -181,7 +181,7 @@ impl<C: Connection> Peer<C> {
 
     /// Ends messages that have waited longer than they may.
     pub(crate) fn fail_expired(&self) {
-        let limit = self.ni.pending_limit_ms();
+        let limit = self.with(|inner| self.patience_ms(inner));
         let mut expired = PendingList::EMPTY;
         while let Some(pending) = self.with(|inner| inner.pending.pop_expired(limit)) {
             expired.push_back(pending);

@@ -22,9 +22,15 @@ use kernel::{
     workqueue::DelayedWork, //
 };
 
-use self::roster::{
-    Doubtful,
-    Roster, //
+use self::{
+    line::{
+        Line,
+        Place, //
+    },
+    roster::{
+        Doubtful,
+        Roster, //
+    }, //
 };
 use super::{
     ni::Ni,
@@ -57,6 +63,7 @@ use crate::{
 
 mod attempts;
 mod carry;
+mod line;
 pub(super) mod roster;
 mod way;
 
@@ -123,6 +130,9 @@ pub(crate) struct Peers<C: Connection> {
     /// Connections that are over but for their CM id.
     #[pin]
     pub(crate) parting: Parting<C>,
+    /// Who may begin to connect.
+    #[pin]
+    line: SpinLock<Line>,
 }
 
 impl<C: Connection> Peers<C> {
@@ -134,6 +144,7 @@ impl<C: Connection> Peers<C> {
                 ni,
                 table <- table,
                 parting <- Parting::new(),
+                line <- kernel::new_spinlock!(Line::EMPTY, "Peers::line"),
             }),
             GFP_KERNEL,
         )
@@ -143,6 +154,25 @@ impl<C: Connection> Peers<C> {
     pub(crate) fn get_or_add(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer<C>>> {
         let new = || Peer::new(self, nid);
         self.table.get_or_add(nid, new, || self.ni.is_stopping())
+    }
+
+    /// So many attempts of ours are over: who waits may begin.
+    fn leave_line(&self, attempts: u16) {
+        self.line.lock().leave(attempts);
+        self.call_next();
+    }
+
+    /// Calls who is next in line, if there is room; who has gone meanwhile is passed over.
+    fn call_next(&self) {
+        loop {
+            let next = self.line.lock().next();
+            let Some(nid) = next else { return };
+            if let Some(peer) = self.table.get(nid) {
+                if peer.call() {
+                    return;
+                }
+            }
+        }
     }
 
     /// Number of living connection objects, without those of which only the CM id is left.
@@ -181,6 +211,10 @@ pub(crate) struct PeerInner<C> {
     asked_ms: u64,
     /// When the way took its last connection along, on the NI's clock.
     lost_ms: u64,
+    /// Whether it waits for its turn to connect.
+    place: Place,
+    /// When its turn came, on the NI's clock; 0 if it never had to wait for it.
+    called_ms: u64,
 }
 
 /// A peer, whose connections are each a `C`.
@@ -225,6 +259,8 @@ impl<C: Connection> Peer<C> {
             heard_ms: ni.now_ms(),
             asked_ms: 0,
             lost_ms: 0,
+            place: Place::Nowhere,
+            called_ms: 0,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -257,6 +293,40 @@ impl<C: Connection> Peer<C> {
     /// Messages may no longer use `conn`.
     pub(crate) fn unpublish(&self, conn: &Arc<C>) {
         self.inner.lock().conns.unpublish(conn);
+    }
+
+    /// Its turn has come. False: it does not want it any more.
+    fn call(self: &Arc<Self>) -> bool {
+        let now_ms = self.ni.now_ms();
+        let due = self.with(|inner| {
+            if inner.place != Place::Waiting {
+                return false;
+            }
+            if !inner.policy.is_due() {
+                inner.place = Place::Nowhere;
+                return false;
+            }
+            inner.place = Place::Called;
+            inner.called_ms = now_ms;
+            true
+        });
+        if due {
+            let control = &self.ni.workers.control;
+            control.rearm::<Self, RETRY>(self.clone(), 0);
+        }
+        due
+    }
+
+    /// Milliseconds that a message may wait for a connection: those in line are not to blame.
+    fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
+        let limit = self.ni.pending_limit_ms();
+        let since = self.ni.now_ms().saturating_sub(inner.called_ms);
+        let late = inner.called_ms != 0 && i64::try_from(since).is_ok_and(|ms| ms < limit);
+        if late || inner.place == Place::Waiting {
+            limit.max(self.ni.message_limit_ms())
+        } else {
+            limit
+        }
     }
 
     fn retry_in(self: &Arc<Self>, ms: u32) {
@@ -354,12 +424,51 @@ impl<C: Connection> PeerInner<C> {
     }
 
     /// A message wants a connection and there is none: how many attempts to start, and whether a
-    /// retry is to be armed because the way is closed.
-    fn want(&mut self, passage: Passage, conns_per_peer: u16) -> (u16, bool) {
-        match passage {
-            Passage::Open => (self.policy.start(conns_per_peer), false),
-            Passage::Hold | Passage::Refuse => (0, self.policy.hold()),
+    /// retry is to be armed because the way is closed, or it is not its turn.
+    fn want(&mut self, peer: &Peer<C>, passage: Passage) -> (u16, bool) {
+        let attempts = peer.ni.lnet.conns_per_peer().max(1);
+        if passage != Passage::Open {
+            return (0, self.policy.hold());
         }
+        if !self.policy.may_start() {
+            return (0, false);
+        }
+        if self.has_turn(peer, attempts) {
+            (self.policy.start(attempts), false)
+        } else {
+            (0, self.policy.hold())
+        }
+    }
+
+    /// A retry is due: how many attempts to start, and whether to look again because it is not its turn.
+    fn try_again(&mut self, peer: &Peer<C>) -> (u16, bool) {
+        let attempts = peer.ni.lnet.conns_per_peer().max(1);
+        let waiting = !self.pending.is_empty();
+        let wanted = self.policy.would_retry(waiting);
+        if wanted && !self.has_turn(peer, attempts) {
+            return (0, true);
+        }
+        let started = self.policy.retry(waiting, attempts);
+        if wanted && started < attempts {
+            peer.peers
+                .line
+                .lock()
+                .leave(attempts.saturating_sub(started));
+        }
+        (started, false)
+    }
+
+    /// Whether so many attempts may begin now, which counts them; else it is in line.
+    fn has_turn(&mut self, peer: &Peer<C>, attempts: u16) -> bool {
+        let mut line = peer.peers.line.lock();
+        if line.enter(attempts, self.place) {
+            self.place = Place::Nowhere;
+            return true;
+        }
+        if self.place != Place::Waiting {
+            self.place = line.join(peer.nid);
+        }
+        false
     }
 
     /// The next connection to use; none while older messages wait.
