@@ -24,7 +24,7 @@ use kernel::prelude::*;
 use crate::proto::nid::Nid;
 
 /// Attempts under way at a time on an NI, but for the last peer's, which may be several. Enough to keep a
-/// device busy that makes a hundred connections a second, and few enough to be done in a second or two.
+/// device busy that makes a hundred connections a second, and few enough that none of them waits for the others until its time is over.
 const AT_A_TIME: u32 = 16;
 
 /// Where a peer stands.
