@@ -55,6 +55,7 @@ use crate::{
     rdma::work, //
 };
 
+mod admit;
 mod attempts;
 mod carry;
 pub(super) mod roster;
@@ -166,7 +167,7 @@ impl<C: Connection> Peers<C> {
 
 /// What the peer lock protects.
 pub(crate) struct PeerInner<C> {
-    pub(crate) policy: Policy,
+    policy: Policy,
     conns: Roster<C>,
     pending: PendingList,
     /// A worker is handing `pending` over.
@@ -318,9 +319,14 @@ impl<C: Connection> Peer<C> {
 }
 
 impl<C: Connection> PeerInner<C> {
-    /// Whether it left the table.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone
+    /// Races lost by the peer in a row.
+    pub(crate) fn races(&self) -> u8 {
+        self.policy.races()
+    }
+
+    /// Attempts that failed in a row.
+    pub(crate) fn failures(&self) -> u32 {
+        self.policy.failures()
     }
 
     /// Why the last connection or attempt ended, if none was made since.
