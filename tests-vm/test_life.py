@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """Connections and NIs that come and go, in good order and in none."""
 
+import errno
 import os
 import re
 import time
 
 import pytest
+from faults import Inject
+from flow import conns
 from nodes import PATIENCE, Node, until, up
 
 
@@ -139,6 +142,30 @@ def test_many_connect_at_once(nodes):
     for run in runs:
         r = run.result()
         assert r["count"] == 100 and not r["errors"], r
+
+
+def test_one_of_several_is_replaced(nodes):
+    """A connection that breaks is made anew while others live, without a message; not if all are closed."""
+    a, b = nodes
+    up(a, b, conns_per_peer=3)
+    a.traffic(b, op="mix", size=4096, count=60, conc=12)
+
+    def qpns(node):
+        return {c["qpn"] for c in conns(node) if c["state"] == "Established"}
+
+    until(lambda: len(qpns(a)) == len(qpns(b)) == 3, "all connections")
+    for node in (a, b):
+        before = qpns(a)
+        with Inject(node, "ro2ib_ib_post_send", -errno.ENOMEM, times=1) as inject:
+            node.ctl(f"ping {(b if node is a else a).nid} timeout=20", ok=False)
+            assert inject.left() == 0
+        until(lambda: len(qpns(a)) == len(qpns(b)) == 3 and qpns(a) != before, "the third", 20)
+        assert len(qpns(a) & before) == 2, (qpns(a), before)
+    b.ctl(f"conn close {a.nid}")
+    until(lambda: not conns(a) and not conns(b), "all closed")
+    time.sleep(5)
+    assert not conns(a) and not conns(b)
+    a.traffic(b, op="mix", count=20)
 
 
 def test_nobody_there(nodes):

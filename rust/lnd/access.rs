@@ -22,7 +22,6 @@ pub(crate) fn settings_changed(peers: &Peers<Conn>) {
             peer.close(Cause::AdminClose);
             return;
         }
-        // What was agreed on with a peer that wants less is found out again.
-        peer.with(|inner| inner.policy.known.depth = depth);
+        peer.ask_for(depth);
     });
 }

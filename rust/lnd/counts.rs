@@ -62,12 +62,6 @@ impl Counts {
         }
     }
 
-    /// How many there were.
-    #[inline(always)]
-    pub(crate) fn of(&self, what: Count) -> u64 {
-        self.0.get(what as usize).copied().unwrap_or(0)
-    }
-
     /// The same, but for the receives that were posted, which the queue pair counts.
     pub(crate) fn with_recv_wrs(mut self, recv_wrs: u64) -> Self {
         if let Some(n) = self.0.get_mut(Count::RecvWrs as usize) {

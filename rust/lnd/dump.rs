@@ -60,8 +60,8 @@ pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
         peer.with(|inner| {
             (
                 inner.heard_ms(),
-                inner.policy.races(),
-                inner.policy.failures(),
+                inner.races(),
+                inner.failures(),
                 inner.last_cause(),
                 inner.objects(),
                 inner.usable(),

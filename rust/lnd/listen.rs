@@ -43,7 +43,6 @@ use crate::{
         cause::Cause,
         cm_msg::{
             check_ni,
-            check_peer,
             device_ready,
             parse_connreq,
             Cause as Why,
@@ -51,7 +50,6 @@ use crate::{
             ConnReq,
             NiView,
             PeerVerdict,
-            PeerView,
             Policy,
             Refusal,
             RejectBudget, //
@@ -66,10 +64,6 @@ use crate::{
         work::NofsScope, //
     }, //
 };
-
-/// Connections that a peer may have at least: more than our own `conns_per_peer`, because its may
-/// be larger.
-const CONNS_MIN: u16 = 32;
 
 /// An NI as one who asks for a connection finds it.
 pub(crate) trait Asked: Send + Sync + 'static {
@@ -221,33 +215,7 @@ fn admit(peers: &Arc<Peers<Conn>>, asked: &ConnReq, known: Known) -> Result<Arc<
     let no_resources = |_| Refusal::new(Why::NoResources);
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        let verdict = peer.with(|inner| {
-            if inner.is_gone() {
-                return None;
-            }
-            let view = PeerView {
-                stamp: (inner.policy.known.stamp != 0).then_some(inner.policy.known.stamp),
-                connecting_ms: peer.connecting_ms(inner),
-                races: inner.policy.races(),
-                conns: inner.objects(),
-                // Those it opens and ours.
-                max_conns: peers
-                    .ni
-                    .lnet
-                    .conns_per_peer()
-                    .max(CONNS_MIN / 2)
-                    .saturating_mul(2),
-            };
-            let verdict = check_peer(asked, Some(&view));
-            match verdict {
-                PeerVerdict::Accept => inner.policy.accepting(known),
-                PeerVerdict::Restarted(_) => inner.policy.known.stamp = asked.src_stamp,
-                PeerVerdict::Race(_) => inner.policy.race_counted(),
-                PeerVerdict::Refuse(_) => {}
-            }
-            Some(verdict)
-        });
-        match verdict {
+        match peer.judge(asked, known) {
             // It is leaving the table just now: with that done, the next look-up makes a new one.
             None => peers.table.remove(&peer),
             Some(PeerVerdict::Accept) => {

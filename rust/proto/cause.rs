@@ -198,6 +198,20 @@ impl Cause {
         )
     }
 
+    /// Whether nobody wanted a connection to end that ended so, and another try may go better.
+    pub fn is_mishap(self) -> bool {
+        self.is_silent()
+            || matches!(
+                self,
+                Self::PeerClosed
+                    | Self::NoResources
+                    | Self::LocalFault
+                    | Self::RemoteFault
+                    | Self::DeadlineQueued
+                    | Self::AddressChanged
+            )
+    }
+
     /// One phrase for the log.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -111,9 +111,40 @@ impl Actions {
         self.0 & other.0 != 0
     }
 
+    /// These, but not `other`.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Both.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+}
+
+/// What the worker of a connection has to do, until it takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Todo(Actions);
+
+impl Todo {
+    /// Nothing.
+    pub const NONE: Self = Self(Actions::NONE);
+
+    /// More of it.
+    pub fn add(&mut self, actions: Actions) {
+        self.0 = self.0.and(actions);
+    }
+
+    /// Takes it, but for steps of the handshake if the connection is to be closed: they take long, and would
+    /// tell the peer of what is over. What the peer object was promised ([`Actions::ESTABLISH`]) it gets.
+    pub fn take(&mut self) -> Actions {
+        let all = core::mem::replace(&mut self.0, Actions::NONE);
+        if !all.has(Actions::CLOSE) {
+            return all;
+        }
+        all.without(Actions::RESOLVE)
+            .without(Actions::SET_UP)
+            .without(Actions::NOTIFY_CM)
     }
 }
 
@@ -321,6 +352,30 @@ mod tests {
         assert!(c.on(Event::Fail(Cause::TransportRetry)).has(Actions::CLOSE));
         assert_eq!(c.on(Event::Disconnected), Actions::NONE);
         assert_eq!(c.cause(), Some(Cause::TransportRetry));
+    }
+
+    #[test]
+    fn a_connection_that_is_to_be_closed_is_not_set_up_first() {
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new();
+        todo.add(c.on(Event::Requested));
+        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        let actions = todo.take();
+        assert!(!actions.has(Actions::SET_UP) && actions.has(Actions::CLOSE));
+        assert_eq!(todo.take(), Actions::NONE);
+        // Nor is an address asked for.
+        let mut c = Conn::new();
+        todo.add(c.on(Event::Start));
+        todo.add(c.on(Event::Fail(Cause::Shutdown)));
+        assert!(!todo.take().has(Actions::RESOLVE));
+        // But its peer learns of one that was established, whose end it will be told.
+        let mut c = Conn::new();
+        let _ = c.on(Event::Requested);
+        todo.add(c.on(Event::EarlyTraffic));
+        todo.add(c.on(Event::Fail(Cause::Protocol)));
+        let actions = todo.take();
+        assert!(actions.has(Actions::ESTABLISH) && actions.has(Actions::CLOSE));
+        assert!(!actions.has(Actions::NOTIFY_CM));
     }
 
     #[test]

@@ -18,6 +18,13 @@ const BACKOFF_STEP_MS: u32 = 50;
 /// Doublings after which the pause has reached its limit.
 const BACKOFF_DOUBLINGS: u32 = 8;
 
+/// Least milliseconds until a connection that broke is replaced while others live; as many may be added at random.
+/// A peer that closes all of them has done so by then.
+pub const REPLACE_MS: u32 = 1000;
+
+/// Times that it is tried.
+const REPLACE_TRIES: u8 = 8;
+
 /// What handshakes with the peer have taught us; used for the next CONNREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
@@ -42,6 +49,8 @@ pub struct Peer {
     retry_due: bool,
     /// The way took its last connection along: connect again when it opens, message or not.
     recall: bool,
+    /// Tries left to replace a connection while others live; 0: none is to be.
+    replacing: u8,
 }
 
 /// What follows a failed attempt.
@@ -67,6 +76,7 @@ impl Peer {
             failures: 0,
             retry_due: false,
             recall: false,
+            replacing: 0,
         }
     }
 
@@ -85,22 +95,35 @@ impl Peer {
         n
     }
 
-    /// Whether [`Peer::retry`] would want to start any.
-    pub fn would_retry(&self, waiting: bool) -> bool {
-        self.retry_due && (waiting || self.recall)
+    /// How many attempts [`Peer::retry`] would start.
+    pub fn would_retry(&self, waiting: bool, conns_per_peer: u16) -> u16 {
+        if !self.retry_due || self.active > 0 || self.passive > 0 {
+            0
+        } else if self.conns > 0 {
+            // One of them broke.
+            if self.replacing > 0 {
+                self.lack(conns_per_peer)
+            } else {
+                0
+            }
+        } else if waiting || self.recall {
+            conns_per_peer.max(1)
+        } else {
+            0
+        }
     }
 
     /// The pause is over: how many attempts to start now.
     #[must_use]
     pub fn retry(&mut self, waiting: bool, conns_per_peer: u16) -> u16 {
-        let wanted = self.would_retry(waiting);
+        let attempts = self.would_retry(waiting, conns_per_peer);
+        if !self.retry_due || self.conns == 0 {
+            self.replacing = 0;
+        }
         self.retry_due = false;
         self.recall = false;
-        if wanted {
-            self.start(conns_per_peer)
-        } else {
-            0
-        }
+        self.active = self.active.saturating_add(attempts);
+        attempts
     }
 
     /// A message wants to go, and the way is closed ([`super::way`]). True: nothing else of the peer
@@ -177,6 +200,9 @@ impl Peer {
         self.conns = self.conns.saturating_add(1);
         self.failures = 0;
         self.recall = false;
+        if self.active == 0 {
+            self.replacing = 0;
+        }
     }
 
     /// A connection is gone. True: nothing of the peer remains.
@@ -184,6 +210,25 @@ impl Peer {
     pub fn closed(&mut self) -> bool {
         self.conns = self.conns.saturating_sub(1);
         self.idle()
+    }
+
+    /// A connection that we had opened broke, and others live: whether to see to a retry, which replaces it if
+    /// they live then.
+    #[must_use]
+    pub fn replace(&mut self, conns_per_peer: u16) -> bool {
+        if self.conns == 0 || self.busy() || self.lack(conns_per_peer) == 0 {
+            return false;
+        }
+        self.replacing = REPLACE_TRIES;
+        self.retry_due = true;
+        true
+    }
+
+    /// Connections that are wanted, and neither there nor under way.
+    fn lack(&self, conns_per_peer: u16) -> u16 {
+        let ways = [self.conns, self.active, self.passive];
+        let there = ways.into_iter().fold(0, u16::saturating_add);
+        conns_per_peer.saturating_sub(there)
     }
 
     /// A reject has taught us what to ask for next. While a request of the peer is being accepted,
@@ -197,9 +242,21 @@ impl Peer {
     /// An attempt failed. `retry` is set if the reject invites another try (protocol section 4.6),
     /// `waiting` if messages wait for a connection; `random` is uniform.
     ///
-    /// An attempt of the peer stood for one of ours ([`Peer::accepting`]), which is due again if it fails.
+    /// An attempt of the peer stood for one of ours ([`Peer::accepting`]), which is due again if it fails. One that
+    /// was to replace a connection ([`Peer::replace`]) is made again for a while.
     pub fn failed(&mut self, active: bool, retry: bool, waiting: bool, random: u32) -> After {
         self.attempt_over(active);
+        if active && self.conns > 0 && !self.busy() {
+            if let Some(left) = self.replacing.checked_sub(1) {
+                let failed = u32::from(REPLACE_TRIES.saturating_sub(left));
+                self.replacing = left;
+                self.retry_due = left > 0;
+                return match self.retry_due {
+                    true => After::RetryIn(backoff(failed.saturating_add(2), random)),
+                    false => After::OthersRemain,
+                };
+            }
+        }
         let retry = (retry || !active) && self.conns == 0;
         if retry && waiting && self.passive == 0 && self.active == 0 {
             let pause = backoff(self.failures, random);
@@ -326,6 +383,68 @@ mod tests {
         assert!(!p.cancel_retry());
         assert!(p.idle());
         assert_eq!(p.retry(false, 2), 0);
+    }
+
+    #[test]
+    fn what_broke_is_replaced_while_others_live() {
+        let mut p = peer();
+        let known = p.known;
+        assert_eq!(p.start(4), 4);
+        for _ in 0..4 {
+            p.established(true, known);
+        }
+        assert!(!p.closed());
+        assert!(p.replace(4));
+        // A second one breaks in the pause: one retry is for both.
+        assert!(!p.closed());
+        assert!(!p.replace(4));
+        assert_eq!(p.retry(false, 4), 2);
+        p.established(true, known);
+        // An attempt that fails is made again, with pauses, but not for ever.
+        let mut tries = 0;
+        while let After::RetryIn(_) = p.failed(true, false, false, 7) {
+            assert_eq!(p.retry(false, 4), 1);
+            tries += 1;
+            assert!(tries < 100);
+        }
+        assert!(tries > 1);
+        assert!(!p.idle());
+        // Until another breaks.
+        assert!(!p.closed());
+        assert!(p.replace(4));
+        assert_eq!(p.retry(false, 4), 2);
+    }
+
+    #[test]
+    fn nothing_is_replaced_that_all_went_with() {
+        let mut p = peer();
+        let known = p.known;
+        assert_eq!(p.start(2), 2);
+        p.established(true, known);
+        p.established(true, known);
+        assert!(!p.closed());
+        assert!(p.replace(2));
+        // The peer has closed them all, and does not want to be asked again.
+        assert!(!p.closed());
+        assert!(!p.replace(2));
+        assert_eq!(p.retry(false, 2), 0);
+        assert!(p.idle());
+        // A message does.
+        assert_eq!(p.start(2), 2);
+        p.established(true, known);
+        p.established(true, known);
+        assert!(!p.closed());
+        assert!(p.replace(2));
+        assert!(!p.closed());
+        assert_eq!(p.retry(true, 2), 2);
+        // As many as are wanted live, whoever opened them.
+        p.established(true, known);
+        p.established(true, known);
+        p.accepting(known);
+        p.established(false, known);
+        assert!(!p.closed());
+        assert!(!p.replace(2));
+        assert!(!p.replace(1));
     }
 
     #[test]

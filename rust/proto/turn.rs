@@ -1,9 +1,73 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whose turn it is with LNet: whether the worker that calls it has to be queued, and whether what LNet
-//! sends from inside waits for the doorbell that this worker will ring anyway (the cork).
+//! Whose turn it is with LNet, and whose doorbell: whether the worker that calls LNet has to be queued, what it
+//! does next, and whether what is sent meanwhile waits for a doorbell that somebody will ring anyway.
 //!
 //! Context: any; the caller holds the connection's lock.
+
+/// Messages under way from which on further ones wait for the next completion, to go together. Fewer would
+/// keep the wire idle between two batches.
+const RING_BELOW: u32 = 8;
+
+/// What is under way to the peer: pushed into the send queue, and not ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Flight {
+    messages: u32,
+}
+
+/// What a work request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// A message, or an invalidation: the last of its chain.
+    Last,
+    /// What goes in front of it: a WRITE, a registration.
+    InFront,
+}
+
+impl Flight {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self { messages: 0 }
+    }
+
+    /// A work request was pushed.
+    pub fn pushed(&mut self, load: Load) {
+        if load == Load::Last {
+            self.messages = self.messages.wrapping_add(1);
+        }
+    }
+
+    /// A work request has ended.
+    pub fn ended(&mut self, load: Load) {
+        if load == Load::Last {
+            self.messages = self.messages.saturating_sub(1);
+        }
+    }
+
+    /// Whether the doorbell rings for what is queued now. If not a completion is certain to come, which rings:
+    /// the last work request of each batch asks for one. `corked`: the LNet half rings, too, when it is through
+    /// with a few jobs, but one of them may take for ever.
+    pub fn rings(&self, corked: bool) -> bool {
+        self.messages < if corked { 1 } else { RING_BELOW }
+    }
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the LNet half does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// Finish a transmit.
+    Finish,
+    /// Give a request to LNet.
+    Parse,
+    /// Nothing.
+    Rest,
+}
 
 /// The LNet half of a connection, as the others see it.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +77,8 @@ pub struct Turn {
     /// The task that runs it, rings the doorbell when it is through with a few jobs, and will look for
     /// more; 0 is nobody.
     owner: i32,
+    /// The last that it did was to finish a transmit.
+    requests_next: bool,
 }
 
 impl Turn {
@@ -21,6 +87,7 @@ impl Turn {
         Self {
             queued: false,
             owner: 0,
+            requests_next: false,
         }
     }
 
@@ -38,6 +105,19 @@ impl Turn {
     pub fn begin(&mut self, me: i32) {
         self.queued = false;
         self.owner = me;
+    }
+
+    /// What comes next, if there are transmits to be finished, or requests to be parsed: if both, in turn, for
+    /// neither may ever end.
+    pub fn pick(&mut self, done: bool, requests: bool) -> Pick {
+        let pick = match (done, requests) {
+            (true, true) if self.requests_next => Pick::Parse,
+            (true, _) => Pick::Finish,
+            (false, true) => Pick::Parse,
+            (false, false) => Pick::Rest,
+        };
+        self.requests_next = pick == Pick::Finish;
+        pick
     }
 
     /// It has no job, or rings now: from here on nothing waits for it.
@@ -72,6 +152,51 @@ mod tests {
         assert!(!turn.wake());
         turn.end();
         assert!(turn.wake());
+    }
+
+    #[test]
+    fn a_chain_is_one_message() {
+        let mut flight = Flight::new();
+        for _ in 0..RING_BELOW - 1 {
+            for _ in 0..200 {
+                flight.pushed(Load::InFront);
+            }
+            flight.pushed(Load::Last);
+        }
+        assert!(flight.rings(false));
+        flight.pushed(Load::Last);
+        assert!(!flight.rings(false));
+        for _ in 0..200 {
+            flight.ended(Load::InFront);
+        }
+        assert!(!flight.rings(false));
+        flight.ended(Load::Last);
+        assert!(flight.rings(false));
+    }
+
+    #[test]
+    fn nothing_waits_for_a_slow_job() {
+        let mut flight = Flight::new();
+        // No completion would come, and the job may take for ever.
+        assert!(flight.rings(true));
+        flight.pushed(Load::Last);
+        assert!(!flight.rings(true));
+        flight.ended(Load::Last);
+        assert!(flight.rings(true));
+    }
+
+    #[test]
+    fn requests_get_their_turn_though_completions_never_end() {
+        let mut turn = Turn::new();
+        assert_eq!(turn.pick(true, true), Pick::Finish);
+        assert_eq!(turn.pick(true, true), Pick::Parse);
+        assert_eq!(turn.pick(true, true), Pick::Finish);
+        // It is theirs whenever there was only the other.
+        assert_eq!(turn.pick(true, false), Pick::Finish);
+        assert_eq!(turn.pick(true, true), Pick::Parse);
+        assert_eq!(turn.pick(false, true), Pick::Parse);
+        assert_eq!(turn.pick(true, true), Pick::Finish);
+        assert_eq!(turn.pick(false, false), Pick::Rest);
     }
 
     #[test]

@@ -29,8 +29,10 @@ impl Conn {
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     pub(super) fn close(self: &Arc<Self>) {
         self.peer.unpublish(self);
-        let (cause, established) =
-            self.with(|inner| (inner.life.cause(), !inner.life.attempt_failed()));
+        let (cause, established, asked) = self.with(|inner| {
+            let established = !inner.life.attempt_failed();
+            (inner.life.cause(), established, inner.goodbye.was_asked())
+        });
         if cause.is_some_and(Cause::is_silent) {
             self.peer.doubt_all();
         }
@@ -40,7 +42,9 @@ impl Conn {
             if established {
                 self.with(|inner| inner.goodbye.begin(route));
             }
-            if route {
+            if route && !asked {
+                self.turn_down(&id);
+            } else if route {
                 // Refused if it was never connected; the drain puts the queue pair into error anyway.
                 let _ = id.disconnect();
             }

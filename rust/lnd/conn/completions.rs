@@ -42,9 +42,10 @@ impl QpHandler for Conn {
         inner.wire.count(Count::Cqes);
         let mut good = false;
         for one in done {
-            match inner.wire.send_done(one) {
+            let wc = one.wc;
+            match inner.wire.send_done(one.ctx, wc.status, one.buf) {
                 Ok(()) => good = true,
-                Err(fault) => this.blame(inner, fault),
+                Err(cause) => this.blame(inner, Fault::Send(cause, wc)),
             }
         }
         if good {

@@ -44,6 +44,7 @@ use crate::{
             self,
             HdrError, //
         },
+        turn::Pick,
         wire::{
             reopen,
             Body,
@@ -133,10 +134,15 @@ fn uncork(conn: &Arc<Conn>, inner: &mut Inner) {
 }
 
 fn next_job(inner: &mut Inner) -> Option<Job> {
-    if let Some(finished) = inner.wire.take_done() {
-        return Some(Job::Finish(finished));
+    let done = inner.wire.has_done();
+    let requests = !inner.inbox.is_empty() && !inner.life.is_unpublished();
+    let pick = inner.turn.pick(done, requests);
+    if pick == Pick::Finish {
+        if let Some(finished) = inner.wire.take_done() {
+            return Some(Job::Finish(finished));
+        }
     }
-    if inner.life.is_unpublished() {
+    if !requests {
         return None;
     }
     let (msg, rx) = inner.inbox.pop()?;

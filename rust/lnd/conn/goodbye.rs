@@ -26,7 +26,7 @@ pub(super) const MUTE_MS: u32 = 1000;
 /// The end of a connection, as the peer hears of it.
 pub(super) struct Goodbye {
     farewell: Farewell,
-    /// The CM was told to connect or to accept: its id has something to say when it goes.
+    /// The CM was told to connect or to accept.
     asked: bool,
     since: Instant<Monotonic>,
 }
@@ -46,7 +46,7 @@ impl Goodbye {
         self.asked = true;
     }
 
-    /// Whether the id has something to say when it goes.
+    /// Whether the CM was told to connect or to accept.
     pub(super) fn was_asked(&self) -> bool {
         self.asked
     }

@@ -37,8 +37,9 @@ impl Conn {
     /// Keeps the id until the peer has answered our DREQ, if it has to: the CM repeats it. Or until
     /// there is a route to tell the peer.
     pub(super) fn wait_for_farewell(self: &Arc<Self>) -> bool {
-        let asked = self.with(|inner| inner.goodbye.was_asked());
-        let no_route = asked && self.cm.id().is_some_and(|id| !id.has_route());
+        // A request of the peer's that was not accepted is refused when the id goes.
+        let speaks = !self.active || self.with(|inner| inner.goodbye.was_asked());
+        let no_route = speaks && self.cm.id().is_some_and(|id| !id.has_route());
         let Some(mute) = self.with(|inner| inner.goodbye.must_wait(no_route)) else {
             return false;
         };

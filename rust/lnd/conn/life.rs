@@ -19,7 +19,8 @@ use crate::proto::{
         Actions,
         Conn as Fsm,
         Event,
-        State, //
+        State,
+        Todo, //
     },
     params::QueueDepth,
     peer::Known, //
@@ -29,7 +30,7 @@ use crate::proto::{
 pub(super) struct Life {
     fsm: Fsm,
     /// What the control worker has to do.
-    todo: Actions,
+    todo: Todo,
     /// What was asked for, later what was agreed on.
     known: Known,
     /// The peer object knows that it is established.
@@ -61,7 +62,7 @@ impl Life {
     pub(super) fn new(known: Known) -> Self {
         Self {
             fsm: Fsm::new(),
-            todo: Actions::NONE,
+            todo: Todo::NONE,
             known,
             published: false,
             attempt_failed: false,
@@ -77,7 +78,7 @@ impl Life {
         if actions.has(Actions::FAIL_ATTEMPT) {
             self.attempt_failed = true;
         }
-        self.todo = self.todo.and(actions);
+        self.todo.add(actions);
         actions
     }
 
@@ -88,7 +89,7 @@ impl Life {
 
     /// Takes what the control worker has to do.
     pub(super) fn take_todo(&mut self) -> Actions {
-        core::mem::replace(&mut self.todo, Actions::NONE)
+        self.todo.take()
     }
 
     /// Where it is.

@@ -134,10 +134,6 @@ const UPPER: u64 = 2;
 /// Id of the timer.
 const TIMER: u64 = 3;
 
-/// Work requests under way from which on further messages wait for the next completion, to go together. Fewer
-/// would keep the wire idle between two batches.
-const RING_BELOW: u64 = 8;
-
 /// What the connection lock protects.
 struct Inner {
     life: Life,
@@ -304,16 +300,23 @@ impl Conn {
         // their turn with LNet: those will get to the high-water mark.
         let patient = !inner.inbox.is_empty();
         let probe = probe || (!patient && inner.wire.starves_peer());
-        if let Err(fault) = inner.wire.pump(probe, patient, || self.ni.cksum()) {
-            self.blame(inner, fault);
+        if !inner.wire.is_quiet(probe) {
+            self.pump_now(inner, probe, patient);
         }
     }
 
-    /// Rings the doorbell, unless the LNet half will do so in a moment, or a completion, which is certain to
-    /// come: the last work request of each batch asks for one.
+    // Apart, because most calls of the one above have nothing to do.
+    #[inline(never)]
+    fn pump_now(self: &Arc<Self>, inner: &mut Inner, probe: bool, patient: bool) {
+        if let Err(cause) = inner.wire.pump(probe, patient, || self.ni.cksum()) {
+            self.blame(inner, Fault::Post(cause));
+        }
+    }
+
+    /// Rings the doorbell for what was just queued, unless it will ring soon anyway.
     fn ring(self: &Arc<Self>, inner: &mut Inner) {
         let corked = inner.turn.holds(|| kernel::current!().pid());
-        if !corked && inner.wire.under_way() < RING_BELOW {
+        if inner.wire.rings(corked) {
             self.pump(inner, false);
         }
     }

@@ -127,7 +127,17 @@ impl Conn {
             if self.active && !id.has_route() {
                 return Err(ENETUNREACH);
             }
-            self.with(|inner| inner.goodbye.asked());
+            // It may have ended meanwhile: all this takes long.
+            let over = self.with(|inner| {
+                let over = !inner.life.is_attempt();
+                if !over {
+                    inner.goodbye.asked();
+                }
+                over
+            });
+            if over {
+                return Ok(());
+            }
             if self.active {
                 id.connect(&param)
             } else {
@@ -144,11 +154,15 @@ impl Conn {
                 return self.end(Cause::Unreachable);
             }
             log::cannot(self.nid(), "set up the connection", e);
-            if !self.active {
-                let refusal = Refusal::new(Why::NoResources).reject(Some(&self.ni_view()));
-                let _ = id.reject(&refusal.encode());
-            }
             self.end(Cause::NoResources);
+        }
+    }
+
+    /// Passive: refuses a request that was taken, and will not be accepted.
+    pub(super) fn turn_down(&self, id: &CmId<Self>) {
+        if !self.active {
+            let refusal = Refusal::new(Why::NoResources).reject(Some(&self.ni_view()));
+            let _ = id.reject(&refusal.encode());
         }
     }
 

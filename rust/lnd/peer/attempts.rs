@@ -20,7 +20,8 @@ use crate::{
         cause::Cause,
         peer::{
             After,
-            Known, //
+            Known,
+            REPLACE_MS, //
         },
         race::STALE_REQUEST_MS,
         way::Passage, //
@@ -142,14 +143,23 @@ impl<C: Connection> Peer<C> {
         }
         let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
-        let recall = self.with(|inner| {
+        let broke = !lost && conn.is_active() && cause.is_mishap();
+        let wanted = self.ni.lnet.conns_per_peer();
+        let (recall, replace) = self.with(|inner| {
             inner.last_cause = Some(cause);
             let _ = inner.policy.closed();
             inner.lost_ms = now_ms;
-            lost && cause != Cause::AdminClose && !inner.gone && inner.policy.recall()
+            let there = !inner.gone;
+            (
+                lost && cause != Cause::AdminClose && there && inner.policy.recall(),
+                broke && there && inner.policy.replace(wanted),
+            )
         });
         if recall {
             self.retry_in(HOLD_LOOK_MS);
+        } else if replace {
+            let more = random::u32() % REPLACE_MS;
+            self.retry_in(REPLACE_MS.saturating_add(more));
         }
         // Messages that came while it was closing want another one.
         self.serve_waiting();

@@ -61,6 +61,7 @@ use crate::{
     rdma::work, //
 };
 
+mod admit;
 mod attempts;
 mod carry;
 mod line;
@@ -196,7 +197,7 @@ impl<C: Connection> Peers<C> {
 
 /// What the peer lock protects.
 pub(crate) struct PeerInner<C> {
-    pub(crate) policy: Policy,
+    policy: Policy,
     conns: Roster<C>,
     pending: PendingList,
     /// A worker is handing `pending` over.
@@ -388,9 +389,14 @@ impl<C: Connection> Peer<C> {
 }
 
 impl<C: Connection> PeerInner<C> {
-    /// Whether it left the table.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone
+    /// Races lost by the peer in a row.
+    pub(crate) fn races(&self) -> u8 {
+        self.policy.races()
+    }
+
+    /// Attempts that failed in a row.
+    pub(crate) fn failures(&self) -> u32 {
+        self.policy.failures()
     }
 
     /// Why the last connection or attempt ended, if none was made since.
@@ -442,19 +448,14 @@ impl<C: Connection> PeerInner<C> {
 
     /// A retry is due: how many attempts to start, and whether to look again because it is not its turn.
     fn try_again(&mut self, peer: &Peer<C>) -> (u16, bool) {
-        let attempts = peer.ni.lnet.conns_per_peer().max(1);
+        let conns_per_peer = peer.ni.lnet.conns_per_peer();
         let waiting = !self.pending.is_empty();
-        let wanted = self.policy.would_retry(waiting);
-        if wanted && !self.has_turn(peer, attempts) {
+        let wanted = self.policy.would_retry(waiting, conns_per_peer);
+        if wanted > 0 && !self.has_turn(peer, wanted) {
             return (0, true);
         }
-        let started = self.policy.retry(waiting, attempts);
-        if wanted && started < attempts {
-            peer.peers
-                .line
-                .lock()
-                .leave(attempts.saturating_sub(started));
-        }
+        // As many as that: the lock is held.
+        let started = self.policy.retry(waiting, conns_per_peer);
         (started, false)
     }
 

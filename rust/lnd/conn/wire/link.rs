@@ -175,6 +175,7 @@ impl<C: QpHandler> Link<C> {
     ///
     /// What was not posted. What could not be holds no memory of LNet's any more, and nothing more can be
     /// pushed: end the connection.
+    #[inline(always)]
     pub(super) fn flush(&mut self) -> Result<(), Unposted> {
         // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
         let (rang, taken) = match self.post_recvs() {
@@ -205,6 +206,7 @@ impl<C: QpHandler> Link<C> {
     }
 
     /// Pushes a SEND.
+    #[inline(always)]
     pub(super) fn push_send(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
         let (sq, qp) = self.sq()?;
         sq.push_send(qp, context, buf, nob, None, false)
@@ -236,6 +238,7 @@ impl<C: QpHandler> Link<C> {
     }
 
     /// Pushes the registration of a sink, [`Link::reg_wrs`] work requests.
+    #[inline(always)]
     pub(super) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
         let (sq, qp) = self.sq()?;
         let mr = sq
@@ -248,6 +251,7 @@ impl<C: QpHandler> Link<C> {
     }
 
     /// Pushes the invalidation of a sink.
+    #[inline(always)]
     pub(super) fn push_inv(&mut self, context: u32, mr: Mr<Valid>) -> Result<(), Cause> {
         let (sq, qp) = self.sq()?;
         sq.push_inv(qp, context, mr)

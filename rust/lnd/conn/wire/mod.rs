@@ -59,6 +59,7 @@ use crate::{
         },
         params::QueueDepth,
         queues::TxId,
+        turn::Flight,
         tx::Op,
         wire::{
             Cookie,
@@ -94,6 +95,7 @@ pub(super) struct Wire<C: QpHandler> {
     identity: Identity,
     credits: Credits,
     txs: Txs,
+    flight: Flight,
     stock: Stock,
     link: Option<Link<C>>,
     limits: Limits,
@@ -109,6 +111,7 @@ impl<C: QpHandler> Wire<C> {
             identity,
             credits: Credits::new(depth, 1),
             txs: Txs::new(),
+            flight: Flight::new(),
             stock: Stock::EMPTY,
             link: None,
             limits: Limits::NONE,
@@ -173,11 +176,10 @@ impl<C: QpHandler> Wire<C> {
         self.link.as_ref().map_or(0, Link::sent_ms)
     }
 
-    /// Work requests of the send queue that are under way.
+    /// Whether the doorbell rings for what is queued now, see [`Flight::rings`].
     #[inline]
-    pub(super) fn under_way(&self) -> u64 {
-        let posted = self.counts.of(Count::Wrs);
-        posted.wrapping_sub(self.counts.of(Count::Retired))
+    pub(super) fn rings(&self, corked: bool) -> bool {
+        self.flight.rings(corked)
     }
 
     /// Counts one more, for people.
@@ -214,7 +216,7 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// Its payload, and why: the message is too long. The place is free again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enqueue<'a, W: Into<Transfer>>(
         &mut self,
         id: TxId,

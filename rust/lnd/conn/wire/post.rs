@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! A work request that was pushed has a context which says whose it is ([`meaning`]), and was booked with its
+//! A work request that was pushed has a context which says whose it is ([`index_of`]), and was booked with its
 //! transmit before the next one is built.
 
 use super::Wire;
@@ -23,6 +23,7 @@ use crate::{
             seal,
             BodyOut, //
         },
+        turn::Load,
         tx::{
             Op,
             Wr, //
@@ -38,36 +39,52 @@ use crate::{
 const NOOP: u32 = u32::MAX;
 /// Set in the context of a LOCAL_INV.
 const INVALIDATE: u32 = 1 << 16;
+/// Set in the context of what goes in front of a message.
+const IN_FRONT: u32 = 1 << 17;
 
 /// What the send queue gives back with the completion of a work request of the tx at `index`.
-fn context(index: u16, wr: Wr) -> u32 {
-    match wr {
-        Wr::Any => u32::from(index),
-        Wr::Invalidate => u32::from(index) | INVALIDATE,
-    }
+fn context(index: u16, wr: Wr, load: Load) -> u32 {
+    let wr = match wr {
+        Wr::Any => 0,
+        Wr::Invalidate => INVALIDATE,
+    };
+    let load = match load {
+        Load::Last => 0,
+        Load::InFront => IN_FRONT,
+    };
+    u32::from(index) | wr | load
 }
 
-/// Whose work request has ended.
-pub(super) enum Ended {
-    /// A NOOP's.
-    Noop,
-    /// That of the tx with this index.
-    Tx(u16, Wr),
-}
-
-/// Whose work request a context is.
+/// Whether a context is that of a NOOP's work request.
 #[inline]
-pub(super) fn meaning(context: u32) -> Option<Ended> {
-    if context == NOOP {
-        return Some(Ended::Noop);
-    }
-    let wr = if context & INVALIDATE != 0 {
+pub(super) fn is_noop(context: u32) -> bool {
+    context == NOOP
+}
+
+/// Index of the tx that a context belongs to.
+#[inline(always)]
+pub(super) fn index_of(context: u32) -> Option<u16> {
+    u16::try_from(context & !(INVALIDATE | IN_FRONT)).ok()
+}
+
+/// Which of its work requests it is.
+#[inline(always)]
+pub(super) fn wr_of(context: u32) -> Wr {
+    if context & INVALIDATE != 0 {
         Wr::Invalidate
     } else {
         Wr::Any
-    };
-    let index = u16::try_from(context & !INVALIDATE).ok()?;
-    Some(Ended::Tx(index, wr))
+    }
+}
+
+/// What that is for.
+#[inline(always)]
+pub(super) fn load_of(context: u32) -> Load {
+    if context & IN_FRONT != 0 {
+        Load::InFront
+    } else {
+        Load::Last
+    }
 }
 
 impl<C: QpHandler> Wire<C> {
@@ -84,8 +101,9 @@ impl<C: QpHandler> Wire<C> {
 
     /// Books a work request that was pushed.
     #[inline]
-    fn pushed(&mut self, index: u16) {
+    fn pushed(&mut self, index: u16, load: Load) {
         self.txs.pushed(index);
+        self.flight.pushed(load);
         self.counts.one(Count::Wrs);
     }
 
@@ -102,6 +120,7 @@ impl<C: QpHandler> Wire<C> {
         let nob =
             encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
         self.send(NOOP, buf, nob, credits, cksum)?;
+        self.flight.pushed(Load::Last);
         self.counts.one(Count::Wrs);
         self.counts.one(Count::Noops);
         Ok(())
@@ -134,8 +153,9 @@ impl<C: QpHandler> Wire<C> {
         self.make_room(1, 1)?;
         let message = self.transfer(index)?.unload();
         let (buf, nob) = message.ok_or(Cause::LocalFault)?;
-        self.send(context(index, Wr::Any), buf, nob, credits, cksum)?;
-        self.pushed(index);
+        let context = context(index, Wr::Any, Load::Last);
+        self.send(context, buf, nob, credits, cksum)?;
+        self.pushed(index, Load::Last);
         Ok(())
     }
 
@@ -165,11 +185,11 @@ impl<C: QpHandler> Wire<C> {
         let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
         let mr = sink.take_unregistered().ok_or(Cause::LocalFault)?;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        let mr = link.push_reg(context(index, Wr::Any), mr)?;
+        let mr = link.push_reg(context(index, Wr::Any, Load::InFront), mr)?;
         let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
         sink.registered(mr);
         for _ in 0..wrs {
-            self.pushed(index);
+            self.pushed(index, Load::InFront);
         }
         Ok(())
     }
@@ -180,15 +200,15 @@ impl<C: QpHandler> Wire<C> {
         let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
         let mr = sink.take_registered().ok_or(Cause::LocalFault)?;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        link.push_inv(context(index, Wr::Invalidate), mr)?;
-        self.pushed(index);
+        link.push_inv(context(index, Wr::Invalidate, Load::Last), mr)?;
+        self.pushed(index, Load::Last);
         Ok(())
     }
 
     /// Moves the data: one WRITE for each piece of the peer's sink, more if the pages are scattered.
     fn post_writes(&mut self, index: u16) -> Result<(), Cause> {
         let max_sge = self.limits.max_sge();
-        let context = context(index, Wr::Any);
+        let context = context(index, Wr::Any, Load::InFront);
         let Some((mut cursor, key, mut total)) = self.transfer(index)?.writes() else {
             // An error, or zero bytes: only the message goes.
             return Ok(());
@@ -202,7 +222,7 @@ impl<C: QpHandler> Wire<C> {
                 self.make_room(1, max_sge)?;
                 let link = self.link.as_mut().ok_or(Cause::Flushed)?;
                 let n = link.push_write(context, addr, key, &mut cursor, left)?;
-                self.pushed(index);
+                self.pushed(index, Load::InFront);
                 addr = addr.wrapping_add(u64::from(n));
                 left = left.saturating_sub(n);
             }

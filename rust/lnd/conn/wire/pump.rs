@@ -7,25 +7,19 @@
 
 use super::{
     link::Link,
-    post::{
-        self,
-        Ended, //
-    },
+    post,
     Wire, //
 };
 use crate::{
-    lnd::{
-        conn::fault::Fault,
-        counts::Count, //
-    },
+    lnd::counts::Count,
     proto::{
         cause::Cause,
-        queues::Next, //
+        queues::Next,
+        turn::Load, //
     },
     rdma::{
         buf::TxBuf,
         handler::QpHandler,
-        send_ring::SendDone,
         wc::WcStatus, //
     }, //
 };
@@ -54,41 +48,43 @@ pub(super) fn outcome(status: WcStatus) -> Result<(), Cause> {
 }
 
 impl<C: QpHandler> Wire<C> {
-    /// A work request of the send queue has ended.
+    /// A work request of the send queue has ended: its context, how, and the message buffer of a send.
     ///
     /// # Errors
     ///
     /// What to end the connection for, before the next one is looked at.
-    #[inline]
-    pub(crate) fn send_done(&mut self, done: SendDone) -> Result<(), Fault> {
+    #[inline(always)]
+    pub(crate) fn send_done(
+        &mut self,
+        context: u32,
+        status: WcStatus,
+        buf: Option<TxBuf>,
+    ) -> Result<(), Cause> {
         self.counts.one(Count::Retired);
-        let result = outcome(done.wc.status);
-        self.retire(done.ctx, done.buf, result);
-        result.map_err(|cause| {
-            if done.wc.status == WcStatus::RnrRetryExc {
-                self.counts.one(Count::Rnr);
-            }
-            Fault::Send(cause, done.wc)
-        })
+        let result = outcome(status);
+        self.retire(context, buf, result);
+        if status == WcStatus::RnrRetryExc {
+            self.counts.one(Count::Rnr);
+        }
+        result
     }
 
     /// Books the end of one send work request.
-    #[inline]
     fn retire(&mut self, context: u32, buf: Option<TxBuf>, result: Result<(), Cause>) {
-        match post::meaning(context) {
-            Some(Ended::Noop) => {
-                self.credits.noop_completed();
-                if let Some(buf) = buf {
-                    self.stock.put_of_noop(buf);
-                }
+        if post::is_noop(context) {
+            self.flight.ended(Load::Last);
+            self.credits.noop_completed();
+            if let Some(buf) = buf {
+                self.stock.put_of_noop(buf);
             }
-            Some(Ended::Tx(index, wr)) => {
-                if let Some(buf) = buf {
-                    self.stock.put(buf);
-                }
-                self.txs.completed(index, wr, result);
-            }
-            None => {}
+            return;
+        }
+        if let Some(buf) = buf {
+            self.stock.put(buf);
+        }
+        self.flight.ended(post::load_of(context));
+        if let Some(index) = post::index_of(context) {
+            self.txs.completed(index, post::wr_of(context), result);
         }
     }
 
@@ -98,6 +94,12 @@ impl<C: QpHandler> Wire<C> {
         self.credits.starves_peer()
     }
 
+    /// Whether [`Wire::pump`] would do nothing, for certain.
+    #[inline(always)]
+    pub(crate) fn is_quiet(&self, probe: bool) -> bool {
+        self.is_empty() && self.txs.is_quiet(&self.credits, probe)
+    }
+
     /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and
     /// `probe` is set, or the peer stands still. `patient`: the caller comes back when LNet has taken what has
     /// come. `cksum` tells whether messages carry a checksum. Only while the connection is established.
@@ -105,17 +107,14 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// What to end the connection for. What could not be posted is retired.
+    #[inline(always)]
     pub(crate) fn pump(
         &mut self,
         probe: bool,
         patient: bool,
         cksum: impl Fn() -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Cause> {
         let mut keepalive = probe;
-        let is_empty = self.link.as_ref().is_none_or(Link::is_empty);
-        if is_empty && self.txs.is_quiet(&self.credits, keepalive) {
-            return Ok(());
-        }
         if let Some(link) = &mut self.link {
             link.look_for_slots();
         }
@@ -141,8 +140,17 @@ impl<C: QpHandler> Wire<C> {
             }
         };
         // Also after a failure: what was pushed completes only if it is posted.
-        let flushed = self.flush();
-        built.and(flushed).map_err(Fault::Post)
+        let flushed = match self.is_empty() {
+            true => Ok(()),
+            false => self.flush(),
+        };
+        built.and(flushed)
+    }
+
+    /// Whether nothing is pushed.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.link.as_ref().is_none_or(Link::is_empty)
     }
 
     /// Rings the doorbell for what was pushed.

@@ -172,7 +172,7 @@ impl Txs {
     /// # Errors
     ///
     /// The payload, if there is no such place.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enqueue<W: Into<Transfer>>(
         &mut self,
         id: TxId,

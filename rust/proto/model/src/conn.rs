@@ -210,6 +210,10 @@ impl Conn {
         for (todo, action) in self.todo.iter_mut().zip(TODO) {
             *todo |= actions.has(action);
         }
+        // `Todo::take`, for what the worker has not taken yet.
+        if let [resolve, set_up, notify, _, true, _] = &mut self.todo {
+            (*resolve, *set_up, *notify) = (false, false, false);
+        }
     }
 
     /// `Conn::established`.

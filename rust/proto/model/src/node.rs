@@ -460,8 +460,9 @@ impl Node {
         }
         conn.qp = Qp::None;
         conn.armed.clear();
-        // Destroying the id.
-        if matches!(conn.cm, CmState::ReqSent | CmState::RepSent) {
+        // Destroying the id; or `Conn::turn_down`.
+        let unanswered = !conn.active && conn.cm == CmState::None;
+        if unanswered || matches!(conn.cm, CmState::ReqSent | CmState::RepSent) {
             w.cm[other(self.side)].push_back((conn.hs, Cm::Rej(4, [0; 24])));
         }
         conn.cm = CmState::Over;

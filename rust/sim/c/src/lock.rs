@@ -229,6 +229,15 @@ pub fn no_spin_lock(what: &str) {
     might_sleep(what);
 }
 
+/// The task that runs, in a softirq or not, has no spin lock: what it does now may take long.
+pub fn takes_long(what: &str) {
+    let s = &w().sched;
+    let task = s.tasks.get(s.current);
+    if let Some(held) = task.and_then(|task| task.held.iter().find(|h| h.spin)) {
+        violation(&format!("{what} with the spin lock {held:?}"));
+    }
+}
+
 fn init(lock: *mut spinlock_t, name: *const u8, key: *mut lock_class_key) {
     // SAFETY: By the contract of the caller.
     unsafe {

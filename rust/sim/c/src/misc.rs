@@ -274,6 +274,8 @@ pub unsafe extern "C" fn seq_write(seq: *mut seq_file, data: *const c_void, len:
 
 #[no_mangle]
 pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *const u8, len: i32) {
+    // A console may be slow.
+    lock::takes_long("a line is printed");
     world::printed(level);
     if world::telling() {
         // SAFETY: The caller passes valid bytes.

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer is asked for a connection by the other side.
+//!
+//! Context: process, in the handler of a listener: all other requests wait. The peer lock is taken briefly.
+
+use super::{
+    Connection,
+    Peer, //
+};
+use crate::proto::{
+    cm_msg::{
+        check_peer,
+        ConnReq,
+        PeerVerdict,
+        PeerView, //
+    },
+    params::QueueDepth,
+    peer::Known, //
+};
+
+/// Connections that a peer may have at least: more than our own `conns_per_peer`, because its may
+/// be larger.
+const CONNS_MIN: u16 = 32;
+
+impl<C: Connection> Peer<C> {
+    /// Judges a request against what is known of the peer, and books it if it is taken as one for `known`.
+    /// `None`: the peer is leaving its table just now.
+    pub(crate) fn judge(&self, asked: &ConnReq, known: Known) -> Option<PeerVerdict> {
+        let wanted = self.ni.lnet.conns_per_peer();
+        self.with(|inner| {
+            if inner.gone {
+                return None;
+            }
+            let policy = &inner.policy;
+            let view = PeerView {
+                stamp: (policy.known.stamp != 0).then_some(policy.known.stamp),
+                races: policy.races(),
+                connecting_ms: self.connecting_ms(inner),
+                conns: inner.objects(),
+                // Those it opens and ours.
+                max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
+            };
+            let verdict = check_peer(asked, Some(&view));
+            match verdict {
+                PeerVerdict::Accept => inner.policy.accepting(known),
+                PeerVerdict::Restarted(_) => inner.policy.known.stamp = asked.src_stamp,
+                PeerVerdict::Race(_) => inner.policy.race_counted(),
+                PeerVerdict::Refuse(_) => {}
+            }
+            Some(verdict)
+        })
+    }
+
+    /// What was agreed on with a peer that wants less is found out again, from `depth` down.
+    pub(crate) fn ask_for(&self, depth: QueueDepth) {
+        self.with(|inner| inner.policy.known.depth = depth);
+    }
+}
