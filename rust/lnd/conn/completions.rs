@@ -4,9 +4,12 @@
 //!
 //! Context: softirq, under the connection lock; events perhaps in a hard interrupt, without it.
 
-use kernel::sync::{
-    Arc,
-    ArcBorrow, //
+use kernel::{
+    sync::{
+        Arc,
+        ArcBorrow, //
+    },
+    time::Instant, //
 };
 
 use super::{
@@ -37,12 +40,13 @@ use crate::{
 
 impl QpHandler for Conn {
     fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>) {
+        let now = Instant::now();
         let mut guard = this.lock();
         let inner = &mut *guard;
         inner.wire.count(Count::Cqes);
         let mut good = false;
         for one in done {
-            match inner.wire.send_done(one) {
+            match inner.wire.send_done(one, now) {
                 Ok(()) => good = true,
                 Err(fault) => this.blame(inner, fault),
             }
@@ -50,7 +54,7 @@ impl QpHandler for Conn {
         if good {
             this.heard();
         }
-        this.pump(inner, false);
+        this.pump_at(inner, false, Some(now));
         this.kick_upper(inner);
     }
 
@@ -69,12 +73,12 @@ impl QpHandler for Conn {
         if !done.plain {
             return this.blame(inner, Fault::NotASend);
         }
-        inner.watch.heard();
+        let now = inner.watch.heard();
         this.heard();
         let Ok(nob) = usize::try_from(done.len) else {
             return;
         };
-        let msg = Received::new(done.buf, nob);
+        let msg = Received::new(done.buf, nob, now);
         match inner.life.state() {
             State::Init | State::Resolving | State::Connecting => {
                 // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
@@ -88,7 +92,7 @@ impl QpHandler for Conn {
             State::Closing | State::Draining | State::Dead => return,
         }
         this.received(inner, msg);
-        this.pump(inner, false);
+        this.pump_at(inner, false, Some(now));
         this.kick_upper(inner);
     }
 

@@ -63,6 +63,10 @@ use self::{
 };
 use super::{
     hca::Hca,
+    meter::{
+        At,
+        Meter, //
+    },
     ni::{
         Live,
         Ni, //
@@ -193,10 +197,11 @@ impl Conn {
             peer: peer.nid,
             peer_stamp: known.stamp,
         };
+        let meter = Meter::new(&ni.times, ni.nid, peer.nid, active);
         let inner = Inner {
             life: Life::new(known),
             goodbye: Goodbye::new(),
-            wire: Wire::new(identity, known.depth, ni.hca()?),
+            wire: Wire::new(identity, known.depth, ni.hca()?, meter),
             inbox: Inbox::EMPTY,
             turn: Turn::new(),
             watch: Watch::new(),
@@ -277,6 +282,7 @@ impl Conn {
         let actions = inner.life.on(event);
         let state = inner.life.state();
         if state != was {
+            inner.wire.meter().state(was, state, event);
             dk!(Net, "{}: {was:?} to {state:?} on {event:?}", self.nid());
         }
         if actions == Actions::NONE {
@@ -297,6 +303,11 @@ impl Conn {
 
     /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
     fn pump(self: &Arc<Self>, inner: &mut Inner, probe: bool) {
+        self.pump_at(inner, probe, None);
+    }
+
+    /// The same, by someone who has just looked at the clock.
+    fn pump_at(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<At>) {
         if !inner.life.is_up() {
             return;
         }
@@ -304,17 +315,17 @@ impl Conn {
         // their turn with LNet: those will get to the high-water mark.
         let patient = !inner.inbox.is_empty();
         let probe = probe || (!patient && inner.wire.starves_peer());
-        if let Err(fault) = inner.wire.pump(probe, patient, || self.ni.cksum()) {
+        if let Err(fault) = inner.wire.pump(probe, patient, now, || self.ni.cksum()) {
             self.blame(inner, fault);
         }
     }
 
     /// Rings the doorbell, unless the LNet half will do so in a moment, or a completion, which is certain to
     /// come: the last work request of each batch asks for one.
-    fn ring(self: &Arc<Self>, inner: &mut Inner) {
+    fn ring(self: &Arc<Self>, inner: &mut Inner, now: Option<At>) {
         let corked = inner.turn.holds(|| kernel::current!().pid());
         if !corked && inner.wire.under_way() < RING_BELOW {
-            self.pump(inner, false);
+            self.pump_at(inner, false, now);
         }
     }
 

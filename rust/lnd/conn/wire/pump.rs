@@ -16,7 +16,12 @@ use super::{
 use crate::{
     lnd::{
         conn::fault::Fault,
-        counts::Count, //
+        counts::Count,
+        meter::{
+            At,
+            Meter,
+            Want, //
+        }, //
     },
     proto::{
         cause::Cause,
@@ -60,10 +65,10 @@ impl<C: QpHandler> Wire<C> {
     ///
     /// What to end the connection for, before the next one is looked at.
     #[inline]
-    pub(crate) fn send_done(&mut self, done: SendDone) -> Result<(), Fault> {
+    pub(crate) fn send_done(&mut self, done: SendDone, now: At) -> Result<(), Fault> {
         self.counts.one(Count::Retired);
         let result = outcome(done.wc.status);
-        self.retire(done.ctx, done.buf, result);
+        self.retire(done.ctx, done.buf, result, Some(now));
         result.map_err(|cause| {
             if done.wc.status == WcStatus::RnrRetryExc {
                 self.counts.one(Count::Rnr);
@@ -74,9 +79,18 @@ impl<C: QpHandler> Wire<C> {
 
     /// Books the end of one send work request.
     #[inline]
-    fn retire(&mut self, context: u32, buf: Option<TxBuf>, result: Result<(), Cause>) {
+    fn retire(
+        &mut self,
+        context: u32,
+        buf: Option<TxBuf>,
+        result: Result<(), Cause>,
+        now: Option<At>,
+    ) {
         match post::meaning(context) {
             Some(Ended::Noop) => {
+                if Meter::wants_completions() {
+                    self.meter.completed(None, result);
+                }
                 self.credits.noop_completed();
                 if let Some(buf) = buf {
                     self.stock.put_of_noop(buf);
@@ -86,7 +100,14 @@ impl<C: QpHandler> Wire<C> {
                 if let Some(buf) = buf {
                     self.stock.put(buf);
                 }
-                self.txs.completed(index, wr, result);
+                if Meter::wants_completions() {
+                    let op = self.txs.op(index);
+                    self.meter.completed(op.map(|op| (op, index)), result);
+                }
+                let sent = self.txs.completed(index, wr, result);
+                if let (Some(clock), Some(now)) = (sent, now) {
+                    self.meter.sent(clock, now);
+                }
             }
             None => {}
         }
@@ -100,7 +121,8 @@ impl<C: QpHandler> Wire<C> {
 
     /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and
     /// `probe` is set, or the peer stands still. `patient`: the caller comes back when LNet has taken what has
-    /// come. `cksum` tells whether messages carry a checksum. Only while the connection is established.
+    /// come. `now` is that, if the caller has just looked. `cksum` tells whether messages carry a checksum.
+    /// Only while the connection is established.
     ///
     /// # Errors
     ///
@@ -109,6 +131,7 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         probe: bool,
         patient: bool,
+        now: Option<At>,
         cksum: impl Fn() -> bool,
     ) -> Result<(), Fault> {
         let mut keepalive = probe;
@@ -119,41 +142,62 @@ impl<C: QpHandler> Wire<C> {
         if let Some(link) = &mut self.link {
             link.look_for_slots();
         }
+        let mut now = now;
         let built = loop {
             let free = self.link.as_ref().map_or(0, Link::slots);
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
             let built = match next {
-                Next::Post { index, carried } => self.post_tx(index, carried.unwrap_or(0), cksum()),
+                Next::Post { index, carried } => {
+                    let now = *now.get_or_insert_with(At::now);
+                    self.post_tx(index, carried.unwrap_or(0), cksum(), now)
+                }
                 Next::Noop { carried } => self.post_noop(carried, cksum()),
                 Next::NoSlots => {
                     self.counts.one(Count::NoSlots);
+                    self.stalls(Want::Slots);
                     break Ok(());
                 }
                 Next::NoCredit => {
                     self.counts.one(Count::NoCredit);
+                    self.stalls(Want::Credit);
                     break Ok(());
                 }
-                Next::Empty => break Ok(()),
+                Next::Empty => {
+                    self.meter.flows();
+                    break Ok(());
+                }
             };
             if built.is_err() {
                 break built;
             }
         };
         // Also after a failure: what was pushed completes only if it is posted.
-        let flushed = self.flush();
+        let flushed = self.flush(now);
         built.and(flushed).map_err(Fault::Post)
     }
 
+    /// Nothing more may go, for want of something.
+    #[cold]
+    fn stalls(&mut self, want: Want) {
+        let queued = self.txs.lengths();
+        let queued = match want {
+            Want::Credit => queued.main,
+            Want::Slots => queued.main.saturating_add(queued.free_of_credit),
+        };
+        let credits = self.credits.snapshot().credits;
+        self.meter.stalls(want, queued, credits);
+    }
+
     /// Rings the doorbell for what was pushed.
-    pub(super) fn flush(&mut self) -> Result<(), Cause> {
+    pub(super) fn flush(&mut self, now: Option<At>) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
         };
         if link.is_empty() {
             return Ok(());
         }
-        let Err(unposted) = link.flush() else {
+        let Err(unposted) = link.flush(now) else {
             self.counts.one(Count::Doorbells);
             return Ok(());
         };
@@ -162,7 +206,7 @@ impl<C: QpHandler> Wire<C> {
         }
         // What the device did not take will not complete by itself.
         for context in unposted.contexts() {
-            self.retire(context, None, Err(Cause::LocalFault));
+            self.retire(context, None, Err(Cause::LocalFault), None);
         }
         Err(Cause::LocalFault)
     }
