@@ -17,9 +17,12 @@ pub(crate) mod dk;
 mod driver;
 mod message;
 mod ni;
+pub(crate) mod notice;
 pub(crate) mod params;
 mod request;
 mod rules;
+mod text;
+pub(crate) mod trace;
 
 pub(crate) use driver::{
     ConnInfo,

@@ -6,7 +6,11 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
 };
 
 use crate::{
@@ -33,6 +37,8 @@ pub(super) struct Received {
     nob: usize,
     /// What it is, once it was judged.
     facts: Option<Facts>,
+    /// When, if it is a message.
+    at: Option<Instant<Monotonic>>,
     /// Another buffer was posted in its place.
     replaced: bool,
 }
@@ -63,16 +69,18 @@ impl Received {
         buf: Held::Nothing,
         nob: 0,
         facts: None,
+        at: None,
         replaced: false,
     };
 
-    /// Of `nob` bytes that nobody has judged.
+    /// Of `nob` bytes that nobody has judged, received `at` that moment.
     #[inline]
-    pub(super) fn new(buf: RxBuf, nob: usize) -> Self {
+    pub(super) fn new(buf: RxBuf, nob: usize, at: Instant<Monotonic>) -> Self {
         Self {
             buf: Held::Mapped(buf),
             nob,
             facts: None,
+            at: Some(at),
             replaced: false,
         }
     }
@@ -86,6 +94,12 @@ impl Received {
             Held::Nothing => &[],
         };
         all.get(..self.nob).unwrap_or(&[])
+    }
+
+    /// When it was received.
+    #[inline]
+    pub(super) fn at(&self) -> Instant<Monotonic> {
+        self.at.unwrap_or_else(Instant::now)
     }
 
     /// It was found to be this.

@@ -7,7 +7,8 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::Instant, //
 };
 
 use super::{
@@ -228,16 +229,21 @@ impl Conn {
     /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
     /// will follow by itself.
     fn give_back(self: &Arc<Self>, rx: KBox<Rx>, msg: Received, how: Repost, ring: bool) {
+        let now = Instant::now();
         let mut guard = self.lock();
         let inner = &mut *guard;
         inner.inbox.returned(rx);
+        if let Some(facts) = msg.facts() {
+            let meter = inner.wire.meter();
+            meter.given_back(facts.kind(), msg.at(), now);
+        }
         if inner.life.may_receive() {
             if let Err(fault) = inner.wire.give_back(msg, how) {
                 self.blame(inner, fault);
             }
         }
         if ring {
-            self.ring(inner);
+            self.ring(inner, Some(now));
         }
     }
 }

@@ -42,6 +42,7 @@ use crate::{
             Outcome, //
         },
         desc::Descriptor,
+        times::Stamps,
         wire::Fragment, //
     },
     rdma::{
@@ -101,12 +102,15 @@ pub(super) struct Transfer {
     arrived: u32,
     /// When it was queued, for its deadline.
     since: Instant<Monotonic>,
+    /// When its stage began, for people.
+    clock: Stamps<Instant<Monotonic>>,
 }
 
 impl Transfer {
     /// A transfer of a message alone.
     #[inline]
     pub(super) fn message(owner: Owner) -> Self {
+        let now = Instant::now();
         Self {
             owner,
             memory: Memory::None,
@@ -116,7 +120,8 @@ impl Transfer {
             nob: 0,
             total: 0,
             arrived: 0,
-            since: Instant::now(),
+            since: now,
+            clock: Stamps::queued(now),
         }
     }
 
@@ -178,8 +183,20 @@ impl Transfer {
     }
 
     /// The time that the peer took does not count against what comes now.
-    pub(super) fn start_again(&mut self) {
-        self.since = Instant::now();
+    pub(super) fn start_again(&mut self, now: Instant<Monotonic>) {
+        self.since = now;
+    }
+
+    /// When its stage began.
+    #[inline]
+    pub(super) fn clock(&mut self) -> &mut Stamps<Instant<Monotonic>> {
+        &mut self.clock
+    }
+
+    /// The same, with the bytes of its message, and those that may move by RDMA.
+    #[inline]
+    pub(super) fn measured(&mut self) -> (&mut Stamps<Instant<Monotonic>>, usize, u32) {
+        (&mut self.clock, self.nob, self.total)
     }
 
     /// For how many milliseconds it has been under way.

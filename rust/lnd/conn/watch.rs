@@ -39,10 +39,11 @@ impl Watch {
         }
     }
 
-    /// Something good was received.
+    /// Something good was received. Returns when: now.
     #[inline]
-    pub(super) fn heard(&mut self) {
+    pub(super) fn heard(&mut self) -> Instant<Monotonic> {
         self.last_recv = Instant::now();
+        self.last_recv
     }
 
     /// Milliseconds since something good was received.

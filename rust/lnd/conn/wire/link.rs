@@ -169,18 +169,18 @@ impl<C: QpHandler> Link<C> {
         let _ = self.pushed.push_within_capacity(context);
     }
 
-    /// Posts the batch.
+    /// Posts the batch. `now` is that, if the caller has just looked.
     ///
     /// # Errors
     ///
     /// What was not posted. What could not be holds no memory of LNet's any more, and nothing more can be
     /// pushed: end the connection.
     #[inline(always)]
-    pub(super) fn flush(&mut self) -> Result<(), Unposted> {
+    pub(super) fn flush(&mut self, now: Option<Instant<Monotonic>>) -> Result<(), Unposted> {
         // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
         let (rang, taken) = match self.post_recvs() {
             Ok(()) => {
-                self.last_send = Instant::now();
+                self.last_send = now.unwrap_or_else(Instant::now);
                 let posted = match &mut self.queues {
                     Some((sq, _)) => sq.post(&self.qp).map_err(|e| e.posted),
                     None => Err(0),

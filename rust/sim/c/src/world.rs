@@ -32,6 +32,7 @@ use crate::{
         SEC,
         US, //
     },
+    trace,
     verbs::{
         self,
         Dev,
@@ -270,6 +271,8 @@ pub struct World {
     pub faults: u64,
     /// Lines printed, by level.
     pub printed: [u64; 8],
+    /// What trace points have said.
+    pub trace: trace::Seen,
 }
 
 thread_local! {
@@ -350,7 +353,9 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         calls: [0; FAULTS],
         faults: 0,
         printed: [0; 8],
+        trace: trace::Seen::default(),
     });
+    trace::begin(seed, tell);
     WORLD.with(|c| c.set(Box::into_raw(world)));
 }
 
