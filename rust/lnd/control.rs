@@ -29,6 +29,7 @@ use super::{
     parting::Leaving,
     pump::pump,
     received::Received,
+    seen,
     transfer::Limits, //
 };
 use crate::{
@@ -61,7 +62,7 @@ use crate::{
         },
         sizes::{
             self,
-            DepthSearch, //
+            DepthMemory, //
         },
         tx::Place,
         wire::ConnParams, //
@@ -323,7 +324,9 @@ impl Conn {
     /// Returns the depth it got.
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
         let hca = self.hca()?;
-        let mut search = DepthSearch::new(self.with(|inner| inner.known.depth));
+        let wanted = self.with(|inner| inner.known.depth);
+        let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
+        let mut search = memory.search(wanted, seen::now_ms());
         let max_sge = sizes::gather_elements(hca.attrs.max_send_sge, self.ni.wrq_sge);
         let mut inline = INLINE;
         let (parts, depth, sq_depth) = loop {
@@ -350,6 +353,8 @@ impl Conn {
                 Err(e) => return Err(e),
             }
         };
+        let memory = memory.after(wanted, depth, seen::now_ms());
+        hca.depth.store(memory.bits(), Relaxed);
         let buffers = usize::from(depth.rx_buffers());
         let mut link = Link::new(parts);
         let reg_and_send = link.reg_wrs().saturating_add(1);
