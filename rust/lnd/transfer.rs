@@ -19,9 +19,9 @@ use kernel::{
 use super::kind::O2ib;
 use crate::{
     lnet::{
+        Get,
         Health as LnetHealth,
-        Message,
-        Reply, //
+        Message, //
     },
     proto::{
         cause::{
@@ -62,13 +62,8 @@ pub(crate) enum Owner {
     Nobody,
     /// One LNet message.
     Message(Message),
-    /// An optimised GET and the REPLY that LNet made up for it; finalized in that order.
-    Get {
-        /// The GET.
-        get: Message,
-        /// The REPLY.
-        reply: Reply<O2ib>,
-    },
+    /// An optimised GET and the REPLY that LNet made up for it.
+    Get(Get<O2ib>),
 }
 
 /// The memory of a transfer.
@@ -299,14 +294,7 @@ impl Ended {
         match self.owner {
             Owner::Nobody => {}
             Owner::Message(msg) => msg.finalize(outcome.status, health),
-            Owner::Get { get, mut reply } => {
-                let mut status = outcome.status;
-                if status == 0 && reply.set_len(self.arrived).is_err() {
-                    status = EPROTO.to_errno();
-                }
-                get.finalize(outcome.status, health);
-                reply.finalize(status);
-            }
+            Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),
         }
     }
 }
