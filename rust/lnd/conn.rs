@@ -215,6 +215,12 @@ kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, TIMER> for Conn { self.timer }
 }
 
+impl work::Timed<TIMER> for Conn {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
 impl Conn {
     /// Makes a connection object in state Init. May sleep.
     pub(crate) fn new(
@@ -385,15 +391,12 @@ impl Conn {
 
     /// Makes the timer run in `ms` milliseconds.
     pub(crate) fn arm_timer(self: &Arc<Self>, ms: u32) {
-        let _ = self.ni.workers.control.arm::<Self, TIMER>(self.clone(), ms);
+        let _ = work::arm::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
     pub(crate) fn rearm_timer(self: &Arc<Self>, ms: u32) {
-        self.ni
-            .workers
-            .control
-            .rearm::<Self, TIMER>(self.clone(), ms);
+        work::rearm::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Makes the timer not run any more; it may be running.

@@ -78,7 +78,6 @@ use crate::{
             ConnParam, //
         },
         cm_event::Addr,
-        cq::CqShare,
         qp::{
             Qp,
             QpConfig, //
@@ -341,8 +340,7 @@ impl Conn {
                 nr_mrs: sizes::memory_regions(depth, self.ni.depth()),
                 mr_pages: u16::try_from(hca.mr_pages)?,
             };
-            let made = CqShare::get(hca.device.clone(), config.nr_cqe(), self.cq_hint())
-                .and_then(|cq| Qp::create(id, &hca.pd, cq, &config, self.clone()));
+            let made = Qp::create(id, &hca.pd, self.cq_hint(), &config, self.clone());
             match made {
                 Ok(parts) if search.had() => break (parts, depth, sq_depth),
                 // The queue pair goes before a deeper one is tried.

@@ -124,6 +124,12 @@ kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, DEVICE> for Port { self.look }
 }
 
+impl work::Timed<DEVICE> for Port {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
 impl Asked for Port {
     fn ni(&self) -> &Arc<Ni> {
         &self.ni
@@ -214,10 +220,7 @@ impl Port {
     }
 
     fn look_in(self: &Arc<Self>, ms: u32) {
-        self.ni
-            .workers
-            .control
-            .rearm::<Self, DEVICE>(self.clone(), ms);
+        work::rearm::<Self, DEVICE>(self.clone(), ms);
     }
 
     /// The device is not looked after any more. Waits for a look under way.
@@ -264,7 +267,7 @@ impl Port {
         if self.health.unheard.xchg(false, Full) && hca.device.is_software() {
             let mute = hca.device.gsi_failed(hca.port);
             if mute && !self.health.mute.xchg(true, Full) {
-                log::mute(self.ni.nid, hca.device.name());
+                log::mute(self.ni.nid, hca.device.name().as_str());
             }
         }
         self.health.mute.load(Acquire)

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     bindings,
     rdma::{
-        cm,
-        device::Device, //
+        device::Device,
+        net, //
     }, //
 };
 
@@ -49,9 +49,9 @@ impl NetNs {
     }
 
     /// The namespace as the RDMA side takes it.
-    pub(crate) fn as_rdma(&self) -> cm::NetNs<'_> {
+    pub(crate) fn as_rdma(&self) -> net::NetNs<'_> {
         // SAFETY: By the type invariant the namespace is valid as long as `self` is borrowed.
-        unsafe { cm::NetNs::from_raw(self.ptr) }
+        unsafe { net::NetNs::from_raw(self.ptr) }
     }
 }
 

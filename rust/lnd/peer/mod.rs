@@ -203,6 +203,12 @@ kernel::impl_has_delayed_work! {
     impl{C: Connection} HasDelayedWork<Self, RETRY> for Peer<C> { self.retry }
 }
 
+impl<C: Connection> work::Timed<RETRY> for Peer<C> {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
 impl<C: Connection> Named for Peer<C> {
     fn nid(&self) -> Nid {
         self.nid
@@ -270,7 +276,7 @@ impl<C: Connection> Peer<C> {
     }
 
     fn retry_in(self: &Arc<Self>, ms: u32) {
-        let _ = self.ni.workers.control.arm::<Self, RETRY>(self.clone(), ms);
+        let _ = work::arm::<Self, RETRY>(self.clone(), ms);
     }
 
     /// For how many milliseconds our youngest request is under way.

@@ -18,7 +18,10 @@ use crate::{
             RECALL_MS, //
         }, //
     },
-    rdma::random, //
+    rdma::{
+        random,
+        work, //
+    }, //
 };
 
 /// Milliseconds over which peers without a message are connected to when the way opens.
@@ -73,10 +76,7 @@ impl<C: Connection> Peer<C> {
             } else {
                 random::u32() % RECALL_SPREAD_MS
             };
-            self.ni
-                .workers
-                .control
-                .rearm::<Self, RETRY>(self.clone(), ms);
+            work::rearm::<Self, RETRY>(self.clone(), ms);
         }
     }
 }

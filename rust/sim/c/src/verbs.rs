@@ -251,9 +251,13 @@ pub unsafe extern "C" fn ro2ib_device_dma(_dev: *mut ib_device) -> *mut device {
     core::ptr::null_mut()
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device) -> *const u8 {
+pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device, buf: *mut u8, len: usize) {
     // SAFETY: By the contract of this function.
-    unsafe { (*dev.cast::<Dev>()).name.as_ptr().cast() }
+    unsafe {
+        let name = (*dev.cast::<Dev>()).name.as_bytes_with_nul();
+        assert!(name.len() <= len, "a short name");
+        core::ptr::copy_nonoverlapping(name.as_ptr(), buf, name.len());
+    }
 }
 
 /// A protection domain.
