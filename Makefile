@@ -13,7 +13,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop sim sim-long sim-defects,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop sim sim-long sim-defects fuzz,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) $(if $(KERNEL_FLAVOR),KERNEL_FLAVOR=$(KERNEL_FLAVOR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -146,6 +146,10 @@ sim-long:
 sim-defects:
 	@scripts/sim-defects $(DEFECTS)
 
+# Coverage-guided fuzzing: a minute, or SECONDS=; TARGETS=decode: one of them.
+fuzz:
+	@scripts/fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
+
 # The picture in the documentation.
 screenshot: ro2ibtop
 	.ro2ibtop/release/ro2ibtop --svg --width 150 --snapshot scripts/ro2ibtop/tests/guest/dead-peer.txt \
@@ -192,6 +196,7 @@ help:
 	@echo 'sim        the whole driver on the host, simulated: a minute, or SEEDS=n; SEED=n tells one'
 	@echo 'sim-long   the same for HOURS= or SEEDS='
 	@echo 'sim-defects  old defects put back, to see that the simulation finds them'
+	@echo 'fuzz       coverage-guided fuzzing of what a peer sends: a minute, or SECONDS=n'
 	@echo 'screenshot its picture in the documentation'
 	@echo 'install    what was built, without DKMS'
 	@echo 'test-packages  the package in a fresh Debian 13; with LUSTRE=path against that'
@@ -203,4 +208,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help

@@ -62,7 +62,7 @@ bool ro2ib_device_sends_late(struct ib_device *dev);
 bool ro2ib_port_active(struct ib_device *dev, u32 port);
 bool ro2ib_gsi_failed(struct ib_device *dev, u32 port);
 u32 ro2ib_event_port(const struct ib_event *ev);
-const char *ro2ib_device_name(struct ib_device *dev);
+void ro2ib_device_name(struct ib_device *dev, char *buf, size_t len);
 /* What its DMA goes through; NULL if it is made of software */
 struct device *ro2ib_device_dma(struct ib_device *dev);
 void ro2ib_register_event_handler(struct ib_event_handler *h,

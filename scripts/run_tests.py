@@ -4,6 +4,7 @@
 host    cargo test of rust/proto and of scripts/ro2ibtop
 model   cargo test of rust/proto/model
 sim     the whole driver on the host, simulated: about a minute of worlds
+fuzz    coverage-guided fuzzing: 20 seconds
 lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
         soft-RoCE, NI to NI
@@ -105,6 +106,15 @@ def sim(options):
     if not results or (status != 0) != (results[2] != "0") or not int(results[1]):
         raise Failure("scripts/sim")
     print("  " + out.splitlines()[-2])
+    return int(results[1]), int(results[2])
+
+
+def fuzz(options):
+    status, out = run("fuzz", sys.executable, "-B", "scripts/fuzz", "--seconds", "1800" if options.long else "20")
+    results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
+    if not results or (status != 0) != (results[2] != "0"):
+        raise Failure("scripts/fuzz")
+    print(re.sub(r"^", "  ", out[: results.start()].rstrip(), flags=re.MULTILINE))
     return int(results[1]), int(results[2])
 
 
@@ -217,7 +227,7 @@ def stock(options):
     return pytest("stock", options, "tests-vm/test_objects.py", "tests-vm/test_stock.py", "tests-vm/test_trace.py")
 
 
-PARTS = {"host": host, "model": model, "sim": sim, "lint": lint, "kunit": kunit, "guests": guests, "bench": bench, "stock": stock}
+PARTS = {"host": host, "model": model, "sim": sim, "fuzz": fuzz, "lint": lint, "kunit": kunit, "guests": guests, "bench": bench, "stock": stock}
 
 
 def main():

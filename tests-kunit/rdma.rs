@@ -29,14 +29,12 @@ use crate::{
             CmHandler,
             CmId,
             CmLocked,
-            ConnParam,
-            NetNs, //
+            ConnParam, //
         },
         cm_event::{
             Addr,
             CmEvent, //
         },
-        cq::CqShare,
         device::{
             DeviceEvent,
             DeviceEvents,
@@ -51,6 +49,7 @@ use crate::{
             ListenHandler,
             Listener, //
         },
+        net::NetNs,
         pages::PageVec,
         parts::QpParts,
         pd::Pd,
@@ -66,6 +65,7 @@ use crate::{
             new_spinlock_bh,
             SpinLockBh, //
         },
+        users::Users,
         wc::{
             QpEvent,
             WcStatus, //
@@ -250,9 +250,8 @@ struct End {
 impl End {
     fn new(id: CmId<Side>, side: Arc<Side>) -> Result<Self> {
         let device = id.lock().device().ok_or(ENODEV)?;
-        let pd = Pd::alloc(device.clone())?;
-        let cq = CqShare::get(device, CONFIG.nr_cqe(), 0)?;
-        let QpParts { qp, sq, mut rq } = Qp::create(&id, &pd, cq, &CONFIG, side.clone())?;
+        let pd = Pd::alloc(device)?;
+        let QpParts { qp, sq, mut rq } = Qp::create(&id, &pd, 0, &CONFIG, side.clone())?;
 
         for _ in 0..RX_BUFS {
             rq.push(&qp, RxBuf::alloc(pd.device())?)
@@ -757,7 +756,7 @@ fn watch_device() -> Result {
     let device = listener.device().ok_or(ENODEV)?;
     let attrs = device.attrs();
 
-    check(attrs.mem_mgt_extensions && attrs.max_qp_wr > 0 && !device.name().is_empty())?;
+    check(attrs.mem_mgt_extensions && attrs.max_qp_wr > 0 && !device.name().as_str().is_empty())?;
     check(device.port_active(listener.port()))?;
     drop(EventRegistration::new(
         device,
@@ -782,9 +781,133 @@ fn drop_in_handler() -> Result {
     check(Arc::into_unique_or_drop(side).is_some())
 }
 
+/// A buffer is for the device that it is mapped for.
+fn foreign_buffer() -> Result {
+    let (mut left, mut right) = connect(PORT + 10)?;
+
+    check(!left.pd.device().same(right.pd.device()))?;
+    check(matches!(
+        left.sq
+            .push_send(&left.qp, 1, TxBuf::alloc(right.pd.device())?, 1, None, true),
+        Err((PushError::Foreign, _))
+    ))?;
+    // A receive completes, so that there is room for another.
+    left.send(2, 1, 1, true)?;
+    left.post()?;
+    right.side.wait(|seen| seen.receives.len() == 1)?;
+    check(
+        right
+            .rq
+            .push(&right.qp, RxBuf::alloc(left.pd.device())?)
+            .is_err(),
+    )?;
+    check(right.rq.pending() == 0)?;
+    check(
+        right
+            .rq
+            .push(&right.qp, RxBuf::alloc(right.pd.device())?)
+            .is_ok(),
+    )?;
+    check(right.rq.pending() == 1)?;
+    left.close()?;
+    right.close()
+}
+
+/// Regions are made when they are wanted, and one more only if none is free.
+fn regions_when_wanted() -> Result {
+    let (left, right) = connect(PORT + 11)?;
+
+    check(left.qp.regions() == 0)?;
+    let one = left.qp.take_mr()?;
+    check(left.qp.regions() == 1)?;
+    left.qp.put_mr(one);
+    let one = left.qp.take_mr()?;
+    check(left.qp.regions() == 1)?;
+    let two = left.qp.take_mr()?;
+    check(left.qp.regions() == 2)?;
+    left.qp.put_mr(one);
+    left.qp.put_mr(two);
+    left.close()?;
+    right.close()
+}
+
+/// An address is resolved once at a time.
+fn resolve_twice() -> Result {
+    let side = Side::new()?;
+    let id = CmId::create(NetNs::init()?, side.clone())?;
+    let (from, to) = (Addr::v4(LEFT, 0), Addr::v4(RIGHT, 1));
+
+    id.resolve_addr(Some(&from), &to, 2000)?;
+    // The event may have come in between.
+    match id.resolve_addr(Some(&from), &to, 2000) {
+        Err(e) if e == EBUSY || e == EINVAL => (),
+        _ => return Err(EINVAL),
+    }
+    side.wait(|seen| seen.route)
+}
+
+/// A queue pair wants an id that is bound to the device of its protection domain.
+fn unbound_id() -> Result {
+    let (_acceptor, listener) = listen(PORT + 12, None)?;
+    let pd = Pd::alloc(listener.device().ok_or(ENODEV)?)?;
+    let side = Side::new()?;
+    let id = CmId::create(NetNs::init()?, side.clone())?;
+
+    check(Qp::create(&id, &pd, 0, &CONFIG, side.clone()).err() == Some(ENODEV))?;
+    // Bound, but to the other device.
+    id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, 1), 2000)?;
+    side.wait(|seen| seen.route)?;
+    check(Qp::create(&id, &pd, 0, &CONFIG, side).err() == Some(ENODEV))
+}
+
+/// Too many users are not counted any more, and there is no last one.
+fn users_saturate() -> Result {
+    let users = Users::new(1);
+
+    users.get();
+    check(!users.put() && users.put() && !users.try_get())?;
+    users.revive();
+    check(users.try_get() && !users.put() && users.put())?;
+
+    let users = Users::new(u32::MAX);
+
+    // This would make it 0.
+    users.get();
+    check(users.try_get())?;
+    let users = Users::new((1 << 31) + 1);
+
+    check(!users.put() && !users.put())?;
+    check(users.try_get())
+}
+
 #[kunit_tests(ro2iblnd_rdma)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn takes_no_buffer_of_another_device() -> Result {
+        foreign_buffer()
+    }
+
+    #[test]
+    fn makes_regions_when_they_are_wanted() -> Result {
+        regions_when_wanted()
+    }
+
+    #[test]
+    fn resolves_one_address_at_a_time() -> Result {
+        resolve_twice()
+    }
+
+    #[test]
+    fn takes_no_id_of_another_device() -> Result {
+        unbound_id()
+    }
+
+    #[test]
+    fn counts_users_without_overflow() -> Result {
+        users_saturate()
+    }
 
     #[test]
     fn sends_and_receives_in_order() -> Result {

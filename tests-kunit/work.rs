@@ -30,12 +30,15 @@ use kernel::{
 use crate::rdma::{
     sync::Completion,
     work::{
+        arm,
         cancel,
         cancel_sync,
         online_cpu,
+        rearm,
         NofsScope,
         OwnedQueue,
-        QueueKind, //
+        QueueKind,
+        Timed, //
     }, //
 };
 
@@ -44,6 +47,7 @@ const LATER: u64 = 2;
 
 #[pin_data]
 struct Item {
+    queue: Arc<OwnedQueue>,
     ran: Atomic<u32>,
     #[pin]
     done: Completion,
@@ -59,6 +63,12 @@ impl_has_work! {
 
 impl_has_delayed_work! {
     impl HasDelayedWork<Self, LATER> for Item { self.later }
+}
+
+impl Timed<LATER> for Item {
+    fn queue(&self) -> &OwnedQueue {
+        &self.queue
+    }
 }
 
 impl WorkItem<NOW> for Item {
@@ -93,19 +103,34 @@ impl_has_delayed_work! {
     impl HasDelayedWork<Self> for Stubborn { self.again }
 }
 
+impl Timed for Stubborn {
+    fn queue(&self) -> &OwnedQueue {
+        &self.queue
+    }
+}
+
 impl WorkItem for Stubborn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         this.begun.complete_all();
         fsleep(Delta::from_millis(50));
-        this.queue.rearm::<Self, 0>(this.clone(), 60_000);
+        rearm::<Self, 0>(this.clone(), 60_000);
     }
 }
 
-fn item() -> Result<Arc<Item>> {
+fn queue(kind: QueueKind, highpri: bool) -> Result<Arc<OwnedQueue>> {
+    let queue = OwnedQueue::new(c"ro2iblnd_test", kind, highpri)?;
+
+    Ok(Arc::new(queue, GFP_KERNEL)?)
+}
+
+fn item(queue: &Arc<OwnedQueue>) -> Result<Arc<Item>> {
+    let queue = queue.clone();
+
     Arc::pin_init(
         pin_init!(Item {
+            queue,
             ran: Atomic::new(0),
             done <- Completion::new(),
             now <- new_work!("Item::now"),
@@ -122,8 +147,8 @@ mod tests {
     #[test]
     fn runs_what_is_queued() -> Result {
         for kind in [QueueKind::PerCpu, QueueKind::Unbound] {
-            let queue = OwnedQueue::new(c"ro2iblnd_test", kind, false)?;
-            let item = item()?;
+            let queue = queue(kind, false)?;
+            let item = item(&queue)?;
             let _scope = NofsScope::enter();
 
             assert!(queue.enqueue_on::<Item, NOW>(online_cpu(12345), item.clone()));
@@ -139,15 +164,15 @@ mod tests {
 
     #[test]
     fn cancelling_gives_the_reference_back() -> Result {
-        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, true)?;
-        let item = item()?;
+        let queue = queue(QueueKind::PerCpu, true)?;
+        let item = item(&queue)?;
 
-        assert!(queue.arm::<Item, LATER>(item.clone(), 60_000));
-        assert!(!queue.arm::<Item, LATER>(item.clone(), 60_000));
+        assert!(arm::<Item, LATER>(item.clone(), 60_000));
+        assert!(!arm::<Item, LATER>(item.clone(), 60_000));
         assert!(cancel::<Item, LATER>(&item));
         assert!(!cancel::<Item, LATER>(&item));
-        queue.rearm::<Item, LATER>(item.clone(), 60_000);
-        queue.rearm::<Item, LATER>(item.clone(), 50_000);
+        rearm::<Item, LATER>(item.clone(), 60_000);
+        rearm::<Item, LATER>(item.clone(), 50_000);
         assert!(cancel_sync::<Item, LATER>(&item));
         assert!(!item.done.wait_ms(1));
         assert!(Arc::into_unique_or_drop(item).is_some());
@@ -156,11 +181,11 @@ mod tests {
 
     #[test]
     fn rearming_makes_it_sooner() -> Result {
-        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?;
-        let item = item()?;
+        let queue = queue(QueueKind::PerCpu, false)?;
+        let item = item(&queue)?;
 
-        assert!(queue.arm::<Item, LATER>(item.clone(), 60_000));
-        queue.rearm::<Item, LATER>(item.clone(), 1);
+        assert!(arm::<Item, LATER>(item.clone(), 60_000));
+        rearm::<Item, LATER>(item.clone(), 1);
         assert!(item.done.wait_ms(2000));
         assert!(!cancel_sync::<Item, LATER>(&item));
         assert!(item.ran.xchg(0, Full) == 2);
@@ -170,21 +195,17 @@ mod tests {
 
     #[test]
     fn rearming_while_it_is_cancelled_keeps_no_reference() -> Result {
-        let queue = Arc::new(
-            OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?,
-            GFP_KERNEL,
-        )?;
-        let its = queue.clone();
+        let queue = queue(QueueKind::PerCpu, false)?;
         let item = Arc::pin_init(
             pin_init!(Stubborn {
-                queue: its,
+                queue,
                 begun <- Completion::new(),
                 again <- new_delayed_work!("Stubborn::again"),
             }),
             GFP_KERNEL,
         )?;
 
-        assert!(queue.arm::<Stubborn, 0>(item.clone(), 0));
+        assert!(arm::<Stubborn, 0>(item.clone(), 0));
         item.begun.wait();
         // It rearms itself while this waits.
         let _ = cancel_sync::<Stubborn, 0>(&item);
@@ -193,12 +214,24 @@ mod tests {
     }
 
     #[test]
-    fn dropping_a_queue_runs_what_is_left() -> Result {
-        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?;
-        let item = item()?;
+    fn a_timer_keeps_its_queue() -> Result {
+        let item = item(&queue(QueueKind::PerCpu, false)?)?;
 
-        assert!(queue.enqueue::<Item, NOW>(item.clone()));
-        drop(queue);
+        assert!(arm::<Item, LATER>(item.clone(), 50));
+        // The item has the only reference to the queue.
+        assert!(item.done.wait_ms(2000));
+        item.queue.flush();
+        assert!(Arc::into_unique_or_drop(item).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn dropping_a_queue_runs_what_is_left() -> Result {
+        let mine = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?;
+        let item = item(&queue(QueueKind::PerCpu, false)?)?;
+
+        assert!(mine.enqueue::<Item, NOW>(item.clone()));
+        drop(mine);
         assert!(item.ran.xchg(0, Full) == 1);
         assert!(Arc::into_unique_or_drop(item).is_some());
         Ok(())

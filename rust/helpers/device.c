@@ -83,9 +83,13 @@ struct device *ro2ib_device_dma(struct ib_device *dev)
 	return dev->dma_device;
 }
 
-const char *ro2ib_device_name(struct ib_device *dev)
+/*
+ * A copy of at most @len bytes: the name of the struct device is freed when
+ * the device is renamed. This one is written over instead.
+ */
+void ro2ib_device_name(struct ib_device *dev, char *buf, size_t len)
 {
-	return dev_name(&dev->dev);
+	strscpy(buf, dev->name, len);
 }
 
 void ro2ib_register_event_handler(struct ib_event_handler *h,

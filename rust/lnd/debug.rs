@@ -39,14 +39,13 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         peers = peers.saturating_add(1);
         waiting = waiting.saturating_add(peer.with(|inner| inner.waiting()));
     });
-    let hca = ni.hca().ok();
+    let device = ni.hca().ok().map(|hca| hca.device.name());
     writeln!(
         f,
         "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} parting={} link={}",
         core::format_args!("{}", ni.nid),
         ni.stamp,
-        hca.as_ref()
-            .map_or("none", |hca| hca.device.name().to_str().unwrap_or("?")),
+        device.as_ref().map_or("none", |name| name.as_str()),
         all.conns(),
         all.parting.len(),
         if ni.way(|way| way.is_open()) { "up" } else { "down" },

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The RDMA device as a connection uses it: nothing here changes.
+//! The RDMA device as a connection uses it: nothing here changes, but what is known of its room.
 
 use kernel::sync::{
     aref::ARef,
+    atomic::Atomic,
     Arc, //
 };
 
@@ -24,4 +25,6 @@ pub(crate) struct Hca {
     pub(crate) port: u32,
     /// Pages that one memory region covers.
     pub(crate) mr_pages: u32,
+    /// The depth there was room for ([`crate::proto::sizes::DepthMemory`]).
+    pub(crate) depth: Atomic<u64>,
 }

@@ -9,6 +9,7 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::{
+        atomic::Atomic,
         Arc,
         Mutex, //
     },
@@ -177,6 +178,7 @@ impl Ifaces {
             attrs,
             port: listener.port(),
             mr_pages,
+            depth: Atomic::new(0),
         };
         Ok(Iface {
             net: ni.net.clone(),

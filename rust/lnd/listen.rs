@@ -25,7 +25,6 @@ use kernel::{
 
 use super::{
     conn::Conn,
-    kind::O2ib,
     log,
     meter,
     ni::Ni,
@@ -36,10 +35,7 @@ use super::{
     seen::Seen, //
 };
 use crate::{
-    lnet::{
-        params,
-        NiRef, //
-    },
+    lnet::params,
     proto::{
         cause::Cause,
         cm_msg::{
@@ -173,7 +169,8 @@ impl<H> Accept<H> {
         };
         let asked = parse_connreq(req.private_data(), &from, &policy)?;
         *src = Some(asked.src);
-        let asked_of = NiRef::<O2ib>::find(asked.dst.raw());
+        let any = self.users.lock().first().cloned();
+        let asked_of = any.and_then(|ni| ni.lnet.find(asked.dst.raw()));
         let ni = asked_of.as_ref().map(|found| found.lnd.ni());
         *seen = ni.map(|ni| ni.seen.clone());
         *found = asked_of.as_ref().map(|found| {

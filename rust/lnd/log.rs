@@ -193,8 +193,7 @@ pub(crate) fn detached(nid: Nid) {
 }
 
 /// Nothing of the connection manager leaves the RDMA device of an NI any more.
-pub(crate) fn mute(nid: Nid, device: &CStr) {
-    let device = device.to_str().unwrap_or("its device");
+pub(crate) fn mute(nid: Nid, device: &str) {
     pr_err!(
         "{}\n",
         core::format_args!(

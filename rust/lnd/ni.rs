@@ -92,7 +92,7 @@ pub(crate) struct Ni {
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
     live: Arc<LiveCount>,
-    on_unheard: fn(nid: u64),
+    on_unheard: fn(&Ni),
     pub(crate) lnet: NiRef<O2ib>,
 }
 
@@ -132,7 +132,7 @@ impl Drop for Live {
 }
 
 impl Ni {
-    /// As configured. `on_unheard` is called with its NID, in process context, when an attempt was
+    /// As configured. `on_unheard` is called in process context, when an attempt was
     /// never answered: the NI does not know who looks after it. May sleep.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl Ni {
         cfg: &NiConfig<'_>,
         lnet: NiRef<O2ib>,
         workers: Arc<Workers>,
-        on_unheard: fn(nid: u64),
+        on_unheard: fn(&Ni),
     ) -> Result<Arc<Self>, StartError> {
         if QueueDepth::new(cfg.peer_credits()).is_none() {
             return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
@@ -211,7 +211,7 @@ impl Ni {
 
     /// The answer to an attempt did not come in time.
     pub(crate) fn unheard(&self) {
-        (self.on_unheard)(self.nid.raw());
+        (self.on_unheard)(self);
     }
 
     /// Counters of the connections that are over.

@@ -55,10 +55,10 @@ use crate::{
     rdma::work::NofsScope, //
 };
 
-/// An attempt of the NI with that NID was never answered.
-fn unheard(nid: u64) {
+/// An attempt of the NI was never answered.
+fn unheard(ni: &Ni) {
     // By name, because an NI and what looks after it would hold each other.
-    if let Some(found) = NiRef::<O2ib>::find(nid) {
+    if let Some(found) = ni.lnet.find(ni.nid.raw()) {
         found.lnd.unheard();
     }
 }

@@ -8,7 +8,6 @@ use core::{
 };
 
 use kernel::{
-    error::to_result,
     pr_warn_once,
     prelude::*, //
 };
@@ -122,18 +121,20 @@ impl Message {
         let _ = ManuallyDrop::new(self);
     }
 
-    /// Creates the REPLY that LNet wants to see for an optimised GET, whose data comes without
-    /// an LNet message of its own. `None`: no memory, or the GET is not waiting any more.
-    ///
-    /// Must be called on a GET, before it is finalized; the reply is finalized after the GET.
-    pub(crate) fn create_reply<L: Lnd>(&self, ni: &NiRef<L>) -> Option<Reply<L>> {
-        // SAFETY: `ni` is a referenced NI, and the message is valid by the type invariant.
+    /// Makes the REPLY that LNet wants to see for an optimised GET, whose data comes without an LNet
+    /// message of its own. The message comes back if it is no GET of this node's for a peer that is
+    /// no router, if there is no memory, or if it is not waiting for a reply any more.
+    pub(crate) fn into_get<L: Lnd>(self, ni: &NiRef<L>) -> Result<Get<L>, Message> {
+        // SAFETY: `ni` is a referenced NI, and the message is valid by the type invariant. No other
+        // reply was made for it: there would be no `Message` of it, but a `Get`.
         let ptr = unsafe { bindings::ro2ib_lnet_create_reply(ni.as_ptr(), self.ptr.as_ptr()) };
-        let ptr = NonNull::new(ptr)?;
-        // SAFETY: LNet has just made this message for the driver to finalize.
-        let msg = unsafe { Message::from_raw(ptr) };
-        Some(Reply {
-            msg,
+        let Some(ptr) = NonNull::new(ptr) else {
+            return Err(self);
+        };
+        Ok(Get {
+            get: self,
+            // SAFETY: LNet has just made this message for the driver to finalize.
+            reply: unsafe { Message::from_raw(ptr) },
             ni: ni.clone(),
         })
     }
@@ -163,27 +164,31 @@ impl Drop for Message {
     }
 }
 
-/// The REPLY of an optimised GET, which never travels as a message.
-#[must_use = "a reply must be finalized"]
-pub(crate) struct Reply<L: Lnd> {
-    msg: Message,
+/// An optimised GET, and its REPLY, which never travels as a message.
+#[must_use = "a GET must be finalized"]
+pub(crate) struct Get<L: Lnd> {
+    // In this order, which is that of LNet.
+    get: Message,
+    reply: Message,
     ni: NiRef<L>,
 }
 
-impl<L: Lnd> Reply<L> {
-    /// Tells LNet how many bytes the peer wrote. `EPROTO`: more than the GET asked for; then the
-    /// peer must not be believed, and the reply is to be finalized with that error.
-    pub(crate) fn set_len(&mut self, len: u32) -> Result {
+impl<L: Lnd> Get<L> {
+    /// Completes the GET, as [`Message::finalize`], and then the reply with `len` bytes, which the
+    /// peer says it wrote. If these are more than the GET asked for the peer is not believed, and the
+    /// reply ends with `EPROTO`. LNet judges health by the GET alone.
+    pub(crate) fn finalize(self, status: i32, health: Health, len: u32) {
         // SAFETY: `ni` is a referenced NI, and the message is a reply made by
         // `ro2ib_lnet_create_reply` that has not been finalized.
-        to_result(unsafe {
-            bindings::ro2ib_lnet_set_reply_len(self.ni.as_ptr(), self.msg.ptr.as_ptr(), len)
-        })
-    }
-
-    /// Completes the reply; see [`Message::finalize`]. The GET must have been finalized before.
-    /// LNet judges health by the GET alone.
-    pub(crate) fn finalize(self, status: i32) {
-        self.msg.finalize(status, Health::Ok);
+        let set = || unsafe {
+            bindings::ro2ib_lnet_set_reply_len(self.ni.as_ptr(), self.reply.ptr.as_ptr(), len)
+        };
+        let replied = if status != 0 || set() == 0 {
+            status
+        } else {
+            EPROTO.to_errno()
+        };
+        self.get.finalize(status, health);
+        self.reply.finalize(replied, Health::Ok);
     }
 }

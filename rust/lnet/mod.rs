@@ -33,9 +33,9 @@ pub(crate) use driver::{
     StartError, //
 };
 pub(crate) use message::{
+    Get,
     Health,
-    Message,
-    Reply, //
+    Message, //
 };
 pub(crate) use ni::{
     NetNs,

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     bindings,
     rdma::{
-        cm,
-        device::Device, //
+        device::Device,
+        net, //
     }, //
 };
 
@@ -49,9 +49,9 @@ impl NetNs {
     }
 
     /// The namespace as the RDMA side takes it.
-    pub(crate) fn as_rdma(&self) -> cm::NetNs<'_> {
+    pub(crate) fn as_rdma(&self) -> net::NetNs<'_> {
         // SAFETY: By the type invariant the namespace is valid as long as `self` is borrowed.
-        unsafe { cm::NetNs::from_raw(self.ptr) }
+        unsafe { net::NetNs::from_raw(self.ptr) }
     }
 }
 
@@ -229,18 +229,19 @@ impl<L: Lnd> NiRef<L> {
         unsafe { bindings::ro2ib_lnet_set_dma_device(self.as_ptr(), device) };
     }
 
-    /// The NI of this driver with that NID, which may come straight from the wire. `None` for
+    /// The NI of the same driver with that NID, which may come straight from the wire. `None` for
     /// NIDs nobody has, NIDs of other drivers' NIs, and an NI that is still starting.
-    pub(crate) fn find(nid: u64) -> Option<FoundNi<L::Ni>> {
+    pub(crate) fn find(&self, nid: u64) -> Option<FoundNi<L::Ni>> {
         let mut lnd = core::ptr::null_mut();
         // SAFETY: `lnd` is a local.
         let found = unsafe { bindings::ro2ib_lnet_find_ni(nid, &mut lnd) };
         if found.is_null() {
             return None;
         }
-        // SAFETY: The shim returns NIs of the one registered driver only, whose private data is
-        // an `Arc<L::Ni>` made by the startup trampoline of the only registration there can be. It
-        // stays until `Lnd::shutdown`, which cannot begin before `ro2ib_lnet_put_found`.
+        // SAFETY: The shim returns NIs of the one registered driver only. That is `L`: by the type
+        // invariant an NI of `L` is there, which keeps `L` registered. So their private data is an
+        // `Arc<L::Ni>` that the startup trampoline made. It stays until `Lnd::shutdown`, which cannot
+        // begin before `ro2ib_lnet_put_found`.
         let lnd: Arc<L::Ni> = unsafe { <Arc<L::Ni> as ForeignOwnable>::borrow(lnd) }.into();
         // SAFETY: `found` is referenced.
         let active = unsafe { bindings::ro2ib_ni_active(found) };

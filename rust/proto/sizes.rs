@@ -77,6 +77,8 @@ pub struct DepthSearch {
     bad: u16,
     now: QueueDepth,
     left: u8,
+    /// `now` is what an earlier search ended with: it is taken if there is room for it.
+    remembered: bool,
 }
 
 impl DepthSearch {
@@ -88,6 +90,7 @@ impl DepthSearch {
             bad: wanted.wire().saturating_add(1),
             now: wanted,
             left: DEPTH_ATTEMPTS.saturating_sub(1),
+            remembered: false,
         }
     }
 
@@ -102,6 +105,9 @@ impl DepthSearch {
     pub fn had(&mut self) -> bool {
         let at = self.now.wire();
         let gap = self.bad.saturating_sub(at);
+        if self.remembered {
+            return true;
+        }
         // Not for a gain of a single credit, or of an eighth at most.
         if self.left < 2 || at <= self.good || gap <= 2.max(at / 8) {
             return true;
@@ -115,6 +121,7 @@ impl DepthSearch {
     #[must_use]
     pub fn failed(&mut self) -> bool {
         let at = self.now.wire();
+        self.remembered = false;
         // INVARIANT: `now` was above `good`, or was `good`, which then is no more.
         self.bad = at;
         if self.good >= at {
@@ -143,6 +150,62 @@ impl DepthSearch {
             }
             None => false,
         }
+    }
+}
+
+/// Milliseconds for which a device is believed to have no room for deeper queues.
+pub const DEPTH_KEPT_MS: u64 = 60_000;
+
+/// What the last search found on a device, which the next one begins with: a device that has no room
+/// for the depth that all ask for would otherwise be asked for it by each connection, some commands of
+/// its firmware each. Forgotten after [`DEPTH_KEPT_MS`], as room may be made; and what is found at a
+/// depth that is less than remembered changes nothing.
+///
+/// Eight bytes, for an atomic: of two searches that end at a time one is remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DepthMemory(u64);
+
+impl DepthMemory {
+    const DEPTH_BITS: u32 = 8;
+
+    /// What [`DepthMemory::bits`] returned.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// It as a number; 0: nothing.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// A search for `wanted` that begins at `now_ms`.
+    pub fn search(self, wanted: QueueDepth, now_ms: u64) -> DepthSearch {
+        let search = DepthSearch::new(wanted);
+        let depth = u8::try_from(self.0 & 0xff).unwrap_or(0);
+        // A clock that went back is no reason to believe it for longer.
+        let age = now_ms.checked_sub(self.0 >> Self::DEPTH_BITS);
+        match QueueDepth::new(depth.into()) {
+            Some(now) if now < wanted && age.is_some_and(|age| age < DEPTH_KEPT_MS) => {
+                DepthSearch {
+                    now,
+                    remembered: true,
+                    ..search
+                }
+            }
+            _ => search,
+        }
+    }
+
+    /// A search for `wanted` ended at `now_ms`, with `found`. What is to be remembered now.
+    #[must_use]
+    pub fn after(self, wanted: QueueDepth, found: QueueDepth, now_ms: u64) -> Self {
+        let told = self.search(wanted, now_ms);
+        if found >= wanted || (told.remembered && found == told.now) {
+            // There was room, or what was remembered was used: it does not become younger by that.
+            return self;
+        }
+        let time = now_ms.checked_shl(Self::DEPTH_BITS).unwrap_or(0);
+        Self(time | u64::from(found.get()))
     }
 }
 
@@ -239,6 +302,58 @@ mod tests {
         }
         assert_eq!(search.now().wire(), 32);
         assert!(!search.failed());
+    }
+
+    /// As [`search`], on a device that is remembered.
+    fn again(memory: &mut DepthMemory, wanted: u16, limit: u16, now_ms: u64) -> (u16, u8) {
+        let mut search = memory.search(depth(wanted), now_ms);
+        for attempt in 1..=DEPTH_ATTEMPTS {
+            let d = search.now().wire();
+            if d <= limit {
+                if search.had() {
+                    *memory = memory.after(depth(wanted), depth(d), now_ms);
+                    return (d, attempt);
+                }
+            } else if !search.failed() {
+                return (0, attempt);
+            }
+        }
+        (0, u8::MAX)
+    }
+
+    #[test]
+    fn a_depth_is_looked_for_once() {
+        let mut memory = DepthMemory::default();
+        assert_eq!(again(&mut memory, 255, 100, 1000), (99, 7));
+        for now_ms in (1000..1000 + DEPTH_KEPT_MS).step_by(1000) {
+            assert_eq!(again(&mut memory, 255, 100, now_ms), (99, 1));
+        }
+        // Less than that is found at once, and says nothing of more.
+        assert_eq!(again(&mut memory, 8, 100, 5000), (8, 1));
+        assert_eq!(again(&mut memory, 255, 100, 6000), (99, 1));
+        // It is used all the time, and still forgotten.
+        assert_eq!(again(&mut memory, 255, 255, 1000 + DEPTH_KEPT_MS), (255, 1));
+        assert_eq!(again(&mut memory, 255, 100, 2000 + DEPTH_KEPT_MS), (99, 7));
+        // Less room than before.
+        let (found, attempts) = again(&mut memory, 255, 20, 3000 + DEPTH_KEPT_MS);
+        assert!((16..=20).contains(&found) && attempts > 1);
+        let after = again(&mut memory, 255, 20, 4000 + DEPTH_KEPT_MS);
+        assert_eq!(after, (found, 1));
+        assert_eq!(DepthMemory::from_bits(memory.bits()), memory);
+        // A clock that goes back.
+        assert!(again(&mut memory, 255, 20, 0).1 > 1);
+    }
+
+    #[test]
+    fn a_remembered_search_ends_as_any() {
+        for kept in 1..=255u8 {
+            for limit in (0..=255).step_by(5) {
+                let mut memory = DepthMemory::from_bits(kept.into());
+                let (found, attempts) = again(&mut memory, 255, limit, 0);
+                assert!(found <= limit && attempts <= DEPTH_ATTEMPTS);
+                assert!(found >= 1 || limit <= 2);
+            }
+        }
     }
 
     #[test]

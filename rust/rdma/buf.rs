@@ -115,6 +115,11 @@ impl<D: DirectionType> MsgBuf<D> {
         Ok(this)
     }
 
+    /// Whether it is mapped for `device`.
+    pub(super) fn is_for(&self, device: &Device) -> bool {
+        self.device.same(device)
+    }
+
     /// The contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
         &self.bytes.raw

@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Shares of the completion queues that the RDMA core keeps per device.
+//!
+//! When a device is removed the core frees these queues as soon as its clients have gone, of which the
+//! CM is one; it does not wait for references to the device. So a share holds an id that is bound to
+//! the device, which the CM waits for.
+//!
+//! The core makes a whole array of queues for each caller that finds none with room, and nothing keeps
+//! another one from doing the same meanwhile: so one at a time asks, for each protection domain, of
+//! which the driver has one for each interface. Process context.
 
 use core::ptr::NonNull;
 
 use kernel::{
     error::from_err_ptr,
-    prelude::*,
-    sync::aref::ARef, //
+    prelude::*, //
 };
 
-use super::device::Device;
+use super::{
+    cm_ref::CmRef,
+    device::Device,
+    pd::Pd, //
+};
 use crate::bindings;
 
 /// Where completions of `device` are polled: the one place that decides it.
@@ -32,11 +43,11 @@ fn poll_context(device: &Device) -> bindings::ib_poll_context {
 /// # Invariants
 ///
 /// `cq` came from `ib_cq_pool_get()` for `nr_cqe` entries, which only `drop`
-/// gives back.
-pub(crate) struct CqShare {
+/// gives back. `_id` is bound to the device of `cq`.
+pub(super) struct CqShare {
     cq: NonNull<bindings::ib_cq>,
     nr_cqe: u32,
-    device: ARef<Device>,
+    _id: CmRef,
 }
 
 // SAFETY: Shares may be used and given back by any thread.
@@ -46,37 +57,36 @@ unsafe impl Sync for CqShare {}
 
 impl CqShare {
     /// Reserves `nr_cqe` entries, if possible in a queue whose interrupts go to
-    /// completion vector `hint` (taken modulo their number). May sleep.
+    /// completion vector `hint` (taken modulo their number), of the device of `pd`. May sleep; not in
+    /// a handler of `id`.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, also if no completion queue of the device can be that long.
-    pub(crate) fn get(device: ARef<Device>, nr_cqe: u32, hint: i32) -> Result<Self> {
+    /// `ENODEV` if `id` is not bound to that device, or the device goes; `ENOMEM`, also if no
+    /// completion queue of the device can be that long.
+    pub(super) fn get(id: &CmRef, pd: &Pd, nr_cqe: u32, hint: i32) -> Result<Self> {
+        let device = pd.device();
+
+        if !id.is_bound_to(device) {
+            return Err(ENODEV);
+        }
         // The core would make queues that are too short for as long as there is memory.
         if nr_cqe > device.attrs().max_cqe {
             return Err(ENOMEM);
         }
+        let one_at_a_time = pd.cqs().lock();
         // SAFETY: `device` is valid and registered.
         let cq = from_err_ptr(unsafe {
-            bindings::ro2ib_cq_get(device.as_raw(), nr_cqe, hint, poll_context(&device))
-        })?;
+            bindings::ro2ib_cq_get(device.as_raw(), nr_cqe, hint, poll_context(device))
+        });
 
-        // INVARIANT: It came from `ib_cq_pool_get()`.
+        drop(one_at_a_time);
+        // INVARIANT: It came from `ib_cq_pool_get()`; that `id` is bound was seen above.
         Ok(Self {
-            cq: NonNull::new(cq).ok_or(ENOMEM)?,
+            cq: NonNull::new(cq?).ok_or(ENOMEM)?,
             nr_cqe,
-            device,
+            _id: id.clone(),
         })
-    }
-
-    /// How many entries were reserved.
-    pub(crate) fn nr_cqe(&self) -> u32 {
-        self.nr_cqe
-    }
-
-    /// The device it belongs to.
-    pub(crate) fn device(&self) -> &ARef<Device> {
-        &self.device
     }
 
     pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
@@ -86,7 +96,8 @@ impl CqShare {
 
 impl Drop for CqShare {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; the QP that uses it owns it and is gone.
+        // SAFETY: By the type invariant, the id, which goes afterwards, keeps it from being freed; the
+        // QP that uses it owns it and is gone.
         unsafe { bindings::ib_cq_pool_put(self.as_raw(), self.nr_cqe) }
     }
 }

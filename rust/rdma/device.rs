@@ -55,6 +55,22 @@ unsafe impl AlwaysRefCounted for Device {
     }
 }
 
+/// Bytes of a name at most, with the NUL (`IB_DEVICE_NAME_MAX`).
+const NAME_LEN: usize = 64;
+
+/// The name that a device had.
+pub(crate) struct DeviceName([u8; NAME_LEN]);
+
+impl DeviceName {
+    /// Its text.
+    pub(crate) fn as_str(&self) -> &str {
+        CStr::from_bytes_until_nul(&self.0)
+            .ok()
+            .and_then(|name| name.to_str().ok())
+            .unwrap_or("?")
+    }
+}
+
 /// What a device can do. The numbers of `struct ib_device_attr` that matter here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceAttrs {
@@ -148,10 +164,14 @@ impl Device {
         unsafe { bindings::ro2ib_gsi_failed(self.as_raw(), port) }
     }
 
-    /// Its name, such as `mlx5_0`. It may be renamed at any time: for messages.
-    pub(crate) fn name(&self) -> &CStr {
-        // SAFETY: By the type invariant. Names are replaced, never freed, while it is registered.
-        unsafe { CStr::from_char_ptr(bindings::ro2ib_device_name(self.as_raw())) }
+    /// Its name at the moment, such as `mlx5_0`: a copy, as it may be renamed at any time. For
+    /// messages.
+    pub(crate) fn name(&self) -> DeviceName {
+        let mut name = DeviceName([0; NAME_LEN]);
+
+        // SAFETY: By the type invariant; there is room for as many bytes.
+        unsafe { bindings::ro2ib_device_name(self.as_raw(), name.0.as_mut_ptr().cast(), NAME_LEN) };
+        name
     }
 
     /// The device that its DMA goes through, NULL if the kernel has none of its DMA to do (rxe, siw, hfi1). Valid as long as this one is

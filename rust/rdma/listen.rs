@@ -21,24 +21,24 @@ use super::{
     cm::{
         reject,
         CmHandler,
-        CmId,
-        CmLocked,
-        CmRef,
-        NetNs,
-        Shared, //
+        CmId, //
     },
     cm_event::{
         private_data,
         Addr, //
     },
-    device::Device, //
+    cm_locked::CmLocked,
+    cm_ref::CmRef,
+    device::Device,
+    net::NetNs,
+    work::NofsScope, //
 };
 use crate::bindings;
 
 /// Receives the requests of a [`Listener`].
 pub(crate) trait ListenHandler: Send + Sync + 'static {
-    /// Somebody wants to connect. Process context, may sleep, but holds up all
-    /// other requests: look at it, [`ConnRequest::take`] it and leave the rest to
+    /// Somebody wants to connect. Process context, may sleep, allocates as in a [`NofsScope`], and
+    /// holds up all other requests: look at it, [`ConnRequest::take`] it and leave the rest to
     /// a worker. A request that is neither taken nor rejected is dropped, as if it
     /// had been lost.
     fn connect_request(&self, request: &mut ConnRequest<'_>);
@@ -87,23 +87,14 @@ impl ConnRequest<'_> {
         if self.taken.is_some() || self.id.is_null() {
             return Err(EBUSY);
         }
-        let shared = Shared::new(handler)?;
-        // SAFETY: The reference is ours, and the id becomes ours: the listener's trampoline
-        // returns 0 when it is taken.
-        let taken = unsafe { CmRef::adopt(shared, self.id) };
+        // SAFETY: We are inside the request event of the id, which becomes ours: the listener's
+        // trampoline returns 0 when it is taken.
+        let id = unsafe { CmId::take_over(self.id, handler) }?;
 
-        // SAFETY: We are inside the request event of `id`, and `shared` outlives it.
-        unsafe {
-            bindings::ro2ib_cm_adopt(
-                self.id,
-                Some(Shared::trampoline::<H>),
-                shared.as_ptr().cast(),
-            )
-        };
         // The reference that stays here makes sure that the id is not destroyed inside its own
         // handler.
-        self.taken = Some(taken.clone());
-        Ok(CmId::from_ref(taken))
+        self.taken = Some(id.as_ref().clone());
+        Ok(id)
     }
 
     /// Refuses the request with up to 148 bytes of private data.
@@ -204,16 +195,8 @@ impl<L: ListenHandler> Listener<L> {
     }
 
     fn with_locked<R>(&self, f: impl FnOnce(&CmLocked<'_>) -> R) -> R {
-        let id = self.id.as_ptr();
-
         // SAFETY: By the type invariant.
-        unsafe { bindings::rdma_lock_handler(id) };
-        // SAFETY: Locked above, unlocked below.
-        let result = f(&unsafe { CmLocked::in_handler(id) });
-
-        // SAFETY: Locked above.
-        unsafe { bindings::rdma_unlock_handler(id) };
-        result
+        f(&unsafe { CmLocked::lock(self.id.as_ptr()) })
     }
 
     /// # Safety
@@ -223,6 +206,7 @@ impl<L: ListenHandler> Listener<L> {
         id: *mut bindings::rdma_cm_id,
         event: *mut bindings::rdma_cm_event,
     ) -> ffi::c_int {
+        let _nofs = NofsScope::enter();
         let mut raw = bindings::ro2ib_cm_event::default();
 
         // SAFETY: The core passes valid pointers.
@@ -257,12 +241,8 @@ impl<L: ListenHandler> Listener<L> {
             None if request.id.is_null() => 1,
             None => ENOMEM.to_errno(),
             Some(taken) => {
-                let shared = taken.as_shared();
-
-                core::mem::forget(taken);
-                // SAFETY: The reference of `taken`, which was forgotten; we are in a handler of
-                // the id.
-                unsafe { Shared::put_in_handler(shared) };
+                // SAFETY: We are in a handler of the id.
+                unsafe { taken.put_in_handler() };
                 0
             }
         }

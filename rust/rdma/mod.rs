@@ -21,6 +21,16 @@
 //! | [`sq`], [`sq_reg`], [`rq`] | the rights to post; over [`batch`] |
 //! | [`parts`] | makes the QP and the rights, and takes them back |
 //!
+//! So is an id of the connection manager:
+//!
+//! | room | what |
+//! |---|---|
+//! | [`cm_event`], [`net`] | addresses, events, namespaces |
+//! | [`cm_locked`] | what is done with an id under its handler mutex |
+//! | [`cm_ref`] | counted references to an id; over [`users`] |
+//! | [`cm`] | the id, and whom it tells of its events |
+//! | [`listen`] | an id to listen on, and the requests that come |
+//!
 //! Nothing here knows LNet. C headers: `include/rdma/ib_verbs.h`,
 //! `include/rdma/rdma_cm.h`.
 
@@ -34,6 +44,8 @@ pub(crate) mod bounce;
 pub(crate) mod buf;
 pub(crate) mod cm;
 pub(crate) mod cm_event;
+pub(crate) mod cm_locked;
+pub(crate) mod cm_ref;
 pub(crate) mod complete;
 pub(crate) mod cq;
 pub(crate) mod cqe;
@@ -44,6 +56,7 @@ pub(crate) mod layout;
 pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod mr;
+pub(crate) mod net;
 pub(crate) mod pages;
 pub(crate) mod parts;
 pub(crate) mod pd;
@@ -58,5 +71,6 @@ pub(crate) mod sg;
 pub(crate) mod sq;
 pub(crate) mod sq_reg;
 pub(crate) mod sync;
+pub(crate) mod users;
 pub(crate) mod wc;
 pub(crate) mod work;

@@ -8,9 +8,10 @@
 //! `Free` - map -> `Mapped` - push_reg -> `Valid` - push_inv -> (in the QP) ->
 //! free again, when the invalidation has completed.
 //!
-//! A pool begins with a few regions and gets more as they are needed, up to a
-//! number that is known from the start: allocating one may take a command of the
-//! device's firmware, and a server has thousands of QPs.
+//! A pool begins without any and gets regions as they are needed, up to a number that
+//! is known from the start: allocating one may take a command of the device's firmware,
+//! a server has thousands of QPs, and of those that are tried for a connection only one
+//! is used.
 //!
 //! The pool keeps the mapping from `map` on until no key to it can be valid:
 //! until the invalidation has completed, or the region is destroyed. A token
@@ -50,9 +51,6 @@ pub(crate) struct Mapped;
 /// A region whose registration is in the send queue or done: the other side may
 /// use its key.
 pub(crate) struct Valid;
-
-/// Regions that a pool begins with.
-const AT_FIRST: u16 = 8;
 
 /// The right to go on with one memory region of a QP.
 pub(crate) struct Mr<S> {
@@ -136,16 +134,39 @@ impl RawMr {
         })
     }
 
-    /// Its key as it is now.
-    fn rkey(&self) -> u32 {
-        let (mut rkey, mut iova, mut length) = (0, 0, 0);
+    /// What it is now.
+    fn get(&self) -> Region {
+        let mut is = Region::default();
 
         // SAFETY: By the type invariant; the others are valid for writes.
         unsafe {
-            bindings::ro2ib_mr_get(self.mr.as_ptr(), &mut rkey, &mut iova, &mut length);
+            bindings::ro2ib_mr_get(self.mr.as_ptr(), &mut is.rkey, &mut is.iova, &mut is.length);
         }
-        rkey
+        is
     }
+
+    /// Lets it cover all of `sg`, with its next key if `next_key`. Not while a registration with its
+    /// key is under way. Sleeps, with some providers.
+    fn map(&self, sg: &SgMap, next_key: bool) -> Result<Region> {
+        let raw = self.mr.as_ptr();
+
+        // SAFETY: By the type invariant, and the table is mapped. Whoever has this in his hands is
+        // the only one who uses it.
+        to_result(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table()) })?;
+        if next_key {
+            // SAFETY: As above; no registration with the old key is under way.
+            unsafe { bindings::ro2ib_mr_bump_key(raw) };
+        }
+        Ok(self.get())
+    }
+}
+
+/// What a region is at the moment.
+#[derive(Default)]
+struct Region {
+    rkey: u32,
+    iova: u64,
+    length: u64,
 }
 
 // SAFETY: A memory region may be used and destroyed by any thread.
@@ -160,7 +181,8 @@ impl Drop for RawMr {
 }
 
 struct Entry {
-    raw: RawMr,
+    // Not there while it is being mapped: that may sleep, so it is not done under the lock.
+    raw: Option<RawMr>,
     // Set from `map` until no key to it can be valid.
     sg: Option<Arc<SgMap>>,
     // The current key went into a posted registration: the next one needs another.
@@ -171,10 +193,10 @@ struct Entry {
 
 impl From<RawMr> for Entry {
     fn from(raw: RawMr) -> Self {
-        let known = raw.rkey();
+        let known = raw.get().rkey;
 
         Self {
-            raw,
+            raw: Some(raw),
             sg: None,
             key_used: false,
             known,
@@ -215,13 +237,8 @@ impl MrPool {
         most: u16,
         max_pages: u32,
     ) -> Result<impl PinInit<Self>> {
-        let mut entries = KVec::with_capacity(most.into(), GFP_KERNEL)?;
-        let mut free = KVec::with_capacity(most.into(), GFP_KERNEL)?;
-
-        for i in 0..most.min(AT_FIRST) {
-            entries.push(RawMr::alloc(pd, max_pages)?.into(), GFP_KERNEL)?;
-            free.push(i, GFP_KERNEL)?;
-        }
+        let entries = KVec::with_capacity(most.into(), GFP_KERNEL)?;
+        let free = KVec::with_capacity(most.into(), GFP_KERNEL)?;
         let pd = pd.clone();
 
         Ok(pin_init!(Self {
@@ -254,6 +271,12 @@ impl MrPool {
             iova: 0,
             _state: PhantomData,
         })
+    }
+
+    /// How many regions there are.
+    #[cfg(ro2iblnd_kunit)]
+    pub(super) fn len(&self) -> usize {
+        self.inner.lock().entries.len()
     }
 
     /// Makes one more region, which is not free.
@@ -290,7 +313,7 @@ impl MrPool {
         }
     }
 
-    /// Lets a region cover all of `sg`, and makes its next key.
+    /// Lets a region cover all of `sg`, and makes its next key. Sleeps, with some providers.
     pub(super) fn map(
         &self,
         mr: Mr<Free>,
@@ -300,36 +323,46 @@ impl MrPool {
             return Err((mr, EINVAL));
         }
         let mut inner = self.inner.lock();
-        let Some(entry) = inner.entries.get_mut(usize::from(mr.index)) else {
+        let taken = inner
+            .entries
+            .get_mut(usize::from(mr.index))
+            .and_then(|entry| Some((entry.raw.take()?, entry.key_used)));
+
+        drop(inner);
+        // The caller has the only token, so it is there unless the pool is destroyed.
+        let Some((raw, key_used)) = taken else {
             return Err((mr, ENODEV));
         };
-        let raw = entry.raw.mr.as_ptr();
-        let (mut rkey, mut iova, mut length) = (0, 0, 0);
+        // It is nobody's but ours.
+        let mapped = raw.map(&sg, key_used);
+        let mut inner = self.inner.lock();
+        let Some(entry) = inner.entries.get_mut(usize::from(mr.index)) else {
+            drop(inner);
+            // The pool was destroyed meanwhile. No key of this region is valid.
+            drop(raw);
+            return Err((mr, ENODEV));
+        };
 
-        // SAFETY: `raw` is a region, used by nobody else: we hold its only token and the lock.
-        // The table is mapped.
-        if let Err(e) = to_result(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table()) }) {
-            return Err((mr, e));
-        }
-        if entry.key_used {
-            // SAFETY: As above; no registration with the old key is under way.
-            unsafe { bindings::ro2ib_mr_bump_key(raw) };
-            entry.key_used = false;
-        }
-        // SAFETY: As above.
-        unsafe { bindings::ro2ib_mr_get(raw, &mut rkey, &mut iova, &mut length) };
-        if length != u64::from(sg.nob()) {
-            return Err((mr, EINVAL));
-        }
-        let len = sg.nob();
+        entry.raw = Some(raw);
+        match mapped {
+            Ok(Region { rkey, iova, length }) => {
+                // It has had its next key if it needed one.
+                entry.key_used = false;
+                if length != u64::from(sg.nob()) {
+                    return Err((mr, EINVAL));
+                }
+                let len = sg.nob();
 
-        entry.sg = Some(sg);
-        Ok(Mr {
-            rkey,
-            len,
-            iova,
-            ..mr.into_state()
-        })
+                entry.sg = Some(sg);
+                Ok(Mr {
+                    rkey,
+                    len,
+                    iova,
+                    ..mr.into_state()
+                })
+            }
+            Err(e) => Err((mr, e)),
+        }
     }
 
     /// Undoes `map`.
@@ -351,10 +384,11 @@ impl MrPool {
     pub(super) fn register(&self, mr: &Mr<Mapped>) -> Option<RegParts> {
         let mut inner = self.inner.lock();
         let entry = inner.entries.get_mut(usize::from(mr.index))?;
+        let raw = entry.raw.as_ref()?.mr.as_ptr();
 
         entry.key_used = true;
         Some(RegParts {
-            mr: entry.raw.mr.as_ptr(),
+            mr: raw,
             key: mr.rkey,
             known: core::mem::replace(&mut entry.known, mr.rkey),
         })
@@ -393,7 +427,8 @@ impl MrPool {
             core::mem::take(&mut inner.entries)
         };
 
-        // The fields of an entry are dropped in order: first the region, then the mapping.
+        // The fields of an entry are dropped in order: first the region, then the mapping. A region
+        // that is being mapped now goes with whoever maps it: it has no key that is valid.
         drop(entries);
     }
 }

@@ -15,7 +15,6 @@ use super::{
         CmHandler,
         CmId, //
     },
-    cq::CqShare,
     handler::QpHandler,
     pd::Pd,
     qp::{
@@ -37,20 +36,21 @@ pub(crate) struct QpParts<T: QpHandler> {
 }
 
 impl<T: QpHandler> Qp<T> {
-    /// Makes a QP on `id`, which must be bound to the device of `pd`. Sleeps.
+    /// Makes a QP on `id`, which must be bound to the device of `pd`, with completions from
+    /// completion vector `hint` if possible. Sleeps; not in a handler of `id`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for sizes of 0 or a CQ share of another device, `EBUSY` if `id`
-    /// has a QP, `ENOMEM` (often: the sizes are too large for the device).
+    /// `EINVAL` for sizes of 0, `ENODEV` if `id` is not bound to that device or it goes, `EBUSY` if
+    /// `id` has a QP, `ENOMEM` (often: the sizes are too large for the device).
     pub(crate) fn create<H: CmHandler>(
         id: &CmId<H>,
         pd: &Arc<Pd>,
-        cq: CqShare,
+        hint: i32,
         config: &QpConfig,
         handler: Arc<T>,
     ) -> Result<QpParts<T>> {
-        let qp = Self::new(id, pd, cq, config, handler)?;
+        let qp = Self::new(id, pd, hint, config, handler)?;
 
         Ok(QpParts {
             sq: SendQueue::new(qp.id(), config.sq_depth)?,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains.
+//! Protection domains, and the right to make completion queues of a device.
 
 use core::ptr::NonNull;
 
@@ -9,7 +9,8 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        Arc, //
+        Arc,
+        Mutex, //
     }, //
 };
 
@@ -21,9 +22,13 @@ use crate::bindings;
 /// # Invariants
 ///
 /// `pd` is a protection domain of `device` that only `drop` frees.
+#[pin_data(PinnedDrop)]
 pub(crate) struct Pd {
     pd: NonNull<bindings::ib_pd>,
     device: ARef<Device>,
+    /// Taken while completion queues are asked for; see [`super::cq`].
+    #[pin]
+    cqs: Mutex<()>,
 }
 
 // SAFETY: A protection domain may be used and freed by any thread.
@@ -38,15 +43,24 @@ impl Pd {
     ///
     /// What the provider says.
     pub(crate) fn alloc(device: ARef<Device>) -> Result<Arc<Self>> {
-        // SAFETY: `device` is valid and registered.
-        let pd = from_err_ptr(unsafe { bindings::ro2ib_alloc_pd(device.as_raw()) })?;
-        // INVARIANT: It is ours.
-        let this = Self {
-            pd: NonNull::new(pd).ok_or(ENOMEM)?,
-            device,
-        };
+        Arc::pin_init(
+            try_pin_init!(Self {
+                cqs <- kernel::new_mutex!((), "Pd::cqs"),
+                pd: {
+                    // SAFETY: `device` is valid and registered.
+                    let pd = from_err_ptr(unsafe { bindings::ro2ib_alloc_pd(device.as_raw()) })?;
 
-        Ok(Arc::new(this, GFP_KERNEL)?)
+                    // INVARIANT: It is ours; nothing fails behind this.
+                    NonNull::new(pd).ok_or(ENOMEM)?
+                },
+                device,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    pub(super) fn cqs(&self) -> &Mutex<()> {
+        &self.cqs
     }
 
     /// The device it belongs to.
@@ -65,8 +79,9 @@ impl Pd {
     }
 }
 
-impl Drop for Pd {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for Pd {
+    fn drop(self: Pin<&mut Self>) {
         // SAFETY: By the type invariant; what was made from it holds an `Arc<Pd>`.
         unsafe { bindings::ro2ib_dealloc_pd(self.as_raw()) }
     }

@@ -36,9 +36,9 @@ use kernel::{
 use super::{
     cm::{
         CmHandler,
-        CmId,
-        CmRef, //
+        CmId, //
     },
+    cm_ref::CmRef,
     complete,
     cq::CqShare,
     device::Device,
@@ -81,7 +81,7 @@ pub(crate) struct QpConfig {
 
 impl QpConfig {
     /// How many completion queue entries a QP of these sizes needs.
-    pub(crate) fn nr_cqe(&self) -> u32 {
+    fn nr_cqe(&self) -> u32 {
         u32::from(self.sq_depth) + u32::from(self.rq_depth) + 2 * DRAIN_WRS
     }
 }
@@ -128,18 +128,15 @@ impl<T: QpHandler> Qp<T> {
     pub(super) fn new<H: CmHandler>(
         id: &CmId<H>,
         pd: &Arc<Pd>,
-        cq: CqShare,
+        hint: i32,
         config: &QpConfig,
         handler: Arc<T>,
     ) -> Result<Arc<Self>> {
-        if config.sq_depth == 0
-            || config.rq_depth == 0
-            || config.max_send_sge == 0
-            || !cq.device().same(pd.device())
-            || cq.nr_cqe() < config.nr_cqe()
-        {
+        if config.sq_depth == 0 || config.rq_depth == 0 || config.max_send_sge == 0 {
             return Err(EINVAL);
         }
+        let id = id.as_ref().clone();
+        let cq = CqShare::get(&id, pd, config.nr_cqe(), hint)?;
         let nr = NEXT_NR.fetch_add(1, Relaxed);
         let mrs = MrPool::new(nr, pd, config.nr_mrs, config.mr_pages.into())?;
         let to_tell = handler.clone();
@@ -149,7 +146,6 @@ impl<T: QpHandler> Qp<T> {
             (config.rq_depth, complete::recv_done::<T>),
             handler,
         );
-        let id = id.as_ref().clone();
         let mut caps = bindings::ro2ib_qp_caps {
             max_send_wr: u32::from(config.sq_depth) + DRAIN_WRS,
             max_recv_wr: u32::from(config.rq_depth) + DRAIN_WRS,
@@ -254,13 +250,19 @@ impl<T: QpHandler> Qp<T> {
         self.mr_pool().take()
     }
 
+    /// How many memory regions there are, used or not.
+    #[cfg(ro2iblnd_kunit)]
+    pub(crate) fn regions(&self) -> usize {
+        self.mr_pool().len()
+    }
+
     /// Gives a memory region back that was not used.
     pub(crate) fn put_mr(&self, mr: Mr<Free>) {
         self.mr_pool().put(mr)
     }
 
     /// Lets a memory region cover all of `sg`, which must be mapped for this
-    /// device, to be written by it. Any context but hard interrupts.
+    /// device, to be written by it. Sleeps, with some providers.
     ///
     /// # Errors
     ///

@@ -79,9 +79,9 @@ impl RecvQueue {
     /// # Errors
     ///
     /// Gives the buffer back if the batch is full (post it), if the receive
-    /// queue is full, or if a post failed earlier.
+    /// queue is full, if a post failed earlier, or if it is of another device.
     pub(crate) fn push<T: QpHandler>(&mut self, qp: &Qp<T>, buf: RxBuf) -> Result<(), RxBuf> {
-        if self.qp_id != qp.id() || self.closed {
+        if self.qp_id != qp.id() || self.closed || !buf.is_for(qp.device()) {
             return Err(buf);
         }
         let slots = qp.recv_ring().slots();

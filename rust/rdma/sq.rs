@@ -212,6 +212,9 @@ impl SendQueue {
         if nob == 0 || nob as usize > MSG_BUF_LEN {
             return Err((PushError::Invalid, buf));
         }
+        if !buf.is_for(qp.device()) {
+            return Err((PushError::Foreign, buf));
+        }
         if self.room().sges == 0 {
             return Err((PushError::BatchFull, buf));
         }

@@ -101,50 +101,6 @@ impl OwnedQueue {
         unsafe { item.__enqueue(move |work| bindings::queue_work_on(cpu, wq, work)) }.is_ok()
     }
 
-    /// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending
-    /// already, or somebody cancels it; returns whether it did. Any context.
-    ///
-    /// Even [`cancel`] of an item that is not pending takes it for a moment:
-    /// who cancels has to see to what the item would have done.
-    pub(crate) fn arm<T, const ID: u64>(&self, item: Arc<T>, delay_ms: u32) -> bool
-    where
-        T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID> + Send + Sync + 'static,
-    {
-        let wq = self.wq.as_ptr();
-        let delay = kernel::time::msecs_to_jiffies(delay_ms);
-
-        // SAFETY: As in `queue_on`; `T: HasDelayedWork` means that `work` is embedded in a
-        // `struct delayed_work`. It also returns false for an item that is disabled: then, too, no
-        // queue has taken the reference, and `__enqueue` gives it back, which is all that it does.
-        unsafe {
-            item.__enqueue(move |work| {
-                bindings::queue_delayed_work_on(
-                    bindings::wq_misc_consts_WORK_CPU_UNBOUND as ffi::c_int,
-                    wq,
-                    container_of!(work, bindings::delayed_work, work),
-                    delay,
-                )
-            })
-        }
-        .is_ok()
-    }
-
-    /// Makes a delayed `item` run in `delay_ms` milliseconds from now, whether
-    /// it is pending or not; if another caller arms it at the same time, when
-    /// that one said. Does nothing while [`cancel_sync`] waits for the item.
-    /// Any context.
-    ///
-    /// Not `mod_delayed_work_on()`: its result does not tell an item that was
-    /// queued from one that is disabled, and so whether the queue took the
-    /// reference.
-    pub(crate) fn rearm<T, const ID: u64>(&self, item: Arc<T>, delay_ms: u32)
-    where
-        T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID> + Send + Sync + 'static,
-    {
-        let _ = cancel(&item);
-        let _ = self.arm(item, delay_ms);
-    }
-
     /// Waits for everything that is queued now. Process context, not from one of
     /// its own items.
     pub(crate) fn flush(&self) {
@@ -158,6 +114,54 @@ impl Drop for OwnedQueue {
         // SAFETY: By the type invariant; nobody can queue any more, as we are being dropped.
         unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
     }
+}
+
+/// An item that a timer queues, and the queue that it goes to: the item keeps that, so the timer
+/// cannot run when the queue is gone.
+pub(crate) trait Timed<const ID: u64 = 0>:
+    WorkItem<ID, Pointer = Arc<Self>> + HasDelayedWork<Self, ID> + Send + Sync + Sized + 'static
+{
+    /// The queue it goes to.
+    fn queue(&self) -> &OwnedQueue;
+}
+
+/// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending
+/// already, or somebody cancels it; returns whether it did. Any context.
+///
+/// Even [`cancel`] of an item that is not pending takes it for a moment:
+/// who cancels has to see to what the item would have done.
+pub(crate) fn arm<T: Timed<ID>, const ID: u64>(item: Arc<T>, delay_ms: u32) -> bool {
+    let wq = item.queue().wq.as_ptr();
+    let delay = kernel::time::msecs_to_jiffies(delay_ms);
+
+    // SAFETY: As in `OwnedQueue::queue_on`; `T: HasDelayedWork` means that `work` is embedded in a
+    // `struct delayed_work`. The queue is there as long as the item, of which the timer has a
+    // reference. It also returns false for an item that is disabled: then, too, no queue has taken
+    // the reference, and `__enqueue` gives it back, which is all that it does.
+    unsafe {
+        item.__enqueue(move |work| {
+            bindings::queue_delayed_work_on(
+                bindings::wq_misc_consts_WORK_CPU_UNBOUND as ffi::c_int,
+                wq,
+                container_of!(work, bindings::delayed_work, work),
+                delay,
+            )
+        })
+    }
+    .is_ok()
+}
+
+/// Makes a delayed `item` run in `delay_ms` milliseconds from now, whether
+/// it is pending or not; if another caller arms it at the same time, when
+/// that one said. Does nothing while [`cancel_sync`] waits for the item.
+/// Any context.
+///
+/// Not `mod_delayed_work_on()`: its result does not tell an item that was
+/// queued from one that is disabled, and so whether the queue took the
+/// reference.
+pub(crate) fn rearm<T: Timed<ID>, const ID: u64>(item: Arc<T>, delay_ms: u32) {
+    let _ = cancel(&item);
+    let _ = arm(item, delay_ms);
 }
 
 fn raw_delayed_work<T, const ID: u64>(item: &Arc<T>) -> *mut bindings::delayed_work

@@ -390,6 +390,10 @@ void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health)
 struct lnet_msg *ro2ib_lnet_create_reply(struct ro2ib_ni *ni,
 					 struct lnet_msg *get)
 {
+	/* LNet asserts these; it has no MD of a GET that it forwards. */
+	if (WARN_ON_ONCE(get->msg_type != LNET_MSG_GET || get->msg_routing ||
+			 get->msg_target_is_router))
+		return NULL;
 	return lnet_create_reply_msg(ni->ni, get);
 }
 

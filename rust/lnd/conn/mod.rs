@@ -182,6 +182,12 @@ kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, TIMER> for Conn { self.timer }
 }
 
+impl work::Timed<TIMER> for Conn {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
 impl Conn {
     /// Makes a connection object in state Init. May sleep.
     fn new(peer: &Arc<Peer<Conn>>, active: bool, known: Known, salt: u32) -> Result<Arc<Self>> {
@@ -355,13 +361,12 @@ impl Conn {
 
     /// Makes the timer run in `ms` milliseconds.
     fn arm_timer(self: &Arc<Self>, ms: u32) {
-        let _ = self.ni.workers.control.arm::<Self, TIMER>(self.clone(), ms);
+        let _ = work::arm::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
     fn rearm_timer(self: &Arc<Self>, ms: u32) {
-        let control = &self.ni.workers.control;
-        control.rearm::<Self, TIMER>(self.clone(), ms);
+        work::rearm::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Makes the timer not run any more; it may be running.

@@ -116,11 +116,14 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
         Ok(made) => made,
         Err(e) => return Err((msg, e)),
     };
-    let Some(reply) = msg.create_reply(&conn.ni.lnet) else {
-        conn.drop_sink(sink);
-        return Err((msg, ENOMEM));
+    let get = match msg.into_get(&conn.ni.lnet) {
+        Ok(get) => get,
+        Err(msg) => {
+            conn.drop_sink(sink);
+            return Err((msg, ENOMEM));
+        }
     };
-    let mut transfer = Transfer::message(Owner::Get { get: msg, reply });
+    let mut transfer = Transfer::message(Owner::Get(get));
     transfer.read_into(sink, fragment.nob);
     let slots = conn.with(|inner| inner.wire.limits().reg_and_send());
     conn.submit_or_fail(Op::GetReq, slots, transfer, (buf, None), |cookie| {

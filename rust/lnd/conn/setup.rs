@@ -8,7 +8,10 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    }, //
 };
 
 use super::{
@@ -21,7 +24,10 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::log,
+    lnd::{
+        log,
+        seen, //
+    },
     lnet::params,
     proto::{
         cause::Cause,
@@ -43,7 +49,7 @@ use crate::{
         reject::Refused,
         sizes::{
             self,
-            DepthSearch, //
+            DepthMemory, //
         },
         wire::ConnParams, //
     },
@@ -54,7 +60,6 @@ use crate::{
             ConnParam, //
         },
         cm_event::Addr,
-        cq::CqShare,
         qp::{
             Qp,
             QpConfig, //
@@ -197,7 +202,9 @@ impl Conn {
     /// Returns the depth it got.
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
         let hca = self.hca()?;
-        let mut search = DepthSearch::new(self.with(|inner| inner.life.known().depth));
+        let wanted = self.with(|inner| inner.life.known().depth);
+        let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
+        let mut search = memory.search(wanted, seen::now_ms());
         let max_sge = sizes::gather_elements(hca.attrs.max_send_sge, self.ni.wrq_sge);
         let mut inline = INLINE;
         let (parts, depth, sq_depth) = loop {
@@ -212,8 +219,7 @@ impl Conn {
                 nr_mrs: sizes::memory_regions(depth, self.ni.depth()),
                 mr_pages: u16::try_from(hca.mr_pages)?,
             };
-            let made = CqShare::get(hca.device.clone(), config.nr_cqe(), self.cq_hint())
-                .and_then(|cq| Qp::create(id, &hca.pd, cq, &config, self.clone()));
+            let made = Qp::create(id, &hca.pd, self.cq_hint(), &config, self.clone());
             match made {
                 Ok(parts) if search.had() => break (parts, depth, sq_depth),
                 // The queue pair goes before a deeper one is tried.
@@ -224,6 +230,8 @@ impl Conn {
                 Err(e) => return Err(e),
             }
         };
+        let memory = memory.after(wanted, depth, seen::now_ms());
+        hca.depth.store(memory.bits(), Relaxed);
         let buffers = usize::from(depth.rx_buffers());
         let mut link = Link::new(parts)?;
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);

@@ -32,8 +32,8 @@ use crate::{
         kind::O2ib, //
     },
     lnet::{
-        Message,
-        Reply, //
+        Get,
+        Message, //
     },
     proto::{
         cause::{
@@ -60,13 +60,8 @@ pub(super) enum Owner {
     Nobody,
     /// One LNet message.
     Message(Message),
-    /// An optimised GET and the REPLY that LNet made up for it; finalized in that order.
-    Get {
-        /// The GET.
-        get: Message,
-        /// The REPLY.
-        reply: Reply<O2ib>,
-    },
+    /// An optimised GET and the REPLY that LNet made up for it.
+    Get(Get<O2ib>),
 }
 
 /// The memory of a transfer.
@@ -209,7 +204,7 @@ impl Transfer {
         match self.owner {
             Owner::Nobody => (false, false),
             Owner::Message(_) => (true, false),
-            Owner::Get { .. } => (true, true),
+            Owner::Get(_) => (true, true),
         }
     }
 
@@ -356,14 +351,7 @@ impl Ended {
         match self.owner {
             Owner::Nobody => {}
             Owner::Message(msg) => msg.finalize(outcome.status, health),
-            Owner::Get { get, mut reply } => {
-                let mut status = outcome.status;
-                if status == 0 && reply.set_len(self.arrived).is_err() {
-                    status = EPROTO.to_errno();
-                }
-                get.finalize(outcome.status, health);
-                reply.finalize(status);
-            }
+            Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),
         }
     }
 }

@@ -237,6 +237,12 @@ kernel::impl_has_delayed_work! {
     impl{C: Connection} HasDelayedWork<Self, RETRY> for Peer<C> { self.retry }
 }
 
+impl<C: Connection> work::Timed<RETRY> for Peer<C> {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
 impl<C: Connection> Named for Peer<C> {
     fn nid(&self) -> Nid {
         self.nid
@@ -315,8 +321,7 @@ impl<C: Connection> Peer<C> {
             true
         });
         if due {
-            let control = &self.ni.workers.control;
-            control.rearm::<Self, RETRY>(self.clone(), 0);
+            work::rearm::<Self, RETRY>(self.clone(), 0);
         }
         due
     }
@@ -341,7 +346,7 @@ impl<C: Connection> Peer<C> {
 
     fn retry_in(self: &Arc<Self>, ms: u32) {
         self.note_retry(ms);
-        let _ = self.ni.workers.control.arm::<Self, RETRY>(self.clone(), ms);
+        let _ = work::arm::<Self, RETRY>(self.clone(), ms);
     }
 
     /// For how many milliseconds our youngest request is under way.

@@ -532,7 +532,7 @@ unsafe extern "C" {
     pub fn ro2ib_gsi_failed(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_event_port(ev: *const ib_event) -> u32;
     pub fn ro2ib_device_dma(dev: *mut ib_device) -> *mut device;
-    pub fn ro2ib_device_name(dev: *mut ib_device) -> *const u8;
+    pub fn ro2ib_device_name(dev: *mut ib_device, buf: *mut u8, len: usize);
     pub fn ro2ib_register_event_handler(
         h: *mut ib_event_handler,
         dev: *mut ib_device,

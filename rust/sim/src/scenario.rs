@@ -9,6 +9,7 @@
 use simc::{
     cm,
     decl::r::ro2ib_tuning,
+    foul,
     lnet::{
         self,
         Life,
@@ -329,6 +330,123 @@ impl Script {
 }
 
 impl Script {
+    /// A world with two nodes, of which the second is foul, and what it does: from bytes of a fuzzer.
+    /// `None` if there are too few.
+    #[allow(dead_code)] // Used by rust/fuzz.
+    pub fn foul(bytes: &[u8]) -> Option<(Self, foul::Foul)> {
+        const HEAD: usize = 48;
+        let (head, script) = bytes.split_at_checked(HEAD)?;
+        let mut head = head.iter().copied();
+        let mut byte = || head.next().unwrap_or(0);
+        let mut plan = Plan::calm(2);
+        let flags = byte();
+        plan.cksum = flags & 1 != 0;
+        plan.no_inline = flags & 2 != 0;
+        plan.keepalive = if flags & 4 != 0 { 1 } else { 100 };
+        plan.delay_ppm = if flags & 8 != 0 { 300_000 } else { 0 };
+        plan.no_match_ppm = if flags & 16 != 0 { 200_000 } else { 0 };
+        plan.cut_ppm = if flags & 32 != 0 { 200_000 } else { 0 };
+        let early = flags & 64 != 0;
+        let check = flags & 128 != 0;
+        for node in &mut plan.nodes {
+            let b = byte();
+            let credits = [1, 2, 8, 16][usize::from(b & 3)];
+            *node = NodePlan {
+                credits,
+                hiw: u32::from(b >> 2 & 3).min(credits - 1),
+                conns: [1, 1, 2, 4][usize::from(b >> 4 & 3)],
+                devs: 1,
+                software: b & 64 != 0,
+                max_qp_wr: 16384,
+                max_sge: if b & 128 != 0 { 2 } else { 30 },
+            };
+        }
+        let seed = u64::from(byte() % 8);
+        let policy = match byte() % 4 {
+            0 => Policy::Priority(10_000),
+            1 => Policy::Random(500_000),
+            2 => Policy::Random(20_000),
+            _ => Policy::Random(2_000),
+        };
+        for nth in &mut plan.fault_nth {
+            *nth = Some(byte()).filter(|b| *b != 0).map(u64::from);
+        }
+        let mut users = Vec::new();
+        for node in 0..2 {
+            let n = byte() % 4;
+            let ops = (0..n)
+                .map(|_| {
+                    let (b, size) = (byte(), u32::from(byte()));
+                    let size = match b >> 4 & 3 {
+                        0 => size,
+                        1 => size * 16,
+                        2 => size * 80,
+                        _ => size * 4096,
+                    };
+                    let kind = if b & 1 != 0 { lnet::GET } else { lnet::PUT };
+                    let pause = if b & 8 != 0 { SEC } else { 0 };
+                    (kind, size, b & 2 != 0, 0, pause)
+                })
+                .collect();
+            // So that the script finds as many bytes as if there were three.
+            for _ in n..3 {
+                let _ = (byte(), byte());
+            }
+            users.push(User {
+                node,
+                slot: 0,
+                at: 0,
+                ops,
+            });
+        }
+        let happens = [
+            Happens::DelPeer,
+            Happens::CloseConns,
+            Happens::Look,
+            Happens::LinkDown,
+            Happens::LinkLost,
+            Happens::Unplug,
+            Happens::Restart,
+            Happens::Reload,
+            Happens::QpBreaks,
+            Happens::PortEvents,
+            Happens::AddrChange,
+            Happens::Deny,
+            Happens::Tune,
+        ];
+        let mut steps = Vec::new();
+        for _ in 0..2 {
+            let (what, node, at, long) = (byte(), byte(), byte(), byte());
+            // Nothing, mostly.
+            if let Some(what) = happens.get(usize::from(what)) {
+                steps.push(Step {
+                    what: *what,
+                    node: usize::from(node & 1),
+                    slot: 0,
+                    at: u64::from(at) << (10 + (node >> 4)),
+                    long: u64::from(long) << (10 + (node >> 4)),
+                });
+            }
+        }
+        let script = foul::Foul::new(1, script.to_vec());
+        let world = Self {
+            seed,
+            policy,
+            jump_ppm: 0,
+            jump_max: MS,
+            stall_ppm: 0,
+            stall_max: 100 * US,
+            strict: false,
+            together: true,
+            early,
+            users,
+            steps,
+            check,
+            plan,
+        };
+        Some((world.bounded(), script))
+    }
+
     /// Says how long the driver may have a message, unless tasks lose their CPU for long.
     fn bounded(mut self) -> Self {
         let calm = self.stall_ppm == 0 || self.stall_max <= 10 * MS;
@@ -709,6 +827,7 @@ fn whole(script: Script) {
 
 /// What the plan wants to go wrong goes wrong no more.
 fn calm_down() {
+    foul::end();
     let plan = &mut w().plan;
     plan.cm_lost_ppm = 0;
     plan.cm_double_ppm = 0;
@@ -726,7 +845,13 @@ fn calm_down() {
 
 /// Runs the world of a script.
 pub fn run(script: Script, tell: bool) -> End {
+    run_with(script, None, tell)
+}
+
+/// The same, with one of the nodes foul.
+pub fn run_with(script: Script, foul: Option<foul::Foul>, tell: bool) -> End {
     world::begin(script.seed, script.plan.clone(), tell);
+    w().foul = foul;
     let s = &mut w().sched;
     s.policy = script.policy;
     s.jump_ppm = script.jump_ppm;

@@ -11,7 +11,9 @@ use crate::{
         k::*,
         r::*, //
     },
+    foul,
     lock,
+    mem,
     sched::{
         self,
         Kind,
@@ -202,7 +204,12 @@ fn transmit(dev: *mut Dev, ip: u32, packet: Packet) {
     }
 }
 
-fn send(id: &Id, packet: Packet) {
+fn send(id: &Id, mut packet: Packet) {
+    if let Packet::Req { private, .. } | Packet::Rep { private, .. } | Packet::Rej { private, .. } =
+        &mut packet
+    {
+        foul::private(id.node, private);
+    }
     if telling() {
         say(&format!("id {}: sends {}", id.nr, text(&packet)));
     }
@@ -781,6 +788,7 @@ pub unsafe extern "C" fn ro2ib_cm_create(
     context: *mut c_void,
 ) -> *mut rdma_cm_id {
     lock::might_sleep("rdma_create_id");
+    mem::allocates("rdma_create_id");
     sched::point();
     if world::fails(Fault::Alloc) {
         return (-(ENOMEM as isize)) as *mut rdma_cm_id;
@@ -905,6 +913,7 @@ fn resolve(
     timeout_ms: u32,
 ) -> i32 {
     lock::might_sleep("rdma_resolve_addr");
+    mem::allocates("rdma_resolve_addr");
     sched::point();
     if world::fails(Fault::Cm) {
         return -(ENOMEM as i32);
@@ -998,6 +1007,8 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) {
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms: u32) -> i32 {
+    lock::might_sleep("rdma_resolve_route");
+    mem::allocates("rdma_resolve_route");
     sched::point();
     if world::fails(Fault::Cm) {
         return -(ENOMEM as i32);
@@ -1091,6 +1102,7 @@ pub unsafe extern "C" fn ro2ib_cm_connect_locked(
     param: *const ro2ib_conn_param,
 ) -> i32 {
     lock::might_sleep("rdma_connect_locked");
+    mem::allocates("rdma_connect_locked");
     sched::point();
     let i = id_mut(id);
     if !lock::mine(&raw const i.lock) {
@@ -1133,6 +1145,7 @@ pub unsafe extern "C" fn ro2ib_cm_accept_locked(
     param: *const ro2ib_conn_param,
 ) -> i32 {
     lock::might_sleep("rdma_accept");
+    mem::allocates("rdma_accept");
     sched::point();
     let i = id_mut(id);
     if !lock::mine(&raw const i.lock) {

@@ -10,6 +10,7 @@ use crate::{
         r::*, //
     },
     lock,
+    mem,
     sched::{
         self,
         Kind, //
@@ -45,6 +46,19 @@ pub struct Cq {
 /// How many queues a pool has for each context.
 const VECTORS: u32 = 2;
 
+/// How many points it takes to make one, a command of the firmware.
+const MAKING: u32 = 20;
+
+/// The pool of a device that goes, all of whose ids are gone: references do not keep it.
+pub fn pool_goes(dev: *mut Dev) {
+    // SAFETY: Devices and their queues stay until the world ends.
+    unsafe {
+        if (*dev).cqs.iter().any(|cq| (**cq).used != 0) {
+            violation("the completion queues of a device go, and some are in use");
+        }
+    }
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cq_get(
     dev: *mut ib_device,
@@ -53,6 +67,7 @@ pub unsafe extern "C" fn ro2ib_cq_get(
     poll_ctx: u32,
 ) -> *mut ib_cq {
     lock::might_sleep("ib_cq_pool_get");
+    mem::allocates("ib_cq_pool_get");
     sched::point();
     if world::fails(Fault::Verbs) {
         return (-(ENOMEM as isize)) as *mut ib_cq;
@@ -73,6 +88,16 @@ pub unsafe extern "C" fn ro2ib_cq_get(
                 return cq.cast();
             }
         }
+        // The core makes queues for each caller that finds none, with nothing to keep others from
+        // doing the same meanwhile.
+        if (*dev).making_cqs {
+            violation("two make completion queues of a device at a time, of which one is enough");
+        }
+        (*dev).making_cqs = true;
+        for _ in 0..MAKING {
+            sched::point();
+        }
+        (*dev).making_cqs = false;
         let cq = Box::into_raw(Box::new(Cq {
             dev,
             kind,

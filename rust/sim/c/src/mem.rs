@@ -181,10 +181,19 @@ fn for_storage() -> bool {
     !config && !name.starts_with("Ni::") && !name.starts_with("Driver::")
 }
 
+/// `what` allocates with `GFP_KERNEL`: of the C that is simulated, or of the driver.
+pub fn allocates(what: &str) {
+    if w().sched.tasks[sched::current()].nofs == 0 && for_storage() {
+        violation(&format!(
+            "{what} allocates in a way that may wait for a file system, which may wait for it"
+        ));
+    }
+}
+
 fn kmalloc(size: usize, flags: u32) -> *mut c_void {
     // __GFP_FS
-    if flags & 0x80 != 0 && w().sched.tasks[sched::current()].nofs == 0 && for_storage() {
-        violation("allocates in a way that may wait for a file system, which may wait for it");
+    if flags & 0x80 != 0 {
+        allocates("kmalloc");
     }
     // __GFP_DIRECT_RECLAIM
     if flags & 0x400 != 0 {

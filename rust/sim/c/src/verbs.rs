@@ -21,7 +21,9 @@ use crate::{
         r::*, //
     },
     dma,
+    foul,
     lock,
+    mem,
     sched::{
         self,
         Kind,
@@ -58,6 +60,8 @@ pub struct Dev {
     pub software: bool,
     /// Its part of the pool.
     pub cqs: Vec<*mut Cq>,
+    /// One more is being made for it.
+    pub making_cqs: bool,
     /// Protection domains that live.
     pub pds: usize,
     /// Regions that live.
@@ -92,6 +96,7 @@ impl Dev {
             attrs,
             software,
             cqs: Vec::new(),
+            making_cqs: false,
             pds: 0,
             mrs: Vec::new(),
             qps: 0,
@@ -255,9 +260,13 @@ pub unsafe extern "C" fn ro2ib_device_dma(_dev: *mut ib_device) -> *mut device {
     core::ptr::null_mut()
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device) -> *const u8 {
+pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device, buf: *mut u8, len: usize) {
     // SAFETY: By the contract of this function.
-    unsafe { (*dev.cast::<Dev>()).name.as_ptr().cast() }
+    unsafe {
+        let name = (*dev.cast::<Dev>()).name.as_bytes_with_nul();
+        assert!(name.len() <= len, "a short name");
+        core::ptr::copy_nonoverlapping(name.as_ptr(), buf, name.len());
+    }
 }
 
 /// A protection domain.
@@ -269,6 +278,7 @@ pub struct Pd {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_alloc_pd(dev: *mut ib_device) -> *mut ib_pd {
     lock::might_sleep("ib_alloc_pd");
+    mem::allocates("ib_alloc_pd");
     if world::fails(Fault::Verbs) {
         return (-(ENOMEM as isize)) as *mut ib_pd;
     }
@@ -336,6 +346,7 @@ pub fn no_key(node: usize, addr: u64, len: u64) {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut ib_mr {
     lock::might_sleep("ib_alloc_mr");
+    mem::allocates("ib_alloc_mr");
     sched::point();
     if world::fails(Fault::Verbs) {
         return (-(ENOMEM as isize)) as *mut ib_mr;
@@ -377,6 +388,9 @@ pub unsafe extern "C" fn ro2ib_dereg_mr(mr: *mut ib_mr) {
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table) -> i32 {
+    // That of hns does.
+    lock::might_sleep("ib_map_mr_sg");
+    mem::allocates("ib_map_mr_sg");
     sched::point();
     if world::fails(Fault::Verbs) {
         return -(ENOMEM as i32);
@@ -511,6 +525,7 @@ pub unsafe fn create_qp(
     caps: *mut ro2ib_qp_caps,
 ) -> Result<*mut Qp, i32> {
     lock::might_sleep("ib_create_qp");
+    mem::allocates("ib_create_qp");
     sched::point();
     if world::fails(Fault::Verbs) {
         return Err(-(ENOMEM as i32));
@@ -819,7 +834,9 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     if !reaches(q.dev, p.dev) || p.state != State::Rts || p.peer != q.qpn {
         return Outcome::Silence;
     }
-    let Some(data) = gather(q, wr) else {
+    // SAFETY: Devices stay until the world ends.
+    let node = unsafe { (*q.dev).node };
+    let Some(mut data) = gather(q, wr) else {
         return Outcome::Wrong(ib_wc_status_IB_WC_LOC_PROT_ERR, None);
     };
     if !p.established && p.events == 0 {
@@ -828,26 +845,35 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     }
     match wr.op {
         Op::Send => {
-            let Some(r) = p.rq.pop_front() else {
+            if p.rq.is_empty() {
                 return Outcome::NoBuffer;
-            };
-            if data.len() > r.len as usize {
-                complete(
-                    peer,
-                    r.cqe,
-                    ib_wc_status_IB_WC_LOC_LEN_ERR,
-                    ib_wc_opcode_IB_WC_RECV,
-                    0,
-                );
-                to_err(peer);
-                return Outcome::Wrong(ib_wc_status_IB_WC_REM_INV_REQ_ERR, None);
             }
-            scatter(p.dev, r.addr, &data);
-            world::seen(&data, q.qpn, p.qpn);
-            complete(peer, r.cqe, 0, ib_wc_opcode_IB_WC_RECV, data.len() as u32);
+            // One, unless the sender is foul; then there may be fewer buffers than messages.
+            for data in foul::message(node, data) {
+                let Some(r) = p.rq.pop_front() else {
+                    break;
+                };
+                if data.len() > r.len as usize {
+                    complete(
+                        peer,
+                        r.cqe,
+                        ib_wc_status_IB_WC_LOC_LEN_ERR,
+                        ib_wc_opcode_IB_WC_RECV,
+                        0,
+                    );
+                    to_err(peer);
+                    return Outcome::Wrong(ib_wc_status_IB_WC_REM_INV_REQ_ERR, None);
+                }
+                scatter(p.dev, r.addr, &data);
+                world::seen(&data, q.qpn, p.qpn);
+                complete(peer, r.cqe, 0, ib_wc_opcode_IB_WC_RECV, data.len() as u32);
+            }
             Outcome::Done
         }
         Op::Write { addr, rkey } => {
+            let Some((addr, rkey)) = foul::write(node, addr, rkey, &mut data) else {
+                return Outcome::Done;
+            };
             let mut at = None;
             // SAFETY: Devices stay until the world ends, regions until they are deregistered.
             unsafe {

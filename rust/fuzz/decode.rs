@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Fuzzes a received message: the bytes that a peer's SEND leaves in a buffer.
+//!
+//! Nothing may panic. What is taken for a message must be one: opened again it is the same, and
+//! written again by us it has the bytes that it had.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use ro2iblnd_proto::{
+    desc::{
+        Descriptor,
+        Fragment, //
+    },
+    encode::{
+        encode_as,
+        seal,
+        BodyOut, //
+    },
+    lnet_hdr::{
+        check_get,
+        check_immediate,
+        check_put,
+        LnetHdr, //
+    },
+    nid::Nid,
+    params::{
+        FRAGS_MAX,
+        HEADER_LEN, //
+    },
+    wire::{
+        check_identity,
+        decode,
+        reopen,
+        Body,
+        Identity,
+        Message,
+        Order, //
+    }, //
+};
+
+/// A buffer of the driver.
+const BUF: usize = 4096;
+
+/// What a descriptor says has to agree with its pieces.
+fn fragments(rd: &Descriptor<'_>) -> Vec<Fragment> {
+    let all: Vec<Fragment> = rd.fragments().collect();
+    assert_eq!(all.len(), usize::from(rd.nfrags()));
+    assert!((1..=FRAGS_MAX).contains(&rd.nfrags()));
+    let total: u64 = all.iter().map(|f| u64::from(f.nob)).sum();
+    assert_eq!(total, u64::from(rd.total()));
+    all
+}
+
+/// What the LNet half does with a body.
+fn judge(body: &Body<'_>) {
+    match body {
+        Body::Immediate { hdr, payload } => {
+            if let Ok((_, taken)) = check_immediate(hdr, payload) {
+                assert!(taken.len() <= payload.len());
+            }
+        }
+        Body::PutReq { hdr, .. } => {
+            let _ = check_put(hdr).map_err(|e| e.to_string());
+        }
+        Body::GetReq { hdr, rd, .. } => {
+            if let Ok(nob) = check_get(hdr, rd) {
+                assert!(nob <= rd.total());
+            }
+        }
+        _ => return,
+    }
+    if let Body::Immediate { hdr, .. } | Body::PutReq { hdr, .. } | Body::GetReq { hdr, .. } = body
+    {
+        let hdr = LnetHdr::new(hdr);
+        let _ = (hdr.dest_nid(), hdr.src_nid(), hdr.kind(), hdr.sink_length());
+    }
+}
+
+/// Writes it as its sender would have, and compares.
+fn write_again(m: &Message<'_>, bytes: &[u8]) {
+    let frags = match &m.body {
+        Body::PutAck { rd, .. } | Body::GetReq { rd, .. } => fragments(rd),
+        _ => Vec::new(),
+    };
+    let body = match m.body {
+        Body::ConnReq(p) => BodyOut::ConnReq(p),
+        Body::ConnAck(p) => BodyOut::ConnAck(p),
+        Body::Noop => BodyOut::Noop,
+        Body::Immediate { hdr, payload } => BodyOut::Immediate {
+            hdr,
+            payload_len: payload.len(),
+        },
+        Body::PutReq { hdr, cookie } => BodyOut::PutReq { hdr, cookie },
+        Body::PutNak(d) => BodyOut::PutNak(d),
+        Body::PutAck { src, dst, rd } => BodyOut::PutAck {
+            src,
+            dst,
+            key: rd.key(),
+            frags: &frags,
+        },
+        Body::PutDone(d) => BodyOut::PutDone(d),
+        Body::GetReq { hdr, cookie, rd } => BodyOut::GetReq {
+            hdr,
+            cookie,
+            key: rd.key(),
+            frags: &frags,
+        },
+        Body::GetDone(d) => BodyOut::GetDone(d),
+    };
+    let mut out = vec![0; bytes.len().max(BUF)];
+    let nob = match encode_as(&mut out, m.order, &m.env, &body) {
+        Ok(nob) => nob,
+        // Longer than any message of ours.
+        Err(_) => {
+            assert!(bytes.len() > BUF || m.nob > BUF);
+            return;
+        }
+    };
+    assert!(nob <= m.nob);
+    if let Body::Immediate { payload, .. } = m.body {
+        out[nob - payload.len()..nob].copy_from_slice(payload);
+    }
+    // A message may claim more bytes than its body has; and its checksum is its own.
+    let of = |bytes: &[u8]| {
+        let mut bytes = bytes[..nob].to_vec();
+        bytes[8..16].fill(0);
+        bytes
+    };
+    assert_eq!(of(&out), of(bytes));
+
+    if m.order == Order::Native {
+        seal(&mut out, nob, 7, true).expect("there is room");
+        let sealed = decode(&out).expect("it is ours");
+        assert_eq!((sealed.nob, sealed.env.credits), (nob, 7));
+        assert!(sealed.cksum != 0);
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let m = match decode(bytes) {
+        Ok(m) => m,
+        Err(e) => {
+            let _ = e.to_string();
+            return;
+        }
+    };
+    assert!(m.nob >= HEADER_LEN && m.nob <= bytes.len());
+    let again = reopen(bytes, m.facts()).expect("it was opened before");
+    assert_eq!(format!("{again:?}"), format!("{:?}", m.body));
+    let me = Identity {
+        version: m.env.version,
+        me: Nid::new(0, 0x0a00_0001),
+        my_stamp: 5,
+        peer: Nid::new(0, 0x0a00_0002),
+        peer_stamp: 6,
+    };
+    let _ = check_identity(&m.env, &me).map_err(|e| e.to_string());
+    judge(&m.body);
+    write_again(&m, bytes);
+});

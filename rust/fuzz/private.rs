@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Fuzzes the private data of the connection manager: a request, its answer, and a refusal.
+//!
+//! The first bytes say which of the three it is and what this side knows; the others are private data.
+//! Nothing may panic, nobody may be talked into more than he asked for or offered, and what is answered
+//! can be read by the other side.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use ro2iblnd_proto::{
+    asked::NiView,
+    cm_msg::{
+        check_ni,
+        parse_connreq,
+        CmSource,
+        Policy, //
+    },
+    connack::{
+        judge_connack,
+        Expected, //
+    },
+    nid::Nid,
+    params::{
+        MaxFrags,
+        QueueDepth, //
+    },
+    race::{
+        check_peer,
+        PeerView, //
+    },
+    refusal::Refusal,
+    reject::{
+        react_to_reject,
+        Ask,
+        Reaction,
+        Reject, //
+    }, //
+};
+
+const ME: Nid = Nid::new(0, 0x0a00_0001);
+const PEER: Nid = Nid::new(0, 0x0a00_0002);
+const STAMP: u64 = 0x0006_4a1b_0000_0001;
+
+/// What this side knows: eight bytes.
+struct Known<'a>(&'a [u8]);
+
+impl Known<'_> {
+    fn byte(&self, at: usize) -> u8 {
+        self.0[at]
+    }
+
+    fn bit(&self, at: usize, bit: u8) -> bool {
+        self.byte(at) >> bit & 1 != 0
+    }
+
+    fn depth(&self, at: usize) -> QueueDepth {
+        QueueDepth::new(self.byte(at).into()).unwrap_or(QueueDepth::MIN)
+    }
+
+    fn frags(&self, at: usize) -> MaxFrags {
+        MaxFrags::new(u16::from(self.byte(at)) + 2).unwrap_or(MaxFrags::MAX)
+    }
+}
+
+/// A request comes in.
+fn asked(known: &Known<'_>, private: &[u8]) {
+    let from = CmSource {
+        addr: known.bit(1, 0).then_some(0x0a00_0002),
+        port: u16::from(known.byte(2)) * 16,
+    };
+    let policy = Policy {
+        require_privileged_port: known.bit(1, 1),
+        check_source_addr: known.bit(1, 2),
+    };
+    let ni = NiView {
+        nid: ME,
+        stamp: STAMP,
+        peer_credits: known.depth(3),
+        active: !known.bit(1, 3),
+        on_device: !known.bit(1, 4),
+    };
+    let refused = |refusal: Refusal| {
+        let _ = refusal.cause.to_string();
+        for ni in [None, Some(&ni)] {
+            let reject = refusal.reject(ni);
+            assert_eq!(Reject::decode(&reject.encode()), Ok(reject));
+        }
+    };
+    let asked = match parse_connreq(private, &from, &policy) {
+        Ok(asked) => asked,
+        Err(refusal) => return refused(refusal),
+    };
+    assert!(asked.src.is_o2ib() && asked.dst.is_o2ib());
+    let found = (asked.dst == ME || known.bit(1, 5)).then_some(&ni);
+    match check_ni(&asked, found, known.bit(1, 6), &from, &policy) {
+        Err(refusal) => return refused(refusal),
+        Ok(wanted) => assert!(wanted.depth <= ni.peer_credits && wanted.frags <= MaxFrags::MAX),
+    }
+    let peer = PeerView {
+        stamp: known.bit(4, 0).then_some(u64::from(known.byte(5))),
+        connecting_ms: known.bit(4, 1).then_some(u64::from(known.byte(6)) * 100),
+        races: known.byte(7).into(),
+        conns: known.byte(5).into(),
+        max_conns: known.byte(6).into(),
+    };
+    let _ = format!("{:?}", check_peer(&asked, Some(&peer)));
+}
+
+fn ask(known: &Known<'_>) -> Ask {
+    Ask {
+        depth: known.depth(1),
+        frags: known.frags(2),
+        stamp: known.byte(3).into(),
+    }
+}
+
+/// A request of ours was accepted.
+fn accepted(known: &Known<'_>, private: &[u8]) {
+    let asked = ask(known);
+    let expected = Expected {
+        me: ME,
+        my_stamp: STAMP,
+        peer: PEER,
+        asked,
+    };
+    match judge_connack(private, &expected) {
+        Ok(agreed) => assert!(agreed.depth <= asked.depth && agreed.frags <= asked.frags),
+        Err(e) => {
+            let _ = e.to_string();
+        }
+    }
+}
+
+/// A request of ours was refused.
+fn refused(known: &Known<'_>, private: &[u8]) {
+    let asked = ask(known);
+    let reason = match known.byte(4) {
+        // Mostly by the peer itself.
+        n @ 0..=15 => -i32::from(n),
+        16..=127 => 28,
+        n => i32::from(n - 128),
+    };
+    match react_to_reject(reason, private, &asked) {
+        Reaction::Retry(_, next) => assert!(next.depth <= asked.depth && next.frags <= asked.frags),
+        Reaction::Fail(why) => {
+            let _ = why.to_string();
+        }
+    }
+    // One that is too short to say more is written with zeros.
+    if let Ok(reject) = Reject::decode(private) {
+        let again = Reject::decode(&reject.encode());
+        assert_eq!(
+            again.map(|r| (r.version, r.why)),
+            Ok((reject.version, reject.why))
+        );
+        assert!(reject.details.is_none() || again == Ok(reject));
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((known, private)) = bytes.split_at_checked(8) else {
+        return;
+    };
+    let known = Known(known);
+    match known.byte(0) % 3 {
+        0 => asked(&known, private),
+        1 => accepted(&known, private),
+        _ => refused(&known, private),
+    }
+});

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counted references to an id of the connection manager: when it is destroyed, and by whom.
+//!
+//! An id is held by the driver, by a QP and a share of a completion queue made on it, and by each of
+//! its handlers while it runs. The last of them destroys it. A handler cannot, as destroying an id
+//! waits for its handlers: it hands the id on ([`Shared::last_user`]).
+//!
+//! What is told to whom is [`super::cm`]'s business: the handler of the driver is a pointer here. No
+//! locks but atomics; destroying sleeps.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    error::to_result,
+    ffi,
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Release, //
+    }, //
+};
+
+use super::{
+    cm_locked::CmLocked,
+    device::Device,
+    pd::Pd,
+    users::Users, //
+};
+use crate::bindings;
+
+/// What an id does with its handler, whose type is not known here.
+#[derive(Clone, Copy)]
+pub(super) struct HandlerOps {
+    /// Gives its reference back.
+    ///
+    /// # Safety
+    ///
+    /// It is the handler, and not used again.
+    pub(super) drop: unsafe fn(*mut ffi::c_void),
+    /// All other users of the id went while a handler ran.
+    ///
+    /// # Safety
+    ///
+    /// It is the handler, which the reference keeps.
+    pub(super) last_user: unsafe fn(*mut ffi::c_void, CmRef),
+}
+
+/// What the holders of an id share, and its context pointer points to.
+///
+/// # Invariants
+///
+/// `id` is valid until the last of `users` destroys it; `handler` is a reference that `ops.drop`
+/// takes back.
+pub(super) struct Shared {
+    id: *mut bindings::rdma_cm_id,
+    users: Users,
+    has_qp: Atomic<u32>,
+    /// A call that begins to resolve an address has not returned.
+    calling: Atomic<bool>,
+    /// Its address is being resolved: no event has come since that began.
+    resolving: Atomic<bool>,
+    handler: *mut ffi::c_void,
+    ops: HandlerOps,
+}
+
+impl Shared {
+    /// With one user, and no id yet. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `handler` stays the caller's.
+    ///
+    /// # Safety
+    ///
+    /// `handler` is a reference that `ops` knows how to use and to give back, in any thread.
+    pub(super) unsafe fn new(handler: *mut ffi::c_void, ops: HandlerOps) -> Result<NonNull<Self>> {
+        let shared = KBox::new(
+            // INVARIANT: Guaranteed by the caller; there is no id yet.
+            Self {
+                id: core::ptr::null_mut(),
+                users: Users::new(1),
+                has_qp: Atomic::new(0),
+                calling: Atomic::new(false),
+                resolving: Atomic::new(false),
+                handler,
+                ops,
+            },
+            GFP_KERNEL,
+        )?;
+
+        NonNull::new(KBox::into_raw(shared)).ok_or(ENOMEM)
+    }
+
+    /// # Safety
+    ///
+    /// `this` has no users any more, and its id no handlers.
+    pub(super) unsafe fn free(this: NonNull<Self>) {
+        // SAFETY: Guaranteed by the caller, and the type invariant.
+        unsafe {
+            let shared = KBox::from_raw(this.as_ptr());
+
+            (shared.ops.drop)(shared.handler);
+        }
+    }
+
+    /// The handler, for as long as the caller is a user.
+    pub(super) fn handler(&self) -> *mut ffi::c_void {
+        self.handler
+    }
+
+    /// An event of the id has come, whichever.
+    pub(super) fn resolved(&self) {
+        self.resolving.store(false, Release);
+    }
+
+    /// A reference for a handler of the id that begins to run, unless the last user has gone.
+    ///
+    /// # Safety
+    ///
+    /// `this` is not freed during the call.
+    pub(super) unsafe fn try_get(this: NonNull<Self>) -> Option<CmRef> {
+        // SAFETY: Guaranteed by the caller.
+        let got = unsafe { this.as_ref() }.users.try_get();
+
+        // INVARIANT: Counted above.
+        got.then_some(CmRef(this))
+    }
+}
+
+/// A counted reference to an id.
+///
+/// # Invariants
+///
+/// It is one of the users.
+pub(crate) struct CmRef(NonNull<Shared>);
+
+// SAFETY: Ids may be used and destroyed by any thread, and so may handlers.
+unsafe impl Send for CmRef {}
+// SAFETY: The operations on ids are thread safe, but for those that `resolves` keeps apart.
+unsafe impl Sync for CmRef {}
+
+impl Clone for CmRef {
+    fn clone(&self) -> Self {
+        self.shared().users.get();
+        // INVARIANT: Counted above.
+        Self(self.0)
+    }
+}
+
+impl Drop for CmRef {
+    fn drop(&mut self) {
+        if !self.shared().users.put() {
+            return;
+        }
+        // SAFETY: We were the last user. This waits for a handler that runs, and afterwards
+        // there are no more. It is not called by a handler, as that is a user of its own.
+        unsafe {
+            if self.shared().resolving.load(Acquire) {
+                bindings::ro2ib_cm_destroy_resolving(self.as_raw());
+            } else {
+                bindings::rdma_destroy_id(self.as_raw());
+            }
+            Shared::free(self.0);
+        }
+    }
+}
+
+impl CmRef {
+    /// Takes over one reference, and `id`, whose context is to be `shared`.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the reference and the id, which is in use by nobody else.
+    pub(super) unsafe fn adopt(shared: NonNull<Shared>, id: *mut bindings::rdma_cm_id) -> Self {
+        // SAFETY: Guaranteed by the caller.
+        unsafe { (*shared.as_ptr()).id = id };
+        // INVARIANT: Guaranteed by the caller.
+        Self(shared)
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        // SAFETY: By the type invariant.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(super) fn as_raw(&self) -> *mut bindings::rdma_cm_id {
+        self.shared().id
+    }
+
+    /// Gives the reference back inside of a handler of the id; the last one goes to
+    /// [`HandlerOps::last_user`].
+    ///
+    /// # Safety
+    ///
+    /// The caller runs in a handler of the id.
+    pub(super) unsafe fn put_in_handler(self) {
+        let this = core::mem::ManuallyDrop::new(self);
+        let shared = this.shared();
+
+        if !shared.users.put() {
+            return;
+        }
+        // No other user is left, and there will be none: handlers do not run concurrently.
+        shared.users.revive();
+        // INVARIANT: Counted above.
+        let id = CmRef(this.0);
+
+        // SAFETY: By the type invariant of `Shared`; `id` keeps the handler.
+        unsafe { (shared.ops.last_user)(shared.handler, id) };
+    }
+
+    /// Waits until no handler runs and keeps others from running. Not inside a handler of the same
+    /// id: it has the lock. Sleeps.
+    pub(super) fn lock(&self) -> CmLocked<'_> {
+        // SAFETY: The id is valid for as long as this, which the result borrows.
+        unsafe { CmLocked::lock(self.as_raw()) }
+    }
+
+    /// Whether the id is bound to `device`, and so keeps it from being unregistered; it stays so.
+    /// Sleeps; not inside a handler of the same id.
+    pub(super) fn is_bound_to(&self, device: &Device) -> bool {
+        self.lock().device().is_some_and(|bound| bound.same(device))
+    }
+
+    /// Lets `begin` begin to resolve an address; until an event comes the id knows that it does.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if that is under way already: the CM has no lock there that would keep two apart.
+    pub(super) fn resolves(
+        &self,
+        begin: impl FnOnce(*mut bindings::rdma_cm_id) -> ffi::c_int,
+    ) -> Result {
+        let shared = self.shared();
+
+        if shared.calling.xchg(true, Acquire) {
+            return Err(EBUSY);
+        }
+        // In front, as the event may come before the function is back.
+        let result = if shared.resolving.xchg(true, Full) {
+            Err(EBUSY)
+        } else {
+            to_result(begin(shared.id)).inspect_err(|_| shared.resolved())
+        };
+
+        shared.calling.store(false, Release);
+        result
+    }
+
+    /// Makes the QP of this id.
+    ///
+    /// # Safety
+    ///
+    /// `pd`, `cq`, `context` and `event` stay valid until [`Self::destroy_qp`].
+    pub(super) unsafe fn create_qp(
+        &self,
+        pd: &Pd,
+        cq: *mut bindings::ib_cq,
+        context: *mut ffi::c_void,
+        event: Option<unsafe extern "C" fn(*mut bindings::ib_event, *mut ffi::c_void)>,
+        caps: &mut bindings::ro2ib_qp_caps,
+    ) -> Result<NonNull<bindings::ib_qp>> {
+        let mut raw = core::ptr::null_mut();
+
+        if self.shared().has_qp.cmpxchg(0, 1, Full).is_err() {
+            return Err(EBUSY);
+        }
+        // SAFETY: The id is valid and has no QP; the caller guarantees the rest.
+        let made = to_result(unsafe {
+            bindings::ro2ib_create_qp(
+                self.as_raw(),
+                pd.as_raw(),
+                cq,
+                context,
+                event,
+                caps,
+                &mut raw,
+            )
+        })
+        .and_then(|()| NonNull::new(raw).ok_or(EINVAL));
+
+        if made.is_err() {
+            self.shared().has_qp.store(0, Release);
+        }
+        made
+    }
+
+    /// Destroys the QP of this id.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the QP that [`Self::create_qp`] made; no completion will
+    /// come any more.
+    pub(super) unsafe fn destroy_qp(&self) {
+        // SAFETY: Guaranteed by the caller.
+        unsafe { bindings::rdma_destroy_qp(self.as_raw()) };
+        self.shared().has_qp.store(0, Release);
+    }
+}

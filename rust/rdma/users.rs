@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A count of those who use something, which the last of them destroys.
+//!
+//! As `refcount_t` of the kernel, which has no type in all of the kernel crates: a count that nears
+//! overflow stays where it is, and what is counted is never destroyed. Any context; no locks.
+
+use kernel::sync::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Relaxed, //
+};
+
+/// From here on it is not counted any more.
+const MANY: u32 = 1 << 31;
+
+/// Where it stays then: as far from both ends as can be.
+const STUCK: u32 = MANY + (1 << 30);
+
+/// How many use something.
+///
+/// # Invariants
+///
+/// It is no less than the number of users, or has been [`MANY`].
+pub(crate) struct Users(Atomic<u32>);
+
+impl Users {
+    /// `n` users.
+    pub(crate) fn new(n: u32) -> Self {
+        Self(Atomic::new(n))
+    }
+
+    /// One more, counted by one who is a user already.
+    pub(crate) fn get(&self) {
+        if self.0.fetch_add(1, Relaxed) >= MANY {
+            self.stick();
+        }
+    }
+
+    /// One more, unless the last one has gone.
+    pub(crate) fn try_get(&self) -> bool {
+        let mut users = self.0.load(Relaxed);
+
+        while users != 0 {
+            if users >= MANY {
+                self.stick();
+                return true;
+            }
+            // INVARIANT: It is one more user, and less than `MANY` now.
+            match self.0.cmpxchg(users, users + 1, Acquire) {
+                Ok(_) => return true,
+                Err(now) => users = now,
+            }
+        }
+        false
+    }
+
+    /// One less; whether that was the last one.
+    #[must_use]
+    pub(crate) fn put(&self) -> bool {
+        let users = self.0.fetch_sub(1, Full);
+
+        if users > MANY {
+            self.stick();
+        }
+        users == 1
+    }
+
+    /// The last one has just gone, and there will be no other: there is one again.
+    pub(crate) fn revive(&self) {
+        self.0.store(1, Relaxed);
+    }
+
+    fn stick(&self) {
+        // INVARIANT: It was `MANY`.
+        self.0.store(STUCK, Relaxed);
+    }
+}
