@@ -6,7 +6,10 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 use crate::{
@@ -15,9 +18,12 @@ use crate::{
         params::HEADER_LEN,
         wire::Facts, //
     },
-    rdma::buf::{
-        DetachedBuf,
-        RxBuf, //
+    rdma::{
+        buf::{
+            DetachedBuf,
+            RxBuf, //
+        },
+        device::Device, //
     }, //
 };
 
@@ -111,13 +117,33 @@ impl Received {
         self.replaced
     }
 
-    /// Takes the buffer from its device. Only if another one was posted in its place, or no more
-    /// are.
+    /// Takes the buffer from its device: LNet keeps the message.
     pub(super) fn detach(&mut self) {
         self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
             Held::Mapped(buf) => Held::Detached(buf.detach()),
             other => other,
         };
+    }
+
+    /// Gives the buffer to its device again, if its place in the receive queue is empty.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be mapped, and is gone.
+    pub(super) fn attach(&mut self, device: &ARef<Device>) -> Result {
+        if !self.is_missed() {
+            return Ok(());
+        }
+        if let Held::Detached(buf) = core::mem::replace(&mut self.buf, Held::Nothing) {
+            self.buf = Held::Mapped(buf.attach(device)?);
+        }
+        Ok(())
+    }
+
+    /// Whether the buffer is away from its device, and its place in the receive queue empty.
+    #[inline]
+    pub(super) fn is_missed(&self) -> bool {
+        !self.replaced && matches!(self.buf, Held::Detached(_))
     }
 
     /// The message is over: its buffer.
