@@ -153,7 +153,7 @@ impl<C: QpHandler> Wire<C> {
         self.link.as_ref().is_none_or(Link::is_empty)
     }
 
-    /// Rings the doorbell for what was pushed.
+    /// Rings the doorbell for what was pushed, if anything was.
     pub(super) fn flush(&mut self) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
