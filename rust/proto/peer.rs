@@ -404,7 +404,7 @@ mod tests {
         let mut tries = 0;
         while let After::RetryIn(_) = p.failed(true, false, false, 7) {
             assert_eq!(p.retry(false, 4), 1);
-            tries += 1;
+            tries = u8::saturating_add(tries, 1);
             assert!(tries < 100);
         }
         assert!(tries > 1);

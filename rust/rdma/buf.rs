@@ -89,7 +89,13 @@ impl<D: DirectionType> MsgBuf<D> {
     ///
     /// `ENOMEM`, `EIO` if it cannot be mapped.
     pub(crate) fn alloc(device: &ARef<Device>) -> Result<Self> {
-        let mut bytes = KBox::init(pin_init::init_zeroed::<Bytes>(), GFP_KERNEL)?;
+        Self::map(
+            KBox::init(pin_init::init_zeroed::<Bytes>(), GFP_KERNEL)?,
+            device,
+        )
+    }
+
+    fn map(mut bytes: KBox<Bytes>, device: &ARef<Device>) -> Result<Self> {
         let mut dma = 0;
 
         // SAFETY: `device` is registered, `bytes` is ours and in memory that can be mapped, `dma` is
@@ -205,6 +211,15 @@ impl<D: DirectionType> Drop for MsgBuf<D> {
 pub(crate) struct DetachedBuf(KBox<Bytes>);
 
 impl DetachedBuf {
+    /// Maps it for a device to receive into. Needs no memory of its own. Any context but hard interrupts.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if it cannot be mapped; it is freed then.
+    pub(crate) fn attach(self, device: &ARef<Device>) -> Result<RxBuf> {
+        RxBuf::map(self.0, device)
+    }
+
     /// The contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
         &self.0.raw

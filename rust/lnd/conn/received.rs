@@ -6,22 +6,25 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        Instant,
-        Monotonic, //
+    sync::{
+        aref::ARef,
+        Arc, //
     }, //
 };
 
 use crate::{
+    lnd::moment::Moment,
     lnet::HDR_SIZE,
     proto::{
         params::HEADER_LEN,
         wire::Facts, //
     },
-    rdma::buf::{
-        DetachedBuf,
-        RxBuf, //
+    rdma::{
+        buf::{
+            DetachedBuf,
+            RxBuf, //
+        },
+        device::Device, //
     }, //
 };
 
@@ -37,8 +40,8 @@ pub(super) struct Received {
     nob: usize,
     /// What it is, once it was judged.
     facts: Option<Facts>,
-    /// When, if it is a message.
-    at: Option<Instant<Monotonic>>,
+    /// When.
+    at: Moment,
     /// Another buffer was posted in its place.
     replaced: bool,
 }
@@ -69,18 +72,18 @@ impl Received {
         buf: Held::Nothing,
         nob: 0,
         facts: None,
-        at: None,
+        at: Moment::NEVER,
         replaced: false,
     };
 
     /// Of `nob` bytes that nobody has judged, received `at` that moment.
     #[inline]
-    pub(super) fn new(buf: RxBuf, nob: usize, at: Instant<Monotonic>) -> Self {
+    pub(super) fn new(buf: RxBuf, nob: usize, at: Moment) -> Self {
         Self {
             buf: Held::Mapped(buf),
             nob,
             facts: None,
-            at: Some(at),
+            at,
             replaced: false,
         }
     }
@@ -98,8 +101,8 @@ impl Received {
 
     /// When it was received.
     #[inline]
-    pub(super) fn at(&self) -> Instant<Monotonic> {
-        self.at.unwrap_or_else(Instant::now)
+    pub(super) fn at(&self) -> Moment {
+        self.at
     }
 
     /// It was found to be this.
@@ -125,13 +128,33 @@ impl Received {
         self.replaced
     }
 
-    /// Takes the buffer from its device. Only if another one was posted in its place, or no more
-    /// are.
+    /// Takes the buffer from its device: LNet keeps the message.
     pub(super) fn detach(&mut self) {
         self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
             Held::Mapped(buf) => Held::Detached(buf.detach()),
             other => other,
         };
+    }
+
+    /// Gives the buffer to its device again, if its place in the receive queue is empty.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be mapped, and is gone.
+    pub(super) fn attach(&mut self, device: &ARef<Device>) -> Result {
+        if !self.is_missed() {
+            return Ok(());
+        }
+        if let Held::Detached(buf) = core::mem::replace(&mut self.buf, Held::Nothing) {
+            self.buf = Held::Mapped(buf.attach(device)?);
+        }
+        Ok(())
+    }
+
+    /// Whether the buffer is away from its device, and its place in the receive queue empty.
+    #[inline]
+    pub(super) fn is_missed(&self) -> bool {
+        !self.replaced && matches!(self.buf, Held::Detached(_))
     }
 
     /// The message is over: its buffer.

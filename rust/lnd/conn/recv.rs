@@ -7,8 +7,7 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::Instant, //
+    sync::Arc, //
 };
 
 use super::{
@@ -24,14 +23,21 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::log,
+    lnd::{
+        log,
+        moment::Moment, //
+    },
     lnet::{
         Health as LnetHealth,
         Message,
         RecvRequest, //
     },
     proto::{
-        cause::errno,
+        cause::{
+            errno,
+            Cause, //
+        },
+        conn::Event,
         credits::Repost,
         encode::BodyOut,
         tx::Op,
@@ -59,16 +65,13 @@ pub(crate) fn eager_recv(rx: &mut Rx) {
     let mut guard = conn.lock();
     let inner = &mut *guard;
     if inner.life.may_receive() {
+        // Without memory its place stays empty, and the peer's credit withheld, until LNet gives it back.
         if let Ok(Err(fault)) = buf.map(|buf| inner.wire.make_good(msg, buf)) {
             conn.blame(inner, fault);
-        } else if !msg.is_replaced() {
-            // Without memory the peer's credit stays withheld until LNet gives the buffer back.
-            return;
         }
     }
     drop(guard);
-    // LNet may keep it for ever, and the device must not wait for that. It is not posted again:
-    // another one is, or the connection is over.
+    // LNet may keep it for ever, and the device must not wait for that.
     msg.detach();
 }
 
@@ -226,16 +229,30 @@ impl Conn {
         up
     }
 
+    /// Makes a buffer ready to be posted that was taken from its device when LNet kept the message, and not
+    /// replaced. Not if no more are posted.
+    #[cold]
+    fn reclaim(&self, msg: &mut Received) -> Result {
+        match self.with(|inner| inner.life.may_receive().then(|| inner.wire.hca())) {
+            Some(hca) => msg.attach(&hca.ok_or(ENODEV)?.device),
+            None => Ok(()),
+        }
+    }
+
     /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
     /// will follow by itself.
-    fn give_back(self: &Arc<Self>, rx: KBox<Rx>, msg: Received, how: Repost, ring: bool) {
-        let now = Instant::now();
+    fn give_back(self: &Arc<Self>, rx: KBox<Rx>, mut msg: Received, how: Repost, ring: bool) {
+        let lost = msg.is_missed() && self.reclaim(&mut msg).is_err();
+        let now = Moment::now();
         let mut guard = self.lock();
         let inner = &mut *guard;
         inner.inbox.returned(rx);
         if let Some(facts) = msg.facts() {
             let meter = inner.wire.meter();
             meter.given_back(facts.kind(), msg.at(), now);
+        }
+        if lost {
+            return self.step(inner, Event::Fail(Cause::NoResources));
         }
         if inner.life.may_receive() {
             if let Err(fault) = inner.wire.give_back(msg, how) {

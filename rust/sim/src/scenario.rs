@@ -298,6 +298,15 @@ impl Script {
                 });
             }
         }
+        let unplugged = steps.iter_mut().find(|s| s.what == Happens::Unplug);
+        if let Some(step) = unplugged {
+            // From numbers of their own, as above.
+            let own = &mut Rng::new(seed ^ 0x1e55_0e15);
+            plan.keeps = own.one_in(2);
+            if plan.keeps {
+                keep_much(own, &mut plan, &mut users, step);
+            }
+        }
         Self {
             seed,
             policy: if rng.one_in(3) {
@@ -458,6 +467,38 @@ impl Script {
     }
 }
 
+/// Others send to a node that keeps much and has no memory, over connections with few spare buffers, until
+/// its device is unplugged.
+fn keep_much(rng: &mut Rng, plan: &mut Plan, users: &mut Vec<User>, step: &mut Step) {
+    let n = plan.nodes.len();
+    for node in &mut plan.nodes {
+        node.credits = rng.of(&[2, 4]);
+        node.hiw = 1;
+    }
+    plan.delay_ppm = 500_000;
+    step.at = rng.range(5 * SEC, 60 * SEC);
+    for which in 0..n - 1 {
+        let node = other_of(n, step.node, which);
+        let to = (0..n - 1).find(|&to| other_of(n, node, to) == step.node);
+        let ops = (0..16)
+            .map(|_| {
+                let size = rng.range(1, 3000) as u32;
+                (lnet::PUT, size, false, to.unwrap_or(0), rng.below(3 * SEC))
+            })
+            .collect();
+        users.push(User {
+            node,
+            slot: step.slot,
+            at: 0,
+            ops,
+        });
+    }
+}
+
+fn other_of(n: usize, node: usize, which: usize) -> usize {
+    (node + 1 + which) % n
+}
+
 fn when(rng: &mut Rng) -> u64 {
     match rng.below(4) {
         0 => rng.below(2 * MS),
@@ -538,8 +579,7 @@ fn down(node: usize) {
 }
 
 fn other(node: usize, which: usize) -> usize {
-    let n = w().nodes.len();
-    (node + 1 + which) % n
+    other_of(w().nodes.len(), node, which)
 }
 
 fn user(user: User, script: &Script) {
@@ -833,6 +873,7 @@ fn calm_down() {
     plan.cm_double_ppm = 0;
     plan.cm_late_ppm = 0;
     plan.no_match_ppm = 0;
+    plan.keeps = false;
     plan.cut_ppm = 0;
     plan.parse_error_ppm = 0;
     plan.send_error_ppm = 0;

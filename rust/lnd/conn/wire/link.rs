@@ -163,7 +163,7 @@ impl<C: QpHandler> Link<C> {
     }
 
     /// Remembers what was pushed.
-    #[inline]
+    #[inline(always)]
     fn book(&mut self, context: u32) {
         // `fits` said so.
         let _ = self.pushed.push_within_capacity(context);

@@ -101,7 +101,7 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Books a work request that was pushed.
-    #[inline]
+    #[inline(always)]
     fn pushed(&mut self, index: u16, load: Load) {
         self.txs.pushed(index);
         self.flight.pushed(load);

@@ -14,10 +14,10 @@ use crate::{
     lnd::{
         counts::Count,
         meter::{
-            At,
             Meter,
             Want, //
-        }, //
+        },
+        moment::Moment, //
     },
     proto::{
         cause::Cause,
@@ -66,7 +66,7 @@ impl<C: QpHandler> Wire<C> {
         context: u32,
         status: WcStatus,
         buf: Option<TxBuf>,
-        now: At,
+        now: Moment,
     ) -> Result<(), Cause> {
         self.counts.one(Count::Retired);
         let result = outcome(status);
@@ -83,12 +83,14 @@ impl<C: QpHandler> Wire<C> {
         context: u32,
         buf: Option<TxBuf>,
         result: Result<(), Cause>,
-        now: Option<At>,
+        now: Option<Moment>,
     ) {
+        let index = post::index_of(context);
+        if Meter::wants_completions() {
+            let op = index.and_then(|index| Some((self.txs.op(index)?, index)));
+            self.meter.completed(op, result);
+        }
         if post::is_noop(context) {
-            if Meter::wants_completions() {
-                self.meter.completed(None, result);
-            }
             self.flight.ended(Load::Last);
             self.credits.noop_completed();
             if let Some(buf) = buf {
@@ -100,16 +102,11 @@ impl<C: QpHandler> Wire<C> {
             self.stock.put(buf);
         }
         self.flight.ended(post::load_of(context));
-        let Some(index) = post::index_of(context) else {
-            return;
-        };
-        if Meter::wants_completions() {
-            let op = self.txs.op(index);
-            self.meter.completed(op.map(|op| (op, index)), result);
-        }
-        let sent = self.txs.completed(index, post::wr_of(context), result);
-        if let (Some(clock), Some(now)) = (sent, now) {
-            self.meter.sent(clock, now);
+        if let Some(index) = index {
+            let sent = self.txs.completed(index, post::wr_of(context), result);
+            if let (Some(clock), Some(now)) = (sent, now) {
+                self.meter.sent(clock, now);
+            }
         }
     }
 
@@ -138,7 +135,7 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         probe: bool,
         patient: bool,
-        now: Option<At>,
+        now: Option<Moment>,
         cksum: impl Fn() -> bool,
     ) -> Result<(), Cause> {
         let mut keepalive = probe;
@@ -152,7 +149,7 @@ impl<C: QpHandler> Wire<C> {
             keepalive = false;
             let built = match next {
                 Next::Post { index, carried } => {
-                    let now = *now.get_or_insert_with(At::now);
+                    let now = *now.get_or_insert_with(Moment::now);
                     self.post_tx(index, carried.unwrap_or(0), cksum(), now)
                 }
                 Next::Noop { carried } => self.post_noop(carried, cksum()),
@@ -201,8 +198,8 @@ impl<C: QpHandler> Wire<C> {
         self.meter.stalls(want, queued, credits);
     }
 
-    /// Rings the doorbell for what was pushed.
-    pub(super) fn flush(&mut self, now: Option<At>) -> Result<(), Cause> {
+    /// Rings the doorbell for what was pushed, if anything was.
+    pub(super) fn flush(&mut self, now: Option<Moment>) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
         };

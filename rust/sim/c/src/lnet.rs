@@ -135,6 +135,8 @@ struct Buf {
 }
 
 const BACK: u8 = 0xdd;
+/// Seconds that LNet keeps some messages.
+const KEPT: u64 = 900;
 
 /// What somebody wants of LNet.
 #[derive(Debug)]
@@ -767,15 +769,27 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                     use_mem(msg, buf);
                 }
                 if world.rng.ppm(world.plan.delay_ppm) {
+                    let keeps = world.plan.keeps && world.faulty && world.rng.one_in(4);
+                    // When memory is short it is for long.
+                    if world.plan.keeps && world.faulty {
+                        world.short = world.sched.current;
+                    }
                     if let Some(eager) = ops(ni).eager_recv {
                         world::enter();
                         eager((*ni).lnd, rx);
                         world::leave();
                     }
+                    w().short = sched::NONE;
                     let rx = rx as usize;
                     let wait = w().rng.range(MS, 3 * SEC);
                     sched::spawn((*ni).node, Kind::Process, "lnet delayed", move || {
                         sched::sleep(wait);
+                        for _ in 0..if keeps { KEPT } else { 0 } {
+                            if (*(*ni).dev).gone || !w().plan.keeps {
+                                break;
+                            }
+                            sched::sleep(SEC);
+                        }
                         recv(ni, rx as *mut c_void, msg, payload, true);
                     });
                 } else {

@@ -52,6 +52,8 @@ pub struct Dev {
     pub refs: usize,
     /// It can be found and referenced.
     pub registered: bool,
+    /// It was unplugged, and the driver has let go of it.
+    pub gone: bool,
     /// The link carries messages.
     pub up: bool,
     /// Its limits.
@@ -92,6 +94,7 @@ impl Dev {
             ip,
             refs: 0,
             registered: true,
+            gone: false,
             up: true,
             attrs,
             software,

@@ -131,6 +131,8 @@ pub struct Plan {
     pub cut_ppm: u32,
     /// Messages that are matched later.
     pub delay_ppm: u32,
+    /// Some of those are kept until the device is gone, or for a quarter of an hour.
+    pub keeps: bool,
     /// LNet refuses what comes up.
     pub parse_error_ppm: u32,
     /// LNet's own injection of failed sends.
@@ -178,6 +180,7 @@ impl Plan {
             no_match_ppm: 0,
             cut_ppm: 0,
             delay_ppm: 0,
+            keeps: false,
             parse_error_ppm: 0,
             send_error_ppm: 0,
             fault_ppm: [0; FAULTS],
@@ -227,6 +230,8 @@ pub struct World {
     pub plan: Plan,
     /// Faults happen.
     pub faulty: bool,
+    /// The task that finds no memory.
+    pub short: usize,
     /// What did not hold.
     pub failed: Option<String>,
     /// What happened, if anybody wants to know.
@@ -334,6 +339,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         rng: Rng::new(seed),
         plan,
         faulty: false,
+        short: sched::NONE,
         failed: None,
         story: tell.then(Vec::new),
         nodes,
@@ -534,7 +540,9 @@ pub fn fails(what: Fault) -> bool {
         return false;
     }
     let ppm = world.plan.fault_ppm[i];
-    let fails = world.plan.fault_nth[i] == Some(world.calls[i]) || (ppm != 0 && world.rng.ppm(ppm));
+    let short = what == Fault::Alloc && world.short == world.sched.current;
+    let nth = world.plan.fault_nth[i] == Some(world.calls[i]);
+    let fails = short || nth || (ppm != 0 && world.rng.ppm(ppm));
     if fails {
         world.faults += 1;
         if telling() {
@@ -741,6 +749,9 @@ pub fn new_device(node: usize, slot: usize) -> *mut Dev {
     dev
 }
 
+/// What a removal may take, whatever holds tasks up: what waits for LNet waits for longer.
+const REMOVAL_MAX: u64 = 300 * SEC;
+
 /// Unplugs a device: the driver is told, and has to let go of it.
 pub fn unplug(dev: *mut Dev, broken: bool) {
     // SAFETY: Devices stay until the world ends.
@@ -758,6 +769,7 @@ pub fn unplug(dev: *mut Dev, broken: bool) {
             verbs::dispatch(dev, ib_event_type_IB_EVENT_DEVICE_FATAL);
             verbs::all_to_err(dev);
         }
+        let begun = sched::now();
         cm::removal(dev);
         // As disable_device() of the core: the clients, of which the CM is one, then the pool, and
         // only then references.
@@ -768,6 +780,10 @@ pub fn unplug(dev: *mut Dev, broken: bool) {
         while (*dev).refs != 0 {
             sched::sleep_on(dev as usize);
         }
+        if sched::now() - begun > REMOVAL_MAX {
+            violation("the removal of a device waits for somebody who waits for it");
+        }
+        (*dev).gone = true;
         let left = (*dev).left();
         if !left.is_empty() {
             violation(&format!("a device goes with {left}"));
