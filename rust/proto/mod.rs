@@ -50,6 +50,7 @@ pub mod refusal;
 pub mod reject;
 pub mod rules;
 pub mod sizes;
+pub mod times;
 pub mod trail;
 pub mod turn;
 pub mod tx;

@@ -294,6 +294,13 @@ pub struct Facts {
     nob: u32,
 }
 
+impl Facts {
+    /// What message it is.
+    pub fn kind(self) -> MsgType {
+        self.kind
+    }
+}
+
 impl Message<'_> {
     /// What to keep with the bytes if their body is wanted again.
     pub fn facts(&self) -> Facts {

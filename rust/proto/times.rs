@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where the time of a message goes: the stages it passes, and histograms of how long each took.
+//!
+//! A message that is sent passes Queued, Wire and, if it wants one, Answer. What of Queued was want of a
+//! credit is Credit, too. A request that is received is with LNet until LNet gives its buffer back.
+//!
+//! ```text
+//!  queued ----> posted ----> all work requests done ----> answered
+//!     |  Queued   |       Wire        |       Answer          |
+//!     |  (Credit) |                   |                       +--> queued again (PUT_DONE, LOCAL_INV)
+//! ```
+//!
+//! An answer may come before the completions of what it answers: then there is no Wire, and Answer
+//! begins with the posting.
+//!
+//! A histogram has [`BUCKETS`] counts. The first is of what took less than [`FIRST_NS`]; each further
+//! one goes to twice the time of the one before; the last has no end. It is kept as [`WORDS`] numbers
+//! in a row, so that whoever keeps it may have such a row for each CPU: [`bucket`] says which to add 1
+//! to, and [`SUM`] is for the nanoseconds.
+//!
+//! Context: any; the caller holds whatever lock protects a [`Stamps`].
+
+use super::{
+    tx::Op,
+    wire::MsgType, //
+};
+
+/// Counts of a histogram.
+pub const BUCKETS: usize = 32;
+
+/// The first count is of what took less, in nanoseconds.
+pub const FIRST_NS: u64 = 512;
+
+/// Which number of a histogram has the sum, in nanoseconds.
+pub const SUM: usize = BUCKETS;
+
+/// Numbers of a histogram.
+pub const WORDS: usize = BUCKETS + 1;
+
+/// Histograms there are.
+pub const ROWS: usize = ROW_NAMES.len();
+
+/// Where a message may spend its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// From being given to its connection to being posted; of a PUT_DONE from the PUT_ACK, of a
+    /// LOCAL_INV from the answer.
+    Queued,
+    /// The part of that in which the connection stood still for want of a credit. Only of those that
+    /// did.
+    Credit,
+    /// From being posted until the device has done all of it: the peer's device has acknowledged it.
+    Wire,
+    /// From there to the answer: the peer's LNet, and the way back.
+    Answer,
+    /// A request of the peer's, from being received until LNet gave its buffer back.
+    Lnet,
+}
+
+impl Stage {
+    /// Its name, for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Credit => "credit",
+            Self::Wire => "wire",
+            Self::Answer => "answer",
+            Self::Lnet => "lnet",
+        }
+    }
+}
+
+/// What spends it; the first are in the order of [`Op`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// IMMEDIATE.
+    Immediate,
+    /// PUT_REQ.
+    PutReq,
+    /// GET_REQ.
+    GetReq,
+    /// PUT_ACK.
+    PutAck,
+    /// PUT_NAK.
+    PutNak,
+    /// PUT_DONE, with the WRITEs in front.
+    PutDone,
+    /// GET_DONE, with the WRITEs in front.
+    GetDone,
+    /// LOCAL_INV, which is no message.
+    Invalidate,
+    /// NOOP; no time is taken of it.
+    Noop,
+}
+
+impl Kind {
+    /// Its name: that of the message, in the words of the protocol.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Immediate => "IMMEDIATE",
+            Self::PutReq => "PUT_REQ",
+            Self::PutAck => "PUT_ACK",
+            Self::PutNak => "PUT_NAK",
+            Self::PutDone => "PUT_DONE",
+            Self::GetReq => "GET_REQ",
+            Self::GetDone => "GET_DONE",
+            Self::Noop => "NOOP",
+            Self::Invalidate => "LOCAL_INV",
+        }
+    }
+
+    /// That of a message that was received; `None` of those that only make connections.
+    #[inline]
+    pub const fn of_message(message: MsgType) -> Option<Self> {
+        Some(match message {
+            MsgType::Immediate => Self::Immediate,
+            MsgType::PutReq => Self::PutReq,
+            MsgType::PutAck => Self::PutAck,
+            MsgType::PutNak => Self::PutNak,
+            MsgType::PutDone => Self::PutDone,
+            MsgType::GetReq => Self::GetReq,
+            MsgType::GetDone => Self::GetDone,
+            MsgType::Noop => Self::Noop,
+            MsgType::ConnReq | MsgType::ConnAck => return None,
+        })
+    }
+}
+
+impl From<Op> for Kind {
+    #[inline]
+    fn from(op: Op) -> Self {
+        match op {
+            Op::Immediate => Self::Immediate,
+            Op::PutReq => Self::PutReq,
+            Op::GetReq => Self::GetReq,
+            Op::PutAck => Self::PutAck,
+            Op::PutNak => Self::PutNak,
+            Op::PutDone => Self::PutDone,
+            Op::GetDone => Self::GetDone,
+            Op::Invalidate => Self::Invalidate,
+        }
+    }
+}
+
+/// What the histograms are of, in their order.
+pub const ROW_NAMES: [(Stage, Kind); 25] = [
+    (Stage::Queued, Kind::Immediate),
+    (Stage::Queued, Kind::PutReq),
+    (Stage::Queued, Kind::GetReq),
+    (Stage::Queued, Kind::PutAck),
+    (Stage::Queued, Kind::PutNak),
+    (Stage::Queued, Kind::PutDone),
+    (Stage::Queued, Kind::GetDone),
+    (Stage::Queued, Kind::Invalidate),
+    (Stage::Wire, Kind::Immediate),
+    (Stage::Wire, Kind::PutReq),
+    (Stage::Wire, Kind::GetReq),
+    (Stage::Wire, Kind::PutAck),
+    (Stage::Wire, Kind::PutNak),
+    (Stage::Wire, Kind::PutDone),
+    (Stage::Wire, Kind::GetDone),
+    (Stage::Wire, Kind::Invalidate),
+    (Stage::Credit, Kind::Immediate),
+    (Stage::Credit, Kind::PutReq),
+    (Stage::Credit, Kind::GetReq),
+    (Stage::Answer, Kind::PutReq),
+    (Stage::Answer, Kind::GetReq),
+    (Stage::Answer, Kind::PutAck),
+    (Stage::Lnet, Kind::Immediate),
+    (Stage::Lnet, Kind::PutReq),
+    (Stage::Lnet, Kind::GetReq),
+];
+
+/// Which histogram it is; `None`: there is none, because it cannot be.
+#[inline]
+pub const fn row(stage: Stage, kind: Kind) -> Option<usize> {
+    let at = kind as usize;
+    let (first, kinds): (usize, usize) = match stage {
+        Stage::Queued => (0, 8),
+        Stage::Wire => (8, 8),
+        Stage::Credit => (16, 3),
+        Stage::Answer if at == 0 => return None,
+        // There is no answer to an IMMEDIATE.
+        Stage::Answer => (18, 4),
+        Stage::Lnet => (22, 3),
+    };
+    if at < kinds {
+        Some(first.saturating_add(at))
+    } else {
+        None
+    }
+}
+
+/// Which count is of what took that long.
+#[inline]
+pub const fn bucket(ns: u64) -> usize {
+    // Bits of the number, less those of what is below the first limit.
+    let bits = u64::BITS.saturating_sub(ns.leading_zeros());
+    let above = bits.saturating_sub(FIRST_NS.trailing_zeros());
+    let last = BUCKETS.saturating_sub(1);
+    // At most 55.
+    let above = above as usize;
+    if above > last {
+        last
+    } else {
+        above
+    }
+}
+
+/// What everything in a bucket took less than, in nanoseconds; `None` for the last.
+pub fn limit(bucket: usize) -> Option<u64> {
+    if bucket >= BUCKETS.saturating_sub(1) {
+        return None;
+    }
+    FIRST_NS.checked_shl(u32::try_from(bucket).ok()?)
+}
+
+/// In which bucket the one is that is slower than so many in 1000: 500 is the median. `None`: there is
+/// nothing.
+pub fn quantile(counts: &[u64], of_1000: u64) -> Option<usize> {
+    let all = counts.iter().fold(0u64, |n, c| n.saturating_add(*c));
+    if all == 0 {
+        return None;
+    }
+    // Large numbers lose some digits, which no picture shows.
+    let wanted = match all.checked_mul(of_1000) {
+        Some(n) => n.div_ceil(1000),
+        None => (all / 1000).saturating_mul(of_1000),
+    };
+    let mut seen = 0u64;
+    for (bucket, count) in counts.iter().enumerate() {
+        seen = seen.saturating_add(*count);
+        if seen >= wanted.max(1) {
+            return Some(bucket);
+        }
+    }
+    None
+}
+
+/// Where a transmit is between two stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Queue,
+    Wire,
+    Answer,
+}
+
+/// The clock of one transmit: when its stage began. `T` is a point in time.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamps<T> {
+    since: T,
+    kind: Kind,
+    at: At,
+}
+
+impl<T: Copy> Stamps<T> {
+    /// It is given to its connection.
+    #[inline]
+    pub const fn queued(now: T) -> Self {
+        Self {
+            since: now,
+            kind: Kind::Immediate,
+            at: At::Queue,
+        }
+    }
+
+    /// When its stage began.
+    pub fn since(&self) -> T {
+        self.since
+    }
+
+    /// It is posted; returns since when it was queued.
+    #[inline]
+    pub fn posted(&mut self, kind: Kind, now: T) -> T {
+        let since = core::mem::replace(&mut self.since, now);
+        self.kind = kind;
+        self.at = At::Wire;
+        since
+    }
+
+    /// All of its work requests are done. What was posted, and when; `None` if it was not on the wire
+    /// any more.
+    #[inline]
+    pub fn sent(&mut self, now: T) -> Option<(Kind, T)> {
+        if self.at != At::Wire {
+            return None;
+        }
+        self.at = At::Answer;
+        let since = core::mem::replace(&mut self.since, now);
+        Some((self.kind, since))
+    }
+
+    /// The peer has answered; it may be queued again. What was answered, and since when that was waited
+    /// for; `None` if nothing was.
+    #[inline]
+    pub fn answered(&mut self, now: T) -> Option<(Kind, T)> {
+        if self.at == At::Queue {
+            return None;
+        }
+        self.at = At::Queue;
+        let since = core::mem::replace(&mut self.since, now);
+        Some((self.kind, since))
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_times))]
+mod tests {
+    use super::{
+        super::credits::Cost,
+        *, //
+    };
+
+    #[test]
+    fn buckets_double() {
+        assert_eq!(bucket(0), 0);
+        assert_eq!(bucket(511), 0);
+        assert_eq!(bucket(512), 1);
+        assert_eq!(bucket(1023), 1);
+        assert_eq!(bucket(1024), 2);
+        // 50 ms and 50 s.
+        assert_eq!(bucket(50_000_000), 17);
+        assert_eq!(bucket(50_000_000_000), 27);
+        assert_eq!(bucket(u64::MAX), 31);
+    }
+
+    #[test]
+    fn a_limit_is_the_first_of_the_next() {
+        let mut before = 0;
+        for n in 0..31usize {
+            let end = limit(n).unwrap_or(0);
+            assert_eq!(bucket(end), n.saturating_add(1));
+            assert_eq!(bucket(end.saturating_sub(1)), n);
+            assert_eq!(bucket(before), n);
+            before = end;
+        }
+        assert_eq!(limit(31), None);
+        assert_eq!(limit(usize::MAX), None);
+        // No timeout is longer.
+        assert!(limit(30).is_some_and(|ns| ns > 500_000_000_000));
+    }
+
+    #[test]
+    fn rows_are_where_their_names_are() {
+        for (n, (stage, kind)) in ROW_NAMES.iter().enumerate() {
+            assert_eq!(row(*stage, *kind), Some(n));
+        }
+        // What costs a credit may wait for one, and what wants an answer for that; nothing else.
+        let ops = [
+            Op::Immediate,
+            Op::PutReq,
+            Op::GetReq,
+            Op::PutAck,
+            Op::PutNak,
+            Op::PutDone,
+            Op::GetDone,
+            Op::Invalidate,
+        ];
+        for op in ops {
+            let kind = Kind::from(op);
+            assert!(row(Stage::Queued, kind).is_some() && row(Stage::Wire, kind).is_some());
+            let pays = matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve));
+            assert_eq!(row(Stage::Credit, kind).is_some(), pays);
+            assert_eq!(
+                op.message().and_then(Kind::of_message).is_some(),
+                op != Op::Invalidate
+            );
+        }
+        for stage in [
+            Stage::Queued,
+            Stage::Credit,
+            Stage::Wire,
+            Stage::Answer,
+            Stage::Lnet,
+        ] {
+            assert_eq!(row(stage, Kind::Noop), None);
+        }
+        assert_eq!(row(Stage::Answer, Kind::Immediate), None);
+        assert_eq!(row(Stage::Lnet, Kind::PutAck), None);
+    }
+
+    #[test]
+    fn quantiles() {
+        let counts = [0u64, 0, 0, 99, 0, 1];
+        assert_eq!(quantile(&counts, 500), Some(3));
+        assert_eq!(quantile(&counts, 990), Some(3));
+        assert_eq!(quantile(&counts, 991), Some(5));
+        assert_eq!(quantile(&counts, 1000), Some(5));
+        assert_eq!(quantile(&counts, 0), Some(3));
+        assert_eq!(quantile(&[1, u64::MAX, 1], 500), Some(1));
+        assert_eq!(quantile(&[0; BUCKETS], 500), None);
+        assert_eq!(quantile(&[], 500), None);
+    }
+
+    #[test]
+    fn an_immediate_is_queued_and_sent() {
+        let mut s = Stamps::queued(10u64);
+        assert_eq!(s.sent(11), None);
+        assert_eq!(s.answered(11), None);
+        assert_eq!(s.posted(Kind::Immediate, 15), 10);
+        assert_eq!(s.sent(25), Some((Kind::Immediate, 15)));
+        // Its other work requests are of an earlier step.
+        assert_eq!(s.sent(26), None);
+    }
+
+    #[test]
+    fn a_put_is_queued_twice() {
+        let mut s = Stamps::queued(0u64);
+        assert_eq!(s.posted(Kind::PutReq, 5), 0);
+        assert_eq!(s.sent(7), Some((Kind::PutReq, 5)));
+        assert_eq!(s.answered(100), Some((Kind::PutReq, 7)));
+        assert_eq!(s.posted(Kind::PutDone, 103), 100);
+        assert_eq!(s.sent(110), Some((Kind::PutDone, 103)));
+    }
+
+    #[test]
+    fn an_answer_may_be_faster_than_the_completion() {
+        let mut s = Stamps::queued(0u64);
+        let _ = s.posted(Kind::PutAck, 5);
+        assert_eq!(s.answered(9), Some((Kind::PutAck, 5)));
+        // The completion of the PUT_ACK, while the LOCAL_INV is queued.
+        assert_eq!(s.sent(10), None);
+        assert_eq!(s.since(), 9);
+        assert_eq!(s.posted(Kind::Invalidate, 12), 9);
+        assert_eq!(s.sent(14), Some((Kind::Invalidate, 12)));
+    }
+}
