@@ -31,6 +31,12 @@ struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);
 bool ro2ib_log_noise_allowed(void);
 
+/* percpu.c */
+u64 *ro2ib_percpu_alloc(u32 n);
+void ro2ib_percpu_free(u64 *p);
+void ro2ib_percpu_count(u64 *p, u32 one, u32 sum, u64 n);
+u64 ro2ib_percpu_sum(u64 *p, u32 at);
+
 /* layout.c: sizes in bytes; see rust/rdma/layout.rs, which has the names */
 struct ro2ib_layout {
 	u32 size[16];

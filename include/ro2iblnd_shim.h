@@ -329,4 +329,57 @@ extern const unsigned int *const ro2ib_dk_subsystems;
 void ro2ib_dk_line(u32 mask, const char *file, const char *fn, u32 line,
 		   const char *text, u32 len);
 
+/*
+ * Trace points, and who looks at them: a bit each, set while somebody does. Read
+ * the word at any time; call a function if its bit is set. Any context but NMI.
+ */
+enum ro2ib_trace_bit {
+	RO2IB_TRACE_CONN_STATE	= 0x001,
+	RO2IB_TRACE_STALL	= 0x002,
+	RO2IB_TRACE_STALL_OVER	= 0x004,
+	RO2IB_TRACE_POST	= 0x008,
+	RO2IB_TRACE_COMPLETE	= 0x010,
+	RO2IB_TRACE_RECEIVE	= 0x020,
+	RO2IB_TRACE_STAGE	= 0x040,
+	RO2IB_TRACE_CLOSE	= 0x080,
+	RO2IB_TRACE_REFUSE	= 0x100,
+};
+
+extern u32 ro2ib_trace_on;
+
+/* Bytes of a NID as text, and of a word, filled up with NUL: at least one. */
+#define RO2IB_TRACE_NID		32
+#define RO2IB_TRACE_WORD	24
+
+/* Which connection an event is of. */
+struct ro2ib_trace_conn {
+	char ni[RO2IB_TRACE_NID];
+	char peer[RO2IB_TRACE_NID];
+	/* of this NI; 0: there was no connection object */
+	u32 number;
+	/* of the queue pair here; 0: there is none */
+	u32 qpn;
+	/* we asked for it */
+	bool active;
+};
+
+/* Each text is as long as said above. */
+void ro2ib_trace_conn_state(const struct ro2ib_trace_conn *c, const char *from,
+			    const char *to, const char *why);
+void ro2ib_trace_stall(const struct ro2ib_trace_conn *c, const char *want,
+		       u32 queued, u32 credits);
+void ro2ib_trace_stall_over(const struct ro2ib_trace_conn *c, const char *want,
+			    u64 ns);
+void ro2ib_trace_post(const struct ro2ib_trace_conn *c, const char *op, u32 tx,
+		      u32 bytes, u32 credits);
+void ro2ib_trace_complete(const struct ro2ib_trace_conn *c, const char *op,
+			  u32 tx, const char *result);
+void ro2ib_trace_receive(const struct ro2ib_trace_conn *c, const char *op,
+			 u32 bytes, u32 credits);
+void ro2ib_trace_stage(const struct ro2ib_trace_conn *c, const char *op,
+		       const char *stage, u64 ns);
+void ro2ib_trace_close(const struct ro2ib_trace_conn *c, bool up,
+		       const char *by, const char *cause, const char *detail);
+void ro2ib_trace_refuse(const char *ni, const char *peer, const char *cause);
+
 #endif /* RO2IBLND_SHIM_H */

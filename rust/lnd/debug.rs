@@ -105,11 +105,12 @@ fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (oldest_ms, waits_for) = view.wire.oldest.unwrap_or((0, "none"));
     writeln!(
         f,
-        " qpn={} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} doubted={}",
+        " qpn={} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} doubted={} number={}",
         view.wire.qpn,
         view.peer_qpn,
         view.mtu,
         u8::from(view.doubted),
+        view.number,
     )
 }
 

@@ -45,20 +45,29 @@ impl<T: Show> ShowFile<T> {
     }
 }
 
-/// The files of an NI: how it is now, by an `N`, and what ended, by an `S`.
-pub(crate) struct Files<N: Show, S: Show> {
+/// The files of an NI: how it is now, by an `N`, what ended, by an `S`, and where time goes, by a `T`.
+pub(crate) struct Files<N: Show, S: Show, T: Show> {
     _now: Pin<KBox<ShowFile<N>>>,
     _ends: Pin<KBox<ShowFile<S>>>,
+    _times: Pin<KBox<ShowFile<T>>>,
 }
 
-impl<N: Show, S: Show> Files<N, S> {
+impl<N: Show, S: Show, T: Show> Files<N, S, T> {
     /// Makes the files. May sleep.
-    pub(crate) fn new(dir: &Dir, nid: Nid, ni: &Arc<N>, seen: &Arc<S>) -> Result<Self> {
+    pub(crate) fn new(
+        dir: &Dir,
+        nid: Nid,
+        ni: &Arc<N>,
+        seen: &Arc<S>,
+        times: &Arc<T>,
+    ) -> Result<Self> {
         let now = CString::try_from_fmt(fmt!("{}", core::format_args!("{nid}")))?;
         let ends = CString::try_from_fmt(fmt!("{}.closes", core::format_args!("{nid}")))?;
+        let of_times = CString::try_from_fmt(fmt!("{}.times", core::format_args!("{nid}")))?;
         Ok(Self {
             _now: ShowFile::new(dir, &now, ni)?,
             _ends: ShowFile::new(dir, &ends, seen)?,
+            _times: ShowFile::new(dir, &of_times, times)?,
         })
     }
 }

@@ -27,6 +27,7 @@ use super::{
     conn::Conn,
     kind::O2ib,
     log,
+    meter,
     ni::Ni,
     peer::{
         Connection,
@@ -264,6 +265,7 @@ impl<H: Listening> ListenHandler for Accept<H> {
             Err(Answer::Refuse(refusal)) => {
                 let seen = seen.as_ref().unwrap_or(&self.strangers);
                 seen.refused(src, &refusal.cause);
+                meter::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal.cause);
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }

@@ -33,6 +33,7 @@ use super::{
     hca::Hca,
     kind::O2ib,
     seen::Seen,
+    times::Times,
     workers::Workers, //
 };
 use crate::{
@@ -85,6 +86,8 @@ pub(crate) struct Ni {
     past: SpinLock<Counts>,
     /// What ended, and why.
     pub(crate) seen: Arc<Seen>,
+    /// Where the time of messages goes.
+    pub(crate) times: Arc<Times>,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
@@ -146,6 +149,7 @@ impl Ni {
         }
         let live = LiveCount::new().map_err(StartError::because("no memory"))?;
         let seen = Seen::new().map_err(StartError::because("no memory"))?;
+        let times = Times::new().map_err(StartError::because("no memory"))?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
         Arc::pin_init(
             pin_init!(Self {
@@ -160,6 +164,7 @@ impl Ni {
                 way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
                 past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
                 seen,
+                times,
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,

@@ -30,7 +30,8 @@ use super::{
         PeerError, //
     },
     port::Port,
-    show_seen::SeenBy, //
+    show_seen::SeenBy,
+    show_times::TimesOf, //
 };
 use crate::{
     lnet::{
@@ -112,8 +113,10 @@ impl Lnd for O2ib {
             .map_err(StartError::because("no memory"))?;
         port.attach()?;
         // Without it nothing is missing but a view.
-        let files = SeenBy::new(Some(ni.nid), &ni.seen)
-            .and_then(|seen| Files::new(&driver.debugfs, ni.nid, &port, &seen));
+        let files = SeenBy::new(Some(ni.nid), &ni.seen).and_then(|seen| {
+            let times = TimesOf::new(ni.nid, &ni.times)?;
+            Files::new(&driver.debugfs, ni.nid, &port, &seen, &times)
+        });
         port.set_files(files.ok());
         Ok(port)
     }

@@ -44,7 +44,8 @@ use super::{
     log,
     ni::Ni,
     peer::Peers,
-    show_seen::SeenBy, //
+    show_seen::SeenBy,
+    show_times::TimesOf, //
 };
 use crate::{
     lnet::{
@@ -117,7 +118,7 @@ pub(crate) struct Port {
     look: DelayedWork<Port, DEVICE>,
     /// The files in debugfs.
     #[pin]
-    files: Mutex<Option<Files<Port, SeenBy>>>,
+    files: Mutex<Option<Files<Port, SeenBy, TimesOf>>>,
 }
 
 kernel::impl_has_delayed_work! {
@@ -171,7 +172,7 @@ impl Port {
     }
 
     /// Has these files; those it had go. May sleep.
-    pub(crate) fn set_files(&self, files: Option<Files<Self, SeenBy>>) {
+    pub(crate) fn set_files(&self, files: Option<Files<Self, SeenBy, TimesOf>>) {
         let old = core::mem::replace(&mut *self.files.lock(), files);
         drop(old);
     }

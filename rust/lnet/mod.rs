@@ -20,6 +20,8 @@ mod ni;
 pub(crate) mod params;
 mod request;
 mod rules;
+mod text;
+pub(crate) mod trace;
 
 pub(crate) use driver::{
     ConnInfo,

@@ -47,6 +47,7 @@ pub(crate) mod mr;
 pub(crate) mod pages;
 pub(crate) mod parts;
 pub(crate) mod pd;
+pub(crate) mod percpu;
 pub(crate) mod qp;
 pub(crate) mod qp_shared;
 pub(crate) mod random;

@@ -98,6 +98,7 @@ impl Conn {
         if retry.is_none() {
             let seen = &self.ni.seen;
             seen.ended(self.nid(), self.active, !failed, cause, rejected);
+            self.with(|inner| inner.wire.meter().over(!failed, cause, rejected));
             log::conn_over(self.nid(), cause, !failed);
         }
         self.peer.released(self, failed, retry, cause);

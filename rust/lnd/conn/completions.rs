@@ -17,7 +17,10 @@ use super::{
     Inner, //
 };
 use crate::{
-    lnd::counts::Count,
+    lnd::{
+        counts::Count,
+        moment::Moment, //
+    },
     proto::{
         cause::Cause,
         conn::{
@@ -37,13 +40,14 @@ use crate::{
 
 impl QpHandler for Conn {
     fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>) {
+        let now = Moment::now();
         let mut guard = this.lock();
         let inner = &mut *guard;
         inner.wire.count(Count::Cqes);
         let mut good = false;
         for one in done {
             let wc = one.wc;
-            match inner.wire.send_done(one.ctx, wc.status, one.buf) {
+            match inner.wire.send_done(one.ctx, wc.status, one.buf, now) {
                 Ok(()) => good = true,
                 Err(cause) => this.blame(inner, Fault::Send(cause, wc)),
             }
@@ -51,7 +55,7 @@ impl QpHandler for Conn {
         if good {
             this.heard();
         }
-        this.pump(inner, false);
+        this.pump_at(inner, false, Some(now));
         this.kick_upper(inner);
     }
 
@@ -70,12 +74,12 @@ impl QpHandler for Conn {
         if !done.plain {
             return this.blame(inner, Fault::NotASend);
         }
-        inner.watch.heard();
+        let now = inner.watch.heard();
         this.heard();
         let Ok(nob) = usize::try_from(done.len) else {
             return;
         };
-        let msg = Received::new(done.buf, nob);
+        let msg = Received::new(done.buf, nob, now);
         match inner.life.state() {
             State::Init | State::Resolving | State::Connecting => {
                 // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
@@ -89,7 +93,7 @@ impl QpHandler for Conn {
             State::Closing | State::Draining | State::Dead => return,
         }
         this.received(inner, msg);
-        this.pump(inner, false);
+        this.pump_at(inner, false, Some(now));
         this.kick_upper(inner);
     }
 

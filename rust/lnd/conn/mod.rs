@@ -63,6 +63,8 @@ use self::{
 };
 use super::{
     hca::Hca,
+    meter::Meter,
+    moment::Moment,
     ni::{
         Live,
         Ni, //
@@ -189,10 +191,11 @@ impl Conn {
             peer: peer.nid,
             peer_stamp: known.stamp,
         };
+        let meter = Meter::new(&ni.times, ni.nid, peer.nid, active);
         let inner = Inner {
             life: Life::new(known),
             goodbye: Goodbye::new(),
-            wire: Wire::new(identity, known.depth, ni.hca()?),
+            wire: Wire::new(identity, known.depth, ni.hca()?, meter),
             inbox: Inbox::EMPTY,
             turn: Turn::new(),
             watch: Watch::new(),
@@ -273,6 +276,7 @@ impl Conn {
         let actions = inner.life.on(event);
         let state = inner.life.state();
         if state != was {
+            inner.wire.meter().state(was, state, event);
             dk!(Net, "{}: {was:?} to {state:?} on {event:?}", self.nid());
         }
         if actions == Actions::NONE {
@@ -293,6 +297,11 @@ impl Conn {
 
     /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
     fn pump(self: &Arc<Self>, inner: &mut Inner, probe: bool) {
+        self.pump_at(inner, probe, None);
+    }
+
+    /// The same, by someone who has just looked at the clock.
+    fn pump_at(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<Moment>) {
         if !inner.life.is_up() {
             return;
         }
@@ -301,23 +310,29 @@ impl Conn {
         let patient = !inner.inbox.is_empty();
         let probe = probe || (!patient && inner.wire.starves_peer());
         if !inner.wire.is_quiet(probe) {
-            self.pump_now(inner, probe, patient);
+            self.pump_now(inner, probe, patient, now);
         }
     }
 
     // Apart, because most calls of the one above have nothing to do.
     #[inline(never)]
-    fn pump_now(self: &Arc<Self>, inner: &mut Inner, probe: bool, patient: bool) {
-        if let Err(cause) = inner.wire.pump(probe, patient, || self.ni.cksum()) {
+    fn pump_now(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        probe: bool,
+        patient: bool,
+        now: Option<Moment>,
+    ) {
+        if let Err(cause) = inner.wire.pump(probe, patient, now, || self.ni.cksum()) {
             self.blame(inner, Fault::Post(cause));
         }
     }
 
     /// Rings the doorbell for what was just queued, unless it will ring soon anyway.
-    fn ring(self: &Arc<Self>, inner: &mut Inner) {
+    fn ring(self: &Arc<Self>, inner: &mut Inner, now: Option<Moment>) {
         let corked = inner.turn.holds(|| kernel::current!().pid());
         if inner.wire.rings(corked) {
-            self.pump(inner, false);
+            self.pump_at(inner, false, now);
         }
     }
 

@@ -13,6 +13,7 @@ use kernel::{
 };
 
 use crate::{
+    lnd::moment::Moment,
     lnet::HDR_SIZE,
     proto::{
         params::HEADER_LEN,
@@ -39,6 +40,8 @@ pub(super) struct Received {
     nob: usize,
     /// What it is, once it was judged.
     facts: Option<Facts>,
+    /// When.
+    at: Moment,
     /// Another buffer was posted in its place.
     replaced: bool,
 }
@@ -69,16 +72,18 @@ impl Received {
         buf: Held::Nothing,
         nob: 0,
         facts: None,
+        at: Moment::NEVER,
         replaced: false,
     };
 
-    /// Of `nob` bytes that nobody has judged.
+    /// Of `nob` bytes that nobody has judged, received `at` that moment.
     #[inline]
-    pub(super) fn new(buf: RxBuf, nob: usize) -> Self {
+    pub(super) fn new(buf: RxBuf, nob: usize, at: Moment) -> Self {
         Self {
             buf: Held::Mapped(buf),
             nob,
             facts: None,
+            at,
             replaced: false,
         }
     }
@@ -92,6 +97,12 @@ impl Received {
             Held::Nothing => &[],
         };
         all.get(..self.nob).unwrap_or(&[])
+    }
+
+    /// When it was received.
+    #[inline]
+    pub(super) fn at(&self) -> Moment {
+        self.at
     }
 
     /// It was found to be this.

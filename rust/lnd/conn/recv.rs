@@ -23,7 +23,10 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::log,
+    lnd::{
+        log,
+        moment::Moment, //
+    },
     lnet::{
         Health as LnetHealth,
         Message,
@@ -240,9 +243,14 @@ impl Conn {
     /// will follow by itself.
     fn give_back(self: &Arc<Self>, rx: KBox<Rx>, mut msg: Received, how: Repost, ring: bool) {
         let lost = msg.is_missed() && self.reclaim(&mut msg).is_err();
+        let now = Moment::now();
         let mut guard = self.lock();
         let inner = &mut *guard;
         inner.inbox.returned(rx);
+        if let Some(facts) = msg.facts() {
+            let meter = inner.wire.meter();
+            meter.given_back(facts.kind(), msg.at(), now);
+        }
         if lost {
             return self.step(inner, Event::Fail(Cause::NoResources));
         }
@@ -252,7 +260,7 @@ impl Conn {
             }
         }
         if ring {
-            self.ring(inner);
+            self.ring(inner, Some(now));
         }
     }
 }

@@ -116,7 +116,7 @@ impl Conn {
         };
         let inner = &mut *guard;
         inner.wire.enqueue(id, slots, what, buf, body)?;
-        self.ring(inner);
+        self.ring(inner, None);
         self.kick_upper(inner);
         if inner.watch.begin() {
             self.rearm_timer(PROBE_MS);

@@ -12,11 +12,7 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        Instant,
-        Monotonic, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
@@ -29,7 +25,8 @@ use super::{
 use crate::{
     lnd::{
         health::lnet_health,
-        kind::O2ib, //
+        kind::O2ib,
+        moment::Moment, //
     },
     lnet::{
         Message,
@@ -42,6 +39,7 @@ use crate::{
             Outcome, //
         },
         desc::Descriptor,
+        times::Stamps,
         wire::Fragment, //
     },
     rdma::{
@@ -100,13 +98,16 @@ pub(super) struct Transfer {
     /// Bytes that arrived in a sink.
     arrived: u32,
     /// When it was queued, for its deadline.
-    since: Instant<Monotonic>,
+    since: Moment,
+    /// When its stage began, for people.
+    clock: Stamps<Moment>,
 }
 
 impl Transfer {
     /// A transfer of a message alone.
     #[inline]
     pub(super) fn message(owner: Owner) -> Self {
+        let now = Moment::now();
         Self {
             owner,
             memory: Memory::None,
@@ -116,7 +117,8 @@ impl Transfer {
             nob: 0,
             total: 0,
             arrived: 0,
-            since: Instant::now(),
+            since: now,
+            clock: Stamps::queued(now),
         }
     }
 
@@ -178,13 +180,25 @@ impl Transfer {
     }
 
     /// The time that the peer took does not count against what comes now.
-    pub(super) fn start_again(&mut self) {
-        self.since = Instant::now();
+    pub(super) fn start_again(&mut self, now: Moment) {
+        self.since = now;
+    }
+
+    /// When its stage began.
+    #[inline]
+    pub(super) fn clock(&mut self) -> &mut Stamps<Moment> {
+        &mut self.clock
+    }
+
+    /// The same, with the bytes of its message, and those that may move by RDMA.
+    #[inline]
+    pub(super) fn measured(&mut self) -> (&mut Stamps<Moment>, usize, u32) {
+        (&mut self.clock, self.nob, self.total)
     }
 
     /// For how many milliseconds it has been under way.
     pub(super) fn age_ms(&self) -> i64 {
-        self.since.elapsed().as_millis()
+        self.since.elapsed_ms()
     }
 
     /// Whether LNet waits for a message, and for a reply.

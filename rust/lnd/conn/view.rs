@@ -42,6 +42,8 @@ pub(crate) struct View {
     /// Path MTU in bytes, 0 if it is not known.
     pub(crate) mtu: u32,
     pub(crate) doubted: bool,
+    /// Its number, of those of its NI.
+    pub(crate) number: u32,
 }
 
 /// A connection with all that it has to do.
@@ -89,6 +91,7 @@ impl Conn {
             peer_qpn: self.cm.peer_qpn(),
             mtu: self.cm.known_mtu(),
             doubted: self.doubted(),
+            number: inner.wire.meter().number(),
         }
     }
 }

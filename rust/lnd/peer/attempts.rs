@@ -15,7 +15,10 @@ use super::{
     RETRY, //
 };
 use crate::{
-    lnd::log,
+    lnd::{
+        log,
+        meter, //
+    },
     proto::{
         cause::Cause,
         peer::{
@@ -79,6 +82,7 @@ impl<C: Connection> Peer<C> {
                     _ => Cause::NoResources,
                 };
                 self.ni.seen.ended(self.nid, true, false, cause, None);
+                meter::no_conn(self.ni.nid, self.nid, cause, None);
                 self.attempt_over(true, None, cause);
             }
         }
@@ -89,6 +93,7 @@ impl<C: Connection> Peer<C> {
         log::denied(self.nid);
         let seen = &self.ni.seen;
         seen.ended(self.nid, true, false, Cause::AdminClose, Some("Denied"));
+        meter::no_conn(self.ni.nid, self.nid, Cause::AdminClose, Some("Denied"));
         self.attempt_over(true, None, Cause::AdminClose);
     }
 

@@ -432,6 +432,31 @@ pub const ro2ib_dk_mask_RO2IB_DK_LND: ro2ib_dk_mask = 2048;
 
 pub type ro2ib_dk_mask = u32;
 
+pub const ro2ib_trace_bit_RO2IB_TRACE_CONN_STATE: ro2ib_trace_bit = 1;
+pub const ro2ib_trace_bit_RO2IB_TRACE_STALL: ro2ib_trace_bit = 2;
+pub const ro2ib_trace_bit_RO2IB_TRACE_STALL_OVER: ro2ib_trace_bit = 4;
+pub const ro2ib_trace_bit_RO2IB_TRACE_POST: ro2ib_trace_bit = 8;
+pub const ro2ib_trace_bit_RO2IB_TRACE_COMPLETE: ro2ib_trace_bit = 16;
+pub const ro2ib_trace_bit_RO2IB_TRACE_RECEIVE: ro2ib_trace_bit = 32;
+pub const ro2ib_trace_bit_RO2IB_TRACE_STAGE: ro2ib_trace_bit = 64;
+pub const ro2ib_trace_bit_RO2IB_TRACE_CLOSE: ro2ib_trace_bit = 128;
+pub const ro2ib_trace_bit_RO2IB_TRACE_REFUSE: ro2ib_trace_bit = 256;
+
+pub type ro2ib_trace_bit = u32;
+
+pub const RO2IB_TRACE_NID: u32 = 32;
+pub const RO2IB_TRACE_WORD: u32 = 24;
+
+#[repr(C)]
+#[derive(Copy, Clone, MaybeZeroable)]
+pub struct ro2ib_trace_conn {
+    pub ni: [u8; 32],
+    pub peer: [u8; 32],
+    pub number: u32,
+    pub qpn: u32,
+    pub active: bool,
+}
+
 /// As bindgen does it where a pointer is in the structure.
 macro_rules! zeroed_by_default {
     ($($name:ident)*) => {$(
@@ -677,6 +702,47 @@ unsafe extern "C" {
     pub fn ro2ib_param_cksum() -> bool;
     pub fn ro2ib_param_require_privileged_port() -> bool;
     pub fn ro2ib_param_use_privileged_port() -> bool;
+    pub fn ro2ib_percpu_alloc(n: u32) -> *mut u64;
+    pub fn ro2ib_percpu_free(p: *mut u64);
+    pub fn ro2ib_percpu_count(p: *mut u64, one: u32, sum: u32, n: u64);
+    pub fn ro2ib_percpu_sum(p: *mut u64, at: u32) -> u64;
+    pub static ro2ib_trace_on: u32;
+    pub fn ro2ib_trace_conn_state(
+        c: *const ro2ib_trace_conn,
+        from: *const u8,
+        to: *const u8,
+        why: *const u8,
+    );
+    pub fn ro2ib_trace_stall(
+        c: *const ro2ib_trace_conn,
+        want: *const u8,
+        queued: u32,
+        credits: u32,
+    );
+    pub fn ro2ib_trace_stall_over(c: *const ro2ib_trace_conn, want: *const u8, ns: u64);
+    pub fn ro2ib_trace_post(
+        c: *const ro2ib_trace_conn,
+        op: *const u8,
+        tx: u32,
+        bytes: u32,
+        credits: u32,
+    );
+    pub fn ro2ib_trace_complete(
+        c: *const ro2ib_trace_conn,
+        op: *const u8,
+        tx: u32,
+        result: *const u8,
+    );
+    pub fn ro2ib_trace_receive(c: *const ro2ib_trace_conn, op: *const u8, bytes: u32, credits: u32);
+    pub fn ro2ib_trace_stage(c: *const ro2ib_trace_conn, op: *const u8, stage: *const u8, ns: u64);
+    pub fn ro2ib_trace_close(
+        c: *const ro2ib_trace_conn,
+        up: bool,
+        by: *const u8,
+        cause: *const u8,
+        detail: *const u8,
+    );
+    pub fn ro2ib_trace_refuse(ni: *const u8, peer: *const u8, cause: *const u8);
     pub static ro2ib_dk_debug: *const u32;
     pub static ro2ib_dk_subsystems: *const u32;
     pub fn ro2ib_dk_line(

@@ -45,7 +45,8 @@ use crate::{
             Count,
             Counts, //
         },
-        hca::Hca, //
+        hca::Hca,
+        meter::Meter, //
     },
     proto::{
         cause::Cause,
@@ -102,11 +103,12 @@ pub(super) struct Wire<C: QpHandler> {
     /// Until release: the device may go afterwards.
     hca: Option<Arc<Hca>>,
     counts: Counts,
+    meter: Meter,
 }
 
 impl<C: QpHandler> Wire<C> {
     /// Of a connection just made, that asks for `depth`.
-    pub(super) fn new(identity: Identity, depth: QueueDepth, hca: Arc<Hca>) -> Self {
+    pub(super) fn new(identity: Identity, depth: QueueDepth, hca: Arc<Hca>, meter: Meter) -> Self {
         Self {
             identity,
             credits: Credits::new(depth, 1),
@@ -117,6 +119,7 @@ impl<C: QpHandler> Wire<C> {
             limits: Limits::NONE,
             hca: Some(hca),
             counts: Counts::default(),
+            meter,
         }
     }
 
@@ -128,7 +131,14 @@ impl<C: QpHandler> Wire<C> {
 
     /// At set-up: the queue pair, whose receives are posted.
     pub(super) fn set_link(&mut self, link: Link<C>) {
+        self.meter.set_qpn(link.qp().number());
         self.link = Some(link);
+    }
+
+    /// What is measured of the connection.
+    #[inline]
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// The handshake is complete: `depth` is agreed on, and the peer's life is `stamp`. `high_water` is how

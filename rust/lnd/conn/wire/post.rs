@@ -13,7 +13,8 @@ use super::Wire;
 use crate::{
     lnd::{
         conn::transfer::Transfer,
-        counts::Count, //
+        counts::Count,
+        moment::Moment, //
     },
     lnet::dk::dk,
     proto::{
@@ -95,7 +96,7 @@ impl<C: QpHandler> Wire<C> {
         if link.fits(wrs, sges) {
             Ok(())
         } else {
-            self.flush()
+            self.flush(None)
         }
     }
 
@@ -121,14 +122,25 @@ impl<C: QpHandler> Wire<C> {
             encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
         self.send(NOOP, buf, nob, credits, cksum)?;
         self.flight.pushed(Load::Last);
+        self.meter.noop_posted(credits);
         self.counts.one(Count::Wrs);
         self.counts.one(Count::Noops);
         Ok(())
     }
 
     /// Builds the work requests of a tx: REG_MR or WRITEs if need be, then the SEND; or LOCAL_INV alone.
-    pub(super) fn post_tx(&mut self, index: u16, credits: u8, cksum: bool) -> Result<(), Cause> {
+    pub(super) fn post_tx(
+        &mut self,
+        index: u16,
+        credits: u8,
+        cksum: bool,
+        now: Moment,
+    ) -> Result<(), Cause> {
         let op = self.txs.posting(index).ok_or(Cause::LocalFault)?;
+        let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
+        let (clock, nob, total) = transfer.measured();
+        self.meter
+            .posted((op, index), clock, (nob, total, credits), now);
         dk!(
             Net,
             "{}: transmit {op:?}, tx {index}, with {credits} credits",

@@ -11,7 +11,14 @@ use super::{
     Wire, //
 };
 use crate::{
-    lnd::counts::Count,
+    lnd::{
+        counts::Count,
+        meter::{
+            Meter,
+            Want, //
+        },
+        moment::Moment, //
+    },
     proto::{
         cause::Cause,
         queues::Next,
@@ -59,10 +66,11 @@ impl<C: QpHandler> Wire<C> {
         context: u32,
         status: WcStatus,
         buf: Option<TxBuf>,
+        now: Moment,
     ) -> Result<(), Cause> {
         self.counts.one(Count::Retired);
         let result = outcome(status);
-        self.retire(context, buf, result);
+        self.retire(context, buf, result, Some(now));
         if status == WcStatus::RnrRetryExc {
             self.counts.one(Count::Rnr);
         }
@@ -70,7 +78,18 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Books the end of one send work request.
-    fn retire(&mut self, context: u32, buf: Option<TxBuf>, result: Result<(), Cause>) {
+    fn retire(
+        &mut self,
+        context: u32,
+        buf: Option<TxBuf>,
+        result: Result<(), Cause>,
+        now: Option<Moment>,
+    ) {
+        let index = post::index_of(context);
+        if Meter::wants_completions() {
+            let op = index.and_then(|index| Some((self.txs.op(index)?, index)));
+            self.meter.completed(op, result);
+        }
         if post::is_noop(context) {
             self.flight.ended(Load::Last);
             self.credits.noop_completed();
@@ -83,8 +102,11 @@ impl<C: QpHandler> Wire<C> {
             self.stock.put(buf);
         }
         self.flight.ended(post::load_of(context));
-        if let Some(index) = post::index_of(context) {
-            self.txs.completed(index, post::wr_of(context), result);
+        if let Some(index) = index {
+            let sent = self.txs.completed(index, post::wr_of(context), result);
+            if let (Some(clock), Some(now)) = (sent, now) {
+                self.meter.sent(clock, now);
+            }
         }
     }
 
@@ -102,7 +124,8 @@ impl<C: QpHandler> Wire<C> {
 
     /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and
     /// `probe` is set, or the peer stands still. `patient`: the caller comes back when LNet has taken what has
-    /// come. `cksum` tells whether messages carry a checksum. Only while the connection is established.
+    /// come. `now` is that, if the caller has just looked. `cksum` tells whether messages carry a checksum.
+    /// Only while the connection is established.
     ///
     /// # Errors
     ///
@@ -112,28 +135,38 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         probe: bool,
         patient: bool,
+        now: Option<Moment>,
         cksum: impl Fn() -> bool,
     ) -> Result<(), Cause> {
         let mut keepalive = probe;
         if let Some(link) = &mut self.link {
             link.look_for_slots();
         }
+        let mut now = now;
         let built = loop {
             let free = self.link.as_ref().map_or(0, Link::slots);
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
             let built = match next {
-                Next::Post { index, carried } => self.post_tx(index, carried.unwrap_or(0), cksum()),
+                Next::Post { index, carried } => {
+                    let now = *now.get_or_insert_with(Moment::now);
+                    self.post_tx(index, carried.unwrap_or(0), cksum(), now)
+                }
                 Next::Noop { carried } => self.post_noop(carried, cksum()),
                 Next::NoSlots => {
                     self.counts.one(Count::NoSlots);
+                    self.stalls(Want::Slots);
                     break Ok(());
                 }
                 Next::NoCredit => {
                     self.counts.one(Count::NoCredit);
+                    self.stalls(Want::Credit);
                     break Ok(());
                 }
-                Next::Empty => break Ok(()),
+                Next::Empty => {
+                    self.meter.flows();
+                    break Ok(());
+                }
             };
             if built.is_err() {
                 break built;
@@ -142,7 +175,7 @@ impl<C: QpHandler> Wire<C> {
         // Also after a failure: what was pushed completes only if it is posted.
         let flushed = match self.is_empty() {
             true => Ok(()),
-            false => self.flush(),
+            false => self.flush(now),
         };
         built.and(flushed)
     }
@@ -153,15 +186,27 @@ impl<C: QpHandler> Wire<C> {
         self.link.as_ref().is_none_or(Link::is_empty)
     }
 
+    /// Nothing more may go, for want of something.
+    #[cold]
+    fn stalls(&mut self, want: Want) {
+        let queued = self.txs.lengths();
+        let queued = match want {
+            Want::Credit => queued.main,
+            Want::Slots => queued.main.saturating_add(queued.free_of_credit),
+        };
+        let credits = self.credits.snapshot().credits;
+        self.meter.stalls(want, queued, credits);
+    }
+
     /// Rings the doorbell for what was pushed, if anything was.
-    pub(super) fn flush(&mut self) -> Result<(), Cause> {
+    pub(super) fn flush(&mut self, now: Option<Moment>) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
         };
         if link.is_empty() {
             return Ok(());
         }
-        let Err(unposted) = link.flush() else {
+        let Err(unposted) = link.flush(now) else {
             self.counts.one(Count::Doorbells);
             return Ok(());
         };
@@ -170,7 +215,7 @@ impl<C: QpHandler> Wire<C> {
         }
         // What the device did not take will not complete by itself.
         for context in unposted.contexts() {
-            self.retire(context, None, Err(Cause::LocalFault));
+            self.retire(context, None, Err(Cause::LocalFault), None);
         }
         Err(Cause::LocalFault)
     }

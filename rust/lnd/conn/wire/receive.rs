@@ -14,7 +14,8 @@ use crate::{
             received::Received,
             transfer::Transfer, //
         },
-        counts::Count, //
+        counts::Count,
+        moment::Moment, //
     },
     lnet::dk::dk,
     proto::{
@@ -70,6 +71,8 @@ impl<C: QpHandler> Wire<C> {
             m.nob,
             m.env.credits
         );
+        self.meter.received(m.body.kind(), m.nob, m.env.credits);
+        let at = msg.at();
         // The credits come first: they count whatever the message says.
         self.credits
             .returned(m.env.credits)
@@ -85,21 +88,23 @@ impl<C: QpHandler> Wire<C> {
                 return inbox.push(msg).map_err(|_| Cause::Protocol.into());
             }
             Body::PutAck { src, dst, rd } => {
-                self.put_ack(src, dst, &rd)?;
+                self.put_ack((src, dst), &rd, at)?;
                 Repost::ForAnswer
             }
             Body::PutNak(done) => {
-                self.answer(done.cookie, |_| Answer::PutNak(done.status))?;
+                self.answer(done.cookie, at, |_| Answer::PutNak(done.status))?;
                 Repost::ForAnswer
             }
             Body::GetDone(done) => {
-                self.answer(done.cookie, |t| {
+                self.answer(done.cookie, at, |t| {
                     Answer::GetDone(t.judge(done.status, false))
                 })?;
                 Repost::ForAnswer
             }
             Body::PutDone(done) => {
-                self.answer(done.cookie, |t| Answer::PutDone(t.judge(done.status, true)))?;
+                self.answer(done.cookie, at, |t| {
+                    Answer::PutDone(t.judge(done.status, true))
+                })?;
                 Repost::ForPeer
             }
             Body::ConnReq(_) | Body::ConnAck(_) => return Err(Cause::Protocol.into()),
@@ -129,17 +134,39 @@ impl<C: QpHandler> Wire<C> {
     fn answer(
         &mut self,
         cookie: Cookie,
+        at: Moment,
         make: impl FnOnce(&mut Transfer) -> Answer,
     ) -> Result<(), Cause> {
         let index = self.txs.find(cookie)?;
         let answer = make(self.txs.transfer(index).ok_or(Cause::Protocol)?);
         // What may follow is a LOCAL_INV.
-        self.txs.answered(index, answer, 1)
+        self.answered(index, answer, 1, at)
+    }
+
+    /// As [`Txs::answered`], by what was received then.
+    ///
+    /// [`Txs::answered`]: super::txs::Txs::answered
+    fn answered(
+        &mut self,
+        index: u16,
+        answer: Answer,
+        slots: u16,
+        at: Moment,
+    ) -> Result<(), Cause> {
+        if let Some(transfer) = self.txs.transfer(index) {
+            self.meter.answered(transfer.clock(), at);
+        }
+        self.txs.answered(index, answer, slots)
     }
 
     /// A PUT_ACK: where the data of our PUT goes. If the WRITEs cannot be built the peer is told by
     /// PUT_DONE, and our own message ends with the same error.
-    fn put_ack(&mut self, src: Cookie, dst: Cookie, rd: &Descriptor<'_>) -> Result<(), Cause> {
+    fn put_ack(
+        &mut self,
+        (src, dst): (Cookie, Cookie),
+        rd: &Descriptor<'_>,
+        at: Moment,
+    ) -> Result<(), Cause> {
         let index = self.txs.find(src)?;
         if self.txs.op(index) != Some(Op::PutReq) {
             return Err(Cause::Protocol);
@@ -160,10 +187,10 @@ impl<C: QpHandler> Wire<C> {
         let nob = encode(buf.as_mut_slice(), &env, &done).map_err(|_| Cause::LocalFault)?;
         transfer.load(buf, nob);
         // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
-        transfer.start_again();
+        transfer.start_again(at);
         if let Err(e) = plan {
             self.txs.latch(index, Cause::Local(e.to_errno()));
         }
-        self.txs.answered(index, Answer::PutAck, slots)
+        self.answered(index, Answer::PutAck, slots, at)
     }
 }

@@ -14,9 +14,12 @@
 use kernel::prelude::*;
 
 use crate::{
-    lnd::conn::transfer::{
-        Ended,
-        Transfer, //
+    lnd::{
+        conn::transfer::{
+            Ended,
+            Transfer, //
+        },
+        moment::Moment, //
     },
     proto::{
         cause::Cause,
@@ -29,6 +32,7 @@ use crate::{
             Queues,
             TxId, //
         },
+        times::Stamps,
         tx::{
             Answer,
             Op,
@@ -277,13 +281,23 @@ impl Txs {
         }
     }
 
-    /// A work request of the one at `index` has ended.
+    /// A work request of the one at `index` has ended. Its clock, if it was the last of those that are
+    /// posted, and went well.
     #[inline]
-    pub(super) fn completed(&mut self, index: u16, wr: Wr, result: Result<(), Cause>) {
-        if let Some(cell) = self.cells.get_mut(usize::from(index)) {
-            let then = cell.tx.completed(wr, result);
-            // A completion is never the peer's violation.
-            let _ = self.queues.follow(&mut self.cells, index, then);
+    pub(super) fn completed(
+        &mut self,
+        index: u16,
+        wr: Wr,
+        result: Result<(), Cause>,
+    ) -> Option<&mut Stamps<Moment>> {
+        let cell = self.cells.get_mut(usize::from(index))?;
+        let then = cell.tx.completed(wr, result);
+        let last = result.is_ok() && !matches!(cell.tx.place(), Place::Posted { .. });
+        // A completion is never the peer's violation.
+        let _ = self.queues.follow(&mut self.cells, index, then);
+        match last {
+            true => Some(self.transfer(index)?.clock()),
+            false => None,
         }
     }
 

@@ -12,7 +12,7 @@
 //! | `mem`, `lock`, `work`, `misc` | the kernel: memory, locks with lockdep, work queues, trees |
 //! | `dma`, `verbs`, `cq` | an RDMA device: mappings, queue pairs, regions, completions |
 //! | `cm` | the connection manager, and the fabric between nodes |
-//! | `lnet` | LNet and the C shim |
+//! | `lnet`, `trace` | LNet and the C shim |
 //! | `world` | a world: nodes, the faults of a run, what has to hold |
 //!
 //! # Context
@@ -40,6 +40,7 @@ pub mod mem;
 pub mod misc;
 pub mod rng;
 pub mod sched;
+pub mod trace;
 pub mod verbs;
 pub mod work;
 pub mod world;

@@ -32,6 +32,7 @@ use crate::{
         SEC,
         US, //
     },
+    trace,
     verbs::{
         self,
         Dev,
@@ -275,6 +276,8 @@ pub struct World {
     pub faults: u64,
     /// Lines printed, by level.
     pub printed: [u64; 8],
+    /// What trace points have said.
+    pub trace: trace::Seen,
 }
 
 thread_local! {
@@ -356,7 +359,9 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         calls: [0; FAULTS],
         faults: 0,
         printed: [0; 8],
+        trace: trace::Seen::default(),
     });
+    trace::begin(seed, tell);
     WORLD.with(|c| c.set(Box::into_raw(world)));
 }
 

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Short texts for C, without memory.
+
+use core::fmt::{
+    self,
+    Write, //
+};
+
+/// Text of `N` bytes, of which the last is 0; what is longer is cut.
+///
+/// # Invariants
+///
+/// The last byte is 0.
+pub(super) struct Text<const N: usize> {
+    pub(super) bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    const EMPTY: Self = Self {
+        bytes: [0; N],
+        len: 0,
+    };
+
+    /// What is to be shown.
+    pub(super) fn of(args: fmt::Arguments<'_>) -> Self {
+        let mut text = Self::EMPTY;
+        // It cannot fail but by what is shown: then there is less of it.
+        let _ = text.write_fmt(args);
+        text
+    }
+
+    /// A word.
+    pub(super) fn word(word: &str) -> Self {
+        let mut text = Self::EMPTY;
+        let _ = text.write_str(word);
+        text
+    }
+
+    /// `N` bytes.
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+}
+
+impl<const N: usize> Write for Text<N> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let room = N.saturating_sub(1);
+        let to = self.bytes.iter_mut().take(room).skip(self.len);
+        for (to, from) in to.zip(s.bytes()) {
+            *to = from;
+            self.len = self.len.saturating_add(1);
+        }
+        Ok(())
+    }
+}

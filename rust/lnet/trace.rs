@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Trace points, which `perf`, `trace-cmd` and `bpftrace` find as `ro2iblnd:*`. The C half defines them
+//! (`rust/shim/ro2iblnd_trace.h`).
+//!
+//! While nobody looks at an event it costs to read a word and a branch; nothing is formatted. Any context
+//! but NMI.
+//!
+//! An event has NIDs and words as text of a fixed size, and no address of memory.
+
+use core::fmt::{
+    Debug,
+    Display, //
+};
+
+use super::text::Text;
+use crate::bindings;
+
+/// Bytes of a NID as text.
+const NID: usize = bindings::RO2IB_TRACE_NID as usize;
+/// Bytes of a word.
+const WORD: usize = bindings::RO2IB_TRACE_WORD as usize;
+
+/// An event that somebody may look at.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum Event {
+    /// A connection went from one state to another.
+    ConnState = bindings::ro2ib_trace_bit_RO2IB_TRACE_CONN_STATE,
+    /// Sending stopped for want of something.
+    Stall = bindings::ro2ib_trace_bit_RO2IB_TRACE_STALL,
+    /// It goes on.
+    StallOver = bindings::ro2ib_trace_bit_RO2IB_TRACE_STALL_OVER,
+    /// Work requests of a transmit are posted.
+    Post = bindings::ro2ib_trace_bit_RO2IB_TRACE_POST,
+    /// A work request was completed.
+    Complete = bindings::ro2ib_trace_bit_RO2IB_TRACE_COMPLETE,
+    /// A message was received.
+    Receive = bindings::ro2ib_trace_bit_RO2IB_TRACE_RECEIVE,
+    /// A message has left a stage, and how long it was there.
+    Stage = bindings::ro2ib_trace_bit_RO2IB_TRACE_STAGE,
+    /// A connection, or an attempt, is over.
+    Close = bindings::ro2ib_trace_bit_RO2IB_TRACE_CLOSE,
+    /// A request of a peer was refused.
+    Refuse = bindings::ro2ib_trace_bit_RO2IB_TRACE_REFUSE,
+}
+
+/// Whether anybody looks at an event.
+#[inline(always)]
+pub(crate) fn wanted(event: Event) -> bool {
+    any_wanted() & event as u32 != 0
+}
+
+/// The events that somebody looks at.
+#[inline(always)]
+fn any_wanted() -> u32 {
+    // SAFETY: A word of the module, which may change at any time.
+    unsafe { core::ptr::read_volatile(&raw const bindings::ro2ib_trace_on) }
+}
+
+/// Which connection the events are of.
+///
+/// # Invariants
+///
+/// The texts end with 0.
+pub(crate) struct Conn(bindings::ro2ib_trace_conn);
+
+impl Conn {
+    /// A connection, or attempt, of the NI `ni` with `peer`, and with that number there (0: it has none).
+    /// `active`: we asked for it.
+    pub(crate) fn new(ni: &dyn Display, peer: &dyn Display, number: u32, active: bool) -> Self {
+        // INVARIANT: `Text` ends so.
+        Self(bindings::ro2ib_trace_conn {
+            ni: Text::<NID>::of(format_args!("{ni}")).bytes,
+            peer: Text::<NID>::of(format_args!("{peer}")).bytes,
+            number,
+            qpn: 0,
+            active,
+        })
+    }
+
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// It has this queue pair from now on.
+    pub(crate) fn set_qpn(&mut self, qpn: u32) {
+        self.0.qpn = qpn;
+    }
+
+    /// It went from one state to another because of `why`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn state(&self, from: &dyn Debug, to: &dyn Debug, why: &dyn Debug) {
+        let from = Text::<WORD>::of(format_args!("{from:?}"));
+        let to = Text::<WORD>::of(format_args!("{to:?}"));
+        let why = Text::<WORD>::of(format_args!("{why:?}"));
+        // SAFETY: All texts are as long as they have to be, and end with 0.
+        unsafe {
+            bindings::ro2ib_trace_conn_state(&self.0, from.as_ptr(), to.as_ptr(), why.as_ptr())
+        };
+    }
+
+    /// Sending stopped for `want` of something while so many transmits were queued.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn stall(&self, want: &str, queued: u32, credits: u32) {
+        let want = Text::<WORD>::word(want);
+        // SAFETY: As in `state`.
+        unsafe { bindings::ro2ib_trace_stall(&self.0, want.as_ptr(), queued, credits) };
+    }
+
+    /// What was wanted is there, after so many nanoseconds.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn stall_over(&self, want: &str, ns: u64) {
+        let want = Text::<WORD>::word(want);
+        // SAFETY: As in `state`.
+        unsafe { bindings::ro2ib_trace_stall_over(&self.0, want.as_ptr(), ns) };
+    }
+
+    /// The transmit `tx` is posted: its message, the bytes that it moves beside it by RDMA, and the credits
+    /// that it returns.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn post(&self, op: &str, tx: u32, bytes: u32, credits: u32) {
+        let op = Text::<WORD>::word(op);
+        // SAFETY: As in `state`.
+        unsafe { bindings::ro2ib_trace_post(&self.0, op.as_ptr(), tx, bytes, credits) };
+    }
+
+    /// A work request of the transmit `tx` is over.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn complete(&self, op: &str, tx: u32, result: &str) {
+        let op = Text::<WORD>::word(op);
+        let result = Text::<WORD>::word(result);
+        // SAFETY: As in `state`.
+        unsafe { bindings::ro2ib_trace_complete(&self.0, op.as_ptr(), tx, result.as_ptr()) };
+    }
+
+    /// A message of so many bytes was received, which returns credits.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn receive(&self, op: &str, bytes: u32, credits: u32) {
+        let op = Text::<WORD>::word(op);
+        // SAFETY: As in `state`.
+        unsafe { bindings::ro2ib_trace_receive(&self.0, op.as_ptr(), bytes, credits) };
+    }
+
+    /// A message was that long in a stage.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn stage(&self, op: &str, stage: &str, ns: u64) {
+        let op = Text::<WORD>::word(op);
+        let stage = Text::<WORD>::word(stage);
+        // SAFETY: As in `state`.
+        unsafe { bindings::ro2ib_trace_stage(&self.0, op.as_ptr(), stage.as_ptr(), ns) };
+    }
+
+    /// It is over; it was up, or else an attempt.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn close(&self, up: bool, by: &dyn Display, cause: &str, detail: &str) {
+        let by = Text::<WORD>::of(format_args!("{by}"));
+        let cause = Text::<WORD>::word(cause);
+        let detail = Text::<WORD>::word(detail);
+        // SAFETY: As in `state`.
+        unsafe {
+            bindings::ro2ib_trace_close(&self.0, up, by.as_ptr(), cause.as_ptr(), detail.as_ptr())
+        };
+    }
+}
+
+/// A request of `peer` was refused by `ni`, as far as they are known.
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse(ni: Option<&dyn Display>, peer: Option<&dyn Display>, cause: &str) {
+    let ni = Text::<NID>::of(format_args!("{}", ni.unwrap_or(&"none")));
+    let peer = Text::<NID>::of(format_args!("{}", peer.unwrap_or(&"unknown")));
+    let cause = Text::<WORD>::word(cause);
+    // SAFETY: As in `Conn::state`.
+    unsafe { bindings::ro2ib_trace_refuse(ni.as_ptr(), peer.as_ptr(), cause.as_ptr()) };
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Trace points, and numbers of each CPU.
+//!
+//! In one world of two somebody looks at all events. What they say has to hold together: a connection goes
+//! from the state that it was in, has its number for itself, and is over once; a stage is not longer than the
+//! world is old.
+
+use core::{
+    ffi::CStr,
+    sync::atomic::{
+        AtomicU32,
+        Ordering, //
+    }, //
+};
+
+use crate::{
+    decl::r::*,
+    hash::Map,
+    mem,
+    sched,
+    world::{
+        self,
+        say,
+        telling,
+        violation,
+        w, //
+    }, //
+};
+
+/// All events.
+const ALL: u32 = 0x1ff;
+
+/// What somebody looks at.
+#[no_mangle]
+pub static ro2ib_trace_on: AtomicU32 = AtomicU32::new(0);
+
+/// What events have said so far.
+#[derive(Default)]
+pub struct Seen {
+    /// The state of a connection, by node, NI and number.
+    states: Map<(usize, String, u32), String>,
+    /// How many events there were.
+    pub events: u64,
+}
+
+/// A world begins.
+pub fn begin(seed: u64, tell: bool) {
+    let on = if tell || seed % 2 == 0 { ALL } else { 0 };
+    ro2ib_trace_on.store(on, Ordering::Relaxed);
+}
+
+/// A text of `size` bytes.
+fn text(p: *const u8, size: u32) -> String {
+    // SAFETY: The driver passes so many bytes.
+    let bytes = unsafe { core::slice::from_raw_parts(p, size as usize) };
+    match CStr::from_bytes_until_nul(bytes) {
+        Ok(text) if !text.is_empty() => text.to_string_lossy().into_owned(),
+        _ => violation("a text of an event is empty, or has no end"),
+    }
+}
+
+fn word(p: *const u8) -> String {
+    text(p, RO2IB_TRACE_WORD)
+}
+
+fn event(bit: u32, name: &str, c: *const ro2ib_trace_conn, more: &str) -> (usize, String, u32) {
+    if ro2ib_trace_on.load(Ordering::Relaxed) & bit == 0 {
+        violation("an event that nobody looks at");
+    }
+    w().trace.events += 1;
+    // SAFETY: The driver passes a valid one.
+    let c = unsafe { &*c };
+    let (ni, peer) = (
+        text(c.ni.as_ptr(), RO2IB_TRACE_NID),
+        text(c.peer.as_ptr(), RO2IB_TRACE_NID),
+    );
+    if telling() {
+        let (number, qpn) = (c.number, c.qpn);
+        say(&format!(
+            "{name}: ni={ni} peer={peer} conn={number} qpn={qpn} {more}"
+        ));
+    }
+    (sched::node(), ni, c.number)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_conn_state(
+    c: *const ro2ib_trace_conn,
+    from: *const u8,
+    to: *const u8,
+    why: *const u8,
+) {
+    let (from, to, why) = (word(from), word(to), word(why));
+    let more = format!("from={from} to={to} why={why}");
+    let key = event(
+        ro2ib_trace_bit_RO2IB_TRACE_CONN_STATE,
+        "conn_state",
+        c,
+        &more,
+    );
+    let before = w().trace.states.insert(key, to);
+    // Numbers begin anew with the NI.
+    if from != "Init" && before.as_ref() != Some(&from) {
+        violation(&format!(
+            "a connection goes from {from}, and was {before:?}"
+        ));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_stall(
+    c: *const ro2ib_trace_conn,
+    want: *const u8,
+    queued: u32,
+    credits: u32,
+) {
+    let want = word(want);
+    let more = format!("want={want} queued={queued} credits={credits}");
+    event(ro2ib_trace_bit_RO2IB_TRACE_STALL, "stall", c, &more);
+    if queued == 0 {
+        violation("a connection stands still, and nothing is queued");
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_stall_over(
+    c: *const ro2ib_trace_conn,
+    want: *const u8,
+    ns: u64,
+) {
+    let want = word(want);
+    event(
+        ro2ib_trace_bit_RO2IB_TRACE_STALL_OVER,
+        "stall_over",
+        c,
+        &format!("want={want} ns={ns}"),
+    );
+    since_the_beginning(ns);
+}
+
+fn since_the_beginning(ns: u64) {
+    if ns > sched::now() {
+        violation("something took longer than the world is old");
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_post(
+    c: *const ro2ib_trace_conn,
+    op: *const u8,
+    tx: u32,
+    bytes: u32,
+    credits: u32,
+) {
+    let op = word(op);
+    let more = format!("op={op} tx={tx} bytes={bytes} credits={credits}");
+    event(ro2ib_trace_bit_RO2IB_TRACE_POST, "post", c, &more);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_complete(
+    c: *const ro2ib_trace_conn,
+    op: *const u8,
+    tx: u32,
+    result: *const u8,
+) {
+    let (op, result) = (word(op), word(result));
+    let more = format!("op={op} tx={tx} result={result}");
+    event(ro2ib_trace_bit_RO2IB_TRACE_COMPLETE, "complete", c, &more);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_receive(
+    c: *const ro2ib_trace_conn,
+    op: *const u8,
+    bytes: u32,
+    credits: u32,
+) {
+    let op = word(op);
+    let more = format!("op={op} bytes={bytes} credits={credits}");
+    event(ro2ib_trace_bit_RO2IB_TRACE_RECEIVE, "receive", c, &more);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_stage(
+    c: *const ro2ib_trace_conn,
+    op: *const u8,
+    stage: *const u8,
+    ns: u64,
+) {
+    let (op, stage) = (word(op), word(stage));
+    event(
+        ro2ib_trace_bit_RO2IB_TRACE_STAGE,
+        "stage",
+        c,
+        &format!("op={op} stage={stage} ns={ns}"),
+    );
+    since_the_beginning(ns);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_close(
+    c: *const ro2ib_trace_conn,
+    up: bool,
+    by: *const u8,
+    cause: *const u8,
+    detail: *const u8,
+) {
+    let (by, cause, detail) = (word(by), word(cause), word(detail));
+    let more = format!("up={up} by={by} cause={cause} detail={detail}");
+    let key = event(ro2ib_trace_bit_RO2IB_TRACE_CLOSE, "close", c, &more);
+    let over = "over".to_string();
+    if key.2 != 0 {
+        match w().trace.states.insert(key, over).as_deref() {
+            Some("Dead") => {}
+            other => violation(&format!("a connection is over that was {other:?}")),
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_trace_refuse(ni: *const u8, peer: *const u8, cause: *const u8) {
+    if ro2ib_trace_on.load(Ordering::Relaxed) & ro2ib_trace_bit_RO2IB_TRACE_REFUSE == 0 {
+        violation("an event that nobody looks at");
+    }
+    w().trace.events += 1;
+    let (ni, peer) = (text(ni, RO2IB_TRACE_NID), text(peer, RO2IB_TRACE_NID));
+    let cause = word(cause);
+    if telling() {
+        say(&format!("refuse: ni={ni} peer={peer} cause={cause}"));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_percpu_alloc(n: u32) -> *mut u64 {
+    crate::lock::might_sleep("alloc_percpu");
+    sched::point();
+    if world::fails(world::Fault::Alloc) {
+        return core::ptr::null_mut();
+    }
+    mem::get_for_node(n as usize * size_of::<u64>(), 8, 0).cast()
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_percpu_free(p: *mut u64) {
+    mem::put(p.cast());
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_percpu_count(p: *mut u64, one: u32, sum: u32, n: u64) {
+    // SAFETY: The driver has allocated it, and both are in it.
+    unsafe {
+        *p.add(one as usize) += 1;
+        *p.add(sum as usize) += n;
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_percpu_sum(p: *mut u64, at: u32) -> u64 {
+    // SAFETY: As above.
+    unsafe { *p.add(at as usize) }
+}
