@@ -115,13 +115,18 @@ fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let (objects, usable, waiting, waited_ms) = peer.with(|inner| {
+    let (objects, usable, waiting, waited_ms, failures, retry_at) = peer.with(|inner| {
         (
             inner.objects(),
             inner.usable(),
             inner.waiting(),
             inner.waited_ms(),
+            inner.failures(),
+            inner.retry_at_ms(),
         )
+    });
+    let retry_ms = retry_at.map_or(-1, |at_ms| {
+        i64::try_from(at_ms.saturating_sub(ni.now_ms())).unwrap_or(-1)
     });
     let record = ni.seen.of(peer.nid);
     // None yet is as long ago as can be.
@@ -129,12 +134,19 @@ fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>
         0 => -1,
         at_ms => i64::try_from(now_ms.saturating_sub(at_ms)).unwrap_or(-1),
     };
-    writeln!(
+    write!(
         f,
         "peer={} conns={objects} usable={usable} waiting={waiting} waited_ms={waited_ms} closed={} failed={} last={} last_ago_ms={ago}",
         core::format_args!("{}", peer.nid),
         record.closed,
         record.failed,
         record.last,
-    )
+    )?;
+    write!(f, " failures={failures} retry_ms={retry_ms} ends=")?;
+    let mut before = "";
+    for (cause, n) in record.ends() {
+        write!(f, "{before}{cause}:{n}")?;
+        before = ",";
+    }
+    writeln!(f, "{}", if before.is_empty() { "-" } else { "" })
 }

@@ -38,7 +38,7 @@ use crate::proto::{
 /// Closes, and refusals, that are kept one by one: 16 KiB each.
 pub(crate) const EVENTS: usize = 256;
 
-/// Peers whose ends are counted, 40 KiB. Only those of which something ended take room.
+/// Peers whose ends are counted, 88 KiB. Only those of which something ended take room.
 const RECORDS: usize = 128 * WAYS;
 
 /// How often things happened, by the numbers of [`trail`].
@@ -141,7 +141,7 @@ impl Seen {
         };
         count(tally, trail::cause_number(cause), 1);
         inner.ends.note(&mut inner.ends_at, event);
-        trail::record(&mut inner.records, peer.addr(), up, why, at_ms);
+        trail::record(&mut inner.records, peer.addr(), up, cause, at_ms);
     }
 
     /// A request was refused.

@@ -342,6 +342,8 @@ pub struct Record {
     pub closed: u32,
     /// Attempts that ended without a connection.
     pub failed: u32,
+    /// Both, by cause; each stays at the largest number when it is reached.
+    ends: [u16; CAUSES.len()],
     /// The last cause.
     pub last: &'static str,
     /// When that was, in milliseconds since the epoch; 0 if this is nobody's.
@@ -354,9 +356,16 @@ impl Record {
         addr: 0,
         closed: 0,
         failed: 0,
+        ends: [0; CAUSES.len()],
         last: "none",
         at_ms: 0,
     };
+
+    /// The causes there were, and how often: connections and attempts together.
+    pub fn ends(&self) -> impl Iterator<Item = (&'static str, u16)> + '_ {
+        let all = CAUSES.iter().copied().zip(self.ends.iter().copied());
+        all.filter(|(_, n)| *n > 0)
+    }
 }
 
 /// Places among which the oldest makes room.
@@ -374,7 +383,7 @@ fn places_of(addr: u32, records: usize) -> usize {
 
 /// Takes down in `records`, a multiple of [`WAYS`], that a connection of `addr` ended, or with `up`
 /// false an attempt.
-pub fn record(records: &mut [Record], addr: u32, up: bool, why: &'static str, at_ms: u64) {
+pub fn record(records: &mut [Record], addr: u32, up: bool, cause: Cause, at_ms: u64) {
     let set = places_of(addr, records.len());
     let Some(set) = records.chunks_exact_mut(WAYS).nth(set) else {
         return;
@@ -402,7 +411,10 @@ pub fn record(records: &mut [Record], addr: u32, up: bool, why: &'static str, at
         &mut place.failed
     };
     *count = count.saturating_add(1);
-    place.last = why;
+    if let Some(n) = place.ends.get_mut(cause_number(cause)) {
+        *n = n.saturating_add(1);
+    }
+    place.last = cause_name(cause);
     place.at_ms = at_ms.max(1);
 }
 
@@ -481,23 +493,33 @@ mod tests {
         trail.note(&mut [], closed(1));
         assert_eq!(trail.written(), 0);
         assert_eq!(trail.get(&[], 0), None);
-        record(&mut [], 1, true, "PeerClosed", 1);
+        record(&mut [], 1, true, Cause::PeerClosed, 1);
         assert_eq!(recorded(&[], 1), None);
         let mut few = [Record::EMPTY; WAYS - 1];
-        record(&mut few, 1, true, "PeerClosed", 1);
+        record(&mut few, 1, true, Cause::PeerClosed, 1);
         assert_eq!(recorded(&few, 1), None);
     }
 
     #[test]
     fn records_are_kept_by_peer() {
         let mut records = [Record::EMPTY; 4 * WAYS];
-        record(&mut records, 7, true, "PeerClosed", 5);
-        record(&mut records, 7, false, "Unreachable", 6);
-        record(&mut records, 8, true, "Flushed", 7);
+        record(&mut records, 7, true, Cause::PeerClosed, 5);
+        record(&mut records, 7, false, Cause::Unreachable, 6);
+        record(&mut records, 8, true, Cause::Flushed, 7);
         let seven = recorded(&records, 7).unwrap_or(Record::EMPTY);
         assert_eq!(
             (seven.closed, seven.failed, seven.last, seven.at_ms),
             (1, 1, "Unreachable", 6)
+        );
+        record(&mut records, 7, true, Cause::PeerClosed, 8);
+        let ends: [Option<(&str, u16)>; 3] = {
+            let seven = recorded(&records, 7).unwrap_or(Record::EMPTY);
+            let mut ends = seven.ends();
+            [ends.next(), ends.next(), ends.next()]
+        };
+        assert_eq!(
+            ends,
+            [Some(("PeerClosed", 2)), Some(("Unreachable", 1)), None]
         );
         assert_eq!(recorded(&records, 9), None);
         // Address 0 is no record that was never written.
@@ -512,7 +534,7 @@ mod tests {
         let peers = [0u32, 1, 2, 3, 4, 5, 6, 7, 8].map(|n| first.wrapping_add(n.wrapping_mul(4)));
         for (at, addr) in peers.iter().enumerate() {
             let at_ms = u64::try_from(at).unwrap_or(0).wrapping_add(1);
-            record(&mut records, *addr, true, "PeerClosed", at_ms);
+            record(&mut records, *addr, true, Cause::PeerClosed, at_ms);
         }
         assert_eq!(recorded(&records, first), None);
         assert!(peers
@@ -520,7 +542,7 @@ mod tests {
             .skip(1)
             .all(|addr| recorded(&records, *addr).is_some()));
         for addr in 0..100_000 {
-            record(&mut records, addr, true, "PeerClosed", 9);
+            record(&mut records, addr, true, Cause::PeerClosed, 9);
         }
     }
 

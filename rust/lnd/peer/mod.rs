@@ -182,6 +182,8 @@ pub(crate) struct PeerInner<C> {
     asked_ms: u64,
     /// When the way took its last connection along, on the NI's clock.
     lost_ms: u64,
+    /// When the next try is due, on the NI's clock, if one is.
+    retry_ms: u64,
 }
 
 /// A peer, whose connections are each a `C`.
@@ -226,6 +228,7 @@ impl<C: Connection> Peer<C> {
             heard_ms: ni.now_ms(),
             asked_ms: 0,
             lost_ms: 0,
+            retry_ms: 0,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -260,7 +263,14 @@ impl<C: Connection> Peer<C> {
         self.inner.lock().conns.unpublish(conn);
     }
 
+    /// For people: the next try is in so many milliseconds.
+    fn note_retry(&self, ms: u32) {
+        let at_ms = self.ni.now_ms().saturating_add(u64::from(ms));
+        self.with(|inner| inner.retry_ms = at_ms);
+    }
+
     fn retry_in(self: &Arc<Self>, ms: u32) {
+        self.note_retry(ms);
         let _ = self.ni.workers.control.arm::<Self, RETRY>(self.clone(), ms);
     }
 
@@ -352,6 +362,11 @@ impl<C: Connection> PeerInner<C> {
     /// Milliseconds that the oldest waiting message has waited; 0 if none waits.
     pub(crate) fn waited_ms(&self) -> i64 {
         self.pending.waited_ms()
+    }
+
+    /// When the next try is due, on the NI's clock; `None` if none is.
+    pub(crate) fn retry_at_ms(&self) -> Option<u64> {
+        self.policy.is_due().then_some(self.retry_ms)
     }
 
     /// Number of connection objects.

@@ -73,6 +73,7 @@ impl<C: Connection> Peer<C> {
             } else {
                 random::u32() % RECALL_SPREAD_MS
             };
+            self.note_retry(ms);
             self.ni
                 .workers
                 .control
