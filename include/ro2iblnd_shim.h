@@ -382,4 +382,10 @@ void ro2ib_trace_close(const struct ro2ib_trace_conn *c, bool up,
 		       const char *by, const char *cause, const char *detail);
 void ro2ib_trace_refuse(const char *ni, const char *peer, const char *cause);
 
+/*
+ * Tell programs that watch (udev) what became of the device of an NI. Process
+ * context, may sleep.
+ */
+void ro2ib_notice(const char *what, const char *ni, const char *device);
+
 #endif /* RO2IBLND_SHIM_H */

@@ -49,6 +49,7 @@ use super::{
 };
 use crate::{
     lnet::{
+        notice,
         LinkEvent,
         StartError, //
     },
@@ -82,6 +83,8 @@ const LOOK_MS: u32 = 1000;
 struct Health {
     /// The device is broken.
     fatal: Atomic<bool>,
+    /// That it is was told to who watches.
+    told: Atomic<bool>,
     /// Events have somebody to look at them: the NI has its device.
     watched: Atomic<bool>,
     /// An attempt got no answer: whether it was ever sent is to be looked at.
@@ -95,11 +98,17 @@ impl Health {
     fn new() -> Self {
         Self {
             fatal: Atomic::new(false),
+            told: Atomic::new(false),
             watched: Atomic::new(false),
             unheard: Atomic::new(false),
             mute: Atomic::new(false),
         }
     }
+}
+
+/// The name of a device, if there is one.
+fn name_of(hca: &Option<Arc<Hca>>) -> Option<&CStr> {
+    hca.as_ref().map(|hca| hca.device.name())
 }
 
 /// An NI with its device.
@@ -137,10 +146,13 @@ impl Asked for Port {
 
 impl User for Port {
     fn detach(self: &Arc<Self>) -> bool {
+        let hca = self.ni.hca().ok();
         if !self.leave() {
             return false;
         }
         log::detached(self.ni.nid);
+        notice::device(notice::Device::Gone, &self.ni.nid, name_of(&hca));
+        drop(hca);
         self.peers
             .table
             .for_each(|peer| peer.close(Cause::DeviceGone));
@@ -181,6 +193,7 @@ impl Port {
     pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
         let hca = self.ifaces.enter(self)?;
         self.health.fatal.store(false, Release);
+        self.health.told.store(false, Release);
         self.health.mute.store(false, Release);
         let events = match EventRegistration::new(hca.device.clone(), self.clone()) {
             Ok(events) => events,
@@ -266,6 +279,8 @@ impl Port {
             let mute = hca.device.gsi_failed(hca.port);
             if mute && !self.health.mute.xchg(true, Full) {
                 log::mute(self.ni.nid, hca.device.name());
+                let name = Some(hca.device.name());
+                notice::device(notice::Device::Mute, &self.ni.nid, name);
             }
         }
         self.health.mute.load(Acquire)
@@ -311,11 +326,18 @@ impl WorkItem<DEVICE> for Port {
             // Asked, not taken from the events, which may overtake each other; and asked again, for a
             // port may say that it is up before it is. Of a bond the other port may be in use.
             let active = this.bonded || hca.device.port_active(hca.port);
-            let broken = this.health.fatal.load(Acquire) || this.is_mute(&hca);
+            let fatal = this.health.fatal.load(Acquire);
+            if fatal && !this.health.told.xchg(true, Full) {
+                let name = Some(hca.device.name());
+                notice::device(notice::Device::Fatal, &this.ni.nid, name);
+            }
+            let broken = fatal || this.is_mute(&hca);
             this.ni.lnet.set_fatal(!active || broken);
             this.follow_way(&hca, active);
         } else if this.attach().is_ok() {
             log::attached(this.ni.nid);
+            let hca = this.ni.hca().ok();
+            notice::device(notice::Device::Back, &this.ni.nid, name_of(&hca));
         } else if !this.ni.is_stopping() {
             // A look that began when the device was still there may have said otherwise last.
             this.ni.lnet.set_fatal(true);

@@ -17,6 +17,7 @@ pub(crate) mod dk;
 mod driver;
 mod message;
 mod ni;
+pub(crate) mod notice;
 pub(crate) mod params;
 mod request;
 mod rules;

@@ -743,6 +743,7 @@ unsafe extern "C" {
         detail: *const u8,
     );
     pub fn ro2ib_trace_refuse(ni: *const u8, peer: *const u8, cause: *const u8);
+    pub fn ro2ib_notice(what: *const u8, ni: *const u8, device: *const u8);
     pub static ro2ib_dk_debug: *const u32;
     pub static ro2ib_dk_subsystems: *const u32;
     pub fn ro2ib_dk_line(

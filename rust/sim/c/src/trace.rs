@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Trace points, and numbers of each CPU.
+//! Trace points, notices, and numbers of each CPU.
 //!
 //! In one world of two somebody looks at all events. What they say has to hold together: a connection goes
 //! from the state that it was in, has its number for itself, and is over once; a stage is not longer than the
@@ -229,6 +229,17 @@ pub unsafe extern "C" fn ro2ib_trace_refuse(ni: *const u8, peer: *const u8, caus
     let cause = word(cause);
     if telling() {
         say(&format!("refuse: ni={ni} peer={peer} cause={cause}"));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_notice(what: *const u8, ni: *const u8, device: *const u8) {
+    crate::lock::might_sleep("uevent");
+    // SAFETY: The driver passes strings.
+    let [what, ni, device] =
+        [what, ni, device].map(|p| unsafe { CStr::from_ptr(p.cast()) }.to_string_lossy());
+    if telling() {
+        say(&format!("notice: {what} {ni} {device}"));
     }
 }
 

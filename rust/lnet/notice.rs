@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Notices for programs that watch the node: a uevent of the module, for udev and what listens as it does.
+
+use core::{
+    ffi::CStr,
+    fmt::Display, //
+};
+
+use kernel::prelude::*;
+
+use super::text::Text;
+use crate::bindings;
+
+/// Bytes of a NID as text, at most.
+const NID: usize = 32;
+
+/// What became of the RDMA device of an NI.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Device {
+    /// It was removed, or reset.
+    Gone,
+    /// It is back.
+    Back,
+    /// It says that it is broken.
+    Fatal,
+    /// Nothing of the connection manager leaves it any more.
+    Mute,
+}
+
+/// Tells what became of `device`, if its name is known. Without memory nobody is told. May sleep, and
+/// waits for no file system.
+pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&CStr>) {
+    let what = match what {
+        Device::Gone => c"device_gone",
+        Device::Back => c"device_back",
+        Device::Fatal => c"device_fatal",
+        Device::Mute => c"device_mute",
+    };
+    let ni = Text::<NID>::of(format_args!("{ni}"));
+    let device = device.unwrap_or(c"none");
+    // SAFETY: All three are strings that end with NUL.
+    unsafe { bindings::ro2ib_notice(what.as_char_ptr(), ni.as_ptr(), device.as_char_ptr()) };
+}
