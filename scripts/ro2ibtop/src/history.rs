@@ -4,11 +4,17 @@
 
 use std::collections::HashMap;
 
-use crate::model::{
-    Conn,
-    Counts,
-    Ni,
-    Sample, //
+use crate::{
+    model::{
+        Conn,
+        Counts,
+        Ni,
+        Sample, //
+    },
+    times::{
+        self,
+        Times, //
+    }, //
 };
 
 /// Rates that are remembered.
@@ -109,6 +115,8 @@ struct Past {
     rises: HashMap<String, u64>,
     no_memory: u64,
     no_memory_rise: u64,
+    times: Vec<Times>,
+    times_rise: Vec<Times>,
 }
 
 impl Past {
@@ -129,6 +137,8 @@ impl Past {
             false => 0,
         };
         self.no_memory = no_memory;
+        self.times_rise = times::since(&ni.times, &self.times);
+        self.times.clone_from(&ni.times);
     }
 
     fn take_conns(&mut self, conns: &[Conn], dt: f64, round: u64) {
@@ -215,6 +225,11 @@ impl History {
     /// How often there was no memory since the sample before.
     pub fn no_memory(&self, ni: &Ni) -> u64 {
         self.nis.get(&ni.nid).map_or(0, |past| past.no_memory_rise)
+    }
+
+    /// How long messages were where since the sample before; since the NI was started if there is none.
+    pub fn times(&self, ni: &Ni) -> &[Times] {
+        self.nis.get(&ni.nid).map_or(&[], |past| &past.times_rise)
     }
 
     /// Whether there were two samples to compare.

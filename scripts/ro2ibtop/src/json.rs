@@ -186,6 +186,17 @@ pub fn document(app: &App) -> String {
                 out.number(name, *n);
             }
         });
+        out.list("times", &ni.times, |out, times| {
+            out.text("stage", &times.stage);
+            out.text("op", &times.op);
+            out.number("n", times.n());
+            out.number("sum_ns", times.sum_ns);
+            for (key, of_1000) in [("p50_ns", 500), ("p99_ns", 990)] {
+                if let Some(ns) = times.quantile(of_1000) {
+                    out.number(key, ns);
+                }
+            }
+        });
         said(out, verdict);
         out.list("peers", &ni.peers, |out, peer| {
             out.text("nid", &peer.nid);

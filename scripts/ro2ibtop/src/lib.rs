@@ -16,6 +16,7 @@ pub mod prometheus;
 pub mod source;
 pub mod svg;
 pub mod text;
+pub mod times;
 pub mod verdict;
 pub mod view;
 pub mod words;

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::times::Times;
+
 /// Everything that was read at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
@@ -46,6 +48,8 @@ pub struct Ni {
     pub conns: Vec<Conn>,
     /// What ended last, the oldest first.
     pub events: Vec<Event>,
+    /// How long messages were where, since it was started.
+    pub times: Vec<Times>,
     /// Counters of the device.
     pub hardware: BTreeMap<String, u64>,
 }

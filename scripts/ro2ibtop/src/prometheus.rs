@@ -8,7 +8,10 @@ use std::{
 };
 
 use crate::{
-    model::Conn,
+    model::{
+        Conn,
+        Ni, //
+    },
     view::App, //
 };
 
@@ -42,6 +45,40 @@ fn of_peers(conns: &[Conn], f: impl Fn(&mut u64, &Conn)) -> BTreeMap<&str, u64> 
         f(found.entry(conn.peer.as_str()).or_default(), conn);
     }
     found
+}
+
+/// The histograms.
+fn stages(out: &mut Out, nis: &[Ni]) {
+    const NAME: &str = "ro2ib_stage_seconds";
+    out.family(
+        NAME,
+        "histogram",
+        "How long messages were in a stage: queued, credit, wire, answer, lnet.",
+    );
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    for ni in nis {
+        for times in &ni.times {
+            let mut sum = 0u64;
+            let labels = [
+                ("ni", ni.nid.as_str()),
+                ("stage", times.stage.as_str()),
+                ("op", times.op.as_str()),
+            ];
+            let with = |le: &str, out: &mut Out, n: u64| {
+                let labels = [labels[0], labels[1], labels[2], ("le", le)];
+                out.sample(&format!("{NAME}_bucket"), &labels, n);
+            };
+            // Every series has the same limits, or they could not be added up.
+            for limit in (9..40).map(|bits| 1u64 << bits) {
+                let counts = times.counts.iter().filter(|(l, _)| *l == limit);
+                sum = counts.fold(sum, |sum, (_, n)| sum.saturating_add(*n));
+                with(&seconds(limit).to_string(), out, sum);
+            }
+            with("+Inf", out, times.n());
+            out.sample(&format!("{NAME}_sum"), &labels, seconds(times.sum_ns));
+            out.sample(&format!("{NAME}_count"), &labels, times.n());
+        }
+    }
 }
 
 /// The text.
@@ -133,6 +170,7 @@ pub fn text(app: &App) -> String {
             }
         }
     }
+    stages(&mut out, nis);
     out.family(
         "ro2ib_strangers_total",
         "counter",

@@ -27,6 +27,9 @@ pub const DEBUGFS: &str = "sys/kernel/debug/ro2iblnd";
 /// The end of the name of a file that says what ended.
 const CLOSES: &str = ".closes";
 
+/// The end of the name of a file with histograms.
+const TIMES: &str = ".times";
+
 /// No file that is read is larger.
 const LARGEST: u64 = 256 << 20;
 
@@ -43,7 +46,7 @@ pub fn sample(files: &Files, time: Option<f64>) -> Sample {
         };
         if name == "strangers" {
             text::strangers(content, &mut sample);
-        } else if !name.ends_with(CLOSES) {
+        } else if !name.ends_with(CLOSES) && !name.ends_with(TIMES) {
             let mut unread = 0;
             if let Some(mut ni) = text::ni(content, &mut unread) {
                 if let Some(closes) = files.get(&format!("{path}{CLOSES}")) {
@@ -53,6 +56,9 @@ pub fn sample(files: &Files, time: Option<f64>) -> Sample {
                         (Some(a), Some(b)) => Some(a.max(b)),
                         (a, b) => a.or(b),
                     };
+                }
+                if let Some(times) = files.get(&format!("{path}{TIMES}")) {
+                    ni.times = text::times(times, &mut unread);
                 }
                 ni.hardware = hardware(files, &ni.device);
                 sample.nis.push(ni);

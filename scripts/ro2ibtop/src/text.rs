@@ -5,13 +5,16 @@
 //! A later driver may have more keys and more kinds of lines: both are passed over. A line that is
 //! none, or a value that should be a number and is not, is counted as unread, and the rest is used.
 
-use crate::model::{
-    Conn,
-    Counts,
-    Event,
-    Ni,
-    Peer,
-    Sample, //
+use crate::{
+    model::{
+        Conn,
+        Counts,
+        Event,
+        Ni,
+        Peer,
+        Sample, //
+    },
+    times::Times, //
 };
 
 /// A longer value is not the driver's; it is cut.
@@ -67,6 +70,40 @@ pub fn closes(text: &str, unread: &mut u64) -> (Vec<Event>, Option<f64>) {
         }
     }
     (events, now)
+}
+
+/// Reads the file with the histograms.
+pub fn times(text: &str, unread: &mut u64) -> Vec<Times> {
+    let mut found = Vec::new();
+    for line in lines(text) {
+        if line.starts_with("times=") {
+            found.push(times_line(line, unread));
+        } else if !line.contains('=') {
+            *unread = unread.saturating_add(1);
+        }
+    }
+    found
+}
+
+fn times_line(line: &str, unread: &mut u64) -> Times {
+    let mut times = Times::default();
+    for (key, value) in words(line, unread) {
+        match key {
+            "stage" => times.stage = name(value),
+            "op" => times.op = name(value),
+            "sum_ns" => times.sum_ns = number(value, unread),
+            "more" => times.counts.push((u64::MAX, number(value, unread))),
+            _ => {
+                if let Some(limit) = key.strip_prefix("lt_") {
+                    let limit = number(limit, unread);
+                    times.counts.push((limit, number(value, unread)));
+                }
+            }
+        }
+    }
+    // The driver has them in order; a damaged report may not.
+    times.counts.sort_unstable();
+    times
 }
 
 /// Reads the file with the requests that were for no NI.

@@ -32,8 +32,10 @@ use crate::{
     model::{
         Conn,
         Event,
+        Ni,
         Sample, //
     },
+    times,
     verdict::{
         self,
         Level,
@@ -209,7 +211,7 @@ impl App {
 
     /// Lines that everything takes, if there is room.
     pub fn height(&self) -> u16 {
-        let nis = self.sample.nis.len();
+        let nis = usize::from(self.ni_lines());
         let events = self.sample.nis.iter().map(|ni| ni.events.len()).sum();
         let events = usize::min(events, EVENTS);
         let all = nis + self.items.len() + events + 7;
@@ -219,8 +221,7 @@ impl App {
     /// Draws it all.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
-        let nis = u16::try_from(self.sample.nis.len()).unwrap_or(u16::MAX);
-        let nis = nis.min(area.height / 4);
+        let nis = self.ni_lines().min(area.height / 4);
         let events = self.latest(EVENTS);
         let below = u16::try_from(events.len())
             .unwrap_or(0)
@@ -302,8 +303,36 @@ impl App {
                 track.map(|t| t.picture()).unwrap_or_default(),
             ];
             lines.push(row(&NI_COLUMNS, &cells, area.width, verdict));
+            lines.extend(self.where_time_goes(ni));
         }
         frame.render_widget(Paragraph::new(lines), area);
+    }
+
+    /// Half and 99 of 100 of what took most time since the last look, if the driver tells.
+    fn where_time_goes(&self, ni: &Ni) -> Option<Line<'static>> {
+        let times = times::costly(self.history.times(ni));
+        if times.is_empty() {
+            return None;
+        }
+        let mut words = "  p50/p99".to_string();
+        for (number, times) in times.iter().take(COSTLY).enumerate() {
+            let of = |of_1000| times.quantile(of_1000).map_or("?".to_string(), times::span);
+            let comma = if number > 0 { "," } else { "" };
+            let (stage, op) = (&times.stage, &times.op);
+            words = format!("{words}{comma} {op} {stage} {}/{}", of(500), of(990));
+        }
+        Some(Line::from(Span::styled(
+            words,
+            Style::new().fg(Color::DarkGray),
+        )))
+    }
+
+    /// Lines that NIs take.
+    fn ni_lines(&self) -> u16 {
+        let nis = self.sample.nis.iter();
+        let more = nis.filter(|ni| !times::costly(self.history.times(ni)).is_empty());
+        let all = self.sample.nis.len() + more.count();
+        u16::try_from(all).unwrap_or(u16::MAX)
     }
 
     fn draw_items(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -462,6 +491,9 @@ impl App {
 
 /// What ended that is shown below the list.
 const EVENTS: usize = 8;
+
+/// Stages of which the times are shown.
+const COSTLY: usize = 4;
 
 fn known(n: u64) -> String {
     match n {

@@ -160,3 +160,51 @@ fn prometheus_can_read_it() {
         "ro2ib_ended_total{ni=\"10.0.0.1@o2ib\",of=\"failed\",cause=\"Unreachable\"} 2\n"
     ));
 }
+
+/// A node that tells where time goes, twice.
+const TIMES: &str = "\
+==> sample 100 <==
+==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==
+ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=0 conns=0 waiting=0 parting=0 link=up
+==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib.times <==
+times=10.0.0.1@o2ib stage=wire op=IMMEDIATE n=2 sum_ns=3000 p50_ns=2048 p99_ns=2048 lt_2048=2
+==> sample 105 <==
+==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==
+ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=0 conns=0 waiting=0 parting=0 link=up
+==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib.times <==
+times=10.0.0.1@o2ib stage=queued op=IMMEDIATE n=1 sum_ns=100 p50_ns=512 p99_ns=512 lt_512=1
+times=10.0.0.1@o2ib stage=wire op=IMMEDIATE n=5 sum_ns=3003000 p50_ns=2048 p99_ns=2097152 lt_2048=3 lt_2097152=2
+";
+
+#[test]
+fn times_are_told() {
+    let app = common::app(TIMES);
+    let text = json::document(&app);
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let schema = schema();
+    check("times", &value, &schema, &schema).unwrap();
+    let wire = &value["nis"][0]["times"][1];
+    assert_eq!(
+        (&wire["n"], &wire["p99_ns"]),
+        (&5.into(), &2_097_152.into())
+    );
+    let text = prometheus::text(&app);
+    let series = "{ni=\"10.0.0.1@o2ib\",stage=\"wire\",op=\"IMMEDIATE\"";
+    for line in [
+        format!("ro2ib_stage_seconds_bucket{series},le=\"0.000001024\"}} 0\n"),
+        format!("ro2ib_stage_seconds_bucket{series},le=\"0.000002048\"}} 3\n"),
+        format!("ro2ib_stage_seconds_bucket{series},le=\"0.002097152\"}} 5\n"),
+        format!("ro2ib_stage_seconds_bucket{series},le=\"+Inf\"}} 5\n"),
+        format!("ro2ib_stage_seconds_sum{series}}} 0.003003\n"),
+        format!("ro2ib_stage_seconds_count{series}}} 5\n"),
+    ] {
+        assert!(text.contains(&line), "{line}{text}");
+    }
+    // On the screen what came between the two looks, most time first.
+    let lines = common::lines(&common::screen(&app, 120, 20));
+    let told = lines.iter().find(|line| line.contains("p50/p99")).unwrap();
+    assert_eq!(
+        told.trim(),
+        "p50/p99 IMMEDIATE wire 2.0 ms/2.0 ms, IMMEDIATE queued 512 ns/512 ns"
+    );
+}

@@ -6,7 +6,8 @@ mod common;
 
 use ro2ibtop::{
     source,
-    text, //
+    text,
+    times, //
 };
 
 #[test]
@@ -152,4 +153,51 @@ fn broken_text_breaks_nothing() {
             ro2ibtop::prometheus::text(&app);
         }
     }
+}
+
+const TIMES: &str = "times=10.0.0.1@o2ib stage=answer op=PUT_REQ n=40 sum_ns=41839104 p50_ns=1048576 p99_ns=4194304 lt_524288=3 lt_1048576=28 lt_2097152=8 lt_4194304=1\n\
+    times=10.0.0.1@o2ib stage=lnet op=IMMEDIATE n=3 sum_ns=700000000000 p50_ns=512 p99_ns=549755813888 lt_512=2 more=1\n";
+
+#[test]
+fn histograms_are_read() {
+    let mut unread = 0;
+    let times = text::times(TIMES, &mut unread);
+    assert_eq!(unread, 0);
+    let [answer, lnet] = &times[..] else { panic!() };
+    assert_eq!(
+        (answer.stage.as_str(), answer.op.as_str()),
+        ("answer", "PUT_REQ")
+    );
+    assert_eq!((answer.n(), answer.sum_ns), (40, 41_839_104));
+    assert_eq!(answer.quantile(500), Some(1 << 20));
+    assert_eq!(answer.quantile(990), Some(1 << 22));
+    assert_eq!(lnet.quantile(500), Some(512));
+    // It has no end.
+    assert_eq!(lnet.quantile(990), None);
+    // Broken, it is a part of what it was.
+    let mut unread = 0;
+    let times = text::times(
+        "times=x stage=wire lt_x=3 lt_512=many lt_1024\nnothing\n",
+        &mut unread,
+    );
+    assert_eq!((times.len(), unread), (1, 4));
+}
+
+#[test]
+fn what_came_since_is_told() {
+    let mut unread = 0;
+    let before = text::times(TIMES, &mut unread);
+    let later = TIMES
+        .replace("lt_4194304=1", "lt_4194304=3 lt_8388608=1")
+        .replace("41839104", "50000000");
+    let now = text::times(&later, &mut unread);
+    let since = times::since(&now, &before);
+    let [answer] = &since[..] else { panic!() };
+    assert_eq!(answer.counts, [(1 << 22, 2), (1 << 23, 1)]);
+    assert_eq!(answer.sum_ns, 50_000_000 - 41_839_104);
+    // Another life of the NI: all of it is new.
+    let again = times::since(&before, &now);
+    assert_eq!(again, [before[0].clone()]);
+    assert_eq!(times::since(&now, &now), []);
+    assert_eq!(times::costly(&now)[0].stage, "lnet");
 }

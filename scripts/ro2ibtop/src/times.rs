@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How long messages are where: the driver's histograms, and what came to them since another look.
+
+/// One histogram: of a stage and an operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// `queued`, `credit`, `wire`, `answer` or `lnet`.
+    pub stage: String,
+    /// The message, in the words of the protocol.
+    pub op: String,
+    /// All of them together, in nanoseconds.
+    pub sum_ns: u64,
+    /// How many took less than so many nanoseconds and not less than the limit before it, by limit;
+    /// `u64::MAX` is the last.
+    pub counts: Vec<(u64, u64)>,
+}
+
+impl Times {
+    /// How many.
+    pub fn n(&self) -> u64 {
+        let counts = self.counts.iter().map(|(_, n)| n);
+        counts.fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// What so many of 1000 took less than, in nanoseconds; `None` if there is nothing, or no limit.
+    pub fn quantile(&self, of_1000: u64) -> Option<u64> {
+        let n = u128::from(self.n());
+        let wanted = (n * u128::from(of_1000)).div_ceil(1000).max(1);
+        let mut seen = 0;
+        for (limit, count) in &self.counts {
+            seen += u128::from(*count);
+            if seen >= wanted {
+                return (*limit != u64::MAX).then_some(*limit);
+            }
+        }
+        None
+    }
+
+    /// What came to it since `before`; all of it if that is of another life of the NI.
+    fn since(&self, before: &Self) -> Self {
+        let old = |limit: u64| {
+            let found = before.counts.iter().find(|(l, _)| *l == limit);
+            found.map_or(0, |(_, n)| *n)
+        };
+        let mut counts = Vec::with_capacity(self.counts.len());
+        for (limit, n) in &self.counts {
+            let Some(more) = n.checked_sub(old(*limit)) else {
+                return self.clone();
+            };
+            if more > 0 {
+                counts.push((*limit, more));
+            }
+        }
+        Self {
+            stage: self.stage.clone(),
+            op: self.op.clone(),
+            sum_ns: self.sum_ns.saturating_sub(before.sum_ns),
+            counts,
+        }
+    }
+}
+
+/// What came to each since another look; those to which nothing came are left out.
+pub fn since(now: &[Times], before: &[Times]) -> Vec<Times> {
+    let more = now.iter().map(|times| {
+        let old = before
+            .iter()
+            .find(|old| old.stage == times.stage && old.op == times.op);
+        old.map_or_else(|| times.clone(), |old| times.since(old))
+    });
+    more.filter(|times| times.n() > 0).collect()
+}
+
+/// Where most of the time went, most first.
+pub fn costly(times: &[Times]) -> Vec<&Times> {
+    // What waits for a credit is queued, too.
+    let all = times.iter().filter(|t| t.stage != "credit" && t.n() > 0);
+    let mut all: Vec<_> = all.collect();
+    all.sort_by(|a, b| b.sum_ns.cmp(&a.sum_ns));
+    all
+}
+
+/// A time in a few characters.
+pub fn span(ns: u64) -> String {
+    let (n, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns, "us"),
+        1_000_000..1_000_000_000 => (ns / 1_000, "ms"),
+        _ => (ns / 1_000_000, "s"),
+    };
+    match n {
+        0..10_000 => format!("{}.{} {unit}", n / 1000, n % 1000 / 100),
+        _ => format!("{} {unit}", n / 1000),
+    }
+}
