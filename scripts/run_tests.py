@@ -190,7 +190,7 @@ def pytest(name, options, *what):
 
 def guests(options):
     # Those with a Lustre tree are `make test-lustre`'s.
-    others = tuple(f"--ignore-glob=*/test_{name}.py" for name in ("lustre*", "stock", "objects"))
+    others = tuple(f"--ignore-glob=*/test_{name}.py" for name in ("lustre*", "stock", "objects", "trace"))
     return pytest("guests", options, *others, "tests-vm", "scripts")
 
 
@@ -204,7 +204,7 @@ def bench(_options):
 
 
 def stock(options):
-    return pytest("stock", options, "tests-vm/test_objects.py", "tests-vm/test_stock.py")
+    return pytest("stock", options, "tests-vm/test_objects.py", "tests-vm/test_stock.py", "tests-vm/test_trace.py")
 
 
 PARTS = {"host": host, "model": model, "sim": sim, "lint": lint, "kunit": kunit, "guests": guests, "bench": bench, "stock": stock}

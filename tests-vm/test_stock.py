@@ -2,6 +2,7 @@
 """The driver on kernels as Debian ships them, unmodified: built with their headers, loaded into their images. 6.12 in
 every run, the others, and arm64, with --long."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -36,26 +37,33 @@ def stock(*words, timeout=1800, log=False):
     return done.stderr + done.stdout if log else done.stdout.splitlines()[-1]
 
 
-@pytest.fixture(scope="module", params=KERNELS)
-def pair(request):
-    """Two nodes on a stock kernel."""
-    if request.param.endswith("-arm64") and not shutil.which("qemu-system-aarch64"):
-        pytest.skip(f"no QEMU for it: run STOCK={request.param} scripts/prepare packages")
-    directory = stock("fetch", request.param)
-    built = stock("build", request.param)
+@contextlib.contextmanager
+def boot_stock(series, name, **options):
+    """Two nodes on a stock kernel, with nothing loaded; their consoles are kept in logs/`name`."""
+    directory = stock("fetch", series)
+    built = stock("build", series)
     with open(os.path.join(directory, "stock.env"), encoding="ascii") as f:
         env = dict(word.split("=", 1) for word in shlex.split(f.read()))
-    workdir = os.path.join(LOGS, f"stock-{request.param}")
+    workdir = os.path.join(LOGS, name)
     shutil.rmtree(workdir, ignore_errors=True)
     os.makedirs(workdir)
     with vm.pair(
         workdir=workdir, files=[os.path.join(built, m) for m in MODULES],
         kdir=env["KDIR"], image=env["KERNEL_IMAGE"], tree=env["KERNEL_MODULES"],
-        arch=env.get("KERNEL_ARCH"), userland=env.get("KERNEL_USERLAND"),
+        arch=env.get("KERNEL_ARCH"), userland=env.get("KERNEL_USERLAND"), **options,
     ) as guests:  # fmt: skip
         assert {g.check("uname -r").strip() for g in guests} == {env["RELEASE"]}
         yield tuple(Node(g) for g in guests)
     tidy(workdir)
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def pair(request):
+    """Two nodes on a stock kernel."""
+    if request.param.endswith("-arm64") and not shutil.which("qemu-system-aarch64"):
+        pytest.skip(f"no QEMU for it: run STOCK={request.param} scripts/prepare packages")
+    with boot_stock(request.param, f"stock-{request.param}") as nodes:
+        yield nodes
 
 
 @pytest.fixture

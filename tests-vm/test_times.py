@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Where the time of messages goes, what a peer's connections ended of, and notices of a device."""
+
+from flow import conns
+from nodes import until, up
+from test_debugfs import lines
+from tracing import times
+
+
+def settled(*nodes):
+    until(lambda: all(c["retired"] == c["wrs"] for n in nodes for c in conns(n)), "all completed")
+
+
+def test_stages_of_every_operation(nodes):
+    """Each message passes the stages it has to, once."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    settled(a, b)
+    first = times(a), times(b)
+    for op in ("put-ack", "get"):
+        a.traffic(b, op=op, size=200, count=40, conc=4)
+        a.traffic(b, op=op, size=40000, count=40, conc=4)
+    settled(a, b)
+    last = times(a), times(b)
+
+    def n(which, stage, op):
+        old = first[which].get((stage, op), {"n": 0})
+        return last[which].get((stage, op), {"n": 0})["n"] - old["n"]
+
+    # 40 PUTs by RDMA, here and there.
+    assert n(0, "queued", "PUT_REQ") == n(0, "queued", "PUT_DONE") == n(0, "answer", "PUT_REQ") == 40, last
+    assert n(1, "lnet", "PUT_REQ") == n(1, "queued", "PUT_ACK") == n(1, "answer", "PUT_ACK") == 40, last
+    assert n(0, "wire", "PUT_DONE") == n(1, "wire", "LOCAL_INV") == 40, last
+    # GETs, whatever number of them LNet makes by RDMA.
+    gets = n(0, "queued", "GET_REQ")
+    assert gets == n(0, "answer", "GET_REQ") == n(1, "lnet", "GET_REQ") == n(1, "wire", "GET_DONE") >= 40, last
+    # PUTs of 200 bytes and the ACKs of all. What was received was with LNet.
+    assert n(0, "queued", "IMMEDIATE") >= 40 and n(1, "queued", "IMMEDIATE") >= 80, last
+    assert n(0, "queued", "IMMEDIATE") == n(0, "wire", "IMMEDIATE") == n(1, "lnet", "IMMEDIATE"), last
+    assert n(1, "queued", "IMMEDIATE") == n(1, "wire", "IMMEDIATE") == n(0, "lnet", "IMMEDIATE"), last
+    # No answer may come before it was asked for: where there is no `wire` there is a longer `answer`.
+    for which in (0, 1):
+        for op in ("PUT_REQ", "GET_REQ", "PUT_ACK"):
+            assert n(which, "wire", op) <= n(which, "answer", op), (op, last)
+
+
+def test_a_slow_peer_is_seen(nodes):
+    """A peer whose LNet stands still: here it is `credit` and `queued`, there `lnet`, and `wire` nowhere."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    assert ("credit", "IMMEDIATE") not in times(a)
+    b.set(lazy=1)
+    run = a.start(b, op="put-ack", size=200, count=20, conc=20, ask=0)
+    until(lambda: [c for c in conns(a) if c["oldest_ms"] > 2000 and c["q_main"]], "it has waited")
+    b.set(lazy=0)
+    run.result()
+    here, there = times(a), times(b)
+    for row in (here["credit", "IMMEDIATE"], here["queued", "IMMEDIATE"], there["lnet", "IMMEDIATE"]):
+        assert row["p99_ns"] > 1_500_000_000, (here, there)
+    # Nobody waits longer for a credit than in all.
+    assert here["credit", "IMMEDIATE"]["sum_ns"] <= here["queued", "IMMEDIATE"]["sum_ns"], here
+    assert here["wire", "IMMEDIATE"]["p99_ns"] < 1_500_000_000, here
+
+
+def test_numbers_of_connections(nodes):
+    """Each has its own, those that are over included."""
+    a, b = nodes
+    up(a, b, conns_per_peer=3)
+    a.ping(b)
+    until(lambda: len(conns(a)) == 3, "all connections")
+    first = {c["number"] for c in conns(a)}
+    a.ctl(f"conn close {b.nid}")
+    until(lambda: not a.conns(), "closed")
+    a.ping(b)
+    until(lambda: len(conns(a)) == 3, "all connections")
+    second = {c["number"] for c in conns(a)}
+    assert len(first | second) == 6 and min(first) >= 1, (first, second)
+
+
+def test_ends_and_the_next_try(nodes):
+    """Of a peer: what its connections ended of, how often in a row an attempt failed, when the next one is due."""
+    a, b = nodes
+    up(a, b)
+
+    def peer():
+        found = [line for line in lines(a) if line.get("peer") == b.nid]
+        return found[0] if found else None
+
+    for _ in range(2):
+        a.ping(b)
+        a.ctl(f"conn close {b.nid}")
+        until(lambda: not a.conns(), "closed")
+    a.ping(b)
+    told = peer()
+    assert (told["ends"], told["failures"], told["retry_ms"]) == ("AdminClose:2", "0", "-1"), told
+    # The interface goes: what waits is looked after every second.
+    a.guest.check("ip link set eth0 down")
+    job = a.guest.spawn(a.ctl_script(f"ping {b.nid} timeout=60"))
+    told = until(lambda: (p := peer()) and 0 <= int(p["retry_ms"]) <= 1000 and p, "a try is due")
+    assert told["ends"] == "AdminClose:2,LinkDown:1", told
+    a.guest.check("ip link set eth0 up")
+    job.wait(120)
+
+
+def test_notices(nodes):
+    """A device that goes and comes back is told to who listens for uevents."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    a.guest.check("rm -f /tmp/told; printf '#!/bin/sh\\n[ -z \"$RO2IBLND_EVENT\" ] || env | grep ^RO2IBLND | xargs >>/tmp/told\\n' >/tmp/tell; chmod +x /tmp/tell")
+    job = a.guest.spawn("busybox uevent /tmp/tell")
+    a.guest.check("sleep 1; rdma link delete rxe0")
+
+    def told(event):
+        _status, text = a.guest.run("cat /tmp/told")
+        blocks = [dict(w.split("=", 1) for w in line.split() if "=" in w) for line in text.splitlines()]
+        return [block for block in blocks if block.get("RO2IBLND_EVENT") == event]
+
+    gone = until(lambda: told("device_gone"), "it is told that it is gone")
+    assert (gone[0]["RO2IBLND_NI"], gone[0]["RO2IBLND_DEVICE"]) == (a.nid, "rxe0"), gone
+    a.guest.check("rdma link add rxe0 type rxe netdev eth0")
+    back = until(lambda: told("device_back"), "it is told that it is back")
+    assert (back[0]["RO2IBLND_NI"], back[0]["RO2IBLND_DEVICE"]) == (a.nid, "rxe0"), back
+    job.kill()

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Trace points on kernels as Debian ships them: what they say is what happened, and every tool finds them. 6.12 in
+every run, the others with --long. The test kernel has no trace events."""
+
+import os
+import re
+import shutil
+import time
+
+import pytest
+import vm
+from conftest import LOGS, ROOT, tidy
+from flow import conns
+from nodes import Node, until, up
+from test_stock import KERNELS, boot_stock
+from tracing import EVENTS, TRACEFS, Tracing, mount, times
+
+DOCUMENT = os.path.join(ROOT, "Documentation", "tracing.md")
+
+
+@pytest.fixture(scope="module", params=[k for k in KERNELS if "arm64" not in str(k)])
+def pair(request):
+    """Two nodes on a stock kernel."""
+    with boot_stock(request.param, f"trace-{request.param}") as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(pair):
+    """Nothing is loaded; afterwards all is unloaded, and nothing is left or was said."""
+    begin = [len(n.guest.console()) for n in pair]
+    yield pair
+    for node in pair:
+        node.unload()
+    bad = [f"{n.guest.name}: {line}" for n, at in zip(pair, begin, strict=True) for line in vm.splats(n.guest.console()[at:])]
+    if bad:
+        pytest.fail("kernel log:\n" + "\n".join(bad), pytrace=False)
+
+# The only ways through the life of a connection.
+LIFE = {
+    "active": ["Init", "Resolving", "Connecting", "Established", "Closing", "Draining", "Dead"],
+    "passive": ["Init", "Accepting", "Established", "Closing", "Draining", "Dead"],
+}
+
+
+def life(trace, number):
+    """States of a connection in their order; each event begins where the one before it ended."""
+    steps = trace.of("ro2ib_conn_state", conn=number)
+    for before, after in zip(steps, steps[1:], strict=False):
+        assert before["to"] == after["from"], steps
+    return [steps[0]["from"], *(s["to"] for s in steps)]
+
+
+def test_events_are_there(nodes):
+    """perf, trace-cmd and bpftrace find them by these files; no field is an address."""
+    a, _b = nodes
+    a.load()
+    mount(a)
+    assert sorted(a.guest.check(f"ls -d {TRACEFS}/events/ro2iblnd/*/ | xargs -n1 basename").split()) == sorted(EVENTS)
+    for event in EVENTS:
+        text = a.guest.check(f"cat {TRACEFS}/events/ro2iblnd/{event}/format")
+        fields = re.findall(r"field:(.*?);", text)
+        own = [f for f in fields if " common_" not in f]
+        assert own and not any("*" in f for f in own), text
+        assert "char peer[32]" in own and "char ni[32]" in own, own
+        assert "REC->" in text and "%p" not in text, text
+
+
+def test_a_connection_from_its_beginning_to_its_end(nodes):
+    """States, messages and completions: as many as the counters say, of the connection that debugfs names so."""
+    a, b = nodes
+    up(a, b)
+    with Tracing(a) as at_a, Tracing(b) as at_b:
+        a.traffic(b, op="mix", size=20000, count=60, conc=4)
+        until(lambda: all(c["retired"] == c["wrs"] for n in nodes for c in conns(n)), "all completed")
+        (here,), (there,) = conns(a), conns(b)
+        a.ctl(f"conn close {b.nid}")
+        until(lambda: not a.conns() and not b.conns(), "closed")
+        until(lambda: at_a.look() and at_a.of("ro2ib_close"), "told")
+        until(lambda: at_b.look() and at_b.of("ro2ib_close"), "told")
+    for trace, conn, node, other in ((at_a, here, a, b), (at_b, there, b, a)):
+        number, qpn = conn["number"], conn["qpn"]
+        assert life(trace, number) == LIFE[conn["role"]]
+        mine = [e for e in trace.events if e.get("conn") == number and e["name"] != "ro2ib_conn_state"]
+        assert {(e["ni"], e["peer"], e["qpn"]) for e in mine} == {(node.nid, other.nid, qpn)}
+        sent = [e for e in trace.of("ro2ib_post", conn=number) if e["op"] != "LOCAL_INV"]
+        assert len(sent) == conn["tx_msgs"], (len(sent), conn)
+        assert len([e for e in sent if e["op"] == "NOOP"]) == conn["tx_noops"]
+        assert len(trace.of("ro2ib_receive", conn=number)) == conn["rx_msgs"]
+        done = trace.of("ro2ib_complete", conn=number)
+        assert len(done) == conn["wrs"] and {e["result"] for e in done} == {"ok"}, (len(done), conn)
+        (close,) = trace.of("ro2ib_close", conn=number)
+        assert close["up"] == 1 and close["active"] == int(conn["role"] == "active"), close
+    # Each message arrives as long as it was posted, in that order, and so do the credits.
+    for one, other, x, y in ((at_a, at_b, here, there), (at_b, at_a, there, here)):
+        posted = [e for e in one.of("ro2ib_post", conn=x["number"]) if e["op"] != "LOCAL_INV"]
+        received = other.of("ro2ib_receive", conn=y["number"])
+        assert [(e["op"], e["credits"]) for e in posted] == [(e["op"], e["credits"]) for e in received]
+        plain = ("IMMEDIATE", "PUT_REQ", "GET_REQ", "PUT_ACK")
+        assert [e["bytes"] for e in posted if e["op"] in plain] == [e["bytes"] for e in received if e["op"] in plain]
+    (close,) = at_a.of("ro2ib_close")
+    assert (close["by"], close["cause"], close["detail"]) == ("operator", "AdminClose", "-"), close
+    (close,) = at_b.of("ro2ib_close")
+    assert close["by"] == "peer", close
+
+
+def test_off_says_nothing(nodes):
+    """Events that nobody looks at any more are not made."""
+    a, b = nodes
+    up(a, b)
+    with Tracing(a, "ro2ib_post") as trace:
+        a.ping(b)
+    assert trace.events and {e["name"] for e in trace.events} == {"ro2ib_post"}
+    a.ping(b)
+    assert "ro2ib" not in a.guest.check(f"cat {TRACEFS}/trace")
+
+
+def test_starving_for_credits(nodes):
+    """A peer whose LNet is slow: who waits for it, for what, and how long."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    before = times(a)
+    assert ("credit", "IMMEDIATE") not in before
+    b.set(lazy=1)
+    with Tracing(a, "ro2ib_stall", "ro2ib_stall_over", "ro2ib_stage") as trace:
+        run = a.start(b, op="put-ack", size=200, count=20, conc=20, ask=0)
+        conn = until(lambda: [c for c in conns(a) if c["oldest_ms"] > 2000 and c["q_main"]], "it has waited")[0]
+        b.set(lazy=0)
+        run.result()
+        until(lambda: trace.look() and trace.of("ro2ib_stall_over"), "it goes on")
+    stall = trace.of("ro2ib_stall")[0]
+    assert (stall["peer"], stall["want"], stall["credits"], stall["conn"]) == (b.nid, "credit", 0, conn["number"])
+    assert stall["queued"] >= 1
+    over = trace.of("ro2ib_stall_over")
+    assert max(e["ns"] for e in over) > 1_500_000_000, over
+    waited = trace.of("ro2ib_stage", stage="credit")
+    assert max(e["ns"] for e in waited) > 1_500_000_000, waited
+    now = times(a)
+    row = now["credit", "IMMEDIATE"]
+    assert row["n"] == len(waited) and row["sum_ns"] == sum(e["ns"] for e in waited), (row, waited)
+    assert row["p99_ns"] > 1_500_000_000, row
+    # It was no other stage's: the transport was quick.
+    assert now["wire", "IMMEDIATE"]["p99_ns"] < 1_500_000_000, now
+    # And the other side knows who was slow.
+    assert times(b)["lnet", "IMMEDIATE"]["p99_ns"] > 1_500_000_000
+
+
+def test_refusals_and_attempts(nodes):
+    """A request that is refused, and an attempt that fails."""
+    a, b = nodes
+    up(a, peer_credits=32)
+    up(b, peer_credits=8)
+    with Tracing(b, "ro2ib_refuse") as at_b, Tracing(a, "ro2ib_close") as at_a:
+        a.traffic(b, op="mix", count=10)
+        b.ni_del()
+        b.ni_add(net="o2ib5")
+        a.ctl(f"ping {b.nid} timeout=30", ok=False)
+    assert [(e["ni"], e["peer"], e["cause"]) for e in at_b.of("ro2ib_refuse", cause="Depth")] == [(b.nid, a.nid, "Depth")]
+    strangers = at_b.of("ro2ib_refuse", cause="NoSuchNi")
+    assert strangers and {(e["ni"], e["peer"]) for e in strangers} == {("none", a.nid)}
+    closes = at_a.of("ro2ib_close")
+    assert closes and closes[0]["up"] == 1
+    failed = [(e["by"], e["cause"], e["detail"]) for e in closes if not e["up"]]
+    assert failed and set(failed) == {("peer", "Refused", "Fatal")}, closes
+
+
+@pytest.mark.long
+def test_tools_and_one_liners():
+    """perf, trace-cmd and bpftrace find the events; each one-liner of the documentation says something."""
+    missing = [tool for tool in ("bpftrace", "perf", "trace-cmd") if not shutil.which(tool)]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)}: run scripts/prepare trace")
+    with open(DOCUMENT, encoding="utf-8") as f:
+        liners = re.findall(r"^bpftrace -e '(.*)'$", f.read(), re.MULTILINE)
+    assert len(liners) == 5, liners
+    # bpftrace brings a compiler, which takes room, and half a minute to start here.
+    with boot_stock("6.12", "trace-tools", memory=2048, tools=("bpftrace", "perf", "trace-cmd")) as (a, b):
+        up(a, b)
+        mount(a)
+        names = {f"ro2iblnd:{event}" for event in EVENTS}
+        assert set(re.findall(r"ro2iblnd:\w+", a.guest.check("perf list 'ro2iblnd:*' 2>&1", 120))) == names
+        assert set(a.guest.check("trace-cmd list -e ro2iblnd", 120).split()) == names
+        assert set(re.findall(r"ro2iblnd:\w+", a.guest.check("bpftrace -l 'tracepoint:ro2iblnd:*'", 240))) == names
+        jobs = []
+        for number, liner in enumerate(liners):
+            a.guest.check(f"cat >/tmp/{number}.bt <<'END'\n{liner}\nEND")
+            jobs.append(a.guest.spawn(f"bpftrace /tmp/{number}.bt >/tmp/{number}.out 2>&1"))
+        started = [f"grep -q Attaching /tmp/{number}.out" for number in range(len(liners))]
+        until(lambda: a.guest.run(" && ".join(started))[0] == 0, "all of them look", timeout=480)
+        time.sleep(10)
+        # Messages, of which some starve; a connection that ends, and one that is refused.
+        a.ping(b)
+        b.set(lazy=1)
+        run = a.start(b, op="put-ack", size=20000, count=20, conc=20, ask=0)
+        until(lambda: [c for c in conns(a) if c["oldest_ms"] > 2000], "it has waited")
+        b.set(lazy=0)
+        run.result()
+        a.traffic(b, op="mix", size=20000, count=60, conc=4)
+        a.ctl(f"conn close {b.nid}")
+        b.ni_del()
+        b.ni_add(net="o2ib5", peer_credits=8)
+        a.ni_add(net="o2ib5", peer_credits=8)
+        b.ctl(f"ping {a.nid} timeout=5", ok=False)
+        time.sleep(12)
+        a.guest.check("killall -INT bpftrace")
+        for job in jobs:
+            job.wait(120)
+        told = [a.guest.check(f"cat /tmp/{number}.out") for number in range(len(liners))]
+        starves, slow, where, closes, receives = told
+        assert re.search(rf"@ms\[{b.nid}, (credit|slots)\]: [1-9]\d{{2,}}", starves), starves
+        assert f"@us[{b.nid}, answer]" in slow and f"@us[{b.nid}, wire]" in slow, slow
+        assert re.search(rf"@ms\[{b.nid}, PUT_REQ, answer\]: count \d+, average \d+, total \d{{3,}}", where), where
+        assert re.search(rf"{b.nid} conn \d+ qpn \d+: AdminClose by operator \(-\)", closes), closes
+        assert re.search(rf"@messages\[{b.nid}, IMMEDIATE\]: \d+", receives), receives
+        for node in (a, b):
+            node.unload()
