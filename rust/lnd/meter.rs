@@ -14,15 +14,12 @@
 
 use core::fmt::Display;
 
-use kernel::{
-    sync::Arc,
-    time::{
-        Instant,
-        Monotonic, //
-    }, //
-};
+use kernel::sync::Arc;
 
-use super::times::Times;
+use super::{
+    moment::Moment,
+    times::Times, //
+};
 use crate::{
     lnet::trace::{
         self,
@@ -53,9 +50,6 @@ use crate::{
     }, //
 };
 
-/// A point in time.
-pub(crate) type At = Instant<Monotonic>;
-
 /// What sending may stand still for.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Want {
@@ -79,11 +73,7 @@ pub(crate) struct Meter {
     times: Arc<Times>,
     who: trace::Conn,
     /// What sending stands still for, and since when.
-    stall: Option<(Want, At)>,
-}
-
-fn ns(since: At, now: At) -> u64 {
-    u64::try_from((now - since).as_nanos()).unwrap_or(0)
+    stall: Option<(Want, Moment)>,
 }
 
 impl Meter {
@@ -128,16 +118,16 @@ impl Meter {
     pub(crate) fn posted(
         &self,
         (op, tx): (Op, u16),
-        stamps: &mut Stamps<At>,
+        stamps: &mut Stamps<Moment>,
         (nob, total, credits): (usize, u32, u8),
-        now: At,
+        now: Moment,
     ) {
         let kind = Kind::from(op);
-        let queued = ns(stamps.posted(kind, now), now);
+        let queued = now.ns_since(stamps.posted(kind, now));
         self.note(Stage::Queued, kind, queued);
         if let Some((Want::Credit, since)) = self.stall {
             if matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve)) {
-                self.note(Stage::Credit, kind, ns(since, now).min(queued));
+                self.note(Stage::Credit, kind, now.ns_since(since).min(queued));
             }
         }
         if wanted(trace::Event::Post) {
@@ -186,9 +176,9 @@ impl Meter {
 
     /// All work requests of a transmit are done.
     #[inline]
-    pub(crate) fn sent(&self, stamps: &mut Stamps<At>, now: At) {
+    pub(crate) fn sent(&self, stamps: &mut Stamps<Moment>, now: Moment) {
         if let Some((kind, since)) = stamps.sent(now) {
-            self.note(Stage::Wire, kind, ns(since, now));
+            self.note(Stage::Wire, kind, now.ns_since(since));
         }
     }
 
@@ -210,17 +200,17 @@ impl Meter {
 
     /// The peer has answered a transmit.
     #[inline]
-    pub(crate) fn answered(&self, stamps: &mut Stamps<At>, now: At) {
+    pub(crate) fn answered(&self, stamps: &mut Stamps<Moment>, now: Moment) {
         if let Some((kind, since)) = stamps.answered(now) {
-            self.note(Stage::Answer, kind, ns(since, now));
+            self.note(Stage::Answer, kind, now.ns_since(since));
         }
     }
 
     /// LNet gave the buffer of a request back.
     #[inline]
-    pub(crate) fn given_back(&self, message: MsgType, received: At, now: At) {
+    pub(crate) fn given_back(&self, message: MsgType, received: Moment, now: Moment) {
         if let Some(kind) = Kind::of_message(message) {
-            self.note(Stage::Lnet, kind, ns(received, now));
+            self.note(Stage::Lnet, kind, now.ns_since(received));
         }
     }
 
@@ -230,7 +220,7 @@ impl Meter {
             return;
         }
         self.flows();
-        self.stall = Some((want, Instant::now()));
+        self.stall = Some((want, Moment::now()));
         if wanted(trace::Event::Stall) {
             let (queued, credits) = (u32::from(queued), u32::from(credits));
             self.who.stall(want.name(), queued, credits);
@@ -242,7 +232,8 @@ impl Meter {
     pub(crate) fn flows(&mut self) {
         if let Some((want, since)) = self.stall.take() {
             if wanted(trace::Event::StallOver) {
-                self.who.stall_over(want.name(), ns(since, Instant::now()));
+                self.who
+                    .stall_over(want.name(), Moment::now().ns_since(since));
             }
         }
     }

@@ -55,6 +55,7 @@ pub(crate) mod kind;
 pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod meter;
+pub(crate) mod moment;
 pub(crate) mod ni;
 pub(crate) mod ops;
 pub(crate) mod parting;

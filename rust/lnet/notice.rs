@@ -2,7 +2,10 @@
 
 //! Notices for programs that watch the node: a uevent of the module, for udev and what listens as it does.
 
-use core::fmt::Display;
+use core::{
+    ffi::CStr,
+    fmt::Display, //
+};
 
 use kernel::prelude::*;
 
@@ -11,8 +14,6 @@ use crate::bindings;
 
 /// Bytes of a NID as text, at most.
 const NID: usize = 32;
-/// Bytes of a device's name, at most.
-const DEVICE: usize = 64;
 
 /// What became of the RDMA device of an NI.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,7 @@ pub(crate) enum Device {
 
 /// Tells what became of `device`, if its name is known. Without memory nobody is told. May sleep, and
 /// waits for no file system.
-pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&str>) {
+pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&CStr>) {
     let what = match what {
         Device::Gone => c"device_gone",
         Device::Back => c"device_back",
@@ -37,7 +38,7 @@ pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&str>) {
         Device::Mute => c"device_mute",
     };
     let ni = Text::<NID>::of(format_args!("{ni}"));
-    let device = Text::<DEVICE>::word(device.unwrap_or("none"));
+    let device = device.unwrap_or(c"none");
     // SAFETY: All three are strings that end with NUL.
-    unsafe { bindings::ro2ib_notice(what.as_char_ptr(), ni.as_ptr(), device.as_ptr()) };
+    unsafe { bindings::ro2ib_notice(what.as_char_ptr(), ni.as_ptr(), device.as_char_ptr()) };
 }

@@ -18,12 +18,14 @@ pub(super) struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
+    const EMPTY: Self = Self {
+        bytes: [0; N],
+        len: 0,
+    };
+
     /// What is to be shown.
     pub(super) fn of(args: fmt::Arguments<'_>) -> Self {
-        let mut text = Self {
-            bytes: [0; N],
-            len: 0,
-        };
+        let mut text = Self::EMPTY;
         // It cannot fail but by what is shown: then there is less of it.
         let _ = text.write_fmt(args);
         text
@@ -31,7 +33,9 @@ impl<const N: usize> Text<N> {
 
     /// A word.
     pub(super) fn word(word: &str) -> Self {
-        Self::of(format_args!("{word}"))
+        let mut text = Self::EMPTY;
+        let _ = text.write_str(word);
+        text
     }
 
     /// `N` bytes.

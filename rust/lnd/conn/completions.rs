@@ -20,7 +20,10 @@ use super::{
     Inner, //
 };
 use crate::{
-    lnd::counts::Count,
+    lnd::{
+        counts::Count,
+        moment::Moment, //
+    },
     proto::{
         cause::Cause,
         conn::{
@@ -40,7 +43,7 @@ use crate::{
 
 impl QpHandler for Conn {
     fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>) {
-        let now = Instant::now();
+        let now = Moment::now();
         let mut guard = this.lock();
         let inner = &mut *guard;
         inner.wire.count(Count::Cqes);

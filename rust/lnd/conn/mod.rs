@@ -63,10 +63,8 @@ use self::{
 };
 use super::{
     hca::Hca,
-    meter::{
-        At,
-        Meter, //
-    },
+    meter::Meter,
+    moment::Moment,
     ni::{
         Live,
         Ni, //
@@ -309,7 +307,7 @@ impl Conn {
     }
 
     /// The same, by someone who has just looked at the clock.
-    fn pump_at(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<At>) {
+    fn pump_at(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<Moment>) {
         if !inner.life.is_up() {
             return;
         }
@@ -324,15 +322,20 @@ impl Conn {
 
     // Apart, because most calls of the one above have nothing to do.
     #[inline(never)]
-    fn pump_now(self: &Arc<Self>, inner: &mut Inner, probe: bool, patient: bool, now: Option<At>) {
-        let cksum = || self.ni.cksum();
-        if let Err(cause) = inner.wire.pump(probe, patient, now, cksum) {
+    fn pump_now(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        probe: bool,
+        patient: bool,
+        now: Option<Moment>,
+    ) {
+        if let Err(cause) = inner.wire.pump(probe, patient, now, || self.ni.cksum()) {
             self.blame(inner, Fault::Post(cause));
         }
     }
 
     /// Rings the doorbell for what was just queued, unless it will ring soon anyway.
-    fn ring(self: &Arc<Self>, inner: &mut Inner, now: Option<At>) {
+    fn ring(self: &Arc<Self>, inner: &mut Inner, now: Option<Moment>) {
         let corked = inner.turn.holds(|| kernel::current!().pid());
         if inner.wire.rings(corked) {
             self.pump_at(inner, false, now);

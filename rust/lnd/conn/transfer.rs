@@ -12,11 +12,7 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        Instant,
-        Monotonic, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
@@ -29,7 +25,8 @@ use super::{
 use crate::{
     lnd::{
         health::lnet_health,
-        kind::O2ib, //
+        kind::O2ib,
+        moment::Moment, //
     },
     lnet::{
         Get,
@@ -96,16 +93,16 @@ pub(super) struct Transfer {
     /// Bytes that arrived in a sink.
     arrived: u32,
     /// When it was queued, for its deadline.
-    since: Instant<Monotonic>,
+    since: Moment,
     /// When its stage began, for people.
-    clock: Stamps<Instant<Monotonic>>,
+    clock: Stamps<Moment>,
 }
 
 impl Transfer {
     /// A transfer of a message alone.
     #[inline]
     pub(super) fn message(owner: Owner) -> Self {
-        let now = Instant::now();
+        let now = Moment::now();
         Self {
             owner,
             memory: Memory::None,
@@ -178,25 +175,25 @@ impl Transfer {
     }
 
     /// The time that the peer took does not count against what comes now.
-    pub(super) fn start_again(&mut self, now: Instant<Monotonic>) {
+    pub(super) fn start_again(&mut self, now: Moment) {
         self.since = now;
     }
 
     /// When its stage began.
     #[inline]
-    pub(super) fn clock(&mut self) -> &mut Stamps<Instant<Monotonic>> {
+    pub(super) fn clock(&mut self) -> &mut Stamps<Moment> {
         &mut self.clock
     }
 
     /// The same, with the bytes of its message, and those that may move by RDMA.
     #[inline]
-    pub(super) fn measured(&mut self) -> (&mut Stamps<Instant<Monotonic>>, usize, u32) {
+    pub(super) fn measured(&mut self) -> (&mut Stamps<Moment>, usize, u32) {
         (&mut self.clock, self.nob, self.total)
     }
 
     /// For how many milliseconds it has been under way.
     pub(super) fn age_ms(&self) -> i64 {
-        self.since.elapsed().as_millis()
+        self.since.elapsed_ms()
     }
 
     /// Whether LNet waits for a message, and for a reply.

@@ -10,10 +10,7 @@
 //!
 //! While a transmit waits `often` is set, and the timer armed to look within [`PROBE_MS`].
 
-use kernel::time::{
-    Instant,
-    Monotonic, //
-};
+use crate::lnd::moment::Moment;
 
 /// Milliseconds of silence after which a peer that owes an answer is probed with a NOOP. The
 /// transport's acknowledgement is the reply: if the peer is dead its retries end the connection,
@@ -27,7 +24,7 @@ const LOOK_MIN_MS: u32 = 250;
 pub(super) struct Watch {
     /// The timer looks often, because something waits.
     often: bool,
-    last_recv: Instant<Monotonic>,
+    last_recv: Moment,
 }
 
 impl Watch {
@@ -35,20 +32,20 @@ impl Watch {
     pub(super) fn new() -> Self {
         Self {
             often: false,
-            last_recv: Instant::now(),
+            last_recv: Moment::now(),
         }
     }
 
     /// Something good was received. Returns when: now.
     #[inline]
-    pub(super) fn heard(&mut self) -> Instant<Monotonic> {
-        self.last_recv = Instant::now();
+    pub(super) fn heard(&mut self) -> Moment {
+        self.last_recv = Moment::now();
         self.last_recv
     }
 
     /// Milliseconds since something good was received.
     pub(super) fn idle_ms(&self) -> i64 {
-        self.last_recv.elapsed().as_millis()
+        self.last_recv.elapsed_ms()
     }
 
     /// Something waits from now on. True: nothing did, so the timer is to look within [`PROBE_MS`].

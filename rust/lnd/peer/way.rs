@@ -77,7 +77,10 @@ impl<C: Connection> Peer<C> {
                 random::u32() % RECALL_SPREAD_MS
             };
             self.note_retry(ms);
-            work::rearm::<Self, RETRY>(self.clone(), ms);
+            self.ni
+                .workers
+                .control
+                .rearm::<Self, RETRY>(self.clone(), ms);
         }
     }
 }

@@ -14,14 +14,11 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        Instant,
-        Monotonic, //
-    }, //
+    sync::Arc, //
 };
 
 use crate::{
+    lnd::moment::Moment,
     proto::cause::Cause,
     rdma::{
         batch::BATCH_WRS,
@@ -54,7 +51,7 @@ pub(crate) struct Link<C: QpHandler> {
     /// Contexts of the work requests that are pushed and not posted.
     pushed: KVec<u32>,
     recv_wrs: u64,
-    last_send: Instant<Monotonic>,
+    last_send: Moment,
 }
 
 /// A batch that was not posted, or not all of it.
@@ -85,7 +82,7 @@ impl<C: QpHandler> Link<C> {
             queues: Some((parts.sq, parts.rq)),
             pushed: KVec::with_capacity(BATCH_WRS, GFP_KERNEL)?,
             recv_wrs: 0,
-            last_send: Instant::now(),
+            last_send: Moment::now(),
         })
     }
 
@@ -101,7 +98,7 @@ impl<C: QpHandler> Link<C> {
 
     /// Milliseconds since something was last sent.
     pub(super) fn sent_ms(&self) -> i64 {
-        self.last_send.elapsed().as_millis()
+        self.last_send.elapsed_ms()
     }
 
     /// Takes the rights to post, for [`Qp::drain`].
@@ -176,11 +173,11 @@ impl<C: QpHandler> Link<C> {
     /// What was not posted. What could not be holds no memory of LNet's any more, and nothing more can be
     /// pushed: end the connection.
     #[inline(always)]
-    pub(super) fn flush(&mut self, now: Option<Instant<Monotonic>>) -> Result<(), Unposted> {
+    pub(super) fn flush(&mut self, now: Option<Moment>) -> Result<(), Unposted> {
         // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
         let (rang, taken) = match self.post_recvs() {
             Ok(()) => {
-                self.last_send = now.unwrap_or_else(Instant::now);
+                self.last_send = now.unwrap_or_else(Moment::now);
                 let posted = match &mut self.queues {
                     Some((sq, _)) => sq.post(&self.qp).map_err(|e| e.posted),
                     None => Err(0),

@@ -14,7 +14,7 @@ use crate::{
     lnd::{
         conn::transfer::Transfer,
         counts::Count,
-        meter::At, //
+        moment::Moment, //
     },
     lnet::dk::dk,
     proto::{
@@ -134,7 +134,7 @@ impl<C: QpHandler> Wire<C> {
         index: u16,
         credits: u8,
         cksum: bool,
-        now: At,
+        now: Moment,
     ) -> Result<(), Cause> {
         let op = self.txs.posting(index).ok_or(Cause::LocalFault)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;

@@ -15,7 +15,7 @@ use crate::{
             transfer::Transfer, //
         },
         counts::Count,
-        meter::At, //
+        moment::Moment, //
     },
     lnet::dk::dk,
     proto::{
@@ -134,7 +134,7 @@ impl<C: QpHandler> Wire<C> {
     fn answer(
         &mut self,
         cookie: Cookie,
-        at: At,
+        at: Moment,
         make: impl FnOnce(&mut Transfer) -> Answer,
     ) -> Result<(), Cause> {
         let index = self.txs.find(cookie)?;
@@ -146,7 +146,13 @@ impl<C: QpHandler> Wire<C> {
     /// As [`Txs::answered`], by what was received then.
     ///
     /// [`Txs::answered`]: super::txs::Txs::answered
-    fn answered(&mut self, index: u16, answer: Answer, slots: u16, at: At) -> Result<(), Cause> {
+    fn answered(
+        &mut self,
+        index: u16,
+        answer: Answer,
+        slots: u16,
+        at: Moment,
+    ) -> Result<(), Cause> {
         if let Some(transfer) = self.txs.transfer(index) {
             self.meter.answered(transfer.clock(), at);
         }
@@ -159,7 +165,7 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         (src, dst): (Cookie, Cookie),
         rd: &Descriptor<'_>,
-        at: At,
+        at: Moment,
     ) -> Result<(), Cause> {
         let index = self.txs.find(src)?;
         if self.txs.op(index) != Some(Op::PutReq) {

@@ -19,7 +19,7 @@ use crate::{
             Ended,
             Transfer, //
         },
-        meter::At, //
+        moment::Moment, //
     },
     proto::{
         cause::Cause,
@@ -289,7 +289,7 @@ impl Txs {
         index: u16,
         wr: Wr,
         result: Result<(), Cause>,
-    ) -> Option<&mut Stamps<At>> {
+    ) -> Option<&mut Stamps<Moment>> {
         let cell = self.cells.get_mut(usize::from(index))?;
         let then = cell.tx.completed(wr, result);
         let last = result.is_ok() && !matches!(cell.tx.place(), Place::Posted { .. });
