@@ -205,7 +205,13 @@ def pytest(name, options, *what):
 def guests(options):
     # Those with a Lustre tree are `make test-lustre`'s.
     others = tuple(f"--ignore-glob=*/test_{name}.py" for name in ("lustre*", "stock", "objects", "trace"))
-    return pytest("guests", options, *others, "tests-vm", "scripts")
+    passed, failed = pytest("guests", options, *others, "tests-vm", "scripts")
+    if options.long:
+        what = [f"tests-vm/test_{name}.py" for name in ("traffic", "life", "flow_credits")]
+        for device in DEVICES.keys() - {"rxe"}:
+            good, bad = pytest(f"guests-{device}", options, "--device", device, *what)
+            passed, failed = passed + good, failed + bad
+    return passed, failed
 
 
 def bench(_options):

@@ -108,7 +108,7 @@ impl Health {
 }
 
 /// The name of a device, if there is one.
-fn name_of(hca: &Option<Arc<Hca>>) -> Option<&CStr> {
+fn name_of(hca: &Option<Arc<Hca>>) -> Option<DeviceName> {
     hca.as_ref().map(|hca| hca.device.name())
 }
 
@@ -158,7 +158,9 @@ impl User for Port {
             return false;
         }
         log::detached(self.ni.nid);
-        notice::device(notice::Device::Gone, &self.ni.nid, name_of(&hca));
+        let name = name_of(&hca);
+        let name = name.as_ref().map(DeviceName::as_str);
+        notice::device(notice::Device::Gone, &self.ni.nid, name);
         drop(hca);
         self.peers
             .table
@@ -282,9 +284,9 @@ impl Port {
         if self.health.unheard.xchg(false, Full) && hca.device.is_software() {
             let mute = hca.device.gsi_failed(hca.port);
             if mute && !self.health.mute.xchg(true, Full) {
-                log::mute(self.ni.nid, hca.device.name());
-                let name = Some(hca.device.name());
-                notice::device(notice::Device::Mute, &self.ni.nid, name);
+                let name = hca.device.name();
+                log::mute(self.ni.nid, name.as_str());
+                notice::device(notice::Device::Mute, &self.ni.nid, Some(name.as_str()));
             }
         }
         self.health.mute.load(Acquire)
@@ -332,16 +334,17 @@ impl WorkItem<DEVICE> for Port {
             let active = this.bonded || hca.device.port_active(hca.port);
             let fatal = this.health.fatal.load(Acquire);
             if fatal && !this.health.told.xchg(true, Full) {
-                let name = Some(hca.device.name());
-                notice::device(notice::Device::Fatal, &this.ni.nid, name);
+                let name = hca.device.name();
+                notice::device(notice::Device::Fatal, &this.ni.nid, Some(name.as_str()));
             }
             let broken = fatal || this.is_mute(&hca);
             this.ni.lnet.set_fatal(!active || broken);
             this.follow_way(&hca, active);
         } else if this.attach().is_ok() {
             log::attached(this.ni.nid);
-            let hca = this.ni.hca().ok();
-            notice::device(notice::Device::Back, &this.ni.nid, name_of(&hca));
+            let name = name_of(&this.ni.hca().ok());
+            let name = name.as_ref().map(DeviceName::as_str);
+            notice::device(notice::Device::Back, &this.ni.nid, name);
         } else if !this.ni.is_stopping() {
             // A look that began when the device was still there may have said otherwise last.
             this.ni.lnet.set_fatal(true);

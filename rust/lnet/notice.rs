@@ -2,10 +2,7 @@
 
 //! Notices for programs that watch the node: a uevent of the module, for udev and what listens as it does.
 
-use core::{
-    ffi::CStr,
-    fmt::Display, //
-};
+use core::fmt::Display;
 
 use kernel::prelude::*;
 
@@ -14,6 +11,8 @@ use crate::bindings;
 
 /// Bytes of a NID as text, at most.
 const NID: usize = 32;
+/// Bytes of a device's name, at most.
+const DEVICE: usize = 64;
 
 /// What became of the RDMA device of an NI.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +29,7 @@ pub(crate) enum Device {
 
 /// Tells what became of `device`, if its name is known. Without memory nobody is told. May sleep, and
 /// waits for no file system.
-pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&CStr>) {
+pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&str>) {
     let what = match what {
         Device::Gone => c"device_gone",
         Device::Back => c"device_back",
@@ -38,7 +37,7 @@ pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&CStr>) {
         Device::Mute => c"device_mute",
     };
     let ni = Text::<NID>::of(format_args!("{ni}"));
-    let device = device.unwrap_or(c"none");
+    let device = Text::<DEVICE>::word(device.unwrap_or("none"));
     // SAFETY: All three are strings that end with NUL.
-    unsafe { bindings::ro2ib_notice(what.as_char_ptr(), ni.as_ptr(), device.as_char_ptr()) };
+    unsafe { bindings::ro2ib_notice(what.as_char_ptr(), ni.as_ptr(), device.as_ptr()) };
 }

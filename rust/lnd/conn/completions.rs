@@ -4,12 +4,9 @@
 //!
 //! Context: softirq, under the connection lock; events perhaps in a hard interrupt, without it.
 
-use kernel::{
-    sync::{
-        Arc,
-        ArcBorrow, //
-    },
-    time::Instant, //
+use kernel::sync::{
+    Arc,
+    ArcBorrow, //
 };
 
 use super::{

@@ -212,6 +212,10 @@ pub(crate) struct PeerInner<C> {
     asked_ms: u64,
     /// When the way took its last connection along, on the NI's clock.
     lost_ms: u64,
+    /// Whether it waits for its turn to connect.
+    place: Place,
+    /// When its turn came, on the NI's clock; 0 if it never had to wait for it.
+    called_ms: u64,
     /// When the next try is due, on the NI's clock, if one is.
     retry_ms: u64,
 }
@@ -264,6 +268,8 @@ impl<C: Connection> Peer<C> {
             heard_ms: ni.now_ms(),
             asked_ms: 0,
             lost_ms: 0,
+            place: Place::Nowhere,
+            called_ms: 0,
             retry_ms: 0,
         };
         Arc::pin_init(
@@ -299,6 +305,39 @@ impl<C: Connection> Peer<C> {
         self.inner.lock().conns.unpublish(conn);
     }
 
+    /// Its turn has come. False: it does not want it any more.
+    fn call(self: &Arc<Self>) -> bool {
+        let now_ms = self.ni.now_ms();
+        let due = self.with(|inner| {
+            if inner.place != Place::Waiting {
+                return false;
+            }
+            if !inner.policy.is_due() {
+                inner.place = Place::Nowhere;
+                return false;
+            }
+            inner.place = Place::Called;
+            inner.called_ms = now_ms;
+            true
+        });
+        if due {
+            work::rearm::<Self, RETRY>(self.clone(), 0);
+        }
+        due
+    }
+
+    /// Milliseconds that a message may wait for a connection: those in line are not to blame.
+    fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
+        let limit = self.ni.pending_limit_ms();
+        let since = self.ni.now_ms().saturating_sub(inner.called_ms);
+        let late = inner.called_ms != 0 && i64::try_from(since).is_ok_and(|ms| ms < limit);
+        if late || inner.place == Place::Waiting {
+            limit.max(self.ni.message_limit_ms())
+        } else {
+            limit
+        }
+    }
+
     /// For people: the next try is in so many milliseconds.
     fn note_retry(&self, ms: u32) {
         let at_ms = self.ni.now_ms().saturating_add(u64::from(ms));
@@ -307,7 +346,7 @@ impl<C: Connection> Peer<C> {
 
     fn retry_in(self: &Arc<Self>, ms: u32) {
         self.note_retry(ms);
-        let _ = self.ni.workers.control.arm::<Self, RETRY>(self.clone(), ms);
+        let _ = work::arm::<Self, RETRY>(self.clone(), ms);
     }
 
     /// For how many milliseconds our youngest request is under way.

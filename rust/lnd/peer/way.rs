@@ -77,10 +77,7 @@ impl<C: Connection> Peer<C> {
                 random::u32() % RECALL_SPREAD_MS
             };
             self.note_retry(ms);
-            self.ni
-                .workers
-                .control
-                .rearm::<Self, RETRY>(self.clone(), ms);
+            work::rearm::<Self, RETRY>(self.clone(), ms);
         }
     }
 }

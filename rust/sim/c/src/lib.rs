@@ -13,6 +13,8 @@
 //! | `dma`, `verbs`, `cq` | an RDMA device: mappings, queue pairs, regions, completions |
 //! | `cm` | the connection manager, and the fabric between nodes |
 //! | `lnet`, `trace` | LNet and the C shim |
+//! | `lnet` | LNet and the C shim |
+//! | `foul` | a peer that sends what it should not |
 //! | `world` | a world: nodes, the faults of a run, what has to hold |
 //!
 //! # Context

@@ -280,6 +280,8 @@ pub struct World {
     pub printed: [u64; 8],
     /// What trace points have said.
     pub trace: trace::Seen,
+    /// One of the nodes sends what it should not.
+    pub foul: Option<foul::Foul>,
 }
 
 thread_local! {
@@ -362,6 +364,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         faults: 0,
         printed: [0; 8],
         trace: trace::Seen::default(),
+        foul: None,
     });
     trace::begin(seed, tell);
     WORLD.with(|c| c.set(Box::into_raw(world)));
