@@ -53,6 +53,17 @@ pub fn send_queue(depth: QueueDepth, gather: u16, reg_wrs: u16, device_max: u32)
     sends.saturating_add(chains).max(least).min(device)
 }
 
+/// The greatest depth up to `wanted` whose receives fit into a queue of the device.
+pub fn deepest(wanted: QueueDepth, device_max: u32) -> QueueDepth {
+    // The drain marker has a slot of its own.
+    let receives = u16::try_from(device_max)
+        .unwrap_or(u16::MAX)
+        .saturating_sub(1);
+    let room = receives.saturating_sub(QueueDepth::MIN.rx_buffers()) / 2;
+    let most = QueueDepth::new(room.saturating_add(1)).unwrap_or(QueueDepth::MAX);
+    wanted.min(most)
+}
+
 /// Memory regions: one for each sink of ours, one for each of the peer's requests, and as many
 /// again whose invalidation has not completed when the peer already has its credit back.
 pub fn memory_regions(depth: QueueDepth, peer_credits: QueueDepth) -> u16 {
@@ -219,6 +230,18 @@ pub fn spare_buffers(depth: QueueDepth) -> usize {
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_sizes))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_depth_is_tried_that_the_device_cannot_have() {
+        for max in 0..1200 {
+            let got = deepest(QueueDepth::MAX, max);
+            let takes = |d: QueueDepth| u32::from(d.rx_buffers()).saturating_add(1) <= max;
+            assert!(takes(got) || got == QueueDepth::MIN);
+            let more = QueueDepth::new(u16::from(got.get()).saturating_add(1));
+            assert!(more.is_none_or(|more| !takes(more)));
+            assert_eq!(deepest(QueueDepth::MIN, max), QueueDepth::MIN);
+        }
+    }
 
     #[test]
     fn the_longest_chain_always_fits() {

@@ -203,6 +203,7 @@ impl Conn {
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
         let hca = self.hca()?;
         let wanted = self.with(|inner| inner.life.known().depth);
+        let wanted = sizes::deepest(wanted, hca.attrs.max_qp_wr);
         let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
         let mut search = memory.search(wanted, seen::now_ms());
         let max_sge = sizes::gather_elements(hca.attrs.max_send_sge, self.ni.wrq_sge);
