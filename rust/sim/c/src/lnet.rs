@@ -798,6 +798,8 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
             }
             GET => {
                 let wanted = u32::from_le_bytes(h[64..68].try_into().expect("4 bytes"));
+                // Of more than there is LNet gives what there is.
+                let wanted = wanted.min(MOST as u32);
                 if drops {
                     recv(ni, rx, core::ptr::null_mut(), 0, false);
                     return 0;
@@ -806,7 +808,7 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                 let len = if short {
                     world.rng.below(wanted.into()) as u32
                 } else {
-                    wanted.min(MOST as u32)
+                    wanted
                 };
                 let buf = new_buf(len as usize);
                 fill(buf, op);
