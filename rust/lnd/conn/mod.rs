@@ -15,8 +15,8 @@
 //! | [`crate::proto::turn`] | who calls LNet, and whose doorbell rings |
 //! | [`watch`] | how long the peer has been silent |
 //!
-//! Outside of the lock are what the CM has of it ([`cm_side`]), what the queue pair told in an interrupt
-//! ([`qp_notes`]), and whether the peer may have given it up, which a peer asks with its own lock held.
+//! Outside of the lock: what the CM has ([`cm_side`]), what the queue pair told in an interrupt ([`qp_notes`]), and
+//! whether the peer may have given it up, which a peer asks with its own lock held.
 //!
 //! What is done to a connection, each in a file that uses this one:
 //!
@@ -344,14 +344,12 @@ impl Conn {
 
     /// Queues the worker that sets up, closes and releases.
     fn kick_control(self: &Arc<Self>) {
-        let control = &self.ni.workers.control;
-        let _ = control.enqueue::<Self, CONTROL>(self.clone());
+        let _ = self.ni.workers.control.enqueue::<Self, CONTROL>(self.clone());
     }
 
     /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
     fn kick_upper(self: &Arc<Self>, inner: &mut Inner) {
-        let work = inner.wire.has_done() || !inner.inbox.is_empty();
-        if work && inner.turn.wake() {
+        if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.wake() {
             self.kick_upper_again();
         }
     }

@@ -55,8 +55,7 @@ use crate::{
         peer::{
             Known,
             Peer as Policy, //
-        },
-        way::Passage, //
+        }, //
     },
     rdma::work, //
 };
@@ -65,7 +64,9 @@ mod admit;
 mod attempts;
 mod carry;
 mod line;
+mod look;
 pub(super) mod roster;
+mod turns;
 mod way;
 
 /// Id of the delayed work that tries again.
@@ -155,25 +156,6 @@ impl<C: Connection> Peers<C> {
     pub(crate) fn get_or_add(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer<C>>> {
         let new = || Peer::new(self, nid);
         self.table.get_or_add(nid, new, || self.ni.is_stopping())
-    }
-
-    /// So many attempts of ours are over: who waits may begin.
-    fn leave_line(&self, attempts: u16) {
-        self.line.lock().leave(attempts);
-        self.call_next();
-    }
-
-    /// Calls who is next in line, if there is room; who has gone meanwhile is passed over.
-    fn call_next(&self) {
-        loop {
-            let next = self.line.lock().next();
-            let Some(nid) = next else { return };
-            if let Some(peer) = self.table.get(nid) {
-                if peer.call() {
-                    return;
-                }
-            }
-        }
     }
 
     /// Number of living connection objects, without those of which only the CM id is left.
@@ -305,45 +287,6 @@ impl<C: Connection> Peer<C> {
         self.inner.lock().conns.unpublish(conn);
     }
 
-    /// Its turn has come. False: it does not want it any more.
-    fn call(self: &Arc<Self>) -> bool {
-        let now_ms = self.ni.now_ms();
-        let due = self.with(|inner| {
-            if inner.place != Place::Waiting {
-                return false;
-            }
-            if !inner.policy.is_due() {
-                inner.place = Place::Nowhere;
-                return false;
-            }
-            inner.place = Place::Called;
-            inner.called_ms = now_ms;
-            true
-        });
-        if due {
-            work::rearm::<Self, RETRY>(self.clone(), 0);
-        }
-        due
-    }
-
-    /// Milliseconds that a message may wait for a connection: those in line are not to blame.
-    fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
-        let limit = self.ni.pending_limit_ms();
-        let since = self.ni.now_ms().saturating_sub(inner.called_ms);
-        let late = inner.called_ms != 0 && i64::try_from(since).is_ok_and(|ms| ms < limit);
-        if late || inner.place == Place::Waiting {
-            limit.max(self.ni.message_limit_ms())
-        } else {
-            limit
-        }
-    }
-
-    /// For people: the next try is in so many milliseconds.
-    fn note_retry(&self, ms: u32) {
-        let at_ms = self.ni.now_ms().saturating_add(u64::from(ms));
-        self.with(|inner| inner.retry_ms = at_ms);
-    }
-
     fn retry_in(self: &Arc<Self>, ms: u32) {
         self.note_retry(ms);
         let _ = work::arm::<Self, RETRY>(self.clone(), ms);
@@ -396,102 +339,9 @@ impl<C: Connection> Peer<C> {
             }
         }
     }
-
-    /// The connections, for people; without memory not all of them.
-    pub(crate) fn conns(&self) -> KVec<Arc<C>> {
-        self.with(|inner| inner.conns.snapshot())
-    }
 }
 
 impl<C: Connection> PeerInner<C> {
-    /// Races lost by the peer in a row.
-    pub(crate) fn races(&self) -> u8 {
-        self.policy.races()
-    }
-
-    /// Attempts that failed in a row.
-    pub(crate) fn failures(&self) -> u32 {
-        self.policy.failures()
-    }
-
-    /// Why the last connection or attempt ended, if none was made since.
-    pub(crate) fn last_cause(&self) -> Option<Cause> {
-        self.last_cause
-    }
-
-    /// When something good was last heard on a connection that is over, on the NI's clock.
-    pub(crate) fn heard_ms(&self) -> u64 {
-        self.heard_ms
-    }
-
-    /// Messages that wait for a connection.
-    pub(crate) fn waiting(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Number of connections that messages may use.
-    pub(crate) fn usable(&self) -> usize {
-        self.conns.usable()
-    }
-
-    /// Milliseconds that the oldest waiting message has waited; 0 if none waits.
-    pub(crate) fn waited_ms(&self) -> i64 {
-        self.pending.waited_ms()
-    }
-
-    /// When the next try is due, on the NI's clock; `None` if none is.
-    pub(crate) fn retry_at_ms(&self) -> Option<u64> {
-        self.policy.is_due().then_some(self.retry_ms)
-    }
-
-    /// Number of connection objects.
-    pub(crate) fn objects(&self) -> u16 {
-        u16::try_from(self.conns.len()).unwrap_or(u16::MAX)
-    }
-
-    /// A message wants a connection and there is none: how many attempts to start, and whether a
-    /// retry is to be armed because the way is closed, or it is not its turn.
-    fn want(&mut self, peer: &Peer<C>, passage: Passage) -> (u16, bool) {
-        let attempts = peer.ni.lnet.conns_per_peer().max(1);
-        if passage != Passage::Open {
-            return (0, self.policy.hold());
-        }
-        if !self.policy.may_start() {
-            return (0, false);
-        }
-        if self.has_turn(peer, attempts) {
-            (self.policy.start(attempts), false)
-        } else {
-            (0, self.policy.hold())
-        }
-    }
-
-    /// A retry is due: how many attempts to start, and whether to look again because it is not its turn.
-    fn try_again(&mut self, peer: &Peer<C>) -> (u16, bool) {
-        let conns_per_peer = peer.ni.lnet.conns_per_peer();
-        let waiting = !self.pending.is_empty();
-        let wanted = self.policy.would_retry(waiting, conns_per_peer);
-        if wanted > 0 && !self.has_turn(peer, wanted) {
-            return (0, true);
-        }
-        // As many as that: the lock is held.
-        let started = self.policy.retry(waiting, conns_per_peer);
-        (started, false)
-    }
-
-    /// Whether so many attempts may begin now, which counts them; else it is in line.
-    fn has_turn(&mut self, peer: &Peer<C>, attempts: u16) -> bool {
-        let mut line = peer.peers.line.lock();
-        if line.enter(attempts, self.place) {
-            self.place = Place::Nowhere;
-            return true;
-        }
-        if self.place != Place::Waiting {
-            self.place = line.join(peer.nid);
-        }
-        false
-    }
-
     /// The next connection to use; none while older messages wait.
     fn pick(&mut self) -> Option<Arc<C>> {
         if self.flushing || !self.pending.is_empty() {

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer's turn to connect: what [`super::line`] says about it, and what follows.
+//!
+//! Context: process. The line's lock is taken inside the peer's, and a peer is called with neither held.
+
+use kernel::sync::Arc;
+
+use super::{
+    line::Place,
+    Connection,
+    Peer,
+    PeerInner,
+    Peers,
+    RETRY, //
+};
+use crate::{
+    proto::way::Passage,
+    rdma::work, //
+};
+
+impl<C: Connection> Peers<C> {
+    /// So many attempts of ours are over: who waits may begin.
+    pub(super) fn leave_line(&self, attempts: u16) {
+        self.line.lock().leave(attempts);
+        self.call_next();
+    }
+
+    /// Calls who is next in line, if there is room; who has gone meanwhile is passed over.
+    pub(super) fn call_next(&self) {
+        loop {
+            let next = self.line.lock().next();
+            let Some(nid) = next else { return };
+            if let Some(peer) = self.table.get(nid) {
+                if peer.call() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl<C: Connection> Peer<C> {
+    /// Its turn has come. False: it does not want it any more.
+    fn call(self: &Arc<Self>) -> bool {
+        let now_ms = self.ni.now_ms();
+        let due = self.with(|inner| {
+            if inner.place != Place::Waiting {
+                return false;
+            }
+            if !inner.policy.is_due() {
+                inner.place = Place::Nowhere;
+                return false;
+            }
+            inner.place = Place::Called;
+            inner.called_ms = now_ms;
+            true
+        });
+        if due {
+            work::rearm::<Self, RETRY>(self.clone(), 0);
+        }
+        due
+    }
+
+    /// Milliseconds that a message may wait for a connection: those in line are not to blame.
+    pub(super) fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
+        let limit = self.ni.pending_limit_ms();
+        let since = self.ni.now_ms().saturating_sub(inner.called_ms);
+        let late = inner.called_ms != 0 && i64::try_from(since).is_ok_and(|ms| ms < limit);
+        if late || inner.place == Place::Waiting {
+            limit.max(self.ni.message_limit_ms())
+        } else {
+            limit
+        }
+    }
+}
+
+impl<C: Connection> PeerInner<C> {
+    /// A message wants a connection and there is none: how many attempts to start, and whether a
+    /// retry is to be armed because the way is closed, or it is not its turn.
+    pub(super) fn want(&mut self, peer: &Peer<C>, passage: Passage) -> (u16, bool) {
+        let attempts = peer.ni.lnet.conns_per_peer().max(1);
+        if passage != Passage::Open {
+            return (0, self.policy.hold());
+        }
+        if !self.policy.may_start() {
+            return (0, false);
+        }
+        if self.has_turn(peer, attempts) {
+            (self.policy.start(attempts), false)
+        } else {
+            (0, self.policy.hold())
+        }
+    }
+
+    /// A retry is due: how many attempts to start, and whether to look again because it is not its turn.
+    pub(super) fn try_again(&mut self, peer: &Peer<C>) -> (u16, bool) {
+        let conns_per_peer = peer.ni.lnet.conns_per_peer();
+        let waiting = !self.pending.is_empty();
+        let wanted = self.policy.would_retry(waiting, conns_per_peer);
+        if wanted > 0 && !self.has_turn(peer, wanted) {
+            return (0, true);
+        }
+        // As many as that: the lock is held.
+        let started = self.policy.retry(waiting, conns_per_peer);
+        (started, false)
+    }
+
+    /// Whether so many attempts may begin now, which counts them; else it is in line.
+    fn has_turn(&mut self, peer: &Peer<C>, attempts: u16) -> bool {
+        let mut line = peer.peers.line.lock();
+        if line.enter(attempts, self.place) {
+            self.place = Place::Nowhere;
+            return true;
+        }
+        if self.place != Place::Waiting {
+            self.place = line.join(peer.nid);
+        }
+        false
+    }
+}
