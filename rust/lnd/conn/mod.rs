@@ -257,8 +257,7 @@ impl Conn {
         self.inner.lock()
     }
 
-    /// Feeds an event to the state machine and sees to what follows. Any context but hard irq;
-    /// takes the connection lock.
+    /// Feeds an event to the state machine and sees to what follows. Not in hard irq; takes the lock.
     fn event(self: &Arc<Self>, event: Event) {
         let mut inner = self.lock();
         self.step(&mut inner, event);
@@ -344,7 +343,8 @@ impl Conn {
 
     /// Queues the worker that sets up, closes and releases.
     fn kick_control(self: &Arc<Self>) {
-        let _ = self.ni.workers.control.enqueue::<Self, CONTROL>(self.clone());
+        let control = &self.ni.workers.control;
+        let _ = control.enqueue::<Self, CONTROL>(self.clone());
     }
 
     /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
