@@ -17,8 +17,8 @@ DEVICES = {
     "irdma": {"hardware": True, "profile": "send_sge=13 qp_wr=4080"},
     # HNS_ROCE_FRMR_MAX_PA; hns_roce_map_mr_sg() takes a mutex.
     "hns": {"hardware": True, "profile": "reg_pages=512 map_sleeps=1"},
-    # 2^16 keys for all: so few here that they are not enough for the regions of two connections.
-    "hfi1": {"hardware": True, "profile": "regions=12"},
+    # 2^16 keys for all: so few here that they are enough for one connection of depth 8, and not for two.
+    "hfi1": {"hardware": True, "profile": "regions=32"},
     # Less of everything than any of them, just enough for 1 MiB in the oddest pieces (proto/sizes.rs, longest_chain).
-    "least": {"hardware": True, "profile": "send_sge=3 reg_pages=256 qp_wr=440 regions=12"},
+    "least": {"hardware": True, "profile": "send_sge=3 reg_pages=256 qp_wr=440 regions=32"},
 }
