@@ -223,8 +223,10 @@ class Guest:
             except GuestDead:
                 # A stock kernel patches its own code while it boots, by way of an int3; QEMU 7.2 with two CPUs
                 # seems to execute it, now and then, after it is gone. Nothing of ours is loaded yet. Once more.
+                # And sometimes the emulator itself is gone.
                 self._int3s += 1
-                if self._int3s > 2 or "Oops: int3" not in self.console():
+                crashed = self.proc.wait() == -signal.SIGSEGV
+                if self._int3s > 2 or not (crashed or "Oops: int3" in self.console()):
                     raise
                 self.kill()
                 self.launch()

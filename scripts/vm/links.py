@@ -19,9 +19,16 @@ def unplug(guest, rail=0, timeout=240):
     guest.check(f"rdma link delete {link_name(guest, rail)}", timeout)
 
 
+# Packets come to rxe in a thread, not in a softirq. rxe's completer frees what came for a queue pair in error with
+# that one's state_lock held and interrupts off; where the NIC's pages come from a pool (virtio_net of late), that ends
+# in spin_unlock_bh(), which runs softirqs: the next packet for the same queue pair then waits for the lock for ever.
+THREADED = "[ ! -w /sys/class/net/eth{rail}/threaded ] || echo 1 >/sys/class/net/eth{rail}/threaded"
+
+
 def setup_link(guest, rail=0):
     """The RDMA device on eth<rail> with address 10.0.<rail>.<number of the guest>."""
     guest.check(f"ip addr add 10.0.{rail}.{guest.number}/24 dev eth{rail} && ip link set eth{rail} up")
+    guest.check(THREADED.format(rail=rail))
     plug(guest, rail)
 
 
