@@ -160,7 +160,7 @@ class Guest:
         self.console_path = os.path.join(self.workdir, f"{name}.console")
         self.share = os.path.join(self.workdir, f"{name}.share")
         self.boot_seconds = None
-        self._int3s = 0
+        self._reboots = 0
         self._monitored = False
         self.proc = self._sock = self._monitor = None
         self._jobs = {}
@@ -224,9 +224,11 @@ class Guest:
                 # A stock kernel patches its own code while it boots, by way of an int3; QEMU 7.2 with two CPUs
                 # seems to execute it, now and then, after it is gone. Nothing of ours is loaded yet. Once more.
                 # And sometimes the emulator itself is gone.
-                self._int3s += 1
-                crashed = self.proc.wait() == -signal.SIGSEGV
-                if self._int3s > 2 or not (crashed or "Oops: int3" in self.console()):
+                self._reboots += 1
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.proc.wait(10)
+                crashed = self.proc.returncode == -signal.SIGSEGV
+                if self._reboots > 2 or not (crashed or "Oops: int3" in self.console()):
                     raise
                 self.kill()
                 self.launch()

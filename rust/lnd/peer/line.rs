@@ -23,8 +23,8 @@ use kernel::prelude::*;
 
 use crate::proto::nid::Nid;
 
-/// Attempts under way at a time on an NI, but for the last peer's, which may be several. Enough to keep a
-/// device busy that makes a hundred connections a second, and few enough that none of them waits for the others until its time is over.
+/// Attempts under way at a time on an NI, but for the last peer's, which may be several. Few enough that none
+/// waits for the others until its time is over: with 64 some did, on two emulated CPUs.
 const AT_A_TIME: u32 = 16;
 
 /// Where a peer stands.
