@@ -136,11 +136,12 @@ def failing(node, function, times=-1, errno=ENOMEM):
 
 
 def _text(node, module):
-    """Where the code of a module lies: (start, end)."""
-    sections = node.guest.check(f"cd /sys/module/{module}/sections; cat .text; grep '^{module} ' /proc/modules")
-    start = int(sections.split()[0], 16)
-    size = int(sections.split()[2])
-    return start, start + size
+    """Where the code of a module lies: (start, end). Its size in /proc/modules is no help: it has the data in it, which
+    lies elsewhere, while the next module's code may begin right behind."""
+    symbols = node.guest.check(rf"grep -i ' t .*\[{module}\]$' /proc/kallsyms | cut -d' ' -f1 | sort | sed -n '1p;$p'")
+    first, last = (int(word, 16) for word in symbols.split())
+    assert first, "addresses are hidden"
+    return first, (last | 0xFFF) + 1
 
 
 @contextlib.contextmanager
