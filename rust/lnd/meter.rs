@@ -216,7 +216,7 @@ impl Meter {
 
     /// Sending stands still for `want`, with so many transmits queued for it.
     pub(crate) fn stalls(&mut self, want: Want, queued: u16, credits: u8) {
-        if matches!(self.stall, Some((of, _)) if of == want) {
+        if self.stands_still_for(want) {
             return;
         }
         self.flows();
@@ -225,6 +225,12 @@ impl Meter {
             let (queued, credits) = (u32::from(queued), u32::from(credits));
             self.who.stall(want.name(), queued, credits);
         }
+    }
+
+    /// Whether that was the last that was heard.
+    #[inline]
+    pub(crate) fn stands_still_for(&self, want: Want) -> bool {
+        matches!(self.stall, Some((of, _)) if of == want)
     }
 
     /// Nothing that is queued waits for anything.

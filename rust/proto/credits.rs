@@ -176,6 +176,11 @@ impl Credits {
         }
     }
 
+    /// Whether [`Credits::reserve`] would find a buffer.
+    pub fn may_reserve(&self) -> bool {
+        self.reserved > 0
+    }
+
     /// Whether a message of that cost may go now. The reserve of [`Cost::CreditAndReserve`] was
     /// taken when the message entered the main queue, so only its credit counts here.
     pub fn may_send(&self, cost: Cost) -> bool {

@@ -262,6 +262,15 @@ impl Queues {
             && !credits.wants_noop(false, false, keepalive)
     }
 
+    /// Whether [`Queues::next`] would say [`Next::NoCredit`], for certain, and change nothing.
+    pub fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
+        self.main.len > 0
+            && self.free_of_credit.len == 0
+            && (!credits.may_send(Cost::Credit) || (patient && credits.wastes_last()))
+            && (self.unreserved.len == 0 || !credits.may_reserve())
+            && !credits.wants_noop(false, true, keepalive)
+    }
+
     /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
@@ -514,6 +523,7 @@ mod tests {
         let none = Some(0);
         let next = q.next(&mut cells, &mut credits, 10, false, true);
         assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+        assert!(q.is_starved(&credits, false, true) && !q.is_starved(&credits, false, false));
         let next = q.next(&mut cells, &mut credits, 10, false, true);
         assert_eq!(next, Next::NoCredit);
         // With one to return it goes, and takes it along.
@@ -525,5 +535,61 @@ mod tests {
         assert_eq!(credits.returned(1), Ok(()));
         let next = q.next(&mut cells, &mut credits, 10, false, false);
         assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+    }
+
+    /// Whoever does not ask [`Queues::next`] because of [`Queues::is_starved`] misses nothing: over all small accounts, it
+    /// says no credit, and nothing changes.
+    #[test]
+    fn who_is_starved_misses_nothing() {
+        let Some(depth) = QueueDepth::new(3) else {
+            return;
+        };
+        let mut starved = 0u32;
+        for queued in 0..64u32 {
+            for account in 0..64u32 {
+                let mut cells = [Cell::FREE; 6];
+                let mut q = Queues::EMPTY;
+                q.grow(&mut cells, 0);
+                let mut credits = Credits::new(depth, 2);
+                for n in 0..3u32 {
+                    let op = match (queued >> (2 * n)) & 3 {
+                        0 => continue,
+                        1 => Op::Immediate,
+                        2 => Op::GetReq,
+                        _ => Op::GetDone,
+                    };
+                    let Some(id) = q.alloc(&mut cells, op) else {
+                        return;
+                    };
+                    if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                        let _ = c.tx.enqueue();
+                    }
+                    q.push(&mut cells, id.index);
+                }
+                for _ in 0..account & 3 {
+                    let _ = credits.pay(Cost::Credit);
+                }
+                for _ in 0..(account >> 2) & 3 {
+                    let _ = credits.request_received();
+                    let _ = credits.reposted(Repost::ForPeer);
+                }
+                for _ in 0..(account >> 4) & 3 {
+                    let _ = credits.reserve();
+                }
+                for (keepalive, patient) in
+                    [(false, false), (false, true), (true, false), (true, true)]
+                {
+                    if !q.is_starved(&credits, keepalive, patient) {
+                        continue;
+                    }
+                    starved = starved.saturating_add(1);
+                    let before = (q.lengths(), credits);
+                    let next = q.next(&mut cells, &mut credits, 10, keepalive, patient);
+                    assert_eq!(next, Next::NoCredit);
+                    assert_eq!((q.lengths(), credits), before);
+                }
+            }
+        }
+        assert!(starved > 100);
     }
 }

@@ -95,7 +95,8 @@ impl Batch {
             self.nr_wrs.saturating_sub(1)
         };
 
-        for wr in self.wrs.iter_mut().take(self.nr_wrs).skip(from) {
+        let pushed = self.wrs.get_mut(from..self.nr_wrs);
+        for wr in pushed.unwrap_or_default() {
             // SAFETY: All members of the union begin with an `ib_send_wr`, and this one is complete.
             let send = unsafe { &mut wr.send };
 

@@ -328,6 +328,9 @@ impl Conn {
         patient: bool,
         now: Option<Moment>,
     ) {
+        if inner.wire.is_starved(probe, patient) {
+            return;
+        }
         if let Err(cause) = inner.wire.pump(probe, patient, now, || self.ni.cksum()) {
             self.blame(inner, Fault::Post(cause));
         }

@@ -122,6 +122,14 @@ impl<C: QpHandler> Wire<C> {
         self.is_empty() && self.txs.is_quiet(&self.credits, probe)
     }
 
+    /// Whether [`Wire::pump`] would only find once more that there is no credit.
+    #[inline]
+    pub(crate) fn is_starved(&self, probe: bool, patient: bool) -> bool {
+        self.meter.stands_still_for(Want::Credit)
+            && self.is_empty()
+            && self.txs.is_starved(&self.credits, probe, patient)
+    }
+
     /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and
     /// `probe` is set, or the peer stands still. `patient`: the caller comes back when LNet has taken what has
     /// come. `now` is that, if the caller has just looked. `cksum` tells whether messages carry a checksum.

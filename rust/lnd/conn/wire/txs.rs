@@ -252,6 +252,12 @@ impl Txs {
         self.queues.is_quiet(credits, keepalive)
     }
 
+    /// Whether [`Txs::next`] would find no credit, and nothing else to do.
+    #[inline]
+    pub(super) fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
+        self.queues.is_starved(credits, keepalive, patient)
+    }
+
     /// Takes the next thing to post, and pays for it; see [`Queues::next`].
     #[inline]
     pub(super) fn next(
