@@ -198,6 +198,7 @@ noinline int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms)
 {
 	return rdma_resolve_route(id, timeout_ms);
 }
+ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_route, ERRNO);
 
 /* Without it the other side waits as long as the core says: 655 ms. */
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer)
@@ -208,7 +209,6 @@ int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer)
 	return -EOPNOTSUPP;
 #endif
 }
-ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_route, ERRNO);
 
 /* Lowers the path MTU between route resolution and connect. */
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes)
