@@ -161,9 +161,11 @@ def test_cost_of_operations(nodes, peer_credits):  # noqa: F811
         if lnd == OURS:
             for mine, its in zip(ends, cells[KO, kind, conc]):
                 told = (kind, conc, mine, its)
-                assert mine["requests"] <= its["requests"] + 0.1, told
+                # On rxe, and nowhere else, one more is in front of each registration (rust/rdma/sq_reg.rs).
+                invs = mine["invs"] - mine["regs"]
+                assert mine["requests"] - mine["regs"] <= its["requests"] + 0.1, told
                 # We wait for the invalidation of a key, which ko2iblnd puts in front of the next registration.
-                assert mine["doorbells"] <= its["doorbells"] + mine["invs"] + 0.1, told
+                assert mine["doorbells"] <= its["doorbells"] + invs + 0.1, told
     assert cells[OURS, "IMMEDIATE", 64][0]["requests"] <= 1.05
     if peer_credits > 64:
         assert cells[OURS, "IMMEDIATE", 64][0]["doorbells"] <= 0.25, cells[OURS, "IMMEDIATE", 64]
