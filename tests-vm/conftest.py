@@ -84,9 +84,9 @@ def modules():
 
 @pytest.fixture(scope="session")
 def profiler():
-    """The module that makes a device look like another, if it is built."""
-    path = os.path.join(BUILT, "tests-vm", "modules", "ib_profile.ko")
-    return [path] if os.path.exists(path) else []
+    """The modules that make a device look like another, and let it tell of troubles, if they are built."""
+    paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in ("ib_profile", "ib_event")]
+    return [path for path in paths if os.path.exists(path)]
 
 
 @pytest.fixture

@@ -104,23 +104,76 @@ def test_ends_and_the_next_try(nodes):
     job.wait(120)
 
 
+class Notices:
+    """What who listens for uevents is told on a node. Inside `with`."""
+
+    def __init__(self, node):
+        self.node = node
+
+    def __enter__(self):
+        self.node.guest.check(
+            "rm -f /tmp/told; printf '#!/bin/sh\\n[ -z \"$RO2IBLND_EVENT\" ] || env | grep ^RO2IBLND | xargs >>/tmp/told\\n' "
+            ">/tmp/tell; chmod +x /tmp/tell"
+        )
+        self.job = self.node.guest.spawn("busybox uevent /tmp/tell")
+        self.node.guest.check("sleep 1")
+        return self
+
+    def __exit__(self, *_exc):
+        if self.node.guest.alive():
+            self.job.kill()
+
+    def of(self, event):
+        """NI and device of each notice of that kind."""
+        _status, text = self.node.guest.run("cat /tmp/told")
+        blocks = [dict(w.split("=", 1) for w in line.split() if "=" in w) for line in text.splitlines()]
+        return [(b["RO2IBLND_NI"], b["RO2IBLND_DEVICE"]) for b in blocks if b.get("RO2IBLND_EVENT") == event]
+
+
 def test_notices(nodes):
     """A device that goes and comes back is told to who listens for uevents."""
     a, b = nodes
     up(a, b)
     a.ping(b)
-    a.guest.check("rm -f /tmp/told; printf '#!/bin/sh\\n[ -z \"$RO2IBLND_EVENT\" ] || env | grep ^RO2IBLND | xargs >>/tmp/told\\n' >/tmp/tell; chmod +x /tmp/tell")
-    job = a.guest.spawn("busybox uevent /tmp/tell")
-    a.guest.check("sleep 1; rdma link delete rxe0")
+    with Notices(a) as notices:
+        a.guest.check("rdma link delete rxe0")
+        gone = until(lambda: notices.of("device_gone"), "it is told that it is gone")
+        assert gone[0] == (a.nid, "rxe0"), gone
+        a.guest.check("rdma link add rxe0 type rxe netdev eth0")
+        back = until(lambda: notices.of("device_back"), "it is told that it is back")
+        assert back[0] == (a.nid, "rxe0"), back
 
-    def told(event):
-        _status, text = a.guest.run("cat /tmp/told")
-        blocks = [dict(w.split("=", 1) for w in line.split() if "=" in w) for line in text.splitlines()]
-        return [block for block in blocks if block.get("RO2IBLND_EVENT") == event]
 
-    gone = until(lambda: told("device_gone"), "it is told that it is gone")
-    assert (gone[0]["RO2IBLND_NI"], gone[0]["RO2IBLND_DEVICE"]) == (a.nid, "rxe0"), gone
-    a.guest.check("rdma link add rxe0 type rxe netdev eth0")
-    back = until(lambda: told("device_back"), "it is told that it is back")
-    assert (back[0]["RO2IBLND_NI"], back[0]["RO2IBLND_DEVICE"]) == (a.nid, "rxe0"), back
-    job.kill()
+def test_a_broken_device_heals(nodes):
+    """A device says that it is broken: LNet leaves the NI alone. When it says that its port is active, it works again."""
+    a, b = nodes
+    a.guest.check("insmod /files/ib_event.ko")
+    try:
+        up(a, b)
+        a.ping(b)
+
+        def says(event):
+            a.guest.check(f"echo eth0 {event} >/sys/module/ib_event/parameters/tell")
+
+        def avoided():
+            return "fatal=1" in a.guest.run(a.ctl_script("ni list"))[1]
+
+        assert not avoided()
+        with Notices(a) as notices:
+            for _ in range(2):
+                says("fatal")
+                until(avoided, "LNet is told")
+                # It stays so, whatever else is looked at.
+                says("port_err")
+                a.guest.check("sleep 0.5")
+                assert avoided()
+                says("port_active")
+                until(lambda: not avoided(), "LNet is told that it works again")
+            until(lambda: len(notices.of("device_back")) == 2, "all is told")
+            assert notices.of("device_fatal") == [(a.nid, a.device)] * 2
+        log = a.log()
+        assert log.count(f"{a.nid}: the RDMA device says that it is broken") == 2, log
+        assert log.count(f"{a.nid}: the RDMA device works again") == 2, log
+        a.traffic(b, op="mix", count=20)
+    finally:
+        a.guest.run("rmmod ib_event")

@@ -192,6 +192,24 @@ pub(crate) fn detached(nid: Nid) {
     );
 }
 
+/// The RDMA device of an NI told of a fatal error.
+pub(crate) fn broken(nid: Nid) {
+    pr_err!(
+        "{}\n",
+        core::format_args!(
+            "{nid}: the RDMA device says that it is broken; LNet avoids this NI until it is reset"
+        )
+    );
+}
+
+/// It told that it works again.
+pub(crate) fn healed(nid: Nid) {
+    pr_info!(
+        "{}\n",
+        core::format_args!("{nid}: the RDMA device works again")
+    );
+}
+
 /// Nothing of the connection manager leaves the RDMA device of an NI any more.
 pub(crate) fn mute(nid: Nid, device: &str) {
     pr_err!(

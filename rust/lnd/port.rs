@@ -82,9 +82,9 @@ const LOOK_MS: u32 = 1000;
 
 /// What the event handler of the device and the work item tell each other.
 struct Health {
-    /// The device is broken.
+    /// The device said that it is broken, and of none of its ports since that it is active.
     fatal: Atomic<bool>,
-    /// That it is was told to who watches.
+    /// What of that people were told.
     told: Atomic<bool>,
     /// Events have somebody to look at them: the NI has its device.
     watched: Atomic<bool>,
@@ -278,6 +278,23 @@ impl Port {
         }
     }
 
+    /// Whether the device is broken, by its own words; people are told when that changes.
+    fn is_fatal(&self, hca: &Hca) -> bool {
+        let fatal = self.health.fatal.load(Acquire);
+        if self.health.told.xchg(fatal, Full) != fatal {
+            let what = if fatal {
+                log::broken(self.ni.nid);
+                notice::Device::Fatal
+            } else {
+                log::healed(self.ni.nid);
+                notice::Device::Back
+            };
+            let name = hca.device.name();
+            notice::device(what, &self.ni.nid, Some(name.as_str()));
+        }
+        fatal
+    }
+
     /// Whether no attempt ever leaves the device. Asked only if there is a reason to, and only of a
     /// software device: of others it is not known to happen.
     fn is_mute(&self, hca: &Hca) -> bool {
@@ -332,12 +349,7 @@ impl WorkItem<DEVICE> for Port {
             // Asked, not taken from the events, which may overtake each other; and asked again, for a
             // port may say that it is up before it is. Of a bond the other port may be in use.
             let active = this.bonded || hca.device.port_active(hca.port);
-            let fatal = this.health.fatal.load(Acquire);
-            if fatal && !this.health.told.xchg(true, Full) {
-                let name = hca.device.name();
-                notice::device(notice::Device::Fatal, &this.ni.nid, Some(name.as_str()));
-            }
-            let broken = fatal || this.is_mute(&hca);
+            let broken = this.is_fatal(&hca) || this.is_mute(&hca);
             this.ni.lnet.set_fatal(!active || broken);
             this.follow_way(&hca, active);
         } else if this.attach().is_ok() {
@@ -360,7 +372,11 @@ impl DeviceEvents for Port {
             DeviceEvent::Fatal => {
                 let _ = this.health.fatal.xchg(true, Full);
             }
-            DeviceEvent::PortErr(_) | DeviceEvent::PortActive(_) => {}
+            // A device that recovers without being made anew tells so of its ports.
+            DeviceEvent::PortActive(_) => {
+                let _ = this.health.fatal.xchg(false, Full);
+            }
+            DeviceEvent::PortErr(_) => {}
             _ => return,
         }
         if this.health.watched.load(Acquire) {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Lets the RDMA device of a network interface tell what real devices tell, and
+ * software ones never do:
+ *
+ *	echo 'eth0 fatal' >/sys/module/ib_event/parameters/tell
+ */
+#include <linux/module.h>
+#include <linux/netdevice.h>
+#include <linux/string.h>
+#include <rdma/ib_verbs.h>
+
+static const struct {
+	const char *name;
+	enum ib_event_type type;
+} events[] = {
+	{ "fatal", IB_EVENT_DEVICE_FATAL },
+	{ "port_err", IB_EVENT_PORT_ERR },
+	{ "port_active", IB_EVENT_PORT_ACTIVE },
+};
+
+static struct ib_device *device_of(const char *interface)
+{
+	struct net_device *ndev = dev_get_by_name(&init_net, interface);
+	struct ib_device *device;
+
+	if (!ndev)
+		return NULL;
+	device = ib_device_get_by_netdev(ndev, RDMA_DRIVER_UNKNOWN);
+	dev_put(ndev);
+	return device;
+}
+
+static int tell(const char *value, const struct kernel_param *kp)
+{
+	struct ib_event event = { .element.port_num = 1 };
+	char words[IFNAMSIZ + 16];
+	char *interface, *what;
+	unsigned int i;
+
+	if (strscpy(words, value, sizeof(words)) < 0)
+		return -EINVAL;
+	what = strim(words);
+	interface = strsep(&what, " ");
+	if (!what)
+		return -EINVAL;
+	for (i = 0; i < ARRAY_SIZE(events); i++)
+		if (!strcmp(what, events[i].name))
+			break;
+	if (i == ARRAY_SIZE(events))
+		return -EINVAL;
+	event.event = events[i].type;
+	event.device = device_of(interface);
+	if (!event.device)
+		return -ENODEV;
+	ib_dispatch_event(&event);
+	ib_device_put(event.device);
+	return 0;
+}
+
+static const struct kernel_param_ops tell_ops = { .set = tell };
+module_param_cb(tell, &tell_ops, NULL, 0200);
+MODULE_PARM_DESC(tell, "interface and event");
+
+MODULE_DESCRIPTION("Events of RDMA devices, for tests");
+MODULE_LICENSE("GPL");
