@@ -147,11 +147,10 @@ def test_notices(nodes):
 def test_a_broken_device_heals(nodes):
     """A device says that it is broken: LNet leaves the NI alone. When it says that its port is active, it works again."""
     a, b = nodes
+    up(a, b)
+    a.ping(b)
     a.guest.check("insmod /files/ib_event.ko")
     try:
-        up(a, b)
-        a.ping(b)
-
         def says(event):
             a.guest.check(f"echo eth0 {event} >/sys/module/ib_event/parameters/tell")
 
