@@ -831,6 +831,24 @@ fn regions_when_wanted() -> Result {
     right.close()
 }
 
+/// The path MTU is set as it was asked for, be it more than the path said; no more than the port can do.
+fn path_mtu() -> Result {
+    let side = Side::new()?;
+    let id = CmId::create(NetNs::init()?, side.clone())?;
+
+    id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, 1), 2000)?;
+    side.wait(|seen| seen.route || seen.failed)?;
+    let id = id.lock();
+    let most = id.path_mtu().ok_or(EINVAL)?;
+
+    check(most == 4096)?;
+    id.set_path_mtu(1024)?;
+    check(id.path_mtu() == Some(1024))?;
+    id.set_path_mtu(2048)?;
+    check(id.path_mtu() == Some(2048))?;
+    check(id.set_path_mtu(1000).is_err() && id.path_mtu() == Some(2048))
+}
+
 /// An address is resolved once at a time.
 fn resolve_twice() -> Result {
     let side = Side::new()?;
@@ -892,6 +910,11 @@ mod tests {
     #[test]
     fn makes_regions_when_they_are_wanted() -> Result {
         regions_when_wanted()
+    }
+
+    #[test]
+    fn sets_the_path_mtu() -> Result {
+        path_mtu()
     }
 
     #[test]

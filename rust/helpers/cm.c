@@ -210,15 +210,23 @@ int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer)
 #endif
 }
 
-/* Lowers the path MTU between route resolution and connect. */
+/*
+ * Sets the path MTU between route resolution and connect, also above what the
+ * path said; no more than what the port can do now, for the queue pair would
+ * not connect. May sleep.
+ */
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes)
 {
 	int mtu = ib_mtu_int_to_enum(bytes);
+	struct ib_port_attr port;
+	int rc;
 
 	if (ib_mtu_enum_to_int(mtu) != bytes || !id->route.path_rec)
 		return -EINVAL;
-	if (mtu < id->route.path_rec->mtu)
-		id->route.path_rec->mtu = mtu;
+	rc = ib_query_port(id->device, id->port_num, &port);
+	if (rc)
+		return rc;
+	id->route.path_rec->mtu = min(mtu, (int)port.active_mtu);
 	return 0;
 }
 

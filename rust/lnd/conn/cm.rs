@@ -95,7 +95,7 @@ impl Conn {
 
     fn route_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
         if let Some(mtu) = self.ni.path_mtu {
-            // Only iWARP has no path record to change.
+            // iWARP has no path record to change; a device that does not answer does not connect either.
             let _ = id.set_path_mtu(mtu);
         }
         self.event(Event::RouteResolved);

@@ -1054,7 +1054,7 @@ pub unsafe extern "C" fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32) 
     if !i.route || ![256, 512, 1024, 2048, 4096].contains(&bytes) {
         return -(EINVAL as i32);
     }
-    i.mtu = i.mtu.min(bytes);
+    i.mtu = bytes;
     0
 }
 #[no_mangle]
