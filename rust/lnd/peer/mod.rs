@@ -23,10 +23,7 @@ use kernel::{
 };
 
 use self::{
-    line::{
-        Line,
-        Place, //
-    },
+    line::Line,
     roster::{
         Doubtful,
         Roster, //
@@ -51,6 +48,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        line::Place,
         nid::Nid,
         peer::{
             Known,

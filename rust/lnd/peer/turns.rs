@@ -7,7 +7,6 @@
 use kernel::sync::Arc;
 
 use super::{
-    line::Place,
     Connection,
     Peer,
     PeerInner,
@@ -15,7 +14,10 @@ use super::{
     RETRY, //
 };
 use crate::{
-    proto::way::Passage,
+    proto::{
+        line::Place,
+        way::Passage, //
+    },
     rdma::work, //
 };
 

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many attempts to connect an NI has under way, and who may begin another.
+//!
+//! A node with a thousand peers may want to connect to all of them at once: when it boots, when its
+//! link or its device comes back. An attempt takes a queue pair, regions and buffers on both sides,
+//! and a fixed time after which it is given up. Begun all at once none of them ends in that time, what
+//! was made for them is thrown away, and they begin again. So no more than [`AT_A_TIME`] are under way;
+//! the other peers wait in line.
+//!
+//! Context: any; the caller holds the lock of the line.
+
+/// Attempts under way at a time on an NI, but for the last peer's, which may be several. Few enough that none
+/// waits for the others until its time is over: with 64 some did, on two emulated CPUs.
+pub const AT_A_TIME: u32 = 16;
+
+/// Where a peer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Not in line.
+    Nowhere,
+    /// In line.
+    Waiting,
+    /// Called: it is its turn.
+    Called,
+}
+
+/// The attempts that are under way.
+#[derive(Clone, Copy, Debug)]
+pub struct UnderWay(u32);
+
+impl UnderWay {
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// Whether a peer may begin some now, which counts them: if there is room, and nobody stands in
+    /// front of it. `line`: somebody waits.
+    #[must_use]
+    pub fn begin(&mut self, attempts: u16, place: Place, line: bool) -> bool {
+        if !self.has_room() || (line && place != Place::Called) {
+            return false;
+        }
+        self.0 = self.0.saturating_add(attempts.into());
+        true
+    }
+
+    /// So many are over, or were not begun after all.
+    pub fn end(&mut self, attempts: u16) {
+        self.0 = self.0.saturating_sub(attempts.into());
+    }
+
+    /// Whether somebody may be called.
+    pub fn has_room(&self) -> bool {
+        self.0 < AT_A_TIME
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_line))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_begin_and_no_more() {
+        let mut under_way = UnderWay::NONE;
+        for _ in 0..AT_A_TIME {
+            assert!(under_way.begin(1, Place::Nowhere, false));
+        }
+        for place in [Place::Nowhere, Place::Waiting, Place::Called] {
+            assert!(!under_way.begin(1, place, false));
+        }
+        under_way.end(1);
+        assert!(under_way.has_room() && under_way.begin(1, Place::Nowhere, false));
+        assert!(!under_way.has_room());
+    }
+
+    #[test]
+    fn nobody_overtakes_the_line() {
+        let mut under_way = UnderWay::NONE;
+        assert!(!under_way.begin(1, Place::Nowhere, true));
+        assert!(!under_way.begin(1, Place::Waiting, true));
+        assert!(under_way.begin(1, Place::Called, true));
+        // Nobody waits any more: then whoever comes.
+        assert!(under_way.begin(1, Place::Nowhere, false));
+    }
+
+    /// A peer with several connections begins all of them, or none: the last may go beyond the limit.
+    #[test]
+    fn several_begin_together() {
+        let mut under_way = UnderWay::NONE;
+        assert!(under_way.begin(10, Place::Nowhere, false));
+        assert!(under_way.begin(10, Place::Nowhere, false));
+        assert!(!under_way.begin(1, Place::Called, true));
+        under_way.end(4);
+        assert!(!under_way.has_room());
+        under_way.end(1);
+        assert!(under_way.has_room());
+    }
+
+    #[test]
+    fn ends_are_not_counted_below_none() {
+        let mut under_way = UnderWay::NONE;
+        under_way.end(u16::MAX);
+        assert!(under_way.begin(u16::MAX, Place::Nowhere, false));
+        for _ in 0..=u16::MAX {
+            under_way.end(u16::MAX);
+        }
+        assert!(under_way.has_room());
+    }
+}
