@@ -18,7 +18,9 @@ POINTER = {"amd64": "R_X86_64_64", "arm64": "R_AARCH64_ABS64"}
 LANDING = {"amd64": ("endbr64",), "arm64": ("bti", "paciasp")}
 RETURN = re.compile(rf"{ADDRESS}([a-z]+ )?l?ret[lqw]?\b")
 INDIRECT = re.compile(r"\bl?(jmp|call)[lqw]?\s+\*")
-STORE, LOAD = re.compile(r"st[pr] .*\bx30\b.*\[sp"), re.compile(r"ld[pr] .*\bx30\b.*\[sp")
+STORE = re.compile(r"st[pr] .*\bx30\b.*\[sp")
+# As it is read back: with the frame pointer, or alone from the top of the stack. Otherwise x30 is a register like any other.
+LOAD = re.compile(r"ldp x29, x30, \[sp|ldr x30, \[sp\], ")
 # compiler-rt's outline atomics, and what a compiler calls if it has no instruction.
 OUTLINE = ("__aarch64_", "__atomic_", "__sync_")
 

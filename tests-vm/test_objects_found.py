@@ -133,6 +133,11 @@ def test_arm64_a_return_address_checked_too_late_is_found():
     assert Told([*SIGNED[:4], "ret", "autiasp"]).unsigned_returns()
 
 
+def test_arm64_x30_may_be_a_register_like_any_other():
+    scratch = ["str x30, [sp, #24]", "ldp x30, x11, [sp, #24]", "add x9, x30, x11", "b 40"]
+    assert not Told([*SIGNED[:3], *scratch, *SIGNED[3:]]).unsigned_returns()
+
+
 def test_arm64_a_missing_landing_pad_is_found():
     assert Told(["nop", *SIGNED], [".text"]).without_landing_pad() == [(".text", 0)]
     assert Told(SIGNED, [".text+0x4"]).without_landing_pad() == [(".text", 4)]
