@@ -544,19 +544,17 @@ mod tests {
         let Some(depth) = QueueDepth::new(3) else {
             return;
         };
+        let ops = [Op::Immediate, Op::GetReq, Op::GetDone].into_iter();
         let mut starved = 0u32;
-        for queued in 0..64u32 {
+        for queued in 0..64usize {
             for account in 0..64u32 {
                 let mut cells = [Cell::FREE; 6];
                 let mut q = Queues::EMPTY;
                 q.grow(&mut cells, 0);
                 let mut credits = Credits::new(depth, 2);
-                for n in 0..3u32 {
-                    let op = match (queued >> (2 * n)) & 3 {
-                        0 => continue,
-                        1 => Op::Immediate,
-                        2 => Op::GetReq,
-                        _ => Op::GetDone,
+                for shift in [0, 2, 4] {
+                    let Some(op) = ops.clone().nth((queued >> shift) & 3) else {
+                        continue;
                     };
                     let Some(id) = q.alloc(&mut cells, op) else {
                         return;
@@ -586,7 +584,7 @@ mod tests {
                     let before = (q.lengths(), credits);
                     let next = q.next(&mut cells, &mut credits, 10, keepalive, patient);
                     assert_eq!(next, Next::NoCredit);
-                    assert_eq!((q.lengths(), credits), before);
+                    assert!((q.lengths(), credits) == before);
                 }
             }
         }
