@@ -57,6 +57,7 @@ bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
 bool ro2ib_as_hardware(void);
 bool ro2ib_device_is_software(struct ib_device *dev);
+bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port);
 bool ro2ib_device_repeats_local(struct ib_device *dev);
 bool ro2ib_device_sends_late(struct ib_device *dev);
 bool ro2ib_port_active(struct ib_device *dev, u32 port);
@@ -194,7 +195,7 @@ int ro2ib_cm_resolve_addr(struct rdma_cm_id *id, const struct ro2ib_addr *src,
 int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 				     const struct ro2ib_addr *src,
 				     const struct ro2ib_addr *dst,
-				     u32 timeout_ms);
+				     u32 timeout_ms, bool share);
 void ro2ib_cm_destroy_resolving(struct rdma_cm_id *id);
 int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);

@@ -58,7 +58,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes long; only with --long")
 
 
+# Of files that are run beside each other those that take longest begin first.
+FIRST = ("test_devices", "test_stock", "test_links", "test_faults_cm", "test_life")
+
+
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda i: FIRST.index(i.path.stem) if i.path.stem in FIRST else len(FIRST))
     if config.getoption("--long") or config.getoption("--few"):
         return
     unwanted = [i for i in items if i.get_closest_marker("long")]

@@ -8,6 +8,7 @@ Here each of them for a short while. Any other test runs on one of them by
 import pytest
 import vm
 from devices import DEVICES
+from faults import close_all
 from flow import balanced, rnr
 from nodes import Node, until, up
 
@@ -105,6 +106,21 @@ def test_simultaneous_connects_on_iwarp(boot_pair):
             assert r["count"] == 40 and not r["errors"], r
         a.unload()
         b.unload()
+
+
+@pytest.mark.long
+def test_several_connections_on_iwarp(boot_pair):
+    """Each has a port of its own, and one that is not free yet again is not taken. One or two may fail at first: over TCP
+    who was called may not speak first, and LNet's answers go whichever way there is."""
+    a, b = (Node(g) for g in boot_pair(**DEVICES["siw"]))
+    up(a, b, conns_per_peer=4)
+    for _ in range(3):
+        a.traffic(b, op="put", size=4096, count=40, conc=16)
+        until(lambda: a.conns() >= 2, "several connections")
+        close_all(a, b)
+    assert "cannot set up the connection" not in a.log()
+    a.unload()
+    b.unload()
 
 
 def test_nobody_there_on_iwarp(boot_pair):

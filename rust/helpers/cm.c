@@ -154,24 +154,37 @@ noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
 }
 ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_addr, ERRNO);
 
+/* Spreads the ports of connections that cannot share one. */
+static atomic_t ro2ib_next_port = ATOMIC_INIT(0);
+
 /*
  * Resolve from the highest free privileged source port. The caller may be a
  * user's process on its way through LNet, so the capability is lent to it.
+ *
+ * Connections share a port if they may; over TCP they may not (iWARP), and one
+ * that was used a moment ago is not free yet, which nobody says before the
+ * connect: so each begins with the next one.
  */
 noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 					      const struct ro2ib_addr *src,
 					      const struct ro2ib_addr *dst,
-					      u32 timeout_ms)
+					      u32 timeout_ms, bool share)
 {
 	struct sockaddr_storage s, d;
+	unsigned int i, first = 0;
 	const struct cred *old;
 	struct cred *new;
 	u16 port;
 	int rc;
 
-	rc = rdma_set_reuseaddr(id, 1);
-	if (rc)
-		return rc;
+	if (share) {
+		rc = rdma_set_reuseaddr(id, 1);
+		if (rc)
+			return rc;
+	} else {
+		first = (unsigned int)atomic_inc_return(&ro2ib_next_port) %
+			(RO2IB_PRIVILEGED_PORTS / 2);
+	}
 	new = prepare_creds();
 	if (!new)
 		return -ENOMEM;
@@ -180,7 +193,9 @@ noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 
 	to_sockaddr(dst, dst->port, &d);
 	rc = -EADDRINUSE;
-	for (port = RO2IB_PRIVILEGED_PORTS - 1; port > 0; port--) {
+	for (i = 0; i < RO2IB_PRIVILEGED_PORTS - 1; i++) {
+		port = RO2IB_PRIVILEGED_PORTS - 1 -
+		       (first + i) % (RO2IB_PRIVILEGED_PORTS - 1);
 		to_sockaddr(src, port, &s);
 		rc = rdma_resolve_addr(id, (struct sockaddr *)&s,
 				       (struct sockaddr *)&d, timeout_ms);

@@ -32,6 +32,11 @@ bool ro2ib_device_is_software(struct ib_device *dev)
 	       !ro2ib_as_hardware();
 }
 
+bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port)
+{
+	return rdma_protocol_iwarp(dev, port);
+}
+
 /* See push_reg() in rust/rdma/sq.rs. */
 bool ro2ib_device_repeats_local(struct ib_device *dev)
 {

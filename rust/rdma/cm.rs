@@ -240,7 +240,8 @@ impl<H: CmHandler> CmId<H> {
     }
 
     /// The same, from the highest port below 1024 that is free, whatever the port
-    /// of `src` (`use_privileged_port`).
+    /// of `src` (`use_privileged_port`). `share`: other connections may have the
+    /// same, which they cannot over TCP.
     ///
     /// # Errors
     ///
@@ -250,12 +251,15 @@ impl<H: CmHandler> CmId<H> {
         src: &Addr,
         dst: &Addr,
         timeout_ms: u32,
+        share: bool,
     ) -> Result {
         let (src, dst) = (src.to_raw(), dst.to_raw());
 
         self.id.resolves(|id| {
             // SAFETY: The id is valid, the addresses too.
-            unsafe { bindings::ro2ib_cm_resolve_addr_privileged(id, &src, &dst, timeout_ms) }
+            unsafe {
+                bindings::ro2ib_cm_resolve_addr_privileged(id, &src, &dst, timeout_ms, share)
+            }
         })
     }
 

@@ -103,7 +103,8 @@ impl Conn {
         let id = Arc::new(id, GFP_KERNEL)?;
         self.cm.set_id(id.clone());
         if params::use_privileged_port() {
-            id.resolve_addr_privileged(&src, dst, ms)
+            let share = self.hca().is_ok_and(|hca| !hca.device.is_iwarp(hca.port));
+            id.resolve_addr_privileged(&src, dst, ms, share)
         } else {
             id.resolve_addr(Some(&src), dst, ms)
         }

@@ -526,6 +526,7 @@ unsafe extern "C" {
     pub fn ro2ib_device_try_get(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib_device_attrs);
     pub fn ro2ib_device_is_software(dev: *mut ib_device) -> bool;
+    pub fn ro2ib_device_is_iwarp(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_sends_late(dev: *mut ib_device) -> bool;
     pub fn ro2ib_port_active(dev: *mut ib_device, port: u32) -> bool;
@@ -657,6 +658,7 @@ unsafe extern "C" {
         src: *const ro2ib_addr,
         dst: *const ro2ib_addr,
         timeout_ms: u32,
+        share: bool,
     ) -> i32;
     pub fn ro2ib_cm_destroy_resolving(id: *mut rdma_cm_id);
     pub fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms: u32) -> i32;

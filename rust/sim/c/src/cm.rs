@@ -989,6 +989,7 @@ pub unsafe extern "C" fn ro2ib_cm_resolve_addr_privileged(
     src: *const ro2ib_addr,
     dst: *const ro2ib_addr,
     timeout_ms: u32,
+    _share: bool,
 ) -> i32 {
     resolve(id, src, dst, Some(1023), timeout_ms)
 }

@@ -229,6 +229,10 @@ pub unsafe extern "C" fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib
     unsafe { *out = (*dev.cast::<Dev>()).attrs };
 }
 #[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_is_iwarp(_dev: *mut ib_device, _port: u32) -> bool {
+    false
+}
+#[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_is_software(dev: *mut ib_device) -> bool {
     // SAFETY: By the contract of this function.
     unsafe { (*dev.cast::<Dev>()).software }
