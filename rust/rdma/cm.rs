@@ -257,9 +257,7 @@ impl<H: CmHandler> CmId<H> {
 
         self.id.resolves(|id| {
             // SAFETY: The id is valid, the addresses too.
-            unsafe {
-                bindings::ro2ib_cm_resolve_addr_privileged(id, &src, &dst, timeout_ms, share)
-            }
+            unsafe { bindings::ro2ib_cm_resolve_addr_privileged(id, &src, &dst, timeout_ms, share) }
         })
     }
 
