@@ -831,7 +831,8 @@ fn regions_when_wanted() -> Result {
     right.close()
 }
 
-/// The path MTU is set as it was asked for, be it more than the path said; no more than the port can do.
+/// The path MTU is set as it was asked for, be it more than the path said. (That it stays at what the port
+/// can do is not seen here: these ports can do all.)
 fn path_mtu() -> Result {
     let side = Side::new()?;
     let id = CmId::create(NetNs::init()?, side.clone())?;
