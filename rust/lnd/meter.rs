@@ -227,7 +227,7 @@ impl Meter {
         }
     }
 
-    /// Whether that was the last that was heard.
+    /// Whether sending stood still for `want` when the pump looked last.
     #[inline]
     pub(crate) fn stands_still_for(&self, want: Want) -> bool {
         matches!(self.stall, Some((of, _)) if of == want)
