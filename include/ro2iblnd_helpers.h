@@ -118,10 +118,8 @@ void ro2ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 void ro2ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
 			       int dir);
 
-/* What one pass over a list of fragments finds out about a run of bytes in it */
+/* What making a list of fragments found out */
 struct ro2ib_run {
-	u32 first;	/* the fragment of the first byte */
-	u32 at;		/* where in that fragment it is */
 	u32 used;	/* fragments that have bytes of it */
 	u32 pages;	/* pages of a region that covers it; 0: it has gaps */
 };
@@ -133,15 +131,15 @@ struct ro2ib_sg_pos {
 	u32 left;
 };
 
-bool ro2ib_bvec_run(const struct bio_vec *bv, u32 n, u32 offset, u32 nob,
-		    struct ro2ib_run *run);
-int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
-			u32 used, u32 nob);
+int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
+			u32 offset, u32 nob, struct ro2ib_run *run);
 u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 		    u32 nob, u32 lkey);
 void ro2ib_sgt_free(struct sg_table *sgt);
-int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt, int dir);
-void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, int dir);
+int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
+		      int dir);
+void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
+			 int dir);
 struct page *ro2ib_alloc_page(void);
 void ro2ib_free_page(struct page *page);
 size_t ro2ib_bvec_read(const struct bio_vec *bv, u32 n, size_t at, void *to,

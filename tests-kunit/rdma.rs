@@ -372,7 +372,7 @@ impl TestPages {
         Ok(this)
     }
 
-    fn vec(&self, offset: usize, nob: usize) -> Result<PageVec> {
+    fn vec(&self, offset: usize, nob: usize) -> PageVec {
         let (n, offset, nob) = (self.0.len() as u32, offset as u32, nob as u32);
 
         // SAFETY: The pages live as long as `self`; the tests drop what uses them before.
@@ -458,7 +458,7 @@ fn send_and_receive() -> Result {
 fn send_pages() -> Result {
     let (mut left, right) = connect(PORT + 1)?;
     let source = TestPages::new(2)?;
-    let pages = source.vec(4000, 300)?;
+    let pages = source.vec(4000, 300);
 
     fill(&pages)?;
     let map = SgMap::map(left.pd.device().clone(), &pages, Direction::ToDevice)?;
@@ -489,12 +489,11 @@ fn write_to_a_key() -> Result {
 
     let (mut left, mut right) = connect(PORT + 2)?;
     let source = TestPages::new(10)?;
-    let from = source.vec(2050, NOB)?;
+    let from = source.vec(2050, NOB);
     let sink = TestPages::new(10)?;
-    let to = sink.vec(1000, NOB)?;
+    let to = sink.vec(1000, NOB);
 
     fill(&from)?;
-    check(from.can_register(10) && !from.can_register(9))?;
 
     let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
     let mr = right.qp.take_mr()?;
@@ -512,9 +511,12 @@ fn write_to_a_key() -> Result {
     right.side.wait(|seen| seen.sends.len() == regs)?;
 
     // Ten fragments, at most four in one work request: three of these.
-    let mut cursor = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
+    let source_map = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?;
+    let mut cursor = source_map.cursor();
     let mut done = 0u32;
     let mut wrs = 0;
+
+    check(source_map.can_register(10) && !source_map.can_register(9))?;
 
     while cursor.left() != 0 {
         let at = remote + u64::from(done);
@@ -573,14 +575,14 @@ fn bounce() -> Result {
 
     let (mut left, mut right) = connect(PORT + 3)?;
     let source = TestPages::new(2)?;
-    let from = source.vec(0, NOB)?;
+    let from = source.vec(0, NOB);
     let mut sink = TestPages::new(3)?;
 
     sink.0[1].bv_len = 100;
-    let to = sink.vec(10, NOB)?;
+    let to = sink.vec(10, NOB);
 
     fill(&from)?;
-    check(!to.can_register(257))?;
+    check(!SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?.can_register(257))?;
 
     let mut bounce = BounceBuf::alloc(right.pd.device().clone(), NOB)?;
     let mr = right.qp.take_mr()?;
@@ -610,18 +612,56 @@ fn bounce() -> Result {
     check(has_pattern(&to, NOB)?)
 }
 
+/// Lists of all shapes: how many elements are mapped, and whether one region can cover them.
+fn lists() -> Result {
+    let (_acceptor, listener) = listen(PORT + 13, None)?;
+    let device = listener.device().ok_or(ENODEV)?;
+    let map = |pages: &PageVec| SgMap::map(device.clone(), pages, Direction::ToDevice);
+
+    // More than one piece of a scatterlist, of which only the first elements are used.
+    let many = TestPages::new(300)?;
+    let few = map(&many.vec(100, 5000))?;
+
+    check(few.nob() == 5000 && few.nr_mapped() == 2 && few.can_register(2))?;
+    let all = map(&many.vec(0, 300 * 4096))?;
+
+    check(all.can_register(300) && !all.can_register(299))?;
+    let inner = map(&many.vec(4095, 298 * 4096 + 2))?;
+
+    check(inner.can_register(300) && !inner.can_register(299))?;
+    // Fewer bytes than that, or none.
+    check(map(&many.vec(1, 300 * 4096)).err() == Some(EINVAL))?;
+    check(map(&many.vec(300 * 4096, 1)).err() == Some(EINVAL))?;
+    check(map(&many.vec(0, 0)).err() == Some(EINVAL))?;
+
+    // Gaps, but for those at the ends; and a fragment of nothing, which is none.
+    let mut odd = TestPages::new(5)?;
+
+    odd.0[0].bv_offset = 96;
+    odd.0[0].bv_len = 4000;
+    odd.0[2].bv_len = 0;
+    let whole = map(&odd.vec(4, 3996 + 2 * 4096 + 5))?;
+
+    check(whole.nr_mapped() == 4 && whole.can_register(4) && !whole.can_register(3))?;
+    odd.0[3].bv_len = 4095;
+    check(map(&odd.vec(4, 3996 + 4096 + 4095))?.can_register(3))?;
+    let gap = map(&odd.vec(4, 3996 + 4096 + 4095 + 1))?;
+
+    check(!gap.can_register(u32::MAX))
+}
+
 /// What the other side has not written into a bounce buffer is zero, not what was in our memory.
 fn unwritten_bounce() -> Result {
     const NOB: usize = 3 * 4096;
     let (left, right) = connect(PORT + 7)?;
     let sink = TestPages::new(4)?;
-    let to = sink.vec(10, NOB)?;
+    let to = sink.vec(10, NOB);
 
     // Dirty pages for the allocator to hand out again.
     for _ in 0..4 {
         let dirty = TestPages::new(32)?;
 
-        fill(&dirty.vec(0, 32 * 4096)?)?;
+        fill(&dirty.vec(0, 32 * 4096))?;
     }
     fill(&to)?;
     BounceBuf::alloc(right.pd.device().clone(), NOB)?.copy_to(&to, NOB)?;
@@ -709,7 +749,7 @@ fn refused_post() -> Result {
 fn registration_at_the_last_slot() -> Result {
     let (left, mut right) = connect(PORT + 9)?;
     let sink = TestPages::new(1)?;
-    let to = sink.vec(0, 4096)?;
+    let to = sink.vec(0, 4096);
     let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
     let regs = u32::from(right.qp.reg_wrs());
     let mut ended = 0;
@@ -946,6 +986,11 @@ mod tests {
     #[test]
     fn writes_to_a_key_until_it_is_dead() -> Result {
         write_to_a_key()
+    }
+
+    #[test]
+    fn maps_lists_of_all_shapes() -> Result {
+        lists()
     }
 
     #[test]

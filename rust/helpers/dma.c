@@ -60,11 +60,9 @@ static u32 bvec_seek(const struct bio_vec *bv, u32 n, size_t *at)
 	return i;
 }
 
-/* sg_next(), which is a call for each element */
-static struct scatterlist *next_element(struct scatterlist *sg)
+/* sg_next(), which is a call for each element, of one that is not the last */
+static struct scatterlist *following(struct scatterlist *sg)
 {
-	if (sg_is_last(sg))
-		return NULL;
 	sg++;
 	return unlikely(sg_is_chain(sg)) ? sg_chain_ptr(sg) : sg;
 }
@@ -75,78 +73,77 @@ static bool whole_page(const struct bio_vec *bv)
 }
 
 /*
- * Look at @nob bytes from @offset on. One region can cover them if every
- * fragment but the first begins and every one but the last ends at the edge of
- * a page. False: there are fewer bytes.
+ * Make a list of the @nob bytes from @offset on, in one pass over the fragments,
+ * and say what was found. The table has an element for each fragment that is
+ * left, used or not, and one more. One region can cover the bytes if every
+ * fragment but the first begins and every one but the last ends at the edge of a
+ * page.
  */
-bool ro2ib_bvec_run(const struct bio_vec *bv, u32 n, u32 offset, u32 nob,
-		    struct ro2ib_run *run)
+int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
+			u32 offset, u32 nob, struct ro2ib_run *run)
 {
-	u32 left = nob, used = 0, pages = 0, inside = 0, end = 0, i;
+	u32 left = nob, used = 0, pages = 0, inside = 0, end = 0;
+	const struct bio_vec *stop = bv + n;
+	struct scatterlist *sg, *last;
 	size_t at = offset;
-
-	i = bvec_seek(bv, n, &at);
-	run->first = i;
-	run->at = at;
-	while (left && i < n) {
-		u32 first = i, begin, len;
-
-		/* Nearly all of a large payload. */
-		if (!at)
-			while (left >= PAGE_SIZE && i < n && whole_page(&bv[i])) {
-				left -= PAGE_SIZE;
-				i++;
-			}
-		if (i > first) {
-			inside |= end;
-			end = 0;
-			used += i - first;
-			pages += i - first;
-			continue;
-		}
-
-		len = min(left, (u32)(bv[i].bv_len - at));
-		begin = offset_in_page(bv[i].bv_offset + at);
-		at = 0;
-		i++;
-		if (!len)
-			continue;
-		inside |= end;
-		if (used++)
-			inside |= begin;
-		pages += PAGE_ALIGN(begin + len) >> PAGE_SHIFT;
-		end = offset_in_page(begin + len);
-		left -= len;
-	}
-	run->used = used;
-	run->pages = inside ? 0 : pages;
-	return !left;
-}
-
-/* Of @nob bytes from @at on, in @used of the fragments from @bv on. */
-int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
-			u32 used, u32 nob)
-{
-	struct scatterlist *sg;
-	u32 left = nob;
 	int rc;
 
-	if (!used)
+	bv += bvec_seek(bv, n, &at);
+	if (!nob || bv == stop)
 		return -EINVAL;
-	rc = sg_alloc_table(sgt, used, GFP_NOFS);
+	rc = sg_alloc_table(sgt, stop - bv + 1, GFP_NOFS);
 	if (rc)
 		return rc;
 
-	for (sg = sgt->sgl; sg && left; bv++) {
-		u32 len = min(left, bv->bv_len - at);
+	sg = sgt->sgl;
+	last = sg;
+	while (left && bv < stop) {
+		const struct bio_vec *first = bv, *most = bv;
+		u32 begin, len;
 
-		if (!len)
+		/* Nearly all of a large payload. */
+		if (!at)
+			most += min_t(size_t, stop - bv, left >> PAGE_SHIFT);
+		while (bv < most && whole_page(bv)) {
+			last = sg;
+			sg_set_page(sg, bv->bv_page, PAGE_SIZE, 0);
+			sg = following(sg);
+			bv++;
+		}
+		if (bv > first) {
+			u32 whole = bv - first;
+
+			inside |= end;
+			end = 0;
+			used += whole;
+			pages += whole;
+			left -= whole << PAGE_SHIFT;
 			continue;
-		sg_set_page(sg, bv->bv_page, len, bv->bv_offset + at);
+		}
+
+		len = min(left, (u32)(bv->bv_len - at));
+		if (len) {
+			last = sg;
+			sg_set_page(sg, bv->bv_page, len, bv->bv_offset + at);
+			sg = following(sg);
+			begin = offset_in_page(bv->bv_offset + at);
+			inside |= end;
+			if (used++)
+				inside |= begin;
+			pages += PAGE_ALIGN(begin + len) >> PAGE_SHIFT;
+			end = offset_in_page(begin + len);
+			left -= len;
+		}
 		at = 0;
-		left -= len;
-		sg = next_element(sg);
+		bv++;
 	}
+	if (left) {
+		sg_free_table(sgt);
+		return -EINVAL;
+	}
+	sg_mark_end(last);
+	run->used = used;
+	run->pages = inside ? 0 : pages;
 	return 0;
 }
 
@@ -156,9 +153,9 @@ void ro2ib_sgt_free(struct sg_table *sgt)
 }
 
 noinline int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt,
-			       int dir)
+			       u32 used, int dir)
 {
-	int n = ib_dma_map_sg(dev, sgt->sgl, sgt->orig_nents, direction(dir));
+	int n = ib_dma_map_sg(dev, sgt->sgl, used, direction(dir));
 
 	if (n <= 0)
 		return -EIO;
@@ -167,9 +164,10 @@ noinline int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt,
 }
 ALLOW_ERROR_INJECTION(ro2ib_dma_map_sgt, ERRNO);
 
-void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, int dir)
+void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
+			 int dir)
 {
-	ib_dma_unmap_sg(dev, sgt->sgl, sgt->orig_nents, direction(dir));
+	ib_dma_unmap_sg(dev, sgt->sgl, used, direction(dir));
 }
 
 /*
@@ -182,24 +180,26 @@ u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 	u32 want = min(nob, pos->left), todo = want, at = pos->at, n = 0;
 	struct scatterlist *sg = pos->sg;
 
-	while (todo && n < max && sg) {
+	while (todo && n < max) {
 		u32 len = sg_dma_len(sg) - at;
-		bool part = len > todo;
 
-		if (part)
-			len = todo;
-		if (len) {
-			sge[n].addr = sg_dma_address(sg) + at;
-			sge[n].length = len;
-			sge[n++].lkey = lkey;
-			todo -= len;
-		}
-		if (part) {
-			at += len;
+		sge[n].addr = sg_dma_address(sg) + at;
+		sge[n].lkey = lkey;
+		if (len > todo) {
+			sge[n++].length = todo;
+			at += todo;
+			todo = 0;
 			break;
 		}
-		sg = next_element(sg);
+		sge[n++].length = len;
 		at = 0;
+		todo -= len;
+		if (!todo) {
+			/* What is left is in further elements. */
+			sg = pos->left > want ? following(sg) : NULL;
+			break;
+		}
+		sg = following(sg);
 	}
 	pos->sg = sg;
 	pos->at = at;

@@ -277,16 +277,7 @@ impl<L: Lnd> Ops<L> {
         // SAFETY: The shim's request is valid during the call.
         let raw = unsafe { &*req };
         // SAFETY: With the request comes the message.
-        let req = match unsafe { RecvRequest::from_raw(raw) } {
-            Ok(req) => req,
-            Err(e) => {
-                // LNet finalizes the message; the receive buffer has to come back all the same.
-                if let Ok(discard) = RecvRequest::discard() {
-                    let _ = L::recv(this, rx, discard);
-                }
-                return e.to_errno();
-            }
-        };
+        let req = unsafe { RecvRequest::from_raw(raw) };
         match L::recv(this, rx, req) {
             Ok(()) => 0,
             Err((msg, e)) => {

@@ -47,7 +47,7 @@ impl MsgKind {
 ///
 /// `p` must come from the shim together with a message that has not been finalized, and the
 /// result, and everything mapped from it, must be gone when the message is finalized.
-unsafe fn pages(p: &bindings::ro2ib_payload) -> Result<PageVec> {
+unsafe fn pages(p: &bindings::ro2ib_payload) -> PageVec {
     // SAFETY: The shim describes a valid array of `nr` pieces, or nothing at all; LNet keeps the
     // array and the pages until the message is finalized, and the caller uses the result no
     // longer than that.
@@ -86,9 +86,9 @@ impl SendRequest {
         let kind = MsgKind::from_raw(req.type_).ok_or(EINVAL)?;
         let msg = NonNull::new(req.msg).ok_or(EINVAL)?;
         // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
-        let payload = unsafe { pages(&req.payload) }?;
+        let payload = unsafe { pages(&req.payload) };
         // SAFETY: As above.
-        let sink = unsafe { pages(&req.sink) }?;
+        let sink = unsafe { pages(&req.sink) };
         // SAFETY: The caller passes the message on.
         let msg = unsafe { Message::from_raw(msg) };
         Ok((
@@ -128,34 +128,20 @@ pub(crate) struct RecvRequest {
 }
 
 impl RecvRequest {
-    /// On error the message stays LNet's; [`RecvRequest::discard`] then serves to give the
-    /// receive buffer back.
-    ///
     /// # Safety
     ///
-    /// `req` must come from the shim, and its message, if any, must pass to the driver on
-    /// success. The pages must be used no longer than until the message is finalized.
-    pub(super) unsafe fn from_raw(req: &bindings::ro2ib_recv_req) -> Result<Self> {
+    /// `req` must come from the shim, and its message, if any, must pass to the driver. The pages
+    /// must be used no longer than until the message is finalized.
+    pub(super) unsafe fn from_raw(req: &bindings::ro2ib_recv_req) -> Self {
         // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
-        let sink = unsafe { pages(&req.sink) }?;
-        let p = &req.source;
+        let sink = unsafe { pages(&req.sink) };
         // SAFETY: As above.
-        let source = unsafe { PageVec::from_raw_like(&sink, p.bv, p.nr, p.offset, p.nob, p.gpu) }?;
-        Ok(Self {
+        let source = unsafe { pages(&req.source) };
+        Self {
             // SAFETY: The caller passes the message on.
             msg: NonNull::new(req.msg).map(|m| unsafe { Message::from_raw(m) }),
             sink,
             source,
-        })
-    }
-
-    /// A request to throw the message away.
-    pub(super) fn discard() -> Result<Self> {
-        let nothing = bindings::ro2ib_recv_req {
-            msg: core::ptr::null_mut(),
-            ..Default::default()
-        };
-        // SAFETY: There is neither a message nor a page in it.
-        unsafe { Self::from_raw(&nothing) }
+        }
     }
 }

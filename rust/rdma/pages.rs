@@ -33,19 +33,17 @@ impl Drop for Pages {
 
 /// A list of page fragments that data is read from or written to.
 ///
+/// Whether there are as many bytes as was said is found out by who uses them.
+///
 /// # Invariants
 ///
 /// `bvecs` points to `n` elements whose pages are valid, both for as long as
-/// this lives; `offset + nob` is within them, and `offset` in the first. `used`
-/// of them have bytes of it, and `pages` is how many pages a region for it has,
-/// 0 if one region cannot cover it.
+/// this lives.
 pub(crate) struct PageVec {
     bvecs: *const bindings::bio_vec,
     n: u32,
     offset: u32,
     nob: u32,
-    used: u32,
-    pages: u32,
     gpu: bool,
     own: Option<Arc<Pages>>,
 }
@@ -58,15 +56,13 @@ unsafe impl Sync for PageVec {}
 impl PageVec {
     /// Wraps `nob` bytes from `offset` on of the `n` fragments at `bvecs`.
     ///
-    /// # Errors
-    ///
-    /// `EINVAL` if there are fewer bytes than that.
-    ///
     /// # Safety
     ///
     /// `bvecs` points to `n` valid elements. They and their pages stay as they
     /// are until the returned value, and all that is shared with it and every
     /// [`SgMap`] made from these, is gone.
+    ///
+    /// [`SgMap`]: super::sg::SgMap
     #[inline]
     pub(crate) unsafe fn from_raw(
         bvecs: *const bindings::bio_vec,
@@ -74,103 +70,16 @@ impl PageVec {
         offset: u32,
         nob: u32,
         gpu: bool,
-    ) -> Result<Self> {
-        if nob == 0 {
-            // INVARIANT: No byte, and so none outside.
-            return Ok(Self {
-                bvecs,
-                n: 0,
-                offset: 0,
-                nob,
-                used: 0,
-                pages: 0,
-                gpu,
-                own: None,
-            });
-        }
-        // SAFETY: By the caller's promise.
-        unsafe { Self::from_bytes(bvecs, n, offset, nob, gpu) }
-    }
-
-    /// # Safety
-    ///
-    /// As [`Self::from_raw`].
-    unsafe fn from_bytes(
-        bvecs: *const bindings::bio_vec,
-        n: u32,
-        offset: u32,
-        nob: u32,
-        gpu: bool,
-    ) -> Result<Self> {
-        if n == 1 {
-            // SAFETY: By the caller's promise.
-            let bvec = unsafe { &*bvecs };
-            let begin = bvec.bv_offset.wrapping_add(offset) as usize % PAGE_SIZE;
-
-            if u64::from(offset) + u64::from(nob) > u64::from(bvec.bv_len) {
-                return Err(EINVAL);
-            }
-            // INVARIANT: Guaranteed by the caller; the length was checked right above.
-            return Ok(Self {
-                bvecs,
-                n,
-                offset,
-                nob,
-                used: 1,
-                pages: (begin + nob as usize).div_ceil(PAGE_SIZE) as u32,
-                gpu,
-                own: None,
-            });
-        }
-        let mut run = bindings::ro2ib_run::default();
-
-        // SAFETY: By the caller's promise; `run` is valid for writes.
-        if !unsafe { bindings::ro2ib_bvec_run(bvecs, n, offset, nob, &mut run) } {
-            return Err(EINVAL);
-        }
-        // INVARIANT: Guaranteed by the caller, and by what the function found: from the fragment
-        // `first` on, which is one of the `n`, as there are bytes in it.
-        Ok(Self {
-            bvecs: bvecs.wrapping_add(run.first as usize),
-            n: n.saturating_sub(run.first),
-            offset: run.at,
+    ) -> Self {
+        // INVARIANT: Guaranteed by the caller.
+        Self {
+            bvecs,
+            n,
+            offset,
             nob,
-            used: run.used,
-            pages: run.pages,
             gpu,
             own: None,
-        })
-    }
-
-    /// [`Self::from_raw`], without looking at what `like` has looked at already.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::from_raw`].
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::from_raw`].
-    pub(crate) unsafe fn from_raw_like(
-        like: &Self,
-        bvecs: *const bindings::bio_vec,
-        n: u32,
-        offset: u32,
-        nob: u32,
-        gpu: bool,
-    ) -> Result<Self> {
-        let known = (like.bvecs, like.n, like.offset, like.nob) == (bvecs, n, offset, nob);
-
-        if known && like.own.is_none() {
-            // INVARIANT: The same bytes, and the caller promises the rest.
-            return Ok(Self {
-                gpu,
-                own: None,
-                ..*like
-            });
         }
-        // SAFETY: By the caller's promise.
-        unsafe { Self::from_raw(bvecs, n, offset, nob, gpu) }
     }
 
     /// How many bytes it covers.
@@ -181,13 +90,6 @@ impl PageVec {
     /// Whether it is memory of a GPU, which the CPU cannot copy.
     pub(crate) fn is_gpu(&self) -> bool {
         self.gpu
-    }
-
-    /// Whether one memory region of `max_pages` pages can cover it: no gaps
-    /// inside, that is, every fragment but the first begins and every one but the
-    /// last ends at the edge of a page.
-    pub(crate) fn can_register(&self, max_pages: u32) -> bool {
-        self.pages != 0 && self.pages <= max_pages
     }
 
     /// Copies `to.len()` bytes from position `at` on. Any context.
@@ -239,17 +141,16 @@ impl PageVec {
         }
     }
 
-    /// The first fragment, where the first byte is in it, how many fragments have bytes of it, and
-    /// how many bytes these are.
+    /// The fragments, how many they are, where in them the first byte is, and how many bytes.
     pub(super) fn as_raw(&self) -> (*const bindings::bio_vec, u32, u32, u32) {
-        (self.bvecs, self.offset, self.used, self.nob)
+        (self.bvecs, self.n, self.offset, self.nob)
     }
 
     /// Pages of our own, `nob` bytes, zeroed. May sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for 0, `ENOMEM`.
+    /// `ENOMEM`.
     pub(super) fn alloc(nob: usize) -> Result<Self> {
         let n = nob.div_ceil(PAGE_SIZE);
         // INVARIANT: (of `Pages`) Empty.
@@ -281,7 +182,7 @@ impl PageVec {
         let mut vec = unsafe {
             let (n, nob) = (u32::try_from(n)?, u32::try_from(nob)?);
             Self::from_raw(pages.0.as_ptr(), n, 0, nob, false)
-        }?;
+        };
 
         vec.own = Some(pages);
         Ok(vec)

@@ -28,13 +28,17 @@ use crate::bindings;
 /// # Invariants
 ///
 /// `table` is an allocated table of pages that are valid for as long as this
-/// lives, mapped for `device` in the direction `direction`.
+/// lives; its first `used` elements are mapped for `device` in the direction
+/// `direction`.
 pub(crate) struct SgMap {
     table: Opaque<bindings::sg_table>,
     device: ARef<Device>,
     direction: Direction,
     nob: u32,
+    used: u32,
     nr_mapped: u32,
+    /// How many a region has that covers it; 0 if none can.
+    region_pages: u32,
     // Keeps our own pages; those of `PageVec::from_raw` are kept by its contract.
     _pages: PageVec,
 }
@@ -49,8 +53,8 @@ impl SgMap {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is nothing to map, `EOPNOTSUPP` for memory of a GPU,
-    /// `ENOMEM`, `EIO` if it cannot be mapped.
+    /// `EINVAL` if there is nothing to map, or less than `pages` says, `EOPNOTSUPP`
+    /// for memory of a GPU, `ENOMEM`, `EIO` if it cannot be mapped.
     pub(crate) fn map(
         device: ARef<Device>,
         pages: &PageVec,
@@ -60,14 +64,17 @@ impl SgMap {
             return Err(EOPNOTSUPP);
         }
         let table = Opaque::<bindings::sg_table>::zeroed();
-        let (bvecs, at, used, nob) = pages.as_raw();
+        let (bvecs, n, offset, nob) = pages.as_raw();
+        let mut run = bindings::ro2ib_run::default();
 
-        // SAFETY: `table` is valid for writes; `pages` guarantees the rest.
-        to_result(unsafe { bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, at, used, nob) })?;
-        // SAFETY: `table` was filled, and `device` is registered.
-        let mapped = to_result(unsafe {
-            bindings::ro2ib_dma_map_sgt(device.as_raw(), table.get(), direction.as_raw())
-        });
+        // SAFETY: `table` and `run` are valid for writes; `pages` guarantees the rest.
+        to_result(unsafe {
+            bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, n, offset, nob, &mut run)
+        })?;
+        let (dev, dir) = (device.as_raw(), direction.as_raw());
+        // SAFETY: So many elements of `table` were filled, and `device` is registered.
+        let mapped =
+            to_result(unsafe { bindings::ro2ib_dma_map_sgt(dev, table.get(), run.used, dir) });
         if let Err(e) = mapped {
             // SAFETY: `table` was allocated and is not mapped.
             unsafe { bindings::ro2ib_sgt_free(table.get()) };
@@ -82,7 +89,9 @@ impl SgMap {
             device,
             direction,
             nob,
+            used: run.used,
             nr_mapped,
+            region_pages: run.pages,
             _pages: pages.share(),
         };
 
@@ -97,6 +106,13 @@ impl SgMap {
     /// How many separate DMA ranges there are.
     pub(crate) fn nr_mapped(&self) -> u32 {
         self.nr_mapped
+    }
+
+    /// Whether one memory region of `max_pages` pages can cover it: no gaps
+    /// inside, that is, every fragment but the first begins and every one but the
+    /// last ends at the edge of a page.
+    pub(crate) fn can_register(&self, max_pages: u32) -> bool {
+        self.region_pages != 0 && self.region_pages <= max_pages
     }
 
     /// Which way the data goes.
@@ -135,6 +151,7 @@ impl Drop for SgMap {
             bindings::ro2ib_dma_unmap_sgt(
                 self.device.as_raw(),
                 self.table.get(),
+                self.used,
                 self.direction.as_raw(),
             );
             bindings::ro2ib_sgt_free(self.table.get());

@@ -44,17 +44,14 @@ impl Conn {
         };
         let hca = self.hca()?;
         let device = &hca.device;
-        let bounce = if pages.can_register(hca.mr_pages) {
-            None
-        } else {
+        let mut map = SgMap::map(device.clone(), pages, Direction::FromDevice)?;
+        let mut bounce = None;
+        if !map.can_register(hca.mr_pages) {
             // One key cannot cover pages with gaps.
             let buf = BounceBuf::alloc(device.clone(), pages.nob())?;
-            Some(KBox::new(Bounce::new(buf, pages.share()), GFP_KERNEL)?)
-        };
-        let map = match bounce.as_ref().map(|bounce| bounce.buf().map()) {
-            None => SgMap::map(device.clone(), pages, Direction::FromDevice)?,
-            Some(map) => map.ok_or(ENOMEM)?.clone(),
-        };
+            map = buf.map().ok_or(ENOMEM)?.clone();
+            bounce = Some(KBox::new(Bounce::new(buf, pages.share()), GFP_KERNEL)?);
+        }
         let qp = self.with(|inner| inner.wire.qp()).ok_or(ENOTCONN)?;
         let mr = qp.take_mr()?;
         let mr = match qp.map_mr(mr, map) {

@@ -92,11 +92,6 @@ impl Bounce {
     pub(super) fn new(buf: BounceBuf, to: PageVec) -> Self {
         Self { buf, to }
     }
-
-    /// Our pages.
-    pub(super) fn buf(&self) -> &BounceBuf {
-        &self.buf
-    }
 }
 
 /// The key of a sink, by what may be done with it next.

@@ -256,8 +256,6 @@ pub struct ro2ib_qp_caps {
 #[repr(C)]
 #[derive(Default, Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_run {
-    pub first: u32,
-    pub at: u32,
     pub used: u32,
     pub pages: u32,
 }
@@ -581,19 +579,13 @@ unsafe extern "C" {
     pub fn ro2ib_dma_unmap_buf(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
     pub fn ro2ib_dma_sync_for_cpu(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
     pub fn ro2ib_dma_sync_for_device(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
-    pub fn ro2ib_bvec_run(
+    pub fn ro2ib_sgt_from_bvec(
+        sgt: *mut sg_table,
         bv: *const bio_vec,
         n: u32,
         offset: u32,
         nob: u32,
         run: *mut ro2ib_run,
-    ) -> bool;
-    pub fn ro2ib_sgt_from_bvec(
-        sgt: *mut sg_table,
-        bv: *const bio_vec,
-        at: u32,
-        used: u32,
-        nob: u32,
     ) -> i32;
     pub fn ro2ib_sg_gather(
         pos: *mut ro2ib_sg_pos,
@@ -603,8 +595,8 @@ unsafe extern "C" {
         lkey: u32,
     ) -> u32;
     pub fn ro2ib_sgt_free(sgt: *mut sg_table);
-    pub fn ro2ib_dma_map_sgt(dev: *mut ib_device, sgt: *mut sg_table, dir: i32) -> i32;
-    pub fn ro2ib_dma_unmap_sgt(dev: *mut ib_device, sgt: *mut sg_table, dir: i32);
+    pub fn ro2ib_dma_map_sgt(dev: *mut ib_device, sgt: *mut sg_table, used: u32, dir: i32) -> i32;
+    pub fn ro2ib_dma_unmap_sgt(dev: *mut ib_device, sgt: *mut sg_table, used: u32, dir: i32);
     pub fn ro2ib_alloc_page() -> *mut page;
     pub fn ro2ib_free_page(page: *mut page);
     pub fn ro2ib_bvec_read(

@@ -184,86 +184,58 @@ pub fn fragments(bv: *const bio_vec, n: u32, at: usize, nob: usize) -> Vec<(u64,
     out
 }
 
-const PAGE: u32 = 4096;
+const PAGE: u64 = 4096;
 
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_bvec_run(
-    bv: *const bio_vec,
-    n: u32,
-    offset: u32,
-    nob: u32,
-    run: *mut ro2ib_run,
-) -> bool {
-    let (mut i, mut at, mut left) = (0, offset, nob);
-    // SAFETY: By the contract of this function, for all that follows.
-    unsafe {
-        while i < n && at >= (*bv.add(i as usize)).bv_len {
-            at -= (*bv.add(i as usize)).bv_len;
-            i += 1;
+/// How many pages a region has that covers these; 0 if none can.
+fn region_pages(parts: &[(u64, usize)]) -> u32 {
+    let mut pages = 0;
+    for (i, (addr, len)) in parts.iter().enumerate() {
+        let (begin, end) = (addr % PAGE, (addr + *len as u64) % PAGE);
+        if (i > 0 && begin != 0) || (i + 1 < parts.len() && end != 0) {
+            return 0;
         }
-        let (first, begins_at) = (i, at);
-        let (mut used, mut pages, mut inside, mut end) = (0, 0, 0, 0);
-        while left != 0 && i < n {
-            let b = &*bv.add(i as usize);
-            let len = left.min(b.bv_len - at);
-            let begin = (b.bv_offset + at) % PAGE;
-            at = 0;
-            i += 1;
-            if len == 0 {
-                continue;
-            }
-            inside |= end;
-            if used != 0 {
-                inside |= begin;
-            }
-            used += 1;
-            pages += (begin + len).div_ceil(PAGE);
-            end = (begin + len) % PAGE;
-            left -= len;
-        }
-        *run = ro2ib_run {
-            first,
-            at: begins_at,
-            used,
-            pages: if inside != 0 { 0 } else { pages },
-        };
+        pages += (begin + *len as u64).div_ceil(PAGE);
     }
-    left == 0
+    pages as u32
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
     sgt: *mut sg_table,
     bv: *const bio_vec,
-    at: u32,
-    used: u32,
+    n: u32,
+    offset: u32,
     nob: u32,
+    run: *mut ro2ib_run,
 ) -> i32 {
-    if used == 0 {
+    let parts = fragments(bv, n, offset as usize, nob as usize);
+    if parts.is_empty() {
         return -(EINVAL as i32);
     }
     lock::might_sleep("sg_alloc_table");
     if world::fails(Fault::Alloc) {
         return -(ENOMEM as i32);
     }
-    let parts = fragments(bv, u32::MAX, at as usize, nob as usize);
-    if parts.len() != used as usize {
-        violation("a list has not as many fragments as was said");
+    if parts.iter().map(|(_, len)| len).sum::<usize>() < nob as usize {
+        return -(EINVAL as i32);
     }
-    let n = parts.len();
+    let used = parts.len();
+    let pages = region_pages(&parts);
     let list: Vec<Sg> = parts
         .into_iter()
         .enumerate()
         .map(|(i, (addr, len))| Sg {
             addr,
             len: len as u32,
-            last: i + 1 == n,
+            last: i + 1 == used,
         })
         .collect();
     // SAFETY: By the contract of this function.
     unsafe {
-        (*sgt).nents = n as u32;
-        (*sgt).orig_nents = n as u32;
+        (*run).used = used as u32;
+        (*run).pages = pages;
+        (*sgt).nents = used as u32;
+        (*sgt).orig_nents = used as u32;
         (*sgt).sgl = Box::into_raw(list.into_boxed_slice()).cast();
     }
     w().sg_tables += 1;
@@ -284,9 +256,13 @@ pub unsafe extern "C" fn ro2ib_sgt_free(sgt: *mut sg_table) {
 pub unsafe extern "C" fn ro2ib_dma_map_sgt(
     dev: *mut ib_device,
     sgt: *mut sg_table,
+    used: u32,
     dir: i32,
 ) -> i32 {
     sched::point();
+    if used as usize != elements(sgt).len() {
+        violation("a list has not as many fragments as was said");
+    }
     if world::fails(Fault::Dma) {
         return -(EIO as i32);
     }
@@ -296,7 +272,15 @@ pub unsafe extern "C" fn ro2ib_dma_map_sgt(
     0
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_dma_unmap_sgt(dev: *mut ib_device, sgt: *mut sg_table, dir: i32) {
+pub unsafe extern "C" fn ro2ib_dma_unmap_sgt(
+    dev: *mut ib_device,
+    sgt: *mut sg_table,
+    used: u32,
+    dir: i32,
+) {
+    if used as usize != elements(sgt).len() {
+        violation("a list has not as many fragments as was said");
+    }
     for sg in elements(sgt) {
         unmap(dev, sg.addr, sg.len.into(), dir);
     }
