@@ -34,7 +34,15 @@ from vm import build_env  # noqa: E402
 
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 HOUR = 3600
-PAIRS_AT_ONCE = 3
+# What a pair of guests may need, and a test with its own beside it.
+PAIR_MIB = 2048
+
+
+def pairs_at_once():
+    """Guests wait about half of their time. Two for each CPU, as far as there is memory for them."""
+    with open("/proc/meminfo", encoding="ascii") as f:
+        available = int(re.search(r"^MemAvailable: +(\d+)", f.read(), re.MULTILINE)[1]) // 1024
+    return max(1, min(2 * (os.cpu_count() or 1), available // PAIR_MIB, 8))
 
 
 class Failure(Exception):
@@ -185,8 +193,8 @@ def pytest(name, options, *what):
     if options.long:
         cmd.append("--long")
     else:
-        # Guests wait more than they compute. Files of tests are not cut: their pair of guests is for all of them.
-        cmd += ["-n", str(PAIRS_AT_ONCE), "--dist", "loadfile"]
+        # Files of tests are not cut: their pair of guests is for all of them.
+        cmd += ["-n", str(pairs_at_once()), "--dist", "loadfile"]
     status, out = run(name, *cmd, timeout=6 * HOUR)
     print(out[out.rfind("= slowest") :] if "= slowest" in out else out[-2000:])
     try:
@@ -261,6 +269,7 @@ def main():
     parts = options.only or [p for p in PARTS if p != "stock"]
 
     passed = failed = 0
+    aside = {p: Aside(p) for p in ("lint", "fuzz") if p in parts and "sim" in parts and not options.long}
     if {"kunit", "guests", "bench"} & set(parts):
         print("== build", flush=True)
         try:
@@ -270,7 +279,6 @@ def main():
             print(f"  FAILED: {e}")
             failed += 1
             parts = [p for p in parts if p not in ("kunit", "guests", "bench")]
-    aside = {p: Aside(p) for p in ("fuzz", "lint") if p in parts and "sim" in parts and not options.long}
     for part in parts:
         began = time.monotonic()
         print(f"== {part}", flush=True)

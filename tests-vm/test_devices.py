@@ -53,14 +53,14 @@ def test_device(boot_pair, device):
     traffic(a, b)
     balanced(a, b)
     assert (polls(a) > 100) == a.guest.hardware
-    run = a.start(b, op="mix", size=20000, count=300, conc=16, timeout=10)
+    run = a.start(b, op="mix", size=20000, count=300, conc=16, timeout=5)
     closes = 0
     while run.running():
         closes += a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
     r = run.result()
     assert closes and r["count"] + r["errors"] == 300 and not r["verify_errors"] and not r["stuck"], (closes, r)
     for node, other in ((a, b), (b, a)):
-        run = node.start(other, op="mix", size=65536, count=3000, conc=16, timeout=10)
+        run = node.start(other, op="mix", size=65536, count=800, conc=16, timeout=5)
         until(lambda n=node: n.stats()["finalized"] > 50, "traffic")
         node.unplug()
         node.plug()
