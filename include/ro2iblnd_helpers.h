@@ -120,7 +120,7 @@ void ro2ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
 
 /* What making a list of fragments found out */
 struct ro2ib_run {
-	u32 used;	/* fragments that have bytes of it */
+	u32 used;	/* elements of the list */
 	u32 pages;	/* pages of a region that covers it; 0: it has gaps */
 };
 

@@ -270,9 +270,10 @@ mod tests {
     fn time_passes() -> Result {
         let then = Instant::<Monotonic>::now();
 
-        fsleep(Delta::from_millis(20));
-        assert!(then.elapsed() >= Delta::from_millis(20));
-        assert!(then.elapsed().as_millis() >= 20);
+        // Few enough for a timer of high resolution: what counts jiffies may end early where ticks come late.
+        fsleep(Delta::from_millis(2));
+        assert!(then.elapsed() >= Delta::from_millis(2));
+        assert!(then.elapsed().as_millis() >= 2);
         assert!(then.elapsed() < Delta::from_millis(60_000));
         assert!(msecs_to_jiffies(0) == 0);
         assert!(msecs_to_jiffies(1) >= 1);

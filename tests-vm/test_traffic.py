@@ -2,6 +2,7 @@
 """Messages of every kind, size and shape, each byte verified."""
 
 import pytest
+from flow import balanced, rise
 from nodes import up
 
 SIZES = (0, 1, 3976, 3977, 4096, 65536, 1048576)
@@ -34,6 +35,22 @@ def test_unequal_shapes(nodes):
         for tshape in SHAPES:
             if shape != tshape:
                 a.traffic(b, op="mix", size=30001, shape=shape, tshape=tshape, count=8, conc=4)
+
+
+def test_pages_that_are_neighbours(nodes):
+    """They are one gather element, up to 64 KiB, so that one WRITE moves what takes sixteen of scattered pages."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    wrs = {}
+    for shape in ("scatter", "contig"):
+        before = balanced(a, b)[0]
+        a.traffic(b, op="put-ack", size=1 << 20, shape=shape, count=8, conc=1)
+        # The same of a GET, whose WRITEs are the other side's.
+        a.traffic(b, op="get", size=1 << 20, tshape=shape, count=8, conc=1)
+        wrs[shape] = rise(before, balanced(a, b)[0])["wrs"] / 8
+    # PUT_REQ, WRITEs, PUT_DONE; LOCAL_INV, REG_MR, GET_REQ, LOCAL_INV.
+    assert wrs["scatter"] >= 22 and wrs["contig"] <= 8, wrs
 
 
 def test_257_fragments(nodes):

@@ -8,6 +8,7 @@
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/scatterlist.h>
+#include <linux/sizes.h>
 #include <rdma/ib_verbs.h>
 
 #include "ro2iblnd_compat.h"
@@ -72,10 +73,17 @@ static bool whole_page(const struct bio_vec *bv)
 	return bv->bv_len == PAGE_SIZE && !bv->bv_offset;
 }
 
+/* Pages one behind the other become one element, up to what any device takes */
+#define ELEMENT_MAX	SZ_64K
+
+/* Whether pages whose frames follow each other are neighbours in memory's map */
+#define PAGES_IN_ORDER	(IS_ENABLED(CONFIG_SPARSEMEM_VMEMMAP) || \
+			 IS_ENABLED(CONFIG_FLATMEM))
+
 /*
  * Make a list of the @nob bytes from @offset on, in one pass over the fragments,
- * and say what was found. The table has an element for each fragment that is
- * left, used or not, and one more. One region can cover the bytes if every
+ * and say what was found. The table has room for each fragment that is left, used
+ * or not, and one element more. One region can cover the bytes if every
  * fragment but the first begins and every one but the last ends at the edge of a
  * page.
  */
@@ -84,6 +92,7 @@ int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 {
 	u32 left = nob, used = 0, pages = 0, inside = 0, end = 0;
 	const struct bio_vec *stop = bv + n;
+	const struct page *behind = NULL;	/* the page behind @last */
 	struct scatterlist *sg, *last;
 	size_t at = offset;
 	int rc;
@@ -105,9 +114,16 @@ int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 		if (!at)
 			most += min_t(size_t, stop - bv, left >> PAGE_SHIFT);
 		while (bv < most && whole_page(bv)) {
-			last = sg;
-			sg_set_page(sg, bv->bv_page, PAGE_SIZE, 0);
-			sg = following(sg);
+			if (bv->bv_page == behind && PAGES_IN_ORDER &&
+			    last->length <= ELEMENT_MAX - PAGE_SIZE) {
+				last->length += PAGE_SIZE;
+			} else {
+				last = sg;
+				sg_set_page(sg, bv->bv_page, PAGE_SIZE, 0);
+				sg = following(sg);
+				used++;
+			}
+			behind = bv->bv_page + 1;
 			bv++;
 		}
 		if (bv > first) {
@@ -115,7 +131,6 @@ int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 
 			inside |= end;
 			end = 0;
-			used += whole;
 			pages += whole;
 			left -= whole << PAGE_SHIFT;
 			continue;
@@ -132,6 +147,7 @@ int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 				inside |= begin;
 			pages += PAGE_ALIGN(begin + len) >> PAGE_SHIFT;
 			end = offset_in_page(begin + len);
+			behind = NULL;
 			left -= len;
 		}
 		at = 0;

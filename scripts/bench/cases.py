@@ -14,9 +14,10 @@ class Case(NamedTuple):
     warm: int
 
     def command(self, nid, count):
+        # Pages that are no neighbours: of others it is chance how many are, and so how many gather elements.
         return (
             f"traffic to={nid} op={self.op} size={self.size} conc={self.conc} count={count} "
-            "verify=off ask=0 timeout=120"
+            "shape=scatter tshape=scatter verify=off ask=0 timeout=120"
         )
 
 
