@@ -33,6 +33,8 @@ pub(super) struct Life {
     todo: Todo,
     /// What was asked for, later what was agreed on.
     known: Known,
+    /// Passive, over TCP: the CM says that it is established, and the peer has not spoken.
+    accepted: bool,
     /// The peer object knows that it is established.
     published: bool,
     /// The attempt ended without a connection.
@@ -64,6 +66,7 @@ impl Life {
             fsm: Fsm::new(),
             todo: Todo::NONE,
             known,
+            accepted: false,
             published: false,
             attempt_failed: false,
             retry: None,
@@ -175,6 +178,16 @@ impl Life {
     /// What nobody has told of yet.
     pub(super) fn take_fault(&mut self) -> Option<Fault> {
         self.fault.take()
+    }
+
+    /// Passive: the CM says that it is established, but the peer is to speak first.
+    pub(super) fn accepted(&mut self) {
+        self.accepted = true;
+    }
+
+    /// Whether only a word of the peer is missing.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.accepted && self.state() == State::Accepting
     }
 
     /// The peer object knows that it is established.

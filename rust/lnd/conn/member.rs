@@ -58,10 +58,10 @@ impl Connection for Conn {
     fn doubt(self: &Arc<Self>) {
         // It may have closed this connection, and its DREQ got lost; or another of its connections broke.
         // Until it is heard of, or acknowledges a NOOP, others are preferred. If it does neither, the
-        // transport's retries end the connection.
+        // transport's retries end the connection. One answer does for several that come or go together.
         let mut guard = self.lock();
         let inner = &mut *guard;
-        if inner.life.is_up() {
+        if inner.life.is_up() && inner.watch.ask() {
             self.set_doubted();
             self.pump(inner, true);
         }

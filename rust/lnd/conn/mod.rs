@@ -153,6 +153,8 @@ pub(crate) struct Conn {
     peer: Arc<Peer<Conn>>,
     /// Whether we asked for it.
     active: bool,
+    /// Over TCP who was called must not speak first ([`timer`]).
+    over_tcp: bool,
     /// Where the LNet half runs.
     cpu: Cpu,
     #[pin]
@@ -198,10 +200,12 @@ impl Conn {
             peer_stamp: known.stamp,
         };
         let meter = Meter::new(&ni.times, ni.nid, peer.nid, active);
+        let hca = ni.hca()?;
+        let over_tcp = hca.device.is_iwarp(hca.port);
         let inner = Inner {
             life: Life::new(known),
             goodbye: Goodbye::new(),
-            wire: Wire::new(identity, known.depth, ni.hca()?, meter),
+            wire: Wire::new(identity, known.depth, hca, meter),
             inbox: Inbox::EMPTY,
             turn: Turn::new(),
             watch: Watch::new(),
@@ -214,6 +218,7 @@ impl Conn {
                 ni: ni.clone(),
                 peer: peer.clone(),
                 active,
+                over_tcp,
                 cpu: work::online_cpu(cpu),
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- CmSide::new(),
@@ -361,21 +366,6 @@ impl Conn {
     fn kick_upper_again(self: &Arc<Self>) {
         let upper = &self.ni.workers.upper;
         let _ = upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone());
-    }
-
-    /// Makes the timer run in `ms` milliseconds.
-    fn arm_timer(self: &Arc<Self>, ms: u32) {
-        let _ = work::arm::<Self, TIMER>(self.clone(), ms);
-    }
-
-    /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
-    fn rearm_timer(self: &Arc<Self>, ms: u32) {
-        work::rearm::<Self, TIMER>(self.clone(), ms);
-    }
-
-    /// Makes the timer not run any more; it may be running.
-    fn cancel_timer(self: &Arc<Self>) {
-        let _ = work::cancel::<Self, TIMER>(self);
     }
 
     /// The RDMA device it is on.

@@ -103,8 +103,7 @@ impl Conn {
         let id = Arc::new(id, GFP_KERNEL)?;
         self.cm.set_id(id.clone());
         if params::use_privileged_port() {
-            let share = self.hca().is_ok_and(|hca| !hca.device.is_iwarp(hca.port));
-            id.resolve_addr_privileged(&src, dst, ms, share)
+            id.resolve_addr_privileged(&src, dst, ms, !self.over_tcp)
         } else {
             id.resolve_addr(Some(&src), dst, ms)
         }
@@ -273,6 +272,10 @@ impl Conn {
         self.cm.learn_mtu();
         self.cancel_timer();
         self.arm_timer(self.timer_ms());
+        if self.over_tcp && self.active {
+            // Who was called waits for a word of ours, and LNet may have none for this connection.
+            self.with(|inner| self.pump(inner, true));
+        }
         self.peer.established(self, known);
         self.with(|inner| {
             inner.life.publish();

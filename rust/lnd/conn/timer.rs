@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The timer of a connection: an attempt that takes too long, transmits that do, a peer that is silent, a
-//! farewell that nobody answers.
+//! The timer of a connection: an attempt that takes too long, a peer that does not speak first, transmits
+//! that take too long, a peer that is silent, a farewell that nobody answers.
 //!
 //! Context: a delayed work item. Armed again under the connection lock only, and only as long as the state
 //! that asks for it lasts: a release, which cancels it, comes later.
@@ -24,7 +24,10 @@ use crate::{
             State, //
         }, //
     },
-    rdma::work::NofsScope, //
+    rdma::work::{
+        self,
+        NofsScope, //
+    }, //
 };
 
 /// Milliseconds between two looks at a connection on its way out.
@@ -40,6 +43,7 @@ impl WorkItem<TIMER> for Conn {
         // A message may wait for memory.
         this.kick_upper(inner);
         match inner.life.state() {
+            State::Accepting if inner.life.is_accepted() => this.step(inner, Event::Established),
             State::Init | State::Resolving | State::Connecting | State::Accepting => {
                 this.step(inner, Event::Fail(Cause::ConnectTimeout))
             }
@@ -84,6 +88,21 @@ impl WorkItem<TIMER> for Conn {
 }
 
 impl Conn {
+    /// Makes the timer run in `ms` milliseconds.
+    pub(super) fn arm_timer(self: &Arc<Self>, ms: u32) {
+        let _ = work::arm::<Self, TIMER>(self.clone(), ms);
+    }
+
+    /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
+    pub(super) fn rearm_timer(self: &Arc<Self>, ms: u32) {
+        work::rearm::<Self, TIMER>(self.clone(), ms);
+    }
+
+    /// Makes the timer not run any more; it may be running.
+    pub(super) fn cancel_timer(self: &Arc<Self>) {
+        let _ = work::cancel::<Self, TIMER>(self);
+    }
+
     /// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25
     /// times, or a second later if that is more.
     pub(super) fn timer_ms(&self) -> u32 {

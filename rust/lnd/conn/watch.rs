@@ -25,6 +25,8 @@ pub(super) struct Watch {
     /// The timer looks often, because something waits.
     often: bool,
     last_recv: Moment,
+    /// When it was asked for a sign of life last, because another connection of the peer's came or went.
+    asked: Option<Moment>,
 }
 
 impl Watch {
@@ -33,6 +35,7 @@ impl Watch {
         Self {
             often: false,
             last_recv: Moment::now(),
+            asked: None,
         }
     }
 
@@ -46,6 +49,17 @@ impl Watch {
     /// Milliseconds since something good was received.
     pub(super) fn idle_ms(&self) -> i64 {
         self.last_recv.elapsed_ms()
+    }
+
+    /// Another connection of the peer's came or went. True: this one is to be asked for a sign of life; it was
+    /// not just now. NOOPs take no credit, and the peer has two buffers for them.
+    pub(super) fn ask(&mut self) -> bool {
+        let least = i64::from(LOOK_MIN_MS);
+        if self.asked.is_some_and(|then| then.elapsed_ms() < least) {
+            return false;
+        }
+        self.asked = Some(Moment::now());
+        true
     }
 
     /// Something waits from now on. True: nothing did, so the timer is to look within [`PROBE_MS`].

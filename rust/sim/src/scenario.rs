@@ -144,6 +144,7 @@ impl Script {
         let n = if !small && rng.one_in(3) { 3 } else { 2 };
         let mut plan = Plan::calm(n);
         let strict = rng.one_in(4);
+        let tcp = rng.one_in(4);
 
         for node in &mut plan.nodes {
             let credits = rng.of(&[1, 2, 3, 4, 8, 8, 16]);
@@ -153,6 +154,7 @@ impl Script {
                 conns: rng.of(&[1, 1, 1, 2, 4]),
                 devs: if rng.one_in(5) { 2 } else { 1 },
                 software: rng.one_in(3),
+                tcp,
                 max_qp_wr: if !strict && rng.one_in(16) {
                     rng.of(&[300, 1000])
                 } else {
@@ -366,6 +368,7 @@ impl Script {
                 conns: [1, 1, 2, 4][usize::from(b >> 4 & 3)],
                 devs: 1,
                 software: b & 64 != 0,
+                tcp: false,
                 max_qp_wr: 16384,
                 max_sge: if b & 128 != 0 { 2 } else { 30 },
             };

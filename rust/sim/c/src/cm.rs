@@ -1171,6 +1171,8 @@ pub unsafe extern "C" fn ro2ib_cm_accept_locked(
     };
     if !i.qp.is_null() {
         verbs::connect(i.qp, i.remote_qpn, i.param.0, p.rnr_retry_count);
+        // SAFETY: As above.
+        unsafe { (*i.qp).called = Some(sched::now()) };
     }
     let packet = Packet::Rep {
         to: i.other,

@@ -27,7 +27,8 @@ use crate::{
     sched::{
         self,
         Kind,
-        MS, //
+        MS,
+        SEC, //
     },
     world::{
         self,
@@ -60,6 +61,8 @@ pub struct Dev {
     pub attrs: ro2ib_device_attrs,
     /// A provider like rxe: completions in work items, fenced registrations.
     pub software: bool,
+    /// It is iWARP: who is called must not speak first.
+    pub tcp: bool,
     /// Its part of the pool.
     pub cqs: Vec<*mut Cq>,
     /// One more is being made for it.
@@ -85,7 +88,7 @@ impl Dev {
         index: usize,
         ip: u32,
         attrs: ro2ib_device_attrs,
-        software: bool,
+        (software, tcp): (bool, bool),
     ) -> *mut Self {
         Box::into_raw(Box::new(Self {
             node,
@@ -98,6 +101,7 @@ impl Dev {
             up: true,
             attrs,
             software,
+            tcp,
             cqs: Vec::new(),
             making_cqs: false,
             pds: 0,
@@ -229,8 +233,9 @@ pub unsafe extern "C" fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib
     unsafe { *out = (*dev.cast::<Dev>()).attrs };
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_device_is_iwarp(_dev: *mut ib_device, _port: u32) -> bool {
-    false
+pub unsafe extern "C" fn ro2ib_device_is_iwarp(dev: *mut ib_device, _port: u32) -> bool {
+    // SAFETY: By the contract of this function.
+    unsafe { (*dev.cast::<Dev>()).tcp }
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_is_software(dev: *mut ib_device) -> bool {
@@ -495,6 +500,10 @@ pub struct Qp {
     pub peer: u32,
     /// An established connection was told to the driver, or the CM was.
     pub established: bool,
+    /// Since when the side that was called has waited for a word of the other one; `None`: it called.
+    pub called: Option<u64>,
+    /// Something came.
+    heard: bool,
     /// Retries while the other side has no buffer; 7 is for ever.
     pub rnr_retry: u8,
     /// Retries while nobody answers.
@@ -517,6 +526,9 @@ pub struct Qp {
     drained: bool,
     events: usize,
 }
+
+/// After so long the side that was called may speak, for the other one has nothing to say.
+const FIRST_WORD: u64 = SEC;
 
 /// The queue pair with that number, if it lives.
 pub fn qp_of(qpn: u32) -> Option<*mut Qp> {
@@ -567,6 +579,8 @@ pub unsafe fn create_qp(
             state: State::Init,
             peer: 0,
             established: false,
+            called: None,
+            heard: false,
             rnr_retry: 0,
             retry: 0,
             completions: 0,
@@ -752,8 +766,10 @@ fn acknowledge(qp: *mut Qp, seq: u64) {
 
 enum Outcome {
     Done,
-    /// The other side has no buffer.
-    NoBuffer,
+    /// The other side has no buffer, for a NOOP or for something else.
+    NoBuffer {
+        noop: bool,
+    },
     /// Nobody answers.
     Silence,
     /// It is wrong: this status here, and that there, if any.
@@ -846,6 +862,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     let Some(mut data) = gather(q, wr) else {
         return Outcome::Wrong(ib_wc_status_IB_WC_LOC_PROT_ERR, None);
     };
+    p.heard = true;
     if !p.established && p.events == 0 {
         // The connection is in use before the CM has said that it is established.
         tell(peer, ib_event_type_IB_EVENT_COMM_EST);
@@ -853,7 +870,8 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     match wr.op {
         Op::Send => {
             if p.rq.is_empty() {
-                return Outcome::NoBuffer;
+                let noop = data.get(6) == Some(&0xd0);
+                return Outcome::NoBuffer { noop };
             }
             // One, unless the sender is foul; then there may be fewer buffers than messages.
             for data in foul::message(node, data) {
@@ -1032,8 +1050,11 @@ fn carry_out(qp: *mut Qp) {
             sched::after(wait, move || acknowledge(qp, seq));
             kick(qp);
         }
-        Outcome::NoBuffer => {
-            world::rnr(q.qpn, q.peer);
+        Outcome::NoBuffer { noop } => {
+            // What the other side has not looked at.
+            // SAFETY: The memory stays until the world ends.
+            let unseen = qp_of(q.peer).map_or(0, |p| unsafe { (*p).completions });
+            world::rnr(q.qpn, q.peer, noop && unseen >= 2);
             q.rnr += 1;
             if q.rnr_retry != 7 && q.rnr > q.rnr_retry {
                 fail(qp, ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR);
@@ -1085,6 +1106,12 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
     }
     if q.drained {
         violation("posts a send after the queue pair was drained");
+    }
+    // SAFETY: Devices stay until the world ends.
+    let tcp = unsafe { (*q.dev).tcp };
+    let up = q.state == State::Rts;
+    if tcp && up && !q.heard && q.called.is_some_and(|at| sched::now() < at + FIRST_WORD) {
+        violation("speaks first over TCP, though it was called");
     }
     let mut at = wr;
     while !at.is_null() {
