@@ -3,7 +3,7 @@
 
 host    cargo test of rust/proto and of scripts/ro2ibtop
 model   cargo test of rust/proto/model
-sim     the whole driver on the host, simulated: about a minute of worlds
+sim     the whole driver on the host, simulated: half a minute of worlds on each CPU
 fuzz    coverage-guided fuzzing: 12 seconds
 lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(ROOT, "scripts"), os.path.join(ROOT, "tests-vm")]
@@ -109,17 +110,26 @@ def model(options):
 def sim(options):
     tools = build_env()
     env = {k: tools[k] for k in ("RUSTC", "CARGO")}
-    cmd = ["scripts/sim", *(("--seconds", "600") if options.long else ())]
-    status, out = run("sim", *cmd, env=env)
-    results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
-    if not results or (status != 0) != (results[2] != "0") or not int(results[1]):
-        raise Failure("scripts/sim")
-    print("  " + out.splitlines()[-2])
+    seconds = 600 if options.long else 30
+    jobs = max(1, os.cpu_count() or 1)
+    # A world has one thread. Each job has seeds of its own; the first one builds, for all of them.
+    with ThreadPoolExecutor(jobs) as pool:
+        done = pool.map(
+            lambda n: run(f"sim-{n}", "scripts/sim", "--seconds", str(seconds), "--from", str(1 + n * 1_000_000_000), env=env),
+            range(jobs),
+        )
+    passed = failed = 0
+    for status, out in done:
+        results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
+        if not results or (status != 0) != (results[2] != "0") or not int(results[1]):
+            raise Failure("scripts/sim")
+        print("  " + out.splitlines()[-2])
+        passed, failed = passed + int(results[1]), failed + int(results[2])
     # More peers than may connect at a time.
     status, out = run("sim-storm", "scripts/sim", "--peers", "200", env=env)
     good = status == 0 and out.rstrip().endswith("nothing wrong")
     print("  " + out.splitlines()[-1])
-    return int(results[1]) + good, int(results[2]) + (not good)
+    return passed + good, failed + (not good)
 
 
 def fuzz(options):
@@ -150,32 +160,39 @@ def lint(_options):
     return passed, len(checks) - passed
 
 
+def kunit_module(module, before=(), crate=None):
+    """One KUnit module in a guest, built first if it is over another kernel crate: (passed, failed)."""
+    if crate:
+        make(f"build-{crate}", crate)
+    cmd = (sys.executable, "-B", "scripts/vm", "kunit", "--two-links", *before, os.path.join(ROOT, module))
+    status, out = run(f"kunit-{module.replace('/', '-')}", *cmd)
+    counts = re.search(r"Testing complete\. Ran (\d+) tests: (.*)", out)
+    cases = {k: int(n) for k, n in re.findall(r"(\w+): (\d+)", counts[2])} if counts else {}
+    good = cases.get("passed", 0)
+    # A case that was skipped has not been tested.
+    bad = sum(n for k, n in cases.items() if k != "passed")
+    if (status != 0 or not good) and not bad:
+        bad = 1
+    return good, bad
+
+
 def kunit(_options):
     passed = failed = 0
     lnet_lite, driver = (os.path.join(ROOT, m) for m in ("lnet_lite/lnet_lite.ko", "ro2iblnd.ko"))
-    own = []
-    try:
+    runs = {
+        "ro2iblnd_kunit.ko": {},
         # Over our own kernel crate, on a kernel that has one: both have to behave alike.
-        make("build-own-crate", "own-crate")
-        own = [(".own/ro2iblnd_kunit.ko", ())]
-    except Failure as e:
-        print(f"  FAILED: {e}")
-        failed += 1
-    runs = (
-        ("ro2iblnd_kunit.ko", ()),
-        ("ro2iblnd_e2e.ko", ("--before", lnet_lite, "--before", driver)),
-        *own,
-    )
-    for module, before in runs:
-        cmd = (sys.executable, "-B", "scripts/vm", "kunit", "--two-links", *before, os.path.join(ROOT, module))
-        status, out = run(f"kunit-{module.replace('/', '-')}", *cmd)
-        counts = re.search(r"Testing complete\. Ran (\d+) tests: (.*)", out)
-        cases = {k: int(n) for k, n in re.findall(r"(\w+): (\d+)", counts[2])} if counts else {}
-        good = cases.get("passed", 0)
-        # A case that was skipped has not been tested.
-        bad = sum(n for k, n in cases.items() if k != "passed")
-        if (status != 0 or not good) and not bad:
-            bad = 1
+        ".own/ro2iblnd_kunit.ko": {"crate": "own-crate"},
+        "ro2iblnd_e2e.ko": {"before": ("--before", lnet_lite, "--before", driver)},
+    }
+    with ThreadPoolExecutor(2) as pool:
+        futures = {module: pool.submit(kunit_module, module, **how) for module, how in runs.items()}
+    for module, future in futures.items():
+        try:
+            good, bad = future.result()
+        except Failure as e:
+            print(f"  FAILED: {e}")
+            good, bad = 0, 1
         print(f"  {module}: {good} passed, {bad} failed")
         passed += good
         failed += bad
