@@ -47,11 +47,16 @@ modules:
 	+$(kmake) modules
 	@ls $(or $(OUT),.)/$(or $(NAME),ro2iblnd).ko
 
+# Single files of it, as Kbuild takes them.
+only:
+	+$(kmake) $(GOALS)
+
 # Changes how code is generated, hence in a copy: never load what this builds.
 clippy:
 	@mkdir -p .clippy
 	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .clippy/
-	+$(MAKE) --no-print-directory -C .clippy CLIPPY=1 KUNIT_TESTS=1 modules
+	+$(MAKE) --no-print-directory -C .clippy CLIPPY=1 KUNIT_TESTS=1 only \
+		GOALS="rust/ro2iblnd.o tests-kunit/kunit_main.o"
 
 fmt-check:
 	$(RUSTFMT) --check \
@@ -104,7 +109,7 @@ bench-lustre: lustre-module
 own-crate:
 	@mkdir -p .own
 	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .own/
-	+$(MAKE) --no-print-directory -C .own RUST_CRATE=own KUNIT_TESTS=1 modules
+	+$(MAKE) --no-print-directory -C .own RUST_CRATE=own KUNIT_TESTS=1 $(if $(GOALS),only,modules)
 
 # The kernel that looks at everything (KASAN, lockdep, ...), hence in a copy. The short form of what frees most.
 test-debug:
@@ -208,4 +213,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules only own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help

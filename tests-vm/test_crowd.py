@@ -89,7 +89,7 @@ def timed(work):
 
 
 def test_crowd(boot_pair, pytestconfig, record_property):
-    rails, count = (4, EACH) if pytestconfig.getoption("--long") else (1, 128)
+    rails, count = (4, EACH) if pytestconfig.getoption("--long") else (1, 64)
     a, b = (Node(g) for g in boot_pair(rails=rails, memory=4096))
     side = Side(a, rails, count)
     for node in (a, b):
