@@ -104,6 +104,8 @@ def test_simultaneous_connects_on_iwarp(boot_pair):
         for run in runs:
             r = run.result()
             assert r["count"] == 40 and not r["errors"] and not r["timeouts"] and not r["stuck"], r
+        # What the peer said with it was understood.
+        assert not [line for n in (a, b) for line in n.log().splitlines() if "connecting failed" in line or "reason -" in line]
         a.unload()
         b.unload()
 

@@ -100,6 +100,15 @@ void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
 	};
 	switch (ev->event) {
 	case RDMA_CM_EVENT_REJECTED:
+		/*
+		 * On iWARP the core wants -ECONNREFUSED for the listener's
+		 * own word, and siw says -ECONNRESET.
+		 */
+		if (ev->status < 0) {
+			out->private_data = ev->param.conn.private_data;
+			out->private_data_len = ev->param.conn.private_data_len;
+			break;
+		}
 		out->private_data = rdma_consumer_reject_data(id, ev,
 						&out->private_data_len);
 		break;
