@@ -42,8 +42,9 @@ use crate::{
 /// Milliseconds to resolve a route (protocol section 1).
 const ROUTE_MS: u32 = 5000;
 
-/// Milliseconds that the other side is given to speak first, over TCP. Other drivers may have nothing to say.
-const FIRST_WORD_MS: u32 = 1000;
+/// Milliseconds that the other side is given to speak first, over TCP. Other drivers may have nothing to say; and
+/// what comes before a slow one has read our answer ends its attempt.
+const FIRST_WORD_MS: u32 = 5000;
 
 impl CmHandler for Conn {
     fn cm_event(this: ArcBorrow<'_, Self>, id: &CmLocked<'_>, event: &CmEvent<'_>) {

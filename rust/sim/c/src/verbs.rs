@@ -528,7 +528,7 @@ pub struct Qp {
 }
 
 /// After so long the side that was called may speak, for the other one has nothing to say.
-const FIRST_WORD: u64 = SEC;
+const FIRST_WORD: u64 = 5 * SEC;
 
 /// The queue pair with that number, if it lives.
 pub fn qp_of(qpn: u32) -> Option<*mut Qp> {
