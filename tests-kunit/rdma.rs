@@ -642,6 +642,14 @@ fn lists() -> Result {
     check(map(&many.vec(300 * 4096, 1)).err() == Some(EINVAL))?;
     check(map(&many.vec(0, 0)).err() == Some(EINVAL))?;
 
+    // One fragment.
+    let one = TestPages::new(1)?;
+    let part = map(&one.vec(100, 3996))?;
+
+    check(part.nob() == 3996 && part.nr_mapped() == 1 && part.can_register(1))?;
+    check(map(&one.vec(100, 3997)).err() == Some(EINVAL))?;
+    check(map(&many.vec(299 * 4096 + 1, 4095))?.nr_mapped() == 1)?;
+
     // Gaps, but for those at the ends; and a fragment of nothing, which is none.
     let mut odd = TestPages::new(5)?;
 

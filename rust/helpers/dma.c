@@ -73,6 +73,24 @@ static bool whole_page(const struct bio_vec *bv)
 	return bv->bv_len == PAGE_SIZE && !bv->bv_offset;
 }
 
+/* As ro2ib_sgt_from_bvec(), of the one fragment that there is */
+static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
+		       u32 nob, struct ro2ib_run *run)
+{
+	u32 begin = bv->bv_offset + at;
+	int rc;
+
+	if (nob > bv->bv_len - at)
+		return -EINVAL;
+	rc = sg_alloc_table(sgt, 1, GFP_NOFS);
+	if (rc)
+		return rc;
+	sg_set_page(sgt->sgl, bv->bv_page, nob, begin);
+	run->used = 1;
+	run->pages = PAGE_ALIGN(offset_in_page(begin) + nob) >> PAGE_SHIFT;
+	return 0;
+}
+
 /* Pages one behind the other become one element, up to what any device takes */
 #define ELEMENT_MAX	SZ_64K
 
@@ -100,6 +118,8 @@ int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 	bv += bvec_seek(bv, n, &at);
 	if (!nob || bv == stop)
 		return -EINVAL;
+	if (stop - bv == 1)
+		return one_element(sgt, bv, at, nob, run);
 	rc = sg_alloc_table(sgt, stop - bv + 1, GFP_NOFS);
 	if (rc)
 		return rc;
