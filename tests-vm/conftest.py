@@ -59,7 +59,7 @@ def pytest_configure(config):
 
 
 # Of files that are run beside each other those that take longest begin first.
-FIRST = ("test_devices", "test_stock", "test_links", "test_faults_cm", "test_life")
+FIRST = ("test_devices", "test_stock", "test_links", "test_faults_cm", "test_life", "test_crowd")
 
 
 def pytest_collection_modifyitems(config, items):

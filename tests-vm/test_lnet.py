@@ -146,8 +146,8 @@ def test_unload_while_messages_wait(nodes):
     a.ping(b)
     b.set(lazy=1)
     run = a.start(b, op="put", size=20000, count=6, conc=6, timeout=30)
-    while b.stats()["delayed"] < 6:
-        assert run.running()
+    until(lambda: b.stats()["delayed"] >= 6 or not run.running(), "held receives")
+    assert run.running()
     job = b.guest.spawn(b.ctl_script(f"ni del {b.nid}"))
     b.set(lazy=0)
     assert "rc=0" in job.wait(240)[1]

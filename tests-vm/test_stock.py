@@ -20,7 +20,7 @@ STOCK = os.path.join(ROOT, "scripts", "stock")
 LONG = pytest.mark.long
 KERNELS = ["6.12", *(pytest.param(k, marks=LONG) for k in ("5.10", "6.1", "7.3", "6.12-arm64"))]
 # A message that goes as it is, and one whose bytes are moved by RDMA.
-SMALL, LARGE = 1000, 65536
+SMALL, LARGE = 1000, 16384
 
 
 def stock(*words, timeout=1800, log=False):

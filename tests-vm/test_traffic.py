@@ -25,7 +25,7 @@ def test_every_op_size_and_shape(nodes):
     for size in SIZES:
         for shape in shapes(size):
             for op in OPS:
-                a.traffic(b, op=op, size=size, shape=shape, count=8, conc=4)
+                a.traffic(b, op=op, size=size, shape=shape, count=4, conc=4)
 
 
 def test_unequal_shapes(nodes):
