@@ -38,7 +38,7 @@ def test_unequal_shapes(nodes):
 
 
 def test_pages_that_are_neighbours(nodes):
-    """They are one gather element, up to 64 KiB, so that one WRITE moves what takes sixteen of scattered pages."""
+    """They are one gather element, up to 64 KiB, so that few WRITEs move what takes many of scattered pages."""
     a, b = nodes
     up(a, b)
     a.ping(b)
@@ -49,8 +49,9 @@ def test_pages_that_are_neighbours(nodes):
         # The same of a GET, whose WRITEs are the other side's.
         a.traffic(b, op="get", size=1 << 20, tshape=shape, count=8, conc=1)
         wrs[shape] = rise(before, balanced(a, b)[0])["wrs"] / 8
-    # PUT_REQ, WRITEs, PUT_DONE; LOCAL_INV, REG_MR, GET_REQ, LOCAL_INV.
-    assert wrs["scatter"] >= 22 and wrs["contig"] <= 8, wrs
+    # PUT_REQ, WRITEs, PUT_DONE; REG_MR (on rxe behind a LOCAL_INV), GET_REQ, LOCAL_INV. How many WRITEs it is depends
+    # on the device: 16 and 1 with sixteen elements each.
+    assert wrs["contig"] * 2 < wrs["scatter"], wrs
 
 
 def test_257_fragments(nodes):

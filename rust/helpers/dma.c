@@ -91,7 +91,10 @@ static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 	return 0;
 }
 
-/* Pages one behind the other become one element, up to what any device takes */
+/*
+ * Pages one behind the other become one element, up to the DMA layer's default
+ * limit for a segment (dma_get_max_seg_size()).
+ */
 #define ELEMENT_MAX	SZ_64K
 
 /* Whether pages whose frames follow each other are neighbours in memory's map */

@@ -154,7 +154,8 @@ impl Script {
                 conns: rng.of(&[1, 1, 1, 2, 4]),
                 devs: if rng.one_in(5) { 2 } else { 1 },
                 software: rng.one_in(3),
-                tcp,
+                // Other drivers may call and say nothing.
+                tcp: tcp && !rng.one_in(4),
                 max_qp_wr: if !strict && rng.one_in(16) {
                     rng.of(&[300, 1000])
                 } else {
