@@ -131,6 +131,14 @@ pub enum Next {
         /// Credits for `ibm_credits`; `None` if it is not a message.
         carried: Option<u8>,
     },
+    /// Post so many WRITEs of this tx, or all that it has; its message waits, and it stays the first in line:
+    /// [`Queues::parted`].
+    Part {
+        /// Index of the tx.
+        index: u16,
+        /// Work requests that there is room for.
+        wrs: u16,
+    },
     /// Post a NOOP that carries so many credits.
     Noop {
         /// Credits for `ibm_credits`.
@@ -156,6 +164,8 @@ pub struct Queues {
     /// Finished, for the LNet half to take.
     done: Fifo,
     free: Fifo,
+    /// WRITEs that are worth a doorbell of their own.
+    part: u16,
 }
 
 /// The length of each queue.
@@ -183,6 +193,10 @@ pub enum Line {
 /// Send queue slots that only a NOOP may take, so that credits can flow when a long chain waits.
 pub const NOOP_SLOTS: u16 = NOOPS_MAX as u16;
 
+/// WRITEs of a chain for which there is no room as a whole that are worth a doorbell. What takes fewer work
+/// requests is posted in one piece: all that is not a chain of WRITEs does.
+pub const PART: u16 = 16;
+
 impl Queues {
     /// All empty; no cell exists yet.
     pub const EMPTY: Self = Self {
@@ -191,7 +205,14 @@ impl Queues {
         main: Fifo::EMPTY,
         done: Fifo::EMPTY,
         free: Fifo::EMPTY,
+        part: PART,
     };
+
+    /// The send queue has `slots` for other things than NOOPs: in a short one the parts of a chain are shorter
+    /// than [`PART`], or it would never be posted.
+    pub fn open(&mut self, slots: u16) {
+        self.part = PART.min(slots).max(1);
+    }
 
     /// Adds the cells from `first` on, which the caller has just appended, to the free list.
     pub fn grow(&mut self, cells: &mut [Cell], first: u16) {
@@ -274,7 +295,7 @@ impl Queues {
     /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
-    /// The first in line waits until its whole chain fits, and everything behind it waits with it:
+    /// A chain of WRITEs that does not fit goes in parts, as slots come back, and everything behind it waits:
     /// that is what keeps a long chain from starving. With `patient`, which says that the caller comes
     /// back when LNet has taken what has come, the last credit is kept for what can return credits.
     pub fn next(
@@ -297,6 +318,11 @@ impl Queues {
                     let carried = cost.and_then(|c| credits.pay(c));
                     return Next::Post { index, carried };
                 }
+            } else if usable >= self.part {
+                return Next::Part {
+                    index: self.free_of_credit.head,
+                    wrs: usable,
+                };
             }
             Next::NoSlots
         } else if let Some((slots, cost)) = self.main.peek(cells) {
@@ -325,6 +351,14 @@ impl Queues {
             }
         }
         blocked
+    }
+
+    /// `wrs` WRITEs of the tx at `index` were pushed, as [`Next::Part`] said; `all`: only its message is left.
+    pub fn parted(cells: &mut [Cell], index: u16, wrs: u16, all: bool) {
+        if let Some(cell) = cells.get_mut(usize::from(index)) {
+            let left = cell.slots.saturating_sub(wrs).max(1);
+            cell.slots = if all { 1 } else { left };
+        }
     }
 
     /// Does what a step of a tx asked for. True: the peer had no right to cause that step.
@@ -535,6 +569,94 @@ mod tests {
         assert_eq!(credits.returned(1), Ok(()));
         let next = q.next(&mut cells, &mut credits, 10, false, false);
         assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+    }
+
+    /// A chain that has no room goes in parts, in its turn, and each of at least [`PART`] WRITEs.
+    #[test]
+    fn a_long_chain_goes_in_parts() {
+        const WRITES: u16 = 100;
+        let mut cells = [Cell::FREE; 2];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        q.open(40);
+        let mut credits = Credits::new(QueueDepth::MIN, 1);
+        for (op, slots) in [(Op::GetDone, WRITES + 1), (Op::PutNak, 1)] {
+            let Some(id) = q.alloc(&mut cells, op) else {
+                return;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                c.slots = slots;
+                let _ = c.tx.enqueue();
+            }
+            q.push(&mut cells, id.index);
+        }
+        let mut next = |q: &mut Queues, cells: &mut [Cell; 2], room: u16| {
+            q.next(cells, &mut credits, room + NOOP_SLOTS, false, false)
+        };
+        // Not for less, and nothing overtakes.
+        assert_eq!(next(&mut q, &mut cells, PART - 1), Next::NoSlots);
+        for wrs in [40, PART, 40] {
+            assert_eq!(next(&mut q, &mut cells, wrs), Next::Part { index: 0, wrs });
+            Queues::parted(&mut cells, 0, wrs, false);
+        }
+        // 4 WRITEs and the message are left.
+        assert_eq!(next(&mut q, &mut cells, 4), Next::NoSlots);
+        let whole = |n| matches!(n, Next::Post { index: 0, .. });
+        assert!(whole(next(&mut q, &mut cells, 5)));
+        assert!(matches!(
+            next(&mut q, &mut cells, 5),
+            Next::Post { index: 1, .. }
+        ));
+    }
+
+    /// Fewer WRITEs than counted, because ranges were neighbours: nothing waits for the room of those.
+    #[test]
+    fn when_all_is_written_the_message_goes() {
+        let mut cells = [Cell::FREE; 1];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let mut credits = Credits::new(QueueDepth::MIN, 1);
+        let Some(id) = q.alloc(&mut cells, Op::PutDone) else {
+            return;
+        };
+        if let Some(c) = cells.get_mut(usize::from(id.index)) {
+            c.slots = 60;
+            let _ = c.tx.enqueue();
+        }
+        q.push(&mut cells, id.index);
+        let part = q.next(&mut cells, &mut credits, 30 + NOOP_SLOTS, false, false);
+        assert_eq!(part, Next::Part { index: 0, wrs: 30 });
+        Queues::parted(&mut cells, 0, 20, true);
+        let rest = q.next(&mut cells, &mut credits, 1 + NOOP_SLOTS, false, false);
+        assert!(matches!(rest, Next::Post { index: 0, .. }));
+    }
+
+    /// In a queue that is shorter than [`PART`] any chain goes.
+    #[test]
+    fn a_short_queue_takes_any_chain() {
+        for slots in 1..=PART {
+            let mut cells = [Cell::FREE; 1];
+            let mut q = Queues::EMPTY;
+            q.grow(&mut cells, 0);
+            q.open(slots);
+            let mut credits = Credits::new(QueueDepth::MIN, 1);
+            let Some(id) = q.alloc(&mut cells, Op::GetDone) else {
+                return;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                c.slots = 257;
+                let _ = c.tx.enqueue();
+            }
+            q.push(&mut cells, id.index);
+            let next = q.next(&mut cells, &mut credits, slots + NOOP_SLOTS, false, false);
+            assert_eq!(
+                next,
+                Next::Part {
+                    index: 0,
+                    wrs: slots
+                }
+            );
+        }
     }
 
     /// Whoever does not ask [`Queues::next`] because of [`Queues::is_starved`] misses nothing: over all small accounts, it

@@ -2,17 +2,17 @@
 
 //! How large the queues of a connection are.
 //!
-//! With depth `d`, `F` fragments at most, `E` gather elements per WRITE and `r` work requests per
-//! registration, traffic as the credits allow it needs `3d + 2` SENDs (requests, answers, PUT_DONEs,
-//! NOOPs), `d * ceil(F / E)` WRITEs, `d * r` for registrations and `d` LOCAL_INVs. `r` is 1, but 2 on
-//! rxe. Send queue slots are counted exactly, so a shorter queue only means waiting; but the longest
-//! single chain must fit.
+//! With depth `d` and `r` work requests per registration, traffic as the credits allow it needs `3d + 2` SENDs
+//! (requests, answers, PUT_DONEs, NOOPs), `d` WRITEs if the transfers are small, `d * r` for registrations and
+//! `d` LOCAL_INVs. `r` is 1, but 2 on rxe.
+//!
+//! Of the WRITEs of large transfers [`BULK`] more are under way at most: each moves a page for every gather
+//! element (64 KiB with 16), so that is 4 MiB, more than any path holds. Slots are counted exactly, and a chain that does
+//! not fit goes in parts ([`super::queues`]): a shorter queue only means waiting. With room for all chains
+//! at a time, 17 WRITEs for each 1 MiB, the send queue was most of the memory of an idle connection.
 
 use super::{
-    params::{
-        QueueDepth,
-        FRAGS_MAX, //
-    },
+    params::QueueDepth,
     queues::NOOP_SLOTS, //
 };
 
@@ -23,6 +23,9 @@ const GATHER: u16 = 16;
 /// Most gather elements a WRITE can be asked to have.
 const GATHER_MAX: u16 = 128;
 
+/// WRITEs of large transfers that are under way at most, of one connection.
+const BULK: u16 = 64;
+
 /// Gather elements per work request: what the device can, within reason. `wanted` is the parameter
 /// `wrq_sge`, a lower bound; at least 1.
 pub fn gather_elements(device_max: u32, wanted: u32) -> u16 {
@@ -31,26 +34,16 @@ pub fn gather_elements(device_max: u32, wanted: u32) -> u16 {
     device_max.min(wanted.clamp(GATHER, GATHER_MAX)).max(1)
 }
 
-/// The longest chain of one transfer: a WRITE for every piece of a sink of [`FRAGS_MAX`] pieces,
-/// one more for every `gather` ranges of a source as scattered, and the message.
-pub fn longest_chain(gather: u16) -> u16 {
-    let ranges = FRAGS_MAX.saturating_mul(2);
-    let full = ranges.checked_div(gather).unwrap_or(ranges);
-    FRAGS_MAX.saturating_add(full).saturating_add(1)
-}
-
 /// Slots of the send queue, within what the device can. A registration takes `reg_wrs` of them.
-pub fn send_queue(depth: QueueDepth, gather: u16, reg_wrs: u16, device_max: u32) -> u16 {
+pub fn send_queue(depth: QueueDepth, reg_wrs: u16, device_max: u32) -> u16 {
     let d = u16::from(depth.get());
-    let writes = FRAGS_MAX.div_ceil(gather.max(1));
     let sends = d.saturating_mul(3).saturating_add(NOOP_SLOTS);
-    let chains = d.saturating_mul(writes.saturating_add(reg_wrs).saturating_add(1));
-    let least = longest_chain(gather).saturating_add(NOOP_SLOTS);
+    let small = d.saturating_mul(reg_wrs.saturating_add(2));
     let device = u16::try_from(device_max)
         .unwrap_or(u16::MAX)
         // Drain markers have slots of their own.
         .saturating_sub(2);
-    sends.saturating_add(chains).max(least).min(device)
+    sends.saturating_add(small).saturating_add(BULK).min(device)
 }
 
 /// The greatest depth up to `wanted` whose receives fit into a queue of the device.
@@ -229,6 +222,7 @@ pub fn spare_buffers(depth: QueueDepth) -> usize {
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_sizes))]
 mod tests {
+    use super::super::queues::PART;
     use super::*;
 
     #[test]
@@ -244,35 +238,21 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_chain_always_fits() {
+    fn what_the_credits_allow_always_fits() {
         for d in 1..=255 {
-            for gather in 1..=32 {
-                let depth = QueueDepth::new(d).unwrap_or(QueueDepth::MIN);
-                for reg_wrs in 1..=2 {
-                    let sq = send_queue(depth, gather, reg_wrs, 32768);
-                    assert!(sq >= longest_chain(gather));
-                    assert!(sq <= 32766);
-                    assert!(send_queue(depth, gather, reg_wrs, 512) <= 510);
-                }
+            for reg_wrs in 1..=2 {
+                let sq = send_queue(depth(d), reg_wrs, 32768);
+                // Messages, and small transfers both ways; and no less room for WRITEs of large ones.
+                assert_eq!(sq, 3 * d + NOOP_SLOTS + d * (reg_wrs + 2) + BULK);
+                assert!(sq <= 32766);
+                assert!(send_queue(depth(d), reg_wrs, 512) <= 510);
+                // The parts of a chain fit into any queue.
+                assert!(sq >= PART + NOOP_SLOTS);
             }
         }
-    }
-
-    #[test]
-    fn there_is_a_slot_for_each_work_request_of_a_registration() {
-        const DEVICE: u32 = u32::MAX;
-        for d in 1..=255 {
-            let sq = |reg_wrs| send_queue(depth(d), 16, reg_wrs, DEVICE);
-            // Up to here the longest chain decides.
-            if sq(1) > longest_chain(16).saturating_add(NOOP_SLOTS) {
-                assert_eq!(sq(2), sq(1).saturating_add(d));
-            }
-        }
-        // 3 * 128 + 2 messages; 17 WRITEs, a registration and its end for each transfer.
-        assert_eq!(send_queue(depth(128), 16, 1, DEVICE), 386 + 128 * 19);
-        assert_eq!(send_queue(depth(128), 16, 2, DEVICE), 386 + 128 * 20);
-        // The product of depth 255 with 257 WRITEs has no room in 16 bits.
-        assert_eq!(send_queue(depth(255), 1, 2, DEVICE), u16::MAX - 2);
+        // What rxe makes a power of two of, with the drain markers.
+        assert_eq!(send_queue(depth(8), 2, u32::MAX), 122);
+        assert_eq!(send_queue(depth(128), 2, u32::MAX), 962);
     }
 
     fn depth(d: u16) -> QueueDepth {

@@ -117,7 +117,7 @@ pub enum Place {
     Free,
     /// Built, owned by the one who builds it.
     Mapped,
-    /// In a queue; `wrs` of an earlier step may still be uncompleted.
+    /// In a queue; `wrs` of an earlier step, or WRITEs of this one, may still be uncompleted.
     Queued {
         /// Uncompleted work requests.
         wrs: u16,
@@ -241,15 +241,15 @@ impl Tx {
         }
     }
 
-    /// One work request of it will be given to the device. If it is refused, [`Tx::completed`] is
-    /// called with an error.
+    /// One work request of it will be given to the device; a WRITE perhaps while it is still queued. If it is
+    /// refused, [`Tx::completed`] is called with an error.
     pub fn pushed(&mut self) {
-        if let Place::Posted { wrs, answer } = self.place {
-            self.posted = true;
-            self.place = Place::Posted {
-                wrs: wrs.saturating_add(1),
-                answer,
-            };
+        match &mut self.place {
+            Place::Posted { wrs, .. } | Place::Queued { wrs } => {
+                *wrs = wrs.saturating_add(1);
+                self.posted = true;
+            }
+            Place::Free | Place::Mapped | Place::Waiting | Place::Held | Place::Done => {}
         }
     }
 
@@ -409,6 +409,41 @@ mod tests {
         }
         assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
         assert_eq!(tx.cause(), None);
+    }
+
+    #[test]
+    fn writes_of_one_that_is_still_queued_are_waited_for() {
+        let parted = || {
+            let mut tx = queued(Op::GetDone);
+            for _ in 0..2 {
+                tx.pushed();
+            }
+            assert_eq!(tx.place(), Place::Queued { wrs: 2 });
+            assert!(tx.was_posted());
+            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+            tx
+        };
+        // The rest is posted.
+        let mut tx = parted();
+        post(&mut tx, 2);
+        for _ in 0..2 {
+            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+        }
+        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.cause(), None);
+        // The connection ends first: its memory is read until the last WRITE has ended.
+        let mut tx = parted();
+        assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Finish);
+        assert_eq!(tx.cause(), Some(Cause::PeerClosed));
+        // A WRITE fails: the rest does not go, for the connection ends.
+        let mut tx = parted();
+        assert_eq!(
+            tx.completed(Wr::Any, Err(Cause::RemoteFault)),
+            Then::Nothing
+        );
+        assert_eq!(tx.cancel(Cause::RemoteFault), Then::Finish);
+        assert_eq!(tx.cause(), Some(Cause::RemoteFault));
     }
 
     #[test]

@@ -199,6 +199,18 @@ impl SgCursor {
         self.pos = pos;
     }
 
+    /// Moves on by `nob` bytes, or to the end.
+    pub(crate) fn skip(&mut self, nob: u32) {
+        let mut scrap = [bindings::ib_sge::default(); 16];
+        let mut todo = nob;
+
+        while todo > 0 && self.left() > 0 {
+            let before = self.left();
+            self.gather(&mut scrap, todo, 0);
+            todo = todo.saturating_sub(before.saturating_sub(self.left()));
+        }
+    }
+
     /// Writes entries for the next `len` bytes, as far as there is room for them, and moves on;
     /// returns how many.
     pub(super) fn gather(&mut self, to: &mut [bindings::ib_sge], len: u32, lkey: u32) -> usize {

@@ -25,8 +25,6 @@ use crate::{
 pub(super) struct Limits {
     /// Gather elements per WRITE.
     max_sge: usize,
-    /// Send queue slots that one transfer can ever have.
-    sq: u16,
     /// Slots that a registration and the message behind it take.
     reg_and_send: u16,
 }
@@ -35,16 +33,13 @@ impl Limits {
     /// Before there is a queue pair.
     pub(super) const NONE: Self = Self {
         max_sge: 1,
-        sq: 0,
         reg_and_send: 2,
     };
 
-    /// Of a queue pair: WRITEs of `max_sge` gather elements, `sq` slots for one transfer, `reg_wrs` of them
-    /// for a registration.
-    pub(super) fn new(max_sge: u16, sq: u16, reg_wrs: u16) -> Self {
+    /// Of a queue pair: WRITEs of `max_sge` gather elements, `reg_wrs` slots for a registration.
+    pub(super) fn new(max_sge: u16, reg_wrs: u16) -> Self {
         Self {
             max_sge: usize::from(max_sge),
-            sq,
             reg_and_send: reg_wrs.saturating_add(1),
         }
     }
@@ -57,6 +52,33 @@ impl Limits {
     /// Slots that a registration and the message behind it take.
     pub(super) fn reg_and_send(self) -> u16 {
         self.reg_and_send
+    }
+}
+
+/// Where in the peer's sink the next WRITE goes.
+#[derive(Clone, Copy)]
+pub(super) struct Aim {
+    key: u32,
+    /// Number of the piece.
+    piece: usize,
+    /// Bytes of it that were written.
+    at: u32,
+}
+
+impl Aim {
+    /// The key of the sink.
+    pub(super) fn key(self) -> u32 {
+        self.key
+    }
+
+    /// `nob` more bytes are written; `rest` was the rest of its piece.
+    pub(super) fn moves_on(&mut self, nob: u32, rest: Fragment) {
+        if nob < rest.nob {
+            self.at = self.at.saturating_add(nob);
+        } else {
+            self.piece = self.piece.saturating_add(1);
+            self.at = 0;
+        }
     }
 }
 
@@ -95,13 +117,31 @@ impl Remote {
         })
     }
 
-    /// Its key.
-    pub(super) fn key(&self) -> u32 {
-        self.key
+    /// Where the WRITE goes that `moved` bytes are in front of.
+    pub(super) fn aim(&self, moved: u32) -> Aim {
+        let (mut piece, mut at) = (0, moved);
+        while let Some(fragment) = self.fragment(piece).filter(|f| at >= f.nob) {
+            at = at.saturating_sub(fragment.nob);
+            piece = piece.saturating_add(1);
+        }
+        Aim {
+            key: self.key,
+            piece,
+            at,
+        }
+    }
+
+    /// The rest of the piece at `aim`.
+    pub(super) fn rest(&self, aim: Aim) -> Option<Fragment> {
+        let fragment = self.fragment(aim.piece)?;
+        Some(Fragment {
+            nob: fragment.nob.checked_sub(aim.at)?,
+            addr: fragment.addr.wrapping_add(u64::from(aim.at)),
+        })
     }
 
     /// Its piece number `at`.
-    pub(super) fn fragment(&self, at: usize) -> Option<Fragment> {
+    fn fragment(&self, at: usize) -> Option<Fragment> {
         match &self.frags {
             Frags::One(one) => one.get(at),
             Frags::Many(all) => all.get(at),
@@ -122,8 +162,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if that is more than the send queue will ever have, `EPROTO` if the sink is too
-    /// small.
+    /// `EPROTO` if the sink is too small.
     pub(super) fn slots(&self, map: &SgMap, total: u32, limits: Limits) -> Result<u16> {
         let (mut pieces, mut room) = (0usize, 0u64);
         for fragment in self.fragments() {
@@ -137,10 +176,8 @@ impl Remote {
         // have; and each end of a piece may split a range of the source in two.
         let ranges = usize::try_from(map.nr_mapped())?.saturating_add(pieces);
         let full = ranges.checked_div(limits.max_sge).unwrap_or(ranges);
-        let slots = u16::try_from(pieces.saturating_add(full).saturating_add(1))?;
-        if slots > limits.sq {
-            return Err(EMSGSIZE);
-        }
-        Ok(slots)
+        Ok(u16::try_from(
+            pieces.saturating_add(full).saturating_add(1),
+        )?)
     }
 }

@@ -210,8 +210,7 @@ impl Conn {
         let mut inline = INLINE;
         let (parts, depth, sq_depth) = loop {
             let depth = search.now();
-            let sq_depth =
-                sizes::send_queue(depth, max_sge, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
+            let sq_depth = sizes::send_queue(depth, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
             let config = QpConfig {
                 sq_depth,
                 rq_depth: depth.rx_buffers(),
@@ -236,12 +235,12 @@ impl Conn {
         let buffers = usize::from(depth.rx_buffers());
         let mut link = Link::new(parts)?;
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
-        let limits = Limits::new(max_sge, sq, link.reg_wrs());
+        let limits = Limits::new(max_sge, link.reg_wrs());
         let room = Room::new(buffers)?;
         let stock = Stock::new(depth, &hca.device)?;
         self.with(|inner| {
             inner.inbox.open(room);
-            inner.wire.open(stock, limits);
+            inner.wire.open(stock, limits, sq);
             inner.life.ask_for(depth);
         });
         for _ in 0..buffers {

@@ -17,6 +17,7 @@ use kernel::{
 
 use super::{
     remote::{
+        Aim,
         Limits,
         Remote, //
     },
@@ -76,7 +77,7 @@ enum Memory {
 /// # Invariants
 ///
 /// - `nob` bytes of `buf` are a message, from [`Transfer::load`] until [`Transfer::unload`].
-/// - `arrived` is no more than `total`, and `total` no more than the memory has.
+/// - `moved` is no more than `total`, and `total` no more than the memory has.
 pub(super) struct Transfer {
     owner: Owner,
     memory: Memory,
@@ -90,8 +91,8 @@ pub(super) struct Transfer {
     nob: usize,
     /// Bytes to move by RDMA; of a sink, the bytes it can take.
     total: u32,
-    /// Bytes that arrived in a sink.
-    arrived: u32,
+    /// Bytes that arrived in a sink; of a source, those whose WRITEs were built.
+    moved: u32,
     /// When it was queued, for its deadline.
     since: Moment,
     /// When its stage began, for people.
@@ -111,7 +112,7 @@ impl Transfer {
             spare: None,
             nob: 0,
             total: 0,
-            arrived: 0,
+            moved: 0,
             since: now,
             clock: Stamps::queued(now),
         }
@@ -239,7 +240,7 @@ impl Transfer {
         if n > self.total || (all && n != self.total) {
             return Err(Cause::Protocol);
         }
-        self.arrived = n;
+        self.moved = n;
         Ok(())
     }
 
@@ -250,18 +251,28 @@ impl Transfer {
         }
     }
 
-    /// What our WRITEs read, the key they go to, and how many bytes they are. `None`: an error, or zero
+    /// What our next WRITEs read, where they go, and how many bytes are left. `None`: an error, or zero
     /// bytes; only the message goes.
-    pub(super) fn writes(&self) -> Option<(SgCursor, u32, u32)> {
+    pub(super) fn writes(&self) -> Option<(SgCursor, Aim, u32)> {
         match (&self.memory, &self.remote) {
-            (Memory::Source(map), Some(remote)) => Some((map.cursor(), remote.key(), self.total)),
+            (Memory::Source(map), Some(remote)) => {
+                let mut cursor = map.cursor();
+                cursor.skip(self.moved);
+                let left = self.total.saturating_sub(self.moved);
+                Some((cursor, remote.aim(self.moved), left))
+            }
             _ => None,
         }
     }
 
-    /// The piece number `at` of the peer's sink.
-    pub(super) fn piece(&self, at: usize) -> Option<Fragment> {
-        self.remote.as_ref()?.fragment(at)
+    /// The rest of the piece of the peer's sink at `aim`.
+    pub(super) fn piece(&self, aim: Aim) -> Option<Fragment> {
+        self.remote.as_ref()?.rest(aim)
+    }
+
+    /// WRITEs were built for all of the source but `left` bytes.
+    pub(super) fn wrote(&mut self, left: u32) {
+        self.moved = self.total.saturating_sub(left);
     }
 
     /// The sink that the peer's WRITEs go to.
@@ -288,7 +299,7 @@ impl Transfer {
         Ended {
             owner: core::mem::replace(&mut self.owner, Owner::Nobody),
             memory: core::mem::replace(&mut self.memory, Memory::None),
-            arrived: self.arrived,
+            arrived: self.moved,
         }
     }
 }

@@ -156,8 +156,9 @@ impl Script {
                 software: rng.one_in(3),
                 // Other drivers may call and say nothing.
                 tcp: tcp && !rng.one_in(4),
-                max_qp_wr: if !strict && rng.one_in(16) {
-                    rng.of(&[300, 1000])
+                // So short that large transfers go in parts.
+                max_qp_wr: if !strict && rng.one_in(6) {
+                    rng.of(&[24, 40, 60, 300])
                 } else {
                     16384
                 },

@@ -123,10 +123,12 @@ impl<C: QpHandler> Wire<C> {
         }
     }
 
-    /// At set-up, before the first receive is posted: the buffers, and what bounds a transfer.
-    pub(super) fn open(&mut self, stock: Stock, limits: Limits) {
+    /// At set-up, before the first receive is posted: the buffers, what bounds a transfer, and the slots that
+    /// there are for others than NOOPs.
+    pub(super) fn open(&mut self, stock: Stock, limits: Limits, slots: u16) {
         self.stock = stock;
         self.limits = limits;
+        self.txs.open(slots);
     }
 
     /// At set-up: the queue pair, whose receives are posted.

@@ -149,7 +149,7 @@ impl<C: QpHandler> Wire<C> {
         match op {
             Op::Invalidate => return self.post_inv(index),
             Op::GetReq | Op::PutAck => self.post_reg(index)?,
-            Op::PutDone | Op::GetDone => self.post_writes(index)?,
+            Op::PutDone | Op::GetDone => self.post_all_writes(index)?,
             Op::Immediate | Op::PutReq | Op::PutNak => {}
         }
         self.post_send(index, credits, cksum)
@@ -217,32 +217,49 @@ impl<C: QpHandler> Wire<C> {
         Ok(())
     }
 
-    /// Moves the data: one WRITE for each piece of the peer's sink, more if the pages are scattered.
-    fn post_writes(&mut self, index: u16) -> Result<(), Cause> {
+    /// Builds WRITEs of a tx that stays the first in line: as many as `wrs`, if it has as many.
+    // Apart, as the next but one: most of what is posted is a message alone.
+    #[inline(never)]
+    pub(super) fn post_part(&mut self, index: u16, wrs: u16) -> Result<(), Cause> {
+        let (pushed, left) = self.post_writes(index, wrs)?;
+        self.txs.parted(index, pushed, left == 0);
+        Ok(())
+    }
+
+    /// Builds the WRITEs of a tx that were not built yet.
+    fn post_all_writes(&mut self, index: u16) -> Result<(), Cause> {
+        match self.post_writes(index, u16::MAX)? {
+            (_, 0) => Ok(()),
+            // The sink is smaller than it was.
+            _ => Err(Cause::LocalFault),
+        }
+    }
+
+    /// Moves the data: one WRITE for each piece of the peer's sink, more if the pages are scattered. Goes on
+    /// where it was; returns how many WRITEs it pushed, at most `wrs`, and how many bytes are left.
+    #[inline(never)]
+    fn post_writes(&mut self, index: u16, wrs: u16) -> Result<(u16, u32), Cause> {
         let max_sge = self.limits.max_sge();
         let context = context(index, Wr::Any, Load::InFront);
-        let Some((mut cursor, key, mut total)) = self.transfer(index)?.writes() else {
+        let Some((mut cursor, mut aim, mut left)) = self.transfer(index)?.writes() else {
             // An error, or zero bytes: only the message goes.
-            return Ok(());
+            return Ok((0, 0));
         };
-        let mut at = 0;
-        while let Some(fragment) = self.transfer(index)?.piece(at) {
-            let mut addr = fragment.addr;
-            let mut left = fragment.nob.min(total);
-            total = total.saturating_sub(left);
-            while left > 0 {
-                self.make_room(1, max_sge)?;
-                let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-                let n = link.push_write(context, addr, key, &mut cursor, left)?;
-                self.pushed(index, Load::InFront);
-                addr = addr.wrapping_add(u64::from(n));
-                left = left.saturating_sub(n);
-            }
-            at = at.saturating_add(1);
+        let mut pushed = 0u16;
+        while left > 0 && pushed < wrs {
+            let Some(to) = self.transfer(index)?.piece(aim) else {
+                break;
+            };
+            self.make_room(1, max_sge)?;
+            let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+            let nob = to.nob.min(left);
+            let moved = link.push_write(context, to.addr, aim.key(), &mut cursor, nob)?;
+            self.pushed(index, Load::InFront);
+            pushed = pushed.saturating_add(1);
+            left = left.saturating_sub(moved);
+            aim.moves_on(moved, to);
         }
-        if total > 0 {
-            return Err(Cause::LocalFault);
-        }
-        Ok(())
+        self.transfer(index)?.wrote(left);
+        Ok((pushed, left))
     }
 }

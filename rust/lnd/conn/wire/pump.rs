@@ -101,10 +101,11 @@ impl<C: QpHandler> Wire<C> {
         if let Some(buf) = buf {
             self.stock.put(buf);
         }
-        self.flight.ended(post::load_of(context));
+        let load = post::load_of(context);
+        self.flight.ended(load);
         if let Some(index) = index {
             let sent = self.txs.completed(index, post::wr_of(context), result);
-            if let (Some(clock), Some(now)) = (sent, now) {
+            if let (Some(clock), Some(now), Load::Last) = (sent, now, load) {
                 self.meter.sent(clock, now);
             }
         }
@@ -160,6 +161,7 @@ impl<C: QpHandler> Wire<C> {
                     let now = *now.get_or_insert_with(Moment::now);
                     self.post_tx(index, carried.unwrap_or(0), cksum(), now)
                 }
+                Next::Part { index, wrs } => self.post_part(index, wrs),
                 Next::Noop { carried } => self.post_noop(carried, cksum()),
                 Next::NoSlots => {
                     self.counts.one(Count::NoSlots);

@@ -271,6 +271,16 @@ impl Txs {
             .next(&mut self.cells, credits, sq_free, keepalive, patient)
     }
 
+    /// `wrs` WRITEs of the one at `index` were pushed, and it stays queued; see [`Queues::parted`].
+    pub(super) fn parted(&mut self, index: u16, wrs: u16, all: bool) {
+        Queues::parted(&mut self.cells, index, wrs, all);
+    }
+
+    /// The send queue has `slots` for other things than NOOPs. Before the first is queued.
+    pub(super) fn open(&mut self, slots: u16) {
+        self.queues.open(slots);
+    }
+
     /// The one at `index` is being posted: what it does.
     #[inline]
     pub(super) fn posting(&mut self, index: u16) -> Option<Op> {

@@ -78,6 +78,8 @@ pub struct Config {
     pub high_water: [u8; 2],
     /// Slots of the send queue.
     pub sq: u16,
+    /// Work requests of a transfer, its message included.
+    pub chain: u16,
     /// What each side may send.
     pub kinds: [&'static [Kind]; 2],
     /// Open requests of each side.
@@ -204,7 +206,9 @@ impl Config {
                 // Own requests, what the send queue holds, answers and LOCAL_INVs that wait for it.
                 let waiting = usize::from(self.sq) + 2 * usize::from(self.depth);
                 let cells = self.window[side] + waiting + 4;
-                End::Ours(Ours::new(side, depth, hiw, self.sq, cells), Half::default())
+                let mut ours = Ours::new(side, depth, hiw, self.sq, cells);
+                ours.chain = self.chain;
+                End::Ours(ours, Half::default())
             }
             Who::Ko2 => End::Ko2(Ko2::new(side, depth.get(), hiw, self.sq)),
         }
@@ -431,7 +435,12 @@ fn ours(
         // second half: `Conn::submit_or_fail` or `Conn::tell`
         Step::Answer(_, at) => {
             let (op, transfer) = half.owed.remove(at);
-            submit(o, op, if op == Op::PutNak { 1 } else { 2 }, transfer)?;
+            let slots = match op {
+                Op::PutNak => 1,
+                Op::GetDone => o.chain,
+                _ => 2,
+            };
+            submit(o, op, slots, transfer)?;
             half.corked = true;
             return Ok(());
         }

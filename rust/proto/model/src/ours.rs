@@ -21,7 +21,8 @@ use ro2iblnd_proto::{
         Cell,
         Next,
         Queues,
-        TxId, //
+        TxId,
+        NOOP_SLOTS, //
     },
     tx::{
         Answer,
@@ -49,8 +50,10 @@ pub enum Work {
     Noop,
     /// A SEND of the tx at this index.
     Send(u16),
-    /// A REG_MR or WRITE of it: completes with the SEND behind it.
+    /// A REG_MR or WRITE of it: completes with what is signalled behind it.
     Quiet(u16),
+    /// A WRITE of it, the last of its batch.
+    Write(u16),
     /// A LOCAL_INV of it.
     Invalidate(u16),
 }
@@ -93,6 +96,8 @@ pub struct Ours {
     /// The send queue.
     pub sq: VecDeque<Work>,
     sq_size: u16,
+    /// Work requests of a transfer, its message included.
+    pub chain: u16,
     /// Posted receive buffers.
     pub posted: u16,
     /// Receive buffers that go with the next doorbell. The driver also posts them when there are
@@ -121,6 +126,7 @@ impl Ours {
     pub fn new(side: Side, depth: QueueDepth, high_water: u8, sq_size: u16, cells: usize) -> Self {
         let mut all = vec![Cell::FREE; cells];
         let mut queues = Queues::EMPTY;
+        queues.open(sq_size.saturating_sub(NOOP_SLOTS));
         queues.grow(&mut all, 0);
         Self {
             side,
@@ -130,6 +136,7 @@ impl Ours {
             txs: vec![None; cells],
             sq: VecDeque::new(),
             sq_size,
+            chain: 2,
             posted: depth.rx_buffers(),
             unposted: 0,
             held: Vec::new(),
@@ -199,14 +206,41 @@ impl Ours {
                         tag: 0,
                     });
                 }
+                Next::Part { index, wrs } => self.post_part(index, wrs)?,
                 Next::NoSlots | Next::NoCredit | Next::Empty => break,
             }
         }
         // `pump::flush`: receives first, what is sent may tell the peer of them.
         if self.sq.len() > pushed {
             self.post_recvs();
+            // `Batch::signal_last`.
+            if let Some(Work::Quiet(index)) = self.sq.back().copied() {
+                self.sq.pop_back();
+                self.sq.push_back(Work::Write(index));
+            }
         }
         self.compare()
+    }
+
+    /// `post::post_part`: WRITEs alone.
+    fn post_part(&mut self, index: u16, wrs: u16) -> Result<(), Fault> {
+        let at = usize::from(index);
+        if self.copy[1].front() != Some(&index) {
+            return Err("a part of what is not the first in line".into());
+        }
+        if !matches!(self.cells[at].tx.op(), Op::PutDone | Op::GetDone) {
+            return Err("a part of what has no WRITEs".into());
+        }
+        let left = self.cells[at].slots;
+        if wrs == 0 || wrs >= left {
+            return Err("a part that is nothing, or all".into());
+        }
+        for _ in 0..wrs {
+            self.push(Work::Quiet(index))?;
+            self.cells[at].tx.pushed();
+        }
+        Queues::parted(&mut self.cells, index, wrs, wrs == left - 1);
+        Ok(())
     }
 
     /// `pump::post_tx` with `post_reg`, `post_writes`, `post_send` and `post_inv`.
@@ -288,7 +322,7 @@ impl Ours {
                 self.credits.noop_completed();
                 return Ok(Some(work));
             }
-            Work::Send(index) | Work::Quiet(index) => (index, Wr::Any),
+            Work::Send(index) | Work::Write(index) | Work::Quiet(index) => (index, Wr::Any),
             Work::Invalidate(index) => (index, Wr::Invalidate),
         };
         let then = self.cells[usize::from(index)].tx.completed(wr, result);
@@ -335,8 +369,7 @@ impl Ours {
                 let transfer = self.txs[usize::from(index)].as_mut().ok_or("no transfer")?;
                 transfer.peer = dst;
                 transfer.data = true;
-                // One WRITE and the SEND.
-                self.answer(index, Answer::PutAck, 2)?;
+                self.answer(index, Answer::PutAck, self.chain)?;
                 Repost::ForAnswer
             }
             Body::PutNak(c) => {
@@ -438,7 +471,7 @@ impl Ours {
         }
         let uses = |work: &Work| match *work {
             Work::Noop => false,
-            Work::Send(i) | Work::Quiet(i) | Work::Invalidate(i) => i == index,
+            Work::Send(i) | Work::Write(i) | Work::Quiet(i) | Work::Invalidate(i) => i == index,
         };
         if self.sq.iter().any(uses) {
             return Err("a tx is finished while the device still has work of it".into());
@@ -516,6 +549,7 @@ impl Ours {
                 Work::Send(i) => (1, Some(i)),
                 Work::Quiet(i) => (2, Some(i)),
                 Work::Invalidate(i) => (3, Some(i)),
+                Work::Write(i) => (4, Some(i)),
             };
             out.push(kind);
             if let Some(index) = index {

@@ -244,7 +244,7 @@ impl State {
                     let key = conn.data.cookie(index);
                     conn.armed.retain(|k| *k != key);
                 }
-                Work::Send(_) | Work::Noop => {}
+                Work::Send(_) | Work::Write(_) | Work::Noop => {}
             }
             break;
         }

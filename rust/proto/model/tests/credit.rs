@@ -46,6 +46,7 @@ fn config(who: [Who; 2], depth: u16) -> Config {
         depth,
         high_water: [mark(depth); 2],
         sq: 6,
+        chain: 2,
         kinds: [ALL; 2],
         window: [1; 2],
         keepalive: false,
@@ -101,6 +102,16 @@ fn configs() -> Vec<(&'static str, Config)> {
                     kinds: [PUT, SMALL],
                     window: [2, 1],
                     sq: 4,
+                    ..base
+                },
+            ));
+            all.push((
+                "transfers longer than the send queue",
+                Config {
+                    kinds: [PUT, GET],
+                    window: [2, 1],
+                    sq: 4,
+                    chain: 6,
                     ..base
                 },
             ));
