@@ -245,10 +245,6 @@ pub fn conn(conn: &Conn, track: Option<&Track>) -> Verdict {
         let words = format!("nothing heard for {}, being probed", span(conn.idle_ms));
         return Verdict::new(Level::Warn, "doubted", words);
     }
-    if track.is_some_and(|track| track.rise.no_slots > 0) {
-        let words = "send queue is full at times: large transfers in pieces";
-        return Verdict::new(Level::Note, "no-slots", words);
-    }
     Verdict::fine()
 }
 

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a connection keeps that nobody uses, by the kernel's count of free pages: queue pair, queues, buffers, regions and
+what the provider has for them. The same is measured beside ko2iblnd in test_lustre.py."""
+
+import re
+
+import pytest
+from nodes import Node, up, until
+from test_faults_cm import report
+
+CONNS = 64
+# KiB that a connection of that depth may keep on one node. Message buffers are 4 KiB each, and the protocol asks for two
+# per credit; the rest is mostly the provider's send queue.
+BOUNDS = {8: 260, 128: 2400}
+
+
+def free_kib(node):
+    node.guest.check("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1")
+    return int(re.search(r"MemFree: +(\d+)", node.guest.check("cat /proc/meminfo"))[1])
+
+
+@pytest.mark.parametrize("depth", BOUNDS)
+def test_memory_of_a_connection(boot_pair, record_property, depth):
+    a, b = (Node(g) for g in boot_pair(memory=2048))
+    tunables = dict(peer_credits=depth, credits=2 * depth)
+    up(a, b, **tunables)
+    # What comes with the first one, and stays.
+    a.ping(b)
+    for node in (a, b):
+        node.ni_del()
+        node.ni_add(conns_per_peer=CONNS, **tunables)
+    before = free_kib(a)
+    a.ping(b)
+    until(lambda: a.ctl(f"conn list {a.nid}").get("conns", 0) == CONNS, "all are connected")
+    each = (before - free_kib(a)) / CONNS
+    report(record_property, "memory", f"depth {depth}: {each:.0f} KiB a connection")
+    assert 0 < each < BOUNDS[depth]
