@@ -219,6 +219,10 @@ class Node:
         """The counters of rxe0 and of its CM that are not zero."""
         return self.sh("cd /sys/class/infiniband/rxe0/ports/1 && grep . cm_*/* hw_counters/* | grep -v :0")
 
+    def free_kib(self):
+        self.sh("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1")
+        return int(re.search(r"MemFree: +(\d+)", self.sh("cat /proc/meminfo"))[1])
+
     def rdma_objects(self):
         """Numbers of RDMA objects in the guest, per type.
 

@@ -176,6 +176,25 @@ def test_conns_per_peer(nodes, pairing, conns):
         assert len(found) == conns[0]
 
 
+@pytest.mark.parametrize(("depth", "count"), [(8, 64), (32, 16)])
+def test_memory_of_a_connection(tree, workdir, depth, count):
+    """KiB that an idle connection keeps on the node that opened it, by the kernel's count of free pages."""
+    each = {}
+    for lnd in (KO, OURS):
+        with tree.pair(workdir=workdir, memory=3072) as guests:
+            a, b = (lustre.Node(guest, lnd) for guest in guests)
+            for node in (a, b):
+                node.up("", f"--conns-per-peer {count} --peer-credits {depth} --credits {2 * depth}")
+            before = a.free_kib()
+            assert_ping(a, b)
+            until(lambda: len(a.conns()) == count, "all are connected")
+            each[lnd] = (before - a.free_kib()) / count
+            for node in (a, b):
+                assert node.unload() == {}
+    print(f"depth {depth}: {', '.join(f'{lnd} {kib:.0f} KiB' for lnd, kib in each.items())}, {each[OURS] / each[KO]:.2f}")
+    assert each[OURS] <= 0.35 * each[KO]
+
+
 @pytest.mark.parametrize("which", ["active", "passive"])
 @pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
 def test_module_reloaded(nodes, pairing, which):
