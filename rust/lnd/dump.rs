@@ -174,7 +174,7 @@ fn state_number(state: State) -> u8 {
     match state {
         State::Init => 0,
         State::Resolving | State::Connecting => 1,
-        State::Accepting => 2,
+        State::Accepting | State::Called => 2,
         State::Established => 3,
         State::Closing | State::Draining => 4,
         State::Dead => 5,

@@ -8,14 +8,22 @@
 //! returned [`Actions`] in the order of their bits: those that may sleep by queueing the
 //! connection's worker.
 //!
-//! | event | Init..Connecting/Accepting | Established | Closing, Draining | Dead |
-//! |---|---|---|---|---|
-//! | handshake step | next step | - | - | - |
-//! | address not resolved in time | resolve again, or fail the attempt | - | - | - |
-//! | established (CM, COMM_EST, first receive) | establish, once | - | - | - |
-//! | failure, rejection, disconnect, device removal, close | latch, fail the attempt, close | latch, close | latch nothing, wait | - |
-//! | unreachable | as above | ignored: RC retries decide | - | - |
-//! | drain started / drained | - / - | - / - | Draining / release | - |
+//! | event | Init..Connecting/Accepting | Called | Established | Closing, Draining | Dead |
+//! |---|---|---|---|---|---|
+//! | handshake step | next step | - | - | - | - |
+//! | address not resolved in time | resolve again, or fail the attempt | - | - | - | - |
+//! | established (CM) | establish, once; or Called | - | - | - | - |
+//! | COMM_EST, first receive | establish, once | establish, once | - | - | - |
+//! | the timer | fail the attempt | establish, once | - | - | - |
+//! | failure, rejection, disconnect, device removal, close | latch, fail the attempt, close | as before | latch, close | latch nothing, wait | - |
+//! | unreachable | as above | as before | ignored: RC retries decide | - | - |
+//! | drain started / drained | - / - | - / - | - / - | Draining / release | - |
+//!
+//! Over TCP ([`First::Caller`]) who was called must not speak first (RFC 5044, 7.1.2): what comes before the
+//! caller's queue pair has the socket may lie there until something else comes, or end the attempt. So a passive
+//! connection that the CM says is established is [`State::Called`], and none that messages go on, until the caller
+//! has said something; for [`FIRST_WORD_MS`] at most, because other drivers call and say nothing. Ours says a NOOP,
+//! for LNet may have nothing for this connection.
 
 use super::cause::Cause;
 
@@ -25,6 +33,29 @@ use super::cause::Cause;
 /// Why not one try: the kernel's `rdma_resolve_ip()` looks for the neighbour, and only then has itself
 /// told of neighbours that are found. One that is found in between is seen at the end of the try.
 const RESOLVE_MS: [u16; 5] = [250, 500, 1000, 1500, 1750];
+
+/// Milliseconds that a caller is given to speak first. What comes before a slow one has read our answer ends its
+/// attempt, and on a busy machine it took more than one second.
+pub const FIRST_WORD_MS: u32 = 5000;
+
+/// Who may speak first on a connection that is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Either side.
+    Either,
+    /// Who called: it is over TCP.
+    Caller,
+}
+
+impl First {
+    /// On a device that is iWARP, or not.
+    pub const fn over(tcp: bool) -> Self {
+        match tcp {
+            true => Self::Caller,
+            false => Self::Either,
+        }
+    }
+}
 
 /// Where a connection is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +68,8 @@ pub enum State {
     Connecting,
     /// Passive: CONNACK is being sent, or on its way.
     Accepting,
+    /// Passive: the handshake is complete, but the caller has not spoken, which it must do first.
+    Called,
     /// Messages flow.
     Established,
     /// Over; the worker will disconnect it.
@@ -64,6 +97,8 @@ pub enum Event {
     Established,
     /// COMM_EST of the queue pair, or the first receive completion.
     EarlyTraffic,
+    /// The timer of the attempt has run out, or the one of [`Actions::AWAIT_WORD`].
+    Timeout,
     /// UNREACHABLE from the CM: REQ or REP retries spent, or a RoCE neighbour changed.
     Unreachable,
     /// DISCONNECTED, TIMEWAIT_EXIT from the CM.
@@ -82,7 +117,7 @@ pub enum Event {
 /// What the caller does, as a small set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Actions(u8);
+pub struct Actions(u16);
 
 impl Actions {
     /// Nothing.
@@ -91,20 +126,24 @@ impl Actions {
     /// [`Conn::resolve_ms`].
     pub const RESOLVE: Self = Self(1);
     /// Call `rdma_resolve_route`, from the CM event itself.
-    pub const RESOLVE_ROUTE: Self = Self(128);
+    pub const RESOLVE_ROUTE: Self = Self(2);
     /// Queue the worker: make the queue pair, post the receives, connect or accept.
-    pub const SET_UP: Self = Self(2);
+    pub const SET_UP: Self = Self(4);
     /// Tell the CM that communication is established (`rdma_notify`).
-    pub const NOTIFY_CM: Self = Self(4);
+    pub const NOTIFY_CM: Self = Self(8);
+    /// Have the timer run in [`FIRST_WORD_MS`] instead of at the end of the attempt.
+    pub const AWAIT_WORD: Self = Self(16);
+    /// Send a NOOP, unless something else goes: the other side waits for a word.
+    pub const SPEAK: Self = Self(32);
     /// Publish the connection to its peer, take the waiting transmits, run the pump.
-    pub const ESTABLISH: Self = Self(8);
+    pub const ESTABLISH: Self = Self(64);
     /// Tell the peer object that this attempt failed.
-    pub const FAIL_ATTEMPT: Self = Self(16);
+    pub const FAIL_ATTEMPT: Self = Self(128);
     /// Take the connection from its peer, cancel queued and waiting transmits, queue the worker to
     /// disconnect and drain.
-    pub const CLOSE: Self = Self(32);
+    pub const CLOSE: Self = Self(256);
     /// Queue the worker to free everything.
-    pub const RELEASE: Self = Self(64);
+    pub const RELEASE: Self = Self(512);
 
     /// Whether `other` is among them.
     pub fn has(self, other: Self) -> bool {
@@ -145,12 +184,14 @@ impl Todo {
         all.without(Actions::RESOLVE)
             .without(Actions::SET_UP)
             .without(Actions::NOTIFY_CM)
+            .without(Actions::SPEAK)
     }
 }
 
 /// The state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Conn {
+    first: First,
     state: State,
     cause: Option<Cause>,
     /// Tries to resolve the address that took too long.
@@ -158,9 +199,10 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// A connection just made.
-    pub const fn new() -> Self {
+    /// A connection just made, on which `first` may speak first.
+    pub const fn new(first: First) -> Self {
         Self {
+            first,
             state: State::Init,
             cause: None,
             tries: 0,
@@ -191,7 +233,7 @@ impl Conn {
                 event = Event::Fail(Cause::Unreachable);
             }
         }
-        let (next, actions, cause) = step(self.state, event);
+        let (next, actions, cause) = step(self.first, self.state, event);
         self.state = next;
         if self.cause.is_none() {
             self.cause = cause;
@@ -200,19 +242,13 @@ impl Conn {
     }
 }
 
-impl Default for Conn {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// The table itself.
-fn step(state: State, event: Event) -> (State, Actions, Option<Cause>) {
+fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cause>) {
     use Event as E;
     use State as S;
     let stay = (state, Actions::NONE, None);
     let fail = |cause| match state {
-        S::Init | S::Resolving | S::Connecting | S::Accepting => (
+        S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called => (
             S::Closing,
             Actions::FAIL_ATTEMPT.and(Actions::CLOSE),
             Some(cause),
@@ -226,21 +262,31 @@ fn step(state: State, event: Event) -> (State, Actions, Option<Cause>) {
         (S::Resolving, E::AddrResolved) => (S::Resolving, Actions::RESOLVE_ROUTE, None),
         (S::Resolving, E::AddrTimeout) => (S::Resolving, Actions::RESOLVE, None),
         (S::Resolving, E::RouteResolved) => (S::Connecting, Actions::SET_UP, None),
-        (S::Connecting | S::Accepting, E::Established) => {
-            (S::Established, Actions::ESTABLISH, None)
-        }
+        (S::Connecting | S::Accepting, E::Established) => match (first, state) {
+            (First::Caller, S::Accepting) => (S::Called, Actions::AWAIT_WORD, None),
+            (First::Caller, _) => {
+                let actions = Actions::SPEAK.and(Actions::ESTABLISH);
+                (S::Established, actions, None)
+            }
+            (First::Either, _) => (S::Established, Actions::ESTABLISH, None),
+        },
         // The active side must have read the CONNACK first: it parks early messages instead.
         (S::Accepting, E::EarlyTraffic) => (
             S::Established,
             Actions::ESTABLISH.and(Actions::NOTIFY_CM),
             None,
         ),
+        // The caller has spoken, or has nothing to say.
+        (S::Called, E::EarlyTraffic | E::Timeout) => (S::Established, Actions::ESTABLISH, None),
         (S::Established, E::EarlyTraffic) => stay,
-        (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Unreachable) => {
+        (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Timeout) => {
+            fail(Cause::ConnectTimeout)
+        }
+        (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Unreachable) => {
             fail(Cause::Unreachable)
         }
         (S::Established, E::Unreachable) => stay,
-        (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Disconnected) => {
+        (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Disconnected) => {
             fail(Cause::ConnectFailed)
         }
         (_, E::Disconnected) => fail(Cause::PeerClosed),
@@ -257,6 +303,7 @@ fn step(state: State, event: Event) -> (State, Actions, Option<Cause>) {
             | E::RouteResolved
             | E::Established
             | E::EarlyTraffic
+            | E::Timeout
             | E::Unreachable
             | E::DrainStarted
             | E::Drained
@@ -270,17 +317,18 @@ fn step(state: State, event: Event) -> (State, Actions, Option<Cause>) {
 mod tests {
     use super::*;
 
-    const STATES: [State; 8] = [
+    const STATES: [State; 9] = [
         State::Init,
         State::Resolving,
         State::Connecting,
         State::Accepting,
+        State::Called,
         State::Established,
         State::Closing,
         State::Draining,
         State::Dead,
     ];
-    const EVENTS: [Event; 13] = [
+    const EVENTS: [Event; 14] = [
         Event::Start,
         Event::Requested,
         Event::AddrResolved,
@@ -288,6 +336,7 @@ mod tests {
         Event::RouteResolved,
         Event::Established,
         Event::EarlyTraffic,
+        Event::Timeout,
         Event::Unreachable,
         Event::Disconnected,
         Event::Fail(Cause::Protocol),
@@ -298,9 +347,10 @@ mod tests {
 
     #[test]
     fn states_only_grow_and_effects_happen_once() {
-        for state in STATES {
+        let both = STATES.map(|s| (First::Either, s)).into_iter();
+        for (first, state) in both.chain(STATES.map(|s| (First::Caller, s))) {
             for event in EVENTS {
-                let (next, actions, cause) = step(state, event);
+                let (next, actions, cause) = step(first, state, event);
                 assert!(next >= state);
                 let closes = state < State::Closing && next == State::Closing;
                 assert_eq!(actions.has(Actions::CLOSE), closes);
@@ -311,6 +361,9 @@ mod tests {
                 );
                 let establishes = state < State::Established && next == State::Established;
                 assert_eq!(actions.has(Actions::ESTABLISH), establishes);
+                assert!(establishes || !actions.has(Actions::SPEAK));
+                let waits = state != State::Called && next == State::Called;
+                assert_eq!(actions.has(Actions::AWAIT_WORD), waits);
                 let dies = state != State::Dead && next == State::Dead;
                 assert_eq!(actions.has(Actions::RELEASE), dies);
             }
@@ -319,7 +372,7 @@ mod tests {
 
     #[test]
     fn an_address_is_asked_for_again_but_not_for_ever() {
-        let mut c = Conn::new();
+        let mut c = Conn::new(First::Either);
         assert!(c.on(Event::Start).has(Actions::RESOLVE));
         let mut ms = c.resolve_ms();
         // What was found while nobody listened is found soon.
@@ -331,7 +384,7 @@ mod tests {
         assert_eq!(ms, 5000);
         assert_eq!(c.cause(), Some(Cause::Unreachable));
         // Late.
-        let mut c = Conn::new();
+        let mut c = Conn::new(First::Either);
         let _ = c.on(Event::Start);
         let _ = c.on(Event::RouteResolved);
         assert_eq!(c.on(Event::AddrTimeout), Actions::NONE);
@@ -340,14 +393,14 @@ mod tests {
     #[test]
     fn every_living_state_ends_on_failure() {
         for state in STATES {
-            let (next, _, _) = step(state, Event::Fail(Cause::DeviceGone));
+            let (next, _, _) = step(First::Caller, state, Event::Fail(Cause::DeviceGone));
             assert!(next >= State::Closing);
         }
     }
 
     #[test]
     fn the_first_cause_is_kept() {
-        let mut c = Conn::new();
+        let mut c = Conn::new(First::Either);
         assert!(c.on(Event::Requested).has(Actions::SET_UP));
         assert!(c.on(Event::Fail(Cause::TransportRetry)).has(Actions::CLOSE));
         assert_eq!(c.on(Event::Disconnected), Actions::NONE);
@@ -357,19 +410,19 @@ mod tests {
     #[test]
     fn a_connection_that_is_to_be_closed_is_not_set_up_first() {
         let mut todo = Todo::NONE;
-        let mut c = Conn::new();
+        let mut c = Conn::new(First::Either);
         todo.add(c.on(Event::Requested));
         todo.add(c.on(Event::Fail(Cause::AdminClose)));
         let actions = todo.take();
         assert!(!actions.has(Actions::SET_UP) && actions.has(Actions::CLOSE));
         assert_eq!(todo.take(), Actions::NONE);
         // Nor is an address asked for.
-        let mut c = Conn::new();
+        let mut c = Conn::new(First::Either);
         todo.add(c.on(Event::Start));
         todo.add(c.on(Event::Fail(Cause::Shutdown)));
         assert!(!todo.take().has(Actions::RESOLVE));
         // But its peer learns of one that was established, whose end it will be told.
-        let mut c = Conn::new();
+        let mut c = Conn::new(First::Either);
         let _ = c.on(Event::Requested);
         todo.add(c.on(Event::EarlyTraffic));
         todo.add(c.on(Event::Fail(Cause::Protocol)));
@@ -380,7 +433,7 @@ mod tests {
 
     #[test]
     fn lost_rtu_is_made_good_by_the_first_receive() {
-        let mut c = Conn::new();
+        let mut c = Conn::new(First::Either);
         let _ = c.on(Event::Requested);
         let actions = c.on(Event::EarlyTraffic);
         assert!(actions.has(Actions::ESTABLISH));
@@ -390,11 +443,65 @@ mod tests {
 
     #[test]
     fn the_active_side_does_not_establish_without_a_connack() {
-        let mut c = Conn::new();
+        let mut c = Conn::new(First::Either);
         let _ = c.on(Event::Start);
         let _ = c.on(Event::AddrResolved);
         let _ = c.on(Event::RouteResolved);
         assert_eq!(c.on(Event::EarlyTraffic), Actions::NONE);
         assert!(c.on(Event::Established).has(Actions::ESTABLISH));
+    }
+    fn called() -> Conn {
+        let mut c = Conn::new(First::Caller);
+        let _ = c.on(Event::Requested);
+        assert_eq!(c.on(Event::Established), Actions::AWAIT_WORD);
+        c
+    }
+
+    #[test]
+    fn who_is_called_over_tcp_waits_for_a_word() {
+        let mut c = called();
+        assert_eq!(c.state(), State::Called);
+        assert_eq!(c.on(Event::Established), Actions::NONE);
+        assert_eq!(c.on(Event::EarlyTraffic), Actions::ESTABLISH);
+        assert_eq!(c.state(), State::Established);
+        // The word may come before the CM says anything.
+        let mut c = Conn::new(First::Caller);
+        let _ = c.on(Event::Requested);
+        assert!(c.on(Event::EarlyTraffic).has(Actions::ESTABLISH));
+        assert_eq!(c.on(Event::Established), Actions::NONE);
+    }
+
+    #[test]
+    fn a_caller_that_says_nothing_is_spoken_to_in_the_end() {
+        let mut c = called();
+        assert_eq!(c.on(Event::Timeout), Actions::ESTABLISH);
+        assert_eq!((c.state(), c.cause()), (State::Established, None));
+        assert_eq!(c.on(Event::Timeout), Actions::NONE);
+        // Where nothing has been accepted the timer ends the attempt.
+        let mut c = Conn::new(First::Caller);
+        let _ = c.on(Event::Requested);
+        assert!(c.on(Event::Timeout).has(Actions::FAIL_ATTEMPT));
+        assert_eq!(c.cause(), Some(Cause::ConnectTimeout));
+        // One that hangs up has not been a connection.
+        let mut c = called();
+        assert!(c.on(Event::Disconnected).has(Actions::FAIL_ATTEMPT));
+    }
+
+    #[test]
+    fn who_calls_over_tcp_says_a_word() {
+        for (first, speaks) in [(First::Either, false), (First::Caller, true)] {
+            let mut c = Conn::new(first);
+            let _ = c.on(Event::Start);
+            let _ = c.on(Event::AddrResolved);
+            let _ = c.on(Event::RouteResolved);
+            let actions = c.on(Event::Established);
+            assert!(actions.has(Actions::ESTABLISH));
+            assert_eq!(actions.has(Actions::SPEAK), speaks);
+            // Not if it is over before that.
+            let mut todo = Todo::NONE;
+            todo.add(actions);
+            todo.add(c.on(Event::Fail(Cause::AdminClose)));
+            assert!(!todo.take().has(Actions::SPEAK));
+        }
     }
 }

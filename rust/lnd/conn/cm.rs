@@ -42,10 +42,6 @@ use crate::{
 /// Milliseconds to resolve a route (protocol section 1).
 const ROUTE_MS: u32 = 5000;
 
-/// Milliseconds that the other side is given to speak first, over TCP. Other drivers may have nothing to say; and
-/// what comes before a slow one has read our answer ends its attempt.
-const FIRST_WORD_MS: u32 = 5000;
-
 impl CmHandler for Conn {
     fn cm_event(this: ArcBorrow<'_, Self>, id: &CmLocked<'_>, event: &CmEvent<'_>) {
         let this: Arc<Self> = this.into();
@@ -109,7 +105,7 @@ impl Conn {
     /// good: the queue pair is up already.
     fn cm_established(self: &Arc<Self>, private_data: &[u8]) {
         if !self.active {
-            return self.accepted();
+            return self.event(Event::Established);
         }
         let asked = self.with(|inner| {
             let connecting = inner.life.state() == State::Connecting;
@@ -141,20 +137,6 @@ impl Conn {
                 log::rejected(self.nid(), &e);
                 self.end(Cause::Protocol);
             }
-        }
-    }
-
-    /// Passive: the handshake is complete. Over TCP the other side speaks first (RFC 5044, 7.1.2): what comes
-    /// before its queue pair has the socket may lie there until something else comes. Until then, or until the
-    /// timer has waited for long enough, it is no connection yet.
-    fn accepted(self: &Arc<Self>) {
-        if !self.over_tcp {
-            return self.event(Event::Established);
-        }
-        let mut inner = self.lock();
-        if inner.life.state() == State::Accepting {
-            inner.life.accepted();
-            self.rearm_timer(FIRST_WORD_MS);
         }
     }
 

@@ -88,7 +88,7 @@ impl QpHandler for Conn {
                 }
                 return;
             }
-            State::Accepting => this.step(inner, Event::EarlyTraffic),
+            State::Accepting | State::Called => this.step(inner, Event::EarlyTraffic),
             State::Established => {}
             State::Closing | State::Draining | State::Dead => return,
         }

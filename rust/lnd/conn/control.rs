@@ -47,6 +47,9 @@ impl WorkItem<CONTROL> for Conn {
             if todo.has(Actions::NOTIFY_CM) {
                 this.notify_cm();
             }
+            if todo.has(Actions::SPEAK) {
+                this.speak();
+            }
             if todo.has(Actions::ESTABLISH) {
                 this.publish();
             }

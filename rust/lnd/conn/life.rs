@@ -19,6 +19,7 @@ use crate::proto::{
         Actions,
         Conn as Fsm,
         Event,
+        First,
         State,
         Todo, //
     },
@@ -33,8 +34,6 @@ pub(super) struct Life {
     todo: Todo,
     /// What was asked for, later what was agreed on.
     known: Known,
-    /// Passive, over TCP: the CM says that it is established, and the peer has not spoken.
-    accepted: bool,
     /// The peer object knows that it is established.
     published: bool,
     /// The attempt ended without a connection.
@@ -60,13 +59,12 @@ pub(super) struct Epitaph {
 }
 
 impl Life {
-    /// Of a connection just made, which asks for `known`.
-    pub(super) fn new(known: Known) -> Self {
+    /// Of a connection just made, which asks for `known`, and on which `first` may speak first.
+    pub(super) fn new(first: First, known: Known) -> Self {
         Self {
-            fsm: Fsm::new(),
+            fsm: Fsm::new(first),
             todo: Todo::NONE,
             known,
-            accepted: false,
             published: false,
             attempt_failed: false,
             retry: None,
@@ -178,16 +176,6 @@ impl Life {
     /// What nobody has told of yet.
     pub(super) fn take_fault(&mut self) -> Option<Fault> {
         self.fault.take()
-    }
-
-    /// Passive: the CM says that it is established, but the peer is to speak first.
-    pub(super) fn accepted(&mut self) {
-        self.accepted = true;
-    }
-
-    /// Whether only a word of the peer is missing.
-    pub(super) fn is_accepted(&self) -> bool {
-        self.accepted && self.state() == State::Accepting
     }
 
     /// The peer object knows that it is established.

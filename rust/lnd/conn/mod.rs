@@ -77,7 +77,9 @@ use crate::{
         cause::Cause,
         conn::{
             Actions,
-            Event, //
+            Event,
+            First,
+            FIRST_WORD_MS, //
         },
         nid::Nid,
         peer::Known,
@@ -153,7 +155,6 @@ pub(crate) struct Conn {
     peer: Arc<Peer<Conn>>,
     /// Whether we asked for it.
     active: bool,
-    /// Over TCP who was called must not speak first ([`timer`]).
     over_tcp: bool,
     /// Where the LNet half runs.
     cpu: Cpu,
@@ -203,7 +204,7 @@ impl Conn {
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
         let inner = Inner {
-            life: Life::new(known),
+            life: Life::new(First::over(over_tcp), known),
             goodbye: Goodbye::new(),
             wire: Wire::new(identity, known.depth, hca, meter),
             inbox: Inbox::EMPTY,
@@ -291,6 +292,9 @@ impl Conn {
         }
         if actions == Actions::NONE {
             return;
+        }
+        if actions.has(Actions::AWAIT_WORD) {
+            self.rearm_timer(FIRST_WORD_MS);
         }
         if actions.has(Actions::ESTABLISH) {
             // The control worker publishes it.

@@ -265,16 +265,17 @@ impl Conn {
         }
     }
 
+    /// Who was called waits for a word of ours, and LNet may have none for this connection.
+    pub(super) fn speak(self: &Arc<Self>) {
+        self.with(|inner| self.pump(inner, true));
+    }
+
     /// Opens the connection to the peer's messages.
     pub(super) fn publish(self: &Arc<Self>) {
         let known = self.with(|inner| inner.life.known());
         self.cm.learn_mtu();
         self.cancel_timer();
         self.arm_timer(self.timer_ms());
-        if self.over_tcp && self.active {
-            // Who was called waits for a word of ours, and LNet may have none for this connection.
-            self.with(|inner| self.pump(inner, true));
-        }
         self.peer.established(self, known);
         self.with(|inner| {
             inner.life.publish();

@@ -18,7 +18,6 @@ use super::{
 use crate::{
     lnd::parting::Leaving,
     proto::{
-        cause::Cause,
         conn::{
             Event,
             State, //
@@ -43,10 +42,11 @@ impl WorkItem<TIMER> for Conn {
         // A message may wait for memory.
         this.kick_upper(inner);
         match inner.life.state() {
-            State::Accepting if inner.life.is_accepted() => this.step(inner, Event::Established),
-            State::Init | State::Resolving | State::Connecting | State::Accepting => {
-                this.step(inner, Event::Fail(Cause::ConnectTimeout))
-            }
+            State::Init
+            | State::Resolving
+            | State::Connecting
+            | State::Accepting
+            | State::Called => this.step(inner, Event::Timeout),
             State::Established => {
                 let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
                 if let Some(cause) = inner.wire.overdue(limit) {

@@ -184,6 +184,8 @@ impl Script {
             // What waits behind slow ones is not to be late.
             plan.timeout = 50;
             plan.delay_ppm = plan.delay_ppm.min(100_000);
+            // From numbers of its own, as below.
+            plan.shy = tcp && Rng::new(seed ^ 0x5f0f_4b1d).one_in(2);
         }
 
         let mut steps = Vec::new();

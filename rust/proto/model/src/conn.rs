@@ -19,6 +19,7 @@ use ro2iblnd_proto::{
         Actions,
         Conn as Fsm,
         Event,
+        First,
         State as Phase, //
     },
     credits::{
@@ -57,10 +58,11 @@ use crate::{
 };
 
 /// What the control worker does, in this order.
-pub(crate) const TODO: [Actions; 6] = [
+pub(crate) const TODO: [Actions; 7] = [
     Actions::RESOLVE,
     Actions::SET_UP,
     Actions::NOTIFY_CM,
+    Actions::SPEAK,
     Actions::ESTABLISH,
     Actions::CLOSE,
     Actions::RELEASE,
@@ -92,7 +94,7 @@ pub struct Conn {
     pub(crate) active: bool,
     /// The real state machine.
     pub fsm: Fsm,
-    pub(crate) todo: [bool; 6],
+    pub(crate) todo: [bool; 7],
     pub(crate) retry: Option<Known>,
     pub(crate) attempt_failed: bool,
     pub(crate) known: Known,
@@ -123,18 +125,22 @@ pub struct Conn {
     /// The device will refuse the next batch from this work request on.
     pub refuse_at: Option<u8>,
     pub(crate) fault: Option<Fault>,
+    /// Who may speak first.
+    first: First,
+    /// The other side has said something, or was given the time to.
+    heard: bool,
 }
 
 impl Conn {
     /// `Conn::new`.
-    pub fn new(side: Side, hs: u8, active: bool, known: Known) -> Self {
+    pub fn new(side: Side, hs: u8, active: bool, first: First, known: Known) -> Self {
         let mut data = Ours::new(side, known.depth, 1, SLOTS, CELLS);
         data.posted = 0;
         Self {
             hs,
             active,
-            fsm: Fsm::new(),
-            todo: [false; 6],
+            fsm: Fsm::new(first),
+            todo: [false; 7],
             retry: None,
             attempt_failed: false,
             known,
@@ -153,6 +159,8 @@ impl Conn {
             last_tag: [0; 2],
             refuse_at: None,
             fault: None,
+            first,
+            heard: false,
         }
     }
 
@@ -211,8 +219,8 @@ impl Conn {
             *todo |= actions.has(action);
         }
         // `Todo::take`, for what the worker has not taken yet.
-        if let [resolve, set_up, notify, _, true, _] = &mut self.todo {
-            (*resolve, *set_up, *notify) = (false, false, false);
+        if let [resolve, set_up, notify, speak, _, true, _] = &mut self.todo {
+            (*resolve, *set_up, *notify, *speak) = (false, false, false, false);
         }
     }
 
@@ -247,10 +255,22 @@ impl Conn {
 
     /// `pump::pump`.
     pub fn pump(&mut self, posted: &mut Vec<(Side, u8, Msg)>) -> Result<(), Fault> {
+        self.pump_probe(false, posted)
+    }
+
+    /// The same; a NOOP goes if nothing else does, and `probe` is set.
+    pub(crate) fn pump_probe(
+        &mut self,
+        probe: bool,
+        posted: &mut Vec<(Side, u8, Msg)>,
+    ) -> Result<(), Fault> {
         if self.is_up() {
             let mut out = VecDeque::new();
             let before = self.data.sq.len();
-            self.data.pump(false, &mut out)?;
+            self.data.pump(probe, &mut out)?;
+            if self.first == First::Caller && !self.active && !self.heard && !out.is_empty() {
+                return Err("who was called speaks first, over TCP".into());
+            }
             let refused = self.refuse_at.filter(|_| self.data.sq.len() > before);
             if let Some(taken) = refused {
                 self.refuse_at = None;
@@ -289,18 +309,25 @@ impl Conn {
         }
     }
 
+    /// COMM_EST of the queue pair: the other side has said something.
+    pub(crate) fn comm_est(&mut self) {
+        self.heard = true;
+        self.step(Event::EarlyTraffic);
+    }
+
     /// `QpHandler::recv_done`.
     pub fn recv_done(&mut self, posted: &mut Vec<(Side, u8, Msg)>) -> Result<(), Fault> {
         let Some(msg) = self.inbox.pop_front() else {
             return Ok(());
         };
+        self.heard = true;
         match self.fsm.state() {
             Phase::Init | Phase::Resolving | Phase::Connecting => {
                 self.data.posted -= 1;
                 self.early.push_back(msg);
                 return Ok(());
             }
-            Phase::Accepting => self.step(Event::EarlyTraffic),
+            Phase::Accepting | Phase::Called => self.step(Event::EarlyTraffic),
             Phase::Established => {}
             Phase::Closing | Phase::Draining | Phase::Dead => {
                 self.data.posted -= 1;
@@ -314,8 +341,12 @@ impl Conn {
     /// `WorkItem<TIMER>`.
     pub fn timer(&mut self) {
         match self.fsm.state() {
+            Phase::Called => {
+                self.heard = true;
+                self.step(Event::Timeout);
+            }
             Phase::Init | Phase::Resolving | Phase::Connecting | Phase::Accepting => {
-                self.step(Event::Fail(Cause::ConnectTimeout));
+                self.step(Event::Timeout);
             }
             Phase::Established => {
                 let waits = |p| !matches!(p, Place::Free | Place::Done);
@@ -500,6 +531,7 @@ impl Conn {
             self.draining,
             self.released,
             self.kicked,
+            self.heard,
         ] {
             out.push(u8::from(flag));
         }

@@ -15,6 +15,7 @@ use ro2iblnd_proto::{
     cause::Cause,
     conn::{
         Event,
+        First,
         State as Phase, //
     },
     queues::Queues, //
@@ -70,6 +71,10 @@ pub struct Config {
     pub depth: u16,
     /// `conns_per_peer`.
     pub conns: u16,
+    /// Who may speak first.
+    pub first: First,
+    /// Who calls says nothing by itself.
+    pub mute: bool,
 }
 
 /// Something that can happen. The last number is that of a connection object on the node.
@@ -131,7 +136,7 @@ impl Config {
         }
         if conn.qp == Qp::Live && !conn.inbox.is_empty() {
             out.push(Step::Recv(at, c));
-            if phase == Phase::Accepting {
+            if matches!(phase, Phase::Accepting | Phase::Called) {
                 out.push(Step::CommEst(at, c));
             }
         }
@@ -193,7 +198,8 @@ impl Model for Config {
 
     fn init(&self) -> State {
         State {
-            nodes: [0, 1].map(|side| Node::new(side, self.depth, self.conns)),
+            nodes: [0, 1]
+                .map(|side| Node::new(side, self.depth, self.conns, self.first, self.mute)),
             world: World {
                 cm: Default::default(),
                 fates: Vec::new(),
@@ -294,7 +300,7 @@ impl Model for Config {
                     .push_back(CmEvent::Unreachable);
             }
             Step::Timer(at, c) => s.nodes[at].conns[c].timer(),
-            Step::CommEst(at, c) => s.nodes[at].conns[c].step(Event::EarlyTraffic),
+            Step::CommEst(at, c) => s.nodes[at].conns[c].comm_est(),
             Step::Recv(at, c) => s.nodes[at].conns[c].recv_done(&mut w.posted)?,
             Step::Complete(at, c) => s.complete(at, c)?,
             Step::Flush(at, c) => {

@@ -23,7 +23,8 @@ use ro2iblnd_proto::{
     },
     conn::{
         Actions,
-        Event, //
+        Event,
+        First, //
     },
     nid::Nid,
     params::{
@@ -84,6 +85,10 @@ pub struct Node {
     depth: QueueDepth,
     /// `conns_per_peer`.
     pub conns_per_peer: u16,
+    /// Who may speak first.
+    first: First,
+    /// It calls and says nothing, as other drivers do.
+    mute: bool,
     /// It is being shut down.
     pub stopping: bool,
     /// The entry for the other node.
@@ -98,12 +103,14 @@ fn nid(side: Side) -> Nid {
 
 impl Node {
     /// A node just started.
-    pub fn new(side: Side, depth: u16, conns_per_peer: u16) -> Self {
+    pub fn new(side: Side, depth: u16, conns_per_peer: u16, first: First, mute: bool) -> Self {
         Self {
             side,
             stamp: 1 + side as u64 * 16,
             depth: QueueDepth::new(depth).expect("a depth"),
             conns_per_peer,
+            first,
+            mute,
             stopping: false,
             peer: None,
             conns: Vec::new(),
@@ -181,7 +188,7 @@ impl Node {
             return self.attempt_over(true, None, w);
         }
         w.handshakes += 1;
-        let mut conn = Conn::new(self.side, w.handshakes, true, peer.policy.known);
+        let mut conn = Conn::new(self.side, w.handshakes, true, self.first, peer.policy.known);
         conn.step(Event::Start);
         self.conns.push(conn);
     }
@@ -332,7 +339,7 @@ impl Node {
         let refusal = match check_peer(req, Some(&seen)) {
             PeerVerdict::Accept => {
                 peer.policy.accepting(known);
-                let mut conn = Conn::new(self.side, hs, false, known);
+                let mut conn = Conn::new(self.side, hs, false, self.first, known);
                 conn.step(Event::Requested);
                 self.conns.push(conn);
                 return Ok(());
@@ -408,6 +415,9 @@ impl Node {
                     conn.cm_events.push_back(CmEvent::Established(0));
                 }
             }
+            // `Conn::speak`
+            Actions::SPEAK if self.mute => {}
+            Actions::SPEAK => return conn.pump_probe(true, &mut w.posted),
             // `Conn::publish`
             Actions::ESTABLISH => return self.publish(c, w),
             Actions::CLOSE => self.close(c, w),

@@ -10,7 +10,8 @@ use ro2iblnd_proto::{
     conn::{
         Actions,
         Conn,
-        Event, //
+        Event,
+        First, //
     },
     tx::{
         Answer,
@@ -23,16 +24,16 @@ use ro2iblnd_proto::{
 };
 
 /// A connection in each of its states, with the name of the state.
-pub fn conn_states() -> Vec<(&'static str, Conn)> {
+pub fn conn_states(first: First) -> Vec<(&'static str, Conn)> {
     let after = |events: &[Event]| {
-        let mut conn = Conn::new();
+        let mut conn = Conn::new(first);
         for event in events {
             let _ = conn.on(*event);
         }
         conn
     };
     let over = Event::Fail(Cause::AdminClose);
-    vec![
+    let mut states = vec![
         ("Init", after(&[])),
         ("Resolving", after(&[Event::Start])),
         (
@@ -42,7 +43,7 @@ pub fn conn_states() -> Vec<(&'static str, Conn)> {
         ("Accepting", after(&[Event::Requested])),
         (
             "Established",
-            after(&[Event::Requested, Event::Established]),
+            after(&[Event::Requested, Event::EarlyTraffic]),
         ),
         ("Closing", after(&[Event::Requested, over])),
         (
@@ -53,11 +54,16 @@ pub fn conn_states() -> Vec<(&'static str, Conn)> {
             "Dead",
             after(&[Event::Requested, over, Event::DrainStarted, Event::Drained]),
         ),
-    ]
+    ];
+    if first == First::Caller {
+        let called = after(&[Event::Requested, Event::Established]);
+        states.insert(4, ("Called", called));
+    }
+    states
 }
 
 /// Every event of a connection, with its name. Exhaustive by [`conn_event_name`].
-pub const CONN_EVENTS: [Event; 13] = [
+pub const CONN_EVENTS: [Event; 14] = [
     Event::Start,
     Event::Requested,
     Event::AddrResolved,
@@ -65,6 +71,7 @@ pub const CONN_EVENTS: [Event; 13] = [
     Event::RouteResolved,
     Event::Established,
     Event::EarlyTraffic,
+    Event::Timeout,
     Event::Unreachable,
     Event::Disconnected,
     Event::Fail(Cause::Protocol),
@@ -83,6 +90,7 @@ pub fn conn_event_name(event: Event) -> &'static str {
         Event::RouteResolved => "RouteResolved",
         Event::Established => "Established",
         Event::EarlyTraffic => "EarlyTraffic",
+        Event::Timeout => "Timeout",
         Event::Unreachable => "Unreachable",
         Event::Disconnected => "Disconnected",
         Event::Fail(_) => "Fail(cause)",
@@ -93,11 +101,13 @@ pub fn conn_event_name(event: Event) -> &'static str {
 }
 
 /// Names of actions, in the order in which they are done.
-const ACTIONS: [(Actions, &str); 8] = [
+const ACTIONS: [(Actions, &str); 10] = [
     (Actions::RESOLVE, "resolve"),
     (Actions::RESOLVE_ROUTE, "resolve route"),
     (Actions::SET_UP, "set up"),
     (Actions::NOTIFY_CM, "notify CM"),
+    (Actions::AWAIT_WORD, "await word"),
+    (Actions::SPEAK, "speak"),
     (Actions::ESTABLISH, "establish"),
     (Actions::FAIL_ATTEMPT, "fail attempt"),
     (Actions::CLOSE, "close"),
@@ -333,20 +343,11 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
 /// The whole document.
 pub fn document() -> String {
     let mut out = String::from(INTRO);
-    let states = conn_states();
-    line(
-        &mut out,
-        "event",
-        states.iter().map(|(name, _)| (*name).to_string()),
-    );
-    rule(&mut out, states.len());
-    for event in CONN_EVENTS {
-        line(
-            &mut out,
-            conn_event_name(event),
-            states.iter().map(|(_, c)| conn_cell(c, event)),
-        );
-    }
+    conn_table(&mut out, &conn_states(First::Either));
+    out.push_str(TCP_INTRO);
+    let mut over_tcp = conn_states(First::Caller);
+    over_tcp.retain(|(name, _)| ["Connecting", "Accepting", "Called"].contains(name));
+    conn_table(&mut out, &over_tcp);
     out.push_str(TX_INTRO);
     let situations = tx_situations();
     for (title, range) in [
@@ -376,6 +377,22 @@ pub fn document() -> String {
     out
 }
 
+fn conn_table(out: &mut String, states: &[(&str, Conn)]) {
+    line(
+        out,
+        "event",
+        states.iter().map(|(name, _)| (*name).to_string()),
+    );
+    rule(out, states.len());
+    for event in CONN_EVENTS {
+        line(
+            out,
+            conn_event_name(event),
+            states.iter().map(|(_, c)| conn_cell(c, event)),
+        );
+    }
+}
+
 fn line(out: &mut String, first: &str, rest: impl Iterator<Item = String>) {
     let _ = write!(out, "| {first} |");
     for cell in rest {
@@ -400,6 +417,13 @@ const INTRO: &str = "\
 `rust/proto/conn.rs`. A cell names the next state, if it is another one, and the actions; `-` is
 nothing at all. States only grow from left to right (an active connection passes Resolving and
 Connecting, a passive one Accepting). The first cause is latched.
+
+";
+
+const TCP_INTRO: &str = "
+### Over TCP
+
+Who called speaks first. The states that differ:
 
 ";
 

@@ -21,6 +21,7 @@ use ro2iblnd_model::{
         wander, //
     }, //
 };
+use ro2iblnd_proto::conn::First;
 
 const NONE: &[Kind] = &[];
 const SMALL: &[Kind] = &[Kind::Immediate];
@@ -44,6 +45,8 @@ fn configs() -> Vec<(&'static str, bool, Config)> {
         kinds: [SMALL, NONE],
         depth: 2,
         conns: 1,
+        first: First::Either,
+        mute: false,
     };
     let any = Config {
         kinds: [ALL, NONE],
@@ -54,6 +57,10 @@ fn configs() -> Vec<(&'static str, bool, Config)> {
         ..base
     };
     let with = |c: Config, budget| Config { budget, ..c };
+    let tcp = |c: Config| Config {
+        first: First::Caller,
+        ..c
+    };
     let two = Budget {
         messages: 2,
         ..CALM
@@ -92,6 +99,29 @@ fn configs() -> Vec<(&'static str, bool, Config)> {
             "one, closed by the administrator",
             true,
             with(base, Budget { closes: 1, ..CALM }),
+        ),
+        ("over TCP, one of any type", true, tcp(any)),
+        (
+            "over TCP, one of two connections has nothing to say",
+            true,
+            Config {
+                conns: 2,
+                ..tcp(base)
+            },
+        ),
+        (
+            "over TCP, a caller that says nothing by itself",
+            true,
+            Config {
+                conns: 2,
+                mute: true,
+                ..tcp(base)
+            },
+        ),
+        (
+            "over TCP, a race, an upset",
+            false,
+            with(tcp(both), Budget { upsets: 1, ..two }),
         ),
         (
             "one of any type, shut down on either side",
@@ -258,13 +288,15 @@ fn wander_all(runs: usize) {
         closes: 1,
     };
     let start = Instant::now();
-    for (seed, conns, depth, budget) in [
-        (1, 1, 2, everything),
-        (2, 2, 2, everything),
+    for (seed, conns, depth, first, budget) in [
+        (1, 1, 2, First::Either, everything),
+        (2, 2, 2, First::Either, everything),
+        (6, 2, 2, First::Caller, everything),
         (
             3,
             2,
             2,
+            First::Either,
             Budget {
                 messages: 6,
                 crashes: 3,
@@ -278,6 +310,7 @@ fn wander_all(runs: usize) {
             4,
             1,
             3,
+            First::Either,
             Budget {
                 messages: 6,
                 shutdowns: 0,
@@ -288,6 +321,7 @@ fn wander_all(runs: usize) {
             5,
             3,
             2,
+            First::Either,
             Budget {
                 messages: 6,
                 shutdowns: 1,
@@ -301,9 +335,11 @@ fn wander_all(runs: usize) {
             kinds: [ALL; 2],
             depth,
             conns,
+            first,
+            mute: false,
         };
         match wander(&c, runs, seed) {
-            Ok(done) => println!("{conns} connections per peer, {budget:?}: {done:?}"),
+            Ok(done) => println!("{conns} connections per peer, {first:?}, {budget:?}: {done:?}"),
             Err(v) => panic!("{v}"),
         }
     }

@@ -19,6 +19,7 @@ use ro2iblnd_proto::{
     conn::{
         Actions,
         Event,
+        First,
         State, //
     },
     tx::{
@@ -46,7 +47,8 @@ fn the_document_is_what_the_code_does() {
 #[test]
 fn every_event_in_every_connection_state() {
     let mut cells = 0;
-    for (name, conn) in conn_states() {
+    let over_tcp = conn_states(First::Caller);
+    for (name, conn) in conn_states(First::Either).into_iter().chain(over_tcp) {
         assert_eq!(name, format!("{:?}", conn.state()));
         for event in CONN_EVENTS {
             cells += 1;
@@ -106,12 +108,28 @@ fn every_event_in_every_connection_state() {
             }
         }
     }
-    assert_eq!(cells, 104);
+    assert_eq!(cells, (8 + 9) * 14);
+}
+
+#[test]
+fn over_tcp_the_other_states_are_the_same() {
+    let over_tcp = conn_states(First::Caller);
+    for (name, conn) in conn_states(First::Either) {
+        let same = over_tcp.iter().find(|(n, _)| *n == name);
+        let (_, over_tcp) = same.expect("a state of both");
+        for event in CONN_EVENTS {
+            let (mut a, mut b) = (conn, *over_tcp);
+            let same = (a.on(event), a.state()) == (b.on(event), b.state());
+            let differs =
+                event == Event::Established && ["Connecting", "Accepting"].contains(&name);
+            assert_eq!(same, !differs, "{name}, {}", conn_event_name(event));
+        }
+    }
 }
 
 #[test]
 fn every_cause_is_latched_once() {
-    for (name, conn) in conn_states() {
+    for (name, conn) in conn_states(First::Caller) {
         for cause in [Cause::DeviceGone, Cause::Told(-5), Cause::Shutdown] {
             let mut conn = conn;
             let before = conn.cause();

@@ -333,6 +333,8 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) {
                 i.remote_qpn = qpn;
                 if !i.qp.is_null() {
                     verbs::connect(i.qp, qpn, i.param.0, i.param.1);
+                    // SAFETY: The memory of the queue pair stays until the world ends.
+                    unsafe { (*i.qp).calls = Some(sched::now()) };
                 }
                 let packet = Packet::Rtu { to: i.other };
                 send(i, packet);

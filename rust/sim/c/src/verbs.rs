@@ -502,6 +502,8 @@ pub struct Qp {
     pub established: bool,
     /// Since when the side that was called has waited for a word of the other one; `None`: it called.
     pub called: Option<u64>,
+    /// Since when the side that called might have said something; `None`: it was called.
+    pub calls: Option<u64>,
     /// Something came.
     heard: bool,
     /// Retries while the other side has no buffer; 7 is for ever.
@@ -529,6 +531,9 @@ pub struct Qp {
 
 /// After so long the side that was called may speak, for the other one has nothing to say.
 const FIRST_WORD: u64 = 5 * SEC;
+
+/// For so long a caller says nothing: longer than an attempt may take, shorter than a message may.
+const SHY: u64 = 20 * SEC;
 
 /// The queue pair with that number, if it lives.
 pub fn qp_of(qpn: u32) -> Option<*mut Qp> {
@@ -580,6 +585,7 @@ pub unsafe fn create_qp(
             peer: 0,
             established: false,
             called: None,
+            calls: None,
             heard: false,
             rnr_retry: 0,
             retry: 0,
@@ -1005,12 +1011,23 @@ pub fn break_one(dev: *mut Dev) {
     }
 }
 
+/// Whether it called over TCP, and says nothing yet.
+fn is_shy(q: &Qp) -> bool {
+    // SAFETY: Devices and the memory of queue pairs stay until the world ends.
+    let tcp = unsafe { qp_of(q.peer).is_some_and(|p| (*(*p).dev).tcp) };
+    let long = q.calls.is_some_and(|at| sched::now() < at + SHY);
+    w().plan.shy && tcp && long && !q.heard
+}
+
 fn carry_out(qp: *mut Qp) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
     q.busy = false;
     if q.state != State::Rts || q.done >= q.sq.len() || w().failed.is_some() {
         return;
+    }
+    if is_shy(q) {
+        return again(qp, SEC);
     }
     if world::fails(Fault::Completion) {
         let status = w().rng.of(&[

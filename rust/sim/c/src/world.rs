@@ -105,6 +105,8 @@ pub struct Plan {
     pub wrq_sge: u32,
     /// `use_privileged_port`.
     pub privileged: bool,
+    /// Over TCP, who calls has nothing to say for long, as other drivers may.
+    pub shy: bool,
     /// Devices send nothing inline.
     pub no_inline: bool,
     /// Nanoseconds that the driver may have a message that is sent; 0: as long as it likes.
@@ -169,6 +171,7 @@ impl Plan {
             rnr_retry_count: 6,
             wrq_sge: 2,
             privileged: false,
+            shy: false,
             no_inline: false,
             patience: 0,
             signal_all: false,
