@@ -97,7 +97,7 @@ impl Conn {
     }
 
     fn resolve_first(self: &Arc<Self>, dst: &Addr, ms: u32) -> Result {
-        self.arm_timer(self.ni.connect_timeout_ms());
+        self.begin_step();
         let src = Addr::v4(self.ni.nid.addr(), 0);
         let id = CmId::create(self.ni.net.as_rdma(), self.clone())?;
         let id = Arc::new(id, GFP_KERNEL)?;
@@ -109,11 +109,16 @@ impl Conn {
         }
     }
 
+    /// A step of an attempt begins, and may take as long as any. Called by the control worker: nothing that it
+    /// does later, among it the release, which ends the timer, has been done.
+    fn begin_step(self: &Arc<Self>) {
+        self.rearm_timer(self.ni.connect_timeout_ms());
+    }
+
     /// Makes the queue pair and posts the receives, then asks or answers.
     pub(super) fn set_up(self: &Arc<Self>) {
-        if !self.active {
-            self.arm_timer(self.ni.connect_timeout_ms());
-        }
+        // What the address and the route took does not count.
+        self.begin_step();
         let Some(id) = self.cm.id() else {
             return self.end(Cause::NoResources);
         };

@@ -304,6 +304,9 @@ impl Script {
                 });
             }
         }
+        // From numbers of their own, as above. If both ask there are races, and more attempts than one.
+        let one_asks = users.iter().all(|u: &User| u.node == users[0].node);
+        plan.slow_steps = strict && one_asks && !plan.shy && Rng::new(seed ^ 0x0571_ea9e).one_in(4);
         let unplugged = steps.iter_mut().find(|s| s.what == Happens::Unplug);
         if let Some(step) = unplugged {
             // From numbers of their own, as above.

@@ -90,6 +90,8 @@ pub struct Id {
     route: bool,
     mtu: u32,
     tries: u32,
+    /// Times that an address was asked for.
+    resolved: u32,
     epoch: u64,
     param: (u8, u8),
     remote_qpn: u32,
@@ -189,7 +191,10 @@ fn transmit(dev: *mut Dev, ip: u32, packet: Packet) {
     }
     for _ in 0..=u32::from(doubled) {
         let late = world.rng.ppm(plan.cm_late_ppm);
-        let wait = if late {
+        let slow = plan.slow_steps && matches!(packet, Packet::Req { .. } | Packet::Rep { .. });
+        let wait = if slow {
+            world.rng.range(3 * SEC, 4 * SEC)
+        } else if late {
             world.rng.range(10 * MS, 8 * SEC)
         } else {
             world.rng.range(plan.wire_min, 20 * plan.wire_max)
@@ -416,6 +421,7 @@ fn new_id(
         route: false,
         mtu: 4096,
         tries: 0,
+        resolved: 0,
         epoch: 0,
         param: (0, 0),
         remote_qpn: 0,
@@ -936,7 +942,9 @@ fn resolve(
     i.active = true;
     let id: *mut Id = id.cast();
     let world = w();
-    let lost = world.rng.ppm(world.plan.cm_lost_ppm);
+    i.resolved += 1;
+    let slow = world.plan.slow_steps && i.resolved < 5;
+    let lost = slow || world.rng.ppm(world.plan.cm_lost_ppm);
     let wait = if lost {
         u64::from(timeout_ms) * MS
     } else {
@@ -1026,6 +1034,8 @@ pub unsafe extern "C" fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms:
     let lost = world.rng.ppm(world.plan.cm_lost_ppm);
     let wait = if lost {
         u64::from(timeout_ms) * MS
+    } else if world.plan.slow_steps {
+        u64::from(timeout_ms) * MS * 9 / 10
     } else {
         world
             .rng

@@ -107,6 +107,8 @@ pub struct Plan {
     pub privileged: bool,
     /// Over TCP, who calls has nothing to say for long, as other drivers may.
     pub shy: bool,
+    /// Each step of a handshake takes seconds, none longer than it may.
+    pub slow_steps: bool,
     /// Devices send nothing inline.
     pub no_inline: bool,
     /// Nanoseconds that the driver may have a message that is sent; 0: as long as it likes.
@@ -172,6 +174,7 @@ impl Plan {
             wrq_sge: 2,
             privileged: false,
             shy: false,
+            slow_steps: false,
             no_inline: false,
             patience: 0,
             signal_all: false,
