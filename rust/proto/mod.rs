@@ -50,6 +50,7 @@ pub mod race;
 pub mod refusal;
 pub mod reject;
 pub mod rules;
+pub mod silence;
 pub mod sizes;
 pub mod times;
 pub mod trail;

@@ -67,6 +67,17 @@ impl Connection for Conn {
         }
     }
 
+    fn ask(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let sent_ms = inner.wire.sent_ms();
+        if inner.life.is_up() && inner.watch.ask_too(sent_ms) {
+            if let Some(ms) = inner.watch.next_ms(sent_ms) {
+                self.rearm_timer(ms);
+            }
+        }
+    }
+
     fn is_stale(&self, stamp: u64) -> bool {
         self.with(|inner| inner.life.is_up() && !inner.wire.is_with(stamp))
     }

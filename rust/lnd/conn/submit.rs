@@ -15,7 +15,6 @@ use super::{
         Owner,
         Transfer, //
     },
-    watch::PROBE_MS,
     wire::txs::Bigger,
     Conn, //
 };
@@ -24,6 +23,7 @@ use crate::{
         cause::Cause,
         encode::BodyOut,
         params::IMMEDIATE_HEAD,
+        silence::PROBE_MS,
         tx::Op,
         wire::{
             Cookie,

@@ -21,7 +21,8 @@ use crate::{
         conn::{
             Event,
             State, //
-        }, //
+        },
+        silence::Look, //
     },
     rdma::work::{
         self,
@@ -55,10 +56,14 @@ impl WorkItem<TIMER> for Conn {
                 let waits = inner.wire.has_pending();
                 let sent_ms = inner.wire.sent_ms();
                 let keepalive = this.ni.lnet.keepalive();
-                let probe = inner.watch.look(waits, sent_ms, keepalive);
-                this.pump(inner, probe);
+                let look = inner.watch.look(waits, sent_ms, keepalive);
+                this.pump(inner, look != Look::Nothing);
                 let next_ms = inner.watch.next_ms(inner.wire.sent_ms());
                 this.arm_timer(next_ms.unwrap_or_else(|| this.timer_ms()));
+                if look == Look::All {
+                    drop(guard);
+                    this.peer.ask_all();
+                }
             }
             State::Closing | State::Draining => {
                 drop(guard);

@@ -8,22 +8,21 @@
 //!
 //! # Invariants
 //!
-//! While a transmit waits `often` is set, and the timer armed to look within [`PROBE_MS`].
+//! While [`Watch::next_ms`] is `Some` the timer is armed to look within that time.
 
-use crate::lnd::moment::Moment;
-
-/// Milliseconds of silence after which a peer that owes an answer is probed with a NOOP. The
-/// transport's acknowledgement is the reply: if the peer is dead its retries end the connection,
-/// long before a deadline.
-pub(super) const PROBE_MS: u32 = 3000;
-
-/// Least milliseconds between two looks at a connection on which something waits.
-const LOOK_MIN_MS: u32 = 250;
+use crate::{
+    lnd::moment::Moment,
+    proto::silence::{
+        Ago,
+        Look,
+        Silence,
+        LOOK_MIN_MS, //
+    }, //
+};
 
 /// The watch on a connection.
 pub(super) struct Watch {
-    /// The timer looks often, because something waits.
-    often: bool,
+    silence: Silence,
     last_recv: Moment,
     /// When it was asked for a sign of life last, because another connection of the peer's came or went.
     asked: Option<Moment>,
@@ -33,7 +32,7 @@ impl Watch {
     /// On a connection just made.
     pub(super) fn new() -> Self {
         Self {
-            often: false,
+            silence: Silence::NEW,
             last_recv: Moment::now(),
             asked: None,
         }
@@ -42,6 +41,7 @@ impl Watch {
     /// Something good was received. Returns when: now.
     #[inline]
     pub(super) fn heard(&mut self) -> Moment {
+        self.silence.heard();
         self.last_recv = Moment::now();
         self.last_recv
     }
@@ -62,26 +62,34 @@ impl Watch {
         true
     }
 
-    /// Something waits from now on. True: nothing did, so the timer is to look within [`PROBE_MS`].
+    /// Something waits on another connection of the peer's, which is silent there. True: the timer is to look
+    /// within [`Watch::next_ms`]. Something was last sent here `sent_ms` ago.
+    pub(super) fn ask_too(&mut self, sent_ms: i64) -> bool {
+        self.silence.ask(self.ago(sent_ms))
+    }
+
+    /// Something waits from now on. True: nothing did, so the timer is to look within
+    /// [`PROBE_MS`](crate::proto::silence::PROBE_MS).
     #[inline]
     pub(super) fn begin(&mut self) -> bool {
-        !core::mem::replace(&mut self.often, true)
+        self.silence.begin()
     }
 
-    /// The timer looks: something waits (`waits`), and something was last sent `sent_ms` ago. True: a NOOP
-    /// is due though it carries nothing. The connection was idle for `keepalive` seconds, or a peer that
-    /// owes an answer has been silent.
-    pub(super) fn look(&mut self, waits: bool, sent_ms: i64, keepalive: Option<u32>) -> bool {
-        self.often = waits;
-        let probe = i64::from(PROBE_MS);
-        (waits && sent_ms >= probe && self.idle_ms() >= probe)
-            || keepalive.is_some_and(|s| sent_ms >= i64::from(s).saturating_mul(1000))
+    /// The timer looks: something waits (`waits`), and something was last sent `sent_ms` ago. Whether the peer is
+    /// to be asked: the connection was idle for `keepalive` seconds, or a peer that owes an answer has been silent.
+    pub(super) fn look(&mut self, waits: bool, sent_ms: i64, keepalive: Option<u32>) -> Look {
+        self.silence.look(waits, self.ago(sent_ms), keepalive)
     }
 
-    /// Milliseconds until a silent peer would have to be probed; `None` if nothing waits.
+    /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits.
     pub(super) fn next_ms(&self, sent_ms: i64) -> Option<u32> {
-        let left = i64::from(PROBE_MS).saturating_sub(sent_ms.min(self.idle_ms()));
-        let left = u32::try_from(left).unwrap_or(0);
-        self.often.then(|| left.clamp(LOOK_MIN_MS, PROBE_MS))
+        self.silence.next_ms(self.ago(sent_ms))
+    }
+
+    fn ago(&self, sent_ms: i64) -> Ago {
+        Ago {
+            sent: sent_ms,
+            heard: self.idle_ms(),
+        }
     }
 }

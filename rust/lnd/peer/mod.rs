@@ -111,6 +111,10 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
     /// The peer may have given it up: finds out, and others are preferred until then.
     fn doubt(self: &Arc<Self>);
 
+    /// Something waits on another connection, whose peer is silent: it is asked on this one, too, unless it has just
+    /// said something here.
+    fn ask(self: &Arc<Self>);
+
     /// Whether it is established, and with another life of the peer than `stamp`.
     fn is_stale(&self, stamp: u64) -> bool;
 
@@ -312,6 +316,12 @@ impl<C: Connection> Peer<C> {
     /// not when something is to be sent on each of them.
     pub(crate) fn doubt_all(&self) {
         self.for_each_conn(|conn| conn.doubt());
+    }
+
+    /// Something waits on one connection, and nothing is heard: whether the peer is dead shows on all of them at
+    /// about the same time, not on one after the other.
+    pub(crate) fn ask_all(&self) {
+        self.for_each_conn(|conn| conn.ask());
     }
 
     /// Closes the connections but keeps the peer. False: there were none.

@@ -118,6 +118,8 @@ pub struct Script {
     pub users: Vec<User>,
     /// What happens meanwhile.
     pub steps: Vec<Step>,
+    /// A node with several connections dies, and nothing else goes wrong: how soon is it noticed?
+    punctual: bool,
     /// All must reach all when it is over.
     check: bool,
 }
@@ -316,7 +318,7 @@ impl Script {
                 keep_much(own, &mut plan, &mut users, step);
             }
         }
-        Self {
+        let mut script = Self {
             seed,
             policy: if rng.one_in(3) {
                 Policy::Priority(rng.of(&[1_000, 10_000, 100_000]))
@@ -340,10 +342,48 @@ impl Script {
             early,
             users,
             steps,
+            punctual: false,
             check: rng.one_in(3),
             plan,
+        };
+        // From numbers of their own, as above.
+        let own = &mut Rng::new(seed ^ 0x0dea_d0de);
+        if !strict && own.one_in(16) {
+            script.dies(own);
         }
-        .bounded()
+        script.bounded()
+    }
+
+    /// A node with several connections dies, and nothing else goes wrong.
+    fn dies(&mut self, rng: &mut Rng) {
+        self.plan = Plan {
+            retry_count: rng.of(&[2, 5]),
+            ..Plan::calm(2)
+        };
+        for node in &mut self.plan.nodes {
+            node.conns = rng.of(&[1, 2, 4]);
+            node.software = rng.one_in(2);
+        }
+        self.early = false;
+        self.together = true;
+        self.punctual = true;
+        (self.jump_ppm, self.stall_ppm) = (0, 0);
+        self.steps = vec![Step {
+            what: Happens::Power,
+            node: 1,
+            slot: 0,
+            at: SEC + rng.below(3 * SEC),
+            long: 20 * SEC,
+        }];
+        let kind = rng.of(&[lnet::PUT, lnet::GET]);
+        self.users = vec![User {
+            node: 0,
+            slot: 0,
+            at: 0,
+            ops: (0..8)
+                .map(|_| (kind, 6000, false, 0, rng.below(SEC)))
+                .collect(),
+        }];
     }
 }
 
@@ -460,6 +500,7 @@ impl Script {
             early,
             users,
             steps,
+            punctual: false,
             check,
             plan,
         };
@@ -774,10 +815,39 @@ fn tuning() -> ro2ib_tuning {
 /// The one that nothing happens to.
 const GOD: usize = usize::MAX - 1;
 
-fn power(step: Step) {
+/// Milliseconds until who owes an answer is asked, and who is to be asked on other connections, too, is.
+const ASKED: u64 = (1000 + 250) * MS;
+
+/// Somebody wants something of a node that has just died: within the time of one question and the transport's
+/// retries all connections with it have ended.
+fn noticed(dead: usize) {
+    let before = verbs::orphans();
+    if let Some(ni) = active(other(dead, 0), 0) {
+        let there = lnet::nid_of(world::ip(dead, 0));
+        lnet::begin(ni, lnet::GET, there, 6000, false);
+    }
+    let retries = (u64::from(w().plan.retry_count) + 1) * 500 * MS;
+    sched::sleep(ASKED + retries + 500 * MS);
+    if verbs::orphans() != 0 {
+        violation(&format!(
+            "{} of {before} connections outlive their peer by seconds",
+            verbs::orphans()
+        ));
+    }
+}
+
+fn power(step: Step, punctual: bool) {
     sched::sleep(step.at);
     world::power_off(step.node);
-    sched::sleep(step.long);
+    let mut long = step.long;
+    if punctual {
+        let tid = sched::spawn(other(step.node, 0), Kind::Process, "noticed", move || {
+            noticed(step.node)
+        });
+        sched::join(tid);
+        long = long.max(20 * SEC);
+    }
+    sched::sleep(long);
     world::power_on(step.node);
     let node = step.node;
     let tid = sched::spawn(node, Kind::Process, "boot", move || up(node));
@@ -824,11 +894,12 @@ fn whole(script: Script) {
             continue;
         }
         let first = tids[node];
+        let script = script.clone();
         tids.push(sched::spawn(GOD, Kind::Process, "happens", move || {
             sched::join(first);
             for step in steps {
                 if step.what == Happens::Power {
-                    power(step);
+                    power(step, script.punctual);
                 } else {
                     let tid = sched::spawn(node, Kind::Process, "happens", move || happens(step));
                     sched::join(tid);

@@ -987,6 +987,21 @@ pub fn tell(qp: *mut Qp, event: u32) {
     });
 }
 
+/// How many queue pairs that send are connected to one of a node that has lost its power.
+pub fn orphans() -> usize {
+    let world = w();
+    let lost = |qp: &&*mut Qp| {
+        // SAFETY: Queue pairs and devices stay until the world ends.
+        unsafe {
+            let (q, node) = (&***qp, (*(***qp).dev).node);
+            let there = world.all_qps.iter().find(|p| (***p).qpn == q.peer);
+            let dead = there.is_some_and(|p| world.nodes[(*(**p).dev).node].dead);
+            !q.gone && q.state == State::Rts && !world.nodes[node].dead && dead
+        }
+    };
+    world.all_qps.iter().filter(lost).count()
+}
+
 /// A queue pair of the device breaks, for no reason that can be seen.
 pub fn break_one(dev: *mut Dev) {
     let world = w();
