@@ -60,7 +60,15 @@ bool ro2ib_device_is_software(struct ib_device *dev);
 bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port);
 bool ro2ib_device_repeats_local(struct ib_device *dev);
 bool ro2ib_device_sends_late(struct ib_device *dev);
-bool ro2ib_port_active(struct ib_device *dev, u32 port);
+
+/* What a port says of itself; speed and width are the codes of PortInfo. */
+struct ro2ib_port {
+	bool active;
+	u32 speed;
+	u32 width;
+};
+
+void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out);
 bool ro2ib_gsi_failed(struct ib_device *dev, u32 port);
 u32 ro2ib_event_port(const struct ib_event *ev);
 void ro2ib_device_name(struct ib_device *dev, char *buf, size_t len);

@@ -100,6 +100,9 @@ struct ro2ib_ni_cfg {
 	/* per-NI tunables that stay as they are */
 	u32 peer_credits;		/* 1..255: offered queue depth */
 	u32 max_tx_credits;		/* >= peer_credits */
+	/* Nobody said how many: the driver chooses for the link. */
+	bool peer_credits_open;
+	bool max_tx_credits_open;
 	s32 peer_rtr_credits;
 	s32 peer_timeout;		/* seconds; <= 0: off */
 	u32 concurrent_sends;
@@ -112,6 +115,7 @@ struct ro2ib_ni_cfg {
 	u32 service;			/* 1..65535 */
 	u32 ib_mtu;			/* bytes; 0: leave alone */
 	u32 wrq_sge;			/* >= 1 */
+	bool wrq_sge_given;
 	u32 nscheds;			/* 0: automatic */
 	u32 dev_failover;		/* 0..2 */
 	bool use_fastreg_gaps;
@@ -243,6 +247,26 @@ void ro2ib_lnet_put_found(struct ro2ib_ni *ni);
  * device goes away. Process context, waits for RCU.
  */
 void ro2ib_lnet_set_dma_device(struct ro2ib_ni *ni, struct device *dev);
+
+/*
+ * The depth that fits the link of an NI, which runs at @mbps Mb/s (0: not
+ * known), and credits for the NI to go with it. Nothing happens if somebody
+ * said another depth. While the NI starts LNet gets both; later on the depth
+ * counts for new connections, and LNet's credits stay. Process context.
+ */
+void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps);
+
+/* Who says how deep the queues are. */
+enum ro2ib_depth_by {
+	/* A tunable of the NI, or the parameter. */
+	RO2IB_DEPTH_GIVEN,
+	/* The parameter "ni_tune". */
+	RO2IB_DEPTH_TUNED,
+	/* ro2ib_ni_choose(). */
+	RO2IB_DEPTH_CHOSEN,
+};
+
+enum ro2ib_depth_by ro2ib_ni_depth_by(const struct ro2ib_ni *ni);
 
 /* DMA mapping of GPU pages; @dir is an enum dma_data_direction; <= 0: failure */
 int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, int nents,

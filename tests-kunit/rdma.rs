@@ -813,7 +813,7 @@ fn watch_device() -> Result {
     let attrs = device.attrs();
 
     check(attrs.mem_mgt_extensions && attrs.max_qp_wr > 0 && !device.name().as_str().is_empty())?;
-    check(device.port_active(listener.port()))?;
+    check(device.port(listener.port()).active)?;
     drop(EventRegistration::new(
         device,
         Arc::new(Watcher, GFP_KERNEL)?,

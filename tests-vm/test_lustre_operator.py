@@ -207,6 +207,25 @@ def test_tuned_per_ni(nodes):
     ping_until(a, b, 60)
 
 
+def test_who_says_how_deep(nodes):
+    """Nobody, the link; then the administrator, with a backup too: it says what it says."""
+    a, b = up((OURS, KO), nodes, options=["", "--peer-credits 32"])
+    by = "lnetctl net show -v 4 | sed -n 's/^ *queue_depth_by: //p'"
+    assert a.sh(by).strip() == "link of 2.5 Gb/s"
+    assert in_force(a)["queue_depth"] == 8 and in_force(a)["peercredits_hiw"] == 4
+    assert a.tunable("peer_credits") == 8 and a.tunable("credits") == 256
+    assert f"{a.nid}: peer_credits is 8: 2.5 Gb/s x 40 us / 16 KiB, within 8..32" in a.sh("dmesg")
+    assert_ping(a, b)
+    a.sh(f"echo '*@o2ib peer_credits=32' >{PARAMS}/ni_tune")
+    assert a.sh(by).strip() == "ni_tune"
+    backup = a.sh(f"echo >{PARAMS}/ni_tune; lnetctl export --backup | tee /tmp/lnet.yaml")
+    assert "peer_credits: 8" in backup and "queue_depth" not in backup
+    a.net_del()
+    a.sh("lnetctl import </tmp/lnet.yaml")
+    assert a.sh(by).strip() == "given" and in_force(a)["queue_depth"] == 8
+    ping_until(a, b, 60)
+
+
 def test_access(nodes):
     """A ko2iblnd node is denied under traffic, told so, counted, and served when it is allowed again."""
     a, b = up((OURS, KO), nodes)

@@ -49,12 +49,17 @@ bool ro2ib_device_sends_late(struct ib_device *dev)
 	return dev->ops.driver_id == RDMA_DRIVER_SIW;
 }
 
-bool ro2ib_port_active(struct ib_device *dev, u32 port)
+/* All 0 if there is no such port. Sleeps. */
+void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out)
 {
 	struct ib_port_attr attr;
 
-	return !ib_query_port(dev, port, &attr) &&
-	       attr.state == IB_PORT_ACTIVE;
+	*out = (struct ro2ib_port){};
+	if (ib_query_port(dev, port, &attr))
+		return;
+	out->active = attr.state == IB_PORT_ACTIVE;
+	out->speed = attr.active_speed;
+	out->width = attr.active_width;
 }
 
 static void ro2ib_gsi_no_send(struct ib_mad_agent *agent,

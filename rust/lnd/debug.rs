@@ -39,8 +39,9 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         peers = peers.saturating_add(1);
         waiting = waiting.saturating_add(peer.with(|inner| inner.waiting()));
     });
-    let device = ni.hca().ok().map(|hca| hca.device.name());
-    writeln!(
+    let hca = ni.hca().ok();
+    let device = hca.as_ref().map(|hca| hca.device.name());
+    write!(
         f,
         "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} parting={} link={}",
         core::format_args!("{}", ni.nid),
@@ -49,6 +50,14 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         all.conns(),
         all.parting.len(),
         if ni.way(|way| way.is_open()) { "up" } else { "down" },
+    )?;
+    writeln!(
+        f,
+        " speed_mbps={} depth={} depth_by={} gather={}",
+        hca.as_ref().map_or(0, |hca| hca.speed().mbps()),
+        ni.depth().get(),
+        ni.lnet.depth_by().as_str(),
+        hca.as_ref().map_or(0, |hca| hca.gather(ni.wrq_sge)),
     )?;
     // What the connections did that are over.
     let past = ni.past();

@@ -179,7 +179,9 @@ impl Ifaces {
             port: listener.port(),
             mr_pages,
             depth: Atomic::new(0),
+            mbps: Atomic::new(0),
         };
+        hca.learn(hca.device.port(hca.port));
         Ok(Iface {
             net: ni.net.clone(),
             ip: ni.nid.addr().to_be_bytes(),

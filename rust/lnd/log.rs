@@ -12,7 +12,9 @@ use crate::{
     proto::{
         cause::Cause,
         credits::CreditError,
+        fit::Reason,
         nid::Nid,
+        params::QueueDepth,
         wire::{
             Stale,
             WireError, //
@@ -69,6 +71,17 @@ impl Display for Worded {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} ({})", self.0, self.1)
     }
+}
+
+/// The NI starts with a depth that the driver chose for the link. Once for an NI, so it needs no limit.
+pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &Reason) {
+    pr_info!(
+        "{}\n",
+        core::format_args!(
+            "{nid}: peer_credits is {}: {reason}; {gather} gather elements",
+            depth.get()
+        )
+    );
 }
 
 /// A connection ended. Nothing is said of a close that somebody asked for.

@@ -39,17 +39,23 @@ use super::{
 use crate::{
     lnet::{
         params,
+        DepthBy,
         NetNs,
         NiConfig,
         NiRef,
         StartError, //
     },
     proto::{
+        fit::{
+            self,
+            Reason, //
+        },
         nid::Nid,
         params::{
             high_water,
             QueueDepth, //
         },
+        sizes,
         way::{
             Passage,
             Way, //
@@ -73,7 +79,9 @@ pub(crate) struct Ni {
     /// Incarnation: microseconds since the epoch.
     pub(crate) stamp: u64,
     pub(crate) path_mtu: Option<u32>,
-    pub(crate) wrq_sge: u32,
+    /// What the administrator said, if anything.
+    pub(crate) wrq_sge: Option<u32>,
+    credits: Option<u32>,
     pub(crate) service: u16,
     pub(crate) net: NetNs,
     #[pin]
@@ -158,6 +166,7 @@ impl Ni {
                 stamp,
                 path_mtu: cfg.path_mtu(),
                 wrq_sge: cfg.wrq_sge(),
+                credits: cfg.credits(),
                 service: cfg.service(),
                 net: cfg.net(),
                 hca <- kernel::new_mutex!(None, "Ni::hca"),
@@ -276,6 +285,23 @@ impl Ni {
     /// The queue depth that we offer, and the most that we take.
     pub(crate) fn depth(&self) -> QueueDepth {
         QueueDepth::new(self.lnet.peer_credits()).unwrap_or(QueueDepth::MAX)
+    }
+
+    /// Has the depth fit the link of its device, if the administrator said none: for LNet while the NI
+    /// starts, for new connections later on. May sleep; not with the shim's NI mutex held.
+    pub(crate) fn fit(&self, hca: &Hca) {
+        let speed = hca.speed();
+        let depth = sizes::deepest(fit::depth(speed, self.credits), hca.attrs.max_qp_wr);
+        self.lnet
+            .choose_depth(depth.get(), fit::ni_credits(depth), speed.mbps());
+    }
+
+    /// Why the depth is what it is, if nobody said it.
+    pub(crate) fn reason(&self, hca: &Hca) -> Option<Reason> {
+        (self.lnet.depth_by() == DepthBy::Link).then_some(Reason {
+            speed: hca.speed(),
+            credits: self.credits,
+        })
     }
 
     /// Outstanding credits at which a NOOP returns them.

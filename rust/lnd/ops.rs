@@ -112,6 +112,11 @@ impl Lnd for O2ib {
         let port = Port::new(ni.clone(), driver.ifaces.clone(), cfg.is_bonded())
             .map_err(StartError::because("no memory"))?;
         port.attach()?;
+        if let Ok(hca) = ni.hca() {
+            if let Some(reason) = ni.reason(&hca) {
+                log::fitted(ni.nid, ni.depth(), hca.gather(ni.wrq_sge), &reason);
+            }
+        }
         // Without it nothing is missing but a view.
         let files = SeenBy::new(Some(ni.nid), &ni.seen).and_then(|seen| {
             let times = TimesOf::new(ni.nid, &ni.times)?;

@@ -211,6 +211,7 @@ impl Port {
                 return Err(StartError::because("cannot watch the RDMA device")(e));
             }
         };
+        self.ni.fit(&hca);
         self.ni.lnet.set_dma_device(Some(&hca.device));
         self.ni.set_hca(Some(hca));
         // Last: from here on it can be taken off the device again, whole.
@@ -348,7 +349,10 @@ impl WorkItem<DEVICE> for Port {
         if let Ok(hca) = this.ni.hca() {
             // Asked, not taken from the events, which may overtake each other; and asked again, for a
             // port may say that it is up before it is. Of a bond the other port may be in use.
-            let active = this.bonded || hca.device.port_active(hca.port);
+            let port = hca.device.port(hca.port);
+            hca.learn(port);
+            this.ni.fit(&hca);
+            let active = this.bonded || port.active;
             let broken = this.is_fatal(&hca) || this.is_mute(&hca);
             this.ni.lnet.set_fatal(!active || broken);
             this.follow_way(&hca, active);

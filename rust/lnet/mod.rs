@@ -38,6 +38,7 @@ pub(crate) use message::{
     Message, //
 };
 pub(crate) use ni::{
+    DepthBy,
     NetNs,
     NiConfig,
     NiRef, //

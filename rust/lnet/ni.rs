@@ -138,9 +138,36 @@ impl<'a> NiConfig<'a> {
         (self.raw.ib_mtu != 0).then_some(self.raw.ib_mtu)
     }
 
-    /// `wrq_sge`: scatter/gather elements per work request, at least 1.
-    pub(crate) fn wrq_sge(&self) -> u32 {
-        self.raw.wrq_sge
+    /// `wrq_sge`: scatter/gather elements per work request, at least 1; if the administrator said so.
+    pub(crate) fn wrq_sge(&self) -> Option<u32> {
+        self.raw.wrq_sge_given.then_some(self.raw.wrq_sge)
+    }
+
+    /// `credits`: messages of the NI that LNet lets be under way; if the administrator said so.
+    pub(crate) fn credits(&self) -> Option<u32> {
+        (!self.raw.max_tx_credits_open).then_some(self.raw.max_tx_credits)
+    }
+}
+
+/// Who says how deep the queues of an NI are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DepthBy {
+    /// A tunable of the NI, or the parameter `peer_credits`.
+    Given,
+    /// The parameter `ni_tune`.
+    Tuned,
+    /// [`NiRef::choose_depth`].
+    Link,
+}
+
+impl DepthBy {
+    /// In one word.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            DepthBy::Given => "given",
+            DepthBy::Tuned => "ni_tune",
+            DepthBy::Link => "link",
+        }
     }
 }
 
@@ -227,6 +254,26 @@ impl<L: Lnd> NiRef<L> {
         // SAFETY: The NI is valid by the type invariant. So is the device during the call, for an RDMA
         // device is unregistered before its parent goes; the shim counts it.
         unsafe { bindings::ro2ib_lnet_set_dma_device(self.as_ptr(), device) };
+    }
+
+    /// The depth that fits the link of the NI, which runs at `mbps` Mb/s (0: not known), and credits for
+    /// the NI to go with it. Nothing happens if the administrator said a depth. While the NI starts LNet
+    /// gets both; later on the depth counts for new connections.
+    ///
+    /// Process context. Must not be called from [`Lnd::link_event`].
+    pub(crate) fn choose_depth(&self, depth: u8, credits: u32, mbps: u32) {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_choose(self.as_ptr(), depth.into(), credits, mbps) };
+    }
+
+    /// Who says how deep the queues are. Any context.
+    pub(crate) fn depth_by(&self) -> DepthBy {
+        // SAFETY: The NI is valid by the type invariant.
+        match unsafe { bindings::ro2ib_ni_depth_by(self.as_ptr()) } {
+            bindings::ro2ib_depth_by_RO2IB_DEPTH_TUNED => DepthBy::Tuned,
+            bindings::ro2ib_depth_by_RO2IB_DEPTH_CHOSEN => DepthBy::Link,
+            _ => DepthBy::Given,
+        }
     }
 
     /// The NI of the same driver with that NID, which may come straight from the wire. `None` for

@@ -39,6 +39,7 @@ pub mod credits;
 pub mod desc;
 pub mod encode;
 pub mod farewell;
+pub mod fit;
 pub mod line;
 pub mod lnet_hdr;
 pub mod nid;

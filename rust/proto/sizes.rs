@@ -7,8 +7,8 @@
 //! `d` LOCAL_INVs. `r` is 1, but 2 on rxe.
 //!
 //! Of the WRITEs of large transfers [`BULK`] more are under way at most: each moves a page for every gather
-//! element (64 KiB with 16), so that is 4 MiB, more than any path holds. Slots are counted exactly, and a chain that does
-//! not fit goes in parts ([`super::queues`]): a shorter queue only means waiting. With room for all chains
+//! element (64 KiB with 16), so that is 4 MiB, or more, and no path
+//! holds as much. Slots are counted exactly, and a chain that does not fit goes in parts ([`super::queues`]): a shorter queue only means waiting. With room for all chains
 //! at a time, 17 WRITEs for each 1 MiB, the send queue was most of the memory of an idle connection.
 
 use super::{
@@ -16,23 +16,8 @@ use super::{
     queues::NOOP_SLOTS, //
 };
 
-/// Gather elements a WRITE gets unless asked for more; more make every slot of the send queue
-/// larger.
-const GATHER: u16 = 16;
-
-/// Most gather elements a WRITE can be asked to have.
-const GATHER_MAX: u16 = 128;
-
 /// WRITEs of large transfers that are under way at most, of one connection.
 const BULK: u16 = 64;
-
-/// Gather elements per work request: what the device can, within reason. `wanted` is the parameter
-/// `wrq_sge`, a lower bound; at least 1.
-pub fn gather_elements(device_max: u32, wanted: u32) -> u16 {
-    let wanted = u16::try_from(wanted).unwrap_or(GATHER_MAX);
-    let device_max = u16::try_from(device_max).unwrap_or(u16::MAX);
-    device_max.min(wanted.clamp(GATHER, GATHER_MAX)).max(1)
-}
 
 /// Slots of the send queue, within what the device can. A registration takes `reg_wrs` of them.
 pub fn send_queue(depth: QueueDepth, reg_wrs: u16, device_max: u32) -> u16 {
@@ -357,14 +342,5 @@ mod tests {
                 assert!(found >= 1 || limit <= 2);
             }
         }
-    }
-
-    #[test]
-    fn gather_elements_are_bounded() {
-        assert_eq!(gather_elements(32, 2), 16);
-        assert_eq!(gather_elements(6, 2), 6);
-        assert_eq!(gather_elements(32, 30), 30);
-        assert_eq!(gather_elements(0, 0), 1);
-        assert_eq!(gather_elements(u32::MAX, u32::MAX), GATHER_MAX);
     }
 }

@@ -87,6 +87,17 @@ pub(crate) struct DeviceAttrs {
     pub(crate) mem_mgt_extensions: bool,
 }
 
+/// What a port of a device says of itself; all 0 if there is no such port.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PortState {
+    /// It is up.
+    pub(crate) active: bool,
+    /// Code of the speed of a lane, as in PortInfo.
+    pub(crate) speed: u32,
+    /// Code of the number of lanes.
+    pub(crate) width: u32,
+}
+
 impl Device {
     /// Makes a counted reference of a raw pointer.
     ///
@@ -157,10 +168,17 @@ impl Device {
         1 + u16::from(self.repeats_local())
     }
 
-    /// Whether a port of it, counted from 1, is up. May sleep.
-    pub(crate) fn port_active(&self, port: u32) -> bool {
-        // SAFETY: By the type invariant; a port that does not exist is refused.
-        unsafe { bindings::ro2ib_port_active(self.as_raw(), port) }
+    /// How a port of it is, counted from 1. May sleep.
+    pub(crate) fn port(&self, port: u32) -> PortState {
+        let mut p = bindings::ro2ib_port::default();
+
+        // SAFETY: By the type invariant; `p` is valid for writes; a port that does not exist is refused.
+        unsafe { bindings::ro2ib_port_query(self.as_raw(), port, &mut p) };
+        PortState {
+            active: p.active,
+            speed: p.speed,
+            width: p.width,
+        }
     }
 
     /// Whether no message of the connection manager leaves a port of it, counted from 1, any more:

@@ -187,6 +187,9 @@ struct ro2ib_ni *ro2ib_ni_alloc(struct lnet_ni *lni,
 	ni->ifindex = cfg->ifindex;
 	ni->nid = cfg->nid;
 	ni->peer_credits = cfg->peer_credits;
+	ni->peer_credits_open = cfg->peer_credits_open;
+	ni->credits_open = cfg->max_tx_credits_open;
+	ni->credits = cfg->max_tx_credits;
 	ro2ib_tune_apply(ni, false);
 	strscpy(ni->name, cfg->name, sizeof(ni->name));
 	return ni;
@@ -373,6 +376,32 @@ const struct ro2ib_ni *ro2ib_ni_with_tunables(const void *tunables)
 		if (tunables == &ni->ni->ni_lnd_tunables)
 			return ni;
 	return NULL;
+}
+
+/* A running NI of that net, or NULL. Under rcu_read_lock(). */
+const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net)
+{
+	const struct ro2ib_ni *ni;
+
+	list_for_each_entry_rcu(ni, &ro2ib_ni_list, list)
+		if (net == ni->ni->ni_net)
+			return ni;
+	return NULL;
+}
+
+/*
+ * The driver knows the device now, or its port runs at another speed. Until
+ * the NI is on the list what was chosen goes to LNet (ro2ib_tunables_settle()).
+ */
+void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps)
+{
+	mutex_lock(&ro2ib_ni_mutex);
+	if (ni->peer_credits_open) {
+		WRITE_ONCE(ni->mbps, mbps);
+		ni->credits = credits;
+		ro2ib_tune_chosen(ni, depth);
+	}
+	mutex_unlock(&ro2ib_ni_mutex);
 }
 
 /* Notifiers; rtnl is held by the callers of all chains. */

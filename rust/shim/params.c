@@ -27,6 +27,7 @@ struct ro2ib_param {
 	int value;
 	int min;
 	int max;
+	bool given;	/* somebody said it, maybe what it was */
 };
 
 static int ro2ib_param_set(const char *val, const struct kernel_param *kp)
@@ -47,6 +48,7 @@ static int ro2ib_param_set(const char *val, const struct kernel_param *kp)
 		return -ERANGE;
 	}
 	WRITE_ONCE(p->value, v);
+	p->given = true;
 	return 0;
 }
 
@@ -124,10 +126,10 @@ RO2IB_PARAM(ntx, int, 512, 0, U16_MAX, 0444);
 MODULE_PARM_DESC(ntx, "accepted for compatibility (checked against fmr_pool_size); transmits are made on demand");
 
 RO2IB_PARAM(credits, int, 256, 1, INT_MAX, 0444);
-MODULE_PARM_DESC(credits, "concurrent sends per NI");
+MODULE_PARM_DESC(credits, "concurrent sends per NI (not given: 32 times peer_credits, if these are not given either)");
 
 RO2IB_PARAM(peer_credits, int, 8, 0, INT_MAX, 0444);
-MODULE_PARM_DESC(peer_credits, "concurrent sends per peer and offered queue depth (clamped to 8..255, then to credits)");
+MODULE_PARM_DESC(peer_credits, "concurrent sends per peer and offered queue depth (clamped to 8..255, then to credits; not given: as the link is fast)");
 
 RO2IB_PARAM(peer_credits_hiw, int, 0, 0, INT_MAX, 0444);
 MODULE_PARM_DESC(peer_credits_hiw, "return credits with a message of its own from this many on (clamped to half of peer_credits .. peer_credits - 1)");
@@ -182,7 +184,7 @@ RO2IB_PARAM(use_privileged_port, int, 1, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(use_privileged_port, "non-zero: connect from a port below 1024");
 
 RO2IB_PARAM(wrq_sge, uint, 2, 1, 256, 0444);
-MODULE_PARM_DESC(wrq_sge, "scatter/gather elements per work request, at least; 16 are used where the device can");
+MODULE_PARM_DESC(wrq_sge, "scatter/gather elements per work request, at least; 16 are used where the device can (not given: 26 on a fast link)");
 
 RO2IB_PARAM(tos, int, -1, -1, 255, 0444);
 MODULE_PARM_DESC(tos, "IP type of service of connections (-1: leave alone)");
@@ -207,6 +209,16 @@ RO2IB_PARAM_READER(fmr_flush_trigger)
 RO2IB_PARAM_READER(fmr_cache)
 RO2IB_PARAM_READER(tos)
 
+bool ro2ib_param_credits_given(void)
+{
+	return p_credits.given;
+}
+
+bool ro2ib_param_peer_credits_given(void)
+{
+	return p_peer_credits.given;
+}
+
 const char *ro2ib_param_ipif_name(void)
 {
 	/* read-only after load */
@@ -218,6 +230,7 @@ void ro2ib_params_fill(struct ro2ib_ni_cfg *cfg)
 	cfg->service = p_service.value;
 	cfg->ib_mtu = p_ib_mtu.value;
 	cfg->wrq_sge = p_wrq_sge.value;
+	cfg->wrq_sge_given = p_wrq_sge.given;
 	cfg->nscheds = p_nscheds.value;
 	cfg->dev_failover = min(p_dev_failover.value, 2);
 	cfg->use_fastreg_gaps = p_use_fastreg_gaps.value;

@@ -29,6 +29,10 @@ int ro2ib_param_fmr_cache(void);
 int ro2ib_param_tos(void);
 const char *ro2ib_param_ipif_name(void);
 
+/* Was it given, maybe as what it is by default? */
+bool ro2ib_param_credits_given(void);
+bool ro2ib_param_peer_credits_given(void);
+
 /* Copies what is fixed at load time and not tunable per NI. */
 void ro2ib_params_fill(struct ro2ib_ni_cfg *cfg);
 

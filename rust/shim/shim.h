@@ -54,7 +54,11 @@ struct ro2ib_ni {
 	unsigned long fatal;		/* protected by ro2ib_ni_mutex */
 	struct device __rcu *dma_dev;	/* counted */
 	u64 nid;
-	u32 peer_credits;		/* as it was started with */
+	u32 peer_credits;		/* as given, or as chosen last */
+	bool peer_credits_open;		/* nobody gave it */
+	bool credits_open;		/* nor the credits; of the net's first */
+	u32 credits;			/* chosen for that */
+	u32 mbps;			/* what it was chosen for; 0: unknown */
 	struct ro2ib_tuning tune;	/* written under ro2ib_ni_mutex */
 	char name[32];
 };
@@ -67,6 +71,7 @@ extern const struct ro2ib_lnd_ops *ro2ib_ops;
 /* tunables.c */
 extern const struct ln_key_list ro2ib_tunables_keys;
 int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
+void ro2ib_tunables_settle(struct ro2ib_ni *ni);
 int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
 		       struct lnet_ioctl_config_lnd_cmn_tunables *cmn);
 int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
@@ -84,6 +89,7 @@ unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx);
 void ro2ib_ni_retune(void);
 void ro2ib_ni_settings_changed(void);
 const struct ro2ib_ni *ro2ib_ni_with_tunables(const void *tunables);
+const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net);
 int ro2ib_notifiers_register(void);
 void ro2ib_notifiers_unregister(void);
 
@@ -92,6 +98,7 @@ void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out);
 
 /* tune.c */
 void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell);
+void ro2ib_tune_chosen(struct ro2ib_ni *ni, u32 depth);
 void ro2ib_tune_told(const struct ro2ib_ni *ni, const char *key, s32 was,
 		     s32 is);
 

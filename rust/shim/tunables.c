@@ -37,6 +37,7 @@ enum ro2ib_tun_attr {
 	RO2IB_TUN_RNR_RETRY_COUNT,
 	RO2IB_TUN_KEEPALIVE,
 	RO2IB_TUN_QUEUE_DEPTH,
+	RO2IB_TUN_QUEUE_DEPTH_BY,
 	__RO2IB_TUN_MAX_PLUS_ONE,
 };
 
@@ -101,6 +102,10 @@ const struct ln_key_list ro2ib_tunables_keys = {
 			.lkp_value = "queue_depth",
 			.lkp_data_type = NLA_U16,
 		},
+		[RO2IB_TUN_QUEUE_DEPTH_BY] = {
+			.lkp_value = "queue_depth_by",
+			.lkp_data_type = NLA_STRING,
+		},
 	},
 };
 
@@ -148,12 +153,25 @@ ro2ib_complete_cmn(struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 	return 0;
 }
 
-/* Fill in what is 0, and check what nobody else has. @pc: peer credits. */
-static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t,
-			       u32 pc)
+/* Nobody said how many: neither for this NI nor for all. */
+static bool
+ro2ib_peer_credits_open(const struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 {
-	t->lnd_version = RO2IB_TUNABLES_VERSION;
+	return cmn->lct_peer_tx_credits == -1 &&
+	       !ro2ib_param_peer_credits_given();
+}
 
+/* As above. They follow peer credits that are chosen, and no others. */
+static bool
+ro2ib_credits_open(const struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
+{
+	return cmn->lct_max_tx_credits == -1 && !ro2ib_param_credits_given() &&
+	       ro2ib_peer_credits_open(cmn);
+}
+
+/* What follows from the peer credits @pc, where nobody said otherwise. */
+static void ro2ib_derive(struct lnet_ioctl_config_o2iblnd_tunables *t, u32 pc)
+{
 	if (!t->lnd_peercredits_hiw)
 		t->lnd_peercredits_hiw = ro2ib_param_peer_credits_hiw();
 	t->lnd_peercredits_hiw = clamp(t->lnd_peercredits_hiw, pc / 2, pc - 1);
@@ -163,6 +181,12 @@ static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t,
 		t->lnd_concurrent_sends = ro2ib_param_concurrent_sends() ?: pc;
 	t->lnd_concurrent_sends = clamp(t->lnd_concurrent_sends, pc / 2,
 					pc * 2);
+}
+
+/* Fill in what is 0, and check what nobody else has. */
+static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t)
+{
+	t->lnd_version = RO2IB_TUNABLES_VERSION;
 
 	t->lnd_map_on_demand = 1;
 	if (!t->lnd_ntx)
@@ -200,6 +224,22 @@ static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t,
 	return 0;
 }
 
+/*
+ * LNet's tunables are those of the net: its first NI has completed them, and
+ * where nobody had said a depth each NI of it has one of its own.
+ */
+static bool ro2ib_net_is_open(const struct lnet_net *net)
+{
+	const struct ro2ib_ni *first;
+	bool open;
+
+	rcu_read_lock();
+	first = ro2ib_ni_of_net(net);
+	open = first && first->peer_credits_open;
+	rcu_read_unlock();
+	return open;
+}
+
 int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 {
 	struct lnet_ioctl_config_lnd_cmn_tunables *cmn;
@@ -212,10 +252,13 @@ int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 	if (!lni->ni_lnd_tunables_set)
 		ro2ib_o2ib_defaults(t);
 
+	cfg->max_tx_credits_open = ro2ib_credits_open(cmn);
+	cfg->peer_credits_open = ro2ib_peer_credits_open(cmn) ||
+				 ro2ib_net_is_open(lni->ni_net);
 	rc = ro2ib_complete_cmn(cmn);
 	if (rc)
 		return rc;
-	rc = ro2ib_complete_o2ib(t, cmn->lct_peer_tx_credits);
+	rc = ro2ib_complete_o2ib(t);
 	if (rc)
 		return rc;
 
@@ -232,15 +275,69 @@ int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 }
 
 /*
+ * The device is known, and what fits it: LNet gets what it goes by, before the
+ * NI is in use. Not for a further NI of a net, which has what its first has.
+ */
+void ro2ib_tunables_settle(struct ro2ib_ni *ni)
+{
+	struct lnet_ioctl_config_lnd_cmn_tunables *cmn;
+	struct lnet_ni *lni = ni->ni;
+
+	cmn = &lni->ni_net->net_tunables;
+	if (ni->peer_credits_open && !ro2ib_net_is_open(lni->ni_net)) {
+		if (ni->credits_open)
+			cmn->lct_max_tx_credits = ni->credits;
+		cmn->lct_peer_tx_credits = min_t(s32, ni->peer_credits,
+						 cmn->lct_max_tx_credits);
+	}
+	ro2ib_derive(&lni->ni_lnd_tunables.lnd_tun_u.lnd_o2ib,
+		     cmn->lct_peer_tx_credits);
+}
+
+/*
  * The LND part stays as the parameters have it: what is derived from the
  * peer credits (high-water mark, concurrent sends) can only be derived once
- * the user's own choice of these is known, at startup.
+ * the user's own choice of these is known, at startup. So do credits that
+ * nobody gave: what the user says next must be seen as said.
  */
 int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
 		       struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 {
+	bool credits_open = ro2ib_credits_open(cmn);
+	bool peer_credits_open = ro2ib_peer_credits_open(cmn);
+	int rc;
+
 	ro2ib_o2ib_defaults(&tun->lnd_tun_u.lnd_o2ib);
-	return ro2ib_complete_cmn(cmn);
+	rc = ro2ib_complete_cmn(cmn);
+	if (credits_open)
+		cmn->lct_max_tx_credits = -1;
+	if (peer_credits_open)
+		cmn->lct_peer_tx_credits = -1;
+	return rc;
+}
+
+/* Who says how deep the queues are: "given", "ni_tune", or the link's speed. */
+static int ro2ib_put_depth_by(struct sk_buff *skb, const struct ro2ib_ni *ni)
+{
+	u32 mbps = READ_ONCE(ni->mbps);
+	char by[32];
+
+	switch (ro2ib_ni_depth_by(ni)) {
+	case RO2IB_DEPTH_GIVEN:
+		strscpy(by, "given", sizeof(by));
+		break;
+	case RO2IB_DEPTH_TUNED:
+		strscpy(by, "ni_tune", sizeof(by));
+		break;
+	case RO2IB_DEPTH_CHOSEN:
+		if (mbps)
+			snprintf(by, sizeof(by), "link of %u.%u Gb/s",
+				 mbps / 1000, mbps % 1000 / 100);
+		else
+			strscpy(by, "link of unknown speed", sizeof(by));
+		break;
+	}
+	return nla_put_string(skb, RO2IB_TUN_QUEUE_DEPTH_BY, by);
 }
 
 /* Atomic: LNet holds a spinlock. */
@@ -288,7 +385,8 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 			 ro2ib_ni_rnr_retry_count(ni)) ||
 	     nla_put_u32(skb, RO2IB_TUN_KEEPALIVE, ro2ib_ni_keepalive(ni)) ||
 	     nla_put_u16(skb, RO2IB_TUN_QUEUE_DEPTH,
-			 ro2ib_ni_peer_credits(ni))))
+			 ro2ib_ni_peer_credits(ni)) ||
+	     ro2ib_put_depth_by(skb, ni)))
 		return -EMSGSIZE;
 
 	return 0;
@@ -317,7 +415,12 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 
 	if (cmd != LNET_CMD_NETS)
 		return -EOPNOTSUPP;
-	if (!attr || nla_type(attr) != LN_SCALAR_ATTR_INT_VALUE)
+	if (!attr)
+		return -EINVAL;
+	/* What is only shown may come back as it was shown, a text, too. */
+	if (type == RO2IB_TUN_QUEUE_DEPTH_BY)
+		return 0;
+	if (nla_type(attr) != LN_SCALAR_ATTR_INT_VALUE)
 		return -EINVAL;
 
 	switch (type) {

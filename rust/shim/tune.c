@@ -46,7 +46,14 @@ u32 ro2ib_ni_peer_credits(const struct ro2ib_ni *ni)
 {
 	s32 v = READ_ONCE(ni->tune.peer_credits);
 
-	return ro2ib_is_set(v) ? v : ni->peer_credits;
+	return ro2ib_is_set(v) ? v : READ_ONCE(ni->peer_credits);
+}
+
+enum ro2ib_depth_by ro2ib_ni_depth_by(const struct ro2ib_ni *ni)
+{
+	if (ro2ib_is_set(READ_ONCE(ni->tune.peer_credits)))
+		return RO2IB_DEPTH_TUNED;
+	return ni->peer_credits_open ? RO2IB_DEPTH_CHOSEN : RO2IB_DEPTH_GIVEN;
 }
 
 u32 ro2ib_ni_peer_credits_hiw(const struct ro2ib_ni *ni)
@@ -151,6 +158,18 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 		   RO2IB_FROM_NOW);
 	ro2ib_tell(ni, "keepalive", was.keepalive, ro2ib_ni_keepalive(ni),
 		   RO2IB_FROM_NOW);
+}
+
+/* The depth that fits the link is another, or known at last. */
+void ro2ib_tune_chosen(struct ro2ib_ni *ni, u32 depth)
+{
+	u32 was = ro2ib_ni_peer_credits(ni);
+
+	WRITE_ONCE(ni->peer_credits, depth);
+	/* An NI that starts says more than that. */
+	if (ni->priv)
+		ro2ib_tell(ni, "peer_credits", was, ro2ib_ni_peer_credits(ni),
+			   RO2IB_FROM_NEXT_CONN);
 }
 
 /* LNet set a tunable of a running NI, maybe to what it was. Atomic. */

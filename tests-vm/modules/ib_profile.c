@@ -5,6 +5,8 @@
  * between the verbs and the device's own functions. Load it before anybody uses
  * a device; it cannot be unloaded, as a call may always be under way.
  *
+ * Or a faster one: its port says the speed it is told.
+ *
  * A parameter that is 0 leaves things as they are. DMA stays as it is: nothing
  * but rxe can use rxe's addresses. So does the number of the driver, by which
  * rxe finds its own devices.
@@ -24,6 +26,12 @@ MODULE_PARM_DESC(qp_wr, "work requests of a queue");
 static unsigned int regions;
 module_param(regions, uint, 0444);
 MODULE_PARM_DESC(regions, "memory regions at a time");
+static unsigned int speed;
+module_param(speed, uint, 0644);
+MODULE_PARM_DESC(speed, "code of the speed of a lane; at any time");
+static unsigned int width;
+module_param(width, uint, 0644);
+MODULE_PARM_DESC(width, "code of the number of lanes; at any time");
 static bool map_sleeps;
 module_param(map_sleeps, bool, 0444);
 MODULE_PARM_DESC(map_sleeps, "giving pages to a region may sleep");
@@ -119,6 +127,18 @@ static int profile_map_mr_sg(struct ib_mr *mr, struct scatterlist *sg, int n,
 	return real.map_mr_sg(mr, sg, n, offset);
 }
 
+static int profile_query_port(struct ib_device *dev, u32 port,
+			      struct ib_port_attr *attr)
+{
+	int rc = real.query_port(dev, port, attr);
+
+	if (speed)
+		attr->active_speed = speed;
+	if (width)
+		attr->active_width = width;
+	return rc;
+}
+
 static void less(int *have, unsigned int wanted)
 {
 	if (wanted && wanted < *have)
@@ -142,6 +162,7 @@ static int profile_add(struct ib_device *dev)
 	dev->ops.alloc_mr = profile_alloc_mr;
 	dev->ops.dereg_mr = profile_dereg_mr;
 	dev->ops.map_mr_sg = profile_map_mr_sg;
+	dev->ops.query_port = profile_query_port;
 	less(&dev->attrs.max_send_sge, send_sge);
 	less(&dev->attrs.max_qp_wr, qp_wr);
 	less(&dev->attrs.max_mr, regions);

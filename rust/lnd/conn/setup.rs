@@ -211,7 +211,7 @@ impl Conn {
         let wanted = sizes::deepest(wanted, hca.attrs.max_qp_wr);
         let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
         let mut search = memory.search(wanted, seen::now_ms());
-        let max_sge = sizes::gather_elements(hca.attrs.max_send_sge, self.ni.wrq_sge);
+        let max_sge = hca.gather(self.ni.wrq_sge);
         let mut inline = INLINE;
         let (parts, depth, sq_depth) = loop {
             let depth = search.now();

@@ -245,6 +245,14 @@ pub struct ro2ib_device_attrs {
 
 #[repr(C)]
 #[derive(Default, Copy, Clone, MaybeZeroable)]
+pub struct ro2ib_port {
+    pub active: bool,
+    pub speed: u32,
+    pub width: u32,
+}
+
+#[repr(C)]
+#[derive(Default, Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_qp_caps {
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
@@ -351,6 +359,8 @@ pub struct ro2ib_ni_cfg {
     pub name: [u8; 32],
     pub peer_credits: u32,
     pub max_tx_credits: u32,
+    pub peer_credits_open: bool,
+    pub max_tx_credits_open: bool,
     pub peer_rtr_credits: i32,
     pub peer_timeout: i32,
     pub concurrent_sends: u32,
@@ -361,6 +371,7 @@ pub struct ro2ib_ni_cfg {
     pub service: u32,
     pub ib_mtu: u32,
     pub wrq_sge: u32,
+    pub wrq_sge_given: bool,
     pub nscheds: u32,
     pub dev_failover: u32,
     pub use_fastreg_gaps: bool,
@@ -406,6 +417,12 @@ pub struct ro2ib_lnd_ops {
     pub close_conns: Option<unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32>,
     pub settings_changed: Option<unsafe extern "C" fn(priv_: *mut c_void)>,
 }
+
+pub const ro2ib_depth_by_RO2IB_DEPTH_GIVEN: ro2ib_depth_by = 0;
+pub const ro2ib_depth_by_RO2IB_DEPTH_TUNED: ro2ib_depth_by = 1;
+pub const ro2ib_depth_by_RO2IB_DEPTH_CHOSEN: ro2ib_depth_by = 2;
+
+pub type ro2ib_depth_by = u32;
 
 pub const ro2ib_tune_RO2IB_TUNE_UNSET: ro2ib_tune = -2;
 
@@ -527,7 +544,7 @@ unsafe extern "C" {
     pub fn ro2ib_device_is_iwarp(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_sends_late(dev: *mut ib_device) -> bool;
-    pub fn ro2ib_port_active(dev: *mut ib_device, port: u32) -> bool;
+    pub fn ro2ib_port_query(dev: *mut ib_device, port: u32, out: *mut ro2ib_port);
     pub fn ro2ib_gsi_failed(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_event_port(ev: *const ib_event) -> u32;
     pub fn ro2ib_device_dma(dev: *mut ib_device) -> *mut device;
@@ -683,6 +700,8 @@ unsafe extern "C" {
     pub fn ro2ib_lnet_find_ni(nid: u64, priv_: *mut *mut c_void) -> *mut ro2ib_ni;
     pub fn ro2ib_lnet_put_found(ni: *mut ro2ib_ni);
     pub fn ro2ib_lnet_set_dma_device(ni: *mut ro2ib_ni, dev: *mut device);
+    pub fn ro2ib_ni_choose(ni: *mut ro2ib_ni, depth: u32, credits: u32, mbps: u32);
+    pub fn ro2ib_ni_depth_by(ni: *const ro2ib_ni) -> ro2ib_depth_by;
     pub fn ro2ib_access_allows(ni: *const ro2ib_ni, peer: u64) -> bool;
     pub fn ro2ib_ni_conns_per_peer(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_ni_tos(ni: *const ro2ib_ni) -> i32;

@@ -152,6 +152,8 @@ impl Script {
             let credits = rng.of(&[1, 2, 3, 4, 8, 8, 16]);
             *node = NodePlan {
                 credits,
+                // Every second of the default.
+                open: credits == 8 && seed % 2 == 1,
                 hiw: rng.below(credits.into()) as u32,
                 conns: rng.of(&[1, 1, 1, 2, 4]),
                 devs: if rng.one_in(5) { 2 } else { 1 },
@@ -411,6 +413,7 @@ impl Script {
             let credits = [1, 2, 8, 16][usize::from(b & 3)];
             *node = NodePlan {
                 credits,
+                open: false,
                 hiw: u32::from(b >> 2 & 3).min(credits - 1),
                 conns: [1, 1, 2, 4][usize::from(b >> 4 & 3)],
                 devs: 1,

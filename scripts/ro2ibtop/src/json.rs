@@ -171,6 +171,10 @@ pub fn document(app: &App) -> String {
         out.text("device", &ni.device);
         out.flag("link_down", ni.link_down);
         out.number("incarnation", ni.incarnation);
+        out.number("speed_mbps", ni.speed_mbps);
+        out.number("depth", ni.depth);
+        out.text("depth_by", &ni.depth_by);
+        out.number("gather", ni.gather);
         out.number("waiting", ni.waiting);
         out.number("parting", ni.parting);
         out.real("tx_per_s", rate.tx);

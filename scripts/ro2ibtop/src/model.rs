@@ -32,6 +32,14 @@ pub struct Ni {
     pub device: String,
     /// It has no carrier, no address, or a port that is not active.
     pub link_down: bool,
+    /// Speed of its port in Mb/s; 0 is unknown.
+    pub speed_mbps: u64,
+    /// Depth of new connections, if the peer has as much; 0 with an older driver.
+    pub depth: u64,
+    /// Who says so; empty with an older driver.
+    pub depth_by: String,
+    /// Gather elements of a work request.
+    pub gather: u64,
     /// Microseconds since the epoch when it was started.
     pub incarnation: u64,
     /// Messages that wait for a connection.

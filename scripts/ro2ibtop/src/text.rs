@@ -171,6 +171,10 @@ fn ni_line(line: &str, unread: &mut u64) -> Ni {
         match key {
             "ni" => ni.nid = name(value),
             "incarnation" => ni.incarnation = number(value, unread),
+            "speed_mbps" => ni.speed_mbps = number(value, unread),
+            "depth" => ni.depth = number(value, unread),
+            "depth_by" => ni.depth_by = name(value),
+            "gather" => ni.gather = number(value, unread),
             "device" if value != "none" => ni.device = name(value),
             "link" => ni.link_down = value == "down",
             "waiting" => ni.waiting = number(value, unread),

@@ -88,7 +88,10 @@ pub struct Ni {
     link_fatal: bool,
     port_fatal: bool,
     peers: Map<u64, Peer>,
+    /// LNet's, for each peer.
     credits: u32,
+    /// The depth that new connections get if `ni_tune` says nothing.
+    depth: u32,
     tune: ro2ib_tuning,
 }
 
@@ -1021,6 +1024,7 @@ pub fn link(dev: *mut Dev, what: Link) {
         }
         let up = what == Link::Up;
         (*dev).up = up;
+        (*dev).ups += usize::from(up);
         verbs::dispatch(
             dev,
             if up {
@@ -1223,7 +1227,37 @@ pub unsafe extern "C" fn ro2ib_ni_tos(ni: *const ro2ib_ni) -> i32 {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_ni_peer_credits(ni: *const ro2ib_ni) -> u32 {
     // SAFETY: As above.
-    unsafe { tuned(ni, |t| t.peer_credits, |_, own| own.credits) }
+    let depth = unsafe { (*ni.cast::<Ni>()).depth };
+    // SAFETY: As above.
+    match unsafe { tuned(ni, |t| t.peer_credits, |_, _| UNSET) } {
+        UNSET => depth,
+        tuned => tuned as u32,
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_choose(ni: *mut ro2ib_ni, depth: u32, _credits: u32, _mbps: u32) {
+    // SAFETY: NIs stay until the world ends.
+    let ni = unsafe { &mut *ni.cast::<Ni>() };
+    let node = &mut w().nodes[ni.node];
+    let lock = &raw mut node.ni_lock;
+    lock::take(lock, false, false);
+    if w().plan.nodes[ni.node].open {
+        ni.depth = depth;
+        if !ni.published {
+            ni.credits = depth;
+        }
+    }
+    lock::give(lock);
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_depth_by(ni: *const ro2ib_ni) -> ro2ib_depth_by {
+    // SAFETY: As above.
+    let ni = unsafe { &*ni.cast::<Ni>() };
+    match ni.tune.peer_credits {
+        UNSET if w().plan.nodes[ni.node].open => ro2ib_depth_by_RO2IB_DEPTH_CHOSEN,
+        UNSET => ro2ib_depth_by_RO2IB_DEPTH_GIVEN,
+        _ => ro2ib_depth_by_RO2IB_DEPTH_TUNED,
+    }
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_ni_peer_credits_hiw(ni: *const ro2ib_ni) -> u32 {
@@ -1332,11 +1366,14 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
             net: ro2ib_init_net(),
             dev_cpt: -1,
             peer_credits: own.credits,
+            peer_credits_open: own.open,
+            max_tx_credits_open: own.open,
             max_tx_credits: 256,
             peer_timeout: 180,
             concurrent_sends: own.credits,
             service: 987,
             wrq_sge: plan.wrq_sge,
+            wrq_sge_given: !own.open,
             ..Default::default()
         };
         let name = format!("10.0.{node}.{}@o2ib", ip & 0xff);
@@ -1355,6 +1392,7 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
             port_fatal: false,
             peers: Map::default(),
             credits: own.credits,
+            depth: own.credits,
             tune: w().nodes[node].tune,
         }));
         w().nodes[node].nis.push(ni);

@@ -57,6 +57,8 @@ pub struct Dev {
     pub gone: bool,
     /// The link carries messages.
     pub up: bool,
+    /// How often it came up: each time at another speed.
+    pub ups: usize,
     /// Its limits.
     pub attrs: ro2ib_device_attrs,
     /// A provider like rxe: completions in work items, fenced registrations.
@@ -99,6 +101,7 @@ impl Dev {
             registered: true,
             gone: false,
             up: true,
+            ups: 0,
             attrs,
             software,
             tcp,
@@ -252,10 +255,18 @@ pub unsafe extern "C" fn ro2ib_device_sends_late(_dev: *mut ib_device) -> bool {
     false
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_port_active(dev: *mut ib_device, _port: u32) -> bool {
+pub unsafe extern "C" fn ro2ib_port_query(dev: *mut ib_device, _port: u32, out: *mut ro2ib_port) {
     lock::might_sleep("ib_query_port");
     // SAFETY: By the contract of this function.
-    unsafe { (*dev.cast::<Dev>()).up }
+    unsafe {
+        let dev = &*dev.cast::<Dev>();
+        *out = ro2ib_port {
+            active: dev.up,
+            // QDR, EDR, SDR, of four lanes: another each time that the link comes up.
+            speed: [4, 32, 1][dev.ups % 3],
+            width: 2,
+        };
+    }
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_gsi_failed(_dev: *mut ib_device, _port: u32) -> bool {

@@ -70,6 +70,8 @@ pub const FAULTS: usize = 7;
 pub struct NodePlan {
     /// `peer_credits`.
     pub credits: u32,
+    /// Nobody said `peer_credits` nor `wrq_sge`: they fit the link.
+    pub open: bool,
     /// `peer_credits_hiw`.
     pub hiw: u32,
     /// `conns_per_peer`.
@@ -156,6 +158,7 @@ impl Plan {
             nodes: vec![
                 NodePlan {
                     credits: 8,
+                    open: false,
                     hiw: 4,
                     conns: 1,
                     devs: 1,

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What fits a link where the administrator said nothing: how deep the queues are, how many messages an
+//! NI may have under way, and how many pieces one WRITE gathers.
+//!
+//! The depth is bandwidth times delay, in pieces of [`PIECE`] bytes: as many messages as are under way
+//! while a credit is gone. Documentation/parameters.md argues for the numbers. Both ends use the smaller
+//! depth, so what is chosen here is only offered.
+
+use core::fmt;
+
+use super::params::QueueDepth;
+
+/// Microseconds that a credit is gone: the three messages of a PUT through the fabric, and two workers
+/// that have to be woken. Assumed.
+pub const DELAY_US: u32 = 40;
+
+/// Bytes of the messages that are counted. Smaller ones keep a processor busy long before they fill the
+/// link, larger ones need fewer credits.
+pub const PIECE: u32 = 16 << 10;
+
+/// The depth of all who say nothing else: also the least that LNet is given.
+pub const LEAST: u8 = 8;
+
+/// The most that is chosen: each connection pays for it, used or not.
+pub const MOST: u8 = 32;
+
+/// So many peers of an NI can have all the credits of theirs at a time, as with ko2iblnd's defaults.
+const PEERS: u32 = 32;
+
+/// So many peers can at least, if the administrator said how many credits the NI has.
+const PEERS_LEAST: u32 = 8;
+
+/// Gather elements of a WRITE: what was always used.
+const GATHER: u16 = 16;
+
+/// Those on a fast link: 1 MiB in pages needs 10 WRITEs with them instead of 17. An entry of the send queue has
+/// 448 bytes then instead of 320, and adapters that make the queue a power of two (mlx5) need no more memory.
+const GATHER_FAST: u16 = 26;
+
+/// Most gather elements that can be asked for.
+const GATHER_MAX: u16 = 128;
+
+/// The speed of a link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Speed(u32);
+
+impl Speed {
+    /// As a port says it: codes of the speed of a lane and of the number of lanes (InfiniBand,
+    /// PortInfo). Not known if one of them is not.
+    pub fn of_port(speed: u32, width: u32) -> Self {
+        let lane: u32 = match speed {
+            1 => 2_500,
+            2 => 5_000,
+            // QDR, and FDR10 that is 3 % quicker.
+            4 | 8 => 10_000,
+            16 => 14_000,
+            32 => 25_000,
+            64 => 50_000,
+            128 => 100_000,
+            256 => 200_000,
+            _ => 0,
+        };
+        let lanes = match width {
+            1 => 1,
+            2 => 4,
+            4 => 8,
+            8 => 12,
+            16 => 2,
+            _ => 0,
+        };
+        Self(lane.saturating_mul(lanes))
+    }
+
+    /// As a number of Mb/s.
+    pub fn from_mbps(mbps: u32) -> Self {
+        Self(mbps)
+    }
+
+    /// Mb/s; 0: not known.
+    pub fn mbps(self) -> u32 {
+        self.0
+    }
+
+    /// Messages that are under way while a credit is gone.
+    fn messages(self) -> u32 {
+        // Mb/s times us is bits.
+        let bits = u64::from(self.0).saturating_mul(u64::from(DELAY_US));
+        let bytes = bits.div_ceil(8);
+        u32::try_from(bytes.div_ceil(u64::from(PIECE))).unwrap_or(u32::MAX)
+    }
+
+    fn is_fast(self) -> bool {
+        self.messages() > u32::from(MOST / 2)
+    }
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("unknown speed"),
+            mbps if mbps % 1000 == 0 => write!(f, "{} Gb/s", mbps / 1000),
+            mbps => write!(f, "{}.{} Gb/s", mbps / 1000, mbps % 1000 / 100),
+        }
+    }
+}
+
+/// The depth to offer on a link. `credits`: those of the NI, if the administrator said so; then at least
+/// eight peers can have all of theirs.
+///
+/// A power of two, so that there are few: who asks for more than the peer has is rejected once, and asks
+/// again.
+pub fn depth(speed: Speed, credits: Option<u32>) -> QueueDepth {
+    let messages = speed.messages().min(u32::from(MOST));
+    let wanted = messages
+        .checked_next_power_of_two()
+        .unwrap_or(u32::from(MOST));
+    let room = credits.map_or(u32::from(MOST), |credits| credits / PEERS_LEAST);
+    let least = u32::from(LEAST).min(credits.unwrap_or(u32::MAX)).max(1);
+    let depth = wanted.min(room).min(u32::from(MOST)).max(least);
+    u16::try_from(depth)
+        .ok()
+        .and_then(QueueDepth::new)
+        .unwrap_or(QueueDepth::MIN)
+}
+
+/// How a depth came about, for people: of which `credits` as above.
+pub struct Reason {
+    /// The link's.
+    pub speed: Speed,
+    /// As in [`depth()`].
+    pub credits: Option<u32>,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { speed, credits } = self;
+        let kib = PIECE / 1024;
+        write!(
+            f,
+            "{speed} x {DELAY_US} us / {kib} KiB, within {LEAST}..{MOST}"
+        )?;
+        match credits {
+            Some(credits) => write!(f, " and an eighth of credits={credits}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Messages that an NI may have under way, if nobody said so: in proportion to the depth.
+pub fn ni_credits(depth: QueueDepth) -> u32 {
+    u32::from(depth.get()).saturating_mul(PEERS)
+}
+
+/// Gather elements per work request: what the device can, within reason. `wanted` is the parameter
+/// `wrq_sge` if it was given, a lower bound; at least 1.
+pub fn gather(device_max: u32, speed: Speed, wanted: Option<u32>) -> u16 {
+    let elements = match wanted {
+        Some(wanted) => u16::try_from(wanted)
+            .unwrap_or(GATHER_MAX)
+            .clamp(GATHER, GATHER_MAX),
+        None if speed.is_fast() => GATHER_FAST,
+        None => GATHER,
+    };
+    let device_max = u16::try_from(device_max).unwrap_or(u16::MAX);
+    device_max.min(elements).max(1)
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_fit))]
+mod tests {
+    use super::*;
+
+    fn at(gbps: u32) -> Speed {
+        Speed::from_mbps(gbps.saturating_mul(1000))
+    }
+
+    /// The table of Documentation/parameters.md.
+    #[test]
+    fn what_the_document_says() {
+        for (gbps, wanted, elements) in [
+            (1, 8, 16),
+            (10, 8, 16),
+            (25, 8, 16),
+            (40, 16, 16),
+            (50, 16, 16),
+            (56, 32, 26),
+            (100, 32, 26),
+            (200, 32, 26),
+            (400, 32, 26),
+            (800, 32, 26),
+        ] {
+            let d = depth(at(gbps), None);
+            assert_eq!(d.wire(), wanted);
+            assert_eq!(gather(64, at(gbps), None), elements);
+        }
+        // 1x SDR: what soft-RoCE says of a link that does not say how fast it is.
+        assert_eq!(depth(Speed::of_port(1, 1), None).wire(), 8);
+        assert_eq!(depth(Speed::default(), None).wire(), 8);
+        assert_eq!(ni_credits(depth(at(10), None)), 256);
+        assert_eq!(ni_credits(depth(at(100), None)), 1024);
+    }
+
+    #[test]
+    fn the_credits_of_an_ni_bound_the_depth() {
+        for (credits, wanted) in [
+            (1, 1),
+            (7, 7),
+            (8, 8),
+            (64, 8),
+            (128, 16),
+            (255, 31),
+            (256, 32),
+            (4096, 32),
+        ] {
+            assert_eq!(depth(at(400), Some(credits)).wire(), wanted);
+        }
+        assert_eq!(depth(at(400), Some(0)).wire(), 1);
+    }
+
+    #[test]
+    fn ports_say_how_fast_they_are() {
+        // Speed and width as the InfiniBand specification numbers them, and the product.
+        for (speed, width, mbps) in [
+            (1, 1, 2_500),
+            (4, 2, 40_000),
+            (8, 2, 40_000),
+            (16, 2, 56_000),
+            (32, 1, 25_000),
+            (32, 2, 100_000),
+            (64, 2, 200_000),
+            (64, 16, 100_000),
+            (128, 2, 400_000),
+            (256, 2, 800_000),
+            (1, 8, 30_000),
+            (4, 4, 80_000),
+        ] {
+            assert_eq!(Speed::of_port(speed, width).mbps(), mbps);
+        }
+        for (speed, width) in [
+            (0, 2),
+            (32, 0),
+            (3, 2),
+            (512, 2),
+            (32, 3),
+            (u32::MAX, u32::MAX),
+        ] {
+            assert_eq!(Speed::of_port(speed, width), Speed::default());
+        }
+    }
+
+    #[test]
+    fn more_speed_is_never_less_depth() {
+        let mut before = 0;
+        for mbps in (0..2_000_000).step_by(500) {
+            let d = depth(Speed::from_mbps(mbps), None).get();
+            assert!(d >= before && (LEAST..=MOST).contains(&d) && d.is_power_of_two());
+            // What is under way while a credit is gone has its credits, as far as there may be any.
+            let messages = Speed::from_mbps(mbps).messages();
+            assert!(u32::from(d) >= messages.min(u32::from(MOST)));
+            before = d;
+        }
+        assert_eq!(before, MOST);
+        assert_eq!(depth(Speed::from_mbps(u32::MAX), None).get(), MOST);
+    }
+
+    #[test]
+    fn gather_elements_are_bounded() {
+        let slow = at(10);
+        assert_eq!(gather(32, slow, None), 16);
+        assert_eq!(gather(6, slow, None), 6);
+        assert_eq!(gather(6, at(100), None), 6);
+        assert_eq!(gather(0, slow, None), 1);
+        // Who says how many has at least so many, whatever the link.
+        for speed in [slow, at(400)] {
+            assert_eq!(gather(32, speed, Some(2)), 16);
+            assert_eq!(gather(6, speed, Some(2)), 6);
+            assert_eq!(gather(32, speed, Some(30)), 30);
+            assert_eq!(gather(0, speed, Some(0)), 1);
+            assert_eq!(gather(u32::MAX, speed, Some(u32::MAX)), GATHER_MAX);
+        }
+    }
+
+    /// Bytes of a send queue as mlx5 makes it: 32 bytes of head and 16 for each element, in steps of 64, and
+    /// a power of two of all.
+    fn queue_bytes(depth: u16, elements: u16) -> u32 {
+        let depth = QueueDepth::new(depth).unwrap_or(QueueDepth::MIN);
+        // With the drain markers.
+        let slots = super::super::sizes::send_queue(depth, 1, u32::MAX).saturating_add(2);
+        let entry = elements.saturating_mul(16).saturating_add(32);
+        u32::from(slots)
+            .saturating_mul(u32::from(entry.next_multiple_of(64)))
+            .next_power_of_two()
+    }
+
+    #[test]
+    fn more_elements_cost_no_memory() {
+        for depth in [8, 32, 64, 128] {
+            assert_eq!(queue_bytes(depth, GATHER_FAST), queue_bytes(depth, GATHER));
+        }
+        // Those of the next larger entry would, at the depth they come with.
+        assert!(queue_bytes(32, 30) > queue_bytes(32, GATHER_FAST));
+    }
+}
