@@ -2,23 +2,27 @@
 """Throw-away QEMU guests that run the test kernel, or a stock one. See guest.py."""
 
 from .env import build_env
-from .guest import PROVIDERS, CommandFailed, Guest, GuestDead, Job, Timeout, pair
+from .guest import PROVIDERS, Bond, CommandFailed, Guest, GuestDead, Job, Timeout, pair
 from .kunit import run_kunit
-from .links import link_name, plug, setup_link, setup_two_links, unplug
+from .links import enslave, fail_over, link_name, plug, setup_bond, setup_link, setup_two_links, unplug
 from .splat import splats, taints
 
 __all__ = [
     "PROVIDERS",
+    "Bond",
     "CommandFailed",
     "Guest",
     "GuestDead",
     "Job",
     "Timeout",
     "build_env",
+    "enslave",
+    "fail_over",
     "link_name",
     "pair",
     "plug",
     "run_kunit",
+    "setup_bond",
     "setup_link",
     "setup_two_links",
     "splats",

@@ -54,6 +54,13 @@ MACHINES = {
 }
 
 
+class Bond(NamedTuple):
+    """An active-backup bond; needs bonding.ko and ib_bond.ko among a guest's files."""
+
+    mac: str  # fail_over_mac: none, active
+    devices: tuple  # the interfaces with an RDMA device: of the slaves, or of the bond
+
+
 class Timeout(Exception):
     """A command or the boot took too long."""
 
@@ -112,6 +119,7 @@ class Guest:
     number    gives address 10.0.0.<number> and the MAC address
     link      socket paths (own, peer's) of the wire, see pair(); None: no NIC
     rails     that many wires beside each other: eth0, eth1...
+    bond      a Bond: bond0, whose slaves eth0 and eth1 are both on the wire; None: no bond
     provider  what the RDMA devices are: rxe (RoCE) or siw (iWARP)
     hardware  the driver is to serve the device as hardware (see nodes.py)
     profile   parameters of tests-vm/modules/ib_profile.ko, which is among `files`:
@@ -131,7 +139,7 @@ class Guest:
     """
 
     def __init__(
-        self, name="guest", number=1, link=None, rails=1, provider="rxe", profile="", hardware=False, files=(), modules=None, tools=(),
+        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", hardware=False, files=(), modules=None, tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
         arch=None, userland=None, compiled=True, accel=None, more=None,
     ):  # fmt: skip
@@ -139,7 +147,7 @@ class Guest:
         self.arch = arch or env.get("KERNEL_ARCH") or "amd64"
         self.machine = MACHINES[self.arch]
         self.userland = userland or env.get("KERNEL_USERLAND") or None
-        self.name, self.number, self.link, self.rails = name, number, link, rails
+        self.name, self.number, self.link, self.rails, self.bond = name, number, link, rails, bond
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
@@ -261,13 +269,19 @@ class Guest:
         ]  # fmt: skip
         for rail in range(self.rails if self.link else 0):
             own, peer = self.link
-            cmd += [
-                "-netdev",
-                f"dgram,id=wire{rail},local.type=unix,local.path={own}{rail},remote.type=unix,remote.path={peer}{rail}",
-                "-device",
-                f"virtio-net-pci,netdev=wire{rail},mac=52:54:00:00:{rail:02x}:{self.number:02x},host_mtu={MTU},romfile=",
-            ]
+            ends = f"local.type=unix,local.path={own}{rail},remote.type=unix,remote.path={peer}{rail}"
+            if self.bond:
+                # A hub: what goes over the wire comes to both.
+                cmd += ["-netdev", f"dgram,id=cable,{ends}", "-netdev", "hubport,hubid=0,id=hub,netdev=cable"]
+                for nic in range(2):
+                    cmd += ["-netdev", f"hubport,hubid=0,id=wire{nic}", *self._nic(nic)]
+            else:
+                cmd += ["-netdev", f"dgram,id=wire{rail},{ends}", *self._nic(rail)]
         return cmd + (self.more(self.number) if self.more else [])
+
+    def _nic(self, nic):
+        mac = f"52:54:00:00:{nic:02x}:{self.number:02x}"
+        return ["-device", f"virtio-net-pci,netdev=wire{nic},mac={mac},host_mtu={MTU},romfile="]
 
     def alive(self):
         return self.proc is not None and self.proc.poll() is None
@@ -433,7 +447,7 @@ def pair(workdir=None, **options):
 
     `options` go to both Guests. A guest that was killed may be start()ed again.
     """
-    from .links import setup_link
+    from .links import setup_bond, setup_link
 
     with contextlib.ExitStack() as stack:
         wires = stack.enter_context(tempfile.TemporaryDirectory(prefix="ro2ib-w"))
@@ -447,6 +461,9 @@ def pair(workdir=None, **options):
             guest.launch()
         for guest in guests:
             guest.wait_ready()
+            if guest.bond:
+                setup_bond(guest)
+                continue
             for rail in range(guest.rails):
                 setup_link(guest, rail)
         yield tuple(guests)

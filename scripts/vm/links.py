@@ -8,10 +8,11 @@ def link_name(guest, rail=0):
 
 
 def plug(guest, rail=0):
-    """The RDMA device on eth<rail> comes."""
+    """The RDMA device on eth<rail> comes, or on the bond."""
+    interface = guest.bond.devices[rail] if guest.bond else f"eth{rail}"
     if guest.profile:
         guest.check(f"grep -q ^ib_profile /proc/modules || insmod /files/ib_profile.ko {guest.profile}")
-    guest.check(f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev eth{rail}")
+    guest.check(f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev {interface}")
 
 
 def unplug(guest, rail=0, timeout=240):
@@ -30,6 +31,37 @@ def setup_link(guest, rail=0):
     guest.check(f"ip addr add 10.0.{rail}.{guest.number}/24 dev eth{rail} && ip link set eth{rail} up")
     guest.check(THREADED.format(rail=rail))
     plug(guest, rail)
+
+
+def setup_bond(guest):
+    """bond0 with address 10.0.0.<number of the guest>, and its RDMA devices, rxe0 and perhaps rxe1.
+
+    Its carrier is looked at every 100 ms. Of the slaves' devices the active one's has the GID of the address."""
+    mac = guest.bond.mac
+    guest.check(f"insmod /files/bonding.ko max_bonds=0 && ip link add bond0 mtu 4200 type bond mode active-backup miimon 100 fail_over_mac {mac}")
+    if "bond0" not in guest.bond.devices:
+        guest.check("insmod /files/ib_bond.ko")
+    for rail in range(2):
+        enslave(guest, rail)
+        guest.check(THREADED.format(rail=rail))
+    guest.check(f"ip addr add 10.0.0.{guest.number}/24 dev bond0 && ip link set bond0 up")
+    if "bond0" in guest.bond.devices:
+        plug(guest)
+
+
+def enslave(guest, rail):
+    """eth<rail> becomes a slave of bond0, with its RDMA device if it has one.
+
+    That is made first: rxe takes its GUID from the hardware address of the moment, and slaves may all have the bond's. The
+    connection manager takes two devices with one GUID for one device, and their queue pairs, too."""
+    if f"eth{rail}" in guest.bond.devices:
+        plug(guest, rail)
+    guest.check(f"ip link set eth{rail} down master bond0")
+
+
+def fail_over(guest, rail):
+    """eth<rail> becomes the active slave of bond0."""
+    guest.check(f"ip link set bond0 type bond active_slave eth{rail}")
 
 
 def setup_two_links(guest, mtu=4200):

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Two nodes whose interface is a bond of two slaves, with an RDMA device each.
+
+The test kernel has no bonding driver; its module is built from the kernel's own sources,
+once for each kernel. What rxe needs in order to receive below a bond is in ib_bond.c."""
+
+import os
+import subprocess
+
+import vm
+from conftest import BUILT
+from nodes import Node
+
+# An RDMA device on each slave, with one hardware address for both, or as IPoIB has it, one for each.
+TWO = vm.Bond("none", ("eth0", "eth1"))
+TWO_ADDRESSES = vm.Bond("active", ("eth0", "eth1"))
+# One device on the bond, of which only the hardware address changes.
+ONE = vm.Bond("active", ("bond0",))
+
+
+def bonding():
+    """Path of the kernel's bonding.ko."""
+    env = vm.build_env()
+    out = os.path.join(env["CACHE"], "bonding-" + os.path.basename(env["KDIR"]))
+    module = os.path.join(out, "bonding.ko")
+    if not os.path.exists(module):
+        os.makedirs(out, exist_ok=True)
+        source = os.path.join(env["KSRC"], "drivers", "net", "bonding")
+        llvm = [f"LLVM={env['LLVM']}"] if env.get("LLVM") else []
+        cmd = ["make", "-s", "-C", env["KDIR"], f"M={source}", f"MO={out}", "CONFIG_BONDING=m", *llvm, "modules"]
+        subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return module
+
+
+def files():
+    """The modules that a guest needs for a bond."""
+    return [bonding(), os.path.join(BUILT, "tests-vm", "modules", "ib_bond.ko")]
+
+
+class Bonded(Node):
+    """A node on bond0."""
+
+    def ni_add(self, net="o2ib", interface="bond0", **tunables):
+        return super().ni_add(net, interface, **tunables)
+
+    def device_of(self, rail):
+        """The RDMA device that serves the address while eth<rail> is active."""
+        return vm.link_name(self.guest, rail if len(self.guest.bond.devices) > 1 else 0)
+
+    def active(self):
+        """The active slave: 0 for eth0, 1 for eth1."""
+        return int(self.guest.check("cat /sys/class/net/bond0/bonding/active_slave").strip()[3:])
+
+    def fail_over(self):
+        """The other slave becomes the active one. Returns its number."""
+        rail = 1 - self.active()
+        vm.fail_over(self.guest, rail)
+        return rail

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Lets rxe receive on the slaves of a bond. It takes packets for the network
+ * interface that they came to, which is the bond by then, and knows no device of
+ * that. Here it finds the one on the active slave, as adapters do that receive
+ * below the bond.
+ *
+ * Only in packet processing: elsewhere rxe asks in order to follow what becomes
+ * of an interface, and a bond that goes is no slave that goes.
+ */
+#include <linux/bottom_half.h>
+#include <linux/kprobes.h>
+#include <linux/module.h>
+#include <linux/netdevice.h>
+#include <linux/preempt.h>
+#include <net/bonding.h>
+
+/* ib_device_get_by_netdev(ndev, driver) is about to run, under RCU if in_softirq(). */
+static int ask_the_slave(struct kprobe *probe, struct pt_regs *regs)
+{
+	struct net_device *ndev = (struct net_device *)regs->di;
+	struct net_device *slave;
+
+	if (!in_softirq() || !netif_is_bond_master(ndev))
+		return 0;
+	slave = bond_option_active_slave_get_rcu(netdev_priv(ndev));
+	if (slave)
+		regs->di = (unsigned long)slave;
+	return 0;
+}
+
+static struct kprobe probe = {
+	.symbol_name = "ib_device_get_by_netdev",
+	.pre_handler = ask_the_slave,
+};
+
+static int __init ib_bond_init(void)
+{
+	return register_kprobe(&probe);
+}
+module_init(ib_bond_init);
+
+static void __exit ib_bond_exit(void)
+{
+	unregister_kprobe(&probe);
+}
+module_exit(ib_bond_exit);
+
+MODULE_DESCRIPTION("Lets rxe receive below a bond");
+MODULE_LICENSE("GPL");
