@@ -207,6 +207,7 @@ int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes);
 u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id);
+bool ro2ib_cm_lost_address(const struct rdma_cm_id *id);
 bool ro2ib_cm_has_route(struct rdma_cm_id *id);
 int ro2ib_cm_connect_locked(struct rdma_cm_id *id,
 			    const struct ro2ib_conn_param *param);

@@ -129,6 +129,8 @@ enum ro2ib_link_event {
 	RO2IB_LINK_DOWN,
 	/* It goes in a moment; until then there is a route. */
 	RO2IB_LINK_LEAVING,
+	/* The interface may be on another RDMA device now. */
+	RO2IB_LINK_MOVED,
 };
 
 /*

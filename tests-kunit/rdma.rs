@@ -219,6 +219,8 @@ struct Wanted {
 }
 
 impl ListenHandler for Acceptor {
+    fn addr_change(&self) {}
+
     fn connect_request(&self, request: &mut ConnRequest<'_>) {
         let side = self.wanted.lock().side.take();
 
@@ -306,7 +308,8 @@ fn listen(port: u16, side: Option<Arc<Side>>) -> Result<(Arc<Acceptor>, Listener
         }),
         GFP_KERNEL,
     )?;
-    let listener = Listener::listen(NetNs::init()?, &Addr::v4(RIGHT, port), 8, acceptor.clone())?;
+    let listener = Listener::bind(NetNs::init()?, &Addr::v4(RIGHT, port), acceptor.clone())?;
+    listener.start(8)?;
 
     check(listener.device().is_some() && listener.port() == 1)?;
 

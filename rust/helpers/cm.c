@@ -5,6 +5,7 @@
 #include <linux/in.h>
 #include <linux/in6.h>
 #include <net/route.h>
+#include <rdma/ib_cache.h>
 #include <rdma/ib_cm.h>
 #include <rdma/rdma_cm.h>
 
@@ -263,6 +264,25 @@ u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id)
 }
 
 /*
+ * Has the address of the id gone from its device, as when a bond fails over to
+ * another one? What belonged to a GID that went is not made whole by its return.
+ * Of RoCE only: elsewhere a GID is of the port, not of the address.
+ */
+bool ro2ib_cm_lost_address(const struct rdma_cm_id *id)
+{
+	const struct ib_gid_attr *attr = id->route.addr.dev_addr.sgid_attr;
+	bool lost;
+
+	if (!id->device || !rdma_protocol_roce(id->device, id->port_num) ||
+	    !attr)
+		return false;
+	rcu_read_lock();
+	lost = IS_ERR(rdma_read_gid_attr_ndev_rcu(attr));
+	rcu_read_unlock();
+	return lost;
+}
+
+/*
  * Can a message of the CM leave for the other side? rxe looks for a route for
  * each packet, as below (rxe_find_route4()); without one, or if the device that
  * it leads to does not take the packet, as without a carrier, it puts its queue
@@ -284,6 +304,10 @@ bool ro2ib_cm_has_route(struct rdma_cm_id *id)
 	if (!id->device || !rdma_protocol_roce(id->device, id->port_num) ||
 	    src->sin_family != AF_INET || dst->sin_family != AF_INET)
 		return true;
+	/* To rxe a message without a GID is one without a route. */
+	if (id->device->ops.driver_id == RDMA_DRIVER_RXE &&
+	    ro2ib_cm_lost_address(id))
+		return false;
 
 	fl.flowi4_oif = addr->dev_addr.bound_dev_if;
 	fl.flowi4_proto = IPPROTO_UDP;

@@ -3,7 +3,15 @@
 //! The addresses that are listened on, with the RDMA devices behind them. NIs with the same address
 //! (networks `o2ib` and `o2ib1` on one interface) share one, because a port can be bound only once.
 //!
+//! An address may move to another device. Then the interface gets another listener and another protection domain,
+//! and all of its NIs follow at once; see [`Ifaces::follow`].
+//!
 //! Process context.
+//!
+//! # Invariants
+//!
+//! An NI that is listed as a user has the device of the interface ([`User::settle`]); one that is not has none. Both
+//! change under the mutex of the list.
 
 use kernel::{
     page::PAGE_SIZE,
@@ -31,6 +39,7 @@ use super::{
         Asked,
         Listening, //
     },
+    log,
     ni::Ni,
     seen::Seen,
     workers::Workers, //
@@ -42,6 +51,7 @@ use crate::{
         StartError, //
     },
     proto::{
+        home::Found,
         params::{
             FRAGS_MAX,
             LNET_MTU, //
@@ -51,7 +61,10 @@ use crate::{
     rdma::{
         cm_event::Addr,
         device::Device,
-        listen::Listener,
+        listen::{
+            device_of,
+            Listener, //
+        },
         pd::Pd, //
     }, //
 };
@@ -64,6 +77,25 @@ const BETWEEN: Delta = Delta::from_millis(10);
 
 /// An NI that uses an interface.
 pub(crate) trait User: Asked + Sized {
+    /// It has this device from now on. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What LNet is to say if the NI does not start; then it has the device that it had.
+    fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError>;
+
+    /// It is listed, and nothing can fail any more: from now on it looks after its device. Any context.
+    fn entered(self: &Arc<Self>);
+
+    /// It has no device any more. May sleep.
+    fn unsettle(self: &Arc<Self>);
+
+    /// It has another device than `old` now: what is on that one ends, and goes on here. May sleep.
+    fn moved(self: &Arc<Self>, old: &Hca);
+
+    /// Its address may be on another device. Any context.
+    fn doubt_home(self: &Arc<Self>);
+
     /// The device is being removed: lets everything of it go. False: it had none. May sleep.
     fn detach(self: &Arc<Self>) -> bool;
 }
@@ -85,9 +117,9 @@ pub(crate) struct Ifaces {
     /// Startup and shutdown of NIs only.
     #[pin]
     list: Mutex<KVec<Used>>,
-    /// Takes NIs off devices that are being removed.
+    /// Takes NIs off devices that are being removed, and has them look whether they are on the right one.
     #[pin]
-    removal: Work<Ifaces>,
+    stir: Work<Ifaces>,
 }
 
 /// An address that is listened on.
@@ -97,7 +129,8 @@ struct Iface {
     port: u16,
     hca: Arc<Hca>,
     accept: Arc<Accept<Ifaces>>,
-    _listener: Listener<Accept<Ifaces>>,
+    /// None only while another one is made.
+    listener: Option<Listener<Accept<Ifaces>>>,
 }
 
 impl Ifaces {
@@ -108,50 +141,53 @@ impl Ifaces {
                 workers,
                 strangers,
                 list <- kernel::new_mutex!(KVec::new(), "Ifaces::list"),
-                removal <- kernel::new_work!("Ifaces::removal"),
+                stir <- kernel::new_work!("Ifaces::stir"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// The device behind the address of `user`, which is listened on from now on, and `user` is listed
-    /// as one who uses it. May sleep.
+    /// `user` gets the device behind its address, which is listened on from now on, and is listed as one who
+    /// uses it. May sleep.
     ///
     /// # Errors
     ///
     /// What LNet is to say if the NI does not start.
-    pub(crate) fn enter(self: &Arc<Self>, user: &Arc<Port>) -> Result<Arc<Hca>, StartError> {
-        let no_memory = StartError::because("no memory");
+    pub(crate) fn enter(self: &Arc<Self>, user: &Arc<Port>) -> Result<(), StartError> {
+        let no_memory = |_| StartError::because("no memory")(ENOMEM);
         let mut list = self.list.lock();
         if let Some(used) = list.iter_mut().find(|used| used.iface.is_for(user.ni())) {
-            if used.by.push(user.clone(), GFP_KERNEL).is_err() {
-                return Err(no_memory(ENOMEM));
-            }
+            used.by.reserve(1, GFP_KERNEL).map_err(no_memory)?;
+            user.settle(&used.iface.hca)?;
             used.iface.accept.join(user.ni());
-            return Ok(used.iface.hca.clone());
+            let _ = used.by.push_within_capacity(user.clone());
+            user.entered();
+            return Ok(());
         }
+        list.reserve(1, GFP_KERNEL).map_err(no_memory)?;
         let iface = self.open(user.ni())?;
-        let (hca, accept) = (iface.hca.clone(), iface.accept.clone());
-        accept.join(user.ni());
         let mut by = KVec::new();
-        let listed = by
-            .push(user.clone(), GFP_KERNEL)
-            .and_then(|()| list.push(Used { iface, by }, GFP_KERNEL));
-        match listed {
-            Ok(()) => Ok(hca),
-            Err(_) => {
-                accept.leave(user.ni());
-                Err(no_memory(ENOMEM))
-            }
+        by.push(user.clone(), GFP_KERNEL).map_err(no_memory)?;
+        user.settle(&iface.hca)?;
+        iface.accept.join(user.ni());
+        if let Err(e) = iface.listen() {
+            user.unsettle();
+            iface.accept.leave(user.ni());
+            return Err(e);
         }
+        let _ = list.push_within_capacity(Used { iface, by });
+        user.entered();
+        Ok(())
     }
 
+    /// Binds the address of `ni`, and makes what connections need on the device that has it. Nothing is listened for
+    /// yet.
     fn open(self: &Arc<Self>, ni: &Ni) -> Result<Iface, StartError> {
         let no_memory = |_| StartError::because("no memory")(ENOMEM);
         let accept = Accept::new(self.clone(), self.strangers.clone())
             .map_err(StartError::because("no memory"))?;
         let addr = Addr::v4(ni.nid.addr(), ni.service);
-        let listener = Listener::listen(ni.net.as_rdma(), &addr, BACKLOG, accept.clone())
+        let listener = Listener::bind(ni.net.as_rdma(), &addr, accept.clone())
             .map_err(|e| StartError::because(cannot_listen(e))(e))?;
         let device = listener
             .device()
@@ -188,20 +224,20 @@ impl Ifaces {
             port: ni.service,
             hca: Arc::new(hca, GFP_KERNEL).map_err(no_memory)?,
             accept,
-            _listener: listener,
+            listener: Some(listener),
         })
     }
 
-    /// `user` does not use its interface any more. The last user's leaving stops the listening, and
-    /// waits for the requests being judged. May sleep.
-    pub(crate) fn leave(&self, user: &Arc<Port>) {
+    /// `user` does not use its interface any more, and has no device. The last user's leaving stops the
+    /// listening, and waits for the requests being judged. False: it used none. May sleep.
+    pub(crate) fn leave(&self, user: &Arc<Port>) -> bool {
         let (mut left, mut unused) = (None, None);
         let mut list = self.list.lock();
-        let of = |used: &Used| used.by.iter().position(|u| Arc::ptr_eq(u, user));
-        let at = list.iter().position(|used| of(used).is_some());
+        let at = list.iter().position(|used| used.place_of(user).is_some());
         if let Some(used) = at.and_then(|at| list.get_mut(at)) {
             used.iface.accept.leave(user.ni());
-            left = of(used).and_then(|by| used.by.remove(by).ok());
+            user.unsettle();
+            left = used.place_of(user).and_then(|by| used.by.remove(by).ok());
             if used.by.is_empty() {
                 unused = at.and_then(|at| list.remove(at).ok());
             }
@@ -209,7 +245,54 @@ impl Ifaces {
         // The listener goes with it, without the mutex.
         drop(list);
         drop(unused);
-        drop(left);
+        left.is_some()
+    }
+
+    /// Where the address of `user` is now. May sleep.
+    pub(crate) fn find(user: &Port) -> Found {
+        let ni = user.ni();
+        let Ok(hca) = ni.hca() else {
+            return Found::Nowhere;
+        };
+        match device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)) {
+            Ok((device, port)) if device.same(&hca.device) && port == hca.port => Found::Here,
+            Ok(_) => Found::Elsewhere,
+            Err(_) => Found::Nowhere,
+        }
+    }
+
+    /// The address of `user` is on another device: all that use the interface follow it there. May sleep.
+    ///
+    /// The new device is bound first, then the NIs get it, then it is listened on: a request that comes finds
+    /// them there. If it is no good they have none, and look for one as after a removal.
+    pub(crate) fn follow(self: &Arc<Self>, user: &Arc<Port>) {
+        let mut list = self.list.lock();
+        let Some(used) = list.iter_mut().find(|used| used.place_of(user).is_some()) else {
+            return;
+        };
+        if Self::find(user) != Found::Elsewhere {
+            // Another one of them was here first.
+            return;
+        }
+        // The port can be bound only once.
+        used.iface.listener = None;
+        let moved = self.open(user.ni()).and_then(|new| {
+            let old = core::mem::replace(&mut used.iface, new);
+            for user in used.by.iter() {
+                used.iface.accept.join(user.ni());
+                user.settle(&used.iface.hca)?;
+            }
+            used.iface.listen()?;
+            Ok(old)
+        });
+        match moved {
+            Ok(old) => used.by.iter().for_each(|user| user.moved(&old.hca)),
+            Err(e) => {
+                log::cannot_follow(user.ni().nid, e.what, e.error);
+                used.iface.accept.give_up();
+                self.stirred();
+            }
+        }
     }
 
     /// Whether an NI on another device than `device` can reach somebody: LNet has that way, too. Those
@@ -223,6 +306,17 @@ impl Ifaces {
         others.any(|other| other.ni().passage() == Passage::Open)
     }
 
+    /// Those whose interface has another hardware address look whether they are on the right device.
+    fn look_for_homes(&self) {
+        let list = self.list.lock();
+        let changed = list
+            .iter()
+            .filter(|used| used.iface.accept.take_readdressed());
+        for user in changed.flat_map(|used| used.by.iter()) {
+            user.doubt_home();
+        }
+    }
+
     /// An NI whose device is being removed.
     fn next_removed(&self) -> Option<Arc<Port>> {
         let list = self.list.lock();
@@ -231,7 +325,23 @@ impl Ifaces {
     }
 }
 
+impl Used {
+    fn place_of(&self, user: &Arc<Port>) -> Option<usize> {
+        self.by.iter().position(|u| Arc::ptr_eq(u, user))
+    }
+}
+
 impl Iface {
+    /// Lets requests come.
+    fn listen(&self) -> Result<(), StartError> {
+        let listening = self
+            .listener
+            .as_ref()
+            .ok_or(EINVAL)
+            .and_then(|l| l.start(BACKLOG));
+        listening.map_err(|e| StartError::because(cannot_listen(e))(e))
+    }
+
     fn is_for(&self, ni: &Ni) -> bool {
         self.ip == ni.nid.addr().to_be_bytes()
             && self.port == ni.service
@@ -241,11 +351,11 @@ impl Iface {
 }
 
 kernel::impl_has_work! {
-    impl HasWork<Self> for Ifaces { self.removal }
+    impl HasWork<Self> for Ifaces { self.stir }
 }
 
 impl Listening for Ifaces {
-    fn device_removal(self: &Arc<Self>) {
+    fn stirred(self: &Arc<Self>) {
         let _ = self.workers.control.enqueue::<Self, 0>(self.clone());
     }
 }
@@ -254,6 +364,7 @@ impl WorkItem for Ifaces {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        this.look_for_homes();
         // Detached, an NI is in the list no more.
         while let Some(user) = this.next_removed() {
             if !user.detach() {

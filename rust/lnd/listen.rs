@@ -12,6 +12,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Release, //
         },
         Arc,
@@ -73,8 +74,9 @@ pub(crate) trait Asked: Send + Sync + 'static {
 
 /// Who has the listener.
 pub(crate) trait Listening: Send + Sync + Sized + 'static {
-    /// The device of one is being removed: what uses it is to let it go. Any context.
-    fn device_removal(self: &Arc<Self>);
+    /// The device of one is being removed, or its interface may be on another: what uses it is to let it go,
+    /// or to look. Any context.
+    fn stirred(self: &Arc<Self>);
 }
 
 /// What judges the requests of one interface, which belongs to an `H`.
@@ -85,6 +87,8 @@ pub(crate) struct Accept<H> {
     strangers: Arc<Seen>,
     /// The device is being removed.
     removed: Atomic<bool>,
+    /// The address of the interface changed.
+    readdressed: Atomic<bool>,
     since: Instant<Monotonic>,
     /// The NIs that listen here.
     #[pin]
@@ -114,6 +118,7 @@ impl<H> Accept<H> {
                 host,
                 strangers,
                 removed: Atomic::new(false),
+                readdressed: Atomic::new(false),
                 since: Instant::now(),
                 users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
                 budget <- kernel::new_spinlock!(RejectBudget::new(0), "Accept::budget"),
@@ -125,6 +130,16 @@ impl<H> Accept<H> {
     /// Whether the device is being removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Acquire)
+    }
+
+    /// The device cannot be used any more: as if it were being removed.
+    pub(crate) fn give_up(&self) {
+        self.removed.store(true, Release);
+    }
+
+    /// Whether the address of the interface changed since this was asked last.
+    pub(crate) fn take_readdressed(&self) -> bool {
+        self.readdressed.xchg(false, Full)
     }
 
     /// `ni` listens here from now on. Without memory its start may be told as its absence.
@@ -242,7 +257,12 @@ impl<H: Listening> ListenHandler for Accept<H> {
     fn device_removal(&self) {
         self.removed.store(true, Release);
         // The listener cannot be dropped in its own handler.
-        self.host.device_removal();
+        self.host.stirred();
+    }
+
+    fn addr_change(&self) {
+        let _ = self.readdressed.xchg(true, Full);
+        self.host.stirred();
     }
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {

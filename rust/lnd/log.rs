@@ -86,10 +86,10 @@ pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &Reason) 
 
 /// A connection ended. Nothing is said of a close that somebody asked for.
 pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool) {
-    // That the link is down is said once, by the NI.
+    // That the link is down, or elsewhere, is said once, by the NI.
     if matches!(
         cause,
-        Cause::Shutdown | Cause::AdminClose | Cause::LinkDown | Cause::Overtaken
+        Cause::Shutdown | Cause::AdminClose | Cause::LinkDown | Cause::Overtaken | Cause::Moved
     ) {
         return;
     }
@@ -202,6 +202,19 @@ pub(crate) fn detached(nid: Nid) {
     pr_warn!(
         "{}\n",
         core::format_args!("{nid}: the RDMA device is gone; waiting for it to come back")
+    );
+}
+
+/// The interface of an NI is on another RDMA device now.
+pub(crate) fn moved(nid: Nid, from: &str, to: &str) {
+    warn_limited!("{nid}: the interface moved from {from} to {to}; connections are made anew\n");
+}
+
+/// The NI cannot use the device that its interface is on now.
+pub(crate) fn cannot_follow(nid: Nid, why: &str, e: Error) {
+    warn_limited!(
+        "{nid}: the interface moved to another RDMA device, which cannot be used: {why}: {}\n",
+        self::why(e)
     );
 }
 

@@ -65,6 +65,7 @@ pub(crate) mod port;
 pub(crate) mod seen;
 pub(crate) mod show_seen;
 pub(crate) mod show_times;
+mod signs;
 pub(crate) mod table;
 pub(crate) mod times;
 pub(crate) mod workers;

@@ -69,6 +69,15 @@ const CONNECT_TIMEOUT_MIN: u32 = 5;
 /// Seconds a message may wait beyond the time of one attempt.
 const PENDING_GRACE: u32 = 10;
 
+/// What a peer or a connection finds, and who looks after the device of the NI has to see to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// An attempt to connect was never answered.
+    Unheard,
+    /// The address of the NI was found on another device.
+    Astray,
+}
+
 /// An NI.
 #[pin_data]
 pub(crate) struct Ni {
@@ -89,6 +98,8 @@ pub(crate) struct Ni {
     /// Whether anybody can be reached.
     #[pin]
     way: SpinLock<Way>,
+    /// It is not known yet whether the address moves to another device.
+    unsettled: Atomic<bool>,
     /// Counters of the connections that are over.
     #[pin]
     past: SpinLock<Counts>,
@@ -100,7 +111,7 @@ pub(crate) struct Ni {
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
     live: Arc<LiveCount>,
-    on_unheard: fn(&Ni),
+    on_trouble: fn(&Ni, Trouble),
     pub(crate) lnet: NiRef<O2ib>,
 }
 
@@ -140,8 +151,8 @@ impl Drop for Live {
 }
 
 impl Ni {
-    /// As configured. `on_unheard` is called in process context, when an attempt was
-    /// never answered: the NI does not know who looks after it. May sleep.
+    /// As configured. `on_trouble` is called in process context: the NI does not know who looks after
+    /// it. May sleep.
     ///
     /// # Errors
     ///
@@ -150,7 +161,7 @@ impl Ni {
         cfg: &NiConfig<'_>,
         lnet: NiRef<O2ib>,
         workers: Arc<Workers>,
-        on_unheard: fn(&Ni),
+        on_trouble: fn(&Ni, Trouble),
     ) -> Result<Arc<Self>, StartError> {
         if QueueDepth::new(cfg.peer_credits()).is_none() {
             return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
@@ -171,13 +182,14 @@ impl Ni {
                 net: cfg.net(),
                 hca <- kernel::new_mutex!(None, "Ni::hca"),
                 way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
+                unsettled: Atomic::new(false),
                 past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
                 seen,
                 times,
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,
-                on_unheard,
+                on_trouble,
                 lnet,
             }),
             GFP_KERNEL,
@@ -204,7 +216,16 @@ impl Ni {
 
     /// What becomes of a message that has no connection.
     pub(crate) fn passage(&self) -> Passage {
-        self.way(|way| way.passage())
+        match self.way(|way| way.passage()) {
+            Passage::Open if self.unsettled.load(Acquire) => Passage::Hold,
+            passage => passage,
+        }
+    }
+
+    /// Whether the address moves to another device may be open; while it is, nobody is connected to
+    /// ([`crate::proto::home`]). True: it was.
+    pub(crate) fn set_unsettled(&self, unsettled: bool) -> bool {
+        self.unsettled.xchg(unsettled, Full)
     }
 
     /// Whether the interface is down, or about to go.
@@ -218,9 +239,9 @@ impl Ni {
         self.way(|way| way.asked(now_ms));
     }
 
-    /// The answer to an attempt did not come in time.
-    pub(crate) fn unheard(&self) {
-        (self.on_unheard)(self);
+    /// Tells who looks after the device. Process context.
+    pub(crate) fn tell(&self, trouble: Trouble) {
+        (self.on_trouble)(self, trouble);
     }
 
     /// Counters of the connections that are over.

@@ -21,10 +21,14 @@ use super::{
     driver::Driver,
     dump,
     files::Files,
+    iface::User,
     kind::O2ib,
     listen::Asked,
     log,
-    ni::Ni,
+    ni::{
+        Ni,
+        Trouble, //
+    },
     peer::{
         Peer,
         PeerError, //
@@ -55,11 +59,14 @@ use crate::{
     rdma::work::NofsScope, //
 };
 
-/// An attempt of the NI was never answered.
-fn unheard(ni: &Ni) {
+/// A peer or a connection of the NI found something that the device may be to blame for.
+fn trouble(ni: &Ni, trouble: Trouble) {
     // By name, because an NI and what looks after it would hold each other.
     if let Some(found) = ni.lnet.find(ni.nid.raw()) {
-        found.lnd.unheard();
+        match trouble {
+            Trouble::Unheard => found.lnd.unheard(),
+            Trouble::Astray => found.lnd.doubt_home(),
+        }
     }
 }
 
@@ -108,7 +115,7 @@ impl Lnd for O2ib {
         lnet: NiRef<Self>,
         driver: ArcBorrow<'_, Driver>,
     ) -> Result<Arc<Port>, StartError> {
-        let ni = Ni::new(cfg, lnet, driver.workers.clone(), unheard)?;
+        let ni = Ni::new(cfg, lnet, driver.workers.clone(), trouble)?;
         let port = Port::new(ni.clone(), driver.ifaces.clone(), cfg.is_bonded())
             .map_err(StartError::because("no memory"))?;
         port.attach()?;

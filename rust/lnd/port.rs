@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! An NI with its RDMA device and its link: what LNet starts and stops. The device is removed and comes
-//! back, the link goes down and comes up.
+//! back, the interface moves to another device, the link goes down and comes up.
 //!
 //! The CM tells of a removal with an event on every id, and waits until all ids are destroyed; the
 //! RDMA core then waits until nobody holds the device. So the NI lets everything go: listener,
 //! connections, protection domain. While it has no device it looks for one every second; LNet is
 //! told that the NI is not usable meanwhile, and again when it is.
+//!
+//! When a bond fails over, its address is on another device, and the old one may stay or be removed later. The NI
+//! follows ([`crate::proto::home`] says when to look, [`Ifaces::follow`] does it): it is usable all the time, messages
+//! that wait for a connection go on waiting, connections of the old device end and are made anew on the
+//! new one, and the old device is free when the last of them is gone. The same if only the hardware address
+//! changes; then the CM ends the connections, to which peers send at the old address.
 //!
 //! What the state of the link means for connections and messages is [`crate::proto::way`]'s to say.
 //! It is looked at after every event, and every second while it is down.
@@ -16,12 +22,6 @@
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
-        },
         Arc,
         ArcBorrow,
         Mutex, //
@@ -45,7 +45,8 @@ use super::{
     ni::Ni,
     peer::Peers,
     show_seen::SeenBy,
-    show_times::TimesOf, //
+    show_times::TimesOf,
+    signs::Signs, //
 };
 use crate::{
     lnet::{
@@ -55,6 +56,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        home::Next,
         way::{
             Passage,
             Todo, //
@@ -80,33 +82,6 @@ const DEVICE: u64 = 1;
 /// Milliseconds between two looks for a device.
 const LOOK_MS: u32 = 1000;
 
-/// What the event handler of the device and the work item tell each other.
-struct Health {
-    /// The device said that it is broken, and of none of its ports since that it is active.
-    fatal: Atomic<bool>,
-    /// What of that people were told.
-    told: Atomic<bool>,
-    /// Events have somebody to look at them: the NI has its device.
-    watched: Atomic<bool>,
-    /// An attempt got no answer: whether it was ever sent is to be looked at.
-    unheard: Atomic<bool>,
-    /// No message of the connection manager leaves the device, and that was said.
-    mute: Atomic<bool>,
-}
-
-impl Health {
-    /// A device that has said nothing yet.
-    fn new() -> Self {
-        Self {
-            fatal: Atomic::new(false),
-            told: Atomic::new(false),
-            watched: Atomic::new(false),
-            unheard: Atomic::new(false),
-            mute: Atomic::new(false),
-        }
-    }
-}
-
 /// The name of a device, if there is one.
 fn name_of(hca: &Option<Arc<Hca>>) -> Option<DeviceName> {
     hca.as_ref().map(|hca| hca.device.name())
@@ -123,7 +98,8 @@ pub(crate) struct Port {
     /// Events of the device, while there is one.
     #[pin]
     events: Mutex<Option<Pin<KBox<EventRegistration<Port>>>>>,
-    health: Health,
+    #[pin]
+    signs: Signs,
     #[pin]
     look: DelayedWork<Port, DEVICE>,
     /// The files in debugfs.
@@ -152,6 +128,52 @@ impl Asked for Port {
 }
 
 impl User for Port {
+    fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError> {
+        let events = EventRegistration::new(hca.device.clone(), self.clone())
+            .map_err(StartError::because("cannot watch the RDMA device"))?;
+        let old = self.events.lock().replace(events);
+        // Out of the lock: dropping waits for handlers.
+        drop(old);
+        self.signs.forget();
+        self.ni.fit(hca);
+        self.ni.lnet.set_dma_device(Some(&hca.device));
+        self.ni.set_hca(Some(hca.clone()));
+        Ok(())
+    }
+
+    fn entered(self: &Arc<Self>) {
+        // Whatever came before is seen by the look that follows, what comes later asks for another.
+        self.signs.watch(true);
+        self.look_in(0);
+    }
+
+    fn unsettle(self: &Arc<Self>) {
+        self.signs.watch(false);
+        let events = self.events.lock().take();
+        // Out of the lock: dropping waits for handlers.
+        drop(events);
+        self.ni.lnet.set_dma_device(None);
+        self.ni.set_hca(None);
+        let _ = self.ni.set_unsettled(false);
+    }
+
+    fn moved(self: &Arc<Self>, old: &Hca) {
+        let (from, to) = (old.device.name(), name_of(&self.ni.hca().ok()));
+        let to = to.as_ref().map(DeviceName::as_str);
+        log::moved(self.ni.nid, from.as_str(), to.unwrap_or("?"));
+        notice::device(notice::Device::Moved, &self.ni.nid, to);
+        self.peers.table.for_each(|peer| peer.moved());
+        if self.ni.set_unsettled(false) {
+            self.peers.table.for_each(|peer| peer.way_opened());
+        }
+    }
+
+    fn doubt_home(self: &Arc<Self>) {
+        if self.signs.astray() {
+            self.look_in(0);
+        }
+    }
+
     fn detach(self: &Arc<Self>) -> bool {
         let hca = self.ni.hca().ok();
         if !self.leave() {
@@ -184,7 +206,7 @@ impl Port {
                 ifaces,
                 bonded,
                 events <- kernel::new_mutex!(None, "Port::events"),
-                health: Health::new(),
+                signs <- Signs::new(),
                 look <- kernel::new_delayed_work!("Port::look"),
                 files <- kernel::new_mutex!(None, "Port::files"),
             }),
@@ -200,41 +222,12 @@ impl Port {
 
     /// Listens on the device that has the NI's address, and has its state looked at.
     pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
-        let hca = self.ifaces.enter(self)?;
-        self.health.fatal.store(false, Release);
-        self.health.told.store(false, Release);
-        self.health.mute.store(false, Release);
-        let events = match EventRegistration::new(hca.device.clone(), self.clone()) {
-            Ok(events) => events,
-            Err(e) => {
-                self.ifaces.leave(self);
-                return Err(StartError::because("cannot watch the RDMA device")(e));
-            }
-        };
-        self.ni.fit(&hca);
-        self.ni.lnet.set_dma_device(Some(&hca.device));
-        self.ni.set_hca(Some(hca));
-        // Last: from here on it can be taken off the device again, whole.
-        *self.events.lock() = Some(events);
-        // Whatever came before is seen by the look that follows, what comes later asks for another.
-        let _ = self.health.watched.xchg(true, Full);
-        self.look_in(0);
-        Ok(())
+        self.ifaces.enter(self)
     }
 
-    /// Stops listening and lets the device go, as far as connections do not hold it.
+    /// Stops listening and lets the device go, as far as connections do not hold it. False: it had none.
     pub(crate) fn leave(self: &Arc<Self>) -> bool {
-        // Out of the lock: dropping waits for handlers.
-        let events = self.events.lock().take();
-        if events.is_none() {
-            return false;
-        }
-        self.health.watched.store(false, Release);
-        drop(events);
-        self.ni.lnet.set_dma_device(None);
-        self.ni.set_hca(None);
-        self.ifaces.leave(self);
-        true
+        self.ifaces.leave(self)
     }
 
     fn look_in(self: &Arc<Self>, ms: u32) {
@@ -262,56 +255,57 @@ impl Port {
             LinkEvent::Up => way.interface(true),
             LinkEvent::Down => way.interface(false),
             LinkEvent::Leaving => way.leaving(now_ms),
+            LinkEvent::Moved => {}
         });
+        if event == LinkEvent::Moved {
+            if self.signs.is_watched() {
+                let _ = self.ni.set_unsettled(true);
+            }
+            return self.doubt_home();
+        }
         if event == LinkEvent::Leaving {
             // Connections only: no message may go back to LNet under the locks of the caller.
             self.peers.table.for_each(|peer| peer.way_closed(false));
         }
-        if self.health.watched.load(Acquire) {
+        if self.signs.is_watched() {
             self.look_in(0);
         }
     }
 
     /// The answer to an attempt did not come in time.
     pub(crate) fn unheard(self: &Arc<Self>) {
-        if !self.health.unheard.xchg(true, Full) && self.health.watched.load(Acquire) {
+        if self.signs.unheard() {
             self.look_in(0);
         }
     }
 
-    /// Whether the device is broken, by its own words; people are told when that changes.
-    fn is_fatal(&self, hca: &Hca) -> bool {
-        let fatal = self.health.fatal.load(Acquire);
-        if self.health.told.xchg(fatal, Full) != fatal {
-            let what = if fatal {
-                log::broken(self.ni.nid);
-                notice::Device::Fatal
-            } else {
-                log::healed(self.ni.nid);
-                notice::Device::Back
-            };
-            let name = hca.device.name();
-            notice::device(what, &self.ni.nid, Some(name.as_str()));
+    /// Follows the address of the NI if that is on another device. Milliseconds until the next look, if one is
+    /// due.
+    fn follow_home(self: &Arc<Self>) -> Option<u32> {
+        let now_ms = self.ni.now_ms();
+        let next = self.signs.look_for_home(now_ms, || Ifaces::find(self));
+        if next == Next::Rest {
+            return None;
         }
-        fatal
+        if next == Next::Move {
+            self.ifaces.follow(self);
+        }
+        // On the same device its GID may be another one: what had the old one is as dead.
+        self.peers.table.for_each(|peer| peer.moved());
+        // And has no way to speak.
+        self.peers.parting.routes_changed();
+        let (ms, hold) = match next {
+            Next::AgainIn { ms, hold } => (ms, hold),
+            _ => (0, false),
+        };
+        if !hold && self.ni.set_unsettled(false) {
+            self.peers.table.for_each(|peer| peer.way_opened());
+        }
+        Some(ms)
     }
 
-    /// Whether no attempt ever leaves the device. Asked only if there is a reason to, and only of a
-    /// software device: of others it is not known to happen.
-    fn is_mute(&self, hca: &Hca) -> bool {
-        if self.health.unheard.xchg(false, Full) && hca.device.is_software() {
-            let mute = hca.device.gsi_failed(hca.port);
-            if mute && !self.health.mute.xchg(true, Full) {
-                let name = hca.device.name();
-                log::mute(self.ni.nid, name.as_str());
-                notice::device(notice::Device::Mute, &self.ni.nid, Some(name.as_str()));
-            }
-        }
-        self.health.mute.load(Acquire)
-    }
-
-    /// Does what the state of the way asks for.
-    fn follow_way(self: &Arc<Self>, hca: &Hca, port_active: bool) {
+    /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.
+    fn follow_way(self: &Arc<Self>, hca: &Hca, port_active: bool) -> Option<u32> {
         let other = self.ifaces.another_open(&hca.device);
         let now_ms = self.ni.now_ms();
         let (todo, open) = self.ni.way(|way| {
@@ -326,9 +320,7 @@ impl Port {
         if !open || todo == Todo::Reconnect {
             self.peers.parting.routes_changed();
         }
-        if !open {
-            self.look_in(LOOK_MS);
-        }
+        (!open).then_some(LOOK_MS)
     }
 
     /// The way closed: what is on it ends.
@@ -353,9 +345,15 @@ impl WorkItem<DEVICE> for Port {
             hca.learn(port);
             this.ni.fit(&hca);
             let active = this.bonded || port.active;
-            let broken = this.is_fatal(&hca) || this.is_mute(&hca);
+            let broken = this.signs.is_fatal(&this.ni, &hca) || this.signs.is_mute(&this.ni, &hca);
             this.ni.lnet.set_fatal(!active || broken);
-            this.follow_way(&hca, active);
+            let way = this.follow_way(&hca, active);
+            drop(hca);
+            let next = [way, this.follow_home()].into_iter().flatten().min();
+            if let Some(ms) = next {
+                // Not later than somebody else asked for meanwhile.
+                let _ = work::arm::<Self, DEVICE>(this, ms);
+            }
         } else if this.attach().is_ok() {
             log::attached(this.ni.nid);
             let name = name_of(&this.ni.hca().ok());
@@ -372,18 +370,7 @@ impl WorkItem<DEVICE> for Port {
 impl DeviceEvents for Port {
     /// Hard interrupt context is possible: flags and work only.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
-        match event {
-            DeviceEvent::Fatal => {
-                let _ = this.health.fatal.xchg(true, Full);
-            }
-            // A device that recovers without being made anew tells so of its ports.
-            DeviceEvent::PortActive(_) => {
-                let _ = this.health.fatal.xchg(false, Full);
-            }
-            DeviceEvent::PortErr(_) => {}
-            _ => return,
-        }
-        if this.health.watched.load(Acquire) {
+        if this.signs.heard(event) {
             let this: Arc<Self> = this.into();
             this.look_in(0);
         }

@@ -51,6 +51,8 @@ pub(crate) enum LinkEvent {
     Down,
     /// It goes in a moment; until then there is a route.
     Leaving,
+    /// The interface may be on another RDMA device now.
+    Moved,
 }
 
 /// Answer to [`Lnd::peer_info`].
@@ -296,6 +298,7 @@ impl<L: Lnd> Ops<L> {
         let event = match event {
             bindings::ro2ib_link_event_RO2IB_LINK_UP => LinkEvent::Up,
             bindings::ro2ib_link_event_RO2IB_LINK_LEAVING => LinkEvent::Leaving,
+            bindings::ro2ib_link_event_RO2IB_LINK_MOVED => LinkEvent::Moved,
             _ => LinkEvent::Down,
         };
         // SAFETY: The NI is running during the call.

@@ -25,6 +25,8 @@ pub(crate) enum Device {
     Fatal,
     /// Nothing of the connection manager leaves it any more.
     Mute,
+    /// The interface is on this one now.
+    Moved,
 }
 
 /// Tells what became of `device`, if its name is known. Without memory nobody is told. May sleep, and
@@ -35,6 +37,7 @@ pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&str>) {
         Device::Back => c"device_back",
         Device::Fatal => c"device_fatal",
         Device::Mute => c"device_mute",
+        Device::Moved => c"device_moved",
     };
     let ni = Text::<NID>::of(format_args!("{ni}"));
     let device = Text::<DEVICE>::word(device.unwrap_or("none"));

@@ -118,6 +118,8 @@ pub enum Cause {
     Overtaken,
     /// The address of our interface or of the peer's moved.
     AddressChanged,
+    /// Our interface is on another RDMA device now.
+    Moved,
     /// The peer reported this negative errno in a completion message.
     Told(i32),
     /// The transfer could not be built here: a negative errno.
@@ -149,7 +151,7 @@ impl Cause {
             Self::DeadlineSending => (ECONNABORTED, Health::NetworkTimeout),
             Self::DeadlineAnswer => (ECONNABORTED, Health::RemoteTimeout),
             Self::DeviceGone => (EIO, Health::LocalDropped),
-            Self::LinkDown => (ENETDOWN, Health::LocalDropped),
+            Self::LinkDown | Self::Moved => (ENETDOWN, Health::LocalDropped),
             Self::AddressChanged | Self::Overtaken => (ECONNABORTED, Health::LocalDropped),
             Self::Told(e) => (positive(e), Health::RemoteError),
             Self::Local(e) => (positive(e), Health::LocalError),
@@ -185,6 +187,7 @@ impl Cause {
             | Self::LinkDown
             | Self::Overtaken
             | Self::AddressChanged
+            | Self::Moved
             | Self::Told(_)
             | Self::Local(_) => false,
         }
@@ -237,6 +240,7 @@ impl Cause {
             Self::LinkDown => "the link is down here",
             Self::Overtaken => "the peer connected first",
             Self::AddressChanged => "an address changed",
+            Self::Moved => "the interface moved to another RDMA device",
             Self::Told(_) => "the peer reported an error",
             Self::Local(_) => "the transfer could not be built here",
         }
@@ -281,6 +285,7 @@ mod tests {
             Cause::LinkDown,
             Cause::DeviceGone,
             Cause::AddressChanged,
+            Cause::Moved,
         ] {
             let health = cause.outcome(false).health;
             let resent = matches!(health, Health::LocalDropped | Health::RemoteDropped);

@@ -40,6 +40,7 @@ pub mod desc;
 pub mod encode;
 pub mod farewell;
 pub mod fit;
+pub mod home;
 pub mod line;
 pub mod lnet_hdr;
 pub mod nid;

@@ -148,6 +148,11 @@ impl Peer {
         self.hold()
     }
 
+    /// A retry, if one is due, is made whether a message waits or not.
+    pub fn insist(&mut self) {
+        self.recall = self.retry_due;
+    }
+
     /// Whether it is to be connected to when the way opens though no message waits.
     pub fn is_recalled(&self) -> bool {
         self.recall && self.retry_due

@@ -68,9 +68,11 @@ impl By {
             | Cause::Overtaken
             | Cause::Told(_) => Self::Peer,
             Cause::Unreachable | Cause::ConnectTimeout | Cause::TransportRetry => Self::Path,
-            Cause::LocalFault | Cause::DeviceGone | Cause::LinkDown | Cause::AddressChanged => {
-                Self::Device
-            }
+            Cause::LocalFault
+            | Cause::DeviceGone
+            | Cause::LinkDown
+            | Cause::AddressChanged
+            | Cause::Moved => Self::Device,
             Cause::ConnectFailed | Cause::Flushed => Self::Unknown,
             Cause::PeerRestarted
             | Cause::Protocol
@@ -98,7 +100,7 @@ impl fmt::Display for By {
 }
 
 /// Names of [`Cause`] without spaces, for programs.
-pub const CAUSES: [&str; 24] = [
+pub const CAUSES: [&str; 25] = [
     "Shutdown",
     "AdminClose",
     "PeerClosed",
@@ -123,6 +125,7 @@ pub const CAUSES: [&str; 24] = [
     "Local",
     "LinkDown",
     "Overtaken",
+    "Moved",
 ];
 
 /// Where a cause is in [`CAUSES`].
@@ -152,6 +155,7 @@ pub const fn cause_number(cause: Cause) -> usize {
         Cause::Local(_) => 21,
         Cause::LinkDown => 22,
         Cause::Overtaken => 23,
+        Cause::Moved => 24,
     }
 }
 

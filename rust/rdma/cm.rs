@@ -292,6 +292,13 @@ impl<H: CmHandler> CmId<H> {
         unsafe { bindings::ro2ib_cm_has_route(self.id.as_raw()) }
     }
 
+    /// Whether the address of this side is not on the device of the id any more, for good. Of RoCE only. Not
+    /// before the address is resolved, or the request taken.
+    pub(crate) fn lost_address(&self) -> bool {
+        // SAFETY: The id is valid.
+        unsafe { bindings::ro2ib_cm_lost_address(self.id.as_raw()) }
+    }
+
     /// Moves the QP to the error state and tells the other side.
     ///
     /// # Errors

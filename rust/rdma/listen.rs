@@ -45,6 +45,33 @@ pub(crate) trait ListenHandler: Send + Sync + 'static {
 
     /// The device of the listener goes: have a worker drop the listener.
     fn device_removal(&self);
+
+    /// The hardware address of the interface is another one, and maybe so is the device: have a worker look.
+    fn addr_change(&self);
+}
+
+/// For an id that is bound, and never listens.
+struct Nobody;
+
+impl ListenHandler for Nobody {
+    fn connect_request(&self, _request: &mut ConnRequest<'_>) {}
+
+    fn device_removal(&self) {}
+
+    fn addr_change(&self) {}
+}
+
+/// The device, and the port of it, that an address belongs to now. May sleep. The reference holds a removal
+/// of the device up: let it go.
+///
+/// # Errors
+///
+/// Those of [`Listener::bind`].
+pub(crate) fn device_of(net: NetNs<'_>, addr: &Addr) -> Result<(ARef<Device>, u32)> {
+    let nobody = Arc::new(Nobody, GFP_KERNEL)?;
+    let bound = Listener::bind(net, addr, nobody)?;
+
+    Ok((bound.device().ok_or(ENODEV)?, bound.port()))
 }
 
 /// A request to connect, during [`ListenHandler::connect_request`].
@@ -156,23 +183,6 @@ impl<L: ListenHandler> Listener<L> {
         Ok(this)
     }
 
-    /// [`Self::bind`] and [`Self::start`].
-    ///
-    /// # Errors
-    ///
-    /// Those of both.
-    pub(crate) fn listen(
-        net: NetNs<'_>,
-        addr: &Addr,
-        backlog: i32,
-        handler: Arc<L>,
-    ) -> Result<Self> {
-        let this = Self::bind(net, addr, handler)?;
-
-        this.start(backlog)?;
-        Ok(this)
-    }
-
     /// Lets requests come; as many as `backlog` of them wait on iWARP, 0 for the
     /// default. May sleep.
     ///
@@ -220,6 +230,10 @@ impl<L: ListenHandler> Listener<L> {
             // These are for the listener itself, which its owner destroys.
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => {
                 handler.device_removal();
+                return 0;
+            }
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE => {
+                handler.addr_change();
                 return 0;
             }
             _ => return 0,

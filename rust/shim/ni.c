@@ -451,11 +451,16 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 {
 	const struct net_device *dev = netdev_notifier_info_to_dev(ptr);
 	struct ro2ib_ni *ni;
+	bool moved = false;
 
 	switch (event) {
 	case NETDEV_GOING_DOWN:
 		ro2ib_leave(dev, 0);
 		return NOTIFY_DONE;
+	case NETDEV_BONDING_FAILOVER:
+	case NETDEV_CHANGEADDR:
+		moved = true;
+		break;
 	case NETDEV_UP:
 	case NETDEV_DOWN:
 	case NETDEV_CHANGE:
@@ -466,10 +471,15 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 	}
 
 	mutex_lock(&ro2ib_ni_mutex);
-	list_for_each_entry(ni, &ro2ib_ni_list, list)
-		if (ni->ifindex == dev->ifindex &&
-		    net_eq(ni->net, dev_net(dev)))
-			ro2ib_ni_check_link(ni);
+	list_for_each_entry(ni, &ro2ib_ni_list, list) {
+		if (ni->ifindex != dev->ifindex ||
+		    !net_eq(ni->net, dev_net(dev)))
+			continue;
+		/* A bond fails over, or IPoIB has another address now. */
+		if (moved)
+			ro2ib_ops->link_event(ni->priv, RO2IB_LINK_MOVED);
+		ro2ib_ni_check_link(ni);
+	}
 	mutex_unlock(&ro2ib_ni_mutex);
 	return NOTIFY_DONE;
 }

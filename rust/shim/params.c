@@ -175,7 +175,7 @@ RO2IB_PARAM(fmr_cache, int, 1, INT_MIN, INT_MAX, 0444);
 MODULE_PARM_DESC(fmr_cache, "accepted for compatibility, without effect");
 
 RO2IB_PARAM(dev_failover, int, 0, 0, INT_MAX, 0444);
-MODULE_PARM_DESC(dev_failover, "accepted for compatibility, without effect: an NI looks for its device by itself");
+MODULE_PARM_DESC(dev_failover, "accepted for compatibility, without effect: an NI always follows its interface to another device");
 
 RO2IB_PARAM(require_privileged_port, int, 0, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(require_privileged_port, "non-zero: refuse peers that connect from ports 1024 and above");

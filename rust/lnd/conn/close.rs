@@ -69,6 +69,8 @@ impl Conn {
     /// valid.
     pub(super) fn release(self: &Arc<Self>) {
         self.cancel_timer();
+        // The queue pair may have found that out first.
+        let left_behind = self.is_elsewhere();
         // A sender that has mapped a sink still finds the queue pair, to give the sink up.
         if let Some(qp) = self.with(|inner| inner.wire.qp()) {
             // The rights to post are gone, so it waits for whatever is left.
@@ -101,6 +103,7 @@ impl Conn {
             self.with(|inner| inner.wire.meter().over(!failed, cause, rejected));
             log::conn_over(self.nid(), cause, !failed);
         }
-        self.peer.released(self, failed, retry, cause);
+        let moved = left_behind || cause == Cause::Moved;
+        self.peer.released(self, failed, retry, cause, moved);
     }
 }

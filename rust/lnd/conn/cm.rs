@@ -12,7 +12,10 @@ use kernel::sync::{
 
 use super::Conn;
 use crate::{
-    lnd::log,
+    lnd::{
+        log,
+        ni::Trouble, //
+    },
     proto::{
         cause::Cause,
         cm_msg::{
@@ -84,6 +87,14 @@ impl Conn {
     fn addr_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
         if !self.with(|inner| inner.life.address_resolved()) {
             return;
+        }
+        let (found, wanted) = (id.device(), self.hca());
+        if let (Some(found), Ok(wanted)) = (found, wanted) {
+            if !found.same(&wanted.device) || id.port() != wanted.port {
+                // The interface is elsewhere, or the NI has just followed it.
+                self.end(Cause::Moved);
+                return self.ni.tell(Trouble::Astray);
+            }
         }
         if let Some(tos) = self.ni.lnet.tos() {
             id.set_tos(tos);

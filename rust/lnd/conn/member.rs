@@ -48,6 +48,12 @@ impl Connection for Conn {
         self.end(cause);
     }
 
+    fn moved(self: &Arc<Self>) {
+        if self.is_elsewhere() {
+            self.end(Cause::Moved);
+        }
+    }
+
     fn overtaken(self: &Arc<Self>) {
         let mut guard = self.lock();
         if guard.life.is_attempt() {
@@ -96,5 +102,18 @@ impl Connection for Conn {
 impl Doubtful for Conn {
     fn is_doubted(&self) -> bool {
         self.doubted()
+    }
+}
+
+impl Conn {
+    /// Whether the NI has another device by now, or the address has left the device of the connection.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        if self.cm.id().is_some_and(|id| id.lost_address()) {
+            return true;
+        }
+        match (self.hca(), self.ni.hca()) {
+            (Ok(old), Ok(new)) => !Arc::ptr_eq(&old, &new),
+            _ => false,
+        }
     }
 }

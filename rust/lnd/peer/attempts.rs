@@ -17,7 +17,8 @@ use super::{
 use crate::{
     lnd::{
         log,
-        meter, //
+        meter,
+        ni::Trouble, //
     },
     proto::{
         cause::Cause,
@@ -127,13 +128,15 @@ impl<C: Connection> Peer<C> {
         self.flush(conn);
     }
 
-    /// The connection object is released. Called by its control worker, last of all.
+    /// The connection object is released; `moved` if the NI's address is on another device than it was. Called by its
+    /// control worker, last of all.
     pub(crate) fn released(
         self: &Arc<Self>,
         conn: &Arc<C>,
         attempt_failed: bool,
         retry: Option<Known>,
         cause: Cause,
+        moved: bool,
     ) {
         // Before the lock: it takes the connection's.
         let heard_ms = conn.heard_ms();
@@ -143,9 +146,11 @@ impl<C: Connection> Peer<C> {
             inner.conns.remove(conn);
         }
         if attempt_failed {
+            let cause = if moved { Cause::Moved } else { cause };
             self.attempt_over(conn.is_active(), retry, cause);
             return;
         }
+        let moved = moved && cause != Cause::AdminClose && !self.ni.is_stopping();
         let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
         let broke = !lost && conn.is_active() && cause.is_mishap();
@@ -156,11 +161,17 @@ impl<C: Connection> Peer<C> {
             inner.lost_ms = now_ms;
             let there = !inner.gone;
             (
-                lost && cause != Cause::AdminClose && there && inner.policy.recall(),
+                // What waits connects below.
+                (lost && cause != Cause::AdminClose || moved && inner.pending.is_empty())
+                    && there
+                    && inner.policy.recall(),
                 broke && there && inner.policy.replace(wanted),
             )
         });
-        if recall {
+        if recall && !lost {
+            // The peer may not know yet that what it has is dead.
+            self.recall_soon();
+        } else if recall {
             self.retry_in(HOLD_LOOK_MS);
         } else if replace {
             let more = random::u32() % REPLACE_MS;
@@ -174,7 +185,7 @@ impl<C: Connection> Peer<C> {
     /// An attempt is over, and its object released.
     pub(crate) fn attempt_over(self: &Arc<Self>, active: bool, retry: Option<Known>, cause: Cause) {
         if cause == Cause::ConnectTimeout {
-            self.ni.unheard();
+            self.ni.tell(Trouble::Unheard);
         }
         if active {
             self.peers.leave_line(1);
@@ -183,15 +194,20 @@ impl<C: Connection> Peer<C> {
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
         let listed = self.ni.is_listed();
-        // What the way closed on waits for it to open.
-        let again = retry.is_some() || self.ni.passage() == Passage::Hold;
+        // What the way closed on waits for it to open, and what was on the wrong device goes over the right one.
+        let again = retry.is_some() || cause == Cause::Moved || self.ni.passage() == Passage::Hold;
         let after = self.with(|inner| {
             if let Some(known) = retry {
                 inner.policy.learnt(known);
             }
             inner.last_cause = Some(cause);
-            let waiting = listed && !inner.pending.is_empty() && !inner.gone;
-            inner.policy.failed(active, again, waiting, random)
+            let waiting = !inner.pending.is_empty() || cause == Cause::Moved;
+            let waiting = waiting && listed && !inner.gone;
+            let after = inner.policy.failed(active, again, waiting, random);
+            if cause == Cause::Moved {
+                inner.policy.insist();
+            }
+            after
         });
         match after {
             After::RetryIn(ms) => self.retry_in(ms),

@@ -105,6 +105,9 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
     /// Ends it for `cause`, if nothing has yet.
     fn fail(self: &Arc<Self>, cause: Cause);
 
+    /// Ends it if it is on another device than the NI, or the NI's address has left that.
+    fn moved(self: &Arc<Self>);
+
     /// Ends it if it is an attempt yet: the peer has connected meanwhile.
     fn overtaken(self: &Arc<Self>);
 

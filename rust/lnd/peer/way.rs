@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer while the way to all of them is closed, and when it opens: [`crate::proto::way`] says why.
+//! A peer while the way to all of them is closed, and when it opens ([`crate::proto::way`] says why), or
+//! leads over another device ([`crate::proto::home`]).
 
 use kernel::sync::Arc;
 
@@ -70,14 +71,26 @@ impl<C: Connection> Peer<C> {
     /// moment.
     pub(crate) fn way_opened(self: &Arc<Self>) {
         let (due, waiting) = self.with(|inner| (inner.policy.is_due(), !inner.pending.is_empty()));
-        if due {
-            let ms = if waiting {
-                0
-            } else {
-                random::u32() % RECALL_SPREAD_MS
-            };
-            self.note_retry(ms);
-            work::rearm::<Self, RETRY>(self.clone(), ms);
+        if due && waiting {
+            self.retry_now_in(0);
+        } else if due {
+            self.recall_soon();
         }
+    }
+
+    /// The NI is on another device: what is on the old one ends, and is made anew. What waits goes on waiting.
+    pub(crate) fn moved(self: &Arc<Self>) {
+        self.for_each_conn(|conn| conn.moved());
+    }
+
+    /// A retry that is due is made soon, but not in the same moment as those of all other peers.
+    pub(super) fn recall_soon(self: &Arc<Self>) {
+        self.retry_now_in(random::u32() % RECALL_SPREAD_MS);
+    }
+
+    /// The retry that is due, sooner than it would be.
+    fn retry_now_in(self: &Arc<Self>, ms: u32) {
+        self.note_retry(ms);
+        work::rearm::<Self, RETRY>(self.clone(), ms);
     }
 }

@@ -380,6 +380,7 @@ pub struct ro2ib_ni_cfg {
 pub const ro2ib_link_event_RO2IB_LINK_UP: ro2ib_link_event = 0;
 pub const ro2ib_link_event_RO2IB_LINK_DOWN: ro2ib_link_event = 1;
 pub const ro2ib_link_event_RO2IB_LINK_LEAVING: ro2ib_link_event = 2;
+pub const ro2ib_link_event_RO2IB_LINK_MOVED: ro2ib_link_event = 3;
 
 pub type ro2ib_link_event = u32;
 
@@ -674,6 +675,7 @@ unsafe extern "C" {
     pub fn ro2ib_cm_set_min_rnr_timer(id: *mut rdma_cm_id, timer: u8) -> i32;
     pub fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32) -> i32;
     pub fn ro2ib_cm_path_mtu(id: *mut rdma_cm_id) -> u32;
+    pub fn ro2ib_cm_lost_address(id: *const rdma_cm_id) -> bool;
     pub fn ro2ib_cm_has_route(id: *mut rdma_cm_id) -> bool;
     pub fn ro2ib_cm_connect_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;
     pub fn ro2ib_cm_accept_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;

@@ -68,6 +68,8 @@ pub enum Happens {
     PortEvents,
     /// The core says that the address is another's.
     AddrChange,
+    /// The interface is on another device from then on; the old one is unplugged later, in some.
+    FailOver,
     /// An administrator denies a peer, and allows it again.
     Deny,
     /// An administrator tunes the NIs that run, and takes it back.
@@ -273,6 +275,18 @@ impl Script {
                     steps.insert(at, step);
                 }
             }
+            let rng = &mut Rng::new(seed ^ 0xfa11_07e4);
+            if rng.one_in(8) {
+                for _ in 0..rng.of(&[1, 1, 2, 4]) {
+                    steps.push(Step {
+                        what: Happens::FailOver,
+                        node: rng.below(n as u64) as usize,
+                        slot: rng.below(2) as usize,
+                        at: when(rng),
+                        long: when(rng),
+                    });
+                }
+            }
         }
 
         let mut users = Vec::new();
@@ -475,6 +489,7 @@ impl Script {
             Happens::AddrChange,
             Happens::Deny,
             Happens::Tune,
+            Happens::FailOver,
         ];
         let mut steps = Vec::new();
         for _ in 0..2 {
@@ -722,7 +737,7 @@ fn happens(step: Step) {
         }
         Happens::Unplug => {
             // SAFETY: Devices stay until the world ends.
-            if unsafe { !(*dev).registered } {
+            if unsafe { !(*dev).registered || (*dev).moved } {
                 return;
             }
             world::unplug(dev, step.long % 2 == 0);
@@ -742,6 +757,21 @@ fn happens(step: Step) {
             verbs::dispatch(dev, event);
         }
         Happens::AddrChange => cm::addr_change(dev),
+        Happens::FailOver => {
+            // SAFETY: Devices stay until the world ends.
+            if unsafe { !(*dev).registered || (*dev).moved } {
+                return;
+            }
+            world::fail_over(dev);
+            if step.long % 2 == 0 {
+                return;
+            }
+            // Nothing of it is in use that would hold up its removal.
+            sched::sleep(step.long);
+            if unsafe { (*dev).registered } {
+                world::unplug(dev, false);
+            }
+        }
         Happens::Reload => {
             down(node);
             world::unload();

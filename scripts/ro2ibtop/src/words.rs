@@ -27,6 +27,7 @@ pub fn cause(name: &str) -> &str {
         "AddressChanged" => "an address changed",
         "LinkDown" => "the link is down here",
         "Overtaken" => "the peer connected first",
+        "Moved" => "the interface moved to another RDMA device",
         other => other,
     }
 }
@@ -47,6 +48,7 @@ pub fn advice(name: &str) -> &'static str {
         "DeviceGone" => "look at \"rdma link\" and the device's lines in the log",
         "AddressChanged" => "look at \"ip addr\"",
         "LinkDown" => "cable, switch, \"ip link\"",
+        "Moved" => "why did the bond fail over: cable, switch",
         _ => "",
     }
 }

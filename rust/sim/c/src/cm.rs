@@ -159,7 +159,7 @@ fn dev_of(ip: u32) -> Option<*mut Dev> {
     w().nodes
         .iter()
         .flat_map(|n| n.devs.iter().copied())
-        .find(|d| unsafe { (**d).ip == ip && (**d).registered })
+        .find(|d| unsafe { (**d).ip == ip && (**d).registered && !(**d).moved })
 }
 
 fn local_dev(node: usize, ip: u32) -> Option<*mut Dev> {
@@ -880,6 +880,8 @@ pub unsafe extern "C" fn ro2ib_cm_bind(
         return -(ENOMEM as i32);
     }
     let Some(dev) = local_dev(i.node, a.ip) else {
+        // It may be on its way from one device to another.
+        w().faults += 1;
         return -(ENODEV as i32);
     };
     // SAFETY: Ids stay until the world ends.
@@ -1083,7 +1085,13 @@ pub unsafe extern "C" fn ro2ib_cm_path_mtu(id: *mut rdma_cm_id) -> u32 {
 pub unsafe extern "C" fn ro2ib_cm_has_route(id: *mut rdma_cm_id) -> bool {
     let i = id_mut(id);
     // SAFETY: Devices stay until the world ends.
-    i.dev.is_null() || unsafe { (*i.dev).up }
+    i.dev.is_null() || unsafe { (*i.dev).up && !(*i.dev).moved }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_lost_address(id: *const rdma_cm_id) -> bool {
+    let i = id_mut(id.cast_mut());
+    // SAFETY: Devices stay until the world ends.
+    !i.dev.is_null() && unsafe { (*i.dev).moved }
 }
 #[no_mangle]
 pub unsafe extern "C" fn rdma_set_service_type(_id: *mut rdma_cm_id, _tos: i32) {}

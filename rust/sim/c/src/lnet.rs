@@ -1051,6 +1051,24 @@ pub fn link(dev: *mut Dev, what: Link) {
     }
 }
 
+/// What the shim's notifier does when a bond fails over, with rtnl held: the core moves the address later.
+pub fn fails_over(dev: *mut Dev) {
+    // SAFETY: Devices and NIs stay until the world ends.
+    unsafe {
+        let (rtnl, lock) = {
+            let n = &mut w().nodes[(*dev).node];
+            (&raw mut n.rtnl, &raw mut n.ni_lock)
+        };
+        lock::take(rtnl, false, false);
+        lock::take(lock, false, false);
+        for ni in published(dev) {
+            event(ni, ro2ib_link_event_RO2IB_LINK_MOVED);
+        }
+        lock::give(lock);
+        lock::give(rtnl);
+    }
+}
+
 fn published(dev: *mut Dev) -> Vec<*mut Ni> {
     // SAFETY: Devices and NIs stay until the world ends.
     unsafe {

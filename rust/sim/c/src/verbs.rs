@@ -55,6 +55,8 @@ pub struct Dev {
     pub registered: bool,
     /// It was unplugged, and the driver has let go of it.
     pub gone: bool,
+    /// The address of its interface is another device's now.
+    pub moved: bool,
     /// The link carries messages.
     pub up: bool,
     /// How often it came up: each time at another speed.
@@ -100,6 +102,7 @@ impl Dev {
             refs: 0,
             registered: true,
             gone: false,
+            moved: false,
             up: true,
             ups: 0,
             attrs,
@@ -799,6 +802,8 @@ pub fn reaches(a: *const Dev, b: *const Dev) -> bool {
     unsafe {
         let (a, b) = (&*a, &*b);
         a.up && b.up
+            && !a.moved
+            && !b.moved
             && a.registered
             && b.registered
             && !w().nodes[a.node].dead

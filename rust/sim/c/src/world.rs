@@ -759,6 +759,36 @@ pub fn new_device(node: usize, slot: usize) -> *mut Dev {
     dev
 }
 
+/// The interface of a device is on another one from now on; the old device stays. For a moment its address is nowhere, and
+/// the driver is told of the new one by nobody.
+pub fn fail_over(dev: *mut Dev) {
+    // SAFETY: Devices stay until the world ends.
+    unsafe {
+        let (node, index) = ((*dev).node, (*dev).index);
+        if telling() {
+            say(&format!(
+                "node {node}: device {index} loses its address to another"
+            ));
+        }
+        let slot = (*dev).ip - ip(node, 0);
+        lnet::fails_over(dev);
+        let ns = w().rng.below(20 * MS);
+        sched::sleep(ns);
+        if !(*dev).registered || (*dev).moved {
+            return;
+        }
+        (*dev).moved = true;
+        verbs::dispatch(dev, ib_event_type_IB_EVENT_GID_CHANGE);
+        if w().rng.one_in(2) {
+            // As rxe does with the next packet.
+            verbs::all_to_err(dev);
+        }
+        let ns = w().rng.below(20 * MS);
+        sched::sleep(ns);
+        new_device(node, slot as usize);
+    }
+}
+
 /// What a removal may take, whatever holds tasks up: what waits for LNet waits for longer.
 const REMOVAL_MAX: u64 = 300 * SEC;
 

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What was heard of the RDMA device of an NI, until its look ([`super::port`]) sees to it, and what of that people
+//! were told.
+//!
+//! Context: notes are taken in any, hard interrupts included; what is found out of them is for process context.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        SpinLock, //
+    }, //
+};
+
+use super::{
+    hca::Hca,
+    log,
+    ni::Ni, //
+};
+use crate::{
+    lnet::notice,
+    proto::home::{
+        Found,
+        Home,
+        Next, //
+    },
+    rdma::device::DeviceEvent, //
+};
+
+/// What the event handler of the device and others tell the work item.
+#[pin_data]
+pub(super) struct Signs {
+    /// The device said that it is broken, and of none of its ports since that it is active.
+    fatal: Atomic<bool>,
+    /// What of that people were told.
+    told: Atomic<bool>,
+    /// There is somebody to look: the NI has its device.
+    watched: Atomic<bool>,
+    /// An attempt got no answer: whether it was ever sent is to be looked at.
+    unheard: Atomic<bool>,
+    /// No message of the connection manager leaves the device, and that was said.
+    mute: Atomic<bool>,
+    /// Something happened that may have moved the address to another device.
+    astray: Atomic<bool>,
+    #[pin]
+    home: SpinLock<Home>,
+}
+
+impl Signs {
+    /// Of no device.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            fatal: Atomic::new(false),
+            told: Atomic::new(false),
+            watched: Atomic::new(false),
+            unheard: Atomic::new(false),
+            mute: Atomic::new(false),
+            astray: Atomic::new(false),
+            home <- kernel::new_spinlock!(Home::new(), "Signs::home"),
+        })
+    }
+
+    /// The NI has another device, of which nothing was heard yet; not even that the address has left it again.
+    pub(super) fn forget(&self) {
+        self.fatal.store(false, Release);
+        self.told.store(false, Release);
+        self.mute.store(false, Release);
+        self.astray.store(true, Release);
+    }
+
+    /// Somebody looks from now on, or nobody does.
+    pub(super) fn watch(&self, on: bool) {
+        let _ = self.watched.xchg(on, Full);
+    }
+
+    /// Whether somebody looks.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Acquire)
+    }
+
+    /// The answer to an attempt did not come in time. True: a look is due.
+    pub(super) fn unheard(&self) -> bool {
+        !self.unheard.xchg(true, Full) && self.is_watched()
+    }
+
+    /// The address may be on another device. True: a look is due.
+    pub(super) fn astray(&self) -> bool {
+        let _ = self.astray.xchg(true, Full);
+        self.is_watched()
+    }
+
+    /// The device told this. True: a look is due.
+    pub(super) fn heard(&self, event: DeviceEvent) -> bool {
+        match event {
+            DeviceEvent::Fatal => {
+                let _ = self.fatal.xchg(true, Full);
+            }
+            // A device that recovers without being made anew tells so of its ports.
+            DeviceEvent::PortActive(_) => {
+                let _ = self.fatal.xchg(false, Full);
+            }
+            DeviceEvent::PortErr(_) => {}
+            DeviceEvent::GidChange(_) => return self.astray(),
+            _ => return false,
+        }
+        self.is_watched()
+    }
+
+    /// Whether the device is broken, by its own words; people are told when that changes.
+    pub(super) fn is_fatal(&self, ni: &Ni, hca: &Hca) -> bool {
+        let fatal = self.fatal.load(Acquire);
+        if self.told.xchg(fatal, Full) != fatal {
+            let what = if fatal {
+                log::broken(ni.nid);
+                notice::Device::Fatal
+            } else {
+                log::healed(ni.nid);
+                notice::Device::Back
+            };
+            let name = hca.device.name();
+            notice::device(what, &ni.nid, Some(name.as_str()));
+        }
+        fatal
+    }
+
+    /// Whether no attempt ever leaves the device. Asked only if there is a reason to, and only of a
+    /// software device: of others it is not known to happen. May sleep.
+    pub(super) fn is_mute(&self, ni: &Ni, hca: &Hca) -> bool {
+        if self.unheard.xchg(false, Full) && hca.device.is_software() {
+            let mute = hca.device.gsi_failed(hca.port);
+            if mute && !self.mute.xchg(true, Full) {
+                let name = hca.device.name();
+                log::mute(ni.nid, name.as_str());
+                notice::device(notice::Device::Mute, &ni.nid, Some(name.as_str()));
+            }
+        }
+        self.mute.load(Acquire)
+    }
+
+    /// What is to be done about the NI's address, which `find` looks for if there is a reason to. `find` may sleep.
+    pub(super) fn look_for_home(&self, now_ms: u64, find: impl FnOnce() -> Found) -> Next {
+        if self.astray.xchg(false, Full) {
+            self.home.lock().doubt(now_ms);
+        }
+        if !self.home.lock().is_doubted() {
+            return Next::Rest;
+        }
+        let found = find();
+        self.home.lock().look(now_ms, found)
+    }
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where the address of an NI is at home: on its RDMA device, or on another one meanwhile.
+//!
+//! A bond moves its address to the device below its active slave. Nobody says so in one word. The notifier of the
+//! network comes first, when the RDMA core has not yet moved the GID of the address; then the GIDs of the old device
+//! change, and after those the GIDs of the new one, to which nobody listens yet. So after each of these the
+//! address is looked for, and for a while again: for a moment it may be nowhere.
+//!
+//! Until that is settled no attempt to connect is begun: it would be made on the device that is being left, or with a
+//! GID that goes in the middle of the handshake.
+//!
+//! Context: any; the caller holds a lock.
+
+/// How long to go on looking though the address is where it was, in milliseconds. The core's work item moves it in a few;
+/// on a busy machine that item waits.
+const SETTLE_MS: u64 = 1_000;
+
+/// How long to look often, in milliseconds. What has no device by then has lost it for longer.
+const HURRY_MS: u64 = 2_000;
+
+/// Milliseconds between two looks for an address that is nowhere.
+const NOWHERE_MS: u32 = 10;
+
+/// Milliseconds between two looks whether it still is where it was.
+const HERE_MS: u32 = 100;
+
+/// Milliseconds between two looks when there is no hurry any more.
+const IDLE_MS: u32 = 1_000;
+
+/// Where the address was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// On the device, and the port, that the NI uses.
+    Here,
+    /// On another one.
+    Elsewhere,
+    /// On none.
+    Nowhere,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    Rest,
+    /// Look again after so many milliseconds. Nobody is connected to before that, if `hold`.
+    AgainIn {
+        /// Milliseconds.
+        ms: u32,
+        /// It is not settled yet.
+        hold: bool,
+    },
+    /// The NI follows its address.
+    Move,
+}
+
+/// Whether it is known where the address is.
+#[derive(Clone, Copy, Debug)]
+pub struct Home {
+    /// When something last was a reason to doubt it.
+    doubted_ms: Option<u64>,
+}
+
+impl Home {
+    /// Known.
+    pub const fn new() -> Self {
+        Self { doubted_ms: None }
+    }
+
+    /// Something happened that may have moved it.
+    pub fn doubt(&mut self, now_ms: u64) {
+        self.doubted_ms = Some(now_ms);
+    }
+
+    /// Whether the address is to be looked for.
+    pub fn is_doubted(&self) -> bool {
+        self.doubted_ms.is_some()
+    }
+
+    /// It was looked for. What was moved is looked for again, as after any other reason to doubt: the core may be at it
+    /// yet.
+    pub fn look(&mut self, now_ms: u64, found: Found) -> Next {
+        let Some(doubted_ms) = self.doubted_ms else {
+            return Next::Rest;
+        };
+        let since = now_ms.saturating_sub(doubted_ms);
+        match found {
+            Found::Elsewhere => {
+                self.doubted_ms = Some(now_ms);
+                Next::Move
+            }
+            Found::Here if since >= SETTLE_MS => {
+                self.doubted_ms = None;
+                Next::Rest
+            }
+            Found::Here => Next::AgainIn {
+                ms: HERE_MS,
+                hold: since < u64::from(HERE_MS),
+            },
+            Found::Nowhere if since >= HURRY_MS => Next::AgainIn {
+                ms: IDLE_MS,
+                hold: false,
+            },
+            Found::Nowhere => Next::AgainIn {
+                ms: NOWHERE_MS,
+                hold: true,
+            },
+        }
+    }
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_home))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_looked_for_without_a_reason() {
+        let mut h = Home::new();
+        assert!(!h.is_doubted());
+        for found in [Found::Here, Found::Elsewhere, Found::Nowhere] {
+            assert_eq!(h.look(5, found), Next::Rest);
+        }
+    }
+
+    fn again(ms: u32, hold: bool) -> Next {
+        Next::AgainIn { ms, hold }
+    }
+
+    #[test]
+    fn what_moves_late_is_found() {
+        let mut h = Home::new();
+        h.doubt(100);
+        assert_eq!(h.look(100, Found::Here), again(HERE_MS, true));
+        assert_eq!(h.look(200, Found::Nowhere), again(NOWHERE_MS, true));
+        assert_eq!(h.look(210, Found::Elsewhere), Next::Move);
+        // And perhaps back.
+        assert_eq!(h.look(220, Found::Here), again(HERE_MS, true));
+        assert_eq!(h.look(320, Found::Elsewhere), Next::Move);
+        assert_eq!(h.look(319 + SETTLE_MS, Found::Here), again(HERE_MS, false));
+        assert_eq!(h.look(320 + SETTLE_MS, Found::Here), Next::Rest);
+        assert!(!h.is_doubted());
+    }
+
+    #[test]
+    fn what_is_nowhere_is_looked_for_until_it_is_somewhere() {
+        let mut h = Home::new();
+        h.doubt(0);
+        assert_eq!(h.look(HURRY_MS, Found::Nowhere), again(IDLE_MS, false));
+        assert_eq!(
+            h.look(100 * HURRY_MS, Found::Nowhere),
+            again(IDLE_MS, false)
+        );
+        // It is back where it was, long after the reason.
+        assert_eq!(h.look(101 * HURRY_MS, Found::Here), Next::Rest);
+        h.doubt(7);
+        assert_eq!(h.look(8, Found::Nowhere), again(NOWHERE_MS, true));
+    }
+}
