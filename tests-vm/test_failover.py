@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The interface of an NI is a bond, which fails over under load: its address is then on another RDMA device, while the
+old one stays; or on the same one, under another hardware address. The NI follows at once and is up all the time, traffic
+goes on, whatever was lost is what LNet sends again, and the old device is free."""
+
+import statistics
+import time
+
+import bond
+import pytest
+import vm
+from faults import SLOW, Ledger, Load, close_all, debug_nis, timed
+from nodes import PATIENCE, until, up
+from test_faults_cm import report
+
+# Seconds until traffic is there again: of many rounds on a quiet machine the median and the worst; of a few, on any
+# machine.
+MEDIAN, WORST = 2 * SLOW, 5 * SLOW
+BACK = 15 * SLOW
+# Seconds in which a device goes that nobody uses.
+DELETE_LIMIT = 5 * SLOW
+# What LNet does not send again.
+LOST = ("local_error", "remote_error", "remote_timeout", "network_timeout")
+
+
+@pytest.fixture
+def bonded(boot_pair, request):
+    """Two nodes on a bond as the parameter says; whatever is left behind fails the test."""
+    nodes = tuple(bond.Bonded(guest) for guest in boot_pair(files=bond.files(), bond=request.param))
+    yield nodes
+    if not getattr(request.node, "failed_call", True):
+        for node in nodes:
+            node.unload()
+
+
+def lost(node):
+    """How many messages ended in a way that LNet does not send again."""
+    stats = node.stats()
+    return {name: stats[key] for name in LOST if stats.get(key := f"health_{name}")}
+
+
+def is_on(node, device):
+    nis = debug_nis(node)
+    return [(ni["device"], ni["link"]) for ni in nis] == [(device, "up")]
+
+
+def answered(a, b, timeout):
+    """Seconds until both reach each other. A message that was just sent over what is dead by then waits for the
+    transport to find that out; the next one does not."""
+    began = time.monotonic()
+    for one, other in ((b, a), (a, b)):
+        while one.ctl(f"ping {other.nid} timeout=1", ok=False)["rc"] != 0:
+            spent = time.monotonic() - began
+            assert spent < timeout, f"{one.guest.name}: no answer for {spent:.1f} s"
+    return time.monotonic() - began
+
+
+def replug(node, rail):
+    """The device that was left goes, at once, and comes back."""
+    device = node.device_of(rail)
+    spent, _ = timed(lambda: node.guest.check(f"rdma link delete {device}", PATIENCE))
+    assert spent < DELETE_LIMIT, f"{device} was held for {spent:.1f} s"
+    node.guest.check(f"ip link set eth{rail} nomaster")
+    vm.enslave(node.guest, rail)
+
+
+def fail_over(nodes, count, record_property, what):
+    a, b = nodes
+    up(a, b)
+    for node in nodes:
+        # As LNet does.
+        node.set(retries=100, retry_ms=50)
+    ledger = Ledger(a, b)
+    a.ping(b)
+    two = len(a.guest.bond.devices) > 1
+    spent = []
+    # Fewer than LNet has credits of a peer: those of messages that were on their way are given back late.
+    few = {"conc": 2, "timeout": 20}
+    with Load(a, b, op="put-ack", **few) as one, Load(b, a, op="put-ack", size=4000, **few) as other, Load(a, b, **few) as third:
+        for i in range(count):
+            victim = nodes[i // 2 % 2]
+            time.sleep(1)
+            old = victim.active()
+            new = victim.fail_over()
+            spent.append(answered(a, b, BACK))
+            until(lambda: is_on(victim, victim.device_of(new)), f"round {i}: {victim.guest.name} has followed", timeout=BACK)
+            if two and i % 3 == 2:
+                replug(victim, old)
+    report(
+        record_property,
+        f"{what}, {count} times",
+        f"traffic again after {statistics.median(spent):.2f} s, at worst {max(spent):.2f} s",
+    )
+    for load in (one, other, third):
+        total = load.result()
+        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    for load in (one, other):
+        # Every PUT that failed was sent again. An ACK that LNet was not given is nobody's to send again.
+        total = load.result()
+        assert total["errors"] == total["timeouts"], total
+    for node in nodes:
+        assert not lost(node), (node.guest.name, lost(node))
+        log = node.log()
+        assert "link is down" not in log and "the RDMA device is gone" not in log
+        # Both ways, and said each time, as far as that is not too often.
+        assert not two or f"{node.nid}: the interface moved from " in log
+    a.traffic(b, op="mix", size=65536, count=50)
+    b.traffic(a, op="mix", size=65536, count=50)
+    if two:
+        # What rxe has no GID to say goodbye with stays until the peer does, or the device goes.
+        for victim in (a, b, a, b):
+            close_all(a, b)
+            old = victim.active()
+            victim.fail_over()
+            until(lambda: not is_on(victim, victim.device_of(old)), "it has followed")
+            replug(victim, old)
+    ledger.check()
+    assert max(spent) <= BACK, spent
+    if count >= 10:
+        assert statistics.median(spent) <= MEDIAN and max(spent) <= WORST, spent
+
+
+BONDS = [
+    pytest.param(bond.TWO, id="another-device"),
+    pytest.param(bond.TWO_ADDRESSES, id="another-device-and-address", marks=pytest.mark.long),
+    pytest.param(bond.ONE, id="another-address"),
+]
+
+
+@pytest.mark.parametrize("bonded", BONDS, indirect=True)
+def test_fail_over(bonded, pytestconfig, record_property, request):
+    fail_over(bonded, 100 if pytestconfig.getoption("--long") else 4, record_property, request.node.callspec.id)
