@@ -140,7 +140,9 @@ struct ro2ib_sg_pos {
 };
 
 int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
-			u32 offset, u32 nob, struct ro2ib_run *run);
+			u32 offset, u32 nob, bool merge, struct ro2ib_run *run);
+int ro2ib_sgt_is_mapped(struct sg_table *sgt, int n, u32 nob,
+			struct ro2ib_run *run);
 u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 		    u32 nob, u32 lkey);
 void ro2ib_sgt_free(struct sg_table *sgt);

@@ -270,11 +270,20 @@ enum ro2ib_depth_by {
 
 enum ro2ib_depth_by ro2ib_ni_depth_by(const struct ro2ib_ni *ni);
 
-/* DMA mapping of GPU pages; @dir is an enum dma_data_direction; <= 0: failure */
-int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, int nents,
-			  int dir);
-void ro2ib_lnet_gpu_unmap_sg(struct device *dev, struct scatterlist *sg,
-			     int nents, int dir);
+/*
+ * Memory of a GPU, by whom LNet knows to have it. @dev is what the DMA of a
+ * device goes through, or NULL; @write: the device writes into the memory.
+ *
+ * Mapping returns how many elements have DMA addresses, 0 if the pages are
+ * nobody's, or a negative errno; process context. What was mapped is unmapped
+ * once, with the same arguments; any context but hard interrupts.
+ */
+int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, u32 n,
+			  bool write);
+void ro2ib_lnet_gpu_unmap_sg(struct device *dev, struct scatterlist *sg, u32 n,
+			     bool write);
+/* Whether a page stands for such memory; any context. */
+bool ro2ib_lnet_gpu_has(struct page *page);
 
 /* The parameter "access": may this peer be connected with the NI? Any context. */
 bool ro2ib_access_allows(const struct ro2ib_ni *ni, u64 peer);

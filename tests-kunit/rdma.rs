@@ -6,6 +6,10 @@
 use kernel::{
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         ArcBorrow, //
     },
@@ -39,6 +43,10 @@ use crate::{
             DeviceEvent,
             DeviceEvents,
             EventRegistration, //
+        },
+        gpu::{
+            GpuMemory,
+            Home, //
         },
         handler::{
             QpHandler,
@@ -387,7 +395,7 @@ impl TestPages {
         let (n, offset, nob) = (self.0.len() as u32, offset as u32, nob as u32);
 
         // SAFETY: The pages live as long as `self`; the tests drop what uses them before.
-        unsafe { PageVec::from_raw(self.0.as_ptr(), n, offset, nob, false) }
+        unsafe { PageVec::from_raw(self.0.as_ptr(), n, offset, nob, Home::System) }
     }
 }
 
@@ -667,6 +675,102 @@ fn lists() -> Result {
     let gap = map(&odd.vec(4, 3996 + 4096 + 4095 + 1))?;
 
     check(!gap.can_register(u32::MAX))
+}
+
+/// Who says that he has memory of a GPU, and answers whatever he is told to. He never gives an address.
+struct FakeGpu {
+    answer: Atomic<i32>,
+    /// Every other page is not his.
+    mixed: Atomic<i32>,
+    asked: Atomic<i32>,
+    maps: Atomic<i32>,
+    unmaps: Atomic<i32>,
+}
+
+static GPU: FakeGpu = FakeGpu {
+    answer: Atomic::new(0),
+    mixed: Atomic::new(0),
+    asked: Atomic::new(0),
+    maps: Atomic::new(0),
+    unmaps: Atomic::new(0),
+};
+
+// SAFETY: A list without lengths is never used.
+unsafe impl GpuMemory for FakeGpu {
+    unsafe fn map(
+        &self,
+        _dev: *mut bindings::device,
+        _sg: *mut bindings::scatterlist,
+        _n: u32,
+        _direction: Direction,
+    ) -> i32 {
+        self.maps.store(self.maps.load(Relaxed) + 1, Relaxed);
+        self.answer.load(Relaxed)
+    }
+
+    unsafe fn unmap(
+        &self,
+        _dev: *mut bindings::device,
+        _sg: *mut bindings::scatterlist,
+        _n: u32,
+        _direction: Direction,
+    ) {
+        self.unmaps.store(self.unmaps.load(Relaxed) + 1, Relaxed);
+    }
+
+    unsafe fn has(&self, _page: *mut bindings::page) -> bool {
+        let asked = self.asked.load(Relaxed) + 1;
+
+        self.asked.store(asked, Relaxed);
+        self.mixed.load(Relaxed) == 0 || asked % 2 == 0
+    }
+}
+
+/// What is not mapped is not unmapped; what is mapped wrongly is unmapped at once, and not used.
+fn distrusts_a_gpu() -> Result {
+    let (_acceptor, listener) = listen(PORT + 14, None)?;
+    let device = listener.device().ok_or(ENODEV)?;
+    let many = TestPages::new(5)?;
+    let pages = |offset, nob| {
+        // SAFETY: The pages live as long as `many`.
+        unsafe { PageVec::from_raw(many.0.as_ptr(), 5, offset, nob, Home::Gpu(&GPU)) }
+    };
+    let cases = [
+        // Nobody's, and what has no memory or no wish.
+        (0, false, ENXIO, 0),
+        (-5, false, EFAULT, 0),
+        // Elements without lengths, and more of them than there are.
+        (3, false, EFAULT, 1),
+        (6, false, EFAULT, 1),
+        (i32::MAX, false, EFAULT, 1),
+        // That some are not his is told even if he says something else.
+        (0, true, EXDEV, 0),
+        (-5, true, EXDEV, 0),
+    ];
+
+    for (answer, mixed, e, unmapped) in cases {
+        let before = (GPU.maps.load(Relaxed), GPU.unmaps.load(Relaxed));
+
+        GPU.answer.store(answer, Relaxed);
+        GPU.mixed.store(i32::from(mixed), Relaxed);
+        let map = SgMap::map(device.clone(), &pages(100, 10000), Direction::ToDevice);
+
+        check(map.err() == Some(e))?;
+        check(GPU.maps.load(Relaxed) == before.0 + 1)?;
+        check(GPU.unmaps.load(Relaxed) == before.1 + unmapped)?;
+    }
+    // Only pages that are used are looked at.
+    let asked = GPU.asked.load(Relaxed);
+
+    check(
+        SgMap::map(device.clone(), &pages(8192, 4096), Direction::ToDevice).err() == Some(EFAULT),
+    )?;
+    check(GPU.asked.load(Relaxed) == asked + 1)?;
+    // The CPU stays away from it.
+    let mut bytes = [0u8; 8];
+
+    check(pages(0, 8).copy_to_slice(0, &mut bytes).err() == Some(EOPNOTSUPP))?;
+    check(pages(0, 8).copy_from_slice(0, &bytes).err() == Some(EOPNOTSUPP))
 }
 
 /// What the other side has not written into a bounce buffer is zero, not what was in our memory.
@@ -1010,6 +1114,11 @@ mod tests {
     #[test]
     fn maps_lists_of_all_shapes() -> Result {
         lists()
+    }
+
+    #[test]
+    fn maps_memory_of_a_gpu_or_refuses_it() -> Result {
+        distrusts_a_gpu()
     }
 
     #[test]

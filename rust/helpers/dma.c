@@ -106,10 +106,10 @@ static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
  * and say what was found. The table has room for each fragment that is left, used
  * or not, and one element more. One region can cover the bytes if every
  * fragment but the first begins and every one but the last ends at the edge of a
- * page.
+ * page. Without @merge each fragment is an element.
  */
 int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
-			u32 offset, u32 nob, struct ro2ib_run *run)
+			u32 offset, u32 nob, bool merge, struct ro2ib_run *run)
 {
 	u32 left = nob, used = 0, pages = 0, inside = 0, end = 0;
 	const struct bio_vec *stop = bv + n;
@@ -137,7 +137,7 @@ int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 		if (!at)
 			most += min_t(size_t, stop - bv, left >> PAGE_SHIFT);
 		while (bv < most && whole_page(bv)) {
-			if (bv->bv_page == behind && PAGES_IN_ORDER &&
+			if (bv->bv_page == behind && PAGES_IN_ORDER && merge &&
 			    last->length <= ELEMENT_MAX - PAGE_SIZE) {
 				last->length += PAGE_SIZE;
 			} else {
@@ -207,6 +207,41 @@ void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
 			 int dir)
 {
 	ib_dma_unmap_sg(dev, sgt->sgl, used, direction(dir));
+}
+
+/*
+ * Somebody else than the DMA layer has mapped the list, in @n elements: whether
+ * that is the @nob bytes it was asked for, and how many pages a region has that
+ * covers them where they are (see above).
+ */
+int ro2ib_sgt_is_mapped(struct sg_table *sgt, int n, u32 nob,
+			struct ro2ib_run *run)
+{
+	struct scatterlist *sg = sgt->sgl;
+	u32 left = nob, pages = 0, inside = 0;
+	int i;
+
+	if (n <= 0 || n > run->used)
+		return -EINVAL;
+	for (i = 0; i < n; i++) {
+		dma_addr_t begin = sg_dma_address(sg);
+		u32 len = sg_dma_len(sg);
+
+		if (!len || len > left)
+			return -EINVAL;
+		left -= len;
+		if (i)
+			inside |= offset_in_page(begin);
+		if (left)
+			inside |= offset_in_page(begin + len);
+		pages += PAGE_ALIGN(offset_in_page(begin) + len) >> PAGE_SHIFT;
+		sg = sg_next(sg);
+	}
+	if (left)
+		return -EINVAL;
+	sgt->nents = n;
+	run->pages = inside ? 0 : pages;
+	return 0;
 }
 
 /*

@@ -173,6 +173,23 @@ pub(crate) fn no_source(nid: Nid, e: Error) {
     warn_limited!("{nid}: cannot answer a GET: {}\n", why(e));
 }
 
+/// A message failed because its memory is a GPU's.
+pub(crate) fn gpu_refused(nid: Nid, e: Error) {
+    let why = match e {
+        EXDEV => "only some of its pages are a GPU's; what uses it must not mix them",
+        ENXIO => "nobody has its pages any more; is nvidia-fs loaded?",
+        ERANGE => "it has gaps, or is too much for one region, and cannot be copied",
+        EOPNOTSUPP => {
+            "the data came inside of a message, and cannot be copied there; transfer 4 KiB or more"
+        }
+        _ => "nvidia-fs did not map it; see what that says",
+    };
+    warn_limited!(
+        "{nid}: a message with memory of a GPU failed: {why} ({})\n",
+        e.to_errno()
+    );
+}
+
 /// Messages failed because no connection could be had.
 pub(crate) fn gave_up(nid: Nid, messages: usize, cause: Cause) {
     let s = if messages == 1 { "" } else { "s" };

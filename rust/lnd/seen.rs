@@ -54,6 +54,10 @@ pub(crate) struct Tally {
     pub(crate) refused: [u64; REFUSALS.len()],
     /// Times there was no memory, or no memory region, for something that then waited or failed.
     pub(crate) no_memory: u64,
+    /// Times memory of a GPU was mapped for a transfer.
+    pub(crate) gpu_mapped: u64,
+    /// Messages that failed because their memory is a GPU's.
+    pub(crate) gpu_refused: u64,
 }
 
 struct Inner {
@@ -96,6 +100,8 @@ impl Seen {
                 messages: [0; CAUSES.len()],
                 refused: [0; REFUSALS.len()],
                 no_memory: 0,
+                gpu_mapped: 0,
+                gpu_refused: 0,
             },
             ends: Trail::new(),
             ends_at: empty(events)?,
@@ -174,6 +180,18 @@ impl Seen {
     pub(crate) fn no_memory(&self) {
         let mut inner = self.inner.lock();
         inner.tally.no_memory = inner.tally.no_memory.saturating_add(1);
+    }
+
+    /// Memory of a GPU was mapped for a transfer.
+    pub(crate) fn gpu_mapped(&self) {
+        let mut inner = self.inner.lock();
+        inner.tally.gpu_mapped = inner.tally.gpu_mapped.saturating_add(1);
+    }
+
+    /// A message failed because its memory is a GPU's.
+    pub(crate) fn gpu_refused(&self) {
+        let mut inner = self.inner.lock();
+        inner.tally.gpu_refused = inner.tally.gpu_refused.saturating_add(1);
     }
 
     /// The counters.

@@ -60,7 +60,9 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
     writeln!(f)?;
     match nid {
         Some(_) => {
-            show_causes(nid, "other", &["NoMemory"], &[tally.no_memory], f)?;
+            let others = ["NoMemory", "GpuMapped", "GpuRefused"];
+            let counts = [tally.no_memory, tally.gpu_mapped, tally.gpu_refused];
+            show_causes(nid, "other", &others, &counts, f)?;
             writeln!(f)
         }
         None => Ok(()),

@@ -15,6 +15,7 @@
 
 pub(crate) mod dk;
 mod driver;
+mod gpu;
 mod message;
 mod ni;
 pub(crate) mod notice;

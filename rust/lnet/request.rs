@@ -7,6 +7,7 @@ use core::ptr::NonNull;
 use kernel::prelude::*;
 
 use super::{
+    gpu,
     Message,
     HDR_SIZE, //
 };
@@ -51,7 +52,7 @@ unsafe fn pages(p: &bindings::ro2ib_payload) -> PageVec {
     // SAFETY: The shim describes a valid array of `nr` pieces, or nothing at all; LNet keeps the
     // array and the pages until the message is finalized, and the caller uses the result no
     // longer than that.
-    unsafe { PageVec::from_raw(p.bv, p.nr, p.offset, p.nob, p.gpu) }
+    unsafe { PageVec::from_raw(p.bv, p.nr, p.offset, p.nob, gpu::home(p.gpu)) }
 }
 
 /// What is to be done with an LNet message to send ([`Lnd::send`](super::Lnd::send)).

@@ -31,7 +31,7 @@
 //! | [`cm`] | the id, and whom it tells of its events |
 //! | [`listen`] | an id to listen on, and the requests that come |
 //!
-//! Nothing here knows LNet. C headers: `include/rdma/ib_verbs.h`,
+//! Nothing here knows LNet, nor who has the memory of GPUs ([`gpu`]). C headers: `include/rdma/ib_verbs.h`,
 //! `include/rdma/rdma_cm.h`.
 
 // A library: the driver and the tests use different parts of it.
@@ -51,6 +51,7 @@ pub(crate) mod cq;
 pub(crate) mod cqe;
 pub(crate) mod device;
 pub(crate) mod drain;
+pub(crate) mod gpu;
 pub(crate) mod handler;
 pub(crate) mod layout;
 pub(crate) mod listen;

@@ -8,6 +8,7 @@ use kernel::{
     sync::Arc, //
 };
 
+use super::gpu::Home;
 use crate::bindings;
 
 /// Pages that belong to us.
@@ -44,7 +45,7 @@ pub(crate) struct PageVec {
     n: u32,
     offset: u32,
     nob: u32,
-    gpu: bool,
+    home: Home,
     own: Option<Arc<Pages>>,
 }
 
@@ -54,7 +55,8 @@ unsafe impl Send for PageVec {}
 unsafe impl Sync for PageVec {}
 
 impl PageVec {
-    /// Wraps `nob` bytes from `offset` on of the `n` fragments at `bvecs`.
+    /// Wraps `nob` bytes from `offset` on of the `n` fragments at `bvecs`. What is a GPU's must be said
+    /// to be (`home`), else other memory is moved.
     ///
     /// # Safety
     ///
@@ -69,7 +71,7 @@ impl PageVec {
         n: u32,
         offset: u32,
         nob: u32,
-        gpu: bool,
+        home: Home,
     ) -> Self {
         // INVARIANT: Guaranteed by the caller.
         Self {
@@ -77,7 +79,7 @@ impl PageVec {
             n,
             offset,
             nob,
-            gpu,
+            home,
             own: None,
         }
     }
@@ -89,7 +91,45 @@ impl PageVec {
 
     /// Whether it is memory of a GPU, which the CPU cannot copy.
     pub(crate) fn is_gpu(&self) -> bool {
-        self.gpu
+        matches!(self.home, Home::Gpu(_))
+    }
+
+    /// What its pages are.
+    pub(super) fn home(&self) -> Home {
+        self.home
+    }
+
+    /// Whether some of its pages are a GPU's and some are not.
+    pub(super) fn is_mixed(&self) -> bool {
+        let Home::Gpu(gpu) = self.home else {
+            return false;
+        };
+        let (mut some, mut others) = (false, false);
+        let (mut at, mut end) = (self.offset, self.offset.saturating_add(self.nob));
+
+        for i in 0..self.n as usize {
+            // SAFETY: By the type invariant there are so many.
+            let bvec = unsafe { &*self.bvecs.add(i) };
+
+            // Only those that bytes of this are in.
+            let is_before = at >= bvec.bv_len;
+            at = at.saturating_sub(bvec.bv_len);
+            if is_before {
+                end = end.saturating_sub(bvec.bv_len);
+                continue;
+            }
+            if end == 0 {
+                break;
+            }
+            end = end.saturating_sub(bvec.bv_len);
+            // SAFETY: By the type invariant it is a page.
+            if unsafe { gpu.has(bvec.bv_page) } {
+                some = true;
+            } else {
+                others = true;
+            }
+        }
+        some && others
     }
 
     /// Copies `to.len()` bytes from position `at` on. Any context.
@@ -132,7 +172,7 @@ impl PageVec {
 
     /// Checks a range and returns its position in the raw list.
     fn check(&self, at: usize, len: usize) -> Result<usize> {
-        if self.gpu {
+        if self.is_gpu() {
             return Err(EOPNOTSUPP);
         }
         match at.checked_add(len) {
@@ -181,7 +221,7 @@ impl PageVec {
         // pages.
         let mut vec = unsafe {
             let (n, nob) = (u32::try_from(n)?, u32::try_from(nob)?);
-            Self::from_raw(pages.0.as_ptr(), n, 0, nob, false)
+            Self::from_raw(pages.0.as_ptr(), n, 0, nob, Home::System)
         };
 
         vec.own = Some(pages);

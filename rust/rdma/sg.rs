@@ -15,9 +15,47 @@ use kernel::{
 use super::{
     buf::Direction,
     device::Device,
+    gpu::{
+        GpuMemory,
+        Home, //
+    },
     pages::PageVec, //
 };
 use crate::bindings;
+
+/// A table of a list, freed when dropped.
+///
+/// # Invariants
+///
+/// An allocated table, or a zeroed one.
+struct Table(Opaque<bindings::sg_table>);
+
+impl Table {
+    fn get(&self) -> *mut bindings::sg_table {
+        self.0.get()
+    }
+
+    /// Its first element.
+    fn list(&self) -> *mut bindings::scatterlist {
+        // SAFETY: By the type invariant it is initialised.
+        unsafe { (*self.get()).sgl }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant, and nothing uses it any more. A zeroed one has nothing to free.
+        unsafe { bindings::ro2ib_sgt_free(self.get()) }
+    }
+}
+
+/// Who has mapped a list, and so has to unmap it.
+enum Mapper {
+    /// The kernel's DMA layer.
+    Kernel,
+    /// Who has the memory.
+    Gpu(&'static dyn GpuMemory),
+}
 
 /// A scatterlist that is mapped for a device, and unmapped when dropped.
 ///
@@ -28,10 +66,11 @@ use crate::bindings;
 /// # Invariants
 ///
 /// `table` is an allocated table of pages that are valid for as long as this
-/// lives; its first `used` elements are mapped for `device` in the direction
+/// lives; `by` has mapped its first `used` elements for `device` in the direction
 /// `direction`.
 pub(crate) struct SgMap {
-    table: Opaque<bindings::sg_table>,
+    table: Table,
+    by: Mapper,
     device: ARef<Device>,
     direction: Direction,
     nob: u32,
@@ -53,39 +92,35 @@ impl SgMap {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is nothing to map, or less than `pages` says, `EOPNOTSUPP`
-    /// for memory of a GPU, `ENOMEM`, `EIO` if it cannot be mapped.
+    /// `EINVAL` if there is nothing to map, or less than `pages` says, `ENOMEM`, `EIO` if it cannot be
+    /// mapped. For memory of a GPU, in place of `EIO`: `EXDEV` if that is only some of it, `ENXIO` if nobody
+    /// has it, `EFAULT` if who has it does not map it, or not all of it.
     pub(crate) fn map(
         device: ARef<Device>,
         pages: &PageVec,
         direction: Direction,
     ) -> Result<Arc<Self>> {
-        if pages.is_gpu() {
-            return Err(EOPNOTSUPP);
-        }
-        let table = Opaque::<bindings::sg_table>::zeroed();
+        // INVARIANT: Zeroed.
+        let table = Table(Opaque::zeroed());
         let (bvecs, n, offset, nob) = pages.as_raw();
         let mut run = bindings::ro2ib_run::default();
+        // Pages that only stand for memory of a GPU may be neighbours, and that memory be anywhere.
+        let merge = !pages.is_gpu();
 
+        // INVARIANT: (of `Table`) Allocated on success, else as it was.
         // SAFETY: `table` and `run` are valid for writes; `pages` guarantees the rest.
         to_result(unsafe {
-            bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, n, offset, nob, &mut run)
+            bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, n, offset, nob, merge, &mut run)
         })?;
-        let (dev, dir) = (device.as_raw(), direction.as_raw());
-        // SAFETY: So many elements of `table` were filled, and `device` is registered.
-        let mapped =
-            to_result(unsafe { bindings::ro2ib_dma_map_sgt(dev, table.get(), run.used, dir) });
-        if let Err(e) = mapped {
-            // SAFETY: `table` was allocated and is not mapped.
-            unsafe { bindings::ro2ib_sgt_free(table.get()) };
-            return Err(e);
-        }
+        // SAFETY: So many elements of `table` were filled just now, and they are not mapped.
+        let by = unsafe { Self::map_table(&device, &table, pages, &mut run, direction) }?;
         // SAFETY: `table` is initialised.
         let nr_mapped = unsafe { (*table.get()).nents };
         // INVARIANT: Allocated and mapped above; the table may move, only its lists are pointed
         // at. `pages.share()` keeps the pages.
         let this = Self {
             table,
+            by,
             device,
             direction,
             nob,
@@ -96,6 +131,48 @@ impl SgMap {
         };
 
         Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// Maps the elements of a table for a device, and says who has done so.
+    ///
+    /// # Safety
+    ///
+    /// The first `run.used` elements of `table` are those of `pages`, and not mapped.
+    unsafe fn map_table(
+        device: &Device,
+        table: &Table,
+        pages: &PageVec,
+        run: &mut bindings::ro2ib_run,
+        direction: Direction,
+    ) -> Result<Mapper> {
+        let (sgt, used, dir) = (table.get(), run.used, direction.as_raw());
+        let gpu = match pages.home() {
+            Home::System => {
+                // SAFETY: By the contract of this function, and `device` is registered.
+                let rc = unsafe { bindings::ro2ib_dma_map_sgt(device.as_raw(), sgt, used, dir) };
+                return to_result(rc).map(|()| Mapper::Kernel);
+            }
+            Home::Gpu(gpu) => gpu,
+        };
+        let (dev, list) = (device.dma_device(), table.list());
+
+        // SAFETY: By the contract of this function; nothing was merged. `device` is registered.
+        let n = unsafe { gpu.map(dev, list, used, direction) };
+        if n <= 0 {
+            return Err(match n {
+                _ if pages.is_mixed() => EXDEV,
+                0 => ENXIO,
+                _ => EFAULT,
+            });
+        }
+        // SAFETY: `table` is initialised, and was mapped just now.
+        let rc = unsafe { bindings::ro2ib_sgt_is_mapped(sgt, n, pages.as_raw().3, run) };
+        if to_result(rc).is_err() {
+            // SAFETY: Mapped just now with these arguments, and nobody knows of it.
+            unsafe { gpu.unmap(dev, list, used, direction) };
+            return Err(EFAULT);
+        }
+        Ok(Mapper::Gpu(gpu))
     }
 
     /// How many bytes it covers.
@@ -130,8 +207,7 @@ impl SgMap {
         SgCursor {
             // INVARIANT: The beginning of the first element.
             pos: SgPos(bindings::ro2ib_sg_pos {
-                // SAFETY: By the type invariant the table is initialised.
-                sg: unsafe { (*self.table.get()).sgl },
+                sg: self.table.list(),
                 at: 0,
                 left: self.nob,
             }),
@@ -146,15 +222,21 @@ impl SgMap {
 
 impl Drop for SgMap {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is mapped and allocated, and nothing uses it any more.
-        unsafe {
-            bindings::ro2ib_dma_unmap_sgt(
-                self.device.as_raw(),
-                self.table.get(),
-                self.used,
-                self.direction.as_raw(),
-            );
-            bindings::ro2ib_sgt_free(self.table.get());
+        let (sgt, used) = (self.table.get(), self.used);
+
+        match self.by {
+            Mapper::Kernel => {
+                let (dev, dir) = (self.device.as_raw(), self.direction.as_raw());
+
+                // SAFETY: By the type invariant it is mapped, and nothing uses it any more.
+                unsafe { bindings::ro2ib_dma_unmap_sgt(dev, sgt, used, dir) }
+            }
+            Mapper::Gpu(gpu) => {
+                let dev = self.device.dma_device();
+
+                // SAFETY: As above. The device is the same, and so is what its DMA goes through.
+                unsafe { gpu.unmap(dev, self.table.list(), used, self.direction) }
+            }
         }
     }
 }

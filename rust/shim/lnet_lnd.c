@@ -463,16 +463,26 @@ void ro2ib_lnet_put_found(struct ro2ib_ni *ni)
 	lnet_ni_decref(ni->ni);
 }
 
-int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, int nents,
-			  int dir)
+static enum dma_data_direction ro2ib_direction(bool write)
 {
-	return lnet_rdma_map_sg_attrs(dev, sg, nents, dir);
+	return write ? DMA_FROM_DEVICE : DMA_TO_DEVICE;
 }
 
-void ro2ib_lnet_gpu_unmap_sg(struct device *dev, struct scatterlist *sg,
-			     int nents, int dir)
+int ro2ib_lnet_gpu_map_sg(struct device *dev, struct scatterlist *sg, u32 n,
+			  bool write)
 {
-	lnet_rdma_unmap_sg(dev, sg, nents, dir);
+	return lnet_rdma_map_sg_attrs(dev, sg, n, ro2ib_direction(write));
+}
+
+void ro2ib_lnet_gpu_unmap_sg(struct device *dev, struct scatterlist *sg, u32 n,
+			     bool write)
+{
+	lnet_rdma_unmap_sg(dev, sg, n, ro2ib_direction(write));
+}
+
+bool ro2ib_lnet_gpu_has(struct page *page)
+{
+	return lnet_is_rdma_only_page(page);
 }
 
 void ro2ib_net_get(struct net *net)

@@ -2,11 +2,16 @@
 
 //! LNet's pages, made ready for a device: mapped for WRITEs of ours, or behind a key for those of the peer.
 //!
+//! Memory of a GPU is never copied. What would need that is refused here, and said.
+//!
 //! Context: process; may sleep. The connection lock is taken briefly, to find the device and the queue pair.
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 use super::{
@@ -17,6 +22,7 @@ use super::{
     Conn, //
 };
 use crate::{
+    lnd::log,
     proto::{
         params::LNET_MTU,
         wire::Fragment, //
@@ -24,33 +30,90 @@ use crate::{
     rdma::{
         bounce::BounceBuf,
         buf::Direction,
+        device::Device,
         pages::PageVec,
         sg::SgMap, //
     }, //
 };
 
+/// Why pages could not be made ready.
+pub(super) enum NotReady {
+    /// For want of something, or it is no memory for a transfer.
+    Here(Error),
+    /// They are a GPU's, and who has it does not map them, or only the CPU could do what is asked. It was
+    /// said and counted.
+    Gpu(Error),
+}
+
+impl NotReady {
+    /// For the peer and for LNet.
+    pub(super) fn error(&self) -> Error {
+        match self {
+            Self::Here(e) | Self::Gpu(e) => *e,
+        }
+    }
+}
+
+impl From<Error> for NotReady {
+    fn from(e: Error) -> Self {
+        Self::Here(e)
+    }
+}
+
 impl Conn {
     /// Maps the pages that our WRITEs read.
-    pub(super) fn map_source(&self, pages: &PageVec) -> Result<Arc<SgMap>> {
-        SgMap::map(self.hca()?.device.clone(), pages, Direction::ToDevice)
+    pub(super) fn map_source(&self, pages: &PageVec) -> Result<Arc<SgMap>, NotReady> {
+        self.map(&self.hca()?.device, pages, Direction::ToDevice)
+    }
+
+    /// Maps pages, and counts what is a GPU's.
+    fn map(
+        &self,
+        device: &ARef<Device>,
+        pages: &PageVec,
+        direction: Direction,
+    ) -> Result<Arc<SgMap>, NotReady> {
+        let map = SgMap::map(device.clone(), pages, direction);
+        if !pages.is_gpu() {
+            return Ok(map?);
+        }
+        match map {
+            Ok(map) => {
+                self.ni.seen.gpu_mapped();
+                Ok(map)
+            }
+            Err(e) if e == EXDEV || e == ENXIO || e == EFAULT => Err(self.refuse_gpu(e)),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Says and counts that memory of a GPU cannot be used.
+    pub(super) fn refuse_gpu(&self, e: Error) -> NotReady {
+        self.ni.seen.gpu_refused();
+        log::gpu_refused(self.nid(), e);
+        NotReady::Gpu(e)
     }
 
     /// Maps the pages that the peer's WRITEs go to, behind a key of their own: the sink, its only
     /// fragment, and the key.
-    pub(super) fn make_sink(&self, pages: &PageVec) -> Result<(Sink, Fragment, u32)> {
+    pub(super) fn make_sink(&self, pages: &PageVec) -> Result<(Sink, Fragment, u32), NotReady> {
         let nob = match u32::try_from(pages.nob()) {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
-            _ => return Err(EMSGSIZE),
+            _ => return Err(EMSGSIZE.into()),
         };
         let hca = self.hca()?;
         let device = &hca.device;
-        let mut map = SgMap::map(device.clone(), pages, Direction::FromDevice)?;
+        let mut map = self.map(device, pages, Direction::FromDevice)?;
         let mut bounce = None;
         if !map.can_register(hca.mr_pages) {
+            if pages.is_gpu() {
+                return Err(self.refuse_gpu(ERANGE));
+            }
             // One key cannot cover pages with gaps.
             let buf = BounceBuf::alloc(device.clone(), pages.nob())?;
             map = buf.map().ok_or(ENOMEM)?.clone();
-            bounce = Some(KBox::new(Bounce::new(buf, pages.share()), GFP_KERNEL)?);
+            let whole = Bounce::new(buf, pages.share());
+            bounce = Some(KBox::new(whole, GFP_KERNEL).map_err(Error::from)?);
         }
         let qp = self.with(|inner| inner.wire.qp()).ok_or(ENOTCONN)?;
         let mr = qp.take_mr()?;
@@ -58,7 +121,7 @@ impl Conn {
             Ok(mr) => mr,
             Err((mr, e)) => {
                 qp.put_mr(mr);
-                return Err(e);
+                return Err(e.into());
             }
         };
         let fragment = Fragment {

@@ -11,6 +11,7 @@ use kernel::{
 };
 
 use super::{
+    memory::NotReady,
     received::{
         self,
         Received, //
@@ -90,7 +91,7 @@ pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
         .and_then(|facts| reopen(msg.bytes(), facts).ok());
     match body {
         Some(Body::Immediate { payload, .. }) => {
-            let result = recv_immediate(payload, req);
+            let result = recv_immediate(&conn, payload, req);
             conn.give_back(rx, msg, Repost::ForPeer, true);
             result
         }
@@ -107,11 +108,15 @@ pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
 }
 
 /// An IMMEDIATE: the data is here.
-fn recv_immediate(payload: &[u8], req: RecvRequest) -> Recv {
+fn recv_immediate(conn: &Conn, payload: &[u8], req: RecvRequest) -> Recv {
     let Some(msg) = req.msg else {
         return Ok(());
     };
     let sink = req.sink;
+    if sink.is_gpu() {
+        // The sender cannot know where it goes.
+        return Err((Some(msg), conn.refuse_gpu(EOPNOTSUPP).error()));
+    }
     let wanted = payload.get(..sink.nob());
     match wanted.map(|bytes| sink.copy_from_slice(0, bytes)) {
         Some(Ok(())) => {
@@ -144,9 +149,10 @@ fn recv_put(
     };
     let (sink, fragment, key) = match conn.make_sink(&req.sink) {
         Ok(made) => made,
-        Err(e) => {
+        Err(why) => {
+            let e = why.error();
             conn.give_back(rx, msg, Repost::ForPeer, false);
-            if conn.runs_short() {
+            if conn.runs_short(&why) {
                 log::no_sink(conn.nid(), e);
             }
             conn.tell(Op::PutNak, cookie, e.to_errno(), Owner::Nobody);
@@ -192,11 +198,11 @@ fn recv_get(
         return Ok(());
     }
     let mut transfer = Transfer::message(Owner::Nobody);
-    let plan = remote.and_then(|remote| {
+    let plan = remote.map_err(NotReady::from).and_then(|remote| {
         let map = conn.map_source(&req.source)?;
         let limits = conn.with(|inner| inner.wire.limits());
         let slots = transfer.write_to(remote, map, total, limits)?;
-        Ok((slots, i32::try_from(total)?))
+        Ok((slots, i32::try_from(total).map_err(Error::from)?))
     });
     conn.give_back(rx, msg, Repost::ForPeer, false);
     match plan {
@@ -207,8 +213,9 @@ fn recv_get(
             });
             Ok(())
         }
-        Err(e) => {
-            if conn.runs_short() {
+        Err(why) => {
+            let e = why.error();
+            if conn.runs_short(&why) {
                 log::no_source(conn.nid(), e);
             }
             // Without an answer the peer would lose the whole connection to its timeout.
@@ -220,9 +227,9 @@ fn recv_get(
 
 impl Conn {
     /// Counts that memory for a request was not to be had. False: no news, the connection is over, and
-    /// LNet took the message too late.
-    fn runs_short(&self) -> bool {
-        let up = self.with(|inner| inner.life.is_up());
+    /// LNet took the message too late; or it was said already.
+    fn runs_short(&self, why: &NotReady) -> bool {
+        let up = matches!(why, NotReady::Here(_)) && self.with(|inner| inner.life.is_up());
         if up {
             self.ni.seen.no_memory();
         }

@@ -13,6 +13,7 @@ use kernel::{
 };
 
 use super::{
+    memory::NotReady,
     transfer::{
         Ended,
         Owner,
@@ -23,6 +24,7 @@ use super::{
 use crate::{
     lnd::peer::NotSent,
     lnet::{
+        Health as LnetHealth,
         Message,
         MsgKind,
         SendRequest, //
@@ -55,10 +57,15 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<
         Some(Method::Immediate) => send_immediate(conn, msg, req, buf),
         Some(Method::PutReq) => send_put(conn, msg, req, buf),
         Some(Method::GetReq) => send_get(conn, msg, req, buf),
-        None => Err((msg, EINVAL)),
+        None => Err((msg, EINVAL.into())),
     };
     match sent {
-        Err((msg, e)) => match conn.transient(e) {
+        // Nothing is wrong with this NI, and another try would not help.
+        Err((msg, NotReady::Gpu(e))) => {
+            msg.finalize(e.to_errno(), LnetHealth::Ok);
+            Ok(())
+        }
+        Err((msg, NotReady::Here(e))) => match conn.transient(e) {
             Some(cause) => {
                 Ended::unsent(msg).finish(Some(cause), false);
                 Ok(())
@@ -70,7 +77,7 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<
 }
 
 /// What could not be sent, for LNet to finalize.
-type Send = Result<(), (Message, Error)>;
+type Send = Result<(), (Message, NotReady)>;
 
 fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
     let body = BodyOut::Immediate {
@@ -91,7 +98,7 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
     let SendRequest { hdr, payload, .. } = req;
     let total = match u32::try_from(payload.nob()) {
         Ok(n) if n <= LNET_MTU => n,
-        _ => return Err((msg, EMSGSIZE)),
+        _ => return Err((msg, EMSGSIZE.into())),
     };
     let made = conn
         .map_source(payload)
@@ -120,7 +127,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
         Ok(get) => get,
         Err(msg) => {
             conn.drop_sink(sink);
-            return Err((msg, ENOMEM));
+            return Err((msg, ENOMEM.into()));
         }
     };
     let mut transfer = Transfer::message(Owner::Get(get));

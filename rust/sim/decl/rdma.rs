@@ -603,8 +603,10 @@ unsafe extern "C" {
         n: u32,
         offset: u32,
         nob: u32,
+        merge: bool,
         run: *mut ro2ib_run,
     ) -> i32;
+    pub fn ro2ib_sgt_is_mapped(sgt: *mut sg_table, n: i32, nob: u32, run: *mut ro2ib_run) -> i32;
     pub fn ro2ib_sg_gather(
         pos: *mut ro2ib_sg_pos,
         sge: *mut ib_sge,
@@ -704,6 +706,14 @@ unsafe extern "C" {
     pub fn ro2ib_lnet_set_dma_device(ni: *mut ro2ib_ni, dev: *mut device);
     pub fn ro2ib_ni_choose(ni: *mut ro2ib_ni, depth: u32, credits: u32, mbps: u32);
     pub fn ro2ib_ni_depth_by(ni: *const ro2ib_ni) -> ro2ib_depth_by;
+    pub fn ro2ib_lnet_gpu_map_sg(
+        dev: *mut device,
+        sg: *mut scatterlist,
+        n: u32,
+        write: bool,
+    ) -> i32;
+    pub fn ro2ib_lnet_gpu_unmap_sg(dev: *mut device, sg: *mut scatterlist, n: u32, write: bool);
+    pub fn ro2ib_lnet_gpu_has(page: *mut page) -> bool;
     pub fn ro2ib_access_allows(ni: *const ro2ib_ni, peer: u64) -> bool;
     pub fn ro2ib_ni_conns_per_peer(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_ni_tos(ni: *const ro2ib_ni) -> i32;

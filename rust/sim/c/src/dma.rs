@@ -3,6 +3,9 @@
 //! What devices may touch: mappings, scatterlists, and lists of page fragments.
 //!
 //! A DMA address is the address. Every access of a device is checked against the mappings that live.
+//!
+//! Memory of a GPU has an address that the CPU cannot use, and another one for devices, which its
+//! provider tells.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +37,12 @@ struct Mapping {
 pub struct Maps {
     live: BTreeMap<(u64, u64), Mapping>,
     nr: u64,
+    /// Lists that the provider of a GPU has mapped: device, elements, direction.
+    gpu: BTreeMap<usize, (usize, u32, bool)>,
 }
+
+/// The bit of an address that only stands for memory of a GPU.
+pub const GPU: u64 = 1 << 62;
 
 fn map(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
     let maps = &mut w().maps;
@@ -75,7 +83,9 @@ pub fn left(dev: *const Dev) -> usize {
 
 /// A node's mappings are gone: it lost its power.
 pub fn forget(dev: *const Dev) {
-    w().maps.live.retain(|_, m| m.dev != dev as usize);
+    let maps = &mut w().maps;
+    maps.live.retain(|_, m| m.dev != dev as usize);
+    maps.gpu.retain(|_, m| m.0 != dev as usize);
 }
 
 /// No device may touch any of it.
@@ -149,6 +159,8 @@ pub unsafe extern "C" fn ro2ib_dma_sync_for_device(
 #[derive(Clone, Copy)]
 pub struct Sg {
     /// Where.
+    page: u64,
+    /// Where a device finds it; 0 while it is not mapped.
     pub addr: u64,
     /// How many bytes.
     pub len: u32,
@@ -159,6 +171,12 @@ pub struct Sg {
 pub fn elements<'a>(sgt: *mut sg_table) -> &'a [Sg] {
     // SAFETY: The caller has a table that was made below.
     unsafe { core::slice::from_raw_parts((*sgt).sgl.cast::<Sg>(), (*sgt).nents as usize) }
+}
+
+/// The elements of a table, to map them.
+fn elements_mut<'a>(sgt: *mut sg_table) -> &'a mut [Sg] {
+    // SAFETY: As above; nobody else looks at it meanwhile.
+    unsafe { core::slice::from_raw_parts_mut((*sgt).sgl.cast::<Sg>(), (*sgt).nents as usize) }
 }
 
 /// Fragments as addresses and lengths, from byte `at` on.
@@ -206,9 +224,13 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
     n: u32,
     offset: u32,
     nob: u32,
+    merge: bool,
     run: *mut ro2ib_run,
 ) -> i32 {
     let parts = fragments(bv, n, offset as usize, nob as usize);
+    if merge && parts.iter().any(|(addr, _)| addr & GPU != 0) {
+        violation("pages of a GPU may become one element");
+    }
     if parts.is_empty() {
         return -(EINVAL as i32);
     }
@@ -224,8 +246,9 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
     let list: Vec<Sg> = parts
         .into_iter()
         .enumerate()
-        .map(|(i, (addr, len))| Sg {
-            addr,
+        .map(|(i, (page, len))| Sg {
+            page,
+            addr: 0,
             len: len as u32,
             last: i + 1 == used,
         })
@@ -243,8 +266,11 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_sgt_free(sgt: *mut sg_table) {
-    // SAFETY: It was made above, with as many elements.
+    // SAFETY: It was made above, with as many elements; or there is none.
     unsafe {
+        if (*sgt).sgl.is_null() {
+            return;
+        }
         drop(Box::from_raw(core::ptr::slice_from_raw_parts_mut(
             (*sgt).sgl.cast::<Sg>(),
             (*sgt).orig_nents as usize,
@@ -266,10 +292,89 @@ pub unsafe extern "C" fn ro2ib_dma_map_sgt(
     if world::fails(Fault::Dma) {
         return -(EIO as i32);
     }
-    for sg in elements(sgt) {
+    for sg in elements_mut(sgt) {
+        if sg.page & GPU != 0 {
+            violation("memory of a GPU is mapped as if it were the system's");
+        }
+        sg.addr = sg.page;
         map(dev, sg.addr, sg.len.into(), dir);
     }
     0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_sgt_is_mapped(
+    sgt: *mut sg_table,
+    n: i32,
+    nob: u32,
+    run: *mut ro2ib_run,
+) -> i32 {
+    let parts: Vec<_> = elements(sgt)
+        .iter()
+        .take(n as usize)
+        .map(|sg| (sg.addr, sg.len as usize))
+        .collect();
+    if parts.len() != n as usize || parts.iter().map(|(_, len)| len).sum::<usize>() != nob as usize
+    {
+        return -(EINVAL as i32);
+    }
+    // SAFETY: By the contract of this function.
+    unsafe { (*run).pages = region_pages(&parts) };
+    0
+}
+
+/// What has memory of a GPU maps a list: not, if it is gone, or fails, or not all of it is its.
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_gpu_map_sg(
+    dev: *mut device,
+    sg: *mut scatterlist,
+    n: u32,
+    write: bool,
+) -> i32 {
+    lock::might_sleep("lnet_rdma_map_sg_attrs");
+    sched::point();
+    if world::fails(Fault::Dma) {
+        return w().rng.of(&[0, -(EIO as i32), -(ENODEV as i32)]);
+    }
+    // SAFETY: The caller has a list of so many.
+    let list = unsafe { core::slice::from_raw_parts_mut(sg.cast::<Sg>(), n as usize) };
+    match list.iter().filter(|sg| sg.page & GPU != 0).count() {
+        0 => return 0,
+        ours if ours < list.len() => return -(EIO as i32),
+        _ => {}
+    }
+    if w()
+        .maps
+        .gpu
+        .insert(sg as usize, (dev as usize, n, write))
+        .is_some()
+    {
+        violation("a list of a GPU's memory is mapped twice");
+    }
+    for sg in list {
+        sg.addr = sg.page & !GPU;
+        map(dev.cast(), sg.addr, sg.len.into(), write.into());
+    }
+    n as i32
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_gpu_unmap_sg(
+    dev: *mut device,
+    sg: *mut scatterlist,
+    n: u32,
+    write: bool,
+) {
+    if w().maps.gpu.remove(&(sg as usize)) != Some((dev as usize, n, write)) {
+        violation("unmaps memory of a GPU that is not mapped, or not so");
+    }
+    // SAFETY: As above.
+    for sg in unsafe { core::slice::from_raw_parts_mut(sg.cast::<Sg>(), n as usize) } {
+        unmap(dev.cast(), sg.addr, sg.len.into(), write.into());
+        sg.addr = 0;
+    }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_gpu_has(page: *mut page) -> bool {
+    page as u64 & GPU != 0
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_dma_unmap_sgt(
@@ -281,8 +386,12 @@ pub unsafe extern "C" fn ro2ib_dma_unmap_sgt(
     if used as usize != elements(sgt).len() {
         violation("a list has not as many fragments as was said");
     }
-    for sg in elements(sgt) {
+    for sg in elements_mut(sgt) {
+        if sg.page & GPU != 0 {
+            violation("memory of a GPU is unmapped as if it were the system's");
+        }
         unmap(dev, sg.addr, sg.len.into(), dir);
+        sg.addr = 0;
     }
 }
 #[no_mangle]
@@ -335,6 +444,9 @@ pub unsafe extern "C" fn ro2ib_sg_gather(
 fn copy(parts: Vec<(u64, usize)>, buf: *mut u8, out: bool) -> usize {
     let mut done = 0;
     for (addr, len) in parts {
+        if addr & GPU != 0 {
+            violation("the CPU touches memory of a GPU");
+        }
         // SAFETY: The caller's fragments and buffer are valid.
         unsafe {
             if out {

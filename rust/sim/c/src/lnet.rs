@@ -132,6 +132,8 @@ pub struct Msg {
 struct Buf {
     bv: Vec<bio_vec>,
     nob: usize,
+    /// Of a GPU, as LNet is told.
+    gpu: bool,
     /// LNet has given it back: it is full of this.
     back: bool,
     users: usize,
@@ -190,8 +192,31 @@ fn begins(op: usize) -> usize {
     op * 997 % 4096
 }
 
+/// What memory is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// WRITEs read it.
+    Source,
+    /// WRITEs go there.
+    Sink,
+    /// The same, or a copy of what came inside of a message.
+    Copy,
+}
+
+/// Payload that fits into a message.
+const INLINE: u32 = 3976;
+
+/// Whether memory is a GPU's. Where nothing may go wrong, only what need not be copied: nothing that came
+/// in a message, and no sink with gaps.
+fn is_gpus(what: For, gaps: bool) -> bool {
+    let world = w();
+    let ppm = world.plan.gpu_ppm;
+    let copied = what == For::Copy || (what == For::Sink && gaps);
+    ppm != 0 && (!copied || world.faulty) && world.rng.ppm(ppm)
+}
+
 /// Makes memory of so many bytes, in a shape that is drawn.
-fn new_buf(nob: usize) -> usize {
+fn new_buf(nob: usize, what: For) -> usize {
     let world = w();
     let mut bv = Vec::new();
     let shape = world.rng.below(if nob > 60_000 { 2 } else { 4 });
@@ -228,10 +253,23 @@ fn new_buf(nob: usize) -> usize {
         left -= len;
         first = false;
     }
+    let gpu = is_gpus(what, shape == 2);
+    if gpu {
+        let world = w();
+        for b in &mut bv {
+            b.bv_page = (b.bv_page as u64 | dma::GPU) as *mut page;
+        }
+        // Somebody mixes it with the system's.
+        let mixes = world.faulty && world::may_fail(world::Fault::Dma) && world.rng.one_in(8);
+        if let (true, Some(b)) = (mixes && nob > 1, bv.last_mut()) {
+            b.bv_page = (b.bv_page as u64 & !dma::GPU) as *mut page;
+        }
+    }
     let lnet = &mut w().lnet;
     lnet.bufs.push(Buf {
         bv,
         nob,
+        gpu,
         back: false,
         users: 0,
     });
@@ -240,7 +278,11 @@ fn new_buf(nob: usize) -> usize {
 
 fn bytes(buf: usize, at: usize, nob: usize) -> Vec<(u64, usize)> {
     let b = &w().lnet.bufs[buf];
+    // The application of a GPU finds it where devices do.
     dma::fragments(b.bv.as_ptr(), b.bv.len() as u32, at, nob)
+        .into_iter()
+        .map(|(addr, len)| (addr & !dma::GPU, len))
+        .collect()
 }
 
 fn fill(buf: usize, op: usize) {
@@ -388,11 +430,12 @@ unsafe fn hand_over(msg: *mut Msg) {
             hdr: m.hdr,
             ..Default::default()
         };
-        let (mut bv, mut nr) = (core::ptr::null(), 0);
+        let (mut bv, mut nr, mut gpu) = (core::ptr::null(), 0, false);
         if let Some(buf) = m.mem {
             let b = &w().lnet.bufs[buf];
             bv = b.bv.as_ptr();
             nr = b.bv.len() as u32;
+            gpu = b.gpu;
         }
         if m.kind == GET {
             if m.asked != 0 {
@@ -401,7 +444,7 @@ unsafe fn hand_over(msg: *mut Msg) {
                     nr,
                     offset: 0,
                     nob: m.asked,
-                    gpu: false,
+                    gpu,
                 };
             }
         } else if m.len != 0 {
@@ -410,7 +453,7 @@ unsafe fn hand_over(msg: *mut Msg) {
                 nr,
                 offset: m.offset,
                 nob: m.len,
-                gpu: false,
+                gpu,
             };
         }
         m.owner = Owner::Lnd;
@@ -593,7 +636,9 @@ pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize
     // SAFETY: NIs stay until the world ends.
     let node = unsafe { (*ni).node };
     let op = w().lnet.ops.len();
-    let buf = new_buf(size as usize);
+    // Who has no room for the answer in the message says so.
+    let what = if kind == PUT { For::Source } else { For::Sink };
+    let buf = new_buf(size as usize, what);
     w().lnet.ops.push(Op {
         kind,
         node,
@@ -670,7 +715,7 @@ unsafe fn recv(ni: *mut Ni, rx: *mut c_void, msg: *mut Msg, rlen: u32, delayed: 
                         nr: b.bv.len() as u32,
                         offset: 0,
                         nob: m.len,
-                        gpu: false,
+                        gpu: b.gpu,
                     };
                     if rlen == m.len {
                         req.source = req.sink;
@@ -768,7 +813,12 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                     payload
                 };
                 if m.len != 0 {
-                    let buf = new_buf(m.len as usize);
+                    let what = if payload <= INLINE {
+                        For::Copy
+                    } else {
+                        For::Sink
+                    };
+                    let buf = new_buf(m.len as usize, what);
                     use_mem(msg, buf);
                 }
                 if world.rng.ppm(world.plan.delay_ppm) {
@@ -813,7 +863,7 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                 } else {
                     wanted
                 };
-                let buf = new_buf(len as usize);
+                let buf = new_buf(len as usize, For::Source);
                 fill(buf, op);
                 if rdma {
                     // The driver completes it in its recv.
@@ -1167,8 +1217,9 @@ pub unsafe extern "C" fn ro2ib_lnet_put_found(ni: *mut ro2ib_ni) {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_lnet_set_dma_device(_ni: *mut ro2ib_ni, dev: *mut device) {
     lock::might_sleep("synchronize_rcu");
-    if !dev.is_null() {
-        violation("LNet is told of a device that nobody has");
+    // SAFETY: It stands for the RDMA device, and those stay until the world ends.
+    if unsafe { dev.cast::<Dev>().as_ref() }.is_some_and(|dev| dev.gone) {
+        violation("LNet is told of a device that is gone");
     }
     sched::point();
 }

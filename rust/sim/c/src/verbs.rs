@@ -282,8 +282,8 @@ pub unsafe extern "C" fn ro2ib_event_port(ev: *const ib_event) -> u32 {
     unsafe { (*ev).element.port_num }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_device_dma(_dev: *mut ib_device) -> *mut device {
-    core::ptr::null_mut()
+pub unsafe extern "C" fn ro2ib_device_dma(dev: *mut ib_device) -> *mut device {
+    dev.cast()
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device, buf: *mut u8, len: usize) {
@@ -427,6 +427,9 @@ pub unsafe extern "C" fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table) -> 
         violation("a region is mapped anew while its key is alive");
     }
     let list = dma::elements(sgt);
+    if list.iter().any(|sg| sg.addr == 0) {
+        violation("a region covers what is not mapped");
+    }
     let mut pages = 0;
     for (i, sg) in list.iter().enumerate() {
         let end = sg.addr + u64::from(sg.len);

@@ -137,6 +137,8 @@ pub struct Plan {
     pub no_match_ppm: u32,
     /// Messages of which a part is wanted.
     pub cut_ppm: u32,
+    /// Memory that is a GPU's.
+    pub gpu_ppm: u32,
     /// Messages that are matched later.
     pub delay_ppm: u32,
     /// Some of those are kept until the device is gone, or for a quarter of an hour.
@@ -191,6 +193,7 @@ impl Plan {
             slow_lnet_max: 100 * MS,
             no_match_ppm: 0,
             cut_ppm: 0,
+            gpu_ppm: 0,
             delay_ppm: 0,
             keeps: false,
             parse_error_ppm: 0,
