@@ -99,14 +99,48 @@ static void shuffle(struct lnl_buf *buf)
 {
 	unsigned int half = buf->npages / 2, i;
 
-	for (i = 0; i + 1 < half; i += 2)
-		swap(buf->pages[i], buf->pages[buf->npages - 1 - i]);
+	for (i = 0; i + 1 < half; i += 2) {
+		unsigned int j = buf->npages - 1 - i;
+
+		swap(buf->pages[i], buf->pages[j]);
+		if (buf->data != buf->pages)
+			swap(buf->data[i], buf->data[j]);
+	}
+}
+
+/* Of a mixed buffer the last page is not the GPU's */
+static int alloc_gpu_pages(struct lnl_buf *buf)
+{
+	bool mixed = buf->memory == LNET_LITE_MIXED;
+	unsigned int n = buf->npages - mixed;
+
+	if (!n || buf->shape == LNET_LITE_VMALLOC ||
+	    (mixed && buf->shape != LNET_LITE_ALIGNED && buf->shape != LNET_LITE_UNALIGNED))
+		return -EOPNOTSUPP;
+	buf->data = kvcalloc(buf->npages, sizeof(*buf->data), GFP_NOFS);
+	if (!buf->data)
+		return -ENOMEM;
+	if (mixed) {
+		buf->pages[n] = alloc_page(GFP_NOFS);
+		buf->data[n] = buf->pages[n];
+		if (!buf->pages[n])
+			return -ENOMEM;
+	}
+	buf->gpu = lnl_gpu_alloc(n, buf->pages, buf->data);
+	if (!buf->gpu)
+		return -ENOMEM;
+	buf->gpu_pages = n;
+	buf->md->md_flags |= LNET_MD_FLAG_GPU;
+	return 0;
 }
 
 static int alloc_pages_of(struct lnl_buf *buf)
 {
 	unsigned int i;
 
+	if (buf->memory != LNET_LITE_HOST)
+		return alloc_gpu_pages(buf);
+	buf->data = buf->pages;
 	switch (buf->shape) {
 	case LNET_LITE_CONTIG:
 		buf->vaddr = alloc_pages_exact((size_t)buf->npages * PAGE_SIZE,
@@ -151,10 +185,11 @@ static unsigned int pages_needed(enum lnet_lite_shape shape, u32 len)
 }
 
 /* @len usable bytes (BIGMD: at least). ERR_PTR(-EMSGSIZE): LNet has no such MD */
-struct lnl_buf *lnl_buf_alloc(enum lnet_lite_shape shape, u32 len)
+struct lnl_buf *lnl_buf_alloc(enum lnet_lite_memory memory, enum lnet_lite_shape shape, u32 len)
 {
 	struct lnl_buf *buf;
 	unsigned int n = pages_needed(shape, len);
+	int rc;
 
 	if (len > LNL_MAX_LEN || (shape == LNET_LITE_GAPS && n > LNET_MAX_IOV))
 		return ERR_PTR(-EMSGSIZE);
@@ -163,18 +198,21 @@ struct lnl_buf *lnl_buf_alloc(enum lnet_lite_shape shape, u32 len)
 		return ERR_PTR(-ENOMEM);
 	atomic_inc(&buf_count);
 	buf->shape = shape;
+	buf->memory = memory;
 	buf->len = len;
 	buf->npages = n;
+	buf->first = shape == LNET_LITE_CONTIG;
 	buf->pages = kvcalloc(n, sizeof(*buf->pages), GFP_NOFS);
 	buf->md = kvzalloc(struct_size(buf->md, md_kiov, n), GFP_NOFS);
-	if (!buf->pages || !buf->md || alloc_pages_of(buf)) {
+	rc = buf->pages && buf->md ? alloc_pages_of(buf) : -ENOMEM;
+	if (rc) {
 		lnl_buf_free(buf);
-		return ERR_PTR(-ENOMEM);
+		return ERR_PTR(rc);
 	}
 
 	switch (shape) {
 	case LNET_LITE_CONTIG:
-		frag_run(buf, 1, 0, len);
+		frag_run(buf, buf->first, 0, len);
 		break;
 	case LNET_LITE_SCATTER:
 		shuffle(buf);
@@ -203,23 +241,32 @@ void lnl_buf_free(struct lnl_buf *buf)
 {
 	unsigned int i;
 
-	if (buf->shape == LNET_LITE_CONTIG && buf->vaddr)
+	if (buf->memory != LNET_LITE_HOST) {
+		if (buf->gpu)
+			lnl_gpu_free(buf->gpu, buf->gpu_pages, buf->pages);
+		if (buf->memory == LNET_LITE_MIXED && buf->pages && buf->pages[buf->npages - 1])
+			__free_page(buf->pages[buf->npages - 1]);
+		kvfree(buf->data);
+	} else if (buf->shape == LNET_LITE_CONTIG && buf->vaddr) {
 		free_pages_exact(buf->vaddr, (size_t)buf->npages * PAGE_SIZE);
-	else if (buf->shape == LNET_LITE_VMALLOC)
+	} else if (buf->shape == LNET_LITE_VMALLOC) {
 		vfree(buf->vaddr);
-	else if (buf->pages && !buf->vaddr && buf->shape != LNET_LITE_CONTIG)
+	} else if (buf->pages && !buf->vaddr && buf->shape != LNET_LITE_CONTIG) {
 		for (i = 0; i < buf->npages && buf->pages[i]; i++)
 			__free_page(buf->pages[i]);
+	}
 	kvfree(buf->pages);
 	kvfree(buf->md);
 	kfree(buf);
 	atomic_dec(&buf_count);
 }
 
-struct lnl_buf *lnl_buf_get(enum lnet_lite_shape shape, u32 len)
+struct lnl_buf *lnl_buf_get(enum lnet_lite_memory memory, enum lnet_lite_shape shape, u32 len)
 {
 	struct lnl_buf *buf;
 
+	if (memory != LNET_LITE_HOST)
+		return lnl_buf_alloc(memory, shape, len);
 	spin_lock(&pool_lock);
 	list_for_each_entry(buf, &pool, list) {
 		if (buf->shape == shape && buf->len == len) {
@@ -230,7 +277,7 @@ struct lnl_buf *lnl_buf_get(enum lnet_lite_shape shape, u32 len)
 		}
 	}
 	spin_unlock(&pool_lock);
-	return lnl_buf_alloc(shape, len);
+	return lnl_buf_alloc(memory, shape, len);
 }
 
 /* The oldest makes room, so that the pool follows the sizes in use */
@@ -238,7 +285,8 @@ void lnl_buf_put(struct lnl_buf *buf)
 {
 	struct lnl_buf *old = NULL;
 
-	if (buf->md->md_flags & LNET_MD_FLAG_SPOILED) {
+	/* What is a GPU's goes back to it at once */
+	if (buf->memory != LNET_LITE_HOST || (buf->md->md_flags & LNET_MD_FLAG_SPOILED)) {
 		lnl_buf_free(buf);
 		return;
 	}

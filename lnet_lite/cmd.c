@@ -22,6 +22,8 @@ static const char * const shape_names[LNET_LITE_NSHAPES] = {
 	[LNET_LITE_BIGMD]	= "bigmd",
 };
 
+static const char * const memory_names[LNET_LITE_NMEMORIES] = { "host", "gpu", "mixed" };
+
 static int nid_arg(const char *s, struct lnet_nid *nid)
 {
 	if (!strcmp(s, "any")) {
@@ -117,6 +119,16 @@ static int traffic_word(struct lnet_lite_traffic *t, const char *key, const char
 	if (!strcmp(key, "shape")) {
 		rc = name_arg(shape_names, LNET_LITE_NSHAPES, val, &i);
 		t->shape = i;
+		return rc;
+	}
+	if (!strcmp(key, "mem")) {
+		rc = name_arg(memory_names, LNET_LITE_NMEMORIES, val, &i);
+		t->memory = i;
+		return rc;
+	}
+	if (!strcmp(key, "tmem")) {
+		rc = name_arg(memory_names, LNET_LITE_NMEMORIES, val, &i);
+		t->tmemory = i;
 		return rc;
 	}
 	if (!strcmp(key, "tshape")) {

@@ -38,7 +38,8 @@
 	X(target_puts) X(target_gets) X(target_verified_bytes)		\
 	X(target_verify_errors) X(verified_bytes) X(verify_errors)	\
 	X(notify_down) X(notify_up) X(tx_queued_peer) X(tx_queued_ni)	\
-	X(resent) X(link_fatal) X(stuck_mds) X(health_ignored)
+	X(resent) X(link_fatal) X(stuck_mds) X(health_ignored)		\
+	X(gpu_maps) X(gpu_unmaps) X(gpu_map_errors)
 
 /* What a driver must never do; each is a WARN_ONCE and a counter */
 #define LNL_FAULTS(X)							\
@@ -47,7 +48,7 @@
 	X(reply_len_overflow) X(reply_misuse) X(notify_future)		\
 	X(notify_other_net) X(kiov_modified) X(ni_data_left)		\
 	X(health_misuse) X(leaked_messages) X(leaked_mds)		\
-	X(leaked_ni_refs)
+	X(leaked_ni_refs) X(gpu_unmap_misuse)
 
 #define LNL_ENUM(name) LNL_C_##name,
 enum lnl_counter {
@@ -138,9 +139,14 @@ struct lnl_msg {
 struct lnl_buf {
 	struct list_head	list;
 	enum lnet_lite_shape	shape;
+	enum lnet_lite_memory	memory;
 	u32			len;
 	unsigned int		npages;
 	struct page		**pages;
+	struct page		**data;		/* where the contents of each are: itself, or a GPU */
+	unsigned int		first;		/* the page of the first fragment */
+	const struct lnet_lite_gpu *gpu;	/* whose the first gpu_pages are */
+	unsigned int		gpu_pages;
 	void			*vaddr;
 	unsigned int		order;		/* of one block, for CONTIG */
 	struct lnet_libmd	*md;
@@ -243,12 +249,17 @@ void lnl_md_fini(void);
 unsigned int lnl_mds_live(void);
 
 /* buf.c */
-struct lnl_buf *lnl_buf_alloc(enum lnet_lite_shape shape, u32 len);
+struct lnl_buf *lnl_buf_alloc(enum lnet_lite_memory memory, enum lnet_lite_shape shape, u32 len);
 void lnl_buf_free(struct lnl_buf *buf);
-struct lnl_buf *lnl_buf_get(enum lnet_lite_shape shape, u32 len);
+struct lnl_buf *lnl_buf_get(enum lnet_lite_memory memory, enum lnet_lite_shape shape, u32 len);
 void lnl_buf_put(struct lnl_buf *buf);
 void lnl_buf_fini(void);
 unsigned int lnl_bufs_live(void);
+
+/* rdma.c */
+const struct lnet_lite_gpu *lnl_gpu_alloc(unsigned int n, struct page **pages,
+					  struct page **data);
+void lnl_gpu_free(const struct lnet_lite_gpu *gpu, unsigned int n, struct page **pages);
 
 /* pattern.c */
 void lnl_buf_fill(struct lnl_buf *buf, u64 key, u32 off, u32 len, u32 pattern_off);
@@ -264,12 +275,14 @@ enum lnl_match lnl_target_get(struct lnl_msg *lm);
 
 /* match bits of our own traffic: the target needs no set-up */
 #define LNL_MB_SEQ		GENMASK_ULL(31, 0)
-#define LNL_MB_SHAPE		GENMASK_ULL(35, 32)
+#define LNL_MB_SHAPE		GENMASK_ULL(34, 32)
+#define LNL_MB_GPU		BIT_ULL(35)
 #define LNL_MB_LEN		GENMASK_ULL(57, 36)
 #define LNL_MB_TRUNC		BIT_ULL(58)
 #define LNL_MB_NOMATCH		BIT_ULL(59)
 #define LNL_MB_VERIFY		GENMASK_ULL(61, 60)
 #define LNL_MB_MAGIC		BIT_ULL(62)
+#define LNL_MB_MIXED		BIT_ULL(63)
 #define LNL_MAX_LEN		(2u << 20)
 
 /* What portal LNL_PORTAL_REPORT answers about the asking NID */

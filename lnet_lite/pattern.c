@@ -74,7 +74,7 @@ void lnl_buf_fill(struct lnl_buf *buf, u64 key, u32 off, u32 len, u32 pattern_of
 			continue;
 		}
 		n = min(bv->bv_len - off, len);
-		va = kmap_local_page(bv->bv_page);
+		va = kmap_local_page(buf->data[buf->first + i]);
 		pattern_fill(va + bv->bv_offset + off, key, pattern_off, n);
 		kunmap_local(va);
 		pattern_off += n;
@@ -89,7 +89,7 @@ void lnl_buf_poison(struct lnl_buf *buf)
 	unsigned int i;
 
 	for (i = 0; i < buf->npages; i++) {
-		u8 *va = kmap_local_page(buf->pages[i]);
+		u8 *va = kmap_local_page(buf->data[i]);
 
 		memset(va, LNL_POISON, PAGE_SIZE);
 		kunmap_local(va);
@@ -134,7 +134,7 @@ int lnl_buf_check(struct lnl_buf *buf, u64 key, u32 off, u32 len, u32 pattern_of
 
 		if (!n && !full)
 			continue;
-		va = kmap_local_page(bv->bv_page);
+		va = kmap_local_page(buf->data[buf->first + i]);
 		if (!check_frag(va, bv, skip, n, key, pattern_off, full))
 			rc = -EILSEQ;
 		else if (full && (!poison_ok(va, bv->bv_offset) ||
@@ -157,7 +157,7 @@ int lnl_buf_check(struct lnl_buf *buf, u64 key, u32 off, u32 len, u32 pattern_of
 			i++;
 			continue;
 		}
-		va = kmap_local_page(buf->pages[page]);
+		va = kmap_local_page(buf->data[page]);
 		if (!poison_ok(va, PAGE_SIZE))
 			rc = -EOVERFLOW;
 		kunmap_local(va);

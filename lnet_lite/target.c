@@ -89,11 +89,13 @@ static struct lnl_buf *traffic_buf(u64 mb, u32 off)
 {
 	u32 len = FIELD_GET(LNL_MB_LEN, mb);
 	u32 shape = FIELD_GET(LNL_MB_SHAPE, mb);
+	enum lnet_lite_memory memory = mb & LNL_MB_MIXED ? LNET_LITE_MIXED :
+				       mb & LNL_MB_GPU ? LNET_LITE_GPU : LNET_LITE_HOST;
 
 	if (!(mb & LNL_MB_MAGIC) || (mb & LNL_MB_NOMATCH) || shape >= LNET_LITE_NSHAPES ||
 	    len > LNL_MAX_LEN || off > LNL_MAX_LEN - len)
 		return NULL;
-	return lnl_buf_get(shape, off + len);
+	return lnl_buf_get(memory, shape, off + len);
 }
 
 /* @may_delay: the first look; the knobs may say that the match comes later */
@@ -137,7 +139,7 @@ static struct lnl_buf *ping_buf(u32 *len)
 	if (!info)
 		return NULL;
 	*len = lnl_ping_fill(info, LNL_PING_NNIS);
-	buf = lnl_buf_get(LNET_LITE_ALIGNED, *len);
+	buf = lnl_buf_get(LNET_LITE_HOST, LNET_LITE_ALIGNED, *len);
 	if (!IS_ERR(buf))
 		write_page(buf, info, *len);
 	kfree(info);
@@ -151,7 +153,7 @@ static struct lnl_buf *report_buf(struct lnet_peer_ni *peer, u32 *len)
 		.verified_bytes = cpu_to_le64(atomic64_read(&peer->verified_bytes)),
 		.verify_errors = cpu_to_le64(atomic64_read(&peer->verify_errors)),
 	};
-	struct lnl_buf *buf = lnl_buf_get(LNET_LITE_ALIGNED, sizeof(r));
+	struct lnl_buf *buf = lnl_buf_get(LNET_LITE_HOST, LNET_LITE_ALIGNED, sizeof(r));
 
 	*len = sizeof(r);
 	if (!IS_ERR(buf))

@@ -96,6 +96,8 @@ static u64 match_bits(const struct lnet_lite_traffic *t, u32 seq, u32 len)
 {
 	return LNL_MB_MAGIC | FIELD_PREP(LNL_MB_SEQ, seq) | FIELD_PREP(LNL_MB_SHAPE, t->tshape) |
 	       FIELD_PREP(LNL_MB_LEN, len) | (t->no_trunc ? 0 : LNL_MB_TRUNC) |
+	       (t->tmemory == LNET_LITE_GPU ? LNL_MB_GPU : 0) |
+	       (t->tmemory == LNET_LITE_MIXED ? LNL_MB_MIXED : 0) |
 	       (t->nomatch ? LNL_MB_NOMATCH : 0) | FIELD_PREP(LNL_MB_VERIFY, t->verify);
 }
 
@@ -132,7 +134,7 @@ static void one_op(struct lnl_run *run, u32 seq, bool get, struct lnl_buf **buf)
 	int rc;
 
 	if (!*buf)
-		*buf = lnl_buf_get(t->shape, off + a.len);
+		*buf = lnl_buf_get(t->memory, t->shape, off + a.len);
 	if (IS_ERR(*buf)) {
 		note_error(run, PTR_ERR(*buf));
 		*buf = NULL;
@@ -207,7 +209,7 @@ static void slot_work(struct work_struct *work)
 static int small_get(struct lnl_ni *ni, const struct lnet_nid *hop, const struct lnet_nid *to,
 		     u32 portal, u64 mb, unsigned int timeout, void *data, u32 len, u64 *nsec)
 {
-	struct lnl_buf *buf = lnl_buf_get(LNET_LITE_ALIGNED, len);
+	struct lnl_buf *buf = lnl_buf_get(LNET_LITE_HOST, LNET_LITE_ALIGNED, len);
 	struct lnl_op_args a = {
 		.ni = ni,
 		.target = { .nid = *to, .pid = LNET_PID_LUSTRE },
@@ -275,6 +277,7 @@ static int run_check(struct lnet_lite_traffic *t)
 	if (t->sink == U32_MAX)
 		t->sink = t->size;
 	if (t->shape >= LNET_LITE_NSHAPES || t->tshape >= LNET_LITE_NSHAPES ||
+	    t->memory >= LNET_LITE_NMEMORIES || t->tmemory >= LNET_LITE_NMEMORIES ||
 	    t->op > LNET_LITE_MIX || t->verify > LNET_LITE_VERIFY_FULL)
 		return -EINVAL;
 	if (!t->count || !t->conc || !t->peers || t->conc > LNL_MAX_CONC || t->size > LNET_MTU ||

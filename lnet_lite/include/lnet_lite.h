@@ -12,6 +12,9 @@
 #include <uapi/linux/lnet/lnet-types.h>
 #include <uapi/linux/lnet/nidstr.h>
 
+struct module;
+struct page;
+
 /* -1 = not given, the LND decides */
 struct lnet_lite_ni_opts {
 	int		peer_credits;
@@ -43,6 +46,14 @@ enum lnet_lite_shape {
 	LNET_LITE_NSHAPES,
 };
 
+/* Where it is */
+enum lnet_lite_memory {
+	LNET_LITE_HOST,
+	LNET_LITE_GPU,
+	LNET_LITE_MIXED,	/* of a GPU, but for the last page */
+	LNET_LITE_NMEMORIES,
+};
+
 enum lnet_lite_verify {
 	LNET_LITE_VERIFY_OFF,	/* nobody looks at the content */
 	LNET_LITE_VERIFY_DATA,	/* payload only */
@@ -53,6 +64,8 @@ struct lnet_lite_traffic {
 	enum lnet_lite_op	op;
 	enum lnet_lite_shape	shape;		/* memory of the initiator */
 	enum lnet_lite_shape	tshape;		/* memory of the target */
+	enum lnet_lite_memory	memory;		/* of the initiator */
+	enum lnet_lite_memory	tmemory;	/* of the target */
 	enum lnet_lite_verify	verify;
 	u32			size;		/* bytes offered by the source */
 	u32			sink;		/* bytes the sink can take; U32_MAX = size */
@@ -88,6 +101,21 @@ struct lnet_lite_result {
 	u32	peer_verify_errors;
 	u32	peer_puts;
 };
+
+/*
+ * Memory of a GPU for the traffic. Each of @pages stands for a page of that
+ * memory, and nobody but its provider may use it; @data are pages where the
+ * test finds what is in the memory. Called with nothing held.
+ */
+struct lnet_lite_gpu {
+	struct module	*owner;
+	int		(*alloc)(unsigned int n, struct page **pages, struct page **data);
+	void		(*free)(unsigned int n, struct page **pages);
+};
+
+/* One at a time */
+int lnet_lite_gpu_add(const struct lnet_lite_gpu *gpu);
+void lnet_lite_gpu_del(void);
 
 int lnet_lite_ni_add(const char *net, const char *iface,
 		     const struct lnet_lite_ni_opts *opts, struct lnet_nid *nid);
