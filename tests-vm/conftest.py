@@ -89,8 +89,8 @@ def modules():
 
 @pytest.fixture(scope="session")
 def profiler():
-    """The modules that make a device look like another, and let it tell of troubles, if they are built."""
-    paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in ("ib_profile", "ib_event")]
+    """The modules that make a device look like another, let it tell of troubles, and pass for a GPU, if they are built."""
+    paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in ("ib_profile", "ib_event", "gpu_fake")]
     return [path for path in paths if os.path.exists(path)]
 
 

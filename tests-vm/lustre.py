@@ -25,9 +25,9 @@ NET = "o2ib"
 LNET_MODULES = ("libcfs", "lnet", "ko2iblnd", "lnet_selftest")
 TOOLS = ("lnetctl", "lst", "lctl")
 # In the order of unloading; a module that is not loaded is passed over.
-UNLOAD = ("lnet_flood", "lnet_selftest", OURS, KO, "lnet", "libcfs")
+UNLOAD = ("lnet_flood", "lnet_gpu", "gpu_fake", "lnet_selftest", OURS, KO, "lnet", "libcfs")
 # Of tests-vm/modules.
-OWN_MODULES = ("lnet_flood", "ib_count")
+OWN_MODULES = ("lnet_flood", "ib_count", "gpu_fake", "lnet_gpu")
 DEBUGFS = "/sys/kernel/debug"
 
 
@@ -159,12 +159,12 @@ class Node:
     def unload(self, timeout=60):
         """Everything out again; returns what is left of LNet's modules."""
         present = self.loaded()
-        for name in UNLOAD[:2]:
+        for name in UNLOAD[:4]:
             if name in present:
                 self.sh(f"rmmod {name}", timeout)
         if "lnet" in present:
             self.sh("lnetctl lnet unconfigure", timeout)
-        for name in UNLOAD[2:]:
+        for name in UNLOAD[4:]:
             if name in present:
                 self.sh(f"rmmod {name}", timeout)
         return self.loaded()

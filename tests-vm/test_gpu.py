@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Memory of a GPU: mapped by who has it, and touched by nobody else.
+
+gpu_fake (tests-vm/modules) stands for nvidia-fs and a GPU. Its memory is found only
+at the addresses that it tells when it maps it; who goes by the pages moves wrong data.
+"""
+
+import time
+
+import pytest
+from nodes import parse, together, until, up
+
+FAKE = "/sys/kernel/debug/gpu_fake"
+# What a message can carry inside of itself.
+INLINE = 3976
+WAYS = (("gpu", "gpu"), ("gpu", "host"), ("host", "gpu"), ("host", "host"))
+# What must not have happened, whatever else did.
+WRONG = ("mapped_pages", "taken", "crossing", "bad_unmaps", "freed_mapped", "touched", "foreign")
+EIO, EFAULT, EXDEV, ENXIO, ERANGE, EOPNOTSUPP = -5, -14, -18, -6, -34, -95
+
+
+class Gpu:
+    """What passes for a GPU in a node."""
+
+    def __init__(self, node):
+        self.node = node
+
+    def ctl(self, command):
+        self.node.guest.check(f"echo '{command}' >{FAKE}/ctl", 240)
+
+    def load(self):
+        self.node.guest.check("insmod /files/gpu_fake.ko")
+        self.ctl("register")
+
+    def stats(self):
+        return parse(self.node.guest.check(f"cat {FAKE}/stats"))
+
+    def counts(self):
+        """How often the driver had memory mapped, and how often it was refused or had none."""
+        text = self.node.guest.check(f"grep -h of=other /sys/kernel/debug/ro2iblnd/{self.node.nid}")
+        return {k: int(v) for k, v in (word.split("=") for word in text.split() if word.startswith("Gpu"))}
+
+    def quiet(self):
+        """Wait until all is unmapped and given back, and see that nothing went wrong."""
+        until(lambda: not self.stats()["taken"], "memory comes back")
+        stats = self.stats()
+        assert stats["maps"] == stats["unmaps"] and not any(stats[k] for k in WRONG), stats
+        return stats
+
+    def leave(self):
+        stats = self.quiet()
+        self.node.guest.check("rmmod gpu_fake", 240)
+        return stats
+
+
+@pytest.fixture
+def gpus(nodes):
+    up(*nodes)
+    both = [Gpu(n) for n in nodes]
+    together(Gpu.load, *both)
+    nodes[0].ping(nodes[1])
+    yield both
+    if all(n.guest.alive() for n in nodes):
+        together(Gpu.leave, *both)
+
+
+def sizes(op, tmem, all_of_them):
+    """What a PUT carries inside of itself cannot go to a GPU."""
+    small = () if op == "put-ack" and tmem == "gpu" else (1, INLINE)
+    return (*small, INLINE + 1, *((100, 4096, 65536) if all_of_them and small else ()), 30001, 1048576)
+
+
+def refused(node, other, why, rc, **what):
+    """Each message fails with that, at once, and is said; the connection stays."""
+    before = node.conns(), other.conns()
+    r = node.try_traffic(other, count=4, conc=2, **what)
+    assert r["errors"] == 4 and r["first_error"] == rc and not r["timeouts"] and not r["stuck"], (what, r)
+    assert (node.conns(), other.conns()) == before
+    log = node.log() + other.log()
+    assert why in log and "connection closed" not in log, log
+
+
+def test_every_size_and_shape(nodes, gpus, pytestconfig):
+    a, b = nodes
+    full = pytestconfig.getoption("--long")
+    shapes = [("aligned", "contig"), ("contig", "unaligned"), ("unaligned", "scatter")]
+    turn = 0
+    for mem, tmem in WAYS:
+        before = [gpu.stats()["maps"] for gpu in gpus]
+        for op in ("put-ack", "get"):
+            for size in sizes(op, tmem, full):
+                turn += 1
+                for shape, tshape in shapes if full else [shapes[turn % 3]]:
+                    a.traffic(b, op=op, size=size, shape=shape, tshape=tshape, mem=mem, tmem=tmem, count=3, conc=3)
+        for gpu, kind, was in zip(gpus, (mem, tmem), before):
+            stats = gpu.quiet()
+            assert (stats["maps"] > was) == (kind == "gpu"), stats
+            assert gpu.counts() == {"GpuMapped": stats["maps"], "GpuRefused": 0}, stats
+
+
+def test_gaps(nodes, gpus):
+    """WRITEs gather from anywhere. One key covers no gaps, and who would fill them by copying cannot."""
+    a, b = nodes
+    a.traffic(b, op="put-ack", size=100000, shape="gaps", tshape="gaps", mem="gpu", count=4)
+    a.traffic(b, op="get", size=100000, shape="gaps", tshape="gaps", tmem="gpu", count=4)
+    # Whoever has the sink refuses: here, and there.
+    refused(a, b, "it has gaps", ERANGE, op="get", size=100000, shape="gaps", mem="gpu")
+    refused(a, b, "it has gaps", ERANGE, op="put", size=100000, shape="aligned", tshape="gaps", tmem="gpu")
+    assert gpus[0].counts()["GpuRefused"] == gpus[1].counts()["GpuRefused"] == 4
+
+
+def test_what_came_inside_of_a_message(nodes, gpus):
+    """A sender does not know where it goes; it cannot be copied there."""
+    a, b = nodes
+    r = a.try_traffic(b, op="put-ack", size=INLINE, tmem="gpu", count=4, conc=4, timeout=4)
+    assert r["errors"] == 4 and not r["stuck"] and not r["peer_puts"], r
+    assert f"inside of a message, and cannot be copied there; transfer 4 KiB or more ({EOPNOTSUPP})" in b.log()
+    assert gpus[1].counts() == {"GpuMapped": 0, "GpuRefused": 4}
+    a.traffic(b, op="put-ack", size=INLINE + 1, tmem="gpu", count=4)
+    # Of a GET the sender knows.
+    b.traffic(a, op="get", size=INLINE, mem="gpu", count=4)
+
+
+def test_mixed_pages(nodes, gpus):
+    """Some of a GPU and some not, in one message: refused on either side, by who has them."""
+    a, b = nodes
+    for shape in ("aligned", "unaligned"):
+        for here, there in (("mixed", "host"), ("host", "mixed"), ("mixed", "gpu")):
+            where = {"size": 65536, "shape": shape, "tshape": shape, "mem": here, "tmem": there}
+            for op in ("put", "get"):
+                refused(a, b, "only some of its pages are a GPU's", EXDEV, op=op, **where)
+    # Of which the host's page is not used.
+    a.traffic(b, op="put-ack", size=8192, sink=4096, tshape="aligned", count=4)
+    assert sum(g.stats()["mixed"] for g in gpus) > 0
+    assert sum(g.counts()["GpuRefused"] for g in gpus) == 2 * 3 * 2 * 4
+
+
+def test_mapping_that_fails(nodes, gpus):
+    """The n-th mapping of one transfer after the other: its message ends with that, and no other."""
+    a, b = nodes
+    for op, failing in (("put-ack", 0), ("put-ack", 1), ("get", 0), ("get", 1)):
+        for n in (1, 4):
+            gpus[failing].ctl(f"fail {n}")
+            r = a.try_traffic(b, op=op, size=65536, mem="gpu", tmem="gpu", count=10, conc=2)
+            assert r["count"] == 9 and r["errors"] == 1 and r["first_error"] == EFAULT, (op, failing, n, r)
+    for gpu in gpus:
+        gpu.ctl("fail -7")
+    runs = [n.start(m, op="mix", size=100000, mem="gpu", tmem="gpu", count=100, conc=16) for n, m in ((a, b), (b, a))]
+    for run in runs:
+        r = run.result()
+        assert r["errors"] > 5 and r["count"] + r["errors"] == 100 and not r["timeouts"] and not r["stuck"], r
+        assert not r["verify_errors"] and not r["peer_verify_errors"], r
+    for gpu in gpus:
+        gpu.ctl("fail 0")
+    log = a.log() + b.log()
+    assert f"nvidia-fs did not map it; see what that says ({EFAULT})" in log and "connection closed" not in log
+    a.traffic(b, op="mix", size=65536, mem="gpu", tmem="gpu", count=50)
+
+
+def load(nodes, **what):
+    """GPU memory on both sides, both ways."""
+    a, b = nodes
+    return [n.start(m, op="mix", size=100000, shape="unaligned", mem="gpu", tmem="gpu", conc=8, timeout=10, **what) for n, m in ((a, b), (b, a))]
+
+
+def harmless(runs):
+    """Messages may fail, but nothing is wrong or kept."""
+    for run in runs:
+        r = run.result()
+        assert not r["verify_errors"] and not r["peer_verify_errors"] and not r["stuck"] and not r["timeouts"], r
+
+
+def test_provider_goes(nodes, gpus, pytestconfig):
+    """It unregisters under load, which waits for what is mapped and no longer, and comes back."""
+    a, b = nodes
+    for i in range(100 if pytestconfig.getoption("--long") else 2):
+        gpu, node = gpus[i % 2], nodes[i % 2]
+        runs = load(nodes, seconds=3, count=100000)
+        begun = gpu.stats()["maps"]
+        until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 20, "traffic")
+        gpu.ctl("unregister")
+        stats = gpu.stats()
+        assert stats["maps"] == stats["unmaps"], stats
+        refused(node, nodes[1 - i % 2], f"nobody has its pages any more; is nvidia-fs loaded? ({ENXIO})", ENXIO, op="put", size=65536, mem="gpu")
+        # What needs no GPU is not concerned.
+        node.traffic(nodes[1 - i % 2], op="mix", size=65536, count=20)
+        gpu.ctl("register")
+        harmless(runs)
+        a.traffic(b, op="mix", size=65536, mem="gpu", tmem="gpu", count=20)
+        assert "connection closed" not in a.log() + b.log()
+
+
+def test_device_goes(nodes, gpus, pytestconfig):
+    """The device is unplugged, or all connections are closed, under load: all is unmapped, once."""
+    a, b = nodes
+    for i in range(100 if pytestconfig.getoption("--long") else 2):
+        gpu, node, other = gpus[i % 2], nodes[i % 2], nodes[1 - i % 2]
+        runs = load(nodes, seconds=2, count=100000)
+        begun = gpu.stats()["maps"]
+        until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 20, "traffic")
+        if (i + i // 2) % 2 == 0:
+            node.unplug()
+            node.plug()
+        else:
+            for _ in range(5):
+                node.ctl(f"conn close {other.nid}", ok=False)
+                time.sleep(0.1)
+        for run in runs:
+            r = run.result()
+            assert not r["verify_errors"] and not r["stuck"], r
+        until(lambda n=node, o=other: n.ping(o, ok=False)["rc"] == 0, "connected again")
+        for g in gpus:
+            g.quiet()
+        a.traffic(b, op="mix", size=65536, mem="gpu", tmem="gpu", count=20)
