@@ -40,10 +40,14 @@ use std::{
     }, //
 };
 
+mod host;
 mod scenario;
 mod storm;
 
 use scenario::Script;
+
+#[global_allocator]
+static HOST: host::Host = host::Host;
 
 #[derive(Clone, Debug, Default)]
 struct Options {

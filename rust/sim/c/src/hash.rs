@@ -38,5 +38,8 @@ impl Hasher for Mul {
     }
 }
 
+/// What makes them.
+pub type Hash = BuildHasherDefault<Mul>;
+
 /// A map by address or number.
-pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mul>>;
+pub type Map<K, V> = HashMap<K, V, Hash>;

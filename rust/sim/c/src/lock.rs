@@ -10,7 +10,6 @@ use std::ffi::CStr;
 
 use crate::{
     decl::k::*,
-    hash::Map,
     sched::{
         self,
         Kind,
@@ -50,31 +49,79 @@ fn text(name: *const u8) -> String {
 
 #[derive(Default)]
 struct Class {
-    name: usize,
     /// Classes that were taken while this one was held.
-    then: Vec<usize>,
+    then: Set,
     in_softirq: bool,
     bh_on: bool,
 }
 
+/// Classes by their number.
+#[derive(Clone, Copy, Default)]
+struct Set([u64; 2]);
+
+/// More than there are.
+const CLASSES: usize = 128;
+
+impl Set {
+    fn has(&self, class: usize) -> bool {
+        self.0[class / 64] >> (class % 64) & 1 != 0
+    }
+
+    fn add(&mut self, class: usize) {
+        self.0[class / 64] |= 1 << (class % 64);
+    }
+}
+
 /// What is known of the classes of a world.
-#[derive(Default)]
-pub struct Classes(Map<usize, Class>);
+pub struct Classes {
+    /// The key of each and its number plus 1, by a hash of the key; 0: free.
+    numbers: [(usize, u32); 2 * CLASSES],
+    known: Vec<Class>,
+    /// How many locks were taken.
+    pub taken: u64,
+}
+
+impl Default for Classes {
+    fn default() -> Self {
+        Self {
+            numbers: [(0, 0); 2 * CLASSES],
+            known: Vec::with_capacity(CLASSES / 4),
+            taken: 0,
+        }
+    }
+}
 
 impl Classes {
+    /// The number of the class with that key.
+    fn number(&mut self, key: usize) -> usize {
+        let mut at = (key >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        loop {
+            let (there, number) = self.numbers[at];
+            if number == 0 {
+                break;
+            }
+            if there == key {
+                return number as usize - 1;
+            }
+            at = (at + 1) % self.numbers.len();
+        }
+        self.known.push(Class::default());
+        assert!(self.known.len() <= CLASSES, "more classes of locks");
+        self.numbers[at] = (key, self.known.len() as u32);
+        self.known.len() - 1
+    }
+
     fn leads(&self, from: usize, to: usize) -> bool {
         let mut todo = vec![from];
-        let mut seen = Vec::new();
+        let mut seen = Set::default();
         while let Some(class) = todo.pop() {
             if class == to {
                 return true;
             }
-            if seen.contains(&class) {
-                continue;
-            }
-            seen.push(class);
-            if let Some(class) = self.0.get(&class) {
-                todo.extend(&class.then);
+            if !seen.has(class) {
+                seen.add(class);
+                let then = &self.known[class].then;
+                todo.extend((0..self.known.len()).filter(|c| then.has(*c)));
             }
         }
         false
@@ -88,8 +135,8 @@ fn bh_off() -> bool {
     task.kind == Kind::Softirq || task.held.iter().any(|h| h.bh)
 }
 
-/// Before it is taken.
-fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) {
+/// Before it is taken. Its class.
+fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) -> usize {
     let world = w();
     let tid = world.sched.current;
     if tid == sched::NONE {
@@ -97,6 +144,7 @@ fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) {
     }
     // SAFETY: The caller has a valid lock.
     let (class, name) = unsafe { ((*lock).class, (*lock).name) };
+    let class = world.classes.number(class);
     let task = &world.sched.tasks[tid];
     let softirq = task.kind == Kind::Softirq;
 
@@ -107,7 +155,7 @@ fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) {
         might_sleep("mutex_lock");
     } else {
         let off = bh || bh_off();
-        let known = world.classes.0.entry(class).or_default();
+        let known = &mut world.classes.known[class];
         known.in_softirq |= softirq;
         known.bh_on |= !off;
         if known.in_softirq && known.bh_on {
@@ -122,12 +170,11 @@ fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) {
         if held.class == class {
             violation(&format!("two locks of the class {} at a time", text(name)));
         }
-        let known = world.classes.0.entry(held.class).or_default();
-        known.name = held.name as usize;
-        if known.then.contains(&class) {
+        let known = &mut world.classes.known[held.class];
+        if known.then.has(class) {
             continue;
         }
-        known.then.push(class);
+        known.then.add(class);
         if world.classes.leads(class, held.class) {
             violation(&format!(
                 "lock order: {} is taken with {} held, and elsewhere the other way round",
@@ -136,15 +183,17 @@ fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) {
             ));
         }
     }
+    class
 }
 
-fn has(lock: *mut spinlock_t, spin: bool, bh: bool) {
+fn has(lock: *mut spinlock_t, class: usize, spin: bool, bh: bool) {
     let world = w();
     let tid = world.sched.current;
+    world.classes.taken += 1;
     // SAFETY: The caller has a valid lock.
     unsafe { (*lock).owner = tid + 1 };
     // SAFETY: As above.
-    let (class, name) = unsafe { ((*lock).class, (*lock).name) };
+    let name = unsafe { (*lock).name };
     world.sched.tasks[tid].held.push(Held {
         lock: lock as usize,
         class,
@@ -157,12 +206,12 @@ fn has(lock: *mut spinlock_t, spin: bool, bh: bool) {
 /// Takes a lock.
 pub fn take(lock: *mut spinlock_t, spin: bool, bh: bool) {
     sched::point();
-    asks(lock, spin, bh);
+    let class = asks(lock, spin, bh);
     // SAFETY: The caller has a valid lock.
     while unsafe { (*lock).owner } != 0 {
         sched::sleep_on(lock as usize);
     }
-    has(lock, spin, bh);
+    has(lock, class, spin, bh);
 }
 
 /// Takes a lock if it is free.
@@ -172,7 +221,9 @@ pub fn try_take(lock: *mut spinlock_t, spin: bool, bh: bool) -> bool {
     if unsafe { (*lock).owner } != 0 {
         return false;
     }
-    has(lock, spin, bh);
+    // SAFETY: As above.
+    let class = w().classes.number(unsafe { (*lock).class });
+    has(lock, class, spin, bh);
     true
 }
 

@@ -16,7 +16,10 @@ use std::{
 
 use crate::{
     decl::k::*,
-    hash::Map,
+    hash::{
+        Hash,
+        Map, //
+    },
     lock,
     sched,
     world::{
@@ -30,46 +33,146 @@ const FRESH: u8 = 0xa5;
 const FREED: u8 = 0x6b;
 /// Blocks up to this size rest after they are freed.
 const RESTS: usize = 1024;
+/// Of larger ones so many bytes are spoilt when they are freed.
+const SPOILT: usize = 1024;
 /// So many blocks of a size are kept for the next world.
 const SPARES: usize = 4096;
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Spare,
+    Live,
+    Resting,
+}
+
+/// A block that was got from the host. It stays known from world to world, so that neither the host's
+/// allocator nor the map is asked for much when worlds are small and many.
 #[derive(Clone, Copy)]
 struct Block {
+    addr: usize,
+    /// The exponent of what it really has.
+    class: u32,
+    state: State,
     size: usize,
-    align: usize,
     node: usize,
+    nr: u64,
+    /// Where it is in the list of those that live.
+    at: usize,
+}
+
+/// All blocks.
+///
+/// INVARIANT: a block is in `by_addr`; in `spare[class]` exactly while it is `Spare`; in `live`, at its
+/// `at`, exactly while it is `Live`; in `resting` exactly while it is `Resting`.
+struct Heap {
+    blocks: Vec<Block>,
+    by_addr: Map<usize, u32>,
+    spare: [Vec<u32>; 32],
+    live: Vec<u32>,
+    resting: Vec<u32>,
+    /// Places of blocks that were given back to the host.
+    unused: Vec<u32>,
     nr: u64,
 }
 
-/// All memory of a world.
-#[derive(Default)]
-pub struct Mem {
-    live: Map<usize, Block>,
-    resting: Vec<(usize, Block)>,
-    /// How many allocations there were.
-    pub nr: u64,
-}
-
 thread_local! {
-    /// Blocks for the next world, by the exponent of their size.
-    static SPARE: RefCell<[Vec<*mut u8>; 32]> = const { RefCell::new([const { Vec::new() }; 32]) };
+    static HEAP: RefCell<Heap> = const { RefCell::new(Heap {
+        blocks: Vec::new(),
+        by_addr: Map::with_hasher(Hash::new()),
+        spare: [const { Vec::new() }; 32],
+        live: Vec::new(),
+        resting: Vec::new(),
+        unused: Vec::new(),
+        nr: 0,
+    }) };
 }
 
 /// Blocks have the size of a power of two, and are aligned to it as far as pages are.
-fn layout(size: usize, align: usize) -> Layout {
-    let size = size.max(align).max(32).next_power_of_two();
+fn layout(class: u32) -> Layout {
+    let size = 1_usize << class;
     Layout::from_size_align(size, size.min(4096)).expect("a size that exists")
 }
 
-fn get(size: usize, align: usize, fill: u8) -> *mut u8 {
-    let layout = layout(size, align);
-    let spare = SPARE.with(|s| s.borrow_mut()[layout.size().trailing_zeros() as usize].pop());
-    // SAFETY: The size is not 0.
-    let p = spare.unwrap_or_else(|| unsafe { alloc(layout) });
-    assert!(!p.is_null(), "no memory");
-    // SAFETY: Allocated.
-    unsafe { p.write_bytes(fill, size) };
-    p
+impl Heap {
+    fn get(&mut self, node: usize, size: usize, align: usize) -> *mut u8 {
+        let class = size.max(align).max(32).next_power_of_two().trailing_zeros();
+        let i = match self.spare[class as usize].pop() {
+            Some(i) => i,
+            None => self.fresh(class),
+        };
+        self.nr += 1;
+        let at = self.live.len();
+        self.live.push(i);
+        let block = &mut self.blocks[i as usize];
+        block.state = State::Live;
+        block.size = size;
+        block.node = node;
+        block.nr = self.nr;
+        block.at = at;
+        block.addr as *mut u8
+    }
+
+    fn fresh(&mut self, class: u32) -> u32 {
+        // SAFETY: The size is not 0.
+        let p = unsafe { alloc(layout(class)) };
+        assert!(!p.is_null(), "no memory");
+        let block = Block {
+            addr: p as usize,
+            class,
+            state: State::Spare,
+            size: 0,
+            node: 0,
+            nr: 0,
+            at: 0,
+        };
+        let i = match self.unused.pop() {
+            Some(i) => {
+                self.blocks[i as usize] = block;
+                i
+            }
+            None => {
+                self.blocks.push(block);
+                (self.blocks.len() - 1) as u32
+            }
+        };
+        self.by_addr.insert(p as usize, i);
+        i
+    }
+
+    /// The block of an address, if it lives.
+    fn live(&self, p: usize) -> Option<u32> {
+        let i = *self.by_addr.get(&p)?;
+        (self.blocks[i as usize].state == State::Live).then_some(i)
+    }
+
+    fn free(&mut self, i: u32) {
+        let block = self.blocks[i as usize];
+        self.live.swap_remove(block.at);
+        if let Some(moved) = self.live.get(block.at) {
+            self.blocks[*moved as usize].at = block.at;
+        }
+        if block.size <= RESTS {
+            self.blocks[i as usize].state = State::Resting;
+            self.resting.push(i);
+        } else {
+            self.release(i);
+        }
+    }
+
+    fn release(&mut self, i: u32) {
+        let block = &mut self.blocks[i as usize];
+        block.state = State::Spare;
+        let spare = &mut self.spare[block.class as usize];
+        if spare.len() < SPARES {
+            spare.push(i);
+            return;
+        }
+        let (addr, class) = (block.addr, block.class);
+        self.by_addr.remove(&addr);
+        self.unused.push(i);
+        // SAFETY: It was allocated with that layout, and is known no more.
+        unsafe { dealloc(addr as *mut u8, layout(class)) };
+    }
 }
 
 /// Allocates for the node that runs.
@@ -83,19 +186,9 @@ pub fn get_pages(size: usize, fill: u8) -> *mut u8 {
 }
 
 fn get_for(node: usize, size: usize, align: usize, fill: u8) -> *mut u8 {
-    let p = get(size, align, fill);
-    let world = w();
-    world.mem.nr += 1;
-    let nr = world.mem.nr;
-    world.mem.live.insert(
-        p as usize,
-        Block {
-            size,
-            align,
-            node,
-            nr,
-        },
-    );
+    let p = HEAP.with(|h| h.borrow_mut().get(node, size, align));
+    // SAFETY: Allocated.
+    unsafe { p.write_bytes(fill, size) };
     p
 }
 
@@ -104,74 +197,87 @@ pub fn put(p: *const u8) {
     if p.is_null() {
         return;
     }
-    let mem = &mut w().mem;
-    let Some(block) = mem.live.remove(&(p as usize)) else {
+    let found = HEAP.with(|h| {
+        let h = h.borrow();
+        let i = h.live(p as usize)?;
+        Some((i, h.blocks[i as usize].size))
+    });
+    let Some((i, size)) = found else {
         violation("freed twice, or never allocated");
     };
-    crate::dma::not_mapped(p as u64, block.size as u64, "freed");
+    crate::dma::not_mapped(p as u64, size as u64, "freed");
     // SAFETY: It was allocated with that size.
-    unsafe { p.cast_mut().write_bytes(FREED, block.size.min(4096)) };
-    if block.size <= RESTS {
-        mem.resting.push((p as usize, block));
-    } else {
-        release(p as usize, block);
-    }
+    unsafe { p.cast_mut().write_bytes(FREED, size.min(SPOILT)) };
+    HEAP.with(|h| h.borrow_mut().free(i));
 }
 
-fn release(p: usize, block: Block) {
-    let layout = layout(block.size, block.align);
-    SPARE.with(|s| {
-        let spare = &mut s.borrow_mut()[layout.size().trailing_zeros() as usize];
-        if spare.len() < SPARES {
-            spare.push(p as *mut u8);
-        } else {
-            // SAFETY: It was allocated with that layout.
-            unsafe { dealloc(p as *mut u8, layout) };
-        }
-    });
+/// How many allocations there were in this world.
+pub fn allocations() -> u64 {
+    HEAP.with(|h| h.borrow().nr)
 }
 
 /// What is left on a node, for the story; empty: nothing.
 pub fn left(node: usize) -> Vec<(u64, usize)> {
-    let mut left: Vec<_> = w()
-        .mem
-        .live
-        .values()
-        .filter(|b| b.node == node)
-        .map(|b| (b.nr, b.size))
-        .collect();
+    let mut left: Vec<_> = HEAP.with(|h| {
+        let h = h.borrow();
+        h.live
+            .iter()
+            .map(|i| &h.blocks[*i as usize])
+            .filter(|b| b.node == node)
+            .map(|b| (b.nr, b.size))
+            .collect()
+    });
     left.sort_unstable();
     left
 }
 
 /// A node's memory is gone: it lost its power.
 pub fn forget(node: usize) {
-    for block in w().mem.live.values_mut() {
-        if block.node == node {
-            block.node = usize::MAX;
+    HEAP.with(|h| {
+        let h = &mut *h.borrow_mut();
+        for i in &h.live {
+            let block = &mut h.blocks[*i as usize];
+            if block.node == node {
+                block.node = usize::MAX;
+            }
         }
+    });
+}
+
+/// Where the first byte is that is not as it was left, if any.
+fn written(bytes: &[u8]) -> Option<usize> {
+    const WORD: [u8; 16] = [FREED; 16];
+    let mut words = bytes.chunks_exact(16);
+    // Nearly always all are, so this looks at many at a time.
+    if words.all(|w| w == WORD) && words.remainder().iter().all(|b| *b == FREED) {
+        return None;
     }
+    bytes.iter().position(|b| *b != FREED)
 }
 
 /// Frees all of it, and tells whether something was written after it was freed.
 pub fn clear() -> Option<String> {
-    let mem = &mut w().mem;
-    let mut bad = None;
-    for (p, block) in mem.resting.drain(..) {
-        // SAFETY: Still allocated.
-        let bytes = unsafe { core::slice::from_raw_parts(p as *const u8, block.size) };
-        if let Some(at) = bytes.iter().position(|b| *b != FREED) {
-            bad.get_or_insert(format!(
-                "byte {at} of allocation {} of {} bytes was written after it was freed",
-                block.nr, block.size
-            ));
+    HEAP.with(|h| {
+        let h = &mut *h.borrow_mut();
+        let mut bad = None;
+        for i in core::mem::take(&mut h.resting) {
+            let block = h.blocks[i as usize];
+            // SAFETY: Still allocated.
+            let bytes = unsafe { core::slice::from_raw_parts(block.addr as *const u8, block.size) };
+            if let Some(at) = written(bytes) {
+                bad.get_or_insert(format!(
+                    "byte {at} of allocation {} of {} bytes was written after it was freed",
+                    block.nr, block.size
+                ));
+            }
+            h.release(i);
         }
-        release(p, block);
-    }
-    for (p, block) in mem.live.drain() {
-        release(p, block);
-    }
-    bad
+        for i in core::mem::take(&mut h.live) {
+            h.release(i);
+        }
+        h.nr = 0;
+        bad
+    })
 }
 
 /// Whether the task that runs may be what a file system waits for: all but what administrators do.

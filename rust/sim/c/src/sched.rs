@@ -31,7 +31,6 @@ use corosensei::{
 };
 
 use crate::{
-    hash::Map,
     lock::Held,
     rng::Rng,
     world::{
@@ -88,6 +87,9 @@ pub struct Task {
     pub nofs: u32,
     state: State,
     at: usize,
+    /// Others that sleep in the same place; [`NONE`].
+    before: Tid,
+    behind: Tid,
     prio: u64,
     timed: u64,
     timed_out: bool,
@@ -116,6 +118,56 @@ impl PartialOrd for Event {
 impl Ord for Event {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         (self.when, self.seq).cmp(&(other.when, other.seq))
+    }
+}
+
+/// Who sleeps, in a place by a hash of the key; the lists are linked through the tasks.
+///
+/// INVARIANT: a task that is `Blocked` by a key that somebody may wake is in the list of its place.
+struct Sleeping {
+    /// The first of each place.
+    places: Vec<Tid>,
+}
+
+impl Sleeping {
+    fn new(places: usize) -> Self {
+        Self {
+            places: vec![NONE; places.next_power_of_two()],
+        }
+    }
+
+    fn place(&self, key: usize) -> usize {
+        let hash = (key >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> 32) & (self.places.len() - 1)
+    }
+
+    fn add(&mut self, tasks: &mut [Task], key: usize, tid: Tid) {
+        if key == NAP {
+            return;
+        }
+        let place = self.place(key);
+        let first = core::mem::replace(&mut self.places[place], tid);
+        tasks[tid].before = NONE;
+        tasks[tid].behind = first;
+        if first != NONE {
+            tasks[first].before = tid;
+        }
+    }
+
+    fn remove(&mut self, tasks: &mut [Task], key: usize, tid: Tid) {
+        if key == NAP {
+            return;
+        }
+        let (before, behind) = (tasks[tid].before, tasks[tid].behind);
+        if before == NONE {
+            let place = self.place(key);
+            self.places[place] = behind;
+        } else {
+            tasks[before].behind = behind;
+        }
+        if behind != NONE {
+            tasks[behind].before = before;
+        }
     }
 }
 
@@ -153,7 +205,8 @@ pub struct Sched {
     pub stall_max: u64,
     rng: Rng,
     runnable: Vec<Tid>,
-    sleeping: Map<usize, Vec<Tid>>,
+    sleeping: Sleeping,
+    hash: u64,
     events: BinaryHeap<Reverse<Event>>,
     seq: u64,
 }
@@ -178,7 +231,8 @@ impl Sched {
             stall_max: 0,
             rng,
             runnable: Vec::new(),
-            sleeping: Map::default(),
+            sleeping: Sleeping::new(64),
+            hash: 0,
             events: BinaryHeap::new(),
             seq: 0,
         }
@@ -249,6 +303,8 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         nofs: 0,
         state: State::Runnable,
         at: 0,
+        before: NONE,
+        behind: NONE,
         prio,
         timed: 0,
         timed_out: false,
@@ -284,9 +340,7 @@ pub fn kill(node: usize) {
             State::Done => continue,
             State::Runnable => s.not_runnable(tid),
             State::Blocked(key) => {
-                if let Some(list) = s.sleeping.get_mut(&key) {
-                    list.retain(|t| *t != tid);
-                }
+                s.sleeping.remove(&mut s.tasks, key, tid);
             }
         }
         let task = &mut s.tasks[tid];
@@ -392,7 +446,7 @@ pub fn sleep_until_on(key: usize, until: Option<u64>) -> bool {
     task.timed += 1;
     task.timed_out = false;
     let timed = task.timed;
-    s.sleeping.entry(key).or_default().push(tid);
+    s.sleeping.add(&mut s.tasks, key, tid);
     if let Some(until) = until {
         at(until, move || {
             let s = &mut w().sched;
@@ -401,9 +455,7 @@ pub fn sleep_until_on(key: usize, until: Option<u64>) -> bool {
                 return;
             }
             task.timed_out = true;
-            if let Some(list) = s.sleeping.get_mut(&key) {
-                list.retain(|t| *t != tid);
-            }
+            s.sleeping.remove(&mut s.tasks, key, tid);
             s.make_runnable(tid);
         });
     }
@@ -420,12 +472,27 @@ pub fn sleep(ns: u64) {
 /// Wakes all that sleep on the key.
 pub fn wake_all(key: usize) {
     let s = &mut w().sched;
-    if let Some(list) = s.sleeping.remove(&key) {
-        for tid in list {
+    let mut next = s.sleeping.places[s.sleeping.place(key)];
+    while next != NONE {
+        let tid = next;
+        next = s.tasks[tid].behind;
+        if s.tasks[tid].state == State::Blocked(key) {
+            s.sleeping.remove(&mut s.tasks, key, tid);
             s.tasks[tid].timed += 1;
             s.make_runnable(tid);
         }
     }
+}
+
+/// Makes place for so many that sleep, before anybody does.
+pub fn expect(tasks: usize) {
+    let s = &mut w().sched;
+    s.sleeping = Sleeping::new(tasks);
+}
+
+/// What tells this schedule from others: who ran in which order, and how far each time.
+pub fn hash() -> u64 {
+    w().sched.hash
 }
 
 /// Something happens at that time.
@@ -463,6 +530,8 @@ fn resume(tid: Tid) {
     let s = &mut w().sched;
     s.current = tid;
     s.steps += 1;
+    let ran = s.points.rotate_left(32) ^ tid as u64;
+    s.hash = (s.hash.rotate_left(5) ^ ran).wrapping_mul(0x517c_c1b7_2722_0a95);
     s.now += 100 + (s.rng.u64() & 0x3ff);
 
     if s.tasks[tid].co.is_none() {

@@ -253,8 +253,6 @@ pub struct World {
     pub story: Option<Vec<String>>,
     /// The nodes.
     pub nodes: Vec<Node>,
-    /// Memory.
-    pub mem: mem::Mem,
     /// Lock classes.
     pub classes: lock::Classes,
     /// Queues and items.
@@ -358,7 +356,6 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         failed: None,
         story: tell.then(Vec::new),
         nodes,
-        mem: mem::Mem::default(),
         classes: lock::Classes::default(),
         works: work::Works::default(),
         timers: Map::default(),
