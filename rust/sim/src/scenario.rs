@@ -126,6 +126,9 @@ pub struct Script {
     check: bool,
 }
 
+/// One world of so many is not tiny.
+const LARGE: u64 = 24;
+
 fn size(rng: &mut Rng) -> u32 {
     match rng.below(40) {
         0 if rng.one_in(8) => 1 << 20,
@@ -143,6 +146,9 @@ impl Script {
     /// That of a seed.
     pub fn new(seed: u64) -> Self {
         let rng = &mut Rng::new(seed ^ 0x5c21_9700);
+        if rng.below(LARGE) != 0 {
+            return Self::tiny(seed, rng);
+        }
         // Small ones are many: most races need no more than two messages.
         let small = rng.below(3) != 0;
         let n = if !small && rng.one_in(3) { 3 } else { 2 };
@@ -180,6 +186,7 @@ impl Script {
         plan.privileged = rng.one_in(4);
         plan.no_inline = rng.one_in(4);
         plan.signal_all = rng.one_in(8);
+        plan.looked_at = rng.one_in(2);
         plan.wire_max = rng.of(&[2 * US, 20 * US, 200 * US, 5 * MS]);
         plan.slow_wire_ppm = rng.of(&[0, 0, 10_000]);
         plan.delay_ppm = rng.of(&[0, 0, 100_000, 500_000]);
@@ -403,6 +410,121 @@ impl Script {
                 .map(|_| (kind, 6000, false, 0, rng.below(SEC)))
                 .collect(),
         }];
+    }
+
+    /// Two nodes, one connection or two, a handful of messages, and at most two things that go wrong:
+    /// what most races need, and a tenth of the time of others.
+    fn tiny(seed: u64, rng: &mut Rng) -> Self {
+        let mut plan = Plan::calm(2);
+        let conns = if rng.one_in(8) { 2 } else { 1 };
+        for node in &mut plan.nodes {
+            node.credits = rng.of(&[1, 2, 2, 4]);
+            node.hiw = rng.below(node.credits.into()) as u32;
+            node.conns = conns;
+            node.software = rng.one_in(3);
+            node.max_sge = rng.of(&[1, 2, 30]);
+        }
+        plan.cksum = rng.one_in(8);
+        plan.timeout = rng.of(&[5, 10]);
+        plan.retry_count = rng.of(&[0, 5]);
+        plan.rnr_retry_count = rng.of(&[0, 6]);
+        plan.no_inline = rng.one_in(4);
+        plan.wire_max = rng.of(&[2 * US, 20 * US, 200 * US, 5 * MS]);
+        plan.delay_ppm = rng.of(&[0, 0, 300_000]);
+        plan.slow_lnet_ppm = rng.of(&[0, 0, 100_000]);
+        plan.slow_lnet_max = 5 * MS;
+        plan.looked_at = rng.one_in(8);
+
+        let wrong = rng.of(&[0, 1, 1, 2]);
+        let strict = wrong == 0;
+        let mut steps = Vec::new();
+        for _ in 0..wrong {
+            match rng.below(16) {
+                0 => plan.cm_lost_ppm = 300_000,
+                1 => plan.cm_double_ppm = 500_000,
+                2 => plan.cm_late_ppm = 300_000,
+                3 => plan.no_match_ppm = 300_000,
+                4 => plan.cut_ppm = 300_000,
+                5 => plan.parse_error_ppm = 200_000,
+                6 => plan.send_error_ppm = 200_000,
+                7..=10 => {
+                    let most = rng.of(&[4, 16, 64]);
+                    let kind = rng.below(FAULTS as u64) as usize;
+                    plan.fault_nth[kind] = Some(rng.range(1, most));
+                    // Those that are to fail together.
+                    if rng.one_in(2) {
+                        plan.fault_ppm[rng.below(FAULTS as u64) as usize] = 100_000;
+                    }
+                }
+                _ => {
+                    let what = rng.of(&[
+                        Happens::DelPeer,
+                        Happens::CloseConns,
+                        Happens::LinkDown,
+                        Happens::LinkLost,
+                        Happens::Unplug,
+                        Happens::Restart,
+                        Happens::Reload,
+                        Happens::Power,
+                        Happens::QpBreaks,
+                        Happens::QpBreaks,
+                        Happens::AddrChange,
+                        Happens::Deny,
+                    ]);
+                    let most = rng.of(&[100 * US, 2 * MS, SEC]);
+                    steps.push(Step {
+                        what,
+                        node: rng.below(2) as usize,
+                        slot: 0,
+                        at: rng.below(most),
+                        long: rng.below(most),
+                    });
+                }
+            }
+        }
+        let mut users = Vec::new();
+        for node in 0..2 {
+            for _ in 0..rng.of(&[0, 1, 1, 2]) {
+                let ops = (0..rng.of(&[1, 1, 2]))
+                    .map(|_| {
+                        let kind = rng.of(&[lnet::PUT, lnet::PUT, lnet::GET]);
+                        let size = rng.of(&[1, 100, 3000, 5000]);
+                        let pause = if rng.one_in(3) { rng.below(2 * MS) } else { 0 };
+                        (kind, size, rng.one_in(2), 0, pause)
+                    })
+                    .collect();
+                let at = if rng.one_in(2) { 0 } else { rng.below(2 * MS) };
+                users.push(User {
+                    node,
+                    slot: 0,
+                    at,
+                    ops,
+                });
+            }
+        }
+        let policy = if rng.one_in(2) {
+            Policy::Priority(rng.of(&[1_000, 10_000, 100_000]))
+        } else {
+            Policy::Random(rng.of(&[500_000, 100_000, 20_000]))
+        };
+        let jump_max = rng.of(&[MS, 100 * MS, 20 * SEC]);
+        let stall_max = rng.of(&[100 * US, 10 * MS, 2 * SEC]);
+        Self {
+            seed,
+            policy,
+            jump_ppm: rng.of(&[0, 0, 1_000]),
+            jump_max: if strict { MS } else { jump_max },
+            stall_ppm: rng.of(&[0, 0, 1_000]),
+            stall_max: if strict { 100 * US } else { stall_max },
+            strict,
+            together: strict || rng.one_in(2),
+            early: rng.one_in(4),
+            users,
+            steps,
+            check: rng.one_in(16),
+            plan,
+        }
+        .bounded()
     }
 }
 
@@ -654,7 +776,7 @@ fn other(node: usize, which: usize) -> usize {
     other_of(w().nodes.len(), node, which)
 }
 
-fn user(user: User, script: &Script) {
+fn user(user: User, strict: bool) {
     sched::sleep(user.at);
     for (kind, size, ack, to, pause) in user.ops {
         if pause != 0 {
@@ -673,7 +795,7 @@ fn user(user: User, script: &Script) {
             ack,
         );
         let result = lnet::wait(op, 300 * SEC);
-        if script.strict
+        if strict
             && (result != Some(0) || (!w().lnet.ops[op].arrived && (kind == lnet::GET || ack)))
         {
             violation(&format!(
@@ -912,10 +1034,9 @@ fn whole(script: Script) {
     }
     w().faulty = !script.strict;
     let mut tids = ups;
-    for u in script.users.clone() {
-        let script = script.clone();
+    for u in script.users {
         tids.push(sched::spawn(u.node, Kind::Process, "user", move || {
-            user(u, &script)
+            user(u, script.strict)
         }));
     }
     // One thing at a time happens to a node.

@@ -2,18 +2,30 @@
 
 //! A large world: many nodes that all talk to one, at once.
 //!
-//! All connect in the same moment. Then the one restarts its NI, with all of them connected: they
+//! One of them, the honest one, has a connection already. All others connect in the same moment, close
+//! in the same moment, connect again; at last the one restarts its NI with all of them connected: they
 //! meet an end, and connect again. Nothing is drawn but who runs when, and nothing goes wrong: every
-//! message of an honest peer must arrive, if not at the first try after the restart.
+//! message must arrive, if not at the first try after the restart, and those of the honest one always at
+//! the first.
+//!
+//! A message costs as many locks and allocations with all of them connected as with one. How long one
+//! takes is said, and not judged: all nodes of a world share one simulated CPU.
+
+use std::{
+    cell::Cell,
+    rc::Rc, //
+};
 
 use simc::{
     lnet,
+    mem,
     sched::{
         self,
         Kind,
         Policy,
         Tid,
-        SEC, //
+        SEC,
+        US, //
     },
     world::{
         self,
@@ -65,9 +77,82 @@ fn down(node: usize) {
 
 fn phase(what: &str, begun: u64) {
     println!(
-        "{what:28} {:>9.3} simulated s, {} messages on the wire so far",
+        "{what:34} {:>9.3} simulated s, {} messages on the wire so far",
         (sched::now() - begun) as f64 / SEC as f64,
         w().messages
+    );
+}
+
+/// The node that has a connection before others come.
+const HONEST: usize = 1;
+/// Its messages in each phase.
+const MESSAGES: usize = 50;
+
+/// What its messages cost.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    locks: u64,
+    allocations: u64,
+}
+
+/// Sends the honest one's messages, and says how long they took, and what they cost if nobody else did
+/// anything.
+fn honest(what: &str) -> Cost {
+    // SAFETY: NIs stay until the world ends.
+    let ni = *w().nodes[HONEST].nis.last().expect("an NI");
+    let before = Cost {
+        locks: w().classes.taken,
+        allocations: mem::allocations(),
+    };
+    let mut times = Vec::new();
+    for _ in 0..MESSAGES {
+        let begun = sched::now();
+        let op = lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(0, 0)), 200, true);
+        if lnet::wait(op, 100 * SEC) != Some(0) {
+            violation("a message of the honest node does not arrive");
+        }
+        times.push((sched::now() - begun) / US);
+    }
+    times.sort_unstable();
+    println!(
+        "  a message with {what:24} median {} us, longest {} us",
+        times[MESSAGES / 2],
+        times[MESSAGES - 1]
+    );
+    Cost {
+        locks: w().classes.taken - before.locks,
+        allocations: mem::allocations() - before.allocations,
+    }
+}
+
+/// The same while nobody does anything.
+fn alone(what: &'static str) -> Cost {
+    let cost = Rc::new(Cell::new(Cost::default()));
+    let out = cost.clone();
+    let tid = sched::spawn(HONEST, Kind::Process, "user", move || {
+        out.set(honest(what));
+    });
+    sched::join(tid);
+    cost.get()
+}
+
+/// The same while all others do something.
+fn beside(what: &'static str, nodes: core::ops::Range<usize>, f: fn(usize)) {
+    let begun = sched::now();
+    let tid = sched::spawn(HONEST, Kind::Process, "user", move || {
+        honest(what);
+    });
+    on(nodes, "user", f);
+    phase(what, begun);
+    sched::join(tid);
+}
+
+fn per_message(what: &str, cost: Cost) {
+    let n = MESSAGES as f64;
+    println!(
+        "  with {what}: {:.1} locks and {:.1} allocations for a message and its acknowledgement, both ends",
+        cost.locks as f64 / n,
+        cost.allocations as f64 / n
     );
 }
 
@@ -76,17 +161,33 @@ pub fn run(seed: u64, peers: usize) -> End {
     let mut plan = Plan::calm(peers + 1);
     // A connection wants 50 of them here.
     plan.timeout = 50;
+    for node in &mut plan.nodes {
+        node.credits = 2;
+        node.hiw = 1;
+    }
     world::begin(seed, plan, false);
     w().sched.policy = Policy::Random(10_000);
+    sched::expect(4 * peers);
     sched::spawn(usize::MAX - 1, Kind::Process, "world", move || {
         let all = peers + 1;
         on(0..all, "up", up);
-        let begun = sched::now();
-        on(1..all, "user", put);
-        phase("all connect and send", begun);
+        on(HONEST..HONEST + 1, "user", put);
+        let one = alone("nobody else");
+        per_message("one peer", one);
+        beside("all connect and send", 2..all, put);
         let begun = sched::now();
         on(1..all, "user", put);
         phase("all send", begun);
+        // So that nothing of this is left.
+        sched::sleep(SEC);
+        let among = alone("all connected");
+        per_message("all", among);
+        if among.locks * 10 > one.locks * 11 || among.allocations * 10 > one.allocations * 11 {
+            violation("a message costs more when there are many peers");
+        }
+        beside("all but one close", 2..all, down);
+        on(2..all, "up", up);
+        beside("they connect again", 2..all, put);
         let begun = sched::now();
         on(0..1, "down", down);
         phase("the NI of all is deleted", begun);
@@ -96,8 +197,9 @@ pub fn run(seed: u64, peers: usize) -> End {
         phase("all connect anew and send", begun);
         on(0..all, "down", |node| {
             down(node);
-            world::unload();
+            world::unload_unseen();
         });
+        world::clean_all();
     });
     sched::run(u64::MAX, 1000 * SEC + 7200 * SEC);
     world::end()

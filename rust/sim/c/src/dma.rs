@@ -74,11 +74,19 @@ fn unmap(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
 
 /// How many mappings of a device are left.
 pub fn left(dev: *const Dev) -> usize {
+    if none() {
+        return 0;
+    }
     w().maps
         .live
         .values()
         .filter(|m| m.dev == dev as usize)
         .count()
+}
+
+/// Whether there is no mapping at all.
+pub fn none() -> bool {
+    w().maps.live.is_empty()
 }
 
 /// A node's mappings are gone: it lost its power.

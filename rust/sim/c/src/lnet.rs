@@ -1628,6 +1628,13 @@ pub fn forget(node: usize) {
     }
 }
 
+/// Whether no node has a message that has not ended.
+pub fn none_left() -> bool {
+    // SAFETY: Messages stay until the world ends.
+    let done = |m: &*mut Msg| unsafe { (**m).owner == Owner::Done };
+    w().lnet.msgs.iter().all(done)
+}
+
 /// Messages of a node that have not ended.
 pub fn left(node: usize) -> usize {
     w().lnet

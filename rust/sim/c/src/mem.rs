@@ -231,6 +231,15 @@ pub fn left(node: usize) -> Vec<(u64, usize)> {
     left
 }
 
+/// The first node that something is left of; `usize::MAX` if none.
+pub fn least_node() -> usize {
+    HEAP.with(|h| {
+        let h = h.borrow();
+        let nodes = h.live.iter().map(|i| h.blocks[*i as usize].node);
+        nodes.min().unwrap_or(usize::MAX)
+    })
+}
+
 /// A node's memory is gone: it lost its power.
 pub fn forget(node: usize) {
     HEAP.with(|h| {

@@ -10,7 +10,6 @@ use crate::{
     lock,
     sched::{
         self,
-        Kind,
         US, //
     },
     world::{
@@ -180,7 +179,8 @@ pub struct Dentry {
     node: usize,
     file: *mut ro2ibk_debugfs_file,
     readers: usize,
-    gone: bool,
+    /// Taken away, or its node lost its power.
+    pub gone: bool,
 }
 
 /// The files of a node.
@@ -354,9 +354,8 @@ pub unsafe extern "C" fn ro2ib_log_noise_allowed() -> bool {
 pub unsafe extern "C" fn ro2ib_wait_for_callers() {
     lock::might_sleep("synchronize_rcu");
     let (me, node) = (sched::current(), sched::node());
-    for tid in 0..w().sched.tasks.len() {
-        let task = &w().sched.tasks[tid];
-        if tid != me && task.node == node && (task.kind == Kind::Softirq || task.name == "cq") {
+    for tid in sched::callers(node) {
+        if tid != me {
             sched::join(tid);
         }
     }

@@ -205,6 +205,8 @@ pub struct Sched {
     pub stall_max: u64,
     rng: Rng,
     runnable: Vec<Tid>,
+    /// Softirqs and completion handlers that have not ended, by node.
+    callers: Vec<Vec<Tid>>,
     sleeping: Sleeping,
     hash: u64,
     events: BinaryHeap<Reverse<Event>>,
@@ -231,6 +233,7 @@ impl Sched {
             stall_max: 0,
             rng,
             runnable: Vec::new(),
+            callers: Vec::new(),
             sleeping: Sleeping::new(64),
             hash: 0,
             events: BinaryHeap::new(),
@@ -313,7 +316,33 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         yielder: core::ptr::null(),
     });
     s.make_runnable(tid);
+    if calls(kind, name) {
+        if s.callers.len() <= node {
+            s.callers.resize_with(node + 1, Vec::new);
+        }
+        s.callers[node].push(tid);
+    }
     tid
+}
+
+fn calls(kind: Kind, name: &str) -> bool {
+    kind == Kind::Softirq || name == "cq"
+}
+
+/// Softirqs and completion handlers of a node that have not ended.
+pub fn callers(node: usize) -> Vec<Tid> {
+    let s = &w().sched;
+    s.callers.get(node).cloned().unwrap_or_default()
+}
+
+impl Sched {
+    fn done(&mut self, tid: Tid) {
+        let task = &mut self.tasks[tid];
+        task.state = State::Done;
+        if calls(task.kind, task.name) {
+            self.callers[task.node].retain(|t| *t != tid);
+        }
+    }
 }
 
 /// Takes back a task that has not begun. False: it has.
@@ -324,7 +353,7 @@ pub fn unspawn(tid: Tid) -> bool {
     }
     s.tasks[tid].start = None;
     s.not_runnable(tid);
-    s.tasks[tid].state = State::Done;
+    s.done(tid);
     wake_all(done_key(tid));
     true
 }
@@ -343,8 +372,8 @@ pub fn kill(node: usize) {
                 s.sleeping.remove(&mut s.tasks, key, tid);
             }
         }
+        s.done(tid);
         let task = &mut s.tasks[tid];
-        task.state = State::Done;
         task.timed += 1;
         core::mem::forget(task.start.take());
         let co = task.co.take();
@@ -558,7 +587,7 @@ fn resume(tid: Tid) {
                 crate::world::fail("a task ended with a lock");
             }
             s.not_runnable(tid);
-            s.tasks[tid].state = State::Done;
+            s.done(tid);
             bury(Some(co));
             wake_all(done_key(tid));
         }

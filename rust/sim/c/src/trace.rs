@@ -2,7 +2,7 @@
 
 //! Trace points, notices, and numbers of each CPU.
 //!
-//! In one world of two somebody looks at all events. What they say has to hold together: a connection goes
+//! In some worlds (`looked_at` of the plan) somebody looks at all events. What they say has to hold together: a connection goes
 //! from the state that it was in, has its number for itself, and is over once; a stage is not longer than the
 //! world is old.
 
@@ -45,8 +45,8 @@ pub struct Seen {
 }
 
 /// A world begins.
-pub fn begin(seed: u64, tell: bool) {
-    let on = if tell || seed % 2 == 0 { ALL } else { 0 };
+pub fn begin(looked_at: bool) {
+    let on = if looked_at { ALL } else { 0 };
     ro2ib_trace_on.store(on, Ordering::Relaxed);
 }
 

@@ -35,7 +35,8 @@ pub struct Works {
     /// Which item a task runs.
     running: Vec<(*mut work_struct, Tid)>,
     timers: usize,
-    queues: Vec<(usize, *mut Queue)>,
+    /// By node.
+    queues: Vec<Vec<*mut Queue>>,
 }
 
 fn leak(name: *const u8) -> &'static str {
@@ -48,12 +49,16 @@ fn leak(name: *const u8) -> &'static str {
 impl Works {
     /// How many queues of a node are left.
     pub fn left(&self, node: usize) -> usize {
-        self.queues.iter().filter(|q| q.0 == node).count()
+        self.queues.get(node).map_or(0, Vec::len)
     }
 
     /// A node lost its power.
     pub fn forget(&mut self, node: usize) {
-        self.queues.retain(|q| q.0 != node);
+        if let Some(queues) = self.queues.get_mut(node) {
+            queues.clear();
+        }
+        // Tasks that were killed; the memory of the item may be another's by and by.
+        self.running.retain(|r| !sched::is_done(r.1));
     }
 }
 
@@ -73,7 +78,11 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
         gone: false,
         tasks: Vec::new(),
     }));
-    w().works.queues.push((sched::node(), queue));
+    let queues = &mut w().works.queues;
+    if queues.len() <= sched::node() {
+        queues.resize_with(sched::node() + 1, Vec::new);
+    }
+    queues[sched::node()].push(queue);
     queue.cast()
 }
 
@@ -106,7 +115,9 @@ pub unsafe extern "C" fn destroy_workqueue(wq: *mut workqueue_struct) {
         }
         (*queue).gone = true;
     }
-    w().works.queues.retain(|q| q.1 != queue);
+    if let Some(queues) = w().works.queues.get_mut(sched::node()) {
+        queues.retain(|q| *q != queue);
+    }
 }
 
 /// An item that is pending becomes a task. Any context, events too.
@@ -221,7 +232,7 @@ fn cancel(dwork: *mut delayed_work) -> bool {
                 return false;
             }
             d.work.pending = 0;
-            for (_, queue) in &w().works.queues {
+            for queue in w().works.queues.get(sched::node()).into_iter().flatten() {
                 // SAFETY: Queues stay until the world ends.
                 unsafe { (**queue).tasks.retain(|t| *t != tid) };
             }

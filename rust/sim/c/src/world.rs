@@ -117,6 +117,8 @@ pub struct Plan {
     pub patience: u64,
     /// Every send completes by itself.
     pub signal_all: bool,
+    /// Somebody looks at trace points.
+    pub looked_at: bool,
     /// Nanoseconds on the wire.
     pub wire_min: u64,
     /// As above.
@@ -183,6 +185,7 @@ impl Plan {
             no_inline: false,
             patience: 0,
             signal_all: false,
+            looked_at: false,
             wire_min: US,
             wire_max: 20 * US,
             slow_wire_ppm: 0,
@@ -346,6 +349,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
             }
         })
         .collect();
+    let looked_at = plan.looked_at;
     let world = Box::new(World {
         seed,
         sched: Sched::new(Rng::new(seed ^ 0x5ced)),
@@ -378,7 +382,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         trace: trace::Seen::default(),
         foul: None,
     });
-    trace::begin(seed, tell);
+    trace::begin(looked_at || tell);
     WORLD.with(|c| c.set(Box::into_raw(world)));
 }
 
@@ -402,6 +406,8 @@ pub struct End {
     pub messages: u64,
     /// Calls that failed.
     pub faults: u64,
+    /// What tells its schedule from others.
+    pub schedule: u64,
     /// Operations, and those that ended well.
     pub ops: usize,
     /// As above.
@@ -436,6 +442,7 @@ pub fn end() -> End {
         points: world.sched.points,
         messages: world.messages,
         faults: world.faults,
+        schedule: sched::hash(),
         ops: world.lnet.ops.len(),
         good: world
             .lnet
@@ -626,6 +633,12 @@ pub fn load(load: fn() -> Result<Box<dyn Any>, i32>) -> Result<(), i32> {
 
 /// Unloads the driver from the node that runs; nothing may be left.
 pub fn unload() {
+    unload_unseen();
+    clean(sched::node());
+}
+
+/// The same, and what is left is looked at later, by [`clean_all`].
+pub fn unload_unseen() {
     let node = sched::node();
     enter();
     let module = w().nodes[node].module.take();
@@ -634,7 +647,33 @@ pub fn unload() {
     if telling() {
         say(&format!("node {node}: the module is unloaded"));
     }
-    clean(node);
+}
+
+/// Nothing may be left on any node. [`clean`] of one takes as long as the world is large, so it is only
+/// asked if there is anything.
+pub fn clean_all() {
+    let world = w();
+    let nodes = 0..world.nodes.len();
+    // SAFETY: All of these stay until the world ends.
+    let none = unsafe {
+        world.timers.is_empty()
+            && dma::none()
+            && mem::least_node() == usize::MAX
+            && world.ids.values().all(|id| !cm::is_drivers(*id))
+            && world.dentries.iter().all(|d| (**d).gone)
+            && nodes.clone().all(|n| world.works.left(n) == 0)
+            && world.nodes.iter().all(|n| {
+                n.inside == 0
+                    && n.net_refs == 0
+                    && n.ops.is_null()
+                    && n.devs.iter().all(|dev| (**dev).left().is_empty())
+            })
+            && lnet::none_left()
+    };
+    if !none {
+        nodes.for_each(clean);
+        violation("something is left, and no node has it");
+    }
 }
 
 /// Nothing of the driver's may be left on a node.
