@@ -145,7 +145,7 @@ sim:
 	@scripts/sim $(if $(SEED),--seed $(SEED)) $(if $(FROM),--from $(FROM)) $(if $(SEEDS),--count $(SEEDS))
 
 sim-long:
-	@scripts/sim $(if $(FROM),--from $(FROM)) $(if $(SEEDS),--count $(SEEDS),--hours $(or $(HOURS),1))
+	@scripts/sim --long $(if $(FROM),--from $(FROM)) $(if $(SEEDS),--count $(SEEDS)) $(if $(HOURS),--hours $(HOURS))
 
 # Old defects put back: does it find them?
 sim-defects:
@@ -199,7 +199,7 @@ help:
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
 	@echo 'sim        the whole driver on the host, simulated: a minute, or SEEDS=n; SEED=n tells one'
-	@echo 'sim-long   the same for HOURS= or SEEDS='
+	@echo 'sim-long   the same until it is stopped, or for HOURS= or SEEDS=; goes on where it was'
 	@echo 'sim-defects  old defects put back, to see that the simulation finds them'
 	@echo 'fuzz       coverage-guided fuzzing of what a peer sends: a minute, or SECONDS=n'
 	@echo 'screenshot its picture in the documentation'

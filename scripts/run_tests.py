@@ -110,21 +110,14 @@ def model(options):
 def sim(options):
     tools = build_env()
     env = {k: tools[k] for k in ("RUSTC", "CARGO")}
-    seconds = 600 if options.long else 30
-    jobs = max(1, os.cpu_count() or 1)
-    # A world has one thread. Each job has seeds of its own; the first one builds, for all of them.
-    with ThreadPoolExecutor(jobs) as pool:
-        done = pool.map(
-            lambda n: run(f"sim-{n}", "scripts/sim", "--seconds", str(seconds), "--from", str(1 + n * 1_000_000_000), env=env),
-            range(jobs),
-        )
-    passed = failed = 0
-    for status, out in done:
-        results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
-        if not results or (status != 0) != (results[2] != "0") or not int(results[1]):
-            raise Failure("scripts/sim")
-        print("  " + out.splitlines()[-2])
-        passed, failed = passed + int(results[1]), failed + int(results[2])
+    seconds = "600" if options.long else "55"
+    jobs = str(max(1, os.cpu_count() or 1))
+    status, out = run("sim", "scripts/sim", "--seconds", seconds, "--jobs", jobs, env=env)
+    results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
+    if not results or (status != 0) != (results[2] != "0") or not int(results[1]):
+        raise Failure("scripts/sim")
+    print("  " + out.splitlines()[-2])
+    passed, failed = int(results[1]), int(results[2])
     # More peers than may connect at a time.
     status, out = run("sim-storm", "scripts/sim", "--peers", "200", env=env)
     good = status == 0 and out.rstrip().endswith("nothing wrong")
