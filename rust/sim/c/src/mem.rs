@@ -34,7 +34,7 @@ const FREED: u8 = 0x6b;
 /// Blocks up to this size rest after they are freed.
 const RESTS: usize = 1024;
 /// Of larger ones so many bytes are spoilt when they are freed.
-const SPOILT: usize = 1024;
+const SPOILT: usize = 512;
 /// So many blocks of a size are kept for the next world.
 const SPARES: usize = 4096;
 
@@ -188,7 +188,15 @@ pub fn get_pages(size: usize, fill: u8) -> *mut u8 {
 fn get_for(node: usize, size: usize, align: usize, fill: u8) -> *mut u8 {
     let p = HEAP.with(|h| h.borrow_mut().get(node, size, align));
     // SAFETY: Allocated.
-    unsafe { p.write_bytes(fill, size) };
+    unsafe {
+        if fill == FRESH && size > 2 * SPOILT {
+            // A buffer: nobody is to rely on what begins or ends it.
+            p.write_bytes(fill, SPOILT);
+            p.add(size - SPOILT).write_bytes(fill, SPOILT);
+        } else {
+            p.write_bytes(fill, size);
+        }
+    }
     p
 }
 
@@ -207,7 +215,10 @@ pub fn put(p: *const u8) {
     };
     crate::dma::not_mapped(p as u64, size as u64, "freed");
     // SAFETY: It was allocated with that size.
-    unsafe { p.cast_mut().write_bytes(FREED, size.min(SPOILT)) };
+    unsafe {
+        p.cast_mut()
+            .write_bytes(FREED, if size <= RESTS { size } else { SPOILT })
+    };
     HEAP.with(|h| h.borrow_mut().free(i));
 }
 
