@@ -3,7 +3,7 @@
 
 host    cargo test of rust/proto and of scripts/ro2ibtop
 model   cargo test of rust/proto/model
-sim     the whole driver on the host, simulated: half a minute of worlds on each CPU
+sim     the whole driver on the host, simulated: a minute of worlds on each CPU
 fuzz    coverage-guided fuzzing: 12 seconds
 lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
@@ -119,7 +119,7 @@ def sim(options):
     print("  " + out.splitlines()[-2])
     passed, failed = int(results[1]), int(results[2])
     # More peers than may connect at a time.
-    status, out = run("sim-storm", "scripts/sim", "--peers", "200", env=env)
+    status, out = run("sim-storm", "scripts/sim", "--peers", "1000", env=env)
     good = status == 0 and out.rstrip().endswith("nothing wrong")
     print("  " + out.splitlines()[-1])
     return passed + good, failed + (not good)

@@ -35,6 +35,7 @@ use simc::{
         violation,
         w,
         End,
+        Fault,
         NodePlan,
         Plan,
         FAULTS, //
@@ -124,6 +125,26 @@ pub struct Script {
     punctual: bool,
     /// All must reach all when it is over.
     check: bool,
+}
+
+/// What few tiny worlds would have together if it were left to chance.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rare {
+    Nothing,
+    /// Administrators close connections while they are made, and tasks lose their CPU meanwhile.
+    Hurry,
+    /// Posts fail in the middle of a transfer, and so does what is to drain the queue.
+    Unposted,
+}
+
+impl Rare {
+    fn of(rng: &mut Rng) -> Self {
+        match rng.below(16) {
+            0 => Self::Hurry,
+            1 => Self::Unposted,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 /// One world of so many is not tiny.
@@ -482,13 +503,34 @@ impl Script {
                 }
             }
         }
+        // What a few rare defects need together, see scripts/sim-defects.
+        let rare = if strict { Rare::Nothing } else { Rare::of(rng) };
+        match rare {
+            Rare::Nothing => {}
+            Rare::Hurry => {
+                for node in 0..2 {
+                    steps.push(Step {
+                        what: rng.of(&[Happens::DelPeer, Happens::CloseConns]),
+                        node,
+                        slot: 0,
+                        at: rng.below(300 * US),
+                        long: 8 * rng.below(100) + 7,
+                    });
+                }
+            }
+            Rare::Unposted => plan.fault_ppm[Fault::Post as usize] = 300_000,
+        }
         let mut users = Vec::new();
         for node in 0..2 {
             for _ in 0..rng.of(&[0, 1, 1, 2]) {
                 let ops = (0..rng.of(&[1, 1, 2]))
                     .map(|_| {
                         let kind = rng.of(&[lnet::PUT, lnet::PUT, lnet::GET]);
-                        let size = rng.of(&[1, 100, 3000, 5000]);
+                        let sizes: &[u32] = match rare {
+                            Rare::Unposted => &[5000, 20_000],
+                            _ => &[1, 100, 3000, 5000],
+                        };
+                        let size = rng.of(sizes);
                         let pause = if rng.one_in(3) { rng.below(2 * MS) } else { 0 };
                         (kind, size, rng.one_in(2), 0, pause)
                     })
@@ -508,17 +550,28 @@ impl Script {
             Policy::Random(rng.of(&[500_000, 100_000, 20_000]))
         };
         let jump_max = rng.of(&[MS, 100 * MS, 20 * SEC]);
+        let hurry = rare == Rare::Hurry;
         let stall_max = rng.of(&[100 * US, 10 * MS, 2 * SEC]);
         Self {
             seed,
             policy,
             jump_ppm: rng.of(&[0, 0, 1_000]),
             jump_max: if strict { MS } else { jump_max },
-            stall_ppm: rng.of(&[0, 0, 1_000]),
-            stall_max: if strict { 100 * US } else { stall_max },
+            stall_ppm: if hurry {
+                20_000
+            } else {
+                rng.of(&[0, 0, 1_000])
+            },
+            stall_max: if strict {
+                100 * US
+            } else if hurry {
+                MS
+            } else {
+                stall_max
+            },
             strict,
-            together: strict || rng.one_in(2),
-            early: rng.one_in(4),
+            together: strict || hurry || rng.one_in(2),
+            early: !hurry && rng.one_in(4),
             users,
             steps,
             check: rng.one_in(16),
