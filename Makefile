@@ -13,7 +13,7 @@ define newline
 
 
 endef
-ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop sim sim-long sim-defects fuzz,$(MAKECMDGOALS)),)
+ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages ro2ibtop sim sim-long sim-defects sim-mutants fuzz,$(MAKECMDGOALS)),)
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) $(if $(KERNEL_FLAVOR),KERNEL_FLAVOR=$(KERNEL_FLAVOR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
@@ -151,6 +151,10 @@ sim-long:
 sim-defects:
 	@scripts/sim-defects $(DEFECTS)
 
+# A hundred small changes of the driver, drawn by a seed: does it notice them? DRAW= for another number.
+sim-mutants:
+	@scripts/sim-mutants --draw $(or $(DRAW),100)
+
 # Coverage-guided fuzzing: a minute, or SECONDS=; TARGETS=decode: one of them.
 fuzz:
 	@scripts/fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
@@ -200,6 +204,7 @@ help:
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
 	@echo 'sim        the whole driver on the host, simulated: a minute, or SEEDS=n; SEED=n tells one'
 	@echo 'sim-long   the same until it is stopped, or for HOURS= or SEEDS=; goes on where it was'
+	@echo 'sim-mutants  a hundred small changes of the driver, to see that the simulation notices them'
 	@echo 'sim-defects  old defects put back, to see that the simulation finds them'
 	@echo 'fuzz       coverage-guided fuzzing of what a peer sends: a minute, or SECONDS=n'
 	@echo 'screenshot its picture in the documentation'
@@ -213,4 +218,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules only own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules only own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help
