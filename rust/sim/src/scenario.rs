@@ -616,6 +616,7 @@ impl Script {
             };
         }
         let seed = u64::from(byte() % 8);
+        plan.looked_at = seed % 2 == 0;
         let policy = match byte() % 4 {
             0 => Policy::Priority(10_000),
             1 => Policy::Random(500_000),
