@@ -88,6 +88,11 @@ const HONEST: usize = 1;
 /// Its messages in each phase.
 const MESSAGES: usize = 50;
 
+/// More than a message and its acknowledgement need of locks and allocations, at both ends, on a
+/// connection that is up: what waits for one, as if there were none, needs ten locks more.
+const LOCKS: u64 = 30;
+const ALLOCATIONS: u64 = 3;
+
 /// What its messages cost.
 #[derive(Clone, Copy, Default)]
 struct Cost {
@@ -174,6 +179,10 @@ pub fn run(seed: u64, peers: usize) -> End {
         on(HONEST..HONEST + 1, "user", put);
         let one = alone("nobody else");
         per_message("one peer", one);
+        let n = MESSAGES as u64;
+        if one.locks > LOCKS * n || one.allocations > ALLOCATIONS * n {
+            violation("a message takes more locks or allocations than it should");
+        }
         beside("all connect and send", 2..all, put);
         let begun = sched::now();
         on(1..all, "user", put);
