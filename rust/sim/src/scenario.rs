@@ -574,6 +574,7 @@ impl Script {
             early: !hurry && rng.one_in(4),
             users,
             steps,
+            punctual: false,
             check: rng.one_in(16),
             plan,
         }
@@ -1105,12 +1106,12 @@ fn whole(script: Script) {
             continue;
         }
         let first = tids[node];
-        let script = script.clone();
+        let punctual = script.punctual;
         tids.push(sched::spawn(GOD, Kind::Process, "happens", move || {
             sched::join(first);
             for step in steps {
                 if step.what == Happens::Power {
-                    power(step, script.punctual);
+                    power(step, punctual);
                 } else {
                     let tid = sched::spawn(node, Kind::Process, "happens", move || happens(step));
                     sched::join(tid);
