@@ -4,9 +4,13 @@
 //!
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
-use super::params::{
-    MaxFrags,
-    QueueDepth, //
+use super::{
+    params::{
+        MaxFrags,
+        QueueDepth,
+        RACES_MAX, //
+    },
+    reject::RetryWhy, //
 };
 
 /// Longest pause between two attempts, in milliseconds.
@@ -17,6 +21,12 @@ const BACKOFF_STEP_MS: u32 = 50;
 
 /// Doublings after which the pause has reached its limit.
 const BACKOFF_DOUBLINGS: u32 = 8;
+
+/// Longest pause after a race that was lost, in milliseconds. A peer whose request was lost refuses ours for it until
+/// it has counted [`RACES_MAX`] of them, or until the CM repeats its own, after 4.3 s. With half of this on average they
+/// take it as long as we take a request that is not answered for a lost one
+/// ([`STALE_REQUEST_MS`](super::race::STALE_REQUEST_MS)).
+const RACE_PAUSE_MS: u32 = 50;
 
 /// Least milliseconds until a connection that broke is replaced while others live; as many may be added at random.
 /// A peer that closes all of them has done so by then.
@@ -36,6 +46,15 @@ pub struct Known {
     pub frags: MaxFrags,
 }
 
+/// A reject that wants us to ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invited {
+    /// Why.
+    pub why: RetryWhy,
+    /// What to ask for.
+    pub known: Known,
+}
+
 /// The attempts and connections of a peer, by number.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
@@ -45,6 +64,8 @@ pub struct Peer {
     passive: u16,
     conns: u16,
     races: u8,
+    /// Races that we lost in a row.
+    lost: u8,
     failures: u32,
     retry_due: bool,
     /// The way took its last connection along: connect again when it opens, message or not.
@@ -73,6 +94,7 @@ impl Peer {
             passive: 0,
             conns: 0,
             races: 0,
+            lost: 0,
             failures: 0,
             retry_due: false,
             recall: false,
@@ -195,6 +217,7 @@ impl Peer {
         self.known.stamp = known.stamp;
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
+        self.lost = 0;
         self.retry_due = false;
     }
 
@@ -204,6 +227,7 @@ impl Peer {
         self.known.stamp = known.stamp;
         self.conns = self.conns.saturating_add(1);
         self.failures = 0;
+        self.lost = 0;
         self.recall = false;
         if self.active == 0 {
             self.replacing = 0;
@@ -244,12 +268,18 @@ impl Peer {
         }
     }
 
-    /// An attempt failed. `retry` is set if the reject invites another try (protocol section 4.6),
+    /// An attempt failed. `why` is set if another try is wanted: what the reject invites to (protocol section 4.6);
     /// `waiting` if messages wait for a connection; `random` is uniform.
     ///
     /// An attempt of the peer stood for one of ours ([`Peer::accepting`]), which is due again if it fails. One that
     /// was to replace a connection ([`Peer::replace`]) is made again for a while.
-    pub fn failed(&mut self, active: bool, retry: bool, waiting: bool, random: u32) -> After {
+    pub fn failed(
+        &mut self,
+        active: bool,
+        why: Option<RetryWhy>,
+        waiting: bool,
+        random: u32,
+    ) -> After {
         self.attempt_over(active);
         if active && self.conns > 0 && !self.busy() {
             if let Some(left) = self.replacing.checked_sub(1) {
@@ -262,18 +292,28 @@ impl Peer {
                 };
             }
         }
-        let retry = (retry || !active) && self.conns == 0;
+        let retry = (why.is_some() || !active) && self.conns == 0;
         if retry && waiting && self.passive == 0 && self.active == 0 {
-            let pause = backoff(self.failures, random);
-            self.failures = self.failures.saturating_add(1);
             self.retry_due = true;
-            return After::RetryIn(pause);
+            return After::RetryIn(self.pause(why, random));
         }
         if self.idle() {
             After::GiveUp
         } else {
             After::OthersRemain
         }
+    }
+
+    /// Milliseconds until the next attempt. What the peer refused because its own request wins is asked again soon, as
+    /// often as the peer counts.
+    fn pause(&mut self, why: Option<RetryWhy>, random: u32) -> u32 {
+        if why == Some(RetryWhy::Race) && self.lost < RACES_MAX {
+            self.lost = self.lost.saturating_add(1);
+            return below(RACE_PAUSE_MS, random);
+        }
+        let pause = backoff(self.failures, random);
+        self.failures = self.failures.saturating_add(1);
+        pause
     }
 
     /// Neither connection nor attempt nor pending retry.
@@ -305,6 +345,11 @@ pub fn backoff(failures: u32, random: u32) -> u32 {
         .checked_shl(doublings)
         .unwrap_or(BACKOFF_MAX_MS)
         .min(BACKOFF_MAX_MS);
+    below(limit, random)
+}
+
+/// From 1 to `limit`, which is not 0.
+fn below(limit: u32, random: u32) -> u32 {
     random.checked_rem(limit).unwrap_or(0).saturating_add(1)
 }
 
@@ -329,9 +374,12 @@ mod tests {
         let known = p.known;
         p.established(true, known);
         for _ in 0..2 {
-            assert_eq!(p.failed(true, false, true, 7), After::OthersRemain);
+            assert_eq!(p.failed(true, None, true, 7), After::OthersRemain);
         }
-        assert_eq!(p.failed(true, true, false, 7), After::OthersRemain);
+        assert_eq!(
+            p.failed(true, Some(RetryWhy::Stale), false, 7),
+            After::OthersRemain
+        );
         assert_eq!(p.start(4), 0);
         assert!(p.closed());
         assert_eq!(p.start(0), 1);
@@ -341,24 +389,58 @@ mod tests {
     fn a_reject_that_invites_a_retry_gets_one() {
         let mut p = peer();
         assert_eq!(p.start(1), 1);
-        assert_eq!(p.failed(true, true, true, 7), After::RetryIn(0));
+        assert_eq!(
+            p.failed(true, Some(RetryWhy::Stale), true, 7),
+            After::RetryIn(0)
+        );
         assert_eq!(p.start(1), 0);
         assert_eq!(p.retry(true, 1), 1);
         assert_eq!(p.retry(true, 1), 0);
-        assert!(matches!(p.failed(true, true, true, 7), After::RetryIn(1..)));
+        assert!(matches!(
+            p.failed(true, Some(RetryWhy::Stale), true, 7),
+            After::RetryIn(1..)
+        ));
         // A request accepted meanwhile stands for the retry.
         let known = p.known;
         p.accepting(known);
         assert_eq!(p.retry(true, 1), 0);
         // It fails: what waits has its own attempt.
-        assert_eq!(p.failed(false, false, false, 7), After::GiveUp);
+        assert_eq!(p.failed(false, None, false, 7), After::GiveUp);
         p.accepting(known);
         assert!(matches!(
-            p.failed(false, false, true, 7),
+            p.failed(false, None, true, 7),
             After::RetryIn(1..)
         ));
         assert_eq!(p.retry(true, 1), 1);
-        assert_eq!(p.failed(true, false, true, 7), After::GiveUp);
+        assert_eq!(p.failed(true, None, true, 7), After::GiveUp);
+    }
+
+    /// ko2iblnd refuses for as long as a request of its own is under way, also one that got lost, but not more than
+    /// 20 times: it is not made to wait for what the CM repeats after 4.3 s.
+    #[test]
+    fn a_lost_race_is_run_again_soon() {
+        let mut p = peer();
+        let lose = |p: &mut Peer, random| match p.failed(true, Some(RetryWhy::Race), true, random) {
+            After::RetryIn(ms) => {
+                assert_eq!(p.retry(true, 1), 1);
+                ms
+            }
+            _ => u32::MAX,
+        };
+        assert_eq!(p.start(1), 1);
+        // Any number, and the one with the longest pause.
+        for random in [[0, 6, 997, u32::MAX, 49]; 4].into_iter().flatten() {
+            assert!((1..=RACE_PAUSE_MS).contains(&lose(&mut p, random)));
+        }
+        assert_eq!(p.failures(), 0);
+        // Whoever refuses more often than that is left alone for longer and longer.
+        let longest = (0..10).map(|_| lose(&mut p, u32::MAX)).max();
+        assert!(longest.is_some_and(|ms| (1000..=BACKOFF_MAX_MS).contains(&ms)));
+        let known = p.known;
+        p.established(true, known);
+        assert!(p.closed());
+        assert_eq!(p.start(1), 1);
+        assert_eq!(lose(&mut p, 6), 7);
     }
 
     #[test]
@@ -381,8 +463,8 @@ mod tests {
         assert_eq!(p.retry(false, 2), 2);
         assert!(!p.is_recalled());
         // The attempts fail: it is not tried for ever.
-        assert_eq!(p.failed(true, false, false, 7), After::OthersRemain);
-        assert_eq!(p.failed(true, false, false, 7), After::GiveUp);
+        assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+        assert_eq!(p.failed(true, None, false, 7), After::GiveUp);
         assert!(p.recall());
         assert!(p.cancel_retry());
         assert!(!p.cancel_retry());
@@ -407,7 +489,7 @@ mod tests {
         p.established(true, known);
         // An attempt that fails is made again, with pauses, but not for ever.
         let mut tries = 0;
-        while let After::RetryIn(_) = p.failed(true, false, false, 7) {
+        while let After::RetryIn(_) = p.failed(true, None, false, 7) {
             assert_eq!(p.retry(false, 4), 1);
             tries = u8::saturating_add(tries, 1);
             assert!(tries < 100);

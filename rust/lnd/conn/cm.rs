@@ -29,7 +29,10 @@ use crate::{
             Event,
             State, //
         },
-        peer::Known,
+        peer::{
+            Invited,
+            Known, //
+        },
         trail::rejected_name, //
     },
     rdma::{
@@ -173,11 +176,14 @@ impl Conn {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let cause = match reaction {
-            Reaction::Retry(_, ask) => {
-                inner.life.invited(Known {
-                    stamp: ask.stamp,
-                    depth: ask.depth,
-                    frags: ask.frags,
+            Reaction::Retry(why, ask) => {
+                inner.life.invited(Invited {
+                    why,
+                    known: Known {
+                        stamp: ask.stamp,
+                        depth: ask.depth,
+                        frags: ask.frags,
+                    },
                 });
                 Cause::Refused
             }

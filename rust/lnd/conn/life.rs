@@ -24,7 +24,10 @@ use crate::proto::{
         Todo, //
     },
     params::QueueDepth,
-    peer::Known, //
+    peer::{
+        Invited,
+        Known, //
+    }, //
 };
 
 /// The life of a connection.
@@ -38,8 +41,8 @@ pub(super) struct Life {
     published: bool,
     /// The attempt ended without a connection.
     attempt_failed: bool,
-    /// Set when a reject invited another attempt with these values.
-    retry: Option<Known>,
+    /// Set when a reject invited another attempt.
+    retry: Option<Invited>,
     /// Why the peer refused the attempt, in one word.
     rejected: Option<&'static str>,
     /// What went wrong, for people.
@@ -50,8 +53,8 @@ pub(super) struct Life {
 pub(super) struct Epitaph {
     /// It was an attempt and no more.
     pub(super) failed: bool,
-    /// Another attempt was invited, with these values.
-    pub(super) retry: Option<Known>,
+    /// Another attempt was invited.
+    pub(super) retry: Option<Invited>,
     /// Why it ended.
     pub(super) cause: Cause,
     /// Why the peer refused, in one word.
@@ -156,8 +159,8 @@ impl Life {
     }
 
     /// The peer refused, and invites another attempt.
-    pub(super) fn invited(&mut self, known: Known) {
-        self.retry = Some(known);
+    pub(super) fn invited(&mut self, invited: Invited) {
+        self.retry = Some(invited);
     }
 
     /// The peer refused, and this is why in one word.

@@ -24,10 +24,12 @@ use crate::{
         cause::Cause,
         peer::{
             After,
+            Invited,
             Known,
             REPLACE_MS, //
         },
         race::STALE_REQUEST_MS,
+        reject::RetryWhy,
         way::Passage, //
     },
     rdma::{
@@ -134,7 +136,7 @@ impl<C: Connection> Peer<C> {
         self: &Arc<Self>,
         conn: &Arc<C>,
         attempt_failed: bool,
-        retry: Option<Known>,
+        retry: Option<Invited>,
         cause: Cause,
         moved: bool,
     ) {
@@ -183,7 +185,12 @@ impl<C: Connection> Peer<C> {
     }
 
     /// An attempt is over, and its object released.
-    pub(crate) fn attempt_over(self: &Arc<Self>, active: bool, retry: Option<Known>, cause: Cause) {
+    pub(crate) fn attempt_over(
+        self: &Arc<Self>,
+        active: bool,
+        retry: Option<Invited>,
+        cause: Cause,
+    ) {
         if cause == Cause::ConnectTimeout {
             self.ni.tell(Trouble::Unheard);
         }
@@ -195,10 +202,13 @@ impl<C: Connection> Peer<C> {
         // keeps trying.
         let listed = self.ni.is_listed();
         // What the way closed on waits for it to open, and what was on the wrong device goes over the right one.
-        let again = retry.is_some() || cause == Cause::Moved || self.ni.passage() == Passage::Hold;
+        let later = cause == Cause::Moved || self.ni.passage() == Passage::Hold;
+        let again = retry
+            .map(|invited| invited.why)
+            .or(later.then_some(RetryWhy::Early));
         let after = self.with(|inner| {
-            if let Some(known) = retry {
-                inner.policy.learnt(known);
+            if let Some(invited) = retry {
+                inner.policy.learnt(invited.known);
             }
             inner.last_cause = Some(cause);
             let waiting = !inner.pending.is_empty() || cause == Cause::Moved;

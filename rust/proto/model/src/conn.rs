@@ -27,7 +27,10 @@ use ro2iblnd_proto::{
         Repost, //
     },
     params::high_water,
-    peer::Known,
+    peer::{
+        Invited,
+        Known, //
+    },
     tx::{
         Op,
         Place, //
@@ -95,7 +98,7 @@ pub struct Conn {
     /// The real state machine.
     pub fsm: Fsm,
     pub(crate) todo: [bool; 7],
-    pub(crate) retry: Option<Known>,
+    pub(crate) retry: Option<Invited>,
     pub(crate) attempt_failed: bool,
     pub(crate) known: Known,
     pub(crate) peer_stamp: u64,
@@ -387,11 +390,14 @@ impl Conn {
                 self.step(Event::Fail(Cause::ConnectFailed));
             }
             Some(CmEvent::Rejected(reason, data)) => {
-                if let Reaction::Retry(_, ask) = react_to_reject(reason, &data, &asked) {
-                    self.retry = Some(Known {
-                        stamp: ask.stamp,
-                        depth: ask.depth,
-                        frags: ask.frags,
+                if let Reaction::Retry(why, ask) = react_to_reject(reason, &data, &asked) {
+                    self.retry = Some(Invited {
+                        why,
+                        known: Known {
+                            stamp: ask.stamp,
+                            depth: ask.depth,
+                            frags: ask.frags,
+                        },
                     });
                 }
                 self.step(Event::Fail(Cause::Refused));
@@ -537,7 +543,7 @@ impl Conn {
         }
         out.push(self.refuse_at.map_or(0, |n| n + 1));
         out.extend([
-            self.retry.map_or(0, |k| k.stamp as u8 + 1),
+            self.retry.map_or(0, |k| k.known.stamp as u8 + 1),
             self.peer_stamp as u8,
         ]);
         out.push(self.known.stamp as u8);

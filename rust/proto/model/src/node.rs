@@ -34,6 +34,7 @@ use ro2iblnd_proto::{
     },
     peer::{
         After,
+        Invited,
         Known,
         Peer as Policy, //
     },
@@ -497,15 +498,15 @@ impl Node {
     }
 
     /// `Peer::attempt_over`.
-    fn attempt_over(&mut self, active: bool, retry: Option<Known>, w: &mut World) {
+    fn attempt_over(&mut self, active: bool, retry: Option<Invited>, w: &mut World) {
         let Some(peer) = &mut self.peer else {
             return;
         };
-        if let Some(known) = retry {
-            peer.policy.learnt(known);
+        if let Some(retry) = retry {
+            peer.policy.learnt(retry.known);
         }
         let waiting = !peer.pending.is_empty();
-        match peer.policy.failed(active, retry.is_some(), waiting, 0) {
+        match peer.policy.failed(active, retry.map(|r| r.why), waiting, 0) {
             After::RetryIn(_) => peer.retry_armed = true,
             After::OthersRemain => {}
             After::GiveUp => self.forget_if_idle(w),
