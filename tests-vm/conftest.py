@@ -50,6 +50,9 @@ LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="the long tests too")
     parser.addoption("--device", default="rxe", choices=DEVICES, help="what the guests have; see devices.py")
+    parser.addoption("--rounds", type=int, default=0, help="how often links go and come back in each of the tests of that")
+    parser.addoption("--seconds", type=int, default=0, help="how long a soak lasts")
+    parser.addoption("--seed", type=int, default=None, help="which faults come in a soak; one is drawn, and printed")
     parser.addoption("--few", action="store_true", help="the long tests too, with few rounds")
 
 

@@ -5,131 +5,64 @@ route that is taken away. Traffic must be there again when they are, every time,
 What kills is a message of the connection manager for which there is no route: rxe's queue pair for such messages goes
 into the error state by it and stays there, until the device is made anew."""
 
-import statistics
+import contextlib
 import time
 
 import pytest
 from faults import SLOW, Ledger, Load, ping_until, silence
-from nodes import until, up
-from test_faults_cm import report
-
-# Seconds. The connection manager repeats a message after 4.3 s: what it repeats while the link is away is what kills.
-SHORT, LONG = 1, 6
-# Seconds until traffic is there again: the median, and the worst, of many rounds on a quiet machine.
-MEDIAN, WORST = 2 * SLOW, 5 * SLOW
-# Of a few, on any machine.
-BACK = 15 * SLOW
+from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
+from nodes import Node, until, up
 
 
-class Interface:
-    """`ip link set down`."""
-
-    @staticmethod
-    def away(node):
-        node.guest.check("ip link set eth0 down")
-
-    @staticmethod
-    def back(node):
-        node.guest.check("ip link set eth0 up")
-
-
-class Carrier:
-    """The cable."""
-
-    @staticmethod
-    def away(node):
-        node.guest.carrier(False)
-
-    @staticmethod
-    def back(node):
-        node.guest.carrier(True)
-
-
-class Address:
-    """The NI's address."""
-
-    @staticmethod
-    def away(node):
-        node.guest.check(f"ip addr del {node.address}/24 dev eth0")
-
-    @staticmethod
-    def back(node):
-        node.guest.check(f"ip addr add {node.address}/24 dev eth0")
-
-
-class Route:
-    """The route to the other node. Nobody is told of it, and the NI stays up: who names the interface, as RoCE does,
-    is taken at his word that the other node is there."""
-
-    @staticmethod
-    def away(node):
-        node.guest.check("ip route del 10.0.0.0/24 dev eth0")
-
-    @staticmethod
-    def back(node):
-        node.guest.check(f"ip route add 10.0.0.0/24 dev eth0 src {node.address}")
-
-
-def gsi(node):
-    """State of the queue pair that the connection manager sends with; iWARP has none."""
-    if node.guest.provider == "siw":
-        return "RTS"
-    out = node.guest.check("rdma resource show qp link rxe0 type GSI")
-    return out.split("state ")[1].split()[0]
-
-
-def rounds(pytestconfig, short, long):
-    if pytestconfig.getoption("--long"):
-        return long
-    return short
-
-
-def flap(nodes, kind, seconds, count, record_property):
+def flap(nodes, cell, rails, kind, seconds, count):
+    """Rail 0 comes and goes. If there is another, it has traffic of its own, of which nothing may fail."""
     a, b = nodes
     up(a, b)
+    for node in nodes if rails == 2 else ():
+        node.ni_add(net="o2ib1", interface="eth1")
     ledger = Ledger(a, b)
     a.ping(b)
-    spent = []
-    # Either side has requests of its own: whoever sees the link come back first connects.
-    with Load(a, b) as one, Load(b, a, op="put") as other:
+    with contextlib.ExitStack() as stack:
+        # Either side has requests of its own: whoever sees the link come back first connects.
+        hit = [stack.enter_context(Load(a, b)), stack.enter_context(Load(b, a, op="put"))]
+        spared = [stack.enter_context(Load(a, "10.0.1.2@o2ib1", conc=1))] if rails == 2 else []
         for i in range(count):
             victim = nodes[i % 2]
             time.sleep(1)
             kind.away(victim)
             time.sleep(seconds)
             kind.back(victim)
-            took, failed = ping_until(a, b, 20 * SLOW)
-            spent.append(took)
+            cell.round(ping_until(a, b, 20 * SLOW)[0])
             for node in nodes:
-                assert gsi(node) == "RTS", f"round {i}: {node.guest.name}: the CM's queue pair is {gsi(node)}"
-    report(
-        record_property,
-        f"{kind.__doc__} away for {seconds} s, {count} times",
-        f"traffic again after {statistics.median(spent):.2f} s, at worst {max(spent):.2f} s",
-    )
-    for load in (one, other):
+                for rail in range(rails):
+                    assert_can_connect(node, rail, f"round {i}")
+    for load in (*hit, *spared):
         total = load.result()
         assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+        assert load in hit or total["errors"] == 0 and total["timeouts"] == 0, total
     a.traffic(b, op="mix", size=65536, count=50)
     b.traffic(a, op="mix", size=65536, count=50)
     ledger.check()
-    if count >= 10:
-        assert statistics.median(spent) <= MEDIAN and max(spent) <= WORST, spent
-    assert max(spent) <= BACK, spent
 
 
-# All of them with --long; else those that are most apart.
-FEW = [(Interface, LONG), (Carrier, LONG), (Address, SHORT), (Route, SHORT)]
-FLAPS = [
-    pytest.param(kind, seconds, marks=[] if (kind, seconds) in FEW else pytest.mark.long, id=f"{kind.__name__.lower()}-{seconds}")
-    for kind in (Interface, Carrier, Address, Route)
-    for seconds in (SHORT, LONG)
-]
+# Without --long those that are most apart.
+FEW = [(1, Interface, LONG), (1, Carrier, LONG), (1, Address, SHORT), (1, Route, SHORT)]
 
 
-@pytest.mark.parametrize(("kind", "seconds"), FLAPS)
-def test_flap(nodes, kind, seconds, pytestconfig, record_property):
-    flap(nodes, kind, seconds, rounds(pytestconfig, 2, 100), record_property)
+@pytest.mark.parametrize(("rails", "kind", "seconds"), cells(FEW))
+def test_flap(request, rails, kind, seconds, pytestconfig, record_property):
+    if rails == 1:
+        nodes = request.getfixturevalue("nodes")
+    else:
+        nodes = [Node(guest) for guest in request.getfixturevalue("boot_pair")(rails=rails, tools=("nft",))]
+    count = rounds(pytestconfig, 2, 100)
+    with Cell("ours, ours", nodes[0].guest.provider, rails, kind, seconds, count) as cell:
+        flap(nodes, cell, rails, kind, seconds, count)
+    record_property("flaps", cell.line(failed=False))
+    cell.judge()
+    if rails == 2:
+        for node in nodes:
+            node.unload()
 
 
 def test_the_device_is_mute(nodes):

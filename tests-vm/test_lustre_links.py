@@ -9,12 +9,15 @@ import contextlib
 import time
 
 import pytest
-from lustre import DEBUGFS, OURS
+import vm
+from flaps import BACK, LONG, Carrier, Cell, Interface, assert_can_connect, cells, rounds
+from lustre import DEBUGFS, KO, OURS
 from nodes import until
-from test_lustre import WITH_OURS, assert_ping, names, nodes, pytestmark, tree, up  # noqa: F401
-from test_links import Carrier, Interface
+from test_lustre import WITH_OURS, assert_ping, names, nodes, pytestmark, tree  # noqa: F401
 
-AWAY = 5
+# Seconds of traffic before each round.
+SETTLE = 2
+SHORTLY = {OURS: "ours", KO: "ko"}
 # Without a message for longer than this is a stall, in seconds.
 STALL = 0.5
 
@@ -59,74 +62,71 @@ def load(*made):
     yield
     for node, _job in jobs:
         node.sh("touch /tmp/stop")
-    for _node, job in jobs:
-        job.wait(150)
+    for node, job in jobs:
+        try:
+            job.wait(150)
+        except vm.Timeout:
+            told = node.guest.run(f"cat {DEBUGFS}/lnet_flood/stats {DEBUGFS}/ro2iblnd/*@*; lnetctl stats show; lnetctl net show -v 3")[1]
+            raise AssertionError(f"{node.guest.name} ({node.lnd}): messages without end:\n{told}") from None
 
 
-def rail_event(kind, node, rail):
-    device = f"eth{rail}"
-    if kind is Interface:
-        return (lambda: node.sh(f"ip link set {device} down")), (lambda: node.sh(f"ip link set {device} up"))
-    return (lambda: node.guest.carrier(False, rail)), (lambda: node.guest.carrier(True, rail))
+def flap(nodes, cell, kind, seconds, count):
+    """Rail 1 of two, or the only one, comes and goes `count` times, on each node with ro2iblnd in turn: ko2iblnd does
+    not survive the loss of its own link on rxe."""
+    a, _b = nodes
+    rails = a.guest.rails
+    rail = rails - 1
+    victims = [node for node in nodes if node.lnd == OURS]
+    for i in range(count):
+        victim = victims[i % len(victims)]
+        flow = Flow(a)
+        flow.watch(SETTLE)
+        before = a.sent()
+        flow.longest = 0.0
+        kind.away(victim, rail)
+        flow.watch(seconds)
+        during = a.sent()
+        kind.back(victim, rail)
+        if rails == 1:
+            cell.round(flow.flows_within(BACK))
+        else:
+            cell.round(both_carry(a, flow), flow.longest)
+            assert during[0] > before[0], "the other rail carried nothing"
+        for node in nodes:
+            assert_can_connect(node, rail, f"round {i}")
 
 
-@pytest.mark.parametrize("kind", [Interface, Carrier], ids=lambda k: k.__name__.lower())
+def both_carry(node, flow):
+    """Seconds until there are messages over both rails."""
+
+    def both():
+        start = node.sent()
+        flow.watch(1)
+        return all(now > was + 10 for now, was in zip(node.sent(), start))
+
+    began = time.monotonic()
+    until(both, "both rails carry messages", timeout=60, pause=0)
+    return time.monotonic() - began
+
+
+# Without --long those that are most apart.
+FEW = [(rails, kind, LONG) for rails in (1, 2) for kind in (Interface, Carrier)]
+
+
+@pytest.mark.parametrize(("rails", "kind", "seconds"), cells(FEW))
 @pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
-def test_one_rail(nodes, pairing, kind):  # noqa: F811
-    """The only link is away for a while."""
-    a, b = up(pairing, nodes)
-    assert_ping(a, b)
-    with load(a, b):
-        # ko2iblnd does not survive the loss of its own link on rxe.
-        for i, victim in ((i, n) for i, n in enumerate((a, b)) if n.lnd == OURS):
-            flow = Flow(a)
-            flow.watch(2)
-            away, back = rail_event(kind, victim, 0)
-            away()
-            flow.watch(AWAY)
-            back()
-            took = flow.flows_within(30)
-            print(f"{names(pairing)}: {kind.__name__} of node {i} away for {AWAY} s: traffic again after {took:.1f} s")
-    assert_ping(a, b)
-    assert_ping(b, a)
-
-
-@pytest.mark.parametrize("kind", [Interface, Carrier], ids=lambda k: k.__name__.lower())
-@pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
-def test_two_rails(nodes, pairing, kind):  # noqa: F811
-    """One of two is away for a while: the other carries on, then both do."""
-    made = nodes(pairing, rails=2)
+def test_flap(nodes, pairing, rails, kind, seconds, pytestconfig):  # noqa: F811
+    made = nodes(pairing, rails=rails)
     a, b = made
     for node in made:
         node.up()
     assert_ping(a, b)
-    for one, other in ((a, b), (b, a)):
+    for one, other in ((a, b), (b, a)) if rails == 2 else ():
         one.sh(f"lnetctl discover {other.nid}")
-    with load(a, b):
-        # ko2iblnd does not survive the loss of its own link on rxe.
-        for i, victim in ((i, n) for i, n in enumerate((a, b)) if n.lnd == OURS):
-            flow = Flow(a)
-            flow.watch(3)
-            before = a.sent()
-            away, back = rail_event(kind, victim, 1)
-            away()
-            flow.watch(AWAY)
-            during = a.sent()
-            longest = flow.longest
-            back()
-
-            def both():
-                start = a.sent()
-                flow.watch(1)
-                return all(now > was + 10 for now, was in zip(a.sent(), start))
-
-            began = time.monotonic()
-            until(both, "both rails carry messages", timeout=60, pause=0)
-            print(
-                f"{names(pairing)}: {kind.__name__} of rail 1 of node {i} away for {AWAY} s: longest stall {longest:.1f} s, "
-                f"{during[0] - before[0]} messages over the other, both again after {time.monotonic() - began:.1f} s, "
-                f"longest stall then {flow.longest:.1f} s"
-            )
-            assert during[0] > before[0], "the other rail carried nothing"
+    count = rounds(pytestconfig, pairing.count(OURS), 100)
+    who = ", ".join(SHORTLY[lnd] for lnd in pairing)
+    with load(a, b), Cell(who, "rxe", rails, kind, seconds, count) as cell:
+        flap(made, cell, kind, seconds, count)
     assert_ping(a, b)
     assert_ping(b, a)
+    cell.judge()

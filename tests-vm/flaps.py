@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Links that go away and come back: in which ways, for how long, how often; and a table of what was measured.
+
+With --long every way of every length is gone through 100 times, else some of them once or twice; --rounds says how
+often. The wire of a rail is eth<rail>, a node's address on it 10.0.<rail>.<number of the guest>."""
+
+import os
+import statistics
+import time
+
+import pytest
+from conftest import LOGS
+from faults import SLOW
+
+# Seconds. The connection manager repeats a message after 4.3 s: what it repeats while the link is away is what kills.
+SHORT, LONG = 1, 6
+# Seconds until traffic is there again: the median, and the worst, of many rounds on a quiet machine.
+MEDIAN, WORST = 2 * SLOW, 5 * SLOW
+# Of a few, on any machine.
+BACK = 15 * SLOW
+# From here on a median says something.
+MANY = 10
+
+
+class Interface:
+    """`ip link set down`."""
+
+    @staticmethod
+    def away(node, rail=0):
+        node.guest.check(f"ip link set eth{rail} down")
+
+    @staticmethod
+    def back(node, rail=0):
+        node.guest.check(f"ip link set eth{rail} up")
+
+
+class Carrier:
+    """The cable."""
+
+    @staticmethod
+    def away(node, rail=0):
+        node.guest.carrier(False, rail)
+
+    @staticmethod
+    def back(node, rail=0):
+        node.guest.carrier(True, rail)
+
+
+class Address:
+    """The NI's address."""
+
+    @staticmethod
+    def away(node, rail=0):
+        node.guest.check(f"ip addr del {address(node, rail)}/24 dev eth{rail}")
+
+    @staticmethod
+    def back(node, rail=0):
+        node.guest.check(f"ip addr add {address(node, rail)}/24 dev eth{rail}")
+
+
+class Route:
+    """The route to the other node. Nobody is told of it, and the NI stays up: who names the interface, as RoCE does,
+    is taken at his word that the other node is there."""
+
+    @staticmethod
+    def away(node, rail=0):
+        node.guest.check(f"ip route del 10.0.{rail}.0/24 dev eth{rail}")
+
+    @staticmethod
+    def back(node, rail=0):
+        node.guest.check(f"ip route add 10.0.{rail}.0/24 dev eth{rail} src {address(node, rail)}")
+
+
+KINDS = (Interface, Carrier, Address, Route)
+
+
+def address(node, rail=0):
+    return f"10.0.{rail}.{node.guest.number}"
+
+
+def gsi(node, rail=0):
+    """State of the queue pair that the connection manager sends with; iWARP has none."""
+    if node.guest.provider == "siw":
+        return "RTS"
+    out = node.guest.check(f"rdma resource show qp link rxe{rail} type GSI")
+    return out.split("state ")[1].split()[0]
+
+
+def assert_can_connect(node, rail, when):
+    state = gsi(node, rail)
+    assert state == "RTS", f"{when}: {node.guest.name}: the CM's queue pair of rail {rail} is {state}"
+
+
+def rounds(pytestconfig, few, many):
+    """How often. `many` with --long; whatever --rounds says."""
+    asked = pytestconfig.getoption("--rounds")
+    if asked:
+        return asked
+    return many if pytestconfig.getoption("--long") else few
+
+
+def cells(few, rails=(1, 2)):
+    """For pytest: rails, kind, seconds. All of them with --long, else those in `few`."""
+    return [
+        pytest.param(
+            *cell,
+            marks=[] if cell in few else pytest.mark.long,
+            id=f"{'one' if count == 1 else 'two'}-{kind.__name__.lower()}-{seconds}",
+        )
+        for count in rails
+        for kind in KINDS
+        for seconds in (SHORT, LONG)
+        for cell in [(count, kind, seconds)]
+    ]
+
+
+HEAD = (
+    "drivers", "device", "rails", "away", "for, s", "rounds", "failed", "traffic again, s: median", "worst",
+    "longest stall, s: median", "worst", "load",
+)  # fmt: skip
+
+
+class Cell:
+    """What became of the rounds of one cell. Inside `with`; then a line of the table, which says of a round that failed
+    that it did."""
+
+    path = os.path.join(LOGS, "flaps.md")
+
+    def __init__(self, who, device, rails, kind, seconds, count):
+        self.what = (who, device, str(rails), kind.__name__.lower(), str(seconds))
+        self.count, self.load = count, os.getloadavg()[0]
+        # Seconds from the link's return until there was traffic over it; the longest time without any, in each round.
+        self.again, self.stalls = [], []
+
+    def __enter__(self):
+        return self
+
+    def round(self, again, stall=None):
+        self.again.append(again)
+        if stall is not None:
+            self.stalls.append(stall)
+        self.load = max(self.load, os.getloadavg()[0])
+
+    def line(self, failed):
+        def both(values):
+            return [f"{statistics.median(values):.2f}", f"{max(values):.2f}"] if values else ["", ""]
+
+        cells = [*self.what, str(len(self.again)), str(int(failed)), *both(self.again), *both(self.stalls), f"{self.load:.1f}"]
+        return f"| {' | '.join(cells)} |"
+
+    def __exit__(self, kind, *_exc):
+        if kind is not None and not self.again:
+            self.load = max(self.load, os.getloadavg()[0])
+        line = self.line(kind is not None)
+        print(line)
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        new = not os.path.exists(self.path)
+        with open(self.path, "a", encoding="utf-8") as f:
+            if new:
+                f.write(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}\n")
+            f.write(f"{line}\n")
+
+    def judge(self):
+        """What Lustre feels: how long there was nothing. Of few rounds only that it had an end."""
+        spent = self.stalls or self.again
+        assert max(spent) <= BACK, spent
+        if len(spent) >= MANY:
+            assert statistics.median(spent) <= MEDIAN and max(spent) <= WORST, spent
