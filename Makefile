@@ -3,7 +3,7 @@
 # targets. Kbuild holds the build itself; this file finds the kernel and tools.
 
 # For stock kernels Lustre builds as it is.
-ifneq ($(filter test-lustre test-lustre-fs bench-lustre lustre-module,$(MAKECMDGOALS)),)
+ifneq ($(filter test-lustre test-lustre-fs soak-lustre-fs bench-lustre lustre-module,$(MAKECMDGOALS)),)
 export KERNEL_FLAVOR ?= stock
 endif
 
@@ -102,6 +102,11 @@ test-lustre-fs: lustre-module
 	@scripts/prepare fs
 	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs --durations=0 tests-vm/test_lustre_fs.py $(TESTS)
 
+# The same for long, under faults from a seed: TESTS='--seconds 600 --seed 7'; --long: an hour.
+soak-lustre-fs: lustre-module
+	@scripts/prepare fs
+	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs -s tests-vm/test_lustre_soak.py $(TESTS)
+
 bench-lustre: lustre-module
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
 
@@ -199,6 +204,7 @@ help:
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
 	@echo 'test-lustre-fs  a file system over it; WITH=both: and over ko2iblnd, WITH=all: and mixed'
+	@echo 'soak-lustre-fs  the same for long, under faults drawn from a seed'
 	@echo 'bench      instructions per LNet message, counted in two guests'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
@@ -218,4 +224,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules only own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules only own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help

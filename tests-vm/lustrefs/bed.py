@@ -27,6 +27,7 @@ UNMOUNTING = 180
 EVICTED_CLIENT = re.compile(r"This client was evicted by|Evicted from|evicted/aborted by")
 EVICTED_SERVER = re.compile(r"I am evicting it|evicting client")
 TIMED_OUT = re.compile(r"Request sent has timed out for slow reply")
+LEAKED = re.compile(r"memory leaked|leaked: [1-9]")
 LOST = re.compile(r"Connection to \S+ \(at \S+\) was lost")
 
 
@@ -125,6 +126,12 @@ class Bed:
 
     def down(self):
         """Unmounted, unloaded, nothing left. Seconds that the client took to unmount."""
+        took = self.unmount()
+        self.unload()
+        return took
+
+    def unmount(self):
+        """The client, and the targets. Seconds that the client took."""
         began = time.monotonic()
         if self.mounted:
             self.client.sh(f"umount {MOUNT}", UNMOUNTING)
@@ -132,7 +139,10 @@ class Bed:
         self.mounted = False
         for name in reversed(TARGETS):
             self.server.sh(f"umount /mnt/{name}", UNMOUNTING)
+        return took
 
+    def unload(self):
+        """All modules, when nothing is mounted; nothing may be left."""
         for node in self.nodes:
             left = node.unload()
             assert left == {}, f"{node.guest.name}: modules are still in use: {left}"
@@ -140,7 +150,6 @@ class Bed:
                 with contextlib.suppress(TimeoutError):
                     until(lambda node=node: node.rdma_objects() == node.before, "as before", timeout=30)
                 assert node.rdma_objects() == node.before, node.guest.name
-        return took
 
     def reboot_client(self):
         """The client loses its power, and mounts again: seconds from its NI to the mount."""
@@ -181,6 +190,10 @@ class Log:
     def timed_out(self):
         """Requests of the client whose answer did not come within Lustre's own time."""
         return len(TIMED_OUT.findall(self.text()[0]))
+
+    def leaks(self):
+        """What Lustre's modules say of their own memory when they go."""
+        return [line for text in self.text() for line in text.splitlines() if LEAKED.search(line)]
 
     def splats(self):
         """Of nodes that have had no other driver than ours."""

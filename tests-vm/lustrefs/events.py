@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What happens to a node while the file system is in use.
 
-Each function takes the bed and the node that is hit, and returns when the cause is gone: with what there is to tell,
-if anything."""
+Each function takes the bed and the node that is hit, and for how long, and returns when the cause is gone: with what
+there is to tell, if anything. The first line of its text is for its default length."""
 
 import contextlib
 import time
@@ -13,24 +13,24 @@ from faults import ROCE, Filter
 AWAY = 5
 
 
-def device(_bed, node):
+def device(_bed, node, seconds=2):
     """rdma link deleted, added again 2 s later"""
     node.sh("rdma link delete rxe0")
-    time.sleep(2)
+    time.sleep(seconds)
     node.sh("rdma link add rxe0 type rxe netdev eth0")
 
 
-def interface(_bed, node):
+def interface(_bed, node, seconds=AWAY):
     """interface down for 5 s"""
     node.sh("ip link set eth0 down")
-    time.sleep(AWAY)
+    time.sleep(seconds)
     node.sh("ip link set eth0 up")
 
 
-def carrier(_bed, node):
+def carrier(_bed, node, seconds=AWAY):
     """carrier lost for 5 s"""
     node.guest.carrier(False)
-    time.sleep(AWAY)
+    time.sleep(seconds)
     node.guest.carrier(True)
 
 
@@ -41,22 +41,23 @@ def _unheard(bed, match):
         yield lambda: sum(f.lost() for f in filters)
 
 
-def silence(bed, _node):
+def silence(bed, _node, seconds=AWAY):
     """all packets lost for 5 s, both ways"""
     with _unheard(bed, ROCE):
-        time.sleep(AWAY)
+        time.sleep(seconds)
 
 
-def loss(bed, _node):
+def loss(bed, _node, seconds=60):
     """0.1 % of packets lost for 60 s, both ways"""
     with _unheard(bed, f"{ROCE} numgen random mod 1000 < 1") as lost:
-        time.sleep(60)
+        time.sleep(seconds)
         return f"{lost()} packets"
 
 
-def ni(_bed, node):
+def ni(_bed, node, seconds=0):
     """NI deleted and added"""
     took = node.net_del(120)
+    time.sleep(seconds)
     node.net_add(node.options)
     return f"deleted in {took:.1f} s"
 
@@ -72,3 +73,16 @@ def swap(_bed, node):
     time.sleep(10)
     back = node.swap(lustre.OURS)
     return f"deleted in {took:.1f} and {back:.1f} s"
+
+
+def conns_per_peer(_bed, node, number):
+    """another number of connections, and all closed"""
+    node.sh(f"lnetctl net set --all --conns-per-peer {number}")
+    node.sh(f"lctl --net {lustre.NET} disconnect")
+    return str(number)
+
+
+def checksums(_bed, node, number):
+    """checksums on or off"""
+    node.sh(f"echo {number} >/sys/module/{lustre.OURS}/parameters/cksum")
+    return "on" if number else "off"

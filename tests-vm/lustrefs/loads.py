@@ -18,6 +18,7 @@ from .bed import MOUNT
 MIB = 1 << 20
 STOP = "/tmp/stop"
 FSX_SIZE = 262144
+DROP_CACHES = "echo 3 >/proc/sys/vm/drop_caches"
 # fio is the same for all; a failed comparison ends it.
 FIO = (
     "fio --ioengine=libaio --verify=crc32c --verify_fatal=1 --verify_state_save=0 --end_fsync=1 --fallocate=none "
@@ -63,7 +64,7 @@ def fio_script(name, direct, options):
     base = f"{FIO} --directory={MOUNT} --direct={int(direct)} --name={name} {options}"
     if direct:
         return base
-    return f"{base} --do_verify=0 && echo 3 >/proc/sys/vm/drop_caches && {base} --verify_only=1"
+    return f"{base} --do_verify=0 && {DROP_CACHES} && {base} --verify_only=1"
 
 
 def fio(bed, name, direct, options, timeout=540):
@@ -109,9 +110,9 @@ class Load:
         prober = client.guest.put(self.bed.prober)
         self.jobs.append(client.guest.spawn(f"chmod +x {prober}; {prober} {MOUNT}/probe 50 {STOP} >/tmp/probes"))
 
-    def probes(self):
-        """(began, ended, what failed) of every round of the prober so far."""
-        lines = (line.split() for line in self.bed.client.sh("cat /tmp/probes 2>/dev/null || :").splitlines())
+    def probes(self, last="+1"):
+        """(began, ended, what failed) of every round of the prober so far, or of the last ones."""
+        lines = (line.split() for line in self.bed.client.sh(f"tail -n {last} /tmp/probes 2>/dev/null || :").splitlines())
         return [(float(f[0]), float(f[1]), None if f[2] == "ok" else " ".join(f[2:])) for f in lines if len(f) == 4]
 
     def __exit__(self, kind, *_exc):
@@ -131,6 +132,11 @@ class Load:
                 status, _, text = run.partition("\n")
                 self.runs.append(parse_fio(text, int(status)))
         client.guest.run(f"rm -f {MOUNT}/direct.* {MOUNT}/large.* {MOUNT}/buffered.*; rm -rf {MOUNT}/probe", 120)
+
+    def has_failed(self):
+        """Whether any of it went wrong so far."""
+        status, _ = self.bed.client.guest.run("grep -hv ' ok 0$' /tmp/probes || grep -hE '^=== [^0]' /tmp/fio.*")
+        return status == 0
 
     # Afterwards
 
@@ -187,12 +193,11 @@ def dbench(bed, clients, seconds):
     return float(rate[1]) if rate else 0.0, bad
 
 
-def tree(bed, files=500, seed=1):
-    """A tree like one of sources: many small files, some large. (bytes verified, errors)"""
+def pack(bed, files, seed):
+    """An archive like one of sources, many small files and some large, and the sums of them, for the client: bytes."""
     chance = random.Random(seed)
-    archive = os.path.join(bed.client.guest.share, "tree.tar")
     sums, total = [], 0
-    with tarfile.open(archive, "w") as tar:
+    with tarfile.open(os.path.join(bed.client.guest.share, "tree.tar"), "w") as tar:
         for i in range(files):
             data = chance.randbytes(int(min(chance.lognormvariate(8.5, 1.4), MIB)))
             name = f"tree/{chance.randrange(8)}/{chance.randrange(8)}/file{i}.c"
@@ -203,6 +208,12 @@ def tree(bed, files=500, seed=1):
             total += len(data)
     with open(os.path.join(bed.client.guest.share, "tree.sums"), "w", encoding="ascii") as f:
         f.writelines(sums)
+    return total
+
+
+def tree(bed, files=500, seed=1):
+    """A tree, unpacked and read back. (bytes verified, errors)"""
+    total = pack(bed, files, seed)
     bed.client.sh(f"tar -C {MOUNT} -xf /share/tree.tar", 540)
     bed.drop_caches()
     status, out = bed.client.guest.run(f"cd {MOUNT} && sha256sum -c /share/tree.sums", 540)
@@ -212,5 +223,50 @@ def tree(bed, files=500, seed=1):
     bed.client.sh(f"rm -rf {MOUNT}/tree", 300)
     if status or good != files or found != files:
         bad.append(f"status {status}, {good} of {files} right, {found} there")
-    os.unlink(archive)
+    os.unlink(os.path.join(bed.client.guest.share, "tree.tar"))
     return total, bad
+
+
+class Trees:
+    """A tree unpacked, read back from the server and removed, over and over, inside `with`."""
+
+    STOP, LOG = "/tmp/stop.trees", "/tmp/trees"
+
+    def __init__(self, bed, files, seed):
+        self.bed, self.files = bed, files
+        self.each = pack(bed, files, seed)
+        self.rounds, self.bad = 0, []
+
+    def __enter__(self):
+        client = self.bed.client
+        client.sh(f"rm -f {self.STOP} {self.LOG}")
+        # A line for each round: how many were right, and what else there was to say.
+        self.job = client.guest.spawn(
+            f"while [ ! -e {self.STOP} ]; do ( tar -C {MOUNT} -xf /share/tree.tar && sync && {DROP_CACHES} && cd {MOUNT} && "
+            f"sha256sum -c /share/tree.sums && cd / && rm -r {MOUNT}/tree ) >/tmp/tree.log 2>&1; "
+            f"echo \"$? $(grep -c ': OK$' /tmp/tree.log) $(grep -v ': OK$' /tmp/tree.log | tr '\\n' ';')\" >>{self.LOG}; done"
+        )
+        return self
+
+    def lines(self):
+        return self.bed.client.sh(f"cat {self.LOG} 2>/dev/null || :").splitlines()
+
+    def has_failed(self):
+        return any(not line.startswith(f"0 {self.files}") for line in self.lines())
+
+    def __exit__(self, kind, *_exc):
+        client = self.bed.client
+        if not client.guest.alive():
+            return
+        client.sh(f"touch {self.STOP}")
+        if kind is None:
+            self.job.wait(400)
+        elif self.job.poll() is None:
+            self.job.kill()
+        lines = self.lines()
+        self.rounds = len(lines)
+        self.bad = [f"tree: {line}" for line in lines if line.strip() != f"0 {self.files}"]
+
+    @property
+    def verified(self):
+        return (self.rounds - len(self.bad)) * self.each

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A Lustre file system in use for long, while faults come that are drawn from a seed. Run by `make soak-lustre-fs
+LUSTRE=...`; --seconds says how long, --seed which faults.
+
+Data has to be right, no I/O may fail, no client may be thrown out, I/O has to go on after each fault; and when all is
+unmounted and unloaded nothing may be left: no connection, message, module, RDMA object, and no memory."""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import statistics
+import time
+
+import pytest
+from conftest import LOGS, tidy
+from flaps import gsi
+from lustre import DEBUGFS, OURS
+from lustrefs import chance, loads
+from lustrefs.bed import Bed, Log
+from lustrefs.loads import MIB
+from lustrefs.table import Clock
+from nodes import until
+from test_lustre import names
+from test_lustre_fs import BACK, PAIRINGS, UNMOUNT, prober, pytestmark, tree  # noqa: F401
+
+# Seconds: the load before all of that, and in the end.
+QUIET = 10
+TREE = 24
+# What the guest's kernel keeps for itself after a soak, more than after a short use of the same.
+KEPT_KIB = 24 << 10
+PROBES = 400
+
+
+def sizes(node):
+    """What a guest has of memory, in KiB, when nothing is kept for later."""
+    node.sh("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; echo 3 >/proc/sys/vm/drop_caches", 120)
+    found = dict(re.findall(r"^(\w+): +(\d+)", node.sh("cat /proc/meminfo"), re.MULTILINE))
+    return {key: int(found[key]) for key in ("MemFree", "SUnreclaim", "VmallocUsed", "Percpu")}
+
+
+def is_idle(node):
+    """The driver has no connection, no message that waits, and nobody to take leave of."""
+    status, text = node.guest.run(f"cat {DEBUGFS}/ro2iblnd/*@*")
+    assert status == 0, text
+    nis = [line for line in text.splitlines() if line.startswith("ni=")]
+    assert nis, text
+    return all(f" {key}=0" in line for line in nis for key in ("conns", "waiting", "parting"))
+
+
+class Blow:
+    """A fault, and what it did. By the client's clock: when it began, when its cause was gone."""
+
+    def __init__(self, fault, began, gone):
+        self.fault, self.began, self.gone = fault, began, gone
+
+    def stall(self, rounds, until_next):
+        """(the longest round of the prober, seconds from when the cause was gone until one was through)"""
+        hit = [(b, e) for b, e, _ in rounds if e > self.began and b < until_next]
+        longest = max((e - b for b, e in hit), default=0.0)
+        return longest, min((e for _, e in hit if e > self.gone), default=self.gone) - self.gone
+
+
+class Soak:
+    def __init__(self, bed, seed):
+        self.bed, self.faults, self.blows = bed, chance.faults(seed), []
+
+    def answered(self, load):
+        """The file system answers to who asks now."""
+        asked = self.bed.client.clock()
+        until(
+            lambda: any(began > asked for began, _, _ in load.probes(PROBES)),
+            f"the file system answers, fault {len(self.blows)}",
+            timeout=BACK,
+            pause=1,
+        )
+        return self.bed.client.clock() - asked
+
+    def run(self, load, trees, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            fault = next(self.faults)
+            hit = None if fault.where == chance.BOTH else self.bed.role(fault.where)
+            if hit is not None and hit.lnd != OURS:
+                continue
+            began = self.bed.client.clock()
+            note = fault.event(self.bed, hit, *fault.args) or ""
+            gone = self.bed.client.clock()
+            self.blows.append(Blow(fault, began, gone))
+            took = self.answered(load)
+            print(f"{len(self.blows)}. at {began:.0f} s {fault} {note}: {took:.1f} s", flush=True)
+            for node in self.bed.nodes:
+                assert gsi(node) == "RTS", f"{node.guest.name}: {fault}: the CM's queue pair is {gsi(node)}"
+            assert not load.has_failed() and not trees.has_failed(), f"I/O failed, the last fault was {fault}"
+            time.sleep(fault.pause)
+
+    def table(self, rounds):
+        """A line for each kind of fault."""
+        spent = {}
+        ends = [blow.began for blow in self.blows[1:]] + [float("inf")]
+        for blow, end in zip(self.blows, ends):
+            spent.setdefault(blow.fault.event.__name__, []).append(blow.stall(rounds, end))
+        lines = ["| fault | times | longest stall, s: median | worst | through after the cause, s: median | worst |", f"|{'---|' * 6}"]
+        for kind, both in sorted(spent.items()):
+            figures = [f"{f(values):.1f}" for values in zip(*both) for f in (statistics.median, max)]
+            lines.append(f"| {kind} | {len(both)} | {' | '.join(figures)} |")
+        return "\n".join(lines)
+
+
+def short_use(bed):
+    """Up, a little I/O, and down, so that what the kernel keeps from then on is there: memory of both nodes afterwards."""
+    bed.up()
+    with loads.Load(bed, loops=()) as load, loads.Trees(bed, TREE, 0) as trees:
+        time.sleep(QUIET)
+    assert not load.errors() and not trees.bad
+    bed.down()
+    return [sizes(node) for node in bed.nodes]
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS, ids=names)
+def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F811
+    long = pytestconfig.getoption("--long")
+    seconds = pytestconfig.getoption("--seconds") or (3600 if long else 180)
+    seed = pytestconfig.getoption("--seed")
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    # First of all, in case it does not come to an end.
+    print(f"soak of {seconds} s, --seed {seed}", flush=True)
+    path = os.path.join(LOGS, f"lustre-soak-{names(pairing)}")
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(tidy, path)
+        guests = stack.enter_context(tree.pair(workdir=path))
+        bed = Bed(tree, guests, pairing, prober)
+        before = short_use(bed)
+        log, clock = Log(bed), Clock()
+        bed.up()
+        soak = Soak(bed, seed)
+        with loads.Load(bed) as load, loads.Trees(bed, TREE, seed) as trees:
+            time.sleep(QUIET)
+            soak.run(load, trees, seconds)
+            time.sleep(QUIET)
+            soak.answered(load)
+        unmounted = bed.unmount()
+        for node in (n for n in bed.nodes if n.lnd == OURS):
+            node.sh("lctl --net o2ib disconnect || :")
+        for node in (n for n in bed.nodes if n.lnd == OURS):
+            until(lambda node=node: is_idle(node), f"{node.guest.name}: the driver has nothing to do", timeout=60)
+        bed.unload()
+        bed.client.sh("rm -rf /tmp/fio.* /tmp/run.* /tmp/probes /tmp/tree*")
+        took, load_average = clock.stop()
+        kept = [{key: now[key] - was[key] for key in now} for was, now in zip(before, map(sizes, bed.nodes))]
+        told = (
+            f"{names(pairing)}: soak of {seconds} s, --seed {seed}: {len(soak.blows)} faults, "
+            f"{(load.verified + trees.verified) / MIB:.0f} MiB verified ({trees.rounds} trees), "
+            f"{log.evictions()} evictions, {log.lost()} imports lost, {log.timed_out()} RPCs timed out, "
+            f"longest stall {load.longest():.1f} s, longest I/O of fio {load.worst:.1f} s, unmounted in {unmounted:.1f} s, "
+            f"took {took:.0f} s, load {load_average:.1f}\nmemory, KiB: {kept}\n{soak.table(load.rounds)}"
+        )
+        print(told)
+        with open(os.path.join(LOGS, "lustre-soak.md"), "a", encoding="utf-8") as f:
+            f.write(f"{told}\n\n")
+        record_property("soak", told)
+    errors = [*load.errors(), *trees.bad]
+    assert not errors, "\n".join(errors)
+    assert load.verified > 0 and trees.verified > 0
+    assert log.evictions() == 0
+    assert not log.splats() and not log.leaks(), [*log.splats(), *log.leaks()]
+    assert all(-change["MemFree"] < KEPT_KIB for change in kept), kept
+    assert unmounted < UNMOUNT
