@@ -591,10 +591,14 @@ mod tests {
             q.push(&mut cells, id.index);
         }
         let mut next = |q: &mut Queues, cells: &mut [Cell; 2], room: u16| {
-            q.next(cells, &mut credits, room + NOOP_SLOTS, false, false)
+            let free = room.saturating_add(NOOP_SLOTS);
+            q.next(cells, &mut credits, free, false, false)
         };
         // Not for less, and nothing overtakes.
-        assert_eq!(next(&mut q, &mut cells, PART - 1), Next::NoSlots);
+        assert_eq!(
+            next(&mut q, &mut cells, PART.saturating_sub(1)),
+            Next::NoSlots
+        );
         for wrs in [40, PART, 40] {
             assert_eq!(next(&mut q, &mut cells, wrs), Next::Part { index: 0, wrs });
             Queues::parted(&mut cells, 0, wrs, false);
@@ -624,10 +628,11 @@ mod tests {
             let _ = c.tx.enqueue();
         }
         q.push(&mut cells, id.index);
-        let part = q.next(&mut cells, &mut credits, 30 + NOOP_SLOTS, false, false);
+        let free = |slots: u16| slots.saturating_add(NOOP_SLOTS);
+        let part = q.next(&mut cells, &mut credits, free(30), false, false);
         assert_eq!(part, Next::Part { index: 0, wrs: 30 });
         Queues::parted(&mut cells, 0, 20, true);
-        let rest = q.next(&mut cells, &mut credits, 1 + NOOP_SLOTS, false, false);
+        let rest = q.next(&mut cells, &mut credits, free(1), false, false);
         assert!(matches!(rest, Next::Post { index: 0, .. }));
     }
 
@@ -648,7 +653,8 @@ mod tests {
                 let _ = c.tx.enqueue();
             }
             q.push(&mut cells, id.index);
-            let next = q.next(&mut cells, &mut credits, slots + NOOP_SLOTS, false, false);
+            let free = slots.saturating_add(NOOP_SLOTS);
+            let next = q.next(&mut cells, &mut credits, free, false, false);
             assert_eq!(
                 next,
                 Next::Part {
