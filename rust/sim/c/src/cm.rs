@@ -304,7 +304,10 @@ fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
             || ev == rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE)
             && i.state != Destroying
             && i.state != Removal);
-        if fits && !i.gone {
+        if fits && i.core && ev == rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL {
+            // A request that the driver has not seen: nor will it.
+            i.state = State::Removal;
+        } else if fits && !i.gone && !i.core {
             prepare(i, ev, qpn);
             if telling() {
                 say(&format!("id {nr}: event {}, status {status}", name(ev)));
@@ -656,6 +659,10 @@ fn request(
             );
         }
         i.core = rc != 0;
+        if i.core {
+            // Under its mutex, as in destroy_id_handler_unlock(): nobody is told of it any more.
+            i.state = State::Destroying;
+        }
         lock::give(&raw mut i.lock);
         lock::give(&raw mut l.lock);
         if rc != 0 {
