@@ -19,7 +19,7 @@ def free_kib(node):
     return int(re.search(r"MemFree: +(\d+)", node.guest.check("cat /proc/meminfo"))[1])
 
 
-@pytest.mark.parametrize("depth", BOUNDS)
+@pytest.mark.parametrize("depth", [8, pytest.param(128, marks=pytest.mark.long)])
 def test_memory_of_a_connection(boot_pair, record_property, depth):
     a, b = (Node(g) for g in boot_pair(memory=2048))
     tunables = dict(peer_credits=depth, credits=2 * depth)
