@@ -209,8 +209,15 @@ int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes);
 u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id);
-bool ro2ib_cm_lost_address(const struct rdma_cm_id *id);
-bool ro2ib_cm_has_route(struct rdma_cm_id *id);
+
+/* What becomes of a message of the CM */
+enum ro2ib_cm_way {
+	RO2IB_WAY_OPEN,
+	RO2IB_WAY_NO_ROUTE,	/* it does harm to rxe */
+	RO2IB_WAY_NO_ADDRESS,	/* it is never sent, now and later */
+};
+
+enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id);
 int ro2ib_cm_connect_locked(struct rdma_cm_id *id,
 			    const struct ro2ib_conn_param *param);
 int ro2ib_cm_accept_locked(struct rdma_cm_id *id,

@@ -265,16 +265,16 @@ u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id)
 
 /*
  * Has the address of the id gone from its device, as when a bond fails over to
- * another one? What belonged to a GID that went is not made whole by its return.
- * Of RoCE only: elsewhere a GID is of the port, not of the address.
+ * another one, or gets another hardware address? What belonged to a GID that
+ * went is not made whole by its return. Of RoCE only: elsewhere a GID is of the
+ * port, not of the address.
  */
-bool ro2ib_cm_lost_address(const struct rdma_cm_id *id)
+static bool lost_address(const struct rdma_cm_id *id)
 {
 	const struct ib_gid_attr *attr = id->route.addr.dev_addr.sgid_attr;
 	bool lost;
 
-	if (!id->device || !rdma_protocol_roce(id->device, id->port_num) ||
-	    !attr)
+	if (!attr)
 		return false;
 	rcu_read_lock();
 	lost = IS_ERR(rdma_read_gid_attr_ndev_rcu(attr));
@@ -290,9 +290,15 @@ bool ro2ib_cm_lost_address(const struct rdma_cm_id *id)
  * Other providers of RoCE drop the packet, and nothing is lost by not sending
  * it. On InfiniBand the subnet manager's routes are not the node's.
  *
- * The addresses do not change once they are resolved.
+ * Without a GID it cannot either, and rxe would do the same. But for RoCE v2 with
+ * a flow label, which rdma_cm always gives it, no address handle is made then
+ * (rdma_lag_get_ah_roce_slave()): nothing new reaches the provider. What the CM
+ * has sent before and repeats does.
+ *
+ * The addresses do not change once they are resolved. The caller has the handler
+ * mutex: the CM replaces the path, and the GID, under it.
  */
-bool ro2ib_cm_has_route(struct rdma_cm_id *id)
+enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id)
 {
 	const struct rdma_addr *addr = &id->route.addr;
 	const struct sockaddr_in *src = (const void *)&addr->src_addr;
@@ -303,11 +309,10 @@ bool ro2ib_cm_has_route(struct rdma_cm_id *id)
 
 	if (!id->device || !rdma_protocol_roce(id->device, id->port_num) ||
 	    src->sin_family != AF_INET || dst->sin_family != AF_INET)
-		return true;
-	/* To rxe a message without a GID is one without a route. */
-	if (id->device->ops.driver_id == RDMA_DRIVER_RXE &&
-	    ro2ib_cm_lost_address(id))
-		return false;
+		return RO2IB_WAY_OPEN;
+	if (lost_address(id))
+		return id->route.path_rec && !id->route.path_rec->flow_label ?
+			RO2IB_WAY_NO_ROUTE : RO2IB_WAY_NO_ADDRESS;
 
 	fl.flowi4_oif = addr->dev_addr.bound_dev_if;
 	fl.flowi4_proto = IPPROTO_UDP;
@@ -315,10 +320,10 @@ bool ro2ib_cm_has_route(struct rdma_cm_id *id)
 	fl.daddr = dst->sin_addr.s_addr;
 	rt = ip_route_output_key(addr->dev_addr.net, &fl);
 	if (IS_ERR(rt))
-		return false;
+		return RO2IB_WAY_NO_ROUTE;
 	carrier = netif_carrier_ok(rt->dst.dev);
 	ip_rt_put(rt);
-	return carrier;
+	return carrier ? RO2IB_WAY_OPEN : RO2IB_WAY_NO_ROUTE;
 }
 
 static struct rdma_conn_param conn_param(const struct ro2ib_conn_param *p)

@@ -11,6 +11,10 @@
 //! connected to any more. To free an id says something, too, unless its DREQ is on its way. So the
 //! id stays, mute, until there is a route.
 //!
+//! Where the address of this side is not on the device any more, nobody is ever told: the CM sends nothing
+//! new. It does repeat what it sent before, as long as the id is there, and that is fatal in the same way. So
+//! such an id goes at once.
+//!
 //! Context: any; the caller holds the connection's lock.
 
 /// Where the farewell of one connection is.

@@ -45,7 +45,8 @@ use crate::bindings;
 // What a handler needs besides.
 pub(crate) use super::cm_locked::{
     CmLocked,
-    ConnParam, //
+    ConnParam,
+    Way, //
 };
 
 /// Receives the events of a [`CmId`].
@@ -282,21 +283,9 @@ impl<H: CmHandler> CmId<H> {
         unsafe { reject(self.id.as_raw(), private_data) }
     }
 
-    /// Whether a message to the other side can leave now, as far as this node knows. Not before the
-    /// address is resolved, or the request taken.
-    ///
-    /// To connect, to disconnect, or to drop a connected id without a route is allowed, and fatal
-    /// for rxe: see `ro2ib_cm_has_route()`.
-    pub(crate) fn has_route(&self) -> bool {
-        // SAFETY: The id is valid.
-        unsafe { bindings::ro2ib_cm_has_route(self.id.as_raw()) }
-    }
-
-    /// Whether the address of this side is not on the device of the id any more, for good. Of RoCE only. Not
-    /// before the address is resolved, or the request taken.
-    pub(crate) fn lost_address(&self) -> bool {
-        // SAFETY: The id is valid.
-        unsafe { bindings::ro2ib_cm_lost_address(self.id.as_raw()) }
+    /// [`CmLocked::way`], with the lock taken.
+    pub(crate) fn way(&self) -> Way {
+        self.lock().way()
     }
 
     /// Moves the QP to the error state and tells the other side.

@@ -32,6 +32,20 @@ pub(crate) struct ConnParam<'a> {
     pub(crate) rnr_retry_count: u8,
 }
 
+/// What becomes of a message to the other side, as far as this node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It leaves.
+    Open,
+    /// It cannot leave now. To connect, to disconnect, or to drop a connected id is allowed, and fatal for rxe: see
+    /// `ro2ib_cm_way()`.
+    NoRoute,
+    /// The address of this side is not on the device any more, for good: nothing is sent, and nothing comes of
+    /// trying. What was sent before and is not answered is repeated as long as the id is there, and that is fatal
+    /// for rxe. Of RoCE only.
+    NoAddress,
+}
+
 impl ConnParam<'_> {
     fn to_raw(self) -> Result<bindings::ro2ib_conn_param> {
         Ok(bindings::ro2ib_conn_param {
@@ -151,6 +165,16 @@ impl CmLocked<'_> {
         let mtu = unsafe { bindings::ro2ib_cm_path_mtu(self.id) };
 
         (mtu != 0).then_some(mtu)
+    }
+
+    /// What becomes of a message to the other side. Not before the address is resolved, or the request taken.
+    pub(crate) fn way(&self) -> Way {
+        // SAFETY: By the type invariant; the handler mutex is held.
+        match unsafe { bindings::ro2ib_cm_way(self.id) } {
+            bindings::ro2ib_cm_way_RO2IB_WAY_NO_ROUTE => Way::NoRoute,
+            bindings::ro2ib_cm_way_RO2IB_WAY_NO_ADDRESS => Way::NoAddress,
+            _ => Way::Open,
+        }
     }
 
     /// Connects, after `RouteResolved`: one of `Established`, `Rejected`,

@@ -22,7 +22,8 @@ use crate::{
     proto::{
         cause::Cause,
         conn::Event, //
-    }, //
+    },
+    rdma::cm::Way, //
 };
 
 impl Conn {
@@ -38,13 +39,15 @@ impl Conn {
         }
         self.rearm_timer(CLOSING_MS);
         if let Some(id) = self.cm.id() {
-            let route = id.has_route();
-            if established {
-                self.with(|inner| inner.goodbye.begin(route));
+            let way = id.way();
+            if established && way != Way::NoAddress {
+                self.with(|inner| inner.goodbye.begin(way == Way::Open));
             }
-            if route && !asked {
+            if way != Way::Open {
+                // Nobody to be told now, or ever.
+            } else if !asked {
                 self.turn_down(&id);
-            } else if route {
+            } else {
                 // Refused if it was never connected; the drain puts the queue pair into error anyway.
                 let _ = id.disconnect();
             }

@@ -20,7 +20,8 @@ use super::{
 };
 use crate::{
     lnd::parting::Leaving,
-    proto::conn::State, //
+    proto::conn::State,
+    rdma::cm::Way, //
 };
 
 impl Conn {
@@ -39,7 +40,12 @@ impl Conn {
     pub(super) fn wait_for_farewell(self: &Arc<Self>) -> bool {
         // A request of the peer's that was not accepted is refused when the id goes.
         let speaks = !self.active || self.with(|inner| inner.goodbye.was_asked());
-        let no_route = speaks && self.cm.id().is_some_and(|id| !id.has_route());
+        let way = self.cm.id().map_or(Way::Open, |id| id.way());
+        if way == Way::NoAddress {
+            // Nobody will ever be told, and what was said already must not be repeated.
+            return false;
+        }
+        let no_route = speaks && way == Way::NoRoute;
         let Some(mute) = self.with(|inner| inner.goodbye.must_wait(no_route)) else {
             return false;
         };
@@ -85,7 +91,12 @@ impl Leaving for Conn {
 
     fn look_for_route(self: &Arc<Self>) {
         let Some(id) = self.cm.id() else { return };
-        if !id.has_route() {
+        let way = id.way();
+        if way == Way::NoAddress {
+            drop(id);
+            return self.end_farewell();
+        }
+        if way == Way::NoRoute {
             let leaves = self.with(|inner| {
                 let (leaves, waits) = inner.goodbye.no_route();
                 if waits {

@@ -28,7 +28,8 @@ use crate::{
         cause::Cause,
         conn::Event,
         peer::Known, //
-    }, //
+    },
+    rdma::cm::Way, //
 };
 
 impl Connection for Conn {
@@ -108,7 +109,7 @@ impl Doubtful for Conn {
 impl Conn {
     /// Whether the NI has another device by now, or the address has left the device of the connection.
     pub(super) fn is_elsewhere(&self) -> bool {
-        if self.cm.id().is_some_and(|id| id.lost_address()) {
+        if self.cm.id().is_some_and(|id| id.way() == Way::NoAddress) {
             return true;
         }
         match (self.hca(), self.ni.hca()) {

@@ -57,7 +57,8 @@ use crate::{
         buf::RxBuf,
         cm::{
             CmId,
-            ConnParam, //
+            ConnParam,
+            Way, //
         },
         cm_event::Addr,
         qp::{
@@ -134,8 +135,11 @@ impl Conn {
                 retry_count: self.ni.lnet.retry_count(),
                 rnr_retry_count: self.ni.lnet.rnr_retry_count(),
             };
-            if self.active && !id.has_route() {
-                return Err(ENETUNREACH);
+            match id.way() {
+                Way::Open => {}
+                // Who has just asked can be answered.
+                Way::NoRoute if !self.active => {}
+                Way::NoRoute | Way::NoAddress => return Err(ENETUNREACH),
             }
             // It may have ended meanwhile: all this takes long.
             let over = self.with(|inner| {

@@ -115,6 +115,12 @@ pub union ib_wc__bindgen_ty_2 {
     pub invalidate_rkey: u32,
 }
 
+pub const ro2ib_cm_way_RO2IB_WAY_OPEN: ro2ib_cm_way = 0;
+pub const ro2ib_cm_way_RO2IB_WAY_NO_ROUTE: ro2ib_cm_way = 1;
+pub const ro2ib_cm_way_RO2IB_WAY_NO_ADDRESS: ro2ib_cm_way = 2;
+
+pub type ro2ib_cm_way = u32;
+
 pub const ib_wr_opcode_IB_WR_RDMA_WRITE: ib_wr_opcode = 0;
 pub const ib_wr_opcode_IB_WR_SEND: ib_wr_opcode = 2;
 pub const ib_wr_opcode_IB_WR_LOCAL_INV: ib_wr_opcode = 7;
@@ -677,8 +683,7 @@ unsafe extern "C" {
     pub fn ro2ib_cm_set_min_rnr_timer(id: *mut rdma_cm_id, timer: u8) -> i32;
     pub fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32) -> i32;
     pub fn ro2ib_cm_path_mtu(id: *mut rdma_cm_id) -> u32;
-    pub fn ro2ib_cm_lost_address(id: *const rdma_cm_id) -> bool;
-    pub fn ro2ib_cm_has_route(id: *mut rdma_cm_id) -> bool;
+    pub fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way;
     pub fn ro2ib_cm_connect_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;
     pub fn ro2ib_cm_accept_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;
     pub fn ro2ib_cm_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> i32;

@@ -917,7 +917,7 @@ fn happens(step: Step) {
         }
         Happens::Unplug => {
             // SAFETY: Devices stay until the world ends.
-            if unsafe { !(*dev).registered || (*dev).moved } {
+            if unsafe { !(*dev).registered || (*dev).moved.is_some() } {
                 return;
             }
             world::unplug(dev, step.long % 2 == 0);
@@ -939,7 +939,7 @@ fn happens(step: Step) {
         Happens::AddrChange => cm::addr_change(dev),
         Happens::FailOver => {
             // SAFETY: Devices stay until the world ends.
-            if unsafe { !(*dev).registered || (*dev).moved } {
+            if unsafe { !(*dev).registered || (*dev).moved.is_some() } {
                 return;
             }
             world::fail_over(dev);

@@ -159,7 +159,7 @@ fn dev_of(ip: u32) -> Option<*mut Dev> {
     w().nodes
         .iter()
         .flat_map(|n| n.devs.iter().copied())
-        .find(|d| unsafe { (**d).ip == ip && (**d).registered && !(**d).moved })
+        .find(|d| unsafe { (**d).ip == ip && (**d).registered && (**d).moved.is_none() })
 }
 
 fn local_dev(node: usize, ip: u32) -> Option<*mut Dev> {
@@ -209,7 +209,16 @@ fn transmit(dev: *mut Dev, ip: u32, packet: Packet) {
     }
 }
 
+/// Whether it has no GID any more: nothing new is sent.
+fn speechless(id: &Id) -> bool {
+    // SAFETY: Devices stay until the world ends.
+    !id.dev.is_null() && unsafe { (*id.dev).moved.is_some() }
+}
+
 fn send(id: &Id, mut packet: Packet) {
+    if speechless(id) {
+        return;
+    }
     if let Packet::Req { private, .. } | Packet::Rep { private, .. } | Packet::Rej { private, .. } =
         &mut packet
     {
@@ -229,6 +238,12 @@ fn send_again(id: *mut Id, packet: Packet) {
         return;
     }
     i.tries += 1;
+    // SAFETY: Devices stay until the world ends.
+    let moved = unsafe { (*i.dev).moved };
+    if moved.is_some_and(|at| sched::now() - at > RESEND) {
+        // What rxe would never get over. There was time to free the id.
+        violation("the CM repeats a message without a GID");
+    }
     let epoch = i.epoch;
     send(i, packet.clone());
     sched::after(RESEND, move || {
@@ -1089,16 +1104,17 @@ pub unsafe extern "C" fn ro2ib_cm_path_mtu(id: *mut rdma_cm_id) -> u32 {
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_has_route(id: *mut rdma_cm_id) -> bool {
+pub unsafe extern "C" fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way {
     let i = id_mut(id);
+    if i.dev.is_null() {
+        return ro2ib_cm_way_RO2IB_WAY_OPEN;
+    }
     // SAFETY: Devices stay until the world ends.
-    i.dev.is_null() || unsafe { (*i.dev).up && !(*i.dev).moved }
-}
-#[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_lost_address(id: *const rdma_cm_id) -> bool {
-    let i = id_mut(id.cast_mut());
-    // SAFETY: Devices stay until the world ends.
-    !i.dev.is_null() && unsafe { (*i.dev).moved }
+    match unsafe { ((*i.dev).moved.is_some(), (*i.dev).up) } {
+        (true, _) => ro2ib_cm_way_RO2IB_WAY_NO_ADDRESS,
+        (false, false) => ro2ib_cm_way_RO2IB_WAY_NO_ROUTE,
+        (false, true) => ro2ib_cm_way_RO2IB_WAY_OPEN,
+    }
 }
 #[no_mangle]
 pub unsafe extern "C" fn rdma_set_service_type(_id: *mut rdma_cm_id, _tos: i32) {}
@@ -1139,7 +1155,7 @@ pub unsafe extern "C" fn ro2ib_cm_connect_locked(
     if world::fails(Fault::Cm) {
         return -(ENOMEM as i32);
     }
-    if i.state != State::RouteResolved {
+    if i.state != State::RouteResolved || speechless(i) {
         return -(EINVAL as i32);
     }
     // SAFETY: By the contract of this function.
@@ -1182,7 +1198,7 @@ pub unsafe extern "C" fn ro2ib_cm_accept_locked(
     if world::fails(Fault::Cm) {
         return -(ENOMEM as i32);
     }
-    if i.state != State::Connect || i.cm != Cm::ReqRcvd {
+    if i.state != State::Connect || i.cm != Cm::ReqRcvd || speechless(i) {
         return -(EINVAL as i32);
     }
     // SAFETY: By the contract of this function.
@@ -1247,6 +1263,10 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
     }
     let (nr, other) = (i.nr, i.other);
     match i.cm {
+        Cm::Established if speechless(i) => {
+            set(i, Cm::Timewait);
+            timewait(id.cast());
+        }
         Cm::Established => {
             set(i, Cm::DreqSent);
             send_again(

@@ -55,8 +55,8 @@ pub struct Dev {
     pub registered: bool,
     /// It was unplugged, and the driver has let go of it.
     pub gone: bool,
-    /// The address of its interface is another device's now.
-    pub moved: bool,
+    /// Since when the address of its interface is another device's.
+    pub moved: Option<u64>,
     /// The link carries messages.
     pub up: bool,
     /// How often it came up: each time at another speed.
@@ -102,7 +102,7 @@ impl Dev {
             refs: 0,
             registered: true,
             gone: false,
-            moved: false,
+            moved: None,
             up: true,
             ups: 0,
             attrs,
@@ -805,8 +805,8 @@ pub fn reaches(a: *const Dev, b: *const Dev) -> bool {
     unsafe {
         let (a, b) = (&*a, &*b);
         a.up && b.up
-            && !a.moved
-            && !b.moved
+            && a.moved.is_none()
+            && b.moved.is_none()
             && a.registered
             && b.registered
             && !w().nodes[a.node].dead

@@ -813,10 +813,10 @@ pub fn fail_over(dev: *mut Dev) {
         lnet::fails_over(dev);
         let ns = w().rng.below(20 * MS);
         sched::sleep(ns);
-        if !(*dev).registered || (*dev).moved {
+        if !(*dev).registered || (*dev).moved.is_some() {
             return;
         }
-        (*dev).moved = true;
+        (*dev).moved = Some(sched::now());
         verbs::dispatch(dev, ib_event_type_IB_EVENT_GID_CHANGE);
         if w().rng.one_in(2) {
             // As rxe does with the next packet.
