@@ -37,6 +37,11 @@ bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port)
 	return rdma_protocol_iwarp(dev, port);
 }
 
+bool ro2ib_device_is_roce(struct ib_device *dev, u32 port)
+{
+	return rdma_protocol_roce(dev, port);
+}
+
 /* See push_reg() in rust/rdma/sq.rs. */
 bool ro2ib_device_repeats_local(struct ib_device *dev)
 {

@@ -217,7 +217,7 @@ impl Ni {
     /// What becomes of a message that has no connection.
     pub(crate) fn passage(&self) -> Passage {
         match self.way(|way| way.passage()) {
-            Passage::Open if self.unsettled.load(Acquire) => Passage::Hold,
+            Passage::Open if self.is_unsettled() => Passage::Hold,
             passage => passage,
         }
     }
@@ -226,6 +226,11 @@ impl Ni {
     /// ([`crate::proto::home`]). True: it was.
     pub(crate) fn set_unsettled(&self, unsettled: bool) -> bool {
         self.unsettled.xchg(unsettled, Full)
+    }
+
+    /// Whether it may be moving.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Acquire)
     }
 
     /// Whether the interface is down, or about to go.

@@ -163,9 +163,8 @@ impl User for Port {
         log::moved(self.ni.nid, from.as_str(), to.unwrap_or("?"));
         notice::device(notice::Device::Moved, &self.ni.nid, to);
         self.peers.table.for_each(|peer| peer.moved());
-        if self.ni.set_unsettled(false) {
-            self.peers.table.for_each(|peer| peer.way_opened());
-        }
+        // It may be about to move once more: that look is what lets attempts begin.
+        self.look_in(0);
     }
 
     fn doubt_home(self: &Arc<Self>) {
@@ -258,10 +257,14 @@ impl Port {
             LinkEvent::Moved => {}
         });
         if event == LinkEvent::Moved {
+            let hca = self.ni.hca().ok();
+            self.signs
+                .moves(hca.is_some_and(|hca| hca.device.is_roce(hca.port)));
             if self.signs.is_watched() {
                 let _ = self.ni.set_unsettled(true);
+                self.look_in(0);
             }
-            return self.doubt_home();
+            return;
         }
         if event == LinkEvent::Leaving {
             // Connections only: no message may go back to LNet under the locks of the caller.
@@ -292,16 +295,18 @@ impl Port {
         }
         // On the same device its GID may be another one: what had the old one is as dead.
         self.peers.table.for_each(|peer| peer.moved());
-        // And has no way to speak.
-        self.peers.parting.routes_changed();
-        let (ms, hold) = match next {
-            Next::AgainIn { ms, hold } => (ms, hold),
-            _ => (0, false),
+        let (again, hold) = match next {
+            Next::AgainIn { ms, hold } => (Some(ms), hold),
+            Next::Move => (Some(0), false),
+            Next::Settled | Next::Rest => (None, false),
         };
-        if !hold && self.ni.set_unsettled(false) {
+        // What has come since then is for the next look.
+        if !hold && !self.signs.is_astray() && self.ni.set_unsettled(false) {
             self.peers.table.for_each(|peer| peer.way_opened());
         }
-        Some(ms)
+        // What could not speak meanwhile does now, or never will.
+        self.peers.parting.routes_changed();
+        again
     }
 
     /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.

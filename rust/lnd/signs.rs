@@ -48,6 +48,8 @@ pub(super) struct Signs {
     mute: Atomic<bool>,
     /// Something happened that may have moved the address to another device.
     astray: Atomic<bool>,
+    /// The GIDs of the address are going to change, and have not.
+    gids_due: Atomic<bool>,
     #[pin]
     home: SpinLock<Home>,
 }
@@ -62,6 +64,7 @@ impl Signs {
             unheard: Atomic::new(false),
             mute: Atomic::new(false),
             astray: Atomic::new(false),
+            gids_due: Atomic::new(false),
             home <- kernel::new_spinlock!(Home::new(), "Signs::home"),
         })
     }
@@ -95,6 +98,17 @@ impl Signs {
         self.is_watched()
     }
 
+    /// The address moves, or gets another hardware address; `gids`: its GIDs change with that. A look is due.
+    pub(super) fn moves(&self, gids: bool) {
+        self.gids_due.store(gids, Release);
+        let _ = self.astray.xchg(true, Full);
+    }
+
+    /// Whether there is a reason to look for the address that no look has seen yet.
+    pub(super) fn is_astray(&self) -> bool {
+        self.astray.load(Acquire)
+    }
+
     /// The device told this. True: a look is due.
     pub(super) fn heard(&self, event: DeviceEvent) -> bool {
         match event {
@@ -106,7 +120,10 @@ impl Signs {
                 let _ = self.fatal.xchg(false, Full);
             }
             DeviceEvent::PortErr(_) => {}
-            DeviceEvent::GidChange(_) => return self.astray(),
+            DeviceEvent::GidChange(_) => {
+                self.gids_due.store(false, Release);
+                return self.astray();
+            }
             _ => return false,
         }
         self.is_watched()
@@ -152,6 +169,13 @@ impl Signs {
             return Next::Rest;
         }
         let found = find();
-        self.home.lock().look(now_ms, found)
+        let next = self
+            .home
+            .lock()
+            .look(now_ms, found, self.gids_due.load(Acquire));
+        if next == Next::Settled {
+            self.gids_due.store(false, Release);
+        }
+        next
     }
 }

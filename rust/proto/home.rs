@@ -8,7 +8,8 @@
 //! address is looked for, and for a while again: for a moment it may be nowhere.
 //!
 //! Until that is settled no attempt to connect is begun: it would be made on the device that is being left, or with a
-//! GID that goes in the middle of the handshake.
+//! GID that goes in the middle of the handshake. Of RoCE the GIDs always change, also if the address stays on its device;
+//! so it is not settled before they have, and on a busy machine they do late.
 //!
 //! Context: any; the caller holds a lock.
 
@@ -44,6 +45,8 @@ pub enum Found {
 pub enum Next {
     /// Nothing.
     Rest,
+    /// Nothing any more: nobody needs to wait for where it is.
+    Settled,
     /// Look again after so many milliseconds. Nobody is connected to before that, if `hold`.
     AgainIn {
         /// Milliseconds.
@@ -79,8 +82,8 @@ impl Home {
     }
 
     /// It was looked for. What was moved is looked for again, as after any other reason to doubt: the core may be at it
-    /// yet.
-    pub fn look(&mut self, now_ms: u64, found: Found) -> Next {
+    /// yet. `awaited`: the GIDs are going to change, and have not.
+    pub fn look(&mut self, now_ms: u64, found: Found, awaited: bool) -> Next {
         let Some(doubted_ms) = self.doubted_ms else {
             return Next::Rest;
         };
@@ -92,11 +95,11 @@ impl Home {
             }
             Found::Here if since >= SETTLE_MS => {
                 self.doubted_ms = None;
-                Next::Rest
+                Next::Settled
             }
             Found::Here => Next::AgainIn {
                 ms: HERE_MS,
-                hold: since < u64::from(HERE_MS),
+                hold: awaited || since < u64::from(HERE_MS),
             },
             Found::Nowhere if since >= HURRY_MS => Next::AgainIn {
                 ms: IDLE_MS,
@@ -126,7 +129,7 @@ mod tests {
         let mut h = Home::new();
         assert!(!h.is_doubted());
         for found in [Found::Here, Found::Elsewhere, Found::Nowhere] {
-            assert_eq!(h.look(5, found), Next::Rest);
+            assert_eq!(h.look(5, found, false), Next::Rest);
         }
     }
 
@@ -138,29 +141,52 @@ mod tests {
     fn what_moves_late_is_found() {
         let mut h = Home::new();
         h.doubt(100);
-        assert_eq!(h.look(100, Found::Here), again(HERE_MS, true));
-        assert_eq!(h.look(200, Found::Nowhere), again(NOWHERE_MS, true));
-        assert_eq!(h.look(210, Found::Elsewhere), Next::Move);
+        assert_eq!(h.look(100, Found::Here, false), again(HERE_MS, true));
+        assert_eq!(h.look(200, Found::Nowhere, false), again(NOWHERE_MS, true));
+        assert_eq!(h.look(210, Found::Elsewhere, false), Next::Move);
         // And perhaps back.
-        assert_eq!(h.look(220, Found::Here), again(HERE_MS, true));
-        assert_eq!(h.look(320, Found::Elsewhere), Next::Move);
-        assert_eq!(h.look(319 + SETTLE_MS, Found::Here), again(HERE_MS, false));
-        assert_eq!(h.look(320 + SETTLE_MS, Found::Here), Next::Rest);
+        assert_eq!(h.look(220, Found::Here, false), again(HERE_MS, true));
+        assert_eq!(h.look(320, Found::Elsewhere, false), Next::Move);
+        assert_eq!(
+            h.look(319 + SETTLE_MS, Found::Here, false),
+            again(HERE_MS, false)
+        );
+        assert_eq!(h.look(320 + SETTLE_MS, Found::Here, false), Next::Settled);
+        assert_eq!(h.look(321 + SETTLE_MS, Found::Here, false), Next::Rest);
         assert!(!h.is_doubted());
+    }
+
+    #[test]
+    fn what_is_here_waits_for_its_gids() {
+        let mut h = Home::new();
+        h.doubt(0);
+        assert_eq!(h.look(500, Found::Here, true), again(HERE_MS, true));
+        // They are late: the second begins anew, and so does the pause.
+        h.doubt(600);
+        assert_eq!(h.look(601, Found::Here, false), again(HERE_MS, true));
+        assert_eq!(h.look(701, Found::Here, false), again(HERE_MS, false));
+        // They do not change after all.
+        h.doubt(2_000);
+        let late = 1_999 + SETTLE_MS;
+        assert_eq!(h.look(late, Found::Here, true), again(HERE_MS, true));
+        assert_eq!(h.look(late + 1, Found::Here, true), Next::Settled);
     }
 
     #[test]
     fn what_is_nowhere_is_looked_for_until_it_is_somewhere() {
         let mut h = Home::new();
         h.doubt(0);
-        assert_eq!(h.look(HURRY_MS, Found::Nowhere), again(IDLE_MS, false));
         assert_eq!(
-            h.look(100 * HURRY_MS, Found::Nowhere),
+            h.look(HURRY_MS, Found::Nowhere, false),
+            again(IDLE_MS, false)
+        );
+        assert_eq!(
+            h.look(100 * HURRY_MS, Found::Nowhere, false),
             again(IDLE_MS, false)
         );
         // It is back where it was, long after the reason.
-        assert_eq!(h.look(101 * HURRY_MS, Found::Here), Next::Rest);
+        assert_eq!(h.look(101 * HURRY_MS, Found::Here, false), Next::Settled);
         h.doubt(7);
-        assert_eq!(h.look(8, Found::Nowhere), again(NOWHERE_MS, true));
+        assert_eq!(h.look(8, Found::Nowhere, false), again(NOWHERE_MS, true));
     }
 }

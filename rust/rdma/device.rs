@@ -149,6 +149,12 @@ impl Device {
         unsafe { bindings::ro2ib_device_is_iwarp(self.as_raw(), port) }
     }
 
+    /// Whether connections of that port go over Ethernet, with the address of an interface for a GID.
+    pub(crate) fn is_roce(&self, port: u32) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_device_is_roce(self.as_raw(), port) }
+    }
+
     /// Whether it carries local work requests out again when it repeats what was sent before them,
     /// as rxe does; see [`super::sq::SendQueue::push_reg`].
     fn repeats_local(&self) -> bool {

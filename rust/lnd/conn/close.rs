@@ -39,7 +39,7 @@ impl Conn {
         }
         self.rearm_timer(CLOSING_MS);
         if let Some(id) = self.cm.id() {
-            let way = id.way();
+            let way = self.way(&id);
             if established && way != Way::NoAddress {
                 self.with(|inner| inner.goodbye.begin(way == Way::Open));
             }

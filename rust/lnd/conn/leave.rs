@@ -21,10 +21,24 @@ use super::{
 use crate::{
     lnd::parting::Leaving,
     proto::conn::State,
-    rdma::cm::Way, //
+    rdma::cm::{
+        CmId,
+        Way, //
+    }, //
 };
 
 impl Conn {
+    /// What becomes of a message to the peer. While it is not known where the address of the NI will be a device
+    /// made of software is not made to speak: the GID may go before the message does.
+    pub(super) fn way(&self, id: &CmId<Self>) -> Way {
+        let way = id.way();
+        let software = || self.ni.hca().is_ok_and(|hca| hca.device.is_software());
+        if way == Way::Open && self.ni.is_unsettled() && software() {
+            return Way::NoRoute;
+        }
+        way
+    }
+
     /// Drops the id if the connection was released before it was there: the peer lists a passive
     /// connection before the id is taken, so an operator can close it in between. The id and the
     /// connection hold each other, and nobody else would part them.
@@ -40,7 +54,7 @@ impl Conn {
     pub(super) fn wait_for_farewell(self: &Arc<Self>) -> bool {
         // A request of the peer's that was not accepted is refused when the id goes.
         let speaks = !self.active || self.with(|inner| inner.goodbye.was_asked());
-        let way = self.cm.id().map_or(Way::Open, |id| id.way());
+        let way = self.cm.id().map_or(Way::Open, |id| self.way(&id));
         if way == Way::NoAddress {
             // Nobody will ever be told, and what was said already must not be repeated.
             return false;
@@ -91,7 +105,7 @@ impl Leaving for Conn {
 
     fn look_for_route(self: &Arc<Self>) {
         let Some(id) = self.cm.id() else { return };
-        let way = id.way();
+        let way = self.way(&id);
         if way == Way::NoAddress {
             drop(id);
             return self.end_farewell();

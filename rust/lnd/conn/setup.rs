@@ -135,10 +135,10 @@ impl Conn {
                 retry_count: self.ni.lnet.retry_count(),
                 rnr_retry_count: self.ni.lnet.rnr_retry_count(),
             };
-            match id.way() {
+            match self.way(&id) {
                 Way::Open => {}
                 // Who has just asked can be answered.
-                Way::NoRoute if !self.active => {}
+                Way::NoRoute if !self.active && !self.ni.is_unsettled() => {}
                 Way::NoRoute | Way::NoAddress => return Err(ENETUNREACH),
             }
             // It may have ended meanwhile: all this takes long.
@@ -165,7 +165,12 @@ impl Conn {
                 return self.end(Cause::Unreachable);
             }
             if [ENETUNREACH, EHOSTUNREACH, ETIMEDOUT].contains(&e) {
-                return self.end(Cause::Unreachable);
+                let moves = self.ni.is_unsettled() || self.is_elsewhere();
+                return self.end(if moves {
+                    Cause::Moved
+                } else {
+                    Cause::Unreachable
+                });
             }
             log::cannot(self.nid(), "set up the connection", e);
             self.end(Cause::NoResources);

@@ -1088,6 +1088,8 @@ fn whole(script: Script) {
         }
     }
     w().faulty = !script.strict;
+    w().prompt = (script.jump_ppm == 0 || script.jump_max <= MS)
+        && (script.stall_ppm == 0 || script.stall_max <= 100 * US);
     let mut tids = ups;
     for u in script.users {
         tids.push(sched::spawn(u.node, Kind::Process, "user", move || {

@@ -219,6 +219,12 @@ fn send(id: &Id, mut packet: Packet) {
     if speechless(id) {
         return;
     }
+    // SAFETY: Devices stay until the world ends.
+    let dev = unsafe { &*id.dev };
+    if w().prompt && dev.software && dev.moves.is_some_and(|at| sched::now() - at > MS) {
+        // To rxe that is one without a GID, if it is a little slow.
+        violation("the CM sends a message whose GID is about to go");
+    }
     if let Packet::Req { private, .. } | Packet::Rep { private, .. } | Packet::Rej { private, .. } =
         &mut packet
     {

@@ -55,6 +55,8 @@ pub struct Dev {
     pub registered: bool,
     /// It was unplugged, and the driver has let go of it.
     pub gone: bool,
+    /// Since when the driver knows that the address is going to.
+    pub moves: Option<u64>,
     /// Since when the address of its interface is another device's.
     pub moved: Option<u64>,
     /// The link carries messages.
@@ -102,6 +104,7 @@ impl Dev {
             refs: 0,
             registered: true,
             gone: false,
+            moves: None,
             moved: None,
             up: true,
             ups: 0,
@@ -242,6 +245,11 @@ pub unsafe extern "C" fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib
 pub unsafe extern "C" fn ro2ib_device_is_iwarp(dev: *mut ib_device, _port: u32) -> bool {
     // SAFETY: By the contract of this function.
     unsafe { (*dev.cast::<Dev>()).tcp }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_is_roce(dev: *mut ib_device, _port: u32) -> bool {
+    // SAFETY: By the contract of this function.
+    unsafe { !(*dev.cast::<Dev>()).tcp }
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_is_software(dev: *mut ib_device) -> bool {

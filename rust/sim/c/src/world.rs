@@ -248,6 +248,8 @@ pub struct World {
     pub plan: Plan,
     /// Faults happen.
     pub faulty: bool,
+    /// No task is held up for longer than a moment.
+    pub prompt: bool,
     /// The task that finds no memory.
     pub short: usize,
     /// What did not hold.
@@ -356,6 +358,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         rng: Rng::new(seed),
         plan,
         faulty: false,
+        prompt: false,
         short: sched::NONE,
         failed: None,
         story: tell.then(Vec::new),
@@ -811,6 +814,7 @@ pub fn fail_over(dev: *mut Dev) {
         }
         let slot = (*dev).ip - ip(node, 0);
         lnet::fails_over(dev);
+        (*dev).moves = Some(sched::now());
         let ns = w().rng.below(20 * MS);
         sched::sleep(ns);
         if !(*dev).registered || (*dev).moved.is_some() {
