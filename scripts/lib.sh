@@ -10,6 +10,9 @@ export LC_ALL=C
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${RO2IBLND_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ro2iblnd}
+# Of this clone alone: cargo knows what it made by its place inside of a clone, and by the age of
+# the sources, so it would take another clone's for this one's.
+CARGO_CACHE=$CACHE/cargo/$(dirname "$here" | sha256sum | cut -c1-12)
 
 # Kernel series known to work, best first.
 KERNEL_SERIES=${KERNEL_SERIES:-"7.3 7.2"}

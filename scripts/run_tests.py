@@ -81,7 +81,7 @@ def cargo(name, directory, *options):
     env = {
         "RUSTC": tools["RUSTC"],
         "RUSTDOC": tools["RUSTDOC"],
-        "CARGO_TARGET_DIR": os.path.join(tools["CACHE"], f"cargo-{name}"),
+        "CARGO_TARGET_DIR": os.path.join(tools["CARGO_CACHE"], name),
     }
     status, out = run(name, tools["CARGO"], "test", "--locked", *options, cwd=os.path.join(ROOT, directory), env=env)
     results = re.findall(r"^test result: .* (\d+) passed; (\d+) failed", out, re.MULTILINE)

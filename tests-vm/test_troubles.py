@@ -45,7 +45,7 @@ def logged(node, *rows):
 def top():
     """ro2ibtop, built."""
     env = build_env()
-    target = os.path.join(env["CACHE"], "cargo-ro2ibtop")
+    target = os.path.join(env["CARGO_CACHE"], "ro2ibtop")
     done = subprocess.run(
         [env["CARGO"], "build", "--locked", "--release"], cwd=os.path.join(ROOT, "scripts", "ro2ibtop"), check=False,
         env={**os.environ, "RUSTC": env["RUSTC"], "CARGO_TARGET_DIR": target}, capture_output=True, text=True, timeout=600,
