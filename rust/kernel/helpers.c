@@ -142,13 +142,6 @@ void ro2ibk_fsleep(unsigned long us)
 	fsleep(us);
 }
 
-void ro2ibk_rb_insert(struct rb_node *node, struct rb_node *parent,
-		      struct rb_node **link, struct rb_root *root)
-{
-	rb_link_node(node, parent, link);
-	rb_insert_color(node, root);
-}
-
 static int show(struct seq_file *seq, void *unused)
 {
 	struct ro2ibk_debugfs_file *file = seq->private;

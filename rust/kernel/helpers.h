@@ -16,7 +16,6 @@
 #include <linux/ktime.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
-#include <linux/rbtree.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -68,10 +67,6 @@ void ro2ibk_init_delayed_work(struct delayed_work *work, work_func_t fn,
 s64 ro2ibk_ktime_get_real(void);
 unsigned long ro2ibk_msecs_to_jiffies(unsigned int ms);
 void ro2ibk_fsleep(unsigned long us);
-
-/* Trees: @link is the empty place below @parent. */
-void ro2ibk_rb_insert(struct rb_node *node, struct rb_node *parent,
-		      struct rb_node **link, struct rb_root *root);
 
 /* debugfs; all may sleep. @file must stay until the dentry is removed. */
 struct ro2ibk_debugfs_file {

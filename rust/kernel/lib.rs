@@ -53,7 +53,6 @@ pub mod page;
 mod panic;
 pub mod prelude;
 pub mod print;
-pub mod rbtree;
 pub mod str;
 pub mod sync;
 pub mod task;

@@ -3,28 +3,41 @@
 //! The peers of an NI by address: shards with a lock each, so that senders to different peers
 //! rarely meet.
 //!
-//! All peers of an NI are on its network, so the IPv4 address names them.
+//! All peers of an NI are on its network, so the IPv4 address names them. A look costs the same for a few peers and for
+//! many ([`crate::proto::slots`]).
 //!
-//! Process context.
+//! Process context. Nothing is allocated under a lock: what a shard grows into is made before.
+//!
+//! # Invariants
+//!
+//! Of a shard: `slots` has the address of each peer in `places` and its place, and no other; a peer keeps its place as
+//! long as it is in the table. Half of the slots are empty at least. `free` begins the list of the places without a
+//! peer.
 
 use kernel::{
     prelude::*,
-    rbtree::{
-        RBTree,
-        RBTreeNode, //
-    },
     sync::{
         Arc,
         SpinLock, //
     }, //
 };
 
-use crate::proto::nid::Nid;
+use crate::proto::{
+    nid::Nid,
+    slots::{
+        self,
+        Slot, //
+    }, //
+};
 
 /// Number of shards, a power of two.
 const SHARDS: usize = 64;
 
-type Shard<P> = SpinLock<RBTree<u32, Arc<P>>>;
+/// Slots of a shard that gets its first peer.
+const SLOTS_MIN: usize = 4;
+
+/// No place.
+const NOWHERE: u32 = u32::MAX;
 
 /// What has a NID.
 pub(crate) trait Named {
@@ -32,9 +45,123 @@ pub(crate) trait Named {
     fn nid(&self) -> Nid;
 }
 
+/// Where a peer is, or was.
+enum Place<P> {
+    Peer(Arc<P>),
+    /// And the next free one.
+    Free(u32),
+}
+
+/// Some of the peers.
+struct Shard<P> {
+    slots: KVec<Slot>,
+    places: KVec<Place<P>>,
+    free: u32,
+    peers: usize,
+}
+
+impl<P: Named> Shard<P> {
+    const EMPTY: Self = Self {
+        slots: KVec::new(),
+        places: KVec::new(),
+        free: NOWHERE,
+        peers: 0,
+    };
+
+    /// An empty one with so many slots. May sleep.
+    fn with_slots(n: usize) -> Result<Self> {
+        Ok(Self {
+            slots: KVec::from_elem(Slot::EMPTY, n, GFP_KERNEL)?,
+            places: KVec::with_capacity(slots::room(n), GFP_KERNEL)?,
+            ..Self::EMPTY
+        })
+    }
+
+    /// Slots that it needs for one peer more; `None`: it has them.
+    fn wants(&self) -> Option<usize> {
+        let n = self.slots.len();
+        (self.peers >= slots::room(n)).then(|| n.saturating_mul(2).max(SLOTS_MIN))
+    }
+
+    fn get(&self, addr: u32) -> Option<&Arc<P>> {
+        let at = slots::find(&self.slots, addr)?;
+        match self.places.get(usize::try_from(at).ok()?)? {
+            Place::Peer(peer) => Some(peer),
+            Place::Free(_) => None,
+        }
+    }
+
+    /// All of it goes into `bigger`, which takes its place; each peer keeps its own. What is left of it holds memory
+    /// only.
+    fn grow(&mut self, mut bigger: Self) -> Self {
+        for (at, place) in self.places.drain_all().enumerate() {
+            if let (Place::Peer(peer), Ok(at)) = (&place, u32::try_from(at)) {
+                let _ = slots::add(&mut bigger.slots, peer.nid().addr(), at);
+            }
+            let _ = bigger.places.push_within_capacity(place);
+        }
+        (bigger.free, bigger.peers) = (self.free, self.peers);
+        core::mem::replace(self, bigger)
+    }
+
+    /// A peer whose address is not there. False: there is no room, see [`Shard::wants`].
+    fn add(&mut self, peer: &Arc<P>) -> bool {
+        let next = u32::try_from(self.places.len()).unwrap_or(NOWHERE);
+        let at = if self.free == NOWHERE {
+            next
+        } else {
+            self.free
+        };
+        if self.wants().is_some() || !slots::add(&mut self.slots, peer.nid().addr(), at) {
+            return false;
+        }
+        let place = Place::Peer(peer.clone());
+        match usize::try_from(at)
+            .ok()
+            .and_then(|at| self.places.get_mut(at))
+        {
+            Some(there) => {
+                if let Place::Free(next) = core::mem::replace(there, place) {
+                    self.free = next;
+                }
+            }
+            // There are as many places as there is room for.
+            None => drop(self.places.push_within_capacity(place)),
+        }
+        self.peers = self.peers.saturating_add(1);
+        true
+    }
+
+    fn remove(&mut self, peer: &Arc<P>) -> Option<Arc<P>> {
+        let addr = peer.nid().addr();
+        if !Arc::ptr_eq(self.get(addr)?, peer) {
+            return None;
+        }
+        let at = slots::remove(&mut self.slots, addr)?;
+        let place = self.places.get_mut(usize::try_from(at).ok()?)?;
+        let was = core::mem::replace(place, Place::Free(self.free));
+        self.free = at;
+        self.peers = self.peers.saturating_sub(1);
+        match was {
+            Place::Peer(peer) => Some(peer),
+            Place::Free(_) => None,
+        }
+    }
+
+    /// The first peer from that place on, and the place behind it.
+    fn from(&self, place: usize) -> Option<(Arc<P>, usize)> {
+        let places = self.places.iter().enumerate().skip(place);
+        let mut peers = places.filter_map(|(at, place)| match place {
+            Place::Peer(peer) => Some((peer.clone(), at.saturating_add(1))),
+            Place::Free(_) => None,
+        });
+        peers.next()
+    }
+}
+
 /// The table of peers, each a `P`.
 pub(crate) struct PeerTable<P> {
-    shards: KVec<Pin<KBox<Shard<P>>>>,
+    shards: KVec<Pin<KBox<SpinLock<Shard<P>>>>>,
 }
 
 impl<P: Named> PeerTable<P> {
@@ -43,7 +170,7 @@ impl<P: Named> PeerTable<P> {
         let mut shards = KVec::with_capacity(SHARDS, GFP_KERNEL)?;
         for _ in 0..SHARDS {
             let shard = KBox::pin_init(
-                kernel::new_spinlock!(RBTree::new(), "PeerTable::shard"),
+                kernel::new_spinlock!(Shard::EMPTY, "PeerTable::shard"),
                 GFP_KERNEL,
             )?;
             shards.push(shard, GFP_KERNEL)?;
@@ -51,7 +178,7 @@ impl<P: Named> PeerTable<P> {
         Ok(Self { shards })
     }
 
-    fn shard(&self, addr: u32) -> Option<Pin<&Shard<P>>> {
+    fn shard(&self, addr: u32) -> Option<Pin<&SpinLock<Shard<P>>>> {
         // Addresses of a cluster differ in their low bits.
         let hash = addr ^ (addr >> 8) ^ (addr >> 16);
         let at = usize::try_from(hash).ok()?.checked_rem(SHARDS)?;
@@ -59,8 +186,9 @@ impl<P: Named> PeerTable<P> {
     }
 
     /// The peer with that NID.
+    #[inline]
     pub(crate) fn get(&self, nid: Nid) -> Option<Arc<P>> {
-        self.shard(nid.addr())?.lock().get(&nid.addr()).cloned()
+        self.shard(nid.addr())?.lock().get(nid.addr()).cloned()
     }
 
     /// The peer with that NID, made by `new` if need be. `ESHUTDOWN` if it is not there and
@@ -69,38 +197,45 @@ impl<P: Named> PeerTable<P> {
         &self,
         nid: Nid,
         new: impl FnOnce() -> Result<Arc<P>>,
-        stopping: impl FnOnce() -> bool,
+        stopping: impl Fn() -> bool,
     ) -> Result<Arc<P>> {
         if let Some(peer) = self.get(nid) {
             return Ok(peer);
         }
         let shard = self.shard(nid.addr()).ok_or(EINVAL)?;
         let peer = new()?;
-        let node = RBTreeNode::new(nid.addr(), peer.clone(), GFP_KERNEL)?;
-        let mut shard = shard.lock();
-        if stopping() {
-            return Err(ESHUTDOWN);
+        let mut bigger = None;
+        loop {
+            let mut inner = shard.lock();
+            if stopping() {
+                return Err(ESHUTDOWN);
+            }
+            if let Some(there) = inner.get(nid.addr()) {
+                return Ok(there.clone());
+            }
+            let left = match (inner.wants(), bigger.take()) {
+                (Some(n), Some(shard)) if slots_of(&shard) >= n => Some(inner.grow(shard)),
+                (_, unused) => unused,
+            };
+            let wants = inner.wants();
+            let added = inner.add(&peer);
+            drop(inner);
+            // Memory goes without the lock.
+            drop(left);
+            match wants {
+                Some(n) => bigger = Some(Shard::with_slots(n)?),
+                None if added => return Ok(peer),
+                None => return Err(ENOMEM),
+            }
         }
-        if let Some(there) = shard.get(&nid.addr()) {
-            return Ok(there.clone());
-        }
-        shard.insert(node);
-        Ok(peer)
     }
 
     /// Takes a peer out.
     pub(crate) fn remove(&self, peer: &Arc<P>) {
-        let addr = peer.nid().addr();
-        let Some(shard) = self.shard(addr) else {
+        let Some(shard) = self.shard(peer.nid().addr()) else {
             return;
         };
-        let removed = {
-            let mut shard = shard.lock();
-            match shard.get(&addr) {
-                Some(there) if Arc::ptr_eq(there, peer) => shard.remove_node(&addr),
-                _ => None,
-            }
-        };
+        let removed = shard.lock().remove(peer);
         // Freed without the lock.
         drop(removed);
     }
@@ -108,18 +243,17 @@ impl<P: Named> PeerTable<P> {
     /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<P>)) {
         for shard in self.shards.iter() {
-            let mut least = Some(0);
-            while let Some(from) = least {
-                let next = {
-                    let shard = shard.lock();
-                    shard
-                        .cursor_lower_bound(&from)
-                        .map(|at| at.current().1.clone())
-                };
-                let Some(peer) = next else { break };
-                least = peer.nid().addr().checked_add(1);
+            let mut place = 0;
+            loop {
+                let next = shard.lock().from(place);
+                let Some((peer, behind)) = next else { break };
+                place = behind;
                 f(&peer);
             }
         }
     }
+}
+
+fn slots_of<P>(shard: &Shard<P>) -> usize {
+    shard.slots.len()
 }

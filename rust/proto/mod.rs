@@ -54,6 +54,7 @@ pub mod reject;
 pub mod rules;
 pub mod silence;
 pub mod sizes;
+pub mod slots;
 pub mod times;
 pub mod trail;
 pub mod turn;

@@ -179,20 +179,6 @@ pub struct sg_table {
 
 #[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
-pub struct rb_node {
-    pub parent: *mut rb_node,
-    pub rb_right: *mut rb_node,
-    pub rb_left: *mut rb_node,
-}
-
-#[repr(C)]
-#[derive(Copy, Clone, MaybeZeroable)]
-pub struct rb_root {
-    pub rb_node: *mut rb_node,
-}
-
-#[repr(C)]
-#[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ibk_debugfs_file {
     pub show:
         ::core::option::Option<unsafe extern "C" fn(seq: *mut seq_file, data: *mut c_void) -> i32>,
@@ -212,7 +198,7 @@ macro_rules! zeroed_by_default {
 }
 
 zeroed_by_default! {
-    list_head spinlock_t mutex work_struct delayed_work bio_vec sg_table rb_node rb_root
+    list_head spinlock_t mutex work_struct delayed_work bio_vec sg_table
     ro2ibk_debugfs_file
 }
 
@@ -263,16 +249,6 @@ unsafe extern "C" {
     pub fn ro2ibk_ktime_get_real() -> i64;
     pub fn ro2ibk_msecs_to_jiffies(ms: u32) -> usize;
     pub fn ro2ibk_fsleep(us: usize);
-    pub fn ro2ibk_rb_insert(
-        node: *mut rb_node,
-        parent: *mut rb_node,
-        link: *mut *mut rb_node,
-        root: *mut rb_root,
-    );
-    pub fn rb_next(node: *const rb_node) -> *mut rb_node;
-    pub fn rb_erase(node: *mut rb_node, root: *mut rb_root);
-    pub fn rb_first_postorder(root: *const rb_root) -> *mut rb_node;
-    pub fn rb_next_postorder(node: *const rb_node) -> *mut rb_node;
     pub fn ro2ibk_debugfs_dir(name: *const u8) -> *mut dentry;
     pub fn ro2ibk_debugfs_create(
         name: *const u8,

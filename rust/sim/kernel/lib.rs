@@ -28,7 +28,6 @@ mod own {
     pub mod page;
     pub mod prelude;
     pub mod print;
-    pub mod rbtree;
     pub mod str;
     pub mod sync;
     pub mod task;
@@ -51,7 +50,6 @@ pub use own::{
     page,
     prelude,
     print,
-    rbtree,
     str,
     sync,
     task,
