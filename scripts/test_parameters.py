@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the documents say of module parameters, against the code. Run: pytest scripts"""
+
+import glob
+import os
+import re
+
+import pytest
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIMITS = {"INT_MIN": None, "INT_MAX": None, "U16_MAX": 65535}
+
+
+def read(*parts):
+    with open(os.path.join(TOP, *parts), encoding="utf-8") as f:
+        return f.read()
+
+
+def limit(text):
+    """None: there is none but that of the type."""
+    return LIMITS[text] if text in LIMITS else int(text)
+
+
+class Parameter:
+    """A parameter of the module, as the code has it."""
+
+    def __init__(self, kind, default, perm, low=None, high=None, values=()):
+        self.kind, self.default, self.runs = kind, default, perm == "0644"
+        self.low, self.high, self.values = low, high, values
+
+    def range(self):
+        """As the documents write it, or None."""
+        if self.values:
+            return ", ".join(self.values)
+        if self.low is None:
+            return None
+        return f"{self.low}.." if self.high is None else f"{self.low}..{self.high}"
+
+    def refused(self):
+        """What of it is refused, in the words of migration.md, or None."""
+        if self.values:
+            return "other than " + self.range()
+        if self.low is None:
+            return None
+        return f"below {self.low}" if self.high is None else f"outside {self.range()}"
+
+
+@pytest.fixture(scope="module")
+def code():
+    """All parameters, by name."""
+    text = "\n".join(read(file) for file in sorted(glob.glob(os.path.join(TOP, "rust/shim/*.c"))))
+    found = {}
+    numbers = r"^RO2IB_PARAM(_OPS)?\((\w+), (\w+),(?: &(\w+),)? (-?\w+), (-?\w+), (-?\w+), (\d+)\);"
+    for own, name, kind, ops, default, low, high, perm in re.findall(numbers, text, re.MULTILINE):
+        values = ()
+        if own:
+            setter = re.search(rf"{ops} = {{\s*\.set = (\w+),", text)[1]
+            body = re.search(rf"^static int {setter}\(.*?^}}", text, re.MULTILINE | re.DOTALL)[0]
+            values = tuple(re.findall(r"case (\d+):", body))
+        found[name] = Parameter(kind, default, perm, limit(low), limit(high), values)
+    for name, perm in re.findall(r"^module_param\((\w+), charp, (\d+)\);", text, re.MULTILINE):
+        default = re.search(rf'^static char \*{name} = "(.*)";', text, re.MULTILINE)[1]
+        found[name] = Parameter("string", default, perm)
+    for name, perm in re.findall(r"^module_param_cb\((\w+), &\w+, &\w+, (\d+)\);", text, re.MULTILINE):
+        assert f'__MODULE_PARM_TYPE({name}, "charp");' in text
+        found[name] = Parameter("string", "empty", perm)
+    # However a parameter is made, it has a description.
+    assert set(found) == set(re.findall(r"^MODULE_PARM_DESC\((\w+),", text, re.MULTILINE))
+    assert len(found) > 25
+    return found
+
+
+def test_every_parameter_is_in_the_man_page(code):
+    man = dict(re.findall(r"^\.It Sy (\w+) Pq (.+)$", read("scripts/packaging/man/ro2iblnd.4"), re.MULTILINE))
+    assert man == {
+        name: ", ".join(filter(None, (p.kind, p.default, p.range(), "run" if p.runs else None)))
+        for name, p in code.items()
+    }
