@@ -8,6 +8,7 @@ import re
 import pytest
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DOCUMENTS = "Documentation"
 LIMITS = {"INT_MIN": None, "INT_MAX": None, "U16_MAX": 65535}
 
 
@@ -76,3 +77,26 @@ def test_every_parameter_is_in_the_man_page(code):
         name: ", ".join(filter(None, (p.kind, p.default, p.range(), "run" if p.runs else None)))
         for name, p in code.items()
     }
+
+
+def test_every_parameter_is_in_the_document(code):
+    """With type, default, range and mode."""
+    number = r"^\| `(\w+)` \| (\w+) \| `?(-?\w+)`? \|(.*?)\| (load|run) \|"
+    rows = {name: tuple(cells) for name, *cells in re.findall(number, read(DOCUMENTS, "parameters.md"), re.MULTILINE)}
+    text = r"^\| `(\w+)` \| empty \|"
+    rows |= {name: ("string", "empty", "", "run") for name in re.findall(text, read(DOCUMENTS, "parameters.md"), re.MULTILINE)}
+    assert {name: (kind, default, range.strip(), mode) for name, (kind, default, range, mode) in rows.items()} == {
+        name: (p.kind, p.default, p.range() or ("any" if p.kind != "string" else ""), "run" if p.runs else "load")
+        for name, p in code.items()
+    }
+
+
+def test_what_is_refused_is_told_to_who_comes_from_ko2iblnd(code):
+    """migration.md: a row for each parameter with a range, with that range."""
+    told = {}
+    refused = r"^\| ((?:`\w+`(?:, )?)+) ((?:outside|below|other than) [-0-9., ]+?) \|.*\| refused[ ;|]"
+    for names, what in re.findall(refused, read(DOCUMENTS, "migration.md"), re.MULTILINE):
+        for name in re.findall(r"`(\w+)`", names):
+            assert name not in told
+            told[name] = what
+    assert told == {name: p.refused() for name, p in code.items() if p.refused()}
