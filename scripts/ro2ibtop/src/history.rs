@@ -20,9 +20,10 @@ use crate::{
 /// Rates that are remembered.
 pub const LENGTH: usize = 8;
 
-/// What tells one connection of an NI from another.
+/// What tells one connection of an NI from another: its number; the rest is for a driver that does not tell that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
+    number: u64,
     peer: String,
     qpn: u64,
     active: bool,
@@ -31,14 +32,26 @@ struct Key {
 impl Key {
     fn of(conn: &Conn) -> Self {
         Self {
+            number: conn.number,
             peer: conn.peer.clone(),
-            qpn: conn.qpn,
+            qpn: Self::qpn(conn),
             active: conn.active,
         }
     }
 
     fn is_of(&self, conn: &Conn) -> bool {
-        self.qpn == conn.qpn && self.active == conn.active && self.peer == conn.peer
+        self.number == conn.number
+            && self.qpn == Self::qpn(conn)
+            && self.active == conn.active
+            && self.peer == conn.peer
+    }
+
+    /// A connection has a number from its beginning, and its queue pair somewhat later.
+    fn qpn(conn: &Conn) -> u64 {
+        match conn.number {
+            0 => conn.qpn,
+            _ => 0,
+        }
     }
 }
 

@@ -214,6 +214,11 @@ pub fn document(app: &App) -> String {
             if let Some(ms) = peer.last_ago_ms {
                 out.number("last_ago_ms", ms);
             }
+            out.number("failures", peer.failures);
+            if let Some(ms) = peer.retry_ms {
+                out.number("retry_ms", ms);
+            }
+            tally(out, "ends", &peer.ends);
             said(out, &verdict::peer(ni, peer, now));
         });
         out.list(
@@ -230,6 +235,7 @@ pub fn document(app: &App) -> String {
             let rate = item.conn.and_then(|number| app.history.conn(ni, number));
             let rate = rate.map(|t| t.rate).unwrap_or_default();
             out.text("peer", &conn.peer);
+            out.number("number", conn.number);
             out.flag("active", conn.active);
             out.text("state", &conn.state);
             for (key, n) in [

@@ -83,6 +83,12 @@ pub struct Peer {
     pub last: String,
     /// Milliseconds since then.
     pub last_ago_ms: Option<u64>,
+    /// Attempts that failed in a row.
+    pub failures: u64,
+    /// Milliseconds until the next one; `None` if none is due.
+    pub retry_ms: Option<u64>,
+    /// What its connections and attempts ended of, and how often.
+    pub ends: Vec<(String, u64)>,
 }
 
 /// A connection.
@@ -90,6 +96,8 @@ pub struct Peer {
 pub struct Conn {
     /// The peer's NID.
     pub peer: String,
+    /// Of those that the NI had; 0 with an older driver.
+    pub number: u64,
     /// We asked for it.
     pub active: bool,
     /// Its state.

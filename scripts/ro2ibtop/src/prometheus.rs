@@ -10,7 +10,8 @@ use std::{
 use crate::{
     model::{
         Conn,
-        Ni, //
+        Ni,
+        Peer, //
     },
     view::App, //
 };
@@ -77,6 +78,57 @@ fn stages(out: &mut Out, nis: &[Ni]) {
             with("+Inf", out, times.n());
             out.sample(&format!("{NAME}_sum"), &labels, seconds(times.sum_ns));
             out.sample(&format!("{NAME}_count"), &labels, times.n());
+        }
+    }
+}
+
+/// What the driver says of peers.
+fn peers(out: &mut Out, nis: &[Ni]) {
+    type Of = fn(&Peer) -> Option<u64>;
+    let gauges: [(&str, &str, Of); 3] = [
+        (
+            "ro2ib_peer_waiting",
+            "Messages that wait for a connection to the peer.",
+            |p| Some(p.waiting),
+        ),
+        (
+            "ro2ib_peer_failures",
+            "Attempts to connect that failed in a row.",
+            |p| Some(p.failures),
+        ),
+        (
+            "ro2ib_peer_retry_ms",
+            "Milliseconds until the next attempt, if one is due.",
+            |p| p.retry_ms,
+        ),
+    ];
+    for (name, help, of) in gauges {
+        out.family(name, "gauge", help);
+        for ni in nis {
+            // A peer that is there twice is not the driver's: the last one counts.
+            let told = ni.peers.iter();
+            let told: BTreeMap<&str, u64> = told
+                .filter_map(|p| Some((p.nid.as_str(), of(p)?)))
+                .collect();
+            for (peer, n) in told {
+                out.sample(name, &[("ni", &ni.nid), ("peer", peer)], n);
+            }
+        }
+    }
+    const ENDED: &str = "ro2ib_peer_ended_total";
+    out.family(
+        ENDED,
+        "counter",
+        "Connections and attempts of the peer that ended, by cause.",
+    );
+    for ni in nis {
+        let ends = ni.peers.iter().flat_map(|peer| {
+            let of_peer = peer.ends.iter();
+            of_peer.map(|(cause, n)| ((peer.nid.as_str(), cause.as_str()), *n))
+        });
+        for ((peer, cause), n) in ends.collect::<BTreeMap<_, _>>() {
+            let labels = [("ni", ni.nid.as_str()), ("peer", peer), ("cause", cause)];
+            out.sample(ENDED, &labels, n);
         }
     }
 }
@@ -179,8 +231,9 @@ pub fn text(app: &App) -> String {
     for (reason, n) in &app.sample.strangers {
         out.sample("ro2ib_strangers_total", &[("reason", reason)], n);
     }
+    peers(&mut out, nis);
     type Of = fn(&mut u64, &Conn);
-    let peers: [(&str, &str, Of); 4] = [
+    let of_conns: [(&str, &str, Of); 4] = [
         (
             "ro2ib_peer_credits",
             "Credits for the peer's buffers.",
@@ -211,7 +264,7 @@ pub fn text(app: &App) -> String {
             },
         ),
     ];
-    for (name, help, f) in peers {
+    for (name, help, f) in of_conns {
         out.family(name, "gauge", help);
         for ni in nis {
             for (peer, n) in of_peers(&ni.conns, f) {

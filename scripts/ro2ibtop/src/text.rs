@@ -198,6 +198,23 @@ fn causes_line(line: &str, unread: &mut u64) -> (String, Vec<(String, u64)>) {
     (of, counts)
 }
 
+/// `cause:number,cause:number`.
+fn tally(value: &str, unread: &mut u64) -> Vec<(String, u64)> {
+    let mut found: Vec<(String, u64)> = Vec::new();
+    for word in value.split(',') {
+        let Some((cause, n)) = word.split_once(':') else {
+            *unread = unread.saturating_add(1);
+            continue;
+        };
+        let (cause, n) = (name(cause), number(n, unread));
+        match found.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, sum)) => *sum = sum.saturating_add(n),
+            None => found.push((cause, n)),
+        }
+    }
+    found
+}
+
 fn peer_line(line: &str, unread: &mut u64) -> Peer {
     let mut peer = Peer::default();
     for (key, value) in words(line, unread) {
@@ -213,6 +230,9 @@ fn peer_line(line: &str, unread: &mut u64) -> Peer {
             "last_ago_ms" if !value.starts_with('-') => {
                 peer.last_ago_ms = Some(number(value, unread));
             }
+            "failures" => peer.failures = number(value, unread),
+            "retry_ms" if !value.starts_with('-') => peer.retry_ms = Some(number(value, unread)),
+            "ends" if value != "-" => peer.ends = tally(value, unread),
             _ => {}
         }
     }
@@ -243,6 +263,7 @@ fn conn_line(line: &str, unread: &mut u64) -> Conn {
             "mtu" => conn.mtu = number(value, unread),
             "oldest_ms" => conn.oldest_ms = number(value, unread),
             "doubted" => conn.doubted = value == "1",
+            "number" => conn.number = number(value, unread),
             _ => count(&mut conn.counts, key, value, unread),
         }
     }

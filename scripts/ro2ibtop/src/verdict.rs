@@ -275,21 +275,57 @@ fn because(cause: &str, detail: &str) -> String {
     }
 }
 
+/// When it is tried again, and after how many failures in a row; `None` if it is not, or the driver does not say.
+fn next_try(peer: &Peer) -> Option<String> {
+    let when = match peer.retry_ms {
+        Some(ms) => format!("next try in {}", words::span(ms)),
+        None if peer.failures > 0 => "trying now".to_string(),
+        None => return None,
+    };
+    Some(match peer.failures {
+        0 => when,
+        n => format!("{when}, {}", words::plural(n, "failure", "failures")),
+    })
+}
+
+/// Why its last connection or attempt ended, as the peer knows: what all peers share may have no room for it any more.
+fn last(peer: &Peer) -> Option<String> {
+    let lately = peer.last_ago_ms? as f64 <= RECENT_S * 1000.0;
+    (lately && !peer.last.is_empty()).then(|| because(&peer.last, ""))
+}
+
 /// Of a peer, without its connections.
 pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
     let newest = recent(ni, &peer.nid, now, RECENT_S).next();
     let why = newest.map(|e| because(&e.cause, &e.detail));
-    if peer.usable == 0 && peer.waiting > 0 {
+    let why = why.or_else(|| last(peer));
+    let next = next_try(peer).filter(|_| peer.usable == 0);
+    if peer.usable == 0 && (peer.waiting > 0 || newest.is_none() && peer.retry_ms.is_some()) {
         let waiting = words::plural(peer.waiting, "message waits", "messages wait");
-        let mut words = format!("{waiting} {} for a connection", words::span(peer.waited_ms));
+        let (level, mut words) = match peer.waiting {
+            0 => (Level::Note, "no connection".to_string()),
+            _ => (
+                level_of(peer.waited_ms),
+                format!("{waiting} {} for a connection", words::span(peer.waited_ms)),
+            ),
+        };
+        if let Some(next) = next {
+            words = format!("{words}; {next}");
+        }
         if let Some(why) = why {
             words = format!("{words}; the last try: {why}");
         }
-        return Verdict::new(level_of(peer.waited_ms), "waiting", words);
+        return Verdict::new(level, "waiting", words);
     }
     let lately = match newest {
         None => Verdict::fine(),
-        Some(end) if peer.usable == 0 => ended(end, now),
+        Some(end) if peer.usable == 0 => {
+            let mut lately = ended(end, now);
+            if let Some(next) = next {
+                lately.words = format!("{}; {next}", lately.words);
+            }
+            lately
+        }
         // It has others, or another one since.
         Some(end) => Verdict {
             level: Level::Note,
@@ -299,7 +335,14 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
     if lately.level == Level::Bad {
         return lately;
     }
-    breaks(ni, &peer.nid, now).unwrap_or(lately)
+    let Some(mut breaks) = breaks(ni, &peer.nid, now) else {
+        return lately;
+    };
+    // It is not always the same.
+    if peer.ends.len() > 1 {
+        breaks.words = format!("{}; so far {}", breaks.words, words::ends(&peer.ends));
+    }
+    breaks
 }
 
 fn breaks(ni: &Ni, peer: &str, now: f64) -> Option<Verdict> {

@@ -148,7 +148,9 @@ impl App {
             }
             let noisy = verdict::noisy(ni);
             for peer in &ni.peers {
-                let quiet = peer.waiting == 0 && !noisy.contains(peer.nid.as_str());
+                let quiet = peer.waiting == 0
+                    && peer.retry_ms.is_none()
+                    && !noisy.contains(peer.nid.as_str());
                 let verdict = match quiet {
                     true => Verdict::fine(),
                     false => verdict::peer(ni, peer, now),
@@ -231,7 +233,10 @@ impl App {
             _ if self.events => 0,
             n => n.saturating_add(1),
         };
-        let detail = if self.chosen.is_some() { 3 } else { 0 };
+        let told = self.detail();
+        let detail = told.iter().map(|line| wrapped(line, area.width));
+        let detail: u16 = detail.fold(0, u16::saturating_add);
+        let detail = detail.min(area.height / 3);
         let [head, top, list, detail, tail, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(nis.saturating_add(2)),
@@ -247,7 +252,7 @@ impl App {
             self.draw_events(frame, list, &self.latest(usize::from(list.height)));
         } else {
             self.draw_items(frame, list);
-            frame.render_widget(self.detail(), detail);
+            frame.render_widget(Paragraph::new(told).wrap(Wrap { trim: true }), detail);
             self.draw_events(frame, tail, &events);
         }
         frame.render_widget(self.foot(), foot);
@@ -393,19 +398,33 @@ impl App {
         ]
     }
 
-    /// All of the chosen line.
-    fn detail(&self) -> Paragraph<'_> {
+    /// All of the chosen line: what is wrong, what it is, what there was before.
+    fn detail(&self) -> Vec<Line<'_>> {
         let chosen = self.chosen.and_then(|n| {
             let last = self.items.len().saturating_sub(1);
             self.items.get(n.min(last))
         });
         let Some(item) = chosen else {
-            return Paragraph::default();
+            return Vec::new();
         };
-        let mut words = format!("{}: ", item.peer);
+        let verdict = match item.verdict.level {
+            Level::Fine => "ok",
+            _ => item.verdict.words.as_str(),
+        };
+        let mut lines = vec![
+            Line::default(),
+            Line::from(vec![
+                Span::raw(format!("{}: ", item.peer)),
+                Span::styled(verdict, style(item.verdict.level)),
+            ]),
+        ];
         if let Some(conn) = self.conn(item) {
-            words = format!(
-                "{words}queue pair {} (peer's {}), MTU {}, heard {} ago, peer holds {} of {} credits, {} for answers. ",
+            let number = match conn.number {
+                0 => String::new(),
+                n => format!("connection {n} of the NI, "),
+            };
+            lines.push(Line::from(format!(
+                "{number}queue pair {} (peer's {}), MTU {}, heard {} ago, peer holds {} of {} credits, {} for answers",
                 known(conn.qpn),
                 known(conn.peer_qpn),
                 known(conn.mtu),
@@ -413,17 +432,19 @@ impl App {
                 conn.peer_held,
                 conn.depth,
                 conn.reserved,
-            );
+            )));
         }
-        let verdict = match item.verdict.level {
-            Level::Fine => "ok",
-            _ => item.verdict.words.as_str(),
-        };
-        let line = Line::from(vec![
-            Span::raw(words),
-            Span::styled(verdict, style(item.verdict.level)),
-        ]);
-        Paragraph::new(vec![Line::default(), line]).wrap(Wrap { trim: true })
+        let ni = self.sample.nis.get(item.ni);
+        let peer = ni.and_then(|ni| ni.peers.iter().find(|peer| peer.nid == item.peer));
+        if let Some(peer) = peer.filter(|peer| !peer.ends.is_empty()) {
+            lines.push(Line::from(format!(
+                "{}, {}: {}",
+                words::plural(peer.closed, "connection ended", "connections ended"),
+                words::plural(peer.failed, "attempt failed", "attempts failed"),
+                words::ends(&peer.ends)
+            )));
+        }
+        lines
     }
 
     /// What ended last of all NIs, the newest first.
@@ -494,6 +515,17 @@ const EVENTS: usize = 8;
 
 /// Stages of which the times are shown.
 const COSTLY: usize = 4;
+
+/// How many lines of that width a line takes, if words are not divided. Too many rather than too few.
+fn wrapped(line: &Line<'_>, width: u16) -> u16 {
+    let longest = line.spans.iter().flat_map(|s| s.content.split(' '));
+    let longest = longest.map(|word| word.chars().count()).max().unwrap_or(0);
+    let used = usize::from(width).saturating_sub(longest).max(1);
+    match line.width() {
+        all if all <= usize::from(width) => 1,
+        all => u16::try_from(all.div_ceil(used)).unwrap_or(u16::MAX),
+    }
+}
 
 fn known(n: u64) -> String {
     match n {

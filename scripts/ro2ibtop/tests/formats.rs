@@ -161,6 +161,53 @@ fn prometheus_can_read_it() {
     ));
 }
 
+/// A peer that is tried again, and one that is not.
+const RETRIED: &str = "\
+==> sample 100 <==
+==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==
+ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=2 conns=1 waiting=3 parting=0 link=up
+peer=10.0.0.2@o2ib conns=0 usable=0 waiting=3 waited_ms=7000 closed=3 failed=6 last=Refused last_ago_ms=40 failures=5 retry_ms=3000 ends=TransportRetry:3,Refused:6
+peer=10.0.0.3@o2ib conns=1 usable=1 waiting=0 waited_ms=0 closed=0 failed=0 last=none last_ago_ms=-1 failures=0 retry_ms=-1 ends=-
+conn=10.0.0.3@o2ib role=active state=Established depth=8 credits=8 qpn=17 number=12
+";
+
+#[test]
+fn tries_and_ends_are_told() {
+    let app = common::app(RETRIED);
+    let value: Value = serde_json::from_str(&json::document(&app)).unwrap();
+    let schema = schema();
+    check("retried", &value, &schema, &schema).unwrap();
+    let ni = &value["nis"][0];
+    let (bad, good) = (&ni["peers"][0], &ni["peers"][1]);
+    assert_eq!(
+        (&bad["failures"], &bad["retry_ms"]),
+        (&5.into(), &3000.into())
+    );
+    assert_eq!(
+        bad["ends"],
+        serde_json::json!({"TransportRetry": 3, "Refused": 6})
+    );
+    assert_eq!(
+        (&good["retry_ms"], &good["failures"]),
+        (&Value::Null, &0.into())
+    );
+    assert_eq!(ni["conns"][0]["number"], 12);
+    let text = prometheus::text(&app);
+    let bad = "{ni=\"10.0.0.1@o2ib\",peer=\"10.0.0.2@o2ib\"";
+    for line in [
+        format!("ro2ib_peer_failures{bad}}} 5\n"),
+        format!("ro2ib_peer_waiting{bad}}} 3\n"),
+        format!("ro2ib_peer_retry_ms{bad}}} 3000\n"),
+        format!("ro2ib_peer_ended_total{bad},cause=\"TransportRetry\"}} 3\n"),
+        format!("ro2ib_peer_ended_total{bad},cause=\"Refused\"}} 6\n"),
+        "ro2ib_peer_failures{ni=\"10.0.0.1@o2ib\",peer=\"10.0.0.3@o2ib\"} 0\n".to_string(),
+    ] {
+        assert!(text.contains(&line), "{line}{text}");
+    }
+    // None is due.
+    assert_eq!(text.matches("ro2ib_peer_retry_ms{").count(), 1);
+}
+
 /// A node that tells where time goes, twice.
 const TIMES: &str = "\
 ==> sample 100 <==

@@ -78,6 +78,39 @@ fn an_older_driver_is_understood() {
 }
 
 #[test]
+fn what_a_peer_and_a_connection_were_is_read() {
+    let mut unread = 0;
+    let told = "ni=10.0.0.1@o2ib device=mlx5_0\n\
+                peer=10.0.0.2@o2ib conns=0 usable=0 waiting=3 waited_ms=7000 closed=3 failed=6 last=Refused last_ago_ms=40 \
+                failures=5 retry_ms=3000 ends=TransportRetry:3,Refused:6\n\
+                peer=10.0.0.3@o2ib conns=1 usable=1 closed=0 failed=0 last=none last_ago_ms=-1 failures=0 retry_ms=-1 ends=-\n\
+                conn=10.0.0.3@o2ib role=active state=Established qpn=17 number=12\n";
+    let ni = text::ni(told, &mut unread).unwrap();
+    let [bad, good] = &ni.peers[..] else { panic!() };
+    assert_eq!((bad.failures, bad.retry_ms), (5, Some(3000)));
+    assert_eq!(
+        bad.ends,
+        [
+            ("TransportRetry".to_string(), 3),
+            ("Refused".to_string(), 6)
+        ]
+    );
+    assert_eq!(
+        (good.failures, good.retry_ms, good.ends.len()),
+        (0, None, 0)
+    );
+    assert_eq!((ni.conns[0].number, unread), (12, 0));
+    // Broken, it is a part of what it was; what is there twice is added.
+    let broken = "ni=a\npeer=b failures=many retry_ms= ends=A:1,B,A:2,C:x,,";
+    let ni = text::ni(broken, &mut unread).unwrap();
+    assert_eq!(
+        ni.peers[0].ends,
+        [("A".to_string(), 3), ("C".to_string(), 0)]
+    );
+    assert_eq!((unread, ni.peers[0].retry_ms), (6, Some(0)));
+}
+
+#[test]
 fn a_newer_driver_is_understood() {
     let mut unread = 0;
     let new = "ni=10.0.0.2@o2ib device=mlx5_0 moon=full\nquasar=1 words=2\n\

@@ -230,6 +230,87 @@ fn each_trouble_of_an_ni_has_its_words() {
     assert_eq!(troubles(&app), [("10.0.0.9@o2ib", "waiting", Level::Bad)]);
 }
 
+/// A peer for which messages wait, with what `change` does to it.
+fn waits(change: &dyn Fn(&mut Peer)) -> App {
+    node(&[&|ni: &mut Ni| {
+        let mut peer = Peer {
+            nid: "10.0.0.9@o2ib".into(),
+            waiting: 3,
+            waited_ms: 7000,
+            ..Peer::default()
+        };
+        change(&mut peer);
+        ni.peers.push(peer);
+    }])
+}
+
+#[test]
+fn the_next_try_is_told() {
+    let words = |change: &dyn Fn(&mut Peer)| waits(change).items[0].verdict.words.clone();
+    assert_eq!(words(&|_| {}), "3 messages wait 7.0 s for a connection");
+    assert_eq!(
+        words(&|p| (p.failures, p.retry_ms) = (5, Some(3000))),
+        "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures"
+    );
+    assert_eq!(
+        words(&|p| p.retry_ms = Some(20)),
+        "3 messages wait 7.0 s for a connection; next try in 20 ms"
+    );
+    // It is being tried.
+    assert_eq!(
+        words(&|p| p.failures = 1),
+        "3 messages wait 7.0 s for a connection; trying now, 1 failure"
+    );
+    // The ring of what ended has no room for all peers; the peer itself knows.
+    let late = |ago| {
+        move |p: &mut Peer| {
+            (p.failures, p.retry_ms, p.last_ago_ms) = (5, Some(3000), Some(ago));
+            p.last = "TransportRetry".into();
+        }
+    };
+    assert_eq!(
+        words(&late(400)),
+        "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures; the last try: \
+         the transport gave up retrying: look at the fabric: cable, switch, MTU; or the peer is dead"
+    );
+    assert!(!words(&late(3_600_000)).contains("the last try"));
+    // Nothing waits; it is tried because its connection was lost with the link.
+    let app = waits(&|p| (p.waiting, p.retry_ms) = (0, Some(900)));
+    let verdict = &app.items[0].verdict;
+    assert_eq!((verdict.kind, verdict.level), ("waiting", Level::Note));
+    assert_eq!(verdict.words, "no connection; next try in 900 ms");
+    // One of several connections is replaced: nobody waits for it.
+    let app = waits(&|p| (p.waiting, p.conns, p.usable, p.retry_ms) = (0, 2, 2, Some(900)));
+    assert_eq!(troubles(&app), []);
+}
+
+#[test]
+fn what_a_peers_connections_ended_of_is_told() {
+    let mut app = node(&[&|ni: &mut Ni| {
+        ni.conns.push(Conn {
+            number: 12,
+            qpn: 17,
+            ..conn()
+        });
+        ni.peers.push(Peer {
+            nid: "10.0.0.2@o2ib".into(),
+            conns: 1,
+            usable: 1,
+            closed: 7,
+            failed: 2,
+            ends: vec![("Refused".into(), 2), ("TransportRetry".into(), 7)],
+            ..Peer::default()
+        });
+    }]);
+    app.chosen = Some(0);
+    assert!(on_screen(&app, "connection 12 of the NI, queue pair 17"));
+    let ends = "7 connections ended, 2 attempts failed: 7 x the transport gave up retrying, 2 x refused by the peer";
+    assert!(on_screen(&app, ends));
+    // On a narrow one, too: it has more lines then.
+    let lines = common::lines(&common::screen(&app, 60, 24)).join(" ");
+    assert!(lines.contains("2 x refused by the peer"), "{lines}");
+}
+
 #[test]
 fn connections_that_break_again_and_again_are_told() {
     let event = |time, cause: &str| Event {
@@ -247,6 +328,7 @@ fn connections_that_break_again_and_again_are_told() {
             nid: "10.0.0.2@o2ib".into(),
             conns: 1,
             usable: 1,
+            ends: vec![("AdminClose".into(), 1), ("TransportRetry".into(), 20)],
             ..Peer::default()
         });
         // Four connections each time, every 50 s.
@@ -267,6 +349,8 @@ fn connections_that_break_again_and_again_are_told() {
         "{}",
         item.verdict.words
     );
+    let ends = "; so far 20 x the transport gave up retrying, 1 x closed by the administrator";
+    assert!(item.verdict.words.ends_with(ends), "{}", item.verdict.words);
 }
 
 #[test]
@@ -317,6 +401,28 @@ fn a_connection_is_found_again_wherever_it_is() {
     let rate = |n| app.history.conn(ni, n).unwrap().rate.tx;
     assert_eq!([rate(0), rate(1), rate(2)], [6.0, 5.0, 3.0]);
     assert!(app.history.conn(ni, 3).is_none());
+}
+
+/// By its number, if the driver tells it: numbers of queue pairs are used again, and come late.
+#[test]
+fn a_connection_is_known_by_its_number() {
+    let one = |number, qpn, sent| {
+        move |ni: &mut Ni| {
+            ni.conns.push(Conn {
+                number,
+                qpn,
+                counts: Counts {
+                    tx_msgs: sent,
+                    ..Counts::default()
+                },
+                ..conn()
+            });
+        }
+    };
+    let rate = |app: &App| app.history.conn(&app.sample.nis[0], 0).unwrap().rate.tx;
+    assert_eq!(rate(&node(&[&one(1, 0, 0), &one(1, 17, 5)])), 5.0);
+    assert_eq!(rate(&node(&[&one(1, 17, 5), &one(2, 17, 9)])), 0.0);
+    assert_eq!(rate(&node(&[&one(0, 17, 5), &one(0, 17, 9)])), 4.0);
 }
 
 #[test]
