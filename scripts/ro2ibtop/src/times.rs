@@ -77,7 +77,7 @@ pub fn costly(times: &[Times]) -> Vec<&Times> {
     // What waits for a credit is queued, too.
     let all = times.iter().filter(|t| t.stage != "credit" && t.n() > 0);
     let mut all: Vec<_> = all.collect();
-    all.sort_by(|a, b| b.sum_ns.cmp(&a.sum_ns));
+    all.sort_by_key(|times| std::cmp::Reverse(times.sum_ns));
     all
 }
 

@@ -2,6 +2,8 @@
 
 //! The screen: NIs, then peers and connections with what is wrong first, then what ended last.
 
+use std::cmp::Reverse;
+
 use ratatui::{
     layout::{
         Constraint,
@@ -101,6 +103,8 @@ pub struct App {
     pub items: Vec<Item>,
     /// What is said of each NI.
     pub nis: Vec<Verdict>,
+    /// Numbers of the NIs in the sample, those with trouble first.
+    ranks: Vec<usize>,
     /// The order.
     pub order: Order,
     /// The line of the list of which all is told; `None` if nobody can choose one.
@@ -164,6 +168,9 @@ impl App {
                 self.items.push(item(&nid, None, verdict, 0.0));
             }
         }
+        self.ranks = (0..self.nis.len()).collect();
+        let level = |at: &usize| self.nis.get(*at).map(|v| v.level);
+        self.ranks.sort_by_key(|at| Reverse(level(at)));
     }
 
     fn sort(&mut self) {
@@ -223,7 +230,6 @@ impl App {
     /// Draws it all.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
-        let nis = self.ni_lines().min(area.height / 4);
         let events = self.latest(EVENTS);
         let below = u16::try_from(events.len())
             .unwrap_or(0)
@@ -237,6 +243,12 @@ impl App {
         let detail = told.iter().map(|line| wrapped(line, area.width));
         let detail: u16 = detail.fold(0, u16::saturating_add);
         let detail = detail.min(area.height / 3);
+        let items = u16::try_from(self.items.len()).unwrap_or(u16::MAX);
+        let rest = [1, 2, 1, items, detail, below, 1];
+        let nis = self.ni_room(area.height, rest.into_iter().fold(0, u16::saturating_add));
+        let left = area.height.saturating_sub(nis.saturating_add(FRAME));
+        let detail = detail.min(left);
+        let below = below.min(left.saturating_sub(detail));
         let [head, top, list, detail, tail, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(nis.saturating_add(2)),
@@ -285,8 +297,19 @@ impl App {
     }
 
     fn draw_nis(&self, frame: &mut Frame<'_>, area: Rect) {
-        let mut lines = vec![heading(&NI_COLUMNS, area.width)];
-        for (ni, verdict) in self.sample.nis.iter().zip(&self.nis) {
+        let room = usize::from(area.height.saturating_sub(2));
+        let shown = self.ranks.len().min(room);
+        let mut names: Vec<String> = NI_COLUMNS.iter().map(|c| c.0.to_string()).collect();
+        if let (Some(first), true) = (names.first_mut(), shown < self.ranks.len()) {
+            *first = format!("NI, {shown} of {}", self.ranks.len());
+        }
+        let mut lines = vec![named(&NI_COLUMNS, &names, area.width)];
+        // An NI comes before the times of another one.
+        let mut more = room.saturating_sub(shown);
+        for at in self.ranks.iter().take(shown) {
+            let (Some(ni), Some(verdict)) = (self.sample.nis.get(*at), self.nis.get(*at)) else {
+                continue;
+            };
             let track = self.history.ni(ni);
             let rate = track.map(|t| t.rate).unwrap_or_default();
             let device = if ni.device.is_empty() {
@@ -308,7 +331,10 @@ impl App {
                 track.map(|t| t.picture()).unwrap_or_default(),
             ];
             lines.push(row(&NI_COLUMNS, &cells, area.width, verdict));
-            lines.extend(self.where_time_goes(ni));
+            if let (Some(times), 1..) = (self.where_time_goes(ni), more) {
+                lines.push(times);
+                more = more.saturating_sub(1);
+            }
         }
         frame.render_widget(Paragraph::new(lines), area);
     }
@@ -338,6 +364,16 @@ impl App {
         let more = nis.filter(|ni| !times::costly(self.history.times(ni)).is_empty());
         let all = self.sample.nis.len() + more.count();
         u16::try_from(all).unwrap_or(u16::MAX)
+    }
+
+    /// Lines for NIs on a screen of so many, of which the rest wants `rest`: a quarter, or what is left, and in any case
+    /// all that are bad while the list keeps two.
+    fn ni_room(&self, height: u16, rest: u16) -> u16 {
+        let bad = self.nis.iter().filter(|v| v.level == Level::Bad).count();
+        let bad = u16::try_from(bad).unwrap_or(u16::MAX);
+        let fair = (height / 4).max(height.saturating_sub(rest));
+        let fair = fair.min(self.ni_lines());
+        fair.max(bad.min(height.saturating_sub(FRAME)))
     }
 
     fn draw_items(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -513,6 +549,9 @@ impl App {
 /// What ended that is shown below the list.
 const EVENTS: usize = 8;
 
+/// Lines that are always there: the first and the last one, two headings, a blank one, and two of the list.
+const FRAME: u16 = 7;
+
 /// Stages of which the times are shown.
 const COSTLY: usize = 4;
 
@@ -600,11 +639,15 @@ fn cut(columns: &[Column], cells: &[String], width: u16) -> String {
 
 fn heading(columns: &[Column], width: u16) -> Line<'static> {
     let names: Vec<String> = columns.iter().map(|c| c.0.to_string()).collect();
+    named(columns, &names, width)
+}
+
+fn named(columns: &[Column], names: &[String], width: u16) -> Line<'static> {
     let last = match columns.len() {
         4 => "cause",
         _ => "verdict",
     };
-    let line = format!("{}{last}", cut(columns, &names, width));
+    let line = format!("{}{last}", cut(columns, names, width));
     let style = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
     Line::from(Span::styled(line, style))
 }

@@ -89,7 +89,7 @@ pub fn is_negotiation(name: &str) -> bool {
 /// What ended, most first: `3 x refused by the peer, 1 x shutting down`.
 pub fn ends(of: &[(String, u64)]) -> String {
     let mut of: Vec<_> = of.iter().filter(|(_, n)| *n > 0).collect();
-    of.sort_by(|a, b| b.1.cmp(&a.1));
+    of.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     let each: Vec<_> = of
         .iter()
         .map(|(name, n)| format!("{n} x {}", cause(name)))

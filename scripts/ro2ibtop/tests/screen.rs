@@ -15,11 +15,15 @@ use ro2ibtop::{
         Peer,
         Sample, //
     },
+    times::Times,
     verdict::{
         self,
         Level, //
     },
-    view::App, //
+    view::{
+        App,
+        Order, //
+    }, //
 };
 
 /// The kinds and levels of all that is not fine.
@@ -423,6 +427,99 @@ fn a_connection_is_known_by_its_number() {
     assert_eq!(rate(&node(&[&one(1, 0, 0), &one(1, 17, 5)])), 5.0);
     assert_eq!(rate(&node(&[&one(1, 17, 5), &one(2, 17, 9)])), 0.0);
     assert_eq!(rate(&node(&[&one(0, 17, 5), &one(0, 17, 9)])), 4.0);
+}
+
+/// A node with so many NIs, of which those are bad, and what there is to do on each.
+fn with_nis(n: usize, bad: &[usize]) -> App {
+    let ni = |at: usize| Ni {
+        nid: format!("10.0.{at}.1@o2ib{at}"),
+        device: if bad.contains(&at) { "" } else { "mlx5_0" }.into(),
+        conns: vec![conn(); 5],
+        times: vec![Times {
+            stage: "wire".into(),
+            op: "IMMEDIATE".into(),
+            sum_ns: 3000,
+            counts: vec![(2048, 2)],
+        }],
+        ..Ni::default()
+    };
+    let mut app = App::default();
+    app.take(Sample {
+        time: 1000.0,
+        nis: (0..n).map(ni).collect(),
+        ..Sample::default()
+    });
+    app
+}
+
+/// The NIs on a screen of 24 lines, in order: whether it is bad, and its NID.
+fn shown(app: &App) -> Vec<(bool, String)> {
+    let lines = common::lines(&common::screen(app, 100, 24));
+    let nis = lines.iter().filter(|line| line.contains(".1@o2ib"));
+    let nid = |line: &String| line.split(' ').next().unwrap_or("").to_string();
+    nis.map(|line| (line.contains("the RDMA device is gone"), nid(line)))
+        .collect()
+}
+
+#[test]
+fn a_bad_ni_is_first_and_never_cut_off() {
+    let app = with_nis(12, &[11]);
+    let seen = shown(&app);
+    assert_eq!(seen.first(), Some(&(true, "10.0.11.1@o2ib11".to_string())));
+    // The others in their order.
+    assert_eq!(seen[1].1, "10.0.0.1@o2ib0");
+    let lines = common::lines(&common::screen(&app, 100, 24));
+    let heading = format!("NI, {} of 12 ", seen.len());
+    assert!(lines[1].starts_with(&heading), "{}", lines[1]);
+    // The connections are not lost for it.
+    assert!(lines.iter().any(|line| line.starts_with("10.0.0.2@o2ib")));
+    // More of them than a quarter of the screen.
+    for how in [Order::Trouble, Order::Nid, Order::Rate] {
+        let bad = [1, 2, 4, 5, 6, 7, 8, 10, 11];
+        let mut app = with_nis(12, &bad);
+        while app.order != how {
+            app.reorder();
+        }
+        let seen = shown(&app);
+        assert!(seen.iter().take(9).all(|(bad, _)| *bad), "{seen:?}");
+        assert_eq!(seen.iter().filter(|(bad, _)| *bad).count(), 9, "{seen:?}");
+    }
+    // What ended and the chosen line do not take their place.
+    let mut app = with_nis(12, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    let ended = |at: usize| Event {
+        what: "closed".into(),
+        time: 900.0 + at as f64,
+        peer: "10.0.0.2@o2ib".into(),
+        ..Event::default()
+    };
+    app.sample.nis[0].events = (0..9).map(ended).collect();
+    app.chosen = Some(0);
+    assert_eq!(shown(&app).len(), 12);
+    // More than there are lines: how many there are is told, and the list keeps two.
+    let all: Vec<usize> = (0..40).collect();
+    let app = with_nis(40, &all);
+    let lines = common::lines(&common::screen(&app, 100, 24));
+    assert!(shown(&app).len() > 15, "{lines:?}");
+    let heading = format!("NI, {} of 40 ", shown(&app).len());
+    assert!(lines[1].starts_with(&heading), "{}", lines[1]);
+    assert!(lines.iter().any(|line| line.starts_with("10.0.0.2@o2ib")));
+}
+
+/// Where the time goes is told where there is room, of those NIs that come first.
+#[test]
+fn nis_come_before_their_times() {
+    let times = |app: &App, height| {
+        let lines = common::lines(&common::screen(app, 100, height));
+        let told = lines.iter().filter(|line| line.contains("p50/p99"));
+        (told.count(), lines[1].starts_with("NI  "))
+    };
+    // With 15 connections: 24 lines are too few for all, 40 are not.
+    assert_eq!(times(&with_nis(3, &[]), 24), (3, true));
+    assert_eq!(times(&with_nis(5, &[]), 24), (1, true));
+    assert_eq!(times(&with_nis(5, &[]), 60), (5, true));
+    let app = with_nis(2, &[1]);
+    let lines = common::lines(&common::screen(&app, 100, 24));
+    assert!(lines[2].contains("o2ib1") && lines[3].contains("p50/p99"));
 }
 
 #[test]
