@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Rates that are remembered.
-pub const LENGTH: usize = 8;
+pub const LENGTH: usize = 32;
 
 /// What tells one connection of an NI from another: its number; the rest is for a driver that does not tell that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -104,15 +104,16 @@ impl Track {
         self.seen = round;
     }
 
-    /// The last rates as a picture, the newest at the right.
-    pub fn picture(&self) -> String {
+    /// The last rates as a picture of so many characters, [`LENGTH`] at most, the newest at the right.
+    pub fn picture(&self, bars: usize) -> String {
         const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-        let most = self.rates.iter().copied().fold(0.0, f32::max);
+        let rates = &self.rates[LENGTH.saturating_sub(bars)..];
+        let most = rates.iter().copied().fold(0.0, f32::max);
         let bar = |rate: &f32| {
             let height = if most > 0.0 { rate / most * 8.0 } else { 0.0 };
             BARS[(height.ceil() as usize).min(8)]
         };
-        self.rates.iter().map(bar).collect()
+        rates.iter().map(bar).collect()
     }
 }
 

@@ -297,6 +297,7 @@ impl App {
     }
 
     fn draw_nis(&self, frame: &mut Frame<'_>, area: Rect) {
+        let width = area.width;
         let room = usize::from(area.height.saturating_sub(2));
         let shown = self.ranks.len().min(room);
         let mut names: Vec<String> = NI_COLUMNS.iter().map(|c| c.0.to_string()).collect();
@@ -328,7 +329,7 @@ impl App {
                 words::short(ni.count_all("closed")),
                 words::short(ni.count_all("failed")),
                 words::short(ni.count_all("refused")),
-                track.map(|t| t.picture()).unwrap_or_default(),
+                track.map(|t| t.picture(bars(width))).unwrap_or_default(),
             ];
             lines.push(row(&NI_COLUMNS, &cells, area.width, verdict));
             if let (Some(times), 1..) = (self.where_time_goes(ni), more) {
@@ -386,7 +387,7 @@ impl App {
         for (at, item) in self.items.iter().enumerate().skip(top).take(fit) {
             let line = match self.conn(item) {
                 Some(conn) => {
-                    let cells = self.conn_cells(item, conn);
+                    let cells = self.conn_cells(item, conn, area.width);
                     row(&CONN_COLUMNS, &cells, area.width, &item.verdict)
                 }
                 // A peer has nothing but its verdict to show, and all the room for it.
@@ -403,7 +404,7 @@ impl App {
         frame.render_widget(Paragraph::new(lines), area);
     }
 
-    fn conn_cells(&self, item: &Item, conn: &Conn) -> [String; 12] {
+    fn conn_cells(&self, item: &Item, conn: &Conn, width: u16) -> [String; 12] {
         let ni = self.sample.nis.get(item.ni);
         let track = ni.and_then(|ni| self.history.conn(ni, item.conn?));
         let rate = track.map(|t| t.rate).unwrap_or_default();
@@ -430,7 +431,7 @@ impl App {
             self.rate(rate.rx),
             known(conn.qpn),
             known(conn.peer_qpn),
-            track.map(|t| t.picture()).unwrap_or_default(),
+            track.map(|t| t.picture(bars(width))).unwrap_or_default(),
         ]
     }
 
@@ -587,6 +588,15 @@ fn clock(time: f64) -> String {
 /// A column: its name, its width, and from which width of the screen on it is shown.
 type Column = (&'static str, usize, u16);
 
+/// Width of a column that [`bars`] tells.
+const BARS: usize = 0;
+
+/// How many rates are drawn on a screen of that width: more where the verdict has its room.
+fn bars(width: u16) -> usize {
+    let more = width.saturating_sub(200) / 2;
+    usize::from(more).saturating_add(8).min(LENGTH)
+}
+
 const NI_COLUMNS: [Column; 11] = [
     ("NI", 20, 0),
     ("device", 8, 0),
@@ -598,7 +608,7 @@ const NI_COLUMNS: [Column; 11] = [
     ("closed", 6, 0),
     ("failed", 6, 0),
     ("refused", 7, 110),
-    ("history", LENGTH, 130),
+    ("history", BARS, 130),
 ];
 
 const CONN_COLUMNS: [Column; 12] = [
@@ -613,7 +623,7 @@ const CONN_COLUMNS: [Column; 12] = [
     ("rx/s", 6, 110),
     ("qpn", 6, 150),
     ("peer's", 6, 150),
-    ("history", LENGTH, 140),
+    ("history", BARS, 140),
 ];
 
 const EVENT_COLUMNS: [Column; 4] = [
@@ -630,8 +640,12 @@ fn cut(columns: &[Column], cells: &[String], width: u16) -> String {
         if width < *from {
             continue;
         }
-        let used = cell.chars().count().min(*room);
-        line.extend(cell.chars().take(*room));
+        let room = match *room {
+            BARS => bars(width),
+            room => room,
+        };
+        let used = cell.chars().count().min(room);
+        line.extend(cell.chars().take(room));
         line.extend(std::iter::repeat_n(' ', room - used + 1));
     }
     line
