@@ -177,6 +177,19 @@ fn a_report_is_a_snapshot() {
         (&"50".into(), &0.into())
     );
     assert!(json["nis"][0]["hardware"]["rdma_sends"].as_u64() > Some(0));
+    // More looks are a longer history.
+    let longer = Command::new(script)
+        .args(["-s", "0.1", "-n", "4", "-r", text(&node.0), "-o", "-"])
+        .output()
+        .unwrap();
+    assert_eq!(said(&longer).matches("==> sample ").count(), 4);
+    for wrong in ["0", "x", "-1", ""] {
+        let made = Command::new(script)
+            .args(["-n", wrong, "-r", text(&node.0), "-o", "-"])
+            .output()
+            .unwrap();
+        assert_eq!(made.status.code(), Some(2), "{wrong}");
+    }
     let none = Command::new(script)
         .args(["-r", "/nonexistent"])
         .output()
