@@ -53,6 +53,7 @@ def pytest_addoption(parser):
     parser.addoption("--rounds", type=int, default=0, help="how often links go and come back in each of the tests of that")
     parser.addoption("--seconds", type=int, default=0, help="how long a soak lasts")
     parser.addoption("--seed", type=int, default=None, help="which faults come in a soak; one is drawn, and printed")
+    parser.addoption("--reports", help="where test_troubles.py puts what the tests of ro2ibtop read")
     parser.addoption("--few", action="store_true", help="the long tests too, with few rounds")
 
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Ten troubles, staged, and what a node says of each: the log, ro2ibtop over what ro2ib-report collects, and a row of
-Documentation/operators.md that has those very words and says what to do. Who has the words finds the cause."""
+"""Troubles, staged, and what a node says of each: the log, ro2ibtop over what ro2ib-report collects, and a row of
+Documentation/operators.md that has those very words and says what to do. Who has the words finds the cause.
+
+With --reports DIRECTORY some of what ro2ib-report collected is put there, for the tests of ro2ibtop, which have no
+guests: `pytest tests-vm/test_troubles.py --long --reports scripts/ro2ibtop/tests/guest`."""
 
 import os
 import re
@@ -11,12 +14,17 @@ from conftest import ROOT
 from faults import ROCE, Filter, Load, module_range, nft, silence
 from flow import conns, failing
 from nodes import PATIENCE, until, up
+from test_debugfs import lines
 from test_operator import write
 from vm import build_env
 
 with open(os.path.join(ROOT, "Documentation", "operators.md"), encoding="utf-8") as f:
     DOCUMENT = f.read()
 REPORT = os.path.join(ROOT, "scripts", "ro2ib-report")
+# What ro2ibtop reads, and two of the parameters.
+READ = re.compile(
+    r"sample |/sys/kernel/debug/ro2iblnd/|/sys/class/infiniband/\w+/ports/1/hw_counters/|/sys/module/\w+/parameters/(timeout|peer_credits)$"
+)
 NID = r"\d+\.\d+\.\d+\.\d+@o2ib\d*"
 
 
@@ -24,7 +32,7 @@ def pattern(words):
     """What a text of the document stands for: its numbers are examples, and so are spans of time."""
     text = re.escape(words)
     text = re.sub(r"\d+(\\\.\d+)?(\\ (s|ms|min)\b)?", r"\\d[\\d.]*( (s|ms|min)( \\d+ s)?)?", text)
-    text = text.replace(r"\ \.\.\.", ".*").replace(r"\.\.\.", ".*").replace("<peer>", NID).replace("<ni>", NID).replace("messages\\ wait", "messages? waits?")
+    text = text.replace(r"\ \.\.\.", ".*").replace(r"\.\.\.", ".*").replace("<peer>", NID).replace("<ni>", NID).replace("messages\\ wait", "messages? waits?").replace("failures", "failures?")
     return re.sub(r"<\w+>", ".+", text).replace("credit\\ left", "credits? left")
 
 
@@ -54,20 +62,37 @@ def top():
     return os.path.join(target, "release", "ro2ibtop")
 
 
+def read_of(report):
+    """What ro2ibtop reads of a report."""
+    kept, wanted = ["SPDX-License-Identifier: GPL-2.0", "ro2ib-report, real text of guests"], False
+    for line in report.splitlines():
+        if section := re.fullmatch("==> (.*) <==", line):
+            wanted = READ.match(section[1])
+        if wanted:
+            kept.append(line)
+    return "".join(f"{line}\n" for line in kept)
+
+
 @pytest.fixture
-def told(top, tmp_path):
-    def told(node, *rows):
-        """ro2ibtop says this of what ro2ib-report finds on a node."""
+def told(top, tmp_path, request):
+    directory = request.config.getoption("--reports")
+
+    def told(node, *rows, name=None, looks=2):
+        """ro2ibtop says this of what ro2ib-report finds on a node: its screen. Kept under that name, if any are."""
         for words in rows:
             in_document(words)
         script = node.guest.put(REPORT)
         saved = tmp_path / f"{node.guest.name}.txt"
-        saved.write_text(node.guest.check(f"sh {script} -s 1 -o -", PATIENCE), encoding="utf-8")
+        saved.write_text(node.guest.check(f"sh {script} -s 1 -n {looks} -o -", PATIENCE), encoding="utf-8")
         seen = subprocess.run(
             [top, "--snapshot", saved, "--once", "--width", "240"], capture_output=True, text=True, check=True, timeout=60
         ).stdout
+        if directory and name:
+            with open(os.path.join(directory, f"{name}.txt"), "w", encoding="utf-8") as f:
+                f.write(read_of(saved.read_text(encoding="utf-8")))
         for words in rows:
             assert re.search(pattern(words), seen), f"{words}\n{seen}"
+        return seen
 
     return told
 
@@ -82,14 +107,104 @@ def pair(nodes):
     return nodes
 
 
+@pytest.mark.long
+def test_healthy(nodes, told):
+    """Nothing is wrong with a node that has much to do."""
+    a, b = nodes
+    up(a, b, conns_per_peer=2)
+    with Load(a, b, op="mix", size=16384, conc=3):
+        until(lambda: len(conns(a)) == 2, "both connections")
+        # On a busy machine a guest may stand still for long enough.
+        until(lambda: "2 connections: nothing wrong" in told(a, name="healthy", looks=6), "nothing wrong")
+
+
+@pytest.mark.long
+def test_no_answer(nodes, told):
+    """The peer's LNet takes nothing, and there are credits left: what the transport delivered has no answer."""
+    a, b = nodes
+    up(a, b, conns_per_peer=2)
+    a.ping(b)
+    until(lambda: len(conns(a)) == 2, "both connections")
+    a.ctl("ping 10.0.0.77@o2ib timeout=30", ok=False)
+    b.set(lazy=1)
+    run = a.start(b, op="put-ack", size=100000, count=6, conc=6, ask=0)
+    until(lambda: [c for c in conns(a) if c["oldest_ms"] > 3000 and c["oldest"] == "answer"], "it has waited")
+    told(a, "a PUT or GET has no answer for 6.0 s: the peer's LNet is slow", "connecting failed 6.5 s ago: ...", name="slow-peer")
+    b.set(lazy=0)
+    run.result()
+
+
+@pytest.mark.long
+def test_booting_peer(nodes, told):
+    """It listens, and is not in service for a while: messages wait, and it is asked again, ever more rarely."""
+    a, b = nodes
+    up(a)
+    b.load()
+    b.set(start_delay_ms=40000)
+    job = b.guest.spawn(b.ctl_script("ni add o2ib eth0"))
+    until(lambda: b.guest.run("ls /sys/kernel/debug/ro2iblnd/*@o2ib")[0] == 0, "started")
+    run = a.start(b, op="put", size=200, count=3, conc=3, timeout=60, ask=0)
+
+    def waits():
+        peers = [line for line in lines(a) if line.get("peer") == b.nid]
+        return peers and int(peers[0]["failures"]) >= 5 and int(peers[0]["retry_ms"]) > 3500
+
+    # Longer than the report takes.
+    row = "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures; the peer says not now: ..."
+    until(waits, "a long pause")
+    told(a, row, name="booting")
+    run.result()
+    assert job.wait(PATIENCE)[0] == 0
+
+
+@pytest.mark.long
+def test_what_ended(nodes, told):
+    """One thing after the other."""
+    a, b = nodes
+    up(a, b, conns_per_peer=2)
+
+    def ended(cause):
+        """All connections, and two seconds later it is another break."""
+        until(lambda: not a.conns(), cause)
+        a.guest.check("sleep 2")
+        a.ctl(f"ping {b.nid} timeout=5", ok=False)
+
+    def connected():
+        until(lambda: a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] == 0 and len(conns(a)) == 2, "connected")
+
+    connected()
+    b.ctl(f"conn close {a.nid}")
+    ended("closed by the peer")
+    connected()
+    a.ctl(f"conn close {b.nid}")
+    ended("closed by the administrator")
+    connected()
+    a.guest.check("ip link set eth0 down")
+    until(lambda: not a.conns(), "no link")
+    a.guest.check("sleep 2; ip link set eth0 up")
+    connected()
+    b.ni_del()
+    ended("shut down")
+    a.ctl("ping 10.0.0.77@o2ib timeout=30", ok=False)
+    b.ni_add(net="o2ib5")
+    b.ctl(f"ping {a.address}@o2ib5 timeout=30", ok=False)
+    a.ctl(f"ping {b.nid} timeout=30", ok=False)
+    b.ni_del(f"{b.address}@o2ib5")
+    b.ni_add(conns_per_peer=2)
+    connected()
+    told(
+        a, "broke 4 times in 3 min, last 10 s ago: ...", "connecting failed 6.5 s ago: ...", "requests for none of our NIs ...", name="ended"
+    )  # fmt: skip
+
+
 def test_slow_lnet(pair, told):
     """The peer's LNet takes nothing: the sender names the peer, and the peer itself."""
     a, b = pair
     b.set(lazy=1)
     run = a.start(b, op="put-ack", size=200, count=40, conc=40, ask=0)
     until(lambda: [c for c in conns(a) if c["oldest_ms"] > 3000 and c["q_main"]], "it has waited")
-    told(a, "peer keeps all credits for 4.0 s: its LNet is slow")
-    told(b, "our LNet keeps 7 requests: this node is slow, the peer has 1 credit left")
+    told(a, "peer keeps all credits for 4.0 s: its LNet is slow", name="starved", looks=4)
+    told(b, "our LNet keeps 7 requests: this node is slow, the peer has 1 credit left", name="slow-here")
     b.set(lazy=0)
     run.result()
 
@@ -101,11 +216,11 @@ def test_dead_peer(pair, told):
     with silence(a), silence(b):
         run = a.start(b, op="put", size=200, count=8, conc=8, timeout=60, ask=0)
         until(lambda: [c for c in conns(a) if c["oldest_ms"] > 600], "it has waited")
-        told(a, "not acknowledged for 600 ms: look at the fabric ...")
+        told(a, "not acknowledged for 600 ms: look at the fabric ...", name="dead-peer")
         logged(a, "<peer>: a send failed: RetryExc (vendor code ...)", "<peer>: connection closed: <cause>")
         ping = a.guest.spawn(a.ctl_script(f"ping {b.nid} timeout=40"))
         logged(a, "<peer>: connecting failed: <cause>")
-        told(a, "connecting failed 6.5 s ago: ...")
+        told(a, "connecting failed 6.5 s ago: ...", name="no-peer")
         ping.wait(PATIENCE)
         run.result()
     until(lambda: a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] == 0, "it is back")
@@ -178,7 +293,8 @@ def test_wrong_address(pair, told):
     b.ni_add(net="o2ib5")
     a.ctl(f"ping {b.nid} timeout=30", ok=False)
     logged(a, "<peer>: refused our connection request: <why>")
-    told(b, "requests for none of our NIs ...")
+    told(a, "connecting failed 6.5 s ago: ...", name="refused")
+    told(b, "requests for none of our NIs ...", name="wrong-net")
 
 
 @pytest.mark.long

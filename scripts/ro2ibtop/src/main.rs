@@ -50,6 +50,7 @@ usage: ro2ibtop [options]
   --json              all there is, as JSON
   --prometheus        counters, as Prometheus reads them
   --svg               the screen once, as a picture
+  --events            what ended instead of peers and connections
   --snapshot FILE     a file of ro2ib-report instead of this node
   --interval SECONDS  between two looks (2)
   --width COLUMNS     of --once and --svg (160)
@@ -75,6 +76,7 @@ struct Options {
     interval: Duration,
     width: u16,
     rows: u16,
+    events: bool,
     check: bool,
 }
 
@@ -86,6 +88,7 @@ fn options() -> Result<Option<Options>, String> {
         interval: Duration::from_secs(2),
         width: 160,
         rows: 50,
+        events: false,
         check: false,
     };
     let mut args = env::args().skip(1);
@@ -96,6 +99,7 @@ fn options() -> Result<Option<Options>, String> {
             "--json" => options.mode = Mode::Json,
             "--prometheus" => options.mode = Mode::Prometheus,
             "--svg" => options.mode = Mode::Svg,
+            "--events" => options.events = true,
             "--check" => options.check = true,
             "--snapshot" => options.snapshot = Some(PathBuf::from(value()?)),
             "--root" => options.root = PathBuf::from(value()?),
@@ -157,6 +161,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> io::Result<Level> {
     let mut app = App::default();
+    app.events = options.events;
     if let Some(path) = &options.snapshot {
         let named = |e| io::Error::new(io::Error::kind(&e), format!("{}: {e}", path.display()));
         for sample in source::saved(path).map_err(named)? {

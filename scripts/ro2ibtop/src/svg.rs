@@ -27,7 +27,7 @@ pub fn picture(buffer: &Buffer) -> String {
     let mut svg = format!(
         "<!-- SPDX-License-Identifier: GPL-2.0 -->\n\
          <svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
-         font-family=\"monospace\" font-size=\"14\" style=\"white-space:pre\">\n\
+         font-family=\"monospace\" font-size=\"14\" xml:space=\"preserve\" style=\"white-space:pre\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#1c1f24\"/>\n"
     );
     for y in 0..area.height {

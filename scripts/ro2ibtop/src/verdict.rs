@@ -314,6 +314,9 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
         }
         if let Some(why) = why {
             words = format!("{words}; the last try: {why}");
+        } else if peer.failures > 0 {
+            // An attempt that the peer wants to be repeated is not one that ended.
+            words = format!("{words}; the peer says not now: it boots, or its log has the reason");
         }
         return Verdict::new(level, "waiting", words);
     }
@@ -340,7 +343,7 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
     };
     // It is not always the same.
     if peer.ends.len() > 1 {
-        breaks.words = format!("{}; so far {}", breaks.words, words::ends(&peer.ends));
+        breaks.words = format!("{}; so far {}", breaks.words, words::ends(&peer.ends, 2));
     }
     breaks
 }

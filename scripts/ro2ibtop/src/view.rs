@@ -197,20 +197,22 @@ impl App {
         self.chosen = Some(chosen.saturating_add_signed(by).min(last));
     }
 
-    /// How many lines of the list are as bad as that.
-    pub fn count(&self, level: Level) -> usize {
+    /// All levels there are: of peers and connections, of NIs, and of what is for none of them.
+    fn levels(&self) -> impl Iterator<Item = Level> + '_ {
         let items = self.items.iter().map(|item| item.verdict.level);
-        let all = items.chain(self.nis.iter().map(|v| v.level));
-        all.filter(|l| *l == level).count()
+        let nis = self.nis.iter().map(|v| v.level);
+        let strangers = verdict::strangers(&self.sample).map(|v| v.level);
+        items.chain(nis).chain(strangers)
+    }
+
+    /// How many things are as bad as that.
+    pub fn count(&self, level: Level) -> usize {
+        self.levels().filter(|l| *l == level).count()
     }
 
     /// The worst there is.
     pub fn worst(&self) -> Level {
-        let items = self.items.iter().map(|item| item.verdict.level);
-        let nis = self.nis.iter().map(|v| v.level);
-        let strangers = verdict::strangers(&self.sample).map(|v| v.level);
-        let all = items.chain(nis).chain(strangers);
-        all.max().unwrap_or(Level::Fine)
+        self.levels().max().unwrap_or(Level::Fine)
     }
 
     /// The connection of an item.
@@ -221,9 +223,13 @@ impl App {
     /// Lines that everything takes, if there is room.
     pub fn height(&self) -> u16 {
         let nis = usize::from(self.ni_lines());
-        let events = self.sample.nis.iter().map(|ni| ni.events.len()).sum();
-        let events = usize::min(events, EVENTS);
-        let all = nis + self.items.len() + events + 7;
+        let events: usize = self.sample.nis.iter().map(|ni| ni.events.len()).sum();
+        let events = events.saturating_add(self.sample.stranger_events.len());
+        let below = match self.events {
+            true => events,
+            false => self.items.len().saturating_add(events.min(EVENTS)),
+        };
+        let all = nis.saturating_add(below).saturating_add(7);
         u16::try_from(all).unwrap_or(u16::MAX)
     }
 
@@ -239,7 +245,10 @@ impl App {
             _ if self.events => 0,
             n => n.saturating_add(1),
         };
-        let told = self.detail();
+        let told = match self.events {
+            true => Vec::new(),
+            false => self.detail(),
+        };
         let detail = told.iter().map(|line| wrapped(line, area.width));
         let detail: u16 = detail.fold(0, u16::saturating_add);
         let detail = detail.min(area.height / 3);
@@ -478,7 +487,7 @@ impl App {
                 "{}, {}: {}",
                 words::plural(peer.closed, "connection ended", "connections ended"),
                 words::plural(peer.failed, "attempt failed", "attempts failed"),
-                words::ends(&peer.ends)
+                words::ends(&peer.ends, usize::MAX)
             )));
         }
         lines

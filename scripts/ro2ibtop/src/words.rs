@@ -86,14 +86,19 @@ pub fn is_negotiation(name: &str) -> bool {
     )
 }
 
-/// What ended, most first: `3 x refused by the peer, 1 x shutting down`.
-pub fn ends(of: &[(String, u64)]) -> String {
+/// What ended, most first: `3 x refused by the peer, 1 x shutting down`. The rest of more causes than `most` is a sum.
+pub fn ends(of: &[(String, u64)], most: usize) -> String {
     let mut of: Vec<_> = of.iter().filter(|(_, n)| *n > 0).collect();
     of.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    let each: Vec<_> = of
-        .iter()
+    let (told, rest) = of.split_at(most.min(of.len()));
+    let each = told.iter();
+    let mut each: Vec<_> = each
         .map(|(name, n)| format!("{n} x {}", cause(name)))
         .collect();
+    match rest.iter().fold(0u64, |sum, (_, n)| sum.saturating_add(*n)) {
+        0 => {}
+        n => each.push(format!("{n} of other causes")),
+    }
     each.join(", ")
 }
 

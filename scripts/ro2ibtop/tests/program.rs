@@ -24,6 +24,11 @@ use std::{
     time::Duration, //
 };
 
+use ro2ibtop::{
+    verdict::Level,
+    words, //
+};
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ro2ibtop");
 
 /// A directory that goes with it.
@@ -197,14 +202,52 @@ fn a_report_is_a_snapshot() {
     assert_eq!(none.status.code(), Some(1));
 }
 
-/// `make screenshot` makes it.
+/// `make screenshot` makes them.
 #[test]
-fn the_picture_in_the_documentation_is_this_one() {
+fn the_pictures_in_the_documentation_are_these() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let file = here.join("tests/guest/dead-peer.txt");
-    let shown = run(&["--svg", "--width", "150", "--snapshot", text(&file)]);
-    let there = fs::read(here.join("../../Documentation/ro2ibtop.svg")).unwrap();
-    assert!(shown.stdout == there, "run make screenshot");
+    let document = here.join("../../Documentation");
+    let explained = fs::read_to_string(document.join("operators.md")).unwrap();
+    let pictures = [
+        ("healthy", "150", false),
+        ("slow-peer", "170", false),
+        ("dead-peer", "195", false),
+        ("ended", "150", true),
+    ];
+    let mut names = Vec::new();
+    for (name, width, events) in pictures {
+        let file = here.join(format!("tests/guest/{name}.txt"));
+        let mut args = vec!["--svg", "--width", width, "--snapshot", text(&file)];
+        args.extend(events.then_some("--events"));
+        let shown = run(&args);
+        let picture = format!("ro2ibtop-{name}.svg");
+        let there = fs::read(document.join(&picture)).unwrap_or_default();
+        assert!(shown.stdout == there, "{picture}: run make screenshot");
+        assert!(explained.contains(&format!("]({picture})")), "{picture}");
+        names.push(picture.clone());
+        // No verdict is cut.
+        let app = common::app(common::guest(name));
+        let drawn = said(&shown).replace("&lt;", "<").replace("&amp;", "&");
+        let items = app.items.iter().map(|item| &item.verdict);
+        let verdicts = app.nis.iter().chain(items.filter(|_| !events));
+        for verdict in verdicts.filter(|verdict| verdict.level != Level::Fine) {
+            let whole = format!(">{}</text>", verdict.words);
+            assert!(drawn.contains(&whole), "{picture}: {whole}");
+        }
+        for event in app.sample.nis.iter().flat_map(|ni| &ni.events) {
+            let why = words::cause(&event.cause);
+            assert!(!events || drawn.contains(why), "{picture}: {why}");
+        }
+    }
+    // And no others.
+    let mut there: Vec<String> = fs::read_dir(&document)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("ro2ibtop") && name.ends_with(".svg"))
+        .collect();
+    there.sort();
+    names.sort();
+    assert_eq!(there, names);
 }
 
 /// On a pseudo terminal: it draws, keys do what they should, the terminal is given back, and it ends.

@@ -59,18 +59,18 @@ fn a_slow_peer_is_named() {
     assert_eq!(&troubles(&app)[..2], [peer, peer]);
     assert!(on_screen(
         &app,
-        "a PUT or GET has no answer for 6.0 s: the peer's LNet is slow"
+        "a PUT or GET has no answer for 5.4 s: the peer's LNet is slow"
     ));
     // An address where nobody is.
     assert!(troubles(&app).contains(&("10.0.0.77@o2ib", "gone", Level::Bad)));
-    assert!(on_screen(&app, "connecting failed 6.5 s ago: unreachable"));
+    assert!(on_screen(&app, "connecting failed 5.5 s ago: unreachable"));
 }
 
 #[test]
 fn a_peer_that_keeps_all_credits_is_named() {
     let app = common::app(common::guest("starved"));
     assert_eq!(troubles(&app), [("10.0.0.2@o2ib", "starved", Level::Bad)]);
-    let words = "peer keeps all credits for 8.8 s: its LNet is slow; 16 messages wait";
+    let words = "peer keeps all credits for 8.3 s: its LNet is slow; 8 messages wait";
     assert!(on_screen(&app, words));
 }
 
@@ -83,7 +83,7 @@ fn a_slow_node_is_told_of_itself() {
     );
     assert!(on_screen(
         &app,
-        "our LNet keeps 4 requests: this node is slow"
+        "our LNet keeps 8 requests: this node is slow, the peer has 0 credits left of 8"
     ));
 }
 
@@ -96,6 +96,7 @@ fn a_refusal_is_told_on_both_sides() {
     assert_eq!(app.worst(), Level::Warn);
     assert!(on_screen(&app, "no NI has the NID that was asked for"));
     assert!(on_screen(&app, "last of 10.0.0.1@o2ib"));
+    assert!(on_screen(&app, "0 connections: 0 bad, 1 slow or odd"));
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn a_dead_peer_is_told() {
     let app = common::app(common::guest("dead-peer"));
     let told = troubles(&app);
     assert!(
-        told.contains(&("10.0.0.2@o2ib", "not-acknowledged", Level::Warn)),
+        told.contains(&("10.0.0.2@o2ib", "not-acknowledged", Level::Bad)),
         "{told:?}"
     );
     assert!(
@@ -113,6 +114,33 @@ fn a_dead_peer_is_told() {
     assert!(on_screen(&app, "retries: look at the fabric"));
     let app = common::app(common::guest("no-peer"));
     assert!(troubles(&app).contains(&("10.0.0.2@o2ib", "gone", Level::Bad)));
+}
+
+#[test]
+fn a_peer_that_boots_is_told() {
+    let app = common::app(common::guest("booting"));
+    assert_eq!(troubles(&app), [("10.0.0.2@o2ib", "waiting", Level::Bad)]);
+    let words = "3 messages wait 5.6 s for a connection; next try in 4.4 s, 9 failures; the peer says not now";
+    assert!(on_screen(&app, words));
+}
+
+#[test]
+fn what_ended_is_told() {
+    let mut app = common::app(common::guest("ended"));
+    let told = troubles(&app);
+    assert!(
+        told.contains(&("10.0.0.2@o2ib", "breaks", Level::Warn)),
+        "{told:?}"
+    );
+    let words =
+        "; so far 4 x closed by the peer, 2 x closed by the administrator, 6 of other causes";
+    assert!(on_screen(&app, words));
+    assert!(on_screen(&app, "requests for none of our NIs"));
+    // All of it, and nothing of the list.
+    app.events = true;
+    assert!(on_screen(&app, "the link is down here"));
+    assert!(on_screen(&app, "no NI has the NID that was asked for"));
+    assert!(!on_screen(&app, "broke"));
 }
 
 fn conn() -> Conn {
@@ -254,7 +282,8 @@ fn the_next_try_is_told() {
     assert_eq!(words(&|_| {}), "3 messages wait 7.0 s for a connection");
     assert_eq!(
         words(&|p| (p.failures, p.retry_ms) = (5, Some(3000))),
-        "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures"
+        "3 messages wait 7.0 s for a connection; next try in 3.0 s, 5 failures; \
+         the peer says not now: it boots, or its log has the reason"
     );
     assert_eq!(
         words(&|p| p.retry_ms = Some(20)),
@@ -262,8 +291,12 @@ fn the_next_try_is_told() {
     );
     // It is being tried.
     assert_eq!(
-        words(&|p| p.failures = 1),
-        "3 messages wait 7.0 s for a connection; trying now, 1 failure"
+        words(&|p| {
+            (p.failures, p.last_ago_ms) = (1, Some(10));
+            p.last = "AddressChanged".into();
+        }),
+        "3 messages wait 7.0 s for a connection; trying now, 1 failure; the last try: \
+         an address changed: look at \"ip addr\""
     );
     // The ring of what ended has no room for all peers; the peer itself knows.
     let late = |ago| {
@@ -332,7 +365,12 @@ fn connections_that_break_again_and_again_are_told() {
             nid: "10.0.0.2@o2ib".into(),
             conns: 1,
             usable: 1,
-            ends: vec![("AdminClose".into(), 1), ("TransportRetry".into(), 20)],
+            ends: vec![
+                ("AdminClose".into(), 1),
+                ("TransportRetry".into(), 20),
+                ("Refused".into(), 2),
+                ("LinkDown".into(), 1),
+            ],
             ..Peer::default()
         });
         // Four connections each time, every 50 s.
@@ -353,7 +391,8 @@ fn connections_that_break_again_and_again_are_told() {
         "{}",
         item.verdict.words
     );
-    let ends = "; so far 20 x the transport gave up retrying, 1 x closed by the administrator";
+    let ends =
+        "; so far 20 x the transport gave up retrying, 2 x refused by the peer, 2 of other causes";
     assert!(item.verdict.words.ends_with(ends), "{}", item.verdict.words);
 }
 

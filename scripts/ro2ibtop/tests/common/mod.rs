@@ -17,8 +17,9 @@ use ro2ibtop::{
     view::App, //
 };
 
-/// The texts, as the driver wrote them in guests, in the form of `ro2ib-report`.
-pub const GUESTS: [(&str, &str); 8] = [
+/// The texts, as the driver wrote them in guests, in the form of `ro2ib-report`. `tests-vm/test_troubles.py` stages what
+/// they tell of, and writes them.
+pub const GUESTS: [(&str, &str); 10] = [
     ("healthy", include_str!("../guest/healthy.txt")),
     ("slow-peer", include_str!("../guest/slow-peer.txt")),
     ("starved", include_str!("../guest/starved.txt")),
@@ -27,6 +28,8 @@ pub const GUESTS: [(&str, &str); 8] = [
     ("wrong-net", include_str!("../guest/wrong-net.txt")),
     ("dead-peer", include_str!("../guest/dead-peer.txt")),
     ("no-peer", include_str!("../guest/no-peer.txt")),
+    ("booting", include_str!("../guest/booting.txt")),
+    ("ended", include_str!("../guest/ended.txt")),
 ];
 
 /// One of them.
@@ -60,6 +63,18 @@ pub fn lines(buffer: &Buffer) -> Vec<String> {
     (0..buffer.area.height).map(line).collect()
 }
 
+/// A line with another value of some keys.
+fn with(line: &str, values: &[(&str, u64)]) -> String {
+    let words = line.split(' ').map(|word| {
+        let key = word.split('=').next().unwrap();
+        match values.iter().find(|(k, _)| *k == key) {
+            Some((key, value)) => format!("{key}={value}"),
+            None => word.to_string(),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Two samples of a server with `n` clients, every hundredth of which is slow, with a full ring.
 pub fn many(n: u32) -> String {
     let healthy = guest("healthy");
@@ -80,18 +95,26 @@ pub fn many(n: u32) -> String {
         }
         for i in 0..n {
             let nid = format!("10.{}.{}.{}@o2ib", i >> 16 & 255, i >> 8 & 255, i & 255);
-            let sent = 69 + round * u64::from(i % 1000);
-            let mut one = conn
-                .replace("10.0.0.2@o2ib", &nid)
-                .replace("tx_msgs=42", &format!("tx_msgs={sent}"))
-                .replace(" qpn=17", &format!(" qpn={}", i + 17));
+            let number = u64::from(i);
+            let mut one = with(
+                &conn.replace("10.0.0.2@o2ib", &nid),
+                &[
+                    ("tx_msgs", 69 + round * (number % 1000)),
+                    ("qpn", number + 17),
+                    ("number", number + 1),
+                    ("oldest_ms", 0),
+                ],
+            );
             if i % 100 == 0 {
-                one = one
+                let starved = [
+                    ("oldest_ms", 4321),
+                    ("credits", 1),
+                    ("q_main", 7),
+                    ("tx_msgs", 42),
+                ];
+                one = with(&one, &starved)
                     .replace("oldest=none", "oldest=queued")
-                    .replace("oldest_ms=0", "oldest_ms=4321")
-                    .replace("credits=5", "credits=1")
-                    .replace("q_main=0", "q_main=7")
-                    .replace(&format!("tx_msgs={sent}"), "tx_msgs=42");
+                    .replace("oldest=sending", "oldest=queued");
             }
             writeln!(text, "{}\n{one}", peer.replace("10.0.0.2@o2ib", &nid)).unwrap();
         }
