@@ -16,16 +16,34 @@ use std::{
         PathBuf, //
     },
     process::{
+        Child,
+        ChildStdin,
         Command,
+        ExitStatus,
         Output,
         Stdio, //
     },
-    thread,
-    time::Duration, //
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    thread::{
+        self,
+        JoinHandle, //
+    },
+    time::{
+        Duration,
+        Instant, //
+    }, //
 };
 
+use ratatui::style::{
+    Color,
+    Modifier, //
+};
 use ro2ibtop::{
     verdict::Level,
+    view::App,
     words, //
 };
 
@@ -250,47 +268,245 @@ fn the_pictures_in_the_documentation_are_these() {
     assert_eq!(there, names);
 }
 
+/// It does not outlive a test that failed.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A pseudo terminal with the program on it, and what a person sees there.
+struct Seen {
+    child: Running,
+    keys: ChildStdin,
+    terminal: Arc<Mutex<vt100::Parser>>,
+    reader: JoinHandle<()>,
+}
+
+const ROWS: u16 = 40;
+const COLUMNS: u16 = 180;
+
+impl Seen {
+    fn new(args: &str) -> Self {
+        let command = format!("stty rows {ROWS} cols {COLUMNS}; {PROGRAM} {args}; echo status $?");
+        let mut child = Command::new("script")
+            .args(["-qefc", &command, "/dev/null"])
+            .env("TERM", "xterm")
+            .env("SHELL", "/bin/sh")
+            .env_remove("NO_COLOR")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let keys = child.stdin.take().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let terminal = Arc::new(Mutex::new(vt100::Parser::new(ROWS, COLUMNS, 0)));
+        let shown = terminal.clone();
+        let reader = thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n @ 1..) = out.read(&mut bytes) {
+                shown.lock().unwrap().process(&bytes[..n]);
+            }
+        });
+        Self {
+            child: Running(child),
+            keys,
+            terminal,
+            reader,
+        }
+    }
+
+    fn press(&mut self, key: &str) {
+        self.keys.write_all(key.as_bytes()).unwrap();
+        self.keys.flush().unwrap();
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let terminal = self.terminal.lock().unwrap();
+        let rows = terminal.screen().rows(0, COLUMNS);
+        rows.map(|row| row.trim_end().to_string()).collect()
+    }
+
+    /// Waits until the screen is as `found` wants it, and returns what that says.
+    fn until<T>(&self, what: &str, found: impl Fn(&Self) -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(found) = found(self) {
+                return found;
+            }
+            let screen = self.lines().join("\n");
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "{what} not seen:\n{screen}"
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until every cell of the screen is what that view draws: its character, its colour, and how it is set.
+    fn shows(&self, what: &str, app: &App) {
+        let drawn = common::screen(app, COLUMNS, ROWS);
+        let colour = |of: Option<Color>| match of {
+            None | Some(Color::Reset) => vt100::Color::Default,
+            Some(Color::Red) => vt100::Color::Idx(1),
+            Some(Color::Green) => vt100::Color::Idx(2),
+            Some(Color::Yellow) => vt100::Color::Idx(3),
+            Some(Color::Cyan) => vt100::Color::Idx(6),
+            Some(Color::DarkGray) => vt100::Color::Idx(8),
+            Some(other) => panic!("{other}"),
+        };
+        let differs = |at: (u16, u16)| {
+            let terminal = self.terminal.lock().unwrap();
+            let seen = terminal.screen().cell(at.1, at.0).unwrap();
+            let wanted = &drawn[at];
+            let style = wanted.style();
+            let has = |modifier| style.add_modifier.contains(modifier);
+            let text = match seen.contents() {
+                blank if blank.is_empty() => " ".to_string(),
+                text => text,
+            };
+            let good = text == wanted.symbol()
+                && seen.bold() == has(Modifier::BOLD)
+                && seen.underline() == has(Modifier::UNDERLINED)
+                && seen.inverse() == has(Modifier::REVERSED)
+                && seen.fgcolor() == colour(style.fg)
+                && seen.bgcolor() == colour(style.bg);
+            (!good).then(|| format!("{what}: {at:?} is {text:?}, {seen:?}, not {wanted:?}"))
+        };
+        let cells = || (0..ROWS).flat_map(|y| (0..COLUMNS).map(move |x| (x, y)));
+        let began = Instant::now();
+        while let Some(why) = cells().find_map(differs) {
+            let screen = self.lines().join("\n");
+            assert!(began.elapsed() < Duration::from_secs(30), "{why}\n{screen}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for its end: the exit status, and what the terminal shows then.
+    fn end(mut self) -> (ExitStatus, vt100::Parser) {
+        let status = self.child.0.wait().unwrap();
+        drop(self.keys);
+        self.reader.join().unwrap();
+        let terminal = Arc::into_inner(self.terminal).unwrap();
+        (status, terminal.into_inner().unwrap())
+    }
+}
+
 /// On a pseudo terminal: it draws, keys do what they should, the terminal is given back, and it ends.
 #[test]
 fn keys_do_what_they_should() {
-    let node = Dir::node("keys", common::guest("slow-peer"));
-    let command = format!(
-        "stty rows 40 cols 180; {PROGRAM} --interval 0.2 --root {}; echo status $?",
-        text(&node.0)
-    );
-    let mut child = Command::new("script")
-        .args(["-qefc", &command, "/dev/null"])
-        .env("TERM", "xterm")
-        .env("SHELL", "/bin/sh")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut keys = child.stdin.take().unwrap();
-    let mut out = child.stdout.take().unwrap();
-    let reader = thread::spawn(move || {
-        let mut all = Vec::new();
-        let _ = out.read_to_end(&mut all);
-        String::from_utf8_lossy(&all).into_owned()
-    });
-    for key in ["j", "s", "e", "e", "p", "\x1b[B", "q"] {
-        thread::sleep(Duration::from_millis(400));
-        keys.write_all(key.as_bytes()).unwrap();
-        keys.flush().unwrap();
+    let dir = Dir::new("keys");
+    let file = dir.0.join("report.txt");
+    fs::write(&file, common::guest("ended")).unwrap();
+    let mut seen = Seen::new(&format!("--interval 0.2 --snapshot {}", text(&file)));
+    let mut app = common::app(common::guest("ended"));
+    app.title = "report.txt".to_string();
+    app.chosen = Some(0);
+    seen.shows("the first screen", &app);
+    type Change = fn(&mut App);
+    let keys: [(&str, Change); 12] = [
+        ("j", |app| app.choose(1)),
+        ("\x1b[B", |app| app.choose(1)),
+        ("k", |app| app.choose(-1)),
+        ("s", App::reorder),
+        ("s", App::reorder),
+        ("e", |app| app.events = true),
+        ("e", |app| app.events = false),
+        ("\x1b[F", |app| app.choose(isize::MAX)),
+        ("\x1b[H", |app| app.chosen = Some(0)),
+        ("\x1b[6~", |app| app.choose(20)),
+        ("p", |app| app.paused = true),
+        ("p", |app| app.paused = false),
+    ];
+    for (number, (key, change)) in keys.into_iter().enumerate() {
+        seen.press(key);
+        change(&mut app);
+        seen.shows(&format!("what key {number}, {key:?}, does"), &app);
     }
-    let status = child.wait().unwrap();
-    drop(keys);
-    let out = reader.join().unwrap();
-    assert!(status.success(), "{out}");
-    assert!(out.contains("status 0"), "{out}");
-    // Into the other screen, and back.
-    assert!(
-        out.contains("\x1b[?1049h") && out.contains("\x1b[?1049l"),
-        "{out}"
-    );
-    assert!(
-        out.contains("10.0.0.2@o2ib") && out.contains("paused"),
-        "{out}"
-    );
+    // In a screen of its own, without a cursor.
+    let own = |seen: &Seen| {
+        let terminal = seen.terminal.lock().unwrap();
+        terminal.screen().alternate_screen() && terminal.screen().hide_cursor()
+    };
+    assert!(own(&seen));
+    seen.press("q");
+    let (status, terminal) = seen.end();
+    let screen = terminal.screen();
+    assert!(status.success(), "{}", screen.contents());
+    assert_eq!(screen.contents().trim(), "status 0");
+    assert!(!screen.alternate_screen() && !screen.hide_cursor());
+}
+
+/// A terminal has what `--once` prints, and the chosen line once more, in full.
+#[test]
+fn a_terminal_shows_what_once_prints() {
+    for name in ["slow-peer", "dead-peer", "booting", "healthy"] {
+        let dir = Dir::new(name);
+        let file = dir.0.join("report.txt");
+        fs::write(&file, common::guest(name)).unwrap();
+        let args = format!("--snapshot {}", text(&file));
+        let width = COLUMNS.to_string();
+        let printed = run(&["--once", "--width", &width, "--snapshot", text(&file)]);
+        let printed = said(&printed);
+        let printed: Vec<&str> = printed.lines().filter(|line| !line.is_empty()).collect();
+        let mut seen = Seen::new(&args);
+        let foot = printed[printed.len() - 1];
+        seen.until("the last line", |seen| {
+            (seen.lines()[usize::from(ROWS) - 1] == foot).then_some(())
+        });
+        let shown = seen.lines();
+        let mut rest = shown.iter();
+        for line in &printed {
+            assert!(
+                rest.any(|seen| seen == line),
+                "{name}: {line:?} is not in its place:\n{}",
+                shown.join("\n")
+            );
+        }
+        let more = shown.iter().filter(|line| !line.is_empty());
+        let more: Vec<_> = more.filter(|l| !printed.contains(&l.as_str())).collect();
+        assert!(
+            more.first()
+                .is_some_and(|line| line.starts_with("10.0.0.2@o2ib: ")),
+            "{name}: {more:?}"
+        );
+        assert!(more.len() < 5, "{name}: {more:?}");
+        seen.press("\x1b");
+        assert!(seen.end().0.success());
+    }
+}
+
+/// It looks again, and says what it cannot read.
+#[test]
+fn a_terminal_is_kept_up_to_date() {
+    let node = Dir::node("live", common::guest("slow-peer"));
+    let mut seen = Seen::new(&format!("--interval 0.2 --root {}", text(&node.0)));
+    let line = |words: &'static str| {
+        move |seen: &Seen| seen.lines().into_iter().find(|line| line.contains(words))
+    };
+    seen.until("a verdict", line("has no answer for 5.4 s"));
+    let debugfs = node.0.join(ro2ibtop::source::DEBUGFS);
+    let file = debugfs.join("10.0.0.1@o2ib");
+    let text = fs::read_to_string(&file).unwrap();
+    // Written beside it: a look may be just now.
+    let next = node.0.join("next");
+    fs::write(&next, text.replace("oldest=answer", "oldest=none")).unwrap();
+    fs::rename(&next, &file).unwrap();
+    let good = seen.until("that it is over", |seen| {
+        let lines = seen.lines();
+        let none = lines.iter().all(|line| !line.contains("has no answer"));
+        none.then(|| lines.into_iter().find(|line| line.ends_with(" ok")))
+    });
+    assert!(good.is_some());
+    seen.press("p");
+    seen.until("a pause", line("(paused)"));
+    seen.press("p");
+    fs::remove_dir_all(&debugfs).unwrap();
+    seen.until("what is missing", line("is the module loaded"));
+    seen.press("\x03");
+    assert!(seen.end().0.success());
 }
