@@ -56,11 +56,12 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 22] = [
+pub const KINDS: [&str; 23] = [
     "fine",
     "starved",
     "no-answer",
     "not-acknowledged",
+    "lossy",
     "no-reserve",
     "no-slots",
     "our-lnet-slow",
@@ -92,6 +93,13 @@ const BREAKS_S: f64 = 600.0;
 const BREAKS: u64 = 3;
 /// Seconds between the ends of connections that broke together, at most.
 const TOGETHER_S: f64 = 2.0;
+
+/// Said where some packets get through, and others do not.
+const LOSSY: &str =
+    "packets of full size, or some, get lost: the MTU of the whole way, cable, switch";
+/// Said of a peer that was lost and is there again.
+const BACK: &str =
+    "it answers again: it was away, or large packets get lost: the MTU of the whole way";
 
 /// Counters of devices that rise when packets are lost and repeated.
 const RETRIES: [&str; 8] = [
@@ -176,6 +184,15 @@ pub fn conn(conn: &Conn, track: Option<&Track>) -> Verdict {
     }
     let ms = conn.oldest_ms;
     if conn.oldest == "sending" && ms >= SLOW_MS {
+        // What came since then came from a peer that is alive, over a way that lets something through.
+        if ms >= BAD_MS && conn.idle_ms.saturating_add(SLOW_MS) <= ms {
+            let words = format!(
+                "not acknowledged for {}, and the peer was heard {} ago: {LOSSY}",
+                span(ms),
+                span(conn.idle_ms)
+            );
+            return Verdict::new(level_of(ms), "lossy", words);
+        }
         let words = format!(
             "not acknowledged for {}: look at the fabric (cable, switch, MTU), or the peer is dead",
             span(ms)
@@ -264,13 +281,15 @@ fn ago(now: f64, then: f64) -> String {
     words::span(((now - then).max(0.0) * 1000.0) as u64)
 }
 
-fn because(cause: &str, detail: &str) -> String {
+/// `back`: the peer is connected again.
+fn because(cause: &str, detail: &str, back: bool) -> String {
     let mut words = words::cause(cause).to_string();
     if !detail.is_empty() {
         words = format!("{words} ({detail})");
     }
     match words::advice(cause) {
         "" => words,
+        _ if back && cause == "TransportRetry" => format!("{words}: {BACK}"),
         advice => format!("{words}: {advice}"),
     }
 }
@@ -291,13 +310,13 @@ fn next_try(peer: &Peer) -> Option<String> {
 /// Why its last connection or attempt ended, as the peer knows: what all peers share may have no room for it any more.
 fn last(peer: &Peer) -> Option<String> {
     let lately = peer.last_ago_ms? as f64 <= RECENT_S * 1000.0;
-    (lately && !peer.last.is_empty()).then(|| because(&peer.last, ""))
+    (lately && !peer.last.is_empty()).then(|| because(&peer.last, "", false))
 }
 
 /// Of a peer, without its connections.
 pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
     let newest = recent(ni, &peer.nid, now, RECENT_S).next();
-    let why = newest.map(|e| because(&e.cause, &e.detail));
+    let why = newest.map(|e| because(&e.cause, &e.detail, false));
     let why = why.or_else(|| last(peer));
     let next = next_try(peer).filter(|_| peer.usable == 0);
     if peer.usable == 0 && (peer.waiting > 0 || newest.is_none() && peer.retry_ms.is_some()) {
@@ -323,7 +342,7 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
     let lately = match newest {
         None => Verdict::fine(),
         Some(end) if peer.usable == 0 => {
-            let mut lately = ended(end, now);
+            let mut lately = ended(end, now, false);
             if let Some(next) = next {
                 lately.words = format!("{}; {next}", lately.words);
             }
@@ -332,13 +351,13 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
         // It has others, or another one since.
         Some(end) => Verdict {
             level: Level::Note,
-            ..ended(end, now)
+            ..ended(end, now, true)
         },
     };
     if lately.level == Level::Bad {
         return lately;
     }
-    let Some(mut breaks) = breaks(ni, &peer.nid, now) else {
+    let Some(mut breaks) = breaks(ni, &peer.nid, now, peer.usable > 0) else {
         return lately;
     };
     // It is not always the same.
@@ -348,7 +367,7 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64) -> Verdict {
     breaks
 }
 
-fn breaks(ni: &Ni, peer: &str, now: f64) -> Option<Verdict> {
+fn breaks(ni: &Ni, peer: &str, now: f64, back: bool) -> Option<Verdict> {
     let mut n = 0u64;
     let mut newest: Option<&Event> = None;
     let mut first = f64::INFINITY;
@@ -366,12 +385,12 @@ fn breaks(ni: &Ni, peer: &str, now: f64) -> Option<Verdict> {
         "broke {n} times in {}, last {} ago: {}",
         ago(now, first),
         ago(now, newest.time),
-        because(&newest.cause, &newest.detail)
+        because(&newest.cause, &newest.detail, back)
     );
     Some(Verdict::new(Level::Warn, "breaks", words))
 }
 
-fn ended(event: &Event, now: f64) -> Verdict {
+fn ended(event: &Event, now: f64, back: bool) -> Verdict {
     let what = match event.what.as_str() {
         "failed" => "connecting failed",
         _ => "closed",
@@ -379,7 +398,7 @@ fn ended(event: &Event, now: f64) -> Verdict {
     let words = format!(
         "{what} {} ago: {}",
         ago(now, event.time),
-        because(&event.cause, &event.detail)
+        because(&event.cause, &event.detail, back)
     );
     let level = match event.by.as_str() {
         "operator" => Level::Note,
@@ -412,8 +431,10 @@ pub fn lost(ni: &Ni, now: f64) -> Vec<(String, Verdict)> {
         // The newest end of each.
         if ended_lately && candidates.remove(event.peer.as_str()) {
             let verdict = match event.what.as_str() {
-                "failed" => ended(event, now),
-                _ => breaks(ni, &event.peer, now).unwrap_or_else(|| ended(event, now)),
+                "failed" => ended(event, now, false),
+                _ => {
+                    breaks(ni, &event.peer, now, false).unwrap_or_else(|| ended(event, now, false))
+                }
             };
             let kind = match verdict.kind {
                 "ended" => "gone",

@@ -188,6 +188,20 @@ fn each_trouble_of_a_connection_has_its_words() {
         judged(|c| (c.with_lnet, c.peer_held) = (7, 1)).0,
         "our-lnet-slow"
     );
+    let unacked = |ms, idle_ms| {
+        judged(|c| {
+            (c.oldest_ms, c.idle_ms) = (ms, idle_ms);
+            c.oldest = "sending".into();
+        })
+    };
+    // Nothing came since: it may be dead. Something did: it is not, and what is large does not get there.
+    assert_eq!(unacked(4000, 3900).0, "not-acknowledged");
+    assert_eq!(unacked(600, 20).0, "not-acknowledged");
+    let lossy = unacked(4000, 300);
+    assert_eq!((lossy.0, lossy.1), ("lossy", Level::Bad));
+    let words =
+        "not acknowledged for 4.0 s, and the peer was heard 300 ms ago: packets of full size, ";
+    assert!(lossy.2.starts_with(words), "{}", lossy.2);
     assert_eq!(judged(|c| c.doubted = true).0, "doubted");
     assert_eq!(judged(|c| c.state = "Draining".into()).0, "closing");
     assert_eq!(judged(|c| c.state = "Resolving".into()).0, "connecting");
@@ -394,6 +408,40 @@ fn connections_that_break_again_and_again_are_told() {
     let ends =
         "; so far 20 x the transport gave up retrying, 2 x refused by the peer, 2 of other causes";
     assert!(item.verdict.words.ends_with(ends), "{}", item.verdict.words);
+}
+
+/// The transport gives up: on a peer that is connected again at once it is the way, else it may be the peer.
+#[test]
+fn a_peer_that_answers_again_is_not_dead() {
+    let words = |usable, times: &[f64]| {
+        let app = node(&[&|ni: &mut Ni| {
+            let nid = "10.0.0.2@o2ib".to_string();
+            ni.events.extend(times.iter().map(|time| Event {
+                what: "closed".into(),
+                time: *time,
+                peer: nid.clone(),
+                by: "path".into(),
+                cause: "TransportRetry".into(),
+                times: 1,
+                ..Event::default()
+            }));
+            ni.conns.extend((0..usable).map(|_| conn()));
+            ni.peers.push(Peer {
+                nid,
+                conns: usable,
+                usable,
+                ..Peer::default()
+            });
+        }]);
+        let verdicts = app.items.iter().map(|item| item.verdict.words.clone());
+        verdicts.collect::<Vec<_>>().join("\n")
+    };
+    let (alive, dead) = ("large packets get lost", "the peer is dead");
+    for times in [&[990.0][..], &[950.0, 970.0, 990.0]] {
+        let (gone, back) = (words(0, times), words(1, times));
+        assert!(gone.contains(dead) && !gone.contains(alive), "{gone}");
+        assert!(back.contains(alive) && !back.contains(dead), "{back}");
+    }
 }
 
 #[test]
