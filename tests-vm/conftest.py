@@ -191,8 +191,8 @@ class Pool:
             shutil.rmtree(self.path, ignore_errors=True)
             os.makedirs(self.path)
             self.stack = contextlib.ExitStack()
-            # rping brings the libraries that the hostile peer needs.
-            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping", "nft"), **DEVICES[self.device]))
+            # rping brings the libraries that the hostile peer needs, ibv_devinfo has the counters of a port.
+            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping", "nft", "ibv_devinfo"), **DEVICES[self.device]))
             self.pair = tuple(Node(g) for g in guests)
         return self.pair
 

@@ -3,6 +3,7 @@
 old one stays; or on the same one, under another hardware address. The NI follows at once and is up all the time, traffic
 goes on, whatever was lost is what LNet sends again, and the old device is free."""
 
+import contextlib
 import itertools
 import statistics
 import time
@@ -13,6 +14,7 @@ import vm
 from faults import SLOW, Ledger, Load, close_all, debug_nis, timed
 from nodes import PATIENCE, until, up
 from test_faults_cm import report
+from test_times import Notices
 
 # Seconds until traffic is there again: the median of many rounds, and the worst. What the other node had under way waits
 # for rxe's retries, six tries of 1.07 s: it is not told, for there is no GID to tell it with.
@@ -80,7 +82,14 @@ def fail_over(nodes, count, record_property, what):
     spent = []
     # Fewer than LNet has credits of a peer: those of messages that were on their way are given back late.
     few = {"conc": 2, "timeout": 20}
-    with Load(a, b, op="put-ack", **few) as one, Load(b, a, op="put-ack", size=4000, **few) as other, Load(a, b, **few) as third:
+    # Who listens for uevents; of a few rounds.
+    notices = {node: Notices(node) for node in nodes if count < 10}
+    moves = {node: [] for node in nodes}
+    with contextlib.ExitStack() as stack:
+        for told in notices.values():
+            stack.enter_context(told)
+        one, other = stack.enter_context(Load(a, b, op="put-ack", **few)), stack.enter_context(Load(b, a, op="put-ack", size=4000, **few))
+        third = stack.enter_context(Load(a, b, **few))
         for i in range(count):
             victim = nodes[i // 2 % 2]
             time.sleep(1)
@@ -88,8 +97,15 @@ def fail_over(nodes, count, record_property, what):
             new = victim.fail_over()
             spent.append(answered(a, b, BACK))
             until(lambda: is_on(victim, victim.device_of(new)), f"round {i}: {victim.guest.name} has followed", timeout=BACK)
-            if two and i % 3 == 2:
-                replug(victim, old)
+            if two:
+                moves[victim].append((victim.nid, victim.device_of(new)))
+                if i % 3 == 2:
+                    replug(victim, old)
+        for node, told in notices.items():
+            # Each move, to the device that the NI is on then; none if it is the same one.
+            want = moves[node]
+            until(lambda: told.of("device_moved") == want, f"{node.guest.name} is told of {want}")  # noqa: B023
+            assert not told.of("device_gone") and not told.of("device_back")
     report(
         record_property,
         f"{what}, {count} times",

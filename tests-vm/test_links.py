@@ -12,6 +12,7 @@ import pytest
 from faults import SLOW, Ledger, Load, ping_until, silence
 from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
 from nodes import Node, until, up
+from test_times import Notices
 
 
 def flap(nodes, cell, rails, kind, seconds, count):
@@ -72,17 +73,19 @@ def test_the_device_is_mute(nodes):
     if a.device != "rxe0":
         pytest.skip("it has no such queue pair")
     up(a, b)
-    with silence(b):
-        other = a.guest.spawn(f"rping -c -C 1 -a {b.address}")
-        until(lambda: "state CONNECT" in a.guest.check("rdma resource show cm_id"), "a request is on its way")
-        Interface.away(a)
-        # The connection manager repeats its request, and finds no route.
-        until(lambda: gsi(a) == "ERR", "the CM's queue pair fails", timeout=20 * SLOW)
-        Interface.back(a)
-    other.kill()
-    a.ping(b, ok=False)
-    line = "no node can be connected to: queue pair 1 of rxe0 is in the error state"
-    until(lambda: line in a.log(), "it is said", timeout=20 * SLOW)
+    with Notices(a) as notices:
+        with silence(b):
+            other = a.guest.spawn(f"rping -c -C 1 -a {b.address}")
+            until(lambda: "state CONNECT" in a.guest.check("rdma resource show cm_id"), "a request is on its way")
+            Interface.away(a)
+            # The connection manager repeats its request, and finds no route.
+            until(lambda: gsi(a) == "ERR", "the CM's queue pair fails", timeout=20 * SLOW)
+            Interface.back(a)
+        other.kill()
+        a.ping(b, ok=False)
+        line = "no node can be connected to: queue pair 1 of rxe0 is in the error state"
+        until(lambda: line in a.log(), "it is said", timeout=20 * SLOW)
+        until(lambda: notices.of("device_mute"), "it is told", timeout=20 * SLOW)
     a.guest.check("rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0")
     ping_until(a, b, 20 * SLOW)
-    assert a.log().count(line) == 1
+    assert a.log().count(line) == 1 and notices.of("device_mute") == [(a.nid, "rxe0")]
