@@ -286,7 +286,7 @@ def test_no_memory(pair, stage):
                 Log(b, "<peer>: refused its connection request: out of resources"),
                 Debugfs(b, "event=closed by=us cause=NoResources", ".closes"),
                 Debugfs(b, r"of=refused NoResources=[1-9]\d*"),
-                Debugfs(b, r"of=other NoMemory=[1-9]\d*"),
+                Debugfs(b, r"of=closed NoResources=[1-9]\d*"),
                 Top(b, "refuses requests (...): out of resources here"),
             )
         b.guest.check(f"echo 0 >{slab}/probability")
