@@ -209,7 +209,20 @@ void ro2ib_cm_destroy_resolving(struct rdma_cm_id *id);
 int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes);
-u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id);
+
+/* A path as this side has it; what nobody knows is 0 or -1, as it says */
+struct ro2ib_cm_path {
+	u8 sgid[16];		/* 0 */
+	u8 dgid[16];		/* 0 */
+	u32 mtu;		/* bytes; 0 */
+	u32 port;		/* of the device, from 1; 0 */
+	s16 tos;		/* traffic class; -1 */
+	s8 sl;			/* -1 */
+	s8 retry_count;		/* -1 */
+	s8 rnr_retry_count;	/* -1 */
+};
+
+void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out);
 
 /* What becomes of a message of the CM */
 enum ro2ib_cm_way {

@@ -38,6 +38,29 @@ def test_queue_pairs_are_matched(nodes):
     assert {c["mtu"] for c in conns(a) + conns(b)} == {4096}
 
 
+def gids(node):
+    """Those that the device has, each once."""
+    return set(node.guest.check("cat /sys/class/infiniband/*/ports/1/gids/* 2>/dev/null | grep -v ^0000:0000:0000:0000:0000:0000:0000:0000").split())
+
+
+def test_paths_are_told(nodes):
+    """GIDs, type of service and retries of a connection, as both nodes' devices and settings have them."""
+    a, b = nodes
+    up(a, lnd="tos=96 retry_count=3 rnr_retry_count=4 ib_mtu=2048")
+    up(b, lnd="retry_count=2 rnr_retry_count=5")
+    a.ping(b)
+    (here,), (there,) = ([line for line in lines(node) if "conn" in line] for node in (a, b))
+    assert here["sgid"] == there["dgid"] and here["dgid"] == there["sgid"], (here, there)
+    assert here["sgid"] in gids(a) - gids(b) and here["dgid"] in gids(b) - gids(a), (here, gids(a), gids(b))
+    last = [int(x) for x in a.address.split(".")]
+    assert here["sgid"].endswith("ffff:{:02x}{:02x}:{:02x}{:02x}".format(*last)), here
+    words = ("port", "tos", "sl", "mtu")
+    assert [here[w] for w in words] == [there[w] for w in words] == ["1", "96", "0", "2048"], (here, there)
+    # Who asks says how often both repeat; each tells the other how often when it has no receive.
+    assert (here["retry_count"], here["rnr_retry_count"]) == ("3", "5"), here
+    assert (there["retry_count"], there["rnr_retry_count"]) == ("3", "4"), there
+
+
 def test_closes_are_told(nodes):
     a, b = nodes
     up(a, b)
@@ -131,6 +154,8 @@ def test_report(nodes):
     for what in ("command: rdma resource show qp", "command: dmesg", "/sys/module/ro2iblnd/parameters/timeout"):
         assert f"==> {what} <==" in text, what
     assert "connecting failed" in text and "cause=Unreachable" in text
+    # Addresses of the network are told, in full.
+    assert re.search(rf"^conn={re.escape(b.nid)} .* sgid=(\w{{4}}:){{7}}\w{{4}} dgid=(\w{{4}}:){{7}}\w{{4}} ", text, re.MULTILINE), text
     assert "not said: (masked) 0x(masked)" in text
     assert not re.search(r"0x[0-9a-f]{8}|\bffff[0-9a-f]{12}\b", text), text
 

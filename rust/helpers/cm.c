@@ -255,12 +255,37 @@ int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes)
 	return 0;
 }
 
-/* 0 if there is no path. */
-u32 ro2ib_cm_path_mtu(struct rdma_cm_id *id)
+/*
+ * The path, and how often the queue pair repeats: what the CM gave it, so no
+ * device is asked. Both sides have a say in that, so it is known when they have
+ * agreed. iWARP has no path record, and TCP repeats.
+ */
+void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out)
 {
-	if (!id->route.path_rec)
-		return 0;
-	return max(ib_mtu_enum_to_int(id->route.path_rec->mtu), 0);
+	const struct sa_path_rec *rec = id->route.path_rec;
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_RTS };
+	int mask = 0;
+
+	*out = (struct ro2ib_cm_path){
+		.port = id->port_num,
+		.tos = -1,
+		.sl = -1,
+		.retry_count = -1,
+		.rnr_retry_count = -1,
+	};
+	if (rec) {
+		memcpy(out->sgid, rec->sgid.raw, sizeof(out->sgid));
+		memcpy(out->dgid, rec->dgid.raw, sizeof(out->dgid));
+		out->mtu = max(ib_mtu_enum_to_int(rec->mtu), 0);
+		out->tos = rec->traffic_class;
+		out->sl = rec->sl;
+	}
+	if (!id->device || rdma_init_qp_attr(id, &attr, &mask))
+		return;
+	if (mask & IB_QP_RETRY_CNT)
+		out->retry_count = attr.retry_cnt;
+	if (mask & IB_QP_RNR_RETRY)
+		out->rnr_retry_count = attr.rnr_retry;
 }
 
 /*

@@ -24,6 +24,7 @@ use super::{
     seen,
     show_seen::show_tally, //
 };
+use crate::rdma::cm_path::Path;
 
 impl Show for Port {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,15 +112,36 @@ fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )?;
     view.wire.counts.show(f)?;
     let (oldest_ms, waits_for) = view.wire.oldest.unwrap_or((0, "none"));
-    writeln!(
+    write!(
         f,
         " qpn={} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} doubted={} number={}",
         view.wire.qpn,
         view.peer_qpn,
-        view.mtu,
+        view.path.mtu.unwrap_or(0),
         u8::from(view.doubted),
         view.number,
-    )
+    )?;
+    show_path(&view.path, f)?;
+    writeln!(f)
+}
+
+fn show_path(path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (key, gid) in [("sgid", path.sgid), ("dgid", path.dgid)] {
+        match gid {
+            Some(gid) => write!(f, " {key}={}", core::format_args!("{gid}"))?,
+            None => write!(f, " {key}=none")?,
+        }
+    }
+    write!(f, " port={}", path.port)?;
+    for (key, n) in [
+        ("tos", path.tos),
+        ("sl", path.sl),
+        ("retry_count", path.retry_count),
+        ("rnr_retry_count", path.rnr_retry_count),
+    ] {
+        write!(f, " {key}={}", n.map_or(-1, i16::from))?;
+    }
+    Ok(())
 }
 
 fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -116,7 +116,7 @@ fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
         c.depth,
         c.peer_held,
         wire.sq_free,
-        view.mtu,
+        view.path.mtu.unwrap_or(0),
     );
     say!(
         "   comms_err {} (cause {} idle_ms {} oldest_ms {} doubted {})",

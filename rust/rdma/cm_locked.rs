@@ -17,6 +17,7 @@ use kernel::{
 
 use super::{
     cm_event::Addr,
+    cm_path::Path,
     device::Device, //
 };
 use crate::bindings;
@@ -158,13 +159,14 @@ impl CmLocked<'_> {
         to_result(unsafe { bindings::ro2ib_cm_set_path_mtu(self.id, bytes) })
     }
 
-    /// The path MTU in bytes, once there is a route (active side) or a request
-    /// (passive side).
-    pub(crate) fn path_mtu(&self) -> Option<u32> {
-        // SAFETY: By the type invariant.
-        let mtu = unsafe { bindings::ro2ib_cm_path_mtu(self.id) };
+    /// What is known of the path: most of it once there is a route (active side) or a request (passive side), how
+    /// often the queue pair repeats once both sides have agreed.
+    pub(crate) fn path(&self) -> Path {
+        let mut raw = bindings::ro2ib_cm_path::default();
 
-        (mtu != 0).then_some(mtu)
+        // SAFETY: By the type invariant; the handler mutex is held.
+        unsafe { bindings::ro2ib_cm_path(self.id, &mut raw) };
+        Path::from_raw(&raw)
     }
 
     /// What becomes of a message to the other side. Not before the address is resolved, or the request taken.

@@ -25,7 +25,7 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`cm_event`], [`net`] | addresses, events, namespaces |
+//! | [`cm_event`], [`cm_path`], [`net`] | addresses, events, paths, namespaces |
 //! | [`cm_locked`] | what is done with an id under its handler mutex |
 //! | [`cm_ref`] | counted references to an id; over [`users`] |
 //! | [`cm`] | the id, and whom it tells of its events |
@@ -45,6 +45,7 @@ pub(crate) mod buf;
 pub(crate) mod cm;
 pub(crate) mod cm_event;
 pub(crate) mod cm_locked;
+pub(crate) mod cm_path;
 pub(crate) mod cm_ref;
 pub(crate) mod complete;
 pub(crate) mod cq;

@@ -2,7 +2,7 @@
 
 //! What the connection manager has of a connection: its id, and what it told of the way to the peer.
 //!
-//! Process context, but for the two numbers. The id is cloned out, and never used under its lock. Taken
+//! Process context, but for the number. The id is cloned out, and never used under its lock. Taken
 //! out it may be the last reference, which waits for the CM: not under a lock either.
 //!
 //! # Invariants
@@ -23,9 +23,12 @@ use kernel::{
     }, //
 };
 
-use crate::rdma::cm::{
-    CmHandler,
-    CmId, //
+use crate::rdma::{
+    cm::{
+        CmHandler,
+        CmId, //
+    },
+    cm_path::Path, //
 };
 
 /// The CM's side of a connection, a `C`.
@@ -37,8 +40,9 @@ pub(super) struct CmSide<C: CmHandler> {
     late: SpinLock<Option<CmId<C>>>,
     /// Number of the peer's queue pair, 0 if it is not known.
     peer_qpn: Atomic<u32>,
-    /// Path MTU in bytes since it was established, 0 if it is not known.
-    mtu: Atomic<u32>,
+    /// What the path was when it was established: it stays the same.
+    #[pin]
+    path: SpinLock<Path>,
 }
 
 impl<C: CmHandler> CmSide<C> {
@@ -48,7 +52,7 @@ impl<C: CmHandler> CmSide<C> {
             id <- kernel::new_spinlock!(None, "CmSide::id"),
             late <- kernel::new_spinlock!(None, "CmSide::late"),
             peer_qpn: Atomic::new(0),
-            mtu: Atomic::new(0),
+            path <- kernel::new_spinlock!(Path::UNKNOWN, "CmSide::path"),
         })
     }
 
@@ -93,16 +97,21 @@ impl<C: CmHandler> CmSide<C> {
 
     /// Path MTU in bytes, 0 if unknown. May sleep; not in a handler of the CM.
     pub(super) fn path_mtu(&self) -> u32 {
-        self.id().and_then(|id| id.lock().path_mtu()).unwrap_or(0)
+        self.path().mtu.unwrap_or(0)
     }
 
-    /// Remembers the path MTU. May sleep; not in a handler of the CM.
-    pub(super) fn learn_mtu(&self) {
-        self.mtu.store(self.path_mtu(), Relaxed);
+    fn path(&self) -> Path {
+        self.id().map_or(Path::UNKNOWN, |id| id.lock().path())
     }
 
-    /// Path MTU in bytes since it was established, 0 if it is not known. Any context.
-    pub(super) fn known_mtu(&self) -> u32 {
-        self.mtu.load(Relaxed)
+    /// Remembers the path. May sleep; not in a handler of the CM.
+    pub(super) fn learn_path(&self) {
+        let path = self.path();
+        *self.path.lock() = path;
+    }
+
+    /// The path since it was established. Not under a lock that is taken in softirq.
+    pub(super) fn known_path(&self) -> Path {
+        *self.path.lock()
     }
 }

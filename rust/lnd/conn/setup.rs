@@ -287,7 +287,7 @@ impl Conn {
     /// Opens the connection to the peer's messages.
     pub(super) fn publish(self: &Arc<Self>) {
         let known = self.with(|inner| inner.life.known());
-        self.cm.learn_mtu();
+        self.cm.learn_path();
         self.cancel_timer();
         self.arm_timer(self.timer_ms());
         self.peer.established(self, known);

@@ -15,10 +15,13 @@ use super::{
     Conn,
     Inner, //
 };
-use crate::proto::{
-    cause::Cause,
-    conn::State,
-    wire::decode, //
+use crate::{
+    proto::{
+        cause::Cause,
+        conn::State,
+        wire::decode, //
+    },
+    rdma::cm_path::Path, //
 };
 
 /// A received message that waits for the handshake to end.
@@ -39,8 +42,8 @@ pub(crate) struct View {
     /// Milliseconds since something good was received.
     pub(crate) idle_ms: i64,
     pub(crate) peer_qpn: u32,
-    /// Path MTU in bytes, 0 if it is not known.
-    pub(crate) mtu: u32,
+    /// What is known of its path.
+    pub(crate) path: Path,
     pub(crate) doubted: bool,
     /// Its number, of those of its NI.
     pub(crate) number: u32,
@@ -57,7 +60,8 @@ pub(crate) struct Details {
 impl Conn {
     /// The numbers.
     pub(crate) fn view(&self) -> View {
-        self.with(|inner| self.take_down(inner))
+        let path = self.cm.known_path();
+        self.with(|inner| self.take_down(inner, path))
     }
 
     /// The numbers, the transmits, and what came early. May sleep.
@@ -65,6 +69,7 @@ impl Conn {
         let (nr_txs, nr_early) = self.with(|inner| (inner.wire.nr_txs(), inner.inbox.nr_parked()));
         let mut txs = KVVec::with_capacity(nr_txs, GFP_KERNEL)?;
         let mut early = KVec::with_capacity(nr_early, GFP_KERNEL)?;
+        let path = self.cm.known_path();
         let view = self.with(|inner| {
             inner.wire.list(&mut txs);
             for msg in inner.inbox.parked() {
@@ -75,12 +80,12 @@ impl Conn {
                 };
                 let _ = early.push_within_capacity(RxView { kind, credits });
             }
-            self.take_down(inner)
+            self.take_down(inner, path)
         });
         Ok(Details { view, txs, early })
     }
 
-    fn take_down(&self, inner: &Inner) -> View {
+    fn take_down(&self, inner: &Inner, path: Path) -> View {
         View {
             active: self.active,
             state: inner.life.state(),
@@ -89,7 +94,7 @@ impl Conn {
             with_lnet: inner.inbox.owed(),
             idle_ms: inner.watch.idle_ms(),
             peer_qpn: self.cm.peer_qpn(),
-            mtu: self.cm.known_mtu(),
+            path,
             doubted: self.doubted(),
             number: inner.wire.meter().number(),
         }

@@ -292,6 +292,19 @@ pub struct ro2ib_addr {
 }
 
 #[repr(C)]
+#[derive(Default, Copy, Clone, MaybeZeroable)]
+pub struct ro2ib_cm_path {
+    pub sgid: [u8; 16],
+    pub dgid: [u8; 16],
+    pub mtu: u32,
+    pub port: u32,
+    pub tos: i16,
+    pub sl: i8,
+    pub retry_count: i8,
+    pub rnr_retry_count: i8,
+}
+
+#[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_cm_event {
     pub private_data: *const c_void,
@@ -683,7 +696,7 @@ unsafe extern "C" {
     pub fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms: u32) -> i32;
     pub fn ro2ib_cm_set_min_rnr_timer(id: *mut rdma_cm_id, timer: u8) -> i32;
     pub fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32) -> i32;
-    pub fn ro2ib_cm_path_mtu(id: *mut rdma_cm_id) -> u32;
+    pub fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_path);
     pub fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way;
     pub fn ro2ib_cm_connect_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;
     pub fn ro2ib_cm_accept_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;

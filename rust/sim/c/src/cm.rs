@@ -89,6 +89,8 @@ pub struct Id {
     active: bool,
     route: bool,
     mtu: u32,
+    /// Of the side that asked: nobody tells the other one.
+    tos: u8,
     tries: u32,
     /// Times that an address was asked for.
     resolved: u32,
@@ -444,6 +446,7 @@ fn new_id(
         active: false,
         route: false,
         mtu: 4096,
+        tos: 0,
         tries: 0,
         resolved: 0,
         epoch: 0,
@@ -1101,13 +1104,33 @@ pub unsafe extern "C" fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32) 
     0
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_path_mtu(id: *mut rdma_cm_id) -> u32 {
+pub unsafe extern "C" fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_path) {
     let i = id_mut(id);
+    let mut path = ro2ib_cm_path {
+        port: u32::from(!i.dev.is_null()),
+        tos: -1,
+        sl: -1,
+        retry_count: -1,
+        rnr_retry_count: -1,
+        ..Default::default()
+    };
     if i.route {
-        i.mtu
-    } else {
-        0
+        (path.sgid, path.dgid) = (gid(&i.src), gid(&i.dst));
+        (path.mtu, path.tos, path.sl) = (i.mtu, i.tos.into(), 0);
     }
+    if let (false, Some((retry, rnr_retry))) = (i.qp.is_null(), verbs::retries(i.qp)) {
+        (path.retry_count, path.rnr_retry_count) = (retry as i8, rnr_retry as i8);
+    }
+    // SAFETY: By the contract of this function.
+    unsafe { *out = path };
+}
+
+/// As RoCE has it of IPv4.
+fn gid(of: &Addr) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[10..12].fill(0xff);
+    gid[12..].copy_from_slice(&of.ip.to_be_bytes());
+    gid
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way {
@@ -1123,7 +1146,9 @@ pub unsafe extern "C" fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way {
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn rdma_set_service_type(_id: *mut rdma_cm_id, _tos: i32) {}
+pub unsafe extern "C" fn rdma_set_service_type(id: *mut rdma_cm_id, tos: i32) {
+    id_mut(id).tos = tos as u8;
+}
 #[no_mangle]
 pub unsafe extern "C" fn rdma_set_ack_timeout(_id: *mut rdma_cm_id, _timeout: u8) -> i32 {
     0

@@ -741,6 +741,13 @@ pub fn connect(qp: *mut Qp, peer: u32, retry: u8, rnr_retry: u8) {
     }
 }
 
+/// How often it repeats, since it is connected.
+pub fn retries(qp: *mut Qp) -> Option<(u8, u8)> {
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &*qp };
+    (q.state != State::Init).then_some((q.retry, q.rnr_retry))
+}
+
 fn latency() -> u64 {
     let world = w();
     let plan = &world.plan;
