@@ -135,7 +135,7 @@ enum ro2ib_link_event {
 
 /*
  * The driver, as the shim calls it. @priv is what startup stored.
- * All functions run in process context.
+ * All functions run in process context, older_conns() without sleeping.
  */
 struct ro2ib_lnd_ops {
 	/*
@@ -178,6 +178,11 @@ struct ro2ib_lnd_ops {
 	 * The shim's NI mutex is held, as for link_event().
 	 */
 	void (*settings_changed)(void *priv);
+	/*
+	 * How many connections were made with other values of the tunables than
+	 * new ones get. A spinlock of LNet's is held: must not sleep.
+	 */
+	u32 (*older_conns)(void *priv);
 };
 
 /*

@@ -197,6 +197,35 @@ def reconnect(a, b):
     a.ping(b)
 
 
+def older(node):
+    """Connections that still run with what was in force before."""
+    return node.ctl(f"ni show {node.nid}")["older_connections"]
+
+
+@pytest.mark.parametrize("key,value,was", [
+    ("conns_per_peer", 2, 3), ("tos", 8, -1), ("peer_credits", 32, 8), ("retry_count", 2, 5), ("rnr_retry_count", 2, 6),
+    ("timeout", 9, 50), ("keepalive", 9, 100),
+])  # fmt: skip
+def test_what_waits_for_new_connections_is_told(nodes, key, value, was):
+    """How many connections have older values; none if the values are as they were, or count at once."""
+    a, b = nodes
+    up(a, lnd="conns_per_peer=3")
+    up(b, peer_credits=32)
+    a.ping(b)
+    until(lambda: a.conns() == 3, "three connections")
+    late = 0 if key in ("timeout", "keepalive") else 3
+    for now, n in ((value, late), (was, 0), (value, late)):
+        write(a, "ni_tune", f"*@o2ib {key}={now}")
+        assert older(a) == n and older(b) == 0
+    reconnect(a, b)
+    until(lambda: a.conns() == (2 if key == "conns_per_peer" else 3), "connected anew")
+    assert older(a) == 0
+    b.ctl(f"conn close any from={b.nid}")
+    until(lambda: a.conns() == 0, "closed")
+    write(a, "ni_tune", "*@o2ib tos=1")
+    assert older(a) == 0
+
+
 def test_tuned_while_it_runs(nodes):
     """Each tunable, by `ni_tune` and as `lnetctl net set` does it: shown at once, said in one line,
     and seen to act on the next connection, while traffic goes on over the old one."""
@@ -213,6 +242,8 @@ def test_tuned_while_it_runs(nodes):
     shown = a.ctl(f"ni show {a.nid}")
     now = dict(conns_per_peer=3, tos=96, queue_depth=32, retry_count=2, rnr_retry_count=7, timeout=20, keepalive=33)
     assert {key: shown[key] for key in now} == now
+    # The connection that is there was made with what was in force before.
+    assert older(a) == 1 and older(b) == 0
     log = a.log()
     before = dict(conns_per_peer=1, tos=-1, peer_credits=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100)
     for key, was in before.items():
@@ -225,20 +256,23 @@ def test_tuned_while_it_runs(nodes):
     assert a.conns() == 1 and "depth=16 " in debugfs(a)
     reconnect(a, b)
     until(lambda: a.conns() == 3, "three connections")
-    assert "depth=32 " in debugfs(a)
+    assert "depth=32 " in debugfs(a) and older(a) == 0
     a.traffic(b, op="mix", size=20000, count=200, conc=32)
     # As lnetctl: the last one that sets it wins.
     a.ctl(f"ni set {a.nid} conns_per_peer=2")
     assert a.ctl(f"ni show {a.nid}")["conns_per_peer"] == 2
     assert f"{a.nid}: conns_per_peer is 2 now, was 3; for new connections" in a.log()
     assert a.ctl(f"ni set {a.nid} conns_per_peer=128", ok=False)["rc"] == -34
+    assert older(a) == 3
     reconnect(a, b)
     until(lambda: a.conns() == 2, "two connections")
+    assert older(a) == 0
     # Without a text: the parameters again; what LNet keeps stays.
     write(a, "ni_tune", "")
     shown = a.ctl(f"ni show {a.nid}")
     then = dict(now, conns_per_peer=2, queue_depth=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100)
     assert {key: shown[key] for key in then} == then
+    assert older(a) == 2
     write(a, "retry_count", "3")
     assert a.ctl(f"ni show {a.nid}")["retry_count"] == 3
 

@@ -63,6 +63,7 @@ pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod port;
 pub(crate) mod seen;
+pub(crate) mod settings;
 pub(crate) mod show_seen;
 pub(crate) mod show_times;
 mod signs;

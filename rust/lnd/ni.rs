@@ -33,6 +33,11 @@ use super::{
     hca::Hca,
     kind::O2ib,
     seen::Seen,
+    settings::{
+        InUse,
+        MadeWith,
+        Settings, //
+    },
     times::Times,
     workers::Workers, //
 };
@@ -103,6 +108,9 @@ pub(crate) struct Ni {
     /// Counters of the connections that are over.
     #[pin]
     past: SpinLock<Counts>,
+    /// What the connections that messages may use were made with.
+    #[pin]
+    in_use: InUse,
     /// What ended, and why.
     pub(crate) seen: Arc<Seen>,
     /// Where the time of messages goes.
@@ -184,6 +192,7 @@ impl Ni {
                 way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
                 unsettled: Atomic::new(false),
                 past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
+                in_use <- InUse::new(),
                 seen,
                 times,
                 stopping: Atomic::new(false),
@@ -257,6 +266,26 @@ impl Ni {
     /// A connection is over that counted this.
     pub(crate) fn add_past(&self, counts: &Counts) {
         self.past.lock().add(counts);
+    }
+
+    /// What a connection that is made now goes by.
+    pub(crate) fn for_new_conn(&self) -> MadeWith {
+        MadeWith::new(Settings::now(&self.lnet))
+    }
+
+    /// Messages may use a connection that was made with this.
+    pub(crate) fn enter(&self, conn: &MadeWith) {
+        self.in_use.enter(conn);
+    }
+
+    /// They may no longer.
+    pub(crate) fn leave(&self, conn: &MadeWith) {
+        self.in_use.leave(conn);
+    }
+
+    /// How many connections were made with other settings than those in force. Does not sleep.
+    pub(crate) fn older_conns(&self) -> u32 {
+        self.in_use.others_than(&Settings::now(&self.lnet))
     }
 
     /// Counts a new connection.

@@ -270,6 +270,10 @@ impl Lnd for O2ib {
         access::settings_changed(&this.peers);
     }
 
+    fn older_conns(this: ArcBorrow<'_, Port>) -> u32 {
+        this.ni().older_conns()
+    }
+
     fn close_conns(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
         match for_peers(&this, nid, |peer| peer.close_conns(Cause::AdminClose)) {
             // As ko2iblnd: scripts close them all, whether there are any or not.

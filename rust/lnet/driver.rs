@@ -74,8 +74,8 @@ pub(crate) struct ConnInfo {
 /// An LNet network driver. The type that implements it is only a name: what an NI is made of
 /// ([`Lnd::Ni`]) may refer to LNet's side of it by this name, and does not have to know itself.
 ///
-/// All functions run in process context, with no LNet lock held, and may sleep; allocations must
-/// be `GFP_NOFS` or stricter, because a file system may be waiting for the message.
+/// All functions run in process context, and but for [`Lnd::older_conns`] with no LNet lock held, and may sleep;
+/// allocations must be `GFP_NOFS` or stricter, because a file system may be waiting for the message.
 pub(crate) trait Lnd: Sized + 'static {
     /// An NI.
     type Ni: Send + Sync + 'static;
@@ -148,6 +148,10 @@ pub(crate) trait Lnd: Sized + 'static {
     /// ([`NiRef::peer_credits`] and others). Must not call [`NiRef::set_fatal`]: the shim's lock is held.
     fn settings_changed(this: ArcBorrow<'_, Self::Ni>);
 
+    /// How many connections were made with other settings than those that new ones get ([`NiRef::conns_per_peer`] and
+    /// others). A spin lock of LNet's is held: must not sleep, or call LNet.
+    fn older_conns(this: ArcBorrow<'_, Self::Ni>) -> u32;
+
     /// Closes the connections of a peer (`None`: of all). `ENOENT`: the peer has none; nobody having
     /// any is no error.
     fn close_conns(this: ArcBorrow<'_, Self::Ni>, nid: Option<u64>) -> Result;
@@ -179,6 +183,7 @@ impl<L: Lnd> Ops<L> {
         get_conn: Some(Self::get_conn),
         close_conns: Some(Self::close_conns),
         settings_changed: Some(Self::settings_changed),
+        older_conns: Some(Self::older_conns),
     };
 
     /// # Safety
@@ -390,6 +395,14 @@ impl<L: Lnd> Ops<L> {
     unsafe extern "C" fn settings_changed(lnd: *mut c_void) {
         // SAFETY: The NI is running during the call.
         L::settings_changed(unsafe { Self::borrow(lnd) });
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn older_conns(lnd: *mut c_void) -> u32 {
+        // SAFETY: The NI is running during the call.
+        L::older_conns(unsafe { Self::borrow(lnd) })
     }
 }
 

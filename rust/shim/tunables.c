@@ -38,6 +38,7 @@ enum ro2ib_tun_attr {
 	RO2IB_TUN_KEEPALIVE,
 	RO2IB_TUN_QUEUE_DEPTH,
 	RO2IB_TUN_QUEUE_DEPTH_BY,
+	RO2IB_TUN_OLDER_CONNS,
 	__RO2IB_TUN_MAX_PLUS_ONE,
 };
 
@@ -105,6 +106,10 @@ const struct ln_key_list ro2ib_tunables_keys = {
 		[RO2IB_TUN_QUEUE_DEPTH_BY] = {
 			.lkp_value = "queue_depth_by",
 			.lkp_data_type = NLA_STRING,
+		},
+		[RO2IB_TUN_OLDER_CONNS] = {
+			.lkp_value = "older_connections",
+			.lkp_data_type = NLA_U32,
 		},
 	},
 };
@@ -340,6 +345,15 @@ static int ro2ib_put_depth_by(struct sk_buff *skb, const struct ro2ib_ni *ni)
 	return nla_put_string(skb, RO2IB_TUN_QUEUE_DEPTH_BY, by);
 }
 
+/* Connections that still run with what was in force before. Atomic. */
+static u32 ro2ib_older_conns(const struct ro2ib_ni *ni)
+{
+	/* Pairs with the store in ro2ib_startup(). */
+	void *priv = smp_load_acquire(&ni->priv);
+
+	return priv ? ro2ib_ops->older_conns(priv) : 0;
+}
+
 /* Atomic: LNet holds a spinlock. */
 int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 		     bool export_backup)
@@ -386,7 +400,8 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	     nla_put_u32(skb, RO2IB_TUN_KEEPALIVE, ro2ib_ni_keepalive(ni)) ||
 	     nla_put_u16(skb, RO2IB_TUN_QUEUE_DEPTH,
 			 ro2ib_ni_peer_credits(ni)) ||
-	     ro2ib_put_depth_by(skb, ni)))
+	     ro2ib_put_depth_by(skb, ni) ||
+	     nla_put_u32(skb, RO2IB_TUN_OLDER_CONNS, ro2ib_older_conns(ni))))
 		return -EMSGSIZE;
 
 	return 0;

@@ -30,6 +30,7 @@ impl Conn {
     /// Ends traffic: disconnects, puts the queue pair into error, and posts the drain markers.
     pub(super) fn close(self: &Arc<Self>) {
         self.peer.unpublish(self);
+        self.ni.leave(&self.made_with);
         let (cause, established, asked) = self.with(|inner| {
             let established = !inner.life.attempt_failed();
             (inner.life.cause(), established, inner.goodbye.was_asked())

@@ -99,7 +99,7 @@ impl Conn {
                 return self.ni.tell(Trouble::Astray);
             }
         }
-        if let Some(tos) = self.ni.lnet.tos() {
+        if let Some(tos) = self.made_with.settings().tos() {
             id.set_tos(tos);
         }
         if id.resolve_route(ROUTE_MS).is_err() {

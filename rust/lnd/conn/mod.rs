@@ -69,7 +69,8 @@ use super::{
         Live,
         Ni, //
     },
-    peer::Peer, //
+    peer::Peer,
+    settings::MadeWith, //
 };
 use crate::{
     lnet::dk::dk,
@@ -158,6 +159,7 @@ pub(crate) struct Conn {
     over_tcp: bool,
     /// Where the LNet half runs.
     cpu: Cpu,
+    made_with: MadeWith,
     #[pin]
     inner: SpinLockBh<Inner>,
     #[pin]
@@ -221,6 +223,7 @@ impl Conn {
                 active,
                 over_tcp,
                 cpu: work::online_cpu(cpu),
+                made_with: ni.for_new_conn(),
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- CmSide::new(),
                 qp_notes: QpNotes::new(),

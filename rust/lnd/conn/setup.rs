@@ -130,10 +130,11 @@ impl Conn {
             }
             let mut msg = [0; CONN_MSG_LEN];
             self.handshake_message(depth, &mut msg)?;
+            let settings = self.made_with.settings();
             let param = ConnParam {
                 private_data: &msg,
-                retry_count: self.ni.lnet.retry_count(),
-                rnr_retry_count: self.ni.lnet.rnr_retry_count(),
+                retry_count: settings.retry_count(),
+                rnr_retry_count: settings.rnr_retry_count(),
             };
             match self.way(&id) {
                 Way::Open => {}
@@ -290,6 +291,7 @@ impl Conn {
         self.cm.learn_path();
         self.cancel_timer();
         self.arm_timer(self.timer_ms());
+        self.ni.enter(&self.made_with);
         self.peer.established(self, known);
         self.with(|inner| {
             inner.life.publish();

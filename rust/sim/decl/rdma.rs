@@ -436,6 +436,7 @@ pub struct ro2ib_lnd_ops {
     >,
     pub close_conns: Option<unsafe extern "C" fn(priv_: *mut c_void, nid: u64) -> i32>,
     pub settings_changed: Option<unsafe extern "C" fn(priv_: *mut c_void)>,
+    pub older_conns: Option<unsafe extern "C" fn(priv_: *mut c_void) -> u32>,
 }
 
 pub const ro2ib_depth_by_RO2IB_DEPTH_GIVEN: ro2ib_depth_by = 0;

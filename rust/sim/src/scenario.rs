@@ -891,6 +891,7 @@ fn happens(step: Step) {
                     let _ = lnet::control(ni, 3, 0);
                     let peer = lnet::nid_of(world::ip(other(node, 0), 0));
                     let _ = lnet::control(ni, 4, peer);
+                    let _ = lnet::control(ni, 5, 0);
                 }
                 for file in misc::files(node) {
                     let text = misc::cat(file);

@@ -1118,7 +1118,7 @@ pub unsafe extern "C" fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_p
         (path.sgid, path.dgid) = (gid(&i.src), gid(&i.dst));
         (path.mtu, path.tos, path.sl) = (i.mtu, i.tos.into(), 0);
     }
-    if let (false, Some((retry, rnr_retry))) = (i.qp.is_null(), verbs::retries(i.qp)) {
+    if let Some((retry, rnr_retry)) = verbs::retries(i.qp) {
         (path.retry_count, path.rnr_retry_count) = (retry as i8, rnr_retry as i8);
     }
     // SAFETY: By the contract of this function.

@@ -1575,6 +1575,14 @@ pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
                 i as i32
             }
             4 => o.debug_peer.expect("an operation")(lnd, nid),
+            // As `lnetctl net show`, with LNet's lock held.
+            5 => {
+                let lock = &raw mut w().nodes[(*ni).node].net_lock;
+                lock::take(lock, true, false);
+                let n = o.older_conns.expect("an operation")(lnd);
+                lock::give(lock);
+                n as i32
+            }
             _ => {
                 let (mut nid, mut mtu, mut i) = (0, 0, 0);
                 while o.get_conn.expect("an operation")(lnd, i, &raw mut nid, &raw mut mtu) == 0 {

@@ -741,10 +741,10 @@ pub fn connect(qp: *mut Qp, peer: u32, retry: u8, rnr_retry: u8) {
     }
 }
 
-/// How often it repeats, since it is connected.
+/// How often it repeats, if there is one, since it is connected.
 pub fn retries(qp: *mut Qp) -> Option<(u8, u8)> {
     // SAFETY: The memory stays until the world ends.
-    let q = unsafe { &*qp };
+    let q = unsafe { qp.as_ref() }?;
     (q.state != State::Init).then_some((q.retry, q.rnr_retry))
 }
 

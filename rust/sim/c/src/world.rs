@@ -231,6 +231,8 @@ pub struct Node {
     pub event_lock: spinlock_t,
     /// The shim's.
     pub ni_lock: spinlock_t,
+    /// LNet's spin lock, of what shows NIs.
+    pub net_lock: spinlock_t,
     /// The network's.
     pub rtnl: spinlock_t,
     module: Option<Box<dyn Any>>,
@@ -346,6 +348,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
                 inside: 0,
                 event_lock: lock::new(c"ib_event_lock"),
                 ni_lock: lock::new(c"ro2ib_ni_mutex"),
+                net_lock: lock::new(c"lnet_net_lock"),
                 rtnl: lock::new(c"rtnl_mutex"),
                 module: None,
             }
@@ -768,6 +771,7 @@ pub fn power_on(node: usize) {
     n.tune = lnet::UNTUNED;
     n.event_lock = lock::new(c"ib_event_lock");
     n.ni_lock = lock::new(c"ro2ib_ni_mutex");
+    n.net_lock = lock::new(c"lnet_net_lock");
     n.rtnl = lock::new(c"rtnl_mutex");
     for d in w().dentries.clone() {
         misc::forget(d, node);
