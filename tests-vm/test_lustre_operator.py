@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """What an administrator does at a running node with LNet's own tools, beside ko2iblnd."""
 
+import os
 import re
 import time
 
+import beside
 import lustre
 import pytest
 from lustre import KO, OURS
@@ -24,6 +26,8 @@ from test_lustre import (  # noqa: F401
 pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
 
 NOBODY = f"10.0.0.77@{lustre.NET}"
+# Keys of `lnetctl net show` that ko2iblnd has not.
+OF_OURS = {"retry_count", "rnr_retry_count", "keepalive", "queue_depth", "queue_depth_by", "older_connections"}
 # Words of ko2iblnd's dump of a peer, in its order.
 DUMP = (
     r"\[last_alive, races, reconnected, error\]: \d+, 0, 0, 0",
@@ -101,6 +105,67 @@ def test_debug_peer(nodes, pairing):
     assert status and "errno: -2" in out, out
 
 
+def lnd_lines(node, cmd):
+    """What the driver writes into LNet's debug log during a command: mask and text."""
+    node.sh("lctl clear")
+    node.guest.run(cmd)
+    return 0, "\n".join(f"{mask:08x} {text}" for mask, _place, text in own_lines(node))
+
+
+def console(node, cmd):
+    """Status of a command, what it prints, and what comes on the console."""
+    node.sh("dmesg -c >/dev/null")
+    status, out = node.guest.run(cmd)
+    return status, out + re.sub(r"^\[ *[\d.]+\] ", "", node.sh("dmesg"), flags=re.MULTILINE)
+
+
+def test_commands_beside(nodes, workdir):
+    """Each command once on a node with either driver, into commands.md beside the consoles; the same status, and no
+    key of ko2iblnd's is missing in what ours shows."""
+    a, b = up((OURS, KO), nodes)
+    assert_ping(a, b)
+    told = []
+
+    def both(command, how, same=True):
+        """`command`, with {peer} for the other node, on both, each time with a connection."""
+        outs = []
+        for one, other in ((a, b), (b, a)):
+            assert_ping(a, b)
+            outs.append(how(one, command.replace("{peer}", other.nid)))
+        told.append((command, *outs))
+        assert not same or outs[0][0] == outs[1][0], told[-1]
+        return [out for _status, out in outs]
+
+    def plain(node, cmd):
+        return node.guest.run(cmd)
+
+    show = both("lnetctl net show -v 4", plain)
+    ours, theirs = ({line.partition(":")[0].strip(" -") for line in out.splitlines()} for out in show)
+    assert theirs - ours == set() and ours - theirs == OF_OURS, (ours ^ theirs, show)
+    both("lnetctl net show -v", plain)
+    for cmd in ("conn_list", "peer_list"):
+        both(f"lctl --net {lustre.NET} {cmd}", plain)
+    both("lnetctl debug peer --nid {peer}", console)
+    # ko2iblnd says nothing of one that is not there.
+    both(f"lnetctl debug peer --nid {NOBODY}", console, same=False)
+    both("lnetctl debug recovery --local", plain)
+    both("lnetctl debug recovery --peer", plain)
+    for cmd in ("disconnect", "del_peer"):
+        for nid in ("{peer}", NOBODY, ""):
+            both(f"lctl --net {lustre.NET} {cmd} {nid}".rstrip(), plain)
+    both(f"lnetctl ping --timeout 5 {NOBODY}", plain)
+    ours, theirs = both(f"lctl dk, after lnetctl ping {NOBODY}", lambda node, _cmd: lnd_lines(node, f"lnetctl ping --timeout 5 {NOBODY}"))
+    assert f"{NOBODY}: connecting failed: " in ours and theirs, (ours, theirs)
+    for node in (a, b):
+        node.sh("lctl set_param debug=+net")
+    both(
+        "lctl dk with debug=+net, after lnetctl ping {peer}",
+        lambda node, cmd: lnd_lines(node, f"lnetctl ping {cmd.rpartition(' ')[2]}"),
+    )
+    with open(os.path.join(workdir, "commands.md"), "w", encoding="utf-8") as f:
+        f.write(beside.table(told))
+
+
 def test_debug_log(nodes):
     """Causes are in the log as it comes; what happens to messages if somebody asks; nothing without LND."""
     a, b = up((OURS, KO), nodes)
@@ -176,8 +241,12 @@ def test_net_set(nodes):
     with_traffic(a, b, lambda: a.sh("lnetctl net set --all --conns-per-peer 4"))
     assert f"{a.nid}: conns_per_peer is 4 now, was 1; for new connections" in a.sh("dmesg")
     assert in_force(a)["conns_per_peer"] == 4 and conns_to(a, b) == 1
+    # lnet_selftest has connected the node with itself.
+    assert in_force(a)["older_connections"] == len(a.conns()) >= 1
+    lctl(a, "disconnect")
     reconnect(a, b)
     until(lambda: conns_to(a, b) == 4 and conns_to(b, a) == 4, "four connections", 30)
+    assert in_force(a)["older_connections"] == 0
     traffic(a, b, [("brw read check=full size=64K", 8)])
 
 
@@ -192,12 +261,15 @@ def test_tuned_per_ni(nodes):
     assert {key: in_force(a)[key] for key in now} == now
     depth = f"grep -c 'conn={b.nid} .* depth={{}} ' {lustre.DEBUGFS}/ro2iblnd/{a.nid}"
     assert a.sh(depth.format(8)).strip() == "1"
+    assert in_force(a)["older_connections"] == len(a.conns())
+    lctl(a, "disconnect")
     reconnect(a, b)
     until(lambda: conns_to(a, b) == 2, "two connections", 30)
-    assert a.sh(depth.format(32)).strip() == "2"
+    assert a.sh(depth.format(32)).strip() == "2" and in_force(a)["older_connections"] == 0
     traffic(a, b, FEW_CELLS)
     backup = a.sh("lnetctl export --backup")
-    assert "tos: 96" in backup and "queue_depth" not in backup and "keepalive" not in backup
+    assert "tos: 96" in backup
+    assert not any(word in backup for word in ("queue_depth", "keepalive", "older_connections"))
     # What was written there is what a new NI gets; what is not LNet's comes from the parameter.
     a.sh(f"echo '{backup}' >/tmp/lnet.yaml; echo >{PARAMS}/ni_tune")
     a.net_del()
