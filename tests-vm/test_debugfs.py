@@ -139,6 +139,25 @@ def test_the_oldest_message_is_told(nodes):
     until(lambda: all(c["oldest"] == "none" for c in conns(a)), "none waits")
 
 
+def test_waits_for_a_reserved_buffer_are_counted(nodes):
+    """Depth 8, and LNet sends 20 PUTs at once: those wait that have no buffer for their answer, and are counted once each."""
+    a, b = nodes
+    up(a, peer_credits=32)
+    up(b, peer_credits=8)
+    a.ping(b)
+    b.set(lazy=1)
+    run = a.start(b, op="put-ack", size=20000, count=20, conc=20, ask=0)
+    until(lambda: [c["q_unreserved"] for c in conns(a)] == [12], "twelve wait")
+    (conn,) = conns(a)
+    assert (conn["depth"], conn["reserved"], conn["no_reserved"], conn["no_memory"]) == (8, 0, 12, 0), conn
+    b.set(lazy=0)
+    run.result()
+    b.ctl(f"conn close {a.nid}")
+    until(lambda: not conns(a), "closed")
+    past = next(line for line in lines(a) if "past" in line)
+    assert (past["no_reserved"], past["no_memory"]) == ("12", "0"), past
+
+
 def test_report(nodes):
     """What ro2ib-report collects: two looks, what other programs say, and no address of memory."""
     a, b = nodes

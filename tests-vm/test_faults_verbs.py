@@ -5,6 +5,7 @@ One guest with two links and an NI on each: what fails, fails on both sides.
 """
 
 import errno
+import re
 import time
 
 import pytest
@@ -91,6 +92,12 @@ def test_calls_fail(both, pytestconfig, record_property):  # noqa: F811
         ledger.check()
 
 
+def no_memory(node):
+    """What the connections of both NIs counted, those that are over, too."""
+    text = node.guest.check("grep -hE '^(past|conn)=' /sys/kernel/debug/ro2iblnd/*@*[0-9b]")
+    return sum(map(int, re.findall(r" no_memory=(\d+)", text)))
+
+
 def test_shortage_is_sent_again(both):  # noqa: F811
     """A PUT that finds no room to map, a GET that finds no region: LNet sends it again, and it arrives."""
     node = both
@@ -98,11 +105,12 @@ def test_shortage_is_sent_again(both):  # noqa: F811
     answer(node)
     node.set(retries=3)
     for call, code, op in (("ro2ib_dma_map_sgt", errno.EIO, "put-ack"), ("ro2ib_map_mr_sg", errno.ENOMEM, "get")):
-        before = node.stats().get("health_local_dropped", 0)
+        before, short = node.stats().get("health_local_dropped", 0), no_memory(node)
         with Inject(node, call, -code, times=1) as inject:
             node.traffic(B, op=op, size=65536, count=8, conc=1, from_=A)
             assert inject.left() == 0
         assert node.stats()["health_local_dropped"] == before + 1
+        assert no_memory(node) == short + 1
     node.set(retries=0)
     ledger.check()
 

@@ -31,10 +31,14 @@ pub(crate) enum Count {
     NoSlots,
     /// Sends that failed because the peer had no receive posted: its credits were wrong.
     Rnr,
+    /// PUTs and GETs that found no reserved buffer for their answer, and waited for one.
+    NoReserved,
+    /// Messages that waited or failed for want of memory or memory regions here.
+    NoMemory,
 }
 
 /// The keys, in the order of [`Count`].
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 14] = [
     "tx_msgs",
     "rx_msgs",
     "tx_noops",
@@ -47,7 +51,12 @@ const KEYS: [&str; 12] = [
     "no_credit",
     "no_slots",
     "rnr",
+    "no_reserved",
+    "no_memory",
 ];
+
+/// How many of them are in the middle of the line of a connection; what came later is at its end.
+const FIRST: usize = 12;
 
 /// Counters for people.
 #[derive(Clone, Copy, Default)]
@@ -77,12 +86,20 @@ impl Counts {
         }
     }
 
-    /// Writes them as `key=value`, on the line that was begun.
+    /// Writes the first of them as `key=value`, on the line that was begun.
     pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut space = "";
-        for (key, n) in KEYS.iter().zip(self.0) {
+        for (key, n) in KEYS.iter().zip(self.0).take(FIRST) {
             write!(f, "{space}{key}={n}")?;
             space = " ";
+        }
+        Ok(())
+    }
+
+    /// Writes the others, for the end of the line.
+    pub(crate) fn show_later(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (key, n) in KEYS.iter().zip(self.0).skip(FIRST) {
+            write!(f, " {key}={n}")?;
         }
         Ok(())
     }

@@ -64,6 +64,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let past = ni.past();
     write!(f, "past={} ", core::format_args!("{}", ni.nid))?;
     past.show(f)?;
+    past.show_later(f)?;
     writeln!(f)?;
     show_tally(&ni.seen, Some(ni.nid), f)?;
     let now_ms = seen::now_ms();
@@ -122,6 +123,7 @@ fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         view.number,
     )?;
     show_path(&view.path, f)?;
+    view.wire.counts.show_later(f)?;
     writeln!(f)
 }
 

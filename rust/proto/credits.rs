@@ -181,6 +181,11 @@ impl Credits {
         self.reserved > 0
     }
 
+    /// How many buffers it would find.
+    pub fn reserved(&self) -> u8 {
+        self.reserved
+    }
+
     /// Whether a message of that cost may go now. The reserve of [`Cost::CreditAndReserve`] was
     /// taken when the message entered the main queue, so only its credit counts here.
     pub fn may_send(&self, cost: Cost) -> bool {

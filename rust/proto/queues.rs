@@ -292,6 +292,12 @@ impl Queues {
             && !credits.wants_noop(false, true, keepalive)
     }
 
+    /// Whether a PUT_REQ or GET_REQ that is queued now has to wait for a reserved buffer: those before it take all
+    /// that there are.
+    pub fn lacks_reserve(&self, credits: &Credits) -> bool {
+        self.unreserved.len >= u16::from(credits.reserved())
+    }
+
     /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
@@ -490,8 +496,11 @@ mod tests {
             id.index
         };
         assert!(q.is_quiet(&credits, false) && !q.is_quiet(&credits, true));
+        assert!(!q.lacks_reserve(&credits));
         let get = add(&mut q, &mut cells, Op::GetReq);
         assert!(!q.is_quiet(&credits, false));
+        // Depth 1: the first takes the only buffer, though it has not gone yet.
+        assert!(q.lacks_reserve(&credits));
         let get2 = add(&mut q, &mut cells, Op::GetReq);
         let done = add(&mut q, &mut cells, Op::GetDone);
         assert!(q.waiting(&cells, Line::Unreserved).eq([get, get2]));
@@ -524,8 +533,11 @@ mod tests {
             Next::Empty
         );
         assert_eq!(q.lengths().unreserved, 1);
+        assert!(q.lacks_reserve(&credits));
         assert_eq!(credits.returned(1), Ok(()));
         assert_eq!(credits.reposted(Repost::ForAnswer), Ok(()));
+        // The buffer is that one's which waits.
+        assert!(q.lacks_reserve(&credits));
         let third = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             third,

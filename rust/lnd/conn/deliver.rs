@@ -37,7 +37,10 @@ use super::{
     UPPER, //
 };
 use crate::{
-    lnd::log,
+    lnd::{
+        counts::Count,
+        log, //
+    },
     proto::{
         cause::Cause,
         lnet_hdr::{
@@ -166,6 +169,7 @@ fn parse(conn: &Arc<Conn>, msg: Received, rx: Option<KBox<Rx<Conn>>>) -> bool {
             // Back-pressure, not loss: its credit stays withheld until memory is there again.
             conn.ni.seen.no_memory();
             conn.with(|inner| {
+                inner.wire.count(Count::NoMemory);
                 inner.inbox.put_back(msg);
                 conn.rearm_timer(RETRY_MS);
             });

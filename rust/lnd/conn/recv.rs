@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     lnd::{
+        counts::Count,
         log,
         moment::Moment, //
     },
@@ -229,7 +230,14 @@ impl Conn {
     /// Counts that memory for a request was not to be had. False: no news, the connection is over, and
     /// LNet took the message too late; or it was said already.
     fn runs_short(&self, why: &NotReady) -> bool {
-        let up = matches!(why, NotReady::Here(_)) && self.with(|inner| inner.life.is_up());
+        let up = matches!(why, NotReady::Here(_))
+            && self.with(|inner| {
+                let up = inner.life.is_up();
+                if up {
+                    inner.wire.count(Count::NoMemory);
+                }
+                up
+            });
         if up {
             self.ni.seen.no_memory();
         }

@@ -19,6 +19,7 @@ use super::{
     Conn, //
 };
 use crate::{
+    lnd::counts::Count,
     proto::{
         cause::Cause,
         encode::BodyOut,
@@ -41,11 +42,14 @@ impl Conn {
     /// meanwhile, or it is want of memory, of regions, or of room to map (`EIO`). LNet sends again what
     /// ends so, which it does not if it is told that it cannot be sent.
     pub(super) fn transient(&self, e: Error) -> Option<Cause> {
+        let short = e == ENOMEM || e == ENOBUFS || e == EIO;
         let ended = self.with(|inner| {
             let over = !inner.life.is_up();
+            if short && !over {
+                inner.wire.count(Count::NoMemory);
+            }
             over.then(|| inner.life.end_cause())
         });
-        let short = e == ENOMEM || e == ENOBUFS || e == EIO;
         ended.or(short.then_some(Cause::NoResources))
     }
 

@@ -239,6 +239,10 @@ impl<C: QpHandler> Wire<C> {
     ) -> Result<(), (W, Cause)> {
         let mut buf = buf;
         let body = body(self.txs.cookie(id));
+        let asks = matches!(body, BodyOut::PutReq { .. } | BodyOut::GetReq { .. });
+        if asks && self.txs.lacks_reserve(&self.credits) {
+            self.counts.one(Count::NoReserved);
+        }
         let queued = match encode(buf.as_mut_slice(), &self.envelope(), &body) {
             Ok(nob) => self.txs.enqueue(id, slots, what, (buf, nob)),
             Err(_) => Err(what),

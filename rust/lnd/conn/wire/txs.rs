@@ -252,6 +252,11 @@ impl Txs {
         self.queues.is_quiet(credits, keepalive)
     }
 
+    /// Whether a PUT_REQ or GET_REQ that is queued now has to wait for a reserved buffer.
+    pub(super) fn lacks_reserve(&self, credits: &Credits) -> bool {
+        self.queues.lacks_reserve(credits)
+    }
+
     /// Whether [`Txs::next`] would find no credit, and nothing else to do.
     #[inline]
     pub(super) fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
