@@ -34,6 +34,7 @@ kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 		KBUILD_EXTRA_SYMBOLS="$(wildcard $(abspath $(LUSTRE))/Module.symvers)") \
 	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W)) \
 	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES)) \
+	$(if $(NO_TIMES),NO_TIMES=$(NO_TIMES)) \
 	$(if $(RUST_CRATE),RUST_CRATE=$(RUST_CRATE))
 
 rust-files = $(shell git ls-files -co --exclude-standard '*.rs')
@@ -126,6 +127,12 @@ test-debug:
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
 		tests-vm/test_leaks.py
 
+# Nothing is noted in histograms: to measure what that costs.
+no-times:
+	@mkdir -p .notimes
+	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .notimes/
+	+$(MAKE) --no-print-directory -C .notimes NO_TIMES=1 modules
+
 # Instructions per message, counted: BENCH='--help'.
 bench: modules
 	RO2IBLND_MODULES=$(abspath $(or $(OUT),.)) $(PYTHON) -B scripts/bench $(BENCH)
@@ -192,7 +199,7 @@ clean:
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
 	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
-	rm -rf .clippy .lustre .debug .own .stock .ro2ibtop doc
+	rm -rf .clippy .lustre .debug .notimes .own .stock .ro2ibtop doc
 
 help:
 	@echo 'modules    build the module (default)'
@@ -227,4 +234,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules only own-crate clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules only own-crate no-times clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help

@@ -3,6 +3,7 @@
 
 import copy
 import os
+import subprocess
 import sys
 
 import pytest
@@ -102,3 +103,11 @@ def test_of_several_windows_the_least_counts():
         return {"classes": {"LND": n}}
 
     assert judge.best([window(3), window(1), window(2)]) == window(1)
+
+
+@pytest.mark.parametrize("other", ["--check", "--save"])
+def test_the_baseline_is_of_a_driver_that_nobody_looks_at(other):
+    """Refused before anything is booted."""
+    bench = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench")
+    done = subprocess.run([sys.executable, "-B", bench, "--trace", other], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "--trace" in done.stderr, done

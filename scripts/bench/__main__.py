@@ -21,6 +21,8 @@ from bench.measure import ROOT, Bench, Unusable  # noqa: E402
 from bench.symbols import disassembly, readable  # noqa: E402
 from vm import build_env  # noqa: E402
 
+# Behind the name of a case.
+LOOKED_AT = "traced"
 # Windows of a case, before it counts as having grown.
 TRIES = 3
 
@@ -55,9 +57,12 @@ def main():
     parser.add_argument("--all", type=int, default=0, metavar="N", help="the N most expensive functions of all")
     parser.add_argument("--diff", action="store_true", help="what grew since the baseline, too")
     parser.add_argument("--cut", default="", metavar="FUNCTION", help="its instructions, with executions per message")
+    parser.add_argument("--trace", action="store_true", help="each case once more, while somebody looks at all events")
     parser.add_argument("--json", metavar="FILE", help="all that was counted")
     parser.add_argument("--built", default=os.environ.get("RO2IBLND_MODULES", ROOT), help="where the modules are")
     args = parser.parse_args()
+    if args.trace and (args.check or args.save):
+        parser.error("--trace is for looking; the baseline is without")
     unknown = [name for name in args.case if name not in CASES]
     if unknown:
         parser.error(f"no such case: {', '.join(unknown)}")
@@ -70,7 +75,16 @@ def main():
                 passed, failed = check(bench, made_with, cases, env["KDIR"])
                 print(f"{passed} passed, {failed} failed")
                 return 1 if failed else 0
-            results = {name: judge.best(bench.measure(name, args.times)) for name in cases}
+            results = {}
+            if args.trace:
+                # Before anything is measured: a kernel without trace points.
+                bench.look(False)
+            for name in cases:
+                results[name] = judge.best(bench.measure(name, args.times))
+                if args.trace:
+                    bench.look(True)
+                    results[f"{name} {LOOKED_AT}"] = judge.best(bench.measure(name, args.times))
+                    bench.look(False)
     except Unusable as e:
         print(f"bench: {e}")
         return 1
@@ -88,8 +102,8 @@ def main():
                     print("\n".join(disassembly(f"{args.built}/ro2iblnd.ko", symbol, result["where"][symbol])))
     if args.diff:
         base = judge.load()["cases"]
-        for name, result in results.items():
-            print("\n".join(judge.verdict(name, base[name], result, 0)[1]))
+        for name in cases:
+            print("\n".join(judge.verdict(name, base[name], results[name], 0)[1]))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(results, f, indent=1)

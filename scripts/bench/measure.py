@@ -22,6 +22,7 @@ from .cases import CASES  # noqa: E402
 from .symbols import CALLS, Symbols, readable, sources  # noqa: E402
 
 DRIVER = ("wrs", "doorbells", "cqes", "recv_wrs", "recv_cqes", "tx_noops", "no_credit")
+TRACEFS = "/sys/kernel/tracing"
 # The guests' clocks follow their instructions, 8 ns each: what a busy host does to them, they do not see.
 ICOUNT = "shift=3"
 
@@ -96,6 +97,13 @@ class Bench:
         source = sources(guests[0].kdir)
         self._symbols = [self._kallsyms(g, source) for g in guests]
         self.release = guests[0].check("uname -r").strip()
+
+    def look(self, on):
+        """Has somebody look at all events of the driver in both guests, or nobody."""
+        for guest in self.guests:
+            guest.check(f"[ -e {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS}")
+            if guest.run(f"echo {int(on)} >{TRACEFS}/events/ro2iblnd/enable")[0]:
+                raise Unusable("this kernel has no trace points: take a stock one, see Documentation/testing.md")
 
     @staticmethod
     def _kallsyms(guest, source):
