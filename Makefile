@@ -216,6 +216,7 @@ help:
 	@echo 'test-lustre-fs  a file system over it; WITH=both: and over ko2iblnd, WITH=all: and mixed'
 	@echo 'soak-lustre-fs  the same for long, under faults drawn from a seed'
 	@echo 'bench      instructions per LNet message, counted in two guests'
+	@echo 'no-times   a driver that notes nothing in histograms, in .notimes: to bench beside'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
 	@echo 'sim        the whole driver on the host, simulated: a minute, or SEEDS=n; SEED=n tells one'
