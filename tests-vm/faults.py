@@ -53,6 +53,30 @@ class Filter:
             self.guest.run(f"nft delete table netdev {self.table}")
 
 
+class Heard:
+    """Counts what a guest hears on a link, by rules of nft. Inside `with`."""
+
+    def __init__(self, guest, *matches, device="eth0"):
+        self.guest, self.matches, self.device = guest, matches, device
+        Filter.count += 1
+        self.table = f"heard{Filter.count}"
+
+    def __enter__(self):
+        rules = "\n".join(f"{match} counter" for match in self.matches)
+        nft(self.guest, f"table netdev {self.table} {{ chain in {{ type filter hook ingress device {self.device} priority 0;\n{rules}\n}}\n}}")
+        return self
+
+    def count(self):
+        """Packets so far, of each rule."""
+        found = re.findall(r"counter packets (\d+)", self.guest.check(f"nft list table netdev {self.table}"))
+        assert len(found) == len(self.matches), found
+        return [int(n) for n in found]
+
+    def __exit__(self, *_exc):
+        if self.guest.alive():
+            self.guest.run(f"nft delete table netdev {self.table}")
+
+
 def lose(node, message, first=False, device="eth0"):
     """`node` does not hear that CM message: the first one, or any."""
     return Filter(node.guest, f"{CM_MAD} @th,352,16 {CM[message]:#06x}", first, device)

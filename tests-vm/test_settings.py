@@ -57,15 +57,6 @@ def test_checksum_on_one_side_only(nodes):
             one.traffic(other, op="mix", size=size, count=8)
 
 
-def test_checksum_switched_on_the_fly(nodes):
-    a, b = nodes
-    up(a, b)
-    a.traffic(b, op="mix", count=8)
-    a.guest.check("echo 1 >/sys/module/ro2iblnd/parameters/cksum")
-    a.traffic(b, op="mix", count=8)
-    assert a.conns() == 1
-
-
 @pytest.mark.parametrize("lnd", ["wrq_sge=1", "wrq_sge=256", "ib_mtu=1024", "use_privileged_port=0", "tos=96", "ntx=64"])
 def test_parameter(nodes, lnd):
     a, b = nodes

@@ -5,7 +5,8 @@
  * between the verbs and the device's own functions. Load it before anybody uses
  * a device; it cannot be unloaded, as a call may always be under way.
  *
- * Or a faster one: its port says the speed it is told.
+ * Or a faster one: its port says the speed it is told. Or one that hears nothing:
+ * its receive queues stay empty.
  *
  * A parameter that is 0 leaves things as they are. DMA stays as it is: nothing
  * but rxe can use rxe's addresses. So does the number of the driver, by which
@@ -35,6 +36,9 @@ MODULE_PARM_DESC(width, "code of the number of lanes; at any time");
 static bool map_sleeps;
 module_param(map_sleeps, bool, 0444);
 MODULE_PARM_DESC(map_sleeps, "giving pages to a region may sleep");
+static bool deaf;
+module_param(deaf, bool, 0644);
+MODULE_PARM_DESC(deaf, "buffers to receive into are taken and never used; at any time");
 
 static struct ib_device_ops real;
 static atomic_t regions_made;
@@ -89,6 +93,15 @@ static int profile_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		}
 	}
 	return real.post_send(qp, wr, bad);
+}
+
+/* Who sends is told to come again later. What carries no buffer ends a queue. */
+static int profile_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+			     const struct ib_recv_wr **bad)
+{
+	if (READ_ONCE(deaf) && qp->qp_type == IB_QPT_RC && wr->num_sge)
+		return 0;
+	return real.post_recv(qp, wr, bad);
 }
 
 /* As of devices that have no more: found out by who asks, not told in advance. */
@@ -159,6 +172,7 @@ static int profile_add(struct ib_device *dev)
 	real = dev->ops;
 	dev->ops.create_qp = profile_create_qp;
 	dev->ops.post_send = profile_post_send;
+	dev->ops.post_recv = profile_post_recv;
 	dev->ops.alloc_mr = profile_alloc_mr;
 	dev->ops.dereg_mr = profile_dereg_mr;
 	dev->ops.map_mr_sg = profile_map_mr_sg;
