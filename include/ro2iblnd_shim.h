@@ -174,7 +174,8 @@ struct ro2ib_lnd_ops {
 	int (*get_conn)(void *priv, u32 index, u64 *nid, u32 *mtu);
 	int (*close_conns)(void *priv, u64 nid);
 	/*
-	 * The administrator changed who may connect, or how the NI is tuned.
+	 * The administrator changed who may connect, how the NI is tuned, or
+	 * when a silent peer is asked.
 	 * The shim's NI mutex is held, as for link_event().
 	 */
 	void (*settings_changed)(void *priv);
@@ -302,6 +303,7 @@ u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
 u8 ro2ib_ni_rnr_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
 u32 ro2ib_ni_timeout(const struct ro2ib_ni *ni);		/* seconds, > 0 */
 u32 ro2ib_ni_keepalive(const struct ro2ib_ni *ni);		/* seconds; 0: off */
+u32 ro2ib_ni_probe(const struct ro2ib_ni *ni);			/* ms; 0: off */
 
 /* What the parameter "ni_tune" says of an NI. */
 enum ro2ib_tune {
@@ -317,6 +319,7 @@ struct ro2ib_tuning {
 	s32 rnr_retry_count;
 	s32 timeout;
 	s32 keepalive;
+	s32 probe;
 };
 
 /*
@@ -343,6 +346,8 @@ u8 ro2ib_param_retry_count(void);
 u8 ro2ib_param_rnr_retry_count(void);
 /* seconds; 0: off */
 u32 ro2ib_param_keepalive(void);
+/* ms; 0: off */
+u32 ro2ib_param_probe(void);
 bool ro2ib_param_require_privileged_port(void);
 bool ro2ib_param_use_privileged_port(void);
 

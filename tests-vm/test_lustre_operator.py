@@ -255,7 +255,7 @@ def test_tuned_per_ni(nodes):
     driver would not know it."""
     a, b = up((OURS, KO), nodes, options=["--peer-credits 8", "--peer-credits 32"])
     assert_ping(a, b)
-    now = dict(conns_per_peer=2, tos=96, timeout=20, retry_count=2, rnr_retry_count=7, keepalive=30, queue_depth=32)
+    now = dict(conns_per_peer=2, tos=96, timeout=20, retry_count=2, rnr_retry_count=7, keepalive=30, probe=700, queue_depth=32)
     words = " ".join(f"{'peer_credits' if key == 'queue_depth' else key}={value}" for key, value in now.items())
     with_traffic(a, b, lambda: a.sh(f"echo '{a.nid} {words}' >{PARAMS}/ni_tune"))
     assert {key: in_force(a)[key] for key in now} == now
@@ -269,12 +269,12 @@ def test_tuned_per_ni(nodes):
     traffic(a, b, FEW_CELLS)
     backup = a.sh("lnetctl export --backup")
     assert "tos: 96" in backup
-    assert not any(word in backup for word in ("queue_depth", "keepalive", "older_connections"))
+    assert not any(word in backup for word in ("queue_depth", "keepalive", "older_connections", "probe"))
     # What was written there is what a new NI gets; what is not LNet's comes from the parameter.
     a.sh(f"echo '{backup}' >/tmp/lnet.yaml; echo >{PARAMS}/ni_tune")
     a.net_del()
     a.sh("lnetctl import </tmp/lnet.yaml")
-    then = dict(now, timeout=50, retry_count=5, rnr_retry_count=6, keepalive=100, queue_depth=8)
+    then = dict(now, timeout=50, retry_count=5, rnr_retry_count=6, keepalive=100, probe=1000, queue_depth=8)
     assert {key: in_force(a)[key] for key in then} == then
     ping_until(a, b, 60)
 

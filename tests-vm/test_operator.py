@@ -237,18 +237,18 @@ def test_tuned_while_it_runs(nodes):
     a.guest.check("dmesg -c >/dev/null")
     write(
         a, "ni_tune",
-        f"*@o2ib tos=96 timeout=40; {a.nid} conns_per_peer=3 peer_credits=32 retry_count=2 rnr_retry_count=7 timeout=20 keepalive=33",
+        f"*@o2ib tos=96 timeout=40; {a.nid} conns_per_peer=3 peer_credits=32 retry_count=2 rnr_retry_count=7 timeout=20 keepalive=33 probe=700",
     )  # fmt: skip
     shown = a.ctl(f"ni show {a.nid}")
-    now = dict(conns_per_peer=3, tos=96, queue_depth=32, retry_count=2, rnr_retry_count=7, timeout=20, keepalive=33)
+    now = dict(conns_per_peer=3, tos=96, queue_depth=32, retry_count=2, rnr_retry_count=7, timeout=20, keepalive=33, probe=700)
     assert {key: shown[key] for key in now} == now
     # The connection that is there was made with what was in force before.
     assert older(a) == 1 and older(b) == 0
     log = a.log()
-    before = dict(conns_per_peer=1, tos=-1, peer_credits=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100)
+    before = dict(conns_per_peer=1, tos=-1, peer_credits=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100, probe=1000)
     for key, was in before.items():
         value = now["queue_depth" if key == "peer_credits" else key]
-        later = "" if key in ("timeout", "keepalive") else "; for new connections"
+        later = "" if key in ("timeout", "keepalive", "probe") else "; for new connections"
         assert f"{a.nid}: {key} is {value} now, was {was}{later}\n" in log + "\n", f"{key}\n{log}"
     r = load.result()
     assert r["errors"] == 0 and r["verify_errors"] == 0, r
@@ -270,7 +270,7 @@ def test_tuned_while_it_runs(nodes):
     # Without a text: the parameters again; what LNet keeps stays.
     write(a, "ni_tune", "")
     shown = a.ctl(f"ni show {a.nid}")
-    then = dict(now, conns_per_peer=2, queue_depth=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100)
+    then = dict(now, conns_per_peer=2, queue_depth=16, retry_count=5, rnr_retry_count=6, timeout=50, keepalive=100, probe=1000)
     assert {key: shown[key] for key in then} == then
     assert older(a) == 2
     write(a, "retry_count", "3")
@@ -311,7 +311,7 @@ def test_keepalive_turned_on(nodes):
     assert a.conns() == 1
 
 
-@pytest.mark.parametrize("text", ["*@o2ib", "*@o2ib tos=256", "tos=1", "*@o2ib nonsense=1", "*@o2ib timeout=0"])
+@pytest.mark.parametrize("text", ["*@o2ib", "*@o2ib tos=256", "tos=1", "*@o2ib nonsense=1", "*@o2ib timeout=0", "*@o2ib probe=100"])
 def test_tuning_that_is_none(nodes, text):
     a, _b = nodes
     a.load()

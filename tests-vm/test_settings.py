@@ -69,7 +69,7 @@ def test_parameter(nodes, lnd):
 
 OUT_OF_RANGE = (
     "service=0", "service=65536", "timeout=-1", "conns_per_peer=128", "wrq_sge=0", "tos=256", "ib_mtu=1000",
-    "peer_credits=-1", "credits=0", "ntx=65536", "peer_credits=x", "fmr_pool_size=0",
+    "peer_credits=-1", "credits=0", "ntx=65536", "peer_credits=x", "fmr_pool_size=0", "probe=249",
 )  # fmt: skip
 
 

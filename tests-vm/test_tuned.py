@@ -7,8 +7,9 @@ import re
 import bond
 import pytest
 from faults import ROCE, Heard, ping_until, silence
+from flow import conn
 from nodes import Node, until, up
-from test_operator import debugfs, reconnect, write
+from test_operator import PARAMS, debugfs, reconnect, write
 from vm import link_name
 
 # Of reliable connections: not the messages of the connection manager.
@@ -191,3 +192,83 @@ def test_ib_mtu_raises(boot_pair):
         assert mtus(a) == {is_} and a.conns() == 1
         for node in nodes:
             node.unload()
+
+
+class Owed:
+    """The peer's LNet takes nothing, so it owes an answer, and its transport acknowledges all the same. Inside `with`."""
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    def __enter__(self):
+        self.b.set(lazy=1)
+        self.before = conn(self.a)["tx_noops"]
+        self.load = self.a.start(self.b, op="put-ack", size=100000, count=1, conc=1, timeout=120)
+        until(lambda: "oldest=answer" in debugfs(self.a), "a PUT waits")
+        return self
+
+    def waits(self):
+        """For how many milliseconds the peer has owed it, and how often it was asked meanwhile."""
+        c = conn(self.a)
+        return c["oldest_ms"], c["tx_noops"] - self.before
+
+    def asked(self, since=0):
+        """Milliseconds since it owes it at which it had not been asked yet, and at which it had."""
+        last = since
+        while True:
+            ms, noops = self.waits()
+            if noops:
+                return last, ms
+            assert ms < 60_000
+            last = ms
+
+    def __exit__(self, *_exc):
+        self.b.set(lazy=0)
+        self.load.result()
+
+
+def test_probe(nodes):
+    """How long a peer that owes an answer may be silent until it is asked."""
+    a, b = nodes
+    up(a, b, lnd="keepalive=0")
+    a.ping(b)
+    asked = {}
+    for ms in 500, 3000:
+        tuned(a, f"probe={ms}")
+        with Owed(a, b) as owed:
+            asked[ms] = owed.asked()
+            # Not again soon, however short that is: it may be busy.
+            until(lambda: owed.waits()[1] == 2, "asked again")
+            assert owed.waits()[0] >= asked[ms][0] + 2500
+        assert asked[ms][1] >= ms, asked
+    assert asked[500][1] < asked[3000][0], asked
+    assert a.conns() == 1
+
+
+def test_probe_counts_at_once(nodes):
+    """By ni_tune and by the parameter, for what waits already; and 0 is never."""
+    a, b = nodes
+    up(a, b, lnd="keepalive=0")
+    a.ping(b)
+    for how in (lambda ms: tuned(a, f"probe={ms}"), lambda ms: write(a, "probe", ms)):
+        how(0)
+        with Owed(a, b) as owed:
+            until(lambda: owed.waits()[0] > 6000, "a while")
+            assert owed.waits()[1] == 0
+            how(250)
+            # Without that at a quarter of the timeout, 12.5 s.
+            _before, ms = owed.asked(6000)
+            assert ms < 11_000
+        how(60_000)
+        with Owed(a, b) as owed:
+            until(lambda: owed.waits()[0] > 3000, "a while")
+            assert owed.waits()[1] == 0
+            how(500)
+            _before, ms = owed.asked(3000)
+            assert ms < 20_000
+        write(a, "ni_tune", "")
+    for value in ("-1", "1", "249", "60001", "x"):
+        a.guest.check("dmesg -c >/dev/null")
+        write(a, "probe", value, ok=False)
+        assert re.search(r"ro2iblnd: parameter probe(=-?\d+ is out of range: 0 or 250\.\.60000| is not an integer)$", a.log(), re.M), a.log()
+    assert a.guest.check(f"cat {PARAMS}/probe").strip() == "500" and a.ctl(f"ni show {a.nid}")["probe"] == 500

@@ -60,6 +60,7 @@ use crate::{
             high_water,
             QueueDepth, //
         },
+        silence::Probe,
         sizes,
         way::{
             Passage,
@@ -387,6 +388,11 @@ impl Ni {
 
     fn connect_timeout(&self) -> u32 {
         (self.lnet.timeout() / 4).max(CONNECT_TIMEOUT_MIN)
+    }
+
+    /// After how long a silent peer that owes an answer is asked, if it is.
+    pub(crate) fn probe(&self) -> Option<Probe> {
+        Probe::of_ms(self.lnet.probe_ms())
     }
 
     /// Whether outgoing messages carry a checksum.

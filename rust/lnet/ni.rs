@@ -376,6 +376,12 @@ impl<L: Lnd> NiRef<L> {
         }
     }
 
+    /// `probe` as it is now: milliseconds of silence after which a peer that owes an answer is asked; 0: it is not.
+    pub(crate) fn probe_ms(&self) -> u32 {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_probe(self.as_ptr()) }
+    }
+
     /// Whether LNet has the NI in service. Any context.
     pub(crate) fn is_active(&self) -> bool {
         // SAFETY: The NI is valid by the type invariant.

@@ -110,6 +110,9 @@ unsafe extern "C" fn ro2ib_rs_tuning(
         rnr_retry_count: found.rnr_retry_count.map_or(UNSET, i32::from),
         timeout: seconds(found.timeout),
         keepalive: seconds(found.keepalive),
+        probe: found
+            .probe
+            .map_or(UNSET, |ms| i32::try_from(ms).unwrap_or(i32::MAX)),
     };
     // SAFETY: By the requirement above.
     unsafe { out.write(tuning) };

@@ -27,6 +27,10 @@ use super::{
     nidrange::{
         contains,
         BadRange, //
+    },
+    silence::{
+        LOOK_MIN_MS,
+        PROBE_MAX_MS, //
     }, //
 };
 
@@ -54,6 +58,8 @@ pub enum What {
     Key,
     /// The value is none, or not in this range.
     Value(i64, i64),
+    /// The value is none, or neither 0 nor in this range.
+    ValueNorZero(i64, i64),
 }
 
 impl fmt::Display for Fault<'_> {
@@ -66,6 +72,7 @@ impl fmt::Display for Fault<'_> {
             What::NoKey => f.write_str("it has no key=value"),
             What::Key => f.write_str("there is no such key"),
             What::Value(lo, hi) => write!(f, "out of range {lo}..{hi}"),
+            What::ValueNorZero(lo, hi) => write!(f, "out of range: 0 or {lo}..{hi}"),
         }
     }
 }
@@ -138,6 +145,8 @@ pub struct Tuning {
     pub timeout: Option<u32>,
     /// Idle seconds until a NOOP is sent, 0 for never.
     pub keepalive: Option<u32>,
+    /// Milliseconds of silence until a peer that owes an answer is asked, 0 for never.
+    pub probe: Option<u32>,
 }
 
 /// Reads `ni_tune` for an NI.
@@ -179,9 +188,23 @@ impl Tuning {
             "rnr_retry_count" => self.rnr_retry_count = Some(value_of(word, value, 0, 7)?),
             "timeout" => self.timeout = Some(value_of(word, value, 1, 86_400)?),
             "keepalive" => self.keepalive = Some(value_of(word, value, 0, 86_400)?),
+            "probe" => self.probe = Some(probe_of(word, value)?),
             _ => return Err(fault(What::Key)),
         }
         Ok(())
+    }
+}
+
+/// Milliseconds that [`Probe`](super::silence::Probe) takes as they are.
+fn probe_of<'a>(word: &'a str, value: &str) -> Result<u32, Fault<'a>> {
+    let (lo, hi) = (i64::from(LOOK_MIN_MS), i64::from(PROBE_MAX_MS));
+    match value_of(word, value, 0, hi) {
+        Ok(0) => Ok(0),
+        Ok(ms) if ms >= LOOK_MIN_MS => Ok(ms),
+        _ => Err(Fault {
+            at: word,
+            what: What::ValueNorZero(lo, hi),
+        }),
     }
 }
 
@@ -302,6 +325,19 @@ mod tests {
                 tuning(text.unwrap_or(""), NI).map_err(|f| (f.at, f.what)),
                 Err((word, value))
             );
+        }
+        for text in [
+            "*@o2ib probe=1",
+            "*@o2ib probe=249",
+            "*@o2ib probe=60001",
+            "*@o2ib probe=-1",
+            "*@o2ib probe=x",
+        ] {
+            let word = text.trim_start_matches("*@o2ib ");
+            assert_eq!(says(text), Err((word, What::ValueNorZero(250, 60_000))));
+        }
+        for (text, expected) in [("*@o2ib probe=0", 0), ("*@o2ib probe=250", 250)] {
+            assert_eq!(tuning(text, NI).map(|t| t.probe), Ok(Some(expected)));
         }
         assert_eq!(says("*@o2ib"), Err(("*@o2ib", What::NoKey)));
         assert_eq!(says("tos=1"), Err(("tos=1", What::NoRange)));

@@ -4,11 +4,13 @@
 //!
 //! It is asked by a NOOP, and the acknowledgement of the transport is the reply: if there is none, the
 //! transport's retries end the connection, long before a deadline. The time until a dead peer is noticed is
-//! [`PROBE_MS`] and those retries, on hardware over RoCE 4.2 s together: six tries of 537 ms each.
+//! [`Probe`] and those retries, on hardware over RoCE 4.2 s together: a second, and six tries of 537 ms each.
 //!
 //! Only a peer that owes an answer is asked, so idle hosts keep quiet; and who has asked once, and gets no answer
-//! though the transport acknowledges, asks seldom: a peer that is slow has two buffers for NOOPs, and they are not
-//! to be filled while it is held up.
+//! though the transport acknowledges, asks seldom, however short [`Probe`] is: a peer that is slow has two buffers for
+//! NOOPs, and they are not to be filled while it is held up.
+//!
+//! The administrator may change [`Probe`] at any time, or take it away: then nobody is asked but by keepalive.
 //!
 //! Of several connections with one peer each finds out for itself: a connection that is dead does not mean that its
 //! peer is, which may have closed it. But they are asked at the same time ([`Look::All`], [`Silence::ask`]), so that
@@ -16,14 +18,40 @@
 //!
 //! Context: any; the caller holds the connection's lock.
 
-/// Milliseconds of silence after which a peer that owes an answer is asked.
-pub const PROBE_MS: u32 = 1000;
-
-/// Milliseconds until it is asked again, if it has said nothing since.
+/// Milliseconds until a peer is asked again, at least, if it has said nothing since.
 pub const AGAIN_MS: u32 = 3000;
 
 /// Least milliseconds between two looks at a connection on which something waits.
 pub const LOOK_MIN_MS: u32 = 250;
+
+/// Most milliseconds of [`Probe`].
+pub const PROBE_MAX_MS: u32 = 60_000;
+
+/// Milliseconds of silence after which a peer that owes an answer is asked.
+///
+/// # Invariants
+///
+/// `LOOK_MIN_MS <= value <= PROBE_MAX_MS`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe(u32);
+
+impl Probe {
+    /// Of the parameter `probe`, in milliseconds. 0: it is not asked. Others are brought into the range.
+    pub fn of_ms(ms: u32) -> Option<Self> {
+        // INVARIANT: By `clamp`.
+        (ms > 0).then(|| Self(ms.clamp(LOOK_MIN_MS, PROBE_MAX_MS)))
+    }
+
+    /// The same in milliseconds.
+    pub fn ms(self) -> u32 {
+        self.0
+    }
+
+    /// Milliseconds until it is asked again, if it has said nothing since.
+    fn again_ms(self) -> u32 {
+        self.0.max(AGAIN_MS)
+    }
+}
 
 /// How long ago things were, in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +78,8 @@ pub enum Look {
 ///
 /// # Invariants
 ///
-/// While something waits, or `asked` is set, the caller's timer looks within [`Silence::next_ms`].
+/// While [`Silence::next_ms`] says a time the caller's timer looks within it. It says none while nothing waits and
+/// nobody asks, or there is no [`Probe`]; when that comes the timer is to look at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Silence {
     /// Something waits, as of the last look.
@@ -76,7 +105,7 @@ impl Silence {
         self.probed = false;
     }
 
-    /// Something waits from now on. True: nothing did, so the timer is to look within [`PROBE_MS`].
+    /// Something waits from now on. True: nothing did, so the timer is to look within [`Probe`], if there is one.
     #[inline]
     pub fn begin(&mut self) -> bool {
         !core::mem::replace(&mut self.waits, true)
@@ -100,10 +129,17 @@ impl Silence {
 
     /// The timer looks: `waits` if something does. `keepalive` is after how many seconds without a word of ours an
     /// idle connection is asked.
-    pub fn look(&mut self, waits: bool, ago: Ago, keepalive: Option<u32>) -> Look {
+    pub fn look(
+        &mut self,
+        waits: bool,
+        ago: Ago,
+        probe: Option<Probe>,
+        keepalive: Option<u32>,
+    ) -> Look {
         self.waits = waits;
-        let after = i64::from(self.interval());
-        if (waits || self.asked) && ago.sent >= after && ago.heard >= after {
+        let after = probe.map(|probe| i64::from(self.interval(probe)));
+        let silent = after.is_some_and(|after| ago.sent >= after && ago.heard >= after);
+        if silent && (waits || self.asked) {
             self.asked = false;
             self.probed = true;
             return match waits {
@@ -117,18 +153,20 @@ impl Silence {
         }
     }
 
-    /// Milliseconds until a silent peer might have to be asked; `None` if nothing waits. No more than [`PROBE_MS`],
-    /// because it may say something and fall silent again.
-    pub fn next_ms(&self, ago: Ago) -> Option<u32> {
-        let left = i64::from(self.interval()).saturating_sub(ago.sent.min(ago.heard));
+    /// Milliseconds until a silent peer might have to be asked; `None` if nothing waits, or it is not to be asked. No
+    /// more than [`Probe`], because it may say something and fall silent again.
+    pub fn next_ms(&self, ago: Ago, probe: Option<Probe>) -> Option<u32> {
+        let probe = probe.filter(|_| self.waits || self.asked)?;
+        let left = i64::from(self.interval(probe)).saturating_sub(ago.sent.min(ago.heard));
         let left = u32::try_from(left).unwrap_or(0);
-        (self.waits || self.asked).then(|| left.clamp(LOOK_MIN_MS, PROBE_MS))
+        // No less than the first, by the invariant of `Probe`.
+        Some(left.max(LOOK_MIN_MS).min(probe.ms()))
     }
 
-    fn interval(&self) -> u32 {
+    fn interval(&self, probe: Probe) -> u32 {
         match self.probed {
-            true => AGAIN_MS,
-            false => PROBE_MS,
+            true => probe.again_ms(),
+            false => probe.ms(),
         }
     }
 }
@@ -146,11 +184,17 @@ mod tests {
         heard: i64,
         due: Option<i64>,
         waits: bool,
+        probe: Option<Probe>,
     }
 
     impl Line {
         fn new() -> Self {
+            Self::with(1000)
+        }
+
+        fn with(probe_ms: u32) -> Self {
             Self {
+                probe: Probe::of_ms(probe_ms),
                 silence: Silence::NEW,
                 now: 0,
                 sent: 0,
@@ -171,7 +215,10 @@ mod tests {
             self.waits = true;
             self.sent = self.now;
             if self.silence.begin() {
-                self.due = Some(self.now.saturating_add(i64::from(PROBE_MS)));
+                let due = self
+                    .probe
+                    .map(|p| self.now.saturating_add(i64::from(p.ms())));
+                self.due = due.or(self.due);
             }
         }
 
@@ -181,8 +228,14 @@ mod tests {
         }
 
         fn arm(&mut self) {
-            let ms = self.silence.next_ms(self.ago());
+            let ms = self.silence.next_ms(self.ago(), self.probe);
             self.due = ms.map(|ms| self.now.saturating_add(i64::from(ms)));
+        }
+
+        /// The administrator changes it: the timer looks at once.
+        fn tune(&mut self, probe_ms: u32) {
+            self.probe = Probe::of_ms(probe_ms);
+            self.due = Some(self.now);
         }
 
         /// A millisecond passes.
@@ -191,7 +244,7 @@ mod tests {
             if self.due.is_none_or(|due| self.now < due) {
                 return Look::Nothing;
             }
-            let look = self.silence.look(self.waits, self.ago(), None);
+            let look = self.silence.look(self.waits, self.ago(), self.probe, None);
             if look != Look::Nothing {
                 self.sent = self.now;
             }
@@ -226,6 +279,45 @@ mod tests {
     }
 
     #[test]
+    fn it_is_asked_when_the_administrator_says_and_then_no_more_often_than_before() {
+        for (probe_ms, expected) in [
+            (250, [250, 3250, 6250]),
+            (500, [500, 3500, 6500]),
+            (3000, [3000, 6000, 9000]),
+            (10_000, [10_000, 20_000, 30_000]),
+            (0, [0; 3]),
+            // Out of the range.
+            (1, [250, 3250, 6250]),
+            (u32::MAX, [60_000, 120_000, 180_000]),
+        ] {
+            let mut line = Line::with(probe_ms);
+            line.send();
+            assert_eq!((probe_ms, line.asks(200_000)), (probe_ms, expected));
+        }
+    }
+
+    #[test]
+    fn it_counts_at_once() {
+        let mut line = Line::with(60_000);
+        line.send();
+        assert_eq!(line.asks(2000), [0; 3]);
+        // Shorter than the silence: now.
+        line.tune(500);
+        assert_eq!(line.asks(3000), [2001, 0, 0]);
+        // The other is asked as long ago as it was.
+        line.tune(0);
+        assert_eq!(line.asks(60_000), [0; 3]);
+        assert_eq!(line.due, None);
+        line.tune(250);
+        assert_eq!(line.asks(61_000), [60_001, 0, 0]);
+        // Longer: what was to come comes later.
+        line.hear();
+        line.send();
+        line.tune(3000);
+        assert_eq!(line.asks(66_000), [64_000, 0, 0]);
+    }
+
+    #[test]
     fn who_answers_is_not_asked() {
         let mut line = Line::new();
         line.send();
@@ -254,10 +346,11 @@ mod tests {
         assert_eq!(line.asks(100_000), [0; 3]);
         assert_eq!(line.due, None);
         // But for keepalive, which asks on this one only.
-        assert_eq!(line.silence.look(false, line.ago(), Some(100)), Look::Probe);
+        let ago = line.ago();
+        let mut keepalive = |s| line.silence.look(false, ago, line.probe, Some(s));
         assert_eq!(
-            line.silence.look(false, line.ago(), Some(101)),
-            Look::Nothing
+            (keepalive(100), keepalive(101)),
+            (Look::Probe, Look::Nothing)
         );
     }
 
@@ -311,7 +404,10 @@ mod tests {
         assert_eq!(other.asks(20_000), [0; 3]);
         // Nor one that was asked just now.
         assert!(other.silence.ask(other.ago()));
-        assert_eq!(other.silence.look(false, other.ago(), None), Look::Probe);
+        assert_eq!(
+            other.silence.look(false, other.ago(), other.probe, None),
+            Look::Probe
+        );
         other.sent = other.now;
         assert!(!other.silence.ask(other.ago()));
     }

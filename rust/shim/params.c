@@ -2,7 +2,7 @@
 /*
  * Module parameters: every parameter of ko2iblnd, by the same name, type,
  * default and permission, so that existing modprobe configuration and tools
- * that read /sys/module/.../parameters keep working.
+ * that read /sys/module/.../parameters keep working; and "probe".
  *
  * A value outside the range of a parameter is refused where it is set, with
  * one line that names the parameter, the value and the range: the module does
@@ -97,6 +97,34 @@ static const struct kernel_param_ops ro2ib_mtu_ops = {
 	.get = ro2ib_param_get,
 };
 
+/* probe is 0 or in a range, and what waits by it is to wait by the new one. */
+static int ro2ib_probe_set(const char *val, const struct kernel_param *kp)
+{
+	struct ro2ib_param *p = kp->arg;
+	int v;
+	int rc;
+
+	rc = val ? kstrtoint(val, 0, &v) : -EINVAL;
+	if (rc) {
+		pr_err_ratelimited("parameter %s is not an integer\n",
+				   kp->name);
+		return rc;
+	}
+	if (v && (v < p->min || v > p->max)) {
+		pr_err_ratelimited("parameter %s=%d is out of range: 0 or %d..%d\n",
+				   kp->name, v, p->min, p->max);
+		return -ERANGE;
+	}
+	WRITE_ONCE(p->value, v);
+	ro2ib_ni_settings_changed();
+	return 0;
+}
+
+static const struct kernel_param_ops ro2ib_probe_ops = {
+	.set = ro2ib_probe_set,
+	.get = ro2ib_param_get,
+};
+
 #define RO2IB_PARAM_OPS(name, type, ops, def, lo, hi, perm)		\
 	static struct ro2ib_param p_##name = {				\
 		.value = (def), .min = (lo), .max = (hi),		\
@@ -152,6 +180,9 @@ MODULE_PARM_DESC(rnr_retry_count, "receiver-not-ready retries of a queue pair (7
 
 RO2IB_PARAM(keepalive, int, 100, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(keepalive, "idle seconds until an empty message is sent (<= 0: never)");
+
+RO2IB_PARAM_OPS(probe, int, &ro2ib_probe_ops, 1000, 250, 60000, 0644);
+MODULE_PARM_DESC(probe, "milliseconds of silence until a peer that owes an answer is asked: 250..60000 (0: never)");
 
 RO2IB_PARAM_OPS(ib_mtu, int, &ro2ib_mtu_ops, 0, 0, 4096, 0444);
 MODULE_PARM_DESC(ib_mtu, "path MTU: 256/512/1024/2048/4096 (0: as the fabric says)");
@@ -259,6 +290,11 @@ u8 ro2ib_param_rnr_retry_count(void)
 u32 ro2ib_param_keepalive(void)
 {
 	return max(READ_ONCE(p_keepalive.value), 0);
+}
+
+u32 ro2ib_param_probe(void)
+{
+	return READ_ONCE(p_probe.value);
 }
 
 bool ro2ib_param_require_privileged_port(void)

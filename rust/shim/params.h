@@ -36,4 +36,7 @@ bool ro2ib_param_peer_credits_given(void);
 /* Copies what is fixed at load time and not tunable per NI. */
 void ro2ib_params_fill(struct ro2ib_ni_cfg *cfg);
 
+/* Have the driver look again at what it derived from parameters. ni.c */
+void ro2ib_ni_settings_changed(void);
+
 #endif /* RO2IB_SHIM_PARAMS_H */

@@ -87,7 +87,6 @@ void ro2ib_ni_publish(struct ro2ib_ni *ni);
 void ro2ib_ni_unpublish(struct ro2ib_ni *ni);
 unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx);
 void ro2ib_ni_retune(void);
-void ro2ib_ni_settings_changed(void);
 const struct ro2ib_ni *ro2ib_ni_with_tunables(const void *tunables);
 const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net);
 int ro2ib_notifiers_register(void);

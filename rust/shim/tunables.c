@@ -39,6 +39,7 @@ enum ro2ib_tun_attr {
 	RO2IB_TUN_QUEUE_DEPTH,
 	RO2IB_TUN_QUEUE_DEPTH_BY,
 	RO2IB_TUN_OLDER_CONNS,
+	RO2IB_TUN_PROBE,
 	__RO2IB_TUN_MAX_PLUS_ONE,
 };
 
@@ -109,6 +110,10 @@ const struct ln_key_list ro2ib_tunables_keys = {
 		},
 		[RO2IB_TUN_OLDER_CONNS] = {
 			.lkp_value = "older_connections",
+			.lkp_data_type = NLA_U32,
+		},
+		[RO2IB_TUN_PROBE] = {
+			.lkp_value = "probe",
 			.lkp_data_type = NLA_U32,
 		},
 	},
@@ -401,7 +406,8 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	     nla_put_u16(skb, RO2IB_TUN_QUEUE_DEPTH,
 			 ro2ib_ni_peer_credits(ni)) ||
 	     ro2ib_put_depth_by(skb, ni) ||
-	     nla_put_u32(skb, RO2IB_TUN_OLDER_CONNS, ro2ib_older_conns(ni))))
+	     nla_put_u32(skb, RO2IB_TUN_OLDER_CONNS, ro2ib_older_conns(ni)) ||
+	     nla_put_u32(skb, RO2IB_TUN_PROBE, ro2ib_ni_probe(ni))))
 		return -EMSGSIZE;
 
 	return 0;

@@ -89,6 +89,13 @@ u32 ro2ib_ni_keepalive(const struct ro2ib_ni *ni)
 	return ro2ib_is_set(v) ? v : ro2ib_param_keepalive();
 }
 
+u32 ro2ib_ni_probe(const struct ro2ib_ni *ni)
+{
+	s32 v = READ_ONCE(ni->tune.probe);
+
+	return ro2ib_is_set(v) ? v : ro2ib_param_probe();
+}
+
 /* Changes */
 
 /* Whether it is too late for the connections that are there. */
@@ -115,7 +122,7 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 {
 	struct lnet_ioctl_config_o2iblnd_tunables *t = ro2ib_o2ib_of(ni);
 	const struct {
-		u32 conns, depth, retry, rnr, timeout, keepalive;
+		u32 conns, depth, retry, rnr, timeout, keepalive, probe;
 		s32 tos;
 	} was = {
 		.conns = ro2ib_ni_conns_per_peer(ni),
@@ -124,6 +131,7 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 		.rnr = ro2ib_ni_rnr_retry_count(ni),
 		.timeout = ro2ib_ni_timeout(ni),
 		.keepalive = ro2ib_ni_keepalive(ni),
+		.probe = ro2ib_ni_probe(ni),
 		.tos = ro2ib_ni_tos(ni),
 	};
 	struct ro2ib_tuning next;
@@ -142,6 +150,7 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 	WRITE_ONCE(ni->tune.rnr_retry_count, next.rnr_retry_count);
 	WRITE_ONCE(ni->tune.timeout, next.timeout);
 	WRITE_ONCE(ni->tune.keepalive, next.keepalive);
+	WRITE_ONCE(ni->tune.probe, next.probe);
 	if (!tell)
 		return;
 
@@ -158,6 +167,7 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 		   RO2IB_FROM_NOW);
 	ro2ib_tell(ni, "keepalive", was.keepalive, ro2ib_ni_keepalive(ni),
 		   RO2IB_FROM_NOW);
+	ro2ib_tell(ni, "probe", was.probe, ro2ib_ni_probe(ni), RO2IB_FROM_NOW);
 }
 
 /* The depth that fits the link is another, or known at last. */

@@ -24,7 +24,6 @@ use crate::{
         cause::Cause,
         encode::BodyOut,
         params::IMMEDIATE_HEAD,
-        silence::PROBE_MS,
         tx::Op,
         wire::{
             Cookie,
@@ -123,7 +122,9 @@ impl Conn {
         self.ring(inner, None);
         self.kick_upper(inner);
         if inner.watch.begin() {
-            self.rearm_timer(PROBE_MS);
+            if let Some(probe) = self.ni.probe() {
+                self.rearm_timer(probe.ms());
+            }
         }
         Ok(())
     }

@@ -55,10 +55,12 @@ impl WorkItem<TIMER> for Conn {
                 }
                 let waits = inner.wire.has_pending();
                 let sent_ms = inner.wire.sent_ms();
+                // Read once: it may change in between.
+                let probe = this.ni.probe();
                 let keepalive = this.ni.lnet.keepalive();
-                let look = inner.watch.look(waits, sent_ms, keepalive);
+                let look = inner.watch.look(waits, sent_ms, probe, keepalive);
                 this.pump(inner, look != Look::Nothing);
-                let next_ms = inner.watch.next_ms(inner.wire.sent_ms());
+                let next_ms = inner.watch.next_ms(inner.wire.sent_ms(), probe);
                 this.arm_timer(next_ms.unwrap_or_else(|| this.timer_ms()));
                 if look == Look::All {
                     drop(guard);
@@ -106,6 +108,14 @@ impl Conn {
     /// Makes the timer not run any more; it may be running.
     pub(super) fn cancel_timer(self: &Arc<Self>) {
         let _ = work::cancel::<Self, TIMER>(self);
+    }
+
+    /// When the peer is asked, or how long a transmit may take, was changed: the timer looks at once.
+    pub(crate) fn look_again(self: &Arc<Self>) {
+        let inner = self.lock();
+        if inner.life.is_up() {
+            self.rearm_timer(0);
+        }
     }
 
     /// Milliseconds between two looks at an idle connection: a deadline is noticed within 1.25

@@ -8,13 +8,15 @@
 //!
 //! # Invariants
 //!
-//! While [`Watch::next_ms`] is `Some` the timer is armed to look within that time.
+//! While [`Watch::next_ms`] is `Some` the timer is armed to look within that time. The administrator may change
+//! that at any time; then it is armed anew ([`Conn::look_again`](super::Conn::look_again)).
 
 use crate::{
     lnd::moment::Moment,
     proto::silence::{
         Ago,
         Look,
+        Probe,
         Silence,
         LOOK_MIN_MS, //
     }, //
@@ -68,22 +70,29 @@ impl Watch {
         self.silence.ask(self.ago(sent_ms))
     }
 
-    /// Something waits from now on. True: nothing did, so the timer is to look within
-    /// [`PROBE_MS`](crate::proto::silence::PROBE_MS).
+    /// Something waits from now on. True: nothing did, so the timer is to look within [`Probe`], if there is one.
     #[inline]
     pub(super) fn begin(&mut self) -> bool {
         self.silence.begin()
     }
 
     /// The timer looks: something waits (`waits`), and something was last sent `sent_ms` ago. Whether the peer is
-    /// to be asked: the connection was idle for `keepalive` seconds, or a peer that owes an answer has been silent.
-    pub(super) fn look(&mut self, waits: bool, sent_ms: i64, keepalive: Option<u32>) -> Look {
-        self.silence.look(waits, self.ago(sent_ms), keepalive)
+    /// to be asked: the connection was idle for `keepalive` seconds, or a peer that owes an answer has been silent
+    /// for as long as `probe`.
+    pub(super) fn look(
+        &mut self,
+        waits: bool,
+        sent_ms: i64,
+        probe: Option<Probe>,
+        keepalive: Option<u32>,
+    ) -> Look {
+        let ago = self.ago(sent_ms);
+        self.silence.look(waits, ago, probe, keepalive)
     }
 
-    /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits.
-    pub(super) fn next_ms(&self, sent_ms: i64) -> Option<u32> {
-        self.silence.next_ms(self.ago(sent_ms))
+    /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits, or it is not to be.
+    pub(super) fn next_ms(&self, sent_ms: i64, probe: Option<Probe>) -> Option<u32> {
+        self.silence.next_ms(self.ago(sent_ms), probe)
     }
 
     fn ago(&self, sent_ms: i64) -> Ago {

@@ -459,6 +459,7 @@ pub struct ro2ib_tuning {
     pub rnr_retry_count: i32,
     pub timeout: i32,
     pub keepalive: i32,
+    pub probe: i32,
 }
 
 pub const ro2ib_dk_mask_RO2IB_DK_NETERROR: ro2ib_dk_mask = 256;
@@ -743,6 +744,7 @@ unsafe extern "C" {
     pub fn ro2ib_ni_rnr_retry_count(ni: *const ro2ib_ni) -> u8;
     pub fn ro2ib_ni_timeout(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_ni_keepalive(ni: *const ro2ib_ni) -> u32;
+    pub fn ro2ib_ni_probe(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_net_get(net: *mut net);
     pub fn ro2ib_net_put(net: *mut net);
     pub fn ro2ib_param_cksum() -> bool;

@@ -394,6 +394,8 @@ impl Script {
             plan,
         };
         // From numbers of their own, as above.
+        let own = &mut Rng::new(seed ^ 0x0a5c_ed00);
+        script.plan.probe = own.of(&[1000, 1000, 0, 250, 3000]);
         let own = &mut Rng::new(seed ^ 0x0dea_d0de);
         if !strict && own.one_in(16) {
             script.dies(own);
@@ -405,6 +407,7 @@ impl Script {
     fn dies(&mut self, rng: &mut Rng) {
         self.plan = Plan {
             retry_count: rng.of(&[2, 5]),
+            probe: rng.of(&[250, 1000, 3000]),
             ..Plan::calm(2)
         };
         for node in &mut self.plan.nodes {
@@ -1023,14 +1026,12 @@ fn tuning() -> ro2ib_tuning {
     // Not longer: `patience` is of the plan's.
     may(&mut tune.timeout, &[5, timeout]);
     may(&mut tune.keepalive, &[0, 1, 100]);
+    may(&mut tune.probe, &[0, 250, 3000, 60_000]);
     tune
 }
 
 /// The one that nothing happens to.
 const GOD: usize = usize::MAX - 1;
-
-/// Milliseconds until who owes an answer is asked, and who is to be asked on other connections, too, is.
-const ASKED: u64 = (1000 + 250) * MS;
 
 /// Somebody wants something of a node that has just died: within the time of one question and the transport's
 /// retries all connections with it have ended.
@@ -1041,7 +1042,9 @@ fn noticed(dead: usize) {
         lnet::begin(ni, lnet::GET, there, 6000, false);
     }
     let retries = (u64::from(w().plan.retry_count) + 1) * 500 * MS;
-    sched::sleep(ASKED + retries + 500 * MS);
+    // Until who owes an answer is asked, and who is to be asked on other connections, too, is.
+    let asked = (u64::from(w().plan.probe) + 250) * MS;
+    sched::sleep(asked + retries + 500 * MS);
     if verbs::orphans() != 0 {
         violation(&format!(
             "{} of {before} connections outlive their peer by seconds",

@@ -1260,6 +1260,7 @@ pub const UNTUNED: ro2ib_tuning = ro2ib_tuning {
     rnr_retry_count: UNSET,
     timeout: UNSET,
     keepalive: UNSET,
+    probe: UNSET,
 };
 
 const UNSET: i32 = ro2ib_tune_RO2IB_TUNE_UNSET;
@@ -1353,6 +1354,11 @@ pub unsafe extern "C" fn ro2ib_ni_timeout(ni: *const ro2ib_ni) -> u32 {
 pub unsafe extern "C" fn ro2ib_ni_keepalive(ni: *const ro2ib_ni) -> u32 {
     // SAFETY: As above.
     unsafe { tuned(ni, |t| t.keepalive, |plan, _| plan.keepalive) }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_probe(ni: *const ro2ib_ni) -> u32 {
+    // SAFETY: As above.
+    unsafe { tuned(ni, |t| t.probe, |plan, _| plan.probe) }
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_access_allows(ni: *const ro2ib_ni, peer: u64) -> bool {

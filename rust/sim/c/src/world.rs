@@ -99,6 +99,8 @@ pub struct Plan {
     pub timeout: u32,
     /// `keepalive`, seconds.
     pub keepalive: u32,
+    /// `probe`, milliseconds.
+    pub probe: u32,
     /// `retry_count`.
     pub retry_count: u8,
     /// `rnr_retry_count`.
@@ -176,6 +178,7 @@ impl Plan {
             cksum: false,
             timeout: 10,
             keepalive: 100,
+            probe: 1000,
             retry_count: 5,
             rnr_retry_count: 6,
             wrq_sge: 2,
