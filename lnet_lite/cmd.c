@@ -145,8 +145,8 @@ static int result_print(const struct lnet_lite_result *r, char *res, size_t size
 	u64 ms = div_u64(r->usec, 1000);
 
 	return scnprintf(res, size,
-		"issued=%u\ncount=%u\nerrors=%u\ntimeouts=%u\nstuck=%u\nfirst_error=%d\nbytes=%llu\nseconds=%llu.%03u\nusec=%llu\nrate=%llu\nbytes_per_sec=%llu\nlat_avg_us=%llu\nlat_p50_us=%llu\nlat_p99_us=%llu\nlat_max_us=%llu\nverified=%llu\nverify_errors=%u\npeer_puts=%u\npeer_verified=%llu\npeer_verify_errors=%u\n",
-		r->issued, r->done, r->errors, r->timeouts, r->stuck, r->first_error, r->bytes,
+		"from=%s\nissued=%u\ncount=%u\nerrors=%u\ntimeouts=%u\nstuck=%u\nfirst_error=%d\nbytes=%llu\nseconds=%llu.%03u\nusec=%llu\nrate=%llu\nbytes_per_sec=%llu\nlat_avg_us=%llu\nlat_p50_us=%llu\nlat_p99_us=%llu\nlat_max_us=%llu\nverified=%llu\nverify_errors=%u\npeer_puts=%u\npeer_verified=%llu\npeer_verify_errors=%u\n",
+		libcfs_nidstr(&r->from), r->issued, r->done, r->errors, r->timeouts, r->stuck, r->first_error, r->bytes,
 		div_u64(ms, 1000), (u32)(ms - div_u64(ms, 1000) * 1000), r->usec, r->rate,
 		div64_u64(r->bytes * USEC_PER_SEC, max(r->usec, 1ULL)), r->lat_avg, r->lat_p50,
 		r->lat_p99, r->lat_max, r->verified_bytes, r->verify_errors, r->peer_puts,

@@ -168,6 +168,9 @@ void lnl_ni_get_locked(struct lnl_ni *ni);
 void lnl_ni_put_locked(struct lnl_ni *ni);
 void lnl_ni_put(struct lnl_ni *ni);
 struct lnl_ni *lnl_ni_pick(const struct lnet_nid *from, const struct lnet_nid *hop);
+struct lnl_ni *lnl_ni_pick_near(const struct lnet_nid *from, const struct lnet_nid *hop,
+				unsigned int gpu);
+unsigned int lnl_ni_dev_prio(struct lnl_ni *ni, unsigned int gpu);
 struct lnl_ni *lnl_ni_nth_locked(unsigned int n);
 unsigned int lnl_lnd_timeout(const struct lnl_ni *ni);
 int lnl_nis_print(char *buf, size_t size);
@@ -260,6 +263,7 @@ unsigned int lnl_bufs_live(void);
 const struct lnet_lite_gpu *lnl_gpu_alloc(unsigned int n, struct page **pages,
 					  struct page **data);
 void lnl_gpu_free(const struct lnet_lite_gpu *gpu, unsigned int n, struct page **pages);
+unsigned int lnl_gpu_index(void);
 
 /* pattern.c */
 void lnl_buf_fill(struct lnl_buf *buf, u64 key, u32 off, u32 len, u32 pattern_off);

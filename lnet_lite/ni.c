@@ -207,22 +207,64 @@ unsigned int lnl_lnd_timeout(const struct lnl_ni *ni)
 	return t > 0 ? t : lnet_get_lnd_timeout();
 }
 
-/* With a reference. @from any: an NI on the net of the next hop */
-struct lnl_ni *lnl_ni_pick(const struct lnet_nid *from, const struct lnet_nid *hop)
+/* How far the device of an NI is from a GPU, if there is one. LNet asks under its net lock */
+static unsigned int dev_prio_locked(struct lnl_ni *ni, unsigned int gpu)
+{
+	lockdep_assert_held(&lnl_lock);
+	if (gpu == UINT_MAX || !ni->net.net_lnd->lnd_get_dev_prio)
+		return UINT_MAX;
+	return ni->net.net_lnd->lnd_get_dev_prio(&ni->ni, gpu);
+}
+
+unsigned int lnl_ni_dev_prio(struct lnl_ni *ni, unsigned int gpu)
+{
+	unsigned int prio;
+
+	spin_lock(&lnl_lock);
+	prio = dev_prio_locked(ni, gpu);
+	spin_unlock(&lnl_lock);
+	return prio;
+}
+
+/* An NI on that net, the nearest to the GPU; the first of several */
+static struct lnl_ni *nearest_locked(u32 net, unsigned int gpu)
+{
+	struct lnl_ni *ni, *best = NULL;
+	unsigned int prio, least = UINT_MAX;
+
+	list_for_each_entry(ni, &nis, list) {
+		if (ni->ni.ni_state != LNET_NI_STATE_ACTIVE || ni->net.net_id != net)
+			continue;
+		prio = dev_prio_locked(ni, gpu);
+		if (!best || prio < least) {
+			best = ni;
+			least = prio;
+		}
+	}
+	return best;
+}
+
+/*
+ * With a reference. @from any: an NI on the net of the next hop, for memory of
+ * that GPU, or UINT_MAX
+ */
+struct lnl_ni *lnl_ni_pick_near(const struct lnet_nid *from, const struct lnet_nid *hop,
+				unsigned int gpu)
 {
 	struct lnl_ni *ni;
 
 	spin_lock(&lnl_lock);
-	ni = LNET_NID_IS_ANY(from) ? lnl_ni_by_net_locked(LNET_NID_NET(hop)) :
+	ni = LNET_NID_IS_ANY(from) ? nearest_locked(LNET_NID_NET(hop), gpu) :
 				     lnl_ni_find_locked(from);
-	if (ni) {
+	if (ni)
 		ni->refs++;
-		/* LNet asks for the distance of the device, under its net lock */
-		if (ni->net.net_lnd->lnd_get_dev_prio)
-			ni->net.net_lnd->lnd_get_dev_prio(&ni->ni, UINT_MAX);
-	}
 	spin_unlock(&lnl_lock);
 	return ni;
+}
+
+struct lnl_ni *lnl_ni_pick(const struct lnet_nid *from, const struct lnet_nid *hop)
+{
+	return lnl_ni_pick_near(from, hop, UINT_MAX);
 }
 
 static void ni_free(struct lnl_ni *ni)

@@ -108,6 +108,7 @@ int lnl_ni_show(const struct lnet_nid *nid, char *buf, size_t size)
 		       t->lct_peer_timeout, t->lct_peer_tx_credits, t->lct_peer_rtr_credits,
 		       t->lct_max_tx_credits);
 	n += scnprintf(buf + n, size - n, "lnd_timeout=%u\n", lnl_lnd_timeout(ni));
+	n += scnprintf(buf + n, size - n, "dev_prio=%u\n", lnl_ni_dev_prio(ni, lnl_gpu_index()));
 	if (lnd->lnd_nl_get && lnd->lnd_keys) {
 		/* atomic, as under LNet's exclusive net lock */
 		spin_lock(&lnl_lock);

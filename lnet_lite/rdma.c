@@ -87,6 +87,18 @@ static void provider_put(unsigned int n)
 	spin_unlock_bh(&provider_lock);
 }
 
+unsigned int lnet_get_dev_idx(struct page *page)
+{
+	struct nvfs_dma_rw_ops *ops = provider_get(false);
+	unsigned int idx = UINT_MAX;
+
+	if (ops) {
+		idx = ops->nvfs_gpu_index(page);
+		provider_put(1);
+	}
+	return idx;
+}
+
 unsigned int lnet_get_dev_prio(struct device *dev, unsigned int dev_idx)
 {
 	struct nvfs_dma_rw_ops *ops = dev ? provider_get(false) : NULL;
@@ -192,4 +204,19 @@ void lnl_gpu_free(const struct lnet_lite_gpu *gpu, unsigned int n, struct page *
 {
 	gpu->free(n, pages);
 	module_put(gpu->owner);
+}
+
+/* The number of the GPU whose memory the traffic gets; UINT_MAX: there is none */
+unsigned int lnl_gpu_index(void)
+{
+	const struct lnet_lite_gpu *gpu;
+	struct page *page, *data;
+	unsigned int idx;
+
+	gpu = lnl_gpu_alloc(1, &page, &data);
+	if (!gpu)
+		return UINT_MAX;
+	idx = lnet_get_dev_idx(page);
+	lnl_gpu_free(gpu, 1, &page);
+	return idx;
 }

@@ -375,6 +375,7 @@ static int run_slots(struct lnl_run *run, struct lnet_lite_result *r)
 
 int lnet_lite_traffic(const struct lnet_lite_traffic *t, struct lnet_lite_result *r)
 {
+	unsigned int gpu = UINT_MAX;
 	struct lnl_run *run;
 	int rc;
 
@@ -395,11 +396,14 @@ int lnet_lite_traffic(const struct lnet_lite_traffic *t, struct lnet_lite_result
 		rc = -ENOMEM;
 		goto out;
 	}
-	run->ni = lnl_ni_pick(&t->from, &run->hop);
+	if (run->t.memory != LNET_LITE_HOST)
+		gpu = lnl_gpu_index();
+	run->ni = lnl_ni_pick_near(&t->from, &run->hop, gpu);
 	if (!run->ni) {
 		rc = -ENETUNREACH;
 		goto out;
 	}
+	r->from = run->ni->ni.ni_nid;
 	run->timeout = t->timeout ? t->timeout : lnl_lnd_timeout(run->ni) + 10;
 	rc = run_slots(run, r);
 	lnl_ni_put(run->ni);

@@ -8,14 +8,17 @@ at the addresses that it tells when it maps it; who goes by the pages moves wron
 import time
 
 import pytest
-from nodes import parse, together, until, up
+import vm
+from nodes import Node, parse, together, until, up
 
 FAKE = "/sys/kernel/debug/gpu_fake"
 # What a message can carry inside of itself.
 INLINE = 3976
 WAYS = (("gpu", "gpu"), ("gpu", "host"), ("host", "gpu"), ("host", "host"))
 # What must not have happened, whatever else did.
-WRONG = ("mapped_pages", "taken", "crossing", "bad_unmaps", "freed_mapped", "touched", "foreign")
+WRONG = ("mapped_pages", "taken", "crossing", "bad_unmaps", "freed_mapped", "touched", "foreign", "wrong_gpu")
+# Of a device of which nobody knows how far it is.
+UNKNOWN = 2**32 - 1
 EIO, EFAULT, EXDEV, ENXIO, ERANGE, EOPNOTSUPP = -5, -14, -18, -6, -34, -95
 
 
@@ -212,3 +215,62 @@ def test_device_goes(nodes, gpus, pytestconfig):
         for g in gpus:
             g.quiet()
         a.traffic(b, op="mix", size=65536, mem="gpu", tmem="gpu", count=20)
+
+
+def test_the_nearest_ni(boot_pair, pytestconfig):
+    """LNet asks each NI how far its device is from the GPU, and sends by the nearest. An NI without its device, and one
+    whose device does no DMA, says that nobody knows."""
+    if pytestconfig.getoption("--device") != "rxe":
+        pytest.skip("the device is given what rxe has not")
+    a, b = (Node(guest) for guest in boot_pair(rails=2, profile="deaf=0"))
+    together(Node.load, a, b)
+    gpu = Gpu(a)
+    gpu.load()
+    dma = "/sys/module/ib_profile/parameters/dma"
+    for rail in range(2):
+        # As an adapter has, for the moment in which the NI starts: rxe cannot do anything with it.
+        a.guest.check(f"echo {vm.link_name(a.guest, rail)} >{dma}")
+        for node in (a, b):
+            node.ni_add(interface=f"eth{rail}")
+        a.guest.check(f"echo -{vm.link_name(a.guest, rail)} >{dma}")
+    nids = [f"10.0.{rail}.1@o2ib" for rail in range(2)]
+
+    def distances(*values):
+        for rail, value in enumerate(values):
+            gpu.ctl(f"distance rxe{rail}-dma {value}")
+
+    def shown():
+        return [a.ctl(f"ni show {nid}")["dev_prio"] for nid in nids]
+
+    def sends_by(rail, **what):
+        """Nothing but that NI reaches the other node's."""
+        for op in ("put-ack", "get"):
+            assert a.traffic(f"10.0.{rail}.2@o2ib", op=op, size=65536, count=8, **what)["from"] == nids[rail]
+
+    assert shown() == [UNKNOWN, UNKNOWN]
+    for near, far in ((1, 0), (0, 1), (1, 0)):
+        distances(*((10, 20) if near == 0 else (20, 10)))
+        assert shown()[near] == 10 and shown()[far] == 20
+        sends_by(near, mem="gpu")
+    # Who has no memory of a GPU is not concerned, and nobody is asked.
+    before = gpu.stats()["asked"]
+    sends_by(0)
+    assert gpu.stats()["asked"] == before
+    # Its device goes: what it was told of that one is forgotten.
+    vm.unplug(a.guest, 1)
+    assert shown() == [20, UNKNOWN]
+    before = gpu.stats()["asked"]
+    assert a.ctl(f"ni show {nids[1]}")["dev_prio"] == UNKNOWN and gpu.stats()["asked"] == before
+    sends_by(0, mem="gpu")
+    # Another one comes, without DMA.
+    vm.plug(a.guest, 1)
+    until(lambda: a.ctl(f"ping 10.0.1.2@o2ib from={nids[1]} timeout=5", ok=False)["rc"] == 0, "it is back")
+    assert shown() == [20, UNKNOWN]
+    a.ni_del(nids[0])
+    assert a.ctl(f"ni show {nids[0]}", ok=False)["rc"] < 0
+    before = gpu.stats()["asked"]
+    sends_by(1, mem="gpu")
+    assert gpu.stats()["asked"] == before
+    gpu.leave()
+    for node in (a, b):
+        node.unload()

@@ -85,6 +85,7 @@ struct lnet_lite_traffic {
 };
 
 struct lnet_lite_result {
+	struct lnet_nid from;		/* our NI */
 	u32	issued;
 	u32	done;			/* completed without error */
 	u32	errors;			/* completed with an error, or wrong in any way */

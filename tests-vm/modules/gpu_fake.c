@@ -12,7 +12,9 @@
  *
  * Write to debugfs gpu_fake/ctl: "register", "unregister", which waits until
  * nothing is mapped, or "fail N": the N-th mapping from now on fails; "fail -N":
- * every N-th, until "fail 0". gpu_fake/stats tells what happened.
+ * every N-th, until "fail 0"; or "distance DEVICE N": so far is that device, by
+ * the name of who does its DMA, from the GPU; of others that is not known.
+ * gpu_fake/stats tells what happened.
  */
 #include <linux/bitmap.h>
 #include <linux/debugfs.h>
@@ -48,6 +50,9 @@
 #define BLOCK		BIT(BLOCK_ORDER)
 /* In the pages that only stand for memory */
 #define STAND_IN	0x5d
+/* The number of the GPU; not one that somebody could have made up */
+#define GPU_INDEX	3
+#define DEVICES		4
 
 static unsigned int pages = 2048;
 module_param(pages, uint, 0444);
@@ -69,6 +74,12 @@ static DEFINE_MUTEX(ctl_mutex);
 static bool registered;
 static atomic_t fail_in, fail_every;
 static atomic_long_t maps, unmaps, mapped_pages, foreign, mixed, failed;
+static struct {
+	char device[32];
+	unsigned int distance;
+} distances[DEVICES];
+static DEFINE_SPINLOCK(distances_lock);
+static atomic_long_t asked, wrong_gpu;
 static atomic_long_t crossing, bad_unmaps, freed_mapped, touched;
 
 static struct fake_page *fake_of(struct page *page)
@@ -161,12 +172,43 @@ static bool fake_is_gpu_page(struct page *page)
 
 static unsigned int fake_index(struct page *page)
 {
-	return fake_of(page) ? 0 : UINT_MAX;
+	return fake_of(page) ? GPU_INDEX : UINT_MAX;
 }
 
+/* Atomic: LNet holds a spinlock. */
 static unsigned int fake_priority(struct device *dev, unsigned int index)
 {
-	return UINT_MAX;
+	unsigned int i, distance = UINT_MAX;
+
+	atomic_long_inc(&asked);
+	if (index != GPU_INDEX) {
+		atomic_long_inc(&wrong_gpu);
+		return UINT_MAX;
+	}
+	spin_lock(&distances_lock);
+	for (i = 0; i < DEVICES; i++)
+		if (!strcmp(distances[i].device, dev_name(dev)))
+			distance = distances[i].distance;
+	spin_unlock(&distances_lock);
+	return distance;
+}
+
+static int set_distance(const char *device, unsigned int distance)
+{
+	unsigned int i;
+	int rc = -ENOSPC;
+
+	spin_lock(&distances_lock);
+	for (i = 0; i < DEVICES; i++) {
+		if (*distances[i].device && strcmp(distances[i].device, device))
+			continue;
+		strscpy(distances[i].device, device, sizeof(distances[i].device));
+		distances[i].distance = distance;
+		rc = 0;
+		break;
+	}
+	spin_unlock(&distances_lock);
+	return rc;
 }
 
 static int fake_no_request(struct request_queue *q, struct request *req,
@@ -272,7 +314,7 @@ static int set_registered(bool want)
 static ssize_t ctl_write(struct file *file, const char __user *from, size_t len,
 			 loff_t *pos)
 {
-	char line[32];
+	char line[64], device[32];
 	int rc = -EINVAL, n;
 
 	if (len >= sizeof(line))
@@ -285,6 +327,8 @@ static ssize_t ctl_write(struct file *file, const char __user *from, size_t len,
 		atomic_set(&fail_every, n < 0 ? -n : 0);
 		atomic_set(&fail_in, max(n, 0));
 		rc = 0;
+	} else if (sscanf(line, "distance %31s %d", device, &n) == 2) {
+		rc = set_distance(device, n);
 	} else if (sysfs_streq(line, "register")) {
 		rc = set_registered(true);
 	} else if (sysfs_streq(line, "unregister")) {
@@ -310,6 +354,8 @@ static int stats_show(struct seq_file *s, void *unused)
 	seq_printf(s, "crossing=%ld\nbad_unmaps=%ld\nfreed_mapped=%ld\ntouched=%ld\n",
 		   atomic_long_read(&crossing), atomic_long_read(&bad_unmaps),
 		   atomic_long_read(&freed_mapped), atomic_long_read(&touched));
+	seq_printf(s, "asked=%ld\nwrong_gpu=%ld\n", atomic_long_read(&asked),
+		   atomic_long_read(&wrong_gpu));
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);

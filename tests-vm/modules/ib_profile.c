@@ -9,10 +9,15 @@
  * its receive queues stay empty.
  *
  * A parameter that is 0 leaves things as they are. DMA stays as it is: nothing
- * but rxe can use rxe's addresses. So does the number of the driver, by which
+ * but rxe can use rxe's addresses. Somebody else may do it by name ("dma"), as
+ * long as nothing is mapped: who starts to use the device meanwhile believes it.
+ * So does the number of the driver, by which
  * rxe finds its own devices.
  */
+#include <linux/device.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/string.h>
 #include <rdma/ib_verbs.h>
 
 static unsigned int send_sge;
@@ -39,6 +44,63 @@ MODULE_PARM_DESC(map_sleeps, "giving pages to a region may sleep");
 static bool deaf;
 module_param(deaf, bool, 0644);
 MODULE_PARM_DESC(deaf, "buffers to receive into are taken and never used; at any time");
+
+static struct ib_device *devices[8];
+static DEFINE_MUTEX(devices_mutex);
+
+static int set_dma(struct ib_device *dev, bool end)
+{
+	char name[IB_DEVICE_NAME_MAX + 8];
+	struct device *dma = dev->dma_device;
+
+	snprintf(name, sizeof(name), "%s-dma", dev_name(&dev->dev));
+	if (end) {
+		if (!dma || strcmp(dev_name(dma), name))
+			return -EINVAL;
+		dev->dma_device = NULL;
+		root_device_unregister(dma);
+		return 0;
+	}
+	if (dma)
+		return -EBUSY;
+	dma = root_device_register(name);
+	if (IS_ERR(dma))
+		return PTR_ERR(dma);
+	dev->dma_device = dma;
+	return 0;
+}
+
+/* "rxe0": the DMA of rxe0 is done by a device "rxe0-dma". "-rxe0": by itself. */
+static int dma_set(const char *text, const struct kernel_param *kp)
+{
+	bool end = *text == '-';
+	int i, rc = -ENODEV;
+
+	mutex_lock(&devices_mutex);
+	for (i = 0; i < ARRAY_SIZE(devices); i++)
+		if (devices[i] && sysfs_streq(dev_name(&devices[i]->dev), text + end))
+			rc = set_dma(devices[i], end);
+	mutex_unlock(&devices_mutex);
+	return rc;
+}
+
+static void exchange(struct ib_device *is, struct ib_device *by)
+{
+	int i;
+
+	mutex_lock(&devices_mutex);
+	for (i = 0; i < ARRAY_SIZE(devices); i++) {
+		if (devices[i] == is) {
+			devices[i] = by;
+			break;
+		}
+	}
+	mutex_unlock(&devices_mutex);
+}
+
+static const struct kernel_param_ops dma_ops = { .set = dma_set };
+module_param_cb(dma, &dma_ops, NULL, 0200);
+MODULE_PARM_DESC(dma, "whose DMA is done by a device of its own; at any time");
 
 static struct ib_device_ops real;
 static atomic_t regions_made;
@@ -181,11 +243,13 @@ static int profile_add(struct ib_device *dev)
 	less(&dev->attrs.max_qp_wr, qp_wr);
 	less(&dev->attrs.max_mr, regions);
 	less_u32(&dev->attrs.max_fast_reg_page_list_len, reg_pages);
+	exchange(NULL, dev);
 	return 0;
 }
 
 static void profile_remove(struct ib_device *dev, void *unused)
 {
+	exchange(dev, NULL);
 }
 
 static struct ib_client profile_client = {

@@ -46,6 +46,9 @@ struct nvfs_dma_rw_ops {
 int lustre_v1_register_nvfs_dma_ops(struct nvfs_dma_rw_ops *ops);
 void lustre_v1_unregister_nvfs_dma_ops(void);
 
+/* The provider's number of whose memory that is; UINT_MAX: nobody's */
+unsigned int lnet_get_dev_idx(struct page *page);
+
 /* For LNDs */
 unsigned int lnet_get_dev_prio(struct device *dev, unsigned int dev_idx);
 /* > 0: so many elements; 0: nobody's pages; else an errno */
