@@ -36,7 +36,7 @@ pub const fn room(slots: usize) -> usize {
 }
 
 /// Where the look for an address begins.
-fn home(slots: &[Slot], addr: u32) -> usize {
+pub fn home(slots: &[Slot], addr: u32) -> usize {
     let n = u32::try_from(slots.len()).unwrap_or(u32::MAX);
     // Of two numbers of 32 bits: it cannot wrap.
     let scaled = u64::from(addr.wrapping_mul(SPREAD)).wrapping_mul(n.into()) >> 32;
@@ -53,8 +53,8 @@ fn behind(slots: &[Slot], at: usize) -> usize {
     }
 }
 
-/// The slot of an address, or the empty one where it belongs; `None` if there is neither.
-fn look(slots: &[Slot], addr: u32) -> Option<(usize, Slot)> {
+/// The slot of an address with its number, or the empty one where it belongs; `None` if there is neither.
+pub fn look(slots: &[Slot], addr: u32) -> Option<(usize, Slot)> {
     let mut at = home(slots, addr);
     for _ in 0..slots.len() {
         let slot = *slots.get(at)?;
@@ -155,68 +155,6 @@ mod tests {
         assert!(add(&mut slots, 3, 3));
         for addr in [0, 2, 3] {
             assert_eq!(find(&slots, addr), Some(addr));
-        }
-    }
-}
-
-/// What a look costs, by count.
-#[cfg(test)]
-mod cost {
-    extern crate std;
-
-    use std::{
-        println,
-        vec,
-        vec::Vec, //
-    };
-
-    use super::*;
-
-    /// Slots that are looked at until an address is found.
-    fn distance(slots: &[Slot], addr: u32) -> usize {
-        let (at, slot) = look(slots, addr).unwrap();
-        assert!(!slot.is_empty());
-        let from = home(slots, addr);
-        (at + slots.len() - from) % slots.len() + 1
-    }
-
-    /// Slots that are looked at until `peers` addresses are found, each once, by way of 64 tables as in the driver.
-    fn looks(peers: u32, addr: impl Fn(u32) -> u32) -> f64 {
-        const SHARDS: usize = 64;
-        let shard = |addr: u32| ((addr ^ (addr >> 8) ^ (addr >> 16)) as usize) % SHARDS;
-        let mut tables = vec![(vec![Slot::EMPTY; 4], Vec::new()); SHARDS];
-        for n in 0..peers {
-            let (slots, all) = &mut tables[shard(addr(n))];
-            if all.len() == room(slots.len()) {
-                *slots = vec![Slot::EMPTY; 2 * slots.len()];
-                for (at, addr) in all.iter().enumerate() {
-                    assert!(add(slots, *addr, at as u32));
-                }
-            }
-            assert!(add(slots, addr(n), all.len() as u32));
-            all.push(addr(n));
-        }
-        let total: usize = tables
-            .iter()
-            .flat_map(|(slots, all)| all.iter().map(|addr| distance(slots, *addr)))
-            .sum();
-        total as f64 / f64::from(peers)
-    }
-
-    #[test]
-    fn a_look_costs_as_much_for_a_hundred_thousand_peers_as_for_sixteen() {
-        let nets: [(&str, fn(u32) -> u32); 3] = [
-            ("one after the other", |n| 0x0a00_0001 + n),
-            ("many subnets", |n| {
-                0x0a00_0001 + (n % 200) + ((n / 200) << 8)
-            }),
-            ("every fourth", |n| 0x0a00_0004 + 4 * n),
-        ];
-        for (name, addr) in nets {
-            let few = looks(16, addr);
-            let many = looks(100_000, addr);
-            println!("{name}: {few:.2} slots a look with 16 peers, {many:.2} with 100,000");
-            assert!(many <= 1.3 * few, "{name}: {few} and {many}");
         }
     }
 }

@@ -223,7 +223,9 @@ fn send(id: &Id, mut packet: Packet) {
     }
     // SAFETY: Devices stay until the world ends.
     let dev = unsafe { &*id.dev };
-    if w().prompt && dev.software && dev.moves.is_some_and(|at| sched::now() - at > MS) {
+    // Who refuses a request cannot wait with that: the CM does it with the id.
+    let word = !matches!(packet, Packet::Rej { .. });
+    if word && w().prompt && dev.software && dev.moves.is_some_and(|at| sched::now() - at > MS) {
         // To rxe that is one without a GID, if it is a little slow.
         violation("the CM sends a message whose GID is about to go");
     }
