@@ -20,10 +20,6 @@ use kernel::{
     new_spinlock,
     new_work,
     prelude::*,
-    rbtree::{
-        RBTree,
-        RBTreeNode, //
-    },
     str::CString,
     sync::{
         atomic::{
@@ -279,41 +275,6 @@ mod tests {
         assert!(msecs_to_jiffies(1) >= 1);
         assert!(msecs_to_jiffies(10_000) >= 10 * msecs_to_jiffies(900));
         assert!(Delta::from_micros(1).as_nanos() == 1000);
-        Ok(())
-    }
-
-    #[test]
-    fn a_tree_is_sorted_and_owns_its_values() -> Result {
-        let live = counter()?;
-        let mut tree = RBTree::new();
-
-        // All residues of a prime, in an order of no pattern.
-        for i in 0..101u32 {
-            let key = i * 37 % 101;
-            let node = RBTreeNode::new(key, Counted::new(&live), GFP_KERNEL)?;
-            assert!(tree.insert(node).is_none());
-        }
-        let mut next = 0;
-        for (key, _) in tree.iter() {
-            assert!(*key == next);
-            next += 1;
-        }
-        assert!(next == 101);
-        for key in 0..101 {
-            assert!(tree.cursor_lower_bound(&key).map(|c| *c.current().0) == Some(key));
-        }
-        assert!(tree.cursor_lower_bound(&101).is_none());
-        let again = RBTreeNode::new(50, Counted::new(&live), GFP_KERNEL)?;
-        assert!(tree.insert(again).is_some());
-        assert!(live.load(Relaxed) == 101);
-        assert!(tree.get(&50).is_some());
-        drop(tree.remove_node(&50));
-        assert!(tree.get(&50).is_none());
-        assert!(tree.cursor_lower_bound(&50).map(|c| *c.current().0) == Some(51));
-        assert!(tree.remove_node(&50).is_none());
-        assert!(tree.keys().count() == 100);
-        drop(tree);
-        assert!(live.load(Relaxed) == 0);
         Ok(())
     }
 
