@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tre
 
 NOBODY = f"10.0.0.77@{lustre.NET}"
 # Keys of `lnetctl net show` that ko2iblnd has not.
-OF_OURS = {"retry_count", "rnr_retry_count", "keepalive", "queue_depth", "queue_depth_by", "older_connections"}
+OF_OURS = {"retry_count", "rnr_retry_count", "keepalive", "queue_depth", "queue_depth_by", "older_connections", "probe"}
 # Words of ko2iblnd's dump of a peer, in its order.
 DUMP = (
     r"\[last_alive, races, reconnected, error\]: \d+, 0, 0, 0",
