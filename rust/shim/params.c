@@ -30,18 +30,26 @@ struct ro2ib_param {
 	bool given;	/* somebody said it, maybe what it was */
 };
 
+static int ro2ib_param_parse(const char *val, const struct kernel_param *kp,
+			     int *v)
+{
+	int rc = val ? kstrtoint(val, 0, v) : -EINVAL;
+
+	if (rc)
+		pr_err_ratelimited("parameter %s is not an integer\n",
+				   kp->name);
+	return rc;
+}
+
 static int ro2ib_param_set(const char *val, const struct kernel_param *kp)
 {
 	struct ro2ib_param *p = kp->arg;
 	int v;
 	int rc;
 
-	rc = val ? kstrtoint(val, 0, &v) : -EINVAL;
-	if (rc) {
-		pr_err_ratelimited("parameter %s is not an integer\n",
-				   kp->name);
+	rc = ro2ib_param_parse(val, kp, &v);
+	if (rc)
 		return rc;
-	}
 	if (v < p->min || v > p->max) {
 		pr_err_ratelimited("parameter %s=%d is out of range %d..%d\n",
 				   kp->name, v, p->min, p->max);
@@ -104,12 +112,9 @@ static int ro2ib_probe_set(const char *val, const struct kernel_param *kp)
 	int v;
 	int rc;
 
-	rc = val ? kstrtoint(val, 0, &v) : -EINVAL;
-	if (rc) {
-		pr_err_ratelimited("parameter %s is not an integer\n",
-				   kp->name);
+	rc = ro2ib_param_parse(val, kp, &v);
+	if (rc)
 		return rc;
-	}
 	if (v && (v < p->min || v > p->max)) {
 		pr_err_ratelimited("parameter %s=%d is out of range: 0 or %d..%d\n",
 				   kp->name, v, p->min, p->max);

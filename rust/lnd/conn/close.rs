@@ -44,13 +44,14 @@ impl Conn {
             if established && way != Way::NoAddress {
                 self.with(|inner| inner.goodbye.begin(way == Way::Open));
             }
-            if way != Way::Open {
-                // Nobody to be told now, or ever.
-            } else if !asked {
-                self.turn_down(&id);
-            } else {
+            match (way, asked) {
+                (Way::Open, false) => self.turn_down(&id),
                 // Refused if it was never connected; the drain puts the queue pair into error anyway.
-                let _ = id.disconnect();
+                (Way::Open, true) => {
+                    let _ = id.disconnect();
+                }
+                // Nobody to be told now, or ever.
+                (Way::NoRoute | Way::NoAddress, _) => {}
             }
         }
         let drain = self.with(|inner| {
