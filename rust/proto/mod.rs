@@ -50,6 +50,7 @@ pub mod peer;
 pub mod queues;
 pub mod race;
 pub mod refusal;
+pub mod regions;
 pub mod reject;
 pub mod rules;
 pub mod silence;

@@ -31,16 +31,22 @@ pub fn send_queue(depth: QueueDepth, reg_wrs: u16, device_max: u32) -> u16 {
     sends.saturating_add(small).saturating_add(BULK).min(device)
 }
 
-/// The greatest depth up to `wanted` whose receives fit into a queue of the device.
-pub fn deepest(wanted: QueueDepth, device_max: u32) -> QueueDepth {
+/// The greatest depth up to `wanted` whose receives fit into a queue of the device, and for which there are memory
+/// regions: one connection alone never finds none, if nobody gave out more credits than that.
+pub fn deepest(wanted: QueueDepth, device_max: u32, max_regions: u32) -> QueueDepth {
     // The drain marker has a slot of its own.
     let receives = u16::try_from(device_max)
         .unwrap_or(u16::MAX)
         .saturating_sub(1);
     let room = receives.saturating_sub(QueueDepth::MIN.rx_buffers()) / 2;
     let most = QueueDepth::new(room.saturating_add(1)).unwrap_or(QueueDepth::MAX);
-    wanted.min(most)
+    let most_regions = u16::try_from(max_regions).unwrap_or(u16::MAX) / REGIONS;
+    let covered = QueueDepth::new(most_regions.max(1)).unwrap_or(QueueDepth::MAX);
+    wanted.min(most).min(covered)
 }
+
+/// Memory regions of a connection for each of its credits.
+const REGIONS: u16 = 3;
 
 /// Memory regions: one for each sink of ours, one for each of the peer's requests, and as many
 /// again whose invalidation has not completed when the peer already has its credit back.
@@ -213,12 +219,23 @@ mod tests {
     #[test]
     fn no_depth_is_tried_that_the_device_cannot_have() {
         for max in 0..1200 {
-            let got = deepest(QueueDepth::MAX, max);
+            let got = deepest(QueueDepth::MAX, max, u32::MAX);
             let takes = |d: QueueDepth| u32::from(d.rx_buffers()).saturating_add(1) <= max;
             assert!(takes(got) || got == QueueDepth::MIN);
             let more = QueueDepth::new(u16::from(got.get()).saturating_add(1));
             assert!(more.is_none_or(|more| !takes(more)));
-            assert_eq!(deepest(QueueDepth::MIN, max), QueueDepth::MIN);
+            assert_eq!(deepest(QueueDepth::MIN, max, u32::MAX), QueueDepth::MIN);
+        }
+    }
+
+    #[test]
+    fn no_depth_is_tried_that_there_are_no_regions_for() {
+        for regions in 0..1000 {
+            let got = deepest(QueueDepth::MAX, u32::MAX, regions);
+            let takes = |d: QueueDepth| u32::from(memory_regions(d, d)) <= regions;
+            assert!(takes(got) || got == QueueDepth::MIN);
+            let more = QueueDepth::new(u16::from(got.get()).saturating_add(1));
+            assert!(more.is_none_or(|more| !takes(more)));
         }
     }
 

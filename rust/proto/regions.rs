@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who may have how many of a device's memory regions.
+//!
+//! A device has a number of them, and we are not its only user. Each connection gets regions as it needs them and
+//! keeps them, because making one may take a command of the device's firmware. While there are plenty, that is all.
+//! When half of them are there, a connection makes more of them only up to its fair share; from then on, and when
+//! all are there, what it needs comes from those that lie idle with a connection that has more. So who was first, and
+//! is quiet now, keeps nobody from working; and who has few never loses one to who has many.
+//!
+//! Any context; no state.
+
+/// How many regions we may have of a device that says it has `max_mr`: what is left is for others. A device that says
+/// 0 does not say.
+pub const fn bound(max_mr: u32) -> u32 {
+    match max_mr {
+        0 => u32::MAX,
+        // Not fewer than 1.
+        n => n.saturating_sub(n / 4),
+    }
+}
+
+/// What is known when a connection needs one region more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Need {
+    /// Regions that we may have of the device.
+    pub bound: u32,
+    /// Regions that there are, of all connections.
+    pub there: u32,
+    /// Connections that have, or want, some.
+    pub users: u32,
+    /// Regions of the one that needs another.
+    pub held: u32,
+}
+
+/// Where the next region is from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// A new one is made. If the device has none, one that lies [`Source::Idle`] will do.
+    New,
+    /// It is taken from a connection that has this many at least, if one lies idle there.
+    Idle(u32),
+}
+
+impl Need {
+    /// Where it is from.
+    pub fn source(self) -> Source {
+        let share = self.bound.checked_div(self.users).unwrap_or(u32::MAX);
+        let plenty = self.there < self.bound / 2;
+        let fair = self.there < self.bound && self.held < share.max(1);
+        if plenty || fair {
+            Source::New
+        } else {
+            self.idle()
+        }
+    }
+
+    /// One that lies idle, after all.
+    pub fn idle(self) -> Source {
+        // Who has none takes any. Else the other one has as many as this one afterwards, or more: two that need
+        // one at a time do not take it from each other for ever.
+        Source::Idle(match self.held {
+            0 => 1,
+            n => n.saturating_add(2),
+        })
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_regions))]
+mod tests {
+    use super::*;
+
+    const PLENTY: Need = Need {
+        bound: 64,
+        there: 0,
+        users: 4,
+        held: 0,
+    };
+
+    #[test]
+    fn others_keep_a_quarter() {
+        assert_eq!(bound(32), 24);
+        assert_eq!(bound(1), 1);
+        assert_eq!(bound(3), 3);
+        assert_eq!(bound(0), u32::MAX);
+        assert_eq!(bound(u32::MAX), u32::MAX - u32::MAX / 4);
+    }
+
+    #[test]
+    fn plenty_are_for_whoever_comes_first() {
+        let hog = Need {
+            there: 31,
+            held: 31,
+            ..PLENTY
+        };
+        assert_eq!(hog.source(), Source::New);
+        let all = Need { there: 32, ..hog };
+        assert_eq!(all.source(), Source::Idle(33));
+    }
+
+    #[test]
+    fn the_rest_is_shared_fairly() {
+        let late = Need {
+            there: 40,
+            held: 15,
+            ..PLENTY
+        };
+        assert_eq!(late.source(), Source::New);
+        let has_its_share = Need { held: 16, ..late };
+        assert_eq!(has_its_share.source(), Source::Idle(18));
+        let full = Need {
+            there: 64,
+            held: 3,
+            ..PLENTY
+        };
+        assert_eq!(full.source(), Source::Idle(5));
+        let none = Need { held: 0, ..full };
+        assert_eq!(none.source(), Source::Idle(1));
+    }
+
+    #[test]
+    fn more_users_than_regions() {
+        let many = Need {
+            bound: 8,
+            there: 6,
+            users: 1000,
+            held: 0,
+        };
+        assert_eq!(many.source(), Source::New);
+        let one = Need { held: 1, ..many };
+        assert_eq!(one.source(), Source::Idle(3));
+        let nobody = Need { users: 0, ..one };
+        assert_eq!(nobody.source(), Source::New);
+    }
+}
