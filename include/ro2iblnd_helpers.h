@@ -49,6 +49,7 @@ struct ro2ib_device_attrs {
 	u32 max_qp_wr;
 	u32 max_send_sge;
 	u32 max_cqe;
+	u32 max_mr;
 	u32 max_fast_reg_page_list_len;
 	bool mem_mgt_extensions;
 };

@@ -53,6 +53,7 @@ use crate::{
             SendsDone, //
         },
         listen::{
+            device_of,
             ConnRequest,
             ListenHandler,
             Listener, //
@@ -66,6 +67,7 @@ use crate::{
             QpConfig, //
         },
         recv_ring::RecvDone,
+        regions::Regions,
         rq::RecvQueue,
         sg::SgMap,
         sq::SendQueue,
@@ -260,8 +262,13 @@ struct End {
 impl End {
     fn new(id: CmId<Side>, side: Arc<Side>) -> Result<Self> {
         let device = id.lock().device().ok_or(ENODEV)?;
-        let pd = Pd::alloc(device)?;
-        let QpParts { qp, sq, mut rq } = Qp::create(&id, &pd, 0, &CONFIG, side.clone())?;
+
+        Self::on(id, side, (&Pd::alloc(device)?, &plenty()?))
+    }
+
+    fn on(id: CmId<Side>, side: Arc<Side>, on: (&Arc<Pd>, &Arc<Regions>)) -> Result<Self> {
+        let pd = on.0.clone();
+        let QpParts { qp, sq, mut rq } = Qp::create(&id, on, 0, &CONFIG, side.clone())?;
 
         for _ in 0..RX_BUFS {
             rq.push(&qp, RxBuf::alloc(pd.device())?)
@@ -301,6 +308,11 @@ impl End {
     }
 }
 
+/// As many regions as anybody wants.
+fn plenty() -> Result<Arc<Regions>> {
+    Regions::new(u32::MAX, |_, _| None)
+}
+
 fn check(condition: bool) -> Result {
     if condition {
         Ok(())
@@ -332,6 +344,14 @@ const PARAM: ConnParam<'static> = ConnParam {
 
 /// A connection from the left link to the right one.
 fn connect(port: u16) -> Result<(End, End)> {
+    connect_by(port, End::new)
+}
+
+/// The same, with a left end that `make` makes.
+fn connect_by(
+    port: u16,
+    make: impl FnOnce(CmId<Side>, Arc<Side>) -> Result<End>,
+) -> Result<(End, End)> {
     let (left, right) = (Side::new()?, Side::new()?);
     let (acceptor, _listener) = listen(port, Some(right.clone()))?;
     let id = CmId::create(NetNs::init()?, left.clone())?;
@@ -339,7 +359,7 @@ fn connect(port: u16) -> Result<(End, End)> {
     id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, port), 2000)?;
     left.wait(|seen| seen.route || seen.failed)?;
 
-    let left_end = End::new(id, left.clone())?;
+    let left_end = make(id, left.clone())?;
 
     left_end.id.connect(&PARAM)?;
     for _ in 0..4000 {
@@ -994,6 +1014,104 @@ fn regions_when_wanted() -> Result {
     right.close()
 }
 
+/// What lies idle with one queue pair goes to another one that needs it, if there may be no more: it works there,
+/// with another key. What is in use stays.
+fn regions_move() -> Result {
+    const NOB: usize = 5000;
+
+    let device = device_of(NetNs::init()?, &Addr::v4(LEFT, 0))?.0;
+    let pd = Pd::alloc(device)?;
+    let regions = Regions::new(2, |stand, failed| {
+        (failed || stand.there >= stand.bound).then_some(1)
+    })?;
+    let on = (&pd, &regions);
+    let (mut one, one_peer) = connect_by(PORT + 15, |id, side| End::on(id, side, on))?;
+    let (mut two, mut two_peer) = connect_by(PORT + 16, |id, side| End::on(id, side, on))?;
+    let sink = TestPages::new(3)?;
+    let to = sink.vec(1000, NOB);
+    let source = TestPages::new(3)?;
+    let from = source.vec(10, NOB);
+    let cover = || SgMap::map(pd.device().clone(), &to, Direction::FromDevice);
+    let regs = usize::from(one.qp.reg_wrs());
+
+    // Both are in use, and one of them has had its key used.
+    let used = one.qp.take_mr()?;
+    let kept = one.qp.take_mr()?;
+    check(two.qp.take_mr().err() == Some(ENOBUFS))?;
+    let used = one.qp.map_mr(used, cover()?).map_err(|(_, e)| e)?;
+    let old = used.rkey();
+    let used = one
+        .sq
+        .push_reg(&one.qp, 1, used, true)
+        .map_err(|_| ENOSPC)?;
+    check(one.sq.push_inv(&one.qp, 2, used).is_ok())?;
+    one.post()?;
+    one.side.wait(|seen| seen.sends.len() == regs + 1)?;
+    check(one.qp.regions() == 2 && two.qp.regions() == 0)?;
+
+    // That one lies idle now.
+    let moved = two.qp.take_mr()?;
+    check(one.qp.regions() == 1 && two.qp.regions() == 1)?;
+    check(two.qp.take_mr().err() == Some(ENOBUFS))?;
+    let view = regions.view();
+    check(view.there == 2 && view.bound == 2 && view.moved == 1)?;
+
+    // The other side writes to it.
+    fill(&from)?;
+    let moved = two.qp.map_mr(moved, cover()?).map_err(|(_, e)| e)?;
+    let (remote, rkey) = (moved.iova(), moved.rkey());
+    check(rkey != old)?;
+    let moved = two
+        .sq
+        .push_reg(&two.qp, 3, moved, true)
+        .map_err(|_| ENOSPC)?;
+    two.post()?;
+    two.side.wait(|seen| seen.sends.len() == regs)?;
+    let mut cursor = SgMap::map(two_peer.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
+    while cursor.left() != 0 {
+        let done = NOB as u32 - cursor.left();
+
+        two_peer
+            .sq
+            .push_write(
+                &two_peer.qp,
+                4,
+                remote + u64::from(done),
+                rkey,
+                &mut cursor,
+                u32::MAX,
+                false,
+            )
+            .map_err(|_| ENOSPC)?;
+    }
+    two_peer.send(5, 1, 100, true)?;
+    two_peer.post()?;
+    two.side.wait(|seen| seen.receives.len() == 1)?;
+    check(two.sq.push_inv(&two.qp, 6, moved).is_ok())?;
+    two.post()?;
+    two.side.wait(|seen| seen.sends.len() == regs + 1)?;
+    check(has_pattern(&to, NOB)?)?;
+
+    // It goes back, and to a place that was there before.
+    one.qp.put_mr(kept);
+    let again = (one.qp.take_mr()?, one.qp.take_mr()?);
+    check(one.qp.regions() == 2 && two.qp.regions() == 0 && regions.view().moved == 2)?;
+    one.qp.put_mr(again.0);
+    one.qp.put_mr(again.1);
+
+    // Who ends leaves room.
+    one.close()?;
+    check(regions.view().there == 0)?;
+    let new = (two.qp.take_mr()?, two.qp.take_mr()?);
+    check(two.qp.regions() == 2 && regions.view().moved == 2)?;
+    two.qp.put_mr(new.0);
+    two.qp.put_mr(new.1);
+    two.close()?;
+    check(regions.view().there == 0)?;
+    one_peer.close()?;
+    two_peer.close()
+}
+
 /// The path MTU is set as it was asked for, be it more than the path said. (That it stays at what the port
 /// can do is not seen here: these ports can do all.)
 fn path_mtu() -> Result {
@@ -1032,14 +1150,16 @@ fn resolve_twice() -> Result {
 fn unbound_id() -> Result {
     let (_acceptor, listener) = listen(PORT + 12, None)?;
     let pd = Pd::alloc(listener.device().ok_or(ENODEV)?)?;
+    let regions = plenty()?;
+    let on = (&pd, &regions);
     let side = Side::new()?;
     let id = CmId::create(NetNs::init()?, side.clone())?;
 
-    check(Qp::create(&id, &pd, 0, &CONFIG, side.clone()).err() == Some(ENODEV))?;
+    check(Qp::create(&id, on, 0, &CONFIG, side.clone()).err() == Some(ENODEV))?;
     // Bound, but to the other device.
     id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, 1), 2000)?;
     side.wait(|seen| seen.route)?;
-    check(Qp::create(&id, &pd, 0, &CONFIG, side).err() == Some(ENODEV))
+    check(Qp::create(&id, on, 0, &CONFIG, side).err() == Some(ENODEV))
 }
 
 /// Too many users are not counted any more, and there is no last one.
@@ -1074,6 +1194,11 @@ mod tests {
     #[test]
     fn makes_regions_when_they_are_wanted() -> Result {
         regions_when_wanted()
+    }
+
+    #[test]
+    fn moves_idle_regions() -> Result {
+        regions_move()
     }
 
     #[test]

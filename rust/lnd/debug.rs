@@ -52,13 +52,22 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         all.parting.len(),
         if ni.way(|way| way.is_open()) { "up" } else { "down" },
     )?;
-    writeln!(
+    write!(
         f,
         " speed_mbps={} depth={} depth_by={} gather={}",
         hca.as_ref().map_or(0, |hca| hca.speed().mbps()),
         ni.depth().get(),
         ni.lnet.depth_by().as_str(),
         hca.as_ref().map_or(0, |hca| hca.gather(ni.wrq_sge)),
+    )?;
+    let regions = hca
+        .as_ref()
+        .map(|hca| hca.regions.view())
+        .unwrap_or_default();
+    writeln!(
+        f,
+        " regions={} max_regions={} regions_moved={}",
+        regions.there, regions.bound, regions.moved,
     )?;
     // What the connections did that are over.
     let past = ni.past();

@@ -3,19 +3,31 @@
 //! The RDMA device as a connection uses it: nothing here changes, but what is known of its room and of
 //! the speed of its port.
 
-use kernel::sync::{
-    aref::ARef,
-    atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    Arc, //
+use kernel::{
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 use crate::{
-    proto::fit::{
-        self,
-        Speed, //
+    proto::{
+        fit::{
+            self,
+            Speed, //
+        },
+        params::QueueDepth,
+        regions::{
+            self,
+            Need,
+            Source, //
+        },
+        sizes, //
     },
     rdma::{
         device::{
@@ -23,7 +35,8 @@ use crate::{
             DeviceAttrs,
             PortState, //
         },
-        pd::Pd, //
+        pd::Pd,
+        regions::Regions, //
     }, //
 };
 
@@ -31,6 +44,8 @@ use crate::{
 pub(crate) struct Hca {
     pub(crate) device: ARef<Device>,
     pub(crate) pd: Arc<Pd>,
+    /// The memory regions that all interfaces of the device share.
+    pub(crate) regions: Arc<Regions>,
     pub(crate) attrs: DeviceAttrs,
     /// Port of the device.
     pub(crate) port: u32,
@@ -57,8 +72,35 @@ impl Hca {
         }
     }
 
+    /// The greatest depth up to `wanted` that it has room for, as far as its limits tell.
+    pub(crate) fn deepest(&self, wanted: QueueDepth) -> QueueDepth {
+        sizes::deepest(
+            wanted,
+            self.attrs.max_qp_wr,
+            regions::bound(self.attrs.max_mr),
+        )
+    }
+
     /// Gather elements of a work request on it; `wanted` is what the administrator said.
     pub(crate) fn gather(&self, wanted: Option<u32>) -> u16 {
         fit::gather(self.attrs.max_send_sge, self.speed(), wanted)
     }
+}
+
+/// The memory regions that we may have of a device that has `max_mr`, shared as [`crate::proto::regions`] says. May
+/// sleep.
+pub(crate) fn regions_of(max_mr: u32) -> Result<Arc<Regions>> {
+    Regions::new(regions::bound(max_mr), |stand, failed| {
+        let need = Need {
+            bound: stand.bound,
+            there: stand.there,
+            users: stand.users,
+            held: stand.held,
+        };
+        let source = if failed { need.idle() } else { need.source() };
+        match source {
+            Source::New => None,
+            Source::Idle(least) => Some(least),
+        }
+    })
 }

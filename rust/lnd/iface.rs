@@ -32,7 +32,10 @@ use kernel::{
 };
 
 use super::{
-    hca::Hca,
+    hca::{
+        regions_of,
+        Hca, //
+    },
     kind::O2ib,
     listen::{
         Accept,
@@ -165,7 +168,7 @@ impl Ifaces {
             return Ok(());
         }
         list.reserve(1, GFP_KERNEL).map_err(no_memory)?;
-        let iface = self.open(user.ni())?;
+        let iface = self.open(user.ni(), &list)?;
         let mut by = KVec::new();
         by.push(user.clone(), GFP_KERNEL).map_err(no_memory)?;
         user.settle(&iface.hca)?;
@@ -180,10 +183,10 @@ impl Ifaces {
         Ok(())
     }
 
-    /// Binds the address of `ni`, and makes what connections need on the device that has it. Nothing is listened for
-    /// yet.
-    fn open(self: &Arc<Self>, ni: &Ni) -> Result<Iface, StartError> {
-        let no_memory = |_| StartError::because("no memory")(ENOMEM);
+    /// Binds the address of `ni`, and makes what connections need on the device that has it, but for what others in the
+    /// list have made. Nothing is listened for yet.
+    fn open(self: &Arc<Self>, ni: &Ni, list: &[Used]) -> Result<Iface, StartError> {
+        let no_memory = || StartError::because("no memory")(ENOMEM);
         let accept = Accept::new(self.clone(), self.strangers.clone())
             .map_err(StartError::because("no memory"))?;
         let addr = Addr::v4(ni.nid.addr(), ni.service);
@@ -208,9 +211,15 @@ impl Ifaces {
         }
         let pd = Pd::alloc(device.clone())
             .map_err(StartError::because("cannot allocate a protection domain"))?;
+        let neighbour = list.iter().find(|used| used.iface.hca.device.same(&device));
+        let regions = match neighbour {
+            Some(used) => used.iface.hca.regions.clone(),
+            None => regions_of(attrs.max_mr).map_err(|_| no_memory())?,
+        };
         let hca = Hca {
             device,
             pd,
+            regions,
             attrs,
             port: listener.port(),
             mr_pages,
@@ -222,7 +231,7 @@ impl Ifaces {
             net: ni.net.clone(),
             ip: ni.nid.addr().to_be_bytes(),
             port: ni.service,
-            hca: Arc::new(hca, GFP_KERNEL).map_err(no_memory)?,
+            hca: Arc::new(hca, GFP_KERNEL).map_err(|_| no_memory())?,
             accept,
             listener: Some(listener),
         })
@@ -267,7 +276,7 @@ impl Ifaces {
     /// them there. If it is no good they have none, and look for one as after a removal.
     pub(crate) fn follow(self: &Arc<Self>, user: &Arc<Port>) {
         let mut list = self.list.lock();
-        let Some(used) = list.iter_mut().find(|used| used.place_of(user).is_some()) else {
+        let Some(at) = list.iter().position(|used| used.place_of(user).is_some()) else {
             return;
         };
         if Self::find(user) != Found::Elsewhere {
@@ -275,8 +284,14 @@ impl Ifaces {
             return;
         }
         // The port can be bound only once.
-        used.iface.listener = None;
-        let moved = self.open(user.ni()).and_then(|new| {
+        if let Some(used) = list.get_mut(at) {
+            used.iface.listener = None;
+        }
+        let opened = self.open(user.ni(), &list);
+        let Some(used) = list.get_mut(at) else {
+            return;
+        };
+        let moved = opened.and_then(|new| {
             let old = core::mem::replace(&mut used.iface, new);
             for user in used.by.iter() {
                 used.iface.accept.join(user.ni());

@@ -61,7 +61,6 @@ use crate::{
             QueueDepth, //
         },
         silence::Probe,
-        sizes,
         way::{
             Passage,
             Way, //
@@ -347,7 +346,7 @@ impl Ni {
     /// starts, for new connections later on. May sleep; not with the shim's NI mutex held.
     pub(crate) fn fit(&self, hca: &Hca) {
         let speed = hca.speed();
-        let depth = sizes::deepest(fit::depth(speed, self.credits), hca.attrs.max_qp_wr);
+        let depth = hca.deepest(fit::depth(speed, self.credits));
         self.lnet
             .choose_depth(depth.get(), fit::ni_credits(depth), speed.mbps());
     }

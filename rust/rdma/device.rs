@@ -80,6 +80,8 @@ pub(crate) struct DeviceAttrs {
     pub(crate) max_send_sge: u32,
     /// Entries per completion queue.
     pub(crate) max_cqe: u32,
+    /// Memory regions; 0 if it does not say.
+    pub(crate) max_mr: u32,
     /// Pages per memory region.
     pub(crate) max_fast_reg_page_list_len: u32,
     /// Memory can be registered by work requests. Without this the device is of
@@ -131,6 +133,7 @@ impl Device {
             max_qp_wr: a.max_qp_wr,
             max_send_sge: a.max_send_sge,
             max_cqe: a.max_cqe,
+            max_mr: a.max_mr,
             max_fast_reg_page_list_len: a.max_fast_reg_page_list_len,
             mem_mgt_extensions: a.mem_mgt_extensions,
         }

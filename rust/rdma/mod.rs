@@ -13,6 +13,7 @@
 //!
 //! | room | what |
 //! |---|---|
+//! | [`region`], [`mr`], [`mr_places`], [`mr_pool`], [`regions`] | memory regions: one, its token, those of a QP, those of a device |
 //! | [`send_ring`], [`recv_ring`] | the slots: what posted work requests own; over [`cqe`] |
 //! | [`qp_shared`] | the part of a QP that completions need |
 //! | [`handler`] | what the owner of a QP is told |
@@ -58,6 +59,8 @@ pub(crate) mod layout;
 pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod mr;
+pub(crate) mod mr_places;
+pub(crate) mod mr_pool;
 pub(crate) mod net;
 pub(crate) mod pages;
 pub(crate) mod parts;
@@ -67,6 +70,8 @@ pub(crate) mod qp;
 pub(crate) mod qp_shared;
 pub(crate) mod random;
 pub(crate) mod recv_ring;
+pub(crate) mod region;
+pub(crate) mod regions;
 pub(crate) mod rq;
 pub(crate) mod send_ring;
 pub(crate) mod sg;

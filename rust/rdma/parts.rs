@@ -21,6 +21,7 @@ use super::{
         Qp,
         QpConfig, //
     },
+    regions::Regions,
     rq::RecvQueue,
     sq::SendQueue, //
 };
@@ -36,8 +37,8 @@ pub(crate) struct QpParts<T: QpHandler> {
 }
 
 impl<T: QpHandler> Qp<T> {
-    /// Makes a QP on `id`, which must be bound to the device of `pd`, with completions from
-    /// completion vector `hint` if possible. Sleeps; not in a handler of `id`.
+    /// Makes a QP on `id`, which must be bound to the device of the protection domain `on`, which is that of the
+    /// regions, with completions from completion vector `hint` if possible. Sleeps; not in a handler of `id`.
     ///
     /// # Errors
     ///
@@ -45,12 +46,12 @@ impl<T: QpHandler> Qp<T> {
     /// `id` has a QP, `ENOMEM` (often: the sizes are too large for the device).
     pub(crate) fn create<H: CmHandler>(
         id: &CmId<H>,
-        pd: &Arc<Pd>,
+        on: (&Arc<Pd>, &Arc<Regions>),
         hint: i32,
         config: &QpConfig,
         handler: Arc<T>,
     ) -> Result<QpParts<T>> {
-        let qp = Self::new(id, pd, hint, config, handler)?;
+        let qp = Self::new(id, on, hint, config, handler)?;
 
         Ok(QpParts {
             sq: SendQueue::new(qp.id(), config.sq_depth)?,

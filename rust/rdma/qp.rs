@@ -50,12 +50,16 @@ use super::{
     mr::{
         Free,
         Mapped,
-        Mr,
-        MrPool, //
+        Mr, //
     },
+    mr_pool::MrPool,
     pd::Pd,
     qp_shared::QpShared,
     recv_ring::RecvRing,
+    regions::{
+        Pooled,
+        Regions, //
+    },
     send_ring::SendRing,
     sg::SgMap,
     wc::QpEvent, //
@@ -127,7 +131,7 @@ impl<T: QpHandler> Qp<T> {
     /// What [`Self::create`] says, without the rights to post.
     pub(super) fn new<H: CmHandler>(
         id: &CmId<H>,
-        pd: &Arc<Pd>,
+        (pd, regions): (&Arc<Pd>, &Arc<Regions>),
         hint: i32,
         config: &QpConfig,
         handler: Arc<T>,
@@ -138,7 +142,8 @@ impl<T: QpHandler> Qp<T> {
         let id = id.as_ref().clone();
         let cq = CqShare::get(&id, pd, config.nr_cqe(), hint)?;
         let nr = NEXT_NR.fetch_add(1, Relaxed);
-        let mrs = MrPool::new(nr, pd, config.nr_mrs, config.mr_pages.into())?;
+        let pool = MrPool::new(nr, pd, config.nr_mrs, config.mr_pages.into())?;
+        let mrs = Pooled::new(pool, regions);
         let to_tell = handler.clone();
         let shared = QpShared::new(
             mrs,
@@ -245,15 +250,16 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, else why none can be made.
+    /// `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, or all that we may have of the device; else why none can be
+    /// made.
     pub(crate) fn take_mr(&self) -> Result<Mr<Free>> {
-        self.mr_pool().take()
+        self.shared.regions().take()
     }
 
     /// How many memory regions there are, used or not.
     #[cfg(ro2iblnd_kunit)]
-    pub(crate) fn regions(&self) -> usize {
-        self.mr_pool().len()
+    pub(crate) fn regions(&self) -> u32 {
+        self.mr_pool().held()
     }
 
     /// Gives a memory region back that was not used.
@@ -295,7 +301,7 @@ impl<T: QpHandler> Qp<T> {
     pub(crate) fn destroy_mrs(&self) -> Result {
         // SAFETY: By the type invariant, it is ours.
         unsafe { self.drain.wait(self.as_raw()) }?;
-        self.mr_pool().destroy();
+        self.shared.regions().destroy();
         Ok(())
     }
 

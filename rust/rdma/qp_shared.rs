@@ -16,8 +16,9 @@ use kernel::{
 
 use super::{
     cqe::Done,
-    mr::MrPool,
+    mr_pool::MrPool,
     recv_ring::RecvRing,
+    regions::Pooled,
     send_ring::SendRing, //
 };
 
@@ -29,8 +30,7 @@ use super::{
 #[pin_data]
 pub(crate) struct QpShared<T> {
     // Dropped in this order: keys, then memory, then the handler.
-    #[pin]
-    mrs: MrPool,
+    mrs: Pooled,
     send: SendRing<Self>,
     recv: RecvRing<Self>,
     handler: Arc<T>,
@@ -48,13 +48,13 @@ impl<T> QpShared<T> {
     /// Rings of these depths, with the functions that their completions call, which may take the
     /// owner of the ring for a `QpShared<T>`. Sleeps.
     pub(super) fn new(
-        mrs: impl PinInit<MrPool>,
+        mrs: Pooled,
         send: (u16, Done),
         recv: (u16, Done),
         handler: Arc<T>,
     ) -> impl PinInit<Self, Error> {
         try_pin_init!(&this in Self {
-            mrs <- mrs,
+            mrs,
             // INVARIANT: The owner is this.
             send: SendRing::new(send.0, send.1, this.as_ptr())?,
             recv: RecvRing::new(recv.0, recv.1, this.as_ptr())?,
@@ -71,6 +71,11 @@ impl<T> QpShared<T> {
     /// The slots of the receive queue.
     pub(super) fn recv_ring(&self) -> &RecvRing<Self> {
         &self.recv
+    }
+
+    /// The memory regions, and where they are from.
+    pub(super) fn regions(&self) -> &Pooled {
+        &self.mrs
     }
 
     /// The memory regions.

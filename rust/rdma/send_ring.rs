@@ -34,7 +34,7 @@ use super::{
         self,
         Done, //
     },
-    mr::MrPool,
+    mr_pool::MrPool,
     sg::SgMap,
     wc::Wc, //
 };

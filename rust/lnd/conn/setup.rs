@@ -218,7 +218,7 @@ impl Conn {
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
         let hca = self.hca()?;
         let wanted = self.with(|inner| inner.life.known().depth);
-        let wanted = sizes::deepest(wanted, hca.attrs.max_qp_wr);
+        let wanted = hca.deepest(wanted);
         let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
         let mut search = memory.search(wanted, seen::now_ms());
         let max_sge = hca.gather(self.ni.wrq_sge);
@@ -234,7 +234,8 @@ impl Conn {
                 nr_mrs: sizes::memory_regions(depth, self.ni.depth()),
                 mr_pages: u16::try_from(hca.mr_pages)?,
             };
-            let made = Qp::create(id, &hca.pd, self.cq_hint(), &config, self.clone());
+            let on = (&hca.pd, &hca.regions);
+            let made = Qp::create(id, on, self.cq_hint(), &config, self.clone());
             match made {
                 Ok(parts) if search.had() => break (parts, depth, sq_depth),
                 // The queue pair goes before a deeper one is tried.

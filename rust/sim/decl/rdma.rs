@@ -245,6 +245,7 @@ pub struct ro2ib_device_attrs {
     pub max_qp_wr: u32,
     pub max_send_sge: u32,
     pub max_cqe: u32,
+    pub max_mr: u32,
     pub max_fast_reg_page_list_len: u32,
     pub mem_mgt_extensions: bool,
 }

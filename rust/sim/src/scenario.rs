@@ -196,7 +196,14 @@ impl Script {
                     16384
                 },
                 max_sge: rng.of(&[1, 2, 6, 30]),
+                max_mr: 1 << 16,
             };
+        }
+        // From numbers of their own, as below.
+        let own = &mut Rng::new(seed ^ 0x0fe3_4e61);
+        if !strict && own.one_in(8) {
+            let max_mr = own.of(&[1, 2, 4, 12, 40]);
+            plan.nodes.iter_mut().for_each(|node| node.max_mr = max_mr);
         }
         plan.cksum = rng.one_in(3);
         plan.timeout = rng.of(&[5, 10, 10, 50]);
@@ -617,6 +624,7 @@ impl Script {
                 tcp: false,
                 max_qp_wr: 16384,
                 max_sge: if b & 128 != 0 { 2 } else { 30 },
+                max_mr: 1 << 16,
             };
         }
         let seed = u64::from(byte() % 8);

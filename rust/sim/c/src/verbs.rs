@@ -392,6 +392,9 @@ pub unsafe extern "C" fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut 
         if max_pages > (*dev).attrs.max_fast_reg_page_list_len {
             return (-(EINVAL as isize)) as *mut ib_mr;
         }
+        if (*dev).mrs.len() >= (*dev).attrs.max_mr as usize {
+            return (-(ENOMEM as isize)) as *mut ib_mr;
+        }
         (*pd).users += 1;
         (*dev).next_key += 1;
         let mr = Box::into_raw(Box::new(Mr {

@@ -86,6 +86,8 @@ pub struct NodePlan {
     pub max_qp_wr: u32,
     /// As above.
     pub max_sge: u32,
+    /// As above: memory regions.
+    pub max_mr: u32,
 }
 
 /// How a world runs, but for who runs when.
@@ -172,6 +174,7 @@ impl Plan {
                     tcp: false,
                     max_qp_wr: 16384,
                     max_sge: 16,
+                    max_mr: 1 << 16,
                 };
                 nodes
             ],
@@ -334,6 +337,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
                 max_qp_wr: n.max_qp_wr,
                 max_send_sge: n.max_sge,
                 max_cqe: 1 << 20,
+                max_mr: n.max_mr,
                 max_fast_reg_page_list_len: 512,
                 mem_mgt_extensions: true,
             };

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The regions of one pool, by index, and what is known of their keys: what the lock of
+//! [`super::mr_pool`] protects.
+//!
+//! Nothing here sleeps, but to drop what is handed out may: callers do that after the lock.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    pd::Pd,
+    region::RawMr,
+    sg::SgMap, //
+};
+use crate::bindings;
+
+/// A region that belongs to no pool. It is mapped nowhere, and no key to it is valid.
+pub(super) struct Loose {
+    raw: RawMr,
+    key_used: bool,
+    known: u32,
+}
+
+impl Loose {
+    /// Whether queue pairs of `pd` can use it.
+    pub(super) fn is_of(&self, pd: &Arc<Pd>) -> bool {
+        self.raw.is_of(pd)
+    }
+}
+
+impl From<RawMr> for Loose {
+    fn from(raw: RawMr) -> Self {
+        let known = raw.get().rkey;
+
+        Self {
+            raw,
+            key_used: false,
+            known,
+        }
+    }
+}
+
+/// A place for a region.
+struct Entry {
+    // Not there while it is being mapped: that may sleep, so it is not done under the lock.
+    raw: Option<RawMr>,
+    // Set from `mapped` until no key to it can be valid.
+    sg: Option<Arc<SgMap>>,
+    // The current key went into a posted registration: the next one needs another.
+    key_used: bool,
+    // The region that was here went to another pool.
+    is_hole: bool,
+    // The key that the device knows: of the last registration, or of the beginning.
+    known: u32,
+}
+
+impl From<Loose> for Entry {
+    fn from(loose: Loose) -> Self {
+        Self {
+            raw: Some(loose.raw),
+            sg: None,
+            key_used: loose.key_used,
+            is_hole: false,
+            known: loose.known,
+        }
+    }
+}
+
+/// What a work request needs to know of a region.
+pub(super) struct RegParts {
+    pub(super) mr: *mut bindings::ib_mr,
+    pub(super) key: u32,
+    /// The key that the device knows until then: dead, as the region is free.
+    pub(super) known: u32,
+}
+
+/// The regions of a pool.
+///
+/// # Invariants
+///
+/// - `free` has room for as many as `entries` has.
+/// - An index is in `free`, once, exactly while nobody has a token for it, and its region is there, mapped
+///   nowhere, without a valid key.
+pub(super) struct Places {
+    entries: KVec<Entry>,
+    free: KVec<u16>,
+    /// Nothing is added any more.
+    destroyed: bool,
+}
+
+impl Places {
+    /// None, and no room.
+    pub(super) fn new() -> Self {
+        Self {
+            entries: KVec::new(),
+            free: KVec::new(),
+            destroyed: false,
+        }
+    }
+
+    /// None, with room for `n`. May sleep.
+    pub(super) fn with_room(n: usize) -> Result<Self> {
+        Ok(Self {
+            entries: KVec::with_capacity(n, GFP_KERNEL)?,
+            free: KVec::with_capacity(n, GFP_KERNEL)?,
+            destroyed: false,
+        })
+    }
+
+    /// How many places there are.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether one more can be added.
+    pub(super) fn has_room(&self) -> bool {
+        self.entries.len() < self.entries.capacity() || self.entries.iter().any(|e| e.is_hole)
+    }
+
+    /// Goes on in `larger`, which is empty, if that has more room. What was used before is there afterwards.
+    pub(super) fn move_into(&mut self, larger: &mut Self) {
+        if larger.entries.capacity() <= self.entries.capacity() || self.destroyed {
+            return;
+        }
+        // There is room, so none of these can fail.
+        for entry in self.entries.drain_all() {
+            let _ = larger.entries.push_within_capacity(entry);
+        }
+        for index in self.free.drain_all() {
+            let _ = larger.free.push_within_capacity(index);
+        }
+        // INVARIANT: Both were made with the same room.
+        core::mem::swap(&mut self.entries, &mut larger.entries);
+        core::mem::swap(&mut self.free, &mut larger.free);
+    }
+
+    /// A place for the region, which is not free; else it is given back.
+    pub(super) fn add(&mut self, loose: Loose) -> Result<u16, Loose> {
+        let hole = self.entries.iter().position(|e| e.is_hole);
+        let at = hole.unwrap_or(self.entries.len());
+        let Ok(index) = u16::try_from(at) else {
+            return Err(loose);
+        };
+
+        if self.destroyed || !self.has_room() {
+            return Err(loose);
+        }
+        match self.entries.get_mut(at) {
+            Some(hole) => *hole = loose.into(),
+            None => {
+                // There is room, so this cannot fail.
+                let _ = self.entries.push_within_capacity(loose.into());
+            }
+        }
+        Ok(index)
+    }
+
+    /// Takes the region out that was free last. It goes to another pool.
+    pub(super) fn remove_free(&mut self) -> Option<Loose> {
+        let index = self.free.pop()?;
+        let entry = self.entries.get_mut(usize::from(index))?;
+        let raw = entry.raw.take()?;
+
+        entry.is_hole = true;
+        Some(Loose {
+            raw,
+            key_used: entry.key_used,
+            known: entry.known,
+        })
+    }
+
+    /// Takes a free one.
+    pub(super) fn take_free(&mut self) -> Option<u16> {
+        self.free.pop()
+    }
+
+    /// That one is free again.
+    pub(super) fn put_free(&mut self, index: u16) {
+        // There is room for all of them, so this cannot fail.
+        let _ = self.free.push_within_capacity(index);
+    }
+
+    fn entry(&mut self, index: u16) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::from(index))
+    }
+
+    /// Takes a region out to map it, and whether it needs another key. `None`: they are destroyed.
+    pub(super) fn take_out(&mut self, index: u16) -> Option<(RawMr, bool)> {
+        let entry = self.entry(index)?;
+
+        Some((entry.raw.take()?, entry.key_used))
+    }
+
+    /// Puts it back; it covers `sg` and has had another key, if it was mapped. Given back: they were destroyed.
+    pub(super) fn put_back(
+        &mut self,
+        index: u16,
+        raw: RawMr,
+        mapped: Option<Option<Arc<SgMap>>>,
+    ) -> Result<(), RawMr> {
+        let Some(entry) = self.entry(index) else {
+            return Err(raw);
+        };
+
+        entry.raw = Some(raw);
+        if let Some(sg) = mapped {
+            entry.key_used = false;
+            entry.sg = sg;
+        }
+        Ok(())
+    }
+
+    /// It covers nothing any more: what it did.
+    pub(super) fn uncover(&mut self, index: u16) -> Option<Arc<SgMap>> {
+        self.entry(index)?.sg.take()
+    }
+
+    /// The key `rkey` goes into a registration, which is about to be posted.
+    pub(super) fn register(&mut self, index: u16, rkey: u32) -> Option<RegParts> {
+        let entry = self.entry(index)?;
+        let raw = entry.raw.as_ref()?.as_raw();
+
+        entry.key_used = true;
+        Some(RegParts {
+            mr: raw,
+            key: rkey,
+            known: core::mem::replace(&mut entry.known, rkey),
+        })
+    }
+
+    /// Takes all out, for good. To drop them sleeps.
+    ///
+    /// A region that is being mapped now goes with whoever maps it: it has no key that is valid.
+    pub(super) fn destroy(&mut self) -> impl Sized {
+        self.destroyed = true;
+        self.free.clear();
+        for entry in self.entries.iter_mut() {
+            // Mapped, and its registration never posted: whoever mapped it may be about to
+            // give the memory back, and must find it unmapped. Hence inside the lock.
+            if !entry.key_used {
+                entry.sg = None;
+            }
+        }
+        // The fields of an entry are dropped in order: first the region, then the mapping.
+        core::mem::take(&mut self.entries)
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One memory region of a device, and how many of them there are.
+//!
+//! A device has so many and no more, and others use it, too: NFS, a file system's other driver. So all that
+//! we have of a device are counted ([`Room`]), and have a bound. Who may have how many of them is not known
+//! here ([`super::regions`]).
+
+use core::ptr::NonNull;
+
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+use super::{
+    pd::Pd,
+    sg::SgMap, //
+};
+use crate::bindings;
+
+/// How many regions of a device we have, and may have. Any context.
+pub(super) struct Room {
+    bound: u32,
+    there: Atomic<u32>,
+}
+
+impl Room {
+    /// For `bound` regions.
+    pub(super) fn new(bound: u32) -> Self {
+        Self {
+            bound,
+            there: Atomic::new(0),
+        }
+    }
+
+    /// How many we may have.
+    pub(super) fn bound(&self) -> u32 {
+        self.bound
+    }
+
+    /// How many there are.
+    pub(super) fn there(&self) -> u32 {
+        self.there.load(Relaxed)
+    }
+}
+
+/// A region is counted for as long as this is there.
+struct Counted(Arc<Room>);
+
+impl Counted {
+    /// One more. `None`: there are as many as there may be.
+    fn new(room: &Arc<Room>) -> Option<Self> {
+        // Counted before it is looked at, so that no two take the last place.
+        let counted = Self(room.clone());
+
+        (room.there.fetch_add(1, Relaxed) < room.bound).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.there.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A memory region (`struct ib_mr`).
+///
+/// # Invariants
+///
+/// `mr` is a region of the protection domain that only `drop` destroys.
+pub(super) struct RawMr {
+    mr: NonNull<bindings::ib_mr>,
+    pd: Arc<Pd>,
+    // Dropped last: the device has it until then.
+    _counted: Counted,
+}
+
+impl RawMr {
+    /// A region of `pd` for `max_pages` pages. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS` if there is no room for another one, else what the provider says.
+    pub(super) fn alloc(room: &Arc<Room>, pd: &Arc<Pd>, max_pages: u32) -> Result<Self> {
+        let counted = Counted::new(room).ok_or(ENOBUFS)?;
+        // SAFETY: `pd` is valid.
+        let mr = from_err_ptr(unsafe { bindings::ro2ib_alloc_mr(pd.as_raw(), max_pages) })?;
+
+        Ok(Self {
+            // INVARIANT: Just allocated.
+            mr: NonNull::new(mr).ok_or(ENOMEM)?,
+            pd: pd.clone(),
+            _counted: counted,
+        })
+    }
+
+    /// Whether queue pairs of `pd` can use it.
+    pub(super) fn is_of(&self, pd: &Arc<Pd>) -> bool {
+        Arc::ptr_eq(&self.pd, pd)
+    }
+
+    /// The region, for a work request.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_mr {
+        self.mr.as_ptr()
+    }
+
+    /// What it is now.
+    pub(super) fn get(&self) -> Region {
+        let mut is = Region::default();
+
+        // SAFETY: By the type invariant; the others are valid for writes.
+        unsafe {
+            bindings::ro2ib_mr_get(self.mr.as_ptr(), &mut is.rkey, &mut is.iova, &mut is.length);
+        }
+        is
+    }
+
+    /// Lets it cover all of `sg`, with its next key if `next_key`. Not while a registration with its
+    /// key is under way. Sleeps, with some providers.
+    pub(super) fn map(&self, sg: &SgMap, next_key: bool) -> Result<Region> {
+        let raw = self.mr.as_ptr();
+
+        // SAFETY: By the type invariant, and the table is mapped. Whoever has this in his hands is
+        // the only one who uses it.
+        to_result(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table()) })?;
+        if next_key {
+            // SAFETY: As above; no registration with the old key is under way.
+            unsafe { bindings::ro2ib_mr_bump_key(raw) };
+        }
+        Ok(self.get())
+    }
+}
+
+/// What a region is at the moment.
+#[derive(Default)]
+pub(super) struct Region {
+    pub(super) rkey: u32,
+    pub(super) iova: u64,
+    pub(super) length: u64,
+}
+
+// SAFETY: A memory region may be used and destroyed by any thread.
+unsafe impl Send for RawMr {}
+
+impl Drop for RawMr {
+    /// Sleeps. Afterwards its key is dead.
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_dereg_mr(self.mr.as_ptr()) }
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The memory regions that we have of a device: who has them, and where the next one is from.
+//!
+//! Each queue pair has a pool of its own ([`MrPool`]), and takes what lies idle there without asking anybody: that is
+//! all that happens while a connection works as it did before. Only who needs one more comes here. How many there may
+//! be, and whether it is a new one or one that lies idle with another queue pair, is a rule that is given
+//! ([`Rule`]); it is not known here.
+//!
+//! A region that goes from one pool to another is idle: its invalidation has completed, so no key to it is valid, and
+//! nothing that was posted with it is under way. It belongs to a protection domain, as queue pairs do. If that is
+//! another one (of another interface of the device) the region is destroyed, and a new one made in its place.
+//!
+//! Context: [`Regions::take`] may sleep. The mutex of the list is held neither across a command to the device, nor
+//! while memory is allocated for a pool; the lock of a pool is taken inside of it.
+//!
+//! # Invariants
+//!
+//! A pool is in the list from the first time that it needs a region until its [`Pooled`] is dropped.
+
+use core::ops::Deref;
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::Relaxed,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use super::{
+    mr::{
+        Free,
+        Mr, //
+    },
+    mr_places::Loose,
+    mr_pool::MrPool,
+    region::Room, //
+};
+
+/// What is known when a queue pair needs one region more.
+#[derive(Clone, Copy)]
+pub(crate) struct Stand {
+    /// Regions that we may have of the device.
+    pub(crate) bound: u32,
+    /// Regions that there are.
+    pub(crate) there: u32,
+    /// Queue pairs that have, or want, some.
+    pub(crate) users: u32,
+    /// Regions of the one that needs another.
+    pub(crate) held: u32,
+}
+
+/// Where the next region is from: `None`: it is made. Else it is taken from a queue pair that has so many at least;
+/// the same if it was to be made (`failed`), and could not.
+pub(crate) type Rule = fn(Stand, failed: bool) -> Option<u32>;
+
+/// How regions are and were had, for people.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RegionsView {
+    /// Regions that there are.
+    pub(crate) there: u32,
+    /// How many there may be; all bits set: the device does not say.
+    pub(crate) bound: u32,
+    /// How often one went from a connection to another.
+    pub(crate) moved: u64,
+}
+
+/// What the mutex protects.
+struct List {
+    pools: KVVec<Arc<MrPool>>,
+    /// Where the next search for an idle one begins.
+    next: usize,
+    moved: u64,
+}
+
+/// The memory regions that we have of a device.
+#[pin_data]
+pub(crate) struct Regions {
+    room: Arc<Room>,
+    rule: Rule,
+    #[pin]
+    list: Mutex<List>,
+}
+
+impl Regions {
+    /// None yet, and never more than `bound`. May sleep.
+    pub(crate) fn new(bound: u32, rule: Rule) -> Result<Arc<Self>> {
+        let room = Arc::new(Room::new(bound), GFP_KERNEL)?;
+        let list = List {
+            pools: KVVec::new(),
+            next: 0,
+            moved: 0,
+        };
+
+        Arc::pin_init(
+            pin_init!(Self {
+                room,
+                rule,
+                list <- kernel::new_mutex!(list, "Regions::list"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// What people see. May sleep.
+    pub(crate) fn view(&self) -> RegionsView {
+        RegionsView {
+            there: self.room.there(),
+            bound: self.room.bound(),
+            moved: self.list.lock().moved,
+        }
+    }
+
+    /// A region for `pool`. Sleeps.
+    fn take(&self, pool: &Arc<MrPool>) -> Result<Mr<Free>> {
+        if let Some(mr) = pool.take_idle() {
+            return Ok(mr);
+        }
+        if pool.is_full() {
+            return Err(ENOBUFS);
+        }
+        let mut stand = Stand {
+            bound: self.room.bound(),
+            there: self.room.there(),
+            users: self.enlist(pool)?,
+            held: pool.held(),
+        };
+        let mut idle = (self.rule)(stand, false);
+        let mut why = ENOBUFS;
+        if idle.is_none() {
+            match pool.make(&self.room) {
+                Ok(loose) => return pool.adopt(loose),
+                // The device has no more, or others were faster.
+                Err(e) => {
+                    why = e;
+                    stand.there = self.room.there();
+                    idle = (self.rule)(stand, true);
+                }
+            }
+        }
+        let least = idle.ok_or(why)?;
+        let loose = self.idle(pool, least).ok_or(why)?;
+
+        if loose.is_of(pool.pd()) {
+            return pool.adopt(loose);
+        }
+        // Only the room that it leaves is of use. Its key is dead, and nothing of it is under way.
+        drop(loose);
+        pool.adopt(pool.make(&self.room)?)
+    }
+
+    /// One that lies idle with another one than `pool`, which has `least` or more. May sleep.
+    fn idle(&self, pool: &Arc<MrPool>, least: u32) -> Option<Loose> {
+        let mut list = self.list.lock();
+        // Some may have left.
+        let next = list.next.min(list.pools.len());
+        let (front, back) = list.pools.split_at_checked(next).unwrap_or_default();
+        let mut found = None;
+
+        for (at, other) in Iterator::chain(back.iter(), front).enumerate() {
+            if other.held() < least || Arc::ptr_eq(other, pool) {
+                continue;
+            }
+            if let Some(loose) = other.part_with_idle(pool.max_pages()) {
+                found = Some((at, loose));
+                break;
+            }
+        }
+        let (at, loose) = found?;
+        let len = list.pools.len().max(1);
+
+        // The one behind it is asked first the next time, so that all are asked in turn.
+        list.next = next.wrapping_add(at).wrapping_add(1) % len;
+        list.moved = list.moved.wrapping_add(1);
+        Some(loose)
+    }
+
+    /// Puts `pool` into the list if it is not there. Returns how many there are. May sleep.
+    fn enlist(&self, pool: &Arc<MrPool>) -> Result<u32> {
+        let mut list = self.list.lock();
+        let len = list.pools.len();
+
+        if !list.has(pool) {
+            list.pools.push(pool.clone(), GFP_KERNEL)?;
+            pool.place().store(len, Relaxed);
+        }
+        Ok(u32::try_from(list.pools.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Takes `pool` out of the list. May sleep.
+    fn delist(&self, pool: &Arc<MrPool>) {
+        let mut list = self.list.lock();
+
+        if !list.has(pool) {
+            return;
+        }
+        let at = pool.place().load(Relaxed);
+        // The last one gets its place.
+        let Some(last) = list.pools.pop() else {
+            return;
+        };
+
+        last.place().store(at, Relaxed);
+        let gone = match list.pools.get_mut(at) {
+            Some(place) => core::mem::replace(place, last),
+            // It was the last one.
+            None => last,
+        };
+
+        drop(list);
+        drop(gone);
+    }
+}
+
+impl List {
+    fn has(&self, pool: &Arc<MrPool>) -> bool {
+        let at = pool.place().load(Relaxed);
+
+        self.pools.get(at).is_some_and(|p| Arc::ptr_eq(p, pool))
+    }
+}
+
+/// The pool of a queue pair, and where it gets regions from. Must be dropped in process context, when the queue pair is
+/// destroyed or can post no more.
+pub(super) struct Pooled {
+    pool: Arc<MrPool>,
+    regions: Arc<Regions>,
+}
+
+impl Pooled {
+    /// A pool that nobody has but this.
+    pub(super) fn new(pool: Arc<MrPool>, regions: &Arc<Regions>) -> Self {
+        Self {
+            pool,
+            regions: regions.clone(),
+        }
+    }
+
+    /// Takes a region. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS` if the queue pair has as many in use as it may, or all of the device are in use; else why none can be
+    /// made.
+    pub(super) fn take(&self) -> Result<Mr<Free>> {
+        self.regions.take(&self.pool)
+    }
+
+    /// Destroys all regions: [`MrPool::destroy`]. Sleeps.
+    pub(super) fn destroy(&self) {
+        self.regions.delist(&self.pool);
+        self.pool.destroy();
+    }
+}
+
+impl Deref for Pooled {
+    type Target = MrPool;
+
+    fn deref(&self) -> &MrPool {
+        &self.pool
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
