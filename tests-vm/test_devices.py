@@ -5,11 +5,13 @@ Here each of them for a short while. Any other test runs on one of them by
 `pytest --device NAME`; `make test-long` does that with those of traffic, flow and life.
 """
 
+import re
+
 import pytest
 import vm
 from devices import DEVICES
 from faults import close_all
-from flow import balanced, rnr
+from flow import DEBUGFS, balanced, rnr
 from nodes import Node, until, up
 
 TOO_MUCH = "/sys/module/ib_profile/parameters/asked_too_much"
@@ -93,6 +95,39 @@ def test_flood(boot_pair, device, depth):
     assert "closed" not in a.log() and modest(a) and modest(b)
     a.unload()
     b.unload()
+
+
+def test_idle_regions_go_to_others(boot_pair):
+    """Who used all regions of a small device and is quiet now keeps nobody from working."""
+    a, b = (Node(g) for g in boot_pair(**DEVICES["hfi1"]))
+    up(a, b, peer_credits=64, credits=1024, conns_per_peer=4)
+    for node in (a, b):
+        node.ni_add("o2ib1", peer_credits=8, credits=64, conns_per_peer=1)
+
+    def regions():
+        line = b.guest.check(f"grep -h ^ni= {DEBUGFS}/{b.nid}")
+        return {k: int(v) for k, v in re.findall(r"(\w*regions\w*)=(\d+)", line)}
+
+    def conns(nid):
+        return b.guest.check(f"grep -h ^conn= {DEBUGFS}/{nid}")
+
+    assert regions()["max_regions"] == 24
+
+    def all_used():
+        # Four connections: there are not enough for all of them at the same time, so some of these fail.
+        a.try_traffic(b, op="put", size=262144, count=200, conc=64)
+        return regions()["regions"] == 24
+
+    until(all_used, "regions")
+    assert "depth=8 " in conns(b.nid), conns(b.nid)
+    for op in ("put", "get"):
+        a.traffic(f"{b.nid}1", op=op, size=262144, count=100, conc=2, timeout=60)
+    assert regions()["regions"] == 24 and regions()["regions_moved"] >= 1, regions()
+    a.traffic(b, op="put", size=262144, count=100, conc=4)
+    a.unload()
+    b.unload()
+    for node in (a, b):
+        assert node.guest.check(f"cat {MADE}").strip() == "0"
 
 
 def test_simultaneous_connects_on_iwarp(boot_pair):

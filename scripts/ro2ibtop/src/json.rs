@@ -175,6 +175,9 @@ pub fn document(app: &App) -> String {
         out.number("depth", ni.depth);
         out.text("depth_by", &ni.depth_by);
         out.number("gather", ni.gather);
+        out.number("regions", ni.regions);
+        out.number("max_regions", ni.max_regions);
+        out.number("regions_moved", ni.regions_moved);
         out.number("waiting", ni.waiting);
         out.number("parting", ni.parting);
         out.real("tx_per_s", rate.tx);

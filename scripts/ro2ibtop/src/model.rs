@@ -40,6 +40,12 @@ pub struct Ni {
     pub depth_by: String,
     /// Gather elements of a work request.
     pub gather: u64,
+    /// Memory regions that all NIs of the device have together.
+    pub regions: u64,
+    /// How many they may have; 0 with an older driver.
+    pub max_regions: u64,
+    /// How often one that lay idle went to another connection.
+    pub regions_moved: u64,
     /// Microseconds since the epoch when it was started.
     pub incarnation: u64,
     /// Messages that wait for a connection.

@@ -458,10 +458,14 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
     }
     let short = history.no_memory(ni);
     if short > 0 {
-        let words = format!(
-            "waiting for memory: {} just now",
-            words::plural(short, "time", "times")
-        );
+        let times = words::plural(short, "time", "times");
+        let words = match ni.max_regions {
+            // More there cannot be, and none of them lay idle.
+            most if most > 0 && ni.regions >= most => {
+                format!("waiting for memory regions, all {most} are in use: {times} just now")
+            }
+            _ => format!("waiting for memory: {times} just now"),
+        };
         return Verdict::new(Level::Warn, "memory", words);
     }
     Verdict::fine()

@@ -242,6 +242,16 @@ fn each_trouble_of_an_ni_has_its_words() {
     let app = node(&[&memory(2), &memory(5)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
     assert!(app.nis[0].words.starts_with("waiting for memory: 3 times"));
+    let used_up = |n| {
+        move |ni: &mut Ni| {
+            memory(n)(ni);
+            (ni.regions, ni.max_regions) = (24, 24);
+        }
+    };
+    let app = node(&[&used_up(2), &used_up(5)]);
+    let words = "waiting for memory regions, all 24 are in use: 3 times just now";
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
+    assert!(app.nis[0].words.starts_with(words));
     let app = node(&[&memory(5), &memory(5)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Note));
     let app = node(&[&|ni: &mut Ni| ni.device.clear()]);
