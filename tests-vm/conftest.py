@@ -98,6 +98,19 @@ def profiler():
     return [path for path in paths if os.path.exists(path)]
 
 
+@pytest.fixture(scope="session")
+def top():
+    """ro2ibtop, built; beside it, in examples/, what its tests have."""
+    env = vm.build_env()
+    target = os.path.join(env["CARGO_CACHE"], "ro2ibtop")
+    done = subprocess.run(
+        [env["CARGO"], "build", "--locked", "--release", "--bins", "--examples"], cwd=os.path.join(ROOT, "scripts", "ro2ibtop"),
+        env={**os.environ, "RUSTC": env["RUSTC"], "CARGO_TARGET_DIR": target}, check=False, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return os.path.join(target, "release", "ro2ibtop")
+
+
 @pytest.fixture
 def workdir(request):
     """Where the guests of this test keep their files."""

@@ -7,12 +7,9 @@ With --reports DIRECTORY some of what ro2ib-report collected is put there, for t
 guests: `pytest tests-vm/test_troubles.py --long --reports scripts/ro2ibtop/tests/guest`."""
 
 import contextlib
-import os
 import re
-import subprocess
 
 import pytest
-from conftest import ROOT
 from faults import ROCE, Filter, Load, module_range, nft, silence
 from flow import conns, failing
 from nodes import PATIENCE, until, up
@@ -20,22 +17,8 @@ from test_debugfs import lines
 from test_operator import write
 from troubles import Debugfs, Log, Top, Trouble, keep, pattern, remedy, screen
 from troubles import write as write_table
-from vm import build_env
 
 READING, BY_TOP, CAUSES = "Reading the log", "ro2ibtop", "Causes, and what LNet is told"
-
-
-@pytest.fixture(scope="module")
-def top():
-    """ro2ibtop, built."""
-    env = build_env()
-    target = os.path.join(env["CARGO_CACHE"], "ro2ibtop")
-    done = subprocess.run(
-        [env["CARGO"], "build", "--locked", "--release"], cwd=os.path.join(ROOT, "scripts", "ro2ibtop"), check=False,
-        env={**os.environ, "RUSTC": env["RUSTC"], "CARGO_TARGET_DIR": target}, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return os.path.join(target, "release", "ro2ibtop")
 
 
 @pytest.fixture(scope="module")

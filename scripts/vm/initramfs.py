@@ -215,7 +215,7 @@ def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None, compil
              /modules, where /modules/order says how to load them
     files:   paths put into /files, or (path, name in the guest) pairs; what
              modules among them need of the kernel is loaded, too
-    tools:   more programs of this machine, such as nft, ethtool or rping
+    tools:   more programs of this machine, such as nft, ethtool or rping, or paths of programs
     userland: where to take all programs from instead
     compiled: with the compiled agent, where there is one
     """
@@ -227,7 +227,7 @@ def build(tree, modules=("rdma_rxe",), files=(), tools=(), userland=None, compil
     cpio.link("sbin", "bin")
     cpio.link("var", "tmp")
     # Commands run in dash: busybox's shell prefers its own ip and tc to ours.
-    programs = {"busybox": "busybox", "dash": "sh", **{tool: tool for tool in (*TOOLS, *tools)}}
+    programs = {"busybox": "busybox", "dash": "sh", **{tool: os.path.basename(tool) for tool in (*TOOLS, *tools)}}
     for program, name in programs.items():
         path = where.which(program)
         if path is None:

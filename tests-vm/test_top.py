@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-2.0
+"""ro2ibtop in a guest with the driver under load: what is on its screen is what debugfs of that node says, and it says what
+is wrong while it is. On Debian's 6.12, because the test kernel has no pseudo terminals."""
+
+import json
+import os
+import re
+import statistics
+import time
+
+import pytest
+import vm
+from conftest import ROOT
+from faults import SLOW, Load, ping_until
+from flow import conn, past
+from nodes import until, up
+from screen import Screen
+from test_debugfs import causes, events
+from test_stock import boot_stock
+from troubles import LIMIT, pattern, remedy
+
+STARVED = "peer keeps all credits for 4.0 s: its LNet is slow"
+SILENT = "not acknowledged for 600 ms: look at the fabric ... or the peer is dead"
+
+
+@pytest.fixture(scope="module")
+def pair(top):
+    with boot_stock("6.12", "top", tools=(top, "script")) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(pair):
+    """Two nodes that know each other; afterwards all is unloaded, and nothing is left or was said."""
+    begin = [len(n.guest.console()) for n in pair]
+    up(*pair)
+    pair[0].ping(pair[1])
+    yield pair
+    for node in pair:
+        node.unload()
+    bad = [f"{n.guest.name}: {line}" for n, at in zip(pair, begin, strict=True) for line in vm.splats(n.guest.console()[at:])]
+    if bad:
+        pytest.fail("kernel log:\n" + "\n".join(bad), pytrace=False)
+
+
+def small(a, b, **what):
+    """PUTs that nobody acknowledges: one message each, of which a NOOP returns the credits now and then."""
+    return Load(a, b, op="put", size=200, verify="off", ask=0, **what)
+
+
+def clocks(frames):
+    """The last frame of each time at which it looked."""
+    return list({frame.clock: frame for frame in frames}.values())
+
+
+def says(screen, words, what):
+    """Waits for a row with that verdict, which the documentation has: the frame."""
+    remedy(words)
+
+    def look():
+        last = screen.last()
+        return last and re.search(pattern(words), last.text) and last
+
+    try:
+        return until(look, what, timeout=LIMIT)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not {words}\n{screen.last().text}") from None
+
+
+def well(screen):
+    until(lambda: "nothing wrong" in screen.last().lines[0] and screen.last().peers()[0]["verdict"] == "ok", "nothing wrong")
+
+
+def test_what_it_shows_is_so(nodes, top):
+    """Frames under load: every column that debugfs has, too, and rates that are those of the counters."""
+    a, b = nodes
+    with small(a, b, conc=4), Screen(top, a, "--interval 1") as screen:
+        until(lambda: len(clocks(screen.frames())) > 2, "frames")
+        before, began, first = conn(a), time.monotonic(), len(clocks(screen.frames()))
+        until(lambda: len(clocks(screen.frames())) > first + 7, "more frames")
+        after, spent = conn(a), time.monotonic() - began
+        # The frame of either end looks at more than that.
+        frames = clocks(screen.frames())[first + 1 : first + 7]
+        for frame in frames:
+            (ni,) = frame.nis()
+            assert (ni["NI"], ni["device"], ni["peers"], ni["conns"], ni["verdict"]) == (a.nid, a.device, "1", "1", "ok"), ni
+            for key, of in (("closed", "closed"), ("failed", "failed"), ("refused", "refused")):
+                assert int(ni[key]) == sum(causes(a, of).values()), (key, ni)
+            (peer,) = frame.peers()
+            assert (peer["peer"], peer["state"]) == (b.nid, "up"), peer
+            assert peer["by"] == {"active": "us", "passive": "peer"}[after["role"]], (peer, after)
+            assert (int(peer["qpn"]), int(peer["peer's"])) == (after["qpn"], after["peer_qpn"]), (peer, after)
+            credits, depth = map(int, peer["cred"].split("/"))
+            assert 0 <= credits <= depth == after["depth"], (peer, after)
+            assert (ni["tx/s"], ni["rx/s"]) == (peer["tx/s"], peer["rx/s"]), frame.text
+            assert any(bar in frame.text for bar in "▁▂▃▄▅▆▇█"), frame.text
+            told = f"connection {after['number']} of the NI, queue pair {after['qpn']} (peer's {after['peer_qpn']}), MTU {after['mtu']}, "
+            assert any(line.startswith(told) for line in frame.lines), (told, frame.text)
+        for key, counter in (("tx/s", "tx_msgs"), ("rx/s", "rx_msgs")):
+            shown = statistics.mean(int(frame.peers()[0][key]) for frame in frames)
+            counted = (after[counter] - before[counter]) / spent
+            assert counted > 10 and 0.6 < shown / counted < 1.6, (key, shown, counted)
+        # Much more goes than comes.
+        assert all(int(f.peers()[0]["tx/s"]) > 2 * int(f.peers()[0]["rx/s"]) > 0 for f in frames), frames[-1].text
+        screen.press("q")
+        left = screen.end()
+    # The terminal is as it was before.
+    assert left.split("\n")[0] == "status 0", left
+    assert "alternate screen false, cursor hidden false" in left, left
+
+
+def test_keys(nodes, top):
+    """To sort, to see what ended, to stand still, to go away."""
+    a, b = nodes
+    a.ctl(f"conn close {b.nid}")
+    until(lambda: not a.conns(), "closed")
+    with small(a, b, conc=4), Screen(top, a, "--interval 0.5") as screen:
+        until(lambda: screen.last() and screen.last().nis()[0]["tx/s"] not in ("-", "0"), "a rate")
+        for order in ("nid", "rate", "trouble"):
+            screen.press("s")
+            until(lambda order=order: f"s sort ({order})" in screen.last().text, order)
+        screen.press("e")
+        until(lambda: "what" in screen.last().peers()[0], "what ended")
+        (event,) = events(a)
+        (row,) = screen.last().peers()
+        assert (row["peer"], row["what"], row["by"]) == (b.nid, "closed", event["by"]), (row, event)
+        assert event["cause"] == "AdminClose" and row["cause"] == "closed by the administrator", (row, event)
+        assert re.fullmatch(r"[\d.]+ (ms|s) ago", row["ended"]), row
+        screen.press("e")
+        until(lambda: "state" in screen.last().peers()[0], "connections")
+        screen.press("p")
+        frame = until(lambda: "(paused)" in screen.last().lines[0] and screen.last(), "it stands still")
+        time.sleep(2)
+        assert screen.last().clock == frame.clock
+        screen.press("p")
+        until(lambda: screen.last().clock != frame.clock and "(paused)" not in screen.last().text, "it goes on")
+        screen.press("\\003")
+        assert screen.end().startswith("status 0\n")
+
+
+def test_troubles_come_and_go(nodes, top):
+    """The peer's LNet takes nothing; the peer's cable is pulled; the driver goes. Each is said while it is so."""
+    a, b = nodes
+    with Screen(top, a, "--interval 1") as screen:
+        with small(a, b, conc=20, timeout=60):
+            until(lambda: screen.last() and screen.last().nis()[0]["tx/s"] not in ("-", "0"), "a rate")
+            b.set(lazy=1)
+            frame = says(screen, STARVED, "a slow LNet")
+            assert re.search(r"1 connection: 1 bad|1 connection: 0 bad, 1 slow", frame.lines[0]), frame.text
+            # Programs are told the same.
+            until(lambda: a.guest.run("ro2ibtop --once --check")[0] == 2, "a status", timeout=LIMIT)
+            told = json.loads(a.guest.check("ro2ibtop --json"))
+            (verdict,) = (c["verdict"] for c in told["nis"][0]["conns"])
+            assert (told["worst"], verdict["level"], verdict["kind"]) == ("bad", "bad", "starved"), told
+            text = a.guest.check("ro2ibtop --prometheus")
+            assert f'ro2ib_trouble{{ni="{a.nid}",level="bad",kind="starved"}} 1\n' in text, text
+            b.set(lazy=0)
+            well(screen)
+            assert a.guest.run("ro2ibtop --once --check")[0] == 0
+
+            b.guest.carrier(False)
+            says(screen, SILENT, "a silent peer")
+            b.guest.carrier(True)
+            ping_until(a, b, 60 * SLOW)
+            well(screen)
+        a.unload()
+        until(lambda: "is the module loaded" in screen.last().lines[-2], "the driver is gone")
+        up(a)
+        a.ping(b)
+        until(lambda: [row["NI"] for row in screen.last().nis()] == [a.nid] and screen.last().peers(), "it is back")
+        screen.press("q")
+        assert screen.end().startswith("status 0\n")
+
+
+def between(least, value, most, what):
+    assert least <= value <= most, (what, least, value, most)
+
+
+def test_what_programs_get(nodes):
+    """`--once`, JSON and Prometheus's text while messages go: each counter is between what debugfs says before and after."""
+    a, b = nodes
+    with open(os.path.join(ROOT, "scripts", "ro2ibtop", "schema.json"), encoding="utf-8") as f:
+        schema = json.load(f)
+    keys = ("tx_msgs", "rx_msgs", "wrs")
+    with small(a, b, conc=4):
+        until(lambda: conn(a)["tx_msgs"] > 100, "messages")
+        before, gone = conn(a), past(a)
+        once = a.guest.check(f"ro2ibtop --once --width {180}")
+        told = json.loads(a.guest.check("ro2ibtop --json"))
+        text = a.guest.check("ro2ibtop --prometheus")
+        after = conn(a)
+        parameters = a.guest.check("cd /sys/module/ro2iblnd/parameters && grep -H ^ *")
+    (row,) = (line.split() for line in once.splitlines() if line.startswith(a.nid) and a.device in line)
+    assert row[1:4] == [a.device, "1", "1"] and int(row[4]) > 0, once
+    assert re.search(rf"^{re.escape(b.nid)} .* ok$", once, re.MULTILINE), once
+
+    assert set(told) == set(schema["required"]) and told["unread"] == 0 and told["worst"] == "fine", told
+    assert set(schema["$defs"]["ni"]["required"]) <= set(told["nis"][0]), told
+    assert told["parameters"] == dict(line.split(":", 1) for line in parameters.splitlines()), told["parameters"]
+    (ni,) = told["nis"]
+    (one,) = ni["conns"]
+    assert (ni["nid"], ni["device"], one["peer"], ni["peers"][0]["nid"]) == (a.nid, a.device, b.nid, b.nid)
+    assert set(schema["$defs"]["conn"]["required"]) <= set(one), one
+    for key in ("number", "qpn", "peer_qpn", "mtu", "depth"):
+        assert one[key] == after[key], (key, one, after)
+    for key in keys:
+        between(before[key], one["counts"][key], after[key], key)
+        between(before[key] + gone[key], ni["totals"][key], after[key] + gone[key], key)
+    assert one["tx_per_s"] > 0 and ni["hardware"], told
+
+    families = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
+    assert ("ro2ib_messages_total", "counter") in families and ("ro2ib_stage_seconds", "histogram") in families, families
+    for line in text.splitlines():
+        assert re.fullmatch(r'# (HELP|TYPE) .+|\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})? [\d.e+-]+', line), line
+    for direction, key in (("sent", "tx_msgs"), ("received", "rx_msgs")):
+        name = f'ro2ib_messages_total{{ni="{a.nid}",direction="{direction}"}} '
+        (value,) = (int(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
+        between(before[key] + gone[key], value, after[key] + gone[key], name)
+    assert f'ro2ib_connections{{ni="{a.nid}",state="Established"}} 1\n' in text, text
+    assert f'ro2ib_device_up{{ni="{a.nid}",device="{a.device}"}} 1\n' in text, text
