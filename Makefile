@@ -34,7 +34,7 @@ kmake = $(MAKE) -C $(KDIR) M=$(CURDIR) $(if $(OUT),MO=$(abspath $(OUT))) \
 		KBUILD_EXTRA_SYMBOLS="$(wildcard $(abspath $(LUSTRE))/Module.symvers)") \
 	$(if $(KUNIT_TESTS),KUNIT_TESTS=$(KUNIT_TESTS)) $(if $(W),W=$(W)) \
 	$(if $(TEST_MODULES),TEST_MODULES=$(TEST_MODULES)) \
-	$(if $(NO_TIMES),NO_TIMES=$(NO_TIMES)) \
+	$(if $(NO_TIMES),NO_TIMES=$(NO_TIMES)) $(if $(NO_DK),NO_DK=$(NO_DK)) \
 	$(if $(RUST_CRATE),RUST_CRATE=$(RUST_CRATE))
 
 rust-files = $(shell git ls-files -co --exclude-standard '*.rs')
@@ -127,11 +127,11 @@ test-debug:
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
 		tests-vm/test_leaks.py
 
-# Nothing is noted in histograms: to measure what that costs.
-no-times:
-	@mkdir -p .notimes
-	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .notimes/
-	+$(MAKE) --no-print-directory -C .notimes NO_TIMES=1 modules
+# Nothing is noted in histograms, nothing said to LNet's debug log: to measure what that costs.
+no-times no-dk:
+	@mkdir -p .$(subst -,,$@)
+	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .$(subst -,,$@)/
+	+$(MAKE) --no-print-directory -C .$(subst -,,$@) $(if $(filter no-dk,$@),NO_DK=1,NO_TIMES=1) modules
 
 # Instructions per message, counted: BENCH='--help'.
 bench: modules
@@ -199,7 +199,7 @@ clean:
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
 	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
-	rm -rf .clippy .lustre .debug .notimes .own .stock .ro2ibtop doc
+	rm -rf .clippy .lustre .debug .notimes .nodk .own .stock .ro2ibtop doc
 
 help:
 	@echo 'modules    build the module (default)'
@@ -217,6 +217,7 @@ help:
 	@echo 'soak-lustre-fs  the same for long, under faults drawn from a seed'
 	@echo 'bench      instructions per LNet message, counted in two guests'
 	@echo 'no-times   a driver that notes nothing in histograms, in .notimes: to bench beside'
+	@echo 'no-dk      one that has no lines for LNet'\''s debug log, in .nodk: the same'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
 	@echo 'ro2ibtop   the live view of the driver in a terminal'
 	@echo 'sim        the whole driver on the host, simulated: a minute, or SEEDS=n; SEED=n tells one'
@@ -235,4 +236,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules only own-crate no-times clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help

@@ -6,6 +6,7 @@
  * result  the answer to the last command of anybody
  * stats   counters
  * knobs   what "set" has set
+ * dk      the debug log; who writes anything there empties it
  */
 #include <linux/debugfs.h>
 #include <linux/fs.h>
@@ -24,6 +25,12 @@ struct lnl_ctl {
 	struct mutex	lock;
 	char		line[LNL_LINE];
 	char		result[LNL_RESULT];
+};
+
+struct lnl_dk {
+	struct mutex	lock;
+	size_t		len;
+	char		text[LNL_DK_SIZE];
 };
 
 static struct dentry *dir;
@@ -129,6 +136,47 @@ static int knobs_show(struct seq_file *m, void *v)
 }
 DEFINE_SHOW_ATTRIBUTE(knobs);
 
+/* At the beginning all is taken, so that a reader sees each line once, and no part of one */
+static ssize_t dk_read(struct file *file, char __user *buf, size_t len, loff_t *ppos)
+{
+	struct lnl_dk *dk = file->private_data;
+	ssize_t rc;
+
+	if (mutex_lock_interruptible(&dk->lock))
+		return -EINTR;
+	if (*ppos == 0)
+		dk->len = lnl_dk_read(dk->text);
+	rc = simple_read_from_buffer(buf, len, ppos, dk->text, dk->len);
+	mutex_unlock(&dk->lock);
+	return rc;
+}
+
+static int dk_open(struct inode *inode, struct file *file)
+{
+	struct lnl_dk *dk = kvzalloc(sizeof(*dk), GFP_KERNEL);
+
+	if (!dk)
+		return -ENOMEM;
+	mutex_init(&dk->lock);
+	file->private_data = dk;
+	return 0;
+}
+
+static ssize_t dk_write(struct file *file, const char __user *buf, size_t len, loff_t *ppos)
+{
+	lnl_dk_clear();
+	return len;
+}
+
+static const struct file_operations dk_fops = {
+	.owner		= THIS_MODULE,
+	.open		= dk_open,
+	.release	= ctl_release,
+	.read		= dk_read,
+	.write		= dk_write,
+	.llseek		= default_llseek,
+};
+
 int lnl_ctl_init(void)
 {
 	last_result = kvzalloc(LNL_RESULT, GFP_KERNEL);
@@ -139,6 +187,7 @@ int lnl_ctl_init(void)
 	debugfs_create_file("result", 0400, dir, NULL, &result_fops);
 	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
 	debugfs_create_file("knobs", 0400, dir, NULL, &knobs_fops);
+	debugfs_create_file("dk", 0600, dir, NULL, &dk_fops);
 	return 0;
 }
 

@@ -62,7 +62,8 @@ enum lnl_counter {
 #define LNL_KNOBS(X)							\
 	X(slow_ms) X(match_fail_every) X(parse_err_every) X(parse_err)	\
 	X(recv_delay_ms) X(lazy) X(start_delay_ms) X(finalize_delay_ms) X(routing)	\
-	X(retries) X(retry_ms) X(transaction_timeout)
+	X(retries) X(retry_ms) X(transaction_timeout)			\
+	X(debug) X(subsystem_debug)
 
 #define LNL_KNOB_ENUM(name) LNL_K_##name,
 enum lnl_knob {
@@ -321,6 +322,11 @@ struct lnl_op_result {
 };
 
 void lnl_op_run(const struct lnl_op_args *args, struct lnl_op_result *res);
+
+/* debug.c */
+#define LNL_DK_SIZE	(256 * 1024)
+size_t lnl_dk_read(char *buf);
+void lnl_dk_clear(void);
 
 /* ctl.c */
 int lnl_ctl_init(void);

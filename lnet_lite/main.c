@@ -2,6 +2,7 @@
 /*
  * lnet_lite: module, counters and knobs.
  */
+#include <linux/libcfs/libcfs_debug.h>
 #include <linux/module.h>
 #include <linux/preempt.h>
 
@@ -39,6 +40,8 @@ long lnl_knobs[LNL_NKNOBS] = {
 	[LNL_K_parse_err]		= -EPROTO,
 	[LNL_K_retry_ms]		= 100,
 	[LNL_K_transaction_timeout]	= 150,
+	[LNL_K_debug]			= D_NETERROR,
+	[LNL_K_subsystem_debug]		= INT_MAX,
 };
 
 /*
@@ -80,6 +83,10 @@ int lnl_knob_set(const char *name, long value)
 	WRITE_ONCE(lnl_knobs[i], value);
 	if (i == LNL_K_lazy || i == LNL_K_recv_delay_ms)
 		lnl_delayed_run(NULL, false);
+	if (i == LNL_K_debug)
+		WRITE_ONCE(libcfs_debug, value);
+	if (i == LNL_K_subsystem_debug)
+		WRITE_ONCE(libcfs_subsystem_debug, value);
 	return 0;
 }
 

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from bench import judge  # noqa: E402
 from bench.cases import CASES, CHEAP  # noqa: E402
-from bench.symbols import Symbols, readable  # noqa: E402
+from bench.symbols import Symbols, mentions, readable  # noqa: E402
 
 KALLSYMS = """\
 ffffffff81000000 T _text
@@ -55,6 +55,26 @@ def test_functions_have_classes(name, module, what):
 def test_names_have_no_hashes():
     name = "_RNvNtNtCs4fqI2P2rA04_8ro2iblnd3lnd4pump4pump"
     assert readable([name, "ro2ib_send"]) == {name: "lnd::pump::pump", "ro2ib_send": "ro2ib_send"}
+
+
+DISASSEMBLY = """\
+0000000000000010 <ro2ib_send>:
+      10:	mov    0x0(%rip),%rax        # 17 <ro2ib_send+0x7>
+			13: R_X86_64_PC32	masks-0x4
+      17:	testb  $0x2,0x1(%rax)
+      1b:	mov    0x0(%rip),%rax        # 22 <ro2ib_send+0x12>
+			1e: R_X86_64_PC32	masks_of_others-0x4
+
+0000000000000030 <ro2ib_receive>:
+      30:	nop
+      31:	mov    0x0,%rax
+			34: R_X86_64_32S	masks
+"""
+
+
+def test_what_code_reads_is_found():
+    assert mentions(DISASSEMBLY, "masks") == {"ro2ib_send": [0], "ro2ib_receive": [1]}
+    assert mentions(DISASSEMBLY, "nothing") == {}
 
 
 def test_the_baseline_has_all_cases():

@@ -74,6 +74,10 @@ impl Write for Text {
 /// Whether anybody wants lines of that mask.
 #[inline(always)]
 pub(crate) fn wanted(mask: Mask) -> bool {
+    // To measure what it costs: `make no-dk`.
+    if cfg!(ro2iblnd_no_dk) {
+        return false;
+    }
     // SAFETY: Set when the module is linked, to a word that lives as long as it: of libcfs, on which
     // it depends, or of its own. It may change at any time.
     let debug = unsafe { core::ptr::read_volatile(bindings::ro2ib_dk_debug) };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * LNet's debug log, which "lctl dk" shows. An LNet without one (lnet_lite) gets
- * only what is for the console.
+ * LNet's debug log, which "lctl dk" shows. An LNet in which scripts/lnet-probe
+ * finds none gets only what is for the console.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

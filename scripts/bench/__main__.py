@@ -18,11 +18,13 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from bench import judge  # noqa: E402
 from bench.cases import CASES, CHEAP  # noqa: E402
 from bench.measure import ROOT, Bench, Unusable  # noqa: E402
-from bench.symbols import disassembly, readable  # noqa: E402
+from bench.symbols import disassembly, readable, reads  # noqa: E402
 from vm import build_env  # noqa: E402
 
 # Behind the name of a case.
-LOOKED_AT = "traced"
+LOOKED_AT, LOGGED = "traced", "logged"
+# What the driver reads before it says anything to the debug log.
+MASKS = "ro2ib_dk_debug"
 # Windows of a case, before it counts as having grown.
 TRIES = 3
 
@@ -58,11 +60,12 @@ def main():
     parser.add_argument("--diff", action="store_true", help="what grew since the baseline, too")
     parser.add_argument("--cut", default="", metavar="FUNCTION", help="its instructions, with executions per message")
     parser.add_argument("--trace", action="store_true", help="each case once more, while somebody looks at all events")
+    parser.add_argument("--dk", action="store_true", help="each case once more, while LNet's debug log is told of each message")
     parser.add_argument("--json", metavar="FILE", help="all that was counted")
     parser.add_argument("--built", default=os.environ.get("RO2IBLND_MODULES", ROOT), help="where the modules are")
     args = parser.parse_args()
-    if args.trace and (args.check or args.save):
-        parser.error("--trace is for looking; the baseline is without")
+    if (args.trace or args.dk) and (args.check or args.save):
+        parser.error("--trace and --dk are for looking; the baseline is without")
     unknown = [name for name in args.case if name not in CASES]
     if unknown:
         parser.error(f"no such case: {', '.join(unknown)}")
@@ -85,11 +88,17 @@ def main():
                     bench.look(True)
                     results[f"{name} {LOOKED_AT}"] = judge.best(bench.measure(name, args.times))
                     bench.look(False)
+                if args.dk:
+                    bench.tell(True)
+                    results[f"{name} {LOGGED}"] = judge.best(bench.measure(name, args.times))
+                    bench.tell(False)
     except Unusable as e:
         print(f"bench: {e}")
         return 1
     print(", ".join(f"{k} {v}" for k, v in made_with.items()))
     print(judge.table(results))
+    for name, result in results.items() if args.dk else ():
+        print(f"{name}: {reads(f'{args.built}/ro2iblnd.ko', MASKS, result['where']):.2f} looks at the masks of the debug log per message")
     for most, everything in ((args.top, False), (args.all, True)):
         for name, result in results.items() if most else ():
             print(f"\n{name}: instructions per message of {'everything' if everything else 'the LND'}")

@@ -22,6 +22,8 @@ from .cases import CASES  # noqa: E402
 from .symbols import CALLS, Symbols, readable, sources  # noqa: E402
 
 DRIVER = ("wrs", "doorbells", "cqes", "recv_wrs", "recv_cqes", "tx_noops", "no_credit")
+# Masks of the debug log.
+NETERROR, NET = 0x100, 0x200
 TRACEFS = "/sys/kernel/tracing"
 # The guests' clocks follow their instructions, 8 ns each: what a busy host does to them, they do not see.
 ICOUNT = "shift=3"
@@ -104,6 +106,11 @@ class Bench:
             guest.check(f"[ -e {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS}")
             if guest.run(f"echo {int(on)} >{TRACEFS}/events/ro2iblnd/enable")[0]:
                 raise Unusable("this kernel has no trace points: take a stock one, see Documentation/testing.md")
+
+    def tell(self, on):
+        """Has both nodes say all they can to LNet's debug log, or what they say by default."""
+        for node in self.nodes:
+            node.set(debug=NET | NETERROR if on else NETERROR)
 
     @staticmethod
     def _kallsyms(guest, source):

@@ -110,9 +110,33 @@ class Symbols:
         return OTHER
 
 
+def _objdump(path):
+    return subprocess.run(["objdump", "-dr", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
+
+
+def mentions(text, name):
+    """The instructions of a disassembly that read an object of that name: {function: [where in it]}."""
+    found, function, begin, last = {}, None, 0, 0
+    for line in text.splitlines():
+        head = re.match(r"([0-9a-f]+) <(.*)>:$", line)
+        at = re.match(r"\s*([0-9a-f]+):\t[^R]", line)
+        if head:
+            begin, function = int(head[1], 16), head[2]
+        elif at:
+            last = int(at[1], 16)
+        elif re.search(rf"\bR_\w+\s+{name}\b", line):
+            found.setdefault(function, []).append(last - begin)
+    return found
+
+
+def reads(path, name, where):
+    """How often the code of a module read that object, by the counts of its instructions."""
+    return sum(where.get(function, {}).get(at, 0) for function, ats in mentions(_objdump(path), name).items() for at in ats)
+
+
 def disassembly(path, name, counts):
     """A function of a module, with how often each instruction was executed: lines."""
-    out = subprocess.run(["objdump", "-dr", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
+    out = _objdump(path)
     begin = None
     for line in out.splitlines():
         head = re.match(r"([0-9a-f]+) <(.*)>:$", line)
