@@ -2,6 +2,7 @@
 """Trace points on kernels as Debian ships them: what they say is what happened, and every tool finds them. 6.12 in
 every run, the others with --long. The test kernel has no trace events."""
 
+import collections
 import os
 import re
 import shutil
@@ -10,10 +11,10 @@ import time
 import pytest
 import vm
 from conftest import LOGS, ROOT, tidy
-from flow import conns
+from flow import conn, conns
 from nodes import Node, until, up
 from test_stock import KERNELS, boot_stock
-from tracing import EVENTS, TRACEFS, Tracing, mount, times
+from tracing import EVENTS, TRACEFS, Tracing, mount, times, value
 
 DOCUMENT = os.path.join(ROOT, "Documentation", "tracing.md")
 
@@ -165,12 +166,95 @@ def test_refusals_and_attempts(nodes):
     assert failed and set(failed) == {("peer", "Refused", "Fatal")}, closes
 
 
+def there(*tools):
+    """Skips a test for which this machine has not the programs."""
+    missing = [tool for tool in tools if not shutil.which(tool)]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)}: run scripts/prepare trace")
+
+
+# What records everything until there is a file: where it is kept, and how it is shown as text.
+ENOUGH = "sh -c 'touch {name}.on; until [ -e enough ]; do sleep 0.2; done'"
+RECORDERS = {
+    "perf": (f"perf record -o perf.data -a -e 'ro2iblnd:*' {ENOUGH}", "perf script -i perf.data"),
+    "trace-cmd": (f"trace-cmd record -o trace.dat -e ro2iblnd {ENOUGH}", "trace-cmd report -i trace.dat"),
+    "perf-trace": (f"perf trace -o perf.txt -a -e 'ro2iblnd:*' {ENOUGH}", "cat perf.txt"),
+}
+
+
+def recorded(text):
+    """The events of a recording as dicts, each with its `name`. `perf trace` has a form of its own."""
+    found = []
+    for line in text.splitlines():
+        if said := re.search(r" (?:ro2iblnd:)?(ro2ib_\w+): +(.*)$", line):
+            words = dict(w.split("=", 1) for w in said[2].split())
+        elif said := re.search(r" ro2iblnd:(ro2ib_\w+)\((.*)\)$", line):
+            words = {key: text or word for key, text, word in re.findall(r'(\w+): (?:"([^"]*)"|([^",]+))', said[2])}
+        else:
+            continue
+        found.append({"name": said[1], **{k: value(v) for k, v in words.items()}})
+    return found
+
+
+def alike(some, others):
+    """Whether these are the same events, in any order."""
+    some, others = (collections.Counter(tuple(e.items()) for e in events) for events in (some, others))
+    assert some and some == others, (some - others, others - some)
+
+
+@pytest.mark.long
+def test_recordings():
+    """What perf and trace-cmd record and show is each event that there was, with its fields as documented."""
+    there("perf", "trace-cmd")
+    with boot_stock("6.12", "trace-recordings", memory=1024, tools=("perf", "trace-cmd")) as (a, b):
+        up(a, b)
+        mount(a)
+        a.ping(b)
+        until(lambda: conn(a)["wrs"] == conn(a)["retired"], "all completed")
+        # One buffer is for trace-cmd and no event is to be lost.
+        a.guest.check(f"echo 8192 >{TRACEFS}/buffer_size_kb")
+        before = conn(a)
+        jobs = {
+            name: a.guest.spawn(f"mkdir -p /tmp/kept && cd /tmp/kept && {command.format(name=name)}") for name, (command, _) in RECORDERS.items()
+        }
+        until(lambda: a.guest.run(" && ".join(f"[ -e /tmp/kept/{name}.on ]" for name in RECORDERS))[0] == 0, "all of them record")
+        a.traffic(b, op="mix", size=20000, count=60, conc=4)
+        until(lambda: conn(a)["wrs"] == conn(a)["retired"], "all completed")
+        after = conn(a)
+        a.ctl(f"conn close {b.nid}")
+        until(lambda: not a.conns() and not b.conns(), "closed")
+        time.sleep(2)
+        a.guest.check("touch /tmp/kept/enough")
+        for name, job in jobs.items():
+            status, out = job.wait(240)
+            assert status == 0 and "lost" not in out.lower(), (name, out)
+        seen = {}
+        for name, (_, show) in RECORDERS.items():
+            text = a.guest.check(f"cd /tmp/kept && {show} 2>/dev/null", 240)
+            with open(os.path.join(LOGS, "trace-recordings", f"{name}.txt"), "w", encoding="utf-8") as f:
+                f.write(text)
+            seen[name] = recorded(text)
+        for name, events in seen.items():
+            count = collections.Counter(e["name"] for e in events)
+            posted = [e for e in events if e["name"] == "ro2ib_post" and e["op"] != "LOCAL_INV"]
+            assert len(posted) == after["tx_msgs"] - before["tx_msgs"], (name, count)
+            assert count["ro2ib_receive"] == after["rx_msgs"] - before["rx_msgs"], (name, count)
+            assert count["ro2ib_complete"] == after["wrs"] - before["wrs"], (name, count)
+            assert {(e["ni"], e["peer"], e["conn"], e["qpn"]) for e in events} == {(a.nid, b.nid, after["number"], after["qpn"])}, name
+            (close,) = (e for e in events if e["name"] == "ro2ib_close")
+            assert (close["by"], close["cause"], close["detail"]) == ("operator", "AdminClose", "-"), (name, close)
+            assert {"IMMEDIATE", "PUT_REQ", "GET_REQ"} <= {e["op"] for e in posted} and all(e["bytes"] > 0 for e in posted), name
+        # The same, each with all that it says. `perf trace` leaves out what is 0.
+        alike(seen["perf"], seen["trace-cmd"])
+        alike([{k: v for k, v in e.items() if v != 0} for e in seen["perf"]], seen["perf-trace"])
+        for node in (a, b):
+            node.unload()
+
+
 @pytest.mark.long
 def test_tools_and_one_liners():
     """perf, trace-cmd and bpftrace find the events; each one-liner of the documentation says something."""
-    missing = [tool for tool in ("bpftrace", "perf", "trace-cmd") if not shutil.which(tool)]
-    if missing:
-        pytest.skip(f"no {', '.join(missing)}: run scripts/prepare trace")
+    there("bpftrace", "perf", "trace-cmd")
     with open(DOCUMENT, encoding="utf-8") as f:
         liners = re.findall(r"^bpftrace -e '(.*)'$", f.read(), re.MULTILINE)
     assert len(liners) == 5, liners
