@@ -96,7 +96,8 @@ with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(P
 # TESTS='-k cksum' runs a part, BENCH='--pairs 2' is for the benchmark.
 test-lustre: lustre-module
 	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py tests-vm/test_lustre_flow.py tests-vm/test_lustre_links.py \
-		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py $(TESTS)
+		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py tests-vm/test_lustre_tuned.py \
+		tests-vm/test_lustre_failover.py $(TESTS)
 
 # A file system over it. WITH=both: beside ko2iblnd.
 test-lustre-fs: lustre-module

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Two nodes whose interface is a bond of two slaves, with an RDMA device each.
 
-The test kernel has no bonding driver; its module is built from the kernel's own sources,
-once for each kernel. What rxe needs in order to receive below a bond is in ib_bond.c."""
+A stock kernel has a bonding driver. The test kernel has none; its module is built from the kernel's own sources, once for
+each kernel. What rxe needs in order to receive below a bond is in ib_bond.c."""
 
 import os
 import subprocess
@@ -18,23 +18,46 @@ TWO_ADDRESSES = vm.Bond("active", ("eth0", "eth1"))
 ONE = vm.Bond("active", ("bond0",))
 
 
+def _stock():
+    """The bonding driver of the kernel's own modules, and what it depends on, or nothing."""
+    try:
+        return vm.initramfs.module_order(vm.build_env()["KERNEL_MODULES"], ["bonding"])
+    except FileNotFoundError:
+        return []
+
+
 def bonding():
     """Path of the kernel's bonding.ko."""
     env = vm.build_env()
     out = os.path.join(env["CACHE"], "bonding-" + os.path.basename(env["KDIR"]))
     module = os.path.join(out, "bonding.ko")
-    if not os.path.exists(module):
-        os.makedirs(out, exist_ok=True)
-        source = os.path.join(env["KSRC"], "drivers", "net", "bonding")
-        llvm = [f"LLVM={env['LLVM']}"] if env.get("LLVM") else []
-        cmd = ["make", "-s", "-C", env["KDIR"], f"M={source}", f"MO={out}", "CONFIG_BONDING=m", *llvm, "modules"]
-        subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    if os.path.exists(module):
+        return module
+    os.makedirs(out, exist_ok=True)
+    stock = _stock()
+    if stock:
+        # As others may do the same.
+        part = f"{module}.{os.getpid()}"
+        with open(part, "wb") as f:
+            f.write(vm.initramfs.module_data(stock[-1]))
+        os.replace(part, module)
+        return module
+    source = os.path.join(env["KSRC"], "drivers", "net", "bonding")
+    llvm = [f"LLVM={env['LLVM']}"] if env.get("LLVM") else []
+    cmd = ["make", "-s", "-C", env["KDIR"], f"M={source}", f"MO={out}", "CONFIG_BONDING=m", *llvm, "modules"]
+    subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, capture_output=True)
     return module
 
 
 def files():
     """The modules that a guest needs for a bond."""
     return [bonding(), os.path.join(BUILT, "tests-vm", "modules", "ib_bond.ko")]
+
+
+def modules():
+    """Names of those of the kernel's own that have to be there first."""
+    stock = _stock()
+    return vm.initramfs.module_depends(stock[-1]) if stock else []
 
 
 class Bonded(Node):

@@ -28,6 +28,8 @@ TOOLS = ("lnetctl", "lst", "lctl")
 UNLOAD = ("lnet_flood", "lnet_gpu", "gpu_fake", "lnet_selftest", OURS, KO, "lnet", "libcfs")
 # Of tests-vm/modules.
 OWN_MODULES = ("lnet_flood", "ib_count", "gpu_fake", "lnet_gpu")
+# Packet filters, where the kernel has them as modules, and what libcrc32c under them asks for by its name.
+FILTERS = ("crc32c_generic", "nf_tables", "nft_numgen")
 DEBUGFS = "/sys/kernel/debug"
 
 
@@ -109,9 +111,24 @@ class Tree:
         vm.initramfs.module_order(tree, wanted)  # a module that is not there: say so now
         return tuple(wanted)
 
-    def pair(self, workdir=None, modules=(), **options):
-        """Two guests, nothing of LNet loaded. A context manager, as vm.pair(); `modules` are more of the kernel's."""
-        return vm.pair(workdir=workdir, files=self.files, modules=(*self.kernel_modules, *modules), **options)
+    def pair(self, workdir=None, modules=(), files=(), **options):
+        """Two guests, nothing of LNet loaded. A context manager, as vm.pair(); `modules` are more of the kernel's, `files`
+        more of any kind."""
+        modules = (*self.kernel_modules, *modules)
+        return vm.pair(workdir=workdir, files=[*self.files, *files], modules=modules, **options)
+
+
+def filters():
+    """The kernel's modules that `nft` needs in a guest."""
+
+    def is_module(name):
+        try:
+            vm.initramfs.module_order(vm.build_env()["KERNEL_MODULES"], [name])
+        except FileNotFoundError:
+            return False
+        return True
+
+    return tuple(name for name in FILTERS if is_module(name))
 
 
 class Node:
@@ -143,7 +160,8 @@ class Node:
     def net_add(self, options=""):
         # A net for each rail: the wires are apart, so what is on one cannot reach what is on the other.
         for rail in range(self.guest.rails):
-            self.sh(f"lnetctl net add --net {NET}{rail or ''} --if eth{rail} {options}")
+            interface = "bond0" if self.guest.bond else f"eth{rail}"
+            self.sh(f"lnetctl net add --net {NET}{rail or ''} --if {interface} {options}")
 
     def up(self, params="", options="", selftest=True):
         """From nothing to an NI."""
@@ -208,6 +226,10 @@ class Node:
         """One-sided traffic; both nodes have lnet_flood loaded. A dict of what it says of the run."""
         self.sh(f"echo {op} {other.nid} {count} {conc} {size} >{DEBUGFS}/lnet_flood/run", timeout)
         return parse(self.sh(f"cat {DEBUGFS}/lnet_flood/stats"))
+
+    def take(self, on):
+        """Whether its LNet takes the PUTs of a flood that come, or lets them wait; it has lnet_flood loaded."""
+        self.sh(f"echo {int(on)} >{DEBUGFS}/lnet_flood/take")
 
     def cpu_seconds(self):
         """CPU time that this guest has cost the host."""

@@ -19,8 +19,6 @@ SERVER = ("osd_wbcfs", "mgs", "mdt", "mdd", "lod", "osp", "ofd", "mgc")
 SERVER_MAYBE = ("ost",)
 CLIENT = ("lustre", "mgc", "lmv", "mdc", "lov", "osc")
 PLUGIN = "mount_osd_wbcfs.so"
-# Packet filters, where the kernel has them as modules, and what libcrc32c under them asks for by its name.
-OF_KERNEL = ("crc32c_generic", "nf_tables", "nft_numgen")
 # Of this machine. `scripts/prepare fs` installs them.
 PROGRAMS = ("fio", "dbench", "nft")
 DBENCH_LOAD = "/usr/share/dbench/client.txt"
@@ -75,15 +73,6 @@ class FsTree(lustre.Tree):
             visit(name)
         return order
 
-    @staticmethod
-    def _is_module(name):
-        """Whether the kernel has it as a module, rather than built in."""
-        try:
-            vm.initramfs.module_order(vm.build_env()["KERNEL_MODULES"], [name])
-        except FileNotFoundError:
-            return False
-        return True
-
     @functools.cached_property
     def fsx(self):
         """The tree's own fsx, or None: Debian packages none."""
@@ -121,5 +110,4 @@ class FsTree(lustre.Tree):
         return files
 
     def pair(self, workdir=None, **options):
-        more = tuple(name for name in OF_KERNEL if self._is_module(name))
-        return super().pair(workdir=workdir, modules=more, tools=PROGRAMS, memory=3072, **options)
+        return super().pair(workdir=workdir, modules=lustre.filters(), tools=PROGRAMS, memory=3072, **options)

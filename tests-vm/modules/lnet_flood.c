@@ -6,7 +6,8 @@
  * Loaded on both nodes. Each is a target for PUT and GET at a portal of its own.
  * Write "put|get NID COUNT CONCURRENCY SIZE" to debugfs lnet_flood/run to send;
  * the write returns when all is through. lnet_flood/stats tells what was sent
- * by the last run and what has come.
+ * by the last run and what has come. "0" into lnet_flood/take: PUTs that come
+ * wait in LNet, and keep the driver's buffers, until it is "1" again.
  */
 #include <linux/completion.h>
 #include <linux/debugfs.h>
@@ -26,10 +27,12 @@
 
 static struct dentry *flood_dir;
 static DEFINE_MUTEX(flood_mutex);
+static DEFINE_MUTEX(sink_mutex);
 
 /* What has come. Handlers of one connection run one after the other. */
 static void *sink_buffer;
 static struct lnet_handle_md sink_md;
+static bool sink_takes;
 static DECLARE_COMPLETION(sink_gone);
 static atomic_long_t sink_puts, sink_gets, sink_errors, sink_disorder;
 static atomic64_t sink_next;
@@ -192,13 +195,52 @@ static int sink_attach(void)
 		.umd_handler = sink_event,
 	};
 	struct lnet_me *me;
+	int rc;
 
 	me = LNetMEAttach(FLOOD_PORTAL, &any, FLOOD_BITS, 0, LNET_UNLINK,
 			  LNET_INS_AFTER);
 	if (IS_ERR(me))
 		return PTR_ERR(me);
-	return LNetMDAttach(me, &md, LNET_RETAIN, &sink_md);
+	rc = LNetMDAttach(me, &md, LNET_RETAIN, &sink_md);
+	sink_takes = !rc;
+	return rc;
 }
+
+static void sink_detach(void)
+{
+	if (!sink_takes)
+		return;
+	sink_takes = false;
+	LNetMDUnlink(sink_md);
+	wait_for_completion(&sink_gone);
+}
+
+static ssize_t take_write(struct file *file, const char __user *from,
+			  size_t len, loff_t *pos)
+{
+	bool take;
+	int rc = kstrtobool_from_user(from, len, &take);
+
+	if (rc)
+		return rc;
+	if (mutex_lock_interruptible(&sink_mutex))
+		return -EINTR;
+	if (!take) {
+		rc = LNetSetLazyPortal(FLOOD_PORTAL);
+		if (!rc)
+			sink_detach();
+	} else if (!sink_takes) {
+		rc = sink_attach();
+		LNetClearLazyPortal(FLOOD_PORTAL);
+	}
+	mutex_unlock(&sink_mutex);
+	return rc ? rc : len;
+}
+
+static const struct file_operations take_fops = {
+	.owner = THIS_MODULE,
+	.write = take_write,
+};
 
 static int __init flood_init(void)
 {
@@ -217,6 +259,7 @@ static int __init flood_init(void)
 	}
 	flood_dir = debugfs_create_dir("lnet_flood", NULL);
 	debugfs_create_file("run", 0200, flood_dir, NULL, &run_fops);
+	debugfs_create_file("take", 0200, flood_dir, NULL, &take_fops);
 	debugfs_create_file("stats", 0400, flood_dir, NULL, &stats_fops);
 	return 0;
 }
@@ -224,8 +267,8 @@ static int __init flood_init(void)
 static void __exit flood_exit(void)
 {
 	debugfs_remove_recursive(flood_dir);
-	LNetMDUnlink(sink_md);
-	wait_for_completion(&sink_gone);
+	sink_detach();
+	LNetClearLazyPortal(FLOOD_PORTAL);
 	lnet_assert_handler_unused(sink_event);
 	lnet_assert_handler_unused(source_event);
 	LNetNIFini();

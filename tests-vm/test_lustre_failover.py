@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The interface of the NIs is a bond, which fails over under load, under real LNet: see test_failover.py. Run by
+`make test-lustre LUSTRE=...`.
+
+LNet sends again if it has two NIs to choose from, and the peer has: so each node has two nets on its bond, and both of them
+move. Then no PUT may fail that a node with ro2iblnd sends. With ko2iblnd as the other node only ro2iblnd's bond fails over."""
+
+import contextlib
+import re
+import statistics
+import time
+
+import bond
+import lustre
+import pytest
+import vm
+from faults import debug_nis, timed
+from lustre import DEBUGFS, KO, NET, OURS
+from nodes import until
+from test_failover import BACK, DELETE_LIMIT, LOST
+from test_faults_cm import report
+from test_lustre import assert_ping, names, nodes, pytestmark, tree  # noqa: F401
+
+# LNet's own is 2: with both NIs gone at once, and back, a message may meet dead connections more often.
+RETRIES = 5
+PATIENCE = 180
+BONDS = {"another-device": bond.TWO, "another-device-and-address": bond.TWO_ADDRESSES, "another-address": bond.ONE}
+
+
+def device_of(guest, rail):
+    """The RDMA device that serves the addresses while eth<rail> is active."""
+    return vm.link_name(guest, rail if len(guest.bond.devices) > 1 else 0)
+
+
+def active(guest):
+    return int(guest.check("cat /sys/class/net/bond0/bonding/active_slave").strip()[3:])
+
+
+def stats(node):
+    """LNet's numbers."""
+    return {key: int(n) for key, n in re.findall(r"^ +(\w+)_count: (\d+)$", node.sh("lnetctl stats show"), re.MULTILINE)}
+
+
+def lost(node):
+    """Messages that ended in a way that LNet does not send again."""
+    now = stats(node)
+    assert set(LOST) <= set(now), now
+    return {key: now[key] for key in LOST if now[key]}
+
+
+def nis(node):
+    """NID, device and state of each NI."""
+    return sorted((ni["ni"], ni["device"], ni["link"]) for ni in debug_nis(node))
+
+
+class Load:
+    """Floods of PUTs, one after the other, until it is stopped. Inside `with`."""
+
+    def __init__(self, node, other, size):
+        self.node = node
+        flood = f"echo put {other.nid} 50 4 {size} >{DEBUGFS}/lnet_flood/run; cat {DEBUGFS}/lnet_flood/stats >>/tmp/flood"
+        self.script = f"while [ ! -e /tmp/stop ]; do {flood}; done"
+
+    def __enter__(self):
+        self.node.sh("rm -f /tmp/stop /tmp/flood; touch /tmp/flood")
+        self.job = self.node.guest.spawn(self.script)
+        return self
+
+    def done(self):
+        """PUTs that are over, and those of them that failed."""
+        text = self.node.sh("cat /tmp/flood")
+        return [sum(int(n) for n in re.findall(rf"^{key}=(\d+)$", text, re.MULTILINE)) for key in ("done", "errors")]
+
+    def __exit__(self, *_exc):
+        if self.node.guest.alive():
+            self.node.sh("touch /tmp/stop")
+            self.job.wait(PATIENCE)
+
+
+def goes_on(*loads):
+    """Seconds until each has got something through that it had not begun yet."""
+    began = time.monotonic()
+    for load in loads:
+        # A flood that is over by now may have been before.
+        want = load.done()[0] + 100
+        until(lambda: load.done()[0] >= want, f"{load.node.guest.name}: messages", PATIENCE)  # noqa: B023
+    return time.monotonic() - began
+
+
+def answered(a, b):
+    """Seconds until both NIDs of each answer to the other."""
+    began = time.monotonic()
+    for one, other in ((a, b), (b, a)):
+        for net in (NET, f"{NET}1"):
+            ping = f"lnetctl ping --timeout 2 --source 10.0.0.{one.guest.number}@{net} 10.0.0.{other.guest.number}@{net}"
+            until(lambda: one.guest.run(ping)[0] == 0, f"{one.guest.name}: {ping}", BACK)  # noqa: B023
+    return time.monotonic() - began
+
+
+def replug(guest, rail):
+    """The device that was left goes, at once, and comes back."""
+    device = device_of(guest, rail)
+    spent, _ = timed(lambda: guest.check(f"rdma link delete {device}", PATIENCE))
+    assert spent < DELETE_LIMIT, f"{device} was held for {spent:.1f} s"
+    guest.check(f"ip link set eth{rail} nomaster")
+    vm.enslave(guest, rail)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.long if k.endswith("device-and-address") else []) for k in BONDS])
+@pytest.mark.parametrize("pairing", [(OURS, OURS), (OURS, KO)], ids=names)
+def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa: F811
+    made = nodes(pairing, bond=BONDS[kind], files=bond.files(), modules=bond.modules())
+    a, b = made
+    for node in made:
+        node.up(selftest=False)
+        node.sh(f"lnetctl net add --net {NET}1 --if bond0; lnetctl set retry_count {RETRIES}; insmod /files/lnet_flood.ko")
+    assert_ping(a, b)
+    for one, other in ((a, b), (b, a)):
+        shown = one.sh(f"lnetctl discover {other.nid}")
+        assert f"10.0.0.{other.guest.number}@{NET}1" in shown, shown
+    ours = [node for node in made if node.lnd == OURS]
+    two = len(a.guest.bond.devices) > 1
+    count = pytestconfig.getoption("--rounds") or (100 if pytestconfig.getoption("--long") else 4)
+    spent = []
+    with contextlib.ExitStack() as stack:
+        loads = [stack.enter_context(load) for load in (Load(a, b, 65536), Load(b, a, 4000))]
+        for i in range(count):
+            victim = ours[i // 2 % len(ours)].guest
+            goes_on(*loads)
+            old = active(victim)
+            began = time.monotonic()
+            vm.fail_over(victim, 1 - old)
+            answered(a, b)
+            spent.append(time.monotonic() - began)
+            want = [device_of(victim, 1 - old), "up"]
+            node = next(n for n in ours if n.guest is victim)
+            until(lambda: all(ni[1:] == tuple(want) for ni in nis(node)), "it has followed", BACK)  # noqa: B023
+            if two and i % 3 == 2:
+                replug(victim, old)
+        goes_on(*loads)
+    resent = 0
+    for load in loads:
+        done, errors = load.done()
+        print(f"{load.node.lnd}: {done} PUTs, {errors} failed, {stats(load.node)['resend']} sent again")
+        resent += stats(load.node)["resend"]
+        if load.node.lnd == OURS:
+            assert done and not errors, (done, errors, stats(load.node))
+    report(
+        record_property,
+        f"{names(pairing)}, {kind}, {count} times under real LNet",
+        f"answers again after {statistics.median(spent):.2f} s, at worst {max(spent):.2f} s; {resent} messages sent again",
+    )
+    # Else nothing was shown.
+    assert resent
+    for node in ours:
+        assert not lost(node), lost(node)
+        log = node.guest.dmesg()
+        assert "link is down" not in log and "the RDMA device is gone" not in log
+        assert "no node can be connected to" not in log
+        assert not two or "the interface moved from " in log
+        assert node.net_show().count("status: up") == 1
+    # What came is what was sent, and what was sent twice.
+    for load, other in zip(loads, reversed(made)):
+        come = lustre.parse(other.sh(f"cat {DEBUGFS}/lnet_flood/stats"))["puts"]
+        assert come >= load.done()[0] or load.node.lnd == KO, (come, load.done())
+    if two:
+        for node in ours:
+            for _ in range(2):
+                old = active(node.guest)
+                vm.fail_over(node.guest, 1 - old)
+                until(lambda: all(ni[1] != device_of(node.guest, old) for ni in nis(node)), "it has followed", BACK)  # noqa: B023
+                replug(node.guest, old)
+    answered(a, b)
+    assert max(spent) <= BACK, spent
