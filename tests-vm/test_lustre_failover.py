@@ -24,6 +24,8 @@ from test_lustre import assert_ping, names, nodes, pytestmark, tree  # noqa: F40
 # LNet's own is 2: with both NIs gone at once, and back, a message may meet dead connections more often.
 RETRIES = 5
 PATIENCE = 180
+# Messages of a flood that may be under way at a time.
+UNDER_WAY = 4
 BONDS = {"another-device": bond.TWO, "another-device-and-address": bond.TWO_ADDRESSES, "another-address": bond.ONE}
 
 
@@ -45,6 +47,8 @@ def lost(node):
     """Messages that ended in a way that LNet does not send again."""
     now = stats(node)
     assert set(LOST) <= set(now), now
+    # A ping that nobody waits for any more is LNet's to end, instead of sending it again: ECANCELED.
+    now["local_error"] -= len(re.findall(r"Error sending GET to \S+: -125$", node.guest.console(), re.MULTILINE))
     return {key: now[key] for key in LOST if now[key]}
 
 
@@ -58,7 +62,7 @@ class Load:
 
     def __init__(self, node, other, size):
         self.node = node
-        flood = f"echo put {other.nid} 50 4 {size} >{DEBUGFS}/lnet_flood/run; cat {DEBUGFS}/lnet_flood/stats >>/tmp/flood"
+        flood = f"echo put {other.nid} 50 {UNDER_WAY} {size} >{DEBUGFS}/lnet_flood/run; cat {DEBUGFS}/lnet_flood/stats >>/tmp/flood"
         self.script = f"while [ ! -e /tmp/stop ]; do {flood}; done"
 
     def __enter__(self):
@@ -92,7 +96,7 @@ def answered(a, b):
     began = time.monotonic()
     for one, other in ((a, b), (b, a)):
         for net in (NET, f"{NET}1"):
-            ping = f"lnetctl ping --timeout 2 --source 10.0.0.{one.guest.number}@{net} 10.0.0.{other.guest.number}@{net}"
+            ping = f"lnetctl ping --timeout 10 --source 10.0.0.{one.guest.number}@{net} 10.0.0.{other.guest.number}@{net}"
             until(lambda: one.guest.run(ping)[0] == 0, f"{one.guest.name}: {ping}", BACK)  # noqa: B023
     return time.monotonic() - began
 
@@ -159,10 +163,12 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
         assert "no node can be connected to" not in log
         assert not two or "the interface moved from " in log
         assert node.net_show().count("status: up") == 1
-    # What came is what was sent, and what was sent twice.
     for load, other in zip(loads, reversed(made)):
-        come = lustre.parse(other.sh(f"cat {DEBUGFS}/lnet_flood/stats"))["puts"]
-        assert come >= load.done()[0] or load.node.lnd == KO, (come, load.done())
+        # What its device has acknowledged and nobody has taken from it when the connection ends is lost; no LNet is told. What
+        # was sent twice may have come twice.
+        missing = load.done()[0] - lustre.parse(other.sh(f"cat {DEBUGFS}/lnet_flood/stats"))["puts"]
+        print(f"{load.node.lnd}: {missing} more were sent than came")
+        assert missing <= UNDER_WAY * count or load.node.lnd == KO
     if two:
         for node in ours:
             for _ in range(2):

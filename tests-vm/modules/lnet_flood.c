@@ -43,6 +43,8 @@ static struct semaphore source_free;
 static struct completion source_gone;
 static enum lnet_event_kind source_end;
 static atomic_long_t source_done, source_errors;
+/* Of the last error: what kind of event told of it, and its status. */
+static int source_error_event, source_error;
 static s64 source_longest_us, source_took_us;
 
 static void sink_event(struct lnet_event *ev)
@@ -66,8 +68,11 @@ static void sink_event(struct lnet_event *ev)
 
 static void source_event(struct lnet_event *ev)
 {
-	if (ev->status)
+	if (ev->status) {
+		source_error_event = ev->type;
+		source_error = ev->status;
 		atomic_long_inc(&source_errors);
+	}
 	/* A GET that failed to be sent has no REPLY. */
 	if (ev->type == source_end ||
 	    (ev->type == LNET_EVENT_SEND && ev->status)) {
@@ -110,6 +115,8 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 	atomic_long_set(&source_done, 0);
 	atomic_long_set(&source_errors, 0);
 	source_longest_us = 0;
+	source_error_event = 0;
+	source_error = 0;
 	rc = LNetMDBind(&md, LNET_UNLINK, &mdh);
 	if (rc)
 		return rc;
@@ -172,6 +179,8 @@ static int stats_show(struct seq_file *s, void *unused)
 		   atomic_long_read(&source_done),
 		   atomic_long_read(&source_errors),
 		   source_longest_us, source_took_us);
+	seq_printf(s, "error_event=%d\nerror=%d\n", source_error_event,
+		   source_error);
 	seq_printf(s, "puts=%ld\ngets=%ld\nsink_errors=%ld\ndisorder=%ld\n",
 		   atomic_long_read(&sink_puts), atomic_long_read(&sink_gets),
 		   atomic_long_read(&sink_errors),
