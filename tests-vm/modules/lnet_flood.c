@@ -18,6 +18,7 @@
 #include <linux/semaphore.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/wait_bit.h>
 #include <uapi/linux/lnet/nidstr.h>
 
 #define FLOOD_PORTAL	60
@@ -43,6 +44,7 @@ static struct semaphore source_free;
 static struct completion source_gone;
 static enum lnet_event_kind source_end;
 static atomic_long_t source_done, source_errors;
+static atomic_t source_sending;
 /* Of the last error: what kind of event told of it, and its status. */
 static int source_error_event, source_error;
 static s64 source_longest_us, source_took_us;
@@ -79,6 +81,8 @@ static void source_event(struct lnet_event *ev)
 		atomic_long_inc(&source_done);
 		up(&source_free);
 	}
+	if (ev->type == LNET_EVENT_SEND && atomic_dec_and_test(&source_sending))
+		wake_up_var(&source_sending);
 	if (ev->unlinked)
 		complete(&source_gone);
 }
@@ -124,6 +128,7 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 		rc = flood_wait();
 		if (rc)
 			break;
+		atomic_inc(&source_sending);
 		if (get)
 			rc = LNetGet(NULL, mdh, &target, FLOOD_PORTAL,
 				     FLOOD_BITS, 0, false);
@@ -137,6 +142,12 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 	while (!rc && conc--)
 		rc = flood_wait();
 	source_took_us = ktime_us_delta(ktime_get(), began);
+	/*
+	 * A REPLY may be faster than its GET's SEND, which LNet calls a failure
+	 * if the MD is gone by then.
+	 */
+	wait_var_event_timeout(&source_sending, !atomic_read(&source_sending),
+			       FLOOD_PATIENCE);
 	LNetMDUnlink(mdh);
 	wait_for_completion(&source_gone);
 	return rc;
