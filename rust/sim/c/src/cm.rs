@@ -546,6 +546,11 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
                     return;
                 }
                 set(i, Cm::Idle);
+                // SAFETY: Devices stay until the world ends.
+                if !i.qp.is_null() && unsafe { (*i.dev).tcp } {
+                    // The provider closes the stream by itself, and nobody waits for the handler's mutex.
+                    verbs::to_err(i.qp);
+                }
                 tell(
                     id,
                     rdma_cm_event_type_RDMA_CM_EVENT_REJECTED,

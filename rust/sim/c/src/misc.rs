@@ -15,6 +15,7 @@ use crate::{
     world::{
         self,
         say,
+        telling,
         violation,
         w, //
     }, //
@@ -147,13 +148,14 @@ pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *co
     // A console may be slow.
     lock::takes_long("a line is printed");
     world::printed(level);
-    if world::telling() {
-        // SAFETY: The caller passes valid bytes.
-        let text = unsafe { core::slice::from_raw_parts(text, len as usize) };
-        say(&format!(
-            "<{level}> {}",
-            String::from_utf8_lossy(text).trim_end()
-        ));
+    // SAFETY: The caller passes valid bytes.
+    let text = unsafe { core::slice::from_raw_parts(text, len as usize) };
+    let text = String::from_utf8_lossy(text);
+    if telling() {
+        say(&format!("<{level}> {}", text.trim_end()));
+    }
+    if text.contains("connecting failed: the queue pair went into") {
+        violation("an attempt ends, and what the CM has to say of it is not told");
     }
 }
 
