@@ -4,15 +4,15 @@
 //! rarely meet.
 //!
 //! All peers of an NI are on its network, so the IPv4 address names them. A look costs the same for a few peers and for
-//! many ([`crate::proto::slots`]).
+//! many, whoever chose their addresses ([`crate::proto::slots`]).
 //!
 //! Process context. Nothing is allocated under a lock: what a shard grows into is made before.
 //!
 //! # Invariants
 //!
-//! Of a shard: `slots` has the address of each peer in `places` and its place, and no other; a peer keeps its place as
-//! long as it is in the table. Half of the slots are empty at least. `free` begins the list of the places without a
-//! peer.
+//! Of a shard: `slots` has the mark of each peer in `places` and its place, and no other; a peer keeps its place as
+//! long as it is in the table. Three quarters of the slots are empty at least. `free` begins the list of the places
+//! without a peer.
 
 use kernel::{
     prelude::*,
@@ -22,19 +22,22 @@ use kernel::{
     }, //
 };
 
-use crate::proto::{
-    nid::Nid,
-    slots::{
-        self,
-        Slot, //
-    }, //
+use crate::{
+    proto::{
+        nid::Nid,
+        slots::{
+            self,
+            Key,
+            Mark,
+            Slot,
+            SHARD_BITS, //
+        }, //
+    },
+    rdma::random, //
 };
 
-/// Number of shards, a power of two.
-const SHARDS: usize = 64;
-
-/// Slots of a shard that gets its first peer.
-const SLOTS_MIN: usize = 4;
+/// Number of shards.
+const SHARDS: usize = 1 << SHARD_BITS;
 
 /// No place.
 const NOWHERE: u32 = u32::MAX;
@@ -79,12 +82,11 @@ impl<P: Named> Shard<P> {
 
     /// Slots that it needs for one peer more; `None`: it has them.
     fn wants(&self) -> Option<usize> {
-        let n = self.slots.len();
-        (self.peers >= slots::room(n)).then(|| n.saturating_mul(2).max(SLOTS_MIN))
+        slots::wants(self.slots.len(), self.peers)
     }
 
-    fn get(&self, addr: u32) -> Option<&Arc<P>> {
-        let at = slots::find(&self.slots, addr)?;
+    fn get(&self, mark: Mark) -> Option<&Arc<P>> {
+        let at = slots::find(&self.slots, mark)?;
         match self.places.get(usize::try_from(at).ok()?)? {
             Place::Peer(peer) => Some(peer),
             Place::Free(_) => None,
@@ -93,10 +95,10 @@ impl<P: Named> Shard<P> {
 
     /// All of it goes into `bigger`, which takes its place; each peer keeps its own. What is left of it holds memory
     /// only.
-    fn grow(&mut self, mut bigger: Self) -> Self {
+    fn grow(&mut self, mut bigger: Self, key: Key) -> Self {
         for (at, place) in self.places.drain_all().enumerate() {
             if let (Place::Peer(peer), Ok(at)) = (&place, u32::try_from(at)) {
-                let _ = slots::add(&mut bigger.slots, peer.nid().addr(), at);
+                let _ = slots::add(&mut bigger.slots, key.mark(peer.nid().addr()), at);
             }
             let _ = bigger.places.push_within_capacity(place);
         }
@@ -105,14 +107,14 @@ impl<P: Named> Shard<P> {
     }
 
     /// A peer whose address is not there. False: there is no room, see [`Shard::wants`].
-    fn add(&mut self, peer: &Arc<P>) -> bool {
+    fn add(&mut self, peer: &Arc<P>, mark: Mark) -> bool {
         let next = u32::try_from(self.places.len()).unwrap_or(NOWHERE);
         let at = if self.free == NOWHERE {
             next
         } else {
             self.free
         };
-        if self.wants().is_some() || !slots::add(&mut self.slots, peer.nid().addr(), at) {
+        if self.wants().is_some() || !slots::add(&mut self.slots, mark, at) {
             return false;
         }
         let place = Place::Peer(peer.clone());
@@ -132,12 +134,12 @@ impl<P: Named> Shard<P> {
         true
     }
 
-    fn remove(&mut self, peer: &Arc<P>) -> Option<Arc<P>> {
-        let addr = peer.nid().addr();
-        if !Arc::ptr_eq(self.get(addr)?, peer) {
+    fn remove(&mut self, peer: &Arc<P>, key: Key) -> Option<Arc<P>> {
+        let mark = key.mark(peer.nid().addr());
+        if !Arc::ptr_eq(self.get(mark)?, peer) {
             return None;
         }
-        let at = slots::remove(&mut self.slots, addr)?;
+        let at = slots::remove(&mut self.slots, key, mark)?;
         let place = self.places.get_mut(usize::try_from(at).ok()?)?;
         let was = core::mem::replace(place, Place::Free(self.free));
         self.free = at;
@@ -161,6 +163,7 @@ impl<P: Named> Shard<P> {
 
 /// The table of peers, each a `P`.
 pub(crate) struct PeerTable<P> {
+    key: Key,
     shards: KVec<Pin<KBox<SpinLock<Shard<P>>>>>,
 }
 
@@ -175,20 +178,25 @@ impl<P: Named> PeerTable<P> {
             )?;
             shards.push(shard, GFP_KERNEL)?;
         }
-        Ok(Self { shards })
+        Ok(Self {
+            key: Key::new(random::u64(), random::u64()),
+            shards,
+        })
     }
 
-    fn shard(&self, addr: u32) -> Option<Pin<&SpinLock<Shard<P>>>> {
-        // Addresses of a cluster differ in their low bits.
-        let hash = addr ^ (addr >> 8) ^ (addr >> 16);
-        let at = usize::try_from(hash).ok()?.checked_rem(SHARDS)?;
-        self.shards.get(at).map(|shard| shard.as_ref())
+    /// What stands for a NID, and the shard that it belongs to.
+    fn shard(&self, nid: Nid) -> Option<(Mark, Pin<&SpinLock<Shard<P>>>)> {
+        let mark = self.key.mark(nid.addr());
+        let shard = self.shards.get(mark.shard())?;
+        Some((mark, shard.as_ref()))
     }
 
     /// The peer with that NID.
     #[inline]
     pub(crate) fn get(&self, nid: Nid) -> Option<Arc<P>> {
-        self.shard(nid.addr())?.lock().get(nid.addr()).cloned()
+        let (mark, shard) = self.shard(nid)?;
+        let inner = shard.lock();
+        inner.get(mark).cloned()
     }
 
     /// The peer with that NID, made by `new` if need be. `ESHUTDOWN` if it is not there and
@@ -202,7 +210,7 @@ impl<P: Named> PeerTable<P> {
         if let Some(peer) = self.get(nid) {
             return Ok(peer);
         }
-        let shard = self.shard(nid.addr()).ok_or(EINVAL)?;
+        let (mark, shard) = self.shard(nid).ok_or(EINVAL)?;
         let peer = new()?;
         let mut bigger = None;
         loop {
@@ -210,15 +218,17 @@ impl<P: Named> PeerTable<P> {
             if stopping() {
                 return Err(ESHUTDOWN);
             }
-            if let Some(there) = inner.get(nid.addr()) {
+            if let Some(there) = inner.get(mark) {
                 return Ok(there.clone());
             }
             let left = match (inner.wants(), bigger.take()) {
-                (Some(n), Some(shard)) if slots_of(&shard) >= n => Some(inner.grow(shard)),
+                (Some(n), Some(shard)) if slots_of(&shard) >= n => {
+                    Some(inner.grow(shard, self.key))
+                }
                 (_, unused) => unused,
             };
             let wants = inner.wants();
-            let added = inner.add(&peer);
+            let added = inner.add(&peer, mark);
             drop(inner);
             // Memory goes without the lock.
             drop(left);
@@ -232,10 +242,10 @@ impl<P: Named> PeerTable<P> {
 
     /// Takes a peer out.
     pub(crate) fn remove(&self, peer: &Arc<P>) {
-        let Some(shard) = self.shard(peer.nid().addr()) else {
+        let Some((_, shard)) = self.shard(peer.nid()) else {
             return;
         };
-        let removed = shard.lock().remove(peer);
+        let removed = shard.lock().remove(peer, self.key);
         // Freed without the lock.
         drop(removed);
     }

@@ -2,14 +2,70 @@
 
 //! Where a peer is found by its address: open addressing with linear probing, over slots that the caller owns.
 //!
-//! A look is about as cheap for a hundred thousand peers as for sixteen: half of the slots are empty at least, and
-//! addresses that follow each other are spread by a multiplication. Nothing is marked as deleted: what stands
-//! behind a peer that goes moves up.
+//! A look is about as cheap for a hundred thousand peers as for sixteen: three quarters of the slots are empty at
+//! least, and addresses are spread by a [`Key`]. Nothing is marked as deleted: what stands behind a peer that goes
+//! moves up.
+//!
+//! # Who chooses addresses
+//!
+//! Who owns many addresses and knew the key could choose those that meet in one place, and every look there would pass
+//! all of them. So the key is random, of one table alone, and never told. A multiplication by an odd number that is
+//! drawn at random sends any two different numbers to the same of `m` places at most twice in `m` draws (Dietzfelbinger
+//! and others, "A reliable randomized algorithm for the closest-pair problem", 1997), and what comes before it keeps
+//! different addresses different. So no two addresses that somebody chooses meet more than twice as often as by chance.
+//!
+//! What comes before it takes all regularity from them: with one multiplication alone, or numbers of 32 bits, some keys
+//! pile rows of regular addresses up. A hash as SipHash would hold against one, too, who sees where addresses are, and
+//! takes ten times as long. Nobody sees that: the table is never told, and how long one look takes is lost in what a
+//! message takes. A look is made for each message.
 //!
 //! Context: any; the caller holds the lock of the slots.
 
-/// 2^32 by the golden ratio: what is near in an address is far in the product (Knuth, 6.4).
-const SPREAD: u32 = 0x9e37_79b1;
+/// What spreads the addresses of one table.
+#[derive(Clone, Copy)]
+pub struct Key {
+    first: u64,
+    second: u64,
+}
+
+impl Key {
+    /// Of random bits.
+    pub const fn new(first: u64, second: u64) -> Self {
+        // Odd: what is multiplied by them stays one to one.
+        Self {
+            first: first | 1,
+            second: second | 1,
+        }
+    }
+
+    /// Where an address belongs.
+    #[inline]
+    pub fn mark(self, addr: u32) -> Mark {
+        let near = u64::from(addr).wrapping_mul(self.first);
+        Mark {
+            addr,
+            far: (near ^ (near >> 32)).wrapping_mul(self.second),
+        }
+    }
+}
+
+/// An address, and where a [`Key`] says that it belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    addr: u32,
+    far: u64,
+}
+
+/// How many bits, the highest, choose the shard.
+pub const SHARD_BITS: u32 = 6;
+
+impl Mark {
+    /// The shard of a table that has 2 to the power of [`SHARD_BITS`].
+    #[inline]
+    pub fn shard(self) -> usize {
+        usize::try_from(self.far >> (u64::BITS - SHARD_BITS)).unwrap_or(0)
+    }
+}
 
 /// A place for a peer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +86,24 @@ impl Slot {
     }
 }
 
+/// Slots for the first peers.
+const SLOTS_MIN: usize = 8;
+
 /// How many peers so many slots are enough for.
 pub const fn room(slots: usize) -> usize {
-    slots / 2
+    slots / 4
+}
+
+/// How many slots are wanted instead of so many for one peer more; `None`: they are enough.
+pub fn wants(slots: usize, peers: usize) -> Option<usize> {
+    (peers >= room(slots)).then(|| slots.saturating_mul(2).max(SLOTS_MIN))
 }
 
 /// Where the look for an address begins.
-pub fn home(slots: &[Slot], addr: u32) -> usize {
-    let n = u32::try_from(slots.len()).unwrap_or(u32::MAX);
-    // Of two numbers of 32 bits: it cannot wrap.
-    let scaled = u64::from(addr.wrapping_mul(SPREAD)).wrapping_mul(n.into()) >> 32;
+pub fn home(slots: &[Slot], mark: Mark) -> usize {
+    let n = u64::try_from(slots.len()).unwrap_or(0);
+    // The highest bits are the same in all of a shard. There are less than 2^32 slots: it cannot wrap.
+    let scaled = ((mark.far << SHARD_BITS) >> 32).wrapping_mul(n) >> 32;
     usize::try_from(scaled).unwrap_or(0)
 }
 
@@ -53,12 +117,12 @@ fn behind(slots: &[Slot], at: usize) -> usize {
     }
 }
 
-/// The slot of an address with its number, or the empty one where it belongs; `None` if there is neither.
-pub fn look(slots: &[Slot], addr: u32) -> Option<(usize, Slot)> {
-    let mut at = home(slots, addr);
+/// The slot of a peer with its number, or the empty one where it belongs; `None` if there is neither.
+pub fn look(slots: &[Slot], mark: Mark) -> Option<(usize, Slot)> {
+    let mut at = home(slots, mark);
     for _ in 0..slots.len() {
         let slot = *slots.get(at)?;
-        if slot.is_empty() || slot.addr == addr {
+        if slot.is_empty() || slot.addr == mark.addr {
             return Some((at, slot));
         }
         at = behind(slots, at);
@@ -66,32 +130,35 @@ pub fn look(slots: &[Slot], addr: u32) -> Option<(usize, Slot)> {
     None
 }
 
-/// What was stored for an address.
+/// What was stored for a peer.
 #[inline]
-pub fn find(slots: &[Slot], addr: u32) -> Option<u32> {
-    let (_, slot) = look(slots, addr)?;
+pub fn find(slots: &[Slot], mark: Mark) -> Option<u32> {
+    let (_, slot) = look(slots, mark)?;
     (!slot.is_empty()).then_some(slot.at)
 }
 
-/// Stores `at` for an address that is not there. False: there is no slot. Half of them are to stay empty: the
-/// caller sees to [`room`].
+/// Stores `at` for a peer that is not there. False: there is no slot. Most of them are to stay empty: the caller sees
+/// to [`room`].
 #[must_use]
-pub fn add(slots: &mut [Slot], addr: u32, at: u32) -> bool {
-    let Some((free, Slot::EMPTY)) = look(slots, addr) else {
+pub fn add(slots: &mut [Slot], mark: Mark, at: u32) -> bool {
+    let Some((free, Slot::EMPTY)) = look(slots, mark) else {
         return false;
     };
     if at == u32::MAX {
         return false;
     }
     if let Some(slot) = slots.get_mut(free) {
-        *slot = Slot { addr, at };
+        *slot = Slot {
+            addr: mark.addr,
+            at,
+        };
     }
     true
 }
 
-/// Forgets an address: what was stored for it.
-pub fn remove(slots: &mut [Slot], addr: u32) -> Option<u32> {
-    let (mut hole, gone) = look(slots, addr)?;
+/// Forgets a peer: what was stored for it.
+pub fn remove(slots: &mut [Slot], key: Key, mark: Mark) -> Option<u32> {
+    let (mut hole, gone) = look(slots, mark)?;
     if gone.is_empty() {
         return None;
     }
@@ -103,7 +170,7 @@ pub fn remove(slots: &mut [Slot], addr: u32) -> Option<u32> {
             break;
         }
         // It may move up if its look passes the hole.
-        let from = home(slots, slot.addr);
+        let from = home(slots, key.mark(slot.addr));
         let passes = if hole <= at {
             from <= hole || from > at
         } else {
@@ -123,38 +190,41 @@ pub fn remove(slots: &mut [Slot], addr: u32) -> Option<u32> {
 mod tests {
     use super::*;
 
+    const KEY: Key = Key::new(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
+
     #[test]
     fn what_is_stored_is_found_until_it_is_removed() {
         let mut slots = [Slot::EMPTY; 8];
-        assert_eq!(find(&slots, 5), None);
+        assert_eq!(find(&slots, KEY.mark(5)), None);
         for addr in 0..4 {
-            assert!(add(&mut slots, addr, addr.saturating_add(100)));
-            assert!(!add(&mut slots, addr, 7));
+            assert!(add(&mut slots, KEY.mark(addr), addr.saturating_add(100)));
+            assert!(!add(&mut slots, KEY.mark(addr), 7));
         }
-        assert_eq!(remove(&mut slots, 2), Some(102));
-        assert_eq!(remove(&mut slots, 2), None);
+        assert_eq!(remove(&mut slots, KEY, KEY.mark(2)), Some(102));
+        assert_eq!(remove(&mut slots, KEY, KEY.mark(2)), None);
         for addr in [0, 1, 3] {
-            assert_eq!(find(&slots, addr), Some(addr.saturating_add(100)));
+            assert_eq!(find(&slots, KEY.mark(addr)), Some(addr.saturating_add(100)));
         }
-        assert!(!add(&mut slots, 9, u32::MAX));
+        assert!(!add(&mut slots, KEY.mark(9), u32::MAX));
     }
 
     #[test]
     fn no_slots_and_full_ones_end_every_look() {
-        assert_eq!(find(&[], 1), None);
-        assert!(!add(&mut [], 1, 1));
-        assert_eq!(remove(&mut [], 1), None);
+        let mark = |addr| KEY.mark(addr);
+        assert_eq!(find(&[], mark(1)), None);
+        assert!(!add(&mut [], mark(1), 1));
+        assert_eq!(remove(&mut [], KEY, mark(1)), None);
         let mut slots = [Slot::EMPTY; 3];
         for addr in 0..3 {
-            assert!(add(&mut slots, addr, addr));
+            assert!(add(&mut slots, mark(addr), addr));
         }
-        assert_eq!(find(&slots, 3), None);
-        assert!(!add(&mut slots, 3, 3));
-        assert_eq!(remove(&mut slots, 3), None);
-        assert_eq!(remove(&mut slots, 1), Some(1));
-        assert!(add(&mut slots, 3, 3));
+        assert_eq!(find(&slots, mark(3)), None);
+        assert!(!add(&mut slots, mark(3), 3));
+        assert_eq!(remove(&mut slots, KEY, mark(3)), None);
+        assert_eq!(remove(&mut slots, KEY, mark(1)), Some(1));
+        assert!(add(&mut slots, mark(3), 3));
         for addr in [0, 2, 3] {
-            assert_eq!(find(&slots, addr), Some(addr));
+            assert_eq!(find(&slots, mark(addr)), Some(addr));
         }
     }
 }

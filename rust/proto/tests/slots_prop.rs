@@ -7,73 +7,163 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use ro2iblnd_proto::slots::{
     self,
-    Slot, //
+    Key,
+    Mark,
+    Slot,
+    SHARD_BITS, //
 };
 
 proptest! {
     #[test]
-    fn as_a_map(steps in prop::collection::vec((0u32..40, any::<bool>(), any::<bool>()), 0..200)) {
+    fn as_a_map(
+        random in any::<(u64, u64)>(),
+        steps in prop::collection::vec((0u32..40, any::<bool>(), any::<bool>()), 0..200),
+    ) {
+        let key = Key::new(random.0, random.1);
         let mut slots = [Slot::EMPTY; 40];
         let mut map = BTreeMap::new();
-        for (at, (key, near, adds)) in steps.into_iter().enumerate() {
+        for (at, (number, near, adds)) in steps.into_iter().enumerate() {
             // Neighbours, and what is far apart.
-            let addr = if near { key } else { key.wrapping_mul(0x0100_0001) };
-            if adds && map.len() < slots::room(slots.len()) {
+            let addr = if near { number } else { number.wrapping_mul(0x0100_0001) };
+            // Half full: longer rows than the driver has.
+            if adds && map.len() < 20 {
                 let at = at as u32;
-                prop_assert_eq!(slots::add(&mut slots, addr, at), !map.contains_key(&addr));
+                prop_assert_eq!(slots::add(&mut slots, key.mark(addr), at), !map.contains_key(&addr));
                 map.entry(addr).or_insert(at);
             } else {
-                prop_assert_eq!(slots::remove(&mut slots, addr), map.remove(&addr));
+                prop_assert_eq!(slots::remove(&mut slots, key, key.mark(addr)), map.remove(&addr));
             }
             for (addr, at) in &map {
-                prop_assert_eq!(slots::find(&slots, *addr), Some(*at));
+                prop_assert_eq!(slots::find(&slots, key.mark(*addr)), Some(*at));
             }
         }
     }
 }
 
-/// Slots that are looked at until an address is found.
-fn distance(slots: &[Slot], addr: u32) -> usize {
-    let (at, slot) = slots::look(slots, addr).unwrap();
+/// Keys, one after the other.
+fn keys() -> impl Iterator<Item = Key> {
+    // Splitmix64 (Steele, Lea, Flood).
+    let mut numbers = (1u64..).map(|n| {
+        let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    });
+    std::iter::from_fn(move || Some(Key::new(numbers.next()?, numbers.next()?)))
+}
+
+/// Slots that are looked at until a peer is found.
+fn distance(slots: &[Slot], mark: Mark) -> usize {
+    let (at, slot) = slots::look(slots, mark).unwrap();
     assert_ne!(slot, Slot::EMPTY);
-    (at + slots.len() - slots::home(slots, addr)) % slots.len() + 1
+    (at + slots.len() - slots::home(slots, mark)) % slots.len() + 1
 }
 
-/// Slots that are looked at until an address is found, on average over all, in 64 tables as the driver has them.
-fn looks(peers: u32, addr: impl Fn(u32) -> u32) -> f64 {
-    const SHARDS: usize = 64;
-    let shard = |addr: u32| ((addr ^ (addr >> 8) ^ (addr >> 16)) as usize) % SHARDS;
-    let mut tables = vec![(vec![Slot::EMPTY; 4], Vec::new()); SHARDS];
-    for n in 0..peers {
-        let (slots, all) = &mut tables[shard(addr(n))];
-        if all.len() == slots::room(slots.len()) {
-            *slots = vec![Slot::EMPTY; 2 * slots.len()];
-            for (at, addr) in all.iter().enumerate() {
-                assert!(slots::add(slots, *addr, at as u32));
+/// Slots that are looked at until a peer is found, on average over all and at most, in the tables that the driver has.
+fn looks(key: Key, addrs: impl Iterator<Item = u32>) -> (f64, usize) {
+    let mut tables = vec![(Vec::new(), Vec::new()); 1 << SHARD_BITS];
+    for addr in addrs {
+        let mark = key.mark(addr);
+        let (slots, all): &mut (Vec<Slot>, Vec<Mark>) = &mut tables[mark.shard()];
+        if let Some(n) = slots::wants(slots.len(), all.len()) {
+            *slots = vec![Slot::EMPTY; n];
+            for (at, mark) in all.iter().enumerate() {
+                assert!(slots::add(slots, *mark, at as u32));
             }
         }
-        assert!(slots::add(slots, addr(n), all.len() as u32));
-        all.push(addr(n));
+        assert!(slots::add(slots, mark, all.len() as u32));
+        all.push(mark);
     }
-    let of = |(slots, all): &(Vec<Slot>, Vec<u32>)| -> usize {
-        all.iter().map(|addr| distance(slots, *addr)).sum()
-    };
-    tables.iter().map(of).sum::<usize>() as f64 / f64::from(peers)
+    let all = tables
+        .iter()
+        .flat_map(|(slots, all)| all.iter().map(|mark| distance(slots, *mark)));
+    let (n, sum, most) = all.fold((0, 0, 0), |(n, sum, most), d| (n + 1, sum + d, most.max(d)));
+    (sum as f64 / n as f64, most)
 }
+
+/// A network, and its address with a number.
+type Net = (&'static str, fn(u32) -> u32);
+
+const NETS: [Net; 5] = [
+    ("one after the other", |n| 0x0a00_0001 + n),
+    ("many subnets", |n| {
+        0x0a00_0001 + (n % 200) + ((n / 200) << 8)
+    }),
+    ("every fourth", |n| 0x0a00_0004 + 4 * n),
+    ("every 4096th", |n| (n << 12) | (n >> 20)),
+    ("the other way round", |n| n.reverse_bits()),
+];
 
 #[test]
 fn a_look_costs_as_much_for_a_hundred_thousand_peers_as_for_sixteen() {
-    let nets: [(&str, fn(u32) -> u32); 3] = [
-        ("one after the other", |n| 0x0a00_0001 + n),
-        ("many subnets", |n| {
-            0x0a00_0001 + (n % 200) + ((n / 200) << 8)
-        }),
-        ("every fourth", |n| 0x0a00_0004 + 4 * n),
-    ];
-    for (name, addr) in nets {
-        let few = looks(16, addr);
-        let many = looks(100_000, addr);
-        println!("{name}: {few:.2} slots a look with 16 peers, {many:.2} with 100,000");
+    for (name, addr) in NETS {
+        let (mut few, mut many, mut worst, mut most) = (0.0, 0.0, 0.0f64, 0);
+        const KEYS: usize = 8;
+        for key in keys().take(KEYS) {
+            few += looks(key, (0..16).map(addr)).0 / KEYS as f64;
+            let (mean, longest) = looks(key, (0..100_000).map(addr));
+            many += mean / KEYS as f64;
+            (worst, most) = (worst.max(mean), most.max(longest));
+        }
+        println!(
+            "{name}: {few:.2} slots a look with 16 peers, {many:.2} with 100,000, \
+             {worst:.2} under the worst of {KEYS} keys, {most} for the peer that is farthest"
+        );
         assert!(many <= 1.3 * few, "{name}: {few} and {many}");
+        assert!(worst <= 1.2, "{name}: {worst}");
+        assert!(most <= 25, "{name}: {most}");
+    }
+}
+
+#[test]
+fn who_knows_one_key_knows_nothing_of_another() {
+    let mut keys = keys();
+    let known = keys.next().unwrap();
+    let slots = vec![Slot::EMPTY; 4096];
+    // As who owns a network, and knows the key, would choose them.
+    let mut chosen = Vec::new();
+    let mut addr = 0x0a00_0000u32;
+    while chosen.len() < 200 {
+        let mark = known.mark(addr);
+        if mark.shard() == 5 && slots::home(&slots, mark) < 16 {
+            chosen.push(addr);
+        }
+        addr += 1;
+    }
+    let (mean, most) = looks(known, chosen.iter().copied());
+    println!("known: {mean:.2} slots a look, {most} at most");
+    assert!(most > 100);
+    for key in keys.take(300) {
+        let mut shards = [0; 1 << SHARD_BITS];
+        for addr in &chosen {
+            shards[key.mark(*addr).shard()] += 1;
+        }
+        let (mean, most) = looks(key, chosen.iter().copied());
+        // Three in each on average.
+        assert!(shards.into_iter().max() <= Some(16), "{shards:?}");
+        assert!(mean < 1.6 && most <= 12, "{mean}, {most}");
+    }
+}
+
+/// However they are chosen, two addresses meet at most twice as often as chance has it.
+#[test]
+fn two_addresses_meet_as_seldom_as_chance_has_it() {
+    const KEYS: usize = 50_000;
+    let pairs = [
+        (0, 1),
+        (0, 1 << 31),
+        (0x0a00_0001, 0x0a00_0101),
+        (0x0a00_0001, 0x8a00_0001),
+        (0x0a01_0000, 0x0a02_0000),
+        (0, 0xffff_ffff),
+    ];
+    for (a, b) in pairs {
+        let met = keys()
+            .take(KEYS)
+            .filter(|key| key.mark(a).shard() == key.mark(b).shard())
+            .count();
+        let expected = KEYS >> SHARD_BITS;
+        println!("{a:#x}, {b:#x}: {met} times, {expected} by chance");
+        assert!(met <= 2 * expected + expected / 10);
     }
 }
