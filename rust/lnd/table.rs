@@ -6,13 +6,13 @@
 //! All peers of an NI are on its network, so the IPv4 address names them. A look costs the same for a few peers and for
 //! many, whoever chose their addresses ([`crate::proto::slots`]).
 //!
-//! Process context. Nothing is allocated under a lock: what a shard grows into is made before.
+//! Process context. Nothing is allocated under a lock: what a shard grows or shrinks into is made before.
 //!
 //! # Invariants
 //!
 //! Of a shard: `slots` has the mark of each peer in `places` and its place, and no other; a peer keeps its place as
-//! long as it is in the table. Three quarters of the slots are empty at least. `free` begins the list of the places
-//! without a peer.
+//! long as it is in the table, or has a lower one when the shard shrinks. Three quarters of the slots are empty at
+//! least. `free` begins the list of the places without a peer.
 
 use kernel::{
     prelude::*,
@@ -85,6 +85,11 @@ impl<P: Named> Shard<P> {
         slots::wants(self.slots.len(), self.peers)
     }
 
+    /// Slots that would be enough for it; `None`: it has not far too many.
+    fn spares(&self) -> Option<usize> {
+        slots::spares(self.slots.len(), self.peers)
+    }
+
     fn get(&self, mark: Mark) -> Option<&Arc<P>> {
         let at = slots::find(&self.slots, mark)?;
         match self.places.get(usize::try_from(at).ok()?)? {
@@ -93,17 +98,15 @@ impl<P: Named> Shard<P> {
         }
     }
 
-    /// All of it goes into `bigger`, which takes its place; each peer keeps its own. What is left of it holds memory
-    /// only.
-    fn grow(&mut self, mut bigger: Self, key: Key) -> Self {
-        for (at, place) in self.places.drain_all().enumerate() {
-            if let (Place::Peer(peer), Ok(at)) = (&place, u32::try_from(at)) {
-                let _ = slots::add(&mut bigger.slots, key.mark(peer.nid().addr()), at);
+    /// All of it goes into `other`, which is empty, has room for it, and takes its place; the peers get the lowest
+    /// places, in the order that they had. What is left of it holds memory only.
+    fn resize(&mut self, mut other: Self, key: Key) -> Self {
+        for place in self.places.drain_all() {
+            if let Place::Peer(peer) = place {
+                let _ = other.add(&peer, key.mark(peer.nid().addr()));
             }
-            let _ = bigger.places.push_within_capacity(place);
         }
-        (bigger.free, bigger.peers) = (self.free, self.peers);
-        core::mem::replace(self, bigger)
+        core::mem::replace(self, other)
     }
 
     /// A peer whose address is not there. False: there is no room, see [`Shard::wants`].
@@ -150,11 +153,11 @@ impl<P: Named> Shard<P> {
         }
     }
 
-    /// The first peer from that place on, and the place behind it.
-    fn from(&self, place: usize) -> Option<(Arc<P>, usize)> {
-        let places = self.places.iter().enumerate().skip(place);
+    /// The last peer before that place, and its place.
+    fn before(&self, place: usize) -> Option<(Arc<P>, usize)> {
+        let places = self.places.iter().enumerate().take(place).rev();
         let mut peers = places.filter_map(|(at, place)| match place {
-            Place::Peer(peer) => Some((peer.clone(), at.saturating_add(1))),
+            Place::Peer(peer) => Some((peer.clone(), at)),
             Place::Free(_) => None,
         });
         peers.next()
@@ -223,7 +226,7 @@ impl<P: Named> PeerTable<P> {
             }
             let left = match (inner.wants(), bigger.take()) {
                 (Some(n), Some(shard)) if slots_of(&shard) >= n => {
-                    Some(inner.grow(shard, self.key))
+                    Some(inner.resize(shard, self.key))
                 }
                 (_, unused) => unused,
             };
@@ -240,24 +243,43 @@ impl<P: Named> PeerTable<P> {
         }
     }
 
-    /// Takes a peer out.
+    /// Takes a peer out. May sleep.
     pub(crate) fn remove(&self, peer: &Arc<P>) {
         let Some((_, shard)) = self.shard(peer.nid()) else {
             return;
         };
-        let removed = shard.lock().remove(peer, self.key);
+        let (removed, spares) = {
+            let mut inner = shard.lock();
+            (inner.remove(peer, self.key), inner.spares())
+        };
         // Freed without the lock.
         drop(removed);
+        let Some(n) = spares else { return };
+        // Without memory it stays as large as it is.
+        let Ok(smaller) = Shard::with_slots(n) else {
+            return;
+        };
+        let mut inner = shard.lock();
+        let left = if inner.spares() == Some(n) {
+            inner.resize(smaller, self.key)
+        } else {
+            smaller
+        };
+        drop(inner);
+        // Memory goes without the lock.
+        drop(left);
     }
 
-    /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed.
+    /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed, and one that stays
+    /// may be met twice.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<P>)) {
         for shard in self.shards.iter() {
-            let mut place = 0;
+            // Downwards, as peers move: whoever moves is not passed by.
+            let mut place = usize::MAX;
             loop {
-                let next = shard.lock().from(place);
-                let Some((peer, behind)) = next else { break };
-                place = behind;
+                let next = shard.lock().before(place);
+                let Some((peer, at)) = next else { break };
+                place = at;
                 f(&peer);
             }
         }

@@ -99,6 +99,13 @@ pub fn wants(slots: usize, peers: usize) -> Option<usize> {
     (peers >= room(slots)).then(|| slots.saturating_mul(2).max(SLOTS_MIN))
 }
 
+/// How many slots are enough instead of so many; `None`: they are not far too many. With these the peers may double
+/// before more are wanted, and half of them go before fewer are enough.
+pub fn spares(slots: usize, peers: usize) -> Option<usize> {
+    let fewer = slots / 4;
+    (fewer >= SLOTS_MIN && peers <= room(fewer) / 2).then_some(fewer)
+}
+
 /// Where the look for an address begins.
 pub fn home(slots: &[Slot], mark: Mark) -> usize {
     let n = u64::try_from(slots.len()).unwrap_or(0);
@@ -226,5 +233,33 @@ mod tests {
         for addr in [0, 2, 3] {
             assert_eq!(find(&slots, mark(addr)), Some(addr));
         }
+    }
+
+    #[test]
+    fn slots_follow_the_peers_up_and_down_but_not_each_of_them() {
+        let mut slots = 0;
+        for peers in 0..10_000 {
+            if let Some(more) = wants(slots, peers) {
+                slots = more;
+            }
+            assert!(room(slots) > peers);
+            assert_eq!(spares(slots, peers), None);
+        }
+        let mut changes = 0usize;
+        for peers in (0..10_000).rev() {
+            if let Some(fewer) = spares(slots, peers) {
+                slots = fewer;
+                changes = changes.saturating_add(1);
+                // Neither more nor fewer at once.
+                assert_eq!(
+                    wants(slots, peers.saturating_mul(2).saturating_sub(1)),
+                    None
+                );
+                assert_eq!(spares(slots, peers), None);
+                assert!(room(slots) > peers);
+            }
+        }
+        assert_eq!(changes, 6);
+        assert!((SLOTS_MIN..=4 * SLOTS_MIN).contains(&slots));
     }
 }

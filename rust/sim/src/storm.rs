@@ -93,6 +93,9 @@ const MESSAGES: usize = 50;
 const LOCKS: u64 = 30;
 const ALLOCATIONS: u64 = 3;
 
+/// After so long what is done once, later than what it is done for, has been done.
+const REST: u64 = 20 * SEC;
+
 /// What its messages cost.
 #[derive(Clone, Copy, Default)]
 struct Cost {
@@ -132,6 +135,8 @@ fn honest(what: &str) -> Cost {
 
 /// The same while nobody does anything.
 fn alone(what: &'static str) -> Cost {
+    // So that nothing of what was before is left to be done.
+    sched::sleep(REST);
     let cost = Rc::new(Cell::new(Cost::default()));
     let out = cost.clone();
     let tid = sched::spawn(HONEST, Kind::Process, "user", move || {
@@ -161,6 +166,11 @@ fn per_message(what: &str, cost: Cost) {
     );
 }
 
+/// Bytes of memory that the node has of which all others want something.
+fn held() -> usize {
+    mem::left(0).iter().map(|(_, size)| size).sum()
+}
+
 /// Runs it with so many peers.
 pub fn run(seed: u64, peers: usize) -> End {
     let mut plan = Plan::calm(peers + 1);
@@ -183,18 +193,24 @@ pub fn run(seed: u64, peers: usize) -> End {
         if one.locks > LOCKS * n || one.allocations > ALLOCATIONS * n {
             violation("a message takes more locks or allocations than it should");
         }
+        let before = held();
         beside("all connect and send", 2..all, put);
         let begun = sched::now();
         on(1..all, "user", put);
         phase("all send", begun);
-        // So that nothing of this is left.
-        sched::sleep(SEC);
+        let most = held();
         let among = alone("all connected");
         per_message("all", among);
         if among.locks * 10 > one.locks * 11 || among.allocations * 10 > one.allocations * 11 {
             violation("a message costs more when there are many peers");
         }
         beside("all but one close", 2..all, down);
+        sched::sleep(REST);
+        let left = held();
+        println!("  the one has {before} bytes of memory with one peer, {most} with all, {left} when they are gone");
+        if left * 10 > before * 11 {
+            violation("memory of peers that are gone is kept");
+        }
         on(2..all, "up", up);
         beside("they connect again", 2..all, put);
         let begun = sched::now();
