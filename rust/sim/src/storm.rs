@@ -146,15 +146,24 @@ fn alone(what: &'static str) -> Cost {
     cost.get()
 }
 
-/// The same while all others do something.
-fn beside(what: &'static str, nodes: core::ops::Range<usize>, f: fn(usize)) {
+/// The same while all others do something. Returns how long that took.
+fn beside(what: &'static str, nodes: core::ops::Range<usize>, f: fn(usize)) -> u64 {
     let begun = sched::now();
     let tid = sched::spawn(HONEST, Kind::Process, "user", move || {
         honest(what);
     });
     on(nodes, "user", f);
     phase(what, begun);
+    let took = sched::now() - begun;
     sched::join(tid);
+    took
+}
+
+/// Nothing is in the way of who connects, and nobody waits for a timer.
+fn judge_connecting(took: u64, peers: usize) {
+    if took > SEC / 2 + peers as u64 * SEC / 1000 {
+        violation("to connect takes longer than it should");
+    }
 }
 
 fn per_message(what: &str, cost: Cost) {
@@ -194,7 +203,7 @@ pub fn run(seed: u64, peers: usize) -> End {
             violation("a message takes more locks or allocations than it should");
         }
         let before = held();
-        beside("all connect and send", 2..all, put);
+        judge_connecting(beside("all connect and send", 2..all, put), peers);
         let begun = sched::now();
         on(1..all, "user", put);
         phase("all send", begun);
@@ -212,7 +221,7 @@ pub fn run(seed: u64, peers: usize) -> End {
             violation("memory of peers that are gone is kept");
         }
         on(2..all, "up", up);
-        beside("they connect again", 2..all, put);
+        judge_connecting(beside("they connect again", 2..all, put), peers);
         let begun = sched::now();
         on(0..1, "down", down);
         phase("the NI of all is deleted", begun);
