@@ -109,6 +109,7 @@ def test_what_it_shows_is_so(nodes, top):
     assert "alternate screen false, cursor hidden false" in left, left
 
 
+@pytest.mark.long
 def test_keys(nodes, top):
     """To sort, to see what ended, to stand still, to go away."""
     a, b = nodes
@@ -138,6 +139,7 @@ def test_keys(nodes, top):
         assert screen.end().startswith("status 0\n")
 
 
+@pytest.mark.long
 def test_troubles_come_and_go(nodes, top):
     """The peer's LNet takes nothing; the peer's cable is pulled; the driver goes. Each is said while it is so."""
     a, b = nodes
