@@ -12,7 +12,7 @@ import pytest
 import vm
 from conftest import LOGS, ROOT, tidy
 from flow import conn, conns
-from nodes import Node, until, up
+from nodes import until, up
 from test_stock import KERNELS, boot_stock
 from tracing import EVENTS, TRACEFS, Tracing, mount, times, value
 
