@@ -653,6 +653,12 @@ pub fn unload() {
 /// The same, and what is left is looked at later, by [`clean_all`].
 pub fn unload_unseen() {
     let node = sched::node();
+    // Whoever called lnd_recv may be about to return when the last reference to the NI is gone. Nothing in LNet
+    // waits for that, nor can a driver wait for its own last instructions; what is between them and an rmmod is the
+    // time that it takes.
+    while w().nodes[node].inside > 0 {
+        sched::sleep(sched::US);
+    }
     enter();
     let module = w().nodes[node].module.take();
     drop(module);
