@@ -239,8 +239,11 @@ bool ro2ib_lnet_send_error(struct lnet_msg *msg, u32 *health);
 /* The peer was last heard @age seconds ago and is gone; process context. */
 void ro2ib_lnet_notify_down(struct ro2ib_ni *ni, u64 nid, u64 age);
 
-/* The HCA port of the NI failed or came back; process context. */
-void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal);
+/*
+ * The HCA port of the NI failed or came back; @told: the driver has said why,
+ * so nothing is said of it here. Process context.
+ */
+void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal, bool told);
 
 /*
  * The NI of this driver (never of another one) with that NID, or NULL. The

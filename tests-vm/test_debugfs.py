@@ -75,6 +75,8 @@ def test_closes_are_told(nodes):
     assert (at_a["event"], at_a["by"], at_a["peer"], at_a["role"]) == ("closed", "peer", b.nid, "active"), at_a
     assert causes(a, "closed") == {at_a["cause"]: 1}, at_a
     assert causes(b, "closed") == {"AdminClose": 1}
+    # Who did it is said here, too.
+    until(lambda: f"{a.nid}: connection closed: closed by lctl disconnect" in b.log(), "said")
     now = float(next(line["now"] for line in lines(a, ".closes") if "now" in line))
     assert 0 <= now - float(at_a["time"]) < 60, (now, at_a)
     # Nobody there.
@@ -100,7 +102,8 @@ def test_refusals_are_told(nodes):
     a.ctl(f"ping {b.nid} timeout=30", ok=False)
     text = b.guest.check(f"cat {DEBUGFS}/strangers")
     assert re.search(r"^causes=none of=refused .* NoSuchNi=[1-9]", text, re.MULTILINE), text
-    assert re.search(rf"^event=refused .* peer={a.nid} .* cause=NoSuchNi", text, re.MULTILINE), text
+    assert re.search(rf"^event=refused .* peer={a.nid} .* cause=NoSuchNi .* asked={b.nid}$", text, re.MULTILINE), text
+    assert f"{a.nid}: refused its connection request: no NI {b.nid} on this device" in b.log()
     refused = [e for e in events(a) if e["cause"] == "Refused"]
     assert refused and {e["detail"] for e in refused} == {"Fatal"}, events(a)
 

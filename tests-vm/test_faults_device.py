@@ -84,8 +84,14 @@ def test_ni_deleted_without_device(nodes):
     up(a, b)
     a.traffic(b, op="mix", size=65536, count=20)
     unplug(a)
+    until(lambda: debug_nis(a)[0]["device"] == "none", "gone")
+    # Its link is none either, and that it is down is not said of what is gone.
+    assert debug_nis(a)[0]["link"] == "none"
     spent, _ = timed(a.ni_del)
     assert spent < DELETE_LIMIT
+    log = a.log()
+    assert f"{a.nid}: the RDMA device is gone" in log and "link is down" not in log
+    assert f"{a.nid}: the NI is stopped" in log
     # No NI can be had now, and one when the device is there.
     assert a.ctl("ni add o2ib eth0", ok=False)["rc"] != 0
     assert 'no RDMA device has this address, see "rdma link"' in a.guest.dmesg()

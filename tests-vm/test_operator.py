@@ -38,6 +38,10 @@ def test_closing_what_is_not_there(nodes):
     assert a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
     until(lambda: a.conns() == 0, "closed")
     assert a.ctl(f"conn close any from={a.nid}", ok=False)["rc"] == 0
+    a.ping(b)
+    a.ctl(f"peer del {b.nid}")
+    until(lambda: f"{b.nid}: connection closed: the peer was deleted (lctl del_peer)" in a.log(), "said by what")
+    assert "cause=PeerDeleted" in a.guest.check(f"cat {DEBUGFS}/{a.nid}.closes")
 
 
 def test_peers_are_counted_with_the_table(nodes):
@@ -118,6 +122,8 @@ def test_denied_and_allowed_again(nodes):
     write(b, "access", f"allow 10.0.0.[100-200]@o2ib; deny {a.address}/32@o2ib; allow *@o2ib")
     until(lambda: a.conns() == 0 and b.conns() == 0, "cut off")
     assert "deny" in b.guest.check(f"cat {PARAMS}/access")
+    assert re.search(rf"^event=closed .* by=operator cause=Denied", b.guest.check(f"cat {DEBUGFS}/{b.nid}.closes"), re.M)
+    assert f"{a.nid}: connection closed: denied by the parameter access" in b.log()
     assert a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] != 0
     assert refused(b, "Denied") >= 1
     assert f"{a.nid}: refused its connection request: denied by the parameter access" in b.log()

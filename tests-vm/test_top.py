@@ -125,7 +125,7 @@ def test_keys(nodes, top):
         (event,) = events(a)
         (row,) = screen.last().peers()
         assert (row["peer"], row["what"], row["by"]) == (b.nid, "closed", event["by"]), (row, event)
-        assert event["cause"] == "AdminClose" and row["cause"] == "closed by the administrator", (row, event)
+        assert event["cause"] == "AdminClose" and row["cause"] == "closed by lctl disconnect", (row, event)
         assert re.fullmatch(r"[\d.]+ (ms|s) ago", row["ended"]), row
         screen.press("e")
         until(lambda: "state" in screen.last().peers()[0], "connections")

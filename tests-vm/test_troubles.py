@@ -315,7 +315,7 @@ def test_wrong_net(pair, stage):
         a.ctl(f"ping {b.nid} timeout=30", ok=False)
         trouble.sees(
             Log(a, "<peer>: refused our connection request: <why>"),
-            Log(b, "<peer>: refused its connection request: no such NI on this device"),
+            Log(b, "<peer>: refused its connection request: no NI <peer> on this device"),
             Debugfs(a, "event=failed by=peer cause=Refused detail=Fatal", ".closes"),
             Debugfs(b, "event=refused cause=NoSuchNi", "strangers"),
             Top(a, "connecting failed 6.5 s ago: refused by the peer ...", name="refused"),

@@ -19,7 +19,7 @@ pub(crate) fn settings_changed(peers: &Peers<Conn>) {
     let depth = ni.depth();
     peers.table.for_each(|peer| {
         if !ni.lnet.allows(peer.nid.raw()) {
-            peer.close(Cause::AdminClose);
+            peer.close(Cause::Denied);
             return;
         }
         peer.ask_for(depth);

@@ -50,7 +50,11 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         device.as_ref().map_or("none", |name| name.as_str()),
         all.conns(),
         all.parting.len(),
-        if ni.way(|way| way.is_open()) { "up" } else { "down" },
+        match &device {
+            None => "none",
+            Some(_) if ni.way(|way| way.is_open()) => "up",
+            Some(_) => "down",
+        },
     )?;
     write!(
         f,

@@ -204,7 +204,7 @@ impl<H> Accept<H> {
         let ready = self.is_ready();
         let wanted = check_ni(&asked, found.as_ref(), ready, &from, &policy)?;
         let Some(peers) = asked_of.as_ref().map(|found| found.lnd.peers()) else {
-            return Err(Refusal::new(Why::NoSuchNi).into());
+            return Err(Refusal::new(Why::NoSuchNi(asked.dst)).into());
         };
         if peers.ni.is_leaving() {
             // An answer might find no route any more. When the link is back it is us who connect.

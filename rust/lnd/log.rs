@@ -84,12 +84,12 @@ pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &Reason) 
     );
 }
 
-/// A connection ended. Nothing is said of a close that somebody asked for.
+/// A connection ended. Nothing is said of what goes with its NI: the NI says that.
 pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool) {
     // That the link is down, or elsewhere, is said once, by the NI.
     if matches!(
         cause,
-        Cause::Shutdown | Cause::AdminClose | Cause::LinkDown | Cause::Overtaken | Cause::Moved
+        Cause::Shutdown | Cause::LinkDown | Cause::Overtaken | Cause::Moved
     ) {
         return;
     }
@@ -104,6 +104,11 @@ pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool) {
 /// A step of the handshake failed here.
 pub(crate) fn cannot(nid: Nid, what: &str, e: Error) {
     warn_limited!("{nid}: cannot {what}: {}\n", why(e));
+}
+
+/// LNet stopped an NI. Once for an NI, so it needs no limit.
+pub(crate) fn stopped(nid: Nid) {
+    pr_info!("{}\n", core::format_args!("{nid}: the NI is stopped"));
 }
 
 /// The shutdown of an NI takes long. Said every ten seconds at most, so it needs no limit.

@@ -153,6 +153,7 @@ impl Lnd for O2ib {
                 .table
                 .for_each(|peer| peer.close(Cause::Shutdown));
         }
+        log::stopped(ni.nid);
     }
 
     fn send(
@@ -253,7 +254,7 @@ impl Lnd for O2ib {
 
     fn del_peer(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
         for_peers(&this, nid, |peer| {
-            peer.close(Cause::AdminClose);
+            peer.close(Cause::PeerDeleted);
             true
         })
     }

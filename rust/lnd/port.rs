@@ -51,6 +51,7 @@ use super::{
 use crate::{
     lnet::{
         notice,
+        Fatal,
         LinkEvent,
         StartError, //
     },
@@ -187,7 +188,7 @@ impl User for Port {
             .table
             .for_each(|peer| peer.close(Cause::DeviceGone));
         if !self.ni.is_stopping() {
-            self.ni.lnet.set_fatal(true);
+            self.ni.lnet.set_fatal(Fatal::Told);
             self.look_in(LOOK_MS);
         }
         true
@@ -351,7 +352,11 @@ impl WorkItem<DEVICE> for Port {
             this.ni.fit(&hca);
             let active = this.bonded || port.active;
             let broken = this.signs.is_fatal(&this.ni, &hca) || this.signs.is_mute(&this.ni, &hca);
-            this.ni.lnet.set_fatal(!active || broken);
+            this.ni.lnet.set_fatal(match (broken, active) {
+                (true, _) => Fatal::Told,
+                (false, false) => Fatal::Port,
+                (false, true) => Fatal::No,
+            });
             let way = this.follow_way(&hca, active);
             drop(hca);
             let next = [way, this.follow_home()].into_iter().flatten().min();
@@ -366,7 +371,7 @@ impl WorkItem<DEVICE> for Port {
             notice::device(notice::Device::Back, &this.ni.nid, name);
         } else if !this.ni.is_stopping() {
             // A look that began when the device was still there may have said otherwise last.
-            this.ni.lnet.set_fatal(true);
+            this.ni.lnet.set_fatal(Fatal::Told);
             this.look_in(LOOK_MS);
         }
     }

@@ -35,10 +35,10 @@ use crate::proto::{
     }, //
 };
 
-/// Closes, and refusals, that are kept one by one: 16 KiB each.
+/// Closes, and refusals, that are kept one by one: 20 KiB each.
 pub(crate) const EVENTS: usize = 256;
 
-/// Peers whose ends are counted, 88 KiB. Only those of which something ended take room.
+/// Peers whose ends are counted, 96 KiB. Only those of which something ended take room.
 const RECORDS: usize = 128 * WAYS;
 
 /// How often things happened, by the numbers of [`trail`].
@@ -136,6 +136,7 @@ impl Seen {
             by: By::of(cause),
             why,
             detail: detail.unwrap_or("-"),
+            asked: None,
             times: 1,
         };
         let mut guard = self.inner.lock();
@@ -161,6 +162,7 @@ impl Seen {
             by: By::Us,
             why: REFUSALS.get(number).copied().unwrap_or("?"),
             detail: "-",
+            asked: why.asked(),
             times: 1,
         };
         let mut guard = self.inner.lock();

@@ -124,15 +124,21 @@ fn show_ends(by: &SeenBy, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             };
         }
         if result.is_ok() {
-            result = writeln!(
+            result = write!(
                 f,
-                " role={} by={} cause={} detail={} times={}",
+                " role={} by={} cause={} detail={} times={} asked=",
                 if event.active { "active" } else { "passive" },
                 core::format_args!("{by}"),
                 event.why,
                 event.detail,
                 event.times,
             );
+        }
+        if result.is_ok() {
+            result = match event.asked {
+                Some(asked) => writeln!(f, "{}", core::format_args!("{asked}")),
+                None => writeln!(f, "-"),
+            };
         }
     });
     result

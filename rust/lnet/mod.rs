@@ -40,6 +40,7 @@ pub(crate) use message::{
 };
 pub(crate) use ni::{
     DepthBy,
+    Fatal,
     NetNs,
     NiConfig,
     NiRef, //

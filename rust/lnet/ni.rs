@@ -27,6 +27,17 @@ use crate::{
     }, //
 };
 
+/// Whether LNet can use an NI, as far as the driver knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fatal {
+    /// It can.
+    No,
+    /// Its HCA port is not active.
+    Port,
+    /// Something is wrong that people were told of.
+    Told,
+}
+
 /// A counted reference on a network namespace.
 ///
 /// # Invariants
@@ -239,12 +250,14 @@ impl<L: Lnd> NiRef<L> {
     }
 
     /// Tells LNet that the HCA port of the NI has failed or is back. LNet then avoids the NI if
-    /// it has another; the state of the interface itself is watched by the shim.
+    /// it has another; the state of the interface itself is watched by the shim, which tells people that
+    /// the link is down unless they were told of something worse.
     ///
     /// Must not be called from [`Lnd::link_event`].
-    pub(crate) fn set_fatal(&self, fatal: bool) {
+    pub(crate) fn set_fatal(&self, fatal: Fatal) {
+        let (on, told) = (fatal != Fatal::No, fatal == Fatal::Told);
         // SAFETY: The NI is valid by the type invariant.
-        unsafe { bindings::ro2ib_lnet_set_fatal(self.as_ptr(), fatal) };
+        unsafe { bindings::ro2ib_lnet_set_fatal(self.as_ptr(), on, told) };
     }
 
     /// Tells LNet through which device the NI's DMA goes, so that it prefers the NI that is next to a

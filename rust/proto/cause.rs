@@ -76,8 +76,12 @@ pub struct Outcome {
 pub enum Cause {
     /// The NI or the peer is being deleted by the operator, or the module unloaded.
     Shutdown,
-    /// The peer's administrator or ours asked for the connection to be closed.
+    /// The administrator closed the connection: `lctl disconnect`.
     AdminClose,
+    /// The administrator deleted the peer: `lctl del_peer`.
+    PeerDeleted,
+    /// The administrator does not want the peer ([`super::rules::allows`]).
+    Denied,
     /// The peer closed the connection.
     PeerClosed,
     /// The peer has been restarted: its incarnation changed.
@@ -132,7 +136,9 @@ impl Cause {
     pub fn outcome(self, posted: bool) -> Outcome {
         use errno::*;
         let (status, health) = match self {
-            Self::Shutdown | Self::AdminClose => (EIO, Health::LocalError),
+            Self::Shutdown | Self::AdminClose | Self::PeerDeleted | Self::Denied => {
+                (EIO, Health::LocalError)
+            }
             // An orderly close of the peer may show as a flush before the CM tells of it.
             Self::PeerClosed | Self::Flushed if !posted => (ECONNABORTED, Health::LocalDropped),
             Self::PeerClosed | Self::Flushed => (ECONNRESET, Health::RemoteDropped),
@@ -178,6 +184,8 @@ impl Cause {
             | Self::DeadlineAnswer => true,
             Self::Shutdown
             | Self::AdminClose
+            | Self::PeerDeleted
+            | Self::Denied
             | Self::PeerClosed
             | Self::NoResources
             | Self::LocalFault
@@ -215,11 +223,18 @@ impl Cause {
             )
     }
 
+    /// Whether the administrator ended it: nothing is to be made anew before LNet sends.
+    pub fn is_wanted(self) -> bool {
+        matches!(self, Self::AdminClose | Self::PeerDeleted | Self::Denied)
+    }
+
     /// One phrase for the log.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Shutdown => "shutting down",
-            Self::AdminClose => "closed by the administrator",
+            Self::AdminClose => "closed by lctl disconnect",
+            Self::PeerDeleted => "the peer was deleted (lctl del_peer)",
+            Self::Denied => "denied by the parameter access",
             Self::PeerClosed => "closed by the peer",
             Self::PeerRestarted => "the peer was restarted",
             Self::Protocol => "the peer broke the protocol",

@@ -164,12 +164,12 @@ pub fn check_ni(
     let refuse = |cause| Err(Refusal::new(cause));
     let Some(ni) = ni else {
         return refuse(match device_ready {
-            true => Cause::NoSuchNi,
+            true => Cause::NoSuchNi(req.dst),
             false => Cause::NotReady,
         });
     };
     if ni.nid != req.dst || !ni.on_device {
-        return refuse(Cause::NoSuchNi);
+        return refuse(Cause::NoSuchNi(req.dst));
     }
     if !ni.active {
         return refuse(Cause::NotReady);
@@ -406,11 +406,11 @@ mod tests {
         );
         assert_eq!(
             stage2(|_, ni| ni.on_device = false),
-            Some(Refusal::new(Cause::NoSuchNi))
+            Some(Refusal::new(Cause::NoSuchNi(REQ.dst)))
         );
         assert_eq!(
             stage2(|_, ni| ni.nid = Nid::new(0, 0x0a00_0009)),
-            Some(Refusal::new(Cause::NoSuchNi))
+            Some(Refusal::new(Cause::NoSuchNi(REQ.dst)))
         );
     }
 

@@ -6,6 +6,7 @@ use core::fmt;
 
 use super::{
     asked::NiView,
+    nid::Nid,
     params::{
         FRAGS_MAX,
         MSG_SIZE_WIRE, //
@@ -39,8 +40,8 @@ pub enum Cause {
     ForeignSource,
     /// No NI of that NID, but perhaps soon.
     NotReady,
-    /// No NI of that NID on the device.
-    NoSuchNi,
+    /// No NI of the NID that is asked for on the device.
+    NoSuchNi(Nid),
     /// From a NID of another network than the NI's (H4).
     OtherNet,
     /// From our own NID, but not by us (H4).
@@ -81,7 +82,7 @@ impl fmt::Display for Cause {
             Cause::ForeignDestination => f.write_str("destination NID of another LND"),
             Cause::ForeignSource => f.write_str("source NID of another LND"),
             Cause::NotReady => f.write_str("NI not ready yet"),
-            Cause::NoSuchNi => f.write_str("no such NI on this device"),
+            Cause::NoSuchNi(asked) => write!(f, "no NI {asked} on this device"),
             Cause::OtherNet => f.write_str("source NID of another network"),
             Cause::OwnNid => f.write_str("source NID is our own"),
             Cause::SourceAddress => f.write_str("source NID is not the source address"),
@@ -96,6 +97,16 @@ impl fmt::Display for Cause {
             Cause::NoResources => f.write_str("out of resources"),
             Cause::AcceptFailed => f.write_str("accept failed"),
             Cause::Denied => f.write_str("denied by the parameter access"),
+        }
+    }
+}
+
+impl Cause {
+    /// The NID that was asked for, if that is what is wrong.
+    pub const fn asked(&self) -> Option<Nid> {
+        match self {
+            Self::NoSuchNi(asked) => Some(*asked),
+            _ => None,
         }
     }
 }
@@ -119,7 +130,7 @@ impl Refusal {
             | Cause::NotAConnReq
             | Cause::ForeignDestination
             | Cause::ForeignSource
-            | Cause::NoSuchNi
+            | Cause::NoSuchNi(_)
             | Cause::OtherNet
             | Cause::OwnNid
             | Cause::SourceAddress
@@ -173,10 +184,7 @@ impl Refusal {
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_refusal))]
 mod tests {
-    use super::super::{
-        nid::Nid,
-        params::QueueDepth, //
-    };
+    use super::super::params::QueueDepth;
     use super::*;
 
     #[test]
@@ -198,7 +206,7 @@ mod tests {
             assert!(Refusal::new(cause).invites());
         }
         for cause in [
-            Cause::NoSuchNi,
+            Cause::NoSuchNi(Nid::new(0, 9)),
             Cause::NotReady,
             Cause::NoResources,
             Cause::NoDepth,

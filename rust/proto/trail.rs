@@ -61,7 +61,9 @@ impl By {
     /// Who began what ended for that cause.
     pub const fn of(cause: Cause) -> Self {
         match cause {
-            Cause::Shutdown | Cause::AdminClose => Self::Operator,
+            Cause::Shutdown | Cause::AdminClose | Cause::PeerDeleted | Cause::Denied => {
+                Self::Operator
+            }
             Cause::PeerClosed
             | Cause::Refused
             | Cause::RemoteFault
@@ -100,7 +102,7 @@ impl fmt::Display for By {
 }
 
 /// Names of [`Cause`] without spaces, for programs.
-pub const CAUSES: [&str; 25] = [
+pub const CAUSES: [&str; 27] = [
     "Shutdown",
     "AdminClose",
     "PeerClosed",
@@ -126,6 +128,8 @@ pub const CAUSES: [&str; 25] = [
     "LinkDown",
     "Overtaken",
     "Moved",
+    "PeerDeleted",
+    "Denied",
 ];
 
 /// Where a cause is in [`CAUSES`].
@@ -156,6 +160,8 @@ pub const fn cause_number(cause: Cause) -> usize {
         Cause::LinkDown => 22,
         Cause::Overtaken => 23,
         Cause::Moved => 24,
+        Cause::PeerDeleted => 25,
+        Cause::Denied => 26,
     }
 }
 
@@ -200,7 +206,7 @@ pub const fn refusal_number(why: &Refusal) -> usize {
         Refusal::ForeignDestination => 4,
         Refusal::ForeignSource => 5,
         Refusal::NotReady => 6,
-        Refusal::NoSuchNi => 7,
+        Refusal::NoSuchNi(_) => 7,
         Refusal::OtherNet => 8,
         Refusal::OwnNid => 9,
         Refusal::SourceAddress => 10,
@@ -258,6 +264,8 @@ pub struct Event {
     pub why: &'static str,
     /// More about it, `-` if there is none: what the peer said when it refused.
     pub detail: &'static str,
+    /// The NID that was asked for, if that is what was wrong with the request.
+    pub asked: Option<Nid>,
     /// How many of them, one after the other.
     pub times: u32,
 }
@@ -272,11 +280,13 @@ impl Event {
         by: By::Unknown,
         why: "?",
         detail: "-",
+        asked: None,
         times: 0,
     };
 
     fn is_like(&self, other: &Self) -> bool {
-        self.what == other.what && self.peer == other.peer && self.why == other.why
+        (self.what, self.peer, self.why, self.asked)
+            == (other.what, other.peer, other.why, other.asked)
     }
 }
 

@@ -281,29 +281,32 @@ out:
 	return up;
 }
 
-/* Set or clear one reason; tell LNet when the sum changed. */
-static void ro2ib_ni_fatal(struct ro2ib_ni *ni, unsigned long reason, bool on)
+/* Whether nobody but us says that the NI cannot be used. */
+static bool ro2ib_ni_down(unsigned long fatal)
 {
-	bool was = ni->fatal;
+	return fatal && !(fatal & RO2IB_FATAL_TOLD);
+}
+
+/* Of the reasons in @mask there are those in @on; tell LNet when the sum changed. */
+static void ro2ib_ni_fatal(struct ro2ib_ni *ni, unsigned long mask,
+			   unsigned long on)
+{
+	unsigned long was = ni->fatal;
 
 	lockdep_assert_held(&ro2ib_ni_mutex);
 
-	if (on)
-		ni->fatal |= reason;
-	else
-		ni->fatal &= ~reason;
-	if (was == !!ni->fatal)
+	ni->fatal = (was & ~mask) | on;
+	if (!ro2ib_ni_down(was) && ro2ib_ni_down(ni->fatal))
+		pr_warn_ratelimited("%s: link is down\n", ni->name);
+	else if (ro2ib_ni_down(was) && !ni->fatal)
+		pr_info_ratelimited("%s: link is up\n", ni->name);
+	if (!was == !ni->fatal)
 		return;
 
 	lnet_set_link_fatal_state(ni->ni, !!ni->fatal);
 	/* LNet tells its peers; before the NI is active there is nothing to. */
 	if (ro2ib_ni_active(ni))
 		lnet_mark_ping_buffer_for_update();
-
-	if (ni->fatal)
-		pr_warn_ratelimited("%s: link is down\n", ni->name);
-	else
-		pr_info_ratelimited("%s: link is up\n", ni->name);
 }
 
 static void ro2ib_ni_check_link(struct ro2ib_ni *ni)
@@ -314,14 +317,19 @@ static void ro2ib_ni_check_link(struct ro2ib_ni *ni)
 	if (was == down)
 		return;
 
-	ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, down);
+	ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, down ? RO2IB_FATAL_LINK : 0);
 	ro2ib_ops->link_event(ni->priv, down ? RO2IB_LINK_DOWN : RO2IB_LINK_UP);
 }
 
-void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal)
+void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal, bool told)
 {
+	unsigned long on = 0;
+
+	if (fatal)
+		on = RO2IB_FATAL_PORT | (told ? RO2IB_FATAL_TOLD : 0);
+
 	mutex_lock(&ro2ib_ni_mutex);
-	ro2ib_ni_fatal(ni, RO2IB_FATAL_PORT, fatal);
+	ro2ib_ni_fatal(ni, RO2IB_FATAL_PORT | RO2IB_FATAL_TOLD, on);
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
@@ -432,7 +440,8 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 			    (ip && ni->ip != ip))
 				continue;
 			if (!told && !(ni->fatal & RO2IB_FATAL_LINK)) {
-				ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, true);
+				ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK,
+					       RO2IB_FATAL_LINK);
 				ro2ib_ops->link_event(ni->priv,
 						      RO2IB_LINK_LEAVING);
 			}

@@ -40,6 +40,7 @@
 /* Why an NI is marked fatal; bits of ro2ib_ni.fatal. */
 #define RO2IB_FATAL_LINK	BIT(0)	/* interface or address is down */
 #define RO2IB_FATAL_PORT	BIT(1)	/* the driver says the HCA port is down */
+#define RO2IB_FATAL_TOLD	BIT(2)	/* the driver told people what is wrong */
 
 /* State of one NI; lnet_ni.ni_data points here. */
 struct ro2ib_ni {

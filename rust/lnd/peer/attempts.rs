@@ -98,9 +98,9 @@ impl<C: Connection> Peer<C> {
     fn denied(self: &Arc<Self>) {
         log::denied(self.nid);
         let seen = &self.ni.seen;
-        seen.ended(self.nid, true, false, Cause::AdminClose, Some("Denied"));
-        meter::no_conn(self.ni.nid, self.nid, Cause::AdminClose, Some("Denied"));
-        self.attempt_over(true, None, Cause::AdminClose);
+        seen.ended(self.nid, true, false, Cause::Denied, None);
+        meter::no_conn(self.ni.nid, self.nid, Cause::Denied, None);
+        self.attempt_over(true, None, Cause::Denied);
     }
 
     /// An attempt became a connection: messages that waited go first, then it is open to all.
@@ -152,7 +152,7 @@ impl<C: Connection> Peer<C> {
             self.attempt_over(conn.is_active(), retry, cause);
             return;
         }
-        let moved = moved && cause != Cause::AdminClose && !self.ni.is_stopping();
+        let moved = moved && !cause.is_wanted() && !self.ni.is_stopping();
         let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
         let broke = !lost && conn.is_active() && cause.is_mishap();
@@ -164,7 +164,7 @@ impl<C: Connection> Peer<C> {
             let there = !inner.gone;
             (
                 // What waits connects below.
-                (lost && cause != Cause::AdminClose || moved && inner.pending.is_empty())
+                (lost && !cause.is_wanted() || moved && inner.pending.is_empty())
                     && there
                     && inner.policy.recall(),
                 broke && there && inner.policy.replace(wanted),

@@ -722,7 +722,7 @@ unsafe extern "C" {
     pub fn ro2ib_lnet_set_reply_len(ni: *mut ro2ib_ni, reply: *mut lnet_msg, len: u32) -> i32;
     pub fn ro2ib_lnet_send_error(msg: *mut lnet_msg, health: *mut u32) -> bool;
     pub fn ro2ib_lnet_notify_down(ni: *mut ro2ib_ni, nid: u64, age: u64);
-    pub fn ro2ib_lnet_set_fatal(ni: *mut ro2ib_ni, fatal: bool);
+    pub fn ro2ib_lnet_set_fatal(ni: *mut ro2ib_ni, fatal: bool, told: bool);
     pub fn ro2ib_lnet_find_ni(nid: u64, priv_: *mut *mut c_void) -> *mut ro2ib_ni;
     pub fn ro2ib_lnet_put_found(ni: *mut ro2ib_ni);
     pub fn ro2ib_lnet_set_dma_device(ni: *mut ro2ib_ni, dev: *mut device);

@@ -6,7 +6,9 @@
 pub fn cause(name: &str) -> &str {
     match name {
         "Shutdown" => "shutting down",
-        "AdminClose" => "closed by the administrator",
+        "AdminClose" => "closed by lctl disconnect",
+        "PeerDeleted" => "the peer was deleted (lctl del_peer)",
+        "Denied" => "denied by the parameter access",
         "PeerClosed" => "closed by the peer",
         "PeerRestarted" => "the peer was restarted",
         "Protocol" => "the peer broke the protocol",

@@ -132,8 +132,7 @@ fn what_ended_is_told() {
         told.contains(&("10.0.0.2@o2ib", "breaks", Level::Warn)),
         "{told:?}"
     );
-    let words =
-        "; so far 4 x closed by the peer, 2 x closed by the administrator, 6 of other causes";
+    let words = "; so far 4 x closed by the peer, 2 x closed by lctl disconnect, 6 of other causes";
     assert!(on_screen(&app, words));
     assert!(on_screen(&app, "requests for none of our NIs"));
     // All of it, and nothing of the list.

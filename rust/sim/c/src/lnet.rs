@@ -1016,7 +1016,7 @@ fn set_link_fatal(ni: &mut Ni, on: bool) -> bool {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_lnet_set_fatal(ni: *mut ro2ib_ni, fatal: bool) {
+pub unsafe extern "C" fn ro2ib_lnet_set_fatal(ni: *mut ro2ib_ni, fatal: bool, _told: bool) {
     let ni: *mut Ni = ni.cast();
     // SAFETY: NIs stay until the world ends.
     unsafe {
