@@ -35,10 +35,12 @@ pub(crate) enum Count {
     NoReserved,
     /// Messages that waited or failed for want of memory or memory regions here.
     NoMemory,
+    /// Messages that had arrived when the connection ended, and were taken.
+    Late,
 }
 
 /// The keys, in the order of [`Count`].
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "tx_msgs",
     "rx_msgs",
     "tx_noops",
@@ -53,6 +55,7 @@ const KEYS: [&str; 14] = [
     "rnr",
     "no_reserved",
     "no_memory",
+    "late",
 ];
 
 /// How many of them are in the middle of the line of a connection; what came later is at its end.

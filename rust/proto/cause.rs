@@ -223,6 +223,19 @@ impl Cause {
             )
     }
 
+    /// Whether what the peer said before counts: it is not known to be wrong, or of another life, or unwelcome, and
+    /// there is an NI that takes it.
+    pub fn believes_peer(self) -> bool {
+        !matches!(
+            self,
+            Self::Protocol
+                | Self::PeerRestarted
+                | Self::RemoteFault
+                | Self::Denied
+                | Self::Shutdown
+        )
+    }
+
     /// Whether the administrator ended it: nothing is to be made anew before LNet sends.
     pub fn is_wanted(self) -> bool {
         matches!(self, Self::AdminClose | Self::PeerDeleted | Self::Denied)

@@ -24,6 +24,10 @@
 //! destroyed after the drain, because a queue pair in error does not disarm a key of its protection
 //! domain.
 //!
+//! What the peer's final answer says is the result, whatever becomes of the connection afterwards: the peer
+//! was told that its answer arrived. That holds for an answer that had arrived when the connection ended, too
+//! ([`Tx::answered_late`]).
+//!
 //! Context: any; the caller holds the connection's lock.
 
 use super::{
@@ -168,6 +172,8 @@ pub struct Tx {
     key: Key,
     cause: Option<Cause>,
     posted: bool,
+    /// The final answer has come: `cause` is what it said.
+    told: bool,
 }
 
 impl Tx {
@@ -178,6 +184,7 @@ impl Tx {
         key: Key::None,
         cause: None,
         posted: false,
+        told: false,
     };
 
     /// A tx just built for `op`.
@@ -208,6 +215,11 @@ impl Tx {
     /// Whether any work request of it reached the device.
     pub fn was_posted(&self) -> bool {
         self.posted
+    }
+
+    /// Whether the peer's final answer has come.
+    pub fn was_told(&self) -> bool {
+        self.told
     }
 
     /// Whether a remote key covers its memory.
@@ -301,6 +313,7 @@ impl Tx {
         if let Err(cause) = result {
             self.latch(cause);
         }
+        self.told = true;
         if self.key == Key::Live {
             self.op = Op::Invalidate;
             self.place = Place::Queued { wrs };
@@ -310,6 +323,30 @@ impl Tx {
         self.settle()
     }
 
+    /// The peer's answer, which had arrived when the connection ended. The data of a transfer is there if it says so,
+    /// and nobody else will ever be told; of others the peer knows that they failed.
+    pub fn answered_late(&mut self, answer: Answer) {
+        let awaited = self.awaits_late();
+        match (self.op, answer) {
+            (Op::PutAck, Answer::PutDone(result)) | (Op::GetReq, Answer::GetDone(result))
+                if awaited =>
+            {
+                self.told = true;
+                self.cause = result.err();
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it ended with the connection before the answer came that says whether data is there.
+    pub fn awaits_late(&self) -> bool {
+        let over = matches!(
+            self.place,
+            Place::Posted { answer: false, .. } | Place::Held
+        );
+        over && !self.told && self.op.needs_key()
+    }
+
     /// The connection is over. The caller has emptied its queues, so a queued tx is in none.
     pub fn cancel(&mut self, cause: Cause) -> Then {
         let wrs = match self.place {
@@ -317,10 +354,7 @@ impl Tx {
             Place::Mapped | Place::Waiting => 0,
             Place::Queued { wrs } | Place::Posted { wrs, .. } => wrs,
         };
-        // A tx that only waits for its LOCAL_INV has its result already.
-        if self.op != Op::Invalidate {
-            self.latch(cause);
-        }
+        self.latch(cause);
         self.place = Place::Posted { wrs, answer: false };
         self.settle()
     }
@@ -337,9 +371,9 @@ impl Tx {
         }
     }
 
-    /// Latches a cause without ending anything: the first one stays.
+    /// Latches a cause without ending anything: the first one stays, and the peer's answer does.
     pub fn latch(&mut self, cause: Cause) {
-        if self.cause.is_none() {
+        if self.cause.is_none() && !self.told {
             self.cause = Some(cause);
         }
     }
@@ -498,6 +532,63 @@ mod tests {
         }
         assert_eq!(tx.completed(Wr::Invalidate, FLUSHED), Then::Nothing);
         assert_eq!(tx.place(), Place::Held);
+        // Not even that the transfer failed: the peer was told that its answer arrived.
+        assert_eq!(tx.key_dead(), Then::Finish);
+        assert_eq!(tx.cause(), None);
+    }
+
+    #[test]
+    fn the_answer_is_the_result_whatever_follows() {
+        // Its SENDs are flushed after the answer has come.
+        let mut tx = posted(Op::PutAck, 2);
+        assert_eq!(tx.answered(Answer::PutDone(Ok(()))), Then::Requeue);
+        assert_eq!(tx.cancel(Cause::TransportRetry), Then::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
+        assert_eq!(tx.key_dead(), Then::Finish);
+        assert_eq!(tx.cause(), None);
+        let mut tx = posted(Op::PutReq, 1);
+        assert_eq!(tx.answered(Answer::PutNak(0)), Then::Nothing);
+        assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Finish);
+        assert_eq!(tx.cause(), None);
+    }
+
+    #[test]
+    fn an_answer_that_had_arrived_when_the_connection_ended_counts() {
+        for (op, answer) in [
+            (Op::GetReq, Answer::GetDone(Ok(()))),
+            (Op::PutAck, Answer::PutDone(Ok(()))),
+        ] {
+            let mut tx = posted(op, 1);
+            assert_eq!(tx.cancel(Cause::LocalFault), Then::Nothing);
+            tx.answered_late(answer);
+            assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
+            // The key is alive yet.
+            assert_eq!(tx.place(), Place::Held);
+            tx.answered_late(Answer::PutDone(Err(Cause::Protocol)));
+            tx.answered_late(Answer::GetDone(Err(Cause::Protocol)));
+            assert_eq!(tx.key_dead(), Then::Finish);
+            assert_eq!(tx.cause(), None);
+            tx.answered_late(Answer::PutDone(Err(Cause::Protocol)));
+            assert_eq!(tx.cause(), None);
+        }
+        // What the peer says of itself counts, too.
+        let mut tx = posted(Op::PutAck, 1);
+        assert_eq!(tx.cancel(Cause::LocalFault), Then::Nothing);
+        tx.answered_late(Answer::PutDone(Err(Cause::Told(-5))));
+        assert_eq!(tx.cause(), Some(Cause::Told(-5)));
+        // A PUT_ACK is an invitation that nobody can follow any more, and no answer is one to something else.
+        let mut tx = posted(Op::PutReq, 1);
+        assert_eq!(tx.cancel(Cause::LocalFault), Then::Nothing);
+        tx.answered_late(Answer::PutAck);
+        tx.answered_late(Answer::PutNak(0));
+        tx.answered_late(Answer::PutDone(Ok(())));
+        assert_eq!(tx.cause(), Some(Cause::LocalFault));
+        // Nor is it late while the connection is up.
+        let mut tx = posted(Op::PutAck, 1);
+        tx.answered_late(Answer::PutDone(Err(Cause::Protocol)));
+        assert_eq!(tx.cause(), None);
     }
 
     #[test]

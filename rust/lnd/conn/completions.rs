@@ -90,7 +90,9 @@ impl QpHandler for Conn {
             }
             State::Accepting | State::Called => this.step(inner, Event::EarlyTraffic),
             State::Established => {}
-            State::Closing | State::Draining | State::Dead => return,
+            State::Closing | State::Draining | State::Dead => {
+                return this.received_late(inner, msg)
+            }
         }
         this.received(inner, msg);
         this.pump_at(inner, false, Some(now));
@@ -117,6 +119,14 @@ impl Conn {
             self.received(inner, msg);
         }
         self.kick_upper(inner);
+    }
+
+    /// Takes one that had arrived when the connection ended: its sender may have been told so.
+    fn received_late(self: &Arc<Self>, inner: &mut Inner, msg: Received) {
+        if inner.life.believes_peer() {
+            inner.wire.receive_late(msg, &mut inner.inbox);
+            self.kick_upper(inner);
+        }
     }
 
     /// Takes one message. Whatever is wrong with it ends the connection.

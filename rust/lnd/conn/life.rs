@@ -192,6 +192,11 @@ impl Life {
         self.is_up() && !self.published
     }
 
+    /// Whether what arrived before it ended counts.
+    pub(super) fn believes_peer(&self) -> bool {
+        !self.attempt_failed && self.end_cause().believes_peer()
+    }
+
     /// Whether the attempt ended without a connection.
     pub(super) fn attempt_failed(&self) -> bool {
         self.attempt_failed

@@ -8,7 +8,13 @@
 
 use simc::{
     cm,
-    decl::r::ro2ib_tuning,
+    decl::{
+        k::{
+            ENOMEM,
+            EOPNOTSUPP, //
+        },
+        r::ro2ib_tuning, //
+    },
     foul,
     lnet::{
         self,
@@ -1145,6 +1151,9 @@ fn whole(script: Script) {
     if script.check {
         // Long enough for what was lost to be noticed.
         sched::sleep(150 * SEC);
+        if script.plan.parse_error_ppm == 0 {
+            nothing_lost(&script.steps);
+        }
         on_all("check", |node| {
             for which in 0..w().nodes.len() - 1 {
                 let to = other(node, which);
@@ -1175,6 +1184,35 @@ fn whole(script: Script) {
         world::unload();
     });
 }
+
+/// A sender that was told that its PUT arrived does not send it again: so it has come to LNet, unless LNet or the NI
+/// there was gone meanwhile, or did not want it.
+fn nothing_lost(steps: &[Step]) {
+    let gone = |step: &Step| {
+        matches!(
+            step.what,
+            Happens::Power | Happens::Reload | Happens::Restart | Happens::Deny
+        )
+    };
+    if steps.iter().any(gone) {
+        return;
+    }
+    for (op, put) in w().lnet.ops.iter().enumerate() {
+        let sent = put.kind == lnet::PUT && put.sent == Some(0);
+        // What LNet wanted to put the data into was not to be had.
+        let kept = put.taken.is_none_or(|end| NO_ROOM.contains(&end));
+        if sent && !(put.came && kept) {
+            violation(&format!(
+                "operation {op} was sent, and did not arrive: {:?}",
+                put.taken
+            ));
+        }
+    }
+}
+
+/// How a received PUT may end if its sender was told that it arrived: it was LNet's, and then there was no memory, or
+/// it was a GPU's.
+const NO_ROOM: [i32; 3] = [0, -(ENOMEM as i32), -(EOPNOTSUPP as i32)];
 
 /// What the plan wants to go wrong goes wrong no more.
 fn calm_down() {

@@ -118,6 +118,48 @@ impl<C: QpHandler> Wire<C> {
         Ok(())
     }
 
+    /// Takes a message that had arrived whole when the connection ended. Its sender may have been told that it
+    /// arrived, and nobody sends it again: so data in a message goes into `inbox`, and an answer that data is there
+    /// counts. Everything else fails at its sender, who waits for an answer of ours.
+    pub(crate) fn receive_late(&mut self, msg: Received, inbox: &mut Inbox<C>) {
+        let Ok(m) = decode(msg.bytes()) else { return };
+        if check_identity(&m.env, &self.identity).is_err()
+            || self.credits.returned(m.env.credits).is_err()
+        {
+            return;
+        }
+        let taken = match m.body {
+            Body::Immediate { .. } => {
+                let facts = m.facts();
+                let mut msg = msg;
+                msg.judged(facts);
+                // There is room for as many as there were buffers.
+                self.credits.request_received().is_ok() && inbox.push(msg).is_ok()
+            }
+            Body::PutDone(done) => {
+                self.answer_late(done.cookie, |t| Answer::PutDone(t.judge(done.status, true)))
+            }
+            Body::GetDone(done) => self.answer_late(done.cookie, |t| {
+                Answer::GetDone(t.judge(done.status, false))
+            }),
+            Body::Noop
+            | Body::PutReq { .. }
+            | Body::GetReq { .. }
+            | Body::PutAck { .. }
+            | Body::PutNak(_)
+            | Body::ConnReq(_)
+            | Body::ConnAck(_) => false,
+        };
+        if taken {
+            self.counts.one(Count::Late);
+        }
+    }
+
+    fn answer_late(&mut self, cookie: Cookie, make: impl FnOnce(&mut Transfer) -> Answer) -> bool {
+        let found = self.txs.find(cookie);
+        found.is_ok_and(|index| self.txs.answered_late(index, make))
+    }
+
     /// Posts a spare buffer in place of the one a request came in, which LNet may keep for long.
     /// Without a spare the place stays empty until LNet gives the buffer back: the peer cannot notice,
     /// for its credit is withheld as long.

@@ -246,6 +246,26 @@ impl Txs {
         }
     }
 
+    /// The peer's answer to the one at `index` had arrived when the connection ended. False: nothing of that kind
+    /// was waited for.
+    pub(super) fn answered_late(
+        &mut self,
+        index: u16,
+        make: impl FnOnce(&mut Transfer) -> Answer,
+    ) -> bool {
+        let at = usize::from(index);
+        let (Some(cell), Some(Some(transfer))) =
+            (self.cells.get_mut(at), self.transfers.get_mut(at))
+        else {
+            return false;
+        };
+        let awaited = cell.tx.awaits_late();
+        if awaited {
+            cell.tx.answered_late(make(transfer));
+        }
+        awaited
+    }
+
     /// Whether [`Txs::next`] would find nothing, whatever room there is.
     #[inline]
     pub(super) fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {

@@ -145,6 +145,8 @@ pub enum TxEvent {
     Completed(Wr, bool),
     /// [`Tx::answered`].
     Answered(Answer),
+    /// [`Tx::answered_late`].
+    Late(Answer),
     /// [`Tx::cancel`].
     Cancel,
     /// [`Tx::key_dead`].
@@ -154,7 +156,7 @@ pub enum TxEvent {
 const FLUSHED: Cause = Cause::Flushed;
 
 /// Every event of a tx, by group, with its name.
-pub const TX_EVENTS: [(&str, TxEvent); 15] = [
+pub const TX_EVENTS: [(&str, TxEvent); 17] = [
     ("enqueue", TxEvent::Enqueue),
     ("post a work request", TxEvent::Post),
     ("cancel", TxEvent::Cancel),
@@ -182,6 +184,8 @@ pub const TX_EVENTS: [(&str, TxEvent); 15] = [
         "GET_DONE errno",
         TxEvent::Answered(Answer::GetDone(Err(Cause::Told(-5)))),
     ),
+    ("late PUT_DONE", TxEvent::Late(Answer::PutDone(Ok(())))),
+    ("late GET_DONE", TxEvent::Late(Answer::GetDone(Ok(())))),
 ];
 
 /// Applies an event as the driver does; what follows.
@@ -195,6 +199,10 @@ pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> Then {
         }
         TxEvent::Completed(wr, ok) => tx.completed(wr, if ok { Ok(()) } else { Err(FLUSHED) }),
         TxEvent::Answered(answer) => tx.answered(answer),
+        TxEvent::Late(answer) => {
+            tx.answered_late(answer);
+            Then::Nothing
+        }
         TxEvent::Cancel => tx.cancel(Cause::PeerClosed),
         TxEvent::KeyDead => tx.key_dead(),
     }
@@ -252,7 +260,7 @@ pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
         // The rest of a chain.
         (TxEvent::Post, Place::Posted { wrs, .. }) => {
             let chain = matches!(tx.op(), Op::GetReq | Op::PutAck | Op::PutDone | Op::GetDone);
-            chain && wrs < 2 && tx.cause().is_none()
+            chain && wrs < 2 && tx.cause().is_none() && !tx.was_told()
         }
         (TxEvent::Post, _) => false,
         (TxEvent::KeyDead, place) => matches!(place, Place::Held | Place::Done | Place::Free),
@@ -263,6 +271,11 @@ pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
             wrs > 0 && last == (wr == Wr::Invalidate)
         }
         (TxEvent::Completed(..), _) => false,
+        // After the connection: nothing is queued, and no answer is waited for.
+        (TxEvent::Late(_), place) => matches!(
+            place,
+            Place::Free | Place::Posted { answer: false, .. } | Place::Held | Place::Done
+        ),
         (TxEvent::Cancel | TxEvent::Answered(_), _) => true,
     }
 }
@@ -271,8 +284,9 @@ fn same(a: &Tx, b: &Tx) -> bool {
     let free = a.place() == Place::Free && b.place() == Place::Free;
     let done = a.place() == Place::Done && b.place() == Place::Done;
     let causes = a.cause().is_some() == b.cause().is_some();
-    free || done && causes
-        || a.place() == b.place() && a.op() == b.op() && a.key_live() == b.key_live() && causes
+    let told = a.was_told() == b.was_told();
+    let keys = a.key_live() == b.key_live();
+    free || done && causes || a.place() == b.place() && a.op() == b.op() && keys && told && causes
 }
 
 fn place_rank(place: Place) -> (u8, u16) {
@@ -310,6 +324,9 @@ pub fn situation(tx: &Tx) -> String {
     };
     if tx.key_live() {
         name.push_str(", key");
+    }
+    if tx.was_told() && tx.place() != Place::Done && tx.op() != Op::Invalidate {
+        name.push_str(", told");
     }
     if tx.cause().is_some() {
         name.push_str(", failed");

@@ -184,9 +184,15 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
     if matches!(was, Place::Free | Place::Done) {
         assert_eq!(is, was, "{cell}: comes back");
     }
+    // The peer's answer is the result, even a late one; nothing else changes a cause.
+    let late = matches!(event, TxEvent::Late(_)) && !tx.was_told();
     assert!(
-        tx.cause().is_none() || after.cause() == tx.cause(),
+        tx.cause().is_none() || after.cause() == tx.cause() || late,
         "{cell}: cause"
+    );
+    assert!(
+        !tx.was_told() || after.cause() == tx.cause(),
+        "{cell}: the result changes"
     );
     if !can_happen(tx, event) {
         return;
@@ -201,7 +207,7 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
             assert_eq!(wrs(after), wrs(tx).saturating_sub(1), "{cell}: count");
             let live = matches!(was, Place::Queued { .. } | Place::Posted { .. });
             assert!(
-                ok || !live || after.cause().is_some(),
+                ok || !live || after.cause().is_some() || tx.was_told(),
                 "{cell}: an error is a cause"
             );
             let kills = ok && wr == Wr::Invalidate;
@@ -222,9 +228,8 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
         }
         TxEvent::Cancel => {
             assert!(!awaits(after), "{cell}: still waits");
-            // What only waits for its LOCAL_INV has its result.
             let spared = matches!(was, Place::Free | Place::Held | Place::Done);
-            let latches = !spared && tx.op() != Op::Invalidate;
+            let latches = !spared && !tx.was_told();
             assert_eq!(
                 after.cause().is_some(),
                 tx.cause().is_some() || latches,
@@ -235,6 +240,16 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
                 "{cell}"
             );
             assert_eq!(wrs(after), wrs(tx), "{cell}: count");
+        }
+        TxEvent::Late(_) => {
+            assert_eq!((is, then), (was, Then::Nothing), "{cell}: goes on");
+            assert_eq!(after.key_live(), tx.key_live(), "{cell}: key");
+            assert_eq!((after.op(), wrs(after)), (tx.op(), wrs(tx)), "{cell}");
+            let counts = after.was_told() && !tx.was_told();
+            assert!(
+                !counts || matches!(tx.op(), Op::GetReq | Op::PutAck) && after.cause().is_none(),
+                "{cell}: an answer to something else"
+            );
         }
         TxEvent::KeyDead => assert!(!after.key_live(), "{cell}"),
         TxEvent::Enqueue => assert_eq!(queued, was == Place::Mapped, "{cell}"),

@@ -160,6 +160,10 @@ pub struct Op {
     pub sent: Option<i32>,
     /// Its data arrived, and was right.
     pub arrived: bool,
+    /// LNet of the other node was given its header.
+    pub came: bool,
+    /// How the message that was received ended.
+    pub taken: Option<i32>,
     buf: usize,
 }
 
@@ -539,7 +543,10 @@ fn finish(msg: *mut Msg, status: i32) {
         }
         let (rx, reply) = ((*msg).rx, (*msg).reply);
         match kind {
-            PUT if rx => received(msg, status),
+            PUT if rx => {
+                w().lnet.ops[op].taken = Some(status);
+                received(msg, status);
+            }
             PUT => {
                 w().lnet.ops[op].sent = Some(status);
                 if status != 0 || !w().lnet.ops[op].ack {
@@ -647,6 +654,8 @@ pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize
         result: None,
         sent: None,
         arrived: false,
+        came: false,
+        taken: None,
         buf,
     });
     if telling() {
@@ -765,15 +774,19 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
             return -(ESHUTDOWN as i32);
         }
         let world = w();
-        if world.rng.ppm(world.plan.parse_error_ppm) {
-            return -(EPROTO as i32);
-        }
+        let refuses = world.rng.ppm(world.plan.parse_error_ppm);
         let mut h = [0u8; 72];
         h.copy_from_slice(core::slice::from_raw_parts(hdr, 72));
         let kind = u32::from_le_bytes(h[24..28].try_into().expect("4 bytes"));
         let payload = u32::from_le_bytes(h[28..32].try_into().expect("4 bytes"));
         let op = u64::from_le_bytes(h[48..56].try_into().expect("8 bytes")) as usize;
         let mut op = op;
+        if let Some(o) = w().lnet.ops.get_mut(op) {
+            o.came = true;
+        }
+        if refuses {
+            return -(EPROTO as i32);
+        }
         if foul::is_there() {
             // As LNet, which takes nothing longer than its MTU.
             let empty = kind == ACK || kind == GET;
