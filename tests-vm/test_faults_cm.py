@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Messages of the connection manager that are lost on the wire."""
 
+import re
 import statistics
 
 import pytest
-from faults import Ledger, close_all, debug_nis, lose, objects, ping_until, timed
-from nodes import until, up
+from faults import DEBUGFS, Ledger, close_all, debug_nis, lose, objects, ping_until, timed
+from nodes import CTL, until, up
 
 # Recovered, or failed cleanly: timeout / 4, that is how long an attempt may take.
 LIMIT = 13
@@ -200,3 +201,23 @@ def test_mra(nodes):
         assert rep.lost() == 1 and spent < LIMIT
         assert (at_a.lost(), at_b.lost()) == (0, 0)
     a.traffic(b, op="mix", size=65536, count=20)
+
+
+@pytest.mark.parametrize("size", [1000, 20000])
+def test_what_was_sent_has_arrived(nodes, record_property, size):
+    """The receiver closes its connections under PUTs, again and again. A PUT that did not fail at its sender has come,
+    also if the receiver was closing when it did; of others nobody knows."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    before = b.stats()["recv_put"]
+    closes = b.guest.spawn(f"for i in $(seq 150); do echo 'conn close any from={b.nid}' >{CTL}/ctl; sleep 0.05; done")
+    count = failed = 0
+    while not closes.poll():
+        total = a.try_traffic(b, op="put", size=size, count=500, conc=64)
+        count += total["count"]
+        failed += total["errors"]
+    until(lambda: b.stats()["recv_put"] - before >= count, "all have come", LIMIT)
+    late = sum(int(n) for n in re.findall(r"^past=.* late=(\d+)", b.guest.check(f"cat {DEBUGFS}/ro2iblnd/{b.nid}"), re.MULTILINE))
+    report(record_property, f"closed under PUTs of {size}", f"{count} PUTs sent, {failed} failed, {late} came late")
+    assert count > 0 and late > 0
