@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """What ended, and why, as debugfs tells it; and how it is matched with what others tell."""
 
+import json
 import os
 import re
+import subprocess
 
 import pytest
 from flow import DEBUGFS, conns
@@ -161,8 +163,8 @@ def test_waits_for_a_reserved_buffer_are_counted(nodes):
     assert (past["no_reserved"], past["no_memory"]) == ("12", "0"), past
 
 
-def test_report(nodes):
-    """What ro2ib-report collects: two looks, what other programs say, and no address of memory."""
+def test_report(nodes, top, tmp_path):
+    """What ro2ib-report collects: two looks, what other programs say, whether who fails answers, and no address of memory."""
     a, b = nodes
     up(a, b)
     a.traffic(b, op="mix", count=10)
@@ -175,6 +177,28 @@ def test_report(nodes):
         assert text.count(f"==> {what} <==") == 2, what
     for what in ("command: rdma resource show qp", "command: dmesg", "/sys/module/ro2iblnd/parameters/timeout"):
         assert f"==> {what} <==" in text, what
+    sections = dict(re.findall("^==> (.*) <==\n((?:(?!==> ).*\n)*)", text, re.MULTILINE))
+    port = f"{a.device} port 1 index 0: "
+    for what, words in {
+        "/proc/meminfo": "MemAvailable:", "pkeys": f"{port}0xffff" if a.device == "rxe0" else "", "gids": port,
+        "command: ibv_devinfo -v": "max_mr:", "command: ibv_devinfo -v (violations)": "bad_pkey_cntr:",
+        "command: ip neigh": b.address, "command: ip -o address": f"inet {a.address}/", "command: ip route get 10.0.0.77": "dev eth0",
+        "command: dmesg": "10.0.0.77@o2ib: connecting failed",
+    }.items():  # fmt: skip
+        assert words in sections[what], f"{what}: {sections[what]}"
+    # Who fails is pinged, and nobody else: this ping cannot forbid pieces.
+    pings = [what for what in sections if what.startswith("command: ping ")]
+    assert [what.split()[-3:] for what in pings] == [["-I", a.address, "10.0.0.77"]] * 2, pings
+    assert " -s 4128 " in pings[1] and all("100% packet loss" in sections[what] for what in pings), text
+    # The times of the log and of the driver's events are one.
+    zero = float(re.search("log_zero=(.*)", sections["clock"])[1])
+    logged = float(re.search(r"\[ *(\d+\.\d+)\] .* 10\.0\.0\.77@o2ib: connecting failed", sections["command: dmesg"])[1])
+    event = float(re.search(r"event=failed .* time=(\S+) peer=10\.0\.0\.77@", sections[f"{DEBUGFS}/{a.nid}.closes"])[1])
+    assert abs(zero + logged - event) < 1, (zero, logged, event)
+    saved = tmp_path / "report.txt"
+    saved.write_text(text, encoding="utf-8")
+    shown = json.loads(subprocess.check_output([top, "--json", "--snapshot", saved], text=True))
+    assert shown["unread"] == 0 and len(shown["nis"]) == 1 and shown["parameters"]["timeout"] == "50"
     assert "connecting failed" in text and "cause=Unreachable" in text
     # Addresses of the network are told, in full.
     assert re.search(rf"^conn={re.escape(b.nid)} .* sgid=(\w{{4}}:){{7}}\w{{4}} dgid=(\w{{4}}:){{7}}\w{{4}} ", text, re.MULTILINE), text

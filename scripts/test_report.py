@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: GPL-2.0
+"""scripts/ro2ib-report in made-up roots with made-up programs, in this machine's shell and in BusyBox, which then is all there
+is. Run: pytest scripts"""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPORT = os.path.join(HERE, "ro2ib-report")
+NOW = 1795395997.742
+NI = "10.0.0.1@o2ib"
+# A port as soft-RoCE has it.
+PORT = {
+    "hw_counters/completer_retry_err": "7",
+    "counters/symbol_error": "0",
+    "state": "4: ACTIVE",
+    "link_layer": "Ethernet",
+    "pkeys/0": "0xffff",
+    "pkeys/1": "0x0000",
+    "pkeys/2": "0x8001",
+    "gids/0": "fe80:0000:0000:0000:5054:00ff:fe00:0001",
+    "gids/1": "0000:0000:0000:0000:0000:0000:0000:0000",
+    "gid_attrs/ndevs/0": "eth0",
+    "gid_attrs/types/0": "RoCE v2",
+}
+# Says what it is asked, and that an address is there or not.
+PING = """case "$1" in -V) echo "ping from iputils 20221126"; exit ;; esac
+for last; do :; done
+echo "asked: $*"
+case $last in *.2) echo "1 received"; exit 0 ;; *) echo "0 received"; exit 1 ;; esac
+"""
+# As BusyBox has it.
+OLD_PING = PING.replace('echo "ping from iputils 20221126"; exit', 'echo "ping: invalid option -- V" >&2; exit 1')
+IP = """case "$*" in "-o address" | neigh | link | "route get "*) echo "ip said: $*" ;; *) echo "BusyBox v1.35, Usage: ip" >&2; exit 1 ;; esac"""
+
+
+class Root:
+    def __init__(self, path, shell):
+        self.path, self.shell = path, shell
+        for name, text in PORT.items():
+            self.put(f"sys/class/infiniband/rxe0/ports/1/{name}", text)
+        self.put("sys/class/infiniband/rxe0/hw_counters/of_the_device", "3")
+        self.put("sys/class/net/eth0/mtu", "1500")
+        self.put("sys/class/net/ib0/pkey", "0x8001")
+        self.put("sys/module/ro2iblnd/parameters/timeout", "50")
+        self.put("sys/module/ro2iblnd/parameters/access", "")
+        self.put("proc/meminfo", "MemFree: 12 kB")
+        self.put("proc/uptime", "81.50 10.00")
+        self.put("sys/kernel/debug/sched/debug", "Sched Debug Version: v0.11\ncpu_clk   : 80742.500000\n")
+        self.debug("strangers", f"closes=none ends=0 refusals=0 now={NOW}")
+        self.debug(NI, f"ni={NI} incarnation=1 device=rxe0 peers=0 conns=0")
+        self.debug(f"{NI}.closes", f"closes={NI} ends=0 refusals=0 now={NOW}")
+
+    def put(self, name, text):
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+    def debug(self, name, *lines):
+        self.put(f"sys/kernel/debug/ro2iblnd/{name}", "\n".join(lines))
+
+    def program(self, name, text):
+        self.put(f"bin/{name}", "#!/bin/sh\n" + text)
+        (self.path / "bin" / name).chmod(0o755)
+
+    def run(self, *args):
+        """Its sections, in order: (name, text)."""
+        command, env = self.shell
+        began = time.monotonic()
+        done = subprocess.run(
+            [*command, REPORT, "-s", "0.1", "-r", self.path, "-o", "-", *args], env=env, capture_output=True, text=True, timeout=100, check=False
+        )
+        self.spent = time.monotonic() - began
+        assert (done.returncode, done.stderr) == (0, "")
+        parts = re.split("^==> (.*) <==\n", done.stdout, flags=re.MULTILINE)
+        return list(zip(parts[1::2], parts[2::2], strict=True))
+
+    def pings(self):
+        """What ping was asked, by the address."""
+        asked = {}
+        for _, text in self.run():
+            for line in re.findall("^asked: (.*)$", text, re.MULTILINE):
+                asked.setdefault(line.split()[-1], []).append(line)
+        return asked
+
+
+@pytest.fixture(params=["sh", "busybox"])
+def root(request, tmp_path):
+    shell = ["sh"], dict(os.environ)
+    if request.param == "busybox":
+        busybox = shutil.which("busybox")
+        if not busybox:
+            pytest.skip("no BusyBox here")
+        (tmp_path / "applets").mkdir()
+        for applet in subprocess.check_output([busybox, "--list"], text=True).split():
+            (tmp_path / "applets" / applet).symlink_to(busybox)
+        shell = [busybox, "sh"], {"PATH": str(tmp_path / "applets")}
+    return Root(tmp_path / "root", shell)
+
+
+def named(sections, name):
+    return [text for what, text in sections if what == name]
+
+
+def clock(sections):
+    """The clocks, by name."""
+    return dict(word.split("=") for word in named(sections, "clock")[0].splitlines()[0].split())
+
+
+def test_memory_and_partitions_are_told(root):
+    sections = root.run()
+    assert named(sections, "/proc/meminfo") == ["MemFree: 12 kB\n"] * 2
+    assert named(sections, "/sys/class/infiniband/rxe0/hw_counters/of_the_device") == ["3\n"] * 2
+    assert named(sections, "/sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err") == ["7\n"] * 2
+    assert named(sections, "/sys/class/infiniband/rxe0/ports/1/state") == ["4: ACTIVE\n"]
+    assert named(sections, "/sys/class/net/ib0/pkey") == ["0x8001\n"]
+    assert named(sections, "/sys/module/ro2iblnd/parameters/access") == ["\n"]
+    # Of the tables what is in use.
+    assert named(sections, "pkeys") == ["rxe0 port 1 index 0: 0xffff\nrxe0 port 1 index 2: 0x8001\n"]
+    assert named(sections, "gids") == ["rxe0 port 1 index 0: fe80:0000:0000:0000:5054:00ff:fe00:0001 RoCE v2 eth0\n"]
+
+
+def test_one_clock(root):
+    """What the driver's times, the log's, and those of the sections have to do with each other."""
+    root.program("uname", "echo Linux")
+    sections = root.run()
+    said = clock(sections)
+    assert said["epoch"] == "1795395997.742" and said["uptime"] == "81.500" and said["log"] == "80.742"
+    assert said["log_zero"] == "1795395917.000"
+    stamp = r"at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC, uptime 81\.50\n"
+    assert re.match(stamp, named(sections, "command: uname -srvm")[0])
+    samples = [text for what, text in sections if what.startswith("sample ")]
+    assert len(samples) == 2 and all(re.fullmatch(stamp, text) for text in samples), samples
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_clock_that_is_not_told(root, told):
+    """Zeros in front are no octal numbers. Where the kernel does not tell the log's clock, another one has to do."""
+    (root.path / "sys/kernel/debug/sched/debug").unlink()
+    root.put("proc/uptime", "9.08 1.00")
+    if told:
+        root.put("proc/timer_list", "Timer List Version: v0.10\nnow at 8090000000 nsecs")
+    said = clock(root.run())
+    assert said["uptime"] == "9.080" and said["log"] == ("8.090" if told else "9.080")
+
+
+def test_who_fails_is_pinged(root):
+    """Plainly, and with as much as a packet of RDMA has, not to be cut in pieces. Who does well is left alone, and who we
+    parted with."""
+    root.program("ping", PING)
+    root.program("ip", IP)
+    peer = "peer=10.0.0.{0}@o2ib conns=1 usable=0 waiting={1} waited_ms=9 closed=0 failed=1 last={3} last_ago_ms=5 failures={2} retry_ms=1 ends=-"
+    conn = "conn=10.0.0.{0}@o2ib role=active state=Established mtu={1} oldest_ms={2} oldest={3}"
+    event = "event={1} number=1 time={2} peer=10.0.0.{0}@o2ib role=active by={3} cause=TransportRetry detail=- times=1"
+    root.debug(
+        NI, f"ni={NI} incarnation=1 device=rxe0 peers=0 conns=0", peer.format(2, 3, 0, "none"), conn.format(2, 512, 0, "none"),
+        peer.format(3, 0, 2, "ConnectTimeout"), peer.format(4, 0, 0, "none"), conn.format(4, 1024, 400, "sending"),
+        peer.format(5, 0, 0, "none"), conn.format(5, 1024, 700, "sending"), conn.format(5, 1024, 0, "none"),
+    )  # fmt: skip
+    root.debug(
+        f"{NI}.closes", f"closes={NI} ends=9 refusals=0 now={NOW}", event.format(6, "closed", NOW - 50, "path"),
+        event.format(7, "closed", NOW - 5000, "path"), event.format(8, "refused", NOW - 5, "us"),
+        event.format(9, "failed", NOW - 5, "operator"), event.format(10, "failed", NOW - 5, "peer"), event.format(6, "failed", NOW - 5, "path"),
+    )  # fmt: skip
+    sections = root.run()
+    asked = root.pings()
+    assert set(asked) == {f"10.0.0.{n}" for n in (2, 3, 5, 6, 10)}
+    for address, lines in asked.items():
+        assert len(lines) == 2, lines
+        plain, full = lines
+        assert " -M " not in plain and " -s " not in plain
+        assert " -M do " in full and f" -s {544 if address == '10.0.0.2' else 1056} " in full
+        for line in lines:
+            # From the NI's own address, and not for long.
+            assert " -I 10.0.0.1 " in line and re.search(r"-c \d -w \d -W \d ", line), line
+    heads = [what for what, _ in sections if "ping" in what and what.endswith(" 10.0.0.3")]
+    assert len(heads) == 2, sections
+    # What it said and how it ended, and the way there.
+    assert [text for what, text in sections if what == heads[0]][0].endswith("0 received\n(exit status 1)\n")
+    assert named(sections, "command: ip route get 10.0.0.3")
+
+
+def test_a_ping_that_cannot_forbid_pieces(root):
+    root.program("ping", OLD_PING)
+    root.debug(NI, f"ni={NI} device=rxe0", "peer=10.0.0.3@o2ib waiting=1 failures=1")
+    lines = root.pings()["10.0.0.3"]
+    assert len(lines) == 2 and " -s 1056 " in lines[1] and "-M" not in "".join(lines)
+
+
+def test_no_more_than_the_interface_takes(root):
+    """IPoIB has less room for a packet than InfiniBand below it."""
+    root.program("ping", PING)
+    root.put("sys/class/net/eth0/mtu", "2044")
+    root.debug(NI, f"ni={NI} device=rxe0", "conn=10.0.0.3@o2ib mtu=4096 oldest_ms=900 oldest=sending")
+    assert " -s 2016 " in root.pings()["10.0.0.3"][1]
+
+
+def test_only_so_many_are_pinged(root):
+    root.program("ping", PING)
+    root.debug(NI, f"ni={NI} device=rxe0", *(f"peer=10.0.1.{n}@o2ib waiting=1 failures=1" for n in range(200)))
+    sections = root.run()
+    assert len({what.split()[-1] for what, _ in sections if what.startswith("command: ping")}) == 8
+    assert "192" in named(sections, "peers that were not pinged")[0]
+
+
+def test_nothing_but_addresses_is_asked_for(root):
+    """Whatever debugfs says."""
+    root.program("ping", PING)
+    root.debug(NI, f"ni={NI} device=../../x", *(f"peer={bad}@o2ib waiting=1 failures=1" for bad in ("$(id)", "-f", "a;b", "fe80::1", "10.0.0.*", "10.0.0.3")))
+    assert set(root.pings()) == {"10.0.0.3"}
+
+
+def test_other_words_for_other_programs(root):
+    """BusyBox's ip knows some of it."""
+    root.program("ip", IP)
+    sections = root.run()
+    assert named(sections, "command: ip -o address") and named(sections, "command: ip neigh")
+    assert named(sections, "command: ip link") and not named(sections, "command: ip -stats link")
+    assert not any("Usage" in text for _, text in sections)
+
+
+def test_limits_and_violations_are_told(root):
+    root.program("ibv_devinfo", 'echo "hca_id: rxe0"; echo "max_mr: 524288"; echo "bad_pkey_cntr: 0x5"; echo "x: 0xffff888012345678"')
+    sections = root.run()
+    before, after = named(sections, "command: ibv_devinfo -v (violations)"), named(sections, "command: ibv_devinfo -v")
+    assert len(before) == len(after) == 1
+    assert "bad_pkey_cntr: 0x5" in before[0] and "hca_id: rxe0" in before[0] and "max_mr" not in before[0]
+    assert "max_mr: 524288" in after[0] and "0x(masked)" in after[0]
+    names = [what for what, _ in sections]
+    assert names.index("command: ibv_devinfo -v (violations)") < names.index(f"/sys/kernel/debug/ro2iblnd/{NI}")
+
+
+def test_of_the_log_what_may_matter(root):
+    said = ["mlx5_core: reset", "kworker/0: page allocation failure: order:4", "Out of memory: Killed process 7", "ro2iblnd: a@o2ib: link is down"]
+    root.program("dmesg", f"cat <<END\n{chr(10).join(said)}\nusb 1-1: new device\nEND")
+    assert named(root.run(), "command: dmesg")[0].splitlines()[1:] == said
+
+
+def test_programs_that_hang_do_not_hold_it(root):
+    """Not those that do not want to end, either."""
+    for name in ("ip", "rdma", "modinfo", "lnetctl", "lctl", "ibv_devinfo", "dmesg", "ping", "uname"):
+        root.program(name, "trap '' TERM\necho begun\nsleep 60 & wait\nsleep 60")
+    root.debug(NI, f"ni={NI} device=rxe0", *(f"peer=10.0.1.{n}@o2ib waiting=1 failures=1" for n in range(5)))
+    sections = root.run("-t", "3")
+    assert root.spent < 30
+    assert any("took too long" in text for _, text in sections)
+    assert "left out" in named(sections, "command: dmesg")[0]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_nobody_can_end_does_not_hold_it(tmp_path, there):
+    """As what waits in the kernel for good: `timeout` ends nothing here, or is not there. It is not waited for, and does not keep
+    the output open."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "cat", "date", "grep", "mktemp", "mv", "rm", "sed", "sleep", "tail"):
+        (tools / name).symlink_to(shutil.which(name))
+    if there:
+        (tools / "timeout").write_text('#!/bin/sh\n[ "$1" != -k ] || shift 2\nshift\n"$@"\n')
+        (tools / "timeout").chmod(0o755)
+    root = Root(tmp_path / "root", (["sh"], {"PATH": str(tools)}))
+    root.program("uname", "echo Linux")
+    root.program("rdma", "sleep 40")
+    sections = root.run("-t", "4")
+    assert root.spent < 20
+    assert "Linux" in named(sections, "command: uname -srvm")[0]
+    assert any("took too long" in text for what, text in sections if what.startswith("command: rdma")), sections
+
+
+def test_a_file_that_hangs_does_not_hold_it(root):
+    """The driver's own, or a counter that the device's firmware is asked for."""
+    os.mkfifo(root.path / "sys/class/infiniband/rxe0/ports/1/hw_counters/waits")
+    os.mkfifo(root.path / "sys/kernel/debug/ro2iblnd/waits")
+    sections = root.run("-t", "3")
+    assert root.spent < 30
+    assert named(sections, f"/sys/kernel/debug/ro2iblnd/{NI}")
+    assert any("took too long" in text for _, text in sections)
+
+
+def test_usage(root):
+    command, env = root.shell
+    for wrong in (["-t", "0"], ["-t", "x"], ["-t", ""], ["more"]):
+        assert subprocess.run([*command, REPORT, "-r", root.path, *wrong], env=env, capture_output=True, check=False).returncode == 2
