@@ -93,9 +93,11 @@ def test_calls_fail(both, pytestconfig, record_property):  # noqa: F811
 
 
 def no_memory(node):
-    """What the connections of both NIs counted, those that are over, too."""
-    text = node.guest.check("grep -hE '^(past|conn)=' /sys/kernel/debug/ro2iblnd/*@*[0-9b]")
-    return sum(map(int, re.findall(r" no_memory=(\d+)", text)))
+    """What the connections of both NIs counted, those that are over, too; the NIs have counted the same."""
+    text = node.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*[0-9b]")
+    conns, nis = (sum(map(int, re.findall(rf" {key}=(\d+)", text))) for key in ("no_memory", "NoMemory"))
+    assert conns == nis, (conns, nis)
+    return conns
 
 
 def test_shortage_is_sent_again(both):  # noqa: F811

@@ -49,6 +49,9 @@ impl Conn {
             }
             over.then(|| inner.life.end_cause())
         });
+        if short && ended.is_none() {
+            self.ni.seen.no_memory();
+        }
         ended.or(short.then_some(Cause::NoResources))
     }
 
