@@ -201,7 +201,7 @@ def test_dead_peer(pair, stage):
             # Its address is known from before.
             Log(a, "<peer>: connecting failed: the handshake took too long"),
             Debugfs(a, "event=failed by=path cause=ConnectTimeout", ".closes"),
-            Top(a, "connecting failed 6.5 s ago: the handshake took too long: ...", name="no-peer"),
+            Top(a, "connecting failed 6.5 s ago: the handshake took too long: ... it fell silent 20 s ago", name="no-peer"),
         )
         ping.wait(PATIENCE)
         run.result()
@@ -283,9 +283,9 @@ def test_exhausted_regions(pair, stage):
     with stage("exhausted regions", "the device gives no memory region", READING) as trouble:
         with failing(b, "ro2ib_alloc_mr"), Load(a, b, op="put-ack") as load:
             trouble.sees(
-                Log(b, "<peer>: cannot receive a PUT: ..."),
-                Debugfs(b, r"of=other NoMemory=[1-9]\d*"),
-                Top(b, "waiting for memory"),
+                Log(b, "<peer>: cannot receive a PUT: the device gives no memory region (-12)"),
+                Debugfs(b, r"of=other NoRegion=[1-9]\d*"),
+                Top(b, "no memory region, the device gives none, for 27 PUTs of peers just now: refused"),
             )
     assert load.result()["verify_errors"] == 0
     a.traffic(b, op="put-ack", size=100000, count=20)
@@ -300,7 +300,7 @@ def test_wrong_address(pair, stage):
         trouble.sees(
             Log(a, "<peer>: connecting failed: unreachable"),
             Debugfs(a, "event=failed peer=10.0.0.77@o2ib by=path cause=Unreachable", ".closes"),
-            Top(a, "connecting failed 6.5 s ago: unreachable: ..."),
+            Top(a, "connecting failed 6.5 s ago: unreachable: ... the address does not answer: is the NID right, is the node on"),
         )
         ping.wait(PATIENCE)
 
@@ -317,7 +317,7 @@ def test_wrong_net(pair, stage):
             Log(a, "<peer>: refused our connection request: <why>"),
             Log(b, "<peer>: refused its connection request: no NI <peer> on this device"),
             Debugfs(a, "event=failed by=peer cause=Refused detail=Fatal", ".closes"),
-            Debugfs(b, "event=refused cause=NoSuchNi", "strangers"),
+            Debugfs(b, "event=refused cause=NoSuchNi asked=10.*", "strangers"),
             Top(a, "connecting failed 6.5 s ago: refused by the peer ...", name="refused"),
             Top(b, "requests for none of our NIs ...", name="wrong-net"),
         )

@@ -168,14 +168,27 @@ pub(crate) fn refused_by_lnet(nid: Nid, e: Error) {
     warn_limited!("{nid}: LNet refused a message: {}; closing\n", why(e));
 }
 
-/// No memory region for the sink of a PUT.
-pub(crate) fn no_sink(nid: Nid, e: Error) {
-    warn_limited!("{nid}: cannot receive a PUT: {}\n", why(e));
+/// A PUT cannot be received for want of memory, or of a memory region (`region`).
+pub(crate) fn no_sink(nid: Nid, region: bool, e: Error) {
+    let why = match (region, e) {
+        (true, ENOBUFS) => Worded("all memory regions of ours are in use", e.to_errno()),
+        (true, _) => Worded("the device gives no memory region", e.to_errno()),
+        (false, _) => unmapped(e),
+    };
+    warn_limited!("{nid}: cannot receive a PUT: {why}\n");
+}
+
+/// Why memory could not be made ready for the device.
+fn unmapped(e: Error) -> Worded {
+    match e {
+        EIO => Worded("no room to map memory for the device", e.to_errno()),
+        _ => why(e),
+    }
 }
 
 /// The data of a GET cannot be sent.
 pub(crate) fn no_source(nid: Nid, e: Error) {
-    warn_limited!("{nid}: cannot answer a GET: {}\n", why(e));
+    warn_limited!("{nid}: cannot answer a GET: {}\n", unmapped(e));
 }
 
 /// A message failed because its memory is a GPU's.

@@ -54,6 +54,8 @@ pub(crate) struct Tally {
     pub(crate) refused: [u64; REFUSALS.len()],
     /// Times there was no memory, or no memory region, for something that then waited or failed.
     pub(crate) no_memory: u64,
+    /// Times among these that it was a memory region.
+    pub(crate) no_region: u64,
     /// Times memory of a GPU was mapped for a transfer.
     pub(crate) gpu_mapped: u64,
     /// Messages that failed because their memory is a GPU's.
@@ -100,6 +102,7 @@ impl Seen {
                 messages: [0; CAUSES.len()],
                 refused: [0; REFUSALS.len()],
                 no_memory: 0,
+                no_region: 0,
                 gpu_mapped: 0,
                 gpu_refused: 0,
             },
@@ -182,6 +185,12 @@ impl Seen {
     pub(crate) fn no_memory(&self) {
         let mut inner = self.inner.lock();
         inner.tally.no_memory = inner.tally.no_memory.saturating_add(1);
+    }
+
+    /// A memory region was not to be had; [`Seen::no_memory`] is called for what failed for it.
+    pub(crate) fn no_region(&self) {
+        let mut inner = self.inner.lock();
+        inner.tally.no_region = inner.tally.no_region.saturating_add(1);
     }
 
     /// Memory of a GPU was mapped for a transfer.

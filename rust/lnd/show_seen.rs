@@ -60,8 +60,13 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
     writeln!(f)?;
     match nid {
         Some(_) => {
-            let others = ["NoMemory", "GpuMapped", "GpuRefused"];
-            let counts = [tally.no_memory, tally.gpu_mapped, tally.gpu_refused];
+            let others = ["NoMemory", "GpuMapped", "GpuRefused", "NoRegion"];
+            let counts = [
+                tally.no_memory,
+                tally.gpu_mapped,
+                tally.gpu_refused,
+                tally.no_region,
+            ];
             show_causes(nid, "other", &others, &counts, f)?;
             writeln!(f)
         }

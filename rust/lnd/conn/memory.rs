@@ -40,6 +40,8 @@ use crate::{
 pub(super) enum NotReady {
     /// For want of something, or it is no memory for a transfer.
     Here(Error),
+    /// For want of a memory region. It was counted.
+    NoRegion(Error),
     /// They are a GPU's, and who has it does not map them, or only the CPU could do what is asked. It was
     /// said and counted.
     Gpu(Error),
@@ -49,7 +51,7 @@ impl NotReady {
     /// For the peer and for LNet.
     pub(super) fn error(&self) -> Error {
         match self {
-            Self::Here(e) | Self::Gpu(e) => *e,
+            Self::Here(e) | Self::NoRegion(e) | Self::Gpu(e) => *e,
         }
     }
 }
@@ -116,7 +118,7 @@ impl Conn {
             bounce = Some(KBox::new(whole, GFP_KERNEL).map_err(Error::from)?);
         }
         let qp = self.with(|inner| inner.wire.qp()).ok_or(ENOTCONN)?;
-        let mr = qp.take_mr()?;
+        let mr = qp.take_mr().map_err(|e| self.no_region(e))?;
         let mr = match qp.map_mr(mr, map) {
             Ok(mr) => mr,
             Err((mr, e)) => {
@@ -130,6 +132,14 @@ impl Conn {
         };
         let rkey = mr.rkey();
         Ok((Sink::new(mr, bounce), fragment, rkey))
+    }
+
+    /// Counts that there is no region, unless that is because the connection is over.
+    fn no_region(&self, e: Error) -> NotReady {
+        if self.with(|inner| inner.life.is_up()) {
+            self.ni.seen.no_region();
+        }
+        NotReady::NoRegion(e)
     }
 
     /// Gives a sink up whose key nobody was told.

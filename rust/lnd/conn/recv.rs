@@ -154,7 +154,7 @@ fn recv_put(
             let e = why.error();
             conn.give_back(rx, msg, Repost::ForPeer, false);
             if conn.runs_short(&why) {
-                log::no_sink(conn.nid(), e);
+                log::no_sink(conn.nid(), matches!(why, NotReady::NoRegion(_)), e);
             }
             conn.tell(Op::PutNak, cookie, e.to_errno(), Owner::Nobody);
             return Err((Some(m), e));
@@ -230,7 +230,7 @@ impl Conn {
     /// Counts that memory for a request was not to be had. False: no news, the connection is over, and
     /// LNet took the message too late; or it was said already.
     fn runs_short(&self, why: &NotReady) -> bool {
-        let up = matches!(why, NotReady::Here(_))
+        let up = matches!(why, NotReady::Here(_) | NotReady::NoRegion(_))
             && self.with(|inner| {
                 let up = inner.life.is_up();
                 if up {

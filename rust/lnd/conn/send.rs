@@ -65,7 +65,7 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<
             msg.finalize(e.to_errno(), LnetHealth::Ok);
             Ok(())
         }
-        Err((msg, NotReady::Here(e))) => match conn.transient(e) {
+        Err((msg, NotReady::Here(e) | NotReady::NoRegion(e))) => match conn.transient(e) {
             Some(cause) => {
                 Ended::unsent(msg).finish(Some(cause), false);
                 Ok(())

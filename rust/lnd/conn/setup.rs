@@ -82,6 +82,15 @@ const SOFTWARE_ACK_TIMEOUT: u8 = 18;
 /// payload.
 const INLINE: u16 = 160;
 
+/// What could not be done for a connection, in words that go after `cannot`, and why.
+struct NotMade(&'static str, Error);
+
+impl From<Error> for NotMade {
+    fn from(e: Error) -> Self {
+        Self("set up the connection", e)
+    }
+}
+
 impl Conn {
     /// Active: makes the id, and asks for the address; or asks again.
     pub(super) fn resolve(self: &Arc<Self>) {
@@ -140,7 +149,7 @@ impl Conn {
                 Way::Open => {}
                 // Who has just asked can be answered.
                 Way::NoRoute if !self.active && !self.ni.is_unsettled() => {}
-                Way::NoRoute | Way::NoAddress => return Err(ENETUNREACH),
+                Way::NoRoute | Way::NoAddress => return Err(ENETUNREACH.into()),
             }
             // It may have ended meanwhile: all this takes long.
             let over = self.with(|inner| {
@@ -154,12 +163,13 @@ impl Conn {
                 return Ok(());
             }
             if self.active {
-                id.connect(&param)
+                id.connect(&param)?;
             } else {
-                id.accept(&param)
+                id.accept(&param)?;
             }
+            Ok(())
         });
-        if let Err(e) = made {
+        if let Err(NotMade(what, e)) = made {
             // Where others send an event, iWARP tells of TCP's troubles at once.
             if e == ECONNREFUSED {
                 log::rejected(self.nid(), &Refused::NoListener);
@@ -173,7 +183,7 @@ impl Conn {
                     Cause::Unreachable
                 });
             }
-            log::cannot(self.nid(), "set up the connection", e);
+            log::cannot(self.nid(), what, e);
             self.end(Cause::NoResources);
         }
     }
@@ -215,7 +225,7 @@ impl Conn {
 
     /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives.
     /// Returns the depth it got.
-    fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth> {
+    fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, NotMade> {
         let hca = self.hca()?;
         let wanted = self.with(|inner| inner.life.known().depth);
         let wanted = hca.deepest(wanted);
@@ -232,7 +242,7 @@ impl Conn {
                 max_send_sge: max_sge,
                 max_inline: inline,
                 nr_mrs: sizes::memory_regions(depth, self.ni.depth()),
-                mr_pages: u16::try_from(hca.mr_pages)?,
+                mr_pages: u16::try_from(hca.mr_pages).map_err(Error::from)?,
             };
             let on = (&hca.pd, &hca.regions);
             let made = Qp::create(id, on, self.cq_hint(), &config, self.clone());
@@ -243,7 +253,7 @@ impl Conn {
                 // Some providers refuse what they cannot put inline, instead of saying how much they can.
                 Err(e) if e == EINVAL && inline > 0 => inline = 0,
                 Err(e) if (e == ENOMEM || e == EINVAL) && search.failed() => {}
-                Err(e) => return Err(e),
+                Err(e) => return Err(NotMade("make the queue pair or its completion queue", e)),
             }
         };
         let memory = memory.after(wanted, depth, seen::now_ms());
@@ -253,14 +263,16 @@ impl Conn {
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
         let limits = Limits::new(max_sge, link.reg_wrs());
         let room = Room::new(buffers)?;
-        let stock = Stock::new(depth, &hca.device)?;
+        let stock =
+            Stock::new(depth, &hca.device).map_err(|e| NotMade("make the message buffers", e))?;
         self.with(|inner| {
             inner.inbox.open(room);
             inner.wire.open(stock, limits, sq);
             inner.life.ask_for(depth);
         });
         for _ in 0..buffers {
-            let buf = RxBuf::alloc(&hca.device)?;
+            let buf =
+                RxBuf::alloc(&hca.device).map_err(|e| NotMade("make the receive buffers", e))?;
             link.push_recv(buf).map_err(|_| EIO)?;
         }
         link.post_recvs().map_err(|_| EIO)?;

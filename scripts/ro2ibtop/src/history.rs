@@ -76,6 +76,8 @@ pub struct Track {
     pub rise: Counts,
     /// Seconds that its credits have been used up with messages waiting for one.
     pub starved: f64,
+    /// Seconds that LNet here has kept the peer's credits, and taken next to nothing.
+    pub kept: f64,
 }
 
 impl Track {
@@ -90,6 +92,7 @@ impl Track {
                 no_credit: rise(counts.no_credit, self.before.no_credit),
                 no_slots: rise(counts.no_slots, self.before.no_slots),
                 rnr: rise(counts.rnr, self.before.rnr),
+                no_memory: rise(counts.no_memory, self.before.no_memory),
             };
             if dt > 0.0 {
                 self.rate = Rate {
@@ -129,6 +132,8 @@ struct Past {
     rises: HashMap<String, u64>,
     no_memory: u64,
     no_memory_rise: u64,
+    no_region: u64,
+    no_region_rise: u64,
     times: Vec<Times>,
     times_rise: Vec<Times>,
 }
@@ -145,12 +150,17 @@ impl Past {
                 self.rises.insert(name.clone(), n.saturating_sub(old));
             }
         }
-        let no_memory = ni.count("other", "NoMemory");
-        self.no_memory_rise = match again {
-            true => no_memory.saturating_sub(self.no_memory),
-            false => 0,
-        };
-        self.no_memory = no_memory;
+        for (name, before, rise) in [
+            ("NoMemory", &mut self.no_memory, &mut self.no_memory_rise),
+            ("NoRegion", &mut self.no_region, &mut self.no_region_rise),
+        ] {
+            let n = ni.count("other", name);
+            *rise = match again {
+                true => n.saturating_sub(*before),
+                false => 0,
+            };
+            *before = n;
+        }
         self.times_rise = times::since(&ni.times, &self.times);
         self.times.clone_from(&ni.times);
     }
@@ -188,6 +198,12 @@ impl Past {
             track.starved = match crate::verdict::is_starved(conn) && !moved {
                 true if again => track.starved + dt,
                 true => conn.oldest_ms as f64 / 1000.0,
+                false => 0.0,
+            };
+            // Signs of life come all the time.
+            let taken = track.rise.rx_msgs as f64 > 2.0 + 2.0 * dt;
+            track.kept = match crate::verdict::keeps_credits(conn) && !taken && again {
+                true => track.kept + dt,
                 false => 0.0,
             };
             self.keys.push(key);
@@ -239,6 +255,11 @@ impl History {
     /// How often there was no memory since the sample before.
     pub fn no_memory(&self, ni: &Ni) -> u64 {
         self.nis.get(&ni.nid).map_or(0, |past| past.no_memory_rise)
+    }
+
+    /// How often it was a memory region.
+    pub fn no_region(&self, ni: &Ni) -> u64 {
+        self.nis.get(&ni.nid).map_or(0, |past| past.no_region_rise)
     }
 
     /// How long messages were where since the sample before; since the NI was started if there is none.

@@ -119,6 +119,7 @@ fn counts(out: &mut Out, counts: &Counts) {
     out.number("no_credit", counts.no_credit);
     out.number("no_slots", counts.no_slots);
     out.number("rnr", counts.rnr);
+    out.number("no_memory", counts.no_memory);
 }
 
 fn said(out: &mut Out, verdict: &Verdict) {
@@ -137,6 +138,7 @@ fn event(out: &mut Out, event: &Event) {
     out.text("by", &event.by);
     out.text("cause", &event.cause);
     out.text("detail", &event.detail);
+    out.text("asked", &event.asked);
     out.number("times", event.times);
 }
 
@@ -167,6 +169,7 @@ pub fn document(app: &App) -> String {
     let nis = app.sample.nis.iter().zip(&app.nis).enumerate();
     out.list("nis", nis, |out, (at, (ni, verdict))| {
         let rate = app.history.ni(ni).map(|t| t.rate).unwrap_or_default();
+        let data = verdict::Data::of(ni, &app.history);
         out.text("nid", &ni.nid);
         out.text("device", &ni.device);
         out.flag("link_down", ni.link_down);
@@ -222,7 +225,7 @@ pub fn document(app: &App) -> String {
                 out.number("retry_ms", ms);
             }
             tally(out, "ends", &peer.ends);
-            said(out, &verdict::peer(ni, peer, now));
+            said(out, &verdict::peer(ni, peer, now, data));
         });
         out.list(
             "lost_peers",

@@ -163,6 +163,8 @@ pub struct Counts {
     pub no_slots: u64,
     /// Sends for which the peer had no receive posted.
     pub rnr: u64,
+    /// Messages that waited or failed for want of memory or memory regions.
+    pub no_memory: u64,
 }
 
 impl Counts {
@@ -176,6 +178,7 @@ impl Counts {
             (&mut self.no_credit, other.no_credit),
             (&mut self.no_slots, other.no_slots),
             (&mut self.rnr, other.rnr),
+            (&mut self.no_memory, other.no_memory),
         ] {
             *sum = sum.saturating_add(n);
         }
@@ -199,6 +202,8 @@ pub struct Event {
     pub cause: String,
     /// What the peer said; empty if nothing.
     pub detail: String,
+    /// The NID that was asked for, if that is what was wrong; else empty.
+    pub asked: String,
     /// How many.
     pub times: u64,
 }

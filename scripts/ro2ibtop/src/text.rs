@@ -282,6 +282,7 @@ fn count(counts: &mut Counts, key: &str, value: &str, unread: &mut u64) {
         "no_credit" => &mut counts.no_credit,
         "no_slots" => &mut counts.no_slots,
         "rnr" => &mut counts.rnr,
+        "no_memory" => &mut counts.no_memory,
         _ => return,
     };
     *place = number(value, unread);
@@ -301,6 +302,7 @@ fn event_line(line: &str, unread: &mut u64) -> Event {
             "by" => event.by = name(value),
             "cause" => event.cause = name(value),
             "detail" if value != "-" => event.detail = name(value),
+            "asked" if value != "-" => event.asked = name(value),
             "times" => event.times = number(value, unread),
             _ => {}
         }

@@ -40,6 +40,7 @@ use crate::{
     times,
     verdict::{
         self,
+        Data,
         Level,
         Verdict, //
     },
@@ -135,6 +136,7 @@ impl App {
         self.nis.clear();
         for (at, ni) in self.sample.nis.iter().enumerate() {
             self.nis.push(verdict::ni(ni, &self.history, now));
+            let data = Data::of(ni, &self.history);
             let item = |peer: &str, conn, verdict, rate| Item {
                 ni: at,
                 peer: peer.to_string(),
@@ -146,7 +148,7 @@ impl App {
             for (number, conn) in ni.conns.iter().enumerate() {
                 let track = self.history.conn(ni, number);
                 let rate = track.map_or(0.0, |t| t.rate.tx + t.rate.rx);
-                let verdict = verdict::conn(conn, track);
+                let verdict = verdict::conn(conn, track, data);
                 self.items
                     .push(item(&conn.peer, Some(number), verdict, rate));
             }
@@ -157,7 +159,7 @@ impl App {
                     && !noisy.contains(peer.nid.as_str());
                 let verdict = match quiet {
                     true => Verdict::fine(),
-                    false => verdict::peer(ni, peer, now),
+                    false => verdict::peer(ni, peer, now, data),
                 };
                 // A peer that is fine is told by its connections.
                 if verdict.level > Level::Fine || peer.conns == 0 {

@@ -35,12 +35,23 @@ pub fn cause(name: &str) -> &str {
 }
 
 /// What to look at when that is the cause; empty if there is nothing to do.
-pub fn advice(name: &str) -> &'static str {
+pub fn advice(name: &str, detail: &str) -> &'static str {
     match name {
         "Protocol" => "report it, with the software of the peer",
-        "Unreachable" => "is LNet up there, do nets and addresses agree",
-        "Refused" => "look at the log of the peer",
-        "ConnectFailed" | "ConnectTimeout" => "ping the address; is the peer's NI up",
+        "Unreachable" if detail == "NoListener" => {
+            "the node answers: is LNet up there, with the same \"service\""
+        }
+        "Unreachable" => "the address does not answer: is the NID right, is the node on",
+        "Refused" => match detail {
+            "Fatal" => "its log says why: another net or NID, or it denies us",
+            "NoResources" => "it has no room for more connections, or no memory",
+            _ => "look at the log of the peer",
+        },
+        "ConnectFailed" => "ping the address; is the peer's NI up",
+        "ConnectTimeout" => {
+            "nothing came over RDMA: ping it; no answer: node or cable; \
+             an answer: UDP port 4791 in a firewall, P_Key, or an overloaded peer"
+        }
         "NoResources" => "look at memory and \"rdma resource show\"",
         "LocalFault" => "look at the device's lines in the log",
         "RemoteFault" => "look at the peer's device",
@@ -68,7 +79,8 @@ pub fn refusal(name: &str) -> &str {
         "OtherNet" => "it is on another network",
         "OwnNid" => "it has our own NID",
         "SourceAddress" => "its NID is not its address",
-        "StaleDestination" | "StalePeer" => "one side was restarted",
+        "StaleDestination" => "this node was restarted, the peer asks for its earlier life",
+        "StalePeer" => "the peer was restarted",
         "NoDepth" | "NoFrags" | "MsgSize" => "no proper o2ib request",
         "Depth" => "another queue depth is agreed on",
         "Frags" => "another number of fragments is agreed on",

@@ -81,9 +81,10 @@ fn a_slow_node_is_told_of_itself() {
         troubles(&app),
         [("10.0.0.1@o2ib", "our-lnet-slow", Level::Warn)]
     );
+    assert!(on_screen(&app, "our LNet keeps 8 requests for 1."));
     assert!(on_screen(
         &app,
-        "our LNet keeps 8 requests: this node is slow, the peer has 0 credits left of 8"
+        " s: this node is slow, the peer has 0 credits left of 8"
     ));
 }
 
@@ -95,7 +96,7 @@ fn a_refusal_is_told_on_both_sides() {
     let app = common::app(common::guest("wrong-net"));
     assert_eq!(app.worst(), Level::Warn);
     assert!(on_screen(&app, "no NI has the NID that was asked for"));
-    assert!(on_screen(&app, "last of 10.0.0.1@o2ib"));
+    assert!(on_screen(&app, "last of 10.0.0.1@o2ib for 10.0.0.2@o2ib"));
     assert!(on_screen(&app, "0 connections: 0 bad, 1 slow or odd"));
 }
 
@@ -159,7 +160,7 @@ fn conn() -> Conn {
 fn judged(change: impl FnOnce(&mut Conn)) -> (&'static str, Level, String) {
     let mut conn = conn();
     change(&mut conn);
-    let verdict = verdict::conn(&conn, None);
+    let verdict = verdict::conn(&conn, None, verdict::Data::Unknown);
     (verdict.kind, verdict.level, verdict.words)
 }
 
@@ -195,7 +196,9 @@ fn each_trouble_of_a_connection_has_its_words() {
     };
     // Nothing came since: it may be dead. Something did: it is not, and what is large does not get there.
     assert_eq!(unacked(4000, 3900).0, "not-acknowledged");
-    assert_eq!(unacked(600, 20).0, "not-acknowledged");
+    assert_eq!(unacked(600, 590).0, "not-acknowledged");
+    let soon = unacked(600, 20);
+    assert_eq!((soon.0, soon.1), ("lossy", Level::Warn));
     let lossy = unacked(4000, 300);
     assert_eq!((lossy.0, lossy.1), ("lossy", Level::Bad));
     let words =
@@ -240,7 +243,26 @@ fn each_trouble_of_an_ni_has_its_words() {
     };
     let app = node(&[&memory(2), &memory(5)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
-    assert!(app.nis[0].words.starts_with("waiting for memory: 3 times"));
+    assert_eq!(
+        app.nis[0].words,
+        "no memory for 3 messages just now: they wait, or LNet sends them again"
+    );
+    // PUTs of peers are refused for want of it.
+    let refused = |n, naks| {
+        move |ni: &mut Ni| {
+            memory(n)(ni);
+            ni.times.push(wire("PUT_NAK", naks));
+        }
+    };
+    let app = node(&[&refused(2, 2), &refused(5, 5)]);
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Bad));
+    assert_eq!(
+        app.nis[0].words,
+        "no memory for 3 PUTs of peers just now: refused"
+    );
+    // They were long ago.
+    let app = node(&[&refused(2, 2), &refused(5, 2)]);
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
     let used_up = |n| {
         move |ni: &mut Ni| {
             memory(n)(ni);
@@ -248,8 +270,19 @@ fn each_trouble_of_an_ni_has_its_words() {
         }
     };
     let app = node(&[&used_up(2), &used_up(5)]);
-    let words = "waiting for memory regions, all 24 are in use: 3 times just now";
+    let words = "no memory region, all 24 are in use, for 3 messages just now";
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
+    assert!(app.nis[0].words.starts_with(words));
+    // The device makes none, though we have none yet.
+    let no_region = |n| {
+        move |ni: &mut Ni| {
+            let counts = vec![("NoMemory".into(), n), ("NoRegion".into(), n)];
+            ni.causes.insert("other".into(), counts);
+            ni.max_regions = 24;
+        }
+    };
+    let app = node(&[&no_region(2), &no_region(3)]);
+    let words = "no memory region, the device gives none, for 1 message just now";
     assert!(app.nis[0].words.starts_with(words));
     let app = node(&[&memory(5), &memory(5)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Note));
@@ -283,6 +316,136 @@ fn each_trouble_of_an_ni_has_its_words() {
         });
     }]);
     assert_eq!(troubles(&app), [("10.0.0.9@o2ib", "waiting", Level::Bad)]);
+}
+
+/// The histogram of what was on the wire, with that many messages of a kind.
+fn wire(op: &str, n: u64) -> Times {
+    Times {
+        stage: "wire".into(),
+        op: op.into(),
+        counts: vec![(1000, n)],
+        ..Times::default()
+    }
+}
+
+#[test]
+fn a_connection_whose_messages_are_refused_is_not_fine() {
+    let short = |n| {
+        move |ni: &mut Ni| {
+            let mut conn = conn();
+            conn.counts.no_memory = n;
+            ni.conns.push(conn);
+        }
+    };
+    let app = node(&[&short(2), &short(4)]);
+    let verdict = &app.items[0].verdict;
+    assert_eq!((verdict.kind, verdict.level), ("memory", Level::Bad));
+    assert_eq!(
+        verdict.words,
+        "no memory, or no memory region, here for 2 messages just now"
+    );
+    assert_eq!(node(&[&short(4), &short(4)]).worst(), Level::Fine);
+}
+
+#[test]
+fn a_node_that_takes_nothing_is_bad_after_seconds() {
+    let kept = |rx_msgs| {
+        move |ni: &mut Ni| {
+            let mut conn = conn();
+            (conn.with_lnet, conn.peer_held) = (8, 0);
+            conn.counts.rx_msgs = rx_msgs;
+            ni.conns.push(conn);
+        }
+    };
+    // A sample a second; signs of life come.
+    let stuck = [&kept(10), &kept(11), &kept(12), &kept(13)];
+    let stuck = stuck.map(|k| k as &dyn Fn(&mut Ni));
+    assert_eq!(node(&stuck[..3]).worst(), Level::Warn);
+    let app = node(&stuck);
+    assert_eq!(
+        (app.nis[0].kind, app.nis[0].level),
+        ("our-lnet-slow", Level::Bad)
+    );
+    // It is busy, and takes them.
+    let busy = [&kept(100), &kept(200), &kept(300), &kept(400)];
+    assert_eq!(
+        node(&busy.map(|k| k as &dyn Fn(&mut Ni))).worst(),
+        Level::Warn
+    );
+}
+
+#[test]
+fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
+    let lossy = |done: u64, peers: usize| {
+        move |ni: &mut Ni| {
+            let mut conn = conn();
+            (conn.oldest_ms, conn.idle_ms) = (4000, 300);
+            conn.oldest = "sending".into();
+            ni.conns.push(conn);
+            ni.peers = vec![Peer::default(); peers];
+            ni.times.push(wire("PUT_REQ", 9));
+            if done > 0 {
+                ni.times.push(wire("PUT_DONE", done));
+            }
+        }
+    };
+    let words = |changes: &[&dyn Fn(&mut Ni)]| {
+        let app = node(changes);
+        let item = app.items.iter().find(|item| item.conn.is_some());
+        item.map(|item| item.verdict.words.clone())
+            .unwrap_or_default()
+    };
+    let mtu = "no data has got through since the NI was started: the MTU of the whole way";
+    let loss = "some packets get lost, data gets through: cable, switch";
+    let either = "packets of full size, or some, get lost: the MTU of the whole way, cable, switch";
+    assert!(words(&[&lossy(0, 1), &lossy(0, 1)]).ends_with(mtu));
+    assert!(words(&[&lossy(5, 1), &lossy(13, 1)]).ends_with(loss));
+    // None lately, some before; or nobody knows whose it is; or there is nothing to compare with.
+    assert!(words(&[&lossy(5, 1), &lossy(5, 1)]).ends_with(either));
+    assert!(words(&[&lossy(5, 2), &lossy(13, 2)]).ends_with(either));
+    assert!(words(&[&lossy(13, 1)]).ends_with(either));
+}
+
+/// What ended of a peer that is gone, at these seconds.
+fn ended(events: &[(&str, &str, &str, f64)]) -> String {
+    let app = node(&[&|ni: &mut Ni| {
+        ni.events = events
+            .iter()
+            .map(|(what, cause, detail, time)| Event {
+                what: (*what).into(),
+                cause: (*cause).into(),
+                detail: (*detail).into(),
+                time: *time,
+                by: "path".into(),
+                peer: "10.0.0.9@o2ib".into(),
+                times: 1,
+                ..Event::default()
+            })
+            .collect();
+    }]);
+    app.items[0].verdict.words.clone()
+}
+
+#[test]
+fn what_to_look_at_depends_on_what_is_known() {
+    assert_eq!(
+        ended(&[("failed", "Unreachable", "", 999.0)]),
+        "connecting failed 1.0 s ago: unreachable: no route, or no o2ib NI listens there: \
+         the address does not answer: is the NID right, is the node on"
+    );
+    assert!(ended(&[("failed", "Unreachable", "NoListener", 999.0)])
+        .ends_with("the node answers: is LNet up there, with the same \"service\""));
+    assert!(ended(&[("failed", "Refused", "Fatal", 999.0)])
+        .ends_with("(Fatal): its log says why: another net or NID, or it denies us"));
+    let timeout = ended(&[("failed", "ConnectTimeout", "", 999.0)]);
+    assert!(timeout.contains("UDP port 4791") && timeout.contains("P_Key"));
+    assert!(!timeout.contains("silent"));
+    // It was there before, and was not heard any more.
+    let broke = ("closed", "TransportRetry", "", 980.0);
+    assert!(ended(&[broke, ("failed", "ConnectTimeout", "", 999.0)])
+        .ends_with("; it fell silent 20 s ago"));
+    let left = ("closed", "PeerClosed", "", 990.0);
+    assert!(!ended(&[broke, left, ("failed", "ConnectTimeout", "", 999.0)]).contains("silent"));
 }
 
 /// A peer for which messages wait, with what `change` does to it.

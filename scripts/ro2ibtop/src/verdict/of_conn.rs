@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is wrong with a connection.
+
+use super::{
+    level_of,
+    Data,
+    Level,
+    Verdict,
+    SLOW_MS, //
+};
+use crate::{
+    history::Track,
+    model::Conn,
+    words, //
+};
+
+/// Milliseconds that something came after what is not acknowledged was sent, at least: it may have been on its way.
+const HEARD_MS: u64 = 200;
+
+/// Whether messages wait for a credit and there is none to use: the last one is kept for returning
+/// credits.
+pub fn is_starved(conn: &Conn) -> bool {
+    conn.state == "Established" && conn.credits <= 1 && for_credits(conn) > 0
+}
+
+/// Messages that wait for a credit, be it behind those that wait for a buffer for their answer.
+fn for_credits(conn: &Conn) -> u64 {
+    conn.q_main.saturating_add(conn.q_unreserved)
+}
+
+/// Whether the peer's credits lie here, in requests that LNet has not taken.
+pub fn keeps_credits(conn: &Conn) -> bool {
+    conn.with_lnet > 0
+        && conn.depth > 0
+        && (conn.peer_held <= 1 || conn.with_lnet.saturating_add(1) >= conn.depth)
+}
+
+/// Of a connection.
+pub fn conn(conn: &Conn, track: Option<&Track>, data: Data) -> Verdict {
+    let span = words::span;
+    match conn.state.as_str() {
+        "Established" => {}
+        "Closing" | "Draining" | "Dead" => {
+            return Verdict::new(Level::Note, "closing", "on its way out");
+        }
+        "" => {
+            return Verdict::new(
+                Level::Note,
+                "connecting",
+                "the driver does not say its state",
+            )
+        }
+        state => {
+            let words = format!("being set up ({state})");
+            return Verdict::new(Level::Note, "connecting", words);
+        }
+    }
+    if conn.counts.rnr > 0 {
+        let times = words::plural(conn.counts.rnr, "send", "sends");
+        let words = format!("{times} found no receive posted at the peer: a fault, report it");
+        return Verdict::new(Level::Bad, "rnr", words);
+    }
+    let short = track.map_or(0, |track| track.rise.no_memory);
+    if short > 0 {
+        let messages = words::plural(short, "message", "messages");
+        let words = format!("no memory, or no memory region, here for {messages} just now");
+        return Verdict::new(Level::Bad, "memory", words);
+    }
+    let ms = conn.oldest_ms;
+    if conn.oldest == "sending" && ms >= SLOW_MS {
+        // What came since then came from a peer that is alive, over a way that lets something through.
+        if conn.idle_ms.saturating_add(HEARD_MS) <= ms {
+            let words = format!(
+                "not acknowledged for {}, and the peer was heard {} ago: {}",
+                span(ms),
+                span(conn.idle_ms),
+                data.lossy()
+            );
+            return Verdict::new(level_of(ms), "lossy", words);
+        }
+        let words = format!(
+            "not acknowledged for {}: look at the fabric (cable, switch, MTU), or the peer is dead",
+            span(ms)
+        );
+        return Verdict::new(level_of(ms), "not-acknowledged", words);
+    }
+    if is_starved(conn) {
+        let starved = track.map_or(0, |track| (track.starved * 1000.0) as u64);
+        // Without progress the oldest message tells for how long.
+        let ms = if conn.oldest == "queued" || conn.oldest == "answer" {
+            ms.max(starved)
+        } else {
+            starved
+        };
+        let waiting = words::plural(for_credits(conn), "message waits", "messages wait");
+        if ms >= SLOW_MS {
+            let words = format!(
+                "peer keeps all credits for {}: its LNet is slow; {waiting}",
+                span(ms)
+            );
+            return Verdict::new(level_of(ms), "starved", words);
+        }
+        let words = format!(
+            "all credits in use, {waiting}: peer_credits {} is small",
+            conn.depth
+        );
+        return Verdict::new(Level::Note, "starved", words);
+    }
+    if conn.q_unreserved > 0 && conn.reserved == 0 && ms < SLOW_MS {
+        let waiting = words::plural(conn.q_unreserved, "waits", "wait");
+        let words = format!(
+            "more PUTs and GETs under way than the depth {}: {waiting}",
+            conn.depth
+        );
+        return Verdict::new(Level::Note, "no-reserve", words);
+    }
+    let for_answers = conn.q_unreserved > 0 && conn.reserved == 0;
+    if (conn.oldest == "answer" || for_answers) && ms >= SLOW_MS {
+        let words = format!(
+            "a PUT or GET has no answer for {}: the peer's LNet is slow",
+            span(ms)
+        );
+        return Verdict::new(level_of(ms), "no-answer", words);
+    }
+    if keeps_credits(conn) {
+        let left = words::plural(conn.peer_held, "credit", "credits");
+        let kept = track.map_or(0, |track| (track.kept * 1000.0) as u64);
+        let since = match kept {
+            0..SLOW_MS => String::new(),
+            ms => format!(" for {}", span(ms)),
+        };
+        let words = format!(
+            "our LNet keeps {} requests{since}: this node is slow, the peer has {left} left of {}",
+            conn.with_lnet, conn.depth
+        );
+        return Verdict::new(level_of(kept).max(Level::Warn), "our-lnet-slow", words);
+    }
+    if conn.oldest == "queued" && ms >= SLOW_MS {
+        if conn.sq_free == 0 {
+            let words = format!(
+                "send queue is full for {}: large transfers in pieces",
+                span(ms)
+            );
+            return Verdict::new(level_of(ms), "no-slots", words);
+        }
+        let words = format!("a message is queued for {}", span(ms));
+        return Verdict::new(level_of(ms).min(Level::Warn), "queued", words);
+    }
+    if conn.doubted {
+        let words = format!("nothing heard for {}, being probed", span(conn.idle_ms));
+        return Verdict::new(Level::Warn, "doubted", words);
+    }
+    Verdict::fine()
+}

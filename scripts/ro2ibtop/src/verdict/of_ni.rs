@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is wrong with an NI, or with who asks for one that is not there.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Level,
+    Verdict,
+    BAD_MS,
+    RECENT_S, //
+};
+use crate::{
+    history::History,
+    model::{
+        Event,
+        Ni,
+        Sample, //
+    },
+    words, //
+};
+
+/// Counters of devices that rise when packets are lost and repeated.
+const RETRIES: [&str; 8] = [
+    "completer_retry_err",
+    "retry_exceeded_err",
+    "rcvd_seq_err",
+    "out_of_seq_request",
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "out_of_sequence",
+    "roce_adp_retrans",
+];
+
+/// Of an NI, without its peers.
+pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
+    if ni.device.is_empty() {
+        let words = "the RDMA device is gone: look at \"rdma link\"";
+        return Verdict::new(Level::Bad, "no-device", words);
+    }
+    if ni.link_down {
+        let words = "the link is down: cable, switch, \"ip link\", \"rdma link\"";
+        return Verdict::new(Level::Bad, "link-down", words);
+    }
+    let short = history.no_memory(ni);
+    if short > 0 {
+        return memory(ni, history, short);
+    }
+    if let Some(slow) = slow(ni, history) {
+        return slow;
+    }
+    Verdict::fine()
+        .or(|| {
+            let retries: Vec<String> = RETRIES
+                .iter()
+                .map(|name| (name, history.hardware(ni, name)))
+                .filter(|(_, n)| *n > 0)
+                .map(|(name, n)| format!("{name} +{n}"))
+                .collect();
+            (!retries.is_empty()).then(|| {
+                let words = format!("retries: look at the fabric ({})", retries.join(", "));
+                Verdict::new(Level::Warn, "retries", words)
+            })
+        })
+        .or(|| refusing(&ni.events, now, "refusing", "refuses requests"))
+        .or(|| {
+            let before = ni.count("other", "NoMemory");
+            (before > 0).then(|| {
+                let times = words::plural(before, "time", "times");
+                Verdict::new(Level::Note, "memory", format!("was without memory {times}"))
+            })
+        })
+}
+
+/// There was none for `short` messages since the sample before.
+fn memory(ni: &Ni, history: &History, short: u64) -> Verdict {
+    let want = match ni.max_regions {
+        // More there cannot be, and none of them lay idle.
+        most if most > 0 && ni.regions >= most => {
+            format!("no memory region, all {most} are in use,")
+        }
+        // A device that makes fewer than it says, or others have them.
+        _ if history.no_region(ni) > 0 => "no memory region, the device gives none,".to_string(),
+        _ => "no memory".to_string(),
+    };
+    let naks = history.times(ni).iter();
+    let naks = naks.filter(|t| t.stage == "wire" && t.op == "PUT_NAK");
+    match naks.fold(0u64, |sum, t| sum.saturating_add(t.n())) {
+        0 => {
+            let messages = words::plural(short, "message", "messages");
+            let words =
+                format!("{want} for {messages} just now: they wait, or LNet sends them again");
+            Verdict::new(Level::Warn, "memory", words)
+        }
+        naks => {
+            let puts = words::plural(naks, "PUT", "PUTs");
+            let words = format!("{want} for {puts} of peers just now: refused");
+            Verdict::new(Level::Bad, "memory", words)
+        }
+    }
+}
+
+/// LNet here has kept the credits of peers for long, and takes nothing.
+fn slow(ni: &Ni, history: &History) -> Option<Verdict> {
+    let mut peers = BTreeSet::new();
+    let mut longest = 0;
+    for (number, conn) in ni.conns.iter().enumerate() {
+        let kept = history.conn(ni, number).map_or(0.0, |track| track.kept);
+        let ms = (kept * 1000.0) as u64;
+        if ms >= BAD_MS {
+            peers.insert(conn.peer.as_str());
+            longest = longest.max(ms);
+        }
+    }
+    let of = words::plural(peers.len() as u64, "peer", "peers");
+    (!peers.is_empty()).then(|| {
+        let words = format!(
+            "our LNet keeps all credits of {of} for {}: this node is slow: memory, load, disks",
+            words::span(longest)
+        );
+        Verdict::new(Level::Bad, "our-lnet-slow", words)
+    })
+}
+
+fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Option<Verdict> {
+    let to_see = |e: &&Event| {
+        e.what == "refused" && now - e.time <= RECENT_S && !words::is_negotiation(&e.cause)
+    };
+    let newest = events.iter().rev().find(to_see)?;
+    let n = events
+        .iter()
+        .filter(to_see)
+        .fold(0u64, |sum, e| sum.saturating_add(e.times));
+    let asked = match newest.asked.as_str() {
+        "" => String::new(),
+        nid => format!(" for {nid}"),
+    };
+    let words = format!(
+        "{what} ({n} lately, last of {}{asked}): {}",
+        newest.peer,
+        words::refusal(&newest.cause)
+    );
+    Some(Verdict::new(Level::Warn, kind, words))
+}
+
+/// Of requests that were for none of the NIs.
+pub fn strangers(sample: &Sample) -> Option<Verdict> {
+    let what = "requests for none of our NIs, compare nets and \"service\"";
+    refusing(&sample.stranger_events, sample.time, "strangers", what)
+}
