@@ -260,6 +260,12 @@ fn each_trouble_of_an_ni_has_its_words() {
         app.nis[0].words,
         "no memory for 3 PUTs of peers just now: refused"
     );
+    // Nobody waited for the others.
+    let app = node(&[&refused(2, 2), &refused(5, 50)]);
+    assert_eq!(
+        app.nis[0].words,
+        "no memory for 3 PUTs of peers just now: refused"
+    );
     // They were long ago.
     let app = node(&[&refused(2, 2), &refused(5, 2)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("memory", Level::Warn));
@@ -384,6 +390,10 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
             ni.conns.push(conn);
             ni.peers = vec![Peer::default(); peers];
             ni.times.push(wire("PUT_REQ", 9));
+            ni.times.push(Times {
+                stage: "queued".into(),
+                ..wire("PUT_DONE", done + 2)
+            });
             if done > 0 {
                 ni.times.push(wire("PUT_DONE", done));
             }
@@ -404,6 +414,53 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
     assert!(words(&[&lossy(5, 1), &lossy(5, 1)]).ends_with(either));
     assert!(words(&[&lossy(5, 2), &lossy(13, 2)]).ends_with(either));
     assert!(words(&[&lossy(13, 1)]).ends_with(either));
+}
+
+/// Who receives data, or only asks for it, sends none: that says nothing of the way.
+#[test]
+fn a_node_that_sends_no_data_is_told_of_no_mtu() {
+    let words = |sent: u64, back: bool| {
+        let app = node(&[&|ni: &mut Ni| {
+            let mut conn = conn();
+            if !back {
+                (conn.oldest_ms, conn.idle_ms) = (4000, 300);
+                conn.oldest = "sending".into();
+            }
+            ni.conns.push(conn);
+            ni.peers = vec![Peer {
+                nid: "10.0.0.2@o2ib".into(),
+                conns: 1,
+                usable: 1,
+                ..Peer::default()
+            }];
+            ni.events = vec![Event {
+                what: "closed".into(),
+                cause: "TransportRetry".into(),
+                by: "path".into(),
+                peer: "10.0.0.2@o2ib".into(),
+                time: 990.0,
+                times: 1,
+                ..Event::default()
+            }];
+            ni.times = vec![wire("PUT_ACK", 9), wire("IMMEDIATE", 9)];
+            if sent > 0 {
+                ni.times.push(Times {
+                    stage: "queued".into(),
+                    ..wire("PUT_DONE", sent)
+                });
+            }
+        }]);
+        let item = app.items.iter().find(|item| item.conn.is_none() == back);
+        item.map(|item| item.verdict.words.clone())
+            .unwrap_or_default()
+    };
+    let either = "packets of full size, or some, get lost: the MTU of the whole way, cable, switch";
+    let away = "it answers again: it was away, or large packets get lost: the MTU of the whole way";
+    let never = "no data has got through since the NI was started: the MTU of the whole way";
+    assert!(words(0, false).ends_with(either), "{}", words(0, false));
+    assert!(words(0, true).ends_with(away), "{}", words(0, true));
+    assert!(words(2, false).ends_with(never), "{}", words(2, false));
+    assert!(words(2, true).ends_with(never), "{}", words(2, true));
 }
 
 /// What ended of a peer that is gone, at these seconds.

@@ -131,19 +131,21 @@ pub enum Data {
     Unknown,
     /// Some did since the sample before.
     Through,
-    /// None has since the NI was started.
+    /// None has since the NI was started, and some was sent.
     Never,
 }
 
 impl Data {
     /// That of an NI. With several peers nobody knows whose it is that got through.
     pub fn of(ni: &Ni, history: &History) -> Self {
-        let through = |times: &[Times]| {
+        let any = |times: &[Times], stage| {
             times
                 .iter()
-                .any(|t| t.stage == "wire" && DATA.contains(&t.op.as_str()) && t.n() > 0)
+                .any(|t| t.stage == stage && DATA.contains(&t.op.as_str()) && t.n() > 0)
         };
-        if ni.times.is_empty() {
+        let through = |times: &[Times]| any(times, "wire");
+        // Who only receives data, or asks for none, has sent none.
+        if !any(&ni.times, "queued") && !through(&ni.times) {
             Self::Unknown
         } else if !through(&ni.times) {
             Self::Never

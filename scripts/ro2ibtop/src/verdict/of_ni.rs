@@ -85,7 +85,11 @@ fn memory(ni: &Ni, history: &History, short: u64) -> Verdict {
     };
     let naks = history.times(ni).iter();
     let naks = naks.filter(|t| t.stage == "wire" && t.op == "PUT_NAK");
-    match naks.fold(0u64, |sum, t| sum.saturating_add(t.n())) {
+    // Others were refused because nobody waited for them.
+    match naks
+        .fold(0u64, |sum, t| sum.saturating_add(t.n()))
+        .min(short)
+    {
         0 => {
             let messages = words::plural(short, "message", "messages");
             let words =
