@@ -6,9 +6,11 @@
  * Loaded on both nodes. Each is a target for PUT and GET at a portal of its own.
  * Write "put|get NID COUNT CONCURRENCY SIZE" to debugfs lnet_flood/run to send;
  * the write returns when all is through. lnet_flood/stats tells what was sent
- * by the last run and what has come. "0" into lnet_flood/take: PUTs that come
- * wait in LNet, and keep the driver's buffers, until it is "1" again.
+ * by the last run and what has come; twice= are PUTs that LNet sent again though
+ * they had come, of the first FLOOD_SERIALS. "0" into lnet_flood/take: PUTs that
+ * come wait in LNet, and keep the driver's buffers, until it is "1" again.
  */
+#include <linux/bitmap.h>
 #include <linux/completion.h>
 #include <linux/debugfs.h>
 #include <linux/ktime.h>
@@ -25,6 +27,7 @@
 #define FLOOD_BITS	0x666c6f6f64ULL
 #define FLOOD_BUFFER	(1U << 20)
 #define FLOOD_PATIENCE	(120 * HZ)
+#define FLOOD_SERIALS	(1U << 20)
 
 static struct dentry *flood_dir;
 static DEFINE_MUTEX(flood_mutex);
@@ -36,7 +39,9 @@ static struct lnet_handle_md sink_md;
 static bool sink_takes;
 static DECLARE_COMPLETION(sink_gone);
 static atomic_long_t sink_puts, sink_gets, sink_errors, sink_disorder;
-static atomic64_t sink_next;
+static atomic_long_t sink_twice;
+static u32 sink_next;
+static unsigned long *sink_seen;
 
 /* The run under way, or the last one. */
 static void *source_buffer;
@@ -48,6 +53,8 @@ static atomic_t source_sending;
 /* Of the last error: what kind of event told of it, and its status. */
 static int source_error_event, source_error;
 static s64 source_longest_us, source_took_us;
+/* PUTs of all runs. */
+static u32 source_serial;
 
 static void sink_event(struct lnet_event *ev)
 {
@@ -56,12 +63,16 @@ static void sink_event(struct lnet_event *ev)
 	} else if (ev->type == LNET_EVENT_GET) {
 		atomic_long_inc(&sink_gets);
 	} else if (ev->type == LNET_EVENT_PUT) {
-		/* Numbered by the sender, from 0. */
-		u64 want = ev->hdr_data ? atomic64_read(&sink_next) : 0;
+		/* Numbered by the sender, from 0, and through all runs. */
+		u32 number = lower_32_bits(ev->hdr_data);
+		u32 serial = upper_32_bits(ev->hdr_data);
 
-		if (ev->hdr_data != want)
+		if (number && number != READ_ONCE(sink_next))
 			atomic_long_inc(&sink_disorder);
-		atomic64_set(&sink_next, ev->hdr_data + 1);
+		WRITE_ONCE(sink_next, number + 1);
+		if (serial < FLOOD_SERIALS &&
+		    test_and_set_bit(serial, sink_seen))
+			atomic_long_inc(&sink_twice);
 		atomic_long_inc(&sink_puts);
 	}
 	if (ev->unlinked)
@@ -110,6 +121,7 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 	};
 	ktime_t began = ktime_get();
 	struct lnet_handle_md mdh;
+	u64 serial;
 	long i;
 	int rc;
 
@@ -129,12 +141,15 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 		if (rc)
 			break;
 		atomic_inc(&source_sending);
-		if (get)
+		if (get) {
 			rc = LNetGet(NULL, mdh, &target, FLOOD_PORTAL,
 				     FLOOD_BITS, 0, false);
-		else
+		} else {
+			serial = source_serial++;
 			rc = LNetPut(NULL, mdh, LNET_NOACK_REQ, &target,
-				     FLOOD_PORTAL, FLOOD_BITS, 0, i);
+				     FLOOD_PORTAL, FLOOD_BITS, 0,
+				     serial << 32 | i);
+		}
 		if (rc)
 			break;
 	}
@@ -192,10 +207,11 @@ static int stats_show(struct seq_file *s, void *unused)
 		   source_longest_us, source_took_us);
 	seq_printf(s, "error_event=%d\nerror=%d\n", source_error_event,
 		   source_error);
-	seq_printf(s, "puts=%ld\ngets=%ld\nsink_errors=%ld\ndisorder=%ld\n",
+	seq_printf(s, "puts=%ld\ngets=%ld\nsink_errors=%ld\ndisorder=%ld\ntwice=%ld\n",
 		   atomic_long_read(&sink_puts), atomic_long_read(&sink_gets),
 		   atomic_long_read(&sink_errors),
-		   atomic_long_read(&sink_disorder));
+		   atomic_long_read(&sink_disorder),
+		   atomic_long_read(&sink_twice));
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
@@ -270,8 +286,11 @@ static int __init flood_init(void)
 		return rc;
 	sink_buffer = kvzalloc(FLOOD_BUFFER, GFP_KERNEL);
 	source_buffer = kvzalloc(FLOOD_BUFFER, GFP_KERNEL);
-	rc = sink_buffer && source_buffer ? sink_attach() : -ENOMEM;
+	sink_seen = bitmap_zalloc(FLOOD_SERIALS, GFP_KERNEL);
+	rc = sink_buffer && source_buffer && sink_seen ? sink_attach() :
+							 -ENOMEM;
 	if (rc) {
+		bitmap_free(sink_seen);
 		kvfree(sink_buffer);
 		kvfree(source_buffer);
 		LNetNIFini();
@@ -292,6 +311,7 @@ static void __exit flood_exit(void)
 	lnet_assert_handler_unused(sink_event);
 	lnet_assert_handler_unused(source_event);
 	LNetNIFini();
+	bitmap_free(sink_seen);
 	kvfree(sink_buffer);
 	kvfree(source_buffer);
 }
