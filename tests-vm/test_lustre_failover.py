@@ -207,4 +207,5 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
                 until(lambda: all(ni[1] != device_of(node.guest, old) for ni in nis(node)), "it has followed", BACK)  # noqa: B023
                 replug(node.guest, old)
     answered(a, b)
-    assert max(spent) <= BACK, spent
+    # Pings of all NIDs, one after the other, take as long as the machine lets them.
+    assert max(*to_it, *from_it) <= BACK, (to_it, from_it)
