@@ -175,9 +175,9 @@ impl Data {
             Self::Unknown => {
                 "it answers again: it was away, or large packets get lost: the MTU of the whole way"
             }
-            Self::Through => "it answers again, and data gets through: it was away",
+            Self::Through => "it answers again: data gets through, it was away",
             Self::Never => {
-                "it answers again, but no data has got through since the NI was started: the MTU of the whole way"
+                "it answers again: no data has got through since the NI was started: the MTU of the whole way"
             }
         }
     }
