@@ -282,6 +282,8 @@ impl SgCursor {
     }
 
     /// Moves on by `nob` bytes, or to the end.
+    // Apart: few begin anywhere but at the first byte, and it wants room on the stack.
+    #[cold]
     pub(crate) fn skip(&mut self, nob: u32) {
         let mut scrap = [bindings::ib_sge::default(); 16];
         let mut todo = nob;

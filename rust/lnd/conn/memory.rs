@@ -90,6 +90,7 @@ impl Conn {
     }
 
     /// Says and counts that memory of a GPU cannot be used.
+    #[cold]
     pub(super) fn refuse_gpu(&self, e: Error) -> NotReady {
         self.ni.seen.gpu_refused();
         log::gpu_refused(self.nid(), e);
@@ -135,6 +136,7 @@ impl Conn {
     }
 
     /// Counts that there is no region, unless that is because the connection is over.
+    #[cold]
     fn no_region(&self, e: Error) -> NotReady {
         if self.with(|inner| inner.life.is_up()) {
             self.ni.seen.no_region();

@@ -257,7 +257,9 @@ impl Transfer {
         match (&self.memory, &self.remote) {
             (Memory::Source(map), Some(remote)) => {
                 let mut cursor = map.cursor();
-                cursor.skip(self.moved);
+                if self.moved > 0 {
+                    cursor.skip(self.moved);
+                }
                 let left = self.total.saturating_sub(self.moved);
                 Some((cursor, remote.aim(self.moved), left))
             }
