@@ -9,7 +9,8 @@
 //! Where there is no route to the peer nothing is said at all: a message of the CM without a route
 //! puts the queue pair that rxe sends them with into the error state, for good, and no node can be
 //! connected to any more. To free an id says something, too, unless its DREQ is on its way. So the
-//! id stays, mute, until there is a route.
+//! id stays, mute, until there is a route. That holds for the answer to the peer's DREQ, too: if we did
+//! not give it the CM does, when the id is freed.
 //!
 //! Where the address of this side is not on the device any more, nobody is ever told: the CM sends nothing
 //! new. It does repeat what it sent before, as long as the id is there, and that is fatal in the same way. So
@@ -26,6 +27,8 @@ enum Step {
     Said,
     /// Something has to be said, and there was no route.
     Mute,
+    /// The peer knows. If that was its own DREQ, the CM may owe it an answer.
+    Heard,
     /// The id is not needed for it (any more), or must go anyway.
     Over,
     /// The connection is released, its id waits for the answer.
@@ -51,6 +54,8 @@ impl Farewell {
         self.0 = match self.0 {
             Step::Open | Step::Mute => Step::Said,
             Step::WaitsMute => Step::Waits,
+            // It is the answer, and there is none to that.
+            Step::Heard => Step::Over,
             Step::Said | Step::Over | Step::Waits | Step::Leave => self.0,
         };
     }
@@ -60,7 +65,7 @@ impl Farewell {
     #[must_use]
     pub fn no_route(&mut self) -> bool {
         match self.0 {
-            Step::Open => self.0 = Step::Mute,
+            Step::Open | Step::Heard => self.0 = Step::Mute,
             Step::Said => self.0 = Step::Over,
             Step::Waits => {
                 self.0 = Step::Leave;
@@ -71,14 +76,27 @@ impl Farewell {
         false
     }
 
-    /// DREQ or DREP of the peer, TimeWait over, the device or the NI goes, or it took too long.
-    /// True: the id waited for this, and is to be freed now.
+    /// DREQ or DREP of the peer, or TimeWait is over. True: the id waited for this, and is to be freed now.
+    #[must_use]
+    pub fn heard(&mut self) -> bool {
+        let (next, waited) = match self.0 {
+            Step::Open | Step::Said => (Step::Heard, false),
+            Step::Waits => (Step::Leave, true),
+            // An answer may be owed, and there was no route.
+            Step::Mute | Step::WaitsMute => (self.0, false),
+            Step::Heard | Step::Over | Step::Leave => (self.0, false),
+        };
+        self.0 = next;
+        waited
+    }
+
+    /// The device or the NI goes, or it took too long. True: the id waited for this, and is to be freed now.
     #[must_use]
     pub fn over(&mut self) -> bool {
         let waited = self.waits();
         self.0 = match self.0 {
             Step::Waits | Step::WaitsMute | Step::Leave => Step::Leave,
-            Step::Open | Step::Said | Step::Mute | Step::Over => Step::Over,
+            Step::Open | Step::Said | Step::Mute | Step::Heard | Step::Over => Step::Over,
         };
         waited
     }
@@ -99,7 +117,7 @@ impl Farewell {
         self.0 = match self.0 {
             Step::Said => Step::Waits,
             Step::Mute => Step::WaitsMute,
-            Step::Open | Step::Over => Step::Over,
+            Step::Open | Step::Heard | Step::Over => Step::Over,
             Step::Waits | Step::WaitsMute | Step::Leave => self.0,
         };
         self.waits()
@@ -145,10 +163,45 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_ends_the_waiting() {
+        let mut f = Farewell::new();
+        f.said();
+        assert!(f.released());
+        assert!(f.heard());
+        assert!(f.leaves());
+        assert!(!f.heard());
+    }
+
+    #[test]
+    fn what_the_peer_asked_is_answered_where_there_is_a_route() {
+        // The peer's DREQ comes first, and there is no route: nobody frees the id yet, for that answers.
+        let mut f = Farewell::new();
+        assert!(!f.heard());
+        assert!(!f.no_route());
+        assert!(f.is_mute());
+        assert!(f.released());
+        assert!(!f.heard());
+        assert!(f.waits() && f.is_mute());
+        // It crosses ours.
+        let mut f = Farewell::new();
+        f.said();
+        assert!(!f.heard());
+        assert!(!f.no_route());
+        assert!(f.released());
+        // It comes while there is none.
+        let mut f = Farewell::new();
+        assert!(!f.no_route());
+        assert!(!f.heard());
+        assert!(f.released());
+        assert!(f.over());
+        assert!(f.leaves());
+    }
+
+    #[test]
     fn an_answer_before_the_release_does_not() {
         let mut f = Farewell::new();
         f.said();
-        assert!(!f.over());
+        assert!(!f.heard());
         assert!(!f.released());
         assert!(!f.over());
         assert!(!f.leaves());
@@ -157,8 +210,9 @@ mod tests {
     #[test]
     fn what_the_peer_closed_needs_no_answer() {
         let mut f = Farewell::new();
-        assert!(!f.over());
+        assert!(!f.heard());
         f.said();
+        assert!(!f.unanswered());
         assert!(!f.released());
     }
 

@@ -67,7 +67,7 @@ impl CmHandler for Conn {
             CmEvent::ConnectError => this.connect_error(),
             CmEvent::Unreachable => this.event(Event::Unreachable),
             CmEvent::Disconnected | CmEvent::TimewaitExit => {
-                this.farewell_over();
+                this.farewell_heard();
                 this.event(Event::Disconnected);
             }
             CmEvent::DeviceRemoval => {

@@ -96,6 +96,11 @@ impl Goodbye {
         waited
     }
 
+    /// The peer has asked or answered. True: the id waited for that, and is to be freed now.
+    pub(super) fn heard(&mut self) -> bool {
+        self.farewell.heard()
+    }
+
     /// Nothing more is to be said or heard. True: the id waited, and is to be freed now.
     pub(super) fn over(&mut self) -> bool {
         self.farewell.over()

@@ -90,6 +90,13 @@ impl Conn {
         self.peer.peers.parting.remove(self);
     }
 
+    /// The peer has asked or answered. In a handler of the CM.
+    pub(super) fn farewell_heard(self: &Arc<Self>) {
+        if self.with(|inner| inner.goodbye.heard()) {
+            self.kick_control();
+        }
+    }
+
     /// The id is not needed to tell the peer that the connection is over. In a handler of the CM, too.
     pub(super) fn farewell_over(self: &Arc<Self>) {
         if self.with(|inner| inner.goodbye.over()) {
