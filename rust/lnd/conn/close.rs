@@ -54,10 +54,7 @@ impl Conn {
                 (Way::NoRoute | Way::NoAddress, _) => {}
             }
         }
-        let drain = self.with(|inner| {
-            inner.inbox.drop_parked();
-            inner.wire.close()
-        });
+        let drain = self.with(|inner| inner.wire.close());
         // Before the markers are posted: they may be back before this returns.
         self.event(Event::DrainStarted);
         let draining = match drain {
@@ -90,6 +87,8 @@ impl Conn {
             self.cm.drop_id();
         }
         let hca = self.with(|inner| {
+            // If the ESTABLISHED event was on its way it has come.
+            inner.inbox.drop_parked();
             inner.inbox.detach();
             inner.wire.release()
         });

@@ -121,11 +121,10 @@ impl Conn {
         if !self.active {
             return self.event(Event::Established);
         }
-        let asked = self.with(|inner| {
+        let (asked, connecting) = self.with(|inner| {
             let connecting = inner.life.state() == State::Connecting;
-            connecting.then(|| inner.life.ask())
+            (inner.life.ask(), connecting)
         });
-        let Some(asked) = asked else { return };
         let expected = Expected {
             me: self.ni.nid,
             my_stamp: self.ni.stamp,
@@ -136,17 +135,21 @@ impl Conn {
             Ok(agreed) => {
                 let mut guard = self.lock();
                 let inner = &mut *guard;
-                if inner.life.state() != State::Connecting {
-                    return;
-                }
                 inner.life.agreed(Known {
                     stamp: agreed.stamp,
                     depth: agreed.depth,
                     frags: agreed.frags,
                 });
-                self.step(inner, Event::Established);
-                self.received_early(inner);
+                if inner.life.state() == State::Connecting {
+                    self.step(inner, Event::Established);
+                    self.received_early(inner);
+                } else if inner.life.cause().is_some() {
+                    // The peer has a connection, and may have sent.
+                    inner.wire.established(agreed.depth, 1, agreed.stamp);
+                    self.received_early_and_late(inner);
+                }
             }
+            Err(_) if !connecting => {}
             Err(e) => {
                 log::rejected(self.nid(), &e);
                 self.end(Cause::Protocol);

@@ -121,11 +121,24 @@ impl Conn {
         self.kick_upper(inner);
     }
 
-    /// Takes one that had arrived when the connection ended: its sender may have been told so.
+    /// Takes one that had arrived when the connection ended: its sender may have been told so. Who speaks before our
+    /// own ESTABLISHED event is known with that, which comes all the same.
     fn received_late(self: &Arc<Self>, inner: &mut Inner, msg: Received) {
-        if inner.life.believes_peer() {
+        if !inner.life.believes_peer() {
+            return;
+        }
+        if inner.life.is_agreed() {
             inner.wire.receive_late(msg, &mut inner.inbox);
             self.kick_upper(inner);
+        } else {
+            let _ = inner.inbox.park(msg);
+        }
+    }
+
+    /// Takes what came before our own ESTABLISHED event, of a connection that had ended before that.
+    pub(super) fn received_early_and_late(self: &Arc<Self>, inner: &mut Inner) {
+        while let Some(msg) = inner.inbox.unpark() {
+            self.received_late(inner, msg);
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Life {
     todo: Todo,
     /// What was asked for, later what was agreed on.
     known: Known,
+    /// It was agreed on: which life of the peer this is with is known.
+    agreed: bool,
     /// The peer object knows that it is established.
     published: bool,
     /// The attempt ended without a connection.
@@ -62,12 +64,14 @@ pub(super) struct Epitaph {
 }
 
 impl Life {
-    /// Of a connection just made, which asks for `known`, and on which `first` may speak first.
-    pub(super) fn new(first: First, known: Known) -> Self {
+    /// Of a connection just made, which asks for `known`, or has agreed to what the peer asked for, and on which `first`
+    /// may speak first.
+    pub(super) fn new(first: First, known: Known, agreed: bool) -> Self {
         Self {
             fsm: Fsm::new(first),
             todo: Todo::NONE,
             known,
+            agreed,
             published: false,
             attempt_failed: false,
             retry: None,
@@ -156,6 +160,7 @@ impl Life {
     /// The peer has agreed to this.
     pub(super) fn agreed(&mut self, known: Known) {
         self.known = known;
+        self.agreed = true;
     }
 
     /// The peer refused, and invites another attempt.
@@ -194,7 +199,12 @@ impl Life {
 
     /// Whether what arrived before it ended counts.
     pub(super) fn believes_peer(&self) -> bool {
-        !self.attempt_failed && self.end_cause().believes_peer()
+        self.end_cause().believes_peer()
+    }
+
+    /// Whether it is known who the peer is: which of its lives.
+    pub(super) fn is_agreed(&self) -> bool {
+        self.agreed
     }
 
     /// Whether the attempt ended without a connection.

@@ -206,7 +206,7 @@ impl Conn {
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
         let inner = Inner {
-            life: Life::new(First::over(over_tcp), known),
+            life: Life::new(First::over(over_tcp), known, !active),
             goodbye: Goodbye::new(),
             wire: Wire::new(identity, known.depth, hca, meter),
             inbox: Inbox::EMPTY,

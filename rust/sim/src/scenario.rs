@@ -1189,17 +1189,20 @@ fn whole(script: Script) {
 /// A sender that was told that its PUT arrived does not send it again: so it has come to LNet, unless LNet or the NI
 /// there was gone meanwhile, or did not want it.
 fn nothing_lost(steps: &[Step]) {
-    let gone = |step: &Step| {
+    let gone = |step: &&Step| {
         matches!(
             step.what,
-            Happens::Power | Happens::Reload | Happens::Restart | Happens::Deny
+            Happens::Unplug | Happens::Power | Happens::Reload | Happens::Restart | Happens::Deny
         )
     };
-    if steps.iter().any(gone) {
-        return;
-    }
+    let excused: Vec<u64> = steps
+        .iter()
+        .filter(gone)
+        .flat_map(|step| (0..slots(step.node)).map(|slot| world::ip(step.node, slot)))
+        .map(lnet::nid_of)
+        .collect();
     for (op, put) in w().lnet.ops.iter().enumerate() {
-        let sent = put.kind == lnet::PUT && put.sent == Some(0);
+        let sent = put.kind == lnet::PUT && put.sent == Some(0) && !excused.contains(&put.target);
         // What LNet wanted to put the data into was not to be had.
         let kept = put.taken.is_none_or(|end| NO_ROOM.contains(&end));
         if sent && !(put.came && kept) {

@@ -150,6 +150,8 @@ pub struct Op {
     pub kind: u32,
     /// The node that wants it.
     pub node: usize,
+    /// Whom it is for.
+    pub target: u64,
     /// Bytes.
     pub size: u32,
     /// It wants to know that the PUT has arrived.
@@ -649,6 +651,7 @@ pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize
     w().lnet.ops.push(Op {
         kind,
         node,
+        target,
         size,
         ack,
         result: None,
