@@ -91,10 +91,7 @@ impl Seen {
 
     fn with_records(n: usize) -> Result<Arc<Self>> {
         let events = if n == 0 { 0 } else { EVENTS };
-        let mut records = KVVec::with_capacity(n, GFP_KERNEL)?;
-        for _ in 0..n {
-            records.push(Record::EMPTY, GFP_KERNEL)?;
-        }
+        let records = KVVec::from_elem(Record::EMPTY, n, GFP_KERNEL)?;
         let inner = Inner {
             tally: Tally {
                 closed: [0; CAUSES.len()],
@@ -107,9 +104,9 @@ impl Seen {
                 gpu_refused: 0,
             },
             ends: Trail::new(),
-            ends_at: empty(events)?,
+            ends_at: KVec::from_elem(Event::EMPTY, events, GFP_KERNEL)?,
             refusals: Trail::new(),
-            refusals_at: empty(EVENTS)?,
+            refusals_at: KVec::from_elem(Event::EMPTY, EVENTS, GFP_KERNEL)?,
             records,
         };
         Arc::pin_init(
@@ -244,14 +241,6 @@ impl Seen {
             }
         }
     }
-}
-
-fn empty(n: usize) -> Result<KVec<Event>> {
-    let mut events = KVec::with_capacity(n, GFP_KERNEL)?;
-    for _ in 0..n {
-        events.push(Event::EMPTY, GFP_KERNEL)?;
-    }
-    Ok(events)
 }
 
 fn count(tally: &mut [u64], number: usize, n: u64) {

@@ -102,12 +102,18 @@ impl<T, A: Allocator> Vec<T, A> {
     }
 
     /// Makes room for `additional` more. What is there stays if it cannot be had.
+    #[inline]
     pub fn reserve(&mut self, additional: usize, flags: Flags) -> Result<(), AllocError> {
         let wanted = self.len.checked_add(additional).ok_or(AllocError)?;
 
         if wanted <= self.capacity() {
             return Ok(());
         }
+        self.grow(wanted, flags)
+    }
+
+    /// Makes room for `wanted` in all, which is more than there is.
+    fn grow(&mut self, wanted: usize, flags: Flags) -> Result<(), AllocError> {
         // Twice as much as before, so that pushing one by one copies each value a few times only.
         let cap = wanted.max(self.cap.saturating_mul(2));
         let layout = Layout::array::<T>(cap).map_err(|_| AllocError)?;

@@ -119,13 +119,16 @@ pub struct list_head {
     pub prev: *mut list_head,
 }
 
-/// A lock of either kind: who has it (0: nobody), and its class.
+/// A lock of either kind: who has it (0: nobody), the key and the name of its class, the number of the
+/// class plus 1 (0: not asked yet), and whether somebody may sleep until it is given back.
 #[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct spinlock_t {
     pub owner: usize,
     pub class: usize,
     pub name: *const u8,
+    pub number: u32,
+    pub wanted: u32,
 }
 
 #[repr(C)]

@@ -33,22 +33,66 @@ struct Mapping {
 }
 
 /// All mappings of a world.
-#[derive(Default)]
+///
+/// INVARIANT: `pages` counts, for each page of each mapping in `live`, one by the hash of its number.
 pub struct Maps {
     live: BTreeMap<(u64, u64), Mapping>,
+    pages: [u32; PLACES],
     nr: u64,
     /// Lists that the provider of a GPU has mapped: device, elements, direction.
     gpu: BTreeMap<usize, (usize, u32, bool)>,
+}
+
+/// Places that pages are counted in.
+const PLACES: usize = 1024;
+
+impl Default for Maps {
+    fn default() -> Self {
+        Self {
+            live: BTreeMap::new(),
+            pages: [0; PLACES],
+            nr: 0,
+            gpu: BTreeMap::new(),
+        }
+    }
+}
+
+/// The places of the pages that have some of these bytes.
+fn places(addr: u64, len: u64) -> impl Iterator<Item = usize> {
+    (addr / PAGE..=(addr + len.max(1) - 1) / PAGE).map(|page| page as usize % PLACES)
+}
+
+impl Maps {
+    fn insert(&mut self, addr: u64, m: Mapping) {
+        self.nr += 1;
+        self.live.insert((addr, self.nr), m);
+        for place in places(addr, m.len) {
+            self.pages[place] += 1;
+        }
+    }
+
+    fn remove(&mut self, key: (u64, u64)) {
+        if let Some(m) = self.live.remove(&key) {
+            for place in places(key.0, m.len) {
+                self.pages[place] -= 1;
+            }
+        }
+    }
+
+    /// False: no page of these bytes is in any mapping.
+    fn may_be_mapped(&self, addr: u64, len: u64) -> bool {
+        places(addr, len)
+            .take(PLACES)
+            .any(|place| self.pages[place] != 0)
+    }
 }
 
 /// The bit of an address that only stands for memory of a GPU.
 pub const GPU: u64 = 1 << 62;
 
 fn map(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
-    let maps = &mut w().maps;
-    maps.nr += 1;
-    maps.live.insert(
-        (addr, maps.nr),
+    w().maps.insert(
+        addr,
         Mapping {
             len,
             dir,
@@ -65,9 +109,7 @@ fn unmap(dev: *mut ib_device, addr: u64, len: u64, dir: i32) {
         .find(|(_, m)| m.len == len && m.dir == dir && m.dev == dev as usize)
         .map(|(k, _)| *k);
     match found {
-        Some(key) => {
-            maps.live.remove(&key);
-        }
+        Some(key) => maps.remove(key),
         None => violation("unmaps what is not mapped"),
     }
 }
@@ -92,14 +134,26 @@ pub fn none() -> bool {
 /// A node's mappings are gone: it lost its power.
 pub fn forget(dev: *const Dev) {
     let maps = &mut w().maps;
-    maps.live.retain(|_, m| m.dev != dev as usize);
+    let its: Vec<_> = maps
+        .live
+        .iter()
+        .filter(|(_, m)| m.dev == dev as usize)
+        .map(|(key, _)| *key)
+        .collect();
+    for key in its {
+        maps.remove(key);
+    }
     maps.gpu.retain(|_, m| m.0 != dev as usize);
 }
 
 /// No device may touch any of it.
 pub fn not_mapped(addr: u64, len: u64, what: &str) {
+    let maps = &w().maps;
+    if !maps.may_be_mapped(addr, len) {
+        return;
+    }
     let end = addr + len.max(1);
-    let last = w().maps.live.range(..(end, 0)).next_back();
+    let last = maps.live.range(..(end, 0)).next_back();
     if let Some(((start, _), m)) = last {
         if start + m.len > addr {
             violation(&format!("memory is {what} while a device may touch it"));

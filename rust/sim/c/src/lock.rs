@@ -92,6 +92,15 @@ impl Default for Classes {
 }
 
 impl Classes {
+    /// The number of a lock's class. The lock remembers it: it does not outlive the world.
+    #[inline]
+    fn number_of(&mut self, lock: &mut spinlock_t) -> usize {
+        if lock.number == 0 {
+            lock.number = self.number(lock.class) as u32 + 1;
+        }
+        lock.number as usize - 1
+    }
+
     /// The number of the class with that key.
     fn number(&mut self, key: usize) -> usize {
         let mut at = (key >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
@@ -111,6 +120,7 @@ impl Classes {
         self.known.len() - 1
     }
 
+    #[cold]
     fn leads(&self, from: usize, to: usize) -> bool {
         let mut todo = vec![from];
         let mut seen = Set::default();
@@ -136,6 +146,7 @@ fn bh_off() -> bool {
 }
 
 /// Before it is taken. Its class.
+#[inline]
 fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) -> usize {
     let world = w();
     let tid = world.sched.current;
@@ -143,8 +154,9 @@ fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) -> usize {
         violation("an event takes a lock");
     }
     // SAFETY: The caller has a valid lock.
-    let (class, name) = unsafe { ((*lock).class, (*lock).name) };
-    let class = world.classes.number(class);
+    let class = world.classes.number_of(unsafe { &mut *lock });
+    // SAFETY: As above.
+    let name = unsafe { (*lock).name };
     let task = &world.sched.tasks[tid];
     let softirq = task.kind == Kind::Softirq;
 
@@ -186,14 +198,16 @@ fn asks(lock: *mut spinlock_t, spin: bool, bh: bool) -> usize {
     class
 }
 
+#[inline]
 fn has(lock: *mut spinlock_t, class: usize, spin: bool, bh: bool) {
     let world = w();
     let tid = world.sched.current;
     world.classes.taken += 1;
     // SAFETY: The caller has a valid lock.
-    unsafe { (*lock).owner = tid + 1 };
-    // SAFETY: As above.
-    let name = unsafe { (*lock).name };
+    let name = unsafe {
+        (*lock).owner = tid + 1;
+        (*lock).name
+    };
     world.sched.tasks[tid].held.push(Held {
         lock: lock as usize,
         class,
@@ -209,6 +223,8 @@ pub fn take(lock: *mut spinlock_t, spin: bool, bh: bool) {
     let class = asks(lock, spin, bh);
     // SAFETY: The caller has a valid lock.
     while unsafe { (*lock).owner } != 0 {
+        // SAFETY: As above.
+        unsafe { (*lock).wanted = 1 };
         sched::sleep_on(lock as usize);
     }
     has(lock, class, spin, bh);
@@ -222,7 +238,7 @@ pub fn try_take(lock: *mut spinlock_t, spin: bool, bh: bool) -> bool {
         return false;
     }
     // SAFETY: As above.
-    let class = w().classes.number(unsafe { (*lock).class });
+    let class = w().classes.number_of(unsafe { &mut *lock });
     has(lock, class, spin, bh);
     true
 }
@@ -241,8 +257,16 @@ pub fn give(lock: *mut spinlock_t) {
     }
     // SAFETY: As above.
     unsafe { (*lock).owner = 0 };
-    s.tasks[tid].held.retain(|h| h.lock != lock as usize);
-    sched::wake_all(lock as usize);
+    let held = &mut s.tasks[tid].held;
+    // A lock is there once, and nearly always is the last.
+    match held.last() {
+        Some(last) if last.lock == lock as usize => drop(held.pop()),
+        _ => held.retain(|h| h.lock != lock as usize),
+    }
+    // SAFETY: As above. Who sleeps has said so; who was killed meanwhile has, too.
+    if unsafe { core::mem::replace(&mut (*lock).wanted, 0) } != 0 {
+        sched::wake_all(lock as usize);
+    }
     sched::point();
 }
 
@@ -258,6 +282,8 @@ pub fn new(class: &'static CStr) -> spinlock_t {
         owner: 0,
         class: class.as_ptr() as usize,
         name: class.as_ptr().cast(),
+        number: 0,
+        wanted: 0,
     }
 }
 
@@ -296,6 +322,8 @@ fn init(lock: *mut spinlock_t, name: *const u8, key: *mut lock_class_key) {
             owner: 0,
             class: key as usize,
             name,
+            number: 0,
+            wanted: 0,
         });
     }
 }

@@ -300,16 +300,10 @@ pub fn clear() -> Option<String> {
     })
 }
 
-/// Whether the task that runs may be what a file system waits for: all but what administrators do.
-fn for_storage() -> bool {
-    let name = w().sched.tasks[sched::current()].name;
-    let config = ["up", "down", "happens", "boot", "ib_event"].contains(&name);
-    !config && !name.starts_with("Ni::") && !name.starts_with("Driver::")
-}
-
 /// `what` allocates with `GFP_KERNEL`: of the C that is simulated, or of the driver.
 pub fn allocates(what: &str) {
-    if w().sched.tasks[sched::current()].nofs == 0 && for_storage() {
+    let task = &w().sched.tasks[sched::current()];
+    if task.nofs == 0 && task.for_storage {
         violation(&format!(
             "{what} allocates in a way that may wait for a file system, which may wait for it"
         ));

@@ -85,6 +85,8 @@ pub struct Task {
     pub held: Vec<Held>,
     /// Depth of `memalloc_nofs_save()`.
     pub nofs: u32,
+    /// A file system may wait for it: it is not what an administrator does.
+    pub for_storage: bool,
     state: State,
     at: usize,
     /// Others that sleep in the same place; [`NONE`].
@@ -223,7 +225,7 @@ impl Sched {
         Self {
             now: 1000 * SEC,
             current: NONE,
-            tasks: Vec::new(),
+            tasks: Vec::with_capacity(128),
             steps: 0,
             points: 0,
             policy: Policy::Random(100_000),
@@ -232,11 +234,11 @@ impl Sched {
             stall_ppm: 0,
             stall_max: 0,
             rng,
-            runnable: Vec::new(),
+            runnable: Vec::with_capacity(32),
             callers: Vec::new(),
             sleeping: Sleeping::new(64),
             hash: 0,
-            events: BinaryHeap::new(),
+            events: BinaryHeap::with_capacity(64),
             seq: 0,
         }
     }
@@ -275,6 +277,7 @@ impl Sched {
     }
 
     /// Whether the one that runs lets another run here.
+    #[inline]
     fn switches(&mut self) -> bool {
         match self.policy {
             Policy::Random(ppm) => self.runnable.len() > 1 && self.rng.ppm(ppm),
@@ -304,6 +307,7 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         kind,
         held: Vec::new(),
         nofs: 0,
+        for_storage: for_storage(name),
         state: State::Runnable,
         at: 0,
         before: NONE,
@@ -323,6 +327,12 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
         s.callers[node].push(tid);
     }
     tid
+}
+
+/// Whether the task with that name may be what a file system waits for: all but what administrators do.
+fn for_storage(name: &str) -> bool {
+    let config = ["up", "down", "happens", "boot", "ib_event"].contains(&name);
+    !config && !name.starts_with("Ni::") && !name.starts_with("Driver::")
 }
 
 fn calls(kind: Kind, name: &str) -> bool {
@@ -418,6 +428,7 @@ pub fn now() -> u64 {
     w().sched.now
 }
 
+#[inline(never)]
 fn suspend() {
     let s = &w().sched;
     let yielder = s.tasks[s.current].yielder;

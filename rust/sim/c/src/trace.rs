@@ -8,11 +8,14 @@
 
 use core::{
     ffi::CStr,
+    fmt,
     sync::atomic::{
         AtomicU32,
         Ordering, //
     }, //
 };
+
+use std::borrow::Cow;
 
 use crate::{
     decl::r::*,
@@ -39,7 +42,7 @@ pub static ro2ib_trace_on: AtomicU32 = AtomicU32::new(0);
 #[derive(Default)]
 pub struct Seen {
     /// The state of a connection, by node, NI and number.
-    states: Map<(usize, String, u32), String>,
+    states: Map<Which<'static>, String>,
     /// How many events there were.
     pub events: u64,
 }
@@ -50,27 +53,36 @@ pub fn begin(looked_at: bool) {
     ro2ib_trace_on.store(on, Ordering::Relaxed);
 }
 
-/// A text of `size` bytes.
-fn text(p: *const u8, size: u32) -> String {
+/// A text of `size` bytes, for as long as the event.
+fn text<'a>(p: *const u8, size: u32) -> Cow<'a, str> {
     // SAFETY: The driver passes so many bytes.
     let bytes = unsafe { core::slice::from_raw_parts(p, size as usize) };
     match CStr::from_bytes_until_nul(bytes) {
-        Ok(text) if !text.is_empty() => text.to_string_lossy().into_owned(),
+        Ok(text) if !text.is_empty() => text.to_string_lossy(),
         _ => violation("a text of an event is empty, or has no end"),
     }
 }
 
-fn word(p: *const u8) -> String {
+fn word<'a>(p: *const u8) -> Cow<'a, str> {
     text(p, RO2IB_TRACE_WORD)
 }
 
-fn event(bit: u32, name: &str, c: *const ro2ib_trace_conn, more: &str) -> (usize, String, u32) {
+/// Which connection it is: its node, NI and number.
+type Which<'a> = (usize, Cow<'a, str>, u32);
+
+/// What all events have; `more` is only written if somebody reads the story.
+fn event<'a>(
+    bit: u32,
+    name: &str,
+    c: *const ro2ib_trace_conn,
+    more: fmt::Arguments<'_>,
+) -> Which<'a> {
     if ro2ib_trace_on.load(Ordering::Relaxed) & bit == 0 {
         violation("an event that nobody looks at");
     }
     w().trace.events += 1;
     // SAFETY: The driver passes a valid one.
-    let c = unsafe { &*c };
+    let c: &'a ro2ib_trace_conn = unsafe { &*c };
     let (ni, peer) = (
         text(c.ni.as_ptr(), RO2IB_TRACE_NID),
         text(c.peer.as_ptr(), RO2IB_TRACE_NID),
@@ -84,6 +96,11 @@ fn event(bit: u32, name: &str, c: *const ro2ib_trace_conn, more: &str) -> (usize
     (sched::node(), ni, c.number)
 }
 
+/// To keep it.
+fn owned((node, ni, number): Which<'_>) -> Which<'static> {
+    (node, Cow::Owned(ni.into_owned()), number)
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_trace_conn_state(
     c: *const ro2ib_trace_conn,
@@ -92,16 +109,15 @@ pub unsafe extern "C" fn ro2ib_trace_conn_state(
     why: *const u8,
 ) {
     let (from, to, why) = (word(from), word(to), word(why));
-    let more = format!("from={from} to={to} why={why}");
     let key = event(
         ro2ib_trace_bit_RO2IB_TRACE_CONN_STATE,
         "conn_state",
         c,
-        &more,
+        format_args!("from={from} to={to} why={why}"),
     );
-    let before = w().trace.states.insert(key, to);
+    let before = w().trace.states.insert(owned(key), to.into_owned());
     // Numbers begin anew with the NI.
-    if from != "Init" && before.as_ref() != Some(&from) {
+    if from != "Init" && before.as_deref() != Some(&*from) {
         violation(&format!(
             "a connection goes from {from}, and was {before:?}"
         ));
@@ -116,8 +132,12 @@ pub unsafe extern "C" fn ro2ib_trace_stall(
     credits: u32,
 ) {
     let want = word(want);
-    let more = format!("want={want} queued={queued} credits={credits}");
-    event(ro2ib_trace_bit_RO2IB_TRACE_STALL, "stall", c, &more);
+    event(
+        ro2ib_trace_bit_RO2IB_TRACE_STALL,
+        "stall",
+        c,
+        format_args!("want={want} queued={queued} credits={credits}"),
+    );
     if queued == 0 {
         violation("a connection stands still, and nothing is queued");
     }
@@ -134,7 +154,7 @@ pub unsafe extern "C" fn ro2ib_trace_stall_over(
         ro2ib_trace_bit_RO2IB_TRACE_STALL_OVER,
         "stall_over",
         c,
-        &format!("want={want} ns={ns}"),
+        format_args!("want={want} ns={ns}"),
     );
     since_the_beginning(ns);
 }
@@ -154,8 +174,12 @@ pub unsafe extern "C" fn ro2ib_trace_post(
     credits: u32,
 ) {
     let op = word(op);
-    let more = format!("op={op} tx={tx} bytes={bytes} credits={credits}");
-    event(ro2ib_trace_bit_RO2IB_TRACE_POST, "post", c, &more);
+    event(
+        ro2ib_trace_bit_RO2IB_TRACE_POST,
+        "post",
+        c,
+        format_args!("op={op} tx={tx} bytes={bytes} credits={credits}"),
+    );
 }
 
 #[no_mangle]
@@ -166,8 +190,12 @@ pub unsafe extern "C" fn ro2ib_trace_complete(
     result: *const u8,
 ) {
     let (op, result) = (word(op), word(result));
-    let more = format!("op={op} tx={tx} result={result}");
-    event(ro2ib_trace_bit_RO2IB_TRACE_COMPLETE, "complete", c, &more);
+    event(
+        ro2ib_trace_bit_RO2IB_TRACE_COMPLETE,
+        "complete",
+        c,
+        format_args!("op={op} tx={tx} result={result}"),
+    );
 }
 
 #[no_mangle]
@@ -178,8 +206,12 @@ pub unsafe extern "C" fn ro2ib_trace_receive(
     credits: u32,
 ) {
     let op = word(op);
-    let more = format!("op={op} bytes={bytes} credits={credits}");
-    event(ro2ib_trace_bit_RO2IB_TRACE_RECEIVE, "receive", c, &more);
+    event(
+        ro2ib_trace_bit_RO2IB_TRACE_RECEIVE,
+        "receive",
+        c,
+        format_args!("op={op} bytes={bytes} credits={credits}"),
+    );
 }
 
 #[no_mangle]
@@ -194,7 +226,7 @@ pub unsafe extern "C" fn ro2ib_trace_stage(
         ro2ib_trace_bit_RO2IB_TRACE_STAGE,
         "stage",
         c,
-        &format!("op={op} stage={stage} ns={ns}"),
+        format_args!("op={op} stage={stage} ns={ns}"),
     );
     since_the_beginning(ns);
 }
@@ -208,11 +240,15 @@ pub unsafe extern "C" fn ro2ib_trace_close(
     detail: *const u8,
 ) {
     let (by, cause, detail) = (word(by), word(cause), word(detail));
-    let more = format!("up={up} by={by} cause={cause} detail={detail}");
-    let key = event(ro2ib_trace_bit_RO2IB_TRACE_CLOSE, "close", c, &more);
+    let key = event(
+        ro2ib_trace_bit_RO2IB_TRACE_CLOSE,
+        "close",
+        c,
+        format_args!("up={up} by={by} cause={cause} detail={detail}"),
+    );
     let over = "over".to_string();
     if key.2 != 0 {
-        match w().trace.states.insert(key, over).as_deref() {
+        match w().trace.states.insert(owned(key), over).as_deref() {
             Some("Dead") => {}
             other => violation(&format!("a connection is over that was {other:?}")),
         }
