@@ -1233,7 +1233,7 @@ fn calm_down() {
     plan.slow_lnet_ppm = 0;
     plan.slow_wire_ppm = 0;
     let s = &mut w().sched;
-    s.stall_ppm = 0;
+    s.stall(0, 0);
     s.jump_ppm = 0;
 }
 
@@ -1247,11 +1247,10 @@ pub fn run_with(script: Script, foul: Option<foul::Foul>, tell: bool) -> End {
     world::begin(script.seed, script.plan.clone(), tell);
     w().foul = foul;
     let s = &mut w().sched;
-    s.policy = script.policy;
+    s.choose(script.policy);
     s.jump_ppm = script.jump_ppm;
     s.jump_max = script.jump_max;
-    s.stall_ppm = script.stall_ppm;
-    s.stall_max = script.stall_max;
+    s.stall(script.stall_ppm, script.stall_max);
     if tell {
         say(&format!("{script:?}"));
     }

@@ -190,7 +190,7 @@ pub fn run(seed: u64, peers: usize) -> End {
         node.hiw = 1;
     }
     world::begin(seed, plan, false);
-    w().sched.policy = Policy::Random(10_000);
+    w().sched.choose(Policy::Random(10_000));
     sched::expect(4 * peers);
     sched::spawn(usize::MAX - 1, Kind::Process, "world", move || {
         let all = peers + 1;

@@ -66,3 +66,91 @@ impl Rng {
         from[self.below(from.len() as u64) as usize]
     }
 }
+
+/// Entries of the table of a [`Rarely`].
+const AHEAD: usize = 64;
+
+/// True in so many of a million cases, each for itself, as [`Rng::ppm`]; but a number is drawn for the cases until
+/// the next that is, and not for each.
+pub struct Rarely {
+    /// Cases that are not, until one is.
+    left: u64,
+    /// `past[i]`: the chance, in 2^64ths, that it is not before case `i + 1`. Whole numbers: the same on any machine.
+    past: [u64; AHEAD],
+}
+
+impl Rarely {
+    /// Never.
+    pub const NEVER: Self = Self {
+        left: u64::MAX,
+        past: [u64::MAX; AHEAD],
+    };
+
+    /// In so many of a million.
+    pub fn new(ppm: u32, rng: &mut Rng) -> Self {
+        let mut new = Self::NEVER;
+        if ppm == 0 {
+            return new;
+        }
+        let not = 1_000_000_u128.saturating_sub(ppm.into());
+        let mut past = u128::from(u64::MAX);
+        for entry in &mut new.past {
+            past = past * not / 1_000_000;
+            *entry = past as u64;
+        }
+        new.left = new.draw(rng);
+        new
+    }
+
+    /// Cases that are not, until the next that is.
+    #[cold]
+    fn draw(&self, rng: &mut Rng) -> u64 {
+        let mut left = 0;
+        loop {
+            let drawn = rng.u64();
+            let these = self.past.partition_point(|past| drawn < *past);
+            left += these as u64;
+            // What was before has no part in what follows.
+            if these < AHEAD {
+                return left;
+            }
+        }
+    }
+
+    /// Whether this case is.
+    #[inline]
+    pub fn is(&mut self, rng: &mut Rng) -> bool {
+        if self.left != 0 {
+            self.left -= 1;
+            return false;
+        }
+        self.left = self.draw(rng);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_often_as_was_asked() {
+        let mut rng = Rng::new(1);
+        for ppm in [0, 30, 2_000, 100_000, 500_000, 1_000_000] {
+            let mut rarely = Rarely::new(ppm, &mut rng);
+            let (mut n, mut twice, mut last) = (0_u32, 0_u32, false);
+            for _ in 0..4_000_000 {
+                let is = rarely.is(&mut rng);
+                n += u32::from(is);
+                twice += u32::from(is && last);
+                last = is;
+            }
+            let p = f64::from(ppm) / 1e6;
+            // Six standard deviations; what comes after one is as likely as any other.
+            for (n, p) in [(n, p), (twice, p * p)] {
+                let error = (f64::from(n) - 4e6 * p).abs();
+                assert!(error <= 6.0 * (4e6 * p * (1.0 - p)).sqrt() + 1e-9, "{ppm}: {n}");
+            }
+        }
+    }
+}

@@ -32,7 +32,10 @@ use corosensei::{
 
 use crate::{
     lock::Held,
-    rng::Rng,
+    rng::{
+        Rarely,
+        Rng, //
+    },
     world::{
         violation,
         w, //
@@ -195,16 +198,17 @@ pub struct Sched {
     pub steps: u64,
     /// How many points there were.
     pub points: u64,
-    /// How the next task is chosen.
-    pub policy: Policy,
+    policy: Policy,
+    /// Whether the policy says that another runs.
+    switch: Rarely,
     /// In so many of a million steps time jumps although somebody could run.
     pub jump_ppm: u32,
     /// By at most so much.
     pub jump_max: u64,
-    /// In so many of a million points the task sleeps for a while: its CPU was taken away.
-    pub stall_ppm: u32,
+    /// The points at which the task sleeps for a while: its CPU was taken away.
+    stall: Rarely,
     /// For at most so long.
-    pub stall_max: u64,
+    stall_max: u64,
     rng: Rng,
     runnable: Vec<Tid>,
     /// Softirqs and completion handlers that have not ended, by node.
@@ -228,10 +232,11 @@ impl Sched {
             tasks: Vec::with_capacity(128),
             steps: 0,
             points: 0,
-            policy: Policy::Random(100_000),
+            policy: Policy::Random(0),
+            switch: Rarely::NEVER,
             jump_ppm: 0,
             jump_max: 0,
-            stall_ppm: 0,
+            stall: Rarely::NEVER,
             stall_max: 0,
             rng,
             runnable: Vec::with_capacity(32),
@@ -241,6 +246,19 @@ impl Sched {
             events: BinaryHeap::with_capacity(64),
             seq: 0,
         }
+    }
+
+    /// How the next task is chosen from now on.
+    pub fn choose(&mut self, policy: Policy) {
+        let (Policy::Random(ppm) | Policy::Priority(ppm)) = policy;
+        self.policy = policy;
+        self.switch = Rarely::new(ppm, &mut self.rng);
+    }
+
+    /// In so many of a million points a task loses its CPU from now on, for at most so many nanoseconds.
+    pub fn stall(&mut self, ppm: u32, max: u64) {
+        self.stall = Rarely::new(ppm, &mut self.rng);
+        self.stall_max = max;
     }
 
     fn make_runnable(&mut self, tid: Tid) {
@@ -280,9 +298,9 @@ impl Sched {
     #[inline]
     fn switches(&mut self) -> bool {
         match self.policy {
-            Policy::Random(ppm) => self.runnable.len() > 1 && self.rng.ppm(ppm),
-            Policy::Priority(ppm) => {
-                if !self.rng.ppm(ppm) {
+            Policy::Random(_) => self.runnable.len() > 1 && self.switch.is(&mut self.rng),
+            Policy::Priority(_) => {
+                if !self.switch.is(&mut self.rng) {
                     return false;
                 }
                 let low = self.seq;
@@ -444,7 +462,7 @@ pub fn point() {
         return;
     }
     s.points += 1;
-    if s.stall_ppm != 0 && s.rng.ppm(s.stall_ppm) {
+    if s.stall.is(&mut s.rng) {
         let until = s.now + s.rng.below(s.stall_max);
         nap(until);
     } else if s.switches() {
