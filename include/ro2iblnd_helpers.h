@@ -27,6 +27,7 @@ struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
 void ro2ib_flush_workqueue(struct workqueue_struct *wq);
 void ro2ib_wait_for_callers(void);
 u32 ro2ib_online_cpu(u32 hint);
+u32 ro2ib_cpus(void);
 struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);
 bool ro2ib_log_noise_allowed(void);

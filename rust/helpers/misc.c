@@ -85,6 +85,12 @@ u32 ro2ib_online_cpu(u32 hint)
 	return cpu < nr_cpu_ids ? cpu : cpumask_first(cpu_online_mask);
 }
 
+/* How many CPUs there may ever be. */
+u32 ro2ib_cpus(void)
+{
+	return num_possible_cpus();
+}
+
 struct net *ro2ib_init_net(void)
 {
 	return &init_net;

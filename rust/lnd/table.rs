@@ -33,11 +33,18 @@ use crate::{
             SHARD_BITS, //
         }, //
     },
-    rdma::random, //
+    rdma::{
+        random,
+        work::cpus, //
+    }, //
 };
 
-/// Number of shards.
+/// Number of shards at most.
 const SHARDS: usize = 1 << SHARD_BITS;
+
+/// And for each CPU. So senders rarely meet; and who looks at all peers, which is done each time that something
+/// changes at the port, does not take more locks than that.
+const SHARDS_PER_CPU: usize = 4;
 
 /// No place.
 const NOWHERE: u32 = u32::MAX;
@@ -173,8 +180,9 @@ pub(crate) struct PeerTable<P> {
 impl<P: Named> PeerTable<P> {
     /// An empty table. May sleep.
     pub(crate) fn new() -> Result<Self> {
-        let mut shards = KVec::with_capacity(SHARDS, GFP_KERNEL)?;
-        for _ in 0..SHARDS {
+        let n = shards_for(cpus());
+        let mut shards = KVec::with_capacity(n, GFP_KERNEL)?;
+        for _ in 0..n {
             let shard = KBox::pin_init(
                 kernel::new_spinlock!(Shard::EMPTY, "PeerTable::shard"),
                 GFP_KERNEL,
@@ -190,7 +198,9 @@ impl<P: Named> PeerTable<P> {
     /// What stands for a NID, and the shard that it belongs to.
     fn shard(&self, nid: Nid) -> Option<(Mark, Pin<&SpinLock<Shard<P>>>)> {
         let mark = self.key.mark(nid.addr());
-        let shard = self.shards.get(mark.shard())?;
+        // A power of two.
+        let at = mark.shard() & self.shards.len().wrapping_sub(1);
+        let shard = self.shards.get(at)?;
         Some((mark, shard.as_ref()))
     }
 
@@ -284,6 +294,14 @@ impl<P: Named> PeerTable<P> {
             }
         }
     }
+}
+
+/// Shards of a table on a host with so many CPUs: a power of two.
+fn shards_for(cpus: u32) -> usize {
+    let n = usize::try_from(cpus).unwrap_or(SHARDS);
+    n.saturating_mul(SHARDS_PER_CPU)
+        .min(SHARDS)
+        .next_power_of_two()
 }
 
 fn slots_of<P>(shard: &Shard<P>) -> usize {

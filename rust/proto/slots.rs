@@ -60,7 +60,8 @@ pub struct Mark {
 pub const SHARD_BITS: u32 = 6;
 
 impl Mark {
-    /// The shard of a table that has 2 to the power of [`SHARD_BITS`].
+    /// The shard of a table that has 2 to the power of [`SHARD_BITS`]; of one that has a smaller power of two, its
+    /// lowest bits.
     #[inline]
     pub fn shard(self) -> usize {
         usize::try_from(self.far >> (u64::BITS - SHARD_BITS)).unwrap_or(0)

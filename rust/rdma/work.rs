@@ -246,6 +246,12 @@ pub(crate) fn online_cpu(hint: u32) -> Cpu {
     Cpu(unsafe { bindings::ro2ib_online_cpu(hint) })
 }
 
+/// How many CPUs the host may ever have.
+pub(crate) fn cpus() -> u32 {
+    // SAFETY: No preconditions.
+    unsafe { bindings::ro2ib_cpus() }
+}
+
 /// While this lives, allocations of this task do not enter file systems
 /// (`memalloc_nofs_save()`): they may be waiting for us.
 pub(crate) struct NofsScope {

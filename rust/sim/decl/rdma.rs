@@ -557,6 +557,7 @@ unsafe extern "C" {
     pub fn ro2ib_flush_workqueue(wq: *mut workqueue_struct);
     pub fn ro2ib_wait_for_callers();
     pub fn ro2ib_online_cpu(hint: u32) -> u32;
+    pub fn ro2ib_cpus() -> u32;
     pub fn ro2ib_init_net() -> *mut net;
     pub fn ro2ib_log_allowed() -> bool;
     pub fn ro2ib_log_noise_allowed() -> bool;

@@ -180,6 +180,7 @@ impl Script {
         let small = rng.below(3) != 0;
         let n = if !small && rng.one_in(3) { 3 } else { 2 };
         let mut plan = Plan::calm(n);
+        plan.cpus = Rng::new(seed ^ 0x0c70_5000).of(&[1, 4, 16]);
         let strict = rng.one_in(4);
         let tcp = rng.one_in(4);
 
@@ -453,6 +454,8 @@ impl Script {
     /// what most races need, and a tenth of the time of others.
     fn tiny(seed: u64, rng: &mut Rng) -> Self {
         let mut plan = Plan::calm(2);
+        // With four shards two peers may be in one.
+        plan.cpus = 1;
         let conns = if rng.one_in(8) { 2 } else { 1 };
         for node in &mut plan.nodes {
             node.credits = rng.of(&[1, 2, 2, 4]);

@@ -185,6 +185,7 @@ pub fn run(seed: u64, peers: usize) -> End {
     let mut plan = Plan::calm(peers + 1);
     // A connection wants 50 of them here.
     plan.timeout = 50;
+    plan.cpus = 16;
     for node in &mut plan.nodes {
         node.credits = 2;
         node.hiw = 1;

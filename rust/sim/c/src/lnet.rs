@@ -19,7 +19,6 @@ use crate::{
     hash::Map,
     lock,
     mem,
-    misc,
     sched::{
         self,
         Kind,
@@ -1201,7 +1200,7 @@ pub unsafe extern "C" fn ro2ib_ni_active(ni: *const ro2ib_ni) -> bool {
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_lnet_peer_cpu(_ni: *mut ro2ib_ni, nid: u64, salt: u32) -> i32 {
-    ((nid as u32).wrapping_add(salt) % misc::CPUS) as i32
+    ((nid as u32).wrapping_add(salt) % w().plan.cpus) as i32
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_lnet_find_ni(nid: u64, lnd: *mut *mut c_void) -> *mut ro2ib_ni {

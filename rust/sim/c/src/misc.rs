@@ -21,9 +21,6 @@ use crate::{
     }, //
 };
 
-/// How many CPUs a node has.
-pub const CPUS: u32 = 4;
-
 #[no_mangle]
 pub unsafe extern "C" fn ktime_get() -> i64 {
     sched::now() as i64
@@ -209,7 +206,11 @@ pub unsafe extern "C" fn get_random_u64() -> u64 {
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_online_cpu(hint: u32) -> u32 {
-    hint % CPUS
+    hint % w().plan.cpus
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cpus() -> u32 {
+    w().plan.cpus
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_log_allowed() -> bool {

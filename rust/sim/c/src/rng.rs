@@ -149,7 +149,10 @@ mod tests {
             // Six standard deviations; what comes after one is as likely as any other.
             for (n, p) in [(n, p), (twice, p * p)] {
                 let error = (f64::from(n) - 4e6 * p).abs();
-                assert!(error <= 6.0 * (4e6 * p * (1.0 - p)).sqrt() + 1e-9, "{ppm}: {n}");
+                assert!(
+                    error <= 6.0 * (4e6 * p * (1.0 - p)).sqrt() + 1e-9,
+                    "{ppm}: {n}"
+                );
             }
         }
     }

@@ -95,6 +95,8 @@ pub struct NodePlan {
 pub struct Plan {
     /// The nodes.
     pub nodes: Vec<NodePlan>,
+    /// CPUs of each of them.
+    pub cpus: u32,
     /// `cksum`.
     pub cksum: bool,
     /// `timeout`, seconds.
@@ -178,6 +180,7 @@ impl Plan {
                 };
                 nodes
             ],
+            cpus: 4,
             cksum: false,
             timeout: 10,
             keepalive: 100,
