@@ -150,7 +150,7 @@ mod tests {
             for (n, p) in [(n, p), (twice, p * p)] {
                 let error = (f64::from(n) - 4e6 * p).abs();
                 assert!(
-                    error <= 6.0 * (4e6 * p * (1.0 - p)).sqrt() + 1e-9,
+                    error <= 6.0 * (4e6 * p * (1.0 - p)).sqrt() + 1.0,
                     "{ppm}: {n}"
                 );
             }
