@@ -154,6 +154,16 @@ pub unsafe extern "C" fn ro2ibk_printk(level: i32, _prefix: *const u8, text: *co
     if text.contains("connecting failed: the queue pair went into") {
         violation("an attempt ends, and what the CM has to say of it is not told");
     }
+    // What the driver only says if it is wrong itself.
+    const WRONG: [&str; 3] = [
+        "a message was dropped without a cause",
+        "completion for a receive that was not posted",
+        "completion for a send that was not posted",
+    ];
+    // Once for each load, so the first world that comes to it fails.
+    if level <= 4 && WRONG.iter().any(|wrong| text.contains(wrong)) {
+        violation(&format!("the driver says: {}", text.trim_end()));
+    }
 }
 
 /// A word that C has the address of.
