@@ -6,7 +6,8 @@
 //! from the state that it was in, has its number for itself, and is over once; a stage is not longer than the
 //! world is old.
 
-use core::{
+use std::{
+    borrow::Cow,
     ffi::CStr,
     fmt,
     sync::atomic::{
@@ -14,8 +15,6 @@ use core::{
         Ordering, //
     }, //
 };
-
-use std::borrow::Cow;
 
 use crate::{
     decl::r::*,
