@@ -161,8 +161,7 @@ impl Ifaces {
         let mut list = self.list.lock();
         if let Some(used) = list.iter_mut().find(|used| used.iface.is_for(user.ni())) {
             used.by.reserve(1, GFP_KERNEL).map_err(no_memory)?;
-            user.settle(&used.iface.hca)?;
-            used.iface.accept.join(user.ni());
+            used.iface.accept_for(user)?;
             let _ = used.by.push_within_capacity(user.clone());
             user.entered();
             return Ok(());
@@ -171,8 +170,7 @@ impl Ifaces {
         let iface = self.open(user.ni(), &list)?;
         let mut by = KVec::new();
         by.push(user.clone(), GFP_KERNEL).map_err(no_memory)?;
-        user.settle(&iface.hca)?;
-        iface.accept.join(user.ni());
+        iface.accept_for(user)?;
         if let Err(e) = iface.listen() {
             user.unsettle();
             iface.accept.leave(user.ni());
@@ -294,8 +292,7 @@ impl Ifaces {
         let moved = opened.and_then(|new| {
             let old = core::mem::replace(&mut used.iface, new);
             for user in used.by.iter() {
-                used.iface.accept.join(user.ni());
-                user.settle(&used.iface.hca)?;
+                used.iface.accept_for(user)?;
             }
             used.iface.listen()?;
             Ok(old)
@@ -355,6 +352,14 @@ impl Iface {
             .ok_or(EINVAL)
             .and_then(|l| l.start(BACKLOG));
         listening.map_err(|e| StartError::because(cannot_listen(e))(e))
+    }
+
+    /// `user` gets the device, and is found by who asks for a connection.
+    fn accept_for(&self, user: &Arc<Port>) -> Result<(), StartError> {
+        let joined = self.accept.join(user.ni());
+        joined.map_err(StartError::because("no memory"))?;
+        user.settle(&self.hca)
+            .inspect_err(|_| self.accept.leave(user.ni()))
     }
 
     fn is_for(&self, ni: &Ni) -> bool {

@@ -142,9 +142,13 @@ impl<H> Accept<H> {
         self.readdressed.xchg(false, Full)
     }
 
-    /// `ni` listens here from now on. Without memory its start may be told as its absence.
-    pub(crate) fn join(&self, ni: &Arc<Ni>) {
-        let _ = self.users.lock().push(ni.clone(), GFP_ATOMIC);
+    /// `ni` listens here from now on. Who does not is not found by those who ask for a connection.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn join(&self, ni: &Arc<Ni>) -> Result {
+        Ok(self.users.lock().push(ni.clone(), GFP_ATOMIC)?)
     }
 
     /// `ni` does not listen here any more.
