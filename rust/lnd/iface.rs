@@ -38,6 +38,7 @@ use super::{
     },
     kind::O2ib,
     listen::{
+        cannot_listen,
         Accept,
         Asked,
         Listening, //
@@ -392,14 +393,5 @@ impl WorkItem for Ifaces {
                 fsleep(BETWEEN);
             }
         }
-    }
-}
-
-/// What keeps it from listening, for the log.
-fn cannot_listen(e: Error) -> &'static str {
-    if e == ENODEV {
-        "no RDMA device has this address, see \"rdma link\""
-    } else {
-        "cannot listen (is the port in use? see the parameter \"service\")"
     }
 }

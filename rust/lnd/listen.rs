@@ -299,3 +299,12 @@ impl<H: Listening> ListenHandler for Accept<H> {
         }
     }
 }
+
+/// What keeps it from listening, for the log.
+pub(crate) fn cannot_listen(e: Error) -> &'static str {
+    if e == ENODEV {
+        "no RDMA device has this address, see \"rdma link\""
+    } else {
+        "cannot listen (is the port in use? see the parameter \"service\")"
+    }
+}

@@ -53,6 +53,7 @@ pub(crate) mod health;
 pub(crate) mod iface;
 pub(crate) mod kind;
 pub(crate) mod listen;
+pub(crate) mod live;
 pub(crate) mod log;
 pub(crate) mod meter;
 pub(crate) mod moment;

@@ -13,7 +13,6 @@ use kernel::{
             Acquire,
             Atomic,
             Full,
-            Relaxed,
             Release, //
         },
         Arc,
@@ -32,6 +31,10 @@ use super::{
     counts::Counts,
     hca::Hca,
     kind::O2ib,
+    live::{
+        Live,
+        LiveCount, //
+    },
     seen::Seen,
     settings::{
         InUse,
@@ -65,8 +68,7 @@ use crate::{
             Passage,
             Way, //
         }, //
-    },
-    rdma::sync::Completion, //
+    }, //
 };
 
 /// Least seconds that an attempt to connect may take.
@@ -121,41 +123,6 @@ pub(crate) struct Ni {
     live: Arc<LiveCount>,
     on_trouble: fn(&Ni, Trouble),
     pub(crate) lnet: NiRef<O2ib>,
-}
-
-/// Counts connections, so that shutdown can wait for the last one.
-#[pin_data]
-pub(crate) struct LiveCount {
-    count: Atomic<i32>,
-    #[pin]
-    none: Completion,
-}
-
-/// One living connection.
-pub(crate) struct Live(Arc<LiveCount>);
-
-impl LiveCount {
-    fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                count: Atomic::new(1),
-                none <- Completion::new(),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    fn put(&self) {
-        if self.count.fetch_sub(1, Full) == 1 {
-            self.none.complete_all();
-        }
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        self.0.put();
-    }
 }
 
 impl Ni {
@@ -294,8 +261,7 @@ impl Ni {
     ///
     /// `ESHUTDOWN` once the NI is stopping.
     pub(crate) fn live(&self) -> Result<Live> {
-        self.live.count.fetch_add(1, Full);
-        let live = Live(self.live.clone());
+        let live = LiveCount::take(&self.live);
         // After the count went up: shutdown either sees it, or is seen here.
         if self.is_stopping() {
             return Err(ESHUTDOWN);
@@ -316,7 +282,7 @@ impl Ni {
     /// After [`Ni::put_own_share`]: waits for the last connection, `ms` milliseconds at most. True: it
     /// is gone. May sleep.
     pub(crate) fn wait_for_none(&self, ms: u32) -> bool {
-        self.live.none.wait_ms(ms)
+        self.live.wait_for_none(ms)
     }
 
     /// Whether LNet has asked the NI to stop.
@@ -334,7 +300,7 @@ impl Ni {
 
     /// Number of connection objects, and one for the NI itself until it stops.
     pub(crate) fn live_count(&self) -> i32 {
-        self.live.count.load(Relaxed)
+        self.live.now()
     }
 
     /// The queue depth that we offer, and the most that we take.

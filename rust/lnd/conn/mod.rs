@@ -63,12 +63,10 @@ use self::{
 };
 use super::{
     hca::Hca,
+    live::Live,
     meter::Meter,
     moment::Moment,
-    ni::{
-        Live,
-        Ni, //
-    },
+    ni::Ni,
     peer::Peer,
     settings::MadeWith, //
 };

@@ -15,7 +15,7 @@ use super::{
         Owner,
         Transfer, //
     },
-    wire::txs::Bigger,
+    wire::bigger::Bigger,
     Conn, //
 };
 use crate::{

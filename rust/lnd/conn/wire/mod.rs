@@ -22,10 +22,10 @@ use kernel::{
 };
 
 use self::{
+    bigger::Bigger,
     link::Link,
     stock::Stock,
     txs::{
-        Bigger,
         Finished,
         Txs, //
     }, //
@@ -80,6 +80,7 @@ use crate::{
     }, //
 };
 
+pub(super) mod bigger;
 pub(super) mod link;
 pub(super) mod look;
 mod post;

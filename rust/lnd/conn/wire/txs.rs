@@ -3,7 +3,7 @@
 //! The transmits of a connection: the state machine of each ([`crate::proto::tx`]) with its payload, and the
 //! queues they wait in ([`crate::proto::queues`]).
 //!
-//! Context: any, but for [`Bigger::new`]; a part of what the connection lock protects.
+//! Context: any; a part of what the connection lock protects.
 //!
 //! # Invariants
 //!
@@ -13,6 +13,7 @@
 
 use kernel::prelude::*;
 
+use super::bigger::Bigger;
 use crate::{
     lnd::{
         conn::transfer::{
@@ -49,13 +50,6 @@ use crate::{
     }, //
 };
 
-/// Transmits made at once when the table is full, at least; half as many as there are if that is
-/// more, because the table moves each time.
-const GROW_BY: usize = 16;
-
-/// Most transmits a table can name.
-const TXS_MAX: usize = u16::MAX as usize;
-
 /// The transmits of a connection.
 pub(super) struct Txs {
     queues: Queues,
@@ -85,35 +79,6 @@ impl Finished {
     }
 }
 
-/// Room for more transmits than there are.
-pub(crate) struct Bigger {
-    /// How many there were.
-    have: usize,
-    want: usize,
-    cells: KVVec<Cell>,
-    transfers: KVVec<Option<Transfer>>,
-}
-
-impl Bigger {
-    /// For a table of `have`. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`, `ENOSPC` if there can be no more.
-    pub(crate) fn new(have: usize) -> Result<Self> {
-        let want = have.saturating_add(GROW_BY.max(have / 2)).min(TXS_MAX);
-        if want <= have {
-            return Err(ENOSPC);
-        }
-        Ok(Self {
-            have,
-            want,
-            cells: KVVec::with_capacity(want, GFP_KERNEL)?,
-            transfers: KVVec::with_capacity(want, GFP_KERNEL)?,
-        })
-    }
-}
-
 impl Txs {
     /// None; [`Txs::grow`] makes some.
     pub(super) fn new() -> Self {
@@ -133,28 +98,9 @@ impl Txs {
     /// Moves into a bigger table, unless somebody else was faster. What is in `bigger` afterwards is to be
     /// freed without the lock.
     pub(super) fn grow(&mut self, bigger: &mut Bigger) {
-        let Bigger {
-            have,
-            want,
-            cells,
-            transfers,
-        } = bigger;
-        let (Ok(first), true) = (u16::try_from(*have), self.cells.len() == *have) else {
+        let Some(first) = bigger.take_over(&mut self.cells, &mut self.transfers) else {
             return;
         };
-        // All of this fits into the room made for it.
-        for cell in self.cells.iter() {
-            let _ = cells.push_within_capacity(*cell);
-        }
-        for entry in self.transfers.iter_mut() {
-            let _ = transfers.push_within_capacity(entry.take());
-        }
-        for _ in *have..*want {
-            let _ = cells.push_within_capacity(Cell::FREE);
-            let _ = transfers.push_within_capacity(None);
-        }
-        core::mem::swap(&mut self.cells, cells);
-        core::mem::swap(&mut self.transfers, transfers);
         self.queues.grow(&mut self.cells, first);
     }
 
