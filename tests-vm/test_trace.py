@@ -22,7 +22,7 @@ DOCUMENT = os.path.join(ROOT, "Documentation", "tracing.md")
 @pytest.fixture(scope="module", params=[k for k in KERNELS if "arm64" not in str(k)])
 def pair(request):
     """Two nodes on a stock kernel."""
-    with boot_stock(request.param, f"trace-{request.param}") as nodes:
+    with boot_stock(request.param, f"trace-{request.param}", accel=vm.patching_accel()) as nodes:
         yield nodes
 
 
@@ -206,7 +206,7 @@ def alike(some, others):
 def test_recordings():
     """What perf and trace-cmd record and show is each event that there was, with its fields as documented."""
     there("perf", "trace-cmd")
-    with boot_stock("6.12", "trace-recordings", memory=1024, tools=("perf", "trace-cmd")) as (a, b):
+    with boot_stock("6.12", "trace-recordings", accel=vm.patching_accel(), memory=1024, tools=("perf", "trace-cmd")) as (a, b):
         up(a, b)
         mount(a)
         a.ping(b)
@@ -259,7 +259,7 @@ def test_tools_and_one_liners():
         liners = re.findall(r"^bpftrace -e '(.*)'$", f.read(), re.MULTILINE)
     assert len(liners) == 5, liners
     # bpftrace brings a compiler, which takes room, and half a minute to start here.
-    with boot_stock("6.12", "trace-tools", memory=2048, tools=("bpftrace", "perf", "trace-cmd")) as (a, b):
+    with boot_stock("6.12", "trace-tools", accel=vm.patching_accel(), memory=2048, tools=("bpftrace", "perf", "trace-cmd")) as (a, b):
         up(a, b)
         mount(a)
         names = {f"ro2iblnd:{event}" for event in EVENTS}

@@ -2,7 +2,7 @@
 """Throw-away QEMU guests that run the test kernel, or a stock one. See guest.py."""
 
 from .env import build_env
-from .guest import PROVIDERS, Bond, CommandFailed, Guest, GuestDead, Job, Timeout, pair
+from .guest import PROVIDERS, Bond, CommandFailed, Guest, GuestDead, Job, Timeout, pair, patching_accel
 from .kunit import run_kunit
 from .links import enslave, fail_over, link_name, plug, setup_bond, setup_link, setup_two_links, unplug
 from .splat import splats, taints
@@ -20,6 +20,7 @@ __all__ = [
     "fail_over",
     "link_name",
     "pair",
+    "patching_accel",
     "plug",
     "run_kunit",
     "setup_bond",

@@ -422,6 +422,15 @@ class Guest:
             return ""
 
 
+def patching_accel(arch="amd64"):
+    """For guests that patch the text of a running kernel (trace points): QEMU 7.2, where each CPU is a thread of
+    its own, translates a patch's int3 now and then after it is gone, and the kernel dies of `Oops: int3`. With
+    wake-ups from two CPUs the first ten times that a trace point was switched did it; with one thread for both
+    CPUs 840 did not. Both are there all the same, and interrupt each other anywhere."""
+    accel = default_accel(arch)
+    return "tcg,thread=single" if accel == "tcg" else accel
+
+
 @functools.cache
 def default_accel(arch):
     """ "tcg", unless KVM was asked for and a guest really boots with it."""
