@@ -229,7 +229,7 @@ impl<H> Accept<H> {
 
 /// Stage 3: against what is known of the peer. Books the attempt if it is taken.
 fn admit(peers: &Arc<Peers<Conn>>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refusal> {
-    let no_resources = |_| Refusal::new(Why::NoResources);
+    let no_resources = |e: Error| Refusal::new(Why::NoResources(e.to_errno()));
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
         match peer.judge(asked, known) {
@@ -279,7 +279,10 @@ impl<H: Listening> ListenHandler for Accept<H> {
                     .and_then(|id| Ok(Arc::new(id, GFP_KERNEL)?));
                 match taken {
                     Ok(id) => conn.requested(id, req.qpn()),
-                    Err(_) => conn.fail(Cause::NoResources),
+                    Err(e) => {
+                        log::cannot(conn.nid(), "take a connection request", e);
+                        conn.fail(Cause::NoResources);
+                    }
                 }
             }
             Err(Answer::Silence) => {}

@@ -88,8 +88,10 @@ pub enum Cause {
     PeerRestarted,
     /// The peer broke the protocol.
     Protocol,
-    /// Nothing listens there, or no route.
+    /// The address does not answer, or there is no route to it.
     Unreachable,
+    /// The node answers, and nothing of ours listens there.
+    NoListener,
     /// The peer refused the connection.
     Refused,
     /// The handshake failed in another way (CM error, reset before establishment).
@@ -144,7 +146,7 @@ impl Cause {
             Self::PeerClosed | Self::Flushed => (ECONNRESET, Health::RemoteDropped),
             Self::PeerRestarted => (ESTALE, Health::RemoteDropped),
             Self::Protocol => (EPROTO, Health::RemoteError),
-            Self::Unreachable => (EHOSTUNREACH, Health::RemoteDropped),
+            Self::Unreachable | Self::NoListener => (EHOSTUNREACH, Health::RemoteDropped),
             Self::Refused => (ECONNREFUSED, Health::RemoteDropped),
             Self::ConnectFailed => (ECONNABORTED, Health::RemoteDropped),
             Self::ConnectTimeout | Self::DeadlineConnecting => (ETIMEDOUT, Health::RemoteDropped),
@@ -174,6 +176,7 @@ impl Cause {
             Self::PeerRestarted
             | Self::Protocol
             | Self::Unreachable
+            | Self::NoListener
             | Self::Refused
             | Self::ConnectFailed
             | Self::ConnectTimeout
@@ -251,7 +254,8 @@ impl Cause {
             Self::PeerClosed => "closed by the peer",
             Self::PeerRestarted => "the peer was restarted",
             Self::Protocol => "the peer broke the protocol",
-            Self::Unreachable => "unreachable: no route, or no o2ib NI listens there",
+            Self::Unreachable => "unreachable: the address does not answer, or no route",
+            Self::NoListener => "nobody listens there: is LNet up, with the same service",
             Self::Refused => "refused by the peer",
             Self::ConnectFailed => "the handshake failed",
             Self::ConnectTimeout => "the handshake took too long",
@@ -302,6 +306,7 @@ mod tests {
     fn what_had_no_connection_is_sent_again_over_another_way() {
         for cause in [
             Cause::Unreachable,
+            Cause::NoListener,
             Cause::Refused,
             Cause::ConnectFailed,
             Cause::ConnectTimeout,

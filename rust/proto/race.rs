@@ -64,7 +64,7 @@ pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
         return PeerVerdict::Race(Refusal::new(Cause::Race));
     }
     if peer.conns >= peer.max_conns {
-        return PeerVerdict::Refuse(Refusal::new(Cause::NoResources));
+        return PeerVerdict::Refuse(Refusal::new(Cause::TooMany));
     }
     PeerVerdict::Accept
 }
@@ -165,7 +165,7 @@ mod tests {
         let full = PeerView { conns: 8, ..peer() };
         assert_eq!(
             check_peer(&REQ, Some(&full)),
-            PeerVerdict::Refuse(Refusal::new(Cause::NoResources))
+            PeerVerdict::Refuse(Refusal::new(Cause::TooMany))
         );
     }
 }

@@ -6,6 +6,7 @@ use core::fmt;
 
 use super::{
     asked::NiView,
+    cause::errno::ENOMEM,
     nid::Nid,
     params::{
         FRAGS_MAX,
@@ -64,8 +65,10 @@ pub enum Cause {
     StalePeer,
     /// Our own request to that peer wins.
     Race,
-    /// The peer has as many connections as it may (H9), or memory is short.
-    NoResources,
+    /// The peer has as many connections as it may (H9).
+    TooMany,
+    /// Objects of a connection could not be made: the errno.
+    NoResources(i32),
     /// The CM would not accept.
     AcceptFailed,
     /// The administrator does not want the peer ([`super::rules::allows`]).
@@ -94,7 +97,11 @@ impl fmt::Display for Cause {
             Cause::MsgSize(n) => write!(f, "message size {n}"),
             Cause::StalePeer => f.write_str("peer has a new incarnation"),
             Cause::Race => f.write_str("lost a connection race"),
-            Cause::NoResources => f.write_str("out of resources"),
+            Cause::TooMany => f.write_str("it has as many connections as one peer may have"),
+            Cause::NoResources(e) if *e == -ENOMEM => {
+                write!(f, "no memory for a connection ({e})")
+            }
+            Cause::NoResources(e) => write!(f, "no connection could be made ({e})"),
             Cause::AcceptFailed => f.write_str("accept failed"),
             Cause::Denied => f.write_str("denied by the parameter access"),
         }
@@ -144,7 +151,7 @@ impl Refusal {
             Cause::Depth(_) => RejectWhy::MsgQueueSize,
             Cause::Frags(_) => RejectWhy::RdmaFrags,
             Cause::Race => RejectWhy::ConnRace,
-            Cause::NoResources => RejectWhy::NoResources,
+            Cause::TooMany | Cause::NoResources(_) => RejectWhy::NoResources,
         };
         Self { why, cause }
     }
@@ -190,7 +197,10 @@ mod tests {
     #[test]
     fn later_rows_have_their_reasons() {
         // Spec 4.4 rows 13 and 16, and row 17.
-        assert_eq!(Refusal::new(Cause::NoResources).why, RejectWhy::NoResources);
+        assert_eq!(
+            Refusal::new(Cause::NoResources(-ENOMEM)).why,
+            RejectWhy::NoResources
+        );
         assert_eq!(Refusal::new(Cause::AcceptFailed).why, RejectWhy::Fatal);
     }
 
@@ -208,7 +218,8 @@ mod tests {
         for cause in [
             Cause::NoSuchNi(Nid::new(0, 9)),
             Cause::NotReady,
-            Cause::NoResources,
+            Cause::TooMany,
+            Cause::NoResources(-ENOMEM),
             Cause::NoDepth,
             Cause::OwnNid,
         ] {

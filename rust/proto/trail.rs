@@ -68,6 +68,7 @@ impl By {
             | Cause::Refused
             | Cause::RemoteFault
             | Cause::Overtaken
+            | Cause::NoListener
             | Cause::Told(_) => Self::Peer,
             Cause::Unreachable | Cause::ConnectTimeout | Cause::TransportRetry => Self::Path,
             Cause::LocalFault
@@ -102,7 +103,7 @@ impl fmt::Display for By {
 }
 
 /// Names of [`Cause`] without spaces, for programs.
-pub const CAUSES: [&str; 27] = [
+pub const CAUSES: [&str; 28] = [
     "Shutdown",
     "AdminClose",
     "PeerClosed",
@@ -130,6 +131,7 @@ pub const CAUSES: [&str; 27] = [
     "Moved",
     "PeerDeleted",
     "Denied",
+    "NoListener",
 ];
 
 /// Where a cause is in [`CAUSES`].
@@ -162,6 +164,7 @@ pub const fn cause_number(cause: Cause) -> usize {
         Cause::Moved => 24,
         Cause::PeerDeleted => 25,
         Cause::Denied => 26,
+        Cause::NoListener => 27,
     }
 }
 
@@ -171,7 +174,7 @@ pub fn cause_name(cause: Cause) -> &'static str {
 }
 
 /// Names of the reasons to refuse a request, for programs.
-pub const REFUSALS: [&str; 22] = [
+pub const REFUSALS: [&str; 23] = [
     "Port",
     "Wire",
     "OldVersion",
@@ -194,6 +197,7 @@ pub const REFUSALS: [&str; 22] = [
     "NoResources",
     "AcceptFailed",
     "Denied",
+    "TooMany",
 ];
 
 /// Where a reason is in [`REFUSALS`].
@@ -218,9 +222,10 @@ pub const fn refusal_number(why: &Refusal) -> usize {
         Refusal::MsgSize(_) => 16,
         Refusal::StalePeer => 17,
         Refusal::Race => 18,
-        Refusal::NoResources => 19,
+        Refusal::NoResources(_) => 19,
         Refusal::AcceptFailed => 20,
         Refusal::Denied => 21,
+        Refusal::TooMany => 22,
     }
 }
 

@@ -201,7 +201,7 @@ impl Conn {
 
 fn refusal_cause(why: Refused) -> Cause {
     match why {
-        Refused::NoListener => Cause::Unreachable,
+        Refused::NoListener => Cause::NoListener,
         _ => Cause::Refused,
     }
 }

@@ -257,7 +257,14 @@ impl Conn {
     /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
     /// will follow by itself.
     fn give_back(self: &Arc<Self>, rx: KBox<Rx>, mut msg: Received, how: Repost, ring: bool) {
-        let lost = msg.is_missed() && self.reclaim(&mut msg).is_err();
+        let had = match msg.is_missed() {
+            true => self.reclaim(&mut msg),
+            false => Ok(()),
+        };
+        let lost = had.is_err();
+        if let Err(e) = had {
+            log::cannot(self.nid(), "make a receive buffer", e);
+        }
         let now = Moment::now();
         let mut guard = self.lock();
         let inner = &mut *guard;

@@ -173,7 +173,7 @@ impl Conn {
             // Where others send an event, iWARP tells of TCP's troubles at once.
             if e == ECONNREFUSED {
                 log::rejected(self.nid(), &Refused::NoListener);
-                return self.end(Cause::Unreachable);
+                return self.end(Cause::NoListener);
             }
             if [ENETUNREACH, EHOSTUNREACH, ETIMEDOUT].contains(&e) {
                 let moves = self.ni.is_unsettled() || self.is_elsewhere();
@@ -191,7 +191,8 @@ impl Conn {
     /// Passive: refuses a request that was taken, and will not be accepted.
     pub(super) fn turn_down(&self, id: &CmId<Self>) {
         if !self.active {
-            let refusal = Refusal::new(Why::NoResources).reject(Some(&self.ni_view()));
+            let refusal =
+                Refusal::new(Why::NoResources(ENOMEM.to_errno())).reject(Some(&self.ni_view()));
             let _ = id.reject(&refusal.encode());
         }
     }

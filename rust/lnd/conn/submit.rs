@@ -19,7 +19,10 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::counts::Count,
+    lnd::{
+        counts::Count,
+        log, //
+    },
     proto::{
         cause::Cause,
         encode::BodyOut,
@@ -116,7 +119,8 @@ impl Conn {
                 break (guard, id);
             }
             drop(guard);
-            if self.grow().is_err() {
+            if let Err(e) = self.grow() {
+                log::cannot(self.nid(), "make room for a message", e);
                 return Err((what, Cause::NoResources));
             }
         };

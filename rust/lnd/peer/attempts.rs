@@ -83,6 +83,10 @@ impl<C: Connection> Peer<C> {
         match made {
             Ok(conn) => conn.start(),
             Err(e) => {
+                // Of a device or NI that goes the NI itself says so, once.
+                if e == ENOMEM {
+                    log::cannot(self.nid, "make a connection", e);
+                }
                 let cause = match e {
                     ENODEV => Cause::DeviceGone,
                     _ => Cause::NoResources,
