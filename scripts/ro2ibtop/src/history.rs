@@ -171,6 +171,14 @@ impl Past {
         // The driver lists them in the same order each time: most are where they are expected. The
         // others are looked for.
         let mut elsewhere: Option<HashMap<&Key, usize>> = None;
+        // A connection may end of it, and the next one goes on with it.
+        let mut kept: HashMap<&str, f64> = HashMap::new();
+        for (key, track) in old_keys.iter().zip(&old) {
+            if track.kept > 0.0 {
+                let most = kept.entry(key.peer.as_str()).or_default();
+                *most = most.max(track.kept);
+            }
+        }
         let mut expected = 0;
         for conn in conns {
             let key = Key::of(conn);
@@ -202,8 +210,9 @@ impl Past {
             };
             // Signs of life come all the time.
             let taken = track.rise.rx_msgs as f64 > 2.0 + 2.0 * dt;
-            track.kept = match crate::verdict::keeps_credits(conn) && !taken && again {
-                true => track.kept + dt,
+            track.kept = match crate::verdict::keeps_credits(conn) && !taken {
+                true if again => track.kept + dt,
+                true => kept.get(conn.peer.as_str()).map_or(0.0, |kept| kept + dt),
                 false => 0.0,
             };
             self.keys.push(key);

@@ -169,7 +169,7 @@ pub fn document(app: &App) -> String {
     let nis = app.sample.nis.iter().zip(&app.nis).enumerate();
     out.list("nis", nis, |out, (at, (ni, verdict))| {
         let rate = app.history.ni(ni).map(|t| t.rate).unwrap_or_default();
-        let data = verdict::Data::of(ni, &app.history);
+        let way = verdict::Way::of(ni, &app.history);
         out.text("nid", &ni.nid);
         out.text("device", &ni.device);
         out.flag("link_down", ni.link_down);
@@ -225,7 +225,7 @@ pub fn document(app: &App) -> String {
                 out.number("retry_ms", ms);
             }
             tally(out, "ends", &peer.ends);
-            said(out, &verdict::peer(ni, peer, now, data));
+            said(out, &verdict::peer(ni, peer, now, way));
         });
         out.list(
             "lost_peers",

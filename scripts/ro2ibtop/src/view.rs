@@ -40,9 +40,9 @@ use crate::{
     times,
     verdict::{
         self,
-        Data,
         Level,
-        Verdict, //
+        Verdict,
+        Way, //
     },
     words, //
 };
@@ -136,7 +136,7 @@ impl App {
         self.nis.clear();
         for (at, ni) in self.sample.nis.iter().enumerate() {
             self.nis.push(verdict::ni(ni, &self.history, now));
-            let data = Data::of(ni, &self.history);
+            let way = Way::of(ni, &self.history);
             let item = |peer: &str, conn, verdict, rate| Item {
                 ni: at,
                 peer: peer.to_string(),
@@ -148,7 +148,7 @@ impl App {
             for (number, conn) in ni.conns.iter().enumerate() {
                 let track = self.history.conn(ni, number);
                 let rate = track.map_or(0.0, |t| t.rate.tx + t.rate.rx);
-                let verdict = verdict::conn(conn, track, data);
+                let verdict = verdict::conn(conn, track, way);
                 self.items
                     .push(item(&conn.peer, Some(number), verdict, rate));
             }
@@ -159,7 +159,7 @@ impl App {
                     && !noisy.contains(peer.nid.as_str());
                 let verdict = match quiet {
                     true => Verdict::fine(),
-                    false => verdict::peer(ni, peer, now, data),
+                    false => verdict::peer(ni, peer, now, way),
                 };
                 // A peer that is fine is told by its connections.
                 if verdict.level > Level::Fine || peer.conns == 0 {
@@ -212,6 +212,12 @@ impl App {
         self.levels().filter(|l| *l == level).count()
     }
 
+    /// Whether something ended lately that is made good by now.
+    fn ended_lately(&self) -> bool {
+        let ended = |item: &Item| item.verdict.kind == "ended";
+        self.items.iter().any(ended)
+    }
+
     /// The worst there is.
     pub fn worst(&self) -> Level {
         self.levels().max().unwrap_or(Level::Fine)
@@ -231,7 +237,9 @@ impl App {
             true => events,
             false => self.items.len().saturating_add(events.min(EVENTS)),
         };
-        let all = nis.saturating_add(below).saturating_add(7);
+        let strangers = usize::from(verdict::strangers(&self.sample).is_some());
+        let all = nis.saturating_add(below).saturating_add(strangers);
+        let all = all.saturating_add(usize::from(FRAME));
         u16::try_from(all).unwrap_or(u16::MAX)
     }
 
@@ -255,13 +263,17 @@ impl App {
         let detail: u16 = detail.fold(0, u16::saturating_add);
         let detail = detail.min(area.height / 3);
         let items = u16::try_from(self.items.len()).unwrap_or(u16::MAX);
-        let rest = [1, 2, 1, items, detail, below, 1];
+        let strangers = verdict::strangers(&self.sample);
+        let for_strangers = u16::from(strangers.is_some());
+        let rest = [1, for_strangers, 2, 1, items, detail, below, 1];
         let nis = self.ni_room(area.height, rest.into_iter().fold(0, u16::saturating_add));
-        let left = area.height.saturating_sub(nis.saturating_add(FRAME));
+        let frame_lines = FRAME.saturating_add(for_strangers);
+        let left = area.height.saturating_sub(nis.saturating_add(frame_lines));
         let detail = detail.min(left);
         let below = below.min(left.saturating_sub(detail));
-        let [head, top, list, detail, tail, foot] = Layout::vertical([
+        let [head, second, top, list, detail, tail, foot] = Layout::vertical([
             Constraint::Length(1),
+            Constraint::Length(for_strangers),
             Constraint::Length(nis.saturating_add(2)),
             Constraint::Min(2),
             Constraint::Length(detail),
@@ -270,6 +282,10 @@ impl App {
         ])
         .areas(area);
         frame.render_widget(self.head(), head);
+        if let Some(strangers) = strangers {
+            let line = Span::styled(strangers.words, style(strangers.level));
+            frame.render_widget(Paragraph::new(line), second);
+        }
         self.draw_nis(frame, top);
         if self.events {
             self.draw_events(frame, list, &self.latest(usize::from(list.height)));
@@ -287,13 +303,16 @@ impl App {
             Span::styled(" ro2ibtop ", Style::new().add_modifier(Modifier::REVERSED)),
             Span::raw(format!(" {}  {}  ", self.title, clock(self.sample.time))),
             Span::raw(words::plural(conns as u64, "connection", "connections")),
-            Span::raw(": "),
+            Span::raw("; "),
         ];
         let (bad, warn) = (self.count(Level::Bad), self.count(Level::Warn));
         match (bad, warn) {
+            (0, 0) if self.ended_lately() => {
+                line.push(Span::styled("nothing wrong now", style(Level::Fine)));
+            }
             (0, 0) => line.push(Span::styled("nothing wrong", style(Level::Fine))),
             _ => {
-                line.push(Span::styled(format!("{bad} bad"), style(Level::Bad)));
+                line.push(Span::styled(format!("wrong: {bad} bad"), style(Level::Bad)));
                 line.push(Span::raw(", "));
                 line.push(Span::styled(
                     format!("{warn} slow or odd"),
@@ -535,9 +554,6 @@ impl App {
     fn foot(&self) -> Paragraph<'_> {
         if let Some(error) = &self.error {
             return Paragraph::new(Span::styled(error.as_str(), style(Level::Bad)));
-        }
-        if let Some(strangers) = verdict::strangers(&self.sample) {
-            return Paragraph::new(Span::styled(strangers.words, style(strangers.level)));
         }
         let mut words = format!(
             "q quit  s sort ({})  e what ended  p pause  arrows move",

@@ -12,7 +12,8 @@ pub fn cause(name: &str) -> &str {
         "PeerClosed" => "closed by the peer",
         "PeerRestarted" => "the peer was restarted",
         "Protocol" => "the peer broke the protocol",
-        "Unreachable" => "unreachable: no route, or no o2ib NI listens there",
+        "Unreachable" => "unreachable: the address does not answer, or no route",
+        "NoListener" => "nobody listens there: is LNet up, with the same service",
         "Refused" => "refused by the peer",
         "ConnectFailed" => "the handshake failed",
         "ConnectTimeout" => "the handshake took too long",
@@ -38,10 +39,8 @@ pub fn cause(name: &str) -> &str {
 pub fn advice(name: &str, detail: &str) -> &'static str {
     match name {
         "Protocol" => "report it, with the software of the peer",
-        "Unreachable" if detail == "NoListener" => {
-            "the node answers: is LNet up there, with the same \"service\""
-        }
-        "Unreachable" => "the address does not answer: is the NID right, is the node on",
+        "NoListener" => "the node answers",
+        "Unreachable" => "is the NID right, is the node on",
         "Refused" => match detail {
             "Fatal" => "its log says why: another net or NID, or it denies us",
             "NoResources" => "it has no room for more connections, or no memory",
@@ -49,8 +48,8 @@ pub fn advice(name: &str, detail: &str) -> &'static str {
         },
         "ConnectFailed" => "ping the address; is the peer's NI up",
         "ConnectTimeout" => {
-            "nothing came over RDMA: ping it; no answer: node or cable; \
-             an answer: UDP port 4791 in a firewall, P_Key, or an overloaded peer"
+            "nothing came over RDMA: ping it; no answer: node or cable; an answer: \
+             UDP port 4791 in a firewall, P_Key, or an overloaded peer, of which its own report tells more"
         }
         "NoResources" => "look at memory and \"rdma resource show\"",
         "LocalFault" => "look at the device's lines in the log",
@@ -85,7 +84,8 @@ pub fn refusal(name: &str) -> &str {
         "Depth" => "another queue depth is agreed on",
         "Frags" => "another number of fragments is agreed on",
         "Race" => "our own request wins",
-        "NoResources" => "out of resources here",
+        "NoResources" => "no memory, or no device resources, here",
+        "TooMany" => "it has as many connections as one peer may have",
         "AcceptFailed" => "accepting failed",
         "Denied" => "the parameter access denies it",
         other => other,

@@ -107,7 +107,7 @@ fn a_snapshot_is_shown() {
     let shown = run(&["--once", "--snapshot", text(&file)]);
     assert!(shown.status.success(), "{}", said(&shown));
     assert!(
-        said(&shown).contains("its LNet is slow")
+        said(&shown).contains("the peer's LNet is slow")
             || said(&shown).contains("the peer's LNet is slow")
     );
     for (mode, begins) in [
@@ -164,7 +164,7 @@ fn a_node_is_looked_at() {
     let node = Dir::node("node", common::guest("healthy"));
     let shown = run(&["--once", "--interval", "0.1", "--root", text(&node.0)]);
     assert!(
-        said(&shown).contains("2 connections: nothing wrong"),
+        said(&shown).contains("2 connections; nothing wrong"),
         "{}",
         said(&shown)
     );

@@ -49,7 +49,7 @@ fn a_healthy_node_is_fine() {
     let app = common::app(common::guest("healthy"));
     assert_eq!(troubles(&app), []);
     assert_eq!(app.worst(), Level::Fine);
-    assert!(on_screen(&app, "2 connections: nothing wrong"));
+    assert!(on_screen(&app, "2 connections; nothing wrong"));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_slow_peer_is_named() {
 fn a_peer_that_keeps_all_credits_is_named() {
     let app = common::app(common::guest("starved"));
     assert_eq!(troubles(&app), [("10.0.0.2@o2ib", "starved", Level::Bad)]);
-    let words = "peer keeps all credits for 8.3 s: its LNet is slow; 8 messages wait";
+    let words = "peer keeps all credits for 8.3 s: the peer's LNet is slow; 8 messages wait";
     assert!(on_screen(&app, words));
 }
 
@@ -97,7 +97,13 @@ fn a_refusal_is_told_on_both_sides() {
     assert_eq!(app.worst(), Level::Warn);
     assert!(on_screen(&app, "no NI has the NID that was asked for"));
     assert!(on_screen(&app, "last of 10.0.0.1@o2ib for 10.0.0.2@o2ib"));
-    assert!(on_screen(&app, "0 connections: 0 bad, 1 slow or odd"));
+    // Nothing of it is in any table, so it is where one looks first.
+    let lines = common::lines(&common::screen(&app, 200, 40));
+    assert!(lines[1].starts_with("requests for none of our NIs"));
+    assert!(on_screen(
+        &app,
+        "0 connections; wrong: 0 bad, 1 slow or odd"
+    ));
 }
 
 #[test]
@@ -160,7 +166,7 @@ fn conn() -> Conn {
 fn judged(change: impl FnOnce(&mut Conn)) -> (&'static str, Level, String) {
     let mut conn = conn();
     change(&mut conn);
-    let verdict = verdict::conn(&conn, None, verdict::Data::Unknown);
+    let verdict = verdict::conn(&conn, None, verdict::Way::default());
     (verdict.kind, verdict.level, verdict.words)
 }
 
@@ -174,7 +180,7 @@ fn each_trouble_of_a_connection_has_its_words() {
     assert_eq!((starved.0, starved.1), ("starved", Level::Bad));
     assert_eq!(
         starved.2,
-        "peer keeps all credits for 4.0 s: its LNet is slow; 5 messages wait"
+        "peer keeps all credits for 4.0 s: the peer's LNet is slow; 5 messages wait"
     );
     assert_eq!(judged(|c| (c.credits, c.q_main) = (0, 1)).1, Level::Note);
     assert_eq!(judged(|c| c.counts.rnr = 1).0, "rnr");
@@ -354,6 +360,31 @@ fn a_connection_whose_messages_are_refused_is_not_fine() {
 }
 
 #[test]
+fn lost_packets_are_looked_at_before_a_slow_lnet() {
+    let starved = |retries: u64| {
+        move |ni: &mut Ni| {
+            let mut conn = conn();
+            (conn.credits, conn.q_main, conn.oldest_ms) = (0, 5, 4000);
+            conn.oldest = "queued".into();
+            ni.conns.push(conn);
+            ni.hardware.insert("out_of_sequence".into(), retries);
+        }
+    };
+    let words = |app: &App| app.items[0].verdict.words.clone();
+    let quiet = node(&[&starved(7), &starved(7)]);
+    assert_eq!(
+        words(&quiet),
+        "peer keeps all credits for 5.0 s: the peer's LNet is slow; 5 messages wait"
+    );
+    let lossy = node(&[&starved(7), &starved(9)]);
+    assert_eq!(
+        words(&lossy),
+        "peer keeps all credits for 5.0 s: packets get lost, as the NI says; if not, the peer's LNet is slow; \
+         5 messages wait"
+    );
+}
+
+#[test]
 fn a_node_that_takes_nothing_is_bad_after_seconds() {
     let kept = |rx_msgs| {
         move |ni: &mut Ni| {
@@ -368,6 +399,21 @@ fn a_node_that_takes_nothing_is_bad_after_seconds() {
     let stuck = stuck.map(|k| k as &dyn Fn(&mut Ni));
     assert_eq!(node(&stuck[..3]).worst(), Level::Warn);
     let app = node(&stuck);
+    assert_eq!(
+        (app.nis[0].kind, app.nis[0].level),
+        ("our-lnet-slow", Level::Bad)
+    );
+    // The peer gave up, and connected again: it is as long as before.
+    let again = |number, rx_msgs| {
+        move |ni: &mut Ni| {
+            kept(rx_msgs)(ni);
+            for conn in &mut ni.conns {
+                conn.number = number;
+            }
+        }
+    };
+    let anew = [&again(1, 10), &again(1, 11), &again(2, 1), &again(3, 2)];
+    let app = node(&anew.map(|k| k as &dyn Fn(&mut Ni)));
     assert_eq!(
         (app.nis[0].kind, app.nis[0].level),
         ("our-lnet-slow", Level::Bad)
@@ -487,11 +533,14 @@ fn ended(events: &[(&str, &str, &str, f64)]) -> String {
 fn what_to_look_at_depends_on_what_is_known() {
     assert_eq!(
         ended(&[("failed", "Unreachable", "", 999.0)]),
-        "connecting failed 1.0 s ago: unreachable: no route, or no o2ib NI listens there: \
-         the address does not answer: is the NID right, is the node on"
+        "connecting failed 1.0 s ago: unreachable: the address does not answer, or no route: \
+         is the NID right, is the node on"
     );
-    assert!(ended(&[("failed", "Unreachable", "NoListener", 999.0)])
-        .ends_with("the node answers: is LNet up there, with the same \"service\""));
+    assert_eq!(
+        ended(&[("failed", "NoListener", "NoListener", 999.0)]),
+        "connecting failed 1.0 s ago: nobody listens there: is LNet up, with the same service (NoListener): \
+         the node answers"
+    );
     assert!(ended(&[("failed", "Refused", "Fatal", 999.0)])
         .ends_with("(Fatal): its log says why: another net or NID, or it denies us"));
     let timeout = ended(&[("failed", "ConnectTimeout", "", 999.0)]);
@@ -500,7 +549,7 @@ fn what_to_look_at_depends_on_what_is_known() {
     // It was there before, and was not heard any more.
     let broke = ("closed", "TransportRetry", "", 980.0);
     assert!(ended(&[broke, ("failed", "ConnectTimeout", "", 999.0)])
-        .ends_with("; it fell silent 20 s ago"));
+        .ends_with("; a connection to it broke 20 s ago: it fell silent"));
     let left = ("closed", "PeerClosed", "", 990.0);
     assert!(!ended(&[broke, left, ("failed", "ConnectTimeout", "", 999.0)]).contains("silent"));
 }
@@ -671,6 +720,31 @@ fn a_peer_that_answers_again_is_not_dead() {
         assert!(gone.contains(dead) && !gone.contains(alive), "{gone}");
         assert!(back.contains(alive) && !back.contains(dead), "{back}");
     }
+}
+
+#[test]
+fn what_is_made_good_is_not_hidden() {
+    let app = node(&[&|ni: &mut Ni| {
+        ni.events.push(Event {
+            what: "closed".into(),
+            time: 998.0,
+            peer: "10.0.0.2@o2ib".into(),
+            by: "us".into(),
+            cause: "PeerRestarted".into(),
+            times: 1,
+            ..Event::default()
+        });
+        ni.conns.push(conn());
+        ni.peers.push(Peer {
+            nid: "10.0.0.2@o2ib".into(),
+            conns: 1,
+            usable: 1,
+            ..Peer::default()
+        });
+    }]);
+    assert_eq!(app.worst(), Level::Note);
+    assert!(on_screen(&app, "1 connection; nothing wrong now"));
+    assert!(on_screen(&app, "closed 2.0 s ago: the peer was restarted"));
 }
 
 #[test]

@@ -123,6 +123,25 @@ impl Verdict {
     }
 }
 
+/// What is known of the way to the peers of an NI.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Way {
+    /// Whether data gets there.
+    pub data: Data,
+    /// Packets were lost since the sample before: whatever waits may wait for that.
+    pub lossy: bool,
+}
+
+impl Way {
+    /// That of an NI.
+    pub fn of(ni: &Ni, history: &History) -> Self {
+        Self {
+            data: Data::of(ni, history),
+            lossy: of_ni::retries(ni, history).next().is_some(),
+        }
+    }
+}
+
 /// Whether data gets to peers, as far as the histograms of the wire tell: it is what is as large as the path allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Data {
@@ -137,7 +156,7 @@ pub enum Data {
 
 impl Data {
     /// That of an NI. With several peers nobody knows whose it is that got through.
-    pub fn of(ni: &Ni, history: &History) -> Self {
+    fn of(ni: &Ni, history: &History) -> Self {
         let any = |times: &[Times], stage| {
             times
                 .iter()

@@ -4,9 +4,9 @@
 
 use super::{
     level_of,
-    Data,
     Level,
     Verdict,
+    Way,
     SLOW_MS, //
 };
 use crate::{
@@ -36,8 +36,16 @@ pub fn keeps_credits(conn: &Conn) -> bool {
         && (conn.peer_held <= 1 || conn.with_lnet.saturating_add(1) >= conn.depth)
 }
 
+/// Why a peer does not give back what it has.
+fn slow(way: Way) -> &'static str {
+    match way.lossy {
+        true => "packets get lost, as the NI says; if not, the peer's LNet is slow",
+        false => "the peer's LNet is slow",
+    }
+}
+
 /// Of a connection.
-pub fn conn(conn: &Conn, track: Option<&Track>, data: Data) -> Verdict {
+pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
     let span = words::span;
     match conn.state.as_str() {
         "Established" => {}
@@ -75,7 +83,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, data: Data) -> Verdict {
                 "not acknowledged for {}, and the peer was heard {} ago: {}",
                 span(ms),
                 span(conn.idle_ms),
-                data.lossy()
+                way.data.lossy()
             );
             return Verdict::new(level_of(ms), "lossy", words);
         }
@@ -96,8 +104,9 @@ pub fn conn(conn: &Conn, track: Option<&Track>, data: Data) -> Verdict {
         let waiting = words::plural(for_credits(conn), "message waits", "messages wait");
         if ms >= SLOW_MS {
             let words = format!(
-                "peer keeps all credits for {}: its LNet is slow; {waiting}",
-                span(ms)
+                "peer keeps all credits for {}: {}; {waiting}",
+                span(ms),
+                slow(way)
             );
             return Verdict::new(level_of(ms), "starved", words);
         }
@@ -117,10 +126,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, data: Data) -> Verdict {
     }
     let for_answers = conn.q_unreserved > 0 && conn.reserved == 0;
     if (conn.oldest == "answer" || for_answers) && ms >= SLOW_MS {
-        let words = format!(
-            "a PUT or GET has no answer for {}: the peer's LNet is slow",
-            span(ms)
-        );
+        let words = format!("a PUT or GET has no answer for {}: {}", span(ms), slow(way));
         return Verdict::new(level_of(ms), "no-answer", words);
     }
     if keeps_credits(conn) {

@@ -32,6 +32,17 @@ const RETRIES: [&str; 8] = [
     "roce_adp_retrans",
 ];
 
+/// What rose since the sample before of the counters that tell of lost packets.
+pub(super) fn retries<'a>(
+    ni: &'a Ni,
+    history: &'a History,
+) -> impl Iterator<Item = (&'static str, u64)> + 'a {
+    let rises = RETRIES
+        .iter()
+        .map(|name| (*name, history.hardware(ni, name)));
+    rises.filter(|(_, n)| *n > 0)
+}
+
 /// Of an NI, without its peers.
 pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
     if ni.device.is_empty() {
@@ -51,10 +62,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
     }
     Verdict::fine()
         .or(|| {
-            let retries: Vec<String> = RETRIES
-                .iter()
-                .map(|name| (name, history.hardware(ni, name)))
-                .filter(|(_, n)| *n > 0)
+            let retries: Vec<String> = retries(ni, history)
                 .map(|(name, n)| format!("{name} +{n}"))
                 .collect();
             (!retries.is_empty()).then(|| {
@@ -140,7 +148,8 @@ fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Optio
         nid => format!(" for {nid}"),
     };
     let words = format!(
-        "{what} ({n} lately, last of {}{asked}): {}",
+        "{what} ({n} in {}, last of {}{asked}): {}",
+        words::span((RECENT_S * 1000.0) as u64),
         newest.peer,
         words::refusal(&newest.cause)
     );

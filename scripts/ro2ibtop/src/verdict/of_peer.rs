@@ -10,6 +10,7 @@ use super::{
     Data,
     Level,
     Verdict,
+    Way,
     RECENT_S, //
 };
 use crate::{
@@ -74,7 +75,7 @@ fn last(peer: &Peer) -> Option<String> {
 }
 
 /// Of a peer, without its connections.
-pub fn peer(ni: &Ni, peer: &Peer, now: f64, data: Data) -> Verdict {
+pub fn peer(ni: &Ni, peer: &Peer, now: f64, way: Way) -> Verdict {
     let newest = recent(ni, &peer.nid, now, RECENT_S).next();
     let why = newest.map(|e| because(&e.cause, &e.detail, None));
     let why = why.or_else(|| last(peer));
@@ -111,13 +112,13 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64, data: Data) -> Verdict {
         // It has others, or another one since.
         Some(end) => Verdict {
             level: Level::Note,
-            ..ended(ni, end, now, Some(data))
+            ..ended(ni, end, now, Some(way.data))
         },
     };
     if lately.level == Level::Bad {
         return lately;
     }
-    let Some(mut breaks) = breaks(ni, &peer.nid, now, (peer.usable > 0).then_some(data)) else {
+    let Some(mut breaks) = breaks(ni, &peer.nid, now, (peer.usable > 0).then_some(way.data)) else {
         return lately;
     };
     // It is not always the same.
@@ -175,7 +176,10 @@ fn ended(ni: &Ni, event: &Event, now: f64, back: Option<Data>) -> Verdict {
     );
     let words = match silent(ni, event) {
         Some(since) if event.cause == "ConnectTimeout" => {
-            format!("{words}; it fell silent {} ago", ago(now, since))
+            format!(
+                "{words}; a connection to it broke {} ago: it fell silent",
+                ago(now, since)
+            )
         }
         _ => words,
     };
