@@ -125,6 +125,29 @@ def test_memory_and_partitions_are_told(root):
     assert named(sections, "gids") == ["rxe0 port 1 index 0: fe80:0000:0000:0000:5054:00ff:fe00:0001 RoCE v2 eth0\n"]
 
 
+def test_load_is_told(root):
+    """And what waits and cannot be ended. Names may have anything in them."""
+    root.put("proc/loadavg", "9.12 3.00 1.00 3/200 999")
+    root.put("proc/pressure/io", "some avg10=7.00")
+    for pid, (name, state) in enumerate([("ll_ost_io00_001", "D"), ("ll_ost_io00_001", "D"), ("a) D (b", "D"), ("sleeper", "S"), ("odd) D", "R")], 100):
+        root.put(f"proc/{pid}/stat", f"{pid} ({name}) {state} 2 0 0 0")
+        root.put(f"proc/{pid}/wchan", "io_schedule")
+    sections = root.run()
+    assert named(sections, "/proc/loadavg") == ["9.12 3.00 1.00 3/200 999\n"] * 2
+    assert named(sections, "/proc/pressure/io") == ["some avg10=7.00\n"] * 2
+    waits = [" ".join(line.split()) for line in named(sections, "waits in the kernel (state D)")[0].splitlines()]
+    assert waits == ["1 a) D (b: io_schedule", "2 ll_ost_io00_001: io_schedule"]
+
+
+def test_rules_of_firewalls_are_told(root):
+    root.program("nft", 'echo "asked: $*"; echo "udp dport 4791 drop"')
+    root.program("iptables-save", 'i=0; while [ $i -lt 1500 ]; do i=$((i + 1)); echo "-A INPUT -p udp --dport $i -j DROP"; done')
+    sections = root.run()
+    assert named(sections, "command: nft list ruleset")[0].splitlines()[1:] == ["asked: list ruleset", "udp dport 4791 drop"]
+    told = named(sections, "command: iptables-save")[0].splitlines()[1:]
+    assert len(told) == 1001 and told[-1] == "(of 1500 lines the first 1000)"
+
+
 def test_one_clock(root):
     """What the driver's times, the log's, and those of the sections have to do with each other."""
     root.program("uname", "echo Linux")
@@ -190,6 +213,9 @@ def test_a_ping_that_cannot_forbid_pieces(root):
     root.debug(NI, f"ni={NI} device=rxe0", "peer=10.0.0.3@o2ib waiting=1 failures=1")
     lines = root.pings()["10.0.0.3"]
     assert len(lines) == 2 and " -s 1056 " in lines[1] and "-M" not in "".join(lines)
+    # It is said that the larger one proves nothing, and of that one only.
+    notes = [what for what, text in root.run() if "says nothing of the MTU" in text]
+    assert len(notes) == 1 and " -s 1056 " in notes[0]
 
 
 def test_no_more_than_the_interface_takes(root):
@@ -258,7 +284,7 @@ def test_what_nobody_can_end_does_not_hold_it(tmp_path, there):
     the output open."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("sh", "cat", "date", "grep", "mktemp", "mv", "rm", "sed", "sleep", "tail"):
+    for name in ("sh", "cat", "date", "grep", "head", "mktemp", "mv", "rm", "sed", "sleep", "sort", "tail", "uniq", "wc"):
         (tools / name).symlink_to(shutil.which(name))
     if there:
         (tools / "timeout").write_text('#!/bin/sh\n[ "$1" != -k ] || shift 2\nshift\n"$@"\n')

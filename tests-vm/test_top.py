@@ -19,7 +19,7 @@ from test_debugfs import causes, events
 from test_stock import boot_stock
 from troubles import LIMIT, pattern, remedy
 
-STARVED = "peer keeps all credits for 4.0 s: its LNet is slow"
+STARVED = "peer keeps all credits for 4.0 s: the peer's LNet is slow"
 SILENT = "not acknowledged for 600 ms: look at the fabric ... or the peer is dead"
 
 

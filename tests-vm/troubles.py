@@ -169,12 +169,13 @@ class Top:
 
 
 class Trouble:
-    """One of them. From when it is made on time counts."""
+    """One of them. From when it is made on time counts. Of those `nodes` that were not looked at the reports are kept, too."""
 
-    def __init__(self, top, name, how, heading, reports):
+    def __init__(self, top, name, how, heading, reports, nodes=()):
         assert any(where == heading for where, _ in rows()), f"operators.md has no such heading: {heading}"
         self.top, self.name, self.how, self.heading, self.reports = top, name, how, heading, reports
         self.cells, self.after, self.headings = [[], [], []], [None, None, None], set()
+        self.nodes = nodes
         self.dir = os.path.join(LOGS, "troubles", re.sub(r"\W+", "-", name))
         os.makedirs(self.dir, exist_ok=True)
         self.began = time.monotonic()
@@ -192,6 +193,9 @@ class Trouble:
             missing = [f"{type(look).__name__} of {look.node.guest.name}: {look.words}" for look in waiting]
             assert not waiting or spent < LIMIT, f"{self.name}: after {spent:.0f} s nobody says {missing}"
             time.sleep(0.2 if waiting else 0)
+        for node in self.nodes:
+            if not any(isinstance(look, Top) and look.node is node for look in looks):
+                screen(self.top, node, self.dir)
 
     def take(self, look, said, spent):
         """The first of each column says how soon the cause is named."""
