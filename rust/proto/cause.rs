@@ -227,15 +227,11 @@ impl Cause {
     }
 
     /// Whether what the peer said before counts: it is not known to be wrong, or of another life, or unwelcome, and
-    /// there is an NI that takes it.
+    /// there is an NI that takes it. What a device said of either of them says nothing of the messages that came whole.
     pub fn believes_peer(self) -> bool {
         !matches!(
             self,
-            Self::Protocol
-                | Self::PeerRestarted
-                | Self::RemoteFault
-                | Self::Denied
-                | Self::Shutdown
+            Self::Protocol | Self::PeerRestarted | Self::Denied | Self::Shutdown
         )
     }
 
@@ -324,6 +320,16 @@ mod tests {
             let resent = matches!(health, Health::LocalDropped | Health::RemoteDropped);
             // KUnit's takes no message.
             assert!(resent);
+        }
+    }
+
+    #[test]
+    fn what_had_arrived_counts_whatever_a_device_says() {
+        for cause in [Cause::RemoteFault, Cause::LocalFault, Cause::DeviceGone] {
+            assert!(cause.believes_peer());
+        }
+        for cause in [Cause::Protocol, Cause::PeerRestarted, Cause::Denied] {
+            assert!(!cause.believes_peer());
         }
     }
 
