@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Messages of every kind, size and shape, each byte verified."""
 
+import random
+
 import pytest
 from flow import balanced, rise
 from nodes import up
@@ -78,6 +80,29 @@ def test_get_sink_larger_than_reply(nodes, size, sink):
         if shape == "gaps" and sink > 500000:
             continue
         a.traffic(b, op="get", size=size, sink=sink, shape=shape, count=8, conc=4)
+
+
+def drawn(rng):
+    """An operation of any size, shape and sink. Small ones are as likely as large ones."""
+    op = rng.choice(("put", "put-ack", "get"))
+    size = min(rng.randrange(1 << rng.randrange(1, 21)), 1 << 20)
+    sink = min(size + rng.choice((0, 0, 1, rng.randrange(1, 1 << rng.randrange(1, 20)))), 1 << 20)
+    most = max(size, sink)
+    kinds = [s for s in SHAPES if most and not (s == "gaps" and most > 500000)] or ["aligned"]
+    return {"op": op, "size": size, "sink": sink, "shape": rng.choice(kinds), "tshape": rng.choice(kinds), "count": 2, "conc": 2}
+
+
+@pytest.mark.parametrize("cksum", [0, 1])
+def test_any_size_and_shape(nodes, cksum, pytestconfig, record_property):
+    """Drawn from a seed, one way and the other: 100 cases, 10,000 with --long."""
+    rng, rounds = random.Random(cksum), 5000 if pytestconfig.getoption("--long") else 50
+    a, b = nodes
+    up(a, b, lnd=f"cksum={cksum}")
+    for _ in range(rounds):
+        what = drawn(rng)
+        for here, there in ((a, b), (b, a)):
+            here.traffic(there, **what)
+    record_property("cases", 2 * rounds)
 
 
 @pytest.mark.parametrize("op", ["put-ack", "get"])
