@@ -287,6 +287,7 @@ def test_exhausted_regions(pair, stage):
                 Log(b, "<peer>: cannot receive a PUT: the device gives no memory region (-12)"),
                 Debugfs(b, r"of=other NoRegion=[1-9]\d*"),
                 Top(b, "no memory region, the device gives none, for 27 PUTs of peers just now: refused"),
+                Top(a, "3 messages of ours just now that a peer could not take or answer: look at it there"),
             )
     assert load.result()["verify_errors"] == 0
     a.traffic(b, op="put-ack", size=100000, count=20)

@@ -134,6 +134,8 @@ struct Past {
     no_memory_rise: u64,
     no_region: u64,
     no_region_rise: u64,
+    told: u64,
+    told_rise: u64,
     times: Vec<Times>,
     times_rise: Vec<Times>,
 }
@@ -150,11 +152,16 @@ impl Past {
                 self.rises.insert(name.clone(), n.saturating_sub(old));
             }
         }
-        for (name, before, rise) in [
-            ("NoMemory", &mut self.no_memory, &mut self.no_memory_rise),
-            ("NoRegion", &mut self.no_region, &mut self.no_region_rise),
+        let (memory, region) = (
+            (&mut self.no_memory, &mut self.no_memory_rise),
+            (&mut self.no_region, &mut self.no_region_rise),
+        );
+        for (of, name, (before, rise)) in [
+            ("other", "NoMemory", memory),
+            ("other", "NoRegion", region),
+            ("messages", "Told", (&mut self.told, &mut self.told_rise)),
         ] {
-            let n = ni.count("other", name);
+            let n = ni.count(of, name);
             *rise = match again {
                 true => n.saturating_sub(*before),
                 false => 0,
@@ -269,6 +276,11 @@ impl History {
     /// How often it was a memory region.
     pub fn no_region(&self, ni: &Ni) -> u64 {
         self.nis.get(&ni.nid).map_or(0, |past| past.no_region_rise)
+    }
+
+    /// How many messages ended since the sample before because a peer said that it could not take or answer them.
+    pub fn told(&self, ni: &Ni) -> u64 {
+        self.nis.get(&ni.nid).map_or(0, |past| past.told_rise)
     }
 
     /// How long messages were where since the sample before; since the NI was started if there is none.

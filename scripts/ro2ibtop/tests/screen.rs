@@ -360,6 +360,23 @@ fn a_connection_whose_messages_are_refused_is_not_fine() {
 }
 
 #[test]
+fn a_peer_that_refuses_messages_is_told() {
+    let told = |n| {
+        move |ni: &mut Ni| {
+            ni.conns.push(conn());
+            ni.causes
+                .insert("messages".into(), vec![("Told".into(), n)]);
+        }
+    };
+    assert_eq!(node(&[&told(5), &told(5)]).worst(), Level::Fine);
+    let app = node(&[&told(5), &told(8)]);
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("told", Level::Warn));
+    let words =
+        "3 messages of ours just now that a peer could not take or answer: look at it there";
+    assert_eq!(app.nis[0].words, words);
+}
+
+#[test]
 fn lost_packets_are_looked_at_before_a_slow_lnet() {
     let starved = |retries: u64| {
         move |ni: &mut Ni| {

@@ -65,7 +65,7 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 23] = [
+pub const KINDS: [&str; 24] = [
     "fine",
     "starved",
     "no-answer",
@@ -88,6 +88,7 @@ pub const KINDS: [&str; 23] = [
     "retries",
     "refusing",
     "strangers",
+    "told",
     "gone",
 ];
 

@@ -72,6 +72,16 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         })
         .or(|| refusing(&ni.events, now, "refusing", "refuses requests"))
         .or(|| {
+            let told = history.told(ni);
+            (told > 0).then(|| {
+                let messages = words::plural(told, "message", "messages");
+                let words = format!(
+                    "{messages} of ours just now that a peer could not take or answer: look at it there"
+                );
+                Verdict::new(Level::Warn, "told", words)
+            })
+        })
+        .or(|| {
             let before = ni.count("other", "NoMemory");
             (before > 0).then(|| {
                 let times = words::plural(before, "time", "times");
