@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The screen: NIs, then peers and connections with what is wrong first, then what ended last.
-
-use std::cmp::Reverse;
+//! How it is drawn, and what of it where there is not room for all.
 
 use ratatui::{
     layout::{
@@ -26,208 +24,58 @@ use ratatui::{
     Frame, //
 };
 
-use crate::{
-    history::{
-        History,
-        LENGTH, //
+use super::{
+    columns::{
+        bars,
+        clock,
+        cut,
+        heading,
+        known,
+        named,
+        row,
+        style,
+        CONN_COLUMNS,
+        EVENT_COLUMNS,
+        NI_COLUMNS, //
     },
+    App,
+    Item, //
+};
+use crate::{
     model::{
         Conn,
         Event,
-        Ni,
-        Sample, //
+        Ni, //
     },
     times,
     verdict::{
         self,
-        Level,
-        Verdict,
-        Way, //
+        Level, //
     },
     words, //
 };
 
-/// What the list is sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// What is wrong first.
-    #[default]
-    Trouble,
-    /// By NID.
-    Nid,
-    /// What moves most first.
-    Rate,
-}
+/// What ended that is shown below the list.
+const EVENTS: usize = 8;
 
-impl Order {
-    /// The one after it.
-    pub fn next(self) -> Self {
-        match self {
-            Self::Trouble => Self::Nid,
-            Self::Nid => Self::Rate,
-            Self::Rate => Self::Trouble,
-        }
+/// Lines that are always there: the first and the last one, two headings, a blank one, and two of the list.
+const FRAME: u16 = 7;
+
+/// Stages of which the times are shown.
+const COSTLY: usize = 4;
+
+/// How many lines of that width a line takes, if words are not divided. Too many rather than too few.
+fn wrapped(line: &Line<'_>, width: u16) -> u16 {
+    let longest = line.spans.iter().flat_map(|s| s.content.split(' '));
+    let longest = longest.map(|word| word.chars().count()).max().unwrap_or(0);
+    let used = usize::from(width).saturating_sub(longest).max(1);
+    match line.width() {
+        all if all <= usize::from(width) => 1,
+        all => u16::try_from(all.div_ceil(used)).unwrap_or(u16::MAX),
     }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Trouble => "trouble",
-            Self::Nid => "nid",
-            Self::Rate => "rate",
-        }
-    }
-}
-
-/// A line of the list.
-#[derive(Clone, Debug)]
-pub struct Item {
-    /// Number of its NI in the sample.
-    pub ni: usize,
-    /// The peer.
-    pub peer: String,
-    /// Number of the connection in the NI; `None` is the peer itself.
-    pub conn: Option<usize>,
-    /// What is wrong.
-    pub verdict: Verdict,
-    rate: f64,
-    address: Vec<u32>,
-}
-
-/// What the screen shows.
-#[derive(Debug, Default)]
-pub struct App {
-    /// The last sample.
-    pub sample: Sample,
-    /// What was before.
-    pub history: History,
-    /// Peers and connections, in order.
-    pub items: Vec<Item>,
-    /// What is said of each NI.
-    pub nis: Vec<Verdict>,
-    /// Numbers of the NIs in the sample, those with trouble first.
-    ranks: Vec<usize>,
-    /// The order.
-    pub order: Order,
-    /// The line of the list of which all is told; `None` if nobody can choose one.
-    pub chosen: Option<usize>,
-    /// Where the sample is from.
-    pub title: String,
-    /// Nothing is read for now.
-    pub paused: bool,
-    /// What ended is shown instead of the list.
-    pub events: bool,
-    /// What could not be read.
-    pub error: Option<String>,
 }
 
 impl App {
-    /// Shows another sample.
-    pub fn take(&mut self, sample: Sample) {
-        self.history.take(&sample);
-        self.sample = sample;
-        self.error = None;
-        self.judge();
-        self.sort();
-    }
-
-    fn judge(&mut self) {
-        let now = self.sample.time;
-        self.items.clear();
-        self.nis.clear();
-        for (at, ni) in self.sample.nis.iter().enumerate() {
-            self.nis.push(verdict::ni(ni, &self.history, now));
-            let way = Way::of(ni, &self.history);
-            let item = |peer: &str, conn, verdict, rate| Item {
-                ni: at,
-                peer: peer.to_string(),
-                conn,
-                verdict,
-                rate,
-                address: numbers(peer),
-            };
-            for (number, conn) in ni.conns.iter().enumerate() {
-                let track = self.history.conn(ni, number);
-                let rate = track.map_or(0.0, |t| t.rate.tx + t.rate.rx);
-                let verdict = verdict::conn(conn, track, way);
-                self.items
-                    .push(item(&conn.peer, Some(number), verdict, rate));
-            }
-            let noisy = verdict::noisy(ni);
-            for peer in &ni.peers {
-                let quiet = peer.waiting == 0
-                    && peer.retry_ms.is_none()
-                    && !noisy.contains(peer.nid.as_str());
-                let verdict = match quiet {
-                    true => Verdict::fine(),
-                    false => verdict::peer(ni, peer, now, way),
-                };
-                // A peer that is fine is told by its connections.
-                if verdict.level > Level::Fine || peer.conns == 0 {
-                    self.items.push(item(&peer.nid, None, verdict, 0.0));
-                }
-            }
-            for (nid, verdict) in verdict::lost(ni, now) {
-                self.items.push(item(&nid, None, verdict, 0.0));
-            }
-        }
-        self.ranks = (0..self.nis.len()).collect();
-        let level = |at: &usize| self.nis.get(*at).map(|v| v.level);
-        self.ranks.sort_by_key(|at| Reverse(level(at)));
-    }
-
-    fn sort(&mut self) {
-        match self.order {
-            Order::Trouble => self.items.sort_by(|a, b| {
-                let level = b.verdict.level.cmp(&a.verdict.level);
-                level.then_with(|| a.address.cmp(&b.address))
-            }),
-            Order::Nid => self.items.sort_by(|a, b| a.address.cmp(&b.address)),
-            Order::Rate => self.items.sort_by(|a, b| b.rate.total_cmp(&a.rate)),
-        }
-    }
-
-    /// Sorts by something else.
-    pub fn reorder(&mut self) {
-        self.order = self.order.next();
-        self.sort();
-    }
-
-    /// Chooses another line of the list.
-    pub fn choose(&mut self, by: isize) {
-        let last = self.items.len().saturating_sub(1);
-        let chosen = self.chosen.unwrap_or(0).min(last);
-        self.chosen = Some(chosen.saturating_add_signed(by).min(last));
-    }
-
-    /// All levels there are: of peers and connections, of NIs, and of what is for none of them.
-    fn levels(&self) -> impl Iterator<Item = Level> + '_ {
-        let items = self.items.iter().map(|item| item.verdict.level);
-        let nis = self.nis.iter().map(|v| v.level);
-        let strangers = verdict::strangers(&self.sample).map(|v| v.level);
-        items.chain(nis).chain(strangers)
-    }
-
-    /// How many things are as bad as that.
-    pub fn count(&self, level: Level) -> usize {
-        self.levels().filter(|l| *l == level).count()
-    }
-
-    /// Whether something ended lately that is made good by now.
-    fn ended_lately(&self) -> bool {
-        let ended = |item: &Item| item.verdict.kind == "ended";
-        self.items.iter().any(ended)
-    }
-
-    /// The worst there is.
-    pub fn worst(&self) -> Level {
-        self.levels().max().unwrap_or(Level::Fine)
-    }
-
-    /// The connection of an item.
-    pub fn conn(&self, item: &Item) -> Option<&Conn> {
-        self.sample.nis.get(item.ni)?.conns.get(item.conn?)
-    }
-
     /// Lines that everything takes, if there is room.
     pub fn height(&self) -> u16 {
         let nis = usize::from(self.ni_lines());
@@ -571,144 +419,5 @@ impl App {
         } else {
             "-".to_string()
         }
-    }
-}
-
-/// What ended that is shown below the list.
-const EVENTS: usize = 8;
-
-/// Lines that are always there: the first and the last one, two headings, a blank one, and two of the list.
-const FRAME: u16 = 7;
-
-/// Stages of which the times are shown.
-const COSTLY: usize = 4;
-
-/// How many lines of that width a line takes, if words are not divided. Too many rather than too few.
-fn wrapped(line: &Line<'_>, width: u16) -> u16 {
-    let longest = line.spans.iter().flat_map(|s| s.content.split(' '));
-    let longest = longest.map(|word| word.chars().count()).max().unwrap_or(0);
-    let used = usize::from(width).saturating_sub(longest).max(1);
-    match line.width() {
-        all if all <= usize::from(width) => 1,
-        all => u16::try_from(all.div_ceil(used)).unwrap_or(u16::MAX),
-    }
-}
-
-fn known(n: u64) -> String {
-    match n {
-        0 => "-".to_string(),
-        n => n.to_string(),
-    }
-}
-
-fn numbers(nid: &str) -> Vec<u32> {
-    let parts = nid.split(|c: char| !c.is_ascii_digit());
-    parts.filter_map(|part| part.parse().ok()).collect()
-}
-
-fn clock(time: f64) -> String {
-    let seconds = time.max(0.0) as u64 % 86_400;
-    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{h:02}:{m:02}:{s:02} UTC")
-}
-
-/// A column: its name, its width, and from which width of the screen on it is shown.
-type Column = (&'static str, usize, u16);
-
-/// Width of a column that [`bars`] tells.
-const BARS: usize = 0;
-
-/// How many rates are drawn on a screen of that width: more where the verdict has its room.
-fn bars(width: u16) -> usize {
-    let more = width.saturating_sub(200) / 2;
-    usize::from(more).saturating_add(8).min(LENGTH)
-}
-
-const NI_COLUMNS: [Column; 11] = [
-    ("NI", 20, 0),
-    ("device", 8, 0),
-    ("peers", 5, 90),
-    ("conns", 5, 0),
-    ("tx/s", 6, 80),
-    ("rx/s", 6, 80),
-    ("wait", 5, 100),
-    ("closed", 6, 0),
-    ("failed", 6, 0),
-    ("refused", 7, 110),
-    ("history", BARS, 130),
-];
-
-const CONN_COLUMNS: [Column; 12] = [
-    ("peer", 20, 0),
-    ("by", 4, 120),
-    ("state", 6, 90),
-    ("cred", 7, 0),
-    ("queue", 5, 0),
-    ("lnet", 4, 100),
-    ("oldest", 7, 0),
-    ("tx/s", 6, 110),
-    ("rx/s", 6, 110),
-    ("qpn", 6, 150),
-    ("peer's", 6, 150),
-    ("history", BARS, 140),
-];
-
-const EVENT_COLUMNS: [Column; 4] = [
-    ("peer", 20, 0),
-    ("ended", 11, 0),
-    ("what", 8, 0),
-    ("by", 9, 0),
-];
-
-/// The cells that fit, each in its column.
-fn cut(columns: &[Column], cells: &[String], width: u16) -> String {
-    let mut line = String::with_capacity(usize::from(width));
-    for ((_, room, from), cell) in columns.iter().zip(cells) {
-        if width < *from {
-            continue;
-        }
-        let room = match *room {
-            BARS => bars(width),
-            room => room,
-        };
-        let used = cell.chars().count().min(room);
-        line.extend(cell.chars().take(room));
-        line.extend(std::iter::repeat_n(' ', room - used + 1));
-    }
-    line
-}
-
-fn heading(columns: &[Column], width: u16) -> Line<'static> {
-    let names: Vec<String> = columns.iter().map(|c| c.0.to_string()).collect();
-    named(columns, &names, width)
-}
-
-fn named(columns: &[Column], names: &[String], width: u16) -> Line<'static> {
-    let last = match columns.len() {
-        4 => "cause",
-        _ => "verdict",
-    };
-    let line = format!("{}{last}", cut(columns, names, width));
-    let style = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
-    Line::from(Span::styled(line, style))
-}
-
-fn row<'a>(columns: &[Column], cells: &[String], width: u16, verdict: &'a Verdict) -> Line<'a> {
-    let words = match verdict.level {
-        Level::Fine => "ok",
-        _ => verdict.words.as_str(),
-    };
-    Line::from(vec![
-        Span::raw(cut(columns, cells, width)),
-        Span::styled(words, style(verdict.level)),
-    ])
-}
-
-fn style(level: Level) -> Style {
-    match level {
-        Level::Fine => Style::new().fg(Color::Green),
-        Level::Note => Style::new().fg(Color::Cyan),
-        Level::Warn => Style::new().fg(Color::Yellow),
-        Level::Bad => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
     }
 }

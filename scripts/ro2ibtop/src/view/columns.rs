@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Lines of a table, and their colours.
+
+use ratatui::{
+    style::{
+        Color,
+        Modifier,
+        Style, //
+    },
+    text::{
+        Line,
+        Span, //
+    }, //
+};
+
+use crate::{
+    history::LENGTH,
+    verdict::{
+        Level,
+        Verdict, //
+    }, //
+};
+
+/// A column: its name, its width, and from which width of the screen on it is shown.
+pub(super) type Column = (&'static str, usize, u16);
+
+/// Width of a column that [`bars`] tells.
+const BARS: usize = 0;
+
+/// How many rates are drawn on a screen of that width: more where the verdict has its room.
+pub(super) fn bars(width: u16) -> usize {
+    let more = width.saturating_sub(200) / 2;
+    usize::from(more).saturating_add(8).min(LENGTH)
+}
+
+pub(super) const NI_COLUMNS: [Column; 11] = [
+    ("NI", 20, 0),
+    ("device", 8, 0),
+    ("peers", 5, 90),
+    ("conns", 5, 0),
+    ("tx/s", 6, 80),
+    ("rx/s", 6, 80),
+    ("wait", 5, 100),
+    ("closed", 6, 0),
+    ("failed", 6, 0),
+    ("refused", 7, 110),
+    ("history", BARS, 130),
+];
+
+pub(super) const CONN_COLUMNS: [Column; 12] = [
+    ("peer", 20, 0),
+    ("by", 4, 120),
+    ("state", 6, 90),
+    ("cred", 7, 0),
+    ("queue", 5, 0),
+    ("lnet", 4, 100),
+    ("oldest", 7, 0),
+    ("tx/s", 6, 110),
+    ("rx/s", 6, 110),
+    ("qpn", 6, 150),
+    ("peer's", 6, 150),
+    ("history", BARS, 140),
+];
+
+pub(super) const EVENT_COLUMNS: [Column; 4] = [
+    ("peer", 20, 0),
+    ("ended", 11, 0),
+    ("what", 8, 0),
+    ("by", 9, 0),
+];
+
+/// The cells that fit, each in its column.
+pub(super) fn cut(columns: &[Column], cells: &[String], width: u16) -> String {
+    let mut line = String::with_capacity(usize::from(width));
+    for ((_, room, from), cell) in columns.iter().zip(cells) {
+        if width < *from {
+            continue;
+        }
+        let room = match *room {
+            BARS => bars(width),
+            room => room,
+        };
+        let used = cell.chars().count().min(room);
+        line.extend(cell.chars().take(room));
+        line.extend(std::iter::repeat_n(' ', room - used + 1));
+    }
+    line
+}
+
+pub(super) fn heading(columns: &[Column], width: u16) -> Line<'static> {
+    let names: Vec<String> = columns.iter().map(|c| c.0.to_string()).collect();
+    named(columns, &names, width)
+}
+
+pub(super) fn named(columns: &[Column], names: &[String], width: u16) -> Line<'static> {
+    let last = match columns.len() {
+        4 => "cause",
+        _ => "verdict",
+    };
+    let line = format!("{}{last}", cut(columns, names, width));
+    let style = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
+    Line::from(Span::styled(line, style))
+}
+
+pub(super) fn row<'a>(
+    columns: &[Column],
+    cells: &[String],
+    width: u16,
+    verdict: &'a Verdict,
+) -> Line<'a> {
+    let words = match verdict.level {
+        Level::Fine => "ok",
+        _ => verdict.words.as_str(),
+    };
+    Line::from(vec![
+        Span::raw(cut(columns, cells, width)),
+        Span::styled(words, style(verdict.level)),
+    ])
+}
+
+pub(super) fn style(level: Level) -> Style {
+    match level {
+        Level::Fine => Style::new().fg(Color::Green),
+        Level::Note => Style::new().fg(Color::Cyan),
+        Level::Warn => Style::new().fg(Color::Yellow),
+        Level::Bad => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+    }
+}
+
+pub(super) fn known(n: u64) -> String {
+    match n {
+        0 => "-".to_string(),
+        n => n.to_string(),
+    }
+}
+
+pub(super) fn clock(time: f64) -> String {
+    let seconds = time.max(0.0) as u64 % 86_400;
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{h:02}:{m:02}:{s:02} UTC")
+}

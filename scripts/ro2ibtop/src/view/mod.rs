@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The screen: NIs, then peers and connections with what is wrong first, then what ended last. Here is what is in it
+//! and in which order.
+
+mod columns;
+mod draw;
+
+use std::cmp::Reverse;
+
+use crate::{
+    history::History,
+    model::{
+        Conn,
+        Sample, //
+    },
+    verdict::{
+        self,
+        Level,
+        Verdict,
+        Way, //
+    },
+};
+
+/// What the list is sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// What is wrong first.
+    #[default]
+    Trouble,
+    /// By NID.
+    Nid,
+    /// What moves most first.
+    Rate,
+}
+
+impl Order {
+    /// The one after it.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Trouble => Self::Nid,
+            Self::Nid => Self::Rate,
+            Self::Rate => Self::Trouble,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Trouble => "trouble",
+            Self::Nid => "nid",
+            Self::Rate => "rate",
+        }
+    }
+}
+
+/// A line of the list.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Number of its NI in the sample.
+    pub ni: usize,
+    /// The peer.
+    pub peer: String,
+    /// Number of the connection in the NI; `None` is the peer itself.
+    pub conn: Option<usize>,
+    /// What is wrong.
+    pub verdict: Verdict,
+    rate: f64,
+    address: Vec<u32>,
+}
+
+/// What the screen shows.
+#[derive(Debug, Default)]
+pub struct App {
+    /// The last sample.
+    pub sample: Sample,
+    /// What was before.
+    pub history: History,
+    /// Peers and connections, in order.
+    pub items: Vec<Item>,
+    /// What is said of each NI.
+    pub nis: Vec<Verdict>,
+    /// Numbers of the NIs in the sample, those with trouble first.
+    ranks: Vec<usize>,
+    /// The order.
+    pub order: Order,
+    /// The line of the list of which all is told; `None` if nobody can choose one.
+    pub chosen: Option<usize>,
+    /// Where the sample is from.
+    pub title: String,
+    /// Nothing is read for now.
+    pub paused: bool,
+    /// What ended is shown instead of the list.
+    pub events: bool,
+    /// What could not be read.
+    pub error: Option<String>,
+}
+
+impl App {
+    /// Shows another sample.
+    pub fn take(&mut self, sample: Sample) {
+        self.history.take(&sample);
+        self.sample = sample;
+        self.error = None;
+        self.judge();
+        self.sort();
+    }
+
+    fn judge(&mut self) {
+        let now = self.sample.time;
+        self.items.clear();
+        self.nis.clear();
+        for (at, ni) in self.sample.nis.iter().enumerate() {
+            self.nis.push(verdict::ni(ni, &self.history, now));
+            let way = Way::of(ni, &self.history);
+            let item = |peer: &str, conn, verdict, rate| Item {
+                ni: at,
+                peer: peer.to_string(),
+                conn,
+                verdict,
+                rate,
+                address: numbers(peer),
+            };
+            for (number, conn) in ni.conns.iter().enumerate() {
+                let track = self.history.conn(ni, number);
+                let rate = track.map_or(0.0, |t| t.rate.tx + t.rate.rx);
+                let verdict = verdict::conn(conn, track, way);
+                self.items
+                    .push(item(&conn.peer, Some(number), verdict, rate));
+            }
+            let noisy = verdict::noisy(ni);
+            for peer in &ni.peers {
+                let quiet = peer.waiting == 0
+                    && peer.retry_ms.is_none()
+                    && !noisy.contains(peer.nid.as_str());
+                let verdict = match quiet {
+                    true => Verdict::fine(),
+                    false => verdict::peer(ni, peer, now, way),
+                };
+                // A peer that is fine is told by its connections.
+                if verdict.level > Level::Fine || peer.conns == 0 {
+                    self.items.push(item(&peer.nid, None, verdict, 0.0));
+                }
+            }
+            for (nid, verdict) in verdict::lost(ni, now) {
+                self.items.push(item(&nid, None, verdict, 0.0));
+            }
+        }
+        self.ranks = (0..self.nis.len()).collect();
+        let level = |at: &usize| self.nis.get(*at).map(|v| v.level);
+        self.ranks.sort_by_key(|at| Reverse(level(at)));
+    }
+
+    fn sort(&mut self) {
+        match self.order {
+            Order::Trouble => self.items.sort_by(|a, b| {
+                let level = b.verdict.level.cmp(&a.verdict.level);
+                level.then_with(|| a.address.cmp(&b.address))
+            }),
+            Order::Nid => self.items.sort_by(|a, b| a.address.cmp(&b.address)),
+            Order::Rate => self.items.sort_by(|a, b| b.rate.total_cmp(&a.rate)),
+        }
+    }
+
+    /// Sorts by something else.
+    pub fn reorder(&mut self) {
+        self.order = self.order.next();
+        self.sort();
+    }
+
+    /// Chooses another line of the list.
+    pub fn choose(&mut self, by: isize) {
+        let last = self.items.len().saturating_sub(1);
+        let chosen = self.chosen.unwrap_or(0).min(last);
+        self.chosen = Some(chosen.saturating_add_signed(by).min(last));
+    }
+
+    /// All levels there are: of peers and connections, of NIs, and of what is for none of them.
+    fn levels(&self) -> impl Iterator<Item = Level> + '_ {
+        let items = self.items.iter().map(|item| item.verdict.level);
+        let nis = self.nis.iter().map(|v| v.level);
+        let strangers = verdict::strangers(&self.sample).map(|v| v.level);
+        items.chain(nis).chain(strangers)
+    }
+
+    /// How many things are as bad as that.
+    pub fn count(&self, level: Level) -> usize {
+        self.levels().filter(|l| *l == level).count()
+    }
+
+    /// Whether something ended lately that is made good by now.
+    fn ended_lately(&self) -> bool {
+        let ended = |item: &Item| item.verdict.kind == "ended";
+        self.items.iter().any(ended)
+    }
+
+    /// The worst there is.
+    pub fn worst(&self) -> Level {
+        self.levels().max().unwrap_or(Level::Fine)
+    }
+
+    /// The connection of an item.
+    pub fn conn(&self, item: &Item) -> Option<&Conn> {
+        self.sample.nis.get(item.ni)?.conns.get(item.conn?)
+    }
+}
+
+fn numbers(nid: &str) -> Vec<u32> {
+    let parts = nid.split(|c: char| !c.is_ascii_digit());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
