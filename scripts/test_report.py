@@ -146,6 +146,24 @@ def test_rules_of_firewalls_are_told(root):
     assert named(sections, "command: nft list ruleset")[0].splitlines()[1:] == ["asked: list ruleset", "udp dport 4791 drop"]
     told = named(sections, "command: iptables-save")[0].splitlines()[1:]
     assert len(told) == 1001 and told[-1] == "(of 1500 lines the first 1000)"
+    # Not that there are none.
+    assert named(sections, "command: tc -s qdisc show") == ["(not installed)\n"]
+    (root.path / "sys/class/net/eth0/device").mkdir()
+    root.program("tc", 'echo "asked: $*"')
+    asked = [text for what, text in root.run() if what.startswith("command: tc ")]
+    assert len(asked) == 2 and "asked: -s filter show dev eth0 ingress\n" in asked[1]
+
+
+def test_who_makes_calls_fail_is_told(root):
+    root.put("proc/vmstat", "nr_free_pages 7\nallocstall_normal 3\noom_kill 1")
+    root.put("proc/modules", "rdma_rxe 16384 0 - Live 0x0000000000000000")
+    for name, value in (("failslab/probability", "50"), ("failslab/times", "-1"), ("fail_function/inject", "ro2ib_alloc_mr\t-12")):
+        root.put(f"sys/kernel/debug/{name}", value)
+    sections = root.run()
+    assert named(sections, "/proc/vmstat (shortages)") == ["allocstall_normal 3\noom_kill 1\n"]
+    assert named(sections, "/sys/kernel/debug/failslab/probability") == ["50\n"]
+    assert named(sections, "/sys/kernel/debug/fail_function/inject") == ["ro2ib_alloc_mr\t-12\n"]
+    assert named(sections, "/proc/modules")[0].startswith("rdma_rxe ")
 
 
 def test_one_clock(root):
@@ -214,6 +232,9 @@ def test_a_ping_that_cannot_forbid_pieces(root):
     lines = root.pings()["10.0.0.3"]
     assert len(lines) == 2 and " -s 1056 " in lines[1] and "-M" not in "".join(lines)
     # It is said that the larger one proves nothing, and of that one only.
+    notes = [what for what, text in root.run() if "says nothing of the MTU" in text]
+    assert not notes
+    root.program("ping", OLD_PING.replace("exit 1 ;; esac\n", "exit 0 ;; esac\n"))
     notes = [what for what, text in root.run() if "says nothing of the MTU" in text]
     assert len(notes) == 1 and " -s 1056 " in notes[0]
 

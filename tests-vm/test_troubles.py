@@ -273,6 +273,8 @@ def test_no_memory(pair, stage):
                 Debugfs(b, r"of=closed NoResources=[1-9]\d*"),
                 Top(b, "refuses requests (...): no memory, or no device resources, here"),
             )
+            # Who makes them fail.
+            assert "/failslab/probability <==\n50\n" in trouble.report(b)
         b.guest.check(f"echo 0 >{slab}/probability")
     a.traffic(b, op="put-ack", size=100000, count=20)
 
@@ -289,6 +291,7 @@ def test_exhausted_regions(pair, stage):
                 Top(b, "no memory region, the device gives none, for 27 PUTs of peers just now: refused"),
                 Top(a, "3 messages of ours just now that a peer could not take or answer: look at it there"),
             )
+            assert re.search(r"/fail_function/inject <==\n(.*\n)*ro2ib_alloc_mr\b", trouble.report(b))
     assert load.result()["verify_errors"] == 0
     a.traffic(b, op="put-ack", size=100000, count=20)
 

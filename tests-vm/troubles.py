@@ -197,6 +197,11 @@ class Trouble:
             if not any(isinstance(look, Top) and look.node is node for look in looks):
                 screen(self.top, node, self.dir)
 
+    def report(self, node):
+        """What ro2ib-report collected there last."""
+        with open(os.path.join(self.dir, f"{node.guest.name}.txt"), encoding="utf-8") as f:
+            return f.read()
+
     def take(self, look, said, spent):
         """The first of each column says how soon the cause is named."""
         column = look.column

@@ -207,8 +207,7 @@ fn each_trouble_of_a_connection_has_its_words() {
     assert_eq!((soon.0, soon.1), ("lossy", Level::Warn));
     let lossy = unacked(4000, 300);
     assert_eq!((lossy.0, lossy.1), ("lossy", Level::Bad));
-    let words =
-        "not acknowledged for 4.0 s, and the peer was heard 300 ms ago: packets of full size, ";
+    let words = "not acknowledged for 4.0 s, and the peer was heard 300 ms ago: packets get lost, ";
     assert!(lossy.2.starts_with(words), "{}", lossy.2);
     assert_eq!(judged(|c| c.doubted = true).0, "doubted");
     assert_eq!(judged(|c| c.state = "Draining".into()).0, "closing");
@@ -360,6 +359,31 @@ fn a_connection_whose_messages_are_refused_is_not_fine() {
 }
 
 #[test]
+fn no_answer_where_connections_break_need_not_be_lnet() {
+    let waits = |breaks: &'static [f64]| {
+        move |ni: &mut Ni| {
+            let mut conn = conn();
+            (conn.oldest_ms, conn.oldest) = (5900, "answer".into());
+            ni.conns.push(conn);
+            ni.events.extend(breaks.iter().map(|time| Event {
+                what: "closed".into(),
+                time: *time,
+                peer: "10.0.0.2@o2ib".into(),
+                by: "peer".into(),
+                cause: "PeerClosed".into(),
+                times: 1,
+                ..Event::default()
+            }));
+        }
+    };
+    let words = |breaks| node(&[&waits(breaks)]).items[0].verdict.words.clone();
+    let slow = "a PUT or GET has no answer for 5.9 s: the peer's LNet is slow";
+    assert_eq!(words(&[]), slow);
+    assert_eq!(words(&[990.0]), slow);
+    assert!(words(&[980.0, 990.0]).contains("connections break"));
+}
+
+#[test]
 fn a_peer_that_refuses_messages_is_told() {
     let told = |n| {
         move |ni: &mut Ni| {
@@ -470,7 +494,8 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
     };
     let mtu = "no data has got through since the NI was started: the MTU of the whole way";
     let loss = "some packets get lost, data gets through: cable, switch";
-    let either = "packets of full size, or some, get lost: the MTU of the whole way, cable, switch";
+    let either =
+        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way";
     assert!(words(&[&lossy(0, 1), &lossy(0, 1)]).ends_with(mtu));
     assert!(words(&[&lossy(5, 1), &lossy(13, 1)]).ends_with(loss));
     // None lately, some before; or nobody knows whose it is; or there is nothing to compare with.
@@ -517,7 +542,8 @@ fn a_node_that_sends_no_data_is_told_of_no_mtu() {
         item.map(|item| item.verdict.words.clone())
             .unwrap_or_default()
     };
-    let either = "packets of full size, or some, get lost: the MTU of the whole way, cable, switch";
+    let either =
+        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way";
     let away = "it answers again: it was away, or large packets get lost: the MTU of the whole way";
     let never = "no data has got through since the NI was started: the MTU of the whole way";
     assert!(words(0, false).ends_with(either), "{}", words(0, false));

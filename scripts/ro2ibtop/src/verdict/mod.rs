@@ -18,7 +18,8 @@ pub use of_ni::{
 pub use of_peer::{
     lost,
     noisy,
-    peer, //
+    peer,
+    unsteady, //
 };
 
 use crate::{
@@ -131,6 +132,8 @@ pub struct Way {
     pub data: Data,
     /// Packets were lost since the sample before: whatever waits may wait for that.
     pub lossy: bool,
+    /// The connections of the peer break again and again.
+    pub breaks: bool,
 }
 
 impl Way {
@@ -139,6 +142,7 @@ impl Way {
         Self {
             data: Data::of(ni, history),
             lossy: of_ni::retries(ni, history).next().is_some(),
+            breaks: false,
         }
     }
 }
@@ -180,7 +184,7 @@ impl Data {
     fn lossy(self) -> &'static str {
         match self {
             Self::Unknown => {
-                "packets of full size, or some, get lost: the MTU of the whole way, cable, switch"
+                "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way"
             }
             Self::Through => "some packets get lost, data gets through: cable, switch",
             Self::Never => {

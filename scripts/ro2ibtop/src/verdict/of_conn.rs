@@ -38,9 +38,12 @@ pub fn keeps_credits(conn: &Conn) -> bool {
 
 /// Why a peer does not give back what it has.
 fn slow(way: Way) -> &'static str {
-    match way.lossy {
-        true => "packets get lost, as the NI says; if not, the peer's LNet is slow",
-        false => "the peer's LNet is slow",
+    match (way.lossy, way.breaks) {
+        (true, _) => "packets get lost, as the NI says; if not, the peer's LNet is slow",
+        (false, true) => {
+            "connections break, so what the peer sends may get lost: look there; or its LNet is slow"
+        }
+        (false, false) => "the peer's LNet is slow",
     }
 }
 

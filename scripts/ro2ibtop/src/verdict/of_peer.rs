@@ -192,6 +192,19 @@ fn ended(ni: &Ni, event: &Event, now: f64, back: Option<Data>) -> Verdict {
     Verdict::new(level, "ended", words)
 }
 
+/// Peers of which connections broke again and again lately, and not by somebody's hand.
+pub fn unsteady(ni: &Ni, now: f64) -> HashSet<&str> {
+    let broke = |e: &&Event| {
+        e.what == "closed"
+            && e.by != "operator"
+            && e.cause != "Overtaken"
+            && now - e.time <= RECENT_S
+    };
+    let mut once = HashSet::new();
+    let twice = ni.events.iter().filter(broke).map(|e| e.peer.as_str());
+    twice.filter(|peer| !once.insert(*peer)).collect()
+}
+
 /// Peers of which something ended, as far as it is known.
 pub fn noisy(ni: &Ni) -> HashSet<&str> {
     let ends = ni.events.iter().filter(|e| e.what != "refused");

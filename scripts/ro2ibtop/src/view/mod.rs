@@ -120,9 +120,14 @@ impl App {
                 rate,
                 address: numbers(peer),
             };
+            let unsteady = verdict::unsteady(ni, now);
             for (number, conn) in ni.conns.iter().enumerate() {
                 let track = self.history.conn(ni, number);
                 let rate = track.map_or(0.0, |t| t.rate.tx + t.rate.rx);
+                let way = Way {
+                    breaks: unsteady.contains(conn.peer.as_str()),
+                    ..way
+                };
                 let verdict = verdict::conn(conn, track, way);
                 self.items
                     .push(item(&conn.peer, Some(number), verdict, rate));
