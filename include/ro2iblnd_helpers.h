@@ -64,11 +64,15 @@ bool ro2ib_device_is_roce(struct ib_device *dev, u32 port);
 bool ro2ib_device_repeats_local(struct ib_device *dev);
 bool ro2ib_device_sends_late(struct ib_device *dev);
 
-/* What a port says of itself; speed and width are the codes of PortInfo. */
+/*
+ * What a port says of itself; speed and width are the codes of PortInfo,
+ * bad_pkeys are packets of other partitions that it did not take.
+ */
 struct ro2ib_port {
 	bool active;
 	u32 speed;
 	u32 width;
+	u32 bad_pkeys;
 };
 
 void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out);

@@ -354,8 +354,10 @@ def test_wrong_pkey(pair, stage):
                 Log(a, "<peer>: connecting failed: the handshake took too long"),
                 Debugfs(a, "event=failed by=path cause=ConnectTimeout", ".closes"),
                 Top(a, "connecting failed 6.5 s ago: the handshake took too long: ..."),
+                # What tells it from a dead peer, and from a firewall.
+                Debugfs(b, r"bad_pkeys=[1-9]\d*"),
+                Top(b, "4 packets of another partition since the NI was started: compare the P_Keys of both nodes"),
             )
-            # What tells it from a dead peer, as the document says.
             assert bad_pkeys(b) > before
             ping.wait(PATIENCE)
     finally:

@@ -66,6 +66,7 @@ void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out)
 	out->active = attr.state == IB_PORT_ACTIVE;
 	out->speed = attr.active_speed;
 	out->width = attr.active_width;
+	out->bad_pkeys = attr.bad_pkey_cntr;
 }
 
 static void ro2ib_gsi_no_send(struct ib_mad_agent *agent,

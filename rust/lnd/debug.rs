@@ -70,8 +70,11 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         .unwrap_or_default();
     writeln!(
         f,
-        " regions={} max_regions={} regions_moved={}",
-        regions.there, regions.bound, regions.moved,
+        " regions={} max_regions={} regions_moved={} bad_pkeys={}",
+        regions.there,
+        regions.bound,
+        regions.moved,
+        hca.as_ref().map_or(0, |hca| hca.bad_pkeys()),
     )?;
     // What the connections did that are over.
     let past = ni.past();

@@ -53,6 +53,8 @@ pub(crate) struct Hca {
     pub(crate) mr_pages: u32,
     /// The depth there was room for ([`crate::proto::sizes::DepthMemory`]).
     pub(crate) depth: Atomic<u64>,
+    /// Packets of other partitions that the port had got when the NI came to it.
+    pub(crate) bad_pkeys: u32,
     /// Speed of the port in Mb/s, 0 if it is not known.
     pub(crate) mbps: Atomic<u32>,
 }
@@ -70,6 +72,12 @@ impl Hca {
             let speed = Speed::of_port(port.speed, port.width);
             self.mbps.store(speed.mbps(), Relaxed);
         }
+    }
+
+    /// Packets of other partitions that the port has got since the NI came to it. May sleep.
+    pub(crate) fn bad_pkeys(&self) -> u32 {
+        let port = self.device.port(self.port);
+        port.bad_pkeys.saturating_sub(self.bad_pkeys)
     }
 
     /// The greatest depth up to `wanted` that it has room for, as far as its limits tell.

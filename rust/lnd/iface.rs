@@ -215,6 +215,7 @@ impl Ifaces {
             Some(used) => used.iface.hca.regions.clone(),
             None => regions_of(attrs.max_mr).map_err(|_| no_memory())?,
         };
+        let port = device.port(listener.port());
         let hca = Hca {
             device,
             pd,
@@ -223,9 +224,10 @@ impl Ifaces {
             port: listener.port(),
             mr_pages,
             depth: Atomic::new(0),
+            bad_pkeys: port.bad_pkeys,
             mbps: Atomic::new(0),
         };
-        hca.learn(hca.device.port(hca.port));
+        hca.learn(port);
         Ok(Iface {
             net: ni.net.clone(),
             ip: ni.nid.addr().to_be_bytes(),

@@ -98,6 +98,8 @@ pub(crate) struct PortState {
     pub(crate) speed: u32,
     /// Code of the number of lanes.
     pub(crate) width: u32,
+    /// Packets of other partitions that it got, and did not take, since somebody set that to 0.
+    pub(crate) bad_pkeys: u32,
 }
 
 impl Device {
@@ -187,6 +189,7 @@ impl Device {
             active: p.active,
             speed: p.speed,
             width: p.width,
+            bad_pkeys: p.bad_pkeys,
         }
     }
 

@@ -256,6 +256,7 @@ pub struct ro2ib_port {
     pub active: bool,
     pub speed: u32,
     pub width: u32,
+    pub bad_pkeys: u32,
 }
 
 #[repr(C)]

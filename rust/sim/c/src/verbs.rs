@@ -276,6 +276,7 @@ pub unsafe extern "C" fn ro2ib_port_query(dev: *mut ib_device, _port: u32, out: 
             // QDR, EDR, SDR, of four lanes: another each time that the link comes up.
             speed: [4, 32, 1][dev.ups % 3],
             width: 2,
+            bad_pkeys: 0,
         };
     }
 }
