@@ -136,6 +136,8 @@ struct Past {
     no_region_rise: u64,
     told: u64,
     told_rise: u64,
+    bad_pkeys: u64,
+    bad_pkeys_rise: u64,
     times: Vec<Times>,
     times_rise: Vec<Times>,
 }
@@ -168,6 +170,11 @@ impl Past {
             };
             *before = n;
         }
+        self.bad_pkeys_rise = match again {
+            true => ni.bad_pkeys.saturating_sub(self.bad_pkeys),
+            false => 0,
+        };
+        self.bad_pkeys = ni.bad_pkeys;
         self.times_rise = times::since(&ni.times, &self.times);
         self.times.clone_from(&ni.times);
     }
@@ -281,6 +288,11 @@ impl History {
     /// How many messages ended since the sample before because a peer said that it could not take or answer them.
     pub fn told(&self, ni: &Ni) -> u64 {
         self.nis.get(&ni.nid).map_or(0, |past| past.told_rise)
+    }
+
+    /// Packets of other partitions since the sample before.
+    pub fn bad_pkeys(&self, ni: &Ni) -> u64 {
+        self.nis.get(&ni.nid).map_or(0, |past| past.bad_pkeys_rise)
     }
 
     /// How long messages were where since the sample before; since the NI was started if there is none.

@@ -175,6 +175,7 @@ pub fn document(app: &App) -> String {
         out.flag("link_down", ni.link_down);
         out.number("incarnation", ni.incarnation);
         out.number("speed_mbps", ni.speed_mbps);
+        out.number("bad_pkeys", ni.bad_pkeys);
         out.number("depth", ni.depth);
         out.text("depth_by", &ni.depth_by);
         out.number("gather", ni.gather);

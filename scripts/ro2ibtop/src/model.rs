@@ -34,6 +34,8 @@ pub struct Ni {
     pub link_down: bool,
     /// Speed of its port in Mb/s; 0 is unknown.
     pub speed_mbps: u64,
+    /// Packets of other partitions since it was started.
+    pub bad_pkeys: u64,
     /// Depth of new connections, if the peer has as much; 0 with an older driver.
     pub depth: u64,
     /// Who says so; empty with an older driver.

@@ -172,6 +172,7 @@ fn ni_line(line: &str, unread: &mut u64) -> Ni {
             "ni" => ni.nid = name(value),
             "incarnation" => ni.incarnation = number(value, unread),
             "speed_mbps" => ni.speed_mbps = number(value, unread),
+            "bad_pkeys" => ni.bad_pkeys = number(value, unread),
             "depth" => ni.depth = number(value, unread),
             "depth_by" => ni.depth_by = name(value),
             "gather" => ni.gather = number(value, unread),

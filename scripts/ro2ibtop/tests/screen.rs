@@ -384,6 +384,21 @@ fn no_answer_where_connections_break_need_not_be_lnet() {
 }
 
 #[test]
+fn packets_of_another_partition_are_told() {
+    let bad = |n| move |ni: &mut Ni| ni.bad_pkeys = n;
+    let app = node(&[&bad(0), &bad(0)]);
+    assert_eq!(app.nis[0].level, Level::Fine);
+    let app = node(&[&bad(0), &bad(4)]);
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("pkeys", Level::Warn));
+    let words =
+        "4 packets of another partition since the NI was started: compare the P_Keys of both nodes";
+    assert_eq!(app.nis[0].words, words);
+    // They may be of an hour ago.
+    let app = node(&[&bad(4), &bad(4)]);
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("pkeys", Level::Note));
+}
+
+#[test]
 fn a_peer_that_refuses_messages_is_told() {
     let told = |n| {
         move |ni: &mut Ni| {

@@ -66,7 +66,7 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 24] = [
+pub const KINDS: [&str; 25] = [
     "fine",
     "starved",
     "no-answer",
@@ -90,6 +90,7 @@ pub const KINDS: [&str; 24] = [
     "refusing",
     "strangers",
     "told",
+    "pkeys",
     "gone",
 ];
 

@@ -82,6 +82,19 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
             })
         })
         .or(|| {
+            let level = match history.bad_pkeys(ni) {
+                0 => Level::Note,
+                _ => Level::Warn,
+            };
+            (ni.bad_pkeys > 0).then(|| {
+                let packets = words::plural(ni.bad_pkeys, "packet", "packets");
+                let words = format!(
+                    "{packets} of another partition since the NI was started: compare the P_Keys of both nodes"
+                );
+                Verdict::new(level, "pkeys", words)
+            })
+        })
+        .or(|| {
             let before = ni.count("other", "NoMemory");
             (before > 0).then(|| {
                 let times = words::plural(before, "time", "times");
