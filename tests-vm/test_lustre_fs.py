@@ -19,7 +19,7 @@ import lustrefs.tree
 import pytest
 from conftest import BUILT, LOGS, ROOT, tidy
 from lustre import KO, OURS, Unusable
-from lustrefs import events, loads
+from lustrefs import events, loads, refused
 from lustrefs.bed import Bed, Log
 from lustrefs.table import Clock, Row, Table
 from nodes import until
@@ -178,6 +178,9 @@ class Measure:
         self.note = ""
 
     def __enter__(self):
+        for node in self.bed.nodes:
+            refused.watch(node)
+        self.before = [refused.count(node) for node in self.bed.nodes]
         self.log, self.clock = Log(self.bed), Clock()
         return self
 
@@ -196,12 +199,15 @@ class Measure:
         took, load = self.clock.stop()
         evicted = self.log.evictions()
         failed = len(self.errors) + (kind is not None and not self.errors)
+        # A client that was booted again begins anew, and is counted from then on.
+        counts = [refused.count(node) for node in self.bed.nodes] if kind is None else self.before
+        refusals = [max(0, now - before) for now, before in zip(counts, self.before)]
         if kind is not None:
             self.note = f"failed: {self.note}"
         self.beds.table.add(
             Row(
                 self.name, self.pairing, self.verified, failed, evicted, self.log.lost(), self.log.timed_out(),
-                self.stall, self.after, self.worst, took, load, self.note,
+                refusals, self.stall, self.after, self.worst, took, load, self.note,
             )  # fmt: skip
         )
         if kind is not None:
@@ -212,6 +218,8 @@ class Measure:
         as_ko = self.beds.table.evictions(self.name, (KO, KO))
         if OURS in self.pairing:
             assert evicted <= max(self.allowed, as_ko), f"{evicted} evictions, {as_ko} with ko2iblnd"
+        for node, count in zip(self.bed.nodes, refusals):
+            assert count == 0 or node.had_ko, f"{node.guest.name}: {count} of its registrations were refused"
         splats = self.log.splats()
         assert not splats, "\n".join(splats)
 
