@@ -152,6 +152,28 @@ def test_rules_of_firewalls_are_told(root):
     root.program("tc", 'echo "asked: $*"')
     asked = [text for what, text in root.run() if what.startswith("command: tc ")]
     assert len(asked) == 2 and "asked: -s filter show dev eth0 ingress\n" in asked[1]
+    # How it wants to be called is not what there is.
+    root.program("tc", 'echo "BusyBox v1.35.0 (Debian) multi-call binary."; echo "Usage: tc OBJECT"; exit 1')
+    asked = [text for what, text in root.run() if what.startswith("command: tc ")]
+    assert asked == ["(this one cannot show it: there may be some, all the same)\n"] * 2
+
+
+def test_where_the_past_ends(root):
+    """What was said before the driver was loaded last is told, and that it is of the past."""
+    first, last = (f"[{at}] ro2iblnd: 0.1.0, for Linux 6.12, LNet 2.17" for at in (1, 9))
+    log = [first, "[2] ro2iblnd: old", last, "[10] ro2iblnd: new"]
+    root.program("dmesg", "\n".join(f"echo '{line}'" for line in log))
+    told = named(root.run(), "command: dmesg")[0].splitlines()[1:]
+    assert told == [*log[:2], "(here the driver was loaded last)", *log[2:]]
+
+
+def test_verdicts_come_first(root):
+    """Where ro2ibtop is, of the node as it is now."""
+    root.program("ro2ibtop", 'echo "asked: $*"')
+    sections = root.run()
+    names = [what for what, _ in sections]
+    assert "asked: --once\n" in named(sections, "command: ro2ibtop --once")[0]
+    assert names.index("command: ro2ibtop --once") < min(i for i, what in enumerate(names) if what.startswith("sample "))
 
 
 def test_who_makes_calls_fail_is_told(root):

@@ -384,6 +384,18 @@ fn no_answer_where_connections_break_need_not_be_lnet() {
 }
 
 #[test]
+fn an_ni_that_was_started_just_now_is_told() {
+    let started = |seconds: u64| move |ni: &mut Ni| ni.incarnation = seconds * 1_000_000;
+    let app = node(&[&started(993)]);
+    assert_eq!((app.nis[0].level, app.nis[0].kind), (Level::Fine, "fine"));
+    assert_eq!(app.nis[0].words, "ok, started 7.0 s ago");
+    // Neither long ago, nor by a clock that was set back since.
+    for seconds in [399, 1002] {
+        assert_eq!(node(&[&started(seconds)]).nis[0].words, "");
+    }
+}
+
+#[test]
 fn packets_of_another_partition_are_told() {
     let bad = |n| move |ni: &mut Ni| ni.bad_pkeys = n;
     let app = node(&[&bad(0), &bad(0)]);
@@ -507,10 +519,10 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
         item.map(|item| item.verdict.words.clone())
             .unwrap_or_default()
     };
-    let mtu = "no data has got through since the NI was started: the MTU of the whole way";
+    let mtu = "no data has got through since the NI was started: the MTU of the whole way, or a filter";
     let loss = "some packets get lost, data gets through: cable, switch";
     let either =
-        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way";
+        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way, or a filter";
     assert!(words(&[&lossy(0, 1), &lossy(0, 1)]).ends_with(mtu));
     assert!(words(&[&lossy(5, 1), &lossy(13, 1)]).ends_with(loss));
     // None lately, some before; or nobody knows whose it is; or there is nothing to compare with.
@@ -558,9 +570,9 @@ fn a_node_that_sends_no_data_is_told_of_no_mtu() {
             .unwrap_or_default()
     };
     let either =
-        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way";
-    let away = "it answers again: it was away, or large packets get lost: the MTU of the whole way";
-    let never = "no data has got through since the NI was started: the MTU of the whole way";
+        "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way, or a filter";
+    let away = "it answers again: it was away, or large packets get lost: the MTU of the whole way, or a filter";
+    let never = "no data has got through since the NI was started: the MTU of the whole way, or a filter";
     assert!(words(0, false).ends_with(either), "{}", words(0, false));
     assert!(words(0, true).ends_with(away), "{}", words(0, true));
     assert!(words(2, false).ends_with(never), "{}", words(2, false));

@@ -115,6 +115,14 @@ impl Verdict {
         Self::new(Level::Fine, "fine", "")
     }
 
+    /// What is shown of it: of what is fine there may be nothing to say.
+    pub fn words_or_ok(&self) -> &str {
+        match self.words.as_str() {
+            "" => "ok",
+            words => words,
+        }
+    }
+
     fn or(self, other: impl FnOnce() -> Option<Self>) -> Self {
         if self.level >= Level::Warn {
             return self;
@@ -185,11 +193,11 @@ impl Data {
     fn lossy(self) -> &'static str {
         match self {
             Self::Unknown => {
-                "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way"
+                "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way, or a filter"
             }
             Self::Through => "some packets get lost, data gets through: cable, switch",
             Self::Never => {
-                "no data has got through since the NI was started: the MTU of the whole way"
+                "no data has got through since the NI was started: the MTU of the whole way, or a filter"
             }
         }
     }
@@ -198,11 +206,11 @@ impl Data {
     fn back(self) -> &'static str {
         match self {
             Self::Unknown => {
-                "it answers again: it was away, or large packets get lost: the MTU of the whole way"
+                "it answers again: it was away, or large packets get lost: the MTU of the whole way, or a filter"
             }
             Self::Through => "it answers again: data gets through, it was away",
             Self::Never => {
-                "it answers again: no data has got through since the NI was started: the MTU of the whole way"
+                "it answers again: no data has got through since the NI was started: the MTU of the whole way, or a filter"
             }
         }
     }

@@ -32,6 +32,9 @@ const RETRIES: [&str; 8] = [
     "roce_adp_retrans",
 ];
 
+/// Seconds for which it is told that an NI was started.
+const YOUNG_S: f64 = 600.0;
+
 /// What rose since the sample before of the counters that tell of lost packets.
 pub(super) fn retries<'a>(
     ni: &'a Ni,
@@ -60,7 +63,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
     if let Some(slow) = slow(ni, history) {
         return slow;
     }
-    Verdict::fine()
+    fine(ni, now)
         .or(|| {
             let retries: Vec<String> = retries(ni, history)
                 .map(|(name, n)| format!("{name} +{n}"))
@@ -101,6 +104,16 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
                 Verdict::new(Level::Note, "memory", format!("was without memory {times}"))
             })
         })
+}
+
+/// Nothing is wrong. That it was started just now is what its peers complain of.
+fn fine(ni: &Ni, now: f64) -> Verdict {
+    let age = now - ni.incarnation as f64 / 1e6;
+    if !(0.0..YOUNG_S).contains(&age) {
+        return Verdict::fine();
+    }
+    let words = format!("ok, started {} ago", words::span((age * 1000.0) as u64));
+    Verdict::new(Level::Fine, "fine", words)
 }
 
 /// There was none for `short` messages since the sample before.

@@ -109,10 +109,7 @@ pub(super) fn row<'a>(
     width: u16,
     verdict: &'a Verdict,
 ) -> Line<'a> {
-    let words = match verdict.level {
-        Level::Fine => "ok",
-        _ => verdict.words.as_str(),
-    };
+    let words = verdict.words_or_ok();
     Line::from(vec![
         Span::raw(cut(columns, cells, width)),
         Span::styled(words, style(verdict.level)),

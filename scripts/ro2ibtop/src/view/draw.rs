@@ -322,10 +322,7 @@ impl App {
         let Some(item) = chosen else {
             return Vec::new();
         };
-        let verdict = match item.verdict.level {
-            Level::Fine => "ok",
-            _ => item.verdict.words.as_str(),
-        };
+        let verdict = item.verdict.words_or_ok();
         let mut lines = vec![
             Line::default(),
             Line::from(vec![
