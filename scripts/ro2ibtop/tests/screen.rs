@@ -519,7 +519,8 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
         item.map(|item| item.verdict.words.clone())
             .unwrap_or_default()
     };
-    let mtu = "no data has got through since the NI was started: the MTU of the whole way, or a filter";
+    let mtu =
+        "no data has got through since the NI was started: the MTU of the whole way, or a filter";
     let loss = "some packets get lost, data gets through: cable, switch";
     let either =
         "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way, or a filter";
@@ -572,7 +573,8 @@ fn a_node_that_sends_no_data_is_told_of_no_mtu() {
     let either =
         "packets get lost, some or all large ones: cable, switch, or the MTU of the whole way, or a filter";
     let away = "it answers again: it was away, or large packets get lost: the MTU of the whole way, or a filter";
-    let never = "no data has got through since the NI was started: the MTU of the whole way, or a filter";
+    let never =
+        "no data has got through since the NI was started: the MTU of the whole way, or a filter";
     assert!(words(0, false).ends_with(either), "{}", words(0, false));
     assert!(words(0, true).ends_with(away), "{}", words(0, true));
     assert!(words(2, false).ends_with(never), "{}", words(2, false));
