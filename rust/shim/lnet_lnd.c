@@ -256,7 +256,7 @@ static int ro2ib_get_timeout(void)
 }
 #endif
 
-#ifndef RO2IB_HAVE_EXPORT_BACKUP
+#if defined(RO2IB_HAVE_LND_NL) && !defined(RO2IB_HAVE_EXPORT_BACKUP)
 static int ro2ib_nl_get(int cmd, struct sk_buff *skb, int type, void *data)
 {
 	return ro2ib_nl_get_all(cmd, skb, type, data, false);
@@ -280,11 +280,13 @@ static const struct lnet_lnd ro2ib_lnd = {
 #endif
 #ifdef RO2IB_HAVE_EXPORT_BACKUP
 	.lnd_nl_get		= ro2ib_nl_get_all,
-#else
+#elif defined(RO2IB_HAVE_LND_NL)
 	.lnd_nl_get		= ro2ib_nl_get,
 #endif
+#ifdef RO2IB_HAVE_LND_NL
 	.lnd_nl_set		= ro2ib_nl_set,
 	.lnd_keys		= &ro2ib_tunables_keys,
+#endif
 };
 
 int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver)
@@ -425,7 +427,7 @@ void ro2ib_lnet_notify_down(struct ro2ib_ni *ni, u64 nid, u64 age)
 	struct lnet_nid n;
 
 	lnet_nid4_to_nid(nid, &n);
-	lnet_notify(ni->ni, &n, false, false,
+	ro2ib_notify(ni->ni, &n, false, false,
 		    age < now ? now - (time64_t)age : 0);
 }
 

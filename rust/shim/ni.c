@@ -37,7 +37,7 @@ static bool ro2ib_addr_matches(const struct lnet_nid *nid,
 			       const struct lnet_inetdev *dev)
 {
 	return !nid_addr_is_set(nid) ||
-	       nid->nid_addr[0] == (__force __be32)dev->li_ipaddr;
+	       nid->nid_addr[0] == ro2ib_inet_ip(dev);
 }
 
 /*
@@ -54,7 +54,7 @@ static int ro2ib_ni_match(const struct lnet_ni *lni, const char *wanted,
 		if (wanted && strcmp(wanted, devs[i].li_name))
 			continue;
 		named = true;
-		if (devs[i].li_size == sizeof(__be32) &&
+		if (ro2ib_inet_is_ipv4(&devs[i]) &&
 		    ro2ib_addr_matches(&lni->ni_nid, &devs[i]))
 			return i;
 	}
@@ -81,14 +81,14 @@ static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 
 	lni->ni_nid.nid_size = 0;
 	memset(lni->ni_nid.nid_addr, 0, sizeof(lni->ni_nid.nid_addr));
-	lni->ni_nid.nid_addr[0] = (__force __be32)dev->li_ipaddr;
+	lni->ni_nid.nid_addr[0] = ro2ib_inet_ip(dev);
 	lni->ni_dev_cpt = dev->li_cpt;
 
 	cfg->nid = lnet_nid_to_nid4(&lni->ni_nid);
-	cfg->ip = dev->li_ipaddr;
+	cfg->ip = ro2ib_inet_ip(dev);
 	cfg->net = lni->ni_net_ns;
-	cfg->ifindex = dev->li_index;
-	cfg->bonded = dev->li_iff_master;
+	cfg->ifindex = ro2ib_inet_index(dev, lni->ni_net_ns);
+	cfg->bonded = ro2ib_inet_bonded(dev);
 	cfg->dev_cpt = lni->ni_dev_cpt;
 	strscpy(cfg->ifname, dev->li_name, sizeof(cfg->ifname));
 
@@ -131,7 +131,7 @@ int ro2ib_ni_select(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg)
 		return -E2BIG;
 	}
 
-	n = lnet_inet_enumerate(&devs, lni->ni_net_ns, false);
+	n = ro2ib_inet_enumerate(&devs, lni->ni_net_ns);
 	if (n < 0) {
 		pr_err_ratelimited("cannot list the network interfaces: %d\n",
 				   n);

@@ -33,6 +33,7 @@
 #endif
 #include <uapi/linux/lnet/libcfs_ioctl.h>
 
+#include "lnet_2_15.h"
 #include "params.h"
 #include "ro2iblnd_compat.h"
 #include "ro2iblnd_shim.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tunables of an NI: defaults, completion of what the user left open, and the
- * netlink attributes by which lnetctl shows and sets them.
+ * Tunables of an NI: defaults, and completion of what the user left open.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -9,7 +8,6 @@
 #include <linux/limits.h>
 #include <linux/minmax.h>
 #include <linux/printk.h>
-#include <net/netlink.h>
 
 #include "shim.h"
 
@@ -18,106 +16,6 @@
 
 #define RO2IB_PEER_CREDITS_MIN	8
 #define RO2IB_PEER_CREDITS_MAX	255
-
-/* Attribute numbers are ABI: user tools look the keys up by position. */
-enum ro2ib_tun_attr {
-	RO2IB_TUN_UNSPEC = 0,
-	RO2IB_TUN_HIW,
-	RO2IB_TUN_CONCURRENT_SENDS,
-	RO2IB_TUN_MAP_ON_DEMAND,
-	RO2IB_TUN_FMR_POOL_SIZE,
-	RO2IB_TUN_FMR_FLUSH_TRIGGER,
-	RO2IB_TUN_FMR_CACHE,
-	RO2IB_TUN_NTX,
-	RO2IB_TUN_CONNS_PER_PEER,
-	RO2IB_TUN_TIMEOUT,
-	RO2IB_TUN_TOS,
-	/* ko2iblnd has none of these. */
-	RO2IB_TUN_RETRY_COUNT,
-	RO2IB_TUN_RNR_RETRY_COUNT,
-	RO2IB_TUN_KEEPALIVE,
-	RO2IB_TUN_QUEUE_DEPTH,
-	RO2IB_TUN_QUEUE_DEPTH_BY,
-	RO2IB_TUN_OLDER_CONNS,
-	RO2IB_TUN_PROBE,
-	__RO2IB_TUN_MAX_PLUS_ONE,
-};
-
-#define RO2IB_TUN_MAX (__RO2IB_TUN_MAX_PLUS_ONE - 1)
-
-const struct ln_key_list ro2ib_tunables_keys = {
-	.lkl_maxattr = RO2IB_TUN_MAX,
-	.lkl_list = {
-		[RO2IB_TUN_HIW] = {
-			.lkp_value = "peercredits_hiw",
-			.lkp_data_type = NLA_U32,
-		},
-		[RO2IB_TUN_CONCURRENT_SENDS] = {
-			.lkp_value = "concurrent_sends",
-			.lkp_data_type = NLA_U32,
-		},
-		[RO2IB_TUN_MAP_ON_DEMAND] = {
-			.lkp_value = "map_on_demand",
-			.lkp_data_type = NLA_FLAG,
-		},
-		[RO2IB_TUN_FMR_POOL_SIZE] = {
-			.lkp_value = "fmr_pool_size",
-			.lkp_data_type = NLA_U32,
-		},
-		[RO2IB_TUN_FMR_FLUSH_TRIGGER] = {
-			.lkp_value = "fmr_flush_trigger",
-			.lkp_data_type = NLA_U32,
-		},
-		[RO2IB_TUN_FMR_CACHE] = {
-			.lkp_value = "fmr_cache",
-			.lkp_data_type = NLA_U32,
-		},
-		[RO2IB_TUN_NTX] = {
-			.lkp_value = "ntx",
-			.lkp_data_type = NLA_U16,
-		},
-		[RO2IB_TUN_CONNS_PER_PEER] = {
-			.lkp_value = "conns_per_peer",
-			.lkp_data_type = NLA_U16,
-		},
-		[RO2IB_TUN_TIMEOUT] = {
-			.lkp_value = "timeout",
-			.lkp_data_type = NLA_U32,
-		},
-		[RO2IB_TUN_TOS] = {
-			.lkp_value = "tos",
-			.lkp_data_type = NLA_S16,
-		},
-		[RO2IB_TUN_RETRY_COUNT] = {
-			.lkp_value = "retry_count",
-			.lkp_data_type = NLA_U16,
-		},
-		[RO2IB_TUN_RNR_RETRY_COUNT] = {
-			.lkp_value = "rnr_retry_count",
-			.lkp_data_type = NLA_U16,
-		},
-		[RO2IB_TUN_KEEPALIVE] = {
-			.lkp_value = "keepalive",
-			.lkp_data_type = NLA_U32,
-		},
-		[RO2IB_TUN_QUEUE_DEPTH] = {
-			.lkp_value = "queue_depth",
-			.lkp_data_type = NLA_U16,
-		},
-		[RO2IB_TUN_QUEUE_DEPTH_BY] = {
-			.lkp_value = "queue_depth_by",
-			.lkp_data_type = NLA_STRING,
-		},
-		[RO2IB_TUN_OLDER_CONNS] = {
-			.lkp_value = "older_connections",
-			.lkp_data_type = NLA_U32,
-		},
-		[RO2IB_TUN_PROBE] = {
-			.lkp_value = "probe",
-			.lkp_data_type = NLA_U32,
-		},
-	},
-};
 
 /* What a new NI starts from: the module parameters, nothing derived yet. */
 static void ro2ib_o2ib_defaults(struct lnet_ioctl_config_o2iblnd_tunables *t)
@@ -132,8 +30,10 @@ static void ro2ib_o2ib_defaults(struct lnet_ioctl_config_o2iblnd_tunables *t)
 	t->lnd_fmr_cache = ro2ib_param_fmr_cache();
 	t->lnd_ntx = ro2ib_param_ntx();
 	t->lnd_conns_per_peer = ro2ib_param_conns_per_peer();
+#ifdef RO2IB_HAVE_TUN_TOS
 	t->lnd_timeout = ro2ib_param_timeout();
 	t->lnd_tos = ro2ib_param_tos();
+#endif
 }
 
 /* Fill in what is -1 and bring the credits into range. */
@@ -222,6 +122,7 @@ static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t)
 		return -ERANGE;
 	}
 
+#ifdef RO2IB_HAVE_TUN_TOS
 	if (t->lnd_tos < 0)
 		t->lnd_tos = ro2ib_param_tos();
 	if (t->lnd_tos > 255) {
@@ -231,6 +132,7 @@ static int ro2ib_complete_o2ib(struct lnet_ioctl_config_o2iblnd_tunables *t)
 	}
 
 	t->lnd_timeout = ro2ib_param_timeout();
+#endif
 	return 0;
 }
 
@@ -324,191 +226,4 @@ int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
 	if (peer_credits_open)
 		cmn->lct_peer_tx_credits = -1;
 	return rc;
-}
-
-/* Who says how deep the queues are: "given", "ni_tune", or the link's speed. */
-static int ro2ib_put_depth_by(struct sk_buff *skb, const struct ro2ib_ni *ni)
-{
-	u32 mbps = READ_ONCE(ni->mbps);
-	char by[32];
-
-	switch (ro2ib_ni_depth_by(ni)) {
-	case RO2IB_DEPTH_GIVEN:
-		strscpy(by, "given", sizeof(by));
-		break;
-	case RO2IB_DEPTH_TUNED:
-		strscpy(by, "ni_tune", sizeof(by));
-		break;
-	case RO2IB_DEPTH_CHOSEN:
-		if (mbps)
-			snprintf(by, sizeof(by), "link of %u.%u Gb/s",
-				 mbps / 1000, mbps % 1000 / 100);
-		else
-			strscpy(by, "link of unknown speed", sizeof(by));
-		break;
-	}
-	return nla_put_string(skb, RO2IB_TUN_QUEUE_DEPTH_BY, by);
-}
-
-/* Connections that still run with what was in force before. Atomic. */
-static u32 ro2ib_older_conns(const struct ro2ib_ni *ni)
-{
-	/* Pairs with the store in ro2ib_startup(). */
-	void *priv = smp_load_acquire(&ni->priv);
-
-	return priv ? ro2ib_ops->older_conns(priv) : 0;
-}
-
-/* Atomic: LNet holds a spinlock. */
-int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
-		     bool export_backup)
-{
-	const struct lnet_ioctl_config_o2iblnd_tunables *t;
-	const struct ro2ib_ni *ni;
-	struct lnet_ni *lni = data;
-
-	if (!lni || !skb)
-		return -EINVAL;
-	if (cmd != LNET_CMD_NETS || type != LNET_NET_LOCAL_NI_ATTR_LND_TUNABLES)
-		return -EOPNOTSUPP;
-
-	t = &lni->ni_lnd_tunables.lnd_tun_u.lnd_o2ib;
-	ni = lni->ni_data;
-
-	if (nla_put_u32(skb, RO2IB_TUN_HIW, t->lnd_peercredits_hiw) ||
-	    nla_put_flag(skb, RO2IB_TUN_MAP_ON_DEMAND) ||
-	    nla_put_u32(skb, RO2IB_TUN_CONCURRENT_SENDS,
-			t->lnd_concurrent_sends) ||
-	    nla_put_u32(skb, RO2IB_TUN_FMR_POOL_SIZE, t->lnd_fmr_pool_size) ||
-	    nla_put_u32(skb, RO2IB_TUN_FMR_FLUSH_TRIGGER,
-			t->lnd_fmr_flush_trigger) ||
-	    nla_put_u32(skb, RO2IB_TUN_FMR_CACHE, t->lnd_fmr_cache) ||
-	    nla_put_u16(skb, RO2IB_TUN_NTX, t->lnd_ntx) ||
-	    nla_put_u16(skb, RO2IB_TUN_CONNS_PER_PEER, t->lnd_conns_per_peer))
-		return -EMSGSIZE;
-
-	/* A backup that is loaded elsewhere must not pin this node's value. */
-	if (!export_backup &&
-	    nla_put_u32(skb, RO2IB_TUN_TIMEOUT,
-			ni ? ro2ib_ni_timeout(ni) : ro2ib_param_timeout()))
-		return -EMSGSIZE;
-
-	if (nla_put_s16(skb, RO2IB_TUN_TOS, t->lnd_tos))
-		return -EMSGSIZE;
-
-	/* Of this driver, and none of them can be set here. */
-	if (ni && !export_backup &&
-	    (nla_put_u16(skb, RO2IB_TUN_RETRY_COUNT,
-			 ro2ib_ni_retry_count(ni)) ||
-	     nla_put_u16(skb, RO2IB_TUN_RNR_RETRY_COUNT,
-			 ro2ib_ni_rnr_retry_count(ni)) ||
-	     nla_put_u32(skb, RO2IB_TUN_KEEPALIVE, ro2ib_ni_keepalive(ni)) ||
-	     nla_put_u16(skb, RO2IB_TUN_QUEUE_DEPTH,
-			 ro2ib_ni_peer_credits(ni)) ||
-	     ro2ib_put_depth_by(skb, ni) ||
-	     nla_put_u32(skb, RO2IB_TUN_OLDER_CONNS, ro2ib_older_conns(ni)) ||
-	     nla_put_u32(skb, RO2IB_TUN_PROBE, ro2ib_ni_probe(ni))))
-		return -EMSGSIZE;
-
-	return 0;
-}
-
-static int ro2ib_nl_range(const char *name, s64 v, s64 lo, s64 hi)
-{
-	if (v >= lo && v <= hi)
-		return 0;
-
-	pr_err_ratelimited("tunable %s=%lld is out of range %lld..%lld\n",
-			   name, v, lo, hi);
-	return -ERANGE;
-}
-
-int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
-{
-	struct lnet_lnd_tunables *tun = data;
-	struct lnet_ioctl_config_o2iblnd_tunables *t;
-	const struct ro2ib_ni *ni;
-	const char *name;
-	s64 lo = 0;
-	s64 hi;
-	s64 v;
-	int rc;
-
-	if (cmd != LNET_CMD_NETS)
-		return -EOPNOTSUPP;
-	if (!attr)
-		return -EINVAL;
-	/* What is only shown may come back as it was shown, a text, too. */
-	if (type == RO2IB_TUN_QUEUE_DEPTH_BY)
-		return 0;
-	if (nla_type(attr) != LN_SCALAR_ATTR_INT_VALUE)
-		return -EINVAL;
-
-	switch (type) {
-	case RO2IB_TUN_HIW:
-	case RO2IB_TUN_CONCURRENT_SENDS:
-	case RO2IB_TUN_FMR_POOL_SIZE:
-	case RO2IB_TUN_FMR_FLUSH_TRIGGER:
-	case RO2IB_TUN_FMR_CACHE:
-		hi = U32_MAX;
-		break;
-	case RO2IB_TUN_NTX:
-		hi = U16_MAX;
-		break;
-	case RO2IB_TUN_CONNS_PER_PEER:
-		hi = RO2IB_CONNS_PER_PEER_MAX;
-		break;
-	case RO2IB_TUN_TOS:
-		lo = -1;
-		hi = 255;
-		break;
-	default:
-		/* map_on_demand, timeout and what follows tos are only shown */
-		return 0;
-	}
-
-	t = &tun->lnd_tun_u.lnd_o2ib;
-	name = ro2ib_tunables_keys.lkl_list[type].lkp_value;
-	v = nla_get_s64(attr);
-	rc = ro2ib_nl_range(name, v, lo, hi);
-	if (rc)
-		return rc;
-
-	/* "lnetctl net set" writes to an NI that runs. */
-	rcu_read_lock();
-	ni = ro2ib_ni_with_tunables(tun);
-	switch (type) {
-	case RO2IB_TUN_HIW:
-		t->lnd_peercredits_hiw = v;
-		break;
-	case RO2IB_TUN_CONCURRENT_SENDS:
-		t->lnd_concurrent_sends = v;
-		break;
-	case RO2IB_TUN_FMR_POOL_SIZE:
-		t->lnd_fmr_pool_size = v;
-		break;
-	case RO2IB_TUN_FMR_FLUSH_TRIGGER:
-		t->lnd_fmr_flush_trigger = v;
-		break;
-	case RO2IB_TUN_FMR_CACHE:
-		t->lnd_fmr_cache = v;
-		break;
-	case RO2IB_TUN_NTX:
-		t->lnd_ntx = v;
-		break;
-	case RO2IB_TUN_CONNS_PER_PEER:
-		if (ni)
-			ro2ib_tune_told(ni, name, ro2ib_ni_conns_per_peer(ni),
-					max_t(s64, v, 1));
-		/* 0 is 1; what a start completes is not completed here. */
-		WRITE_ONCE(t->lnd_conns_per_peer, ni ? max_t(s64, v, 1) : v);
-		break;
-	case RO2IB_TUN_TOS:
-		if (ni)
-			ro2ib_tune_told(ni, name, ro2ib_ni_tos(ni), v);
-		WRITE_ONCE(t->lnd_tos, v);
-		break;
-	}
-	rcu_read_unlock();
-	return 0;
 }

@@ -37,7 +37,15 @@ u32 ro2ib_ni_conns_per_peer(const struct ro2ib_ni *ni)
 
 s32 ro2ib_ni_tos(const struct ro2ib_ni *ni)
 {
+#ifdef RO2IB_HAVE_TUN_TOS
 	s32 tos = READ_ONCE(ro2ib_o2ib_of(ni)->lnd_tos);
+#else
+	/* LNet has no place for it. */
+	s32 tos = READ_ONCE(ni->tune.tos);
+
+	if (!ro2ib_is_set(tos))
+		tos = ro2ib_param_tos();
+#endif
 
 	return tos >= 0 && tos <= 255 ? tos : -1;
 }
@@ -141,8 +149,10 @@ void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell)
 	if (ro2ib_is_set(next.conns_per_peer) &&
 	    next.conns_per_peer != ni->tune.conns_per_peer)
 		WRITE_ONCE(t->lnd_conns_per_peer, next.conns_per_peer);
+#ifdef RO2IB_HAVE_TUN_TOS
 	if (ro2ib_is_set(next.tos) && next.tos != ni->tune.tos)
 		WRITE_ONCE(t->lnd_tos, next.tos);
+#endif
 	WRITE_ONCE(ni->tune.conns_per_peer, next.conns_per_peer);
 	WRITE_ONCE(ni->tune.tos, next.tos);
 	WRITE_ONCE(ni->tune.peer_credits, next.peer_credits);

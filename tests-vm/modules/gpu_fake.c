@@ -38,6 +38,12 @@
 #else
 #include <lnet/lib-lnet.h>
 #include <lnet/lnet_rdma.h>
+#if __has_include("lnet/lnet_gds.h")
+/* LNet 2.16: what nvidia-fs has, and what it answers, which stands in a C file there */
+#include <lnet/lnet_gds.h>
+#define NVFS_IO_ERR	-1
+#define NVFS_CPU_REQ	-2
+#endif
 #endif
 #ifdef LNET_LITE
 #include <lnet_lite.h>

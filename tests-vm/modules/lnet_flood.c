@@ -14,14 +14,14 @@
 #include <linux/completion.h>
 #include <linux/debugfs.h>
 #include <linux/ktime.h>
-#include <linux/lnet/api.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/semaphore.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/wait_bit.h>
-#include <uapi/linux/lnet/nidstr.h>
+
+#include "lnet_api.h"
 
 #define FLOOD_PORTAL	60
 #define FLOOD_BITS	0x666c6f6f64ULL

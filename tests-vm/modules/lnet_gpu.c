@@ -16,11 +16,11 @@
 #include <linux/completion.h>
 #include <linux/debugfs.h>
 #include <linux/highmem.h>
-#include <linux/lnet/api.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/uaccess.h>
-#include <uapi/linux/lnet/nidstr.h>
+
+#include "lnet_api.h"
 
 #include "gpu_fake.h"
 
