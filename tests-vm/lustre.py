@@ -3,6 +3,7 @@
 
 Tree      a Lustre tree that somebody has built for the test kernel: where its
           modules and tools are, and what of it goes into a guest
+Peer      another tree, for nodes with ko2iblnd: of another release, for another kernel
 Node      a guest with LNet: load, NI up, ping, NI down, unload; each step checked
 Selftest  an lnet_selftest session between two nodes: rates and errors
 
@@ -42,11 +43,11 @@ class Tree:
 
     # Programs of the tree to have in a guest.
     programs = TOOLS
+    # Options of a guest for another kernel than that of the tests.
+    kernel = {}
 
     def __init__(self, path, built):
-        self.path = os.path.abspath(path)
-        self.modules = {name: self._module(name) for name in LNET_MODULES}
-        self.tools = {name: self._tool(name) for name in self.programs}
+        self._find(path)
         self.modules[OURS] = os.path.join(built, f"{OURS}.ko")
         if not os.path.exists(self.modules[OURS]):
             raise Unusable(f"{self.modules[OURS]}: not built: run make test-lustre LUSTRE={self.path}")
@@ -57,6 +58,11 @@ class Tree:
         depends = vm.initramfs.module_info(self.modules[OURS], "depends").split(",")
         if "lnet" not in depends:
             raise Unusable(f"{self.modules[OURS]} depends on {','.join(depends)}: it was not built with LUSTRE=")
+
+    def _find(self, path):
+        self.path = os.path.abspath(path)
+        self.modules = {name: self._module(name) for name in LNET_MODULES}
+        self.tools = {name: self._tool(name) for name in self.programs}
 
     def _module(self, name):
         found = glob.glob(os.path.join(self.path, "lnet", "**", f"{name}.ko"), recursive=True)
@@ -102,7 +108,7 @@ class Tree:
     @functools.cached_property
     def kernel_modules(self):
         """For vm.Guest(modules=...): rxe, and what LNet wants of the kernel tree."""
-        tree = vm.build_env()["KERNEL_MODULES"]
+        tree = self.kernel.get("tree") or vm.build_env()["KERNEL_MODULES"]
         wanted = ["rdma_rxe"]
         for path in self.modules.values():
             for name in filter(None, vm.initramfs.module_info(path, "depends").split(",")):
@@ -111,11 +117,26 @@ class Tree:
         vm.initramfs.module_order(tree, wanted)  # a module that is not there: say so now
         return tuple(wanted)
 
-    def pair(self, workdir=None, modules=(), files=(), **options):
+    def pair(self, workdir=None, modules=(), files=(), trees=None, **options):
         """Two guests, nothing of LNet loaded. A context manager, as vm.pair(); `modules` are more of the kernel's, `files`
-        more of any kind."""
-        modules = (*self.kernel_modules, *modules)
-        return vm.pair(workdir=workdir, files=[*self.files, *files], modules=modules, **options)
+        more of any kind, `trees` those of the two nodes if they are not this one."""
+        trees = trees or (self, self)
+        each = [
+            {"files": [*t.files, *files], "modules": (*t.kernel_modules, *modules), **t.kernel} for t in trees
+        ]  # fmt: skip
+        return vm.pair(workdir=workdir, each=each, **options)
+
+
+class Peer(Tree):
+    """A built Lustre tree of any release for a stock kernel that was fetched, without anything of ours."""
+
+    def __init__(self, path):
+        self._find(path)
+        release = vm.initramfs.module_info(self.modules["lnet"], "vermagic").split()[0]
+        try:
+            self.kernel = vm.stock_kernel(release)
+        except FileNotFoundError as e:
+            raise Unusable(f"{path}: {e}") from e
 
 
 def filters():

@@ -4,7 +4,6 @@ every run, the others, and arm64, with --long."""
 
 import contextlib
 import os
-import shlex
 import shutil
 import subprocess
 import time
@@ -42,8 +41,7 @@ def boot_stock(series, name, **options):
     """Two nodes on a stock kernel, with nothing loaded; their consoles are kept in logs/`name`."""
     directory = stock("fetch", series)
     built = stock("build", series)
-    with open(os.path.join(directory, "stock.env"), encoding="ascii") as f:
-        env = dict(word.split("=", 1) for word in shlex.split(f.read()))
+    env = vm.stock_env(os.path.join(directory, "stock.env"))
     workdir = os.path.join(LOGS, name)
     shutil.rmtree(workdir, ignore_errors=True)
     os.makedirs(workdir)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Throw-away QEMU guests that run the test kernel, or a stock one. See guest.py."""
 
-from .env import build_env
+from .env import build_env, stock_env, stock_kernel
 from .guest import PROVIDERS, Bond, CommandFailed, Guest, GuestDead, Job, Timeout, pair, patching_accel
 from .kunit import run_kunit
 from .links import enslave, fail_over, link_name, plug, setup_bond, setup_link, setup_two_links, unplug
@@ -16,6 +16,8 @@ __all__ = [
     "Job",
     "Timeout",
     "build_env",
+    "stock_env",
+    "stock_kernel",
     "enslave",
     "fail_over",
     "link_name",

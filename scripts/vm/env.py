@@ -2,6 +2,7 @@
 """The paths that scripts/env prints: kernel tree, image, cache."""
 
 import functools
+import glob
 import os
 import shlex
 import subprocess
@@ -20,3 +21,19 @@ def build_env():
     """A dict with KDIR, KSRC, KERNEL_IMAGE, KERNEL_MODULES, ..."""
     keys = ("KDIR", "KERNEL_FLAVOR", "KERNEL_SRC", "STOCK", "RO2IBLND_CACHE", "KERNEL_IMAGE", "KERNEL_MODULES")
     return _build_env(tuple(os.environ.get(k) for k in keys))
+
+
+def stock_env(path):
+    """What a stock.env says, that scripts/stock has made: a dict."""
+    with open(path, encoding="ascii") as f:
+        return dict(word.split("=", 1) for word in shlex.split(f.read()))
+
+
+def stock_kernel(release):
+    """kdir, image and tree of the stock kernel of that release, for Guest; FileNotFoundError if it was not fetched."""
+    cache = build_env()["CACHE"]
+    for path in glob.glob(os.path.join(cache, "stock", "*", "stock.env")):
+        env = stock_env(path)
+        if env["RELEASE"] == release:
+            return {"kdir": env["KDIR"], "image": env["KERNEL_IMAGE"], "tree": env["KERNEL_MODULES"]}
+    raise FileNotFoundError(f"no stock kernel {release} in {cache}: see scripts/stock fetch")

@@ -451,10 +451,10 @@ def default_accel(arch):
 
 
 @contextlib.contextmanager
-def pair(workdir=None, **options):
+def pair(workdir=None, each=({}, {}), **options):
     """Two guests on one wire (rails=2: on two), booted side by side, eth0 and the RDMA device on it up.
 
-    `options` go to both Guests. A guest that was killed may be start()ed again.
+    `options` go to both Guests, those in `each` to one. A guest that was killed may be start()ed again.
     """
     from .links import setup_bond, setup_link
 
@@ -463,7 +463,7 @@ def pair(workdir=None, **options):
         ends = [os.path.join(wires, n) for n in "ab"]
         guests = []
         for i, name in enumerate("ab"):
-            guest = Guest(name, i + 1, (ends[i], ends[1 - i]), workdir=workdir, **options)
+            guest = Guest(name, i + 1, (ends[i], ends[1 - i]), workdir=workdir, **{**options, **each[i]})
             stack.callback(guest.close)
             guests.append(guest)
         for guest in guests:
