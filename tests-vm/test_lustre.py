@@ -21,7 +21,12 @@ from nodes import until
 LUSTRE = os.environ.get("LUSTRE")
 # Another tree for the nodes with ko2iblnd, as of an older Lustre.
 PEER = os.environ.get("PEER")
-pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
+pytestmark = [
+    pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand"),
+    # lnet_selftest of 2.15 fills an array behind a field in one go, and the kernel warns. What warns of anything else
+    # has a line of its own, too.
+    pytest.mark.splats(r"WARNING: .* brw_client_prep_rpc\+", "Call Trace"),
+]
 
 PAIRINGS = [(OURS, KO), (KO, OURS), (OURS, OURS), (KO, KO)]
 MIXED = PAIRINGS[:2]
