@@ -94,7 +94,16 @@ def test_parameter_out_of_range(nodes):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("tunable", ["conns_per_peer=128", "conns_per_peer=-1", "nonsense=1"])
+def test_no_tos_as_lnetctl_of_2_16_writes_it(nodes):
+    """For an NI of which nobody said a tos: without a sign, and then the parameter counts."""
+    a, b = nodes
+    up(a, lnd="tos=96", peer_credits=8, tos=0xFFFFFFFF)
+    up(b)
+    a.ping(b)
+    assert " tos=96 " in a.guest.check("cat /sys/kernel/debug/ro2iblnd/*@*")
+
+
+@pytest.mark.parametrize("tunable", ["conns_per_peer=128", "conns_per_peer=-1", "nonsense=1", "tos=256", "tos=4294967294"])
 def test_tunable_out_of_range(nodes, tunable):
     a, _b = nodes
     a.load()

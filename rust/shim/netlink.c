@@ -259,6 +259,9 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 	t = &tun->lnd_tun_u.lnd_o2ib;
 	name = ro2ib_tunables_keys.lkl_list[type].lkp_value;
 	v = nla_get_s64(attr);
+	/* lnetctl 2.16 writes -1 so, also where nobody said a tos. */
+	if (type == RO2IB_TUN_TOS && v == U32_MAX)
+		v = -1;
 	rc = ro2ib_nl_range(name, v, lo, hi);
 	if (rc)
 		return rc;
