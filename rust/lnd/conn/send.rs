@@ -67,7 +67,7 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<
         }
         Err((msg, NotReady::Here(e) | NotReady::NoRegion(e))) => match conn.transient(e) {
             Some(cause) => {
-                Ended::unsent(msg).finish(Some(cause), false);
+                conn.give_up(Ended::unsent(msg), cause);
                 Ok(())
             }
             None => Err(NotSent::Failed(msg, e)),

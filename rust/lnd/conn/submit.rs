@@ -12,6 +12,7 @@ use kernel::{
 
 use super::{
     transfer::{
+        Ended,
         Owner,
         Transfer, //
     },
@@ -89,8 +90,14 @@ impl Conn {
             if let Some(sink) = transfer.take_sink() {
                 self.drop_sink(sink);
             }
-            transfer.end().finish(Some(cause), false);
+            self.give_up(transfer.end(), cause);
         }
+    }
+
+    /// Gives what was never posted back to LNet, and counts it. Process context, no lock held.
+    pub(super) fn give_up(&self, unsent: Ended, cause: Cause) {
+        self.ni.seen.messages(cause, unsent.messages());
+        unsent.finish(Some(cause), false);
     }
 
     /// Builds the message of a transmit, queues it, and posts what may go.

@@ -120,7 +120,7 @@ impl<C: Connection> Peer<C> {
             let (msg, req) = KBox::into_inner(pending).into_parts();
             match conn.send(msg, &req) {
                 Ok(()) => {}
-                Err(NotSent::Failed(msg, e)) => fail_one(msg, e),
+                Err(NotSent::Failed(msg, e)) => self.fail_one(msg, e),
                 Err(NotSent::Closed(msg)) => {
                     let back = Pending::again(msg, &req, since);
                     let mut late = PendingList::EMPTY;
@@ -138,9 +138,10 @@ impl<C: Connection> Peer<C> {
                             Err(msg) => lost = Some(msg),
                         }
                     }
+                    self.ni.seen.messages(Cause::PeerClosed, late.len());
                     late.fail(Cause::PeerClosed);
                     if let Some(msg) = lost {
-                        fail_one(msg, ENOMEM);
+                        self.fail_one(msg, ENOMEM);
                     }
                     self.serve_waiting();
                     return;
@@ -190,13 +191,14 @@ impl<C: Connection> Peer<C> {
         seen.messages(Cause::DeadlineConnecting, expired.len());
         expired.fail(Cause::DeadlineConnecting);
     }
+
+    fn fail_one(&self, msg: Message, e: Error) {
+        self.ni.seen.messages(Cause::Local(e.to_errno()), 1);
+        msg.finalize(e.to_errno(), crate::lnet::Health::LocalError);
+    }
 }
 
 fn end_one(msg: Message, cause: Cause) {
     let outcome = cause.outcome(false);
     msg.finalize(outcome.status, lnet_health(outcome.health));
-}
-
-fn fail_one(msg: Message, e: Error) {
-    msg.finalize(e.to_errno(), crate::lnet::Health::LocalError);
 }
