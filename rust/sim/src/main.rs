@@ -34,6 +34,7 @@ use std::{
 mod distinct;
 mod gather;
 mod host;
+mod said;
 mod scenario;
 mod storm;
 

@@ -48,6 +48,8 @@ use simc::{
     }, //
 };
 
+use crate::said;
+
 /// Something that happens to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happens {
@@ -414,6 +416,10 @@ impl Script {
         if !strict && own.one_in(16) {
             script.dies(own);
         }
+        let own = &mut Rng::new(seed ^ 0x0f1a_9500);
+        if !strict && !script.punctual && own.one_in(16) {
+            script.flaps(own);
+        }
         script.bounded()
     }
 
@@ -448,6 +454,54 @@ impl Script {
                 .map(|_| (kind, 6000, false, 0, rng.below(SEC)))
                 .collect(),
         }];
+    }
+
+    /// Links go down and come back, and nothing else goes wrong.
+    fn flaps(&mut self, rng: &mut Rng) {
+        self.plan = Plan {
+            retry_count: rng.of(&[2, 5, 7]),
+            keepalive: rng.of(&[1, 100]),
+            ..Plan::calm(2)
+        };
+        for node in &mut self.plan.nodes {
+            node.conns = rng.of(&[1, 2, 4]);
+            node.software = rng.one_in(2);
+        }
+        self.early = false;
+        self.together = true;
+        self.punctual = true;
+        (self.jump_ppm, self.stall_ppm) = (0, 0);
+        // One after the other, of one of the nodes.
+        let node = rng.below(2) as usize;
+        let flaps = rng.range(1, 3);
+        self.steps = (0..flaps)
+            .map(|_| Step {
+                what: rng.of(&[Happens::LinkDown, Happens::LinkLost]),
+                node,
+                slot: 0,
+                at: rng.below(4 * SEC),
+                long: rng.of(&[100 * MS, SEC, 4 * SEC, 8 * SEC, 30 * SEC]),
+            })
+            .collect();
+        self.users = (0..2)
+            .map(|node| User {
+                node,
+                slot: 0,
+                at: 0,
+                ops: (0..rng.below(30))
+                    .map(|_| {
+                        let kind = rng.of(&[lnet::PUT, lnet::GET]);
+                        (
+                            kind,
+                            rng.of(&[100, 6000]),
+                            rng.one_in(2),
+                            0,
+                            rng.below(2 * SEC),
+                        )
+                    })
+                    .collect(),
+            })
+            .collect();
     }
 
     /// Two nodes, one connection or two, a handful of messages, and at most two things that go wrong:
@@ -601,6 +655,7 @@ impl Script {
             check: rng.one_in(16),
             plan,
         }
+        .hoarding()
         .bounded()
     }
 }
@@ -729,12 +784,49 @@ impl Script {
         Some((world.bounded(), script))
     }
 
+    /// In some worlds without faults LNet keeps much.
+    fn hoarding(mut self) -> Self {
+        self.plan.hoards = self.strict && Rng::new(self.seed ^ 0x40a2_d000).one_in(8);
+        if self.plan.hoards {
+            self.plan.delay_ppm = 500_000;
+            // The credit of what LNet keeps is withheld, and the data of others waits for LNet there.
+            for node in &mut self.plan.nodes {
+                (node.credits, node.hiw) = (16, 8);
+            }
+            let ops = self.users.iter_mut().flat_map(|user| &mut user.ops);
+            ops.for_each(|(_, size, ..)| *size = (*size).min(3000));
+        }
+        self
+    }
+
+    /// Whether nothing goes wrong but mapping of memory.
+    fn only_mapping_fails(&self) -> bool {
+        let plan = &self.plan;
+        let others = (0..FAULTS).filter(|kind| *kind != Fault::Dma as usize);
+        let cm = [plan.cm_lost_ppm, plan.cm_double_ppm, plan.cm_late_ppm];
+        cm.iter().all(|ppm| *ppm == 0)
+            && others
+                .into_iter()
+                .all(|kind| plan.fault_ppm[kind] == 0 && plan.fault_nth[kind].is_none())
+            && plan.slow_lnet_max <= 5 * MS
+            && plan.delay_ppm == 0
+            && plan.no_match_ppm == 0
+            && !plan.slow_steps
+            && !plan.shy
+            && plan.rnr_retry_count != 0
+    }
+
     /// Says how long the driver may have a message, unless tasks lose their CPU for long.
     fn bounded(mut self) -> Self {
         let calm = self.stall_ppm == 0 || self.stall_max <= 10 * MS;
         let own_time = self.jump_ppm == 0 || self.jump_max <= 100 * MS;
         if calm && own_time {
             self.plan.patience = (4 * u64::from(self.plan.timeout) + 60) * SEC;
+        }
+        let calm = self.plan.patience != 0 && self.steps.is_empty() && self.stall_ppm == 0;
+        // What LNet keeps over there is in nobody's way; and who finds no mapping says so.
+        if self.plan.hoards || (calm && self.only_mapping_fails()) {
+            self.plan.patience = 10 * SEC;
         }
         self
     }
@@ -884,7 +976,45 @@ fn user(user: User, strict: bool) {
     }
 }
 
-fn happens(step: Step) {
+/// So long after the link is down no connection is up: it is held for 3 s, and looked at each second.
+const HOLD: u64 = 5 * SEC;
+
+/// So long after the link is back messages go again, both ways.
+const BACK: u64 = 5 * SEC;
+
+/// The link of a node is back, and nothing else is wrong.
+fn returns(node: usize) {
+    let there = other(node, 0);
+    let tids = [(node, there), (there, node)].map(|(from, to)| {
+        sched::spawn(from, Kind::Process, "returns", move || {
+            reaches_soon(from, to)
+        })
+    });
+    for tid in tids {
+        sched::join(tid);
+    }
+}
+
+fn reaches_soon(node: usize, to: usize) {
+    let until = sched::now() + BACK;
+    let Some(ni) = active(node, 0) else { return };
+    loop {
+        let op = lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(to, 0)), 6000, true);
+        let result = lnet::wait(op, until.saturating_sub(sched::now()));
+        if result == Some(0) {
+            return;
+        }
+        if sched::now() >= until {
+            violation(&format!(
+                "node {node} does not reach node {to} {} s after the link is back: {result:?}",
+                BACK / SEC
+            ));
+        }
+        sched::sleep(100 * MS);
+    }
+}
+
+fn happens(step: Step, punctual: bool) {
     let node = step.node;
     sched::sleep(step.at);
     if telling() {
@@ -907,6 +1037,7 @@ fn happens(step: Step) {
                 let ns = w().rng.range(US, 200 * US);
                 sched::sleep(ns);
             }
+            close_all(node, slot, step.what == Happens::CloseConns);
         }
         Happens::Look => {
             for _ in 0..5 {
@@ -938,7 +1069,13 @@ fn happens(step: Step) {
                 },
             );
             sched::sleep(step.long);
+            if punctual && step.long > HOLD && !verbs::up(dev).is_empty() {
+                violation("a connection is up though the link has been down for seconds");
+            }
             lnet::link(dev, Link::Up);
+            if punctual {
+                returns(node);
+            }
         }
         Happens::Unplug => {
             // SAFETY: Devices stay until the world ends.
@@ -1012,6 +1149,23 @@ fn happens(step: Step) {
         }
         Happens::Power => {}
     }
+}
+
+/// Closes all connections of an NI, and waits until they are: the administrator looks.
+fn close_all(node: usize, slot: usize, conns_only: bool) {
+    let dev = world::device(node, slot);
+    let Some(ni) = active(node, slot) else {
+        return;
+    };
+    let before = verbs::up(dev);
+    let _ = lnet::control(ni, u32::from(conns_only), u64::MAX);
+    for _ in 0..60 {
+        if !before.iter().any(|qp| verbs::is_up(*qp)) {
+            return;
+        }
+        sched::sleep(SEC);
+    }
+    violation("a connection is up a minute after an administrator closed it");
 }
 
 /// Waits until an NI has no connection with a peer that was denied: they are being closed.
@@ -1140,7 +1294,9 @@ fn whole(script: Script) {
                 if step.what == Happens::Power {
                     power(step, punctual);
                 } else {
-                    let tid = sched::spawn(node, Kind::Process, "happens", move || happens(step));
+                    let tid = sched::spawn(node, Kind::Process, "happens", move || {
+                        happens(step, punctual)
+                    });
                     sched::join(tid);
                 }
             }
@@ -1183,10 +1339,42 @@ fn whole(script: Script) {
             }
         });
     }
+    // Not in all of those in which nothing else is asked: it takes time.
+    if script.check || (script.strict && script.seed % 8 == 0) {
+        say_what_is(&script.steps, &script.plan, script.early);
+    }
     on_all("down", |node| {
         down(node);
         world::unload();
     });
+}
+
+/// What nodes say of themselves when all is quiet.
+fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
+    sched::sleep(5 * SEC);
+    for node in 0..plan.nodes.len() {
+        // Numbers go with their NI.
+        let goes = |step: &Step| {
+            matches!(
+                step.what,
+                Happens::Unplug | Happens::Power | Happens::Reload | Happens::Restart
+            )
+        };
+        let same = !early && !steps.iter().any(|step| step.node == node && goes(step));
+        // A link may come back at another speed, to which settings fit themselves.
+        let tunes = |step: &Step| {
+            matches!(
+                step.what,
+                Happens::Tune | Happens::LinkDown | Happens::LinkLost
+            )
+        };
+        let tuned = steps.iter().any(tunes);
+        let (plan, name) = (plan.clone(), "said");
+        let tid = sched::spawn(node, Kind::Process, name, move || {
+            said::look(node, &plan, same, tuned)
+        });
+        sched::join(tid);
+    }
 }
 
 /// A sender that was told that its PUT arrived does not send it again: so it has come to LNet, unless LNet or the NI
@@ -1230,6 +1418,7 @@ fn calm_down() {
     plan.cm_late_ppm = 0;
     plan.no_match_ppm = 0;
     plan.keeps = false;
+    plan.hoards = false;
     plan.cut_ppm = 0;
     plan.parse_error_ppm = 0;
     plan.send_error_ppm = 0;

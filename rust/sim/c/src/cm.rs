@@ -974,7 +974,10 @@ fn resolve(
     if !src.is_null() {
         i.src = raw(src);
     }
-    i.src.port = port.unwrap_or_else(|| 32768 + (i.nr % 20000) as u16);
+    // Who resolves again keeps the port that it is bound to.
+    if !src.is_null() || i.src.port == 0 {
+        i.src.port = port.unwrap_or_else(|| 32768 + (i.nr % 20000) as u16);
+    }
     let Some(dev) = local_dev(i.node, i.src.ip) else {
         return -(EADDRNOTAVAIL as i32);
     };

@@ -15,6 +15,7 @@ use crate::{
         self,
         Kind, //
     },
+    truth,
     verbs::{
         Dev,
         Qp, //
@@ -162,6 +163,7 @@ fn poll(cq: *mut Cq) {
             (*done.qp).handling += 1;
             if !cqe.is_null() {
                 if let Some(f) = (*cqe).done {
+                    truth::of((*c.dev).node).completes(&done.wc);
                     world::enter();
                     f(cq.cast(), &raw mut done.wc);
                     world::leave();

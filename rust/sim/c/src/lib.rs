@@ -13,7 +13,7 @@
 //! | `dma`, `verbs`, `cq` | an RDMA device: mappings, queue pairs, regions, completions |
 //! | `cm` | the connection manager, and the fabric between nodes |
 //! | `lnet`, `trace` | LNet and the C shim |
-//! | `lnet` | LNet and the C shim |
+//! | `truth` | what a driver did, to compare with what it says |
 //! | `foul` | a peer that sends what it should not |
 //! | `world` | a world: nodes, the faults of a run, what has to hold |
 //!
@@ -44,6 +44,7 @@ pub mod misc;
 pub mod rng;
 pub mod sched;
 pub mod trace;
+pub mod truth;
 pub mod verbs;
 pub mod work;
 pub mod world;

@@ -25,6 +25,7 @@ use crate::{
         MS,
         SEC, //
     },
+    truth,
     verbs::{
         self,
         Dev, //
@@ -165,6 +166,8 @@ pub struct Op {
     pub came: bool,
     /// How the message that was received ended.
     pub taken: Option<i32>,
+    /// So many bytes LNet of the other node has answered a GET with.
+    answered: Option<u32>,
     buf: usize,
 }
 
@@ -616,6 +619,13 @@ unsafe fn received(msg: *mut Msg, status: i32) {
                 ));
             }
         }
+        let answered = w().lnet.ops[m.op].answered;
+        if m.reply && !foul::is_there() && answered != Some(m.len) {
+            violation(&format!(
+                "operation {}: {} bytes arrived, and {answered:?} were the answer",
+                m.op, m.len
+            ));
+        }
         w().lnet.ops[m.op].arrived = true;
         if m.kind == PUT && w().lnet.ops[m.op].ack {
             let src = u64::from_le_bytes(m.hdr[8..16].try_into().expect("8 bytes"));
@@ -658,6 +668,7 @@ pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize
         arrived: false,
         came: false,
         taken: None,
+        answered: None,
         buf,
     });
     if telling() {
@@ -849,7 +860,12 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                     }
                     w().short = sched::NONE;
                     let rx = rx as usize;
-                    let wait = w().rng.range(MS, 3 * SEC);
+                    let (least, most) = if w().plan.hoards {
+                        (30 * SEC, 60 * SEC)
+                    } else {
+                        (MS, 3 * SEC)
+                    };
+                    let wait = w().rng.range(least, most);
                     sched::spawn((*ni).node, Kind::Process, "lnet delayed", move || {
                         sched::sleep(wait);
                         for _ in 0..if keeps { KEPT } else { 0 } {
@@ -880,6 +896,7 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                 };
                 let buf = new_buf(len as usize, For::Source);
                 fill(buf, op);
+                w().lnet.ops[op].answered = Some(len);
                 if rdma {
                     // The driver completes it in its recv.
                     let msg = new_msg(ni, GET, op);
@@ -945,6 +962,9 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _h
         }
     }
     slow();
+    // SAFETY: As above.
+    let (node, with_another) = unsafe { ((*(*msg).ni).node, (*msg).get.is_some()) };
+    truth::of(node).messages += u64::from(status != 0 && !with_another);
     finish(msg, status);
 }
 
@@ -1257,7 +1277,7 @@ pub unsafe extern "C" fn ro2ib_param_cksum() -> bool {
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_param_require_privileged_port() -> bool {
-    false
+    w().plan.privileged
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_param_use_privileged_port() -> bool {
@@ -1617,6 +1637,28 @@ pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
         sched::wake_all(ni as usize);
         rc
     }
+}
+
+/// Peers that the driver lists, and the references that it says they have.
+pub fn peers(ni: *mut Ni) -> Vec<(u64, u32)> {
+    let mut all = Vec::new();
+    // SAFETY: NIs stay until the world ends.
+    unsafe {
+        if (*ni).life != Life::Active {
+            return all;
+        }
+        (*ni).found += 1;
+        let get = ops(ni).get_peer.expect("an operation");
+        let (mut nid, mut refs) = (0, 0);
+        world::enter();
+        while get((*ni).lnd, all.len() as u32, &raw mut nid, &raw mut refs) == 0 {
+            all.push((nid, refs as u32));
+        }
+        world::leave();
+        (*ni).found -= 1;
+    }
+    sched::wake_all(ni as usize);
+    all
 }
 
 /// Whether the driver lists a connection with that peer.

@@ -44,6 +44,34 @@ pub struct Seen {
     states: Map<Which<'static>, String>,
     /// How many events there were.
     pub events: u64,
+    /// What the connections wait for that stand still.
+    stalls: Map<Which<'static>, String>,
+    /// Numbers of each node.
+    told: Map<usize, Told>,
+}
+
+/// What events have told of a node, to compare with what it did and says.
+#[derive(Clone, Copy, Default)]
+pub struct Told {
+    /// Messages posted.
+    pub posts: u64,
+    /// Connections that were up, and are over.
+    pub closes: u64,
+    /// Attempts that failed.
+    pub fails: u64,
+}
+
+/// That of a node.
+pub fn told(node: usize) -> Told {
+    w().trace.told.get(&node).copied().unwrap_or_default()
+}
+
+/// Connections of a node that stand still, and what for.
+pub fn stalls(node: usize) -> Vec<String> {
+    let stalls = &w().trace.stalls;
+    let here = stalls.iter().filter(|((of, _, _), _)| *of == node);
+    here.map(|((_, ni, number), want)| format!("{ni} {number}: {want}"))
+        .collect()
 }
 
 /// A world begins.
@@ -131,7 +159,7 @@ pub unsafe extern "C" fn ro2ib_trace_stall(
     credits: u32,
 ) {
     let want = word(want);
-    event(
+    let key = event(
         ro2ib_trace_bit_RO2IB_TRACE_STALL,
         "stall",
         c,
@@ -139,6 +167,12 @@ pub unsafe extern "C" fn ro2ib_trace_stall(
     );
     if queued == 0 {
         violation("a connection stands still, and nothing is queued");
+    }
+    let before = w().trace.stalls.insert(owned(key), want.into_owned());
+    if let Some(before) = before {
+        violation(&format!(
+            "a connection stands still that still does, for {before}"
+        ));
     }
 }
 
@@ -149,13 +183,19 @@ pub unsafe extern "C" fn ro2ib_trace_stall_over(
     ns: u64,
 ) {
     let want = word(want);
-    event(
+    let key = event(
         ro2ib_trace_bit_RO2IB_TRACE_STALL_OVER,
         "stall_over",
         c,
         format_args!("want={want} ns={ns}"),
     );
     since_the_beginning(ns);
+    let before = w().trace.stalls.remove(&owned(key));
+    if before.as_deref() != Some(&*want) {
+        violation(&format!(
+            "a connection stood still for {want}, and it was {before:?}"
+        ));
+    }
 }
 
 fn since_the_beginning(ns: u64) {
@@ -173,12 +213,14 @@ pub unsafe extern "C" fn ro2ib_trace_post(
     credits: u32,
 ) {
     let op = word(op);
-    event(
+    let (node, _, _) = event(
         ro2ib_trace_bit_RO2IB_TRACE_POST,
         "post",
         c,
         format_args!("op={op} tx={tx} bytes={bytes} credits={credits}"),
     );
+    // An invalidation is no message.
+    w().trace.told.entry(node).or_default().posts += u64::from(op != "LOCAL_INV");
 }
 
 #[no_mangle]
@@ -246,8 +288,16 @@ pub unsafe extern "C" fn ro2ib_trace_close(
         format_args!("up={up} by={by} cause={cause} detail={detail}"),
     );
     let over = "over".to_string();
+    let told = w().trace.told.entry(key.0).or_default();
+    *(if up {
+        &mut told.closes
+    } else {
+        &mut told.fails
+    }) += 1;
     if key.2 != 0 {
-        match w().trace.states.insert(owned(key), over).as_deref() {
+        let key = owned(key);
+        w().trace.stalls.remove(&key);
+        match w().trace.states.insert(key, over).as_deref() {
             Some("Dead") => {}
             other => violation(&format!("a connection is over that was {other:?}")),
         }

@@ -30,6 +30,7 @@ use crate::{
         MS,
         SEC, //
     },
+    truth,
     world::{
         self,
         say,
@@ -663,6 +664,21 @@ pub fn destroy_qp(qp: *mut Qp) {
     }
 }
 
+/// Queue pairs of a device over which connections are up.
+pub fn up(dev: *const Dev) -> Vec<*mut Qp> {
+    // SAFETY: The memory stays until the world ends.
+    let is = |qp: &*mut Qp| unsafe {
+        (**qp).dev.cast_const() == dev && (**qp).state == State::Rts && (**qp).established
+    };
+    w().qps.values().copied().filter(is).collect()
+}
+
+/// Whether a queue pair is up yet, or again.
+pub fn is_up(qp: *mut Qp) -> bool {
+    // SAFETY: As above.
+    unsafe { (*qp).state == State::Rts }
+}
+
 fn complete(qp: *mut Qp, cqe: *mut ib_cqe, status: u32, opcode: u32, byte_len: u32) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
@@ -1244,6 +1260,15 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 }
                 data
             });
+            let truth = truth::of((*q.dev).node);
+            let marks = r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE && r.num_sge == 0;
+            match list.first() {
+                _ if marks => truth.marks(),
+                first => truth.takes(
+                    at == wr,
+                    first.filter(|_| r.opcode == ib_wr_opcode_IB_WR_SEND),
+                ),
+            }
             q.seq += 1;
             q.sq.push_back(Wr {
                 seq: q.seq,
@@ -1297,6 +1322,9 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
             } else {
                 ((*r.sg_list).addr, (*r.sg_list).length)
             };
+            if r.num_sge == 0 {
+                truth::of((*q.dev).node).marks_recv();
+            }
             q.rq.push_back(Recv {
                 cqe: r.__bindgen_anon_1.wr_cqe,
                 addr,

@@ -35,6 +35,7 @@ use crate::{
         US, //
     },
     trace,
+    truth::Truth,
     verbs::{
         self,
         Dev,
@@ -113,6 +114,8 @@ pub struct Plan {
     pub wrq_sge: u32,
     /// `use_privileged_port`.
     pub privileged: bool,
+    /// LNet keeps some of the messages that come for most of a minute, and others have to pass.
+    pub hoards: bool,
     /// Over TCP, who calls has nothing to say for long, as other drivers may.
     pub shy: bool,
     /// Each step of a handshake takes seconds, none longer than it may.
@@ -189,6 +192,7 @@ impl Plan {
             rnr_retry_count: 6,
             wrq_sge: 2,
             privileged: false,
+            hoards: false,
             shy: false,
             slow_steps: false,
             no_inline: false,
@@ -232,6 +236,8 @@ pub struct Node {
     pub net_refs: usize,
     /// The peer that its parameter `access` denies.
     pub denied: Option<u64>,
+    /// What its driver did.
+    pub truth: Truth,
     /// What its parameter `ni_tune` says of all its NIs.
     pub tune: ro2ib_tuning,
     /// Calls into the driver that have not returned.
@@ -354,6 +360,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
                 dead: false,
                 net_refs: 0,
                 denied: None,
+                truth: Truth::default(),
                 tune: lnet::UNTUNED,
                 inside: 0,
                 event_lock: lock::new(c"ib_event_lock"),

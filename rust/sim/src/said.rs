@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the driver says of itself, when all is quiet, compared with what its devices saw.
+//!
+//! People read these numbers at night. A number that is wrong misleads, and nothing else in a world shows it.
+
+use simc::{
+    lnet::{
+        self,
+        Life,
+        Ni, //
+    },
+    misc,
+    sched::{
+        self,
+        MS, //
+    },
+    trace,
+    world::{
+        violation,
+        w,
+        Fault,
+        Plan, //
+    }, //
+};
+
+/// How often it is asked again: something may be under way, a NOOP for instance.
+const TRIES: u32 = 6;
+
+/// Nobody sends. `same`: the NIs of this node are those that it began with.
+pub fn look(node: usize, plan: &Plan, same: bool, tuned: bool) {
+    for left in (0..TRIES).rev() {
+        match differs(node, plan, same, tuned) {
+            None => return,
+            Some(what) if left == 0 => violation(&format!("node {node} says {what}")),
+            Some(_) => sched::sleep(200 * MS),
+        }
+    }
+}
+
+/// What does not hold together.
+fn differs(node: usize, plan: &Plan, same: bool, tuned: bool) -> Option<String> {
+    let text: String = misc::files(node).into_iter().map(misc::cat).collect();
+    let lines: Vec<Vec<(&str, &str)>> = text.lines().map(words).collect();
+    let of = |key: &str| -> Vec<&Vec<(&str, &str)>> {
+        let is = |line: &&Vec<(&str, &str)>| line.first().is_some_and(|(k, _)| *k == key);
+        lines.iter().filter(is).collect()
+    };
+    let conns = of("conn");
+    // SAFETY: NIs stay until the world ends.
+    let in_use = |ni: &&*mut Ni| unsafe { (***ni).life == Life::Active };
+    let nis: Vec<*mut Ni> = w().nodes[node].nis.iter().filter(in_use).copied().collect();
+    let truth = w().nodes[node].truth;
+
+    let may =
+        |kind: Fault| plan.fault_ppm[kind as usize] != 0 || plan.fault_nth[kind as usize].is_some();
+    // Without memory there is a node without files.
+    if of("ni").len() < nis.len() && may(Fault::Alloc) {
+        return None;
+    }
+    // Whether a post fails the device says when the driver has counted it; and what a queue pair did that
+    // failed before its connection had it is not counted.
+    let posts = ![
+        Fault::Post,
+        Fault::PostRecv,
+        Fault::Alloc,
+        Fault::Verbs,
+        Fault::Dma,
+        Fault::Cm,
+    ]
+    .into_iter()
+    .any(may);
+    if same && posts {
+        for (key, is) in truth.named() {
+            let all = of("past").into_iter().chain(conns.iter().copied());
+            let says: u64 = all.filter_map(|line| number(line, key)).sum();
+            if says != is {
+                return Some(format!("{key}={says}, and it was {is}"));
+            }
+        }
+    }
+    let told = trace::told(node);
+    if plan.looked_at {
+        if posts && told.posts != truth.tx_msgs {
+            let posts = told.posts;
+            return Some(format!("post {posts} times, and it was {}", truth.tx_msgs));
+        }
+        if let Some(stall) = trace::stalls(node).first() {
+            return Some(format!(
+                "that it stands still, and nothing is queued: {stall}"
+            ));
+        }
+    }
+    if same {
+        let of_causes = |kind: &str| -> u64 {
+            let causes = of("causes");
+            let these = causes
+                .iter()
+                .filter(|line| line.get(1) == Some(&("of", kind)));
+            these
+                .flat_map(|line| line.iter().skip(2))
+                .filter_map(|(_, n)| n.parse::<u64>().ok())
+                .sum()
+        };
+        let (closed, failed) = (of_causes("closed"), of_causes("failed"));
+        if plan.looked_at && (closed, failed) != (told.closes, told.fails) {
+            let (closes, fails) = (told.closes, told.fails);
+            return Some(format!(
+                "closed={closed} failed={failed}, and events tell {closes} and {fails}"
+            ));
+        }
+        let (closes, events) = (of("closes"), of("event"));
+        let ends: u64 = closes.iter().filter_map(|line| number(line, "ends")).sum();
+        let refusals: u64 = closes
+            .iter()
+            .filter_map(|line| number(line, "refusals"))
+            .sum();
+        if ends + refusals != 0 && events.is_empty() {
+            return Some(format!(
+                "ends={ends} refusals={refusals}, and tells of none"
+            ));
+        }
+        // Memory of a GPU that is refused is counted by itself, and what LNet makes fail is not.
+        if plan.gpu_ppm == 0 && plan.send_error_ppm == 0 && of_causes("messages") != truth.messages
+        {
+            let says = of_causes("messages");
+            return Some(format!("messages={says}, and it was {}", truth.messages));
+        }
+    }
+    for ni in nis {
+        let refs: u32 = lnet::peers(ni).iter().map(|(_, refs)| refs - 1).sum();
+        let older = lnet::control(ni, 5, 0);
+        if refs as usize > conns.len() || older as usize > conns.len() {
+            return Some(format!(
+                "{refs} references, {older} older, {} connections",
+                conns.len()
+            ));
+        }
+        if !tuned && older != 0 {
+            return Some(format!(
+                "{older} connections have other settings, and there are none"
+            ));
+        }
+    }
+    None
+}
+
+/// Pairs of key and value.
+fn words(line: &str) -> Vec<(&str, &str)> {
+    line.split(' ')
+        .filter_map(|word| word.split_once('='))
+        .collect()
+}
+
+fn number(line: &[(&str, &str)], key: &str) -> Option<u64> {
+    let found = line.iter().find(|(k, _)| *k == key);
+    found.and_then(|(_, n)| n.parse().ok())
+}
