@@ -4,6 +4,11 @@
 //!
 //! People read these numbers at night. A number that is wrong misleads, and nothing else in a world shows it.
 
+use std::{
+    cell::RefCell,
+    rc::Rc, //
+};
+
 use simc::{
     lnet::{
         self,
@@ -13,9 +18,11 @@ use simc::{
     misc,
     sched::{
         self,
+        Kind,
         MS, //
     },
     trace,
+    verbs,
     world::{
         violation,
         w,
@@ -27,10 +34,23 @@ use simc::{
 /// How often it is asked again: something may be under way, a NOOP for instance.
 const TRIES: u32 = 6;
 
-/// Nobody sends. `same`: the NIs of this node are those that it began with.
-pub fn look(node: usize, plan: &Plan, same: bool, tuned: bool) {
+/// What happened in the world.
+#[derive(Clone)]
+pub struct Past {
+    /// How it ran.
+    pub plan: Plan,
+    /// The NIs of the node are those that it began with.
+    pub same: bool,
+    /// Settings were changed.
+    pub tuned: bool,
+    /// Its device said that it is broken, maybe, and nothing else since.
+    pub broken: bool,
+}
+
+/// Nobody sends.
+pub fn look(node: usize, past: &Past) {
     for left in (0..TRIES).rev() {
-        match differs(node, plan, same, tuned) {
+        match differs(node, past) {
             None => return,
             Some(what) if left == 0 => violation(&format!("node {node} says {what}")),
             Some(_) => sched::sleep(200 * MS),
@@ -38,13 +58,94 @@ pub fn look(node: usize, plan: &Plan, same: bool, tuned: bool) {
     }
 }
 
+/// Both ends of each connection together have as many credits as were agreed on.
+pub fn credits() {
+    for left in (0..TRIES).rev() {
+        match lost() {
+            None => return,
+            Some(what) if left == 0 => violation(&what),
+            Some(_) => sched::sleep(200 * MS),
+        }
+    }
+}
+
+/// The credits of one end of a connection.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    qpn: u64,
+    peer_qpn: u64,
+    depth: u64,
+    credits: u64,
+    outstanding: u64,
+    /// Of the other end, as this one sees it.
+    peer_held: u64,
+    with_lnet: u64,
+}
+
+impl End {
+    fn of(line: &[(&str, &str)]) -> Option<Self> {
+        let number = |key| number(line, key);
+        Some(Self {
+            qpn: number("qpn")?,
+            peer_qpn: number("peer_qpn")?,
+            depth: number("depth")?,
+            credits: number("credits")?,
+            outstanding: number("outstanding")?,
+            peer_held: number("peer_held")?,
+            with_lnet: number("with_lnet")?,
+        })
+    }
+}
+
+fn lost() -> Option<String> {
+    let ends = Rc::new(RefCell::new(Vec::new()));
+    for node in 0..w().nodes.len() {
+        let ends = ends.clone();
+        let tid = sched::spawn(node, Kind::Process, "credits", move || {
+            let text: String = misc::files(node).into_iter().map(misc::cat).collect();
+            let conns = text.lines().map(words).filter(|line| is(line, "conn"));
+            ends.borrow_mut()
+                .extend(conns.filter_map(|line| End::of(&line)));
+        });
+        sched::join(tid);
+    }
+    let ends = ends.borrow();
+    // LNet may have more, of connections that are over.
+    let (says, is) = (
+        ends.iter().map(|end| end.with_lnet).sum::<u64>(),
+        w().lnet.held,
+    );
+    if says > is as u64 {
+        return Some(format!(
+            "LNet is said to have {says} messages, and has {is}"
+        ));
+    }
+    for here in ends.iter() {
+        let there = ends
+            .iter()
+            .find(|end| end.qpn == here.peer_qpn && end.peer_qpn == here.qpn);
+        // Who does not know who is at the other end, or is alone, is about to go.
+        let Some(there) = there else { continue };
+        let all = here.credits + there.outstanding + there.with_lnet;
+        if here.depth != there.depth || all != here.depth || here.credits != there.peer_held {
+            return Some(format!("credits are lost, or made up: {here:?}, {there:?}"));
+        }
+    }
+    None
+}
+
 /// What does not hold together.
-fn differs(node: usize, plan: &Plan, same: bool, tuned: bool) -> Option<String> {
+fn differs(node: usize, past: &Past) -> Option<String> {
+    let Past {
+        plan,
+        same,
+        tuned,
+        broken,
+    } = past.clone();
     let text: String = misc::files(node).into_iter().map(misc::cat).collect();
     let lines: Vec<Vec<(&str, &str)>> = text.lines().map(words).collect();
     let of = |key: &str| -> Vec<&Vec<(&str, &str)>> {
-        let is = |line: &&Vec<(&str, &str)>| line.first().is_some_and(|(k, _)| *k == key);
-        lines.iter().filter(is).collect()
+        lines.iter().filter(|line| is(line, key)).collect()
     };
     let conns = of("conn");
     // SAFETY: NIs stay until the world ends.
@@ -109,6 +210,12 @@ fn differs(node: usize, plan: &Plan, same: bool, tuned: bool) -> Option<String> 
                 "closed={closed} failed={failed}, and events tell {closes} and {fails}"
             ));
         }
+        if plan.looked_at {
+            let here = (of_causes("refused"), told.refuses);
+            if here.0 != here.1 {
+                return Some(format!("refused={}, and events tell {}", here.0, here.1));
+            }
+        }
         let (closes, events) = (of("closes"), of("event"));
         let ends: u64 = closes.iter().filter_map(|line| number(line, "ends")).sum();
         let refusals: u64 = closes
@@ -127,9 +234,15 @@ fn differs(node: usize, plan: &Plan, same: bool, tuned: bool) -> Option<String> 
             return Some(format!("messages={says}, and it was {}", truth.messages));
         }
     }
+    let mut listed = 0;
     for ni in nis {
         let refs: u32 = lnet::peers(ni).iter().map(|(_, refs)| refs - 1).sum();
         let older = lnet::control(ni, 5, 0);
+        listed += lnet::control(ni, 3, 0) as usize;
+        // SAFETY: NIs and devices stay until the world ends.
+        if !broken && unsafe { (*ni).is_fatal() && verbs::is_good((*ni).dev) } {
+            return Some("that its device is broken".to_string());
+        }
         if refs as usize > conns.len() || older as usize > conns.len() {
             return Some(format!(
                 "{refs} references, {older} older, {} connections",
@@ -142,7 +255,15 @@ fn differs(node: usize, plan: &Plan, same: bool, tuned: bool) -> Option<String> 
             ));
         }
     }
+    if listed != conns.len() {
+        return Some(format!("{} connections, and lists {listed}", conns.len()));
+    }
     None
+}
+
+/// Whether a line is one of `kind`.
+fn is(line: &[(&str, &str)], kind: &str) -> bool {
+    line.first().is_some_and(|(key, _)| *key == kind)
 }
 
 /// Pairs of key and value.

@@ -799,10 +799,11 @@ impl Script {
         self
     }
 
-    /// Whether nothing goes wrong but mapping of memory.
-    fn only_mapping_fails(&self) -> bool {
+    /// Whether nothing goes wrong but that memory, or an object of verbs, is not to be had.
+    fn only_memory_is_short(&self) -> bool {
         let plan = &self.plan;
-        let others = (0..FAULTS).filter(|kind| *kind != Fault::Dma as usize);
+        let short = [Fault::Dma, Fault::Verbs, Fault::Alloc].map(|kind| kind as usize);
+        let others = (0..FAULTS).filter(|kind| !short.contains(kind));
         let cm = [plan.cm_lost_ppm, plan.cm_double_ppm, plan.cm_late_ppm];
         cm.iter().all(|ppm| *ppm == 0)
             && others
@@ -824,8 +825,8 @@ impl Script {
             self.plan.patience = (4 * u64::from(self.plan.timeout) + 60) * SEC;
         }
         let calm = self.plan.patience != 0 && self.steps.is_empty() && self.stall_ppm == 0;
-        // What LNet keeps over there is in nobody's way; and who finds no mapping says so.
-        if self.plan.hoards || (calm && self.only_mapping_fails()) {
+        // What LNet keeps over there is in nobody's way; and who has no memory says so.
+        if self.plan.hoards || (calm && self.only_memory_is_short()) {
             self.plan.patience = 10 * SEC;
         }
         self
@@ -1257,6 +1258,7 @@ fn on_all(name: &'static str, f: fn(usize)) {
 
 fn whole(script: Script) {
     w().faulty = script.early;
+    w().strict = script.strict;
     let n = w().nodes.len();
     let ups: Vec<Tid> = (0..n)
         .map(|node| sched::spawn(node, Kind::Process, "up", move || up(node)))
@@ -1343,6 +1345,7 @@ fn whole(script: Script) {
     if script.check || (script.strict && script.seed % 8 == 0) {
         say_what_is(&script.steps, &script.plan, script.early);
     }
+    w().strict = false;
     on_all("down", |node| {
         down(node);
         world::unload();
@@ -1369,11 +1372,17 @@ fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
             )
         };
         let tuned = steps.iter().any(tunes);
-        let (plan, name) = (plan.clone(), "said");
-        let tid = sched::spawn(node, Kind::Process, name, move || {
-            said::look(node, &plan, same, tuned)
-        });
+        let past = said::Past {
+            plan: plan.clone(),
+            same,
+            tuned,
+            broken: steps.iter().any(|step| step.what == Happens::PortEvents),
+        };
+        let tid = sched::spawn(node, Kind::Process, "said", move || said::look(node, &past));
         sched::join(tid);
+    }
+    if !foul::is_there() {
+        said::credits();
     }
 }
 

@@ -95,6 +95,13 @@ pub struct Ni {
     tune: ro2ib_tuning,
 }
 
+impl Ni {
+    /// Whether LNet was told that it cannot be used.
+    pub fn is_fatal(&self) -> bool {
+        self.link_fatal || self.port_fatal
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Core,
@@ -1035,6 +1042,9 @@ pub unsafe extern "C" fn ro2ib_lnet_notify_down(ni: *mut ro2ib_ni, nid: u64, age
     let known = unsafe { (*ni.cast::<Ni>()).nid >> 32 == nid >> 32 };
     if !known {
         violation("a peer of another net is said to be gone");
+    }
+    if w().strict {
+        violation("a peer is said to be gone, and nothing is wrong");
     }
     if age > sched::now() / SEC {
         violation("a peer was last heard before the node booted");

@@ -59,6 +59,8 @@ pub struct Told {
     pub closes: u64,
     /// Attempts that failed.
     pub fails: u64,
+    /// Requests that were refused.
+    pub refuses: u64,
 }
 
 /// That of a node.
@@ -312,6 +314,7 @@ pub unsafe extern "C" fn ro2ib_trace_refuse(ni: *const u8, peer: *const u8, caus
     w().trace.events += 1;
     let (ni, peer) = (text(ni, RO2IB_TRACE_NID), text(peer, RO2IB_TRACE_NID));
     let cause = word(cause);
+    w().trace.told.entry(sched::node()).or_default().refuses += 1;
     if telling() {
         say(&format!("refuse: ni={ni} peer={peer} cause={cause}"));
     }

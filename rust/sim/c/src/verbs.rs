@@ -664,6 +664,12 @@ pub fn destroy_qp(qp: *mut Qp) {
     }
 }
 
+/// Whether nothing keeps a device from being used.
+pub fn is_good(dev: *const Dev) -> bool {
+    // SAFETY: Devices stay until the world ends.
+    unsafe { (*dev).registered && (*dev).up && (*dev).moved.is_none() }
+}
+
 /// Queue pairs of a device over which connections are up.
 pub fn up(dev: *const Dev) -> Vec<*mut Qp> {
     // SAFETY: The memory stays until the world ends.

@@ -265,6 +265,8 @@ pub struct World {
     pub plan: Plan,
     /// Faults happen.
     pub faulty: bool,
+    /// Nothing goes wrong in this world.
+    pub strict: bool,
     /// No task is held up for longer than a moment.
     pub prompt: bool,
     /// The task that finds no memory.
@@ -378,6 +380,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         rng: Rng::new(seed),
         plan,
         faulty: false,
+        strict: false,
         prompt: false,
         short: sched::NONE,
         failed: None,
