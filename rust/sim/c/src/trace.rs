@@ -68,6 +68,11 @@ pub fn told(node: usize) -> Told {
     w().trace.told.get(&node).copied().unwrap_or_default()
 }
 
+/// A node lost its power: its connections tell of nothing any more.
+pub fn forget(node: usize) {
+    w().trace.stalls.retain(|(of, _, _), _| *of != node);
+}
+
 /// Connections of a node that stand still, and what for.
 pub fn stalls(node: usize) -> Vec<String> {
     let stalls = &w().trace.stalls;

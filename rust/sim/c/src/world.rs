@@ -764,6 +764,7 @@ pub fn power_off(node: usize) {
     }
     cm::forget(node);
     lnet::forget(node);
+    trace::forget(node);
     world.works.forget(node);
     world.timers.retain(|_, n| *n != node);
     mem::forget(node);
