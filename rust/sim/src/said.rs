@@ -234,6 +234,9 @@ fn differs(node: usize, past: &Past) -> Option<String> {
             return Some(format!("messages={says}, and it was {}", truth.messages));
         }
     }
+    if let Some(what) = speeds(node, past, &of("ni")) {
+        return Some(what);
+    }
     let mut listed = 0;
     for ni in nis {
         let refs: u32 = lnet::peers(ni).iter().map(|(_, refs)| refs - 1).sum();
@@ -259,6 +262,22 @@ fn differs(node: usize, past: &Past) -> Option<String> {
         return Some(format!("{} connections, and lists {listed}", conns.len()));
     }
     None
+}
+
+/// The speed that an NI says its port has is that of the port now.
+fn speeds(node: usize, past: &Past, lines: &[&Vec<(&str, &str)>]) -> Option<String> {
+    let devs = w().nodes[node].devs.clone();
+    if past.broken || !devs.iter().all(|dev| verbs::is_good(*dev)) {
+        return None;
+    }
+    let mut says: Vec<u64> = lines
+        .iter()
+        .filter_map(|line| number(line, "speed_mbps"))
+        .collect();
+    let mut is: Vec<u64> = devs.iter().map(|dev| verbs::mbps(*dev)).collect();
+    says.sort_unstable();
+    is.sort_unstable();
+    (says != is).then(|| format!("speeds {says:?}, and they are {is:?}"))
 }
 
 /// Whether a line is one of `kind`.

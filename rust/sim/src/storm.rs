@@ -40,10 +40,14 @@ use simc::{
 const TRIES: usize = 5;
 
 fn put(node: usize) {
+    send(node, 0);
+}
+
+fn send(node: usize, to: usize) {
     // SAFETY: NIs stay until the world ends.
     let ni = *w().nodes[node].nis.last().expect("an NI");
     for _ in 0..TRIES {
-        let op = lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(0, 0)), 200, true);
+        let op = lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(to, 0)), 200, true);
         if lnet::wait(op, 100 * SEC) == Some(0) {
             return;
         }
@@ -227,9 +231,18 @@ pub fn run(seed: u64, peers: usize) -> End {
         on(0..1, "down", down);
         phase("the NI of all is deleted", begun);
         on(0..1, "up", up);
+        // One that wants something of many has them wait for their turn.
+        let begun = sched::now();
+        let reach = |to| sched::spawn(0, Kind::Process, "user", move || send(0, to));
+        let tids: Vec<_> = (1..all).map(reach).collect();
+        for tid in tids {
+            sched::join(tid);
+        }
+        phase("the one connects with all", begun);
+        judge_connecting(sched::now() - begun, peers);
         let begun = sched::now();
         on(1..all, "user", put);
-        phase("all connect anew and send", begun);
+        phase("all send", begun);
         on(0..all, "down", |node| {
             down(node);
             world::unload_unseen();

@@ -274,8 +274,7 @@ pub unsafe extern "C" fn ro2ib_port_query(dev: *mut ib_device, _port: u32, out: 
         let dev = &*dev.cast::<Dev>();
         *out = ro2ib_port {
             active: dev.up,
-            // QDR, EDR, SDR, of four lanes: another each time that the link comes up.
-            speed: [4, 32, 1][dev.ups % 3],
+            speed: SPEEDS[dev.ups % 3].0,
             width: 2,
             bad_pkeys: 0,
         };
@@ -668,6 +667,15 @@ pub fn destroy_qp(qp: *mut Qp) {
 pub fn is_good(dev: *const Dev) -> bool {
     // SAFETY: Devices stay until the world ends.
     unsafe { (*dev).registered && (*dev).up && (*dev).moved.is_none() }
+}
+
+/// QDR, EDR, SDR, and what four lanes of each are: another each time that the link comes up.
+const SPEEDS: [(u32, u64); 3] = [(4, 40_000), (32, 100_000), (1, 10_000)];
+
+/// The speed of a device's port, Mb/s.
+pub fn mbps(dev: *const Dev) -> u64 {
+    // SAFETY: Devices stay until the world ends.
+    unsafe { SPEEDS[(*dev).ups % 3].1 }
 }
 
 /// Queue pairs of a device over which connections are up.
