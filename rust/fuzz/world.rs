@@ -13,6 +13,8 @@ use std::env;
 
 use libfuzzer_sys::fuzz_target;
 
+#[path = "../sim/src/said.rs"]
+mod said;
 #[path = "../sim/src/scenario.rs"]
 #[allow(dead_code)]
 mod scenario;
