@@ -416,6 +416,10 @@ impl Script {
         if !strict && own.one_in(16) {
             script.dies(own);
         }
+        let own = &mut Rng::new(seed ^ 0x0b2e_a500);
+        if !strict && !script.punctual && own.one_in(16) {
+            script.breaks(own);
+        }
         let own = &mut Rng::new(seed ^ 0x0f1a_9500);
         if !strict && !script.punctual && own.one_in(16) {
             script.flaps(own);
@@ -452,6 +456,35 @@ impl Script {
             at: 0,
             ops: (0..8)
                 .map(|_| (kind, 6000, false, 0, rng.below(SEC)))
+                .collect(),
+        }];
+    }
+
+    /// One of several connections breaks, and nothing else goes wrong.
+    fn breaks(&mut self, rng: &mut Rng) {
+        self.plan = Plan::calm(2);
+        let conns = rng.of(&[2, 3, 4]);
+        for node in &mut self.plan.nodes {
+            node.conns = conns;
+            node.software = rng.one_in(2);
+        }
+        self.early = false;
+        self.together = true;
+        self.punctual = true;
+        (self.jump_ppm, self.stall_ppm) = (0, 0);
+        self.steps = vec![Step {
+            what: Happens::QpBreaks,
+            node: rng.below(2) as usize,
+            slot: 0,
+            at: SEC + rng.below(3 * SEC),
+            long: 0,
+        }];
+        self.users = vec![User {
+            node: rng.below(2) as usize,
+            slot: 0,
+            at: 0,
+            ops: (0..rng.range(1, 12))
+                .map(|_| (lnet::PUT, 100, rng.one_in(2), 0, rng.below(SEC)))
                 .collect(),
         }];
     }
@@ -980,6 +1013,9 @@ fn user(user: User, ends_well: bool) {
     }
 }
 
+/// So long after one of several connections broke there is another.
+const REPLACED: u64 = 10 * SEC;
+
 /// So long after the link is down no connection is up: it is held for 3 s, and looked at each second.
 const HOLD: u64 = 5 * SEC;
 
@@ -1097,7 +1133,19 @@ fn happens(step: Step, punctual: bool) {
             sched::sleep(step.long);
             up_one(node, slot);
         }
-        Happens::QpBreaks => verbs::break_one(dev),
+        Happens::QpBreaks => {
+            let before = verbs::up(dev).len();
+            verbs::break_one(dev);
+            if punctual {
+                sched::sleep(REPLACED);
+                let after = verbs::up(dev).len();
+                if after < before {
+                    violation(&format!(
+                        "{before} connections were up, and {after} are since one broke"
+                    ));
+                }
+            }
+        }
         Happens::PortEvents => {
             let event = w().rng.range(8, 18) as u32;
             verbs::dispatch(dev, event);
@@ -1262,6 +1310,8 @@ fn on_all(name: &'static str, f: fn(usize)) {
 fn whole(script: Script) {
     w().faulty = script.early;
     w().strict = script.strict;
+    let plan = &script.plan;
+    w().eager = script.strict && plan.slow_wire_ppm == 0 && plan.wire_max <= MS && !plan.shy;
     let n = w().nodes.len();
     let ups: Vec<Tid> = (0..n)
         .map(|node| sched::spawn(node, Kind::Process, "up", move || up(node)))

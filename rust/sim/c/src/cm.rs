@@ -224,7 +224,8 @@ fn send(id: &Id, mut packet: Packet) {
     // SAFETY: Devices stay until the world ends.
     let dev = unsafe { &*id.dev };
     // Who refuses a request cannot wait with that: the CM does it with the id. And it answers a REP by itself.
-    let word = !matches!(packet, Packet::Rej { .. } | Packet::Rtu { .. });
+    // What it repeats by itself in that moment nobody could have kept it from: an attempt that is let go says as much.
+    let word = !matches!(packet, Packet::Rej { .. } | Packet::Rtu { .. }) && id.tries < 2;
     if word && w().prompt && dev.software && dev.moves.is_some_and(|at| sched::now() - at > MS) {
         // To rxe that is one without a GID, if it is a little slow.
         violation("the CM sends a message whose GID is about to go");

@@ -20,7 +20,10 @@ use crate::{
     decl::r::*,
     hash::Map,
     mem,
-    sched,
+    sched::{
+        self,
+        MS, //
+    },
     world::{
         self,
         say,
@@ -32,6 +35,9 @@ use crate::{
 
 /// All events.
 const ALL: u32 = 0x1ff;
+
+/// A message of a connection that is up is held back for so long at most, but for credits and room in the send queue.
+const HELD: u64 = 20 * MS;
 
 /// What somebody looks at.
 #[no_mangle]
@@ -46,6 +52,8 @@ pub struct Seen {
     pub events: u64,
     /// What the connections wait for that stand still.
     stalls: Map<Which<'static>, String>,
+    /// How long what is posted next has waited, but for a credit.
+    waited: u64,
     /// Numbers of each node.
     told: Map<usize, Told>,
 }
@@ -226,6 +234,14 @@ pub unsafe extern "C" fn ro2ib_trace_post(
         c,
         format_args!("op={op} tx={tx} bytes={bytes} credits={credits}"),
     );
+    let waited = core::mem::take(&mut w().trace.waited);
+    // What is answered may have to wait until there is a buffer for the answer.
+    if w().eager && op == "IMMEDIATE" && waited > HELD {
+        violation(&format!(
+            "{op} waited {} ms, and not for a credit",
+            waited / MS
+        ));
+    }
     // An invalidation is no message.
     w().trace.told.entry(node).or_default().posts += u64::from(op != "LOCAL_INV");
 }
@@ -277,6 +293,12 @@ pub unsafe extern "C" fn ro2ib_trace_stage(
         format_args!("op={op} stage={stage} ns={ns}"),
     );
     since_the_beginning(ns);
+    let waited = &mut w().trace.waited;
+    match &*stage {
+        "queued" => *waited = ns,
+        "credit" => *waited = waited.saturating_sub(ns),
+        _ => {}
+    }
 }
 
 #[no_mangle]

@@ -265,6 +265,8 @@ pub struct World {
     pub plan: Plan,
     /// Faults happen.
     pub faulty: bool,
+    /// Nothing holds messages up but credits.
+    pub eager: bool,
     /// Nothing goes wrong in this world.
     pub strict: bool,
     /// No task is held up for longer than a moment.
@@ -381,6 +383,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         plan,
         faulty: false,
         strict: false,
+        eager: false,
         prompt: false,
         short: sched::NONE,
         failed: None,
