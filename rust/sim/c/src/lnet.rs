@@ -946,6 +946,8 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
             _ => violation("a header of an unknown kind came up"),
         }
     }
+    // What it sent from in here does not wait for it.
+    slow();
     0
 }
 
@@ -973,6 +975,7 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _h
     let (node, with_another) = unsafe { ((*(*msg).ni).node, (*msg).get.is_some()) };
     truth::of(node).messages += u64::from(status != 0 && !with_another);
     finish(msg, status);
+    slow();
 }
 
 #[no_mangle]
