@@ -9,6 +9,7 @@
 #include <linux/highmem.h>
 #include <linux/scatterlist.h>
 #include <linux/sizes.h>
+#include <linux/slab.h>
 #include <rdma/ib_verbs.h>
 
 #include "ro2iblnd_compat.h"
@@ -17,6 +18,15 @@
 static enum dma_data_direction direction(int dir)
 {
 	return dir ? DMA_FROM_DEVICE : DMA_TO_DEVICE;
+}
+
+/*
+ * A zeroed buffer that is as near to the device as memory can be; NULL if there
+ * is none. For kfree().
+ */
+void *ro2ib_zalloc_near(struct ib_device *dev, size_t len)
+{
+	return kzalloc_node(len, GFP_KERNEL, ibdev_to_node(dev));
 }
 
 noinline int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len,

@@ -2,7 +2,10 @@
 
 //! Message buffers: 4096 bytes that are mapped for a device once, whatever the size of a page is.
 
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
 
 use kernel::{
     error::to_result,
@@ -56,10 +59,11 @@ pub(crate) const MSG_BUF_LEN: usize = 4096;
 
 // Aligned, so that it shares no cache line and lies in one page.
 #[repr(C, align(4096))]
-#[derive(Zeroable)]
 struct Bytes {
     raw: [u8; MSG_BUF_LEN],
 }
+
+const _: () = assert!(size_of::<Bytes>() == MSG_BUF_LEN);
 
 /// A buffer for one message of up to [`MSG_BUF_LEN`] bytes, mapped for a device.
 ///
@@ -83,16 +87,21 @@ pub(crate) type TxBuf = MsgBuf<ToDevice>;
 pub(crate) type RxBuf = MsgBuf<FromDevice>;
 
 impl<D: DirectionType> MsgBuf<D> {
-    /// Allocates and maps a buffer, zeroed. May sleep; inside a [`super::work::NofsScope`].
+    /// Allocates and maps a buffer, zeroed, on the device's NUMA node if there is room. May sleep; inside a
+    /// [`super::work::NofsScope`].
     ///
     /// # Errors
     ///
     /// `ENOMEM`, `EIO` if it cannot be mapped.
     pub(crate) fn alloc(device: &ARef<Device>) -> Result<Self> {
-        Self::map(
-            KBox::init(pin_init::init_zeroed::<Bytes>(), GFP_KERNEL)?,
-            device,
-        )
+        // SAFETY: `device` is registered.
+        let raw = unsafe { bindings::ro2ib_zalloc_near(device.as_raw(), MSG_BUF_LEN) };
+        let raw = NonNull::new(raw.cast::<Bytes>()).ok_or(ENOMEM)?;
+        // SAFETY: It is ours alone, as long as `Bytes`, and zeroed, which `Bytes` may be. What kmalloc()
+        // gives out in a power of two is aligned to that. A `KBox` is freed by kfree().
+        let bytes = unsafe { KBox::from_raw(raw.as_ptr()) };
+
+        Self::map(bytes, device)
     }
 
     fn map(mut bytes: KBox<Bytes>, device: &ARef<Device>) -> Result<Self> {

@@ -14,7 +14,9 @@ use crate::{
         k::*,
         r::*, //
     },
+    hash::Map,
     lock,
+    mem,
     sched,
     verbs::Dev,
     world::{
@@ -41,6 +43,8 @@ pub struct Maps {
     nr: u64,
     /// Lists that the provider of a GPU has mapped: device, elements, direction.
     gpu: BTreeMap<usize, (usize, u32, bool)>,
+    /// Buffers that were made for a device, whether they still are.
+    near: Map<u64, usize>,
 }
 
 /// Places that pages are counted in.
@@ -53,6 +57,7 @@ impl Default for Maps {
             pages: [0; PLACES],
             nr: 0,
             gpu: BTreeMap::new(),
+            near: Map::default(),
         }
     }
 }
@@ -180,6 +185,15 @@ pub fn touch(dev: *const Dev, addr: u64, len: u64, write: bool) -> bool {
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn ro2ib_zalloc_near(dev: *mut ib_device, len: usize) -> *mut c_void {
+    let buf = mem::kzalloc(len);
+    if !buf.is_null() {
+        w().maps.near.insert(buf as u64, dev as usize);
+    }
+    buf
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn ro2ib_dma_map_buf(
     dev: *mut ib_device,
     buf: *mut c_void,
@@ -190,6 +204,10 @@ pub unsafe extern "C" fn ro2ib_dma_map_buf(
     sched::point();
     if world::fails(Fault::Dma) {
         return -(EIO as i32);
+    }
+    // What a connection has for long is worth being near.
+    if w().maps.near.get(&(buf as u64)) != Some(&(dev as usize)) {
+        violation("a message buffer was not allocated near its device");
     }
     map(dev, buf as u64, len as u64, dir);
     // SAFETY: By the contract of this function.

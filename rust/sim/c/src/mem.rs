@@ -336,6 +336,14 @@ fn kmalloc(size: usize, flags: u32) -> *mut c_void {
     get_for_node(size, align, fill).cast()
 }
 
+/// A zeroed piece of memory, as kzalloc(GFP_KERNEL) has it.
+pub fn kzalloc(size: usize) -> *mut c_void {
+    kmalloc(
+        size,
+        ro2ibk_const_RO2IBK_GFP_KERNEL | ro2ibk_const_RO2IBK_GFP_ZERO,
+    )
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ibk_kmalloc(size: usize, flags: u32) -> *mut c_void {
     kmalloc(size, flags)
