@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from bench import judge  # noqa: E402
 from bench.cases import CASES, CHEAP  # noqa: E402
 from bench.symbols import Symbols, mentions, readable  # noqa: E402
+from bench_lustre import beside  # noqa: E402
 
 KALLSYMS = """\
 ffffffff81000000 T _text
@@ -39,7 +40,10 @@ def test_addresses_find_their_function():
     ("name", "module", "what"),
     [
         ("ro2ib_send", "ro2iblnd", "LND"),
+        ("kiblnd_send", "ko2iblnd", "LND"),
+        ("lnet_parse", "lnet", "LNet"),
         ("rxe_completer", "rdma_rxe", "provider"),
+        ("crc32_le_arch", "", "provider"),
         ("rust_helper_refcount_inc", "", "LND"),
         ("_RNvNtCs1_6kernel4sync3foo", "", "LND"),
         ("from_a_list", "", "memory"),
@@ -123,6 +127,20 @@ def test_of_several_windows_the_least_counts():
         return {"classes": {"LND": n}}
 
     assert judge.best([window(3), window(1), window(2)]) == window(1)
+
+
+def test_both_drivers_are_told_with_the_ratio():
+    def of(lnd, rest):
+        return {"ping x1": {"classes": {"LND": lnd, "network": 50, "rest": rest}, "calls": {"wake-ups": lnd / 10}, "messages": lnd}}
+
+    lines = beside({"ro2iblnd": of(30, 10), "ko2iblnd": of(20, 60)}).splitlines()
+    assert "| LND | 30 / 20 = 1.50 |" in lines
+    # Of the kernel's work that of a class that is not there is none.
+    assert "| memory | 0 / 0 = - |" in lines
+    assert "| all but provider, network, LNet | 40 / 80 = 0.50 |" in lines
+    assert "| whole kernel | 90 / 130 = 0.69 |" in lines
+    assert "| wake-ups | 3.00 / 2.00 = 1.50 |" in lines
+    assert lines[-1] == "| messages | 30 / 20 |"
 
 
 @pytest.mark.parametrize("other", ["--check", "--save"])

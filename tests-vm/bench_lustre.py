@@ -11,15 +11,21 @@ the second is worth looking at.
 """
 
 import argparse
+import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "scripts")]
 
+import latency  # noqa: E402
 import lustre  # noqa: E402
+from bench import judge  # noqa: E402
+from bench.count import Counter  # noqa: E402
+from bench.symbols import CALLS, CLASSES, LND  # noqa: E402
 from lustre import KO, OURS  # noqa: E402
 
 CELLS = [
@@ -81,6 +87,10 @@ def main():
     parser.add_argument("--vcpus", type=int, default=1, help="per guest")
     parser.add_argument("--options", default="", help="for lnetctl net add, both drivers")
     parser.add_argument("--only", default="", help="cells whose name has this in it")
+    parser.add_argument("--count", action="store_true", help="executed instructions per message")
+    parser.add_argument("--latency", action="store_true", help="how long one takes: percentiles")
+    parser.add_argument("--top", type=int, default=0, metavar="N", help="with --count: the drivers' N most expensive functions, too")
+    parser.add_argument("--json", metavar="FILE", help="with --count: all that was counted")
     args = parser.parse_args()
     if not args.lustre:
         parser.error("no LUSTRE=/path/to/built/tree")
@@ -89,6 +99,13 @@ def main():
     except lustre.Unusable as e:
         raise SystemExit(str(e)) from None
     cells = [cell for cell in CELLS if args.only in f"{cell[0]} x{cell[1]}"]
+    if args.count:
+        counted(tree, cells, args)
+        return
+
+    if args.latency:
+        timed(tree, args)
+        return
 
     seen = {OURS: [], KO: []}
     try:
@@ -123,6 +140,92 @@ def report(seen, cells, args):
     print(f"{'test':17} {'conc':>4} |{head} |{head}")
     for i, (test, concurrency) in enumerate(cells):
         print(row(test, concurrency, [m[i] for m in seen[OURS][:pairs]], [m[i] for m in seen[KO][:pairs]]))
+
+
+# With --count: how many messages.
+MESSAGES, OF_BULK = 1200, 120
+
+
+def timed(tree, args):
+    """Pairs of latencies in the order A B, B A, ..., and raw verbs after each."""
+    seen, verbs = {OURS: [], KO: []}, []
+    guests_have = {"files": latency.files(), "tools": latency.TOOLS, "modules": latency.MODULES}
+    with tree.pair(vcpus=args.vcpus, **guests_have) as guests:
+        for i in range(args.pairs):
+            for lnd in (OURS, KO) if i % 2 == 0 else (KO, OURS):
+                seen[lnd].append(latency.lnet(guests, lnd, args.options))
+            verbs.append(latency.raw(guests))
+            print(f"pair {i + 1} of {args.pairs}", file=sys.stderr, flush=True)
+    print(f"one GET at a time, {args.pairs} pairs, {args.vcpus} CPUs per guest, load {os.getloadavg()[0]:.1f}")
+    print("ratio < 1: ro2iblnd is faster\n")
+    print(latency.table(seen, verbs))
+
+
+def name_of(cell):
+    return f"{cell[0].replace('size=', '')} x{cell[1]}"
+
+
+def counted(tree, cells, args):
+    """Both drivers in one pair of guests, one after the other; prints the tables."""
+    with tempfile.TemporaryDirectory(prefix="ro2ib-bench") as directory:
+        counter = Counter(directory)
+        with tree.pair(vcpus=args.vcpus, files=[counter.window], more=counter.options, **Counter.GUESTS) as guests:
+            seen = {lnd: count(counter, guests, lnd, cells, args) for lnd in (OURS, KO)}
+    print(f"executed kernel instructions per LNet message, both nodes, {args.vcpus} CPUs per guest, {args.options or 'defaults'}")
+    print("ratio < 1: ro2iblnd executes less\n")
+    print(beside(seen))
+    for lnd, results in seen.items() if args.top else ():
+        for name, result in results.items():
+            print(f"\n{lnd}, {name}: instructions per message of its text\n{judge.top(result, args.top)}")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(seen, f, indent=1)
+
+
+def count(counter, guests, lnd, cells, args):
+    """That driver in both guests, all cells once: {name: result}. Nothing stays loaded."""
+    a, b = (lustre.Node(guest, lnd) for guest in guests)
+    for node in (a, b):
+        node.up(options=args.options)
+    status, out = a.ping(b)
+    if status:
+        raise SystemExit(f"{lnd}: {out}")
+    counter.learn(guests)
+    results = {}
+    with lustre.Selftest(a, b) as session:
+        for cell in cells:
+            messages = OF_BULK if "1M" in cell[0] else MESSAGES
+            results[name_of(cell)] = session.count(*cell, counter, messages)
+            print(f"{lnd} {name_of(cell)}: {results[name_of(cell)]['classes'][LND]:.0f}", file=sys.stderr, flush=True)
+    for node in (a, b):
+        left = node.unload()
+        if left:
+            raise SystemExit(f"{lnd}: still loaded: {left}")
+    return results
+
+
+def beside(seen):
+    """A table in Markdown: per case and class ours, ko2iblnd's, and the ratio."""
+    names = list(seen[OURS])
+
+    def line(label, value, digits):
+        row = f"| {label} |"
+        for name in names:
+            ours, ko = (value(seen[lnd][name]) for lnd in (OURS, KO))
+            ratio = f"{ours / ko:.2f}" if ko else "-"
+            row += f" {ours:.{digits}f} / {ko:.{digits}f} = {ratio} |"
+        return row
+
+    def but(result, *classes):
+        return sum(n for k, n in result["classes"].items() if k not in classes)
+
+    lines = [f"| ours / ko2iblnd | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    lines += [line(k, lambda r, k=k: r["classes"].get(k, 0), 0) for k in CLASSES]
+    lines.append(line("all but provider, network, LNet", lambda r: but(r, *judge.AROUND), 0))
+    lines.append(line("whole kernel", but, 0))
+    lines += [line(k, lambda r, k=k: r["calls"].get(k, 0), 2) for k in CALLS if "out of line" not in k]
+    lines.append(f"| messages | {' | '.join('{} / {}'.format(*(seen[lnd][n]['messages'] for lnd in (OURS, KO))) for n in names)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -332,6 +332,16 @@ class Selftest:
             raise RuntimeError(f"{test} x{concurrency}: {messages} messages, {result.errors} errors\n{result.text}")
         return messages / clock, cpu / messages * 1e6
 
+    def count(self, test, concurrency, counter, messages):
+        """What `counter` counts while one batch makes so many messages: its result."""
+        batch = self._start(test, concurrency)
+        passed = int(self.a.sh(f"/files/window -n {messages} {DEBUGFS}/lnet/stats", 900))
+        counted = counter.result(passed)
+        result = self._stop(batch)
+        if result.errors:
+            raise RuntimeError(f"{test} x{concurrency}: {result.errors} errors\n{result.text}")
+        return counted
+
     def _sample(self):
         return self.a.messages(), time.monotonic(), self.a.cpu_seconds() + self.b.cpu_seconds()
 

@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Executed instructions per LNet message, counted in two guests under lnet_lite.
+"""Executed instructions per LNet message, counted in two guests.
 
-cases    what is measured
-measure  guests with the counting plugin (icount.c), and the driver's counters
+count    two guests with the counting plugin (icount.c), whatever is in them
+cases    what is measured under lnet_lite
+measure  the same guests under lnet_lite, and the driver's counters
 symbols  addresses to functions, functions to classes
 judge    tables, and the comparison with the baseline
 """
+
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Guests, and what runs in them.
+sys.path[:0] = [os.path.join(ROOT, "scripts"), os.path.join(ROOT, "tests-vm")]

@@ -15,9 +15,10 @@ import sys
 # Run as a directory, this is no package yet.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from bench import judge  # noqa: E402
+from bench import ROOT, judge  # noqa: E402
 from bench.cases import CASES, CHEAP  # noqa: E402
-from bench.measure import ROOT, Bench, Unusable  # noqa: E402
+from bench.count import Unusable  # noqa: E402
+from bench.measure import Bench  # noqa: E402
 from bench.symbols import disassembly, readable, reads  # noqa: E402
 from vm import build_env  # noqa: E402
 

@@ -9,8 +9,9 @@
  *
  * There is one counter per address of the upper 2 GiB, where the kernel and its
  * modules are (hence nokaslr), added to by the translated code itself, without
- * a call. Code that is translated again goes on with the same counters. One
- * vCPU: the additions are not atomic.
+ * a call. Code that is translated again goes on with the same counters. The
+ * additions are not atomic: one thread of QEMU may be at it, which takes turns
+ * where there are several vCPUs (accel=tcg,thread=single).
  *
  * A window is the difference between two readings. A program in the master's
  * guest opens and closes it (window.c) by executing a no-op that nobody else
@@ -241,8 +242,8 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 {
 	const char *file = NULL;
 
-	if (!info->system_emulation || info->system.smp_vcpus != 1) {
-		fprintf(stderr, "icount: guests with one vCPU only\n");
+	if (!info->system_emulation || (RO2IB_PLUGIN_API >= 4 && info->system.smp_vcpus != 1)) {
+		fprintf(stderr, "icount: guests with one vCPU only, under this QEMU\n");
 		return -1;
 	}
 	for (int i = 0; i < argc; i++) {

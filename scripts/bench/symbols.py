@@ -15,7 +15,13 @@ MODULES = {
     "ro2iblnd": LND,
     "ko2iblnd": LND,
     "lnet_lite": LNET,
+    "lnet": LNET,
+    "libcfs": LNET,
+    "lnet_selftest": LNET,
     "rdma_rxe": "provider",
+    # soft-RoCE's checksums, of kernels that have them as modules.
+    "crc32_generic": "provider",
+    "crc32_pclmul": "provider",
     "ib_core": "RDMA core",
     "ib_cm": "RDMA core",
     "iw_cm": "RDMA core",
@@ -46,6 +52,7 @@ SOURCES = (
 # And by name, where nobody knows.
 NAMES = (
     (re.compile(r"_R|rust_helper_"), LND),
+    (re.compile(r"crc32|crypto_shash_|shash_"), "provider"),
     (re.compile(r"_raw_|mutex_|__mutex|rwsem|(native_)?queued_|rcu_read|__local_bh|up_|down_"), "locks"),
     (re.compile(r"k(mem_cache|malloc|free|zalloc)|__kmalloc|__slab|mem(cpy|set|move)|__?(alloc|free)_(pages|frozen)"), "memory"),
     (re.compile(r"__switch_to|schedule|__schedule|try_to_wake|process_one_work|__queue_work|queue_work|worker_thread"), "scheduler"),

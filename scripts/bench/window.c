@@ -1,23 +1,85 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * In the guest: window CTL COMMAND. Opens a window of icount.c, gives lnet_lite
- * the command, lets what is left of it end, and closes the window.
+ * In the guest:
+ *
+ *   window CTL COMMAND       opens a window of icount.c, gives lnet_lite the
+ *                            command, lets what is left of it end, and closes it
+ *   window -n COUNT FILE     waits in a window until LNet has sent and received
+ *                            that many messages, which it reads in its stats;
+ *                            prints how many there were
  */
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "icount.h"
 
+#define SLICE_MS	20
+#define PATIENCE	6000
+
+static void rest(long ms)
+{
+	const struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+
+	nanosleep(&t, NULL);
+}
+
+/* Sent and received: the fourth and the fifth number. -1: not to be had. */
+static long messages(const char *file)
+{
+	FILE *f = fopen(file, "r");
+	long sent, received;
+	int n = 0;
+
+	if (f) {
+		n = fscanf(f, "%*d %*d %*d %ld %ld", &sent, &received);
+		fclose(f);
+	}
+	if (n != 2) {
+		perror(file);
+		return -1;
+	}
+	return sent + received;
+}
+
+/* Waits until there are @count more than @from. Returns how many, or -1. */
+static long pass(const char *file, long from, long count)
+{
+	long now = messages(file);
+
+	for (int i = 0; now >= 0 && now - from < count && i < PATIENCE; i++) {
+		rest(SLICE_MS);
+		now = messages(file);
+	}
+	return now < 0 ? -1 : now - from;
+}
+
+static int wait_for(long count, const char *file)
+{
+	long began = messages(file), passed;
+
+	/* First some that are not counted: it connects, or warms up. */
+	if (began < 0 || pass(file, began, count / 4 + 1) <= count / 4)
+		return 1;
+	began = messages(file);
+	ICOUNT_MARK(1);
+	passed = pass(file, began, count);
+	ICOUNT_MARK(2);
+	printf("%ld\n", passed);
+	return passed < count;
+}
+
 int main(int argc, char **argv)
 {
-	const struct timespec rest = { .tv_nsec = 100 * 1000 * 1000 };
 	static char answer[16384];
 	ssize_t n, rc;
 	int fd;
 
+	if (argc == 4 && !strcmp(argv[1], "-n"))
+		return wait_for(atol(argv[2]), argv[3]);
 	if (argc != 3)
 		return 2;
 	fd = open(argv[1], O_RDWR);
@@ -27,7 +89,7 @@ int main(int argc, char **argv)
 	}
 	ICOUNT_MARK(1);
 	rc = write(fd, argv[2], strlen(argv[2]));
-	nanosleep(&rest, NULL);
+	rest(100);
 	ICOUNT_MARK(2);
 	n = read(fd, answer, sizeof(answer) - 1);
 	if (n > 0)

@@ -6,7 +6,8 @@
  * Loaded on both nodes. Each is a target for PUT and GET at a portal of its own.
  * Write "put|get NID COUNT CONCURRENCY SIZE" to debugfs lnet_flood/run to send;
  * the write returns when all is through. lnet_flood/stats tells what was sent
- * by the last run and what has come; twice= are PUTs that LNet sent again though
+ * by the last run and what has come, p50_ns and so on how long each took if
+ * there was one at a time (the first FLOOD_SAMPLES); twice= are PUTs that LNet sent again though
  * they had come, of the first FLOOD_SERIALS. "0" into lnet_flood/take: PUTs that
  * come wait in LNet, and keep the driver's buffers, until it is "1" again.
  */
@@ -18,6 +19,7 @@
 #include <linux/mutex.h>
 #include <linux/semaphore.h>
 #include <linux/slab.h>
+#include <linux/sort.h>
 #include <linux/uaccess.h>
 #include <linux/wait_bit.h>
 
@@ -28,6 +30,7 @@
 #define FLOOD_BUFFER	(1U << 20)
 #define FLOOD_PATIENCE	(120 * HZ)
 #define FLOOD_SERIALS	(1U << 20)
+#define FLOOD_SAMPLES	(1U << 16)
 
 static struct dentry *flood_dir;
 static DEFINE_MUTEX(flood_mutex);
@@ -53,6 +56,9 @@ static atomic_t source_sending;
 /* Of the last error: what kind of event told of it, and its status. */
 static int source_error_event, source_error;
 static s64 source_longest_us, source_took_us;
+/* How long each took. */
+static u32 *samples;
+static unsigned int nr_samples;
 /* PUTs of all runs. */
 static u32 source_serial;
 
@@ -109,6 +115,26 @@ static int flood_wait(void)
 	return rc;
 }
 
+static void flood_sample(ktime_t since)
+{
+	s64 took = ktime_to_ns(ktime_sub(ktime_get(), since));
+
+	if (nr_samples < FLOOD_SAMPLES)
+		samples[nr_samples++] = min_t(s64, took, U32_MAX);
+}
+
+static int compare(const void *a, const void *b)
+{
+	u32 x = *(const u32 *)a, y = *(const u32 *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static u32 permille(unsigned int part)
+{
+	return nr_samples ? samples[(u64)(nr_samples - 1) * part / 1000] : 0;
+}
+
 static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 		 unsigned int size)
 {
@@ -119,8 +145,9 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 		.umd_threshold = LNET_MD_THRESH_INF,
 		.umd_handler = source_event,
 	};
-	ktime_t began = ktime_get();
+	ktime_t began = ktime_get(), issued = 0;
 	struct lnet_handle_md mdh;
+	bool one_by_one = conc == 1;
 	u64 serial;
 	long i;
 	int rc;
@@ -131,6 +158,7 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 	atomic_long_set(&source_done, 0);
 	atomic_long_set(&source_errors, 0);
 	source_longest_us = 0;
+	nr_samples = 0;
 	source_error_event = 0;
 	source_error = 0;
 	rc = LNetMDBind(&md, LNET_UNLINK, &mdh);
@@ -140,7 +168,10 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 		rc = flood_wait();
 		if (rc)
 			break;
+		if (i && one_by_one)
+			flood_sample(issued);
 		atomic_inc(&source_sending);
+		issued = ktime_get();
 		if (get) {
 			rc = LNetGet(NULL, mdh, &target, FLOOD_PORTAL,
 				     FLOOD_BITS, 0, false);
@@ -157,6 +188,9 @@ static int flood(bool get, struct lnet_nid *nid, long count, int conc,
 	while (!rc && conc--)
 		rc = flood_wait();
 	source_took_us = ktime_us_delta(ktime_get(), began);
+	if (i && one_by_one && !rc)
+		flood_sample(issued);
+	sort(samples, nr_samples, sizeof(*samples), compare, NULL);
 	/*
 	 * A REPLY may be faster than its GET's SEND, which LNet calls a failure
 	 * if the MD is gone by then.
@@ -207,6 +241,8 @@ static int stats_show(struct seq_file *s, void *unused)
 		   source_longest_us, source_took_us);
 	seq_printf(s, "error_event=%d\nerror=%d\n", source_error_event,
 		   source_error);
+	seq_printf(s, "samples=%u\np50_ns=%u\np99_ns=%u\np999_ns=%u\n",
+		   nr_samples, permille(500), permille(990), permille(999));
 	seq_printf(s, "puts=%ld\ngets=%ld\nsink_errors=%ld\ndisorder=%ld\ntwice=%ld\n",
 		   atomic_long_read(&sink_puts), atomic_long_read(&sink_gets),
 		   atomic_long_read(&sink_errors),
@@ -287,9 +323,12 @@ static int __init flood_init(void)
 	sink_buffer = kvzalloc(FLOOD_BUFFER, GFP_KERNEL);
 	source_buffer = kvzalloc(FLOOD_BUFFER, GFP_KERNEL);
 	sink_seen = bitmap_zalloc(FLOOD_SERIALS, GFP_KERNEL);
-	rc = sink_buffer && source_buffer && sink_seen ? sink_attach() :
-							 -ENOMEM;
+	samples = kvmalloc_array(FLOOD_SAMPLES, sizeof(*samples), GFP_KERNEL);
+	rc = -ENOMEM;
+	if (sink_buffer && source_buffer && sink_seen && samples)
+		rc = sink_attach();
 	if (rc) {
+		kvfree(samples);
 		bitmap_free(sink_seen);
 		kvfree(sink_buffer);
 		kvfree(source_buffer);
@@ -311,6 +350,7 @@ static void __exit flood_exit(void)
 	lnet_assert_handler_unused(sink_event);
 	lnet_assert_handler_unused(source_event);
 	LNetNIFini();
+	kvfree(samples);
 	bitmap_free(sink_seen);
 	kvfree(sink_buffer);
 	kvfree(source_buffer);
