@@ -202,7 +202,7 @@ def pytest(name, options, *what):
         f"--junitxml={junit}", "-o", "junit_family=xunit1", *what,
     ]  # fmt: skip
     if options.long:
-        cmd.append("--long")
+        cmd += ["--long", "--vcpus", "4"]
     else:
         # Files of tests are not cut: their pair of guests is for all of them.
         cmd += ["-n", str(pairs_at_once()), "--dist", "loadfile"]

@@ -50,6 +50,7 @@ LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="the long tests too")
     parser.addoption("--device", default="rxe", choices=DEVICES, help="what the guests have; see devices.py")
+    parser.addoption("--vcpus", type=int, default=2, help="of each guest, where the test does not say it")
     parser.addoption("--rounds", type=int, default=0, help="how often links go and come back in each of the tests of that")
     parser.addoption("--seconds", type=int, default=0, help="how long a soak lasts")
     parser.addoption("--seed", type=int, default=None, help="which faults come in a soak; one is drawn, and printed")
@@ -153,11 +154,17 @@ def _stack(watched):
         yield stack
 
 
+@pytest.fixture(scope="session")
+def machine(pytestconfig):
+    """What each guest has, by the options of this run."""
+    return {**DEVICES[pytestconfig.getoption("--device")], "vcpus": pytestconfig.getoption("--vcpus")}
+
+
 @pytest.fixture
-def boot(modules, profiler, workdir, watched, _stack, pytestconfig):
+def boot(modules, profiler, workdir, watched, _stack, machine):
     def boot(name=None, files=(), **options):
         name = name or f"guest{len(watched)}"
-        options = {**DEVICES[pytestconfig.getoption("--device")], **options}
+        options = {**machine, **options}
         guest = vm.Guest(name, files=[*modules, *profiler, *files], workdir=workdir, **options)
         watched.append(guest)
         return _stack.enter_context(guest)
@@ -166,9 +173,9 @@ def boot(modules, profiler, workdir, watched, _stack, pytestconfig):
 
 
 @pytest.fixture
-def boot_pair(modules, profiler, workdir, watched, _stack, pytestconfig):
+def boot_pair(modules, profiler, workdir, watched, _stack, machine):
     def boot_pair(files=(), **options):
-        options = {**DEVICES[pytestconfig.getoption("--device")], **options}
+        options = {**machine, **options}
         guests = _stack.enter_context(vm.pair(workdir=workdir, files=[*modules, *profiler, *files], **options))
         watched.extend(guests)
         return guests
@@ -191,8 +198,8 @@ def guests(boot_pair):
 class Pool:
     """A pair of guests for one test after the other."""
 
-    def __init__(self, files, device):
-        self.files, self.device, self.count = files, device, 0
+    def __init__(self, files, machine):
+        self.files, self.machine, self.count = files, machine, 0
         self.stack = self.pair = self.path = None
 
     def take(self):
@@ -205,7 +212,7 @@ class Pool:
             os.makedirs(self.path)
             self.stack = contextlib.ExitStack()
             # rping brings the libraries that the hostile peer needs, ibv_devinfo has the counters of a port.
-            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping", "nft", "ibv_devinfo"), **DEVICES[self.device]))
+            guests = self.stack.enter_context(vm.pair(workdir=self.path, files=self.files, tools=("rping", "nft", "ibv_devinfo"), **self.machine))
             self.pair = tuple(Node(g) for g in guests)
         return self.pair
 
@@ -225,8 +232,8 @@ def evil_program(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def pool(modules, evil_program, profiler, pytestconfig):
-    pool = Pool([*modules, *profiler, evil_program], pytestconfig.getoption("--device"))
+def pool(modules, evil_program, profiler, machine):
+    pool = Pool([*modules, *profiler, evil_program], machine)
     yield pool
     pool.discard()
 
