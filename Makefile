@@ -111,7 +111,6 @@ soak-lustre-fs: lustre-module
 	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs -s tests-vm/test_lustre_soak.py $(TESTS)
 
 bench-lustre: lustre-module
-	$(if $(findstring --latency,$(BENCH)),@scripts/prepare verbs)
 	$(with-lustre) tests-vm/bench_lustre.py $(BENCH)
 
 # The KUnit suites over our own kernel crate, for a kernel that has one, hence in a copy.

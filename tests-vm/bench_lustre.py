@@ -149,7 +149,7 @@ MESSAGES, OF_BULK = 1200, 120
 def timed(tree, args):
     """Pairs of latencies in the order A B, B A, ..., and raw verbs after each."""
     seen, verbs = {OURS: [], KO: []}, []
-    guests_have = {"files": latency.files(), "tools": latency.TOOLS, "modules": latency.MODULES}
+    guests_have = {"tools": latency.TOOLS, "modules": latency.MODULES}
     with tree.pair(vcpus=args.vcpus, **guests_have) as guests:
         for i in range(args.pairs):
             for lnd in (OURS, KO) if i % 2 == 0 else (KO, OURS):
