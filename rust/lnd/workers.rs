@@ -14,7 +14,7 @@ use crate::rdma::work::{
 pub(crate) struct Workers {
     /// Set-up, close, release, retries, timers: may take long, order does not matter.
     pub(crate) control: OwnedQueue,
-    /// Calls into LNet: on the CPU chosen for the connection.
+    /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion.
     pub(crate) upper: OwnedQueue,
 }
 

@@ -155,8 +155,11 @@ pub(crate) struct Conn {
     /// Whether we asked for it.
     active: bool,
     over_tcp: bool,
-    /// Where the LNet half runs.
+    /// Where the LNet half runs, unless `near`; and for which completions are asked.
     cpu: Cpu,
+    /// The LNet half runs on the CPU that has handled the completion. A provider of software handles it in a work item
+    /// on any CPU: another one would have to be woken for the LNet half, and this one goes on with it.
+    near: bool,
     made_with: MadeWith,
     #[pin]
     inner: SpinLockBh<Inner>,
@@ -203,6 +206,7 @@ impl Conn {
         let meter = Meter::new(&ni.times, ni.nid, peer.nid, active);
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
+        let near = hca.device.is_software();
         let inner = Inner {
             life: Life::new(First::over(over_tcp), known, !active),
             goodbye: Goodbye::new(),
@@ -221,6 +225,7 @@ impl Conn {
                 active,
                 over_tcp,
                 cpu: work::online_cpu(cpu),
+                near,
                 made_with: ni.for_new_conn(),
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- CmSide::new(),
@@ -370,7 +375,11 @@ impl Conn {
     /// Queues the worker that calls LNet.
     fn kick_upper_again(self: &Arc<Self>) {
         let upper = &self.ni.workers.upper;
-        let _ = upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone());
+        let _ = if self.near {
+            upper.enqueue::<Self, UPPER>(self.clone())
+        } else {
+            upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone())
+        };
     }
 
     /// The RDMA device it is on.
