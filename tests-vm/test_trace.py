@@ -105,6 +105,24 @@ def test_a_connection_from_its_beginning_to_its_end(nodes):
     assert close["by"] == "peer", close
 
 
+def test_lnet_is_called_where_the_completion_was_handled(nodes):
+    """Over software, whose completions are handled on any CPU: another CPU is not woken for the LNet half."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    event = f"{TRACEFS}/events/workqueue/workqueue_queue_work"
+    for node in nodes:
+        mount(node)
+        node.guest.check(f"cd {TRACEFS}; echo 4096 >buffer_size_kb; echo >trace; echo 'workqueue == \"ro2iblnd_upper\"' >{event}/filter; echo 1 >{event}/enable")
+    a.traffic(b, op="put", size=64, count=300, conc=1)
+    for node in nodes:
+        text = node.guest.check(f"echo 0 >{event}/enable; echo 0 >{event}/filter; cat {TRACEFS}/trace; echo >{TRACEFS}/trace")
+        queued = re.findall(r" \[(\d+)\] .* workqueue_queue_work: .*workqueue=ro2iblnd_upper .* cpu=(\d+)", text)
+        elsewhere = sum(int(here) != int(there) for here, there in queued)
+        # One that is not quite through with the last is not moved.
+        assert len(queued) >= 100 and elsewhere <= len(queued) // 10, (node.guest.name, len(queued), elsewhere)
+
+
 def test_off_says_nothing(nodes):
     """Events that nobody looks at any more are not made."""
     a, b = nodes
