@@ -214,6 +214,24 @@ def test_memory_of_a_connection(tree, workdir, depth, count):
     assert each[OURS] <= 0.35 * each[KO]
 
 
+def test_memory_of_an_ni(tree, workdir):
+    """KiB that an NI keeps that nobody talks to: the mean of eight, without what comes with the first alone."""
+    each, nets = {}, [f"o2ib{n}" for n in range(7, 15)]
+    for lnd in (KO, OURS):
+        with tree.pair(workdir=workdir, memory=3072) as guests:
+            node = lustre.Node(guests[0], lnd)
+            node.up()
+            before = node.free_kib()
+            for net in nets:
+                node.sh(f"lnetctl net add --net {net} --if eth0")
+            each[lnd] = (before - node.free_kib()) / len(nets)
+            for net in nets:
+                node.sh(f"lnetctl net del --net {net}")
+            assert node.unload() == {}
+    print(", ".join(f"{lnd} {kib:.0f} KiB" for lnd, kib in each.items()))
+    assert each[OURS] <= 0.5 * each[KO]
+
+
 @pytest.mark.parametrize("which", ["active", "passive"])
 @pytest.mark.parametrize("pairing", WITH_OURS, ids=names)
 def test_module_reloaded(nodes, pairing, which):
