@@ -125,6 +125,25 @@ impl WorkItem<UPPER> for Conn {
     }
 }
 
+impl Conn {
+    /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
+    pub(super) fn kick_upper(self: &Arc<Self>, inner: &mut Inner) {
+        if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.wake() {
+            self.kick_upper_again();
+        }
+    }
+
+    /// Queues the worker that calls LNet.
+    pub(super) fn kick_upper_again(self: &Arc<Self>) {
+        let upper = &self.ni.workers.upper;
+        let _ = if self.near {
+            upper.enqueue::<Self, UPPER>(self.clone())
+        } else {
+            upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone())
+        };
+    }
+}
+
 /// Whether what was queued since `corked`, before the job number `n`, has waited for long enough.
 fn is_late(corked: Instant<Monotonic>, n: u32) -> bool {
     n > 1 && corked.elapsed() >= Delta::from_micros(CORKED_US)

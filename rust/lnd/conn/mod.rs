@@ -365,23 +365,6 @@ impl Conn {
         let _ = control.enqueue::<Self, CONTROL>(self.clone());
     }
 
-    /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
-    fn kick_upper(self: &Arc<Self>, inner: &mut Inner) {
-        if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.wake() {
-            self.kick_upper_again();
-        }
-    }
-
-    /// Queues the worker that calls LNet.
-    fn kick_upper_again(self: &Arc<Self>) {
-        let upper = &self.ni.workers.upper;
-        let _ = if self.near {
-            upper.enqueue::<Self, UPPER>(self.clone())
-        } else {
-            upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone())
-        };
-    }
-
     /// The RDMA device it is on.
     fn hca(&self) -> Result<Arc<Hca>> {
         self.with(|inner| inner.wire.hca()).ok_or(ENODEV)
