@@ -92,6 +92,7 @@ void ro2ib_dealloc_pd(struct ib_pd *pd);
 u32 ro2ib_pd_lkey(struct ib_pd *pd);
 struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe, int vector,
 			   u32 poll_ctx);
+void ro2ib_cq_settle(struct ib_cq *cq);
 
 struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages);
 void ro2ib_dereg_mr(struct ib_mr *mr);

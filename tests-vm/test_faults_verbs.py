@@ -27,7 +27,7 @@ HOT = {
     "ro2ib_dma_map_sgt": (errno.EIO, errno.ENOMEM),
     "ro2ib_dma_map_buf": (errno.EIO, errno.ENOMEM),
 }
-# Calls that make a connection.
+# Calls that make a connection, or end it.
 COLD = {
     "ro2ib_create_qp": (errno.ENOMEM, errno.EINVAL, errno.EIO),
     "ro2ib_alloc_mr": (errno.ENOMEM, errno.EINVAL),
@@ -36,6 +36,8 @@ COLD = {
     "ro2ib_cm_resolve_route": (errno.ENOMEM, errno.EINVAL),
     "ro2ib_cm_connect_locked": (errno.ENOMEM, errno.EINVAL),
     "ro2ib_cm_accept_locked": (errno.ENOMEM, errno.EINVAL),
+    # Of one that ends: nothing is flushed.
+    "ro2ib_qp_to_err": (errno.EIO, errno.EINVAL),
 }
 SITES = [(f, e) for table in (HOT, COLD) for f, errs in table.items() for e in errs]
 

@@ -3,7 +3,10 @@
  * Verbs. The functions that tests make fail are marked with
  * ALLOW_ERROR_INJECTION (debugfs: fail_function).
  */
+#include <linux/delay.h>
 #include <linux/error-injection.h>
+#include <linux/irq_poll.h>
+#include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
 
@@ -30,6 +33,47 @@ noinline struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe,
 	return ib_cq_pool_get(dev, nr_cqe, vector, poll_ctx);
 }
 ALLOW_ERROR_INJECTION(ro2ib_cq_get, ERRNO_NULL);
+
+/* How long completions are waited for whose interrupt has not come yet. */
+#define SETTLE_MS	20
+/* How many times SETTLE_MS a queue may be busy, with those of others. */
+#define SETTLE_TRIES	500
+
+/* Is somebody handling completions of @cq, or about to? */
+static bool cq_is_busy(struct ib_cq *cq)
+{
+	switch (cq->poll_ctx) {
+	case IB_POLL_SOFTIRQ:
+		return test_bit(IRQ_POLL_F_SCHED, &cq->iop.state);
+	case IB_POLL_WORKQUEUE:
+	case IB_POLL_UNBOUND_WORKQUEUE:
+		return work_busy(&cq->work);
+	default:
+		return false;
+	}
+}
+
+/*
+ * Waits until the completions that are in @cq have been handled, those of other
+ * queue pairs, too. For a queue pair that is destroyed and could not be drained:
+ * adapters take its completions out of the queue, software leaves them there.
+ * Who polls goes on until the queue is empty, and looks once more after it has
+ * asked to be called for the next one; so nothing is left of then when nobody is
+ * at it. Sleeps.
+ */
+void ro2ib_cq_settle(struct ib_cq *cq)
+{
+	int i;
+
+	for (i = 0; i < SETTLE_TRIES; i++) {
+		msleep(SETTLE_MS);
+		if (!cq_is_busy(cq))
+			break;
+	}
+	WARN_ON_ONCE(i == SETTLE_TRIES);
+	/* The handler of the last one has returned, too. */
+	synchronize_rcu();
+}
 
 noinline struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages)
 {
@@ -96,12 +140,13 @@ noinline int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd,
 }
 ALLOW_ERROR_INJECTION(ro2ib_create_qp, ERRNO);
 
-int ro2ib_qp_to_err(struct ib_qp *qp)
+noinline int ro2ib_qp_to_err(struct ib_qp *qp)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
 
 	return ib_modify_qp(qp, &attr, IB_QP_STATE);
 }
+ALLOW_ERROR_INJECTION(ro2ib_qp_to_err, ERRNO);
 
 /* The caller sets *bad to wr first, so that an injected error posts nothing. */
 noinline int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,

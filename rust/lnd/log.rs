@@ -106,6 +106,13 @@ pub(crate) fn cannot(nid: Nid, what: &str, e: Error) {
     warn_limited!("{nid}: cannot {what}: {}\n", why(e));
 }
 
+/// A queue pair was told to flush, and does not.
+pub(crate) fn not_flushed(nid: Nid) {
+    warn_limited!(
+        "{nid}: the RDMA device does not flush a queue pair that is in error; if this repeats, reset it\n"
+    );
+}
+
 /// LNet stopped an NI. Once for an NI, so it needs no limit.
 pub(crate) fn stopped(nid: Nid) {
     pr_info!("{}\n", core::format_args!("{nid}: the NI is stopped"));

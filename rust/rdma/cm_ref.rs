@@ -292,8 +292,8 @@ impl CmRef {
     ///
     /// # Safety
     ///
-    /// The caller owns the QP that [`Self::create_qp`] made; no completion will
-    /// come any more.
+    /// The caller owns the QP that [`Self::create_qp`] made. What its work requests refer to stays until all of
+    /// its completions have been handled.
     pub(super) unsafe fn destroy_qp(&self) {
         // SAFETY: Guaranteed by the caller.
         unsafe { bindings::rdma_destroy_qp(self.as_raw()) };

@@ -92,6 +92,13 @@ impl CqShare {
     pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
         self.cq.as_ptr()
     }
+
+    /// Waits until all completions that there are have been handled, whose they may be. After a QP was
+    /// destroyed there are none of it then. Sleeps.
+    pub(super) fn settle(&self) {
+        // SAFETY: By the type invariant it is valid.
+        unsafe { bindings::ro2ib_cq_settle(self.as_raw()) }
+    }
 }
 
 impl Drop for CqShare {

@@ -3,8 +3,10 @@
 //! How a QP ends: when no completion will come any more.
 //!
 //! One marker is posted to each queue of a QP that is in the error state. When both have come back
-//! every other completion has, too, and [`QpHandler::drained`] is called. Where that cannot be done
-//! `ib_drain_qp()` waits for the completions, which sleeps.
+//! every other completion has, too, and [`QpHandler::drained`] is called. A device that is being reset, or is
+//! broken, may refuse that, or never flush ([`Drain::give_up`]). Then the QP is destroyed first: nothing new
+//! completes after that, and what has completed is waited for ([`super::cq`]). `ib_drain_qp()` is no help there:
+//! where it cannot post it warns, and returns at once.
 //!
 //! No locks: atomics. Markers come back where completions are polled ([`super::cq`]).
 
@@ -36,7 +38,7 @@ use super::{
 use crate::bindings;
 
 /// Work requests of each queue that are kept for draining: the marker of
-/// [`Drain::begin`], and the one of `ib_drain_qp()`.
+/// [`Drain::begin`], and the one of `ib_drain_qp()` where that was never called.
 pub(super) const DRAIN_WRS: u32 = 2;
 
 /// How far the end of a QP is.
@@ -50,10 +52,31 @@ pub(super) struct Drain<T: QpHandler> {
     rq_marker: Opaque<bindings::ib_cqe>,
     markers_left: Atomic<u32>,
     drained: Atomic<u32>,
-    failed: Atomic<u32>,
+    /// One of those below.
+    stage: Atomic<u32>,
     posted: Atomic<u32>,
     handler: Arc<T>,
     shared: *const QpShared<T>,
+}
+
+/// Somebody may post.
+const OPEN: u32 = 0;
+/// Nobody posts any more, and the markers come back.
+const BEGUN: u32 = 1;
+/// They do not: the QP has to be destroyed first.
+const FAILED: u32 = 2;
+/// Somebody is about to.
+const ENDING: u32 = 3;
+
+/// What can be said of the completions of a QP.
+pub(super) enum Rest {
+    /// None will come any more.
+    None,
+    /// They come, then the markers.
+    Pending,
+    /// The caller is to destroy the QP, wait for what has completed, and call [`Drain::ended`]. Nobody else is
+    /// told so.
+    Yours,
 }
 
 // SAFETY: It may be used and dropped by any thread: what is not atomic does not
@@ -71,7 +94,7 @@ impl<T: QpHandler> Drain<T> {
             rq_marker: cqe::new(Self::rq_marker_done),
             markers_left: Atomic::new(2),
             drained: Atomic::new(0),
-            failed: Atomic::new(0),
+            stage: Atomic::new(OPEN),
             posted: Atomic::new(0),
             handler,
             shared,
@@ -92,15 +115,24 @@ impl<T: QpHandler> Drain<T> {
     ///
     /// # Safety
     ///
-    /// Called once at most, for the QP that this is in, which is not destroyed before [`Self::wait`]
-    /// has succeeded or [`Self::wait_at_last`] was called. Nobody posts any more.
+    /// Called once at most, for the QP that this is in, which is not destroyed before [`Self::rest`]
+    /// says so or [`Self::wait_at_last`] was called. Nobody posts any more.
     pub(super) unsafe fn begin(&self, qp: *mut bindings::ib_qp) -> Result {
         self.set_posted();
         // SAFETY: The caller guarantees that it is valid.
-        to_result(unsafe { bindings::ro2ib_qp_to_err(qp) })
+        let begun = to_result(unsafe { bindings::ro2ib_qp_to_err(qp) })
             // SAFETY: Guaranteed by the caller.
-            .and_then(|()| unsafe { self.post_markers(qp) })
-            .inspect_err(|_| self.failed.store(1, Release))
+            .and_then(|()| unsafe { self.post_markers(qp) });
+        let stage = if begun.is_ok() { BEGUN } else { FAILED };
+
+        self.stage.store(stage, Release);
+        begun
+    }
+
+    /// The markers have not come back for too long: they are not waited for any more. Nothing before
+    /// [`Self::begin`] has returned, or after it failed.
+    pub(super) fn give_up(&self) {
+        let _ = self.stage.cmpxchg(BEGUN, FAILED, Full);
     }
 
     /// # Safety
@@ -126,44 +158,46 @@ impl<T: QpHandler> Drain<T> {
         to_result(unsafe { bindings::ro2ib_ib_post_recv(qp, &raw const recv, &mut bad_recv) })
     }
 
-    /// Waits for the completions if [`Self::begin`] failed. When it succeeds none will come any
-    /// more. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` if there may be some: [`QpHandler::drained`] will be called.
-    ///
-    /// # Safety
-    ///
-    /// `qp` is the QP that this is in.
-    pub(super) unsafe fn wait(&self, qp: *mut bindings::ib_qp) -> Result {
-        if self.drained.load(Acquire) == 0 {
-            if self.failed.load(Acquire) == 0 {
-                return Err(EBUSY);
-            }
-            // SAFETY: The caller guarantees that it is valid. Nobody can post any more, as that was
-            // so when `begin` was called; there is room for the two work requests. It waits until
-            // all completions have been handled.
-            unsafe { bindings::ib_drain_qp(qp) };
-            // SAFETY: By the type invariant it is valid; all of its completions have been handled.
-            unsafe { complete::end_rest(&*self.shared, Wc::FLUSHED) };
-            // INVARIANT: So none will come any more.
-            self.drained.store(1, Release);
+    /// Whether completions will come.
+    pub(super) fn rest(&self) -> Rest {
+        if self.drained.load(Acquire) != 0 {
+            Rest::None
+        } else if self.stage.cmpxchg(FAILED, ENDING, Full).is_ok() {
+            Rest::Yours
+        } else {
+            Rest::Pending
         }
-        Ok(())
     }
 
-    /// Waits for the completions, if there may be some. Sleeps.
+    /// Ends what was posted and has no completion.
     ///
     /// # Safety
     ///
-    /// `qp` is the QP that this is in. Nobody posts any more.
-    pub(super) unsafe fn wait_at_last(&self, qp: *mut bindings::ib_qp) {
-        if self.drained.load(Acquire) == 0 && self.posted.load(Relaxed) != 0 {
+    /// The caller was told [`Rest::Yours`], the QP that this is in is destroyed, and all of its completions have
+    /// been handled.
+    pub(super) unsafe fn ended(&self) {
+        // SAFETY: By the type invariant it is valid; the caller guarantees the rest.
+        unsafe { complete::end_rest(&*self.shared, Wc::FLUSHED) };
+        // INVARIANT: None will come any more.
+        self.drained.store(1, Release);
+    }
+
+    /// Waits for the completions of a QP that goes without [`Self::begin`], if there may be some. Sleeps. Whether
+    /// what has completed has to be waited for once more when the QP is destroyed.
+    ///
+    /// # Safety
+    ///
+    /// `qp` is the QP that this is in. Nobody posts any more, and nobody else asks.
+    pub(super) unsafe fn wait_at_last(&self, qp: *mut bindings::ib_qp) -> bool {
+        if self.drained.load(Acquire) != 0 || self.posted.load(Relaxed) == 0 {
+            return false;
+        }
+        if self.stage.load(Acquire) <= BEGUN {
             // SAFETY: The caller guarantees that it is valid, and that nobody posts any more; there
-            // is room for the two work requests. It waits until all completions have been handled.
+            // is room for the two work requests.
             unsafe { bindings::ib_drain_qp(qp) }
         }
+        true
     }
 
     /// # Safety

@@ -67,7 +67,7 @@ impl<T: QpHandler> Qp<T> {
     /// # Errors
     ///
     /// `EINVAL` if they are not the rights of this QP, else what the provider says. Then `drained`
-    /// is not called: drop the QP instead, which waits.
+    /// is not called: [`Qp::destroy_mrs`] does without it, and so does dropping the QP.
     pub(crate) fn drain(&self, sq: SendQueue, rq: RecvQueue) -> Result {
         if !sq.is_of(self.id()) || !rq.is_of(self.id()) {
             return Err(EINVAL);

@@ -27,6 +27,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc, //
@@ -44,6 +45,7 @@ use super::{
     device::Device,
     drain::{
         Drain,
+        Rest,
         DRAIN_WRS, //
     },
     handler::QpHandler,
@@ -97,7 +99,7 @@ impl QpConfig {
 /// # Invariants
 ///
 /// `raw` is the QP of the CM id `id`, made with `pd`, `cq` and, as its context,
-/// the address of this. The slots in `shared` are posted to no other.
+/// the address of this, until `gone` is set. The slots in `shared` are posted to no other.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<T: QpHandler> {
     // Dropped in this order, after the QP is destroyed: keys and memory, then the rest.
@@ -109,6 +111,7 @@ pub(crate) struct Qp<T: QpHandler> {
     max_send_sge: u32,
     max_inline: Atomic<u32>,
     qpn: Atomic<u32>,
+    gone: Atomic<u32>,
     reg_wrs: u16,
     signals_all: bool,
     cq: CqShare,
@@ -169,6 +172,7 @@ impl<T: QpHandler> Qp<T> {
                 max_send_sge: config.max_send_sge.into(),
                 max_inline: Atomic::new(0),
                 qpn: Atomic::new(0),
+                gone: Atomic::new(0),
                 reg_wrs: pd.device().reg_wrs(),
                 signals_all: pd.device().sends_late(),
                 cq,
@@ -293,16 +297,43 @@ impl<T: QpHandler> Qp<T> {
     /// Destroys all memory regions. When it returns no key of this QP is valid.
     /// Sleeps.
     ///
-    /// If [`Self::drain`] failed it waits for the completions first.
+    /// If [`Self::drain`] failed, or it was given up, the QP goes first.
     ///
     /// # Errors
     ///
-    /// `EBUSY` before [`Self::drain`] has ended posting.
+    /// `EBUSY` before [`Self::drain`] has ended posting and [`QpHandler::drained`] was called.
     pub(crate) fn destroy_mrs(&self) -> Result {
-        // SAFETY: By the type invariant, it is ours.
-        unsafe { self.drain.wait(self.as_raw()) }?;
+        match self.drain.rest() {
+            Rest::None => {}
+            Rest::Pending => return Err(EBUSY),
+            Rest::Yours => {
+                // SAFETY: It was tried to drain it, so nobody posts any more.
+                unsafe { self.destroy() };
+                self.cq.settle();
+                // SAFETY: It was said to us; nothing of a QP that is gone completes, and what had was waited for.
+                unsafe { self.drain.ended() };
+            }
+        }
         self.shared.regions().destroy();
         Ok(())
+    }
+
+    /// What [`Self::drain`] began does not come to its end: the next [`Self::destroy_mrs`] does without it.
+    /// [`QpHandler::drained`] may still be called. Nothing before [`Self::drain`] has returned.
+    pub(crate) fn give_up_drain(&self) {
+        self.drain.give_up();
+    }
+
+    /// Destroys the QP, if it is there.
+    ///
+    /// # Safety
+    ///
+    /// Nobody posts any more.
+    unsafe fn destroy(&self) {
+        if self.gone.xchg(1, Full) == 0 {
+            // SAFETY: By the type invariant it is ours, and it is not gone. Its slots stay.
+            unsafe { self.id.destroy_qp() };
+        }
     }
 
     /// What [`Self::drain`] does when it has the rights to post.
@@ -362,8 +393,11 @@ impl<T: QpHandler> PinnedDrop for Qp<T> {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: By the type invariant, it is ours. Nobody can post any more, as that takes a
         // reference to this.
-        unsafe { self.drain.wait_at_last(self.as_raw()) };
-        // SAFETY: No completion will come any more.
-        unsafe { self.id.destroy_qp() };
+        let unsettled = unsafe { self.drain.wait_at_last(self.as_raw()) };
+        // SAFETY: As above.
+        unsafe { self.destroy() };
+        if unsettled {
+            self.cq.settle();
+        }
     }
 }

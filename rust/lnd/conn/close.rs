@@ -61,10 +61,22 @@ impl Conn {
             Some((qp, sq, rq)) => qp.drain(sq, rq).is_ok(),
             None => false,
         };
-        if !draining {
-            // There is no queue pair, or it waits for its completions when it is dropped.
+        if draining {
+            self.with(|inner| inner.watch.drains());
+        } else {
+            // There is no queue pair, or its regions go without that.
             self.event(Event::Drained);
         }
+    }
+
+    /// The device was told to flush its queues, and does not: it is dead, and whoever resets it may wait for us.
+    /// So the queue pair goes as it is.
+    pub(super) fn give_up_drain(self: &Arc<Self>) {
+        if let Some(qp) = self.with(|inner| inner.wire.qp()) {
+            log::not_flushed(self.nid());
+            qp.give_up_drain();
+        }
+        self.event(Event::Drained);
     }
 
     /// Frees everything, but for the id if the peer may still have to be told. Afterwards no key is
@@ -75,7 +87,7 @@ impl Conn {
         let left_behind = self.is_elsewhere();
         // A sender that has mapped a sink still finds the queue pair, to give the sink up.
         if let Some(qp) = self.with(|inner| inner.wire.qp()) {
-            // The rights to post are gone, so it waits for whatever is left.
+            // The rights to post are gone, so it does what is left to do.
             let _ = qp.destroy_mrs();
         }
         let (link, epitaph) = self.with(|inner| (inner.wire.take_link(), inner.life.epitaph()));

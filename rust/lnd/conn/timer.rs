@@ -72,10 +72,14 @@ impl WorkItem<TIMER> for Conn {
                 // What waits for the next connection does not wait for ever, even if this one's
                 // completions never come.
                 this.peer.fail_expired();
-                let inner = this.lock();
+                let mut inner = this.lock();
                 // Once it is dead the timer is the farewell's.
                 if inner.life.state() != State::Dead {
                     this.rearm_timer(CLOSING_MS);
+                }
+                if inner.watch.drains_for_too_long() && inner.life.state() == State::Draining {
+                    drop(inner);
+                    this.give_up_drain();
                 }
             }
             State::Dead if inner.goodbye.is_mute() => {

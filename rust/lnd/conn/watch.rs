@@ -22,10 +22,15 @@ use crate::{
     }, //
 };
 
+/// Milliseconds that the device has to flush its queues. It takes some, or it is dead.
+const DRAIN_MS: i64 = 5_000;
+
 /// The watch on a connection.
 pub(super) struct Watch {
     silence: Silence,
     last_recv: Moment,
+    /// When the device was told to flush its queues.
+    draining: Option<Moment>,
     /// When it was asked for a sign of life last, because another connection of the peer's came or went.
     asked: Option<Moment>,
 }
@@ -36,6 +41,7 @@ impl Watch {
         Self {
             silence: Silence::NEW,
             last_recv: Moment::now(),
+            draining: None,
             asked: None,
         }
     }
@@ -93,6 +99,18 @@ impl Watch {
     /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits, or it is not to be.
     pub(super) fn next_ms(&self, sent_ms: i64, probe: Option<Probe>) -> Option<u32> {
         self.silence.next_ms(self.ago(sent_ms), probe)
+    }
+
+    /// The device was told to flush its queues.
+    pub(super) fn drains(&mut self) {
+        self.draining = Some(Moment::now());
+    }
+
+    /// Whether it should have, long ago. True once.
+    pub(super) fn drains_for_too_long(&mut self) -> bool {
+        self.draining
+            .take_if(|since| since.elapsed_ms() >= DRAIN_MS)
+            .is_some()
     }
 
     fn ago(&self, sent_ms: i64) -> Ago {

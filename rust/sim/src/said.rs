@@ -172,7 +172,7 @@ fn differs(node: usize, past: &Past) -> Option<String> {
     ]
     .into_iter()
     .any(may);
-    if same && posts {
+    if same && posts && !truth.undrained {
         for (key, is) in truth.named() {
             let all = of("past").into_iter().chain(conns.iter().copied());
             let says: u64 = all.filter_map(|line| number(line, key)).sum();

@@ -1441,7 +1441,7 @@ fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
 }
 
 /// A sender that was told that its PUT arrived does not send it again: so it has come to LNet, unless LNet or the NI
-/// there was gone meanwhile, or did not want it.
+/// there was gone meanwhile, or did not want it, or a queue pair there went with what it had received.
 fn nothing_lost(steps: &[Step]) {
     let gone = |step: &&Step| {
         matches!(
@@ -1449,10 +1449,13 @@ fn nothing_lost(steps: &[Step]) {
             Happens::Unplug | Happens::Power | Happens::Reload | Happens::Restart | Happens::Deny
         )
     };
+    let undrained = (0..w().nodes.len()).filter(|&node| w().nodes[node].truth.undrained);
     let excused: Vec<u64> = steps
         .iter()
         .filter(gone)
-        .flat_map(|step| (0..slots(step.node)).map(|slot| world::ip(step.node, slot)))
+        .map(|step| step.node)
+        .chain(undrained)
+        .flat_map(|node| (0..slots(node)).map(move |slot| world::ip(node, slot)))
         .map(lnet::nid_of)
         .collect();
     for (op, put) in w().lnet.ops.iter().enumerate() {

@@ -7,6 +7,7 @@
 //! given up after a while. They can be lost, late and doubled.
 
 use crate::{
+    cq,
     decl::{
         k::*,
         r::*, //
@@ -80,6 +81,8 @@ pub struct Id {
     lock: spinlock_t,
     dev: *mut Dev,
     qp: *mut Qp,
+    /// The one that it had.
+    old_qp: *mut Qp,
     state: State,
     cm: Cm,
     src: Addr,
@@ -441,6 +444,7 @@ fn new_id(
         lock: lock::new(class),
         dev: core::ptr::null_mut(),
         qp: core::ptr::null_mut(),
+        old_qp: core::ptr::null_mut(),
         state: State::Idle,
         cm: Cm::Idle,
         src: Addr::default(),
@@ -714,6 +718,11 @@ fn destroy(id: *mut Id) {
     lock::give(&raw mut i.lock);
     if !i.qp.is_null() {
         violation("an id is destroyed that has a queue pair");
+    }
+    if !i.old_qp.is_null() && cq::has_left(i.old_qp) {
+        violation(
+            "an id is destroyed, and completions of its queue pair, which is gone, are to come",
+        );
     }
     let other = i.other;
     match i.cm {
@@ -1372,4 +1381,5 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     let qp = i.qp;
     verbs::destroy_qp(qp);
     i.qp = core::ptr::null_mut();
+    i.old_qp = qp;
 }

@@ -125,6 +125,41 @@ pub unsafe extern "C" fn ib_cq_pool_put(cq: *mut ib_cq, nr_cqe: u32) {
     }
 }
 
+/// Whether a queue pair is gone, could not be drained, and has completions yet.
+pub fn has_left(qp: *mut Qp) -> bool {
+    // SAFETY: Queue pairs stay until the world ends.
+    let q = unsafe { &*qp };
+    q.gone && q.undrained && q.completions + q.handling != 0
+}
+
+/// Such a one.
+fn left(cq: *mut Cq) -> Option<*mut Qp> {
+    // SAFETY: Queue pairs stay until the world ends.
+    let has_some = |qp: &*mut Qp| unsafe { (**qp).cq == cq } && has_left(*qp);
+    w().all_qps.iter().copied().find(has_some)
+}
+
+/// A queue pair goes: adapters take what is of it out of the queue, software does not.
+pub fn clean(cq: *mut Cq, qp: *mut Qp) {
+    // SAFETY: Queues stay until the world ends.
+    let c = unsafe { &mut *cq };
+    if c.kind == Kind::Softirq {
+        let before = c.queue.len();
+        c.queue.retain(|done| done.qp != qp);
+        // SAFETY: Queue pairs stay until the world ends.
+        unsafe { (*qp).completions -= before - c.queue.len() };
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cq_settle(cq: *mut ib_cq) {
+    lock::might_sleep("ro2ib_cq_settle");
+    sched::point();
+    while let Some(qp) = left(cq.cast()) {
+        sched::sleep_on(qp as usize);
+    }
+}
+
 /// A work request has ended.
 pub fn push(cq: *mut Cq, qp: *mut Qp, wc: ib_wc) {
     // SAFETY: Queues stay until the world ends.

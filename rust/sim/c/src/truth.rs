@@ -23,6 +23,8 @@ pub struct Truth {
     pub cqes: u64,
     /// Completions of receives that the driver was called with.
     pub recv_cqes: u64,
+    /// A queue pair went with completions that nobody will see: what is said of those is about right.
+    pub undrained: bool,
     /// Messages that the driver gave back to LNet with an error; a GET and its REPLY are one.
     pub messages: u64,
 }

@@ -520,7 +520,7 @@ pub struct Qp {
     /// Its device.
     pub dev: *mut Dev,
     pd: *mut Pd,
-    cq: *mut Cq,
+    pub cq: *mut Cq,
     context: *mut c_void,
     event: Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>,
     /// Its state.
@@ -555,6 +555,12 @@ pub struct Qp {
     rnr: u8,
     silent_since: Option<u64>,
     drained: bool,
+    /// The device did not let it be drained, or only said so.
+    pub undrained: bool,
+    /// It is never flushed.
+    stuck: bool,
+    /// When it came into the error state.
+    failed_at: Option<u64>,
     events: usize,
 }
 
@@ -563,6 +569,9 @@ const FIRST_WORD: u64 = 5 * SEC;
 
 /// For so long a caller says nothing: longer than an attempt may take, shorter than a message may.
 const SHY: u64 = 20 * SEC;
+
+/// For less than that nobody may give up waiting for completions.
+const PATIENCE: u64 = 5 * SEC;
 
 /// The queue pair with that number, if it lives.
 pub fn qp_of(qpn: u32) -> Option<*mut Qp> {
@@ -630,6 +639,9 @@ pub unsafe fn create_qp(
             rnr: 0,
             silent_since: None,
             drained: false,
+            undrained: false,
+            stuck: false,
+            failed_at: None,
             events: 0,
         }));
         world.qps.insert(qpn, qp);
@@ -651,7 +663,16 @@ pub fn destroy_qp(qp: *mut Qp) {
         violation("a queue pair is destroyed twice");
     }
     if q.completions != 0 || !q.sq.is_empty() || !q.rq.is_empty() {
-        violation("a queue pair is destroyed whose completions are still to come");
+        // On a node that is slow they may just be late.
+        q.undrained |= q.failed_at.is_some_and(|at| sched::now() - at >= PATIENCE);
+        if !q.undrained {
+            violation("a queue pair is destroyed whose completions are still to come");
+        }
+        // SAFETY: Devices stay until the world ends.
+        truth::of(unsafe { (*q.dev).node }).undrained = true;
+        q.sq.clear();
+        q.rq.clear();
+        cq::clean(q.cq, qp);
     }
     q.gone = true;
     q.state = State::Err;
@@ -742,6 +763,10 @@ pub fn to_err(qp: *mut Qp) {
     }
     q.state = State::Err;
     q.done = 0;
+    q.failed_at.get_or_insert(sched::now());
+    if q.stuck {
+        return;
+    }
     while let Some(wr) = q.sq.pop_front() {
         complete(qp, wr.cqe, FLUSHED, opcode(&wr.op), 0);
     }
@@ -1187,6 +1212,22 @@ fn carry_out(qp: *mut Qp) {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
     sched::point();
+    if world::fails(Fault::Verbs) {
+        let qp: *mut Qp = qp.cast();
+        // SAFETY: The memory stays until the world ends.
+        let q = unsafe { &mut *qp };
+        q.undrained = true;
+        // It says so, or it says that it does, and is dead.
+        if w().rng.ppm(500_000) {
+            return -(EIO as i32);
+        }
+        q.stuck = true;
+        // A message may have to wait for that.
+        let patience = &mut w().plan.patience;
+        if *patience != 0 {
+            *patience += PATIENCE + SEC;
+        }
+    }
     to_err(qp.cast());
     0
 }
@@ -1223,6 +1264,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 return -(EINVAL as i32);
             }
             if world::fails(Fault::Post) {
+                q.undrained |= q.state == State::Err;
                 kick(qp);
                 return -(ENOMEM as i32);
             }
@@ -1326,6 +1368,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
             let r = &*at;
             *bad = at;
             if world::fails(Fault::PostRecv) {
+                q.undrained |= q.state == State::Err;
                 return -(ENOMEM as i32);
             }
             if q.rq.len() >= q.caps.max_recv_wr as usize {
@@ -1368,8 +1411,15 @@ pub unsafe extern "C" fn ib_drain_qp(qp: *mut ib_qp) {
     lock::might_sleep("ib_drain_qp");
     sched::point();
     let qp: *mut Qp = qp.cast();
-    to_err(qp);
     // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
+    // It warns, and returns.
+    if q.undrained || world::fails(Fault::Verbs) {
+        q.undrained = true;
+        return;
+    }
+    to_err(qp);
+    // SAFETY: As above.
     unsafe {
         while (*qp).completions + (*qp).handling != 0 {
             sched::sleep_on(qp as usize);
