@@ -66,6 +66,27 @@ def test_flap(request, rails, kind, seconds, pytestconfig, record_property):
             node.unload()
 
 
+def test_the_address_is_elsewhere_too(nodes):
+    """As for a load balancer: lo has the NI's address as well, for a while. The NI is that of its own interface."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    a.mark_log()
+    a.guest.check(f"ip addr add {a.address}/32 dev lo")
+    a.ping(b)
+    # It is still eth0 whose cable counts.
+    a.guest.carrier(False)
+    until(lambda: "link is down" in a.log(), "it is noticed")
+    a.guest.carrier(True)
+    until(lambda: "link is up" in a.log(), "it is noticed")
+    ping_until(a, b, 20 * SLOW)
+    a.mark_log()
+    a.guest.check(f"ip addr del {a.address}/32 dev lo")
+    time.sleep(4)
+    a.traffic(b, op="mix", size=65536, count=20)
+    assert "link is" not in a.log() and a.conns() > 0, a.log()
+
+
 def test_the_device_is_mute(nodes):
     """What the driver cannot prevent on rxe: another user of the CM has a request on its way when the link goes. Then it says
     what is wrong, and what helps, and LNet avoids the NI."""

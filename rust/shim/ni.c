@@ -254,29 +254,56 @@ unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx)
 
 /* State of the link */
 
-/* Does the interface carry traffic for the NI's address? */
-static bool ro2ib_link_is_up(const struct ro2ib_ni *ni)
+/*
+ * The interface of the NI, if it is there and has the NI's address. Under
+ * rcu_read_lock().
+ */
+static const struct net_device *ro2ib_home(const struct ro2ib_ni *ni)
 {
 	const struct in_ifaddr *ifa;
 	struct in_device *in_dev;
 	struct net_device *dev;
-	bool up = false;
 
-	rcu_read_lock();
 	dev = dev_get_by_index_rcu(ni->net, ni->ifindex);
-	if (!dev || dev->reg_state != NETREG_REGISTERED ||
-	    !netif_running(dev) || !netif_carrier_ok(dev) || !netif_oper_up(dev))
-		goto out;
-
+	if (!dev || dev->reg_state != NETREG_REGISTERED)
+		return NULL;
 	in_dev = __in_dev_get_rcu(dev);
 	if (!in_dev)
-		goto out;
+		return NULL;
 	in_dev_for_each_ifa_rcu(ifa, in_dev)
-		if (ifa->ifa_local == ni->ip) {
-			up = true;
-			break;
-		}
-out:
+		if (ifa->ifa_local == ni->ip)
+			return dev;
+	return NULL;
+}
+
+/*
+ * The address came or went somewhere. As long as the interface has it, who else
+ * has it does not matter (lo, for a load balancer). If it has not any more, the
+ * interface may have been made anew, or the address moved to another one.
+ */
+static void ro2ib_find_home(struct ro2ib_ni *ni)
+{
+	const struct net_device *dev;
+
+	rcu_read_lock();
+	if (!ro2ib_home(ni)) {
+		dev = __ip_dev_find(ni->net, ni->ip, false);
+		if (dev && !(dev->flags & IFF_LOOPBACK))
+			ni->ifindex = dev->ifindex;
+	}
+	rcu_read_unlock();
+}
+
+/* Does the interface carry traffic for the NI's address? */
+static bool ro2ib_link_is_up(const struct ro2ib_ni *ni)
+{
+	const struct net_device *dev;
+	bool up;
+
+	rcu_read_lock();
+	dev = ro2ib_home(ni);
+	up = dev && netif_running(dev) && netif_carrier_ok(dev) &&
+	     netif_oper_up(dev);
 	rcu_read_unlock();
 	return up;
 }
@@ -507,9 +534,7 @@ static int ro2ib_inetaddr_event(struct notifier_block *nb, unsigned long event,
 	list_for_each_entry(ni, &ro2ib_ni_list, list) {
 		if (ni->ip != ifa->ifa_local || !net_eq(ni->net, dev_net(dev)))
 			continue;
-		/* The interface may have been made anew under another index. */
-		if (event == NETDEV_UP)
-			ni->ifindex = dev->ifindex;
+		ro2ib_find_home(ni);
 		ro2ib_ni_check_link(ni);
 	}
 	mutex_unlock(&ro2ib_ni_mutex);
