@@ -101,6 +101,20 @@ def test_requests_are_refused_with_the_right_reason(nodes, evil):
     assert a.stats()["notify_down"] == 0
 
 
+def test_an_ni_is_reached_by_its_own_address_only(nodes, evil):
+    """Of two NIs on one device, as on two VLANs or in two namespaces: who reaches the one is no peer of the other's net."""
+    a, b = nodes
+    up(a, b)
+    other = "10.0.9.1"
+    a.guest.check(f"ip addr add {other}/32 dev eth0 label eth0:1")
+    a.ni_add(net="o2ib1", interface="eth0:1")
+    us = {"src": wire.nid(ADDRESS, net=1), "dst": wire.nid(other, net=1)}
+    with undisturbed(a, b):
+        r = evil.rejected(VICTIM, evil.connreq(VICTIM, **us))
+        assert (r["why"], r["incarnation"], r["depth"]) == (wire.FATAL, 0, 0), r
+    a.ni_del(f"{other}@o2ib1")
+
+
 def test_right_request_is_answered_right(nodes, evil):
     a, b = nodes
     up(a, b)

@@ -79,7 +79,6 @@ fn asked(known: &Known<'_>, private: &[u8]) {
         stamp: STAMP,
         peer_credits: known.depth(3),
         active: !known.bit(1, 3),
-        on_device: !known.bit(1, 4),
     };
     let refused = |refusal: Refusal| {
         let _ = refusal.cause.to_string();

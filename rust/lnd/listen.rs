@@ -160,6 +160,11 @@ impl<H> Accept<H> {
         drop(user);
     }
 
+    /// Whether `ni` listens here.
+    fn serves(&self, ni: &Arc<Ni>) -> bool {
+        self.users.lock().iter().any(|user| Arc::ptr_eq(user, ni))
+    }
+
     fn is_ready(&self) -> bool {
         let users = self.users.lock();
         device_ready(users.iter().map(|ni| ni.lnet.is_active()))
@@ -189,7 +194,9 @@ impl<H> Accept<H> {
         let asked = parse_connreq(req.private_data(), &from, &policy)?;
         *src = Some(asked.src);
         let any = self.users.lock().first().cloned();
-        let asked_of = any.and_then(|ni| ni.lnet.find(asked.dst.raw()));
+        let asked_of = any
+            .and_then(|ni| ni.lnet.find(asked.dst.raw()))
+            .filter(|found| self.serves(found.lnd.ni()));
         let ni = asked_of.as_ref().map(|found| found.lnd.ni());
         *seen = ni.map(|ni| ni.seen.clone());
         *found = asked_of.as_ref().map(|found| {
@@ -199,10 +206,6 @@ impl<H> Accept<H> {
                 stamp: ni.stamp,
                 peer_credits: ni.depth(),
                 active: found.active && !ni.is_stopping(),
-                on_device: match (req.device(), ni.hca()) {
-                    (Some(device), Ok(hca)) => device.same(&hca.device),
-                    _ => false,
-                },
             }
         });
         let ready = self.is_ready();

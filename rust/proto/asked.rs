@@ -39,6 +39,4 @@ pub struct NiView {
     pub peer_credits: QueueDepth,
     /// Whether LNet has it in service.
     pub active: bool,
-    /// Whether it lives on the device that the request came in by.
-    pub on_device: bool,
 }

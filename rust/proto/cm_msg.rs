@@ -151,8 +151,9 @@ pub struct Wanted {
 /// Stage 2: judges a request against the NI it is for (spec 4.4 rows 5-12,
 /// guards H4-H8).
 ///
-/// `ni` is the NI with the NID `req.dst`, searched among this driver's NIs
-/// only. `device_ready` is [`device_ready`] of the interface that the request
+/// `ni` is the NI with the NID `req.dst`, searched only among those that listen
+/// at the address that the request came to: an NI on another interface, of
+/// another VLAN or namespace, cannot be reached by way of this one. `device_ready` is [`device_ready`] of the interface that the request
 /// came in by: without, an unknown NID may become known soon.
 pub fn check_ni(
     req: &ConnReq,
@@ -168,7 +169,7 @@ pub fn check_ni(
             false => Cause::NotReady,
         });
     };
-    if ni.nid != req.dst || !ni.on_device {
+    if ni.nid != req.dst {
         return refuse(Cause::NoSuchNi(req.dst));
     }
     if !ni.active {
@@ -264,7 +265,6 @@ mod tests {
             stamp: MY_STAMP,
             peer_credits: QueueDepth::new(8).unwrap_or(QueueDepth::MIN),
             active: true,
-            on_device: true,
         }
     }
 
@@ -403,10 +403,6 @@ mod tests {
         assert_eq!(
             stage2(|_, ni| ni.active = false).map(|r| r.why),
             Some(RejectWhy::Early)
-        );
-        assert_eq!(
-            stage2(|_, ni| ni.on_device = false),
-            Some(Refusal::new(Cause::NoSuchNi(REQ.dst)))
         );
         assert_eq!(
             stage2(|_, ni| ni.nid = Nid::new(0, 0x0a00_0009)),

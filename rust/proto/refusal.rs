@@ -246,7 +246,6 @@ mod tests {
             stamp: 77,
             peer_credits: QueueDepth::MAX,
             active: true,
-            on_device: true,
         };
         let r = Refusal::new(Cause::Depth(300)).reject(Some(&ni));
         assert_eq!(r.why, RejectWhy::MsgQueueSize);

@@ -99,11 +99,6 @@ impl ConnRequest<'_> {
         self.locked.dst_addr()
     }
 
-    /// The device it came to.
-    pub(crate) fn device(&self) -> Option<ARef<Device>> {
-        self.locked.device()
-    }
-
     /// Takes the request over: its further events go to `handler`. Accept or
     /// reject it later; that waits for the running handler.
     ///

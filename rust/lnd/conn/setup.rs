@@ -203,7 +203,6 @@ impl Conn {
             stamp: self.ni.stamp,
             peer_credits: self.ni.depth(),
             active: true,
-            on_device: true,
         }
     }
 

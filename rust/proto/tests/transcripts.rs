@@ -88,7 +88,6 @@ fn the_handshake_is_accepted_by_both_sides() {
             stamp: ack_msg.env.src_stamp,
             peer_credits: asked().depth,
             active: true,
-            on_device: true,
         };
         let wanted = check_ni(&parsed, Some(&ni), true, &from, &policy).unwrap();
         assert_eq!(wanted.depth, asked().depth);

@@ -198,7 +198,6 @@ fn swallow(bytes: &[u8]) {
         stamp: 1,
         peer_credits: QueueDepth::MAX,
         active: true,
-        on_device: true,
     };
     if let Ok(req) = parse_connreq(bytes, &from, &policy) {
         let _ = check_ni(&req, Some(&ni), true, &from, &policy);

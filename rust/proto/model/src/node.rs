@@ -305,7 +305,6 @@ impl Node {
             stamp: self.stamp,
             peer_credits: self.depth,
             active: true,
-            on_device: true,
         };
         let from = CmSource {
             addr: Some(req.src.addr()),
