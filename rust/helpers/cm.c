@@ -346,7 +346,10 @@ enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id)
 	rt = ip_route_output_key(addr->dev_addr.net, &fl);
 	if (IS_ERR(rt))
 		return RO2IB_WAY_NO_ROUTE;
-	carrier = netif_carrier_ok(rt->dst.dev);
+	/* Who has the route does not have the interface: that may be unregistered. */
+	rcu_read_lock();
+	carrier = netif_carrier_ok(READ_ONCE(rt->dst.dev));
+	rcu_read_unlock();
 	ip_rt_put(rt);
 	return carrier ? RO2IB_WAY_OPEN : RO2IB_WAY_NO_ROUTE;
 }
