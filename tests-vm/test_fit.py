@@ -36,8 +36,8 @@ def is_(depth, by, mbps, gather, credits):
 
 
 LINKS = (
-    (SDR, 8, 16, 256, "2.5 Gb/s x 40 us / 16 KiB, within 8..32; 16 gather elements"),
-    (QDR4, 16, 16, 512, "40 Gb/s x 40 us / 16 KiB, within 8..32; 16 gather elements"),
+    (SDR, 8, 26, 256, "2.5 Gb/s x 40 us / 16 KiB, within 8..32; 26 gather elements"),
+    (QDR4, 16, 22, 512, "40 Gb/s x 40 us / 16 KiB, within 8..32; 22 gather elements"),
     (EDR4, 32, 26, 1024, "100 Gb/s x 40 us / 16 KiB, within 8..32; 26 gather elements"),
 )
 
@@ -84,9 +84,9 @@ SAID = (
     ("peer_credits=8", {}, is_(8, "given", 100000, 26, 256)),
     ("peer_credits=64", {}, is_(64, "given", 100000, 26, 256)),
     ("", {"peer_credits": 8}, is_(8, "given", 100000, 26, 256)),
-    ("", {"peer_credits": 16, "credits": 300}, is_(16, "given", 100000, 26, 300)),
+    ("", {"peer_credits": 16, "credits": 300}, is_(16, "given", 100000, 22, 300)),
     ("credits=256", {}, is_(32, "link", 100000, 26, 256)),
-    ("credits=128", {}, is_(16, "link", 100000, 26, 128)),
+    ("credits=128", {}, is_(16, "link", 100000, 22, 128)),
     ("", {"credits": 6}, is_(6, "link", 100000, 26, 6)),
     ("wrq_sge=2", {}, is_(32, "link", 100000, 16, 1024)),
     ("peer_credits_hiw=20", {}, is_(32, "link", 100000, 26, 1024) | {"peercredits_hiw": 20}),

@@ -121,7 +121,8 @@ impl Lnd for O2ib {
         port.attach()?;
         if let Ok(hca) = ni.hca() {
             if let Some(reason) = ni.reason(&hca) {
-                log::fitted(ni.nid, ni.depth(), hca.gather(ni.wrq_sge), &reason);
+                let depth = ni.depth();
+                log::fitted(ni.nid, depth, hca.gather(depth, ni.wrq_sge), &reason);
             }
         }
         // Without it nothing is missing but a view.

@@ -231,10 +231,10 @@ impl Conn {
         let wanted = hca.deepest(wanted);
         let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
         let mut search = memory.search(wanted, seen::now_ms());
-        let max_sge = hca.gather(self.ni.wrq_sge);
         let mut inline = INLINE;
-        let (parts, depth, sq_depth) = loop {
+        let (parts, depth, sq_depth, max_sge) = loop {
             let depth = search.now();
+            let max_sge = hca.gather(depth, self.ni.wrq_sge);
             let sq_depth = sizes::send_queue(depth, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
             let config = QpConfig {
                 sq_depth,
@@ -247,7 +247,7 @@ impl Conn {
             let on = (&hca.pd, &hca.regions);
             let made = Qp::create(id, on, self.cq_hint(), &config, self.clone());
             match made {
-                Ok(parts) if search.had() => break (parts, depth, sq_depth),
+                Ok(parts) if search.had() => break (parts, depth, sq_depth, max_sge),
                 // The queue pair goes before a deeper one is tried.
                 Ok(parts) => drop(parts),
                 // Some providers refuse what they cannot put inline, instead of saying how much they can.
