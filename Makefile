@@ -192,7 +192,9 @@ install:
 		install -D -m 755 .ro2ibtop/release/ro2ibtop $(DESTDIR)/usr/bin/ro2ibtop; fi
 	for page in scripts/packaging/man/*; do install -D -m 644 $$page \
 		$(DESTDIR)/usr/share/man/man$${page##*.}/$${page##*/} || exit; done
-	$(if $(DESTDIR),,depmod -a $(release))
+	# An image has a list of its modules, what is only to be packed has none.
+	if [ -z "$(DESTDIR)" ] || [ -e "$(DESTDIR)/lib/modules/$(release)/modules.dep" ]; then \
+		depmod $(if $(DESTDIR),-b $(DESTDIR)) -a $(release); fi
 
 clean:
 	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' \

@@ -2,6 +2,7 @@
 """scripts/ro2iblnd-switch in made-up roots, with the real modprobe. Run: pytest scripts"""
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -143,6 +144,44 @@ def test_load_runs_modprobe_by_the_name_whose_options_count(both, tmp_path):
     env = dict(ENV, PATH=f"{fake}:{ENV['PATH']}")
     done = subprocess.run([SWITCH, "load", "service=988"], env=env, capture_output=True, text=True)
     assert done.stdout == "--ignore-install ko2iblnd service=988\n"
+
+
+def fake_modprobe(tmp_path):
+    """Passes on what only asks, and prints the rest."""
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    real = shutil.which("modprobe", path=ENV["PATH"])
+    (fake / "modprobe").write_text(
+        f'#!/bin/sh\ncase " $* " in *" -c "*|*" --show-depends "*) exec {real} "$@" ;; esac\necho "$@"\n'
+    )
+    (fake / "modprobe").chmod(0o755)
+    return dict(ENV, PATH=f"{fake}:{ENV['PATH']}")
+
+
+def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
+    """As after an update of the kernel that the driver could not be built for: switched to, and not there."""
+    node.theirs()
+    node.ours()
+    assert node.run("ro2iblnd")[0] == 0
+    (node.modules / "updates/dkms/ro2iblnd.ko").unlink()
+    depmod(node.root)
+    (node.conf / "site.conf").write_text("options ko2iblnd peer_credits=16\n")
+    status, out, err = node.run("status")
+    assert status == 1
+    assert f"but there is none for kernel {KERNEL}" in out
+    assert "LNet gets Lustre's ko2iblnd" in err
+    command = [SWITCH, "-d", node.root, "-k", KERNEL, "load"]
+    done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
+    asked = done.stdout.split()
+    assert asked[-2:] == ["ko2iblnd", "peer_credits=16"], done
+    # And that is what the real one does with it.
+    done = subprocess.run(["modprobe", "--show-depends", *asked[:-1]], env=ENV, capture_output=True, text=True)
+    assert done.stdout.replace(str(node.root), "").split()[:2] == THEIRS.split(), done
+    # Without either it says so.
+    (node.modules / "updates/kernel/net/lustre/ko2iblnd.ko").unlink()
+    depmod(node.root)
+    status, _, err = node.run("status")
+    assert status == 1 and "no driver for o2ib" in err
 
 
 @pytest.mark.parametrize("form", ["xz", "zst", "gz"])
