@@ -157,3 +157,29 @@ def test_dkms_itself_leaves_the_kernel_out(dkms):
     done = dkms.run("autoinstall", "-k", KERNEL)
     assert done.returncode == 0, done.stderr
     assert f"ro2iblnd: skipped: no LNet for kernel {KERNEL}" in done.stderr
+
+
+def test_a_module_stays_that_cannot_be_built_again(tmp_path):
+    """Its LNet was replaced, and what building needs is not there: dkms would take it away first."""
+    version = re.search(r'define RO2IBLND_VERSION "(.*)"', read("include/ro2iblnd_version.h"))[1]
+    for directory in ("source", KERNEL):
+        (tmp_path / "dkms/ro2iblnd" / version / directory).mkdir(parents=True)
+    header = tmp_path / "lustre/include/linux/lnet/lib-lnet.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    dkms = tmp_path / "bin/dkms"
+    dkms.parent.mkdir()
+    dkms.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/called\n')
+    dkms.chmod(0o755)
+    env = {
+        **os.environ,
+        "PATH": f"{dkms.parent}:{os.environ['PATH']}:/usr/sbin",
+        "LUSTRE": str(tmp_path / "lustre"),
+        "dkms_tree": str(tmp_path / "dkms"),
+    }
+    done = subprocess.run([os.path.join(HERE, "dkms-rebuild"), KERNEL], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    called = tmp_path / "called"
+    assert "remove" not in (called.read_text() if called.exists() else "")
+    assert f"no headers of kernel {KERNEL}" in done.stderr
+    assert f"the module for kernel {KERNEL} stays as it was" in done.stderr
