@@ -385,16 +385,65 @@ def test_lustres_dkms_tree(system, name):
     assert f"of DKMS ({name}/2.17.57)" in out
 
 
-def test_headers_of_a_devel_package(system):
+def devel_package(system, headers):
+    """What kmod-lustre-...-devel installs: `headers`, and what the build left."""
     tree = no_lnet(system)
     system.lnet()
     devel = system.root / "usr/src/lustre-2.17.57"
-    write(devel / "include/linux/lnet/lib-lnet.h", "")
+    for name, text in headers.items():
+        write(devel / name, text)
     for name in ("config.h", "Module.symvers"):
         write(devel / "x86_64/default" / name, (tree / name).read_text())
+    return devel
+
+
+# Where lustre.spec puts them: up to 2.17.0, and since.
+OLD_LAYOUT = {
+    "lnet/lib-lnet.h": "#include <libcfs/libcfs.h>\n#include <linux/slab.h>\n",
+    "libcfs/libcfs.h": "#include <libcfs/linux/linux-mem.h>\n",
+    "libcfs/linux/linux-mem.h": "",
+    "uapi/linux/lnet/lnet-types.h": "",
+}
+NEW_LAYOUT = {
+    "linux/lnet/lib-lnet.h": "#include <linux/libcfs/libcfs.h>\n",
+    "linux/libcfs/libcfs.h": "",
+    "uapi/linux/lnet/lnet-types.h": "",
+}
+
+
+@pytest.mark.parametrize(
+    "headers, found",
+    [(OLD_LAYOUT, "lnet/include/lnet/lib-lnet.h"), (NEW_LAYOUT, "include/linux/lnet/lib-lnet.h")],
+    ids=["old", "new"],
+)
+def test_headers_of_a_devel_package(system, headers, found, tmp_path):
+    devel_package(system, headers)
     status, out, err = system.run()
     assert status == 0, err
     assert "LNet: Lustre 2.17.57 in" in out
+    view = tmp_path / "view"
+    subprocess.run([os.path.join(HERE, "lnet-find"), "-d", system.root, "-k", KERNEL, "-o", view], check=True)
+    assert (view / found).exists()
+    flags = subprocess.run([os.path.join(HERE, "lnet-probe"), view], check=True, capture_output=True, text=True).stdout
+    assert f"-include {view}/config.h" in flags
+    for header in headers:
+        assert any(os.path.exists(os.path.join(flag[2:], header)) for flag in flags.split() if flag.startswith("-I")), header
+
+
+@pytest.mark.parametrize(
+    "headers, missing",
+    [
+        (NEW_LAYOUT | {"linux/libcfs/libcfs.h": "#include <lustre_compat/linux/workqueue.h>\n"}, "lustre_compat/"),
+        (OLD_LAYOUT | {"lnet/lib-lnet.h": "#include <linux/libcfs/libcfs.h>\n"}, "linux/libcfs/"),
+    ],
+    ids=["2.17.57", "2.17.0"],
+)
+def test_a_devel_package_that_is_not_whole(system, headers, missing):
+    """As that of 2.17 is: nobody can build against it."""
+    devel_package(system, headers)
+    line, _ = system.wrong()
+    assert f"lustre-2.17.57 are not whole (no {missing}): unpack and configure Lustre's source" in line
+    assert "set LUSTRE= in /etc/ro2iblnd.conf" in line
 
 
 # --- what the kernel will load
