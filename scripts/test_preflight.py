@@ -167,6 +167,14 @@ def test_debian_12_has_another_rustc_and_no_bindgen(system):
     assert "apt install rustc-web cargo-web && cargo install bindgen-cli" in err.splitlines()[-1]
 
 
+def test_ubuntu_24_04_has_newer_ones_under_other_names(system):
+    write(system.root / "etc/os-release", 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n')
+    script(system.bin / "bindgen", 'echo "bindgen 0.66.1"')
+    system.rustc("rustc 1.75.0 (fake)")
+    _, _, err = system.run()
+    assert err.splitlines()[-1] == "preflight: to install: apt install rustc-1.89 bindgen-0.71"
+
+
 def test_no_rustc(system):
     system.env["RUSTC"] = "/nowhere/rustc"
     assert "RUSTC=/nowhere/rustc: no such program" in system.wrong()[0]
