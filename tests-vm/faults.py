@@ -21,7 +21,16 @@ INJECT = f"{DEBUGFS}/fail_function"
 
 
 def nft(guest, script):
-    guest.check(f"nft -f - <<'X'\n{script}\nX")
+    """Rules of nft, and a hook on their devices that stays, see hook()."""
+    stays = "".join(hook(device) for device in sorted(set(re.findall(r"hook ingress device (\w+)", script))))
+    guest.check(f"nft -f - <<'X'\n{stays}{script}\nX")
+
+
+def hook(device="eth0"):
+    """An empty hook. The kernel patches its text when the first hook of all comes and when the last one goes, and under
+    traffic guests die of that, see patching_accel(). With this one it does so once, and before there is traffic if this
+    is given to nft() at first."""
+    return f"table netdev stays {{ chain {device} {{ type filter hook ingress device {device} priority 1; }}\n}}\n"
 
 
 class Filter:
