@@ -14,9 +14,6 @@ use kernel::time::{
 pub(crate) struct Moment(u64);
 
 impl Moment {
-    /// The beginning of the clock: no moment that anything happened at.
-    pub(crate) const NEVER: Self = Self(0);
-
     /// Reads the clock.
     #[inline]
     pub(crate) fn now() -> Self {

@@ -4,14 +4,17 @@
 //!
 //! Context: softirq, under the connection lock; events perhaps in a hard interrupt, without it.
 
-use kernel::sync::{
-    Arc,
-    ArcBorrow, //
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
 };
 
 use super::{
     fault::Fault,
-    received::Received,
+    received::Rx,
     wire::receive::recv_outcome,
     Conn,
     Inner, //
@@ -79,22 +82,19 @@ impl QpHandler for Conn {
         let Ok(nob) = usize::try_from(done.len) else {
             return;
         };
-        let msg = Received::new(done.buf, nob, now);
+        let Some(rx) = inner.inbox.place(done.buf, nob, now) else {
+            return this.blame(inner, Cause::Protocol.into());
+        };
         match inner.life.state() {
             State::Init | State::Resolving | State::Connecting => {
                 // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
-                if inner.inbox.park(msg).is_err() {
-                    this.blame(inner, Cause::Protocol.into());
-                }
-                return;
+                return inner.inbox.park(rx);
             }
             State::Accepting | State::Called => this.step(inner, Event::EarlyTraffic),
             State::Established => {}
-            State::Closing | State::Draining | State::Dead => {
-                return this.received_late(inner, msg)
-            }
+            State::Closing | State::Draining | State::Dead => return this.received_late(inner, rx),
         }
-        this.received(inner, msg);
+        this.received(inner, rx);
         this.pump_at(inner, false, Some(now));
         this.kick_upper(inner);
     }
@@ -115,40 +115,40 @@ impl QpHandler for Conn {
 impl Conn {
     /// Takes what came before our own ESTABLISHED event (active side).
     pub(super) fn received_early(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some(msg) = inner.inbox.unpark() {
-            self.received(inner, msg);
+        while let Some(rx) = inner.inbox.unpark() {
+            self.received(inner, rx);
         }
         self.kick_upper(inner);
     }
 
     /// Takes one that had arrived when the connection ended: its sender may have been told so. Who speaks before our
     /// own ESTABLISHED event is known with that, which comes all the same.
-    fn received_late(self: &Arc<Self>, inner: &mut Inner, msg: Received) {
+    fn received_late(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
         if !inner.life.believes_peer() {
             return;
         }
         if inner.life.is_agreed() {
-            inner.wire.receive_late(msg, &mut inner.inbox);
+            inner.wire.receive_late(rx, &mut inner.inbox);
             self.kick_upper(inner);
         } else {
-            let _ = inner.inbox.park(msg);
+            inner.inbox.park(rx);
         }
     }
 
     /// Takes what came before our own ESTABLISHED event, of a connection that had ended before that.
     pub(super) fn received_early_and_late(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some(msg) = inner.inbox.unpark() {
-            self.received_late(inner, msg);
+        while let Some(rx) = inner.inbox.unpark() {
+            self.received_late(inner, rx);
         }
     }
 
     /// Takes one message. Whatever is wrong with it ends the connection.
     #[inline]
-    fn received(self: &Arc<Self>, inner: &mut Inner, msg: Received) {
+    fn received(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
         if !inner.life.is_up() {
             return;
         }
-        if let Err(fault) = inner.wire.receive(msg, &mut inner.inbox) {
+        if let Err(fault) = inner.wire.receive(rx, &mut inner.inbox) {
             self.blame(inner, fault);
         }
     }

@@ -26,11 +26,7 @@ use kernel::{
 };
 
 use super::{
-    inbox::Inbox,
-    received::{
-        Received,
-        Rx, //
-    },
+    received::Rx,
     wire::txs::Finished,
     Conn,
     Inner,
@@ -38,7 +34,6 @@ use super::{
 };
 use crate::{
     lnd::{
-        counts::Count,
         log, //
     },
     proto::{
@@ -51,7 +46,6 @@ use crate::{
         wire::{
             reopen,
             Body,
-            Facts,
             WireError, //
         }, //
     },
@@ -67,12 +61,9 @@ const CORKED: u32 = 8;
 /// Microseconds after which it is posted though they were fewer: LNet may be slow.
 const CORKED_US: i64 = 1000;
 
-/// Milliseconds until a message that found no memory is tried again.
-const RETRY_MS: u32 = 10;
-
 /// What the LNet half does next.
 enum Job {
-    Parse(Received, Option<KBox<Rx<Conn>>>),
+    Parse(KBox<Rx<Conn>>),
     Finish(Finished),
 }
 
@@ -107,16 +98,7 @@ impl WorkItem<UPPER> for Conn {
                     }
                     finished.finish()
                 }
-                Some(Job::Parse(msg, rx)) => {
-                    if !parse(&this, msg, rx) {
-                        let mut guard = this.lock();
-                        uncork(&this, &mut guard);
-                        if guard.wire.has_done() {
-                            this.kick_upper_again();
-                        }
-                        return;
-                    }
-                }
+                Some(Job::Parse(rx)) => parse(&this, rx),
                 None => return,
             }
         }
@@ -167,59 +149,41 @@ fn next_job(inner: &mut Inner) -> Option<Job> {
     if !requests {
         return None;
     }
-    let (msg, rx) = inner.inbox.pop()?;
-    Some(Job::Parse(msg, rx))
+    inner.inbox.pop().map(Job::Parse)
 }
 
-/// Gives a request to LNet. False: out of memory, the message was put back and is tried again by
-/// the timer.
-fn parse(conn: &Arc<Conn>, msg: Received, rx: Option<KBox<Rx<Conn>>>) -> bool {
-    let rdma = match judge(msg.bytes(), msg.facts()) {
+/// Gives a request to LNet.
+fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
+    let rdma = match judge(&rx) {
         Ok(rdma) => rdma,
         Err(why) => {
             log::bad_request(conn.nid(), &why);
-            conn.end(Cause::Protocol);
-            return true;
+            return give_up(conn, rx, Cause::Protocol);
         }
     };
-    let mut rx = match rx.map_or_else(|| first_rx(conn), Ok) {
-        Ok(rx) => rx,
-        Err(_) => {
-            // Back-pressure, not loss: its credit stays withheld until memory is there again.
-            conn.ni.seen.no_memory();
-            conn.with(|inner| {
-                inner.wire.count(Count::NoMemory);
-                inner.inbox.put_back(msg);
-                conn.rearm_timer(RETRY_MS);
-            });
-            return false;
-        }
-    };
-    rx.fill(conn.clone(), msg);
+    let mut rx = rx;
+    rx.lend(conn.clone());
     if let Err((rx, e)) = conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
-        drop(rx);
         if e != ESHUTDOWN {
             log::refused_by_lnet(conn.nid(), e);
         }
-        conn.with(|inner| inner.inbox.lost());
-        conn.end(if e == ESHUTDOWN {
+        let cause = if e == ESHUTDOWN {
             Cause::Shutdown
         } else {
             Cause::Protocol
-        });
+        };
+        give_up(conn, rx, cause);
     }
-    true
 }
 
-/// A new [`Rx`], and room to keep some.
-fn first_rx(conn: &Conn) -> Result<KBox<Rx<Conn>>> {
-    let mut room = KVec::new();
-    if conn.with(|inner| inner.inbox.keeps_none()) {
-        room = Inbox::room_to_keep()?;
-    }
-    let rx = Rx::new()?;
-    conn.with(|inner| inner.inbox.keep_in(&mut room));
-    Ok(rx)
+/// A request that LNet does not get, or did not want, ends the connection; its buffer goes with that.
+#[cold]
+fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
+    let mut rx = rx;
+    drop(rx.returned());
+    drop(rx.msg.take_buf());
+    conn.with(|inner| inner.inbox.returned(rx));
+    conn.end(cause);
 }
 
 /// Why a request is none.
@@ -244,9 +208,9 @@ impl Display for BadRequest {
 
 /// Checks the LNet header of a request against the kind of o2ib message it came in; tells whether
 /// the data moves by RDMA.
-fn judge(bytes: &[u8], facts: Option<Facts>) -> Result<bool, BadRequest> {
-    let facts = facts.ok_or(BadRequest::NotARequest)?;
-    match reopen(bytes, facts).map_err(BadRequest::Wire)? {
+fn judge(rx: &Rx<Conn>) -> Result<bool, BadRequest> {
+    let facts = rx.msg.facts().ok_or(BadRequest::NotARequest)?;
+    match reopen(rx.msg.bytes(), facts).map_err(BadRequest::Wire)? {
         Body::Immediate { hdr, payload } => {
             lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
             Ok(false)

@@ -57,24 +57,8 @@ impl<T> Fifo<T> {
         let at = self.index(self.len);
         match self.slots.get_mut(at) {
             Some(slot @ None) if self.len < usize::MAX => {
-                *slot = Some(item);
-                self.len = self.len.saturating_add(1);
-                Ok(())
-            }
-            _ => Err(item),
-        }
-    }
-
-    /// Puts one back at the front, where it was just taken from.
-    pub(crate) fn push_front(&mut self, item: T) -> Result<(), T> {
-        let at = match self.head.checked_sub(1) {
-            Some(at) => at,
-            None => self.slots.len().saturating_sub(1),
-        };
-        match self.slots.get_mut(at) {
-            Some(slot @ None) => {
-                *slot = Some(item);
-                self.head = at;
+                // Nothing is dropped that way, and the compiler knows.
+                core::mem::forget(slot.replace(item));
                 self.len = self.len.saturating_add(1);
                 Ok(())
             }
@@ -98,10 +82,10 @@ impl<T> Fifo<T> {
         self.slots.iter_mut().flatten().for_each(f);
     }
 
+    /// The place of the one `ahead` of the oldest, which is no more than the number of slots.
+    #[inline]
     fn index(&self, ahead: usize) -> usize {
-        self.head
-            .saturating_add(ahead)
-            .checked_rem(self.slots.len())
-            .unwrap_or(0)
+        let at = self.head.saturating_add(ahead);
+        at.checked_sub(self.slots.len()).unwrap_or(at)
     }
 }

@@ -9,8 +9,9 @@
 //!
 //! # Invariants
 //!
-//! - There is room for as many requests as the connection has receive buffers, from set-up on.
-//! - `owed` counts the requests that were put in and whose buffers did not come back.
+//! - There are as many places as the connection has receive buffers, from set-up on: each is in `places`,
+//!   `requests` or `early`, with LNet, or the message in it is being looked at.
+//! - `owed` counts the requests that were put in and did not come back.
 
 use kernel::prelude::*;
 
@@ -21,33 +22,42 @@ use super::{
         Rx, //
     }, //
 };
-
-/// As many [`Rx`] wait for their next request. LNet gives back most of them before it takes another.
-const RX_KEPT: usize = 4;
+use crate::{
+    lnd::moment::Moment,
+    rdma::buf::RxBuf, //
+};
 
 /// The requests of a connection, a `C`.
 pub(super) struct Inbox<C> {
     /// Received and judged, for LNet to take.
-    requests: Fifo<Received>,
+    requests: Fifo<KBox<Rx<C>>>,
     /// Received before our own ESTABLISHED event (active side).
-    early: Fifo<Received>,
-    /// Requests that LNet has, or will, and has not returned the buffer of.
+    early: Fifo<KBox<Rx<C>>>,
+    /// For what comes.
+    places: KVec<KBox<Rx<C>>>,
+    /// Requests that LNet has, or will, and has not given back.
     owed: u16,
-    /// Kept for the next requests.
-    kept: KVec<KBox<Rx<C>>>,
 }
 
 /// Room for a number of messages.
-pub(super) struct Room {
-    requests: Fifo<Received>,
-    early: Fifo<Received>,
+pub(super) struct Room<C> {
+    requests: Fifo<KBox<Rx<C>>>,
+    early: Fifo<KBox<Rx<C>>>,
+    places: KVec<KBox<Rx<C>>>,
 }
 
-impl Room {
+impl<C> Room<C> {
     /// For as many as there are receive buffers. May sleep.
     pub(super) fn new(buffers: usize) -> Result<Self> {
+        let mut places = KVec::with_capacity(buffers, GFP_KERNEL)?;
+        for _ in 0..buffers {
+            places
+                .push_within_capacity(Rx::new()?)
+                .map_err(|_| ENOMEM)?;
+        }
         Ok(Self {
             requests: Fifo::with_capacity(buffers)?,
+            places,
             early: Fifo::with_capacity(buffers)?,
         })
     }
@@ -57,35 +67,46 @@ impl<C> Inbox<C> {
     /// Without room.
     pub(super) const EMPTY: Self = Self {
         requests: Fifo::EMPTY,
+        places: KVec::new(),
         early: Fifo::EMPTY,
         owed: 0,
-        kept: KVec::new(),
     };
 
     /// At set-up, before the first receive is posted.
-    pub(super) fn open(&mut self, room: Room) {
+    pub(super) fn open(&mut self, room: Room<C>) {
         self.requests = room.requests;
+        self.places = room.places;
         self.early = room.early;
     }
 
-    /// Puts in a request that was judged; back without room, which the credits make sure of.
+    /// A place with a message of `nob` bytes that nobody has judged, received `at` that moment. Nothing without a free
+    /// one, which the credits make sure of.
     #[inline]
-    pub(super) fn push(&mut self, msg: Received) -> Result<(), Received> {
+    pub(super) fn place(&mut self, buf: RxBuf, nob: usize, at: Moment) -> Option<KBox<Rx<C>>> {
+        let mut rx = self.places.pop()?;
+        rx.msg = Received::new(buf, nob, at);
+        Some(rx)
+    }
+
+    /// A message is over, and its buffer was taken out: its place is free.
+    #[inline]
+    pub(super) fn free(&mut self, rx: KBox<Rx<C>>) {
+        // It was taken from there.
+        let _ = self.places.push_within_capacity(rx);
+    }
+
+    /// Puts in a request that was judged.
+    #[inline]
+    pub(super) fn push(&mut self, rx: KBox<Rx<C>>) {
         self.owed = self.owed.saturating_add(1);
-        self.requests.push(msg)
+        // There is room for all that there are.
+        let _ = self.requests.push(rx);
     }
 
-    /// Puts back the request that was just taken.
-    pub(super) fn put_back(&mut self, msg: Received) {
-        // It has left its place.
-        let _ = self.requests.push_front(msg);
-    }
-
-    /// Takes the oldest request, and what to give it to LNet in, if there is one of those.
+    /// Takes the oldest request.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<(Received, Option<KBox<Rx<C>>>)> {
-        let msg = self.requests.pop()?;
-        Some((msg, self.kept.pop()))
+    pub(super) fn pop(&mut self) -> Option<KBox<Rx<C>>> {
+        self.requests.pop()
     }
 
     /// Whether no request waits for LNet.
@@ -94,55 +115,32 @@ impl<C> Inbox<C> {
         self.requests.is_empty()
     }
 
-    /// Whether room to keep some [`Rx`] is wanted, [`Inbox::room_to_keep`].
-    pub(super) fn keeps_none(&self) -> bool {
-        self.kept.capacity() == 0
-    }
-
-    /// Room to keep some [`Rx`]. May sleep.
-    pub(super) fn room_to_keep() -> Result<KVec<KBox<Rx<C>>>> {
-        Ok(KVec::with_capacity(RX_KEPT, GFP_KERNEL)?)
-    }
-
-    /// Keeps some from now on. Room that is not wanted comes back.
-    pub(super) fn keep_in(&mut self, room: &mut KVec<KBox<Rx<C>>>) {
-        if self.keeps_none() {
-            core::mem::swap(&mut self.kept, room);
-        }
-    }
-
-    /// LNet is through with a request, and gives back what it had it in.
+    /// A request is over, and its buffer was taken out.
     #[inline]
     pub(super) fn returned(&mut self, rx: KBox<Rx<C>>) {
-        self.lost();
-        // Beyond the capacity it is freed.
-        drop(self.kept.push_within_capacity(rx));
-    }
-
-    /// LNet did not take a request, or it turned out to be none.
-    #[inline]
-    pub(super) fn lost(&mut self) {
         self.owed = self.owed.saturating_sub(1);
+        self.free(rx);
     }
 
-    /// Requests whose buffers have not come back.
+    /// Requests that have not come back.
     pub(super) fn owed(&self) -> u16 {
         self.owed
     }
 
-    /// Keeps a message until the handshake is over; back without room.
-    pub(super) fn park(&mut self, msg: Received) -> Result<(), Received> {
-        self.early.push(msg)
+    /// Keeps a message until the handshake is over.
+    pub(super) fn park(&mut self, rx: KBox<Rx<C>>) {
+        // There is room for all that there are.
+        let _ = self.early.push(rx);
     }
 
     /// Takes the oldest message that was kept.
-    pub(super) fn unpark(&mut self) -> Option<Received> {
+    pub(super) fn unpark(&mut self) -> Option<KBox<Rx<C>>> {
         self.early.pop()
     }
 
     /// What was kept, the oldest first, for people.
     pub(super) fn parked(&self) -> impl Iterator<Item = &Received> {
-        self.early.iter()
+        self.early.iter().map(|rx| &rx.msg)
     }
 
     /// How many are kept.
@@ -159,6 +157,6 @@ impl<C> Inbox<C> {
 
     /// What LNet has not been given yet goes to it without the device.
     pub(super) fn detach(&mut self) {
-        self.requests.for_each(Received::detach);
+        self.requests.for_each(|rx| rx.msg.detach());
     }
 }

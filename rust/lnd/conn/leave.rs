@@ -84,8 +84,6 @@ impl Conn {
     /// Frees an id that has waited for the peer's answer.
     pub(super) fn leave(self: &Arc<Self>) {
         self.cancel_timer();
-        // It may have been the one that tries again when there is memory.
-        self.with(|inner| self.kick_upper(inner));
         self.cm.drop_id();
         self.peer.peers.parting.remove(self);
     }

@@ -52,7 +52,7 @@ enum Held {
     Mapped(RxBuf),
     /// It was taken from its device, because LNet keeps the message.
     Detached(DetachedBuf),
-    /// Gone; only while it changes.
+    /// Gone: the message is over.
     Nothing,
 }
 
@@ -67,15 +67,6 @@ pub(super) enum Used {
 }
 
 impl Received {
-    /// No message.
-    pub(super) const NOTHING: Self = Self {
-        buf: Held::Nothing,
-        nob: 0,
-        facts: None,
-        at: Moment::NEVER,
-        replaced: false,
-    };
-
     /// Of `nob` bytes that nobody has judged, received `at` that moment.
     #[inline]
     pub(super) fn new(buf: RxBuf, nob: usize, at: Moment) -> Self {
@@ -157,10 +148,10 @@ impl Received {
         !self.replaced && matches!(self.buf, Held::Detached(_))
     }
 
-    /// The message is over: its buffer.
+    /// The message is over: its buffer, once.
     #[inline]
-    pub(super) fn into_buf(self) -> Used {
-        match self.buf {
+    pub(super) fn take_buf(&mut self) -> Used {
+        match core::mem::replace(&mut self.buf, Held::Nothing) {
             Held::Mapped(buf) if self.replaced => Used::Spare(buf),
             Held::Mapped(buf) => Used::Post(buf),
             Held::Detached(_) | Held::Nothing => Used::Gone,
@@ -168,43 +159,46 @@ impl Received {
     }
 }
 
-/// A received request while LNet has it: the `private` of `lnet_parse`, given back by `lnd_recv`.
-/// Without one it waits with its connection, a `C`, for the next.
+/// The place of a received message, of which a connection, a `C`, has as many as receive buffers from set-up on. A
+/// request goes from the inbox to LNet in it, as the `private` of `lnet_parse`, and comes back with `lnd_recv`: what is
+/// in it does not move.
 pub(crate) struct Rx<C> {
-    /// The connection it came on.
+    /// The connection it came on, while LNet has it.
     conn: Option<Arc<C>>,
-    /// The request.
-    msg: Received,
+    /// The message; what is left of the last one where there is none.
+    pub(super) msg: Received,
 }
 
 impl<C> Rx<C> {
-    /// One for a request. May sleep.
+    /// An empty one. May sleep.
     pub(super) fn new() -> Result<KBox<Self>> {
-        Ok(KBox::new(
-            Self {
-                conn: None,
-                msg: Received::NOTHING,
+        let empty = Self {
+            conn: None,
+            msg: Received {
+                buf: Held::Nothing,
+                nob: 0,
+                facts: None,
+                at: Moment::now(),
+                replaced: false,
             },
-            GFP_KERNEL,
-        )?)
+        };
+        Ok(KBox::new(empty, GFP_KERNEL)?)
     }
 
-    /// Puts a request in.
+    /// LNet gets it: it belongs to that connection.
     #[inline]
-    pub(super) fn fill(&mut self, conn: Arc<C>, msg: Received) {
+    pub(super) fn lend(&mut self, conn: Arc<C>) {
         self.conn = Some(conn);
-        self.msg = msg;
     }
 
-    /// Takes the request out.
+    /// LNet gives it back: the connection it belongs to.
     #[inline]
-    pub(super) fn empty(&mut self) -> Option<(Arc<C>, Received)> {
-        let conn = self.conn.take()?;
-        Some((conn, core::mem::replace(&mut self.msg, Received::NOTHING)))
+    pub(super) fn returned(&mut self) -> Option<Arc<C>> {
+        self.conn.take()
     }
 
-    /// The request.
-    pub(super) fn contents(&mut self) -> Option<(&Arc<C>, &mut Received)> {
+    /// The message while LNet has it, and the connection it came on.
+    pub(super) fn lent(&mut self) -> Option<(&Arc<C>, &mut Received)> {
         Some((self.conn.as_ref()?, &mut self.msg))
     }
 

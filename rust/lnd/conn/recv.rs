@@ -14,7 +14,8 @@ use super::{
     memory::NotReady,
     received::{
         self,
-        Received, //
+        Received,
+        Used, //
     },
     remote::Remote,
     transfer::{
@@ -60,7 +61,7 @@ pub(crate) type Rx = received::Rx<Conn>;
 /// Its buffer is replaced: in the receive queue, if it could not be when it came, else among the
 /// spares. May sleep.
 pub(crate) fn eager_recv(rx: &mut Rx) {
-    let Some((conn, msg)) = rx.contents() else {
+    let Some((conn, msg)) = rx.lent() else {
         return;
     };
     let buf = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device));
@@ -83,26 +84,28 @@ type Recv = Result<(), (Option<Message>, Error)>;
 /// `lnd_recv`: LNet has matched a request (or wants it discarded). Always gives the buffer back.
 pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
     let mut rx = rx;
-    let Some((conn, msg)) = rx.empty() else {
+    let Some(conn) = rx.returned() else {
         return Err((req.msg, EPROTO));
     };
     // It was judged before it went to LNet.
+    let msg = &rx.msg;
     let body = msg
         .facts()
         .and_then(|facts| reopen(msg.bytes(), facts).ok());
     match body {
         Some(Body::Immediate { payload, .. }) => {
             let result = recv_immediate(&conn, payload, req);
-            conn.give_back(rx, msg, Repost::ForPeer, true);
+            conn.give_back(rx, Repost::ForPeer, true);
             result
         }
-        Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, req, rx, msg),
+        Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, req, rx),
         Some(Body::GetReq { cookie, rd, .. }) => {
             let remote = Remote::new(&rd);
-            recv_get(&conn, cookie, remote, req, rx, msg)
+            recv_get(&conn, cookie, remote, req, rx)
         }
         _ => {
-            conn.with(|inner| inner.inbox.lost());
+            drop(rx.msg.take_buf());
+            conn.with(|inner| inner.inbox.returned(rx));
             Err((req.msg, EPROTO))
         }
     }
@@ -129,13 +132,7 @@ fn recv_immediate(conn: &Conn, payload: &[u8], req: RecvRequest) -> Recv {
 }
 
 /// A PUT_REQ: offers a sink by PUT_ACK, or says by PUT_NAK that none is to be had.
-fn recv_put(
-    conn: &Arc<Conn>,
-    cookie: Cookie,
-    req: RecvRequest,
-    rx: KBox<Rx>,
-    msg: Received,
-) -> Recv {
+fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) -> Recv {
     let nothing_wanted = req.sink.nob() == 0;
     let m = match req.msg {
         Some(m) if !nothing_wanted => m,
@@ -143,7 +140,7 @@ fn recv_put(
             if let Some(m) = other {
                 m.finalize(0, LnetHealth::Ok);
             }
-            conn.give_back(rx, msg, Repost::ForPeer, false);
+            conn.give_back(rx, Repost::ForPeer, false);
             conn.tell(Op::PutNak, cookie, 0, Owner::Nobody);
             return Ok(());
         }
@@ -152,7 +149,7 @@ fn recv_put(
         Ok(made) => made,
         Err(why) => {
             let e = why.error();
-            conn.give_back(rx, msg, Repost::ForPeer, false);
+            conn.give_back(rx, Repost::ForPeer, false);
             if conn.runs_short(&why) {
                 log::no_sink(conn.nid(), matches!(why, NotReady::NoRegion(_)), e);
             }
@@ -163,7 +160,7 @@ fn recv_put(
     let mut transfer = Transfer::message(Owner::Message(m));
     transfer.read_into(sink, fragment.nob);
     // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
-    conn.give_back(rx, msg, Repost::Plain, false);
+    conn.give_back(rx, Repost::Plain, false);
     let slots = conn.with(|inner| inner.wire.limits().reg_and_send());
     let buf = (None, None);
     conn.submit_or_fail(Op::PutAck, slots, transfer, buf, |dst| BodyOut::PutAck {
@@ -182,19 +179,18 @@ fn recv_get(
     remote: Result<Remote>,
     req: RecvRequest,
     rx: KBox<Rx>,
-    msg: Received,
 ) -> Recv {
     let Some(m) = req.msg else {
-        conn.give_back(rx, msg, Repost::ForPeer, false);
+        conn.give_back(rx, Repost::ForPeer, false);
         conn.tell(Op::GetDone, cookie, -errno::ENODATA, Owner::Nobody);
         return Ok(());
     };
     let Ok(total) = u32::try_from(req.source.nob()) else {
-        conn.give_back(rx, msg, Repost::ForPeer, false);
+        conn.give_back(rx, Repost::ForPeer, false);
         return Err((Some(m), EMSGSIZE));
     };
     if total == 0 {
-        conn.give_back(rx, msg, Repost::ForPeer, false);
+        conn.give_back(rx, Repost::ForPeer, false);
         conn.tell(Op::GetDone, cookie, 0, Owner::Message(m));
         return Ok(());
     }
@@ -205,7 +201,7 @@ fn recv_get(
         let slots = transfer.write_to(remote, map, total, limits)?;
         Ok((slots, i32::try_from(total).map_err(Error::from)?))
     });
-    conn.give_back(rx, msg, Repost::ForPeer, false);
+    conn.give_back(rx, Repost::ForPeer, false);
     match plan {
         Ok((slots, status)) => {
             transfer.belongs_to(m);
@@ -256,33 +252,41 @@ impl Conn {
 
     /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
     /// will follow by itself.
-    fn give_back(self: &Arc<Self>, rx: KBox<Rx>, mut msg: Received, how: Repost, ring: bool) {
+    fn give_back(self: &Arc<Self>, rx: KBox<Rx>, how: Repost, ring: bool) {
+        let mut rx = rx;
+        let msg = &mut rx.msg;
         let had = match msg.is_missed() {
-            true => self.reclaim(&mut msg),
+            true => self.reclaim(msg),
             false => Ok(()),
         };
-        let lost = had.is_err();
-        if let Err(e) = had {
-            log::cannot(self.nid(), "make a receive buffer", e);
-        }
         let now = Moment::now();
+        let mut left = Used::Gone;
         let mut guard = self.lock();
         let inner = &mut *guard;
-        inner.inbox.returned(rx);
         if let Some(facts) = msg.facts() {
             let meter = inner.wire.meter();
             meter.given_back(facts.kind(), msg.at(), now);
         }
-        if lost {
-            return self.step(inner, Event::Fail(Cause::NoResources));
+        let mut fault = None;
+        if had.is_ok() && inner.life.may_receive() {
+            fault = inner.wire.give_back(msg, how).err();
+        } else {
+            left = msg.take_buf();
         }
-        if inner.life.may_receive() {
-            if let Err(fault) = inner.wire.give_back(msg, how) {
-                self.blame(inner, fault);
-            }
+        inner.inbox.returned(rx);
+        if let Some(fault) = fault {
+            self.blame(inner, fault);
         }
-        if ring {
+        if had.is_err() {
+            self.step(inner, Event::Fail(Cause::NoResources));
+        } else if ring {
             self.ring(inner, Some(now));
+        }
+        drop(guard);
+        // Memory goes without the lock.
+        drop(left);
+        if let Err(e) = had {
+            log::cannot(self.nid(), "make a receive buffer", e);
         }
     }
 }

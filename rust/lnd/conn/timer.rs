@@ -40,8 +40,6 @@ impl WorkItem<TIMER> for Conn {
         let _nofs = NofsScope::enter();
         let mut guard = this.lock();
         let inner = &mut *guard;
-        // A message may wait for memory.
-        this.kick_upper(inner);
         match inner.life.state() {
             State::Init
             | State::Resolving

@@ -290,9 +290,9 @@ impl<C: QpHandler> Wire<C> {
     ///
     /// What to end the connection for.
     #[inline]
-    pub(super) fn give_back(&mut self, msg: Received, how: Repost) -> Result<(), Fault> {
+    pub(super) fn give_back(&mut self, msg: &mut Received, how: Repost) -> Result<(), Fault> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        match msg.into_buf() {
+        match msg.take_buf() {
             Used::Spare(buf) => self.stock.put_spare(buf),
             Used::Post(buf) => link.push_recv(buf)?,
             Used::Gone => {}

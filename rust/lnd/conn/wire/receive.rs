@@ -5,13 +5,18 @@
 //! Context: softirq, under the connection lock. A receive buffer is posted again before any message that
 //! tells the peer so.
 
+use kernel::prelude::*;
+
 use super::Wire;
 use crate::{
     lnd::{
         conn::{
             fault::Fault,
             inbox::Inbox,
-            received::Received,
+            received::{
+                Received,
+                Rx, //
+            },
             transfer::Transfer, //
         },
         counts::Count,
@@ -59,7 +64,9 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// Whatever is wrong with it ends the connection.
-    pub(crate) fn receive(&mut self, msg: Received, inbox: &mut Inbox<C>) -> Result<(), Fault> {
+    pub(crate) fn receive(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) -> Result<(), Fault> {
+        let mut rx = rx;
+        let msg = &mut rx.msg;
         self.counts.one(Count::RxMsgs);
         let m = decode(msg.bytes()).map_err(Fault::Message)?;
         check_identity(&m.env, &self.identity).map_err(Fault::Stale)?;
@@ -82,10 +89,10 @@ impl<C: QpHandler> Wire<C> {
             Body::Immediate { .. } | Body::PutReq { .. } | Body::GetReq { .. } => {
                 self.credits.request_received().map_err(Fault::Credits)?;
                 let facts = m.facts();
-                let mut msg = msg;
                 msg.judged(facts);
-                self.replace(&mut msg)?;
-                return inbox.push(msg).map_err(|_| Cause::Protocol.into());
+                self.replace(msg)?;
+                inbox.push(rx);
+                return Ok(());
             }
             Body::PutAck { src, dst, rd } => {
                 self.put_ack((src, dst), &rd, at)?;
@@ -111,6 +118,7 @@ impl<C: QpHandler> Wire<C> {
         };
         let urgent = matches!(m.body, Body::Noop);
         self.give_back(msg, repost)?;
+        inbox.free(rx);
         if urgent {
             // No credit covers the buffers of NOOPs: the next one may be on its way.
             self.link.as_mut().ok_or(Cause::Flushed)?.post_recvs()?;
@@ -121,8 +129,11 @@ impl<C: QpHandler> Wire<C> {
     /// Takes a message that had arrived whole when the connection ended. Its sender may have been told that it
     /// arrived, and nobody sends it again: so data in a message goes into `inbox`, and an answer that data is there
     /// counts. Everything else fails at its sender, who waits for an answer of ours.
-    pub(crate) fn receive_late(&mut self, msg: Received, inbox: &mut Inbox<C>) {
-        let Ok(m) = decode(msg.bytes()) else { return };
+    pub(crate) fn receive_late(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) {
+        let mut rx = rx;
+        let Ok(m) = decode(rx.msg.bytes()) else {
+            return;
+        };
         if check_identity(&m.env, &self.identity).is_err()
             || self.credits.returned(m.env.credits).is_err()
         {
@@ -131,10 +142,12 @@ impl<C: QpHandler> Wire<C> {
         let taken = match m.body {
             Body::Immediate { .. } => {
                 let facts = m.facts();
-                let mut msg = msg;
-                msg.judged(facts);
-                // There is room for as many as there were buffers.
-                self.credits.request_received().is_ok() && inbox.push(msg).is_ok()
+                rx.msg.judged(facts);
+                let credited = self.credits.request_received().is_ok();
+                if credited {
+                    inbox.push(rx);
+                }
+                credited
             }
             Body::PutDone(done) => {
                 self.answer_late(done.cookie, |t| Answer::PutDone(t.judge(done.status, true)))
