@@ -63,8 +63,10 @@ const CORKED_US: i64 = 1000;
 
 /// What the LNet half does next.
 enum Job {
+    /// Gives LNet a request.
     Parse(KBox<Rx<Conn>>),
-    Finish(Finished),
+    /// Gives back what was taken.
+    Finish,
 }
 
 impl WorkItem<UPPER> for Conn {
@@ -74,12 +76,13 @@ impl WorkItem<UPPER> for Conn {
         let _nofs = NofsScope::enter();
         let me = kernel::current!().pid();
         let mut corked = Instant::<Monotonic>::now();
+        let mut finished = Finished::NOTHING;
         for n in 1..=BUDGET {
             let job = {
                 let mut guard = this.lock();
                 let inner = &mut *guard;
                 inner.turn.begin(me);
-                let job = next_job(inner);
+                let job = next_job(inner, &mut finished);
                 // What LNet sends from inside goes with one doorbell, but not much later than it
                 // could.
                 if job.is_none() {
@@ -92,7 +95,7 @@ impl WorkItem<UPPER> for Conn {
                 job
             };
             match job {
-                Some(Job::Finish(finished)) => {
+                Some(Job::Finish) => {
                     if let Some((cause, messages)) = finished.failed() {
                         this.ni.seen.messages(cause, messages);
                     }
@@ -137,14 +140,14 @@ fn uncork(conn: &Arc<Conn>, inner: &mut Inner) {
     conn.pump(inner, false);
 }
 
-fn next_job(inner: &mut Inner) -> Option<Job> {
+/// What comes next; a transmit that is over is put into `finished`, which has nothing.
+#[inline]
+fn next_job(inner: &mut Inner, finished: &mut Finished) -> Option<Job> {
     let done = inner.wire.has_done();
     let requests = !inner.inbox.is_empty() && !inner.life.is_unpublished();
     let pick = inner.turn.pick(done, requests);
-    if pick == Pick::Finish {
-        if let Some(finished) = inner.wire.take_done() {
-            return Some(Job::Finish(finished));
-        }
+    if pick == Pick::Finish && inner.wire.take_done(finished) {
+        return Some(Job::Finish);
     }
     if !requests {
         return None;

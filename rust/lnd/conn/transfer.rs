@@ -298,11 +298,19 @@ impl Transfer {
 
     /// Takes out what LNet gets back; the rest is only for sending.
     pub(super) fn end(&mut self) -> Ended {
-        Ended {
-            owner: core::mem::replace(&mut self.owner, Owner::Nobody),
-            memory: core::mem::replace(&mut self.memory, Memory::None),
-            arrived: self.moved,
+        let mut ended = Ended::NOTHING;
+        self.end_into(&mut ended);
+        ended
+    }
+
+    /// The same, into one that has nothing: it is large, and most of it is empty most of the time.
+    #[inline]
+    pub(super) fn end_into(&mut self, ended: &mut Ended) {
+        core::mem::swap(&mut ended.owner, &mut self.owner);
+        if !matches!(self.memory, Memory::None) {
+            core::mem::swap(&mut ended.memory, &mut self.memory);
         }
+        ended.arrived = self.moved;
     }
 }
 
@@ -321,6 +329,13 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// Of no transfer.
+    pub(super) const NOTHING: Self = Self {
+        owner: Owner::Nobody,
+        memory: Memory::None,
+        arrived: 0,
+    };
+
     /// How many messages of LNet's it is for.
     pub(super) fn messages(&self) -> usize {
         usize::from(!matches!(self.owner, Owner::Nobody))
@@ -330,13 +345,13 @@ impl Ended {
     pub(super) fn unsent(msg: Message) -> Self {
         Self {
             owner: Owner::Message(msg),
-            memory: Memory::None,
-            arrived: 0,
+            ..Self::NOTHING
         }
     }
 
-    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
-    pub(super) fn finish(self, cause: Option<Cause>, posted: bool) {
+    /// Gives everything back to LNet, once: there is nothing afterwards. Process context, no lock held: LNet may
+    /// send from inside.
+    pub(super) fn finish(&mut self, cause: Option<Cause>, posted: bool) {
         let mut outcome = match cause {
             None => Outcome {
                 status: 0,
@@ -346,22 +361,24 @@ impl Ended {
         };
         // Unmapped, and the CPU's view synchronised, before anybody looks at the pages: a sink by
         // the end of its key, a source here.
-        match self.memory {
-            Memory::None => {}
-            Memory::Source(map) => drop(map),
-            Memory::Sink(sink) => {
-                if cause.is_none() {
-                    if let Err(e) = sink.copy_out(self.arrived) {
-                        outcome = Cause::Local(e.to_errno()).outcome(posted);
-                    }
-                }
+        if !matches!(self.memory, Memory::None) {
+            if let Err(e) = self.let_go(cause.is_none()) {
+                outcome = Cause::Local(e.to_errno()).outcome(posted);
             }
         }
         let health = lnet_health(outcome.health);
-        match self.owner {
+        match core::mem::replace(&mut self.owner, Owner::Nobody) {
             Owner::Nobody => {}
             Owner::Message(msg) => msg.finalize(outcome.status, health),
             Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),
+        }
+    }
+
+    /// Lets go of the memory, of which LNet gets what has come if it went `well`.
+    fn let_go(&mut self, well: bool) -> Result {
+        match core::mem::replace(&mut self.memory, Memory::None) {
+            Memory::Sink(sink) if well => sink.copy_out(self.arrived),
+            Memory::Sink(_) | Memory::Source(_) | Memory::None => Ok(()),
         }
     }
 }

@@ -260,10 +260,10 @@ impl<C: QpHandler> Wire<C> {
         self.txs.has_done()
     }
 
-    /// Takes the oldest transmit that is over.
+    /// Takes the oldest transmit that is over, if one is, into one that has nothing.
     #[inline]
-    pub(super) fn take_done(&mut self) -> Option<Finished> {
-        self.txs.take_done()
+    pub(super) fn take_done(&mut self, finished: &mut Finished) -> bool {
+        self.txs.take_done(finished)
     }
 
     /// Whether any transmit is not over.

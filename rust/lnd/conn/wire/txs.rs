@@ -68,13 +68,21 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
+    /// None.
+    pub(crate) const NOTHING: Self = Self {
+        ended: Ended::NOTHING,
+        cause: None,
+        posted: false,
+    };
+
     /// Why it failed, and how many messages of LNet's that are; `None` if it did not.
     pub(crate) fn failed(&self) -> Option<(Cause, usize)> {
         Some((self.cause?, self.ended.messages()))
     }
 
-    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
-    pub(crate) fn finish(self) {
+    /// Gives everything back to LNet, once: there is nothing afterwards. Process context, no lock held: LNet may
+    /// send from inside.
+    pub(crate) fn finish(&mut self) {
         self.ended.finish(self.cause, self.posted)
     }
 }
@@ -294,31 +302,23 @@ impl Txs {
         self.queues.has_done()
     }
 
-    /// Takes the oldest that is over; its place is free again.
+    /// Takes the oldest that is over, if one is, into one that has nothing; its place is free again.
     #[inline]
-    pub(super) fn take_done(&mut self) -> Option<Finished> {
-        while let Some(index) = self.queues.take_done(&mut self.cells) {
-            let at = usize::from(index);
-            let (cause, posted) = match self.cells.get(at) {
-                Some(cell) => (cell.tx.cause(), cell.tx.was_posted()),
-                None => continue,
-            };
-            let entry = self.transfers.get_mut(at);
-            let ended = entry.and_then(|entry| {
-                let ended = entry.as_mut().map(Transfer::end);
-                *entry = None;
-                ended
-            });
-            self.queues.release(&mut self.cells, index);
-            if let Some(ended) = ended {
-                return Some(Finished {
-                    ended,
-                    cause,
-                    posted,
-                });
+    pub(super) fn take_done(&mut self, finished: &mut Finished) -> bool {
+        let Some(index) = self.queues.take_done(&mut self.cells) else {
+            return false;
+        };
+        let at = usize::from(index);
+        if let (Some(cell), Some(entry)) = (self.cells.get(at), self.transfers.get_mut(at)) {
+            finished.cause = cell.tx.cause();
+            finished.posted = cell.tx.was_posted();
+            if let Some(transfer) = entry {
+                transfer.end_into(&mut finished.ended);
             }
+            *entry = None;
         }
-        None
+        self.queues.release(&mut self.cells, index);
+        true
     }
 
     /// Whether any is not over.
