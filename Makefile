@@ -94,7 +94,7 @@ lustre-module:
 with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(PYTHON) -B
 
 # PEER=/path/to/another/tree is what nodes with ko2iblnd have: an older Lustre, for
-# another stock kernel. TESTS='-k cksum' runs a part; BENCH='--pairs 2', --count, --latency are for the benchmark.
+# another stock kernel. TESTS='-k cksum' runs a part; BENCH='--pairs 2', --count, --storm, --latency are for the benchmark.
 test-lustre: lustre-module
 	$(with-lustre) -m pytest -v -rA tests-vm/test_lustre.py $(if $(PEER),,tests-vm/test_lustre_flow.py tests-vm/test_lustre_links.py \
 		tests-vm/test_lustre_operator.py tests-vm/test_lustre_gpu.py tests-vm/test_lustre_tuned.py tests-vm/test_lustre_crowd.py \

@@ -88,6 +88,7 @@ def main():
     parser.add_argument("--options", default="", help="for lnetctl net add, both drivers")
     parser.add_argument("--only", default="", help="cells whose name has this in it")
     parser.add_argument("--count", action="store_true", help="executed instructions per message")
+    parser.add_argument("--storm", action="store_true", help="executed instructions per connection that is made, and closed")
     parser.add_argument("--latency", action="store_true", help="how long one takes: percentiles")
     parser.add_argument("--top", type=int, default=0, metavar="N", help="with --count: the drivers' N most expensive functions, too")
     parser.add_argument("--json", metavar="FILE", help="with --count: all that was counted")
@@ -100,7 +101,11 @@ def main():
         raise SystemExit(str(e)) from None
     cells = [cell for cell in CELLS if args.only in f"{cell[0]} x{cell[1]}"]
     if args.count:
-        counted(tree, cells, args)
+        counted(tree, args, lambda *who: count(*who, cells, args), "LNet message")
+        return
+
+    if args.storm:
+        counted(tree, args, lambda *who: storm(*who, args), "connection")
         return
 
     if args.latency:
@@ -144,6 +149,8 @@ def report(seen, cells, args):
 
 # With --count: how many messages.
 MESSAGES, OF_BULK = 1200, 120
+# With --storm: how many connections, and seconds after which all are made, or gone.
+STORM, SETTLED = 100, 15
 
 
 def timed(tree, args):
@@ -165,18 +172,18 @@ def name_of(cell):
     return f"{cell[0].replace('size=', '')} x{cell[1]}"
 
 
-def counted(tree, cells, args):
+def counted(tree, args, count_with, what):
     """Both drivers in one pair of guests, one after the other; prints the tables."""
     with tempfile.TemporaryDirectory(prefix="ro2ib-bench") as directory:
         counter = Counter(directory)
         with tree.pair(vcpus=args.vcpus, files=[counter.window], more=counter.options, **Counter.GUESTS) as guests:
-            seen = {lnd: count(counter, guests, lnd, cells, args) for lnd in (OURS, KO)}
-    print(f"executed kernel instructions per LNet message, both nodes, {args.vcpus} CPUs per guest, {args.options or 'defaults'}")
+            seen = {lnd: count_with(counter, guests, lnd) for lnd in (OURS, KO)}
+    print(f"executed kernel instructions per {what}, both nodes, {args.vcpus} CPUs per guest, {args.options or 'defaults'}")
     print("ratio < 1: ro2iblnd executes less\n")
     print(beside(seen))
     for lnd, results in seen.items() if args.top else ():
         for name, result in results.items():
-            print(f"\n{lnd}, {name}: instructions per message of its text\n{judge.top(result, args.top)}")
+            print(f"\n{lnd}, {name}: instructions per {what} of its text\n{judge.top(result, args.top)}")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(seen, f, indent=1)
@@ -204,6 +211,41 @@ def count(counter, guests, lnd, cells, args):
     return results
 
 
+def storm(counter, guests, lnd, args):
+    """That driver in both guests: many connections are made at once, and closed at once: {name: result}."""
+    a, b = (lustre.Node(guest, lnd) for guest in guests)
+    for node in (a, b):
+        node.up(options=f"{args.options} --conns-per-peer {STORM}")
+    counter.learn(guests)
+    results = {}
+    net = f"lctl --net {a.nid.partition('@')[2]}"
+
+    def connected():
+        return min(int(node.sh(f"{net} conn_list | grep -c @; true")) for node in (a, b)) == STORM
+
+    def closed():
+        return all(node.rdma_objects()["qp"] < STORM for node in (a, b))
+
+    def counting(what, command, done):
+        # Nobody looks meanwhile: to look takes more instructions than what is looked for.
+        a.sh(f"/files/window open; {command} >/dev/null; sleep {SETTLED}; /files/window close", 600)
+        if not done():
+            raise SystemExit(f"{lnd}: {what}: not all after {SETTLED} s")
+        return counter.result(STORM)
+
+    # What is made once for all, and read from the tools' file system, does not count.
+    for name in ("first", "again"):
+        connect = counting("connect", f"lnetctl ping {b.nid}", connected)
+        close = counting("close", f"{net} del_peer", closed)
+        print(f"{lnd} {name}: {connect['classes'][LND]:.0f} {close['classes'][LND]:.0f}", file=sys.stderr, flush=True)
+        results = {"connect": connect, "close": close}
+    for node in (a, b):
+        left = node.unload()
+        if left:
+            raise SystemExit(f"{lnd}: still loaded: {left}")
+    return results
+
+
 def beside(seen):
     """A table in Markdown: per case and class ours, ko2iblnd's, and the ratio."""
     names = list(seen[OURS])
@@ -224,7 +266,7 @@ def beside(seen):
     lines.append(line("all but provider, network, LNet", lambda r: but(r, *judge.AROUND), 0))
     lines.append(line("whole kernel", but, 0))
     lines += [line(k, lambda r, k=k: r["calls"].get(k, 0), 2) for k in CALLS if "out of line" not in k]
-    lines.append(f"| messages | {' | '.join('{} / {}'.format(*(seen[lnd][n]['messages'] for lnd in (OURS, KO))) for n in names)} |")
+    lines.append(f"| counted | {' | '.join('{} / {}'.format(*(seen[lnd][n]['messages'] for lnd in (OURS, KO))) for n in names)} |")
     return "\n".join(lines)
 
 
