@@ -129,6 +129,16 @@ test-debug:
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
 		tests-vm/test_leaks.py
 
+# The kernel that looks for data races, in the Rust half, too.
+test-kcsan:
+	@mkdir -p .kcsan
+	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .kcsan/
+	+KERNEL_FLAVOR=kcsan $(MAKE) --no-print-directory -C .kcsan modules
+	KERNEL_FLAVOR=kcsan RO2IBLND_MODULES=$(CURDIR)/.kcsan $(PYTHON) -B -m pytest -v -rA --few \
+		-k 'not memory and not fit and not hundred' \
+		tests-vm/test_traffic.py tests-vm/test_life.py tests-vm/test_debugfs.py tests-vm/test_links.py \
+		tests-vm/test_faults_close.py tests-vm/test_faults_device.py $(TESTS)
+
 # Nothing is noted in histograms, nothing said to LNet's debug log: to measure what that costs.
 no-times no-dk:
 	@mkdir -p .$(subst -,,$@)
@@ -203,7 +213,7 @@ clean:
 		-o -name 'bindings_generated.rs' -o -name '*.rsi' -o -name 'ro2iblnd_probes.h' \) -type f -print0 | \
 		xargs -0 rm -f
 	rm -rf rust/kernel/lib rust/kernel/base-* rust/kernel/flags rust/kernel/cfg rust/kernel/target.json
-	rm -rf .clippy .lustre .debug .notimes .nodk .own .stock .ro2ibtop doc
+	rm -rf .clippy .lustre .debug .kcsan .notimes .nodk .own .stock .ro2ibtop doc
 
 help:
 	@echo 'modules    build the module (default)'
@@ -216,6 +226,7 @@ help:
 	@echo 'test-long  all tests, the long ones too'
 	@echo 'test-fresh the demo in new root file systems of Debian 12 and 13; root'
 	@echo 'test-debug closes, failing calls and unplugging on the debug kernel'
+	@echo 'test-kcsan traffic, closes, links and unplugging on the kernel that looks for data races'
 	@echo 'test-lustre, bench-lustre  under real LNet, with LUSTRE=path'
 	@echo 'test-lustre-fs  a file system over it; WITH=both: and over ko2iblnd, WITH=all: and mixed'
 	@echo 'soak-lustre-fs  the same for long, under faults drawn from a seed'
@@ -240,4 +251,4 @@ help:
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
-.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug bench deb rpm install test-packages clean help
+.PHONY: modules only own-crate no-times no-dk clippy fmt-check doc rust-analyzer ro2ibtop sim sim-long sim-defects sim-mutants fuzz screenshot demo test test-long test-fresh lustre-module test-lustre test-lustre-fs soak-lustre-fs bench-lustre test-debug test-kcsan bench deb rpm install test-packages clean help

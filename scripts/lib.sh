@@ -138,8 +138,8 @@ kernel_fragments() {
 	echo "$here/kernel.config"
 	case $KERNEL_FLAVOR in
 	plain) ;;
-	debug) echo "$here/kernel-debug.config" ;;
-	*) die "KERNEL_FLAVOR=$KERNEL_FLAVOR: plain or debug" ;;
+	debug | kcsan) echo "$here/kernel-$KERNEL_FLAVOR.config" ;;
+	*) die "KERNEL_FLAVOR=$KERNEL_FLAVOR: plain, debug or kcsan" ;;
 	esac
 }
 

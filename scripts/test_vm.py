@@ -32,6 +32,12 @@ def test_splats_finds(line):
     assert vm.splats(line, ignore=[r"\[ +1\.0\]"]) == []
 
 
+def test_races_of_others_are_theirs():
+    ours = "[    1.0] BUG: KCSAN: data-race in ro2ib_count [ro2iblnd] / rxe_poll_cq [rdma_rxe]"
+    theirs = "[    1.0] BUG: KCSAN: data-race in ib_poll_cq [ib_core] / rxe_poll_cq [rdma_rxe]"
+    assert vm.splats(f"{theirs}\n{ours}") == [ours]
+
+
 def test_taints_names_what_is_not_allowed():
     assert vm.taints("0") == vm.taints("12288\n") == []
     assert vm.taints("12800") == ["W"]

@@ -10,7 +10,7 @@ import time
 from nodes import PATIENCE, until
 
 # The debug kernel is for what it finds, not for how long it takes.
-SLOW = 6 if os.environ.get("KERNEL_FLAVOR") == "debug" else 1
+SLOW = 6 if os.environ.get("KERNEL_FLAVOR") in ("debug", "kcsan") else 1
 # The MAD attribute of each message of the connection manager.
 CM = {"REQ": 0x10, "MRA": 0x11, "REJ": 0x12, "REP": 0x13, "RTU": 0x14, "DREQ": 0x15, "DREP": 0x16}
 ROCE = "udp dport 4791"
