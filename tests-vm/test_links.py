@@ -66,6 +66,25 @@ def test_flap(request, rails, kind, seconds, pytestconfig, record_property):
             node.unload()
 
 
+@pytest.mark.parametrize("op", ["get", "put-ack"])
+def test_what_is_under_way_ends_first(nodes, op):
+    """An interface is set down under a load of its own node: what was asked for is answered before, the rest waits until it
+    is up again. Nothing fails, on either side."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    with Load(a, b, op=op) as load:
+        for i in range(3):
+            time.sleep(1)
+            Interface.away(a)
+            time.sleep(1)
+            Interface.back(a)
+            ping_until(a, b, 20 * SLOW)
+            assert_can_connect(a, 0, f"round {i}")
+    total = load.result()
+    assert total.pop("count") > 0 and not any(total.values()), total
+
+
 def test_the_address_is_elsewhere_too(nodes):
     """As for a load balancer: lo has the NI's address as well, for a while. The NI is that of its own interface."""
     a, b = nodes

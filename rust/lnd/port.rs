@@ -269,7 +269,7 @@ impl Port {
         }
         if event == LinkEvent::Leaving {
             // Connections only: no message may go back to LNet under the locks of the caller.
-            self.peers.table.for_each(|peer| peer.way_closed(false));
+            self.peers.table.for_each(|peer| peer.way_closes());
         }
         if self.signs.is_watched() {
             self.look_in(0);

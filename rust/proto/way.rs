@@ -7,7 +7,7 @@
 //! the RDMA device is active. When it closes:
 //!
 //! - If it is being closed on purpose (`ip link set down`, an address taken away), connections end
-//!   at once, while the peers can still be told.
+//!   while the peers can still be told, and first what is under way on them ([`may_end`]).
 //! - If LNet has another way, through another NI of ours, they end at once, too, and nothing waits
 //!   here: LNet sends it over the other.
 //! - Else they are held for [`HOLD_MS`], because the transport repeats what was lost meanwhile; then
@@ -28,6 +28,39 @@ pub const HOLD_MS: u64 = 3_000;
 /// the moment in which the interface goes down is refused by the CM itself, without a route, and that
 /// is what rxe does not survive; before, we drop it.
 const QUIET_MS: u64 = 50;
+
+/// How long what is under way on a connection may take to end before a way is closed on purpose, in milliseconds. The
+/// interface waits for half a second, and the farewells need some of it.
+const FINISH_MS: u64 = 250;
+
+/// How long nothing must have been sent or received then, in milliseconds: a peer answers what it has just been asked.
+const STILL_MS: u64 = 30;
+
+/// Milliseconds between two looks at that.
+pub const FINISH_LOOK_MS: u32 = 5;
+
+/// What is under way on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnderWay {
+    /// A transmit has not ended.
+    pub transmits: bool,
+    /// LNet has a request that it has not given back, or will get one.
+    pub requests: bool,
+    /// Milliseconds since something was sent or received.
+    pub still_ms: u64,
+}
+
+/// Whether a connection may end whose way is being closed on purpose since `waited_ms` milliseconds. What is cut off is lost to
+/// who waits for it: nobody tells the other end that a reply did not get through, and LNet, which sends it once if it
+/// has no other way, does not, either.
+pub fn may_end(under_way: UnderWay, waited_ms: u64) -> bool {
+    let UnderWay {
+        transmits,
+        requests,
+        still_ms,
+    } = under_way;
+    waited_ms >= FINISH_MS || (!transmits && !requests && still_ms >= STILL_MS)
+}
 
 /// How long a peer whose connection the way took along is remembered, in milliseconds. Longer than a
 /// message waits for a connection on either side.
@@ -113,7 +146,7 @@ impl Way {
         }
     }
 
-    /// It is being closed on purpose: the caller ends all connections now, as after [`Todo::End`].
+    /// It is being closed on purpose: the caller ends all connections now, or soon ([`may_end`]).
     pub fn leaving(&mut self, now_ms: u64) {
         self.interface = false;
         if self.closed_ms.is_none() {
@@ -186,6 +219,24 @@ mod tests {
         assert_eq!(w.passage(), Passage::Open);
         assert_eq!(w.look(100 + HOLD_MS, false), Todo::Reconnect);
         assert_eq!(w.look(101 + HOLD_MS, false), Todo::Nothing);
+    }
+
+    #[test]
+    fn what_is_under_way_ends_first() {
+        let busy = |transmits, requests, still_ms| UnderWay {
+            transmits,
+            requests,
+            still_ms,
+        };
+        assert!(may_end(busy(false, false, STILL_MS), 0));
+        // An answer may be on its way.
+        assert!(!may_end(busy(false, false, STILL_MS - 1), 0));
+        for under_way in [busy(true, false, 1000), busy(false, true, 1000)] {
+            assert!(!may_end(under_way, FINISH_MS - 1));
+            // But not for ever, though all are busy all the time.
+            assert!(may_end(under_way, FINISH_MS));
+        }
+        assert!(may_end(busy(true, true, 0), FINISH_MS));
     }
 
     #[test]

@@ -14,7 +14,13 @@ use kernel::time::{
     Monotonic, //
 };
 
-use crate::proto::farewell::Farewell;
+use crate::{
+    lnd::moment::Moment,
+    proto::{
+        cause::Cause,
+        farewell::Farewell, //
+    }, //
+};
 
 /// Milliseconds that the id of a connection waits for the peer's DREP. The CM repeats a DREQ after
 /// 4.3 s.
@@ -29,6 +35,8 @@ pub(super) struct Goodbye {
     /// The CM was told to connect or to accept.
     asked: bool,
     since: Instant<Monotonic>,
+    /// It is to end for that cause, when what is under way has ended, and since when it is.
+    finishing: Option<(Cause, Moment)>,
 }
 
 impl Goodbye {
@@ -38,7 +46,19 @@ impl Goodbye {
             farewell: Farewell::new(),
             asked: false,
             since: Instant::now(),
+            finishing: None,
         }
+    }
+
+    /// It is to end for `cause`, when what is under way has ended.
+    pub(super) fn finish(&mut self, cause: Cause) {
+        self.finishing.get_or_insert((cause, Moment::now()));
+    }
+
+    /// If it is to end so: for what, and for how many milliseconds already.
+    pub(super) fn finishing(&self) -> Option<(Cause, u64)> {
+        let (cause, since) = self.finishing?;
+        Some((cause, u64::try_from(since.elapsed_ms()).unwrap_or(0)))
     }
 
     /// The CM is about to be told to connect or to accept.

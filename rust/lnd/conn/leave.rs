@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is left of a connection that is over: its CM id, until the peer has answered, or can be told.
+//! A connection that leaves: what is under way when it is to end on purpose, and what is left when it is over, its CM
+//! id, until the peer has answered, or can be told.
 //!
 //! Context: process; may sleep. The connection lock is taken briefly, and the id freed without it.
 //!
@@ -16,11 +17,23 @@ use super::{
         FAREWELL_MS,
         MUTE_MS, //
     },
-    Conn, //
+    Conn,
+    Inner, //
 };
 use crate::{
     lnd::parting::Leaving,
-    proto::conn::State,
+    proto::{
+        cause::Cause,
+        conn::{
+            Event,
+            State, //
+        },
+        way::{
+            may_end,
+            UnderWay,
+            FINISH_LOOK_MS, //
+        }, //
+    },
     rdma::cm::{
         CmId,
         Way, //
@@ -28,6 +41,40 @@ use crate::{
 };
 
 impl Conn {
+    /// Ends the connection for `cause` when what is under way on it has ended, and soon in any case.
+    pub(super) fn end_gently(self: &Arc<Self>, cause: Cause) {
+        // What LNet sends from now on waits for the next one.
+        self.peer.unpublish(self);
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.life.is_up() {
+            inner.goodbye.finish(cause);
+            let _ = self.look_whether_finished(inner);
+        } else {
+            self.step(inner, Event::Fail(cause));
+        }
+    }
+
+    /// Ends the connection if it waits for what is under way only, and that has ended. False: it does not wait for
+    /// that.
+    pub(super) fn look_whether_finished(self: &Arc<Self>, inner: &mut Inner) -> bool {
+        let Some((cause, waited_ms)) = inner.goodbye.finishing() else {
+            return false;
+        };
+        let still_ms = inner.watch.idle_ms().min(inner.wire.sent_ms());
+        let under_way = UnderWay {
+            transmits: inner.wire.has_pending(),
+            requests: inner.inbox.owed() > 0,
+            still_ms: u64::try_from(still_ms).unwrap_or(0),
+        };
+        if may_end(under_way, waited_ms) {
+            self.step(inner, Event::Fail(cause));
+        } else {
+            self.rearm_timer(FINISH_LOOK_MS);
+        }
+        true
+    }
+
     /// What becomes of a message to the peer. While it is not known where the address of the NI will be a device
     /// made of software is not made to speak: the GID may go before the message does.
     pub(super) fn way(&self, id: &CmId<Self>) -> Way {

@@ -49,6 +49,10 @@ impl Connection for Conn {
         self.end(cause);
     }
 
+    fn finish(self: &Arc<Self>, cause: Cause) {
+        self.end_gently(cause);
+    }
+
     fn moved(self: &Arc<Self>) {
         if self.is_elsewhere() {
             self.end(Cause::Moved);

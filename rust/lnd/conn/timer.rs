@@ -46,6 +46,7 @@ impl WorkItem<TIMER> for Conn {
             | State::Connecting
             | State::Accepting
             | State::Called => this.step(inner, Event::Timeout),
+            State::Established if this.look_whether_finished(inner) => {}
             State::Established => {
                 let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
                 if let Some(cause) = inner.wire.overdue(limit) {

@@ -105,6 +105,9 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
     /// Ends it for `cause`, if nothing has yet.
     fn fail(self: &Arc<Self>, cause: Cause);
 
+    /// The same when what is under way on it has ended, and soon in any case. Nothing new goes over it.
+    fn finish(self: &Arc<Self>, cause: Cause);
+
     /// Ends it if it is on another device than the NI, or the NI's address has left that.
     fn moved(self: &Arc<Self>);
 
@@ -329,10 +332,19 @@ impl<C: Connection> Peer<C> {
 
     /// Closes the connections but keeps the peer. False: there were none.
     pub(crate) fn close_conns(&self, cause: Cause) -> bool {
+        self.for_any_conn(|conn| conn.fail(cause))
+    }
+
+    /// The same when what is under way on them has ended.
+    pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
+        self.for_any_conn(|conn| conn.finish(cause))
+    }
+
+    fn for_any_conn(&self, mut f: impl FnMut(&Arc<C>)) -> bool {
         let mut any = false;
         self.for_each_conn(|conn| {
             any = true;
-            conn.fail(cause);
+            f(conn);
         });
         any
     }

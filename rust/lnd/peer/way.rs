@@ -56,6 +56,11 @@ impl<C: Connection> Peer<C> {
         }
     }
 
+    /// The way is about to close, on purpose: connections end as soon as what is under way on them has.
+    pub(crate) fn way_closes(self: &Arc<Self>) {
+        self.for_each_conn(|conn| conn.finish(Cause::LinkDown));
+    }
+
     /// The way closed: connections end, and if LNet has another way (`refuse`) so do messages that
     /// wait for one.
     pub(crate) fn way_closed(self: &Arc<Self>, refuse: bool) {
