@@ -161,6 +161,9 @@ class Guest:
         # kmemleak makes software emulation several times slower: on request only.
         if debug and "kmemleak" not in append:
             self.append += " kmemleak=off"
+        # It is built in, and off.
+        if "-kcsan-" in os.path.basename(self.kdir):
+            self.append += " kcsan.early_enable=1"
         self.memory = memory or (2048 if debug else 768)
         self._own_dir = workdir is None
         self.workdir = workdir or tempfile.mkdtemp(prefix="ro2ib-")
