@@ -33,8 +33,10 @@ TREE = 24
 KEPT_KIB = 24 << 10
 PROBES = 400
 # Lustre asks again for a lost answer when the request has timed out, and has learnt from the faults before that answers
-# take long: at_max is how long that may become. See "Where the long stalls come from" in Documentation/interop.md.
+# take long: at_max is how long that may become. While there is much I/O it looks late, too. See "Where the long stalls
+# come from" in Documentation/interop.md.
 AT_MAX = 600
+HUNG = "/proc/sys/kernel/hung_task_timeout_secs"
 
 
 def sizes(node):
@@ -137,6 +139,9 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
         stack.callback(tidy, path)
         guests = stack.enter_context(tree.pair(workdir=path))
         bed = Bed(tree, guests, pairing, prober)
+        for node in bed.nodes:
+            # Who waits for no longer than that is no splat.
+            node.sh(f"[ ! -e {HUNG} ] || echo {AT_MAX} >{HUNG}")
         before = short_use(bed)
         log, clock = Log(bed), Clock()
         bed.up()
