@@ -184,7 +184,7 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
 fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
     let mut rx = rx;
     drop(rx.returned());
-    drop(rx.msg.take_buf());
+    drop(rx.msg_mut().take_buf());
     conn.with(|inner| inner.inbox.returned(rx));
     conn.end(cause);
 }
@@ -212,8 +212,8 @@ impl Display for BadRequest {
 /// Checks the LNet header of a request against the kind of o2ib message it came in; tells whether
 /// the data moves by RDMA.
 fn judge(rx: &Rx<Conn>) -> Result<bool, BadRequest> {
-    let facts = rx.msg.facts().ok_or(BadRequest::NotARequest)?;
-    match reopen(rx.msg.bytes(), facts).map_err(BadRequest::Wire)? {
+    let facts = rx.msg().facts().ok_or(BadRequest::NotARequest)?;
+    match reopen(rx.msg().bytes(), facts).map_err(BadRequest::Wire)? {
         Body::Immediate { hdr, payload } => {
             lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
             Ok(false)

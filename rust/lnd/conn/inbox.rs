@@ -84,7 +84,7 @@ impl<C> Inbox<C> {
     #[inline]
     pub(super) fn place(&mut self, buf: RxBuf, nob: usize, at: Moment) -> Option<KBox<Rx<C>>> {
         let mut rx = self.places.pop()?;
-        rx.msg = Received::new(buf, nob, at);
+        rx.fill(buf, nob, at);
         Some(rx)
     }
 
@@ -140,7 +140,7 @@ impl<C> Inbox<C> {
 
     /// What was kept, the oldest first, for people.
     pub(super) fn parked(&self) -> impl Iterator<Item = &Received> {
-        self.early.iter().map(|rx| &rx.msg)
+        self.early.iter().map(|rx| rx.msg())
     }
 
     /// How many are kept.
@@ -157,6 +157,6 @@ impl<C> Inbox<C> {
 
     /// What LNet has not been given yet goes to it without the device.
     pub(super) fn detach(&mut self) {
-        self.requests.for_each(|rx| rx.msg.detach());
+        self.requests.for_each(|rx| rx.msg_mut().detach());
     }
 }

@@ -69,7 +69,7 @@ pub(super) enum Used {
 impl Received {
     /// Of `nob` bytes that nobody has judged, received `at` that moment.
     #[inline]
-    pub(super) fn new(buf: RxBuf, nob: usize, at: Moment) -> Self {
+    fn new(buf: RxBuf, nob: usize, at: Moment) -> Self {
         Self {
             buf: Held::Mapped(buf),
             nob,
@@ -166,7 +166,7 @@ pub(crate) struct Rx<C> {
     /// The connection it came on, while LNet has it.
     conn: Option<Arc<C>>,
     /// The message; what is left of the last one where there is none.
-    pub(super) msg: Received,
+    msg: Received,
 }
 
 impl<C> Rx<C> {
@@ -183,6 +183,24 @@ impl<C> Rx<C> {
             },
         };
         Ok(KBox::new(empty, GFP_KERNEL)?)
+    }
+
+    /// A message of `nob` bytes that nobody has judged, received `at` that moment, takes the place.
+    #[inline]
+    pub(super) fn fill(&mut self, buf: RxBuf, nob: usize, at: Moment) {
+        self.msg = Received::new(buf, nob, at);
+    }
+
+    /// The message.
+    #[inline]
+    pub(super) fn msg(&self) -> &Received {
+        &self.msg
+    }
+
+    /// The message.
+    #[inline]
+    pub(super) fn msg_mut(&mut self) -> &mut Received {
+        &mut self.msg
     }
 
     /// LNet gets it: it belongs to that connection.

@@ -88,7 +88,7 @@ pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
         return Err((req.msg, EPROTO));
     };
     // It was judged before it went to LNet.
-    let msg = &rx.msg;
+    let msg = rx.msg();
     let body = msg
         .facts()
         .and_then(|facts| reopen(msg.bytes(), facts).ok());
@@ -104,7 +104,7 @@ pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
             recv_get(&conn, cookie, remote, req, rx)
         }
         _ => {
-            drop(rx.msg.take_buf());
+            drop(rx.msg_mut().take_buf());
             conn.with(|inner| inner.inbox.returned(rx));
             Err((req.msg, EPROTO))
         }
@@ -254,7 +254,7 @@ impl Conn {
     /// will follow by itself.
     fn give_back(self: &Arc<Self>, rx: KBox<Rx>, how: Repost, ring: bool) {
         let mut rx = rx;
-        let msg = &mut rx.msg;
+        let msg = rx.msg_mut();
         let had = match msg.is_missed() {
             true => self.reclaim(msg),
             false => Ok(()),

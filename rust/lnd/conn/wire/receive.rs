@@ -66,7 +66,7 @@ impl<C: QpHandler> Wire<C> {
     /// Whatever is wrong with it ends the connection.
     pub(crate) fn receive(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) -> Result<(), Fault> {
         let mut rx = rx;
-        let msg = &mut rx.msg;
+        let msg = rx.msg_mut();
         self.counts.one(Count::RxMsgs);
         let m = decode(msg.bytes()).map_err(Fault::Message)?;
         check_identity(&m.env, &self.identity).map_err(Fault::Stale)?;
@@ -131,7 +131,7 @@ impl<C: QpHandler> Wire<C> {
     /// counts. Everything else fails at its sender, who waits for an answer of ours.
     pub(crate) fn receive_late(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) {
         let mut rx = rx;
-        let Ok(m) = decode(rx.msg.bytes()) else {
+        let Ok(m) = decode(rx.msg().bytes()) else {
             return;
         };
         if check_identity(&m.env, &self.identity).is_err()
@@ -142,7 +142,7 @@ impl<C: QpHandler> Wire<C> {
         let taken = match m.body {
             Body::Immediate { .. } => {
                 let facts = m.facts();
-                rx.msg.judged(facts);
+                rx.msg_mut().judged(facts);
                 let credited = self.credits.request_received().is_ok();
                 if credited {
                     inbox.push(rx);
