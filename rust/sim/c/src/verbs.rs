@@ -1264,7 +1264,10 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 return -(EINVAL as i32);
             }
             if world::fails(Fault::Post) {
-                q.undrained |= q.state == State::Err;
+                // What else is not taken then does not keep the marker, a WRITE of nothing, from it.
+                q.undrained |= q.state == State::Err
+                    && r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE
+                    && r.num_sge == 0;
                 kick(qp);
                 return -(ENOMEM as i32);
             }
@@ -1368,7 +1371,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
             let r = &*at;
             *bad = at;
             if world::fails(Fault::PostRecv) {
-                q.undrained |= q.state == State::Err;
+                q.undrained |= q.state == State::Err && r.num_sge == 0;
                 return -(ENOMEM as i32);
             }
             if q.rq.len() >= q.caps.max_recv_wr as usize {
