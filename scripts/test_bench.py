@@ -140,7 +140,7 @@ def test_both_drivers_are_told_with_the_ratio():
     assert "| all but provider, network, LNet | 40 / 80 = 0.50 |" in lines
     assert "| whole kernel | 90 / 130 = 0.69 |" in lines
     assert "| wake-ups | 3.00 / 2.00 = 1.50 |" in lines
-    assert lines[-1] == "| messages | 30 / 20 |"
+    assert lines[-1] == "| counted | 30 / 20 |"
 
 
 @pytest.mark.parametrize("other", ["--check", "--save"])

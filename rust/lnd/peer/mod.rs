@@ -332,19 +332,10 @@ impl<C: Connection> Peer<C> {
 
     /// Closes the connections but keeps the peer. False: there were none.
     pub(crate) fn close_conns(&self, cause: Cause) -> bool {
-        self.for_any_conn(|conn| conn.fail(cause))
-    }
-
-    /// The same when what is under way on them has ended.
-    pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
-        self.for_any_conn(|conn| conn.finish(cause))
-    }
-
-    fn for_any_conn(&self, mut f: impl FnMut(&Arc<C>)) -> bool {
         let mut any = false;
         self.for_each_conn(|conn| {
             any = true;
-            f(conn);
+            conn.fail(cause);
         });
         any
     }
