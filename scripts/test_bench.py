@@ -129,6 +129,16 @@ def test_of_several_windows_the_least_counts():
     assert judge.best([window(3), window(1), window(2)]) == window(1)
 
 
+def test_what_the_rest_takes_is_left_out():
+    def of(**counts):
+        return {key: dict(counts) for key in ("classes", "calls", "functions", "called", "everything")} | {"messages": 100}
+
+    left = judge.without(of(a=3, b=10), of(a=1, b=1, c=2))
+    assert left["messages"] == 100
+    # The most first; what is only in the rest is less than nothing.
+    assert list(left["functions"].items()) == [("b", 9), ("a", 2), ("c", -2)]
+
+
 def test_both_drivers_are_told_with_the_ratio():
     def of(lnd, rest):
         return {"ping x1": {"classes": {"LND": lnd, "network": 50, "rest": rest}, "calls": {"wake-ups": lnd / 10}, "messages": lnd}}

@@ -90,8 +90,8 @@ def main():
     parser.add_argument("--count", action="store_true", help="executed instructions per message")
     parser.add_argument("--storm", action="store_true", help="executed instructions per connection that is made, and closed")
     parser.add_argument("--latency", action="store_true", help="how long one takes: percentiles")
-    parser.add_argument("--top", type=int, default=0, metavar="N", help="with --count: the drivers' N most expensive functions, too")
-    parser.add_argument("--json", metavar="FILE", help="with --count: all that was counted")
+    parser.add_argument("--top", type=int, default=0, metavar="N", help="with --count, --storm: the N most expensive functions, too")
+    parser.add_argument("--json", metavar="FILE", help="with --count, --storm: all that was counted")
     args = parser.parse_args()
     if not args.lustre:
         parser.error("no LUSTRE=/path/to/built/tree")
@@ -184,6 +184,7 @@ def counted(tree, args, count_with, what):
     for lnd, results in seen.items() if args.top else ():
         for name, result in results.items():
             print(f"\n{lnd}, {name}: instructions per {what} of its text\n{judge.top(result, args.top)}")
+            print(f"and of the whole kernel\n{judge.top(result, args.top, everything=True)}")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(seen, f, indent=1)
@@ -233,12 +234,16 @@ def storm(counter, guests, lnd, args):
             raise SystemExit(f"{lnd}: {what}: not all after {SETTLED} s")
         return counter.result(STORM)
 
-    # What is made once for all, and read from the tools' file system, does not count.
+    # What is made once for all, and read from the tools' file system, does not count, nor what the command and the
+    # same seconds take where there is nothing to do for it.
     for name in ("first", "again"):
         connect = counting("connect", f"lnetctl ping {b.nid}", connected)
+        no_connect = counting("ping", f"lnetctl ping {b.nid}", connected)
         close = counting("close", f"{net} del_peer", closed)
-        print(f"{lnd} {name}: {connect['classes'][LND]:.0f} {close['classes'][LND]:.0f}", file=sys.stderr, flush=True)
-        results = {"connect": connect, "close": close}
+        no_close = counting("nothing to close", f"{net} del_peer", closed)
+        results = {"connect": judge.without(connect, no_connect), "close": judge.without(close, no_close)}
+        told = " ".join(f"{what} {sum(r['classes'].values()):.0f}" for what, r in results.items())
+        print(f"{lnd} {name}: {told}", file=sys.stderr, flush=True)
     for node in (a, b):
         left = node.unload()
         if left:

@@ -100,6 +100,18 @@ def verdict(name, base, result, limit):
     return False, [f"FAILED {told}, {limit:.0%} are allowed. What grew, per message: more, before, now", *rows]
 
 
+def without(result, rest):
+    """What was counted, less what was counted where the work was not done."""
+    numbers = ("classes", "calls", "functions", "called", "everything")
+
+    def less(key):
+        names = dict.fromkeys([*result[key], *rest[key]])
+        left = {name: result[key].get(name, 0) - rest[key].get(name, 0) for name in names}
+        return dict(sorted(left.items(), key=lambda item: -item[1]))
+
+    return result | {key: less(key) for key in numbers}
+
+
 def table(results):
     """All cases side by side."""
     names = list(results)
