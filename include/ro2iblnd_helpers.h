@@ -23,7 +23,7 @@ void ro2ib_spin_assert_held(spinlock_t *lock);
 unsigned int ro2ib_memalloc_nofs_save(void);
 void ro2ib_memalloc_nofs_restore(unsigned int flags);
 struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
-					       bool highpri);
+					       bool highpri, int at_once);
 void ro2ib_flush_workqueue(struct workqueue_struct *wq);
 void ro2ib_wait_for_callers(void);
 u32 ro2ib_online_cpu(u32 hint);

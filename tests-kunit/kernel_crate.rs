@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn locks_keep_two_cpus_apart() -> Result {
-        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?;
+        let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false, 0)?;
         let race = Arc::pin_init(
             pin_init!(Race {
                 spin <- new_spinlock!(0, "Race::spin"),

@@ -119,8 +119,43 @@ impl WorkItem for Stubborn {
     }
 }
 
+/// Runs until it may go.
+#[pin_data]
+struct Held {
+    #[pin]
+    begun: Completion,
+    #[pin]
+    go: Completion,
+    #[pin]
+    work: Work<Held>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Held { self.work }
+}
+
+impl WorkItem for Held {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.begun.complete_all();
+        this.go.wait();
+    }
+}
+
+fn held() -> Result<Arc<Held>> {
+    Arc::pin_init(
+        pin_init!(Held {
+            begun <- Completion::new(),
+            go <- Completion::new(),
+            work <- new_work!("Held::work"),
+        }),
+        GFP_KERNEL,
+    )
+}
+
 fn queue(kind: QueueKind, highpri: bool) -> Result<Arc<OwnedQueue>> {
-    let queue = OwnedQueue::new(c"ro2iblnd_test", kind, highpri)?;
+    let queue = OwnedQueue::new(c"ro2iblnd_test", kind, highpri, 0)?;
 
     Ok(Arc::new(queue, GFP_KERNEL)?)
 }
@@ -226,8 +261,29 @@ mod tests {
     }
 
     #[test]
+    fn no_more_run_at_a_time_than_said() -> Result {
+        for (at_once, waits) in [(1, true), (2, false)] {
+            let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::Unbound, false, at_once)?;
+            let (first, second) = (held()?, held()?);
+
+            assert!(queue.enqueue::<Held, 0>(first.clone()));
+            first.begun.wait();
+            assert!(queue.enqueue::<Held, 0>(second.clone()));
+            if waits {
+                assert!(!second.begun.wait_ms(50));
+                first.go.complete_all();
+            }
+            assert!(second.begun.wait_ms(2000));
+            first.go.complete_all();
+            second.go.complete_all();
+            queue.flush();
+        }
+        Ok(())
+    }
+
+    #[test]
     fn dropping_a_queue_runs_what_is_left() -> Result {
-        let mine = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false)?;
+        let mine = OwnedQueue::new(c"ro2iblnd_test", QueueKind::PerCpu, false, 0)?;
         let item = item(&queue(QueueKind::PerCpu, false)?)?;
 
         assert!(mine.enqueue::<Item, NOW>(item.clone()));

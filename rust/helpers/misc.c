@@ -47,15 +47,16 @@ void ro2ib_memalloc_nofs_restore(unsigned int flags)
 #define RO2IB_WQ_PERCPU 0
 #endif
 
+/* @at_once: items that may run at a time, 0 for as many as the kernel lets. */
 struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
-					       bool highpri)
+					       bool highpri, int at_once)
 {
 	unsigned int flags = WQ_MEM_RECLAIM;
 
 	flags |= unbound ? WQ_UNBOUND : RO2IB_WQ_PERCPU;
 	if (highpri)
 		flags |= WQ_HIGHPRI;
-	return alloc_workqueue("%s", flags, 0, name);
+	return alloc_workqueue("%s", flags, at_once, name);
 }
 
 void ro2ib_flush_workqueue(struct workqueue_struct *wq)

@@ -30,7 +30,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// Makes the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let workers = Arc::new(Workers::new()?, GFP_KERNEL)?;
+        let workers = Workers::new()?;
         let debugfs = Dir::new(c"ro2iblnd");
         let strangers = Seen::of_refusals()?;
         // Without it nothing is missing but a view.

@@ -36,7 +36,8 @@ use crate::{
             PortState, //
         },
         pd::Pd,
-        regions::Regions, //
+        regions::Regions,
+        work::OwnedQueue, //
     }, //
 };
 
@@ -47,6 +48,8 @@ pub(crate) struct Hca {
     /// The memory regions that all interfaces of the device share.
     pub(crate) regions: Arc<Regions>,
     pub(crate) attrs: DeviceAttrs,
+    /// Where connections on it are set up; all interfaces of the device share it.
+    pub(crate) set_ups: Arc<OwnedQueue>,
     /// Port of the device.
     pub(crate) port: u32,
     /// Pages that one memory region covers.

@@ -215,11 +215,22 @@ impl Ifaces {
             Some(used) => used.iface.hca.regions.clone(),
             None => regions_of(attrs.max_mr).map_err(|_| no_memory())?,
         };
+        let set_ups = match neighbour {
+            Some(used) => used.iface.hca.set_ups.clone(),
+            None => {
+                let has = |queue: &_| {
+                    let mut hcas = list.iter().map(|used| &used.iface.hca);
+                    hcas.any(|hca| Arc::ptr_eq(&hca.set_ups, queue))
+                };
+                self.workers.set_ups(has).map_err(|_| no_memory())?
+            }
+        };
         let port = device.port(listener.port());
         let hca = Hca {
             device,
             pd,
             regions,
+            set_ups,
             attrs,
             port: listener.port(),
             mr_pages,

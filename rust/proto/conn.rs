@@ -127,7 +127,7 @@ impl Actions {
     pub const RESOLVE: Self = Self(1);
     /// Call `rdma_resolve_route`, from the CM event itself.
     pub const RESOLVE_ROUTE: Self = Self(2);
-    /// Queue the worker: make the queue pair, post the receives, connect or accept.
+    /// Queue the worker that sets up: make the queue pair, post the receives, connect or accept.
     pub const SET_UP: Self = Self(4);
     /// Tell the CM that communication is established (`rdma_notify`).
     pub const NOTIFY_CM: Self = Self(8);
@@ -161,30 +161,85 @@ impl Actions {
     }
 }
 
-/// What the worker of a connection has to do, until it takes it.
+/// What the workers of a connection have to do, until they take it. One sets up, when its turn comes, the other does
+/// all else at once; neither begins while the other is at it.
 #[derive(Clone, Copy, Debug)]
-pub struct Todo(Actions);
+pub struct Todo {
+    actions: Actions,
+    busy: Busy,
+}
+
+/// Who is at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Busy {
+    /// Nobody.
+    Nobody,
+    /// Who takes all but the set-up.
+    Steps,
+    /// Who sets up.
+    SetUp,
+}
 
 impl Todo {
     /// Nothing.
-    pub const NONE: Self = Self(Actions::NONE);
+    pub const NONE: Self = Self {
+        actions: Actions::NONE,
+        busy: Busy::Nobody,
+    };
 
     /// More of it.
     pub fn add(&mut self, actions: Actions) {
-        self.0 = self.0.and(actions);
+        self.actions = self.actions.and(actions);
     }
 
-    /// Takes it, but for steps of the handshake if the connection is to be closed: they take long, and would
-    /// tell the peer of what is over. What the peer object was promised ([`Actions::ESTABLISH`]) it gets.
+    /// Takes it, but for the set-up, and for all steps of the handshake if the connection is to be closed: they take
+    /// long, and would tell the peer of what is over. What the peer object was promised ([`Actions::ESTABLISH`]) it
+    /// gets. Who took something asks again when it is done, until there is nothing. Nothing during a set-up.
     pub fn take(&mut self) -> Actions {
-        let all = core::mem::replace(&mut self.0, Actions::NONE);
-        if !all.has(Actions::CLOSE) {
-            return all;
+        if self.busy == Busy::SetUp {
+            return Actions::NONE;
         }
-        all.without(Actions::RESOLVE)
-            .without(Actions::SET_UP)
-            .without(Actions::NOTIFY_CM)
-            .without(Actions::SPEAK)
+        let all = core::mem::replace(&mut self.actions, Actions::NONE);
+        let taken = if all.has(Actions::CLOSE) {
+            all.without(Actions::RESOLVE)
+                .without(Actions::SET_UP)
+                .without(Actions::NOTIFY_CM)
+                .without(Actions::SPEAK)
+        } else {
+            if all.has(Actions::SET_UP) {
+                self.actions = Actions::SET_UP;
+            }
+            all.without(Actions::SET_UP)
+        };
+        self.busy = if taken == Actions::NONE {
+            Busy::Nobody
+        } else {
+            Busy::Steps
+        };
+        taken
+    }
+
+    /// Whether it is to be set up.
+    pub fn wants_set_up(&self) -> bool {
+        self.actions.has(Actions::SET_UP)
+    }
+
+    /// Takes the set-up, until [`Self::set_up_done`]. False: there is none any more, or somebody takes other steps,
+    /// who finds it when he asks again.
+    pub fn begin_set_up(&mut self) -> bool {
+        let begins = self.busy == Busy::Nobody && self.wants_set_up();
+        if begins {
+            self.actions = self.actions.without(Actions::SET_UP);
+            self.busy = Busy::SetUp;
+        }
+        begins
+    }
+
+    /// It is set up, or could not be: what came meanwhile can be taken.
+    pub fn set_up_done(&mut self) {
+        if self.busy == Busy::SetUp {
+            self.busy = Busy::Nobody;
+        }
     }
 }
 
@@ -417,6 +472,7 @@ mod tests {
         assert!(!actions.has(Actions::SET_UP) && actions.has(Actions::CLOSE));
         assert_eq!(todo.take(), Actions::NONE);
         // Nor is an address asked for.
+        let mut todo = Todo::NONE;
         let mut c = Conn::new(First::Either);
         todo.add(c.on(Event::Start));
         todo.add(c.on(Event::Fail(Cause::Shutdown)));
@@ -429,6 +485,45 @@ mod tests {
         let actions = todo.take();
         assert!(actions.has(Actions::ESTABLISH) && actions.has(Actions::CLOSE));
         assert!(!actions.has(Actions::NOTIFY_CM));
+    }
+
+    #[test]
+    fn one_step_at_a_time() {
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        todo.add(c.on(Event::Requested));
+        // The set-up is for its own worker, when its turn comes.
+        assert_eq!(todo.take(), Actions::NONE);
+        assert!(todo.wants_set_up() && todo.begin_set_up());
+        assert!(!todo.wants_set_up() && !todo.begin_set_up());
+        // Nothing is closed beside it, but afterwards.
+        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        assert_eq!(todo.take(), Actions::NONE);
+        todo.set_up_done();
+        assert!(todo.take().has(Actions::CLOSE));
+        assert!(!todo.wants_set_up());
+    }
+
+    #[test]
+    fn a_set_up_waits_for_the_step_before_it() {
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        todo.add(c.on(Event::Start));
+        assert!(todo.take().has(Actions::RESOLVE));
+        // Both are heard of before the call that asked for the address has returned.
+        let _ = c.on(Event::AddrResolved);
+        todo.add(c.on(Event::RouteResolved));
+        assert!(!todo.begin_set_up());
+        assert_eq!(todo.take(), Actions::NONE);
+        assert!(todo.wants_set_up() && todo.begin_set_up());
+        // Of one that is closed while it waits for its turn nothing is made.
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        todo.add(c.on(Event::Requested));
+        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        assert!(todo.take().has(Actions::CLOSE));
+        assert_eq!(todo.take(), Actions::NONE);
+        assert!(!todo.begin_set_up());
     }
 
     #[test]

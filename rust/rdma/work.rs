@@ -52,15 +52,26 @@ unsafe impl Send for OwnedQueue {}
 unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
-    /// Creates a queue. May sleep.
+    /// Creates a queue, of which so many items may run at a time, on each NUMA node; 0: as many as the kernel lets.
+    /// May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(name: &'static CStr, kind: QueueKind, highpri: bool) -> Result<Self> {
+    pub(crate) fn new(
+        name: &'static CStr,
+        kind: QueueKind,
+        highpri: bool,
+        at_once: u8,
+    ) -> Result<Self> {
         // SAFETY: `name` is a valid C string; the queue copies it.
         let wq = unsafe {
-            bindings::ro2ib_alloc_workqueue(name.as_char_ptr(), kind == QueueKind::Unbound, highpri)
+            bindings::ro2ib_alloc_workqueue(
+                name.as_char_ptr(),
+                kind == QueueKind::Unbound,
+                highpri,
+                at_once.into(),
+            )
         };
 
         // INVARIANT: It is ours, and nobody else knows it.

@@ -14,7 +14,8 @@ use kernel::{
 
 use super::{
     Conn,
-    CONTROL, //
+    CONTROL,
+    SET_UP, //
 };
 use crate::{
     proto::conn::Actions,
@@ -30,19 +31,22 @@ impl WorkItem<CONTROL> for Conn {
             this.event(event);
         }
         loop {
-            let (todo, fault) =
-                this.with(|inner| (inner.life.take_todo(), inner.life.take_fault()));
+            let (todo, fault, set_up) = this.with(|inner| {
+                let todo = inner.life.take_todo();
+                (todo, inner.life.take_fault(), inner.life.wants_set_up())
+            });
             if let Some(fault) = fault {
                 fault.say(this.nid());
             }
             if todo == Actions::NONE {
+                if set_up {
+                    // Its turn may have come while this was at other steps.
+                    this.kick_set_up();
+                }
                 break;
             }
             if todo.has(Actions::RESOLVE) {
                 this.resolve();
-            }
-            if todo.has(Actions::SET_UP) {
-                this.set_up();
             }
             if todo.has(Actions::NOTIFY_CM) {
                 this.notify_cm();
@@ -64,5 +68,19 @@ impl WorkItem<CONTROL> for Conn {
             this.leave();
         }
         this.cm.drop_late();
+    }
+}
+
+impl WorkItem<SET_UP> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        if this.with(|inner| inner.life.begin_set_up()) {
+            this.set_up();
+            this.with(|inner| inner.life.set_up_done());
+            // What came meanwhile.
+            this.kick_control();
+        }
     }
 }

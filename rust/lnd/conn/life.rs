@@ -33,7 +33,7 @@ use crate::proto::{
 /// The life of a connection.
 pub(super) struct Life {
     fsm: Fsm,
-    /// What the control worker has to do.
+    /// What the workers have to do.
     todo: Todo,
     /// What was asked for, later what was agreed on.
     known: Known,
@@ -98,6 +98,21 @@ impl Life {
     /// Takes what the control worker has to do.
     pub(super) fn take_todo(&mut self) -> Actions {
         self.todo.take()
+    }
+
+    /// Whether it is to be set up.
+    pub(super) fn wants_set_up(&self) -> bool {
+        self.todo.wants_set_up()
+    }
+
+    /// The set-up begins, unless it is not wanted any more, or not yet.
+    pub(super) fn begin_set_up(&mut self) -> bool {
+        self.todo.begin_set_up()
+    }
+
+    /// It is over.
+    pub(super) fn set_up_done(&mut self) {
+        self.todo.set_up_done();
     }
 
     /// Where it is.

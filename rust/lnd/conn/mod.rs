@@ -130,8 +130,10 @@ pub(crate) mod view;
 mod watch;
 mod wire;
 
-/// Id of the work item that sets up, closes and releases.
+/// Id of the work item that asks for the address, closes and releases.
 const CONTROL: u64 = 1;
+/// Id of the work item that sets up.
+const SET_UP: u64 = 4;
 /// Id of the work item that calls LNet.
 const UPPER: u64 = 2;
 /// Id of the timer.
@@ -161,6 +163,8 @@ pub(crate) struct Conn {
     /// on any CPU: another one would have to be woken for the LNet half, and this one goes on with it.
     near: bool,
     made_with: MadeWith,
+    /// Where it is set up: with all others of the device.
+    set_ups: Arc<work::OwnedQueue>,
     #[pin]
     inner: SpinLockBh<Inner>,
     #[pin]
@@ -171,6 +175,8 @@ pub(crate) struct Conn {
     #[pin]
     control: Work<Conn, CONTROL>,
     #[pin]
+    set_up: Work<Conn, SET_UP>,
+    #[pin]
     upper: Work<Conn, UPPER>,
     #[pin]
     timer: DelayedWork<Conn, TIMER>,
@@ -179,6 +185,7 @@ pub(crate) struct Conn {
 
 kernel::impl_has_work! {
     impl HasWork<Self, CONTROL> for Conn { self.control }
+    impl HasWork<Self, SET_UP> for Conn { self.set_up }
     impl HasWork<Self, UPPER> for Conn { self.upper }
 }
 
@@ -207,6 +214,7 @@ impl Conn {
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
         let near = hca.device.is_software();
+        let set_ups = hca.set_ups.clone();
         let inner = Inner {
             life: Life::new(First::over(over_tcp), known, !active),
             goodbye: Goodbye::new(),
@@ -227,11 +235,13 @@ impl Conn {
                 cpu: work::online_cpu(cpu),
                 near,
                 made_with: ni.for_new_conn(),
+                set_ups,
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- CmSide::new(),
                 qp_notes: QpNotes::new(),
                 is_doubted: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),
+                set_up <- kernel::new_work!("Conn::set_up"),
                 upper <- kernel::new_work!("Conn::upper"),
                 timer <- kernel::new_delayed_work!("Conn::timer"),
                 _live: live,
@@ -312,7 +322,11 @@ impl Conn {
             inner.wire.cancel(inner.life.end_cause());
             self.kick_upper(inner);
         }
-        self.kick_control();
+        if actions.has(Actions::SET_UP) {
+            self.kick_set_up();
+        } else {
+            self.kick_control();
+        }
     }
 
     /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
@@ -359,10 +373,15 @@ impl Conn {
         }
     }
 
-    /// Queues the worker that sets up, closes and releases.
+    /// Queues the worker that asks for the address, closes and releases.
     fn kick_control(self: &Arc<Self>) {
         let control = &self.ni.workers.control;
         let _ = control.enqueue::<Self, CONTROL>(self.clone());
+    }
+
+    /// Queues the worker that sets up.
+    fn kick_set_up(self: &Arc<Self>) {
+        let _ = self.set_ups.enqueue::<Self, SET_UP>(self.clone());
     }
 
     /// The RDMA device it is on.

@@ -555,6 +555,7 @@ unsafe extern "C" {
         name: *const u8,
         unbound: bool,
         highpri: bool,
+        at_once: i32,
     ) -> *mut workqueue_struct;
     pub fn ro2ib_flush_workqueue(wq: *mut workqueue_struct);
     pub fn ro2ib_wait_for_callers();

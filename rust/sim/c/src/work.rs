@@ -27,6 +27,10 @@ pub struct Queue {
     node: usize,
     gone: bool,
     tasks: Vec<Tid>,
+    /// How many items may run at a time, if that is limited.
+    at_once: Option<usize>,
+    /// Those that have begun.
+    begun: Vec<Tid>,
 }
 
 /// All queues and items of a world.
@@ -67,16 +71,24 @@ pub unsafe extern "C" fn ro2ib_alloc_workqueue(
     name: *const u8,
     _unbound: bool,
     _highpri: bool,
+    at_once: i32,
 ) -> *mut workqueue_struct {
     lock::might_sleep("alloc_workqueue");
     if world::fails(world::Fault::Alloc) {
         return core::ptr::null_mut();
     }
+    // Fewer than asked for, down to one at a time: an item that waits for another one is found out.
+    let at_once = match u64::try_from(at_once) {
+        Ok(most @ 1..) => Some(1 + w().rng.below(most) as usize),
+        _ => None,
+    };
     let queue = Box::into_raw(Box::new(Queue {
         name: leak(name),
         node: sched::node(),
         gone: false,
         tasks: Vec::new(),
+        at_once,
+        begun: Vec::new(),
     }));
     let queues = &mut w().works.queues;
     if queues.len() <= sched::node() {
@@ -136,6 +148,12 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
             let other = *other;
             sched::join(other);
         }
+        // SAFETY: Queues stay until the world ends.
+        let q = unsafe { &mut *queue };
+        while q.at_once.is_some_and(|most| q.begun.len() >= most) {
+            sched::join(q.begun[0]);
+        }
+        q.begun.push(tid);
         // SAFETY: The item is valid until its function is called.
         let func = unsafe {
             (*work).pending = 0;
@@ -148,8 +166,8 @@ fn begin(queue: *mut Queue, work: *mut work_struct) {
         }
         sched::point();
         w().works.running.retain(|r| r.1 != tid);
-        // SAFETY: Queues stay until the world ends.
-        unsafe { (*queue).tasks.retain(|t| *t != tid) };
+        q.begun.retain(|t| *t != tid);
+        q.tasks.retain(|t| *t != tid);
     });
     // SAFETY: As above.
     unsafe { (*work).pending = tid + 1 };
