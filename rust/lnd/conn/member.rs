@@ -89,6 +89,10 @@ impl Connection for Conn {
         }
     }
 
+    fn is_up(&self) -> bool {
+        self.with(|inner| inner.life.is_up())
+    }
+
     fn is_stale(&self, stamp: u64) -> bool {
         self.with(|inner| inner.life.is_up() && !inner.wire.is_with(stamp))
     }

@@ -121,8 +121,8 @@ impl<C: Connection> Peer<C> {
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
         });
         self.for_each_conn(|other| {
-            // Of an earlier life of the peer.
-            if other.is_stale(known.stamp) {
+            // Of an earlier life of the peer; or this one is, is over by now, and came late.
+            if conn.is_up() && other.is_stale(known.stamp) {
                 other.fail(Cause::PeerRestarted);
             } else if !conn.is_active() && !Arc::ptr_eq(other, conn) {
                 if other.is_active() && stale {

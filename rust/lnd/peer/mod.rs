@@ -121,7 +121,10 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
     /// said something here.
     fn ask(self: &Arc<Self>);
 
-    /// Whether it is established, and with another life of the peer than `stamp`.
+    /// Whether it is established, and not over yet.
+    fn is_up(&self) -> bool;
+
+    /// Whether it is that, and with another life of the peer than `stamp`.
     fn is_stale(&self, stamp: u64) -> bool;
 
     /// Whether we asked for it.

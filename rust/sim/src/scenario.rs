@@ -1441,7 +1441,8 @@ fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
 }
 
 /// A sender that was told that its PUT arrived does not send it again: so it has come to LNet, unless LNet or the NI
-/// there was gone meanwhile, or did not want it, or a queue pair there went with what it had received.
+/// there was gone meanwhile, or did not want it, or a queue pair there went with what it had received. What came from
+/// an earlier life of the sender counts no more once there is another one.
 fn nothing_lost(steps: &[Step]) {
     let gone = |step: &&Step| {
         matches!(
@@ -1458,8 +1459,18 @@ fn nothing_lost(steps: &[Step]) {
         .flat_map(|node| (0..slots(node)).map(move |slot| world::ip(node, slot)))
         .map(lnet::nid_of)
         .collect();
+    let has_other_lives = |node| {
+        let ends = |step: &Step| {
+            matches!(
+                step.what,
+                Happens::Power | Happens::Reload | Happens::Restart
+            )
+        };
+        steps.iter().any(|step| step.node == node && ends(step))
+    };
     for (op, put) in w().lnet.ops.iter().enumerate() {
-        let sent = put.kind == lnet::PUT && put.sent == Some(0) && !excused.contains(&put.target);
+        let excused = excused.contains(&put.target) || has_other_lives(put.node);
+        let sent = put.kind == lnet::PUT && put.sent == Some(0) && !excused;
         // What LNet wanted to put the data into was not to be had.
         let kept = put.taken.is_none_or(|end| NO_ROOM.contains(&end));
         if sent && !(put.came && kept) {

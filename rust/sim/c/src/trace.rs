@@ -24,6 +24,7 @@ use crate::{
         self,
         MS, //
     },
+    verbs,
     world::{
         self,
         say,
@@ -157,6 +158,11 @@ pub unsafe extern "C" fn ro2ib_trace_conn_state(
         c,
         format_args!("from={from} to={to} why={why}"),
     );
+    // SAFETY: The driver passes a valid one.
+    let qpn = unsafe { (*c).qpn };
+    if why.contains("PeerRestarted") && verbs::is_answered(qpn) {
+        violation("a connection to the peer's present life ends for an earlier one");
+    }
     let before = w().trace.states.insert(owned(key), to.into_owned());
     // Numbers begin anew with the NI.
     if from != "Init" && before.as_deref() != Some(&*from) {

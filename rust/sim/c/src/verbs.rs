@@ -714,6 +714,18 @@ pub fn is_up(qp: *mut Qp) -> bool {
     unsafe { (*qp).state == State::Rts }
 }
 
+/// Whether the other side's queue pair is there, and up.
+pub fn is_answered(qpn: u32) -> bool {
+    let other = |qp: *mut Qp| {
+        // SAFETY: As above.
+        let other = qp_of(unsafe { (*qp).peer })?;
+        // SAFETY: As above.
+        let here = unsafe { (*other).peer == qpn && !(*(*other).dev).lost };
+        Some(here && is_up(other))
+    };
+    qp_of(qpn).and_then(other).unwrap_or(false)
+}
+
 fn complete(qp: *mut Qp, cqe: *mut ib_cqe, status: u32, opcode: u32, byte_len: u32) {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
