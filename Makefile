@@ -133,11 +133,11 @@ test-debug:
 test-kcsan:
 	@mkdir -p .kcsan
 	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .kcsan/
-	+KERNEL_FLAVOR=kcsan $(MAKE) --no-print-directory -C .kcsan modules
+	+KERNEL_FLAVOR=kcsan $(MAKE) --no-print-directory -C .kcsan KUNIT_TESTS=1 modules
 	KERNEL_FLAVOR=kcsan RO2IBLND_MODULES=$(CURDIR)/.kcsan $(PYTHON) -B -m pytest -v -rA --few \
 		-k 'not memory and not fit and not hundred' \
-		tests-vm/test_traffic.py tests-vm/test_life.py tests-vm/test_debugfs.py tests-vm/test_links.py \
-		tests-vm/test_faults_close.py tests-vm/test_faults_device.py $(TESTS)
+		tests-vm/test_races.py tests-vm/test_traffic.py tests-vm/test_life.py tests-vm/test_debugfs.py \
+		tests-vm/test_links.py tests-vm/test_faults_close.py tests-vm/test_faults_device.py $(TESTS)
 
 # Nothing is noted in histograms, nothing said to LNet's debug log: to measure what that costs.
 no-times no-dk:

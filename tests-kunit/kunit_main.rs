@@ -18,6 +18,9 @@ mod rdma;
 
 #[path = "kernel_crate.rs"]
 mod kernel_crate_tests;
+#[cfg(CONFIG_KCSAN)]
+#[path = "races.rs"]
+mod races_tests;
 #[path = "rdma.rs"]
 mod rdma_tests;
 #[path = "work.rs"]

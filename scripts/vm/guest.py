@@ -163,7 +163,8 @@ class Guest:
             self.append += " kmemleak=off"
         # It is built in, and off.
         if "-kcsan-" in os.path.basename(self.kdir):
-            self.append += " kcsan.early_enable=1"
+            # Watched for shorter, and less often, than on a CPU that is not emulated.
+            self.append += " kcsan.early_enable=1 kcsan.skip_watch=4000 kcsan.udelay_task=80 kcsan.udelay_interrupt=20"
         self.memory = memory or (2048 if debug else 768)
         self._own_dir = workdir is None
         self.workdir = workdir or tempfile.mkdtemp(prefix="ro2ib-")

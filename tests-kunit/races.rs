@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A data race on purpose, to see that the kernel that looks for races sees those of Rust. Only there: what is in here
+//! is undefined behaviour. Whether it was reported `tests-vm/test_races.py` finds in the log.
+
+use core::cell::UnsafeCell;
+
+use kernel::{
+    impl_has_work,
+    new_work,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use crate::rdma::work::{
+    OwnedQueue,
+    QueueKind, //
+};
+
+/// Of some thousand accesses the kernel watches one.
+const ROUNDS: u32 = 200_000;
+
+/// What two work items change at the same time.
+struct Shared {
+    raced: UnsafeCell<u32>,
+    told: Atomic<u32>,
+}
+
+// SAFETY: It is not: that is what it is for. `told` is what is looked at.
+unsafe impl Sync for Shared {}
+
+#[pin_data]
+struct Racer {
+    shared: Arc<Shared>,
+    atomic: bool,
+    #[pin]
+    work: Work<Racer>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Racer { self.work }
+}
+
+impl WorkItem for Racer {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        for _ in 0..ROUNDS {
+            if this.atomic {
+                let _ = this.shared.told.fetch_add(1, Relaxed);
+            } else {
+                changes_what_another_changes(&this.shared);
+            }
+        }
+    }
+}
+
+/// Its name is in the report.
+#[inline(never)]
+fn changes_what_another_changes(shared: &Shared) {
+    // SAFETY: None: another CPU does the same, and does not wait.
+    unsafe { *shared.raced.get() = (*shared.raced.get()).wrapping_add(1) };
+}
+
+/// Two at a time.
+fn race(atomic: bool) -> Result<Arc<Shared>> {
+    let shared = Arc::new(
+        Shared {
+            raced: UnsafeCell::new(0),
+            told: Atomic::new(0),
+        },
+        GFP_KERNEL,
+    )?;
+    let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::Unbound, false, 0)?;
+
+    for _ in 0..2 {
+        let shared = shared.clone();
+        let racer = Arc::pin_init(
+            pin_init!(Racer {
+                shared,
+                atomic,
+                work <- new_work!("Racer::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+
+        assert!(queue.enqueue::<Racer, 0>(racer));
+    }
+    queue.flush();
+    Ok(shared)
+}
+
+#[kunit_tests(ro2iblnd_races)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_atomic_is_no_race() -> Result {
+        assert!(race(true)?.told.load(Relaxed) == 2 * ROUNDS);
+        Ok(())
+    }
+
+    #[test]
+    fn a_race_is_one() -> Result {
+        let _ = race(false)?;
+        Ok(())
+    }
+}
