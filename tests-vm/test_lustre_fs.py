@@ -197,7 +197,7 @@ class Measure:
 
     def __exit__(self, kind, *_exc):
         took, load = self.clock.stop()
-        evicted = self.log.evictions()
+        evicted = max(0, self.log.evictions() - self.log.unasked())
         failed = len(self.errors) + (kind is not None and not self.errors)
         # A client that was booted again begins anew, and is counted from then on.
         counts = [refused.count(node) for node in self.bed.nodes] if kind is None else self.before

@@ -163,7 +163,7 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
         told = (
             f"{names(pairing)}: soak of {seconds} s, --seed {seed}: {len(soak.blows)} faults, "
             f"{(load.verified + trees.verified) / MIB:.0f} MiB verified ({trees.rounds} trees), "
-            f"{log.evictions()} evictions, {log.lost()} imports lost, {log.timed_out()} RPCs timed out, "
+            f"{log.evictions()} evictions ({log.unasked()} for want of an NI), {log.lost()} imports lost, {log.timed_out()} RPCs timed out, "
             f"longest stall {load.longest():.1f} s, longest I/O of fio {load.worst:.1f} s, unmounted in {unmounted:.1f} s, "
             f"took {took:.0f} s, load {load_average:.1f}\nmemory, KiB: {kept}\n{soak.table(load.rounds)}"
         )
@@ -174,7 +174,7 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
     errors = [*load.errors(), *trees.bad]
     assert not errors, "\n".join(errors)
     assert load.verified > 0 and trees.verified > 0
-    assert log.evictions() == 0
+    assert log.evictions() <= log.unasked()
     assert not log.splats() and not log.leaks(), [*log.splats(), *log.leaks()]
     assert all(-change["MemFree"] < KEPT_KIB for change in kept), kept
     assert unmounted < UNMOUNT

@@ -26,6 +26,11 @@ UNMOUNTING = 180
 # What Lustre says of a client that it has thrown out, on either side; both sides tell of the same one.
 EVICTED_CLIENT = re.compile(r"This client was evicted by|Evicted from|evicted/aborted by")
 EVICTED_SERVER = re.compile(r"I am evicting it|evicting client")
+# The server's reason, and a callback that LNet did not take: it had no NI to send it with, for an administrator had
+# deleted that. Lustre does not repeat it, but waits for its answer.
+EXPIRED = re.compile(r"^\[ *(\d+\.\d+)\] .*lock callback timer expired after (\d+)s: evicting client .* ns: (?:\w+-)?(\w+(?:-\w+)?)")
+NO_NI = re.compile(r"^\[ *(\d+\.\d+)\] LNetError: (\d+):.*(?:has no available nets|is not a local nid)")
+NOT_SENT = re.compile(r"^\[ *(\d+\.\d+)\] Lustre: (\d+):.*has failed due to network error: .* o104->(\w+(?:-\w+)?)@")
 TIMED_OUT = re.compile(r"Request sent has timed out for slow reply")
 LEAKED = re.compile(r"memory leaked|leaked: [1-9]")
 LOST = re.compile(r"Connection to \S+ \(at \S+\) was lost")
@@ -166,6 +171,24 @@ class Bed:
         self.client.sh(f"{clear}; sync; echo 3 >/proc/sys/vm/drop_caches", 120)
 
 
+def for_want_of_an_ni(text):
+    """Evictions in the log of a server of clients that were never asked for the lock, because LNet had no NI then."""
+    refused, unsent, count = [], [], 0
+    for line in text.splitlines():
+        if found := NO_NI.search(line):
+            refused.append((float(found[1]), found[2]))
+        elif found := NOT_SENT.search(line):
+            at = float(found[1])
+            if any(pid == found[2] and 0 <= at - when < 1 for when, pid in refused):
+                unsent.append((at, found[3]))
+        elif found := EXPIRED.search(line):
+            at, waited = float(found[1]), int(found[2])
+            target = found[3].removesuffix("_UUID")
+            # Lustre's timers are late by some seconds.
+            count += any(target == to and 0 <= at - when - waited < 15 for when, to in unsent)
+    return count
+
+
 class Log:
     """What the kernels of a bed say from now on."""
 
@@ -183,6 +206,10 @@ class Log:
     def evictions(self):
         client, server = self.text()
         return max(len(EVICTED_CLIENT.findall(client)), len(EVICTED_SERVER.findall(server)))
+
+    def unasked(self):
+        """Those of them that no driver had a part in."""
+        return for_want_of_an_ni(self.text()[1])
 
     def lost(self):
         return sum(len(LOST.findall(text)) for text in self.text())
