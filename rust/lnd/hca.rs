@@ -48,8 +48,8 @@ pub(crate) struct Hca {
     /// The memory regions that all interfaces of the device share.
     pub(crate) regions: Arc<Regions>,
     pub(crate) attrs: DeviceAttrs,
-    /// Where connections on it are set up; all interfaces of the device share it.
-    pub(crate) set_ups: Arc<OwnedQueue>,
+    /// Where queue pairs on it have their turn; all interfaces of the device share it.
+    pub(crate) queue_pairs: Arc<OwnedQueue>,
     /// Port of the device.
     pub(crate) port: u32,
     /// Pages that one memory region covers.

@@ -215,14 +215,14 @@ impl Ifaces {
             Some(used) => used.iface.hca.regions.clone(),
             None => regions_of(attrs.max_mr).map_err(|_| no_memory())?,
         };
-        let set_ups = match neighbour {
-            Some(used) => used.iface.hca.set_ups.clone(),
+        let queue_pairs = match neighbour {
+            Some(used) => used.iface.hca.queue_pairs.clone(),
             None => {
                 let has = |queue: &_| {
                     let mut hcas = list.iter().map(|used| &used.iface.hca);
-                    hcas.any(|hca| Arc::ptr_eq(&hca.set_ups, queue))
+                    hcas.any(|hca| Arc::ptr_eq(&hca.queue_pairs, queue))
                 };
-                self.workers.set_ups(has).map_err(|_| no_memory())?
+                self.workers.queue_pairs(has).map_err(|_| no_memory())?
             }
         };
         let port = device.port(listener.port());
@@ -230,7 +230,7 @@ impl Ifaces {
             device,
             pd,
             regions,
-            set_ups,
+            queue_pairs,
             attrs,
             port: listener.port(),
             mr_pages,

@@ -2,11 +2,14 @@
 
 //! The work queues.
 //!
-//! Setting up a connection is most of the work there is with it: a queue pair and its buffers. It has a queue of its
-//! own for each device, where a few run at a time. A thousand at once would share the CPUs with each other and with
-//! the messages of everybody else, and be ready all at the end; a few at a time are ready one after the other, and
-//! each has a thread only when its turn comes. A device that has died, and holds up each call for as long as its
-//! driver waits for it, holds up nobody on another one, and nobody who closes.
+//! Most of the work there is with a connection is to make its queue pair and buffers, and to destroy them. That has a
+//! queue of its own for each device, where a few run at a time. A thousand at once would share the CPUs with each
+//! other and with the messages of everybody else, and be ready all at the end; a few at a time are ready one after
+//! the other, and each has a thread only when its turn comes. A device that has died, and holds up each call for as
+//! long as its driver waits for it, holds up nobody on another one.
+//!
+//! All else of connections has a queue with room for more: to free a CM id waits for messages of the CM, and who waits
+//! must not hold up who works. Timers and whoever looks after NIs and peers wait for nobody.
 //!
 //! # Invariants
 //!
@@ -29,53 +32,60 @@ use crate::rdma::work::{
     QueueKind, //
 };
 
-/// So many connections of a device are set up at a time: one for each CPU within these limits. They sleep in between,
-/// so one CPU has use for some; and no device does more than some at a time.
+/// So many queue pairs of a device are made or destroyed at a time: one for each CPU within these limits. That sleeps in
+/// between, so one CPU has use for some; and no device does more than some at a time.
 const AT_ONCE: RangeInclusive<u32> = 4..=16;
+
+/// So many connections take other steps at a time. More would be a thread for each one of a thousand that close.
+const OTHERS_AT_ONCE: u8 = 32;
 
 /// The work queues.
 #[pin_data]
 pub(crate) struct Workers {
-    /// Addresses, closes, releases, retries, timers, devices: may take long, order does not matter.
+    /// Timers, retries, devices: may take long, order does not matter.
     pub(crate) control: OwnedQueue,
+    /// Steps of connections but for their queue pairs: addresses, peers, CM ids.
+    pub(crate) conns: OwnedQueue,
     /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion.
     pub(crate) upper: OwnedQueue,
-    /// Set-ups, by device. Taken when an NI starts or follows its address, and at the end.
+    /// Queue pairs, by device. Taken when an NI starts or follows its address, and at the end.
     #[pin]
-    set_ups: Mutex<KVec<Arc<OwnedQueue>>>,
+    queue_pairs: Mutex<KVec<Arc<OwnedQueue>>>,
 }
 
 impl Workers {
     /// Makes the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let control = OwnedQueue::new(c"ro2iblnd_control", QueueKind::Unbound, false, 0)?;
+        let conns = OwnedQueue::new(c"ro2iblnd_conn", QueueKind::Unbound, false, OTHERS_AT_ONCE)?;
         let upper = OwnedQueue::new(c"ro2iblnd_upper", QueueKind::PerCpu, true, 0)?;
         Arc::pin_init(
             pin_init!(Self {
                 control,
+                conns,
                 upper,
-                set_ups <- kernel::new_mutex!(KVec::new(), "Workers::set_ups"),
+                queue_pairs <- kernel::new_mutex!(KVec::new(), "Workers::queue_pairs"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// A queue for the set-ups on a device: the first that no other one `has`, or a new one. May sleep.
+    /// A queue for the queue pairs of a device: the first that no other one `has`, or a new one. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn set_ups(
+    pub(crate) fn queue_pairs(
         &self,
         has: impl Fn(&Arc<OwnedQueue>) -> bool,
     ) -> Result<Arc<OwnedQueue>> {
-        let mut all = self.set_ups.lock();
+        let mut all = self.queue_pairs.lock();
         if let Some(free) = all.iter().find(|queue| !has(queue)) {
             return Ok(free.clone());
         }
         let at_once = work::cpus().clamp(*AT_ONCE.start(), *AT_ONCE.end());
         let at_once = u8::try_from(at_once).unwrap_or(u8::MAX);
-        let queue = OwnedQueue::new(c"ro2iblnd_set_up", QueueKind::Unbound, false, at_once)?;
+        let queue = OwnedQueue::new(c"ro2iblnd_qp", QueueKind::Unbound, false, at_once)?;
         let queue = Arc::new(queue, GFP_KERNEL)?;
         all.push(queue.clone(), GFP_KERNEL)?;
         Ok(queue)
@@ -83,9 +93,10 @@ impl Workers {
 
     /// Waits for all that is queued, and for handlers on their way out of our code. May sleep.
     pub(crate) fn flush(&self) {
-        for queue in self.set_ups.lock().iter() {
+        for queue in self.queue_pairs.lock().iter() {
             queue.flush();
         }
+        self.conns.flush();
         self.control.flush();
         self.upper.flush();
         work::wait_for_callers();

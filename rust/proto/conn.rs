@@ -122,12 +122,12 @@ pub struct Actions(u16);
 impl Actions {
     /// Nothing.
     pub const NONE: Self = Self(0);
-    /// Queue the worker: make a cm_id if there is none yet, and resolve the address within
+    /// Call the worker: make a cm_id if there is none yet, and resolve the address within
     /// [`Conn::resolve_ms`].
     pub const RESOLVE: Self = Self(1);
     /// Call `rdma_resolve_route`, from the CM event itself.
     pub const RESOLVE_ROUTE: Self = Self(2);
-    /// Queue the worker that sets up: make the queue pair, post the receives, connect or accept.
+    /// Call the worker: make the queue pair, post the receives, connect or accept.
     pub const SET_UP: Self = Self(4);
     /// Tell the CM that communication is established (`rdma_notify`).
     pub const NOTIFY_CM: Self = Self(8);
@@ -139,15 +139,35 @@ impl Actions {
     pub const ESTABLISH: Self = Self(64);
     /// Tell the peer object that this attempt failed.
     pub const FAIL_ATTEMPT: Self = Self(128);
-    /// Take the connection from its peer, cancel queued and waiting transmits, queue the worker to
+    /// Take the connection from its peer, cancel queued and waiting transmits, call the worker to
     /// disconnect and drain.
     pub const CLOSE: Self = Self(256);
-    /// Queue the worker to free everything.
+    /// Call the worker to free everything.
     pub const RELEASE: Self = Self(512);
+    /// The queue pair is gone: free the cm_id, and tell the peer object. No event brings that; who has released does.
+    pub const PART: Self = Self(1024);
+
+    /// What workers do.
+    const WORK: Self = Self::HANDSHAKE
+        .and(Self::QUEUE_PAIR)
+        .and(Self::ESTABLISH)
+        .and(Self::PART);
+    /// What calls into the device for long.
+    const QUEUE_PAIR: Self = Self::SET_UP.and(Self::CLOSE).and(Self::RELEASE);
+    /// What is in vain once the connection is to be closed.
+    const HANDSHAKE: Self = Self::RESOLVE
+        .and(Self::SET_UP)
+        .and(Self::NOTIFY_CM)
+        .and(Self::SPEAK);
 
     /// Whether `other` is among them.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
+    }
+
+    /// These, as far as they are in `other`.
+    pub const fn only(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
     /// These, but not `other`.
@@ -161,84 +181,64 @@ impl Actions {
     }
 }
 
-/// What the workers of a connection have to do, until they take it. One sets up, when its turn comes, the other does
-/// all else at once; neither begins while the other is at it.
+/// What the workers of a connection have to do, until they take it. One makes, closes and destroys the queue pair, when
+/// its turn comes; the other does all else at once. Neither begins while the other is at it.
 #[derive(Clone, Copy, Debug)]
 pub struct Todo {
     actions: Actions,
-    busy: Busy,
+    busy: Option<Worker>,
 }
 
-/// Who is at it.
+/// Who does what is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Busy {
-    /// Nobody.
-    Nobody,
-    /// Who takes all but the set-up.
-    Steps,
-    /// Who sets up.
-    SetUp,
+pub enum Worker {
+    /// What goes on at once.
+    Control,
+    /// What calls into the device for long.
+    QueuePair,
 }
 
 impl Todo {
     /// Nothing.
     pub const NONE: Self = Self {
         actions: Actions::NONE,
-        busy: Busy::Nobody,
+        busy: None,
     };
 
-    /// More of it.
+    /// More of it. Steps of the handshake are forgotten if the connection is to be closed: they take long, and would
+    /// tell the peer of what is over. What the peer object was promised ([`Actions::ESTABLISH`]) it gets.
     pub fn add(&mut self, actions: Actions) {
-        self.actions = self.actions.and(actions);
+        self.actions = self.actions.and(actions.only(Actions::WORK));
+        if self.actions.has(Actions::CLOSE) {
+            self.actions = self.actions.without(Actions::HANDSHAKE);
+        }
     }
 
-    /// Takes it, but for the set-up, and for all steps of the handshake if the connection is to be closed: they take
-    /// long, and would tell the peer of what is over. What the peer object was promised ([`Actions::ESTABLISH`]) it
-    /// gets. Who took something asks again when it is done, until there is nothing. Nothing during a set-up.
-    pub fn take(&mut self) -> Actions {
-        if self.busy == Busy::SetUp {
+    /// Takes what is for `worker`, who asks again when it is done, until there is nothing. Nothing while the other one
+    /// is at it; and the queue pair comes after all else.
+    pub fn take(&mut self, worker: Worker) -> Actions {
+        if self.busy.is_some_and(|busy| busy != worker) {
             return Actions::NONE;
         }
-        let all = core::mem::replace(&mut self.actions, Actions::NONE);
-        let taken = if all.has(Actions::CLOSE) {
-            all.without(Actions::RESOLVE)
-                .without(Actions::SET_UP)
-                .without(Actions::NOTIFY_CM)
-                .without(Actions::SPEAK)
-        } else {
-            if all.has(Actions::SET_UP) {
-                self.actions = Actions::SET_UP;
-            }
-            all.without(Actions::SET_UP)
+        let others = self.actions.without(Actions::QUEUE_PAIR);
+        let taken = match worker {
+            Worker::Control => others,
+            Worker::QueuePair if others == Actions::NONE => self.actions,
+            Worker::QueuePair => Actions::NONE,
         };
-        self.busy = if taken == Actions::NONE {
-            Busy::Nobody
-        } else {
-            Busy::Steps
-        };
+        self.actions = self.actions.without(taken);
+        self.busy = (taken != Actions::NONE).then_some(worker);
         taken
     }
 
-    /// Whether it is to be set up.
-    pub fn wants_set_up(&self) -> bool {
-        self.actions.has(Actions::SET_UP)
-    }
-
-    /// Takes the set-up, until [`Self::set_up_done`]. False: there is none any more, or somebody takes other steps,
-    /// who finds it when he asks again.
-    pub fn begin_set_up(&mut self) -> bool {
-        let begins = self.busy == Busy::Nobody && self.wants_set_up();
-        if begins {
-            self.actions = self.actions.without(Actions::SET_UP);
-            self.busy = Busy::SetUp;
-        }
-        begins
-    }
-
-    /// It is set up, or could not be: what came meanwhile can be taken.
-    pub fn set_up_done(&mut self) {
-        if self.busy == Busy::SetUp {
-            self.busy = Busy::Nobody;
+    /// Who is to be called: nobody while one is at it.
+    pub fn next(&self) -> Option<Worker> {
+        if self.busy.is_some() || self.actions == Actions::NONE {
+            None
+        } else if self.actions.without(Actions::QUEUE_PAIR) == Actions::NONE {
+            Some(Worker::QueuePair)
+        } else {
+            Some(Worker::Control)
         }
     }
 }
@@ -468,23 +468,27 @@ mod tests {
         let mut c = Conn::new(First::Either);
         todo.add(c.on(Event::Requested));
         todo.add(c.on(Event::Fail(Cause::AdminClose)));
-        let actions = todo.take();
-        assert!(!actions.has(Actions::SET_UP) && actions.has(Actions::CLOSE));
-        assert_eq!(todo.take(), Actions::NONE);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         // Nor is an address asked for.
         let mut todo = Todo::NONE;
         let mut c = Conn::new(First::Either);
         todo.add(c.on(Event::Start));
         todo.add(c.on(Event::Fail(Cause::Shutdown)));
-        assert!(!todo.take().has(Actions::RESOLVE));
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        let mut todo = Todo::NONE;
         // But its peer learns of one that was established, whose end it will be told.
         let mut c = Conn::new(First::Either);
         let _ = c.on(Event::Requested);
         todo.add(c.on(Event::EarlyTraffic));
         todo.add(c.on(Event::Fail(Cause::Protocol)));
-        let actions = todo.take();
-        assert!(actions.has(Actions::ESTABLISH) && actions.has(Actions::CLOSE));
-        assert!(!actions.has(Actions::NOTIFY_CM));
+        assert_eq!(todo.next(), Some(Worker::Control));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
     }
 
     #[test]
@@ -492,16 +496,32 @@ mod tests {
         let mut todo = Todo::NONE;
         let mut c = Conn::new(First::Either);
         todo.add(c.on(Event::Requested));
-        // The set-up is for its own worker, when its turn comes.
-        assert_eq!(todo.take(), Actions::NONE);
-        assert!(todo.wants_set_up() && todo.begin_set_up());
-        assert!(!todo.wants_set_up() && !todo.begin_set_up());
-        // Nothing is closed beside it, but afterwards.
+        assert_eq!(todo.next(), Some(Worker::QueuePair));
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::SET_UP);
+        // Nothing is done beside it: who is at it finds what comes meanwhile.
+        todo.add(c.on(Event::Established));
+        assert_eq!(todo.next(), None);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
         todo.add(c.on(Event::Fail(Cause::AdminClose)));
-        assert_eq!(todo.take(), Actions::NONE);
-        todo.set_up_done();
-        assert!(todo.take().has(Actions::CLOSE));
-        assert!(!todo.wants_set_up());
+        // The other one's turn is first.
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.next(), Some(Worker::Control));
+        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
+        assert_eq!(todo.next(), None);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.next(), Some(Worker::QueuePair));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        // Its end comes from where the markers are reaped.
+        let _ = c.on(Event::DrainStarted);
+        todo.add(c.on(Event::Drained));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::RELEASE);
+        todo.add(Actions::PART);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Control), Actions::PART);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.next(), None);
     }
 
     #[test]
@@ -509,21 +529,25 @@ mod tests {
         let mut todo = Todo::NONE;
         let mut c = Conn::new(First::Either);
         todo.add(c.on(Event::Start));
-        assert!(todo.take().has(Actions::RESOLVE));
+        assert_eq!(todo.take(Worker::Control), Actions::RESOLVE);
         // Both are heard of before the call that asked for the address has returned.
         let _ = c.on(Event::AddrResolved);
         todo.add(c.on(Event::RouteResolved));
-        assert!(!todo.begin_set_up());
-        assert_eq!(todo.take(), Actions::NONE);
-        assert!(todo.wants_set_up() && todo.begin_set_up());
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.next(), Some(Worker::QueuePair));
         // Of one that is closed while it waits for its turn nothing is made.
-        let mut todo = Todo::NONE;
-        let mut c = Conn::new(First::Either);
-        todo.add(c.on(Event::Requested));
         todo.add(c.on(Event::Fail(Cause::AdminClose)));
-        assert!(todo.take().has(Actions::CLOSE));
-        assert_eq!(todo.take(), Actions::NONE);
-        assert!(!todo.begin_set_up());
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+    }
+
+    #[test]
+    fn what_no_worker_does_calls_none() {
+        let mut todo = Todo::NONE;
+        let mut c = called();
+        let _ = c.on(Event::Requested);
+        todo.add(Actions::AWAIT_WORD.and(Actions::RESOLVE_ROUTE));
+        assert_eq!(todo.next(), None);
     }
 
     #[test]
@@ -596,7 +620,7 @@ mod tests {
             let mut todo = Todo::NONE;
             todo.add(actions);
             todo.add(c.on(Event::Fail(Cause::AdminClose)));
-            assert!(!todo.take().has(Actions::SPEAK));
+            assert!(!todo.take(Worker::Control).has(Actions::SPEAK));
         }
     }
 }

@@ -2,13 +2,13 @@
 
 //! A connection ends: no more messages, the peer is told, the queue pair drained, everything freed.
 //!
-//! Context: the control worker; may sleep. What is freed is taken out under the connection lock and freed
-//! without it.
+//! Context: the workers ([`super::control`]), one after the other; may sleep. What is freed is taken out under the
+//! connection lock and freed without it.
 //!
 //! # Invariants
 //!
-//! No key is valid, and no work request holds memory of LNet's, before the transmits that a key held go back
-//! to LNet ([`Conn::release`]).
+//! No key is valid, and no work request holds memory of LNet's ([`Conn::release`]), before the transmits that a key
+//! held go back to LNet ([`Conn::part`]).
 
 use kernel::sync::Arc;
 
@@ -79,22 +79,27 @@ impl Conn {
         self.event(Event::Drained);
     }
 
-    /// Frees everything, but for the id if the peer may still have to be told. Afterwards no key is
-    /// valid.
+    /// Frees the queue pair and its memory. Afterwards no key is valid.
     pub(super) fn release(self: &Arc<Self>) {
         self.cancel_timer();
-        // The queue pair may have found that out first.
-        let left_behind = self.is_elsewhere();
         // A sender that has mapped a sink still finds the queue pair, to give the sink up.
         if let Some(qp) = self.with(|inner| inner.wire.qp()) {
             // The rights to post are gone, so it does what is left to do.
             let _ = qp.destroy_mrs();
         }
-        let (link, epitaph) = self.with(|inner| (inner.wire.take_link(), inner.life.epitaph()));
+        let link = self.with(|inner| inner.wire.take_link());
         if let Some((link, past)) = link {
             self.ni.add_past(&past);
             drop(link);
         }
+    }
+
+    /// Frees all else, but for the id if the peer may still have to be told, and tells LNet and the peer object. After
+    /// [`Conn::release`].
+    pub(super) fn part(self: &Arc<Self>) {
+        // The queue pair may have found that out first.
+        let left_behind = self.is_elsewhere();
+        let epitaph = self.with(|inner| inner.life.epitaph());
         if !self.wait_for_farewell() {
             self.cm.drop_id();
         }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The control half of a connection: the worker that does what the state machine asks for
-//! ([`Actions`]), in the order of its life.
+//! The control half of a connection: the workers that do what the state machine asks for ([`Actions`]), in the order
+//! of its life.
 //!
-//! Context: one work item per connection, so these steps never run at the same time for one connection;
-//! anything may sleep here. The steps themselves are in [`super::setup`], [`super::close`] and
-//! [`super::leave`].
+//! Two work items, one for what goes on at once, and one for what calls into the device for long: to make, close and
+//! destroy the queue pair. That one waits for its turn with those of other connections ([`crate::lnd::workers`]). To
+//! free a CM id is for the first: it waits for messages of the CM, and must not hold up who has a turn.
+//!
+//! Context: never both at the same time for one connection ([`crate::proto::conn::Todo`]); anything may sleep here. The
+//! steps themselves are in [`super::setup`], [`super::close`] and [`super::leave`].
 
 use kernel::{
     sync::Arc,
@@ -14,11 +17,15 @@ use kernel::{
 
 use super::{
     Conn,
+    Inner,
     CONTROL,
-    SET_UP, //
+    QUEUE_PAIR, //
 };
 use crate::{
-    proto::conn::Actions,
+    proto::conn::{
+        Actions,
+        Worker, //
+    },
     rdma::work::NofsScope, //
 };
 
@@ -30,21 +37,7 @@ impl WorkItem<CONTROL> for Conn {
         for event in this.qp_notes.take() {
             this.event(event);
         }
-        loop {
-            let (todo, fault, set_up) = this.with(|inner| {
-                let todo = inner.life.take_todo();
-                (todo, inner.life.take_fault(), inner.life.wants_set_up())
-            });
-            if let Some(fault) = fault {
-                fault.say(this.nid());
-            }
-            if todo == Actions::NONE {
-                if set_up {
-                    // Its turn may have come while this was at other steps.
-                    this.kick_set_up();
-                }
-                break;
-            }
+        this.work(Worker::Control, |todo| {
             if todo.has(Actions::RESOLVE) {
                 this.resolve();
             }
@@ -57,13 +50,10 @@ impl WorkItem<CONTROL> for Conn {
             if todo.has(Actions::ESTABLISH) {
                 this.publish();
             }
-            if todo.has(Actions::CLOSE) {
-                this.close();
+            if todo.has(Actions::PART) {
+                this.part();
             }
-            if todo.has(Actions::RELEASE) {
-                this.release();
-            }
-        }
+        });
         if this.with(|inner| inner.goodbye.leaves()) {
             this.leave();
         }
@@ -71,16 +61,61 @@ impl WorkItem<CONTROL> for Conn {
     }
 }
 
-impl WorkItem<SET_UP> for Conn {
+impl WorkItem<QUEUE_PAIR> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        if this.with(|inner| inner.life.begin_set_up()) {
-            this.set_up();
-            this.with(|inner| inner.life.set_up_done());
-            // What came meanwhile.
-            this.kick_control();
+        this.work(Worker::QueuePair, |todo| {
+            if todo.has(Actions::SET_UP) {
+                this.set_up();
+            }
+            if todo.has(Actions::CLOSE) {
+                this.close();
+            }
+            if todo.has(Actions::RELEASE) {
+                this.release();
+                this.with(|inner| inner.life.part());
+            }
+        });
+    }
+}
+
+impl Conn {
+    /// Has `step` done for all that is for `worker`, then calls the other one if there is something for it.
+    fn work(self: &Arc<Self>, worker: Worker, step: impl Fn(Actions)) {
+        loop {
+            let (todo, fault) = self.with(|inner| {
+                let todo = inner.life.take_todo(worker);
+                if todo == Actions::NONE {
+                    self.call_next(inner);
+                }
+                (todo, inner.life.take_fault())
+            });
+            if let Some(fault) = fault {
+                fault.say(self.nid());
+            }
+            if todo == Actions::NONE {
+                return;
+            }
+            step(todo);
         }
+    }
+
+    /// Calls the worker who has something to do, unless one is at it, who finds it.
+    pub(super) fn call_next(self: &Arc<Self>, inner: &Inner) {
+        match inner.life.next_worker() {
+            Some(Worker::Control) => self.kick_control(),
+            Some(Worker::QueuePair) => {
+                let _ = self.queue_pairs.enqueue::<Self, QUEUE_PAIR>(self.clone());
+            }
+            None => {}
+        }
+    }
+
+    /// Queues the worker for what goes on at once.
+    pub(super) fn kick_control(self: &Arc<Self>) {
+        let conns = &self.ni.workers.conns;
+        let _ = conns.enqueue::<Self, CONTROL>(self.clone());
     }
 }

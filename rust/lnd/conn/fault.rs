@@ -2,7 +2,7 @@
 
 //! What ends a connection, with what people are to be told of it.
 //!
-//! It is found under the connection lock, in softirq, and told without the lock by the control worker
+//! It is found under the connection lock, in softirq, and told without the lock by a worker
 //! ([`super::life::Life::blame`]): a console may be slow, and the lock is held with bottom halves off.
 
 use crate::{

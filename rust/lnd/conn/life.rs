@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a connection is in its life, what its control worker has to do about it, and what is to be
+//! Where a connection is in its life, what its workers have to do about it, and what is to be
 //! told when it is over.
 //!
 //! Context: any; a part of what the connection lock protects.
@@ -21,7 +21,8 @@ use crate::proto::{
         Event,
         First,
         State,
-        Todo, //
+        Todo,
+        Worker, //
     },
     params::QueueDepth,
     peer::{
@@ -95,24 +96,19 @@ impl Life {
         self.fsm.on(Event::AddrResolved).has(Actions::RESOLVE_ROUTE)
     }
 
-    /// Takes what the control worker has to do.
-    pub(super) fn take_todo(&mut self) -> Actions {
-        self.todo.take()
+    /// Takes what a worker has to do.
+    pub(super) fn take_todo(&mut self, worker: Worker) -> Actions {
+        self.todo.take(worker)
     }
 
-    /// Whether it is to be set up.
-    pub(super) fn wants_set_up(&self) -> bool {
-        self.todo.wants_set_up()
+    /// Which worker is to be called, if one is.
+    pub(super) fn next_worker(&self) -> Option<Worker> {
+        self.todo.next()
     }
 
-    /// The set-up begins, unless it is not wanted any more, or not yet.
-    pub(super) fn begin_set_up(&mut self) -> bool {
-        self.todo.begin_set_up()
-    }
-
-    /// It is over.
-    pub(super) fn set_up_done(&mut self) {
-        self.todo.set_up_done();
+    /// The queue pair is gone: now the rest.
+    pub(super) fn part(&mut self) {
+        self.todo.add(Actions::PART);
     }
 
     /// Where it is.
@@ -188,7 +184,7 @@ impl Life {
         self.rejected = Some(why);
     }
 
-    /// Remembers what ends it, until the control worker tells of it. Call it before the event: what comes
+    /// Remembers what ends it, until a worker tells of it. Call it before the event: what comes
     /// after the first cause is a consequence, and nothing is said of it.
     pub(super) fn blame(&mut self, fault: Fault) {
         if self.cause().is_none() {

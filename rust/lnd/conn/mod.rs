@@ -8,7 +8,7 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`life`] | where the connection is in its life, and what its control worker has to do |
+//! | [`life`] | where the connection is in its life, and what its workers have to do |
 //! | [`goodbye`] | what the peer is told when it ends, and how long the CM id waits |
 //! | [`wire`] | credits, transmits, buffers, queue pair |
 //! | [`inbox`] | what LNet has to take, and what it has |
@@ -130,10 +130,10 @@ pub(crate) mod view;
 mod watch;
 mod wire;
 
-/// Id of the work item that asks for the address, closes and releases.
+/// Id of the work item for what goes on at once.
 const CONTROL: u64 = 1;
-/// Id of the work item that sets up.
-const SET_UP: u64 = 4;
+/// Id of the work item that makes, closes and destroys the queue pair.
+const QUEUE_PAIR: u64 = 4;
 /// Id of the work item that calls LNet.
 const UPPER: u64 = 2;
 /// Id of the timer.
@@ -163,8 +163,8 @@ pub(crate) struct Conn {
     /// on any CPU: another one would have to be woken for the LNet half, and this one goes on with it.
     near: bool,
     made_with: MadeWith,
-    /// Where it is set up: with all others of the device.
-    set_ups: Arc<work::OwnedQueue>,
+    /// Where its queue pair has its turn: with all others of the device.
+    queue_pairs: Arc<work::OwnedQueue>,
     #[pin]
     inner: SpinLockBh<Inner>,
     #[pin]
@@ -175,7 +175,7 @@ pub(crate) struct Conn {
     #[pin]
     control: Work<Conn, CONTROL>,
     #[pin]
-    set_up: Work<Conn, SET_UP>,
+    queue_pair: Work<Conn, QUEUE_PAIR>,
     #[pin]
     upper: Work<Conn, UPPER>,
     #[pin]
@@ -185,7 +185,7 @@ pub(crate) struct Conn {
 
 kernel::impl_has_work! {
     impl HasWork<Self, CONTROL> for Conn { self.control }
-    impl HasWork<Self, SET_UP> for Conn { self.set_up }
+    impl HasWork<Self, QUEUE_PAIR> for Conn { self.queue_pair }
     impl HasWork<Self, UPPER> for Conn { self.upper }
 }
 
@@ -214,7 +214,7 @@ impl Conn {
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
         let near = hca.device.is_software();
-        let set_ups = hca.set_ups.clone();
+        let queue_pairs = hca.queue_pairs.clone();
         let inner = Inner {
             life: Life::new(First::over(over_tcp), known, !active),
             goodbye: Goodbye::new(),
@@ -235,13 +235,13 @@ impl Conn {
                 cpu: work::online_cpu(cpu),
                 near,
                 made_with: ni.for_new_conn(),
-                set_ups,
+                queue_pairs,
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- CmSide::new(),
                 qp_notes: QpNotes::new(),
                 is_doubted: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),
-                set_up <- kernel::new_work!("Conn::set_up"),
+                queue_pair <- kernel::new_work!("Conn::queue_pair"),
                 upper <- kernel::new_work!("Conn::upper"),
                 timer <- kernel::new_delayed_work!("Conn::timer"),
                 _live: live,
@@ -261,7 +261,7 @@ impl Conn {
     }
 
     /// The request for it was found good, and came with this id, from a queue pair with that number. Its
-    /// control worker accepts. Process context, in the handler of the listener.
+    /// worker accepts. Process context, in the handler of the listener.
     pub(crate) fn requested(self: &Arc<Self>, id: Arc<CmId<Self>>, qpn: u32) {
         self.cm.learn_qpn(qpn);
         self.cm.set_id(id);
@@ -322,11 +322,7 @@ impl Conn {
             inner.wire.cancel(inner.life.end_cause());
             self.kick_upper(inner);
         }
-        if actions.has(Actions::SET_UP) {
-            self.kick_set_up();
-        } else {
-            self.kick_control();
-        }
+        self.call_next(inner);
     }
 
     /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
@@ -371,17 +367,6 @@ impl Conn {
         if inner.wire.rings(corked) {
             self.pump_at(inner, false, now);
         }
-    }
-
-    /// Queues the worker that asks for the address, closes and releases.
-    fn kick_control(self: &Arc<Self>) {
-        let control = &self.ni.workers.control;
-        let _ = control.enqueue::<Self, CONTROL>(self.clone());
-    }
-
-    /// Queues the worker that sets up.
-    fn kick_set_up(self: &Arc<Self>) {
-        let _ = self.set_ups.enqueue::<Self, SET_UP>(self.clone());
     }
 
     /// The RDMA device it is on.

@@ -3,7 +3,7 @@
 //! A connection comes to be: the CM id, the queue pair with its receives, the handshake message, and what
 //! the peer object is told.
 //!
-//! Context: the control worker; may sleep. The connection lock is taken briefly, to read what was asked for
+//! Context: the workers, one after the other; may sleep. The connection lock is taken briefly, to read what was asked for
 //! and to put in what was made.
 
 use kernel::{
@@ -119,8 +119,8 @@ impl Conn {
         }
     }
 
-    /// A step of an attempt begins, and may take as long as any. Called by the control worker: nothing that it
-    /// does later, among it the release, which ends the timer, has been done.
+    /// A step of an attempt begins, and may take as long as any. Called by a worker: nothing that comes later, among
+    /// it the release, which ends the timer, has been done.
     fn begin_step(self: &Arc<Self>) {
         self.rearm_timer(self.ni.connect_timeout_ms());
     }
