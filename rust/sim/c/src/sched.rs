@@ -347,6 +347,12 @@ pub fn spawn(node: usize, kind: Kind, name: &'static str, f: impl FnOnce() + 'st
     tid
 }
 
+/// Whether the task that runs has that name.
+pub fn is_running(name: &str) -> bool {
+    let s = &w().sched;
+    s.tasks.get(s.current).is_some_and(|task| task.name == name)
+}
+
 /// Whether the task with that name may be what a file system waits for: all but what administrators do.
 fn for_storage(name: &str) -> bool {
     let config = ["up", "down", "happens", "boot", "ib_event"].contains(&name);
