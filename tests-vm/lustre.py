@@ -158,6 +158,8 @@ class Node:
     def __init__(self, guest, lnd):
         self.guest, self.lnd = guest, lnd
         self.nid = f"10.0.0.{guest.number}@{NET}"
+        # It has ko2iblnd, and that has been through what it does not come back from.
+        self.is_spoilt = False
 
     def sh(self, cmd, timeout=60):
         return self.guest.check(cmd, timeout)

@@ -3,7 +3,12 @@
 
 The load is one-sided PUTs of 64 KiB in both directions, whatever becomes of them: lnet_selftest hangs by itself when
 some of its messages fail. What is judged is when LNet messages flow again, and with two rails that they do not stop
-and that both are used again."""
+and that both are used again.
+
+In the end each node is to answer the other. ko2iblnd may be unable to: soft-RoCE refuses a registration of its, which
+breaks the connection, and the region that is to blame has the next turn, too ("Why ko2iblnd closes again and again" in
+Documentation/interop.md). So a ping may go without an answer if its node was refused a registration meanwhile, and
+none of ours was. Then that node is not asked to stop, for it cannot."""
 
 import contextlib
 import time
@@ -12,6 +17,7 @@ import pytest
 import vm
 from flaps import BACK, LONG, Carrier, Cell, Interface, assert_can_connect, cells, rounds
 from lustre import DEBUGFS, KO, OURS
+from lustrefs import refused
 from nodes import until
 from test_lustre import WITH_OURS, assert_ping, names, nodes, pytestmark, tree  # noqa: F401
 
@@ -64,7 +70,8 @@ def load(*made):
         node.sh("touch /tmp/stop")
     for node, job in jobs:
         try:
-            job.wait(150)
+            # An ACK that ko2iblnd could not send is waited for until LNet gives it up, after 150 s.
+            job.wait(150 if all(node.lnd == OURS for node in made) else 400)
         except vm.Timeout:
             told = node.guest.run(f"cat {DEBUGFS}/lnet_flood/stats {DEBUGFS}/ro2iblnd/*@*; lnetctl stats show; lnetctl net show -v 3")[1]
             raise AssertionError(f"{node.guest.name} ({node.lnd}): messages without end:\n{told}") from None
@@ -109,6 +116,34 @@ def both_carry(node, flow):
     return time.monotonic() - began
 
 
+# Tries of a ping that may break the connection of ko2iblnd.
+TRIES = 5
+
+
+def assert_answers(one, other, made):
+    """`other` answers `one`, if ko2iblnd can."""
+    for _ in range(TRIES):
+        before = [refused.count(node) for node in made]
+        status, out = one.ping(other)
+        if status == 0 and "errno" not in out:
+            return
+        after = [refused.count(node) for node in made]
+        to_blame = [node for node, was, now in zip(made, before, after) if now > was]
+        assert to_blame, f"no answer, and no registration was refused: {out}"
+    print(f"{one.guest.name}: no answer from {other.guest.name}; registrations refused: {after}")
+
+
+def assert_all_answer(made):
+    """Each one answers; no registration of ours was refused."""
+    a, b = made
+    assert_answers(a, b, made)
+    assert_answers(b, a, made)
+    for node in made:
+        count = refused.count(node)
+        node.is_spoilt = node.lnd == KO and count > 0
+        assert count == 0 or node.lnd == KO, f"{node.guest.name}: {count} of its registrations were refused"
+
+
 # Without --long those that are most apart.
 FEW = [(rails, kind, LONG) for rails in (1, 2) for kind in (Interface, Carrier)]
 
@@ -123,10 +158,11 @@ def test_flap(nodes, pairing, rails, kind, seconds, pytestconfig):  # noqa: F811
     assert_ping(a, b)
     for one, other in ((a, b), (b, a)) if rails == 2 else ():
         one.sh(f"lnetctl discover {other.nid}")
+    for node in made:
+        refused.watch(node)
     count = rounds(pytestconfig, pairing.count(OURS), 100)
     who = ", ".join(SHORTLY[lnd] for lnd in pairing)
     with load(a, b), Cell(who, "rxe", rails, kind, seconds, count) as cell:
         flap(made, cell, kind, seconds, count)
-    assert_ping(a, b)
-    assert_ping(b, a)
+    assert_all_answer(made)
     cell.judge()
