@@ -6,7 +6,7 @@ some of its messages fail. What is judged is when LNet messages flow again, and 
 and that both are used again.
 
 In the end each node is to answer the other. ko2iblnd may be unable to: soft-RoCE refuses a registration of its, which
-breaks the connection, and the region that is to blame has the next turn, too ("Why ko2iblnd closes again and again" in
+breaks the connection, again and again ("Why ko2iblnd closes again and again" in
 Documentation/interop.md). So a ping may go without an answer if its node was refused a registration meanwhile, and
 none of ours was. Then that node is not asked to stop, for it cannot."""
 
