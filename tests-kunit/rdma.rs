@@ -887,6 +887,56 @@ fn refused_post() -> Result {
     end.close()
 }
 
+/// What became of work requests that never completed nobody knows, of those in front of the last neither: that one of them
+/// has invalidated a key must not be believed.
+fn undrained() -> Result {
+    const FIRST: u32 = 100;
+
+    let (left, mut right) = connect(PORT + 17)?;
+    let sink = TestPages::new(1)?;
+    let map = SgMap::map(
+        right.pd.device().clone(),
+        &sink.vec(0, 4096),
+        Direction::FromDevice,
+    )?;
+    let mr = right
+        .qp
+        .map_mr(right.qp.take_mr()?, map)
+        .map_err(|(_, e)| e)?;
+    let mr = right
+        .sq
+        .push_reg(&right.qp, 1, mr, true)
+        .map_err(|_| ENOSPC)?;
+    right.post()?;
+    // The other side has no buffer for one more.
+    for i in 0..u32::from(RX_BUFS) {
+        right.send(10 + i, 1, 100, true)?;
+        right.post()?;
+        left.side.wait(|seen| seen.receives.len() > i as usize)?;
+    }
+    let before = usize::from(right.qp.reg_wrs()) + usize::from(RX_BUFS);
+    right.side.wait(|seen| seen.sends.len() == before)?;
+
+    right.send(FIRST, 1, 100, false)?;
+    check(right.sq.push_inv(&right.qp, FIRST + 1, mr).is_ok())?;
+    right.send(FIRST + 2, 1, 100, true)?;
+    right.post()?;
+
+    let side = right.side.clone();
+    right.qp.fail_to_drain(right.sq, right.rq);
+    right.qp.destroy_mrs()?;
+    {
+        let seen = side.seen.lock();
+        let rest = seen.sends.get(before..).ok_or(EINVAL)?;
+
+        check(rest.len() == 3)?;
+        for (i, (ctx, status)) in (0u32..).zip(rest) {
+            check(*ctx == FIRST + i && *status == WcStatus::Flush)?;
+        }
+    }
+    left.close()
+}
+
 /// A registration takes two slots on rxe. The queue has last looked when there was one, and there
 /// are more.
 fn registration_at_the_last_slot() -> Result {
@@ -1259,6 +1309,11 @@ mod tests {
     #[test]
     fn waits_when_dropped_without_drain() -> Result {
         drop_without_drain()
+    }
+
+    #[test]
+    fn believes_nothing_of_a_queue_that_is_gone() -> Result {
+        undrained()
     }
 
     #[test]

@@ -30,7 +30,11 @@ use crate::{
         Home,
         Next, //
     },
-    rdma::device::DeviceEvent, //
+    rdma::{
+        cm_event::Addr,
+        device::DeviceEvent,
+        listen, //
+    }, //
 };
 
 /// What the event handler of the device and others tell the work item.
@@ -150,7 +154,8 @@ impl Signs {
     /// software device: of others it is not known to happen. May sleep.
     pub(super) fn is_mute(&self, ni: &Ni, hca: &Hca) -> bool {
         if self.unheard.xchg(false, Full) && hca.device.is_software() {
-            let mute = hca.device.gsi_failed(hca.port);
+            let addr = Addr::v4(ni.nid.addr(), 0);
+            let mute = listen::is_mute(ni.net.as_rdma(), &addr, &hca.device);
             if mute && !self.mute.xchg(true, Full) {
                 let name = hca.device.name();
                 log::mute(ni.nid, name.as_str());

@@ -9,7 +9,10 @@ use super::{
     handler::QpHandler,
     qp_shared::QpShared,
     recv_ring::RecvSlot,
-    send_ring::SendRing,
+    send_ring::{
+        Earlier,
+        SendRing, //
+    },
     wc::Wc, //
 };
 use crate::bindings;
@@ -28,7 +31,11 @@ pub(super) unsafe extern "C" fn send_done<T: QpHandler>(
     // The memory goes before the handler may take a lock, which nobody shall hold while memory is
     // unmapped.
     // SAFETY: This is its completion; the next one comes when this has returned.
-    let done = unsafe { shared.send_ring().retire(index, wc, shared.mr_pool()) };
+    let done = unsafe {
+        let ends = (wc, Earlier::EndedWell);
+
+        shared.send_ring().retire(index, ends, shared.mr_pool())
+    };
 
     if let Some(mut done) = done {
         T::sends_done(shared.handler(), &mut done);
@@ -49,18 +56,18 @@ pub(super) unsafe extern "C" fn recv_done<T: QpHandler>(
     }
 }
 
-/// Ends what is left in the send queue, with the outcome `wc`. After a post that failed in the middle
+/// Ends what is left in the send queue, with the outcome `wc`, and what is before the last of it as `earlier` says. After a post that failed in the middle
 /// the last one that was posted is not signalled: if it went well, nothing tells of it.
 ///
 /// # Safety
 ///
 /// No completion of the send queue of `shared` will come any more, and none is being handled.
-pub(super) unsafe fn end_rest<T: QpHandler>(shared: &QpShared<T>, wc: Wc) {
+pub(super) unsafe fn end_rest<T: QpHandler>(shared: &QpShared<T>, wc: Wc, earlier: Earlier) {
     let ring = shared.send_ring();
 
     if let Some(index) = ring.last_used() {
         // SAFETY: Guaranteed by the caller: this stands for its completion.
-        if let Some(mut done) = unsafe { ring.retire(index, wc, shared.mr_pool()) } {
+        if let Some(mut done) = unsafe { ring.retire(index, (wc, earlier), shared.mr_pool()) } {
             T::sends_done(shared.handler(), &mut done);
         }
     }

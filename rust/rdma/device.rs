@@ -195,8 +195,13 @@ impl Device {
 
     /// Whether no message of the connection manager leaves a port of it, counted from 1, any more:
     /// the queue pair for them is in the error state, which is for good on rxe. May sleep.
-    pub(crate) fn gsi_failed(&self, port: u32) -> bool {
-        // SAFETY: By the type invariant; a port that does not exist is refused.
+    ///
+    /// # Safety
+    ///
+    /// An id of the CM is bound to it during the call. What is asked is the MAD layer, which frees what it has as soon as
+    /// its client goes, and that is not before the CM's has, which waits for ids.
+    pub(super) unsafe fn gsi_failed(&self, port: u32) -> bool {
+        // SAFETY: By the type invariant; a port that does not exist is refused. The rest is guaranteed by the caller.
         unsafe { bindings::ro2ib_gsi_failed(self.as_raw(), port) }
     }
 

@@ -33,6 +33,7 @@ use super::{
     cqe,
     handler::QpHandler,
     qp_shared::QpShared,
+    send_ring::Earlier,
     wc::Wc, //
 };
 use crate::bindings;
@@ -135,6 +136,13 @@ impl<T: QpHandler> Drain<T> {
         let _ = self.stage.cmpxchg(BEGUN, FAILED, Full);
     }
 
+    /// As if [`Self::begin`] had failed.
+    #[cfg(ro2iblnd_kunit)]
+    pub(super) fn fail(&self) {
+        self.set_posted();
+        self.stage.store(FAILED, Release);
+    }
+
     /// # Safety
     ///
     /// That of [`Self::begin`].
@@ -177,7 +185,7 @@ impl<T: QpHandler> Drain<T> {
     /// been handled.
     pub(super) unsafe fn ended(&self) {
         // SAFETY: By the type invariant it is valid; the caller guarantees the rest.
-        unsafe { complete::end_rest(&*self.shared, Wc::FLUSHED) };
+        unsafe { complete::end_rest(&*self.shared, Wc::FLUSHED, Earlier::Unknown) };
         // INVARIANT: None will come any more.
         self.drained.store(1, Release);
     }
@@ -211,7 +219,7 @@ impl<T: QpHandler> Drain<T> {
             let this = container_of!(cqe, Self, sq_marker);
 
             // It is the last of the send queue.
-            complete::end_rest(&*(*this).shared, Wc::from_raw(&*wc));
+            complete::end_rest(&*(*this).shared, Wc::from_raw(&*wc), Earlier::EndedWell);
             Self::marker_done(this);
         }
     }

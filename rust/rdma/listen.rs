@@ -74,6 +74,21 @@ pub(crate) fn device_of(net: NetNs<'_>, addr: &Addr) -> Result<(ARef<Device>, u3
     Ok((bound.device().ok_or(ENODEV)?, bound.port()))
 }
 
+/// Whether no message of the CM leaves `device` any more, if `addr` belongs to it; see [`Device::gsi_failed`]. May
+/// sleep. False if the address is elsewhere, or the device goes.
+pub(crate) fn is_mute(net: NetNs<'_>, addr: &Addr, device: &Device) -> bool {
+    let Ok(bound) = Arc::new(Nobody, GFP_KERNEL)
+        .map_err(Error::from)
+        .and_then(|nobody| Listener::bind(net, addr, nobody))
+    else {
+        return false;
+    };
+    // SAFETY: `bound` is, and lives until this has returned.
+    let is_so = || unsafe { device.gsi_failed(bound.port()) };
+
+    bound.device().is_some_and(|here| here.same(device)) && is_so()
+}
+
 /// A request to connect, during [`ListenHandler::connect_request`].
 pub(crate) struct ConnRequest<'a> {
     id: *mut bindings::rdma_cm_id,

@@ -76,4 +76,11 @@ impl<T: QpHandler> Qp<T> {
         // SAFETY: Both were the only ones of this QP: `create` made them.
         unsafe { self.end_posting() }
     }
+
+    /// As if [`Qp::drain`] had failed, of a device that does not do what it is told.
+    #[cfg(ro2iblnd_kunit)]
+    pub(crate) fn fail_to_drain(&self, sq: SendQueue, rq: RecvQueue) {
+        drop((sq, rq));
+        self.end_without_drain();
+    }
 }

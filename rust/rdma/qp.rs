@@ -347,15 +347,27 @@ impl<T: QpHandler> Qp<T> {
         unsafe { self.drain.begin(self.as_raw()) }
     }
 
+    /// What [`Self::fail_to_drain`] does when it has the rights to post.
+    #[cfg(ro2iblnd_kunit)]
+    pub(super) fn end_without_drain(&self) {
+        self.drain.fail();
+    }
+
     /// # Safety
     ///
     /// Called by the core for a QP whose context is a `Self`.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut ffi::c_void) {
         // SAFETY: `context` is the QP, which is there until it is destroyed; destroying it waits
-        // for event handlers. `event` is valid.
-        let (qp, event) = unsafe { (&*context.cast::<Self>(), QpEvent::from_raw((*event).event)) };
+        // for event handlers. `shared` is initialised since before it was made, the rest may not be yet. `event` is
+        // valid.
+        let (shared, event) = unsafe {
+            (
+                &(*context.cast::<Self>()).shared,
+                QpEvent::from_raw((*event).event),
+            )
+        };
 
-        T::async_event(qp.shared.handler().as_arc_borrow(), event);
+        T::async_event(shared.handler().as_arc_borrow(), event);
     }
 
     pub(super) fn id(&self) -> u64 {

@@ -40,6 +40,24 @@ use super::{
 };
 use crate::bindings;
 
+/// What became of the work requests that a completion retires, but for the last, whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Earlier {
+    /// They ended well, and in silence: nobody had asked to be told.
+    EndedWell,
+    /// Nobody will ever know: the queue is gone with them. So a key that one of them was to invalidate may be valid.
+    Unknown,
+}
+
+impl Earlier {
+    fn wc(self) -> Wc {
+        match self {
+            Self::EndedWell => Wc::SUCCESS,
+            Self::Unknown => Wc::FLUSHED,
+        }
+    }
+}
+
 /// A work request of the send queue has ended.
 pub(crate) struct SendDone {
     /// What was given when it was pushed.
@@ -140,9 +158,14 @@ impl<O> SendRing<O> {
     /// # Safety
     ///
     /// Called for a completion of that slot with the outcome `wc`, and until what it returned is
-    /// dropped not for another one.
+    /// dropped not for another one. Of those before it `earlier` is true.
     #[inline]
-    pub(super) unsafe fn retire(&self, index: u32, wc: Wc, mrs: &MrPool) -> Option<Retired<'_, O>> {
+    pub(super) unsafe fn retire(
+        &self,
+        index: u32,
+        (wc, earlier): (Wc, Earlier),
+        mrs: &MrPool,
+    ) -> Option<Retired<'_, O>> {
         let tail = self.tail.load(Relaxed);
         let distance = if index >= tail {
             index.wrapping_sub(tail)
@@ -157,7 +180,7 @@ impl<O> SendRing<O> {
         let n = distance.wrapping_add(1);
 
         // SAFETY: By the type invariant they belong to us: they are the first of the used ones.
-        unsafe { self.let_go(tail, n, wc, mrs) };
+        unsafe { self.let_go(tail, n, (wc, earlier), mrs) };
         // INVARIANT: As above, and nobody else retires any until this is dropped.
         Some(Retired {
             ring: self,
@@ -165,6 +188,7 @@ impl<O> SendRing<O> {
             left: n,
             n,
             wc,
+            earlier,
         })
     }
 
@@ -191,7 +215,7 @@ impl<O> SendRing<O> {
     /// # Safety
     ///
     /// The caller owns these slots.
-    unsafe fn let_go(&self, at: u32, n: u32, wc: Wc, mrs: &MrPool) {
+    unsafe fn let_go(&self, at: u32, n: u32, (wc, earlier): (Wc, Earlier), mrs: &MrPool) {
         let mut at = at;
 
         for left in (0..n).rev() {
@@ -203,7 +227,12 @@ impl<O> SendRing<O> {
 
             at = after(at, self.depth);
             if let Some(mr) = resources.invalidates.take() {
-                if left != 0 || wc.status.is_success() {
+                let well = match left {
+                    0 => wc.status.is_success(),
+                    _ => earlier == Earlier::EndedWell,
+                };
+                // Else its key dies with the region, and until then nobody gets it.
+                if well {
                     mrs.invalidated(mr);
                 }
             }
@@ -258,6 +287,7 @@ pub(crate) struct Retired<'a, O> {
     left: u32,
     n: u32,
     wc: Wc,
+    earlier: Earlier,
 }
 
 impl<O> Iterator for Retired<'_, O> {
@@ -274,7 +304,7 @@ impl<O> Iterator for Retired<'_, O> {
         let resources = unsafe { &mut *slot.resources.get() };
         // The rest of it is gone already.
         let (ctx, buf) = (resources.ctx, resources.buf.take());
-        // The completion is for the last; the others ended silently before it.
+        // The completion is for the last.
         let last = self.left == 0;
 
         if last {
@@ -284,7 +314,7 @@ impl<O> Iterator for Retired<'_, O> {
         }
         Some(SendDone {
             ctx,
-            wc: if last { self.wc } else { Wc::SUCCESS },
+            wc: if last { self.wc } else { self.earlier.wc() },
             buf,
         })
     }
