@@ -214,6 +214,11 @@ impl Ni {
         self.way(|way| !way.has_interface())
     }
 
+    /// Whether connections were ended because the way is closing or closed: who begins or gets one now ends it.
+    pub(crate) fn ends_all(&self) -> bool {
+        self.way(|way| way.ends_all())
+    }
+
     /// A peer asks for a connection while the interface goes down.
     pub(crate) fn asked_too_late(&self) {
         let now_ms = self.now_ms();

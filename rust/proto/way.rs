@@ -137,6 +137,11 @@ impl Way {
         self.interface && self.port
     }
 
+    /// Whether connections were ended because it is closing or closed: those that come to be now end, too.
+    pub fn ends_all(&self) -> bool {
+        !self.is_open() && self.ended
+    }
+
     /// What becomes of a message that has no connection.
     pub fn passage(&self) -> Passage {
         match (self.is_open(), self.other) {
@@ -296,11 +301,19 @@ mod tests {
     #[test]
     fn what_closes_on_purpose_ends_at_once() {
         let mut w = Way::new();
+        assert!(!w.ends_all());
         w.leaving(1);
-        assert!(!w.is_open());
+        assert!(!w.is_open() && w.ends_all());
         assert_eq!(w.look(1 + HOLD_MS, false), Todo::Nothing);
         assert_eq!(w.passage(), Passage::Hold);
         w.interface(true);
+        assert!(!w.ends_all());
         assert_eq!(w.look(2 + HOLD_MS, false), Todo::Reconnect);
+        // One that closes by itself is waited for.
+        w.interface(false);
+        assert_eq!(w.look(3 + HOLD_MS, false), Todo::Nothing);
+        assert!(!w.ends_all());
+        assert_eq!(w.look(3 + HOLD_MS + HOLD_MS, false), Todo::End);
+        assert!(w.ends_all());
     }
 }

@@ -61,6 +61,11 @@ impl Goodbye {
         Some((cause, u64::try_from(since.elapsed_ms()).unwrap_or(0)))
     }
 
+    /// Whether it is to end so.
+    pub(super) fn is_finishing(&self) -> bool {
+        self.finishing.is_some()
+    }
+
     /// The CM is about to be told to connect or to accept.
     pub(super) fn asked(&mut self) {
         self.asked = true;

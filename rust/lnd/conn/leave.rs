@@ -43,16 +43,17 @@ use crate::{
 impl Conn {
     /// Ends the connection for `cause` when what is under way on it has ended, and soon in any case.
     pub(super) fn end_gently(self: &Arc<Self>, cause: Cause) {
-        // What LNet sends from now on waits for the next one.
+        self.with(|inner| {
+            if inner.life.is_up() {
+                inner.goodbye.finish(cause);
+                let _ = self.look_whether_finished(inner);
+            } else {
+                self.step(inner, Event::Fail(cause));
+            }
+        });
+        // What LNet sends from now on waits for the next one. After that was said, which whoever lists it looks for
+        // when he has ([`Conn::publish`]).
         self.peer.unpublish(self);
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        if inner.life.is_up() {
-            inner.goodbye.finish(cause);
-            let _ = self.look_whether_finished(inner);
-        } else {
-            self.step(inner, Event::Fail(cause));
-        }
     }
 
     /// Ends the connection if it waits for what is under way only, and that has ended. False: it does not wait for

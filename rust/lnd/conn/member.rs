@@ -84,7 +84,7 @@ impl Connection for Conn {
         let sent_ms = inner.wire.sent_ms();
         if inner.life.is_up() && inner.watch.ask_too(sent_ms) {
             if let Some(ms) = inner.watch.next_ms(sent_ms, self.ni.probe()) {
-                self.rearm_timer(ms);
+                self.look_in(inner, ms);
             }
         }
     }

@@ -132,6 +132,10 @@ impl Conn {
         let Some(id) = self.cm.id() else {
             return self.end(Cause::NoResources);
         };
+        // It was begun in the moment in which all others were told.
+        if self.ni.ends_all() {
+            return self.end(Cause::LinkDown);
+        }
         let made = self.make_link(&id).and_then(|depth| {
             let _ = id.set_min_rnr_timer(MIN_RNR_TIMER);
             if self.hca()?.device.is_software() {
@@ -302,13 +306,23 @@ impl Conn {
     pub(super) fn publish(self: &Arc<Self>) {
         let known = self.with(|inner| inner.life.known());
         self.cm.learn_path();
-        self.cancel_timer();
-        self.arm_timer(self.timer_ms());
+        self.with(|inner| {
+            if inner.life.is_up() {
+                self.look_in(inner, self.timer_ms());
+            }
+        });
         self.ni.enter(&self.made_with);
         self.peer.established(self, known);
-        self.with(|inner| {
+        let leaves = self.with(|inner| {
             inner.life.publish();
             self.kick_upper(inner);
+            inner.goodbye.is_finishing()
         });
+        if leaves {
+            self.peer.unpublish(self);
+        } else if self.ni.ends_all() {
+            // Whoever ended all others may have looked before the peer listed this one.
+            self.end_gently(Cause::LinkDown);
+        }
     }
 }

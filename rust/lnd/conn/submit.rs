@@ -138,7 +138,7 @@ impl Conn {
         self.kick_upper(inner);
         if inner.watch.begin() {
             if let Some(probe) = self.ni.probe() {
-                self.rearm_timer(probe.ms());
+                self.look_in(inner, probe.ms());
             }
         }
         Ok(())

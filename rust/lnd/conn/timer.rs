@@ -13,6 +13,7 @@ use kernel::{
 
 use super::{
     Conn,
+    Inner,
     TIMER, //
 };
 use crate::{
@@ -106,6 +107,14 @@ impl Conn {
     /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
     pub(super) fn rearm_timer(self: &Arc<Self>, ms: u32) {
         work::rearm::<Self, TIMER>(self.clone(), ms);
+    }
+
+    /// Has the timer look at a connection that is up in `ms` milliseconds, unless it ends gently: then the timer looks for
+    /// that, and sooner ([`Conn::look_whether_finished`]).
+    pub(super) fn look_in(self: &Arc<Self>, inner: &Inner, ms: u32) {
+        if !inner.goodbye.is_finishing() {
+            self.rearm_timer(ms);
+        }
     }
 
     /// Makes the timer not run any more; it may be running.

@@ -1119,6 +1119,10 @@ pub fn link(dev: *mut Dev, what: Link) {
                 }
                 sched::sleep(10 * MS);
             }
+            // It has waited for half a second, and they end in half of that.
+            if w().prompt && !verbs::up(dev).is_empty() {
+                violation("the link goes, which had waited, and a connection is up");
+            }
         }
         let up = what == Link::Up;
         (*dev).up = up;
