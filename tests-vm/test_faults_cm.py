@@ -221,3 +221,18 @@ def test_what_was_sent_has_arrived(nodes, record_property, size):
     late = sum(int(n) for n in re.findall(r"^past=.* late=(\d+)", b.guest.check(f"cat {DEBUGFS}/ro2iblnd/{b.nid}"), re.MULTILINE))
     report(record_property, f"closed under PUTs of {size}", f"{count} PUTs sent, {failed} failed, {late} came late")
     assert count > 0 and late > 0
+
+
+def test_an_attempt_that_is_closed_costs_no_message(nodes):
+    """An administrator closes what there is. The message that waits for a connection is not his: it goes over the next one."""
+    a, b = nodes
+    up(a, b)
+    ledger = Ledger(a, b)
+    with lose(b, "REQ") as wire:
+        load = a.start(b, op="get", size=64, count=1, conc=1)
+        until(lambda: wire.lost() > 0, "asked", LIMIT, 0.05)
+        a.ctl(f"conn close {b.nid}")
+        until(lambda: "closed by lctl disconnect" in a.log(), "closed")
+    total = load.result()
+    assert (total["count"], total["errors"], total["timeouts"]) == (1, 0, 0), total
+    ledger.check()

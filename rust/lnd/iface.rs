@@ -222,7 +222,10 @@ impl Ifaces {
                     let mut hcas = list.iter().map(|used| &used.iface.hca);
                     hcas.any(|hca| Arc::ptr_eq(&hca.queue_pairs, queue))
                 };
-                self.workers.queue_pairs(has).map_err(|_| no_memory())?
+                let waits = device.is_software() && device.is_iwarp(listener.port());
+                self.workers
+                    .queue_pairs(waits, has)
+                    .map_err(|_| no_memory())?
             }
         };
         let port = device.port(listener.port());

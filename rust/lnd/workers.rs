@@ -36,6 +36,10 @@ use crate::rdma::work::{
 /// between, so one CPU has use for some; and no device does more than some at a time.
 const AT_ONCE: RangeInclusive<u32> = 4..=16;
 
+/// So many, where a device is made of software and over TCP: to connect waits for the other side's TCP there, for two
+/// minutes if that does not answer, and who waits so must not keep others from their turn.
+const WAITING_AT_ONCE: u8 = 128;
+
 /// So many connections take other steps at a time. More would be a thread for each one of a thousand that close.
 const OTHERS_AT_ONCE: u8 = 32;
 
@@ -50,7 +54,14 @@ pub(crate) struct Workers {
     pub(crate) upper: OwnedQueue,
     /// Queue pairs, by device. Taken when an NI starts or follows its address, and at the end.
     #[pin]
-    queue_pairs: Mutex<KVec<Arc<OwnedQueue>>>,
+    queue_pairs: Mutex<KVec<ForDevice>>,
+}
+
+/// The queue for the queue pairs of a device.
+struct ForDevice {
+    queue: Arc<OwnedQueue>,
+    /// To connect waits there.
+    waits: bool,
 }
 
 impl Workers {
@@ -70,31 +81,41 @@ impl Workers {
         )
     }
 
-    /// A queue for the queue pairs of a device: the first that no other one `has`, or a new one. May sleep.
+    /// A queue for the queue pairs of a device: the first of its kind that no other one `has`, or a new one. `waits`: to
+    /// connect waits for the other side there. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn queue_pairs(
         &self,
+        waits: bool,
         has: impl Fn(&Arc<OwnedQueue>) -> bool,
     ) -> Result<Arc<OwnedQueue>> {
         let mut all = self.queue_pairs.lock();
-        if let Some(free) = all.iter().find(|queue| !has(queue)) {
-            return Ok(free.clone());
+        let free = |one: &&ForDevice| one.waits == waits && !has(&one.queue);
+        if let Some(free) = all.iter().find(free) {
+            return Ok(free.queue.clone());
         }
         let at_once = work::cpus().clamp(*AT_ONCE.start(), *AT_ONCE.end());
-        let at_once = u8::try_from(at_once).unwrap_or(u8::MAX);
+        let at_once = match waits {
+            true => WAITING_AT_ONCE,
+            false => u8::try_from(at_once).unwrap_or(u8::MAX),
+        };
         let queue = OwnedQueue::new(c"ro2iblnd_qp", QueueKind::Unbound, false, at_once)?;
         let queue = Arc::new(queue, GFP_KERNEL)?;
-        all.push(queue.clone(), GFP_KERNEL)?;
+        let one = ForDevice {
+            queue: queue.clone(),
+            waits,
+        };
+        all.push(one, GFP_KERNEL)?;
         Ok(queue)
     }
 
     /// Waits for all that is queued, and for handlers on their way out of our code. May sleep.
     pub(crate) fn flush(&self) {
-        for queue in self.queue_pairs.lock().iter() {
-            queue.flush();
+        for one in self.queue_pairs.lock().iter() {
+            one.queue.flush();
         }
         self.conns.flush();
         self.control.flush();

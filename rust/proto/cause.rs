@@ -240,6 +240,15 @@ impl Cause {
         matches!(self, Self::AdminClose | Self::PeerDeleted | Self::Denied)
     }
 
+    /// Whether an attempt that ended for it says nothing of the peer: it was in the way of something else here. Who waits for
+    /// a connection waits for the next one.
+    pub fn spares_who_waits(self) -> bool {
+        matches!(
+            self,
+            Self::PeerRestarted | Self::AdminClose | Self::Overtaken | Self::Moved
+        )
+    }
+
     /// One phrase for the log.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -320,6 +329,29 @@ mod tests {
             let resent = matches!(health, Health::LocalDropped | Health::RemoteDropped);
             // KUnit's takes no message.
             assert!(resent);
+        }
+    }
+
+    #[test]
+    fn what_gives_way_here_spares_who_waits() {
+        for cause in [
+            Cause::PeerRestarted,
+            Cause::AdminClose,
+            Cause::Overtaken,
+            Cause::Moved,
+        ] {
+            assert!(cause.spares_who_waits());
+        }
+        // The peer does not want us, is not there, or is not to be talked to.
+        for cause in [
+            Cause::Refused,
+            Cause::Unreachable,
+            Cause::ConnectTimeout,
+            Cause::Denied,
+            Cause::PeerDeleted,
+            Cause::Shutdown,
+        ] {
+            assert!(!cause.spares_who_waits());
         }
     }
 

@@ -205,8 +205,8 @@ impl<C: Connection> Peer<C> {
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
         let listed = self.ni.is_listed();
-        // What the way closed on waits for it to open, and what was on the wrong device goes over the right one.
-        let later = cause == Cause::Moved || self.ni.passage() == Passage::Hold;
+        // What the way closed on waits for it to open, and what had to give way here is tried again.
+        let later = cause.spares_who_waits() || self.ni.passage() == Passage::Hold;
         let again = retry
             .map(|invited| invited.why)
             .or(later.then_some(RetryWhy::Early));

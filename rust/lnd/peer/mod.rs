@@ -298,9 +298,11 @@ impl<C: Connection> Peer<C> {
         self.inner.lock().conns.unpublish(conn);
     }
 
+    /// A retry that has just become due is made in `ms` milliseconds. One that is armed is of an earlier one, which was
+    /// not due any more, or it is to come sooner now.
     fn retry_in(self: &Arc<Self>, ms: u32) {
         self.note_retry(ms);
-        let _ = work::arm::<Self, RETRY>(self.clone(), ms);
+        work::rearm::<Self, RETRY>(self.clone(), ms);
     }
 
     /// For how many milliseconds our youngest request is under way.

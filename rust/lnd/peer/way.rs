@@ -8,8 +8,7 @@ use kernel::sync::Arc;
 use super::{
     Connection,
     Peer,
-    HOLD_LOOK_MS,
-    RETRY, //
+    HOLD_LOOK_MS, //
 };
 use crate::{
     proto::{
@@ -19,10 +18,7 @@ use crate::{
             RECALL_MS, //
         }, //
     },
-    rdma::{
-        random,
-        work, //
-    }, //
+    rdma::random, //
 };
 
 /// Milliseconds over which peers without a message are connected to when the way opens.
@@ -77,7 +73,7 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn way_opened(self: &Arc<Self>) {
         let (due, waiting) = self.with(|inner| (inner.policy.is_due(), !inner.pending.is_empty()));
         if due && waiting {
-            self.retry_now_in(0);
+            self.retry_in(0);
         } else if due {
             self.recall_soon();
         }
@@ -90,12 +86,6 @@ impl<C: Connection> Peer<C> {
 
     /// A retry that is due is made soon, but not in the same moment as those of all other peers.
     pub(super) fn recall_soon(self: &Arc<Self>) {
-        self.retry_now_in(random::u32() % RECALL_SPREAD_MS);
-    }
-
-    /// The retry that is due, sooner than it would be.
-    fn retry_now_in(self: &Arc<Self>, ms: u32) {
-        self.note_retry(ms);
-        work::rearm::<Self, RETRY>(self.clone(), ms);
+        self.retry_in(random::u32() % RECALL_SPREAD_MS);
     }
 }
