@@ -564,15 +564,6 @@ pub struct Qp {
     events: usize,
 }
 
-impl Qp {
-    /// Whether an invalidation is posted and not carried out, with something behind it: rare, and what is to become of it
-    /// if the queue is never flushed is easily wrong.
-    fn will_kill_a_key(&self) -> bool {
-        let open = self.sq.iter().skip(self.done);
-        open.rev().skip(1).any(|wr| matches!(wr.op, Op::Inv { .. }))
-    }
-}
-
 /// After so long the side that was called may speak, for the other one has nothing to say.
 const FIRST_WORD: u64 = 5 * SEC;
 
@@ -1233,10 +1224,10 @@ fn carry_out(qp: *mut Qp) {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
     sched::point();
-    // SAFETY: The memory stays until the world ends.
-    let q = unsafe { &mut *qp.cast::<Qp>() };
-    let kills = q.will_kill_a_key() && world::may_fail(Fault::Verbs);
-    if world::fails(Fault::Verbs) || (kills && w().faulty && w().rng.one_in(2)) {
+    if world::fails(Fault::Verbs) {
+        let qp: *mut Qp = qp.cast();
+        // SAFETY: The memory stays until the world ends.
+        let q = unsafe { &mut *qp };
         q.undrained = true;
         // It says so, or it says that it does, and is dead.
         if w().rng.ppm(500_000) {
