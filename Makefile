@@ -21,6 +21,7 @@ RUSTFMT ?= rustfmt
 
 # The module is built here, or out of the source tree with OUT=/path or O=/path,
 # which must not reach the kernel's Makefile: there it is the kernel's own tree.
+# That is MO= there, which kernels from 6.13 on know; older ones pass over it.
 OUT ?= $(O)
 MAKEOVERRIDES := $(filter-out O=%,$(MAKEOVERRIDES))
 unexport O
@@ -198,10 +199,15 @@ install:
 		$(DESTDIR)/lib/modules/$(release)/updates/$(or $(NAME),ro2iblnd).ko
 	install -D -m 755 scripts/ro2iblnd-switch $(DESTDIR)/usr/sbin/ro2iblnd-switch
 	install -D -m 755 scripts/ro2ib-report $(DESTDIR)/usr/sbin/ro2ib-report
+	# With what it calls.
+	for file in preflight lnet-find kernel-crate rust-flags module-symbols; do install -D -m 755 scripts/$$file \
+		$(DESTDIR)/usr/lib/ro2iblnd/$$file || exit; done
+	ln -sf ../lib/ro2iblnd/preflight $(DESTDIR)/usr/sbin/ro2iblnd-preflight
 	if [ -e .ro2ibtop/release/ro2ibtop ]; then \
 		install -D -m 755 .ro2ibtop/release/ro2ibtop $(DESTDIR)/usr/bin/ro2ibtop; fi
-	for page in scripts/packaging/man/*; do install -D -m 644 $$page \
-		$(DESTDIR)/usr/share/man/man$${page##*.}/$${page##*/} || exit; done
+	for page in scripts/packaging/man/*; do \
+		case $$page in */ro2ibtop.1) [ -e .ro2ibtop/release/ro2ibtop ] || continue ;; esac; \
+		install -D -m 644 $$page $(DESTDIR)/usr/share/man/man$${page##*.}/$${page##*/} || exit; done
 	# An image has a list of its modules, what is only to be packed has none.
 	if [ -z "$(DESTDIR)" ] || [ -e "$(DESTDIR)/lib/modules/$(release)/modules.dep" ]; then \
 		depmod $(if $(DESTDIR),-b $(DESTDIR)) -a $(release); fi
@@ -231,6 +237,7 @@ help:
 	@echo 'test-lustre-fs  a file system over it; WITH=both: and over ko2iblnd, WITH=all: and mixed'
 	@echo 'soak-lustre-fs  the same for long, under faults drawn from a seed'
 	@echo 'bench      instructions per LNet message, counted in two guests'
+	@echo 'own-crate  the module and the KUnit suites over our own kernel crate, for a kernel that has one, in .own'
 	@echo 'no-times   a driver that notes nothing in histograms, in .notimes: to bench beside'
 	@echo 'no-dk      one that has no lines for LNet'\''s debug log, in .nodk: the same'
 	@echo 'deb, rpm   packages for DKMS, in dist/'
@@ -241,13 +248,13 @@ help:
 	@echo 'sim-defects  old defects put back, to see that the simulation finds them'
 	@echo 'fuzz       coverage-guided fuzzing of what a peer sends: a minute, or SECONDS=n'
 	@echo 'screenshot its picture in the documentation'
-	@echo 'install    what was built, without DKMS'
+	@echo 'install    what was built, without DKMS, and the scripts for operators; DESTDIR=path'
 	@echo 'test-packages  the package in a fresh Debian 13; with LUSTRE=path against that'
 	@echo 'clean      remove what was built'
 	@echo
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
 	@echo 'LUSTRE=path    built Lustre tree      KUNIT_TESTS=1   also ro2iblnd_kunit.ko'
-	@echo 'OUT=path       output directory (O=path is the same; kernels from 6.13 on)'
+	@echo 'OUT=path       output directory (O=path is the same); for kernels from 6.13 on, no others know MO='
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules

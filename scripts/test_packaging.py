@@ -41,6 +41,25 @@ def test_all_have_one_version():
     assert re.search(r'^version = "(.*)"', read("scripts/ro2ibtop/Cargo.toml"), re.MULTILINE)[1] == version
 
 
+def test_make_install_has_a_program_for_each_man_page(tmp_path):
+    """And those work without this tree."""
+    kdir, out, root = (tmp_path / name for name in ("kdir", "out", "root"))
+    (kdir / "include/config").mkdir(parents=True)
+    (kdir / "include/config/kernel.release").write_text(KERNEL + "\n")
+    out.mkdir()
+    (out / "ro2iblnd.ko").touch()
+    command = ["make", "-C", TOP, "install", f"KDIR={kdir}", f"OUT={out}", f"DESTDIR={root}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (root / f"lib/modules/{KERNEL}/updates/ro2iblnd.ko").exists()
+    programs = {path.name for path in root.glob("usr/*bin/*")}
+    pages = {path.stem for path in root.glob("usr/share/man/man[18]/*")}
+    assert pages == programs and {"ro2iblnd-switch", "ro2iblnd-preflight", "ro2ib-report"} <= pages
+    done = subprocess.run([root / "usr/sbin/ro2iblnd-preflight", "-k", KERNEL, kdir], capture_output=True, text=True)
+    assert done.returncode == 1 and f"preflight: {kdir}: not configured" in done.stderr
+    assert "No such file" not in done.stderr, done.stderr
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
     """The Debian packages, unpacked, by name."""

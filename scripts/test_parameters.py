@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the documents say of module parameters, against the code. Run: pytest scripts"""
+"""What the documents say of module parameters, and of counters of devices, against the code. Run: pytest scripts"""
 
 import glob
 import os
@@ -103,3 +103,15 @@ def test_what_is_refused_is_told_to_who_comes_from_ko2iblnd(code):
             assert name not in told
             told[name] = what
     assert told == {name: p.refused() for name, p in code.items() if p.refused() and name not in OURS}
+
+
+def test_ro2ibtop_watches_the_counters_of_lost_packets():
+    """Those that operators.md says mean that something got lost."""
+    section = read(DOCUMENTS, "operators.md").partition("### Counters of the devices")[2].partition("### ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")][1:]
+    lost = [row for row in rows if not row[3].startswith(("nothing did", "compare the P_Keys"))]
+    assert len(lost) == 5
+    told = {name for row in lost for cell in row[1:3] for name in re.findall(r"`(\w+)`", cell)}
+    code = read("scripts/ro2ibtop/src/verdict/of_ni.rs").partition("const RETRIES: ")[2].partition("];")[0]
+    assert told <= set(re.findall(r'"(\w+)"', code))
+    assert int(re.match(r"\[&str; (\d+)\]", code)[1]) == len(re.findall(r'"(\w+)"', code))

@@ -132,6 +132,34 @@ def test_no_headers(system):
     assert last == f"preflight: to install: apt install linux-headers-{KERNEL}"
 
 
+def test_make_builds_with_what_is_found(system):
+    """scripts/env, where nothing was prepared: the same tools, and no other kernel than the one that was asked for."""
+    script(system.bin / "bindgen", 'echo "bindgen 0.60.1"')
+    newer = script(system.root / "cache/bindgen-0.99.0/bin/bindgen", 'echo "bindgen 0.99.0"')
+    env = {
+        "PATH": f"{system.bin}:{os.environ['PATH']}", "HOME": str(system.root), "RO2IBLND_CACHE": str(system.root / "cache"),
+        "RUSTC": system.env["RUSTC"],
+    }  # fmt: skip
+    command = [os.path.join(HERE, "env")]
+    done = subprocess.run(command, env={**env, "KDIR": str(system.kdir)}, capture_output=True, text=True, check=True)
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert found["KDIR"] == str(system.kdir) and found["RUSTC"] == system.env["RUSTC"]
+    if not os.path.exists("/usr/bin/bindgen"):
+        assert found["BINDGEN"] == str(newer)
+    done = subprocess.run(command, env={**env, "KDIR": "/nowhere"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and not done.stdout
+
+
+def test_a_kernel_that_is_too_old(system):
+    """As that of RHEL 8."""
+    old = "4.18.0-553.el8_10.x86_64"
+    system.kdir.parent.rename(system.kdir.parent.parent / old)
+    write(system.kdir.parent.parent / old / "build/include/config/kernel.release", old + "\n")
+    _, _, err = system.run("-n", "-k", old)
+    assert f"preflight: kernel {old} is too old: 5.10 is the oldest that works" in err.splitlines()
+    assert err.splitlines()[-1] == NOTHING
+
+
 def test_headers_that_are_not_configured(system):
     system.conf.unlink()
     assert "not configured" in system.wrong()[0]
@@ -313,7 +341,8 @@ def test_no_lnet_wanted(system):
 
 def test_lnet_without_headers(system):
     system.lustre.rename(system.root / "elsewhere")
-    assert "no headers of it: install Lustre's -devel package" in system.wrong()[0]
+    line = system.wrong()[0]
+    assert "no headers of it: unpack and configure Lustre's source" in line and "of 2.16 its -devel package" in line
 
 
 def test_lnet_of_another_kernel(system):

@@ -68,7 +68,7 @@ class Root:
         self.put(f"bin/{name}", "#!/bin/sh\n" + text)
         (self.path / "bin" / name).chmod(0o755)
 
-    def run(self, *args):
+    def run(self, *args, says=""):
         """Its sections, in order: (name, text)."""
         command, env = self.shell
         began = time.monotonic()
@@ -76,7 +76,9 @@ class Root:
             [*command, REPORT, "-s", "0.1", "-r", self.path, "-o", "-", *args], env=env, capture_output=True, text=True, timeout=100, check=False
         )
         self.spent = time.monotonic() - began
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, f"ro2ib-report: {says}\n" if says else "")
+        # In the file, too.
+        assert not says or says in done.stdout.splitlines()[:2]
         parts = re.split("^==> (.*) <==\n", done.stdout, flags=re.MULTILINE)
         return list(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -352,7 +354,43 @@ def test_a_file_that_hangs_does_not_hold_it(root):
     assert any("took too long" in text for _, text in sections)
 
 
+@pytest.mark.parametrize(
+    ("module", "mounted", "why"),
+    [
+        ("ko2iblnd", True, "the driver that is loaded is ko2iblnd"),
+        (None, True, "the driver is not loaded"),
+        ("ro2iblnd", False, "debugfs is not mounted (mount -t debugfs none /sys/kernel/debug)"),
+    ],
+)
+def test_a_node_that_tells_nothing_of_ro2iblnd(root, module, mounted, why):
+    """It has all else, and says in one line what is not there."""
+    shutil.rmtree(root.path / ("sys/kernel/debug/ro2iblnd" if mounted else "sys/kernel/debug"))
+    (root.path / "sys/kernel/debug").mkdir(exist_ok=True)
+    shutil.rmtree(root.path / "sys/module/ro2iblnd")
+    if module:
+        root.put(f"sys/module/{module}/parameters/timeout", "50")
+    root.program("ping", PING)
+    root.program("ro2ibtop", "exit 3")
+    root.program("lnetctl", 'echo "asked: $*"')
+    sections = root.run(says=f"left out: what ro2iblnd itself tells in debugfs: {why}")
+    assert named(sections, "/sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err") == ["7\n"] * 2
+    assert "asked: net show -v 4\n" in named(sections, "command: lnetctl net show -v 4")[0]
+    assert named(sections, f"/sys/module/{module}/parameters/timeout") == (["50\n"] if module else [])
+    assert not any("debug/ro2iblnd" in what or "ro2ibtop" in what or "ping" in what for what, _ in sections)
+    assert float(clock(sections)["epoch"]) > 0
+
+
+def test_who_is_not_root_is_told_so(root):
+    if os.geteuid() == 0:
+        pytest.skip("is root")
+    debug = root.path / "sys/kernel/debug"
+    debug.chmod(0o600)
+    root.run(says="left out: what ro2iblnd itself tells in debugfs: you are not root")
+    debug.chmod(0o700)
+
+
 def test_usage(root):
     command, env = root.shell
     for wrong in (["-t", "0"], ["-t", "x"], ["-t", ""], ["more"]):
         assert subprocess.run([*command, REPORT, "-r", root.path, *wrong], env=env, capture_output=True, check=False).returncode == 2
+    assert subprocess.run([*command, REPORT, "-r", root.path / "nowhere"], env=env, capture_output=True, check=False).returncode == 1

@@ -33,6 +33,10 @@ class Node:
         module(self.modules / "updates/dkms/ro2iblnd.ko", kernel_crate="own", **info)
         depmod(self.root)
 
+    def other(self, name, **info):
+        module(self.modules / f"updates/kernel/net/{name}.ko", **info)
+        depmod(self.root)
+
     def theirs(self, **info):
         info = {"version": "2.17.57", "srcversion": "BBB", **info}
         module(self.modules / "updates/kernel/net/lustre/ko2iblnd.ko", **info)
@@ -149,7 +153,7 @@ def test_load_runs_modprobe_by_the_name_whose_options_count(both, tmp_path):
 def fake_modprobe(tmp_path):
     """Passes on what only asks, and prints the rest."""
     fake = tmp_path / "bin"
-    fake.mkdir()
+    fake.mkdir(exist_ok=True)
     real = shutil.which("modprobe", path=ENV["PATH"])
     (fake / "modprobe").write_text(
         f'#!/bin/sh\ncase " $* " in *" -c "*|*" --show-depends "*) exec {real} "$@" ;; esac\necho "$@"\n'
@@ -177,6 +181,15 @@ def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
     # And that is what the real one does with it.
     done = subprocess.run(["modprobe", "--show-depends", *asked[:-1]], env=ENV, capture_output=True, text=True)
     assert done.stdout.replace(str(node.root), "").split()[:2] == THEIRS.split(), done
+    # What it needs comes before, and has its own options, too.
+    (node.conf / "site.conf").write_text("options lnet networks=o2ib\noptions ko2iblnd peer_credits=16\n")
+    node.other("lnet")
+    node.theirs(depends="lnet")
+    done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
+    first, last = (line.split() for line in done.stdout.splitlines())
+    assert first[-1] == "lnet" and last[-2:] == ["ko2iblnd", "peer_credits=16"], done
+    done = subprocess.run(["modprobe", "--show-depends", *first], env=ENV, capture_output=True, text=True)
+    assert done.stdout.split()[-1] == "networks=o2ib", done
     # Without either it says so.
     (node.modules / "updates/kernel/net/lustre/ko2iblnd.ko").unlink()
     depmod(node.root)

@@ -21,12 +21,14 @@ use crate::{
 };
 
 /// Counters of devices that rise when packets are lost and repeated.
-const RETRIES: [&str; 8] = [
+const RETRIES: [&str; 10] = [
     "completer_retry_err",
     "retry_exceeded_err",
     "rcvd_seq_err",
     "out_of_seq_request",
+    "duplicate_request",
     "local_ack_timeout_err",
+    "req_transport_retries_exceeded",
     "packet_seq_err",
     "out_of_sequence",
     "roce_adp_retrans",
