@@ -4,6 +4,7 @@
 //! the speed of its port.
 
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         aref::ARef,
@@ -16,12 +17,17 @@ use kernel::{
 };
 
 use crate::{
+    lnet::StartError,
     proto::{
         fit::{
             self,
             Speed, //
         },
-        params::QueueDepth,
+        params::{
+            QueueDepth,
+            FRAGS_MAX,
+            LNET_MTU, //
+        },
         regions::{
             self,
             Need,
@@ -62,7 +68,81 @@ pub(crate) struct Hca {
     pub(crate) mbps: Atomic<u32>,
 }
 
+/// What a device can do, which is enough.
+pub(crate) struct Able {
+    attrs: DeviceAttrs,
+    mr_pages: u32,
+}
+
+impl Able {
+    /// Asks the device.
+    ///
+    /// # Errors
+    ///
+    /// What LNet is to say if it is of no use.
+    pub(crate) fn of(device: &Device) -> Result<Self, StartError> {
+        let attrs = device.attrs();
+        let lacks = |what| Err(StartError::because(what)(EOPNOTSUPP));
+        if !attrs.mem_mgt_extensions {
+            return lacks("the RDMA device cannot register memory by work request");
+        }
+        let mr_pages = u32::from(FRAGS_MAX).min(attrs.max_fast_reg_page_list_len);
+        // All that LNet moves at a time. What begins inside of a page may need one page more; if there
+        // is none, it is copied.
+        if u64::from(mr_pages).saturating_mul(PAGE_SIZE as u64) < u64::from(LNET_MTU) {
+            return lacks("the RDMA device cannot register 1 MiB at once");
+        }
+        Ok(Self { attrs, mr_pages })
+    }
+
+    /// The memory regions that we may have of it, shared as [`crate::proto::regions`] says. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn regions(&self) -> Result<Arc<Regions>> {
+        Regions::new(regions::bound(self.attrs.max_mr), |stand, failed| {
+            let need = Need {
+                bound: stand.bound,
+                there: stand.there,
+                users: stand.users,
+                held: stand.held,
+            };
+            let source = if failed { need.idle() } else { need.source() };
+            match source {
+                Source::New => None,
+                Source::Idle(least) => Some(least),
+            }
+        })
+    }
+}
+
 impl Hca {
+    /// Port `port` of a device. All interfaces of the device share `regions` and `queue_pairs`. May sleep.
+    pub(crate) fn new(
+        (device, port): (ARef<Device>, u32),
+        able: Able,
+        pd: Arc<Pd>,
+        regions: Arc<Regions>,
+        queue_pairs: Arc<OwnedQueue>,
+    ) -> Self {
+        let state = device.port(port);
+        let hca = Self {
+            device,
+            pd,
+            regions,
+            queue_pairs,
+            attrs: able.attrs,
+            port,
+            mr_pages: able.mr_pages,
+            depth: Atomic::new(0),
+            bad_pkeys: state.bad_pkeys,
+            mbps: Atomic::new(0),
+        };
+        hca.learn(state);
+        hca
+    }
+
     /// The speed of the port, as it was when the port was up last.
     pub(crate) fn speed(&self) -> Speed {
         Speed::from_mbps(self.mbps.load(Relaxed))
@@ -97,22 +177,4 @@ impl Hca {
     pub(crate) fn gather(&self, depth: QueueDepth, wanted: Option<u32>) -> u16 {
         fit::gather(self.attrs.max_send_sge, depth, wanted)
     }
-}
-
-/// The memory regions that we may have of a device that has `max_mr`, shared as [`crate::proto::regions`] says. May
-/// sleep.
-pub(crate) fn regions_of(max_mr: u32) -> Result<Arc<Regions>> {
-    Regions::new(regions::bound(max_mr), |stand, failed| {
-        let need = Need {
-            bound: stand.bound,
-            there: stand.there,
-            users: stand.users,
-            held: stand.held,
-        };
-        let source = if failed { need.idle() } else { need.source() };
-        match source {
-            Source::New => None,
-            Source::Idle(least) => Some(least),
-        }
-    })
 }

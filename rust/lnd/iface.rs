@@ -14,10 +14,8 @@
 //! change under the mutex of the list.
 
 use kernel::{
-    page::PAGE_SIZE,
     prelude::*,
     sync::{
-        atomic::Atomic,
         Arc,
         Mutex, //
     },
@@ -33,7 +31,7 @@ use kernel::{
 
 use super::{
     hca::{
-        regions_of,
+        Able,
         Hca, //
     },
     kind::O2ib,
@@ -56,10 +54,6 @@ use crate::{
     },
     proto::{
         home::Found,
-        params::{
-            FRAGS_MAX,
-            LNET_MTU, //
-        },
         way::Passage, //
     },
     rdma::{
@@ -194,26 +188,13 @@ impl Ifaces {
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
-        let attrs = device.attrs();
-        if !attrs.mem_mgt_extensions {
-            return Err(StartError::because(
-                "the RDMA device cannot register memory by work request",
-            )(EOPNOTSUPP));
-        }
-        let mr_pages = u32::from(FRAGS_MAX).min(attrs.max_fast_reg_page_list_len);
-        // All that LNet moves at a time. What begins inside of a page may need one page more; if there
-        // is none, it is copied.
-        if u64::from(mr_pages).saturating_mul(PAGE_SIZE as u64) < u64::from(LNET_MTU) {
-            return Err(StartError::because(
-                "the RDMA device cannot register 1 MiB at once",
-            )(EOPNOTSUPP));
-        }
+        let able = Able::of(&device)?;
         let pd = Pd::alloc(device.clone())
             .map_err(StartError::because("cannot allocate a protection domain"))?;
         let neighbour = list.iter().find(|used| used.iface.hca.device.same(&device));
         let regions = match neighbour {
             Some(used) => used.iface.hca.regions.clone(),
-            None => regions_of(attrs.max_mr).map_err(|_| no_memory())?,
+            None => able.regions().map_err(|_| no_memory())?,
         };
         let queue_pairs = match neighbour {
             Some(used) => used.iface.hca.queue_pairs.clone(),
@@ -228,20 +209,7 @@ impl Ifaces {
                     .map_err(|_| no_memory())?
             }
         };
-        let port = device.port(listener.port());
-        let hca = Hca {
-            device,
-            pd,
-            regions,
-            queue_pairs,
-            attrs,
-            port: listener.port(),
-            mr_pages,
-            depth: Atomic::new(0),
-            bad_pkeys: port.bad_pkeys,
-            mbps: Atomic::new(0),
-        };
-        hca.learn(port);
+        let hca = Hca::new((device, listener.port()), able, pd, regions, queue_pairs);
         Ok(Iface {
             net: ni.net.clone(),
             ip: ni.nid.addr().to_be_bytes(),
