@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from faults import Inject
+from faults import SLOW, Inject
 from flow import conns
 from nodes import PATIENCE, Node, until, up
 
@@ -180,6 +180,26 @@ def test_nobody_there(nodes):
     b.load()
     b.ni_add()
     a.traffic(b, op="mix", count=20)
+
+
+@pytest.mark.parametrize("dead", ["address", "node"])
+def test_the_dead_hold_up_nobody(nodes, dead):
+    """A hundred peers that do not answer, or whose address does not, keep no peer waiting that does."""
+    a, b = nodes
+    up(a, b)
+    dead_nids = 100
+    a.guest.check("ip route replace 10.16.0.0/24 dev eth0")
+    if dead == "node":
+        # Their addresses are known yet.
+        a.guest.check(f"for i in $(seq 1 {dead_nids}); do ip neigh replace 10.16.0.$i lladdr 02:00:00:00:16:01 dev eth0 nud permanent; done")
+    run = a.start("10.16.0.1@o2ib", op="put", size=100, count=dead_nids, peers=dead_nids, conc=dead_nids, timeout=120)
+    time.sleep(1)
+    took = a.ctl(f"ping {b.nid} timeout=60")["usec"] / 1e6
+    r = run.result(200)
+    assert r["errors"] == dead_nids and not r["timeouts"] and not r["stuck"], r
+    # A try to find an address takes a quarter of a second, an answer 2 s, and six times sixteen are in front.
+    assert took < {"address": 3, "node": 15}[dead] * SLOW, (took, r)
+    a.guest.check("ip neigh flush dev eth0 nud permanent; ip route del 10.16.0.0/24 dev eth0")
 
 
 def test_keepalive(nodes):

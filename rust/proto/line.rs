@@ -8,11 +8,20 @@
 //! was made for them is thrown away, and they begin again. So no more than [`AT_A_TIME`] are under way;
 //! the other peers wait in line.
 //!
+//! Peers that are dead must not hold up those that live: after a rack has lost its power there may be hundreds of
+//! them, and each attempt ends by its time limit only. So an attempt has its turn for as long as it may still be
+//! one of those that go on: it counts no more when its address was not found at the first try
+//! ([`crate::proto::conn::Event::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
+//!
 //! Context: any; the caller holds the lock of the line.
 
 /// Attempts under way at a time on an NI, but for the last peer's, which may be several. Few enough that none
 /// waits for the others until its time is over: with 64 some did, on two emulated CPUs.
 pub const AT_A_TIME: u32 = 16;
+
+/// Milliseconds that an attempt which has got as far as a queue pair may be under way, and still count. Sixteen in that
+/// time are eight a second, which the slowest node makes; so those that it makes in their turn do not pile up.
+pub const UNANSWERED_MS: u32 = 2000;
 
 /// Where a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +53,9 @@ impl UnderWay {
         true
     }
 
-    /// So many are over, or were not begun after all.
-    pub fn end(&mut self, attempts: u16) {
-        self.0 = self.0.saturating_sub(attempts.into());
+    /// One is over, or was not begun after all, or takes so long that it counts no more.
+    pub fn end(&mut self) {
+        self.0 = self.0.saturating_sub(1);
     }
 
     /// Whether somebody may be called.
@@ -69,7 +78,7 @@ mod tests {
         for place in [Place::Nowhere, Place::Waiting, Place::Called] {
             assert!(!under_way.begin(1, place, false));
         }
-        under_way.end(1);
+        under_way.end();
         assert!(under_way.has_room() && under_way.begin(1, Place::Nowhere, false));
         assert!(!under_way.has_room());
     }
@@ -91,20 +100,22 @@ mod tests {
         assert!(under_way.begin(10, Place::Nowhere, false));
         assert!(under_way.begin(10, Place::Nowhere, false));
         assert!(!under_way.begin(1, Place::Called, true));
-        under_way.end(4);
-        assert!(!under_way.has_room());
-        under_way.end(1);
+        for _ in 0..4 {
+            under_way.end();
+            assert!(!under_way.has_room());
+        }
+        under_way.end();
         assert!(under_way.has_room());
     }
 
     #[test]
     fn ends_are_not_counted_below_none() {
         let mut under_way = UnderWay::NONE;
-        under_way.end(u16::MAX);
+        under_way.end();
         assert!(under_way.begin(u16::MAX, Place::Nowhere, false));
         for _ in 0..=u16::MAX {
-            under_way.end(u16::MAX);
+            under_way.end();
         }
-        assert!(under_way.has_room());
+        assert!(under_way.begin(1, Place::Nowhere, false));
     }
 }

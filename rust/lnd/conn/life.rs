@@ -42,6 +42,8 @@ pub(super) struct Life {
     agreed: bool,
     /// The peer object knows that it is established.
     published: bool,
+    /// It is our attempt, and others wait in line for its end.
+    in_turn: bool,
     /// The attempt ended without a connection.
     attempt_failed: bool,
     /// Set when a reject invited another attempt.
@@ -65,15 +67,16 @@ pub(super) struct Epitaph {
 }
 
 impl Life {
-    /// Of a connection just made, which asks for `known`, or has agreed to what the peer asked for, and on which `first`
-    /// may speak first.
-    pub(super) fn new(first: First, known: Known, agreed: bool) -> Self {
+    /// Of a connection just made, which asks for `known` (`active`), or has agreed to what the peer asked for, and on
+    /// which `first` may speak first.
+    pub(super) fn new(first: First, known: Known, active: bool) -> Self {
         Self {
             fsm: Fsm::new(first),
             todo: Todo::NONE,
             known,
-            agreed,
+            agreed: !active,
             published: false,
+            in_turn: active,
             attempt_failed: false,
             retry: None,
             rejected: None,
@@ -216,6 +219,11 @@ impl Life {
     /// Whether it is known who the peer is: which of its lives.
     pub(super) fn is_agreed(&self) -> bool {
         self.agreed
+    }
+
+    /// Whether it was our attempt and had its turn in line; it has none any more.
+    pub(super) fn end_turn(&mut self) -> bool {
+        core::mem::replace(&mut self.in_turn, false)
     }
 
     /// Whether the attempt ended without a connection.

@@ -59,6 +59,10 @@ impl Connection for Conn {
         }
     }
 
+    fn end_turn(&self) -> bool {
+        self.with(|inner| inner.life.end_turn())
+    }
+
     fn overtaken(self: &Arc<Self>) {
         let mut guard = self.lock();
         if guard.life.is_attempt() {

@@ -216,7 +216,7 @@ impl Conn {
         let near = hca.device.is_software();
         let queue_pairs = hca.queue_pairs.clone();
         let inner = Inner {
-            life: Life::new(First::over(over_tcp), known, !active),
+            life: Life::new(First::over(over_tcp), known, active),
             goodbye: Goodbye::new(),
             wire: Wire::new(identity, known.depth, hca, meter),
             inbox: Inbox::EMPTY,
@@ -310,6 +310,7 @@ impl Conn {
             return;
         }
         if actions.has(Actions::AWAIT_WORD) {
+            inner.watch.begin_step(FIRST_WORD_MS);
             self.rearm_timer(FIRST_WORD_MS);
         }
         if actions.has(Actions::ESTABLISH) {

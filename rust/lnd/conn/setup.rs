@@ -40,6 +40,7 @@ use crate::{
             encode,
             BodyOut, //
         },
+        line::UNANSWERED_MS,
         params::{
             QueueDepth,
             CONN_MSG_LEN,
@@ -97,7 +98,10 @@ impl Conn {
         let ms = self.with(|inner| inner.life.resolve_ms());
         let dst = Addr::v4(self.nid().addr(), self.ni.service);
         let asked = match self.cm.id() {
-            Some(id) => id.resolve_addr(None, &dst, ms),
+            Some(id) => {
+                self.peer.end_turn(self);
+                id.resolve_addr(None, &dst, ms)
+            }
             None => self.resolve_first(&dst, ms),
         };
         if let Err(e) = asked {
@@ -122,7 +126,9 @@ impl Conn {
     /// A step of an attempt begins, and may take as long as any. Called by a worker: nothing that comes later, among
     /// it the release, which ends the timer, has been done.
     fn begin_step(self: &Arc<Self>) {
-        self.rearm_timer(self.ni.connect_timeout_ms());
+        let ms = self.ni.connect_timeout_ms();
+        self.with(|inner| inner.watch.begin_step(ms));
+        self.rearm_timer(ms.min(UNANSWERED_MS));
     }
 
     /// Makes the queue pair and posts the receives, then asks or answers.

@@ -46,7 +46,14 @@ impl WorkItem<TIMER> for Conn {
             | State::Resolving
             | State::Connecting
             | State::Accepting
-            | State::Called => this.step(inner, Event::Timeout),
+            | State::Called => match inner.watch.step_left_ms() {
+                0 => this.step(inner, Event::Timeout),
+                ms => {
+                    this.rearm_timer(ms);
+                    drop(guard);
+                    this.peer.end_turn(&this);
+                }
+            },
             State::Established if this.look_whether_finished(inner) => {}
             State::Established => {
                 let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);

@@ -31,6 +31,8 @@ pub(super) struct Watch {
     last_recv: Moment,
     /// When the device was told to flush its queues.
     draining: Option<Moment>,
+    /// The step of the handshake that is under way: when it began, and how many milliseconds it may take.
+    step: (Moment, u32),
     /// When it was asked for a sign of life last, because another connection of the peer's came or went.
     asked: Option<Moment>,
 }
@@ -42,8 +44,21 @@ impl Watch {
             silence: Silence::NEW,
             last_recv: Moment::now(),
             draining: None,
+            step: (Moment::now(), 0),
             asked: None,
         }
+    }
+
+    /// A step of the handshake begins, and may take `ms` milliseconds. The caller arms the timer.
+    pub(super) fn begin_step(&mut self, ms: u32) {
+        self.step = (Moment::now(), ms);
+    }
+
+    /// Milliseconds that it may take yet; 0 if its time is over.
+    pub(super) fn step_left_ms(&self) -> u32 {
+        let (began, ms) = self.step;
+        let left = i64::from(ms).saturating_sub(began.elapsed_ms());
+        u32::try_from(left).unwrap_or(0)
     }
 
     /// Something good was received. Returns when: now.

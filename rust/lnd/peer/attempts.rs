@@ -93,7 +93,7 @@ impl<C: Connection> Peer<C> {
                 };
                 self.ni.seen.ended(self.nid, true, false, cause, None);
                 meter::no_conn(self.ni.nid, self.nid, cause, None);
-                self.attempt_over(true, None, cause);
+                self.not_begun(cause);
             }
         }
     }
@@ -104,16 +104,20 @@ impl<C: Connection> Peer<C> {
         let seen = &self.ni.seen;
         seen.ended(self.nid, true, false, Cause::Denied, None);
         meter::no_conn(self.ni.nid, self.nid, Cause::Denied, None);
-        self.attempt_over(true, None, Cause::Denied);
+        self.not_begun(Cause::Denied);
+    }
+
+    /// There is no object for the attempt that was just counted.
+    fn not_begun(self: &Arc<Self>, cause: Cause) {
+        self.peers.leave_line();
+        self.attempt_over(true, None, cause);
     }
 
     /// An attempt became a connection: messages that waited go first, then it is open to all.
     /// Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
         let now_ms = self.ni.now_ms();
-        if conn.is_active() {
-            self.peers.leave_line(1);
-        }
+        self.end_turn(conn);
         let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), known);
             inner.last_cause = None;
@@ -151,6 +155,7 @@ impl<C: Connection> Peer<C> {
             inner.heard_ms = inner.heard_ms.max(heard_ms);
             inner.conns.remove(conn);
         }
+        self.end_turn(conn);
         if attempt_failed {
             let cause = if moved { Cause::Moved } else { cause };
             self.attempt_over(conn.is_active(), retry, cause);
@@ -197,9 +202,6 @@ impl<C: Connection> Peer<C> {
     ) {
         if cause == Cause::ConnectTimeout {
             self.ni.tell(Trouble::Unheard);
-        }
-        if active {
-            self.peers.leave_line(1);
         }
         let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that

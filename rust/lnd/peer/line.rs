@@ -14,7 +14,7 @@
 //! # Invariants
 //!
 //! `under_way` is the number of attempts of ours that the policies of the peers have counted
-//! ([`crate::proto::peer::Peer::start`]).
+//! ([`crate::proto::peer::Peer::start`]) and that have not ended their turn ([`super::Connection::end_turn`]).
 
 use kernel::prelude::*;
 
@@ -58,9 +58,9 @@ impl Line {
         }
     }
 
-    /// So many attempts are over, or were not begun.
-    pub(super) fn leave(&mut self, attempts: u16) {
-        self.under_way.end(attempts);
+    /// An attempt has ended its turn, or was not begun.
+    pub(super) fn leave(&mut self) {
+        self.under_way.end();
     }
 
     /// Who is to begin now, if there is room.

@@ -111,6 +111,9 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
     /// Ends it if it is on another device than the NI, or the NI's address has left that.
     fn moved(self: &Arc<Self>);
 
+    /// Whether it was our attempt and had its turn in line until now; it has none any more.
+    fn end_turn(&self) -> bool;
+
     /// Ends it if it is an attempt yet: the peer has connected meanwhile.
     fn overtaken(self: &Arc<Self>);
 

@@ -22,9 +22,9 @@ use crate::{
 };
 
 impl<C: Connection> Peers<C> {
-    /// So many attempts of ours are over: who waits may begin.
-    pub(super) fn leave_line(&self, attempts: u16) {
-        self.line.lock().leave(attempts);
+    /// An attempt of ours has ended its turn: who waits may begin.
+    pub(super) fn leave_line(&self) {
+        self.line.lock().leave();
         self.call_next();
     }
 
@@ -43,6 +43,14 @@ impl<C: Connection> Peers<C> {
 }
 
 impl<C: Connection> Peer<C> {
+    /// An attempt is over, or takes so long that nobody should wait for it any more: who waits may begin. Nothing if
+    /// it was said before.
+    pub(crate) fn end_turn(&self, conn: &C) {
+        if conn.end_turn() {
+            self.peers.leave_line();
+        }
+    }
+
     /// Its turn has come. False: it does not want it any more.
     fn call(self: &Arc<Self>) -> bool {
         let now_ms = self.ni.now_ms();
