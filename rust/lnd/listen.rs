@@ -100,7 +100,7 @@ pub(crate) struct Accept<H> {
 /// What a request that is not taken gets.
 enum Answer {
     Refuse(Refusal),
-    /// Nothing: the CM repeats it after seconds.
+    /// Nothing: the CM repeats it after seconds. Over TCP it is refused, which has nothing to repeat.
     Silence,
 }
 
@@ -214,9 +214,13 @@ impl<H> Accept<H> {
             return Err(Refusal::new(Why::NoSuchNi(asked.dst)).into());
         };
         if peers.ni.is_leaving() {
-            // An answer might find no route any more. When the link is back it is us who connect.
+            // When the link is back it is us who connect.
             peers.ni.asked_too_late();
-            return Err(Answer::Silence);
+            return Err(match peers.ni.is_over_tcp() {
+                true => Refusal::new(Why::Race).into(),
+                // An answer might find no route any more.
+                false => Answer::Silence,
+            });
         }
         if !peers.ni.lnet.allows(asked.src.raw()) {
             return Err(Refusal::new(Why::Denied).into());

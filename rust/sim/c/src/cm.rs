@@ -680,7 +680,8 @@ fn request(
         lock::take(&raw mut i.lock, false, false);
         // Its device may have begun to go.
         let mut rc = 1;
-        if i.state == State::Connect {
+        let asked = i.state == State::Connect;
+        if asked {
             if telling() {
                 say(&format!("id {}: event CONNECT_REQUEST", i.nr));
             }
@@ -701,6 +702,11 @@ fn request(
         }
         lock::give(&raw mut i.lock);
         lock::give(&raw mut l.lock);
+        // SAFETY: Devices stay until the world ends.
+        if asked && rc > 0 && i.cm == Cm::ReqRcvd && unsafe { (*i.dev).tcp } {
+            // Nothing is dropped in silence there: the provider refuses it, and who asked takes that for the end.
+            violation("a request over TCP gets no answer of the driver's");
+        }
         if rc != 0 {
             destroy(id);
         }
