@@ -63,9 +63,11 @@ struct Text {
 
 impl Write for Text {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        for (to, from) in self.bytes.iter_mut().skip(self.len).zip(s.bytes()) {
-            *to = from;
-            self.len = self.len.saturating_add(1);
+        let room = self.bytes.get_mut(self.len..).unwrap_or_default();
+        let n = room.len().min(s.len());
+        if let (Some(room), Some(text)) = (room.get_mut(..n), s.as_bytes().get(..n)) {
+            room.copy_from_slice(text);
+            self.len = self.len.saturating_add(n);
         }
         Ok(())
     }

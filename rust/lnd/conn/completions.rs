@@ -67,6 +67,10 @@ impl QpHandler for Conn {
         let inner = &mut *guard;
         inner.wire.count(Count::RecvCqes);
         if let Err(cause) = recv_outcome(done.wc.status) {
+            if inner.life.cause().is_some() {
+                // A consequence, as all that are flushed are.
+                return;
+            }
             if cause == Cause::Flushed && inner.life.is_attempt() {
                 // The CM moves the queue pair to the error state before it tells that the request
                 // was refused. Its answer is the cause, and decides whether to try again.
