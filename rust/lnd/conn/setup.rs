@@ -9,6 +9,7 @@
 use kernel::{
     prelude::*,
     sync::{
+        aref::ARef,
         atomic::Relaxed,
         Arc, //
     }, //
@@ -62,6 +63,7 @@ use crate::{
             Way, //
         },
         cm_event::Addr,
+        device::Device,
         qp::{
             Qp,
             QpConfig, //
@@ -90,6 +92,16 @@ impl From<Error> for NotMade {
     fn from(e: Error) -> Self {
         Self("set up the connection", e)
     }
+}
+
+/// Makes that many receive buffers, and posts them.
+fn fill(link: &mut Link<Conn>, buffers: usize, device: &ARef<Device>) -> Result<(), NotMade> {
+    for _ in 0..buffers {
+        let buf = RxBuf::alloc(device).map_err(|e| NotMade("make the receive buffers", e))?;
+        link.push_recv(buf).map_err(|_| EIO)?;
+    }
+    link.post_recvs().map_err(|_| EIO)?;
+    Ok(())
 }
 
 impl Conn {
@@ -280,16 +292,11 @@ impl Conn {
             inner.wire.open(stock, limits, sq);
             inner.life.ask_for(depth);
         });
-        for _ in 0..buffers {
-            let buf =
-                RxBuf::alloc(&hca.device).map_err(|e| NotMade("make the receive buffers", e))?;
-            link.push_recv(buf).map_err(|_| EIO)?;
-        }
-        let posted = link.post_recvs();
-        // Some may be posted though not all are: then it ends like any other, and a device that does not flush
-        // them is not waited for.
+        let filled = fill(&mut link, buffers, &hca.device);
+        // Some receives may be posted though not all are: then it ends like any other, and a device that does not
+        // flush them is not waited for.
         self.with(|inner| inner.wire.set_link(link));
-        posted.map_err(|_| EIO)?;
+        filled?;
         Ok(depth)
     }
 

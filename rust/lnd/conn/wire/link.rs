@@ -267,15 +267,24 @@ impl<C: QpHandler> Link<C> {
         if rq.pending() < RECV_BATCH / 2 {
             return Ok(());
         }
-        rq.post(&self.qp).map_err(|_| Cause::LocalFault)
+        self.post_recvs()
     }
 
     /// Posts the receives that were pushed.
     #[inline]
     pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {
-        match &mut self.queues {
-            Some((_, rq)) if rq.pending() > 0 => rq.post(&self.qp).map_err(|_| Cause::LocalFault),
-            _ => Ok(()),
+        let Some((_, rq)) = &mut self.queues else {
+            return Ok(());
+        };
+        let pushed = rq.pending() as u64;
+        if pushed == 0 {
+            return Ok(());
         }
+        rq.post(&self.qp).map_err(|e| {
+            // The others will not complete.
+            let unposted = pushed.saturating_sub(e.posted.into());
+            self.recv_wrs = self.recv_wrs.wrapping_sub(unposted);
+            Cause::LocalFault
+        })
     }
 }

@@ -132,7 +132,7 @@ impl<C: QpHandler> Wire<C> {
         self.txs.open(slots);
     }
 
-    /// At set-up: the queue pair, whose receives are posted.
+    /// At set-up: the queue pair, with its receives posted; of one that ends at once perhaps not all.
     pub(super) fn set_link(&mut self, link: Link<C>) {
         self.meter.set_qpn(link.qp().number());
         self.link = Some(link);
