@@ -100,7 +100,7 @@ pub(crate) struct Accept<H> {
 /// What a request that is not taken gets.
 enum Answer {
     Refuse(Refusal),
-    /// Nothing: the CM repeats it after seconds. Over TCP it is refused, which has nothing to repeat.
+    /// Nothing: the CM repeats it after seconds. Not over TCP.
     Silence,
 }
 
@@ -215,12 +215,12 @@ impl<H> Accept<H> {
         };
         if peers.ni.is_leaving() {
             // When the link is back it is us who connect.
+            if req.is_over_tcp() {
+                return Err(Refusal::new(Why::Race).into());
+            }
+            // An answer might find no route any more.
             peers.ni.asked_too_late();
-            return Err(match peers.ni.is_over_tcp() {
-                true => Refusal::new(Why::Race).into(),
-                // An answer might find no route any more.
-                false => Answer::Silence,
-            });
+            return Err(Answer::Silence);
         }
         if !peers.ni.lnet.allows(asked.src.raw()) {
             return Err(Refusal::new(Why::Denied).into());
@@ -289,6 +289,10 @@ impl<H: Listening> ListenHandler for Accept<H> {
                     Err(e) => {
                         log::cannot(conn.nid(), "take a connection request", e);
                         conn.fail(Cause::NoResources);
+                        if req.is_over_tcp() {
+                            let refusal = Refusal::new(Why::NoResources(e.to_errno()));
+                            let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
+                        }
                     }
                 }
             }
@@ -301,8 +305,8 @@ impl<H: Listening> ListenHandler for Accept<H> {
                     log::refused(src, &refusal.cause);
                 }
                 // Beyond the budget a request is dropped, which the requester takes for a lost packet:
-                // it asks again after seconds.
-                if self.may_answer(&refusal) {
+                // it asks again after seconds. Over TCP the provider would answer.
+                if req.is_over_tcp() || self.may_answer(&refusal) {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
                 }
             }

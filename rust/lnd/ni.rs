@@ -209,11 +209,6 @@ impl Ni {
         self.unsettled.load(Acquire)
     }
 
-    /// Whether connections go over TCP.
-    pub(crate) fn is_over_tcp(&self) -> bool {
-        self.hca().is_ok_and(|hca| hca.device.is_iwarp(hca.port))
-    }
-
     /// Whether the interface is down, or about to go.
     pub(crate) fn is_leaving(&self) -> bool {
         self.way(|way| !way.has_interface())

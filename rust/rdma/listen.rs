@@ -109,6 +109,13 @@ impl ConnRequest<'_> {
         self.qpn
     }
 
+    /// Whether it came over TCP, where nothing is dropped in silence: what is neither taken nor refused is refused by
+    /// the provider, without private data.
+    pub(crate) fn is_over_tcp(&self) -> bool {
+        let device = self.locked.device();
+        device.is_some_and(|device| device.is_iwarp(self.locked.port()))
+    }
+
     /// The address it came from.
     pub(crate) fn dst_addr(&self) -> Option<Addr> {
         self.locked.dst_addr()

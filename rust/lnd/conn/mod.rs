@@ -212,7 +212,7 @@ impl Conn {
         };
         let meter = Meter::new(&ni.times, ni.nid, peer.nid, active);
         let hca = ni.hca()?;
-        let over_tcp = ni.is_over_tcp();
+        let over_tcp = hca.device.is_iwarp(hca.port);
         let near = hca.device.is_software();
         let queue_pairs = hca.queue_pairs.clone();
         let inner = Inner {

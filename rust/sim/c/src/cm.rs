@@ -703,9 +703,13 @@ fn request(
         lock::give(&raw mut i.lock);
         lock::give(&raw mut l.lock);
         // SAFETY: Devices stay until the world ends.
-        if asked && rc > 0 && i.cm == Cm::ReqRcvd && unsafe { (*i.dev).tcp } {
+        if asked && rc != 0 && i.cm == Cm::ReqRcvd && unsafe { (*i.dev).tcp } {
             // Nothing is dropped in silence there: the provider refuses it, and who asked takes that for the end.
             violation("a request over TCP gets no answer of the driver's");
+        }
+        if rc == -(ENOMEM as i32) {
+            // So a request is dropped without a word (cm_destroy_id()): it will be sent again.
+            set(i, Cm::Idle);
         }
         if rc != 0 {
             destroy(id);
