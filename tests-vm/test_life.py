@@ -192,14 +192,16 @@ def test_the_dead_hold_up_nobody(nodes, dead):
     if dead == "node":
         # Their addresses are known yet.
         a.guest.check(f"for i in $(seq 1 {dead_nids}); do ip neigh replace 10.16.0.$i lladdr 02:00:00:00:16:01 dev eth0 nud permanent; done")
-    run = a.start("10.16.0.1@o2ib", op="put", size=100, count=dead_nids, peers=dead_nids, conc=dead_nids, timeout=120)
-    time.sleep(1)
-    took = a.ctl(f"ping {b.nid} timeout=60")["usec"] / 1e6
-    r = run.result(200)
+    try:
+        run = a.start("10.16.0.1@o2ib", op="put", size=100, count=dead_nids, peers=dead_nids, conc=dead_nids, timeout=120)
+        time.sleep(1)
+        took = a.ctl(f"ping {b.nid} timeout=60")["usec"] / 1e6
+        r = run.result(200)
+    finally:
+        a.guest.check("ip neigh flush dev eth0 nud permanent; ip route del 10.16.0.0/24 dev eth0")
     assert r["errors"] == dead_nids and not r["timeouts"] and not r["stuck"], r
     # Six times sixteen are in front, each for a quarter of a second, or for 2 s: 2 s and 12 s, on a quiet machine.
     assert took < {"address": 8, "node": 20}[dead] * SLOW, (took, r)
-    a.guest.check("ip neigh flush dev eth0 nud permanent; ip route del 10.16.0.0/24 dev eth0")
 
 
 def test_keepalive(nodes):

@@ -19,8 +19,9 @@
 /// waits for the others until its time is over: with 64 some did, on two emulated CPUs.
 pub const AT_A_TIME: u32 = 16;
 
-/// Milliseconds that an attempt which has got as far as a queue pair may be under way, and still count. Sixteen in that
-/// time are eight a second, which the slowest node makes; so those that it makes in their turn do not pile up.
+/// Milliseconds that a step of an attempt may take, to find the address, or from there to the answer, and the attempt still
+/// counts. Sixteen in that time are eight a second, which the slowest node makes; so those that it makes in their turn do
+/// not pile up. A peer with several connections has as many attempts, so fewer dead peers are got over in that time.
 pub const UNANSWERED_MS: u32 = 2000;
 
 /// Where a peer stands.

@@ -51,7 +51,7 @@ impl WorkItem<TIMER> for Conn {
                 ms => {
                     this.rearm_timer(ms);
                     drop(guard);
-                    this.peer.end_turn(&this);
+                    this.let_others_begin();
                 }
             },
             State::Established if this.look_whether_finished(inner) => {}
@@ -79,6 +79,7 @@ impl WorkItem<TIMER> for Conn {
                 // What waits for the next connection does not wait for ever, even if this one's
                 // completions never come.
                 this.peer.fail_expired();
+                this.let_others_begin();
                 let mut inner = this.lock();
                 // Once it is dead the timer is the farewell's.
                 if inner.life.state() != State::Dead {
@@ -106,6 +107,14 @@ impl WorkItem<TIMER> for Conn {
 }
 
 impl Conn {
+    /// An attempt takes long: nobody in line waits for it any more. But where to connect waits for the other side's
+    /// TCP in the queue that all queue pairs of the device share: too many that wait there would keep all from their turn.
+    fn let_others_begin(&self) {
+        if !(self.over_tcp && self.near) {
+            self.peer.end_turn(self);
+        }
+    }
+
     /// Makes the timer run in `ms` milliseconds.
     pub(super) fn arm_timer(self: &Arc<Self>, ms: u32) {
         let _ = work::arm::<Self, TIMER>(self.clone(), ms);
