@@ -164,7 +164,7 @@ ro2ibtop:
 	$(CARGO) build --release --locked --target-dir .ro2ibtop --manifest-path scripts/ro2ibtop/Cargo.toml
 	@ls .ro2ibtop/release/ro2ibtop
 
-# The whole driver on the host, simulated: a minute's worth, or for HOURS= or SEEDS=. No kernel.
+# The whole driver on the host, simulated: a minute's worth, or SEEDS=. No kernel.
 # FROM=n begins with another seed; SEED=n runs one, and tells what happened.
 sim:
 	@scripts/sim $(if $(SEED),--seed $(SEED)) $(if $(FROM),--from $(FROM)) $(if $(SEEDS),--count $(SEEDS))
@@ -247,7 +247,7 @@ help:
 	@echo 'sim-mutants  a hundred small changes of the driver, to see that the simulation notices them'
 	@echo 'sim-defects  old defects put back, to see that the simulation finds them'
 	@echo 'fuzz       coverage-guided fuzzing of what a peer sends: a minute, or SECONDS=n'
-	@echo 'screenshot its picture in the documentation'
+	@echo 'screenshot the pictures of ro2ibtop in the documentation'
 	@echo 'install    what was built, without DKMS, and the scripts for operators; DESTDIR=path'
 	@echo 'test-packages  the package in a fresh Debian 13; with LUSTRE=path against that'
 	@echo 'clean      remove what was built'
@@ -255,6 +255,7 @@ help:
 	@echo 'KDIR=path      built kernel tree      NAME=ko2iblnd   build under that name'
 	@echo 'LUSTRE=path    built Lustre tree      KUNIT_TESTS=1   also ro2iblnd_kunit.ko'
 	@echo 'OUT=path       output directory (O=path is the same); for kernels from 6.13 on, no others know MO='
+	@echo 'KERNEL_FLAVOR=stock STOCK=6.1, debug, kcsan   which kernel      TESTS=, BENCH=, PEER=   see Documentation/testing.md'
 	@echo 'RUST_CRATE=own, in-tree    the kernel crate; by default what scripts/kernel-crate says'
 
 .DEFAULT_GOAL := modules
