@@ -90,8 +90,9 @@ class Soak:
             hit = None if fault.where == chance.BOTH else self.bed.role(fault.where)
             if hit is not None and hit.lnd != OURS:
                 continue
-            began = self.bed.client.clock()
-            note = fault.event(self.bed, hit, *fault.args) or ""
+            with loads.calm(self.bed) if fault.takes_ni_of(chance.SERVER) else contextlib.nullcontext():
+                began = self.bed.client.clock()
+                note = fault.event(self.bed, hit, *fault.args) or ""
             gone = self.bed.client.clock()
             self.blows.append(Blow(fault, began, gone))
             took = self.answered(load)

@@ -43,6 +43,10 @@ class Fault(NamedTuple):
     args: tuple
     pause: float
 
+    def takes_ni_of(self, role):
+        """Whether LNet deletes the NI of the node with that role."""
+        return self.where == role and self.event in (events.ni, events.reload)
+
     def __str__(self):
         return f"{self.where}: {self.event.__name__}{''.join(f' {arg}' for arg in self.args)}"
 

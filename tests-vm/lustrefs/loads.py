@@ -4,6 +4,7 @@
 Everything that is verified is read back from the server: directly, or after the client's caches were dropped.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -11,6 +12,7 @@ import os
 import random
 import re
 import tarfile
+import time
 from typing import NamedTuple
 
 from .bed import MOUNT
@@ -160,6 +162,22 @@ class Load:
     def stalled_after(self, when):
         """For how many seconds after that moment rounds took too long."""
         return max((end - when for began, end, _ in self.rounds if end > when and end - began > STALL), default=0.0)
+
+
+@contextlib.contextmanager
+def calm(bed):
+    """Nobody on the client makes, looks up or removes a file, so that the server has no lock to call back; fio's data goes on
+    meanwhile. While LNet deletes an NI it gives a callback to no driver, and Lustre does not send that again: it waits for
+    minutes, and evicts the client then."""
+    names = "prober tar sha256sum rm"
+    # Twice: the next one of a loop may just begin. Who waits for the server stops when that has answered.
+    for _ in range(2):
+        bed.client.guest.run(f"killall -q -STOP {names}")
+        time.sleep(1)
+    try:
+        yield
+    finally:
+        bed.client.guest.run(f"killall -q -CONT {names}")
 
 
 def fsx(bed, count, seed):
