@@ -11,6 +11,7 @@ import time
 import pytest
 from faults import SLOW, Ledger, Load, ping_until, silence
 from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
+from flow import conns
 from nodes import Node, until, up
 from test_times import Notices
 
@@ -64,6 +65,27 @@ def test_flap(request, rails, kind, seconds, pytestconfig, record_property):
     if rails == 2:
         for node in nodes:
             node.unload()
+
+
+@pytest.mark.parametrize("net", ["o2ib", "o2ib1"])
+def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
+    """A cable is away for a second, and nothing is sent. An NI of the same net is another way for LNet, so what is on this one
+    ends at once. One of another net may lead to other nodes: what there is lives on."""
+    a, b = (Node(guest) for guest in boot_pair(rails=2))
+    up(a, b)
+    for node in (a, b):
+        node.ni_add(net=net, interface="eth1")
+    a.ping(b)
+    before = {c["qpn"] for c in conns(a, a.nid)}
+    a.guest.carrier(False)
+    until(lambda: "link is down" in a.log(), "it is noticed")
+    time.sleep(1)
+    a.guest.carrier(True)
+    ping_until(a, b, 20 * SLOW)
+    after = {c["qpn"] for c in conns(a, a.nid)}
+    assert (before == after) == (net == "o2ib1"), (before, after)
+    a.unload()
+    b.unload()
 
 
 @pytest.mark.parametrize("op", ["get", "put-ack"])

@@ -292,15 +292,16 @@ impl Ifaces {
         }
     }
 
-    /// Whether an NI on another device than `device` can reach somebody: LNet has that way, too. Those
-    /// on the same one lose theirs at the same time, if not in the same moment.
-    pub(crate) fn another_open(&self, device: &Device) -> bool {
+    /// Whether another NI of the net of `ni`, on another device than `device`, can reach somebody: LNet has that way,
+    /// too. Those on the same one lose theirs at the same time, if not in the same moment. An NI of another net may lead
+    /// to other nodes.
+    pub(crate) fn another_open(&self, ni: &Ni, device: &Device) -> bool {
         let list = self.list.lock();
         let mut others = list
             .iter()
             .filter(|used| !used.iface.hca.device.same(device))
-            .flat_map(|used| used.by.iter());
-        others.any(|other| other.ni().passage() == Passage::Open)
+            .flat_map(|used| used.by.iter().map(|other| other.ni()));
+        others.any(|other| other.nid.net() == ni.nid.net() && other.passage() == Passage::Open)
     }
 
     /// Those whose interface has another hardware address look whether they are on the right device.

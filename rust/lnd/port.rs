@@ -312,7 +312,7 @@ impl Port {
 
     /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.
     fn follow_way(self: &Arc<Self>, hca: &Hca, port_active: bool) -> Option<u32> {
-        let other = self.ifaces.another_open(&hca.device);
+        let other = self.ifaces.another_open(&self.ni, &hca.device);
         let now_ms = self.ni.now_ms();
         let (todo, open) = self.ni.way(|way| {
             way.port(port_active);
