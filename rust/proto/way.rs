@@ -10,7 +10,7 @@
 //!   while the peers can still be told, and first what is under way on them ([`may_end`]).
 //! - If LNet has another way, through another NI of ours in the same net, they end at once, too, and nothing waits
 //!   here: LNet sends it over the other. An NI in another net is none: it may lead to other nodes, and then what
-//!   ends is lost. If it does lead to the same ones LNet takes it after the [`HOLD_MS`].
+//!   ends is lost.
 //! - Else they are held for [`HOLD_MS`], because the transport repeats what was lost meanwhile; then
 //!   they end, because by then the peer may have given them up, and a new connection is there sooner
 //!   than the transport finds that out. Messages wait for the way to open.

@@ -169,15 +169,19 @@ def calm(bed):
     """Nobody on the client makes, looks up or removes a file, so that the server has no lock to call back; fio's data goes on
     meanwhile. While LNet deletes an NI it gives a callback to no driver, and Lustre does not send that again: it waits for
     minutes, and evicts the client then."""
-    names = "prober tar sha256sum rm"
-    # Twice: the next one of a loop may just begin. Who waits for the server stops when that has answered.
-    for _ in range(2):
-        bed.client.guest.run(f"killall -q -STOP {names}")
-        time.sleep(1)
+    client = bed.client
+    # Of these one is there at a time, or none for a moment; the prober always is.
+    trees = "tar sha256sum rm"
     try:
+        # Twice: the next one of a loop may just begin. Who waits for the server stops when that has answered.
+        for _ in range(2):
+            client.sh("killall -STOP prober")
+            client.guest.run(f"killall -STOP {trees}")
+            time.sleep(1)
         yield
     finally:
-        bed.client.guest.run(f"killall -q -CONT {names}")
+        client.guest.run(f"killall -CONT {trees}")
+        client.sh("killall -CONT prober")
 
 
 def fsx(bed, count, seed):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Whether something waits on a connection, how long the peer has been silent, and so when the timer
-//! looks again.
+//! looks again; before that, how long a step of the handshake may take yet.
 //!
 //! Context: any; a part of what the connection lock protects. When something was last sent is known to
 //! the wire, which says so.
