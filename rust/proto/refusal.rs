@@ -6,7 +6,10 @@ use core::fmt;
 
 use super::{
     asked::NiView,
-    cause::errno::ENOMEM,
+    cause::{
+        self,
+        errno::ENOMEM, //
+    },
     nid::Nid,
     params::{
         FRAGS_MAX,
@@ -156,6 +159,24 @@ impl Refusal {
         Self { why, cause }
     }
 
+    /// What a request is told that was taken, and ended for `cause` before it was accepted.
+    ///
+    /// Where nothing is wrong but the way, it is to come again, or ours comes: "no resources" would have ko2iblnd fail
+    /// all messages that wait for the connection.
+    pub const fn of_taken(cause: cause::Cause) -> Self {
+        use cause::Cause as Ended;
+        Self::new(match cause {
+            Ended::LinkDown
+            | Ended::Moved
+            | Ended::AddressChanged
+            | Ended::Overtaken
+            | Ended::AdminClose => Cause::Race,
+            Ended::PeerRestarted => Cause::StalePeer,
+            Ended::Denied => Cause::Denied,
+            _ => Cause::NoResources(-ENOMEM),
+        })
+    }
+
     /// Whether the refusal tells the peer how to ask again, or that we ask. After a restart of ours every peer
     /// gets one.
     pub const fn invites(&self) -> bool {
@@ -202,6 +223,26 @@ mod tests {
             RejectWhy::NoResources
         );
         assert_eq!(Refusal::new(Cause::AcceptFailed).why, RejectWhy::Fatal);
+    }
+
+    #[test]
+    fn who_was_taken_is_to_come_again_if_only_the_way_is_gone() {
+        use super::super::cause::Cause as Ended;
+        for (ended, why) in [
+            (Ended::LinkDown, RejectWhy::ConnRace),
+            (Ended::Moved, RejectWhy::ConnRace),
+            (Ended::AddressChanged, RejectWhy::ConnRace),
+            (Ended::Overtaken, RejectWhy::ConnRace),
+            (Ended::AdminClose, RejectWhy::ConnRace),
+            (Ended::PeerRestarted, RejectWhy::ConnStale),
+            (Ended::Denied, RejectWhy::Fatal),
+            (Ended::NoResources, RejectWhy::NoResources),
+            (Ended::ConnectTimeout, RejectWhy::NoResources),
+            (Ended::Shutdown, RejectWhy::NoResources),
+            (Ended::DeviceGone, RejectWhy::NoResources),
+        ] {
+            assert_eq!(Refusal::of_taken(ended).why, why);
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Conn {
                 self.with(|inner| inner.goodbye.begin(way == Way::Open));
             }
             match (way, asked) {
-                (Way::Open, false) => self.turn_down(&id),
+                (Way::Open, false) => self.turn_down(&id, cause.unwrap_or(Cause::PeerClosed)),
                 // Refused if it was never connected; the drain puts the queue pair into error anyway.
                 (Way::Open, true) => {
                     let _ = id.disconnect();

@@ -33,7 +33,6 @@ use crate::{
     proto::{
         cause::Cause,
         cm_msg::{
-            Cause as Why,
             NiView,
             Refusal, //
         },
@@ -210,11 +209,10 @@ impl Conn {
         }
     }
 
-    /// Passive: refuses a request that was taken, and will not be accepted.
-    pub(super) fn turn_down(&self, id: &CmId<Self>) {
+    /// Passive: refuses a request that was taken, and will not be accepted, for `cause`.
+    pub(super) fn turn_down(&self, id: &CmId<Self>, cause: Cause) {
         if !self.active {
-            let refusal =
-                Refusal::new(Why::NoResources(ENOMEM.to_errno())).reject(Some(&self.ni_view()));
+            let refusal = Refusal::of_taken(cause).reject(Some(&self.ni_view()));
             let _ = id.reject(&refusal.encode());
         }
     }

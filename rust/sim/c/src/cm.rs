@@ -13,6 +13,7 @@ use crate::{
         r::*, //
     },
     foul,
+    lnet,
     lock,
     mem,
     sched::{
@@ -103,6 +104,8 @@ pub struct Id {
     gone: bool,
     /// Nobody took it: the core destroys it.
     core: bool,
+    /// A request that the driver has taken.
+    taken: bool,
 }
 
 /// An event (`struct rdma_cm_event`).
@@ -148,6 +151,8 @@ enum Packet {
 
 /// A consumer has refused (`IB_CM_REJ_CONSUMER_DEFINED`).
 const CONSUMER: i32 = 28;
+/// The reason in a reject of the protocol: no resources.
+const NO_RESOURCES: u8 = 2;
 /// Nobody listens (`IB_CM_REJ_INVALID_SERVICE_ID`).
 const NO_SERVICE: i32 = 8;
 
@@ -461,6 +466,7 @@ fn new_id(
         remote_qpn: 0,
         gone: false,
         core: false,
+        taken: false,
     }));
     world.ids.insert(nr, id);
     world.all_ids.push(id);
@@ -874,6 +880,7 @@ pub unsafe extern "C" fn ro2ib_cm_adopt(
     let i = id_mut(id);
     i.handler = handler;
     i.context = context;
+    i.taken = true;
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cm_device(id: *mut rdma_cm_id) -> *mut ib_device {
@@ -1302,6 +1309,9 @@ pub unsafe extern "C" fn ro2ib_cm_reject(id: *mut rdma_cm_id, data: *const c_voi
         unsafe { core::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
     };
     bytes.resize(148, 0);
+    if i.taken && bytes[6] == NO_RESOURCES {
+        lnet::refused_for_want(i.dev);
+    }
     let packet = Packet::Rej {
         to: i.other,
         reason: CONSUMER,

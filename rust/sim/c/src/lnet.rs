@@ -86,6 +86,10 @@ pub struct Ni {
     published: bool,
     lnd: *mut c_void,
     link_fatal: bool,
+    /// Its driver knows that the link goes, or has gone.
+    told: bool,
+    /// An administrator has deleted a peer of it.
+    bereft: bool,
     port_fatal: bool,
     peers: Map<u64, Peer>,
     /// LNet's, for each peer.
@@ -1171,6 +1175,19 @@ pub fn fails_over(dev: *mut Dev) {
     }
 }
 
+/// A driver refuses a request that came to this device, and that it had taken, for want of resources: ko2iblnd fails its
+/// messages then.
+pub fn refused_for_want(dev: *mut Dev) {
+    let world = w();
+    // SAFETY: NIs stay until the world ends.
+    let only_link =
+        |ni: *mut Ni| unsafe { (*ni).life == Life::Active && (*ni).told && !(*ni).bereft };
+    let nis = published(dev);
+    if world.prompt && world.faults == 0 && !nis.is_empty() && nis.into_iter().all(only_link) {
+        violation("who asks while the link goes is told that resources are missing");
+    }
+}
+
 fn published(dev: *mut Dev) -> Vec<*mut Ni> {
     // SAFETY: Devices and NIs stay until the world ends.
     unsafe {
@@ -1189,6 +1206,7 @@ unsafe fn event(ni: *mut Ni, event: u32) {
         world::enter();
         ops(ni).link_event.expect("an operation")((*ni).lnd, event);
         world::leave();
+        (*ni).told = (*ni).link_fatal;
     }
 }
 
@@ -1516,6 +1534,8 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
             published: false,
             lnd: core::ptr::null_mut(),
             link_fatal: false,
+            told: false,
+            bereft: false,
             port_fatal: false,
             peers: Map::default(),
             credits: own.credits,
@@ -1621,6 +1641,7 @@ pub fn control(ni: *mut Ni, what: u32, nid: u64) -> i32 {
         (*ni).found += 1;
         let o = ops(ni);
         let lnd = (*ni).lnd;
+        (*ni).bereft |= what == 0;
         world::enter();
         let rc = match what {
             0 => o.del_peer.expect("an operation")(lnd, nid),
