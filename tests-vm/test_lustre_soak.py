@@ -152,6 +152,9 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
             soak.run(load, trees, seconds)
             time.sleep(QUIET)
             soak.answered(load)
+            # Together: while one load goes on, Lustre may not notice for minutes that an answer to the other one was lost.
+            for one in (load, trees):
+                one.stop()
         unmounted = bed.unmount()
         for node in (n for n in bed.nodes if n.lnd == OURS):
             node.sh("lctl --net o2ib disconnect || :")

@@ -117,11 +117,15 @@ class Load:
         lines = (line.split() for line in self.bed.client.sh(f"tail -n {last} /tmp/probes 2>/dev/null || :").splitlines())
         return [(float(f[0]), float(f[1]), None if f[2] == "ok" else " ".join(f[2:])) for f in lines if len(f) == 4]
 
+    def stop(self):
+        """Ends it, with what each has begun, and waits for nobody."""
+        self.bed.client.sh(f"touch {STOP}")
+
     def __exit__(self, kind, *_exc):
         client = self.bed.client
         if not client.guest.alive():
             return
-        client.sh(f"touch {STOP}")
+        self.stop()
         for job in self.jobs:
             if kind is None:
                 job.wait(400)
@@ -276,11 +280,15 @@ class Trees:
     def has_failed(self):
         return any(not line.startswith(f"0 {self.files}") for line in self.lines())
 
+    def stop(self):
+        """Ends it after this round, and does not wait for that."""
+        self.bed.client.sh(f"touch {self.STOP}")
+
     def __exit__(self, kind, *_exc):
         client = self.bed.client
         if not client.guest.alive():
             return
-        client.sh(f"touch {self.STOP}")
+        self.stop()
         if kind is None:
             self.job.wait(400)
         elif self.job.poll() is None:
