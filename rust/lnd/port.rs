@@ -138,6 +138,9 @@ impl User for Port {
         self.signs.forget();
         self.ni.fit(hca);
         self.ni.lnet.set_dma_device(Some(&hca.device));
+        if self.signs.take_unsettled() {
+            let _ = self.ni.set_unsettled(true);
+        }
         self.ni.set_hca(Some(hca.clone()));
         Ok(())
     }
@@ -155,7 +158,9 @@ impl User for Port {
         drop(events);
         self.ni.lnet.set_dma_device(None);
         self.ni.set_hca(None);
-        let _ = self.ni.set_unsettled(false);
+        // Nobody waits for an address without a device; but the next one may be about to lose it.
+        let unsettled = self.ni.set_unsettled(false);
+        self.signs.leave_unsettled(unsettled);
     }
 
     fn moved(self: &Arc<Self>, old: &Hca) {
@@ -298,7 +303,8 @@ impl Port {
         self.peers.table.for_each(|peer| peer.moved());
         let (again, hold) = match next {
             Next::AgainIn { ms, hold } => (Some(ms), hold),
-            Next::Move => (Some(0), false),
+            // The address may be about to leave that device, too.
+            Next::Move => (Some(0), true),
             Next::Settled | Next::Rest => (None, false),
         };
         // What has come since then is for the next look.

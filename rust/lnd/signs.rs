@@ -54,6 +54,8 @@ pub(super) struct Signs {
     astray: Atomic<bool>,
     /// The GIDs of the address are going to change, and have not.
     gids_due: Atomic<bool>,
+    /// It was not known where the address is when the NI lost its device.
+    unsettled: Atomic<bool>,
     #[pin]
     home: SpinLock<Home>,
 }
@@ -69,6 +71,7 @@ impl Signs {
             mute: Atomic::new(false),
             astray: Atomic::new(false),
             gids_due: Atomic::new(false),
+            unsettled: Atomic::new(false),
             home <- kernel::new_spinlock!(Home::new(), "Signs::home"),
         })
     }
@@ -79,6 +82,16 @@ impl Signs {
         self.told.store(false, Release);
         self.mute.store(false, Release);
         self.astray.store(true, Release);
+    }
+
+    /// The NI loses its device, and it is not known where its address is, if `unsettled`.
+    pub(super) fn leave_unsettled(&self, unsettled: bool) {
+        self.unsettled.store(unsettled, Release);
+    }
+
+    /// The NI gets a device: whether it was not known before where its address is.
+    pub(super) fn take_unsettled(&self) -> bool {
+        self.unsettled.xchg(false, Full)
     }
 
     /// Somebody looks from now on, or nobody does.
