@@ -21,8 +21,8 @@ pub const AT_A_TIME: u32 = 16;
 
 /// Milliseconds that a step of an attempt may take, to find the address, or from there to the answer, and the attempt still
 /// counts. Sixteen in that time are eight a second, a third of what two emulated CPUs made with much beside (a thousand in
-/// 41 s); so those that are made in their turn do not pile up. A peer with several connections has as many attempts, so
-/// fewer dead peers are got over in that time.
+/// 41 s); so those that are made in their turn do not pile up. Of a peer with several connections one goes ahead
+/// ([`crate::proto::peer`]), so one that is dead takes no more of it.
 pub const UNANSWERED_MS: u32 = 2000;
 
 /// Where a peer stands.

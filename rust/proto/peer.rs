@@ -2,6 +2,9 @@
 
 //! What a node remembers about a peer, and when it tries to connect again.
 //!
+//! Of several connections that are wanted one goes ahead, and the rest is asked for when it is up: a peer that is dead costs
+//! one attempt, and after a storm each peer has one connection before anybody has two.
+//!
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
 use super::{
@@ -70,8 +73,10 @@ pub struct Peer {
     retry_due: bool,
     /// The way took its last connection along: connect again when it opens, message or not.
     recall: bool,
-    /// Tries left to replace a connection while others live; 0: none is to be.
+    /// Tries left to replace a connection while others live, or to make the rest; 0: none is to be.
     replacing: u8,
+    /// The first connection was ours, and the rest was not asked for yet.
+    rest: bool,
 }
 
 /// What follows a failed attempt.
@@ -99,22 +104,23 @@ impl Peer {
             retry_due: false,
             recall: false,
             replacing: 0,
+            rest: false,
         }
     }
 
-    /// Whether [`Peer::start`] would start any.
+    /// Whether [`Peer::start`] would start one.
     pub fn may_start(&self) -> bool {
         self.conns == 0 && !self.busy()
     }
 
-    /// A message wants to go and no connection is there: how many attempts to start now.
-    pub fn start(&mut self, conns_per_peer: u16) -> u16 {
-        if !self.may_start() {
-            return 0;
+    /// A message wants to go and no connection is there: whether to start an attempt now.
+    #[must_use]
+    pub fn start(&mut self) -> bool {
+        let starts = self.may_start();
+        if starts {
+            self.active = 1;
         }
-        let n = conns_per_peer.max(1);
-        self.active = n;
-        n
+        starts
     }
 
     /// How many attempts [`Peer::retry`] would start.
@@ -122,16 +128,14 @@ impl Peer {
         if !self.retry_due || self.active > 0 || self.passive > 0 {
             0
         } else if self.conns > 0 {
-            // One of them broke.
+            // One of them broke, or the first is there.
             if self.replacing > 0 {
                 self.lack(conns_per_peer)
             } else {
                 0
             }
-        } else if waiting || self.recall {
-            conns_per_peer.max(1)
         } else {
-            0
+            u16::from(waiting || self.recall)
         }
     }
 
@@ -225,6 +229,9 @@ impl Peer {
     pub fn established(&mut self, active: bool, known: Known) {
         self.attempt_over(active);
         self.known.stamp = known.stamp;
+        if self.conns == 0 {
+            self.rest = active;
+        }
         self.conns = self.conns.saturating_add(1);
         self.failures = 0;
         self.lost = 0;
@@ -251,6 +258,16 @@ impl Peer {
         self.replacing = REPLACE_TRIES;
         self.retry_due = true;
         true
+    }
+
+    /// An attempt is over, of whichever side: whether to see to a retry at once, which makes the rest of what is wanted.
+    #[must_use]
+    pub fn follow(&mut self, conns_per_peer: u16) -> bool {
+        if !self.rest || self.busy() {
+            return false;
+        }
+        self.rest = false;
+        self.replace(conns_per_peer)
     }
 
     /// Connections that are wanted, and neither there nor under way.
@@ -366,34 +383,103 @@ mod tests {
         })
     }
 
+    /// That many connections, the first of them ours.
+    fn all_up(conns: u16) -> Peer {
+        let mut p = peer();
+        let known = p.known;
+        assert!(p.start());
+        p.established(true, known);
+        assert_eq!(p.follow(conns), conns > 1);
+        let more = p.retry(false, conns);
+        assert_eq!(more, conns.saturating_sub(1));
+        for _ in 0..more {
+            p.established(true, known);
+        }
+        p
+    }
+
     #[test]
     fn one_set_of_attempts_at_a_time() {
-        let mut p = peer();
-        assert_eq!(p.start(4), 4);
-        assert_eq!(p.start(4), 0);
-        let known = p.known;
-        p.established(true, known);
+        let mut p = all_up(1);
+        assert!(!p.start());
+        assert!(p.replace(4));
+        assert_eq!(p.retry(false, 4), 3);
         for _ in 0..2 {
             assert_eq!(p.failed(true, None, true, 7), After::OthersRemain);
         }
-        assert_eq!(
-            p.failed(true, Some(RetryWhy::Stale), false, 7),
-            After::OthersRemain
-        );
-        assert_eq!(p.start(4), 0);
+        let known = p.known;
+        p.established(true, known);
+        assert!(!p.start());
+        assert!(!p.closed());
         assert!(p.closed());
-        assert_eq!(p.start(0), 1);
+        assert!(p.start());
+        assert!(!p.start());
+    }
+
+    #[test]
+    fn one_goes_ahead_and_the_rest_follows() {
+        let mut p = peer();
+        let known = p.known;
+        assert!(p.start());
+        // Nobody is there: that was one attempt.
+        assert_eq!(p.failed(true, None, true, 7), After::GiveUp);
+        assert!(!p.follow(4));
+        // Held back by the way, or after a pause, it is one, too.
+        assert!(p.hold());
+        assert_eq!(p.retry(true, 4), 1);
+        p.established(true, known);
+        assert!(p.follow(4));
+        assert_eq!(p.retry(false, 4), 3);
+        for _ in 0..3 {
+            p.established(true, known);
+            assert!(!p.follow(4));
+        }
+        // All are gone, and the peer connects: it asks for as many as it wants.
+        for _ in 0..4 {
+            let _ = p.closed();
+        }
+        p.accepting(known);
+        p.established(false, known);
+        assert!(!p.follow(4));
+    }
+
+    #[test]
+    fn the_rest_waits_for_what_is_under_way() {
+        let mut p = peer();
+        let known = p.known;
+        for good in [true, false] {
+            assert!(p.start());
+            p.accepting(known);
+            p.established(true, known);
+            assert!(!p.follow(4));
+            if good {
+                p.established(false, known);
+            } else {
+                assert_eq!(p.failed(false, None, false, 7), After::OthersRemain);
+            }
+            assert!(p.follow(4));
+            assert_eq!(p.retry(false, 4), if good { 2 } else { 3 });
+            for _ in 0..if good { 2 } else { 3 } {
+                p.established(true, known);
+            }
+            for _ in 0..4 {
+                let _ = p.closed();
+            }
+        }
+        // One is enough, or none more is wanted meanwhile.
+        let mut p = all_up(1);
+        assert!(!p.follow(1));
     }
 
     #[test]
     fn a_reject_that_invites_a_retry_gets_one() {
         let mut p = peer();
-        assert_eq!(p.start(1), 1);
+        assert!(p.start());
         assert_eq!(
             p.failed(true, Some(RetryWhy::Stale), true, 7),
             After::RetryIn(0)
         );
-        assert_eq!(p.start(1), 0);
+        assert!(!p.start());
         assert_eq!(p.retry(true, 1), 1);
         assert_eq!(p.retry(true, 1), 0);
         assert!(matches!(
@@ -427,7 +513,7 @@ mod tests {
             }
             _ => u32::MAX,
         };
-        assert_eq!(p.start(1), 1);
+        assert!(p.start());
         // Any number, and the one with the longest pause.
         for random in [[0, 6, 997, u32::MAX, 49]; 4].into_iter().flatten() {
             assert!((1..=RACE_PAUSE_MS).contains(&lose(&mut p, random)));
@@ -439,7 +525,7 @@ mod tests {
         let known = p.known;
         p.established(true, known);
         assert!(p.closed());
-        assert_eq!(p.start(1), 1);
+        assert!(p.start());
         assert_eq!(lose(&mut p, 6), 7);
     }
 
@@ -450,9 +536,11 @@ mod tests {
         assert!(!p.hold());
         assert!(!p.idle());
         assert!(!p.is_recalled());
-        assert_eq!(p.retry(true, 2), 2);
+        assert_eq!(p.retry(true, 2), 1);
         let known = p.known;
         p.established(true, known);
+        assert!(p.follow(2));
+        assert_eq!(p.retry(false, 2), 1);
         p.established(true, known);
         assert!(!p.recall());
         assert!(!p.closed());
@@ -460,10 +548,9 @@ mod tests {
         assert!(p.closed());
         assert!(p.recall());
         assert!(p.is_recalled() && !p.idle());
-        assert_eq!(p.retry(false, 2), 2);
+        assert_eq!(p.retry(false, 2), 1);
         assert!(!p.is_recalled());
-        // The attempts fail: it is not tried for ever.
-        assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+        // The attempt fails: it is not tried for ever.
         assert_eq!(p.failed(true, None, false, 7), After::GiveUp);
         assert!(p.recall());
         assert!(p.cancel_retry());
@@ -474,12 +561,8 @@ mod tests {
 
     #[test]
     fn what_broke_is_replaced_while_others_live() {
-        let mut p = peer();
+        let mut p = all_up(4);
         let known = p.known;
-        assert_eq!(p.start(4), 4);
-        for _ in 0..4 {
-            p.established(true, known);
-        }
         assert!(!p.closed());
         assert!(p.replace(4));
         // A second one breaks in the pause: one retry is for both.
@@ -504,11 +587,8 @@ mod tests {
 
     #[test]
     fn nothing_is_replaced_that_all_went_with() {
-        let mut p = peer();
+        let mut p = all_up(2);
         let known = p.known;
-        assert_eq!(p.start(2), 2);
-        p.established(true, known);
-        p.established(true, known);
         assert!(!p.closed());
         assert!(p.replace(2));
         // The peer has closed them all, and does not want to be asked again.
@@ -517,16 +597,15 @@ mod tests {
         assert_eq!(p.retry(false, 2), 0);
         assert!(p.idle());
         // A message does.
-        assert_eq!(p.start(2), 2);
+        assert!(p.start());
         p.established(true, known);
-        p.established(true, known);
+        assert!(p.follow(2));
         assert!(!p.closed());
-        assert!(p.replace(2));
-        assert!(!p.closed());
-        assert_eq!(p.retry(true, 2), 2);
+        assert_eq!(p.retry(true, 2), 1);
         // As many as are wanted live, whoever opened them.
         p.established(true, known);
-        p.established(true, known);
+        p.accepting(known);
+        p.established(false, known);
         p.accepting(known);
         p.established(false, known);
         assert!(!p.closed());

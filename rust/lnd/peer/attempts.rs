@@ -136,6 +136,7 @@ impl<C: Connection> Peer<C> {
             }
         });
         self.flush(conn);
+        self.ask_for_the_rest();
     }
 
     /// The connection object is released; `moved` if the NI's address is on another device than it was. Called by its
@@ -227,8 +228,17 @@ impl<C: Connection> Peer<C> {
         });
         match after {
             After::RetryIn(ms) => self.retry_in(ms),
-            After::OthersRemain => {}
+            After::OthersRemain => self.ask_for_the_rest(),
             After::GiveUp => self.forget_if_idle(Some(cause)),
+        }
+    }
+
+    /// If the first of several connections is there and nothing else under way, the others are asked for, in their turn.
+    fn ask_for_the_rest(self: &Arc<Self>) {
+        let wanted = self.ni.lnet.conns_per_peer();
+        let listed = self.ni.is_listed();
+        if self.with(|inner| listed && !inner.gone && inner.policy.follow(wanted)) {
+            self.retry_in(0);
         }
     }
 

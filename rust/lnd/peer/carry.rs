@@ -77,20 +77,20 @@ impl<C: Connection> Peer<C> {
             Ok(pending) => pending,
             Err(msg) => return Err(PeerError::Failed(msg, ENOMEM)),
         };
-        let (attempts, hold, flusher) = {
+        let (begins, hold, flusher) = {
             let mut inner = self.inner.lock();
             if inner.gone {
                 let (msg, _) = KBox::into_inner(pending).into_parts();
                 return Err(PeerError::Gone(msg));
             }
             inner.pending.push_back(pending);
-            let (attempts, hold) = inner.want(self, passage);
-            (attempts, hold, inner.conns.best())
+            let (begins, hold) = inner.want(self, passage);
+            (begins, hold, inner.conns.best())
         };
         if hold {
             self.retry_in(HOLD_LOOK_MS);
         }
-        for _ in 0..attempts {
+        if begins {
             self.attempt();
         }
         if let Some(conn) = flusher {
@@ -156,23 +156,23 @@ impl<C: Connection> Peer<C> {
     pub(super) fn serve_waiting(self: &Arc<Self>) {
         let listed = self.ni.is_listed();
         let passage = self.ni.passage();
-        let (attempts, hold, flusher) = self.with(|inner| {
+        let (begins, hold, flusher) = self.with(|inner| {
             if inner.pending.is_empty() || inner.gone {
-                return (0, false, None);
+                return (false, false, None);
             }
             if let Some(conn) = inner.conns.best() {
-                return (0, false, Some(conn));
+                return (false, false, Some(conn));
             }
             if !listed {
-                return (0, false, None);
+                return (false, false, None);
             }
-            let (attempts, hold) = inner.want(self, passage);
-            (attempts, hold, None)
+            let (begins, hold) = inner.want(self, passage);
+            (begins, hold, None)
         });
         if hold {
             self.retry_in(HOLD_LOOK_MS);
         }
-        for _ in 0..attempts {
+        if begins {
             self.attempt();
         }
         if let Some(conn) = flusher {

@@ -86,20 +86,19 @@ impl<C: Connection> Peer<C> {
 }
 
 impl<C: Connection> PeerInner<C> {
-    /// A message wants a connection and there is none: how many attempts to start, and whether a
+    /// A message wants a connection and there is none: whether to start an attempt, and whether a
     /// retry is to be armed because the way is closed, or it is not its turn.
-    pub(super) fn want(&mut self, peer: &Peer<C>, passage: Passage) -> (u16, bool) {
-        let attempts = peer.ni.lnet.conns_per_peer().max(1);
+    pub(super) fn want(&mut self, peer: &Peer<C>, passage: Passage) -> (bool, bool) {
         if passage != Passage::Open {
-            return (0, self.policy.hold());
+            return (false, self.policy.hold());
         }
         if !self.policy.may_start() {
-            return (0, false);
+            return (false, false);
         }
-        if self.has_turn(peer, attempts) {
-            (self.policy.start(attempts), false)
+        if self.has_turn(peer, 1) {
+            (self.policy.start(), false)
         } else {
-            (0, self.policy.hold())
+            (false, self.policy.hold())
         }
     }
 

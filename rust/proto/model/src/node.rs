@@ -152,7 +152,6 @@ impl Node {
             finalize(self.side, tag, w);
             return Ok(());
         }
-        let per_peer = self.conns_per_peer;
         loop {
             let peer = self.get_or_add();
             // `PeerInner::pick`
@@ -169,9 +168,9 @@ impl Node {
         }
         let peer = self.get_or_add();
         peer.pending.push_back((tag, kind));
-        let attempts = peer.policy.start(per_peer);
+        let begins = peer.policy.start();
         let flusher = peer.up.first().copied();
-        for _ in 0..attempts {
+        if begins {
             self.attempt(w);
         }
         match flusher {
@@ -213,14 +212,13 @@ impl Node {
 
     /// `Peer::serve_waiting`.
     fn serve_waiting(&mut self, w: &mut World) -> Result<(), Fault> {
-        let per_peer = self.conns_per_peer;
         let Some(peer) = self.peer.as_mut().filter(|p| !p.pending.is_empty()) else {
             return Ok(());
         };
         if let Some(hs) = peer.up.first().copied() {
             return self.flush(hs, w);
         }
-        for _ in 0..peer.policy.start(per_peer) {
+        if peer.policy.start() {
             self.attempt(w);
         }
         Ok(())
@@ -429,10 +427,13 @@ impl Node {
     /// `Peer::established`.
     fn publish(&mut self, c: usize, w: &mut World) -> Result<(), Fault> {
         let (hs, active, known) = (self.conns[c].hs, self.conns[c].active, self.conns[c].known);
+        let per_peer = self.conns_per_peer;
         let Some(peer) = &mut self.peer else {
             return Err("a connection outlives its peer".into());
         };
         peer.policy.established(active, known);
+        // `Peer::ask_for_the_rest`
+        peer.retry_armed |= !self.stopping && peer.policy.follow(per_peer);
         peer.up.push(hs);
         for conn in &mut self.conns {
             // `Conn::is_stale`
@@ -498,6 +499,7 @@ impl Node {
 
     /// `Peer::attempt_over`.
     fn attempt_over(&mut self, active: bool, retry: Option<Invited>, w: &mut World) {
+        let per_peer = self.conns_per_peer;
         let Some(peer) = &mut self.peer else {
             return;
         };
@@ -507,7 +509,9 @@ impl Node {
         let waiting = !peer.pending.is_empty();
         match peer.policy.failed(active, retry.map(|r| r.why), waiting, 0) {
             After::RetryIn(_) => peer.retry_armed = true,
-            After::OthersRemain => {}
+            After::OthersRemain => {
+                peer.retry_armed |= !self.stopping && peer.policy.follow(per_peer);
+            }
             After::GiveUp => self.forget_if_idle(w),
         }
     }
