@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from faults import SLOW, Inject
+from faults import SLOW, Inject, Load, silence
 from flow import conns
 from nodes import PATIENCE, Node, until, up
 
@@ -124,6 +124,30 @@ def test_connections_closed_under_load(nodes):
     a.traffic(b, op="mix", count=20)
 
 
+@pytest.mark.parametrize("op", ["get", "put-ack"])
+def test_a_close_costs_nothing(nodes, op):
+    """As an administrator does so that new settings count: what is under way ends before, what comes waits for the next
+    connection."""
+    a, b = nodes
+    up(a, b, conns_per_peer=2)
+    a.ping(b)
+    closes = 0
+    with Load(a, b, op=op) as load:
+        for _ in range(10):
+            time.sleep(0.5)
+            closes += a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
+    total = load.result()
+    assert closes and total.pop("count") > 0 and not any(total.values()), (closes, total)
+    # And whoever does not answer is not waited for.
+    a.ping(b)
+    with silence(b):
+        run = a.start(b, op="put-ack", size=100, count=4, conc=4, timeout=10)
+        time.sleep(0.3)
+        a.ctl(f"conn close {b.nid}")
+        until(lambda: a.conns() == 0, "closed", timeout=5 * SLOW)
+    run.result()
+
+
 def test_both_connect_at_once(nodes):
     a, b = nodes
     for _ in range(5):
@@ -182,11 +206,12 @@ def test_nobody_there(nodes):
     a.traffic(b, op="mix", count=20)
 
 
+@pytest.mark.parametrize("conns", [1, 4])
 @pytest.mark.parametrize("dead", ["address", "node"])
-def test_the_dead_hold_up_nobody(nodes, dead):
+def test_the_dead_hold_up_nobody(nodes, dead, conns):
     """A hundred peers that do not answer, or whose address does not, keep no peer waiting that does."""
     a, b = nodes
-    up(a, b)
+    up(a, b, conns_per_peer=conns)
     dead_nids = 100
     a.guest.check("ip route replace 10.16.0.0/24 dev eth0")
     if dead == "node":
@@ -202,6 +227,7 @@ def test_the_dead_hold_up_nobody(nodes, dead):
     assert r["errors"] == dead_nids and not r["timeouts"] and not r["stuck"], r
     # Six times sixteen are in front, each for a quarter of a second, or for 2 s: 2 s and 12 s, on a quiet machine.
     assert took < {"address": 8, "node": 20}[dead] * SLOW, (took, r)
+    until(lambda: a.conns() == b.conns() == conns, "the rest of the connections")
 
 
 def test_keepalive(nodes):

@@ -277,7 +277,7 @@ impl Lnd for O2ib {
     }
 
     fn close_conns(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
-        match for_peers(&this, nid, |peer| peer.close_conns(Cause::AdminClose)) {
+        match for_peers(&this, nid, |peer| peer.finish_conns(Cause::AdminClose)) {
             // As ko2iblnd: scripts close them all, whether there are any or not.
             Err(ENOENT) if nid.is_none() => Ok(()),
             result => result,

@@ -7,7 +7,8 @@
 //! the RDMA device is active. When it closes:
 //!
 //! - If it is being closed on purpose (`ip link set down`, an address taken away), connections end
-//!   while the peers can still be told, and first what is under way on them ([`may_end`]).
+//!   while the peers can still be told, and first what is under way on them ([`may_end`]). It is the same where an
+//!   administrator closes connections.
 //! - If LNet has another way, through another NI of ours in the same net, they end at once, too, and nothing waits
 //!   here: LNet sends it over the other. An NI in another net is none: it may lead to other nodes, and then what
 //!   ends is lost.
@@ -19,6 +20,8 @@
 //! connection the way took along, because it is their messages that may wait.
 //!
 //! Context: any; the caller holds the lock of the NI's way.
+
+use super::cause::Cause;
 
 /// How long connections are held though the way is closed, in milliseconds. Less than the
 /// transport's retries take by default.
@@ -33,6 +36,9 @@ const QUIET_MS: u64 = 50;
 /// How long what is under way on a connection may take to end before a way is closed on purpose, in milliseconds. The
 /// interface waits for half a second, and the farewells need some of it.
 const FINISH_MS: u64 = 250;
+
+/// The same before a connection is closed on purpose, for which nobody waits but the messages that want the next one.
+const PATIENT_MS: u64 = 1_000;
 
 /// How long nothing must have been sent or received then, in milliseconds: a peer answers what it has just been asked.
 const STILL_MS: u64 = 30;
@@ -51,16 +57,20 @@ pub struct UnderWay {
     pub still_ms: u64,
 }
 
-/// Whether a connection may end whose way is being closed on purpose since `waited_ms` milliseconds. What is cut off is lost to
-/// who waits for it: nobody tells the other end that a reply did not get through, and LNet, which sends it once if it
-/// has no other way, does not, either.
-pub fn may_end(under_way: UnderWay, waited_ms: u64) -> bool {
+/// Whether a connection may end that is being closed on purpose, for `cause`, since `waited_ms` milliseconds. What is
+/// cut off is lost to who waits for it: nobody tells the other end that a reply did not get through, and LNet, which
+/// sends it once if it has no other way, does not, either.
+pub fn may_end(cause: Cause, under_way: UnderWay, waited_ms: u64) -> bool {
     let UnderWay {
         transmits,
         requests,
         still_ms,
     } = under_way;
-    waited_ms >= FINISH_MS || (!transmits && !requests && still_ms >= STILL_MS)
+    let limit_ms = match cause {
+        Cause::LinkDown => FINISH_MS,
+        _ => PATIENT_MS,
+    };
+    waited_ms >= limit_ms || (!transmits && !requests && still_ms >= STILL_MS)
 }
 
 /// How long a peer whose connection the way took along is remembered, in milliseconds. Longer than a
@@ -234,15 +244,20 @@ mod tests {
             requests,
             still_ms,
         };
-        assert!(may_end(busy(false, false, STILL_MS), 0));
-        // An answer may be on its way.
-        assert!(!may_end(busy(false, false, STILL_MS - 1), 0));
-        for under_way in [busy(true, false, 1000), busy(false, true, 1000)] {
-            assert!(!may_end(under_way, FINISH_MS - 1));
-            // But not for ever, though all are busy all the time.
-            assert!(may_end(under_way, FINISH_MS));
+        for (cause, limit_ms) in [
+            (Cause::LinkDown, FINISH_MS),
+            (Cause::AdminClose, PATIENT_MS),
+        ] {
+            assert!(may_end(cause, busy(false, false, STILL_MS), 0));
+            // An answer may be on its way.
+            assert!(!may_end(cause, busy(false, false, STILL_MS - 1), 0));
+            for under_way in [busy(true, false, 5000), busy(false, true, 5000)] {
+                assert!(!may_end(cause, under_way, limit_ms - 1));
+                // But not for ever, though all are busy all the time.
+                assert!(may_end(cause, under_way, limit_ms));
+            }
+            assert!(may_end(cause, busy(true, true, 0), limit_ms));
         }
-        assert!(may_end(busy(true, true, 0), FINISH_MS));
     }
 
     #[test]

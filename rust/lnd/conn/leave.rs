@@ -68,7 +68,7 @@ impl Conn {
             requests: inner.inbox.owed() > 0,
             still_ms: u64::try_from(still_ms).unwrap_or(0),
         };
-        if may_end(under_way, waited_ms) {
+        if may_end(cause, under_way, waited_ms) {
             self.step(inner, Event::Fail(cause));
         } else {
             self.rearm_timer(FINISH_LOOK_MS);

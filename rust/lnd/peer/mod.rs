@@ -338,12 +338,17 @@ impl<C: Connection> Peer<C> {
         self.for_each_conn(|conn| conn.ask());
     }
 
-    /// Closes the connections but keeps the peer. False: there were none.
-    pub(crate) fn close_conns(&self, cause: Cause) -> bool {
+    /// Closes the connections but keeps the peer.
+    pub(crate) fn close_conns(&self, cause: Cause) {
+        self.for_each_conn(|conn| conn.fail(cause));
+    }
+
+    /// The same, but what is under way on them ends first, if that is soon. False: there were none.
+    pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
         let mut any = false;
         self.for_each_conn(|conn| {
             any = true;
-            conn.fail(cause);
+            conn.finish(cause);
         });
         any
     }
