@@ -75,7 +75,7 @@ pub struct Peer {
     recall: bool,
     /// Tries left to replace a connection while others live, or to make the rest; 0: none is to be.
     replacing: u8,
-    /// The first connection was ours, and the rest was not asked for yet.
+    /// The first connection was ours, or one broke, and the rest was not asked for yet.
     rest: bool,
 }
 
@@ -215,13 +215,15 @@ impl Peer {
         self.races = self.races.saturating_add(1);
     }
 
-    /// A request of the peer was accepted. It stands for a pending retry of ours. What it asked for binds
+    /// A request of the peer was accepted. It stands for a pending retry of ours; but what is missing of several
+    /// connections is asked for when that attempt is over ([`Peer::follow`]). What it asked for binds
     /// that connection only: a small depth once asked for is not what we ask for later.
     pub fn accepting(&mut self, known: Known) {
         self.known.stamp = known.stamp;
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
         self.lost = 0;
+        self.rest |= self.retry_due && self.conns > 0;
         self.retry_due = false;
     }
 
@@ -466,7 +468,17 @@ mod tests {
                 let _ = p.closed();
             }
         }
-        // One is enough, or none more is wanted meanwhile.
+        // It is due, and the peer asks first: its connection counts.
+        let mut p = peer();
+        assert!(p.start());
+        p.established(true, known);
+        assert!(p.follow(4));
+        p.accepting(known);
+        assert_eq!(p.retry(false, 4), 0);
+        p.established(false, known);
+        assert!(p.follow(4));
+        assert_eq!(p.retry(false, 4), 2);
+        // One is enough.
         let mut p = all_up(1);
         assert!(!p.follow(1));
     }

@@ -252,7 +252,7 @@ mod tests {
             // An answer may be on its way.
             assert!(!may_end(cause, busy(false, false, STILL_MS - 1), 0));
             for under_way in [busy(true, false, 5000), busy(false, true, 5000)] {
-                assert!(!may_end(cause, under_way, limit_ms - 1));
+                assert!(!may_end(cause, under_way, limit_ms.saturating_sub(1)));
                 // But not for ever, though all are busy all the time.
                 assert!(may_end(cause, under_way, limit_ms));
             }
