@@ -144,7 +144,7 @@ def test_a_close_costs_nothing(nodes, op):
         run = a.start(b, op="put-ack", size=100, count=4, conc=4, timeout=10)
         time.sleep(0.3)
         a.ctl(f"conn close {b.nid}")
-        until(lambda: a.conns() == 0, "closed", timeout=5 * SLOW)
+        until(lambda: not conns(a), "closed", timeout=5 * SLOW)
     run.result()
 
 
