@@ -205,13 +205,13 @@ def test_mra(nodes):
 
 @pytest.mark.parametrize("size", [1000, 20000])
 def test_what_was_sent_has_arrived(nodes, record_property, size):
-    """The receiver closes its connections under PUTs, again and again. A PUT that did not fail at its sender has come,
+    """The receiver cuts its connections off under PUTs, again and again. A PUT that did not fail at its sender has come,
     also if the receiver was closing when it did; of others nobody knows."""
     a, b = nodes
     up(a, b)
     a.ping(b)
     before = b.stats()["recv_put"]
-    closes = b.guest.spawn(f"for i in $(seq 150); do echo 'conn close any from={b.nid}' >{CTL}/ctl; sleep 0.05; done")
+    closes = b.guest.spawn(f"for i in $(seq 150); do echo 'peer del any from={b.nid}' >{CTL}/ctl; sleep 0.05; done")
     count = failed = 0
     while not closes.poll():
         total = a.try_traffic(b, op="put", size=size, count=500, conc=64)

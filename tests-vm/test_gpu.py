@@ -206,7 +206,7 @@ def test_device_goes(nodes, gpus, pytestconfig):
             node.plug()
         else:
             for _ in range(5):
-                node.ctl(f"conn close {other.nid}", ok=False)
+                node.ctl(f"peer del {other.nid}", ok=False)
                 time.sleep(0.1)
         for run in runs:
             r = run.result()
