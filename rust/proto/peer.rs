@@ -272,6 +272,13 @@ impl Peer {
         self.replace(conns_per_peer)
     }
 
+    /// All connections are being closed on purpose, and some may last for a while: none of them is replaced, and the
+    /// rest not asked for.
+    pub fn no_more(&mut self) {
+        self.rest = false;
+        self.replacing = 0;
+    }
+
     /// Connections that are wanted, and neither there nor under way.
     fn lack(&self, conns_per_peer: u16) -> u16 {
         let ways = [self.conns, self.active, self.passive];
@@ -478,6 +485,16 @@ mod tests {
         p.established(false, known);
         assert!(p.follow(4));
         assert_eq!(p.retry(false, 4), 2);
+        // An administrator closes all, while the rest is under way: it is not made again.
+        let mut p = peer();
+        assert!(p.start());
+        p.established(true, known);
+        assert!(p.follow(2));
+        assert_eq!(p.retry(false, 2), 1);
+        p.no_more();
+        assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+        assert!(!p.follow(2));
+        assert!(p.closed());
         // One is enough.
         let mut p = all_up(1);
         assert!(!p.follow(1));

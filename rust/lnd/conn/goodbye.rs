@@ -50,9 +50,13 @@ impl Goodbye {
         }
     }
 
-    /// It is to end for `cause`, when what is under way has ended.
+    /// It is to end for `cause`, when what is under way has ended. An interface that goes does not wait for as long as
+    /// an administrator does ([`crate::proto::way::may_end`]), so that cause takes the place of another one.
     pub(super) fn finish(&mut self, cause: Cause) {
-        self.finishing.get_or_insert((cause, Moment::now()));
+        let first = self.finishing.map(|(first, _)| first);
+        if first.is_none() || (cause == Cause::LinkDown && first != Some(cause)) {
+            self.finishing = Some((cause, Moment::now()));
+        }
     }
 
     /// If it is to end so: for what, and for how many milliseconds already.

@@ -346,6 +346,7 @@ impl<C: Connection> Peer<C> {
     /// The same, but what is under way on them ends first, if that is soon. False: there were none.
     pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
         let mut any = false;
+        self.with(|inner| inner.policy.no_more());
         self.for_each_conn(|conn| {
             any = true;
             conn.finish(cause);
