@@ -1460,10 +1460,11 @@ fn nothing_lost(steps: &[Step]) {
         .map(lnet::nid_of)
         .collect();
     let has_other_lives = |node| {
+        // After an unplugged device the NI is deleted and added, too.
         let ends = |step: &Step| {
             matches!(
                 step.what,
-                Happens::Power | Happens::Reload | Happens::Restart
+                Happens::Unplug | Happens::Power | Happens::Reload | Happens::Restart
             )
         };
         steps.iter().any(|step| step.node == node && ends(step))
