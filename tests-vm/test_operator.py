@@ -232,6 +232,16 @@ def test_what_waits_for_new_connections_is_told(nodes, key, value, was):
     assert older(a) == 0
 
 
+def test_tuned_from_the_start(nodes):
+    """What `ni_tune` says of an NI that starts later counts, and 0 is not nothing."""
+    a, _b = nodes
+    a.load("tos=96 retry_count=3")
+    write(a, "ni_tune", "*@o2ib tos=0 retry_count=0")
+    a.ni_add()
+    shown = a.ctl(f"ni show {a.nid}")
+    assert (shown["tos"], shown["retry_count"]) == (0, 0), shown
+
+
 def test_tuned_while_it_runs(nodes):
     """Each tunable, by `ni_tune` and as `lnetctl net set` does it: shown at once, said in one line,
     and seen to act on the next connection, while traffic goes on over the old one."""

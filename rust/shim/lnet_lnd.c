@@ -62,6 +62,13 @@ static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 				   ni->name);
 		return -EAFNOSUPPORT;
 	}
+	/* Those of a message that is routed need not be of this net. */
+	if (!nid_is_nid4(&msg->msg_hdr.src_nid) ||
+	    !nid_is_nid4(&msg->msg_hdr.dest_nid)) {
+		pr_err_ratelimited("%s: a message from or to an IPv6 NID, which the o2ib protocol has no form for\n",
+				   ni->name);
+		return -EAFNOSUPPORT;
+	}
 
 	lnet_hdr_to_nid4(&msg->msg_hdr, (struct lnet_hdr_nid4 *)req.hdr);
 	req.payload = ro2ib_msg_payload(msg);

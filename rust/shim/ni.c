@@ -190,7 +190,7 @@ struct ro2ib_ni *ro2ib_ni_alloc(struct lnet_ni *lni,
 	ni->peer_credits_open = cfg->peer_credits_open;
 	ni->credits_open = cfg->max_tx_credits_open;
 	ni->credits = cfg->max_tx_credits;
-	ro2ib_tune_apply(ni, false);
+	ro2ib_tune_init(ni);
 	strscpy(ni->name, cfg->name, sizeof(ni->name));
 	return ni;
 }

@@ -98,6 +98,7 @@ void ro2ib_notifiers_unregister(void);
 void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out);
 
 /* tune.c */
+void ro2ib_tune_init(struct ro2ib_ni *ni);
 void ro2ib_tune_apply(struct ro2ib_ni *ni, bool tell);
 void ro2ib_tune_chosen(struct ro2ib_ni *ni, u32 depth);
 void ro2ib_tune_told(const struct ro2ib_ni *ni, const char *key, s32 was,

@@ -121,6 +121,22 @@ static void ro2ib_tell(const struct ro2ib_ni *ni, const char *key, s32 was,
 		pr_info("%s: %s is %d now, was %d\n", ni->name, key, is, was);
 }
 
+/* Of a new NI nothing was said before, so all that is said now is a change. */
+void ro2ib_tune_init(struct ro2ib_ni *ni)
+{
+	ni->tune = (struct ro2ib_tuning){
+		.conns_per_peer = RO2IB_TUNE_UNSET,
+		.tos = RO2IB_TUNE_UNSET,
+		.peer_credits = RO2IB_TUNE_UNSET,
+		.retry_count = RO2IB_TUNE_UNSET,
+		.rnr_retry_count = RO2IB_TUNE_UNSET,
+		.timeout = RO2IB_TUNE_UNSET,
+		.keepalive = RO2IB_TUNE_UNSET,
+		.probe = RO2IB_TUNE_UNSET,
+	};
+	ro2ib_tune_apply(ni, false);
+}
+
 /*
  * Write what ni_tune says, and say what changed by it if @tell. What it says
  * no longer falls back to the parameter, or stays as LNet has it. The caller
