@@ -147,7 +147,7 @@ def test_load_runs_modprobe_by_the_name_whose_options_count(both, tmp_path):
     (fake / "modprobe").chmod(0o755)
     env = dict(ENV, PATH=f"{fake}:{ENV['PATH']}")
     done = subprocess.run([SWITCH, "load", "service=988"], env=env, capture_output=True, text=True)
-    assert done.stdout == "--ignore-install ko2iblnd service=988\n"
+    assert (done.returncode, done.stderr) == (0, "--ignore-install ko2iblnd service=988\n"), done
 
 
 def fake_modprobe(tmp_path):
@@ -174,10 +174,14 @@ def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
     assert status == 1
     assert f"but there is none for kernel {KERNEL}" in out
     assert "LNet gets Lustre's ko2iblnd" in err
+    kmsg = node.root / "dev/kmsg"
+    kmsg.parent.mkdir()
+    kmsg.touch()
     command = [SWITCH, "-d", node.root, "-k", KERNEL, "load"]
     done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
     asked = done.stdout.split()
     assert asked[-2:] == ["ko2iblnd", "peer_credits=16"], done
+    assert kmsg.read_text().startswith(f"<4>ro2iblnd-switch: no ro2iblnd for kernel {KERNEL}"), done
     # And that is what the real one does with it.
     done = subprocess.run(["modprobe", "--show-depends", *asked[:-1]], env=ENV, capture_output=True, text=True)
     assert done.stdout.replace(str(node.root), "").split()[:2] == THEIRS.split(), done
@@ -195,6 +199,52 @@ def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
     depmod(node.root)
     status, _, err = node.run("status")
     assert status == 1 and "no driver for o2ib" in err
+
+
+OTHER_VERSION = "[ 7.0] ro2iblnd: disagrees about version of symbol lnet_parse"
+
+
+@pytest.mark.parametrize(
+    ("error", "log", "other"),
+    [
+        ("Exec format error", "", True),
+        ("Required key not available", "", True),
+        ("Key was rejected by service", "", True),
+        ("Unknown symbol in module, or unknown parameter (see dmesg)", "", True),
+        ("Invalid argument", OTHER_VERSION, True),
+        # A wrong parameter is for somebody to correct.
+        ("Invalid argument", "[ 7.0] ro2iblnd: parameter wrq_sge=0 is out of range 1..256", False),
+        ("Numerical result out of range", "", False),
+    ],
+)
+def test_one_that_does_not_fit_gives_way_to_lustres(both, tmp_path, error, log, other):
+    """As after an update of Lustre that the driver could not be built for: it is there, and the kernel refuses it."""
+    assert both.run("ro2iblnd")[0] == 0
+    env = fake_modprobe(tmp_path)
+    fake = tmp_path / "bin/modprobe"
+    fails = f'case "$*" in "--ignore-install ko2iblnd"*) echo "modprobe: ERROR: could not insert: {error}" >&2; exit 1 ;; esac\n'
+    fake.write_text(fake.read_text().replace("\n", "\n" + fails, 1))
+    (tmp_path / "bin/dmesg").write_text(f"#!/bin/sh\necho '{log}'\n")
+    (tmp_path / "bin/dmesg").chmod(0o755)
+    (both.root / "dev").mkdir()
+    (both.root / "dev/kmsg").touch()
+    command = [SWITCH, "-d", both.root, "-k", KERNEL, "load"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    said = (both.root / "dev/kmsg").read_text()
+    assert error in done.stderr, done
+    if other:
+        assert done.returncode == 0 and done.stdout.split()[-1] == "ko2iblnd", done
+        assert said.startswith("<4>ro2iblnd-switch: ro2iblnd for kernel") and "does not fit" in said, said
+    else:
+        assert done.returncode == 1 and not done.stdout and not said, (done, said)
+
+
+def test_no_administrator_may_ask(both):
+    """Whose path has no modprobe."""
+    assert both.run("ro2iblnd")[0] == 0
+    command = [SWITCH, "-d", both.root, "-k", KERNEL, "status"]
+    done = subprocess.run(command, env=dict(ENV, PATH="/usr/bin:/bin"), capture_output=True, text=True)
+    assert done.returncode == 0 and "configured: ro2iblnd 0.1.0" in done.stdout, done
 
 
 @pytest.mark.parametrize("form", ["xz", "zst", "gz"])
