@@ -156,18 +156,56 @@ def test_nothing_is_looked_for_when_nothing_is_built(dkms):
         assert dkms.conf(action) == (["yes", "", "", f"scripts/dkms-build {KERNEL} {dkms.kdir}"], "")
 
 
+LUSTRE = "lustre-client-modules"
+
+
+def lustre_in_dkms(dkms, conf):
+    """Lustre's modules in DKMS's tree, of which nothing is built yet."""
+    source = dkms.tree / LUSTRE / "2.17.57/source"
+    source.mkdir(parents=True)
+    (source / "dkms.conf").write_text(
+        f'PACKAGE_NAME={LUSTRE}\nPACKAGE_VERSION=2.17.57\nBUILT_MODULE_NAME=lustre\nDEST_MODULE_LOCATION=/updates\n'
+        f'MAKE=false\nAUTOINSTALL=yes\n{conf}\n'
+    )
+
+
 def test_lustre_goes_first_on_a_new_kernel_only(dkms):
-    (dkms.tree / "lustre-client-modules/2.17.57").mkdir(parents=True)
+    lustre_in_dkms(dkms, "")
     for action in ("autoinstall", "kernel_postinst"):
         (auto, exclusive, depends, _), said = dkms.conf(action)
-        assert (auto, exclusive, depends, said) == ("yes", "", "lustre-client-modules", "")
+        assert (auto, exclusive, depends, said) == ("yes", "", LUSTRE, "")
     (_, exclusive, depends, _), said = dkms.conf("build")
     assert depends == "" and exclusive and "skipped" in said
 
 
-def test_dkms_itself_leaves_the_kernel_out(dkms):
+# What keeps DKMS from building Lustre.
+NEVER = ("AUTOINSTALL=", "AUTOINSTALL=no", "BUILD_EXCLUSIVE_KERNEL=^4", "BUILD_EXCLUSIVE_ARCH=s390")
+
+
+@pytest.mark.parametrize("conf", NEVER)
+def test_a_lustre_that_is_not_built_is_not_waited_for(dkms, conf):
+    lustre_in_dkms(dkms, conf)
+    (auto, exclusive, depends, _), said = dkms.conf("autoinstall")
+    assert (auto, depends) == ("yes", "") and not re.search(exclusive, KERNEL) and "skipped" in said
+
+
+@pytest.mark.parametrize("conf", NEVER[:1])
+def test_dkms_itself_does_not_wait(dkms, conf):
+    """A kernel would not be installed to its end."""
+    needs_dkms()
+    lustre_in_dkms(dkms, conf)
+    assert dkms.run("add", "-m", "ro2iblnd", "-v", "0.1.0").returncode == 0
+    done = dkms.run("autoinstall", "-k", KERNEL)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+
+
+def needs_dkms():
     if not shutil.which("dkms", path=os.environ["PATH"] + ":/usr/sbin:/sbin") or os.geteuid() != 0:
         pytest.skip("needs dkms, and root")
+
+
+def test_dkms_itself_leaves_the_kernel_out(dkms):
+    needs_dkms()
     assert dkms.run("add", "-m", "ro2iblnd", "-v", "0.1.0").returncode == 0
     done = dkms.run("build", "-m", "ro2iblnd", "-v", "0.1.0", "-k", KERNEL)
     assert done.returncode == 77
