@@ -313,6 +313,14 @@ def test_of_the_log_what_may_matter(root):
     assert named(root.run(), "command: dmesg")[0].splitlines()[1:] == said
 
 
+def test_what_the_node_was_booted_with_is_nobodys_business(root):
+    """The kernel's command line may hold passwords, and a word that is looked for."""
+    line = "[ 0.0] Kernel command line: rd.driver.pre=mlx5_core netroot=iscsi:user:secret@10.0.0.9"
+    other = "[ 0.1] Unknown kernel command line parameters rdma=secret, will be passed to user space."
+    root.program("dmesg", f"echo '{line}'; echo '{other}'; echo '[ 1.0] mlx5_core: reset'")
+    assert named(root.run(), "command: dmesg")[0].splitlines()[1:] == ["[ 1.0] mlx5_core: reset"]
+
+
 def test_programs_that_hang_do_not_hold_it(root):
     """Not those that do not want to end, either."""
     for name in ("ip", "rdma", "modinfo", "lnetctl", "lctl", "ibv_devinfo", "dmesg", "ping", "uname"):
