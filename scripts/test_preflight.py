@@ -125,6 +125,14 @@ def test_all_is_well(system):
     assert "LNet: Lustre 2.17.57" in out
 
 
+def test_a_user_may_ask(system):
+    """Whose path has no modinfo."""
+    system.built()
+    keep = {"PATH": f"{system.bin}:/usr/bin:/bin", "RO2IBLND_CACHE": str(system.root / "cache")}
+    done = subprocess.run([PREFLIGHT, "-d", system.root], env={**keep, **system.env}, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.endswith("preflight: ok\n"), done
+
+
 def test_no_headers(system):
     system.kdir.rename(system.root / "gone")
     line, last = system.wrong()
@@ -355,6 +363,19 @@ def test_lnet_of_another_kernel(system):
 def test_installed_lnet_of_another_kernel(system):
     system.lnet(vermagic="5.14.0-503.el9.x86_64 SMP ")
     assert "LNet is of another kernel" in system.wrong()[0]
+
+
+def test_lnet_of_another_kernel_by_a_weak_link(system):
+    """As weak-modules makes it: there is no LNet for this kernel, which is no error of a build."""
+    devel_package(system, OLD_LAYOUT)
+    ours = system.root / f"lib/modules/{KERNEL}/extra/lnet.ko"
+    theirs = module(system.root / "lib/modules/5.14.0-503.el9.x86_64/extra/lnet.ko", vermagic="5.14.0-503.el9.x86_64 SMP ")
+    ours.unlink()
+    link = system.root / f"lib/modules/{KERNEL}/weak-updates/lustre/lnet.ko"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(theirs)
+    done = subprocess.run([os.path.join(HERE, "lnet-find"), "-d", system.root, "-k", KERNEL], capture_output=True, text=True)
+    assert done.returncode == 3 and "is of another kernel" in done.stderr, done
 
 
 def test_lustre_in_the_configuration_file(system):
