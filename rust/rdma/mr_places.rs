@@ -115,6 +115,11 @@ impl Places {
         self.entries.len()
     }
 
+    /// Whether nothing is added any more.
+    pub(super) fn is_destroyed(&self) -> bool {
+        self.destroyed
+    }
+
     /// Whether one more can be added.
     pub(super) fn has_room(&self) -> bool {
         self.entries.len() < self.entries.capacity() || self.entries.iter().any(|e| e.is_hole)

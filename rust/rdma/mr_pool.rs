@@ -108,18 +108,21 @@ impl MrPool {
     ///
     /// `ENOBUFS` if it has as many as it may have, or is destroyed; `ENOMEM`. Then the region is destroyed.
     pub(super) fn adopt(&self, loose: Loose) -> Result<Mr<Free>> {
-        self.make_room()?;
-        let mut places = self.places.lock();
-        let added = places.add(loose);
+        let mut loose = loose;
 
-        if added.is_ok() {
-            self.held.fetch_add(1, Relaxed);
+        loop {
+            self.make_room()?;
+            let mut places = self.places.lock();
+
+            match places.add(loose) {
+                Ok(index) => {
+                    self.held.fetch_add(1, Relaxed);
+                    return Ok(Mr::new(index, self.qp_id));
+                }
+                // Another one took that room, so there is one region more: at most as often as there may be regions.
+                Err(back) => loose = back,
+            }
         }
-        drop(places);
-        // If it was refused it goes here, after the lock.
-        added
-            .map(|index| Mr::new(index, self.qp_id))
-            .map_err(|_loose| ENOBUFS)
     }
 
     /// Room for one region more. It is made outside of the lock.
@@ -127,6 +130,9 @@ impl MrPool {
         let len = {
             let places = self.places.lock();
 
+            if places.is_destroyed() {
+                return Err(ENOBUFS);
+            }
             if places.has_room() {
                 return Ok(());
             }

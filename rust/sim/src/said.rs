@@ -235,6 +235,20 @@ fn differs(node: usize, past: &Past) -> Option<String> {
             return Some(format!("messages={says}, and it was {}", truth.messages));
         }
     }
+    // Each connection may have as many regions as it can use, and the device has them.
+    let has_all = plan.nodes[node].max_mr >= 1 << 16
+        && ![Fault::Alloc, Fault::Verbs, Fault::Dma]
+            .into_iter()
+            .any(may);
+    let counts = of("causes");
+    let others = counts
+        .iter()
+        .find(|line| line.get(1) == Some(&("of", "other")));
+    if let Some(times) = others.and_then(|line| number(line, "NoRegion")) {
+        if has_all && times != 0 {
+            return Some(format!("NoRegion={times}, and there were some"));
+        }
+    }
     if let Some(what) = speeds(node, past, &of("ni")) {
         return Some(what);
     }
