@@ -147,6 +147,46 @@ int ro2ib_cm_listen(struct rdma_cm_id *id, int backlog)
 	return rdma_listen(id, backlog);
 }
 
+struct resolution {
+	struct work_struct work;
+	struct completion done;
+	struct rdma_cm_id *id;
+	struct sockaddr *dst;
+	u32 timeout_ms;
+	int rc;
+};
+
+static void resolve(struct work_struct *work)
+{
+	struct resolution *r = container_of(work, struct resolution, work);
+	unsigned int nofs = memalloc_nofs_save();
+
+	r->rc = rdma_resolve_addr(r->id, NULL, r->dst, r->timeout_ms);
+	memalloc_nofs_restore(nofs);
+	complete(&r->done);
+}
+
+/*
+ * The first query is cancelled by that, and its work item may not have returned
+ * from our handler yet: see ro2ib_cm_destroy_resolving().
+ */
+static int resolve_again(struct rdma_cm_id *id, struct sockaddr_storage *dst,
+			 u32 timeout_ms)
+{
+	struct resolution r = {
+		.id = id,
+		.dst = (struct sockaddr *)dst,
+		.timeout_ms = timeout_ms,
+	};
+
+	init_completion(&r.done);
+	INIT_WORK_ONSTACK(&r.work, resolve);
+	queue_work(system_dfl_wq, &r.work);
+	wait_for_completion(&r.done);
+	destroy_work_on_stack(&r.work);
+	return r.rc;
+}
+
 noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
 				   const struct ro2ib_addr *src,
 				   const struct ro2ib_addr *dst,
@@ -156,8 +196,7 @@ noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
 
 	to_sockaddr(dst, dst->port, &d);
 	if (!src)
-		return rdma_resolve_addr(id, NULL, (struct sockaddr *)&d,
-					 timeout_ms);
+		return resolve_again(id, &d, timeout_ms);
 	to_sockaddr(src, src->port, &s);
 	return rdma_resolve_addr(id, (struct sockaddr *)&s,
 				 (struct sockaddr *)&d, timeout_ms);

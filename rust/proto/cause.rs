@@ -13,6 +13,8 @@ pub mod errno {
     pub const EIO: i32 = 5;
     /// Out of memory.
     pub const ENOMEM: i32 = 12;
+    /// No such device.
+    pub const ENODEV: i32 = 19;
     /// Invalid argument.
     pub const EINVAL: i32 = 22;
     /// No data: nothing matched a GET.
@@ -21,8 +23,14 @@ pub mod errno {
     pub const EPROTO: i32 = 71;
     /// Message too long.
     pub const EMSGSIZE: i32 = 90;
+    /// The address is in use.
+    pub const EADDRINUSE: i32 = 98;
+    /// The address is none of ours.
+    pub const EADDRNOTAVAIL: i32 = 99;
     /// The network is down.
     pub const ENETDOWN: i32 = 100;
+    /// No route to the network.
+    pub const ENETUNREACH: i32 = 101;
     /// Connection aborted.
     pub const ECONNABORTED: i32 = 103;
     /// Connection reset by peer.
@@ -170,6 +178,17 @@ impl Cause {
         }
     }
 
+    /// Of an attempt whose address could not even be asked for: a negative errno. Mostly that is no fault of the peer's.
+    pub fn of_resolving(e: i32) -> Self {
+        match e.saturating_neg() {
+            errno::ENODEV => Self::DeviceGone,
+            errno::EADDRNOTAVAIL => Self::AddressChanged,
+            errno::ENETUNREACH | errno::EHOSTUNREACH | errno::ETIMEDOUT => Self::Unreachable,
+            // ENOMEM, EADDRINUSE of our own port, or whatever else the core could not do.
+            _ => Self::NoResources,
+        }
+    }
+
     /// Whether it says that the peer is not there any more, so that LNet should be told.
     pub fn blames_peer(self) -> bool {
         match self {
@@ -305,6 +324,26 @@ mod tests {
             assert_eq!(told.health, Health::RemoteError);
         }
         assert_eq!(Cause::Told(-61).outcome(true).status, -61);
+    }
+
+    /// What this node could not do is no reason for LNet to avoid the peer.
+    #[test]
+    fn a_peer_is_not_blamed_for_what_was_not_asked() {
+        for e in [
+            errno::ENOMEM,
+            errno::ENODEV,
+            errno::EADDRINUSE,
+            errno::EADDRNOTAVAIL,
+            errno::EINVAL,
+            0,
+            i32::MIN,
+        ] {
+            let cause = Cause::of_resolving(e.saturating_neg());
+            assert!(!cause.blames_peer());
+            assert_eq!(cause.outcome(false).health, Health::LocalDropped);
+        }
+        let no_route = Cause::of_resolving(-errno::ENETUNREACH);
+        assert_eq!(no_route, Cause::Unreachable);
     }
 
     #[test]

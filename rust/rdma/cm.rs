@@ -131,7 +131,10 @@ impl<H: CmHandler> OpsOf<H> {
         unsafe { bindings::ro2ib_cm_event_get(id, event, &mut raw) };
         // SAFETY: The private data is valid while the handler runs.
         let event = unsafe { CmEvent::from_raw(&raw) };
-        user.shared().resolved();
+        // An address may change while another one is being looked for.
+        if !matches!(event, CmEvent::AddrChange) {
+            user.shared().resolved();
+        }
         // SAFETY: Our caller holds the handler mutex while we run.
         let locked = unsafe { CmLocked::in_handler(id) };
         // SAFETY: It is what `Arc::<H>::into_raw` returned, and we are a user.

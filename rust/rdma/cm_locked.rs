@@ -160,7 +160,8 @@ impl CmLocked<'_> {
     }
 
     /// What is known of the path: most of it once there is a route (active side) or a request (passive side), how
-    /// often the queue pair repeats once both sides have agreed.
+    /// often the queue pair repeats once both sides have agreed. Not while the address is being resolved: the core
+    /// binds the id, and lets go again, without the handler mutex.
     pub(crate) fn path(&self) -> Path {
         let mut raw = bindings::ro2ib_cm_path::default();
 

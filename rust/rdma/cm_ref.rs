@@ -60,7 +60,7 @@ pub(super) struct Shared {
     has_qp: Atomic<u32>,
     /// A call that begins to resolve an address has not returned.
     calling: Atomic<bool>,
-    /// Its address is being resolved: no event has come since that began.
+    /// Its address is being resolved: no event of that has come since it began.
     resolving: Atomic<bool>,
     handler: *mut ffi::c_void,
     ops: HandlerOps,
@@ -111,7 +111,7 @@ impl Shared {
         self.handler
     }
 
-    /// An event of the id has come, whichever.
+    /// An event of the id has come that says how its query ended, or that it was cancelled.
     pub(super) fn resolved(&self) {
         self.resolving.store(false, Release);
     }

@@ -95,18 +95,14 @@ impl<C: CmHandler> CmSide<C> {
         self.peer_qpn.load(Relaxed)
     }
 
-    /// Path MTU in bytes, 0 if unknown. May sleep; not in a handler of the CM.
+    /// Path MTU in bytes, 0 if unknown. Not under a lock that is taken in softirq.
     pub(super) fn path_mtu(&self) -> u32 {
-        self.path().mtu.unwrap_or(0)
+        self.known_path().mtu.unwrap_or(0)
     }
 
-    fn path(&self) -> Path {
-        self.id().map_or(Path::UNKNOWN, |id| id.lock().path())
-    }
-
-    /// Remembers the path. May sleep; not in a handler of the CM.
+    /// Remembers the path, once the connection is established. May sleep; not in a handler of the CM.
     pub(super) fn learn_path(&self) {
-        let path = self.path();
+        let path = self.id().map_or(Path::UNKNOWN, |id| id.lock().path());
         *self.path.lock() = path;
     }
 

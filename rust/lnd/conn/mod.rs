@@ -255,7 +255,7 @@ impl Conn {
         self.peer.nid
     }
 
-    /// Path MTU in bytes, 0 if unknown. May sleep; not in a handler of the CM.
+    /// Path MTU in bytes, 0 if unknown. Not under a lock that is taken in softirq.
     pub(crate) fn path_mtu(&self) -> u32 {
         self.cm.path_mtu()
     }

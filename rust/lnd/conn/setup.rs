@@ -117,7 +117,7 @@ impl Conn {
         };
         if let Err(e) = asked {
             log::cannot(self.nid(), "resolve the address", e);
-            self.end(Cause::Unreachable);
+            self.end(Cause::of_resolving(e.to_errno()));
         }
     }
 
