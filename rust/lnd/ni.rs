@@ -314,12 +314,14 @@ impl Ni {
     }
 
     /// Has the depth fit the link of its device, if the administrator said none: for LNet while the NI
-    /// starts, for new connections later on. May sleep; not with the shim's NI mutex held.
-    pub(crate) fn fit(&self, hca: &Hca) {
+    /// starts, for new connections later on. True: it is another one. May sleep; not with the shim's NI mutex held.
+    pub(crate) fn fit(&self, hca: &Hca) -> bool {
+        let was = self.depth();
         let speed = hca.speed();
         let depth = hca.deepest(fit::depth(speed, self.credits));
         self.lnet
             .choose_depth(depth.get(), fit::ni_credits(depth), speed.mbps());
+        self.depth() != was
     }
 
     /// Why the depth is what it is, if nobody said it.

@@ -13,6 +13,9 @@
 //! one of those that go on: it counts no more when its address was not found at the first try
 //! ([`crate::proto::conn::Event::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
 //!
+//! And who has no connection at all goes before those that want more of them: after a storm each peer has one before
+//! anybody has two.
+//!
 //! Context: any; the caller holds the lock of the line.
 
 /// Attempts under way at a time on an NI, but for the last peer's, which may be several. Few enough that none
@@ -32,8 +35,27 @@ pub enum Place {
     Nowhere,
     /// In line.
     Waiting,
+    /// In line, behind all who have no connection: it has one, and wants more.
+    Behind,
     /// Called: it is its turn.
     Called,
+}
+
+impl Place {
+    /// Whether it is in line.
+    pub fn is_in_line(self) -> bool {
+        matches!(self, Self::Waiting | Self::Behind)
+    }
+
+    /// Whether it is to go into the line, for one that is `more` than it has. Who stands behind and has none any more goes
+    /// to the others.
+    pub fn is_to_join(self, more: bool) -> bool {
+        match self {
+            Self::Waiting => false,
+            Self::Behind => !more,
+            Self::Nowhere | Self::Called => true,
+        }
+    }
 }
 
 /// The attempts that are under way.
@@ -77,7 +99,7 @@ mod tests {
         for _ in 0..AT_A_TIME {
             assert!(under_way.begin(1, Place::Nowhere, false));
         }
-        for place in [Place::Nowhere, Place::Waiting, Place::Called] {
+        for place in [Place::Nowhere, Place::Waiting, Place::Behind, Place::Called] {
             assert!(!under_way.begin(1, place, false));
         }
         under_way.end();
@@ -93,6 +115,18 @@ mod tests {
         assert!(under_way.begin(1, Place::Called, true));
         // Nobody waits any more: then whoever comes.
         assert!(under_way.begin(1, Place::Nowhere, false));
+    }
+
+    #[test]
+    fn who_wants_more_stands_behind() {
+        for more in [false, true] {
+            assert!(Place::Nowhere.is_to_join(more) && Place::Called.is_to_join(more));
+            assert!(!Place::Waiting.is_to_join(more));
+        }
+        // Until it has none any more.
+        assert!(!Place::Behind.is_to_join(true) && Place::Behind.is_to_join(false));
+        assert!(Place::Behind.is_in_line() && Place::Waiting.is_in_line());
+        assert!(!Place::Nowhere.is_in_line() && !Place::Called.is_in_line());
     }
 
     /// A peer with several connections begins all of them, or none: the last may go beyond the limit.

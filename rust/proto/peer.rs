@@ -3,7 +3,8 @@
 //! What a node remembers about a peer, and when it tries to connect again.
 //!
 //! Of several connections that are wanted one goes ahead, and the rest is asked for when it is up: a peer that is dead costs
-//! one attempt, and after a storm each peer has one connection before anybody has two.
+//! one attempt, and after a storm each peer has one connection before anybody has two. What is missing later, because it
+//! broke or could not be made, is asked for after a pause, for as long as another one lives.
 //!
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
@@ -32,8 +33,9 @@ const BACKOFF_DOUBLINGS: u32 = 8;
 const RACE_PAUSE_MS: u32 = 50;
 
 /// Least milliseconds until a connection that broke is replaced while others live; as many may be added at random.
-/// A peer that closes all of them has done so by then.
-pub const REPLACE_MS: u32 = 1000;
+/// A peer that closes all of them because it goes has done so by then. One that lets what is under way end takes a
+/// second for the last, too; then nothing is left to be replaced, or one that is made in vain.
+const REPLACE_MS: u32 = 1000;
 
 /// Times that it is tried.
 const REPLACE_TRIES: u8 = 8;
@@ -70,13 +72,39 @@ pub struct Peer {
     /// Races that we lost in a row.
     lost: u8,
     failures: u32,
-    retry_due: bool,
+    due: Option<Due>,
     /// The way took its last connection along: connect again when it opens, message or not.
     recall: bool,
-    /// Tries left to replace a connection while others live, or to make the rest; 0: none is to be.
-    replacing: u8,
-    /// The first connection was ours, or one broke, and the rest was not asked for yet.
-    rest: bool,
+    /// The attempt of ours that is under way was begun when there was no connection.
+    first: bool,
+    /// Tries left to make what is missing while a connection is there; 0: nothing is to be made.
+    tries: u8,
+    /// What the next of these waits for.
+    pause: Pause,
+    /// One of those that were begun together has failed.
+    one_failed: bool,
+    /// All connections were closed on purpose, and nobody has wanted one since.
+    unwanted: bool,
+}
+
+/// What a retry that is due is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The first connection.
+    First,
+    /// What is missing beside those that are there.
+    More,
+}
+
+/// The pause before what is missing is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// None: the first is there, and the rest follows.
+    Rest,
+    /// One broke.
+    Broke,
+    /// It was tried, and failed.
+    Failed,
 }
 
 /// What follows a failed attempt.
@@ -101,16 +129,19 @@ impl Peer {
             races: 0,
             lost: 0,
             failures: 0,
-            retry_due: false,
+            due: None,
             recall: false,
-            replacing: 0,
-            rest: false,
+            first: false,
+            tries: 0,
+            pause: Pause::Rest,
+            one_failed: false,
+            unwanted: false,
         }
     }
 
     /// Whether [`Peer::start`] would start one.
     pub fn may_start(&self) -> bool {
-        self.conns == 0 && !self.busy()
+        self.conns == 0 && !self.under_way() && self.due != Some(Due::First)
     }
 
     /// A message wants to go and no connection is there: whether to start an attempt now.
@@ -118,37 +149,50 @@ impl Peer {
     pub fn start(&mut self) -> bool {
         let starts = self.may_start();
         if starts {
-            self.active = 1;
+            self.due = None;
+            self.begin(1);
         }
         starts
     }
 
+    /// Counts attempts of ours that begin now.
+    fn begin(&mut self, attempts: u16) {
+        self.active = self.active.saturating_add(attempts);
+        self.first = self.conns == 0;
+        self.one_failed = false;
+        if self.first {
+            self.unwanted = false;
+            self.tries = 0;
+        }
+    }
+
     /// How many attempts [`Peer::retry`] would start.
     pub fn would_retry(&self, waiting: bool, conns_per_peer: u16) -> u16 {
-        if !self.retry_due || self.active > 0 || self.passive > 0 {
+        if self.due.is_none() || self.under_way() {
             0
-        } else if self.conns > 0 {
-            // One of them broke, or the first is there.
-            if self.replacing > 0 {
-                self.lack(conns_per_peer)
-            } else {
-                0
-            }
-        } else {
+        } else if self.conns == 0 {
             u16::from(waiting || self.recall)
+        } else if self.tries > 0 {
+            self.lack(conns_per_peer)
+        } else {
+            0
         }
+    }
+
+    /// Whether these would be beside a connection that is there: others may go before.
+    pub fn would_be_more(&self) -> bool {
+        self.conns > 0
     }
 
     /// The pause is over: how many attempts to start now.
     #[must_use]
     pub fn retry(&mut self, waiting: bool, conns_per_peer: u16) -> u16 {
         let attempts = self.would_retry(waiting, conns_per_peer);
-        if !self.retry_due || self.conns == 0 {
-            self.replacing = 0;
-        }
-        self.retry_due = false;
+        self.due = None;
         self.recall = false;
-        self.active = self.active.saturating_add(attempts);
+        if attempts > 0 {
+            self.begin(attempts);
+        }
         attempts
     }
 
@@ -156,11 +200,11 @@ impl Peer {
     /// makes anybody look after the message, so the caller sees to a retry.
     #[must_use]
     pub fn hold(&mut self) -> bool {
-        if self.conns > 0 || self.busy() {
-            return false;
+        let holds = self.may_start();
+        if holds {
+            self.due = Some(Due::First);
         }
-        self.retry_due = true;
-        true
+        holds
     }
 
     /// The way closed, and the last connection with it, if it was the last. True: the caller sees to
@@ -176,23 +220,28 @@ impl Peer {
 
     /// A retry, if one is due, is made whether a message waits or not.
     pub fn insist(&mut self) {
-        self.recall = self.retry_due;
+        self.recall = self.due == Some(Due::First);
     }
 
     /// Whether it is to be connected to when the way opens though no message waits.
     pub fn is_recalled(&self) -> bool {
-        self.recall && self.retry_due
+        self.recall && self.due == Some(Due::First)
+    }
+
+    /// Whether more connections are due beside those that are there: they wait for the way, too.
+    pub fn lacks_some(&self) -> bool {
+        self.conns > 0 && self.tries > 0 && self.due == Some(Due::More)
     }
 
     /// Whether a retry is due some time.
     pub fn is_due(&self) -> bool {
-        self.retry_due
+        self.due.is_some()
     }
 
     /// No retry any more. True: one was due.
     pub fn cancel_retry(&mut self) -> bool {
         self.recall = false;
-        core::mem::replace(&mut self.retry_due, false)
+        self.due.take().is_some()
     }
 
     /// An active attempt of ours is in flight (protocol section 4.8).
@@ -216,30 +265,34 @@ impl Peer {
     }
 
     /// A request of the peer was accepted. It stands for a pending retry of ours; but what is missing of several
-    /// connections is asked for when that attempt is over ([`Peer::follow`]). What it asked for binds
+    /// connections is asked for when that attempt is over ([`Peer::more`]). What it asked for binds
     /// that connection only: a small depth once asked for is not what we ask for later.
     pub fn accepting(&mut self, known: Known) {
         self.known.stamp = known.stamp;
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
         self.lost = 0;
-        self.rest |= self.retry_due && self.conns > 0;
-        self.retry_due = false;
+        self.due = None;
     }
 
     /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
+    ///
+    /// If it is ours and the only one the rest follows. But if others were there when it was begun, and have gone, the
+    /// peer may be closing all that it gets: then there is a pause.
     pub fn established(&mut self, active: bool, known: Known) {
+        let alone = self.conns == 0;
+        self.conns = self.conns.saturating_add(1);
         self.attempt_over(active);
         self.known.stamp = known.stamp;
-        if self.conns == 0 {
-            self.rest = active;
-        }
-        self.conns = self.conns.saturating_add(1);
         self.failures = 0;
         self.lost = 0;
         self.recall = false;
-        if self.active == 0 {
-            self.replacing = 0;
+        if alone && active && !self.unwanted {
+            self.tries = REPLACE_TRIES;
+            self.pause = match self.first {
+                true => Pause::Rest,
+                false => Pause::Broke,
+            };
         }
     }
 
@@ -247,36 +300,53 @@ impl Peer {
     #[must_use]
     pub fn closed(&mut self) -> bool {
         self.conns = self.conns.saturating_sub(1);
+        if self.conns == 0 {
+            self.tries = 0;
+            if self.due == Some(Due::More) {
+                self.due = None;
+            }
+        }
         self.idle()
     }
 
-    /// A connection that we had opened broke, and others live: whether to see to a retry, which replaces it if
-    /// they live then.
-    #[must_use]
-    pub fn replace(&mut self, conns_per_peer: u16) -> bool {
-        if self.conns == 0 || self.busy() || self.lack(conns_per_peer) == 0 {
-            return false;
+    /// A connection that we had opened broke, and is gone: if others live it is replaced ([`Peer::more`]).
+    pub fn broke(&mut self) {
+        if self.conns > 0 && !self.unwanted {
+            self.tries = REPLACE_TRIES;
+            self.pause = Pause::Broke;
         }
-        self.replacing = REPLACE_TRIES;
-        self.retry_due = true;
-        true
     }
 
-    /// An attempt is over, of whichever side: whether to see to a retry at once, which makes the rest of what is wanted.
+    /// To be asked when a connection has come or gone, or an attempt is over, of whichever side: milliseconds until a retry
+    /// that makes what is missing, if the caller is to see to one.
     #[must_use]
-    pub fn follow(&mut self, conns_per_peer: u16) -> bool {
-        if !self.rest || self.busy() {
-            return false;
+    pub fn more(&mut self, conns_per_peer: u16, random: u32) -> Option<u32> {
+        if self.conns == 0 || self.busy() {
+            return None;
         }
-        self.rest = false;
-        self.replace(conns_per_peer)
+        if self.lack(conns_per_peer) == 0 {
+            self.tries = 0;
+        }
+        if self.tries == 0 {
+            return None;
+        }
+        self.due = Some(Due::More);
+        let tried = u32::from(REPLACE_TRIES.saturating_sub(self.tries));
+        Some(match self.pause {
+            Pause::Rest => 0,
+            Pause::Broke => REPLACE_MS.saturating_add(below(REPLACE_MS, random)),
+            Pause::Failed => backoff(tried.saturating_add(2), random),
+        })
     }
 
     /// All connections are being closed on purpose, and some may last for a while: none of them is replaced, and the
     /// rest not asked for.
     pub fn no_more(&mut self) {
-        self.rest = false;
-        self.replacing = 0;
+        self.unwanted = true;
+        self.tries = 0;
+        if self.due == Some(Due::More) {
+            self.due = None;
+        }
     }
 
     /// Connections that are wanted, and neither there nor under way.
@@ -297,8 +367,8 @@ impl Peer {
     /// An attempt failed. `why` is set if another try is wanted: what the reject invites to (protocol section 4.6);
     /// `waiting` if messages wait for a connection; `random` is uniform.
     ///
-    /// An attempt of the peer stood for one of ours ([`Peer::accepting`]), which is due again if it fails. One that
-    /// was to replace a connection ([`Peer::replace`]) is made again for a while.
+    /// An attempt of the peer stood for one of ours ([`Peer::accepting`]), which is due again if it fails. One beside
+    /// connections that are there is made again for a while ([`Peer::more`]).
     pub fn failed(
         &mut self,
         active: bool,
@@ -306,21 +376,11 @@ impl Peer {
         waiting: bool,
         random: u32,
     ) -> After {
+        self.one_failed |= active && !self.first;
         self.attempt_over(active);
-        if active && self.conns > 0 && !self.busy() {
-            if let Some(left) = self.replacing.checked_sub(1) {
-                let failed = u32::from(REPLACE_TRIES.saturating_sub(left));
-                self.replacing = left;
-                self.retry_due = left > 0;
-                return match self.retry_due {
-                    true => After::RetryIn(backoff(failed.saturating_add(2), random)),
-                    false => After::OthersRemain,
-                };
-            }
-        }
         let retry = (why.is_some() || !active) && self.conns == 0;
-        if retry && waiting && self.passive == 0 && self.active == 0 {
-            self.retry_due = true;
+        if retry && waiting && !self.under_way() {
+            self.due = Some(Due::First);
             return After::RetryIn(self.pause(why, random));
         }
         if self.idle() {
@@ -348,14 +408,23 @@ impl Peer {
     }
 
     fn busy(&self) -> bool {
-        self.active > 0 || self.passive > 0 || self.retry_due
+        self.under_way() || self.due.is_some()
+    }
+
+    fn under_way(&self) -> bool {
+        self.active > 0 || self.passive > 0
     }
 
     fn attempt_over(&mut self, active: bool) {
-        if active {
-            self.active = self.active.saturating_sub(1);
-        } else {
+        if !active {
             self.passive = self.passive.saturating_sub(1);
+            return;
+        }
+        self.active = self.active.saturating_sub(1);
+        // Those that were begun together are one try.
+        if self.active == 0 && core::mem::replace(&mut self.one_failed, false) {
+            self.tries = self.tries.saturating_sub(1);
+            self.pause = Pause::Failed;
         }
     }
 }
@@ -398,7 +467,7 @@ mod tests {
         let known = p.known;
         assert!(p.start());
         p.established(true, known);
-        assert_eq!(p.follow(conns), conns > 1);
+        assert_eq!(p.more(conns, 7), (conns > 1).then_some(0));
         let more = p.retry(false, conns);
         assert_eq!(more, conns.saturating_sub(1));
         for _ in 0..more {
@@ -407,19 +476,43 @@ mod tests {
         p
     }
 
+    /// The pause after one broke.
+    fn broke_ms() -> core::ops::RangeInclusive<u32> {
+        REPLACE_MS..=2 * REPLACE_MS
+    }
+
+    /// One of ours breaks.
+    fn breaks(p: &mut Peer) {
+        let _ = p.closed();
+        p.broke();
+    }
+
     #[test]
     fn one_set_of_attempts_at_a_time() {
-        let mut p = all_up(1);
+        let mut p = all_up(4);
         assert!(!p.start());
-        assert!(p.replace(4));
+        for _ in 0..3 {
+            breaks(&mut p);
+        }
+        assert!(p.more(4, 7).is_some_and(|ms| broke_ms().contains(&ms)));
         assert_eq!(p.retry(false, 4), 3);
         for _ in 0..2 {
             assert_eq!(p.failed(true, None, true, 7), After::OthersRemain);
+            assert_eq!(p.more(4, 7), None);
         }
         let known = p.known;
         p.established(true, known);
+        // Those that failed are made again, in whatever order they ended.
+        assert!(p.more(4, 7).is_some_and(|ms| ms > 0));
         assert!(!p.start());
-        assert!(!p.closed());
+        assert_eq!(p.retry(false, 4), 2);
+        for _ in 0..2 {
+            p.established(true, known);
+        }
+        assert_eq!(p.more(4, 7), None);
+        for _ in 0..3 {
+            assert!(!p.closed());
+        }
         assert!(p.closed());
         assert!(p.start());
         assert!(!p.start());
@@ -432,16 +525,16 @@ mod tests {
         assert!(p.start());
         // Nobody is there: that was one attempt.
         assert_eq!(p.failed(true, None, true, 7), After::GiveUp);
-        assert!(!p.follow(4));
+        assert_eq!(p.more(4, 7), None);
         // Held back by the way, or after a pause, it is one, too.
         assert!(p.hold());
         assert_eq!(p.retry(true, 4), 1);
         p.established(true, known);
-        assert!(p.follow(4));
+        assert_eq!(p.more(4, 7), Some(0));
         assert_eq!(p.retry(false, 4), 3);
         for _ in 0..3 {
             p.established(true, known);
-            assert!(!p.follow(4));
+            assert_eq!(p.more(4, 7), None);
         }
         // All are gone, and the peer connects: it asks for as many as it wants.
         for _ in 0..4 {
@@ -449,7 +542,7 @@ mod tests {
         }
         p.accepting(known);
         p.established(false, known);
-        assert!(!p.follow(4));
+        assert_eq!(p.more(4, 7), None);
     }
 
     #[test]
@@ -460,13 +553,13 @@ mod tests {
             assert!(p.start());
             p.accepting(known);
             p.established(true, known);
-            assert!(!p.follow(4));
+            assert_eq!(p.more(4, 7), None);
             if good {
                 p.established(false, known);
             } else {
                 assert_eq!(p.failed(false, None, false, 7), After::OthersRemain);
             }
-            assert!(p.follow(4));
+            assert_eq!(p.more(4, 7), Some(0));
             assert_eq!(p.retry(false, 4), if good { 2 } else { 3 });
             for _ in 0..if good { 2 } else { 3 } {
                 p.established(true, known);
@@ -479,25 +572,25 @@ mod tests {
         let mut p = peer();
         assert!(p.start());
         p.established(true, known);
-        assert!(p.follow(4));
+        assert_eq!(p.more(4, 7), Some(0));
         p.accepting(known);
         assert_eq!(p.retry(false, 4), 0);
         p.established(false, known);
-        assert!(p.follow(4));
+        assert_eq!(p.more(4, 7), Some(0));
         assert_eq!(p.retry(false, 4), 2);
         // An administrator closes all, while the rest is under way: it is not made again.
         let mut p = peer();
         assert!(p.start());
         p.established(true, known);
-        assert!(p.follow(2));
+        assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(p.retry(false, 2), 1);
         p.no_more();
         assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
-        assert!(!p.follow(2));
+        assert_eq!(p.more(2, 7), None);
         assert!(p.closed());
         // One is enough.
         let mut p = all_up(1);
-        assert!(!p.follow(1));
+        assert_eq!(p.more(1, 7), None);
     }
 
     #[test]
@@ -568,7 +661,7 @@ mod tests {
         assert_eq!(p.retry(true, 2), 1);
         let known = p.known;
         p.established(true, known);
-        assert!(p.follow(2));
+        assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(p.retry(false, 2), 1);
         p.established(true, known);
         assert!(!p.recall());
@@ -592,25 +685,35 @@ mod tests {
     fn what_broke_is_replaced_while_others_live() {
         let mut p = all_up(4);
         let known = p.known;
-        assert!(!p.closed());
-        assert!(p.replace(4));
+        breaks(&mut p);
+        assert!(p.more(4, 7).is_some());
         // A second one breaks in the pause: one retry is for both.
-        assert!(!p.closed());
-        assert!(!p.replace(4));
+        breaks(&mut p);
+        assert_eq!(p.more(4, 7), None);
         assert_eq!(p.retry(false, 4), 2);
-        p.established(true, known);
+        // And a third while these are made.
+        breaks(&mut p);
+        assert_eq!(p.more(4, 7), None);
+        for _ in 0..2 {
+            p.established(true, known);
+        }
+        assert!(p.more(4, 7).is_some_and(|ms| broke_ms().contains(&ms)));
+        assert_eq!(p.retry(false, 4), 1);
         // An attempt that fails is made again, with pauses, but not for ever.
-        let mut tries = 0;
-        while let After::RetryIn(_) = p.failed(true, None, false, 7) {
+        let mut tries = 1;
+        loop {
+            assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+            if p.more(4, 7).is_none() {
+                break;
+            }
             assert_eq!(p.retry(false, 4), 1);
             tries = u8::saturating_add(tries, 1);
-            assert!(tries < 100);
         }
-        assert!(tries > 1);
+        assert_eq!(tries, REPLACE_TRIES);
         assert!(!p.idle());
         // Until another breaks.
-        assert!(!p.closed());
-        assert!(p.replace(4));
+        breaks(&mut p);
+        assert!(p.more(4, 7).is_some());
         assert_eq!(p.retry(false, 4), 2);
     }
 
@@ -618,28 +721,97 @@ mod tests {
     fn nothing_is_replaced_that_all_went_with() {
         let mut p = all_up(2);
         let known = p.known;
-        assert!(!p.closed());
-        assert!(p.replace(2));
+        breaks(&mut p);
+        assert!(p.more(2, 7).is_some());
         // The peer has closed them all, and does not want to be asked again.
-        assert!(!p.closed());
-        assert!(!p.replace(2));
+        breaks(&mut p);
+        assert_eq!(p.more(2, 7), None);
         assert_eq!(p.retry(false, 2), 0);
         assert!(p.idle());
         // A message does.
         assert!(p.start());
         p.established(true, known);
-        assert!(p.follow(2));
-        assert!(!p.closed());
-        assert_eq!(p.retry(true, 2), 1);
+        assert_eq!(p.more(2, 7), Some(0));
+        assert!(p.closed());
         // As many as are wanted live, whoever opened them.
+        assert!(p.start());
         p.established(true, known);
-        p.accepting(known);
-        p.established(false, known);
-        p.accepting(known);
-        p.established(false, known);
-        assert!(!p.closed());
-        assert!(!p.replace(2));
-        assert!(!p.replace(1));
+        for _ in 0..2 {
+            p.accepting(known);
+            p.established(false, known);
+        }
+        breaks(&mut p);
+        assert_eq!(p.more(2, 7), None);
+        assert_eq!(p.more(1, 7), None);
+    }
+
+    /// Whoever waits does not wait for the pause before a replacement: there is nothing left to stand beside.
+    #[test]
+    fn a_message_does_not_wait_for_a_replacement() {
+        let mut p = all_up(2);
+        breaks(&mut p);
+        assert!(p.more(2, 7).is_some());
+        breaks(&mut p);
+        assert!(p.may_start());
+        assert!(p.start());
+        assert_eq!(p.retry(true, 2), 0);
+        // The same where the way is closed.
+        let mut p = all_up(2);
+        breaks(&mut p);
+        assert!(p.more(2, 7).is_some());
+        assert!(p.lacks_some());
+        assert!(p.closed());
+        assert!(!p.lacks_some());
+        assert!(p.hold());
+    }
+
+    /// A peer that takes a connection and closes the one before, again and again, does not keep us busy: there is a
+    /// pause between two of them.
+    #[test]
+    fn a_peer_that_closes_them_one_by_one_is_asked_with_pauses() {
+        let mut p = peer();
+        let known = p.known;
+        assert!(p.start());
+        p.established(true, known);
+        assert_eq!(p.more(2, 7), Some(0));
+        for _ in 0..10 {
+            assert_eq!(p.retry(false, 2), 1);
+            breaks(&mut p);
+            p.established(true, known);
+            let pause = p.more(2, 7);
+            assert!(pause.is_some_and(|ms| broke_ms().contains(&ms)));
+        }
+        // Without a message it is not asked once all are gone.
+        breaks(&mut p);
+        assert_eq!(p.retry(false, 2), 0);
+        assert!(p.idle());
+    }
+
+    /// Nobody wants more of a peer that was deleted, or whose connections were closed, before there is a message.
+    #[test]
+    fn what_was_closed_on_purpose_is_not_added_to() {
+        // Established when it had been ended already.
+        let mut p = peer();
+        let known = p.known;
+        assert!(p.start());
+        p.no_more();
+        p.established(true, known);
+        assert_eq!(p.more(4, 7), None);
+        assert!(p.closed());
+        // Some end sooner than others, and the peer ends some, too.
+        let mut p = all_up(4);
+        breaks(&mut p);
+        assert!(p.more(4, 7).is_some());
+        p.no_more();
+        assert!(!p.is_due());
+        breaks(&mut p);
+        assert_eq!(p.more(4, 7), None);
+        let _ = p.closed();
+        assert!(p.closed());
+        // A message is reason enough for all of them.
+        assert!(p.start());
+        p.established(true, known);
+        assert_eq!(p.more(4, 7), Some(0));
     }
 
     #[test]

@@ -25,8 +25,7 @@ use crate::{
         peer::{
             After,
             Invited,
-            Known,
-            REPLACE_MS, //
+            Known, //
         },
         race::STALE_REQUEST_MS,
         reject::RetryWhy,
@@ -136,7 +135,7 @@ impl<C: Connection> Peer<C> {
             }
         });
         self.flush(conn);
-        self.ask_for_the_rest();
+        self.see_to_more();
     }
 
     /// The connection object is released; `moved` if the NI's address is on another device than it was. Called by its
@@ -165,29 +164,26 @@ impl<C: Connection> Peer<C> {
         let moved = moved && !cause.is_wanted() && !self.ni.is_stopping();
         let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
-        let broke = !lost && conn.is_active() && cause.is_mishap();
-        let wanted = self.ni.lnet.conns_per_peer();
-        let (recall, replace) = self.with(|inner| {
+        let broke = conn.is_active() && cause.is_mishap();
+        let recall = self.with(|inner| {
             inner.last_cause = Some(cause);
             let _ = inner.policy.closed();
             inner.lost_ms = now_ms;
-            let there = !inner.gone;
-            (
-                // What waits connects below.
-                (lost && !cause.is_wanted() || moved && inner.pending.is_empty())
-                    && there
-                    && inner.policy.recall(),
-                broke && there && inner.policy.replace(wanted),
-            )
+            if broke {
+                inner.policy.broke();
+            }
+            // What waits connects below.
+            (lost && !cause.is_wanted() || moved && inner.pending.is_empty())
+                && !inner.gone
+                && inner.policy.recall()
         });
         if recall && !lost {
             // The peer may not know yet that what it has is dead.
             self.recall_soon();
         } else if recall {
             self.retry_in(HOLD_LOOK_MS);
-        } else if replace {
-            let more = random::u32() % REPLACE_MS;
-            self.retry_in(REPLACE_MS.saturating_add(more));
+        } else {
+            self.see_to_more();
         }
         // Messages that came while it was closing want another one.
         self.serve_waiting();
@@ -228,24 +224,27 @@ impl<C: Connection> Peer<C> {
         });
         match after {
             After::RetryIn(ms) => self.retry_in(ms),
-            After::OthersRemain => self.ask_for_the_rest(),
+            After::OthersRemain => self.see_to_more(),
             After::GiveUp => self.forget_if_idle(Some(cause)),
         }
     }
 
-    /// If the first of several connections is there and nothing else under way, the others are asked for, in their turn.
-    fn ask_for_the_rest(self: &Arc<Self>) {
+    /// If one of several connections is there and nothing under way, what is missing is asked for, in its turn.
+    fn see_to_more(self: &Arc<Self>) {
+        if !self.ni.is_listed() || self.ni.is_stopping() {
+            return;
+        }
         let wanted = self.ni.lnet.conns_per_peer();
-        let listed = self.ni.is_listed();
-        if self.with(|inner| listed && !inner.gone && inner.policy.follow(wanted)) {
-            self.retry_in(0);
+        let random = random::u32();
+        if let Some(ms) = self.with(|inner| inner.policy.more(wanted, random)) {
+            self.retry_in(ms);
         }
     }
 
-    /// Takes the peer from its table if it was only looked at.
+    /// Takes the peer from its table if it was only looked at. That says nothing of the peer.
     pub(crate) fn forget_if_unused(self: &Arc<Self>) {
         if self.with(|inner| inner.pending.is_empty()) {
-            self.forget_if_idle(Some(Cause::Refused));
+            self.forget_if_idle(Some(Cause::PeerClosed));
         }
     }
 

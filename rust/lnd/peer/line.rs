@@ -26,34 +26,69 @@ use crate::proto::{
     nid::Nid, //
 };
 
-/// The line.
-pub(super) struct Line {
-    under_way: UnderWay,
+/// Peers that wait, in order. One that has gone since, or does not wait any more, may be among them.
+struct Queue {
     /// Who is called next, from the end.
     front: KVec<Nid>,
     /// Who came later, in order.
     back: KVec<Nid>,
 }
 
-impl Line {
-    /// Nobody waits.
-    pub(super) const EMPTY: Self = Self {
-        under_way: UnderWay::NONE,
+impl Queue {
+    const EMPTY: Self = Self {
         front: KVec::new(),
         back: KVec::new(),
     };
 
-    /// Whether a peer may begin so many attempts now; counts them.
-    pub(super) fn enter(&mut self, attempts: u16, place: Place) -> bool {
-        let line = !self.front.is_empty() || !self.back.is_empty();
+    fn is_empty(&self) -> bool {
+        self.front.is_empty() && self.back.is_empty()
+    }
+
+    fn push(&mut self, nid: Nid) -> Result {
+        Ok(self.back.push(nid, GFP_ATOMIC)?)
+    }
+
+    fn pop(&mut self) -> Option<Nid> {
+        if self.front.is_empty() {
+            core::mem::swap(&mut self.front, &mut self.back);
+            self.front.reverse();
+        }
+        self.front.pop()
+    }
+}
+
+/// The line.
+pub(super) struct Line {
+    under_way: UnderWay,
+    /// Those without a connection.
+    first: Queue,
+    /// Those that have one, and want more.
+    more: Queue,
+}
+
+impl Line {
+    /// Nobody waits.
+    pub(super) const EMPTY: Self = Self {
+        under_way: UnderWay::NONE,
+        first: Queue::EMPTY,
+        more: Queue::EMPTY,
+    };
+
+    /// Whether a peer may begin so many attempts now, which are `more` than the connection that it has; counts them.
+    pub(super) fn enter(&mut self, attempts: u16, place: Place, more: bool) -> bool {
+        let line = !self.first.is_empty() || (more && !self.more.is_empty());
         self.under_way.begin(attempts, place, line)
     }
 
     /// That peer waits from now on. Without memory it is not in line, and as good as called
     /// when it looks again.
-    pub(super) fn join(&mut self, nid: Nid) -> Place {
-        match self.back.push(nid, GFP_ATOMIC) {
-            Ok(()) => Place::Waiting,
+    pub(super) fn join(&mut self, nid: Nid, more: bool) -> Place {
+        let (queue, place) = match more {
+            true => (&mut self.more, Place::Behind),
+            false => (&mut self.first, Place::Waiting),
+        };
+        match queue.push(nid) {
+            Ok(()) => place,
             Err(_) => Place::Called,
         }
     }
@@ -68,10 +103,6 @@ impl Line {
         if !self.under_way.has_room() {
             return None;
         }
-        if self.front.is_empty() {
-            core::mem::swap(&mut self.front, &mut self.back);
-            self.front.reverse();
-        }
-        self.front.pop()
+        self.first.pop().or_else(|| self.more.pop())
     }
 }

@@ -316,7 +316,10 @@ impl<C: Connection> Peer<C> {
 
     /// Ends every connection and every attempt, and fails what waits.
     pub(crate) fn close(self: &Arc<Self>, cause: Cause) {
-        let waiting = self.with(|inner| inner.pending.take());
+        let waiting = self.with(|inner| {
+            inner.policy.no_more();
+            inner.pending.take()
+        });
         self.ni.seen.messages(cause, waiting.len());
         waiting.fail(cause);
         self.for_each_conn(|conn| conn.fail(cause));

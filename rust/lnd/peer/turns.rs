@@ -55,7 +55,7 @@ impl<C: Connection> Peer<C> {
     fn call(self: &Arc<Self>) -> bool {
         let now_ms = self.ni.now_ms();
         let due = self.with(|inner| {
-            if inner.place != Place::Waiting {
+            if !inner.place.is_in_line() {
                 return false;
             }
             if !inner.policy.is_due() {
@@ -77,7 +77,7 @@ impl<C: Connection> Peer<C> {
         let limit = self.ni.pending_limit_ms();
         let since = self.ni.now_ms().saturating_sub(inner.called_ms);
         let late = inner.called_ms != 0 && i64::try_from(since).is_ok_and(|ms| ms < limit);
-        if late || inner.place == Place::Waiting {
+        if late || inner.place.is_in_line() {
             limit.max(self.ni.message_limit_ms())
         } else {
             limit
@@ -95,7 +95,7 @@ impl<C: Connection> PeerInner<C> {
         if !self.policy.may_start() {
             return (false, false);
         }
-        if self.has_turn(peer, 1) {
+        if self.has_turn(peer, 1, false) {
             (self.policy.start(), false)
         } else {
             (false, self.policy.hold())
@@ -107,7 +107,8 @@ impl<C: Connection> PeerInner<C> {
         let conns_per_peer = peer.ni.lnet.conns_per_peer();
         let waiting = !self.pending.is_empty();
         let wanted = self.policy.would_retry(waiting, conns_per_peer);
-        if wanted > 0 && !self.has_turn(peer, wanted) {
+        let more = self.policy.would_be_more();
+        if wanted > 0 && !self.has_turn(peer, wanted, more) {
             return (0, true);
         }
         // As many as that: the lock is held.
@@ -115,15 +116,16 @@ impl<C: Connection> PeerInner<C> {
         (started, false)
     }
 
-    /// Whether so many attempts may begin now, which counts them; else it is in line.
-    fn has_turn(&mut self, peer: &Peer<C>, attempts: u16) -> bool {
+    /// Whether so many attempts may begin now, which counts them; else it is in line, behind those without a connection
+    /// if they are `more` than it has.
+    fn has_turn(&mut self, peer: &Peer<C>, attempts: u16, more: bool) -> bool {
         let mut line = peer.peers.line.lock();
-        if line.enter(attempts, self.place) {
+        if line.enter(attempts, self.place, more) {
             self.place = Place::Nowhere;
             return true;
         }
-        if self.place != Place::Waiting {
-            self.place = line.join(peer.nid);
+        if self.place.is_to_join(more) {
+            self.place = line.join(peer.nid, more);
         }
         false
     }

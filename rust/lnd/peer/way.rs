@@ -38,7 +38,7 @@ impl<C: Connection> Peer<C> {
             let waiting = !refuse && !inner.pending.is_empty();
             let recalled =
                 inner.policy.is_recalled() && now_ms.saturating_sub(inner.lost_ms) < RECALL_MS;
-            if !waiting && !recalled {
+            if !waiting && !recalled && !inner.policy.lacks_some() {
                 let _ = inner.policy.cancel_retry();
                 return false;
             }

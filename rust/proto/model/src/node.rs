@@ -432,8 +432,8 @@ impl Node {
             return Err("a connection outlives its peer".into());
         };
         peer.policy.established(active, known);
-        // `Peer::ask_for_the_rest`
-        peer.retry_armed |= !self.stopping && peer.policy.follow(per_peer);
+        // `Peer::see_to_more`
+        peer.retry_armed |= !self.stopping && peer.policy.more(per_peer, 0).is_some();
         peer.up.push(hs);
         for conn in &mut self.conns {
             // `Conn::is_stale`
@@ -510,7 +510,7 @@ impl Node {
         match peer.policy.failed(active, retry.map(|r| r.why), waiting, 0) {
             After::RetryIn(_) => peer.retry_armed = true,
             After::OthersRemain => {
-                peer.retry_armed |= !self.stopping && peer.policy.follow(per_peer);
+                peer.retry_armed |= !self.stopping && peer.policy.more(per_peer, 0).is_some();
             }
             After::GiveUp => self.forget_if_idle(w),
         }
