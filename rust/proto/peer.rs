@@ -72,7 +72,8 @@ pub struct Peer {
     /// Races that we lost in a row.
     lost: u8,
     failures: u32,
-    due: Option<Due>,
+    /// A retry: for the first connection, or beside those that are there for what is missing.
+    due: bool,
     /// The way took its last connection along: connect again when it opens, message or not.
     recall: bool,
     /// The attempt of ours that is under way was begun when there was no connection.
@@ -85,15 +86,6 @@ pub struct Peer {
     one_failed: bool,
     /// All connections were closed on purpose, and nobody has wanted one since.
     unwanted: bool,
-}
-
-/// What a retry that is due is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
-    /// The first connection.
-    First,
-    /// What is missing beside those that are there.
-    More,
 }
 
 /// The pause before what is missing is made.
@@ -129,7 +121,7 @@ impl Peer {
             races: 0,
             lost: 0,
             failures: 0,
-            due: None,
+            due: false,
             recall: false,
             first: false,
             tries: 0,
@@ -141,7 +133,7 @@ impl Peer {
 
     /// Whether [`Peer::start`] would start one.
     pub fn may_start(&self) -> bool {
-        self.conns == 0 && !self.under_way() && self.due != Some(Due::First)
+        self.conns == 0 && !self.busy()
     }
 
     /// A message wants to go and no connection is there: whether to start an attempt now.
@@ -149,7 +141,6 @@ impl Peer {
     pub fn start(&mut self) -> bool {
         let starts = self.may_start();
         if starts {
-            self.due = None;
             self.begin(1);
         }
         starts
@@ -168,7 +159,7 @@ impl Peer {
 
     /// How many attempts [`Peer::retry`] would start.
     pub fn would_retry(&self, waiting: bool, conns_per_peer: u16) -> u16 {
-        if self.due.is_none() || self.under_way() {
+        if !self.due || self.under_way() {
             0
         } else if self.conns == 0 {
             u16::from(waiting || self.recall)
@@ -188,7 +179,7 @@ impl Peer {
     #[must_use]
     pub fn retry(&mut self, waiting: bool, conns_per_peer: u16) -> u16 {
         let attempts = self.would_retry(waiting, conns_per_peer);
-        self.due = None;
+        self.due = false;
         self.recall = false;
         if attempts > 0 {
             self.begin(attempts);
@@ -202,7 +193,7 @@ impl Peer {
     pub fn hold(&mut self) -> bool {
         let holds = self.may_start();
         if holds {
-            self.due = Some(Due::First);
+            self.due = true;
         }
         holds
     }
@@ -220,28 +211,28 @@ impl Peer {
 
     /// A retry, if one is due, is made whether a message waits or not.
     pub fn insist(&mut self) {
-        self.recall = self.due == Some(Due::First);
+        self.recall = self.due;
     }
 
     /// Whether it is to be connected to when the way opens though no message waits.
     pub fn is_recalled(&self) -> bool {
-        self.recall && self.due == Some(Due::First)
+        self.recall && self.due
     }
 
     /// Whether more connections are due beside those that are there: they wait for the way, too.
     pub fn lacks_some(&self) -> bool {
-        self.conns > 0 && self.tries > 0 && self.due == Some(Due::More)
+        self.conns > 0 && self.tries > 0 && self.due
     }
 
     /// Whether a retry is due some time.
     pub fn is_due(&self) -> bool {
-        self.due.is_some()
+        self.due
     }
 
     /// No retry any more. True: one was due.
     pub fn cancel_retry(&mut self) -> bool {
         self.recall = false;
-        self.due.take().is_some()
+        core::mem::replace(&mut self.due, false)
     }
 
     /// An active attempt of ours is in flight (protocol section 4.8).
@@ -272,7 +263,7 @@ impl Peer {
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
         self.lost = 0;
-        self.due = None;
+        self.due = false;
     }
 
     /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
@@ -301,10 +292,9 @@ impl Peer {
     pub fn closed(&mut self) -> bool {
         self.conns = self.conns.saturating_sub(1);
         if self.conns == 0 {
+            // What was missing beside it. A message does not wait for that.
             self.tries = 0;
-            if self.due == Some(Due::More) {
-                self.due = None;
-            }
+            self.due = false;
         }
         self.idle()
     }
@@ -330,7 +320,7 @@ impl Peer {
         if self.tries == 0 {
             return None;
         }
-        self.due = Some(Due::More);
+        self.due = true;
         let tried = u32::from(REPLACE_TRIES.saturating_sub(self.tries));
         Some(match self.pause {
             Pause::Rest => 0,
@@ -344,8 +334,8 @@ impl Peer {
     pub fn no_more(&mut self) {
         self.unwanted = true;
         self.tries = 0;
-        if self.due == Some(Due::More) {
-            self.due = None;
+        if self.conns > 0 {
+            self.due = false;
         }
     }
 
@@ -380,7 +370,7 @@ impl Peer {
         self.attempt_over(active);
         let retry = (why.is_some() || !active) && self.conns == 0;
         if retry && waiting && !self.under_way() {
-            self.due = Some(Due::First);
+            self.due = true;
             return After::RetryIn(self.pause(why, random));
         }
         if self.idle() {
@@ -408,7 +398,7 @@ impl Peer {
     }
 
     fn busy(&self) -> bool {
-        self.under_way() || self.due.is_some()
+        self.under_way() || self.due
     }
 
     fn under_way(&self) -> bool {
