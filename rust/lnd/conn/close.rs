@@ -39,7 +39,12 @@ impl Conn {
             self.peer.doubt_all();
         }
         self.rearm_timer(CLOSING_MS);
-        if let Some(id) = self.cm.id() {
+        // Who closed it was faster than the handler that takes the request.
+        let id = self.cm.id();
+        if id.is_none() && !self.active {
+            self.with(|inner| inner.goodbye.owe_answer());
+        }
+        if let Some(id) = id {
             let way = self.way(&id);
             if established && way != Way::NoAddress {
                 self.with(|inner| inner.goodbye.begin(way == Way::Open));
@@ -50,8 +55,9 @@ impl Conn {
                 (Way::Open, true) => {
                     let _ = id.disconnect();
                 }
+                (Way::NoRoute, false) => self.with(|inner| inner.goodbye.owe_answer()),
                 // Nobody to be told now, or ever.
-                (Way::NoRoute | Way::NoAddress, _) => {}
+                (Way::NoRoute, true) | (Way::NoAddress, _) => {}
             }
         }
         let drain = self.with(|inner| inner.wire.close());
@@ -101,7 +107,7 @@ impl Conn {
         let left_behind = self.is_elsewhere();
         let epitaph = self.with(|inner| inner.life.epitaph());
         if !self.wait_for_farewell() {
-            self.cm.drop_id();
+            self.free_id();
         }
         let hca = self.with(|inner| {
             // If the ESTABLISHED event was on its way it has come.

@@ -34,6 +34,8 @@ pub(super) struct Goodbye {
     farewell: Farewell,
     /// The CM was told to connect or to accept.
     asked: bool,
+    /// The peer's request is not to be accepted, and it could not be told so yet.
+    owes_answer: bool,
     since: Instant<Monotonic>,
     /// It is to end for that cause, when what is under way has ended, and since when it is.
     finishing: Option<(Cause, Moment)>,
@@ -45,6 +47,7 @@ impl Goodbye {
         Self {
             farewell: Farewell::new(),
             asked: false,
+            owes_answer: false,
             since: Instant::now(),
             finishing: None,
         }
@@ -78,6 +81,16 @@ impl Goodbye {
     /// Whether the CM was told to connect or to accept.
     pub(super) fn was_asked(&self) -> bool {
         self.asked
+    }
+
+    /// The peer's request was to be refused, and there is no route, or no id yet.
+    pub(super) fn owe_answer(&mut self) {
+        self.owes_answer = true;
+    }
+
+    /// The id goes. True: a request is to be refused yet.
+    pub(super) fn pay_answer(&mut self) -> bool {
+        core::mem::replace(&mut self.owes_answer, false)
     }
 
     /// A connection that was established ends: our DREQ is about to be sent, unless there is no route.

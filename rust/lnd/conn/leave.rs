@@ -93,7 +93,7 @@ impl Conn {
     pub(super) fn drop_late_id(&self) {
         // Either the release, which follows this state, finds the id, or this sees the state.
         if self.with(|inner| inner.life.state() == State::Dead) {
-            self.cm.drop_id();
+            self.free_id();
         }
     }
 
@@ -129,10 +129,26 @@ impl Conn {
         waits
     }
 
+    /// Frees the id. A request of the peer's that could not be refused before is refused with the cause: the CM by itself
+    /// says none, and that is taken for a peer that does not know the protocol. May sleep; inside of one of the id's
+    /// handlers it does not.
+    pub(super) fn free_id(&self) {
+        // It may not be there yet, and who brings it frees it.
+        let Some(id) = self.cm.id() else { return };
+        let owed = self.with(|inner| {
+            let owes = inner.goodbye.pay_answer();
+            owes.then(|| inner.life.end_cause())
+        });
+        if let Some(cause) = owed {
+            self.turn_down(&id, cause);
+        }
+        self.cm.drop_id();
+    }
+
     /// Frees an id that has waited for the peer's answer.
     pub(super) fn leave(self: &Arc<Self>) {
         self.cancel_timer();
-        self.cm.drop_id();
+        self.free_id();
         self.peer.peers.parting.remove(self);
     }
 

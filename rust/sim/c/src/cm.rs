@@ -740,6 +740,10 @@ fn destroy(id: *mut Id) {
             "an id is destroyed, and completions of its queue pair, which is gone, are to come",
         );
     }
+    // Who asked takes that for a peer that does not know the protocol.
+    if i.cm == Cm::ReqRcvd && i.taken && !speechless(i) && w().faults == 0 {
+        violation("who asked is refused without a word of the driver's");
+    }
     let other = i.other;
     match i.cm {
         Cm::ReqRcvd | Cm::RepSent => send(
