@@ -146,9 +146,7 @@ impl Cause {
     pub fn outcome(self, posted: bool) -> Outcome {
         use errno::*;
         let (status, health) = match self {
-            Self::Shutdown | Self::AdminClose | Self::PeerDeleted | Self::Denied => {
-                (EIO, Health::LocalError)
-            }
+            Self::Shutdown | Self::PeerDeleted | Self::Denied => (EIO, Health::LocalError),
             // An orderly close of the peer may show as a flush before the CM tells of it.
             Self::PeerClosed | Self::Flushed if !posted => (ECONNABORTED, Health::LocalDropped),
             Self::PeerClosed | Self::Flushed => (ECONNRESET, Health::RemoteDropped),
@@ -159,8 +157,9 @@ impl Cause {
             Self::ConnectFailed => (ECONNABORTED, Health::RemoteDropped),
             Self::ConnectTimeout | Self::DeadlineConnecting => (ETIMEDOUT, Health::RemoteDropped),
             Self::NoResources => (ENOMEM, Health::LocalDropped),
-            Self::LocalFault if !posted => (EIO, Health::LocalDropped),
-            Self::LocalFault => (EIO, Health::LocalAborted),
+            // What an administrator closes he wants anew, and the messages to go.
+            Self::LocalFault | Self::AdminClose if !posted => (EIO, Health::LocalDropped),
+            Self::LocalFault | Self::AdminClose => (EIO, Health::LocalAborted),
             Self::RemoteFault => (EIO, Health::RemoteError),
             Self::TransportRetry => (EIO, Health::RemoteDropped),
             Self::DeadlineQueued => (ECONNABORTED, Health::LocalTimeout),
@@ -358,6 +357,7 @@ mod tests {
             Cause::NoResources,
             Cause::PeerRestarted,
             Cause::TransportRetry,
+            Cause::AdminClose,
             Cause::LocalFault,
             Cause::LinkDown,
             Cause::DeviceGone,

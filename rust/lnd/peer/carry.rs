@@ -99,11 +99,20 @@ impl<C: Connection> Peer<C> {
         Ok(())
     }
 
-    /// Hands waiting messages to `conn`, in order, until none waits. Only one does it at a time,
-    /// and while it does nobody overtakes.
+    /// Hands waiting messages to `conn`, and if that is over to the next one, in order, until none waits. Only one
+    /// does it at a time, and while it does nobody overtakes.
     pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {
+        let mut next = self.flush_over(conn);
+        // Not by calling itself: of many connections all may be over, and listed yet.
+        while let Some(conn) = next {
+            next = self.flush_over(&conn);
+        }
+    }
+
+    /// The same over `conn` alone. Over which to go on, if that is over.
+    fn flush_over(self: &Arc<Self>, conn: &Arc<C>) -> Option<Arc<C>> {
         if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
-            return;
+            return None;
         }
         loop {
             let pending = {
@@ -112,7 +121,7 @@ impl<C: Connection> Peer<C> {
                     Some(pending) => pending,
                     None => {
                         inner.flushing = false;
-                        return;
+                        return None;
                     }
                 }
             };
@@ -143,17 +152,23 @@ impl<C: Connection> Peer<C> {
                     if let Some(msg) = lost {
                         self.fail_one(msg, ENOMEM);
                     }
-                    self.serve_waiting();
-                    return;
+                    return self.next_for_waiting();
                 }
             }
         }
     }
 
     /// Sees to it that messages that wait get a connection: one that is up, or a new one.
+    pub(super) fn serve_waiting(self: &Arc<Self>) {
+        if let Some(conn) = self.next_for_waiting() {
+            self.flush(&conn);
+        }
+    }
+
+    /// A connection that is up, if messages wait; where there is none a new one is made.
     ///
     /// Not a new one if LNet deletes the NI. Then the messages end with the last object of the peer.
-    pub(super) fn serve_waiting(self: &Arc<Self>) {
+    fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<C>> {
         let listed = self.ni.is_listed();
         let passage = self.ni.passage();
         let (begins, hold, flusher) = self.with(|inner| {
@@ -175,9 +190,7 @@ impl<C: Connection> Peer<C> {
         if begins {
             self.attempt();
         }
-        if let Some(conn) = flusher {
-            self.flush(&conn);
-        }
+        flusher
     }
 
     /// Ends messages that have waited longer than they may.
