@@ -78,7 +78,7 @@ pub struct Peer {
     recall: bool,
     /// The attempt of ours that is under way was begun when there was no connection.
     first: bool,
-    /// Tries left to make what is missing while a connection is there; 0: nothing is to be made.
+    /// Times that what is missing may yet be made while a connection is there, until one breaks.
     tries: u8,
     /// What the next of these waits for.
     pause: Pause,
@@ -163,10 +163,8 @@ impl Peer {
             0
         } else if self.conns == 0 {
             u16::from(waiting || self.recall)
-        } else if self.tries > 0 {
-            self.lack(conns_per_peer)
         } else {
-            0
+            self.lack(conns_per_peer)
         }
     }
 
@@ -221,7 +219,7 @@ impl Peer {
 
     /// Whether more connections are due beside those that are there: they wait for the way, too.
     pub fn lacks_some(&self) -> bool {
-        self.conns > 0 && self.tries > 0 && self.due
+        self.conns > 0 && self.due
     }
 
     /// Whether a retry is due some time.
@@ -317,15 +315,14 @@ impl Peer {
         if self.lack(conns_per_peer) == 0 {
             self.tries = 0;
         }
-        if self.tries == 0 {
-            return None;
-        }
+        // Whatever becomes of them: a peer may end each with a cause of its own.
+        self.tries = self.tries.checked_sub(1)?;
         self.due = true;
         let tried = u32::from(REPLACE_TRIES.saturating_sub(self.tries));
         Some(match self.pause {
             Pause::Rest => 0,
             Pause::Broke => REPLACE_MS.saturating_add(below(REPLACE_MS, random)),
-            Pause::Failed => backoff(tried.saturating_add(2), random),
+            Pause::Failed => backoff(tried.saturating_add(1), random),
         })
     }
 
@@ -411,9 +408,7 @@ impl Peer {
             return;
         }
         self.active = self.active.saturating_sub(1);
-        // Those that were begun together are one try.
         if self.active == 0 && core::mem::replace(&mut self.one_failed, false) {
-            self.tries = self.tries.saturating_sub(1);
             self.pause = Pause::Failed;
         }
     }
@@ -775,6 +770,26 @@ mod tests {
         breaks(&mut p);
         assert_eq!(p.retry(false, 2), 0);
         assert!(p.idle());
+    }
+
+    /// Nor does one that keeps the first, and has the others end for another cause, whatever that is.
+    #[test]
+    fn a_peer_that_keeps_one_only_is_left_with_it() {
+        let mut p = peer();
+        let known = p.known;
+        assert!(p.start());
+        p.established(true, known);
+        let mut rounds = 0;
+        while p.more(4, 7).is_some() {
+            assert_eq!(p.retry(false, 4), 3);
+            for _ in 0..3 {
+                p.established(true, known);
+                assert!(!p.closed());
+            }
+            rounds = u8::saturating_add(rounds, 1);
+            assert!(rounds < 100);
+        }
+        assert_eq!(rounds, REPLACE_TRIES);
     }
 
     /// Nobody wants more of a peer that was deleted, or whose connections were closed, before there is a message.
