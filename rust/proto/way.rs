@@ -43,6 +43,9 @@ const PATIENT_MS: u64 = 1_000;
 /// How long nothing must have been sent or received then, in milliseconds: a peer answers what it has just been asked.
 const STILL_MS: u64 = 30;
 
+/// The same where there is time: a busy peer may take longer to answer.
+const PATIENT_STILL_MS: u64 = 150;
+
 /// Milliseconds between two looks at that.
 pub const FINISH_LOOK_MS: u32 = 5;
 
@@ -66,11 +69,11 @@ pub fn may_end(cause: Cause, under_way: UnderWay, waited_ms: u64) -> bool {
         requests,
         still_ms,
     } = under_way;
-    let limit_ms = match cause {
-        Cause::LinkDown => FINISH_MS,
-        _ => PATIENT_MS,
+    let (limit_ms, enough_ms) = match cause {
+        Cause::LinkDown => (FINISH_MS, STILL_MS),
+        _ => (PATIENT_MS, PATIENT_STILL_MS),
     };
-    waited_ms >= limit_ms || (!transmits && !requests && still_ms >= STILL_MS)
+    waited_ms >= limit_ms || (!transmits && !requests && still_ms >= enough_ms)
 }
 
 /// How long a peer whose connection the way took along is remembered, in milliseconds. Longer than a
@@ -244,13 +247,17 @@ mod tests {
             requests,
             still_ms,
         };
-        for (cause, limit_ms) in [
-            (Cause::LinkDown, FINISH_MS),
-            (Cause::AdminClose, PATIENT_MS),
+        for (cause, limit_ms, enough_ms) in [
+            (Cause::LinkDown, FINISH_MS, STILL_MS),
+            (Cause::AdminClose, PATIENT_MS, PATIENT_STILL_MS),
         ] {
-            assert!(may_end(cause, busy(false, false, STILL_MS), 0));
+            assert!(may_end(cause, busy(false, false, enough_ms), 0));
             // An answer may be on its way.
-            assert!(!may_end(cause, busy(false, false, STILL_MS - 1), 0));
+            assert!(!may_end(
+                cause,
+                busy(false, false, enough_ms.saturating_sub(1)),
+                0
+            ));
             for under_way in [busy(true, false, 5000), busy(false, true, 5000)] {
                 assert!(!may_end(cause, under_way, limit_ms.saturating_sub(1)));
                 // But not for ever, though all are busy all the time.
