@@ -4,6 +4,8 @@
 #include <linux/error-injection.h>
 #include <linux/in.h>
 #include <linux/in6.h>
+#include <linux/sched/mm.h>
+#include <linux/workqueue.h>
 #include <net/route.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_cm.h>
@@ -11,6 +13,10 @@
 
 #include "ro2iblnd_compat.h"
 #include "ro2iblnd_helpers.h"
+
+#ifndef RO2IB_HAVE_SYSTEM_DFL_WQ
+#define system_dfl_wq system_unbound_wq
+#endif
 
 /* Source ports below this need a privilege on the other side (o2iblnd). */
 #define RO2IB_PRIVILEGED_PORTS 1024
@@ -426,10 +432,6 @@ int ro2ib_cm_reject(struct rdma_cm_id *id, const void *data, u8 len)
 {
 	return rdma_reject(id, data, len, IB_CM_REJ_CONSUMER_DEFINED);
 }
-
-#ifndef RO2IB_HAVE_SYSTEM_DFL_WQ
-#define system_dfl_wq system_unbound_wq
-#endif
 
 struct destruction {
 	struct work_struct work;
