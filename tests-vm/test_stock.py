@@ -32,7 +32,10 @@ def stock(*words, timeout=1800, log=False):
         # Old releases leave the mirrors one day.
         if "to be had" in reason or "takes root" in reason:
             pytest.skip(reason)
-        pytest.fail("\n".join([f"stock {' '.join(words)}", *done.stderr.splitlines()[-30:]]), pytrace=False)
+        lines = done.stderr.splitlines()
+        # Of builds side by side, what ends them is not what is said last.
+        errors = [line for line in lines[:-30] if "error:" in line or "error[" in line]
+        pytest.fail("\n".join([f"stock {' '.join(words)}", *errors[:10], *lines[-30:]]), pytrace=False)
     return done.stderr + done.stdout if log else done.stdout.splitlines()[-1]
 
 

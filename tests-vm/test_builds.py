@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The driver builds for the oldest kernels that it takes, as Debian ships them. `test_stock.py` loads it into them with
+--long; what a later kernel has, or has not, is seen by the compiler."""
+
+import os
+import subprocess
+
+import pytest
+import vm
+from conftest import MODULES
+from test_stock import stock
+
+
+@pytest.mark.parametrize("series", ["5.10", "6.1"])
+def test_builds(series):
+    """Whole, as a user builds it, for exactly this kernel, and of nothing but what that exports."""
+    directory = stock("fetch", series)
+    log = stock("build", series, log=True)
+    built = log.splitlines()[-1]
+    release = vm.stock_env(os.path.join(directory, "stock.env"))["RELEASE"]
+    for module in MODULES:
+        info = subprocess.run(
+            ["modinfo", "-F", "vermagic", os.path.join(built, module)], capture_output=True, text=True, check=True
+        )
+        assert info.stdout.split()[0] == release
+    assert "undefined!" not in log
+    assert not [line for line in log.splitlines() if "warning:" in line]
