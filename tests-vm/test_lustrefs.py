@@ -28,3 +28,9 @@ def test_one_of_another_time_or_target():
     assert for_want_of_an_ni(NO_NI + NOT_SENT + EVICTED.replace("MGS", "filter-scratch-OST0000_UUID")) == 0
     ost = NOT_SENT.replace("MGS", "scratch-OST0000")
     assert for_want_of_an_ni(NO_NI + ost + EVICTED.replace("MGS", "filter-scratch-OST0000_UUID")) == 1
+
+
+def test_a_callback_of_an_earlier_row():
+    assert for_want_of_an_ni(EVICTED, NO_NI + NOT_SENT) == 1
+    assert for_want_of_an_ni("", NO_NI + NOT_SENT + EVICTED) == 0
+    assert for_want_of_an_ni(NO_NI + NOT_SENT, EVICTED) == 0

@@ -171,17 +171,19 @@ class Bed:
         self.client.sh(f"{clear}; sync; echo 3 >/proc/sys/vm/drop_caches", 120)
 
 
-def for_want_of_an_ni(text):
-    """Evictions in the log of a server of clients that were never asked for the lock, because LNet had no NI then."""
+def for_want_of_an_ni(text, before=""):
+    """Evictions in the log of a server of clients that were never asked for the lock, because LNet had no NI then: two
+    minutes before, which may have been `before` the log that is asked about."""
     refused, unsent, count = [], [], 0
-    for line in text.splitlines():
+    earlier = before.splitlines()
+    for number, line in enumerate(earlier + text.splitlines()):
         if found := NO_NI.search(line):
             refused.append((float(found[1]), found[2]))
         elif found := NOT_SENT.search(line):
             at = float(found[1])
             if any(pid == found[2] and 0 <= at - when < 1 for when, pid in refused):
                 unsent.append((at, found[3]))
-        elif found := EXPIRED.search(line):
+        elif number >= len(earlier) and (found := EXPIRED.search(line)):
             at, waited = float(found[1]), int(found[2])
             target = found[3].removesuffix("_UUID")
             # Lustre's timers are late by some seconds.
@@ -209,7 +211,9 @@ class Log:
 
     def unasked(self):
         """Those of them that no driver had a part in."""
-        return for_want_of_an_ni(self.text()[1])
+        server = self.text()[1]
+        console = self.bed.nodes[1].guest.console()
+        return for_want_of_an_ni(server, console.removesuffix(server))
 
     def lost(self):
         return sum(len(LOST.findall(text)) for text in self.text())
