@@ -39,40 +39,52 @@ ALLOW_ERROR_INJECTION(ro2ib_cq_get, ERRNO_NULL);
 /* How many times SETTLE_MS a queue may be busy, with those of others. */
 #define SETTLE_TRIES	500
 
-/* Is somebody handling completions of @cq, or about to? */
-static bool cq_is_busy(struct ib_cq *cq)
+/*
+ * Polled in a softirq there is nothing to wait for but that nobody is at it:
+ * who polls goes on until the queue is empty, and looks once more after it has
+ * asked to be called for the next one.
+ */
+static void settle_softirq(struct ib_cq *cq)
 {
-	switch (cq->poll_ctx) {
-	case IB_POLL_SOFTIRQ:
-		return test_bit(IRQ_POLL_F_SCHED, &cq->iop.state);
-	case IB_POLL_WORKQUEUE:
-	case IB_POLL_UNBOUND_WORKQUEUE:
-		return work_busy(&cq->work);
-	default:
-		return false;
+	int i;
+
+	for (i = 0; i < SETTLE_TRIES; i++) {
+		if (!test_bit(IRQ_POLL_F_SCHED, &cq->iop.state))
+			break;
+		msleep(SETTLE_MS);
 	}
+	WARN_ON_ONCE(i == SETTLE_TRIES);
+	/* The handler of the last one has returned, too. */
+	synchronize_rcu();
 }
 
 /*
  * Waits until the completions that are in @cq have been handled, those of other
  * queue pairs, too. For a queue pair that is destroyed and could not be drained:
  * adapters take its completions out of the queue, software leaves them there.
- * Who polls goes on until the queue is empty, and looks once more after it has
- * asked to be called for the next one; so nothing is left of then when nobody is
- * at it. Sleeps.
+ * Sleeps.
  */
 void ro2ib_cq_settle(struct ib_cq *cq)
 {
-	int i;
-
-	for (i = 0; i < SETTLE_TRIES; i++) {
-		msleep(SETTLE_MS);
-		if (!cq_is_busy(cq))
-			break;
+	msleep(SETTLE_MS);
+	switch (cq->poll_ctx) {
+	case IB_POLL_SOFTIRQ:
+		settle_softirq(cq);
+		break;
+	case IB_POLL_WORKQUEUE:
+	case IB_POLL_UNBOUND_WORKQUEUE:
+		/*
+		 * It ends when the queue is empty, however many others add to
+		 * it, or has handled more than the queue can hold, and is
+		 * queued again: all of that may have been before we came, so
+		 * once more.
+		 */
+		flush_work(&cq->work);
+		flush_work(&cq->work);
+		break;
+	default:
+		break;
 	}
-	WARN_ON_ONCE(i == SETTLE_TRIES);
-	/* The handler of the last one has returned, too. */
-	synchronize_rcu();
 }
 
 noinline struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages)
