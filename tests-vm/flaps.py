@@ -115,7 +115,7 @@ def cells(few, rails=(1, 2)):
 
 
 HEAD = (
-    "drivers", "device", "rails", "away", "for, s", "rounds", "failed", "traffic again, s: median", "worst",
+    "drivers", "device", "rails", "away", "for, s", "rounds", "failed", "avoided", "traffic again, s: median", "worst",
     "longest stall, s: median", "worst", "load",
 )  # fmt: skip
 
@@ -131,12 +131,17 @@ class Cell:
         self.count, self.load = count, os.getloadavg()[0]
         # Seconds from the link's return until there was traffic over it; the longest time without any, in each round.
         self.again, self.stalls = [], []
+        # Rounds after which LNet had reason not to use it.
+        self.avoided = 0
 
     def __enter__(self):
         return self
 
     def round(self, again, stall=None):
-        self.again.append(again)
+        if again is None:
+            self.avoided += 1
+        else:
+            self.again.append(again)
         if stall is not None:
             self.stalls.append(stall)
         self.load = max(self.load, os.getloadavg()[0])
@@ -145,11 +150,11 @@ class Cell:
         def both(values):
             return [f"{statistics.median(values):.2f}", f"{max(values):.2f}"] if values else ["", ""]
 
-        cells = [*self.what, str(len(self.again)), str(int(failed)), *both(self.again), *both(self.stalls), f"{self.load:.1f}"]
+        cells = [*self.what, str(len(self.again) + self.avoided), str(int(failed)), str(self.avoided), *both(self.again), *both(self.stalls), f"{self.load:.1f}"]
         return f"| {' | '.join(cells)} |"
 
     def __exit__(self, kind, *_exc):
-        if kind is not None and not self.again:
+        if kind is not None and not self.again and not self.avoided:
             self.load = max(self.load, os.getloadavg()[0])
         line = self.line(kind is not None)
         print(line)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Which rail LNet takes, and why it does not take another one.
+
+Of two nets LNet takes the one whose NIs, its own and the peer's, are the healthier, and sends nothing new over the other.
+Each message that fails costs a tenth of the health, each one received gives it back. So a rail on which messages fail
+again and again is not used, and its state is lnetctl's to tell: `health value` 1000 is all of it."""
+
+import re
+import time
+
+from lustre import KO, OURS
+from lustrefs import refused
+
+WHOLE = 1000
+NI = re.compile(r"^\s*-\s+nid: (\S+)$", re.MULTILINE)
+FIELD = re.compile(r"^\s*(status|fatal_error|health value|ping_count|next_ping): (-?\w+)$", re.MULTILINE)
+# Tries of a ping that may break the connection of ko2iblnd.
+TRIES = 5
+
+
+def healths(shown):
+    """What `lnetctl net show -v 3` or `lnetctl peer show -v 3` tells of each NID: a dict of dicts."""
+    _head, *parts = NI.split(shown)
+    told = ({k: int(v) if v.lstrip("-").isdigit() else v for k, v in FIELD.findall(part)} for part in parts[1::2])
+    return dict(zip(parts[::2], told))
+
+
+class Rail:
+    """One rail of two nodes, looked at while LNet does not use it."""
+
+    def __init__(self, nodes, number):
+        self.nodes, self.nids = nodes, [rail_nid(node, number) for node in nodes]
+        self.before = [refused.count(node) for node in nodes]
+        self.samples = []
+
+    def look(self):
+        """A sample: for each node its own NI, and its peer's."""
+        sample = []
+        for node, own, other in zip(self.nodes, self.nids, reversed(self.nids)):
+            shown = node.sh("lnetctl net show -v 3; echo ,; lnetctl peer show -v 3").split("\n,\n")
+            sample.append((healths(shown[0])[own], healths(shown[1]).get(other, {})))
+        self.samples.append(sample)
+
+    def told(self):
+        """All there is to know, for whoever has to find out."""
+        text = [f"refused {self.before}, then {[refused.count(node) for node in self.nodes]}"]
+        for sample in self.samples[-10:]:
+            text += [f"{node.guest.name} ({node.lnd}): {own}, its peer {peer}" for node, (own, peer) in zip(self.nodes, sample)]
+        for node in self.nodes:
+            recovering = "lnetctl debug recovery -l; lnetctl debug recovery -p; lnetctl stats show; cut -d' ' -f1 /proc/uptime"
+            text.append(f"{node.guest.name}: {node.guest.run(recovering)[1]}")
+        return "\n".join(text)
+
+    def assert_avoided(self):
+        """LNet does not use the rail because ko2iblnd's messages over it fail: its device refuses its registrations, and
+        that is known by their number. All that is ours is well: the NI is up and healthy, nothing of it was refused, and
+        what ko2iblnd sends over the rail is answered."""
+        now = [refused.count(node) for node in self.nodes]
+        marred = False
+        for node, was, count, looks in zip(self.nodes, self.before, now, zip(*self.samples)):
+            marred |= any(peer.get("health value", WHOLE) < WHOLE for _own, peer in looks)
+            if node.lnd == OURS:
+                assert count == was, f"{node.guest.name}: {count - was} of its registrations were refused\n{self.told()}"
+                last = looks[-1][0]
+                assert last["status"] == "up" and last["fatal_error"] == 0, self.told()
+                assert any(own["health value"] == WHOLE for own, _peer in looks), self.told()
+            else:
+                assert count > was, f"nobody's registrations were refused\n{self.told()}"
+        assert marred, f"LNet finds the rail healthy\n{self.told()}"
+        self.assert_works()
+
+    def assert_works(self):
+        """ko2iblnd's GET has no data, so it needs no region; the answer is ours."""
+        for node, own, other in zip(self.nodes, self.nids, reversed(self.nids)):
+            if node.lnd != KO:
+                continue
+            for _ in range(TRIES):
+                status, out = node.guest.run(f"lnetctl ping --timeout 15 --source {own} {other}", 45)
+                if status == 0 and "errno" not in out:
+                    break
+                time.sleep(1)
+            else:
+                raise AssertionError(f"{own} gets no answer from {other}: {out}\n{self.told()}")
+
+
+def rail_nid(node, number):
+    return f"10.0.{number}.{node.guest.number}@o2ib{number or ''}"
