@@ -1035,6 +1035,24 @@ fn returns(node: usize) {
     }
 }
 
+/// All connections are back with it, not only the one that the first message asked for. Whoever asks makes as many as he is
+/// told to, so both have to be told the same.
+fn all_return(node: usize, dev: *const verbs::Dev) {
+    let wants = [node, other(node, 0)].map(|node| w().plan.nodes[node].conns);
+    if wants[0] != wants[1] {
+        return;
+    }
+    sched::sleep(REPLACED);
+    let up = verbs::up(dev).len();
+    if up < wants[0] as usize {
+        violation(&format!(
+            "{up} connections are up {} s after the link is back, of {}",
+            REPLACED / SEC,
+            wants[0]
+        ));
+    }
+}
+
 fn reaches_soon(node: usize, to: usize) {
     let until = sched::now() + BACK;
     let Some(ni) = active(node, 0) else { return };
@@ -1115,6 +1133,7 @@ fn happens(step: Step, punctual: bool) {
             lnet::link(dev, Link::Up);
             if punctual {
                 returns(node);
+                all_return(node, dev);
             }
         }
         Happens::Unplug => {
