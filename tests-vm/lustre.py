@@ -202,13 +202,22 @@ class Node:
         present = self.loaded()
         for name in UNLOAD[:4]:
             if name in present:
-                self.sh(f"rmmod {name}", timeout)
+                self.rmmod(name, timeout)
         if "lnet" in present:
             self.sh("lnetctl lnet unconfigure", timeout)
         for name in UNLOAD[4:]:
             if name in present:
-                self.sh(f"rmmod {name}", timeout)
+                self.rmmod(name, timeout)
         return self.loaded()
+
+    def rmmod(self, name, timeout):
+        """If it does not end, what waits for what is said: by the kernel in the console, the rest in the failure."""
+        try:
+            self.sh(f"rmmod {name}", timeout)
+        except vm.Timeout as e:
+            what = "cat /proc/modules /sys/kernel/debug/lnet/stats; lnetctl stats show; cat /sys/kernel/debug/ro2iblnd/*@*"
+            told = self.guest.run(f"echo w >/proc/sysrq-trigger; {what}", 30)[1]
+            raise AssertionError(f"{e}\n{told}") from None
 
     def sent(self):
         """LNet messages that each NI has sent so far, in the order of the rails."""
