@@ -4,11 +4,13 @@
 //!
 //! [`text`] takes the driver's lines apart, [`source`] gets them from the running kernel or from what
 //! `ro2ib-report` saved, [`verdict`] says what is wrong, and [`view`], [`json`], [`prometheus`] and
-//! [`svg`] show it. Nothing but [`source`] touches the machine.
+//! [`svg`] show it. Nothing but [`source`] and [`counters`]
+//! touches the machine.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod counters;
 pub mod history;
 pub mod json;
 pub mod model;

@@ -36,6 +36,7 @@ use ratatui::{
     Terminal, //
 };
 use ro2ibtop::{
+    counters::Counters,
     json,
     prometheus,
     source,
@@ -162,6 +163,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> io::Result<Level> {
     let mut app = App::default();
     app.events = options.events;
+    let mut counters = Counters::default();
     if let Some(path) = &options.snapshot {
         let named = |e| io::Error::new(io::Error::kind(&e), format!("{}: {e}", path.display()));
         for sample in source::saved(path).map_err(named)? {
@@ -174,16 +176,16 @@ fn run(options: &Options) -> io::Result<Level> {
             .into();
     } else {
         app.title = "this node".to_string();
-        app.take(look(&options.root)?);
+        app.take(look(&options.root, &mut counters)?);
         if options.mode != Mode::Live {
             // Rates want two looks; one second is enough.
             thread::sleep(options.interval.min(Duration::from_secs(1)));
-            app.take(look(&options.root)?);
+            app.take(look(&options.root, &mut counters)?);
         }
     }
     let text = match options.mode {
         Mode::Live => {
-            live(&mut app, options)?;
+            live(&mut app, options, counters)?;
             return Ok(app.worst());
         }
         Mode::Once => lines(&screen(&app, options)?),
@@ -197,8 +199,8 @@ fn run(options: &Options) -> io::Result<Level> {
     Ok(app.worst())
 }
 
-fn look(root: &Path) -> io::Result<ro2ibtop::model::Sample> {
-    source::live(root).map_err(|e| {
+fn look(root: &Path, counters: &mut Counters) -> io::Result<ro2ibtop::model::Sample> {
+    source::live(root, counters).map_err(|e| {
         let dir = root.join(source::DEBUGFS);
         let dir = dir.display();
         let why = match e.kind() {
@@ -232,14 +234,14 @@ fn lines(buffer: &Buffer) -> String {
     text
 }
 
-fn live(app: &mut App, options: &Options) -> io::Result<()> {
+fn live(app: &mut App, options: &Options, counters: Counters) -> io::Result<()> {
     if !io::stdout().is_terminal() {
         let why = "no terminal; use --once, --json or --prometheus";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     app.chosen = Some(0);
     let mut terminal = ratatui::try_init()?;
-    let result = watch(&mut terminal, app, options);
+    let result = watch(&mut terminal, app, options, counters);
     ratatui::try_restore()?;
     result
 }
@@ -248,6 +250,7 @@ fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     app: &mut App,
     options: &Options,
+    mut counters: Counters,
 ) -> io::Result<()> {
     let mut looked = Instant::now();
     loop {
@@ -277,7 +280,7 @@ fn watch(
         if looked.elapsed() >= options.interval && !app.paused {
             looked = Instant::now();
             if options.snapshot.is_none() {
-                match look(&options.root) {
+                match look(&options.root, &mut counters) {
                     Ok(sample) => app.take(sample),
                     Err(e) => app.error = Some(e.to_string()),
                 }

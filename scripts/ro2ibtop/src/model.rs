@@ -68,6 +68,8 @@ pub struct Ni {
     pub times: Vec<Times>,
     /// Counters of the device.
     pub hardware: BTreeMap<String, u64>,
+    /// The device was asked for them, and has not answered.
+    pub mute: bool,
 }
 
 /// A peer.

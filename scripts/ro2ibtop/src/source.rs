@@ -3,7 +3,10 @@
 //! Where the driver's text comes from: the running kernel, or a file of `ro2ib-report`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{
+        BTreeMap,
+        BTreeSet, //
+    },
     fs,
     io,
     path::{
@@ -17,6 +20,7 @@ use std::{
 };
 
 use crate::{
+    counters::Counters,
     model::Sample,
     text, //
 };
@@ -100,14 +104,14 @@ fn hardware(files: &Files, device: &str) -> BTreeMap<String, u64> {
     found
 }
 
-/// Reads what the running kernel has, below `root` (`/`, but for tests).
+/// Reads what the running kernel has, below `root` (`/`, but for tests); the counters of devices by `counters`.
 ///
 /// # Errors
 ///
 /// If the driver's directory cannot be read.
-pub fn live(root: &Path) -> io::Result<Sample> {
+pub fn live(root: &Path, counters: &mut Counters) -> io::Result<Sample> {
     let mut files = Files::new();
-    let mut devices = Vec::new();
+    let mut devices = BTreeSet::new();
     for entry in fs::read_dir(root.join(DEBUGFS))? {
         let path = entry?.path();
         // An NI may go just now.
@@ -116,26 +120,15 @@ pub fn live(root: &Path) -> io::Result<Sample> {
             .split_ascii_whitespace()
             .find_map(|w| w.strip_prefix("device="))
         {
-            devices.push(device.to_string());
+            devices.insert(device.to_string());
         }
         insert(&mut files, root, &path, content);
     }
-    for device in devices {
+    devices.retain(|device| {
         // Not a path out of the directory, whatever the name is.
-        if device.is_empty() || device.contains(['/', '.']) {
-            continue;
-        }
-        let ports = root.join("sys/class/infiniband").join(device).join("ports");
-        for port in children(&ports) {
-            for kind in ["hw_counters", "counters"] {
-                for path in children(&port.join(kind)) {
-                    if let Ok(content) = read(&path) {
-                        insert(&mut files, root, &path, content);
-                    }
-                }
-            }
-        }
-    }
+        let is_one = !device.is_empty() && !device.contains(['/', '.']);
+        is_one && !counters.read(root, device, &mut files)
+    });
     for module in ["ro2iblnd", "ko2iblnd"] {
         for path in children(&root.join("sys/module").join(module).join("parameters")) {
             if let Ok(content) = read(&path) {
@@ -146,6 +139,9 @@ pub fn live(root: &Path) -> io::Result<Sample> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0.0, |t| t.as_secs_f64());
     let mut sample = sample(&files, Some(now));
+    for ni in &mut sample.nis {
+        ni.mute = devices.contains(&ni.device);
+    }
     sample.time = now;
     Ok(sample)
 }

@@ -173,6 +173,44 @@ fn a_node_is_looked_at() {
 }
 
 /// What `ro2ib-report` writes is what a snapshot is.
+/// A device that hangs leaves who reads its counters waiting, and he cannot be killed. What it is told of here is a pipe that
+/// nobody writes to.
+#[test]
+fn a_device_that_hangs_holds_nobody_up() {
+    let dir = Dir::node("mute", common::guest("healthy"));
+    let counters = dir.0.join("sys/class/infiniband/rxe0/ports/1/hw_counters");
+    fs::create_dir_all(&counters).unwrap();
+    let pipe = counters.join("zz_stuck");
+    assert!(Command::new("mkfifo")
+        .arg(&pipe)
+        .status()
+        .unwrap()
+        .success());
+    let mut program = Command::new(PROGRAM)
+        .args(["--once", "--check", "--root", text(&dir.0)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while program.try_wait().unwrap().is_none() && Instant::now() < end {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let ended = program.try_wait().unwrap().is_some();
+    if !ended {
+        program.kill().unwrap();
+    }
+    // Somebody who writes lets go whoever reads.
+    drop(fs::OpenOptions::new().read(true).write(true).open(&pipe));
+    let shown = program.wait_with_output().unwrap();
+    assert!(ended, "it waits for the device");
+    assert_eq!(shown.status.code(), Some(2), "{}", said(&shown));
+    assert!(
+        said(&shown).contains("rxe0 does not tell its counters"),
+        "{}",
+        said(&shown)
+    );
+}
+
 #[test]
 fn a_report_is_a_snapshot() {
     let node = Dir::node("report", common::guest("slow-peer"));

@@ -66,7 +66,7 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 25] = [
+pub const KINDS: [&str; 26] = [
     "fine",
     "starved",
     "no-answer",
@@ -85,6 +85,7 @@ pub const KINDS: [&str; 25] = [
     "ended",
     "no-device",
     "link-down",
+    "device-mute",
     "memory",
     "retries",
     "refusing",

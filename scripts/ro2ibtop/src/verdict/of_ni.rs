@@ -58,6 +58,13 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         let words = "the link is down: cable, switch, \"ip link\", \"rdma link\"";
         return Verdict::new(Level::Bad, "link-down", words);
     }
+    if ni.mute {
+        let words = format!(
+            "{} does not tell its counters, so it may hang: its lines in dmesg, \"devlink health\"",
+            ni.device
+        );
+        return Verdict::new(Level::Bad, "device-mute", words);
+    }
     let short = history.no_memory(ni);
     if short > 0 {
         return memory(ni, history, short);
