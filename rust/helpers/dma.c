@@ -316,8 +316,16 @@ static struct page *bvec_page(const struct bio_vec *bv, size_t off)
 	return bv->bv_page + (off >> PAGE_SHIFT);
 }
 
-size_t ro2ib_bvec_read(const struct bio_vec *bv, u32 n, size_t at, void *to,
-		       size_t len)
+/* Are @len bytes at @at in the first piece, and in one page? Small ones are. */
+static bool in_first(const struct bio_vec *bv, u32 n, size_t at, size_t len)
+{
+	return n && at < bv->bv_len && len <= bv->bv_len - at &&
+	       offset_in_page(bv->bv_offset + at) + len <= PAGE_SIZE;
+}
+
+/* Out of line, so that the short way saves no registers for it. */
+static noinline size_t read_pieces(const struct bio_vec *bv, u32 n, size_t at,
+				   void *to, size_t len)
 {
 	u32 i = bvec_seek(bv, n, &at);
 	size_t done = 0;
@@ -337,8 +345,21 @@ size_t ro2ib_bvec_read(const struct bio_vec *bv, u32 n, size_t at, void *to,
 	return done;
 }
 
-size_t ro2ib_bvec_write(const struct bio_vec *bv, u32 n, size_t at,
-			const void *from, size_t len)
+size_t ro2ib_bvec_read(const struct bio_vec *bv, u32 n, size_t at, void *to,
+		       size_t len)
+{
+	size_t off;
+
+	if (!in_first(bv, n, at, len))
+		return read_pieces(bv, n, at, to, len);
+
+	off = bv->bv_offset + at;
+	memcpy_from_page(to, bvec_page(bv, off), offset_in_page(off), len);
+	return len;
+}
+
+static noinline size_t write_pieces(const struct bio_vec *bv, u32 n, size_t at,
+				    const void *from, size_t len)
 {
 	u32 i = bvec_seek(bv, n, &at);
 	size_t done = 0;
@@ -356,6 +377,19 @@ size_t ro2ib_bvec_write(const struct bio_vec *bv, u32 n, size_t at,
 		}
 	}
 	return done;
+}
+
+size_t ro2ib_bvec_write(const struct bio_vec *bv, u32 n, size_t at,
+			const void *from, size_t len)
+{
+	size_t off;
+
+	if (!in_first(bv, n, at, len))
+		return write_pieces(bv, n, at, from, len);
+
+	off = bv->bv_offset + at;
+	memcpy_to_page(bvec_page(bv, off), offset_in_page(off), from, len);
+	return len;
 }
 
 size_t ro2ib_bvec_copy(const struct bio_vec *to, u32 nto, size_t to_at,

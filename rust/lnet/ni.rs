@@ -236,6 +236,9 @@ impl<L: Lnd> NiRef<L> {
         // SAFETY: The NI is valid by the type invariant, `hdr` has the length LNet reads, and
         // `rx` is what `Lnd::recv`'s trampoline expects.
         let rc = unsafe { bindings::ro2ib_lnet_parse(self.as_ptr(), hdr.as_ptr(), from, rx, rdma) };
+        if rc == 0 {
+            return Ok(());
+        }
         to_result(rc).map_err(|e| {
             // SAFETY: `rx` comes from `into_foreign` above. LNet has taken nothing when it
             // returns an error, so nobody else turns it back.

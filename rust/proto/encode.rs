@@ -72,6 +72,7 @@ pub enum BodyOut<'a> {
 
 impl BodyOut<'_> {
     /// The message type.
+    #[inline(always)]
     pub const fn kind(&self) -> MsgType {
         match self {
             BodyOut::ConnReq(_) => MsgType::ConnReq,
@@ -88,6 +89,7 @@ impl BodyOut<'_> {
     }
 
     /// Length of the whole message in bytes.
+    #[inline(always)]
     fn nob(&self) -> Result<usize, WireError> {
         let with_frags = |head: usize, n: usize| match u16::try_from(n) {
             Ok(1..=FRAGS_MAX) => Ok(head.saturating_add(n.saturating_mul(FRAGMENT_LEN))),
@@ -118,6 +120,7 @@ impl BodyOut<'_> {
 /// Of an IMMEDIATE only the 120 bytes before the payload are written, but the
 /// length returned counts the payload. Fails when `out` is too small, the
 /// payload too long, or the number of fragments not 1..=257.
+#[inline(always)]
 pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usize, WireError> {
     encode_as(out, Order::Native, env, body)
 }
@@ -125,6 +128,7 @@ pub fn encode(out: &mut [u8], env: &Envelope, body: &BodyOut<'_>) -> Result<usiz
 /// Like [`encode`], as a peer of the given byte order would write it.
 ///
 /// The driver itself always sends its own order; this is for tests and tools.
+#[inline(always)]
 pub fn encode_as(
     out: &mut [u8],
     order: Order,
@@ -137,6 +141,7 @@ pub fn encode_as(
     Ok(nob)
 }
 
+#[inline(always)]
 fn write(mut w: Writer<'_>, env: &Envelope, body: &BodyOut<'_>, nob: u32) -> Option<()> {
     w.u32(MAGIC)?;
     w.u16(env.version.wire())?;

@@ -258,6 +258,30 @@ pub fn decode(buf: &[u8]) -> Result<Message<'_>, WireError> {
         return Err(opening(buf).err().unwrap_or(WireError::ShortHeader));
     };
     let (order, version) = opening(head)?;
+    match order {
+        Order::Native => decode_as(buf, head, Order::Native, version),
+        Order::Swapped => decode_swapped(buf, head, version),
+    }
+}
+
+// Apart, so that the other one knows its order: nearly all peers have ours.
+#[cold]
+#[inline(never)]
+fn decode_swapped<'a>(
+    buf: &'a [u8],
+    head: &[u8; HEADER_LEN],
+    version: Version,
+) -> Result<Message<'a>, WireError> {
+    decode_as(buf, head, Order::Swapped, version)
+}
+
+#[inline(always)]
+fn decode_as<'a>(
+    buf: &'a [u8],
+    head: &[u8; HEADER_LEN],
+    order: Order,
+    version: Version,
+) -> Result<Message<'a>, WireError> {
     let claimed = order.u32_at(head, 8).ok_or(WireError::ShortHeader)?;
     // From here on only the bytes that the message claims exist.
     let msg = usize::try_from(claimed)
@@ -303,6 +327,7 @@ impl Facts {
 
 impl Message<'_> {
     /// What to keep with the bytes if their body is wanted again.
+    #[inline(always)]
     pub fn facts(&self) -> Facts {
         Facts {
             kind: self.body.kind(),
@@ -353,36 +378,44 @@ fn envelope(msg: &[u8; HEADER_LEN], order: Order, version: Version) -> Option<En
     })
 }
 
+#[inline(always)]
+fn lnet_hdr(msg: &[u8]) -> Result<&RawLnetHdr, WireError> {
+    array_at::<LNET_HDR_LEN>(msg, HEADER_LEN).ok_or(WireError::ShortBody)
+}
+
+#[inline(always)]
+fn descriptor(msg: &[u8], off: usize, order: Order) -> Result<Descriptor<'_>, WireError> {
+    Descriptor::decode(msg.get(off..).ok_or(WireError::ShortBody)?, order)
+}
+
 /// Reads the body; each field must lie within `msg`, which makes the shortest
 /// message of each type that of spec 2.4.
 #[inline(always)]
 fn body(kind: MsgType, msg: &[u8], order: Order) -> Result<Body<'_>, WireError> {
     let short = WireError::ShortBody;
-    let hdr = || array_at::<LNET_HDR_LEN>(msg, HEADER_LEN).ok_or(short);
-    let rd = |off: usize| Descriptor::decode(msg.get(off..).ok_or(short)?, order);
     Ok(match kind {
         MsgType::ConnReq => Body::ConnReq(conn_params(msg, 48, order).ok_or(short)?),
         MsgType::ConnAck => Body::ConnAck(conn_params(msg, 48, order).ok_or(short)?),
         MsgType::Noop => Body::Noop,
         MsgType::Immediate => Body::Immediate {
-            hdr: hdr()?,
+            hdr: lnet_hdr(msg)?,
             payload: msg.get(IMMEDIATE_HEAD..).ok_or(short)?,
         },
         MsgType::PutReq => Body::PutReq {
-            hdr: hdr()?,
+            hdr: lnet_hdr(msg)?,
             cookie: cookie(msg, 120).ok_or(short)?,
         },
         MsgType::PutNak => Body::PutNak(done(msg, order).ok_or(short)?),
         MsgType::PutAck => Body::PutAck {
             src: cookie(msg, 48).ok_or(short)?,
             dst: cookie(msg, 56).ok_or(short)?,
-            rd: rd(64)?,
+            rd: descriptor(msg, 64, order)?,
         },
         MsgType::PutDone => Body::PutDone(done(msg, order).ok_or(short)?),
         MsgType::GetReq => Body::GetReq {
-            hdr: hdr()?,
+            hdr: lnet_hdr(msg)?,
             cookie: cookie(msg, 120).ok_or(short)?,
-            rd: rd(128)?,
+            rd: descriptor(msg, 128, order)?,
         },
         MsgType::GetDone => Body::GetDone(done(msg, order).ok_or(short)?),
     })

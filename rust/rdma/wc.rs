@@ -44,9 +44,18 @@ pub(crate) enum WcStatus {
 }
 
 impl WcStatus {
+    #[inline]
     pub(super) fn from_raw(status: bindings::ib_wc_status) -> Self {
         match status {
             bindings::ib_wc_status_IB_WC_SUCCESS => Self::Success,
+            other => Self::of_error(other),
+        }
+    }
+
+    // Apart, because nearly all are none.
+    #[cold]
+    fn of_error(status: bindings::ib_wc_status) -> Self {
+        match status {
             bindings::ib_wc_status_IB_WC_LOC_LEN_ERR => Self::LocLen,
             bindings::ib_wc_status_IB_WC_LOC_QP_OP_ERR => Self::LocQpOp,
             bindings::ib_wc_status_IB_WC_LOC_PROT_ERR => Self::LocProt,

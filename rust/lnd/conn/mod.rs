@@ -363,9 +363,10 @@ impl Conn {
     }
 
     /// Rings the doorbell for what was just queued, unless it will ring soon anyway.
+    #[inline]
     fn ring(self: &Arc<Self>, inner: &mut Inner, now: Option<Moment>) {
-        let corked = inner.turn.holds(|| kernel::current!().pid());
-        if inner.wire.rings(corked) {
+        let turn = &inner.turn;
+        if inner.wire.rings(|| turn.holds(|| kernel::current!().pid())) {
             self.pump_at(inner, false, now);
         }
     }

@@ -147,6 +147,7 @@ impl Conn {
     /// A message buffer, with the payload of an IMMEDIATE already behind its head. At most 3976
     /// bytes: a copy is cheaper than a mapping, right for any shape of pages, and covered by the
     /// checksum.
+    #[inline(always)]
     fn message_buf(&self, what: (Option<TxBuf>, Option<&PageVec>)) -> Result<TxBuf> {
         let (buf, payload) = what;
         let mut buf = buf.map_or_else(|| self.take_buf(), Ok)?;
@@ -162,11 +163,18 @@ impl Conn {
     }
 
     /// A free message buffer, or a new one. May sleep.
+    #[inline]
     pub(super) fn take_buf(&self) -> Result<TxBuf> {
         match self.with(|inner| inner.wire.take_buf()) {
             Some(buf) => Ok(buf),
-            None => TxBuf::alloc(&self.hca()?.device),
+            None => self.make_buf(),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_buf(&self) -> Result<TxBuf> {
+        TxBuf::alloc(&self.hca()?.device)
     }
 
     /// Makes more transmits. May sleep.

@@ -351,7 +351,20 @@ impl Ended {
 
     /// Gives everything back to LNet, once: there is nothing afterwards. Process context, no lock held: LNet may
     /// send from inside.
+    #[inline]
     pub(super) fn finish(&mut self, cause: Option<Cause>, posted: bool) {
+        if cause.is_none() && matches!(self.memory, Memory::None) {
+            match core::mem::replace(&mut self.owner, Owner::Nobody) {
+                Owner::Message(msg) => return msg.finalize(0, lnet_health(Health::Ok)),
+                other => self.owner = other,
+            }
+        }
+        self.finish_rest(cause, posted);
+    }
+
+    // Apart, because most had no memory and went well.
+    #[inline(never)]
+    fn finish_rest(&mut self, cause: Option<Cause>, posted: bool) {
         let mut outcome = match cause {
             None => Outcome {
                 status: 0,

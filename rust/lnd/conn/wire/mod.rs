@@ -191,7 +191,7 @@ impl<C: QpHandler> Wire<C> {
 
     /// Whether the doorbell rings for what is queued now, see [`Flight::rings`].
     #[inline]
-    pub(super) fn rings(&self, corked: bool) -> bool {
+    pub(super) fn rings(&self, corked: impl FnOnce() -> bool) -> bool {
         self.flight.rings(corked)
     }
 

@@ -69,15 +69,30 @@ impl<C: QpHandler> Wire<C> {
         now: Moment,
     ) -> Result<(), Cause> {
         self.counts.one(Count::Retired);
-        let result = outcome(status);
-        self.retire(context, buf, result, Some(now));
-        if status == WcStatus::RnrRetryExc {
-            self.counts.one(Count::Rnr);
+        match outcome(status) {
+            Ok(()) => {
+                self.retire(context, buf, Ok(()), Some(now));
+                Ok(())
+            }
+            Err(cause) => {
+                self.retire_failed(context, buf, cause);
+                if status == WcStatus::RnrRetryExc {
+                    self.counts.one(Count::Rnr);
+                }
+                Err(cause)
+            }
         }
-        result
+    }
+
+    // Apart, so that the other one knows that all went well.
+    #[cold]
+    #[inline(never)]
+    fn retire_failed(&mut self, context: u32, buf: Option<TxBuf>, cause: Cause) {
+        self.retire(context, buf, Err(cause), None);
     }
 
     /// Books the end of one send work request.
+    #[inline(always)]
     fn retire(
         &mut self,
         context: u32,
@@ -225,7 +240,7 @@ impl<C: QpHandler> Wire<C> {
         }
         // What the device did not take will not complete by itself.
         for context in unposted.contexts() {
-            self.retire(context, None, Err(Cause::LocalFault), None);
+            self.retire_failed(context, None, Cause::LocalFault);
         }
         Err(Cause::LocalFault)
     }

@@ -74,9 +74,9 @@ impl<C: QpHandler> Wire<C> {
             Net,
             "{}: received {:?} of {} bytes with {} credits",
             self.identity.peer,
-            m.body.kind(),
-            m.nob,
-            m.env.credits
+            { m.body.kind() },
+            { m.nob },
+            { m.env.credits }
         );
         self.meter.received(m.body.kind(), m.nob, m.env.credits);
         let at = msg.at();
