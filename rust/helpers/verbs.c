@@ -61,8 +61,8 @@ static void settle_softirq(struct ib_cq *cq)
 /*
  * Waits until the completions that are in @cq have been handled, those of other
  * queue pairs, too. For a queue pair that is destroyed and could not be drained:
- * adapters take its completions out of the queue, software leaves them there.
- * Sleeps.
+ * most adapters take its completions out of the queue, software leaves them
+ * there. Sleeps.
  */
 void ro2ib_cq_settle(struct ib_cq *cq)
 {

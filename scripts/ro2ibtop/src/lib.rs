@@ -4,8 +4,7 @@
 //!
 //! [`text`] takes the driver's lines apart, [`source`] gets them from the running kernel or from what
 //! `ro2ib-report` saved, [`verdict`] says what is wrong, and [`view`], [`json`], [`prometheus`] and
-//! [`svg`] show it. Nothing but [`source`] and [`counters`]
-//! touches the machine.
+//! [`svg`] show it. Nothing but [`source`] and [`counters`] touch the machine.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -172,7 +172,6 @@ fn a_node_is_looked_at() {
     assert!(!said(&shown).contains(" -  "), "{}", said(&shown));
 }
 
-/// What `ro2ib-report` writes is what a snapshot is.
 /// A device that hangs leaves who reads its counters waiting, and he cannot be killed. What it is told of here is a pipe that
 /// nobody writes to.
 #[test]
@@ -211,6 +210,7 @@ fn a_device_that_hangs_holds_nobody_up() {
     );
 }
 
+/// What `ro2ib-report` writes is what a snapshot is.
 #[test]
 fn a_report_is_a_snapshot() {
     let node = Dir::node("report", common::guest("slow-peer"));
