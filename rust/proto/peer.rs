@@ -159,7 +159,7 @@ impl Peer {
 
     /// How many attempts [`Peer::retry`] would start.
     pub fn would_retry(&self, waiting: bool, conns_per_peer: u16) -> u16 {
-        if !self.due || self.under_way() {
+        if !self.due || self.is_under_way() {
             0
         } else if self.conns == 0 {
             u16::from(waiting || self.recall)
@@ -366,7 +366,7 @@ impl Peer {
         self.one_failed |= active && !self.first;
         self.attempt_over(active);
         let retry = (why.is_some() || !active) && self.conns == 0;
-        if retry && waiting && !self.under_way() {
+        if retry && waiting && !self.is_under_way() {
             self.due = true;
             return After::RetryIn(self.pause(why, random));
         }
@@ -395,10 +395,11 @@ impl Peer {
     }
 
     fn busy(&self) -> bool {
-        self.under_way() || self.due
+        self.is_under_way() || self.due
     }
 
-    fn under_way(&self) -> bool {
+    /// An attempt is in flight, of whichever side.
+    pub fn is_under_way(&self) -> bool {
         self.active > 0 || self.passive > 0
     }
 

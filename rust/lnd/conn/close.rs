@@ -14,7 +14,6 @@ use kernel::sync::Arc;
 
 use super::{
     life::Epitaph,
-    timer::CLOSING_MS,
     Conn, //
 };
 use crate::{
@@ -38,7 +37,6 @@ impl Conn {
         if cause.is_some_and(Cause::is_silent) {
             self.peer.doubt_all();
         }
-        self.rearm_timer(CLOSING_MS);
         // Who closed it was faster than the handler that takes the request.
         let id = self.cm.id();
         if id.is_none() && !self.active {

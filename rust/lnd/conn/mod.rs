@@ -58,6 +58,7 @@ use self::{
     inbox::Inbox,
     life::Life,
     qp_notes::QpNotes,
+    timer::CLOSING_MS,
     watch::Watch,
     wire::Wire, //
 };
@@ -320,6 +321,8 @@ impl Conn {
             inner.wire.established(known.depth, high_water, known.stamp);
         }
         if actions.has(Actions::CLOSE) {
+            // Its worker may have to wait for its turn for long.
+            self.rearm_timer(CLOSING_MS);
             inner.wire.cancel(inner.life.end_cause());
             self.kick_upper(inner);
         }

@@ -76,9 +76,6 @@ impl WorkItem<TIMER> for Conn {
             }
             State::Closing | State::Draining => {
                 drop(guard);
-                // What waits for the next connection does not wait for ever, even if this one's
-                // completions never come.
-                this.peer.fail_expired();
                 this.let_others_begin();
                 let mut inner = this.lock();
                 // Once it is dead the timer is the farewell's.

@@ -42,7 +42,6 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        this.fail_expired();
         if this.ni.passage() != Passage::Open {
             return this.wait_for_way();
         }
@@ -258,6 +257,7 @@ impl<C: Connection> Peer<C> {
             inner.gone = true;
             (inner.pending.take(), inner.heard_ms)
         };
+        self.look_no_more();
         self.peers.table.remove(self);
         let cause = cause
             .or_else(|| self.with(|inner| inner.last_cause))

@@ -83,7 +83,7 @@ impl<C: Connection> Peer<C> {
                 let (msg, _) = KBox::into_inner(pending).into_parts();
                 return Err(PeerError::Gone(msg));
             }
-            inner.pending.push_back(pending);
+            self.keep(&mut inner, pending, false);
             let (begins, hold) = inner.want(self, passage);
             (begins, hold, inner.conns.best())
         };
@@ -143,7 +143,7 @@ impl<C: Connection> Peer<C> {
                             // The peer was forgotten while the message was on its way to the
                             // connection.
                             Ok(pending) if inner.gone => late.push_back(pending),
-                            Ok(pending) => inner.pending.push_front(pending),
+                            Ok(pending) => self.keep(&mut inner, pending, true),
                             Err(msg) => lost = Some(msg),
                         }
                     }
@@ -191,18 +191,6 @@ impl<C: Connection> Peer<C> {
             self.attempt();
         }
         flusher
-    }
-
-    /// Ends messages that have waited longer than they may.
-    pub(crate) fn fail_expired(&self) {
-        let limit = self.with(|inner| self.patience_ms(inner));
-        let mut expired = PendingList::EMPTY;
-        while let Some(pending) = self.with(|inner| inner.pending.pop_expired(limit)) {
-            expired.push_back(pending);
-        }
-        let seen = &self.ni.seen;
-        seen.messages(Cause::DeadlineConnecting, expired.len());
-        expired.fail(Cause::DeadlineConnecting);
     }
 
     fn fail_one(&self, msg: Message, e: Error) {

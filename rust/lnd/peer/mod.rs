@@ -24,6 +24,7 @@ use kernel::{
 
 use self::{
     line::Line,
+    patience::PATIENCE,
     roster::{
         Doubtful,
         Roster, //
@@ -63,6 +64,7 @@ mod attempts;
 mod carry;
 mod line;
 mod look;
+mod patience;
 pub(super) mod roster;
 mod turns;
 mod way;
@@ -227,10 +229,13 @@ pub(crate) struct Peer<C: Connection> {
     inner: SpinLock<PeerInner<C>>,
     #[pin]
     retry: DelayedWork<Peer<C>, RETRY>,
+    #[pin]
+    patience: DelayedWork<Peer<C>, PATIENCE>,
 }
 
 kernel::impl_has_delayed_work! {
     impl{C: Connection} HasDelayedWork<Self, RETRY> for Peer<C> { self.retry }
+    impl{C: Connection} HasDelayedWork<Self, PATIENCE> for Peer<C> { self.patience }
 }
 
 impl<C: Connection> work::Timed<RETRY> for Peer<C> {
@@ -275,6 +280,7 @@ impl<C: Connection> Peer<C> {
                 nid,
                 inner <- kernel::new_spinlock!(inner, "Peer::inner"),
                 retry <- kernel::new_delayed_work!("Peer::retry"),
+                patience <- kernel::new_delayed_work!("Peer::patience"),
             }),
             GFP_KERNEL,
         )

@@ -71,18 +71,6 @@ impl<C: Connection> Peer<C> {
         }
         due
     }
-
-    /// Milliseconds that a message may wait for a connection: those in line are not to blame.
-    pub(super) fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
-        let limit = self.ni.pending_limit_ms();
-        let since = self.ni.now_ms().saturating_sub(inner.called_ms);
-        let late = inner.called_ms != 0 && i64::try_from(since).is_ok_and(|ms| ms < limit);
-        if late || inner.place.is_in_line() {
-            limit.max(self.ni.message_limit_ms())
-        } else {
-            limit
-        }
-    }
 }
 
 impl<C: Connection> PeerInner<C> {

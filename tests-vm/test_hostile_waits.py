@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Messages that wait for a connection with a peer that does not mean it: they end, and so does what it was told."""
+
+import threading
+import time
+
+from evil import wire
+from evil.peer import ADDRESS
+from faults import lose
+from nodes import up
+
+VICTIM = "10.0.0.1"
+EVIL = f"{ADDRESS}@o2ib"
+# Seconds: LNet's own, and what a message waits for a connection with that: 5 for an attempt, and 10.
+TIMEOUT, PATIENCE = 8, 15
+
+
+def test_who_asks_and_never_goes_on(nodes, evil):
+    """A request of the peer's stands for one of ours. If there is always one the message ends all the same."""
+    a, b = nodes
+    up(a, b, lnd=f"timeout={TIMEOUT}")
+    over = threading.Event()
+
+    def ask():
+        while not over.is_set():
+            evil.ask(VICTIM, evil.connreq(VICTIM), ms=0)
+            over.wait(1)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        time.sleep(5)
+        began = time.monotonic()
+        assert a.ping(EVIL, ok=False)["rc"] != 0
+        spent = time.monotonic() - began
+    finally:
+        over.set()
+        asker.join()
+    assert spent < PATIENCE + 5, spent
+    assert "DeadlineConnecting=1" in a.guest.check("grep -h of=messages /sys/kernel/debug/ro2iblnd/*@*")
+    a.traffic(b, op="mix", size=4096, count=20)
+
+
+def test_a_refused_answer_is_said_again(nodes, evil):
+    """To the peer the connection is made: it has to be told that it is not, even if that is lost once."""
+    a, b = nodes
+    up(a, b)
+    evil.do("listen", "l", ADDRESS, 987)
+    ping = a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60"))
+    name = evil.name()
+    asked = wire.parse(bytes.fromhex(evil.do("request", "l", name, 60000, timeout=120)["private"]))
+    answer = wire.message(wire.CONNACK, evil.nid, asked["src"], wire.params(depth=0), dststamp=asked["srcstamp"], srcstamp=7)
+    with lose(b, "DREQ", first=True) as link:
+        evil.do("accept", name, answer.hex(), 20)
+        last = evil.event(name, 30000)["event"]
+        assert link.lost() == 1
+    assert last == "RDMA_CM_EVENT_DISCONNECTED"
+    evil.do("close", name)
+    assert "rc=0" not in ping.wait(120)[1]
