@@ -30,9 +30,9 @@ impl Conn {
     pub(super) fn close(self: &Arc<Self>) {
         self.peer.unpublish(self);
         self.ni.leave(&self.made_with);
-        let (cause, established, asked) = self.with(|inner| {
-            let established = !inner.life.attempt_failed();
-            (inner.life.cause(), established, inner.goodbye.was_asked())
+        let (cause, made, asked) = self.with(|inner| {
+            let asked = inner.goodbye.was_asked();
+            (inner.life.cause(), inner.peer_has_it(), asked)
         });
         if cause.is_some_and(Cause::is_silent) {
             self.peer.doubt_all();
@@ -44,7 +44,7 @@ impl Conn {
         }
         if let Some(id) = id {
             let way = self.way(&id);
-            if established && way != Way::NoAddress {
+            if made && way != Way::NoAddress {
                 self.with(|inner| inner.goodbye.begin(way == Way::Open));
             }
             match (way, asked) {

@@ -122,6 +122,8 @@ impl Conn {
             return self.event(Event::Established);
         }
         let (asked, connecting) = self.with(|inner| {
+            // Whatever is in the answer: the peer takes it for made, and is told of its end until it hears of it.
+            inner.goodbye.connected();
             let connecting = inner.life.state() == State::Connecting;
             (inner.life.ask(), connecting)
         });

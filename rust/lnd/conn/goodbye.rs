@@ -34,6 +34,8 @@ pub(super) struct Goodbye {
     farewell: Farewell,
     /// The CM was told to connect or to accept.
     asked: bool,
+    /// The CM has the peer's answer to our request.
+    connected: bool,
     /// The peer's request is not to be accepted, and it could not be told so yet.
     owes_answer: bool,
     since: Instant<Monotonic>,
@@ -47,6 +49,7 @@ impl Goodbye {
         Self {
             farewell: Farewell::new(),
             asked: false,
+            connected: false,
             owes_answer: false,
             since: Instant::now(),
             finishing: None,
@@ -81,6 +84,16 @@ impl Goodbye {
     /// Whether the CM was told to connect or to accept.
     pub(super) fn was_asked(&self) -> bool {
         self.asked
+    }
+
+    /// The CM has the peer's answer to our request, good or not.
+    pub(super) fn connected(&mut self) {
+        self.connected = true;
+    }
+
+    /// Whether the CM has the peer's answer to our request: to the peer it is a connection.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connected
     }
 
     /// The peer's request was to be refused, and there is no route, or no id yet.

@@ -167,6 +167,13 @@ impl Conn {
     }
 }
 
+impl Inner {
+    /// Whether it is, or was, a connection to the peer. It may be to the peer only, whose answer was no good.
+    pub(super) fn peer_has_it(&self) -> bool {
+        !self.life.attempt_failed() || self.goodbye.is_connected()
+    }
+}
+
 impl Leaving for Conn {
     fn is_mute(&self) -> bool {
         self.with(|inner| inner.goodbye.is_mute())
@@ -192,15 +199,15 @@ impl Leaving for Conn {
             }
             return;
         }
-        let (waited, failed) = self.with(|inner| {
-            let failed = inner.life.attempt_failed();
-            let waited = inner.goodbye.route_found(!failed);
-            if waited && !failed {
+        let (waited, made) = self.with(|inner| {
+            let made = inner.peer_has_it();
+            let waited = inner.goodbye.route_found(made);
+            if waited && made {
                 self.rearm_timer(FAREWELL_MS);
             }
-            (waited, failed)
+            (waited, made)
         });
-        if waited && failed {
+        if waited && !made {
             // Freeing the id tells the peer.
             drop(id);
             self.end_farewell();
