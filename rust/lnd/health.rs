@@ -14,7 +14,6 @@ pub(crate) fn lnet_health(health: Health) -> LnetHealth {
         Health::LocalDropped => LnetHealth::LocalDropped,
         Health::LocalAborted => LnetHealth::LocalAborted,
         Health::LocalError => LnetHealth::LocalError,
-        Health::LocalTimeout => LnetHealth::LocalTimeout,
         Health::RemoteError => LnetHealth::RemoteError,
         Health::RemoteDropped => LnetHealth::RemoteDropped,
         Health::RemoteTimeout => LnetHealth::RemoteTimeout,

@@ -58,8 +58,6 @@ pub enum Health {
     LocalAborted,
     /// Our interface or our request is at fault; no resend.
     LocalError,
-    /// Timed out in a local queue; LNet resends.
-    LocalTimeout,
     /// The peer is at fault; no resend.
     RemoteError,
     /// The peer did not take it; LNet resends.
@@ -162,7 +160,8 @@ impl Cause {
             Self::LocalFault | Self::AdminClose => (EIO, Health::LocalAborted),
             Self::RemoteFault => (EIO, Health::RemoteError),
             Self::TransportRetry => (EIO, Health::RemoteDropped),
-            Self::DeadlineQueued => (ECONNABORTED, Health::LocalTimeout),
+            // What is queued for so long waits for credits, which are the peer's to give.
+            Self::DeadlineQueued => (ECONNABORTED, Health::RemoteDropped),
             Self::DeadlineSending => (ECONNABORTED, Health::NetworkTimeout),
             Self::DeadlineAnswer => (ECONNABORTED, Health::RemoteTimeout),
             Self::DeviceGone => (EIO, Health::LocalDropped),
@@ -263,7 +262,12 @@ impl Cause {
     pub fn spares_who_waits(self) -> bool {
         matches!(
             self,
-            Self::PeerRestarted | Self::AdminClose | Self::Overtaken | Self::Moved
+            Self::PeerRestarted
+                | Self::AdminClose
+                | Self::Overtaken
+                | Self::Moved
+                | Self::LinkDown
+                | Self::AddressChanged
         )
     }
 
@@ -345,6 +349,15 @@ mod tests {
         assert_eq!(no_route, Cause::Unreachable);
     }
 
+    /// A peer that returns no credits has no say about the health of our NI, over which LNet reaches others.
+    #[test]
+    fn who_gives_no_credits_is_to_blame() {
+        for posted in [false, true] {
+            let health = Cause::DeadlineQueued.outcome(posted).health;
+            assert_eq!(health, Health::RemoteDropped);
+        }
+    }
+
     #[test]
     fn what_had_no_connection_is_sent_again_over_another_way() {
         for cause in [
@@ -378,6 +391,9 @@ mod tests {
             Cause::AdminClose,
             Cause::Overtaken,
             Cause::Moved,
+            // It may be back by then. Where it is not, and LNet has another way, nothing waits.
+            Cause::LinkDown,
+            Cause::AddressChanged,
         ] {
             assert!(cause.spares_who_waits());
         }

@@ -40,6 +40,9 @@ const REPLACE_MS: u32 = 1000;
 /// Times that it is tried.
 const REPLACE_TRIES: u8 = 8;
 
+/// Milliseconds that a connection lives at least. One that broke before was none.
+const LIVES_MS: u64 = 1000;
+
 /// What handshakes with the peer have taught us; used for the next CONNREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
@@ -72,6 +75,8 @@ pub struct Peer {
     /// Races that we lost in a row.
     lost: u8,
     failures: u32,
+    /// Connections in a row that broke as soon as they were there.
+    stillborn: u32,
     /// A retry: for the first connection, or beside those that are there for what is missing.
     due: bool,
     /// The way took its last connection along: connect again when it opens, message or not.
@@ -121,6 +126,7 @@ impl Peer {
             races: 0,
             lost: 0,
             failures: 0,
+            stillborn: 0,
             due: false,
             recall: false,
             first: false,
@@ -297,6 +303,24 @@ impl Peer {
         self.idle()
     }
 
+    /// A connection that was there for `lived_ms` is gone, and broke, or the peer broke the protocol, if `bad`. To be asked
+    /// after [`Peer::closed`], when messages wait for another one: milliseconds until a retry that makes it, if the caller is
+    /// to see to one. A peer that takes each connection, and breaks it at once, is not asked without a pause.
+    #[must_use]
+    pub fn ended(&mut self, lived_ms: u64, bad: bool, waiting: bool, random: u32) -> Option<u32> {
+        if !bad || lived_ms >= LIVES_MS {
+            self.stillborn = 0;
+            return None;
+        }
+        let pause = backoff(self.stillborn, random);
+        self.stillborn = self.stillborn.saturating_add(1);
+        if pause == 0 || !waiting || !self.may_start() {
+            return None;
+        }
+        self.due = true;
+        Some(pause)
+    }
+
     /// A connection that we had opened broke, and is gone: if others live it is replaced ([`Peer::more`]).
     pub fn broke(&mut self) {
         if self.conns > 0 && !self.unwanted {
@@ -471,6 +495,46 @@ mod tests {
     fn breaks(p: &mut Peer) {
         let _ = p.closed();
         p.broke();
+    }
+
+    #[test]
+    fn who_breaks_each_connection_at_once_is_asked_with_pauses() {
+        let mut p = peer();
+        let known = p.known;
+        let mut paused = 0_u32;
+        for times in 0..20 {
+            assert!(p.start());
+            p.established(true, known);
+            let _ = p.closed();
+            match p.ended(3, true, true, u32::MAX - 1) {
+                // The first may be an accident.
+                None => assert_eq!(times, 0),
+                Some(ms) => {
+                    paused = paused.saturating_add(ms);
+                    assert!(!p.start());
+                    assert_eq!(p.retry(true, 1), 1);
+                    let _ = p.failed(true, None, false, 7);
+                }
+            }
+        }
+        assert!(paused > BACKOFF_MAX_MS);
+        // One that lived, or was ended here on purpose, makes up for all.
+        for (lived_ms, bad) in [(LIVES_MS, true), (3, false)] {
+            assert!(p.start());
+            p.established(true, known);
+            let _ = p.closed();
+            assert_eq!(p.ended(lived_ms, bad, true, 7), None);
+            assert!(p.start());
+            p.established(true, known);
+            let _ = p.closed();
+            assert_eq!(p.ended(3, true, true, 7), None);
+        }
+        // Nobody waits, or another one is there.
+        assert!(p.start());
+        assert_eq!(p.ended(3, true, true, 7), None);
+        assert_eq!(p.failed(true, None, false, 7), After::GiveUp);
+        assert_eq!(p.ended(3, true, false, 7), None);
+        assert!(!p.is_due());
     }
 
     #[test]

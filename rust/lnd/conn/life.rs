@@ -12,22 +12,25 @@
 //! - `fault` is `Some` only while the cause that was latched is its own, and nobody has told of it.
 
 use super::fault::Fault;
-use crate::proto::{
-    cause::Cause,
-    cm_msg::Ask,
-    conn::{
-        Actions,
-        Conn as Fsm,
-        Event,
-        First,
-        State,
-        Todo,
-        Worker, //
-    },
-    params::QueueDepth,
-    peer::{
-        Invited,
-        Known, //
+use crate::{
+    lnd::moment::Moment,
+    proto::{
+        cause::Cause,
+        cm_msg::Ask,
+        conn::{
+            Actions,
+            Conn as Fsm,
+            Event,
+            First,
+            State,
+            Todo,
+            Worker, //
+        },
+        params::QueueDepth,
+        peer::{
+            Invited,
+            Known, //
+        }, //
     }, //
 };
 
@@ -48,6 +51,10 @@ pub(super) struct Life {
     in_turn: bool,
     /// The attempt ended without a connection.
     attempt_failed: bool,
+    /// Since when it is established, if it ever was.
+    up: Option<Moment>,
+    /// For how many milliseconds it was, once it is over.
+    lived_ms: u64,
     /// Set when a reject invited another attempt.
     retry: Option<Invited>,
     /// Why the peer refused the attempt, in one word.
@@ -81,6 +88,8 @@ impl Life {
             published: false,
             in_turn: active,
             attempt_failed: false,
+            up: None,
+            lived_ms: 0,
             retry: None,
             rejected: None,
             fault: None,
@@ -92,6 +101,13 @@ impl Life {
         let actions = self.fsm.on(event);
         if actions.has(Actions::FAIL_ATTEMPT) {
             self.attempt_failed = true;
+        }
+        if actions.has(Actions::ESTABLISH) {
+            self.up = Some(Moment::now());
+        }
+        if actions.has(Actions::CLOSE) {
+            let ms = self.up.map_or(0, Moment::elapsed_ms);
+            self.lived_ms = u64::try_from(ms).unwrap_or(0);
         }
         self.todo.add(actions);
         actions
@@ -238,6 +254,11 @@ impl Life {
     /// Whether the attempt ended without a connection.
     pub(super) fn attempt_failed(&self) -> bool {
         self.attempt_failed
+    }
+
+    /// For how many milliseconds it was established, once it is over.
+    pub(super) fn lived_ms(&self) -> u64 {
+        self.lived_ms
     }
 
     /// What is left to say of it, once.

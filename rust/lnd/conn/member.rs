@@ -110,6 +110,10 @@ impl Connection for Conn {
         let now_ms = self.ni.now_ms();
         now_ms.saturating_sub(u64::try_from(ago).unwrap_or(0))
     }
+
+    fn lived_ms(&self) -> u64 {
+        self.with(|inner| inner.life.lived_ms())
+    }
 }
 
 impl Doubtful for Conn {

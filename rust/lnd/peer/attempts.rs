@@ -56,7 +56,7 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
             this.attempt();
         }
         if again {
-            this.retry_in(HOLD_LOOK_MS);
+            this.look_later();
         } else if attempts == 0 {
             this.forget_if_idle(None);
         }
@@ -148,7 +148,7 @@ impl<C: Connection> Peer<C> {
         moved: bool,
     ) {
         // Before the lock: it takes the connection's.
-        let heard_ms = conn.heard_ms();
+        let (heard_ms, lived_ms) = (conn.heard_ms(), conn.lived_ms());
         {
             let mut inner = self.inner.lock();
             inner.heard_ms = inner.heard_ms.max(heard_ms);
@@ -164,9 +164,14 @@ impl<C: Connection> Peer<C> {
         let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
         let broke = conn.is_active() && cause.is_mishap();
+        let bad = cause.is_mishap() || cause == Cause::Protocol;
+        let random = random::u32();
+        let mut pause = None;
         let recall = self.with(|inner| {
             inner.last_cause = Some(cause);
             let _ = inner.policy.closed();
+            let waiting = !inner.pending.is_empty() && !inner.gone;
+            pause = inner.policy.ended(lived_ms, bad, waiting, random);
             inner.lost_ms = now_ms;
             if broke {
                 inner.policy.broke();
@@ -176,7 +181,9 @@ impl<C: Connection> Peer<C> {
                 && !inner.gone
                 && inner.policy.recall()
         });
-        if recall && !lost {
+        if let Some(ms) = pause {
+            self.retry_in(ms);
+        } else if recall && !lost {
             // The peer may not know yet that what it has is dead.
             self.recall_soon();
         } else if recall {
@@ -204,7 +211,11 @@ impl<C: Connection> Peer<C> {
         // keeps trying.
         let listed = self.ni.is_listed();
         // What the way closed on waits for it to open, and what had to give way here is tried again.
-        let later = cause.spares_who_waits() || self.ni.passage() == Passage::Hold;
+        let passage = self.ni.passage();
+        if passage == Passage::Refuse {
+            self.refuse_waiting();
+        }
+        let later = cause.spares_who_waits() || passage == Passage::Hold;
         let again = retry
             .map(|invited| invited.why)
             .or(later.then_some(RetryWhy::Early));

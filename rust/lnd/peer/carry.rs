@@ -67,15 +67,16 @@ impl<C: Connection> Peer<C> {
     fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
         let passage = self.ni.passage();
         if passage == Passage::Refuse && self.with(|inner| inner.conns.usable() == 0) {
-            // Ended here, for LNet would not send again what is not taken.
-            self.ni.seen.messages(Cause::LinkDown, 1);
-            end_one(msg, Cause::LinkDown);
+            self.lose_one(msg, Cause::LinkDown);
             self.forget_if_unused();
             return Ok(());
         }
         let pending = match Pending::new(msg, req) {
             Ok(pending) => pending,
-            Err(msg) => return Err(PeerError::Failed(msg, ENOMEM)),
+            Err(msg) => {
+                self.lose_one(msg, Cause::NoResources);
+                return Ok(());
+            }
         };
         let (begins, hold, flusher) = {
             let mut inner = self.inner.lock();
@@ -129,7 +130,9 @@ impl<C: Connection> Peer<C> {
             let (msg, req) = KBox::into_inner(pending).into_parts();
             match conn.send(msg, &req) {
                 Ok(()) => {}
-                Err(NotSent::Failed(msg, e)) => self.fail_one(msg, e),
+                Err(NotSent::Failed(msg, e)) => {
+                    self.lose_one(msg, Cause::Local(e.to_errno()));
+                }
                 Err(NotSent::Closed(msg)) => {
                     let back = Pending::again(msg, &req, since);
                     let mut late = PendingList::EMPTY;
@@ -150,7 +153,7 @@ impl<C: Connection> Peer<C> {
                     self.ni.seen.messages(Cause::PeerClosed, late.len());
                     late.fail(Cause::PeerClosed);
                     if let Some(msg) = lost {
-                        self.fail_one(msg, ENOMEM);
+                        self.lose_one(msg, Cause::NoResources);
                     }
                     return self.next_for_waiting();
                 }
@@ -193,13 +196,10 @@ impl<C: Connection> Peer<C> {
         flusher
     }
 
-    fn fail_one(&self, msg: Message, e: Error) {
-        self.ni.seen.messages(Cause::Local(e.to_errno()), 1);
-        msg.finalize(e.to_errno(), crate::lnet::Health::LocalError);
+    /// Ends a message here: LNet would not send again what is not taken.
+    fn lose_one(&self, msg: Message, cause: Cause) {
+        self.ni.seen.messages(cause, 1);
+        let outcome = cause.outcome(false);
+        msg.finalize(outcome.status, lnet_health(outcome.health));
     }
-}
-
-fn end_one(msg: Message, cause: Cause) {
-    let outcome = cause.outcome(false);
-    msg.finalize(outcome.status, lnet_health(outcome.health));
 }

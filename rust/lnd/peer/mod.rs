@@ -137,6 +137,9 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
 
     /// When something good was last received, on the NI's clock in milliseconds.
     fn heard_ms(&self) -> u64;
+
+    /// For how many milliseconds it was there, and not over yet.
+    fn lived_ms(&self) -> u64;
 }
 
 /// The peers of an NI, and what is left of their connections.
@@ -312,6 +315,13 @@ impl<C: Connection> Peer<C> {
     fn retry_in(self: &Arc<Self>, ms: u32) {
         self.note_retry(ms);
         work::rearm::<Self, RETRY>(self.clone(), ms);
+    }
+
+    /// A retry that is due cannot be made now, and looks again. Whoever armed it since that began wants it sooner.
+    fn look_later(self: &Arc<Self>) {
+        if work::arm::<Self, RETRY>(self.clone(), HOLD_LOOK_MS) {
+            self.note_retry(HOLD_LOOK_MS);
+        }
     }
 
     /// For how many milliseconds our youngest request is under way.

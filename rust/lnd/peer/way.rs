@@ -7,8 +7,7 @@ use kernel::sync::Arc;
 
 use super::{
     Connection,
-    Peer,
-    HOLD_LOOK_MS, //
+    Peer, //
 };
 use crate::{
     proto::{
@@ -27,7 +26,9 @@ const RECALL_SPREAD_MS: u32 = 200;
 impl<C: Connection> Peer<C> {
     /// The way is closed: a retry waits for it to open, but not for ever.
     pub(super) fn wait_for_way(self: &Arc<Self>) {
-        let refuse = self.ni.passage() == Passage::Refuse;
+        if self.ni.passage() == Passage::Refuse {
+            self.refuse_waiting();
+        }
         let now_ms = self.ni.now_ms();
         let again = self.with(|inner| {
             if self.ni.is_stopping() {
@@ -35,7 +36,7 @@ impl<C: Connection> Peer<C> {
                 let _ = inner.policy.cancel_retry();
                 return false;
             }
-            let waiting = !refuse && !inner.pending.is_empty();
+            let waiting = !inner.pending.is_empty();
             let recalled =
                 inner.policy.is_recalled() && now_ms.saturating_sub(inner.lost_ms) < RECALL_MS;
             if !waiting && !recalled && !inner.policy.lacks_some() {
@@ -46,7 +47,7 @@ impl<C: Connection> Peer<C> {
             inner.policy.hold() || inner.policy.is_due()
         });
         if again {
-            self.retry_in(HOLD_LOOK_MS);
+            self.look_later();
         } else {
             self.forget_if_idle(Some(Cause::LinkDown));
         }
@@ -62,10 +63,15 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn way_closed(self: &Arc<Self>, refuse: bool) {
         self.for_each_conn(|conn| conn.fail(Cause::LinkDown));
         if refuse {
-            let waiting = self.with(|inner| inner.pending.take());
-            self.ni.seen.messages(Cause::LinkDown, waiting.len());
-            waiting.fail(Cause::LinkDown);
+            self.refuse_waiting();
         }
+    }
+
+    /// LNet has another way for what waits.
+    pub(super) fn refuse_waiting(&self) {
+        let waiting = self.with(|inner| inner.pending.take());
+        self.ni.seen.messages(Cause::LinkDown, waiting.len());
+        waiting.fail(Cause::LinkDown);
     }
 
     /// The way is open: what waits for it goes at once; others soon, but not all of them in the same
