@@ -6,8 +6,8 @@ import time
 
 from evil import wire
 from evil.peer import ADDRESS
-from faults import lose
-from nodes import up
+from faults import lose, silence
+from nodes import until, up
 
 VICTIM = "10.0.0.1"
 EVIL = f"{ADDRESS}@o2ib"
@@ -57,3 +57,14 @@ def test_a_refused_answer_is_said_again(nodes, evil):
     assert last == "RDMA_CM_EVENT_DISCONNECTED"
     evil.do("close", name)
     assert "rc=0" not in ping.wait(120)[1]
+
+
+def test_a_keepalive_has_a_deadline(nodes):
+    """How often it is repeated, and for how long, the side says that asked for the connection: for hours if it likes."""
+    a, b = nodes
+    up(a, b, lnd="timeout=5 keepalive=1")
+    b.ping(a)
+    with silence(a), silence(b):
+        until(lambda: "connection closed" in a.log(), "closed", 15)
+    # Soft-RoCE gives up after 7.5 s.
+    assert "closed: the send did not complete in time" in a.log()

@@ -223,6 +223,11 @@ impl Credits {
         self.noops = self.noops.saturating_sub(1);
     }
 
+    /// NOOPs whose SEND has not completed.
+    pub fn noops(&self) -> u8 {
+        self.noops
+    }
+
     /// Whether a NOOP should be sent to return credits (protocol section 5.5): enough are
     /// outstanding (or `keepalive` is due), nothing that could carry them can go, and the two
     /// out-of-band slots are not both taken.

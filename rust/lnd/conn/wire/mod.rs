@@ -46,7 +46,8 @@ use crate::{
             Counts, //
         },
         hca::Hca,
-        meter::Meter, //
+        meter::Meter,
+        moment::Moment, //
     },
     proto::{
         cause::Cause,
@@ -104,6 +105,8 @@ pub(super) struct Wire<C: QpHandler> {
     /// Until release: the device may go afterwards.
     hca: Option<Arc<Hca>>,
     counts: Counts,
+    /// Since when the oldest NOOP is on its way; a new one if one of two has arrived.
+    noop: Option<Moment>,
     meter: Meter,
 }
 
@@ -120,6 +123,7 @@ impl<C: QpHandler> Wire<C> {
             limits: Limits::NONE,
             hca: Some(hca),
             counts: Counts::default(),
+            noop: None,
             meter,
         }
     }
@@ -276,11 +280,14 @@ impl<C: QpHandler> Wire<C> {
         self.txs.cancel(cause);
     }
 
-    /// Why a transmit has waited for more than `limit` milliseconds, if one has.
+    /// Why a transmit has waited for more than `limit` milliseconds, if one has, or a NOOP: it may be the peer who said how
+    /// often ours are repeated.
     pub(super) fn overdue(&self, limit: i64) -> Option<Cause> {
+        let noop = self.noop.is_some_and(|since| since.elapsed_ms() > limit);
         self.txs
             .pending()
             .find_map(|(_, tx, transfer)| (transfer.age_ms() > limit).then(|| tx.timeout_cause()))
+            .or(noop.then_some(Cause::DeadlineSending))
     }
 
     /// Posts a receive buffer again, unless another one was posted for it, and books it. Only until the

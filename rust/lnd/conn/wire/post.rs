@@ -123,6 +123,9 @@ impl<C: QpHandler> Wire<C> {
         self.send(NOOP, buf, nob, credits, cksum)?;
         self.flight.pushed(Load::Last);
         self.meter.noop_posted(credits);
+        if self.noop.is_none() {
+            self.noop = Some(Moment::now());
+        }
         self.counts.one(Count::Wrs);
         self.counts.one(Count::Noops);
         Ok(())

@@ -108,6 +108,7 @@ impl<C: QpHandler> Wire<C> {
         if post::is_noop(context) {
             self.flight.ended(Load::Last);
             self.credits.noop_completed();
+            self.noop = (self.credits.noops() > 0).then(Moment::now);
             if let Some(buf) = buf {
                 self.stock.put_of_noop(buf);
             }

@@ -244,7 +244,12 @@ impl<C: QpHandler> Wire<C> {
         // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
         transfer.start_again(at);
         if let Err(e) = plan {
-            self.txs.latch(index, Cause::Local(e.to_errno()));
+            // LNet sends again what only memory was missing for.
+            let cause = match e {
+                e if e == ENOMEM => Cause::NoResources,
+                e => Cause::Local(e.to_errno()),
+            };
+            self.txs.latch(index, cause);
         }
         self.answered(index, Answer::PutAck, slots, at)
     }
