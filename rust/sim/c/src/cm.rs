@@ -1268,6 +1268,19 @@ pub unsafe extern "C" fn ro2ib_cm_accept_locked(
         violation("rdma_accept without the lock");
     }
     if world::fails(Fault::Cm) {
+        // It refuses by itself, and without a word of the driver's.
+        if i.state == State::Connect && i.cm == Cm::ReqRcvd {
+            if !i.qp.is_null() {
+                verbs::to_err(i.qp);
+            }
+            let packet = Packet::Rej {
+                to: i.other,
+                reason: CONSUMER,
+                private: vec![0; 148],
+            };
+            send(i, packet);
+            set(i, Cm::Idle);
+        }
         return -(ENOMEM as i32);
     }
     if i.state != State::Connect || i.cm != Cm::ReqRcvd || speechless(i) {
