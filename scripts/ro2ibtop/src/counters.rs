@@ -4,14 +4,22 @@
 //!
 //! The kernel asks the device for them, of some by a command of its firmware, and who waits for that cannot even be
 //! killed. So a child reads them, `grep`, and nobody waits for it longer than [`PATIENCE`]. As long as it has not come
-//! back its device is not asked again, and when this program ends it is left behind.
+//! back its device is not asked again, and when this program ends it is left behind. Who is started next, by Prometheus
+//! perhaps, looks for such a one first: there is never more than one for a device.
 
 use std::{
-    collections::BTreeMap,
+    collections::{
+        BTreeMap,
+        BTreeSet, //
+    },
     fs,
     io::{
         self,
         Read, //
+    },
+    os::unix::{
+        ffi::OsStrExt,
+        fs::MetadataExt, //
     },
     path::{
         Path,
@@ -27,10 +35,16 @@ use std::{
         RecvTimeoutError, //
     },
     thread,
-    time::Duration, //
+    time::{
+        Duration,
+        Instant, //
+    }, //
 };
 
 use crate::source::Files;
+
+/// Who reads.
+const READER: &str = "grep";
 
 /// How long a device may take for all of its counters.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -40,6 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Counters {
     /// Of each device that was asked and has not answered yet.
     asked: BTreeMap<String, Receiver<String>>,
+    /// Those that somebody else waits for.
+    left: BTreeSet<String>,
 }
 
 impl Counters {
@@ -47,11 +63,20 @@ impl Counters {
     pub fn read(&mut self, root: &Path, device: &str, files: &mut Files) -> bool {
         let (answer, patience) = match self.asked.remove(device) {
             Some(answer) => (answer, Duration::ZERO),
-            None => match ask(&paths(root, device)) {
-                Ok(answer) => (answer, PATIENCE),
-                // Without a child it is not worth the risk.
-                Err(_) => return true,
-            },
+            None => {
+                let paths = paths(root, device);
+                let known = self.left.contains(device);
+                if is_asked(&paths, if known { Duration::ZERO } else { PATIENCE }) {
+                    self.left.insert(device.to_string());
+                    return false;
+                }
+                self.left.remove(device);
+                match ask(&paths) {
+                    Ok(answer) => (answer, PATIENCE),
+                    // Without a child it is not worth the risk.
+                    Err(_) => return true,
+                }
+            }
         };
         match answer.recv_timeout(patience) {
             Ok(text) => {
@@ -81,6 +106,33 @@ fn children(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
+/// Whether somebody began to read `paths` before, and does not come back within `patience`.
+fn is_asked(paths: &[PathBuf], patience: Duration) -> bool {
+    let end = Instant::now() + patience;
+    while paths.first().is_some_and(|path| is_being_read(path)) {
+        if Instant::now() >= end {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    false
+}
+
+/// Whether a child as that of [`ask`], of the same user, has this path to read.
+fn is_being_read(path: &Path) -> bool {
+    let Ok(user) = fs::metadata("/proc/self").map(|me| me.uid()) else {
+        return false;
+    };
+    let is_reader = |process: &Path| {
+        let cmdline = fs::read(process.join("cmdline")).unwrap_or_default();
+        let mut words = cmdline.split(|byte| *byte == 0);
+        words.next() == Some(READER.as_bytes())
+            && words.any(|word| word == path.as_os_str().as_bytes())
+            && fs::metadata(process).is_ok_and(|it| it.uid() == user)
+    };
+    children(Path::new("/proc")).iter().any(|it| is_reader(it))
+}
+
 /// Begins to read `paths`: who waits gets a line for each, `PATH:CONTENT`.
 fn ask(paths: &[PathBuf]) -> io::Result<Receiver<String>> {
     let (tell, answer) = mpsc::sync_channel(1);
@@ -88,7 +140,7 @@ fn ask(paths: &[PathBuf]) -> io::Result<Receiver<String>> {
         let _ = tell.send(String::new());
         return Ok(answer);
     }
-    let mut child = Command::new("grep")
+    let mut child = Command::new(READER)
         .args(["-s", "-H", "", "--"])
         .args(paths)
         .stdin(Stdio::null())
