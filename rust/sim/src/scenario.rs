@@ -424,6 +424,10 @@ impl Script {
         if !strict && !script.punctual && own.one_in(16) {
             script.flaps(own);
         }
+        let own = &mut Rng::new(seed ^ 0x0a17_e000);
+        if !strict && !script.punctual && own.one_in(16) {
+            script.mutes(own);
+        }
         script.bounded()
     }
 
@@ -487,6 +491,40 @@ impl Script {
                 .map(|_| (lnet::PUT, 100, rng.one_in(2), 0, rng.below(SEC)))
                 .collect(),
         }];
+    }
+
+    /// What a node says to the other one's CM is lost, and nothing else goes wrong. The other one asks, and goes on to ask:
+    /// each of its requests stands for one of the node's own.
+    fn mutes(&mut self, rng: &mut Rng) {
+        let timeout = rng.of(&[5, 10]);
+        self.plan = Plan {
+            timeout,
+            mute: Some(0),
+            ..Plan::calm(2)
+        };
+        self.early = false;
+        self.together = true;
+        (self.jump_ppm, self.stall_ppm) = (0, 0);
+        // Its administrator closes what is being made, so that it asks anew before the last request is given up.
+        self.steps = (0..rng.range(1, 20))
+            .map(|_| Step {
+                what: Happens::CloseConns,
+                node: 1,
+                slot: 0,
+                at: rng.below(4 * SEC),
+                long: 8 * rng.below(100),
+            })
+            .collect();
+        self.users = (0..6)
+            .map(|number| User {
+                node: number % 2,
+                slot: 0,
+                at: rng.below(5 * SEC),
+                ops: (0..rng.range(1, 8))
+                    .map(|_| (lnet::PUT, 100, rng.one_in(2), 0, rng.below(2 * SEC)))
+                    .collect(),
+            })
+            .collect();
     }
 
     /// Links go down and come back, and nothing else goes wrong.
@@ -861,6 +899,12 @@ impl Script {
             self.plan.patience = (4 * u64::from(self.plan.timeout) + 60) * SEC;
         }
         let calm = self.plan.patience != 0 && self.steps.is_empty() && self.stall_ppm == 0;
+        if self.plan.mute.is_some() {
+            // As long as a message waits for a connection, and some seconds.
+            let timeout = u64::from(self.plan.timeout);
+            let waits = timeout.max((timeout / 4).max(5) + 10);
+            self.plan.patience = (waits + 5) * SEC;
+        }
         // What LNet keeps over there is in nobody's way; and who has no memory says so.
         if self.plan.hoards || (calm && self.only_memory_is_short()) {
             self.plan.patience = 10 * SEC;
@@ -1511,6 +1555,7 @@ fn calm_down() {
     foul::end();
     let plan = &mut w().plan;
     plan.cm_lost_ppm = 0;
+    plan.mute = None;
     plan.cm_double_ppm = 0;
     plan.cm_late_ppm = 0;
     plan.no_match_ppm = 0;

@@ -136,6 +136,8 @@ pub struct Plan {
     pub slow_wire_ppm: u32,
     /// Messages of the CM that are lost, doubled, late.
     pub cm_lost_ppm: u32,
+    /// All of that node's are lost; it hears those of others.
+    pub mute: Option<usize>,
     /// As above.
     pub cm_double_ppm: u32,
     /// As above.
@@ -203,6 +205,7 @@ impl Plan {
             wire_max: 20 * US,
             slow_wire_ppm: 0,
             cm_lost_ppm: 0,
+            mute: None,
             cm_double_ppm: 0,
             cm_late_ppm: 0,
             slow_lnet_ppm: 0,
