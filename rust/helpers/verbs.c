@@ -6,6 +6,8 @@
 #include <linux/delay.h>
 #include <linux/error-injection.h>
 #include <linux/irq_poll.h>
+#include <linux/mutex.h>
+#include <linux/sched.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -36,26 +38,41 @@ ALLOW_ERROR_INJECTION(ro2ib_cq_get, ERRNO_NULL);
 
 /* How long completions are waited for whose interrupt has not come yet. */
 #define SETTLE_MS	20
-/* How many times SETTLE_MS a queue may be busy, with those of others. */
-#define SETTLE_TRIES	500
+/* Completions that are handled at a time with bottom halves off. */
+#define SETTLE_BATCH	64
+
+/* irq_poll_disable() of two at a time would undo each other's. */
+static DEFINE_MUTEX(settle_lock);
 
 /*
- * Polled in a softirq there is nothing to wait for but that nobody is at it:
- * who polls goes on until the queue is empty, and looks once more after it has
- * asked to be called for the next one.
+ * Polled in a softirq: keeps that away, and does its work. So nobody is at it,
+ * and no handler runs any more, however busy others keep the queue; and what no
+ * interrupt has come for, or was left when the queue pair went, is handled.
+ * What was there when we came is no more than the queue can hold.
  */
 static void settle_softirq(struct ib_cq *cq)
 {
-	int i;
+	int left = cq->cqe, n;
 
-	for (i = 0; i < SETTLE_TRIES; i++) {
-		if (!test_bit(IRQ_POLL_F_SCHED, &cq->iop.state))
-			break;
-		msleep(SETTLE_MS);
-	}
-	WARN_ON_ONCE(i == SETTLE_TRIES);
-	/* The handler of the last one has returned, too. */
-	synchronize_rcu();
+	mutex_lock(&settle_lock);
+	irq_poll_disable(&cq->iop);
+	do {
+		/* The handlers may neither sleep nor be interrupted by one. */
+		local_bh_disable();
+		n = ib_process_cq_direct(cq, min(left, SETTLE_BATCH));
+		local_bh_enable();
+		left -= n;
+		cond_resched();
+	} while (n > 0 && left > 0);
+	local_bh_disable();
+	irq_poll_enable(&cq->iop);
+	/*
+	 * An interrupt that came meanwhile was not heard, and who polled before
+	 * us could not ask to come again: it asks for the next one, too.
+	 */
+	irq_poll_sched(&cq->iop);
+	local_bh_enable();
+	mutex_unlock(&settle_lock);
 }
 
 /*
@@ -66,13 +83,13 @@ static void settle_softirq(struct ib_cq *cq)
  */
 void ro2ib_cq_settle(struct ib_cq *cq)
 {
-	msleep(SETTLE_MS);
 	switch (cq->poll_ctx) {
 	case IB_POLL_SOFTIRQ:
 		settle_softirq(cq);
 		break;
 	case IB_POLL_WORKQUEUE:
 	case IB_POLL_UNBOUND_WORKQUEUE:
+		msleep(SETTLE_MS);
 		/*
 		 * It ends when the queue is empty, however many others add to
 		 * it, or has handled more than the queue can hold, and is

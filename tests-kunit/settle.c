@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * ro2ib_cq_settle() with completion queues of a device that is none: what is in
+ * them is made up here, as is whether others keep them busy.
+ */
+#include <kunit/test.h>
+#include <linux/delay.h>
+#include <linux/irq_poll.h>
+#include <linux/jiffies.h>
+#include <linux/preempt.h>
+#include <rdma/ib_verbs.h>
+
+#include "ro2iblnd_helpers.h"
+
+#define CQE	300
+
+struct fake {
+	struct ib_device *dev;
+	struct ib_cq cq;
+	struct ib_cqe cqe;
+	/* Completions that are in it, and those that were handled. */
+	int left, handled;
+	/* Those that were handled where a handler might have slept. */
+	int sleepy;
+	/* Others keep it busy. */
+	bool busy;
+	/* Rounds of the softirq. */
+	int rounds;
+};
+
+static int fake_poll(struct ib_cq *cq, int n, struct ib_wc *wc)
+{
+	struct fake *f = container_of(cq, struct fake, cq);
+	int i;
+
+	for (i = 0; i < n && f->left > 0; i++, f->left--) {
+		wc[i].wr_cqe = &f->cqe;
+		wc[i].status = IB_WC_WR_FLUSH_ERR;
+	}
+	return i;
+}
+
+static void fake_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct fake *f = container_of(cq, struct fake, cq);
+
+	f->handled++;
+	f->sleepy += !in_softirq();
+}
+
+static int fake_round(struct irq_poll *iop, int budget)
+{
+	struct fake *f = container_of(iop, struct fake, cq.iop);
+
+	WRITE_ONCE(f->rounds, f->rounds + 1);
+	if (READ_ONCE(f->busy))
+		return budget;
+	irq_poll_complete(iop);
+	return 0;
+}
+
+static struct fake *fake(struct kunit *test, int left)
+{
+	struct fake *f = kunit_kzalloc(test, sizeof(*f), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, f);
+	f->dev = kunit_kzalloc(test, sizeof(*f->dev), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, f->dev);
+	f->dev->ops.poll_cq = fake_poll;
+	f->cq.device = f->dev;
+	f->cq.cqe = CQE;
+	f->cq.poll_ctx = IB_POLL_SOFTIRQ;
+	f->cqe.done = fake_done;
+	f->left = left;
+	irq_poll_init(&f->cq.iop, 16, fake_round);
+	return f;
+}
+
+static void sched(struct fake *f)
+{
+	local_bh_disable();
+	irq_poll_sched(&f->cq.iop);
+	local_bh_enable();
+}
+
+static bool runs(struct fake *f)
+{
+	int before = READ_ONCE(f->rounds), i;
+
+	for (i = 0; i < 1000 && READ_ONCE(f->rounds) == before; i++)
+		usleep_range(1000, 2000);
+	return READ_ONCE(f->rounds) != before;
+}
+
+/* No interrupt comes for what a device has left in a queue. */
+static void handles_what_is_left(struct kunit *test)
+{
+	struct fake *f = fake(test, CQE);
+
+	ro2ib_cq_settle(&f->cq);
+	KUNIT_EXPECT_EQ(test, f->handled, CQE);
+	KUNIT_EXPECT_EQ(test, f->sleepy, 0);
+	KUNIT_EXPECT_TRUE(test, runs(f) || f->rounds);
+	irq_poll_disable(&f->cq.iop);
+}
+
+/* What others add meanwhile is not waited for. */
+static void handles_no_more_than_it_holds(struct kunit *test)
+{
+	struct fake *f = fake(test, INT_MAX);
+
+	ro2ib_cq_settle(&f->cq);
+	KUNIT_EXPECT_EQ(test, f->handled, CQE);
+	irq_poll_disable(&f->cq.iop);
+}
+
+/* It does not wait until they pause, and they go on afterwards. */
+static void settles_a_busy_queue(struct kunit *test)
+{
+	struct fake *f = fake(test, CQE);
+	unsigned long began;
+
+	WRITE_ONCE(f->busy, true);
+	sched(f);
+	KUNIT_EXPECT_TRUE(test, runs(f));
+	began = jiffies;
+	ro2ib_cq_settle(&f->cq);
+	KUNIT_EXPECT_TRUE(test, time_before(jiffies, began + 5 * HZ));
+	KUNIT_EXPECT_EQ(test, f->handled, CQE);
+	KUNIT_EXPECT_TRUE(test, runs(f));
+	WRITE_ONCE(f->busy, false);
+	irq_poll_disable(&f->cq.iop);
+}
+
+static struct kunit_case settle_cases[] = {
+	KUNIT_CASE(handles_what_is_left),
+	KUNIT_CASE(handles_no_more_than_it_holds),
+	KUNIT_CASE(settles_a_busy_queue),
+	{}
+};
+
+static struct kunit_suite settle_suite = {
+	.name = "ro2iblnd_settle",
+	.test_cases = settle_cases,
+};
+
+kunit_test_suite(settle_suite);
