@@ -16,6 +16,7 @@ use kernel::{
     }, //
 };
 
+use super::workers::DeviceQueues;
 use crate::{
     lnet::StartError,
     proto::{
@@ -42,8 +43,7 @@ use crate::{
             PortState, //
         },
         pd::Pd,
-        regions::Regions,
-        work::OwnedQueue, //
+        regions::Regions, //
     }, //
 };
 
@@ -54,8 +54,8 @@ pub(crate) struct Hca {
     /// The memory regions that all interfaces of the device share.
     pub(crate) regions: Arc<Regions>,
     pub(crate) attrs: DeviceAttrs,
-    /// Where queue pairs on it have their turn; all interfaces of the device share it.
-    pub(crate) queue_pairs: Arc<OwnedQueue>,
+    /// Where what is done with it has its turn; all interfaces of the device share them.
+    pub(crate) queues: DeviceQueues,
     /// Port of the device.
     pub(crate) port: u32,
     /// Pages that one memory region covers.
@@ -118,20 +118,20 @@ impl Able {
 }
 
 impl Hca {
-    /// Port `port` of a device. All interfaces of the device share `regions` and `queue_pairs`. May sleep.
+    /// Port `port` of a device. All interfaces of the device share `regions` and `queues`. May sleep.
     pub(crate) fn new(
         (device, port): (ARef<Device>, u32),
         able: Able,
         pd: Arc<Pd>,
         regions: Arc<Regions>,
-        queue_pairs: Arc<OwnedQueue>,
+        queues: DeviceQueues,
     ) -> Self {
         let state = device.port(port);
         let hca = Self {
             device,
             pd,
             regions,
-            queue_pairs,
+            queues,
             attrs: able.attrs,
             port,
             mr_pages: able.mr_pages,

@@ -196,20 +196,14 @@ impl Ifaces {
             Some(used) => used.iface.hca.regions.clone(),
             None => able.regions().map_err(|_| no_memory())?,
         };
-        let queue_pairs = match neighbour {
-            Some(used) => used.iface.hca.queue_pairs.clone(),
+        let queues = match neighbour {
+            Some(used) => used.iface.hca.queues.clone(),
             None => {
-                let has = |queue: &_| {
-                    let mut hcas = list.iter().map(|used| &used.iface.hca);
-                    hcas.any(|hca| Arc::ptr_eq(&hca.queue_pairs, queue))
-                };
                 let waits = device.is_software() && device.is_iwarp(listener.port());
-                self.workers
-                    .queue_pairs(waits, has)
-                    .map_err(|_| no_memory())?
+                self.workers.for_device(waits).map_err(|_| no_memory())?
             }
         };
-        let hca = Hca::new((device, listener.port()), able, pd, regions, queue_pairs);
+        let hca = Hca::new((device, listener.port()), able, pd, regions, queues);
         Ok(Iface {
             net: ni.net.clone(),
             ip: ni.nid.addr().to_be_bytes(),

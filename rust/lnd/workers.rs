@@ -2,14 +2,17 @@
 
 //! The work queues.
 //!
-//! Most of the work there is with a connection is to make its queue pair and buffers, and to destroy them. That has a
-//! queue of its own for each device, where a few run at a time. A thousand at once would share the CPUs with each
-//! other and with the messages of everybody else, and be ready all at the end; a few at a time are ready one after
-//! the other, and each has a thread only when its turn comes. A device that has died, and holds up each call for as
-//! long as its driver waits for it, holds up nobody on another one.
+//! Each device has two queues of its own. A device that has died, and holds up each call for as long as its driver waits
+//! for it, holds up nobody on another one.
 //!
-//! All else of connections has a queue with room for more: to free a CM id waits for messages of the CM, and who waits
-//! must not hold up who works. Timers and whoever looks after NIs and peers wait for nobody.
+//! Most of the work there is with a connection is to make its queue pair and buffers, and to destroy them. That has the
+//! first one, where a few run at a time. A thousand at once would share the CPUs with each other and with the messages of
+//! everybody else, and be ready all at the end; a few at a time are ready one after the other, and each has a thread only
+//! when its turn comes.
+//!
+//! All else of connections has the second one, with room for more: to free a CM id waits for messages of the CM, and who
+//! waits must not hold up who works. Timers and whoever looks after NIs and peers have queues of all devices: they wait
+//! for nobody.
 //!
 //! # Invariants
 //!
@@ -21,6 +24,12 @@ use core::ops::RangeInclusive;
 use kernel::{
     prelude::*,
     sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
         Arc,
         Mutex, //
     }, //
@@ -40,7 +49,7 @@ const AT_ONCE: RangeInclusive<u32> = 4..=16;
 /// minutes if that does not answer, and who waits so must not keep others from their turn.
 const WAITING_AT_ONCE: u8 = 128;
 
-/// So many connections take other steps at a time. More would be a thread for each one of a thousand that close.
+/// So many connections of a device take other steps at a time. More would be a thread for each one of a thousand that close.
 const OTHERS_AT_ONCE: u8 = 32;
 
 /// The work queues.
@@ -48,76 +57,107 @@ const OTHERS_AT_ONCE: u8 = 32;
 pub(crate) struct Workers {
     /// Timers, retries, devices: may take long, order does not matter.
     pub(crate) control: OwnedQueue,
-    /// Steps of connections but for their queue pairs: addresses, peers, CM ids.
-    pub(crate) conns: OwnedQueue,
     /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion.
     pub(crate) upper: OwnedQueue,
-    /// Queue pairs, by device. Taken when an NI starts or follows its address, and at the end.
+    /// Those of devices. Taken when an NI starts or follows its address, and at the end.
     #[pin]
-    queue_pairs: Mutex<KVec<ForDevice>>,
+    devices: Mutex<KVec<Arc<ForDevice>>>,
 }
 
-/// The queue for the queue pairs of a device.
+/// The queues of a device.
 struct ForDevice {
-    queue: Arc<OwnedQueue>,
-    /// To connect waits there.
+    queue_pairs: OwnedQueue,
+    steps: OwnedQueue,
+    /// To connect waits in the first one.
     waits: bool,
+    /// How many [`DeviceQueues`] there are.
+    users: Atomic<u32>,
+}
+
+/// The queues of a device, for whoever has to do with it. They are no other device's before the last one who has this
+/// is gone: also what is left on a device that hangs holds up nobody else.
+pub(crate) struct DeviceQueues(Arc<ForDevice>);
+
+impl DeviceQueues {
+    /// Where queue pairs have their turn.
+    pub(crate) fn queue_pairs(&self) -> &OwnedQueue {
+        &self.0.queue_pairs
+    }
+
+    /// All other steps of connections: addresses, peers, CM ids.
+    pub(crate) fn steps(&self) -> &OwnedQueue {
+        &self.0.steps
+    }
+
+    fn of(one: &Arc<ForDevice>) -> Self {
+        one.users.fetch_add(1, Relaxed);
+        Self(one.clone())
+    }
+}
+
+impl Clone for DeviceQueues {
+    fn clone(&self) -> Self {
+        Self::of(&self.0)
+    }
+}
+
+impl Drop for DeviceQueues {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Release);
+    }
 }
 
 impl Workers {
     /// Makes the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let control = OwnedQueue::new(c"ro2iblnd_control", QueueKind::Unbound, false, 0)?;
-        let conns = OwnedQueue::new(c"ro2iblnd_conn", QueueKind::Unbound, false, OTHERS_AT_ONCE)?;
         let upper = OwnedQueue::new(c"ro2iblnd_upper", QueueKind::PerCpu, true, 0)?;
         Arc::pin_init(
             pin_init!(Self {
                 control,
-                conns,
                 upper,
-                queue_pairs <- kernel::new_mutex!(KVec::new(), "Workers::queue_pairs"),
+                devices <- kernel::new_mutex!(KVec::new(), "Workers::devices"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// A queue for the queue pairs of a device: the first of its kind that no other one `has`, or a new one. `waits`: to
-    /// connect waits for the other side there. May sleep.
+    /// Queues for a device: the first ones of their kind that nobody has, or new ones. `waits`: to connect waits for the
+    /// other side there. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn queue_pairs(
-        &self,
-        waits: bool,
-        has: impl Fn(&Arc<OwnedQueue>) -> bool,
-    ) -> Result<Arc<OwnedQueue>> {
-        let mut all = self.queue_pairs.lock();
-        let free = |one: &&ForDevice| one.waits == waits && !has(&one.queue);
+    pub(crate) fn for_device(&self, waits: bool) -> Result<DeviceQueues> {
+        let mut all = self.devices.lock();
+        // Who is there makes others of them, and this mutex the first.
+        let free = |one: &&Arc<ForDevice>| one.waits == waits && one.users.load(Acquire) == 0;
         if let Some(free) = all.iter().find(free) {
-            return Ok(free.queue.clone());
+            return Ok(DeviceQueues::of(free));
         }
         let at_once = work::cpus().clamp(*AT_ONCE.start(), *AT_ONCE.end());
         let at_once = match waits {
             true => WAITING_AT_ONCE,
             false => u8::try_from(at_once).unwrap_or(u8::MAX),
         };
-        let queue = OwnedQueue::new(c"ro2iblnd_qp", QueueKind::Unbound, false, at_once)?;
-        let queue = Arc::new(queue, GFP_KERNEL)?;
         let one = ForDevice {
-            queue: queue.clone(),
+            queue_pairs: OwnedQueue::new(c"ro2iblnd_qp", QueueKind::Unbound, false, at_once)?,
+            steps: OwnedQueue::new(c"ro2iblnd_conn", QueueKind::Unbound, false, OTHERS_AT_ONCE)?,
             waits,
+            users: Atomic::new(0),
         };
+        let one = Arc::new(one, GFP_KERNEL)?;
+        let queues = DeviceQueues::of(&one);
         all.push(one, GFP_KERNEL)?;
-        Ok(queue)
+        Ok(queues)
     }
 
     /// Waits for all that is queued, and for handlers on their way out of our code. May sleep.
     pub(crate) fn flush(&self) {
-        for one in self.queue_pairs.lock().iter() {
-            one.queue.flush();
+        for one in self.devices.lock().iter() {
+            one.queue_pairs.flush();
+            one.steps.flush();
         }
-        self.conns.flush();
         self.control.flush();
         self.upper.flush();
         work::wait_for_callers();

@@ -107,7 +107,8 @@ impl Conn {
         match inner.life.next_worker() {
             Some(Worker::Control) => self.kick_control(),
             Some(Worker::QueuePair) => {
-                let _ = self.queue_pairs.enqueue::<Self, QUEUE_PAIR>(self.clone());
+                let queue = self.queues.queue_pairs();
+                let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
             }
             None => {}
         }
@@ -115,7 +116,7 @@ impl Conn {
 
     /// Queues the worker for what goes on at once.
     pub(super) fn kick_control(self: &Arc<Self>) {
-        let conns = &self.ni.workers.conns;
-        let _ = conns.enqueue::<Self, CONTROL>(self.clone());
+        let queue = self.queues.steps();
+        let _ = queue.enqueue::<Self, CONTROL>(self.clone());
     }
 }

@@ -159,7 +159,8 @@ impl Conn {
         }
     }
 
-    /// The id is not needed to tell the peer that the connection is over. In a handler of the CM, too.
+    /// The id is not needed to tell the peer that the connection is over: a worker of the device frees it. In a handler
+    /// of the CM, too.
     pub(super) fn farewell_over(self: &Arc<Self>) {
         if self.with(|inner| inner.goodbye.over()) {
             self.kick_control();
@@ -183,8 +184,7 @@ impl Leaving for Conn {
         let Some(id) = self.cm.id() else { return };
         let way = self.way(&id);
         if way == Way::NoAddress {
-            drop(id);
-            return self.end_farewell();
+            return self.farewell_over();
         }
         if way == Way::NoRoute {
             let leaves = self.with(|inner| {
@@ -195,7 +195,7 @@ impl Leaving for Conn {
                 leaves
             });
             if leaves {
-                self.leave();
+                self.kick_control();
             }
             return;
         }
@@ -209,8 +209,7 @@ impl Leaving for Conn {
         });
         if waited && !made {
             // Freeing the id tells the peer.
-            drop(id);
-            self.end_farewell();
+            self.farewell_over();
         } else if waited {
             let _ = id.disconnect();
         }

@@ -69,7 +69,8 @@ use super::{
     moment::Moment,
     ni::Ni,
     peer::Peer,
-    settings::MadeWith, //
+    settings::MadeWith,
+    workers::DeviceQueues, //
 };
 use crate::{
     lnet::dk::dk,
@@ -164,8 +165,8 @@ pub(crate) struct Conn {
     /// on any CPU: another one would have to be woken for the LNet half, and this one goes on with it.
     near: bool,
     made_with: MadeWith,
-    /// Where its queue pair has its turn: with all others of the device.
-    queue_pairs: Arc<work::OwnedQueue>,
+    /// Where its workers have their turn: with all others of the device.
+    queues: DeviceQueues,
     #[pin]
     inner: SpinLockBh<Inner>,
     #[pin]
@@ -215,7 +216,7 @@ impl Conn {
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
         let near = hca.device.is_software();
-        let queue_pairs = hca.queue_pairs.clone();
+        let queues = hca.queues.clone();
         let inner = Inner {
             life: Life::new(First::over(over_tcp), known, active),
             goodbye: Goodbye::new(),
@@ -236,7 +237,7 @@ impl Conn {
                 cpu: work::online_cpu(cpu),
                 near,
                 made_with: ni.for_new_conn(),
-                queue_pairs,
+                queues,
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- CmSide::new(),
                 qp_notes: QpNotes::new(),

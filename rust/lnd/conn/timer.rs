@@ -95,7 +95,7 @@ impl WorkItem<TIMER> for Conn {
                 None => {}
                 Some(0) => {
                     drop(guard);
-                    this.end_farewell();
+                    this.farewell_over();
                 }
                 Some(ms) => this.rearm_timer(ms),
             },

@@ -27,6 +27,7 @@ use crate::{
         Dev,
         Qp, //
     },
+    work,
     world::{
         self,
         say,
@@ -1088,9 +1089,11 @@ pub unsafe extern "C" fn ro2ib_cm_destroy_resolving(id: *mut rdma_cm_id) {
 #[no_mangle]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) {
     lock::might_sleep("rdma_destroy_id");
+    work::frees(id_mut(id).dev);
     sched::point();
     destroy(id.cast());
     sched::point();
+    work::freed();
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms: u32) -> i32 {

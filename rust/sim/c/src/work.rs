@@ -14,6 +14,7 @@ use crate::{
         Tid,
         MS, //
     },
+    verbs::Dev,
     world::{
         self,
         violation,
@@ -41,6 +42,8 @@ pub struct Works {
     timers: usize,
     /// By node.
     queues: Vec<Vec<*mut Queue>>,
+    /// Who frees an id of which device.
+    freeing: Vec<(Tid, *mut Dev)>,
 }
 
 fn leak(name: *const u8) -> &'static str {
@@ -63,7 +66,33 @@ impl Works {
         }
         // Tasks that were killed; the memory of the item may be another's by and by.
         self.running.retain(|r| !sched::is_done(r.1));
+        self.freeing.retain(|f| !sched::is_done(f.0));
     }
+}
+
+/// An id that is bound to `dev` is freed: [`freed`] when that is over. If the device hangs it takes long, and must not
+/// hold up what is freed of another one.
+pub fn frees(dev: *mut Dev) {
+    let me = sched::current();
+    if dev.is_null() || me == sched::NONE {
+        return;
+    }
+    let works = &mut w().works;
+    for queue in works.queues.get(sched::node()).into_iter().flatten() {
+        // SAFETY: Queues stay until the world ends.
+        let q = unsafe { &**queue };
+        let beside = |f: &(Tid, *mut Dev)| f.1 != dev && q.begun.contains(&f.0);
+        if q.at_once.is_some() && q.begun.contains(&me) && works.freeing.iter().any(beside) {
+            violation("ids of two devices are freed in one queue of few at a time");
+        }
+    }
+    works.freeing.push((me, dev));
+}
+
+/// It is freed.
+pub fn freed() {
+    let me = sched::current();
+    w().works.freeing.retain(|f| f.0 != me);
 }
 
 #[no_mangle]
