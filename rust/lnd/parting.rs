@@ -13,12 +13,7 @@ use kernel::{
     }, //
 };
 
-/// Ids that may wait at the same time on one NI. A peer that is gone for good answers none; what
-/// would be more is freed at once.
-const PARTING_MAX: usize = 32;
-
-/// The same for ids that wait for a route: to free one of them does harm.
-const MUTE_MAX: usize = 16_384;
+use crate::proto::farewell;
 
 /// What is left of a connection.
 pub(crate) trait Leaving: Sized {
@@ -50,10 +45,13 @@ impl<C: Leaving> Parting<C> {
 
     /// Lists `conn`, whose id has something to say yet if `mute`. False: its id cannot wait.
     pub(crate) fn add(&self, conn: &Arc<C>, mute: bool) -> bool {
-        let max = if mute { MUTE_MAX } else { PARTING_MAX };
         match &mut *self.list.lock() {
-            Some(list) if list.len() < max => list.push(conn.clone(), GFP_KERNEL).is_ok(),
-            _ => false,
+            Some(list) => {
+                let alike = || list.iter().filter(|c| c.is_mute() == mute).count();
+                farewell::has_room(mute, list.len(), alike)
+                    && list.push(conn.clone(), GFP_KERNEL).is_ok()
+            }
+            None => false,
         }
     }
 

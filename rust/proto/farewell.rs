@@ -18,6 +18,21 @@
 //!
 //! Context: any; the caller holds the connection's lock.
 
+/// Ids that may wait for an answer at the same time on one NI. A peer that is gone for good answers none; what
+/// would be more is freed at once.
+const PARTING_MAX: usize = 32;
+
+/// The same for ids that wait for a route: to free one of them does harm.
+const MUTE_MAX: usize = 16_384;
+
+/// Whether one more id may wait, for a route if `mute`, else for an answer, where `all` wait already and `alike` of them
+/// for the same: those that wait for a route, of which there may be many when a link is down, take no place of the
+/// others. `alike` is only asked if it matters.
+pub fn has_room(mute: bool, all: usize, alike: impl FnOnce() -> usize) -> bool {
+    let max = if mute { MUTE_MAX } else { PARTING_MAX };
+    all < max || alike() < max
+}
+
 /// Where the farewell of one connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -253,6 +268,18 @@ mod tests {
         assert!(f.released());
         assert!(f.over());
         assert!(f.leaves());
+    }
+
+    #[test]
+    fn who_waits_for_a_route_takes_no_place_of_others() {
+        assert!(has_room(false, MUTE_MAX, || 0));
+        assert!(has_room(false, MUTE_MAX, || PARTING_MAX - 1));
+        assert!(!has_room(false, MUTE_MAX, || PARTING_MAX));
+        assert!(has_room(true, MUTE_MAX, || MUTE_MAX - 1));
+        assert!(!has_room(true, MUTE_MAX + PARTING_MAX, || MUTE_MAX));
+        // Few are not counted.
+        assert!(has_room(false, PARTING_MAX - 1, || usize::MAX));
+        assert!(has_room(true, MUTE_MAX - 1, || usize::MAX));
     }
 
     #[test]
