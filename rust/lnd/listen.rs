@@ -47,6 +47,7 @@ use crate::{
             CmSource,
             ConnReq,
             NiView,
+            Part,
             PeerVerdict,
             Policy,
             Refusal,
@@ -59,6 +60,7 @@ use crate::{
             ConnRequest,
             ListenHandler, //
         },
+        random,
         work::NofsScope, //
     }, //
 };
@@ -94,7 +96,13 @@ pub(crate) struct Accept<H> {
     #[pin]
     users: SpinLock<KVec<Arc<Ni>>>,
     #[pin]
-    budget: SpinLock<RejectBudget>,
+    budget: SpinLock<Budget>,
+}
+
+/// What may be refused yet.
+struct Budget {
+    all: RejectBudget,
+    parts: KVec<Part>,
 }
 
 /// What a request that is not taken gets.
@@ -113,6 +121,10 @@ impl From<Refusal> for Answer {
 impl<H> Accept<H> {
     /// Makes the judge. May sleep.
     pub(crate) fn new(host: Arc<H>, strangers: Arc<Seen>) -> Result<Arc<Self>> {
+        let budget = Budget {
+            all: RejectBudget::new(0, random::u64()),
+            parts: KVec::from_elem(Part::FULL, RejectBudget::PARTS, GFP_KERNEL)?,
+        };
         Arc::pin_init(
             pin_init!(Self {
                 host,
@@ -121,7 +133,7 @@ impl<H> Accept<H> {
                 readdressed: Atomic::new(false),
                 since: Instant::now(),
                 users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
-                budget <- kernel::new_spinlock!(RejectBudget::new(0), "Accept::budget"),
+                budget <- kernel::new_spinlock!(budget, "Accept::budget"),
             }),
             GFP_KERNEL,
         )
@@ -170,9 +182,13 @@ impl<H> Accept<H> {
         device_ready(users.iter().map(|ni| ni.lnet.is_active()))
     }
 
-    fn may_answer(&self, refusal: &Refusal) -> bool {
+    /// Whether a request from `addr` is told that it is refused.
+    fn may_answer(&self, addr: Option<u32>, refusal: &Refusal) -> bool {
         let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0);
-        self.budget.lock().take(now, refusal.invites())
+        let mut guard = self.budget.lock();
+        let budget = &mut *guard;
+        let invites = refusal.invites();
+        budget.all.take(&mut budget.parts, addr, now, invites)
     }
 
     /// Judges a request; on success the connection object that takes it.
@@ -306,7 +322,9 @@ impl<H: Listening> ListenHandler for Accept<H> {
                 }
                 // Beyond the budget a request is dropped, which the requester takes for a lost packet:
                 // it asks again after seconds. Over TCP the provider would answer.
-                if req.is_over_tcp() || self.may_answer(&refusal) {
+                if req.is_over_tcp()
+                    || self.may_answer(req.dst_addr().and_then(|a| a.ip_v4()), &refusal)
+                {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
                 }
             }

@@ -34,7 +34,10 @@ pub use super::{
         ConnReq,
         NiView, //
     },
-    budget::RejectBudget,
+    budget::{
+        Part,
+        RejectBudget, //
+    },
     connack::{
         judge_connack,
         AckError,
