@@ -15,6 +15,7 @@ use crate::{
         fit::Reason,
         nid::Nid,
         params::QueueDepth,
+        trail::Noted,
         wire::{
             Stale,
             WireError, //
@@ -84,8 +85,9 @@ pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &Reason) 
     );
 }
 
-/// A connection ended. Nothing is said of what goes with its NI: the NI says that.
-pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool) {
+/// A connection ended. Nothing is said of what goes with its NI: the NI says that. Of a peer that connects and closes all
+/// the time little is said, so that there is room for others.
+pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Noted) {
     // That the link is down, or elsewhere, is said once, by the NI.
     if matches!(
         cause,
@@ -98,7 +100,14 @@ pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool) {
     } else {
         "connecting failed"
     };
-    warn_limited!("{nid}: {what}: {}\n", cause.as_str());
+    let (cause, n) = (cause.as_str(), noted.times);
+    if !noted.is_news() {
+        dk!(NetError, "{nid}: {what}: {cause} ({n} times)\n");
+    } else if noted.are_many() {
+        warn_limited!("{nid}: {what}: {cause} ({n} times)\n");
+    } else {
+        warn_limited!("{nid}: {what}: {cause}\n");
+    }
 }
 
 /// A step of the handshake failed here.

@@ -26,6 +26,7 @@ use crate::proto::{
         self,
         By,
         Event,
+        Noted,
         Record,
         Trail,
         What,
@@ -117,7 +118,7 @@ impl Seen {
         )
     }
 
-    /// A connection that was up ended, or with `up` false an attempt.
+    /// A connection that was up ended, or with `up` false an attempt. What is known of such of this peer.
     pub(crate) fn ended(
         &self,
         peer: Nid,
@@ -125,7 +126,7 @@ impl Seen {
         up: bool,
         cause: Cause,
         detail: Option<&'static str>,
-    ) {
+    ) -> Noted {
         let at_ms = now_ms();
         let why = trail::cause_name(cause);
         let event = Event {
@@ -138,6 +139,7 @@ impl Seen {
             detail: detail.unwrap_or("-"),
             asked: None,
             times: 1,
+            number: 0,
         };
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -147,8 +149,9 @@ impl Seen {
             &mut inner.tally.failed
         };
         count(tally, trail::cause_number(cause), 1);
-        inner.ends.note(&mut inner.ends_at, event);
+        let noted = inner.ends.note(&mut inner.ends_at, event);
         trail::record(&mut inner.records, peer.addr(), up, cause, at_ms);
+        noted
     }
 
     /// A request was refused.
@@ -164,11 +167,12 @@ impl Seen {
             detail: "-",
             asked: why.asked(),
             times: 1,
+            number: 0,
         };
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         count(&mut inner.tally.refused, number, 1);
-        inner.refusals.note(&mut inner.refusals_at, event);
+        let _ = inner.refusals.note(&mut inner.refusals_at, event);
     }
 
     /// Messages went back to LNet with an error.
@@ -231,13 +235,12 @@ impl Seen {
                     } else {
                         (&inner.ends, &inner.ends_at)
                     };
-                    // New ones may have come meanwhile.
-                    number = trail.first(at.len()).max(number);
-                    trail.get(at, number)
+                    // New ones may come meanwhile.
+                    trail.from(at, number)
                 };
                 let Some(event) = event else { break };
-                f(number, &event);
-                number = number.saturating_add(1);
+                f(event.number, &event);
+                number = event.number.saturating_add(1);
             }
         }
     }

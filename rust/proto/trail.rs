@@ -3,9 +3,10 @@
 //! What is kept of connections that are over and of requests that were refused: the last of them one
 //! by one, all of them by cause, and those of a peer as long as there is room.
 //!
-//! The log says each cause once in a while, because a peer can make it say more; here nothing is left
-//! out. All of it is of fixed size: memory is the caller's, and a stranger can push out no more than
-//! what other strangers did.
+//! The log says each cause once in a while, because a peer can make it say more; here all are
+//! counted. All of it is of fixed size: memory is the caller's. A stranger can push out no more than
+//! what other strangers did, and who connects and closes all the time not what became of others: of
+//! ends of one peer that are alike the last ones are kept, and how many there were before.
 
 use core::fmt;
 
@@ -271,8 +272,10 @@ pub struct Event {
     pub detail: &'static str,
     /// The NID that was asked for, if that is what was wrong with the request.
     pub asked: Option<Nid>,
-    /// How many of them, one after the other.
+    /// How many of them: this one, and those alike that gave way to it, which were before it.
     pub times: u32,
+    /// Of this event, or of the last of them, among all that were taken down.
+    pub number: u64,
 }
 
 impl Event {
@@ -287,18 +290,60 @@ impl Event {
         detail: "-",
         asked: None,
         times: 0,
+        number: 0,
     };
 
+    /// What was asked for is the peer's to choose.
     fn is_like(&self, other: &Self) -> bool {
-        (self.what, self.peer, self.why, self.asked)
-            == (other.what, other.peer, other.why, other.asked)
+        (self.what, self.peer, self.why) == (other.what, other.peer, other.why)
+    }
+
+    fn is_there(&self) -> bool {
+        self.times > 0
+    }
+}
+
+/// So many that are alike are kept one by one.
+pub const ALIKE: usize = 8;
+
+/// So many that are alike the log tells one by one.
+const TOLD: u32 = 4;
+
+/// After so many milliseconds one more that is like others is news again.
+const NEWS_MS: u64 = 60_000;
+
+/// What was known of others that are like an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// How many there are by now, of those that are not forgotten.
+    pub times: u32,
+    /// Milliseconds since the last one before.
+    since_ms: Option<u64>,
+}
+
+impl Noted {
+    /// Of what nothing is known.
+    pub const FIRST: Self = Self {
+        times: 1,
+        since_ms: None,
+    };
+
+    /// Whether the log is to say it: of many that are alike, one after the other, it tells the first ones, and then the
+    /// 8th, the 16th and so on.
+    pub fn is_news(&self) -> bool {
+        let later = self.since_ms.is_none_or(|ms| ms >= NEWS_MS);
+        later || self.times <= TOLD || self.times.is_power_of_two()
+    }
+
+    /// Whether the log is to say how many there are.
+    pub fn are_many(&self) -> bool {
+        self.times > TOLD
     }
 }
 
 /// The last events, in memory of the caller's: always the same slice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trail {
-    /// Places written so far.
     written: u64,
 }
 
@@ -308,49 +353,97 @@ impl Trail {
         Self { written: 0 }
     }
 
-    /// Places written so far, those included that were written over since.
+    /// How many were taken down so far, those included that are not there any more.
     pub const fn written(&self) -> u64 {
         self.written
     }
 
-    /// Takes down an event. A refusal that is like the newest one is counted there, for a peer that is
-    /// refused tries again and again.
-    pub fn note(&mut self, places: &mut [Event], event: Event) {
-        let newest = self.written.checked_sub(1);
-        if let Some(newest) = newest.and_then(|n| at(n, places.len())) {
-            if let Some(newest) = places.get_mut(newest) {
-                if event.what == What::Refused && newest.is_like(&event) {
-                    newest.times = newest.times.saturating_add(event.times);
-                    newest.at_ms = event.at_ms;
-                    return;
-                }
+    /// Takes down an event, and says what is known of those that are like it. A refusal that is like the newest one is
+    /// counted there, for a peer that is refused tries again and again. Of others that are alike [`ALIKE`] are kept: the
+    /// oldest of them makes room, and is counted with the next one.
+    pub fn note(&mut self, places: &mut [Event], event: Event) -> Noted {
+        let event = Event {
+            number: self.written,
+            ..event
+        };
+        self.written = self.written.saturating_add(1);
+        let alike = Alike::of(places, &event);
+        let noted = Noted {
+            times: alike.times.saturating_add(1),
+            since_ms: alike.last_ms.map(|last| event.at_ms.saturating_sub(last)),
+        };
+        if event.what == What::Refused && alike.repeats {
+            if let Some(newest) = alike.newest.and_then(|at| places.get_mut(at)) {
+                newest.times = newest.times.saturating_add(event.times);
+                newest.at_ms = event.at_ms;
+                newest.number = event.number;
+                return noted;
             }
         }
-        if let Some(place) = at(self.written, places.len()).and_then(|at| places.get_mut(at)) {
-            *place = event;
-            self.written = self.written.saturating_add(1);
+        let place = if alike.kept < ALIKE {
+            oldest(places, |_| true)
+        } else {
+            alike.oldest
+        };
+        let Some(place) = place.and_then(|at| places.get_mut(at)) else {
+            return noted;
+        };
+        let gone = core::mem::replace(place, event);
+        if alike.kept >= ALIKE {
+            let next = oldest(places, |e| e.is_there() && e.is_like(&event));
+            if let Some(next) = next.and_then(|at| places.get_mut(at)) {
+                next.times = next.times.saturating_add(gone.times);
+            }
         }
+        noted
     }
 
-    /// The event with that number, of those that are still there: the first number to ask for is
-    /// [`Trail::first`].
-    pub fn get(&self, places: &[Event], number: u64) -> Option<Event> {
-        if number >= self.written || number < self.first(places.len()) {
-            return None;
-        }
-        places.get(at(number, places.len())?).copied()
-    }
-
-    /// Number of the oldest event that is still there, if there are `places`.
-    pub fn first(&self, places: usize) -> u64 {
-        self.written
-            .saturating_sub(u64::try_from(places).unwrap_or(u64::MAX))
+    /// The first event that is still there, of those with that number or a later one.
+    pub fn from(&self, places: &[Event], number: u64) -> Option<Event> {
+        let later = places.iter().filter(|e| e.is_there() && e.number >= number);
+        later.min_by_key(|e| e.number).copied()
     }
 }
 
-fn at(number: u64, places: usize) -> Option<usize> {
-    let places = u64::try_from(places).ok()?;
-    usize::try_from(number.checked_rem(places)?).ok()
+/// Events that are like one.
+struct Alike {
+    kept: usize,
+    times: u32,
+    /// Where they are.
+    oldest: Option<usize>,
+    newest: Option<usize>,
+    last_ms: Option<u64>,
+    /// The last of all events is one of them, and just like it.
+    repeats: bool,
+}
+
+impl Alike {
+    fn of(places: &[Event], event: &Event) -> Self {
+        let alike = |e: &Event| e.is_there() && e.is_like(event);
+        let kept = || places.iter().filter(|e| alike(e));
+        let newest = places
+            .iter()
+            .enumerate()
+            .filter(|(_, e)| alike(e))
+            .max_by_key(|(_, e)| e.number);
+        let before = event.number.checked_sub(1);
+        Self {
+            kept: kept().count(),
+            times: kept().fold(0, |sum, e| sum.saturating_add(e.times)),
+            oldest: oldest(places, alike),
+            newest: newest.map(|(at, _)| at),
+            last_ms: newest.map(|(_, e)| e.at_ms),
+            repeats: newest
+                .is_some_and(|(_, e)| Some(e.number) == before && e.asked == event.asked),
+        }
+    }
+}
+
+/// Where the oldest of `those` is; a place where nothing is yet is older than all.
+fn oldest(places: &[Event], those: impl Fn(&Event) -> bool) -> Option<usize> {
+    let those = places.iter().enumerate().filter(|(_, e)| those(e));
+    let oldest = those.min_by_key(|(_, e)| (e.is_there(), e.number));
+    oldest.map(|(at, _)| at)
 }
 
 /// What a peer's connections ended of, also of earlier objects of that peer.
@@ -471,22 +564,26 @@ mod tests {
         }
     }
 
+    fn of(places: &[Event], number: u64) -> Option<(u64, u32, u64)> {
+        let event = Trail::new().from(places, number)?;
+        Some((event.number, event.times, event.at_ms))
+    }
+
     #[test]
     fn the_oldest_event_makes_room() {
         let (mut trail, mut places) = (Trail::new(), [Event::EMPTY; 4]);
-        assert_eq!(trail.get(&places, 0), None);
+        assert_eq!(trail.from(&places, 0), None);
         for i in 0..10 {
             trail.note(&mut places, closed(i));
         }
         assert_eq!(trail.written(), 10);
-        assert_eq!(trail.first(places.len()), 6);
         for i in 0..6 {
-            assert_eq!(trail.get(&places, i), None);
+            assert_eq!(of(&places, i), Some((6, 1, 6)));
         }
         for i in 6..10 {
-            assert_eq!(trail.get(&places, i), Some(closed(i)));
+            assert_eq!(of(&places, i), Some((i, 1, i)));
         }
-        assert_eq!(trail.get(&places, 10), None);
+        assert_eq!(trail.from(&places, 10), None);
     }
 
     #[test]
@@ -497,21 +594,68 @@ mod tests {
         }
         trail.note(&mut places, refused(1000, 2));
         trail.note(&mut places, refused(1001, 1));
-        assert_eq!(trail.written(), 3);
-        let first = trail.get(&places, 0).unwrap_or(Event::EMPTY);
-        assert_eq!((first.times, first.at_ms), (1000, 999));
-        // Closes are not: when each of them was says something.
+        assert_eq!(trail.written(), 1002);
+        assert_eq!(of(&places, 0), Some((999, 1000, 999)));
+        assert_eq!(of(&places, 1000), Some((1000, 1, 1000)));
+        assert_eq!(of(&places, 1001), Some((1001, 1, 1001)));
+        // Closes are not: when each of the last ones was says something.
         trail.note(&mut places, closed(1002));
         trail.note(&mut places, closed(1003));
-        assert_eq!(trail.written(), 5);
+        assert_eq!(of(&places, 1002), Some((1002, 1, 1002)));
+        assert_eq!(of(&places, 1003), Some((1003, 1, 1003)));
+    }
+
+    #[test]
+    fn one_peer_does_not_push_out_the_ends_of_others() {
+        let (mut trail, mut places) = (Trail::new(), [Event::EMPTY; 16]);
+        let by = |peer: u32, at_ms: u64| Event {
+            peer: Some(Nid::new(0, peer)),
+            ..closed(at_ms)
+        };
+        trail.note(&mut places, by(1, 0));
+        trail.note(&mut places, by(2, 1));
+        for i in 2..1000 {
+            trail.note(&mut places, by(3, i));
+        }
+        assert_eq!(of(&places, 0), Some((0, 1, 0)));
+        assert_eq!(of(&places, 1), Some((1, 1, 1)));
+        // The last ones by themselves, and all are counted.
+        assert_eq!(of(&places, 2), Some((992, 991, 992)));
+        for i in 993..1000 {
+            assert_eq!(of(&places, i), Some((i, 1, i)));
+        }
+        // Nor do two of them that take turns, and are refused.
+        for i in 1000..3000u32 {
+            trail.note(&mut places, refused(u64::from(i), i % 2));
+        }
+        assert_eq!(trail.written(), 3000);
+        let there = places.iter().filter(|e| e.is_there());
+        assert_eq!(there.filter(|e| e.what == What::Refused).count(), 16);
+    }
+
+    #[test]
+    fn the_log_tells_the_first_ones_and_then_fewer() {
+        let (mut trail, mut places) = (Trail::new(), [Event::EMPTY; 16]);
+        let mut said = 0u32;
+        for i in 0..1024 {
+            let noted = trail.note(&mut places, closed(i * 100));
+            said += u32::from(noted.is_news());
+            assert_eq!(u64::from(noted.times), i + 1);
+        }
+        // 1 to 4, 8, 16, ... 1024.
+        assert_eq!(said, 12);
+        // Once in a while is news each time.
+        for i in 3..20 {
+            assert!(trail.note(&mut places, closed(i * 60_000)).is_news() || i < 4);
+        }
+        assert!(Noted::FIRST.is_news());
     }
 
     #[test]
     fn no_room_is_no_fault() {
         let mut trail = Trail::new();
         trail.note(&mut [], closed(1));
-        assert_eq!(trail.written(), 0);
-        assert_eq!(trail.get(&[], 0), None);
+        assert_eq!(trail.from(&[], 0), None);
         record(&mut [], 1, true, Cause::PeerClosed, 1);
         assert_eq!(recorded(&[], 1), None);
         let mut few = [Record::EMPTY; WAYS - 1];

@@ -124,9 +124,9 @@ impl Conn {
         } = epitaph;
         if retry.is_none() {
             let seen = &self.ni.seen;
-            seen.ended(self.nid(), self.active, !failed, cause, rejected);
+            let noted = seen.ended(self.nid(), self.active, !failed, cause, rejected);
             self.with(|inner| inner.wire.meter().over(!failed, cause, rejected));
-            log::conn_over(self.nid(), cause, !failed);
+            log::conn_over(self.nid(), cause, !failed, noted);
         }
         let moved = left_behind || cause == Cause::Moved;
         self.peer.released(self, failed, retry, cause, moved);

@@ -89,7 +89,7 @@ impl<C: Connection> Peer<C> {
                     ENODEV => Cause::DeviceGone,
                     _ => Cause::NoResources,
                 };
-                self.ni.seen.ended(self.nid, true, false, cause, None);
+                let _ = self.ni.seen.ended(self.nid, true, false, cause, None);
                 meter::no_conn(self.ni.nid, self.nid, cause, None);
                 self.not_begun(cause);
             }
@@ -100,7 +100,7 @@ impl<C: Connection> Peer<C> {
     fn denied(self: &Arc<Self>) {
         log::denied(self.nid);
         let seen = &self.ni.seen;
-        seen.ended(self.nid, true, false, Cause::Denied, None);
+        let _ = seen.ended(self.nid, true, false, Cause::Denied, None);
         meter::no_conn(self.ni.nid, self.nid, Cause::Denied, None);
         self.not_begun(Cause::Denied);
     }
