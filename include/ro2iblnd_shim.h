@@ -60,23 +60,22 @@ struct ro2ib_send_req {
 	bool to_router;
 	bool routing;
 	u8 hdr[RO2IB_LNET_HDR_SIZE];
-	/* what a PUT or REPLY carries */
-	struct ro2ib_payload payload;
-	/* where the answer of a GET goes: the whole attached MD */
-	struct ro2ib_payload sink;
+	/*
+	 * what a PUT or REPLY carries; where the answer of a GET goes, the whole
+	 * attached MD
+	 */
+	struct ro2ib_payload pages;
 };
 
 /* Argument of ro2ib_lnd_ops.recv. */
 struct ro2ib_recv_req {
 	/* NULL: discard, or "nothing matched" for a GET_REQ */
 	struct lnet_msg *msg;
-	bool delayed;
-	/* length of the payload on the wire */
-	u32 rlen;
-	/* where the wanted bytes (maybe 0, never more than rlen) go */
-	struct ro2ib_payload sink;
-	/* what an optimised GET must deliver: the message's own payload */
-	struct ro2ib_payload source;
+	/*
+	 * where the wanted bytes (maybe 0, never more than came) go; what an
+	 * optimised GET must deliver
+	 */
+	struct ro2ib_payload pages;
 };
 
 /* Everything an NI is configured with, after defaulting and clamping. */

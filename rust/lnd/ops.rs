@@ -167,15 +167,15 @@ impl Lnd for O2ib {
             msg.finalize(EINVAL.to_errno(), health);
             return Ok(());
         }
-        let nid = Nid::from_raw(req.target);
+        let nid = Nid::from_raw(req.target());
         if this.ni().is_stopping() {
             return Err((msg, ESHUTDOWN));
         }
         dk!(
             Net,
             "sending {:?} of {} bytes to {nid}",
-            req.kind,
-            req.payload.nob()
+            req.kind().ok_or(EINVAL),
+            req.payload().nob()
         );
         let mut msg = msg;
         loop {

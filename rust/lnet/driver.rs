@@ -246,7 +246,7 @@ impl<L: Lnd> Ops<L> {
             Ok(req) => req,
             Err(e) => return e.to_errno(),
         };
-        match L::send(this, msg, &req) {
+        match L::send(this, msg, req) {
             Ok(()) => 0,
             Err((msg, e)) => {
                 msg.release_to_lnet();

@@ -57,24 +57,15 @@ unsafe fn pages(p: &bindings::ro2ib_payload) -> PageVec {
 
 /// What is to be done with an LNet message to send ([`Lnd::send`](super::Lnd::send)).
 ///
-/// `payload` and `sink` describe pages that are LNet's again as soon as the message is finalized.
-pub(crate) struct SendRequest {
-    /// NID of the next hop, 64-bit form; not the final destination when a router is involved.
-    pub(crate) target: u64,
-    /// What to send.
-    pub(crate) kind: MsgKind,
-    /// The next hop is a router.
-    pub(crate) to_router: bool,
-    /// This node is a router, forwarding somebody else's message.
-    pub(crate) routing: bool,
-    /// The LNet header in wire form.
-    pub(crate) hdr: [u8; HDR_SIZE],
-    /// The bytes of a PUT or REPLY, empty for the others.
-    pub(crate) payload: PageVec,
-    /// Where the answer of a GET goes; empty for the others and for a forwarded GET. May have
-    /// more pieces than one transfer can describe.
-    pub(crate) sink: PageVec,
-}
+/// It is what the shim says, looked at where it lies: most of it is wanted once. The pages are LNet's again as
+/// soon as the message is finalized.
+#[repr(transparent)]
+pub(crate) struct SendRequest(bindings::ro2ib_send_req);
+
+// SAFETY: The message that it names is not touched by it, and its pages belong to no thread.
+unsafe impl Send for SendRequest {}
+// SAFETY: As above; it does not change.
+unsafe impl Sync for SendRequest {}
 
 impl SendRequest {
     /// On error the message stays LNet's.
@@ -83,36 +74,60 @@ impl SendRequest {
     ///
     /// `req` must come from the shim, and its message must pass to the driver on success. The
     /// pages must be used no longer than until the message is finalized.
-    pub(super) unsafe fn from_raw(req: &bindings::ro2ib_send_req) -> Result<(Message, Self)> {
-        let kind = MsgKind::from_raw(req.type_).ok_or(EINVAL)?;
+    #[inline]
+    pub(super) unsafe fn from_raw(req: &bindings::ro2ib_send_req) -> Result<(Message, &Self)> {
         let msg = NonNull::new(req.msg).ok_or(EINVAL)?;
-        // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
-        let payload = unsafe { pages(&req.payload) };
-        // SAFETY: As above.
-        let sink = unsafe { pages(&req.sink) };
+        // SAFETY: `Self` is nothing but that structure.
+        let this = unsafe { &*core::ptr::from_ref(req).cast::<Self>() };
         // SAFETY: The caller passes the message on.
-        let msg = unsafe { Message::from_raw(msg) };
-        Ok((
-            msg,
-            Self {
-                target: req.target,
-                kind,
-                to_router: req.to_router,
-                routing: req.routing,
-                hdr: req.hdr,
-                payload,
-                sink,
-            },
-        ))
+        Ok((unsafe { Message::from_raw(msg) }, this))
+    }
+
+    /// NID of the next hop, 64-bit form; not the final destination when a router is involved.
+    pub(crate) fn target(&self) -> u64 {
+        self.0.target
+    }
+
+    /// What to send. `None`: what no LND ever sends.
+    #[inline]
+    pub(crate) fn kind(&self) -> Option<MsgKind> {
+        MsgKind::from_raw(self.0.type_)
+    }
+
+    /// Whether the next hop is a router, or this node is one and forwards somebody else's message.
+    #[inline]
+    pub(crate) fn is_routed(&self) -> bool {
+        self.0.to_router || self.0.routing
+    }
+
+    /// The LNet header in wire form.
+    pub(crate) fn hdr(&self) -> &[u8; HDR_SIZE] {
+        &self.0.hdr
+    }
+
+    /// The bytes of a PUT or REPLY, none for an ACK. Of a GET, where its answer goes: none if it is forwarded,
+    /// and maybe more pieces than one transfer can describe.
+    #[inline]
+    pub(crate) fn pages(&self) -> PageVec {
+        // SAFETY: It came from the shim with its message; who called `from_raw` uses the result no longer than
+        // that.
+        unsafe { pages(&self.0.pages) }
+    }
+
+    /// The bytes of a PUT or REPLY, none for the others.
+    #[inline]
+    pub(crate) fn payload(&self) -> PageVec {
+        let mut raw = self.0.pages;
+        if self.kind() == Some(MsgKind::Get) {
+            (raw.nob, raw.gpu) = (0, false);
+        }
+        // SAFETY: As above.
+        unsafe { pages(&raw) }
     }
 
     /// A copy, for a message that has to wait.
     pub(crate) fn keep(&self) -> Self {
-        Self {
-            payload: self.payload.share(),
-            sink: self.sink.share(),
-            ..*self
-        }
+        Self(bindings::ro2ib_send_req { ..self.0 })
     }
 }
 
@@ -122,10 +137,9 @@ pub(crate) struct RecvRequest {
     /// To finalize when the data has arrived (or been delivered, for a GET). `None`: discard the
     /// message; for a GET_REQ it means that nothing matched.
     pub(crate) msg: Option<Message>,
-    /// Where the wanted bytes go; may be shorter than `rlen`, and empty.
-    pub(crate) sink: PageVec,
-    /// What an optimised GET must deliver.
-    pub(crate) source: PageVec,
+    /// Where the wanted bytes go; may be shorter than what came, and empty. Of an optimised GET, what it must
+    /// deliver.
+    pub(crate) pages: PageVec,
 }
 
 impl RecvRequest {
@@ -133,16 +147,13 @@ impl RecvRequest {
     ///
     /// `req` must come from the shim, and its message, if any, must pass to the driver. The pages
     /// must be used no longer than until the message is finalized.
+    #[inline]
     pub(super) unsafe fn from_raw(req: &bindings::ro2ib_recv_req) -> Self {
-        // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
-        let sink = unsafe { pages(&req.sink) };
-        // SAFETY: As above.
-        let source = unsafe { pages(&req.source) };
         Self {
             // SAFETY: The caller passes the message on.
             msg: NonNull::new(req.msg).map(|m| unsafe { Message::from_raw(m) }),
-            sink,
-            source,
+            // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
+            pages: unsafe { pages(&req.pages) },
         }
     }
 }

@@ -31,20 +31,6 @@ static struct ro2ib_ni *ro2ib_of(struct lnet_ni *lni)
 	return lni->ni_data;
 }
 
-static struct ro2ib_payload ro2ib_msg_payload(const struct lnet_msg *msg)
-{
-	struct ro2ib_payload p = {};
-
-	if (msg->msg_len) {
-		p.bv = msg->msg_kiov;
-		p.nr = msg->msg_niov;
-		p.offset = msg->msg_offset;
-		p.nob = msg->msg_len;
-		p.gpu = lnet_md_is_gpu(msg->msg_md);
-	}
-	return p;
-}
-
 static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 {
 	struct ro2ib_ni *ni = ro2ib_of(lni);
@@ -71,14 +57,21 @@ static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 	}
 
 	lnet_hdr_to_nid4(&msg->msg_hdr, (struct lnet_hdr_nid4 *)req.hdr);
-	req.payload = ro2ib_msg_payload(msg);
 
 	/* A GET has no payload of its own, and no MD when it is forwarded. */
-	if (msg->msg_type == LNET_MSG_GET && md && md->md_length) {
-		req.sink.bv = md->md_kiov;
-		req.sink.nr = md->md_niov;
-		req.sink.nob = md->md_length;
-		req.sink.gpu = lnet_md_is_gpu(md);
+	if (msg->msg_type != LNET_MSG_GET) {
+		if (msg->msg_len) {
+			req.pages.bv = msg->msg_kiov;
+			req.pages.nr = msg->msg_niov;
+			req.pages.offset = msg->msg_offset;
+			req.pages.nob = msg->msg_len;
+			req.pages.gpu = lnet_md_is_gpu(md);
+		}
+	} else if (md && md->md_length) {
+		req.pages.bv = md->md_kiov;
+		req.pages.nr = md->md_niov;
+		req.pages.nob = md->md_length;
+		req.pages.gpu = lnet_md_is_gpu(md);
 	}
 
 	return ro2ib_ops->send(ni->priv, &req);
@@ -95,17 +88,9 @@ static int ro2ib_eager_recv(struct lnet_ni *lni, void *private,
 static int ro2ib_recv_common(struct lnet_ni *lni, void *private,
 			     struct ro2ib_recv_req *req)
 {
-	if (req->msg) {
-		/*
-		 * What an optimised GET has to deliver is wanted in full. A
-		 * truncated PUT or REPLY has fewer bytes behind its pieces
-		 * than msg_len says.
-		 */
-		if (req->sink.nob == req->msg->msg_len)
-			req->source = ro2ib_msg_payload(req->msg);
-		req->sink.gpu = req->sink.nob &&
-				lnet_md_is_gpu(req->msg->msg_md);
-	}
+	/* What an optimised GET has to deliver LNet describes in the same way. */
+	if (req->msg && req->pages.nob)
+		req->pages.gpu = lnet_md_is_gpu(req->msg->msg_md);
 	return ro2ib_ops->recv(ro2ib_of(lni)->priv, private, req);
 }
 
@@ -115,8 +100,6 @@ static int ro2ib_recv(struct lnet_ni *lni, void *private, struct lnet_msg *msg,
 {
 	struct ro2ib_recv_req req = {
 		.msg = msg,
-		.delayed = delayed,
-		.rlen = rlen,
 	};
 
 	/* LNet's iterator runs over the message's own array of pieces. */
@@ -128,7 +111,7 @@ static int ro2ib_recv(struct lnet_ni *lni, void *private, struct lnet_msg *msg,
 	}
 
 	if (iov_iter_count(to))
-		req.sink = (struct ro2ib_payload) {
+		req.pages = (struct ro2ib_payload) {
 			.bv = to->bvec,
 			.nr = to->nr_segs,
 			.offset = to->iov_offset,
@@ -145,12 +128,10 @@ static int ro2ib_recv(struct lnet_ni *lni, void *private, struct lnet_msg *msg,
 {
 	struct ro2ib_recv_req req = {
 		.msg = msg,
-		.delayed = delayed,
-		.rlen = rlen,
 	};
 
 	if (mlen)
-		req.sink = (struct ro2ib_payload) {
+		req.pages = (struct ro2ib_payload) {
 			.bv = kiov,
 			.nr = niov,
 			.offset = offset,

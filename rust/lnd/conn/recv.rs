@@ -116,7 +116,7 @@ fn recv_immediate(conn: &Conn, payload: &[u8], req: RecvRequest) -> Recv {
     let Some(msg) = req.msg else {
         return Ok(());
     };
-    let sink = req.sink;
+    let sink = req.pages;
     if sink.is_gpu() {
         // The sender cannot know where it goes.
         return Err((Some(msg), conn.refuse_gpu(EOPNOTSUPP).error()));
@@ -133,7 +133,7 @@ fn recv_immediate(conn: &Conn, payload: &[u8], req: RecvRequest) -> Recv {
 
 /// A PUT_REQ: offers a sink by PUT_ACK, or says by PUT_NAK that none is to be had.
 fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) -> Recv {
-    let nothing_wanted = req.sink.nob() == 0;
+    let nothing_wanted = req.pages.nob() == 0;
     let m = match req.msg {
         Some(m) if !nothing_wanted => m,
         other => {
@@ -145,7 +145,7 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) ->
             return Ok(());
         }
     };
-    let (sink, fragment, key) = match conn.make_sink(&req.sink) {
+    let (sink, fragment, key) = match conn.make_sink(&req.pages) {
         Ok(made) => made,
         Err(why) => {
             let e = why.error();
@@ -185,7 +185,7 @@ fn recv_get(
         conn.tell(Op::GetDone, cookie, -errno::ENODATA, Owner::Nobody);
         return Ok(());
     };
-    let Ok(total) = u32::try_from(req.source.nob()) else {
+    let Ok(total) = u32::try_from(req.pages.nob()) else {
         conn.give_back(rx, Repost::ForPeer, false);
         return Err((Some(m), EMSGSIZE));
     };
@@ -196,7 +196,7 @@ fn recv_get(
     }
     let mut transfer = Transfer::message(Owner::Nobody);
     let plan = remote.map_err(NotReady::from).and_then(|remote| {
-        let map = conn.map_source(&req.source)?;
+        let map = conn.map_source(&req.pages)?;
         let limits = conn.with(|inner| inner.wire.limits());
         let slots = transfer.write_to(remote, map, total, limits)?;
         Ok((slots, i32::try_from(total).map_err(Error::from)?))

@@ -47,13 +47,12 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<
     let Some(buf) = conn.with(|inner| inner.life.is_up().then(|| inner.wire.take_buf())) else {
         return Err(NotSent::Closed(msg));
     };
-    let routed = req.to_router || req.routing;
-    let (nob, gpu) = match req.kind {
-        MsgKind::Get => (req.sink.nob(), req.sink.is_gpu()),
-        _ => (req.payload.nob(), req.payload.is_gpu()),
-    };
-    let nob = u32::try_from(nob).unwrap_or(u32::MAX);
-    let sent = match lnet_hdr::choose(lnet_kind(req.kind), routed, nob, gpu) {
+    let pages = req.pages();
+    let nob = u32::try_from(pages.nob()).unwrap_or(u32::MAX);
+    let method = req
+        .kind()
+        .and_then(|kind| lnet_hdr::choose(lnet_kind(kind), req.is_routed(), nob, pages.is_gpu()));
+    let sent = match method {
         Some(Method::Immediate) => send_immediate(conn, msg, req, buf),
         Some(Method::PutReq) => send_put(conn, msg, req, buf),
         Some(Method::GetReq) => send_get(conn, msg, req, buf),
@@ -80,28 +79,29 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<
 type Send = Result<(), (Message, NotReady)>;
 
 fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+    let payload = req.payload();
     let body = BodyOut::Immediate {
-        hdr: &req.hdr,
-        payload_len: req.payload.nob(),
+        hdr: req.hdr(),
+        payload_len: payload.nob(),
     };
     conn.submit_or_fail(
         Op::Immediate,
         1,
         Owner::Message(msg),
-        (buf, Some(&req.payload)),
+        (buf, Some(&payload)),
         |_| body,
     );
     Ok(())
 }
 
 fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
-    let SendRequest { hdr, payload, .. } = req;
+    let (hdr, payload) = (req.hdr(), req.pages());
     let total = match u32::try_from(payload.nob()) {
         Ok(n) if n <= LNET_MTU => n,
         _ => return Err((msg, EMSGSIZE.into())),
     };
     let made = conn
-        .map_source(payload)
+        .map_source(&payload)
         .and_then(|map| Ok((map, conn.take_buf()?)));
     let (map, spare) = match made {
         Ok(made) => made,
@@ -118,8 +118,8 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
 }
 
 fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
-    let hdr = &req.hdr;
-    let (sink, fragment, key) = match conn.make_sink(&req.sink) {
+    let hdr = req.hdr();
+    let (sink, fragment, key) = match conn.make_sink(&req.pages()) {
         Ok(made) => made,
         Err(e) => return Err((msg, e)),
     };

@@ -353,18 +353,14 @@ pub struct ro2ib_send_req {
     pub to_router: bool,
     pub routing: bool,
     pub hdr: [u8; 72],
-    pub payload: ro2ib_payload,
-    pub sink: ro2ib_payload,
+    pub pages: ro2ib_payload,
 }
 
 #[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_recv_req {
     pub msg: *mut lnet_msg,
-    pub delayed: bool,
-    pub rlen: u32,
-    pub sink: ro2ib_payload,
-    pub source: ro2ib_payload,
+    pub pages: ro2ib_payload,
 }
 
 #[repr(C)]

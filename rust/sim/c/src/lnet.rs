@@ -458,7 +458,7 @@ unsafe fn hand_over(msg: *mut Msg) {
         }
         if m.kind == GET {
             if m.asked != 0 {
-                req.sink = ro2ib_payload {
+                req.pages = ro2ib_payload {
                     bv,
                     nr,
                     offset: 0,
@@ -467,7 +467,7 @@ unsafe fn hand_over(msg: *mut Msg) {
                 };
             }
         } else if m.len != 0 {
-            req.payload = ro2ib_payload {
+            req.pages = ro2ib_payload {
                 bv,
                 nr,
                 offset: m.offset,
@@ -729,30 +729,23 @@ pub fn wait(op: usize, most: u64) -> Option<i32> {
     }
 }
 
-unsafe fn recv(ni: *mut Ni, rx: *mut c_void, msg: *mut Msg, rlen: u32, delayed: bool) {
+unsafe fn recv(ni: *mut Ni, rx: *mut c_void, msg: *mut Msg) {
     // SAFETY: As above.
     unsafe {
-        let mut req = ro2ib_recv_req {
-            delayed,
-            rlen,
-            ..Default::default()
-        };
+        let mut req = ro2ib_recv_req::default();
         if !msg.is_null() {
             let m = &mut *msg;
             req.msg = msg.cast();
             if m.len != 0 {
                 if let Some(buf) = m.mem {
                     let b = &w().lnet.bufs[buf];
-                    req.sink = ro2ib_payload {
+                    req.pages = ro2ib_payload {
                         bv: b.bv.as_ptr(),
                         nr: b.bv.len() as u32,
                         offset: 0,
                         nob: m.len,
                         gpu: b.gpu,
                     };
-                    if rlen == m.len {
-                        req.source = req.sink;
-                    }
                 }
             }
             m.owner = Owner::Lnd;
@@ -824,7 +817,7 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
             op %= all;
             if kind == ACK && w().lnet.ops[op].node != (*ni).node {
                 w().lnet.held += 1;
-                recv(ni, rx, core::ptr::null_mut(), payload, false);
+                recv(ni, rx, core::ptr::null_mut());
                 return 0;
             }
         }
@@ -836,7 +829,7 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
         match kind {
             PUT => {
                 if drops {
-                    recv(ni, rx, core::ptr::null_mut(), payload, false);
+                    recv(ni, rx, core::ptr::null_mut());
                     return 0;
                 }
                 let msg = new_msg(ni, PUT, op);
@@ -885,10 +878,10 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                             }
                             sched::sleep(SEC);
                         }
-                        recv(ni, rx as *mut c_void, msg, payload, true);
+                        recv(ni, rx as *mut c_void, msg);
                     });
                 } else {
-                    recv(ni, rx, msg, payload, false);
+                    recv(ni, rx, msg);
                 }
             }
             GET => {
@@ -896,7 +889,7 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                 // Of more than there is LNet gives what there is.
                 let wanted = wanted.min(MOST as u32);
                 if drops {
-                    recv(ni, rx, core::ptr::null_mut(), 0, false);
+                    recv(ni, rx, core::ptr::null_mut());
                     return 0;
                 }
                 let short = wanted != 0 && world.rng.ppm(world.plan.cut_ppm);
@@ -914,9 +907,9 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                     (*msg).rx = true;
                     (*msg).len = len;
                     use_mem(msg, buf);
-                    recv(ni, rx, msg, len, false);
+                    recv(ni, rx, msg);
                 } else {
-                    recv(ni, rx, core::ptr::null_mut(), 0, false);
+                    recv(ni, rx, core::ptr::null_mut());
                     let msg = new_msg(ni, REPLY, op);
                     let m = &mut *msg;
                     m.len = len;
@@ -930,7 +923,7 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                 let o = &w().lnet.ops[op];
                 let foul = foul::is_there() && o.node != (*ni).node;
                 if o.result.is_some() || o.kind != GET || payload > o.size || foul {
-                    recv(ni, rx, core::ptr::null_mut(), payload, false);
+                    recv(ni, rx, core::ptr::null_mut());
                     return 0;
                 }
                 let buf = o.buf;
@@ -940,12 +933,12 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
                 m.reply = true;
                 m.len = payload;
                 use_mem(msg, buf);
-                recv(ni, rx, msg, payload, false);
+                recv(ni, rx, msg);
             }
             ACK => {
                 let msg = new_msg(ni, ACK, op);
                 (*msg).rx = true;
-                recv(ni, rx, msg, payload, false);
+                recv(ni, rx, msg);
             }
             _ => violation("a header of an unknown kind came up"),
         }
