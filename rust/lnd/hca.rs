@@ -8,10 +8,6 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc, //
     }, //
 };
@@ -37,6 +33,10 @@ use crate::{
         sizes, //
     },
     rdma::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         device::{
             Device,
             DeviceAttrs,

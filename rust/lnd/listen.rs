@@ -9,12 +9,6 @@
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
-        },
         Arc,
         SpinLock, //
     },
@@ -56,6 +50,12 @@ use crate::{
         peer::Known, //
     },
     rdma::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
         listen::{
             ConnRequest,
             ListenHandler, //

@@ -6,17 +6,17 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
-use crate::rdma::sync::Completion;
+use crate::rdma::{
+    atomic::{
+        Atomic,
+        Full,
+        Relaxed, //
+    },
+    sync::Completion, //
+};
 
 /// The connections alive, and one share of the NI's own until shutdown.
 #[pin_data]

@@ -9,12 +9,6 @@
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
-        },
         Arc,
         Mutex,
         SpinLock, //
@@ -68,6 +62,12 @@ use crate::{
             Passage,
             Way, //
         }, //
+    },
+    rdma::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Release, //
     }, //
 };
 

@@ -8,17 +8,17 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        SpinLock, //
-    }, //
+    sync::SpinLock, //
 };
 
 use super::kind::O2ib;
-use crate::lnet::NiRef;
+use crate::{
+    lnet::NiRef,
+    rdma::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
 
 /// What counts for new connections. Of `peer_credits` it is what this side wants; the peer has a say in the depth.
 #[derive(Clone, Copy, PartialEq, Eq)]

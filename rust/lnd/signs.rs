@@ -7,15 +7,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
-        },
-        SpinLock, //
-    }, //
+    sync::SpinLock, //
 };
 
 use super::{
@@ -31,6 +23,12 @@ use crate::{
         Next, //
     },
     rdma::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
         cm_event::Addr,
         device::DeviceEvent,
         listen, //

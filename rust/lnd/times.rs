@@ -7,13 +7,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use crate::{
@@ -26,7 +20,13 @@ use crate::{
         SUM,
         WORDS, //
     },
-    rdma::percpu::PerCpu, //
+    rdma::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        percpu::PerCpu, //
+    }, //
 };
 
 /// Numbers on each CPU: 6.5 KiB of them.

@@ -14,16 +14,16 @@ use core::ptr::NonNull;
 use kernel::{
     error::to_result,
     ffi,
-    prelude::*,
-    sync::atomic::{
+    prelude::*, //
+};
+
+use super::{
+    atomic::{
         Acquire,
         Atomic,
         Full,
         Release, //
-    }, //
-};
-
-use super::{
+    },
     cm_locked::CmLocked,
     device::Device,
     pd::Pd,

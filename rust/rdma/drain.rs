@@ -15,20 +15,18 @@ use kernel::{
     error::to_result,
     ffi,
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     types::Opaque, //
 };
 
 use super::{
+    atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed,
+        Release, //
+    },
     complete,
     cqe,
     handler::QpHandler,

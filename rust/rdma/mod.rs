@@ -40,6 +40,10 @@
 // The tests use a part of it.
 #![cfg_attr(ro2iblnd_kunit, allow(dead_code))]
 
+// Compiled in, over each of the kernel crates: that of the kernel calls a function of C for each access.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../kernel/sync/atomic.rs"]
+pub(crate) mod atomic;
 pub(crate) mod batch;
 pub(crate) mod bounce;
 pub(crate) mod buf;

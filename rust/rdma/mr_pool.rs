@@ -15,16 +15,14 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
     buf::Direction,
     mr::{
         Free,

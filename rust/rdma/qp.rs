@@ -24,17 +24,15 @@ use core::{
 use kernel::{
     ffi,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
+    atomic::{
+        Atomic,
+        Full,
+        Relaxed, //
+    },
     cm::{
         CmHandler,
         CmId, //

@@ -13,15 +13,15 @@ use kernel::{
     ffi,
     pr_warn_once,
     prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Release, //
-    },
     types::Opaque, //
 };
 
 use super::{
+    atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
     buf::{
         RxBuf,
         MSG_BUF_LEN, //

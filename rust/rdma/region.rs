@@ -14,16 +14,14 @@ use kernel::{
         to_result, //
     },
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
     pd::Pd,
     sg::SgMap, //
 };

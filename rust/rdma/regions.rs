@@ -23,13 +23,13 @@ use core::ops::Deref;
 use kernel::{
     prelude::*,
     sync::{
-        atomic::Relaxed,
         Arc,
         Mutex, //
     }, //
 };
 
 use super::{
+    atomic::Relaxed,
     mr::{
         Free,
         Mr, //

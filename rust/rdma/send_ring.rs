@@ -16,19 +16,17 @@ use kernel::{
     container_of,
     pr_warn_once,
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     types::Opaque, //
 };
 
 use super::{
+    atomic::{
+        Acquire,
+        Atomic,
+        Relaxed,
+        Release, //
+    },
     buf::TxBuf,
     cqe::{
         self,

@@ -5,7 +5,7 @@
 //! As `refcount_t` of the kernel, which has no type in all of the kernel crates: a count that nears
 //! overflow stays where it is, and what is counted is never destroyed. Any context; no locks.
 
-use kernel::sync::atomic::{
+use super::atomic::{
     Acquire,
     Atomic,
     Full,

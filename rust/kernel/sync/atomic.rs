@@ -91,7 +91,7 @@ impl ordering::Store for Release {
 fn point<O: ordering::Any>() {
     #[cfg(ro2iblnd_sim)]
     if !matches!(O::RMW, Some(Core::Relaxed)) {
-        crate::point();
+        kernel::point();
     }
 }
 

@@ -14,16 +14,16 @@
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         SpinLock, //
     }, //
 };
 
 use crate::rdma::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
     cm::{
         CmHandler,
         CmId, //

@@ -38,13 +38,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     workqueue::{
         DelayedWork,
         Work, //
@@ -91,6 +85,10 @@ use crate::{
         }, //
     },
     rdma::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         cm::CmId,
         sync::{
             new_spinlock_bh,

@@ -4,17 +4,18 @@
 //!
 //! Any context: nothing here takes a lock.
 
-use kernel::sync::atomic::{
-    Atomic,
-    Full, //
-};
-
 use crate::{
     proto::{
         cause::Cause,
         conn::Event, //
     },
-    rdma::wc::QpEvent, //
+    rdma::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        wc::QpEvent, //
+    }, //
 };
 
 /// What the queue pair has told, and the worker has not seen.

@@ -10,7 +10,6 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::Relaxed,
         Arc, //
     }, //
 };
@@ -55,6 +54,7 @@ use crate::{
         wire::ConnParams, //
     },
     rdma::{
+        atomic::Relaxed,
         buf::RxBuf,
         cm::{
             CmId,

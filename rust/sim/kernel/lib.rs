@@ -59,7 +59,7 @@ pub use own::{
 };
 
 /// An atomic operation that orders something: another task may run here.
-pub(crate) fn point() {
+pub fn point() {
     simc::sched::point_if_any();
 }
 
