@@ -39,15 +39,6 @@ pub(crate) struct PostError {
     pub(crate) posted: u32,
 }
 
-/// What is left in the current batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BatchRoom {
-    /// Work requests.
-    pub(crate) wrs: usize,
-    /// Scatter/gather entries.
-    pub(crate) sges: usize,
-}
-
 #[repr(C)]
 pub(super) union AnyWr {
     pub(super) send: bindings::ib_send_wr,
@@ -60,9 +51,11 @@ pub(super) union AnyWr {
 /// # Invariants
 ///
 /// The first `nr_wrs` elements of `wrs` are complete but for `next` and
-/// `sg_list`; their scatter/gather entries follow each other in `sges`.
+/// `sg_list`; their scatter/gather entries follow each other in `sges`, and their
+/// contexts are in `ctxs`.
 pub(super) struct Batch {
     pub(super) wrs: [AnyWr; BATCH_WRS],
+    pub(super) ctxs: [u32; BATCH_WRS],
     pub(super) sges: [bindings::ib_sge; BATCH_SGES],
     pub(super) nr_wrs: usize,
     pub(super) nr_sges: usize,
@@ -77,55 +70,60 @@ impl Batch {
         KBox::init(pin_init::init_zeroed::<Self>(), GFP_KERNEL)
     }
 
-    /// What is left.
-    pub(super) fn room(&self) -> BatchRoom {
-        BatchRoom {
-            wrs: BATCH_WRS - self.nr_wrs,
-            sges: BATCH_SGES - self.nr_sges,
-        }
+    /// Whether `wrs` more work requests, of at most a batch, fit into it.
+    #[inline(always)]
+    pub(super) fn fits(&self, wrs: usize) -> bool {
+        self.nr_wrs <= BATCH_WRS.saturating_sub(wrs)
     }
 
-    /// Lets the completion of the last work request be told, which retires those before it too:
-    /// nothing waits on an unsignalled tail.
-    pub(super) fn signal_last(&mut self) {
-        // SAFETY: It may always be called.
-        let from = if unsafe { bindings::ro2ib_signal_all() } {
-            0
-        } else {
-            self.nr_wrs.saturating_sub(1)
-        };
+    /// How many scatter/gather entries are left.
+    #[inline(always)]
+    pub(super) fn room(&self) -> usize {
+        BATCH_SGES.saturating_sub(self.nr_sges)
+    }
 
-        let pushed = self.wrs.get_mut(from..self.nr_wrs);
-        for wr in pushed.unwrap_or_default() {
+    /// Makes a list of the work requests and lets them find their entries. The completion of the last one is
+    /// told, which retires those before it too: nothing waits on an unsignalled tail.
+    #[inline]
+    pub(super) fn link(&mut self) -> *const bindings::ib_send_wr {
+        // SAFETY: It may always be called.
+        if unsafe { bindings::ro2ib_signal_all() } {
+            self.signal_all();
+        }
+        let n = self.nr_wrs.min(BATCH_WRS);
+        let first = self.wrs.as_mut_ptr();
+        let mut sges = self.sges.as_mut_ptr();
+
+        for i in 0..n {
+            // SAFETY: `i` is in bounds, and `i + 1` no more than behind the last. All members of the
+            // union begin with an `ib_send_wr`. `sges` stays in bounds by the type invariant.
+            unsafe {
+                let wr = &mut (*first.add(i)).send;
+
+                wr.next = first.add(i.wrapping_add(1)).cast();
+                wr.sg_list = sges;
+                sges = sges.add(wr.num_sge as usize);
+            }
+        }
+        if let Some(last) = n.checked_sub(1) {
+            // SAFETY: As above.
+            let wr = unsafe { &mut (*first.add(last)).send };
+
+            wr.next = core::ptr::null_mut();
+            wr.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as ffi::c_int;
+        }
+        first.cast()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn signal_all(&mut self) {
+        for wr in self.wrs.iter_mut().take(self.nr_wrs) {
             // SAFETY: All members of the union begin with an `ib_send_wr`, and this one is complete.
             let send = unsafe { &mut wr.send };
 
             send.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as ffi::c_int;
         }
-    }
-
-    /// Makes a list of the work requests and lets them find their entries.
-    pub(super) fn link(&mut self) -> *const bindings::ib_send_wr {
-        let first = self.wrs.as_mut_ptr();
-        let sges = self.sges.as_mut_ptr();
-        let mut nr_sges = 0;
-
-        for i in 0..self.nr_wrs.min(BATCH_WRS) {
-            // SAFETY: `i` is in bounds, and `i + 1` is if it is used. All members of the union
-            // begin with an `ib_send_wr`. `nr_sges` stays in bounds by the type invariant.
-            unsafe {
-                let wr = &mut (*first.add(i)).send;
-
-                wr.next = if i + 1 < self.nr_wrs {
-                    first.add(i + 1).cast()
-                } else {
-                    core::ptr::null_mut()
-                };
-                wr.sg_list = sges.add(nr_sges);
-                nr_sges += wr.num_sge as usize;
-            }
-        }
-        first.cast()
     }
 
     /// Which of the first `n` work requests `wr` is; `n` if none.

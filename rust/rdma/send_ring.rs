@@ -260,14 +260,28 @@ impl<O> SendRing<O> {
     /// # Safety
     ///
     /// The caller owns the slot.
+    #[inline(always)]
     pub(super) unsafe fn put(&self, index: u32, resources: Resources) -> *mut bindings::ib_cqe {
         match self.slots.get(index as usize) {
             Some(slot) => {
+                // There is nothing to drop: a completion has taken it all out, or `clear` has.
                 // SAFETY: Guaranteed by the caller.
-                unsafe { *slot.resources.get() = resources };
+                unsafe { slot.resources.get().write(resources) };
                 slot.cqe.get()
             }
             None => core::ptr::null_mut(),
+        }
+    }
+
+    /// Frees what a work request owns that will not be posted.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot.
+    pub(super) unsafe fn clear(&self, index: u32) {
+        if let Some(slot) = self.slots.get(index as usize) {
+            // SAFETY: Guaranteed by the caller.
+            unsafe { *slot.resources.get() = Resources::default() };
         }
     }
 }

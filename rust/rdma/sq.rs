@@ -16,10 +16,8 @@ use super::{
     batch::{
         AnyWr,
         Batch,
-        BatchRoom,
         PostError,
-        PushError,
-        BATCH_WRS, //
+        PushError, //
     },
     buf::{
         TxBuf,
@@ -53,6 +51,8 @@ pub(crate) struct SendQueue {
     next: u32,
     slots: u32,
     closed: bool,
+    /// Those of the last batch that were not posted, and [`Self::next_unposted`] has not told of: from, and to.
+    unposted: (usize, usize),
     batch: KBox<Batch>,
 }
 
@@ -71,6 +71,7 @@ impl SendQueue {
             next: 0,
             slots: depth.into(),
             closed: false,
+            unposted: (0, 0),
             batch: Batch::new()?,
         })
     }
@@ -106,9 +107,27 @@ impl SendQueue {
         self.batch.nr_wrs as u32
     }
 
-    /// What is left in the batch.
-    pub(crate) fn room(&self) -> BatchRoom {
-        self.batch.room()
+    /// Whether nothing is pushed that is not posted.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batch.nr_wrs == 0
+    }
+
+    /// Whether `wrs` more work requests, with `sges` scatter/gather entries, fit into the batch.
+    #[inline]
+    pub(crate) fn fits(&self, wrs: usize, sges: usize) -> bool {
+        self.batch.fits(wrs) && self.batch.room() >= sges
+    }
+
+    /// The context of the next work request that was pushed and could not be posted, or was discarded.
+    pub(crate) fn next_unposted(&mut self) -> Option<u32> {
+        let (at, end) = self.unposted;
+
+        if at >= end {
+            return None;
+        }
+        self.unposted = (at.wrapping_add(1), end);
+        self.batch.ctxs.get(at).copied()
     }
 
     /// Whether `wrs` more work requests can be pushed.
@@ -124,7 +143,7 @@ impl SendQueue {
             Err(PushError::Closed)
         } else if self.slots < wrs {
             Err(PushError::NoSlot)
-        } else if BATCH_WRS.saturating_sub(self.batch.nr_wrs) < wrs as usize {
+        } else if !self.batch.fits(wrs as usize) {
             Err(PushError::BatchFull)
         } else {
             Ok(())
@@ -167,12 +186,15 @@ impl SendQueue {
         more: impl FnOnce(&mut AnyWr),
     ) {
         let batch = &mut *self.batch;
-        let Some(place) = batch.wrs.get_mut(batch.nr_wrs) else {
+        let at = batch.nr_wrs;
+        let (Some(place), Some(ctx)) = (batch.wrs.get_mut(at), batch.ctxs.get_mut(at)) else {
             return;
         };
         let Some(slots) = self.slots.checked_sub(1) else {
             return;
         };
+
+        *ctx = resources.ctx;
         // SAFETY: By the type invariant the slot `next` is ours: there is one at least.
         let cqe = unsafe { qp.send_ring().put(self.next, resources) };
 
@@ -185,8 +207,8 @@ impl SendQueue {
         };
         more(place);
         // INVARIANT: Complete; the entries were written by the caller. The slot is not free.
-        batch.nr_wrs += 1;
-        batch.nr_sges += nr_sges;
+        batch.nr_wrs = at.wrapping_add(1);
+        batch.nr_sges = batch.nr_sges.wrapping_add(nr_sges);
         self.next = after(self.next, self.depth);
         self.slots = slots;
     }
@@ -215,7 +237,7 @@ impl SendQueue {
         if !buf.is_for(qp.device()) {
             return Err((PushError::Foreign, buf));
         }
-        if self.room().sges == 0 {
+        if self.batch.room() == 0 {
             return Err((PushError::BatchFull, buf));
         }
         let mut nr_sges = 1;
@@ -302,7 +324,7 @@ impl SendQueue {
         if !cursor.map().is_for(qp.device()) {
             return Err(PushError::Foreign);
         }
-        let max = (qp.max_send_sge() as usize).min(self.room().sges);
+        let max = (qp.max_send_sge() as usize).min(self.batch.room());
 
         if max == 0 {
             return Err(PushError::BatchFull);
@@ -340,10 +362,11 @@ impl SendQueue {
             return;
         }
         self.closed = true;
+        self.unposted = (0, self.batch.nr_wrs);
         for _ in 0..self.batch.nr_wrs {
             self.next = before(self.next, self.depth);
             // SAFETY: It is in the batch, so it is ours.
-            unsafe { qp.send_ring().put(self.next, Resources::default()) };
+            unsafe { qp.send_ring().clear(self.next) };
         }
         // INVARIANT: The batch is empty; its slots are free.
         self.batch.nr_wrs = 0;
@@ -354,8 +377,9 @@ impl SendQueue {
     ///
     /// # Errors
     ///
-    /// [`PostError`] says exactly how many were posted. The queue is closed
-    /// then: let the connection go.
+    /// [`PostError`] says exactly how many were posted, [`Self::next_unposted`] which were not. The
+    /// queue is closed then: let the connection go.
+    #[inline]
     pub(crate) fn post<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PostError> {
         let n = self.batch.nr_wrs;
 
@@ -363,9 +387,8 @@ impl SendQueue {
             return Ok(());
         }
         if self.qp_id != qp.id() {
-            return Err(PostError { posted: 0 });
+            return Err(self.lose());
         }
-        self.batch.signal_last();
         let ring = qp.send_ring();
         let first = self.batch.link();
         let mut bad = first;
@@ -384,21 +407,45 @@ impl SendQueue {
             return Ok(());
         }
 
+        Err(self.take_back(qp, bad, n))
+    }
+
+    /// Nothing of the batch can be posted to that QP, nor to any.
+    #[cold]
+    fn lose(&mut self) -> PostError {
+        self.closed = true;
+        self.unposted = (0, self.batch.nr_wrs);
+        // INVARIANT: The batch is empty; its slots are nobody's.
+        self.batch.nr_wrs = 0;
+        self.batch.nr_sges = 0;
+        PostError { posted: 0 }
+    }
+
+    /// Takes back what the provider has not posted of `n` work requests: from `bad` on.
+    #[cold]
+    #[inline(never)]
+    fn take_back<T: QpHandler>(
+        &mut self,
+        qp: &Qp<T>,
+        bad: *const bindings::ib_send_wr,
+        n: usize,
+    ) -> PostError {
         // A provider that does not say which one was bad may have taken all of them.
         let posted = self.batch.position(bad, n);
         let rejected = n - posted;
 
         self.closed = true;
+        self.unposted = (posted, n);
         for _ in 0..rejected {
             self.next = before(self.next, self.depth);
             // SAFETY: There will be no completion for this one, so it is ours again.
-            unsafe { ring.put(self.next, Resources::default()) };
+            unsafe { qp.send_ring().clear(self.next) };
         }
         // INVARIANT: These belong to us again.
-        ring.take_back(rejected as u32);
-        Err(PostError {
+        qp.send_ring().take_back(rejected as u32);
+        PostError {
             posted: posted as u32,
-        })
+        }
     }
 }
 

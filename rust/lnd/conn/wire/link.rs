@@ -8,8 +8,6 @@
 //!
 //! # Invariants
 //!
-//! - `pushed` has the context of each work request that is in the batch and not posted, in order. All of
-//!   its room is allocated at set-up.
 //! - `queues` is `None` once draining has begun: nothing can be posted any more.
 
 use kernel::{
@@ -21,7 +19,6 @@ use crate::{
     lnd::moment::Moment,
     proto::cause::Cause,
     rdma::{
-        batch::BATCH_WRS,
         buf::{
             RxBuf,
             TxBuf, //
@@ -48,30 +45,14 @@ pub(crate) struct Link<C: QpHandler> {
     qp: Arc<Qp<C>>,
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
-    /// Contexts of the work requests that are pushed and not posted.
-    pushed: KVec<u32>,
     recv_wrs: u64,
     last_send: Moment,
 }
 
-/// A batch that was not posted, or not all of it.
+/// A batch that was not posted, or not all of it: [`Link::next_unposted`].
 pub(super) struct Unposted {
     /// The device was asked.
-    rang: bool,
-    pushed: KVec<u32>,
-    taken: usize,
-}
-
-impl Unposted {
-    /// Whether the device was asked.
-    pub(super) fn rang(&self) -> bool {
-        self.rang
-    }
-
-    /// Contexts of the work requests that the device did not take, and that will not complete by themselves.
-    pub(super) fn contexts(&self) -> impl Iterator<Item = u32> + '_ {
-        self.pushed.iter().skip(self.taken).copied()
-    }
+    pub(super) rang: bool,
 }
 
 impl<C: QpHandler> Link<C> {
@@ -80,7 +61,6 @@ impl<C: QpHandler> Link<C> {
         Ok(Self {
             qp: parts.qp,
             queues: Some((parts.sq, parts.rq)),
-            pushed: KVec::with_capacity(BATCH_WRS, GFP_KERNEL)?,
             recv_wrs: 0,
             last_send: Moment::now(),
         })
@@ -145,7 +125,7 @@ impl<C: QpHandler> Link<C> {
     /// Whether nothing is pushed.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.pushed.is_empty()
+        self.queues.as_ref().is_none_or(|(sq, _)| sq.is_empty())
     }
 
     /// Whether `wrs` more work requests fit into the batch, with `sges` gather elements.
@@ -154,16 +134,14 @@ impl<C: QpHandler> Link<C> {
         let Some((sq, _)) = &self.queues else {
             return false;
         };
-        let (room, wrs) = (sq.room(), usize::from(wrs));
-        let books = self.pushed.capacity().saturating_sub(self.pushed.len());
-        room.wrs >= wrs && room.sges >= sges && books >= wrs
+        sq.fits(usize::from(wrs), sges)
     }
 
-    /// Remembers what was pushed.
-    #[inline(always)]
-    fn book(&mut self, context: u32) {
-        // `fits` said so.
-        let _ = self.pushed.push_within_capacity(context);
+    /// The context of the next work request that was pushed, and that the device did not take: it will not complete
+    /// by itself.
+    pub(super) fn next_unposted(&mut self) -> Option<u32> {
+        let (sq, _) = self.queues.as_mut()?;
+        sq.next_unposted()
     }
 
     /// Posts the batch. `now` is that, if the caller has just looked.
@@ -175,31 +153,17 @@ impl<C: QpHandler> Link<C> {
     #[inline(always)]
     pub(super) fn flush(&mut self, now: Option<Moment>) -> Result<(), Unposted> {
         // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
-        let (rang, taken) = match self.post_recvs() {
-            Ok(()) => {
-                self.last_send = now.unwrap_or_else(Moment::now);
-                let posted = match &mut self.queues {
-                    Some((sq, _)) => sq.post(&self.qp).map_err(|e| e.posted),
-                    None => Err(0),
-                };
-                let Err(posted) = posted else {
-                    self.pushed.clear();
-                    return Ok(());
-                };
-                (true, usize::try_from(posted).unwrap_or(usize::MAX))
+        if self.post_recvs().is_err() {
+            if let Some((sq, _)) = &mut self.queues {
+                sq.discard(&self.qp);
             }
-            Err(_) => {
-                if let Some((sq, _)) = &mut self.queues {
-                    sq.discard(&self.qp);
-                }
-                (false, 0)
-            }
-        };
-        Err(Unposted {
-            rang,
-            pushed: core::mem::take(&mut self.pushed),
-            taken,
-        })
+            return Err(Unposted { rang: false });
+        }
+        self.last_send = now.unwrap_or_else(Moment::now);
+        match &mut self.queues {
+            Some((sq, _)) => sq.post(&self.qp).map_err(|_| Unposted { rang: true }),
+            None => Err(Unposted { rang: true }),
+        }
     }
 
     /// Pushes a SEND.
@@ -207,9 +171,7 @@ impl<C: QpHandler> Link<C> {
     pub(super) fn push_send(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
         let (sq, qp) = self.sq()?;
         sq.push_send(qp, context, buf, nob, None, false)
-            .map_err(|_| Cause::LocalFault)?;
-        self.book(context);
-        Ok(())
+            .map_err(|_| Cause::LocalFault)
     }
 
     /// Pushes an RDMA WRITE; returns how many bytes it moves.
@@ -222,11 +184,8 @@ impl<C: QpHandler> Link<C> {
         len: u32,
     ) -> Result<u32, Cause> {
         let (sq, qp) = self.sq()?;
-        let n = sq
-            .push_write(qp, context, remote_addr, rkey, cursor, len, false)
-            .map_err(|_| Cause::LocalFault)?;
-        self.book(context);
-        Ok(n)
+        sq.push_write(qp, context, remote_addr, rkey, cursor, len, false)
+            .map_err(|_| Cause::LocalFault)
     }
 
     /// Work requests of one registration.
@@ -238,23 +197,15 @@ impl<C: QpHandler> Link<C> {
     #[inline(always)]
     pub(super) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
         let (sq, qp) = self.sq()?;
-        let mr = sq
-            .push_reg(qp, context, mr, false)
-            .map_err(|_| Cause::LocalFault)?;
-        for _ in 0..self.reg_wrs() {
-            self.book(context);
-        }
-        Ok(mr)
+        sq.push_reg(qp, context, mr, false)
+            .map_err(|_| Cause::LocalFault)
     }
 
     /// Pushes the invalidation of a sink.
     #[inline(always)]
     pub(super) fn push_inv(&mut self, context: u32, mr: Mr<Valid>) -> Result<(), Cause> {
         let (sq, qp) = self.sq()?;
-        sq.push_inv(qp, context, mr)
-            .map_err(|_| Cause::LocalFault)?;
-        self.book(context);
-        Ok(())
+        sq.push_inv(qp, context, mr).map_err(|_| Cause::LocalFault)
     }
 
     /// Pushes a receive; it is posted with the batch, or by [`Link::post_recvs`].

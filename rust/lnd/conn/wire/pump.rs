@@ -236,11 +236,11 @@ impl<C: QpHandler> Wire<C> {
             self.counts.one(Count::Doorbells);
             return Ok(());
         };
-        if unposted.rang() {
+        if unposted.rang {
             self.counts.one(Count::Doorbells);
         }
         // What the device did not take will not complete by itself.
-        for context in unposted.contexts() {
+        while let Some(context) = self.link.as_mut().and_then(Link::next_unposted) {
             self.retire_failed(context, None, Cause::LocalFault);
         }
         Err(Cause::LocalFault)
