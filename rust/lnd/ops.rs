@@ -215,7 +215,6 @@ impl Lnd for O2ib {
         rx: Self::Rx,
         req: RecvRequest,
     ) -> Result<(), (Option<Message>, Error)> {
-        let _nofs = NofsScope::enter();
         recv::recv(rx, req)
     }
 

@@ -51,7 +51,10 @@ use crate::{
             Done, //
         }, //
     },
-    rdma::buf::RxBuf, //
+    rdma::{
+        buf::RxBuf,
+        work::NofsScope, //
+    }, //
 };
 
 /// A request while LNet has it.
@@ -111,7 +114,7 @@ pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
     }
 }
 
-/// An IMMEDIATE: the data is here.
+/// An IMMEDIATE: the data is here. Allocates nothing.
 fn recv_immediate(conn: &Conn, payload: &[u8], req: RecvRequest) -> Recv {
     let Some(msg) = req.msg else {
         return Ok(());
@@ -133,6 +136,7 @@ fn recv_immediate(conn: &Conn, payload: &[u8], req: RecvRequest) -> Recv {
 
 /// A PUT_REQ: offers a sink by PUT_ACK, or says by PUT_NAK that none is to be had.
 fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) -> Recv {
+    let _nofs = NofsScope::enter();
     let nothing_wanted = req.pages.nob() == 0;
     let m = match req.msg {
         Some(m) if !nothing_wanted => m,
@@ -180,6 +184,7 @@ fn recv_get(
     req: RecvRequest,
     rx: KBox<Rx>,
 ) -> Recv {
+    let _nofs = NofsScope::enter();
     let Some(m) = req.msg else {
         conn.give_back(rx, Repost::ForPeer, false);
         conn.tell(Op::GetDone, cookie, -errno::ENODATA, Owner::Nobody);
@@ -244,6 +249,7 @@ impl Conn {
     /// replaced. Not if no more are posted.
     #[cold]
     fn reclaim(&self, msg: &mut Received) -> Result {
+        let _nofs = NofsScope::enter();
         match self.with(|inner| inner.life.may_receive().then(|| inner.wire.hca())) {
             Some(hca) => msg.attach(&hca.ok_or(ENODEV)?.device),
             None => Ok(()),
