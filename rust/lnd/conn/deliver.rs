@@ -27,7 +27,10 @@ use kernel::{
 
 use super::{
     received::Rx,
-    wire::txs::Finished,
+    wire::txs::{
+        Finished,
+        Over, //
+    },
     Conn,
     Inner,
     UPPER, //
@@ -35,6 +38,10 @@ use super::{
 use crate::{
     lnd::{
         log, //
+    },
+    lnet::{
+        Health as LnetHealth,
+        Message, //
     },
     proto::{
         cause::Cause,
@@ -65,6 +72,8 @@ const CORKED_US: i64 = 1000;
 enum Job {
     /// Gives LNet a request.
     Parse(KBox<Rx<Conn>>),
+    /// Gives a message back that went well.
+    Sent(Message),
     /// Gives back what was taken.
     Finish,
 }
@@ -76,7 +85,7 @@ impl WorkItem<UPPER> for Conn {
         let _nofs = NofsScope::enter();
         let me = kernel::current!().pid();
         let mut corked = Instant::<Monotonic>::now();
-        let mut finished = Finished::NOTHING;
+        let mut finished = None;
         for n in 1..=BUDGET {
             let job = {
                 let mut guard = this.lock();
@@ -95,13 +104,9 @@ impl WorkItem<UPPER> for Conn {
                 job
             };
             match job {
-                Some(Job::Finish) => {
-                    if let Some((cause, messages)) = finished.failed() {
-                        this.ni.seen.messages(cause, messages);
-                    }
-                    finished.finish()
-                }
+                Some(Job::Sent(msg)) => msg.finalize(0, LnetHealth::Ok),
                 Some(Job::Parse(rx)) => parse(&this, rx),
+                Some(Job::Finish) => finish(&this, &mut finished),
                 None => return,
             }
         }
@@ -140,19 +145,35 @@ fn uncork(conn: &Arc<Conn>, inner: &mut Inner) {
     conn.pump(inner, false);
 }
 
-/// What comes next; a transmit that is over is put into `finished`, which has nothing.
+/// What comes next; what is to be finished is put into `finished`.
 #[inline]
-fn next_job(inner: &mut Inner, finished: &mut Finished) -> Option<Job> {
+fn next_job(inner: &mut Inner, finished: &mut Option<Finished>) -> Option<Job> {
     let done = inner.wire.has_done();
     let requests = !inner.inbox.is_empty() && !inner.life.is_unpublished();
     let pick = inner.turn.pick(done, requests);
-    if pick == Pick::Finish && inner.wire.take_done(finished) {
-        return Some(Job::Finish);
+    if pick == Pick::Finish {
+        match inner.wire.take_done(finished) {
+            Some(Over::Well(msg)) => return Some(Job::Sent(msg)),
+            Some(Over::Other) => return Some(Job::Finish),
+            None => {}
+        }
     }
     if !requests {
         return None;
     }
     inner.inbox.pop().map(Job::Parse)
+}
+
+/// Gives back to LNet what was taken.
+#[inline(never)]
+fn finish(conn: &Conn, finished: &mut Option<Finished>) {
+    let Some(finished) = finished.take() else {
+        return;
+    };
+    if let Some((cause, messages)) = finished.failed() {
+        conn.ni.seen.messages(cause, messages);
+    }
+    finished.finish();
 }
 
 /// Gives a request to LNet.

@@ -97,7 +97,6 @@ impl Conn {
     /// Gives what was never posted back to LNet, and counts it. Process context, no lock held.
     pub(super) fn give_up(&self, unsent: Ended, cause: Cause) {
         self.ni.seen.messages(cause, unsent.messages());
-        let mut unsent = unsent;
         unsent.finish(Some(cause), false);
     }
 

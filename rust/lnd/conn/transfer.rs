@@ -296,21 +296,44 @@ impl Transfer {
         }
     }
 
-    /// Takes out what LNet gets back; the rest is only for sending.
-    pub(super) fn end(&mut self) -> Ended {
-        let mut ended = Ended::NOTHING;
-        self.end_into(&mut ended);
-        ended
+    /// Takes the message, if that is all that LNet gets back.
+    #[inline]
+    pub(super) fn take_message(&mut self) -> Option<Message> {
+        if !matches!(self.memory, Memory::None) {
+            return None;
+        }
+        match core::mem::replace(&mut self.owner, Owner::Nobody) {
+            Owner::Message(msg) => Some(msg),
+            other => {
+                self.owner = other;
+                None
+            }
+        }
     }
 
-    /// The same, into one that has nothing: it is large, and most of it is empty most of the time.
+    /// Drops one, of which a message is out: most have nothing else, and need no look at each part.
     #[inline]
-    pub(super) fn end_into(&mut self, ended: &mut Ended) {
-        core::mem::swap(&mut ended.owner, &mut self.owner);
-        if !matches!(self.memory, Memory::None) {
-            core::mem::swap(&mut ended.memory, &mut self.memory);
+    pub(super) fn clear(entry: &mut Option<Self>) {
+        match entry {
+            Some(Self {
+                owner: Owner::Nobody,
+                memory: Memory::None,
+                remote: None,
+                buf: None,
+                spare: None,
+                ..
+            }) => core::mem::forget(entry.take()),
+            _ => *entry = None,
         }
-        ended.arrived = self.moved;
+    }
+
+    /// Takes out what LNet gets back; the rest is only for sending.
+    pub(super) fn end(&mut self) -> Ended {
+        Ended {
+            owner: core::mem::replace(&mut self.owner, Owner::Nobody),
+            memory: core::mem::replace(&mut self.memory, Memory::None),
+            arrived: self.moved,
+        }
     }
 }
 
@@ -329,13 +352,6 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Of no transfer.
-    pub(super) const NOTHING: Self = Self {
-        owner: Owner::Nobody,
-        memory: Memory::None,
-        arrived: 0,
-    };
-
     /// How many messages of LNet's it is for.
     pub(super) fn messages(&self) -> usize {
         usize::from(!matches!(self.owner, Owner::Nobody))
@@ -345,26 +361,13 @@ impl Ended {
     pub(super) fn unsent(msg: Message) -> Self {
         Self {
             owner: Owner::Message(msg),
-            ..Self::NOTHING
+            memory: Memory::None,
+            arrived: 0,
         }
     }
 
-    /// Gives everything back to LNet, once: there is nothing afterwards. Process context, no lock held: LNet may
-    /// send from inside.
-    #[inline]
-    pub(super) fn finish(&mut self, cause: Option<Cause>, posted: bool) {
-        if cause.is_none() && matches!(self.memory, Memory::None) {
-            match core::mem::replace(&mut self.owner, Owner::Nobody) {
-                Owner::Message(msg) => return msg.finalize(0, lnet_health(Health::Ok)),
-                other => self.owner = other,
-            }
-        }
-        self.finish_rest(cause, posted);
-    }
-
-    // Apart, because most had no memory and went well.
-    #[inline(never)]
-    fn finish_rest(&mut self, cause: Option<Cause>, posted: bool) {
+    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
+    pub(super) fn finish(self, cause: Option<Cause>, posted: bool) {
         let mut outcome = match cause {
             None => Outcome {
                 status: 0,
@@ -374,24 +377,22 @@ impl Ended {
         };
         // Unmapped, and the CPU's view synchronised, before anybody looks at the pages: a sink by
         // the end of its key, a source here.
-        if !matches!(self.memory, Memory::None) {
-            if let Err(e) = self.let_go(cause.is_none()) {
-                outcome = Cause::Local(e.to_errno()).outcome(posted);
+        let let_go = match self.memory {
+            Memory::Sink(sink) if cause.is_none() => sink.copy_out(self.arrived),
+            // Now, not at the end.
+            other => {
+                drop(other);
+                Ok(())
             }
+        };
+        if let Err(e) = let_go {
+            outcome = Cause::Local(e.to_errno()).outcome(posted);
         }
         let health = lnet_health(outcome.health);
-        match core::mem::replace(&mut self.owner, Owner::Nobody) {
+        match self.owner {
             Owner::Nobody => {}
             Owner::Message(msg) => msg.finalize(outcome.status, health),
             Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),
-        }
-    }
-
-    /// Lets go of the memory, of which LNet gets what has come if it went `well`.
-    fn let_go(&mut self, well: bool) -> Result {
-        match core::mem::replace(&mut self.memory, Memory::None) {
-            Memory::Sink(sink) if well => sink.copy_out(self.arrived),
-            Memory::Sink(_) | Memory::Source(_) | Memory::None => Ok(()),
         }
     }
 }

@@ -27,6 +27,7 @@ use self::{
     stock::Stock,
     txs::{
         Finished,
+        Over,
         Txs, //
     }, //
 };
@@ -264,9 +265,9 @@ impl<C: QpHandler> Wire<C> {
         self.txs.has_done()
     }
 
-    /// Takes the oldest transmit that is over, if one is, into one that has nothing.
+    /// Takes the oldest transmit that is over, if one is, perhaps into `finished`.
     #[inline]
-    pub(super) fn take_done(&mut self, finished: &mut Finished) -> bool {
+    pub(super) fn take_done(&mut self, finished: &mut Option<Finished>) -> Option<Over> {
         self.txs.take_done(finished)
     }
 

@@ -22,6 +22,7 @@ use crate::{
         },
         moment::Moment, //
     },
+    lnet::Message,
     proto::{
         cause::Cause,
         credits::Credits,
@@ -67,22 +68,33 @@ pub(crate) struct Finished {
     posted: bool,
 }
 
+/// A transmit that is over.
+pub(crate) enum Over {
+    /// A message alone that went well, as most do.
+    Well(Message),
+    /// Another, which is in the place that was given for it.
+    Other,
+}
+
 impl Finished {
-    /// None.
-    pub(crate) const NOTHING: Self = Self {
-        ended: Ended::NOTHING,
-        cause: None,
-        posted: false,
-    };
+    // Apart, because most were a message alone and went well.
+    #[inline(never)]
+    fn take(to: &mut Option<Self>, tx: &Tx, entry: &mut Option<Transfer>) {
+        *to = entry.as_mut().map(|transfer| Self {
+            ended: transfer.end(),
+            cause: tx.cause(),
+            posted: tx.was_posted(),
+        });
+        Transfer::clear(entry);
+    }
 
     /// Why it failed, and how many messages of LNet's that are; `None` if it did not.
     pub(crate) fn failed(&self) -> Option<(Cause, usize)> {
         Some((self.cause?, self.ended.messages()))
     }
 
-    /// Gives everything back to LNet, once: there is nothing afterwards. Process context, no lock held: LNet may
-    /// send from inside.
-    pub(crate) fn finish(&mut self) {
+    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
+    pub(crate) fn finish(self) {
         self.ended.finish(self.cause, self.posted)
     }
 }
@@ -302,23 +314,28 @@ impl Txs {
         self.queues.has_done()
     }
 
-    /// Takes the oldest that is over, if one is, into one that has nothing; its place is free again.
+    /// Takes the oldest that is over, if one is, perhaps into `finished`; its place is free again.
     #[inline]
-    pub(super) fn take_done(&mut self, finished: &mut Finished) -> bool {
-        let Some(index) = self.queues.take_done(&mut self.cells) else {
-            return false;
-        };
+    pub(super) fn take_done(&mut self, finished: &mut Option<Finished>) -> Option<Over> {
+        let index = self.queues.take_done(&mut self.cells)?;
         let at = usize::from(index);
-        if let (Some(cell), Some(entry)) = (self.cells.get(at), self.transfers.get_mut(at)) {
-            finished.cause = cell.tx.cause();
-            finished.posted = cell.tx.was_posted();
-            if let Some(transfer) = entry {
-                transfer.end_into(&mut finished.ended);
+        let (cell, entry) = (self.cells.get(at)?, self.transfers.get_mut(at)?);
+        let msg = match (cell.tx.cause(), &mut *entry) {
+            (None, Some(transfer)) => transfer.take_message(),
+            _ => None,
+        };
+        let over = match msg {
+            Some(msg) => {
+                Transfer::clear(entry);
+                Over::Well(msg)
             }
-            *entry = None;
-        }
+            None => {
+                Finished::take(finished, &cell.tx, entry);
+                Over::Other
+            }
+        };
         self.queues.release(&mut self.cells, index);
-        true
+        Some(over)
     }
 
     /// Whether any is not over.
