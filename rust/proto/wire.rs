@@ -253,35 +253,25 @@ fn done(buf: &[u8], order: Order) -> Option<Done> {
 /// by those on descriptors that the reference driver lacks (H17, H18).
 #[inline(always)]
 pub fn decode(buf: &[u8]) -> Result<Message<'_>, WireError> {
+    decode_in(buf, sender_order(buf))
+}
+
+/// The byte order of the sender of a message; ours if it is none.
+#[inline]
+pub fn sender_order(buf: &[u8]) -> Order {
+    let magic = Order::Native.u32_at(buf, 0).unwrap_or(MAGIC);
+    order_of(magic, MAGIC).unwrap_or(Order::Native)
+}
+
+/// [`decode`], by who has asked for the [`sender_order`]: nearly all peers have ours, and who knows that reads
+/// as it is.
+#[inline(always)]
+pub fn decode_in(buf: &[u8], order: Order) -> Result<Message<'_>, WireError> {
     // Of a known length, so that no field of it is out of bounds.
     let Some(head) = buf.first_chunk::<HEADER_LEN>() else {
-        return Err(opening(buf).err().unwrap_or(WireError::ShortHeader));
+        return Err(opening(buf, order).err().unwrap_or(WireError::ShortHeader));
     };
-    let (order, version) = opening(head)?;
-    match order {
-        Order::Native => decode_as(buf, head, Order::Native, version),
-        Order::Swapped => decode_swapped(buf, head, version),
-    }
-}
-
-// Apart, so that the other one knows its order: nearly all peers have ours.
-#[cold]
-#[inline(never)]
-fn decode_swapped<'a>(
-    buf: &'a [u8],
-    head: &[u8; HEADER_LEN],
-    version: Version,
-) -> Result<Message<'a>, WireError> {
-    decode_as(buf, head, Order::Swapped, version)
-}
-
-#[inline(always)]
-fn decode_as<'a>(
-    buf: &'a [u8],
-    head: &[u8; HEADER_LEN],
-    order: Order,
-    version: Version,
-) -> Result<Message<'a>, WireError> {
+    let version = opening(head, order)?;
     let claimed = order.u32_at(head, 8).ok_or(WireError::ShortHeader)?;
     // From here on only the bytes that the message claims exist.
     let msg = usize::try_from(claimed)
@@ -349,20 +339,15 @@ pub fn reopen(buf: &[u8], facts: Facts) -> Result<Body<'_>, WireError> {
     body(facts.kind, msg, facts.order)
 }
 
-/// Byte order and version, which come before everything else.
+/// Magic and version, which come before everything else.
 #[inline]
-fn opening(buf: &[u8]) -> Result<(Order, Version), WireError> {
+fn opening(buf: &[u8], order: Order) -> Result<Version, WireError> {
     let magic = Order::Native.u32_at(buf, 0).ok_or(WireError::Short)?;
-    let version = Order::Native.u16_at(buf, 4).ok_or(WireError::Short)?;
-    let order = order_of(magic, MAGIC).ok_or(WireError::Magic(magic))?;
-    let version = match order {
-        Order::Native => version,
-        Order::Swapped => version.swap_bytes(),
-    };
-    match Version::from_wire(version) {
-        Some(known) => Ok((order, known)),
-        None => Err(WireError::Version(version)),
+    let version = order.u16_at(buf, 4).ok_or(WireError::Short)?;
+    if order_of(magic, MAGIC) != Some(order) {
+        return Err(WireError::Magic(magic));
     }
+    Version::from_wire(version).ok_or(WireError::Version(version))
 }
 
 #[inline(always)]

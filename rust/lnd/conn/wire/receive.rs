@@ -38,9 +38,12 @@ use crate::{
         wire::{
             check_identity,
             decode,
+            decode_in,
+            sender_order,
             Body,
             Cookie,
-            Done, //
+            Done,
+            Order, //
         }, //
     },
     rdma::{
@@ -64,11 +67,32 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// Whatever is wrong with it ends the connection.
+    #[inline]
     pub(crate) fn receive(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) -> Result<(), Fault> {
+        match sender_order(rx.msg().bytes()) {
+            Order::Native => self.receive_in(Order::Native, rx, inbox),
+            Order::Swapped => self.receive_swapped(rx, inbox),
+        }
+    }
+
+    // Apart, so that the other one knows its order: nearly all peers have ours.
+    #[cold]
+    #[inline(never)]
+    fn receive_swapped(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) -> Result<(), Fault> {
+        self.receive_in(Order::Swapped, rx, inbox)
+    }
+
+    #[inline(always)]
+    fn receive_in(
+        &mut self,
+        order: Order,
+        rx: KBox<Rx<C>>,
+        inbox: &mut Inbox<C>,
+    ) -> Result<(), Fault> {
         let mut rx = rx;
         let msg = rx.msg_mut();
         self.counts.one(Count::RxMsgs);
-        let m = decode(msg.bytes()).map_err(Fault::Message)?;
+        let m = decode_in(msg.bytes(), order).map_err(Fault::Message)?;
         check_identity(&m.env, &self.identity).map_err(Fault::Stale)?;
         dk!(
             Net,
