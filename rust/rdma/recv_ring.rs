@@ -74,9 +74,11 @@ impl<O> RecvSlot<O> {
     /// # Safety
     ///
     /// The caller has the right to use the receive queue, and found the slot free.
+    #[inline(always)]
     pub(super) unsafe fn put(&self, buf: RxBuf) -> *mut bindings::ib_cqe {
+        // There is none to drop: the completion has taken it, or `take_back` has.
         // SAFETY: By the type invariant it belongs to the caller.
-        unsafe { *self.buf.get() = Some(buf) };
+        unsafe { self.buf.get().write(Some(buf)) };
         self.cqe.get()
     }
 

@@ -80,6 +80,7 @@ impl RecvQueue {
     ///
     /// Gives the buffer back if the batch is full (post it), if the receive
     /// queue is full, if a post failed earlier, or if it is of another device.
+    #[inline(always)]
     pub(crate) fn push<T: QpHandler>(&mut self, qp: &Qp<T>, buf: RxBuf) -> Result<(), RxBuf> {
         if self.qp_id != qp.id() || self.closed || !buf.is_for(qp.device()) {
             return Err(buf);
@@ -111,7 +112,7 @@ impl RecvQueue {
         // SAFETY: We are the right to use the queue of this QP, and the slot is free.
         wr.__bindgen_anon_1.wr_cqe = unsafe { slot.put(buf) };
         // INVARIANT: Complete.
-        self.pending += 1;
+        self.pending = self.pending.wrapping_add(1);
         self.next = after(self.next, slots.len());
         Ok(())
     }
@@ -142,15 +143,11 @@ impl RecvQueue {
         let sges = self.batch.sges.as_mut_ptr();
 
         for i in 0..n {
-            // SAFETY: `i` is in bounds, and `i + 1` is if it is used.
+            // SAFETY: `i` is in bounds, and `i + 1` no more than behind the last.
             unsafe {
                 let wr = &mut *first.add(i);
 
-                wr.next = if i + 1 < n {
-                    first.add(i + 1)
-                } else {
-                    core::ptr::null_mut()
-                };
+                wr.next = first.add(i.wrapping_add(1));
                 wr.sg_list = sges.add(i);
             }
             if let Some(slot) = slots.get(at) {
@@ -159,6 +156,8 @@ impl RecvQueue {
             }
             at = after(at, slots.len());
         }
+        // SAFETY: `n` is not 0.
+        unsafe { (*first.add(n - 1)).next = core::ptr::null_mut() };
         self.pending = 0;
 
         let mut bad = first.cast_const();
@@ -200,8 +199,10 @@ impl RecvQueue {
 
 /// The index after `at` in a ring.
 fn after(at: usize, len: usize) -> usize {
-    if at + 1 < len {
-        at + 1
+    let next = at.wrapping_add(1);
+
+    if next < len {
+        next
     } else {
         0
     }

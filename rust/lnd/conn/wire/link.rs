@@ -209,6 +209,7 @@ impl<C: QpHandler> Link<C> {
     }
 
     /// Pushes a receive; it is posted with the batch, or by [`Link::post_recvs`].
+    #[inline(always)]
     pub(crate) fn push_recv(&mut self, buf: RxBuf) -> Result<(), Cause> {
         let Some((_, rq)) = &mut self.queues else {
             return Err(Cause::Flushed);
@@ -222,7 +223,7 @@ impl<C: QpHandler> Link<C> {
     }
 
     /// Posts the receives that were pushed.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {
         let Some((_, rq)) = &mut self.queues else {
             return Ok(());

@@ -200,7 +200,7 @@ impl<C: QpHandler> Wire<C> {
     /// Posts a spare buffer in place of the one a request came in, which LNet may keep for long.
     /// Without a spare the place stays empty until LNet gives the buffer back: the peer cannot notice,
     /// for its credit is withheld as long.
-    #[inline]
+    #[inline(always)]
     fn replace(&mut self, msg: &mut Received) -> Result<(), Cause> {
         let Some(spare) = self.stock.take_spare() else {
             return Ok(());
