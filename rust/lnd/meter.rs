@@ -131,13 +131,13 @@ impl Meter {
             }
         }
         if wanted(trace::Event::Post) {
-            self.tell_post((op, tx), (nob, total, credits));
+            self.tell_post(op, tx, nob, total, credits);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn tell_post(&self, (op, tx): (Op, u16), (nob, total, credits): (usize, u32, u8)) {
+    fn tell_post(&self, op: Op, tx: u16, nob: usize, total: u32, credits: u8) {
         let nob = u32::try_from(nob).unwrap_or(u32::MAX);
         let bytes = match op {
             Op::Invalidate => 0,
@@ -236,7 +236,8 @@ impl Meter {
     /// Nothing that is queued waits for anything.
     #[inline]
     pub(crate) fn flows(&mut self) {
-        if let Some((want, since)) = self.stall.take() {
+        if let Some((want, since)) = self.stall {
+            self.stall = None;
             if wanted(trace::Event::StallOver) {
                 self.who
                     .stall_over(want.name(), Moment::now().ns_since(since));

@@ -359,7 +359,7 @@ impl Conn {
         if inner.wire.is_starved(probe, patient) {
             return;
         }
-        if let Err(cause) = inner.wire.pump(probe, patient, now, || self.ni.cksum()) {
+        if let Err(cause) = inner.wire.pump(probe, patient, now, self.ni.cksum()) {
             self.blame(inner, Fault::Post(cause));
         }
     }

@@ -153,9 +153,13 @@ impl<C: QpHandler> Wire<C> {
             Op::Invalidate => return self.post_inv(index),
             Op::GetReq | Op::PutAck => self.post_reg(index)?,
             Op::PutDone | Op::GetDone => self.post_all_writes(index)?,
-            Op::Immediate | Op::PutReq | Op::PutNak => {}
+            Op::Immediate | Op::PutReq | Op::PutNak => {
+                let message = transfer.unload();
+                return self.post_send(index, message, credits, cksum);
+            }
         }
-        self.post_send(index, credits, cksum)
+        let message = self.transfer(index)?.unload();
+        self.post_send(index, message, credits, cksum)
     }
 
     /// The transfer of a tx that is being posted.
@@ -164,10 +168,16 @@ impl<C: QpHandler> Wire<C> {
         self.txs.transfer(index).ok_or(Cause::LocalFault)
     }
 
-    fn post_send(&mut self, index: u16, credits: u8, cksum: bool) -> Result<(), Cause> {
-        self.make_room(1, 1)?;
-        let message = self.transfer(index)?.unload();
+    #[inline(always)]
+    fn post_send(
+        &mut self,
+        index: u16,
+        message: Option<(TxBuf, usize)>,
+        credits: u8,
+        cksum: bool,
+    ) -> Result<(), Cause> {
         let (buf, nob) = message.ok_or(Cause::LocalFault)?;
+        self.make_room(1, 1)?;
         let context = context(index, Wr::Any, Load::Last);
         self.send(context, buf, nob, credits, cksum)?;
         self.pushed(index, Load::Last);

@@ -149,7 +149,7 @@ impl<C: QpHandler> Wire<C> {
 
     /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and
     /// `probe` is set, or the peer stands still. `patient`: the caller comes back when LNet has taken what has
-    /// come. `now` is that, if the caller has just looked. `cksum` tells whether messages carry a checksum.
+    /// come. `now` is that, if the caller has just looked. `cksum`: messages carry a checksum.
     /// Only while the connection is established.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl<C: QpHandler> Wire<C> {
         probe: bool,
         patient: bool,
         now: Option<Moment>,
-        cksum: impl Fn() -> bool,
+        cksum: bool,
     ) -> Result<(), Cause> {
         let mut keepalive = probe;
         if let Some(link) = &mut self.link {
@@ -175,10 +175,10 @@ impl<C: QpHandler> Wire<C> {
             let built = match next {
                 Next::Post { index, carried } => {
                     let now = *now.get_or_insert_with(Moment::now);
-                    self.post_tx(index, carried.unwrap_or(0), cksum(), now)
+                    self.post_tx(index, carried.unwrap_or(0), cksum, now)
                 }
                 Next::Part { index, wrs } => self.post_part(index, wrs),
-                Next::Noop { carried } => self.post_noop(carried, cksum()),
+                Next::Noop { carried } => self.post_noop(carried, cksum),
                 Next::NoSlots => {
                     self.counts.one(Count::NoSlots);
                     self.stalls(Want::Slots);
