@@ -202,6 +202,7 @@ void ro2ib_cm_adopt(struct rdma_cm_id *id, ro2ib_cm_handler handler,
 struct ib_device *ro2ib_cm_device(struct rdma_cm_id *id);
 u32 ro2ib_cm_port(struct rdma_cm_id *id);
 bool ro2ib_cm_dst_addr(struct rdma_cm_id *id, struct ro2ib_addr *out);
+bool ro2ib_cm_roce_gid(struct rdma_cm_id *id, u8 *gid);
 void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
 			struct ro2ib_cm_event *out);
 int ro2ib_cm_bind(struct rdma_cm_id *id, const struct ro2ib_addr *addr,

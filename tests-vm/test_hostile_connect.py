@@ -4,11 +4,12 @@ H11 of the list of known defects. Each gets the reject that the protocol has for
 it, the node lives, and an honest peer's traffic goes on as if nothing was."""
 
 import contextlib
+import re
 
 import pytest
 from evil import wire
 from evil.peer import ADDRESS, reject_in
-from nodes import up
+from nodes import until, up
 
 VICTIM, HONEST = "10.0.0.1", "10.0.0.2"
 EVIL = f"{ADDRESS}@o2ib"
@@ -172,6 +173,28 @@ def test_privileged_port(nodes, evil):
 
 
 @pytest.mark.long
+def refused(node, cause):
+    text = node.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{node.nid}")
+    found = re.search(rf"^causes=\S+ of=refused .*\b{cause}=(\d+)", text, re.MULTILINE)
+    return int(found[1])
+
+
+def test_who_says_another_address_is_refused(nodes, evil):
+    """A request that no CM made: any queue pair of rxe may send it. It comes from the GID of its sender, and address and port
+    in it are those of another node, as its NID is."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        # So far it is right: it is judged.
+        evil.make_up(VICTIM, ADDRESS, 987, evil.connreq(VICTIM, depth=0))
+        until(lambda: refused(a, "NoDepth") == 1, "the request is judged")
+        for n, address in enumerate((HONEST, "10.0.0.77", VICTIM), 1):
+            evil.make_up(VICTIM, address, 987, evil.connreq(VICTIM, src=wire.nid(address), srcstamp=ni_stamp(a)))
+            until(lambda: refused(a, "SourceAddress") == n, f"{address} is not believed", 20)
+    said = f"{HONEST}@o2ib: refused its connection request: source NID is not the source address"
+    assert a.log().count(said) == 1, a.log()
+
+
 def test_connections_are_bounded(nodes, evil):
     """H9: what one peer may cost. Also: they all go when it goes."""
     a, b = nodes

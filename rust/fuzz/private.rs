@@ -69,6 +69,7 @@ fn asked(known: &Known<'_>, private: &[u8]) {
     let from = CmSource {
         addr: known.bit(1, 0).then_some(0x0a00_0002),
         port: u16::from(known.byte(2)) * 16,
+        gid: None,
     };
     let policy = Policy {
         require_privileged_port: known.bit(1, 1),

@@ -301,6 +301,21 @@ int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes)
 }
 
 /*
+ * The GID that a request over RoCE came from: what its CM wrote into it, and
+ * where the answer goes. The address beside it is only what is written in the
+ * CM's header. Only inside the CONNECT_REQUEST event of @id.
+ */
+bool ro2ib_cm_roce_gid(struct rdma_cm_id *id, u8 *gid)
+{
+	const struct sa_path_rec *rec = id->route.path_rec;
+
+	if (!rec || !rdma_protocol_roce(id->device, id->port_num))
+		return false;
+	memcpy(gid, rec->dgid.raw, sizeof(rec->dgid.raw));
+	return true;
+}
+
+/*
  * The path, and how often the queue pair repeats: what the CM gave it, so no
  * device is asked. Both sides have a say in that, so it is known when they have
  * agreed. iWARP has no path record, and TCP repeats.

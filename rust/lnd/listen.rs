@@ -202,6 +202,7 @@ impl<H> Accept<H> {
         let from = CmSource {
             addr: req.dst_addr().and_then(|a| a.ip_v4()),
             port: req.dst_addr().map_or(u16::MAX, |a| a.port()),
+            gid: req.roce_gid(),
         };
         let policy = Policy {
             require_privileged_port: params::require_privileged_port(),

@@ -76,7 +76,21 @@ pub struct CmSource {
     pub addr: Option<u32>,
     /// Port in host order.
     pub port: u16,
+    /// Of RoCE the GID, which is made of the address; `None` where it is not, and says nothing of it.
+    pub gid: Option<[u8; 16]>,
 }
+
+impl CmSource {
+    /// Whether it comes from the address of that number. The address is what the sender's CM wrote into a header, or who
+    /// made the request up; the GID is where the answer goes, so who lies there gets none.
+    fn is_from(&self, addr: u32) -> bool {
+        let mapped = |gid: [u8; 16]| u128::from_be_bytes(gid) == MAPPED | u128::from(addr);
+        self.addr == Some(addr) && self.gid.is_none_or(mapped)
+    }
+}
+
+/// What an IPv4 address has in front of it in a GID.
+const MAPPED: u128 = 0xffff << 32;
 
 /// What the operator demands of requests.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -186,7 +200,7 @@ pub fn check_ni(
     if req.src == ni.nid && req.src_stamp != ni.stamp {
         return refuse(Cause::OwnNid);
     }
-    if policy.check_source_addr && from.addr != Some(req.src.addr()) {
+    if policy.check_source_addr && !from.is_from(req.src.addr()) {
         return refuse(Cause::SourceAddress);
     }
     if req.dst_stamp != 0 && req.dst_stamp != ni.stamp {
@@ -239,6 +253,7 @@ mod tests {
     const FROM: CmSource = CmSource {
         addr: Some(0x0a00_0002),
         port: 1023,
+        gid: None,
     };
     const STRICT: Policy = Policy {
         require_privileged_port: true,
@@ -450,6 +465,39 @@ mod tests {
         let of = |policy| check_ni(&REQ, Some(&ni()), true, &six, policy);
         assert_eq!(of(&STRICT), Err(Refusal::new(Cause::SourceAddress)));
         assert!(of(&LAX).is_ok());
+    }
+
+    #[test]
+    fn over_roce_the_gid_has_to_be_that_of_the_address() {
+        let addr = REQ.src.addr().to_be_bytes();
+        let mut gid = [0; 16];
+        gid[10..12].fill(0xff);
+        gid[12..].copy_from_slice(&addr);
+        let from = |gid| CmSource {
+            gid: Some(gid),
+            ..FROM
+        };
+        let of = |gid| check_ni(&REQ, Some(&ni()), true, &from(gid), &STRICT);
+        let refused = Err(Refusal::new(Cause::SourceAddress));
+        assert!(of(gid).is_ok());
+        // Another address, one of IPv6 that ends alike, one of the link, and none.
+        for at in [0, 8, 9, 11, 12, 15] {
+            let mut other = gid;
+            if let Some(byte) = other.get_mut(at) {
+                *byte ^= 1;
+            }
+            assert_eq!(of(other), refused);
+        }
+        let mut link = [0; 16];
+        link[..2].copy_from_slice(&[0xfe, 0x80]);
+        assert_eq!(of(link), refused);
+        assert_eq!(of([0; 16]), refused);
+        // And the address that it says has to be the NID's, too.
+        let other = CmSource {
+            addr: Some(1),
+            ..from(gid)
+        };
+        assert_eq!(check_ni(&REQ, Some(&ni()), true, &other, &STRICT), refused);
     }
 
     #[test]

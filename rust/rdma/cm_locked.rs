@@ -131,6 +131,14 @@ impl CmLocked<'_> {
         unsafe { bindings::ro2ib_cm_dst_addr(self.id, &mut raw) }.then(|| Addr::from_raw(&raw))
     }
 
+    /// The GID that a request over RoCE says it comes from, and that it is answered to. In the handler of a request.
+    pub(super) fn roce_gid(&self) -> Option<[u8; 16]> {
+        let mut gid = [0; 16];
+
+        // SAFETY: By the type invariant; a GID has 16 bytes.
+        unsafe { bindings::ro2ib_cm_roce_gid(self.id, gid.as_mut_ptr()) }.then_some(gid)
+    }
+
     /// Sets the type of service. Before the route is resolved.
     pub(crate) fn set_tos(&self, tos: u8) {
         // SAFETY: By the type invariant.

@@ -121,6 +121,12 @@ impl ConnRequest<'_> {
         self.locked.dst_addr()
     }
 
+    /// The GID that it came from, if that is RoCE: its address, as an IPv6 address, for each Linux since 3.14. On
+    /// InfiniBand a GID is that of a port.
+    pub(crate) fn roce_gid(&self) -> Option<[u8; 16]> {
+        self.locked.roce_gid()
+    }
+
     /// Takes the request over: its further events go to `handler`. Accept or
     /// reject it later; that waits for the running handler.
     ///

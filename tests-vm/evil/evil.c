@@ -518,6 +518,88 @@ static int cmd_close(char **a)
 	return 0;
 }
 
+/* The index of the GID of an IPv4 address, made into one; or -1 */
+static int gid_of(struct ibv_context *verbs, const struct sockaddr_in *addr,
+		  union ibv_gid *gid)
+{
+	union ibv_gid other;
+	int i;
+
+	memset(gid, 0, sizeof(*gid));
+	memset(gid->raw + 10, 0xff, 2);
+	memcpy(gid->raw + 12, &addr->sin_addr, 4);
+	for (i = 0; !ibv_query_gid(verbs, 1, i, &other); i++)
+		if (!memcmp(&other, gid, sizeof(other)))
+			return i;
+	return -1;
+}
+
+/*
+ * mad SRC DST HEX: sends a management datagram from a queue pair that is nobody
+ * special's
+ */
+static int cmd_mad(char **a)
+{
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_UD, .sq_sig_all = 1 };
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1,
+	};
+	struct ibv_ah_attr to = {
+		.is_global = 1, .grh.hop_limit = 64, .port_num = 1,
+	};
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .num_sge = 1 }, *bad;
+	struct sockaddr_in src, dst;
+	union ibv_gid own;
+	struct ibv_sge sge;
+	struct ibv_qp *qp;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+	struct conn *c = add("mad");
+	int index, rc;
+	long len;
+
+	c->channel = rdma_create_event_channel();
+	c->buf = aligned_alloc(MSG_SIZE, MSG_SIZE);
+	if (address(a[1], "0", &src) || address(a[2], "0", &dst) || !c->buf ||
+	    !c->channel || rdma_create_id(c->channel, &c->id, c, RDMA_PS_UDP) ||
+	    rdma_bind_addr(c->id, (void *)&src))
+		return fail("bind");
+	len = from_hex(a[3], c->buf, MSG_SIZE);
+	index = gid_of(c->id->verbs, &src, &own);
+	gid_of(c->id->verbs, &dst, &to.grh.dgid);
+	to.grh.sgid_index = index;
+	c->pd = ibv_alloc_pd(c->id->verbs);
+	c->send_cq = ibv_create_cq(c->id->verbs, 1, NULL, NULL, 0);
+	if (len < 0 || index < 0 || !c->pd || !c->send_cq)
+		return fail("resources");
+	c->mr = ibv_reg_mr(c->pd, c->buf, MSG_SIZE, IBV_ACCESS_LOCAL_WRITE);
+	ah = ibv_create_ah(c->pd, &to);
+	init.send_cq = c->send_cq;
+	init.recv_cq = c->send_cq;
+	init.cap.max_send_wr = 1;
+	init.cap.max_send_sge = 1;
+	qp = ibv_create_qp(c->pd, &init);
+	if (!c->mr || !ah || !qp)
+		return fail("queue pair");
+	rc = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX |
+			   IBV_QP_PORT | IBV_QP_QKEY);
+	attr.qp_state = IBV_QPS_RTR;
+	rc = rc ?: ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+	attr.qp_state = IBV_QPS_RTS;
+	rc = rc ?: ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
+	sge = (struct ibv_sge) { (uintptr_t)c->buf, len, c->mr->lkey };
+	wr.sg_list = &sge;
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = 1;
+	wr.wr.ud.remote_qkey = 0x80010000;
+	rc = rc ?: ibv_post_send(qp, &wr, &bad);
+	rc = rc ?: one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1;
+	ibv_destroy_qp(qp);
+	ibv_destroy_ah(ah);
+	forget(c);
+	return rc ? fail("send") : 0;
+}
+
 static const struct {
 	const char *name;
 	int args;
@@ -535,6 +617,7 @@ static const struct {
 	{ "touched", 1, cmd_touched },
 	{ "event", 2, cmd_event },
 	{ "close", 1, cmd_close },
+	{ "mad", 3, cmd_mad },
 };
 
 static int run(char *line)

@@ -5,6 +5,8 @@ Made from the protocol's tables, not from the driver, so that both must agree.
 Native byte order is little here; order=">" makes those of a big-endian peer.
 """
 
+import ipaddress
+import itertools
 import struct
 
 MAGIC = 0x0BE91B91
@@ -107,3 +109,27 @@ def parse_reject(data):
         "magic": magic, "version": version, "why": why, "incarnation": incarnation,
         "depth": depth, "frags": frags, "size": size,
     }  # fmt: skip
+
+
+def gid(address):
+    """The GID of an IPv4 address on RoCE."""
+    return bytes(10) + b"\xff\xff" + ipaddress.IPv4Address(address).packed
+
+
+NUMBERS = itertools.count(77)
+
+
+def cm_request(here, there, address, port, service, data):
+    """A REQ of the InfiniBand CM (volume 1, 12.6.5) with the RDMA CM's header (annex A11): from the GID of `here`, and
+    the header says `address` and `port`."""
+    number = next(NUMBERS)
+    mad = struct.pack(">BBBBHHQHHI", 1, 7, 2, 3, 0, 0, number, 0x10, 0, 0)
+    req = struct.pack(">IIQQII", number, 0, 0x1060000 + service, 0x42, 0, 0)
+    # A queue pair of that number, RC; timeouts of four seconds, 7 retries.
+    req += struct.pack(">IIII", number << 8 | 1, 1, 20 << 3, 5 << 8 | 20 << 3 | 7)
+    req += struct.pack(">HBBHH", 0xFFFF, 3 << 4 | 7, 15 << 4, 0, 0) + gid(here) + gid(there)
+    req += struct.pack(">IBBBB", 3, 0, 64, 8, 18 << 3) + bytes(44)
+    addresses = b"".join(bytes(12) + ipaddress.IPv4Address(a).packed for a in (address, there))
+    req += struct.pack(">BBH", 0, 4 << 4, port) + addresses + data.ljust(56, b"\0")
+    assert len(mad + req) == 256
+    return mad + req

@@ -75,6 +75,7 @@ fn the_handshake_is_accepted_by_both_sides() {
         let from = CmSource {
             addr: Some(ip(&req.src)),
             port: 1023,
+            gid: None,
         };
         let policy = Policy {
             require_privileged_port: true,

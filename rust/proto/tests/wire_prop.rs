@@ -188,6 +188,7 @@ fn swallow(bytes: &[u8]) {
     let from = CmSource {
         addr: None,
         port: 0,
+        gid: None,
     };
     let policy = Policy {
         require_privileged_port: false,

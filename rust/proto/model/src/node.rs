@@ -307,6 +307,7 @@ impl Node {
         let from = CmSource {
             addr: Some(req.src.addr()),
             port: 1000,
+            gid: None,
         };
         let demands = Demands {
             require_privileged_port: true,

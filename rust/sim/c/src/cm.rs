@@ -1171,6 +1171,18 @@ pub unsafe extern "C" fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_p
     unsafe { *out = path };
 }
 
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_cm_roce_gid(id: *mut rdma_cm_id, to: *mut u8) -> bool {
+    let i = id_mut(id);
+    // SAFETY: Devices stay until the world ends, and a request came to one.
+    if unsafe { (*i.dev).tcp } {
+        return false;
+    }
+    // SAFETY: By the contract of this function.
+    unsafe { to.cast::<[u8; 16]>().write(gid(&i.dst)) };
+    true
+}
+
 /// As RoCE has it of IPv4.
 fn gid(of: &Addr) -> [u8; 16] {
     let mut gid = [0; 16];
