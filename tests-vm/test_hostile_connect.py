@@ -293,7 +293,8 @@ def rejects(evil):
     yield "unknown version", wire.reject(wire.STALE, version=0x99), 0
     yield "bad magic", wire.reject(wire.STALE, magic=77), 0
     yield "unified magic", wire.reject(wire.FATAL, magic=0x45726963), 0
-    yield "nothing", b"", 0
+    # As the CM does by itself, when who took the request cannot answer it.
+    yield "nothing", b"", 4
     yield "one byte", b"\x91", 0
     yield "garbage", bytes(range(100, 124)), 0
 

@@ -197,7 +197,12 @@ pub enum RetryWhy {
     SmallerDepth,
     /// The peer is not ready yet: it boots.
     Early,
+    /// The CM over there refused by itself, and nobody said why ([`UNSAID_MAX`]).
+    Unsaid,
 }
+
+/// Times in a row that who is refused without a word asks again.
+pub const UNSAID_MAX: u32 = 4;
 
 /// Why not to ask again.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -208,6 +213,8 @@ pub enum Refused {
     Cm(i32),
     /// The private data is not a reject.
     Malformed(WireError),
+    /// Again and again, and without a word.
+    Unsaid,
     /// The peer speaks version 0x11 only, which we do not.
     OldVersion,
     /// The peer says it wants less than we asked for, but offers nothing that
@@ -240,6 +247,7 @@ impl fmt::Display for Refused {
             Refused::NoListener => f.write_str("nobody listens there (is LNet up?)"),
             Refused::Cm(n) => write!(f, "connection manager, reason {n}"),
             Refused::Malformed(e) => write!(f, "malformed reject: {e}"),
+            Refused::Unsaid => f.write_str("it says nothing"),
             Refused::OldVersion => f.write_str("it speaks version 0x11 only"),
             Refused::NoAgreement(why) => write!(f, "{why}, and it offers nothing less"),
             Refused::Reason(why) => why.fmt(f),
@@ -269,6 +277,11 @@ pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &Ask) -> Reactio
     match reason {
         cm_reason::STALE_CONN => return Reaction::Retry(RetryWhy::Stale, *asked),
         cm_reason::INVALID_SERVICE_ID => return Reaction::Fail(Refused::NoListener),
+        // Who took the request lets go of it before it is answered, or cannot accept it, as when its link has just come back. That
+        // is no word of the driver's, and none of a stranger's. As short as the CM has it, it is all zeros.
+        cm_reason::CONSUMER_DEFINED if private_data.iter().all(|byte| *byte == 0) => {
+            return Reaction::Retry(RetryWhy::Unsaid, *asked)
+        }
         cm_reason::CONSUMER_DEFINED => {}
         ..0 if !private_data.is_empty() => {}
         cm_reason::REFUSED => return Reaction::Fail(Refused::NoListener),
@@ -403,8 +416,14 @@ mod tests {
             Reaction::Fail(Refused::NoListener)
         );
         assert_eq!(react_to_reject(4, &[], &a), Reaction::Fail(Refused::Cm(4)));
+        let mut data = [0; 148];
+        let unsaid = Reaction::Retry(RetryWhy::Unsaid, a);
+        assert_eq!(react_to_reject(28, &data, &a), unsaid);
+        assert_eq!(react_to_reject(28, &[], &a), unsaid);
+        // Something that is no reject.
+        data[147] = 1;
         assert_eq!(
-            react_to_reject(28, &[0; 148], &a),
+            react_to_reject(28, &data, &a),
             Reaction::Fail(Refused::Malformed(WireError::Magic(0)))
         );
     }

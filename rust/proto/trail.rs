@@ -236,6 +236,7 @@ pub const fn rejected_name(why: &Refused) -> &'static str {
         Refused::NoListener => "NoListener",
         Refused::Cm(_) => "Cm",
         Refused::Malformed(_) => "Malformed",
+        Refused::Unsaid => "Unsaid",
         Refused::OldVersion => "OldVersion",
         Refused::NoAgreement(_) => "NoAgreement",
         Refused::Reason(why) => match why {

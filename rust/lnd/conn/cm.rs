@@ -33,6 +33,7 @@ use crate::{
             Invited,
             Known, //
         },
+        reject::RetryWhy,
         trail::rejected_name, //
     },
     rdma::{
@@ -174,7 +175,12 @@ impl Conn {
             return self.end(Cause::ConnectFailed);
         }
         let asked = self.with(|inner| inner.life.ask());
-        let reaction = react_to_reject(reason, private_data, &asked);
+        let reaction = match react_to_reject(reason, private_data, &asked) {
+            Reaction::Retry(RetryWhy::Unsaid, _) if self.peer.is_refused_often() => {
+                Reaction::Fail(Refused::Unsaid)
+            }
+            reaction => reaction,
+        };
         if let Reaction::Fail(why) = &reaction {
             log::rejected(self.nid(), why);
         }

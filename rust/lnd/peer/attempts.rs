@@ -28,7 +28,10 @@ use crate::{
             Known, //
         },
         race::STALE_REQUEST_MS,
-        reject::RetryWhy,
+        reject::{
+            RetryWhy,
+            UNSAID_MAX, //
+        },
         way::Passage, //
     },
     rdma::{
@@ -237,6 +240,11 @@ impl<C: Connection> Peer<C> {
             After::OthersRemain => self.see_to_more(),
             After::GiveUp => self.forget_if_idle(Some(cause)),
         }
+    }
+
+    /// Whether attempts have failed in a row so often that one who says nothing is not asked again.
+    pub(crate) fn is_refused_often(&self) -> bool {
+        self.with(|inner| inner.policy.failures() >= UNSAID_MAX)
     }
 
     /// If one of several connections is there and nothing under way, what is missing is asked for, in its turn.
