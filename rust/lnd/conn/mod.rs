@@ -52,7 +52,6 @@ use self::{
     inbox::Inbox,
     life::Life,
     qp_notes::QpNotes,
-    timer::CLOSING_MS,
     watch::Watch,
     wire::Wire, //
 };
@@ -138,6 +137,8 @@ const QUEUE_PAIR: u64 = 4;
 const UPPER: u64 = 2;
 /// Id of the timer.
 const TIMER: u64 = 3;
+/// Milliseconds between two looks of it at a connection on its way out.
+const CLOSING_MS: u32 = 1000;
 
 /// What the connection lock protects.
 struct Inner {

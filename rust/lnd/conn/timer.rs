@@ -14,6 +14,7 @@ use kernel::{
 use super::{
     Conn,
     Inner,
+    CLOSING_MS,
     TIMER, //
 };
 use crate::{
@@ -30,9 +31,6 @@ use crate::{
         NofsScope, //
     }, //
 };
-
-/// Milliseconds between two looks at a connection on its way out.
-pub(super) const CLOSING_MS: u32 = 1000;
 
 impl WorkItem<TIMER> for Conn {
     type Pointer = Arc<Self>;

@@ -24,7 +24,6 @@ use kernel::{
 
 use self::{
     line::Line,
-    patience::PATIENCE,
     roster::{
         Doubtful,
         Roster, //
@@ -69,8 +68,9 @@ pub(super) mod roster;
 mod turns;
 mod way;
 
-/// Id of the delayed work that tries again.
+/// Ids of the delayed works: that tries again, that looks after messages that wait.
 const RETRY: u64 = 1;
+const PATIENCE: u64 = 2;
 
 /// Milliseconds between two looks at messages that wait for the way to open.
 const HOLD_LOOK_MS: u32 = 1000;

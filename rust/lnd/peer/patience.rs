@@ -22,7 +22,8 @@ use kernel::{
 use super::{
     Connection,
     Peer,
-    PeerInner, //
+    PeerInner,
+    PATIENCE, //
 };
 use crate::{
     lnd::pending::{
@@ -35,9 +36,6 @@ use crate::{
         NofsScope, //
     }, //
 };
-
-/// Id of the delayed work that looks after messages that wait.
-pub(super) const PATIENCE: u64 = 2;
 
 /// Milliseconds between two looks at messages that may wait for longer than usual.
 const LOOK_MS: i64 = 1000;
