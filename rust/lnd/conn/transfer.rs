@@ -321,6 +321,7 @@ impl Transfer {
                 remote: None,
                 buf: None,
                 spare: None,
+                // What is dropped of a transfer is named above.
                 ..
             }) => core::mem::forget(entry.take()),
             _ => *entry = None,
