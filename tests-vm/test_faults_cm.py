@@ -211,7 +211,8 @@ def test_what_was_sent_has_arrived(nodes, record_property, size):
     up(a, b)
     a.ping(b)
     before = b.stats()["recv_put"]
-    closes = b.guest.spawn(f"for i in $(seq 150); do echo 'peer del any from={b.nid}' >{CTL}/ctl; sleep 0.05; done")
+    # Who breaks each connection at once would be asked with pauses.
+    closes = b.guest.spawn(f"for i in $(seq 30); do echo 'peer del any from={b.nid}' >{CTL}/ctl; sleep 1.05; done")
     count = failed = 0
     while not closes.poll():
         total = a.try_traffic(b, op="put", size=size, count=500, conc=64)
