@@ -243,6 +243,12 @@ impl Cause {
             )
     }
 
+    /// Whether a connection that ended so broke, or the peer broke the protocol: a peer of whose connections one after the
+    /// other ends so at once is asked with pauses.
+    pub fn is_breakage(self) -> bool {
+        self.is_mishap() || self == Self::Protocol
+    }
+
     /// Whether what the peer said before counts: it is not known to be wrong, or of another life, or unwelcome, and
     /// there is an NI that takes it. What a device said of either of them says nothing of the messages that came whole.
     pub fn believes_peer(self) -> bool {
@@ -347,6 +353,24 @@ mod tests {
         }
         let no_route = Cause::of_resolving(-errno::ENETUNREACH);
         assert_eq!(no_route, Cause::Unreachable);
+    }
+
+    #[test]
+    fn what_is_ended_on_purpose_is_no_breakage() {
+        for cause in [Cause::Protocol, Cause::PeerClosed, Cause::TransportRetry] {
+            assert!(cause.is_breakage());
+        }
+        for cause in [
+            Cause::AdminClose,
+            Cause::PeerRestarted,
+            Cause::LinkDown,
+            Cause::Moved,
+            Cause::Shutdown,
+        ] {
+            assert!(!cause.is_breakage());
+        }
+        // There is nothing to be made anew where the peer does not speak the protocol.
+        assert!(!Cause::Protocol.is_mishap());
     }
 
     /// A peer that returns no credits has no say about the health of our NI, over which LNet reaches others.

@@ -46,6 +46,7 @@ pub mod lnet_hdr;
 pub mod nid;
 pub mod nidrange;
 pub mod params;
+pub mod patience;
 pub mod peer;
 pub mod queues;
 pub mod race;

@@ -167,7 +167,7 @@ impl<C: Connection> Peer<C> {
         let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
         let broke = conn.is_active() && cause.is_mishap();
-        let bad = cause.is_mishap() || cause == Cause::Protocol;
+        let bad = cause.is_breakage();
         let random = random::u32();
         let mut pause = None;
         let recall = self.with(|inner| {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long messages of a peer wait for a connection, and the timer that ends those that have waited for longer.
+//! The timer that ends messages of a peer that have waited for a connection for too long; [`crate::proto::patience`] says
+//! how long that is.
 //!
 //! It depends on nothing else: not on an attempt of ours (a peer that asks all the time and never goes on leaves none),
 //! not on a worker's turn (one may wait for minutes behind a device that hangs), not on a retry. As long as something
@@ -30,15 +31,18 @@ use crate::{
         Pending,
         PendingList, //
     },
-    proto::cause::Cause,
+    proto::{
+        cause::Cause,
+        patience::{
+            Meanwhile,
+            Patience, //
+        }, //
+    },
     rdma::work::{
         self,
         NofsScope, //
     }, //
 };
-
-/// Milliseconds between two looks at messages that may wait for longer than usual.
-const LOOK_MS: i64 = 1000;
 
 impl<C: Connection> WorkItem<PATIENCE> for Peer<C> {
     type Pointer = Arc<Self>;
@@ -89,18 +93,8 @@ impl<C: Connection> Peer<C> {
         if inner.gone || inner.pending.is_empty() {
             return;
         }
-        let left = self
-            .ni
-            .pending_limit_ms()
-            .saturating_sub(inner.pending.waited_ms());
-        // Who is past that waits for a reason that may end at any time. And not to the millisecond, so that it has waited
-        // for longer then.
-        let ms = if left < 0 {
-            LOOK_MS
-        } else {
-            left.saturating_add(1)
-        };
-        let _ = work::arm::<Self, PATIENCE>(self.clone(), u32::try_from(ms).unwrap_or(u32::MAX));
+        let ms = self.patience().look_in_ms(inner.pending.waited_ms());
+        let _ = work::arm::<Self, PATIENCE>(self.clone(), ms);
     }
 
     /// It is out of its table: nothing waits any more.
@@ -108,17 +102,17 @@ impl<C: Connection> Peer<C> {
         let _ = work::cancel::<Self, PATIENCE>(self);
     }
 
-    /// Milliseconds that a message may wait for a connection. For as long as LNet waits for it, while the peer is in line or
-    /// an attempt is under way: that has limits of its own for each of its steps. But no longer, for a peer that asks again
-    /// and again, and never goes on, has one under way all the time.
+    fn patience(&self) -> Patience {
+        Patience::new(self.ni.pending_limit_ms(), self.ni.message_limit_ms())
+    }
+
+    /// Milliseconds that a message may wait for a connection.
     fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
-        let limit = self.ni.pending_limit_ms();
         let since = self.ni.now_ms().saturating_sub(inner.called_ms);
-        let late = inner.called_ms != 0 && i64::try_from(since).is_ok_and(|ms| ms < limit);
-        if late || inner.place.is_in_line() || inner.policy.is_under_way() {
-            limit.max(self.ni.message_limit_ms())
-        } else {
-            limit
-        }
+        self.patience().limit_ms(Meanwhile {
+            in_line: inner.place.is_in_line(),
+            called_ms_ago: (inner.called_ms != 0).then_some(since),
+            under_way: inner.policy.is_under_way(),
+        })
     }
 }

@@ -5,7 +5,7 @@
 //! The kernel asks the device for them, of some by a command of its firmware, and who waits for that cannot even be
 //! killed. So a child reads them, `grep`, and nobody waits for it longer than [`PATIENCE`]. As long as it has not come
 //! back its device is not asked again, and when this program ends it is left behind. Who is started next, by Prometheus
-//! perhaps, looks for such a one first: there is never more than one for a device.
+//! perhaps, looks for such a one first: there is one for a device and user, and not one for each start.
 
 use std::{
     collections::{

@@ -106,7 +106,7 @@ pub(super) struct Wire<C: QpHandler> {
     /// Until release: the device may go afterwards.
     hca: Option<Arc<Hca>>,
     counts: Counts,
-    /// Since when the oldest NOOP is on its way; a new one if one of two has arrived.
+    /// Since when NOOPs are on their way; it begins anew when one of two has arrived.
     noop: Option<Moment>,
     meter: Meter,
 }
