@@ -296,7 +296,8 @@ impl Event {
 
     /// What was asked for is the peer's to choose.
     fn is_like(&self, other: &Self) -> bool {
-        (self.what, self.peer, self.why) == (other.what, other.peer, other.why)
+        // What tells most apart first.
+        (self.peer, self.what, self.why) == (other.peer, other.what, other.why)
     }
 
     fn is_there(&self) -> bool {
@@ -374,25 +375,25 @@ impl Trail {
             since_ms: alike.last_ms.map(|last| event.at_ms.saturating_sub(last)),
         };
         if event.what == What::Refused && alike.repeats {
-            if let Some(newest) = alike.newest.and_then(|at| places.get_mut(at)) {
+            if let Some(newest) = alike.newest.and_then(|e| places.get_mut(e.at)) {
                 newest.times = newest.times.saturating_add(event.times);
                 newest.at_ms = event.at_ms;
                 newest.number = event.number;
                 return noted;
             }
         }
-        let place = if alike.kept < ALIKE {
-            oldest(places, |_| true)
+        let full = alike.kept >= ALIKE;
+        let place = if full {
+            alike.oldest.map(|e| e.at)
         } else {
-            alike.oldest
+            alike.room
         };
         let Some(place) = place.and_then(|at| places.get_mut(at)) else {
             return noted;
         };
         let gone = core::mem::replace(place, event);
-        if alike.kept >= ALIKE {
-            let next = oldest(places, |e| e.is_there() && e.is_like(&event));
-            if let Some(next) = next.and_then(|at| places.get_mut(at)) {
+        if full {
+            if let Some(next) = alike.second.and_then(|e| places.get_mut(e.at)) {
                 next.times = next.times.saturating_add(gone.times);
             }
         }
@@ -406,13 +407,34 @@ impl Trail {
     }
 }
 
-/// Events that are like one.
+/// An event that is there, and where.
+#[derive(Clone, Copy)]
+struct Found {
+    at: usize,
+    number: u64,
+}
+
+/// The older one, if there are two.
+fn older(one: Option<Found>, other: Found) -> Option<Found> {
+    match one {
+        Some(one) if one.number < other.number => Some(one),
+        _ => Some(other),
+    }
+}
+
+/// What is found in the places for an event, in one look at each of them: a thousand connections may end at once.
 struct Alike {
+    /// The place that makes room: one where nothing is yet, or that of the oldest event.
+    room: Option<usize>,
+    /// How many are like it.
     kept: usize,
+    /// How many they stand for.
     times: u32,
-    /// Where they are.
-    oldest: Option<usize>,
-    newest: Option<usize>,
+    /// The oldest of them, and the one after it.
+    oldest: Option<Found>,
+    second: Option<Found>,
+    newest: Option<Found>,
+    /// When the newest was.
     last_ms: Option<u64>,
     /// The last of all events is one of them, and just like it.
     repeats: bool,
@@ -420,31 +442,61 @@ struct Alike {
 
 impl Alike {
     fn of(places: &[Event], event: &Event) -> Self {
-        let alike = |e: &Event| e.is_there() && e.is_like(event);
-        let kept = || places.iter().filter(|e| alike(e));
-        let newest = places
-            .iter()
-            .enumerate()
-            .filter(|(_, e)| alike(e))
-            .max_by_key(|(_, e)| e.number);
+        let mut alike = Self {
+            room: None,
+            kept: 0,
+            times: 0,
+            oldest: None,
+            second: None,
+            newest: None,
+            last_ms: None,
+            repeats: false,
+        };
+        let mut empty = None;
+        let mut eldest = None;
+        for (at, e) in places.iter().enumerate() {
+            if !e.is_there() {
+                empty = empty.or(Some(at));
+                continue;
+            }
+            let found = Found {
+                at,
+                number: e.number,
+            };
+            eldest = older(eldest, found);
+            if e.is_like(event) {
+                alike.add(found, e);
+            }
+        }
+        alike.room = empty.or(eldest.map(|e| e.at));
         let before = event.number.checked_sub(1);
-        Self {
-            kept: kept().count(),
-            times: kept().fold(0, |sum, e| sum.saturating_add(e.times)),
-            oldest: oldest(places, alike),
-            newest: newest.map(|(at, _)| at),
-            last_ms: newest.map(|(_, e)| e.at_ms),
-            repeats: newest
-                .is_some_and(|(_, e)| Some(e.number) == before && e.asked == event.asked),
+        let newest = alike.newest.and_then(|newest| places.get(newest.at));
+        if let Some(newest) = newest {
+            alike.last_ms = Some(newest.at_ms);
+            alike.repeats = Some(newest.number) == before && newest.asked == event.asked;
+        }
+        alike
+    }
+
+    fn add(&mut self, found: Found, event: &Event) {
+        self.kept = self.kept.saturating_add(1);
+        self.times = self.times.saturating_add(event.times);
+        match self.oldest {
+            Some(oldest) if oldest.number < found.number => {
+                self.second = older(self.second, found);
+            }
+            _ => {
+                self.second = self.oldest;
+                self.oldest = Some(found);
+            }
+        }
+        if self
+            .newest
+            .is_none_or(|newest| newest.number < found.number)
+        {
+            self.newest = Some(found);
         }
     }
-}
-
-/// Where the oldest of `those` is; a place where nothing is yet is older than all.
-fn oldest(places: &[Event], those: impl Fn(&Event) -> bool) -> Option<usize> {
-    let those = places.iter().enumerate().filter(|(_, e)| those(e));
-    let oldest = those.min_by_key(|(_, e)| (e.is_there(), e.number));
-    oldest.map(|(at, _)| at)
 }
 
 /// What a peer's connections ended of, also of earlier objects of that peer.
