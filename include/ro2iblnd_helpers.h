@@ -126,7 +126,8 @@ enum ib_wc_status ro2ib_wc_status(const struct ib_wc *wc);
 bool ro2ib_signal_all(void);
 
 /* dma.c: dir is 0 for to the device, 1 for from the device */
-void *ro2ib_zalloc_near(struct ib_device *dev, size_t len);
+void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n);
+void ro2ib_buf_free(void *buf);
 int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len, int dir,
 		      u64 *addr);
 void ro2ib_dma_unmap_buf(struct ib_device *dev, u64 addr, size_t len, int dir);

@@ -27,7 +27,9 @@ use crate::{
         buf::{
             Direction,
             RxBuf,
-            TxBuf, //
+            Supply,
+            TxBuf,
+            MSG_BUF_LEN, //
         },
         cm::{
             CmHandler,
@@ -1046,6 +1048,54 @@ fn foreign_buffer() -> Result {
     right.close()
 }
 
+/// Buffers of one piece know nothing of each other: each is zeroed, and lives as long as it is kept, wherever the others and
+/// the supply are. More than were wanted are to be had, and fewer need not be taken.
+fn buffers_in_pieces() -> Result {
+    const WANTED: u8 = 21;
+
+    let (left, right) = connect(PORT + 18)?;
+    let device = left.pd.device().clone();
+    let mut supply = Supply::new(&device, WANTED.into());
+    let mut bufs = KVec::<TxBuf>::with_capacity(32, GFP_KERNEL)?;
+
+    drop(Supply::new(&device, 8));
+    for i in 0..WANTED + 2 {
+        let mut buf: TxBuf = supply.make()?;
+
+        check(buf.as_slice().iter().all(|byte| *byte == 0))?;
+        buf.as_mut_slice().fill(i + 1);
+        bufs.push(buf, GFP_KERNEL)?;
+    }
+    drop(supply);
+    // Every third one goes, and new ones take its memory, or not.
+    for (i, buf) in core::mem::take(&mut bufs).into_iter().enumerate() {
+        if i % 3 != 0 {
+            bufs.push(buf, GFP_KERNEL)?;
+        }
+    }
+    let mut others = KVec::<RxBuf>::new();
+    let mut supply = Supply::new(&device, 11);
+
+    for _ in 0..10 {
+        let buf: RxBuf = supply.make()?;
+
+        check(buf.as_slice().iter().all(|byte| *byte == 0))?;
+        others.push(buf, GFP_KERNEL)?;
+    }
+    // One is left in it.
+    drop(supply);
+    let kept = others.pop().ok_or(EINVAL)?.detach();
+
+    drop(others);
+    for (i, buf) in (0..WANTED + 2).filter(|i| i % 3 != 0).zip(&bufs) {
+        check(buf.as_slice() == &[i + 1; MSG_BUF_LEN])?;
+    }
+    check(kept.as_slice().iter().all(|byte| *byte == 0))?;
+    drop(kept.attach(&device)?);
+    left.close()?;
+    right.close()
+}
+
 /// Regions are made when they are wanted, and one more only if none is free.
 fn regions_when_wanted() -> Result {
     let (left, right) = connect(PORT + 11)?;
@@ -1239,6 +1289,11 @@ mod tests {
     #[test]
     fn takes_no_buffer_of_another_device() -> Result {
         foreign_buffer()
+    }
+
+    #[test]
+    fn makes_buffers_in_pieces() -> Result {
+        buffers_in_pieces()
     }
 
     #[test]

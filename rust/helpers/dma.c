@@ -7,6 +7,8 @@
 #include <linux/error-injection.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
+#include <linux/log2.h>
+#include <linux/mm.h>
 #include <linux/scatterlist.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
@@ -21,12 +23,55 @@ static enum dma_data_direction direction(int dir)
 }
 
 /*
- * A zeroed buffer that is as near to the device as memory can be; NULL if there
- * is none. For kfree().
+ * Message buffers lie in pages of their own, up to eight in one piece, each with
+ * a reference to it: a connection has dozens, and gives them back at once. With
+ * KASAN or kmemleak, who are to see each, they are of kmalloc(), and where pages
+ * are larger: there slabs do the same.
  */
-void *ro2ib_zalloc_near(struct ib_device *dev, size_t len)
+#define BUF_LEN		SZ_4K
+#define BUF_PIECE	SZ_32K
+#define BUF_OF_SLAB	(PAGE_SIZE != BUF_LEN || IS_ENABLED(CONFIG_KASAN) || \
+			 IS_ENABLED(CONFIG_DEBUG_KMEMLEAK))
+
+/*
+ * A number of zeroed message buffers one behind the other, as near to the device
+ * as memory can be: up to *@n of them, which says then how many they are. NULL
+ * if there is no memory. Each is given back by itself. May sleep.
+ */
+void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n)
 {
-	return kzalloc_node(len, GFP_KERNEL, ibdev_to_node(dev));
+	u32 most = min_t(u32, *n, BUF_PIECE / BUF_LEN);
+	int node = ibdev_to_node(dev);
+	unsigned int order;
+	struct page *page;
+
+	if (BUF_OF_SLAB) {
+		*n = 1;
+		return kzalloc_node(BUF_LEN, GFP_KERNEL, node);
+	}
+	order = most ? ilog2(most) : 0;
+	do {
+		gfp_t gfp = GFP_KERNEL | __GFP_ZERO;
+
+		/* A smaller piece will do. */
+		if (order)
+			gfp |= __GFP_COMP | __GFP_NORETRY | __GFP_NOWARN;
+		page = alloc_pages_node(node, gfp, order);
+	} while (!page && order--);
+	if (!page)
+		return NULL;
+	*n = 1 << order;
+	page_ref_add(page, *n - 1);
+	return page_address(page);
+}
+
+/* Any context but hard interrupts */
+void ro2ib_buf_free(void *buf)
+{
+	if (BUF_OF_SLAB)
+		kfree(buf);
+	else
+		put_page(virt_to_page(buf));
 }
 
 noinline int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Message buffers: 4096 bytes that are mapped for a device once, whatever the size of a page is.
+//!
+//! Their memory comes in pieces of several ([`Supply`]), for a connection needs dozens; each is mapped, and given back,
+//! by itself. Who keeps one of them keeps the memory of its piece, 32 KiB, as a slab would be kept.
 
 use core::{
     marker::PhantomData,
@@ -65,6 +68,110 @@ struct Bytes {
 
 const _: () = assert!(size_of::<Bytes>() == MSG_BUF_LEN);
 
+/// Memory of one buffer.
+///
+/// # Invariants
+///
+/// It is one that `ro2ib_bufs_alloc()` gave, and this one's alone.
+struct Memory(NonNull<Bytes>);
+
+// SAFETY: It owns bytes, which belong to no thread.
+unsafe impl Send for Memory {}
+// SAFETY: With a shared reference they are read only.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    #[inline]
+    fn bytes(&self) -> &[u8; MSG_BUF_LEN] {
+        // SAFETY: By the type invariant.
+        unsafe { &self.0.as_ref().raw }
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8; MSG_BUF_LEN] {
+        // SAFETY: By the type invariant.
+        unsafe { &mut self.0.as_mut().raw }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; it ends here. Any context but hard interrupts will do.
+        unsafe { bindings::ro2ib_buf_free(self.0.as_ptr().cast()) }
+    }
+}
+
+/// Where the buffers of a connection are from: memory for a number of them.
+///
+/// # Invariants
+///
+/// The `left` buffers from `next` on are of one piece, and nobody else's.
+pub(crate) struct Supply {
+    device: ARef<Device>,
+    /// So many more will be asked for.
+    wanted: u32,
+    next: *mut Bytes,
+    left: u32,
+}
+
+impl Supply {
+    /// For `wanted` buffers. Nothing is allocated yet.
+    pub(crate) fn new(device: &ARef<Device>, wanted: usize) -> Self {
+        // INVARIANT: There is no piece.
+        Self {
+            device: device.clone(),
+            wanted: u32::try_from(wanted).unwrap_or(u32::MAX),
+            next: core::ptr::null_mut(),
+            left: 0,
+        }
+    }
+
+    /// One more, see [`MsgBuf::alloc`]. More than were wanted come one by one. May sleep; inside a
+    /// [`super::work::NofsScope`].
+    ///
+    /// # Errors
+    ///
+    /// As [`MsgBuf::alloc`].
+    pub(crate) fn make<D: DirectionType>(&mut self) -> Result<MsgBuf<D>> {
+        if self.left == 0 {
+            let device = &self.device;
+            let mut n = self.wanted;
+            // SAFETY: `device` is registered, and `n` may be written.
+            let raw = unsafe { bindings::ro2ib_bufs_alloc(device.as_raw(), &mut n) };
+
+            if raw.is_null() {
+                return Err(ENOMEM);
+            }
+            // INVARIANT: A new piece of `n`.
+            self.next = raw.cast();
+            self.left = n;
+        }
+        let memory = self.cut().ok_or(ENOMEM)?;
+
+        self.wanted = self.wanted.saturating_sub(1);
+        MsgBuf::map(memory, &self.device)
+    }
+
+    /// The next one of the piece.
+    fn cut(&mut self) -> Option<Memory> {
+        self.left = self.left.checked_sub(1)?;
+        // INVARIANT: It is not counted any more, so it is the returned one's alone. What is zeroed is `Bytes`.
+        let memory = Memory(NonNull::new(self.next)?);
+
+        // SAFETY: By the type invariant at most to the end of the piece.
+        self.next = unsafe { self.next.add(1) };
+        Some(memory)
+    }
+}
+
+impl Drop for Supply {
+    fn drop(&mut self) {
+        while let Some(memory) = self.cut() {
+            drop(memory);
+        }
+    }
+}
+
 /// A buffer for one message of up to [`MSG_BUF_LEN`] bytes, mapped for a device.
 ///
 /// Moved into a work request when it is posted and handed back by the
@@ -72,10 +179,10 @@ const _: () = assert!(size_of::<Bytes>() == MSG_BUF_LEN);
 ///
 /// # Invariants
 ///
-/// `bytes` are mapped at `dma` for `device` in the direction `D`; the device does not access them
+/// `memory` is mapped at `dma` for `device` in the direction `D`; the device does not access it
 /// while this is owned outside a work request.
 pub(crate) struct MsgBuf<D: DirectionType> {
-    bytes: KBox<Bytes>,
+    memory: Memory,
     dma: u64,
     device: ARef<Device>,
     _direction: PhantomData<D>,
@@ -94,25 +201,18 @@ impl<D: DirectionType> MsgBuf<D> {
     ///
     /// `ENOMEM`, `EIO` if it cannot be mapped.
     pub(crate) fn alloc(device: &ARef<Device>) -> Result<Self> {
-        // SAFETY: `device` is registered.
-        let raw = unsafe { bindings::ro2ib_zalloc_near(device.as_raw(), MSG_BUF_LEN) };
-        let raw = NonNull::new(raw.cast::<Bytes>()).ok_or(ENOMEM)?;
-        // SAFETY: It is ours alone, as long as `Bytes`, and zeroed, which `Bytes` may be. What kmalloc()
-        // gives out in a power of two is aligned to that. A `KBox` is freed by kfree().
-        let bytes = unsafe { KBox::from_raw(raw.as_ptr()) };
-
-        Self::map(bytes, device)
+        Supply::new(device, 1).make()
     }
 
-    fn map(mut bytes: KBox<Bytes>, device: &ARef<Device>) -> Result<Self> {
+    fn map(mut memory: Memory, device: &ARef<Device>) -> Result<Self> {
         let mut dma = 0;
 
-        // SAFETY: `device` is registered, `bytes` is ours and in memory that can be mapped, `dma` is
+        // SAFETY: `device` is registered, `memory` is ours and can be mapped, `dma` is
         // valid for writes.
         to_result(unsafe {
             bindings::ro2ib_dma_map_buf(
                 device.as_raw(),
-                bytes.raw.as_mut_ptr().cast(),
+                memory.bytes_mut().as_mut_ptr().cast(),
                 MSG_BUF_LEN,
                 D::DIRECTION.as_raw(),
                 &mut dma,
@@ -120,7 +220,7 @@ impl<D: DirectionType> MsgBuf<D> {
         })?;
         let this = Self {
             // INVARIANT: Mapped above, and not posted yet.
-            bytes,
+            memory,
             dma,
             device: device.clone(),
             _direction: PhantomData,
@@ -137,12 +237,12 @@ impl<D: DirectionType> MsgBuf<D> {
 
     /// The contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
-        &self.bytes.raw
+        self.memory.bytes()
     }
 
     /// The contents, to be changed.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8; MSG_BUF_LEN] {
-        &mut self.bytes.raw
+        self.memory.bytes_mut()
     }
 
     /// Takes the buffer from its device: unmaps it and lets the device go, but keeps the contents. Any
@@ -155,7 +255,7 @@ impl<D: DirectionType> MsgBuf<D> {
         unsafe {
             this.unmap();
             drop(core::ptr::read(&this.device));
-            DetachedBuf(core::ptr::read(&this.bytes))
+            DetachedBuf(core::ptr::read(&this.memory))
         }
     }
 
@@ -180,7 +280,7 @@ impl<D: DirectionType> MsgBuf<D> {
 
     /// The address as it goes into an inline send.
     pub(super) fn virt(&self) -> u64 {
-        self.bytes.raw.as_ptr().addr() as u64
+        self.memory.0.addr().get() as u64
     }
 
     pub(super) fn sync_for_cpu(&self, len: usize) {
@@ -217,7 +317,7 @@ impl<D: DirectionType> Drop for MsgBuf<D> {
 }
 
 /// The contents of a buffer that no device knows any more.
-pub(crate) struct DetachedBuf(KBox<Bytes>);
+pub(crate) struct DetachedBuf(Memory);
 
 impl DetachedBuf {
     /// Maps it for a device to receive into. Needs no memory of its own. Any context but hard interrupts.
@@ -231,6 +331,6 @@ impl DetachedBuf {
 
     /// The contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
-        &self.0.raw
+        self.0.bytes()
     }
 }

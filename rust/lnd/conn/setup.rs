@@ -8,10 +8,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
@@ -55,14 +52,13 @@ use crate::{
     },
     rdma::{
         atomic::Relaxed,
-        buf::RxBuf,
+        buf::Supply,
         cm::{
             CmId,
             ConnParam,
             Way, //
         },
         cm_event::Addr,
-        device::Device,
         qp::{
             Qp,
             QpConfig, //
@@ -94,9 +90,11 @@ impl From<Error> for NotMade {
 }
 
 /// Makes that many receive buffers, and posts them.
-fn fill(link: &mut Link<Conn>, buffers: usize, device: &ARef<Device>) -> Result<(), NotMade> {
+fn fill(link: &mut Link<Conn>, buffers: usize, supply: &mut Supply) -> Result<(), NotMade> {
     for _ in 0..buffers {
-        let buf = RxBuf::alloc(device).map_err(|e| NotMade("make the receive buffers", e))?;
+        let buf = supply
+            .make()
+            .map_err(|e| NotMade("make the receive buffers", e))?;
         link.push_recv(buf).map_err(|_| EIO)?;
     }
     link.post_recvs().map_err(|_| EIO)?;
@@ -283,14 +281,16 @@ impl Conn {
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
         let limits = Limits::new(max_sge, link.reg_wrs());
         let room = Room::new(buffers)?;
+        let all = Stock::size(depth).saturating_add(buffers);
+        let mut supply = Supply::new(&hca.device, all);
         let stock =
-            Stock::new(depth, &hca.device).map_err(|e| NotMade("make the message buffers", e))?;
+            Stock::new(depth, &mut supply).map_err(|e| NotMade("make the message buffers", e))?;
         self.with(|inner| {
             inner.inbox.open(room);
             inner.wire.open(stock, limits, sq);
             inner.life.ask_for(depth);
         });
-        let filled = fill(&mut link, buffers, &hca.device);
+        let filled = fill(&mut link, buffers, &mut supply);
         // Some receives may be posted though not all are: then it ends like any other, and a device that does not
         // flush them is not waited for.
         self.with(|inner| inner.wire.set_link(link));

@@ -5,10 +5,7 @@
 //! Context: any, but for what says otherwise; a part of what the connection lock protects. Nothing is
 //! allocated under it: what there is no room for is freed.
 
-use kernel::{
-    prelude::*,
-    sync::aref::ARef, //
-};
+use kernel::prelude::*;
 
 use crate::{
     proto::{
@@ -16,12 +13,10 @@ use crate::{
         params::QueueDepth,
         sizes, //
     },
-    rdma::{
-        buf::{
-            RxBuf,
-            TxBuf, //
-        },
-        device::Device, //
+    rdma::buf::{
+        RxBuf,
+        Supply,
+        TxBuf, //
     }, //
 };
 
@@ -43,16 +38,21 @@ impl Stock {
         spares: KVec::new(),
     };
 
+    /// How many buffers that of a connection of `depth` begins with.
+    pub(crate) fn size(depth: QueueDepth) -> usize {
+        sizes::spare_buffers(depth).saturating_add(NOOPS_MAX.into())
+    }
+
     /// That of a connection of `depth`. May sleep.
-    pub(crate) fn new(depth: QueueDepth, device: &ARef<Device>) -> Result<Self> {
+    pub(crate) fn new(depth: QueueDepth, supply: &mut Supply) -> Result<Self> {
         let bufs = KVec::with_capacity(usize::from(depth.rx_buffers()), GFP_KERNEL)?;
         let mut spares = KVec::with_capacity(sizes::spare_buffers(depth), GFP_KERNEL)?;
         while spares.len() < spares.capacity() {
-            spares.push(RxBuf::alloc(device)?, GFP_KERNEL)?;
+            spares.push(supply.make()?, GFP_KERNEL)?;
         }
         let mut noop_bufs = KVec::with_capacity(usize::from(NOOPS_MAX), GFP_KERNEL)?;
         for _ in 0..NOOPS_MAX {
-            noop_bufs.push(TxBuf::alloc(device)?, GFP_KERNEL)?;
+            noop_bufs.push(supply.make()?, GFP_KERNEL)?;
         }
         Ok(Self {
             bufs,

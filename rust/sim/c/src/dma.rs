@@ -184,13 +184,22 @@ pub fn touch(dev: *const Dev, addr: u64, len: u64, write: bool) -> bool {
         })
 }
 
+/// One by one, so that each is looked at when it is freed.
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_zalloc_near(dev: *mut ib_device, len: usize) -> *mut c_void {
-    let buf = mem::kzalloc(len);
+pub unsafe extern "C" fn ro2ib_bufs_alloc(dev: *mut ib_device, n: *mut u32) -> *mut c_void {
+    let buf = mem::kzalloc(PAGE as usize);
+    // SAFETY: By the contract of this function.
+    unsafe { *n = 1 };
     if !buf.is_null() {
         w().maps.near.insert(buf as u64, dev as usize);
     }
     buf
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_buf_free(buf: *mut c_void) {
+    // SAFETY: By the contract of this function.
+    unsafe { mem::ro2ibk_kfree(buf) };
 }
 
 #[no_mangle]
