@@ -36,9 +36,9 @@ def is_(depth, by, mbps, gather, credits):
 
 
 LINKS = (
-    (SDR, 8, 26, 256, "2.5 Gb/s x 40 us / 16 KiB, within 8..32; 26 gather elements"),
-    (QDR4, 16, 22, 512, "40 Gb/s x 40 us / 16 KiB, within 8..32; 22 gather elements"),
-    (EDR4, 32, 26, 1024, "100 Gb/s x 40 us / 16 KiB, within 8..32; 26 gather elements"),
+    (SDR, 8, 30, 256, "2.5 Gb/s x 40 us / 16 KiB, within 8..32; 30 gather elements"),
+    (QDR4, 16, 30, 512, "40 Gb/s x 40 us / 16 KiB, within 8..32; 30 gather elements"),
+    (EDR4, 32, 30, 1024, "100 Gb/s x 40 us / 16 KiB, within 8..32; 30 gather elements"),
 )
 
 
@@ -81,16 +81,16 @@ def the_smaller_depth_counts(pair):
 
 # Parameters, tunables of the NI, and what is to be seen, at 100 Gb/s.
 SAID = (
-    ("peer_credits=8", {}, is_(8, "given", 100000, 26, 256)),
-    ("peer_credits=64", {}, is_(64, "given", 100000, 26, 256)),
-    ("", {"peer_credits": 8}, is_(8, "given", 100000, 26, 256)),
-    ("", {"peer_credits": 16, "credits": 300}, is_(16, "given", 100000, 22, 300)),
-    ("credits=256", {}, is_(32, "link", 100000, 26, 256)),
-    ("credits=128", {}, is_(16, "link", 100000, 22, 128)),
-    ("", {"credits": 6}, is_(6, "link", 100000, 26, 6)),
+    ("peer_credits=8", {}, is_(8, "given", 100000, 30, 256)),
+    ("peer_credits=64", {}, is_(64, "given", 100000, 30, 256)),
+    ("", {"peer_credits": 8}, is_(8, "given", 100000, 30, 256)),
+    ("", {"peer_credits": 16, "credits": 300}, is_(16, "given", 100000, 30, 300)),
+    ("credits=256", {}, is_(32, "link", 100000, 30, 256)),
+    ("credits=128", {}, is_(16, "link", 100000, 30, 128)),
+    ("", {"credits": 6}, is_(6, "link", 100000, 30, 6)),
     ("wrq_sge=2", {}, is_(32, "link", 100000, 16, 1024)),
-    ("peer_credits_hiw=20", {}, is_(32, "link", 100000, 26, 1024) | {"peercredits_hiw": 20}),
-    ("peer_credits_hiw=2", {}, is_(32, "link", 100000, 26, 1024)),
+    ("peer_credits_hiw=20", {}, is_(32, "link", 100000, 30, 1024) | {"peercredits_hiw": 20}),
+    ("peer_credits_hiw=2", {}, is_(32, "link", 100000, 30, 1024)),
 )
 
 
@@ -118,7 +118,7 @@ def another_speed(pair):
     runs_at(a, EDR4)
     a.guest.check("insmod /files/ib_event.ko; echo eth0 port_active >/sys/module/ib_event/parameters/tell; rmmod ib_event")
     until(lambda: "peer_credits is 32 now, was 8; for new connections" in a.log(), "a line in the log")
-    assert shown(a) == is_(32, "link", 100000, 26, 256) | {"peer_credits": 8, "peercredits_hiw": 4}
+    assert shown(a) == is_(32, "link", 100000, 30, 256) | {"peer_credits": 8, "peercredits_hiw": 4}
     assert depths(a, b) == [[8], [8]]
     close_all(a, b)
     a.traffic(b, op="mix", count=50, conc=16)

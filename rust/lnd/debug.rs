@@ -63,7 +63,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ni.depth().get(),
         ni.lnet.depth_by().as_str(),
         hca.as_ref()
-            .map_or(0, |hca| hca.gather(ni.depth(), ni.wrq_sge)),
+            .map_or(0, |hca| hca.gather(ni.wrq_sge)),
     )?;
     let regions = hca
         .as_ref()

@@ -172,9 +172,8 @@ impl Hca {
         )
     }
 
-    /// Gather elements of a work request on it, of a connection of that depth; `wanted` is what the administrator
-    /// said.
-    pub(crate) fn gather(&self, depth: QueueDepth, wanted: Option<u32>) -> u16 {
-        fit::gather(self.attrs.max_send_sge, depth, wanted)
+    /// Gather elements of a work request on it; `wanted` is what the administrator said.
+    pub(crate) fn gather(&self, wanted: Option<u32>) -> u16 {
+        fit::gather(self.attrs.max_send_sge, wanted)
     }
 }

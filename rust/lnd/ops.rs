@@ -122,7 +122,7 @@ impl Lnd for O2ib {
         if let Ok(hca) = ni.hca() {
             if let Some(reason) = ni.reason(&hca) {
                 let depth = ni.depth();
-                log::fitted(ni.nid, depth, hca.gather(depth, ni.wrq_sge), &reason);
+                log::fitted(ni.nid, depth, hca.gather(ni.wrq_sge), &reason);
             }
         }
         // Without it nothing is missing but a view.

@@ -9,10 +9,7 @@
 
 use core::fmt;
 
-use super::{
-    params::QueueDepth,
-    sizes, //
-};
+use super::params::QueueDepth;
 
 /// Microseconds that a credit is gone: the three messages of a PUT through the fabric, and two workers
 /// that have to be woken. Assumed.
@@ -34,12 +31,12 @@ const PEERS: u32 = 32;
 /// So many peers can at least, if the administrator said how many credits the NI has.
 const PEERS_LEAST: u32 = 8;
 
-/// Gather elements of a WRITE: at least, where the device has them.
-const GATHER: u16 = 16;
+/// Gather elements of a WRITE if somebody said how many: at least, where the device has them.
+const GATHER_LEAST: u16 = 16;
 
-/// Those that are tried, as far as they cost no memory: 1 MiB in pages needs 10, 12 or 15 WRITEs with them instead of
-/// 17. More than the first make the next larger entry of a send queue.
-const GATHER_MORE: [u16; 3] = [26, 22, 18];
+/// If nobody did. 1 MiB in pages needs 9 WRITEs with them instead of 17, and they cost no memory where entries and queues
+/// have sizes that are powers of two (mlx5): an entry has 32 bytes and 16 for each element.
+const GATHER: u16 = 30;
 
 /// Most gather elements that can be asked for.
 const GATHER_MAX: u16 = 128;
@@ -151,34 +148,14 @@ pub fn ni_credits(depth: QueueDepth) -> u32 {
     u32::from(depth.get()).saturating_mul(PEERS)
 }
 
-/// Bytes of a send queue as adapters make it that want a power of two (mlx5): an entry has 32 bytes and 16 for each
-/// element, in steps of 64.
-fn queue_bytes(depth: QueueDepth, elements: u16) -> u32 {
-    // With the drain markers.
-    let slots = sizes::send_queue(depth, 1, u32::MAX).saturating_add(2);
-    let entry = elements.saturating_mul(16).saturating_add(32);
-    u32::from(slots)
-        .saturating_mul(u32::from(entry.next_multiple_of(64)))
-        .next_power_of_two()
-}
-
-/// As many as cost no more memory than [`GATHER`].
-fn gather_for(depth: QueueDepth) -> u16 {
-    let bytes = queue_bytes(depth, GATHER);
-    GATHER_MORE
-        .into_iter()
-        .find(|&elements| queue_bytes(depth, elements) <= bytes)
-        .unwrap_or(GATHER)
-}
-
-/// Gather elements per work request of a connection of that depth: what the device can, within reason. `wanted` is the
-/// parameter `wrq_sge` if it was given, a lower bound; at least 1.
-pub fn gather(device_max: u32, depth: QueueDepth, wanted: Option<u32>) -> u16 {
+/// Gather elements per work request: what the device can, within reason. `wanted` is the parameter `wrq_sge` if it was
+/// given, a lower bound; at least 1.
+pub fn gather(device_max: u32, wanted: Option<u32>) -> u16 {
     let elements = match wanted {
         Some(wanted) => u16::try_from(wanted)
             .unwrap_or(GATHER_MAX)
-            .clamp(GATHER, GATHER_MAX),
-        None => gather_for(depth),
+            .clamp(GATHER_LEAST, GATHER_MAX),
+        None => GATHER,
     };
     let device_max = u16::try_from(device_max).unwrap_or(u16::MAX);
     device_max.min(elements).max(1)
@@ -196,21 +173,19 @@ mod tests {
     /// The table of Documentation/parameters.md.
     #[test]
     fn what_the_document_says() {
-        for (gbps, wanted, elements) in [
-            (1, 8, 26),
-            (10, 8, 26),
-            (25, 8, 26),
-            (40, 16, 22),
-            (50, 16, 22),
-            (56, 32, 26),
-            (100, 32, 26),
-            (200, 32, 26),
-            (400, 32, 26),
-            (800, 32, 26),
+        for (gbps, wanted) in [
+            (1, 8),
+            (10, 8),
+            (25, 8),
+            (40, 16),
+            (50, 16),
+            (56, 32),
+            (100, 32),
+            (200, 32),
+            (400, 32),
+            (800, 32),
         ] {
-            let d = depth(at(gbps), None);
-            assert_eq!(d.wire(), wanted);
-            assert_eq!(gather(64, d, None), elements);
+            assert_eq!(depth(at(gbps), None).wire(), wanted);
         }
         // 1x SDR: what soft-RoCE says of a link that does not say how fast it is.
         assert_eq!(depth(Speed::of_port(1, 1), None).wire(), 8);
@@ -284,29 +259,14 @@ mod tests {
 
     #[test]
     fn gather_elements_are_bounded() {
-        let deep = |d| QueueDepth::new(d).unwrap_or(QueueDepth::MIN);
-        assert_eq!(gather(32, deep(8), None), 26);
-        assert_eq!(gather(20, deep(8), None), 20);
-        assert_eq!(gather(6, deep(8), None), 6);
-        assert_eq!(gather(0, deep(8), None), 1);
-        // Who says how many has at least so many, whatever the depth.
-        for depth in [deep(1), deep(8), deep(255)] {
-            assert_eq!(gather(32, depth, Some(2)), 16);
-            assert_eq!(gather(6, depth, Some(2)), 6);
-            assert_eq!(gather(32, depth, Some(30)), 30);
-            assert_eq!(gather(0, depth, Some(0)), 1);
-            assert_eq!(gather(u32::MAX, depth, Some(u32::MAX)), GATHER_MAX);
+        for (device, elements) in [(0, 1), (6, 6), (20, 20), (30, 30), (64, 30)] {
+            assert_eq!(gather(device, None), elements);
         }
-    }
-
-    #[test]
-    fn more_elements_cost_no_memory() {
-        let all = || (1..=u8::MAX).filter_map(|d| QueueDepth::new(d.into()));
-        let elements = |depth| gather(u32::MAX, depth, None);
-        assert!(all().all(|d| queue_bytes(d, elements(d)) == queue_bytes(d, GATHER)));
-        // It can always be more, and of the depths that are chosen one has not the most.
-        assert!(all().all(|d| elements(d) >= 18));
-        let most = |d| all().any(|depth| depth.get() == d && elements(depth) == 26);
-        assert!(most(8) && !most(16) && most(32) && most(64) && most(128));
+        // Who says how many has at least so many.
+        assert_eq!(gather(32, Some(2)), 16);
+        assert_eq!(gather(6, Some(2)), 6);
+        assert_eq!(gather(32, Some(32)), 32);
+        assert_eq!(gather(0, Some(0)), 1);
+        assert_eq!(gather(u32::MAX, Some(u32::MAX)), GATHER_MAX);
     }
 }

@@ -6,29 +6,34 @@
 //! (requests, answers, PUT_DONEs, NOOPs), `d` WRITEs if the transfers are small, `d * r` for registrations and
 //! `d` LOCAL_INVs. `r` is 1, but 2 on rxe.
 //!
-//! Of the WRITEs of large transfers [`BULK`] more are under way at most: each moves a page for every gather
-//! element (64 KiB with 16), so that is 4 MiB, or more, and no path
-//! holds as much. Slots are counted exactly, and a chain that does not fit goes in parts ([`super::queues`]): a shorter queue only means waiting. With room for all chains
-//! at a time, 17 WRITEs for each 1 MiB, the send queue was most of the memory of an idle connection.
+//! A queue has room for these, and is as large as adapters and rxe make it anyway, a power of two. WRITEs of large transfers take
+//! what is free: each moves a page for every gather element, so the 61 slots of depth 8 are 7 MiB, and no path holds as
+//! much. Slots are counted exactly, and a chain that does not fit goes in parts ([`super::queues`]): a shorter queue only
+//! means waiting. With room for all chains at a time the send queue was most of the memory of an idle connection.
 
 use super::{
     params::QueueDepth,
     queues::NOOP_SLOTS, //
 };
 
-/// WRITEs of large transfers that are under way at most, of one connection.
-const BULK: u16 = 64;
+/// Places of a queue that nobody else gets: the drain markers', and the one that a ring leaves empty.
+const OTHERS: u16 = 3;
+
+/// Places of the smallest queue: chains go in parts of some length at any depth.
+const LEAST: u16 = 64;
 
 /// Slots of the send queue, within what the device can. A registration takes `reg_wrs` of them.
 pub fn send_queue(depth: QueueDepth, reg_wrs: u16, device_max: u32) -> u16 {
     let d = u16::from(depth.get());
     let sends = d.saturating_mul(3).saturating_add(NOOP_SLOTS);
     let small = d.saturating_mul(reg_wrs.saturating_add(2));
+    let all = sends.saturating_add(small).saturating_add(OTHERS);
+    let queue = all.max(LEAST).checked_next_power_of_two();
     let device = u16::try_from(device_max)
         .unwrap_or(u16::MAX)
         // Drain markers have slots of their own.
         .saturating_sub(2);
-    sends.saturating_add(small).saturating_add(BULK).min(device)
+    queue.unwrap_or(u16::MAX).saturating_sub(OTHERS).min(device)
 }
 
 /// The greatest depth up to `wanted` whose receives fit into a queue of the device, and for which there are memory
@@ -244,19 +249,22 @@ mod tests {
         for d in 1..=255 {
             for reg_wrs in 1..=2 {
                 let sq = send_queue(depth(d), reg_wrs, 32768);
-                // Messages, and small transfers both ways; and no less room for WRITEs of large ones.
+                // Messages, and small transfers both ways.
                 let each = reg_wrs.saturating_add(5);
-                let once = NOOP_SLOTS.saturating_add(BULK);
-                assert_eq!(sq, d.saturating_mul(each).saturating_add(once));
-                assert!(sq <= 32766);
+                let small = d.saturating_mul(each).saturating_add(NOOP_SLOTS);
+                assert!(sq >= small && sq <= 32766);
+                // What costs no more is there.
+                let places = sq.saturating_add(OTHERS);
+                assert!(places.is_power_of_two());
+                assert!(places == LEAST || small > places.div_euclid(2).saturating_sub(OTHERS));
                 assert!(send_queue(depth(d), reg_wrs, 512) <= 510);
                 // The parts of a chain fit into any queue.
                 assert!(sq >= PART.saturating_add(NOOP_SLOTS));
             }
         }
-        // What rxe makes a power of two of, with the drain markers.
-        assert_eq!(send_queue(depth(8), 2, u32::MAX), 122);
-        assert_eq!(send_queue(depth(128), 2, u32::MAX), 962);
+        // The defaults of rxe, and the deepest that ko2iblnd has in use.
+        assert_eq!(send_queue(depth(8), 2, u32::MAX), 61);
+        assert_eq!(send_queue(depth(128), 2, u32::MAX), 1021);
     }
 
     fn depth(d: u16) -> QueueDepth {

@@ -252,7 +252,7 @@ impl Conn {
         let mut inline = INLINE;
         let (parts, depth, sq_depth, max_sge) = loop {
             let depth = search.now();
-            let max_sge = hca.gather(depth, self.ni.wrq_sge);
+            let max_sge = hca.gather(self.ni.wrq_sge);
             let sq_depth = sizes::send_queue(depth, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
             let config = QpConfig {
                 sq_depth,
