@@ -182,33 +182,29 @@ impl<H> Accept<H> {
         device_ready(users.iter().map(|ni| ni.lnet.is_active()))
     }
 
-    /// Whether a request from `addr` is told that it is refused.
-    fn may_answer(&self, addr: Option<u32>, refusal: &Refusal) -> bool {
+    /// Whether a request is told that it is refused, which is of the part of `payer`.
+    fn may_answer(&self, payer: Option<u32>, refusal: &Refusal) -> bool {
         let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0);
         let mut guard = self.budget.lock();
         let budget = &mut *guard;
         let invites = refusal.invites();
-        budget.all.take(&mut budget.parts, addr, now, invites)
+        budget.all.take(&mut budget.parts, payer, now, invites)
     }
 
-    /// Judges a request; on success the connection object that takes it.
+    /// Judges a request that came `from` there; on success the connection object that takes it.
     fn judge(
         &self,
         req: &ConnRequest<'_>,
+        from: &CmSource,
         found: &mut Option<NiView>,
         seen: &mut Option<Arc<Seen>>,
         src: &mut Option<crate::proto::nid::Nid>,
     ) -> Result<Arc<Conn>, Answer> {
-        let from = CmSource {
-            addr: req.dst_addr().and_then(|a| a.ip_v4()),
-            port: req.dst_addr().map_or(u16::MAX, |a| a.port()),
-            gid: req.roce_gid(),
-        };
         let policy = Policy {
             require_privileged_port: params::require_privileged_port(),
             check_source_addr: true,
         };
-        let asked = parse_connreq(req.private_data(), &from, &policy)?;
+        let asked = parse_connreq(req.private_data(), from, &policy)?;
         *src = Some(asked.src);
         let any = self.users.lock().first().cloned();
         let asked_of = any
@@ -226,7 +222,7 @@ impl<H> Accept<H> {
             }
         });
         let ready = self.is_ready();
-        let wanted = check_ni(&asked, found.as_ref(), ready, &from, &policy)?;
+        let wanted = check_ni(&asked, found.as_ref(), ready, from, &policy)?;
         let Some(peers) = asked_of.as_ref().map(|found| found.lnd.peers()) else {
             return Err(Refusal::new(Why::NoSuchNi(asked.dst)).into());
         };
@@ -248,6 +244,16 @@ impl<H> Accept<H> {
             frags: wanted.frags,
         };
         Ok(admit(peers, &asked, known)?)
+    }
+}
+
+/// Where a request comes from.
+fn source(req: &ConnRequest<'_>) -> CmSource {
+    let addr = req.dst_addr();
+    CmSource {
+        addr: addr.and_then(|a| a.ip_v4()),
+        port: addr.map_or(u16::MAX, |a| a.port()),
+        gid: req.roce_gid(),
     }
 }
 
@@ -296,7 +302,8 @@ impl<H: Listening> ListenHandler for Accept<H> {
     fn connect_request(&self, req: &mut ConnRequest<'_>) {
         let _nofs = NofsScope::enter();
         let (mut ni, mut seen, mut src) = (None, None, None);
-        match self.judge(req, &mut ni, &mut seen, &mut src) {
+        let from = source(req);
+        match self.judge(req, &from, &mut ni, &mut seen, &mut src) {
             Ok(conn) => {
                 let taken = req
                     .take(conn.clone())
@@ -323,9 +330,7 @@ impl<H: Listening> ListenHandler for Accept<H> {
                 }
                 // Beyond the budget a request is dropped, which the requester takes for a lost packet:
                 // it asks again after seconds. Over TCP the provider would answer.
-                if req.is_over_tcp()
-                    || self.may_answer(req.dst_addr().and_then(|a| a.ip_v4()), &refusal)
-                {
+                if req.is_over_tcp() || self.may_answer(from.payer(), &refusal) {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
                 }
             }

@@ -87,6 +87,12 @@ impl CmSource {
         let mapped = |gid: [u8; 16]| u128::from_be_bytes(gid) == MAPPED | u128::from(addr);
         self.addr == Some(addr) && self.gid.is_none_or(mapped)
     }
+
+    /// Whose part of the refusals ([`RejectBudget`]) an answer is taken from. Who says the address of another node
+    /// leaves that its part.
+    pub fn payer(&self) -> Option<u32> {
+        self.addr.filter(|addr| self.is_from(*addr))
+    }
 }
 
 /// What an IPv4 address has in front of it in a GID.
@@ -498,6 +504,27 @@ mod tests {
             ..from(gid)
         };
         assert_eq!(check_ni(&REQ, Some(&ni()), true, &other, &STRICT), refused);
+    }
+
+    #[test]
+    fn who_says_another_address_takes_nothing_of_its_part() {
+        let gid_of = |addr: u32| (MAPPED | u128::from(addr)).to_be_bytes();
+        let addr = REQ.src.addr();
+        let liar = CmSource {
+            gid: Some(gid_of(addr ^ 1)),
+            ..FROM
+        };
+        let honest = CmSource {
+            gid: Some(gid_of(addr)),
+            ..FROM
+        };
+        let mut budget = RejectBudget::new(0, 0x9e37_79b9_7f4a_7c15);
+        let mut parts = [Part::FULL; 64];
+        let mut told = |from: CmSource| budget.take(&mut parts, from.payer(), 0, true);
+        while told(liar) {}
+        assert!(told(honest));
+        // Where a GID says nothing of the address, that is all there is to go by.
+        assert_eq!(FROM.payer(), Some(addr));
     }
 
     #[test]
