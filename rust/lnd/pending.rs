@@ -67,6 +67,10 @@ impl Pending {
     pub(crate) fn since(&self) -> Instant<Monotonic> {
         self.since
     }
+
+    fn waited_ms(&self) -> i64 {
+        self.since.elapsed().as_millis()
+    }
 }
 
 /// The list.
@@ -96,8 +100,7 @@ impl PendingList {
 
     /// Milliseconds that the oldest one has waited; 0 if nothing waits.
     pub(crate) fn waited_ms(&self) -> i64 {
-        let oldest = self.head.as_ref();
-        oldest.map_or(0, |p| p.since.elapsed().as_millis())
+        self.head.as_ref().map_or(0, |oldest| oldest.waited_ms())
     }
 
     /// Appends one.
@@ -122,13 +125,16 @@ impl PendingList {
         Some(pending)
     }
 
-    /// Takes the oldest if it has waited longer than `limit_ms` milliseconds.
-    pub(crate) fn pop_expired(&mut self, limit_ms: i64) -> Option<KBox<Pending>> {
-        let waited = self.head.as_ref()?.since.elapsed().as_millis();
-        if waited > limit_ms {
-            self.pop_front()
-        } else {
-            None
+    /// Takes those that have waited longer than `limit_ms` milliseconds. They are in order, so that is one walk over them.
+    pub(crate) fn take_expired(&mut self, limit_ms: i64) -> Self {
+        let mut at = &mut self.head;
+        while at.as_ref().is_some_and(|p| p.waited_ms() > limit_ms) {
+            let Some(expired) = at else { break };
+            at = &mut expired.next;
+        }
+        let rest = at.take();
+        Self {
+            head: core::mem::replace(&mut self.head, rest),
         }
     }
 

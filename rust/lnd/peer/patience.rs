@@ -27,10 +27,7 @@ use super::{
     PATIENCE, //
 };
 use crate::{
-    lnd::pending::{
-        Pending,
-        PendingList, //
-    },
+    lnd::pending::Pending,
     proto::{
         cause::Cause,
         patience::{
@@ -50,11 +47,7 @@ impl<C: Connection> WorkItem<PATIENCE> for Peer<C> {
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
         let expired = this.with(|inner| {
-            let limit = this.patience_ms(inner);
-            let mut expired = PendingList::EMPTY;
-            while let Some(pending) = inner.pending.pop_expired(limit) {
-                expired.push_back(pending);
-            }
+            let expired = inner.pending.take_expired(this.patience_ms(inner));
             this.look_after(inner);
             expired
         });
