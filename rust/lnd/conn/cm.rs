@@ -59,7 +59,7 @@ impl CmHandler for Conn {
             CmEvent::AddrError | CmEvent::RouteError => this.end(Cause::Unreachable),
             CmEvent::Established { private_data, qpn } => {
                 this.cm.learn_qpn(qpn);
-                this.cm_established(private_data)
+                this.cm_established(id, private_data)
             }
             CmEvent::Rejected {
                 reason,
@@ -118,16 +118,19 @@ impl Conn {
 
     /// The handshake is complete. The active side reads the CONNACK first, and closes if it is no
     /// good: the queue pair is up already.
-    fn cm_established(self: &Arc<Self>, private_data: &[u8]) {
-        if !self.active {
-            return self.event(Event::Established);
-        }
-        let (asked, connecting) = self.with(|inner| {
+    fn cm_established(self: &Arc<Self>, id: &CmLocked<'_>, private_data: &[u8]) {
+        let (asked, connecting, over) = self.with(|inner| {
             // Whatever is in the answer: the peer takes it for made, and is told of its end until it hears of it.
             inner.goodbye.connected();
             let connecting = inner.life.state() == State::Connecting;
-            (inner.life.ask(), connecting)
+            (inner.life.ask(), connecting, inner.life.cause().is_some())
         });
+        if over {
+            self.made_too_late(id);
+        }
+        if !self.active {
+            return self.event(Event::Established);
+        }
         let expected = Expected {
             me: self.ni.nid,
             my_stamp: self.ni.stamp,

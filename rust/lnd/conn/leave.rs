@@ -36,6 +36,7 @@ use crate::{
     },
     rdma::cm::{
         CmId,
+        CmLocked,
         Way, //
     }, //
 };
@@ -79,7 +80,11 @@ impl Conn {
     /// What becomes of a message to the peer. While it is not known where the address of the NI will be a device
     /// made of software is not made to speak: the GID may go before the message does.
     pub(super) fn way(&self, id: &CmId<Self>) -> Way {
-        let way = id.way();
+        self.way_now(id.way())
+    }
+
+    /// The same, where `way` is what the CM has just said.
+    fn way_now(&self, way: Way) -> Way {
         let software = || self.ni.hca().is_ok_and(|hca| hca.device.is_software());
         if way == Way::Open && self.ni.is_unsettled() && software() {
             return Way::NoRoute;
@@ -150,6 +155,20 @@ impl Conn {
         self.cancel_timer();
         self.free_id();
         self.peer.peers.parting.remove(self);
+    }
+
+    /// The CM has made the connection, and here it is over: whoever ended it may have found nothing made yet. So the peer
+    /// is told, and the id waits for its answer. In a handler of the CM, for which who releases the connection waits.
+    pub(super) fn made_too_late(&self, id: &CmLocked<'_>) {
+        let way = self.way_now(id.way());
+        if way == Way::NoAddress {
+            return;
+        }
+        self.with(|inner| inner.goodbye.begin(way == Way::Open));
+        if way == Way::Open {
+            // Refused if that was done meanwhile.
+            let _ = self.cm.id().map(|id| id.disconnect());
+        }
     }
 
     /// The peer has asked or answered. In a handler of the CM.

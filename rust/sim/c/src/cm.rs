@@ -61,6 +61,7 @@ enum Cm {
     ReqSent,
     ReqRcvd,
     RepSent,
+    RepRcvd,
     Established,
     DreqSent,
     DreqRcvd,
@@ -107,6 +108,10 @@ pub struct Id {
     core: bool,
     /// A request that the driver has taken.
     taken: bool,
+    /// The driver was told that it is established.
+    told: bool,
+    /// When the driver disconnected it, and how often the link had come up by then.
+    said: (u64, usize),
 }
 
 /// An event (`struct rdma_cm_event`).
@@ -345,9 +350,9 @@ fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
             // A request that the driver has not seen: nor will it.
             i.state = State::Removal;
         } else if fits && !i.gone && !i.core {
-            prepare(i, ev, qpn);
+            let event = prepare(i, ev, qpn);
             if telling() {
-                say(&format!("id {nr}: event {}, status {status}", name(ev)));
+                say(&format!("id {nr}: event {}, status {status}", name(event)));
             }
             handle(
                 id,
@@ -363,8 +368,8 @@ fn tell(id: *mut Id, event: u32, status: i32, private: Vec<u8>, qpn: u32) {
     });
 }
 
-/// What the CM does itself before it tells the driver.
-fn prepare(i: &mut Id, ev: u32, qpn: u32) {
+/// What the CM does itself before it tells the driver; of what.
+fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
     match ev {
         rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => i.state = State::AddrResolved,
         rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => i.state = State::Bound,
@@ -375,15 +380,25 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) {
         rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => i.state = State::AddrResolved,
         rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
             if i.active {
-                i.remote_qpn = qpn;
-                if !i.qp.is_null() {
-                    verbs::connect(i.qp, qpn, i.param.0, i.param.1);
-                    // SAFETY: The memory of the queue pair stays until the world ends.
-                    unsafe { (*i.qp).calls = Some(sched::now()) };
+                // As cma_ib_handler() and cma_rep_recv() do: without a queue pair it is not answered.
+                if i.qp.is_null() {
+                    return rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE;
                 }
+                i.remote_qpn = qpn;
+                if !verbs::connect(i.qp, qpn, i.param.0, i.param.1) || i.cm != Cm::RepRcvd {
+                    verbs::to_err(i.qp);
+                    if i.cm == Cm::RepRcvd {
+                        refuse_rep(i);
+                    }
+                    return rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR;
+                }
+                // SAFETY: The memory of the queue pair stays until the world ends.
+                unsafe { (*i.qp).calls = Some(sched::now()) };
+                set(i, Cm::Established);
                 let packet = Packet::Rtu { to: i.other };
                 send(i, packet);
             }
+            i.told = true;
             if !i.qp.is_null() {
                 // SAFETY: The memory stays until the world ends.
                 unsafe { (*i.qp).established = true };
@@ -398,6 +413,18 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) {
         rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => i.state = State::Removal,
         _ => {}
     }
+    ev
+}
+
+/// The answer to a request is no good any more.
+fn refuse_rep(i: &mut Id) {
+    let packet = Packet::Rej {
+        to: i.other,
+        reason: CONSUMER,
+        private: Vec::new(),
+    };
+    send(i, packet);
+    set(i, Cm::Timewait);
 }
 
 fn name(ev: u32) -> &'static str {
@@ -470,6 +497,8 @@ fn new_id(
         gone: false,
         core: false,
         taken: false,
+        told: false,
+        said: (0, 0),
     }));
     world.ids.insert(nr, id);
     world.all_ids.push(id);
@@ -533,7 +562,7 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
         } => match i.cm {
             Cm::ReqSent => {
                 i.other = from;
-                set(i, Cm::Established);
+                set(i, Cm::RepRcvd);
                 tell(
                     id,
                     rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED,
@@ -554,7 +583,7 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
         } => {
             if matches!(
                 i.cm,
-                Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd | Cm::Established
+                Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd | Cm::RepRcvd | Cm::Established
             ) {
                 if i.cm == Cm::Established && i.active && reason == CONSUMER {
                     return;
@@ -747,6 +776,9 @@ fn destroy(id: *mut Id) {
     if i.cm == Cm::ReqRcvd && i.taken && !speechless(i) && w().faults == 0 {
         violation("who asked is refused without a word of the driver's");
     }
+    if i.told && is_not_heard(i) {
+        violation("a connection that the peer has is ended with one DREQ");
+    }
     let other = i.other;
     match i.cm {
         Cm::ReqRcvd | Cm::RepSent => send(
@@ -765,6 +797,7 @@ fn destroy(id: *mut Id) {
             },
         ),
         Cm::DreqRcvd => send(i, Packet::Drep { to: other }),
+        Cm::RepRcvd => refuse_rep(i),
         _ => {}
     }
     i.gone = true;
@@ -775,6 +808,18 @@ fn destroy(id: *mut Id) {
         unsafe { (*i.dev).ids.retain(|x| *x != id) };
         sched::wake_all(i.dev as usize);
     }
+}
+
+/// Whether the driver lets it go before its DREQ is answered or repeated, and nothing makes it.
+fn is_not_heard(i: &Id) -> bool {
+    // SAFETY: Devices stay until the world ends.
+    let dev = unsafe { &*i.dev };
+    let (said, ups) = i.said;
+    let soon = sched::now() - said < RESEND && dev.ups == ups;
+    let once = i.cm == Cm::Established || (i.cm == Cm::DreqSent && soon);
+    let many = dev.ids.len() > 30;
+    let calm = w().prompt && w().faults == 0 && w().foul.is_none();
+    once && calm && !many && !speechless(i) && dev.is_calm() && lnet::stays(i.dev)
 }
 
 /// A device is about to go: all its ids are told, and have to be destroyed.
@@ -1373,6 +1418,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
             timewait(id.cast());
         }
         Cm::Established => {
+            // SAFETY: Devices stay until the world ends.
+            i.said = (sched::now(), unsafe { (*i.dev).ups });
             set(i, Cm::DreqSent);
             send_again(
                 id.cast(),

@@ -1181,6 +1181,15 @@ pub fn refused_for_want(dev: *mut Dev) {
     }
 }
 
+/// Whether the NIs on a device are in use, and nothing is wrong with them.
+pub fn stays(dev: *mut Dev) -> bool {
+    let nis = published(dev);
+    // SAFETY: NIs stay until the world ends.
+    let fine =
+        |ni: *mut Ni| unsafe { (*ni).life == Life::Active && !(*ni).told && !(*ni).is_fatal() };
+    !nis.is_empty() && nis.into_iter().all(fine)
+}
+
 fn published(dev: *mut Dev) -> Vec<*mut Ni> {
     // SAFETY: Devices and NIs stay until the world ends.
     unsafe {

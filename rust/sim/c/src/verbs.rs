@@ -89,6 +89,11 @@ pub struct Dev {
 }
 
 impl Dev {
+    /// Whether nothing happens to it, and its link is up.
+    pub fn is_calm(&self) -> bool {
+        self.registered && self.up && self.moves.is_none() && self.moved.is_none()
+    }
+
     /// A new one, registered and with its link up.
     pub fn new(
         node: usize,
@@ -799,17 +804,19 @@ pub fn all_to_err(dev: *mut Dev) {
     }
 }
 
-/// It can send and receive from now on.
-pub fn connect(qp: *mut Qp, peer: u32, retry: u8, rnr_retry: u8) {
+/// It can send and receive from now on, if it has not ended.
+pub fn connect(qp: *mut Qp, peer: u32, retry: u8, rnr_retry: u8) -> bool {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
-    if q.state == State::Init {
+    let can = q.state == State::Init;
+    if can {
         q.state = State::Rts;
         q.peer = peer;
         q.retry = retry;
         q.rnr_retry = rnr_retry;
         kick(qp);
     }
+    can
 }
 
 /// How often it repeats, if there is one, since it is connected.
