@@ -183,10 +183,13 @@ impl Conn {
             }
             if self.active {
                 id.connect(&param)?;
-            } else {
-                id.accept(&param)?;
+                return Ok(());
             }
-            Ok(())
+            id.accept(&param).map_err(|e| {
+                // The CM refuses by itself, but not if the device is being removed: then nobody has said anything.
+                self.with(|inner| inner.goodbye.owe_answer());
+                e.into()
+            })
         });
         if let Err(NotMade(what, e)) = made {
             // Where others send an event, iWARP tells of TCP's troubles at once.
