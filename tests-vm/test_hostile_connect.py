@@ -173,10 +173,14 @@ def test_privileged_port(nodes, evil):
 
 
 @pytest.mark.long
-def refused(node, cause):
+def counted(node, of, cause):
     text = node.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{node.nid}")
-    found = re.search(rf"^causes=\S+ of=refused .*\b{cause}=(\d+)", text, re.MULTILINE)
+    found = re.search(rf"^causes=\S+ of={of} .*\b{cause}=(\d+)", text, re.MULTILINE)
     return int(found[1])
+
+
+def refused(node, cause):
+    return counted(node, "refused", cause)
 
 
 def test_who_says_another_address_is_refused(nodes, evil):
@@ -323,7 +327,10 @@ def test_rejects_of_our_requests(nodes, evil):
                 wrong.append(f"{what}: pinged")
             if not min(more, 1) + 1 <= seen <= 1 + more:
                 wrong.append(f"{what}: {seen} requests")
+            if what == "nothing" and counted(a, "other", "Unsaid") != more:
+                wrong.append("who says nothing is not counted")
     assert not wrong, "\n".join(wrong)
+    assert counted(a, "other", "Unsaid") == 4
 
 
 @pytest.mark.parametrize("what", ["depth", "frags"])

@@ -61,6 +61,8 @@ pub(crate) struct Tally {
     pub(crate) gpu_mapped: u64,
     /// Messages that failed because their memory is a GPU's.
     pub(crate) gpu_refused: u64,
+    /// Requests of ours that were refused without a word, and asked again.
+    pub(crate) unsaid: u64,
 }
 
 struct Inner {
@@ -103,6 +105,7 @@ impl Seen {
                 no_region: 0,
                 gpu_mapped: 0,
                 gpu_refused: 0,
+                unsaid: 0,
             },
             ends: Trail::new(),
             ends_at: KVec::from_elem(Event::EMPTY, events, GFP_KERNEL)?,
@@ -204,6 +207,12 @@ impl Seen {
     pub(crate) fn gpu_refused(&self) {
         let mut inner = self.inner.lock();
         inner.tally.gpu_refused = inner.tally.gpu_refused.saturating_add(1);
+    }
+
+    /// A peer refused without a word, and is asked again.
+    pub(crate) fn unsaid(&self) {
+        let mut inner = self.inner.lock();
+        inner.tally.unsaid = inner.tally.unsaid.saturating_add(1);
     }
 
     /// The counters.

@@ -60,12 +60,13 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
     writeln!(f)?;
     match nid {
         Some(_) => {
-            let others = ["NoMemory", "GpuMapped", "GpuRefused", "NoRegion"];
+            let others = ["NoMemory", "GpuMapped", "GpuRefused", "NoRegion", "Unsaid"];
             let counts = [
                 tally.no_memory,
                 tally.gpu_mapped,
                 tally.gpu_refused,
                 tally.no_region,
+                tally.unsaid,
             ];
             show_causes(nid, "other", &others, &counts, f)?;
             writeln!(f)

@@ -20,7 +20,8 @@ use crate::{
     lnd::log,
     proto::{
         cause::Cause,
-        conn::Event, //
+        conn::Event,
+        reject::RetryWhy, //
     },
     rdma::cm::Way, //
 };
@@ -123,8 +124,12 @@ impl Conn {
             cause,
             rejected,
         } = epitaph;
+        let seen = &self.ni.seen;
+        if retry.is_some_and(|invited| invited.why == RetryWhy::Unsaid) {
+            // The others say why, and what they say is news to nobody.
+            seen.unsaid();
+        }
         if retry.is_none() {
-            let seen = &self.ni.seen;
             let noted = seen.ended(self.nid(), self.active, !failed, cause, rejected);
             self.with(|inner| inner.wire.meter().over(!failed, cause, rejected));
             log::conn_over(self.nid(), cause, !failed, noted);
