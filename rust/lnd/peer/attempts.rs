@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A peer's attempts and connections, from the first try to the last release.
+//!
+//! The timer of a retry is armed with the peer's lock held, by whoever finds there that one is due. So nobody arms it
+//! for what is not due any more, nor puts off what somebody else wants sooner; and that of a peer that is out of its
+//! table is not armed. Else the NI could not be deleted before it has run.
 
 use kernel::{
     prelude::*,
@@ -11,6 +15,7 @@ use kernel::{
 use super::{
     Connection,
     Peer,
+    PeerInner,
     HOLD_LOOK_MS,
     RETRY, //
 };
@@ -36,7 +41,10 @@ use crate::{
     },
     rdma::{
         random,
-        work::NofsScope, //
+        work::{
+            self,
+            NofsScope, //
+        }, //
     }, //
 };
 
@@ -53,14 +61,16 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
             if !listed {
                 let _ = inner.policy.cancel_retry();
             }
-            inner.try_again(&this)
+            let (attempts, again) = inner.try_again(&this);
+            if again {
+                this.look_later(inner);
+            }
+            (attempts, again)
         });
         for _ in 0..attempts {
             this.attempt();
         }
-        if again {
-            this.look_later();
-        } else if attempts == 0 {
+        if attempts == 0 && !again {
             this.forget_if_idle(None);
         }
         // It was called, and may not have wanted its turn; or a call was lost.
@@ -68,7 +78,35 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
     }
 }
 
+impl<C: Connection> work::Timed<RETRY> for Peer<C> {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
 impl<C: Connection> Peer<C> {
+    /// A retry that has just become due is made in `ms` milliseconds. One that is armed is of an earlier one, which was
+    /// not due any more, or it is to come sooner now.
+    pub(super) fn retry_in(self: &Arc<Self>, inner: &mut PeerInner<C>, ms: u32) {
+        if inner.gone {
+            return;
+        }
+        self.note_retry(inner, ms);
+        work::rearm::<Self, RETRY>(self.clone(), ms);
+    }
+
+    /// A retry that is due cannot be made now, and looks again. Whoever armed it since that began wants it sooner.
+    pub(super) fn look_later(self: &Arc<Self>, inner: &mut PeerInner<C>) {
+        if !inner.gone && work::arm::<Self, RETRY>(self.clone(), HOLD_LOOK_MS) {
+            self.note_retry(inner, HOLD_LOOK_MS);
+        }
+    }
+
+    /// No retry is due, or it is out of its table.
+    pub(super) fn retry_no_more(self: &Arc<Self>) {
+        let _ = work::cancel::<Self, RETRY>(self);
+    }
+
     /// Starts one attempt that the policy has already counted.
     pub(super) fn attempt(self: &Arc<Self>) {
         let now_ms = self.ni.now_ms();
@@ -169,29 +207,29 @@ impl<C: Connection> Peer<C> {
         let broke = conn.is_active() && cause.is_mishap();
         let bad = cause.is_breakage();
         let random = random::u32();
-        let mut pause = None;
-        let recall = self.with(|inner| {
+        let retries = self.with(|inner| {
             inner.last_cause = Some(cause);
             let _ = inner.policy.closed();
             let waiting = !inner.pending.is_empty() && !inner.gone;
-            pause = inner.policy.ended(lived_ms, bad, waiting, random);
+            let pause = inner.policy.ended(lived_ms, bad, waiting, random);
             inner.lost_ms = now_ms;
             if broke {
                 inner.policy.broke();
             }
             // What waits connects below.
-            (lost && !cause.is_wanted() || moved && inner.pending.is_empty())
+            let recall = (lost && !cause.is_wanted() || moved && inner.pending.is_empty())
                 && !inner.gone
-                && inner.policy.recall()
+                && inner.policy.recall();
+            match pause {
+                Some(ms) => self.retry_in(inner, ms),
+                None if recall && lost => self.retry_in(inner, HOLD_LOOK_MS),
+                // The peer may not know yet that what it has is dead.
+                None if recall => self.recall_soon(inner),
+                None => return false,
+            }
+            true
         });
-        if let Some(ms) = pause {
-            self.retry_in(ms);
-        } else if recall && !lost {
-            // The peer may not know yet that what it has is dead.
-            self.recall_soon();
-        } else if recall {
-            self.retry_in(HOLD_LOOK_MS);
-        } else {
+        if !retries {
             self.see_to_more();
         }
         // Messages that came while it was closing want another one.
@@ -233,10 +271,13 @@ impl<C: Connection> Peer<C> {
             if cause == Cause::Moved {
                 inner.policy.insist();
             }
+            if let After::RetryIn(ms) = after {
+                self.retry_in(inner, ms);
+            }
             after
         });
         match after {
-            After::RetryIn(ms) => self.retry_in(ms),
+            After::RetryIn(_) => {}
             After::OthersRemain => self.see_to_more(),
             After::GiveUp => self.forget_if_idle(Some(cause)),
         }
@@ -254,9 +295,11 @@ impl<C: Connection> Peer<C> {
         }
         let wanted = self.ni.lnet.conns_per_peer();
         let random = random::u32();
-        if let Some(ms) = self.with(|inner| inner.policy.more(wanted, random)) {
-            self.retry_in(ms);
-        }
+        self.with(|inner| {
+            if let Some(ms) = inner.policy.more(wanted, random) {
+                self.retry_in(inner, ms);
+            }
+        });
     }
 
     /// Takes the peer from its table if it was only looked at. That says nothing of the peer.
@@ -277,6 +320,7 @@ impl<C: Connection> Peer<C> {
             (inner.pending.take(), inner.heard_ms)
         };
         self.look_no_more();
+        self.retry_no_more();
         self.peers.table.remove(self);
         let cause = cause
             .or_else(|| self.with(|inner| inner.last_cause))

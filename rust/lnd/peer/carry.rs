@@ -11,8 +11,7 @@ use super::{
     Connection,
     NotSent,
     Peer,
-    PeerError,
-    HOLD_LOOK_MS, //
+    PeerError, //
 };
 use crate::{
     lnd::{
@@ -78,19 +77,15 @@ impl<C: Connection> Peer<C> {
                 return Ok(());
             }
         };
-        let (begins, hold, flusher) = {
+        let (begins, flusher) = {
             let mut inner = self.inner.lock();
             if inner.gone {
                 let (msg, _) = KBox::into_inner(pending).into_parts();
                 return Err(PeerError::Gone(msg));
             }
             self.keep(&mut inner, pending, false);
-            let (begins, hold) = inner.want(self, passage);
-            (begins, hold, inner.conns.best())
+            (inner.want(self, passage), inner.conns.best())
         };
-        if hold {
-            self.retry_in(HOLD_LOOK_MS);
-        }
         if begins {
             self.attempt();
         }
@@ -174,22 +169,15 @@ impl<C: Connection> Peer<C> {
     fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<C>> {
         let listed = self.ni.is_listed();
         let passage = self.ni.passage();
-        let (begins, hold, flusher) = self.with(|inner| {
+        let (begins, flusher) = self.with(|inner| {
             if inner.pending.is_empty() || inner.gone {
-                return (false, false, None);
+                return (false, None);
             }
             if let Some(conn) = inner.conns.best() {
-                return (false, false, Some(conn));
+                return (false, Some(conn));
             }
-            if !listed {
-                return (false, false, None);
-            }
-            let (begins, hold) = inner.want(self, passage);
-            (begins, hold, None)
+            (listed && inner.want(self, passage), None)
         });
-        if hold {
-            self.retry_in(HOLD_LOOK_MS);
-        }
         if begins {
             self.attempt();
         }

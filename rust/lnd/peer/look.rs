@@ -23,9 +23,8 @@ impl<C: Connection> Peer<C> {
     }
 
     /// For people: the next try is in so many milliseconds.
-    pub(super) fn note_retry(&self, ms: u32) {
-        let at_ms = self.ni.now_ms().saturating_add(u64::from(ms));
-        self.with(|inner| inner.retry_ms = at_ms);
+    pub(super) fn note_retry(&self, inner: &mut PeerInner<C>, ms: u32) {
+        inner.retry_ms = self.ni.now_ms().saturating_add(u64::from(ms));
     }
 }
 

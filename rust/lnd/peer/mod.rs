@@ -54,8 +54,7 @@ use crate::{
             Known,
             Peer as Policy, //
         }, //
-    },
-    rdma::work, //
+    }, //
 };
 
 mod admit;
@@ -241,12 +240,6 @@ kernel::impl_has_delayed_work! {
     impl{C: Connection} HasDelayedWork<Self, PATIENCE> for Peer<C> { self.patience }
 }
 
-impl<C: Connection> work::Timed<RETRY> for Peer<C> {
-    fn queue(&self) -> &work::OwnedQueue {
-        &self.ni.workers.control
-    }
-}
-
 impl<C: Connection> Named for Peer<C> {
     fn nid(&self) -> Nid {
         self.nid
@@ -310,20 +303,6 @@ impl<C: Connection> Peer<C> {
         self.inner.lock().conns.unpublish(conn);
     }
 
-    /// A retry that has just become due is made in `ms` milliseconds. One that is armed is of an earlier one, which was
-    /// not due any more, or it is to come sooner now.
-    fn retry_in(self: &Arc<Self>, ms: u32) {
-        self.note_retry(ms);
-        work::rearm::<Self, RETRY>(self.clone(), ms);
-    }
-
-    /// A retry that is due cannot be made now, and looks again. Whoever armed it since that began wants it sooner.
-    fn look_later(self: &Arc<Self>) {
-        if work::arm::<Self, RETRY>(self.clone(), HOLD_LOOK_MS) {
-            self.note_retry(HOLD_LOOK_MS);
-        }
-    }
-
     /// For how many milliseconds our youngest request is under way.
     pub(super) fn connecting_ms(&self, inner: &PeerInner<C>) -> Option<u64> {
         let since = self.ni.now_ms().saturating_sub(inner.asked_ms);
@@ -339,9 +318,10 @@ impl<C: Connection> Peer<C> {
         self.ni.seen.messages(cause, waiting.len());
         waiting.fail(cause);
         self.for_each_conn(|conn| conn.fail(cause));
-        let _ = work::cancel::<Self, RETRY>(self);
-        // Whether there was one or not: somebody may be arming it now, and in vain.
-        let _ = self.with(|inner| inner.policy.cancel_retry());
+        self.with(|inner| {
+            let _ = inner.policy.cancel_retry();
+            self.retry_no_more();
+        });
         self.forget_if_idle(Some(cause));
     }
 

@@ -11,14 +11,11 @@ use super::{
     Peer,
     PeerInner,
     Peers,
-    RETRY, //
+    HOLD_LOOK_MS, //
 };
-use crate::{
-    proto::{
-        line::Place,
-        way::Passage, //
-    },
-    rdma::work, //
+use crate::proto::{
+    line::Place,
+    way::Passage, //
 };
 
 impl<C: Connection> Peers<C> {
@@ -54,7 +51,7 @@ impl<C: Connection> Peer<C> {
     /// Its turn has come. False: it does not want it any more.
     fn call(self: &Arc<Self>) -> bool {
         let now_ms = self.ni.now_ms();
-        let due = self.with(|inner| {
+        self.with(|inner| {
             if !inner.place.is_in_line() {
                 return false;
             }
@@ -64,30 +61,28 @@ impl<C: Connection> Peer<C> {
             }
             inner.place = Place::Called;
             inner.called_ms = now_ms;
+            self.retry_in(inner, 0);
             true
-        });
-        if due {
-            work::rearm::<Self, RETRY>(self.clone(), 0);
-        }
-        due
+        })
     }
 }
 
 impl<C: Connection> PeerInner<C> {
-    /// A message wants a connection and there is none: whether to start an attempt, and whether a
-    /// retry is to be armed because the way is closed, or it is not its turn.
-    pub(super) fn want(&mut self, peer: &Peer<C>, passage: Passage) -> (bool, bool) {
-        if passage != Passage::Open {
-            return (false, self.policy.hold());
+    /// A message wants a connection and there is none: whether to start an attempt. If the way is closed, or it is not
+    /// its turn, a retry looks after it.
+    pub(super) fn want(&mut self, peer: &Arc<Peer<C>>, passage: Passage) -> bool {
+        if passage == Passage::Open {
+            if !self.policy.may_start() {
+                return false;
+            }
+            if self.has_turn(peer, 1, false) {
+                return self.policy.start();
+            }
         }
-        if !self.policy.may_start() {
-            return (false, false);
+        if self.policy.hold() {
+            peer.retry_in(self, HOLD_LOOK_MS);
         }
-        if self.has_turn(peer, 1, false) {
-            (self.policy.start(), false)
-        } else {
-            (false, self.policy.hold())
-        }
+        false
     }
 
     /// A retry is due: how many attempts to start, and whether to look again because it is not its turn.

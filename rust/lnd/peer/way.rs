@@ -7,7 +7,8 @@ use kernel::sync::Arc;
 
 use super::{
     Connection,
-    Peer, //
+    Peer,
+    PeerInner, //
 };
 use crate::{
     proto::{
@@ -44,11 +45,13 @@ impl<C: Connection> Peer<C> {
                 return false;
             }
             // The pause after an attempt may have ended meanwhile, and with it what is due.
-            inner.policy.hold() || inner.policy.is_due()
+            let again = inner.policy.hold() || inner.policy.is_due();
+            if again {
+                self.look_later(inner);
+            }
+            again
         });
-        if again {
-            self.look_later();
-        } else {
+        if !again {
             self.forget_if_idle(Some(Cause::LinkDown));
         }
     }
@@ -77,12 +80,16 @@ impl<C: Connection> Peer<C> {
     /// The way is open: what waits for it goes at once; others soon, but not all of them in the same
     /// moment.
     pub(crate) fn way_opened(self: &Arc<Self>) {
-        let (due, waiting) = self.with(|inner| (inner.policy.is_due(), !inner.pending.is_empty()));
-        if due && waiting {
-            self.retry_in(0);
-        } else if due {
-            self.recall_soon();
-        }
+        self.with(|inner| {
+            if !inner.policy.is_due() {
+                return;
+            }
+            if inner.pending.is_empty() {
+                self.recall_soon(inner);
+            } else {
+                self.retry_in(inner, 0);
+            }
+        });
     }
 
     /// The NI is on another device: what is on the old one ends, and is made anew. What waits goes on waiting.
@@ -91,7 +98,7 @@ impl<C: Connection> Peer<C> {
     }
 
     /// A retry that is due is made soon, but not in the same moment as those of all other peers.
-    pub(super) fn recall_soon(self: &Arc<Self>) {
-        self.retry_in(random::u32() % RECALL_SPREAD_MS);
+    pub(super) fn recall_soon(self: &Arc<Self>, inner: &mut PeerInner<C>) {
+        self.retry_in(inner, random::u32() % RECALL_SPREAD_MS);
     }
 }

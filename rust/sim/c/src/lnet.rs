@@ -1621,7 +1621,12 @@ pub fn ni_down(ni: *mut Ni) {
         world::enter();
         shutdown((*ni).lnd);
         world::leave();
+        let over = sched::now();
         released(ni);
+        // LNet's own mutex is held meanwhile. A timer that nobody needs may be what is waited for.
+        if w().prompt && sched::now() - over > 300 * MS {
+            violation("an NI that is stopped is waited for");
+        }
         if (*ni).msgs != 0 {
             violation("an NI has gone with messages");
         }
