@@ -108,7 +108,7 @@ pub struct Id {
     core: bool,
     /// A request that the driver has taken.
     taken: bool,
-    /// The driver was told that it is established.
+    /// The driver was told that it is established, and had its queue pair yet.
     told: bool,
     /// When the driver disconnected it, and how often the link had come up by then.
     said: (u64, usize),
@@ -398,7 +398,8 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
                 let packet = Packet::Rtu { to: i.other };
                 send(i, packet);
             }
-            i.told = true;
+            // Later its id is on its way out, and nobody may hear of it any more.
+            i.told = !i.qp.is_null();
             if !i.qp.is_null() {
                 // SAFETY: The memory stays until the world ends.
                 unsafe { (*i.qp).established = true };
