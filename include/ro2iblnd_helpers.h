@@ -127,7 +127,7 @@ bool ro2ib_signal_all(void);
 
 /* dma.c: dir is 0 for to the device, 1 for from the device */
 void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n);
-void ro2ib_buf_free(void *buf);
+void ro2ib_bufs_free(void *bufs, u32 n);
 int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len, int dir,
 		      u64 *addr);
 void ro2ib_dma_unmap_buf(struct ib_device *dev, u64 addr, size_t len, int dir);

@@ -8,7 +8,6 @@
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/log2.h>
-#include <linux/mm.h>
 #include <linux/scatterlist.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
@@ -23,10 +22,10 @@ static enum dma_data_direction direction(int dir)
 }
 
 /*
- * Message buffers lie in pages of their own, up to eight in one piece, each with
- * a reference to it: a connection has dozens, and gives them back at once. With
- * KASAN or kmemleak, who are to see each, they are of kmalloc(), and where pages
- * are larger: there slabs do the same.
+ * Message buffers lie in pages of their own, up to eight in one piece: a
+ * connection has dozens, and gives them back at once. With KASAN or kmemleak, who
+ * are to see each, they are of kmalloc(), and where pages are larger: there slabs
+ * do the same.
  */
 #define BUF_LEN		SZ_4K
 #define BUF_PIECE	SZ_32K
@@ -36,7 +35,7 @@ static enum dma_data_direction direction(int dir)
 /*
  * A number of zeroed message buffers one behind the other, as near to the device
  * as memory can be: up to *@n of them, which says then how many they are. NULL
- * if there is no memory. Each is given back by itself. May sleep.
+ * if there is no memory. May sleep.
  */
 void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n)
 {
@@ -55,23 +54,22 @@ void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n)
 
 		/* A smaller piece will do. */
 		if (order)
-			gfp |= __GFP_COMP | __GFP_NORETRY | __GFP_NOWARN;
+			gfp |= __GFP_NORETRY | __GFP_NOWARN;
 		page = alloc_pages_node(node, gfp, order);
 	} while (!page && order--);
 	if (!page)
 		return NULL;
 	*n = 1 << order;
-	page_ref_add(page, *n - 1);
 	return page_address(page);
 }
 
-/* Any context but hard interrupts */
-void ro2ib_buf_free(void *buf)
+/* All of a piece, @n buffers. Any context but hard interrupts */
+void ro2ib_bufs_free(void *bufs, u32 n)
 {
 	if (BUF_OF_SLAB)
-		kfree(buf);
+		kfree(bufs);
 	else
-		put_page(virt_to_page(buf));
+		free_pages((unsigned long)bufs, ilog2(n));
 }
 
 noinline int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len,

@@ -2,10 +2,11 @@
 
 //! Message buffers: 4096 bytes that are mapped for a device once, whatever the size of a page is.
 //!
-//! Their memory comes in pieces of several ([`Supply`]), for a connection needs dozens; each is mapped, and given back,
-//! by itself. Who keeps one of them keeps the memory of its piece, 32 KiB, as a slab would be kept.
+//! They are allocated in pieces of several ([`Supply`]), for a connection needs dozens; each is mapped, and dropped, by
+//! itself. Who keeps one of them keeps the memory of its piece, 32 KiB, as a slab would be kept.
 
 use core::{
+    cell::UnsafeCell,
     marker::PhantomData,
     ptr::NonNull, //
 };
@@ -14,7 +15,10 @@ use kernel::{
     error::to_result,
     ffi,
     prelude::*,
-    sync::aref::ARef, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 use super::device::Device;
@@ -68,36 +72,108 @@ struct Bytes {
 
 const _: () = assert!(size_of::<Bytes>() == MSG_BUF_LEN);
 
-/// Memory of one buffer.
+/// Buffers that were allocated together. Each that was cut from it has a reference.
 ///
 /// # Invariants
 ///
-/// It is one that `ro2ib_bufs_alloc()` gave, and this one's alone.
-struct Memory(NonNull<Bytes>);
+/// `bytes` are the `n` buffers that `ro2ib_bufs_alloc()` gave.
+struct Piece {
+    bytes: NonNull<Bytes>,
+    n: u32,
+    slots: KVec<UnsafeCell<Slot>>,
+}
 
-// SAFETY: It owns bytes, which belong to no thread.
+// SAFETY: It owns bytes, and slots of which each is used by whoever it was cut for.
+unsafe impl Send for Piece {}
+// SAFETY: As above.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// A piece of up to `n` buffers. Sleeps.
+    fn new(device: &Device, n: u32) -> Result<Arc<Self>> {
+        let mut n = n;
+        // SAFETY: `device` is registered, and `n` may be written.
+        let raw = unsafe { bindings::ro2ib_bufs_alloc(device.as_raw(), &mut n) };
+        // INVARIANT: These are they. What is zeroed is `Bytes`.
+        let mut piece = Self {
+            bytes: NonNull::new(raw.cast()).ok_or(ENOMEM)?,
+            n,
+            slots: KVec::new(),
+        };
+
+        piece.slots.reserve(n as usize, GFP_KERNEL)?;
+        for i in 0..n as usize {
+            let slot = Slot {
+                // SAFETY: Within the piece.
+                bytes: unsafe { piece.bytes.add(i) },
+                dma: 0,
+                device: None,
+                piece: core::ptr::null(),
+            };
+
+            piece.slots.push(UnsafeCell::new(slot), GFP_KERNEL)?;
+        }
+        Ok(Arc::new(piece, GFP_KERNEL)?)
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant, and nobody has any of them: each would have a reference.
+        unsafe { bindings::ro2ib_bufs_free(self.bytes.as_ptr().cast(), self.n) }
+    }
+}
+
+/// A buffer in its piece: the bytes, and where a device finds them. `piece` is the reference of whoever has it.
+struct Slot {
+    bytes: NonNull<Bytes>,
+    dma: u64,
+    device: Option<ARef<Device>>,
+    piece: *const Piece,
+}
+
+/// A buffer without a device, or in a [`MsgBuf`]. It moves often, and so is one pointer.
+///
+/// # Invariants
+///
+/// It points to a slot with a reference to its piece, of which this is the only owner; so it is of the bytes.
+struct Memory(NonNull<Slot>);
+
+// SAFETY: It owns what belongs to no thread.
 unsafe impl Send for Memory {}
-// SAFETY: With a shared reference they are read only.
+// SAFETY: With a shared reference nothing is changed.
 unsafe impl Sync for Memory {}
 
 impl Memory {
     #[inline]
+    fn slot(&self) -> &Slot {
+        // SAFETY: By the type invariant.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    fn slot_mut(&mut self) -> &mut Slot {
+        // SAFETY: By the type invariant.
+        unsafe { self.0.as_mut() }
+    }
+
+    #[inline]
     fn bytes(&self) -> &[u8; MSG_BUF_LEN] {
         // SAFETY: By the type invariant.
-        unsafe { &self.0.as_ref().raw }
+        unsafe { &self.slot().bytes.as_ref().raw }
     }
 
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8; MSG_BUF_LEN] {
         // SAFETY: By the type invariant.
-        unsafe { &mut self.0.as_mut().raw }
+        unsafe { &mut self.slot_mut().bytes.as_mut().raw }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; it ends here. Any context but hard interrupts will do.
-        unsafe { bindings::ro2ib_buf_free(self.0.as_ptr().cast()) }
+        // SAFETY: By the type invariant the slot has a reference, which ends here.
+        drop(unsafe { Arc::from_raw(self.slot().piece) });
     }
 }
 
@@ -105,13 +181,13 @@ impl Drop for Memory {
 ///
 /// # Invariants
 ///
-/// The `left` buffers from `next` on are of one piece, and nobody else's.
+/// The slots of `piece` from `next` on have no owner.
 pub(crate) struct Supply {
     device: ARef<Device>,
     /// So many more will be asked for.
     wanted: u32,
-    next: *mut Bytes,
-    left: u32,
+    piece: Option<Arc<Piece>>,
+    next: usize,
 }
 
 impl Supply {
@@ -121,8 +197,8 @@ impl Supply {
         Self {
             device: device.clone(),
             wanted: u32::try_from(wanted).unwrap_or(u32::MAX),
-            next: core::ptr::null_mut(),
-            left: 0,
+            piece: None,
+            next: 0,
         }
     }
 
@@ -133,20 +209,15 @@ impl Supply {
     ///
     /// As [`MsgBuf::alloc`].
     pub(crate) fn make<D: DirectionType>(&mut self) -> Result<MsgBuf<D>> {
-        if self.left == 0 {
-            let device = &self.device;
-            let mut n = self.wanted;
-            // SAFETY: `device` is registered, and `n` may be written.
-            let raw = unsafe { bindings::ro2ib_bufs_alloc(device.as_raw(), &mut n) };
-
-            if raw.is_null() {
-                return Err(ENOMEM);
+        let memory = match self.cut() {
+            Some(memory) => memory,
+            None => {
+                // INVARIANT: All of it is without an owner.
+                self.piece = Some(Piece::new(&self.device, self.wanted.max(1))?);
+                self.next = 0;
+                self.cut().ok_or(ENOMEM)?
             }
-            // INVARIANT: A new piece of `n`.
-            self.next = raw.cast();
-            self.left = n;
-        }
-        let memory = self.cut().ok_or(ENOMEM)?;
+        };
 
         self.wanted = self.wanted.saturating_sub(1);
         MsgBuf::map(memory, &self.device)
@@ -154,21 +225,14 @@ impl Supply {
 
     /// The next one of the piece.
     fn cut(&mut self) -> Option<Memory> {
-        self.left = self.left.checked_sub(1)?;
-        // INVARIANT: It is not counted any more, so it is the returned one's alone. What is zeroed is `Bytes`.
-        let memory = Memory(NonNull::new(self.next)?);
+        let piece = self.piece.as_ref()?;
+        let slot = NonNull::new(piece.slots.get(self.next)?.get())?;
 
-        // SAFETY: By the type invariant at most to the end of the piece.
-        self.next = unsafe { self.next.add(1) };
-        Some(memory)
-    }
-}
-
-impl Drop for Supply {
-    fn drop(&mut self) {
-        while let Some(memory) = self.cut() {
-            drop(memory);
-        }
+        self.next = self.next.wrapping_add(1);
+        // SAFETY: By the type invariant nobody else uses it.
+        unsafe { (*slot.as_ptr()).piece = Arc::into_raw(piece.clone()) };
+        // INVARIANT: It got its reference, and will not be cut again.
+        Some(Memory(slot))
     }
 }
 
@@ -179,12 +243,10 @@ impl Drop for Supply {
 ///
 /// # Invariants
 ///
-/// `memory` is mapped at `dma` for `device` in the direction `D`; the device does not access it
+/// The slot has a `device`, for which its bytes are mapped at `dma` in the direction `D`; the device does not access them
 /// while this is owned outside a work request.
 pub(crate) struct MsgBuf<D: DirectionType> {
     memory: Memory,
-    dma: u64,
-    device: ARef<Device>,
     _direction: PhantomData<D>,
 }
 
@@ -218,11 +280,13 @@ impl<D: DirectionType> MsgBuf<D> {
                 &mut dma,
             )
         })?;
+        let slot = memory.slot_mut();
+
+        slot.dma = dma;
+        slot.device = Some(device.clone());
         let this = Self {
             // INVARIANT: Mapped above, and not posted yet.
             memory,
-            dma,
-            device: device.clone(),
             _direction: PhantomData,
         };
 
@@ -230,9 +294,16 @@ impl<D: DirectionType> MsgBuf<D> {
         Ok(this)
     }
 
+    fn device(&self) -> *mut bindings::ib_device {
+        let device = self.memory.slot().device.as_ref();
+
+        // By the type invariant there is one.
+        device.map_or(core::ptr::null_mut(), |device| device.as_raw())
+    }
+
     /// Whether it is mapped for `device`.
     pub(super) fn is_for(&self, device: &Device) -> bool {
-        self.device.same(device)
+        core::ptr::eq(self.device(), device.as_raw())
     }
 
     /// The contents.
@@ -248,47 +319,52 @@ impl<D: DirectionType> MsgBuf<D> {
     /// Takes the buffer from its device: unmaps it and lets the device go, but keeps the contents. Any
     /// context but hard interrupts.
     pub(crate) fn detach(self) -> DetachedBuf {
-        let this = core::mem::ManuallyDrop::new(self);
+        let mut this = core::mem::ManuallyDrop::new(self);
 
         // SAFETY: By the type invariant it is mapped and the device does not access it; `this` is
         // not used any more, so nothing is unmapped or dropped a second time.
         unsafe {
             this.unmap();
-            drop(core::ptr::read(&this.device));
             DetachedBuf(core::ptr::read(&this.memory))
         }
     }
 
+    /// Unmaps it, and lets the device go.
+    ///
     /// # Safety
     ///
     /// The device does not access it, and it is not used or unmapped afterwards.
-    unsafe fn unmap(&self) {
-        // SAFETY: By the type invariant it is mapped so; the rest is the caller's.
-        unsafe {
-            bindings::ro2ib_dma_unmap_buf(
-                self.device.as_raw(),
-                self.dma,
-                MSG_BUF_LEN,
-                D::DIRECTION.as_raw(),
-            )
+    unsafe fn unmap(&mut self) {
+        let slot = self.memory.slot_mut();
+
+        if let Some(device) = slot.device.take() {
+            // SAFETY: By the type invariant it is mapped so; the rest is the caller's.
+            unsafe {
+                bindings::ro2ib_dma_unmap_buf(
+                    device.as_raw(),
+                    slot.dma,
+                    MSG_BUF_LEN,
+                    D::DIRECTION.as_raw(),
+                )
+            }
         }
     }
 
     pub(super) fn dma(&self) -> u64 {
-        self.dma
+        self.memory.slot().dma
     }
 
     /// The address as it goes into an inline send.
     pub(super) fn virt(&self) -> u64 {
-        self.memory.0.addr().get() as u64
+        self.memory.slot().bytes.addr().get() as u64
     }
 
     pub(super) fn sync_for_cpu(&self, len: usize) {
         // SAFETY: By the type invariant; `len` is cut to the mapping.
         unsafe {
             bindings::ro2ib_dma_sync_for_cpu(
-                self.device.as_raw(),
-                self.dma,
+                self.device(),
+                self.dma(),
                 len.min(MSG_BUF_LEN),
                 D::DIRECTION.as_raw(),
             )
@@ -299,8 +375,8 @@ impl<D: DirectionType> MsgBuf<D> {
         // SAFETY: By the type invariant; `len` is cut to the mapping.
         unsafe {
             bindings::ro2ib_dma_sync_for_device(
-                self.device.as_raw(),
-                self.dma,
+                self.device(),
+                self.dma(),
                 len.min(MSG_BUF_LEN),
                 D::DIRECTION.as_raw(),
             )

@@ -188,7 +188,11 @@ impl<C> Rx<C> {
     /// A message of `nob` bytes that nobody has judged, received `at` that moment, takes the place.
     #[inline]
     pub(super) fn fill(&mut self, buf: RxBuf, nob: usize, at: Moment) {
-        self.msg = Received::new(buf, nob, at);
+        let last = core::mem::replace(&mut self.msg, Received::new(buf, nob, at));
+        if let Held::Nothing = last.buf {
+            // Nothing is dropped that way, and the compiler knows.
+            core::mem::forget(last);
+        }
     }
 
     /// The message.

@@ -14,8 +14,7 @@ use super::{
     memory::NotReady,
     received::{
         self,
-        Received,
-        Used, //
+        Received, //
     },
     remote::Remote,
     transfer::{
@@ -266,7 +265,7 @@ impl Conn {
             false => Ok(()),
         };
         let now = Moment::now();
-        let mut left = Used::Gone;
+        let mut left = None;
         let mut guard = self.lock();
         let inner = &mut *guard;
         if let Some(facts) = msg.facts() {
@@ -277,7 +276,7 @@ impl Conn {
         if had.is_ok() && inner.life.may_receive() {
             fault = inner.wire.give_back(msg, how).err();
         } else {
-            left = msg.take_buf();
+            left = Some(msg.take_buf());
         }
         inner.inbox.returned(rx);
         if let Some(fault) = fault {
@@ -290,7 +289,9 @@ impl Conn {
         }
         drop(guard);
         // Memory goes without the lock.
-        drop(left);
+        if let Some(left) = left {
+            drop(left);
+        }
         if let Err(e) = had {
             log::cannot(self.nid(), "make a receive buffer", e);
         }

@@ -612,7 +612,7 @@ unsafe extern "C" {
     pub fn ro2ib_wc_status(wc: *const ib_wc) -> ib_wc_status;
     pub fn ro2ib_signal_all() -> bool;
     pub fn ro2ib_bufs_alloc(dev: *mut ib_device, n: *mut u32) -> *mut c_void;
-    pub fn ro2ib_buf_free(buf: *mut c_void);
+    pub fn ro2ib_bufs_free(bufs: *mut c_void, n: u32);
     pub fn ro2ib_dma_map_buf(
         dev: *mut ib_device,
         buf: *mut c_void,

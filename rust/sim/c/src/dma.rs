@@ -197,9 +197,9 @@ pub unsafe extern "C" fn ro2ib_bufs_alloc(dev: *mut ib_device, n: *mut u32) -> *
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_buf_free(buf: *mut c_void) {
+pub unsafe extern "C" fn ro2ib_bufs_free(bufs: *mut c_void, _n: u32) {
     // SAFETY: By the contract of this function.
-    unsafe { mem::ro2ibk_kfree(buf) };
+    unsafe { mem::ro2ibk_kfree(bufs) };
 }
 
 #[no_mangle]
