@@ -122,7 +122,7 @@ int ro2ib_wc_write(const struct ib_wc *wc);
 int ro2ib_wc_reg(const struct ib_wc *wc);
 int ro2ib_wc_inv(const struct ib_wc *wc);
 int ro2ib_wc_recv(const struct ib_wc *wc);
-enum ib_wc_status ro2ib_wc_status(const struct ib_wc *wc);
+int ro2ib_wc_other(const struct ib_wc *wc);
 bool ro2ib_signal_all(void);
 
 /* dma.c: dir is 0 for to the device, 1 for from the device */

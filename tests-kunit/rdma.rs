@@ -194,10 +194,10 @@ impl CmHandler for Side {
 }
 
 impl QpHandler for Side {
-    fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>) {
+    fn sends_done(this: &Arc<Self>, done: SendsDone<'_, Self>) {
         let mut seen = this.seen.lock();
 
-        for one in done {
+        for one in done.each() {
             seen.bufs_back += usize::from(one.buf.is_some());
             let _ = seen.sends.push_within_capacity((one.ctx, one.wc.status));
         }

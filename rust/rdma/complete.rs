@@ -27,18 +27,26 @@ pub(super) unsafe extern "C" fn send_done<T: QpHandler>(
 ) {
     // SAFETY: The core passes a valid completion, whose `wr_cqe` is the one of its work request. A
     // QP outlives its completions: it is not destroyed before all have returned.
-    let ((shared, index), wc) = unsafe { (SendRing::<QpShared<T>>::find(wc), Wc::from_raw(&*wc)) };
+    let ((shared, index), wc) = unsafe { (SendRing::<QpShared<T>>::find(wc), Wc::of_send(&*wc)) };
+
+    // SAFETY: This is its completion; the next one comes when this has returned.
+    unsafe { end(shared, index, (wc, Earlier::EndedWell)) }
+}
+
+/// Ends the work request in slot `index` and all before it.
+///
+/// # Safety
+///
+/// As of [`SendRing::retire`].
+#[inline(always)]
+unsafe fn end<T: QpHandler>(shared: &QpShared<T>, index: u32, ends: (Wc, Earlier)) {
     // The memory goes before the handler may take a lock, which nobody shall hold while memory is
     // unmapped.
-    // SAFETY: This is its completion; the next one comes when this has returned.
-    let done = unsafe {
-        let ends = (wc, Earlier::EndedWell);
+    // SAFETY: Guaranteed by the caller.
+    let done = unsafe { shared.send_ring().retire(index, ends, shared.mr_pool()) };
 
-        shared.send_ring().retire(index, ends, shared.mr_pool())
-    };
-
-    if let Some(mut done) = done {
-        T::sends_done(shared.handler(), &mut done);
+    if let Some(done) = done {
+        T::sends_done(shared.handler(), done);
     }
 }
 
@@ -62,13 +70,12 @@ pub(super) unsafe extern "C" fn recv_done<T: QpHandler>(
 /// # Safety
 ///
 /// No completion of the send queue of `shared` will come any more, and none is being handled.
+#[cold]
 pub(super) unsafe fn end_rest<T: QpHandler>(shared: &QpShared<T>, wc: Wc, earlier: Earlier) {
     let ring = shared.send_ring();
 
     if let Some(index) = ring.last_used() {
         // SAFETY: Guaranteed by the caller: this stands for its completion.
-        if let Some(mut done) = unsafe { ring.retire(index, (wc, earlier), shared.mr_pool()) } {
-            T::sends_done(shared.handler(), &mut done);
-        }
+        unsafe { end(shared, index, (wc, earlier)) }
     }
 }

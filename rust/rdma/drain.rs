@@ -217,7 +217,7 @@ impl<T: QpHandler> Drain<T> {
             let this = container_of!(cqe, Self, sq_marker);
 
             // It is the last of the send queue.
-            complete::end_rest(&*(*this).shared, Wc::from_raw(&*wc), Earlier::EndedWell);
+            complete::end_rest(&*(*this).shared, Wc::of_send(&*wc), Earlier::EndedWell);
             Self::marker_done(this);
         }
     }

@@ -26,7 +26,7 @@ pub(crate) type SendsDone<'a, T> = Retired<'a, QpShared<T>>;
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     /// Work requests of the send queue have ended; in posting order, exactly once
     /// for each that was posted.
-    fn sends_done(this: &Arc<Self>, done: &mut SendsDone<'_, Self>);
+    fn sends_done(this: &Arc<Self>, done: SendsDone<'_, Self>);
 
     /// A receive has ended.
     fn recv_done(this: &Arc<Self>, done: RecvDone);

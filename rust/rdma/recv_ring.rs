@@ -120,7 +120,7 @@ impl<O> RecvSlot<O> {
 
             (
                 &*container_of!(Opaque::cast_from(cqe), Self, cqe),
-                Wc::from_raw(&*wc),
+                Wc::of_recv(&*wc),
                 (*wc).byte_len,
                 (*wc).opcode == bindings::ib_wc_opcode_IB_WC_RECV
                     && (*wc).wc_flags & invalidates == 0,

@@ -10,7 +10,10 @@
 //! is used by the send queue or by a completion, and completions come one after the other. Any
 //! context but hard interrupts.
 
-use core::cell::UnsafeCell;
+use core::{
+    cell::UnsafeCell,
+    mem::ManuallyDrop, //
+};
 
 use kernel::{
     container_of,
@@ -71,8 +74,19 @@ pub(crate) struct SendDone {
 pub(super) struct Resources {
     pub(super) ctx: u32,
     pub(super) buf: Option<TxBuf>,
-    pub(super) sg: Option<Arc<SgMap>>,
-    pub(super) invalidates: Option<u16>,
+    pub(super) memory: Memory,
+}
+
+/// What a work request does with memory that is not in its message.
+#[derive(Default)]
+pub(super) enum Memory {
+    /// Nothing.
+    #[default]
+    None,
+    /// It reads pages.
+    Reads(Arc<SgMap>),
+    /// It invalidates the key of the region with that number.
+    Invalidates(u16),
 }
 
 /// # Invariants
@@ -157,7 +171,7 @@ impl<O> SendRing<O> {
     ///
     /// Called for a completion of that slot with the outcome `wc`, and until what it returned is
     /// dropped not for another one. Of those before it `earlier` is true.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn retire(
         &self,
         index: u32,
@@ -213,6 +227,7 @@ impl<O> SendRing<O> {
     /// # Safety
     ///
     /// The caller owns these slots.
+    #[inline(always)]
     unsafe fn let_go(&self, at: u32, n: u32, (wc, earlier): (Wc, Earlier), mrs: &MrPool) {
         let mut at = at;
 
@@ -224,17 +239,22 @@ impl<O> SendRing<O> {
             let resources = unsafe { &mut *slot.resources.get() };
 
             at = after(at, self.depth);
-            if let Some(mr) = resources.invalidates.take() {
-                let well = match left {
-                    0 => wc.status.is_success(),
-                    _ => earlier == Earlier::EndedWell,
-                };
-                // Else its key dies with the region, and until then nobody gets it.
-                if well {
-                    mrs.invalidated(mr);
-                }
+            if let Memory::None = resources.memory {
+                continue;
             }
-            drop(resources.sg.take());
+            match core::mem::take(&mut resources.memory) {
+                Memory::Invalidates(mr) => {
+                    let well = match left {
+                        0 => wc.status.is_success(),
+                        _ => earlier == Earlier::EndedWell,
+                    };
+                    // Else its key dies with the region, and until then nobody gets it.
+                    if well {
+                        mrs.invalidated(mr);
+                    }
+                }
+                memory => drop(memory),
+            }
         }
     }
 
@@ -286,7 +306,7 @@ impl<O> SendRing<O> {
     }
 }
 
-/// The work requests that one completion retires, in posting order. Their memory is let go of
+/// The work requests that one completion retires, in posting order, see [`Self::each`]. Their memory is let go of
 /// already, but for the message buffers.
 ///
 /// # Invariants
@@ -302,10 +322,17 @@ pub(crate) struct Retired<'a, O> {
     earlier: Earlier,
 }
 
-impl<O> Iterator for Retired<'_, O> {
-    type Item = SendDone;
+impl<'a, O> Retired<'a, O> {
+    /// Each of them, to be retired when it is taken; all are to be taken.
+    #[inline(always)]
+    pub(crate) fn each(self) -> impl Iterator<Item = SendDone> + 'a {
+        // Not dropped, so that it is never in memory.
+        let mut this = ManuallyDrop::new(self);
 
-    #[inline]
+        core::iter::from_fn(move || this.next())
+    }
+
+    #[inline(always)]
     fn next(&mut self) -> Option<SendDone> {
         self.left = self.left.checked_sub(1)?;
 

@@ -28,6 +28,7 @@ use super::{
     send_ring::{
         after,
         before,
+        Memory,
         Resources, //
     },
     sg::SgCursor, //
@@ -176,6 +177,7 @@ impl SendQueue {
 
     /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has. Does
     /// nothing where [`Self::check`] would have said that it cannot be.
+    #[inline(always)]
     pub(super) fn push<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,
@@ -241,7 +243,7 @@ impl SendQueue {
             return Err((PushError::BatchFull, buf));
         }
         let mut nr_sges = 1;
-        let mut sg = None;
+        let mut memory = Memory::None;
         let mut flags = signal(signaled || qp.signals_all());
 
         if let Some((cursor, len)) = extra {
@@ -268,9 +270,9 @@ impl SendQueue {
                 return Err((e, buf));
             }
             nr_sges += n;
-            sg = Some(cursor.map().clone());
+            memory = Memory::Reads(cursor.map().clone());
         }
-        let inline = sg.is_none() && nob <= qp.max_inline();
+        let inline = nr_sges == 1 && nob <= qp.max_inline();
 
         if inline {
             flags |= bindings::ib_send_flags_IB_SEND_INLINE;
@@ -294,8 +296,7 @@ impl SendQueue {
             Resources {
                 ctx,
                 buf: Some(buf),
-                sg,
-                invalidates: None,
+                memory,
             },
             |_| {},
         );
@@ -341,7 +342,7 @@ impl SendQueue {
             signal(signaled || qp.signals_all()),
             Resources {
                 ctx,
-                sg: Some(cursor.map().clone()),
+                memory: Memory::Reads(cursor.map().clone()),
                 ..Default::default()
             },
             |wr| {

@@ -19,7 +19,10 @@ use super::{
         Valid, //
     },
     qp::Qp,
-    send_ring::Resources,
+    send_ring::{
+        Memory,
+        Resources, //
+    },
     sq::{
         signal,
         SendQueue, //
@@ -120,7 +123,7 @@ impl SendQueue {
             signal(true),
             Resources {
                 ctx,
-                invalidates: Some(mr.index()),
+                memory: Memory::Invalidates(mr.index()),
                 ..Default::default()
             },
             |wr| set_invalidate(wr, mr.rkey()),

@@ -2,6 +2,8 @@
 
 //! How a work request ended, and what happened to a QP.
 
+use kernel::ffi;
+
 use crate::bindings;
 
 /// The status of a work completion (`enum ib_wc_status`).
@@ -101,12 +103,37 @@ impl Wc {
         vendor_err: 0,
     };
 
-    pub(super) fn from_raw(wc: &bindings::ib_wc) -> Self {
+    /// Of a work request of a send queue.
+    #[inline]
+    pub(super) fn of_send(wc: &bindings::ib_wc) -> Self {
+        Self::new(wc, || match wc.opcode {
+            // SAFETY: `wc` is valid; the function only reads it.
+            bindings::ib_wc_opcode_IB_WC_SEND => unsafe { bindings::ro2ib_wc_send(wc) },
+            // SAFETY: As above.
+            _ => unsafe { bindings::ro2ib_wc_other(wc) },
+        })
+    }
+
+    /// Of a receive.
+    #[inline]
+    pub(super) fn of_recv(wc: &bindings::ib_wc) -> Self {
         // SAFETY: `wc` is valid; the function only reads it.
-        let status = unsafe { bindings::ro2ib_wc_status(wc) };
+        Self::new(wc, || unsafe { bindings::ro2ib_wc_recv(wc) })
+    }
+
+    /// `tested` is what tests make of a success: the negated status.
+    #[inline(always)]
+    fn new(wc: &bindings::ib_wc, tested: impl FnOnce() -> ffi::c_int) -> Self {
+        let status = match WcStatus::from_raw(wc.status) {
+            WcStatus::Success => match tested() {
+                0 => WcStatus::Success,
+                other => WcStatus::of_error(other.unsigned_abs()),
+            },
+            other => other,
+        };
 
         Self {
-            status: WcStatus::from_raw(status),
+            status,
             vendor_err: wc.vendor_err,
         }
     }

@@ -609,7 +609,9 @@ unsafe extern "C" {
         wr: *const ib_recv_wr,
         bad: *mut *const ib_recv_wr,
     ) -> i32;
-    pub fn ro2ib_wc_status(wc: *const ib_wc) -> ib_wc_status;
+    pub fn ro2ib_wc_send(wc: *const ib_wc) -> i32;
+    pub fn ro2ib_wc_other(wc: *const ib_wc) -> i32;
+    pub fn ro2ib_wc_recv(wc: *const ib_wc) -> i32;
     pub fn ro2ib_signal_all() -> bool;
     pub fn ro2ib_bufs_alloc(dev: *mut ib_device, n: *mut u32) -> *mut c_void;
     pub fn ro2ib_bufs_free(bufs: *mut c_void, n: u32);

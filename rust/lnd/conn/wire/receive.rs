@@ -69,6 +69,7 @@ impl<C: QpHandler> Wire<C> {
     /// Whatever is wrong with it ends the connection.
     #[inline]
     pub(crate) fn receive(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) -> Result<(), Fault> {
+        self.counts.one(Count::RxMsgs);
         match sender_order(rx.msg().bytes()) {
             Order::Native => self.receive_in(Order::Native, rx, inbox),
             Order::Swapped => self.receive_swapped(rx, inbox),
@@ -91,7 +92,6 @@ impl<C: QpHandler> Wire<C> {
     ) -> Result<(), Fault> {
         let mut rx = rx;
         let msg = rx.msg_mut();
-        self.counts.one(Count::RxMsgs);
         let m = decode_in(msg.bytes(), order).map_err(Fault::Message)?;
         check_identity(&m.env, &self.identity).map_err(Fault::Stale)?;
         dk!(
