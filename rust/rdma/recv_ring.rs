@@ -69,7 +69,8 @@ impl<O> RecvSlot<O> {
         self.state.load(Acquire) == FREE
     }
 
-    /// Puts the buffer of a receive into it, and returns the hook for the work request.
+    /// Puts the buffer of a receive into it, and gives it to the completion, before it is posted. Returns the hook for
+    /// the work request.
     ///
     /// # Safety
     ///
@@ -79,13 +80,9 @@ impl<O> RecvSlot<O> {
         // There is none to drop: the completion has taken it, or `take_back` has.
         // SAFETY: By the type invariant it belongs to the caller.
         unsafe { self.buf.get().write(Some(buf)) };
-        self.cqe.get()
-    }
-
-    /// Gives it to its completion, before it is posted.
-    pub(super) fn give(&self) {
         // INVARIANT: From here on we leave `buf` alone.
         self.state.store(POSTED, Release);
+        self.cqe.get()
     }
 
     /// Takes it back from its completion, and frees the buffer.

@@ -23,6 +23,10 @@ use crate::bindings;
 pub(crate) const RECV_BATCH: usize = 16;
 
 /// Receives that are pushed and not posted yet.
+///
+/// # Invariants
+///
+/// It stays where it is. Each work request has its own entry of `sges`, and is followed by the next one.
 struct Batch {
     wrs: [bindings::ib_recv_wr; RECV_BATCH],
     sges: [bindings::ib_sge; RECV_BATCH],
@@ -31,14 +35,31 @@ struct Batch {
 // SAFETY: All members are integers and pointers that may be null, and unions of these.
 unsafe impl pin_init::Zeroable for Batch {}
 
+impl Batch {
+    /// Empty.
+    fn new() -> Result<KBox<Self>> {
+        let mut this = KBox::init(pin_init::init_zeroed::<Self>(), GFP_KERNEL)?;
+        let Self { wrs, sges } = &mut *this;
+        let mut next = core::ptr::null_mut();
+
+        // INVARIANT: A box stays where it is.
+        for (wr, sge) in wrs.iter_mut().zip(sges).rev() {
+            sge.length = MSG_BUF_LEN as u32;
+            wr.num_sge = 1;
+            wr.sg_list = sge;
+            wr.next = core::mem::replace(&mut next, wr);
+        }
+        Ok(this)
+    }
+}
+
 /// The right to use the receive queue of one QP.
 ///
 /// Used from any context but hard interrupts.
 ///
 /// # Invariants
 ///
-/// The first `pending` elements of the batch are complete but for `next` and
-/// `sg_list`, and are for the slots before `next`.
+/// The first `pending` elements of the batch are complete, and are for the slots before `next`.
 pub(crate) struct RecvQueue {
     qp_id: u64,
     next: usize,
@@ -61,7 +82,7 @@ impl RecvQueue {
             next: 0,
             pending: 0,
             closed: false,
-            batch: KBox::init(pin_init::init_zeroed::<Batch>(), GFP_KERNEL)?,
+            batch: Batch::new()?,
         })
     }
 
@@ -95,20 +116,12 @@ impl RecvQueue {
             return Err(buf);
         };
 
-        // Those in the batch are still free, but there are not enough others to get round to them.
-        if !slot.is_free() || self.pending >= slots.len() {
+        if !slot.is_free() {
             return Err(buf);
         }
         buf.sync_for_device(MSG_BUF_LEN);
-        *sge = bindings::ib_sge {
-            addr: buf.dma(),
-            length: MSG_BUF_LEN as u32,
-            lkey: qp.local_dma_lkey(),
-        };
-        *wr = bindings::ib_recv_wr {
-            num_sge: 1,
-            ..Default::default()
-        };
+        sge.addr = buf.dma();
+        sge.lkey = qp.local_dma_lkey();
         // SAFETY: We are the right to use the queue of this QP, and the slot is free.
         wr.__bindgen_anon_1.wr_cqe = unsafe { slot.put(buf) };
         // INVARIANT: Complete.
@@ -132,42 +145,36 @@ impl RecvQueue {
         if self.qp_id != qp.id() {
             return Err(PostError { posted: 0 });
         }
-        let slots = qp.recv_ring().slots();
-        let start = if self.next >= n {
-            self.next - n
-        } else {
-            (self.next + slots.len()).saturating_sub(n)
-        };
-        let mut at = start;
         let first = self.batch.wrs.as_mut_ptr();
-        let sges = self.batch.sges.as_mut_ptr();
-
-        for i in 0..n {
-            // SAFETY: `i` is in bounds, and `i + 1` no more than behind the last.
-            unsafe {
-                let wr = &mut *first.add(i);
-
-                wr.next = first.add(i.wrapping_add(1));
-                wr.sg_list = sges.add(i);
-            }
-            if let Some(slot) = slots.get(at) {
-                // The completion may come before the call returns.
-                slot.give();
-            }
-            at = after(at, slots.len());
-        }
-        // SAFETY: `n` is not 0.
-        unsafe { (*first.add(n - 1)).next = core::ptr::null_mut() };
-        self.pending = 0;
-
+        // SAFETY: `n` is not 0, and no more than there are.
+        let last = unsafe { first.add(n - 1) };
+        // SAFETY: As above.
+        let next = unsafe { core::mem::replace(&mut (*last).next, core::ptr::null_mut()) };
         let mut bad = first.cast_const();
-        // SAFETY: A list of `n` receives was made above; the buffers are owned by their slots.
+
+        // SAFETY: This is a list of `n` receives; the buffers are owned by their slots.
         let rc = unsafe { bindings::ro2ib_ib_post_recv(qp.as_raw(), first, &mut bad) };
+
+        // INVARIANT: It is followed by that again.
+        // SAFETY: As above.
+        unsafe { (*last).next = next };
+        self.pending = 0;
         if rc == 0 {
             qp.set_posted();
             return Ok(());
         }
+        Err(self.take_back(qp, bad, n))
+    }
 
+    /// Takes back what the provider has not posted of `n` receives: from `bad` on.
+    #[cold]
+    #[inline(never)]
+    fn take_back<T: QpHandler>(
+        &mut self,
+        qp: &Qp<T>,
+        bad: *const bindings::ib_recv_wr,
+        n: usize,
+    ) -> PostError {
         // A provider that does not say which one was bad may have taken all of them.
         let posted = self
             .batch
@@ -176,12 +183,17 @@ impl RecvQueue {
             .take(n)
             .position(|wr| core::ptr::eq(wr, bad))
             .unwrap_or(n);
+        let slots = qp.recv_ring().slots();
+        let mut at = if self.next >= n {
+            self.next - n
+        } else {
+            (self.next + slots.len()).saturating_sub(n)
+        };
 
         self.closed = true;
         if posted != 0 {
             qp.set_posted();
         }
-        at = start;
         for i in 0..n {
             let slot = slots.get(at);
 
@@ -191,9 +203,9 @@ impl RecvQueue {
                 unsafe { slot.take_back() };
             }
         }
-        Err(PostError {
+        PostError {
             posted: posted as u32,
-        })
+        }
     }
 }
 
