@@ -99,24 +99,27 @@ impl Fifo {
     }
 
     fn pop(&mut self, cells: &mut [Cell]) -> Option<u16> {
-        if self.len == 0 {
-            return None;
-        }
-        let index = self.head;
-        let cell = cells.get_mut(usize::from(index))?;
-        self.head = cell.next;
-        cell.next = NONE;
-        self.len = self.len.saturating_sub(1);
-        Some(index)
+        let cell = self.first(cells)?;
+        Some(self.take(cell))
     }
 
-    /// Slots and cost of the first.
-    fn peek(&self, cells: &[Cell]) -> Option<(u16, Option<Cost>)> {
+    /// The first.
+    #[inline(always)]
+    fn first<'a>(&self, cells: &'a mut [Cell]) -> Option<&'a mut Cell> {
         if self.len == 0 {
             return None;
         }
-        let cell = cells.get(usize::from(self.head))?;
-        Some((cell.slots, cell.tx.op().cost()))
+        cells.get_mut(usize::from(self.head))
+    }
+
+    /// Takes the first, which is that one. Returns its index.
+    #[inline(always)]
+    fn take(&mut self, first: &mut Cell) -> u16 {
+        let index = self.head;
+        self.head = first.next;
+        first.next = NONE;
+        self.len = self.len.saturating_sub(1);
+        index
     }
 }
 
@@ -124,12 +127,14 @@ impl Fifo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// Post the [`Op`] of this tx; the message carries so many credits.
+    /// Post this tx, which is [`Tx::posting`] now; the message carries so many credits.
     Post {
         /// Index of the tx.
         index: u16,
-        /// Credits for `ibm_credits`; `None` if it is not a message.
-        carried: Option<u8>,
+        /// What to post.
+        op: Op,
+        /// Credits for `ibm_credits`; 0 if it is not a message.
+        carried: u8,
     },
     /// Post so many WRITEs of this tx, or all that it has; its message waits, and it stays the first in line:
     /// [`Queues::parted`].
@@ -276,10 +281,9 @@ impl Queues {
 
     /// Whether [`Queues::next`] would find nothing, whatever room there is: no tx is queued, and no
     /// NOOP is due.
+    #[inline(always)]
     pub fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
-        self.unreserved.len == 0
-            && self.free_of_credit.len == 0
-            && self.main.len == 0
+        self.unreserved.len | self.free_of_credit.len | self.main.len == 0
             && !credits.wants_noop(false, false, keepalive)
     }
 
@@ -318,12 +322,14 @@ impl Queues {
             }
         }
         let usable = sq_free.saturating_sub(NOOP_SLOTS);
-        let blocked = if let Some((slots, cost)) = self.free_of_credit.peek(cells) {
-            if slots <= usable {
-                if let Some(index) = self.free_of_credit.pop(cells) {
-                    let carried = cost.and_then(|c| credits.pay(c));
-                    return Next::Post { index, carried };
-                }
+        let blocked = if let Some(cell) = self.free_of_credit.first(cells) {
+            if cell.slots <= usable {
+                let cost = cell.tx.op().cost();
+                return Next::Post {
+                    index: self.free_of_credit.take(cell),
+                    op: cell.tx.posting(),
+                    carried: cost.and_then(|c| credits.pay(c)).unwrap_or(0),
+                };
             } else if usable >= self.part {
                 return Next::Part {
                     index: self.free_of_credit.head,
@@ -331,19 +337,18 @@ impl Queues {
                 };
             }
             Next::NoSlots
-        } else if let Some((slots, cost)) = self.main.peek(cells) {
-            if slots > usable {
+        } else if let Some(cell) = self.main.first(cells) {
+            if cell.slots > usable {
                 Next::NoSlots
             } else if patient && credits.wastes_last() {
                 Next::NoCredit
-            } else if let Some(carried) = cost.and_then(|c| credits.pay(c)) {
-                if let Some(index) = self.main.pop(cells) {
-                    return Next::Post {
-                        index,
-                        carried: Some(carried),
-                    };
-                }
-                Next::Empty
+            // All that is here costs that: its reserve it has.
+            } else if let Some(carried) = credits.pay(Cost::Credit) {
+                return Next::Post {
+                    index: self.main.take(cell),
+                    op: cell.tx.posting(),
+                    carried,
+                };
             } else {
                 Next::NoCredit
             }
@@ -516,7 +521,8 @@ mod tests {
             first,
             Next::Post {
                 index: done,
-                carried: Some(0)
+                op: Op::GetDone,
+                carried: 0
             }
         );
         let second = q.next(&mut cells, &mut credits, 10, false, false);
@@ -524,7 +530,8 @@ mod tests {
             second,
             Next::Post {
                 index: get,
-                carried: Some(0)
+                op: Op::GetReq,
+                carried: 0
             }
         );
         // Depth 1: neither a reserve nor a credit is left.
@@ -543,7 +550,8 @@ mod tests {
             third,
             Next::Post {
                 index: get2,
-                carried: Some(0)
+                op: Op::GetReq,
+                carried: 0
             }
         );
     }
@@ -566,7 +574,7 @@ mod tests {
             }
             q.push(&mut cells, id.index);
         }
-        let none = Some(0);
+        let none = 0;
         let next = q.next(&mut cells, &mut credits, 10, false, true);
         assert!(matches!(next, Next::Post { carried, .. } if carried == none));
         assert!(q.is_starved(&credits, false, true) && !q.is_starved(&credits, false, false));
@@ -576,7 +584,7 @@ mod tests {
         assert_eq!(credits.request_received(), Ok(()));
         assert_eq!(credits.reposted(Repost::ForPeer), Ok(()));
         let next = q.next(&mut cells, &mut credits, 10, false, true);
-        assert!(matches!(next, Next::Post { carried, .. } if carried == Some(1)));
+        assert!(matches!(next, Next::Post { carried, .. } if carried == 1));
         // Without, if none is to come.
         assert_eq!(credits.returned(1), Ok(()));
         let next = q.next(&mut cells, &mut credits, 10, false, false);

@@ -245,12 +245,14 @@ impl Tx {
         Then::Nothing
     }
 
-    /// Its work requests are being posted: [`Tx::pushed`] follows for each.
-    pub fn posting(&mut self) {
+    /// Its work requests are being posted, [`Tx::pushed`] follows for each: those of the [`Op`] that is returned.
+    #[inline]
+    pub fn posting(&mut self) -> Op {
         if let Place::Queued { wrs } = self.place {
             let answer = self.op.wants_answer() && self.cause.is_none();
             self.place = Place::Posted { wrs, answer };
         }
+        self.op
     }
 
     /// One work request of it will be given to the device; a WRITE perhaps while it is still queued. If it is

@@ -360,6 +360,7 @@ impl Conn {
         if inner.wire.is_starved(probe, patient) {
             return;
         }
+        let now = now.unwrap_or_else(Moment::now);
         if let Err(cause) = inner.wire.pump(probe, patient, now, self.ni.cksum()) {
             self.blame(inner, Fault::Post(cause));
         }

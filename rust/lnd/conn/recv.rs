@@ -160,13 +160,14 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) ->
             return Err((Some(m), e));
         }
     };
-    let mut transfer = Transfer::message(Owner::Message(m));
+    let mut transfer = Transfer::message(Owner::Message(m), Moment::now());
     transfer.read_into(sink, fragment.nob);
     // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
     conn.give_back(rx, Repost::Plain, false);
     let slots = conn.with(|inner| inner.wire.limits().reg_and_send());
     let buf = (None, None);
-    conn.submit_or_fail(Op::PutAck, slots, transfer, buf, |dst| BodyOut::PutAck {
+    let what = |_| transfer;
+    conn.submit_or_fail(Op::PutAck, slots, what, buf, |dst| BodyOut::PutAck {
         src: cookie,
         dst,
         key,
@@ -198,7 +199,7 @@ fn recv_get(
         conn.tell(Op::GetDone, cookie, 0, Owner::Message(m));
         return Ok(());
     }
-    let mut transfer = Transfer::message(Owner::Nobody);
+    let mut transfer = Transfer::message(Owner::Nobody, Moment::now());
     let plan = remote.map_err(NotReady::from).and_then(|remote| {
         let map = conn.map_source(&req.pages)?;
         let limits = conn.with(|inner| inner.wire.limits());
@@ -209,7 +210,8 @@ fn recv_get(
     match plan {
         Ok((slots, status)) => {
             transfer.belongs_to(m);
-            conn.submit_or_fail(Op::GetDone, slots, transfer, (None, None), |_| {
+            let what = |_| transfer;
+            conn.submit_or_fail(Op::GetDone, slots, what, (None, None), |_| {
                 BodyOut::GetDone(Done { cookie, status })
             });
             Ok(())

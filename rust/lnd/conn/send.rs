@@ -22,7 +22,10 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::peer::NotSent,
+    lnd::{
+        moment::Moment,
+        peer::NotSent, //
+    },
     lnet::{
         Health as LnetHealth,
         Message,
@@ -87,7 +90,7 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option
     conn.submit_or_fail(
         Op::Immediate,
         1,
-        Owner::Message(msg),
+        |now| Transfer::message(Owner::Message(msg), now),
         (buf, Some(&payload)),
         |_| body,
     );
@@ -107,10 +110,11 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
         Ok(made) => made,
         Err(e) => return Err((msg, e)),
     };
-    let mut transfer = Transfer::message(Owner::Message(msg));
+    let mut transfer = Transfer::message(Owner::Message(msg), Moment::now());
     transfer.offer(map, total, spare);
+    let what = |_| transfer;
     let buf = (buf, None);
-    conn.submit_or_fail(Op::PutReq, 1, transfer, buf, |cookie| BodyOut::PutReq {
+    conn.submit_or_fail(Op::PutReq, 1, what, buf, |cookie| BodyOut::PutReq {
         hdr,
         cookie,
     });
@@ -130,10 +134,11 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
             return Err((msg, ENOMEM.into()));
         }
     };
-    let mut transfer = Transfer::message(Owner::Get(get));
+    let mut transfer = Transfer::message(Owner::Get(get), Moment::now());
     transfer.read_into(sink, fragment.nob);
     let slots = conn.with(|inner| inner.wire.limits().reg_and_send());
-    conn.submit_or_fail(Op::GetReq, slots, transfer, (buf, None), |cookie| {
+    let what = |_| transfer;
+    conn.submit_or_fail(Op::GetReq, slots, what, (buf, None), |cookie| {
         BodyOut::GetReq {
             hdr,
             cookie,

@@ -22,7 +22,8 @@ use super::{
 use crate::{
     lnd::{
         counts::Count,
-        log, //
+        log,
+        moment::Moment, //
     },
     proto::{
         cause::Cause,
@@ -62,7 +63,8 @@ impl Conn {
     /// Sends a completion message: a byte count or a negative errno.
     pub(super) fn tell(self: &Arc<Self>, op: Op, cookie: Cookie, status: i32, owner: Owner) {
         let done = Done { cookie, status };
-        self.submit_or_fail(op, 1, owner, (None, None), |_| {
+        let what = |now| Transfer::message(owner, now);
+        self.submit_or_fail(op, 1, what, (None, None), |_| {
             if op == Op::PutNak {
                 BodyOut::PutNak(done)
             } else {
@@ -71,18 +73,18 @@ impl Conn {
         });
     }
 
-    /// Queues a transmit, or finishes it at once with the reason why not. `what` is the transfer, or
-    /// of a message alone its owner; `buf` may be a message buffer, and what is copied into it.
+    /// Queues a transmit, or finishes it at once with the reason why not. `what` makes the transfer, which may
+    /// begin now; `buf` may be a message buffer, and what is copied into it.
     pub(super) fn submit_or_fail<'a>(
         self: &Arc<Self>,
         op: Op,
         slots: u16,
-        what: impl Into<Transfer>,
+        what: impl FnOnce(Moment) -> Transfer,
         buf: (Option<TxBuf>, Option<&PageVec>),
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
         if let Err((what, cause)) = self.submit(op, slots, what, buf, body) {
-            let mut transfer = what.into();
+            let mut transfer = what(Moment::now());
             if matches!(op, Op::PutAck | Op::PutNak | Op::GetDone) {
                 // The peer waits for this answer: the disconnect tells it at once.
                 self.end(cause);
@@ -101,7 +103,7 @@ impl Conn {
     }
 
     /// Builds the message of a transmit, queues it, and posts what may go.
-    fn submit<'a, W: Into<Transfer>>(
+    fn submit<'a, W: FnOnce(Moment) -> Transfer>(
         self: &Arc<Self>,
         op: Op,
         slots: u16,
@@ -132,8 +134,9 @@ impl Conn {
             }
         };
         let inner = &mut *guard;
-        inner.wire.enqueue(id, slots, what, buf, body)?;
-        self.ring(inner, None);
+        let now = Moment::now();
+        inner.wire.enqueue((id, slots), what, buf, body, now)?;
+        self.ring(inner, Some(now));
         self.kick_upper(inner);
         if inner.watch.begin() {
             if let Some(probe) = self.ni.probe() {

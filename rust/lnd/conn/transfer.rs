@@ -100,10 +100,9 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// A transfer of a message alone.
+    /// A transfer of a message alone, which begins now.
     #[inline]
-    pub(super) fn message(owner: Owner) -> Self {
-        let now = Moment::now();
+    pub(super) fn message(owner: Owner, now: Moment) -> Self {
         Self {
             owner,
             memory: Memory::None,
@@ -335,13 +334,6 @@ impl Transfer {
             memory: core::mem::replace(&mut self.memory, Memory::None),
             arrived: self.moved,
         }
-    }
-}
-
-impl From<Owner> for Transfer {
-    /// A transfer of a message alone.
-    fn from(owner: Owner) -> Self {
-        Self::message(owner)
     }
 }
 

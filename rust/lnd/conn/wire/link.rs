@@ -144,14 +144,14 @@ impl<C: QpHandler> Link<C> {
         sq.next_unposted()
     }
 
-    /// Posts the batch. `now` is that, if the caller has just looked.
+    /// Posts the batch.
     ///
     /// # Errors
     ///
     /// What was not posted. What could not be holds no memory of LNet's any more, and nothing more can be
     /// pushed: end the connection.
     #[inline(always)]
-    pub(super) fn flush(&mut self, now: Option<Moment>) -> Result<(), Unposted> {
+    pub(super) fn flush(&mut self, now: Moment) -> Result<(), Unposted> {
         // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
         if self.post_recvs().is_err() {
             if let Some((sq, _)) = &mut self.queues {
@@ -159,7 +159,7 @@ impl<C: QpHandler> Link<C> {
             }
             return Err(Unposted { rang: false });
         }
-        self.last_send = now.unwrap_or_else(Moment::now);
+        self.last_send = now;
         match &mut self.queues {
             Some((sq, _)) => sq.post(&self.qp).map_err(|_| Unposted { rang: true }),
             None => Err(Unposted { rang: true }),

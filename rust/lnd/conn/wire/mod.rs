@@ -229,19 +229,19 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Builds the message of a transmit in `buf`, and queues it in the place that was just taken; posting it
-    /// takes `slots`.
+    /// takes `slots`. `what` makes its payload, which may begin now.
     ///
     /// # Errors
     ///
-    /// Its payload, and why: the message is too long. The place is free again.
+    /// What makes its payload, and why: the message is too long. The place is free again.
     #[inline(always)]
-    pub(super) fn enqueue<'a, W: Into<Transfer>>(
+    pub(super) fn enqueue<'a, W: FnOnce(Moment) -> Transfer>(
         &mut self,
-        id: TxId,
-        slots: u16,
+        (id, slots): (TxId, u16),
         what: W,
         buf: TxBuf,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
+        now: Moment,
     ) -> Result<(), (W, Cause)> {
         let mut buf = buf;
         let body = body(self.txs.cookie(id));
@@ -250,7 +250,7 @@ impl<C: QpHandler> Wire<C> {
             self.counts.one(Count::NoReserved);
         }
         let queued = match encode(buf.as_mut_slice(), &self.envelope(), &body) {
-            Ok(nob) => self.txs.enqueue(id, slots, what, (buf, nob)),
+            Ok(nob) => self.txs.enqueue(id, slots, what, (buf, nob), now),
             Err(_) => Err(what),
         };
         queued.map_err(|what| {

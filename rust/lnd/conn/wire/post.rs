@@ -96,7 +96,7 @@ impl<C: QpHandler> Wire<C> {
         if link.fits(wrs, sges) {
             Ok(())
         } else {
-            self.flush(None)
+            self.flush(Moment::now())
         }
     }
 
@@ -134,12 +134,11 @@ impl<C: QpHandler> Wire<C> {
     /// Builds the work requests of a tx: REG_MR or WRITEs if need be, then the SEND; or LOCAL_INV alone.
     pub(super) fn post_tx(
         &mut self,
-        index: u16,
+        (op, index): (Op, u16),
         credits: u8,
         cksum: bool,
         now: Moment,
     ) -> Result<(), Cause> {
-        let op = self.txs.posting(index).ok_or(Cause::LocalFault)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
         let (clock, nob, total) = transfer.measured();
         self.meter

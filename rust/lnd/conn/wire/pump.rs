@@ -136,21 +136,19 @@ impl<C: QpHandler> Wire<C> {
     /// Whether [`Wire::pump`] would do nothing, for certain.
     #[inline(always)]
     pub(crate) fn is_quiet(&self, probe: bool) -> bool {
-        self.is_empty() && self.txs.is_quiet(&self.credits, probe)
+        self.txs.is_quiet(&self.credits, probe)
     }
 
     /// Whether [`Wire::pump`] would only find once more that there is no credit.
     #[inline]
     pub(crate) fn is_starved(&self, probe: bool, patient: bool) -> bool {
         self.meter.stands_still_for(Want::Credit)
-            && self.is_empty()
             && self.txs.is_starved(&self.credits, probe, patient)
     }
 
     /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and
     /// `probe` is set, or the peer stands still. `patient`: the caller comes back when LNet has taken what has
-    /// come. `now` is that, if the caller has just looked. `cksum`: messages carry a checksum.
-    /// Only while the connection is established.
+    /// come. `cksum`: messages carry a checksum. Only while the connection is established.
     ///
     /// # Errors
     ///
@@ -160,22 +158,20 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         probe: bool,
         patient: bool,
-        now: Option<Moment>,
+        now: Moment,
         cksum: bool,
     ) -> Result<(), Cause> {
         let mut keepalive = probe;
         if let Some(link) = &mut self.link {
             link.look_for_slots();
         }
-        let mut now = now;
         let built = loop {
             let free = self.link.as_ref().map_or(0, Link::slots);
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
             let built = match next {
-                Next::Post { index, carried } => {
-                    let now = *now.get_or_insert_with(Moment::now);
-                    self.post_tx(index, carried.unwrap_or(0), cksum, now)
+                Next::Post { index, op, carried } => {
+                    self.post_tx((op, index), carried, cksum, now)
                 }
                 Next::Part { index, wrs } => self.post_part(index, wrs),
                 Next::Noop { carried } => self.post_noop(carried, cksum),
@@ -196,6 +192,11 @@ impl<C: QpHandler> Wire<C> {
             };
             if built.is_err() {
                 break built;
+            }
+            // Most often that was all.
+            if self.txs.is_quiet(&self.credits, false) {
+                self.meter.flows();
+                break Ok(());
             }
         };
         // Also after a failure: what was pushed completes only if it is posted.
@@ -225,7 +226,7 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Rings the doorbell for what was pushed, if anything was.
-    pub(super) fn flush(&mut self, now: Option<Moment>) -> Result<(), Cause> {
+    pub(super) fn flush(&mut self, now: Moment) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
         };

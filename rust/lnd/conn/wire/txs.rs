@@ -136,25 +136,26 @@ impl Txs {
         Cookie(id.cookie(self.mask))
     }
 
-    /// Queues one that was just taken: its payload, its message of `nob` bytes in `buf`, the `slots` that
+    /// Queues one that was just taken: what makes its payload, its message of `nob` bytes in `buf`, the `slots` that
     /// posting it takes.
     ///
     /// # Errors
     ///
-    /// The payload, if there is no such place.
+    /// What makes the payload, if there is no such place.
     #[inline(always)]
-    pub(super) fn enqueue<W: Into<Transfer>>(
+    pub(super) fn enqueue<W: FnOnce(Moment) -> Transfer>(
         &mut self,
         id: TxId,
         slots: u16,
         what: W,
         (buf, nob): (TxBuf, usize),
+        now: Moment,
     ) -> Result<(), W> {
         let at = usize::from(id.index);
         let (Some(cell), Some(entry)) = (self.cells.get_mut(at), self.transfers.get_mut(at)) else {
             return Err(what);
         };
-        entry.insert(what.into()).load(buf, nob);
+        entry.insert(what(now)).load(buf, nob);
         cell.slots = slots;
         let then = cell.tx.enqueue();
         // Its own sender does not violate anything.
@@ -270,14 +271,6 @@ impl Txs {
     /// The send queue has `slots` for other things than NOOPs. Before the first is queued.
     pub(super) fn open(&mut self, slots: u16) {
         self.queues.open(slots);
-    }
-
-    /// The one at `index` is being posted: what it does.
-    #[inline]
-    pub(super) fn posting(&mut self, index: u16) -> Option<Op> {
-        let cell = self.cells.get_mut(usize::from(index))?;
-        cell.tx.posting();
-        Some(cell.tx.op())
     }
 
     /// A work request of the one at `index` was pushed.

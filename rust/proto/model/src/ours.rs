@@ -194,7 +194,7 @@ impl Ours {
                 self.asked += 1;
             }
             match next {
-                Next::Post { index, carried } => self.post_tx(index, carried.unwrap_or(0), out)?,
+                Next::Post { index, carried, .. } => self.post_tx(index, carried, out)?,
                 Next::Noop { carried } => {
                     if carried == 0 && before == 0 && free == 0 {
                         return Err("a NOOP without a slot".into());
