@@ -107,7 +107,7 @@ fn conn_number(port: &Port, index: u32) -> Option<Arc<Conn>> {
 
 impl Lnd for O2ib {
     type Ni = Port;
-    type Rx = KBox<recv::Rx>;
+    type Rx = recv::Rx;
     type Driver = Driver;
 
     fn startup(
@@ -212,7 +212,7 @@ impl Lnd for O2ib {
 
     fn recv(
         _this: ArcBorrow<'_, Port>,
-        rx: Self::Rx,
+        rx: KBox<Self::Rx>,
         req: RecvRequest,
     ) -> Result<(), (Option<Message>, Error)> {
         recv::recv(rx, req)

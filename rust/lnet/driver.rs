@@ -80,7 +80,7 @@ pub(crate) trait Lnd: Sized + 'static {
     /// An NI.
     type Ni: Send + Sync + 'static;
     /// What the driver keeps of a received message while LNet decides about it.
-    type Rx: ForeignOwnable + Send;
+    type Rx: Send + 'static;
     /// What all NIs share; lives as long as the [`Registration`].
     type Driver: Send + Sync + 'static;
 
@@ -112,14 +112,14 @@ pub(crate) trait Lnd: Sized + 'static {
 
     /// LNet keeps a message that went up for a while, and calls [`Lnd::recv`] later: the driver may
     /// free what is scarce. The receive credit must not be given back yet.
-    fn eager_recv(this: ArcBorrow<'_, Self::Ni>, rx: <Self::Rx as ForeignOwnable>::BorrowedMut<'_>);
+    fn eager_recv(this: ArcBorrow<'_, Self::Ni>, rx: &mut Self::Rx);
 
     /// Completes a message that went up with [`NiRef::parse`]. The receive buffer (and its
     /// credit) must be given back whatever happens. On error the message, if there is one, goes
     /// back unfinalized, and LNet finalizes it with that error.
     fn recv(
         this: ArcBorrow<'_, Self::Ni>,
-        rx: Self::Rx,
+        rx: KBox<Self::Rx>,
         req: RecvRequest,
     ) -> Result<(), (Option<Message>, Error)>;
 
@@ -264,7 +264,7 @@ impl<L: Lnd> Ops<L> {
         let this = unsafe { Self::borrow(lnd) };
         // SAFETY: `NiRef::parse` made `rx` foreign; LNet calls this from inside `lnet_parse` or from
         // the one thread that handles the message, so nobody else uses it.
-        let rx = unsafe { L::Rx::borrow_mut(rx) };
+        let rx = unsafe { <KBox<L::Rx> as ForeignOwnable>::borrow_mut(rx) };
         L::eager_recv(this, rx);
     }
 
@@ -280,7 +280,7 @@ impl<L: Lnd> Ops<L> {
         // SAFETY: The NI is running during the call.
         let this = unsafe { Self::borrow(lnd) };
         // SAFETY: `NiRef::parse` made `rx` foreign, and LNet gives it back once.
-        let rx = unsafe { L::Rx::from_foreign(rx) };
+        let rx = unsafe { <KBox<L::Rx> as ForeignOwnable>::from_foreign(rx) };
         // SAFETY: The shim's request is valid during the call.
         let raw = unsafe { &*req };
         // SAFETY: With the request comes the message.

@@ -229,20 +229,26 @@ impl<L: Lnd> NiRef<L> {
     /// nothing, and `rx` comes back: close the connection.
     ///
     /// Process context, no locks held.
-    pub(crate) fn parse(&self, from: u64, rx: L::Rx, rdma: bool) -> Result<(), (L::Rx, Error)> {
-        // A copy: `rx` may be gone before the shim returns.
-        let hdr: [u8; HDR_SIZE] = *L::header(&rx);
+    pub(crate) fn parse(
+        &self,
+        from: u64,
+        rx: KBox<L::Rx>,
+        rdma: bool,
+    ) -> Result<(), (KBox<L::Rx>, Error)> {
+        let hdr: *const [u8; HDR_SIZE] = L::header(&rx);
         let rx = rx.into_foreign();
-        // SAFETY: The NI is valid by the type invariant, `hdr` has the length LNet reads, and
-        // `rx` is what `Lnd::recv`'s trampoline expects.
-        let rc = unsafe { bindings::ro2ib_lnet_parse(self.as_ptr(), hdr.as_ptr(), from, rx, rdma) };
+        // SAFETY: The NI is valid by the type invariant, and `rx` is what `Lnd::recv`'s trampoline expects. `hdr` has the
+        // length LNet reads, and stays as long as `rx`, which may be gone before the shim returns; but it has been
+        // read before LNet gets that.
+        let rc =
+            unsafe { bindings::ro2ib_lnet_parse(self.as_ptr(), hdr.cast(), from, rx, rdma) };
         if rc == 0 {
             return Ok(());
         }
         to_result(rc).map_err(|e| {
             // SAFETY: `rx` comes from `into_foreign` above. LNet has taken nothing when it
             // returns an error, so nobody else turns it back.
-            (unsafe { L::Rx::from_foreign(rx) }, e)
+            (unsafe { ForeignOwnable::from_foreign(rx) }, e)
         })
     }
 

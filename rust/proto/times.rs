@@ -195,7 +195,8 @@ pub const fn row(stage: Stage, kind: Kind) -> Option<usize> {
 /// Which count is of what took that long.
 #[inline]
 pub const fn bucket(ns: u64) -> usize {
-    // Bits of the number, less those of what is below the first limit.
+    // What is below the first limit has as many bits as the last that is.
+    let ns = ns | FIRST_NS.saturating_sub(1);
     let bits = u64::BITS.saturating_sub(ns.leading_zeros());
     let above = bits.saturating_sub(FIRST_NS.trailing_zeros());
     let last = BUCKETS.saturating_sub(1);

@@ -189,10 +189,13 @@ impl SendQueue {
     ) {
         let batch = &mut *self.batch;
         let at = batch.nr_wrs;
-        let (Some(place), Some(ctx)) = (batch.wrs.get_mut(at), batch.ctxs.get_mut(at)) else {
-            return;
-        };
-        let Some(slots) = self.slots.checked_sub(1) else {
+        let (Some(place), Some(ctx), Some(slots)) = (
+            batch.wrs.get_mut(at),
+            batch.ctxs.get_mut(at),
+            self.slots.checked_sub(1),
+        ) else {
+            // It cannot be; to drop it here would have it in memory all the way.
+            core::mem::forget(resources);
             return;
         };
 

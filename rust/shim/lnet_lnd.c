@@ -359,8 +359,9 @@ int ro2ib_lnet_peer_cpu(struct ro2ib_ni *ni, u64 nid, u32 salt)
 int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
 		     bool rdma)
 {
-	struct lnet_nid nid;
-	struct lnet_hdr h;
+	/* Written in full, and large: not to be cleared before. */
+	struct lnet_nid nid __uninitialized;
+	struct lnet_hdr h __uninitialized;
 
 	lnet_hdr_from_nid4(&h, (const struct lnet_hdr_nid4 *)hdr);
 	lnet_nid4_to_nid(from, &nid);

@@ -38,6 +38,11 @@
 #include "ro2iblnd_compat.h"
 #include "ro2iblnd_shim.h"
 
+/* What old kernels have no word for is cleared there. */
+#ifndef __uninitialized
+#define __uninitialized
+#endif
+
 /* Why an NI is marked fatal; bits of ro2ib_ni.fatal. */
 #define RO2IB_FATAL_LINK	BIT(0)	/* interface or address is down */
 #define RO2IB_FATAL_PORT	BIT(1)	/* the driver says the HCA port is down */

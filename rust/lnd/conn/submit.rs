@@ -136,8 +136,8 @@ impl Conn {
         let inner = &mut *guard;
         let now = Moment::now();
         inner.wire.enqueue((id, slots), what, buf, body, now)?;
+        // Who fails in that is finished with the connection.
         self.ring(inner, Some(now));
-        self.kick_upper(inner);
         if inner.watch.begin() {
             if let Some(probe) = self.ni.probe() {
                 self.look_in(inner, probe.ms());

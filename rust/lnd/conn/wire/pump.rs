@@ -214,8 +214,16 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Nothing more may go, for want of something.
-    #[cold]
+    #[inline]
     fn stalls(&mut self, want: Want) {
+        if !self.meter.stands_still_for(want) {
+            self.begins_to_stall(want);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begins_to_stall(&mut self, want: Want) {
         let queued = self.txs.lengths();
         let queued = match want {
             Want::Credit => queued.main,
