@@ -243,6 +243,8 @@ impl Credits {
 
     /// Whether the next message that needs a credit takes the last and returns none. It had better
     /// wait if some will be there to return soon: else a NOOP has to carry them.
+    // Apart: only who is patient asks.
+    #[inline(never)]
     pub fn wastes_last(&self) -> bool {
         self.credits == 1 && self.outstanding == 0 && self.depth > 1
     }

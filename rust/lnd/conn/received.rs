@@ -22,7 +22,8 @@ use crate::{
     rdma::{
         buf::{
             DetachedBuf,
-            RxBuf, //
+            RxBuf,
+            MSG_BUF_LEN, //
         },
         device::Device, //
     }, //
@@ -82,12 +83,18 @@ impl Received {
     /// The bytes received.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
-        let all: &[u8] = match &self.buf {
-            Held::Mapped(buf) => buf.as_slice(),
-            Held::Detached(buf) => buf.as_slice(),
-            Held::Nothing => &[],
-        };
-        all.get(..self.nob).unwrap_or(&[])
+        let bytes = self.whole().and_then(|all| all.get(..self.nob));
+        bytes.unwrap_or(&[])
+    }
+
+    /// They, and what was in the buffer behind them. So there is no end to look for in front of what is in every message.
+    #[inline]
+    pub(super) fn whole(&self) -> Option<&[u8; MSG_BUF_LEN]> {
+        match &self.buf {
+            Held::Mapped(buf) => Some(buf.as_slice()),
+            Held::Detached(buf) => Some(buf.as_slice()),
+            Held::Nothing => None,
+        }
     }
 
     /// When it was received.
@@ -226,7 +233,7 @@ impl<C> Rx<C> {
 
     /// The LNet header of the request, as it was received.
     pub(crate) fn header(&self) -> &[u8; HDR_SIZE] {
-        let rest = self.msg.bytes().get(HEADER_LEN..);
+        let rest = self.msg.whole().and_then(|all| all.get(HEADER_LEN..));
         // A request without one is not given to LNet.
         rest.and_then(|rest| rest.first_chunk())
             .unwrap_or(&[0; HDR_SIZE])

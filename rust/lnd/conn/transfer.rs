@@ -160,7 +160,11 @@ impl Transfer {
     #[inline]
     pub(super) fn load(&mut self, buf: TxBuf, nob: usize) {
         self.nob = nob;
-        self.buf = Some(buf);
+        match &mut self.buf {
+            // Nothing is dropped that way, and the compiler knows.
+            none @ None => core::mem::forget(none.replace(buf)),
+            some => *some = Some(buf),
+        }
     }
 
     /// Takes the message to send, and its length.

@@ -153,7 +153,7 @@ impl<C: QpHandler> Link<C> {
     #[inline(always)]
     pub(super) fn flush(&mut self, now: Moment) -> Result<(), Unposted> {
         // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
-        if self.post_recvs().is_err() {
+        if self.post_pushed_recvs().is_err() {
             if let Some((sq, _)) = &mut self.queues {
                 sq.discard(&self.qp);
             }
@@ -225,6 +225,11 @@ impl<C: QpHandler> Link<C> {
     /// Posts the receives that were pushed.
     #[inline(never)]
     pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {
+        self.post_pushed_recvs()
+    }
+
+    #[inline(always)]
+    fn post_pushed_recvs(&mut self) -> Result<(), Cause> {
         let Some((_, rq)) = &mut self.queues else {
             return Ok(());
         };

@@ -96,7 +96,7 @@ impl<C: QpHandler> Wire<C> {
         if link.fits(wrs, sges) {
             Ok(())
         } else {
-            self.flush(Moment::now())
+            self.flush_full()
         }
     }
 

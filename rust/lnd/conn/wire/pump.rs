@@ -200,17 +200,7 @@ impl<C: QpHandler> Wire<C> {
             }
         };
         // Also after a failure: what was pushed completes only if it is posted.
-        let flushed = match self.is_empty() {
-            true => Ok(()),
-            false => self.flush(now),
-        };
-        built.and(flushed)
-    }
-
-    /// Whether nothing is pushed.
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.link.as_ref().is_none_or(Link::is_empty)
+        built.and(self.flush(now))
     }
 
     /// Nothing more may go, for want of something.
@@ -233,8 +223,16 @@ impl<C: QpHandler> Wire<C> {
         self.meter.stalls(want, queued, credits);
     }
 
+    /// Rings the doorbell for what was pushed, because there is no room for more.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn flush_full(&mut self) -> Result<(), Cause> {
+        self.flush(Moment::now())
+    }
+
     /// Rings the doorbell for what was pushed, if anything was.
-    pub(super) fn flush(&mut self, now: Moment) -> Result<(), Cause> {
+    #[inline(always)]
+    fn flush(&mut self, now: Moment) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
         };
