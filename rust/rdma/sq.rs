@@ -383,7 +383,7 @@ impl SendQueue {
     ///
     /// [`PostError`] says exactly how many were posted, [`Self::next_unposted`] which were not. The
     /// queue is closed then: let the connection go.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PostError> {
         let n = self.batch.nr_wrs;
 

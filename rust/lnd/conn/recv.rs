@@ -16,7 +16,10 @@ use super::{
         self,
         Received, //
     },
-    remote::Remote,
+    remote::{
+        Limits,
+        Remote, //
+    },
     transfer::{
         Owner,
         Transfer, //
@@ -164,7 +167,7 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) ->
     transfer.read_into(sink, fragment.nob);
     // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
     conn.give_back(rx, Repost::Plain, false);
-    let slots = conn.with(|inner| inner.wire.limits().reg_and_send());
+    let slots = |limits: Limits| limits.reg_and_send();
     let buf = (None, None);
     let what = |_| transfer;
     conn.submit_or_fail(Op::PutAck, slots, what, buf, |dst| BodyOut::PutAck {
@@ -211,7 +214,7 @@ fn recv_get(
         Ok((slots, status)) => {
             transfer.belongs_to(m);
             let what = |_| transfer;
-            conn.submit_or_fail(Op::GetDone, slots, what, (None, None), |_| {
+            conn.submit_or_fail(Op::GetDone, |_| slots, what, (None, None), |_| {
                 BodyOut::GetDone(Done { cookie, status })
             });
             Ok(())

@@ -14,6 +14,7 @@ use kernel::{
 
 use super::{
     memory::NotReady,
+    remote::Limits,
     transfer::{
         Ended,
         Owner,
@@ -89,7 +90,7 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option
     };
     conn.submit_or_fail(
         Op::Immediate,
-        1,
+        |_| 1,
         |now| Transfer::message(Owner::Message(msg), now),
         (buf, Some(&payload)),
         |_| body,
@@ -114,10 +115,13 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
     transfer.offer(map, total, spare);
     let what = |_| transfer;
     let buf = (buf, None);
-    conn.submit_or_fail(Op::PutReq, 1, what, buf, |cookie| BodyOut::PutReq {
-        hdr,
-        cookie,
-    });
+    conn.submit_or_fail(
+        Op::PutReq,
+        |_| 1,
+        what,
+        buf,
+        |cookie| BodyOut::PutReq { hdr, cookie },
+    );
     Ok(())
 }
 
@@ -136,8 +140,8 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
     };
     let mut transfer = Transfer::message(Owner::Get(get), Moment::now());
     transfer.read_into(sink, fragment.nob);
-    let slots = conn.with(|inner| inner.wire.limits().reg_and_send());
     let what = |_| transfer;
+    let slots = |limits: Limits| limits.reg_and_send();
     conn.submit_or_fail(Op::GetReq, slots, what, (buf, None), |cookie| {
         BodyOut::GetReq {
             hdr,

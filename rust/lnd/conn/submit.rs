@@ -11,6 +11,7 @@ use kernel::{
 };
 
 use super::{
+    remote::Limits,
     transfer::{
         Ended,
         Owner,
@@ -64,7 +65,7 @@ impl Conn {
     pub(super) fn tell(self: &Arc<Self>, op: Op, cookie: Cookie, status: i32, owner: Owner) {
         let done = Done { cookie, status };
         let what = |now| Transfer::message(owner, now);
-        self.submit_or_fail(op, 1, what, (None, None), |_| {
+        self.submit_or_fail(op, |_| 1, what, (None, None), |_| {
             if op == Op::PutNak {
                 BodyOut::PutNak(done)
             } else {
@@ -74,11 +75,12 @@ impl Conn {
     }
 
     /// Queues a transmit, or finishes it at once with the reason why not. `what` makes the transfer, which may
-    /// begin now; `buf` may be a message buffer, and what is copied into it.
+    /// begin now, and `slots` says how many work requests it takes; `buf` may be a message buffer, and what is
+    /// copied into it.
     pub(super) fn submit_or_fail<'a>(
         self: &Arc<Self>,
         op: Op,
-        slots: u16,
+        slots: impl FnOnce(Limits) -> u16,
         what: impl FnOnce(Moment) -> Transfer,
         buf: (Option<TxBuf>, Option<&PageVec>),
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
@@ -106,7 +108,7 @@ impl Conn {
     fn submit<'a, W: FnOnce(Moment) -> Transfer>(
         self: &Arc<Self>,
         op: Op,
-        slots: u16,
+        slots: impl FnOnce(Limits) -> u16,
         what: W,
         buf: (Option<TxBuf>, Option<&PageVec>),
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
@@ -135,6 +137,7 @@ impl Conn {
         };
         let inner = &mut *guard;
         let now = Moment::now();
+        let slots = slots(inner.wire.limits());
         inner.wire.enqueue((id, slots), what, buf, body, now)?;
         // Who fails in that is finished with the connection.
         self.ring(inner, Some(now));

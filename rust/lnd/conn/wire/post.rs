@@ -109,6 +109,7 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Builds a NOOP that carries `credits`.
+    #[inline(never)]
     pub(super) fn post_noop(&mut self, credits: u8, cksum: bool) -> Result<(), Cause> {
         dk!(
             Net,
@@ -148,16 +149,18 @@ impl<C: QpHandler> Wire<C> {
             "{}: transmit {op:?}, tx {index}, with {credits} credits",
             self.identity.peer
         );
-        match op {
+        let message = match op {
             Op::Invalidate => return self.post_inv(index),
-            Op::GetReq | Op::PutAck => self.post_reg(index)?,
-            Op::PutDone | Op::GetDone => self.post_all_writes(index)?,
-            Op::Immediate | Op::PutReq | Op::PutNak => {
-                let message = transfer.unload();
-                return self.post_send(index, message, credits, cksum);
+            Op::GetReq | Op::PutAck => {
+                self.post_reg(index)?;
+                self.transfer(index)?.unload()
             }
-        }
-        let message = self.transfer(index)?.unload();
+            Op::PutDone | Op::GetDone => {
+                self.post_all_writes(index)?;
+                self.transfer(index)?.unload()
+            }
+            Op::Immediate | Op::PutReq | Op::PutNak => transfer.unload(),
+        };
         self.post_send(index, message, credits, cksum)
     }
 
@@ -184,6 +187,7 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Seals a message and pushes its SEND.
+    #[inline(always)]
     fn send(
         &mut self,
         context: u32,

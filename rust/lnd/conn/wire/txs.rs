@@ -80,11 +80,14 @@ impl Finished {
     // Apart, because most were a message alone and went well.
     #[inline(never)]
     fn take(to: &mut Option<Self>, tx: &Tx, entry: &mut Option<Transfer>) {
-        *to = entry.as_mut().map(|transfer| Self {
-            ended: transfer.end(),
-            cause: tx.cause(),
-            posted: tx.was_posted(),
-        });
+        if let (None, Some(transfer)) = (&to, &mut *entry) {
+            // Nothing is dropped that way, and the compiler knows.
+            core::mem::forget(to.replace(Self {
+                ended: transfer.end(),
+                cause: tx.cause(),
+                posted: tx.was_posted(),
+            }));
+        }
         Transfer::clear(entry);
     }
 
