@@ -84,7 +84,7 @@ impl Batch {
 
     /// Makes a list of the work requests and lets them find their entries. The completion of the last one is
     /// told, which retires those before it too: nothing waits on an unsignalled tail.
-    #[inline]
+    #[inline(always)]
     pub(super) fn link(&mut self) -> *const bindings::ib_send_wr {
         // SAFETY: It may always be called.
         if unsafe { bindings::ro2ib_signal_all() } {

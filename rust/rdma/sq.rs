@@ -132,7 +132,7 @@ impl SendQueue {
     }
 
     /// Whether `wrs` more work requests can be pushed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check<T: QpHandler>(&mut self, qp: &Qp<T>, wrs: u32) -> Result<(), PushError> {
         if self.qp_id != qp.id() {
             return Err(PushError::Foreign);
@@ -224,6 +224,7 @@ impl SendQueue {
     /// # Errors
     ///
     /// [`PushError`]; the buffer comes back and the cursor has not moved.
+    #[inline(always)]
     pub(crate) fn push_send<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,
