@@ -240,8 +240,7 @@ impl<L: Lnd> NiRef<L> {
         // SAFETY: The NI is valid by the type invariant, and `rx` is what `Lnd::recv`'s trampoline expects. `hdr` has the
         // length LNet reads, and stays as long as `rx`, which may be gone before the shim returns; but it has been
         // read before LNet gets that.
-        let rc =
-            unsafe { bindings::ro2ib_lnet_parse(self.as_ptr(), hdr.cast(), from, rx, rdma) };
+        let rc = unsafe { bindings::ro2ib_lnet_parse(self.as_ptr(), hdr.cast(), from, rx, rdma) };
         if rc == 0 {
             return Ok(());
         }

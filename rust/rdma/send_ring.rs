@@ -253,7 +253,8 @@ impl<O> SendRing<O> {
                         mrs.invalidated(mr);
                     }
                 }
-                memory => drop(memory),
+                Memory::Reads(pages) => drop(pages),
+                Memory::None => {}
             }
         }
     }

@@ -214,9 +214,13 @@ fn recv_get(
         Ok((slots, status)) => {
             transfer.belongs_to(m);
             let what = |_| transfer;
-            conn.submit_or_fail(Op::GetDone, |_| slots, what, (None, None), |_| {
-                BodyOut::GetDone(Done { cookie, status })
-            });
+            conn.submit_or_fail(
+                Op::GetDone,
+                |_| slots,
+                what,
+                (None, None),
+                |_| BodyOut::GetDone(Done { cookie, status }),
+            );
             Ok(())
         }
         Err(why) => {

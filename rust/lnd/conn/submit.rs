@@ -65,13 +65,19 @@ impl Conn {
     pub(super) fn tell(self: &Arc<Self>, op: Op, cookie: Cookie, status: i32, owner: Owner) {
         let done = Done { cookie, status };
         let what = |now| Transfer::message(owner, now);
-        self.submit_or_fail(op, |_| 1, what, (None, None), |_| {
-            if op == Op::PutNak {
-                BodyOut::PutNak(done)
-            } else {
-                BodyOut::GetDone(done)
-            }
-        });
+        self.submit_or_fail(
+            op,
+            |_| 1,
+            what,
+            (None, None),
+            |_| {
+                if op == Op::PutNak {
+                    BodyOut::PutNak(done)
+                } else {
+                    BodyOut::GetDone(done)
+                }
+            },
+        );
     }
 
     /// Queues a transmit, or finishes it at once with the reason why not. `what` makes the transfer, which may

@@ -71,7 +71,11 @@ impl<C: QpHandler> Wire<C> {
     pub(crate) fn receive(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) -> Result<(), Fault> {
         self.counts.one(Count::RxMsgs);
         // What is too short for it is no message in any order.
-        match rx.msg().whole().map_or(Order::Native, |all| sender_order(all)) {
+        match rx
+            .msg()
+            .whole()
+            .map_or(Order::Native, |all| sender_order(all))
+        {
             Order::Native => self.receive_in(Order::Native, rx, inbox),
             Order::Swapped => self.receive_swapped(rx, inbox),
         }
