@@ -92,9 +92,15 @@ impl Turn {
         }
     }
 
+    /// Whether it will look for more by itself: it was queued, or runs.
+    #[inline]
+    pub fn is_awake(&self) -> bool {
+        self.queued || self.owner != 0
+    }
+
     /// There is something for it. True: the caller queues it, for it would not see it by itself.
     pub fn wake(&mut self) -> bool {
-        if self.queued || self.owner != 0 {
+        if self.is_awake() {
             return false;
         }
         self.queued = true;
@@ -146,8 +152,8 @@ mod tests {
     #[test]
     fn it_is_queued_once() {
         let mut turn = Turn::new();
-        assert!(turn.wake());
-        assert!(!turn.wake());
+        assert!(!turn.is_awake() && turn.wake());
+        assert!(turn.is_awake() && !turn.wake());
         turn.begin(7);
         // It will look again by itself.
         assert!(!turn.wake());

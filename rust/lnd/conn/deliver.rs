@@ -118,6 +118,10 @@ impl WorkItem<UPPER> for Conn {
 impl Conn {
     /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
     pub(super) fn kick_upper(self: &Arc<Self>, inner: &mut Inner) {
+        // Most often it is awake.
+        if inner.turn.is_awake() {
+            return;
+        }
         if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.wake() {
             self.kick_upper_again();
         }
