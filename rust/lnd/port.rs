@@ -237,15 +237,17 @@ impl Port {
 
     fn look_in(self: &Arc<Self>, ms: u32) {
         work::rearm::<Self, DEVICE>(self.clone(), ms);
+        // Who stops the NI finds it armed, or is seen here: LNet would wait for it.
+        if self.ni.is_stopping() {
+            let _ = work::cancel::<Self, DEVICE>(self);
+        }
     }
 
     /// The device is not looked after any more. Waits for a look under way.
     pub(crate) fn stop_looking(self: &Arc<Self>) {
         let _ = work::cancel_sync::<Self, DEVICE>(self);
     }
-}
 
-impl Port {
     /// Whether the interface is to wait yet before it goes down.
     pub(crate) fn is_stirring(&self) -> bool {
         let busy = self.peers.are_busy();

@@ -53,7 +53,7 @@ pub struct Seen {
     /// How many events there were.
     pub events: u64,
     /// What the connections wait for that stand still.
-    stalls: Map<Which<'static>, String>,
+    stalls: Map<Which<'static>, (String, u64)>,
     /// How long what is posted next has waited, but for a credit.
     waited: u64,
     /// When a connection stood still last: until when, and for how long.
@@ -89,7 +89,7 @@ pub fn forget(node: usize) {
 pub fn stalls(node: usize) -> Vec<String> {
     let stalls = &w().trace.stalls;
     let here = stalls.iter().filter(|((of, _, _), _)| *of == node);
-    here.map(|((_, ni, number), want)| format!("{ni} {number}: {want}"))
+    here.map(|((_, ni, number), (want, _))| format!("{ni} {number}: {want}"))
         .collect()
 }
 
@@ -194,8 +194,8 @@ pub unsafe extern "C" fn ro2ib_trace_stall(
     if queued == 0 {
         violation("a connection stands still, and nothing is queued");
     }
-    let before = w().trace.stalls.insert(owned(key), want.into_owned());
-    if let Some(before) = before {
+    let begun = (want.into_owned(), sched::now());
+    if let Some((before, _)) = w().trace.stalls.insert(owned(key), begun) {
         violation(&format!(
             "a connection stands still that still does, for {before}"
         ));
@@ -219,6 +219,7 @@ pub unsafe extern "C" fn ro2ib_trace_stall_over(
     let key = owned(key);
     let before = w().trace.stalls.remove(&key);
     w().trace.stood.insert(key, (sched::now(), ns));
+    let before = before.map(|(want, _)| want);
     if before.as_deref() != Some(&*want) {
         violation(&format!(
             "a connection stood still for {want}, and it was {before:?}"
@@ -250,8 +251,12 @@ pub unsafe extern "C" fn ro2ib_trace_post(
     let node = key.0;
     let mut waited = core::mem::take(&mut w().trace.waited);
     if waited > HELD {
-        // For a credit, and then for room in the send queue.
-        if let Some((end, ns)) = w().trace.stood.get(&owned(key)) {
+        // For a credit, and then for room in the send queue; the latter is over when all is posted that there is.
+        let key = owned(key);
+        if let Some((_, begun)) = w().trace.stalls.get(&key) {
+            waited = waited.saturating_sub(sched::now().saturating_sub(*begun));
+        }
+        if let Some((end, ns)) = w().trace.stood.get(&key) {
             if sched::now().saturating_sub(*end) < waited {
                 waited = waited.saturating_sub(*ns);
             }
