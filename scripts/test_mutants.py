@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The faults of scripts/mutants fit the code. Run: pytest scripts"""
+"""The faults of scripts/mutants and scripts/sim-defects fit the code. Run: pytest scripts"""
 
 import importlib.machinery
 import importlib.util
@@ -8,11 +8,11 @@ import os
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def mutants():
-    loader = importlib.machinery.SourceFileLoader("mutants", os.path.join(HERE, "mutants"))
+def load(script):
+    loader = importlib.machinery.SourceFileLoader(script.replace("-", "_"), os.path.join(HERE, script))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     loader.exec_module(module)
-    return module.MUTANTS
+    return module
 
 
 def places(file, text):
@@ -21,4 +21,18 @@ def places(file, text):
 
 
 def test_each_fault_has_one_place():
-    assert [name for name, file, old, new in mutants() if places(file, old) != 1 or new == old] == []
+    assert [name for name, file, old, new in load("mutants").MUTANTS if places(file, old) != 1 or new == old] == []
+
+
+def test_each_old_defect_has_its_places():
+    """Those of scripts/sim-defects, which takes minutes for each and is run seldom."""
+    folders = [os.path.join(HERE, "../rust", room) for room in ("lnd", "rdma", "proto")]
+    code = ""
+    for folder in folders:
+        for where, _, names in os.walk(folder):
+            for name in names:
+                if name.endswith(".rs") and "/target/" not in where:
+                    with open(os.path.join(where, name), encoding="utf-8") as f:
+                        code += f.read()
+    defects = load("sim-defects").DEFECTS
+    assert [(name, old) for name, _, texts in defects for old, new in texts if code.count(old) != 1 or new == old] == []
