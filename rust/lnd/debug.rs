@@ -62,8 +62,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         hca.as_ref().map_or(0, |hca| hca.speed().mbps()),
         ni.depth().get(),
         ni.lnet.depth_by().as_str(),
-        hca.as_ref()
-            .map_or(0, |hca| hca.gather(ni.wrq_sge)),
+        hca.as_ref().map_or(0, |hca| hca.gather(ni.wrq_sge)),
     )?;
     let regions = hca
         .as_ref()
