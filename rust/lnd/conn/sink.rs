@@ -61,11 +61,11 @@ impl Sink {
 
     /// The data is here, `arrived` bytes, and no key leads to it any more: copies it to LNet's pages if it
     /// is not in them. Process context.
-    pub(super) fn copy_out(self, arrived: u32) -> Result {
-        let Some(mut bounce) = self.bounce else {
+    pub(super) fn copy_out(&mut self, arrived: u32) -> Result {
+        let Some(bounce) = &mut self.bounce else {
             return Ok(());
         };
-        let Bounce { buf, to } = &mut *bounce;
+        let Bounce { buf, to } = &mut **bounce;
         let n = usize::try_from(arrived).map_err(|_| EOVERFLOW)?;
         buf.copy_to(to, n)
     }

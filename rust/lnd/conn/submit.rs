@@ -106,6 +106,7 @@ impl Conn {
 
     /// Gives what was never posted back to LNet, and counts it. Process context, no lock held.
     pub(super) fn give_up(&self, unsent: Ended, cause: Cause) {
+        let mut unsent = unsent;
         self.ni.seen.messages(cause, unsent.messages());
         unsent.finish(Some(cause), false);
     }

@@ -364,7 +364,9 @@ impl Ended {
     }
 
     /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
-    pub(super) fn finish(self, cause: Option<Cause>, posted: bool) {
+    // Compiled where it is used, to know there that nothing is left to be dropped.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, cause: Option<Cause>, posted: bool) {
         let mut outcome = match cause {
             None => Outcome {
                 status: 0,
@@ -374,19 +376,16 @@ impl Ended {
         };
         // Unmapped, and the CPU's view synchronised, before anybody looks at the pages: a sink by
         // the end of its key, a source here.
-        let let_go = match self.memory {
+        let let_go = match &mut self.memory {
             Memory::Sink(sink) if cause.is_none() => sink.copy_out(self.arrived),
-            // Now, not at the end.
-            other => {
-                drop(other);
-                Ok(())
-            }
+            _ => Ok(()),
         };
+        self.memory = Memory::None;
         if let Err(e) = let_go {
             outcome = Cause::Local(e.to_errno()).outcome(posted);
         }
         let health = lnet_health(outcome.health);
-        match self.owner {
+        match core::mem::replace(&mut self.owner, Owner::Nobody) {
             Owner::Nobody => {}
             Owner::Message(msg) => msg.finalize(outcome.status, health),
             Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),

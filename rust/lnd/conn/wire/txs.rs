@@ -97,7 +97,8 @@ impl Finished {
     }
 
     /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
-    pub(crate) fn finish(self) {
+    #[inline(always)]
+    pub(crate) fn finish(&mut self) {
         self.ended.finish(self.cause, self.posted)
     }
 }
