@@ -197,6 +197,11 @@ impl SgMap {
         self.direction
     }
 
+    /// The device it is mapped for.
+    pub(crate) fn device(&self) -> &ARef<Device> {
+        &self.device
+    }
+
     /// Whether it is mapped for `device`.
     pub(super) fn is_for(&self, device: &Device) -> bool {
         self.device.same(device)

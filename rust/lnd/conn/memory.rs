@@ -19,6 +19,7 @@ use super::{
         Bounce,
         Sink, //
     },
+    wire::Wire,
     Conn, //
 };
 use crate::{
@@ -63,19 +64,26 @@ impl From<Error> for NotReady {
 }
 
 impl Conn {
-    /// Maps the pages that our WRITEs read.
-    pub(super) fn map_source(&self, pages: &PageVec) -> Result<Arc<SgMap>, NotReady> {
-        self.map(&self.hca()?.device, pages, Direction::ToDevice)
+    /// Maps the pages that our WRITEs read. `also` is what else the caller wants of the wire half, which is asked
+    /// once for both.
+    pub(super) fn map_source<R>(
+        &self,
+        pages: &PageVec,
+        also: impl FnOnce(&mut Wire<Self>) -> R,
+    ) -> Result<(Arc<SgMap>, R), NotReady> {
+        let (device, also) = self.with(|inner| (inner.wire.device(), also(&mut inner.wire)));
+        let map = self.map(device.ok_or(ENODEV)?, pages, Direction::ToDevice)?;
+        Ok((map, also))
     }
 
     /// Maps pages, and counts what is a GPU's.
     fn map(
         &self,
-        device: &ARef<Device>,
+        device: ARef<Device>,
         pages: &PageVec,
         direction: Direction,
     ) -> Result<Arc<SgMap>, NotReady> {
-        let map = SgMap::map(device.clone(), pages, direction);
+        let map = SgMap::map(device, pages, direction);
         if !pages.is_gpu() {
             return Ok(map?);
         }
@@ -104,21 +112,19 @@ impl Conn {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
             _ => return Err(EMSGSIZE.into()),
         };
-        let hca = self.hca()?;
-        let device = &hca.device;
+        let (device, mr_pages, qp) = self.with(|inner| inner.wire.for_sink())?;
         let mut map = self.map(device, pages, Direction::FromDevice)?;
         let mut bounce = None;
-        if !map.can_register(hca.mr_pages) {
+        if !map.can_register(mr_pages) {
             if pages.is_gpu() {
                 return Err(self.refuse_gpu(ERANGE));
             }
             // One key cannot cover pages with gaps.
-            let buf = BounceBuf::alloc(device.clone(), pages.nob())?;
+            let buf = BounceBuf::alloc(map.device().clone(), pages.nob())?;
             map = buf.map().ok_or(ENOMEM)?.clone();
             let whole = Bounce::new(buf, pages.share());
             bounce = Some(KBox::new(whole, GFP_KERNEL).map_err(Error::from)?);
         }
-        let qp = self.with(|inner| inner.wire.qp()).ok_or(ENOTCONN)?;
         let mr = qp.take_mr().map_err(|e| self.no_region(e))?;
         let mr = match qp.map_mr(mr, map) {
             Ok(mr) => mr,

@@ -163,13 +163,11 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) ->
             return Err((Some(m), e));
         }
     };
-    let mut transfer = Transfer::message(Owner::Message(m), Moment::now());
-    transfer.read_into(sink, fragment.nob);
     // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
     conn.give_back(rx, Repost::Plain, false);
     let slots = |limits: Limits| limits.reg_and_send();
     let buf = (None, None);
-    let what = |_| transfer;
+    let what = |now| Transfer::message(Owner::Message(m), now).read_into(sink, fragment.nob);
     conn.submit_or_fail(Op::PutAck, slots, what, buf, |dst| BodyOut::PutAck {
         src: cookie,
         dst,
@@ -202,18 +200,18 @@ fn recv_get(
         conn.tell(Op::GetDone, cookie, 0, Owner::Message(m));
         return Ok(());
     }
-    let mut transfer = Transfer::message(Owner::Nobody, Moment::now());
+    // That LNet's pages are mapped counts.
+    let since = Moment::now();
     let plan = remote.map_err(NotReady::from).and_then(|remote| {
-        let map = conn.map_source(&req.pages)?;
-        let limits = conn.with(|inner| inner.wire.limits());
-        let slots = transfer.write_to(remote, map, total, limits)?;
-        Ok((slots, i32::try_from(total).map_err(Error::from)?))
+        let (map, limits) = conn.map_source(&req.pages, |wire| wire.limits())?;
+        let slots = remote.slots(&map, total, limits)?;
+        let status = i32::try_from(total).map_err(Error::from)?;
+        Ok((remote, map, slots, status))
     });
     conn.give_back(rx, Repost::ForPeer, false);
     match plan {
-        Ok((slots, status)) => {
-            transfer.belongs_to(m);
-            let what = |_| transfer;
+        Ok((remote, map, slots, status)) => {
+            let what = |_| Transfer::message(Owner::Message(m), since).write_to(remote, map, total);
             conn.submit_or_fail(
                 Op::GetDone,
                 |_| slots,

@@ -23,10 +23,7 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::{
-        moment::Moment,
-        peer::NotSent, //
-    },
+    lnd::peer::NotSent,
     lnet::{
         Health as LnetHealth,
         Message,
@@ -105,15 +102,13 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
         _ => return Err((msg, EMSGSIZE.into())),
     };
     let made = conn
-        .map_source(&payload)
-        .and_then(|map| Ok((map, conn.take_buf()?)));
+        .map_source(&payload, |wire| wire.take_buf())
+        .and_then(|(map, buf)| Ok((map, buf.map_or_else(|| conn.make_buf(), Ok)?)));
     let (map, spare) = match made {
         Ok(made) => made,
         Err(e) => return Err((msg, e)),
     };
-    let mut transfer = Transfer::message(Owner::Message(msg), Moment::now());
-    transfer.offer(map, total, spare);
-    let what = |_| transfer;
+    let what = |now| Transfer::message(Owner::Message(msg), now).offer(map, total, spare);
     let buf = (buf, None);
     conn.submit_or_fail(
         Op::PutReq,
@@ -138,9 +133,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
             return Err((msg, ENOMEM.into()));
         }
     };
-    let mut transfer = Transfer::message(Owner::Get(get), Moment::now());
-    transfer.read_into(sink, fragment.nob);
-    let what = |_| transfer;
+    let what = |now| Transfer::message(Owner::Get(get), now).read_into(sink, fragment.nob);
     let slots = |limits: Limits| limits.reg_and_send();
     conn.submit_or_fail(Op::GetReq, slots, what, (buf, None), |cookie| {
         BodyOut::GetReq {

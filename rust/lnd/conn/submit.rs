@@ -120,22 +120,31 @@ impl Conn {
         buf: (Option<TxBuf>, Option<&PageVec>),
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) -> Result<(), (W, Cause)> {
-        let buf = match self.message_buf(buf) {
-            Ok(buf) => buf,
-            Err(e) => {
-                let cause = self.transient(e);
-                return Err((what, cause.unwrap_or(Cause::Local(e.to_errno()))));
-            }
+        let mut had = match buf {
+            (buf, Some(pages)) => match self.copied(buf, pages) {
+                Ok(buf) => Some(buf),
+                Err(e) => return Err((what, self.no_buf(e))),
+            },
+            (buf, None) => buf,
         };
-        let (mut guard, id) = loop {
+        let (mut guard, id, buf) = loop {
             let mut guard = self.lock();
             let inner = &mut *guard;
             if !inner.life.is_up() {
                 return Err((what, inner.life.end_cause()));
             }
+            let Some(buf) = had.take().or_else(|| inner.wire.take_buf()) else {
+                drop(guard);
+                match self.make_buf() {
+                    Ok(buf) => had = Some(buf),
+                    Err(e) => return Err((what, self.no_buf(e))),
+                }
+                continue;
+            };
             if let Some(id) = inner.wire.alloc(op) {
-                break (guard, id);
+                break (guard, id, buf);
             }
+            had = Some(buf);
             drop(guard);
             if let Err(e) = self.grow() {
                 log::cannot(self.nid(), "make room for a message", e);
@@ -156,36 +165,31 @@ impl Conn {
         Ok(())
     }
 
-    /// A message buffer, with the payload of an IMMEDIATE already behind its head. At most 3976
-    /// bytes: a copy is cheaper than a mapping, right for any shape of pages, and covered by the
-    /// checksum.
+    /// Why there is no message buffer for a transmit.
+    #[cold]
+    fn no_buf(&self, e: Error) -> Cause {
+        let cause = self.transient(e);
+        cause.unwrap_or(Cause::Local(e.to_errno()))
+    }
+
+    /// The payload of an IMMEDIATE in a message buffer, behind its head. At most 3976 bytes: a copy is
+    /// cheaper than a mapping, right for any shape of pages, and covered by the checksum.
     #[inline(always)]
-    fn message_buf(&self, what: (Option<TxBuf>, Option<&PageVec>)) -> Result<TxBuf> {
-        let (buf, payload) = what;
-        let mut buf = buf.map_or_else(|| self.take_buf(), Ok)?;
-        if let Some(pages) = payload {
-            let end = IMMEDIATE_HEAD.checked_add(pages.nob()).ok_or(EMSGSIZE)?;
-            let to = buf
-                .as_mut_slice()
-                .get_mut(IMMEDIATE_HEAD..end)
-                .ok_or(EMSGSIZE)?;
-            pages.copy_to_slice(0, to)?;
-        }
+    fn copied(&self, buf: Option<TxBuf>, payload: &PageVec) -> Result<TxBuf> {
+        let mut buf = buf.map_or_else(|| self.make_buf(), Ok)?;
+        let end = IMMEDIATE_HEAD.checked_add(payload.nob()).ok_or(EMSGSIZE)?;
+        let to = buf
+            .as_mut_slice()
+            .get_mut(IMMEDIATE_HEAD..end)
+            .ok_or(EMSGSIZE)?;
+        payload.copy_to_slice(0, to)?;
         Ok(buf)
     }
 
-    /// A free message buffer, or a new one. May sleep.
-    #[inline]
-    pub(super) fn take_buf(&self) -> Result<TxBuf> {
-        match self.with(|inner| inner.wire.take_buf()) {
-            Some(buf) => Ok(buf),
-            None => self.make_buf(),
-        }
-    }
-
+    /// A new message buffer, where none is free. May sleep.
     #[cold]
     #[inline(never)]
-    fn make_buf(&self) -> Result<TxBuf> {
+    pub(super) fn make_buf(&self) -> Result<TxBuf> {
         TxBuf::alloc(&self.hca()?.device)
     }
 

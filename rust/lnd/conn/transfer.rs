@@ -119,41 +119,35 @@ impl Transfer {
 
     /// WRITEs of ours read `total` bytes of `map`, once it is known where they go. `spare` is for the
     /// message behind them.
-    pub(super) fn offer(&mut self, map: Arc<SgMap>, total: u32, spare: TxBuf) {
-        self.total = total;
-        self.memory = Memory::Source(map);
-        self.spare = Some(spare);
+    #[inline]
+    pub(super) fn offer(self, map: Arc<SgMap>, total: u32, spare: TxBuf) -> Self {
+        Self {
+            total,
+            memory: Memory::Source(map),
+            spare: Some(spare),
+            ..self
+        }
     }
 
-    /// WRITEs of ours move `total` bytes of `map` to `remote`. Returns how many work requests they and the
-    /// message behind them can be.
-    ///
-    /// # Errors
-    ///
-    /// As [`Remote::slots`].
-    pub(super) fn write_to(
-        &mut self,
-        remote: Remote,
-        map: Arc<SgMap>,
-        total: u32,
-        limits: Limits,
-    ) -> Result<u16> {
-        let slots = remote.slots(&map, total, limits)?;
-        self.total = total;
-        self.memory = Memory::Source(map);
-        self.remote = Some(remote);
-        Ok(slots)
+    /// WRITEs of ours move `total` bytes of `map` to `remote`.
+    #[inline]
+    pub(super) fn write_to(self, remote: Remote, map: Arc<SgMap>, total: u32) -> Self {
+        Self {
+            total,
+            memory: Memory::Source(map),
+            remote: Some(remote),
+            ..self
+        }
     }
 
     /// WRITEs of the peer go to `sink`, which has room for `nob` bytes.
-    pub(super) fn read_into(&mut self, sink: Sink, nob: u32) {
-        self.total = nob;
-        self.memory = Memory::Sink(sink);
-    }
-
-    /// It is for that message.
-    pub(super) fn belongs_to(&mut self, msg: Message) {
-        self.owner = Owner::Message(msg);
+    #[inline]
+    pub(super) fn read_into(self, sink: Sink, nob: u32) -> Self {
+        Self {
+            total: nob,
+            memory: Memory::Sink(sink),
+            ..self
+        }
     }
 
     /// The message to send next is `nob` bytes of `buf`.

@@ -18,7 +18,10 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 use self::{
@@ -75,6 +78,7 @@ use crate::{
             RxBuf,
             TxBuf, //
         },
+        device::Device,
         handler::QpHandler,
         qp::Qp,
         rq::RecvQueue,
@@ -182,6 +186,22 @@ impl<C: QpHandler> Wire<C> {
     /// The RDMA device, until release.
     pub(super) fn hca(&self) -> Option<Arc<Hca>> {
         self.hca.clone()
+    }
+
+    /// The same as LNet's pages are mapped for it.
+    pub(super) fn device(&self) -> Option<ARef<Device>> {
+        self.hca.as_ref().map(|hca| hca.device.clone())
+    }
+
+    /// What a sink is made of: the device, how many pages one region covers, and the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` or `ENOTCONN`: it was released.
+    pub(super) fn for_sink(&self) -> Result<(ARef<Device>, u32, Arc<Qp<C>>)> {
+        let hca = self.hca.as_ref().ok_or(ENODEV)?;
+        let link = self.link.as_ref().ok_or(ENOTCONN)?;
+        Ok((hca.device.clone(), hca.mr_pages, link.qp().clone()))
     }
 
     /// The queue pair, from set-up to release.
