@@ -43,6 +43,8 @@ impl SendQueue {
     /// # Errors
     ///
     /// [`PushError`]; the token comes back.
+    // It has one user, who asks for no completion.
+    #[inline(always)]
     pub(crate) fn push_reg<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,
@@ -104,6 +106,8 @@ impl SendQueue {
     /// # Errors
     ///
     /// [`PushError`]; the token comes back.
+    // As the one above.
+    #[inline(always)]
     pub(crate) fn push_inv<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,

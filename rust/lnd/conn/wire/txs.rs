@@ -202,6 +202,7 @@ impl Txs {
     /// # Errors
     ///
     /// The peer had no right to.
+    #[inline(always)]
     pub(super) fn answered(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Cause> {
         let cell = self
             .cells
