@@ -112,12 +112,11 @@ impl Conn {
             // If the ESTABLISHED event was on its way it has come.
             inner.inbox.drop_parked();
             inner.inbox.detach();
-            let hca = inner.wire.release();
-            self.kick_upper(inner);
-            hca
+            inner.wire.release()
         });
         // Maybe the last reference: then the protection domain goes, which sleeps.
         drop(hca);
+        self.kick_upper_again();
         let Epitaph {
             failed,
             retry,
