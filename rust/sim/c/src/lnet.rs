@@ -1624,7 +1624,7 @@ pub fn ni_down(ni: *mut Ni) {
         let over = sched::now();
         released(ni);
         // LNet's own mutex is held meanwhile. A timer that nobody needs may be what is waited for.
-        if w().prompt && sched::now() - over > 300 * MS {
+        if w().prompt && sched::now() - over > 1100 * MS {
             violation("an NI that is stopped is waited for");
         }
         if (*ni).msgs != 0 {
