@@ -15,24 +15,31 @@ EVIL = f"{ADDRESS}@o2ib"
 TIMEOUT, PATIENCE = 8, 15
 
 
+def state(node):
+    return node.guest.check("cat /sys/kernel/debug/ro2iblnd/*@o2ib")
+
+
 def test_who_asks_and_never_goes_on(nodes, evil):
-    """A request of the peer's stands for one of ours. If there is always one the message ends all the same."""
+    """A request of the peer's stands for one of ours. If there is always one the message ends all the same.
+
+    No CM makes those requests: one that got its answer might go on."""
     a, b = nodes
     up(a, b, lnd=f"timeout={TIMEOUT}")
     over = threading.Event()
 
     def ask():
         while not over.is_set():
-            evil.ask(VICTIM, evil.connreq(VICTIM), ms=0)
+            evil.make_up(VICTIM, ADDRESS, 987, evil.connreq(VICTIM))
             over.wait(1)
 
     asker = threading.Thread(target=ask)
     asker.start()
     try:
-        time.sleep(5)
+        until(lambda: "role=passive state=Accepting" in state(a), "it is asked", 60)
         began = time.monotonic()
         assert a.ping(EVIL, ok=False)["rc"] != 0
         spent = time.monotonic() - began
+        assert "state=Established" not in state(a)
     finally:
         over.set()
         asker.join()
