@@ -112,11 +112,12 @@ impl Conn {
             // If the ESTABLISHED event was on its way it has come.
             inner.inbox.drop_parked();
             inner.inbox.detach();
-            inner.wire.release()
+            let hca = inner.wire.release();
+            self.kick_upper(inner);
+            hca
         });
         // Maybe the last reference: then the protection domain goes, which sleeps.
         drop(hca);
-        self.kick_upper_again();
         let Epitaph {
             failed,
             retry,
