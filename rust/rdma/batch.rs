@@ -50,9 +50,8 @@ pub(super) union AnyWr {
 ///
 /// # Invariants
 ///
-/// The first `nr_wrs` elements of `wrs` are complete but for `next` and
-/// `sg_list`; their scatter/gather entries follow each other in `sges`, and their
-/// contexts are in `ctxs`.
+/// It stays where it is. The first `nr_wrs` elements of `wrs` are complete, and a list: each is followed by the next one,
+/// the last by none. Their scatter/gather entries follow each other in `sges`, and their contexts are in `ctxs`.
 pub(super) struct Batch {
     pub(super) wrs: [AnyWr; BATCH_WRS],
     pub(super) ctxs: [u32; BATCH_WRS],
@@ -82,37 +81,29 @@ impl Batch {
         BATCH_SGES.saturating_sub(self.nr_sges)
     }
 
-    /// Makes a list of the work requests and lets them find their entries. The completion of the last one is
-    /// told, which retires those before it too: nothing waits on an unsignalled tail.
+    /// Where the entries of the next work request begin; behind the last if there is no room for any.
     #[inline(always)]
-    pub(super) fn link(&mut self) -> *const bindings::ib_send_wr {
+    pub(super) fn next_sge(&mut self) -> *mut bindings::ib_sge {
+        self.sges.as_mut_ptr().wrapping_add(self.nr_sges)
+    }
+
+    /// The list of the work requests, of which there is one at least. The completion of the last one is told, which
+    /// retires those before it too: nothing waits on an unsignalled tail.
+    #[inline(always)]
+    pub(super) fn end(&mut self) -> *const bindings::ib_send_wr {
         // SAFETY: It may always be called.
         if unsafe { bindings::ro2ib_signal_all() } {
             self.signal_all();
         }
-        let n = self.nr_wrs.min(BATCH_WRS);
-        let first = self.wrs.as_mut_ptr();
-        let mut sges = self.sges.as_mut_ptr();
+        let last = self.nr_wrs.wrapping_sub(1);
 
-        for i in 0..n {
-            // SAFETY: `i` is in bounds, and `i + 1` no more than behind the last. All members of the
-            // union begin with an `ib_send_wr`. `sges` stays in bounds by the type invariant.
-            unsafe {
-                let wr = &mut (*first.add(i)).send;
+        if let Some(wr) = self.wrs.get_mut(last) {
+            // SAFETY: All members of the union begin with an `ib_send_wr`, and this one is complete.
+            let wr = unsafe { &mut wr.send };
 
-                wr.next = first.add(i.wrapping_add(1)).cast();
-                wr.sg_list = sges;
-                sges = sges.add(wr.num_sge as usize);
-            }
-        }
-        if let Some(last) = n.checked_sub(1) {
-            // SAFETY: As above.
-            let wr = unsafe { &mut (*first.add(last)).send };
-
-            wr.next = core::ptr::null_mut();
             wr.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as ffi::c_int;
         }
-        first.cast()
+        self.wrs.as_ptr().cast()
     }
 
     #[cold]

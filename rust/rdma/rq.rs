@@ -136,6 +136,7 @@ impl RecvQueue {
     ///
     /// [`PostError`]; the buffers that were not posted are freed and the queue
     /// is closed: let the connection go.
+    #[inline(always)]
     pub(crate) fn post<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PostError> {
         let n = self.pending;
 

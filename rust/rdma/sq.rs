@@ -92,9 +92,10 @@ impl SendQueue {
     }
 
     /// Finds out how many more work requests the send queue can take.
-    pub(crate) fn look_for_slots<T: QpHandler>(&mut self, qp: &Qp<T>) {
+    pub(crate) fn look_for_slots<T: QpHandler>(&mut self, qp: &Qp<T>) -> u32 {
         // INVARIANT: Only completions change it meanwhile, to more.
         self.slots = self.free_slots(qp);
+        self.slots
     }
 
     /// How many more work requests it can take at least: of those that it could when
@@ -189,6 +190,7 @@ impl SendQueue {
     ) {
         let batch = &mut *self.batch;
         let at = batch.nr_wrs;
+        let sg_list = batch.next_sge();
         let (Some(place), Some(ctx), Some(slots)) = (
             batch.wrs.get_mut(at),
             batch.ctxs.get_mut(at),
@@ -205,12 +207,19 @@ impl SendQueue {
 
         place.send = bindings::ib_send_wr {
             opcode,
+            sg_list,
             num_sge: nr_sges as ffi::c_int,
             send_flags: flags as ffi::c_int,
             __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
             ..Default::default()
         };
         more(place);
+        let this: *mut AnyWr = place;
+
+        if let Some(before) = at.checked_sub(1).and_then(|at| batch.wrs.get_mut(at)) {
+            // All members of the union begin with an `ib_send_wr`.
+            before.send.next = this.cast();
+        }
         // INVARIANT: Complete; the entries were written by the caller. The slot is not free.
         batch.nr_wrs = at.wrapping_add(1);
         batch.nr_sges = batch.nr_sges.wrapping_add(nr_sges);
@@ -395,13 +404,13 @@ impl SendQueue {
             return Err(self.lose());
         }
         let ring = qp.send_ring();
-        let first = self.batch.link();
+        let first = self.batch.end();
         let mut bad = first;
 
         // INVARIANT: The slots of the batch belong to completions from here on; these may come
         // before the call returns.
         ring.give(n as u32);
-        // SAFETY: `link` made a list of `n` work requests. What they refer to is owned by their
+        // SAFETY: `end` made a list of `n` work requests. What they refer to is owned by their
         // slots, or by the MR pool, for as long as the device may use it.
         let rc = unsafe { bindings::ro2ib_ib_post_send(qp.as_raw(), first, &mut bad) };
 
