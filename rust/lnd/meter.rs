@@ -114,7 +114,7 @@ impl Meter {
 
     /// A transmit is posted: with a message of `nob` bytes that returns credits, and up to `total` bytes that
     /// move by RDMA.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn posted(
         &self,
         (op, tx): (Op, u16),
@@ -234,10 +234,17 @@ impl Meter {
     }
 
     /// Nothing that is queued waits for anything.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flows(&mut self) {
-        if let Some((want, since)) = self.stall {
-            self.stall = None;
+        if self.stall.is_some() {
+            self.flows_again();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn flows_again(&mut self) {
+        if let Some((want, since)) = self.stall.take() {
             if wanted(trace::Event::StallOver) {
                 self.who
                     .stall_over(want.name(), Moment::now().ns_since(since));

@@ -162,7 +162,6 @@ impl Lnd for O2ib {
         msg: Message,
         req: &SendRequest,
     ) -> Result<(), (Message, Error)> {
-        let _nofs = NofsScope::enter();
         if let Some(health) = msg.simulated_error() {
             msg.finalize(EINVAL.to_errno(), health);
             return Ok(());
@@ -182,7 +181,10 @@ impl Lnd for O2ib {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.
             let found = match this.peers.table.get(nid) {
                 Some(peer) => Ok(peer),
-                None => this.peers.get_or_add(nid),
+                None => {
+                    let _nofs = NofsScope::enter();
+                    this.peers.get_or_add(nid)
+                }
             };
             let peer = match found {
                 Ok(peer) => peer,

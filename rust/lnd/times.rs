@@ -63,7 +63,7 @@ impl Times {
     }
 
     /// A message was that long in a stage.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note(&self, stage: Stage, kind: Kind, ns: u64) {
         // To measure what it costs: `make no-times`.
         if cfg!(ro2iblnd_no_times) {

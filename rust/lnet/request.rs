@@ -114,6 +114,15 @@ impl SendRequest {
         unsafe { pages(&self.0.pages) }
     }
 
+    /// How many bytes that are, of a PUT or REPLY; 0 of the others.
+    #[inline]
+    pub(crate) fn payload_nob(&self) -> usize {
+        match self.kind() {
+            Some(MsgKind::Get) => 0,
+            _ => self.0.pages.nob as usize,
+        }
+    }
+
     /// The bytes of a PUT or REPLY, none for the others.
     #[inline]
     pub(crate) fn payload(&self) -> PageVec {

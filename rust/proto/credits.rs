@@ -249,6 +249,13 @@ impl Credits {
         self.credits == 1 && self.outstanding == 0 && self.depth > 1
     }
 
+    /// Whether no NOOP is due but a keepalive, told by less than [`Credits::wants_noop`] and [`Credits::starves_peer`]
+    /// look at: the high-water mark is not reached, and the peer has a credit.
+    #[inline(always)]
+    pub fn is_content(&self) -> bool {
+        self.outstanding < self.high_water && self.peer_held > 0
+    }
+
     /// Whether the peer has spent every credit while some lie here below the high-water mark. That is
     /// so only while LNet keeps requests: their buffers are not posted, and the mark is not reached
     /// without them. A NOOP is due then ([`Credits::wants_noop`], `keepalive`).

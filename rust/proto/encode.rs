@@ -210,6 +210,7 @@ fn write_rd(w: &mut Writer<'_>, key: u32, frags: &[Fragment]) -> Option<()> {
 /// `msg` holds the first `nob` bytes of the message in our byte order, payload
 /// included; with a payload elsewhere use [`seal_parts`]. May be called again
 /// before posting. Fails when `msg` is shorter than `nob` or than a header.
+#[inline(always)]
 pub fn seal(msg: &mut [u8], nob: usize, credits: u8, cksum: bool) -> Result<(), WireError> {
     let msg = msg.get_mut(..nob).ok_or(WireError::NoRoom)?;
     seal_parts(msg, core::iter::empty(), credits, cksum)
@@ -218,6 +219,7 @@ pub fn seal(msg: &mut [u8], nob: usize, credits: u8, cksum: bool) -> Result<(), 
 /// Like [`seal`], for a message whose bytes after `head` lie in `pieces`.
 ///
 /// `head` must end where the first piece begins: 120 bytes for an IMMEDIATE.
+#[inline(always)]
 pub fn seal_parts<'a>(
     head: &mut [u8],
     pieces: impl Iterator<Item = &'a [u8]>,
@@ -228,19 +230,21 @@ pub fn seal_parts<'a>(
         return Err(WireError::NoRoom);
     }
     *head.get_mut(CREDITS_AT).ok_or(WireError::NoRoom)? = credits;
-    let value = if cksum {
-        let mut sum = Running::header(head);
-        for piece in pieces {
-            sum.update(piece);
-        }
-        sum.finish()
-    } else {
-        0
-    };
+    let value = if cksum { sum_of(head, pieces) } else { 0 };
     head.get_mut(CKSUM_AT)
         .ok_or(WireError::NoRoom)?
         .copy_from_slice(&value.to_ne_bytes());
     Ok(())
+}
+
+// Apart, because most messages carry none.
+#[inline(never)]
+fn sum_of<'a>(head: &[u8], pieces: impl Iterator<Item = &'a [u8]>) -> u32 {
+    let mut sum = Running::header(head);
+    for piece in pieces {
+        sum.update(piece);
+    }
+    sum.finish()
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]

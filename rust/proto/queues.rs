@@ -71,19 +71,25 @@ impl TxId {
 }
 
 /// A first-in first-out list through the cells.
+///
+/// # Invariants
+///
+/// Both ends are [`NONE`] while it is empty, which is the index of no cell.
 #[derive(Clone, Copy, Debug)]
 struct Fifo {
     head: u16,
     tail: u16,
-    len: u16,
 }
 
 impl Fifo {
     const EMPTY: Self = Self {
         head: NONE,
         tail: NONE,
-        len: 0,
     };
+
+    fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
 
     fn push(&mut self, cells: &mut [Cell], index: u16) {
         match cells.get_mut(usize::from(index)) {
@@ -91,10 +97,54 @@ impl Fifo {
             None => return,
         }
         match cells.get_mut(usize::from(self.tail)) {
-            Some(tail) if self.len > 0 => tail.next = index,
-            _ => self.head = index,
+            Some(tail) => tail.next = index,
+            None => self.head = index,
         }
         self.tail = index;
+    }
+
+    fn pop(&mut self, cells: &mut [Cell]) -> Option<u16> {
+        let cell = self.first(cells)?;
+        Some(self.take(cell))
+    }
+
+    /// The first.
+    #[inline(always)]
+    fn first<'a>(&self, cells: &'a mut [Cell]) -> Option<&'a mut Cell> {
+        cells.get_mut(usize::from(self.head))
+    }
+
+    /// Takes the first, which is that one. Returns its index.
+    #[inline(always)]
+    fn take(&mut self, first: &mut Cell) -> u16 {
+        let index = self.head;
+        self.head = first.next;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        index
+    }
+}
+
+/// One that is asked how long it is.
+///
+/// # Invariants
+///
+/// `len` cells are in `list`.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    list: Fifo,
+    len: u16,
+}
+
+impl Queue {
+    const EMPTY: Self = Self {
+        list: Fifo::EMPTY,
+        len: 0,
+    };
+
+    fn push(&mut self, cells: &mut [Cell], index: u16) {
+        self.list.push(cells, index);
         self.len = self.len.saturating_add(1);
     }
 
@@ -106,20 +156,14 @@ impl Fifo {
     /// The first.
     #[inline(always)]
     fn first<'a>(&self, cells: &'a mut [Cell]) -> Option<&'a mut Cell> {
-        if self.len == 0 {
-            return None;
-        }
-        cells.get_mut(usize::from(self.head))
+        self.list.first(cells)
     }
 
     /// Takes the first, which is that one. Returns its index.
     #[inline(always)]
     fn take(&mut self, first: &mut Cell) -> u16 {
-        let index = self.head;
-        self.head = first.next;
-        first.next = NONE;
         self.len = self.len.saturating_sub(1);
-        index
+        self.list.take(first)
     }
 }
 
@@ -161,11 +205,11 @@ pub enum Next {
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
     /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
-    unreserved: Fifo,
+    unreserved: Queue,
     /// What needs no credit.
-    free_of_credit: Fifo,
+    free_of_credit: Queue,
     /// What needs one.
-    main: Fifo,
+    main: Queue,
     /// Finished, for the LNet half to take.
     done: Fifo,
     free: Fifo,
@@ -205,9 +249,9 @@ pub const PART: u16 = 16;
 impl Queues {
     /// All empty; no cell exists yet.
     pub const EMPTY: Self = Self {
-        unreserved: Fifo::EMPTY,
-        free_of_credit: Fifo::EMPTY,
-        main: Fifo::EMPTY,
+        unreserved: Queue::EMPTY,
+        free_of_credit: Queue::EMPTY,
+        main: Queue::EMPTY,
         done: Fifo::EMPTY,
         free: Fifo::EMPTY,
         part: PART,
@@ -227,6 +271,11 @@ impl Queues {
         for index in first..end {
             self.free.push(cells, index);
         }
+    }
+
+    /// Whether there is a free cell.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
     }
 
     /// Takes a free cell for a tx of `op`. `None`: the table is full.
@@ -279,12 +328,24 @@ impl Queues {
         queue.push(cells, index);
     }
 
+    /// Whether no tx is queued.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.unreserved.len | self.free_of_credit.len | self.main.len == 0
+    }
+
+    /// Whether no tx is queued, and no NOOP is due, also not because the peer stands still: told by less than
+    /// [`Queues::is_quiet`] looks at, and so not always where it is so.
+    #[inline(always)]
+    pub fn is_idle(&self, credits: &Credits) -> bool {
+        self.is_empty() && credits.is_content()
+    }
+
     /// Whether [`Queues::next`] would find nothing, whatever room there is: no tx is queued, and no
     /// NOOP is due.
     #[inline(always)]
     pub fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
-        self.unreserved.len | self.free_of_credit.len | self.main.len == 0
-            && !credits.wants_noop(false, false, keepalive)
+        self.is_empty() && !credits.wants_noop(false, false, keepalive)
     }
 
     /// Whether [`Queues::next`] would say [`Next::NoCredit`], for certain, and change nothing.
@@ -332,7 +393,7 @@ impl Queues {
                 };
             } else if usable >= self.part {
                 return Next::Part {
-                    index: self.free_of_credit.head,
+                    index: self.free_of_credit.list.head,
                     wrs: usable,
                 };
             }
@@ -364,6 +425,35 @@ impl Queues {
         blocked
     }
 
+    /// Pays for a tx of `op` that takes so many `slots`, if [`Queues::push`] and [`Queues::next`] would post it: the credits
+    /// that it carries, as they would say. `None` if not, and nothing changed. Only while [`Queues::is_empty`].
+    #[inline(always)]
+    pub fn pass(
+        (op, slots): (Op, u16),
+        credits: &mut Credits,
+        sq_free: u16,
+        patient: bool,
+    ) -> Option<u8> {
+        if slots > sq_free.saturating_sub(NOOP_SLOTS) {
+            return None;
+        }
+        let cost = op.cost();
+        match cost {
+            Some(Cost::Credit | Cost::CreditAndReserve) => {
+                let reserves = cost == Some(Cost::CreditAndReserve);
+                if (patient && credits.wastes_last()) || (reserves && !credits.may_reserve()) {
+                    return None;
+                }
+                let carried = credits.pay(Cost::Credit)?;
+                // There is one.
+                let _ = reserves && credits.reserve();
+                Some(carried)
+            }
+            Some(cost) => credits.pay(cost),
+            None => Some(0),
+        }
+    }
+
     /// `wrs` WRITEs of the tx at `index` were pushed, as [`Next::Part`] said; `all`: only its message is left.
     pub fn parted(cells: &mut [Cell], index: u16, wrs: u16, all: bool) {
         if let Some(cell) = cells.get_mut(usize::from(index)) {
@@ -391,7 +481,7 @@ impl Queues {
 
     /// Whether a finished tx waits for the LNet half.
     pub fn has_done(&self) -> bool {
-        self.done.len > 0
+        !self.done.is_empty()
     }
 
     /// Whether any tx is not finished.
@@ -405,9 +495,9 @@ impl Queues {
     /// once, what is posted with its last completion. With `by_place` each tx gets the cause of its
     /// own deadline instead.
     pub fn cancel_all(&mut self, cells: &mut [Cell], cause: Cause, by_place: bool) {
-        self.unreserved = Fifo::EMPTY;
-        self.free_of_credit = Fifo::EMPTY;
-        self.main = Fifo::EMPTY;
+        self.unreserved = Queue::EMPTY;
+        self.free_of_credit = Queue::EMPTY;
+        self.main = Queue::EMPTY;
         self.for_each(cells, |tx| {
             let own = if by_place { tx.timeout_cause() } else { cause };
             tx.cancel(own)
@@ -440,7 +530,7 @@ impl Queues {
             Line::FreeOfCredit => self.free_of_credit,
             Line::Main => self.main,
         };
-        let mut at = queue.head;
+        let mut at = queue.list.head;
         (0..queue.len).map_while(move |_| {
             let cell = cells.get(usize::from(at))?;
             Some(core::mem::replace(&mut at, cell.next))
@@ -685,17 +775,14 @@ mod tests {
         }
     }
 
-    /// Whoever does not ask [`Queues::next`] because of [`Queues::is_starved`] misses nothing: over all small accounts, it
-    /// says no credit, and nothing changes.
-    #[test]
-    fn who_is_starved_misses_nothing() {
+    /// All small accounts, each with all that three places may hold.
+    fn for_each_account(mut f: impl FnMut(Queues, [Cell; 6], Credits)) {
         let Some(depth) = QueueDepth::new(3) else {
             return;
         };
         let ops = [Op::Immediate, Op::GetReq, Op::GetDone].into_iter();
-        let mut starved = 0u32;
         for queued in 0..64usize {
-            for account in 0..64u32 {
+            for account in 0..128u32 {
                 let mut cells = [Cell::FREE; 6];
                 let mut q = Queues::EMPTY;
                 q.grow(&mut cells, 0);
@@ -722,20 +809,105 @@ mod tests {
                 for _ in 0..(account >> 4) & 3 {
                     let _ = credits.reserve();
                 }
-                for (keepalive, patient) in
-                    [(false, false), (false, true), (true, false), (true, true)]
-                {
-                    if !q.is_starved(&credits, keepalive, patient) {
-                        continue;
-                    }
-                    starved = starved.saturating_add(1);
-                    let before = (q.lengths(), credits);
-                    let next = q.next(&mut cells, &mut credits, 10, keepalive, patient);
-                    assert_eq!(next, Next::NoCredit);
-                    assert!((q.lengths(), credits) == before);
+                for _ in 0..(account >> 6) & 1 {
+                    let _ = credits.pay(Cost::OutOfBand);
                 }
+                f(q, cells, credits);
             }
         }
+    }
+
+    /// What [`Queues::pass`] says, and leaves behind, is what [`Queues::push`] and [`Queues::next`] do: over all small
+    /// accounts, all ops, and too few slots and enough.
+    #[test]
+    fn who_is_passed_on_is_who_would_have_been_next() {
+        const OPS: [Op; 8] = [
+            Op::Immediate,
+            Op::PutReq,
+            Op::GetReq,
+            Op::PutAck,
+            Op::PutNak,
+            Op::PutDone,
+            Op::GetDone,
+            Op::Invalidate,
+        ];
+        let (mut passed, mut held) = (0u32, 0u32);
+        for_each_account(|q, cells, credits| {
+            for (op, slots, free, patient) in OPS
+                .into_iter()
+                .flat_map(|op| [(op, 1), (op, 3)])
+                .flat_map(|(op, slots)| [2, 3, 4, 5, 10].map(|free| (op, slots, free)))
+                .flat_map(|(op, slots, free)| [false, true].map(|p| (op, slots, free, p)))
+            {
+                let (mut q, mut cells) = (q, cells);
+                let Some(id) = q.alloc(&mut cells, op) else {
+                    return;
+                };
+                if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                    c.slots = slots;
+                    let _ = c.tx.enqueue();
+                }
+                let (alone, mut paid) = (q.is_empty(), credits);
+                let carried = match alone {
+                    true => Queues::pass((op, slots), &mut paid, free, patient),
+                    false => None,
+                };
+                let before = credits;
+                let mut credits = credits;
+                q.push(&mut cells, id.index);
+                let next = q.next(&mut cells, &mut credits, free, false, patient);
+                let index = id.index;
+                match carried {
+                    Some(carried) => {
+                        passed = passed.saturating_add(1);
+                        assert_eq!(next, Next::Post { index, op, carried });
+                        assert_eq!(paid, credits);
+                        assert!(q.is_empty());
+                    }
+                    None => {
+                        held = held.saturating_add(1);
+                        let mine = matches!(next, Next::Post { index: i, .. } if i == index);
+                        assert!(!(alone && mine));
+                        assert_eq!(paid, before);
+                    }
+                }
+            }
+        });
+        assert!(passed > 100 && held > 100);
+    }
+
+    /// Whoever is idle is quiet, whatever else is asked.
+    #[test]
+    fn who_is_idle_is_quiet() {
+        let mut idle = 0u32;
+        for_each_account(|q, _, credits| {
+            if q.is_idle(&credits) {
+                idle = idle.saturating_add(1);
+                assert!(q.is_quiet(&credits, credits.starves_peer()));
+            }
+        });
+        assert!(idle > 10);
+    }
+
+    /// Whoever does not ask [`Queues::next`] because of [`Queues::is_starved`] misses nothing: over all small accounts, it
+    /// says no credit, and nothing changes.
+    #[test]
+    fn who_is_starved_misses_nothing() {
+        let mut starved = 0u32;
+        for_each_account(|q, cells, credits| {
+            for (keepalive, patient) in [(false, false), (false, true), (true, false), (true, true)]
+            {
+                if !q.is_starved(&credits, keepalive, patient) {
+                    continue;
+                }
+                starved = starved.saturating_add(1);
+                let (mut q, mut cells, mut credits) = (q, cells, credits);
+                let before = (q.lengths(), credits);
+                let next = q.next(&mut cells, &mut credits, 10, keepalive, patient);
+                assert_eq!(next, Next::NoCredit);
+                assert!((q.lengths(), credits) == before);
+            }
+        });
         assert!(starved > 100);
     }
 }

@@ -27,7 +27,7 @@ use kernel::{
 
 use super::{
     received::Rx,
-    wire::txs::{
+    wire::over::{
         Finished,
         Over, //
     },

@@ -41,6 +41,7 @@ impl Connection for Conn {
         self.event(Event::Start);
     }
 
+    #[inline]
     fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
         send::send(self, msg, req)
     }

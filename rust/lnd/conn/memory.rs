@@ -19,7 +19,7 @@ use super::{
         Bounce,
         Sink, //
     },
-    wire::Wire,
+    wire::ForSink,
     Conn, //
 };
 use crate::{
@@ -64,16 +64,13 @@ impl From<Error> for NotReady {
 }
 
 impl Conn {
-    /// Maps the pages that our WRITEs read. `also` is what else the caller wants of the wire half, which is asked
-    /// once for both.
-    pub(super) fn map_source<R>(
+    /// Maps the pages that our WRITEs read, for the device of the connection, if it has one still.
+    pub(super) fn map_source(
         &self,
+        device: Option<ARef<Device>>,
         pages: &PageVec,
-        also: impl FnOnce(&mut Wire<Self>) -> R,
-    ) -> Result<(Arc<SgMap>, R), NotReady> {
-        let (device, also) = self.with(|inner| (inner.wire.device(), also(&mut inner.wire)));
-        let map = self.map(device.ok_or(ENODEV)?, pages, Direction::ToDevice)?;
-        Ok((map, also))
+    ) -> Result<Arc<SgMap>, NotReady> {
+        self.map(device.ok_or(ENODEV)?, pages, Direction::ToDevice)
     }
 
     /// Maps pages, and counts what is a GPU's.
@@ -106,13 +103,17 @@ impl Conn {
     }
 
     /// Maps the pages that the peer's WRITEs go to, behind a key of their own: the sink, its only
-    /// fragment, and the key.
-    pub(super) fn make_sink(&self, pages: &PageVec) -> Result<(Sink, Fragment, u32), NotReady> {
+    /// fragment, and the key. `parts` are what the connection has for it.
+    pub(super) fn make_sink(
+        &self,
+        parts: Result<ForSink<Self>>,
+        pages: &PageVec,
+    ) -> Result<(Sink, Fragment, u32), NotReady> {
         let nob = match u32::try_from(pages.nob()) {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
             _ => return Err(EMSGSIZE.into()),
         };
-        let (device, mr_pages, qp) = self.with(|inner| inner.wire.for_sink())?;
+        let (device, mr_pages, qp) = parts?;
         let mut map = self.map(device, pages, Direction::FromDevice)?;
         let mut bounce = None;
         if !map.can_register(mr_pages) {

@@ -24,6 +24,7 @@
 //! |---|---|---|
 //! | [`completions`] | what the queue pair tells | softirq |
 //! | [`deliver`], [`recv`] | what calls LNet; what LNet calls to receive | work item, one per connection, ordered |
+//! | [`doorbell`] | what may go is posted, now or with what follows | whoever has queued it, or made room |
 //! | [`send`], [`submit`], [`memory`] | messages of LNet and answers of ours become transmits | whoever calls LNet |
 //! | [`control`], [`setup`], [`close`], [`leave`], [`timer`] | from set-up to release | work items |
 //! | [`cm`] | events of the CM | its work queue |
@@ -59,7 +60,6 @@ use super::{
     hca::Hca,
     live::Live,
     meter::Meter,
-    moment::Moment,
     ni::Ni,
     peer::Peer,
     settings::MadeWith,
@@ -107,6 +107,7 @@ mod cm_side;
 mod completions;
 mod control;
 mod deliver;
+mod doorbell;
 mod fault;
 mod fifo;
 mod goodbye;
@@ -327,52 +328,6 @@ impl Conn {
             self.kick_upper(inner);
         }
         self.call_next(inner);
-    }
-
-    /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
-    fn pump(self: &Arc<Self>, inner: &mut Inner, probe: bool) {
-        self.pump_at(inner, probe, None);
-    }
-
-    /// The same, by someone who has just looked at the clock.
-    fn pump_at(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<Moment>) {
-        if !inner.life.is_up() {
-            return;
-        }
-        // The LNet half gives the credits of these back, and pumps. The peer is not fed while some wait for
-        // their turn with LNet: those will get to the high-water mark.
-        let patient = !inner.inbox.is_empty();
-        let probe = probe || (!patient && inner.wire.starves_peer());
-        if !inner.wire.is_quiet(probe) {
-            self.pump_now(inner, probe, patient, now);
-        }
-    }
-
-    // Apart, because most calls of the one above have nothing to do.
-    #[inline(never)]
-    fn pump_now(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        probe: bool,
-        patient: bool,
-        now: Option<Moment>,
-    ) {
-        if inner.wire.is_starved(probe, patient) {
-            return;
-        }
-        let now = now.unwrap_or_else(Moment::now);
-        if let Err(cause) = inner.wire.pump(probe, patient, now, self.ni.cksum()) {
-            self.blame(inner, Fault::Post(cause));
-        }
-    }
-
-    /// Rings the doorbell for what was just queued, unless it will ring soon anyway.
-    #[inline]
-    fn ring(self: &Arc<Self>, inner: &mut Inner, now: Option<Moment>) {
-        let turn = &inner.turn;
-        if inner.wire.rings(|| turn.holds(|| kernel::current!().pid())) {
-            self.pump_at(inner, false, now);
-        }
     }
 
     /// The RDMA device it is on.

@@ -151,24 +151,24 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) ->
             return Ok(());
         }
     };
-    let (sink, fragment, key) = match conn.make_sink(&req.pages) {
-        Ok(made) => made,
-        Err(why) => {
-            let e = why.error();
-            conn.give_back(rx, Repost::ForPeer, false);
-            if conn.runs_short(&why) {
-                log::no_sink(conn.nid(), matches!(why, NotReady::NoRegion(_)), e);
+    let (sink, fragment, key) =
+        match conn.make_sink(conn.with(|inner| inner.wire.for_sink()), &req.pages) {
+            Ok(made) => made,
+            Err(why) => {
+                let e = why.error();
+                conn.give_back(rx, Repost::ForPeer, false);
+                if conn.runs_short(&why) {
+                    log::no_sink(conn.nid(), matches!(why, NotReady::NoRegion(_)), e);
+                }
+                conn.tell(Op::PutNak, cookie, e.to_errno(), Owner::Nobody);
+                return Err((Some(m), e));
             }
-            conn.tell(Op::PutNak, cookie, e.to_errno(), Owner::Nobody);
-            return Err((Some(m), e));
-        }
-    };
+        };
     // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
     conn.give_back(rx, Repost::Plain, false);
     let slots = |limits: Limits| limits.reg_and_send();
-    let buf = (None, None);
     let what = |now| Transfer::message(Owner::Message(m), now).read_into(sink, fragment.nob);
-    conn.submit_or_fail(Op::PutAck, slots, what, buf, |dst| BodyOut::PutAck {
+    conn.submit_or_fail(Op::PutAck, slots, what, None, |dst| BodyOut::PutAck {
         src: cookie,
         dst,
         key,
@@ -203,7 +203,8 @@ fn recv_get(
     // That LNet's pages are mapped counts.
     let since = Moment::now();
     let plan = remote.map_err(NotReady::from).and_then(|remote| {
-        let (map, limits) = conn.map_source(&req.pages, |wire| wire.limits())?;
+        let (device, limits) = conn.with(|inner| (inner.wire.device(), inner.wire.limits()));
+        let map = conn.map_source(device, &req.pages)?;
         let slots = remote.slots(&map, total, limits)?;
         let status = i32::try_from(total).map_err(Error::from)?;
         Ok((remote, map, slots, status))
@@ -216,7 +217,7 @@ fn recv_get(
                 Op::GetDone,
                 |_| slots,
                 what,
-                (None, None),
+                None,
                 |_| BodyOut::GetDone(Done { cookie, status }),
             );
             Ok(())
@@ -292,7 +293,7 @@ impl Conn {
         if had.is_err() {
             self.step(inner, Event::Fail(Cause::NoResources));
         } else if ring {
-            self.ring(inner, Some(now));
+            self.ring(inner, now);
         }
         drop(guard);
         // Memory goes without the lock.

@@ -5,6 +5,8 @@
 //! Buffers, mappings and memory regions are made first, without a lock; then the message is built and
 //! queued ([`super::submit`]).
 //!
+//! The scope for memory is entered where some is allocated: a message that is copied needs none.
+//!
 //! Context: process; may sleep; re-entrant, because LNet sends from inside `lnet_finalize`.
 
 use kernel::{
@@ -15,6 +17,7 @@ use kernel::{
 use super::{
     memory::NotReady,
     remote::Limits,
+    submit::Unsent,
     transfer::{
         Ended,
         Owner,
@@ -23,7 +26,10 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::peer::NotSent,
+    lnd::{
+        moment::Moment,
+        peer::NotSent, //
+    },
     lnet::{
         Health as LnetHealth,
         Message,
@@ -40,76 +46,122 @@ use crate::{
         params::LNET_MTU,
         tx::Op, //
     },
-    rdma::buf::TxBuf, //
+    rdma::work::NofsScope, //
 };
 
 /// Queues a message of LNet on a connection, and posts what may go. May sleep; re-entrant.
-pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
-    let Some(buf) = conn.with(|inner| inner.life.is_up().then(|| inner.wire.take_buf())) else {
-        return Err(NotSent::Closed(msg));
-    };
+pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let pages = req.pages();
     let nob = u32::try_from(pages.nob()).unwrap_or(u32::MAX);
     let method = req
         .kind()
         .and_then(|kind| lnet_hdr::choose(lnet_kind(kind), req.is_routed(), nob, pages.is_gpu()));
-    let sent = match method {
-        Some(Method::Immediate) => send_immediate(conn, msg, req, buf),
-        Some(Method::PutReq) => send_put(conn, msg, req, buf),
-        Some(Method::GetReq) => send_get(conn, msg, req, buf),
-        None => Err((msg, EINVAL.into())),
-    };
-    match sent {
+    match method {
+        Some(Method::Immediate) => send_immediate(conn, msg, req),
+        Some(Method::PutReq) => send_put(conn, msg, req),
+        Some(Method::GetReq) => send_get(conn, msg, req),
+        None => not_ready(conn, msg, EINVAL.into()),
+    }
+}
+
+/// Whether a connection took a message.
+type Sent = Result<(), NotSent>;
+
+/// What a message needs could not be made.
+#[cold]
+#[inline(never)]
+fn not_ready(conn: &Conn, msg: Message, why: NotReady) -> Sent {
+    match why {
         // Nothing is wrong with this NI, and another try would not help.
-        Err((msg, NotReady::Gpu(e))) => {
+        NotReady::Gpu(e) => {
             msg.finalize(e.to_errno(), LnetHealth::Ok);
             Ok(())
         }
-        Err((msg, NotReady::Here(e) | NotReady::NoRegion(e))) => match conn.transient(e) {
+        NotReady::Here(e) | NotReady::NoRegion(e) => match conn.transient(e) {
             Some(cause) => {
                 conn.give_up(Ended::unsent(msg), cause);
                 Ok(())
             }
             None => Err(NotSent::Failed(msg, e)),
         },
-        Ok(()) => Ok(()),
     }
 }
 
-/// What could not be sent, for LNet to finalize.
-type Send = Result<(), (Message, NotReady)>;
-
-fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
-    let payload = req.payload();
-    let body = BodyOut::Immediate {
-        hdr: req.hdr(),
-        payload_len: payload.nob(),
-    };
-    conn.submit_or_fail(
-        Op::Immediate,
-        |_| 1,
-        |now| Transfer::message(Owner::Message(msg), now),
-        (buf, Some(&payload)),
-        |_| body,
-    );
-    Ok(())
+/// The connection has ended: another one may take it.
+#[cold]
+fn closed(msg: Message) -> Sent {
+    Err(NotSent::Closed(msg))
 }
 
-fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+// Each apart, so that none has to keep what only another one needs.
+#[inline(never)]
+fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
+    let payload_len = req.payload_nob();
+    let mut buf = None;
+    // What has no payload needs no buffer yet.
+    if payload_len > 0 {
+        let Some(had) = conn.with(|inner| inner.life.is_up().then(|| inner.wire.take_buf())) else {
+            return closed(msg);
+        };
+        match conn.copied(had, &req.payload()) {
+            Ok(made) => buf = Some(made),
+            Err(e) => {
+                conn.give_up(Ended::unsent(msg), conn.no_buf(e));
+                return Ok(());
+            }
+        }
+    }
+    let body = BodyOut::Immediate {
+        hdr: req.hdr(),
+        payload_len,
+    };
+    let what = |now| Transfer::message(Owner::Message(msg), now);
+    match conn.submit(Op::Immediate, |_| 1, what, buf, |_| body) {
+        Ok(()) => Ok(()),
+        Err((what, why)) => unsent(conn, what(Moment::now()), why),
+    }
+}
+
+/// A message alone did not become a transmit.
+#[cold]
+#[inline(never)]
+fn unsent(conn: &Conn, transfer: Transfer, why: Unsent) -> Sent {
+    let mut transfer = transfer;
+    match (why, transfer.take_message()) {
+        (Unsent::Over(_), Some(msg)) => closed(msg),
+        (Unsent::Failed(cause), Some(msg)) => {
+            conn.give_up(Ended::unsent(msg), cause);
+            Ok(())
+        }
+        // There is one.
+        (_, None) => Ok(()),
+    }
+}
+
+#[inline(never)]
+fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
+    let _nofs = NofsScope::enter();
     let (hdr, payload) = (req.hdr(), req.pages());
     let total = match u32::try_from(payload.nob()) {
         Ok(n) if n <= LNET_MTU => n,
-        _ => return Err((msg, EMSGSIZE.into())),
+        _ => return not_ready(conn, msg, EMSGSIZE.into()),
+    };
+    let parts = conn.with(|inner| {
+        let wire = &mut inner.wire;
+        let up = inner.life.is_up();
+        up.then(|| (wire.device(), wire.take_buf(), wire.take_buf()))
+    });
+    let Some((device, buf, spare)) = parts else {
+        return closed(msg);
     };
     let made = conn
-        .map_source(&payload, |wire| wire.take_buf())
-        .and_then(|(map, buf)| Ok((map, buf.map_or_else(|| conn.make_buf(), Ok)?)));
+        .map_source(device, &payload)
+        .and_then(|map| Ok((map, spare.map_or_else(|| conn.make_buf(), Ok)?)));
     let (map, spare) = match made {
         Ok(made) => made,
-        Err(e) => return Err((msg, e)),
+        Err(e) => return not_ready(conn, msg, e),
     };
     let what = |now| Transfer::message(Owner::Message(msg), now).offer(map, total, spare);
-    let buf = (buf, None);
     conn.submit_or_fail(
         Op::PutReq,
         |_| 1,
@@ -120,28 +172,32 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf
     Ok(())
 }
 
-fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest, buf: Option<TxBuf>) -> Send {
+#[inline(never)]
+fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
+    let _nofs = NofsScope::enter();
     let hdr = req.hdr();
-    let (sink, fragment, key) = match conn.make_sink(&req.pages()) {
+    let parts = conn.with(|inner| inner.life.is_up().then(|| inner.wire.for_sink()));
+    let Some(parts) = parts else {
+        return closed(msg);
+    };
+    let (sink, fragment, key) = match conn.make_sink(parts, &req.pages()) {
         Ok(made) => made,
-        Err(e) => return Err((msg, e)),
+        Err(e) => return not_ready(conn, msg, e),
     };
     let get = match msg.into_get(&conn.ni.lnet) {
         Ok(get) => get,
         Err(msg) => {
             conn.drop_sink(sink);
-            return Err((msg, ENOMEM.into()));
+            return not_ready(conn, msg, ENOMEM.into());
         }
     };
     let what = |now| Transfer::message(Owner::Get(get), now).read_into(sink, fragment.nob);
     let slots = |limits: Limits| limits.reg_and_send();
-    conn.submit_or_fail(Op::GetReq, slots, what, (buf, None), |cookie| {
-        BodyOut::GetReq {
-            hdr,
-            cookie,
-            key,
-            frags: core::slice::from_ref(&fragment),
-        }
+    conn.submit_or_fail(Op::GetReq, slots, what, None, |cookie| BodyOut::GetReq {
+        hdr,
+        cookie,
+        key,
+        frags: core::slice::from_ref(&fragment),
     });
     Ok(())
 }

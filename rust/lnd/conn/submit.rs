@@ -11,13 +11,17 @@ use kernel::{
 };
 
 use super::{
+    fault::Fault,
     remote::Limits,
     transfer::{
         Ended,
         Owner,
         Transfer, //
     },
-    wire::bigger::Bigger,
+    wire::{
+        bigger::Bigger,
+        build::Built, //
+    },
     Conn, //
 };
 use crate::{
@@ -38,9 +42,18 @@ use crate::{
     },
     rdma::{
         buf::TxBuf,
-        pages::PageVec, //
+        pages::PageVec,
+        work::NofsScope, //
     }, //
 };
+
+/// Why something did not become a transmit.
+pub(super) enum Unsent {
+    /// The connection has ended, for this.
+    Over(Cause),
+    /// It could not be built.
+    Failed(Cause),
+}
 
 impl Conn {
     /// Why a transmit could not be built, if another try may go well: the connection has ended
@@ -69,7 +82,7 @@ impl Conn {
             op,
             |_| 1,
             what,
-            (None, None),
+            None,
             |_| {
                 if op == Op::PutNak {
                     BodyOut::PutNak(done)
@@ -81,17 +94,18 @@ impl Conn {
     }
 
     /// Queues a transmit, or finishes it at once with the reason why not. `what` makes the transfer, which may
-    /// begin now, and `slots` says how many work requests it takes; `buf` may be a message buffer, and what is
-    /// copied into it.
+    /// begin now, and `slots` says how many work requests it takes; `buf` may be a message buffer.
     pub(super) fn submit_or_fail<'a>(
         self: &Arc<Self>,
         op: Op,
         slots: impl FnOnce(Limits) -> u16,
         what: impl FnOnce(Moment) -> Transfer,
-        buf: (Option<TxBuf>, Option<&PageVec>),
+        buf: Option<TxBuf>,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
-        if let Err((what, cause)) = self.submit(op, slots, what, buf, body) {
+        if let Err((what, Unsent::Over(cause) | Unsent::Failed(cause))) =
+            self.submit(op, slots, what, buf, body)
+        {
             let mut transfer = what(Moment::now());
             if matches!(op, Op::PutAck | Op::PutNak | Op::GetDone) {
                 // The peer waits for this answer: the disconnect tells it at once.
@@ -112,51 +126,55 @@ impl Conn {
     }
 
     /// Builds the message of a transmit, queues it, and posts what may go.
-    fn submit<'a, W: FnOnce(Moment) -> Transfer>(
+    #[inline(always)]
+    pub(super) fn submit<'a, W: FnOnce(Moment) -> Transfer>(
         self: &Arc<Self>,
         op: Op,
         slots: impl FnOnce(Limits) -> u16,
         what: W,
-        buf: (Option<TxBuf>, Option<&PageVec>),
+        buf: Option<TxBuf>,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
-    ) -> Result<(), (W, Cause)> {
-        let mut had = match buf {
-            (buf, Some(pages)) => match self.copied(buf, pages) {
-                Ok(buf) => Some(buf),
-                Err(e) => return Err((what, self.no_buf(e))),
-            },
-            (buf, None) => buf,
-        };
-        let (mut guard, id, buf) = loop {
+    ) -> Result<(), (W, Unsent)> {
+        let mut had = buf;
+        let (mut guard, buf) = loop {
             let mut guard = self.lock();
             let inner = &mut *guard;
             if !inner.life.is_up() {
-                return Err((what, inner.life.end_cause()));
+                return Err((what, Unsent::Over(inner.life.end_cause())));
             }
             let Some(buf) = had.take().or_else(|| inner.wire.take_buf()) else {
                 drop(guard);
                 match self.make_buf() {
                     Ok(buf) => had = Some(buf),
-                    Err(e) => return Err((what, self.no_buf(e))),
+                    Err(e) => return Err((what, Unsent::Failed(self.no_buf(e)))),
                 }
                 continue;
             };
-            if let Some(id) = inner.wire.alloc(op) {
-                break (guard, id, buf);
+            if inner.wire.has_place() {
+                break (guard, buf);
             }
             had = Some(buf);
             drop(guard);
             if let Err(e) = self.grow() {
                 log::cannot(self.nid(), "make room for a message", e);
-                return Err((what, Cause::NoResources));
+                return Err((what, Unsent::Failed(Cause::NoResources)));
             }
         };
         let inner = &mut *guard;
         let now = Moment::now();
         let slots = slots(inner.wire.limits());
-        inner.wire.enqueue((id, slots), what, buf, body, now)?;
+        let at_once = self.at_once(inner);
+        let built = inner
+            .wire
+            .build((op, slots), what, buf, body, now, at_once)
+            .map_err(|(what, cause)| (what, Unsent::Failed(cause)))?;
         // Who fails in that is finished with the connection.
-        self.ring(inner, Some(now));
+        match built {
+            Built::Posted(Ok(())) => {}
+            Built::Posted(Err(cause)) => self.blame(inner, Fault::Post(cause)),
+            Built::Queued if at_once.is_some() => self.pump_due(inner, false, Some(now)),
+            Built::Queued => {}
+        }
         if inner.watch.begin() {
             if let Some(probe) = self.ni.probe() {
                 self.look_in(inner, probe.ms());
@@ -167,7 +185,8 @@ impl Conn {
 
     /// Why there is no message buffer for a transmit.
     #[cold]
-    fn no_buf(&self, e: Error) -> Cause {
+    #[inline(never)]
+    pub(super) fn no_buf(&self, e: Error) -> Cause {
         let cause = self.transient(e);
         cause.unwrap_or(Cause::Local(e.to_errno()))
     }
@@ -175,7 +194,7 @@ impl Conn {
     /// The payload of an IMMEDIATE in a message buffer, behind its head. At most 3976 bytes: a copy is
     /// cheaper than a mapping, right for any shape of pages, and covered by the checksum.
     #[inline(always)]
-    fn copied(&self, buf: Option<TxBuf>, payload: &PageVec) -> Result<TxBuf> {
+    pub(super) fn copied(&self, buf: Option<TxBuf>, payload: &PageVec) -> Result<TxBuf> {
         let mut buf = buf.map_or_else(|| self.make_buf(), Ok)?;
         let end = IMMEDIATE_HEAD.checked_add(payload.nob()).ok_or(EMSGSIZE)?;
         let to = buf
@@ -190,11 +209,15 @@ impl Conn {
     #[cold]
     #[inline(never)]
     pub(super) fn make_buf(&self) -> Result<TxBuf> {
+        let _nofs = NofsScope::enter();
         TxBuf::alloc(&self.hca()?.device)
     }
 
     /// Makes more transmits. May sleep.
+    #[cold]
+    #[inline(never)]
     fn grow(&self) -> Result {
+        let _nofs = NofsScope::enter();
         let mut bigger = Bigger::new(self.with(|inner| inner.wire.nr_txs()))?;
         // The old tables are freed without the lock.
         self.with(|inner| inner.wire.grow(&mut bigger));

@@ -150,15 +150,26 @@ impl Transfer {
         }
     }
 
-    /// The message to send next is `nob` bytes of `buf`.
+    /// Whether nothing goes in front of its message.
     #[inline]
+    pub(super) fn is_alone(&self) -> bool {
+        self.remote.is_none() && !matches!(self.memory, Memory::Sink(_))
+    }
+
+    /// The message to send is `nob` bytes of `buf`.
+    #[inline]
+    pub(super) fn loaded(self, buf: TxBuf, nob: usize) -> Self {
+        Self {
+            buf: Some(buf),
+            nob,
+            ..self
+        }
+    }
+
+    /// The message to send next is `nob` bytes of `buf`.
     pub(super) fn load(&mut self, buf: TxBuf, nob: usize) {
         self.nob = nob;
-        match &mut self.buf {
-            // Nothing is dropped that way, and the compiler knows.
-            none @ None => core::mem::forget(none.replace(buf)),
-            some => *some = Some(buf),
-        }
+        self.buf = Some(buf);
     }
 
     /// Takes the message to send, and its length.

@@ -28,7 +28,8 @@ use crate::{
     proto::{
         cause::Cause,
         way::Passage, //
-    }, //
+    },
+    rdma::work::NofsScope, //
 };
 
 impl<C: Connection> Peer<C> {
@@ -63,7 +64,10 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Keeps a message until there is a connection, and starts making one if there is a way.
+    #[cold]
+    #[inline(never)]
     fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
+        let _nofs = NofsScope::enter();
         let passage = self.ni.passage();
         if passage == Passage::Refuse && self.with(|inner| inner.conns.usable() == 0) {
             self.lose_one(msg, Cause::LinkDown);

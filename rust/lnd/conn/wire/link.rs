@@ -98,12 +98,12 @@ impl<C: QpHandler> Link<C> {
         }
     }
 
-    /// Finds out how many slots of the send queue are free, for [`Link::slots`].
+    /// Finds out how many slots of the send queue are free, for [`Link::slots`], too.
     #[inline]
-    pub(super) fn look_for_slots(&mut self) {
-        if let Some((sq, _)) = &mut self.queues {
-            sq.look_for_slots(&self.qp);
-        }
+    pub(super) fn look_for_slots(&mut self) -> u16 {
+        let queues = self.queues.as_mut();
+        let free = queues.map_or(0, |(sq, _)| sq.look_for_slots(&self.qp));
+        u16::try_from(free).unwrap_or(u16::MAX)
     }
 
     /// Free slots of the send queue, of those that were when somebody looked.
@@ -111,6 +111,15 @@ impl<C: QpHandler> Link<C> {
     pub(super) fn slots(&self) -> u16 {
         let free = self.queues.as_ref().map_or(0, |(sq, _)| sq.slots());
         u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
+    /// As [`Link::slots`], for one work request that is posted by itself; 0 if the batch has others.
+    #[inline]
+    pub(super) fn room(&self) -> u16 {
+        match self.is_empty() {
+            true => self.slots(),
+            false => 0,
+        }
     }
 
     /// Free slots of the send queue.

@@ -2,8 +2,8 @@
 
 //! The wire half of a connection: credits, transmits, buffers, and the queue pair they go through.
 //!
-//! What it does by itself: what a received message means ([`receive`]), what may go next ([`pump`]), and how
-//! that becomes work requests ([`post`]). Requests go into the inbox. It never sleeps and never calls LNet;
+//! What it does by itself: how a transmit is built ([`build`]), what a received message means ([`receive`]), what may go
+//! next ([`pump`]), and how that becomes work requests ([`post`]). Requests go into the inbox. It never sleeps and never calls LNet;
 //! and it does not know in which state the connection is: who calls it does.
 //!
 //! Context: softirq and process context; a part of what the connection lock protects.
@@ -27,12 +27,12 @@ use kernel::{
 use self::{
     bigger::Bigger,
     link::Link,
-    stock::Stock,
-    txs::{
+    over::{
         Finished,
-        Over,
-        Txs, //
-    }, //
+        Over, //
+    },
+    stock::Stock,
+    txs::Txs, //
 };
 use super::{
     fault::Fault,
@@ -40,8 +40,7 @@ use super::{
         Received,
         Used, //
     },
-    remote::Limits,
-    transfer::Transfer, //
+    remote::Limits, //
 };
 use crate::{
     lnd::{
@@ -59,16 +58,9 @@ use crate::{
             Credits,
             Repost, //
         },
-        encode::{
-            encode,
-            BodyOut, //
-        },
         params::QueueDepth,
-        queues::TxId,
         turn::Flight,
-        tx::Op,
         wire::{
-            Cookie,
             Envelope,
             Identity, //
         }, //
@@ -87,8 +79,11 @@ use crate::{
 };
 
 pub(super) mod bigger;
+pub(super) mod build;
+mod free;
 pub(super) mod link;
 pub(super) mod look;
+pub(super) mod over;
 mod post;
 mod pump;
 pub(super) mod receive;
@@ -97,6 +92,9 @@ pub(super) mod txs;
 
 /// What [`Qp::drain`] wants.
 pub(super) type Draining<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
+
+/// What a sink is made of, see [`Wire::for_sink`].
+pub(super) type ForSink<C> = (ARef<Device>, u32, Arc<Qp<C>>);
 
 /// The wire half of a connection, a `C`.
 pub(super) struct Wire<C: QpHandler> {
@@ -198,7 +196,7 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// `ENODEV` or `ENOTCONN`: it was released.
-    pub(super) fn for_sink(&self) -> Result<(ARef<Device>, u32, Arc<Qp<C>>)> {
+    pub(super) fn for_sink(&self) -> Result<ForSink<C>> {
         let hca = self.hca.as_ref().ok_or(ENODEV)?;
         let link = self.link.as_ref().ok_or(ENOTCONN)?;
         Ok((hca.device.clone(), hca.mr_pages, link.qp().clone()))
@@ -232,10 +230,10 @@ impl<C: QpHandler> Wire<C> {
         self.stock.take()
     }
 
-    /// A place for a transmit. `None`: there is none, [`Wire::grow`].
+    /// Whether there is a place for a transmit. If not: [`Wire::grow`].
     #[inline]
-    pub(super) fn alloc(&mut self, op: Op) -> Option<TxId> {
-        self.txs.alloc(op)
+    pub(super) fn has_place(&self) -> bool {
+        self.txs.has_free()
     }
 
     /// How many places there are.
@@ -246,37 +244,6 @@ impl<C: QpHandler> Wire<C> {
     /// Makes more places, see [`Txs::grow`].
     pub(super) fn grow(&mut self, bigger: &mut Bigger) {
         self.txs.grow(bigger);
-    }
-
-    /// Builds the message of a transmit in `buf`, and queues it in the place that was just taken; posting it
-    /// takes `slots`. `what` makes its payload, which may begin now.
-    ///
-    /// # Errors
-    ///
-    /// What makes its payload, and why: the message is too long. The place is free again.
-    #[inline(always)]
-    pub(super) fn enqueue<'a, W: FnOnce(Moment) -> Transfer>(
-        &mut self,
-        (id, slots): (TxId, u16),
-        what: W,
-        buf: TxBuf,
-        body: impl FnOnce(Cookie) -> BodyOut<'a>,
-        now: Moment,
-    ) -> Result<(), (W, Cause)> {
-        let mut buf = buf;
-        let body = body(self.txs.cookie(id));
-        let asks = matches!(body, BodyOut::PutReq { .. } | BodyOut::GetReq { .. });
-        if asks && self.txs.lacks_reserve(&self.credits) {
-            self.counts.one(Count::NoReserved);
-        }
-        let queued = match encode(buf.as_mut_slice(), &self.envelope(), &body) {
-            Ok(nob) => self.txs.enqueue(id, slots, what, (buf, nob), now),
-            Err(_) => Err(what),
-        };
-        queued.map_err(|what| {
-            self.txs.release(id);
-            (what, Cause::Local(EMSGSIZE.to_errno()))
-        })
     }
 
     /// Whether a transmit is over, and LNet was not told.

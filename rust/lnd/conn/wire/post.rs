@@ -44,7 +44,8 @@ const INVALIDATE: u32 = 1 << 16;
 const IN_FRONT: u32 = 1 << 17;
 
 /// What the send queue gives back with the completion of a work request of the tx at `index`.
-fn context(index: u16, wr: Wr, load: Load) -> u32 {
+#[inline(always)]
+pub(super) fn context(index: u16, wr: Wr, load: Load) -> u32 {
     let wr = match wr {
         Wr::Any => 0,
         Wr::Invalidate => INVALIDATE,

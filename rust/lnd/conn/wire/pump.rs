@@ -133,6 +133,12 @@ impl<C: QpHandler> Wire<C> {
         self.credits.starves_peer()
     }
 
+    /// Whether [`Wire::pump`] would do nothing, at one look: nothing is queued, and no NOOP due.
+    #[inline(always)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.txs.is_idle(&self.credits)
+    }
+
     /// Whether [`Wire::pump`] would do nothing, for certain.
     #[inline(always)]
     pub(crate) fn is_quiet(&self, probe: bool) -> bool {
@@ -162,11 +168,8 @@ impl<C: QpHandler> Wire<C> {
         cksum: bool,
     ) -> Result<(), Cause> {
         let mut keepalive = probe;
-        if let Some(link) = &mut self.link {
-            link.look_for_slots();
-        }
+        let mut free = self.link.as_mut().map_or(0, Link::look_for_slots);
         let built = loop {
-            let free = self.link.as_ref().map_or(0, Link::slots);
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
             let built = match next {
@@ -196,6 +199,7 @@ impl<C: QpHandler> Wire<C> {
                 self.meter.flows();
                 break Ok(());
             }
+            free = self.link.as_ref().map_or(0, Link::slots);
         };
         // Also after a failure: what was pushed completes only if it is posted.
         built.and(self.flush(now))
@@ -230,7 +234,7 @@ impl<C: QpHandler> Wire<C> {
 
     /// Rings the doorbell for what was pushed, if anything was.
     #[inline(always)]
-    fn flush(&mut self, now: Moment) -> Result<(), Cause> {
+    pub(super) fn flush(&mut self, now: Moment) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
         };

@@ -8,21 +8,25 @@
 //! # Invariants
 //!
 //! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`; but for
-//!   the moment between [`Txs::alloc`] and [`Txs::enqueue`], which are under one lock.
+//!   the moment between [`Txs::alloc`] and [`Free::fill`], which are under one lock. One that
+//!   is filled is put into its queue by [`Txs::queue`], under the same.
 //! - Nobody changes a cell but here, so that whatever a step asks for is done.
 
 use kernel::prelude::*;
 
-use super::bigger::Bigger;
+use super::{
+    bigger::Bigger,
+    free::Free,
+    over::{
+        Finished,
+        Over, //
+    }, //
+};
 use crate::{
     lnd::{
-        conn::transfer::{
-            Ended,
-            Transfer, //
-        },
+        conn::transfer::Transfer,
         moment::Moment, //
     },
-    lnet::Message,
     proto::{
         cause::Cause,
         credits::Credits,
@@ -45,10 +49,7 @@ use crate::{
         },
         wire::Cookie, //
     },
-    rdma::{
-        buf::TxBuf,
-        random, //
-    }, //
+    rdma::random, //
 };
 
 /// The transmits of a connection.
@@ -58,49 +59,6 @@ pub(super) struct Txs {
     transfers: KVVec<Option<Transfer>>,
     /// Random; see [`TxId::cookie`].
     mask: u64,
-}
-
-/// A transmit that is over, for LNet.
-pub(crate) struct Finished {
-    ended: Ended,
-    cause: Option<Cause>,
-    /// The device was given some of it.
-    posted: bool,
-}
-
-/// A transmit that is over.
-pub(crate) enum Over {
-    /// A message alone that went well, as most do.
-    Well(Message),
-    /// Another, which is in the place that was given for it.
-    Other,
-}
-
-impl Finished {
-    // Apart, because most were a message alone and went well.
-    #[inline(never)]
-    fn take(to: &mut Option<Self>, tx: &Tx, entry: &mut Option<Transfer>) {
-        if let (None, Some(transfer)) = (&to, &mut *entry) {
-            // Nothing is dropped that way, and the compiler knows.
-            core::mem::forget(to.replace(Self {
-                ended: transfer.end(),
-                cause: tx.cause(),
-                posted: tx.was_posted(),
-            }));
-        }
-        Transfer::clear(entry);
-    }
-
-    /// Why it failed, and how many messages of LNet's that are; `None` if it did not.
-    pub(crate) fn failed(&self) -> Option<(Cause, usize)> {
-        Some((self.cause?, self.ended.messages()))
-    }
-
-    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
-    #[inline(always)]
-    pub(crate) fn finish(&mut self) {
-        self.ended.finish(self.cause, self.posted)
-    }
 }
 
 impl Txs {
@@ -128,48 +86,34 @@ impl Txs {
         self.queues.grow(&mut self.cells, first);
     }
 
-    /// Takes a free one for `op`. `None`: there is none.
+    /// Whether there is a free one.
     #[inline]
-    pub(super) fn alloc(&mut self, op: Op) -> Option<TxId> {
-        self.queues.alloc(&mut self.cells, op)
+    pub(super) fn has_free(&self) -> bool {
+        self.queues.has_free()
     }
 
-    /// Its name on the wire.
-    #[inline]
-    pub(super) fn cookie(&self, id: TxId) -> Cookie {
-        Cookie(id.cookie(self.mask))
-    }
-
-    /// Queues one that was just taken: what makes its payload, its message of `nob` bytes in `buf`, the `slots` that
-    /// posting it takes.
-    ///
-    /// # Errors
-    ///
-    /// What makes the payload, if there is no such place.
+    /// Takes a free one for `op`, to be filled or given back at once. `None`: there is none.
     #[inline(always)]
-    pub(super) fn enqueue<W: FnOnce(Moment) -> Transfer>(
-        &mut self,
-        id: TxId,
-        slots: u16,
-        what: W,
-        (buf, nob): (TxBuf, usize),
-        now: Moment,
-    ) -> Result<(), W> {
+    pub(super) fn alloc(&mut self, op: Op) -> Option<Free<'_>> {
+        let id = self.queues.alloc(&mut self.cells, op)?;
         let at = usize::from(id.index);
-        let (Some(cell), Some(entry)) = (self.cells.get_mut(at), self.transfers.get_mut(at)) else {
-            return Err(what);
-        };
-        entry.insert(what(now)).load(buf, nob);
-        cell.slots = slots;
-        let then = cell.tx.enqueue();
-        // Its own sender does not violate anything.
-        let _ = self.queues.follow(&mut self.cells, id.index, then);
-        Ok(())
+        Some(Free::new(
+            (id.index, Cookie(id.cookie(self.mask))),
+            self.queues.is_empty(),
+            self.cells.get_mut(at)?,
+            self.transfers.get_mut(at)?,
+        ))
     }
 
-    /// Gives one back that was taken, and not queued.
-    pub(super) fn release(&mut self, id: TxId) {
-        self.queues.release(&mut self.cells, id.index);
+    /// Queues one that was just filled.
+    #[inline]
+    pub(super) fn queue(&mut self, index: u16) {
+        self.queues.push(&mut self.cells, index);
+    }
+
+    /// Gives one back that was taken, and not filled.
+    pub(super) fn release(&mut self, index: u16) {
+        self.queues.release(&mut self.cells, index);
     }
 
     /// The one a cookie names, if the peer may name it.
@@ -236,6 +180,12 @@ impl Txs {
             cell.tx.answered_late(make(transfer));
         }
         awaited
+    }
+
+    /// Whether nothing is queued, and no NOOP is due, at one look.
+    #[inline(always)]
+    pub(super) fn is_idle(&self, credits: &Credits) -> bool {
+        self.queues.is_idle(credits)
     }
 
     /// Whether [`Txs::next`] would find nothing, whatever room there is.
@@ -377,7 +327,11 @@ impl Txs {
         let at = usize::from(index);
         let transfer = self.transfers.get(at)?.as_ref()?;
         let name = Queues::name(&self.cells, index)?;
-        Some((&self.cells.get(at)?.tx, transfer, self.cookie(name)))
+        Some((
+            &self.cells.get(at)?.tx,
+            transfer,
+            Cookie(name.cookie(self.mask)),
+        ))
     }
 
     /// Those in a queue, the first to go first.

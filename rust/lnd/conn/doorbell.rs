@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! When what may go is posted: now, or with what somebody else will post soon.
+//!
+//! Context: softirq and process context, under the connection lock.
+
+use kernel::sync::Arc;
+
+use super::{
+    fault::Fault,
+    wire::build::AtOnce,
+    Conn,
+    Inner, //
+};
+use crate::lnd::moment::Moment;
+
+impl Conn {
+    /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
+    pub(super) fn pump(self: &Arc<Self>, inner: &mut Inner, probe: bool) {
+        self.pump_at(inner, probe, None);
+    }
+
+    /// The same, by someone who has just looked at the clock.
+    #[inline(always)]
+    pub(super) fn pump_at(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<Moment>) {
+        // Most often that is so.
+        if inner.life.is_up() && (probe || !inner.wire.is_idle()) {
+            self.pump_due(inner, probe, now);
+        }
+    }
+
+    #[inline(never)]
+    fn pump_now(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        probe: bool,
+        patient: bool,
+        now: Option<Moment>,
+    ) {
+        let now = now.unwrap_or_else(Moment::now);
+        let cksum = self.ni.cksum();
+        if let Err(cause) = inner.wire.pump(probe, patient, now, cksum) {
+            self.blame(inner, Fault::Post(cause));
+        }
+    }
+
+    /// Rings the doorbell for what was just queued, unless it will ring soon anyway.
+    #[inline(always)]
+    pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner, now: Moment) {
+        if rings(inner) {
+            self.pump_at(inner, false, Some(now));
+        }
+    }
+
+    /// Whether what is built now may be posted at once, and how: if the doorbell rings for it.
+    #[inline(always)]
+    pub(super) fn at_once(&self, inner: &Inner) -> Option<AtOnce> {
+        rings(inner).then(|| AtOnce {
+            patient: !inner.inbox.is_empty(),
+            cksum: self.ni.cksum(),
+        })
+    }
+
+    /// Posts what may go, if anything is due. Only while the connection is established.
+    #[inline(never)]
+    pub(super) fn pump_due(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<Moment>) {
+        let patient = !inner.inbox.is_empty();
+        // The LNet half gives the credits of these back, and pumps. The peer is not fed while some wait for
+        // their turn with LNet: those will get to the high-water mark.
+        let probe = probe || (!patient && inner.wire.starves_peer());
+        if !inner.wire.is_quiet(probe) && !inner.wire.is_starved(probe, patient) {
+            self.pump_now(inner, probe, patient, now);
+        }
+    }
+}
+
+/// Whether the doorbell rings for what is queued now.
+#[inline]
+fn rings(inner: &Inner) -> bool {
+    let turn = &inner.turn;
+    inner.wire.rings(|| turn.holds(|| kernel::current!().pid()))
+}
