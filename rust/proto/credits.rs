@@ -246,6 +246,12 @@ impl Credits {
     // Apart: only who is patient asks.
     #[inline(never)]
     pub fn wastes_last(&self) -> bool {
+        self.has_last_bare()
+    }
+
+    /// The same.
+    #[inline(always)]
+    pub(super) fn has_last_bare(&self) -> bool {
         self.credits == 1 && self.outstanding == 0 && self.depth > 1
     }
 

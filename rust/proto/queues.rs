@@ -352,7 +352,7 @@ impl Queues {
     pub fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
         self.main.len > 0
             && self.free_of_credit.len == 0
-            && (!credits.may_send(Cost::Credit) || (patient && credits.wastes_last()))
+            && (!credits.may_send(Cost::Credit) || (patient && credits.has_last_bare()))
             && (self.unreserved.len == 0 || !credits.may_reserve())
             && !credits.wants_noop(false, true, keepalive)
     }

@@ -106,6 +106,9 @@ impl RecvQueue {
         if self.qp_id != qp.id() || self.closed || !buf.is_for(qp.device()) {
             return Err(buf);
         }
+        // Before all else that is kept: it is a call.
+        buf.sync_for_device(MSG_BUF_LEN);
+
         let slots = qp.recv_ring().slots();
         let batch = &mut *self.batch;
         let (Some(slot), Some(wr), Some(sge)) = (
@@ -119,7 +122,6 @@ impl RecvQueue {
         if !slot.is_free() {
             return Err(buf);
         }
-        buf.sync_for_device(MSG_BUF_LEN);
         sge.addr = buf.dma();
         sge.lkey = qp.local_dma_lkey();
         // SAFETY: We are the right to use the queue of this QP, and the slot is free.

@@ -29,6 +29,21 @@ impl Conn {
         }
     }
 
+    /// Goes on where a credit was wanted.
+    #[inline(never)]
+    fn pump_on(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        probe: bool,
+        patient: bool,
+        now: Option<Moment>,
+    ) {
+        if !inner.wire.is_starved(probe, patient) {
+            self.pump_now(inner, probe, patient, now);
+        }
+    }
+
+    // Each apart, so that who decides has nothing to keep.
     #[inline(never)]
     fn pump_now(
         self: &Arc<Self>,
@@ -68,8 +83,12 @@ impl Conn {
         // The LNet half gives the credits of these back, and pumps. The peer is not fed while some wait for
         // their turn with LNet: those will get to the high-water mark.
         let probe = probe || (!patient && inner.wire.starves_peer());
-        if !inner.wire.is_quiet(probe) && !inner.wire.is_starved(probe, patient) {
-            self.pump_now(inner, probe, patient, now);
+        if inner.wire.is_quiet(probe) {
+            return;
+        }
+        match inner.wire.lacks_credit() {
+            true => self.pump_on(inner, probe, patient, now),
+            false => self.pump_now(inner, probe, patient, now),
         }
     }
 }

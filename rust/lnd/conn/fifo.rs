@@ -53,13 +53,15 @@ impl<T> Fifo<T> {
     }
 
     /// Puts one in at the end, or gives it back if there is no room.
+    #[inline(always)]
     pub(crate) fn push(&mut self, item: T) -> Result<(), T> {
         let at = self.index(self.len);
         match self.slots.get_mut(at) {
-            Some(slot @ None) if self.len < usize::MAX => {
+            Some(slot @ None) => {
                 // Nothing is dropped that way, and the compiler knows.
                 core::mem::forget(slot.replace(item));
-                self.len = self.len.saturating_add(1);
+                // There are no more than slots.
+                self.len = self.len.wrapping_add(1);
                 Ok(())
             }
             _ => Err(item),
@@ -85,7 +87,8 @@ impl<T> Fifo<T> {
     /// The place of the one `ahead` of the oldest, which is no more than the number of slots.
     #[inline]
     fn index(&self, ahead: usize) -> usize {
-        let at = self.head.saturating_add(ahead);
+        // It is in front of the end, and that is no more than memory has bytes.
+        let at = self.head.wrapping_add(ahead);
         at.checked_sub(self.slots.len()).unwrap_or(at)
     }
 }

@@ -96,7 +96,7 @@ impl<C> Inbox<C> {
     }
 
     /// Puts in a request that was judged.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, rx: KBox<Rx<C>>) {
         self.owed = self.owed.saturating_add(1);
         // There is room for all that there are.

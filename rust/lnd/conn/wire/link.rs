@@ -231,6 +231,13 @@ impl<C: QpHandler> Link<C> {
         self.post_recvs()
     }
 
+    /// The same, of a buffer in which an answer came.
+    // Apart, because that of a request is most often a spare.
+    #[inline(never)]
+    pub(super) fn push_recv_again(&mut self, buf: RxBuf) -> Result<(), Cause> {
+        self.push_recv(buf)
+    }
+
     /// Posts the receives that were pushed.
     #[inline(never)]
     pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {

@@ -284,12 +284,12 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// What to end the connection for.
-    #[inline]
+    #[inline(always)]
     pub(super) fn give_back(&mut self, msg: &mut Received, how: Repost) -> Result<(), Fault> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         match msg.take_buf() {
             Used::Spare(buf) => self.stock.put_spare(buf),
-            Used::Post(buf) => link.push_recv(buf)?,
+            Used::Post(buf) => link.push_recv_again(buf)?,
             Used::Gone => {}
         }
         self.credits.reposted(how).map_err(Fault::Credits)

@@ -117,7 +117,6 @@ impl<C: QpHandler> Wire<C> {
             "{}: transmit NOOP with {credits} credits",
             self.identity.peer
         );
-        self.make_room(1, 1)?;
         let env = self.envelope();
         let mut buf = self.stock.take_for_noop().ok_or(Cause::LocalFault)?;
         let nob =
@@ -180,7 +179,6 @@ impl<C: QpHandler> Wire<C> {
         cksum: bool,
     ) -> Result<(), Cause> {
         let (buf, nob) = message.ok_or(Cause::LocalFault)?;
-        self.make_room(1, 1)?;
         let context = context(index, Wr::Any, Load::Last);
         self.send(context, buf, nob, credits, cksum)?;
         self.pushed(index, Load::Last);
@@ -200,6 +198,8 @@ impl<C: QpHandler> Wire<C> {
         let mut buf = buf;
         seal(buf.as_mut_slice(), nob, credits, cksum).map_err(|_| Cause::LocalFault)?;
         let nob = u32::try_from(nob).map_err(|_| Cause::LocalFault)?;
+        // Last, for pushing looks at the same.
+        self.make_room(1, 1)?;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         link.push_send(context, buf, nob)?;
         self.counts.one(Count::TxMsgs);
@@ -211,11 +211,11 @@ impl<C: QpHandler> Wire<C> {
     fn post_reg(&mut self, index: u16) -> Result<(), Cause> {
         let wrs = self.link.as_ref().ok_or(Cause::Flushed)?.reg_wrs();
         self.make_room(wrs, 0)?;
-        let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
+        let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
+        let sink = transfer.sink().ok_or(Cause::LocalFault)?;
         let mr = sink.take_unregistered().ok_or(Cause::LocalFault)?;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         let mr = link.push_reg(context(index, Wr::Any, Load::InFront), mr)?;
-        let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
         sink.registered(mr);
         for _ in 0..wrs {
             self.pushed(index, Load::InFront);

@@ -145,11 +145,16 @@ impl<C: QpHandler> Wire<C> {
         self.txs.is_quiet(&self.credits, probe)
     }
 
-    /// Whether [`Wire::pump`] would only find once more that there is no credit.
+    /// Whether [`Wire::pump`] found no credit when it looked last.
+    #[inline]
+    pub(crate) fn lacks_credit(&self) -> bool {
+        self.meter.stands_still_for(Want::Credit)
+    }
+
+    /// Whether [`Wire::pump`] would only find that there is no credit.
     #[inline]
     pub(crate) fn is_starved(&self, probe: bool, patient: bool) -> bool {
-        self.meter.stands_still_for(Want::Credit)
-            && self.txs.is_starved(&self.credits, probe, patient)
+        self.txs.is_starved(&self.credits, probe, patient)
     }
 
     /// Posts all that may go, with as few doorbells as possible. A NOOP goes if nothing else does and

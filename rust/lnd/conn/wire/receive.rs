@@ -222,25 +222,11 @@ impl<C: QpHandler> Wire<C> {
         make: impl FnOnce(&mut Transfer) -> Answer,
     ) -> Result<(), Cause> {
         let index = self.txs.find(cookie)?;
-        let answer = make(self.txs.transfer(index).ok_or(Cause::Protocol)?);
+        let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
+        let answer = make(transfer);
+        self.meter.answered(transfer.clock(), at);
         // What may follow is a LOCAL_INV.
-        self.answered(index, answer, 1, at)
-    }
-
-    /// As [`Txs::answered`], by what was received then.
-    ///
-    /// [`Txs::answered`]: super::txs::Txs::answered
-    fn answered(
-        &mut self,
-        index: u16,
-        answer: Answer,
-        slots: u16,
-        at: Moment,
-    ) -> Result<(), Cause> {
-        if let Some(transfer) = self.txs.transfer(index) {
-            self.meter.answered(transfer.clock(), at);
-        }
-        self.txs.answered(index, answer, slots)
+        self.txs.answered(index, answer, 1)
     }
 
     /// A PUT_ACK: where the data of our PUT goes. If the WRITEs cannot be built the peer is told by
@@ -272,6 +258,7 @@ impl<C: QpHandler> Wire<C> {
         transfer.load(buf, nob);
         // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
         transfer.start_again(at);
+        self.meter.answered(transfer.clock(), at);
         if let Err(e) = plan {
             // LNet sends again what only memory was missing for.
             let cause = match e {
@@ -280,6 +267,6 @@ impl<C: QpHandler> Wire<C> {
             };
             self.txs.latch(index, cause);
         }
-        self.answered(index, Answer::PutAck, slots, at)
+        self.txs.answered(index, Answer::PutAck, slots)
     }
 }

@@ -67,11 +67,12 @@ impl Stock {
         self.bufs.pop()
     }
 
-    /// One that was sent.
+    /// One that was sent. Beyond the capacity it is freed.
     #[inline]
     pub(super) fn put(&mut self, buf: TxBuf) {
-        // Beyond the capacity it is freed.
-        let _ = self.bufs.push_within_capacity(buf);
+        if let Err(full) = self.bufs.push_within_capacity(buf) {
+            free(full);
+        }
     }
 
     /// One for a NOOP.
@@ -91,11 +92,12 @@ impl Stock {
         self.spares.pop()
     }
 
-    /// One to receive into that is not needed.
+    /// One to receive into that is not needed. Beyond the capacity it is freed.
     #[inline]
     pub(super) fn put_spare(&mut self, buf: RxBuf) {
-        // Beyond the capacity it is freed.
-        drop(self.spares.push_within_capacity(buf));
+        if let Err(full) = self.spares.push_within_capacity(buf) {
+            free(full);
+        }
     }
 
     /// Frees them.
@@ -104,4 +106,11 @@ impl Stock {
         self.spares.clear();
         self.noop_bufs.clear();
     }
+}
+
+/// Drops what there is no room for.
+#[cold]
+#[inline(never)]
+fn free<T>(rest: T) {
+    drop(rest);
 }
