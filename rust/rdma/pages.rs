@@ -16,7 +16,7 @@ use crate::bindings;
 /// # Invariants
 ///
 /// Every `bv_page` is an allocated page that only `drop` frees.
-struct Pages(KVVec<bindings::bio_vec>);
+pub(super) struct Pages(KVVec<bindings::bio_vec>);
 
 // SAFETY: Pages belong to no thread.
 unsafe impl Send for Pages {}
@@ -92,6 +92,11 @@ impl PageVec {
     /// Whether it is memory of a GPU, which the CPU cannot copy.
     pub(crate) fn is_gpu(&self) -> bool {
         matches!(self.home, Home::Gpu(_))
+    }
+
+    /// Its pages, to be kept, if they are our own.
+    pub(super) fn own(&self) -> Option<Arc<Pages>> {
+        self.own.clone()
     }
 
     /// What its pages are.

@@ -19,7 +19,10 @@ use super::{
         GpuMemory,
         Home, //
     },
-    pages::PageVec, //
+    pages::{
+        PageVec,
+        Pages, //
+    }, //
 };
 use crate::bindings;
 
@@ -79,7 +82,7 @@ pub(crate) struct SgMap {
     /// How many a region has that covers it; 0 if none can.
     region_pages: u32,
     // Keeps our own pages; those of `PageVec::from_raw` are kept by its contract.
-    _pages: PageVec,
+    _own: Option<Arc<Pages>>,
 }
 
 // SAFETY: Mappings belong to no thread, and neither do the pages (`PageVec: Send`).
@@ -117,7 +120,7 @@ impl SgMap {
         // SAFETY: `table` is initialised.
         let nr_mapped = unsafe { (*table.get()).nents };
         // INVARIANT: Allocated and mapped above; the table may move, only its lists are pointed
-        // at. `pages.share()` keeps the pages.
+        // at. `pages.own()` keeps the pages.
         let this = Self {
             table,
             by,
@@ -127,7 +130,7 @@ impl SgMap {
             used: run.used,
             nr_mapped,
             region_pages: run.pages,
-            _pages: pages.share(),
+            _own: pages.own(),
         };
 
         Ok(Arc::new(this, GFP_KERNEL)?)
