@@ -108,14 +108,16 @@ impl<C: QpHandler> Wire<C> {
                     }
                     _ => Err(Cause::LocalFault),
                 };
-                if pushed.is_ok() {
-                    free.pushed();
-                    self.flight.pushed(Load::Last);
-                    self.counts.one(Count::TxMsgs);
-                    self.counts.one(Count::Wrs);
-                    self.meter.flows();
+                if let Err(cause) = pushed {
+                    return Ok(Built::Posted(Err(cause)));
                 }
-                return Ok(Built::Posted(pushed.and(self.flush(now))));
+                let rang = link.flush(now);
+                free.pushed();
+                self.flight.pushed(Load::Last);
+                self.counts.one(Count::TxMsgs);
+                self.counts.one(Count::Wrs);
+                self.meter.flows();
+                return Ok(Built::Posted(self.flushed(rang)));
             }
         }
         free.fill(slots, transfer.loaded(buf, nob));

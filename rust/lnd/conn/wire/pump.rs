@@ -6,7 +6,10 @@
 //! of the credits.
 
 use super::{
-    link::Link,
+    link::{
+        Link,
+        Unposted, //
+    },
     post,
     Wire, //
 };
@@ -239,17 +242,32 @@ impl<C: QpHandler> Wire<C> {
 
     /// Rings the doorbell for what was pushed, if anything was.
     #[inline(always)]
-    pub(super) fn flush(&mut self, now: Moment) -> Result<(), Cause> {
+    fn flush(&mut self, now: Moment) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
         };
         if link.is_empty() {
             return Ok(());
         }
-        let Err(unposted) = link.flush(now) else {
-            self.counts.one(Count::Doorbells);
-            return Ok(());
-        };
+        let rang = link.flush(now);
+        self.flushed(rang)
+    }
+
+    /// The doorbell rang for what was pushed, or that was tried.
+    #[inline(always)]
+    pub(super) fn flushed(&mut self, rang: Result<(), Unposted>) -> Result<(), Cause> {
+        match rang {
+            Ok(()) => {
+                self.counts.one(Count::Doorbells);
+                Ok(())
+            }
+            Err(unposted) => self.lost(unposted),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lost(&mut self, unposted: Unposted) -> Result<(), Cause> {
         if unposted.rang {
             self.counts.one(Count::Doorbells);
         }
