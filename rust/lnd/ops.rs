@@ -181,10 +181,7 @@ impl Lnd for O2ib {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.
             let found = match this.peers.table.get(nid) {
                 Some(peer) => Ok(peer),
-                None => {
-                    let _nofs = NofsScope::enter();
-                    this.peers.get_or_add(nid)
-                }
+                None => this.peers.get_or_add(nid),
             };
             let peer = match found {
                 Ok(peer) => peer,

@@ -6,7 +6,8 @@
 //! All peers of an NI are on its network, so the IPv4 address names them. A look costs the same for a few peers and for
 //! many, whoever chose their addresses ([`crate::proto::slots`]).
 //!
-//! Process context. Nothing is allocated under a lock: what a shard grows or shrinks into is made before.
+//! Process context. Nothing is allocated under a lock: what a shard grows or shrinks into is made before. Senders come
+//! here, which the file system waits for: memory for that is made in a [`NofsScope`], whoever asks.
 //!
 //! # Invariants
 //!
@@ -35,7 +36,10 @@ use crate::{
     },
     rdma::{
         random,
-        work::cpus, //
+        work::{
+            cpus,
+            NofsScope, //
+        }, //
     }, //
 };
 
@@ -224,6 +228,7 @@ impl<P: Named> PeerTable<P> {
             return Ok(peer);
         }
         let (mark, shard) = self.shard(nid).ok_or(EINVAL)?;
+        let _nofs = NofsScope::enter();
         let peer = new()?;
         let mut bigger = None;
         loop {
@@ -265,6 +270,7 @@ impl<P: Named> PeerTable<P> {
         // Freed without the lock.
         drop(removed);
         let Some(n) = spares else { return };
+        let _nofs = NofsScope::enter();
         // Without memory it stays as large as it is.
         let Ok(smaller) = Shard::with_slots(n) else {
             return;

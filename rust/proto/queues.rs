@@ -348,7 +348,8 @@ impl Queues {
         self.is_empty() && !credits.wants_noop(false, false, keepalive)
     }
 
-    /// Whether [`Queues::next`] would say [`Next::NoCredit`], for certain, and change nothing.
+    /// Whether [`Queues::next`] would say [`Next::NoCredit`], or [`Next::NoSlots`] where there are none, for certain, and
+    /// change nothing.
     pub fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
         self.main.len > 0
             && self.free_of_credit.len == 0

@@ -85,7 +85,8 @@ pub(crate) struct SgMap {
     _own: Option<Arc<Pages>>,
 }
 
-// SAFETY: Mappings belong to no thread, and neither do the pages (`PageVec: Send`).
+// SAFETY: Mappings belong to no thread, and neither do the pages: our own (`Pages: Send`), or LNet's, by the contract of
+// `PageVec::from_raw`.
 unsafe impl Send for SgMap {}
 // SAFETY: Nothing changes after construction.
 unsafe impl Sync for SgMap {}

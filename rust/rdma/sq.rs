@@ -46,6 +46,7 @@ use crate::bindings;
 /// `next` is the index of the slot that the next work request gets. The slots of
 /// the batch are the `nr_wrs` before it. All slots from `next` on, as many as are
 /// neither used nor in the batch, belong to this; `slots` are no more than that.
+/// `batch` is the one that it was made with, for that points into itself.
 pub(crate) struct SendQueue {
     qp_id: u64,
     depth: u32,
@@ -216,9 +217,9 @@ impl SendQueue {
         more(place);
         let this: *mut AnyWr = place;
 
-        if let Some(before) = at.checked_sub(1).and_then(|at| batch.wrs.get_mut(at)) {
+        if let Some(last) = at.checked_sub(1).and_then(|at| batch.wrs.get_mut(at)) {
             // All members of the union begin with an `ib_send_wr`.
-            before.send.next = this.cast();
+            last.send.next = this.cast();
         }
         // INVARIANT: Complete; the entries were written by the caller. The slot is not free.
         batch.nr_wrs = at.wrapping_add(1);

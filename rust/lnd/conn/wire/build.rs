@@ -2,7 +2,7 @@
 
 //! The wire half, sending: a transmit is built, and goes at once if nothing is in its way.
 //!
-//! Context: softirq and process context, under the connection lock.
+//! Context: process, under the connection lock.
 
 use kernel::prelude::*;
 
@@ -112,6 +112,7 @@ impl<C: QpHandler> Wire<C> {
                     return Ok(Built::Posted(Err(cause)));
                 }
                 let rang = link.flush(now);
+                // After the doorbell, for its completion waits for the lock; and before a failure of that is booked.
                 free.pushed();
                 self.flight.pushed(Load::Last);
                 self.counts.one(Count::TxMsgs);

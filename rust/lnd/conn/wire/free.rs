@@ -82,7 +82,8 @@ impl<'a> Free<'a> {
         self.index
     }
 
-    /// Puts a transmit in that is being posted; [`Free::pushed`] follows.
+    /// Puts a transmit in that is being posted. [`Free::pushed`] follows; if its work request cannot be pushed, it ends with
+    /// the connection.
     #[inline(always)]
     pub(super) fn post(&mut self, transfer: Transfer) {
         *self.entry = Some(transfer);

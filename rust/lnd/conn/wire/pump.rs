@@ -136,7 +136,7 @@ impl<C: QpHandler> Wire<C> {
         self.credits.starves_peer()
     }
 
-    /// Whether [`Wire::pump`] would do nothing, at one look: nothing is queued, and no NOOP due.
+    /// Whether [`Wire::pump`] would certainly do nothing, told at one look; it may do nothing otherwise, too.
     #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         self.txs.is_idle(&self.credits)

@@ -8,9 +8,9 @@
 //! # Invariants
 //!
 //! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`; but for
-//!   the moment between [`Txs::alloc`] and [`Free::fill`], which are under one lock. One that
-//!   is filled is put into its queue by [`Txs::queue`], under the same.
-//! - Nobody changes a cell but here, so that whatever a step asks for is done.
+//!   the moment between [`Txs::alloc`] and [`Free::fill`] or [`Free::post`], which are under one lock. One that
+//!   is filled is put into its queue by [`Txs::queue`], under the same; one that is posted is in none.
+//! - Nobody changes a cell but here and in [`super::free`], so that whatever a step asks for is done.
 
 use kernel::prelude::*;
 

@@ -213,7 +213,7 @@ impl Ours {
         // `pump::flush`: receives first, what is sent may tell the peer of them.
         if self.sq.len() > pushed {
             self.post_recvs();
-            // `Batch::link`.
+            // `Batch::end`.
             if let Some(Work::Quiet(index)) = self.sq.back().copied() {
                 self.sq.pop_back();
                 self.sq.push_back(Work::Write(index));
