@@ -44,6 +44,7 @@ use crate::{
         LinkEvent,
         Lnd,
         Message,
+        MsgKind,
         NiConfig,
         NiRef,
         PeerInfo,
@@ -172,8 +173,8 @@ impl Lnd for O2ib {
         }
         dk!(
             Net,
-            "sending {:?} of {} bytes to {nid}",
-            req.kind().ok_or(EINVAL),
+            "sending {} of {} bytes to {nid}",
+            req.kind().map_or("?", MsgKind::name),
             req.payload().nob()
         );
         let mut msg = msg;

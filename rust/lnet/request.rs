@@ -40,6 +40,16 @@ impl MsgKind {
             _ => None,
         }
     }
+
+    /// Its name, for people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ack => "Ack",
+            Self::Put => "Put",
+            Self::Get => "Get",
+            Self::Reply => "Reply",
+        }
+    }
 }
 
 /// Describes LNet's pages. `EINVAL`: the pieces do not hold as many bytes as LNet says.
