@@ -86,7 +86,7 @@ impl WorkItem<UPPER> for Conn {
         let me = kernel::current!().pid();
         let mut corked = Instant::<Monotonic>::now();
         let mut finished = None;
-        // A range would cost more than it says.
+        // By hand: as an inclusive range it took some twenty instructions more for a message.
         let mut n = 0u32;
         while n < BUDGET {
             n = n.wrapping_add(1);
