@@ -13,10 +13,19 @@ use kernel::{
     }, //
 };
 
-use crate::proto::farewell;
+use crate::proto::{
+    farewell::{
+        self,
+        Alike, //
+    },
+    nid::Nid, //
+};
 
 /// What is left of a connection.
 pub(crate) trait Leaving: Sized {
+    /// The peer's.
+    fn nid(&self) -> Nid;
+
     /// Whether it waits for a route, and not for an answer.
     fn is_mute(&self) -> bool;
 
@@ -47,7 +56,14 @@ impl<C: Leaving> Parting<C> {
     pub(crate) fn add(&self, conn: &Arc<C>, mute: bool) -> bool {
         match &mut *self.list.lock() {
             Some(list) => {
-                let alike = || list.iter().filter(|c| c.is_mute() == mute).count();
+                let alike = || {
+                    let (mut all, mut of_peer) = (0usize, 0usize);
+                    for other in list.iter().filter(|c| c.is_mute() == mute) {
+                        all = all.saturating_add(1);
+                        of_peer = of_peer.saturating_add((other.nid() == conn.nid()).into());
+                    }
+                    Alike { all, of_peer }
+                };
                 farewell::has_room(mute, list.len(), alike)
                     && list.push(conn.clone(), GFP_KERNEL).is_ok()
             }

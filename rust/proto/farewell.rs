@@ -25,12 +25,30 @@ const PARTING_MAX: usize = 32;
 /// The same for ids that wait for a route: to free one of them does harm.
 const MUTE_MAX: usize = 16_384;
 
-/// Whether one more id may wait, for a route if `mute`, else for an answer, where `all` wait already and `alike` of them
-/// for the same: those that wait for a route, of which there may be many when a link is down, take no place of the
+/// Of those that wait for an answer so many may be one peer's once half of the places are taken: who breaks one
+/// connection after the other and answers nothing leaves the other half to others.
+const PARTING_OF_PEER: usize = 8;
+
+/// Ids that wait for the same, a route or an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Alike {
+    /// All of the NI.
+    pub all: usize,
+    /// Those of the same peer.
+    pub of_peer: usize,
+}
+
+/// Whether one more id may wait, for a route if `mute`, else for an answer, where `waiting` wait already and `alike` of
+/// them for the same: those that wait for a route, of which there may be many when a link is down, take no place of the
 /// others. `alike` is only asked if it matters.
-pub fn has_room(mute: bool, all: usize, alike: impl FnOnce() -> usize) -> bool {
+pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> Alike) -> bool {
     let max = if mute { MUTE_MAX } else { PARTING_MAX };
-    all < max || alike() < max
+    let half = max / 2;
+    if waiting < half {
+        return true;
+    }
+    let Alike { all, of_peer } = alike();
+    all < half || (all < max && (mute || of_peer < PARTING_OF_PEER))
 }
 
 /// Where the farewell of one connection is.
@@ -270,16 +288,44 @@ mod tests {
         assert!(f.leaves());
     }
 
+    /// Of one peer's: all.
+    fn of_one(n: usize) -> Alike {
+        Alike { all: n, of_peer: n }
+    }
+
+    /// None of this peer's.
+    fn of_others(n: usize) -> Alike {
+        Alike { all: n, of_peer: 0 }
+    }
+
     #[test]
     fn who_waits_for_a_route_takes_no_place_of_others() {
-        assert!(has_room(false, MUTE_MAX, || 0));
-        assert!(has_room(false, MUTE_MAX, || PARTING_MAX - 1));
-        assert!(!has_room(false, MUTE_MAX, || PARTING_MAX));
-        assert!(has_room(true, MUTE_MAX, || MUTE_MAX - 1));
-        assert!(!has_room(true, MUTE_MAX + PARTING_MAX, || MUTE_MAX));
+        assert!(has_room(false, MUTE_MAX, || of_one(0)));
+        assert!(has_room(false, MUTE_MAX, || of_others(PARTING_MAX - 1)));
+        assert!(!has_room(false, MUTE_MAX, || of_others(PARTING_MAX)));
+        // To free one of these does harm, whose it ever is.
+        assert!(has_room(true, MUTE_MAX, || of_one(MUTE_MAX - 1)));
+        assert!(!has_room(true, MUTE_MAX + PARTING_MAX, || of_others(MUTE_MAX)));
         // Few are not counted.
-        assert!(has_room(false, PARTING_MAX - 1, || usize::MAX));
-        assert!(has_room(true, MUTE_MAX - 1, || usize::MAX));
+        assert!(has_room(false, PARTING_MAX / 2 - 1, || of_one(usize::MAX)));
+        assert!(has_room(true, MUTE_MAX / 2 - 1, || of_one(usize::MAX)));
+    }
+
+    #[test]
+    fn one_peer_leaves_half_of_the_places_to_others() {
+        let half = PARTING_MAX / 2;
+        let mut mine = 0;
+        while has_room(false, mine, || of_one(mine)) {
+            mine += 1;
+        }
+        assert_eq!(mine, half);
+        // Others come in all the same, each with some.
+        for all in half..PARTING_MAX {
+            let alike = |of_peer| Alike { all, of_peer };
+            assert!(has_room(false, all, || alike(PARTING_OF_PEER - 1)));
+            assert!(!has_room(false, all, || alike(PARTING_OF_PEER)));
+        }
+        assert!(!has_room(false, PARTING_MAX, || of_others(PARTING_MAX)));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::{
             Event,
             State, //
         },
+        nid::Nid,
         way::{
             may_end,
             UnderWay,
@@ -195,6 +196,10 @@ impl Inner {
 }
 
 impl Leaving for Conn {
+    fn nid(&self) -> Nid {
+        self.peer.nid
+    }
+
     fn is_mute(&self) -> bool {
         self.with(|inner| inner.goodbye.is_mute())
     }
