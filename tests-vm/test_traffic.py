@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Messages of every kind, size and shape, each byte verified."""
 
+import errno
 import random
 
 import pytest
+from faults import Inject
 from flow import balanced, rise
 from nodes import up
 
@@ -62,6 +64,19 @@ def test_257_fragments(nodes):
     for op in ("put", "get"):
         a.traffic(b, op=op, size=1048576, shape="unaligned", tshape="unaligned", count=6, conc=3)
         a.traffic(b, op=op, size=1048576, shape="unaligned", tshape="vmalloc", count=6, conc=3)
+
+
+@pytest.mark.parametrize("op", ["put-ack", "get"])
+def test_gaps_that_come_with_the_mapping(nodes, op):
+    """Pages without gaps that have some when they are mapped, as swiotlb may make them: the peer's data goes by pages of ours."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    sink = b if op == "put-ack" else a
+    for shape in ("aligned", "unaligned"):
+        with Inject(sink, "ro2ib_map_mr_sg", -errno.EINVAL, times=1) as inject:
+            a.traffic(b, op=op, size=65537, shape=shape, tshape=shape, count=4, conc=1)
+            assert inject.left() == 0
 
 
 def test_big_md(nodes):

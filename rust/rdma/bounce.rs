@@ -3,6 +3,7 @@
 //! Memory of our own that stands in for LNet's.
 
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         aref::ARef,
@@ -26,13 +27,14 @@ pub(crate) struct BounceBuf {
 
 impl BounceBuf {
     /// Allocates and maps `nob` bytes, zeroed: what the peer says it has written, and has not,
-    /// must not be old contents of our memory. May sleep.
+    /// must not be old contents of our memory. Whole pages are mapped: where memory is copied for the
+    /// device (swiotlb), only those begin with a page. May sleep.
     ///
     /// # Errors
     ///
     /// `EINVAL` for 0, `ENOMEM`, `EIO` if it cannot be mapped.
     pub(crate) fn alloc(device: ARef<Device>, nob: usize) -> Result<Self> {
-        let pages = PageVec::alloc(nob)?;
+        let pages = PageVec::alloc(nob.checked_next_multiple_of(PAGE_SIZE).ok_or(EINVAL)?)?;
         let map = SgMap::map(device, &pages, Direction::FromDevice)?;
 
         Ok(Self {

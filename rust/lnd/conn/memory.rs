@@ -32,7 +32,13 @@ use crate::{
         bounce::BounceBuf,
         buf::Direction,
         device::Device,
+        mr::{
+            Free,
+            Mapped,
+            Mr, //
+        },
         pages::PageVec,
+        qp::Qp,
         sg::SgMap, //
     }, //
 };
@@ -117,18 +123,13 @@ impl Conn {
         let mut map = self.map(device, pages, Direction::FromDevice)?;
         let mut bounce = None;
         if !map.can_register(mr_pages) {
-            if pages.is_gpu() {
-                return Err(self.refuse_gpu(ERANGE));
-            }
-            // One key cannot cover pages with gaps.
-            let buf = BounceBuf::alloc(map.device().clone(), pages.nob())?;
-            map = buf.map().ok_or(ENOMEM)?.clone();
-            let whole = Bounce::new(buf, pages.share());
-            bounce = Some(KBox::new(whole, GFP_KERNEL).map_err(Error::from)?);
+            let (ours, whole) = self.bounce(map.device().clone(), pages)?;
+            (map, bounce) = (ours, Some(whole));
         }
         let mr = qp.take_mr().map_err(|e| self.no_region(e))?;
-        let mr = match qp.map_mr(mr, map) {
-            Ok(mr) => mr,
+        let (mr, bounce) = match qp.map_mr(mr, map) {
+            Ok(mr) => (mr, bounce),
+            Err((mr, EINVAL)) if bounce.is_none() => self.bounce_after_all(&qp, mr, pages)?,
             Err((mr, e)) => {
                 qp.put_mr(mr);
                 return Err(e.into());
@@ -140,6 +141,49 @@ impl Conn {
         };
         let rkey = mr.rkey();
         Ok((Sink::new(mr, bounce), fragment, rkey))
+    }
+
+    /// Pages of ours for those of a sink that one key cannot cover, for they have gaps.
+    #[cold]
+    fn bounce(
+        &self,
+        device: ARef<Device>,
+        pages: &PageVec,
+    ) -> Result<(Arc<SgMap>, KBox<Bounce>), NotReady> {
+        if pages.is_gpu() {
+            return Err(self.refuse_gpu(ERANGE));
+        }
+        let buf = BounceBuf::alloc(device, pages.nob())?;
+        let map = buf.map().ok_or(ENOMEM)?.clone();
+        let whole = Bounce::new(buf, pages.share());
+        Ok((map, KBox::new(whole, GFP_KERNEL).map_err(Error::from)?))
+    }
+
+    /// The pages had no gaps before they were mapped, and have some since: what copies them for the device
+    /// (swiotlb) need not keep where in a page they begin. One key covers pages of ours all the same.
+    #[cold]
+    fn bounce_after_all(
+        &self,
+        qp: &Qp<Self>,
+        mr: Mr<Free>,
+        pages: &PageVec,
+    ) -> Result<(Mr<Mapped>, Option<KBox<Bounce>>), NotReady> {
+        let device = self.with(|inner| inner.wire.device());
+        let made = device.ok_or(NotReady::Here(ENODEV));
+        let (map, whole) = match made.and_then(|device| self.bounce(device, pages)) {
+            Ok(made) => made,
+            Err(why) => {
+                qp.put_mr(mr);
+                return Err(why);
+            }
+        };
+        match qp.map_mr(mr, map) {
+            Ok(mr) => Ok((mr, Some(whole))),
+            Err((mr, e)) => {
+                qp.put_mr(mr);
+                Err(e.into())
+            }
+        }
     }
 
     /// Counts that there is no region, unless that is because the connection is over.
