@@ -174,6 +174,11 @@ def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
     assert status == 1
     assert f"but there is none for kernel {KERNEL}" in out
     assert "LNet gets Lustre's ko2iblnd" in err
+    # Switched again, for a kernel that has one.
+    other = node.modules.parent / "other"
+    other.mkdir()
+    (other / "ro2iblnd.ko").touch()
+    assert "LNet gets Lustre's ko2iblnd there" in node.run("ro2iblnd")[2]
     kmsg = node.root / "dev/kmsg"
     kmsg.parent.mkdir()
     kmsg.touch()

@@ -220,7 +220,7 @@ RO2IB_PARAM(use_privileged_port, int, 1, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(use_privileged_port, "non-zero: connect from a port below 1024");
 
 RO2IB_PARAM(wrq_sge, uint, 2, 1, 256, 0444);
-MODULE_PARM_DESC(wrq_sge, "scatter/gather elements per work request, at least; 16 are used where the device can (not given: 18 to 26)");
+MODULE_PARM_DESC(wrq_sge, "scatter/gather elements per work request, at least; 16 are used where the device can (not given: 30)");
 
 RO2IB_PARAM(tos, int, -1, -1, 255, 0444);
 MODULE_PARM_DESC(tos, "IP type of service of connections (-1: leave alone)");
