@@ -305,7 +305,8 @@ mod tests {
         assert!(!has_room(false, MUTE_MAX, || of_others(PARTING_MAX)));
         // To free one of these does harm, whose it ever is.
         assert!(has_room(true, MUTE_MAX, || of_one(MUTE_MAX - 1)));
-        assert!(!has_room(true, MUTE_MAX + PARTING_MAX, || of_others(MUTE_MAX)));
+        let all = MUTE_MAX + PARTING_MAX;
+        assert!(!has_room(true, all, || of_others(MUTE_MAX)));
         // Few are not counted.
         assert!(has_room(false, PARTING_MAX / 2 - 1, || of_one(usize::MAX)));
         assert!(has_room(true, MUTE_MAX / 2 - 1, || of_one(usize::MAX)));
@@ -316,7 +317,7 @@ mod tests {
         let half = PARTING_MAX / 2;
         let mut mine = 0;
         while has_room(false, mine, || of_one(mine)) {
-            mine += 1;
+            mine = mine.wrapping_add(1);
         }
         assert_eq!(mine, half);
         // Others come in all the same, each with some.
