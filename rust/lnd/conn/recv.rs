@@ -69,7 +69,10 @@ pub(crate) fn eager_recv(rx: &mut Rx) {
     let Some((conn, msg)) = rx.lent() else {
         return;
     };
+    // It need not be our worker: a message that LNet held back has a thread of its own.
+    let nofs = NofsScope::enter();
     let buf = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device));
+    drop(nofs);
     let mut guard = conn.lock();
     let inner = &mut *guard;
     if inner.life.may_receive() {
