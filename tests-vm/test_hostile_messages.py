@@ -200,6 +200,25 @@ def test_get_done_that_says_too_much(nodes, evil, status):
         assert conn.is_closed()
 
 
+def test_the_first_answer_is_the_result(nodes, evil):
+    """A second one closes the connection, and changes nothing of what the first has said."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn = evil.connect(VICTIM)
+        run = a.start(EVIL, op="get", size=65536, count=1, conc=1, timeout=60, verify="off")
+        m = conn.recv_until(wire.GET_REQ)
+        # What ends here waits for LNet, which is busy.
+        a.set(slow_ms=3000, slow_peer=EVIL)
+        conn.send(wire.IMMEDIATE, put_header(conn, 0))
+        conn.send(wire.GET_DONE, wire.done(cookie_of(m), 65536))
+        conn.send(wire.GET_DONE, wire.done(cookie_of(m), 4096))
+        assert conn.is_closed()
+        r = run.result()
+        a.set(slow_ms=0)
+        assert (r["count"], r["errors"], r["bytes"]) == (1, 0, 65536), r
+
+
 def test_get_done_with_an_error(nodes, evil):
     a, b = nodes
     up(a, b)

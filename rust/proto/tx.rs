@@ -325,6 +325,16 @@ impl Tx {
         self.settle()
     }
 
+    /// Whether it is one of `op`, and the peer's answer may come now: [`Tx::answered`] takes none where that is not so.
+    #[inline]
+    pub fn awaits(&self, op: Op) -> bool {
+        let awaits = matches!(
+            self.place,
+            Place::Posted { answer: true, .. } | Place::Waiting
+        );
+        awaits && self.op == op
+    }
+
     /// The peer's answer, which had arrived when the connection ended. The data of a transfer is there if it says so,
     /// and nobody else will ever be told; of others the peer knows that they failed.
     pub fn answered_late(&mut self, answer: Answer) {
@@ -420,6 +430,56 @@ mod tests {
         let mut tx = queued(op);
         post(&mut tx, n);
         tx
+    }
+
+    /// Whoever asks [`Tx::awaits`] first changes nothing of a transmit that takes no answer, and misses none.
+    #[test]
+    fn who_awaits_an_answer_takes_it() {
+        const ANSWERS: [(Op, Answer); 4] = [
+            (Op::PutReq, Answer::PutAck),
+            (Op::PutReq, Answer::PutNak(0)),
+            (Op::PutAck, Answer::PutDone(Ok(()))),
+            (Op::GetReq, Answer::GetDone(Ok(()))),
+        ];
+        let sent = Place::Posted {
+            wrs: 1,
+            answer: true,
+        };
+        let answered = Place::Posted {
+            wrs: 1,
+            answer: false,
+        };
+        let places = [
+            Place::Free,
+            Place::Mapped,
+            Place::Queued { wrs: 1 },
+            sent,
+            answered,
+            Place::Waiting,
+            Place::Held,
+            Place::Done,
+        ];
+        for (to, answer) in ANSWERS {
+            for op in [
+                Op::Immediate,
+                Op::PutReq,
+                Op::GetReq,
+                Op::PutAck,
+                Op::PutNak,
+                Op::PutDone,
+                Op::GetDone,
+                Op::Invalidate,
+            ] {
+                for place in places {
+                    let mut tx = Tx {
+                        place,
+                        ..posted(op, 1)
+                    };
+                    let awaits = tx.awaits(to);
+                    assert_eq!(awaits, tx.answered(answer) != Then::Violation);
+                }
+            }
+        }
     }
 
     #[test]

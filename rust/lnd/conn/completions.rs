@@ -154,7 +154,7 @@ impl Conn {
     #[inline]
     fn received(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
         if !inner.life.is_up() {
-            return;
+            return self.received_late(inner, rx);
         }
         if let Err(fault) = inner.wire.receive(rx, &mut inner.inbox) {
             self.blame(inner, fault);

@@ -119,26 +119,27 @@ impl<C: QpHandler> Wire<C> {
                 self.credits.request_received().map_err(Fault::Credits)?;
                 let facts = m.facts();
                 msg.judged(facts);
-                self.replace(msg)?;
+                let replaced = self.replace(msg);
+                // It has come, whatever becomes of the buffer in its place: its sender may have been told so.
                 inbox.push(rx);
-                return Ok(());
+                return replaced;
             }
             Body::PutAck { src, dst, rd } => {
                 self.put_ack((src, dst), &rd, at)?;
                 Repost::ForAnswer
             }
             Body::PutNak(done) => {
-                self.answer(done.cookie, at, |_| Answer::PutNak(done.status))?;
+                self.answer(Op::PutReq, done.cookie, at, |_| Answer::PutNak(done.status))?;
                 Repost::ForAnswer
             }
             Body::GetDone(done) => {
-                self.answer(done.cookie, at, |t| {
+                self.answer(Op::GetReq, done.cookie, at, |t| {
                     Answer::GetDone(t.judge(done.status, false))
                 })?;
                 Repost::ForAnswer
             }
             Body::PutDone(done) => {
-                self.answer(done.cookie, at, |t| {
+                self.answer(Op::PutAck, done.cookie, at, |t| {
                     Answer::PutDone(t.judge(done.status, true))
                 })?;
                 Repost::ForPeer
@@ -206,22 +207,25 @@ impl<C: QpHandler> Wire<C> {
     /// Without a spare the place stays empty until LNet gives the buffer back: the peer cannot notice,
     /// for its credit is withheld as long.
     #[inline(always)]
-    fn replace(&mut self, msg: &mut Received) -> Result<(), Cause> {
+    fn replace(&mut self, msg: &mut Received) -> Result<(), Fault> {
         let Some(spare) = self.stock.take_spare() else {
             return Ok(());
         };
         msg.replace();
-        self.link.as_mut().ok_or(Cause::Flushed)?.push_recv(spare)
+        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+        link.push_recv(spare).map_err(Fault::Post)
     }
 
-    /// Matches an answer to its tx.
+    /// Matches an answer to `op` with its tx. Nothing of that changes if none is awaited: it may have had one that
+    /// counts.
     fn answer(
         &mut self,
+        op: Op,
         cookie: Cookie,
         at: Moment,
         make: impl FnOnce(&mut Transfer) -> Answer,
     ) -> Result<(), Cause> {
-        let index = self.txs.find(cookie)?;
+        let index = self.txs.awaiting(op, cookie)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let answer = make(transfer);
         self.meter.answered(transfer.clock(), at);
@@ -237,10 +241,7 @@ impl<C: QpHandler> Wire<C> {
         rd: &Descriptor<'_>,
         at: Moment,
     ) -> Result<(), Cause> {
-        let index = self.txs.find(src)?;
-        if self.txs.op(index) != Some(Op::PutReq) {
-            return Err(Cause::Protocol);
-        }
+        let index = self.txs.awaiting(Op::PutReq, src)?;
         let (env, limits) = (self.envelope(), self.limits);
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let plan = transfer.aim(rd, limits)?;

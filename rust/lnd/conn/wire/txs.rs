@@ -123,6 +123,16 @@ impl Txs {
             .ok_or(Cause::Protocol)
     }
 
+    /// The same, if an answer to `op` is awaited.
+    #[inline]
+    pub(super) fn awaiting(&self, op: Op, cookie: Cookie) -> Result<u16, Cause> {
+        let index = self.find(cookie)?;
+        match self.cells.get(usize::from(index)) {
+            Some(cell) if cell.tx.awaits(op) => Ok(index),
+            _ => Err(Cause::Protocol),
+        }
+    }
+
     /// The payload of the one at `index`.
     #[inline]
     pub(super) fn transfer(&mut self, index: u16) -> Option<&mut Transfer> {
