@@ -79,6 +79,19 @@ def test_gaps_that_come_with_the_mapping(nodes, op):
             assert inject.left() == 0
 
 
+def test_messages_go_between_transfers(nodes, record_property):
+    """A peer has more transfers waiting, all the time, than the send queue takes: no message waits until there are none."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    small = a.start(b, op="put", size=64, count=100000, conc=1, seconds=10, verify="off")
+    r = b.traffic(a, op="get", size=1 << 20, shape="scatter", tshape="scatter", count=250, conc=24, verify="off", timeout=600)
+    m = small.result()
+    told = f"PUTs of 64 bytes: {m['count']}, the slowest {m['lat_max_us'] / 1e6} s, while GETs took {r['seconds']} s"
+    record_property("told", told)
+    assert not m["errors"] and m["lat_max_us"] * 4 < r["usec"], told
+
+
 def test_big_md(nodes):
     a, b = nodes
     up(a, b)

@@ -215,6 +215,8 @@ pub struct Queues {
     free: Fifo,
     /// WRITEs that are worth a doorbell of their own.
     part: u16,
+    /// WRITEs went since the last one of `main`: that is before the next ones.
+    main_next: bool,
 }
 
 /// The length of each queue.
@@ -239,7 +241,7 @@ pub enum Line {
     Main,
 }
 
-/// Send queue slots that only a NOOP may take, so that credits can flow when a long chain waits.
+/// Send queue slots that only a NOOP may take, so that credits can flow where what needs one waits for slots.
 pub const NOOP_SLOTS: u16 = NOOPS_MAX as u16;
 
 /// WRITEs of a chain for which there is no room as a whole that are worth a doorbell. What takes fewer work
@@ -255,6 +257,7 @@ impl Queues {
         done: Fifo::EMPTY,
         free: Fifo::EMPTY,
         part: PART,
+        main_next: false,
     };
 
     /// The send queue has `slots` for other things than NOOPs: in a short one the parts of a chain are shorter
@@ -367,9 +370,10 @@ impl Queues {
     /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs.
-    /// A chain of WRITEs that does not fit goes in parts, as slots come back, and everything behind it waits:
-    /// that is what keeps a long chain from starving. With `patient`, which says that the caller comes
-    /// back when LNet has taken what has come, the last credit is kept for what can return credits.
+    /// A chain of WRITEs that does not fit goes in parts, as slots come back, and what is behind it waits:
+    /// that is what keeps a long chain from starving. But between two chains, or parts, goes one that needs a credit, if
+    /// it has one: or who has transfers waiting all the time would keep those waiting for ever. With `patient`, which says
+    /// that the caller comes back when LNet has taken what has come, the last credit is kept for what can return credits.
     pub fn next(
         &mut self,
         cells: &mut [Cell],
@@ -384,38 +388,33 @@ impl Queues {
             }
         }
         let usable = sq_free.saturating_sub(NOOP_SLOTS);
+        if self.main_next && self.free_of_credit.len > 0 {
+            if let post @ Next::Post { .. } = self.next_of_main(cells, credits, usable, patient) {
+                return post;
+            }
+        }
         let blocked = if let Some(cell) = self.free_of_credit.first(cells) {
             if cell.slots <= usable {
                 let cost = cell.tx.op().cost();
+                self.main_next |= matches!(cell.tx.op(), Op::PutDone | Op::GetDone);
                 return Next::Post {
                     index: self.free_of_credit.take(cell),
                     op: cell.tx.posting(),
                     carried: cost.and_then(|c| credits.pay(c)).unwrap_or(0),
                 };
             } else if usable >= self.part {
+                self.main_next = true;
                 return Next::Part {
                     index: self.free_of_credit.list.head,
                     wrs: usable,
                 };
             }
             Next::NoSlots
-        } else if let Some(cell) = self.main.first(cells) {
-            if cell.slots > usable {
-                Next::NoSlots
-            } else if patient && credits.wastes_last() {
-                Next::NoCredit
-            // All that is here costs that: its reserve it has.
-            } else if let Some(carried) = credits.pay(Cost::Credit) {
-                return Next::Post {
-                    index: self.main.take(cell),
-                    op: cell.tx.posting(),
-                    carried,
-                };
-            } else {
-                Next::NoCredit
-            }
         } else {
-            Next::Empty
+            match self.next_of_main(cells, credits, usable, patient) {
+                post @ Next::Post { .. } => return post,
+                blocked => blocked,
+            }
         };
         let (free_queued, main_queued) = (self.free_of_credit.len > 0, self.main.len > 0);
         if sq_free > 0 && credits.wants_noop(free_queued, main_queued, keepalive) {
@@ -424,6 +423,36 @@ impl Queues {
             }
         }
         blocked
+    }
+
+    /// The first that needs a credit, where `usable` slots are free, or why it does not go.
+    #[inline(always)]
+    fn next_of_main(
+        &mut self,
+        cells: &mut [Cell],
+        credits: &mut Credits,
+        usable: u16,
+        patient: bool,
+    ) -> Next {
+        let Some(cell) = self.main.first(cells) else {
+            return Next::Empty;
+        };
+        if cell.slots > usable {
+            return Next::NoSlots;
+        }
+        if patient && credits.wastes_last() {
+            return Next::NoCredit;
+        }
+        // All that is here costs that: its reserve it has.
+        let Some(carried) = credits.pay(Cost::Credit) else {
+            return Next::NoCredit;
+        };
+        self.main_next = false;
+        Next::Post {
+            index: self.main.take(cell),
+            op: cell.tx.posting(),
+            carried,
+        }
     }
 
     /// Pays for a tx of `op` that takes so many `slots`, if [`Queues::push`] and [`Queues::next`] would post it: the credits
@@ -722,6 +751,61 @@ mod tests {
             next(&mut q, &mut cells, 5),
             Next::Post { index: 1, .. }
         ));
+    }
+
+    /// Who has transfers waiting all the time keeps nothing waiting that needs a credit, and the other way round.
+    #[test]
+    fn messages_and_chains_take_turns() {
+        const CHAIN: u16 = 10;
+        let mut cells = [Cell::FREE; 9];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        q.open(40);
+        let Some(depth) = QueueDepth::new(8) else {
+            return;
+        };
+        let mut credits = Credits::new(depth, 4);
+        let add = |q: &mut Queues, cells: &mut [Cell; 9], op| {
+            let Some(id) = q.alloc(cells, op) else {
+                return NONE;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                c.slots = if op == Op::GetDone { CHAIN } else { 1 };
+                let _ = c.tx.enqueue();
+            }
+            q.push(cells, id.index);
+            id.index
+        };
+        let mut next = |q: &mut Queues, cells: &mut [Cell; 9], room: u16| {
+            let free = room.saturating_add(NOOP_SLOTS);
+            match q.next(cells, &mut credits, free, false, false) {
+                Next::Post { index, .. } => index,
+                _ => NONE,
+            }
+        };
+        let [a, b, c] = [Op::GetDone; 3].map(|op| add(&mut q, &mut cells, op));
+        let [x, y, z] = [Op::Immediate; 3].map(|op| add(&mut q, &mut cells, op));
+        assert_eq!(next(&mut q, &mut cells, CHAIN), a);
+        // There is no room for another chain, and one message goes before it.
+        assert_eq!(next(&mut q, &mut cells, 5), x);
+        // But what comes back is the chain's then.
+        assert_eq!(next(&mut q, &mut cells, 5), NONE);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), b);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), y);
+        // An answer that takes no time is no reason to wait.
+        let d = add(&mut q, &mut cells, Op::PutNak);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), c);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), z);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), d);
+        // Parts of one are as good as chains.
+        let long = add(&mut q, &mut cells, Op::GetDone);
+        if let Some(c) = cells.get_mut(usize::from(long)) {
+            c.slots = 100;
+        }
+        let w = add(&mut q, &mut cells, Op::Immediate);
+        assert_eq!(next(&mut q, &mut cells, PART), NONE);
+        assert_eq!(next(&mut q, &mut cells, 1), w);
+        assert_eq!(next(&mut q, &mut cells, 1), NONE);
     }
 
     /// Fewer WRITEs than counted, because ranges were neighbours: nothing waits for the room of those.
