@@ -197,10 +197,10 @@ impl QpHandler for Side {
     fn sends_done(this: &Arc<Self>, done: SendsDone<'_, Self>) {
         let mut seen = this.seen.lock();
 
-        done.for_each(|one| {
+        for one in done.each() {
             seen.bufs_back += usize::from(one.buf.is_some());
             let _ = seen.sends.push_within_capacity((one.ctx, one.wc.status));
-        });
+        }
     }
 
     fn recv_done(this: &Arc<Self>, done: RecvDone) {

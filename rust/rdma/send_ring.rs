@@ -305,7 +305,7 @@ impl<O> SendRing<O> {
     }
 }
 
-/// The work requests that one completion retires, in posting order, see [`Self::for_each`]. Their memory is let go of
+/// The work requests that one completion retires, in posting order, see [`Self::each`]. Their memory is let go of
 /// already, but for the message buffers.
 ///
 /// # Invariants
@@ -321,16 +321,15 @@ pub(crate) struct Retired<'a, O> {
     earlier: Earlier,
 }
 
-impl<O> Retired<'_, O> {
-    /// Retires each of them, and calls `f` with it.
+impl<'a, O> Retired<'a, O> {
+    /// Each of them, to be retired when it is taken; all are to be taken. Not with a function that is called for each: as a
+    /// closure it is not compiled into its caller, which took a twentieth more of the driver's instructions for a message.
     #[inline(always)]
-    pub(crate) fn for_each(self, mut f: impl FnMut(SendDone)) {
-        // Not dropped, so that it is never in memory: nothing is left of it then.
+    pub(crate) fn each(self) -> impl Iterator<Item = SendDone> + 'a {
+        // Not dropped, so that it is never in memory.
         let mut this = ManuallyDrop::new(self);
 
-        while let Some(one) = this.next() {
-            f(one);
-        }
+        core::iter::from_fn(move || this.next())
     }
 
     #[inline(always)]

@@ -50,13 +50,13 @@ impl QpHandler for Conn {
         let inner = &mut *guard;
         inner.wire.count(Count::Cqes);
         let mut good = false;
-        done.for_each(|one| {
+        for one in done.each() {
             let wc = one.wc;
             match inner.wire.send_done(one.ctx, wc.status, one.buf, now) {
                 Ok(()) => good = true,
                 Err(cause) => this.blame(inner, Fault::Send(cause, wc)),
             }
-        });
+        }
         if good {
             this.heard();
         }
