@@ -428,6 +428,10 @@ impl Script {
         if !strict && !script.punctual && own.one_in(16) {
             script.mutes(own);
         }
+        let own = &mut Rng::new(seed ^ 0x0b0f_fe25);
+        if !strict && !script.punctual && own.one_in(16) {
+            script.lacks_buffer(own);
+        }
         script.bounded()
     }
 
@@ -522,6 +526,36 @@ impl Script {
                 at: rng.below(5 * SEC),
                 ops: (0..rng.range(1, 8))
                     .map(|_| (lnet::PUT, 100, rng.one_in(2), 0, rng.below(2 * SEC)))
+                    .collect(),
+            })
+            .collect();
+    }
+
+    /// Many messages meet a slow LNet, so that what is posted is what takes the place of their buffers, and it cannot be
+    /// posted for once. Nothing else goes wrong.
+    fn lacks_buffer(&mut self, rng: &mut Rng) {
+        self.plan = Plan {
+            slow_lnet_ppm: rng.of(&[200_000, 1_000_000]),
+            ..Plan::calm(2)
+        };
+        for node in &mut self.plan.nodes {
+            node.credits = rng.of(&[16, 32]);
+            node.software = rng.one_in(2);
+        }
+        // Each posts some 34 or 66 of them before the first message.
+        self.plan.fault_nth[Fault::PostRecv as usize] = Some(rng.range(60, 200));
+        self.early = false;
+        self.together = true;
+        self.check = true;
+        (self.jump_ppm, self.stall_ppm) = (0, 0);
+        self.steps = Vec::new();
+        self.users = (0..rng.range(16, 48))
+            .map(|_| User {
+                node: 0,
+                slot: 0,
+                at: rng.below(MS),
+                ops: (0..rng.range(1, 3))
+                    .map(|_| (lnet::PUT, 100, false, 0, 0))
                     .collect(),
             })
             .collect();
