@@ -133,6 +133,14 @@ def test_a_user_may_ask(system):
     assert done.returncode == 0 and done.stdout.endswith("preflight: ok\n"), done
 
 
+def test_a_locale_that_is_not_there(system):
+    """Each bash complains of it, as after ssh from a node that has it."""
+    system.env["LC_ALL"] = "xx_YY.UTF-8"
+    status, out, err = system.run()
+    assert status == 0, err
+    assert out.endswith("preflight: ok\n")
+
+
 def test_no_headers(system):
     system.kdir.rename(system.root / "gone")
     line, last = system.wrong()
@@ -557,13 +565,28 @@ def test_secure_boot_with_a_key_that_is_not_enrolled(system):
     assert "not enrolled: mokutil --import /var/lib/dkms/mok.pub" in line
 
 
-def test_secure_boot_with_an_enrolled_key(system):
+@pytest.mark.parametrize(
+    ("says", "enrolled"),
+    [
+        # mokutil up to 0.7.2 ends with 1 for a key that is there, later ones with 0.
+        ('echo "$2 is already enrolled"; exit 1', True),
+        ('echo "$2 is already enrolled"', True),
+        ('echo "$2 is already in db"; exit 1', True),
+        # Somebody has yet to say yes at the console.
+        ('echo "$2 is already in the enrollment request"; exit 1', False),
+        ('echo "$2 is not enrolled"', False),
+    ],
+)
+def test_secure_boot_with_a_key(system, says, enrolled):
     system.secure_boot()
     write(system.root / "var/lib/dkms/mok.pub", "")
-    script(system.bin / "mokutil", 'echo "$2 is already enrolled"')
-    status, out, _ = system.run()
-    assert status == 0
-    assert "the key that DKMS signs with is enrolled" in out
+    script(system.bin / "mokutil", says)
+    if enrolled:
+        status, out, _ = system.run()
+        assert status == 0
+        assert "the key that DKMS signs with is enrolled" in out
+    else:
+        assert "not enrolled: mokutil --import /var/lib/dkms/mok.pub" in system.wrong()[0]
 
 
 def test_lockdown_and_sig_enforce(system):
@@ -580,7 +603,7 @@ def test_lockdown_and_sig_enforce(system):
 
 
 def sign(path, common_name, tmp):
-    """As the kernel's sign-file does it: PKCS#7, 12 bytes that say how long, a marker."""
+    """As the kernel's sign-file does it: PKCS#7, 12 bytes that say how long, a marker. Returns the certificate."""
     key, cert, sig = tmp / "k.pem", tmp / "c.pem", tmp / "sig.der"
     quiet = {"check": True, "capture_output": True}
     subprocess.run(
@@ -597,6 +620,7 @@ def sign(path, common_name, tmp):
     with open(path, "ab") as f:
         f.write(blob + bytes([0, 0, 2, 0, 0, 0, 0, 0]) + len(blob).to_bytes(4, "big"))
         f.write(b"~Module signature appended~\n")
+    return cert
 
 
 def test_module_is_well(system):
@@ -612,16 +636,48 @@ def test_module_signed_by_nobody(system):
     assert "signed by nobody, and secure boot is on" in line
 
 
+def key_id(cert):
+    """The key's, as the kernel's list of keys has it."""
+    said = subprocess.run(
+        ["openssl", "x509", "-in", cert, "-noout", "-ext", "subjectKeyIdentifier"], capture_output=True, text=True, check=True
+    )
+    return said.stdout.split()[-1].replace(":", "").lower()
+
+
 def test_module_signed_by_somebody(system, tmp_path):
+    """All keys that DKMS makes have one name, so the name alone says little."""
     ko = system.built()
-    sign(ko, "DKMS module signing key", tmp_path)
-    keys = system.root / "proc/keys"
-    write(keys, "2d I------ 1 perm 1f030000 0 0 asymmetri DKMS module signing key: 12ab: X509.rsa 0f []\n")
+    cert = sign(ko, "DKMS module signing key", tmp_path)
+    keys = write(system.root / "proc/keys", "")
+
+    def known(name, number):
+        keys.write_text(f"2d I------ 1 perm 1f030000 0 0 asymmetri {name}: {number}: X509.rsa {number[-8:]} []\n")
+
     system.secure_boot()
+    # The certificate at hand is that of the signature.
+    write(system.root / "var/lib/dkms/mok.pub", "").write_bytes(
+        subprocess.run(["openssl", "x509", "-in", cert, "-outform", "DER"], capture_output=True, check=True).stdout
+    )
+    known("DKMS module signing key", key_id(cert))
     status, out, err = system.run("-m", ko)
     assert status == 0, err
     assert "is signed by DKMS module signing key" in out
-    keys.write_text("2d I------ 1 perm 1f030000 0 0 asymmetri Somebody else: 34cd: X509.rsa 0f []\n")
+    # That of a node before it was installed anew.
+    known("DKMS module signing key", "12ab" * 10)
+    line, _ = system.wrong("-m", ko)
+    assert "which this kernel does not know" in line
+    # It is not at hand: the name is all there is.
+    (system.root / "var/lib/dkms/mok.pub").unlink()
+    status, _, err = system.run("-m", ko)
+    assert status == 0, err
+    assert "a key of that name is known; whether it is the one: -c CERTIFICATE" in err
+    line, _ = system.wrong("-m", ko, "-c", cert)
+    assert "which this kernel does not know" in line
+    # Of a certificate that somebody issued the signature has the issuer's name, and the list the owner's.
+    known("Site modules", key_id(cert))
+    status, out, err = system.run("-m", ko, "-c", cert)
+    assert status == 0, err
+    known("Somebody else", "34cd" * 10)
     line, _ = system.wrong("-m", ko)
     assert "which this kernel does not know" in line
     system.secure_boot(on=False)

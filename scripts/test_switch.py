@@ -215,6 +215,9 @@ OTHER_VERSION = "[ 7.0] ro2iblnd: disagrees about version of symbol lnet_parse"
         ("Exec format error", "", True),
         ("Required key not available", "", True),
         ("Key was rejected by service", "", True),
+        # A kernel that is locked down and does not demand signatures otherwise; SELinux.
+        ("Operation not permitted", "", True),
+        ("Permission denied", "", True),
         ("Unknown symbol in module, or unknown parameter (see dmesg)", "", True),
         ("Invalid argument", OTHER_VERSION, True),
         # A wrong parameter is for somebody to correct.
