@@ -130,10 +130,10 @@ class Dkms:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
         return done.stdout.rstrip("\n").split("|"), done.stderr
 
-    def run(self, *args):
+    def run(self, *args, lustre=""):
         command = ["dkms", *args, "--dkmstree", self.tree, "--sourcetree", self.source.parent]
         command += ["--installtree", self.modules, "--kernelsourcedir", self.kdir]
-        env = dict(os.environ, PATH=os.environ["PATH"] + ":/usr/sbin:/sbin", LUSTRE="")
+        env = dict(os.environ, PATH=os.environ["PATH"] + ":/usr/sbin:/sbin", LUSTRE=lustre)
         return subprocess.run(command, capture_output=True, text=True, env=env)
 
 
@@ -199,6 +199,39 @@ def test_dkms_itself_does_not_wait(dkms, conf):
     assert done.returncode == 0, (done.stdout, done.stderr)
 
 
+@pytest.fixture
+def unfit(dkms, monkeypatch):
+    """There is an LNet, and what building needs is not there."""
+    header = dkms.root / "lustre/include/linux/lnet/lib-lnet.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    monkeypatch.setenv("LUSTRE", str(dkms.root / "lustre"))
+    preflight = dkms.source / "scripts/preflight"
+    preflight.write_text("#!/bin/sh\necho 'preflight: no bindgen' >&2\necho 'preflight: to install: apt install bindgen' >&2\nexit 1\n")
+    preflight.chmod(0o755)
+    return dkms
+
+
+def test_a_new_kernel_it_cannot_be_built_for_is_left_out(unfit):
+    """As an error it would end the installation of the kernel. Who asks for a build is told by that."""
+    for action in ("autoinstall", "kernel_postinst"):
+        (auto, exclusive, _, _), said = unfit.conf(action)
+        assert auto == "yes" and not re.search(exclusive, KERNEL), said
+        assert f"ro2iblnd: skipped: kernel {KERNEL}: no bindgen\n" in said and "apt install bindgen" in said
+        assert f"dkms autoinstall -k {KERNEL}" in said
+    (_, exclusive, _, _), said = unfit.conf("build")
+    assert (exclusive, said) == ("", "")
+    unfit.source.joinpath("scripts/preflight").write_text("#!/bin/sh\nexit 0\n")
+    assert unfit.conf("autoinstall") == (["yes", "", "", f"scripts/dkms-build {KERNEL} {unfit.kdir}"], "")
+
+
+def test_dkms_itself_leaves_it_out(unfit):
+    needs_dkms()
+    assert unfit.run("add", "-m", "ro2iblnd", "-v", "0.1.0").returncode == 0
+    done = unfit.run("autoinstall", "-k", KERNEL, lustre=os.environ["LUSTRE"])
+    assert done.returncode == 0 and "no bindgen" in done.stderr, (done.stdout, done.stderr)
+
+
 def needs_dkms():
     if not shutil.which("dkms", path=os.environ["PATH"] + ":/usr/sbin:/sbin") or os.geteuid() != 0:
         pytest.skip("needs dkms, and root")
@@ -240,3 +273,50 @@ def test_a_module_stays_that_cannot_be_built_again(tmp_path):
     assert "remove" not in (called.read_text() if called.exists() else "")
     assert f"no headers of kernel {KERNEL}" in done.stderr
     assert f"the module for kernel {KERNEL} stays as it was" in done.stderr
+
+
+def test_another_driver_is_built_again(tmp_path):
+    """A package of the same version brings other sources; LNet is what it was."""
+    version = re.search(r'define RO2IBLND_VERSION "(.*)"', read("include/ro2iblnd_version.h"))[1]
+    source = tmp_path / f"src/ro2iblnd-{version}"
+    shutil.copytree(os.path.join(TOP, "include"), source / "include")
+    (source / "scripts").mkdir()
+    for name in ("dkms-rebuild", "lnet-find", "source-id"):
+        shutil.copy(os.path.join(HERE, name), source / "scripts")
+    (source / "rust").mkdir()
+    for name, text in (("preflight", "exit 0"), ("../Kbuild", ""), ("../Makefile", "")):
+        (source / "scripts" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (source / "scripts" / name).chmod(0o755)
+    header = tmp_path / "lustre/include/linux/lnet/lib-lnet.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    tree = tmp_path / "dkms/ro2iblnd" / version
+    log = tree / KERNEL / os.uname().machine / "log/make.log"
+    log.parent.mkdir(parents=True)
+    (tree / "source").symlink_to(source)
+    dkms = tmp_path / "bin/dkms"
+    dkms.parent.mkdir()
+    dkms.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/called\n[ "$1" != status ] || echo installed\n')
+    dkms.chmod(0o755)
+    env = {
+        **os.environ,
+        "PATH": f"{dkms.parent}:{os.environ['PATH']}:/usr/sbin",
+        "LUSTRE": str(tmp_path / "lustre"),
+        "dkms_tree": str(tmp_path / "dkms"),
+    }
+
+    def run(program, *args):
+        done = subprocess.run([source / "scripts" / program, *args], env=env, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def called():
+        run("dkms-rebuild", KERNEL)
+        words = (tmp_path / "called").read_text().split()
+        (tmp_path / "called").unlink()
+        return words
+
+    fingerprint = re.search("^LNET_FINGERPRINT='?([^'\n]*)", run("lnet-find", "-k", KERNEL), re.M)[1]
+    log.write_text(f"ro2iblnd: LNet fingerprint {fingerprint}\nro2iblnd: sources {run('source-id')}\n")
+    assert called() == ["status"]
+    (source / "Kbuild").write_text("other\n")
+    assert "install" in called()
