@@ -162,6 +162,34 @@ def test_over_sending(nodes, evil):
         assert evil.connect(VICTIM).is_up()
 
 
+def test_asks_and_does_not_wait(nodes, evil):
+    """Credits come back before the answers go, so they do not bound how many are owed. An honest peer's buffers do."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn = evil.connect(VICTIM, recvs=200)
+        depth = conn.params["depth"]
+        addr, rkey = conn.region(257)
+        # So many WRITEs that no two answers fit into the send queue.
+        rd = wire.descriptor(rkey, [(1, addr + i) for i in range(257)])
+        body = get_header(conn, 257) + cookie(0x42) + rd
+        conn.send(wire.GET_REQ, body, count=depth)
+        credits = asked = answered = 0
+        while credits < 2:
+            m = conn.recv()
+            assert m is not None, "closed, though it has asked for no more than it may"
+            credits += m["credits"]
+            answered += m["kind"] == wire.GET_DONE
+            # One for one is what an honest peer does.
+            while credits and asked < answered:
+                conn.send(wire.GET_REQ, body)
+                credits, asked = credits - 1, asked + 1
+        conn.send(wire.GET_REQ, body, count=credits)
+        assert conn.is_closed(30000)
+        conn.close()
+        assert evil.connect(VICTIM).is_up()
+
+
 def test_noop_flood(nodes, evil):
     """NOOPs need no credit; who sends too many is answered by the transport, not by a fall."""
     a, b = nodes

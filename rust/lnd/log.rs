@@ -170,6 +170,7 @@ pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
         CreditError::Returned => "returned more credits than there are",
         CreditError::Sent => "sent more than it had credits for",
         CreditError::Answered => "answered more than was asked",
+        CreditError::Asked => "asks for more answers than it has buffers for",
     };
     warn_noise!("{nid}: the peer {what}; closing\n");
 }

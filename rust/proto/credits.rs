@@ -11,6 +11,7 @@
 //! With `depth` the negotiated queue depth:
 //!
 //! - `credits <= depth` and `reserved <= depth`;
+//! - `owed <= depth`: so many buffers the peer can have reserved for answers;
 //! - `peer_held + outstanding <= depth`; the difference is the number of request buffers that hold
 //!   a message which LNet has not taken yet, or wait for a PUT_DONE;
 //! - `noops <= NOOPS_MAX`.
@@ -34,6 +35,8 @@ pub enum CreditError {
     Sent,
     /// It answered a request for which no reserved buffer was out.
     Answered,
+    /// It asked, though it has no buffer left for an answer.
+    Asked,
 }
 
 /// What a message costs its sender (protocol section 2.4).
@@ -43,7 +46,9 @@ pub enum Cost {
     Credit,
     /// PUT_REQ, GET_REQ: a request buffer of the peer, and one of ours reserved for the answer.
     CreditAndReserve,
-    /// PUT_ACK, PUT_NAK, PUT_DONE, GET_DONE: the buffer was reserved by the one who asked.
+    /// PUT_ACK, PUT_NAK, GET_DONE: the buffer was reserved by the one who asked.
+    Answer,
+    /// PUT_DONE: its buffer is that of the PUT_REQ.
     Free,
     /// NOOP: one of the peer's out-of-band buffers.
     OutOfBand,
@@ -71,6 +76,8 @@ pub struct Credits {
     outstanding: u8,
     reserved: u8,
     peer_held: u8,
+    /// Requests of the peer whose answer was not posted.
+    owed: u8,
     noops: u8,
 }
 
@@ -103,6 +110,7 @@ impl Credits {
             outstanding: 0,
             reserved: depth.get(),
             peer_held: depth.get(),
+            owed: 0,
             noops: 0,
         }
     }
@@ -130,6 +138,23 @@ impl Credits {
     /// [`CreditError::Sent`] if it held none.
     pub fn request_received(&mut self) -> Result<(), CreditError> {
         self.peer_held = self.peer_held.checked_sub(1).ok_or(CreditError::Sent)?;
+        Ok(())
+    }
+
+    /// Notes that a request that was received (PUT_REQ, GET_REQ) is to be answered. Its credit may be with the peer long
+    /// before the answer goes, so credits bound no answers; the buffers that the peer reserves for them do.
+    ///
+    /// # Errors
+    ///
+    /// [`CreditError::Asked`] if it has none left. An honest peer has: it reserves one before it asks, and has it again
+    /// when the answer has come (protocol section 5.2), which is after it was posted here.
+    #[inline(always)]
+    pub fn answer_owed(&mut self) -> Result<(), CreditError> {
+        if self.owed >= self.depth {
+            return Err(CreditError::Asked);
+        }
+        // INVARIANT: checked right above.
+        self.owed = self.owed.saturating_add(1);
         Ok(())
     }
 
@@ -190,7 +215,7 @@ impl Credits {
     /// taken when the message entered the main queue, so only its credit counts here.
     pub fn may_send(&self, cost: Cost) -> bool {
         match cost {
-            Cost::Free => true,
+            Cost::Free | Cost::Answer => true,
             Cost::Credit | Cost::CreditAndReserve => self.credits > 0,
             Cost::OutOfBand => self.noops < NOOPS_MAX,
         }
@@ -202,6 +227,7 @@ impl Credits {
     pub fn pay(&mut self, cost: Cost) -> Option<u8> {
         match cost {
             Cost::Free => {}
+            Cost::Answer => self.owed = self.owed.saturating_sub(1),
             Cost::Credit | Cost::CreditAndReserve => self.credits = self.credits.checked_sub(1)?,
             Cost::OutOfBand => {
                 if self.noops >= NOOPS_MAX {
@@ -317,6 +343,24 @@ mod tests {
         assert_eq!(b.reposted(Repost::ForPeer), Err(CreditError::Sent));
         assert_eq!(b.pay(Cost::Free), Some(1));
         assert_eq!(b.request_received(), Ok(()));
+    }
+
+    #[test]
+    fn who_does_not_wait_for_answers_owes_no_more_than_it_has_buffers() {
+        let mut b = credits(4, 2);
+        // It has taken its credits back by other messages, and asks again.
+        for _ in 0..4 {
+            assert_eq!(b.request_received(), Ok(()));
+            assert_eq!(b.answer_owed(), Ok(()));
+            assert_eq!(b.reposted(Repost::ForPeer), Ok(()));
+            assert_eq!(b.pay(Cost::Free), Some(1));
+        }
+        assert_eq!(b.request_received(), Ok(()));
+        assert_eq!(b.answer_owed(), Err(CreditError::Asked));
+        // An answer that is posted may be there when the next request is sent.
+        assert_eq!(b.pay(Cost::Answer), Some(0));
+        assert_eq!(b.answer_owed(), Ok(()));
+        assert_eq!(b.answer_owed(), Err(CreditError::Asked));
     }
 
     #[test]

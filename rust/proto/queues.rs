@@ -326,7 +326,7 @@ impl Queues {
         let queue = match cell.tx.op().cost() {
             Some(Cost::CreditAndReserve) => &mut self.unreserved,
             Some(Cost::Credit) => &mut self.main,
-            Some(Cost::Free | Cost::OutOfBand) | None => &mut self.free_of_credit,
+            Some(Cost::Answer | Cost::Free | Cost::OutOfBand) | None => &mut self.free_of_credit,
         };
         queue.push(cells, index);
     }

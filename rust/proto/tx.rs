@@ -63,7 +63,8 @@ impl Op {
         match self {
             Self::Immediate => Some(Cost::Credit),
             Self::PutReq | Self::GetReq => Some(Cost::CreditAndReserve),
-            Self::PutAck | Self::PutNak | Self::PutDone | Self::GetDone => Some(Cost::Free),
+            Self::PutAck | Self::PutNak | Self::GetDone => Some(Cost::Answer),
+            Self::PutDone => Some(Cost::Free),
             Self::Invalidate => None,
         }
     }

@@ -117,6 +117,9 @@ impl<C: QpHandler> Wire<C> {
             Body::Noop => Repost::Plain,
             Body::Immediate { .. } | Body::PutReq { .. } | Body::GetReq { .. } => {
                 self.credits.request_received().map_err(Fault::Credits)?;
+                if !matches!(m.body, Body::Immediate { .. }) {
+                    self.credits.answer_owed().map_err(Fault::Credits)?;
+                }
                 let facts = m.facts();
                 msg.judged(facts);
                 let replaced = self.replace(msg);

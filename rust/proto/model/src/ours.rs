@@ -361,6 +361,9 @@ impl Ours {
             Body::Noop => Repost::Plain,
             body @ (Body::Immediate | Body::PutReq(_) | Body::GetReq(_)) => {
                 self.credits.request_received().map_err(|e| broke(&e))?;
+                if body != Body::Immediate {
+                    self.credits.answer_owed().map_err(|e| broke(&e))?;
+                }
                 self.held.push(Held { body, tag: msg.tag });
                 return Ok(());
             }
