@@ -11,7 +11,7 @@ import time
 import pytest
 from faults import SLOW, Ledger, Load, ping_until, silence
 from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
-from flow import conns
+from flow import DEBUGFS, conns
 from nodes import Node, until, up
 from test_times import Notices
 
@@ -105,6 +105,22 @@ def test_what_is_under_way_ends_first(nodes, op):
             assert_can_connect(a, 0, f"round {i}")
     total = load.result()
     assert total.pop("count") > 0 and not any(total.values()), total
+
+
+def test_a_peer_is_not_blamed_for_our_link(nodes):
+    """A message that has waited for our own link for as long as it may: with more NIs LNet would doubt the peer's."""
+    a, b = nodes
+    up(a, b, timeout=10)
+    a.ping(b)
+    a.set(retries=0)
+    Carrier.away(a)
+    until(lambda: "link=down" in a.guest.check(f"cat {DEBUGFS}/{a.nid}"), "the link is seen to be down")
+    r = a.try_traffic(b, op="put", count=1, timeout=120)
+    Carrier.back(a)
+    assert r["errors"] == 1 and not r["timeouts"], r
+    of = a.guest.check(f"grep of=messages {DEBUGFS}/{a.nid}")
+    assert "DeadlineConnecting=0" in of and "LinkDown=0" not in of, of
+    ping_until(a, b, 20 * SLOW)
 
 
 def test_the_address_is_elsewhere_too(nodes):

@@ -33,7 +33,8 @@ use crate::{
         patience::{
             Meanwhile,
             Patience, //
-        }, //
+        },
+        way::Passage, //
     },
     rdma::work::{
         self,
@@ -53,8 +54,9 @@ impl<C: Connection> WorkItem<PATIENCE> for Peer<C> {
         });
         let n = expired.len();
         if n > 0 {
-            this.ni.seen.messages(Cause::DeadlineConnecting, n);
-            expired.fail(Cause::DeadlineConnecting);
+            let cause = this.what_was_missing();
+            this.ni.seen.messages(cause, n);
+            expired.fail(cause);
         }
     }
 }
@@ -93,6 +95,14 @@ impl<C: Connection> Peer<C> {
     /// It is out of its table: nothing waits any more.
     pub(super) fn look_no_more(self: &Arc<Self>) {
         let _ = work::cancel::<Self, PATIENCE>(self);
+    }
+
+    /// Why what has waited for too long had no connection: a peer that nobody could ask is not to blame.
+    fn what_was_missing(&self) -> Cause {
+        match self.ni.passage() {
+            Passage::Open => Cause::DeadlineConnecting,
+            Passage::Hold | Passage::Refuse => Cause::LinkDown,
+        }
     }
 
     fn patience(&self) -> Patience {
