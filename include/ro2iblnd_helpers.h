@@ -7,7 +7,9 @@
 #define RO2IBLND_HELPERS_H
 
 #include <linux/bvec.h>
+#include <linux/dcache.h>
 #include <linux/scatterlist.h>
+#include <linux/seq_file.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
@@ -31,6 +33,18 @@ u32 ro2ib_cpus(void);
 struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);
 bool ro2ib_log_noise_allowed(void);
+
+/* debugfs.c */
+struct ro2ib_debugfs_file {
+	int (*show)(struct seq_file *seq, void *data);
+	void *data;
+};
+
+struct dentry *ro2ib_debugfs_dir(const char *name);
+struct dentry *ro2ib_debugfs_create(const char *name, struct dentry *parent,
+				    struct ro2ib_debugfs_file *file);
+void ro2ib_debugfs_remove(struct dentry *dentry);
+void ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len);
 
 /* percpu.c */
 u64 *ro2ib_percpu_alloc(u32 n);

@@ -3,18 +3,11 @@
 //! What the driver relies on of the `kernel` crate, whichever it is built with: the kernel's own or
 //! `rust/kernel/`. Both have to pass the same tests.
 
-use core::pin::Pin;
-
 use kernel::{
-    debugfs::{
-        Dir,
-        File, //
-    },
     error::{
         from_err_ptr,
         to_result, //
     },
-    fmt,
     impl_has_work,
     new_mutex,
     new_spinlock,
@@ -349,27 +342,6 @@ mod tests {
         assert!(from_err_ptr(bad) == Err(EINVAL));
         let good = core::ptr::without_provenance_mut::<u8>(4096);
         assert!(from_err_ptr(good).is_ok());
-    }
-
-    #[test]
-    fn a_debugfs_file_goes_with_its_value() -> Result {
-        let live = counter()?;
-        let dir = Dir::new(c"ro2iblnd_kunit");
-        let data = Counted::new(&live);
-        let file: Pin<KBox<File<Counted>>> = KBox::pin_init(
-            dir.read_callback_file(c"file", data, &|_: &Counted, f: &mut fmt::Formatter<'_>| {
-                writeln!(f, "here")
-            }),
-            GFP_KERNEL,
-        )?;
-
-        assert!(live.load(Relaxed) == 1);
-        // The directory is there as long as its file.
-        drop(dir);
-        assert!(file.0.load(Relaxed) == 1);
-        drop(file);
-        assert!(live.load(Relaxed) == 0);
-        Ok(())
     }
 
     #[test]

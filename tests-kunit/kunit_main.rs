@@ -16,6 +16,8 @@ mod proto;
 #[path = "../rust/rdma/mod.rs"]
 mod rdma;
 
+#[path = "debugfs.rs"]
+mod debugfs_tests;
 #[path = "kernel_crate.rs"]
 mod kernel_crate_tests;
 #[cfg(CONFIG_KCSAN)]

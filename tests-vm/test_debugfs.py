@@ -26,6 +26,22 @@ def events(node):
     return [line for line in lines(node, ".closes") if "event" in line]
 
 
+def test_who_has_a_file_open_keeps_the_module(nodes):
+    """debugfs goes to the module at the last close, however long the file has been gone. As `tail -f` does it."""
+    a, b = nodes
+    up(a, b)
+    for name in ("strangers", a.nid):
+        reader = a.guest.check(f"sleep 1000 <{DEBUGFS}/{name} >/dev/null 2>&1 & echo $!").strip()
+        a.ni_del()
+        status, said = a.guest.run("rmmod ro2iblnd")
+        a.guest.check(f"kill {reader}")
+        assert status != 0 and ("in use" in said or "unavailable" in said), said
+        a.unload()
+        a.load()
+        a.ni_add()
+    a.ping(b)
+
+
 def test_queue_pairs_are_matched(nodes):
     """The numbers are those of `rdma resource show qp`, and each side knows the other's."""
     a, b = nodes

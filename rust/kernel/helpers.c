@@ -142,42 +142,6 @@ void ro2ibk_fsleep(unsigned long us)
 	fsleep(us);
 }
 
-static int show(struct seq_file *seq, void *unused)
-{
-	struct ro2ibk_debugfs_file *file = seq->private;
-
-	return file->show(seq, file->data);
-}
-
-static int open(struct inode *inode, struct file *file)
-{
-	return single_open(file, show, inode->i_private);
-}
-
-static const struct file_operations fops = {
-	.owner = THIS_MODULE,
-	.open = open,
-	.read = seq_read,
-	.llseek = seq_lseek,
-	.release = single_release,
-};
-
-struct dentry *ro2ibk_debugfs_dir(const char *name)
-{
-	return debugfs_create_dir(name, NULL);
-}
-
-struct dentry *ro2ibk_debugfs_create(const char *name, struct dentry *parent,
-				     struct ro2ibk_debugfs_file *file)
-{
-	return debugfs_create_file(name, 0444, parent, file, &fops);
-}
-
-void ro2ibk_debugfs_remove(struct dentry *dentry)
-{
-	debugfs_remove(dentry);
-}
-
 void ro2ibk_printk(int level, const char *prefix, const char *text, int len)
 {
 	printk("%c%c%s: %.*s", KERN_SOH_ASCII, '0' + level, prefix, len, text);

@@ -68,17 +68,6 @@ s64 ro2ibk_ktime_get_real(void);
 unsigned long ro2ibk_msecs_to_jiffies(unsigned int ms);
 void ro2ibk_fsleep(unsigned long us);
 
-/* debugfs; all may sleep. @file must stay until the dentry is removed. */
-struct ro2ibk_debugfs_file {
-	int (*show)(struct seq_file *seq, void *data);
-	void *data;
-};
-
-struct dentry *ro2ibk_debugfs_dir(const char *name);
-struct dentry *ro2ibk_debugfs_create(const char *name, struct dentry *parent,
-				     struct ro2ibk_debugfs_file *file);
-void ro2ibk_debugfs_remove(struct dentry *dentry);
-
 /* The rest; any context. */
 void ro2ibk_printk(int level, const char *prefix, const char *text, int len);
 int ro2ibk_current_pid(void);

@@ -42,7 +42,6 @@ pub use ro2iblnd_macros as macros;
 
 pub mod alloc;
 pub mod bindings;
-pub mod debugfs;
 pub mod error;
 pub mod ffi;
 pub mod init;

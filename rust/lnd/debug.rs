@@ -14,7 +14,6 @@ use super::{
         view::Numbers,
         Conn, //
     },
-    files::Show,
     ni::Ni,
     peer::{
         Peer,
@@ -24,7 +23,10 @@ use super::{
     seen,
     show_seen::show_tally, //
 };
-use crate::rdma::cm_path::Path;
+use crate::rdma::{
+    cm_path::Path,
+    debugfs::Show, //
+};
 
 impl Show for Port {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

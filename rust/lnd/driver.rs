@@ -4,17 +4,19 @@
 //! in debugfs.
 
 use kernel::{
-    debugfs::Dir,
     prelude::*,
     sync::Arc, //
 };
 
 use super::{
-    files::ShowFile,
     iface::Ifaces,
     seen::Seen,
     show_seen::SeenBy,
     workers::Workers, //
+};
+use crate::rdma::debugfs::{
+    Dir,
+    File, //
 };
 
 /// The driver.
@@ -24,7 +26,7 @@ pub(crate) struct Driver {
     pub(crate) ifaces: Arc<Ifaces>,
     /// `/sys/kernel/debug/ro2iblnd`.
     pub(crate) debugfs: Dir,
-    _strangers: Option<Pin<KBox<ShowFile<SeenBy>>>>,
+    _strangers: Option<File<SeenBy>>,
 }
 
 impl Driver {
@@ -35,7 +37,7 @@ impl Driver {
         let strangers = Seen::of_refusals()?;
         // Without it nothing is missing but a view.
         let file = SeenBy::new(None, &strangers)
-            .and_then(|seen| ShowFile::new(&debugfs, c"strangers", &seen))
+            .and_then(|seen| File::new(&debugfs, c"strangers", &seen))
             .ok();
         let ifaces = Ifaces::new(workers.clone(), strangers)?;
         Ok(Arc::new(

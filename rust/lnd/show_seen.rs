@@ -9,18 +9,20 @@ use kernel::{
 };
 
 use super::{
-    files::Show,
     seen::{
         self,
         Seen, //
     }, //
 };
-use crate::proto::{
-    nid::Nid,
-    trail::{
-        CAUSES,
-        REFUSALS, //
-    }, //
+use crate::{
+    proto::{
+        nid::Nid,
+        trail::{
+            CAUSES,
+            REFUSALS, //
+        }, //
+    },
+    rdma::debugfs::Show, //
 };
 
 /// What an NI, or nobody's judge, has seen.

@@ -11,21 +11,23 @@ use kernel::{
 };
 
 use super::{
-    files::Show,
     times::{
         Histogram,
         Times, //
     }, //
 };
-use crate::proto::{
-    nid::Nid,
-    times::{
-        limit,
-        quantile,
-        Kind,
-        Stage,
-        ROW_NAMES, //
-    }, //
+use crate::{
+    proto::{
+        nid::Nid,
+        times::{
+            limit,
+            quantile,
+            Kind,
+            Stage,
+            ROW_NAMES, //
+        }, //
+    },
+    rdma::debugfs::Show, //
 };
 
 /// The histograms of one NI.

@@ -32,6 +32,8 @@
 //! | [`cm`] | the id, and whom it tells of its events |
 //! | [`listen`] | an id to listen on, and the requests that come |
 //!
+//! Besides these, what else of the kernel the driver wants: [`debugfs`], [`percpu`], [`random`], [`sync`], [`work`].
+//!
 //! Nothing here knows LNet, nor who has the memory of GPUs ([`gpu`]). C headers: `include/rdma/ib_verbs.h`,
 //! `include/rdma/rdma_cm.h`.
 
@@ -55,6 +57,7 @@ pub(crate) mod cm_ref;
 pub(crate) mod complete;
 pub(crate) mod cq;
 pub(crate) mod cqe;
+pub(crate) mod debugfs;
 pub(crate) mod device;
 pub(crate) mod drain;
 pub(crate) mod gpu;

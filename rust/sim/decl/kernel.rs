@@ -180,14 +180,6 @@ pub struct sg_table {
     pub orig_nents: u32,
 }
 
-#[repr(C)]
-#[derive(Copy, Clone, MaybeZeroable)]
-pub struct ro2ibk_debugfs_file {
-    pub show:
-        ::core::option::Option<unsafe extern "C" fn(seq: *mut seq_file, data: *mut c_void) -> i32>,
-    pub data: *mut c_void,
-}
-
 /// As bindgen does it where a pointer is in the structure.
 macro_rules! zeroed_by_default {
     ($($name:ident)*) => {$(
@@ -202,7 +194,6 @@ macro_rules! zeroed_by_default {
 
 zeroed_by_default! {
     list_head spinlock_t mutex work_struct delayed_work bio_vec sg_table
-    ro2ibk_debugfs_file
 }
 
 unsafe extern "C" {
@@ -252,14 +243,6 @@ unsafe extern "C" {
     pub fn ro2ibk_ktime_get_real() -> i64;
     pub fn ro2ibk_msecs_to_jiffies(ms: u32) -> usize;
     pub fn ro2ibk_fsleep(us: usize);
-    pub fn ro2ibk_debugfs_dir(name: *const u8) -> *mut dentry;
-    pub fn ro2ibk_debugfs_create(
-        name: *const u8,
-        parent: *mut dentry,
-        file: *mut ro2ibk_debugfs_file,
-    ) -> *mut dentry;
-    pub fn ro2ibk_debugfs_remove(dentry: *mut dentry);
-    pub fn seq_write(seq: *mut seq_file, data: *const c_void, len: usize) -> i32;
     pub fn ro2ibk_printk(level: i32, prefix: *const u8, text: *const u8, len: i32);
     pub fn ro2ibk_current_pid() -> i32;
     pub fn ro2ibk_this_module() -> *mut module;

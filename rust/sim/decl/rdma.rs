@@ -24,6 +24,14 @@ pub type ib_event_type = u32;
 
 #[repr(C)]
 #[derive(Copy, Clone, MaybeZeroable)]
+pub struct ro2ib_debugfs_file {
+    pub show:
+        ::core::option::Option<unsafe extern "C" fn(seq: *mut seq_file, data: *mut c_void) -> i32>,
+    pub data: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Copy, Clone, MaybeZeroable)]
 pub struct ib_event {
     pub device: *mut ib_device,
     pub element: ib_event__bindgen_ty_1,
@@ -756,6 +764,14 @@ unsafe extern "C" {
     pub fn ro2ib_param_cksum() -> bool;
     pub fn ro2ib_param_require_privileged_port() -> bool;
     pub fn ro2ib_param_use_privileged_port() -> bool;
+    pub fn ro2ib_debugfs_dir(name: *const u8) -> *mut dentry;
+    pub fn ro2ib_debugfs_create(
+        name: *const u8,
+        parent: *mut dentry,
+        file: *mut ro2ib_debugfs_file,
+    ) -> *mut dentry;
+    pub fn ro2ib_debugfs_remove(dentry: *mut dentry);
+    pub fn ro2ib_debugfs_write(seq: *mut seq_file, text: *const u8, len: usize);
     pub fn ro2ib_percpu_alloc(n: u32) -> *mut u64;
     pub fn ro2ib_percpu_free(p: *mut u64);
     pub fn ro2ib_percpu_count(p: *mut u64, one: u32, sum: u32, n: u64);

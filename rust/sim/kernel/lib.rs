@@ -21,7 +21,6 @@ pub mod module;
 mod own {
     pub mod alloc;
     pub mod bindings;
-    pub mod debugfs;
     pub mod error;
     pub mod ffi;
     pub mod init;
@@ -43,7 +42,6 @@ pub use module::{
 pub use own::{
     alloc,
     bindings,
-    debugfs,
     error,
     ffi,
     init,

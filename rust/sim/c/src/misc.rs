@@ -45,7 +45,7 @@ pub unsafe extern "C" fn ro2ibk_fsleep(us: usize) {
 /// A file or a directory.
 pub struct Dentry {
     node: usize,
-    file: *mut ro2ibk_debugfs_file,
+    file: *mut r::ro2ib_debugfs_file,
     readers: usize,
     /// Taken away, or its node lost its power.
     pub gone: bool,
@@ -89,7 +89,7 @@ pub fn cat(d: *mut Dentry) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn dentry(file: *mut ro2ibk_debugfs_file) -> *mut dentry {
+fn dentry(file: *mut r::ro2ib_debugfs_file) -> *mut dentry {
     lock::might_sleep("debugfs");
     let d = Box::into_raw(Box::new(Dentry {
         node: sched::node(),
@@ -102,19 +102,19 @@ fn dentry(file: *mut ro2ibk_debugfs_file) -> *mut dentry {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ibk_debugfs_dir(_name: *const u8) -> *mut dentry {
+pub unsafe extern "C" fn ro2ib_debugfs_dir(_name: *const u8) -> *mut dentry {
     dentry(core::ptr::null_mut())
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ibk_debugfs_create(
+pub unsafe extern "C" fn ro2ib_debugfs_create(
     _name: *const u8,
     _parent: *mut dentry,
-    file: *mut ro2ibk_debugfs_file,
+    file: *mut r::ro2ib_debugfs_file,
 ) -> *mut dentry {
     dentry(file)
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ibk_debugfs_remove(d: *mut dentry) {
+pub unsafe extern "C" fn ro2ib_debugfs_remove(d: *mut dentry) {
     lock::might_sleep("debugfs_remove");
     if d.is_null() {
         return;
@@ -130,12 +130,9 @@ pub unsafe extern "C" fn ro2ibk_debugfs_remove(d: *mut dentry) {
     sched::point();
 }
 #[no_mangle]
-pub unsafe extern "C" fn seq_write(seq: *mut seq_file, data: *const c_void, len: usize) -> i32 {
+pub unsafe extern "C" fn ro2ib_debugfs_write(seq: *mut seq_file, text: *const u8, len: usize) {
     // SAFETY: `seq` is what `cat` passed; the caller passes valid bytes.
-    unsafe {
-        (*seq.cast::<Vec<u8>>()).extend_from_slice(core::slice::from_raw_parts(data.cast(), len))
-    };
-    0
+    unsafe { (*seq.cast::<Vec<u8>>()).extend_from_slice(core::slice::from_raw_parts(text, len)) };
 }
 
 // The rest
