@@ -313,6 +313,25 @@ def test_of_the_log_what_may_matter(root):
     assert named(root.run(), "command: dmesg")[0].splitlines()[1:] == said
 
 
+def test_what_broke_is_told_with_its_stack(root):
+    """Whose it is may be said in one line of it only, or in none."""
+    oops = [
+        "[ 9.0] BUG: kernel NULL pointer dereference, address: 0000000000000008",
+        "[ 9.0] CPU: 1 PID: 77 Comm: kworker/1:2",
+        "[ 9.0] RIP: 0010:ib_post_send+0x12/0x40 [ib_core]",
+        "[ 9.0] RAX: ffff888012345678",
+        "[ 9.0]  process_one_work+0x1e7/0x3c0",
+        "[ 9.0] ---[ end trace 0000000000000000 ]---",
+    ]
+    hung = ["[ 20.0] INFO: task mount.lustre:99 blocked for more than 120 seconds.", "[ 20.0]  schedule+0x27/0xa0"]
+    lustre = ["[ 8.0] LustreError: 5:0:(ldlm_lockd.c:1) this client was evicted"]
+    said = [*lustre, *oops, "[ 9.1] usb 1-1: new device", *hung]
+    root.program("dmesg", f"cat <<END\n{chr(10).join(said)}\nEND")
+    told = named(root.run(), "command: dmesg")[0].splitlines()[1:]
+    assert len(told) == len(said) - 1 and "usb" not in "".join(told), told
+    assert told[1].endswith("address: 00000008") and "ffff8880" not in "".join(told) and told[-1] == hung[-1], told
+
+
 def test_what_the_node_was_booted_with_is_nobodys_business(root):
     """The kernel's command line may hold passwords, and a word that is looked for."""
     line = "[ 0.0] Kernel command line: rd.driver.pre=mlx5_core netroot=iscsi:user:secret@10.0.0.9"

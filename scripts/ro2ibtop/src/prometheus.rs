@@ -13,6 +13,7 @@ use crate::{
         Ni,
         Peer, //
     },
+    verdict::of_none,
     view::App, //
 };
 
@@ -138,6 +139,9 @@ pub fn text(app: &App) -> String {
     let mut out = Out(String::new());
     let nis = &app.sample.nis;
 
+    // There is one sample at least, so that silence is an alarm.
+    out.family("ro2ib_nis", "gauge", "NIs that there are.");
+    out.sample("ro2ib_nis", &[], nis.len());
     out.family(
         "ro2ib_device_up",
         "gauge",
@@ -284,6 +288,10 @@ pub fn text(app: &App) -> String {
                 .entry((&ni.nid, verdict.level.name(), verdict.kind))
                 .or_default() += 1;
         }
+    }
+    let none = of_none(&app.sample);
+    if let Some(verdict) = &none {
+        troubles.insert(("", verdict.level.name(), verdict.kind), 1);
     }
     for item in &app.items {
         if let (Some(ni), false) = (nis.get(item.ni), item.verdict.kind == "fine") {

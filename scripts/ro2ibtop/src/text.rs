@@ -180,7 +180,7 @@ fn ni_line(line: &str, unread: &mut u64) -> Ni {
             "max_regions" => ni.max_regions = number(value, unread),
             "regions_moved" => ni.regions_moved = number(value, unread),
             "device" if value != "none" => ni.device = name(value),
-            "link" => ni.link_down = value == "down",
+            "link" => ni.link_down = value != "up",
             "waiting" => ni.waiting = number(value, unread),
             "parting" => ni.parting = number(value, unread),
             _ => {}

@@ -159,6 +159,38 @@ fn what_cannot_be_read_is_said() {
     assert!(said(&run(&["--help"])).contains("--prometheus"));
 }
 
+/// The module is loaded, and there is no NI: as after a boot that went wrong.
+#[test]
+fn a_node_without_an_ni_is_no_healthy_one() {
+    let node = Dir::new("no-ni");
+    let debugfs = node.0.join("sys/kernel/debug/ro2iblnd");
+    fs::create_dir_all(&debugfs).unwrap();
+    fs::write(debugfs.join("strangers"), "strangers=all now=1795220651.0\n").unwrap();
+    let shown = run(&["--once", "--check", "--root", text(&node.0)]);
+    assert!(
+        said(&shown).contains("there is no o2ib NI"),
+        "{}",
+        said(&shown)
+    );
+    assert_eq!(shown.status.code(), Some(2));
+    let series = said(&run(&["--prometheus", "--root", text(&node.0)]));
+    assert!(series.contains("\nro2ib_nis 0\n"), "{series}");
+    assert!(
+        series.contains("ro2ib_trouble{ni=\"\",level=\"bad\",kind=\"no-ni\"} 1"),
+        "{series}"
+    );
+    // Without a device there is no link either.
+    let report = common::guest("healthy").replace(" device=rxe0 ", " device=none ");
+    let node = Dir::node("no-device", &report.replace(" link=up", " link=none"));
+    let series = said(&run(&["--prometheus", "--root", text(&node.0)]));
+    assert!(
+        series.contains("\nro2ib_nis 1\n") && !series.contains("ro2ib_link_up 1"),
+        "{series}"
+    );
+    let link = series.lines().find(|l| l.starts_with("ro2ib_link_up"));
+    assert!(link.is_some_and(|l| l.ends_with(" 0")), "{series}");
+}
+
 #[test]
 fn a_node_is_looked_at() {
     let node = Dir::node("node", common::guest("healthy"));

@@ -13,7 +13,7 @@ pub use of_conn::{
 };
 pub use of_ni::{
     ni,
-    strangers, //
+    of_none, //
 };
 pub use of_peer::{
     lost,
@@ -66,7 +66,7 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 26] = [
+pub const KINDS: [&str; 27] = [
     "fine",
     "starved",
     "no-answer",
@@ -83,6 +83,7 @@ pub const KINDS: [&str; 26] = [
     "waiting",
     "breaks",
     "ended",
+    "no-ni",
     "no-device",
     "link-down",
     "device-mute",

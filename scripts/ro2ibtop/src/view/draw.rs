@@ -85,8 +85,8 @@ impl App {
             true => events,
             false => self.items.len().saturating_add(events.min(EVENTS)),
         };
-        let strangers = usize::from(verdict::strangers(&self.sample).is_some());
-        let all = nis.saturating_add(below).saturating_add(strangers);
+        let none = usize::from(verdict::of_none(&self.sample).is_some());
+        let all = nis.saturating_add(below).saturating_add(none);
         let all = all.saturating_add(usize::from(FRAME));
         u16::try_from(all).unwrap_or(u16::MAX)
     }
@@ -111,17 +111,17 @@ impl App {
         let detail: u16 = detail.fold(0, u16::saturating_add);
         let detail = detail.min(area.height / 3);
         let items = u16::try_from(self.items.len()).unwrap_or(u16::MAX);
-        let strangers = verdict::strangers(&self.sample);
-        let for_strangers = u16::from(strangers.is_some());
-        let rest = [1, for_strangers, 2, 1, items, detail, below, 1];
+        let none = verdict::of_none(&self.sample);
+        let for_none = u16::from(none.is_some());
+        let rest = [1, for_none, 2, 1, items, detail, below, 1];
         let nis = self.ni_room(area.height, rest.into_iter().fold(0, u16::saturating_add));
-        let frame_lines = FRAME.saturating_add(for_strangers);
+        let frame_lines = FRAME.saturating_add(for_none);
         let left = area.height.saturating_sub(nis.saturating_add(frame_lines));
         let detail = detail.min(left);
         let below = below.min(left.saturating_sub(detail));
         let [head, second, top, list, detail, tail, foot] = Layout::vertical([
             Constraint::Length(1),
-            Constraint::Length(for_strangers),
+            Constraint::Length(for_none),
             Constraint::Length(nis.saturating_add(2)),
             Constraint::Min(2),
             Constraint::Length(detail),
@@ -130,8 +130,8 @@ impl App {
         ])
         .areas(area);
         frame.render_widget(self.head(), head);
-        if let Some(strangers) = strangers {
-            let line = Span::styled(strangers.words, style(strangers.level));
+        if let Some(none) = none {
+            let line = Span::styled(none.words, style(none.level));
             frame.render_widget(Paragraph::new(line), second);
         }
         self.draw_nis(frame, top);

@@ -183,8 +183,8 @@ impl App {
     fn levels(&self) -> impl Iterator<Item = Level> + '_ {
         let items = self.items.iter().map(|item| item.verdict.level);
         let nis = self.nis.iter().map(|v| v.level);
-        let strangers = verdict::strangers(&self.sample).map(|v| v.level);
-        items.chain(nis).chain(strangers)
+        let none = verdict::of_none(&self.sample).map(|v| v.level);
+        items.chain(nis).chain(none)
     }
 
     /// How many things are as bad as that.
