@@ -165,7 +165,11 @@ fn a_node_without_an_ni_is_no_healthy_one() {
     let node = Dir::new("no-ni");
     let debugfs = node.0.join("sys/kernel/debug/ro2iblnd");
     fs::create_dir_all(&debugfs).unwrap();
-    fs::write(debugfs.join("strangers"), "strangers=all now=1795220651.0\n").unwrap();
+    fs::write(
+        debugfs.join("strangers"),
+        "strangers=all now=1795220651.0\n",
+    )
+    .unwrap();
     let shown = run(&["--once", "--check", "--root", text(&node.0)]);
     assert!(
         said(&shown).contains("there is no o2ib NI"),

@@ -204,7 +204,8 @@ fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Optio
 /// Of no NI: that there is none, or requests that were for none of them.
 pub fn of_none(sample: &Sample) -> Option<Verdict> {
     if sample.nis.is_empty() {
-        let words = "there is no o2ib NI: \"lnetctl net show\", and what the log says of the last one";
+        let words =
+            "there is no o2ib NI: \"lnetctl net show\", and what the log says of the last one";
         return Some(Verdict::new(Level::Bad, "no-ni", words));
     }
     let what = "requests for none of our NIs, compare nets and \"service\"";
