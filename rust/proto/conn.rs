@@ -129,23 +129,21 @@ impl Actions {
     pub const RESOLVE_ROUTE: Self = Self(2);
     /// Call the worker: make the queue pair, post the receives, connect or accept.
     pub const SET_UP: Self = Self(4);
-    /// Tell the CM that communication is established (`rdma_notify`).
-    pub const NOTIFY_CM: Self = Self(8);
     /// Have the timer run in [`FIRST_WORD_MS`] instead of at the end of the attempt.
-    pub const AWAIT_WORD: Self = Self(16);
+    pub const AWAIT_WORD: Self = Self(8);
     /// Send a NOOP, unless something else goes: the other side waits for a word.
-    pub const SPEAK: Self = Self(32);
+    pub const SPEAK: Self = Self(16);
     /// Publish the connection to its peer, take the waiting transmits, run the pump.
-    pub const ESTABLISH: Self = Self(64);
+    pub const ESTABLISH: Self = Self(32);
     /// Tell the peer object that this attempt failed.
-    pub const FAIL_ATTEMPT: Self = Self(128);
+    pub const FAIL_ATTEMPT: Self = Self(64);
     /// Take the connection from its peer, cancel queued and waiting transmits, call the worker to
     /// disconnect and drain.
-    pub const CLOSE: Self = Self(256);
+    pub const CLOSE: Self = Self(128);
     /// Call the worker to free everything.
-    pub const RELEASE: Self = Self(512);
+    pub const RELEASE: Self = Self(256);
     /// The queue pair is gone: free the cm_id, and tell the peer object. No event brings that; who has released does.
-    pub const PART: Self = Self(1024);
+    pub const PART: Self = Self(512);
 
     /// What workers do.
     const WORK: Self = Self::HANDSHAKE
@@ -155,10 +153,7 @@ impl Actions {
     /// What calls into the device for long.
     const QUEUE_PAIR: Self = Self::SET_UP.and(Self::CLOSE).and(Self::RELEASE);
     /// What is in vain once the connection is to be closed.
-    const HANDSHAKE: Self = Self::RESOLVE
-        .and(Self::SET_UP)
-        .and(Self::NOTIFY_CM)
-        .and(Self::SPEAK);
+    const HANDSHAKE: Self = Self::RESOLVE.and(Self::SET_UP).and(Self::SPEAK);
 
     /// Whether `other` is among them.
     pub fn has(self, other: Self) -> bool {
@@ -326,13 +321,13 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
             (First::Either, _) => (S::Established, Actions::ESTABLISH, None),
         },
         // The active side must have read the CONNACK first: it parks early messages instead.
-        (S::Accepting, E::EarlyTraffic) => (
-            S::Established,
-            Actions::ESTABLISH.and(Actions::NOTIFY_CM),
-            None,
-        ),
-        // The caller has spoken, or has nothing to say.
-        (S::Called, E::EarlyTraffic | E::Timeout) => (S::Established, Actions::ESTABLISH, None),
+        // The CM is not told (`rdma_notify`): it would go on to repeat its REP if the connection ended before it had
+        // taken notice, for as long as the peer has said, and who frees the id would wait for that. It learns it from
+        // the RTU, which the peer repeats with each REP.
+        // Who was called over TCP: the caller has spoken, or has nothing to say.
+        (S::Accepting, E::EarlyTraffic) | (S::Called, E::EarlyTraffic | E::Timeout) => {
+            (S::Established, Actions::ESTABLISH, None)
+        }
         (S::Established, E::EarlyTraffic) => stay,
         (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Timeout) => {
             fail(Cause::ConnectTimeout)
@@ -554,9 +549,7 @@ mod tests {
     fn lost_rtu_is_made_good_by_the_first_receive() {
         let mut c = Conn::new(First::Either);
         let _ = c.on(Event::Requested);
-        let actions = c.on(Event::EarlyTraffic);
-        assert!(actions.has(Actions::ESTABLISH));
-        assert!(actions.has(Actions::NOTIFY_CM));
+        assert_eq!(c.on(Event::EarlyTraffic), Actions::ESTABLISH);
         assert_eq!(c.on(Event::Established), Actions::NONE);
     }
 

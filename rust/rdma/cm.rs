@@ -301,19 +301,6 @@ impl<H: CmHandler> CmId<H> {
         to_result(unsafe { bindings::rdma_disconnect(self.id.as_raw()) })
     }
 
-    /// Tells the connection manager that a message arrived before the last one
-    /// of the handshake. Does not sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EISCONN` and `EINVAL` if there is nothing to establish (any more).
-    pub(crate) fn notify_comm_est(&self) -> Result {
-        // SAFETY: The id is valid.
-        to_result(unsafe {
-            bindings::rdma_notify(self.id.as_raw(), bindings::ib_event_type_IB_EVENT_COMM_EST)
-        })
-    }
-
     /// How long the other side is to wait when there is no receive buffer, as
     /// coded in InfiniBand table 45 (0 is 655 ms, 1 is 10 us). Before connecting
     /// or accepting.

@@ -41,9 +41,6 @@ impl WorkItem<CONTROL> for Conn {
             if todo.has(Actions::RESOLVE) {
                 this.resolve();
             }
-            if todo.has(Actions::NOTIFY_CM) {
-                this.notify_cm();
-            }
             if todo.has(Actions::SPEAK) {
                 this.speak();
             }

@@ -306,14 +306,6 @@ impl Conn {
         i32::try_from(self.cpu.number()).unwrap_or(0)
     }
 
-    /// Tells the CM what the queue pair knows already.
-    pub(super) fn notify_cm(&self) {
-        if let Some(id) = self.cm.id() {
-            // Refused if the RTU came meanwhile: then there is nothing to do.
-            let _ = id.notify_comm_est();
-        }
-    }
-
     /// Who was called waits for a word of ours, and LNet may have none for this connection.
     pub(super) fn speak(self: &Arc<Self>) {
         self.with(|inner| self.pump(inner, true));

@@ -546,7 +546,6 @@ unsafe extern "C" {
     pub fn rdma_destroy_qp(id: *mut rdma_cm_id);
     pub fn rdma_lock_handler(id: *mut rdma_cm_id);
     pub fn rdma_unlock_handler(id: *mut rdma_cm_id);
-    pub fn rdma_notify(id: *mut rdma_cm_id, event: ib_event_type) -> i32;
     pub fn rdma_disconnect(id: *mut rdma_cm_id) -> i32;
     pub fn rdma_set_service_type(id: *mut rdma_cm_id, tos: i32);
     pub fn rdma_set_ack_timeout(id: *mut rdma_cm_id, timeout: u8) -> i32;

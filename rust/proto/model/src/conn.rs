@@ -61,10 +61,9 @@ use crate::{
 };
 
 /// What the control worker does, in this order.
-pub(crate) const TODO: [Actions; 7] = [
+pub(crate) const TODO: [Actions; 6] = [
     Actions::RESOLVE,
     Actions::SET_UP,
-    Actions::NOTIFY_CM,
     Actions::SPEAK,
     Actions::ESTABLISH,
     Actions::CLOSE,

@@ -407,13 +407,6 @@ impl Node {
                 };
                 w.cm[other(side)].push_back((hs, msg));
             }
-            // `Conn::notify_cm`
-            Actions::NOTIFY_CM => {
-                if conn.cm == CmState::RepSent {
-                    conn.cm = CmState::Up;
-                    conn.cm_events.push_back(CmEvent::Established(0));
-                }
-            }
             // `Conn::speak`
             Actions::SPEAK if self.mute => {}
             Actions::SPEAK => return conn.pump_probe(true, &mut w.posted),

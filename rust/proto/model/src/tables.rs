@@ -101,11 +101,10 @@ pub fn conn_event_name(event: Event) -> &'static str {
 }
 
 /// Names of actions, in the order in which they are done.
-const ACTIONS: [(Actions, &str); 10] = [
+const ACTIONS: [(Actions, &str); 9] = [
     (Actions::RESOLVE, "resolve"),
     (Actions::RESOLVE_ROUTE, "resolve route"),
     (Actions::SET_UP, "set up"),
-    (Actions::NOTIFY_CM, "notify CM"),
     (Actions::AWAIT_WORD, "await word"),
     (Actions::SPEAK, "speak"),
     (Actions::ESTABLISH, "establish"),

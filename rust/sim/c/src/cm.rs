@@ -1440,15 +1440,6 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
     0
 }
 #[no_mangle]
-pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: u32) -> i32 {
-    sched::point();
-    let _ = id_mut(id);
-    if event == ib_event_type_IB_EVENT_COMM_EST {
-        established(id.cast());
-    }
-    0
-}
-#[no_mangle]
 pub unsafe extern "C" fn ro2ib_create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ib_pd,
