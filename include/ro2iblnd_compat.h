@@ -16,15 +16,10 @@
 #include <linux/uio.h>
 #include <linux/bvec.h>
 
-/* 7.0: allocation by the type of the pointer */
+/* 7.0, ported to some: allocation by type. Not everywhere without the flags. */
 #ifndef kzalloc_obj
-#define ro2ib_gfp(_0, flags, ...)	flags
-#define kmalloc_obj(obj, ...) \
-	((typeof(obj) *)kmalloc(sizeof(obj), \
-				ro2ib_gfp(0, ##__VA_ARGS__, GFP_KERNEL)))
-#define kzalloc_obj(obj, ...) \
-	((typeof(obj) *)kzalloc(sizeof(obj), \
-				ro2ib_gfp(0, ##__VA_ARGS__, GFP_KERNEL)))
+#define kmalloc_obj(obj, flags) ((typeof(obj) *)kmalloc(sizeof(obj), flags))
+#define kzalloc_obj(obj, flags) ((typeof(obj) *)kzalloc(sizeof(obj), flags))
 #endif
 
 /* 6.1: the names of READ and WRITE for iterators */

@@ -328,7 +328,7 @@ static int ni_accept(struct lnl_ni *ni)
 
 static struct lnl_ni *ni_alloc(u32 net, const char *iface, const struct lnet_nid *addr)
 {
-	struct lnl_ni *ni = kzalloc_obj(*ni);
+	struct lnl_ni *ni = kzalloc_obj(*ni, GFP_KERNEL);
 
 	if (!ni)
 		return NULL;

@@ -380,7 +380,7 @@ int lnet_lite_traffic(const struct lnet_lite_traffic *t, struct lnet_lite_result
 	int rc;
 
 	memset(r, 0, sizeof(*r));
-	run = kzalloc_obj(*run);
+	run = kzalloc_obj(*run, GFP_KERNEL);
 	if (!run)
 		return -ENOMEM;
 	run->t = *t;

@@ -304,6 +304,8 @@ def in_tree(system):
         write(system.kdir / f"rust/lib{name}.rmeta", "x")
     for name in ("rust/libmacros.so", "rust/bindgen_parameters", "include/generated/rustc_cfg", "scripts/target.json"):
         write(system.kdir / name, "x")
+    write(system.kdir / "rust/kernel/workqueue.rs", "macro_rules! impl_has_delayed_work {}\n")
+    write(system.kdir / "rust/kernel/prelude.rs", "pub use super::str::CStrExt as _;\n")
 
 
 def test_in_tree_crate(system):
@@ -319,6 +321,22 @@ def test_in_tree_crate_lacks_metadata(system):
     status, out, _ = system.run()
     assert status == 0
     assert "kernel crate: own (the kernel's headers lack rust/libkernel.rmeta)" in out
+
+
+@pytest.mark.parametrize("name", ["workqueue.rs", "prelude.rs"])
+def test_in_tree_crate_that_is_too_old(system, name):
+    """As of 6.17 and 6.18."""
+    in_tree(system)
+    write(system.kdir / "rust/kernel" / name, "x")
+    status, out, _ = system.run()
+    assert status == 0
+    assert "kernel crate: own (the kernel's crate is older than what the driver wants)" in out
+
+
+def test_kcfi_is_refused(system):
+    in_tree(system)
+    system.conf.write_text(CONFIG + IN_TREE + "CONFIG_CFI=y\n")
+    assert "CFI" in system.wrong()[0]
 
 
 def test_in_tree_crate_of_another_rustc(system):

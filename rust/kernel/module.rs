@@ -77,7 +77,11 @@ macro_rules! module {
         $(alias: [$($alias:literal),* $(,)?],)?
     ) => {
         /// In front of every line that is printed.
-        const __LOG_PREFIX: &[u8] = ::core::concat!($name, "\0").as_bytes();
+        const __LOG_PREFIX: &::core::ffi::CStr =
+            match ::core::ffi::CStr::from_bytes_with_nul(::core::concat!($name, "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => ::core::panic!("a name with a NUL in it"),
+            };
 
         $($crate::modinfo!("author", $author);)*
         $crate::modinfo!("description", $description);

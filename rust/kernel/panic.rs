@@ -9,7 +9,7 @@ use crate::print::{
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    call_printk(level::EMERG, b"rust_kernel\0", format_args!("{info}\n"));
+    call_printk(level::EMERG, c"rust_kernel", format_args!("{info}\n"));
     // Not `BUG()` in C: what follows such a call confuses objtool.
     //
     // SAFETY: An invalid instruction; it does not return.

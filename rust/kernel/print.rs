@@ -7,9 +7,12 @@
 //!
 //! C header: `include/linux/printk.h`.
 
-use core::fmt::{
-    self,
-    Write, //
+use core::{
+    ffi::CStr,
+    fmt::{
+        self,
+        Write, //
+    }, //
 };
 
 use crate::{
@@ -67,7 +70,7 @@ impl Write for Line {
 /// Prints one line. Any context.
 #[doc(hidden)]
 #[inline(never)]
-pub fn call_printk(level: u32, prefix: &'static [u8], args: fmt::Arguments<'_>) {
+pub fn call_printk(level: u32, prefix: &'static CStr, args: fmt::Arguments<'_>) {
     let mut line = Line {
         bytes: [0; LINE],
         len: 0,
@@ -75,11 +78,11 @@ pub fn call_printk(level: u32, prefix: &'static [u8], args: fmt::Arguments<'_>) 
 
     // It cannot fail but by the `Display` of an argument: then print what there is.
     let _ = line.write_fmt(args);
-    // SAFETY: `prefix` ends with NUL; the bytes are valid for reads for their length.
+    // SAFETY: `prefix` is a string; the bytes are valid for reads for their length.
     unsafe {
         bindings::ro2ibk_printk(
             level as c_int,
-            prefix.as_ptr(),
+            prefix.as_ptr().cast(),
             line.bytes.as_ptr(),
             line.len as c_int,
         )

@@ -174,7 +174,7 @@ struct ro2ib_ni *ro2ib_ni_alloc(struct lnet_ni *lni,
 {
 	struct ro2ib_ni *ni;
 
-	ni = kzalloc_obj(*ni);
+	ni = kzalloc_obj(*ni, GFP_KERNEL);
 	if (!ni)
 		return NULL;
 
