@@ -3,9 +3,11 @@
 the connection it comes by (or is answered with an error, where the protocol has
 one), and nothing else: the node lives, and an honest peer is not disturbed."""
 
+import re
+
 import pytest
 from evil import wire
-from evil.peer import ADDRESS
+from evil.peer import ADDRESS, STAMP, Conn, reject_in
 from nodes import parse, until, up
 from test_hostile_connect import HONEST, VICTIM, undisturbed
 
@@ -188,6 +190,37 @@ def test_asks_and_does_not_wait(nodes, evil):
         assert conn.is_closed(30000)
         conn.close()
         assert evil.connect(VICTIM).is_up()
+
+
+def orphans(node):
+    text = node.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{node.nid}")
+    return int(re.search(r" orphans=(\d+)", text)[1])
+
+
+def test_what_lnet_keeps_is_bounded_though_its_connections_are_over(nodes, evil):
+    """A new connection has new credits; LNet, which stands still, keeps what came over all that were before."""
+    a, b = nodes
+    up(a, b, peer_credits=255)
+    a.ping(b)
+    a.set(lazy=1)
+    for cycle in range(1, 40):
+        name, answer = evil.ask(VICTIM, evil.connreq(VICTIM, depth=255), recvs=8)
+        if answer["event"] != "RDMA_CM_EVENT_ESTABLISHED":
+            break
+        conn = Conn(evil, name, VICTIM, bytes.fromhex(answer["private"]), STAMP)
+        conn.send(wire.IMMEDIATE, put_header(conn, 0), count=120)
+        conn.close()
+        until(lambda n=cycle: orphans(a) == n * 120, "the connection is over, and its requests are counted")
+    assert answer["event"] == "RDMA_CM_EVENT_REJECTED", answer
+    assert reject_in(answer)["why"] == wire.NO_RESOURCES, answer
+    evil.do("close", name)
+    assert cycle == 36, cycle
+    # Others are not concerned.
+    a.traffic(b, op="mix", size=1000, count=20)
+    a.set(lazy=0)
+    until(lambda: orphans(a) == 0, "all has come back")
+    conn = evil.connect(VICTIM)
+    assert conn.is_up()
 
 
 def test_noop_flood(nodes, evil):

@@ -72,11 +72,12 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         .unwrap_or_default();
     writeln!(
         f,
-        " regions={} max_regions={} regions_moved={} bad_pkeys={}",
+        " regions={} max_regions={} regions_moved={} bad_pkeys={} orphans={}",
         regions.there,
         regions.bound,
         regions.moved,
         hca.as_ref().map_or(0, |hca| hca.bad_pkeys()),
+        ni.orphans.all(),
     )?;
     // What the connections did that are over.
     let past = ni.past();

@@ -238,6 +238,9 @@ impl<H> Accept<H> {
         if !peers.ni.lnet.allows(asked.src.raw()) {
             return Err(Refusal::new(Why::Denied).into());
         }
+        if peers.ni.orphans.are_too_many(asked.src) {
+            return Err(Refusal::new(Why::TooMany).into());
+        }
         let known = Known {
             stamp: asked.src_stamp,
             depth: wanted.depth,

@@ -59,6 +59,7 @@ pub(crate) mod meter;
 pub(crate) mod moment;
 pub(crate) mod ni;
 pub(crate) mod ops;
+mod orphans;
 pub(crate) mod parting;
 pub(crate) mod peer;
 pub(crate) mod pending;

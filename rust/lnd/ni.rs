@@ -29,6 +29,7 @@ use super::{
         Live,
         LiveCount, //
     },
+    orphans::Orphans,
     seen::Seen,
     settings::{
         InUse,
@@ -117,6 +118,8 @@ pub(crate) struct Ni {
     pub(crate) seen: Arc<Seen>,
     /// Where the time of messages goes.
     pub(crate) times: Arc<Times>,
+    /// What LNet keeps of connections that are over.
+    pub(crate) orphans: Orphans,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
@@ -144,6 +147,7 @@ impl Ni {
         let live = LiveCount::new().map_err(StartError::because("no memory"))?;
         let seen = Seen::new().map_err(StartError::because("no memory"))?;
         let times = Times::new().map_err(StartError::because("no memory"))?;
+        let orphans = Orphans::new().map_err(StartError::because("no memory"))?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
         Arc::pin_init(
             pin_init!(Self {
@@ -162,6 +166,7 @@ impl Ni {
                 in_use <- InUse::new(),
                 seen,
                 times,
+                orphans,
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,

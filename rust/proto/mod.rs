@@ -45,6 +45,7 @@ pub mod line;
 pub mod lnet_hdr;
 pub mod nid;
 pub mod nidrange;
+pub mod orphans;
 pub mod params;
 pub mod patience;
 pub mod peer;

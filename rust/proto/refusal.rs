@@ -68,7 +68,7 @@ pub enum Cause {
     StalePeer,
     /// Our own request to that peer wins.
     Race,
-    /// The peer has as many connections as it may (H9).
+    /// The peer has as many connections as it may (H9), or LNet keeps too much of those that were (H41).
     TooMany,
     /// Objects of a connection could not be made: the errno.
     NoResources(i32),
@@ -100,7 +100,9 @@ impl fmt::Display for Cause {
             Cause::MsgSize(n) => write!(f, "message size {n}"),
             Cause::StalePeer => f.write_str("peer has a new incarnation"),
             Cause::Race => f.write_str("lost a connection race"),
-            Cause::TooMany => f.write_str("it has as many connections as one peer may have"),
+            Cause::TooMany => f.write_str(
+                "it has as many connections, or requests that LNet keeps, as one peer may have",
+            ),
             Cause::NoResources(e) if *e == -ENOMEM => {
                 write!(f, "no memory for a connection ({e})")
             }

@@ -5,6 +5,7 @@ from . import wire
 
 ADDRESS = "10.0.0.3"
 PROGRAM = "/files/evil"
+STAMP = 0x1122334455667788
 
 
 def reject_in(answer):
@@ -46,7 +47,7 @@ class Evil:
 
     def connreq(self, to, **change):
         """A right CONNREQ for the NI at address `to`, changed by keywords."""
-        fields = {"srcstamp": 0x1122334455667788, "src": self.nid, "dst": wire.nid(to), "kind": wire.CONNREQ}
+        fields = {"srcstamp": STAMP, "src": self.nid, "dst": wire.nid(to), "kind": wire.CONNREQ}
         body = change.pop("body", None)
         if body is None:
             limits = {k: change.pop(k) for k in ("depth", "frags", "size") if k in change}
@@ -80,7 +81,7 @@ class Evil:
         """A connection that the other side believes to be good."""
         name, answer = self.ask(dst, self.connreq(dst, **change), recvs=recvs)
         assert answer["event"] == "RDMA_CM_EVENT_ESTABLISHED", answer
-        return Conn(self, name, dst, bytes.fromhex(answer["private"]), change.get("srcstamp", 0x1122334455667788))
+        return Conn(self, name, dst, bytes.fromhex(answer["private"]), change.get("srcstamp", STAMP))
 
 
 class Conn:

@@ -112,6 +112,7 @@ impl Conn {
             // If the ESTABLISHED event was on its way it has come.
             inner.inbox.drop_parked();
             inner.inbox.detach();
+            self.ni.orphans.left(self.peer.nid, inner.inbox.forsake());
             let hca = inner.wire.release();
             self.kick_upper(inner);
             hca

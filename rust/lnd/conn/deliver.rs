@@ -213,7 +213,7 @@ fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
     let mut rx = rx;
     drop(rx.returned());
     drop(rx.msg_mut().take_buf());
-    conn.with(|inner| inner.inbox.returned(rx));
+    conn.came_back(rx);
     conn.end(cause);
 }
 

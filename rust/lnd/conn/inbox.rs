@@ -37,6 +37,8 @@ pub(super) struct Inbox<C> {
     places: KVec<KBox<Rx<C>>>,
     /// Requests that LNet has, or will, and has not given back.
     owed: u16,
+    /// Those of them that were counted when the connection was over ([`Inbox::forsake`]).
+    orphans: u16,
 }
 
 /// Room for a number of messages.
@@ -70,6 +72,7 @@ impl<C> Inbox<C> {
         places: KVec::new(),
         early: Fifo::EMPTY,
         owed: 0,
+        orphans: 0,
     };
 
     /// At set-up, before the first receive is posted.
@@ -115,11 +118,21 @@ impl<C> Inbox<C> {
         self.requests.is_empty()
     }
 
-    /// A request is over, and its buffer was taken out.
+    /// A request is over, and its buffer was taken out. True: it is to be counted off ([`Inbox::forsake`]).
     #[inline]
-    pub(super) fn returned(&mut self, rx: KBox<Rx<C>>) {
+    #[must_use]
+    pub(super) fn returned(&mut self, rx: KBox<Rx<C>>) -> bool {
         self.owed = self.owed.saturating_sub(1);
         self.free(rx);
+        let counted = self.orphans > 0;
+        self.orphans = self.orphans.saturating_sub(1);
+        counted
+    }
+
+    /// The connection is over. Requests that have not come back, for somebody to count.
+    pub(super) fn forsake(&mut self) -> u16 {
+        self.orphans = self.owed;
+        self.orphans
     }
 
     /// Requests that have not come back.

@@ -113,7 +113,7 @@ pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
         }
         _ => {
             drop(rx.msg_mut().take_buf());
-            conn.with(|inner| inner.inbox.returned(rx));
+            conn.came_back(rx);
             Err((req.msg, EPROTO))
         }
     }
@@ -266,6 +266,13 @@ impl Conn {
         }
     }
 
+    /// A request is over, and its buffer is gone.
+    pub(super) fn came_back(&self, rx: KBox<Rx>) {
+        if self.with(|inner| inner.inbox.returned(rx)) {
+            self.ni.orphans.returned(self.nid());
+        }
+    }
+
     /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
     /// will follow by itself.
     fn give_back(self: &Arc<Self>, rx: KBox<Rx>, how: Repost, ring: bool) {
@@ -289,7 +296,7 @@ impl Conn {
         } else {
             left = Some(msg.take_buf());
         }
-        inner.inbox.returned(rx);
+        let orphan = inner.inbox.returned(rx);
         if let Some(fault) = fault {
             self.blame(inner, fault);
         }
@@ -302,6 +309,9 @@ impl Conn {
         // Memory goes without the lock.
         if let Some(left) = left {
             drop(left);
+        }
+        if orphan {
+            self.ni.orphans.returned(self.nid());
         }
         if let Err(e) = had {
             log::cannot(self.nid(), "make a receive buffer", e);

@@ -85,7 +85,9 @@ pub fn refusal(name: &str) -> &str {
         "Frags" => "another number of fragments is agreed on",
         "Race" => "our own request wins",
         "NoResources" => "no memory, or no device resources, here",
-        "TooMany" => "it has as many connections as one peer may have",
+        "TooMany" => {
+            "it has as many connections, or requests that LNet keeps, as one peer may have"
+        }
         "AcceptFailed" => "accepting failed",
         "Denied" => "the parameter access denies it",
         other => other,

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that LNet keeps though their connections are over, counted by address; [`crate::proto::orphans`] has the rule.
+//!
+//! Any context; no lock is needed.
+
+use kernel::prelude::*;
+
+use crate::{
+    proto::{
+        nid::Nid,
+        orphans::{
+            are_too_many,
+            part_of,
+            PARTS, //
+        }, //
+    },
+    rdma::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        random, //
+    }, //
+};
+
+/// Those of an NI.
+pub(crate) struct Orphans {
+    counts: KVec<Atomic<u32>>,
+    salt: u64,
+}
+
+impl Orphans {
+    /// None yet. May sleep.
+    pub(crate) fn new() -> Result<Self> {
+        let mut counts = KVec::with_capacity(PARTS, GFP_KERNEL)?;
+        for _ in 0..PARTS {
+            counts.push(Atomic::new(0), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            counts,
+            salt: random::u64(),
+        })
+    }
+
+    fn of(&self, nid: Nid) -> Option<&Atomic<u32>> {
+        self.counts.get(part_of(nid.addr(), self.salt))
+    }
+
+    /// A connection with `nid` is over, of which LNet keeps `n`.
+    pub(crate) fn left(&self, nid: Nid, n: u16) {
+        if let Some(count) = self.of(nid) {
+            count.fetch_add(n.into(), Relaxed);
+        }
+    }
+
+    /// LNet has given one of them back.
+    pub(crate) fn returned(&self, nid: Nid) {
+        if let Some(count) = self.of(nid) {
+            // It was counted.
+            count.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Whether `nid` gets no connection before some have come back.
+    pub(crate) fn are_too_many(&self, nid: Nid) -> bool {
+        self.of(nid)
+            .is_some_and(|count| are_too_many(count.load(Relaxed)))
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> u32 {
+        let counts = self.counts.iter();
+        counts.fold(0, |sum, count| sum.saturating_add(count.load(Relaxed)))
+    }
+}
