@@ -324,10 +324,9 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
         // The CM is not told (`rdma_notify`): it would go on to repeat its REP if the connection ended before it had
         // taken notice, for as long as the peer has said, and who frees the id would wait for that. It learns it from
         // the RTU, which the peer repeats with each REP.
-        // Who was called over TCP: the caller has spoken, or has nothing to say.
-        (S::Accepting, E::EarlyTraffic) | (S::Called, E::EarlyTraffic | E::Timeout) => {
-            (S::Established, Actions::ESTABLISH, None)
-        }
+        (S::Accepting, E::EarlyTraffic) => (S::Established, Actions::ESTABLISH, None),
+        // The caller has spoken, or has nothing to say.
+        (S::Called, E::EarlyTraffic | E::Timeout) => (S::Established, Actions::ESTABLISH, None),
         (S::Established, E::EarlyTraffic) => stay,
         (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Timeout) => {
             fail(Cause::ConnectTimeout)
