@@ -118,12 +118,17 @@ impl<C> Inbox<C> {
         self.requests.is_empty()
     }
 
-    /// A request is over, and its buffer was taken out. True: it is to be counted off ([`Inbox::forsake`]).
+    /// A request is over, and its buffer was taken out. While the connection is up.
     #[inline]
-    #[must_use]
-    pub(super) fn returned(&mut self, rx: KBox<Rx<C>>) -> bool {
+    pub(super) fn returned(&mut self, rx: KBox<Rx<C>>) {
         self.owed = self.owed.saturating_sub(1);
         self.free(rx);
+    }
+
+    /// The same, whatever the connection is. True: it is to be counted off ([`Inbox::forsake`]).
+    #[must_use]
+    pub(super) fn returned_late(&mut self, rx: KBox<Rx<C>>) -> bool {
+        self.returned(rx);
         let counted = self.orphans > 0;
         self.orphans = self.orphans.saturating_sub(1);
         counted

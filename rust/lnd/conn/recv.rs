@@ -268,7 +268,7 @@ impl Conn {
 
     /// A request is over, and its buffer is gone.
     pub(super) fn came_back(&self, rx: KBox<Rx>) {
-        if self.with(|inner| inner.inbox.returned(rx)) {
+        if self.with(|inner| inner.inbox.returned_late(rx)) {
             self.ni.orphans.returned(self.nid());
         }
     }
@@ -291,12 +291,14 @@ impl Conn {
             meter.given_back(facts.kind(), msg.at(), now);
         }
         let mut fault = None;
+        let mut orphan = false;
         if had.is_ok() && inner.life.may_receive() {
             fault = inner.wire.give_back(msg, how).err();
+            inner.inbox.returned(rx);
         } else {
             left = Some(msg.take_buf());
+            orphan = inner.inbox.returned_late(rx);
         }
-        let orphan = inner.inbox.returned(rx);
         if let Some(fault) = fault {
             self.blame(inner, fault);
         }
@@ -309,9 +311,9 @@ impl Conn {
         // Memory goes without the lock.
         if let Some(left) = left {
             drop(left);
-        }
-        if orphan {
-            self.ni.orphans.returned(self.nid());
+            if orphan {
+                self.ni.orphans.returned(self.nid());
+            }
         }
         if let Err(e) = had {
             log::cannot(self.nid(), "make a receive buffer", e);

@@ -43,6 +43,7 @@ use crate::{
             Body,
             Cookie,
             Done,
+            Facts,
             Order, //
         }, //
     },
@@ -115,17 +116,14 @@ impl<C: QpHandler> Wire<C> {
             .map_err(Fault::Credits)?;
         let repost = match m.body {
             Body::Noop => Repost::Plain,
-            Body::Immediate { .. } | Body::PutReq { .. } | Body::GetReq { .. } => {
-                self.credits.request_received().map_err(Fault::Credits)?;
-                if !matches!(m.body, Body::Immediate { .. }) {
-                    self.credits.answer_owed().map_err(Fault::Credits)?;
-                }
+            Body::Immediate { .. } => {
                 let facts = m.facts();
-                msg.judged(facts);
-                let replaced = self.replace(msg);
-                // It has come, whatever becomes of the buffer in its place: its sender may have been told so.
-                inbox.push(rx);
-                return replaced;
+                return self.request(facts, rx, inbox);
+            }
+            Body::PutReq { .. } | Body::GetReq { .. } => {
+                self.credits.answer_owed().map_err(Fault::Credits)?;
+                let facts = m.facts();
+                return self.request(facts, rx, inbox);
             }
             Body::PutAck { src, dst, rd } => {
                 self.put_ack((src, dst), &rd, at)?;
@@ -157,6 +155,24 @@ impl<C: QpHandler> Wire<C> {
             self.link.as_mut().ok_or(Cause::Flushed)?.post_recvs()?;
         }
         Ok(())
+    }
+
+    /// A request goes into `inbox`, if the peer had a credit for it.
+    #[inline(always)]
+    fn request(
+        &mut self,
+        facts: Facts,
+        rx: KBox<Rx<C>>,
+        inbox: &mut Inbox<C>,
+    ) -> Result<(), Fault> {
+        let mut rx = rx;
+        self.credits.request_received().map_err(Fault::Credits)?;
+        let msg = rx.msg_mut();
+        msg.judged(facts);
+        let replaced = self.replace(msg);
+        // It has come, whatever becomes of the buffer in its place: its sender may have been told so.
+        inbox.push(rx);
+        replaced
     }
 
     /// Takes a message that had arrived whole when the connection ended. Its sender may have been told that it
