@@ -5,10 +5,11 @@ it, the node lives, and an honest peer's traffic goes on as if nothing was."""
 
 import contextlib
 import re
+import time
 
 import pytest
 from evil import wire
-from evil.peer import ADDRESS, reject_in
+from evil.peer import ADDRESS, PROGRAM, reject_in
 from nodes import until, up
 
 VICTIM, HONEST = "10.0.0.1", "10.0.0.2"
@@ -150,15 +151,14 @@ def test_depth_of_one_makes_no_storm(nodes, evil):
 
 
 def test_restarted_peer(nodes, evil):
-    """A new stamp closes the connections of the old life, and is then known."""
+    """A connection of a new life ends those of the old one."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
         old = evil.connect(VICTIM)
-        r = evil.rejected(VICTIM, evil.connreq(VICTIM, srcstamp=STAMP + 1))
-        assert r["why"] == wire.STALE, r
+        new = evil.connect(VICTIM, srcstamp=STAMP + 1)
         assert old.is_closed()
-        assert evil.connect(VICTIM, srcstamp=STAMP + 1).is_up()
+        assert new.is_up()
 
 
 def test_privileged_port(nodes, evil):
@@ -199,6 +199,37 @@ def test_who_says_another_address_is_refused(nodes, evil):
     assert a.log().count(said) == 1, a.log()
 
 
+def accepting(node):
+    """How many connections are being accepted."""
+    return node.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{node.nid}").count("role=passive state=Accepting")
+
+
+def test_a_made_up_restart_ends_no_connection(nodes, evil):
+    """Whoever can send one packet can say in another node's name that it was restarted: address and GID are what he writes.
+    He gets no answer, so nothing comes of it; until something does, the connections stay."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        for n in (1, 2, 3):
+            lie = evil.connreq(VICTIM, src=wire.nid(HONEST), srcstamp=STAMP + n)
+            evil.make_up(VICTIM, HONEST, 987, lie, origin=HONEST)
+            until(lambda: accepting(a) == n or counted(a, "closed", "PeerRestarted"), "the request is judged")
+        assert not counted(a, "closed", "PeerRestarted")
+
+
+def test_a_made_up_request_keeps_nobody_from_connecting(nodes, evil):
+    """It stands for an attempt of ours for as long as an honest one takes, not until its time is over."""
+    a, b = nodes
+    up(a, b)
+    lie = evil.connreq(VICTIM, src=wire.nid(HONEST), srcstamp=STAMP)
+    evil.make_up(VICTIM, HONEST, 987, lie, origin=HONEST)
+    until(lambda: accepting(a) == 1, "the request is taken")
+    began = time.monotonic()
+    a.traffic(b, op="mix", size=4096, count=4)
+    took = time.monotonic() - began
+    assert took < 15, f"{took:.1f} s"
+
+
 def test_connections_are_bounded(nodes, evil):
     """H9: what one peer may cost. Also: they all go when it goes."""
     a, b = nodes
@@ -214,6 +245,23 @@ def test_connections_are_bounded(nodes, evil):
             assert answer["event"] == "RDMA_CM_EVENT_ESTABLISHED", answer
         assert refused and refused["why"] == wire.NO_RESOURCES, refused
         evil.stop()
+
+
+def test_who_connects_again_and_again_is_slowed_down(nodes, evil):
+    """Each connection leaves a timer of the CM, for hours if the request says so."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        asked = f"{ADDRESS} 0 {VICTIM} 987 {evil.connreq(VICTIM).hex()} 0 2000"
+        # Several at a time: each may have ten a second for ever.
+        made = evil.guest.check(
+            f"for i in 1 2 3 4; do (n=0; while [ $n -lt 1000 ] && {PROGRAM} connect x$i-$n {asked} | grep -q ESTABLISHED; "
+            f"do {PROGRAM} close x$i-$n > /dev/null; n=$((n + 1)); done; echo $n) & done; wait",
+            600,
+        )
+        assert 512 <= sum(map(int, made.split())) < 3000, made
+        until(lambda: refused(a, "TooOften") > 0, "it is said")
+    assert f"{EVIL}: refused its connection request: it connects too often" in a.log()
 
 
 def test_flood_of_bad_requests(nodes, evil):

@@ -37,6 +37,7 @@ use crate::{
             check_ni,
             device_ready,
             parse_connreq,
+            Budget,
             Cause as Why,
             CmSource,
             ConnReq,
@@ -44,8 +45,11 @@ use crate::{
             Part,
             PeerVerdict,
             Policy,
+            Rates,
             Refusal,
-            RejectBudget, //
+            PARTS,
+            REFUSALS,
+            TAKEN, //
         },
         peer::Known, //
     },
@@ -95,20 +99,40 @@ pub(crate) struct Accept<H> {
     /// The NIs that listen here.
     #[pin]
     users: SpinLock<KVec<Arc<Ni>>>,
+    /// What may be refused yet.
     #[pin]
-    budget: SpinLock<Budget>,
+    refusals: SpinLock<Rationed>,
+    /// What may be taken yet.
+    #[pin]
+    taken: SpinLock<Rationed>,
 }
 
-/// What may be refused yet.
-struct Budget {
-    all: RejectBudget,
+/// What is rationed.
+struct Rationed {
+    all: Budget,
     parts: KVec<Part>,
+}
+
+impl Rationed {
+    /// May sleep.
+    fn new(rates: Rates) -> Result<Self> {
+        Ok(Self {
+            all: Budget::new(rates, random::u64()),
+            parts: KVec::from_elem(Part::UNUSED, PARTS, GFP_KERNEL)?,
+        })
+    }
+
+    fn take(&mut self, payer: Option<u32>, now_ms: u64, overdraws: bool) -> bool {
+        self.all.take(&mut self.parts, payer, now_ms, overdraws)
+    }
 }
 
 /// What a request that is not taken gets.
 enum Answer {
     Refuse(Refusal),
-    /// Nothing: the CM repeats it after seconds. Not over TCP.
+    /// Nothing, but it is counted and said: the CM repeats it after seconds. Not over TCP.
+    Ignore(Refusal),
+    /// Nothing. Not over TCP.
     Silence,
 }
 
@@ -121,10 +145,8 @@ impl From<Refusal> for Answer {
 impl<H> Accept<H> {
     /// Makes the judge. May sleep.
     pub(crate) fn new(host: Arc<H>, strangers: Arc<Seen>) -> Result<Arc<Self>> {
-        let budget = Budget {
-            all: RejectBudget::new(0, random::u64()),
-            parts: KVec::from_elem(Part::FULL, RejectBudget::PARTS, GFP_KERNEL)?,
-        };
+        let refusals = Rationed::new(REFUSALS)?;
+        let taken = Rationed::new(TAKEN)?;
         Arc::pin_init(
             pin_init!(Self {
                 host,
@@ -133,7 +155,8 @@ impl<H> Accept<H> {
                 readdressed: Atomic::new(false),
                 since: Instant::now(),
                 users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
-                budget <- kernel::new_spinlock!(budget, "Accept::budget"),
+                refusals <- kernel::new_spinlock!(refusals, "Accept::refusals"),
+                taken <- kernel::new_spinlock!(taken, "Accept::taken"),
             }),
             GFP_KERNEL,
         )
@@ -182,13 +205,21 @@ impl<H> Accept<H> {
         device_ready(users.iter().map(|ni| ni.lnet.is_active()))
     }
 
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
+    }
+
     /// Whether a request is told that it is refused, which is of the part of `payer`.
     fn may_answer(&self, payer: Option<u32>, refusal: &Refusal) -> bool {
-        let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0);
-        let mut guard = self.budget.lock();
-        let budget = &mut *guard;
+        let now_ms = self.now_ms();
         let invites = refusal.invites();
-        budget.all.take(&mut budget.parts, payer, now, invites)
+        self.refusals.lock().take(payer, now_ms, invites)
+    }
+
+    /// Whether another request is taken, which is of the part of `payer`.
+    fn may_take(&self, payer: Option<u32>) -> bool {
+        let now_ms = self.now_ms();
+        self.taken.lock().take(payer, now_ms, false)
     }
 
     /// Judges a request that came `from` there; on success the connection object that takes it.
@@ -241,6 +272,10 @@ impl<H> Accept<H> {
         if peers.ni.orphans.are_too_many(asked.src) {
             return Err(Refusal::new(Why::TooMany).into());
         }
+        // Over TCP nothing is left of those that are over.
+        if !req.is_over_tcp() && !self.may_take(from.payer()) {
+            return Err(Answer::Ignore(Refusal::new(Why::TooOften)));
+        }
         let known = Known {
             stamp: asked.src_stamp,
             depth: wanted.depth,
@@ -265,10 +300,15 @@ fn admit(peers: &Arc<Peers<Conn>>, asked: &ConnReq, known: Known) -> Result<Arc<
     let no_resources = |e: Error| Refusal::new(Why::NoResources(e.to_errno()));
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        match peer.judge(asked, known) {
+        let verdict = peer.judge(asked);
+        match verdict {
             // It is leaving the table just now: with that done, the next look-up makes a new one.
             None => peers.table.remove(&peer),
-            Some(PeerVerdict::Accept) => {
+            Some(PeerVerdict::Accept | PeerVerdict::Reborn) => {
+                if verdict == Some(PeerVerdict::Reborn) {
+                    // If it is the peer that asks these are dead, and whether they are shows soon.
+                    peer.doubt_all();
+                }
                 // Spreads the connections of one peer over CPUs and completion vectors.
                 let salt = u32::from(peer.with(|inner| inner.objects()));
                 let made = Conn::open(&peer, false, known, salt)
@@ -277,10 +317,6 @@ fn admit(peers: &Arc<Peers<Conn>>, asked: &ConnReq, known: Known) -> Result<Arc<
                     peer.attempt_over(false, None, Cause::NoResources);
                     no_resources(e)
                 });
-            }
-            Some(PeerVerdict::Restarted(refusal)) => {
-                peer.close_conns(Cause::PeerRestarted);
-                return Err(refusal);
             }
             Some(PeerVerdict::Race(refusal) | PeerVerdict::Refuse(refusal)) => {
                 peer.forget_if_unused();
@@ -323,8 +359,12 @@ impl<H: Listening> ListenHandler for Accept<H> {
                     }
                 }
             }
-            Err(Answer::Silence) => {}
-            Err(Answer::Refuse(refusal)) => {
+            Err(answer) => {
+                let (refusal, is_told) = match answer {
+                    Answer::Refuse(refusal) => (refusal, true),
+                    Answer::Ignore(refusal) => (refusal, false),
+                    Answer::Silence => return,
+                };
                 let seen = seen.as_ref().unwrap_or(&self.strangers);
                 seen.refused(src, &refusal.cause);
                 meter::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal.cause);
@@ -333,7 +373,8 @@ impl<H: Listening> ListenHandler for Accept<H> {
                 }
                 // Beyond the budget a request is dropped, which the requester takes for a lost packet:
                 // it asks again after seconds. Over TCP the provider would answer.
-                if req.is_over_tcp() || self.may_answer(from.payer(), &refusal) {
+                let tells = || req.is_over_tcp() || self.may_answer(from.payer(), &refusal);
+                if is_told && tells() {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
                 }
             }

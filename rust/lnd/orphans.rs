@@ -11,9 +11,9 @@ use crate::{
         nid::Nid,
         orphans::{
             are_too_many,
-            part_of,
             PARTS, //
-        }, //
+        },
+        share, //
     },
     rdma::{
         atomic::{
@@ -44,7 +44,8 @@ impl Orphans {
     }
 
     fn of(&self, nid: Nid) -> Option<&Atomic<u32>> {
-        self.counts.get(part_of(nid.addr(), self.salt))
+        self.counts
+            .get(share::place(nid.addr(), self.salt, self.counts.len()))
     }
 
     /// A connection with `nid` is over, of which LNet keeps `n`.

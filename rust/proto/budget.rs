@@ -1,123 +1,143 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A bound on how many refusals strangers can make us send, and on each one's part of them.
+//! Bounds on what strangers can make us do, and on each one's part of it: how many requests for a connection are refused
+//! with an answer, and how many are taken.
+//!
+//! No address uses up more than a [`Part`], so that something is left for others. The parts are the caller's memory, and
+//! always as many, whoever asks; which addresses share one is not to be foreseen ([`super::share`]), so nobody can choose
+//! whom he keeps from his.
+//!
+//! What is beyond the bound is dropped: the requester repeats it as if the packet had been lost. The InfiniBand CM drops
+//! silently when the handler of the request returns `-ENOMEM`, and rejects by itself for any other error
+//! (`cm_destroy_id()` in drivers/infiniband/core/cm.c).
+//!
+//! Context: any; the caller holds the lock of the budget.
 
-/// What one address has left of the refusals; several may share one of these.
+use super::share;
+
+/// How much may be used, and how fast it comes back.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Part {
-    /// Milliseconds worth of them, at [`Self::MS`] each.
+pub struct Rates {
+    /// By all together without a pause.
+    burst: u32,
+    /// Milliseconds until one more becomes possible.
+    ms: u32,
+    /// So many more of what may overdraw.
+    overdraft: u32,
+    /// By one address without a pause; several may share that.
+    part_burst: u32,
+    /// Milliseconds until it may use one more.
+    part_ms: u32,
+}
+
+/// Refusals that are answered (H9). Wide enough for the clients of a server whose NI is down, narrow enough to leave the CPU
+/// to others. What invites another request ([`Refusal::invites`](super::refusal::Refusal::invites)) may overdraw: after a
+/// restart of ours every peer gets one, and must not wait.
+pub const REFUSALS: Rates = Rates {
+    burst: 1024,
+    ms: 1,
+    overdraft: 16384,
+    part_burst: 128,
+    part_ms: 8,
+};
+
+/// Requests that are taken (H44). Each costs a queue pair for a while, and when it is over the CM keeps a timer of it for
+/// twice as long as a packet may live, which the request says: up to 2.4 hours. So these are ten a second in the long run
+/// from one address, and a hundred from all: some hundred thousand timers, and not millions. At once it may be all
+/// connections of twenty peers with 25 each, and one each of sixteen thousand.
+pub const TAKEN: Rates = Rates {
+    burst: 16384,
+    ms: 10,
+    overdraft: 0,
+    part_burst: 512,
+    part_ms: 100,
+};
+
+/// Parts there should be: of a cluster of ten thousand clients some twenty share one.
+pub const PARTS: usize = 512;
+
+/// What was used and has not come back, in milliseconds until it has.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+struct Used {
     ms: u32,
     last_ms: u64,
 }
 
-impl Part {
-    /// Refusals that one address may get without a pause: after a restart of ours each peer that has a part with others
-    /// gets its own.
-    pub const BURST: u32 = 128;
+impl Used {
+    const NOTHING: Self = Self { ms: 0, last_ms: 0 };
 
-    /// Milliseconds until one more becomes possible.
-    pub const MS: u32 = 8;
-
-    const FULL_MS: u32 = Self::BURST * Self::MS;
-
-    /// Nobody has used anything of it.
-    pub const FULL: Self = Self {
-        ms: Self::FULL_MS,
-        last_ms: 0,
-    };
-
-    fn earn(&mut self, now_ms: u64) {
-        let earned = now_ms.saturating_sub(self.last_ms);
-        let earned = u32::try_from(earned).unwrap_or(u32::MAX);
-        self.ms = self.ms.saturating_add(earned).min(Self::FULL_MS);
+    /// What has come back by now, on any clock in milliseconds.
+    fn settle(&mut self, now_ms: u64) {
+        let back = now_ms.saturating_sub(self.last_ms);
+        self.ms = self
+            .ms
+            .saturating_sub(u32::try_from(back).unwrap_or(u32::MAX));
         self.last_ms = now_ms.max(self.last_ms);
     }
 
-    fn has_some(&self) -> bool {
-        self.ms >= Self::MS
+    /// Whether one more of `ms` milliseconds is within `most` of them.
+    fn has_room(&self, most: u32, ms: u32) -> bool {
+        self.ms.saturating_add(ms) <= most.saturating_mul(ms)
     }
 
-    fn spend(&mut self) {
-        self.ms = self.ms.saturating_sub(Self::MS);
+    fn spend(&mut self, ms: u32) {
+        self.ms = self.ms.saturating_add(ms);
     }
 }
 
-/// Bounds how many refusals are answered (H9): a token bucket. Wide enough for the clients of a server whose NI
-/// is down, narrow enough to leave the CPU to others. What invites another request
-/// ([`Refusal::invites`](super::refusal::Refusal::invites)) may overdraw it: after a restart of ours every peer
-/// gets one, and must not wait for the bucket to fill.
-///
-/// No address uses up more than a [`Part`] of it, so that others are told, too. The parts are the caller's memory, and
-/// always as many, whoever asks: an address has the one that its hash says. Which addresses share one is not to be
-/// foreseen, so nobody can choose whom he keeps from his answers.
-///
-/// A request that may not be answered is dropped: the requester repeats it as
-/// if the packet had been lost. The InfiniBand CM drops silently when the
-/// handler of the request returns `-ENOMEM`, and rejects by itself for any
-/// other error (`cm_destroy_id()` in drivers/infiniband/core/cm.c).
+/// What those who share one have used.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct RejectBudget {
-    /// Above [`Self::OVERDRAFT`]: credit; below: debt.
-    tokens: u32,
-    last_ms: u64,
+pub struct Part(Used);
+
+impl Part {
+    /// Nothing.
+    pub const UNUSED: Self = Self(Used::NOTHING);
+}
+
+/// What all have used.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Budget {
+    rates: Rates,
+    used: Used,
     salt: u64,
 }
 
-impl RejectBudget {
-    /// Rejects that may follow each other without a pause. One more becomes possible each millisecond.
-    pub const BURST: u32 = 1024;
-
-    /// How many more of those that invite another request.
-    pub const OVERDRAFT: u32 = 16384;
-
-    /// Parts there should be: of a cluster of ten thousand clients some twenty share one.
-    pub const PARTS: usize = 512;
-
-    const FULL: u32 = Self::BURST + Self::OVERDRAFT;
-
-    /// A full budget at `now_ms`, any monotonic clock in milliseconds. `salt` is random.
-    pub const fn new(now_ms: u64, salt: u64) -> Self {
+impl Budget {
+    /// Nothing was used. `salt` is random.
+    pub const fn new(rates: Rates, salt: u64) -> Self {
         Self {
-            tokens: Self::FULL,
-            last_ms: now_ms,
+            rates,
+            used: Used::NOTHING,
             salt,
         }
     }
 
-    /// Whether one more refusal may be answered, of a request that came from `addr`; counts it if so. All who have no
-    /// address have one part together.
+    /// Whether a request that came from `addr` may have one more; counts it if so. All who have no address have one part
+    /// together. `overdraws`: it is of what may.
     pub fn take(
         &mut self,
         parts: &mut [Part],
         addr: Option<u32>,
         now_ms: u64,
-        invites: bool,
+        overdraws: bool,
     ) -> bool {
-        let earned = now_ms.saturating_sub(self.last_ms);
-        let earned = u32::try_from(earned).unwrap_or(u32::MAX);
-        self.tokens = self.tokens.saturating_add(earned).min(Self::FULL);
-        self.last_ms = now_ms.max(self.last_ms);
-        let Some(part) = parts.get_mut(self.place(addr, parts.len())) else {
+        let rates = self.rates;
+        let place = share::place(addr.unwrap_or(0), self.salt, parts.len());
+        let Some(Part(part)) = parts.get_mut(place) else {
             return false;
         };
-        part.earn(now_ms);
-        let least = if invites { 0 } else { Self::OVERDRAFT };
-        if self.tokens <= least || !part.has_some() {
+        self.used.settle(now_ms);
+        part.settle(now_ms);
+        let most = match overdraws {
+            true => rates.burst.saturating_add(rates.overdraft),
+            false => rates.burst,
+        };
+        if !self.used.has_room(most, rates.ms) || !part.has_room(rates.part_burst, rates.part_ms) {
             return false;
         }
-        self.tokens = self.tokens.saturating_sub(1);
-        part.spend();
+        self.used.spend(rates.ms);
+        part.spend(rates.part_ms);
         true
-    }
-
-    fn place(&self, addr: Option<u32>, parts: usize) -> usize {
-        // The bits of a sum of products with random numbers, of which the upper ones are mixed best.
-        let addr = u64::from(addr.unwrap_or(0));
-        let hash = (addr ^ self.salt).wrapping_mul(self.salt | 1) >> 32;
-        usize::try_from(hash)
-            .unwrap_or(0)
-            .checked_rem(parts)
-            .unwrap_or(0)
     }
 }
 
@@ -130,22 +150,22 @@ mod tests {
 
     /// A budget whose parts do not matter: each request is somebody else's.
     struct Whole {
-        budget: RejectBudget,
+        budget: Budget,
         parts: [Part; 64],
         next: u32,
     }
 
     impl Whole {
-        fn new(now_ms: u64) -> Self {
+        fn new() -> Self {
             Self {
-                budget: RejectBudget::new(now_ms, SALT),
-                parts: [Part::FULL; 64],
+                budget: Budget::new(REFUSALS, SALT),
+                parts: [Part::UNUSED; 64],
                 next: 0,
             }
         }
 
         fn take(&mut self, now_ms: u64, invites: bool) -> bool {
-            self.parts = [Part::FULL; 64];
+            self.parts = [Part::UNUSED; 64];
             self.next = self.next.wrapping_add(1);
             let addr = Some(self.next);
             self.budget.take(&mut self.parts, addr, now_ms, invites)
@@ -154,8 +174,8 @@ mod tests {
 
     #[test]
     fn a_burst_then_the_rate() {
-        let mut b = Whole::new(1000);
-        for _ in 0..RejectBudget::BURST {
+        let mut b = Whole::new();
+        for _ in 0..REFUSALS.burst {
             assert!(b.take(1000, false));
         }
         assert!(!b.take(1000, false));
@@ -166,25 +186,25 @@ mod tests {
 
     #[test]
     fn an_invitation_may_overdraw() {
-        let mut b = Whole::new(0);
-        for _ in 0..RejectBudget::BURST {
+        let mut b = Whole::new();
+        for _ in 0..REFUSALS.burst {
             assert!(b.take(0, false));
         }
         assert!(!b.take(0, false));
-        for _ in 0..RejectBudget::OVERDRAFT {
+        for _ in 0..REFUSALS.overdraft {
             assert!(b.take(0, true));
         }
         assert!(!b.take(0, true));
         assert!(b.take(1, true));
         // Others wait until the debt is paid.
-        assert!(!b.take(u64::from(RejectBudget::OVERDRAFT), false));
-        assert!(b.take(u64::from(RejectBudget::OVERDRAFT) + 2, false));
+        assert!(!b.take(u64::from(REFUSALS.overdraft), false));
+        assert!(b.take(u64::from(REFUSALS.overdraft) + 2, false));
     }
 
     #[test]
     fn a_pause_fills_up() {
-        let mut b = Whole::new(0);
-        for _ in 0..RejectBudget::BURST {
+        let mut b = Whole::new();
+        for _ in 0..REFUSALS.burst {
             assert!(b.take(0, false));
         }
         assert!(b.take(2, false));
@@ -193,14 +213,14 @@ mod tests {
         // A clock that jumps back earns nothing and breaks nothing.
         assert!(!b.take(1, false));
         assert!(b.take(3, false));
-        for _ in 0..RejectBudget::BURST {
+        for _ in 0..REFUSALS.burst {
             assert!(b.take(u64::MAX, false));
         }
         assert!(!b.take(u64::MAX, false));
     }
 
     /// How many refusals `addr` gets at once at `now_ms`.
-    fn gets(b: &mut RejectBudget, parts: &mut [Part], addr: u32, now_ms: u64) -> usize {
+    fn gets(b: &mut Budget, parts: &mut [Part], addr: u32, now_ms: u64) -> usize {
         (0..100_000)
             .take_while(|_| b.take(parts, Some(addr), now_ms, true))
             .count()
@@ -208,14 +228,14 @@ mod tests {
 
     #[test]
     fn one_address_leaves_most_to_others() {
-        let burst = usize::try_from(Part::BURST).unwrap_or(0);
-        let mut b = RejectBudget::new(0, SALT);
-        let mut parts = [Part::FULL; 64];
+        let burst = usize::try_from(REFUSALS.part_burst).unwrap_or(0);
+        let mut b = Budget::new(REFUSALS, SALT);
+        let mut parts = [Part::UNUSED; 64];
         assert_eq!(gets(&mut b, &mut parts, 7, 0), burst);
         assert!(b.take(&mut parts, Some(8), 0, false));
         // It may try as often as it likes; it gets more by and by, and no more than its part.
         for turn in 1..=10u64 {
-            let ms = turn.saturating_mul(u64::from(Part::MS));
+            let ms = turn.saturating_mul(u64::from(REFUSALS.part_ms));
             assert_eq!(gets(&mut b, &mut parts, 7, ms), 1);
             assert!(b.take(&mut parts, Some(8), ms, false));
         }
@@ -224,9 +244,9 @@ mod tests {
 
     #[test]
     fn a_cluster_is_told_after_a_restart() {
-        let mut b = RejectBudget::new(0, SALT);
+        let mut b = Budget::new(REFUSALS, SALT);
         // An eighth of them, and an eighth of five thousand nodes with three connections each.
-        let mut parts = [Part::FULL; RejectBudget::PARTS / 8];
+        let mut parts = [Part::UNUSED; PARTS / 8];
         let told = (0..625u32)
             .flat_map(|n| [n; 3])
             .filter(|n| b.take(&mut parts, Some(0x0a00_0000 | n), 0, true))
@@ -236,10 +256,26 @@ mod tests {
 
     #[test]
     fn who_has_no_address_has_a_part_and_no_room_is_no_fault() {
-        let mut b = RejectBudget::new(0, SALT);
-        let mut parts = [Part::FULL; 4];
+        let mut b = Budget::new(REFUSALS, SALT);
+        let mut parts = [Part::UNUSED; 4];
         let told = (0..1000).filter(|_| b.take(&mut parts, None, 0, true));
-        assert_eq!(told.count(), Part::BURST as usize);
+        assert_eq!(told.count(), REFUSALS.part_burst as usize);
         assert!(!b.take(&mut [], Some(1), 0, true));
+    }
+
+    #[test]
+    fn who_connects_again_and_again_is_slowed_down_and_others_are_not() {
+        let mut b = Budget::new(TAKEN, SALT);
+        let mut parts = [Part::UNUSED; PARTS];
+        let mut tried = |addr, ms| b.take(&mut parts, Some(addr), ms, false);
+        // Ten thousand clients with one each, and some with 32.
+        assert!((0..10_000u32).all(|n| tried(0x0a00_0000 | n, 0)));
+        assert!((0..100u32).all(|n| (0..32).all(|_| tried(0x0b00_0000 | n, 0))));
+        // One tries a thousand times a second, for ten minutes.
+        let taken = (3_000_000..3_600_000u64).filter(|ms| tried(7, *ms)).count();
+        assert!((6_500..6_550).contains(&taken));
+        // But for those that share its part.
+        let others = (0..1000u32).map(|n| tried(0x0c00_0000 | n, 3_600_000));
+        assert!(others.filter(|taken| *taken).count() > 980);
     }
 }

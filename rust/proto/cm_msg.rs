@@ -35,8 +35,12 @@ pub use super::{
         NiView, //
     },
     budget::{
+        Budget,
         Part,
-        RejectBudget, //
+        Rates,
+        PARTS,
+        REFUSALS,
+        TAKEN, //
     },
     connack::{
         judge_connack,
@@ -88,7 +92,7 @@ impl CmSource {
         self.addr == Some(addr) && self.gid.is_none_or(mapped)
     }
 
-    /// Whose part of the refusals ([`RejectBudget`]) an answer is taken from. Who says the address of another node
+    /// Whose part of the refusals ([`Budget`]) an answer is taken from. Who says the address of another node
     /// leaves that its part.
     pub fn payer(&self) -> Option<u32> {
         self.addr.filter(|addr| self.is_from(*addr))
@@ -518,8 +522,8 @@ mod tests {
             gid: Some(gid_of(addr)),
             ..FROM
         };
-        let mut budget = RejectBudget::new(0, 0x9e37_79b9_7f4a_7c15);
-        let mut parts = [Part::FULL; 64];
+        let mut budget = Budget::new(REFUSALS, 0x9e37_79b9_7f4a_7c15);
+        let mut parts = [Part::UNUSED; 64];
         let mut told = |from: CmSource| budget.take(&mut parts, from.payer(), 0, true);
         while told(liar) {}
         assert!(told(honest));

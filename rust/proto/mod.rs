@@ -55,6 +55,7 @@ pub mod refusal;
 pub mod regions;
 pub mod reject;
 pub mod rules;
+pub mod share;
 pub mod silence;
 pub mod sizes;
 pub mod slots;

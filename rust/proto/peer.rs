@@ -73,6 +73,9 @@ pub struct Peer {
     pub known: Known,
     active: u16,
     passive: u16,
+    /// Of these: those that take so long that they stand for none of ours any more. If a quicker one ends before them it
+    /// may be counted as one.
+    slow: u16,
     conns: u16,
     races: u8,
     /// Races that we lost in a row.
@@ -125,6 +128,7 @@ impl Peer {
             known,
             active: 0,
             passive: 0,
+            slow: 0,
             conns: 0,
             races: 0,
             lost: 0,
@@ -264,13 +268,19 @@ impl Peer {
 
     /// A request of the peer was accepted. It stands for a pending retry of ours; but what is missing of several
     /// connections is asked for when that attempt is over ([`Peer::more`]). What it asked for binds
-    /// that connection only: a small depth once asked for is not what we ask for later.
-    pub fn accepting(&mut self, known: Known) {
-        self.known.stamp = known.stamp;
+    /// that connection only: a small depth once asked for is not what we ask for later; and its incarnation is that of the
+    /// peer when it is established: until then anybody may have asked.
+    pub fn accepting(&mut self) {
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
         self.lost = 0;
         self.due = false;
+    }
+
+    /// A request of the peer that was accepted is not established yet, though that takes a moment only if it is the peer's,
+    /// and nothing was lost. It stands for none of ours any more (H43).
+    pub fn is_slow(&mut self) {
+        self.slow = self.slow.saturating_add(1).min(self.passive);
     }
 
     /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
@@ -365,15 +375,14 @@ impl Peer {
 
     /// Connections that are wanted, and neither there nor under way.
     fn lack(&self, conns_per_peer: u16) -> u16 {
-        let ways = [self.conns, self.active, self.passive];
+        let ways = [self.conns, self.active, self.quick()];
         let there = ways.into_iter().fold(0, u16::saturating_add);
         conns_per_peer.saturating_sub(there)
     }
 
-    /// A reject has taught us what to ask for next. While a request of the peer is being accepted,
-    /// or it has a connection, what that taught us is better.
+    /// A reject has taught us what to ask for next. While it has a connection, what that taught us is better.
     pub fn learnt(&mut self, known: Known) {
-        if self.passive == 0 && self.conns == 0 {
+        if self.conns == 0 {
             self.known = known;
         }
     }
@@ -418,21 +427,27 @@ impl Peer {
 
     /// Neither connection nor attempt nor pending retry.
     pub fn idle(&self) -> bool {
-        self.conns == 0 && !self.busy()
+        self.conns == 0 && self.passive == 0 && !self.busy()
     }
 
     fn busy(&self) -> bool {
         self.is_under_way() || self.due
     }
 
-    /// An attempt is in flight, of whichever side.
+    /// An attempt is in flight, of whichever side, but for those that are slow.
     pub fn is_under_way(&self) -> bool {
-        self.active > 0 || self.passive > 0
+        self.active > 0 || self.quick() > 0
+    }
+
+    /// Attempts of the peer that are not slow.
+    fn quick(&self) -> u16 {
+        self.passive.saturating_sub(self.slow)
     }
 
     fn attempt_over(&mut self, active: bool) {
         if !active {
             self.passive = self.passive.saturating_sub(1);
+            self.slow = self.slow.min(self.passive);
             return;
         }
         self.active = self.active.saturating_sub(1);
@@ -594,7 +609,7 @@ mod tests {
         for _ in 0..4 {
             let _ = p.closed();
         }
-        p.accepting(known);
+        p.accepting();
         p.established(false, known);
         assert_eq!(p.more(4, 7), None);
     }
@@ -605,7 +620,7 @@ mod tests {
         let known = p.known;
         for good in [true, false] {
             assert!(p.start());
-            p.accepting(known);
+            p.accepting();
             p.established(true, known);
             assert_eq!(p.more(4, 7), None);
             if good {
@@ -627,7 +642,7 @@ mod tests {
         assert!(p.start());
         p.established(true, known);
         assert_eq!(p.more(4, 7), Some(0));
-        p.accepting(known);
+        p.accepting();
         assert_eq!(p.retry(false, 4), 0);
         p.established(false, known);
         assert_eq!(p.more(4, 7), Some(0));
@@ -663,18 +678,67 @@ mod tests {
             After::RetryIn(1..)
         ));
         // A request accepted meanwhile stands for the retry.
-        let known = p.known;
-        p.accepting(known);
+        p.accepting();
         assert_eq!(p.retry(true, 1), 0);
         // It fails: what waits has its own attempt.
         assert_eq!(p.failed(false, None, false, 7), After::GiveUp);
-        p.accepting(known);
+        p.accepting();
         assert!(matches!(
             p.failed(false, None, true, 7),
             After::RetryIn(1..)
         ));
         assert_eq!(p.retry(true, 1), 1);
         assert_eq!(p.failed(true, None, true, 7), After::GiveUp);
+    }
+
+    /// Anybody may have made it up.
+    #[test]
+    fn a_request_that_leads_nowhere_does_not_stand_for_ours() {
+        let mut p = peer();
+        let known = p.known;
+        p.accepting();
+        assert!(!p.may_start());
+        p.is_slow();
+        // It is not forgotten meanwhile, and taken for no connection that is under way.
+        assert!(!p.idle() && !p.is_under_way());
+        assert!(p.start());
+        p.established(true, known);
+        assert_eq!(p.more(2, 7), Some(0));
+        assert_eq!(p.retry(false, 2), 1);
+        // Another one does.
+        p.accepting();
+        p.established(true, known);
+        let _ = p.closed();
+        assert!(!p.closed() && !p.may_start());
+        p.is_slow();
+        assert!(p.may_start());
+        // However often it is said: there are two of them.
+        p.is_slow();
+        p.accepting();
+        assert!(!p.may_start());
+        // All end, and nothing of the peer is left.
+        for _ in 0..3 {
+            assert!(!p.idle());
+            let _ = p.failed(false, None, false, 7);
+        }
+        assert!(p.idle());
+        // What it said is not believed before it is there, and what a reject says in between is.
+        let other = Known {
+            stamp: known.stamp.wrapping_add(1),
+            ..known
+        };
+        p.learnt(other);
+        p.accepting();
+        assert!(!p.may_start());
+        assert_eq!(p.known, other);
+        let newer = Known {
+            stamp: other.stamp.wrapping_add(1),
+            ..known
+        };
+        p.learnt(newer);
+        assert_eq!(p.known, newer);
+        p.established(false, known);
+        assert_eq!(p.known.stamp, known.stamp);
     }
 
     /// ko2iblnd refuses for as long as a request of its own is under way, also one that got lost, but not more than
@@ -791,7 +855,7 @@ mod tests {
         assert!(p.start());
         p.established(true, known);
         for _ in 0..2 {
-            p.accepting(known);
+            p.accepting();
             p.established(false, known);
         }
         breaks(&mut p);

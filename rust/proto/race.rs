@@ -37,12 +37,11 @@ pub const STALE_REQUEST_MS: u64 = 500;
 /// what [`PeerView`] was copied from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PeerVerdict {
-    /// Take it: record the incarnation, forget the races, cancel a reconnect
-    /// that is waiting.
+    /// Take it: forget the races, cancel a reconnect that is waiting.
     Accept,
-    /// Close all connections of the peer as stale, record the incarnation,
-    /// and refuse: the next request will be taken.
-    Restarted(Refusal),
+    /// Take it, too: it says that the peer was restarted. Anybody may have sent it in the peer's name, who gets no answer,
+    /// so what there is of the life that is known is doubted only. It ends when the new connection is established.
+    Reborn,
     /// Count a race, and refuse.
     Race(Refusal),
     /// Refuse.
@@ -50,13 +49,19 @@ pub enum PeerVerdict {
 }
 
 /// Stage 3: judges a request against what is known of the peer (spec 4.4 rows
-/// 14-15 and 4.8, guard H9). `peer` is `None` for an unknown one.
+/// 14-15 and 4.8, guards H9 and H42). `peer` is `None` for an unknown one.
+///
+/// What is known of a peer that was restarted binds its new life in nothing: our own request is for the old one, and will
+/// be refused; the connections of the old one are as good as gone, so as many again are allowed.
 pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
     let Some(peer) = peer else {
         return PeerVerdict::Accept;
     };
     if peer.stamp.is_some_and(|known| known != req.src_stamp) {
-        return PeerVerdict::Restarted(Refusal::new(Cause::StalePeer));
+        return match peer.conns >= peer.max_conns.saturating_mul(2) {
+            true => PeerVerdict::Refuse(Refusal::new(Cause::TooMany)),
+            false => PeerVerdict::Reborn,
+        };
     }
     let we_win = race_key(req.src) < race_key(req.dst);
     let racing = peer.connecting_ms.is_some_and(|ms| ms < STALE_REQUEST_MS);
@@ -113,8 +118,25 @@ mod tests {
             stamp: Some(STAMP ^ 1),
             ..peer()
         };
-        let got = check_peer(&REQ, Some(&old));
-        assert_eq!(got, PeerVerdict::Restarted(Refusal::new(Cause::StalePeer)));
+        assert_eq!(check_peer(&REQ, Some(&old)), PeerVerdict::Reborn);
+        // All that its old life had, and a request of ours for that: it does not have to wait.
+        let full = PeerView {
+            conns: old.max_conns,
+            connecting_ms: Some(0),
+            ..old
+        };
+        let reverse = ConnReq {
+            src: ME,
+            dst: PEER,
+            ..REQ
+        };
+        assert_eq!(check_peer(&reverse, Some(&full)), PeerVerdict::Reborn);
+        let fuller = PeerView {
+            conns: old.max_conns.saturating_mul(2),
+            ..old
+        };
+        let too_many = PeerVerdict::Refuse(Refusal::new(Cause::TooMany));
+        assert_eq!(check_peer(&REQ, Some(&fuller)), too_many);
         let unknown = PeerView {
             stamp: None,
             ..peer()

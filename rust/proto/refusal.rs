@@ -70,6 +70,8 @@ pub enum Cause {
     Race,
     /// The peer has as many connections as it may (H9), or LNet keeps too much of those that were (H41).
     TooMany,
+    /// It was taken too often lately (H44). Not said to the peer: its CM asks again after seconds.
+    TooOften,
     /// Objects of a connection could not be made: the errno.
     NoResources(i32),
     /// The CM would not accept.
@@ -103,6 +105,7 @@ impl fmt::Display for Cause {
             Cause::TooMany => f.write_str(
                 "it has as many connections, or requests that LNet keeps, as one peer may have",
             ),
+            Cause::TooOften => f.write_str("it connects too often; it will ask again"),
             Cause::NoResources(e) if *e == -ENOMEM => {
                 write!(f, "no memory for a connection ({e})")
             }
@@ -156,7 +159,7 @@ impl Refusal {
             Cause::Depth(_) => RejectWhy::MsgQueueSize,
             Cause::Frags(_) => RejectWhy::RdmaFrags,
             Cause::Race => RejectWhy::ConnRace,
-            Cause::TooMany | Cause::NoResources(_) => RejectWhy::NoResources,
+            Cause::TooMany | Cause::TooOften | Cause::NoResources(_) => RejectWhy::NoResources,
         };
         Self { why, cause }
     }
@@ -262,6 +265,7 @@ mod tests {
             Cause::NoSuchNi(Nid::new(0, 9)),
             Cause::NotReady,
             Cause::TooMany,
+            Cause::TooOften,
             Cause::NoResources(-ENOMEM),
             Cause::NoDepth,
             Cause::OwnNid,

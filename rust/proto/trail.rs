@@ -175,7 +175,7 @@ pub fn cause_name(cause: Cause) -> &'static str {
 }
 
 /// Names of the reasons to refuse a request, for programs.
-pub const REFUSALS: [&str; 23] = [
+pub const REFUSALS: [&str; 24] = [
     "Port",
     "Wire",
     "OldVersion",
@@ -199,6 +199,7 @@ pub const REFUSALS: [&str; 23] = [
     "AcceptFailed",
     "Denied",
     "TooMany",
+    "TooOften",
 ];
 
 /// Where a reason is in [`REFUSALS`].
@@ -227,6 +228,7 @@ pub const fn refusal_number(why: &Refusal) -> usize {
         Refusal::AcceptFailed => 20,
         Refusal::Denied => 21,
         Refusal::TooMany => 22,
+        Refusal::TooOften => 23,
     }
 }
 

@@ -60,9 +60,10 @@ class Evil:
         name = self.name()
         return name, self.do("connect", name, ADDRESS, sport, dst, 987, data.hex() or "-", recvs, ms)
 
-    def make_up(self, dst, address, port, data):
-        """Send a connection request as if the CM of this node had made it, for another address than its own."""
-        self.do("mad", ADDRESS, dst, wire.cm_request(ADDRESS, dst, address, port, 987, data).hex())
+    def make_up(self, dst, address, port, data, origin=ADDRESS):
+        """Send a connection request as if the CM of this node had made it, for another address than its own; or as if
+        that of `origin` had, where the answer goes then."""
+        self.do("mad", ADDRESS, dst, wire.cm_request(origin, dst, address, port, 987, data).hex())
 
     def event(self, name, ms):
         """The next event of a connection, as for rejected()."""

@@ -48,8 +48,12 @@ impl WorkItem<TIMER> for Conn {
                 0 => this.step(inner, Event::Timeout),
                 ms => {
                     this.rearm_timer(ms);
+                    let waits_for_peer = inner.life.state() == State::Accepting;
                     drop(guard);
                     this.let_others_begin();
+                    if waits_for_peer {
+                        this.peer.does_not_go_on();
+                    }
                 }
             },
             State::Established if this.look_whether_finished(inner) => {}

@@ -15,8 +15,7 @@ use crate::proto::{
         PeerVerdict,
         PeerView, //
     },
-    params::QueueDepth,
-    peer::Known, //
+    params::QueueDepth, //
 };
 
 /// Connections that a peer may have at least: more than our own `conns_per_peer`, because its may
@@ -24,9 +23,9 @@ use crate::proto::{
 const CONNS_MIN: u16 = 32;
 
 impl<C: Connection> Peer<C> {
-    /// Judges a request against what is known of the peer, and books it if it is taken as one for `known`.
+    /// Judges a request against what is known of the peer, and books it if it is taken.
     /// `None`: the peer is leaving its table just now.
-    pub(crate) fn judge(&self, asked: &ConnReq, known: Known) -> Option<PeerVerdict> {
+    pub(crate) fn judge(&self, asked: &ConnReq) -> Option<PeerVerdict> {
         let wanted = self.ni.lnet.conns_per_peer();
         self.with(|inner| {
             if inner.gone {
@@ -43,8 +42,7 @@ impl<C: Connection> Peer<C> {
             };
             let verdict = check_peer(asked, Some(&view));
             match verdict {
-                PeerVerdict::Accept => inner.policy.accepting(known),
-                PeerVerdict::Restarted(_) => inner.policy.known.stamp = asked.src_stamp,
+                PeerVerdict::Accept | PeerVerdict::Reborn => inner.policy.accepting(),
                 PeerVerdict::Race(_) => inner.policy.race_counted(),
                 PeerVerdict::Refuse(_) => {}
             }

@@ -284,6 +284,12 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Whether attempts have failed in a row so often that one who says nothing is not asked again.
+    /// The peer's request was accepted, and the peer does not go on: what waits does not wait for that any more. May sleep.
+    pub(crate) fn does_not_go_on(self: &Arc<Self>) {
+        self.with(|inner| inner.policy.is_slow());
+        self.serve_waiting();
+    }
+
     pub(crate) fn is_refused_often(&self) -> bool {
         self.with(|inner| inner.policy.failures() >= UNSAID_MAX)
     }

@@ -325,8 +325,8 @@ impl<C: Connection> Peer<C> {
         self.forget_if_idle(Some(cause));
     }
 
-    /// One connection ended because nothing was heard: whether the others are as dead shows now,
-    /// not when something is to be sent on each of them.
+    /// One connection ended because nothing was heard, or somebody says that the peer was restarted: whether the others are
+    /// dead shows now, not when something is to be sent on each of them.
     pub(crate) fn doubt_all(&self) {
         self.for_each_conn(|conn| conn.doubt());
     }
@@ -337,12 +337,8 @@ impl<C: Connection> Peer<C> {
         self.for_each_conn(|conn| conn.ask());
     }
 
-    /// Closes the connections but keeps the peer.
-    pub(crate) fn close_conns(&self, cause: Cause) {
-        self.for_each_conn(|conn| conn.fail(cause));
-    }
-
-    /// The same, but what is under way on them ends first, if that is soon. False: there were none.
+    /// Closes the connections but keeps the peer. What is under way on them ends first, if that is soon. False: there were
+    /// none.
     pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
         let mut any = false;
         self.with(|inner| inner.policy.no_more());

@@ -88,6 +88,7 @@ pub fn refusal(name: &str) -> &str {
         "TooMany" => {
             "it has as many connections, or requests that LNet keeps, as one peer may have"
         }
+        "TooOften" => "it connects too often",
         "AcceptFailed" => "accepting failed",
         "Denied" => "the parameter access denies it",
         other => other,

@@ -336,17 +336,12 @@ impl Node {
             max_conns: 256,
         };
         let refusal = match check_peer(req, Some(&seen)) {
-            PeerVerdict::Accept => {
-                peer.policy.accepting(known);
+            PeerVerdict::Accept | PeerVerdict::Reborn => {
+                peer.policy.accepting();
                 let mut conn = Conn::new(self.side, hs, false, self.first, known);
                 conn.step(Event::Requested);
                 self.conns.push(conn);
                 return Ok(());
-            }
-            PeerVerdict::Restarted(refusal) => {
-                peer.policy.known.stamp = req.src_stamp;
-                self.close_conns(Cause::PeerRestarted);
-                refusal
             }
             PeerVerdict::Race(refusal) => {
                 peer.policy.race_counted();

@@ -58,7 +58,7 @@ fn races(src: Nid, dst: Nid) -> usize {
         match check_peer(&req, Some(&view)) {
             PeerVerdict::Race(_) => peer.race_counted(),
             PeerVerdict::Accept => {
-                peer.accepting(known);
+                peer.accepting();
                 assert_eq!(peer.races(), 0);
                 return lost;
             }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which one of a fixed number of counts is an address's: no memory for each, and nobody can choose whom he shares one with.
+//!
+//! Context: any.
+
+/// The place of `addr` among `places`: less than that, or 0 if there is none. `salt` is random, and no secret of the
+/// protocol: who knows it could choose his neighbours.
+pub fn place(addr: u32, salt: u64, places: usize) -> usize {
+    // The bits of a sum of products with random numbers, of which the upper ones are mixed best.
+    let hash = (u64::from(addr) ^ salt).wrapping_mul(salt | 1) >> 32;
+    usize::try_from(hash)
+        .unwrap_or(0)
+        .checked_rem(places)
+        .unwrap_or(0)
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_share))]
+mod tests {
+    use super::*;
+
+    const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    #[test]
+    fn one_address_has_one_place_and_others_have_others() {
+        let one = place(0x0a00_0001, SALT, 512);
+        assert_eq!(place(0x0a00_0001, SALT, 512), one);
+        let mut shared = 0u32;
+        for addr in 0x0a00_0002..0x0a00_0802u32 {
+            let part = place(addr, SALT, 512);
+            assert!(part < 512);
+            shared = shared.saturating_add(u32::from(part == one));
+        }
+        // Of 2048 others four are to be expected.
+        assert!(shared < 32);
+        assert_eq!(place(1, SALT, 0), 0);
+    }
+
+    #[test]
+    fn neighbours_are_not_to_be_foreseen_without_the_salt() {
+        let together = |salt: &u64| place(1, salt << 40, 512) == place(2, salt << 40, 512);
+        assert_ne!((1..64u64).filter(together).count(), 63);
+    }
+}
