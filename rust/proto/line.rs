@@ -13,20 +13,80 @@
 //! one of those that go on: it counts no more when its address was not found at the first try
 //! ([`crate::proto::conn::Event::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
 //!
+//! Nor may those that never answer take all the turns there are: then others would wait for longer than LNet does. Who did
+//! not answer the last time has [`SILENT_AT_A_TIME`] of the places, behind those of whom nothing bad is known (H45).
+//!
 //! And who has no connection at all goes before those that want more of them: after a storm each peer has one before
 //! anybody has two.
 //!
 //! Context: any; the caller holds the lock of the line.
 
+use super::share;
+
 /// Attempts under way at a time on an NI, but for the last peer's, which may be several. Few enough that none
 /// waits for the others until its time is over: with 64 some did, on two emulated CPUs.
 pub const AT_A_TIME: u32 = 16;
+
+/// Those of them that are for peers that did not answer the last time. All that others need is some: whoever answers does so
+/// at once. But after a rack has lost its power hundreds are silent, and may all be there again.
+pub const SILENT_AT_A_TIME: u32 = 12;
 
 /// Milliseconds that a step of an attempt may take, to find the address, or from there to the answer, and the attempt still
 /// counts. Sixteen in that time are eight a second, a third of what two emulated CPUs made with much beside (a thousand in
 /// 41 s); so those that are made in their turn do not pile up. Of a peer with several connections one goes ahead
 /// ([`crate::proto::peer`]), so one that is dead takes no more of it.
 pub const UNANSWERED_MS: u32 = 2000;
+
+/// What a peer wants a connection for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It has none, and nothing bad is known of it.
+    First,
+    /// It has none, and did not answer the last time.
+    Silent,
+    /// It has one.
+    More,
+}
+
+/// Who did not answer the last time. By address, of which some share a place ([`super::share`]): the peer object is gone with
+/// its last attempt.
+#[derive(Clone, Debug)]
+pub struct Unanswered {
+    places: [u64; 64],
+    salt: u64,
+}
+
+impl Unanswered {
+    /// Nobody. `salt` is random.
+    pub const fn new(salt: u64) -> Self {
+        Self {
+            places: [0; 64],
+            salt,
+        }
+    }
+
+    /// Whether that address, or one that shares its place, did not answer.
+    pub fn has(&self, addr: u32) -> bool {
+        let (word, bit) = self.place(addr);
+        self.places.get(word).is_some_and(|bits| bits & bit != 0)
+    }
+
+    /// Notes whether it did.
+    pub fn note(&mut self, addr: u32, answered: bool) {
+        let (word, bit) = self.place(addr);
+        if let Some(bits) = self.places.get_mut(word) {
+            match answered {
+                true => *bits &= !bit,
+                false => *bits |= bit,
+            }
+        }
+    }
+
+    fn place(&self, addr: u32) -> (usize, u64) {
+        let place = share::place(addr, self.salt, self.places.len().saturating_mul(64));
+        (place / 64, 1 << (place % 64))
+    }
+}
 
 /// Where a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,31 +120,42 @@ impl Place {
 
 /// The attempts that are under way.
 #[derive(Clone, Copy, Debug)]
-pub struct UnderWay(u32);
+pub struct UnderWay {
+    all: u32,
+    /// Of these: of peers that did not answer the last time.
+    silent: u32,
+}
 
 impl UnderWay {
     /// None.
-    pub const NONE: Self = Self(0);
+    pub const NONE: Self = Self { all: 0, silent: 0 };
 
-    /// Whether a peer may begin some now, which counts them: if there is room, and nobody stands in
+    /// Whether a peer may begin some now, which counts them: if there is room for its `claim`, and nobody stands in
     /// front of it. `line`: somebody waits.
     #[must_use]
-    pub fn begin(&mut self, attempts: u16, place: Place, line: bool) -> bool {
-        if !self.has_room() || (line && place != Place::Called) {
+    pub fn begin(&mut self, attempts: u16, claim: Claim, place: Place, line: bool) -> bool {
+        if !self.has_room(claim) || (line && place != Place::Called) {
             return false;
         }
-        self.0 = self.0.saturating_add(attempts.into());
+        self.all = self.all.saturating_add(attempts.into());
+        if claim == Claim::Silent {
+            self.silent = self.silent.saturating_add(attempts.into());
+        }
         true
     }
 
-    /// One is over, or was not begun after all, or takes so long that it counts no more.
-    pub fn end(&mut self) {
-        self.0 = self.0.saturating_sub(1);
+    /// One that was begun with that claim is over, or was not begun after all, or takes so long that it counts no more.
+    pub fn end(&mut self, claim: Claim) {
+        self.all = self.all.saturating_sub(1);
+        if claim == Claim::Silent {
+            self.silent = self.silent.saturating_sub(1);
+        }
     }
 
-    /// Whether somebody may be called.
-    pub fn has_room(&self) -> bool {
-        self.0 < AT_A_TIME
+    /// Whether somebody with that claim may be called.
+    pub fn has_room(&self, claim: Claim) -> bool {
+        let spare = claim != Claim::Silent || self.silent < SILENT_AT_A_TIME;
+        spare && self.all < AT_A_TIME
     }
 }
 
@@ -97,24 +168,27 @@ mod tests {
     fn so_many_begin_and_no_more() {
         let mut under_way = UnderWay::NONE;
         for _ in 0..AT_A_TIME {
-            assert!(under_way.begin(1, Place::Nowhere, false));
+            assert!(under_way.begin(1, Claim::First, Place::Nowhere, false));
         }
         for place in [Place::Nowhere, Place::Waiting, Place::Behind, Place::Called] {
-            assert!(!under_way.begin(1, place, false));
+            assert!(!under_way.begin(1, Claim::First, place, false));
         }
-        under_way.end();
-        assert!(under_way.has_room() && under_way.begin(1, Place::Nowhere, false));
-        assert!(!under_way.has_room());
+        under_way.end(Claim::First);
+        assert!(
+            under_way.has_room(Claim::First)
+                && under_way.begin(1, Claim::First, Place::Nowhere, false)
+        );
+        assert!(!under_way.has_room(Claim::First));
     }
 
     #[test]
     fn nobody_overtakes_the_line() {
         let mut under_way = UnderWay::NONE;
-        assert!(!under_way.begin(1, Place::Nowhere, true));
-        assert!(!under_way.begin(1, Place::Waiting, true));
-        assert!(under_way.begin(1, Place::Called, true));
+        assert!(!under_way.begin(1, Claim::First, Place::Nowhere, true));
+        assert!(!under_way.begin(1, Claim::First, Place::Waiting, true));
+        assert!(under_way.begin(1, Claim::First, Place::Called, true));
         // Nobody waits any more: then whoever comes.
-        assert!(under_way.begin(1, Place::Nowhere, false));
+        assert!(under_way.begin(1, Claim::First, Place::Nowhere, false));
     }
 
     #[test]
@@ -133,25 +207,61 @@ mod tests {
     #[test]
     fn several_begin_together() {
         let mut under_way = UnderWay::NONE;
-        assert!(under_way.begin(10, Place::Nowhere, false));
-        assert!(under_way.begin(10, Place::Nowhere, false));
-        assert!(!under_way.begin(1, Place::Called, true));
+        assert!(under_way.begin(10, Claim::First, Place::Nowhere, false));
+        assert!(under_way.begin(10, Claim::First, Place::Nowhere, false));
+        assert!(!under_way.begin(1, Claim::First, Place::Called, true));
         for _ in 0..4 {
-            under_way.end();
-            assert!(!under_way.has_room());
+            under_way.end(Claim::First);
+            assert!(!under_way.has_room(Claim::First));
         }
-        under_way.end();
-        assert!(under_way.has_room());
+        under_way.end(Claim::First);
+        assert!(under_way.has_room(Claim::First));
     }
 
     #[test]
     fn ends_are_not_counted_below_none() {
         let mut under_way = UnderWay::NONE;
-        under_way.end();
-        assert!(under_way.begin(u16::MAX, Place::Nowhere, false));
+        under_way.end(Claim::First);
+        assert!(under_way.begin(u16::MAX, Claim::First, Place::Nowhere, false));
         for _ in 0..=u16::MAX {
-            under_way.end();
+            under_way.end(Claim::First);
         }
-        assert!(under_way.begin(1, Place::Nowhere, false));
+        assert!(under_way.begin(1, Claim::First, Place::Nowhere, false));
+    }
+
+    #[test]
+    fn those_that_never_answer_leave_room() {
+        let mut under_way = UnderWay::NONE;
+        for _ in 0..SILENT_AT_A_TIME {
+            assert!(under_way.begin(1, Claim::Silent, Place::Nowhere, false));
+        }
+        assert!(!under_way.begin(1, Claim::Silent, Place::Called, false));
+        for _ in SILENT_AT_A_TIME..AT_A_TIME {
+            assert!(under_way.begin(1, Claim::First, Place::Nowhere, false));
+        }
+        assert!(!under_way.has_room(Claim::More));
+        // What ends makes room for its kind.
+        under_way.end(Claim::First);
+        assert!(!under_way.has_room(Claim::Silent) && under_way.has_room(Claim::More));
+        under_way.end(Claim::Silent);
+        assert!(under_way.begin(1, Claim::Silent, Place::Called, true));
+    }
+
+    #[test]
+    fn who_did_not_answer_is_remembered_until_it_does() {
+        let mut unanswered = Unanswered::new(0x9e37_79b9_7f4a_7c15);
+        let rack = 0x0a00_0100..0x0a00_0180u32;
+        for addr in rack.clone() {
+            assert!(!unanswered.has(addr) || rack.contains(&addr));
+            unanswered.note(addr, false);
+        }
+        assert!(rack.clone().all(|addr| unanswered.has(addr)));
+        // Some others share a place with one of them: one in 32.
+        let others = (0x0a00_0200..0x0a00_0600u32).filter(|addr| unanswered.has(*addr));
+        assert!(others.count() < 100);
+        for addr in rack.clone() {
+            unanswered.note(addr, true);
+        }
+        assert!(!rack.into_iter().any(|addr| unanswered.has(addr)));
     }
 }

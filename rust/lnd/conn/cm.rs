@@ -177,6 +177,7 @@ impl Conn {
         if !self.active {
             return self.end(Cause::ConnectFailed);
         }
+        self.peer.answers();
         let asked = self.with(|inner| inner.life.ask());
         let reaction = match react_to_reject(reason, private_data, &asked) {
             Reaction::Retry(RetryWhy::Unsaid, _) if self.peer.is_refused_often() => {

@@ -108,7 +108,7 @@ impl Conn {
         let dst = Addr::v4(self.nid().addr(), self.ni.service);
         let asked = match self.cm.id() {
             Some(id) => {
-                self.peer.end_turn(self);
+                self.peer.does_not_answer(self);
                 id.resolve_addr(None, &dst, ms)
             }
             None => self.resolve_first(&dst, ms),

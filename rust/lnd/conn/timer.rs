@@ -50,7 +50,9 @@ impl WorkItem<TIMER> for Conn {
                     this.rearm_timer(ms);
                     let waits_for_peer = inner.life.state() == State::Accepting;
                     drop(guard);
-                    this.let_others_begin();
+                    if !this.holds_queue() {
+                        this.peer.does_not_answer(&this);
+                    }
                     if waits_for_peer {
                         this.peer.does_not_go_on();
                     }
@@ -78,7 +80,9 @@ impl WorkItem<TIMER> for Conn {
             }
             State::Closing | State::Draining => {
                 drop(guard);
-                this.let_others_begin();
+                if !this.holds_queue() {
+                    this.peer.end_turn(&this);
+                }
                 let mut inner = this.lock();
                 // Once it is dead the timer is the farewell's.
                 if inner.life.state() != State::Dead {
@@ -106,12 +110,10 @@ impl WorkItem<TIMER> for Conn {
 }
 
 impl Conn {
-    /// An attempt takes long: nobody in line waits for it any more. But where to connect waits for the other side's
-    /// TCP in the queue that all queue pairs of the device share: too many that wait there would keep all from their turn.
-    fn let_others_begin(&self) {
-        if !(self.over_tcp && self.near) {
-            self.peer.end_turn(self);
-        }
+    /// Whether an attempt that takes long has others wait all the same: where to connect waits for the other side's TCP in
+    /// the queue that all queue pairs of the device share, too many that wait there would keep all from their turn.
+    fn holds_queue(&self) -> bool {
+        self.over_tcp && self.near
     }
 
     /// Makes the timer run in `ms` milliseconds.

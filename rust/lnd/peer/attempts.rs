@@ -148,7 +148,7 @@ impl<C: Connection> Peer<C> {
 
     /// There is no object for the attempt that was just counted.
     fn not_begun(self: &Arc<Self>, cause: Cause) {
-        self.peers.leave_line();
+        self.leave_line();
         self.attempt_over(true, None, cause);
     }
 
@@ -157,6 +157,7 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
+        self.answers();
         let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), known);
             inner.last_cause = None;
@@ -283,13 +284,13 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// Whether attempts have failed in a row so often that one who says nothing is not asked again.
     /// The peer's request was accepted, and the peer does not go on: what waits does not wait for that any more. May sleep.
     pub(crate) fn does_not_go_on(self: &Arc<Self>) {
         self.with(|inner| inner.policy.is_slow());
         self.serve_waiting();
     }
 
+    /// Whether attempts have failed in a row so often that one who says nothing is not asked again.
     pub(crate) fn is_refused_often(&self) -> bool {
         self.with(|inner| inner.policy.failures() >= UNSAID_MAX)
     }

@@ -7,20 +7,24 @@
 //!
 //! Being called is a hint, and may be lost: who waits looks again every second by itself
 //! ([`super::HOLD_LOOK_MS`]), and then calls whoever is next. Nothing is held by who waits, so nothing can be
-//! left behind: the line knows NIDs, not peers.
+//! left behind: the line knows NIDs, not peers. Of addresses it remembers who did not answer the last time, for whom there are
+//! fewer places.
 //!
 //! Context: process. A plain spin lock, taken inside a peer's lock, never the other way.
 //!
 //! # Invariants
 //!
 //! `under_way` is the number of attempts of ours that the policies of the peers have counted
-//! ([`crate::proto::peer::Peer::start`]) and that have not ended their turn ([`super::Connection::end_turn`]).
+//! ([`crate::proto::peer::Peer::start`]) and that have not ended their turn ([`super::Connection::end_turn`]). Of these are as
+//! many those of a silent peer as there are peers that say so of their turn ([`super::PeerInner`]): it has one at a time.
 
 use kernel::prelude::*;
 
 use crate::proto::{
     line::{
+        Claim,
         Place,
+        Unanswered,
         UnderWay, //
     },
     nid::Nid, //
@@ -60,32 +64,63 @@ impl Queue {
 /// The line.
 pub(super) struct Line {
     under_way: UnderWay,
+    unanswered: Unanswered,
     /// Those without a connection.
     first: Queue,
+    /// Of these: those that did not answer the last time.
+    silent: Queue,
     /// Those that have one, and want more.
     more: Queue,
 }
 
 impl Line {
-    /// Nobody waits.
-    pub(super) const EMPTY: Self = Self {
-        under_way: UnderWay::NONE,
-        first: Queue::EMPTY,
-        more: Queue::EMPTY,
-    };
+    /// Nobody waits. `salt` is random.
+    pub(super) const fn new(salt: u64) -> Self {
+        Self {
+            under_way: UnderWay::NONE,
+            unanswered: Unanswered::new(salt),
+            first: Queue::EMPTY,
+            silent: Queue::EMPTY,
+            more: Queue::EMPTY,
+        }
+    }
 
-    /// Whether a peer may begin so many attempts now, which are `more` than the connection that it has; counts them.
-    pub(super) fn enter(&mut self, attempts: u16, place: Place, more: bool) -> bool {
-        let line = !self.first.is_empty() || (more && !self.more.is_empty());
-        self.under_way.begin(attempts, place, line)
+    /// What that peer wants one for, which has a connection if it wants `more`.
+    pub(super) fn claim(&self, nid: Nid, more: bool) -> Claim {
+        match more {
+            true => Claim::More,
+            false if self.unanswered.has(nid.addr()) => Claim::Silent,
+            false => Claim::First,
+        }
+    }
+
+    /// Whether that peer has answered.
+    pub(super) fn note(&mut self, nid: Nid, answered: bool) {
+        self.unanswered.note(nid.addr(), answered);
+    }
+
+    /// Whether a peer may begin so many attempts now; counts them.
+    pub(super) fn enter(&mut self, attempts: u16, place: Place, claim: Claim) -> bool {
+        let first = !self.first.is_empty();
+        let silent = !self.silent.is_empty();
+        let line = match claim {
+            Claim::First => first,
+            Claim::Silent => first || silent,
+            Claim::More => {
+                let silent = silent && self.under_way.has_room(Claim::Silent);
+                first || silent || !self.more.is_empty()
+            }
+        };
+        self.under_way.begin(attempts, claim, place, line)
     }
 
     /// That peer waits from now on. Without memory it is not in line, and as good as called
     /// when it looks again.
-    pub(super) fn join(&mut self, nid: Nid, more: bool) -> Place {
-        let (queue, place) = match more {
-            true => (&mut self.more, Place::Behind),
-            false => (&mut self.first, Place::Waiting),
+    pub(super) fn join(&mut self, nid: Nid, claim: Claim) -> Place {
+        let (queue, place) = match claim {
+            Claim::First => (&mut self.first, Place::Waiting),
+            Claim::Silent => (&mut self.silent, Place::Waiting),
+            Claim::More => (&mut self.more, Place::Behind),
         };
         match queue.push(nid) {
             Ok(()) => place,
@@ -93,16 +128,23 @@ impl Line {
         }
     }
 
-    /// An attempt has ended its turn, or was not begun.
-    pub(super) fn leave(&mut self) {
-        self.under_way.end();
+    /// An attempt with that claim has ended its turn, or was not begun.
+    pub(super) fn leave(&mut self, claim: Claim) {
+        self.under_way.end(claim);
     }
 
     /// Who is to begin now, if there is room.
     pub(super) fn next(&mut self) -> Option<Nid> {
-        if !self.under_way.has_room() {
+        if !self.under_way.has_room(Claim::First) {
             return None;
         }
-        self.first.pop().or_else(|| self.more.pop())
+        if let Some(first) = self.first.pop() {
+            return Some(first);
+        }
+        let silent = match self.under_way.has_room(Claim::Silent) {
+            true => self.silent.pop(),
+            false => None,
+        };
+        silent.or_else(|| self.more.pop())
     }
 }

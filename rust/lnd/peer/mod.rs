@@ -48,13 +48,17 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        line::Place,
+        line::{
+            Claim,
+            Place, //
+        },
         nid::Nid,
         peer::{
             Known,
             Peer as Policy, //
         }, //
-    }, //
+    },
+    rdma::random, //
 };
 
 mod admit;
@@ -164,7 +168,7 @@ impl<C: Connection> Peers<C> {
                 ni,
                 table <- table,
                 parting <- Parting::new(),
-                line <- kernel::new_spinlock!(Line::EMPTY, "Peers::line"),
+                line <- kernel::new_spinlock!(Line::new(random::u64()), "Peers::line"),
             }),
             GFP_KERNEL,
         )
@@ -214,6 +218,8 @@ pub(crate) struct PeerInner<C> {
     lost_ms: u64,
     /// Whether it waits for its turn to connect.
     place: Place,
+    /// If it has its turn, what for.
+    claim: Claim,
     /// When its turn came, on the NI's clock; 0 if it never had to wait for it.
     called_ms: u64,
     /// When the next try is due, on the NI's clock, if one is.
@@ -266,6 +272,7 @@ impl<C: Connection> Peer<C> {
             asked_ms: 0,
             lost_ms: 0,
             place: Place::Nowhere,
+            claim: Claim::First,
             called_ms: 0,
             retry_ms: 0,
         };

@@ -14,14 +14,17 @@ use super::{
     HOLD_LOOK_MS, //
 };
 use crate::proto::{
-    line::Place,
+    line::{
+        Claim,
+        Place, //
+    },
     way::Passage, //
 };
 
 impl<C: Connection> Peers<C> {
-    /// An attempt of ours has ended its turn: who waits may begin.
-    pub(super) fn leave_line(&self) {
-        self.line.lock().leave();
+    /// An attempt of ours that began with that claim has ended its turn: who waits may begin.
+    fn leave_line(&self, claim: Claim) {
+        self.line.lock().leave(claim);
         self.call_next();
     }
 
@@ -44,8 +47,27 @@ impl<C: Connection> Peer<C> {
     /// it was said before.
     pub(crate) fn end_turn(&self, conn: &C) {
         if conn.end_turn() {
-            self.peers.leave_line();
+            self.leave_line();
         }
+    }
+
+    /// The same, because the peer has not answered.
+    pub(crate) fn does_not_answer(&self, conn: &C) {
+        if conn.end_turn() {
+            self.peers.line.lock().note(self.nid, false);
+            self.leave_line();
+        }
+    }
+
+    /// The peer answers, whatever it says.
+    pub(crate) fn answers(&self) {
+        self.peers.line.lock().note(self.nid, true);
+    }
+
+    /// An attempt of ours has no turn any more, or was not begun.
+    pub(super) fn leave_line(&self) {
+        let claim = self.with(|inner| core::mem::replace(&mut inner.claim, Claim::First));
+        self.peers.leave_line(claim);
     }
 
     /// Its turn has come. False: it does not want it any more.
@@ -103,12 +125,14 @@ impl<C: Connection> PeerInner<C> {
     /// if they are `more` than it has.
     fn has_turn(&mut self, peer: &Peer<C>, attempts: u16, more: bool) -> bool {
         let mut line = peer.peers.line.lock();
-        if line.enter(attempts, self.place, more) {
+        let claim = line.claim(peer.nid, more);
+        if line.enter(attempts, self.place, claim) {
             self.place = Place::Nowhere;
+            self.claim = claim;
             return true;
         }
         if self.place.is_to_join(more) {
-            self.place = line.join(peer.nid, more);
+            self.place = line.join(peer.nid, claim);
         }
         false
     }

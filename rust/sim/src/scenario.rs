@@ -503,7 +503,7 @@ impl Script {
         let timeout = rng.of(&[5, 10]);
         self.plan = Plan {
             timeout,
-            mute: Some(0),
+            mute: 0..1,
             ..Plan::calm(2)
         };
         self.early = false;
@@ -933,7 +933,7 @@ impl Script {
             self.plan.patience = (4 * u64::from(self.plan.timeout) + 60) * SEC;
         }
         let calm = self.plan.patience != 0 && self.steps.is_empty() && self.stall_ppm == 0;
-        if self.plan.mute.is_some() {
+        if !self.plan.mute.is_empty() {
             // As long as a message waits for a connection, and some seconds.
             let timeout = u64::from(self.plan.timeout);
             let waits = timeout.max((timeout / 4).max(5) + 10);
@@ -1589,7 +1589,7 @@ fn calm_down() {
     foul::end();
     let plan = &mut w().plan;
     plan.cm_lost_ppm = 0;
-    plan.mute = None;
+    plan.mute = 0..0;
     plan.cm_double_ppm = 0;
     plan.cm_late_ppm = 0;
     plan.no_match_ppm = 0;

@@ -8,6 +8,9 @@
 //! message must arrive, if not at the first try after the restart, and those of the honest one always at
 //! the first.
 //!
+//! Before they connect again half of them are dead for a while, and the one asks for them all the same: who answers must
+//! not wait for those who do not.
+//!
 //! A message costs as many locks and allocations with all of them connected as with one. How long one
 //! takes is said, and not judged: all nodes of a world share one simulated CPU.
 
@@ -24,6 +27,7 @@ use simc::{
         Kind,
         Policy,
         Tid,
+        MS,
         SEC,
         US, //
     },
@@ -54,6 +58,49 @@ fn send(node: usize, to: usize) {
         sched::sleep(SEC);
     }
     violation("a message does not arrive");
+}
+
+/// One to a node that may be dead.
+fn send_in_vain(node: usize, to: usize) {
+    // SAFETY: NIs stay until the world ends.
+    let ni = *w().nodes[node].nis.last().expect("an NI");
+    let op = lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(to, 0)), 200, false);
+    if lnet::wait(op, 200 * SEC).is_none() {
+        violation("a message does not end");
+    }
+}
+
+/// The one sends to each of these nodes, at the same time.
+fn to_each(nodes: core::ops::Range<usize>, f: fn(usize, usize)) -> Vec<Tid> {
+    let reach = |to| sched::spawn(0, Kind::Process, "user", move || f(0, to));
+    nodes.map(reach).collect()
+}
+
+fn join_all(tids: Vec<Tid>) {
+    for tid in tids {
+        sched::join(tid);
+    }
+}
+
+/// Half of the nodes, of which nobody is connected, are not heard. Who is sent to beside them is reached as soon as if they
+/// were not there, but for the first time: until then nobody knows.
+fn some_are_dead(all: usize) {
+    let living = all / 2;
+    w().plan.mute = living..all;
+    let begun = sched::now();
+    join_all(to_each(living..all, send_in_vain));
+    phase("half of them are dead", begun);
+    let begun = sched::now();
+    let in_vain = to_each(living..all, send_in_vain);
+    sched::sleep(10 * MS);
+    let asked = sched::now();
+    join_all(to_each(1..living, send));
+    let took = sched::now() - asked;
+    phase("the one connects with the others", asked);
+    join_all(in_vain);
+    phase("and does not with these", begun);
+    w().plan.mute = 0..0;
+    judge_connecting(took, all);
 }
 
 fn on(nodes: core::ops::Range<usize>, name: &'static str, f: fn(usize)) {
@@ -231,13 +278,10 @@ pub fn run(seed: u64, peers: usize) -> End {
         on(0..1, "down", down);
         phase("the NI of all is deleted", begun);
         on(0..1, "up", up);
+        some_are_dead(all);
         // One that wants something of many has them wait for their turn.
         let begun = sched::now();
-        let reach = |to| sched::spawn(0, Kind::Process, "user", move || send(0, to));
-        let tids: Vec<_> = (1..all).map(reach).collect();
-        for tid in tids {
-            sched::join(tid);
-        }
+        join_all(to_each(1..all, send));
         phase("the one connects with all", begun);
         judge_connecting(sched::now() - begun, peers);
         let begun = sched::now();

@@ -198,7 +198,7 @@ fn transmit(dev: *mut Dev, ip: u32, packet: Packet) {
     let world = w();
     let plan = &world.plan;
     // SAFETY: Devices stay until the world ends.
-    let mute = plan.mute == Some(unsafe { (*dev).node });
+    let mute = plan.mute.contains(unsafe { &(*dev).node });
     let lost = world.rng.ppm(plan.cm_lost_ppm) || mute;
     let doubled = world.rng.ppm(plan.cm_double_ppm);
     if lost {

@@ -9,7 +9,8 @@
 
 use std::{
     any::Any,
-    cell::Cell, //
+    cell::Cell,
+    ops::Range, //
 };
 
 use crate::{
@@ -136,8 +137,8 @@ pub struct Plan {
     pub slow_wire_ppm: u32,
     /// Messages of the CM that are lost, doubled, late.
     pub cm_lost_ppm: u32,
-    /// All of that node's are lost; it hears those of others.
-    pub mute: Option<usize>,
+    /// All of those nodes' are lost; they hear those of others.
+    pub mute: Range<usize>,
     /// As above.
     pub cm_double_ppm: u32,
     /// As above.
@@ -205,7 +206,7 @@ impl Plan {
             wire_max: 20 * US,
             slow_wire_ppm: 0,
             cm_lost_ppm: 0,
-            mute: None,
+            mute: 0..0,
             cm_double_ppm: 0,
             cm_late_ppm: 0,
             slow_lnet_ppm: 0,
