@@ -3,6 +3,7 @@
 every run, the others with --long. The test kernel has no trace events."""
 
 import collections
+import contextlib
 import os
 import re
 import shutil
@@ -105,22 +106,51 @@ def test_a_connection_from_its_beginning_to_its_end(nodes):
     assert close["by"] == "peer", close
 
 
+@contextlib.contextmanager
+def queueing(nodes, into):
+    """What the LNet halves of the nodes are queued into meanwhile: (queue, CPU of the caller, CPU it goes to), by node."""
+    event = f"{TRACEFS}/events/workqueue/workqueue_queue_work"
+    for node in nodes:
+        mount(node)
+        node.guest.check(f"cd {TRACEFS}; echo 4096 >buffer_size_kb; echo >trace; echo 'workqueue ~ \"ro2iblnd_*\"' >{event}/filter; echo 1 >{event}/enable")
+    yield
+    for node in nodes:
+        text = node.guest.check(f"echo 0 >{event}/enable; echo 0 >{event}/filter; cat {TRACEFS}/trace; echo >{TRACEFS}/trace")
+        into[node] = re.findall(r" \[(\d+)\] .* workqueue_queue_work: .*workqueue=ro2iblnd_(upper|busy) .* cpu=(\d+)", text)
+
+
 def test_lnet_is_called_where_the_completion_was_handled(nodes):
     """Over software, whose completions are handled on any CPU: another CPU is not woken for the LNet half."""
     a, b = nodes
     up(a, b)
     a.ping(b)
-    event = f"{TRACEFS}/events/workqueue/workqueue_queue_work"
-    for node in nodes:
-        mount(node)
-        node.guest.check(f"cd {TRACEFS}; echo 4096 >buffer_size_kb; echo >trace; echo 'workqueue == \"ro2iblnd_upper\"' >{event}/filter; echo 1 >{event}/enable")
-    a.traffic(b, op="put", size=64, count=300, conc=1)
-    for node in nodes:
-        text = node.guest.check(f"echo 0 >{event}/enable; echo 0 >{event}/filter; cat {TRACEFS}/trace; echo >{TRACEFS}/trace")
-        queued = re.findall(r" \[(\d+)\] .* workqueue_queue_work: .*workqueue=ro2iblnd_upper .* cpu=(\d+)", text)
-        elsewhere = sum(int(here) != int(there) for here, there in queued)
+    queued = {}
+    with queueing(nodes, queued):
+        a.traffic(b, op="put", size=64, count=300, conc=1)
+    for node, calls in queued.items():
+        elsewhere = sum(int(here) != int(there) for here, _queue, there in calls)
         # One that is not quite through with the last is not moved.
-        assert len(queued) >= 100 and elsewhere <= len(queued) // 10, (node.guest.name, len(queued), elsewhere)
+        assert len(calls) >= 100 and elsewhere <= len(calls) // 10, (node.guest.name, len(calls), elsewhere)
+
+
+def test_who_floods_goes_on_among_ordinary_tasks(nodes):
+    """What a peer sends does not take the CPU from all else: LNet is called with priority for some of it only. A message
+    now and then has it always."""
+    a, b = nodes
+    up(a, b, peer_credits=64)
+    a.ping(b)
+    seldom, often = {}, {}
+    with queueing(nodes, seldom):
+        for _ in range(20):
+            a.ping(b)
+    with queueing(nodes, often):
+        a.traffic(b, op="put", size=64, count=20000, conc=64)
+    for node in nodes:
+        assert {queue for _here, queue, _there in seldom[node]} == {"upper"}, (node.guest.name, seldom[node])
+    # Each of its messages is a job here.
+    began = [queue for _here, queue, _there in often[b]]
+    assert began.count("busy") >= 20, (len(began), began.count("busy"))
+    b.ping(a)
 
 
 def test_off_says_nothing(nodes):

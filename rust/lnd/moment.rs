@@ -27,6 +27,12 @@ impl Moment {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// It in nanoseconds.
+    #[inline]
+    pub(crate) fn ns(self) -> u64 {
+        self.0
+    }
+
     /// Milliseconds that have passed since.
     pub(crate) fn elapsed_ms(self) -> i64 {
         let ns = Self::now().ns_since(self);

@@ -57,8 +57,10 @@ const OTHERS_AT_ONCE: u8 = 32;
 pub(crate) struct Workers {
     /// Timers, retries, devices: may take long, order does not matter.
     pub(crate) control: OwnedQueue,
-    /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion.
+    /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion. Before ordinary tasks.
     pub(crate) upper: OwnedQueue,
+    /// The same for connections that have had much of that ([`crate::proto::turn`]): among ordinary tasks.
+    pub(crate) upper_busy: OwnedQueue,
     /// Those of devices. Taken when an NI starts or follows its address, and at the end.
     #[pin]
     devices: Mutex<KVec<Arc<ForDevice>>>,
@@ -112,10 +114,12 @@ impl Workers {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let control = OwnedQueue::new(c"ro2iblnd_control", QueueKind::Unbound, false, 0)?;
         let upper = OwnedQueue::new(c"ro2iblnd_upper", QueueKind::PerCpu, true, 0)?;
+        let upper_busy = OwnedQueue::new(c"ro2iblnd_busy", QueueKind::PerCpu, false, 0)?;
         Arc::pin_init(
             pin_init!(Self {
                 control,
                 upper,
+                upper_busy,
                 devices <- kernel::new_mutex!(KVec::new(), "Workers::devices"),
             }),
             GFP_KERNEL,
@@ -160,6 +164,7 @@ impl Workers {
         }
         self.control.flush();
         self.upper.flush();
+        self.upper_busy.flush();
         work::wait_for_callers();
     }
 }

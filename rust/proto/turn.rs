@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whose turn it is with LNet, and whose doorbell: whether the worker that calls LNet has to be queued, what it
+//! Whose turn it is with LNet, and whose doorbell: whether the worker that calls LNet has to be queued and where, what it
 //! does next, and whether what is sent meanwhile waits for a doorbell that somebody will ring anyway.
+//!
+//! The worker goes before ordinary tasks, so that a message does not wait for a node that computes. But a peer decides how
+//! much there is for it to do, and must not take the CPU from all else: a connection has that priority for
+//! [`WITH_PRIORITY`] jobs in [`WHILE_NS`], and for no more than its caller does at a time, and then goes on among ordinary
+//! tasks (H46).
+//!
+//! It runs on one CPU at a time whichever queue it is in: it is queued only when it is not awake.
 //!
 //! Context: any; the caller holds the connection's lock.
 
 /// Messages under way from which on further ones wait for the next completion, to go together. Fewer would
 /// keep the wire idle between two batches.
 const RING_BELOW: u32 = 8;
+
+/// Jobs that the worker of a connection does before ordinary tasks in [`WHILE_NS`].
+pub const WITH_PRIORITY: u32 = 64;
+
+/// Nanoseconds in which that many are done before ordinary tasks.
+pub const WHILE_NS: u64 = 4_000_000;
 
 /// What is under way to the peer: pushed into the send queue, and not ended.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +93,12 @@ pub struct Turn {
     owner: i32,
     /// The last that it did was to finish a transmit.
     requests_next: bool,
+    /// There was more to do than its caller does at a time.
+    busy: bool,
+    /// Jobs that it has done since `since_ns`.
+    jobs: u32,
+    /// On any clock that does not go back, in nanoseconds.
+    since_ns: u64,
 }
 
 impl Turn {
@@ -89,6 +108,9 @@ impl Turn {
             queued: false,
             owner: 0,
             requests_next: false,
+            busy: false,
+            jobs: 0,
+            since_ns: 0,
         }
     }
 
@@ -112,6 +134,41 @@ impl Turn {
     pub fn begin(&mut self, me: i32) {
         self.queued = false;
         self.owner = me;
+    }
+
+    /// It was called at `began_ns`, has done so many jobs, and has no other.
+    #[inline]
+    pub fn rests(&mut self, jobs: u32, began_ns: u64) {
+        self.busy = false;
+        self.did(jobs, began_ns);
+    }
+
+    /// It was called at `began_ns`, has done so many jobs, and there may be more, which it does when others had their turn:
+    /// the caller queues it.
+    pub fn again(&mut self, jobs: u32, began_ns: u64) {
+        self.owner = 0;
+        self.queued = true;
+        self.busy = true;
+        self.did(jobs, began_ns);
+    }
+
+    #[inline]
+    fn did(&mut self, jobs: u32, began_ns: u64) {
+        if self.is_past(began_ns) {
+            self.jobs = 0;
+            self.since_ns = began_ns;
+        }
+        self.jobs = self.jobs.saturating_add(jobs);
+    }
+
+    /// Whether it goes before ordinary tasks, if it is queued at `now_ns`, or not much later.
+    #[inline]
+    pub fn has_priority(&self, now_ns: u64) -> bool {
+        !self.busy && (self.jobs < WITH_PRIORITY || self.is_past(now_ns))
+    }
+
+    fn is_past(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.since_ns) >= WHILE_NS
     }
 
     /// What comes next, if there are transmits to be finished, or requests to be parsed: if both, in turn, for
@@ -204,6 +261,48 @@ mod tests {
         assert_eq!(turn.pick(false, true), Pick::Parse);
         assert_eq!(turn.pick(true, true), Pick::Finish);
         assert_eq!(turn.pick(false, false), Pick::Rest);
+    }
+
+    #[test]
+    fn it_is_not_queued_twice_when_others_have_their_turn() {
+        let mut turn = Turn::new();
+        assert!(turn.wake());
+        turn.begin(7);
+        turn.again(64, 1);
+        assert!(turn.is_awake() && !turn.wake() && !turn.holds(|| 7));
+        // It has done too much at a time for a priority, however long that took.
+        assert!(!turn.has_priority(u64::MAX));
+        turn.begin(8);
+        turn.rests(1, 2);
+        turn.end();
+        assert!(turn.wake() && turn.has_priority(u64::MAX));
+    }
+
+    #[test]
+    fn who_floods_has_no_priority_for_long() {
+        let mut turn = Turn::new();
+        let mut now = WHILE_NS.saturating_mul(10);
+        assert!(turn.has_priority(now));
+        // All the time, with pauses that are too short for anybody else.
+        let mut with_priority = 0u32;
+        for _ in 0..1000 {
+            with_priority =
+                with_priority.saturating_add(if turn.has_priority(now) { 8 } else { 0 });
+            turn.rests(8, now);
+            now = now.saturating_add(WHILE_NS / 100);
+        }
+        assert!((WITH_PRIORITY * 10..=WITH_PRIORITY * 12).contains(&with_priority));
+        // After a pause it has it at once.
+        turn.rests(u32::MAX, now);
+        assert!(!turn.has_priority(now));
+        assert!(turn.has_priority(now.saturating_add(WHILE_NS)));
+        // One message after the other has it always.
+        let mut turn = Turn::new();
+        for _ in 0..1000 {
+            turn.rests(1, now);
+            now = now.saturating_add(WHILE_NS / 64);
+            assert!(turn.has_priority(now));
+        }
     }
 
     #[test]

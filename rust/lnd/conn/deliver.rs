@@ -17,11 +17,6 @@ use core::fmt::{
 use kernel::{
     prelude::*,
     sync::Arc,
-    time::{
-        Delta,
-        Instant,
-        Monotonic, //
-    },
     workqueue::WorkItem, //
 };
 
@@ -37,7 +32,8 @@ use super::{
 };
 use crate::{
     lnd::{
-        log, //
+        log,
+        moment::Moment, //
     },
     lnet::{
         Health as LnetHealth,
@@ -65,8 +61,8 @@ const BUDGET: u32 = 64;
 /// Messages and transmits after which what they made LNet send is posted.
 const CORKED: u32 = 8;
 
-/// Microseconds after which it is posted though they were fewer: LNet may be slow.
-const CORKED_US: i64 = 1000;
+/// Nanoseconds after which it is posted though they were fewer: LNet may be slow.
+const CORKED_NS: u64 = 1_000_000;
 
 /// What the LNet half does next.
 enum Job {
@@ -84,7 +80,8 @@ impl WorkItem<UPPER> for Conn {
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
         let me = kernel::current!().pid();
-        let mut corked = Instant::<Monotonic>::now();
+        let began = Moment::now();
+        let mut corked = began;
         let mut finished = None;
         // By hand: as an inclusive range it took some twenty instructions more for a message.
         let mut n = 0u32;
@@ -98,10 +95,11 @@ impl WorkItem<UPPER> for Conn {
                 // What LNet sends from inside goes with one doorbell, but not much later than it
                 // could.
                 if job.is_none() {
+                    inner.turn.rests(n.wrapping_sub(1), began.ns());
                     uncork(&this, inner);
                 } else if n % CORKED == 0 || is_late(corked, n) {
                     uncork(&this, inner);
-                    corked = Instant::now();
+                    corked = Moment::now();
                     inner.turn.begin(me);
                 }
                 job
@@ -113,8 +111,13 @@ impl WorkItem<UPPER> for Conn {
                 None => return,
             }
         }
-        uncork(&this, &mut this.lock());
-        this.kick_upper_again();
+        {
+            let mut guard = this.lock();
+            uncork(&this, &mut guard);
+            // From here on nobody else queues it.
+            guard.turn.again(n, began.ns());
+        }
+        this.queue_upper(false);
     }
 }
 
@@ -126,13 +129,19 @@ impl Conn {
             return;
         }
         if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.wake() {
-            self.kick_upper_again();
+            // Most often because something was received just now.
+            let now = inner.watch.heard_at();
+            self.queue_upper(inner.turn.has_priority(now.ns()));
         }
     }
 
-    /// Queues the worker that calls LNet.
-    pub(super) fn kick_upper_again(self: &Arc<Self>) {
-        let upper = &self.ni.workers.upper;
+    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has the turn say that it is queued:
+    /// it is in one of the queues at a time.
+    fn queue_upper(self: &Arc<Self>, priority: bool) {
+        let upper = match priority {
+            true => &self.ni.workers.upper,
+            false => &self.ni.workers.upper_busy,
+        };
         let _ = if self.near {
             upper.enqueue::<Self, UPPER>(self.clone())
         } else {
@@ -142,8 +151,8 @@ impl Conn {
 }
 
 /// Whether what was queued since `corked`, before the job number `n`, has waited for long enough.
-fn is_late(corked: Instant<Monotonic>, n: u32) -> bool {
-    n > 1 && corked.elapsed() >= Delta::from_micros(CORKED_US)
+fn is_late(corked: Moment, n: u32) -> bool {
+    n > 1 && Moment::now().ns_since(corked) >= CORKED_NS
 }
 
 /// Rings the doorbell for what was queued meanwhile.
