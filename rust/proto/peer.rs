@@ -279,7 +279,7 @@ impl Peer {
 
     /// A request of the peer that was accepted is not established yet, though that takes a moment only if it is the peer's,
     /// and nothing was lost. It stands for none of ours any more (H43).
-    pub fn is_slow(&mut self) {
+    pub fn slowed(&mut self) {
         self.slow = self.slow.saturating_add(1).min(self.passive);
     }
 
@@ -698,7 +698,7 @@ mod tests {
         let known = p.known;
         p.accepting();
         assert!(!p.may_start());
-        p.is_slow();
+        p.slowed();
         // It is not forgotten meanwhile, and taken for no connection that is under way.
         assert!(!p.idle() && !p.is_under_way());
         assert!(p.start());
@@ -710,10 +710,10 @@ mod tests {
         p.established(true, known);
         let _ = p.closed();
         assert!(!p.closed() && !p.may_start());
-        p.is_slow();
+        p.slowed();
         assert!(p.may_start());
         // However often it is said: there are two of them.
-        p.is_slow();
+        p.slowed();
         p.accepting();
         assert!(!p.may_start());
         // All end, and nothing of the peer is left.

@@ -286,7 +286,7 @@ impl<C: Connection> Peer<C> {
 
     /// The peer's request was accepted, and the peer does not go on: what waits does not wait for that any more. May sleep.
     pub(crate) fn does_not_go_on(self: &Arc<Self>) {
-        self.with(|inner| inner.policy.is_slow());
+        self.with(|inner| inner.policy.slowed());
         self.serve_waiting();
     }
 
