@@ -138,7 +138,10 @@ enum Answer {
 
 impl From<Refusal> for Answer {
     fn from(refusal: Refusal) -> Self {
-        Self::Refuse(refusal)
+        match refusal.cause {
+            Why::TooOften => Self::Ignore(refusal),
+            _ => Self::Refuse(refusal),
+        }
     }
 }
 
@@ -272,16 +275,14 @@ impl<H> Accept<H> {
         if peers.ni.orphans.are_too_many(asked.src) {
             return Err(Refusal::new(Why::TooMany).into());
         }
-        // Over TCP nothing is left of those that are over.
-        if !req.is_over_tcp() && !self.may_take(from.payer()) {
-            return Err(Answer::Ignore(Refusal::new(Why::TooOften)));
-        }
         let known = Known {
             stamp: asked.src_stamp,
             depth: wanted.depth,
             frags: wanted.frags,
         };
-        Ok(admit(peers, &asked, known)?)
+        // Over TCP nothing is left of those that are over.
+        let ration = || req.is_over_tcp() || self.may_take(from.payer());
+        Ok(admit(peers, &asked, known, ration)?)
     }
 }
 
@@ -295,23 +296,27 @@ fn source(req: &ConnRequest<'_>) -> CmSource {
     }
 }
 
-/// Stage 3: against what is known of the peer. Books the attempt if it is taken.
-fn admit(peers: &Arc<Peers<Conn>>, asked: &ConnReq, known: Known) -> Result<Arc<Conn>, Refusal> {
+/// Stage 3: against what is known of the peer, and `ration`. Books the attempt if it is taken.
+fn admit(
+    peers: &Arc<Peers<Conn>>,
+    asked: &ConnReq,
+    known: Known,
+    ration: impl Fn() -> bool,
+) -> Result<Arc<Conn>, Refusal> {
     let no_resources = |e: Error| Refusal::new(Why::NoResources(e.to_errno()));
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        let verdict = peer.judge(asked);
+        let verdict = peer.judge(asked, &ration);
         match verdict {
             // It is leaving the table just now: with that done, the next look-up makes a new one.
             None => peers.table.remove(&peer),
             Some(PeerVerdict::Accept | PeerVerdict::Reborn) => {
                 if verdict == Some(PeerVerdict::Reborn) {
-                    // If it is the peer that asks these are dead, and whether they are shows soon.
-                    peer.doubt_all();
+                    peer.doubt_lives();
                 }
                 // Spreads the connections of one peer over CPUs and completion vectors.
                 let salt = u32::from(peer.with(|inner| inner.objects()));
-                let made = Conn::open(&peer, false, known, salt)
+                let made = Conn::open(&peer, None, known, salt)
                     .and_then(|conn| peer.add(&conn).map(|()| conn));
                 return made.map_err(|e| {
                     peer.attempt_over(false, None, Cause::NoResources);

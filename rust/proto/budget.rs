@@ -5,7 +5,8 @@
 //!
 //! No address uses up more than a [`Part`], so that something is left for others. The parts are the caller's memory, and
 //! always as many, whoever asks; which addresses share one is not to be foreseen ([`super::share`]), so nobody can choose
-//! whom he keeps from his.
+//! whom he keeps from his. And when some dozen addresses have used up the whole, each part still has one now and then: in all
+//! as many again as come back.
 //!
 //! What is beyond the bound is dropped: the requester repeats it as if the packet had been lost. The InfiniBand CM drops
 //! silently when the handler of the request returns `-ENOMEM`, and rejects by itself for any other error
@@ -87,11 +88,18 @@ impl Used {
 
 /// What those who share one have used.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Part(Used);
+pub struct Part {
+    used: Used,
+    /// When it was used last.
+    taken_ms: u64,
+}
 
 impl Part {
     /// Nothing.
-    pub const UNUSED: Self = Self(Used::NOTHING);
+    pub const UNUSED: Self = Self {
+        used: Used::NOTHING,
+        taken_ms: 0,
+    };
 }
 
 /// What all have used.
@@ -122,21 +130,28 @@ impl Budget {
         overdraws: bool,
     ) -> bool {
         let rates = self.rates;
+        let all = u64::try_from(parts.len()).unwrap_or(u64::MAX);
         let place = share::place(addr.unwrap_or(0), self.salt, parts.len());
-        let Some(Part(part)) = parts.get_mut(place) else {
+        let Some(part) = parts.get_mut(place) else {
             return false;
         };
         self.used.settle(now_ms);
-        part.settle(now_ms);
+        part.used.settle(now_ms);
         let most = match overdraws {
             true => rates.burst.saturating_add(rates.overdraft),
             false => rates.burst,
         };
-        if !self.used.has_room(most, rates.ms) || !part.has_room(rates.part_burst, rates.part_ms) {
+        // As often as its share of what comes back.
+        let seldom = all.saturating_mul(rates.ms.into());
+        let is_due = now_ms.saturating_sub(part.taken_ms) >= seldom;
+        if !part.used.has_room(rates.part_burst, rates.part_ms)
+            || !(self.used.has_room(most, rates.ms) || is_due)
+        {
             return false;
         }
         self.used.spend(rates.ms);
-        part.spend(rates.part_ms);
+        part.used.spend(rates.part_ms);
+        part.taken_ms = now_ms;
         true
     }
 }
@@ -165,7 +180,12 @@ mod tests {
         }
 
         fn take(&mut self, now_ms: u64, invites: bool) -> bool {
-            self.parts = [Part::UNUSED; 64];
+            // None of them is due once the whole is used up.
+            let used = Part {
+                taken_ms: now_ms,
+                ..Part::UNUSED
+            };
+            self.parts = [used; 64];
             self.next = self.next.wrapping_add(1);
             let addr = Some(self.next);
             self.budget.take(&mut self.parts, addr, now_ms, invites)
@@ -277,5 +297,26 @@ mod tests {
         // But for those that share its part.
         let others = (0..1000u32).map(|n| tried(0x0c00_0000 | n, 3_600_000));
         assert!(others.filter(|taken| *taken).count() > 980);
+    }
+
+    #[test]
+    fn some_that_use_up_the_whole_keep_nobody_else_from_one_now_and_then() {
+        let mut b = Budget::new(TAKEN, SALT);
+        let mut parts = [Part::UNUSED; PARTS];
+        let mut taken = 0u32;
+        // A hundred addresses, each as fast as it can, for an hour; and one that tries every four seconds.
+        for ms in (10_000..3_610_000u64).step_by(100) {
+            for addr in 0..100u32 {
+                let asks = if ms == 10_000 { TAKEN.part_burst } else { 1 };
+                for _ in 0..asks {
+                    let _ = b.take(&mut parts, Some(0x0a00_0000 | addr), ms, false);
+                }
+            }
+            if ms % 4_000 == 0 && b.take(&mut parts, Some(0x0b00_0001), ms, false) {
+                taken = taken.saturating_add(1);
+            }
+        }
+        // One time in two: it may have one in 5.12 s.
+        assert!(taken >= 400);
     }
 }

@@ -73,9 +73,9 @@ pub struct Peer {
     pub known: Known,
     active: u16,
     passive: u16,
-    /// Of these: those that take so long that they stand for none of ours any more. If a quicker one ends before them it
-    /// may be counted as one.
-    slow: u16,
+    /// One that was accepted was not established for so long that none of them stands for ours any more, until one is
+    /// established. Else one after the other could.
+    slow: bool,
     conns: u16,
     races: u8,
     /// Races that we lost in a row.
@@ -128,7 +128,7 @@ impl Peer {
             known,
             active: 0,
             passive: 0,
-            slow: 0,
+            slow: false,
             conns: 0,
             races: 0,
             lost: 0,
@@ -274,13 +274,13 @@ impl Peer {
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
         self.lost = 0;
-        self.due = false;
+        self.due &= self.slow;
     }
 
     /// A request of the peer that was accepted is not established yet, though that takes a moment only if it is the peer's,
-    /// and nothing was lost. It stands for none of ours any more (H43).
+    /// and nothing was lost. Anybody may have made it up: it stands for none of ours any more, nor does any that comes (H43).
     pub fn slowed(&mut self) {
-        self.slow = self.slow.saturating_add(1).min(self.passive);
+        self.slow = true;
     }
 
     /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
@@ -291,6 +291,8 @@ impl Peer {
         let alone = self.conns == 0;
         self.conns = self.conns.saturating_add(1);
         self.attempt_over(active);
+        // One that led nowhere may be there yet.
+        self.slow &= active && self.passive > 0;
         self.known.stamp = known.stamp;
         self.failures = 0;
         self.lost = 0;
@@ -439,15 +441,17 @@ impl Peer {
         self.active > 0 || self.quick() > 0
     }
 
-    /// Attempts of the peer that are not slow.
+    /// Attempts of the peer that stand for ours.
     fn quick(&self) -> u16 {
-        self.passive.saturating_sub(self.slow)
+        match self.slow {
+            true => 0,
+            false => self.passive,
+        }
     }
 
     fn attempt_over(&mut self, active: bool) {
         if !active {
             self.passive = self.passive.saturating_sub(1);
-            self.slow = self.slow.min(self.passive);
             return;
         }
         self.active = self.active.saturating_sub(1);
@@ -705,19 +709,24 @@ mod tests {
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(p.retry(false, 2), 1);
-        // Another one does.
-        p.accepting();
         p.established(true, known);
-        let _ = p.closed();
-        assert!(!p.closed() && !p.may_start());
+        // Another one does, when one has led somewhere.
+        p.accepting();
+        p.established(false, known);
+        for _ in 0..3 {
+            let _ = p.closed();
+        }
+        assert!(!p.may_start());
+        // But not one after the other.
         p.slowed();
         assert!(p.may_start());
-        // However often it is said: there are two of them.
-        p.slowed();
+        assert!(p.hold());
         p.accepting();
-        assert!(!p.may_start());
+        assert!(p.is_due() && !p.is_under_way());
+        assert!(p.cancel_retry());
+        assert!(p.may_start());
         // All end, and nothing of the peer is left.
-        for _ in 0..3 {
+        for _ in 0..2 {
             assert!(!p.idle());
             let _ = p.failed(false, None, false, 7);
         }
@@ -729,7 +738,6 @@ mod tests {
         };
         p.learnt(other);
         p.accepting();
-        assert!(!p.may_start());
         assert_eq!(p.known, other);
         let newer = Known {
             stamp: other.stamp.wrapping_add(1),

@@ -4,9 +4,8 @@
 //! does next, and whether what is sent meanwhile waits for a doorbell that somebody will ring anyway.
 //!
 //! The worker goes before ordinary tasks, so that a message does not wait for a node that computes. But a peer decides how
-//! much there is for it to do, and must not take the CPU from all else: a connection has that priority for
-//! [`WITH_PRIORITY`] jobs in [`WHILE_NS`], and for no more than its caller does at a time, and then goes on among ordinary
-//! tasks (H46).
+//! much there is for it to do, and must not take the CPU from all else: a connection has that priority for [`PRIORITY_NS`] in
+//! [`WHILE_NS`], and for no more jobs than are done at a time, and then goes on among ordinary tasks (H46).
 //!
 //! It runs on one CPU at a time whichever queue it is in: it is queued only when it is not awake.
 //!
@@ -16,10 +15,11 @@
 /// keep the wire idle between two batches.
 const RING_BELOW: u32 = 8;
 
-/// Jobs that the worker of a connection does before ordinary tasks in [`WHILE_NS`].
-pub const WITH_PRIORITY: u32 = 64;
+/// Nanoseconds that the worker of a connection runs before ordinary tasks in [`WHILE_NS`]: of a peer's 32 connections, spread
+/// over the CPUs, a few on each.
+pub const PRIORITY_NS: u64 = 250_000;
 
-/// Nanoseconds in which that many are done before ordinary tasks.
+/// Nanoseconds in which that is so.
 pub const WHILE_NS: u64 = 4_000_000;
 
 /// What is under way to the peer: pushed into the send queue, and not ended.
@@ -95,8 +95,8 @@ pub struct Turn {
     requests_next: bool,
     /// There was more to do than its caller does at a time.
     busy: bool,
-    /// Jobs that it has done since `since_ns`.
-    jobs: u32,
+    /// For how many nanoseconds it has run since `since_ns`.
+    ran_ns: u64,
     /// On any clock that does not go back, in nanoseconds.
     since_ns: u64,
 }
@@ -109,7 +109,7 @@ impl Turn {
             owner: 0,
             requests_next: false,
             busy: false,
-            jobs: 0,
+            ran_ns: 0,
             since_ns: 0,
         }
     }
@@ -136,35 +136,36 @@ impl Turn {
         self.owner = me;
     }
 
-    /// It was called at `began_ns`, has done so many jobs, and has no other.
+    /// It was called at `began_ns`, and has no other job: from here on nothing waits for it.
     #[inline]
-    pub fn rests(&mut self, jobs: u32, began_ns: u64) {
+    pub fn rests(&mut self, began_ns: u64, now_ns: u64) {
+        self.owner = 0;
         self.busy = false;
-        self.did(jobs, began_ns);
+        self.ran(began_ns, now_ns);
     }
 
-    /// It was called at `began_ns`, has done so many jobs, and there may be more, which it does when others had their turn:
-    /// the caller queues it.
-    pub fn again(&mut self, jobs: u32, began_ns: u64) {
+    /// It was called at `began_ns`, and there may be more, which it does when others had their turn: the caller queues it.
+    pub fn again(&mut self, began_ns: u64, now_ns: u64) {
         self.owner = 0;
         self.queued = true;
         self.busy = true;
-        self.did(jobs, began_ns);
+        self.ran(began_ns, now_ns);
     }
 
     #[inline]
-    fn did(&mut self, jobs: u32, began_ns: u64) {
+    fn ran(&mut self, began_ns: u64, now_ns: u64) {
         if self.is_past(began_ns) {
-            self.jobs = 0;
+            self.ran_ns = 0;
             self.since_ns = began_ns;
         }
-        self.jobs = self.jobs.saturating_add(jobs);
+        let ns = now_ns.saturating_sub(began_ns);
+        self.ran_ns = self.ran_ns.saturating_add(ns);
     }
 
     /// Whether it goes before ordinary tasks, if it is queued at `now_ns`, or not much later.
     #[inline]
     pub fn has_priority(&self, now_ns: u64) -> bool {
-        !self.busy && (self.jobs < WITH_PRIORITY || self.is_past(now_ns))
+        !self.busy && (self.ran_ns < PRIORITY_NS || self.is_past(now_ns))
     }
 
     fn is_past(&self, now_ns: u64) -> bool {
@@ -182,11 +183,6 @@ impl Turn {
         };
         self.requests_next = pick == Pick::Finish;
         pick
-    }
-
-    /// It has no job, or rings now: from here on nothing waits for it.
-    pub fn end(&mut self) {
-        self.owner = 0;
     }
 
     /// Whether what is queued now waits for it. `me` says who asks.
@@ -214,7 +210,7 @@ mod tests {
         turn.begin(7);
         // It will look again by itself.
         assert!(!turn.wake());
-        turn.end();
+        turn.rests(1, 2);
         assert!(turn.wake());
     }
 
@@ -268,39 +264,40 @@ mod tests {
         let mut turn = Turn::new();
         assert!(turn.wake());
         turn.begin(7);
-        turn.again(64, 1);
+        turn.again(1, 2);
         assert!(turn.is_awake() && !turn.wake() && !turn.holds(|| 7));
         // It has done too much at a time for a priority, however long that took.
         assert!(!turn.has_priority(u64::MAX));
         turn.begin(8);
         turn.rests(1, 2);
-        turn.end();
         assert!(turn.wake() && turn.has_priority(u64::MAX));
     }
 
     #[test]
     fn who_floods_has_no_priority_for_long() {
-        let mut turn = Turn::new();
-        let mut now = WHILE_NS.saturating_mul(10);
-        assert!(turn.has_priority(now));
-        // All the time, with pauses that are too short for anybody else.
-        let mut with_priority = 0u32;
-        for _ in 0..1000 {
-            with_priority =
-                with_priority.saturating_add(if turn.has_priority(now) { 8 } else { 0 });
-            turn.rests(8, now);
-            now = now.saturating_add(WHILE_NS / 100);
+        // All the time, with pauses that are too short for anybody else, a message or a megabyte at a time.
+        for job in [WHILE_NS / 1000, WHILE_NS / 100, WHILE_NS / 10] {
+            let mut turn = Turn::new();
+            let mut now = WHILE_NS.saturating_mul(10);
+            let (began, mut first) = (now, 0u64);
+            assert!(turn.has_priority(now));
+            while now < began.saturating_add(WHILE_NS.saturating_mul(100)) {
+                first = first.saturating_add(if turn.has_priority(now) { job } else { 0 });
+                turn.rests(now, now.saturating_add(job));
+                now = now.saturating_add(job).saturating_add(1000);
+            }
+            let most = PRIORITY_NS.saturating_add(job).saturating_mul(101);
+            assert!((1..=most).contains(&first));
+            // After a pause it has it at once.
+            turn.rests(now, u64::MAX);
+            assert!(!turn.has_priority(now));
+            assert!(turn.has_priority(now.saturating_add(WHILE_NS)));
         }
-        assert!((WITH_PRIORITY * 10..=WITH_PRIORITY * 12).contains(&with_priority));
-        // After a pause it has it at once.
-        turn.rests(u32::MAX, now);
-        assert!(!turn.has_priority(now));
-        assert!(turn.has_priority(now.saturating_add(WHILE_NS)));
         // One message after the other has it always.
-        let mut turn = Turn::new();
+        let (mut turn, mut now) = (Turn::new(), WHILE_NS);
         for _ in 0..1000 {
-            turn.rests(1, now);
-            now = now.saturating_add(WHILE_NS / 64);
+            turn.rests(now, now.saturating_add(5_000));
+            now = now.saturating_add(100_000);
             assert!(turn.has_priority(now));
         }
     }
@@ -312,7 +309,7 @@ mod tests {
         turn.begin(7);
         assert!(turn.holds(|| 7));
         assert!(!turn.holds(|| 8));
-        turn.end();
+        turn.rests(1, 2);
         assert!(!turn.holds(|| 7));
     }
 }

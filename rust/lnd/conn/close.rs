@@ -108,15 +108,16 @@ impl Conn {
         if !self.wait_for_farewell() {
             self.free_id();
         }
-        let hca = self.with(|inner| {
+        let (hca, room) = self.with(|inner| {
             // If the ESTABLISHED event was on its way it has come.
-            inner.inbox.drop_parked();
+            let room = inner.inbox.close();
             inner.inbox.detach();
             self.ni.orphans.left(self.peer.nid, inner.inbox.forsake());
             let hca = inner.wire.release();
             self.kick_upper(inner);
-            hca
+            (hca, room)
         });
+        drop(room);
         // Maybe the last reference: then the protection domain goes, which sleeps.
         drop(hca);
         let Epitaph {

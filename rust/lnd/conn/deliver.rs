@@ -95,12 +95,10 @@ impl WorkItem<UPPER> for Conn {
                 // What LNet sends from inside goes with one doorbell, but not much later than it
                 // could.
                 if job.is_none() {
-                    inner.turn.rests(n.wrapping_sub(1), began.ns());
-                    uncork(&this, inner);
+                    rest(&this, inner, began);
                 } else if n % CORKED == 0 || is_late(corked, n) {
-                    uncork(&this, inner);
+                    this.pump(inner, false);
                     corked = Moment::now();
-                    inner.turn.begin(me);
                 }
                 job
             };
@@ -113,9 +111,9 @@ impl WorkItem<UPPER> for Conn {
         }
         {
             let mut guard = this.lock();
-            uncork(&this, &mut guard);
-            // From here on nobody else queues it.
-            guard.turn.again(n, began.ns());
+            let now = Moment::now();
+            this.pump_at(&mut guard, false, Some(now));
+            guard.turn.again(began.ns(), now.ns());
         }
         this.queue_upper(false);
     }
@@ -155,10 +153,15 @@ fn is_late(corked: Moment, n: u32) -> bool {
     n > 1 && Moment::now().ns_since(corked) >= CORKED_NS
 }
 
-/// Rings the doorbell for what was queued meanwhile.
-fn uncork(conn: &Arc<Conn>, inner: &mut Inner) {
-    inner.turn.end();
-    conn.pump(inner, false);
+/// Rings the doorbell for what was queued meanwhile, and is not called before there is more to do. Until then the turn is
+/// taken: whoever ends the connection meanwhile does not call a second one.
+fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Moment) {
+    let now = Moment::now();
+    conn.pump_at(inner, false, Some(now));
+    inner.turn.rests(began.ns(), now.ns());
+    if inner.wire.has_done() || !inner.life.is_up() {
+        conn.kick_upper(inner);
+    }
 }
 
 /// What comes next; what is to be finished is put into `finished`.

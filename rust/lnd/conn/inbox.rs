@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //!
-//! - There are as many places as the connection has receive buffers, from set-up on: each is in `places`,
+//! - There are as many places as the connection has receive buffers, from set-up until it is over: each is in `places`,
 //!   `requests` or `early`, with LNet, or the message in it is being looked at.
 //! - `owed` counts the requests that were put in and did not come back.
 
@@ -94,7 +94,7 @@ impl<C> Inbox<C> {
     /// A message is over, and its buffer was taken out: its place is free.
     #[inline]
     pub(super) fn free(&mut self, rx: KBox<Rx<C>>) {
-        // It was taken from there.
+        // It was taken from there. If the connection is over there is no place any more, and it is freed.
         let _ = self.places.push_within_capacity(rx);
     }
 
@@ -166,10 +166,13 @@ impl<C> Inbox<C> {
         self.early.len()
     }
 
-    /// The handshake failed: what was kept is dropped.
-    pub(super) fn drop_parked(&mut self) {
-        while let Some(early) = self.early.pop() {
-            drop(early);
+    /// The connection is over, and nothing comes any more: the places that are free, and what was kept until the handshake
+    /// was over and is dropped. For the caller to drop without the lock: LNet may keep the connection for long.
+    pub(super) fn close(&mut self) -> Room<C> {
+        Room {
+            requests: Fifo::EMPTY,
+            early: core::mem::replace(&mut self.early, Fifo::EMPTY),
+            places: core::mem::take(&mut self.places),
         }
     }
 

@@ -26,6 +26,7 @@ use crate::{
             Todo,
             Worker, //
         },
+        line::Claim,
         params::QueueDepth,
         peer::{
             Invited,
@@ -48,7 +49,7 @@ pub(super) struct Life {
     /// The peer object knows that it is established.
     published: bool,
     /// It is our attempt, and others wait in line for its end.
-    in_turn: bool,
+    in_turn: Option<Claim>,
     /// The attempt ended without a connection.
     attempt_failed: bool,
     /// Since when it is established, if it ever was.
@@ -76,9 +77,10 @@ pub(super) struct Epitaph {
 }
 
 impl Life {
-    /// Of a connection just made, which asks for `known` (`active`), or has agreed to what the peer asked for, and on
-    /// which `first` may speak first.
-    pub(super) fn new(first: First, known: Known, active: bool) -> Self {
+    /// Of a connection just made, which asks for `known` in that `turn` of ours, or has agreed to what the peer asked for, and
+    /// on which `first` may speak first.
+    pub(super) fn new(first: First, known: Known, turn: Option<Claim>) -> Self {
+        let active = turn.is_some();
         Self {
             fsm: Fsm::new(first),
             todo: Todo::NONE,
@@ -86,7 +88,7 @@ impl Life {
             addressed: !active,
             agreed: !active,
             published: false,
-            in_turn: active,
+            in_turn: turn,
             attempt_failed: false,
             up: None,
             lived_ms: 0,
@@ -246,9 +248,9 @@ impl Life {
         self.agreed
     }
 
-    /// Whether it was our attempt and had its turn in line; it has none any more.
-    pub(super) fn end_turn(&mut self) -> bool {
-        core::mem::replace(&mut self.in_turn, false)
+    /// The turn in line of our attempt, which has none any more.
+    pub(super) fn end_turn(&mut self) -> Option<Claim> {
+        self.in_turn.take()
     }
 
     /// Whether the attempt ended without a connection.

@@ -27,14 +27,20 @@ use crate::{
     proto::{
         cause::Cause,
         conn::Event,
+        line::Claim,
         peer::Known, //
     },
     rdma::cm::Way, //
 };
 
 impl Connection for Conn {
-    fn open(peer: &Arc<Peer<Self>>, active: bool, known: Known, salt: u32) -> Result<Arc<Self>> {
-        Self::new(peer, active, known, salt)
+    fn open(
+        peer: &Arc<Peer<Self>>,
+        turn: Option<Claim>,
+        known: Known,
+        salt: u32,
+    ) -> Result<Arc<Self>> {
+        Self::new(peer, turn, known, salt)
     }
 
     fn start(self: &Arc<Self>) {
@@ -60,7 +66,7 @@ impl Connection for Conn {
         }
     }
 
-    fn end_turn(&self) -> bool {
+    fn end_turn(&self) -> Option<Claim> {
         self.with(|inner| inner.life.end_turn())
     }
 
@@ -83,6 +89,16 @@ impl Connection for Conn {
         }
     }
 
+    fn doubt_now(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.life.is_up() {
+            let _ = inner.watch.ask();
+            self.set_doubted();
+            self.pump(inner, true);
+        }
+    }
+
     fn ask(self: &Arc<Self>) {
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -100,6 +116,10 @@ impl Connection for Conn {
 
     fn is_stale(&self, stamp: u64) -> bool {
         self.with(|inner| inner.life.is_up() && !inner.wire.is_with(stamp))
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.over_tcp || self.with(|inner| inner.goodbye.is_connected())
     }
 
     fn is_active(&self) -> bool {

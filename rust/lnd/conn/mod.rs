@@ -75,6 +75,7 @@ use crate::{
             First,
             FIRST_WORD_MS, //
         },
+        line::Claim,
         nid::Nid,
         peer::Known,
         turn::Turn,
@@ -203,7 +204,13 @@ impl work::Timed<TIMER> for Conn {
 
 impl Conn {
     /// Makes a connection object in state Init. May sleep.
-    fn new(peer: &Arc<Peer<Conn>>, active: bool, known: Known, salt: u32) -> Result<Arc<Self>> {
+    fn new(
+        peer: &Arc<Peer<Conn>>,
+        turn: Option<Claim>,
+        known: Known,
+        salt: u32,
+    ) -> Result<Arc<Self>> {
+        let active = turn.is_some();
         let ni = &peer.ni;
         let identity = Identity {
             version: Version::V2,
@@ -218,7 +225,7 @@ impl Conn {
         let near = hca.device.is_software();
         let queues = hca.queues.clone();
         let inner = Inner {
-            life: Life::new(First::over(over_tcp), known, active),
+            life: Life::new(First::over(over_tcp), known, turn),
             goodbye: Goodbye::new(),
             wire: Wire::new(identity, known.depth, hca, meter),
             inbox: Inbox::EMPTY,

@@ -2,7 +2,8 @@
 
 //! A peer is asked for a connection by the other side.
 //!
-//! Context: process, in the handler of a listener: all other requests wait. The peer lock is taken briefly.
+//! Context: process, in the handler of a listener: all other requests wait. The peer lock is taken briefly; what rations
+//! requests may take a lock inside.
 
 use super::{
     Connection,
@@ -11,9 +12,11 @@ use super::{
 use crate::proto::{
     cm_msg::{
         check_peer,
+        Cause,
         ConnReq,
         PeerVerdict,
-        PeerView, //
+        PeerView,
+        Refusal, //
     },
     params::QueueDepth, //
 };
@@ -23,9 +26,9 @@ use crate::proto::{
 const CONNS_MIN: u16 = 32;
 
 impl<C: Connection> Peer<C> {
-    /// Judges a request against what is known of the peer, and books it if it is taken.
-    /// `None`: the peer is leaving its table just now.
-    pub(crate) fn judge(&self, asked: &ConnReq) -> Option<PeerVerdict> {
+    /// Judges a request against what is known of the peer, and books it if it is taken, and `ration` says that another one
+    /// may be. `None`: the peer is leaving its table just now.
+    pub(crate) fn judge(&self, asked: &ConnReq, ration: impl Fn() -> bool) -> Option<PeerVerdict> {
         let wanted = self.ni.lnet.conns_per_peer();
         self.with(|inner| {
             if inner.gone {
@@ -40,7 +43,12 @@ impl<C: Connection> Peer<C> {
                 // Those it opens and ours.
                 max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
             };
-            let verdict = check_peer(asked, Some(&view));
+            let verdict = match check_peer(asked, Some(&view)) {
+                PeerVerdict::Accept | PeerVerdict::Reborn if !ration() => {
+                    PeerVerdict::Refuse(Refusal::new(Cause::TooOften))
+                }
+                verdict => verdict,
+            };
             match verdict {
                 PeerVerdict::Accept | PeerVerdict::Reborn => inner.policy.accepting(),
                 PeerVerdict::Race(_) => inner.policy.race_counted(),

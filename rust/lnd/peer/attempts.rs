@@ -27,6 +27,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        line::Claim,
         peer::{
             After,
             Invited,
@@ -110,15 +111,22 @@ impl<C: Connection> Peer<C> {
     /// Starts one attempt that the policy has already counted.
     pub(super) fn attempt(self: &Arc<Self>) {
         let now_ms = self.ni.now_ms();
-        let (known, salt) = self.with(|inner| {
+        let (known, salt, turn) = self.with(|inner| {
             inner.asked_ms = now_ms;
-            (inner.policy.known, inner.conns.len())
+            (inner.policy.known, inner.conns.len(), inner.claim)
         });
         let salt = u32::try_from(salt).unwrap_or(0);
         if !self.ni.lnet.allows(self.nid.raw()) {
-            return self.denied();
+            log::denied(self.nid);
+            return self.not_wanted(turn, Cause::Denied);
         }
-        let made = C::open(self, true, known, salt).and_then(|conn| self.add(&conn).map(|()| conn));
+        // As who asks for one is refused.
+        if self.ni.orphans.are_too_many(self.nid) {
+            log::keeps_too_much(self.nid);
+            return self.not_wanted(turn, Cause::NoResources);
+        }
+        let made =
+            C::open(self, Some(turn), known, salt).and_then(|conn| self.add(&conn).map(|()| conn));
         match made {
             Ok(conn) => conn.start(),
             Err(e) => {
@@ -132,23 +140,22 @@ impl<C: Connection> Peer<C> {
                 };
                 let _ = self.ni.seen.ended(self.nid, true, false, cause, None);
                 meter::no_conn(self.ni.nid, self.nid, cause, None);
-                self.not_begun(cause);
+                self.not_begun(turn, cause);
             }
         }
     }
 
-    /// The administrator does not want the attempt that was just counted.
-    fn denied(self: &Arc<Self>) {
-        log::denied(self.nid);
+    /// The attempt that was just counted is not to be.
+    fn not_wanted(self: &Arc<Self>, turn: Claim, cause: Cause) {
         let seen = &self.ni.seen;
-        let _ = seen.ended(self.nid, true, false, Cause::Denied, None);
-        meter::no_conn(self.ni.nid, self.nid, Cause::Denied, None);
-        self.not_begun(Cause::Denied);
+        let _ = seen.ended(self.nid, true, false, cause, None);
+        meter::no_conn(self.ni.nid, self.nid, cause, None);
+        self.not_begun(turn, cause);
     }
 
     /// There is no object for the attempt that was just counted.
-    fn not_begun(self: &Arc<Self>, cause: Cause) {
-        self.leave_line();
+    fn not_begun(self: &Arc<Self>, turn: Claim, cause: Cause) {
+        self.peers.leave_line(turn);
         self.attempt_over(true, None, cause);
     }
 
@@ -157,16 +164,21 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
-        self.answers();
+        if conn.is_active() {
+            self.answers();
+        }
         let stale = self.with(|inner| {
             inner.policy.established(conn.is_active(), known);
             inner.last_cause = None;
             inner.conns.publish(conn);
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
         });
+        // Who sends into a queue pair may have guessed its number.
+        let sure = conn.is_confirmed();
         self.for_each_conn(|other| {
             // Of an earlier life of the peer; or this one is, is over by now, and came late.
-            if conn.is_up() && other.is_stale(known.stamp) {
+            let is_over = || sure || other.is_doubted();
+            if conn.is_up() && other.is_stale(known.stamp) && is_over() {
                 other.fail(Cause::PeerRestarted);
             } else if !conn.is_active() && !Arc::ptr_eq(other, conn) {
                 if other.is_active() && stale {

@@ -15,8 +15,8 @@
 //! # Invariants
 //!
 //! `under_way` is the number of attempts of ours that the policies of the peers have counted
-//! ([`crate::proto::peer::Peer::start`]) and that have not ended their turn ([`super::Connection::end_turn`]). Of these are as
-//! many those of a silent peer as there are peers that say so of their turn ([`super::PeerInner`]): it has one at a time.
+//! ([`crate::proto::peer::Peer::start`]) and that have not ended their turn ([`super::Connection::end_turn`]). Each is
+//! counted off as what it was counted for: the attempt keeps that.
 
 use kernel::prelude::*;
 

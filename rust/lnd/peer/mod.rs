@@ -97,9 +97,14 @@ pub(crate) enum PeerError {
 /// A connection as its peer sees it. No lock of the peer's is held in a call. What it tells its peer is
 /// [`Peer::established`], [`Peer::unpublish`], [`Peer::released`].
 pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static {
-    /// Makes one to `peer`, not listed there yet. `salt` spreads those of one peer over CPUs. May
-    /// sleep.
-    fn open(peer: &Arc<Peer<Self>>, active: bool, known: Known, salt: u32) -> Result<Arc<Self>>;
+    /// Makes one to `peer`, not listed there yet: in that `turn` of ours, or for one the peer asked for. `salt` spreads those
+    /// of one peer over CPUs. May sleep.
+    fn open(
+        peer: &Arc<Peer<Self>>,
+        turn: Option<Claim>,
+        known: Known,
+        salt: u32,
+    ) -> Result<Arc<Self>>;
 
     /// Begins the attempt, if it is ours.
     fn start(self: &Arc<Self>);
@@ -116,14 +121,17 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
     /// Ends it if it is on another device than the NI, or the NI's address has left that.
     fn moved(self: &Arc<Self>);
 
-    /// Whether it was our attempt and had its turn in line until now; it has none any more.
-    fn end_turn(&self) -> bool;
+    /// The turn in line that our attempt had until now; it has none any more.
+    fn end_turn(&self) -> Option<Claim>;
 
     /// Ends it if it is an attempt yet: the peer has connected meanwhile.
     fn overtaken(self: &Arc<Self>);
 
     /// The peer may have given it up: finds out, and others are preferred until then.
     fn doubt(self: &Arc<Self>);
+
+    /// The same, though it was asked just now: it is to be answered from now on.
+    fn doubt_now(self: &Arc<Self>);
 
     /// Something waits on another connection, whose peer is silent: it is asked on this one, too, unless it has just
     /// said something here.
@@ -134,6 +142,10 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
 
     /// Whether it is that, and with another life of the peer than `stamp`.
     fn is_stale(&self, stamp: u64) -> bool;
+
+    /// Whether the peer has its answer to the request, or ours to its own, for sure. Else somebody has sent into its queue
+    /// pair.
+    fn is_confirmed(&self) -> bool;
 
     /// Whether we asked for it.
     fn is_active(&self) -> bool;
@@ -218,7 +230,7 @@ pub(crate) struct PeerInner<C> {
     lost_ms: u64,
     /// Whether it waits for its turn to connect.
     place: Place,
-    /// If it has its turn, what for.
+    /// What the attempts that were counted last have their turn for.
     claim: Claim,
     /// When its turn came, on the NI's clock; 0 if it never had to wait for it.
     called_ms: u64,
@@ -332,10 +344,15 @@ impl<C: Connection> Peer<C> {
         self.forget_if_idle(Some(cause));
     }
 
-    /// One connection ended because nothing was heard, or somebody says that the peer was restarted: whether the others are
-    /// dead shows now, not when something is to be sent on each of them.
+    /// One connection ended because nothing was heard: whether the others are as dead shows now,
+    /// not when something is to be sent on each of them.
     pub(crate) fn doubt_all(&self) {
         self.for_each_conn(|conn| conn.doubt());
+    }
+
+    /// Somebody says that the peer was restarted: if so none of them is answered any more.
+    pub(crate) fn doubt_lives(&self) {
+        self.for_each_conn(|conn| conn.doubt_now());
     }
 
     /// Something waits on one connection, and nothing is heard: whether the peer is dead shows on all of them at

@@ -23,7 +23,7 @@ use crate::proto::{
 
 impl<C: Connection> Peers<C> {
     /// An attempt of ours that began with that claim has ended its turn: who waits may begin.
-    fn leave_line(&self, claim: Claim) {
+    pub(super) fn leave_line(&self, claim: Claim) {
         self.line.lock().leave(claim);
         self.call_next();
     }
@@ -46,28 +46,22 @@ impl<C: Connection> Peer<C> {
     /// An attempt is over, or takes so long that nobody should wait for it any more: who waits may begin. Nothing if
     /// it was said before.
     pub(crate) fn end_turn(&self, conn: &C) {
-        if conn.end_turn() {
-            self.leave_line();
+        if let Some(claim) = conn.end_turn() {
+            self.peers.leave_line(claim);
         }
     }
 
     /// The same, because the peer has not answered.
     pub(crate) fn does_not_answer(&self, conn: &C) {
-        if conn.end_turn() {
+        if let Some(claim) = conn.end_turn() {
             self.peers.line.lock().note(self.nid, false);
-            self.leave_line();
+            self.peers.leave_line(claim);
         }
     }
 
-    /// The peer answers, whatever it says.
+    /// The peer answers a request of ours, whatever it says.
     pub(crate) fn answers(&self) {
         self.peers.line.lock().note(self.nid, true);
-    }
-
-    /// An attempt of ours has no turn any more, or was not begun.
-    pub(super) fn leave_line(&self) {
-        let claim = self.with(|inner| core::mem::replace(&mut inner.claim, Claim::First));
-        self.peers.leave_line(claim);
     }
 
     /// Its turn has come. False: it does not want it any more.
