@@ -145,6 +145,7 @@ void ro2ib_bufs_free(void *bufs, u32 n);
 int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len, int dir,
 		      u64 *addr);
 void ro2ib_dma_unmap_buf(struct ib_device *dev, u64 addr, size_t len, int dir);
+bool ro2ib_dma_needs_sync(struct ib_device *dev, u64 addr);
 void ro2ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 			    int dir);
 void ro2ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,

@@ -4,6 +4,7 @@
  * have no DMA device and want virtual addresses instead.
  */
 #include <linux/bvec.h>
+#include <linux/dma-mapping.h>
 #include <linux/error-injection.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
@@ -87,6 +88,16 @@ ALLOW_ERROR_INJECTION(ro2ib_dma_map_buf, ERRNO);
 void ro2ib_dma_unmap_buf(struct ib_device *dev, u64 addr, size_t len, int dir)
 {
 	ib_dma_unmap_single(dev, addr, len, direction(dir));
+}
+
+/*
+ * Whether what was mapped there has to be synchronised at all. That does not
+ * change until it is unmapped. Software providers map nothing: they have no DMA
+ * device, and until 5.10 one whose operations say no.
+ */
+bool ro2ib_dma_needs_sync(struct ib_device *dev, u64 addr)
+{
+	return dev->dma_device && dma_need_sync(dev->dma_device, addr);
 }
 
 void ro2ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,

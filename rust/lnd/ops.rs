@@ -30,6 +30,8 @@ use super::{
         Trouble, //
     },
     peer::{
+        Connection,
+        NotSent,
         Peer,
         PeerError, //
     },
@@ -178,6 +180,14 @@ impl Lnd for O2ib {
             req.payload().nob()
         );
         let mut msg = msg;
+        // Most often that is all; and no reference on the peer is needed.
+        if let Some(conn) = this.peers.table.with(nid, Peer::next_conn) {
+            match conn.send(msg, req) {
+                Ok(()) => return Ok(()),
+                Err(NotSent::Failed(msg, e)) => return Err((msg, e)),
+                Err(NotSent::Closed(back)) => msg = back,
+            }
+        }
         loop {
             // A known peer is found without a reference on the NI, whose counter all CPUs share.
             let found = match this.peers.table.get(nid) {

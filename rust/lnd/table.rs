@@ -216,6 +216,14 @@ impl<P: Named> PeerTable<P> {
         inner.get(mark).cloned()
     }
 
+    /// The same, of which `f` makes something at once, with the lock of its part of the table held.
+    #[inline]
+    pub(crate) fn with<R>(&self, nid: Nid, f: impl FnOnce(&P) -> Option<R>) -> Option<R> {
+        let (mark, shard) = self.shard(nid)?;
+        let inner = shard.lock();
+        f(inner.get(mark)?)
+    }
+
     /// The peer with that NID, made by `new` if need be. `ESHUTDOWN` if it is not there and
     /// `stopping`, which is asked under the lock. May sleep.
     pub(crate) fn get_or_add(

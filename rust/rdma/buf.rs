@@ -108,6 +108,7 @@ impl Piece {
                 bytes: unsafe { piece.bytes.add(i) },
                 dma: 0,
                 device: None,
+                syncs: true,
                 piece: core::ptr::null(),
             };
 
@@ -129,6 +130,8 @@ struct Slot {
     bytes: NonNull<Bytes>,
     dma: u64,
     device: Option<ARef<Device>>,
+    /// What the device or the CPU wrote there is not seen by the other one by itself.
+    syncs: bool,
     piece: *const Piece,
 }
 
@@ -282,6 +285,8 @@ impl<D: DirectionType> MsgBuf<D> {
         })?;
         let slot = memory.slot_mut();
 
+        // SAFETY: `device` is registered, and `dma` is what it was mapped at.
+        slot.syncs = unsafe { bindings::ro2ib_dma_needs_sync(device.as_raw(), dma) };
         slot.dma = dma;
         slot.device = Some(device.clone());
         let this = Self {
@@ -359,7 +364,11 @@ impl<D: DirectionType> MsgBuf<D> {
         self.memory.slot().bytes.addr().get() as u64
     }
 
+    #[inline]
     pub(super) fn sync_for_cpu(&self, len: usize) {
+        if !self.memory.slot().syncs {
+            return;
+        }
         // SAFETY: By the type invariant; `len` is cut to the mapping.
         unsafe {
             bindings::ro2ib_dma_sync_for_cpu(
@@ -371,7 +380,11 @@ impl<D: DirectionType> MsgBuf<D> {
         }
     }
 
+    #[inline]
     pub(super) fn sync_for_device(&self, len: usize) {
+        if !self.memory.slot().syncs {
+            return;
+        }
         // SAFETY: By the type invariant; `len` is cut to the mapping.
         unsafe {
             bindings::ro2ib_dma_sync_for_device(

@@ -401,13 +401,8 @@ int ro2ib_lnet_set_reply_len(struct ro2ib_ni *ni, struct lnet_msg *reply,
 
 bool ro2ib_lnet_send_error(struct lnet_msg *msg, u32 *health)
 {
-	enum lnet_msg_hstatus hstatus = LNET_MSG_STATUS_OK;
-
-	if (!lnet_send_error_simulation(msg, &hstatus))
-		return false;
-
-	*health = hstatus;
-	return true;
+	static_assert(sizeof(enum lnet_msg_hstatus) == sizeof(*health));
+	return lnet_send_error_simulation(msg, (enum lnet_msg_hstatus *)health);
 }
 
 void ro2ib_lnet_notify_down(struct ro2ib_ni *ni, u64 nid, u64 age)

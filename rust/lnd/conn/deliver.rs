@@ -186,13 +186,13 @@ fn next_job(inner: &mut Inner, finished: &mut Option<Finished>) -> Option<Job> {
 /// Gives back to LNet what was taken.
 #[inline(never)]
 fn finish(conn: &Conn, finished: &mut Option<Finished>) {
-    if let Some(finished) = finished {
-        if let Some((cause, messages)) = finished.failed() {
-            conn.ni.seen.messages(cause, messages);
-        }
-        finished.finish();
+    let Some(finished) = finished.take() else {
+        return;
+    };
+    if let Some((cause, messages)) = finished.failed() {
+        conn.ni.seen.messages(cause, messages);
     }
-    *finished = None;
+    finished.finish();
 }
 
 /// Gives a request to LNet.

@@ -68,6 +68,14 @@ impl<T> Fifo<T> {
         }
     }
 
+    /// Puts one in at the end, where there is room; else it is dropped.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, item: T) {
+        if let Err(item) = self.push(item) {
+            no_room(item);
+        }
+    }
+
     /// Takes the oldest.
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.len == 0 {
@@ -91,4 +99,11 @@ impl<T> Fifo<T> {
         let at = self.head.wrapping_add(ahead);
         at.checked_sub(self.slots.len()).unwrap_or(at)
     }
+}
+
+/// Apart, so that who puts something in has nothing to drop.
+#[cold]
+#[inline(never)]
+fn no_room<T>(item: T) {
+    drop(item);
 }

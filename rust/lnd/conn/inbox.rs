@@ -103,7 +103,7 @@ impl<C> Inbox<C> {
     pub(super) fn push(&mut self, rx: KBox<Rx<C>>) {
         self.owed = self.owed.saturating_add(1);
         // There is room for all that there are.
-        let _ = self.requests.push(rx);
+        self.requests.add(rx);
     }
 
     /// Takes the oldest request.

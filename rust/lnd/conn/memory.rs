@@ -80,6 +80,7 @@ impl Conn {
     }
 
     /// Maps pages, and counts what is a GPU's.
+    #[inline(always)]
     fn map(
         &self,
         device: ARef<Device>,
@@ -87,9 +88,15 @@ impl Conn {
         direction: Direction,
     ) -> Result<Arc<SgMap>, NotReady> {
         let map = SgMap::map(device, pages, direction);
-        if !pages.is_gpu() {
-            return Ok(map?);
+        match pages.is_gpu() {
+            false => map.map_err(NotReady::Here),
+            true => self.mapped_of_gpu(map),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn mapped_of_gpu(&self, map: Result<Arc<SgMap>>) -> Result<Arc<SgMap>, NotReady> {
         match map {
             Ok(map) => {
                 self.ni.seen.gpu_mapped();

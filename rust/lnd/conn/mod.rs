@@ -109,6 +109,7 @@ mod completions;
 mod control;
 mod deliver;
 mod doorbell;
+mod ended;
 mod fault;
 mod fifo;
 mod goodbye;

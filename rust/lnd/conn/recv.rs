@@ -11,6 +11,7 @@ use kernel::{
 };
 
 use super::{
+    ended::Owner,
     memory::NotReady,
     received::{
         self,
@@ -20,10 +21,7 @@ use super::{
         Limits,
         Remote, //
     },
-    transfer::{
-        Owner,
-        Transfer, //
-    },
+    transfer::Transfer,
     Conn, //
 };
 use crate::{

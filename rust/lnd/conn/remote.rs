@@ -117,6 +117,12 @@ impl Remote {
         })
     }
 
+    /// Whether it has no memory of its own.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.frags, Frags::One(_))
+    }
+
     /// Where the WRITE goes that `moved` bytes are in front of.
     pub(super) fn aim(&self, moved: u32) -> Aim {
         let (mut piece, mut at) = (0, moved);

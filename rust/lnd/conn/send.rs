@@ -15,14 +15,14 @@ use kernel::{
 };
 
 use super::{
+    ended::{
+        Ended,
+        Owner, //
+    },
     memory::NotReady,
     remote::Limits,
     submit::Unsent,
-    transfer::{
-        Ended,
-        Owner,
-        Transfer, //
-    },
+    transfer::Transfer,
     Conn, //
 };
 use crate::{

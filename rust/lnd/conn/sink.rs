@@ -59,6 +59,11 @@ impl Sink {
         }
     }
 
+    /// Whether the data goes to pages of ours first.
+    pub(super) fn is_bounced(&self) -> bool {
+        self.bounce.is_some()
+    }
+
     /// The data is here, `arrived` bytes, and no key leads to it any more: copies it to LNet's pages if it
     /// is not in them. Process context.
     pub(super) fn copy_out(&mut self, arrived: u32) -> Result {

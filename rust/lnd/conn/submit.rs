@@ -11,13 +11,13 @@ use kernel::{
 };
 
 use super::{
+    ended::{
+        Ended,
+        Owner, //
+    },
     fault::Fault,
     remote::Limits,
-    transfer::{
-        Ended,
-        Owner,
-        Transfer, //
-    },
+    transfer::Transfer,
     wire::{
         bigger::Bigger,
         build::Built, //

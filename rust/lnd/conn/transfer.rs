@@ -4,10 +4,9 @@
 //! ([`crate::proto::tx`]) does not see.
 //!
 //! A [`Transfer`] owns the LNet message it will finalize, the mapping of LNet's pages, and the
-//! memory region of a sink. It is finished by [`Ended::finish`], in process context, after the
-//! state machine said that no work request and no remote key touches the memory any more.
+//! memory region of a sink. What becomes of them when it is over is [`super::ended`].
 //!
-//! Context: any, but for [`Ended::finish`]. Owned by its sender until it is queued, from then on by the
+//! Context: any. Owned by its sender until it is queued, from then on by the
 //! table of transmits under the connection lock.
 
 use kernel::{
@@ -16,6 +15,12 @@ use kernel::{
 };
 
 use super::{
+    ended::{
+        Ended,
+        Memory,
+        Owner,
+        Well, //
+    },
     remote::{
         Aim,
         Limits,
@@ -24,21 +29,10 @@ use super::{
     sink::Sink, //
 };
 use crate::{
-    lnd::{
-        health::lnet_health,
-        kind::O2ib,
-        moment::Moment, //
-    },
-    lnet::{
-        Get,
-        Message, //
-    },
+    lnd::moment::Moment,
+    lnet::Message,
     proto::{
-        cause::{
-            Cause,
-            Health,
-            Outcome, //
-        },
+        cause::Cause,
         desc::Descriptor,
         times::Stamps,
         wire::Fragment, //
@@ -51,26 +45,6 @@ use crate::{
         }, //
     }, //
 };
-
-/// Whom a transfer is for.
-pub(super) enum Owner {
-    /// Nobody waits: a PUT_NAK, or an answer that carries only an error.
-    Nobody,
-    /// One LNet message.
-    Message(Message),
-    /// An optimised GET and the REPLY that LNet made up for it.
-    Get(Get<O2ib>),
-}
-
-/// The memory of a transfer.
-enum Memory {
-    /// None, or copied into the message.
-    None,
-    /// Read by RDMA WRITEs of ours.
-    Source(Arc<SgMap>),
-    /// Written by the peer's RDMA WRITEs.
-    Sink(Sink),
-}
 
 /// One transmit's payload.
 ///
@@ -319,6 +293,27 @@ impl Transfer {
         }
     }
 
+    /// It went well, so no key leads to its memory. Takes what LNet gets back, if somebody waits and nothing is to be copied.
+    #[inline(always)]
+    pub(super) fn take_well(&mut self) -> Option<Well> {
+        if matches!(self.owner, Owner::Nobody) || self.is_bounced() {
+            return None;
+        }
+        let map = match core::mem::replace(&mut self.memory, Memory::None) {
+            Memory::Source(map) => Some(map),
+            Memory::None | Memory::Sink(_) => None,
+        };
+        match core::mem::replace(&mut self.owner, Owner::Nobody) {
+            Owner::Message(msg) => Some(Well::Sent(msg, map)),
+            Owner::Get(get) => Some(Well::Got(get, self.moved)),
+            Owner::Nobody => None,
+        }
+    }
+
+    fn is_bounced(&self) -> bool {
+        matches!(&self.memory, Memory::Sink(sink) if sink.is_bounced())
+    }
+
     /// Drops one, of which a message is out: most have nothing else, and need no look at each part.
     #[inline]
     pub(super) fn clear(entry: &mut Option<Self>) {
@@ -326,74 +321,22 @@ impl Transfer {
             Some(Self {
                 owner: Owner::Nobody,
                 memory: Memory::None,
-                remote: None,
+                remote,
                 buf: None,
                 spare: None,
                 // What is dropped of a transfer is named above.
                 ..
-            }) => core::mem::forget(entry.take()),
+            }) if remote.as_ref().is_none_or(Remote::is_plain) => {
+                core::mem::forget(entry.take());
+            }
             _ => *entry = None,
         }
     }
 
     /// Takes out what LNet gets back; the rest is only for sending.
     pub(super) fn end(&mut self) -> Ended {
-        Ended {
-            owner: core::mem::replace(&mut self.owner, Owner::Nobody),
-            memory: core::mem::replace(&mut self.memory, Memory::None),
-            arrived: self.moved,
-        }
-    }
-}
-
-/// What is left of a transfer when it is over.
-pub(super) struct Ended {
-    owner: Owner,
-    memory: Memory,
-    arrived: u32,
-}
-
-impl Ended {
-    /// How many messages of LNet's it is for.
-    pub(super) fn messages(&self) -> usize {
-        usize::from(!matches!(self.owner, Owner::Nobody))
-    }
-
-    /// That of a message which was not sent.
-    pub(super) fn unsent(msg: Message) -> Self {
-        Self {
-            owner: Owner::Message(msg),
-            memory: Memory::None,
-            arrived: 0,
-        }
-    }
-
-    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
-    // Compiled where it is used, to know there that nothing is left to be dropped.
-    #[inline(always)]
-    pub(super) fn finish(&mut self, cause: Option<Cause>, posted: bool) {
-        let mut outcome = match cause {
-            None => Outcome {
-                status: 0,
-                health: Health::Ok,
-            },
-            Some(cause) => cause.outcome(posted),
-        };
-        // Unmapped, and the CPU's view synchronised, before anybody looks at the pages: a sink by
-        // the end of its key, a source here.
-        let let_go = match &mut self.memory {
-            Memory::Sink(sink) if cause.is_none() => sink.copy_out(self.arrived),
-            _ => Ok(()),
-        };
-        self.memory = Memory::None;
-        if let Err(e) = let_go {
-            outcome = Cause::Local(e.to_errno()).outcome(posted);
-        }
-        let health = lnet_health(outcome.health);
-        match core::mem::replace(&mut self.owner, Owner::Nobody) {
-            Owner::Nobody => {}
-            Owner::Message(msg) => msg.finalize(outcome.status, health),
-            Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),
-        }
+        let owner = core::mem::replace(&mut self.owner, Owner::Nobody);
+        let memory = core::mem::replace(&mut self.memory, Memory::None);
+        Ended::new(owner, memory, self.moved)
     }
 }

@@ -33,6 +33,16 @@ use crate::{
 };
 
 impl<C: Connection> Peer<C> {
+    /// The connection that a message of LNet's goes over next; none while older ones wait. Any context.
+    #[inline]
+    pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
+        let mut inner = self.inner.lock();
+        match inner.gone {
+            true => None,
+            false => inner.pick(),
+        }
+    }
+
     /// Sends a message over one of the connections, or keeps it until there is one.
     ///
     /// # Errors
@@ -40,17 +50,8 @@ impl<C: Connection> Peer<C> {
     /// [`PeerError::Gone`] if the peer is out of the table: look it up again.
     pub(crate) fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
         let mut msg = msg;
-        loop {
-            let conn = {
-                let mut inner = self.inner.lock();
-                if inner.gone {
-                    return Err(PeerError::Gone(msg));
-                }
-                match inner.pick() {
-                    Some(conn) => conn,
-                    None => break,
-                }
-            };
+        // Of one that is gone there is none, and it cannot wait there.
+        while let Some(conn) = self.next_conn() {
             match conn.send(msg, req) {
                 Ok(()) => return Ok(()),
                 Err(NotSent::Failed(msg, e)) => return Err(PeerError::Failed(msg, e)),

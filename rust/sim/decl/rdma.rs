@@ -630,6 +630,7 @@ unsafe extern "C" {
         addr: *mut u64,
     ) -> i32;
     pub fn ro2ib_dma_unmap_buf(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
+    pub fn ro2ib_dma_needs_sync(dev: *mut ib_device, addr: u64) -> bool;
     pub fn ro2ib_dma_sync_for_cpu(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
     pub fn ro2ib_dma_sync_for_device(dev: *mut ib_device, addr: u64, len: usize, dir: i32);
     pub fn ro2ib_sgt_from_bvec(

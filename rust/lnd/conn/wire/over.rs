@@ -5,9 +5,12 @@
 //! Context: taken under the connection lock; finished in process context, without it.
 
 use crate::{
-    lnd::conn::transfer::{
-        Ended,
-        Transfer, //
+    lnd::conn::{
+        ended::{
+            Ended,
+            Well, //
+        },
+        transfer::Transfer, //
     },
     lnet::Message,
     proto::{
@@ -17,31 +20,43 @@ use crate::{
 };
 
 /// A transmit that is over, for LNet.
-pub(crate) struct Finished {
-    ended: Ended,
-    cause: Option<Cause>,
-    /// The device was given some of it.
-    posted: bool,
+pub(crate) enum Finished {
+    /// It went well, as most do.
+    Well(Well),
+    /// It failed, or there is more to do than to give it back.
+    Ended {
+        ended: Ended,
+        cause: Option<Cause>,
+        /// The device was given some of it.
+        posted: bool,
+    },
 }
 
 /// A transmit that is over.
 pub(crate) enum Over {
-    /// A message alone that went well, as most do.
+    /// A message alone that went well.
     Well(Message),
     /// Another, which is in the place that was given for it.
     Other,
 }
 
 impl Finished {
-    // Apart, because most were a message alone and went well.
+    // Apart, for the sake of messages alone.
     #[inline(never)]
     pub(super) fn take(to: &mut Option<Self>, tx: &Tx, entry: &mut Option<Transfer>) {
         if let (None, Some(transfer)) = (&to, &mut *entry) {
+            let well = match tx.cause() {
+                None => transfer.take_well(),
+                Some(_) => None,
+            };
             // Nothing is dropped that way, and the compiler knows.
-            core::mem::forget(to.replace(Self {
-                ended: transfer.end(),
-                cause: tx.cause(),
-                posted: tx.was_posted(),
+            core::mem::forget(to.replace(match well {
+                Some(well) => Self::Well(well),
+                None => Self::Ended {
+                    ended: transfer.end(),
+                    cause: tx.cause(),
+                    posted: tx.was_posted(),
+                },
             }));
         }
         Transfer::clear(entry);
@@ -49,12 +64,22 @@ impl Finished {
 
     /// Why it failed, and how many messages of LNet's that are; `None` if it did not.
     pub(crate) fn failed(&self) -> Option<(Cause, usize)> {
-        Some((self.cause?, self.ended.messages()))
+        match self {
+            Self::Well(_) => None,
+            Self::Ended { ended, cause, .. } => Some(((*cause)?, ended.messages())),
+        }
     }
 
     /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
-    pub(crate) fn finish(&mut self) {
-        self.ended.finish(self.cause, self.posted)
+    pub(crate) fn finish(self) {
+        match self {
+            Self::Well(well) => well.finish(),
+            Self::Ended {
+                mut ended,
+                cause,
+                posted,
+            } => ended.finish(cause, posted),
+        }
     }
 }

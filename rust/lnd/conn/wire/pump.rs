@@ -207,6 +207,12 @@ impl<C: QpHandler> Wire<C> {
                 self.meter.flows();
                 break Ok(());
             }
+            // Or all that the peer has room for.
+            if self.txs.is_starved(&self.credits, false, patient) {
+                self.counts.one(Count::NoCredit);
+                self.stalls(Want::Credit);
+                break Ok(());
+            }
             free = self.link.as_ref().map_or(0, Link::slots);
         };
         // Also after a failure: what was pushed completes only if it is posted.

@@ -228,6 +228,10 @@ pub unsafe extern "C" fn ro2ib_dma_unmap_buf(dev: *mut ib_device, addr: u64, len
     unmap(dev, addr, len as u64, dir);
 }
 #[no_mangle]
+pub unsafe extern "C" fn ro2ib_dma_needs_sync(_dev: *mut ib_device, _addr: u64) -> bool {
+    false
+}
+#[no_mangle]
 pub unsafe extern "C" fn ro2ib_dma_sync_for_cpu(
     _dev: *mut ib_device,
     _addr: u64,
