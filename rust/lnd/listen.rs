@@ -6,6 +6,8 @@
 //! it only judges ([`crate::proto::cm_msg`]), and makes a small object. Queue pair and buffers are
 //! made by the connection's control worker, which accepts, or rejects if it cannot.
 
+use core::cell::Cell;
+
 use kernel::{
     prelude::*,
     sync::{
@@ -27,6 +29,7 @@ use super::{
         Connection,
         Peers, //
     },
+    ration::Rationed,
     seen::Seen, //
 };
 use crate::{
@@ -37,17 +40,13 @@ use crate::{
             check_ni,
             device_ready,
             parse_connreq,
-            Budget,
             Cause as Why,
             CmSource,
             ConnReq,
             NiView,
-            Part,
             PeerVerdict,
             Policy,
-            Rates,
             Refusal,
-            PARTS,
             REFUSALS,
             TAKEN, //
         },
@@ -64,7 +63,6 @@ use crate::{
             ConnRequest,
             ListenHandler, //
         },
-        random,
         work::NofsScope, //
     }, //
 };
@@ -105,26 +103,6 @@ pub(crate) struct Accept<H> {
     /// What may be taken yet.
     #[pin]
     taken: SpinLock<Rationed>,
-}
-
-/// What is rationed.
-struct Rationed {
-    all: Budget,
-    parts: KVec<Part>,
-}
-
-impl Rationed {
-    /// May sleep.
-    fn new(rates: Rates) -> Result<Self> {
-        Ok(Self {
-            all: Budget::new(rates, random::u64()),
-            parts: KVec::from_elem(Part::UNUSED, PARTS, GFP_KERNEL)?,
-        })
-    }
-
-    fn take(&mut self, payer: Option<u32>, now_ms: u64, overdraws: bool) -> bool {
-        self.all.take(&mut self.parts, payer, now_ms, overdraws)
-    }
 }
 
 /// What a request that is not taken gets.
@@ -304,9 +282,19 @@ fn admit(
     ration: impl Fn() -> bool,
 ) -> Result<Arc<Conn>, Refusal> {
     let no_resources = |e: Error| Refusal::new(Why::NoResources(e.to_errno()));
+    let answer = Cell::new(None);
+    let ration = || {
+        let may = answer.get().unwrap_or_else(&ration);
+        answer.set(Some(may));
+        may
+    };
+    // Whoever is not known yet costs nothing before that.
+    if peers.table.get(asked.src).is_none() && !ration() {
+        return Err(Refusal::new(Why::TooOften));
+    }
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        let verdict = peer.judge(asked, &ration);
+        let verdict = peer.judge(asked, ration);
         match verdict {
             // It is leaving the table just now: with that done, the next look-up makes a new one.
             None => peers.table.remove(&peer),

@@ -244,13 +244,6 @@ pub(crate) fn denied(nid: Nid) {
     warn_limited!("{nid}: not connected to: denied by the parameter access\n");
 }
 
-/// No connection to a peer is asked for, of which LNet keeps too much.
-pub(crate) fn keeps_too_much(nid: Nid) {
-    warn_limited!(
-        "{nid}: not connected to: LNet here keeps as many of its requests as one peer may have\n"
-    );
-}
-
 /// The peer refused ours.
 pub(crate) fn rejected(nid: Nid, why: &dyn Display) {
     warn_limited!("{nid}: refused our connection request: {why}\n");

@@ -64,6 +64,7 @@ pub(crate) mod parting;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod port;
+mod ration;
 pub(crate) mod seen;
 pub(crate) mod settings;
 pub(crate) mod show_seen;

@@ -216,7 +216,8 @@ impl<P: Named> PeerTable<P> {
         inner.get(mark).cloned()
     }
 
-    /// The same, of which `f` makes something at once, with the lock of its part of the table held.
+    /// The same, of which `f` makes something at once, with the lock of its part of the table held: it may take the peer's,
+    /// and allocates nothing.
     #[inline]
     pub(crate) fn with<R>(&self, nid: Nid, f: impl FnOnce(&P) -> Option<R>) -> Option<R> {
         let (mark, shard) = self.shard(nid)?;

@@ -48,43 +48,49 @@ pub enum Claim {
     More,
 }
 
-/// Who did not answer the last time. By address, of which some share a place ([`super::share`]): the peer object is gone with
-/// its last attempt.
-#[derive(Clone, Debug)]
+/// Addresses in one place of those that did not answer; 0 is none.
+pub type Quiet = [u32; 4];
+
+/// Places that there should be: with a thousand that are dead hardly one is forgotten.
+pub const QUIET: usize = 1024;
+
+/// Who did not answer the last time: the peer object is gone with its last attempt. The places are the caller's memory, and
+/// always as many; who finds no room in its own takes that of another one, who counts as unknown again.
+#[derive(Clone, Copy, Debug)]
 pub struct Unanswered {
-    places: [u64; 64],
     salt: u64,
 }
 
 impl Unanswered {
-    /// Nobody. `salt` is random.
+    /// `salt` is random.
     pub const fn new(salt: u64) -> Self {
-        Self {
-            places: [0; 64],
-            salt,
-        }
+        Self { salt }
     }
 
-    /// Whether that address, or one that shares its place, did not answer.
-    pub fn has(&self, addr: u32) -> bool {
-        let (word, bit) = self.place(addr);
-        self.places.get(word).is_some_and(|bits| bits & bit != 0)
+    /// Whether that address did not answer.
+    pub fn has(self, places: &[Quiet], addr: u32) -> bool {
+        let at = share::place(addr, self.salt, places.len());
+        places.get(at).is_some_and(|place| place.contains(&addr))
     }
 
     /// Notes whether it did.
-    pub fn note(&mut self, addr: u32, answered: bool) {
-        let (word, bit) = self.place(addr);
-        if let Some(bits) = self.places.get_mut(word) {
-            match answered {
-                true => *bits &= !bit,
-                false => *bits |= bit,
+    pub fn note(self, places: &mut [Quiet], addr: u32, answered: bool) {
+        let at = share::place(addr, self.salt, places.len());
+        let Some(place) = places.get_mut(at) else {
+            return;
+        };
+        if answered {
+            let mine = place.iter_mut().filter(|quiet| **quiet == addr);
+            mine.for_each(|quiet| *quiet = 0);
+        } else if !place.contains(&addr) {
+            // The newest is the first, so the one that was noted longest ago goes.
+            let free = place.iter().position(|quiet| *quiet == 0).unwrap_or(3);
+            if let Some(all) = place.get_mut(..=free) {
+                all.rotate_right(1);
             }
+            let [first, ..] = place;
+            *first = addr;
         }
-    }
-
-    fn place(&self, addr: u32) -> (usize, u64) {
-        let place = share::place(addr, self.salt, self.places.len().saturating_mul(64));
-        (place / 64, 1 << (place % 64))
     }
 }
 
@@ -249,19 +255,26 @@ mod tests {
 
     #[test]
     fn who_did_not_answer_is_remembered_until_it_does() {
-        let mut unanswered = Unanswered::new(0x9e37_79b9_7f4a_7c15);
-        let rack = 0x0a00_0100..0x0a00_0180u32;
+        let unanswered = Unanswered::new(0x9e37_79b9_7f4a_7c15);
+        let mut places = [[0; 4]; 64];
+        let rack = 0x0a00_0100..0x0a00_0140u32;
         for addr in rack.clone() {
-            assert!(!unanswered.has(addr) || rack.contains(&addr));
-            unanswered.note(addr, false);
+            assert!(!unanswered.has(&places, addr));
+            unanswered.note(&mut places, addr, false);
+            unanswered.note(&mut places, addr, false);
         }
-        assert!(rack.clone().all(|addr| unanswered.has(addr)));
-        // Some others share a place with one of them: one in 32.
-        let others = (0x0a00_0200..0x0a00_0600u32).filter(|addr| unanswered.has(*addr));
-        assert!(others.count() < 100);
-        for addr in rack.clone() {
-            unanswered.note(addr, true);
+        // Nobody else is taken for one of them, and hardly one of them is forgotten.
+        assert!(!(0x0a00_0200..0x0a00_0600u32).any(|addr| unanswered.has(&places, addr)));
+        let known = rack.clone().filter(|addr| unanswered.has(&places, *addr));
+        assert!(known.count() > 60);
+        for addr in rack {
+            unanswered.note(&mut places, addr, true);
         }
-        assert!(!rack.into_iter().any(|addr| unanswered.has(addr)));
+        assert!(places.iter().flatten().all(|quiet| *quiet == 0));
+        // The newest of many is known.
+        for addr in 1..1000 {
+            unanswered.note(&mut places, addr, false);
+            assert!(unanswered.has(&places, addr));
+        }
     }
 }

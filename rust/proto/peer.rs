@@ -280,7 +280,8 @@ impl Peer {
     /// A request of the peer that was accepted is not established yet, though that takes a moment only if it is the peer's,
     /// and nothing was lost. Anybody may have made it up: it stands for none of ours any more, nor does any that comes (H43).
     pub fn slowed(&mut self) {
-        self.slow = true;
+        // It may be over by now.
+        self.slow |= self.passive > 0;
     }
 
     /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
@@ -293,6 +294,8 @@ impl Peer {
         self.attempt_over(active);
         // One that led nowhere may be there yet.
         self.slow &= active && self.passive > 0;
+        // It stands for what was due for the first.
+        self.due &= active || !alone;
         self.known.stamp = known.stamp;
         self.failures = 0;
         self.lost = 0;
@@ -403,6 +406,10 @@ impl Peer {
     ) -> After {
         self.one_failed |= active && !self.first;
         self.attempt_over(active);
+        if !active && self.due {
+            // It did not stand for that.
+            return After::OthersRemain;
+        }
         let retry = (why.is_some() || !active) && self.conns == 0;
         if retry && waiting && !self.is_under_way() {
             self.due = true;

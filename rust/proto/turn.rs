@@ -95,10 +95,9 @@ pub struct Turn {
     requests_next: bool,
     /// There was more to do than its caller does at a time.
     busy: bool,
-    /// For how many nanoseconds it has run since `since_ns`.
-    ran_ns: u64,
-    /// On any clock that does not go back, in nanoseconds.
-    since_ns: u64,
+    /// Until when it has no priority, if [`PRIORITY_NS`] more than that are not over: the time that it ran, as many times as
+    /// [`WHILE_NS`] is more, after that. On any clock that does not go back, in nanoseconds.
+    due_ns: u64,
 }
 
 impl Turn {
@@ -109,8 +108,7 @@ impl Turn {
             owner: 0,
             requests_next: false,
             busy: false,
-            ran_ns: 0,
-            since_ns: 0,
+            due_ns: 0,
         }
     }
 
@@ -154,22 +152,21 @@ impl Turn {
 
     #[inline]
     fn ran(&mut self, began_ns: u64, now_ns: u64) {
-        if self.is_past(began_ns) {
-            self.ran_ns = 0;
-            self.since_ns = began_ns;
-        }
         let ns = now_ns.saturating_sub(began_ns);
-        self.ran_ns = self.ran_ns.saturating_add(ns);
+        let due_ns = self.due_ns.max(began_ns);
+        self.due_ns = due_ns.saturating_add(ns.saturating_mul(WHILE_NS / PRIORITY_NS));
     }
 
     /// Whether it goes before ordinary tasks, if it is queued at `now_ns`, or not much later.
     #[inline]
     pub fn has_priority(&self, now_ns: u64) -> bool {
-        !self.busy && (self.ran_ns < PRIORITY_NS || self.is_past(now_ns))
+        !self.busy && self.due_ns.saturating_sub(now_ns) < WHILE_NS
     }
 
-    fn is_past(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.since_ns) >= WHILE_NS
+    /// Whether it has run for so long, since `began_ns`, that it is the turn of others.
+    #[inline]
+    pub fn is_long(began_ns: u64, now_ns: u64) -> bool {
+        now_ns.saturating_sub(began_ns) >= PRIORITY_NS
     }
 
     /// What comes next, if there are transmits to be finished, or requests to be parsed: if both, in turn, for
@@ -276,28 +273,34 @@ mod tests {
     #[test]
     fn who_floods_has_no_priority_for_long() {
         // All the time, with pauses that are too short for anybody else, a message or a megabyte at a time.
-        for job in [WHILE_NS / 1000, WHILE_NS / 100, WHILE_NS / 10] {
+        for job in [
+            WHILE_NS / 1000,
+            WHILE_NS / 100,
+            WHILE_NS / 10,
+            WHILE_NS,
+            WHILE_NS * 2,
+        ] {
             let mut turn = Turn::new();
             let mut now = WHILE_NS.saturating_mul(10);
             let (began, mut first) = (now, 0u64);
             assert!(turn.has_priority(now));
-            while now < began.saturating_add(WHILE_NS.saturating_mul(100)) {
+            while now < began.saturating_add(WHILE_NS.saturating_mul(1000)) {
                 first = first.saturating_add(if turn.has_priority(now) { job } else { 0 });
                 turn.rests(now, now.saturating_add(job));
                 now = now.saturating_add(job).saturating_add(1000);
             }
-            let most = PRIORITY_NS.saturating_add(job).saturating_mul(101);
+            // A sixteenth of the time, and what it has to begin with.
+            let most = PRIORITY_NS.saturating_mul(1010).saturating_add(job);
             assert!((1..=most).contains(&first));
             // After a pause it has it at once.
-            turn.rests(now, u64::MAX);
             assert!(!turn.has_priority(now));
-            assert!(turn.has_priority(now.saturating_add(WHILE_NS)));
+            assert!(turn.has_priority(u64::MAX));
         }
         // One message after the other has it always.
         let (mut turn, mut now) = (Turn::new(), WHILE_NS);
         for _ in 0..1000 {
             turn.rests(now, now.saturating_add(5_000));
-            now = now.saturating_add(100_000);
+            now = now.saturating_add(85_000);
             assert!(turn.has_priority(now));
         }
     }

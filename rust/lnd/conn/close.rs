@@ -46,7 +46,8 @@ impl Conn {
         if let Some(id) = id {
             let way = self.way(&id);
             if made && way != Way::NoAddress {
-                self.with(|inner| inner.goodbye.begin(way == Way::Open));
+                // No id waits before the connection is released.
+                let _ = self.with(|inner| inner.goodbye.begin(way == Way::Open));
             }
             match (way, asked) {
                 (Way::Open, false) => self.turn_down(&id, cause.unwrap_or(Cause::PeerClosed)),

@@ -45,7 +45,10 @@ use crate::{
             self,
             HdrError, //
         },
-        turn::Pick,
+        turn::{
+            Pick,
+            Turn, //
+        },
         wire::{
             reopen,
             Body,
@@ -99,6 +102,9 @@ impl WorkItem<UPPER> for Conn {
                 } else if n % CORKED == 0 || is_late(corked, n) {
                     this.pump(inner, false);
                     corked = Moment::now();
+                    if Turn::is_long(began.ns(), corked.ns()) {
+                        n = BUDGET;
+                    }
                 }
                 job
             };

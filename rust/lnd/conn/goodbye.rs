@@ -106,12 +106,15 @@ impl Goodbye {
         core::mem::replace(&mut self.owes_answer, false)
     }
 
-    /// A connection that was established ends: our DREQ is about to be sent, unless there is no route.
-    pub(super) fn begin(&mut self, route: bool) {
+    /// A connection that was established ends: our DREQ is about to be sent, unless there is no route. True: the id waited
+    /// already, and is to be freed now.
+    #[must_use]
+    pub(super) fn begin(&mut self, route: bool) -> bool {
         if route {
             self.farewell.said();
+            false
         } else {
-            let _ = self.farewell.no_route();
+            self.farewell.no_route()
         }
     }
 

@@ -160,12 +160,15 @@ impl Conn {
 
     /// The CM has made the connection, and here it is over: whoever ended it may have found nothing made yet. So the peer
     /// is told, and the id waits for its answer. In a handler of the CM, for which who releases the connection waits.
-    pub(super) fn made_too_late(&self, id: &CmLocked<'_>) {
+    pub(super) fn made_too_late(self: &Arc<Self>, id: &CmLocked<'_>) {
         let way = self.way_now(id.way());
         if way == Way::NoAddress {
             return;
         }
-        self.with(|inner| inner.goodbye.begin(way == Way::Open));
+        if self.with(|inner| inner.goodbye.begin(way == Way::Open)) {
+            // It was released meanwhile, and its id waits for an answer to what was never said.
+            self.kick_control();
+        }
         if way == Way::Open {
             // Refused if that was done meanwhile.
             let _ = self.cm.id().map(|id| id.disconnect());

@@ -120,11 +120,6 @@ impl<C: Connection> Peer<C> {
             log::denied(self.nid);
             return self.not_wanted(turn, Cause::Denied);
         }
-        // As who asks for one is refused.
-        if self.ni.orphans.are_too_many(self.nid) {
-            log::keeps_too_much(self.nid);
-            return self.not_wanted(turn, Cause::NoResources);
-        }
         let made =
             C::open(self, Some(turn), known, salt).and_then(|conn| self.add(&conn).map(|()| conn));
         match made {

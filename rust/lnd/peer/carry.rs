@@ -33,7 +33,8 @@ use crate::{
 };
 
 impl<C: Connection> Peer<C> {
-    /// The connection that a message of LNet's goes over next; none while older ones wait. Any context.
+    /// The connection that a message of LNet's goes over next; none while older ones wait. Process context;
+    /// the lock of the peer's part of the table may be held, never the other way.
     #[inline]
     pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
         let mut inner = self.inner.lock();

@@ -24,8 +24,10 @@ use crate::proto::{
     line::{
         Claim,
         Place,
+        Quiet,
         Unanswered,
-        UnderWay, //
+        UnderWay,
+        QUIET, //
     },
     nid::Nid, //
 };
@@ -65,6 +67,7 @@ impl Queue {
 pub(super) struct Line {
     under_way: UnderWay,
     unanswered: Unanswered,
+    quiet: KVec<Quiet>,
     /// Those without a connection.
     first: Queue,
     /// Of these: those that did not answer the last time.
@@ -74,29 +77,30 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Nobody waits. `salt` is random.
-    pub(super) const fn new(salt: u64) -> Self {
-        Self {
+    /// Nobody waits. `salt` is random. May sleep.
+    pub(super) fn new(salt: u64) -> Result<Self> {
+        Ok(Self {
             under_way: UnderWay::NONE,
             unanswered: Unanswered::new(salt),
+            quiet: KVec::from_elem([0; 4], QUIET, GFP_KERNEL)?,
             first: Queue::EMPTY,
             silent: Queue::EMPTY,
             more: Queue::EMPTY,
-        }
+        })
     }
 
     /// What that peer wants one for, which has a connection if it wants `more`.
     pub(super) fn claim(&self, nid: Nid, more: bool) -> Claim {
         match more {
             true => Claim::More,
-            false if self.unanswered.has(nid.addr()) => Claim::Silent,
+            false if self.unanswered.has(&self.quiet, nid.addr()) => Claim::Silent,
             false => Claim::First,
         }
     }
 
     /// Whether that peer has answered.
     pub(super) fn note(&mut self, nid: Nid, answered: bool) {
-        self.unanswered.note(nid.addr(), answered);
+        self.unanswered.note(&mut self.quiet, nid.addr(), answered);
     }
 
     /// Whether a peer may begin so many attempts now; counts them.

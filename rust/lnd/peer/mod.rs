@@ -143,8 +143,7 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
     /// Whether it is that, and with another life of the peer than `stamp`.
     fn is_stale(&self, stamp: u64) -> bool;
 
-    /// Whether the peer has its answer to the request, or ours to its own, for sure. Else somebody has sent into its queue
-    /// pair.
+    /// Whether one side has the other's answer for sure. Else somebody has sent into its queue pair.
     fn is_confirmed(&self) -> bool;
 
     /// Whether we asked for it.
@@ -175,12 +174,13 @@ impl<C: Connection> Peers<C> {
     /// None yet. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
         let table = PeerTable::new()?;
+        let line = Line::new(random::u64())?;
         Arc::pin_init(
             pin_init!(Self {
                 ni,
                 table <- table,
                 parting <- Parting::new(),
-                line <- kernel::new_spinlock!(Line::new(random::u64()), "Peers::line"),
+                line <- kernel::new_spinlock!(line, "Peers::line"),
             }),
             GFP_KERNEL,
         )

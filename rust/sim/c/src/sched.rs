@@ -657,6 +657,11 @@ pub fn run(max_steps: u64, max_time: u64) {
             return;
         }
         if s.now > max_time {
+            for (tid, task) in s.tasks.iter().enumerate() {
+                if matches!(task.state, State::Blocked(_)) && task.co.is_some() {
+                    crate::world::say(&format!("{tid}:{} of node {} waits", task.name, task.node));
+                }
+            }
             crate::world::fail("too late: somebody waits for ever");
             return;
         }
