@@ -15,12 +15,12 @@
 /// keep the wire idle between two batches.
 const RING_BELOW: u32 = 8;
 
-/// Nanoseconds that the worker of a connection runs before ordinary tasks in [`WHILE_NS`]: of a peer's 32 connections, spread
-/// over the CPUs, a few on each.
-pub const PRIORITY_NS: u64 = 250_000;
+/// Nanoseconds that the worker of a connection runs before ordinary tasks in [`WHILE_NS`]: a sixteenth of a CPU, and of a
+/// peer's 32 connections, spread over the CPUs, there are a few on each. A shorter while would cost more changes of task.
+pub const PRIORITY_NS: u64 = 1_000_000;
 
 /// Nanoseconds in which that is so.
-pub const WHILE_NS: u64 = 4_000_000;
+pub const WHILE_NS: u64 = 16_000_000;
 
 /// What is under way to the peer: pushed into the send queue, and not ended.
 #[derive(Clone, Copy, Debug)]

@@ -69,10 +69,9 @@ impl<C: Doubtful> Roster<C> {
 
     /// The next connection to use.
     pub(super) fn pick(&mut self) -> Option<Arc<C>> {
-        let next = self.next.wrapping_add(1);
-        // One may have gone.
-        self.next = if next < self.up.len() { next } else { 0 };
-        match self.up.get(self.next) {
+        self.next = self.next.wrapping_add(1);
+        let at = self.next.checked_rem(self.up.len())?;
+        match self.up.get(at) {
             Some(conn) if !conn.is_doubted() => Some(conn.clone()),
             _ => self.best(),
         }
