@@ -177,15 +177,10 @@ noinline int ro2ib_qp_to_err(struct ib_qp *qp)
 }
 ALLOW_ERROR_INJECTION(ro2ib_qp_to_err, ERRNO);
 
-/*
- * The caller sets *bad to wr first, so that an injected error posts nothing. It
- * always has a place for that: without one ib_post_send() makes it on the stack.
- */
+/* The caller sets *bad to wr first, so that an injected error posts nothing. */
 noinline int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 				const struct ib_send_wr **bad)
 {
-	if (!bad)
-		unreachable();
 	return ib_post_send(qp, wr, bad);
 }
 ALLOW_ERROR_INJECTION(ro2ib_ib_post_send, ERRNO);
@@ -193,8 +188,6 @@ ALLOW_ERROR_INJECTION(ro2ib_ib_post_send, ERRNO);
 noinline int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 				const struct ib_recv_wr **bad)
 {
-	if (!bad)
-		unreachable();
 	return ib_post_recv(qp, wr, bad);
 }
 ALLOW_ERROR_INJECTION(ro2ib_ib_post_recv, ERRNO);
