@@ -227,7 +227,8 @@ def test_a_made_up_request_keeps_nobody_from_connecting(nodes, evil):
     began = time.monotonic()
     a.traffic(b, op="mix", size=4096, count=4)
     took = time.monotonic() - began
-    assert took < 15, f"{took:.1f} s"
+    # 12.5 s where it stood for ours until its time was over.
+    assert took < 10, f"{took:.1f} s"
 
 
 def test_connections_are_bounded(nodes, evil):
