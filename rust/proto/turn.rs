@@ -95,8 +95,8 @@ pub struct Turn {
     requests_next: bool,
     /// There was more to do than its caller does at a time.
     busy: bool,
-    /// Until when it has no priority, if [`PRIORITY_NS`] more than that are not over: the time that it ran, as many times as
-    /// [`WHILE_NS`] is more, after that. On any clock that does not go back, in nanoseconds.
+    /// When the time that it ran is paid for: each run puts that off by [`WHILE_NS`] / [`PRIORITY_NS`] times its own length.
+    /// It has the priority while less than [`WHILE_NS`] of that is ahead. On any clock that does not go back, in nanoseconds.
     due_ns: u64,
 }
 

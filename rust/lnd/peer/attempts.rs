@@ -117,8 +117,7 @@ impl<C: Connection> Peer<C> {
         });
         let salt = u32::try_from(salt).unwrap_or(0);
         if !self.ni.lnet.allows(self.nid.raw()) {
-            log::denied(self.nid);
-            return self.not_wanted(turn, Cause::Denied);
+            return self.denied(turn);
         }
         let made =
             C::open(self, Some(turn), known, salt).and_then(|conn| self.add(&conn).map(|()| conn));
@@ -140,12 +139,13 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The attempt that was just counted is not to be.
-    fn not_wanted(self: &Arc<Self>, turn: Claim, cause: Cause) {
+    /// The administrator does not want the attempt that was just counted.
+    fn denied(self: &Arc<Self>, turn: Claim) {
+        log::denied(self.nid);
         let seen = &self.ni.seen;
-        let _ = seen.ended(self.nid, true, false, cause, None);
-        meter::no_conn(self.ni.nid, self.nid, cause, None);
-        self.not_begun(turn, cause);
+        let _ = seen.ended(self.nid, true, false, Cause::Denied, None);
+        meter::no_conn(self.ni.nid, self.nid, Cause::Denied, None);
+        self.not_begun(turn, Cause::Denied);
     }
 
     /// There is no object for the attempt that was just counted.
