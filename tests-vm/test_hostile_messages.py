@@ -215,6 +215,12 @@ def test_what_lnet_keeps_is_bounded_though_its_connections_are_over(nodes, evil)
     assert reject_in(answer)["why"] == wire.NO_RESOURCES, answer
     evil.do("close", name)
     assert cycle == 36, cycle
+    # Nor is it asked for one, which would have new credits as well.
+    evil.do("listen", "l", ADDRESS, 987)
+    r = a.start(EVIL, op="put", size=100, count=1, conc=1, timeout=20).result()
+    assert r["count"] == 0, r
+    closes = a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}.closes")
+    assert re.search(rf"^event=failed .*peer={re.escape(EVIL)} .*cause=Backlog", closes, re.M), closes
     # Others are not concerned.
     a.traffic(b, op="mix", size=1000, count=20)
     a.set(lazy=0)

@@ -239,9 +239,9 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
     }
 }
 
-/// A connection to the peer is not wanted.
-pub(crate) fn denied(nid: Nid) {
-    warn_limited!("{nid}: not connected to: denied by the parameter access\n");
+/// There is to be no connection to the peer.
+pub(crate) fn not_connected(nid: Nid, cause: Cause) {
+    warn_limited!("{nid}: not connected to: {}\n", cause.as_str());
 }
 
 /// The peer refused ours.

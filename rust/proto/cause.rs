@@ -17,6 +17,8 @@ pub mod errno {
     pub const ENODEV: i32 = 19;
     /// Invalid argument.
     pub const EINVAL: i32 = 22;
+    /// Busy.
+    pub const EBUSY: i32 = 16;
     /// No data: nothing matched a GET.
     pub const ENODATA: i32 = 61;
     /// Protocol error.
@@ -88,6 +90,8 @@ pub enum Cause {
     PeerDeleted,
     /// The administrator does not want the peer ([`super::rules::allows`]).
     Denied,
+    /// LNet keeps too much of what came over earlier connections of the peer ([`super::orphans`]).
+    Backlog,
     /// The peer closed the connection.
     PeerClosed,
     /// The peer has been restarted: its incarnation changed.
@@ -160,6 +164,8 @@ impl Cause {
             Self::LocalFault | Self::AdminClose => (EIO, Health::LocalAborted),
             Self::RemoteFault => (EIO, Health::RemoteError),
             Self::TransportRetry => (EIO, Health::RemoteDropped),
+            // It is its messages that are kept. Our NI has no part in it: LNet reaches others over that.
+            Self::Backlog => (EBUSY, Health::RemoteDropped),
             // What is queued for so long waits for credits, which are the peer's to give.
             Self::DeadlineQueued => (ECONNABORTED, Health::RemoteDropped),
             Self::DeadlineSending => (ECONNABORTED, Health::NetworkTimeout),
@@ -206,6 +212,7 @@ impl Cause {
             | Self::AdminClose
             | Self::PeerDeleted
             | Self::Denied
+            | Self::Backlog
             | Self::PeerClosed
             | Self::NoResources
             | Self::LocalFault
@@ -284,6 +291,7 @@ impl Cause {
             Self::AdminClose => "closed by lctl disconnect",
             Self::PeerDeleted => "the peer was deleted (lctl del_peer)",
             Self::Denied => "denied by the parameter access",
+            Self::Backlog => "LNet keeps too much of what came over earlier connections",
             Self::PeerClosed => "closed by the peer",
             Self::PeerRestarted => "the peer was restarted",
             Self::Protocol => "the peer broke the protocol",
@@ -373,13 +381,17 @@ mod tests {
         assert!(!Cause::Protocol.is_mishap());
     }
 
-    /// A peer that returns no credits has no say about the health of our NI, over which LNet reaches others.
+    /// A peer that returns no credits, or leaves more behind than LNet takes, has no say about the health of our NI,
+    /// over which LNet reaches others.
     #[test]
     fn who_gives_no_credits_is_to_blame() {
         for posted in [false, true] {
-            let health = Cause::DeadlineQueued.outcome(posted).health;
-            assert_eq!(health, Health::RemoteDropped);
+            for cause in [Cause::DeadlineQueued, Cause::Backlog] {
+                assert_eq!(cause.outcome(posted).health, Health::RemoteDropped);
+            }
         }
+        // But it is there: nobody is told that it is down.
+        assert!(!Cause::Backlog.blames_peer());
     }
 
     #[test]
@@ -392,6 +404,7 @@ mod tests {
             Cause::ConnectTimeout,
             Cause::DeadlineConnecting,
             Cause::NoResources,
+            Cause::Backlog,
             Cause::PeerRestarted,
             Cause::TransportRetry,
             Cause::AdminClose,

@@ -81,6 +81,7 @@ impl By {
             Cause::PeerRestarted
             | Cause::Protocol
             | Cause::NoResources
+            | Cause::Backlog
             | Cause::DeadlineConnecting
             | Cause::DeadlineQueued
             | Cause::DeadlineSending
@@ -104,7 +105,7 @@ impl fmt::Display for By {
 }
 
 /// Names of [`Cause`] without spaces, for programs.
-pub const CAUSES: [&str; 28] = [
+pub const CAUSES: [&str; 29] = [
     "Shutdown",
     "AdminClose",
     "PeerClosed",
@@ -133,6 +134,7 @@ pub const CAUSES: [&str; 28] = [
     "PeerDeleted",
     "Denied",
     "NoListener",
+    "Backlog",
 ];
 
 /// Where a cause is in [`CAUSES`].
@@ -166,6 +168,7 @@ pub const fn cause_number(cause: Cause) -> usize {
         Cause::PeerDeleted => 25,
         Cause::Denied => 26,
         Cause::NoListener => 27,
+        Cause::Backlog => 28,
     }
 }
 

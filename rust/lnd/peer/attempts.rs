@@ -117,7 +117,10 @@ impl<C: Connection> Peer<C> {
         });
         let salt = u32::try_from(salt).unwrap_or(0);
         if !self.ni.lnet.allows(self.nid.raw()) {
-            return self.denied(turn);
+            return self.forbidden(turn, Cause::Denied);
+        }
+        if self.ni.orphans.are_too_many(self.nid) {
+            return self.forbidden(turn, Cause::Backlog);
         }
         let made =
             C::open(self, Some(turn), known, salt).and_then(|conn| self.add(&conn).map(|()| conn));
@@ -139,13 +142,13 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The administrator does not want the attempt that was just counted.
-    fn denied(self: &Arc<Self>, turn: Claim) {
-        log::denied(self.nid);
-        let seen = &self.ni.seen;
-        let _ = seen.ended(self.nid, true, false, Cause::Denied, None);
-        meter::no_conn(self.ni.nid, self.nid, Cause::Denied, None);
-        self.not_begun(turn, Cause::Denied);
+    /// The attempt that was just counted is not to be made: the administrator does not want it, or LNet has enough of the
+    /// peer's already.
+    fn forbidden(self: &Arc<Self>, turn: Claim, cause: Cause) {
+        log::not_connected(self.nid, cause);
+        let _ = self.ni.seen.ended(self.nid, true, false, cause, None);
+        meter::no_conn(self.ni.nid, self.nid, cause, None);
+        self.not_begun(turn, cause);
     }
 
     /// There is no object for the attempt that was just counted.

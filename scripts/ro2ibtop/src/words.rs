@@ -9,6 +9,7 @@ pub fn cause(name: &str) -> &str {
         "AdminClose" => "closed by lctl disconnect",
         "PeerDeleted" => "the peer was deleted (lctl del_peer)",
         "Denied" => "denied by the parameter access",
+        "Backlog" => "LNet keeps too much of what came over earlier connections",
         "PeerClosed" => "closed by the peer",
         "PeerRestarted" => "the peer was restarted",
         "Protocol" => "the peer broke the protocol",
@@ -52,6 +53,7 @@ pub fn advice(name: &str, detail: &str) -> &'static str {
              UDP port 4791 in a firewall, P_Key, or an overloaded peer, of which its own report tells more"
         }
         "NoResources" => "look at memory and \"rdma resource show\"",
+        "Backlog" => "our LNet is slow, or stuck: its log, memory, load",
         "LocalFault" => "look at the device's lines in the log",
         "RemoteFault" => "look at the peer's device",
         "TransportRetry" => "look at the fabric: cable, switch, MTU; or the peer is dead",
