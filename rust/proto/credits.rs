@@ -163,6 +163,7 @@ impl Credits {
     /// # Errors
     ///
     /// An error means that a message was booked that the peer had no right to send.
+    #[inline(always)]
     pub fn reposted(&mut self, how: Repost) -> Result<(), CreditError> {
         match how {
             Repost::Plain => Ok(()),

@@ -3,10 +3,7 @@
 //! RDMA descriptors: where a peer lets us write (spec 2.4).
 
 use super::{
-    bytes::{
-        array_at,
-        Order, //
-    },
+    bytes::Order,
     params::{
         FRAGMENT_LEN,
         FRAGS_MAX,
@@ -104,16 +101,13 @@ impl<'a> Descriptor<'a> {
 /// Iterator over the fragments of a [`Descriptor`].
 #[derive(Clone, Debug)]
 pub struct Fragments<'a> {
-    rest: core::slice::ChunksExact<'a, u8>,
+    rest: &'a [u8],
     order: Order,
 }
 
 impl<'a> Fragments<'a> {
     fn new(frags: &'a [u8], order: Order) -> Self {
-        Self {
-            rest: frags.chunks_exact(FRAGMENT_LEN),
-            order,
-        }
+        Self { rest: frags, order }
     }
 }
 
@@ -121,7 +115,9 @@ impl Iterator for Fragments<'_> {
     type Item = Fragment;
 
     fn next(&mut self) -> Option<Fragment> {
-        let f = array_at::<FRAGMENT_LEN>(self.rest.next()?, 0)?;
+        // Without a division, which `chunks_exact` begins with.
+        let (f, rest) = self.rest.split_first_chunk::<FRAGMENT_LEN>()?;
+        self.rest = rest;
         Some(Fragment {
             nob: self.order.u32_at(f, 0)?,
             addr: self.order.u64_at(f, 4)?,
@@ -129,7 +125,8 @@ impl Iterator for Fragments<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.rest.size_hint()
+        let n = self.rest.len() / FRAGMENT_LEN;
+        (n, Some(n))
     }
 }
 

@@ -194,6 +194,8 @@ pub(super) fn write_params(w: &mut Writer<'_>, p: &ConnParams) -> Option<()> {
     w.u32(p.max_msg_size)
 }
 
+// It has one user for each kind of message.
+#[inline(always)]
 fn write_rd(w: &mut Writer<'_>, key: u32, frags: &[Fragment]) -> Option<()> {
     w.u32(key)?;
     w.u32(u32::try_from(frags.len()).ok()?)?;

@@ -76,6 +76,7 @@ pub(crate) mod percpu;
 pub(crate) mod qp;
 pub(crate) mod qp_shared;
 pub(crate) mod random;
+pub(crate) mod rc;
 pub(crate) mod recv_ring;
 pub(crate) mod region;
 pub(crate) mod regions;

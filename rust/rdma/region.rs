@@ -9,10 +9,7 @@
 use core::ptr::NonNull;
 
 use kernel::{
-    error::{
-        from_err_ptr,
-        to_result, //
-    },
+    error::from_err_ptr,
     prelude::*,
     sync::Arc, //
 };
@@ -23,6 +20,7 @@ use super::{
         Relaxed, //
     },
     pd::Pd,
+    rc::check,
     sg::SgMap, //
 };
 use crate::bindings;
@@ -131,7 +129,7 @@ impl RawMr {
 
         // SAFETY: By the type invariant, and the table is mapped. Whoever has this in his hands is
         // the only one who uses it.
-        to_result(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table()) })?;
+        check(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table()) })?;
         if next_key {
             // SAFETY: As above; no registration with the old key is under way.
             unsafe { bindings::ro2ib_mr_bump_key(raw) };

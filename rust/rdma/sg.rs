@@ -3,7 +3,6 @@
 //! Lists of page fragments, mapped for a device.
 
 use kernel::{
-    error::to_result,
     prelude::*,
     sync::{
         aref::ARef,
@@ -22,7 +21,8 @@ use super::{
     pages::{
         PageVec,
         Pages, //
-    }, //
+    },
+    rc::check, //
 };
 use crate::bindings;
 
@@ -113,7 +113,7 @@ impl SgMap {
 
         // INVARIANT: (of `Table`) Allocated on success, else as it was.
         // SAFETY: `table` and `run` are valid for writes; `pages` guarantees the rest.
-        to_result(unsafe {
+        check(unsafe {
             bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, n, offset, nob, merge, &mut run)
         })?;
         // SAFETY: So many elements of `table` were filled just now, and they are not mapped.
@@ -154,7 +154,7 @@ impl SgMap {
             Home::System => {
                 // SAFETY: By the contract of this function, and `device` is registered.
                 let rc = unsafe { bindings::ro2ib_dma_map_sgt(device.as_raw(), sgt, used, dir) };
-                return to_result(rc).map(|()| Mapper::Kernel);
+                return check(rc).map(|()| Mapper::Kernel);
             }
             Home::Gpu(gpu) => gpu,
         };
@@ -171,7 +171,7 @@ impl SgMap {
         }
         // SAFETY: `table` is initialised, and was mapped just now.
         let rc = unsafe { bindings::ro2ib_sgt_is_mapped(sgt, n, pages.as_raw().3, run) };
-        if to_result(rc).is_err() {
+        if check(rc).is_err() {
             // SAFETY: Mapped just now with these arguments, and nobody knows of it.
             unsafe { gpu.unmap(dev, list, used, direction) };
             return Err(EFAULT);

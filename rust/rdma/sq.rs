@@ -45,7 +45,7 @@ use crate::bindings;
 ///
 /// `next` is the index of the slot that the next work request gets. The slots of
 /// the batch are the `nr_wrs` before it. All slots from `next` on, as many as are
-/// neither used nor in the batch, belong to this; `slots` are no more than that.
+/// neither used nor in the batch, belong to this; `slots` are no more than that, and none once it is closed.
 /// `batch` is the one that it was made with, for that points into itself.
 pub(crate) struct SendQueue {
     qp_id: u64,
@@ -95,7 +95,10 @@ impl SendQueue {
     /// Finds out how many more work requests the send queue can take.
     pub(crate) fn look_for_slots<T: QpHandler>(&mut self, qp: &Qp<T>) -> u32 {
         // INVARIANT: Only completions change it meanwhile, to more.
-        self.slots = self.free_slots(qp);
+        self.slots = match self.closed {
+            true => 0,
+            false => self.free_slots(qp),
+        };
         self.slots
     }
 
@@ -139,14 +142,13 @@ impl SendQueue {
         if self.qp_id != qp.id() {
             return Err(PushError::Foreign);
         }
-        if self.slots < wrs {
-            self.look_for_slots(qp);
+        if self.slots < wrs && self.look_for_slots(qp) < wrs {
+            return Err(match self.closed {
+                true => PushError::Closed,
+                false => PushError::NoSlot,
+            });
         }
-        if self.closed {
-            Err(PushError::Closed)
-        } else if self.slots < wrs {
-            Err(PushError::NoSlot)
-        } else if !self.batch.fits(wrs as usize) {
+        if !self.batch.fits(wrs as usize) {
             Err(PushError::BatchFull)
         } else {
             Ok(())
@@ -192,14 +194,15 @@ impl SendQueue {
         let batch = &mut *self.batch;
         let at = batch.nr_wrs;
         let sg_list = batch.next_sge();
-        let (Some(place), Some(ctx), Some(slots)) = (
-            batch.wrs.get_mut(at),
-            batch.ctxs.get_mut(at),
-            self.slots.checked_sub(1),
-        ) else {
-            // It cannot be; to drop it here would have it in memory all the way.
-            core::mem::forget(resources);
-            return;
+        // None of these can be; to drop what it owns here would have that in memory all the way.
+        let Some(slots) = self.slots.checked_sub(1) else {
+            return core::mem::forget(resources);
+        };
+        let Some(place) = batch.wrs.get_mut(at) else {
+            return core::mem::forget(resources);
+        };
+        let Some(ctx) = batch.ctxs.get_mut(at) else {
+            return core::mem::forget(resources);
         };
 
         *ctx = resources.ctx;
@@ -356,8 +359,8 @@ impl SendQueue {
             signal(signaled || qp.signals_all()),
             Resources {
                 ctx,
+                buf: None,
                 memory: Memory::Reads(cursor.map().clone()),
-                ..Default::default()
             },
             |wr| {
                 // SAFETY: Whatever was there, these are integers.
@@ -376,7 +379,7 @@ impl SendQueue {
         if self.qp_id != qp.id() {
             return;
         }
-        self.closed = true;
+        self.close();
         self.unposted = (0, self.batch.nr_wrs);
         for _ in 0..self.batch.nr_wrs {
             self.next = before(self.next, self.depth);
@@ -425,10 +428,17 @@ impl SendQueue {
         Err(self.take_back(qp, bad, n))
     }
 
+    /// Nothing more can be pushed.
+    fn close(&mut self) {
+        self.closed = true;
+        // INVARIANT: It is closed.
+        self.slots = 0;
+    }
+
     /// Nothing of the batch can be posted to that QP, nor to any.
     #[cold]
     fn lose(&mut self) -> PostError {
-        self.closed = true;
+        self.close();
         self.unposted = (0, self.batch.nr_wrs);
         // INVARIANT: The batch is empty; its slots are nobody's.
         self.batch.nr_wrs = 0;
@@ -449,7 +459,7 @@ impl SendQueue {
         let posted = self.batch.position(bad, n);
         let rejected = n - posted;
 
-        self.closed = true;
+        self.close();
         self.unposted = (posted, n);
         for _ in 0..rejected {
             self.next = before(self.next, self.depth);

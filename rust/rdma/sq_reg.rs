@@ -127,8 +127,8 @@ impl SendQueue {
             signal(true),
             Resources {
                 ctx,
+                buf: None,
                 memory: Memory::Invalidates(mr.index()),
-                ..Default::default()
             },
             |wr| set_invalidate(wr, mr.rkey()),
         );

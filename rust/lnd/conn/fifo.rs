@@ -104,6 +104,6 @@ impl<T> Fifo<T> {
 /// Apart, so that who puts something in has nothing to drop.
 #[cold]
 #[inline(never)]
-fn no_room<T>(item: T) {
+pub(super) fn no_room<T>(item: T) {
     drop(item);
 }

@@ -16,7 +16,10 @@
 use kernel::prelude::*;
 
 use super::{
-    fifo::Fifo,
+    fifo::{
+        no_room,
+        Fifo, //
+    },
     received::{
         Received,
         Rx, //
@@ -92,10 +95,12 @@ impl<C> Inbox<C> {
     }
 
     /// A message is over, and its buffer was taken out: its place is free.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&mut self, rx: KBox<Rx<C>>) {
         // It was taken from there. If the connection is over there is no place any more, and it is freed.
-        let _ = self.places.push_within_capacity(rx);
+        if let Err(full) = self.places.push_within_capacity(rx) {
+            no_room(full);
+        }
     }
 
     /// Puts in a request that was judged.
