@@ -224,6 +224,22 @@ impl SgMap {
         }
     }
 
+    /// Writes entries for its first `len` bytes, and returns how many; `None` if there is not room for all of them, or
+    /// it has not so many bytes.
+    #[inline]
+    pub(super) fn gather(&self, to: &mut [bindings::ib_sge], len: u32, lkey: u32) -> Option<usize> {
+        let room = u32::try_from(to.len()).unwrap_or(u32::MAX);
+        let mut pos = bindings::ro2ib_sg_pos {
+            sg: self.table.list(),
+            at: 0,
+            left: self.nob,
+        };
+
+        // SAFETY: `pos` is the beginning of the list, which this keeps; there is room for as many entries.
+        let n = unsafe { bindings::ro2ib_sg_gather(&mut pos, to.as_mut_ptr(), room, len, lkey) };
+        (self.nob.wrapping_sub(pos.left) == len).then_some(n as usize)
+    }
+
     pub(super) fn table(&self) -> *mut bindings::sg_table {
         self.table.get()
     }

@@ -9,7 +9,8 @@
 
 use kernel::{
     ffi,
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
 use super::{
@@ -31,7 +32,10 @@ use super::{
         Memory,
         Resources, //
     },
-    sg::SgCursor, //
+    sg::{
+        SgCursor,
+        SgMap, //
+    }, //
 };
 use crate::bindings;
 
@@ -320,6 +324,50 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Pushes one RDMA WRITE of the first `len` bytes of `map` to the address `to`, with the key of that. False: one does
+    /// not do, or the batch has no room for it, and nothing was pushed.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError`].
+    #[inline(always)]
+    pub(crate) fn push_whole<T: QpHandler>(
+        &mut self,
+        qp: &Qp<T>,
+        ctx: u32,
+        map: &Arc<SgMap>,
+        (to, rkey): (u64, u32),
+        len: u32,
+    ) -> Result<bool, PushError> {
+        match self.check(qp, 1) {
+            Err(PushError::BatchFull) => return Ok(false),
+            other => other?,
+        }
+        if !map.is_for(qp.device()) {
+            return Err(PushError::Foreign);
+        }
+        let start = self.batch.nr_sges;
+        let room = self.batch.room().min(qp.max_send_sge() as usize);
+        let sges = self.batch.sges.get_mut(start..start.wrapping_add(room));
+        let n = sges.and_then(|sges| map.gather(sges, len, qp.local_dma_lkey()));
+        let Some(n @ 1..) = n else {
+            return Ok(false);
+        };
+        self.push(
+            qp,
+            n,
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+            signal(qp.signals_all()),
+            Resources {
+                ctx,
+                buf: None,
+                memory: Memory::Reads(map.clone()),
+            },
+            |wr| set_remote(wr, to, rkey),
+        );
+        Ok(true)
+    }
+
     /// Pushes an RDMA WRITE of up to `max_len` bytes at `cursor` to
     /// `remote_addr`, and returns how many bytes one work request could take.
     /// Call it again for the rest.
@@ -362,13 +410,7 @@ impl SendQueue {
                 buf: None,
                 memory: Memory::Reads(cursor.map().clone()),
             },
-            |wr| {
-                // SAFETY: Whatever was there, these are integers.
-                let rdma = unsafe { &mut wr.rdma };
-
-                rdma.remote_addr = remote_addr;
-                rdma.rkey = rkey;
-            },
+            |wr| set_remote(wr, remote_addr, rkey),
         );
         Ok(covered)
     }
@@ -472,6 +514,15 @@ impl SendQueue {
             posted: posted as u32,
         }
     }
+}
+
+#[inline(always)]
+fn set_remote(wr: &mut AnyWr, addr: u64, rkey: u32) {
+    // SAFETY: Whatever was there, these are integers.
+    let rdma = unsafe { &mut wr.rdma };
+
+    rdma.remote_addr = addr;
+    rdma.rkey = rkey;
 }
 
 pub(super) fn signal(signaled: bool) -> bindings::ib_send_flags {

@@ -123,6 +123,15 @@ impl Remote {
         matches!(self.frags, Frags::One(_))
     }
 
+    /// Where the first `nob` bytes go, and the key: if they go into one piece.
+    #[inline]
+    pub(super) fn only(&self, nob: u32) -> Option<(u64, u32)> {
+        match &self.frags {
+            Frags::One([only]) if only.nob >= nob => Some((only.addr, self.key)),
+            _ => None,
+        }
+    }
+
     /// Where the WRITE goes that `moved` bytes are in front of.
     pub(super) fn aim(&self, moved: u32) -> Aim {
         let (mut piece, mut at) = (0, moved);

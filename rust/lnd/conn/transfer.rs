@@ -249,6 +249,22 @@ impl Transfer {
         }
     }
 
+    /// What its WRITE reads, where it goes, with the key, and how many bytes it moves: if one WRITE of `max_sge` gather
+    /// elements seems to do, as most often.
+    #[inline(always)]
+    pub(super) fn only_write(&self, max_sge: usize) -> Option<(&Arc<SgMap>, (u64, u32), u32)> {
+        match (&self.memory, &self.remote) {
+            (Memory::Source(map), Some(remote))
+                if self.moved == 0
+                    && self.total > 0
+                    && usize::try_from(map.nr_mapped()).is_ok_and(|n| n <= max_sge) =>
+            {
+                Some((map, remote.only(self.total)?, self.total))
+            }
+            _ => None,
+        }
+    }
+
     /// The rest of the piece of the peer's sink at `aim`.
     pub(super) fn piece(&self, aim: Aim) -> Option<Fragment> {
         self.remote.as_ref()?.rest(aim)

@@ -35,7 +35,10 @@ use crate::{
             RecvQueue,
             RECV_BATCH, //
         },
-        sg::SgCursor,
+        sg::{
+            SgCursor,
+            SgMap, //
+        },
         sq::SendQueue, //
     }, //
 };
@@ -180,6 +183,20 @@ impl<C: QpHandler> Link<C> {
     pub(super) fn push_send(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
         let (sq, qp) = self.sq()?;
         sq.push_send(qp, context, buf, nob, None, false)
+            .map_err(|_| Cause::LocalFault)
+    }
+
+    /// Pushes one RDMA WRITE of the first `len` bytes of `map`; see [`SendQueue::push_whole`].
+    #[inline(always)]
+    pub(super) fn push_whole(
+        &mut self,
+        context: u32,
+        map: &Arc<SgMap>,
+        to: (u64, u32),
+        len: u32,
+    ) -> Result<bool, Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_whole(qp, context, map, to, len)
             .map_err(|_| Cause::LocalFault)
     }
 

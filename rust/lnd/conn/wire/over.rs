@@ -44,19 +44,24 @@ impl Finished {
     // Apart, for the sake of messages alone.
     #[inline(never)]
     pub(super) fn take(to: &mut Option<Self>, tx: &Tx, entry: &mut Option<Transfer>) {
+        if let (None, None, Some(transfer)) = (&to, tx.cause(), &mut *entry) {
+            if let Some(well) = transfer.take_well() {
+                // Nothing is dropped that way, and the compiler knows.
+                core::mem::forget(to.replace(Self::Well(well)));
+                return Transfer::clear(entry);
+            }
+        }
+        Self::take_ended(to, tx, entry);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_ended(to: &mut Option<Self>, tx: &Tx, entry: &mut Option<Transfer>) {
         if let (None, Some(transfer)) = (&to, &mut *entry) {
-            let well = match tx.cause() {
-                None => transfer.take_well(),
-                Some(_) => None,
-            };
-            // Nothing is dropped that way, and the compiler knows.
-            core::mem::forget(to.replace(match well {
-                Some(well) => Self::Well(well),
-                None => Self::Ended {
-                    ended: transfer.end(),
-                    cause: tx.cause(),
-                    posted: tx.was_posted(),
-                },
+            core::mem::forget(to.replace(Self::Ended {
+                ended: transfer.end(),
+                cause: tx.cause(),
+                posted: tx.was_posted(),
             }));
         }
         Transfer::clear(entry);

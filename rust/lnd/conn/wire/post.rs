@@ -244,7 +244,19 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Builds the WRITEs of a tx that were not built yet.
+    #[inline(always)]
     fn post_all_writes(&mut self, index: u16) -> Result<(), Cause> {
+        // Most often one does, and wants no cursor.
+        let max_sge = self.limits.max_sge();
+        if let (Some(transfer), Some(link)) = (self.txs.transfer(index), &mut self.link) {
+            if let Some((map, to, nob)) = transfer.only_write(max_sge) {
+                if link.push_whole(context(index, Wr::Any, Load::InFront), map, to, nob)? {
+                    transfer.wrote(0);
+                    self.pushed(index, Load::InFront);
+                    return Ok(());
+                }
+            }
+        }
         match self.post_writes(index, u16::MAX)? {
             (_, 0) => Ok(()),
             // The sink is smaller than it was.
