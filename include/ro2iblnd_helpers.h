@@ -49,7 +49,7 @@ void ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len);
 /* percpu.c */
 u64 *ro2ib_percpu_alloc(u32 n);
 void ro2ib_percpu_free(u64 *p);
-void ro2ib_percpu_count(u64 *p, u32 one, u32 sum, u64 n);
+void ro2ib_percpu_note(u64 *p, unsigned long row, u64 n);
 u64 ro2ib_percpu_sum(u64 *p, u32 at);
 
 /* layout.c: sizes in bytes; see rust/rdma/layout.rs, which has the names */

@@ -64,6 +64,7 @@ use crate::{
         pages::PageVec,
         parts::QpParts,
         pd::Pd,
+        percpu::PerCpu,
         qp::{
             Qp,
             QpConfig, //
@@ -1282,9 +1283,32 @@ fn users_saturate() -> Result {
     check(users.try_get())
 }
 
+/// C looks for the highest bit; the rows are read by what `proto::times` knows of it.
+fn histograms() -> Result {
+    let rows = PerCpu::<2>::new()?;
+    for n in [0, 1, 511, 512, 1023, 1024, 1 << 40, u64::MAX] {
+        rows.note(1, n);
+    }
+    rows.note(2, 1);
+    for (word, expected) in [(8, 3), (9, 2), (10, 1), (40, 1), (63, 1)] {
+        check(rows.sum(1, word) == expected)?;
+    }
+    let all = (1..64).map(|word| rows.sum(1, word));
+    check(all.fold(0, u64::wrapping_add) == 8)?;
+    let sum = (1 + 511 + 512 + 1023 + 1024 + (1u64 << 40)).wrapping_add(u64::MAX);
+    check(rows.sum(1, 0) == sum)?;
+    check((0..64).all(|word| rows.sum(0, word) == 0))?;
+    check(rows.sum(2, 8) == 0 && rows.sum(1, 64) == 0)
+}
+
 #[kunit_tests(ro2iblnd_rdma)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_by_the_highest_bit() -> Result {
+        histograms()
+    }
 
     #[test]
     fn takes_no_buffer_of_another_device() -> Result {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Numbers that every CPU has of its own, to count without sharing. */
+#include <linux/bitops.h>
 #include <linux/percpu.h>
 
 #include "ro2iblnd_compat.h"
@@ -28,13 +29,16 @@ void ro2ib_percpu_free(u64 *p)
 	free_percpu(of(p));
 }
 
-/* Adds 1 to the number at @one and @n to that at @sum, of this CPU. */
-void ro2ib_percpu_count(u64 *p, u32 one, u32 sum, u64 n)
+/*
+ * A row is of 64 numbers. Adds @n to the first of row @row, of this CPU, and 1 to
+ * that which the highest bit of @n has; what is below 512 counts as 511.
+ */
+void ro2ib_percpu_note(u64 *p, unsigned long row, u64 n)
 {
-	u64 __percpu *mine = of(p);
+	u64 __percpu *mine = of(p) + row * 64;
 
-	this_cpu_inc(mine[one]);
-	this_cpu_add(mine[sum], n);
+	this_cpu_inc(mine[__fls(n | 511)]);
+	this_cpu_add(mine[0], n);
 }
 
 /* The sum over all CPUs, while others count. */

@@ -15,11 +15,14 @@
 //! begins with the posting.
 //!
 //! A histogram has [`BUCKETS`] counts. The first is of what took less than [`FIRST_NS`]; each further
-//! one goes to twice the time of the one before; the last has no end. It is kept as [`WORDS`] numbers
-//! in a row, so that whoever keeps it may have such a row for each CPU: [`bucket`] says which to add 1
-//! to, and [`SUM`] is for the nanoseconds.
+//! one goes to twice the time of the one before; the last has no end. It is kept as a row of 64 numbers, so
+//! that whoever keeps it may have such a row for each CPU: a time is counted in the number that its highest
+//! bit has, those below [`FIRST_NS`] in the last one below that ([`words`] says which make up a bucket), and
+//! [`SUM`] is for the nanoseconds.
 //!
 //! Context: any; the caller holds whatever lock protects a [`Stamps`].
+
+use core::ops::Range;
 
 use super::{
     tx::Op,
@@ -33,10 +36,7 @@ pub const BUCKETS: usize = 32;
 pub const FIRST_NS: u64 = 512;
 
 /// Which number of a histogram has the sum, in nanoseconds.
-pub const SUM: usize = BUCKETS;
-
-/// Numbers of a histogram.
-pub const WORDS: usize = BUCKETS + 1;
+pub const SUM: usize = 0;
 
 /// Histograms there are.
 pub const ROWS: usize = ROW_NAMES.len();
@@ -192,21 +192,16 @@ pub const fn row(stage: Stage, kind: Kind) -> Option<usize> {
     }
 }
 
-/// Which count is of what took that long.
-#[inline]
-pub const fn bucket(ns: u64) -> usize {
-    // What is below the first limit has as many bits as the last that is.
-    let ns = ns | FIRST_NS.saturating_sub(1);
-    let bits = u64::BITS.saturating_sub(ns.leading_zeros());
-    let above = bits.saturating_sub(FIRST_NS.trailing_zeros());
-    let last = BUCKETS.saturating_sub(1);
-    // At most 55.
-    let above = above as usize;
-    if above > last {
-        last
-    } else {
-        above
-    }
+/// The numbers of a row that are one count together: one, but for the last.
+pub fn words(bucket: usize) -> Range<usize> {
+    // The highest bit of what is just below the first limit.
+    let lowest = 8usize;
+    let first = lowest.saturating_add(bucket);
+    let end = match bucket < BUCKETS.saturating_sub(1) {
+        true => first.saturating_add(1),
+        false => 64,
+    };
+    first..end
 }
 
 /// What everything in a bucket took less than, in nanoseconds; `None` for the last.
@@ -312,6 +307,17 @@ mod tests {
         super::credits::Cost,
         *, //
     };
+
+    /// Which count is of what took that long.
+    fn bucket(ns: u64) -> usize {
+        let ns = ns | FIRST_NS.saturating_sub(1);
+        let word = usize::try_from(ns.ilog2()).unwrap_or(0);
+        let mut having = (0..BUCKETS).filter(|bucket| words(*bucket).contains(&word));
+        let one = having.next().unwrap_or(usize::MAX);
+        assert_eq!(having.next(), None);
+        assert!(word != SUM);
+        one
+    }
 
     #[test]
     fn buckets_double() {

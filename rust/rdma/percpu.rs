@@ -7,57 +7,66 @@
 use core::ptr::NonNull;
 
 use kernel::{
-    error::code::ENOMEM,
+    error::code::{
+        ENOMEM,
+        EOVERFLOW, //
+    },
     prelude::*, //
 };
 
 use crate::bindings;
 
-/// `N` numbers on each CPU, which count what happened and sum up how much it was.
+/// Words of a row.
+const ROW: usize = 64;
+
+/// `ROWS` rows of 64 words on each CPU. The first of a row is a sum; the others count numbers, each those whose highest
+/// bit it is. What is below 512 counts as 511.
 ///
 /// # Invariants
 ///
-/// The pointer is what `ro2ib_percpu_alloc(N)` returned, and was not freed.
-pub(crate) struct PerCpu<const N: usize>(NonNull<u64>);
+/// The pointer is what `ro2ib_percpu_alloc(ROWS * ROW)` returned, and was not freed.
+pub(crate) struct PerCpu<const ROWS: usize>(NonNull<u64>);
 
 // SAFETY: Only the functions of `rust/helpers/percpu.c` use what it points to, and those may be called on
 // any CPU.
-unsafe impl<const N: usize> Send for PerCpu<N> {}
+unsafe impl<const ROWS: usize> Send for PerCpu<ROWS> {}
 // SAFETY: As above.
-unsafe impl<const N: usize> Sync for PerCpu<N> {}
+unsafe impl<const ROWS: usize> Sync for PerCpu<ROWS> {}
 
-impl<const N: usize> PerCpu<N> {
+impl<const ROWS: usize> PerCpu<ROWS> {
     /// All of them 0. May sleep.
     pub(crate) fn new() -> Result<Self> {
-        let n = u32::try_from(N)?;
+        let n = u32::try_from(ROWS.checked_mul(ROW).ok_or(EOVERFLOW)?)?;
         // SAFETY: No preconditions.
         let raw = unsafe { bindings::ro2ib_percpu_alloc(n) };
         // INVARIANT: It was just made.
         Ok(Self(NonNull::new(raw).ok_or(ENOMEM)?))
     }
 
-    /// Adds 1 to the number `one` and `n` to the number `sum`; nothing if one of them is not there. Any
-    /// context but NMI.
+    /// Counts `n` in that row, and adds it to the sum; nothing if there is no such row. Any context but NMI.
     #[inline]
-    pub(crate) fn count(&self, one: usize, sum: usize, n: u64) {
-        if one >= N || sum >= N {
+    pub(crate) fn note(&self, row: usize, n: u64) {
+        if row >= ROWS {
             return;
         }
-        // SAFETY: By the type invariant, and both are less than `N`, which fits 32 bits.
-        unsafe { bindings::ro2ib_percpu_count(self.0.as_ptr(), one as u32, sum as u32, n) };
+        // SAFETY: By the type invariant, and there is such a row.
+        unsafe { bindings::ro2ib_percpu_note(self.0.as_ptr(), row, n) };
     }
 
-    /// The number `at`, summed up over all CPUs; others may count meanwhile. 0 if it is not there.
-    pub(crate) fn sum(&self, at: usize) -> u64 {
-        if at >= N {
+    /// The word `word` of that row, summed up over all CPUs; others may count meanwhile. 0 if it is not there.
+    pub(crate) fn sum(&self, row: usize, word: usize) -> u64 {
+        if row >= ROWS || word >= ROW {
             return 0;
         }
-        // SAFETY: By the type invariant, and `at` is less than `N`, which fits 32 bits.
-        unsafe { bindings::ro2ib_percpu_sum(self.0.as_ptr(), at as u32) }
+        // Both are less, and so it fits 32 bits, for that of all did.
+        let at = row.wrapping_mul(ROW).wrapping_add(word) as u32;
+
+        // SAFETY: By the type invariant, and there is such a word.
+        unsafe { bindings::ro2ib_percpu_sum(self.0.as_ptr(), at) }
     }
 }
 
-impl<const N: usize> Drop for PerCpu<N> {
+impl<const ROWS: usize> Drop for PerCpu<ROWS> {
     fn drop(&mut self) {
         // SAFETY: By the type invariant; nobody uses it any more.
         unsafe { bindings::ro2ib_percpu_free(self.0.as_ptr()) };

@@ -774,7 +774,7 @@ unsafe extern "C" {
     pub fn ro2ib_debugfs_write(seq: *mut seq_file, text: *const u8, len: usize);
     pub fn ro2ib_percpu_alloc(n: u32) -> *mut u64;
     pub fn ro2ib_percpu_free(p: *mut u64);
-    pub fn ro2ib_percpu_count(p: *mut u64, one: u32, sum: u32, n: u64);
+    pub fn ro2ib_percpu_note(p: *mut u64, row: usize, n: u64);
     pub fn ro2ib_percpu_sum(p: *mut u64, at: u32) -> u64;
     pub static ro2ib_trace_on: u32;
     pub fn ro2ib_trace_conn_state(

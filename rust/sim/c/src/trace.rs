@@ -401,11 +401,12 @@ pub unsafe extern "C" fn ro2ib_percpu_free(p: *mut u64) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_percpu_count(p: *mut u64, one: u32, sum: u32, n: u64) {
-    // SAFETY: The driver has allocated it, and both are in it.
+pub unsafe extern "C" fn ro2ib_percpu_note(p: *mut u64, row: usize, n: u64) {
+    // SAFETY: The driver has allocated it, and has so many rows.
     unsafe {
-        *p.add(one as usize) += 1;
-        *p.add(sum as usize) += n;
+        let row = p.add(row * 64);
+        *row.add((n | 511).ilog2() as usize) += 1;
+        *row += n;
     }
 }
 
