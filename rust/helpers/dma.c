@@ -146,12 +146,13 @@ static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 
 	if (nob > bv->bv_len - at)
 		return -EINVAL;
+	/* Nobody looks at it after an error. */
+	run->used = 1;
+	run->pages = PAGE_ALIGN(offset_in_page(begin) + nob) >> PAGE_SHIFT;
 	rc = sg_alloc_table(sgt, 1, GFP_NOFS);
 	if (rc)
 		return rc;
 	sg_set_page(sgt->sgl, bv->bv_page, nob, begin);
-	run->used = 1;
-	run->pages = PAGE_ALIGN(offset_in_page(begin) + nob) >> PAGE_SHIFT;
 	return 0;
 }
 
@@ -166,14 +167,12 @@ static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 			 IS_ENABLED(CONFIG_FLATMEM))
 
 /*
- * Make a list of the @nob bytes from @offset on, in one pass over the fragments,
- * and say what was found. The table has room for each fragment that is left, used
- * or not, and one element more. One region can cover the bytes if every
- * fragment but the first begins and every one but the last ends at the edge of a
- * page. Without @merge each fragment is an element.
+ * As ro2ib_sgt_from_bvec(), in one pass over the fragments. The table has room for
+ * each fragment that is left, used or not, and one element more.
  */
-int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
-			u32 offset, u32 nob, bool merge, struct ro2ib_run *run)
+static noinline int list_of_pieces(struct sg_table *sgt,
+				   const struct bio_vec *bv, u32 n, u32 offset,
+				   u32 nob, bool merge, struct ro2ib_run *run)
 {
 	u32 left = nob, used = 0, pages = 0, inside = 0, end = 0;
 	const struct bio_vec *stop = bv + n;
@@ -248,6 +247,21 @@ int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 	run->used = used;
 	run->pages = inside ? 0 : pages;
 	return 0;
+}
+
+/*
+ * Make a list of the @nob bytes from @offset on, and say what was found. One
+ * region can cover the bytes if every fragment but the first begins and every one
+ * but the last ends at the edge of a page. Without @merge each fragment is an
+ * element.
+ */
+int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
+			u32 offset, u32 nob, bool merge, struct ro2ib_run *run)
+{
+	/* Most of what is small, which saves no registers for the rest. */
+	if (n == 1 && nob && offset < bv->bv_len)
+		return one_element(sgt, bv, offset, nob, run);
+	return list_of_pieces(sgt, bv, n, offset, nob, merge, run);
 }
 
 void ro2ib_sgt_free(struct sg_table *sgt)

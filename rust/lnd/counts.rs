@@ -74,6 +74,14 @@ impl Counts {
         }
     }
 
+    /// Counts `n` more.
+    #[inline(always)]
+    pub(crate) fn more(&mut self, what: Count, n: u16) {
+        if let Some(all) = self.0.get_mut(what as usize) {
+            *all = all.wrapping_add(n.into());
+        }
+    }
+
     /// The same, but for the receives that were posted, which the queue pair counts.
     pub(crate) fn with_recv_wrs(mut self, recv_wrs: u64) -> Self {
         if let Some(n) = self.0.get_mut(Count::RecvWrs as usize) {

@@ -198,10 +198,10 @@ impl Meter {
         self.who.receive(name, nob, u32::from(credits));
     }
 
-    /// The peer has answered a transmit.
+    /// The peer has answered a transmit, of which [`Stamps::answered`] said `waited`.
     #[inline]
-    pub(crate) fn answered(&self, stamps: &mut Stamps<Moment>, now: Moment) {
-        if let Some((kind, since)) = stamps.answered(now) {
+    pub(crate) fn answered(&self, waited: Option<(Kind, Moment)>, now: Moment) {
+        if let Some((kind, since)) = waited {
             self.note(Stage::Answer, kind, now.ns_since(since));
         }
     }

@@ -223,9 +223,10 @@ impl Lnd for O2ib {
     fn recv(
         _this: ArcBorrow<'_, Port>,
         rx: KBox<Self::Rx>,
-        req: RecvRequest,
+        msg: Option<Message>,
+        req: &RecvRequest,
     ) -> Result<(), (Option<Message>, Error)> {
-        recv::recv(rx, req)
+        recv::recv(rx, msg, req)
     }
 
     fn link_event(this: ArcBorrow<'_, Port>, event: LinkEvent) {

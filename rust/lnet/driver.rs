@@ -114,13 +114,15 @@ pub(crate) trait Lnd: Sized + 'static {
     /// free what is scarce. The receive credit must not be given back yet.
     fn eager_recv(this: ArcBorrow<'_, Self::Ni>, rx: &mut Self::Rx);
 
-    /// Completes a message that went up with [`NiRef::parse`]. The receive buffer (and its
+    /// Completes a message that went up with [`NiRef::parse`]. `msg` is to be finalized when the data has arrived, or been
+    /// delivered, of a GET; without one, what came is to be discarded. The receive buffer (and its
     /// credit) must be given back whatever happens. On error the message, if there is one, goes
     /// back unfinalized, and LNet finalizes it with that error.
     fn recv(
         this: ArcBorrow<'_, Self::Ni>,
         rx: KBox<Self::Rx>,
-        req: RecvRequest,
+        msg: Option<Message>,
+        req: &RecvRequest,
     ) -> Result<(), (Option<Message>, Error)>;
 
     /// The interface of the NI lost or regained its carrier or address, or is about to lose it; LNet
@@ -284,8 +286,8 @@ impl<L: Lnd> Ops<L> {
         // SAFETY: The shim's request is valid during the call.
         let raw = unsafe { &*req };
         // SAFETY: With the request comes the message.
-        let req = unsafe { RecvRequest::from_raw(raw) };
-        match L::recv(this, rx, req) {
+        let (msg, req) = unsafe { RecvRequest::from_raw(raw) };
+        match L::recv(this, rx, msg, req) {
             Ok(()) => 0,
             Err((msg, e)) => {
                 if let Some(msg) = msg {

@@ -152,27 +152,41 @@ impl SendRequest {
 
 /// What to do with a message that went up with [`NiRef::parse`](super::NiRef::parse)
 /// ([`Lnd::recv`](super::Lnd::recv)).
-pub(crate) struct RecvRequest {
-    /// To finalize when the data has arrived (or been delivered, for a GET). `None`: discard the
-    /// message; for a GET_REQ it means that nothing matched.
-    pub(crate) msg: Option<Message>,
-    /// Where the wanted bytes go; may be shorter than what came, and empty. Of an optimised GET, what it must
-    /// deliver.
-    pub(crate) pages: PageVec,
-}
+///
+/// As [`SendRequest`], it is what the shim says, looked at where it lies.
+#[repr(transparent)]
+pub(crate) struct RecvRequest(bindings::ro2ib_recv_req);
 
 impl RecvRequest {
+    /// With the message to finalize when the data has arrived (or been delivered, for a GET). None: what came is to be
+    /// discarded; of a GET_REQ it means that nothing matched.
+    ///
     /// # Safety
     ///
     /// `req` must come from the shim, and its message, if any, must pass to the driver. The pages
     /// must be used no longer than until the message is finalized.
     #[inline]
-    pub(super) unsafe fn from_raw(req: &bindings::ro2ib_recv_req) -> Self {
-        Self {
-            // SAFETY: The caller passes the message on.
-            msg: NonNull::new(req.msg).map(|m| unsafe { Message::from_raw(m) }),
-            // SAFETY: `req` comes from the shim, the pages stay with the message in the result.
-            pages: unsafe { pages(&req.pages) },
-        }
+    pub(super) unsafe fn from_raw(req: &bindings::ro2ib_recv_req) -> (Option<Message>, &Self) {
+        // SAFETY: The caller passes the message on.
+        let msg = NonNull::new(req.msg).map(|msg| unsafe { Message::from_raw(msg) });
+        // SAFETY: `Self` is nothing but that structure.
+        let this = unsafe { &*core::ptr::from_ref(req).cast::<Self>() };
+
+        (msg, this)
+    }
+
+    /// Where the wanted bytes go; may be shorter than what came, and empty. Of an optimised GET, what it must
+    /// deliver.
+    #[inline]
+    pub(crate) fn pages(&self) -> PageVec {
+        // SAFETY: It came from the shim with its message; who called `from_raw` uses the result no longer than
+        // that.
+        unsafe { pages(&self.0.pages) }
+    }
+
+    /// How many bytes that are.
+    #[inline]
+    pub(crate) fn nob(&self) -> u32 {
+        self.0.pages.nob
     }
 }

@@ -256,12 +256,13 @@ impl Tx {
         self.op
     }
 
-    /// One work request of it will be given to the device; a WRITE perhaps while it is still queued. If it is
-    /// refused, [`Tx::completed`] is called with an error.
-    pub fn pushed(&mut self) {
+    /// `n` work requests of it will be given to the device; WRITEs perhaps while it is still queued. For each that is
+    /// refused [`Tx::completed`] is called with an error.
+    #[inline]
+    pub fn pushed(&mut self, n: u16) {
         match &mut self.place {
             Place::Posted { wrs, .. } | Place::Queued { wrs } => {
-                *wrs = wrs.saturating_add(1);
+                *wrs = wrs.saturating_add(n);
                 self.posted = true;
             }
             Place::Free | Place::Mapped | Place::Waiting | Place::Held | Place::Done => {}
@@ -422,9 +423,7 @@ mod tests {
 
     fn post(tx: &mut Tx, n: u16) {
         tx.posting();
-        for _ in 0..n {
-            tx.pushed();
-        }
+        tx.pushed(n);
     }
 
     fn posted(op: Op, n: u16) -> Tx {
@@ -512,9 +511,7 @@ mod tests {
     fn writes_of_one_that_is_still_queued_are_waited_for() {
         let parted = || {
             let mut tx = queued(Op::GetDone);
-            for _ in 0..2 {
-                tx.pushed();
-            }
+            tx.pushed(2);
             assert_eq!(tx.place(), Place::Queued { wrs: 2 });
             assert!(tx.was_posted());
             assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);

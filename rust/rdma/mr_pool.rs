@@ -239,8 +239,10 @@ impl MrPool {
     }
 
     /// The parts of a registration, which is about to be posted.
-    pub(super) fn register(&self, mr: &Mr<Mapped>) -> Option<RegParts> {
-        self.places.lock().register(mr.index(), mr.rkey())
+    // The token stays where it is: by parts.
+    #[inline(always)]
+    pub(super) fn register(&self, index: u16, rkey: u32) -> Option<RegParts> {
+        self.places.lock().register(index, rkey)
     }
 
     /// The invalidation of a region has completed: its key is dead.

@@ -58,7 +58,7 @@ impl SendQueue {
         if !self.is_of(mr.qp_id()) {
             return Err((PushError::Foreign, mr));
         }
-        let Some(parts) = qp.mr_pool().register(&mr) else {
+        let Some(parts) = qp.mr_pool().register(mr.index(), mr.rkey()) else {
             return Err((PushError::Closed, mr));
         };
 

@@ -88,41 +88,46 @@ pub(crate) fn eager_recv(rx: &mut Rx) {
 type Recv = Result<(), (Option<Message>, Error)>;
 
 /// `lnd_recv`: LNet has matched a request (or wants it discarded). Always gives the buffer back.
-pub(crate) fn recv(rx: KBox<Rx>, req: RecvRequest) -> Recv {
+pub(crate) fn recv(rx: KBox<Rx>, msg: Option<Message>, req: &RecvRequest) -> Recv {
     let mut rx = rx;
     let Some(conn) = rx.returned() else {
-        return Err((req.msg, EPROTO));
+        return Err((msg, EPROTO));
     };
     // It was judged before it went to LNet.
-    let msg = rx.msg();
-    let body = msg
+    let had = rx.msg();
+    let body = had
         .facts()
-        .and_then(|facts| reopen(msg.bytes(), facts).ok());
+        .and_then(|facts| reopen(had.bytes(), facts).ok());
     match body {
         Some(Body::Immediate { payload, .. }) => {
-            let result = recv_immediate(&conn, payload, req);
+            let result = recv_immediate(&conn, payload, msg, req);
             conn.give_back(rx, Repost::ForPeer, true);
             result
         }
-        Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, req, rx),
+        Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, msg, req, rx),
         Some(Body::GetReq { cookie, rd, .. }) => {
             let remote = Remote::new(&rd);
-            recv_get(&conn, cookie, remote, req, rx)
+            recv_get(&conn, cookie, remote, (msg, req), rx)
         }
         _ => {
             drop(rx.msg_mut().take_buf());
             conn.came_back(rx);
-            Err((req.msg, EPROTO))
+            Err((msg, EPROTO))
         }
     }
 }
 
 /// An IMMEDIATE: the data is here. Allocates nothing.
-fn recv_immediate(conn: &Conn, payload: &[u8], req: RecvRequest) -> Recv {
-    let Some(msg) = req.msg else {
+fn recv_immediate(
+    conn: &Conn,
+    payload: &[u8],
+    msg: Option<Message>,
+    req: &RecvRequest,
+) -> Recv {
+    let Some(msg) = msg else {
         return Ok(());
     };
-    let sink = req.pages;
+    let sink = req.pages();
     if sink.is_gpu() {
         // The sender cannot know where it goes.
         return Err((Some(msg), conn.refuse_gpu(EOPNOTSUPP).error()));
@@ -138,11 +143,16 @@ fn recv_immediate(conn: &Conn, payload: &[u8], req: RecvRequest) -> Recv {
 }
 
 /// A PUT_REQ: offers a sink by PUT_ACK, or says by PUT_NAK that none is to be had.
-fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) -> Recv {
+fn recv_put(
+    conn: &Arc<Conn>,
+    cookie: Cookie,
+    msg: Option<Message>,
+    req: &RecvRequest,
+    rx: KBox<Rx>,
+) -> Recv {
     let _nofs = NofsScope::enter();
-    let nothing_wanted = req.pages.nob() == 0;
-    let m = match req.msg {
-        Some(m) if !nothing_wanted => m,
+    let m = match msg {
+        Some(m) if req.nob() > 0 => m,
         other => {
             if let Some(m) = other {
                 m.finalize(0, LnetHealth::Ok);
@@ -153,7 +163,7 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, req: RecvRequest, rx: KBox<Rx>) ->
         }
     };
     let (sink, fragment, key) =
-        match conn.make_sink(conn.with(|inner| inner.wire.for_sink()), &req.pages) {
+        match conn.make_sink(conn.with(|inner| inner.wire.for_sink()), &req.pages()) {
             Ok(made) => made,
             Err(why) => {
                 let e = why.error();
@@ -183,19 +193,16 @@ fn recv_get(
     conn: &Arc<Conn>,
     cookie: Cookie,
     remote: Result<Remote>,
-    req: RecvRequest,
+    (msg, req): (Option<Message>, &RecvRequest),
     rx: KBox<Rx>,
 ) -> Recv {
     let _nofs = NofsScope::enter();
-    let Some(m) = req.msg else {
+    let Some(m) = msg else {
         conn.give_back(rx, Repost::ForPeer, false);
         conn.tell(Op::GetDone, cookie, -errno::ENODATA, Owner::Nobody);
         return Ok(());
     };
-    let Ok(total) = u32::try_from(req.pages.nob()) else {
-        conn.give_back(rx, Repost::ForPeer, false);
-        return Err((Some(m), EMSGSIZE));
-    };
+    let total = req.nob();
     if total == 0 {
         conn.give_back(rx, Repost::ForPeer, false);
         conn.tell(Op::GetDone, cookie, 0, Owner::Message(m));
@@ -205,7 +212,7 @@ fn recv_get(
     let since = Moment::now();
     let plan = remote.map_err(NotReady::from).and_then(|remote| {
         let (device, limits) = conn.with(|inner| (inner.wire.device(), inner.wire.limits()));
-        let map = conn.map_source(device, &req.pages)?;
+        let map = conn.map_source(device, &req.pages())?;
         let slots = remote.slots(&map, total, limits)?;
         let status = i32::try_from(total).map_err(Error::from)?;
         Ok((remote, map, slots, status))

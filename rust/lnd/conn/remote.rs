@@ -98,6 +98,7 @@ enum Frags {
 impl Remote {
     /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which
     /// needs no memory. Any context.
+    #[inline(always)]
     pub(super) fn new(rd: &Descriptor<'_>) -> Result<Self> {
         let mut pieces = rd.fragments().filter(|f| f.nob > 0);
         let frags = match (pieces.next(), rd.nfrags()) {

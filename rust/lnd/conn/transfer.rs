@@ -196,6 +196,8 @@ impl Transfer {
     ///
     /// The cause to end the connection with: the sink may want less than we offered, never more. Inside of
     /// it, why the WRITEs cannot be built, of which the peer is to be told.
+    // It has one user.
+    #[inline(always)]
     pub(super) fn aim(
         &mut self,
         rd: &Descriptor<'_>,

@@ -95,6 +95,6 @@ impl<'a> Free<'a> {
     /// Its work request was pushed.
     #[inline(always)]
     pub(super) fn pushed(self) {
-        self.cell.tx.pushed();
+        self.cell.tx.pushed(1);
     }
 }

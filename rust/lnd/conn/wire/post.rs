@@ -104,7 +104,7 @@ impl<C: QpHandler> Wire<C> {
     /// Books a work request that was pushed.
     #[inline(always)]
     fn pushed(&mut self, index: u16, load: Load) {
-        self.txs.pushed(index);
+        self.txs.pushed(index, 1);
         self.flight.pushed(load);
         self.counts.one(Count::Wrs);
     }
@@ -217,9 +217,8 @@ impl<C: QpHandler> Wire<C> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         let mr = link.push_reg(context(index, Wr::Any, Load::InFront), mr)?;
         sink.registered(mr);
-        for _ in 0..wrs {
-            self.pushed(index, Load::InFront);
-        }
+        self.txs.pushed(index, wrs);
+        self.counts.more(Count::Wrs, wrs);
         Ok(())
     }
 

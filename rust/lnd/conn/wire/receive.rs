@@ -130,18 +130,21 @@ impl<C: QpHandler> Wire<C> {
                 Repost::ForAnswer
             }
             Body::PutNak(done) => {
-                self.answer(Op::PutReq, done.cookie, at, |_| Answer::PutNak(done.status))?;
+                let status = done.status;
+                self.answer(Op::PutReq, done.cookie, at, move |_| Answer::PutNak(status))?;
                 Repost::ForAnswer
             }
             Body::GetDone(done) => {
-                self.answer(Op::GetReq, done.cookie, at, |t| {
-                    Answer::GetDone(t.judge(done.status, false))
+                let status = done.status;
+                self.answer(Op::GetReq, done.cookie, at, move |t| {
+                    Answer::GetDone(t.judge(status, false))
                 })?;
                 Repost::ForAnswer
             }
             Body::PutDone(done) => {
-                self.answer(Op::PutAck, done.cookie, at, |t| {
-                    Answer::PutDone(t.judge(done.status, true))
+                let status = done.status;
+                self.answer(Op::PutAck, done.cookie, at, move |t| {
+                    Answer::PutDone(t.judge(status, true))
                 })?;
                 Repost::ForPeer
             }
@@ -247,9 +250,11 @@ impl<C: QpHandler> Wire<C> {
         let index = self.txs.awaiting(op, cookie)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
         let answer = make(transfer);
-        self.meter.answered(transfer.clock(), at);
+        let waited = transfer.clock().answered(at);
         // What may follow is a LOCAL_INV.
-        self.txs.answered(index, answer, 1)
+        self.txs.answered(index, answer, 1)?;
+        self.meter.answered(waited, at);
+        Ok(())
     }
 
     /// A PUT_ACK: where the data of our PUT goes. If the WRITEs cannot be built the peer is told by
@@ -278,7 +283,7 @@ impl<C: QpHandler> Wire<C> {
         transfer.load(buf, nob);
         // The time the sink took to answer does not count against the WRITEs (protocol section 4.15).
         transfer.start_again(at);
-        self.meter.answered(transfer.clock(), at);
+        let waited = transfer.clock().answered(at);
         if let Err(e) = plan {
             // LNet sends again what only memory was missing for.
             let cause = match e {
@@ -287,6 +292,8 @@ impl<C: QpHandler> Wire<C> {
             };
             self.txs.latch(index, cause);
         }
-        self.txs.answered(index, Answer::PutAck, slots)
+        self.txs.answered(index, Answer::PutAck, slots)?;
+        self.meter.answered(waited, at);
+        Ok(())
     }
 }

@@ -238,11 +238,11 @@ impl Txs {
         self.queues.open(slots);
     }
 
-    /// A work request of the one at `index` was pushed.
+    /// `wrs` work requests of the one at `index` were pushed.
     #[inline]
-    pub(super) fn pushed(&mut self, index: u16) {
+    pub(super) fn pushed(&mut self, index: u16, wrs: u16) {
         if let Some(cell) = self.cells.get_mut(usize::from(index)) {
-            cell.tx.pushed();
+            cell.tx.pushed(wrs);
         }
     }
 

@@ -237,7 +237,7 @@ impl Ours {
         }
         for _ in 0..wrs {
             self.push(Work::Quiet(index))?;
-            self.cells[at].tx.pushed();
+            self.cells[at].tx.pushed(1);
         }
         Queues::parted(&mut self.cells, index, wrs, wrs == left - 1);
         Ok(())
@@ -267,7 +267,7 @@ impl Ours {
         };
         for _ in 0..quiet {
             self.push(Work::Quiet(index))?;
-            self.cells[at].tx.pushed();
+            self.cells[at].tx.pushed(1);
         }
         let body = match op {
             Op::Immediate => Body::Immediate,
@@ -279,12 +279,12 @@ impl Ours {
             Op::GetDone => Body::GetDone(transfer.peer, transfer.data),
             Op::Invalidate => {
                 self.push(Work::Invalidate(index))?;
-                self.cells[at].tx.pushed();
+                self.cells[at].tx.pushed(1);
                 return Ok(());
             }
         };
         self.push(Work::Send(index))?;
-        self.cells[at].tx.pushed();
+        self.cells[at].tx.pushed(1);
         out.push_back(Msg {
             body,
             credits,

@@ -193,7 +193,7 @@ pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> Then {
         TxEvent::Enqueue => tx.enqueue(),
         TxEvent::Post => {
             tx.posting();
-            tx.pushed();
+            tx.pushed(1);
             Then::Nothing
         }
         TxEvent::Completed(wr, ok) => tx.completed(wr, if ok { Ok(()) } else { Err(FLUSHED) }),
