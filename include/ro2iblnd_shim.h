@@ -302,6 +302,8 @@ u32 ro2ib_ni_conns_per_peer(const struct ro2ib_ni *ni);		/* 1..127 */
 s32 ro2ib_ni_tos(const struct ro2ib_ni *ni);			/* -1..255 */
 u32 ro2ib_ni_peer_credits(const struct ro2ib_ni *ni);		/* 1..255 */
 u32 ro2ib_ni_peer_credits_hiw(const struct ro2ib_ni *ni);
+/* Messages that LNet hands over for one peer at a time; of that the mark above is a part. 1..255 */
+u32 ro2ib_ni_lnet_credits(const struct ro2ib_ni *ni);
 u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
 u8 ro2ib_ni_rnr_retry_count(const struct ro2ib_ni *ni);		/* 0..7 */
 u32 ro2ib_ni_timeout(const struct ro2ib_ni *ni);		/* seconds, > 0 */

@@ -121,6 +121,7 @@ def test_shortage_is_sent_again(both):  # noqa: F811
 
 # enum ib_wc_status, 1 to 21, and beyond
 STATUSES = range(1, 23)
+FLUSHED = 5
 CLASSES = ("send", "recv", "write", "reg", "inv")
 
 
@@ -131,6 +132,29 @@ def health(node):
 def past(node):
     """What the driver tells of connections that are no more: changes with every one that ends."""
     return node.guest.check("grep -h ^past= /sys/kernel/debug/ro2iblnd/*@*")
+
+
+def test_what_a_broken_device_flushes_is_no_fault_of_the_peer(both):  # noqa: F811
+    """It flushes, and says only then that it is broken; here it has said so already, for a message is over at once."""
+    node = both
+    node.guest.check("insmod /files/ib_event.ko")
+    try:
+        for event, blamed in (("port_active", "remote_dropped"), ("fatal", "local_aborted")):
+            answer(node)
+            for device in ("veth0", "veth1"):
+                node.guest.check(f"echo {device} {event} >/sys/module/ib_event/parameters/tell")
+            before, ended = health(node), past(node)
+            with Inject(node, "ro2ib_signal_all", 1), Inject(node, "ro2ib_wc_send", -FLUSHED):
+                node.try_traffic(B, op="get", size=65536, count=2, conc=1, from_=A, timeout=4)
+                until(lambda p=ended: past(node) != p, "end of a connection", 20 * SLOW)
+            moved = {k[7:] for k, v in health(node).items() if v != before.get(k, 0)}
+            # What LNet gives up by itself is none of ours.
+            assert blamed in moved and not moved - {blamed, "local_dropped", "ignored"}, (event, moved)
+    finally:
+        for device in ("veth0", "veth1"):
+            node.guest.run(f"echo {device} port_active >/sys/module/ib_event/parameters/tell")
+        node.guest.run("rmmod ib_event")
+    clean_traffic(node)
 
 
 def test_completion_errors(both, pytestconfig, record_property):  # noqa: F811

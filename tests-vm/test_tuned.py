@@ -2,13 +2,14 @@
 """Tunables seen to act, under lnet_lite: see tuned.py. That they are shown and told is in test_operator.py."""
 
 import re
+import time
 
 import bond
 import pytest
 import tuned
 from faults import ping_until
 from nodes import Node, until, up
-from test_operator import older, reconnect, write
+from test_operator import debugfs, older, reconnect, write
 from tuned import mtus
 
 
@@ -169,3 +170,36 @@ def test_keepalive(bed):
 
 def test_depth(bed):
     tuned.depth(bed(peer_credits=32))
+
+
+def test_a_depth_below_what_lnet_hands_over(bed):
+    """LNet goes on with the credits that the net began with: each of its GETs has a memory region all the same, and those of
+    the peer's PUTs as well."""
+    of = bed(peer_credits=64)
+    for node in (of.a, of.b):
+        of.tune(node, peer_credits=8)
+    of.reconnect(of.a, of.b)
+    gets = of.a.start(of.b, op="get", size=65536, count=400, conc=64, timeout=120)
+    of.b.traffic(of.a, op="put-ack", size=65536, count=100, conc=8)
+    r = gets.result()
+    assert r["count"] == 400 and r["errors"] == 0, r
+    for node in (of.a, of.b):
+        assert " NoRegion=0 " in debugfs(node), debugfs(node)
+
+
+def test_a_long_probe_puts_off_no_deadline(bed):
+    """The look at deadlines does not wait for that at silent peers."""
+    of = bed("keepalive=0")
+    a, b = of.a, of.b
+    of.tune(a, timeout=8, probe=60000)
+    b.set(lazy=1)
+    run = a.start(b, op="put", size=65536, count=1, conc=1, ask=0, timeout=100)
+    begun = time.monotonic()
+    while "cause=DeadlineAnswer" not in a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}.closes"):
+        # So that it is not silent.
+        a.ping(b)
+        assert time.monotonic() < begun + 30, debugfs(a)
+        time.sleep(0.5)
+    assert time.monotonic() > begun + 7
+    b.set(lazy=0)
+    assert run.result()["count"] == 0

@@ -42,7 +42,8 @@
 #![deny(unsafe_code)]
 
 pub(crate) mod access;
-pub(crate) mod conn;
+pub(crate) mod broken;
+mod conn;
 pub(crate) mod counts;
 pub(crate) mod debug;
 pub(crate) mod driver;

@@ -22,6 +22,7 @@ use kernel::{
 };
 
 use super::{
+    broken::Broken,
     counts::Counts,
     hca::Hca,
     kind::O2ib,
@@ -120,6 +121,8 @@ pub(crate) struct Ni {
     pub(crate) times: Arc<Times>,
     /// What LNet keeps of connections that are over.
     pub(crate) orphans: Orphans,
+    /// The device says that it is broken.
+    pub(crate) broken: Broken,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
@@ -167,6 +170,7 @@ impl Ni {
                 seen,
                 times,
                 orphans,
+                broken: Broken::new(),
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,
@@ -340,7 +344,13 @@ impl Ni {
     /// Outstanding credits at which a NOOP returns them.
     pub(crate) fn high_water(&self, depth: QueueDepth) -> u8 {
         let hiw = u8::try_from(self.lnet.peer_credits_hiw()).unwrap_or(u8::MAX);
-        high_water(depth, hiw, self.depth())
+        high_water(depth, hiw, self.from_lnet())
+    }
+
+    /// Messages that LNet hands over for one peer at a time: more or fewer than [`Ni::depth`], if that was changed since,
+    /// or the first NI of the net is on another link.
+    pub(crate) fn from_lnet(&self) -> QueueDepth {
+        QueueDepth::new(self.lnet.lnet_credits()).unwrap_or(QueueDepth::MAX)
     }
 
     /// Milliseconds since the NI was started.

@@ -96,11 +96,15 @@ fn conn_number(port: &Port, index: u32) -> Option<Arc<Conn>> {
     let mut left = index;
     let mut found = None;
     port.peers.table.for_each(|peer| {
+        if found.is_some() {
+            return;
+        }
         for conn in peer.conns() {
-            if found.is_none() {
-                match left.checked_sub(1) {
-                    Some(less) => left = less,
-                    None => found = Some(conn),
+            match left.checked_sub(1) {
+                Some(less) => left = less,
+                None => {
+                    found = Some(conn);
+                    return;
                 }
             }
         }

@@ -130,12 +130,14 @@ impl Asked for Port {
 
 impl User for Port {
     fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError> {
+        let old = self.events.lock().take();
+        // Out of the lock, for that waits for handlers; and before the first event of the new one.
+        drop(old);
+        self.ni.broken.set(false);
+        self.signs.forget();
         let events = EventRegistration::new(hca.device.clone(), self.clone())
             .map_err(StartError::because("cannot watch the RDMA device"))?;
-        let old = self.events.lock().replace(events);
-        // Out of the lock: dropping waits for handlers.
-        drop(old);
-        self.signs.forget();
+        *self.events.lock() = Some(events);
         self.ni.fit(hca);
         self.ni.lnet.set_dma_device(Some(&hca.device));
         if self.signs.take_unsettled() {
@@ -251,8 +253,7 @@ impl Port {
     /// Whether the interface is to wait yet before it goes down.
     pub(crate) fn is_stirring(&self) -> bool {
         let busy = self.peers.are_busy();
-        let now_ms = self.ni.now_ms();
-        self.ni.way(|way| !way.is_quiet(now_ms, busy))
+        self.ni.way(|way| !way.is_quiet(self.ni.now_ms(), busy))
     }
 
     /// The link of the interface changed, or is about to.
@@ -293,8 +294,7 @@ impl Port {
     /// Follows the address of the NI if that is on another device. Milliseconds until the next look, if one is
     /// due.
     fn follow_home(self: &Arc<Self>) -> Option<u32> {
-        let now_ms = self.ni.now_ms();
-        let next = self.signs.look_for_home(now_ms, || Ifaces::find(self));
+        let next = self.signs.look_for_home(self.ni.now_ms(), || Ifaces::find(self));
         if next == Next::Rest {
             return None;
         }
@@ -310,7 +310,7 @@ impl Port {
             Next::Settled | Next::Rest => (None, false),
         };
         // What has come since then is for the next look.
-        if !hold && !self.signs.is_astray() && self.ni.set_unsettled(false) {
+        if !hold && self.signs.settle(&self.ni) {
             self.peers.table.for_each(|peer| peer.way_opened());
         }
         // What could not speak meanwhile does now, or never will.
@@ -391,7 +391,7 @@ impl WorkItem<DEVICE> for Port {
 impl DeviceEvents for Port {
     /// Hard interrupt context is possible: flags and work only.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
-        if this.signs.heard(event) {
+        if this.signs.heard(event, &this.ni.broken) {
             let this: Arc<Self> = this.into();
             this.look_in(0);
         }

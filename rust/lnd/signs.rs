@@ -11,6 +11,7 @@ use kernel::{
 };
 
 use super::{
+    broken::Broken,
     hca::Hca,
     log,
     ni::Ni, //
@@ -38,9 +39,7 @@ use crate::{
 /// What the event handler of the device and others tell the work item.
 #[pin_data]
 pub(super) struct Signs {
-    /// The device said that it is broken, and of none of its ports since that it is active.
-    fatal: Atomic<bool>,
-    /// What of that people were told.
+    /// What people were told of whether the device is broken.
     told: Atomic<bool>,
     /// There is somebody to look: the NI has its device.
     watched: Atomic<bool>,
@@ -62,7 +61,6 @@ impl Signs {
     /// Of no device.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            fatal: Atomic::new(false),
             told: Atomic::new(false),
             watched: Atomic::new(false),
             unheard: Atomic::new(false),
@@ -76,7 +74,6 @@ impl Signs {
 
     /// The NI has another device, of which nothing was heard yet; not even that the address has left it again.
     pub(super) fn forget(&self) {
-        self.fatal.store(false, Release);
         self.told.store(false, Release);
         self.mute.store(false, Release);
         self.astray.store(true, Release);
@@ -119,21 +116,25 @@ impl Signs {
         let _ = self.astray.xchg(true, Full);
     }
 
-    /// Whether there is a reason to look for the address that no look has seen yet.
-    pub(super) fn is_astray(&self) -> bool {
-        self.astray.load(Acquire)
+    /// The look has found where the address is: attempts may begin, unless there is a reason to look again that it has not
+    /// seen, and that has a look of its own. True: they could not before.
+    pub(super) fn settle(&self, ni: &Ni) -> bool {
+        if self.astray.load(Acquire) || !ni.set_unsettled(false) {
+            return false;
+        }
+        let again = self.astray.load(Acquire);
+        if again {
+            let _ = ni.set_unsettled(true);
+        }
+        !again
     }
 
     /// The device told this. True: a look is due.
-    pub(super) fn heard(&self, event: DeviceEvent) -> bool {
+    pub(super) fn heard(&self, event: DeviceEvent, broken: &Broken) -> bool {
         match event {
-            DeviceEvent::Fatal => {
-                let _ = self.fatal.xchg(true, Full);
-            }
+            DeviceEvent::Fatal => broken.set(true),
             // A device that recovers without being made anew tells so of its ports.
-            DeviceEvent::PortActive(_) => {
-                let _ = self.fatal.xchg(false, Full);
-            }
+            DeviceEvent::PortActive(_) => broken.set(false),
             DeviceEvent::PortErr(_) => {}
             DeviceEvent::GidChange(_) => {
                 self.gids_due.store(false, Release);
@@ -146,7 +147,7 @@ impl Signs {
 
     /// Whether the device is broken, by its own words; people are told when that changes.
     pub(super) fn is_fatal(&self, ni: &Ni, hca: &Hca) -> bool {
-        let fatal = self.fatal.load(Acquire);
+        let fatal = ni.broken.get();
         if self.told.xchg(fatal, Full) != fatal {
             let what = if fatal {
                 log::broken(ni.nid);

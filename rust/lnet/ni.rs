@@ -363,7 +363,15 @@ impl<L: Lnd> NiRef<L> {
         u16::try_from(n).unwrap_or(u16::MAX)
     }
 
-    /// `peer_credits_hiw` as it is now.
+    /// Messages that LNet hands over for one peer at a time, 1..=255. The first NI of a net has said so, and it stays,
+    /// whatever [`NiRef::peer_credits`] becomes.
+    pub(crate) fn lnet_credits(&self) -> u16 {
+        // SAFETY: The NI is valid by the type invariant.
+        let n = unsafe { bindings::ro2ib_ni_lnet_credits(self.as_ptr()) };
+        u16::try_from(n).unwrap_or(u16::MAX)
+    }
+
+    /// `peer_credits_hiw` as it is now, a part of [`NiRef::lnet_credits`].
     pub(crate) fn peer_credits_hiw(&self) -> u32 {
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_ni_peer_credits_hiw(self.as_ptr()) }

@@ -182,6 +182,14 @@ impl Cause {
         }
     }
 
+    /// The same where our own device says that it is broken: what it flushed did not end for anything that the peer did.
+    pub fn on_broken_device(self) -> Self {
+        match self {
+            Self::Flushed => Self::LocalFault,
+            other => other,
+        }
+    }
+
     /// Of an attempt whose address could not even be asked for: a negative errno. Mostly that is no fault of the peer's.
     pub fn of_resolving(e: i32) -> Self {
         match e.saturating_neg() {
@@ -361,6 +369,14 @@ mod tests {
         }
         let no_route = Cause::of_resolving(-errno::ENETUNREACH);
         assert_eq!(no_route, Cause::Unreachable);
+    }
+
+    /// It flushes, and says only then that it is broken.
+    #[test]
+    fn no_peer_is_blamed_for_a_broken_device_of_ours() {
+        let flushed = |cause: Cause| cause.on_broken_device().outcome(true).health;
+        assert_eq!(flushed(Cause::Flushed), Health::LocalAborted);
+        assert_eq!(flushed(Cause::PeerClosed), Health::RemoteDropped);
     }
 
     #[test]

@@ -53,12 +53,12 @@ pub fn deepest(wanted: QueueDepth, device_max: u32, max_regions: u32) -> QueueDe
 /// Memory regions of a connection for each of its credits.
 const REGIONS: u16 = 3;
 
-/// Memory regions: one for each sink of ours, one for each of the peer's requests, and as many
-/// again whose invalidation has not completed when the peer already has its credit back.
-pub fn memory_regions(depth: QueueDepth, peer_credits: QueueDepth) -> u16 {
+/// Memory regions: one for each sink of ours, which LNet has handed over `from_lnet` of at most, one for each of the peer's
+/// requests, and as many again whose invalidation has not completed when the peer already has its credit back.
+pub fn memory_regions(depth: QueueDepth, from_lnet: QueueDepth) -> u16 {
     u16::from(depth.get())
         .saturating_mul(2)
-        .saturating_add(u16::from(peer_credits.get()))
+        .saturating_add(u16::from(from_lnet.get()))
 }
 
 /// Queue pairs that are tried for one connection.

@@ -69,6 +69,13 @@ u32 ro2ib_ni_peer_credits_hiw(const struct ro2ib_ni *ni)
 	return READ_ONCE(ro2ib_o2ib_of(ni)->lnd_peercredits_hiw);
 }
 
+u32 ro2ib_ni_lnet_credits(const struct ro2ib_ni *ni)
+{
+	s32 v = READ_ONCE(ni->ni->ni_net->net_tunables.lct_peer_tx_credits);
+
+	return clamp(v, 1, 255);
+}
+
 u8 ro2ib_ni_retry_count(const struct ro2ib_ni *ni)
 {
 	s32 v = READ_ONCE(ni->tune.retry_count);

@@ -210,6 +210,10 @@ fn finish(conn: &Conn, finished: &mut Option<Finished>) {
 #[cold]
 #[inline(never)]
 fn finish_ended(conn: &Conn, finished: Finished) {
+    let mut finished = finished;
+    if conn.ni.broken.get() {
+        finished.on_broken_device();
+    }
     if let Some((cause, messages)) = finished.failed() {
         conn.ni.seen.messages(cause, messages);
     }

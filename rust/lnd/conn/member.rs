@@ -146,15 +146,15 @@ impl Doubtful for Conn {
 impl Conn {
     /// Whether the NI has another device by now, or the address has left the device of the connection.
     pub(super) fn is_elsewhere(&self) -> bool {
-        // Of iWARP there is nothing to be asked, and its connect may hold the id for minutes. While the address is being
-        // resolved the core binds the id, and lets go again, without its mutex; that is looked at again soon.
+        if let (Ok(old), Ok(new)) = (self.hca(), self.ni.hca()) {
+            if !Arc::ptr_eq(&old, &new) {
+                return true;
+            }
+        }
+        // Last, for it waits for the handlers of the id. Of iWARP there is nothing to be asked, and its connect may hold the
+        // id for minutes. While the address is being resolved the core binds the id, and lets go again, without its mutex;
+        // that is looked at again soon.
         let ask = !self.over_tcp && self.with(|inner| inner.life.has_address());
-        if ask && self.cm.id().is_some_and(|id| id.way() == Way::NoAddress) {
-            return true;
-        }
-        match (self.hca(), self.ni.hca()) {
-            (Ok(old), Ok(new)) => !Arc::ptr_eq(&old, &new),
-            _ => false,
-        }
+        ask && self.cm.id().is_some_and(|id| id.way() == Way::NoAddress)
     }
 }

@@ -72,7 +72,9 @@ impl WorkItem<TIMER> for Conn {
                 let look = inner.watch.look(waits, sent_ms, probe, keepalive);
                 this.pump(inner, look != Look::Nothing);
                 let next_ms = inner.watch.next_ms(inner.wire.sent_ms(), probe);
-                this.arm_timer(next_ms.unwrap_or_else(|| this.timer_ms()));
+                // For deadlines, too, however seldom silent peers are asked.
+                let idle_ms = this.timer_ms();
+                this.arm_timer(next_ms.map_or(idle_ms, |ms| ms.min(idle_ms)));
                 if look == Look::All {
                     drop(guard);
                     this.peer.ask_all();
@@ -127,10 +129,11 @@ impl Conn {
     }
 
     /// Has the timer look at a connection that is up in `ms` milliseconds, unless it ends gently: then the timer looks for
-    /// that, and sooner ([`Conn::look_whether_finished`]).
+    /// that, and sooner ([`Conn::look_whether_finished`]). Not later than it looks at an idle one: it may be that look which
+    /// is put off, and deadlines with it.
     pub(super) fn look_in(self: &Arc<Self>, inner: &Inner, ms: u32) {
         if !inner.goodbye.is_finishing() {
-            self.rearm_timer(ms);
+            self.rearm_timer(ms.min(self.timer_ms()));
         }
     }
 

@@ -80,6 +80,8 @@ impl<C: Connection> Peer<C> {
             Ok(pending) => pending,
             Err(msg) => {
                 self.lose_one(msg, Cause::NoResources);
+                // It may have been made for this message.
+                self.forget_if_unused();
                 return Ok(());
             }
         };

@@ -754,6 +754,7 @@ unsafe extern "C" {
     pub fn ro2ib_ni_tos(ni: *const ro2ib_ni) -> i32;
     pub fn ro2ib_ni_peer_credits(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_ni_peer_credits_hiw(ni: *const ro2ib_ni) -> u32;
+    pub fn ro2ib_ni_lnet_credits(ni: *const ro2ib_ni) -> u32;
     pub fn ro2ib_ni_retry_count(ni: *const ro2ib_ni) -> u8;
     pub fn ro2ib_ni_rnr_retry_count(ni: *const ro2ib_ni) -> u8;
     pub fn ro2ib_ni_timeout(ni: *const ro2ib_ni) -> u32;

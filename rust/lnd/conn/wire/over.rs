@@ -75,6 +75,13 @@ impl Finished {
         }
     }
 
+    /// It ended while our own device says that it is broken.
+    pub(crate) fn on_broken_device(&mut self) {
+        if let Self::Ended { cause, .. } = self {
+            *cause = cause.map(Cause::on_broken_device);
+        }
+    }
+
     /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
     pub(crate) fn finish(self) {

@@ -25,7 +25,10 @@ use crate::{
     lnet::dk::dk,
     proto::{
         cause::Cause,
-        credits::Repost,
+        credits::{
+            CreditError,
+            Repost, //
+        },
         desc::Descriptor,
         encode::{
             encode,
@@ -115,7 +118,12 @@ impl<C: QpHandler> Wire<C> {
             .returned(m.env.credits)
             .map_err(Fault::Credits)?;
         let repost = match m.body {
-            Body::Noop => Repost::Plain,
+            Body::Noop => {
+                if m.env.credits == 0 && !self.chatter.take(at.ns()) {
+                    return Err(Fault::Credits(CreditError::Chatter));
+                }
+                Repost::Plain
+            }
             Body::Immediate { .. } => {
                 let facts = m.facts();
                 return self.request(facts, rx, inbox);

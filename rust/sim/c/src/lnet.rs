@@ -1408,6 +1408,11 @@ pub unsafe extern "C" fn ro2ib_ni_peer_credits_hiw(ni: *const ro2ib_ni) -> u32 {
     unsafe { tuned(ni, |_| UNSET, |_, own| own.hiw) }
 }
 #[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_lnet_credits(ni: *const ro2ib_ni) -> u32 {
+    // SAFETY: As above.
+    unsafe { (*ni.cast::<Ni>()).credits }
+}
+#[no_mangle]
 pub unsafe extern "C" fn ro2ib_ni_retry_count(ni: *const ro2ib_ni) -> u8 {
     // SAFETY: As above.
     unsafe { tuned(ni, |t| t.retry_count, |plan, _| plan.retry_count) }
