@@ -344,12 +344,12 @@ impl Ni {
     /// Outstanding credits at which a NOOP returns them.
     pub(crate) fn high_water(&self, depth: QueueDepth) -> u8 {
         let hiw = u8::try_from(self.lnet.peer_credits_hiw()).unwrap_or(u8::MAX);
-        high_water(depth, hiw, self.from_lnet())
+        high_water(depth, hiw, self.given_by_lnet())
     }
 
     /// Messages that LNet hands over for one peer at a time: more or fewer than [`Ni::depth`], if that was changed since,
     /// or the first NI of the net is on another link.
-    pub(crate) fn from_lnet(&self) -> QueueDepth {
+    pub(crate) fn given_by_lnet(&self) -> QueueDepth {
         QueueDepth::new(self.lnet.lnet_credits()).unwrap_or(QueueDepth::MAX)
     }
 

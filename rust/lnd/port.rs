@@ -161,8 +161,7 @@ impl User for Port {
         self.ni.lnet.set_dma_device(None);
         self.ni.set_hca(None);
         // Nobody waits for an address without a device; but the next one may be about to lose it.
-        let unsettled = self.ni.set_unsettled(false);
-        self.signs.leave_unsettled(unsettled);
+        self.signs.leave_unsettled(self.ni.set_unsettled(false));
     }
 
     fn moved(self: &Arc<Self>, old: &Hca) {
@@ -294,7 +293,8 @@ impl Port {
     /// Follows the address of the NI if that is on another device. Milliseconds until the next look, if one is
     /// due.
     fn follow_home(self: &Arc<Self>) -> Option<u32> {
-        let next = self.signs.look_for_home(self.ni.now_ms(), || Ifaces::find(self));
+        let now_ms = self.ni.now_ms();
+        let next = self.signs.look_for_home(now_ms, || Ifaces::find(self));
         if next == Next::Rest {
             return None;
         }

@@ -118,12 +118,7 @@ pub(crate) fn recv(rx: KBox<Rx>, msg: Option<Message>, req: &RecvRequest) -> Rec
 }
 
 /// An IMMEDIATE: the data is here. Allocates nothing.
-fn recv_immediate(
-    conn: &Conn,
-    payload: &[u8],
-    msg: Option<Message>,
-    req: &RecvRequest,
-) -> Recv {
+fn recv_immediate(conn: &Conn, payload: &[u8], msg: Option<Message>, req: &RecvRequest) -> Recv {
     let Some(msg) = msg else {
         return Ok(());
     };

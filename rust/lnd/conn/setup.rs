@@ -262,7 +262,7 @@ impl Conn {
                 rq_depth: depth.rx_buffers(),
                 max_send_sge: max_sge,
                 max_inline: inline,
-                nr_mrs: sizes::memory_regions(depth, self.ni.from_lnet()),
+                nr_mrs: sizes::memory_regions(depth, self.ni.given_by_lnet()),
                 mr_pages: u16::try_from(hca.mr_pages).map_err(Error::from)?,
             };
             let on = (&hca.pd, &hca.regions);
