@@ -108,7 +108,9 @@ impl<C: QpHandler> Wire<C> {
                     }
                     _ => Err(Cause::LocalFault),
                 };
-                if let Err(cause) = pushed {
+                // There was room for it.
+                if !matches!(pushed, Ok(None)) {
+                    let cause = pushed.err().unwrap_or(Cause::LocalFault);
                     return Ok(Built::Posted(Err(cause)));
                 }
                 let rang = link.flush(now);

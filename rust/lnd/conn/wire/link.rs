@@ -19,6 +19,7 @@ use crate::{
     lnd::moment::Moment,
     proto::cause::Cause,
     rdma::{
+        batch::PushError,
         buf::{
             RxBuf,
             TxBuf, //
@@ -178,12 +179,20 @@ impl<C: QpHandler> Link<C> {
         }
     }
 
-    /// Pushes a SEND.
+    /// Pushes a SEND. The buffer comes back if the batch is full.
     #[inline(always)]
-    pub(super) fn push_send(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
+    pub(super) fn push_send(
+        &mut self,
+        context: u32,
+        buf: TxBuf,
+        nob: u32,
+    ) -> Result<Option<TxBuf>, Cause> {
         let (sq, qp) = self.sq()?;
-        sq.push_send(qp, context, buf, nob, None, false)
-            .map_err(|_| Cause::LocalFault)
+        match sq.push_send(qp, context, buf, nob, None, false) {
+            Ok(()) => Ok(None),
+            Err((PushError::BatchFull, buf)) => Ok(Some(buf)),
+            Err(_) => Err(Cause::LocalFault),
+        }
     }
 
     /// Pushes one RDMA WRITE of the first `len` bytes of `map`; see [`SendQueue::push_whole`].

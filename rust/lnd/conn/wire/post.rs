@@ -198,12 +198,24 @@ impl<C: QpHandler> Wire<C> {
         let mut buf = buf;
         seal(buf.as_mut_slice(), nob, credits, cksum).map_err(|_| Cause::LocalFault)?;
         let nob = u32::try_from(nob).map_err(|_| Cause::LocalFault)?;
-        // Last, for pushing looks at the same.
-        self.make_room(1, 1)?;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        link.push_send(context, buf, nob)?;
+        if let Some(buf) = link.push_send(context, buf, nob)? {
+            self.send_after_all(context, buf, nob)?;
+        }
         self.counts.one(Count::TxMsgs);
         Ok(())
+    }
+
+    /// The same, when the batch was full.
+    #[cold]
+    #[inline(never)]
+    fn send_after_all(&mut self, context: u32, buf: TxBuf, nob: u32) -> Result<(), Cause> {
+        self.flush_full()?;
+        let link = self.link.as_mut().ok_or(Cause::Flushed)?;
+        match link.push_send(context, buf, nob)? {
+            None => Ok(()),
+            Some(_) => Err(Cause::LocalFault),
+        }
     }
 
     /// Arms the key of a sink. It goes into the send queue right in front of the message that tells the
