@@ -230,19 +230,13 @@ def test_what_lnet_keeps_is_bounded_though_its_connections_are_over(nodes, evil)
 
 
 def test_noop_flood(nodes, evil):
-    """NOOPs need no credit; who does nothing else is closed (H47), and answered by the transport meanwhile."""
+    """NOOPs need no credit; who sends too many is answered by the transport, not by a fall."""
     a, b = nodes
     up(a, b)
     with undisturbed(a, b):
         conn = evil.connect(VICTIM)
-        conn.send(wire.NOOP, count=200)
-        assert conn.is_up()
-        told = "the peer sends NOOPs without end that return no credit; closing"
         for _ in range(20):
-            conn.send(wire.NOOP, count=200)
-            if told in a.log():
-                break
-        until(lambda: told in a.log(), "it is closed")
+            conn.send(wire.NOOP, count=50)
         conn.close()
         assert evil.connect(VICTIM).is_up()
 

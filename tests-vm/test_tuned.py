@@ -193,8 +193,8 @@ def test_a_long_probe_puts_off_no_deadline(bed):
     a, b = of.a, of.b
     of.tune(a, timeout=8, probe=60000)
     b.set(lazy=1)
-    run = a.start(b, op="put", size=65536, count=1, conc=1, ask=0, timeout=100)
     begun = time.monotonic()
+    run = a.start(b, op="put", size=65536, count=1, conc=1, ask=0, timeout=100)
     while "cause=DeadlineAnswer" not in a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}.closes"):
         # So that it is not silent.
         a.ping(b)

@@ -79,7 +79,7 @@ pub(crate) trait User: Asked + Sized {
     ///
     /// # Errors
     ///
-    /// What LNet is to say if the NI does not start; then it has the device that it had.
+    /// What LNet is to say if the NI does not start; then it has the device that it had, of which it hears nothing more.
     fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError>;
 
     /// It is listed, and nothing can fail any more: from now on it looks after its device. Any context.

@@ -171,7 +171,6 @@ pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
         CreditError::Sent => "sent more than it had credits for",
         CreditError::Answered => "answered more than was asked",
         CreditError::Asked => "asks for more answers than it has buffers for",
-        CreditError::Chatter => "sends NOOPs without end that return no credit",
     };
     warn_noise!("{nid}: the peer {what}; closing\n");
 }

@@ -24,15 +24,22 @@ use crate::{
     }, //
 };
 
+/// Tables of counts: who shares one in one of them with a hostile address shares none in the other.
+const TABLES: usize = 2;
+
 /// Those of an NI.
 pub(crate) struct Orphans {
+    tables: [Table; TABLES],
+}
+
+/// Counts, each of which some addresses share.
+struct Table {
     counts: KVec<Atomic<u32>>,
     salt: u64,
 }
 
-impl Orphans {
-    /// None yet. May sleep.
-    pub(crate) fn new() -> Result<Self> {
+impl Table {
+    fn new() -> Result<Self> {
         let mut counts = KVec::with_capacity(PARTS, GFP_KERNEL)?;
         for _ in 0..PARTS {
             counts.push(Atomic::new(0), GFP_KERNEL)?;
@@ -47,17 +54,30 @@ impl Orphans {
         self.counts
             .get(share::place(nid.addr(), self.salt, self.counts.len()))
     }
+}
+
+impl Orphans {
+    /// None yet. May sleep.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            tables: [Table::new()?, Table::new()?],
+        })
+    }
+
+    fn of(&self, nid: Nid) -> impl Iterator<Item = &Atomic<u32>> {
+        self.tables.iter().filter_map(move |table| table.of(nid))
+    }
 
     /// A connection with `nid` is over, of which LNet keeps `n`.
     pub(crate) fn left(&self, nid: Nid, n: u16) {
-        if let Some(count) = self.of(nid) {
+        for count in self.of(nid) {
             count.fetch_add(n.into(), Relaxed);
         }
     }
 
     /// LNet has given one of them back.
     pub(crate) fn returned(&self, nid: Nid) {
-        if let Some(count) = self.of(nid) {
+        for count in self.of(nid) {
             // It was counted.
             count.fetch_sub(1, Relaxed);
         }
@@ -65,13 +85,13 @@ impl Orphans {
 
     /// Whether `nid` gets no connection before some have come back.
     pub(crate) fn are_too_many(&self, nid: Nid) -> bool {
-        self.of(nid)
-            .is_some_and(|count| are_too_many(count.load(Relaxed)))
+        self.of(nid).all(|count| are_too_many(count.load(Relaxed)))
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> u32 {
-        let counts = self.counts.iter();
+        let [one, _] = &self.tables;
+        let counts = one.counts.iter();
         counts.fold(0, |sum, count| sum.saturating_add(count.load(Relaxed)))
     }
 }

@@ -122,9 +122,13 @@ impl Signs {
         if self.astray.load(Acquire) || !ni.set_unsettled(false) {
             return false;
         }
-        let again = self.astray.load(Acquire);
+        let again = self.astray.load(Acquire) && self.is_watched();
         if again {
             let _ = ni.set_unsettled(true);
+            if !self.is_watched() {
+                // The NI has lost its device just then, without which nobody waits for an address.
+                let _ = ni.set_unsettled(false);
+            }
         }
         !again
     }

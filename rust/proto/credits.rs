@@ -37,8 +37,6 @@ pub enum CreditError {
     Answered,
     /// It asked, though it has no buffer left for an answer.
     Asked,
-    /// It sent too many NOOPs that return no credit ([`super::chatter`]).
-    Chatter,
 }
 
 /// What a message costs its sender (protocol section 2.4).

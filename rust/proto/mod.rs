@@ -31,7 +31,6 @@ pub mod asked;
 pub mod budget;
 mod bytes;
 pub mod cause;
-pub mod chatter;
 pub mod cksum;
 pub mod cm_msg;
 pub mod conn;

@@ -4,7 +4,7 @@
 //!
 //! What LNet keeps of one connection its credits bound. A new connection has new ones, so a peer that connects again
 //! and again could have as many kept as there is memory (H41). They are counted by address, of which some share
-//! a count ([`super::share`]).
+//! a count ([`super::share`]), twice: who is kept out shares both.
 //!
 //! Context: any.
 

@@ -78,10 +78,12 @@ impl<C: Connection> Peer<C> {
     }
 
     /// The way is open: what waits for it goes at once; others soon, but not all of them in the same
-    /// moment. Connections that were held are asked: the peer may have given some up meanwhile, and could not say so,
-    /// and what goes over such a one is lost.
+    /// moment. Of several connections that were held each is asked: the peer may have given some up meanwhile, and could
+    /// not say so, and what goes over such a one is lost.
     pub(crate) fn way_opened(self: &Arc<Self>) {
-        self.doubt_all();
+        if self.with(|inner| inner.conns.usable() > 1) {
+            self.doubt_all();
+        }
         self.with(|inner| {
             if !inner.policy.is_due() {
                 return;

@@ -54,7 +54,6 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        chatter::Chatter,
         credits::{
             Credits,
             Repost, //
@@ -111,8 +110,6 @@ pub(super) struct Wire<C: QpHandler> {
     counts: Counts,
     /// Since when NOOPs are on their way; it begins anew when one of two has arrived.
     noop: Option<Moment>,
-    /// NOOPs of the peer that return nothing.
-    chatter: Chatter,
     meter: Meter,
 }
 
@@ -130,7 +127,6 @@ impl<C: QpHandler> Wire<C> {
             hca: Some(hca),
             counts: Counts::default(),
             noop: None,
-            chatter: Chatter::NONE,
             meter,
         }
     }

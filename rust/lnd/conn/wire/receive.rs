@@ -25,10 +25,7 @@ use crate::{
     lnet::dk::dk,
     proto::{
         cause::Cause,
-        credits::{
-            CreditError,
-            Repost, //
-        },
+        credits::Repost,
         desc::Descriptor,
         encode::{
             encode,
@@ -118,12 +115,7 @@ impl<C: QpHandler> Wire<C> {
             .returned(m.env.credits)
             .map_err(Fault::Credits)?;
         let repost = match m.body {
-            Body::Noop => {
-                if m.env.credits == 0 && !self.chatter.take(at.ns()) {
-                    return Err(Fault::Credits(CreditError::Chatter));
-                }
-                Repost::Plain
-            }
+            Body::Noop => Repost::Plain,
             Body::Immediate { .. } => {
                 let facts = m.facts();
                 return self.request(facts, rx, inbox);
