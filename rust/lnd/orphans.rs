@@ -24,7 +24,7 @@ use crate::{
     }, //
 };
 
-/// Tables of counts: who shares one in one of them with a hostile address shares none in the other.
+/// Tables of counts: who shares one in one of them with a hostile address hardly ever shares one in the other.
 const TABLES: usize = 2;
 
 /// Those of an NI.

@@ -229,6 +229,7 @@ impl<C: QpHandler> Wire<C> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         let mr = link.push_reg(context(index, Wr::Any, Load::InFront), mr)?;
         sink.registered(mr);
+        // As `pushed` does for each; what goes in front counts nothing in `flight`.
         self.txs.pushed(index, wrs);
         self.counts.more(Count::Wrs, wrs);
         Ok(())
