@@ -73,8 +73,8 @@ pub struct Peer {
     pub known: Known,
     active: u16,
     passive: u16,
-    /// One that was accepted was not established for so long that none of them stands for ours any more, until one is
-    /// established. Else one after the other could.
+    /// One that was accepted was not established for so long that none of them stands for ours any more, until a
+    /// connection is established when no other is left of them. Else one after the other could.
     slow: bool,
     conns: u16,
     races: u8,
@@ -292,8 +292,8 @@ impl Peer {
         let alone = self.conns == 0;
         self.conns = self.conns.saturating_add(1);
         self.attempt_over(active);
-        // One that led nowhere may be there yet.
-        self.slow &= active && self.passive > 0;
+        // One that led nowhere may be there yet, whoever has opened this one.
+        self.slow &= self.passive > 0;
         // It stands for what was due for the first.
         self.due &= active || !alone;
         self.known.stamp = known.stamp;
@@ -717,15 +717,12 @@ mod tests {
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(p.retry(false, 2), 1);
         p.established(true, known);
-        // Another one does, when one has led somewhere.
+        // Nor when another of the peer has led somewhere.
         p.accepting();
         p.established(false, known);
         for _ in 0..3 {
             let _ = p.closed();
         }
-        assert!(!p.may_start());
-        // But not one after the other.
-        p.slowed();
         assert!(p.may_start());
         assert!(p.hold());
         p.accepting();
