@@ -28,6 +28,7 @@ use crate::{
             Acquire,
             Atomic,
             Full,
+            Relaxed,
             Release, //
         },
         cm_event::Addr,
@@ -49,8 +50,10 @@ pub(super) struct Signs {
     mute: Atomic<bool>,
     /// Something happened that may have moved the address to another device.
     astray: Atomic<bool>,
-    /// The GIDs of the address are going to change, and have not.
-    gids_due: Atomic<bool>,
+    /// The move of the address after which its GIDs have not changed yet, and are going to; 0 if there is none.
+    gids_due: Atomic<u32>,
+    /// How often the address has moved.
+    moves: Atomic<u32>,
     /// It was not known where the address is when the NI lost its device.
     unsettled: Atomic<bool>,
     #[pin]
@@ -66,7 +69,8 @@ impl Signs {
             unheard: Atomic::new(false),
             mute: Atomic::new(false),
             astray: Atomic::new(false),
-            gids_due: Atomic::new(false),
+            gids_due: Atomic::new(0),
+            moves: Atomic::new(0),
             unsettled: Atomic::new(false),
             home <- kernel::new_spinlock!(Home::new(), "Signs::home"),
         })
@@ -112,7 +116,8 @@ impl Signs {
 
     /// The address moves, or gets another hardware address; `gids`: its GIDs change with that. A look is due.
     pub(super) fn moves(&self, gids: bool) {
-        self.gids_due.store(gids, Release);
+        let this = self.moves.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+        self.gids_due.store(if gids { this } else { 0 }, Release);
         let _ = self.astray.xchg(true, Full);
     }
 
@@ -141,7 +146,7 @@ impl Signs {
             DeviceEvent::PortActive(_) => broken.set(false),
             DeviceEvent::PortErr(_) => {}
             DeviceEvent::GidChange(_) => {
-                self.gids_due.store(false, Release);
+                self.gids_due.store(0, Release);
                 return self.astray();
             }
             _ => return false,
@@ -190,12 +195,11 @@ impl Signs {
             return Next::Rest;
         }
         let found = find();
-        let next = self
-            .home
-            .lock()
-            .look(now_ms, found, self.gids_due.load(Acquire));
+        let due = self.gids_due.load(Acquire);
+        let next = self.home.lock().look(now_ms, found, due != 0);
         if next == Next::Settled {
-            self.gids_due.store(false, Release);
+            // But not those of a move that has come since then.
+            let _ = self.gids_due.cmpxchg(due, 0, Full);
         }
         next
     }
