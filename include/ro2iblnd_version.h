@@ -5,4 +5,7 @@
 
 #define RO2IBLND_VERSION "0.1.0"
 
+/* What scripts/source-id says: two builds of one version may be two drivers. */
+extern const char ro2ib_sources[];
+
 #endif /* RO2IBLND_VERSION_H */

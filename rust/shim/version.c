@@ -34,6 +34,7 @@ MODULE_ALIAS("ko2iblnd");
 
 void ro2ib_print_version(void)
 {
-	pr_info("%s, for Linux %s, %s, kernel crate: %s\n", RO2IBLND_VERSION,
-		UTS_RELEASE, RO2IB_LNET, RO2IB_KERNEL_CRATE);
+	pr_info("%s, for Linux %s, %s, kernel crate: %s, sources: %s\n",
+		RO2IBLND_VERSION, UTS_RELEASE, RO2IB_LNET, RO2IB_KERNEL_CRATE,
+		ro2ib_sources);
 }
