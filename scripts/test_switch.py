@@ -27,6 +27,10 @@ class Node:
         self.conf = root / "etc/modprobe.d"
         self.conf.mkdir(parents=True)
         self.modules = root / "lib/modules" / KERNEL
+        (root / "run").mkdir()
+        program = root / "usr/sbin/ro2iblnd-switch"
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
 
     def ours(self, **info):
         info = {"version": "0.1.0", "alias": "ko2iblnd", "srcversion": "AAA", **info}
@@ -187,6 +191,11 @@ def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
     asked = done.stdout.split()
     assert asked[-2:] == ["ko2iblnd", "peer_credits=16"], done
     assert kmsg.read_text().startswith(f"<4>ro2iblnd-switch: no ro2iblnd for kernel {KERNEL}"), done
+    # To unload that one is no help.
+    node.load("ko2iblnd", "2.17.57", "BBB")
+    status, out, err = node.run("status")
+    assert status == 1 and "loaded:     ko2iblnd" in out and "lustre_rmmod" not in err, err
+    assert f"no ro2iblnd for kernel {KERNEL}: LNet gets Lustre's ko2iblnd" in err
     # And that is what the real one does with it.
     done = subprocess.run(["modprobe", "--show-depends", *asked[:-1]], env=ENV, capture_output=True, text=True)
     assert done.stdout.replace(str(node.root), "").split()[:2] == THEIRS.split(), done
@@ -245,6 +254,16 @@ def test_one_that_does_not_fit_gives_way_to_lustres(both, tmp_path, error, log, 
         assert said.startswith("<4>ro2iblnd-switch: ro2iblnd for kernel") and "does not fit" in said, said
     else:
         assert done.returncode == 1 and not done.stdout and not said, (done, said)
+        return
+    # Who asks is not told to unload it for nothing.
+    both.load("ko2iblnd", "2.17.57", "BBB")
+    status, _, err = both.run("status")
+    assert status == 1 and "ko2iblnd was loaded in place of ro2iblnd: ro2iblnd for kernel" in err, err
+    assert "when ro2iblnd-preflight says ok: unmount" in err and "is configured" not in err, err
+    # Until ours was loaded.
+    fake.write_text(fake.read_text().replace(fails, ""))
+    assert subprocess.run(command, env=env, capture_output=True, check=False).returncode == 0
+    assert "ko2iblnd is loaded, ro2iblnd is configured" in both.run("status")[2]
 
 
 def test_no_administrator_may_ask(both):
@@ -299,6 +318,53 @@ def test_switching_to_what_is_not_there(node):
     assert status == 1
     assert "nothing changed" in err
     assert node.files() == []
+
+
+def test_switching_where_the_program_is_not(both):
+    """As from the sources before they are installed: modprobe would find nothing, and load nothing in its place."""
+    (both.root / "usr/sbin/ro2iblnd-switch").unlink()
+    status, _, err = both.run("ro2iblnd")
+    assert status == 1 and "make install" in err and "nothing changed" in err, err
+    assert both.files() == []
+
+
+def as_nobody(node, *args):
+    """What somebody gets who is not root."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    # Whose folders nobody else may enter.
+    program = node.root / "usr/sbin/ro2iblnd-switch"
+    shutil.copy(SWITCH, program)
+    for path in [node.root, *node.root.parents]:
+        if path.stat().st_uid == 0 and path != path.parent and not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o055)
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "-d", node.root, "-k", KERNEL, *args]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_whoever_may_ask_of_a_node_with_a_strict_umask(both):
+    umask = os.umask(0o077)
+    try:
+        assert both.run("ro2iblnd")[0] == 0
+    finally:
+        os.umask(umask)
+    status, out, err = as_nobody(both, "status")
+    assert status == 0 and "configured: ro2iblnd 0.1.0" in out, (out, err)
+    (both.conf / "ro2iblnd-switch.conf").chmod(0o600)
+    status, out, err = as_nobody(both, "status")
+    assert status == 1 and "run as root" in err and not out, (out, err)
+
+
+def test_not_everybody_may_switch(both):
+    for to in ("ro2iblnd", "ko2iblnd"):
+        status, _, err = as_nobody(both, to)
+        assert status == (1 if to == "ro2iblnd" else 0) and ("run as root" in err) == (to == "ro2iblnd"), err
+    assert both.files() == []
+    both.run("ro2iblnd")
+    status, _, err = as_nobody(both, "ko2iblnd")
+    assert status == 1 and "run as root" in err, err
+    assert both.files() == ["ro2iblnd-switch.conf"]
 
 
 def test_back_to_what_is_not_there_is_said(node):
