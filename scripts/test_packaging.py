@@ -318,5 +318,49 @@ def test_another_driver_is_built_again(tmp_path):
     fingerprint = re.search("^LNET_FINGERPRINT='?([^'\n]*)", run("lnet-find", "-k", KERNEL), re.M)[1]
     log.write_text(f"ro2iblnd: LNet fingerprint {fingerprint}\nro2iblnd: sources {run('source-id')}\n")
     assert called() == ["status"]
+    # Its kernel would not take it: an administrator who asks gets another one, and hears why.
+    modinfo = dkms.parent / "modinfo"
+    modinfo.write_text("#!/bin/sh\necho /lib/modules/ro2iblnd.ko\n")
+    modinfo.chmod(0o755)
+    preflight = source / "scripts/preflight"
+    says = "preflight: /lib/modules/ro2iblnd.ko is signed by nobody"
+    preflight.write_text(f'#!/bin/sh\ncase $* in *-b*) exit 0 ;; esac\necho "{says}" >&2\nexit 1\n')
+    done = subprocess.run([source / "scripts/dkms-rebuild", KERNEL], env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count(says) == 2, done
+    assert "install" in (tmp_path / "called").read_text().split()
+    (tmp_path / "called").unlink()
+    # Not whenever a package comes.
+    env["QUIET"] = "y"
+    assert called() == ["status"]
     (source / "Kbuild").write_text("other\n")
     assert "install" in called()
+
+
+def test_the_running_kernel_without_headers_is_not_passed_over(tmp_path):
+    version = re.search(r'define RO2IBLND_VERSION "(.*)"', read("include/ro2iblnd_version.h"))[1]
+    scripts, modules = tmp_path / "scripts", tmp_path / "modules"
+    scripts.mkdir()
+    shutil.copytree(os.path.join(TOP, "include"), tmp_path / "include")
+    (tmp_path / "dkms/ro2iblnd" / version / "source").mkdir(parents=True)
+    (modules / KERNEL).mkdir(parents=True)
+    text = read("scripts/dkms-rebuild")
+    assert "/lib/modules/*" in text
+    (scripts / "dkms-rebuild").write_text(text.replace("/lib/modules/*", f"{modules}/*"))
+    for name, does in (
+        ("source-id", "echo 1"),
+        ("lnet-find", "echo LNET_FINGERPRINT=1 LNET_TEXT=x"),
+        ("preflight", f"echo preflight: no headers of kernel {KERNEL} >&2; exit 1"),
+        ("bin/uname", f"echo {KERNEL}"),
+        ("bin/dkms", "exit 1"),
+    ):
+        path = scripts / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{does}\n")
+        path.chmod(0o755)
+    env = {**os.environ, "PATH": f"{scripts}/bin:{os.environ['PATH']}", "dkms_tree": str(tmp_path / "dkms")}
+    command = ["bash", scripts / "dkms-rebuild"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and f"no headers of kernel {KERNEL}" in done.stderr, done
+    assert f"there is no module for kernel {KERNEL}" in done.stderr, done
+    done = subprocess.run(command, env={**env, "QUIET": "y"}, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done

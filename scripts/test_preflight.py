@@ -7,7 +7,7 @@ import stat
 import subprocess
 
 import pytest
-from fake_modules import KERNEL, module
+from fake_modules import KERNEL, depmod, module
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PREFLIGHT = os.path.join(HERE, "preflight")
@@ -720,6 +720,28 @@ def test_module_of_another_kernel(system):
 )
 def test_module_with_other_symbols(system, imports, says):
     assert says in system.wrong("-m", system.built(imports=imports))[0]
+
+
+def test_the_module_that_is_installed(system):
+    """Nobody has to name it; what building needs says nothing of it."""
+    ko = system.root / f"lib/modules/{KERNEL}/updates/dkms/ro2iblnd.ko"
+    ko.parent.mkdir(parents=True)
+
+    def install(**info):
+        system.built(**info).rename(ko)
+        depmod(system.root)
+
+    install(imports={"lnet_parse": 5})
+    line, _ = system.wrong()
+    assert f"{ko} was built for another kernel or LNet" in line and "dkms-rebuild builds it again" in line, line
+    assert system.run("-b")[0] == 0
+    install()
+    system.secure_boot()
+    line, _ = system.wrong()
+    assert f"{ko} is signed by nobody, and secure boot is on" in line and "dkms-rebuild builds it again" in line, line
+    system.secure_boot(on=False)
+    status, out, _ = system.run()
+    assert status == 0 and out.splitlines()[-1] == "preflight: ok"
 
 
 def test_module_that_is_none(system):

@@ -332,11 +332,13 @@ def as_nobody(node, *args):
     """What somebody gets who is not root."""
     if os.geteuid():
         pytest.skip("needs root")
-    # Whose folders nobody else may enter.
     program = node.root / "usr/sbin/ro2iblnd-switch"
     shutil.copy(SWITCH, program)
+    # pytest's own folders nobody else may enter.
     for path in [node.root, *node.root.parents]:
-        if path.stat().st_uid == 0 and path != path.parent and not path.stat().st_mode & 0o001:
+        if not path.stat().st_mode & 0o001:
+            if "pytest-" not in str(path):
+                pytest.skip(f"nobody else may enter {path}")
             path.chmod(path.stat().st_mode | 0o055)
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "-d", node.root, "-k", KERNEL, *args]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True)

@@ -4,6 +4,7 @@
 import errno
 import os
 import re
+import subprocess
 import time
 
 import pytest
@@ -93,7 +94,11 @@ def test_says_what_it_is(nodes):
     lines = re.findall(r"ro2iblnd: (.*, for Linux .*)", a.log())
     assert len(lines) == 1, lines
     wanted = f"{version}, for Linux {release}, lnet_lite {version}, kernel crate: "
-    assert lines[0] in (wanted + "in-tree", wanted + "own")
+    crate, _, sources = lines[0].removeprefix(wanted).partition(", sources: ")
+    assert lines[0].startswith(wanted) and crate in ("in-tree", "own"), lines
+    # By which one build of that version is told from another.
+    source_id = os.path.join(os.path.dirname(__file__), "..", "scripts", "source-id")
+    assert sources == subprocess.run([source_id], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_module_in_use_stays(nodes):
