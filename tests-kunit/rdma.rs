@@ -199,14 +199,18 @@ impl QpHandler for Side {
         let mut seen = this.seen.lock();
 
         for one in done.each() {
-            seen.bufs_back += usize::from(one.buf.is_some());
+            // Of what was flushed the device may not know yet.
+            let as_it_should = one.buf.is_some() == one.wc.status.is_success();
+
+            seen.bufs_back += usize::from(as_it_should);
             let _ = seen.sends.push_within_capacity((one.ctx, one.wc.status));
         }
     }
 
     fn recv_done(this: &Arc<Self>, done: RecvDone) {
         let mut seen = this.seen.lock();
-        let first = done.buf.as_slice().first().copied().unwrap_or(0);
+        let first = done.buf.as_ref().and_then(|buf| buf.as_slice().first());
+        let first = first.copied().unwrap_or(0);
         let _ = seen
             .receives
             .push_within_capacity((done.len, first, done.wc.status));

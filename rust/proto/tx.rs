@@ -4,7 +4,8 @@
 //!
 //! A tx is in exactly one place. It ends exactly once, with the first cause, and not before (a)
 //! every work request of it has completed, (b) the answer it asked for has come or will never come,
-//! and (c) no remote key covers its memory any more.
+//! (c) no remote key covers its memory any more, and (d) no device reads it: one of the work requests that do was
+//! flushed, which a provider may say before its device knows.
 //!
 //! ```text
 //!            enqueue          posting                  last WR
@@ -14,15 +15,15 @@
 //!                          | final answer|   v                       |
 //!                          | with a key  |  Waiting --- answer ------+
 //!                          +-------------+---- |                     |
-//!                                              | cancelled, key live |
-//!                                              v                     |
+//!                           cancelled, key live|or flushed, and its |
+//!                           memory may be read v                     |
 //!                                             Held ---- KeyDead -----+
 //! ```
 //!
 //! A final answer to a tx whose key is live sends it through the queue once more, as
 //! [`Op::Invalidate`]; a cancelled one keeps its memory in `Held` until the memory region is
 //! destroyed after the drain, because a queue pair in error does not disarm a key of its protection
-//! domain.
+//! domain. So does one whose WRITEs were flushed.
 //!
 //! What the peer's final answer says is the result, whatever becomes of the connection afterwards: the peer
 //! was told that its answer arrived. That holds for an answer that had arrived when the connection ended, too
@@ -88,6 +89,11 @@ impl Op {
         matches!(self, Self::GetReq | Self::PutAck)
     }
 
+    /// Whether its work requests read memory that is LNet's. What a message carries is copied.
+    fn reads_pages(self) -> bool {
+        matches!(self, Self::PutDone | Self::GetDone)
+    }
+
     fn wants_answer(self) -> bool {
         matches!(self, Self::PutReq | Self::GetReq | Self::PutAck)
     }
@@ -136,7 +142,7 @@ pub enum Place {
     },
     /// All work requests completed, the answer is still to come.
     Waiting,
-    /// Only the live key keeps it.
+    /// Only the live key keeps it, or that the device may not know yet that the queue pair is in the error state.
     Held,
     /// Over; the LNet half has it.
     Done,
@@ -156,13 +162,16 @@ pub enum Then {
     Violation,
 }
 
-/// Whether a memory region covers the memory of a tx. It does from the time the tx is built,
-/// because the mapping alone keeps the memory from being given back; the peer may use the key once
-/// the registration is posted.
+/// What keeps the memory of a tx from being given back when all else is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
+    /// Nothing.
     None,
+    /// A memory region covers it. It does from the time the tx is built, because the mapping alone keeps the memory; the
+    /// peer may use the key once the registration is posted.
     Live,
+    /// A work request that reads it did not end well: the device may do so until the queue pair is drained.
+    Read,
 }
 
 /// The state of one tx.
@@ -272,7 +281,12 @@ impl Tx {
     /// One work request of it completed.
     pub fn completed(&mut self, wr: Wr, result: Result<(), Cause>) -> Then {
         match result {
-            Err(cause) => self.latch(cause),
+            Err(cause) => {
+                self.latch(cause);
+                if self.key == Key::None && self.op.reads_pages() {
+                    self.key = Key::Read;
+                }
+            }
             Ok(()) if wr == Wr::Invalidate => self.key = Key::None,
             Ok(()) => {}
         }
@@ -296,6 +310,7 @@ impl Tx {
     }
 
     /// The peer answered.
+    #[inline(always)]
     pub fn answered(&mut self, answer: Answer) -> Then {
         let wrs = match self.place {
             Place::Posted { wrs, answer: true } => wrs,
@@ -373,7 +388,7 @@ impl Tx {
         self.settle()
     }
 
-    /// The memory region was destroyed: no key covers its memory.
+    /// The queue pair is drained, and the memory region was destroyed: no device uses its memory, and no key covers it.
     pub fn key_dead(&mut self) -> Then {
         self.key = Key::None;
         match self.place {
@@ -400,7 +415,7 @@ impl Tx {
             self.place = Place::Waiting;
             return Then::Nothing;
         }
-        if self.key == Key::Live {
+        if self.key != Key::None {
             self.place = Place::Held;
             return Then::Nothing;
         }
@@ -528,7 +543,7 @@ mod tests {
         // The connection ends first: its memory is read until the last WRITE has ended.
         let mut tx = parted();
         assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Finish);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
         assert_eq!(tx.cause(), Some(Cause::PeerClosed));
         // A WRITE fails: the rest does not go, for the connection ends.
         let mut tx = parted();
@@ -536,8 +551,31 @@ mod tests {
             tx.completed(Wr::Any, Err(Cause::RemoteFault)),
             Then::Nothing
         );
-        assert_eq!(tx.cancel(Cause::RemoteFault), Then::Finish);
+        assert_eq!(tx.cancel(Cause::RemoteFault), Then::Nothing);
+        assert_eq!(tx.key_dead(), Then::Finish);
         assert_eq!(tx.cause(), Some(Cause::RemoteFault));
+    }
+
+    /// Some providers say that work requests were flushed before their device knows of it.
+    #[test]
+    fn what_was_flushed_is_read_until_the_queue_pair_is_drained() {
+        for op in [Op::PutDone, Op::GetDone] {
+            let mut tx = posted(op, 2);
+            assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
+            // A device that goes on may say that the last one went well.
+            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+            assert_eq!(tx.place(), Place::Held);
+            assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
+            assert_eq!(tx.key_dead(), Then::Finish);
+            assert_eq!(tx.cause(), Some(Cause::PeerClosed));
+            assert_eq!(tx.key_dead(), Then::Nothing);
+        }
+        // What a message carries lies in its own buffer.
+        for op in [Op::Immediate, Op::PutNak] {
+            let mut tx = posted(op, 1);
+            assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Finish);
+        }
     }
 
     #[test]

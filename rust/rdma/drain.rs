@@ -183,7 +183,10 @@ impl<T: QpHandler> Drain<T> {
     /// been handled.
     pub(super) unsafe fn ended(&self) {
         // SAFETY: By the type invariant it is valid; the caller guarantees the rest.
-        unsafe { complete::end_rest(&*self.shared, Wc::FLUSHED, Earlier::Unknown) };
+        unsafe {
+            complete::end_rest(&*self.shared, Wc::FLUSHED, Earlier::Unknown);
+            (*self.shared).send_ring().let_go_of_rest();
+        }
         // INVARIANT: None will come any more.
         self.drained.store(1, Release);
     }
@@ -246,7 +249,10 @@ impl<T: QpHandler> Drain<T> {
         }
         let handler = this.handler.clone();
 
-        // INVARIANT: Both markers are the last of their queues.
+        // SAFETY: By the type invariant it is valid. Both markers are the last of their queues, they were posted when nobody
+        // posts any more, and after the device was told of the error state.
+        unsafe { (*this.shared).send_ring().let_go_of_rest() };
+        // INVARIANT: As above.
         this.drained.store(1, Release);
         // From here on somebody else may free the QP.
         T::drained(handler);

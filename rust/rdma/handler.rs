@@ -28,7 +28,7 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     /// for each that was posted.
     fn sends_done(this: &Arc<Self>, done: SendsDone<'_, Self>);
 
-    /// A receive has ended.
+    /// A receive has ended. The buffer of one that did not end well is not ours again before the QP is destroyed.
     fn recv_done(this: &Arc<Self>, done: RecvDone);
 
     /// All completions of a QP on which [`super::qp::Qp::drain`] succeeded are reaped. Same

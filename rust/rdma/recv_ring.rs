@@ -4,7 +4,8 @@
 //!
 //! [`RecvRing`], inside the QP, is plain data: it does not know who pushes receives, nor who is told
 //! of them. A slot is used by one side at a time, which its state says: by the receive queue while it
-//! is free, by the completion while it is posted. No locks; any context but hard interrupts.
+//! is free, by the completion while it is posted. One that did not end well keeps its buffer until the QP is
+//! destroyed. No locks; any context but hard interrupts.
 
 use core::cell::UnsafeCell;
 
@@ -36,8 +37,9 @@ use crate::bindings;
 
 /// A receive has ended.
 pub(crate) struct RecvDone {
-    /// The buffer, ours again.
-    pub(crate) buf: RxBuf,
+    /// The buffer, ours again. `None` unless it was a success: a provider may tell so before its device knows, which
+    /// uses the buffer until the QP is drained.
+    pub(crate) buf: Option<RxBuf>,
     /// How it ended.
     pub(crate) wc: Wc,
     /// How many bytes arrived, at most [`MSG_BUF_LEN`]; 0 unless it was a success.
@@ -54,7 +56,8 @@ const POSTED: u32 = 1;
 ///
 /// # Invariants
 ///
-/// `buf` belongs to the completion while `state` is `POSTED`, otherwise to the receive queue.
+/// `buf` belongs to the completion while `state` is `POSTED`, and from then on to the ring if that was no success;
+/// otherwise to the receive queue.
 /// `owner` is what [`RecvRing::new`] was given.
 pub(super) struct RecvSlot<O> {
     cqe: Opaque<bindings::ib_cqe>,
@@ -128,26 +131,35 @@ impl<O> RecvSlot<O> {
             pr_warn_once!("completion for a receive that was not posted\n");
             return None;
         }
-        // SAFETY: By the type invariant the buffer belongs to us.
-        let buf = unsafe { (*slot.buf.get()).take() };
         // SAFETY: By the type invariant it is the owner, which the caller says lives long enough.
         let owner = unsafe { &*slot.owner };
+
+        if !wc.status.is_success() {
+            return Some((
+                owner,
+                RecvDone {
+                    // INVARIANT: It stays where it is, and so does the state.
+                    buf: None,
+                    wc,
+                    len: 0,
+                    plain,
+                },
+            ));
+        }
+        // SAFETY: By the type invariant the buffer belongs to us.
+        let buf = unsafe { (*slot.buf.get()).take() };
 
         // INVARIANT: We are done with the slot.
         slot.state.store(FREE, Release);
 
         let buf = buf?;
-        let len = if wc.status.is_success() {
-            byte_len.min(MSG_BUF_LEN as u32)
-        } else {
-            0
-        };
+        let len = byte_len.min(MSG_BUF_LEN as u32);
 
         buf.sync_for_cpu(len as usize);
         Some((
             owner,
             RecvDone {
-                buf,
+                buf: Some(buf),
                 wc,
                 len,
                 plain,

@@ -6,6 +6,11 @@
 //! request refers to. Completions of a send queue come in posting order, so a completion also
 //! retires all work requests before it that were not signalled.
 //!
+//! What did not end well keeps what it owns in its slot, which nobody uses again: providers (bnxt_re, cxgb4,
+//! ocrdma; read) make up the completions of a queue pair that comes into the error state before their device
+//! knows of it, which may send from that memory until then. The QP has to be drained, or destroyed
+//! ([`SendRing::let_go_of_rest`]).
+//!
 //! Plain data: it does not know who pushes work requests, nor who is told of them. No locks: a slot
 //! is used by the send queue or by a completion, and completions come one after the other. Any
 //! context but hard interrupts.
@@ -65,7 +70,7 @@ pub(crate) struct SendDone {
     pub(crate) ctx: u32,
     /// How it ended.
     pub(crate) wc: Wc,
-    /// The message buffer of a send.
+    /// The message buffer of a send that ended well.
     pub(crate) buf: Option<TxBuf>,
 }
 
@@ -85,7 +90,8 @@ pub(super) enum Memory {
     None,
     /// It reads pages.
     Reads(Arc<SgMap>),
-    /// It invalidates the key of the region with that number.
+    /// It invalidates the key of the region with that number. If that does not go well the key dies with the region,
+    /// which nobody gets until then.
     Invalidates(u16),
 }
 
@@ -104,13 +110,15 @@ struct Slot<O> {
 /// # Invariants
 ///
 /// The `used` slots from `tail` on are posted and belong to completions, the
-/// others to the send queue. `tail` is only written by completions, which do
+/// others to the send queue, until `broken` is set: then to nobody. `tail` is only written by completions, which do
 /// not run at the same time: they all come from one CQ.
 pub(super) struct SendRing<O> {
     slots: KVVec<Slot<O>>,
     depth: u32,
     tail: Atomic<u32>,
     used: Atomic<u32>,
+    /// A work request did not end well.
+    broken: Atomic<bool>,
 }
 
 impl<O> SendRing<O> {
@@ -140,6 +148,7 @@ impl<O> SendRing<O> {
             depth: depth.into(),
             tail: Atomic::new(0),
             used: Atomic::new(0),
+            broken: Atomic::new(false),
         })
     }
 
@@ -165,7 +174,7 @@ impl<O> SendRing<O> {
     }
 
     /// Retires the work request in slot `index` and all before it, and lets go of the memory that
-    /// they use, which keys of `mrs` cover. Nothing if it was not posted.
+    /// they use, which keys of `mrs` cover, if they ended well. Nothing if it was not posted.
     ///
     /// # Safety
     ///
@@ -191,8 +200,18 @@ impl<O> SendRing<O> {
         }
         let n = distance.wrapping_add(1);
 
+        let mut well = n;
+
+        if !wc.status.is_success() {
+            // INVARIANT: Before any of these is given back.
+            self.broken.store(true, Relaxed);
+            well = match earlier {
+                Earlier::EndedWell => distance,
+                Earlier::Unknown => 0,
+            };
+        }
         // SAFETY: By the type invariant they belong to us: they are the first of the used ones.
-        unsafe { self.let_go(tail, n, (wc, earlier), mrs) };
+        unsafe { self.let_go(tail, well, mrs) };
         // INVARIANT: As above, and nobody else retires any until this is dropped.
         Some(Retired {
             ring: self,
@@ -222,16 +241,16 @@ impl<O> SendRing<O> {
         Some(before(end, self.depth))
     }
 
-    /// Lets go of the memory that the `n` work requests from slot `at` on use.
+    /// Lets go of the memory that the `n` work requests from slot `at` on use, which ended well.
     ///
     /// # Safety
     ///
     /// The caller owns these slots.
     #[inline(always)]
-    unsafe fn let_go(&self, at: u32, n: u32, (wc, earlier): (Wc, Earlier), mrs: &MrPool) {
+    unsafe fn let_go(&self, at: u32, n: u32, mrs: &MrPool) {
         let mut at = at;
 
-        for left in (0..n).rev() {
+        for _ in 0..n {
             let Some(slot) = self.slots.get(at as usize) else {
                 return;
             };
@@ -243,25 +262,36 @@ impl<O> SendRing<O> {
                 continue;
             }
             match core::mem::take(&mut resources.memory) {
-                Memory::Invalidates(mr) => {
-                    let well = match left {
-                        0 => wc.status.is_success(),
-                        _ => earlier == Earlier::EndedWell,
-                    };
-                    // Else its key dies with the region, and until then nobody gets it.
-                    if well {
-                        mrs.invalidated(mr);
-                    }
-                }
+                Memory::Invalidates(mr) => mrs.invalidated(mr),
                 Memory::Reads(pages) => drop(pages),
                 Memory::None => {}
             }
         }
     }
 
-    /// How many slots are posted. What completions did with the others is over.
-    pub(super) fn used(&self) -> u32 {
-        self.used.load(Acquire)
+    /// Lets go of what work requests own that did not end well. Any context but hard interrupts.
+    ///
+    /// # Safety
+    ///
+    /// No completion will come any more, none is being handled, nobody posts, and the QP is drained or
+    /// destroyed.
+    pub(super) unsafe fn let_go_of_rest(&self) {
+        for slot in &*self.slots {
+            // SAFETY: By the caller's guarantee nobody else uses it.
+            unsafe { *slot.resources.get() = Resources::default() };
+        }
+    }
+
+    /// How many slots the send queue has, at most. What completions did with these is over.
+    #[inline]
+    pub(super) fn free(&self) -> u32 {
+        let used = self.used.load(Acquire);
+
+        // What was set before any of them was given back is seen here.
+        match self.broken.load(Relaxed) {
+            true => 0,
+            false => self.depth.saturating_sub(used),
+        }
     }
 
     /// Gives `n` more slots to completions, before they are posted.
@@ -286,7 +316,8 @@ impl<O> SendRing<O> {
         // SAFETY: Guaranteed by the caller: there is such a slot.
         let slot = unsafe { self.slots.get_unchecked(index as usize) };
 
-        // There is nothing to drop: a completion has taken it all out, or `clear` has.
+        // There is nothing to drop: a completion has taken it all out, or `clear` has; nothing is put here
+        // after one that did not.
         // SAFETY: Guaranteed by the caller.
         unsafe { slot.resources.get().write(resources) };
         slot.cqe.get()
@@ -305,8 +336,8 @@ impl<O> SendRing<O> {
     }
 }
 
-/// The work requests that one completion retires, in posting order, see [`Self::each`]. Their memory is let go of
-/// already, but for the message buffers.
+/// The work requests that one completion retires, in posting order, see [`Self::each`]. The memory of those that ended
+/// well is let go of already, but for the message buffers.
 ///
 /// # Invariants
 ///
@@ -341,21 +372,22 @@ impl<'a, O> Retired<'a, O> {
         self.at = after(self.at, self.ring.depth);
         // SAFETY: By the type invariant the slot belongs to us.
         let resources = unsafe { &mut *slot.resources.get() };
-        // The rest of it is gone already.
-        let (ctx, buf) = (resources.ctx, resources.buf.take());
         // The completion is for the last.
         let last = self.left == 0;
+        let wc = if last { self.wc } else { self.earlier.wc() };
+        // The rest of it is gone already, if that ended well.
+        let buf = match wc.status.is_success() {
+            true => resources.buf.take(),
+            false => None,
+        };
+        let ctx = resources.ctx;
 
         if last {
             // INVARIANT: We are done with all of the slots.
             self.ring.tail.store(self.at, Relaxed);
             self.ring.used.fetch_sub(self.n, Release);
         }
-        Some(SendDone {
-            ctx,
-            wc: if last { self.wc } else { self.earlier.wc() },
-            buf,
-        })
+        Some(SendDone { ctx, wc, buf })
     }
 }
 

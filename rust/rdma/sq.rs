@@ -91,9 +91,7 @@ impl SendQueue {
         if self.qp_id != qp.id() {
             return 0;
         }
-        self.depth
-            .saturating_sub(qp.send_ring().used())
-            .saturating_sub(self.pending())
+        qp.send_ring().free().saturating_sub(self.pending())
     }
 
     /// Finds out how many more work requests the send queue can take.

@@ -90,7 +90,10 @@ impl QpHandler for Conn {
         let Ok(nob) = usize::try_from(done.len) else {
             return;
         };
-        let Some(rx) = inner.inbox.place(done.buf, nob, now) else {
+        let Some(buf) = done.buf else {
+            return;
+        };
+        let Some(rx) = inner.inbox.place(buf, nob, now) else {
             return this.blame(inner, Cause::Protocol.into());
         };
         match inner.life.state() {

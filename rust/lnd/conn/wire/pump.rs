@@ -78,7 +78,7 @@ impl<C: QpHandler> Wire<C> {
                 Ok(())
             }
             Err(cause) => {
-                self.retire_failed(context, buf, cause);
+                self.retire_failed(context, cause);
                 if status == WcStatus::RnrRetryExc {
                     self.counts.one(Count::Rnr);
                 }
@@ -87,11 +87,11 @@ impl<C: QpHandler> Wire<C> {
         }
     }
 
-    // Apart, so that the other one knows that all went well.
+    // Apart, so that the other one knows that all went well. There is no buffer: the device may not be done with it.
     #[cold]
     #[inline(never)]
-    fn retire_failed(&mut self, context: u32, buf: Option<TxBuf>, cause: Cause) {
-        self.retire(context, buf, Err(cause), None);
+    fn retire_failed(&mut self, context: u32, cause: Cause) {
+        self.retire(context, None, Err(cause), None);
     }
 
     /// Books the end of one send work request.
@@ -279,7 +279,7 @@ impl<C: QpHandler> Wire<C> {
         }
         // What the device did not take will not complete by itself.
         while let Some(context) = self.link.as_mut().and_then(Link::next_unposted) {
-            self.retire_failed(context, None, Cause::LocalFault);
+            self.retire_failed(context, Cause::LocalFault);
         }
         Err(Cause::LocalFault)
     }

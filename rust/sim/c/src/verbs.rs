@@ -566,6 +566,9 @@ pub struct Qp {
     stuck: bool,
     /// When it came into the error state.
     failed_at: Option<u64>,
+    /// What was flushed and the device may use yet, to write or to read: some providers say so before they have told the
+    /// device. Until somebody has waited for them to do that.
+    late: Vec<(u64, u32, bool)>,
     events: usize,
 }
 
@@ -647,6 +650,7 @@ pub unsafe fn create_qp(
             undrained: false,
             stuck: false,
             failed_at: None,
+            late: Vec::new(),
             events: 0,
         }));
         world.qps.insert(qpn, qp);
@@ -661,6 +665,7 @@ pub fn destroy_qp(qp: *mut Qp) {
     sched::point();
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
+    know(q);
     while q.events != 0 {
         sched::sleep_on(qp as usize);
     }
@@ -785,10 +790,26 @@ pub fn to_err(qp: *mut Qp) {
         return;
     }
     while let Some(wr) = q.sq.pop_front() {
+        if wr.inline.is_none() {
+            q.late.extend(wr.parts.iter().map(|&(addr, len)| (addr, len, false)));
+        }
         complete(qp, wr.cqe, FLUSHED, opcode(&wr.op), 0);
     }
     while let Some(r) = q.rq.pop_front() {
+        if r.len != 0 {
+            q.late.push((r.addr, r.len, true));
+        }
         complete(qp, r.cqe, FLUSHED, ib_wc_opcode_IB_WC_RECV, 0);
+    }
+}
+
+/// Who calls this waits until the device knows that the queue pair is in the error state.
+fn know(q: &mut Qp) {
+    for (addr, len, write) in core::mem::take(&mut q.late) {
+        // What was in a device that is removed or lost is nobody's.
+        if is_good(q.dev) && !dma::touch(q.dev, addr, u64::from(len), write) {
+            violation("memory of a flushed work request is unmapped while the device may use it");
+        }
     }
 }
 
@@ -1231,10 +1252,10 @@ fn carry_out(qp: *mut Qp) {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
     sched::point();
+    let qp: *mut Qp = qp.cast();
+    // SAFETY: The memory stays until the world ends.
+    let q = unsafe { &mut *qp };
     if world::fails(Fault::Verbs) {
-        let qp: *mut Qp = qp.cast();
-        // SAFETY: The memory stays until the world ends.
-        let q = unsafe { &mut *qp };
         q.undrained = true;
         // It says so, or it says that it does, and is dead.
         if w().rng.ppm(500_000) {
@@ -1247,7 +1268,8 @@ pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
             *patience += PATIENCE + SEC;
         }
     }
-    to_err(qp.cast());
+    to_err(qp);
+    know(q);
     0
 }
 
@@ -1449,6 +1471,7 @@ pub unsafe extern "C" fn ib_drain_qp(qp: *mut ib_qp) {
         return;
     }
     to_err(qp);
+    know(q);
     // SAFETY: As above.
     unsafe {
         while (*qp).completions + (*qp).handling != 0 {
