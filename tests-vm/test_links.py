@@ -13,6 +13,7 @@ from faults import SLOW, Ledger, Load, ping_until, silence
 from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
 from flow import DEBUGFS, conns
 from nodes import Node, until, up
+from test_debugfs import lines
 from test_times import Notices
 
 
@@ -144,6 +145,12 @@ def test_the_address_is_elsewhere_too(nodes):
     assert "link is" not in a.log() and a.conns() > 0, a.log()
 
 
+def health(node):
+    """The device of its NI, and what is wrong with that."""
+    ni = lines(node)[0]
+    return ni["device"], ni["health"]
+
+
 def test_the_device_is_mute(nodes):
     """What the driver cannot prevent on rxe: another user of the CM has a request on its way when the link goes. Then it says
     what is wrong, and what helps, and LNet avoids the NI."""
@@ -164,6 +171,10 @@ def test_the_device_is_mute(nodes):
         line = "no node can be connected to: queue pair 1 of rxe0 is in the error state"
         until(lambda: line in a.log(), "it is said", timeout=20 * SLOW)
         until(lambda: notices.of("device_mute"), "it is told", timeout=20 * SLOW)
-    a.guest.check("rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0")
+    assert health(a) == ("rxe0", "mute")
+    a.guest.check("rdma link delete rxe0")
+    until(lambda: health(a) == ("none", "ok"), "without a device there is none that ails")
+    a.guest.check("rdma link add rxe0 type rxe netdev eth0")
     ping_until(a, b, 20 * SLOW)
+    assert health(a) == ("rxe0", "ok")
     assert a.log().count(line) == 1 and notices.of("device_mute") == [(a.nid, "rxe0")]

@@ -157,7 +157,10 @@ def test_a_broken_device_heals(nodes):
         def avoided():
             return "fatal=1" in a.guest.run(a.ctl_script("ni list"))[1]
 
-        assert not avoided()
+        def health():
+            return lines(a)[0]["health"]
+
+        assert not avoided() and health() == "ok"
         with Notices(a) as notices:
             for _ in range(2):
                 says("fatal")
@@ -165,9 +168,10 @@ def test_a_broken_device_heals(nodes):
                 # It stays so, whatever else is looked at.
                 says("port_err")
                 a.guest.check("sleep 0.5")
-                assert avoided()
+                assert avoided() and health() == "broken"
                 says("port_active")
                 until(lambda: not avoided(), "LNet is told that it works again")
+                assert health() == "ok"
             until(lambda: len(notices.of("device_back")) == 2, "all is told")
             assert notices.of("device_fatal") == [(a.nid, a.device)] * 2
         log = a.log()

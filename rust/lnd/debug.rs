@@ -72,12 +72,14 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         .unwrap_or_default();
     writeln!(
         f,
-        " regions={} max_regions={} regions_moved={} bad_pkeys={} orphans={}",
+        " regions={} max_regions={} regions_moved={} bad_pkeys={} orphans={} health={}",
         regions.there,
         regions.bound,
         regions.moved,
         hca.as_ref().map_or(0, |hca| hca.bad_pkeys()),
         ni.orphans.all(),
+        // Until there is another one, what ailed the last is still noted.
+        device.as_ref().map_or("ok", |_| ni.condition.as_str()),
     )?;
     // What the connections did that are over.
     let past = ni.past();

@@ -42,7 +42,7 @@
 #![deny(unsafe_code)]
 
 pub(crate) mod access;
-pub(crate) mod broken;
+pub(crate) mod condition;
 mod conn;
 pub(crate) mod counts;
 pub(crate) mod debug;

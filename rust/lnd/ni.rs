@@ -22,7 +22,7 @@ use kernel::{
 };
 
 use super::{
-    broken::Broken,
+    condition::Condition,
     counts::Counts,
     hca::Hca,
     kind::O2ib,
@@ -121,8 +121,8 @@ pub(crate) struct Ni {
     pub(crate) times: Arc<Times>,
     /// What LNet keeps of connections that are over.
     pub(crate) orphans: Orphans,
-    /// The device says that it is broken.
-    pub(crate) broken: Broken,
+    /// What ails the device.
+    pub(crate) condition: Condition,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
@@ -170,7 +170,7 @@ impl Ni {
                 seen,
                 times,
                 orphans,
-                broken: Broken::new(),
+                condition: Condition::new(),
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,

@@ -133,7 +133,7 @@ impl User for Port {
         let old = self.events.lock().take();
         // Out of the lock, for that waits for handlers; and before the first event of the new one.
         drop(old);
-        self.ni.broken.set(false);
+        self.ni.condition.forget();
         self.signs.forget();
         let events = EventRegistration::new(hca.device.clone(), self.clone())
             .map_err(StartError::because("cannot watch the RDMA device"))?;
@@ -391,7 +391,7 @@ impl WorkItem<DEVICE> for Port {
 impl DeviceEvents for Port {
     /// Hard interrupt context is possible: flags and work only.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
-        if this.signs.heard(event, &this.ni.broken) {
+        if this.signs.heard(event, &this.ni.condition) {
             let this: Arc<Self> = this.into();
             this.look_in(0);
         }

@@ -11,7 +11,7 @@ use kernel::{
 };
 
 use super::{
-    broken::Broken,
+    condition::Condition,
     hca::Hca,
     log,
     ni::Ni, //
@@ -46,8 +46,6 @@ pub(super) struct Signs {
     watched: Atomic<bool>,
     /// An attempt got no answer: whether it was ever sent is to be looked at.
     unheard: Atomic<bool>,
-    /// No message of the connection manager leaves the device, and that was said.
-    mute: Atomic<bool>,
     /// Something happened that may have moved the address to another device.
     astray: Atomic<bool>,
     /// The move of the address after which its GIDs have not changed yet, and are going to; 0 if there is none.
@@ -67,7 +65,6 @@ impl Signs {
             told: Atomic::new(false),
             watched: Atomic::new(false),
             unheard: Atomic::new(false),
-            mute: Atomic::new(false),
             astray: Atomic::new(false),
             gids_due: Atomic::new(0),
             moves: Atomic::new(0),
@@ -79,7 +76,6 @@ impl Signs {
     /// The NI has another device, of which nothing was heard yet; not even that the address has left it again.
     pub(super) fn forget(&self) {
         self.told.store(false, Release);
-        self.mute.store(false, Release);
         self.astray.store(true, Release);
     }
 
@@ -139,11 +135,11 @@ impl Signs {
     }
 
     /// The device told this. True: a look is due.
-    pub(super) fn heard(&self, event: DeviceEvent, broken: &Broken) -> bool {
+    pub(super) fn heard(&self, event: DeviceEvent, condition: &Condition) -> bool {
         match event {
-            DeviceEvent::Fatal => broken.set(true),
+            DeviceEvent::Fatal => condition.set_broken(true),
             // A device that recovers without being made anew tells so of its ports.
-            DeviceEvent::PortActive(_) => broken.set(false),
+            DeviceEvent::PortActive(_) => condition.set_broken(false),
             DeviceEvent::PortErr(_) => {}
             DeviceEvent::GidChange(_) => {
                 self.gids_due.store(0, Release);
@@ -156,7 +152,7 @@ impl Signs {
 
     /// Whether the device is broken, by its own words; people are told when that changes.
     pub(super) fn is_fatal(&self, ni: &Ni, hca: &Hca) -> bool {
-        let fatal = ni.broken.get();
+        let fatal = ni.condition.is_broken();
         if self.told.xchg(fatal, Full) != fatal {
             let what = if fatal {
                 log::broken(ni.nid);
@@ -177,13 +173,13 @@ impl Signs {
         if self.unheard.xchg(false, Full) && hca.device.is_software() {
             let addr = Addr::v4(ni.nid.addr(), 0);
             let mute = listen::is_mute(ni.net.as_rdma(), &addr, &hca.device);
-            if mute && !self.mute.xchg(true, Full) {
+            if mute && ni.condition.set_mute() {
                 let name = hca.device.name();
                 log::mute(ni.nid, name.as_str());
                 notice::device(notice::Device::Mute, &ni.nid, Some(name.as_str()));
             }
         }
-        self.mute.load(Acquire)
+        ni.condition.is_mute()
     }
 
     /// What is to be done about the NI's address, which `find` looks for if there is a reason to. `find` may sleep.

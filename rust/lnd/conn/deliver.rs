@@ -211,7 +211,7 @@ fn finish(conn: &Conn, finished: &mut Option<Finished>) {
 #[inline(never)]
 fn finish_ended(conn: &Conn, finished: Finished) {
     let mut finished = finished;
-    if conn.ni.broken.get() {
+    if conn.ni.condition.is_broken() {
         finished.on_broken_device();
     }
     if let Some((cause, messages)) = finished.failed() {
