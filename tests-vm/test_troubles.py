@@ -94,6 +94,19 @@ def test_healthy(nodes, told):
         until(lambda: "2 connections; nothing wrong" in told(a, name="healthy", looks=6), "nothing wrong")
 
 
+def test_broken_device(nodes, told):
+    """The link is up, and LNet avoids the NI."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    tell = "echo eth0 {} >/sys/module/ib_event/parameters/tell"
+    a.guest.check(f"insmod /files/ib_event.ko; {tell.format('fatal')}")
+    try:
+        told(a, "rxe0 says that it is broken, LNet avoids the NI ...", name="broken")
+    finally:
+        a.guest.run(f"{tell.format('port_active')}; rmmod ib_event")
+
+
 @pytest.mark.long
 def test_no_answer(nodes, told):
     """The peer's LNet takes nothing, and there are credits left: what the transport delivered has no answer."""

@@ -173,6 +173,7 @@ pub fn document(app: &App) -> String {
         out.text("nid", &ni.nid);
         out.text("device", &ni.device);
         out.flag("link_down", ni.link_down);
+        out.text("health", &ni.health);
         out.number("incarnation", ni.incarnation);
         out.number("speed_mbps", ni.speed_mbps);
         out.number("bad_pkeys", ni.bad_pkeys);

@@ -32,6 +32,8 @@ pub struct Ni {
     pub device: String,
     /// It has no carrier, no address, or a port that is not active.
     pub link_down: bool,
+    /// What is wrong with its device: `broken`, `mute`, or `ok`; empty with an older driver.
+    pub health: String,
     /// Speed of its port in Mb/s; 0 is unknown.
     pub speed_mbps: u64,
     /// Packets of other partitions since it was started.
@@ -213,6 +215,11 @@ pub struct Event {
 }
 
 impl Ni {
+    /// Whether it has a device, and that can be used.
+    pub fn has_device(&self) -> bool {
+        !self.device.is_empty() && !matches!(self.health.as_str(), "broken" | "mute")
+    }
+
     /// Counters of all its connections, past and present.
     pub fn totals(&self) -> Counts {
         let mut sum = self.past;

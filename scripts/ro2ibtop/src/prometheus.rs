@@ -145,10 +145,10 @@ pub fn text(app: &App) -> String {
     out.family(
         "ro2ib_device_up",
         "gauge",
-        "Whether the NI has its RDMA device.",
+        "Whether the NI has its RDMA device, and that works: it neither says that it is broken, nor is mute.",
     );
     for ni in nis {
-        let up = u8::from(!ni.device.is_empty());
+        let up = u8::from(ni.has_device());
         out.sample(
             "ro2ib_device_up",
             &[("ni", &ni.nid), ("device", &ni.device)],

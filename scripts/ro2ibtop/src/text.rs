@@ -181,6 +181,7 @@ fn ni_line(line: &str, unread: &mut u64) -> Ni {
             "regions_moved" => ni.regions_moved = number(value, unread),
             "device" if value != "none" => ni.device = name(value),
             "link" => ni.link_down = value != "up",
+            "health" => ni.health = name(value),
             "waiting" => ni.waiting = number(value, unread),
             "parting" => ni.parting = number(value, unread),
             _ => {}

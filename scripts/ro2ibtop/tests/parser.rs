@@ -75,6 +75,8 @@ fn what_guests_say_is_all_that_the_driver_tells() {
             assert!(line.contains(" number="), "{name}: {line}");
         }
     }
+    let broken = source::report(common::guest("broken")).pop().unwrap();
+    assert_eq!(broken.nis[0].health, "broken");
     let ended = source::report(common::guest("ended")).pop().unwrap();
     let ends = &ended.nis[0].peers[0].ends;
     assert!(ends.contains(&("LinkDown".to_string(), 2)), "{ends:?}");
@@ -99,7 +101,7 @@ fn an_older_driver_is_understood() {
                conn=10.0.0.1@o2ib role=passive state=Established depth=8 credits=8 rnr=0\n";
     let ni = text::ni(old, &mut unread).unwrap();
     assert_eq!(unread, 0);
-    assert!(ni.device.is_empty());
+    assert!(ni.device.is_empty() && ni.health.is_empty());
     assert_eq!(
         (
             ni.past.tx_msgs,

@@ -195,6 +195,35 @@ fn a_node_without_an_ni_is_no_healthy_one() {
     assert!(link.is_some_and(|l| l.ends_with(" 0")), "{series}");
 }
 
+/// LNet avoids the NI, and its link is up.
+#[test]
+fn a_device_that_says_it_is_broken_is_no_healthy_one() {
+    let told = common::guest("broken");
+    let up = "\nro2ib_device_up{ni=\"10.0.0.1@o2ib\",device=\"rxe0\"} ";
+    for (health, kind, words, works) in [
+        ("broken", "device-broken", "rxe0 says that it is broken", 0),
+        ("mute", "cm-mute", "no node can be connected to", 0),
+        ("ok", "", "nothing wrong", 1),
+    ] {
+        let now = told.replace(" health=broken", &format!(" health={health}"));
+        let node = Dir::node(&format!("health-{health}"), &now);
+        let shown = run(&["--once", "--check", "--root", text(&node.0)]);
+        let status = if works == 1 { 0 } else { 2 };
+        assert!(said(&shown).contains(words), "{}", said(&shown));
+        assert_eq!(shown.status.code(), Some(status), "{health}");
+        let series = said(&run(&["--prometheus", "--root", text(&node.0)]));
+        assert!(series.contains(&format!("{up}{works}\n")), "{series}");
+        assert!(series.contains("\nro2ib_link_up{ni=\"10.0.0.1@o2ib\"} 1\n"));
+        assert_eq!(series.contains(&format!("kind=\"{kind}\"")), works == 0);
+        let all = said(&run(&["--json", "--root", text(&node.0)]));
+        assert!(all.contains(&format!("\"health\":\"{health}\"")), "{all}");
+    }
+    // An older driver does not tell.
+    let node = Dir::node("health-untold", common::guest("healthy"));
+    let series = said(&run(&["--prometheus", "--root", text(&node.0)]));
+    assert!(series.contains(&format!("{up}1\n")), "{series}");
+}
+
 #[test]
 fn a_node_is_looked_at() {
     let node = Dir::node("node", common::guest("healthy"));

@@ -302,6 +302,22 @@ fn each_trouble_of_an_ni_has_its_words() {
         (app.nis[0].kind, app.nis[0].level),
         ("no-device", Level::Bad)
     );
+    // Whatever its link is.
+    let ill = |health: &'static str| {
+        move |ni: &mut Ni| {
+            ni.health = health.into();
+            ni.link_down = true;
+        }
+    };
+    for (health, kind, words) in [
+        ("broken", "device-broken", "mlx5_0 says that it is broken, "),
+        ("mute", "cm-mute", "no node can be connected to, "),
+        ("ok", "link-down", "the link is down: "),
+    ] {
+        let app = node(&[&ill(health)]);
+        assert_eq!((app.nis[0].kind, app.nis[0].level), (kind, Level::Bad));
+        assert!(app.nis[0].words.starts_with(words), "{}", app.nis[0].words);
+    }
     let app = node(&[&|ni: &mut Ni| ni.link_down = true]);
     assert_eq!(
         (app.nis[0].kind, app.nis[0].level),

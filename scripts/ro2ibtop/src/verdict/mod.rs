@@ -66,7 +66,7 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 27] = [
+pub const KINDS: [&str; 29] = [
     "fine",
     "starved",
     "no-answer",
@@ -85,6 +85,8 @@ pub const KINDS: [&str; 27] = [
     "ended",
     "no-ni",
     "no-device",
+    "device-broken",
+    "cm-mute",
     "link-down",
     "device-mute",
     "memory",

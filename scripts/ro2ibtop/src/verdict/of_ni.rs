@@ -54,6 +54,9 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         let words = "the RDMA device is gone: look at \"rdma link\"";
         return Verdict::new(Level::Bad, "no-device", words);
     }
+    if let Some(unusable) = unusable(ni) {
+        return unusable;
+    }
     if ni.link_down {
         let words = "the link is down: cable, switch, \"ip link\", \"rdma link\"";
         return Verdict::new(Level::Bad, "link-down", words);
@@ -113,6 +116,26 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
                 Verdict::new(Level::Note, "memory", format!("was without memory {times}"))
             })
         })
+}
+
+/// It has its device, and LNet avoids the NI: a link that is up does not help.
+fn unusable(ni: &Ni) -> Option<Verdict> {
+    let device = &ni.device;
+    match ni.health.as_str() {
+        "broken" => {
+            let words = format!(
+                "{device} says that it is broken, LNet avoids the NI: its lines in dmesg; if it stays so, reset it"
+            );
+            Some(Verdict::new(Level::Bad, "device-broken", words))
+        }
+        "mute" => {
+            let words = format!(
+                "no node can be connected to, LNet avoids the NI: make {device} anew, \"rdma link delete\" and \"rdma link add\""
+            );
+            Some(Verdict::new(Level::Bad, "cm-mute", words))
+        }
+        _ => None,
+    }
 }
 
 /// Nothing is wrong. That it was started just now is what its peers complain of.

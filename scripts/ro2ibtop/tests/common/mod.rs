@@ -19,7 +19,7 @@ use ro2ibtop::{
 
 /// The texts, as the driver wrote them in guests, in the form of `ro2ib-report`. `tests-vm/test_troubles.py` stages what
 /// they tell of, and writes them.
-pub const GUESTS: [(&str, &str); 10] = [
+pub const GUESTS: [(&str, &str); 11] = [
     ("healthy", include_str!("../guest/healthy.txt")),
     ("slow-peer", include_str!("../guest/slow-peer.txt")),
     ("starved", include_str!("../guest/starved.txt")),
@@ -30,6 +30,7 @@ pub const GUESTS: [(&str, &str); 10] = [
     ("no-peer", include_str!("../guest/no-peer.txt")),
     ("booting", include_str!("../guest/booting.txt")),
     ("ended", include_str!("../guest/ended.txt")),
+    ("broken", include_str!("../guest/broken.txt")),
 ];
 
 /// One of them.
