@@ -329,8 +329,9 @@ struct ro2ib_tuning {
 
 /*
  * The administrator's texts as the Rust side understands them; not terminated.
- * The checks say in the log what is wrong, and return -EINVAL. Any context,
- * also before the module is initialised.
+ * The checks return how many clauses there are; or say in the log what is
+ * wrong, and return -EINVAL. Any context, also before the module is
+ * initialised.
  */
 int ro2ib_rs_check_access(const char *text, size_t len);
 int ro2ib_rs_check_tune(const char *text, size_t len);

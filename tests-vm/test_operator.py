@@ -293,6 +293,42 @@ def test_tuned_while_it_runs(nodes):
     assert a.ctl(f"ni show {a.nid}")["retry_count"] == 3
 
 
+def test_changes_of_parameters_are_told(nodes):
+    """Each in one line; nothing is said of what was given when the module was loaded, stays as it was, or is refused."""
+    a, _b = nodes
+    a.mark_log()
+    a.load("timeout=40 probe=500 'access=\"deny 10.0.0.77@o2ib\"'")
+
+    def told():
+        lines = [line.split("] ", 1)[-1] for line in a.log().splitlines() if "ro2iblnd: parameter" in line]
+        a.mark_log()
+        return lines
+
+    assert told() == []
+    a.ni_add()
+    late = "; for new connections"
+    for key, was, now, counts in (
+        ("timeout", 40, 20, ""), ("keepalive", 100, -1, ""), ("probe", 500, 0, ""), ("cksum", 0, 1, ""), ("retry_count", 5, 3, late),
+        ("rnr_retry_count", 6, 9, late), ("require_privileged_port", 0, 1, late), ("use_privileged_port", 1, 0, late),
+    ):  # fmt: skip
+        for _ in range(2):
+            write(a, key, now)
+        assert told() == [f"ro2iblnd: parameter {key} is {now} now, was {was}{counts}"]
+    for key, text, clauses in (
+        ("access", "deny 10.0.0.77@o2ib", None), ("access", "deny 10.0.0.77@o2ib; ; deny 10.0.0.78@o2ib;", "2 clauses"),
+        ("access", "", "0 clauses"), ("ni_tune", "*@o2ib timeout=20", "1 clause"), ("ni_tune", "*@o2ib timeout=21", "1 clause"),
+    ):  # fmt: skip
+        for _ in range(2):
+            write(a, key, text)
+        assert told() == ([f"ro2iblnd: parameter {key} has {clauses} now"] if clauses else [])
+    # Several lines, in one write.
+    a.guest.check(f"printf 'deny 10.0.0.77@o2ib\ndeny 10.0.0.78@o2ib\nallow *@o2ib\n' >/tmp/rules; cat /tmp/rules >{PARAMS}/access")
+    assert told() == ["ro2iblnd: parameter access has 3 clauses now"]
+    for key, text in (("timeout", "-1"), ("probe", "1"), ("access", "deny"), ("ni_tune", "*@o2ib nonsense=1")):
+        write(a, key, text, ok=False)
+        assert all(" now" not in line for line in told()), key
+
+
 def test_shorter_timeout_acts_on_what_waits(nodes):
     """A PUT that the peer's LNet does not take: it ends after the timeout that was set meanwhile."""
     a, b = nodes

@@ -15,6 +15,7 @@ use crate::{
         nid::Nid,
         rules::{
             allows,
+            count,
             tuning, //
         }, //
     }, //
@@ -31,9 +32,10 @@ unsafe fn text<'a>(text: *const c_char, len: usize) -> Option<&'a str> {
     core::str::from_utf8(bytes).ok()
 }
 
-fn checked(name: &str, result: Result<(), &dyn Display>) -> c_int {
+/// How many clauses there are, or an errno.
+fn checked(name: &str, result: Result<usize, &dyn Display>) -> c_int {
     match result {
-        Ok(()) => 0,
+        Ok(clauses) => c_int::try_from(clauses).unwrap_or(c_int::MAX),
         Err(fault) => {
             // The kernel's printing knows a formatter of its own; `proto` implements that of `core`.
             pr_err!(
@@ -51,8 +53,10 @@ fn checked(name: &str, result: Result<(), &dyn Display>) -> c_int {
 #[no_mangle]
 unsafe extern "C" fn ro2ib_rs_check_access(ptr: *const c_char, len: usize) -> c_int {
     // SAFETY: By the requirement above.
-    match unsafe { text(ptr, len) }.map(|text| allows(text, Nid::ANY, Nid::ANY)) {
-        Some(Ok(_)) => checked("access", Ok(())),
+    match unsafe { text(ptr, len) }
+        .map(|text| allows(text, Nid::ANY, Nid::ANY).map(|_| count(text)))
+    {
+        Some(Ok(clauses)) => checked("access", Ok(clauses)),
         Some(Err(fault)) => checked("access", Err(&fault)),
         None => checked("access", Err(&"what is no text")),
     }
@@ -64,8 +68,8 @@ unsafe extern "C" fn ro2ib_rs_check_access(ptr: *const c_char, len: usize) -> c_
 #[no_mangle]
 unsafe extern "C" fn ro2ib_rs_check_tune(ptr: *const c_char, len: usize) -> c_int {
     // SAFETY: By the requirement above.
-    match unsafe { text(ptr, len) }.map(|text| tuning(text, Nid::ANY)) {
-        Some(Ok(_)) => checked("ni_tune", Ok(())),
+    match unsafe { text(ptr, len) }.map(|text| tuning(text, Nid::ANY).map(|_| count(text))) {
+        Some(Ok(clauses)) => checked("ni_tune", Ok(clauses)),
         Some(Err(fault)) => checked("ni_tune", Err(&fault)),
         None => checked("ni_tune", Err(&"what is no text")),
     }

@@ -82,6 +82,11 @@ fn clauses(text: &str) -> impl Iterator<Item = &str> {
     clauses.filter(|clause| !clause.is_empty())
 }
 
+/// How many clauses a text has.
+pub fn count(text: &str) -> usize {
+    clauses(text).count()
+}
+
 /// Whether one of the words names `nid`; all of them are read.
 fn named<'a>(words: impl Iterator<Item = &'a str>, nid: Nid) -> Result<Option<bool>, Fault<'a>> {
     let mut found = None;
@@ -248,6 +253,18 @@ mod tests {
         assert_eq!(allows(text, NI, Nid::new(3, 1)), Ok(true));
         assert_eq!(allows("", NI, peer(1)), Ok(true));
         assert_eq!(allows(" ;\n ; ", NI, peer(1)), Ok(true));
+    }
+
+    #[test]
+    fn clauses_are_counted() {
+        for (text, n) in [
+            ("", 0),
+            (" ;\n ; ", 0),
+            ("allow *@o2ib", 1),
+            ("deny 10.0.0.5@o2ib;; allow *@o2ib\ndeny *@o2ib*;", 3),
+        ] {
+            assert_eq!((text, count(text)), (text, n));
+        }
     }
 
     #[test]

@@ -41,9 +41,24 @@ static int ro2ib_param_parse(const char *val, const struct kernel_param *kp,
 	return rc;
 }
 
-static int ro2ib_param_set(const char *val, const struct kernel_param *kp)
+/* Take a value that is in order. @late: what it counts for, if not at once. */
+static void ro2ib_param_take(const struct kernel_param *kp, int v,
+			     const char *late)
 {
 	struct ro2ib_param *p = kp->arg;
+	int was = p->value;
+
+	WRITE_ONCE(p->value, v);
+	p->given = true;
+	if (v != was && ro2ib_param_tells())
+		pr_info("parameter %s is %d now, was %d%s\n", kp->name, v, was,
+			late);
+}
+
+static int ro2ib_param_set_late(const char *val, const struct kernel_param *kp,
+				const char *late)
+{
+	const struct ro2ib_param *p = kp->arg;
 	int v;
 	int rc;
 
@@ -55,9 +70,13 @@ static int ro2ib_param_set(const char *val, const struct kernel_param *kp)
 				   kp->name, v, p->min, p->max);
 		return -ERANGE;
 	}
-	WRITE_ONCE(p->value, v);
-	p->given = true;
+	ro2ib_param_take(kp, v, late);
 	return 0;
+}
+
+static int ro2ib_param_set(const char *val, const struct kernel_param *kp)
+{
+	return ro2ib_param_set_late(val, kp, "");
 }
 
 static int ro2ib_param_get(char *buf, const struct kernel_param *kp)
@@ -69,6 +88,17 @@ static int ro2ib_param_get(char *buf, const struct kernel_param *kp)
 
 static const struct kernel_param_ops ro2ib_param_ops = {
 	.set = ro2ib_param_set,
+	.get = ro2ib_param_get,
+};
+
+/* Connections that are there go by what they were made with. */
+static int ro2ib_conn_param_set(const char *val, const struct kernel_param *kp)
+{
+	return ro2ib_param_set_late(val, kp, "; for new connections");
+}
+
+static const struct kernel_param_ops ro2ib_conn_param_ops = {
+	.set = ro2ib_conn_param_set,
 	.get = ro2ib_param_get,
 };
 
@@ -108,7 +138,7 @@ static const struct kernel_param_ops ro2ib_mtu_ops = {
 /* probe is 0 or in a range, and what waits by it is to wait by the new one. */
 static int ro2ib_probe_set(const char *val, const struct kernel_param *kp)
 {
-	struct ro2ib_param *p = kp->arg;
+	const struct ro2ib_param *p = kp->arg;
 	int v;
 	int rc;
 
@@ -120,7 +150,7 @@ static int ro2ib_probe_set(const char *val, const struct kernel_param *kp)
 				   kp->name, v, p->min, p->max);
 		return -ERANGE;
 	}
-	WRITE_ONCE(p->value, v);
+	ro2ib_param_take(kp, v, "");
 	ro2ib_ni_settings_changed();
 	return 0;
 }
@@ -177,10 +207,10 @@ static char *ipif_name = "ib0";
 module_param(ipif_name, charp, 0444);
 MODULE_PARM_DESC(ipif_name, "interface of an NI that names neither interface nor address");
 
-RO2IB_PARAM(retry_count, int, 5, 0, INT_MAX, 0644);
+RO2IB_PARAM_OPS(retry_count, int, &ro2ib_conn_param_ops, 5, 0, INT_MAX, 0644);
 MODULE_PARM_DESC(retry_count, "transport retries of a queue pair (above 7: 7)");
 
-RO2IB_PARAM(rnr_retry_count, int, 6, 0, INT_MAX, 0644);
+RO2IB_PARAM_OPS(rnr_retry_count, int, &ro2ib_conn_param_ops, 6, 0, INT_MAX, 0644);
 MODULE_PARM_DESC(rnr_retry_count, "receiver-not-ready retries of a queue pair (7 and above: without end)");
 
 RO2IB_PARAM(keepalive, int, 100, INT_MIN, INT_MAX, 0644);
@@ -213,10 +243,10 @@ MODULE_PARM_DESC(fmr_cache, "accepted for compatibility, without effect");
 RO2IB_PARAM(dev_failover, int, 0, 0, INT_MAX, 0444);
 MODULE_PARM_DESC(dev_failover, "accepted for compatibility, without effect: an NI always follows its interface to another device");
 
-RO2IB_PARAM(require_privileged_port, int, 0, INT_MIN, INT_MAX, 0644);
+RO2IB_PARAM_OPS(require_privileged_port, int, &ro2ib_conn_param_ops, 0, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(require_privileged_port, "non-zero: refuse peers that connect from ports 1024 and above");
 
-RO2IB_PARAM(use_privileged_port, int, 1, INT_MIN, INT_MAX, 0644);
+RO2IB_PARAM_OPS(use_privileged_port, int, &ro2ib_conn_param_ops, 1, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(use_privileged_port, "non-zero: connect from a port below 1024");
 
 RO2IB_PARAM(wrq_sge, uint, 2, 1, 256, 0444);

@@ -6,9 +6,16 @@
 #ifndef RO2IB_SHIM_PARAMS_H
 #define RO2IB_SHIM_PARAMS_H
 
+#include <linux/module.h>
 #include <linux/types.h>
 
 struct ro2ib_ni_cfg;
+
+/* Changes are said in the log; what is set as the module is loaded is none. */
+static inline bool ro2ib_param_tells(void)
+{
+	return THIS_MODULE->state == MODULE_STATE_LIVE;
+}
 
 /* As given: 0 stands for LNet's own value. Any context. */
 u32 ro2ib_param_timeout_raw(void);

@@ -30,26 +30,37 @@ struct ro2ib_text {
 /* One of the parameters. Setting is serialised by the kernel, per module. */
 struct ro2ib_text_param {
 	struct ro2ib_text __rcu *now;
-	int (*check)(const char *text, size_t len);
+	int (*check)(const char *text, size_t len);	/* number of clauses */
 	void (*changed)(void);
 };
 
-static void ro2ib_text_put(struct ro2ib_text_param *p, struct ro2ib_text *next)
+static bool ro2ib_text_same(const struct ro2ib_text *a,
+			    const struct ro2ib_text *b)
+{
+	if (!a || !b)
+		return a == b;
+	return a->len == b->len && !memcmp(a->text, b->text, a->len);
+}
+
+/* True: it is another text. */
+static bool ro2ib_text_put(struct ro2ib_text_param *p, struct ro2ib_text *next)
 {
 	struct ro2ib_text *old = rcu_replace_pointer(p->now, next, true);
+	bool differs = !ro2ib_text_same(old, next);
 
 	if (old) {
 		synchronize_rcu();
 		kfree(old);
 	}
+	return differs;
 }
 
 static int ro2ib_text_set(const char *val, const struct kernel_param *kp)
 {
 	struct ro2ib_text_param *p = kp->arg;
 	struct ro2ib_text *next = NULL;
+	int clauses = 0;
 	size_t len;
-	int rc;
 
 	val = skip_spaces(val ?: "");
 	len = strlen(val);
@@ -61,16 +72,18 @@ static int ro2ib_text_set(const char *val, const struct kernel_param *kp)
 		return -E2BIG;
 	}
 	if (len) {
-		rc = p->check(val, len);
-		if (rc)
-			return rc;
+		clauses = p->check(val, len);
+		if (clauses < 0)
+			return clauses;
 		next = kmalloc(struct_size(next, text, len), GFP_KERNEL);
 		if (!next)
 			return -ENOMEM;
 		next->len = len;
 		memcpy(next->text, val, len);
 	}
-	ro2ib_text_put(p, next);
+	if (ro2ib_text_put(p, next) && ro2ib_param_tells())
+		pr_info("parameter %s has %d clause%s now\n", kp->name,
+			clauses, clauses == 1 ? "" : "s");
 	p->changed();
 	return 0;
 }
