@@ -791,7 +791,8 @@ pub fn to_err(qp: *mut Qp) {
     }
     while let Some(wr) = q.sq.pop_front() {
         if wr.inline.is_none() {
-            q.late.extend(wr.parts.iter().map(|&(addr, len)| (addr, len, false)));
+            q.late
+                .extend(wr.parts.iter().map(|&(addr, len)| (addr, len, false)));
         }
         complete(qp, wr.cqe, FLUSHED, opcode(&wr.op), 0);
     }
