@@ -66,6 +66,7 @@ struct ro2ib_device_attrs {
 	u32 max_cqe;
 	u32 max_mr;
 	u32 max_fast_reg_page_list_len;
+	u64 page_size_cap;
 	bool mem_mgt_extensions;
 };
 
@@ -110,7 +111,7 @@ void ro2ib_cq_settle(struct ib_cq *cq);
 
 struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages);
 void ro2ib_dereg_mr(struct ib_mr *mr);
-int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt);
+int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt, u32 page_size);
 void ro2ib_mr_bump_key(struct ib_mr *mr);
 void ro2ib_mr_get(const struct ib_mr *mr, u32 *rkey, u64 *iova, u64 *length);
 

@@ -44,7 +44,8 @@ use crate::{
         device::{
             DeviceEvent,
             DeviceEvents,
-            EventRegistration, //
+            EventRegistration,
+            RegionPage, //
         },
         gpu::{
             GpuMemory,
@@ -562,7 +563,9 @@ fn write_to_a_key() -> Result {
     let mut done = 0u32;
     let mut wrs = 0;
 
-    check(source_map.can_register(10) && !source_map.can_register(9))?;
+    let page = left.pd.device().attrs().region_page().ok_or(EINVAL)?;
+
+    check(source_map.can_register(10, page) && !source_map.can_register(9, page))?;
 
     while cursor.left() != 0 {
         let at = remote + u64::from(done);
@@ -628,7 +631,10 @@ fn bounce() -> Result {
     let to = sink.vec(10, NOB);
 
     fill(&from)?;
-    check(!SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?.can_register(257))?;
+    let device = right.pd.device().clone();
+    let page = device.attrs().region_page().ok_or(EINVAL)?;
+
+    check(!SgMap::map(device, &to, Direction::FromDevice)?.can_register(257, page))?;
 
     let mut bounce = BounceBuf::alloc(right.pd.device().clone(), NOB)?;
     let mr = right.qp.take_mr()?;
@@ -663,18 +669,23 @@ fn lists() -> Result {
     let (_acceptor, listener) = listen(PORT + 13, None)?;
     let device = listener.device().ok_or(ENODEV)?;
     let map = |pages: &PageVec| SgMap::map(device.clone(), pages, Direction::ToDevice);
+    let page = device.attrs().region_page().ok_or(EINVAL)?;
+    let half = RegionPage::choose(0x800, 12).ok_or(EINVAL)?;
 
     // More than one piece of a scatterlist, of which only the first elements are used.
     let many = TestPages::new(300)?;
     let few = map(&many.vec(100, 5000))?;
 
-    check(few.nob() == 5000 && few.nr_mapped() == 2 && few.can_register(2))?;
+    check(few.nob() == 5000 && few.nr_mapped() == 2 && few.can_register(2, page))?;
     let all = map(&many.vec(0, 300 * 4096))?;
 
-    check(all.can_register(300) && !all.can_register(299))?;
+    check(all.can_register(300, page) && !all.can_register(299, page))?;
     let inner = map(&many.vec(4095, 298 * 4096 + 2))?;
 
-    check(inner.can_register(300) && !inner.can_register(299))?;
+    check(inner.can_register(300, page) && !inner.can_register(299, page))?;
+    // Of smaller pages it takes more, but not two for each of ours at the ends.
+    check(all.can_register(600, half) && !all.can_register(599, half))?;
+    check(inner.can_register(598, half) && !inner.can_register(597, half))?;
     // Fewer bytes than that, or none.
     check(map(&many.vec(1, 300 * 4096)).err() == Some(EINVAL))?;
     check(map(&many.vec(300 * 4096, 1)).err() == Some(EINVAL))?;
@@ -684,7 +695,7 @@ fn lists() -> Result {
     let one = TestPages::new(1)?;
     let part = map(&one.vec(100, 3996))?;
 
-    check(part.nob() == 3996 && part.nr_mapped() == 1 && part.can_register(1))?;
+    check(part.nob() == 3996 && part.nr_mapped() == 1 && part.can_register(1, page))?;
     check(map(&one.vec(100, 3997)).err() == Some(EINVAL))?;
     check(map(&many.vec(299 * 4096 + 1, 4095))?.nr_mapped() == 1)?;
 
@@ -696,12 +707,32 @@ fn lists() -> Result {
     odd.0[2].bv_len = 0;
     let whole = map(&odd.vec(4, 3996 + 2 * 4096 + 5))?;
 
-    check(whole.nr_mapped() <= 4 && whole.can_register(4) && !whole.can_register(3))?;
+    check(whole.nr_mapped() <= 4 && whole.can_register(4, page) && !whole.can_register(3, page))?;
     odd.0[3].bv_len = 4095;
-    check(map(&odd.vec(4, 3996 + 4096 + 4095))?.can_register(3))?;
+    check(map(&odd.vec(4, 3996 + 4096 + 4095))?.can_register(3, page))?;
     let gap = map(&odd.vec(4, 3996 + 4096 + 4095 + 1))?;
 
-    check(!gap.can_register(u32::MAX))
+    check(!gap.can_register(u32::MAX, page) && !gap.can_register(u32::MAX, half))
+}
+
+/// Which pages regions have, of those that a device says it has.
+fn sizes_of_pages() -> Result {
+    let len = |cap, ours| RegionPage::choose(cap, ours).map(RegionPage::len);
+    // As irdma, rxe and siw say it; here, and where our pages are of 64 KiB.
+    let (irdma, rxe, siw) = (0x4020_1000, 0xffff_f000, 0x1_0000);
+
+    check(len(irdma, 12) == Some(0x1000) && len(irdma, 16) == Some(0x1000))?;
+    check(len(rxe, 12) == Some(0x1000) && len(rxe, 16) == Some(0x1_0000))?;
+    check(len(siw, 16) == Some(0x1_0000) && len(u64::MAX, 14) == Some(0x4000))?;
+    // Who does not say.
+    check(len(0, 12) == Some(0x1000) && len(0, 16) == Some(0x1_0000))?;
+    check(len(0x800, 12) == Some(0x800) && len(0x20_0800, 12) == Some(0x800))?;
+    // Only larger ones, and what is no page.
+    check(len(0x4020_0000, 12).is_none() && len(siw, 12).is_none() && len(0x100, 12).is_none())?;
+
+    let most = |cap, ours, nob| RegionPage::choose(cap, ours).map(|page| page.most_for(nob));
+    check(most(irdma, 12, 1 << 20) == Some(257) && most(irdma, 16, 1 << 20) == Some(257))?;
+    check(most(rxe, 16, 1 << 20) == Some(17) && most(0x200, 12, 1 << 20) == Some(2049))
 }
 
 /// Who says that he has memory of a GPU, and answers whatever he is told to. He never gives an address.
@@ -1372,6 +1403,11 @@ mod tests {
     #[test]
     fn maps_lists_of_all_shapes() -> Result {
         lists()
+    }
+
+    #[test]
+    fn chooses_the_pages_of_regions() -> Result {
+        sizes_of_pages()
     }
 
     #[test]

@@ -19,6 +19,9 @@ DEVICES = {
     "hns": {"hardware": True, "profile": "reg_pages=512 map_sleeps=1"},
     # 2^16 keys for all: so few here that they are enough for one connection of depth 8, and not for two.
     "hfi1": {"hardware": True, "profile": "regions=32"},
+    # As irdma where the kernel's pages are larger than 4 KiB: its regions have none of that size, and smaller ones. 1 MiB is
+    # as many of them as soft-RoCE's regions have.
+    "halves": {"hardware": True, "profile": "page_sizes=0x800"},
     # Less of everything than any of them: 1 MiB in pieces takes ten times the work requests of this send queue.
     "least": {"hardware": True, "profile": "send_sge=3 reg_pages=256 qp_wr=40 regions=32"},
 }

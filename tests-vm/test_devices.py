@@ -46,7 +46,7 @@ def some(names, few):
     return [name if name in few else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
-@pytest.mark.parametrize("device", some([d for d in DEVICES if d != "rxe"], ("siw", "least")))
+@pytest.mark.parametrize("device", some([d for d in DEVICES if d != "rxe"], ("siw", "halves", "least")))
 def test_device(boot_pair, device):
     """Traffic of every kind, connections closed under it, the device unplugged, everything back."""
     a, b = (Node(g) for g in boot_pair(**DEVICES[device]))
@@ -179,13 +179,22 @@ def test_nobody_there_on_iwarp(boot_pair):
     b.unload()
 
 
-def test_too_little_is_refused(boot):
-    """A device that cannot register 1 MiB: one line, and no NI."""
+@pytest.mark.parametrize(
+    ("profile", "line"),
+    [
+        ("reg_pages=255", "cannot register 1 MiB at once"),
+        # 2 MiB, and none as small as ours.
+        ("page_sizes=0x200000", "cannot register memory in pages as small as the kernel's"),
+        ("page_sizes=0x800 reg_pages=511", "cannot register 1 MiB at once"),
+    ],
+)
+def test_too_little_is_refused(boot, profile, line):
+    """A device that cannot register 1 MiB of our pages: one line, and no NI."""
     guest = boot()
-    guest.check("insmod /files/ib_profile.ko reg_pages=255")
+    guest.check(f"insmod /files/ib_profile.ko {profile}")
     vm.setup_two_links(guest)
     node = Node(guest, address="10.0.1.1")
     node.load()
     assert node.ctl("ni add o2ib veth0", ok=False)["rc"] != 0
-    assert "cannot register 1 MiB at once" in node.log()
+    assert line in node.log()
     node.unload()

@@ -20,6 +20,7 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 		.max_cqe = a->max_cqe,
 		.max_mr = max(a->max_mr, 0),
 		.max_fast_reg_page_list_len = a->max_fast_reg_page_list_len,
+		.page_size_cap = a->page_size_cap,
 		.mem_mgt_extensions =
 			a->device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS,
 	};

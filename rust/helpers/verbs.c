@@ -115,9 +115,10 @@ void ro2ib_dereg_mr(struct ib_mr *mr)
 	ib_dereg_mr(mr);
 }
 
-noinline int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt)
+noinline int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt,
+			     u32 page_size)
 {
-	int n = ib_map_mr_sg(mr, sgt->sgl, sgt->nents, NULL, PAGE_SIZE);
+	int n = ib_map_mr_sg(mr, sgt->sgl, sgt->nents, NULL, page_size);
 
 	if (n < 0)
 		return n;

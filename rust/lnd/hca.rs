@@ -4,7 +4,6 @@
 //! the speed of its port.
 
 use kernel::{
-    page::PAGE_SIZE,
     prelude::*,
     sync::{
         aref::ARef,
@@ -22,7 +21,6 @@ use crate::{
         },
         params::{
             QueueDepth,
-            FRAGS_MAX,
             LNET_MTU, //
         },
         regions::{
@@ -40,7 +38,8 @@ use crate::{
         device::{
             Device,
             DeviceAttrs,
-            PortState, //
+            PortState,
+            RegionPage, //
         },
         pd::Pd,
         regions::Regions, //
@@ -60,6 +59,8 @@ pub(crate) struct Hca {
     pub(crate) port: u32,
     /// Pages that one memory region covers.
     pub(crate) mr_pages: u32,
+    /// How large they are.
+    pub(crate) mr_page: RegionPage,
     /// The depth there was room for ([`crate::proto::sizes::DepthMemory`]).
     pub(crate) depth: Atomic<u64>,
     /// Packets of other partitions that the port had got when the NI came to it.
@@ -72,6 +73,7 @@ pub(crate) struct Hca {
 pub(crate) struct Able {
     attrs: DeviceAttrs,
     mr_pages: u32,
+    mr_page: RegionPage,
 }
 
 impl Able {
@@ -86,13 +88,24 @@ impl Able {
         if !attrs.mem_mgt_extensions {
             return lacks("the RDMA device cannot register memory by work request");
         }
-        let mr_pages = u32::from(FRAGS_MAX).min(attrs.max_fast_reg_page_list_len);
+        let Some(mr_page) = attrs.region_page() else {
+            return lacks(
+                "the RDMA device cannot register memory in pages as small as the kernel's",
+            );
+        };
         // All that LNet moves at a time. What begins inside of a page may need one page more; if there
         // is none, it is copied.
-        if u64::from(mr_pages).saturating_mul(PAGE_SIZE as u64) < u64::from(LNET_MTU) {
+        let mr_pages = attrs
+            .max_fast_reg_page_list_len
+            .min(mr_page.most_for(LNET_MTU));
+        if mr_pages.saturating_mul(mr_page.len()) < LNET_MTU {
             return lacks("the RDMA device cannot register 1 MiB at once");
         }
-        Ok(Self { attrs, mr_pages })
+        Ok(Self {
+            attrs,
+            mr_pages,
+            mr_page,
+        })
     }
 
     /// The memory regions that we may have of it, shared as [`crate::proto::regions`] says. May sleep.
@@ -135,6 +148,7 @@ impl Hca {
             attrs: able.attrs,
             port,
             mr_pages: able.mr_pages,
+            mr_page: able.mr_page,
             depth: Atomic::new(0),
             bad_pkeys: state.bad_pkeys,
             mbps: Atomic::new(0),

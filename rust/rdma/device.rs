@@ -9,6 +9,7 @@ use core::{
 
 use kernel::{
     container_of,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         aref::{
@@ -84,9 +85,69 @@ pub(crate) struct DeviceAttrs {
     pub(crate) max_mr: u32,
     /// Pages per memory region.
     pub(crate) max_fast_reg_page_list_len: u32,
+    /// Sizes that the pages of a memory region may have, a bit each; 0 if it does not say.
+    pub(crate) page_size_cap: u64,
     /// Memory can be registered by work requests. Without this the device is of
     /// no use here.
     pub(crate) mem_mgt_extensions: bool,
+}
+
+impl DeviceAttrs {
+    /// The pages of its memory regions. `None`: it has none as small as our own.
+    pub(crate) fn region_page(&self) -> Option<RegionPage> {
+        RegionPage::choose(self.page_size_cap, OUR_PAGE)
+    }
+}
+
+/// The size of our own pages, as a power of two.
+const OUR_PAGE: u32 = PAGE_SIZE.ilog2();
+
+/// The size of a page of memory regions.
+///
+/// That of our own pages, if the device has it, else the next smaller one: irdma has 4 KiB and 2 MiB, also where ours are
+/// of 64 KiB. It takes any other size for 4 KiB and says nothing, and data goes to wrong places.
+///
+/// # Invariants
+///
+/// Two to the power of `shift`. One that the device has, if it says which, and no larger than our own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RegionPage {
+    shift: u32,
+}
+
+impl RegionPage {
+    /// No device has smaller ones than 512 bytes, and of those 16 bits can count what a region has
+    /// ([`super::qp::QpConfig::mr_pages`]).
+    const LEAST: u32 = 9;
+
+    /// As above: of those in `cap`, a bit each, where our own have the size `ours`, as a power of two. A device that says
+    /// nothing has them all.
+    pub(crate) fn choose(cap: u64, ours: u32) -> Option<Self> {
+        if cap == 0 {
+            // INVARIANT: It does not say.
+            return Some(Self { shift: ours });
+        }
+        let larger = u64::MAX.checked_shl(ours.saturating_add(1)).unwrap_or(0);
+        let shift = (cap & !larger).checked_ilog2()?;
+
+        // INVARIANT: The last bit that is there, up to that of our own.
+        (shift >= Self::LEAST).then_some(Self { shift })
+    }
+
+    /// Its bytes.
+    pub(crate) fn len(self) -> u32 {
+        1_u32.wrapping_shl(self.shift)
+    }
+
+    /// How many `nob` bytes are in at most that lie one behind the other, wherever they begin.
+    pub(crate) fn most_for(self, nob: u32) -> u32 {
+        nob.div_ceil(self.len().max(1)).saturating_add(1)
+    }
+
+    /// How many one page of our own is.
+    pub(super) fn in_ours(self) -> u32 {
+        1_u32.wrapping_shl(OUR_PAGE.saturating_sub(self.shift))
+    }
 }
 
 /// What a port of a device says of itself; all 0 if there is no such port.
@@ -137,6 +198,7 @@ impl Device {
             max_cqe: a.max_cqe,
             max_mr: a.max_mr,
             max_fast_reg_page_list_len: a.max_fast_reg_page_list_len,
+            page_size_cap: a.page_size_cap,
             mem_mgt_extensions: a.mem_mgt_extensions,
         }
     }

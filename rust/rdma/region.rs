@@ -19,6 +19,7 @@ use super::{
         Atomic,
         Relaxed, //
     },
+    device::RegionPage,
     pd::Pd,
     rc::check,
     sg::SgMap, //
@@ -74,10 +75,11 @@ impl Drop for Counted {
 ///
 /// # Invariants
 ///
-/// `mr` is a region of the protection domain that only `drop` destroys.
+/// `mr` is a region of the protection domain that only `drop` destroys. `page` is of its device.
 pub(super) struct RawMr {
     mr: NonNull<bindings::ib_mr>,
     pd: Arc<Pd>,
+    page: RegionPage,
     // Dropped last: the device has it until then.
     _counted: Counted,
 }
@@ -87,16 +89,19 @@ impl RawMr {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if there is no room for another one, else what the provider says.
+    /// `ENOBUFS` if there is no room for another one, `EOPNOTSUPP` if the device has no pages that are small enough, else
+    /// what the provider says.
     pub(super) fn alloc(room: &Arc<Room>, pd: &Arc<Pd>, max_pages: u32) -> Result<Self> {
         let counted = Counted::new(room).ok_or(ENOBUFS)?;
+        let page = pd.device().attrs().region_page().ok_or(EOPNOTSUPP)?;
         // SAFETY: `pd` is valid.
         let mr = from_err_ptr(unsafe { bindings::ro2ib_alloc_mr(pd.as_raw(), max_pages) })?;
 
         Ok(Self {
-            // INVARIANT: Just allocated.
+            // INVARIANT: Just allocated, and what the device said just now.
             mr: NonNull::new(mr).ok_or(ENOMEM)?,
             pd: pd.clone(),
+            page,
             _counted: counted,
         })
     }
@@ -127,9 +132,9 @@ impl RawMr {
     pub(super) fn map(&self, sg: &SgMap, next_key: bool) -> Result<Region> {
         let raw = self.mr.as_ptr();
 
-        // SAFETY: By the type invariant, and the table is mapped. Whoever has this in his hands is
-        // the only one who uses it.
-        check(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table()) })?;
+        // SAFETY: By the type invariant, and the table is mapped. The device has pages of that size. Whoever has this
+        // in his hands is the only one who uses it.
+        check(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table(), self.page.len()) })?;
         if next_key {
             // SAFETY: As above; no registration with the old key is under way.
             unsafe { bindings::ro2ib_mr_bump_key(raw) };

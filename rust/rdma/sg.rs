@@ -13,7 +13,10 @@ use kernel::{
 
 use super::{
     buf::Direction,
-    device::Device,
+    device::{
+        Device,
+        RegionPage, //
+    },
     gpu::{
         GpuMemory,
         Home, //
@@ -79,7 +82,7 @@ pub(crate) struct SgMap {
     nob: u32,
     used: u32,
     nr_mapped: u32,
-    /// How many a region has that covers it; 0 if none can.
+    /// How many pages as large as ours a region has that covers it; 0 if none can.
     region_pages: u32,
     // Keeps our own pages; those of `PageVec::from_raw` are kept by its contract.
     _own: Option<Arc<Pages>>,
@@ -189,11 +192,14 @@ impl SgMap {
         self.nr_mapped
     }
 
-    /// Whether one memory region of `max_pages` pages can cover it: no gaps
+    /// Whether one memory region of `max_pages` pages of the size `page` can cover it: no gaps
     /// inside, that is, every fragment but the first begins and every one but the
-    /// last ends at the edge of a page.
-    pub(crate) fn can_register(&self, max_pages: u32) -> bool {
-        self.region_pages != 0 && self.region_pages <= max_pages
+    /// last ends at the edge of a page of ours. Of smaller pages it may take one or two less than are
+    /// counted here.
+    pub(crate) fn can_register(&self, max_pages: u32, page: RegionPage) -> bool {
+        let in_all = self.region_pages.saturating_mul(page.in_ours());
+
+        in_all != 0 && in_all.min(page.most_for(self.nob)) <= max_pages
     }
 
     /// Which way the data goes.

@@ -38,6 +38,9 @@ MODULE_PARM_DESC(speed, "code of the speed of a lane; at any time");
 static unsigned int width;
 module_param(width, uint, 0644);
 MODULE_PARM_DESC(width, "code of the number of lanes; at any time");
+static unsigned long long page_sizes;
+module_param(page_sizes, ullong, 0444);
+MODULE_PARM_DESC(page_sizes, "sizes of the pages of a memory region, a bit each");
 static bool map_sleeps;
 module_param(map_sleeps, bool, 0444);
 MODULE_PARM_DESC(map_sleeps, "giving pages to a region may sleep");
@@ -199,6 +202,9 @@ static int profile_map_mr_sg(struct ib_mr *mr, struct scatterlist *sg, int n,
 {
 	if (map_sleeps)
 		might_sleep();
+	/* irdma would take it for one of 4 KiB, and say nothing. */
+	if (page_sizes && !(mr->page_size & page_sizes))
+		return too_much(-EINVAL);
 	return real.map_mr_sg(mr, sg, n, offset);
 }
 
@@ -243,6 +249,8 @@ static int profile_add(struct ib_device *dev)
 	less(&dev->attrs.max_qp_wr, qp_wr);
 	less(&dev->attrs.max_mr, regions);
 	less_u32(&dev->attrs.max_fast_reg_page_list_len, reg_pages);
+	if (page_sizes)
+		dev->attrs.page_size_cap = page_sizes;
 	exchange(NULL, dev);
 	return 0;
 }

@@ -126,10 +126,10 @@ impl Conn {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
             _ => return Err(EMSGSIZE.into()),
         };
-        let (device, mr_pages, qp) = parts?;
+        let (device, (mr_pages, mr_page), qp) = parts?;
         let mut map = self.map(device, pages, Direction::FromDevice)?;
         let mut bounce = None;
-        if !map.can_register(mr_pages) {
+        if !map.can_register(mr_pages, mr_page) {
             let (ours, whole) = self.bounce(map.device().clone(), pages)?;
             (map, bounce) = (ours, Some(whole));
         }

@@ -255,6 +255,7 @@ pub struct ro2ib_device_attrs {
     pub max_cqe: u32,
     pub max_mr: u32,
     pub max_fast_reg_page_list_len: u32,
+    pub page_size_cap: u64,
     pub mem_mgt_extensions: bool,
 }
 
@@ -593,7 +594,7 @@ unsafe extern "C" {
         -> *mut ib_cq;
     pub fn ro2ib_alloc_mr(pd: *mut ib_pd, max_pages: u32) -> *mut ib_mr;
     pub fn ro2ib_dereg_mr(mr: *mut ib_mr);
-    pub fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table) -> i32;
+    pub fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table, page_size: u32) -> i32;
     pub fn ro2ib_mr_bump_key(mr: *mut ib_mr);
     pub fn ro2ib_mr_get(mr: *const ib_mr, rkey: *mut u32, iova: *mut u64, length: *mut u64);
     pub fn ro2ib_create_qp(

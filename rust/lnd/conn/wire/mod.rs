@@ -70,7 +70,10 @@ use crate::{
             RxBuf,
             TxBuf, //
         },
-        device::Device,
+        device::{
+            Device,
+            RegionPage, //
+        },
         handler::QpHandler,
         qp::Qp,
         rq::RecvQueue,
@@ -94,7 +97,7 @@ pub(super) mod txs;
 pub(super) type Draining<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
 
 /// What a sink is made of, see [`Wire::for_sink`].
-pub(super) type ForSink<C> = (ARef<Device>, u32, Arc<Qp<C>>);
+pub(super) type ForSink<C> = (ARef<Device>, (u32, RegionPage), Arc<Qp<C>>);
 
 /// The wire half of a connection, a `C`.
 pub(super) struct Wire<C: QpHandler> {
@@ -191,7 +194,7 @@ impl<C: QpHandler> Wire<C> {
         self.hca.as_ref().map(|hca| hca.device.clone())
     }
 
-    /// What a sink is made of: the device, how many pages one region covers, and the queue pair.
+    /// What a sink is made of: the device, how many pages of which size one region covers, and the queue pair.
     ///
     /// # Errors
     ///
@@ -199,7 +202,8 @@ impl<C: QpHandler> Wire<C> {
     pub(super) fn for_sink(&self) -> Result<ForSink<C>> {
         let hca = self.hca.as_ref().ok_or(ENODEV)?;
         let link = self.link.as_ref().ok_or(ENOTCONN)?;
-        Ok((hca.device.clone(), hca.mr_pages, link.qp().clone()))
+        let pages = (hca.mr_pages, hca.mr_page);
+        Ok((hca.device.clone(), pages, link.qp().clone()))
     }
 
     /// The queue pair, from set-up to release.

@@ -430,7 +430,11 @@ pub unsafe extern "C" fn ro2ib_dereg_mr(mr: *mut ib_mr) {
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table) -> i32 {
+pub unsafe extern "C" fn ro2ib_map_mr_sg(
+    mr: *mut ib_mr,
+    sgt: *mut sg_table,
+    page_size: u32,
+) -> i32 {
     // That of hns does.
     lock::might_sleep("ib_map_mr_sg");
     mem::allocates("ib_map_mr_sg");
@@ -447,13 +451,18 @@ pub unsafe extern "C" fn ro2ib_map_mr_sg(mr: *mut ib_mr, sgt: *mut sg_table) -> 
     if list.iter().any(|sg| sg.addr == 0) {
         violation("a region covers what is not mapped");
     }
+    let page = u64::from(page_size);
+    // SAFETY: A region goes before its device.
+    if page & unsafe { (*mr.dev).attrs.page_size_cap } == 0 {
+        violation("a region has pages of a size that the device has not");
+    }
     let mut pages = 0;
     for (i, sg) in list.iter().enumerate() {
         let end = sg.addr + u64::from(sg.len);
-        if (i != 0 && sg.addr % 4096 != 0) || (i + 1 != list.len() && end % 4096 != 0) {
+        if (i != 0 && sg.addr % page != 0) || (i + 1 != list.len() && end % page != 0) {
             return -(EINVAL as i32);
         }
-        pages += end.div_ceil(4096) - sg.addr / 4096;
+        pages += end.div_ceil(page) - sg.addr / page;
     }
     if pages > mr.max_pages.into() {
         return -(EINVAL as i32);

@@ -356,6 +356,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
                 max_cqe: 1 << 20,
                 max_mr: n.max_mr,
                 max_fast_reg_page_list_len: 512,
+                page_size_cap: !0xfff,
                 mem_mgt_extensions: true,
             };
             Node {
