@@ -164,6 +164,10 @@ struct ro2ib_lnd_ops {
 	 * one? Locks as above.
 	 */
 	bool (*link_busy)(void *priv);
+	/*
+	 * Has its device a GID for its address, as over RoCE? Locks as above.
+	 */
+	bool (*has_gid)(void *priv);
 	/* -ENOENT past the last one. */
 	int (*get_peer)(void *priv, u32 index, u64 *nid, u32 *refs);
 	/* Show on the console what there is of a peer. -ENOENT: no such peer. */

@@ -9,6 +9,7 @@ import contextlib
 import time
 
 import pytest
+from devices import DEVICES
 from faults import SLOW, Ledger, Load, ping_until, silence
 from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
 from flow import DEBUGFS, conns
@@ -149,6 +150,51 @@ def health(node):
     """The device of its NI, and what is wrong with that."""
     ni = lines(node)[0]
     return ni["device"], ni["health"]
+
+
+def other_prefix(node):
+    """As people change it: the address is there with the new length before that with the old one goes."""
+    node.guest.check(f"ip addr add {node.address}/16 dev eth0 && ip addr del {node.address}/24 dev eth0")
+
+
+def test_another_prefix_length(boot_pair):
+    """The NI has its address all the time, so its connections stay."""
+    a, b = (Node(guest) for guest in boot_pair(**DEVICES["siw"]))
+    up(a, b)
+    a.ping(b)
+    a.mark_log()
+    b.mark_log()
+    before = conns(a, a.nid)
+    assert before
+    other_prefix(a)
+    a.traffic(b, op="mix", size=65536, count=20)
+    after = conns(a, a.nid)
+    assert [c["qpn"] for c in before] == [c["qpn"] for c in after], (before, after)
+    assert "link is" not in a.log() and "closed" not in a.log() + b.log(), a.log() + b.log()
+    # The last one.
+    a.guest.check(f"ip addr del {a.address}/16 dev eth0")
+    until(lambda: "link is down" in a.log() and not a.conns(), "it is noticed")
+    Address.back(a)
+    ping_until(a, b, 20 * SLOW)
+    a.unload()
+    b.unload()
+
+
+def test_another_prefix_length_over_roce(nodes):
+    """The RDMA core takes the GID of the address, which stays: no connection lives on without it, and the peer is told. When
+    the address is set anew there is one again."""
+    a, b = nodes
+    if a.device != "rxe0":
+        pytest.skip("it has no GID for an address")
+    up(a, b)
+    a.ping(b)
+    assert b.conns() == 1
+    other_prefix(a)
+    until(lambda: not b.conns(), "the peer is told")
+    a.guest.check(f"ip addr del {a.address}/16 dev eth0")
+    Address.back(a)
+    ping_until(a, b, 20 * SLOW)
+    a.traffic(b, op="mix", size=65536, count=20)
 
 
 def test_the_device_is_mute(nodes):

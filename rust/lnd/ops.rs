@@ -242,6 +242,10 @@ impl Lnd for O2ib {
         this.is_stirring()
     }
 
+    fn has_gid(this: ArcBorrow<'_, Port>) -> bool {
+        this.has_gid()
+    }
+
     fn peer_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<PeerInfo> {
         let mut left = index;
         let mut found = None;

@@ -255,6 +255,12 @@ impl Port {
         self.ni.way(|way| !way.is_quiet(self.ni.now_ms(), busy))
     }
 
+    /// Whether its device has a GID for its address.
+    pub(crate) fn has_gid(&self) -> bool {
+        let hca = self.ni.hca();
+        hca.is_ok_and(|hca| hca.device.is_roce(hca.port))
+    }
+
     /// The link of the interface changed, or is about to.
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
         let now_ms = self.ni.now_ms();
@@ -265,9 +271,7 @@ impl Port {
             LinkEvent::Moved => {}
         });
         if event == LinkEvent::Moved {
-            let hca = self.ni.hca().ok();
-            self.signs
-                .moves(hca.is_some_and(|hca| hca.device.is_roce(hca.port)));
+            self.signs.moves(self.has_gid());
             if self.signs.is_watched() {
                 let _ = self.ni.set_unsettled(true);
                 self.look_in(0);

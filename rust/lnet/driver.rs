@@ -134,6 +134,10 @@ pub(crate) trait Lnd: Sized + 'static {
     /// or have not been heard, or peers that ask for a new one. The same locks are held.
     fn link_busy(this: ArcBorrow<'_, Self::Ni>) -> bool;
 
+    /// Whether its device has a GID for its address, as over RoCE: that goes though the interface may have the
+    /// address once more. The same locks are held.
+    fn has_gid(this: ArcBorrow<'_, Self::Ni>) -> bool;
+
     /// The peer number `index`, counted from 0 in any order.
     fn peer_info(this: ArcBorrow<'_, Self::Ni>, index: u32) -> Option<PeerInfo>;
 
@@ -179,6 +183,7 @@ impl<L: Lnd> Ops<L> {
         recv: Some(Self::recv),
         link_event: Some(Self::link_event),
         link_busy: Some(Self::link_busy),
+        has_gid: Some(Self::has_gid),
         get_peer: Some(Self::get_peer),
         debug_peer: Some(Self::debug_peer),
         del_peer: Some(Self::del_peer),
@@ -318,6 +323,14 @@ impl<L: Lnd> Ops<L> {
     unsafe extern "C" fn link_busy(lnd: *mut c_void) -> bool {
         // SAFETY: The NI is running during the call.
         L::link_busy(unsafe { Self::borrow(lnd) })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the shim: `lnd` is a running NI's.
+    unsafe extern "C" fn has_gid(lnd: *mut c_void) -> bool {
+        // SAFETY: The NI is running during the call.
+        L::has_gid(unsafe { Self::borrow(lnd) })
     }
 
     /// # Safety

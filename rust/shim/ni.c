@@ -442,6 +442,21 @@ void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps)
 /* Notifiers; rtnl is held by the callers of all chains. */
 
 /*
+ * Whether the interface has the address once more, with a prefix of another
+ * length, and nothing ends. Over RoCE it does: the RDMA core takes the GID of the
+ * address away with one of them, whatever others there are.
+ */
+static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
+{
+	bool stays;
+
+	rcu_read_lock();
+	stays = ro2ib_home(ni);
+	rcu_read_unlock();
+	return stays && !ro2ib_ops->has_gid(ni->priv);
+}
+
+/*
  * An interface, or an address of it, is about to go. Have the connections end
  * while their peers can still be told: afterwards there is no route, and a
  * message of the CM without a route is the death of rxe's queue pair for them.
@@ -464,7 +479,7 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 		list_for_each_entry(ni, &ro2ib_ni_list, list) {
 			if (ni->ifindex != dev->ifindex ||
 			    !net_eq(ni->net, dev_net(dev)) ||
-			    (ip && ni->ip != ip))
+			    (ip && (ni->ip != ip || ro2ib_address_stays(ni))))
 				continue;
 			if (!told && !(ni->fatal & RO2IB_FATAL_LINK)) {
 				ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK,

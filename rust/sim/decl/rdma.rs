@@ -433,6 +433,7 @@ pub struct ro2ib_lnd_ops {
     >,
     pub link_event: Option<unsafe extern "C" fn(priv_: *mut c_void, event: ro2ib_link_event)>,
     pub link_busy: Option<unsafe extern "C" fn(priv_: *mut c_void) -> bool>,
+    pub has_gid: Option<unsafe extern "C" fn(priv_: *mut c_void) -> bool>,
     pub get_peer: Option<
         unsafe extern "C" fn(priv_: *mut c_void, index: u32, nid: *mut u64, refs: *mut u32) -> i32,
     >,
