@@ -306,8 +306,7 @@ impl<T: QpHandler> Qp<T> {
             Rest::Pending => return Err(EBUSY),
             Rest::Yours => {
                 // SAFETY: It was tried to drain it, so nobody posts any more.
-                unsafe { self.destroy() };
-                self.cq.settle();
+                unsafe { self.destroy_undrained() };
                 // SAFETY: It was said to us; nothing of a QP that is gone completes, and what had was waited for.
                 unsafe { self.drain.ended() };
             }
@@ -332,6 +331,23 @@ impl<T: QpHandler> Qp<T> {
             // SAFETY: By the type invariant it is ours, and it is not gone. Its slots stay.
             unsafe { self.id.destroy_qp() };
         }
+    }
+
+    /// Destroys the QP, if it is there, of which completions may be left in the queue: they are handled, before and after.
+    /// Sleeps.
+    ///
+    /// After, for software leaves them there. Before, for those that irdma makes itself of what was flushed lead into its
+    /// queue pair, and stay in the queue when that is freed: whoever polls next follows them. That makes the time in which
+    /// this can happen short, and does not end it: irdma may make more until the queue pair is destroyed.
+    ///
+    /// # Safety
+    ///
+    /// Nobody posts any more.
+    unsafe fn destroy_undrained(&self) {
+        self.cq.settle();
+        // SAFETY: Guaranteed by the caller.
+        unsafe { self.destroy() };
+        self.cq.settle();
     }
 
     /// What [`Self::drain`] does when it has the rights to post.
@@ -404,10 +420,13 @@ impl<T: QpHandler> PinnedDrop for Qp<T> {
         // SAFETY: By the type invariant, it is ours. Nobody can post any more, as that takes a
         // reference to this.
         let unsettled = unsafe { self.drain.wait_at_last(self.as_raw()) };
-        // SAFETY: As above.
-        unsafe { self.destroy() };
+
         if unsettled {
-            self.cq.settle();
+            // SAFETY: As above.
+            unsafe { self.destroy_undrained() };
+        } else {
+            // SAFETY: As above.
+            unsafe { self.destroy() };
         }
     }
 }
