@@ -37,6 +37,10 @@ static enum dma_data_direction direction(int dir)
  * A number of zeroed message buffers one behind the other, as near to the device
  * as memory can be: up to *@n of them, which says then how many they are. NULL
  * if there is no memory. May sleep.
+ *
+ * The pages behind the first of a piece have no references of their own: nobody
+ * may send one without a copy (sendpage, MSG_SPLICE_PAGES), which siw copies only
+ * because all that it sends is signalled (Qp::signals_all() in rust/rdma/qp.rs).
  */
 void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n)
 {
