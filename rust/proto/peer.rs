@@ -385,10 +385,20 @@ impl Peer {
         conns_per_peer.saturating_sub(there)
     }
 
-    /// A reject has taught us what to ask for next. While it has a connection, what that taught us is better.
-    pub fn learnt(&mut self, known: Known) {
-        if self.conns == 0 {
-            self.known = known;
+    /// A reject has taught us what to ask for next: what it is about, and no more, for the rest of `invited` is what was
+    /// asked, and that may have changed since. In which of its lives the peer is a connection says better while there is
+    /// one. How much it takes none does: each was made with what was right then.
+    pub fn learnt(&mut self, invited: Invited) {
+        let Known {
+            stamp,
+            depth,
+            frags,
+        } = invited.known;
+        match invited.why {
+            RetryWhy::SmallerDepth => self.known.depth = self.known.depth.min(depth),
+            RetryWhy::FewerFrags => self.known.frags = self.known.frags.min(frags),
+            RetryWhy::Stale if self.conns == 0 => self.known.stamp = stamp,
+            RetryWhy::Stale | RetryWhy::Race | RetryWhy::Early | RetryWhy::Unsaid => {}
         }
     }
 
@@ -740,17 +750,63 @@ mod tests {
             stamp: known.stamp.wrapping_add(1),
             ..known
         };
-        p.learnt(other);
+        let stale = |known| Invited {
+            why: RetryWhy::Stale,
+            known,
+        };
+        p.learnt(stale(other));
         p.accepting();
         assert_eq!(p.known, other);
         let newer = Known {
             stamp: other.stamp.wrapping_add(1),
             ..known
         };
-        p.learnt(newer);
+        p.learnt(stale(newer));
         assert_eq!(p.known, newer);
         p.established(false, known);
         assert_eq!(p.known.stamp, known.stamp);
+    }
+
+    /// Settings were changed here, or at the peer, since these were made.
+    #[test]
+    fn what_the_peer_takes_is_learnt_beside_connections() {
+        let depth = |n| QueueDepth::new(n).unwrap_or(QueueDepth::MIN);
+        let mut p = all_up(4);
+        p.known.depth = depth(32);
+        let known = p.known;
+        let asked = |why, depth, frags| Invited {
+            why,
+            known: Known {
+                stamp: known.stamp.wrapping_add(1),
+                depth,
+                frags,
+            },
+        };
+        let few = MaxFrags::new(7).unwrap_or(MaxFrags::MAX);
+        breaks(&mut p);
+        assert!(p.more(4, 7).is_some());
+        assert_eq!(p.retry(false, 4), 1);
+        p.learnt(asked(RetryWhy::SmallerDepth, depth(8), MaxFrags::MAX));
+        assert_eq!(p.known.depth, depth(8));
+        p.learnt(asked(RetryWhy::FewerFrags, depth(32), few));
+        assert_eq!(p.known.frags, few);
+        // One that was asked at the same time is told something else.
+        p.learnt(asked(RetryWhy::Stale, depth(32), MaxFrags::MAX));
+        p.learnt(asked(RetryWhy::Race, depth(32), MaxFrags::MAX));
+        assert_eq!((p.known.depth, p.known.frags), (depth(8), few));
+        // In which of its lives it is the connections say better.
+        assert_eq!(p.known.stamp, known.stamp);
+        // An administrator wants less since it was asked.
+        p.known.depth = depth(4);
+        p.learnt(asked(RetryWhy::SmallerDepth, depth(8), few));
+        assert_eq!(p.known.depth, depth(4));
+        // Or he wants more: what a lost race was asked with says nothing of that.
+        for _ in 0..3 {
+            let _ = p.closed();
+        }
+        p.known.depth = depth(64);
+        p.learnt(asked(RetryWhy::Race, depth(32), few));
+        assert_eq!(p.known.depth, depth(64));
     }
 
     /// ko2iblnd refuses for as long as a request of its own is under way, also one that got lost, but not more than

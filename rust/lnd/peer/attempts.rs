@@ -273,7 +273,7 @@ impl<C: Connection> Peer<C> {
             .or(later.then_some(RetryWhy::Early));
         let after = self.with(|inner| {
             if let Some(invited) = retry {
-                inner.policy.learnt(invited.known);
+                inner.policy.learnt(invited);
             }
             inner.last_cause = Some(cause);
             let waiting = !inner.pending.is_empty() || cause == Cause::Moved;

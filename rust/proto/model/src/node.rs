@@ -493,7 +493,7 @@ impl Node {
             return;
         };
         if let Some(retry) = retry {
-            peer.policy.learnt(retry.known);
+            peer.policy.learnt(retry);
         }
         let waiting = !peer.pending.is_empty();
         match peer.policy.failed(active, retry.map(|r| r.why), waiting, 0) {
