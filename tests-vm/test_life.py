@@ -11,6 +11,8 @@ import pytest
 from faults import SLOW, Inject, Load, silence
 from flow import conns
 from nodes import PATIENCE, Node, until, up
+from test_hostile_connect import counted
+from test_operator import write
 
 
 def cycle(a, b):
@@ -197,6 +199,36 @@ def test_one_of_several_is_replaced(nodes):
     time.sleep(5)
     assert not conns(a) and not conns(b)
     a.traffic(b, op="mix", count=20)
+
+
+def test_what_a_peer_takes_is_remembered(nodes):
+    """Who writes a setting that is not the depth has no peer asked for more than it takes; and what one that takes less is
+    asked for beside its connections it is not asked for again and again."""
+    a, b = nodes
+    up(a, conns_per_peer=3, peer_credits=32)
+    up(b, conns_per_peer=3)
+    a.traffic(b, op="mix", size=4096, count=60, conc=12)
+
+    def depths(node):
+        return [c["depth"] for c in conns(node) if c["state"] == "Established"]
+
+    def breaks():
+        before = {c["qpn"] for c in conns(a)}
+        with Inject(a, "ro2ib_ib_post_send", -errno.ENOMEM, times=1) as inject:
+            a.ctl(f"ping {b.nid} timeout=20", ok=False)
+            assert inject.left() == 0
+        until(lambda: depths(a) == depths(b) == [8] * 3 and {c["qpn"] for c in conns(a)} != before, "the third", 40)
+
+    until(lambda: depths(a) == depths(b) == [8] * 3, "all connections")
+    refused = counted(b, "refused", "Depth")
+    assert refused == 1
+    write(a, "probe", 1000)
+    breaks()
+    assert counted(b, "refused", "Depth") == refused
+    # Now it is asked for more, once.
+    write(a, "ni_tune", "*@o2ib peer_credits=16")
+    breaks()
+    assert counted(b, "refused", "Depth") == refused + 1
 
 
 def test_nobody_there(nodes):

@@ -4,7 +4,7 @@
 //! `probe`. What is in force is asked of [`crate::lnet::NiRef`] each time; here only what was derived
 //! from it before is put right.
 //!
-//! Process context, with the shim's NI mutex held: nothing here waits.
+//! Process context, [`settings_changed`] with the shim's NI mutex held: nothing here waits.
 
 use super::{
     conn::Conn,
@@ -12,19 +12,27 @@ use super::{
 };
 use crate::proto::cause::Cause;
 
-/// Ends connections to peers that are not allowed any more, has the others ask for the depth of now when
-/// they connect anew, and the timers of their connections look at once, for how long they wait may have changed.
+/// Ends connections to peers that are not allowed any more; the timers of the others' connections look at once, for
+/// how long they wait may have changed.
 pub(crate) fn settings_changed(peers: &Peers<Conn>) {
     let ni = &peers.ni;
-    let depth = ni.depth();
     peers.table.for_each(|peer| {
         if !ni.lnet.allows(peer.nid.raw()) {
             peer.close(Cause::Denied);
             return;
         }
-        peer.ask_for(depth);
         for conn in peer.conns() {
             conn.look_again();
         }
     });
+    ask_anew(peers);
+}
+
+/// If the depth that the NI offers is another one than before, peers are asked for that when they connect anew. Else
+/// what they were found to take stays: to ask each of them for more costs a request that is refused.
+pub(crate) fn ask_anew(peers: &Peers<Conn>) {
+    // It may change meanwhile.
+    while let Some(depth) = peers.ni.new_depth() {
+        peers.table.for_each(|peer| peer.ask_for(depth));
+    }
 }

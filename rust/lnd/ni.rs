@@ -109,6 +109,8 @@ pub(crate) struct Ni {
     way: SpinLock<Way>,
     /// It is not known yet whether the address moves to another device.
     unsettled: Atomic<bool>,
+    /// The depth that peers were told of; 0 before that.
+    depth_told: Atomic<u32>,
     /// Counters of the connections that are over.
     #[pin]
     past: SpinLock<Counts>,
@@ -165,6 +167,7 @@ impl Ni {
                 hca <- kernel::new_mutex!(None, "Ni::hca"),
                 way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
                 unsettled: Atomic::new(false),
+                depth_told: Atomic::new(0),
                 past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
                 in_use <- InUse::new(),
                 seen,
@@ -323,14 +326,19 @@ impl Ni {
     }
 
     /// Has the depth fit the link of its device, if the administrator said none: for LNet while the NI
-    /// starts, for new connections later on. True: it is another one. May sleep; not with the shim's NI mutex held.
-    pub(crate) fn fit(&self, hca: &Hca) -> bool {
-        let was = self.depth();
+    /// starts, for new connections later on. May sleep; not with the shim's NI mutex held.
+    pub(crate) fn fit(&self, hca: &Hca) {
         let speed = hca.speed();
         let depth = hca.deepest(fit::depth(speed, self.credits));
         self.lnet
             .choose_depth(depth.get(), fit::ni_credits(depth), speed.mbps());
-        self.depth() != was
+    }
+
+    /// [`Ni::depth`], if it is another one than when this was asked last.
+    pub(crate) fn new_depth(&self) -> Option<QueueDepth> {
+        let depth = self.depth();
+        let was = self.depth_told.xchg(u32::from(depth.get()), Full);
+        (was != u32::from(depth.get())).then_some(depth)
     }
 
     /// Why the depth is what it is, if nobody said it.

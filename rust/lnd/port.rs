@@ -33,6 +33,7 @@ use kernel::{
 };
 
 use super::{
+    access,
     conn::Conn,
     files::Files,
     hca::Hca,
@@ -361,10 +362,8 @@ impl WorkItem<DEVICE> for Port {
             // port may say that it is up before it is. Of a bond the other port may be in use.
             let port = hca.device.port(hca.port);
             hca.learn(port);
-            if this.ni.fit(&hca) {
-                let depth = this.ni.depth();
-                this.peers.table.for_each(|peer| peer.ask_for(depth));
-            }
+            this.ni.fit(&hca);
+            access::ask_anew(&this.peers);
             let active = this.bonded || port.active;
             let broken = this.signs.is_fatal(&this.ni, &hca) || this.signs.is_mute(&this.ni, &hca);
             this.ni.lnet.set_fatal(match (broken, active) {
