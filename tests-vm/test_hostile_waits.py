@@ -4,10 +4,12 @@
 import threading
 import time
 
+import pytest
 from evil import wire
-from evil.peer import ADDRESS
+from evil.peer import ADDRESS, STAMP
 from faults import lose, silence
 from nodes import until, up
+from test_hostile_connect import counted
 
 VICTIM = "10.0.0.1"
 EVIL = f"{ADDRESS}@o2ib"
@@ -75,3 +77,33 @@ def test_a_keepalive_has_a_deadline(nodes):
         until(lambda: "connection closed" in a.log(), "closed", 15)
     # Soft-RoCE would give up after 8.6 s at the earliest.
     assert "closed: the send did not complete in time" in a.log()
+
+
+def asked_by(evil, run):
+    """Who asks the hostile peer, by the name that its listener gives the request, and the right answer."""
+    evil.do("listen", "l", ADDRESS, 987)
+    job = run()
+    name = evil.name()
+    asked = wire.parse(bytes.fromhex(evil.do("request", "l", name, 60000, timeout=120)["private"]))
+    ack = wire.message(wire.CONNACK, evil.nid, asked["src"], wire.params(), dststamp=asked["srcstamp"], srcstamp=STAMP)
+    return job, name, asked, ack
+
+
+@pytest.mark.parametrize("wrong", [{"srcstamp": 7}, {"src": 7}], ids=["stamp", "nid"])
+def test_who_ends_each_connection_at_once_is_asked_with_pauses(nodes, evil, wrong):
+    """It takes each connection, and says something on it at once that is of another life. Something waits all the time.
+
+    Pauses grow to 1.6 s, drawn: some 30 requests in 20 s, if nothing else took any time."""
+    a, b = nodes
+    up(a, b)
+    run, name, asked, ack = asked_by(evil, lambda: a.start(EVIL, op="put", size=200, count=500, conc=4, ask=0, timeout=100))
+    noop = wire.message(wire.NOOP, **{"src": evil.nid, "dst": asked["src"], "srcstamp": STAMP, "dststamp": asked["srcstamp"], **wrong})
+    # The first one is asked for again.
+    evil.do("reject", name, wire.reject(wire.EARLY).hex())
+    times = int(evil.do("spoil", "l", ack.hex(), noop.hex(), 20, 20000)["asked"])
+    print(f"asked {times} times in 20 s")
+    assert run.running()
+    evil.do("close", "l")
+    assert 5 <= times <= 38, times
+    assert counted(a, "closed", "PeerRestarted") >= times - 1
+    assert run.result()["errors"]

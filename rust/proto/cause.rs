@@ -258,10 +258,40 @@ impl Cause {
             )
     }
 
-    /// Whether a connection that ended so broke, or the peer broke the protocol: a peer of whose connections one after the
-    /// other ends so at once is asked with pauses.
+    /// Whether a connection that ended so did not end for something that happened here. Whatever else it is the peer can
+    /// bring it about, so one of whose connections one after the other ends so at once is asked with pauses.
     pub fn is_breakage(self) -> bool {
-        self.is_mishap() || self == Self::Protocol
+        match self {
+            Self::Shutdown
+            | Self::AdminClose
+            | Self::PeerDeleted
+            | Self::Denied
+            | Self::Backlog
+            | Self::DeviceGone
+            | Self::LinkDown
+            | Self::Overtaken
+            | Self::Moved => false,
+            Self::PeerClosed
+            | Self::PeerRestarted
+            | Self::Protocol
+            | Self::Unreachable
+            | Self::NoListener
+            | Self::Refused
+            | Self::ConnectFailed
+            | Self::ConnectTimeout
+            | Self::NoResources
+            | Self::LocalFault
+            | Self::RemoteFault
+            | Self::TransportRetry
+            | Self::Flushed
+            | Self::DeadlineConnecting
+            | Self::DeadlineQueued
+            | Self::DeadlineSending
+            | Self::DeadlineAnswer
+            | Self::AddressChanged
+            | Self::Told(_)
+            | Self::Local(_) => true,
+        }
     }
 
     /// Whether what the peer said before counts: it is not known to be wrong, or of another life, or unwelcome, and
@@ -379,22 +409,49 @@ mod tests {
         assert_eq!(flushed(Cause::PeerClosed), Health::RemoteDropped);
     }
 
+    /// However a peer has each connection end as soon as it is there, it is asked with pauses.
     #[test]
-    fn what_is_ended_on_purpose_is_no_breakage() {
-        for cause in [Cause::Protocol, Cause::PeerClosed, Cause::TransportRetry] {
+    fn what_did_not_end_for_something_here_is_a_breakage() {
+        for cause in [
+            Cause::PeerClosed,
+            Cause::PeerRestarted,
+            Cause::Protocol,
+            Cause::Unreachable,
+            Cause::NoListener,
+            Cause::Refused,
+            Cause::ConnectFailed,
+            Cause::ConnectTimeout,
+            Cause::NoResources,
+            Cause::LocalFault,
+            Cause::RemoteFault,
+            Cause::TransportRetry,
+            Cause::Flushed,
+            Cause::DeadlineConnecting,
+            Cause::DeadlineQueued,
+            Cause::DeadlineSending,
+            Cause::DeadlineAnswer,
+            Cause::AddressChanged,
+            Cause::Told(-61),
+            Cause::Local(-22),
+        ] {
             assert!(cause.is_breakage());
         }
         for cause in [
-            Cause::AdminClose,
-            Cause::PeerRestarted,
-            Cause::LinkDown,
-            Cause::Moved,
             Cause::Shutdown,
+            Cause::AdminClose,
+            Cause::PeerDeleted,
+            Cause::Denied,
+            Cause::Backlog,
+            Cause::DeviceGone,
+            Cause::LinkDown,
+            Cause::Overtaken,
+            Cause::Moved,
         ] {
             assert!(!cause.is_breakage());
         }
-        // There is nothing to be made anew where the peer does not speak the protocol.
+        // There is nothing to be made anew where the peer does not speak the protocol, or has begun another life.
         assert!(!Cause::Protocol.is_mishap());
+        assert!(!Cause::PeerRestarted.is_mishap());
     }
 
     /// A peer that returns no credits, or leaves more behind than LNet takes, has no say about the health of our NI,

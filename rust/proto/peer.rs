@@ -321,7 +321,7 @@ impl Peer {
         self.idle()
     }
 
-    /// A connection that was there for `lived_ms` is gone, and broke, or the peer broke the protocol, if `bad`. To be asked
+    /// A connection that was there for `lived_ms` is gone, and for nothing that happened here if `bad`. To be asked
     /// after [`Peer::closed`], when messages wait for another one: milliseconds until a retry that makes it, if the caller is
     /// to see to one. A peer that takes each connection, and breaks it at once, is not asked without a pause.
     #[must_use]

@@ -334,20 +334,76 @@ static int cmd_request(char **a)
 	return 0;
 }
 
-/* accept NAME HEX RECVS */
-static int cmd_accept(char **a)
+/* Accept with the private data in hex */
+static int do_accept(struct conn *c, const char *hex, int recvs)
 {
-	struct conn *c = find(a[1]);
 	struct rdma_conn_param param;
 	uint8_t data[256];
-	long len = from_hex(a[2], data, sizeof(data));
+	long len = from_hex(hex, data, sizeof(data));
 
-	if (!c || len < 0 || make_qp(c, atoi(a[3])))
+	if (len < 0 || make_qp(c, recvs))
 		return 1;
 	param = conn_param(data, len);
 	if (rdma_accept(c->id, &param))
 		return fail("accept");
+	return 0;
+}
+
+/* accept NAME HEX RECVS */
+static int cmd_accept(char **a)
+{
+	struct conn *c = find(a[1]);
+
+	if (!c || do_accept(c, a[2], atoi(a[3])))
+		return 1;
 	say_event(next_event(c, HANDSHAKE_MS));
+	return 0;
+}
+
+/*
+ * spoil LISTENER HEX MESSAGE RECVS MS: for so long accept whoever asks, send
+ * him MESSAGE at once, and let go when he has; tells how often one asked
+ */
+static int cmd_spoil(char **a)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .num_sge = 1 }, *bad;
+	long end = now_ms() + atol(a[5]), left, len;
+	struct conn *listener = find(a[1]), *c;
+	struct rdma_cm_event *event;
+	struct ibv_sge sge;
+	char name[32];
+	int asked = 0;
+
+	if (!listener)
+		return 1;
+	while ((left = end - now_ms()) > 0) {
+		event = next_event(listener, left);
+		if (!event)
+			break;
+		if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) {
+			c = event->event == RDMA_CM_EVENT_DISCONNECTED ?
+				event->id->context : NULL;
+			rdma_ack_cm_event(event);
+			if (c && c != listener) {
+				rdma_disconnect(c->id);
+				forget(c);
+			}
+			continue;
+		}
+		snprintf(name, sizeof(name), "spoilt%d", asked++);
+		c = add(name);
+		c->id = event->id;
+		c->id->context = c;
+		rdma_ack_cm_event(event);
+		if (do_accept(c, a[2], atoi(a[4])))
+			return 1;
+		len = from_hex(a[3], c->buf, MSG_SIZE);
+		sge = (struct ibv_sge) { (uintptr_t)c->buf, len, c->mr->lkey };
+		wr.sg_list = &sge;
+		if (len < 0 || ibv_post_send(c->id->qp, &wr, &bad))
+			return fail("post_send");
+	}
+	say("asked=%d\n", asked);
 	return 0;
 }
 
@@ -609,6 +665,7 @@ static const struct {
 	{ "listen", 3, cmd_listen },
 	{ "request", 3, cmd_request },
 	{ "accept", 3, cmd_accept },
+	{ "spoil", 5, cmd_spoil },
 	{ "reject", 2, cmd_reject },
 	{ "send", 3, cmd_send },
 	{ "write", 4, cmd_write },
