@@ -286,8 +286,9 @@ impl Peer {
 
     /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
     ///
-    /// If it is ours and the only one the rest follows. But if others were there when it was begun, and have gone, the
-    /// peer may be closing all that it gets: then there is a pause.
+    /// If it is ours, and was begun when there was none, the rest follows, whether one of the peer's has come first or not.
+    /// If it is the only one now, but others were there when it was begun, the peer may be closing all that it gets: then
+    /// there is a pause.
     pub fn established(&mut self, active: bool, known: Known) {
         let alone = self.conns == 0;
         self.conns = self.conns.saturating_add(1);
@@ -300,7 +301,7 @@ impl Peer {
         self.failures = 0;
         self.lost = 0;
         self.recall = false;
-        if alone && active && !self.unwanted {
+        if active && (alone || self.first) && !self.unwanted {
             self.tries = REPLACE_TRIES;
             self.pause = match self.first {
                 true => Pause::Rest,
@@ -658,6 +659,15 @@ mod tests {
                 let _ = p.closed();
             }
         }
+        // Both ask at once, and its connection is there first.
+        let mut p = peer();
+        assert!(p.start());
+        p.accepting();
+        p.established(false, known);
+        assert_eq!(p.more(4, 7), None);
+        p.established(true, known);
+        assert_eq!(p.more(4, 7), Some(0));
+        assert_eq!(p.retry(false, 4), 2);
         // It is due, and the peer asks first: its connection counts.
         let mut p = peer();
         assert!(p.start());
