@@ -107,3 +107,19 @@ def test_who_ends_each_connection_at_once_is_asked_with_pauses(nodes, evil, wron
     assert 5 <= times <= 38, times
     assert counted(a, "closed", "PeerRestarted") >= times - 1
     assert run.result()["errors"]
+
+
+def test_a_connection_that_is_refused_is_over(nodes, evil):
+    """Who was asked gives up before it has heard that its answer came: its CM refuses what is a connection here."""
+    a, b = nodes
+    up(a, b)
+    ping, name, _, ack = asked_by(evil, lambda: a.guest.spawn(a.ctl_script(f"ping {EVIL} timeout=60")))
+    with lose(b, "RTU"):
+        evil.do("answer", name, ack.hex(), 20)
+        until(lambda: "state=Established" in state(a), "it is established here", 30)
+        evil.do("close", name)
+        until(lambda: "conn=" not in state(a), "it is over", 30)
+    assert "rc=0" not in ping.wait(120)[1]
+    ends = a.guest.check("cat /sys/kernel/debug/ro2iblnd/*.closes")
+    assert ends.count("event=closed") == 1 and "event=failed" not in ends, ends
+    assert f"{EVIL}: connection closed" in a.log()

@@ -360,6 +360,14 @@ static int cmd_accept(char **a)
 	return 0;
 }
 
+/* answer NAME HEX RECVS: accept, and do not wait for what comes of it */
+static int cmd_answer(char **a)
+{
+	struct conn *c = find(a[1]);
+
+	return !c || do_accept(c, a[2], atoi(a[3]));
+}
+
 /*
  * spoil LISTENER HEX MESSAGE RECVS MS: for so long accept whoever asks, send
  * him MESSAGE at once, and let go when he has; tells how often one asked
@@ -665,6 +673,7 @@ static const struct {
 	{ "listen", 3, cmd_listen },
 	{ "request", 3, cmd_request },
 	{ "accept", 3, cmd_accept },
+	{ "answer", 3, cmd_answer },
 	{ "spoil", 5, cmd_spoil },
 	{ "reject", 2, cmd_reject },
 	{ "send", 3, cmd_send },

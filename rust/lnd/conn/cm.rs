@@ -10,7 +10,10 @@ use kernel::sync::{
     ArcBorrow, //
 };
 
-use super::Conn;
+use super::{
+    Conn,
+    Inner, //
+};
 use crate::{
     lnd::{
         log,
@@ -21,6 +24,7 @@ use crate::{
         cm_msg::{
             judge_connack,
             react_to_reject,
+            Ask,
             Expected,
             Reaction,
             Refused, //
@@ -174,11 +178,12 @@ impl Conn {
     }
 
     fn rejected(self: &Arc<Self>, reason: i32, private_data: &[u8]) {
-        if !self.active {
-            return self.end(Cause::ConnectFailed);
+        if self.active {
+            self.peer.answers();
         }
-        self.peer.answers();
-        let asked = self.with(|inner| inner.life.ask());
+        let Some(asked) = self.with(|inner| self.rejected_attempt(inner)) else {
+            return;
+        };
         let reaction = match react_to_reject(reason, private_data, &asked) {
             Reaction::Retry(RetryWhy::Unsaid, _) if self.peer.is_refused_often() => {
                 Reaction::Fail(Refused::Unsaid)
@@ -190,6 +195,10 @@ impl Conn {
         }
         let mut guard = self.lock();
         let inner = &mut *guard;
+        if !inner.life.is_attempt() {
+            // It has ended meanwhile, for another cause.
+            return;
+        }
         let cause = match reaction {
             Reaction::Retry(why, ask) => {
                 inner.life.invited(Invited {
@@ -208,6 +217,26 @@ impl Conn {
             }
         };
         self.step(inner, Event::Fail(cause));
+    }
+
+    /// What our request asked for, if that is what the peer has refused.
+    ///
+    /// It may refuse what is a connection here: who was called, and ends it before it has heard that its answer came, says
+    /// so. That is the end of a connection like any other. The CM knows it no more: nobody answers a DREQ of ours, and none
+    /// is sent.
+    fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<Ask> {
+        if !inner.life.is_attempt() {
+            if inner.goodbye.over() {
+                self.kick_control();
+            }
+            self.step(inner, Event::Disconnected);
+            return None;
+        }
+        if !self.active {
+            self.step(inner, Event::Fail(Cause::ConnectFailed));
+            return None;
+        }
+        Some(inner.life.ask())
     }
 }
 

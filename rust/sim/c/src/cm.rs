@@ -582,27 +582,29 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
         Packet::Rej {
             reason, private, ..
         } => {
-            if matches!(
-                i.cm,
-                Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd | Cm::RepRcvd | Cm::Established
-            ) {
-                if i.cm == Cm::Established && i.active && reason == CONSUMER {
-                    return;
-                }
-                set(i, Cm::Idle);
-                // SAFETY: Devices stay until the world ends.
-                if !i.qp.is_null() && unsafe { (*i.dev).tcp } {
-                    // The provider closes the stream by itself, and nobody waits for the handler's mutex.
-                    verbs::to_err(i.qp);
-                }
-                tell(
-                    id,
-                    rdma_cm_event_type_RDMA_CM_EVENT_REJECTED,
-                    reason,
-                    private,
-                    0,
-                );
+            // As cm_rej_handler() does.
+            let next = match i.cm {
+                Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd => Cm::Idle,
+                Cm::RepRcvd | Cm::Established | Cm::DreqSent => Cm::Timewait,
+                Cm::Idle | Cm::DreqRcvd | Cm::Timewait => return,
+            };
+            // Over TCP there is no word for it any more: the stream ends.
+            // SAFETY: Devices stay until the world ends.
+            let tcp = unsafe { (*i.dev).tcp };
+            let ends = tcp && matches!(i.cm, Cm::Established | Cm::DreqSent);
+            set(i, next);
+            if next == Cm::Timewait {
+                timewait(id);
             }
+            if !i.qp.is_null() && tcp {
+                // The provider closes the stream by itself, and nobody waits for the handler's mutex.
+                verbs::to_err(i.qp);
+            }
+            let (event, private) = match ends {
+                true => (rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED, Vec::new()),
+                false => (rdma_cm_event_type_RDMA_CM_EVENT_REJECTED, private),
+            };
+            tell(id, event, reason, private, 0);
         }
         Packet::Dreq { from, .. } => match i.cm {
             Cm::Established | Cm::RepSent | Cm::DreqSent => {

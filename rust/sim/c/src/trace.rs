@@ -3,8 +3,8 @@
 //! Trace points, notices, and numbers of each CPU.
 //!
 //! In some worlds (`looked_at` of the plan) somebody looks at all events. What they say has to hold together: a connection goes
-//! from the state that it was in, has its number for itself, and is over once; a stage is not longer than the
-//! world is old.
+//! from the state that it was in, has its number for itself, and is over once; one that was up is over as that, and when
+//! the module is unloaded people were told of the end of each; a stage is not longer than the world is old.
 
 use std::{
     borrow::Cow,
@@ -50,6 +50,8 @@ pub static ro2ib_trace_on: AtomicU32 = AtomicU32::new(0);
 pub struct Seen {
     /// The state of a connection, by node, NI and number.
     states: Map<Which<'static>, String>,
+    /// Connections that are or were up, and of whose end nobody was told.
+    ups: Map<Which<'static>, ()>,
     /// How many events there were.
     pub events: u64,
     /// What the connections wait for that stand still.
@@ -83,6 +85,16 @@ pub fn told(node: usize) -> Told {
 /// A node lost its power: its connections tell of nothing any more.
 pub fn forget(node: usize) {
     w().trace.stalls.retain(|(of, _, _), _| *of != node);
+    w().trace.ups.retain(|(of, _, _), _| *of != node);
+}
+
+/// The module is unloaded: all connections of the node are over, and nobody heard of the end of those that are left.
+pub fn unloaded(node: usize) {
+    if let Some((_, ni, number)) = w().trace.ups.keys().find(|(of, _, _)| *of == node) {
+        violation(&format!(
+            "the connection {number} of {ni} was up, and nobody is told of its end"
+        ));
+    }
 }
 
 /// Connections of a node that stand still, and what for.
@@ -168,7 +180,11 @@ pub unsafe extern "C" fn ro2ib_trace_conn_state(
     if known && why.contains("PeerRestarted") && verbs::is_answered(qpn) {
         violation("a connection to the peer's present life ends for an earlier one");
     }
-    let before = w().trace.states.insert(owned(key), to.into_owned());
+    let key = owned(key);
+    if to == "Established" {
+        w().trace.ups.insert(key.clone(), ());
+    }
+    let before = w().trace.states.insert(key, to.into_owned());
     // Numbers begin anew with the NI.
     if from != "Init" && before.as_deref() != Some(&*from) {
         violation(&format!(
@@ -353,6 +369,9 @@ pub unsafe extern "C" fn ro2ib_trace_close(
     if key.2 != 0 {
         let key = owned(key);
         w().trace.stalls.remove(&key);
+        if w().trace.ups.remove(&key).is_some() != up {
+            violation(&format!("a connection is over, and up={up} is wrong"));
+        }
         match w().trace.states.insert(key, over).as_deref() {
             Some("Dead") => {}
             other => violation(&format!("a connection is over that was {other:?}")),

@@ -687,6 +687,7 @@ pub fn unload_unseen() {
     if telling() {
         say(&format!("node {node}: the module is unloaded"));
     }
+    trace::unloaded(node);
 }
 
 /// Nothing may be left on any node. [`clean`] of one takes as long as the world is large, so it is only
