@@ -157,6 +157,11 @@ impl Hca {
         hca
     }
 
+    /// Whether the device has GIDs for addresses of the interface, as over RoCE. They go and come with these.
+    pub(crate) fn has_gids(&self) -> bool {
+        self.device.is_roce(self.port)
+    }
+
     /// The speed of the port, as it was when the port was up last.
     pub(crate) fn speed(&self) -> Speed {
         Speed::from_mbps(self.mbps.load(Relaxed))

@@ -243,7 +243,7 @@ impl Lnd for O2ib {
     }
 
     fn has_gid(this: ArcBorrow<'_, Port>) -> bool {
-        this.has_gid()
+        this.ni().hca().is_ok_and(|hca| hca.has_gids())
     }
 
     fn peer_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<PeerInfo> {

@@ -256,12 +256,6 @@ impl Port {
         self.ni.way(|way| !way.is_quiet(self.ni.now_ms(), busy))
     }
 
-    /// Whether its device has a GID for its address.
-    pub(crate) fn has_gid(&self) -> bool {
-        let hca = self.ni.hca();
-        hca.is_ok_and(|hca| hca.device.is_roce(hca.port))
-    }
-
     /// The link of the interface changed, or is about to.
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
         let now_ms = self.ni.now_ms();
@@ -272,7 +266,8 @@ impl Port {
             LinkEvent::Moved => {}
         });
         if event == LinkEvent::Moved {
-            self.signs.moves(self.has_gid());
+            let gid = self.ni.hca().is_ok_and(|hca| hca.has_gids());
+            self.signs.moves(gid);
             if self.signs.is_watched() {
                 let _ = self.ni.set_unsettled(true);
                 self.look_in(0);
