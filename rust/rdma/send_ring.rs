@@ -110,8 +110,8 @@ struct Slot<O> {
 /// # Invariants
 ///
 /// The `used` slots from `tail` on are posted and belong to completions, the
-/// others to the send queue, until `broken` is set: then to nobody. `tail` is only written by completions, which do
-/// not run at the same time: they all come from one CQ.
+/// others to the send queue; once `broken` is set, only those that it had found before. `tail`
+/// is only written by completions, which do not run at the same time: they all come from one CQ.
 pub(super) struct SendRing<O> {
     slots: KVVec<Slot<O>>,
     depth: u32,
