@@ -262,10 +262,12 @@ def test_who_connects_again_and_again_is_slowed_down(nodes, evil):
             600,
         )
         rate = sum(map(int, made.split())) / (time.monotonic() - begun)
-        if made.split() == ["1000"] * 4 and rate < 15:
-            pytest.skip(f"on this host no more than {rate:.0f} a second are made, which is what anybody may")
-        assert 512 <= sum(map(int, made.split())) < 3000, made
-        until(lambda: refused(a, "TooOften") > 0, "it is said")
+        slow = made.split() == ["1000"] * 4 and rate < 15
+        if not slow:
+            assert 512 <= sum(map(int, made.split())) < 3000, made
+            until(lambda: refused(a, "TooOften") > 0, "it is said")
+    if slow:
+        pytest.skip(f"on this host no more than {rate:.0f} a second are made, which is what anybody may")
     assert f"{EVIL}: refused its connection request: it connects too often" in a.log()
 
 
