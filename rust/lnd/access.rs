@@ -32,7 +32,9 @@ pub(crate) fn settings_changed(peers: &Peers<Conn>) {
 /// what they were found to take stays: to ask each of them for more costs a request that is refused.
 pub(crate) fn ask_anew(peers: &Peers<Conn>) {
     // It may change meanwhile.
-    while let Some(depth) = peers.ni.new_depth() {
-        peers.table.for_each(|peer| peer.ask_for(depth));
+    while peers.ni.has_new_depth() {
+        peers
+            .table
+            .for_each(|peer| peer.ask_for(|| peers.ni.depth()));
     }
 }

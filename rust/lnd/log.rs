@@ -257,6 +257,13 @@ pub(crate) fn detached(nid: Nid) {
     );
 }
 
+/// The interface has the address of an NI, and its RDMA device has not.
+pub(crate) fn astray(nid: Nid, device: &str) {
+    warn_limited!(
+        "{nid}: {device} lost the address, which is set; the RDMA core is told to look\n"
+    );
+}
+
 /// The interface of an NI is on another RDMA device now.
 pub(crate) fn moved(nid: Nid, from: &str, to: &str) {
     warn_limited!("{nid}: the interface moved from {from} to {to}; connections are made anew\n");

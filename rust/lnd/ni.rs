@@ -334,11 +334,10 @@ impl Ni {
             .choose_depth(depth.get(), fit::ni_credits(depth), speed.mbps());
     }
 
-    /// [`Ni::depth`], if it is another one than when this was asked last.
-    pub(crate) fn new_depth(&self) -> Option<QueueDepth> {
-        let depth = self.depth();
-        let was = self.depth_told.xchg(u32::from(depth.get()), Full);
-        (was != u32::from(depth.get())).then_some(depth)
+    /// Whether [`Ni::depth`] is another one than when this was asked last.
+    pub(crate) fn has_new_depth(&self) -> bool {
+        let depth = u32::from(self.depth().get());
+        self.depth_told.xchg(depth, Full) != depth
     }
 
     /// Why the depth is what it is, if nobody said it.

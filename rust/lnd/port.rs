@@ -58,7 +58,10 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        home::Next,
+        home::{
+            Next,
+            NOWHERE_MS, //
+        },
         way::{
             Passage,
             Todo, //
@@ -307,6 +310,10 @@ impl Port {
             Next::AgainIn { ms, hold } => (Some(ms), hold),
             // The address may be about to leave that device, too.
             Next::Move => (Some(0), true),
+            Next::Ask => {
+                self.ask_core();
+                (Some(NOWHERE_MS), true)
+            }
             Next::Settled | Next::Rest => (None, false),
         };
         // What has come since then is for the next look.
@@ -316,6 +323,14 @@ impl Port {
         // What could not speak meanwhile does now, or never will.
         self.peers.parting.routes_changed();
         again
+    }
+
+    /// Has the RDMA core look for the address that the interface has, and the device has not.
+    fn ask_core(&self) {
+        if let (true, Ok(hca)) = (self.ni.way(|way| way.has_interface()), self.ni.hca()) {
+            log::astray(self.ni.nid, hca.device.name().as_str());
+            hca.device.find_gids();
+        }
     }
 
     /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.

@@ -11,6 +11,9 @@
 //! GID that goes in the middle of the handshake. Of RoCE the GIDs always change, also if the address stays on its device;
 //! so it is not settled before they have, and on a busy machine they do late.
 //!
+//! The core takes the GID of an address away with the address, also where the interface has that once more, with another
+//! prefix length. It has none then until somebody sets the address anew, or asks the core to look.
+//!
 //! Context: any; the caller holds a lock.
 
 /// How long to go on looking though the address is where it was, in milliseconds. The core's work item moves it in a few;
@@ -21,10 +24,13 @@ const SETTLE_MS: u64 = 1_000;
 const HURRY_MS: u64 = 2_000;
 
 /// Milliseconds between two looks for an address that is nowhere.
-const NOWHERE_MS: u32 = 10;
+pub const NOWHERE_MS: u32 = 10;
 
 /// Milliseconds between two looks whether it still is where it was.
 const HERE_MS: u32 = 100;
+
+/// How long it may be nowhere, in milliseconds, before the core is asked to look. A bond's is somewhere sooner.
+const ASK_MS: u64 = 100;
 
 /// Milliseconds between two looks when there is no hurry any more.
 const IDLE_MS: u32 = 1_000;
@@ -56,6 +62,9 @@ pub enum Next {
     },
     /// The NI follows its address.
     Move,
+    /// The RDMA core is told to look at the addresses of the interfaces, if the interface has that of the NI; then the
+    /// address is looked for again, after [`NOWHERE_MS`]. Nobody is connected to before that.
+    Ask,
 }
 
 /// Whether it is known where the address is.
@@ -63,17 +72,23 @@ pub enum Next {
 pub struct Home {
     /// When something last was a reason to doubt it.
     doubted_ms: Option<u64>,
+    /// The core was asked since then.
+    asked: bool,
 }
 
 impl Home {
     /// Known.
     pub const fn new() -> Self {
-        Self { doubted_ms: None }
+        Self {
+            doubted_ms: None,
+            asked: false,
+        }
     }
 
     /// Something happened that may have moved it.
     pub fn doubt(&mut self, now_ms: u64) {
         self.doubted_ms = Some(now_ms);
+        self.asked = false;
     }
 
     /// Whether the address is to be looked for.
@@ -90,7 +105,7 @@ impl Home {
         let since = now_ms.saturating_sub(doubted_ms);
         match found {
             Found::Elsewhere => {
-                self.doubted_ms = Some(now_ms);
+                self.doubt(now_ms);
                 Next::Move
             }
             Found::Here if since >= SETTLE_MS => {
@@ -101,6 +116,10 @@ impl Home {
                 ms: HERE_MS,
                 hold: awaited || since < u64::from(HERE_MS),
             },
+            Found::Nowhere if since >= ASK_MS && !self.asked => {
+                self.asked = true;
+                Next::Ask
+            }
             Found::Nowhere if since >= HURRY_MS => Next::AgainIn {
                 ms: IDLE_MS,
                 hold: false,
@@ -142,8 +161,8 @@ mod tests {
         let mut h = Home::new();
         h.doubt(100);
         assert_eq!(h.look(100, Found::Here, false), again(HERE_MS, true));
-        assert_eq!(h.look(200, Found::Nowhere, false), again(NOWHERE_MS, true));
-        assert_eq!(h.look(210, Found::Elsewhere, false), Next::Move);
+        assert_eq!(h.look(190, Found::Nowhere, false), again(NOWHERE_MS, true));
+        assert_eq!(h.look(200, Found::Elsewhere, false), Next::Move);
         // And perhaps back.
         assert_eq!(h.look(220, Found::Here, false), again(HERE_MS, true));
         assert_eq!(h.look(320, Found::Elsewhere, false), Next::Move);
@@ -176,6 +195,7 @@ mod tests {
     fn what_is_nowhere_is_looked_for_until_it_is_somewhere() {
         let mut h = Home::new();
         h.doubt(0);
+        assert_eq!(h.look(HURRY_MS, Found::Nowhere, false), Next::Ask);
         assert_eq!(
             h.look(HURRY_MS, Found::Nowhere, false),
             again(IDLE_MS, false)
@@ -188,5 +208,25 @@ mod tests {
         assert_eq!(h.look(101 * HURRY_MS, Found::Here, false), Next::Settled);
         h.doubt(7);
         assert_eq!(h.look(8, Found::Nowhere, false), again(NOWHERE_MS, true));
+    }
+
+    #[test]
+    fn the_core_is_asked_once_for_each_reason() {
+        let mut h = Home::new();
+        h.doubt(0);
+        for now_ms in [1, ASK_MS - 1] {
+            let next = h.look(now_ms, Found::Nowhere, false);
+            assert_eq!(next, again(NOWHERE_MS, true));
+        }
+        assert_eq!(h.look(ASK_MS, Found::Nowhere, false), Next::Ask);
+        let next = h.look(ASK_MS + 1, Found::Nowhere, false);
+        assert_eq!(next, again(NOWHERE_MS, true));
+        // Its GIDs change: it has found the address, or takes it away only now.
+        h.doubt(500);
+        assert_eq!(h.look(501, Found::Nowhere, false), again(NOWHERE_MS, true));
+        assert_eq!(h.look(500 + ASK_MS, Found::Nowhere, false), Next::Ask);
+        // What has moved may be taken away there.
+        assert_eq!(h.look(700, Found::Elsewhere, false), Next::Move);
+        assert_eq!(h.look(700 + ASK_MS, Found::Nowhere, false), Next::Ask);
     }
 }

@@ -255,6 +255,14 @@ impl Device {
         }
     }
 
+    /// Has the RDMA core look at the addresses of all interfaces, and give the ports of the device the GIDs that those are
+    /// due and have not got (over Ethernet only). Takes the lock of the network configuration: sleeps, and not for callers
+    /// that hold it.
+    pub(crate) fn find_gids(&self) {
+        // SAFETY: By the type invariant it is registered, and so has its tables of GIDs.
+        unsafe { bindings::rdma_roce_rescan_device(self.as_raw()) }
+    }
+
     /// Whether no message of the connection manager leaves a port of it, counted from 1, any more:
     /// the queue pair for them is in the error state, which is for good on rxe. May sleep.
     ///

@@ -58,8 +58,9 @@ impl<C: Connection> Peer<C> {
         })
     }
 
-    /// What was agreed on with a peer that wants less is found out again, from `depth` down.
-    pub(crate) fn ask_for(&self, depth: QueueDepth) {
-        self.with(|inner| inner.policy.known.depth = depth);
+    /// What was agreed on with a peer that wants less is found out again, from `depth` down. It is asked with the lock
+    /// held: of two who have this done at a time the later one has what is in force.
+    pub(crate) fn ask_for(&self, depth: impl FnOnce() -> QueueDepth) {
+        self.with(|inner| inner.policy.known.depth = depth());
     }
 }

@@ -542,6 +542,7 @@ unsafe extern "C" {
     pub fn ib_cq_pool_put(cq: *mut ib_cq, nr_cqe: u32);
     pub fn ib_device_put(device: *mut ib_device);
     pub fn ib_drain_qp(qp: *mut ib_qp);
+    pub fn rdma_roce_rescan_device(ib_dev: *mut ib_device);
     pub fn ro2ib_cq_settle(cq: *mut ib_cq);
     pub fn ro2ib_cm_roce_gid(id: *mut rdma_cm_id, gid: *mut u8) -> bool;
     pub fn rdma_destroy_id(id: *mut rdma_cm_id);

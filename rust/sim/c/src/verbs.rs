@@ -218,6 +218,11 @@ pub unsafe extern "C" fn ib_unregister_event_handler(h: *mut ib_event_handler) {
     unsafe { (*(*h).device.cast::<Dev>()).handlers.retain(|x| *x != h) };
     lock::give(lock);
 }
+/// No address is lost here.
+#[no_mangle]
+pub unsafe extern "C" fn rdma_roce_rescan_device(_dev: *mut ib_device) {
+    lock::might_sleep("rtnl_lock");
+}
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_try_get(dev: *mut ib_device) -> bool {
     let dev: *mut Dev = dev.cast();
