@@ -15,6 +15,7 @@ use super::{
         Conn, //
     },
     ni::Ni,
+    past::ListNr,
     peer::{
         Peer,
         Peers, //
@@ -81,30 +82,34 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Until there is another one, what ailed the last is still noted.
         device.as_ref().map_or("ok", |_| ni.condition.as_str()),
     )?;
-    // What the connections did that are over.
-    let past = ni.past();
-    write!(f, "past={} ", core::format_args!("{}", ni.nid))?;
-    past.show(f)?;
-    past.show_later(f)?;
-    writeln!(f)?;
     show_tally(&ni.seen, Some(ni.nid), f)?;
+    let (shown, over) = ni.past.list(|list| show_peers(all, list, f));
+    shown?;
+    // What the connections did that are over.
+    write!(f, "past={} ", core::format_args!("{}", ni.nid))?;
+    over.show(f)?;
+    over.show_later(f)?;
+    writeln!(f)
+}
+
+fn show_peers(all: &Peers<Conn>, list: ListNr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let now_ms = seen::now_ms();
     let mut result = Ok(());
     all.table.for_each(|peer| {
         if result.is_ok() {
-            result = show_peer(ni, peer, now_ms, f);
+            result = show_peer(&all.ni, peer, now_ms, f);
         }
         for conn in peer.conns() {
             if result.is_ok() {
-                result = show_conn(&conn, f);
+                result = show_conn(&conn, list, f);
             }
         }
     });
     result
 }
 
-fn show_conn(conn: &Conn, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let view = conn.view();
+fn show_conn(conn: &Conn, list: ListNr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let view = conn.view(list);
     let Numbers {
         credits, queues, ..
     } = view.wire;

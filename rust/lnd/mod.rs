@@ -62,6 +62,7 @@ pub(crate) mod ni;
 pub(crate) mod ops;
 mod orphans;
 pub(crate) mod parting;
+mod past;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod port;

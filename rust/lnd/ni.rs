@@ -23,7 +23,6 @@ use kernel::{
 
 use super::{
     condition::Condition,
-    counts::Counts,
     hca::Hca,
     kind::O2ib,
     live::{
@@ -31,6 +30,7 @@ use super::{
         LiveCount, //
     },
     orphans::Orphans,
+    past::Past,
     seen::Seen,
     settings::{
         InUse,
@@ -113,7 +113,7 @@ pub(crate) struct Ni {
     depth_told: Atomic<u32>,
     /// Counters of the connections that are over.
     #[pin]
-    past: SpinLock<Counts>,
+    pub(crate) past: Past,
     /// What the connections that messages may use were made with.
     #[pin]
     in_use: InUse,
@@ -168,7 +168,7 @@ impl Ni {
                 way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
                 unsettled: Atomic::new(false),
                 depth_told: Atomic::new(0),
-                past <- kernel::new_spinlock!(Counts::default(), "Ni::past"),
+                past <- Past::new(),
                 in_use <- InUse::new(),
                 seen,
                 times,
@@ -240,16 +240,6 @@ impl Ni {
     /// Tells who looks after the device. Process context.
     pub(crate) fn tell(&self, trouble: Trouble) {
         (self.on_trouble)(self, trouble);
-    }
-
-    /// Counters of the connections that are over.
-    pub(crate) fn past(&self) -> Counts {
-        *self.past.lock()
-    }
-
-    /// A connection is over that counted this.
-    pub(crate) fn add_past(&self, counts: &Counts) {
-        self.past.lock().add(counts);
     }
 
     /// What a connection that is made now goes by.

@@ -93,11 +93,8 @@ impl Conn {
             // The rights to post are gone, so it does what is left to do.
             let _ = qp.destroy_mrs();
         }
-        let link = self.with(|inner| inner.wire.take_link());
-        if let Some((link, past)) = link {
-            self.ni.add_past(&past);
-            drop(link);
-        }
+        let link = self.with(|inner| inner.wire.take_link(&self.ni.past));
+        drop(link);
     }
 
     /// Frees all else, but for the id if the peer may still have to be told, and tells LNet and the peer object. After

@@ -16,6 +16,7 @@ use super::{
     Inner, //
 };
 use crate::{
+    lnd::past::ListNr,
     proto::{
         cause::Cause,
         conn::State,
@@ -58,10 +59,13 @@ pub(crate) struct Details {
 }
 
 impl Conn {
-    /// The numbers.
-    pub(crate) fn view(&self) -> View {
+    /// The numbers, for that list.
+    pub(crate) fn view(&self, list: ListNr) -> View {
         let path = self.cm.known_path();
-        self.with(|inner| self.take_down(inner, path))
+        self.with(|inner| {
+            inner.wire.is_listed(list);
+            self.take_down(inner, path)
+        })
     }
 
     /// The numbers, the transmits, and what came early. May sleep.

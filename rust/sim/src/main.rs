@@ -37,6 +37,7 @@ mod host;
 mod said;
 mod scenario;
 mod storm;
+mod sums;
 
 use gather::Sum;
 use scenario::Script;

@@ -48,7 +48,13 @@ use simc::{
     }, //
 };
 
-use crate::said;
+use crate::{
+    said,
+    sums::{
+        self,
+        Sums, //
+    }, //
+};
 
 /// Something that happens to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +139,8 @@ pub struct Script {
     punctual: bool,
     /// All must reach all when it is over.
     check: bool,
+    /// Somebody reads the numbers of each node, all the time.
+    watched: bool,
 }
 
 /// What few tiny worlds would have together if it were left to chance.
@@ -407,6 +415,7 @@ impl Script {
             steps,
             punctual: false,
             check: rng.one_in(3),
+            watched: Rng::new(seed ^ 0x05ee_0a11).one_in(16),
             plan,
         };
         // From numbers of their own, as above.
@@ -758,6 +767,7 @@ impl Script {
             steps,
             punctual: false,
             check: rng.one_in(16),
+            watched: Rng::new(seed ^ 0x05ee_0a11).one_in(16),
             plan,
         }
         .hoarding()
@@ -884,6 +894,7 @@ impl Script {
             steps,
             punctual: false,
             check,
+            watched: false,
             plan,
         };
         Some((world.bounded(), script))
@@ -1176,6 +1187,7 @@ fn happens(step: Step, punctual: bool) {
             close_all(node, slot, step.what == Happens::CloseConns);
         }
         Happens::Look => {
+            let mut sums = Sums::default();
             for _ in 0..5 {
                 if let Some(ni) = active(node, slot) {
                     let _ = lnet::control(ni, 2, 0);
@@ -1186,6 +1198,7 @@ fn happens(step: Step, punctual: bool) {
                 }
                 for file in misc::files(node) {
                     let text = misc::cat(file);
+                    sums.look(&text);
                     if telling() {
                         for line in text.lines() {
                             say(&format!("  {line}"));
@@ -1427,6 +1440,13 @@ fn whole(script: Script) {
         tids.push(sched::spawn(u.node, Kind::Process, "user", move || {
             user(u, ends_well)
         }));
+    }
+    if script.watched {
+        for node in 0..n {
+            tids.push(sched::spawn(node, Kind::Process, "watcher", move || {
+                sums::watch(node)
+            }));
+        }
     }
     // One thing at a time happens to a node.
     for node in 0..n {

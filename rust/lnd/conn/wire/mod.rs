@@ -50,7 +50,11 @@ use crate::{
         },
         hca::Hca,
         meter::Meter,
-        moment::Moment, //
+        moment::Moment,
+        past::{
+            ListNr,
+            Past, //
+        }, //
     },
     proto::{
         cause::Cause,
@@ -111,6 +115,8 @@ pub(super) struct Wire<C: QpHandler> {
     /// Until release: the device may go afterwards.
     hca: Option<Arc<Hca>>,
     counts: Counts,
+    /// The list in which that was last.
+    list: ListNr,
     /// Since when NOOPs are on their way; it begins anew when one of two has arrived.
     noop: Option<Moment>,
     meter: Meter,
@@ -129,6 +135,7 @@ impl<C: QpHandler> Wire<C> {
             limits: Limits::NONE,
             hca: Some(hca),
             counts: Counts::default(),
+            list: ListNr::default(),
             noop: None,
             meter,
         }
@@ -321,11 +328,18 @@ impl<C: QpHandler> Wire<C> {
         Some((link.qp().clone(), sq, rq))
     }
 
-    /// At release: the queue pair, to be dropped without the lock, and what was counted.
-    pub(super) fn take_link(&mut self) -> Option<(Link<C>, Counts)> {
+    /// At release: the queue pair, to be dropped without the lock. What was counted goes to `past`, and is not counted here
+    /// any more.
+    pub(super) fn take_link(&mut self, past: &Past) -> Option<Link<C>> {
         let link = self.link.take()?;
-        let counts = self.counts.with_recv_wrs(link.recv_wrs());
-        Some((link, counts))
+        let counts = core::mem::take(&mut self.counts);
+        past.add(&counts.with_recv_wrs(link.recv_wrs()), self.list);
+        Some(link)
+    }
+
+    /// What was counted is in that list.
+    pub(super) fn is_listed(&mut self, list: ListNr) {
+        self.list = list;
     }
 
     /// At release, when no key is valid any more: lets go of what only a key held, and of all buffers.
