@@ -30,6 +30,7 @@ use super::{
         Trouble, //
     },
     peer::{
+        lose,
         Connection,
         NotSent,
         Peer,
@@ -200,6 +201,10 @@ impl Lnd for O2ib {
             };
             let peer = match found {
                 Ok(peer) => peer,
+                Err(ENOMEM) => {
+                    lose(this.ni(), msg, Cause::NoResources);
+                    return Ok(());
+                }
                 Err(e) => return Err((msg, e)),
             };
             match peer.send(msg, req) {

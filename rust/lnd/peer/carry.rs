@@ -16,6 +16,7 @@ use super::{
 use crate::{
     lnd::{
         health::lnet_health,
+        ni::Ni,
         pending::{
             Pending,
             PendingList, //
@@ -194,8 +195,13 @@ impl<C: Connection> Peer<C> {
 
     /// Ends a message here: LNet would not send again what is not taken.
     fn lose_one(&self, msg: Message, cause: Cause) {
-        self.ni.seen.messages(cause, 1);
-        let outcome = cause.outcome(false);
-        msg.finalize(outcome.status, lnet_health(outcome.health));
+        lose(&self.ni, msg, cause);
     }
+}
+
+/// Ends a message of an NI here: LNet would not send again what is not taken.
+pub(crate) fn lose(ni: &Ni, msg: Message, cause: Cause) {
+    ni.seen.messages(cause, 1);
+    let outcome = cause.outcome(false);
+    msg.finalize(outcome.status, lnet_health(outcome.health));
 }

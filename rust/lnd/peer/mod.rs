@@ -71,6 +71,8 @@ pub(super) mod roster;
 mod turns;
 mod way;
 
+pub(crate) use carry::lose;
+
 /// Ids of the delayed works: that tries again, that looks after messages that wait.
 const RETRY: u64 = 1;
 const PATIENCE: u64 = 2;

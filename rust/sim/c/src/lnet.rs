@@ -486,6 +486,9 @@ unsafe fn hand_over(msg: *mut Msg) {
             if (*msg).owner != Owner::Lnd {
                 violation("a message was finalized, and then refused");
             }
+            if rc == -(crate::decl::k::ENOMEM as i32) {
+                violation("a message is refused for want of memory: LNet does not send it again");
+            }
             (*msg).owner = Owner::Core;
             finish(msg, rc);
         }
