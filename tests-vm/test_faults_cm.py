@@ -25,6 +25,25 @@ def report(record_property, name, value):
     print(f"{name}: {value}")
 
 
+def test_a_neighbour_moves_meanwhile(nodes):
+    """The request went to its old address. What waits for the connection goes on waiting, for the next attempt."""
+    a, b = nodes
+    if a.device != "rxe0":
+        pytest.skip("of RoCE")
+    up(a, b)
+    there = "52:54:00:00:00:02"
+    with lose(b, "REQ"):
+        run = a.start(b, op="put-ack", size=100, count=2, conc=2, timeout=60)
+        for mac in "52:54:00:00:0f:02", there:
+            until(lambda: "state CONNECT" in a.guest.check("rdma resource show cm_id"), "a request is on its way")
+            a.guest.check(f"ip neigh replace {b.address} lladdr {mac} dev eth0 nud reachable")
+            until(lambda: "an address changed" in a.log(), "it is told")
+            a.mark_log()
+    r = run.result()
+    assert r["count"] == 2 and not r["errors"], r
+    assert a.stats()["notify_down"] == 0
+
+
 @pytest.mark.parametrize("how", ["first", "always"])
 @pytest.mark.parametrize("message", ["REQ", "REP", "RTU"])
 def test_handshake(nodes, roles, record_property, message, how):

@@ -331,9 +331,10 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
         (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Timeout) => {
             fail(Cause::ConnectTimeout)
         }
-        (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Unreachable) => {
-            fail(Cause::Unreachable)
-        }
+        // Over RoCE the core says so of each id whose peer's neighbour has another hardware address (7.3, since 6.0): what was
+        // asked went to the old one. Who gives up asking needs longer for that than an attempt has.
+        (S::Resolving | S::Connecting, E::Unreachable) => fail(Cause::AddressChanged),
+        (S::Init | S::Accepting | S::Called, E::Unreachable) => fail(Cause::Unreachable),
         (S::Established, E::Unreachable) => stay,
         (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Disconnected) => {
             fail(Cause::ConnectFailed)
