@@ -1256,15 +1256,14 @@ fn path_mtu() -> Result {
 
     id.resolve_addr(Some(&Addr::v4(LEFT, 0)), &Addr::v4(RIGHT, 1), 2000)?;
     side.wait(|seen| seen.route || seen.failed)?;
-    let id = id.lock();
-    let most = id.path().mtu.ok_or(EINVAL)?;
+    let mtu = || id.lock().path().mtu;
 
-    check(most == 4096)?;
+    check(mtu() == Some(4096))?;
     id.set_path_mtu(1024)?;
-    check(id.path().mtu == Some(1024))?;
+    check(mtu() == Some(1024))?;
     id.set_path_mtu(2048)?;
-    check(id.path().mtu == Some(2048))?;
-    check(id.set_path_mtu(1000).is_err() && id.path().mtu == Some(2048))
+    check(mtu() == Some(2048))?;
+    check(id.set_path_mtu(1000).is_err() && mtu() == Some(2048))
 }
 
 /// An address is resolved once at a time.

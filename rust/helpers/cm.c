@@ -283,7 +283,8 @@ int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer)
 /*
  * Sets the path MTU between route resolution and connect, also above what the
  * path said; no more than what the port can do now, for the queue pair would
- * not connect. May sleep.
+ * not connect. Takes rtnl, which somebody may have for long: not in a handler,
+ * all of which have one queue in the core.
  */
 int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes)
 {

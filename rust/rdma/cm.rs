@@ -313,6 +313,18 @@ impl<H: CmHandler> CmId<H> {
         to_result(unsafe { bindings::ro2ib_cm_set_min_rnr_timer(self.id.as_raw(), timer) })
     }
 
+    /// Sets the path MTU to `bytes`: 256, 512, 1024, 2048 or 4096, but to no more than the port can do. Of an id with a route,
+    /// before connecting, by whoever is going to connect it. Takes the lock of the network configuration: sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for another value or if there is no route; those of the device.
+    pub(crate) fn set_path_mtu(&self, bytes: u32) -> Result {
+        // SAFETY: The id is valid. Its path record is made before the handler hears of the route; the core leaves it alone
+        // from then on, until it reads it in connecting.
+        to_result(unsafe { bindings::ro2ib_cm_set_path_mtu(self.id.as_raw(), bytes) })
+    }
+
     /// How long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Before
     /// connecting or accepting.
     ///

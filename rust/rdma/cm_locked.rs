@@ -156,17 +156,6 @@ impl CmLocked<'_> {
         to_result(unsafe { bindings::ro2ib_cm_resolve_route(self.id, timeout_ms) })
     }
 
-    /// Sets the path MTU to `bytes`: 256, 512, 1024, 2048 or 4096, but to no more
-    /// than the port can do. After `RouteResolved`, before connecting. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for another value or if there is no route; those of the device.
-    pub(crate) fn set_path_mtu(&self, bytes: u32) -> Result {
-        // SAFETY: By the type invariant.
-        to_result(unsafe { bindings::ro2ib_cm_set_path_mtu(self.id, bytes) })
-    }
-
     /// What is known of the path: most of it once there is a route (active side) or a request (passive side), how
     /// often the queue pair repeats once both sides have agreed. Not while the address is being resolved: the core
     /// binds the id, and lets go again, without the handler mutex.

@@ -148,7 +148,10 @@ static u32 ro2ib_older_conns(const struct ro2ib_ni *ni)
 	return priv ? ro2ib_ops->older_conns(priv) : 0;
 }
 
-/* Atomic: LNet holds a spinlock. */
+/*
+ * Atomic: LNet holds a spinlock. What does not fit is left out: LNet (2.17) begins
+ * the same dump again if it is told so, without end.
+ */
 int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 		     bool export_backup)
 {
@@ -174,16 +177,16 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	    nla_put_u32(skb, RO2IB_TUN_FMR_CACHE, t->lnd_fmr_cache) ||
 	    nla_put_u16(skb, RO2IB_TUN_NTX, t->lnd_ntx) ||
 	    nla_put_u16(skb, RO2IB_TUN_CONNS_PER_PEER, t->lnd_conns_per_peer))
-		return -EMSGSIZE;
+		return 0;
 
 	/* A backup that is loaded elsewhere must not pin this node's value. */
 	if (!export_backup &&
 	    nla_put_u32(skb, RO2IB_TUN_TIMEOUT,
 			ni ? ro2ib_ni_timeout(ni) : ro2ib_param_timeout()))
-		return -EMSGSIZE;
+		return 0;
 
 	if (nla_put_s16(skb, RO2IB_TUN_TOS, t->lnd_tos))
-		return -EMSGSIZE;
+		return 0;
 
 	/* Of this driver, and none of them can be set here. */
 	if (ni && !export_backup &&
@@ -197,7 +200,7 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	     ro2ib_put_depth_by(skb, ni) ||
 	     nla_put_u32(skb, RO2IB_TUN_OLDER_CONNS, ro2ib_older_conns(ni)) ||
 	     nla_put_u32(skb, RO2IB_TUN_PROBE, ro2ib_ni_probe(ni))))
-		return -EMSGSIZE;
+		return 0;
 
 	return 0;
 }

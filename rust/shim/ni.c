@@ -439,6 +439,15 @@ void ro2ib_ni_choose(struct ro2ib_ni *ni, u32 depth, u32 credits, u32 mbps)
 	mutex_unlock(&ro2ib_ni_mutex);
 }
 
+/* What was chosen, both of one moment. */
+void ro2ib_ni_chosen(struct ro2ib_ni *ni, u32 *depth, u32 *credits)
+{
+	mutex_lock(&ro2ib_ni_mutex);
+	*depth = ni->peer_credits;
+	*credits = ni->credits;
+	mutex_unlock(&ro2ib_ni_mutex);
+}
+
 /* Notifiers; rtnl is held by the callers of all chains. */
 
 /*
@@ -466,6 +475,7 @@ static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
 static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 {
 	struct ro2ib_ni *ni;
+	bool first = true;
 	bool told = false;
 	unsigned int ms;
 	bool busy;
@@ -481,7 +491,8 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 			    !net_eq(ni->net, dev_net(dev)) ||
 			    (ip && (ni->ip != ip || ro2ib_address_stays(ni))))
 				continue;
-			if (!told && !(ni->fatal & RO2IB_FATAL_LINK)) {
+			if (first && !(ni->fatal & RO2IB_FATAL_LINK)) {
+				told = true;
 				ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK,
 					       RO2IB_FATAL_LINK);
 				ro2ib_ops->link_event(ni->priv,
@@ -490,8 +501,9 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 			busy |= ro2ib_ops->link_busy(ni->priv);
 		}
 		mutex_unlock(&ro2ib_ni_mutex);
-		told = true;
-		if (!busy)
+		first = false;
+		/* Whose link was down has nothing to end: it is not waited for. */
+		if (!told || !busy)
 			break;
 		msleep(RO2IB_LEAVE_STEP);
 	}

@@ -19,8 +19,11 @@
 
 #include "shim.h"
 
-/* What fits into a file of sysfs, with a newline. */
-#define RO2IB_TEXT_MAX	(PAGE_SIZE - 2)
+/*
+ * What fits into a file of sysfs, with a newline, and what a precision of the
+ * kernel's formats can be: pages of 64 KiB have more.
+ */
+#define RO2IB_TEXT_MAX	(PAGE_SIZE - 2 < S16_MAX ? PAGE_SIZE - 2 : 0UL + S16_MAX)
 
 struct ro2ib_text {
 	size_t len;

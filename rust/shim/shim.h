@@ -79,6 +79,7 @@ extern const struct ro2ib_lnd_ops *ro2ib_ops;
 extern const struct ln_key_list ro2ib_tunables_keys;
 int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
 void ro2ib_tunables_settle(struct ro2ib_ni *ni);
+void ro2ib_ni_chosen(struct ro2ib_ni *ni, u32 *depth, u32 *credits);
 int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
 		       struct lnet_ioctl_config_lnd_cmn_tunables *cmn);
 int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,

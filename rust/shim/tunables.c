@@ -194,12 +194,14 @@ void ro2ib_tunables_settle(struct ro2ib_ni *ni)
 {
 	struct lnet_ioctl_config_lnd_cmn_tunables *cmn;
 	struct lnet_ni *lni = ni->ni;
+	u32 depth, credits;
 
 	cmn = &lni->ni_net->net_tunables;
 	if (ni->peer_credits_open && !ro2ib_net_is_open(lni->ni_net)) {
+		ro2ib_ni_chosen(ni, &depth, &credits);
 		if (ni->credits_open)
-			cmn->lct_max_tx_credits = ni->credits;
-		cmn->lct_peer_tx_credits = min_t(s32, ni->peer_credits,
+			cmn->lct_max_tx_credits = credits;
+		cmn->lct_peer_tx_credits = min_t(s32, depth,
 						 cmn->lct_max_tx_credits);
 	}
 	ro2ib_derive(&lni->ni_lnd_tunables.lnd_tun_u.lnd_o2ib,

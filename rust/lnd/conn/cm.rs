@@ -58,7 +58,7 @@ impl CmHandler for Conn {
         let this: Arc<Self> = this.into();
         match *event {
             CmEvent::AddrResolved => this.addr_resolved(id),
-            CmEvent::RouteResolved => this.route_resolved(id),
+            CmEvent::RouteResolved => this.event(Event::RouteResolved),
             CmEvent::AddrTimeout => this.event(Event::AddrTimeout),
             CmEvent::AddrError | CmEvent::RouteError => this.end(Cause::Unreachable),
             CmEvent::Established { private_data, qpn } => {
@@ -110,14 +110,6 @@ impl Conn {
         if id.resolve_route(ROUTE_MS).is_err() {
             self.end(Cause::Unreachable);
         }
-    }
-
-    fn route_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
-        if let Some(mtu) = self.ni.path_mtu {
-            // iWARP has no path record to change; a device that does not answer does not connect either.
-            let _ = id.set_path_mtu(mtu);
-        }
-        self.event(Event::RouteResolved);
     }
 
     /// The handshake is complete. The active side reads the CONNACK first, and closes if it is no

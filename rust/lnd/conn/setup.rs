@@ -156,6 +156,10 @@ impl Conn {
             if self.hca()?.device.is_software() {
                 let _ = id.set_ack_timeout(SOFTWARE_ACK_TIMEOUT);
             }
+            if let (true, Some(mtu)) = (self.active, self.ni.path_mtu) {
+                // iWARP has no path record to change; a device that does not answer does not connect either.
+                let _ = id.set_path_mtu(mtu);
+            }
             let mut msg = [0; CONN_MSG_LEN];
             self.handshake_message(depth, &mut msg)?;
             let settings = self.made_with.settings();
