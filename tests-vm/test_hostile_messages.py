@@ -424,6 +424,19 @@ def test_get_with_empty_pieces(nodes, evil):
         assert m is None or m["kind"] == wire.GET_DONE
 
 
+def test_immediate_data(nodes, evil):
+    """H30: a WRITE with immediate data takes a buffer and leaves it as it was: the message in it is an older one."""
+    a, b = nodes
+    up(a, b)
+    conn = evil.connect(VICTIM)
+    assert conn.is_up()
+    gets = a.stats()["recv_get"]
+    assert evil.do("immediate", conn.name)["wc"] == "success"
+    assert conn.is_closed()
+    assert a.stats()["recv_get"] == gets
+    assert f"{EVIL}: the peer used an operation that is none of the protocol's; closing" in a.log()
+
+
 def test_dies_in_the_middle(nodes, evil):
     """A peer that goes with a transfer under way costs that transfer only."""
     a, b = nodes

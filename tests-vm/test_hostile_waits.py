@@ -123,3 +123,33 @@ def test_a_connection_that_is_refused_is_over(nodes, evil):
     ends = a.guest.check("cat /sys/kernel/debug/ro2iblnd/*.closes")
     assert ends.count("event=closed") == 1 and "event=failed" not in ends, ends
     assert f"{EVIL}: connection closed" in a.log()
+
+
+WRONG_ACKS = {
+    "good": {},
+    "nid": {"src": wire.nid("10.0.0.9")},
+    "stamp": {"dststamp": 7},
+    "depth": {"body": wire.params(depth=0)},
+    "short": None,
+}
+
+
+@pytest.mark.parametrize("ack", WRONG_ACKS)
+def test_what_comes_with_a_bad_answer_goes_to_nobody(nodes, evil, ack):
+    """H28: the message is there with the answer, or before it. Who sent it says the answer alone."""
+    a, b = nodes
+    up(a, b)
+    run, name, asked, good = asked_by(evil, lambda: a.start(EVIL, op="put", size=200, count=500, conc=4, ask=0, timeout=100))
+    change = WRONG_ACKS[ack]
+    fields = {"src": evil.nid, "dst": asked["src"], "body": wire.params(), "dststamp": asked["srcstamp"], "srcstamp": STAMP, **(change or {})}
+    answer = wire.message(wire.CONNACK, fields.pop("src"), fields.pop("dst"), fields.pop("body"), **fields)
+    if change is None:
+        answer = good[:20]
+    get = wire.lnet_header(wire.GET, evil.nid, asked["src"], command=wire.get_command(sink=272))
+    message = wire.message(wire.IMMEDIATE, evil.nid, asked["src"], get, srcstamp=STAMP, dststamp=asked["srcstamp"])
+    evil.do("reject", name, wire.reject(wire.EARLY).hex())
+    times = int(evil.do("spoil", "l", answer.hex(), message.hex(), 20, 10000)["asked"])
+    evil.do("close", "l")
+    run.result()
+    # The right one is told from the wrong ones by it.
+    assert times and (a.stats()["recv_get"] > 0) == (ack == "good"), (times, a.stats())

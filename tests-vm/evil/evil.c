@@ -480,6 +480,23 @@ static int cmd_send(char **a)
 	return 0;
 }
 
+/* immediate NAME: an RDMA WRITE of no byte, with immediate data */
+static int cmd_immediate(char **a)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM }, *bad;
+	struct conn *c = find(a[1]);
+	struct ibv_wc wc;
+
+	if (!c || !c->mr)
+		return 1;
+	if (ibv_post_send(c->id->qp, &wr, &bad))
+		return fail("post_send");
+	if (one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1)
+		return fail("completion");
+	say("wc=%s\n", ibv_wc_status_str(wc.status));
+	return 0;
+}
+
 /* write NAME RKEY ADDR LEN: RDMA WRITE from the own region */
 static int cmd_write(char **a)
 {
@@ -677,6 +694,7 @@ static const struct {
 	{ "spoil", 5, cmd_spoil },
 	{ "reject", 2, cmd_reject },
 	{ "send", 3, cmd_send },
+	{ "immediate", 1, cmd_immediate },
 	{ "write", 4, cmd_write },
 	{ "recv", 2, cmd_recv },
 	{ "region", 2, cmd_region },
