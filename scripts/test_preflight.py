@@ -48,6 +48,7 @@ class System:
 
     def __init__(self, root):
         self.root = root
+        self.preflight = PREFLIGHT
         self.bin = root / "bin"
         self.kdir = root / "lib/modules" / KERNEL / "build"
         self.conf = write(self.kdir / "include/config/auto.conf", CONFIG)
@@ -93,7 +94,7 @@ class System:
         env["PATH"] = f"{self.bin}:{env['PATH']}:/usr/sbin:/sbin"
         env["RO2IBLND_CACHE"] = str(self.root / "cache")
         done = subprocess.run(
-            [PREFLIGHT, "-d", self.root, *args], env={**env, **self.env}, capture_output=True, text=True, check=False
+            [self.preflight, "-d", self.root, *args], env={**env, **self.env}, capture_output=True, text=True, check=False
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -217,6 +218,58 @@ def test_ubuntu_24_04_has_newer_ones_under_other_names(system):
     system.rustc("rustc 1.75.0 (fake)")
     _, _, err = system.run()
     assert err.splitlines()[-1] == "preflight: to install: apt install rustc-1.89 bindgen-0.71"
+
+
+FEDORA = 'ID=fedora\nVERSION_ID=40\n'
+SUSE = 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\nVERSION_ID="15.6"\n'
+UBUNTU = 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="22.04"\n'
+CARGO_INSTALL = "cargo install bindgen-cli --version 0.71.1 --locked --root /usr/local"
+
+
+def of_the_distribution(system, os_release):
+    """The tools are those of the distribution: what it has in /usr/bin."""
+    write(system.root / "etc/os-release", os_release)
+    usr = system.root / "usr/bin"
+    usr.parent.mkdir(parents=True, exist_ok=True)
+    system.bin.rename(usr)
+    system.bin = usr
+    with open(PREFLIGHT, encoding="utf-8") as f:
+        text = f.read()
+    system.preflight = script(system.root / "scripts/preflight", "")
+    write(system.root / "scripts/preflight", re.sub("/usr/(local/)?(bin|lib/rust)", f"{system.root}/usr/\\1\\2", text))
+    for name in ("kernel-crate", "rust-flags", "lnet-find", "module-symbols"):
+        (system.root / "scripts" / name).symlink_to(os.path.join(HERE, name))
+    system.env = {}
+    return usr
+
+
+@pytest.mark.parametrize(
+    ("os_release", "words"),
+    [(UBUNTU, "apt install cargo"), (FEDORA, "dnf install cargo"), (SUSE, "zypper install cargo")],
+)
+def test_a_package_that_is_too_old_is_not_the_advice(system, os_release, words):
+    usr = of_the_distribution(system, os_release)
+    assert system.run()[0] == 0
+    script(usr / "bindgen", 'echo "bindgen 0.66.1"')
+    line, last = system.wrong()
+    assert f"{usr}/bindgen is 0.66.1, too old" in line
+    assert last == f"preflight: to install: {words} && {CARGO_INSTALL}"
+
+
+@pytest.mark.parametrize(
+    ("os_release", "words"), [(UBUNTU, "apt install rustc"), (FEDORA, "dnf install rust"), (SUSE, "zypper install rust")]
+)
+def test_a_rustc_that_is_too_old_may_not_get_newer(system, os_release, words):
+    usr = of_the_distribution(system, os_release)
+    script(usr / "rustc", f'case $* in *sysroot*) echo {system.sysroot} ;; *) echo "rustc 1.75.0 (fake)" ;; esac')
+    line, last = system.wrong()
+    assert "'rustc 1.75.0 (fake)', too old: 1.85" in line
+    assert last.startswith(f"preflight: to install: {words}, and if that brings no 1.85: ")
+    assert "rust-src" in last and "RUSTC=" in last
+    # Both: one line that names both.
+    script(usr / "bindgen", 'echo "bindgen 0.66.1"')
+    last = system.run()[2].splitlines()[-1]
+    assert f" cargo && {CARGO_INSTALL}, and if that brings no 1.85: " in last
 
 
 def test_no_rustc(system):
