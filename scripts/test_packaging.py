@@ -74,6 +74,8 @@ def packages(tmp_path_factory):
         name = os.path.basename(deb).partition("_")[0]
         made[name] = out / name
         subprocess.run(["dpkg-deb", "-x", deb, made[name]], check=True)
+        if name == "ro2iblnd-dkms":
+            subprocess.run(["dpkg-deb", "-e", deb, out / "control"], check=True)
     return made
 
 
@@ -296,7 +298,10 @@ def test_another_driver_is_built_again(tmp_path):
     (tree / "source").symlink_to(source)
     dkms = tmp_path / "bin/dkms"
     dkms.parent.mkdir()
-    dkms.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/called\n[ "$1" != status ] || echo installed\n')
+    dkms.write_text(f"""#!/bin/sh
+echo "$1" >>{tmp_path}/called
+case $1 in status) echo installed ;; build) mkdir -p {log.parent} && cp {tmp_path}/log {log} ;; esac
+""")
     dkms.chmod(0o755)
     env = {
         **os.environ,
@@ -317,6 +322,7 @@ def test_another_driver_is_built_again(tmp_path):
 
     fingerprint = re.search("^LNET_FINGERPRINT='?([^'\n]*)", run("lnet-find", "-k", KERNEL), re.M)[1]
     log.write_text(f"ro2iblnd: LNet fingerprint {fingerprint}\nro2iblnd: sources {run('source-id')}\n")
+    shutil.copy(log, tmp_path / "log")
     assert called() == ["status"]
     # Its kernel would not take it: an administrator who asks gets another one, and hears why.
     modinfo = dkms.parent / "modinfo"
@@ -364,3 +370,349 @@ def test_the_running_kernel_without_headers_is_not_passed_over(tmp_path):
     assert f"there is no module for kernel {KERNEL}" in done.stderr, done
     done = subprocess.run(command, env={**env, "QUIET": "y"}, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done
+
+
+# What dh_dkms puts into the maintainer scripts, and the program it calls: as those
+# of Debian 12, which builds for the running kernel alone.
+DH_DKMS = {
+    "prerm": """
+case "$1" in
+    remove|upgrade|deconfigure)
+      if [  "$(dkms status -m ro2iblnd -v @VERSION@)" ]; then
+         dkms remove -m ro2iblnd -v @VERSION@ --all
+      fi
+    ;;
+esac
+""",
+    "postinst": """
+case "$1" in
+    configure) /usr/lib/dkms/common.postinst ro2iblnd @VERSION@ /usr/share/ro2iblnd-dkms "" $2 ;;
+esac
+""",
+    "postrm": "",
+}
+COMMON_POSTINST = f"""
+set -e
+[ ! -f /etc/dkms/no-autoinstall ] || exit 0
+if [ -e "/var/lib/dkms/$1/$2" ]; then dkms remove -m $1 -v $2 --all; fi
+dkms add -m $1 -v $2
+dkms build -m $1 -v $2 -k {KERNEL}
+dkms install -m $1 -v $2 -k {KERNEL}
+"""
+# What of dkms is needed: modules that are built, those that are installed, and
+# that it works on no version that lost its sources.
+FAKE_DKMS = r"""#!/bin/bash
+set -e
+action=$1 all= kernel=
+shift
+while [ $# -gt 0 ]; do
+	case $1 in -v) version=$2; shift 2 ;; -k) kernel=$2; shift 2 ;; --all) all=y; shift ;; *) shift 2 ;; esac
+done
+echo "$action $version $kernel" >>/var/lib/dkms/called
+all=/var/lib/dkms/ro2iblnd tree=/var/lib/dkms/ro2iblnd/$version
+arch=$(uname -m)
+[ ! -L "$tree/source" ] || [ -d "$tree/source" ] || { echo "$version is broken!" >&2; exit 4; }
+uninstall() {
+	[ "$(readlink "$all/kernel-$1-$arch")" = "$version/$1/$arch" ] || return 0
+	# its own file only
+	! cmp -s "$tree/$1/$arch/module/ro2iblnd.ko" "/lib/modules/$1/updates/dkms/ro2iblnd.ko" ||
+		rm "/lib/modules/$1/updates/dkms/ro2iblnd.ko"
+	rm "$all/kernel-$1-$arch"
+}
+build() {
+	[ ! -e "$tree/$1" ] || { echo "already built" >&2; exit 3; }
+	rm -rf "$tree/build"
+	cp -a "$tree/source/" "$tree/build"
+	[ ! -e "/fails-$1" ] || exit 10
+	mkdir -p "$tree/$1/$arch/module" "$tree/$1/$arch/log"
+	. "$tree/build/lnet"
+	sources=$(cat "$tree/build/sources")
+	echo "$version $sources" >"$tree/$1/$arch/module/ro2iblnd.ko"
+	printf 'ro2iblnd: %s
+' "LNet fingerprint $LNET_FINGERPRINT" "sources $sources" >"$tree/$1/$arch/log/make.log"
+}
+case $action in
+add)
+	[ ! -e "$tree/source" ] || exit 3
+	mkdir -p "$tree"
+	ln -s "/usr/src/ro2iblnd-$version" "$tree/source"
+	;;
+status)
+	[ -z "$(ls "$tree" 2>/dev/null)" ] || echo "ro2iblnd/$version: added"
+	for dir in "$tree"/[0-9]*; do
+		[ -d "$dir" ] || continue
+		[ -z "$kernel" ] || [ "$kernel" = "${dir##*/}" ] || continue
+		state=built
+		[ "$(readlink "$all/kernel-${dir##*/}-$arch")" != "$version/${dir##*/}/$arch" ] || state=installed
+		echo "ro2iblnd/$version, ${dir##*/}, $arch: $state"
+	done
+	;;
+build) build "$kernel" ;;
+install)
+	[ -d "$tree/$kernel" ] || build "$kernel"
+	[ ! -e "/no-install-$kernel" ] || [ "$(cat "/no-install-$kernel")" != "$(cut -d' ' -f2 "$tree/$kernel/$arch/module/ro2iblnd.ko")" ] || exit 6
+	[ ! -e "$all/kernel-$kernel-$arch" ] || exit 5
+	mkdir -p "/lib/modules/$kernel/updates/dkms"
+	cp "$tree/$kernel/$arch/module/ro2iblnd.ko" "/lib/modules/$kernel/updates/dkms/"
+	ln -s "$version/$kernel/$arch" "$all/kernel-$kernel-$arch"
+	;;
+uninstall) uninstall "$kernel" ;;
+remove)
+	for dir in "$tree"/[0-9]*; do
+		[ -d "$dir" ] || continue
+		[ -z "$kernel" ] || [ "$kernel" = "${dir##*/}" ] || continue
+		uninstall "${dir##*/}"
+		rm -rf "$dir"
+	done
+	# with the last kernel all of it goes
+	compgen -G "$tree/[0-9]*" >/dev/null || rm -rf "$tree"
+	[ -n "$(ls "$all")" ] || rm -rf "$all"
+	;;
+esac
+"""
+FALLBACK = "6.1.0-98-amd64"
+ALL = (KERNEL, FALLBACK, "6.1.0-97-amd64")
+
+
+class Debian:
+    """A node with three kernels, on which dpkg runs the package's maintainer scripts."""
+
+    def __init__(self, root):
+        self.root = root
+        self.dkms = root / "var/lib/dkms"
+        self.dkms.mkdir(parents=True)
+        (root / "etc/dkms").mkdir(parents=True)
+        for kernel in ALL:
+            (root / "lib/modules" / kernel / "build/include").mkdir(parents=True)
+        self.script(root / "bin/dkms", FAKE_DKMS)
+        self.script(root / "bin/uname", f"#!/bin/sh\ncase $1 in -r) echo {KERNEL} ;; *) echo x86_64 ;; esac\n")
+        self.script(root / "bin/depmod", "#!/bin/sh\n")
+        self.script(root / "bin/ro2iblnd-switch", "#!/bin/sh\n")
+        self.script(root / "usr/lib/dkms/common.postinst", "#!/bin/sh\n" + COMMON_POSTINST)
+
+    def here(self, text):
+        """Of its paths, those in this root."""
+        return re.sub(r"(?<![\w.}])/(?=var/lib/dkms|usr/src|usr/lib/dkms|lib/modules|etc/|fails-|no-install-)", f"{self.root}/", text)
+
+    def script(self, path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.here(text))
+        path.chmod(0o755)
+
+    def sources(self, version):
+        return self.root / f"usr/src/ro2iblnd-{version}"
+
+    def package(self, version, sources):
+        """As it is unpacked: its files, and its maintainer scripts."""
+        source = self.sources(version)
+        shutil.rmtree(source, ignore_errors=True)
+        (source / "include").mkdir(parents=True)
+        (source / "include/ro2iblnd_version.h").write_text(f'#define RO2IBLND_VERSION "{version}"\n')
+        (source / "sources").write_text(sources + "\n")
+        (source / "lnet").write_text("LNET_FINGERPRINT=1 LNET_TEXT=x\n")
+        self.script(source / "scripts/dkms-rebuild", read("scripts/dkms-rebuild"))
+        self.script(source / "scripts/source-id", f"#!/bin/sh\ncat {source}/sources\n")
+        lnet_find = f"""#!/bin/sh
+            [ ! -e {self.root}/no-lnet-$2 ] || {{ echo "lnet-find: no LNet for kernel $2" >&2; exit 3; }}
+            cat {source}/lnet"""
+        self.script(source / "scripts/lnet-find", lnet_find)
+        preflight = f"""#!/bin/sh
+            [ ! -e {self.root}/unfit-$3 ] || {{ echo "preflight: $3: no bindgen" >&2; exit 1; }}"""
+        self.script(source / "scripts/preflight", preflight)
+
+    def maintainer(self, name, version, *args, theirs=False):
+        """One of the scripts, as debhelper makes it: `theirs` has nothing of ours, as those of old packages."""
+        text = "#!/bin/sh\nset -e\n#DEBHELPER#\n" if theirs else read(f"scripts/packaging/debian/ro2iblnd-dkms.{name}")
+        script = self.root / name
+        self.script(script, text.replace("#DEBHELPER#", DH_DKMS[name]).replace("@VERSION@", version))
+        env = {**os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "dkms_tree": str(self.dkms)}
+        return subprocess.run(["sh", script, *args], env=env, capture_output=True, text=True)
+
+    def modules(self):
+        """What each kernel has: the version and sources of its module."""
+        found = {path.parts[-4]: path.read_text().strip() for path in self.root.glob("lib/modules/*/updates/dkms/ro2iblnd.ko")}
+        links = {link.name.removeprefix("kernel-").rpartition("-")[0] for link in self.dkms.glob("ro2iblnd/kernel-*")}
+        assert links == set(found), "dkms and the kernels do not agree"
+        for link in self.dkms.glob("ro2iblnd/kernel-*"):
+            assert (link / "module/ro2iblnd.ko").exists()
+        assert not list(self.dkms.glob("ro2iblnd/*/.[a-z]*"))
+        return found
+
+    def installed(self, version="0.1.0", sources="one"):
+        self.package(version, sources)
+        done = self.maintainer("postinst", version, "configure", "")
+        assert done.returncode == 0, done
+        self.called()
+        return self
+
+    def update(self, version="0.1.0", sources="two", old="0.1.0", theirs=False):
+        """What dpkg does, and what postinst says."""
+        done = self.maintainer("prerm", old, "upgrade", f"{version}+20261127", theirs=theirs)
+        assert done.returncode == 0, done
+        if version != old:
+            shutil.rmtree(self.sources(old))
+        self.package(version, sources)
+        return self.maintainer("postinst", version, "configure", f"{old}+20261126")
+
+    def called(self):
+        said = (self.dkms / "called").read_text()
+        (self.dkms / "called").unlink()
+        return said
+
+
+@pytest.fixture
+def debian(tmp_path):
+    return Debian(tmp_path)
+
+
+def of_all(text):
+    return dict.fromkeys(ALL, text)
+
+
+def test_the_package_builds_for_each_kernel(debian):
+    """Also where dkms's own script does for one only."""
+    assert debian.installed().modules() == of_all("0.1.0 one")
+
+
+def test_no_module_at_all_is_an_error_of_the_installation(debian):
+    debian.package("0.1.0", "one")
+    debian.root.joinpath(f"fails-{KERNEL}").touch()
+    assert debian.maintainer("postinst", "0.1.0", "configure", "").returncode != 0
+    assert debian.modules() == {}
+    debian.root.joinpath(f"fails-{KERNEL}").unlink()
+    assert debian.maintainer("postinst", "0.1.0", "configure", "").returncode == 0
+    assert debian.modules() == of_all("0.1.0 one")
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0", "0.1.0.1"])
+def test_an_update_replaces_the_modules_of_all_kernels(debian, version):
+    done = debian.installed().update(version)
+    assert done.returncode == 0 and not done.stderr, done
+    assert debian.modules() == of_all(f"{version} two")
+    assert {path.name for path in debian.dkms.glob("ro2iblnd/[0-9]*")} == {version}
+    assert (debian.dkms / "ro2iblnd" / version / "source").resolve() == debian.sources(version)
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+@pytest.mark.parametrize("lacks", ["unfit", "fails", "no-lnet", "headers", "no-install"])
+def test_an_update_that_cannot_be_built_leaves_the_module(debian, version, lacks):
+    """No toolchain that fits, a build that fails, an LNet whose tree is gone: for one kernel of three."""
+    debian.installed()
+    if lacks == "headers":
+        shutil.rmtree(debian.root / "lib/modules" / FALLBACK / "build")
+    else:
+        debian.root.joinpath(f"{lacks}-{FALLBACK}").write_text("two\n")
+    done = debian.update(version)
+    assert done.returncode == 0, done
+    assert f"ro2iblnd: the module for kernel {FALLBACK} stays as it was" in done.stderr, done
+    assert debian.modules() == {**of_all(f"{version} two"), FALLBACK: "0.1.0 one"}
+    assert "dkms-rebuild" in done.stderr or lacks in ("headers", "no-lnet")
+    # When that is mended the rest is done, by the next trigger.
+    if lacks == "headers":
+        (debian.root / "lib/modules" / FALLBACK / "build/include").mkdir(parents=True)
+    else:
+        debian.root.joinpath(f"{lacks}-{FALLBACK}").unlink()
+    assert debian.maintainer("postinst", version, "triggered", "/usr/src").returncode == 0
+    assert debian.modules() == of_all(f"{version} two")
+    assert {path.name for path in debian.dkms.glob("ro2iblnd/[0-9]*")} == {version}
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_no_module_is_lost_where_none_can_be_built(debian, version):
+    debian.installed()
+    for kernel in ALL:
+        debian.root.joinpath(f"unfit-{kernel}").touch()
+    done = debian.update(version)
+    assert done.returncode == 0 and debian.modules() == of_all("0.1.0 one"), done
+    assert done.stderr.count("no bindgen") == done.stderr.count("stays as it was") == 3
+    # and another one on top of it
+    done = debian.update(version, "three", old=version)
+    assert done.returncode == 0 and debian.modules() == of_all("0.1.0 one"), done
+    # Away: all of it, of whatever version.
+    assert debian.maintainer("prerm", version, "remove").returncode == 0
+    assert not (debian.dkms / "ro2iblnd").exists()
+    assert debian.modules() == {}
+
+
+def test_what_dkms_itself_has_replaced_is_forgotten(debian):
+    """As for a kernel that is installed meanwhile: it takes the latest version."""
+    debian.installed()
+    for kernel in ALL:
+        debian.root.joinpath(f"unfit-{kernel}").touch()
+    assert debian.update("0.2.0").returncode == 0
+    for kernel in ALL:
+        debian.root.joinpath(f"unfit-{kernel}").unlink()
+        (debian.dkms / f"ro2iblnd/kernel-{kernel}-x86_64").unlink()
+    env = {**os.environ, "PATH": f"{debian.root}/bin:{os.environ['PATH']}"}
+    for kernel in ALL:
+        subprocess.run(["dkms", "install", "-m", "ro2iblnd", "-v", "0.2.0", "-k", kernel], env=env, check=True)
+    assert (debian.dkms / "ro2iblnd/0.1.0/kept-source").exists()
+    assert debian.maintainer("postinst", "0.2.0", "triggered", "/usr/src").returncode == 0
+    assert debian.modules() == of_all("0.2.0 two")
+    assert not (debian.dkms / "ro2iblnd/0.1.0").exists()
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_an_update_that_dpkg_takes_back(debian, version):
+    debian.installed()
+    assert debian.maintainer("prerm", "0.1.0", "upgrade", f"{version}+1").returncode == 0
+    done = debian.maintainer("postinst", "0.1.0", "abort-upgrade", f"{version}+1")
+    assert done.returncode == 0, done
+    assert debian.modules() == of_all("0.1.0 one")
+    source = debian.dkms / "ro2iblnd/0.1.0/source"
+    assert source.resolve() == debian.sources("0.1.0") and not (source.parent / "kept-source").exists()
+
+
+def test_an_update_from_a_package_that_takes_all_away(debian):
+    """As those were that had nothing but what dh_dkms gives."""
+    done = debian.installed().update(theirs=True)
+    assert done.returncode == 0, done
+    assert debian.modules() == of_all("0.1.0 two")
+
+
+def test_an_update_where_nothing_is_to_be_built_by_itself(debian):
+    debian.installed()
+    (debian.root / "etc/dkms/no-autoinstall").touch()
+    done = debian.update("0.2.0")
+    assert done.returncode == 0 and "stay as they were" in done.stderr, done
+    assert debian.modules() == of_all("0.1.0 one")
+    rebuild = debian.sources("0.2.0") / "scripts/dkms-rebuild"
+    env = {**os.environ, "PATH": f"{debian.root}/bin:{os.environ['PATH']}", "dkms_tree": str(debian.dkms)}
+    subprocess.run([rebuild], env=env, check=True, capture_output=True)
+    assert debian.modules() == of_all("0.2.0 two")
+
+
+def test_a_module_stays_while_the_next_is_built(debian):
+    """A machine that goes down in the middle of it boots with the driver it had, and the next run does all of it."""
+    debian.installed()
+    fake = debian.root / "bin/dkms"
+    text = fake.read_text()
+    fake.write_text(text.replace('\t. "$tree/build/lnet"', '\tkill -9 $PPID; exit 1'))
+    debian.update()
+    # What its kernel finds, whatever dkms's tree looks like.
+    ko = debian.root / "lib/modules" / FALLBACK / "updates/dkms/ro2iblnd.ko"
+    assert ko.read_text() == "0.1.0 one\n"
+    fake.write_text(text)
+    assert debian.maintainer("postinst", "0.1.0", "triggered", "/usr/src").returncode == 0
+    assert debian.modules() == of_all("0.1.0 two")
+
+
+def test_what_was_unpacked_only_goes_all_the_same(debian):
+    """dpkg does not call prerm then."""
+    debian.installed()
+    assert debian.maintainer("prerm", "0.1.0", "upgrade", "0.2.0+1").returncode == 0
+    shutil.rmtree(debian.sources("0.1.0"))
+    switch = debian.root / "etc/modprobe.d/ro2iblnd-switch.conf"
+    switch.parent.mkdir()
+    switch.touch()
+    done = debian.maintainer("postrm", "0.2.0", "remove")
+    assert done.returncode == 0, done
+    assert debian.modules() == {} and not (debian.dkms / "ro2iblnd").exists() and not switch.exists()
+
+
+def test_what_debhelper_adds_is_what_is_passed_over(packages):
+    """Some cases end before it: it must be dh_dkms's alone."""
+    for name in ("prerm", "postinst"):
+        text = (packages["ro2iblnd-dkms"].parent / "control" / name).read_text()
+        assert set(re.findall(r"Automatically added by (\S+?)(?:/\S+)?$", text, re.M)) == {"dh_dkms"}, text
+        assert "@VERSION@" not in text and "DEBHELPER" not in text
