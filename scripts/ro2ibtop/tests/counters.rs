@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who looks for somebody that reads the counters of a device must not wait for a process that hangs.
+
+use std::{
+    env,
+    fs,
+    path::{
+        Path,
+        PathBuf, //
+    },
+    process::Command,
+    sync::mpsc,
+    thread,
+    time::{
+        Duration,
+        Instant, //
+    }, //
+};
+
+use ro2ibtop::{
+    counters::Counters,
+    source::Files, //
+};
+
+/// A directory with a node's `sys` and `proc`, which goes with it.
+struct Node(PathBuf);
+
+impl Node {
+    fn new(name: &str) -> Self {
+        let dir = env::temp_dir().join(format!("ro2ibtop-{}-{name}", std::process::id()));
+        let node = Self(dir);
+        fs::create_dir_all(node.counter().parent().unwrap()).unwrap();
+        fs::write(node.counter(), "5\n").unwrap();
+        fs::create_dir_all(node.proc().join("self")).unwrap();
+        node
+    }
+
+    fn proc(&self) -> PathBuf {
+        self.0.join("proc")
+    }
+
+    fn counter(&self) -> PathBuf {
+        self.0
+            .join("sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence")
+    }
+
+    /// A process of that name: the file with its words.
+    fn process(&self, number: &str, comm: &str) -> PathBuf {
+        let dir = self.proc().join(number);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
+        dir.join("cmdline")
+    }
+
+    /// The words of who reads the counters.
+    fn reads(&self) -> String {
+        format!("grep\0-s\0-H\0\0--\0{}\0", self.counter().display())
+    }
+
+    /// Whether the device tells, what it tells, and how long that took.
+    fn read(&self, counters: &mut Counters) -> (bool, usize, Duration) {
+        let mut files = Files::new();
+        let began = Instant::now();
+        let told = counters.read(&self.0, "mlx5_0", &mut files);
+        (told, files.len(), began.elapsed())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn a_process_that_hangs_holds_nobody_up() {
+    let node = Node::new("hangs");
+    // Its words cannot be read, as those of one that is in the midst of a page fault.
+    let stuck = node.process("4711", "java");
+    pipe(&stuck);
+    // No process, whatever its name.
+    let other = node.proc().join("sysvipc/cmdline");
+    fs::create_dir_all(other.parent().unwrap()).unwrap();
+    fs::write(other.with_file_name("comm"), "grep\n").unwrap();
+    pipe(&other);
+    let (tell, told) = mpsc::channel();
+    let (root, proc) = (node.0.clone(), node.proc());
+    thread::spawn(move || {
+        let mut files = Files::new();
+        let done = Counters::looking_in(proc).read(&root, "mlx5_0", &mut files);
+        let _ = tell.send((done, files.len()));
+    });
+    let told = told.recv_timeout(Duration::from_secs(10));
+    let (told, files) = told.expect("it waits for a process that hangs");
+    assert!(told && files == 1);
+}
+
+#[test]
+fn who_reads_already_is_found() {
+    let node = Node::new("reads");
+    let cmdline = node.process("4711", "grep");
+    fs::write(&cmdline, node.reads()).unwrap();
+    let mut counters = Counters::looking_in(node.proc());
+    let (told, files, waited) = node.read(&mut counters);
+    assert!(!told && files == 0 && waited >= Duration::from_secs(1));
+    // He is known by now.
+    let (told, _, waited) = node.read(&mut counters);
+    assert!(!told && waited < Duration::from_secs(1), "{waited:?}");
+    // He is gone, and another one with his number reads something else.
+    fs::write(&cmdline, "grep\0-r\0nothing\0").unwrap();
+    let (told, files, _) = node.read(&mut counters);
+    assert!(told && files == 1);
+    // He comes back while he is waited for.
+    fs::write(&cmdline, node.reads()).unwrap();
+    let mut counters = Counters::looking_in(node.proc());
+    let (told, files, waited) = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(300));
+            fs::remove_dir_all(node.proc().join("4711")).unwrap();
+        });
+        node.read(&mut counters)
+    });
+    assert!(told && files == 1 && waited >= Duration::from_millis(250));
+}
+
+/// All processes are looked through once, and not at each look.
+#[test]
+fn who_was_answered_does_not_look_again() {
+    let node = Node::new("answered");
+    let mut counters = Counters::looking_in(node.proc());
+    assert!(node.read(&mut counters).0);
+    let cmdline = node.process("4711", "grep");
+    fs::write(&cmdline, node.reads()).unwrap();
+    let (told, files, waited) = node.read(&mut counters);
+    assert!(told && files == 1 && waited < Duration::from_secs(1));
+}
