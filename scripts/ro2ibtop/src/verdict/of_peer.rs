@@ -187,6 +187,8 @@ fn ended(ni: &Ni, event: &Event, now: f64, back: Option<Data>) -> Verdict {
         "operator" => Level::Note,
         _ if event.cause == "Overtaken" => Level::Note,
         _ if event.what == "failed" => Level::Bad,
+        // It went in order, or has another life: a client that unmounts, or restarts.
+        _ if matches!(event.cause.as_str(), "PeerClosed" | "PeerRestarted") => Level::Note,
         _ => Level::Warn,
     };
     Verdict::new(level, "ended", words)
