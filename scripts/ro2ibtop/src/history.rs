@@ -128,6 +128,8 @@ struct Past {
     keys: Vec<Key>,
     /// In the order of the connections in the last sample.
     conns: Vec<Track>,
+    /// The device that has counted `hardware`.
+    device: String,
     hardware: HashMap<String, u64>,
     rises: HashMap<String, u64>,
     no_memory: u64,
@@ -149,6 +151,11 @@ impl Past {
         self.own.update(&ni.totals(), dt, round);
         self.take_conns(&ni.conns, dt, round);
         self.rises.clear();
+        // A bond failed over: the other device has counted since long ago.
+        if self.device != ni.device {
+            self.hardware.clear();
+            self.device.clone_from(&ni.device);
+        }
         for (name, n) in &ni.hardware {
             if let Some(old) = self.hardware.insert(name.clone(), *n) {
                 self.rises.insert(name.clone(), n.saturating_sub(old));

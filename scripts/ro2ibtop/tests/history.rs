@@ -128,3 +128,29 @@ fn a_wide_screen_has_more_of_it() {
     assert_eq!([bars(140), bars(160), bars(200)], [8, 8, 8]);
     assert_eq!([bars(216), bars(248), bars(400)], [16, LENGTH, LENGTH]);
 }
+
+/// A bond fails over: the other device has counted since long ago.
+#[test]
+fn counters_of_two_devices_are_not_compared() {
+    let mut app = App::default();
+    let mut retries = |time, device: &str, n| {
+        app.take(Sample {
+            time,
+            nis: vec![Ni {
+                nid: "10.0.0.1@o2ib".into(),
+                device: device.into(),
+                hardware: [("out_of_sequence".to_string(), n)].into(),
+                ..Ni::default()
+            }],
+            ..Sample::default()
+        });
+        app.history.hardware(&app.sample.nis[0], "out_of_sequence")
+    };
+    assert_eq!(retries(1.0, "mlx5_0", 3), 0);
+    assert_eq!(retries(2.0, "mlx5_0", 5), 2);
+    assert_eq!(retries(3.0, "mlx5_1", 900), 0);
+    assert_eq!(retries(4.0, "mlx5_1", 907), 7);
+    // And back.
+    assert_eq!(retries(5.0, "mlx5_0", 6), 0);
+    assert_eq!(retries(6.0, "mlx5_0", 6), 0);
+}
