@@ -5,6 +5,10 @@
 use std::collections::HashMap;
 
 use crate::{
+    flaps::{
+        Flap,
+        Flaps, //
+    },
     model::{
         Conn,
         Counts,
@@ -125,6 +129,7 @@ impl Track {
 struct Past {
     round: u64,
     own: Track,
+    flaps: Flaps,
     keys: Vec<Key>,
     /// In the order of the connections in the last sample.
     conns: Vec<Track>,
@@ -259,6 +264,7 @@ impl History {
         for ni in &sample.nis {
             let past = self.nis.entry(ni.nid.clone()).or_default();
             past.take(ni, dt, self.round);
+            past.flaps.take(&ni.events, sample.time);
         }
         // Those that are gone.
         self.nis.retain(|_, past| past.round == self.round);
@@ -280,6 +286,11 @@ impl History {
         past.and_then(|p| p.rises.get(counter))
             .copied()
             .unwrap_or(0)
+    }
+
+    /// How often the link or the device of the NI went away lately.
+    pub fn flaps(&self, ni: &Ni) -> &[Flap] {
+        self.nis.get(&ni.nid).map_or(&[], |past| past.flaps.all())
     }
 
     /// How often there was no memory since the sample before.

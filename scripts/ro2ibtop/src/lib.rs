@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 pub mod counters;
+pub mod flaps;
 pub mod history;
 pub mod json;
 pub mod model;

@@ -55,6 +55,90 @@ fn server(now: f64, events: &[Event]) -> App {
     app
 }
 
+/// Connections of so many clients that ended together, within a second.
+fn all(clients: usize, cause: &str, time: f64) -> Vec<Event> {
+    let each = 0..clients;
+    each.map(|i| closed(i, cause, time + i as f64 / clients as f64))
+        .collect()
+}
+
+/// So many clients, all of them connected.
+fn connected(clients: usize) -> Vec<Peer> {
+    let peer = |i| Peer {
+        nid: format!("10.0.1.{i}@o2ib"),
+        conns: 1,
+        usable: 1,
+        ..Peer::default()
+    };
+    (0..clients).map(peer).collect()
+}
+
+#[test]
+fn a_link_that_flaps_is_said_of_the_ni() {
+    let mut app = App::default();
+    let mut events = all(100, "LinkDown", 1000.0);
+    look(&mut app, 1010.0, &events, connected(100));
+    assert_eq!((app.nis[0].kind, app.worst()), ("fine", Level::Note));
+    // The ring has no room for three of each peer.
+    events.extend(all(100, "LinkDown", 1100.0));
+    look(&mut app, 1120.0, &events, connected(100));
+    assert_eq!((app.nis[0].kind, app.nis[0].level), ("flaps", Level::Warn));
+    assert_eq!(
+        app.nis[0].words,
+        "flaps, 2 times in 2 min, last 19 s ago: the link is down here: cable, switch, \"ip link\""
+    );
+    assert_eq!(app.worst(), Level::Warn);
+    // One look is enough.
+    let one = server(1120.0, &events);
+    assert_eq!(one.nis[0], app.nis[0]);
+    // An hour later it is the past.
+    look(&mut app, 1120.0 + 3600.0, &events, connected(100));
+    assert_eq!(app.nis[0].kind, "fine");
+}
+
+#[test]
+fn flaps_are_counted_whatever_the_cause() {
+    let of = |causes: &[(&str, f64)]| {
+        let each = causes.iter();
+        let events: Vec<_> = each
+            .flat_map(|(cause, time)| all(3, cause, *time))
+            .collect();
+        server(2000.0, &events).nis[0].words.clone()
+    };
+    assert!(
+        of(&[("DeviceGone", 1500.0), ("Moved", 1600.0)]).starts_with(
+            "flaps, 2 times in 8 min, last 6 min ago: the interface moved to another RDMA device: "
+        )
+    );
+    assert!(of(&[("LinkDown", 1500.0), ("AddressChanged", 1990.0)]).starts_with("flaps, 2 times"));
+    // What follows within seconds is the same one.
+    assert_eq!(of(&[("LinkDown", 1990.0), ("Moved", 1993.0)]), "");
+    // It is not the link here, or somebody did it.
+    for cause in ["PeerClosed", "TransportRetry", "AdminClose"] {
+        assert_eq!(of(&[("LinkDown", 1500.0), (cause, 1990.0)]), "", "{cause}");
+    }
+}
+
+/// Each of them fills the ring, and pushes the one before out of it.
+#[test]
+fn flaps_of_a_large_server_are_remembered() {
+    let mut app = App::default();
+    let mut events = Vec::new();
+    for n in 0..3 {
+        let time = 1000.0 + f64::from(n) * 60.0;
+        events.extend(all(500, "LinkDown", time));
+        // In the midst of it, and afterwards.
+        let midst = events.len() - 250;
+        look(&mut app, time + 0.5, &events[..midst], Vec::new());
+        look(&mut app, time + 2.0, &events, Vec::new());
+    }
+    let words = &app.nis[0].words;
+    assert!(words.starts_with("flaps, 3 times in 2"), "{words}");
+    // The clock was set back: what was is not known any more.
+    look(&mut app, 500.0, &[], Vec::new());
+    assert_eq!(app.nis[0].kind, "fine");
+}
+
 /// A client that unmounts closes its connection, one that was restarted has another life: neither is a trouble of this
 /// node.
 #[test]

@@ -66,7 +66,7 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 29] = [
+pub const KINDS: [&str; 30] = [
     "fine",
     "starved",
     "no-answer",
@@ -89,6 +89,7 @@ pub const KINDS: [&str; 29] = [
     "cm-mute",
     "link-down",
     "device-mute",
+    "flaps",
     "memory",
     "retries",
     "refusing",

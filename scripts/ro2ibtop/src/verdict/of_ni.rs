@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 
 use super::{
+    ago,
+    of_peer::because,
     Level,
     Verdict,
     BAD_MS,
@@ -76,6 +78,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         return slow;
     }
     fine(ni, now)
+        .or(|| flaps(ni, history, now))
         .or(|| {
             let retries: Vec<String> = retries(ni, history)
                 .map(|(name, n)| format!("{name} +{n}"))
@@ -146,6 +149,23 @@ fn fine(ni: &Ni, now: f64) -> Verdict {
     }
     let words = format!("ok, started {} ago", words::span((age * 1000.0) as u64));
     Verdict::new(Level::Fine, "fine", words)
+}
+
+/// Its link or device goes away and comes back: once may be somebody's hand. Peers may be too many for the driver to know
+/// how often each of them was lost, and all of them are connected again.
+fn flaps(ni: &Ni, history: &History, now: f64) -> Option<Verdict> {
+    let flaps = history.flaps(ni);
+    let [oldest, .., newest] = flaps else {
+        return None;
+    };
+    let words = format!(
+        "flaps, {} times in {}, last {} ago: {}",
+        flaps.len(),
+        ago(now, oldest.first),
+        ago(now, newest.last),
+        because(&newest.cause, "", None)
+    );
+    Some(Verdict::new(Level::Warn, "flaps", words))
 }
 
 /// There was none for `short` messages since the sample before.

@@ -41,7 +41,7 @@ fn recent<'a>(
 }
 
 /// `back`: the peer is connected again, and what is known of its data.
-fn because(cause: &str, detail: &str, back: Option<Data>) -> String {
+pub(super) fn because(cause: &str, detail: &str, back: Option<Data>) -> String {
     let mut words = words::cause(cause).to_string();
     if !detail.is_empty() {
         words = format!("{words} ({detail})");
