@@ -261,3 +261,24 @@ fn times_are_told() {
         "p50/p99 IMMEDIATE wire 2.0 ms/2.0 ms, IMMEDIATE queued 512 ns/512 ns"
     );
 }
+
+/// The rule of operators.md adds up what has the same NI: what is wrong has another kind at each look, and is as bad.
+#[test]
+fn an_alarm_goes_on_when_the_kind_is_another() {
+    let document = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../Documentation/operators.md"
+    );
+    let document = std::fs::read_to_string(document).unwrap();
+    assert!(document.contains("`sum by (instance, ni) (ro2ib_trouble{level=\"bad\"}) > 0`"));
+    let bad = |name| {
+        let text = prometheus::text(&common::app(common::guest(name)));
+        let start = "ro2ib_trouble{ni=\"10.0.0.1@o2ib\",level=\"bad\",kind=\"";
+        let kinds = text.lines().filter_map(|line| line.strip_prefix(start));
+        let kinds = kinds.filter_map(|rest| rest.split('"').next());
+        kinds.map(str::to_string).collect::<HashSet<_>>()
+    };
+    let (one, other) = (bad("starved"), bad("dead-peer"));
+    assert!(!one.is_empty() && !other.is_empty());
+    assert!(one.is_disjoint(&other));
+}
