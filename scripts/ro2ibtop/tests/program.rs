@@ -630,6 +630,7 @@ fn a_terminal_is_kept_up_to_date() {
     seen.press("p");
     fs::remove_dir_all(&debugfs).unwrap();
     seen.until("what is missing", line("is the module loaded"));
+    seen.until("that it is old", line("  not read since "));
     seen.press("\x03");
     assert!(seen.end().0.success());
 }

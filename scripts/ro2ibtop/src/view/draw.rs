@@ -146,10 +146,29 @@ impl App {
     }
 
     fn head(&self) -> Paragraph<'_> {
+        let name = Style::new().add_modifier(Modifier::REVERSED);
+        let mut line = vec![Span::styled(" ro2ibtop ", name)];
+        let time = clock(self.sample.time);
+        match self.error {
+            Some(_) => {
+                line.push(Span::raw(format!(" {}  ", self.title)));
+                let old = format!("not read since {time}");
+                line.push(Span::styled(old, style(Level::Bad)));
+            }
+            None => {
+                line.push(Span::raw(format!(" {}  {time}  ", self.title)));
+                line.extend(self.summary());
+            }
+        }
+        if self.paused {
+            line.push(Span::raw("  (paused)"));
+        }
+        Paragraph::new(Line::from(line))
+    }
+
+    fn summary(&self) -> Vec<Span<'_>> {
         let conns: usize = self.sample.nis.iter().map(|ni| ni.conns.len()).sum();
         let mut line = vec![
-            Span::styled(" ro2ibtop ", Style::new().add_modifier(Modifier::REVERSED)),
-            Span::raw(format!(" {}  {}  ", self.title, clock(self.sample.time))),
             Span::raw(words::plural(conns as u64, "connection", "connections")),
             Span::raw("; "),
         ];
@@ -168,10 +187,7 @@ impl App {
                 ));
             }
         }
-        if self.paused {
-            line.push(Span::raw("  (paused)"));
-        }
-        Paragraph::new(Line::from(line))
+        line
     }
 
     fn draw_nis(&self, frame: &mut Frame<'_>, area: Rect) {

@@ -91,7 +91,7 @@ pub struct App {
     pub paused: bool,
     /// What ended is shown instead of the list.
     pub events: bool,
-    /// What could not be read.
+    /// Why it could not be read again, so that the sample is an old one.
     pub error: Option<String>,
 }
 
@@ -198,9 +198,12 @@ impl App {
         self.items.iter().any(ended)
     }
 
-    /// The worst there is.
+    /// The worst there is. What cannot be seen is not fine.
     pub fn worst(&self) -> Level {
-        self.levels().max().unwrap_or(Level::Fine)
+        match self.error {
+            Some(_) => Level::Bad,
+            None => self.levels().max().unwrap_or(Level::Fine),
+        }
     }
 
     /// The connection of an item.
