@@ -119,6 +119,28 @@ fn flaps_are_counted_whatever_the_cause() {
     }
 }
 
+/// They are remembered for an hour: that is no reason to say nothing of what is so now.
+#[test]
+fn flaps_hide_nothing() {
+    let mut app = App::default();
+    for n in [3, 5] {
+        let ni = Ni {
+            nid: "10.0.0.1@o2ib".into(),
+            device: "mlx5_0".into(),
+            hardware: [("out_of_sequence".to_string(), n)].into(),
+            events: [all(2, "LinkDown", 900.0), all(2, "LinkDown", 950.0)].concat(),
+            ..Ni::default()
+        };
+        app.take(Sample {
+            time: 1000.0 + n as f64,
+            nis: vec![ni],
+            ..Sample::default()
+        });
+        let kind = if n == 3 { "flaps" } else { "retries" };
+        assert_eq!(app.nis[0].kind, kind);
+    }
+}
+
 /// Each of them fills the ring, and pushes the one before out of it.
 #[test]
 fn flaps_of_a_large_server_are_remembered() {

@@ -78,7 +78,6 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         return slow;
     }
     fine(ni, now)
-        .or(|| flaps(ni, history, now))
         .or(|| {
             let retries: Vec<String> = retries(ni, history)
                 .map(|(name, n)| format!("{name} +{n}"))
@@ -112,6 +111,8 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
                 Verdict::new(level, "pkeys", words)
             })
         })
+        // What is so now comes before what was.
+        .or(|| flaps(ni, history, now))
         .or(|| {
             let before = ni.count("other", "NoMemory");
             (before > 0).then(|| {
