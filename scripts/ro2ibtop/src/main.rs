@@ -216,7 +216,7 @@ fn look(root: &Path, counters: &mut Counters) -> io::Result<ro2ibtop::model::Sam
 
 /// The screen, as high as it has something to show.
 fn screen(app: &App, options: &Options) -> io::Result<Buffer> {
-    let rows = app.height().min(options.rows).max(10);
+    let rows = app.height(options.width).min(options.rows).max(10);
     let mut terminal = Terminal::new(TestBackend::new(options.width, rows))?;
     terminal.draw(|frame| app.draw(frame))?;
     Ok(terminal.backend().buffer().clone())

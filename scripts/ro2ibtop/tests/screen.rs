@@ -935,7 +935,7 @@ fn shown(app: &App) -> Vec<(bool, String)> {
     let lines = common::lines(&common::screen(app, 100, 24));
     let nis = lines.iter().filter(|line| line.contains(".1@o2ib"));
     let nid = |line: &String| line.split(' ').next().unwrap_or("").to_string();
-    nis.map(|line| (line.contains("the RDMA device is gone"), nid(line)))
+    nis.map(|line| (line.contains("the RDMA device is"), nid(line)))
         .collect()
 }
 
@@ -997,7 +997,8 @@ fn nis_come_before_their_times() {
     assert_eq!(times(&with_nis(5, &[]), 60), (5, true));
     let app = with_nis(2, &[1]);
     let lines = common::lines(&common::screen(&app, 100, 24));
-    assert!(lines[2].contains("o2ib1") && lines[3].contains("p50/p99"));
+    assert!(lines[2].contains("o2ib1") && lines[3].contains("the RDMA device is gone"));
+    assert!(lines[4].contains("p50/p99"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use ratatui::{
     }, //
 };
 
+use super::fit::fit;
 use crate::{
     history::LENGTH,
     verdict::{
@@ -35,21 +36,21 @@ pub(super) fn bars(width: u16) -> usize {
 }
 
 pub(super) const NI_COLUMNS: [Column; 11] = [
-    ("NI", 20, 0),
-    ("device", 8, 0),
+    ("NI", 23, 0),
+    ("device", 12, 0),
     ("peers", 5, 90),
     ("conns", 5, 0),
-    ("tx/s", 6, 80),
-    ("rx/s", 6, 80),
-    ("wait", 5, 100),
+    ("tx/s", 6, 100),
+    ("rx/s", 6, 100),
+    ("wait", 5, 110),
     ("closed", 6, 0),
     ("failed", 6, 0),
-    ("refused", 7, 110),
+    ("refused", 7, 120),
     ("history", BARS, 130),
 ];
 
 pub(super) const CONN_COLUMNS: [Column; 12] = [
-    ("peer", 20, 0),
+    ("peer", 23, 0),
     ("by", 4, 120),
     ("state", 6, 90),
     ("cred", 7, 0),
@@ -58,17 +59,23 @@ pub(super) const CONN_COLUMNS: [Column; 12] = [
     ("oldest", 7, 0),
     ("tx/s", 6, 110),
     ("rx/s", 6, 110),
-    ("qpn", 6, 150),
-    ("peer's", 6, 150),
+    ("qpn", 8, 170),
+    ("peer's", 8, 170),
     ("history", BARS, 140),
 ];
 
 pub(super) const EVENT_COLUMNS: [Column; 4] = [
-    ("peer", 20, 0),
+    ("peer", 23, 0),
     ("ended", 11, 0),
-    ("what", 8, 0),
-    ("by", 9, 0),
+    ("what", 7, 0),
+    ("by", 8, 0),
 ];
+
+/// How much of a line its columns leave to the words behind them.
+pub(super) fn rest(columns: &[Column], width: u16) -> usize {
+    let used = cut(columns, &vec![String::new(); columns.len()], width);
+    usize::from(width).saturating_sub(used.chars().count())
+}
 
 /// The cells that fit, each in its column.
 pub(super) fn cut(columns: &[Column], cells: &[String], width: u16) -> String {
@@ -81,8 +88,9 @@ pub(super) fn cut(columns: &[Column], cells: &[String], width: u16) -> String {
             BARS => bars(width),
             room => room,
         };
+        let cell = fit(cell, room);
         let used = cell.chars().count().min(room);
-        line.extend(cell.chars().take(room));
+        line.push_str(&cell);
         line.extend(std::iter::repeat_n(' ', room - used + 1));
     }
     line
@@ -109,7 +117,7 @@ pub(super) fn row<'a>(
     width: u16,
     verdict: &'a Verdict,
 ) -> Line<'a> {
-    let words = verdict.words_or_ok();
+    let words = fit(verdict.words_or_ok(), rest(columns, width));
     Line::from(vec![
         Span::raw(cut(columns, cells, width)),
         Span::styled(words, style(verdict.level)),

@@ -31,12 +31,16 @@ use super::{
         cut,
         heading,
         known,
-        named,
+        rest,
         row,
         style,
         CONN_COLUMNS,
-        EVENT_COLUMNS,
-        NI_COLUMNS, //
+        EVENT_COLUMNS, //
+    },
+    fit::{
+        first,
+        fit,
+        wrap, //
     },
     App,
     Item, //
@@ -44,10 +48,8 @@ use super::{
 use crate::{
     model::{
         Conn,
-        Event,
-        Ni, //
+        Event, //
     },
-    times,
     verdict::{
         self,
         Level, //
@@ -61,9 +63,6 @@ const EVENTS: usize = 8;
 /// Lines that are always there: the first and the last one, two headings, a blank one, and two of the list.
 const FRAME: u16 = 7;
 
-/// Stages of which the times are shown.
-const COSTLY: usize = 4;
-
 /// How many lines of that width a line takes, if words are not divided. Too many rather than too few.
 fn wrapped(line: &Line<'_>, width: u16) -> u16 {
     let longest = line.spans.iter().flat_map(|s| s.content.split(' '));
@@ -76,16 +75,24 @@ fn wrapped(line: &Line<'_>, width: u16) -> u16 {
 }
 
 impl App {
-    /// Lines that everything takes, if there is room.
-    pub fn height(&self) -> u16 {
-        let nis = usize::from(self.ni_lines());
+    /// Lines that everything takes on a screen of that width, if there is room.
+    pub fn height(&self, width: u16) -> u16 {
+        let nis = usize::from(self.ni_lines(width));
         let events: usize = self.sample.nis.iter().map(|ni| ni.events.len()).sum();
         let events = events.saturating_add(self.sample.stranger_events.len());
         let below = match self.events {
             true => events,
-            false => self.items.len().saturating_add(events.min(EVENTS)),
+            false => {
+                // The frame has room for two of the list; one more parts them from what ended, which has a heading.
+                let items = self.items.len().saturating_sub(1);
+                let heading = usize::from(events > 0);
+                items
+                    .saturating_add(events.min(EVENTS))
+                    .saturating_add(heading)
+            }
         };
-        let none = usize::from(verdict::of_none(&self.sample).is_some());
+        let none = verdict::of_none(&self.sample);
+        let none = none.map_or(0, |none| wrap(&none.words, usize::from(width)).len());
         let all = nis.saturating_add(below).saturating_add(none);
         let all = all.saturating_add(usize::from(FRAME));
         u16::try_from(all).unwrap_or(u16::MAX)
@@ -112,10 +119,17 @@ impl App {
         let detail = detail.min(area.height / 3);
         let items = u16::try_from(self.items.len()).unwrap_or(u16::MAX);
         let none = verdict::of_none(&self.sample);
-        let for_none = u16::from(none.is_some());
+        let none = none.map_or(Vec::new(), |none| {
+            let all = wrap(&none.words, usize::from(area.width));
+            let lines = first(all, usize::from(area.height / 4).max(1)).into_iter();
+            let styled = lines.map(|line| Line::from(Span::styled(line, style(none.level))));
+            styled.collect()
+        });
+        let for_none = u16::try_from(none.len()).unwrap_or(u16::MAX);
         let rest = [1, for_none, 2, 1, items, detail, below, 1];
-        let nis = self.ni_room(area.height, rest.into_iter().fold(0, u16::saturating_add));
+        let rest = rest.into_iter().fold(0, u16::saturating_add);
         let frame_lines = FRAME.saturating_add(for_none);
+        let nis = self.ni_room(area, rest, frame_lines);
         let left = area.height.saturating_sub(nis.saturating_add(frame_lines));
         let detail = detail.min(left);
         let below = below.min(left.saturating_sub(detail));
@@ -129,11 +143,8 @@ impl App {
             Constraint::Length(1),
         ])
         .areas(area);
-        frame.render_widget(self.head(), head);
-        if let Some(none) = none {
-            let line = Span::styled(none.words, style(none.level));
-            frame.render_widget(Paragraph::new(line), second);
-        }
+        frame.render_widget(Paragraph::new(self.head(head.width)), head);
+        frame.render_widget(Paragraph::new(none), second);
         self.draw_nis(frame, top);
         if self.events {
             self.draw_events(frame, list, &self.latest(usize::from(list.height)));
@@ -142,10 +153,19 @@ impl App {
             frame.render_widget(Paragraph::new(told).wrap(Wrap { trim: true }), detail);
             self.draw_events(frame, tail, &events);
         }
-        frame.render_widget(self.foot(), foot);
+        frame.render_widget(self.foot(foot.width), foot);
     }
 
-    fn head(&self) -> Paragraph<'_> {
+    fn head(&self, width: u16) -> Line<'_> {
+        let line = self.head_with(true);
+        // What is wrong comes first.
+        match line.width() > usize::from(width) {
+            true => self.head_with(false),
+            false => line,
+        }
+    }
+
+    fn head_with(&self, conns: bool) -> Line<'_> {
         let name = Style::new().add_modifier(Modifier::REVERSED);
         let mut line = vec![Span::styled(" ro2ibtop ", name)];
         let time = clock(self.sample.time);
@@ -157,21 +177,25 @@ impl App {
             }
             None => {
                 line.push(Span::raw(format!(" {}  {time}  ", self.title)));
+                if conns {
+                    line.push(Span::raw(format!("{}; ", self.conns_in_words())));
+                }
                 line.extend(self.summary());
             }
         }
         if self.paused {
             line.push(Span::raw("  (paused)"));
         }
-        Paragraph::new(Line::from(line))
+        Line::from(line)
+    }
+
+    fn conns_in_words(&self) -> String {
+        let conns: usize = self.sample.nis.iter().map(|ni| ni.conns.len()).sum();
+        words::plural(conns as u64, "connection", "connections")
     }
 
     fn summary(&self) -> Vec<Span<'_>> {
-        let conns: usize = self.sample.nis.iter().map(|ni| ni.conns.len()).sum();
-        let mut line = vec![
-            Span::raw(words::plural(conns as u64, "connection", "connections")),
-            Span::raw("; "),
-        ];
+        let mut line = Vec::new();
         let (bad, warn) = (self.count(Level::Bad), self.count(Level::Warn));
         match (bad, warn) {
             (0, 0) if self.ended_lately() => {
@@ -188,87 +212,6 @@ impl App {
             }
         }
         line
-    }
-
-    fn draw_nis(&self, frame: &mut Frame<'_>, area: Rect) {
-        let width = area.width;
-        let room = usize::from(area.height.saturating_sub(2));
-        let shown = self.ranks.len().min(room);
-        let mut names: Vec<String> = NI_COLUMNS.iter().map(|c| c.0.to_string()).collect();
-        if let (Some(first), true) = (names.first_mut(), shown < self.ranks.len()) {
-            *first = format!("NI, {shown} of {}", self.ranks.len());
-        }
-        let mut lines = vec![named(&NI_COLUMNS, &names, area.width)];
-        // An NI comes before the times of another one.
-        let mut more = room.saturating_sub(shown);
-        for at in self.ranks.iter().take(shown) {
-            let (Some(ni), Some(verdict)) = (self.sample.nis.get(*at), self.nis.get(*at)) else {
-                continue;
-            };
-            let track = self.history.ni(ni);
-            let rate = track.map(|t| t.rate).unwrap_or_default();
-            let device = if ni.device.is_empty() {
-                "none"
-            } else {
-                &ni.device
-            };
-            let cells = [
-                ni.nid.clone(),
-                device.to_string(),
-                ni.peers.len().to_string(),
-                ni.conns.len().to_string(),
-                self.rate(rate.tx),
-                self.rate(rate.rx),
-                words::short(ni.waiting),
-                words::short(ni.count_all("closed")),
-                words::short(ni.count_all("failed")),
-                words::short(ni.count_all("refused")),
-                track.map(|t| t.picture(bars(width))).unwrap_or_default(),
-            ];
-            lines.push(row(&NI_COLUMNS, &cells, area.width, verdict));
-            if let (Some(times), 1..) = (self.where_time_goes(ni), more) {
-                lines.push(times);
-                more = more.saturating_sub(1);
-            }
-        }
-        frame.render_widget(Paragraph::new(lines), area);
-    }
-
-    /// Half and 99 of 100 of what took most time since the last look, if the driver tells.
-    fn where_time_goes(&self, ni: &Ni) -> Option<Line<'static>> {
-        let times = times::costly(self.history.times(ni));
-        if times.is_empty() {
-            return None;
-        }
-        let mut words = "  p50/p99".to_string();
-        for (number, times) in times.iter().take(COSTLY).enumerate() {
-            let of = |of_1000| times.quantile(of_1000).map_or("?".to_string(), times::span);
-            let comma = if number > 0 { "," } else { "" };
-            let (stage, op) = (&times.stage, &times.op);
-            words = format!("{words}{comma} {op} {stage} {}/{}", of(500), of(990));
-        }
-        Some(Line::from(Span::styled(
-            words,
-            Style::new().fg(Color::DarkGray),
-        )))
-    }
-
-    /// Lines that NIs take.
-    fn ni_lines(&self) -> u16 {
-        let nis = self.sample.nis.iter();
-        let more = nis.filter(|ni| !times::costly(self.history.times(ni)).is_empty());
-        let all = self.sample.nis.len() + more.count();
-        u16::try_from(all).unwrap_or(u16::MAX)
-    }
-
-    /// Lines for NIs on a screen of so many, of which the rest wants `rest`: a quarter, or what is left, and in any case
-    /// all that are bad while the list keeps two.
-    fn ni_room(&self, height: u16, rest: u16) -> u16 {
-        let bad = self.nis.iter().filter(|v| v.level == Level::Bad).count();
-        let bad = u16::try_from(bad).unwrap_or(u16::MAX);
-        let fair = (height / 4).max(height.saturating_sub(rest));
-        let fair = fair.min(self.ni_lines());
-        fair.max(bad.min(height.saturating_sub(FRAME)))
     }
 
     fn draw_items(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -406,15 +349,16 @@ impl App {
                 event.by.clone(),
             ];
             let mut line = cut(&EVENT_COLUMNS, &cells, area.width);
-            line.push_str(&why);
+            line.push_str(&fit(&why, rest(&EVENT_COLUMNS, area.width)));
             lines.push(Line::from(line));
         }
         frame.render_widget(Paragraph::new(lines), area);
     }
 
-    fn foot(&self) -> Paragraph<'_> {
+    fn foot(&self, width: u16) -> Paragraph<'_> {
         if let Some(error) = &self.error {
-            return Paragraph::new(Span::styled(error.as_str(), style(Level::Bad)));
+            let words = fit(error, usize::from(width));
+            return Paragraph::new(Span::styled(words, style(Level::Bad)));
         }
         let mut words = format!(
             "q quit  s sort ({})  e what ended  p pause  arrows move",
@@ -426,7 +370,7 @@ impl App {
         Paragraph::new(Span::styled(words, Style::new().fg(Color::DarkGray)))
     }
 
-    fn rate(&self, rate: f64) -> String {
+    pub(super) fn rate(&self, rate: f64) -> String {
         if self.history.can_compare() {
             words::short(rate.round().max(0.0) as u64)
         } else {

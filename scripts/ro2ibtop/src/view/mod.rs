@@ -5,6 +5,8 @@
 
 mod columns;
 mod draw;
+mod fit;
+mod nis;
 
 use std::cmp::Reverse;
 
