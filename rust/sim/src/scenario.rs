@@ -1197,8 +1197,7 @@ fn happens(step: Step, punctual: bool) {
                     let _ = lnet::control(ni, 5, 0);
                 }
                 for file in misc::files(node) {
-                    let text = misc::cat(file);
-                    sums.look(&text);
+                    let text = sums.cat(file);
                     if telling() {
                         for line in text.lines() {
                             say(&format!("  {line}"));
