@@ -146,6 +146,10 @@ enum Packet {
         reason: i32,
         private: Vec<u8>,
     },
+    /// A reject of who has asked, and waits no longer (`IB_CM_REJ_TIMEOUT`): he does not know who was asked.
+    Over {
+        from: u64,
+    },
     Dreq {
         to: u64,
         from: u64,
@@ -157,6 +161,8 @@ enum Packet {
 
 /// A consumer has refused (`IB_CM_REJ_CONSUMER_DEFINED`).
 const CONSUMER: i32 = 28;
+/// Who has asked waits no longer, or there is nobody (`IB_CM_REJ_TIMEOUT`).
+const TIMEOUT: i32 = 4;
 /// The reason in a reject of the protocol: no resources.
 const NO_RESOURCES: u8 = 2;
 /// Nobody listens (`IB_CM_REJ_INVALID_SERVICE_ID`).
@@ -190,6 +196,7 @@ fn text(p: &Packet) -> String {
         Packet::Rtu { to } => format!("RTU to id {to}"),
         Packet::Rej { to, reason, .. } => format!("REJ {reason} to id {to}"),
         Packet::Dreq { to, from } => format!("DREQ of id {from} to {to}"),
+        Packet::Over { from } => format!("REJ of id {from}: it waits no longer"),
         Packet::Drep { to } => format!("DREP to id {to}"),
     }
 }
@@ -515,12 +522,23 @@ fn attach(id: &mut Id, dev: *mut Dev) {
     }
 }
 
+/// The id of a device that has that one's request; 0 if there is none.
+fn asked_by(dev: *mut Dev, from: u64) -> u64 {
+    // SAFETY: Devices and ids stay until the world ends.
+    let ids = unsafe { (&(*dev).ids).iter().map(|id| &**id) };
+    ids.filter(|i| i.other == from)
+        .map(|i| i.nr)
+        .next()
+        .unwrap_or(0)
+}
+
 /// A packet has reached a device.
 fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
     // SAFETY: Devices and ids stay until the world ends.
     let (node, from_ip) = unsafe { ((*dev).node, (*from_dev).ip) };
     let to = match &packet {
         Packet::Req { .. } => 0,
+        Packet::Over { from } => asked_by(dev, *from),
         Packet::Rep { to, .. }
         | Packet::Rtu { to }
         | Packet::Rej { to, .. }
@@ -541,13 +559,14 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
     let Some(id) = id_of(to).filter(|id| unsafe { (**id).dev == dev }) else {
         match packet {
             Packet::Dreq { from, .. } => transmit(dev, from_ip, Packet::Drep { to: from }),
-            // An answer to nobody: the other side is told.
-            Packet::Rep { from, .. } => transmit(
+            // An answer to nobody: over TCP that is seen. Else nobody says so (`cm_dup_rep_handler()`).
+            // SAFETY: Devices stay until the world ends.
+            Packet::Rep { from, .. } if unsafe { (*dev).tcp } => transmit(
                 dev,
                 from_ip,
                 Packet::Rej {
                     to: from,
-                    reason: 4,
+                    reason: TIMEOUT,
                     private: Vec::new(),
                 },
             ),
@@ -572,16 +591,20 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
                     qpn,
                 );
             }
-            Cm::Established => {
+            Cm::Established if i.other == from => {
                 let packet = Packet::Rtu { to: from };
                 send(i, packet);
             }
             _ => {}
         },
         Packet::Rtu { .. } => established(id),
-        Packet::Rej {
-            reason, private, ..
-        } => {
+        Packet::Rej { .. } | Packet::Over { .. } => {
+            let (reason, private) = match packet {
+                Packet::Rej {
+                    reason, private, ..
+                } => (reason, private),
+                _ => (TIMEOUT, Vec::new()),
+            };
             // As cm_rej_handler() does.
             let next = match i.cm {
                 Cm::ReqSent | Cm::RepSent | Cm::ReqRcvd => Cm::Idle,
@@ -801,6 +824,8 @@ fn destroy(id: *mut Id) {
         ),
         Cm::DreqRcvd => send(i, Packet::Drep { to: other }),
         Cm::RepRcvd => refuse_rep(i),
+        // SAFETY: Devices stay until the world ends.
+        Cm::ReqSent if !unsafe { (*i.dev).tcp } => send(i, Packet::Over { from: i.nr }),
         _ => {}
     }
     i.gone = true;
