@@ -30,7 +30,7 @@ use super::{
         Trouble, //
     },
     peer::{
-        lose,
+        carry::lose,
         Connection,
         NotSent,
         Peer,

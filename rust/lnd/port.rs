@@ -58,10 +58,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        home::{
-            Next,
-            NOWHERE_MS, //
-        },
+        home::Next,
         way::{
             Passage,
             Todo, //
@@ -296,8 +293,7 @@ impl Port {
     /// Follows the address of the NI if that is on another device. Milliseconds until the next look, if one is
     /// due.
     fn follow_home(self: &Arc<Self>) -> Option<u32> {
-        let now_ms = self.ni.now_ms();
-        let next = self.signs.look_for_home(now_ms, || Ifaces::find(self));
+        let next = self.signs.look_for_home(&self.ni, || Ifaces::find(self));
         if next == Next::Rest {
             return None;
         }
@@ -307,13 +303,9 @@ impl Port {
         // On the same device its GID may be another one: what had the old one is as dead.
         self.peers.table.for_each(|peer| peer.moved());
         let (again, hold) = match next {
-            Next::AgainIn { ms, hold } => (Some(ms), hold),
+            Next::AgainIn { ms, hold, .. } => (Some(ms), hold),
             // The address may be about to leave that device, too.
             Next::Move => (Some(0), true),
-            Next::Ask => {
-                self.ask_core();
-                (Some(NOWHERE_MS), true)
-            }
             Next::Settled | Next::Rest => (None, false),
         };
         // What has come since then is for the next look.
@@ -323,14 +315,6 @@ impl Port {
         // What could not speak meanwhile does now, or never will.
         self.peers.parting.routes_changed();
         again
-    }
-
-    /// Has the RDMA core look for the address that the interface has, and the device has not.
-    fn ask_core(&self) {
-        if let (true, Ok(hca)) = (self.ni.way(|way| way.has_interface()), self.ni.hca()) {
-            log::astray(self.ni.nid, hca.device.name().as_str());
-            hca.device.find_gids();
-        }
     }
 
     /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.

@@ -183,7 +183,8 @@ impl Signs {
     }
 
     /// What is to be done about the NI's address, which `find` looks for if there is a reason to. `find` may sleep.
-    pub(super) fn look_for_home(&self, now_ms: u64, find: impl FnOnce() -> Found) -> Next {
+    pub(super) fn look_for_home(&self, ni: &Ni, find: impl FnOnce() -> Found) -> Next {
+        let now_ms = ni.now_ms();
         if self.astray.xchg(false, Full) {
             self.home.lock().doubt(now_ms);
         }
@@ -197,6 +198,17 @@ impl Signs {
             // But not those of a move that has come since then.
             let _ = self.gids_due.cmpxchg(due, 0, Full);
         }
+        if matches!(next, Next::AgainIn { ask: true, .. }) {
+            ask_core(ni);
+        }
         next
+    }
+}
+
+/// Has the RDMA core look for the address of the NI, which its interface has, and the device has not. May sleep.
+fn ask_core(ni: &Ni) {
+    if let (true, Ok(hca)) = (ni.way(|way| way.has_interface()), ni.hca()) {
+        log::astray(ni.nid, hca.device.name().as_str());
+        hca.device.find_gids();
     }
 }

@@ -24,7 +24,7 @@ const SETTLE_MS: u64 = 1_000;
 const HURRY_MS: u64 = 2_000;
 
 /// Milliseconds between two looks for an address that is nowhere.
-pub const NOWHERE_MS: u32 = 10;
+const NOWHERE_MS: u32 = 10;
 
 /// Milliseconds between two looks whether it still is where it was.
 const HERE_MS: u32 = 100;
@@ -59,12 +59,11 @@ pub enum Next {
         ms: u32,
         /// It is not settled yet.
         hold: bool,
+        /// The RDMA core is told to look at the addresses of the interfaces, if the interface has that of the NI.
+        ask: bool,
     },
     /// The NI follows its address.
     Move,
-    /// The RDMA core is told to look at the addresses of the interfaces, if the interface has that of the NI; then the
-    /// address is looked for again, after [`NOWHERE_MS`]. Nobody is connected to before that.
-    Ask,
 }
 
 /// Whether it is known where the address is.
@@ -115,18 +114,25 @@ impl Home {
             Found::Here => Next::AgainIn {
                 ms: HERE_MS,
                 hold: awaited || since < u64::from(HERE_MS),
+                ask: false,
             },
             Found::Nowhere if since >= ASK_MS && !self.asked => {
                 self.asked = true;
-                Next::Ask
+                Next::AgainIn {
+                    ms: NOWHERE_MS,
+                    hold: true,
+                    ask: true,
+                }
             }
             Found::Nowhere if since >= HURRY_MS => Next::AgainIn {
                 ms: IDLE_MS,
                 hold: false,
+                ask: false,
             },
             Found::Nowhere => Next::AgainIn {
                 ms: NOWHERE_MS,
                 hold: true,
+                ask: false,
             },
         }
     }
@@ -152,8 +158,18 @@ mod tests {
         }
     }
 
+    const ASKED: Next = Next::AgainIn {
+        ms: NOWHERE_MS,
+        hold: true,
+        ask: true,
+    };
+
     fn again(ms: u32, hold: bool) -> Next {
-        Next::AgainIn { ms, hold }
+        Next::AgainIn {
+            ms,
+            hold,
+            ask: false,
+        }
     }
 
     #[test]
@@ -195,7 +211,7 @@ mod tests {
     fn what_is_nowhere_is_looked_for_until_it_is_somewhere() {
         let mut h = Home::new();
         h.doubt(0);
-        assert_eq!(h.look(HURRY_MS, Found::Nowhere, false), Next::Ask);
+        assert_eq!(h.look(HURRY_MS, Found::Nowhere, false), ASKED);
         assert_eq!(
             h.look(HURRY_MS, Found::Nowhere, false),
             again(IDLE_MS, false)
@@ -218,15 +234,15 @@ mod tests {
             let next = h.look(now_ms, Found::Nowhere, false);
             assert_eq!(next, again(NOWHERE_MS, true));
         }
-        assert_eq!(h.look(ASK_MS, Found::Nowhere, false), Next::Ask);
+        assert_eq!(h.look(ASK_MS, Found::Nowhere, false), ASKED);
         let next = h.look(ASK_MS + 1, Found::Nowhere, false);
         assert_eq!(next, again(NOWHERE_MS, true));
         // Its GIDs change: it has found the address, or takes it away only now.
         h.doubt(500);
         assert_eq!(h.look(501, Found::Nowhere, false), again(NOWHERE_MS, true));
-        assert_eq!(h.look(500 + ASK_MS, Found::Nowhere, false), Next::Ask);
+        assert_eq!(h.look(500 + ASK_MS, Found::Nowhere, false), ASKED);
         // What has moved may be taken away there.
         assert_eq!(h.look(700, Found::Elsewhere, false), Next::Move);
-        assert_eq!(h.look(700 + ASK_MS, Found::Nowhere, false), Next::Ask);
+        assert_eq!(h.look(700 + ASK_MS, Found::Nowhere, false), ASKED);
     }
 }

@@ -63,15 +63,13 @@ use crate::{
 
 mod admit;
 mod attempts;
-mod carry;
+pub(super) mod carry;
 mod line;
 mod look;
 mod patience;
 pub(super) mod roster;
 mod turns;
 mod way;
-
-pub(crate) use carry::lose;
 
 /// Ids of the delayed works: that tries again, that looks after messages that wait.
 const RETRY: u64 = 1;
