@@ -149,7 +149,7 @@ def test_troubles_come_and_go(nodes, top):
             until(lambda: screen.last() and screen.last().nis()[0]["tx/s"] not in ("-", "0"), "a rate")
             b.set(lazy=1)
             frame = says(screen, STARVED, "a slow LNet")
-            assert re.search(r"1 connection: 1 bad|1 connection: 0 bad, 1 slow", frame.lines[0]), frame.text
+            assert re.search(r"wrong: 1 bad|wrong: 0 bad, 1 slow", frame.lines[0]), frame.text
             # Programs are told the same.
             until(lambda: a.guest.run("ro2ibtop --once --check")[0] == 2, "a status", timeout=LIMIT)
             told = json.loads(a.guest.check("ro2ibtop --json"))
