@@ -17,13 +17,14 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        Mutex,
-        SpinLock, //
-    }, //
+    sync::Mutex, //
 };
 
 use super::counts::Counts;
+use crate::rdma::sync::{
+    new_spinlock_bh,
+    SpinLockBh, //
+};
 
 /// Which list a connection was in last; the default is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -41,8 +42,9 @@ struct Sums {
 /// What the connections counted that are over.
 #[pin_data]
 pub(crate) struct Past {
+    /// Taken inside of the lock of a connection, which softirqs take, too.
     #[pin]
-    sums: SpinLock<Sums>,
+    sums: SpinLockBh<Sums>,
     /// Whoever makes a list.
     #[pin]
     lister: Mutex<()>,
@@ -58,7 +60,7 @@ impl Past {
             under_way: false,
         };
         pin_init!(Self {
-            sums <- kernel::new_spinlock!(sums, "Past::sums"),
+            sums <- new_spinlock_bh!(sums, "Past::sums"),
             lister <- kernel::new_mutex!((), "Past::lister"),
         })
     }
