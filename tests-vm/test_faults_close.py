@@ -6,10 +6,11 @@ One guest with two links and an NI on each; traffic in both directions all the t
 
 import contextlib
 import re
+import time
 
 import pytest
 from faults import SLOW, Ledger, Load, kinds, lose, objects, silence, timed, wire
-from nodes import CTL, PATIENCE, Node, until
+from nodes import AS_HARDWARE, CTL, PATIENCE, Node, until
 from test_faults_cm import report
 
 # Takes minutes: part of `make test-long`.
@@ -197,6 +198,28 @@ def test_guest_killed(boot_pair, pytestconfig, record_property):
     assert worst <= FOUND and closed <= LIMIT
     ledger.check()
     for node in (a, b):
+        node.unload()
+
+
+def test_numbers_are_read_meanwhile(nodes):
+    """Somebody reads all the time what connections count, and those that are over, where completions come in softirqs."""
+    for node in nodes:
+        node.load()
+        node.guest.check(AS_HARDWARE)
+        node.ni_add(conns_per_peer=4)
+    a, b = nodes
+    a.ping(b)
+    read = f"while [ ! -e /tmp/read ]; do cat {DEBUGFS}/*@*; done >/dev/null; rm /tmp/read"
+    readers = [node.guest.spawn(read) for node in nodes]
+    with Load(a, b) as load:
+        for _ in range(10):
+            a.ctl(f"conn close {b.nid}", ok=False)
+            time.sleep(0.3)
+    assert load.result()["count"] > 0
+    for node, reader in zip(nodes, readers, strict=True):
+        node.guest.check("touch /tmp/read")
+        reader.wait(PATIENCE)
+    for node in nodes:
         node.unload()
 
 
