@@ -109,7 +109,10 @@ fn show_peers(all: &Peers<Conn>, list: ListNr, f: &mut fmt::Formatter<'_>) -> fm
 }
 
 fn show_conn(conn: &Conn, list: ListNr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let view = conn.view(list);
+    // The table may have been packed meanwhile, so that a peer is met twice.
+    let Some(view) = conn.view(list) else {
+        return Ok(());
+    };
     let Numbers {
         credits, queues, ..
     } = view.wire;

@@ -207,7 +207,8 @@ impl Signs {
 
 /// Has the RDMA core look for the address of the NI, which its interface has, and the device has not. May sleep.
 fn ask_core(ni: &Ni) {
-    if let (true, Ok(hca)) = (ni.way(|way| way.has_interface()), ni.hca()) {
+    let hca = ni.hca().ok().filter(|hca| hca.has_gids());
+    if let (true, Some(hca)) = (ni.way(|way| way.has_interface()), hca) {
         log::astray(ni.nid, hca.device.name().as_str());
         hca.device.find_gids();
     }

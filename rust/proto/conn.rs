@@ -332,8 +332,12 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
             fail(Cause::ConnectTimeout)
         }
         // Over RoCE the core says so of each id whose peer's neighbour has another hardware address (7.3, since 6.0): what was
-        // asked went to the old one. Who gives up asking needs longer for that than an attempt has.
-        (S::Resolving | S::Connecting, E::Unreachable) => fail(Cause::AddressChanged),
+        // asked went to the old one. Who gives up asking needs longer for that than an attempt has. Over TCP the peer has not
+        // answered.
+        (S::Resolving | S::Connecting, E::Unreachable) => fail(match first {
+            First::Either => Cause::AddressChanged,
+            First::Caller => Cause::Unreachable,
+        }),
         (S::Init | S::Accepting | S::Called, E::Unreachable) => fail(Cause::Unreachable),
         (S::Established, E::Unreachable) => stay,
         (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Disconnected) => {
@@ -418,6 +422,30 @@ mod tests {
                 assert_eq!(actions.has(Actions::RELEASE), dies);
             }
         }
+    }
+
+    #[test]
+    fn who_is_unreachable_has_moved_but_for_tcp() {
+        let over = |first, steps: &[Event]| {
+            let mut c = Conn::new(first);
+            for step in steps {
+                let _ = c.on(*step);
+            }
+            assert!(c.on(Event::Unreachable).has(Actions::FAIL_ATTEMPT));
+            c.cause()
+        };
+        let asking = [Event::Start, Event::RouteResolved];
+        assert_eq!(over(First::Either, &asking), Some(Cause::AddressChanged));
+        assert_eq!(
+            over(First::Either, &[Event::Start]),
+            Some(Cause::AddressChanged)
+        );
+        assert_eq!(over(First::Caller, &asking), Some(Cause::Unreachable));
+        // Who was asked has an id that the core does not look for.
+        assert_eq!(
+            over(First::Either, &[Event::Requested]),
+            Some(Cause::Unreachable)
+        );
     }
 
     #[test]

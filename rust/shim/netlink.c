@@ -149,8 +149,8 @@ static u32 ro2ib_older_conns(const struct ro2ib_ni *ni)
 }
 
 /*
- * Atomic: LNet holds a spinlock. What does not fit is left out: LNet (2.17) begins
- * the same dump again if it is told so, without end.
+ * Atomic: LNet holds a spinlock. Not -EMSGSIZE where there is no more room: LNet
+ * (2.17) begins the same dump again then, without end.
  */
 int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 		     bool export_backup)
@@ -177,16 +177,16 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	    nla_put_u32(skb, RO2IB_TUN_FMR_CACHE, t->lnd_fmr_cache) ||
 	    nla_put_u16(skb, RO2IB_TUN_NTX, t->lnd_ntx) ||
 	    nla_put_u16(skb, RO2IB_TUN_CONNS_PER_PEER, t->lnd_conns_per_peer))
-		return 0;
+		return -ENOBUFS;
 
 	/* A backup that is loaded elsewhere must not pin this node's value. */
 	if (!export_backup &&
 	    nla_put_u32(skb, RO2IB_TUN_TIMEOUT,
 			ni ? ro2ib_ni_timeout(ni) : ro2ib_param_timeout()))
-		return 0;
+		return -ENOBUFS;
 
 	if (nla_put_s16(skb, RO2IB_TUN_TOS, t->lnd_tos))
-		return 0;
+		return -ENOBUFS;
 
 	/* Of this driver, and none of them can be set here. */
 	if (ni && !export_backup &&
@@ -200,7 +200,7 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	     ro2ib_put_depth_by(skb, ni) ||
 	     nla_put_u32(skb, RO2IB_TUN_OLDER_CONNS, ro2ib_older_conns(ni)) ||
 	     nla_put_u32(skb, RO2IB_TUN_PROBE, ro2ib_ni_probe(ni))))
-		return 0;
+		return -ENOBUFS;
 
 	return 0;
 }

@@ -111,7 +111,7 @@ impl Conn {
             let room = inner.inbox.close();
             inner.inbox.detach();
             self.ni.orphans.left(self.peer.nid, inner.inbox.forsake());
-            let hca = inner.wire.release();
+            let hca = inner.wire.release(&self.ni.past);
             self.kick_upper(inner);
             (hca, room)
         });

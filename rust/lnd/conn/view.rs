@@ -59,13 +59,10 @@ pub(crate) struct Details {
 }
 
 impl Conn {
-    /// The numbers, for that list.
-    pub(crate) fn view(&self, list: ListNr) -> View {
+    /// The numbers, for that list; not if it has them.
+    pub(crate) fn view(&self, list: ListNr) -> Option<View> {
         let path = self.cm.known_path();
-        self.with(|inner| {
-            inner.wire.is_listed(list);
-            self.take_down(inner, path)
-        })
+        self.with(|inner| inner.wire.enter(list).then(|| self.take_down(inner, path)))
     }
 
     /// The numbers, the transmits, and what came early. May sleep.

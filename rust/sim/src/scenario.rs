@@ -415,7 +415,7 @@ impl Script {
             steps,
             punctual: false,
             check: rng.one_in(3),
-            watched: Rng::new(seed ^ 0x05ee_0a11).one_in(16),
+            watched: Rng::new(seed ^ 0x05ee_0a11).one_in(64),
             plan,
         };
         // From numbers of their own, as above.
@@ -767,7 +767,7 @@ impl Script {
             steps,
             punctual: false,
             check: rng.one_in(16),
-            watched: Rng::new(seed ^ 0x05ee_0a11).one_in(16),
+            watched: Rng::new(seed ^ 0x05ee_0a11).one_in(64),
             plan,
         }
         .hoarding()

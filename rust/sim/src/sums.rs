@@ -23,7 +23,7 @@ use simc::{
 };
 
 /// How often the numbers are read.
-const LOOKS: u32 = 200;
+const LOOKS: u32 = 100;
 
 /// Reads the files of a node, and again, in odd moments.
 pub fn watch(node: usize) {

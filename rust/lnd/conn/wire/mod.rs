@@ -337,14 +337,15 @@ impl<C: QpHandler> Wire<C> {
         Some(link)
     }
 
-    /// What was counted is in that list.
-    pub(super) fn is_listed(&mut self, list: ListNr) {
-        self.list = list;
+    /// What was counted is in that list now; false: it was already.
+    pub(super) fn enter(&mut self, list: ListNr) -> bool {
+        core::mem::replace(&mut self.list, list) != list
     }
 
-    /// At release, when no key is valid any more: lets go of what only a key held, and of all buffers.
-    /// Returns the device, to be dropped without the lock.
-    pub(super) fn release(&mut self) -> Option<Arc<Hca>> {
+    /// At release, when no key is valid any more: lets go of what only a key held, and of all buffers. What was counted
+    /// since the link was taken goes to `past`, too. Returns the device, to be dropped without the lock.
+    pub(super) fn release(&mut self, past: &Past) -> Option<Arc<Hca>> {
+        past.add(&core::mem::take(&mut self.counts), self.list);
         self.txs.keys_dead();
         self.stock.clear();
         self.hca.take()
