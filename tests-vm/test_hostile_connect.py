@@ -257,12 +257,12 @@ def test_who_connects_again_and_again_is_slowed_down(nodes, evil):
         # Several at a time: ten a second may be made for ever.
         begun = time.monotonic()
         made = evil.guest.check(
-            f"for i in 1 2 3 4; do (n=0; while [ $n -lt 1000 ] && {PROGRAM} connect x$i-$n {asked} | grep -q ESTABLISHED; "
+            f"end=$(($(date +%s) + 120)); for i in 1 2 3 4; do (n=0; while [ $(date +%s) -lt $end ] && {PROGRAM} connect x$i-$n {asked} | grep -q ESTABLISHED; "
             f"do {PROGRAM} close x$i-$n > /dev/null; n=$((n + 1)); done; echo $n) & done; wait",
             600,
         )
         rate = sum(map(int, made.split())) / (time.monotonic() - begun)
-        slow = made.split() == ["1000"] * 4 and rate < 15
+        slow = refused(a, "TooOften") == 0 and rate < 15
         if not slow:
             assert 512 <= sum(map(int, made.split())) < 3000, made
             until(lambda: refused(a, "TooOften") > 0, "it is said")
