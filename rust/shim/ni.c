@@ -470,7 +470,8 @@ static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
  * while their peers can still be told: afterwards there is no route, and a
  * message of the CM without a route is the death of rxe's queue pair for them.
  * Waits for that, with rtnl held: a moment, and not for long. None of what it
- * waits for takes rtnl. Not for IPoIB: the CM does not send through it.
+ * waits for takes rtnl, but for a queue pair that is being made with ib_mtu: of
+ * that one it waits in vain. Not for IPoIB: the CM does not send through it.
  */
 static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 {
