@@ -18,6 +18,8 @@ mod said;
 #[path = "../sim/src/scenario.rs"]
 #[allow(dead_code)]
 mod scenario;
+#[path = "../sim/src/sums.rs"]
+mod sums;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((script, foul)) = scenario::Script::foul(bytes) else {

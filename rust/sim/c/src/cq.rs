@@ -31,6 +31,8 @@ use crate::{
 struct Done {
     wc: ib_wc,
     qp: *mut Qp,
+    /// The how-manieth of the queue it is.
+    nr: u64,
 }
 
 /// A completion queue of the pool; it stays until the world ends.
@@ -41,6 +43,10 @@ pub struct Cq {
     /// Entries that were asked for.
     pub used: u32,
     queue: VecDeque<Done>,
+    /// How many came so far.
+    pushed: u64,
+    /// Which one is being handled.
+    handling: Option<u64>,
     polled: bool,
 }
 
@@ -105,6 +111,8 @@ pub unsafe extern "C" fn ro2ib_cq_get(
             vector,
             used: nr_cqe,
             queue: VecDeque::new(),
+            pushed: 0,
+            handling: None,
             polled: false,
         }));
         (*dev).cqs.push(cq);
@@ -132,13 +140,6 @@ pub fn has_left(qp: *mut Qp) -> bool {
     q.gone && q.undrained && q.completions + q.handling != 0
 }
 
-/// Such a one.
-fn left(cq: *mut Cq) -> Option<*mut Qp> {
-    // SAFETY: Queue pairs stay until the world ends.
-    let has_some = |qp: &*mut Qp| unsafe { (**qp).cq == cq } && has_left(*qp);
-    w().all_qps.iter().copied().find(has_some)
-}
-
 /// A queue pair goes: adapters take what is of it out of the queue, software does not.
 pub fn clean(cq: *mut Cq, qp: *mut Qp) {
     // SAFETY: Queues stay until the world ends.
@@ -148,15 +149,25 @@ pub fn clean(cq: *mut Cq, qp: *mut Qp) {
         c.queue.retain(|done| done.qp != qp);
         // SAFETY: Queue pairs stay until the world ends.
         unsafe { (*qp).completions -= before - c.queue.len() };
+        sched::wake_all(cq as usize);
     }
 }
 
+/// Waits for whatever is in the queue, whose it may be, and for what is being handled.
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cq_settle(cq: *mut ib_cq) {
     lock::might_sleep("ro2ib_cq_settle");
     sched::point();
-    while let Some(qp) = left(cq.cast()) {
-        sched::sleep_on(qp as usize);
+    let cq: *mut Cq = cq.cast();
+    // SAFETY: Queues stay until the world ends.
+    unsafe {
+        let so_far = (*cq).pushed;
+        let is_left = |nr: u64| nr < so_far;
+        while (*cq).handling.is_some_and(is_left)
+            || (*cq).queue.front().is_some_and(|done| is_left(done.nr))
+        {
+            sched::sleep_on(cq as usize);
+        }
     }
 }
 
@@ -166,7 +177,12 @@ pub fn push(cq: *mut Cq, qp: *mut Qp, wc: ib_wc) {
     let c = unsafe { &mut *cq };
     // SAFETY: Queue pairs stay until the world ends.
     unsafe { (*qp).completions += 1 };
-    c.queue.push_back(Done { wc, qp });
+    c.queue.push_back(Done {
+        wc,
+        qp,
+        nr: c.pushed,
+    });
+    c.pushed += 1;
     if c.queue.len() > c.used as usize {
         violation("a completion queue overflows");
     }
@@ -196,6 +212,7 @@ fn poll(cq: *mut Cq) {
             // The last one may destroy the queue pair, or have it destroyed.
             (*done.qp).completions -= 1;
             (*done.qp).handling += 1;
+            c.handling = Some(done.nr);
             if !cqe.is_null() {
                 if let Some(f) = (*cqe).done {
                     truth::of((*c.dev).node).completes(&done.wc);
@@ -206,6 +223,8 @@ fn poll(cq: *mut Cq) {
             }
             (*done.qp).handling -= 1;
         }
+        c.handling = None;
+        sched::wake_all(cq as usize);
         sched::wake_all(done.qp as usize);
         sched::point();
     }
