@@ -404,7 +404,7 @@ def test_wrong_pkey(pair, stage):
                 Top(a, "connecting failed 6.5 s ago: the handshake took too long: ..."),
                 # What tells it from a dead peer, and from a firewall.
                 Debugfs(b, r"bad_pkeys=[1-9]\d*"),
-                Top(b, "4 packets of another partition since the NI was started: compare the P_Keys of both nodes"),
+                Top(b, "4 packets of another partition since the NI has this device: compare the P_Keys of both nodes"),
             )
             assert bad_pkeys(b) > before
             ping.wait(PATIENCE)

@@ -419,7 +419,7 @@ fn packets_of_another_partition_are_told() {
     let app = node(&[&bad(0), &bad(4)]);
     assert_eq!((app.nis[0].kind, app.nis[0].level), ("pkeys", Level::Warn));
     let words =
-        "4 packets of another partition since the NI was started: compare the P_Keys of both nodes";
+        "4 packets of another partition since the NI has this device: compare the P_Keys of both nodes";
     assert_eq!(app.nis[0].words, words);
     // They may be of an hour ago.
     let app = node(&[&bad(4), &bad(4)]);

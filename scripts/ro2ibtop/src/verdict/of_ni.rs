@@ -106,7 +106,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
             (ni.bad_pkeys > 0).then(|| {
                 let packets = words::plural(ni.bad_pkeys, "packet", "packets");
                 let words = format!(
-                    "{packets} of another partition since the NI was started: compare the P_Keys of both nodes"
+                    "{packets} of another partition since the NI has this device: compare the P_Keys of both nodes"
                 );
                 Verdict::new(level, "pkeys", words)
             })
