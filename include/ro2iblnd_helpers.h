@@ -222,8 +222,7 @@ bool ro2ib_cm_dst_addr(struct rdma_cm_id *id, struct ro2ib_addr *out);
 bool ro2ib_cm_roce_gid(struct rdma_cm_id *id, u8 *gid);
 void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
 			struct ro2ib_cm_event *out);
-int ro2ib_cm_bind(struct rdma_cm_id *id, const struct ro2ib_addr *addr,
-		  bool reuse);
+int ro2ib_cm_bind(struct rdma_cm_id *id, const struct ro2ib_addr *addr);
 int ro2ib_cm_listen(struct rdma_cm_id *id, int backlog);
 int ro2ib_cm_resolve_addr(struct rdma_cm_id *id, const struct ro2ib_addr *src,
 			  const struct ro2ib_addr *dst, u32 timeout_ms);

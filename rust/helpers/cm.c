@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 /* struct rdma_cm_id and its events. */
-#include <linux/cred.h>
 #include <linux/error-injection.h>
 #include <linux/in.h>
 #include <linux/in6.h>
@@ -133,17 +132,10 @@ void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
 		out->private_data_len = 0;
 }
 
-int ro2ib_cm_bind(struct rdma_cm_id *id, const struct ro2ib_addr *addr,
-		  bool reuse)
+int ro2ib_cm_bind(struct rdma_cm_id *id, const struct ro2ib_addr *addr)
 {
 	struct sockaddr_storage ss;
-	int rc;
 
-	if (reuse) {
-		rc = rdma_set_reuseaddr(id, 1);
-		if (rc)
-			return rc;
-	}
 	to_sockaddr(addr, addr->port, &ss);
 	return rdma_bind_addr(id, (struct sockaddr *)&ss);
 }
@@ -213,8 +205,8 @@ ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_addr, ERRNO);
 static atomic_t ro2ib_next_port = ATOMIC_INIT(0);
 
 /*
- * Resolve from the highest free privileged source port. The caller may be a
- * user's process on its way through LNet, so the capability is lent to it.
+ * Resolve from the highest free privileged source port. For a worker: nobody
+ * else need be allowed that.
  *
  * Connections share a port if they may; over TCP they may not (iWARP), and one
  * that was used a moment ago is not free yet, which nobody says before the
@@ -227,8 +219,6 @@ noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 {
 	struct sockaddr_storage s, d;
 	unsigned int i, first = 0;
-	const struct cred *old;
-	struct cred *new;
 	u16 port;
 	int rc;
 
@@ -240,12 +230,6 @@ noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 		first = (unsigned int)atomic_inc_return(&ro2ib_next_port) %
 			(RO2IB_PRIVILEGED_PORTS / 2);
 	}
-	new = prepare_creds();
-	if (!new)
-		return -ENOMEM;
-	cap_raise(new->cap_effective, CAP_NET_BIND_SERVICE);
-	old = override_creds(new);
-
 	to_sockaddr(dst, dst->port, &d);
 	rc = -EADDRINUSE;
 	for (i = 0; i < RO2IB_PRIVILEGED_PORTS - 1; i++) {
@@ -257,9 +241,6 @@ noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 		if (rc != -EADDRINUSE && rc != -EADDRNOTAVAIL)
 			break;
 	}
-
-	revert_creds(old);
-	put_cred(new);
 	return rc;
 }
 ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_addr_privileged, ERRNO);

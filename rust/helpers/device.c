@@ -44,7 +44,7 @@ bool ro2ib_device_is_roce(struct ib_device *dev, u32 port)
 	return rdma_protocol_roce(dev, port);
 }
 
-/* See push_reg() in rust/rdma/sq.rs. */
+/* See push_reg() in rust/rdma/sq_reg.rs. */
 bool ro2ib_device_repeats_local(struct ib_device *dev)
 {
 	return dev->ops.driver_id == RDMA_DRIVER_RXE && !ro2ib_as_hardware();

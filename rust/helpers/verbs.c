@@ -112,7 +112,13 @@ ALLOW_ERROR_INJECTION(ro2ib_alloc_mr, ERRNO_NULL);
 
 void ro2ib_dereg_mr(struct ib_mr *mr)
 {
-	ib_dereg_mr(mr);
+	struct ib_device *dev = mr->device;
+	int rc = ib_dereg_mr(mr);
+
+	/* Nothing more can be done: the memory is not ours. */
+	if (rc)
+		pr_err_ratelimited("ro2iblnd: %s: a memory region cannot be destroyed: error %d; a key may still be good: reset the device\n",
+				   dev_name(&dev->dev), rc);
 }
 
 noinline int ro2ib_map_mr_sg(struct ib_mr *mr, struct sg_table *sgt,
@@ -139,6 +145,16 @@ void ro2ib_mr_get(const struct ib_mr *mr, u32 *rkey, u64 *iova, u64 *length)
 	*length = mr->length;
 }
 
+/*
+ * bnxt_re keeps inline data of the kernel's in a place that it does not send
+ * from (7.3: bnxt_re_copy_inline_data(), bnxt_qplib_put_inline()), and refuses
+ * more than 96 bytes of it.
+ */
+static bool loses_inline(const struct ib_device *dev)
+{
+	return dev->ops.driver_id == RDMA_DRIVER_BNXT_RE;
+}
+
 noinline int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd,
 			     struct ib_cq *cq, void *context,
 			     void (*event)(struct ib_event *, void *),
@@ -159,11 +175,14 @@ noinline int ro2ib_create_qp(struct rdma_cm_id *id, struct ib_pd *pd,
 	};
 	int rc;
 
+	if (loses_inline(id->device))
+		attr.cap.max_inline_data = 0;
 	rc = rdma_create_qp(id, pd, &attr);
 	if (rc)
 		return rc;
 	/* Providers may give more, and some give less inline data. */
-	caps->max_inline = min(caps->max_inline, attr.cap.max_inline_data);
+	caps->max_inline = loses_inline(id->device) ? 0 :
+		min(caps->max_inline, attr.cap.max_inline_data);
 	caps->qpn = id->qp->qp_num;
 	*out = id->qp;
 	return 0;

@@ -307,7 +307,7 @@ impl<H: CmHandler> CmId<H> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` above 31 and for iWARP; `EOPNOTSUPP` if the kernel cannot (before 5.14).
+    /// `EINVAL` above 31; `EOPNOTSUPP` if the kernel cannot (before 5.14).
     pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::ro2ib_cm_set_min_rnr_timer(self.id.as_raw(), timer) })

@@ -195,8 +195,8 @@ impl CmLocked<'_> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` in a wrong state or for too much private data, `ENOMEM`. The
-    /// request is rejected then.
+    /// `EINVAL` in a wrong state or for too much private data, `ENOMEM`. The request is rejected then, but not in a wrong
+    /// state.
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         let raw = param.to_raw()?;
 

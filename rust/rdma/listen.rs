@@ -202,7 +202,7 @@ impl<L: ListenHandler> Listener<L> {
         let addr = addr.to_raw();
 
         // SAFETY: The id and the address are valid.
-        to_result(unsafe { bindings::ro2ib_cm_bind(id, &addr, false) })?;
+        to_result(unsafe { bindings::ro2ib_cm_bind(id, &addr) })?;
         Ok(this)
     }
 

@@ -696,7 +696,7 @@ unsafe extern "C" {
         ev: *mut rdma_cm_event,
         out: *mut ro2ib_cm_event,
     );
-    pub fn ro2ib_cm_bind(id: *mut rdma_cm_id, addr: *const ro2ib_addr, reuse: bool) -> i32;
+    pub fn ro2ib_cm_bind(id: *mut rdma_cm_id, addr: *const ro2ib_addr) -> i32;
     pub fn ro2ib_cm_listen(id: *mut rdma_cm_id, backlog: i32) -> i32;
     pub fn ro2ib_cm_resolve_addr(
         id: *mut rdma_cm_id,

@@ -1012,11 +1012,7 @@ pub unsafe extern "C" fn ro2ib_cm_event_get(
     }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_bind(
-    id: *mut rdma_cm_id,
-    addr: *const ro2ib_addr,
-    _reuse: bool,
-) -> i32 {
+pub unsafe extern "C" fn ro2ib_cm_bind(id: *mut rdma_cm_id, addr: *const ro2ib_addr) -> i32 {
     lock::might_sleep("rdma_bind_addr");
     sched::point();
     let i = id_mut(id);
