@@ -11,8 +11,8 @@ use crate::bindings;
 
 /// How many work requests one batch holds.
 pub(crate) const BATCH_WRS: usize = 32;
-/// How many scatter/gather entries one batch holds: five WRITEs of 26, so that 1 MiB in pages is two batches.
-pub(crate) const BATCH_SGES: usize = 130;
+/// How many scatter/gather entries one batch holds: five WRITEs of 30, so that 1 MiB in pages is two batches.
+pub(crate) const BATCH_SGES: usize = 150;
 
 /// Why a work request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
