@@ -45,8 +45,8 @@ use crate::rdma::work::{
 /// between, so one CPU has use for some; and no device does more than some at a time.
 const AT_ONCE: RangeInclusive<u32> = 4..=16;
 
-/// So many, where a device is made of software and over TCP: to connect waits for the other side's TCP there, for two
-/// minutes if that does not answer, and who waits so must not keep others from their turn.
+/// So many, where a device is over TCP: to connect (siw), or to end what is not connected yet (others, 7.3: iw_cm), waits for
+/// the other side's TCP there, for minutes if that does not answer, and who waits so must not keep others from their turn.
 const WAITING_AT_ONCE: u8 = 128;
 
 /// So many connections of a device take other steps at a time. More would be a thread for each one of a thousand that close.
@@ -70,7 +70,7 @@ pub(crate) struct Workers {
 struct ForDevice {
     queue_pairs: OwnedQueue,
     steps: OwnedQueue,
-    /// To connect waits in the first one.
+    /// For the other side is waited in the first one.
     waits: bool,
     /// How many [`DeviceQueues`] there are.
     users: Atomic<u32>,
@@ -126,8 +126,8 @@ impl Workers {
         )
     }
 
-    /// Queues for a device: the first ones of their kind that nobody has, or new ones. `waits`: to connect waits for the
-    /// other side there. May sleep.
+    /// Queues for a device: the first ones of their kind that nobody has, or new ones. `waits`: for the other side is
+    /// waited there. May sleep.
     ///
     /// # Errors
     ///
