@@ -148,7 +148,9 @@ impl Cause {
     pub fn outcome(self, posted: bool) -> Outcome {
         use errno::*;
         let (status, health) = match self {
-            Self::Shutdown | Self::PeerDeleted | Self::Denied => (EIO, Health::LocalError),
+            Self::Shutdown | Self::PeerDeleted => (EIO, Health::LocalError),
+            // Over this NI nothing is to go to that one; it reaches others.
+            Self::Denied => (EIO, Health::RemoteDropped),
             // An orderly close of the peer may show as a flush before the CM tells of it.
             Self::PeerClosed | Self::Flushed if !posted => (ECONNABORTED, Health::LocalDropped),
             Self::PeerClosed | Self::Flushed => (ECONNRESET, Health::RemoteDropped),
@@ -454,12 +456,12 @@ mod tests {
         assert!(!Cause::PeerRestarted.is_mishap());
     }
 
-    /// A peer that returns no credits, or leaves more behind than LNet takes, has no say about the health of our NI,
-    /// over which LNet reaches others.
+    /// A peer that returns no credits, leaves more behind than LNet takes, or is not wanted, has no say about the health
+    /// of our NI, over which LNet reaches others.
     #[test]
     fn who_gives_no_credits_is_to_blame() {
         for posted in [false, true] {
-            for cause in [Cause::DeadlineQueued, Cause::Backlog] {
+            for cause in [Cause::DeadlineQueued, Cause::Backlog, Cause::Denied] {
                 assert_eq!(cause.outcome(posted).health, Health::RemoteDropped);
             }
         }

@@ -99,8 +99,10 @@ pub enum Event {
     EarlyTraffic,
     /// The timer of the attempt has run out, or the one of [`Actions::AWAIT_WORD`].
     Timeout,
-    /// UNREACHABLE from the CM: REQ or REP retries spent, or a RoCE neighbour changed.
+    /// UNREACHABLE from the CM: a RoCE neighbour changed, or REP retries were spent.
     Unreachable,
+    /// The same after so long that it has given up asking ([`Event::unreachable`]).
+    Unanswered,
     /// DISCONNECTED, TIMEWAIT_EXIT from the CM.
     Disconnected,
     /// Anything that ends a connection: rejection, CM error, failed work request, protocol error,
@@ -112,6 +114,21 @@ pub enum Event {
     Drained,
     /// A CM event without meaning here (CONNECT_RESPONSE, unknown).
     Ignored,
+}
+
+/// Milliseconds after which the CM has given up asking, and not before: it asks 16 times, with more than four seconds
+/// between (`CMA_MAX_CM_RETRIES`, `CMA_CM_RESPONSE_TIMEOUT`).
+const ASKED_MS: i64 = 60_000;
+
+impl Event {
+    /// The CM says UNREACHABLE, `step_ms` milliseconds after this step of the attempt began.
+    pub const fn unreachable(step_ms: i64) -> Self {
+        if step_ms < ASKED_MS {
+            Self::Unreachable
+        } else {
+            Self::Unanswered
+        }
+    }
 }
 
 /// What the caller does, as a small set.
@@ -332,14 +349,16 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
             fail(Cause::ConnectTimeout)
         }
         // Over RoCE the core says so of each id whose peer's neighbour has another hardware address (7.3, since 6.0): what was
-        // asked went to the old one. Who gives up asking needs longer for that than an attempt has. Over TCP the peer has not
-        // answered.
+        // asked went to the old one. Over TCP the peer has not answered.
         (S::Resolving | S::Connecting, E::Unreachable) => fail(match first {
             First::Either => Cause::AddressChanged,
             First::Caller => Cause::Unreachable,
         }),
-        (S::Init | S::Accepting | S::Called, E::Unreachable) => fail(Cause::Unreachable),
-        (S::Established, E::Unreachable) => stay,
+        (S::Init | S::Accepting | S::Called, E::Unreachable)
+        | (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Unanswered) => {
+            fail(Cause::Unreachable)
+        }
+        (S::Established, E::Unreachable | E::Unanswered) => stay,
         (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Disconnected) => {
             fail(Cause::ConnectFailed)
         }
@@ -359,6 +378,7 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
             | E::EarlyTraffic
             | E::Timeout
             | E::Unreachable
+            | E::Unanswered
             | E::DrainStarted
             | E::Drained
             | E::Ignored,
@@ -382,7 +402,7 @@ mod tests {
         State::Draining,
         State::Dead,
     ];
-    const EVENTS: [Event; 14] = [
+    const EVENTS: [Event; 15] = [
         Event::Start,
         Event::Requested,
         Event::AddrResolved,
@@ -392,6 +412,7 @@ mod tests {
         Event::EarlyTraffic,
         Event::Timeout,
         Event::Unreachable,
+        Event::Unanswered,
         Event::Disconnected,
         Event::Fail(Cause::Protocol),
         Event::DrainStarted,
@@ -446,6 +467,24 @@ mod tests {
             over(First::Either, &[Event::Requested]),
             Some(Cause::Unreachable)
         );
+    }
+
+    /// With a `timeout` of 300 s an attempt takes longer than the CM asks: a dead node has not moved.
+    #[test]
+    fn who_does_not_answer_in_the_time_of_the_cm_has_not_moved() {
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Start);
+        let _ = c.on(Event::RouteResolved);
+        assert_eq!(Event::unreachable(12_500), Event::Unreachable);
+        assert_eq!(Event::unreachable(59_999), Event::Unreachable);
+        let _ = c.on(Event::unreachable(73_000));
+        assert_eq!(c.cause(), Some(Cause::Unreachable));
+        // Late.
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Start);
+        let _ = c.on(Event::RouteResolved);
+        let _ = c.on(Event::Established);
+        assert_eq!(c.on(Event::Unanswered), Actions::NONE);
     }
 
     #[test]

@@ -72,12 +72,9 @@ impl By {
             | Cause::NoListener
             | Cause::Told(_) => Self::Peer,
             Cause::Unreachable | Cause::ConnectTimeout | Cause::TransportRetry => Self::Path,
-            Cause::LocalFault
-            | Cause::DeviceGone
-            | Cause::LinkDown
-            | Cause::AddressChanged
-            | Cause::Moved => Self::Device,
-            Cause::ConnectFailed | Cause::Flushed => Self::Unknown,
+            Cause::LocalFault | Cause::DeviceGone | Cause::LinkDown | Cause::Moved => Self::Device,
+            // It may be the peer's address, or ours.
+            Cause::ConnectFailed | Cause::Flushed | Cause::AddressChanged => Self::Unknown,
             Cause::PeerRestarted
             | Cause::Protocol
             | Cause::NoResources

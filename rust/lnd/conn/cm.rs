@@ -70,7 +70,10 @@ impl CmHandler for Conn {
                 private_data,
             } => this.rejected(reason, private_data),
             CmEvent::ConnectError => this.connect_error(),
-            CmEvent::Unreachable => this.event(Event::Unreachable),
+            CmEvent::Unreachable => {
+                let ms = this.with(|inner| inner.watch.step_ms());
+                this.event(Event::unreachable(ms));
+            }
             CmEvent::Disconnected | CmEvent::TimewaitExit => {
                 this.farewell_heard();
                 this.event(Event::Disconnected);

@@ -54,6 +54,11 @@ impl Watch {
         self.step = (Moment::now(), ms);
     }
 
+    /// Milliseconds since it began.
+    pub(super) fn step_ms(&self) -> i64 {
+        self.step.0.elapsed_ms()
+    }
+
     /// Milliseconds that it may take yet; 0 if its time is over.
     pub(super) fn step_left_ms(&self) -> u32 {
         let (began, ms) = self.step;

@@ -63,7 +63,7 @@ pub fn conn_states(first: First) -> Vec<(&'static str, Conn)> {
 }
 
 /// Every event of a connection, with its name. Exhaustive by [`conn_event_name`].
-pub const CONN_EVENTS: [Event; 14] = [
+pub const CONN_EVENTS: [Event; 15] = [
     Event::Start,
     Event::Requested,
     Event::AddrResolved,
@@ -73,6 +73,7 @@ pub const CONN_EVENTS: [Event; 14] = [
     Event::EarlyTraffic,
     Event::Timeout,
     Event::Unreachable,
+    Event::Unanswered,
     Event::Disconnected,
     Event::Fail(Cause::Protocol),
     Event::DrainStarted,
@@ -92,6 +93,7 @@ pub fn conn_event_name(event: Event) -> &'static str {
         Event::EarlyTraffic => "EarlyTraffic",
         Event::Timeout => "Timeout",
         Event::Unreachable => "Unreachable",
+        Event::Unanswered => "Unanswered",
         Event::Disconnected => "Disconnected",
         Event::Fail(_) => "Fail(cause)",
         Event::DrainStarted => "DrainStarted",
