@@ -34,7 +34,7 @@
 	X(send_refused) X(recv_refused) X(eager_recvs) X(delayed_recvs)	\
 	X(forwarded)							\
 	X(finalized) X(finalized_error)					\
-	X(opt_get_replies) X(truncated) X(discarded)			\
+	X(opt_get_replies) X(opt_get_again) X(truncated) X(discarded)	\
 	X(target_puts) X(target_gets) X(target_verified_bytes)		\
 	X(target_verify_errors) X(verified_bytes) X(verify_errors)	\
 	X(notify_down) X(notify_up) X(tx_queued_peer) X(tx_queued_ni)	\
@@ -225,7 +225,6 @@ int lnl_send(struct lnl_msg *lm, struct lnl_ni *ni, const struct lnet_nid *next_
 void lnl_return_credits(struct lnl_msg *lm);
 bool lnl_try_resend(struct lnl_msg *lm, int status);
 void lnl_resend_flush(void);
-void lnl_flush_queued(struct lnl_ni *ni);
 void lnl_send_fini(void);
 int lnl_peers_print(char *buf, size_t size);
 

@@ -305,13 +305,18 @@ EXPORT_SYMBOL_GPL(lnet_finalize);
 
 /*
  * The REPLY that an optimised GET does not send: to be made by the LND before it
- * can finalize @get_msg. NULL: no memory, or not a GET that may be optimised.
+ * can finalize @get_msg. NULL: no memory, not a GET that may be optimised, or one
+ * that is sent again: the first REPLY has used its MD up.
  */
 struct lnet_msg *lnet_create_reply_msg(struct lnet_ni *ni, struct lnet_msg *get_msg)
 {
 	struct lnl_msg *get = lnl_msg(get_msg), *lm;
 	struct lnet_libmd *md = get_msg->msg_md;
 
+	if (get->reply_given && get->retries) {
+		lnl_count(opt_get_again);
+		return NULL;
+	}
 	if (get_msg->msg_type != LNET_MSG_GET || get_msg->msg_target_is_router ||
 	    get_msg->msg_routing || !md || get->reply || get->reply_given) {
 		lnl_fault(reply_misuse, "%s for a %s%s\n", __func__,

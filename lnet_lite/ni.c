@@ -294,6 +294,8 @@ static void ni_unlist(struct lnl_ni *ni)
 {
 	spin_lock(&lnl_lock);
 	list_del(&ni->list);
+	if (WARN_ON_ONCE(ni->refs))
+		lnl_count(leaked_ni_refs);
 	spin_unlock(&lnl_lock);
 	ni_free(ni);
 }
@@ -415,9 +417,10 @@ out:
 }
 
 /*
- * As LNet: no new message, what waits for credits or for a match is finished
- * here, then everything that the LND owns has to come back before it is told to
- * shut down. -EINTR leaves the NI stopping; the call may be repeated.
+ * As LNet: no new message, and what waits for a match is finished here. What
+ * waits for credits is sent yet. All of it has to come back before the LND is
+ * told to shut down; what it parses meanwhile it is asked to receive.
+ * -EINTR leaves the NI stopping; the call may be repeated.
  */
 int lnet_lite_ni_del(const struct lnet_nid *nid)
 {
@@ -444,7 +447,6 @@ int lnet_lite_ni_del(const struct lnet_nid *nid)
 	do {
 		/* again each time: a parse that was under way may have added one */
 		lnl_resend_flush();
-		lnl_flush_queued(ni);
 		lnl_delayed_run(ni, true);
 		left = wait_event_interruptible_timeout(ni->wait, !READ_ONCE(ni->refs), 2 * HZ);
 		if (left < 0) {

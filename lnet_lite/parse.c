@@ -124,6 +124,9 @@ static int parse_put(struct lnl_ni *ni, struct lnl_msg *lm)
 		recv_put(ni, lm);
 		return 0;
 	case LNL_MATCH_NONE:
+		/* nobody would come back for it */
+		if (READ_ONCE(ni->ni.ni_state) != LNET_NI_STATE_ACTIVE)
+			return -ENOENT;
 		rc = delay_put(ni, lm);
 		if (!rc)
 			return 0;
@@ -325,7 +328,7 @@ static int parse_one(struct lnl_ni *ni, struct lnl_msg *lm, bool rdma)
 int lnet_parse(struct lnet_ni *lni, struct lnet_hdr *hdr, struct lnet_nid *from_nid,
 	       void *private, int rdma_req)
 {
-	bool for_me, known, stopping, held = true;
+	bool for_me, known, held = true;
 	struct lnl_ni *ni = lnl_ni(lni);
 	unsigned int len = hdr->payload_length;
 	struct lnet_peer_ni *peer;
@@ -338,16 +341,13 @@ int lnet_parse(struct lnet_ni *lni, struct lnet_hdr *hdr, struct lnet_nid *from_
 	/* a reference keeps the NI while we are at it */
 	spin_lock(&lnl_lock);
 	known = lnl_ni_known_locked(lni);
-	stopping = known && ni->ni.ni_state == LNET_NI_STATE_DELETING;
-	if (known && !stopping)
+	if (known)
 		lnl_ni_get_locked(ni);
 	spin_unlock(&lnl_lock);
 	if (!known) {
 		lnl_fault(parse_unknown_ni, "%s for an NI that is gone\n", __func__);
 		return -ESHUTDOWN;
 	}
-	if (stopping)
-		return -ESHUTDOWN;
 
 	slow = lnl_knob(slow_ms);
 	if (slow && (LNET_NID_IS_ANY(&lnl_slow_peer) || nid_same(&lnl_slow_peer, from_nid)))

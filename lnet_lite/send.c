@@ -77,15 +77,13 @@ static void ni_send(struct lnl_ni *ni, struct lnl_msg *lm)
 	}
 }
 
-/* 0: both credits are there; -EAGAIN: queued; other: too late or stopping */
+/* 0: both credits are there; -EAGAIN: queued; other: too late. Whether the NI stops LNet does not ask here */
 static int take_credits_locked(struct lnl_msg *lm)
 {
 	struct lnet_peer_ni *peer = lm->txpeer;
 	struct lnl_ni *ni = lm->txni;
 	struct lnet_msg *msg = &lm->msg;
 
-	if (ni->ni.ni_state != LNET_NI_STATE_ACTIVE)
-		return -ESHUTDOWN;
 	if (!msg->msg_routing && ktime_after(ktime_get(), lm->deadline)) {
 		msg->msg_health_status = LNET_MSG_STATUS_NETWORK_TIMEOUT;
 		return -ETIMEDOUT;
@@ -205,25 +203,6 @@ void lnl_return_credits(struct lnl_msg *lm)
 			post(next[i]);
 }
 
-/* An NI stops: what waits for credits will not be sent any more */
-void lnl_flush_queued(struct lnl_ni *ni)
-{
-	struct lnl_msg *lm, *next;
-	struct lnet_peer_ni *peer;
-	LIST_HEAD(flush);
-
-	spin_lock(&lnl_lock);
-	list_splice_init(&ni->tq_delayed, &flush);
-	list_for_each_entry(peer, &ni->peers, list)
-		list_splice_tail_init(&peer->txq, &flush);
-	spin_unlock(&lnl_lock);
-	list_for_each_entry_safe(lm, next, &flush, list) {
-		list_del_init(&lm->list);
-		lm->retries = INT_MAX;
-		lnl_finish(lm, -ESHUTDOWN);
-	}
-}
-
 static bool resendable(const struct lnet_msg *msg)
 {
 	switch (msg->msg_health_status) {
@@ -242,13 +221,13 @@ static bool resendable(const struct lnet_msg *msg)
 /*
  * As LNet with health on, if knob retries says so: a send that failed before it
  * can have had an effect goes out again a little later, the same object, MD and
- * all. An optimised GET has its REPLY finalized by the LND and is not resent.
+ * all. An optimised GET, too, though its REPLY is finalized.
  */
 bool lnl_try_resend(struct lnl_msg *lm, int status)
 {
 	struct lnet_msg *msg = &lm->msg;
 
-	if (!status || msg->msg_routing || lm->reply_given || !resendable(msg) ||
+	if (!status || msg->msg_routing || !resendable(msg) ||
 	    lm->retries >= lnl_knob(retries) || ktime_after(ktime_get(), lm->deadline))
 		return false;
 	lm->retries++;
@@ -269,8 +248,14 @@ static void resend_work(struct work_struct *work)
 	while ((lm = list_first_entry_or_null(&resend, struct lnl_msg, list))) {
 		list_del_init(&lm->list);
 		spin_unlock(&lnl_lock);
-		lnl_count(resent);
-		post(lm);
+		if (READ_ONCE(lm->txni->ni.ni_state) == LNET_NI_STATE_ACTIVE) {
+			lnl_count(resent);
+			post(lm);
+		} else {
+			/* LNet looks for an NI anew, and finds none */
+			lm->retries = INT_MAX;
+			lnl_finish(lm, -ESHUTDOWN);
+		}
 		spin_lock(&lnl_lock);
 	}
 	spin_unlock(&lnl_lock);

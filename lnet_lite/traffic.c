@@ -253,7 +253,7 @@ static int get_report(struct lnl_run *run, struct lnl_report *r)
 static void compare_reports(struct lnl_run *run, const struct lnl_report *before,
 			    struct lnet_lite_result *r)
 {
-	unsigned long end = jiffies + 5 * HZ;
+	unsigned long end = jiffies + max(5u, run->t.timeout) * HZ;
 	struct lnl_report after;
 
 	for (;;) {

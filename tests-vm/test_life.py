@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from faults import SLOW, Inject, Load, silence
+from faults import SLOW, Inject, Load, silence, slow
 from flow import conns
 from nodes import PATIENCE, Node, until, up
 from test_hostile_connect import counted
@@ -139,22 +139,26 @@ def test_a_close_costs_nothing(nodes, op):
     a, b = nodes
     up(a, b, conns_per_peer=2)
     a.ping(b)
-    closes = 0
-    with Load(a, b, op=op) as load:
-        for _ in range(10):
-            time.sleep(0.5)
-            closes += a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
-    total = load.result()
-    assert closes and total.pop("count") > 0, (closes, total)
-    # What takes longer than a second is cut off; on such a kernel something does.
-    assert not any(total.values()) or (SLOW > 1 and total["errors"] <= 2 and not total["verify_errors"]), (closes, total)
+    # What takes longer than a second is cut off: a machine that stands still for so long may fail it once, and on a slow
+    # kernel something takes that long.
+    for _ in range(3):
+        closes = 0
+        with Load(a, b, op=op) as load:
+            for _ in range(10):
+                time.sleep(0.5)
+                closes += a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
+        total = load.result()
+        assert closes and total.pop("count") > 0 and not total["verify_errors"] and not total["stuck"], (closes, total)
+        if not any(total.values()):
+            break
+    assert not any(total.values()) or (SLOW > 1 and total["errors"] <= 2), (closes, total)
     # And whoever does not answer is not waited for.
     a.ping(b)
     with silence(b):
         run = a.start(b, op="put-ack", size=100, count=4, conc=4, timeout=10)
         time.sleep(0.3)
         a.ctl(f"conn close {b.nid}")
-        until(lambda: not conns(a), "closed", timeout=5 * SLOW)
+        until(lambda: not conns(a), "closed", timeout=5 * slow())
     run.result()
 
 
@@ -266,7 +270,7 @@ def test_the_dead_hold_up_nobody(nodes, dead, conns):
         a.guest.check("ip neigh flush dev eth0 nud permanent; ip route del 10.16.0.0/24 dev eth0")
     assert r["errors"] == dead_nids and not r["timeouts"] and not r["stuck"], r
     # Six times sixteen are in front, each for a quarter of a second, or for 2 s: 2 s and 12 s, on a quiet machine.
-    assert took < {"address": 8, "node": 20}[dead] * SLOW, (took, r)
+    assert took < {"address": 8, "node": 20}[dead] * slow(), (took, r)
     until(lambda: a.conns() == b.conns() == conns, "the rest of the connections")
 
 
@@ -284,6 +288,66 @@ def test_keepalive(nodes):
     until(lambda: noops() >= first + 3, "three NOOPs")
     assert a.conns() == b.conns() == 1
     a.traffic(b, op="mix", count=20)
+
+
+def causes(node, of):
+    """How often what ended, of that kind."""
+    line = node.guest.check(f"grep 'of={of} ' /sys/kernel/debug/ro2iblnd/{node.nid}")
+    return {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", line)}
+
+
+def test_a_get_that_is_sent_again_has_nobody_to_blame(nodes):
+    """LNet has used its MD up with the first reply, and gives no other one: our NI is well, and memory is there."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    a.set(retries=3, retry_ms=20)
+    # It is at the peer, and not answered.
+    b.set(slow_ms=3000)
+    before, parsed = a.stats(), b.stats()["parsed"]
+    run = a.start(b, op="get", size=65536, count=1, conc=1, timeout=20)
+    until(lambda: b.stats()["parsed"] + b.stats()["rx_held"] > parsed or a.stats()["opt_get_replies"] > before["opt_get_replies"], "asked", pause=0.02)
+    time.sleep(0.5)
+    b.ctl(f"peer del {a.nid}")
+    r = run.result()
+    b.set(slow_ms=0)
+    after = a.stats()
+    assert r["errors"] == 1 and not r["stuck"], r
+    assert after["opt_get_again"] == before["opt_get_again"] + 1, after
+    assert after["health_local_dropped"] == before["health_local_dropped"], after
+    assert causes(a, "other")["NoMemory"] == 0
+    a.traffic(b, op="mix", count=20)
+
+
+def test_nobody_waits_for_the_way_while_the_ni_is_deleted(nodes):
+    """What waits for the link holds the NI up: it goes back to LNet at once."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    a.guest.carrier(False)
+    until(lambda: not conns(a), "the connection is over")
+    run = a.start(b, op="put", size=100, count=1, conc=1, timeout=60, ask=0)
+    until(lambda: "waiting=1" in a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}"), "it waits")
+    began = time.monotonic()
+    a.ni_del()
+    took = time.monotonic() - began
+    r = run.result()
+    a.guest.carrier(True)
+    assert r["errors"] == 1, r
+    # 22 s where it waited until its patience was over.
+    assert took < 6 * slow(), f"{took:.1f} s"
+
+
+def test_peers_of_another_net_are_not_meant(nodes):
+    """Peers are found by address. Who names one of a net that the NI is not of means another one."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    other = f"{b.address}@o2ib7"
+    for command in f"peer del {other} from={a.nid}", f"conn close {other} from={a.nid}":
+        a.ctl(command, ok=False)
+        assert len(conns(a)) == 1, command
+    a.ping(b)
 
 
 def test_peer_killed_and_restarted(boot_pair):

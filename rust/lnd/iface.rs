@@ -58,7 +58,6 @@ use crate::{
     },
     rdma::{
         cm_event::Addr,
-        device::Device,
         listen::{
             device_of,
             Listener, //
@@ -199,7 +198,7 @@ impl Ifaces {
         let queues = match neighbour {
             Some(used) => used.iface.hca.queues.clone(),
             None => {
-                let waits = device.is_software() && device.is_iwarp(listener.port());
+                let waits = device.is_iwarp(listener.port());
                 self.workers.for_device(waits).map_err(|_| no_memory())?
             }
         };
@@ -286,14 +285,16 @@ impl Ifaces {
         }
     }
 
-    /// Whether another NI of the net of `ni`, on another device than `device`, can reach somebody: LNet has that way,
-    /// too. Those on the same one lose theirs at the same time, if not in the same moment. An NI of another net may lead
-    /// to other nodes.
-    pub(crate) fn another_open(&self, ni: &Ni, device: &Device) -> bool {
+    /// Whether another NI of the net of `ni`, on another device than `hca` or on another port of it, can reach somebody: LNet
+    /// has that way, too. Those on the same port lose theirs at the same time, if not in the same moment. An NI of another
+    /// net may lead to other nodes.
+    pub(crate) fn another_open(&self, ni: &Ni, hca: &Hca) -> bool {
         let list = self.list.lock();
         let mut others = list
             .iter()
-            .filter(|used| !used.iface.hca.device.same(device))
+            .filter(|used| {
+                !used.iface.hca.device.same(&hca.device) || used.iface.hca.port != hca.port
+            })
             .flat_map(|used| used.by.iter().map(|other| other.ni()));
         others.any(|other| other.nid.net() == ni.nid.net() && other.passage() == Passage::Open)
     }

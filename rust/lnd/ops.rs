@@ -74,14 +74,19 @@ fn trouble(ni: &Ni, trouble: Trouble) {
     }
 }
 
+/// The peer with that NID. Peers are found by address: one of another net is not meant.
+fn peer_of(port: &Port, nid: u64) -> Result<Arc<Peer<Conn>>> {
+    let nid = Nid::from_raw(nid);
+    let peer = port.peers.table.get(nid).ok_or(ENOENT)?;
+    (peer.nid == nid).then_some(peer).ok_or(ENOENT)
+}
+
 /// Does `f` to the peer with that NID, or to all. `ENOENT` if it did nothing.
 fn for_peers(port: &Port, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool) -> Result {
     let mut any = false;
     match nid {
         Some(nid) => {
-            if let Some(peer) = port.peers.table.get(Nid::from_raw(nid)) {
-                any = f(&peer);
-            }
+            any = f(&peer_of(port, nid)?);
         }
         None => port.peers.table.for_each(|peer| any |= f(peer)),
     }
@@ -272,8 +277,7 @@ impl Lnd for O2ib {
     }
 
     fn debug_peer(this: ArcBorrow<'_, Port>, nid: u64) -> Result {
-        let peer = this.peers.table.get(Nid::from_raw(nid)).ok_or(ENOENT)?;
-        dump::peer(&peer)
+        dump::peer(&peer_of(&this, nid)?)
     }
 
     fn del_peer(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {

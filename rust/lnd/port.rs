@@ -270,6 +270,8 @@ impl Port {
             self.signs.moves(gid);
             if self.signs.is_watched() {
                 let _ = self.ni.set_unsettled(true);
+                // A look may have seen to it before that.
+                let _ = self.signs.astray();
                 self.look_in(0);
             }
             return;
@@ -319,7 +321,7 @@ impl Port {
 
     /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.
     fn follow_way(self: &Arc<Self>, hca: &Hca, port_active: bool) -> Option<u32> {
-        let other = self.ifaces.another_open(&self.ni, &hca.device);
+        let other = self.ifaces.another_open(&self.ni, hca);
         let now_ms = self.ni.now_ms();
         let (todo, open) = self.ni.way(|way| {
             way.port(port_active);

@@ -337,5 +337,7 @@ impl Conn {
             // Whoever ended all others may have looked before the peer listed this one.
             self.end_gently(Cause::LinkDown);
         }
+        // Last, for what came from the peer is with LNet meanwhile.
+        self.peer.hand_over(self);
     }
 }

@@ -157,8 +157,8 @@ impl<C: Connection> Peer<C> {
         self.attempt_over(true, None, cause);
     }
 
-    /// An attempt became a connection: messages that waited go first, then it is open to all.
-    /// Called by the connection's control worker.
+    /// An attempt became a connection: it is open to all, but messages that wait go before others. [`Peer::hand_over`] is
+    /// to follow. Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
@@ -185,8 +185,13 @@ impl<C: Connection> Peer<C> {
                 other.doubt();
             }
         });
-        self.flush(conn);
+    }
+
+    /// What waited for `conn`, which is established, goes over it, and others are asked for that are due. It may take long:
+    /// LNet may have another message as soon as it has one back.
+    pub(crate) fn hand_over(self: &Arc<Self>, conn: &Arc<C>) {
         self.see_to_more();
+        self.flush(conn);
     }
 
     /// The connection object is released; `moved` if the NI's address is on another device than it was. Called by its

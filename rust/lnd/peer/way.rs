@@ -27,7 +27,8 @@ const RECALL_SPREAD_MS: u32 = 200;
 impl<C: Connection> Peer<C> {
     /// The way is closed: a retry waits for it to open, but not for ever.
     pub(super) fn wait_for_way(self: &Arc<Self>) {
-        if self.ni.passage() == Passage::Refuse {
+        // What waits holds up whoever deletes the NI.
+        if self.ni.passage() == Passage::Refuse || !self.ni.is_listed() {
             self.refuse_waiting();
         }
         let now_ms = self.ni.now_ms();
