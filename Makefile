@@ -17,6 +17,8 @@ ifeq ($(filter help clean demo test test-long test-fresh deb rpm test-packages r
 $(eval $(subst |,$(newline),$(shell $(if $(KDIR),KDIR=$(KDIR)) $(if $(KERNEL_FLAVOR),KERNEL_FLAVOR=$(KERNEL_FLAVOR)) scripts/env | sed 's/=/ ?= /' | tr '\n' '|')))
 endif
 KDIR ?= /lib/modules/$(shell uname -r)/build
+# The tree, but for what is built, into a folder of it. What went meanwhile (24) was a compiler's, beside us.
+copy = rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ $(1)/ || [ $$? = 24 ]
 RUSTFMT ?= rustfmt
 
 # The module is built here, or out of the source tree with OUT=/path or O=/path,
@@ -56,7 +58,7 @@ only:
 # Changes how code is generated, hence in a copy: never load what this builds.
 clippy:
 	@mkdir -p .clippy
-	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .clippy/
+	@$(call copy,.clippy)
 	+$(MAKE) --no-print-directory -C .clippy CLIPPY=1 KUNIT_TESTS=1 only \
 		GOALS="rust/ro2iblnd.o tests-kunit/kunit_main.o"
 
@@ -89,7 +91,7 @@ test-fresh:
 lustre-module:
 	$(if $(LUSTRE),,$(error LUSTRE=/path/to/built/tree is missing))
 	@mkdir -p .lustre
-	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .lustre/
+	@$(call copy,.lustre)
 	+$(MAKE) --no-print-directory -C .lustre LUSTRE=$(abspath $(LUSTRE)) TEST_MODULES=1 modules
 
 with-lustre = LUSTRE=$(abspath $(LUSTRE)) RO2IBLND_MODULES=$(CURDIR)/.lustre $(PYTHON) -B
@@ -117,13 +119,13 @@ bench-lustre: lustre-module
 # The KUnit suites over our own kernel crate, for a kernel that has one, hence in a copy.
 own-crate:
 	@mkdir -p .own
-	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .own/
+	@$(call copy,.own)
 	+$(MAKE) --no-print-directory -C .own RUST_CRATE=own KUNIT_TESTS=1 $(if $(GOALS),only,modules)
 
 # The kernel that looks at everything (KASAN, lockdep, ...), hence in a copy. The short form of what frees most.
 test-debug:
 	@mkdir -p .debug
-	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .debug/
+	@$(call copy,.debug)
 	+KERNEL_FLAVOR=debug $(MAKE) --no-print-directory -C .debug modules
 	KERNEL_FLAVOR=debug RO2IBLND_MODULES=$(CURDIR)/.debug $(PYTHON) -B -m pytest -v -rA --few \
 		-k 'close_under_load or read_meanwhile or completion_errors or calls_fail or unplug or kmemleak' \
@@ -133,7 +135,7 @@ test-debug:
 # The kernel that looks for data races, in the Rust half, too.
 test-kcsan:
 	@mkdir -p .kcsan
-	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .kcsan/
+	@$(call copy,.kcsan)
 	+KERNEL_FLAVOR=kcsan $(MAKE) --no-print-directory -C .kcsan KUNIT_TESTS=1 modules
 	KERNEL_FLAVOR=kcsan RO2IBLND_MODULES=$(CURDIR)/.kcsan $(PYTHON) -B -m pytest -v -rA --few \
 		-k 'not memory and not fit and not hundred and not 100 and not under_way' \
@@ -143,7 +145,7 @@ test-kcsan:
 # Nothing is noted in histograms, nothing said to LNet's debug log: to measure what that costs.
 no-times no-dk:
 	@mkdir -p .$(subst -,,$@)
-	@rsync -a --delete --filter=':- .gitignore' --exclude=.git ./ .$(subst -,,$@)/
+	@$(call copy,.$(subst -,,$@))
 	+$(MAKE) --no-print-directory -C .$(subst -,,$@) $(if $(filter no-dk,$@),NO_DK=1,NO_TIMES=1) modules
 
 # Instructions per message, counted: BENCH='--help'.

@@ -67,6 +67,7 @@ apt_configuration() { # directory
 		#clear APT::Update::Post-Invoke;
 		#clear APT::Update::Post-Invoke-Success;
 		#clear DPkg::Post-Invoke;
+		Acquire::Retries "3";
 	EOF
 	echo "Dir::Etc::parts \"$1/conf.d\";" >"$1/apt.conf"
 }

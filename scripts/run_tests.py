@@ -4,7 +4,7 @@
 host    cargo test of rust/proto and of scripts/ro2ibtop
 model   cargo test of rust/proto/model
 sim     the whole driver on the host, simulated: a million worlds
-fuzz    coverage-guided fuzzing: 12 seconds
+fuzz    coverage-guided fuzzing, some seconds of it, the same each time
 lint    rustfmt, clippy with the kernel's flags, the rules of the house
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
         soft-RoCE, NI to NI
@@ -21,6 +21,8 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -36,7 +38,7 @@ from vm import build_env  # noqa: E402
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 HOUR = 3600
 # What a pair of guests may need, and a test with its own beside it.
-PAIR_MIB = 2048
+PAIR_MIB = 3072
 
 
 def pairs_at_once():
@@ -54,14 +56,21 @@ def run(name, *cmd, cwd=ROOT, timeout=HOUR, env=None):
     """Run a command with its output in a log: (exit status, output)."""
     path = os.path.join(LOGS, f"{name}.log")
     with open(path, "w+", encoding="utf-8", errors="replace") as log:
+        child = subprocess.Popen(
+            cmd, cwd=cwd, env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
         try:
-            status = subprocess.run(
-                cmd, cwd=cwd, env={**os.environ, **(env or {})}, timeout=timeout, check=False,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            ).returncode  # fmt: skip
+            status = child.wait(timeout)
         except subprocess.TimeoutExpired:
             status = -1
             log.write(f"\nkilled after {timeout} s\n")
+        finally:
+            # With all that it has started; also if somebody stops us.
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
         log.seek(0)
         out = log.read()
     if status != 0:
@@ -127,7 +136,9 @@ def sim(options):
 
 
 def fuzz(options):
-    status, out = run("fuzz", sys.executable, "-B", "scripts/fuzz", "--seconds", "1800" if options.long else "12")
+    # What is found by chance is for who looks for it.
+    how = ("--seconds", "1800") if options.long else ("--same",)
+    status, out = run("fuzz", sys.executable, "-B", "scripts/fuzz", *how)
     results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
     if not results or (status != 0) != (results[2] != "0"):
         raise Failure("scripts/fuzz")
@@ -148,6 +159,8 @@ def lint(_options):
         noise = re.findall(r"^(?:warning|error)\b(?!: (?:pahole version|the compiler) differs).*", out, re.MULTILINE) if name == "clippy" else []
         if status == 0 and noise:
             print("\n".join(sorted(set(noise))))
+            # What is built is not looked at again.
+            shutil.rmtree(os.path.join(ROOT, ".clippy"), ignore_errors=True)
         good = status == 0 and not noise
         print(f"  {name}: {'ok' if good else 'FAILED'}")
         passed += good
@@ -206,6 +219,9 @@ def pytest(name, options, *what):
     else:
         # Files of tests are not cut: their pair of guests is for all of them.
         cmd += ["-n", str(pairs_at_once()), "--dist", "loadfile"]
+        # It would begin with files of many tests, not with those that take long.
+        if "--no-loadscope-reorder" in subprocess.run([*cmd[:4], "--help"], capture_output=True, text=True, check=False).stdout:
+            cmd.append("--no-loadscope-reorder")
     status, out = run(name, *cmd, timeout=6 * HOUR)
     print(out[out.rfind("= slowest") :] if "= slowest" in out else out[-2000:])
     try:

@@ -95,12 +95,17 @@ def test_files_go_both_ways(guest, tmp_path):
         assert f.read() == "back\n"
 
 
+def listens(guest):
+    """Waits until somebody listens there."""
+    guest.check("n=0; until rdma resource show cm_id | grep -q LISTEN || [ $n -gt 300 ]; do sleep 0.1; n=$((n + 1)); done", 60)
+
+
 def test_two_links_talk_over_their_veth(guest):
     vm.setup_two_links(guest)
     sent = "cat /sys/class/net/veth0/statistics/tx_bytes"
     before = int(guest.check(sent))
     server = guest.spawn("rping -s -a 10.0.1.2 -C 5 -S 16384")
-    time.sleep(1)
+    listens(guest)
     guest.check("rping -c -I 10.0.1.1 -a 10.0.1.2 -C 5 -S 16384 -V")
     assert server.wait(10)[0] == 0
     assert int(guest.check(sent)) - before > 5 * 16384
@@ -111,7 +116,8 @@ def test_pair_talks_and_survives_a_power_cut():
     with vm.pair(tools=("rping",)) as (a, b):
         for _ in range(2):
             server = a.spawn("rping -s -a 10.0.0.1 -C 5 -S 16384")
-            b.check("sleep 1; rping -c -a 10.0.0.1 -C 5 -S 16384 -V")
+            listens(a)
+            b.check("rping -c -a 10.0.0.1 -C 5 -S 16384 -V")
             assert server.wait(10)[0] == 0
             b.kill()
             with pytest.raises(vm.GuestDead):
