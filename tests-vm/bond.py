@@ -6,6 +6,7 @@ each kernel. What rxe needs in order to receive below a bond is in ib_bond.c."""
 
 import os
 import subprocess
+import tempfile
 
 import vm
 from conftest import BUILT
@@ -44,8 +45,10 @@ def bonding():
         return module
     source = os.path.join(env["KSRC"], "drivers", "net", "bonding")
     llvm = [f"LLVM={env['LLVM']}"] if env.get("LLVM") else []
-    cmd = ["make", "-s", "-C", env["KDIR"], f"M={source}", f"MO={out}", "CONFIG_BONDING=m", *llvm, "modules"]
-    subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    with tempfile.TemporaryDirectory(dir=out) as part:
+        cmd = ["make", "-s", "-C", env["KDIR"], f"M={source}", f"MO={part}", "CONFIG_BONDING=m", *llvm, "modules"]
+        subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        os.replace(os.path.join(part, "bonding.ko"), module)
     return module
 
 

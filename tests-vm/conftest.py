@@ -64,10 +64,17 @@ def pytest_configure(config):
 
 
 # Of files that are run beside each other those that take longest begin first.
-FIRST = ("test_devices", "test_stock", "test_links", "test_faults_cm", "test_life", "test_crowd")
+FIRST = (
+    "test_builds", "test_devices", "test_stock", "test_links", "test_faults_cm", "test_life", "test_crowd", "test_hostile_connect",
+    "test_hostile_waits", "test_fit", "test_troubles",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(config, items):
+    for module in {i.module for i in items}:
+        slid = [n for n, f in vars(module).items() if callable(f) and hasattr(f, "pytestmark") and not n.lower().startswith("test")]
+        if slid:
+            raise pytest.UsageError(f"{module.__name__}: a mark on what is no test: {slid}")
     items.sort(key=lambda i: FIRST.index(i.path.stem) if i.path.stem in FIRST else len(FIRST))
     if config.getoption("--long") or config.getoption("--few"):
         return

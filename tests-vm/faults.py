@@ -11,6 +11,14 @@ from nodes import PATIENCE, until
 
 # The debug kernel is for what it finds, not for how long it takes.
 SLOW = 6 if os.environ.get("KERNEL_FLAVOR") in ("debug", "kcsan") else 1
+
+
+def slow():
+    """How many times longer something may take than on a machine that has nothing else to do: for bounds that tell of a
+    disaster, and not of a second more."""
+    return SLOW * max(1, os.getloadavg()[0] / os.cpu_count())
+
+
 # The MAD attribute of each message of the connection manager.
 CM = {"REQ": 0x10, "MRA": 0x11, "REJ": 0x12, "REP": 0x13, "RTU": 0x14, "DREQ": 0x15, "DREP": 0x16}
 ROCE = "udp dport 4791"

@@ -139,6 +139,9 @@ class Node:
         assert r["count"] == count and r["errors"] == 0 and r["timeouts"] == 0, told
         assert r["verify_errors"] == 0 and r.get("peer_verify_errors", 0) == 0, told
         assert r.get("stuck", 0) == 0, told
+        if what.get("op") == "put" and what.get("ask", 1) and what.get("peers", 1) == 1:
+            # It is over when it was sent.
+            assert r["peer_puts"] >= count, told
         return r
 
     def stats(self):

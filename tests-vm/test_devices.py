@@ -64,7 +64,9 @@ def test_device(boot_pair, device):
     assert closes and r["count"] + r["errors"] == 300 and not r["verify_errors"] and not r["stuck"], (closes, r)
     for node, other in ((a, b), (b, a)):
         run = node.start(other, op="mix", size=65536, count=800, conc=16, timeout=5)
-        until(lambda n=node: n.stats()["finalized"] > 50, "traffic")
+        before = node.stats()["finalized"]
+        until(lambda n=node, f=before: n.stats()["finalized"] > f + 50, "traffic")
+        assert run.running(), run.result()
         node.unplug()
         node.plug()
         until(lambda n=node, o=other: n.ping(o, ok=False)["rc"] == 0, "traffic again")

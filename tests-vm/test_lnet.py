@@ -2,7 +2,7 @@
 """An LNet above that is slow, full, forgetful or late."""
 
 import pytest
-from faults import SLOW, timed
+from faults import slow, timed
 from flow import conn
 from nodes import until, up
 
@@ -91,7 +91,7 @@ def test_device_goes_while_lnet_keeps_messages(nodes):
     run = a.start(b, op="put", size=100, count=64, conc=64, ask=0, timeout=60)
     until(lambda: conn(b)["with_lnet"] > 40, "many requests")
     spent, _ = timed(b.unplug)
-    assert spent < 5 * SLOW, spent
+    assert spent < 5 * slow(), spent
     assert b.stats()["delayed"] > 0
     b.set(lazy=0, slow_ms=0)
     assert not run.result()["stuck"]

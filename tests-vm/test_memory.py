@@ -35,3 +35,5 @@ def test_memory_of_a_connection(boot_pair, record_property, depth):
     each = (before - free_kib(a)) / CONNS
     report(record_property, "memory", f"depth {depth}: {each:.0f} KiB a connection")
     assert 0 < each < BOUNDS[depth]
+    for node in (a, b):
+        node.unload()

@@ -15,8 +15,9 @@ class Built:
     """The modules for one kernel."""
 
     def __init__(self, series):
-        self.log = stock("build", series, log=True)
-        tree = self.log.splitlines()[-1]
+        tree = stock("build", series)
+        with open(f"{tree}.log", encoding="utf-8", errors="replace") as f:
+            self.log = f.read()
         env = os.path.join(stock("fetch", series), "stock.env")
         with open(env, encoding="ascii") as f:
             found = dict(re.findall(r"^(\w+)=(.*)$", f.read(), re.MULTILINE))

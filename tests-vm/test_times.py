@@ -116,7 +116,8 @@ class Notices:
             ">/tmp/tell; chmod +x /tmp/tell"
         )
         self.job = self.node.guest.spawn("busybox uevent /tmp/tell")
-        self.node.guest.check("sleep 1")
+        # It listens: a socket of NETLINK_KOBJECT_UEVENT (15) that is not the kernel's.
+        self.node.guest.check("n=0; until awk '$2 == 15 && $3 > 0 { f = 1 } END { exit !f }' /proc/net/netlink || [ $n -gt 300 ]; do sleep 0.1; n=$((n + 1)); done", 60)
         return self
 
     def __exit__(self, *_exc):

@@ -84,7 +84,7 @@ def test_what_it_shows_is_so(nodes, top):
         for frame in frames:
             (ni,) = frame.nis()
             assert (ni["NI"], ni["device"], ni["peers"], ni["conns"]) == (a.nid, a.device, "1", "1"), ni
-            assert re.fullmatch(r"ok, started \d+(\.\d)? s ago", ni["verdict"]), ni
+            assert re.fullmatch(r"ok, started \d+(\.\d)? (s|min) ago", ni["verdict"]), ni
             for key, of in (("closed", "closed"), ("failed", "failed"), ("refused", "refused")):
                 assert int(ni[key]) == sum(causes(a, of).values()), (key, ni)
             (peer,) = frame.peers()

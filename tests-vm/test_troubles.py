@@ -73,7 +73,6 @@ def back(a, b):
     until(lambda: a.ctl(f"ping {b.nid} timeout=5", ok=False)["rc"] == 0, "it is back")
 
 
-@pytest.mark.long
 @contextlib.contextmanager
 def pinging(one, other):
     """One asks the other each second, whether it is answered or not."""
@@ -84,6 +83,7 @@ def pinging(one, other):
     pings.wait(PATIENCE)
 
 
+@pytest.mark.long
 def test_healthy(nodes, told):
     """Nothing is wrong with a node that has much to do."""
     a, b = nodes

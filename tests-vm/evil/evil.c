@@ -260,14 +260,13 @@ static struct rdma_conn_param conn_param(const uint8_t *data, long len)
 	};
 }
 
-/* connect NAME SRC SPORT DST PORT HEX RECVS MS: tells what came back within MS */
-static int cmd_connect(char **a)
+/* Ask for a connection; what comes back is an event of it. The words are those of connect */
+static int ask(struct conn *c, char **a)
 {
 	struct sockaddr_in src, dst;
 	struct rdma_conn_param param;
 	uint8_t data[256];
 	long len = from_hex(a[6], data, sizeof(data));
-	struct conn *c = add(a[1]);
 
 	if (address(a[2], a[3], &src) || address(a[4], a[5], &dst) || len < 0) {
 		say("error=arguments\n");
@@ -287,7 +286,49 @@ static int cmd_connect(char **a)
 	param = conn_param(data, len);
 	if (rdma_connect(c->id, &param))
 		return fail("connect");
+	return 0;
+}
+
+/* connect NAME SRC SPORT DST PORT HEX RECVS MS: tells what came back within MS */
+static int cmd_connect(char **a)
+{
+	struct conn *c = add(a[1]);
+
+	if (ask(c, a))
+		return 1;
 	say_event(next_event(c, atol(a[8])));
+	return 0;
+}
+
+/*
+ * again SECONDS SRC SPORT DST PORT HEX RECVS MS: for so long connect, and close
+ * at once, until an attempt ends otherwise, or has no answer within MS; tells
+ * how many were made
+ */
+static int cmd_again(char **a)
+{
+	long end = now_ms() + 1000 * atol(a[1]);
+	struct rdma_cm_event *event;
+	struct conn *c;
+	int made = 0, rc, up = 1;
+
+	while (up && now_ms() < end) {
+		c = add("again");
+		rc = ask(c, a);
+		event = rc ? NULL : next_event(c, atol(a[8]));
+		up = event && event->event == RDMA_CM_EVENT_ESTABLISHED;
+		made += up;
+		if (up)
+			rdma_ack_cm_event(event);
+		else if (!rc)
+			say_event(event);
+		if (up)
+			rdma_disconnect(c->id);
+		forget(c);
+		if (rc)
+			return 1;
+	}
+	say("made=%d\n", made);
 	return 0;
 }
 
@@ -687,6 +728,7 @@ static const struct {
 	int (*run)(char **args);
 } commands[] = {
 	{ "connect", 8, cmd_connect },
+	{ "again", 8, cmd_again },
 	{ "listen", 3, cmd_listen },
 	{ "request", 3, cmd_request },
 	{ "accept", 3, cmd_accept },

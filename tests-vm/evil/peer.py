@@ -60,6 +60,11 @@ class Evil:
         name = self.name()
         return name, self.do("connect", name, ADDRESS, sport, dst, 987, data.hex() or "-", recvs, ms)
 
+    def again(self, dst, data, seconds, ms):
+        """For so long connects, and closes at once, until an attempt does not end so within `ms`: how many were made."""
+        words = ("again", seconds, ADDRESS, 0, dst, 987, data.hex() or "-", 0, ms)
+        return int(self.do(*words, timeout=2 * seconds + 60)["made"])
+
     def make_up(self, dst, address, port, data, origin=ADDRESS):
         """Send a connection request as if the CM of this node had made it, for another address than its own; or as if
         that of `origin` had, where the answer goes then."""
