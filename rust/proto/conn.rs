@@ -350,12 +350,14 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
         }
         // Over RoCE the core says so of each id whose peer's neighbour has another hardware address (7.3, since 6.0): what was
         // asked went to the old one. Over TCP the peer has not answered.
-        (S::Resolving | S::Connecting, E::Unreachable) => fail(match first {
-            First::Either => Cause::AddressChanged,
-            First::Caller => Cause::Unreachable,
-        }),
+        (S::Resolving, E::Unreachable | E::Unanswered) | (S::Connecting, E::Unreachable) => {
+            fail(match first {
+                First::Either => Cause::AddressChanged,
+                First::Caller => Cause::Unreachable,
+            })
+        }
         (S::Init | S::Accepting | S::Called, E::Unreachable)
-        | (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Unanswered) => {
+        | (S::Init | S::Connecting | S::Accepting | S::Called, E::Unanswered) => {
             fail(Cause::Unreachable)
         }
         (S::Established, E::Unreachable | E::Unanswered) => stay,

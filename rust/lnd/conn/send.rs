@@ -37,6 +37,7 @@ use crate::{
         SendRequest, //
     },
     proto::{
+        cause::Cause,
         encode::BodyOut,
         lnet_hdr::{
             self,
@@ -190,6 +191,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
             conn.drop_sink(sink);
             // What LNet sends again has used up its MD with the first reply (2.17): no try would help, and no NI is to
             // blame.
+            conn.ni.seen.messages(Cause::Local(EIO.to_errno()), 1);
             msg.finalize(EIO.to_errno(), LnetHealth::Ok);
             return Ok(());
         }

@@ -338,6 +338,6 @@ impl Conn {
             self.end_gently(Cause::LinkDown);
         }
         // Last, for what came from the peer is with LNet meanwhile.
-        self.peer.hand_over(self);
+        self.peer.hand_over();
     }
 }

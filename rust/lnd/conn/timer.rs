@@ -112,11 +112,11 @@ impl WorkItem<TIMER> for Conn {
 }
 
 impl Conn {
-    /// Whether an attempt that takes long has others wait all the same: where to connect (siw), or to end what is not
-    /// connected yet (iw_cm of others), waits for the other side's TCP in the queue that all queue pairs of the device
-    /// share, too many that wait there would keep all from their turn.
+    /// Whether an attempt that takes long has others wait all the same: where to connect waits for the other side's TCP in
+    /// the queue that all queue pairs of the device share, too many that wait there would keep all from their turn. That is
+    /// siw; over adapters only to end what nobody answers waits.
     fn holds_queue(&self) -> bool {
-        self.over_tcp
+        self.over_tcp && self.near
     }
 
     /// Makes the timer run in `ms` milliseconds.

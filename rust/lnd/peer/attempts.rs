@@ -187,11 +187,11 @@ impl<C: Connection> Peer<C> {
         });
     }
 
-    /// What waited for `conn`, which is established, goes over it, and others are asked for that are due. It may take long:
-    /// LNet may have another message as soon as it has one back.
-    pub(crate) fn hand_over(self: &Arc<Self>, conn: &Arc<C>) {
+    /// What waited goes over a connection that is up, the one that was established unless it leaves already, and others
+    /// are asked for that are due. It may take long: LNet may have another message as soon as it has one back.
+    pub(crate) fn hand_over(self: &Arc<Self>) {
         self.see_to_more();
-        self.flush(conn);
+        self.serve_waiting();
     }
 
     /// The connection object is released; `moved` if the NI's address is on another device than it was. Called by its
