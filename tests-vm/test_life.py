@@ -304,9 +304,9 @@ def test_a_get_that_is_sent_again_has_nobody_to_blame(nodes):
     a.set(retries=3, retry_ms=20)
     # It is at the peer, and not answered.
     b.set(slow_ms=3000)
-    before, parsed = a.stats(), b.stats()["parsed"]
+    before = a.stats()
     run = a.start(b, op="get", size=65536, count=1, conc=1, timeout=20)
-    until(lambda: b.stats()["parsed"] + b.stats()["rx_held"] > parsed or a.stats()["opt_get_replies"] > before["opt_get_replies"], "asked", pause=0.02)
+    until(lambda: a.stats()["opt_get_replies"] > before["opt_get_replies"], "asked", pause=0.02)
     time.sleep(0.5)
     b.ctl(f"peer del {a.nid}")
     r = run.result()
@@ -335,7 +335,25 @@ def test_nobody_waits_for_the_way_while_the_ni_is_deleted(nodes):
     a.guest.carrier(True)
     assert r["errors"] == 1, r
     # 22 s where it waited until its patience was over.
-    assert took < 6 * slow(), f"{took:.1f} s"
+    assert took < min(6 * slow(), 18), f"{took:.1f} s"
+
+
+def test_why_a_device_that_is_back_is_of_no_use(nodes):
+    """It was said that it is gone; that it is there, and what it lacks, is said once for each reason."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    said = "the RDMA device cannot be used: cannot allocate a protection domain: "
+    a.unplug()
+    assert said not in a.log()
+    for error, words in (errno.ENOMEM, "out of memory"), (errno.EOPNOTSUPP, ""):
+        with Inject(a, "ro2ib_alloc_pd", -error):
+            if error == errno.ENOMEM:
+                a.plug()
+            until(lambda w=said + words, e=error: f"{w}" in a.log() and f"(-{e})" in a.log(), "it is said")
+            time.sleep(3)
+    until(lambda: a.ping(b, ok=False)["rc"] == 0, "it is of use")
+    assert a.log().count(said) == 2, a.log()
 
 
 def test_peers_of_another_net_are_not_meant(nodes):
@@ -343,11 +361,12 @@ def test_peers_of_another_net_are_not_meant(nodes):
     a, b = nodes
     up(a, b)
     a.ping(b)
+    before = [c["qpn"] for c in conns(a)]
     other = f"{b.address}@o2ib7"
     for command in f"peer del {other} from={a.nid}", f"conn close {other} from={a.nid}":
-        a.ctl(command, ok=False)
-        assert len(conns(a)) == 1, command
+        assert a.ctl(command, ok=False)["rc"] == -errno.ENOENT, command
     a.ping(b)
+    assert [c["qpn"] for c in conns(a)] == before
 
 
 def test_peer_killed_and_restarted(boot_pair):

@@ -14,10 +14,11 @@
 
 #include "ro2iblnd_helpers.h"
 
-struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev)
+noinline struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev)
 {
 	return ib_alloc_pd(dev, 0);
 }
+ALLOW_ERROR_INJECTION(ro2ib_alloc_pd, ERRNO);
 
 void ro2ib_dealloc_pd(struct ib_pd *pd)
 {

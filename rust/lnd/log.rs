@@ -277,6 +277,14 @@ pub(crate) fn cannot_follow(nid: Nid, why: &str, e: Error) {
     );
 }
 
+/// The address of the NI is on a device again, which is of no use. Said when that is so for another reason than before.
+pub(crate) fn cannot_use(nid: Nid, what: &str, e: Error) {
+    warn_limited!(
+        "{nid}: the RDMA device cannot be used: {what}: {}; trying again each second\n",
+        self::why(e)
+    );
+}
+
 /// The RDMA device of an NI told of a fatal error.
 pub(crate) fn broken(nid: Nid) {
     pr_err!(

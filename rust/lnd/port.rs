@@ -42,16 +42,17 @@ use super::{
         User, //
     },
     listen::Asked,
-    log,
     ni::Ni,
     peer::Peers,
     show_seen::SeenBy,
     show_times::TimesOf,
-    signs::Signs, //
+    signs::{
+        self,
+        Signs, //
+    }, //
 };
 use crate::{
     lnet::{
-        notice,
         Fatal,
         LinkEvent,
         StartError, //
@@ -68,7 +69,6 @@ use crate::{
         device::{
             DeviceEvent,
             DeviceEvents,
-            DeviceName,
             EventRegistration, //
         },
         work::{
@@ -83,11 +83,6 @@ const DEVICE: u64 = 1;
 
 /// Milliseconds between two looks for a device.
 const LOOK_MS: u32 = 1000;
-
-/// The name of a device, if there is one.
-fn name_of(hca: &Option<Arc<Hca>>) -> Option<DeviceName> {
-    hca.as_ref().map(|hca| hca.device.name())
-}
 
 /// An NI with its device.
 #[pin_data]
@@ -166,10 +161,7 @@ impl User for Port {
     }
 
     fn moved(self: &Arc<Self>, old: &Hca) {
-        let (from, to) = (old.device.name(), name_of(&self.ni.hca().ok()));
-        let to = to.as_ref().map(DeviceName::as_str);
-        log::moved(self.ni.nid, from.as_str(), to.unwrap_or("?"));
-        notice::device(notice::Device::Moved, &self.ni.nid, to);
+        signs::tell_moved(&self.ni, old, self.ni.hca().ok().as_deref());
         self.peers.table.for_each(|peer| peer.moved());
         // It may be about to move once more: that look is what lets attempts begin.
         self.look_in(0);
@@ -186,10 +178,7 @@ impl User for Port {
         if !self.leave() {
             return false;
         }
-        log::detached(self.ni.nid);
-        let name = name_of(&hca);
-        let name = name.as_ref().map(DeviceName::as_str);
-        notice::device(notice::Device::Gone, &self.ni.nid, name);
+        signs::tell_gone(&self.ni, hca.as_deref());
         drop(hca);
         self.peers
             .table
@@ -374,15 +363,17 @@ impl WorkItem<DEVICE> for Port {
                 // Not later than somebody else asked for meanwhile.
                 let _ = work::arm::<Self, DEVICE>(this, ms);
             }
-        } else if this.attach().is_ok() {
-            log::attached(this.ni.nid);
-            let name = name_of(&this.ni.hca().ok());
-            let name = name.as_ref().map(DeviceName::as_str);
-            notice::device(notice::Device::Back, &this.ni.nid, name);
-        } else if !this.ni.is_stopping() {
-            // A look that began when the device was still there may have said otherwise last.
-            this.ni.lnet.set_fatal(Fatal::Told);
-            this.look_in(LOOK_MS);
+            return;
+        }
+        match this.attach() {
+            Ok(()) => signs::tell_back(&this.ni, this.ni.hca().ok().as_deref()),
+            Err(_) if this.ni.is_stopping() => {}
+            Err(e) => {
+                this.signs.no_use(&this.ni, &e);
+                // A look that began when the device was still there may have said otherwise last.
+                this.ni.lnet.set_fatal(Fatal::Told);
+                this.look_in(LOOK_MS);
+            }
         }
     }
 }

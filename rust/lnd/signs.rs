@@ -17,7 +17,10 @@ use super::{
     ni::Ni, //
 };
 use crate::{
-    lnet::notice,
+    lnet::{
+        notice,
+        StartError, //
+    },
     proto::home::{
         Found,
         Home,
@@ -32,7 +35,10 @@ use crate::{
             Release, //
         },
         cm_event::Addr,
-        device::DeviceEvent,
+        device::{
+            DeviceEvent,
+            DeviceName, //
+        },
         listen, //
     }, //
 };
@@ -54,6 +60,8 @@ pub(super) struct Signs {
     moves: Atomic<u32>,
     /// It was not known where the address is when the NI lost its device.
     unsettled: Atomic<bool>,
+    /// The error that the device which is there cannot be used for, as people were told; 0: they were not.
+    no_use: Atomic<i32>,
     #[pin]
     home: SpinLock<Home>,
 }
@@ -69,6 +77,7 @@ impl Signs {
             gids_due: Atomic::new(0),
             moves: Atomic::new(0),
             unsettled: Atomic::new(false),
+            no_use: Atomic::new(0),
             home <- kernel::new_spinlock!(Home::new(), "Signs::home"),
         })
     }
@@ -76,6 +85,7 @@ impl Signs {
     /// The NI has another device, of which nothing was heard yet; not even that the address has left it again.
     pub(super) fn forget(&self) {
         self.told.store(false, Release);
+        self.no_use.store(0, Relaxed);
         self.astray.store(true, Release);
     }
 
@@ -167,6 +177,14 @@ impl Signs {
         fatal
     }
 
+    /// The NI has no device, and could not get one for this reason. That there is none was said when it went.
+    pub(super) fn no_use(&self, ni: &Ni, why: &StartError) {
+        let (none, e) = ([ENODEV, EADDRNOTAVAIL], why.error);
+        if !none.contains(&e) && self.no_use.xchg(e.to_errno(), Full) != e.to_errno() {
+            log::cannot_use(ni.nid, why.what, e);
+        }
+    }
+
     /// Whether no attempt ever leaves the device. Asked only if there is a reason to, and only of a
     /// software device: of others it is not known to happen. May sleep.
     pub(super) fn is_mute(&self, ni: &Ni, hca: &Hca) -> bool {
@@ -203,6 +221,31 @@ impl Signs {
         }
         next
     }
+}
+
+/// Tells people that the NI has lost its device `hca`.
+pub(super) fn tell_gone(ni: &Ni, hca: Option<&Hca>) {
+    log::detached(ni.nid);
+    tell(ni, notice::Device::Gone, hca);
+}
+
+/// Tells people that the NI has a device again.
+pub(super) fn tell_back(ni: &Ni, hca: Option<&Hca>) {
+    log::attached(ni.nid);
+    tell(ni, notice::Device::Back, hca);
+}
+
+/// Tells people that the NI has another device than `old`.
+pub(super) fn tell_moved(ni: &Ni, old: &Hca, new: Option<&Hca>) {
+    let (from, to) = (old.device.name(), new.map(|hca| hca.device.name()));
+    let to = to.as_ref().map_or("?", DeviceName::as_str);
+    log::moved(ni.nid, from.as_str(), to);
+    tell(ni, notice::Device::Moved, new);
+}
+
+fn tell(ni: &Ni, what: notice::Device, hca: Option<&Hca>) {
+    let name = hca.map(|hca| hca.device.name());
+    notice::device(what, &ni.nid, name.as_ref().map(DeviceName::as_str));
 }
 
 /// Has the RDMA core look for the address of the NI, which its interface has, and the device has not. May sleep.
