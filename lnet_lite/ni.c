@@ -292,12 +292,18 @@ static void ni_shutdown(struct lnl_ni *ni)
 
 static void ni_unlist(struct lnl_ni *ni)
 {
+	bool left;
+
+	/* what came in meanwhile is with the LND no more, and may be completed elsewhere */
+	wait_event_timeout(ni->wait, !READ_ONCE(ni->refs), 10 * HZ);
 	spin_lock(&lnl_lock);
 	list_del(&ni->list);
-	if (WARN_ON_ONCE(ni->refs))
-		lnl_count(leaked_ni_refs);
+	left = ni->refs;
 	spin_unlock(&lnl_lock);
-	ni_free(ni);
+	if (WARN_ON_ONCE(left))
+		lnl_count(leaked_ni_refs);
+	else
+		ni_free(ni);
 }
 
 /* What LNet checks once the LND has started the NI */

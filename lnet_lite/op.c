@@ -78,7 +78,7 @@ static void fill_get(struct lnl_msg *lm, const struct lnl_op_args *a)
 	lnl_md_wire(a->buf->md, &get->return_wmd);
 }
 
-/* For its end, its time limit, or the NI's: nothing comes in over an NI that stops */
+/* For its end, its time limit, or the NI's: what is under way there comes to its end without it */
 static void op_wait(struct lnl_op *op, const struct lnl_op_args *a)
 {
 	unsigned long end = jiffies + a->timeout * HZ;

@@ -253,8 +253,9 @@ static int get_report(struct lnl_run *run, struct lnl_report *r)
 static void compare_reports(struct lnl_run *run, const struct lnl_report *before,
 			    struct lnet_lite_result *r)
 {
-	unsigned long end = jiffies + max(5u, run->t.timeout) * HZ;
+	unsigned long end = jiffies + 5 * HZ;
 	struct lnl_report after;
+	u32 known = 0;
 
 	for (;;) {
 		if (get_report(run, &after))
@@ -264,6 +265,9 @@ static void compare_reports(struct lnl_run *run, const struct lnl_report *before
 					 le64_to_cpu(before->verified_bytes);
 		r->peer_verify_errors = le64_to_cpu(after.verify_errors) -
 					le64_to_cpu(before->verify_errors);
+		if (r->peer_puts != known)
+			end = jiffies + 5 * HZ;
+		known = r->peer_puts;
 		/* without ACKs the last ones may still be under way */
 		if (run->t.op != LNET_LITE_PUT || r->peer_puts >= r->done ||
 		    READ_ONCE(run->stop) || time_after(jiffies, end))

@@ -52,6 +52,19 @@ class Failure(Exception):
     """A part could not be run to its end."""
 
 
+def end(child):
+    """It may clean up what is half made, as make does. Then all of its session goes."""
+    for how in signal.SIGTERM, signal.SIGKILL:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(10)
+
+
+def stopped(number, _frame):
+    sys.exit(f"ended by {signal.Signals(number).name}")
+
+
 def run(name, *cmd, cwd=ROOT, timeout=HOUR, env=None):
     """Run a command with its output in a log: (exit status, output)."""
     path = os.path.join(LOGS, f"{name}.log")
@@ -68,9 +81,7 @@ def run(name, *cmd, cwd=ROOT, timeout=HOUR, env=None):
         finally:
             # With all that it has started; also if somebody stops us.
             if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                end(child)
         log.seek(0)
         out = log.read()
     if status != 0:
@@ -292,6 +303,8 @@ def main():
     parser.add_argument("--only", action="append", choices=PARTS, help="this part, and no other (may be repeated)")
     options = parser.parse_args()
     os.makedirs(LOGS, exist_ok=True)
+    for number in signal.SIGTERM, signal.SIGHUP:
+        signal.signal(number, stopped)
     # guests has stock in it.
     parts = options.only or [p for p in PARTS if p != "stock"]
 

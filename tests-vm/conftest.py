@@ -65,8 +65,8 @@ def pytest_configure(config):
 
 # Of files that are run beside each other those that take longest begin first.
 FIRST = (
-    "test_builds", "test_devices", "test_stock", "test_links", "test_faults_cm", "test_life", "test_crowd", "test_hostile_connect",
-    "test_hostile_waits", "test_fit", "test_troubles",
+    "test_stock", "test_builds", "test_traffic", "test_life", "test_faults_cm", "test_devices", "test_hostile_waits", "test_links",
+    "test_hostile_messages", "test_hostile_connect", "test_crowd", "test_operator", "test_tuned",
 )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_device(boot_pair, device):
     r = run.result()
     assert closes and r["count"] + r["errors"] == 300 and not r["verify_errors"] and not r["stuck"], (closes, r)
     for node, other in ((a, b), (b, a)):
-        run = node.start(other, op="mix", size=65536, count=800, conc=16, timeout=5)
+        run = node.start(other, op="mix", size=65536, count=100_000, conc=16, timeout=5, seconds=12)
         before = node.stats()["finalized"]
         until(lambda n=node, f=before: n.stats()["finalized"] > f + 50, "traffic")
         assert run.running(), run.result()

@@ -61,9 +61,11 @@ class Evil:
         return name, self.do("connect", name, ADDRESS, sport, dst, 987, data.hex() or "-", recvs, ms)
 
     def again(self, dst, data, seconds, ms):
-        """For so long connects, and closes at once, until an attempt does not end so within `ms`: how many were made."""
+        """For so long connects, and closes at once, until an attempt does not end so within `ms`: how many were made, and what
+        came in place of one."""
         words = ("again", seconds, ADDRESS, 0, dst, 987, data.hex() or "-", 0, ms)
-        return int(self.do(*words, timeout=2 * seconds + 60)["made"])
+        answer = self.do(*words, timeout=2 * seconds + 60)
+        return int(answer["made"]), answer.get("event")
 
     def make_up(self, dst, address, port, data, origin=ADDRESS):
         """Send a connection request as if the CM of this node had made it, for another address than its own; or as if

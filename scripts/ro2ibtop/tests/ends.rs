@@ -19,7 +19,8 @@ use ro2ibtop::{
 fn closed(client: usize, cause: &str, time: f64) -> Event {
     let by = match cause {
         "PeerClosed" => "peer",
-        "LinkDown" | "DeviceGone" | "Moved" | "AddressChanged" => "device",
+        "LinkDown" | "DeviceGone" | "Moved" => "device",
+        "AddressChanged" => "unknown",
         _ => "us",
     };
     Event {
