@@ -331,13 +331,14 @@ impl Conn {
             self.kick_upper(inner);
             inner.goodbye.is_finishing()
         });
+        let ends = self.ni.ends_all();
         if leaves {
             self.peer.unpublish(self);
-        } else if self.ni.ends_all() {
+        } else if ends {
             // Whoever ended all others may have looked before the peer listed this one.
             self.end_gently(Cause::LinkDown);
         }
         // Last, for what came from the peer is with LNet meanwhile.
-        self.peer.hand_over();
+        self.peer.hand_over((!leaves && !ends).then_some(self));
     }
 }

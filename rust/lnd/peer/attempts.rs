@@ -187,11 +187,14 @@ impl<C: Connection> Peer<C> {
         });
     }
 
-    /// What waited goes over a connection that is up, the one that was established unless it leaves already, and others
+    /// What waited goes over `conn`, which was established; over another one if that leaves already, and there is none. Others
     /// are asked for that are due. It may take long: LNet may have another message as soon as it has one back.
-    pub(crate) fn hand_over(self: &Arc<Self>) {
+    pub(crate) fn hand_over(self: &Arc<Self>, conn: Option<&Arc<C>>) {
         self.see_to_more();
-        self.serve_waiting();
+        match conn {
+            Some(conn) => self.flush(conn),
+            None => self.serve_waiting(),
+        }
     }
 
     /// The connection object is released; `moved` if the NI's address is on another device than it was. Called by its
