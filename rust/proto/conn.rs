@@ -116,8 +116,8 @@ pub enum Event {
     Ignored,
 }
 
-/// Milliseconds after which the CM has given up asking, and not before: it asks 16 times, with more than four seconds
-/// between (`CMA_MAX_CM_RETRIES`, `CMA_CM_RESPONSE_TIMEOUT`).
+/// For so many milliseconds the CM asks, and for some more: 16 times, with more than four seconds between
+/// (`CMA_MAX_CM_RETRIES`, `CMA_CM_RESPONSE_TIMEOUT`). What it says before has another reason.
 const ASKED_MS: i64 = 60_000;
 
 impl Event {

@@ -187,8 +187,8 @@ impl<C: Connection> Peer<C> {
         });
     }
 
-    /// What waited goes over `conn`, which was established; over another one if that leaves already, and there is none. Others
-    /// are asked for that are due. It may take long: LNet may have another message as soon as it has one back.
+    /// What waited goes over `conn`, which was established; `None`: that leaves already, so over another one, or it waits
+    /// for one. Others are asked for that are due. It may take long: LNet may have another message as soon as it has one back.
     pub(crate) fn hand_over(self: &Arc<Self>, conn: Option<&Arc<C>>) {
         self.see_to_more();
         match conn {
