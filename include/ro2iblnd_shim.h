@@ -212,7 +212,8 @@ int ro2ib_lnet_peer_cpu(struct ro2ib_ni *ni, u64 nid, u32 salt);
  * @hdr: RO2IB_LNET_HDR_SIZE bytes in wire form; @from: NID of the sender of the
  * o2ib message; @rdma: header came in a PUT_REQ or GET_REQ. @hdr may be in what
  * @rx has: it is read before LNet gets that.
- * < 0: nothing was taken, @rx is still the caller's.
+ * < 0: nothing was taken, @rx is still the caller's. 1: it was taken, but LNet
+ * deletes the NI, and waits for a moment in which it has no message of it.
  */
 int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
 		     bool rdma);

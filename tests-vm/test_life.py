@@ -84,6 +84,31 @@ def test_ni_del_under_load(nodes):
     b.traffic(a, op="mix", count=20)
 
 
+def test_an_ni_goes_though_a_peer_goes_on_sending(nodes):
+    """LNet waits for a moment without a message of the NI, and the peer never grants it one."""
+    a, b = nodes
+    up(a, b, conns_per_peer=4)
+    b.ping(a)
+    until(lambda: len(conns(b)) == 4, "all connections")
+    a.set(slow_ms=50)
+    run = b.start(a, op="put", size=4096, count=100000, conc=32, timeout=20)
+    until(lambda: a.stats()["target_puts"] > 20, "traffic")
+    a.mark_log()
+    began = time.monotonic()
+    a.ni_del()
+    took = time.monotonic() - began
+    # Three seconds for it, one for what is under way, and what shutdown takes.
+    assert took < 15 * slow(), f"{took:.1f} s"
+    assert a.log().count("is being deleted, and peers go on sending") == 1
+    run.job.kill()
+    run.job.wait()
+    a.set(slow_ms=0)
+    a.ni_add()
+    b.ctl(f"peer del {a.nid}", ok=False)
+    a.traffic(b, op="mix", count=20)
+    b.traffic(a, op="mix", count=20)
+
+
 def test_says_what_it_is(nodes):
     """Version, kernel, LNet and kernel crate: one line when the module is loaded."""
     a, _b = nodes

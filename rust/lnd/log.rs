@@ -127,6 +127,16 @@ pub(crate) fn stopped(nid: Nid) {
     pr_info!("{}\n", core::format_args!("{nid}: the NI is stopped"));
 }
 
+/// LNet waits for the last message of an NI that it deletes, and peers go on sending. Once for an NI, so it needs no limit.
+pub(crate) fn deletion_waits(nid: Nid) {
+    pr_info!(
+        "{}\n",
+        core::format_args!(
+            "{nid}: the NI is being deleted, and peers go on sending; their connections end"
+        )
+    );
+}
+
 /// The shutdown of an NI takes long. Said every ten seconds at most, so it needs no limit.
 pub(crate) fn shutdown_waits(nid: Nid, conns: i32, seconds: u32) {
     pr_warn!(

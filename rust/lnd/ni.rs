@@ -23,6 +23,7 @@ use kernel::{
 
 use super::{
     condition::Condition,
+    deletion::Deletion,
     hca::Hca,
     kind::O2ib,
     live::{
@@ -123,6 +124,8 @@ pub(crate) struct Ni {
     pub(crate) times: Arc<Times>,
     /// What LNet keeps of connections that are over.
     pub(crate) orphans: Orphans,
+    /// For how long LNet deletes it.
+    pub(crate) deletion: Deletion,
     /// What ails the device.
     pub(crate) condition: Condition,
     stopping: Atomic<bool>,
@@ -173,6 +176,7 @@ impl Ni {
                 seen,
                 times,
                 orphans,
+                deletion: Deletion::new(),
                 condition: Condition::new(),
                 stopping: Atomic::new(false),
                 started: Instant::now(),

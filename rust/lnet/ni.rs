@@ -226,7 +226,8 @@ impl<L: Lnd> NiRef<L> {
     /// `rx` has the LNet header as received ([`Lnd::header`]), `from` is the NID of the peer the o2ib
     /// message came from, `rdma` says whether it was a PUT_REQ or GET_REQ. LNet decides now or later and calls
     /// [`Lnd::recv`] with `rx` exactly once, maybe before this returns. On error it has taken
-    /// nothing, and `rx` comes back: close the connection.
+    /// nothing, and `rx` comes back: close the connection. True: it deletes the NI, and waits for a moment in which it
+    /// has no message of it.
     ///
     /// Process context, no locks held.
     pub(crate) fn parse(
@@ -234,7 +235,7 @@ impl<L: Lnd> NiRef<L> {
         from: u64,
         rx: KBox<L::Rx>,
         rdma: bool,
-    ) -> Result<(), (KBox<L::Rx>, Error)> {
+    ) -> Result<bool, (KBox<L::Rx>, Error)> {
         let hdr: *const [u8; HDR_SIZE] = L::header(&rx);
         let rx = rx.into_foreign();
         // SAFETY: The NI is valid by the type invariant, and `rx` is what `Lnd::recv`'s trampoline expects. `hdr` has the
@@ -242,13 +243,14 @@ impl<L: Lnd> NiRef<L> {
         // read before LNet gets that.
         let rc = unsafe { bindings::ro2ib_lnet_parse(self.as_ptr(), hdr.cast(), from, rx, rdma) };
         if rc == 0 {
-            return Ok(());
+            return Ok(false);
         }
-        to_result(rc).map_err(|e| {
+        match to_result(rc) {
+            Ok(()) => Ok(true),
             // SAFETY: `rx` comes from `into_foreign` above. LNet has taken nothing when it
             // returns an error, so nobody else turns it back.
-            (unsafe { ForeignOwnable::from_foreign(rx) }, e)
-        })
+            Err(e) => Err((unsafe { ForeignOwnable::from_foreign(rx) }, e)),
+        }
     }
 
     /// Tells LNet that a peer is gone: it was last heard `age` seconds ago.

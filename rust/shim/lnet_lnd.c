@@ -362,10 +362,14 @@ int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
 	/* Written in full, and large: not to be cleared before. */
 	struct lnet_nid nid __uninitialized;
 	struct lnet_hdr h __uninitialized;
+	int rc;
 
 	lnet_hdr_from_nid4(&h, (const struct lnet_hdr_nid4 *)hdr);
 	lnet_nid4_to_nid(from, &nid);
-	return lnet_parse(ni->ni, &h, &nid, rx, rdma);
+	rc = lnet_parse(ni->ni, &h, &nid, rx, rdma);
+	if (unlikely(rc < 0))
+		return rc;
+	return READ_ONCE(ni->ni->ni_state) == LNET_NI_STATE_DELETING;
 }
 
 void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health)

@@ -231,16 +231,30 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     };
     let mut rx = rx;
     rx.lend(conn.clone());
-    if let Err((rx, e)) = conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
-        if e != ESHUTDOWN {
-            log::refused_by_lnet(conn.nid(), e);
+    match conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
+        Ok(false) => {}
+        Ok(true) => came_late(conn),
+        Err((rx, e)) => {
+            if e != ESHUTDOWN {
+                log::refused_by_lnet(conn.nid(), e);
+            }
+            let cause = if e == ESHUTDOWN {
+                Cause::Shutdown
+            } else {
+                Cause::Protocol
+            };
+            give_up(conn, rx, cause);
         }
-        let cause = if e == ESHUTDOWN {
-            Cause::Shutdown
-        } else {
-            Cause::Protocol
-        };
-        give_up(conn, rx, cause);
+    }
+}
+
+/// A request came for an NI that LNet deletes. A peer that goes on sending would keep it from that for as long as it likes:
+/// after a while the connection ends, and no other one is made ([`crate::proto::cm_msg::check_ni`]).
+#[cold]
+#[inline(never)]
+fn came_late(conn: &Arc<Conn>) {
+    if conn.ni.deletion.takes_long(conn.ni.nid) {
+        conn.end_gently(Cause::Shutdown);
     }
 }
 

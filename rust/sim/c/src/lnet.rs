@@ -787,12 +787,32 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
     lock::might_sleep("lnet_parse");
     sched::point();
     let ni: *mut Ni = ni.cast();
-    // SAFETY: By the contract of this function, for all that follows.
+    slow();
+    // SAFETY: By the contract of this function.
     unsafe {
-        slow();
-        if (*ni).life != Life::Active {
+        // Who deletes it waits for messages first.
+        let asks = (*ni).life == Life::Stopping && (*ni).published;
+        if (*ni).life != Life::Active && !asks {
             return -(ESHUTDOWN as i32);
         }
+        let rc = parse(ni, hdr, from, rx, rdma);
+        if rc < 0 {
+            return rc;
+        }
+        // What it sent from in there does not wait for it.
+        slow();
+        i32::from((*ni).life == Life::Stopping)
+    }
+}
+
+/// Takes what came in, or refuses it.
+///
+/// # Safety
+///
+/// As of [`ro2ib_lnet_parse`].
+unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: bool) -> i32 {
+    // SAFETY: By the contract of this function, for all that follows.
+    unsafe {
         let world = w();
         let refuses = world.rng.ppm(world.plan.parse_error_ppm);
         let mut h = [0u8; 72];
@@ -946,8 +966,6 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
             _ => violation("a header of an unknown kind came up"),
         }
     }
-    // What it sent from in here does not wait for it.
-    slow();
     0
 }
 
