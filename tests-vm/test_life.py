@@ -87,11 +87,12 @@ def test_ni_del_under_load(nodes):
 def test_an_ni_goes_though_a_peer_goes_on_sending(nodes):
     """LNet waits for a moment without a message of the NI, and the peer never grants it one."""
     a, b = nodes
-    up(a, b, conns_per_peer=4)
+    up(a, b, conns_per_peer=4, peer_credits=32)
     b.ping(a)
     until(lambda: len(conns(b)) == 4, "all connections")
-    a.set(slow_ms=50)
-    run = b.start(a, op="put", size=4096, count=100000, conc=32, timeout=20)
+    # What is under way takes more than a second, however late the peer sends the next ones.
+    a.set(slow_ms=200)
+    run = b.start(a, op="put", size=4096, count=100000, conc=64, timeout=20)
     until(lambda: a.stats()["target_puts"] > 20, "traffic")
     a.mark_log()
     began = time.monotonic()
@@ -361,6 +362,22 @@ def test_nobody_waits_for_the_way_while_the_ni_is_deleted(nodes):
     assert r["errors"] == 1, r
     # 22 s where it waited until its patience was over.
     assert took < min(6 * slow(), 18), f"{took:.1f} s"
+
+
+def test_what_lnet_has_left_for_an_ni_that_goes_asks_for_no_connection(nodes):
+    """LNet sends what it has queued for an NI that it deletes: eight messages at a time, to a peer that is not there."""
+    a, _b = nodes
+    up(a)
+    run = a.start("10.0.0.77@o2ib", op="put", size=100, count=128, conc=128, timeout=200, ask=0)
+    until(lambda: "waiting=8" in a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}"), "they wait")
+    began = time.monotonic()
+    a.ni_del()
+    took = time.monotonic() - began
+    r = run.result()
+    # What was not sent when the NI was still in use is not sent any more.
+    assert 8 < r["issued"] == r["errors"], r
+    # The attempt that was under way ends first. With one for each eight of them it took 50 s.
+    assert took < min(10 * slow(), 40), f"{took:.1f} s"
 
 
 def test_why_a_device_that_is_back_is_of_no_use(nodes):

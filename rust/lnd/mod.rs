@@ -46,7 +46,6 @@ pub(crate) mod condition;
 mod conn;
 pub(crate) mod counts;
 pub(crate) mod debug;
-mod deletion;
 pub(crate) mod driver;
 pub(crate) mod dump;
 pub(crate) mod files;

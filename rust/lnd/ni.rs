@@ -23,13 +23,13 @@ use kernel::{
 
 use super::{
     condition::Condition,
-    deletion::Deletion,
     hca::Hca,
     kind::O2ib,
     live::{
         Live,
         LiveCount, //
     },
+    moment::Moment,
     orphans::Orphans,
     past::Past,
     seen::Seen,
@@ -51,6 +51,10 @@ use crate::{
         StartError, //
     },
     proto::{
+        deletion::{
+            Deletion,
+            Late, //
+        },
         fit::{
             self,
             Reason, //
@@ -124,8 +128,9 @@ pub(crate) struct Ni {
     pub(crate) times: Arc<Times>,
     /// What LNet keeps of connections that are over.
     pub(crate) orphans: Orphans,
-    /// For how long LNet deletes it.
-    pub(crate) deletion: Deletion,
+    /// What came while LNet deletes it.
+    #[pin]
+    deletion: SpinLock<Deletion>,
     /// What ails the device.
     pub(crate) condition: Condition,
     stopping: Atomic<bool>,
@@ -176,7 +181,7 @@ impl Ni {
                 seen,
                 times,
                 orphans,
-                deletion: Deletion::new(),
+                deletion <- kernel::new_spinlock!(Deletion::new(), "Ni::deletion"),
                 condition: Condition::new(),
                 stopping: Atomic::new(false),
                 started: Instant::now(),
@@ -301,12 +306,16 @@ impl Ni {
         self.stopping.load(Acquire)
     }
 
-    /// Whether LNet still lists the NI. It takes an NI from its list first, then waits for the messages under
-    /// way, and only then asks the NI to stop: so what waits for a connection meanwhile must not wait for long.
-    ///
-    /// Process context; not with a lock of ours held.
+    /// Whether LNet still lists the NI. It takes an NI from its list first, then waits for the messages under way, and only
+    /// then asks the NI to stop: so what waits for a connection meanwhile must not wait for long. Process context; not with
+    /// a lock of ours held.
     pub(crate) fn is_listed(&self) -> bool {
         self.lnet.is_listed(self.nid.raw())
+    }
+
+    /// A message has come in while LNet deletes the NI. Process context.
+    pub(crate) fn came_late(&self) -> Late {
+        self.deletion.lock().came(Moment::now().ns())
     }
 
     /// Number of connection objects, and one for the NI itself until it stops.

@@ -82,7 +82,7 @@ pub struct Outcome {
 /// Why something ended. The first cause is kept, later ones are consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The NI or the peer is being deleted by the operator, or the module unloaded.
+    /// The NI is being deleted by the operator, or the module unloaded.
     Shutdown,
     /// The administrator closed the connection: `lctl disconnect`.
     AdminClose,
@@ -148,7 +148,7 @@ impl Cause {
     pub fn outcome(self, posted: bool) -> Outcome {
         use errno::*;
         let (status, health) = match self {
-            Self::Shutdown | Self::PeerDeleted => (EIO, Health::LocalError),
+            Self::PeerDeleted => (EIO, Health::LocalError),
             // Over this NI nothing is to go to that one; it reaches others.
             Self::Denied => (EIO, Health::RemoteDropped),
             // An orderly close of the peer may show as a flush before the CM tells of it.
@@ -161,9 +161,12 @@ impl Cause {
             Self::ConnectFailed => (ECONNABORTED, Health::RemoteDropped),
             Self::ConnectTimeout | Self::DeadlineConnecting => (ETIMEDOUT, Health::RemoteDropped),
             Self::NoResources => (ENOMEM, Health::LocalDropped),
-            // What an administrator closes he wants anew, and the messages to go.
-            Self::LocalFault | Self::AdminClose if !posted => (EIO, Health::LocalDropped),
-            Self::LocalFault | Self::AdminClose => (EIO, Health::LocalAborted),
+            // What an administrator closes he wants anew, and the messages to go. Where he deletes the NI LNet may have
+            // another one.
+            Self::LocalFault | Self::AdminClose | Self::Shutdown if !posted => {
+                (EIO, Health::LocalDropped)
+            }
+            Self::LocalFault | Self::AdminClose | Self::Shutdown => (EIO, Health::LocalAborted),
             Self::RemoteFault => (EIO, Health::RemoteError),
             Self::TransportRetry => (EIO, Health::RemoteDropped),
             // It is its messages that are kept. Our NI has no part in it: LNet reaches others over that.
@@ -296,18 +299,18 @@ impl Cause {
         }
     }
 
-    /// Whether what the peer said before counts: it is not known to be wrong, or of another life, or unwelcome, and
-    /// there is an NI that takes it. What a device said of either of them says nothing of the messages that came whole.
+    /// Whether what the peer said before counts: it is not known to be wrong, or of another life, or unwelcome. What a
+    /// device said of either of them says nothing of the messages that came whole.
     pub fn believes_peer(self) -> bool {
-        !matches!(
-            self,
-            Self::Protocol | Self::PeerRestarted | Self::Denied | Self::Shutdown
-        )
+        !matches!(self, Self::Protocol | Self::PeerRestarted | Self::Denied)
     }
 
     /// Whether the administrator ended it: nothing is to be made anew before LNet sends.
     pub fn is_wanted(self) -> bool {
-        matches!(self, Self::AdminClose | Self::PeerDeleted | Self::Denied)
+        matches!(
+            self,
+            Self::AdminClose | Self::PeerDeleted | Self::Denied | Self::Shutdown
+        )
     }
 
     /// Whether an attempt that ended for it says nothing of the peer: it was in the way of something else here. Who waits for
@@ -483,6 +486,7 @@ mod tests {
             Cause::PeerRestarted,
             Cause::TransportRetry,
             Cause::AdminClose,
+            Cause::Shutdown,
             Cause::LocalFault,
             Cause::LinkDown,
             Cause::DeviceGone,
@@ -524,7 +528,12 @@ mod tests {
 
     #[test]
     fn what_had_arrived_counts_whatever_a_device_says() {
-        for cause in [Cause::RemoteFault, Cause::LocalFault, Cause::DeviceGone] {
+        for cause in [
+            Cause::RemoteFault,
+            Cause::LocalFault,
+            Cause::DeviceGone,
+            Cause::Shutdown,
+        ] {
             assert!(cause.believes_peer());
         }
         for cause in [Cause::Protocol, Cause::PeerRestarted, Cause::Denied] {

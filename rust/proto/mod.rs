@@ -36,6 +36,7 @@ pub mod cm_msg;
 pub mod conn;
 pub mod connack;
 pub mod credits;
+pub mod deletion;
 pub mod desc;
 pub mod encode;
 pub mod farewell;

@@ -76,16 +76,6 @@ pub fn may_end(cause: Cause, under_way: UnderWay, waited_ms: u64) -> bool {
     waited_ms >= limit_ms || (!transmits && !requests && still_ms >= enough_ms)
 }
 
-/// How long messages may come in for an NI that LNet deletes, in nanoseconds. LNet looks once a second whether it has none:
-/// it has done so twice, and did not find the NI idle.
-const DELETED_NS: u64 = 3_000_000_000;
-
-/// Whether a connection may end on which messages come in for an NI that LNet deletes, `ns` nanoseconds after the first of
-/// them. LNet waits for a moment without messages, and peers need not grant it that.
-pub fn may_end_deleted(ns: u64) -> bool {
-    ns >= DELETED_NS
-}
-
 /// How long a peer whose connection the way took along is remembered, in milliseconds. Longer than a
 /// message waits for a connection on either side.
 pub const RECALL_MS: u64 = 60_000;
@@ -275,15 +265,6 @@ mod tests {
             }
             assert!(may_end(cause, busy(true, true, 0), limit_ms));
         }
-    }
-
-    #[test]
-    fn who_goes_on_sending_keeps_no_ni() {
-        // LNet looks once a second.
-        assert!(!may_end_deleted(2_000_000_000));
-        assert!(!may_end_deleted(DELETED_NS - 1));
-        assert!(may_end_deleted(DELETED_NS));
-        assert!(may_end_deleted(u64::MAX));
     }
 
     #[test]

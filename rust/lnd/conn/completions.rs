@@ -133,9 +133,10 @@ impl Conn {
     }
 
     /// Takes one that had arrived when the connection ended: its sender may have been told so. Who speaks before our
-    /// own ESTABLISHED event is known with that, which comes all the same.
+    /// own ESTABLISHED event is known with that, which comes all the same. Once LNet has asked the NI to stop it takes
+    /// nothing.
     fn received_late(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if !inner.life.believes_peer() {
+        if !inner.life.believes_peer() || self.ni.is_stopping() {
             return;
         }
         if inner.life.is_agreed() {

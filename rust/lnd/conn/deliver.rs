@@ -44,6 +44,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        deletion::Late,
         lnet_hdr::{
             self,
             HdrError, //
@@ -248,12 +249,14 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     }
 }
 
-/// A request came for an NI that LNet deletes. A peer that goes on sending would keep it from that for as long as it likes:
-/// after a while the connection ends, and no other one is made ([`crate::proto::cm_msg::check_ni`]).
+/// A request came for an NI that LNet deletes. One that goes on sending would keep it from that for as long as it likes.
 #[cold]
 #[inline(never)]
 fn came_late(conn: &Arc<Conn>) {
-    if conn.ni.deletion.takes_long(conn.ni.nid) {
+    if let Late::Ends { news } = conn.ni.came_late() {
+        if news {
+            log::deletion_waits(conn.ni.nid);
+        }
         conn.end_gently(Cause::Shutdown);
     }
 }

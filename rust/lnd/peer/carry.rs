@@ -86,6 +86,8 @@ impl<C: Connection> Peer<C> {
                 return Ok(());
             }
         };
+        // What LNet has left for an NI that it deletes goes over what is there, or is being made.
+        let listed = self.ni.is_listed();
         let (begins, flusher) = {
             let mut inner = self.inner.lock();
             if inner.gone {
@@ -93,13 +95,16 @@ impl<C: Connection> Peer<C> {
                 return Err(PeerError::Gone(msg));
             }
             self.keep(&mut inner, pending, false);
-            (inner.want(self, passage), inner.conns.best())
+            let begins = listed && inner.want(self, passage);
+            (begins, inner.conns.best())
         };
         if begins {
             self.attempt();
         }
         if let Some(conn) = flusher {
             self.flush(&conn);
+        } else if !listed {
+            self.forget_if_idle(Some(Cause::Shutdown));
         }
         Ok(())
     }

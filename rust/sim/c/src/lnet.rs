@@ -602,7 +602,8 @@ fn finish(msg: *mut Msg, status: i32) {
                 None => None,
             };
             if let Some(next) = next {
-                if (*ni).life == Life::Active {
+                // LNet does not ask here whether the NI is being deleted.
+                if matches!((*ni).life, Life::Active | Life::Stopping) {
                     (*next).tx = Some(target);
                     hand_over(next);
                 } else {
@@ -1626,16 +1627,7 @@ pub fn ni_down(ni: *mut Ni) {
         if telling() {
             say(&format!("node {node}: an NI stops"));
         }
-        // What waits for a credit is given up.
-        let mut queued: Vec<*mut Msg> = (*ni)
-            .peers
-            .values_mut()
-            .flat_map(|p| p.queue.drain(..))
-            .collect();
-        queued.sort_by_key(|m| (**m).nr);
-        for msg in queued {
-            finish(msg, -(ESHUTDOWN as i32));
-        }
+        // What waits for a credit is sent yet.
         while (*ni).msgs != 0 || (*ni).found != 0 {
             sched::sleep_on(ni as usize);
         }
