@@ -246,6 +246,10 @@ class Inject:
         )
         return self
 
+    def becomes(self, retval):
+        """It fails with that from now on, without a call in between that does not."""
+        self.guest.check(f"printf %#x {retval} > {INJECT}/{self.function}/retval")
+
     def left(self):
         """How many failures are still to come."""
         return int(self.guest.check(f"cat {INJECT}/times"))

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from conftest import LOGS
-from faults import SLOW
+from faults import SLOW, slow
 
 # Seconds. The connection manager repeats a message after 4.3 s: what it repeats while the link is away is what kills.
 SHORT, LONG = 1, 6
@@ -168,6 +168,6 @@ class Cell:
     def judge(self):
         """What Lustre feels: how long there was nothing. Of few rounds only that it had an end."""
         spent = self.stalls or self.again
-        assert max(spent) <= BACK, spent
+        assert max(spent) <= BACK * slow() / SLOW, spent
         if len(spent) >= MANY:
             assert statistics.median(spent) <= MEDIAN and max(spent) <= WORST, spent

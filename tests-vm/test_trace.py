@@ -144,7 +144,8 @@ def test_who_floods_goes_on_among_ordinary_tasks(nodes):
         for _ in range(20):
             a.ping(b)
     with queueing(nodes, often):
-        a.traffic(b, op="put", size=64, count=20000, conc=64)
+        r = a.start(b, op="put", size=64, count=20000, conc=64, timeout=120).result(900)
+        assert r["count"] == 20000 and not r["errors"], r
     for node in nodes:
         # In emulation a message may take as long as may be had with priority; but the first one after a pause has it.
         first = [queue for _here, queue, _there in seldom[node]].count("upper")

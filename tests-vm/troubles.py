@@ -8,13 +8,11 @@ import subprocess
 import time
 
 from conftest import LOGS, ROOT
-from faults import SLOW
+from faults import slow
 from flow import DEBUGFS
 from nodes import PATIENCE
 
 REPORT = os.path.join(ROOT, "scripts", "ro2ib-report")
-# Seconds within which each of them has to name the cause.
-LIMIT = 60 * SLOW
 # What ro2ibtop reads, and two of the parameters.
 READ = re.compile(
     r"sample |/sys/kernel/debug/ro2iblnd/|/sys/class/infiniband/\w+/ports/1/hw_counters/|/sys/module/\w+/parameters/(timeout|peer_credits)$"
@@ -24,6 +22,11 @@ PATH = os.path.join(LOGS, "troubles.md")
 HEAD = (
     "Trouble", "Staged by", "The log", "debugfs", "`ro2ibtop`", "After, s: log", "debugfs", "`ro2ibtop`", "Under, in operators.md",
 )  # fmt: skip
+
+
+def limit():
+    """Seconds within which each of them has to name the cause."""
+    return 60 * slow()
 
 
 def read(name):
@@ -78,7 +81,7 @@ def screen(top, node, directory, looks=2):
     """What ro2ibtop shows of a node: (the report it was made of, the screen). Both stay in the directory."""
     script = node.guest.put(REPORT)
     saved = os.path.join(directory, f"{node.guest.name}.txt")
-    report = node.guest.run(f"sh {script} -s 1 -n {looks} -o -", PATIENCE)[1]
+    report = node.guest.run(f"sh {script} -s 1 -n {looks} -t {PATIENCE} -o -", PATIENCE)[1]
     with open(saved, "w", encoding="utf-8") as f:
         f.write(report)
     command = [top, "--snapshot", saved, "--once", "--width", "300"]
@@ -191,7 +194,7 @@ class Trouble:
                     waiting.remove(look)
                     self.take(look, said, spent)
             missing = [f"{type(look).__name__} of {look.node.guest.name}: {look.words}" for look in waiting]
-            assert not waiting or spent < LIMIT, f"{self.name}: after {spent:.0f} s nobody says {missing}"
+            assert not waiting or spent < limit(), f"{self.name}: after {spent:.0f} s nobody says {missing}"
             time.sleep(0.2 if waiting else 0)
         for node in self.nodes:
             if not any(isinstance(look, Top) and look.node is node for look in looks):
@@ -209,7 +212,7 @@ class Trouble:
             self.after[column] = spent
         self.cells[column].append(f"{look.node.guest.name}: `{said}`")
         self.headings |= look.headings(said)
-        assert spent < LIMIT, f"{self.name}: {said}: after {spent:.0f} s"
+        assert spent < limit(), f"{self.name}: {said}: after {spent:.0f} s"
 
     def row(self):
         """Its row of the table; and the table in the documentation has one, too."""

@@ -234,10 +234,10 @@ def probe(bed):
         with Owed(bed) as owed:
             asked[ms] = owed.asked()
             # Not again soon, however short that is: it may be busy.
-            until(lambda: owed.waits()[1] == 2, "asked again")
+            until(lambda: owed.waits()[1] >= 2, "asked again")
             assert owed.waits()[0] >= asked[ms][0] + 2500
         assert asked[ms][1] >= ms, asked
-    assert asked[500][1] < 3000, asked
+    assert asked[500][0] < 3000, asked
     assert bed.connected(bed.a) == 1
 
 
@@ -251,8 +251,8 @@ def probe_at_once(bed):
             assert owed.waits()[1] == 0
             how(250)
             # Without that at a quarter of the timeout, 12.5 s.
-            _before, ms = owed.asked(6000)
-            assert ms < 11_000
+            before, _ms = owed.asked(6000)
+            assert before < 11_000
         how(60_000)
         with Owed(bed) as owed:
             until(lambda: owed.waits()[0] > 3000, "a while")
