@@ -231,7 +231,7 @@ bool lnl_try_resend(struct lnl_msg *lm, int status)
 	    lm->retries >= lnl_knob(retries) || ktime_after(ktime_get(), lm->deadline))
 		return false;
 	lm->retries++;
-	lnl_return_credits(lm);
+	/* its credits go with the work: whoever waits for them may fail in the same way, and so on */
 	spin_lock(&lnl_lock);
 	list_add_tail(&lm->list, &resend);
 	spin_unlock(&lnl_lock);
@@ -248,6 +248,7 @@ static void resend_work(struct work_struct *work)
 	while ((lm = list_first_entry_or_null(&resend, struct lnl_msg, list))) {
 		list_del_init(&lm->list);
 		spin_unlock(&lnl_lock);
+		lnl_return_credits(lm);
 		if (READ_ONCE(lm->txni->ni.ni_state) == LNET_NI_STATE_ACTIVE) {
 			lnl_count(resent);
 			post(lm);

@@ -127,12 +127,12 @@ pub(crate) fn stopped(nid: Nid) {
     pr_info!("{}\n", core::format_args!("{nid}: the NI is stopped"));
 }
 
-/// LNet waits for the last message of an NI that it deletes, and peers go on sending. Once for an NI, so it needs no limit.
+/// LNet waits for the last message of an NI that it deletes, and more come in. Once for an NI, so it needs no limit.
 pub(crate) fn deletion_waits(nid: Nid) {
     pr_info!(
         "{}\n",
         core::format_args!(
-            "{nid}: the NI is being deleted, and peers go on sending; their connections end"
+            "{nid}: the NI is being deleted, and messages still come in; connections end over which they do"
         )
     );
 }
@@ -235,8 +235,11 @@ pub(crate) fn gpu_refused(nid: Nid, e: Error) {
     );
 }
 
-/// Messages failed because no connection could be had.
+/// Messages failed because no connection could be had. Of an NI that is being deleted LNet may send many one by one.
 pub(crate) fn gave_up(nid: Nid, messages: usize, cause: Cause) {
+    if cause == Cause::Shutdown {
+        return;
+    }
     let s = if messages == 1 { "" } else { "s" };
     warn_limited!("{nid}: {messages} message{s} failed: {}\n", cause.as_str());
 }

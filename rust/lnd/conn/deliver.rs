@@ -249,7 +249,7 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     }
 }
 
-/// A request came for an NI that LNet deletes. One that goes on sending would keep it from that for as long as it likes.
+/// Something came for an NI that LNet deletes. A peer that goes on sending would keep it from that for as long as it likes.
 #[cold]
 #[inline(never)]
 fn came_late(conn: &Arc<Conn>) {

@@ -104,9 +104,17 @@ impl<C: Connection> Peer<C> {
         if let Some(conn) = flusher {
             self.flush(&conn);
         } else if !listed {
-            self.forget_if_idle(Some(Cause::Shutdown));
+            self.let_go();
         }
         Ok(())
+    }
+
+    /// LNet deletes the NI: what waits does not wait for another attempt.
+    pub(super) fn let_go(self: &Arc<Self>) {
+        self.with(|inner| {
+            let _ = inner.policy.cancel_retry();
+        });
+        self.forget_if_idle(Some(Cause::Shutdown));
     }
 
     /// Hands waiting messages to `conn`, and if that is over to the next one, in order, until none waits. Only one

@@ -28,7 +28,12 @@ impl<C: Connection> Peer<C> {
     /// The way is closed: a retry waits for it to open, but not for ever.
     pub(super) fn wait_for_way(self: &Arc<Self>) {
         // What waits holds up whoever deletes the NI.
-        if self.ni.passage() == Passage::Refuse || !self.ni.is_listed() {
+        if !self.ni.is_listed() {
+            self.let_go();
+            // While a connection ends it is kept.
+            return self.refuse_waiting();
+        }
+        if self.ni.passage() == Passage::Refuse {
             self.refuse_waiting();
         }
         let now_ms = self.ni.now_ms();
