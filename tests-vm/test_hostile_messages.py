@@ -444,6 +444,33 @@ def test_immediate_data(nodes, evil):
     assert f"{EVIL}: the peer used an operation that is none of the protocol's; closing" in a.log()
 
 
+def test_invalidates_a_region(nodes, evil):
+    """H30: an answer that takes the key away with it, which the protocol has not."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn, m, run = get_req_from(a, b, evil)
+        rkey = int.from_bytes(m["body"][80:84], "little")
+        evil.do("invalidate", conn.name, rkey, conn.message(wire.GET_DONE, wire.done(cookie_of(m), 65536)).hex())
+        assert conn.is_closed()
+        assert run.result()["count"] == 0
+    assert f"{EVIL}: the peer used an operation that is none of the protocol's; closing" in a.log()
+
+
+@pytest.mark.parametrize("length", [4097, 65536])
+def test_longer_than_a_buffer(nodes, evil, length):
+    """H31: the device does not take it, and the connection ends. That is the peer's fault."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn = evil.connect(VICTIM)
+        assert conn.is_up()
+        assert evil.do("long", conn.name, length)["wc"] != "success"
+        assert conn.is_closed()
+    closes = a.guest.check(f"grep peer={EVIL} /sys/kernel/debug/ro2iblnd/*.closes")
+    assert "cause=RemoteFault" in closes, closes
+
+
 def test_dies_in_the_middle(nodes, evil):
     """A peer that goes with a transfer under way costs that transfer only."""
     a, b = nodes

@@ -10,7 +10,7 @@
 //! in this tree can panic on any input.
 //!
 //! "spec N.M" in the comments refers to the numbered sections of
-//! Documentation/protocol.md, "H1".."H31" to the rows of
+//! Documentation/protocol.md, "H1", "H2".. to the rows of
 //! Documentation/guards.md.
 
 #![deny(unsafe_code)]

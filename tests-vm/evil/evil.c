@@ -538,6 +538,52 @@ static int cmd_immediate(char **a)
 	return 0;
 }
 
+/* invalidate NAME RKEY HEX: the message, sent so that it invalidates a region of the other side */
+static int cmd_invalidate(char **a)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_INV, .num_sge = 1 }, *bad;
+	struct conn *c = find(a[1]);
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	long len;
+
+	if (!c || !c->mr)
+		return 1;
+	len = from_hex(a[3], c->buf, MSG_SIZE);
+	if (len < 0)
+		return 1;
+	sge = (struct ibv_sge) { (uintptr_t)c->buf, len, c->mr->lkey };
+	wr.sg_list = &sge;
+	wr.invalidate_rkey = strtoul(a[2], NULL, 0);
+	if (ibv_post_send(c->id->qp, &wr, &bad))
+		return fail("post_send");
+	if (one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1)
+		return fail("completion");
+	say("wc=%s\n", ibv_wc_status_str(wc.status));
+	return 0;
+}
+
+/* long NAME LEN: as many bytes in one message, of what the buffers have */
+static int cmd_long(char **a)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .num_sge = 1 }, *bad;
+	struct conn *c = find(a[1]);
+	size_t len = strtoul(a[2], NULL, 0);
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	if (!c || !c->mr || len > c->mr->length)
+		return 1;
+	sge = (struct ibv_sge) { (uintptr_t)c->buf, len, c->mr->lkey };
+	wr.sg_list = &sge;
+	if (ibv_post_send(c->id->qp, &wr, &bad))
+		return fail("post_send");
+	if (one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1)
+		return fail("completion");
+	say("wc=%s\n", ibv_wc_status_str(wc.status));
+	return 0;
+}
+
 /* write NAME RKEY ADDR LEN: RDMA WRITE from the own region */
 static int cmd_write(char **a)
 {
@@ -737,6 +783,8 @@ static const struct {
 	{ "reject", 2, cmd_reject },
 	{ "send", 3, cmd_send },
 	{ "immediate", 1, cmd_immediate },
+	{ "invalidate", 3, cmd_invalidate },
+	{ "long", 2, cmd_long },
 	{ "write", 4, cmd_write },
 	{ "recv", 2, cmd_recv },
 	{ "region", 2, cmd_region },

@@ -54,10 +54,10 @@ use crate::{
 };
 
 /// What the completion of a receive says, and about whom: there the peer chose the length and the operation,
-/// and our buffers are all alike and registered.
+/// and our buffers are all alike and registered. soft-RoCE says `LocQpOp` of what is too long (7.3).
 pub(crate) fn recv_outcome(status: WcStatus) -> Result<(), Cause> {
     match status {
-        WcStatus::LocLen | WcStatus::LocAccess => Err(Cause::RemoteFault),
+        WcStatus::LocLen | WcStatus::LocQpOp | WcStatus::LocAccess => Err(Cause::RemoteFault),
         other => super::pump::outcome(other),
     }
 }
