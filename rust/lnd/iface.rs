@@ -111,7 +111,7 @@ struct Used {
 pub(crate) struct Ifaces {
     workers: Arc<Workers>,
     strangers: Arc<Seen>,
-    /// Startup and shutdown of NIs only.
+    /// Not taken on the path of messages.
     #[pin]
     list: Mutex<KVec<Used>>,
     /// Takes NIs off devices that are being removed, and has them look whether they are on the right one.

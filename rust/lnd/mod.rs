@@ -25,18 +25,20 @@
 //! | what | runs in | takes |
 //! |---|---|---|
 //! | [`conn`]: completions | softirq (CQ polling) | connection lock |
-//! | [`conn`]: what calls LNet, and `lnd_recv` | work item, one per connection, ordered | connection lock, briefly |
+//! | [`conn`]: what calls LNet, and `lnd_recv` | work item, one per connection, ordered; or whoever calls LNet | connection lock, briefly |
 //! | [`conn`]: `lnd_send`, answers | whoever calls LNet | peer lock, then connection lock |
-//! | [`conn`]: set-up, close, drain, release | work item, one per connection | peer lock; connection lock |
-//! | [`conn`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock |
+//! | [`conn`]: set-up, close, drain, release | two work items per connection, never both at a time | peer lock; connection lock |
+//! | [`conn`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock; after a reject peer lock |
 //! | [`listen`]: connection requests | the same, under the listener's too | peer lock |
 //! | [`port`]: an NI and its RDMA device | work item of the NI; events in hard irq | `Port::events`, `Ni::hca` |
 //!
-//! No two of these locks are held together.
+//! No two of these locks are held together. Inside a connection's lock there is that of [`past`] only;
+//! the list of [`parting`] may be held where a connection's is taken.
 //!
 //! The connection lock is a BH spin lock ([`crate::rdma::sync::SpinLockBh`]), the peer lock a plain
-//! one (process context only). No lock is held across a call into LNet or the CM; `ib_post_send`
-//! and `ib_post_recv` are called under the connection lock, because the order on the wire must be
+//! one (process context only). No spin lock is held across a call into LNet or the CM, but for a line of
+//! LNet's debug log; the mutex of the list of interfaces, and the shim's, are. `ib_post_send` and
+//! `ib_post_recv` are called under the connection lock, because the order on the wire must be
 //! the order of the credits.
 
 #![deny(unsafe_code)]

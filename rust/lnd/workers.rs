@@ -11,8 +11,8 @@
 //! when its turn comes.
 //!
 //! All else of connections has the second one, with room for more: to free a CM id waits for messages of the CM, and who
-//! waits must not hold up who works. Timers and whoever looks after NIs and peers have queues of all devices: they wait
-//! for nobody.
+//! waits must not hold up who works. Timers and whoever looks after NIs and peers have queues of all devices, without
+//! a small bound: who waits there holds up nobody.
 //!
 //! # Invariants
 //!

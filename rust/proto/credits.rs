@@ -3,8 +3,8 @@
 //! The credit word of a connection.
 //!
 //! A credit is a receive buffer posted at the far end. Three counters follow the buffers we send
-//! into, a fourth follows the buffers the peer sends into; together they are protocol sections 5.1
-//! to 5.5 for version 0x12.
+//! into, a fourth follows the buffers the peer sends into, a fifth the answers that it waits for;
+//! together they are protocol sections 5.1 to 5.5 for version 0x12.
 //!
 //! # Invariants
 //!

@@ -16,7 +16,7 @@
 //! NI, the last one most.
 //!
 //! The texts are checked when they are set, and read anew each time they are asked: on a connection
-//! request, and when an NI starts or they are changed.
+//! request of either side, and when an NI starts or they are changed.
 //!
 //! Context: any.
 

@@ -23,7 +23,7 @@
 //! | file | what | runs in |
 //! |---|---|---|
 //! | [`completions`] | what the queue pair tells | softirq |
-//! | [`deliver`], [`recv`] | what calls LNet; what LNet calls to receive | work item, one per connection, ordered |
+//! | [`deliver`], [`recv`] | what calls LNet; what LNet calls to receive | work item, one per connection, ordered; or whoever calls LNet |
 //! | [`doorbell`] | what may go is posted, now or with what follows | whoever has queued it, or made room |
 //! | [`send`], [`submit`], [`memory`] | messages of LNet and answers of ours become transmits | whoever calls LNet |
 //! | [`control`], [`setup`], [`close`], [`leave`], [`timer`] | from set-up to release | work items |
@@ -35,7 +35,7 @@
 //!
 //! - The state changes in [`Conn::step`] only, which sees to what follows under the same lock.
 //! - Work requests are posted only while the state is Established, receives also before.
-//! - Nothing is printed, and LNet and the CM are not called, under the lock.
+//! - Nothing is printed, and LNet and the CM are not called, under the lock, but for a line of LNet's debug log.
 
 use kernel::{
     prelude::*,

@@ -3,8 +3,8 @@
 //! The timer of a connection: an attempt that takes too long, a peer that does not speak first, transmits
 //! that take too long, a peer that is silent, a farewell that nobody answers.
 //!
-//! Context: a delayed work item. Armed again under the connection lock only, and only as long as the state
-//! that asks for it lasts: a release, which cancels it, comes later.
+//! Context: a delayed work item. Armed again under the connection lock only, but for the steps of an attempt, and
+//! only as long as the state that asks for it lasts: a release, which cancels it, comes later.
 
 use kernel::{
     sync::Arc,
