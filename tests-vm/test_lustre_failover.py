@@ -3,7 +3,9 @@
 `make test-lustre LUSTRE=...`.
 
 LNet sends again if it has two NIs to choose from, and the peer has: so each node has two nets on its bond, and both of them
-move. Then no PUT may fail that a node with ro2iblnd sends. With ko2iblnd as the other node only ro2iblnd's bond fails over."""
+move. Then no PUT may fail that a node with ro2iblnd sends. With ko2iblnd as the other node only ro2iblnd's bond fails over,
+and a PUT may fail that met a registration of ko2iblnd's which soft-RoCE refused each time (lustrefs/refused.py): such a one
+ends a connection."""
 
 import contextlib
 import re
@@ -15,6 +17,7 @@ import lustre
 import pytest
 import vm
 from faults import debug_nis, timed
+from lustrefs import refused
 from lustre import DEBUGFS, KO, NET, OURS
 from nodes import until
 from test_failover import BACK, DELETE_LIMIT, LOST
@@ -140,6 +143,7 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
     for node in made:
         node.up(selftest=False)
         node.sh(f"lnetctl net add --net {NET}1 --if bond0; lnetctl set retry_count {RETRIES}; insmod /files/lnet_flood.ko")
+        refused.watch(node)
     assert_ping(a, b)
     for one, other in ((a, b), (b, a)):
         shown = one.sh(f"lnetctl discover {other.nid}")
@@ -166,13 +170,18 @@ def test_fail_over(nodes, pairing, kind, pytestconfig, record_property):  # noqa
             if two and i % 3 == 2:
                 replug(victim, old)
         goes_on(*loads)
+    refusals = {node: refused.count(node) for node in made}
+    print("registrations refused:", *(f"{node.lnd} {n}" for node, n in refusals.items()))
+    assert not any(refusals[node] for node in ours), refusals
+    # Each ends what is under way on a connection, and LNet sends it again so often.
+    unlucky = sum(refusals.values()) * UNDER_WAY // (RETRIES + 1)
     resent = 0
     for load in loads:
         done, errors = load.done()
         print(f"{load.node.lnd}: {done} PUTs, {errors} failed, {stats(load.node)['resend']} sent again")
         resent += stats(load.node)["resend"]
         if load.node.lnd == OURS:
-            assert done and not errors, (done, errors, stats(load.node))
+            assert done and errors <= unlucky, (done, errors, refusals, stats(load.node))
     report(
         record_property,
         f"{names(pairing)}, {kind}, {count} times under real LNet",

@@ -4,13 +4,14 @@ depth, and what an operation costs, counted for both drivers by the same means.
 """
 
 import re
+import time
 
 import lustre
 import pytest
 from flow import failing, rnr
 from lustre import DEBUGFS, KO, OURS
 from nodes import until
-from test_lustre import LUSTRE, WITH_OURS, assert_ping, names, nodes, tree, up  # noqa: F401
+from test_lustre import LUSTRE, WITH_OURS, assert_ping, names, nodes, ping_until, tree, up  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not LUSTRE, reason="no LUSTRE=/path/to/built/tree: real LNet is not at hand")
 
@@ -119,6 +120,37 @@ def test_peer_credits_crosswise(nodes, theirs):  # noqa: F811
                 node.guest.run(f"lctl --net {lustre.NET} disconnect")
             until(lambda: not depth_of(ours) and not other.conns(), "disconnected", 30)
     assert rnr(ours, other) == naks
+
+
+@pytest.mark.parametrize("sends", [OURS, KO])
+def test_an_ni_goes_though_a_peer_goes_on_sending(nodes, sends):  # noqa: F811
+    """LNet deletes an NI in a moment in which it has no message of it, for which it looks once a second."""
+    goes, sender = nodes((OURS, sends))
+    load(goes, sender, 32)
+    connect(sender, goes)
+    job = sender.guest.spawn(f"echo put {goes.nid} 8000 256 65536 >{DEBUGFS}/lnet_flood/run")
+
+    def come():
+        return lustre.parse(goes.sh(f"cat {DEBUGFS}/lnet_flood/stats"))["puts"]
+
+    until(lambda: come() > 200, "traffic")
+    assert job.poll() is None
+    before = come()
+    began = time.monotonic()
+    took = goes.net_del(240)
+    meanwhile = come() - before
+    said = goes.guest.dmesg().count("is being deleted, and messages still come in")
+    print(f"{sends} sends: gone after {took:.1f} s, {meanwhile} PUTs of 64 KiB came meanwhile, line of the log: {said}")
+    # It has not waited for the end of the flood. LNet may have met a moment without a message before the driver's three seconds.
+    assert meanwhile < 4000, (meanwhile, took)
+    assert said <= 1
+    job.wait(600)
+    print(f"sent after {time.monotonic() - began:.0f} s: {lustre.parse(sender.sh(f'cat {DEBUGFS}/lnet_flood/stats'))}")
+    goes.net_add("--peer-credits 32 --credits 1024")
+    ping_until(sender, goes, 60)
+    got = sender.flood(goes, count=200, conc=8, size=65536)
+    # Regions of ko2iblnd's that were flushed are refused once more, each of which ends a connection.
+    assert got["done"] == 200 and (got["errors"] == 0 or sends == KO), got
 
 
 KINDS = {"IMMEDIATE": ("put", 100), "PUT": ("put", 65536), "GET": ("get", 65536)}
