@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection object of a node, as `rust/lnd/{conn,wire,pump,upper,cm}.rs` have it.
+//! A connection object of a node, as `rust/lnd/conn/` has it.
 //!
 //! The state machines are the real ones. Around them each function does what the driver function
 //! named in its documentation does, in the same order and without more thought; what differs is
@@ -208,7 +208,7 @@ impl Conn {
             self.attempt_failed = true;
         }
         if actions.has(Actions::CLOSE) {
-            // `Inner::cancel`
+            // `Wire::cancel`
             let cause = self.fsm.cause().unwrap_or(Cause::Flushed);
             let by_place = matches!(
                 cause,
@@ -226,7 +226,7 @@ impl Conn {
         }
     }
 
-    /// `Conn::established`.
+    /// `Wire::established`.
     fn established(&mut self) {
         self.establishments += 1;
         let depth = self.known.depth;
@@ -245,7 +245,7 @@ impl Conn {
         self.kicked |= self.has_work();
     }
 
-    /// `wire::received`.
+    /// `Wire::receive`.
     fn received(&mut self, msg: Msg) {
         if !self.is_up() {
             return;

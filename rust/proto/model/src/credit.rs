@@ -103,11 +103,11 @@ pub enum Step {
     Take(Side, usize, bool),
     /// `lnd_recv` of that side comes to its second half: it queues the answer.
     Answer(Side, usize),
-    /// The LNet half of that side rings the doorbell for what it did (`upper::uncork`).
+    /// The LNet half of that side rings the doorbell for what it did (`deliver.rs`).
     Ring(Side),
     /// A keepalive of that side is due.
     Keepalive(Side),
-    /// That side feeds a peer which has no credit left (`Inner::must_feed_peer`). The driver does so
+    /// That side feeds a peer which has no credit left (`Wire::starves_peer`). The driver does so
     /// only when LNet has had all that came; here, at any time.
     Feed(Side),
 }
@@ -409,7 +409,7 @@ fn ours(
         Step::Deliver(_) => o.received(message.ok_or("no message")?)?,
         // `QpHandler::sends_done`
         Step::Complete(_) => o.complete()?,
-        // `upper::recv`, first half: the buffer goes back
+        // `recv.rs`, first half: the buffer goes back
         Step::Take(_, at, want) => {
             let held = o.held.remove(at);
             let how = match held.body {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A node with the driver on it: its peer and its connection objects ([`crate::conn`]), and what
-//! `rust/lnd/{peer,listen,control,ni}.rs` do with them.
+//! `rust/lnd/{peer,listen.rs,conn/control.rs,ops.rs}` do with them.
 //!
 //! The state machines are the real ones; each function names the one of the driver that it stands
 //! for. There is one peer, because there is one other node.
@@ -146,7 +146,7 @@ impl Node {
         self.conns.iter().position(|c| c.hs == hs)
     }
 
-    /// `Ni::send` with `Peer::send` and `Peer::wait`.
+    /// `lnd_send` (`ops.rs`) with `Peer::send` and `Peer::wait`.
     pub fn send(&mut self, tag: u8, kind: Kind, w: &mut World) -> Result<(), Fault> {
         if self.stopping {
             finalize(self.side, tag, w);
@@ -264,7 +264,7 @@ impl Node {
         }
     }
 
-    /// `Ni::shutdown` with `Peer::close`.
+    /// `shutdown` (`ops.rs`) with `Peer::close`.
     pub fn shutdown(&mut self, w: &mut World) -> Result<(), Fault> {
         self.stopping = true;
         let Some(peer) = &mut self.peer else {
@@ -283,7 +283,7 @@ impl Node {
         Ok(())
     }
 
-    /// `Peer::close_conns`.
+    /// `Peer::finish_conns`.
     pub fn close_conns(&mut self, cause: Cause) {
         for conn in self.conns.iter_mut().filter(|c| !c.released) {
             conn.step(Event::Fail(cause));

@@ -58,7 +58,7 @@ pub enum Work {
     Invalidate(u16),
 }
 
-/// What the driver keeps beside a tx (`lnd/transfer.rs`).
+/// What the driver keeps beside a tx (`lnd/conn/transfer.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The peer's cookie, once there is one.
@@ -122,7 +122,7 @@ fn mask(side: Side) -> u64 {
 }
 
 impl Ours {
-    /// Right after establishment (`Conn::established`), with all receives posted.
+    /// Right after establishment (`Wire::established`), with all receives posted.
     pub fn new(side: Side, depth: QueueDepth, high_water: u8, sq_size: u16, cells: usize) -> Self {
         let mut all = vec![Cell::FREE; cells];
         let mut queues = Queues::EMPTY;
@@ -168,7 +168,7 @@ impl Ours {
         self.posted += std::mem::take(&mut self.unposted);
     }
 
-    /// Whether `pump` with `keepalive` for the sake of `Inner::must_feed_peer` does something.
+    /// Whether `pump` with `keepalive` for the sake of `Wire::starves_peer` does something.
     pub fn feeds_peer(&self) -> bool {
         let queued = self.queues.lengths();
         let (free, main) = (queued.free_of_credit > 0, queued.main > 0);
@@ -243,7 +243,7 @@ impl Ours {
         Ok(())
     }
 
-    /// `pump::post_tx` with `post_reg`, `post_writes`, `post_send` and `post_inv`.
+    /// `Wire::post_tx` (`wire/post.rs`) with `post_reg`, `post_writes`, `post_send` and `post_inv`.
     fn post_tx(&mut self, index: u16, credits: u8, out: &mut VecDeque<Msg>) -> Result<(), Fault> {
         let queue = if self.copy[1].front() == Some(&index) {
             1
@@ -346,7 +346,7 @@ impl Ours {
         Ok(sent)
     }
 
-    /// `wire::received` with `wire::handle`, without the pump behind it.
+    /// `Wire::receive`, without the pump behind it.
     ///
     /// # Errors
     ///
@@ -408,14 +408,14 @@ impl Ours {
         self.credits.reposted(how).map_err(|e| broke(&e))
     }
 
-    /// `wire::find`.
+    /// `Txs::find`.
     fn find(&self, cookie: u64) -> Result<u16, Fault> {
         TxId::from_cookie(cookie, mask(self.side))
             .and_then(|id| Queues::find(&self.cells, id))
             .ok_or_else(|| format!("{VIOLATION}: unknown cookie"))
     }
 
-    /// `wire::step_tx`.
+    /// `Queues::follow`.
     fn answer(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Fault> {
         let cell = &mut self.cells[usize::from(index)];
         let then = cell.tx.answered(answer);
@@ -457,7 +457,7 @@ impl Ours {
         Ok(())
     }
 
-    /// `upper::next_job`: the next finished tx, released; and the cookie it had.
+    /// `next_job` in `deliver.rs`: the next finished tx, released; and the cookie it had.
     pub fn take_done(&mut self) -> Result<Option<(Transfer, Cell, u64)>, Fault> {
         let Some(index) = self.queues.take_done(&mut self.cells) else {
             return match self.done.is_empty() {
@@ -490,7 +490,7 @@ impl Ours {
         Ok(Some((transfer, cell, cookie)))
     }
 
-    /// `Inner::cancel`.
+    /// `Wire::cancel`.
     pub fn cancel(&mut self, cause: Cause, by_place: bool) {
         let before: Vec<Place> = self.cells.iter().map(|c| c.tx.place()).collect();
         self.queues.cancel_all(&mut self.cells, cause, by_place);
