@@ -37,6 +37,18 @@ PROBES = 400
 # come from" in Documentation/interop.md.
 AT_MAX = 600
 HUNG = "/proc/sys/kernel/hung_task_timeout_secs"
+# Who waits for longer than that, in seconds, is asked what for: what the driver has, how far LNet is with its peers, and
+# where Lustre's and LNet's threads are.
+ODD = 60
+STATE = f"""
+grep . {DEBUGFS}/ro2iblnd/*
+for nid in $(lnetctl peer show | sed -n 's/.*primary nid: //p'); do lnetctl peer show -v 4 --nid $nid; done
+lnetctl net show -v 4; lnetctl stats show
+cd /proc; for p in [0-9]*; do
+    case $(cat $p/comm 2>/dev/null) in ll_*|mdt*|ldlm*|lnet_*|monitor*|ptlrpcd*|prober|fio|kworker*) ;; *) continue ;; esac
+    grep -qE 'ptlrpc|lnet|ro2iblnd|lustre|ldlm' $p/stack 2>/dev/null && echo "== $p $(cat $p/comm)" && cat $p/stack
+done
+"""
 
 
 def sizes(node):
@@ -69,18 +81,29 @@ class Blow:
 
 
 class Soak:
-    def __init__(self, bed, seed):
-        self.bed, self.faults, self.blows = bed, chance.faults(seed), []
+    def __init__(self, bed, seed, path):
+        self.bed, self.faults, self.blows, self.path = bed, chance.faults(seed), [], path
+
+    def collect(self):
+        """What both nodes wait for, into files beside their consoles."""
+        for node in self.bed.nodes:
+            path = os.path.join(self.path, f"waits-{len(self.blows)}.{node.guest.name}")
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(node.guest.run(STATE, 120)[1])
 
     def answered(self, load):
         """The file system answers to who asks now."""
         asked = self.bed.client.clock()
-        until(
-            lambda: any(began > asked for began, _, _ in load.probes(PROBES)),
-            f"the file system answers, fault {len(self.blows)}",
-            timeout=AT_MAX,
-            pause=1,
-        )
+        collected = False
+
+        def answers():
+            nonlocal collected
+            if not collected and self.bed.client.clock() - asked > ODD:
+                collected = True
+                self.collect()
+            return any(began > asked for began, _, _ in load.probes(PROBES))
+
+        until(answers, f"the file system answers, fault {len(self.blows)}", timeout=AT_MAX, pause=1)
         return self.bed.client.clock() - asked
 
     def run(self, load, trees, seconds):
@@ -146,7 +169,7 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
         before = short_use(bed)
         log, clock = Log(bed), Clock()
         bed.up()
-        soak = Soak(bed, seed)
+        soak = Soak(bed, seed, path)
         with loads.Load(bed) as load, loads.Trees(bed, TREE, seed) as trees:
             time.sleep(QUIET)
             soak.run(load, trees, seconds)
