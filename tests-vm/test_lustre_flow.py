@@ -141,7 +141,8 @@ def test_an_ni_goes_though_a_peer_goes_on_sending(nodes, sends):  # noqa: F811
     meanwhile = come() - before
     said = goes.guest.dmesg().count("is being deleted, and messages still come in")
     print(f"{sends} sends: gone after {took:.1f} s, {meanwhile} PUTs of 64 KiB came meanwhile, line of the log: {said}")
-    # It has not waited for the end of the flood. LNet may have met a moment without a message before the driver's three seconds.
+    # It has not waited for the end of the flood. LNet may have met a moment without a message within the driver's three
+    # seconds.
     assert meanwhile < 4000, (meanwhile, took)
     assert said <= 1
     job.wait(600)

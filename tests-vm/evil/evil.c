@@ -521,16 +521,13 @@ static int cmd_send(char **a)
 	return 0;
 }
 
-/* immediate NAME: an RDMA WRITE of no byte, with immediate data */
-static int cmd_immediate(char **a)
+/* Posts it, and tells how it ended. */
+static int post_one(struct conn *c, struct ibv_send_wr *wr)
 {
-	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM }, *bad;
-	struct conn *c = find(a[1]);
+	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
 
-	if (!c || !c->mr)
-		return 1;
-	if (ibv_post_send(c->id->qp, &wr, &bad))
+	if (ibv_post_send(c->id->qp, wr, &bad))
 		return fail("post_send");
 	if (one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1)
 		return fail("completion");
@@ -538,13 +535,23 @@ static int cmd_immediate(char **a)
 	return 0;
 }
 
+/* immediate NAME: an RDMA WRITE of no byte, with immediate data */
+static int cmd_immediate(char **a)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM };
+	struct conn *c = find(a[1]);
+
+	if (!c || !c->mr)
+		return 1;
+	return post_one(c, &wr);
+}
+
 /* invalidate NAME RKEY HEX: the message, sent so that it invalidates a region of the other side */
 static int cmd_invalidate(char **a)
 {
-	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_INV, .num_sge = 1 }, *bad;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_INV, .num_sge = 1 };
 	struct conn *c = find(a[1]);
 	struct ibv_sge sge;
-	struct ibv_wc wc;
 	long len;
 
 	if (!c || !c->mr)
@@ -555,33 +562,22 @@ static int cmd_invalidate(char **a)
 	sge = (struct ibv_sge) { (uintptr_t)c->buf, len, c->mr->lkey };
 	wr.sg_list = &sge;
 	wr.invalidate_rkey = strtoul(a[2], NULL, 0);
-	if (ibv_post_send(c->id->qp, &wr, &bad))
-		return fail("post_send");
-	if (one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1)
-		return fail("completion");
-	say("wc=%s\n", ibv_wc_status_str(wc.status));
-	return 0;
+	return post_one(c, &wr);
 }
 
 /* long NAME LEN: as many bytes in one message, of what the buffers have */
 static int cmd_long(char **a)
 {
-	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .num_sge = 1 }, *bad;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .num_sge = 1 };
 	struct conn *c = find(a[1]);
 	size_t len = strtoul(a[2], NULL, 0);
 	struct ibv_sge sge;
-	struct ibv_wc wc;
 
 	if (!c || !c->mr || len > c->mr->length)
 		return 1;
 	sge = (struct ibv_sge) { (uintptr_t)c->buf, len, c->mr->lkey };
 	wr.sg_list = &sge;
-	if (ibv_post_send(c->id->qp, &wr, &bad))
-		return fail("post_send");
-	if (one_wc(c->send_cq, HANDSHAKE_MS, &wc) != 1)
-		return fail("completion");
-	say("wc=%s\n", ibv_wc_status_str(wc.status));
-	return 0;
+	return post_one(c, &wr);
 }
 
 /* write NAME RKEY ADDR LEN: RDMA WRITE from the own region */

@@ -7,7 +7,8 @@
 //! not on a worker's turn (one may wait for minutes behind a device that hangs), not on a retry. As long as something
 //! waits somebody looks after it.
 //!
-//! Context: the timer is a delayed work item of a queue in which who waits holds up nobody. It is armed with the peer's lock held.
+//! Context: the timer is a delayed work item of a queue in which who waits holds up nobody. It is armed with the peer's lock
+//! held.
 //!
 //! # Invariants
 //!
