@@ -10,9 +10,19 @@ def link_name(guest, rail=0):
 def plug(guest, rail=0):
     """The RDMA device on eth<rail> comes, or on the bond."""
     interface = guest.bond.devices[rail] if guest.bond else f"eth{rail}"
-    if guest.profile:
-        guest.check(f"grep -q ^ib_profile /proc/modules || insmod /files/ib_profile.ko {guest.profile}")
-    guest.check(f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev {interface}")
+    add = f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev {interface}"
+    if not guest.profile:
+        guest.check(add)
+        return
+    guest.check(f"grep -q ^ib_profile /proc/modules || insmod /files/ib_profile.ko {guest.profile}")
+    # rdma_cm is told of a device before ib_profile is: nobody finds it by its address until it is what it is to be.
+    shown = guest.check(f"ip -o -4 addr show dev {interface}")
+    addresses = [line.split()[3] for line in shown.splitlines()]
+    for address in addresses:
+        guest.check(f"ip addr del {address} dev {interface}")
+    guest.check(add)
+    for address in addresses:
+        guest.check(f"ip addr add {address} dev {interface}")
 
 
 def unplug(guest, rail=0, timeout=240):
