@@ -226,6 +226,15 @@ int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
 void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health);
 
 /*
+ * Of a message that failed with @health: what ro2ib_lnd_ops.send is to do to
+ * send it once more, over another connection. False: LNet does that itself, as
+ * it has another way, or it does not want it any more; it is to be finalized
+ * with @health. Process context.
+ */
+bool ro2ib_lnet_again(struct lnet_msg *msg, u32 health,
+		      struct ro2ib_send_req *req);
+
+/*
  * Optimised GET: the synthetic REPLY of @get, or NULL; must be created before
  * @get is finalized, and be finalized after it. Process context.
  */

@@ -128,7 +128,6 @@ struct lnl_msg {
 	bool			rx_held;	/* lnd_recv() is still due */
 	int			status;
 	int			retries;
-	ktime_t			deadline;
 	ktime_t			due;
 	struct lnl_ni		*txni, *rxni;
 	struct lnet_peer_ni	*txpeer, *rxpeer;

@@ -84,7 +84,7 @@ static int take_credits_locked(struct lnl_msg *lm)
 	struct lnl_ni *ni = lm->txni;
 	struct lnet_msg *msg = &lm->msg;
 
-	if (!msg->msg_routing && ktime_after(ktime_get(), lm->deadline)) {
+	if (!msg->msg_routing && ktime_after(ktime_get(), lm->msg.msg_deadline)) {
 		msg->msg_health_status = LNET_MSG_STATUS_NETWORK_TIMEOUT;
 		return -ETIMEDOUT;
 	}
@@ -152,7 +152,7 @@ int lnl_send(struct lnl_msg *lm, struct lnl_ni *ni, const struct lnet_nid *next_
 	}
 	/* LNet asks the LND for its timeout right here, under its own lock */
 	secs = lnl_lnd_timeout(ni);
-	lm->deadline = ktime_add_ms(ktime_get(),
+	lm->msg.msg_deadline = ktime_add_ms(ktime_get(),
 				    secs * (lnl_knob(retries) + 1) * MSEC_PER_SEC + 1000);
 	lm->txni = ni;
 	lm->txpeer = peer;
@@ -203,9 +203,9 @@ void lnl_return_credits(struct lnl_msg *lm)
 			post(next[i]);
 }
 
-static bool resendable(const struct lnet_msg *msg)
+static bool resendable(enum lnet_msg_hstatus hstatus)
 {
-	switch (msg->msg_health_status) {
+	switch (hstatus) {
 	case LNET_MSG_STATUS_LOCAL_INTERRUPT:
 	case LNET_MSG_STATUS_LOCAL_DROPPED:
 	case LNET_MSG_STATUS_LOCAL_ABORTED:
@@ -218,6 +218,16 @@ static bool resendable(const struct lnet_msg *msg)
 	}
 }
 
+bool lnet_lite_resends(struct lnet_msg *msg, enum lnet_msg_hstatus hstatus)
+{
+	struct lnl_msg *lm = container_of(msg, struct lnl_msg, msg);
+
+	return !msg->msg_routing && resendable(hstatus) &&
+	       lm->retries < lnl_knob(retries) &&
+	       !ktime_after(ktime_get(), msg->msg_deadline);
+}
+EXPORT_SYMBOL_GPL(lnet_lite_resends);
+
 /*
  * As LNet with health on, if knob retries says so: a send that failed before it
  * can have had an effect goes out again a little later, the same object, MD and
@@ -225,10 +235,7 @@ static bool resendable(const struct lnet_msg *msg)
  */
 bool lnl_try_resend(struct lnl_msg *lm, int status)
 {
-	struct lnet_msg *msg = &lm->msg;
-
-	if (!status || msg->msg_routing || !resendable(msg) ||
-	    lm->retries >= lnl_knob(retries) || ktime_after(ktime_get(), lm->deadline))
+	if (!status || !lnet_lite_resends(&lm->msg, lm->msg.msg_health_status))
 		return false;
 	lm->retries++;
 	/* its credits go with the work: whoever waits for them may fail in the same way, and so on */

@@ -98,6 +98,35 @@ def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
 
 
 @pytest.mark.parametrize("op", ["get", "put-ack"])
+def test_an_answer_is_not_lost_with_its_connection(nodes, op):
+    """The peer has our message, and its answer is under way when the connection ends. We cannot know that, and LNet of
+    either side sends nothing again: it goes over the next connection."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    # What came was acknowledged before LNet of the other side answers it.
+    if op == "get":
+        b.ctl("set slow_ms=3000")
+    else:
+        b.ctl("set lazy=1")
+    before, answers = a.stats()["finalized"], b.stats()["sent_reply"] + b.stats()["sent_ack"]
+    run = a.start(b, op=op, size=100, count=1, conc=1, timeout=60, ask=0)
+    until(lambda: a.stats()["finalized"] > before, "it is sent")
+    with silence(a):
+        b.ctl("set lazy=0")
+        until(lambda: b.stats()["sent_reply"] + b.stats()["sent_ack"] > answers, "the answer")
+        time.sleep(0.5)
+        Interface.away(b)
+        time.sleep(1)
+    b.ctl("set slow_ms=0")
+    Interface.back(b)
+    r = run.result()
+    assert r["count"] == 1 and r["errors"] == 0 and r["timeouts"] == 0 and r["stuck"] == 0, r
+    for node in nodes:
+        node.judge()
+
+
+@pytest.mark.parametrize("op", ["get", "put-ack"])
 def test_what_is_under_way_ends_first(nodes, op):
     """An interface is set down under a load of its own node: what was asked for is answered before, the rest waits until it
     is up again. Nothing fails, on either side."""

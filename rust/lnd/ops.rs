@@ -30,11 +30,9 @@ use super::{
         Trouble, //
     },
     peer::{
-        carry::lose,
         Connection,
         NotSent,
-        Peer,
-        PeerError, //
+        Peer, //
     },
     port::Port,
     show_seen::SeenBy,
@@ -198,31 +196,7 @@ impl Lnd for O2ib {
                 Err(NotSent::Closed(back)) => msg = back,
             }
         }
-        loop {
-            // A known peer is found without a reference on the NI, whose counter all CPUs share.
-            let found = match this.peers.table.get(nid) {
-                Some(peer) => Ok(peer),
-                None => this.peers.get_or_add(nid),
-            };
-            let peer = match found {
-                Ok(peer) => peer,
-                Err(ENOMEM) => {
-                    lose(this.ni(), msg, Cause::NoResources);
-                    return Ok(());
-                }
-                Err(e) => return Err((msg, e)),
-            };
-            match peer.send(msg, req) {
-                Ok(()) => return Ok(()),
-                Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
-                Err(PeerError::Gone(back)) => {
-                    // It is leaving the table just now: with that done, the next look-up makes a
-                    // new one.
-                    this.peers.table.remove(&peer);
-                    msg = back;
-                }
-            }
-        }
+        this.peers.send(nid, msg, req)
     }
 
     fn header(rx: &Self::Rx) -> &[u8; HDR_SIZE] {

@@ -63,6 +63,8 @@ pub(crate) struct Tally {
     pub(crate) gpu_refused: u64,
     /// Requests of ours that were refused without a word, and asked again.
     pub(crate) unsaid: u64,
+    /// Messages that a connection lost, and that another one was to carry.
+    pub(crate) sent_again: u64,
 }
 
 struct Inner {
@@ -106,6 +108,7 @@ impl Seen {
                 gpu_mapped: 0,
                 gpu_refused: 0,
                 unsaid: 0,
+                sent_again: 0,
             },
             ends: Trail::new(),
             ends_at: KVec::from_elem(Event::EMPTY, events, GFP_KERNEL)?,
@@ -213,6 +216,12 @@ impl Seen {
     pub(crate) fn unsaid(&self) {
         let mut inner = self.inner.lock();
         inner.tally.unsaid = inner.tally.unsaid.saturating_add(1);
+    }
+
+    /// A message that a connection lost goes over another one.
+    pub(crate) fn sent_again(&self) {
+        let mut inner = self.inner.lock();
+        inner.tally.sent_again = inner.tally.sent_again.saturating_add(1);
     }
 
     /// The counters.

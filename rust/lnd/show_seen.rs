@@ -62,13 +62,21 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
     writeln!(f)?;
     match nid {
         Some(_) => {
-            let others = ["NoMemory", "GpuMapped", "GpuRefused", "NoRegion", "Unsaid"];
+            let others = [
+                "NoMemory",
+                "GpuMapped",
+                "GpuRefused",
+                "NoRegion",
+                "Unsaid",
+                "SentAgain",
+            ];
             let counts = [
                 tally.no_memory,
                 tally.gpu_mapped,
                 tally.gpu_refused,
                 tally.no_region,
                 tally.unsaid,
+                tally.sent_again,
             ];
             show_causes(nid, "other", &others, &counts, f)?;
             writeln!(f)

@@ -14,7 +14,8 @@ use kernel::{
 
 use super::{
     Lnd,
-    NiRef, //
+    NiRef,
+    SendRequest, //
 };
 use crate::bindings;
 
@@ -137,6 +138,17 @@ impl Message {
             reply: unsafe { Message::from_raw(ptr) },
             ni: ni.clone(),
         })
+    }
+
+    /// What is to be done to send a message once more that failed with `health`. `None`: LNet does that itself, for it has
+    /// another way, or does not want it any more; the message is to be finalized with that health.
+    ///
+    /// Nothing that was made for it may be left: no mapping of its pages, no buffer that is posted. Process context; takes
+    /// LNet's locks.
+    pub(crate) fn again(&self, health: Health) -> Option<SendRequest> {
+        // SAFETY: The message is valid by the type invariant, and ours. It was sent: nothing else is made a request of
+        // that names a next hop; and the pages are those that it came with.
+        unsafe { SendRequest::again(self.ptr, health as u32) }
     }
 
     /// Asks LNet's fault injection whether this send should fail. `Some`: the caller must not

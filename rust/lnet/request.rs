@@ -2,7 +2,10 @@
 
 //! What LNet asks of the driver.
 
-use core::ptr::NonNull;
+use core::{
+    mem::MaybeUninit,
+    ptr::NonNull, //
+};
 
 use kernel::prelude::*;
 
@@ -91,6 +94,20 @@ impl SendRequest {
         let this = unsafe { &*core::ptr::from_ref(req).cast::<Self>() };
         // SAFETY: The caller passes the message on.
         Ok((unsafe { Message::from_raw(msg) }, this))
+    }
+
+    /// Of a message that was sent before, and failed with `health`; see [`Message::again`].
+    ///
+    /// # Safety
+    ///
+    /// `msg` must be a valid message that LNet has handed over to be sent, and that has not been finalized. The pages must
+    /// be used no longer than until it is.
+    pub(super) unsafe fn again(msg: NonNull<bindings::lnet_msg>, health: u32) -> Option<Self> {
+        let mut req = MaybeUninit::uninit();
+        // SAFETY: The message is valid by the contract of this function; the other is a local, which is written only.
+        let goes = unsafe { bindings::ro2ib_lnet_again(msg.as_ptr(), health, req.as_mut_ptr()) };
+        // SAFETY: The shim has written all of it if it says so.
+        goes.then(|| Self(unsafe { req.assume_init() }))
     }
 
     /// NID of the next hop, 64-bit form; not the final destination when a router is involved.

@@ -313,6 +313,43 @@ impl Cause {
         )
     }
 
+    /// Whether a connection that ended so says nothing against its messages: over the next one they are as good. Not where
+    /// the peer is not to have them, or has not taken them for as long as they may take; nor where it is the
+    /// message that cannot be sent, or memory is missing for it.
+    pub fn spares_messages(self) -> bool {
+        match self {
+            Self::AdminClose
+            | Self::PeerClosed
+            | Self::LocalFault
+            | Self::RemoteFault
+            | Self::TransportRetry
+            | Self::Flushed
+            | Self::DeviceGone
+            | Self::LinkDown
+            | Self::Overtaken
+            | Self::AddressChanged
+            | Self::Moved => true,
+            Self::Shutdown
+            | Self::PeerDeleted
+            | Self::Denied
+            | Self::Backlog
+            | Self::PeerRestarted
+            | Self::Protocol
+            | Self::Unreachable
+            | Self::NoListener
+            | Self::Refused
+            | Self::ConnectFailed
+            | Self::ConnectTimeout
+            | Self::NoResources
+            | Self::DeadlineConnecting
+            | Self::DeadlineQueued
+            | Self::DeadlineSending
+            | Self::DeadlineAnswer
+            | Self::Told(_)
+            | Self::Local(_) => false,
+        }
+    }
+
     /// Whether an attempt that ended for it says nothing of the peer: it was in the way of something else here. Who waits for
     /// a connection waits for the next one.
     pub fn spares_who_waits(self) -> bool {

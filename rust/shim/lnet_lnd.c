@@ -34,14 +34,7 @@ static struct ro2ib_ni *ro2ib_of(struct lnet_ni *lni)
 static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 {
 	struct ro2ib_ni *ni = ro2ib_of(lni);
-	struct lnet_libmd *md = msg->msg_md;
-	struct ro2ib_send_req req = {
-		.msg = msg,
-		.target = lnet_nid_to_nid4(&msg->msg_target.nid),
-		.type = msg->msg_type,
-		.to_router = msg->msg_target_is_router,
-		.routing = msg->msg_routing,
-	};
+	struct ro2ib_send_req req;
 
 	if (!nid_is_nid4(&msg->msg_target.nid)) {
 		pr_err_ratelimited("%s: next hop is not an IPv4 NID, which is all the o2ib protocol can name\n",
@@ -56,24 +49,7 @@ static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 		return -EAFNOSUPPORT;
 	}
 
-	lnet_hdr_to_nid4(&msg->msg_hdr, (struct lnet_hdr_nid4 *)req.hdr);
-
-	/* A GET has no payload of its own, and no MD when it is forwarded. */
-	if (msg->msg_type != LNET_MSG_GET) {
-		if (msg->msg_len) {
-			req.pages.bv = msg->msg_kiov;
-			req.pages.nr = msg->msg_niov;
-			req.pages.offset = msg->msg_offset;
-			req.pages.nob = msg->msg_len;
-			req.pages.gpu = lnet_md_is_gpu(md);
-		}
-	} else if (md && md->md_length) {
-		req.pages.bv = md->md_kiov;
-		req.pages.nr = md->md_niov;
-		req.pages.nob = md->md_length;
-		req.pages.gpu = lnet_md_is_gpu(md);
-	}
-
+	ro2ib_send_req_fill(&req, msg);
 	return ro2ib_ops->send(ni->priv, &req);
 }
 

@@ -75,6 +75,38 @@ struct ro2ib_ni {
 /* lnet_lnd.c */
 extern const struct ro2ib_lnd_ops *ro2ib_ops;
 
+/* What the driver is to do with a message whose NIDs it can name. */
+static inline void ro2ib_send_req_fill(struct ro2ib_send_req *req,
+				       struct lnet_msg *msg)
+{
+	struct lnet_libmd *md = msg->msg_md;
+
+	*req = (struct ro2ib_send_req) {
+		.msg = msg,
+		.target = lnet_nid_to_nid4(&msg->msg_target.nid),
+		.type = msg->msg_type,
+		.to_router = msg->msg_target_is_router,
+		.routing = msg->msg_routing,
+	};
+	lnet_hdr_to_nid4(&msg->msg_hdr, (struct lnet_hdr_nid4 *)req->hdr);
+
+	/* A GET has no payload of its own, and no MD when it is forwarded. */
+	if (msg->msg_type != LNET_MSG_GET) {
+		if (msg->msg_len) {
+			req->pages.bv = msg->msg_kiov;
+			req->pages.nr = msg->msg_niov;
+			req->pages.offset = msg->msg_offset;
+			req->pages.nob = msg->msg_len;
+			req->pages.gpu = lnet_md_is_gpu(md);
+		}
+	} else if (md && md->md_length) {
+		req->pages.bv = md->md_kiov;
+		req->pages.nr = md->md_niov;
+		req->pages.nob = md->md_length;
+		req->pages.gpu = lnet_md_is_gpu(md);
+	}
+}
+
 /* tunables.c */
 extern const struct ln_key_list ro2ib_tunables_keys;
 int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);

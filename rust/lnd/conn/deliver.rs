@@ -24,6 +24,7 @@ use kernel::{
 };
 
 use super::{
+    again,
     received::Rx,
     wire::over::{
         Finished,
@@ -215,7 +216,14 @@ fn finish_ended(conn: &Conn, finished: Finished) {
     if conn.ni.condition.is_broken() {
         finished.on_broken_device();
     }
-    if let Some((cause, messages)) = finished.failed() {
+    let failed = finished.failed();
+    let lost = finished.take_lost();
+    if let Some((msg, which, outcome)) = lost {
+        if !again::send(conn, msg, which, outcome) {
+            return;
+        }
+    }
+    if let Some((cause, messages)) = failed {
         conn.ni.seen.messages(cause, messages);
     }
     finished.finish();

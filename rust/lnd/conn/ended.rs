@@ -101,6 +101,24 @@ impl Ended {
         }
     }
 
+    /// Takes the message, if that is all that LNet gets back; what was read for it is unmapped. Process context, no lock
+    /// held.
+    pub(super) fn take_message(&mut self) -> Option<Message> {
+        if matches!(self.memory, Memory::Sink(_)) {
+            return None;
+        }
+        match core::mem::replace(&mut self.owner, Owner::Nobody) {
+            Owner::Message(msg) => {
+                self.memory = Memory::None;
+                Some(msg)
+            }
+            other => {
+                self.owner = other;
+                None
+            }
+        }
+    }
+
     /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
     // Compiled where it is used, to know there that nothing is left to be dropped.
     #[inline(always)]

@@ -24,6 +24,7 @@
 //! |---|---|---|
 //! | [`completions`] | what the queue pair tells | softirq |
 //! | [`deliver`], [`recv`] | what calls LNet; what LNet calls to receive | work item, one per connection, ordered; or whoever calls LNet |
+//! | [`again`] | what it lost goes over the next one | the same work item |
 //! | [`doorbell`] | what may go is posted, now or with what follows | whoever has queued it, or made room |
 //! | [`send`], [`submit`], [`memory`] | messages of LNet and answers of ours become transmits | whoever calls LNet |
 //! | [`control`], [`setup`], [`close`], [`leave`], [`timer`] | from set-up to release | work items |
@@ -102,6 +103,7 @@ use crate::{
     }, //
 };
 
+mod again;
 mod close;
 mod cm;
 mod cm_side;

@@ -79,6 +79,8 @@ fn not_ready(conn: &Conn, msg: Message, why: NotReady) -> Sent {
             Ok(())
         }
         NotReady::Here(e) | NotReady::NoRegion(e) => match conn.transient(e) {
+            // It came to a connection that is over: another one may take it.
+            Some(_) if conn.with(|inner| !inner.life.is_up()) => closed(msg),
             Some(cause) => {
                 conn.give_up(Ended::unsent(msg), cause);
                 Ok(())
@@ -123,12 +125,12 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     }
 }
 
-/// A message alone did not become a transmit.
+/// A message did not become a transmit, and nothing was made for it but a mapping.
 #[cold]
 #[inline(never)]
 fn unsent(conn: &Conn, transfer: Transfer, why: Unsent) -> Sent {
     let mut transfer = transfer;
-    match (why, transfer.take_message()) {
+    match (why, transfer.end().take_message()) {
         (Unsent::Over(_), Some(msg)) => closed(msg),
         (Unsent::Failed(cause), Some(msg)) => {
             conn.give_up(Ended::unsent(msg), cause);
@@ -163,14 +165,11 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         Err(e) => return not_ready(conn, msg, e),
     };
     let what = |now| Transfer::message(Owner::Message(msg), now).offer(map, total, spare);
-    conn.submit_or_fail(
-        Op::PutReq,
-        |_| 1,
-        what,
-        buf,
-        |cookie| BodyOut::PutReq { hdr, cookie },
-    );
-    Ok(())
+    let body = |cookie| BodyOut::PutReq { hdr, cookie };
+    match conn.submit(Op::PutReq, |_| 1, what, buf, body) {
+        Ok(()) => Ok(()),
+        Err((what, why)) => unsent(conn, what(Moment::now()), why),
+    }
 }
 
 #[inline(never)]

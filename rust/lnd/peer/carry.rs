@@ -11,7 +11,8 @@ use super::{
     Connection,
     NotSent,
     Peer,
-    PeerError, //
+    PeerError,
+    Peers, //
 };
 use crate::{
     lnd::{
@@ -28,10 +29,53 @@ use crate::{
     },
     proto::{
         cause::Cause,
+        nid::Nid,
         way::Passage, //
     },
     rdma::work::NofsScope, //
 };
+
+impl<C: Connection> Peers<C> {
+    /// Sends a message to the peer with that NID, over one of its connections, or keeps it until there is one. May sleep;
+    /// re-entrant.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN` if the NI stops; else what the message cannot be sent for. It is LNet's then.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        nid: Nid,
+        msg: Message,
+        req: &SendRequest,
+    ) -> Result<(), (Message, Error)> {
+        let mut msg = msg;
+        loop {
+            // A known peer is found without a reference on the NI, whose counter all CPUs share.
+            let found = match self.table.get(nid) {
+                Some(peer) => Ok(peer),
+                None => self.get_or_add(nid),
+            };
+            let peer = match found {
+                Ok(peer) => peer,
+                Err(ENOMEM) => {
+                    lose(&self.ni, msg, Cause::NoResources);
+                    return Ok(());
+                }
+                Err(e) => return Err((msg, e)),
+            };
+            match peer.send(msg, req) {
+                Ok(()) => return Ok(()),
+                Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
+                Err(PeerError::Gone(back)) => {
+                    // It is leaving the table just now: with that done, the next look-up makes a
+                    // new one.
+                    self.table.remove(&peer);
+                    msg = back;
+                }
+            }
+        }
+    }
+}
 
 impl<C: Connection> Peer<C> {
     /// The connection that a message of LNet's goes over next; none while older ones wait. Process context;

@@ -39,6 +39,8 @@ int lnet_get_link_status_locked(struct net_device *dev);
 void lnet_mark_ping_buffer_for_update(void);
 unsigned int lnet_get_lnd_timeout(void);
 bool lnet_send_error_simulation(struct lnet_msg *msg, enum lnet_msg_hstatus *hstatus);
+/* Ours: whether a message that is finalized with that health is sent again. LNet has no such function */
+bool lnet_lite_resends(struct lnet_msg *msg, enum lnet_msg_hstatus hstatus);
 char *lnet_msgtyp2str(int type);
 
 /* One usable address of the host; addresses in network order */

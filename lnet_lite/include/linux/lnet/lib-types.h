@@ -12,6 +12,7 @@
 #include <linux/bits.h>
 #include <linux/bvec.h>
 #include <linux/completion.h>
+#include <linux/ktime.h>
 #include <linux/list.h>
 #include <linux/refcount.h>
 #include <linux/types.h>
@@ -51,6 +52,7 @@ enum lnet_msg_hstatus {
 /* Number of the attribute that holds LND tunables in a net's description */
 #define LNET_NET_LOCAL_NI_ATTR_LND_TUNABLES	11
 
+#define LNET_MD_FLAG_ABORTED	BIT(2)
 #define LNET_MD_FLAG_GPU	BIT(5)
 /* ours: the LND has damaged the fragment list, not to be used again */
 #define LNET_MD_FLAG_SPOILED	BIT(31)
@@ -97,6 +99,7 @@ struct lnet_msg {
 	struct lnet_nid		msg_from;
 	__u32			msg_type;
 	enum lnet_msg_hstatus	msg_health_status;
+	ktime_t			msg_deadline;
 
 	unsigned int		msg_rx_delayed:1;
 	unsigned int		msg_rx_ready_delay:1;

@@ -14,8 +14,15 @@ use crate::{
     },
     lnet::Message,
     proto::{
-        cause::Cause,
-        tx::Tx, //
+        again::Again,
+        cause::{
+            Cause,
+            Outcome, //
+        },
+        tx::{
+            Op,
+            Tx, //
+        }, //
     }, //
 };
 
@@ -29,6 +36,8 @@ pub(crate) enum Finished {
         cause: Option<Cause>,
         /// The device was given some of it.
         posted: bool,
+        /// What it was to do next, or did last.
+        op: Op,
     },
 }
 
@@ -62,6 +71,7 @@ impl Finished {
                 ended: transfer.end(),
                 cause: tx.cause(),
                 posted: tx.was_posted(),
+                op: tx.op(),
             }));
         }
         Transfer::clear(entry);
@@ -82,6 +92,23 @@ impl Finished {
         }
     }
 
+    /// Takes the message that may go over another connection, which do, and what LNet is told if it does not.
+    pub(crate) fn take_lost(&mut self) -> Option<(Message, Again, Outcome)> {
+        let Self::Ended {
+            ended,
+            cause: Some(cause),
+            posted,
+            op,
+        } = self
+        else {
+            return None;
+        };
+        match Again::of(*op, *cause, *posted) {
+            Again::Nothing => None,
+            again => Some((ended.take_message()?, again, cause.outcome(*posted))),
+        }
+    }
+
     /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
     pub(crate) fn finish(self) {
@@ -91,6 +118,7 @@ impl Finished {
                 mut ended,
                 cause,
                 posted,
+                ..
             } => ended.finish(cause, posted),
         }
     }

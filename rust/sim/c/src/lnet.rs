@@ -135,8 +135,12 @@ pub struct Msg {
     get: Option<*mut Msg>,
     asked: u32,
     status: i32,
-    /// When the driver got it.
+    /// When the driver got it; the last time.
     given: u64,
+    /// When LNet's time for it is over.
+    until: u64,
+    /// LNet was asked whether it is to be sent again.
+    offered: bool,
 }
 
 /// Memory of an application: fragments of pages.
@@ -175,6 +179,10 @@ pub struct Op {
     pub arrived: bool,
     /// LNet of the other node was given its header.
     pub came: bool,
+    /// It was given what LNet of this node had sent.
+    asked: bool,
+    /// LNet of this node was given an ACK or REPLY to it, or its header.
+    heard: bool,
     /// How the message that was received ended.
     pub taken: Option<i32>,
     /// So many bytes LNet of the other node has answered a GET with.
@@ -388,6 +396,8 @@ fn new_msg(ni: *mut Ni, kind: u32, op: usize) -> *mut Msg {
         asked: 0,
         status: 0,
         given: 0,
+        until: 0,
+        offered: false,
     }));
     lnet.msgs.push(msg);
     // SAFETY: NIs stay until the world ends.
@@ -438,45 +448,55 @@ fn send(msg: *mut Msg) {
     }
 }
 
-unsafe fn hand_over(msg: *mut Msg) {
-    // SAFETY: As above; the driver's operations are valid while the NI is.
-    unsafe {
-        let m = &mut *msg;
-        let mut req = ro2ib_send_req {
-            msg: msg.cast(),
-            target: m.target,
-            type_: m.kind,
-            hdr: m.hdr,
-            ..Default::default()
-        };
-        let (mut bv, mut nr, mut gpu) = (core::ptr::null(), 0, false);
-        if let Some(buf) = m.mem {
-            let b = &w().lnet.bufs[buf];
-            bv = b.bv.as_ptr();
-            nr = b.bv.len() as u32;
-            gpu = b.gpu;
-        }
-        if m.kind == GET {
-            if m.asked != 0 {
-                req.pages = ro2ib_payload {
-                    bv,
-                    nr,
-                    offset: 0,
-                    nob: m.asked,
-                    gpu,
-                };
-            }
-        } else if m.len != 0 {
+/// What a driver is to do with a message.
+fn request(msg: *mut Msg) -> ro2ib_send_req {
+    // SAFETY: Messages stay until the world ends.
+    let m = unsafe { &*msg };
+    let mut req = ro2ib_send_req {
+        msg: msg.cast(),
+        target: m.target,
+        type_: m.kind,
+        hdr: m.hdr,
+        ..Default::default()
+    };
+    let (mut bv, mut nr, mut gpu) = (core::ptr::null(), 0, false);
+    if let Some(buf) = m.mem {
+        let b = &w().lnet.bufs[buf];
+        bv = b.bv.as_ptr();
+        nr = b.bv.len() as u32;
+        gpu = b.gpu;
+    }
+    if m.kind == GET {
+        if m.asked != 0 {
             req.pages = ro2ib_payload {
                 bv,
                 nr,
-                offset: m.offset,
-                nob: m.len,
+                offset: 0,
+                nob: m.asked,
                 gpu,
             };
         }
+    } else if m.len != 0 {
+        req.pages = ro2ib_payload {
+            bv,
+            nr,
+            offset: m.offset,
+            nob: m.len,
+            gpu,
+        };
+    }
+    req
+}
+
+unsafe fn hand_over(msg: *mut Msg) {
+    // SAFETY: As above; the driver's operations are valid while the NI is.
+    unsafe {
+        let req = request(msg);
+        let m = &mut *msg;
         m.owner = Owner::Lnd;
         m.given = sched::now();
+        // As LNet has it with the two tries of its default.
+        m.until = m.given + (u64::from(w().plan.timeout) * 3 + 1) * SEC;
         let ni = m.ni;
         let send = ops(ni).send.expect("an operation");
         world::enter();
@@ -682,6 +702,8 @@ pub fn begin(ni: *mut Ni, kind: u32, target: u64, size: u32, ack: bool) -> usize
         sent: None,
         arrived: false,
         came: false,
+        asked: false,
+        heard: false,
         taken: None,
         answered: None,
         buf,
@@ -824,6 +846,13 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
         let mut op = op;
         if let Some(o) = w().lnet.ops.get_mut(op) {
             o.came = true;
+            o.heard |= kind == ACK || kind == REPLY;
+            let twice = (kind == PUT || kind == GET) && core::mem::replace(&mut o.asked, true);
+            if twice && !foul::is_there() {
+                violation(&format!(
+                    "operation {op}: what LNet has sent once comes twice"
+                ));
+            }
         }
         if refuses {
             return -(EPROTO as i32);
@@ -977,6 +1006,13 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _h
     let msg: *mut Msg = msg.cast();
     // SAFETY: Messages stay until the world ends.
     unsafe {
+        let answer = (*msg).tx.is_some() && matches!((*msg).kind, ACK | REPLY);
+        // That a connection is over while something of it is under way says nothing else; and who has the header, and not
+        // the data, knows of it.
+        let lost = answer && !w().lnet.ops[(*msg).op].heard;
+        if lost && status == -(ECONNRESET as i32) && !(*msg).offered {
+            violation("an answer is lost with its connection, and nobody sends it again");
+        }
         if (*msg).owner != Owner::Lnd {
             violation("a message is finalized that is not the driver's");
         }
@@ -995,6 +1031,47 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _h
     truth::of(node).messages += u64::from(status != 0 && !with_another);
     finish(msg, status);
     slow();
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_again(
+    msg: *mut lnet_msg,
+    _health: u32,
+    req: *mut ro2ib_send_req,
+) -> bool {
+    lock::might_sleep("lnet_net_lock");
+    sched::point();
+    let msg: *mut Msg = msg.cast();
+    // SAFETY: Messages stay until the world ends; the other by the contract of this function.
+    unsafe {
+        let m = &mut *msg;
+        if m.owner != Owner::Lnd {
+            violation("a message is sent again that is not the driver's");
+        }
+        if m.tx.is_none() {
+            violation("a message is sent again that nobody has sent");
+        }
+        m.offered = true;
+        if let Some(buf) = m.mem.filter(|buf| w().lnet.bufs[*buf].users <= 2) {
+            let nob = w().lnet.bufs[buf].nob;
+            for (addr, len) in bytes(buf, 0, nob) {
+                dma::not_mapped(addr, len as u64, "sent again");
+            }
+        }
+        // LNet has another way, or time is over.
+        if w().rng.one_in(16) || sched::now() > m.until {
+            return false;
+        }
+        if telling() {
+            say(&format!(
+                "message {} of operation {} goes again",
+                m.nr, m.op
+            ));
+        }
+        m.given = sched::now();
+        req.write(request(msg));
+    }
+    true
 }
 
 #[no_mangle]

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Messages that a connection lost: whether LNet would send one again by itself.
+ *
+ * It does so where it has another way: another NI here if this side is to
+ * blame, another NI of the peer's if that side is. Where there is one NI on
+ * either side, as on most nodes, it ends the message instead, and of an ACK or a
+ * REPLY the one who waits for it is told nothing. Then the driver sends it.
+ */
+#include <linux/ktime.h>
+
+#include "shim.h"
+
+#ifdef LNET_LITE
+
+static bool ro2ib_lnet_resends(struct lnet_msg *msg, enum lnet_msg_hstatus health)
+{
+	return lnet_lite_resends(msg, health);
+}
+
+#else
+
+/* NIs of this node, without the loopback; more than one is enough to know. */
+static bool ro2ib_has_other_ni(void)
+{
+	struct lnet_net *net;
+	struct lnet_ni *ni;
+	int n = 0;
+
+	list_for_each_entry(net, &the_lnet.ln_nets, net_list)
+		list_for_each_entry(ni, &net->net_ni_list, ni_netlist)
+			if (!nid_is_lo0(&ni->ni_nid) && ++n > 1)
+				return true;
+	return false;
+}
+
+static bool ro2ib_peer_has_other_ni(const struct lnet_peer_ni *lpni)
+{
+	return lpni && lpni->lpni_peer_net && lpni->lpni_peer_net->lpn_peer &&
+	       lpni->lpni_peer_net->lpn_peer->lp_nnis > 1;
+}
+
+/* As lnet_health_check() and what it calls decide, but for how often it was sent already. */
+static bool ro2ib_lnet_resends(struct lnet_msg *msg, enum lnet_msg_hstatus health)
+{
+	int cpt = msg->msg_tx_cpt;
+	bool other;
+
+	lnet_net_lock(cpt);
+	switch (health) {
+	case LNET_MSG_STATUS_LOCAL_INTERRUPT:
+	case LNET_MSG_STATUS_LOCAL_DROPPED:
+	case LNET_MSG_STATUS_LOCAL_ABORTED:
+	case LNET_MSG_STATUS_LOCAL_NO_ROUTE:
+	case LNET_MSG_STATUS_LOCAL_TIMEOUT:
+		other = ro2ib_has_other_ni();
+		break;
+	case LNET_MSG_STATUS_REMOTE_DROPPED:
+		other = ro2ib_peer_has_other_ni(msg->msg_txpeer);
+		break;
+	default:
+		other = false;
+		break;
+	}
+	lnet_net_unlock(cpt);
+	return other;
+}
+
+#endif
+
+bool ro2ib_lnet_again(struct lnet_msg *msg, u32 health,
+		      struct ro2ib_send_req *req)
+{
+	/* Who sent it may have given it up. */
+	if (msg->msg_md && (READ_ONCE(msg->msg_md->md_flags) & LNET_MD_FLAG_ABORTED))
+		return false;
+	if (ktime_after(ktime_get(), msg->msg_deadline))
+		return false;
+	if (ro2ib_lnet_resends(msg, health))
+		return false;
+
+	ro2ib_send_req_fill(req, msg);
+	return true;
+}
