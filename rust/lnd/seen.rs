@@ -63,7 +63,7 @@ pub(crate) struct Tally {
     pub(crate) gpu_refused: u64,
     /// Requests of ours that were refused without a word, and asked again.
     pub(crate) unsaid: u64,
-    /// Messages that a connection lost, and that another one was to carry.
+    /// Messages that a connection lost, and that were to go over another one.
     pub(crate) sent_again: u64,
 }
 
@@ -218,7 +218,7 @@ impl Seen {
         inner.tally.unsaid = inner.tally.unsaid.saturating_add(1);
     }
 
-    /// A message that a connection lost goes over another one.
+    /// A message that a connection lost is to go over another one.
     pub(crate) fn sent_again(&self) {
         let mut inner = self.inner.lock();
         inner.tally.sent_again = inner.tally.sent_again.saturating_add(1);

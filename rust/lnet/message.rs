@@ -141,13 +141,13 @@ impl Message {
     }
 
     /// What is to be done to send a message once more that failed with `health`. `None`: LNet does that itself, for it has
-    /// another way, or does not want it any more; the message is to be finalized with that health.
+    /// another way, or does not want it any more, or has never sent it; the message is to be finalized with that health.
     ///
     /// Nothing that was made for it may be left: no mapping of its pages, no buffer that is posted. Process context; takes
     /// LNet's locks.
     pub(crate) fn again(&self, health: Health) -> Option<SendRequest> {
-        // SAFETY: The message is valid by the type invariant, and ours. It was sent: nothing else is made a request of
-        // that names a next hop; and the pages are those that it came with.
+        // SAFETY: The message is valid by the type invariant, and ours. The pages are those that it came with; who uses the
+        // request has the message, too, as with any that is sent.
         unsafe { SendRequest::again(self.ptr, health as u32) }
     }
 

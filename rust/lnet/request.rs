@@ -100,8 +100,8 @@ impl SendRequest {
     ///
     /// # Safety
     ///
-    /// `msg` must be a valid message that LNet has handed over to be sent, and that has not been finalized. The pages must
-    /// be used no longer than until it is.
+    /// `msg` must be a valid message that LNet has handed over, and that has not been finalized. The pages must be used no
+    /// longer than until it is.
     pub(super) unsafe fn again(msg: NonNull<bindings::lnet_msg>, health: u32) -> Option<Self> {
         let mut req = MaybeUninit::uninit();
         // SAFETY: The message is valid by the contract of this function; the other is a local, which is written only.

@@ -13,6 +13,7 @@
 //!
 //! Only what is all in one message, which is copied, or offers memory that the peer has not been given: an IMMEDIATE or a
 //! PUT_REQ. Of a GET_REQ LNet has made the reply already, and would have to make another one, which it does not (2.17).
+//! What has waited for as long as a message may does not go again: it would keep its sender waiting for as long once more.
 //!
 //! Context: any.
 
@@ -43,8 +44,10 @@ pub enum Again {
 
 impl Again {
     /// Of a transmit that was to do `op` when it ended for `cause`. `posted`: a work request of it reached the device.
-    pub fn of(op: Op, cause: Cause, posted: bool) -> Self {
-        if !matches!(op, Op::Immediate | Op::PutReq) || !cause.spares_messages() {
+    /// `overdue`: it has been under way for longer than it may. What the connection ended for may be another one's delay.
+    pub fn of(op: Op, cause: Cause, posted: bool, overdue: bool) -> Self {
+        let whole = matches!(op, Op::Immediate | Op::PutReq);
+        if !whole || overdue || !cause.spares_messages() {
             return Self::Nothing;
         }
         match posted {
@@ -72,9 +75,9 @@ mod tests {
 
     #[test]
     fn what_the_peer_may_have_goes_once() {
-        let unposted = Again::of(Op::Immediate, Cause::PeerClosed, false);
+        let unposted = Again::of(Op::Immediate, Cause::PeerClosed, false, false);
         assert!(unposted.takes(Carries::Request) && unposted.takes(Carries::Answer));
-        let posted = Again::of(Op::Immediate, Cause::PeerClosed, true);
+        let posted = Again::of(Op::Immediate, Cause::PeerClosed, true, false);
         assert!(!posted.takes(Carries::Request) && posted.takes(Carries::Answer));
     }
 
@@ -89,11 +92,11 @@ mod tests {
             Op::GetDone,
             Op::Invalidate,
         ] {
-            assert_eq!(Again::of(op, Cause::LinkDown, false), Again::Nothing);
+            assert_eq!(Again::of(op, Cause::LinkDown, false, false), Again::Nothing);
         }
         for op in [Op::Immediate, Op::PutReq] {
-            assert_eq!(Again::of(op, Cause::LinkDown, false), Again::All);
-            assert_eq!(Again::of(op, Cause::LinkDown, true), Again::Answers);
+            assert_eq!(Again::of(op, Cause::LinkDown, false, false), Again::All);
+            assert_eq!(Again::of(op, Cause::LinkDown, true, false), Again::Answers);
         }
     }
 
@@ -101,12 +104,12 @@ mod tests {
     #[test]
     fn what_may_be_at_fault_does_not() {
         for cause in [Cause::LocalFault, Cause::RemoteFault] {
-            assert_eq!(Again::of(Op::Immediate, cause, true), Again::Nothing);
-            assert_eq!(Again::of(Op::Immediate, cause, false), Again::All);
+            assert_eq!(Again::of(Op::Immediate, cause, true, false), Again::Nothing);
+            assert_eq!(Again::of(Op::Immediate, cause, false, false), Again::All);
         }
     }
 
-    /// Whom nobody is to talk to, who is of another life, or is in no hurry; and what there is no memory for.
+    /// Whom nobody is to talk to, or who is of another life; and what there is no memory for.
     #[test]
     fn not_to_everybody() {
         for cause in [
@@ -117,16 +120,28 @@ mod tests {
             Cause::PeerRestarted,
             Cause::Protocol,
             Cause::NoResources,
-            Cause::DeadlineQueued,
-            Cause::DeadlineSending,
-            Cause::DeadlineAnswer,
             Cause::Local(-22),
             Cause::Told(-5),
         ] {
             for posted in [false, true] {
-                let again = Again::of(Op::Immediate, cause, posted);
+                let again = Again::of(Op::Immediate, cause, posted, false);
                 assert!(!again.takes(Carries::Request) && !again.takes(Carries::Answer));
             }
+        }
+    }
+
+    /// That one message has waited for too long says nothing of those behind it.
+    #[test]
+    fn who_has_not_waited_for_long_goes_again() {
+        for cause in [
+            Cause::DeadlineQueued,
+            Cause::DeadlineSending,
+            Cause::DeadlineAnswer,
+        ] {
+            assert_eq!(Again::of(Op::Immediate, cause, false, false), Again::All);
+            assert_eq!(Again::of(Op::Immediate, cause, true, false), Again::Answers);
+            assert_eq!(Again::of(Op::Immediate, cause, false, true), Again::Nothing);
+            assert_eq!(Again::of(Op::Immediate, cause, true, true), Again::Nothing);
         }
     }
 }

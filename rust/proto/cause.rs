@@ -314,8 +314,7 @@ impl Cause {
     }
 
     /// Whether a connection that ended so says nothing against its messages: over the next one they are as good. Not where
-    /// the peer is not to have them, or has not taken them for as long as they may take; nor where it is the
-    /// message that cannot be sent, or memory is missing for it.
+    /// the peer is not to have them; nor where it is the message that cannot be sent, or memory is missing for it.
     pub fn spares_messages(self) -> bool {
         match self {
             Self::AdminClose
@@ -324,6 +323,9 @@ impl Cause {
             | Self::RemoteFault
             | Self::TransportRetry
             | Self::Flushed
+            | Self::DeadlineQueued
+            | Self::DeadlineSending
+            | Self::DeadlineAnswer
             | Self::DeviceGone
             | Self::LinkDown
             | Self::Overtaken
@@ -342,9 +344,6 @@ impl Cause {
             | Self::ConnectTimeout
             | Self::NoResources
             | Self::DeadlineConnecting
-            | Self::DeadlineQueued
-            | Self::DeadlineSending
-            | Self::DeadlineAnswer
             | Self::Told(_)
             | Self::Local(_) => false,
         }

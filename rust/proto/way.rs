@@ -61,8 +61,8 @@ pub struct UnderWay {
 }
 
 /// Whether a connection may end that is being closed on purpose, for `cause`, since `waited_ms` milliseconds. What is
-/// cut off is lost to who waits for it: nobody tells the other end that a reply did not get through, and LNet, which
-/// sends it once if it has no other way, does not, either.
+/// cut off of a transfer is lost: LNet tells whoever sent it, and who waits for it at the other end finds out by a timeout
+/// of its own. What was all in one message may go over the next connection ([`super::again`]).
 pub fn may_end(cause: Cause, under_way: UnderWay, waited_ms: u64) -> bool {
     let UnderWay {
         transmits,

@@ -6,14 +6,18 @@
  * blame, another NI of the peer's if that side is. Where there is one NI on
  * either side, as on most nodes, it ends the message instead, and of an ACK or a
  * REPLY the one who waits for it is told nothing. Then the driver sends it.
+ *
+ * How often LNet tries (lnet_retry_count) it tells nobody: what it has tried as
+ * often as that, or with 0 at all, ends.
  */
+#include <linux/bug.h>
 #include <linux/ktime.h>
 
 #include "shim.h"
 
 #ifdef LNET_LITE
 
-static bool ro2ib_lnet_resends(struct lnet_msg *msg, enum lnet_msg_hstatus health)
+static bool ro2ib_lnet_decides(struct lnet_msg *msg, enum lnet_msg_hstatus health)
 {
 	return lnet_lite_resends(msg, health);
 }
@@ -41,10 +45,14 @@ static bool ro2ib_peer_has_other_ni(const struct lnet_peer_ni *lpni)
 }
 
 /* As lnet_health_check() and what it calls decide, but for how often it was sent already. */
-static bool ro2ib_lnet_resends(struct lnet_msg *msg, enum lnet_msg_hstatus health)
+static bool ro2ib_lnet_decides(struct lnet_msg *msg, enum lnet_msg_hstatus health)
 {
 	int cpt = msg->msg_tx_cpt;
 	bool other;
+
+	/* It does not: what asks whether a way works is to fail if it does not. */
+	if (msg->msg_recovery || msg->msg_no_resend)
+		return true;
 
 	lnet_net_lock(cpt);
 	switch (health) {
@@ -71,12 +79,15 @@ static bool ro2ib_lnet_resends(struct lnet_msg *msg, enum lnet_msg_hstatus healt
 bool ro2ib_lnet_again(struct lnet_msg *msg, u32 health,
 		      struct ro2ib_send_req *req)
 {
+	/* Only what LNet sends names a next hop. */
+	if (WARN_ON_ONCE(!msg->msg_sending))
+		return false;
 	/* Who sent it may have given it up. */
 	if (msg->msg_md && (READ_ONCE(msg->msg_md->md_flags) & LNET_MD_FLAG_ABORTED))
 		return false;
 	if (ktime_after(ktime_get(), msg->msg_deadline))
 		return false;
-	if (ro2ib_lnet_resends(msg, health))
+	if (ro2ib_lnet_decides(msg, health))
 		return false;
 
 	ro2ib_send_req_fill(req, msg);

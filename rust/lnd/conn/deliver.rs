@@ -44,6 +44,7 @@ use crate::{
         Message, //
     },
     proto::{
+        again::Again,
         cause::Cause,
         deletion::Late,
         lnet_hdr::{
@@ -213,14 +214,16 @@ fn finish(conn: &Conn, finished: &mut Option<Finished>) {
 #[inline(never)]
 fn finish_ended(conn: &Conn, finished: Finished) {
     let mut finished = finished;
+    let again = finished.again(conn.ni.message_limit_ms());
     if conn.ni.condition.is_broken() {
         finished.on_broken_device();
     }
     let failed = finished.failed();
-    let lost = finished.take_lost();
-    if let Some((msg, which, outcome)) = lost {
-        if !again::send(conn, msg, which, outcome) {
-            return;
+    if again != Again::Nothing && conn.ni.is_listed() {
+        if let Some((msg, outcome)) = finished.take_lost() {
+            if !again::send(conn, msg, again, outcome) {
+                return;
+            }
         }
     }
     if let Some((cause, messages)) = failed {

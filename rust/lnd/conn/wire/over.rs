@@ -38,6 +38,8 @@ pub(crate) enum Finished {
         posted: bool,
         /// What it was to do next, or did last.
         op: Op,
+        /// For how many milliseconds it was under way.
+        age_ms: i64,
     },
 }
 
@@ -72,6 +74,7 @@ impl Finished {
                 cause: tx.cause(),
                 posted: tx.was_posted(),
                 op: tx.op(),
+                age_ms: transfer.age_ms(),
             }));
         }
         Transfer::clear(entry);
@@ -92,20 +95,31 @@ impl Finished {
         }
     }
 
-    /// Takes the message that may go over another connection, which do, and what LNet is told if it does not.
-    pub(crate) fn take_lost(&mut self) -> Option<(Message, Again, Outcome)> {
-        let Self::Ended {
-            ended,
-            cause: Some(cause),
-            posted,
-            op,
-        } = self
-        else {
-            return None;
-        };
-        match Again::of(*op, *cause, *posted) {
-            Again::Nothing => None,
-            again => Some((ended.take_message()?, again, cause.outcome(*posted))),
+    /// Whether the message goes over another connection, if it may be under way for `limit` milliseconds. Before it is said
+    /// that the device is broken: that is no message's fault.
+    pub(crate) fn again(&self, limit: i64) -> Again {
+        match self {
+            Self::Ended {
+                cause: Some(cause),
+                posted,
+                op,
+                age_ms,
+                ..
+            } => Again::of(*op, *cause, *posted, *age_ms > limit),
+            _ => Again::Nothing,
+        }
+    }
+
+    /// Takes the message, if that is all that LNet gets back, and what LNet is told if it fails.
+    pub(crate) fn take_lost(&mut self) -> Option<(Message, Outcome)> {
+        match self {
+            Self::Ended {
+                ended,
+                cause: Some(cause),
+                posted,
+                ..
+            } => Some((ended.take_message()?, cause.outcome(*posted))),
+            _ => None,
         }
     }
 

@@ -139,8 +139,8 @@ pub struct Msg {
     given: u64,
     /// When LNet's time for it is over.
     until: u64,
-    /// LNet was asked whether it is to be sent again.
-    offered: bool,
+    /// LNet was asked whether it is to be sent again, and said no.
+    refused: bool,
 }
 
 /// Memory of an application: fragments of pages.
@@ -397,7 +397,7 @@ fn new_msg(ni: *mut Ni, kind: u32, op: usize) -> *mut Msg {
         status: 0,
         given: 0,
         until: 0,
-        offered: false,
+        refused: false,
     }));
     lnet.msgs.push(msg);
     // SAFETY: NIs stay until the world ends.
@@ -1010,7 +1010,8 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _h
         // That a connection is over while something of it is under way says nothing else; and who has the header, and not
         // the data, knows of it.
         let lost = answer && !w().lnet.ops[(*msg).op].heard;
-        if lost && status == -(ECONNRESET as i32) && !(*msg).offered {
+        let stays = (*(*msg).ni).life == Life::Active;
+        if lost && stays && status == -(ECONNRESET as i32) && !(*msg).refused {
             violation("an answer is lost with its connection, and nobody sends it again");
         }
         if (*msg).owner != Owner::Lnd {
@@ -1051,7 +1052,6 @@ pub unsafe extern "C" fn ro2ib_lnet_again(
         if m.tx.is_none() {
             violation("a message is sent again that nobody has sent");
         }
-        m.offered = true;
         if let Some(buf) = m.mem.filter(|buf| w().lnet.bufs[*buf].users <= 2) {
             let nob = w().lnet.bufs[buf].nob;
             for (addr, len) in bytes(buf, 0, nob) {
@@ -1059,7 +1059,8 @@ pub unsafe extern "C" fn ro2ib_lnet_again(
             }
         }
         // LNet has another way, or time is over.
-        if w().rng.one_in(16) || sched::now() > m.until {
+        m.refused = w().rng.one_in(16) || sched::now() > m.until;
+        if m.refused {
             return false;
         }
         if telling() {
