@@ -20,6 +20,7 @@ import pytest
 from conftest import BUILT, LOGS, ROOT, tidy
 from lustre import KO, OURS, Unusable
 from lustrefs import events, loads, refused
+from lustrefs.again import Again
 from lustrefs.bed import Bed, Log
 from lustrefs.table import Clock, Row, Table
 from nodes import until
@@ -181,6 +182,7 @@ class Measure:
         for node in self.bed.nodes:
             refused.watch(node)
         self.before = [refused.count(node) for node in self.bed.nodes]
+        self.again = Again(self.bed.nodes)
         self.log, self.clock = Log(self.bed), Clock()
         return self
 
@@ -202,12 +204,13 @@ class Measure:
         # A client that was booted again begins anew, and is counted from then on.
         counts = [refused.count(node) for node in self.bed.nodes] if kind is None else self.before
         refusals = [max(0, now - before) for now, before in zip(counts, self.before)]
+        again = self.again.look() if kind is None else self.again.counts
         if kind is not None:
             self.note = f"failed: {self.note}"
         self.beds.table.add(
             Row(
                 self.name, self.pairing, self.verified, failed, evicted, self.log.lost(), self.log.timed_out(),
-                refusals, self.stall, self.after, self.worst, took, load, self.note,
+                refusals, again, self.stall, self.after, self.worst, took, load, self.note,
             )  # fmt: skip
         )
         if kind is not None:

@@ -19,6 +19,7 @@ from faults import hook, nft
 from flaps import gsi
 from lustre import DEBUGFS, OURS
 from lustrefs import chance, loads
+from lustrefs.again import Again
 from lustrefs.bed import Bed, Log
 from lustrefs.loads import MIB
 from lustrefs.table import Clock
@@ -83,6 +84,7 @@ class Blow:
 class Soak:
     def __init__(self, bed, seed, path):
         self.bed, self.faults, self.blows, self.path = bed, chance.faults(seed), [], path
+        self.again = Again(bed.nodes)
 
     def collect(self):
         """What both nodes wait for, into files beside their consoles."""
@@ -119,6 +121,7 @@ class Soak:
             gone = self.bed.client.clock()
             self.blows.append(Blow(fault, began, gone))
             took = self.answered(load)
+            self.again.look()
             print(f"{len(self.blows)}. at {began:.0f} s {fault} {note}: {took:.1f} s", flush=True)
             for node in self.bed.nodes:
                 assert gsi(node) == "RTS", f"{node.guest.name}: {fault}: the CM's queue pair is {gsi(node)}"
@@ -191,6 +194,7 @@ def test_soak(tree, prober, pairing, pytestconfig, record_property):  # noqa: F8
             f"{names(pairing)}: soak of {seconds} s, --seed {seed}: {len(soak.blows)} faults, "
             f"{(load.verified + trees.verified) / MIB:.0f} MiB verified ({trees.rounds} trees), "
             f"{log.evictions()} evictions ({log.unasked()} for want of an NI), {log.lost()} imports lost, {log.timed_out()} RPCs timed out, "
+            f"{soak.again.counts} messages sent again by client and server over the next connection, "
             f"longest stall {load.longest():.1f} s, longest I/O of fio {load.worst:.1f} s, unmounted in {unmounted:.1f} s, "
             f"took {took:.0f} s, load {load_average:.1f}\nmemory, KiB: {kept}\n{soak.table(load.rounds)}"
         )

@@ -9,16 +9,16 @@ from .loads import MIB
 
 HEAD = (
     "row", "client", "server", "verified MiB", "I/O errors", "evictions", "imports lost", "RPCs timed out", "refused",
-    "longest stall, s", "after the cause, s", "longest I/O of fio, s", "took, s", "load", "",
+    "sent again", "longest stall, s", "after the cause, s", "longest I/O of fio, s", "took, s", "load", "",
 )  # fmt: skip
 
 
 class Row(NamedTuple):
     """`verified`: bytes. `lost`: how often Lustre lost the connection to a target; `timed_out`: requests whose answer
     it waited for in vain; `refused`: registrations that the device of the client and of the server did not take of its
-    own node. In seconds `stall`: the longest round of the prober; `after`: how long such rounds went on
-    after the cause was gone; `worst`: the longest I/O of fio; `took`: the row. `load`: the load average of this machine,
-    the higher of before and after."""
+    own node; `again`: messages that client and server sent again over their next connection. In seconds `stall`: the
+    longest round of the prober; `after`: how long such rounds went on after the cause was gone; `worst`: the longest I/O
+    of fio; `took`: the row. `load`: the load average of this machine, the higher of before and after."""
 
     name: str
     pairing: tuple
@@ -28,6 +28,7 @@ class Row(NamedTuple):
     lost: int
     timed_out: int
     refused: list
+    again: list
     stall: Optional[float]
     after: Optional[float]
     worst: Optional[float]
@@ -42,7 +43,7 @@ class Row(NamedTuple):
         return [
             self.name, *self.pairing, "" if self.verified is None else f"{self.verified / MIB:.0f}",
             str(self.errors), str(self.evicted), str(self.lost), str(self.timed_out),
-            ", ".join(map(str, self.refused)),
+            ", ".join(map(str, self.refused)), ", ".join(map(str, self.again)),
             seconds(self.stall), seconds(self.after), seconds(self.worst), f"{self.took:.0f}", f"{self.load:.1f}",
             self.note,
         ]  # fmt: skip
