@@ -27,7 +27,8 @@
 //!
 //! What the peer's final answer says is the result, whatever becomes of the connection afterwards: the peer
 //! was told that its answer arrived. That holds for an answer that had arrived when the connection ended, too
-//! ([`Tx::answered_late`]).
+//! ([`Tx::answered_late`]). And what waits for no answer went well if all its work requests do, though they were under
+//! way when the connection ended: the peer has it.
 //!
 //! Context: any; the caller holds the connection's lock.
 
@@ -96,6 +97,14 @@ impl Op {
 
     fn wants_answer(self) -> bool {
         matches!(self, Self::PutReq | Self::GetReq | Self::PutAck)
+    }
+
+    /// Whether the peer has all of it when its work requests have ended well.
+    fn ends_with_send(self) -> bool {
+        match self {
+            Self::Immediate | Self::PutNak | Self::PutDone | Self::GetDone => true,
+            Self::PutReq | Self::GetReq | Self::PutAck | Self::Invalidate => false,
+        }
     }
 }
 
@@ -181,6 +190,8 @@ pub struct Tx {
     op: Op,
     key: Key,
     cause: Option<Cause>,
+    /// The connection ended for `cause` while all was posted, and it may end well yet.
+    cut: bool,
     posted: bool,
     /// The final answer has come: `cause` is what it said.
     told: bool,
@@ -193,6 +204,7 @@ impl Tx {
         op: Op::Immediate,
         key: Key::None,
         cause: None,
+        cut: false,
         posted: false,
         told: false,
     };
@@ -220,6 +232,12 @@ impl Tx {
     /// Why it ended; `None` is success.
     pub fn cause(&self) -> Option<Cause> {
         self.cause
+    }
+
+    /// Whether the connection ended for its cause while all of it was posted: if all that ends well, so does it, and has
+    /// none.
+    pub fn is_cut(&self) -> bool {
+        self.cut
     }
 
     /// Whether any work request of it reached the device.
@@ -283,6 +301,7 @@ impl Tx {
         match result {
             Err(cause) => {
                 self.latch(cause);
+                self.cut = false;
                 if self.key == Key::None && self.op.reads_pages() {
                     self.key = Key::Read;
                 }
@@ -378,11 +397,15 @@ impl Tx {
 
     /// The connection is over. The caller has emptied its queues, so a queued tx is in none.
     pub fn cancel(&mut self, cause: Cause) -> Then {
-        let wrs = match self.place {
+        let (wrs, posted) = match self.place {
             Place::Free | Place::Held | Place::Done => return Then::Nothing,
-            Place::Mapped | Place::Waiting => 0,
-            Place::Queued { wrs } | Place::Posted { wrs, .. } => wrs,
+            Place::Mapped | Place::Waiting => (0, false),
+            Place::Queued { wrs } => (wrs, false),
+            Place::Posted { wrs, .. } => (wrs, wrs > 0),
         };
+        if self.cause.is_none() {
+            self.cut = posted && self.op.ends_with_send();
+        }
         self.latch(cause);
         self.place = Place::Posted { wrs, answer: false };
         self.settle()
@@ -419,10 +442,14 @@ impl Tx {
             self.place = Place::Held;
             return Then::Nothing;
         }
+        if self.cut {
+            self.cause = None;
+        }
         self.place = Place::Done;
         Then::Finish
     }
 }
+
 #[cfg(any(test, ro2iblnd_kunit))]
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_tx))]
 mod tests {
@@ -576,6 +603,47 @@ mod tests {
             let mut tx = posted(op, 1);
             assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Finish);
         }
+    }
+
+    /// The end of a connection says nothing of what the peer has: its device acknowledged that.
+    #[test]
+    fn what_was_all_acknowledged_went_well() {
+        for op in [Op::Immediate, Op::PutNak, Op::PutDone, Op::GetDone] {
+            let mut tx = posted(op, 2);
+            assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+            // Ends may be told of twice.
+            assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+            assert_eq!(tx.cause(), None);
+            // Whatever comes first of those that did not: it failed, for what ended the connection.
+            for (first, second) in [(Ok(()), FLUSHED), (FLUSHED, Ok(()))] {
+                let mut tx = posted(op, 2);
+                assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
+                let _ = tx.completed(Wr::Any, first);
+                let _ = tx.completed(Wr::Any, second);
+                let _ = tx.key_dead();
+                assert_eq!(tx.place(), Place::Done);
+                assert_eq!(tx.cause(), Some(Cause::AdminClose));
+            }
+            // It had failed before.
+            let mut tx = posted(op, 1);
+            tx.latch(Cause::Local(-22));
+            assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+            assert_eq!(tx.cause(), Some(Cause::Local(-22)));
+        }
+        // What an answer is to come to has not ended with that.
+        let mut tx = posted(Op::PutReq, 1);
+        assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.cause(), Some(Cause::AdminClose));
+        // Nor what was not all posted.
+        let mut tx = queued(Op::GetDone);
+        tx.pushed(1);
+        assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.cause(), Some(Cause::AdminClose));
     }
 
     #[test]

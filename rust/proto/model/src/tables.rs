@@ -287,7 +287,8 @@ fn same(a: &Tx, b: &Tx) -> bool {
     let causes = a.cause().is_some() == b.cause().is_some();
     let told = a.was_told() == b.was_told();
     let keys = a.key_live() == b.key_live();
-    free || done && causes || a.place() == b.place() && a.op() == b.op() && keys && told && causes
+    let alike = keys && told && causes && a.is_cut() == b.is_cut();
+    free || done && causes || a.place() == b.place() && a.op() == b.op() && alike
 }
 
 fn place_rank(place: Place) -> (u8, u16) {
@@ -329,8 +330,10 @@ pub fn situation(tx: &Tx) -> String {
     if tx.was_told() && tx.place() != Place::Done && tx.op() != Op::Invalidate {
         name.push_str(", told");
     }
-    if tx.cause().is_some() {
-        name.push_str(", failed");
+    match tx.cause() {
+        Some(_) if tx.is_cut() => name.push_str(", cut"),
+        Some(_) => name.push_str(", failed"),
+        None => {}
     }
     name
 }
@@ -450,8 +453,9 @@ const TX_INTRO: &str = "
 
 `rust/proto/tx.rs`. A situation is what is posted next or was last, where the tx is (with the number
 of uncompleted work requests, two at most in this table, and whether an answer is awaited), whether
-a memory region covers its memory, and whether a cause is latched. A cell names the next place, the
-next operation if it is another one, and what the caller does: `requeue`, `finish` (hand it to LNet,
+a memory region covers its memory, and whether a cause is latched (`failed`; `cut`: one of the
+connection, that counts only if not all of it is acknowledged). A cell names the next place, the next
+operation if it is another one, and what the caller does: `requeue`, `finish` (hand it to LNet,
 once) or `violation` (close the connection). Empty cells cannot happen, unless by a fault of the
 driver itself: a device completes only what was posted, and so on; what they would do is tested all
 the same. Situations in which a group of events changes nothing, or is a violation throughout, have

@@ -185,12 +185,18 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
     if matches!(was, Place::Free | Place::Done) {
         assert_eq!(is, was, "{cell}: comes back");
     }
-    // The peer's answer is the result, even a late one; nothing else changes a cause.
+    // The peer's answer is the result, even a late one; and all was acknowledged though the connection had ended. Nothing
+    // else changes a cause.
     let late = matches!(event, TxEvent::Late(_)) && !tx.was_told();
+    let well = tx.is_cut() && matches!(event, TxEvent::Completed(_, true)) && ends;
+    let expected = if well { None } else { tx.cause() };
     assert!(
-        tx.cause().is_none() || after.cause() == tx.cause() || late,
+        tx.cause().is_none() || after.cause() == expected || late,
         "{cell}: cause"
     );
+    if matches!(event, TxEvent::Completed(_, false)) && matches!(was, Place::Posted { .. }) {
+        assert!(!after.is_cut(), "{cell}: may not end well any more");
+    }
     assert!(
         !tx.was_told() || after.cause() == tx.cause(),
         "{cell}: the result changes"
