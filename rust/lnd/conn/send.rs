@@ -79,15 +79,20 @@ fn not_ready(conn: &Conn, msg: Message, why: NotReady) -> Sent {
             Ok(())
         }
         NotReady::Here(e) | NotReady::NoRegion(e) => match conn.transient(e) {
-            // It came to a connection that is over: another one may take it.
-            Some(_) if conn.with(|inner| !inner.life.is_up()) => closed(msg),
-            Some(cause) => {
-                conn.give_up(Ended::unsent(msg), cause);
-                Ok(())
-            }
+            Some(cause) => fail(conn, msg, cause),
             None => Err(NotSent::Failed(msg, e)),
         },
     }
+}
+
+/// The message ends here for `cause`; but if the connection has ended meanwhile, another one may take it.
+#[cold]
+fn fail(conn: &Conn, msg: Message, cause: Cause) -> Sent {
+    if conn.with(|inner| !inner.life.is_up()) {
+        return closed(msg);
+    }
+    conn.give_up(Ended::unsent(msg), cause);
+    Ok(())
 }
 
 /// The connection has ended: another one may take it.
@@ -108,10 +113,7 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         };
         match conn.copied(had, &req.payload()) {
             Ok(made) => buf = Some(made),
-            Err(e) => {
-                conn.give_up(Ended::unsent(msg), conn.no_buf(e));
-                return Ok(());
-            }
+            Err(e) => return fail(conn, msg, conn.no_buf(e)),
         }
     }
     let body = BodyOut::Immediate {
@@ -132,10 +134,7 @@ fn unsent(conn: &Conn, transfer: Transfer, why: Unsent) -> Sent {
     let mut transfer = transfer;
     match (why, transfer.end().take_message()) {
         (Unsent::Over(_), Some(msg)) => closed(msg),
-        (Unsent::Failed(cause), Some(msg)) => {
-            conn.give_up(Ended::unsent(msg), cause);
-            Ok(())
-        }
+        (Unsent::Failed(cause), Some(msg)) => fail(conn, msg, cause),
         // There is one.
         (_, None) => Ok(()),
     }
