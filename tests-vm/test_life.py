@@ -385,6 +385,27 @@ def test_what_lnet_has_left_for_an_ni_that_goes_asks_for_no_connection(nodes):
     assert took < min(10 * slow(), 40), f"{took:.1f} s"
 
 
+def test_nobody_waits_for_a_pause_while_the_ni_is_deleted(nodes):
+    """Attempts that fail for something here go on, with pauses of up to ten seconds. Who deletes the NI does not wait for
+    the end of one."""
+    a, _b = nodes
+    up(a)
+
+    def pause():
+        found = re.search(r" retry_ms=(\d+) ", a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}"))
+        return int(found[1]) if found else 0
+
+    with Inject(a, "ro2ib_cm_resolve_addr", -errno.EADDRNOTAVAIL):
+        run = a.start("10.0.0.77@o2ib", op="put", size=100, count=1, timeout=200, ask=0)
+        until(lambda: pause() > 5000, "a long pause", timeout=PATIENCE, pause=0.2)
+        began = time.monotonic()
+        a.ni_del()
+        took = time.monotonic() - began
+    r = run.result()
+    assert r["issued"] == r["errors"] == 1, r
+    assert took < 3.5, f"{took:.1f} s"
+
+
 def test_why_a_device_that_is_back_is_of_no_use(nodes):
     """It was said that it is gone; that it is there, and what it lacks, is said once for each reason."""
     a, b = nodes

@@ -5,7 +5,8 @@
 //!
 //! It depends on nothing else: not on an attempt of ours (a peer that asks all the time and never goes on leaves none),
 //! not on a worker's turn (one may wait for minutes behind a device that hangs), not on a retry. As long as something
-//! waits somebody looks after it.
+//! waits somebody looks after it, once a second: LNet, which deletes an NI, waits for its messages, too, and they are not
+//! to wait for the pause before another attempt.
 //!
 //! Context: the timer is a delayed work item of a queue in which who waits holds up nobody. It is armed with the peer's lock
 //! held.
@@ -25,6 +26,7 @@ use super::{
     Connection,
     Peer,
     PeerInner,
+    HOLD_LOOK_MS,
     PATIENCE, //
 };
 use crate::{
@@ -59,6 +61,9 @@ impl<C: Connection> WorkItem<PATIENCE> for Peer<C> {
             this.ni.seen.messages(cause, n);
             expired.fail(cause);
         }
+        if !this.ni.is_listed() {
+            this.let_go();
+        }
     }
 }
 
@@ -90,6 +95,7 @@ impl<C: Connection> Peer<C> {
             return;
         }
         let ms = self.patience().look_in_ms(inner.pending.waited_ms());
+        let ms = ms.min(HOLD_LOOK_MS);
         let _ = work::arm::<Self, PATIENCE>(self.clone(), ms);
     }
 
@@ -102,7 +108,7 @@ impl<C: Connection> Peer<C> {
     fn what_was_missing(&self) -> Cause {
         match self.ni.passage() {
             Passage::Open => Cause::DeadlineConnecting,
-            Passage::Hold | Passage::Refuse => Cause::LinkDown,
+            Passage::Hold | Passage::Refuse => self.ni.way(|way| way.why()),
         }
     }
 
