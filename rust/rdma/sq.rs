@@ -181,10 +181,13 @@ impl SendQueue {
         (left - cursor.left(), n)
     }
 
-    /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has. Does
-    /// nothing where [`Self::check`] would have said that it cannot be.
+    /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has.
+    ///
+    /// # Safety
+    ///
+    /// `qp` is the one that this was made for, as [`Self::check`] has found.
     #[inline(always)]
-    pub(super) fn push<T: QpHandler>(
+    pub(super) unsafe fn push<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,
         nr_sges: usize,
@@ -208,7 +211,8 @@ impl SendQueue {
         };
 
         *ctx = resources.ctx;
-        // SAFETY: By the type invariant the slot `next` is ours: there is one at least.
+        // SAFETY: It is the ring of our queue pair, says the caller; by the type invariant the slot `next` of that is ours:
+        // there is one at least.
         let cqe = unsafe { qp.send_ring().put(self.next, resources) };
 
         place.send = bindings::ib_send_wr {
@@ -307,18 +311,21 @@ impl SendQueue {
                 lkey: qp.local_dma_lkey(),
             };
         }
-        self.push(
-            qp,
-            nr_sges,
-            bindings::ib_wr_opcode_IB_WR_SEND,
-            flags,
-            Resources {
-                ctx,
-                buf: Some(buf),
-                memory,
-            },
-            |_| {},
-        );
+        // SAFETY: It was checked above.
+        unsafe {
+            self.push(
+                qp,
+                nr_sges,
+                bindings::ib_wr_opcode_IB_WR_SEND,
+                flags,
+                Resources {
+                    ctx,
+                    buf: Some(buf),
+                    memory,
+                },
+                |_| {},
+            )
+        };
         Ok(())
     }
 
@@ -351,18 +358,21 @@ impl SendQueue {
         let Some(n @ 1..) = n else {
             return Ok(false);
         };
-        self.push(
-            qp,
-            n,
-            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-            signal(qp.signals_all()),
-            Resources {
-                ctx,
-                buf: None,
-                memory: Memory::Reads(map.clone()),
-            },
-            |wr| set_remote(wr, to, rkey),
-        );
+        // SAFETY: It was checked above.
+        unsafe {
+            self.push(
+                qp,
+                n,
+                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+                signal(qp.signals_all()),
+                Resources {
+                    ctx,
+                    buf: None,
+                    memory: Memory::Reads(map.clone()),
+                },
+                |wr| set_remote(wr, to, rkey),
+            )
+        };
         Ok(true)
     }
 
@@ -398,18 +408,21 @@ impl SendQueue {
         if covered == 0 {
             return Err(PushError::Invalid);
         }
-        self.push(
-            qp,
-            n,
-            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-            signal(signaled || qp.signals_all()),
-            Resources {
-                ctx,
-                buf: None,
-                memory: Memory::Reads(cursor.map().clone()),
-            },
-            |wr| set_remote(wr, remote_addr, rkey),
-        );
+        // SAFETY: It was checked above.
+        unsafe {
+            self.push(
+                qp,
+                n,
+                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+                signal(signaled || qp.signals_all()),
+                Resources {
+                    ctx,
+                    buf: None,
+                    memory: Memory::Reads(cursor.map().clone()),
+                },
+                |wr| set_remote(wr, remote_addr, rkey),
+            )
+        };
         Ok(covered)
     }
 

@@ -62,39 +62,47 @@ impl SendQueue {
             return Err((PushError::Closed, mr));
         };
 
+        let set_reg = |wr: &mut AnyWr| {
+            // SAFETY: Whatever was there, these are integers and a pointer.
+            let reg = unsafe { &mut wr.reg };
+
+            reg.mr = parts.mr;
+            reg.key = parts.key;
+            reg.access = (bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+                | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE)
+                as ffi::c_int;
+        };
+
         if qp.fences_regs() {
+            // SAFETY: It was checked above.
+            unsafe {
+                self.push(
+                    qp,
+                    0,
+                    bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+                    0,
+                    Resources {
+                        ctx,
+                        ..Default::default()
+                    },
+                    |wr| set_invalidate(wr, parts.known),
+                )
+            };
+        }
+        // SAFETY: It was checked above.
+        unsafe {
             self.push(
                 qp,
                 0,
-                bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-                0,
+                bindings::ib_wr_opcode_IB_WR_REG_MR,
+                signal(signaled),
                 Resources {
                     ctx,
                     ..Default::default()
                 },
-                |wr| set_invalidate(wr, parts.known),
-            );
-        }
-        self.push(
-            qp,
-            0,
-            bindings::ib_wr_opcode_IB_WR_REG_MR,
-            signal(signaled),
-            Resources {
-                ctx,
-                ..Default::default()
-            },
-            |wr| {
-                // SAFETY: Whatever was there, these are integers and a pointer.
-                let reg = unsafe { &mut wr.reg };
-
-                reg.mr = parts.mr;
-                reg.key = parts.key;
-                reg.access = (bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
-                    | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE)
-                    as ffi::c_int;
-            },
-        );
+                set_reg,
+            )
+        };
         Ok(mr.into_valid())
     }
 
@@ -120,18 +128,21 @@ impl SendQueue {
         if !self.is_of(mr.qp_id()) {
             return Err((PushError::Foreign, mr));
         }
-        self.push(
-            qp,
-            0,
-            bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-            signal(true),
-            Resources {
-                ctx,
-                buf: None,
-                memory: Memory::Invalidates(mr.index()),
-            },
-            |wr| set_invalidate(wr, mr.rkey()),
-        );
+        // SAFETY: It was checked above.
+        unsafe {
+            self.push(
+                qp,
+                0,
+                bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+                signal(true),
+                Resources {
+                    ctx,
+                    buf: None,
+                    memory: Memory::Invalidates(mr.index()),
+                },
+                |wr| set_invalidate(wr, mr.rkey()),
+            )
+        };
         Ok(())
     }
 }
