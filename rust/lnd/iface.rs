@@ -287,14 +287,15 @@ impl Ifaces {
 
     /// Whether another NI of the net of `ni`, on another device than `hca` or on another port of it, can reach somebody: LNet
     /// has that way, too. Those on the same port lose theirs at the same time, if not in the same moment. An NI of another
-    /// net may lead to other nodes.
-    pub(crate) fn another_open(&self, ni: &Ni, hca: &Hca) -> bool {
+    /// net may lead to other nodes. `None`: the NI has no device, and is not in the list.
+    pub(crate) fn another_open(&self, ni: &Ni, hca: Option<&Hca>) -> bool {
+        let same = |used: &Used, hca: &Hca| {
+            used.iface.hca.device.same(&hca.device) && used.iface.hca.port == hca.port
+        };
         let list = self.list.lock();
         let mut others = list
             .iter()
-            .filter(|used| {
-                !used.iface.hca.device.same(&hca.device) || used.iface.hca.port != hca.port
-            })
+            .filter(|used| !hca.is_some_and(|hca| same(used, hca)))
             .flat_map(|used| used.by.iter().map(|other| other.ni()));
         others.any(|other| other.nid.net() == ni.nid.net() && other.passage() == Passage::Open)
     }

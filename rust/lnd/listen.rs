@@ -321,6 +321,11 @@ fn admit(
 
 impl<H: Listening> ListenHandler for Accept<H> {
     fn device_removal(&self) {
+        // The listener is told before its connections: no message that those give up asks for another one on this device.
+        for ni in self.users.lock().iter() {
+            let now_ms = ni.now_ms();
+            ni.way(|way| way.detached(now_ms));
+        }
         self.removed.store(true, Release);
         // The listener cannot be dropped in its own handler.
         self.host.stirred();

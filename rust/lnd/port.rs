@@ -58,7 +58,6 @@ use crate::{
         StartError, //
     },
     proto::{
-        cause::Cause,
         home::Next,
         way::{
             Passage,
@@ -146,6 +145,7 @@ impl User for Port {
     fn entered(self: &Arc<Self>) {
         // Whatever came before is seen by the look that follows, what comes later asks for another.
         self.signs.watch(true);
+        self.ni.way(|way| way.attached());
         self.look_in(0);
     }
 
@@ -155,6 +155,9 @@ impl User for Port {
         // Out of the lock: dropping waits for handlers.
         drop(events);
         self.ni.lnet.set_dma_device(None);
+        // Before it has none: an attempt that fails for want of it finds the way closed.
+        let now_ms = self.ni.now_ms();
+        self.ni.way(|way| way.detached(now_ms));
         self.ni.set_hca(None);
         // Nobody waits for an address without a device; but the next one may be about to lose it.
         self.signs.leave_unsettled(self.ni.set_unsettled(false));
@@ -179,10 +182,10 @@ impl User for Port {
             return false;
         }
         signs::tell_gone(&self.ni, hca.as_deref());
+        // NIs on the same device lose it, too.
+        let _ = self.look_at_way(hca.as_deref());
         drop(hca);
-        self.peers
-            .table
-            .for_each(|peer| peer.close(Cause::DeviceGone));
+        self.end_connections();
         if !self.ni.is_stopping() {
             self.ni.lnet.set_fatal(Fatal::Told);
             self.look_in(LOOK_MS);
@@ -308,14 +311,16 @@ impl Port {
         again
     }
 
-    /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.
-    fn follow_way(self: &Arc<Self>, hca: &Hca, port_active: bool) -> Option<u32> {
+    /// What the state of the way asks for, and whether it is open.
+    fn look_at_way(&self, hca: Option<&Hca>) -> (Todo, bool) {
         let other = self.ifaces.another_open(&self.ni, hca);
         let now_ms = self.ni.now_ms();
-        let (todo, open) = self.ni.way(|way| {
-            way.port(port_active);
-            (way.look(now_ms, other), way.is_open())
-        });
+        self.ni.way(|way| (way.look(now_ms, other), way.is_open()))
+    }
+
+    /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.
+    fn follow_way(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
+        let (todo, open) = self.look_at_way(hca);
         match todo {
             Todo::Nothing => {}
             Todo::End => self.end_connections(),
@@ -356,7 +361,8 @@ impl WorkItem<DEVICE> for Port {
                 (false, false) => Fatal::Port,
                 (false, true) => Fatal::No,
             });
-            let way = this.follow_way(&hca, active);
+            this.ni.way(|way| way.port(active));
+            let way = this.follow_way(Some(&hca));
             drop(hca);
             let next = [way, this.follow_home()].into_iter().flatten().min();
             if let Some(ms) = next {
@@ -372,6 +378,8 @@ impl WorkItem<DEVICE> for Port {
                 this.signs.no_use(&this.ni, &e);
                 // A look that began when the device was still there may have said otherwise last.
                 this.ni.lnet.set_fatal(Fatal::Told);
+                // Another NI may have come, over which what waits can go.
+                let _ = this.follow_way(None);
                 this.look_in(LOOK_MS);
             }
         }

@@ -3,9 +3,10 @@
 //! The way out of an NI: whether it can reach anybody at all, and what its connections and messages
 //! do when that changes.
 //!
-//! The way is open while the interface is up with a carrier and the NI's address, and the port of
-//! the RDMA device is active. When it closes:
+//! The way is open while the interface is up with a carrier and the NI's address, and there is an RDMA device whose port
+//! is active. When it closes:
 //!
+//! - If the device is removed, connections end at once: they are of that device.
 //! - If it is being closed on purpose (`ip link set down`, an address taken away), connections end
 //!   while the peers can still be told, and first what is under way on them ([`may_end`]). It is the same where an
 //!   administrator closes connections.
@@ -14,7 +15,7 @@
 //!   ends is lost.
 //! - Else they are held for [`HOLD_MS`], because the transport repeats what was lost meanwhile; then
 //!   they end, because by then the peer may have given them up, and a new connection is there sooner
-//!   than the transport finds that out. Messages wait for the way to open.
+//!   than the transport finds that out. Messages wait for the way to open, in each of these cases.
 //!
 //! When it opens, attempts begin at once: for peers that messages wait for, and for those whose
 //! connection the way took along, because it is their messages that may wait.
@@ -106,6 +107,7 @@ pub enum Todo {
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     interface: bool,
+    device: bool,
     port: bool,
     /// LNet has another one; as of the last look.
     other: bool,
@@ -123,6 +125,7 @@ impl Way {
     pub const fn new() -> Self {
         Self {
             interface: true,
+            device: true,
             port: true,
             other: false,
             closed_ms: None,
@@ -136,9 +139,29 @@ impl Way {
         self.interface = up;
     }
 
+    /// There is a device. What its port is like is for [`Way::port`] to say.
+    pub fn attached(&mut self) {
+        self.device = true;
+    }
+
+    /// The device is removed: the caller ends all connections, and asks [`Way::look`] whether LNet has another way.
+    pub fn detached(&mut self, now_ms: u64) {
+        self.device = false;
+        let _ = self.closed_ms.get_or_insert(now_ms);
+        self.ended = true;
+    }
+
     /// The port of the device is active, or not.
     pub fn port(&mut self, active: bool) {
         self.port = active;
+    }
+
+    /// Why it is closed.
+    pub fn why(&self) -> Cause {
+        match self.device {
+            true => Cause::LinkDown,
+            false => Cause::DeviceGone,
+        }
     }
 
     /// Whether the interface has carrier and address.
@@ -148,7 +171,7 @@ impl Way {
 
     /// Whether it is open.
     pub fn is_open(&self) -> bool {
-        self.interface && self.port
+        self.interface && self.device && self.port
     }
 
     /// Whether connections were ended because it is closing or closed: those that come to be now end, too.
@@ -304,6 +327,32 @@ mod tests {
         w.leaving(6);
         assert_eq!(w.passage(), Passage::Hold);
         assert_eq!(w.look(6, true), Todo::End);
+    }
+
+    /// As behind a link that is down.
+    #[test]
+    fn messages_wait_for_a_device_that_was_removed() {
+        let mut w = Way::new();
+        assert_eq!(w.why(), Cause::LinkDown);
+        w.detached(1);
+        assert_eq!((w.passage(), w.why()), (Passage::Hold, Cause::DeviceGone));
+        assert!(w.ends_all());
+        // Connections have ended.
+        assert_eq!(w.look(2, false), Todo::Nothing);
+        assert_eq!(w.look(2 + HOLD_MS, false), Todo::Nothing);
+        // LNet has another way: what waits goes there.
+        assert_eq!(w.look(3 + HOLD_MS, true), Todo::End);
+        assert_eq!(w.passage(), Passage::Refuse);
+        assert_eq!(w.look(4 + HOLD_MS, false), Todo::Nothing);
+        // The device is back before its port is up.
+        w.port(false);
+        w.attached();
+        assert_eq!((w.passage(), w.why()), (Passage::Hold, Cause::LinkDown));
+        assert_eq!(w.look(5 + HOLD_MS, false), Todo::Nothing);
+        w.port(true);
+        assert_eq!(w.passage(), Passage::Open);
+        assert_eq!(w.look(6 + HOLD_MS, false), Todo::Reconnect);
+        assert_eq!(w.look(7 + HOLD_MS, false), Todo::Nothing);
     }
 
     #[test]

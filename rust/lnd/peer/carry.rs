@@ -117,7 +117,7 @@ impl<C: Connection> Peer<C> {
         let _nofs = NofsScope::enter();
         let passage = self.ni.passage();
         if passage == Passage::Refuse && self.with(|inner| inner.conns.usable() == 0) {
-            self.lose_one(msg, Cause::LinkDown);
+            self.lose_one(msg, self.ni.way(|way| way.why()));
             self.forget_if_unused();
             return Ok(());
         }

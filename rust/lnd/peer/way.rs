@@ -58,7 +58,7 @@ impl<C: Connection> Peer<C> {
             again
         });
         if !again {
-            self.forget_if_idle(Some(Cause::LinkDown));
+            self.forget_if_idle(Some(self.ni.way(|way| way.why())));
         }
     }
 
@@ -67,10 +67,11 @@ impl<C: Connection> Peer<C> {
         self.for_each_conn(|conn| conn.finish(Cause::LinkDown));
     }
 
-    /// The way closed: connections end, and if LNet has another way (`refuse`) so do messages that
+    /// The way closed, or its device is gone: connections end, and if LNet has another way (`refuse`) so do messages that
     /// wait for one.
     pub(crate) fn way_closed(self: &Arc<Self>, refuse: bool) {
-        self.for_each_conn(|conn| conn.fail(Cause::LinkDown));
+        let cause = self.ni.way(|way| way.why());
+        self.for_each_conn(|conn| conn.fail(cause));
         if refuse {
             self.refuse_waiting();
         }
@@ -79,8 +80,9 @@ impl<C: Connection> Peer<C> {
     /// LNet has another way for what waits.
     pub(super) fn refuse_waiting(&self) {
         let waiting = self.with(|inner| inner.pending.take());
-        self.ni.seen.messages(Cause::LinkDown, waiting.len());
-        waiting.fail(Cause::LinkDown);
+        let cause = self.ni.way(|way| way.why());
+        self.ni.seen.messages(cause, waiting.len());
+        waiting.fail(cause);
     }
 
     /// The way is open: what waits for it goes at once; others soon, but not all of them in the same
