@@ -62,7 +62,8 @@ use crate::{
             device_of,
             Listener, //
         },
-        pd::Pd, //
+        pd::Pd,
+        work::NofsScope, //
     }, //
 };
 
@@ -366,6 +367,7 @@ impl WorkItem for Ifaces {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
         this.look_for_homes();
         // Detached, an NI is in the list no more.
         while let Some(user) = this.next_removed() {

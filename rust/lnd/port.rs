@@ -165,6 +165,8 @@ impl User for Port {
 
     fn moved(self: &Arc<Self>, old: &Hca) {
         signs::tell_moved(&self.ni, old, self.ni.hca().ok().as_deref());
+        // The old one may be on its way out.
+        self.ni.way(|way| way.attached());
         self.peers.table.for_each(|peer| peer.moved());
         // It may be about to move once more: that look is what lets attempts begin.
         self.look_in(0);
@@ -183,8 +185,13 @@ impl User for Port {
         }
         signs::tell_gone(&self.ni, hca.as_deref());
         // NIs on the same device lose it, too.
-        let _ = self.look_at_way(hca.as_deref());
+        let closed = self.follow_way(hca.as_deref()).is_some();
         drop(hca);
+        if !closed {
+            // A look was faster, and has found another one.
+            self.peers.table.for_each(|peer| peer.moved());
+            return true;
+        }
         self.end_connections();
         if !self.ni.is_stopping() {
             self.ni.lnet.set_fatal(Fatal::Told);
@@ -311,16 +318,11 @@ impl Port {
         again
     }
 
-    /// What the state of the way asks for, and whether it is open.
-    fn look_at_way(&self, hca: Option<&Hca>) -> (Todo, bool) {
+    /// Does what the state of the way asks for. Milliseconds until the next look, if it is closed.
+    fn follow_way(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
         let other = self.ifaces.another_open(&self.ni, hca);
         let now_ms = self.ni.now_ms();
-        self.ni.way(|way| (way.look(now_ms, other), way.is_open()))
-    }
-
-    /// Does what the state of the way asks for. Milliseconds until the next look, if one is due.
-    fn follow_way(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
-        let (todo, open) = self.look_at_way(hca);
+        let (todo, open) = self.ni.way(|way| (way.look(now_ms, other), way.is_open()));
         match todo {
             Todo::Nothing => {}
             Todo::End => self.end_connections(),

@@ -273,7 +273,8 @@ impl Tx {
         Then::Nothing
     }
 
-    /// Its work requests are being posted, [`Tx::pushed`] follows for each: those of the [`Op`] that is returned.
+    /// Its work requests are being posted, [`Tx::pushed`] follows for each: those of the [`Op`] that is returned. If not all
+    /// of them can be, [`Tx::latch`] follows before the connection ends.
     #[inline]
     pub fn posting(&mut self) -> Op {
         if let Place::Queued { wrs } = self.place {

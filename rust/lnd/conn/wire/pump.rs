@@ -181,7 +181,10 @@ impl<C: QpHandler> Wire<C> {
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
             let built = match next {
-                Next::Post { index, op, carried } => self.post_tx((op, index), carried, cksum, now),
+                Next::Post { index, op, carried } => self
+                    .post_tx((op, index), carried, cksum, now)
+                    // Of an earlier step something may be under way yet, and end well.
+                    .inspect_err(|cause| self.txs.latch(index, *cause)),
                 Next::Part { index, wrs } => self.post_part(index, wrs),
                 Next::Noop { carried } => self.post_noop(carried, cksum),
                 Next::NoSlots => {
