@@ -15,7 +15,9 @@
 //!   ends is lost.
 //! - Else they are held for [`HOLD_MS`], because the transport repeats what was lost meanwhile; then
 //!   they end, because by then the peer may have given them up, and a new connection is there sooner
-//!   than the transport finds that out. Messages wait for the way to open, in each of these cases.
+//!   than the transport finds that out.
+//!
+//! Where LNet has no other way messages wait for this one to open.
 //!
 //! When it opens, attempts begin at once: for peers that messages wait for, and for those whose
 //! connection the way took along, because it is their messages that may wait.
