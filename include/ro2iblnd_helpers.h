@@ -44,7 +44,7 @@ struct dentry *ro2ib_debugfs_dir(const char *name);
 struct dentry *ro2ib_debugfs_create(const char *name, struct dentry *parent,
 				    struct ro2ib_debugfs_file *file);
 void ro2ib_debugfs_remove(struct dentry *dentry);
-void ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len);
+bool ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len);
 
 /* percpu.c */
 u64 *ro2ib_percpu_alloc(u32 n);

@@ -49,8 +49,12 @@ void ro2ib_debugfs_remove(struct dentry *dentry)
 	debugfs_remove(dentry);
 }
 
-/* What does not fit is dropped, and asked for again with more room. */
-void ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len)
+/*
+ * What does not fit is dropped, and all is asked for again with more room:
+ * false, so that nobody goes on for nothing.
+ */
+bool ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len)
 {
 	seq_write(seq, text, len);
+	return !seq_has_overflowed(seq);
 }

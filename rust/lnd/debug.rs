@@ -14,7 +14,10 @@ use super::{
         view::Numbers,
         Conn, //
     },
-    ni::Ni,
+    ni::{
+        Ni,
+        Trouble, //
+    },
     past::ListNr,
     peer::{
         Peer,
@@ -43,6 +46,8 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         peers = peers.saturating_add(1);
         waiting = waiting.saturating_add(peer.with(|inner| inner.waiting()));
     });
+    // The port is asked for who reads next: firmware may hang, and is not to hang readers.
+    ni.tell(Trouble::Watched);
     let hca = ni.hca().ok();
     let device = hca.as_ref().map(|hca| hca.device.name());
     write!(

@@ -64,7 +64,8 @@ pub(crate) struct Hca {
     /// The depth there was room for ([`crate::proto::sizes::DepthMemory`]).
     pub(crate) depth: Atomic<u64>,
     /// Packets of other partitions that the port had got when the NI came to it.
-    pub(crate) bad_pkeys: u32,
+    bad_pkeys_before: u32,
+    bad_pkeys: Atomic<u32>,
     /// Speed of the port in Mb/s, 0 if it is not known.
     pub(crate) mbps: Atomic<u32>,
 }
@@ -150,7 +151,8 @@ impl Hca {
             mr_pages: able.mr_pages,
             mr_page: able.mr_page,
             depth: Atomic::new(0),
-            bad_pkeys: state.bad_pkeys,
+            bad_pkeys_before: state.bad_pkeys,
+            bad_pkeys: Atomic::new(0),
             mbps: Atomic::new(0),
         };
         hca.learn(state);
@@ -170,16 +172,17 @@ impl Hca {
     /// The port says this of itself. A port that is down may say anything of its speed: that is taken only
     /// if nothing better is known.
     pub(crate) fn learn(&self, port: PortState) {
+        let bad_pkeys = port.bad_pkeys.saturating_sub(self.bad_pkeys_before);
+        self.bad_pkeys.store(bad_pkeys, Relaxed);
         if port.active || self.mbps.load(Relaxed) == 0 {
             let speed = Speed::of_port(port.speed, port.width);
             self.mbps.store(speed.mbps(), Relaxed);
         }
     }
 
-    /// Packets of other partitions that the port has got since the NI came to it. May sleep.
+    /// Packets of other partitions that the port has got since the NI came to it, as it said last.
     pub(crate) fn bad_pkeys(&self) -> u32 {
-        let port = self.device.port(self.port);
-        port.bad_pkeys.saturating_sub(self.bad_pkeys)
+        self.bad_pkeys.load(Relaxed)
     }
 
     /// The greatest depth up to `wanted` that it has room for, as far as its limits tell.

@@ -145,13 +145,16 @@ pub(crate) fn shutdown_waits(nid: Nid, conns: i32, seconds: u32) {
     );
 }
 
-/// A work request failed.
-pub(crate) fn wr_failed(nid: Nid, what: &str, wc: Wc) {
-    warn_limited!(
-        "{nid}: {what} failed: {:?} (vendor code {:#x})\n",
-        wc.status,
-        wc.vendor_err
-    );
+/// A send, a WRITE, or work on a region failed.
+pub(crate) fn send_failed(nid: Nid, wc: Wc) {
+    let (status, code) = (wc.status, wc.vendor_err);
+    warn_limited!("{nid}: a send failed: {status:?} (vendor code {code:#x})\n");
+}
+
+/// A receive failed, as of a message that is too long.
+pub(crate) fn receive_failed(nid: Nid, wc: Wc) {
+    let (status, code) = (wc.status, wc.vendor_err);
+    warn_noise!("{nid}: a receive failed: {status:?} (vendor code {code:#x})\n");
 }
 
 /// Work requests could not be posted.
@@ -161,7 +164,7 @@ pub(crate) fn post_failed(nid: Nid) {
 
 /// What arrived was no SEND, or one that did more than send.
 pub(crate) fn not_a_send(nid: Nid) {
-    warn_limited!("{nid}: the peer used an operation that is none of the protocol's; closing\n");
+    warn_noise!("{nid}: the peer used an operation that is none of the protocol's; closing\n");
 }
 
 /// A message is none.
@@ -192,7 +195,7 @@ pub(crate) fn bad_request(nid: Nid, e: &dyn Display) {
 
 /// LNet would not take a message.
 pub(crate) fn refused_by_lnet(nid: Nid, e: Error) {
-    warn_limited!("{nid}: LNet refused a message: {}; closing\n", why(e));
+    warn_noise!("{nid}: LNet refused a message: {}; closing\n", why(e));
 }
 
 /// A PUT cannot be received for want of memory, or of a memory region (`region`).
@@ -252,9 +255,13 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
     }
 }
 
-/// There is to be no connection to the peer.
-pub(crate) fn not_connected(nid: Nid, cause: Cause) {
-    warn_limited!("{nid}: not connected to: {}\n", cause.as_str());
+/// There is to be no connection to the peer. LNet may ask for one time and again.
+pub(crate) fn not_connected(nid: Nid, cause: Cause, noted: Noted) {
+    let cause = cause.as_str();
+    match noted.is_news() {
+        true => warn_limited!("{nid}: not connected to: {cause}\n"),
+        false => dk!(NetError, "{nid}: not connected to: {cause}\n"),
+    }
 }
 
 /// The peer refused ours.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An NI as its peers and connections know it: how it is configured, its device, its way out, its
-//! clock and its counters. It knows none of them. How it comes to its device is [`super::port`]'s
-//! business.
+//! An NI as its peers and connections know it: how it is configured, its device, its way out, its clock and its
+//! counters. It knows none of them. How it comes to its device is [`super::port`]'s business.
 //!
 //! Process context, but for what says otherwise.
 
@@ -90,6 +89,8 @@ pub(crate) enum Trouble {
     Unheard,
     /// The address of the NI was found on another device.
     Astray,
+    /// None: somebody reads how it is.
+    Watched,
 }
 
 /// An NI.
@@ -142,8 +143,7 @@ pub(crate) struct Ni {
 }
 
 impl Ni {
-    /// As configured. `on_trouble` is called in process context: the NI does not know who looks after
-    /// it. May sleep.
+    /// As configured. `on_trouble` is called in process context: the NI does not know who looks after it. May sleep.
     ///
     /// # Errors
     ///

@@ -58,7 +58,7 @@ impl<C: Leaving> Parting<C> {
             Some(list) => {
                 let alike = || {
                     let (mut all, mut of_peer) = (0usize, 0usize);
-                    for other in list.iter().filter(|c| c.is_mute() == mute) {
+                    for other in list.iter().filter(|c| !c.is_mute()) {
                         all = all.saturating_add(1);
                         of_peer = of_peer.saturating_add((other.nid() == conn.nid()).into());
                     }

@@ -143,9 +143,9 @@ impl User for Port {
     }
 
     fn entered(self: &Arc<Self>) {
+        self.ni.way(|way| way.attached());
         // Whatever came before is seen by the look that follows, what comes later asks for another.
         self.signs.watch(true);
-        self.ni.way(|way| way.attached());
         self.look_in(0);
     }
 
@@ -236,7 +236,8 @@ impl Port {
         self.ifaces.leave(self)
     }
 
-    fn look_in(self: &Arc<Self>, ms: u32) {
+    /// Looks after the device in `ms` milliseconds.
+    pub(crate) fn look_in(self: &Arc<Self>, ms: u32) {
         work::rearm::<Self, DEVICE>(self.clone(), ms);
         // Who stops the NI finds it armed, or is seen here: LNet would wait for it.
         if self.ni.is_stopping() {
@@ -291,8 +292,7 @@ impl Port {
         }
     }
 
-    /// Follows the address of the NI if that is on another device. Milliseconds until the next look, if one is
-    /// due.
+    /// Follows the address of the NI if that is on another device. Milliseconds until the next look, if one is due.
     fn follow_home(self: &Arc<Self>) -> Option<u32> {
         let next = self.signs.look_for_home(&self.ni, || Ifaces::find(self));
         if next == Next::Rest {

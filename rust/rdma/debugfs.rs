@@ -138,7 +138,11 @@ struct Seq(*mut bindings::seq_file);
 impl Write for Seq {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         // SAFETY: It is valid during `show`; `s` is valid for reads.
-        unsafe { bindings::ro2ib_debugfs_write(self.0, s.as_ptr().cast(), s.len()) };
-        Ok(())
+        let fits = unsafe { bindings::ro2ib_debugfs_write(self.0, s.as_ptr().cast(), s.len()) };
+        // The file asks again, with twice the room: who shows peer after peer does not go on for nothing.
+        match fits {
+            true => Ok(()),
+            false => Err(fmt::Error),
+        }
     }
 }

@@ -478,13 +478,14 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 	struct ro2ib_ni *ni;
 	bool first = true;
 	bool told = false;
-	unsigned int ms;
+	unsigned long end;
 	bool busy;
 
 	if (dev->type != ARPHRD_ETHER)
 		return;
 
-	for (ms = 0; ms < RO2IB_LEAVE_MAX; ms += RO2IB_LEAVE_STEP) {
+	end = jiffies + msecs_to_jiffies(RO2IB_LEAVE_MAX);
+	for (;;) {
 		busy = false;
 		mutex_lock(&ro2ib_ni_mutex);
 		list_for_each_entry(ni, &ro2ib_ni_list, list) {
@@ -504,7 +505,7 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 		mutex_unlock(&ro2ib_ni_mutex);
 		first = false;
 		/* Whose link was down has nothing to end: it is not waited for. */
-		if (!told || !busy)
+		if (!told || !busy || time_after_eq(jiffies, end))
 			break;
 		msleep(RO2IB_LEAVE_STEP);
 	}

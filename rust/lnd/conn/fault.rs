@@ -64,8 +64,8 @@ impl Fault {
         match self {
             // A flush follows from something that is known already, or soon.
             Self::Plain(_) | Self::Send(Cause::Flushed, _) | Self::Recv(Cause::Flushed, _) => {}
-            Self::Send(_, wc) => log::wr_failed(nid, "a send", wc),
-            Self::Recv(_, wc) => log::wr_failed(nid, "a receive", wc),
+            Self::Send(_, wc) => log::send_failed(nid, wc),
+            Self::Recv(_, wc) => log::receive_failed(nid, wc),
             Self::NotASend => log::not_a_send(nid),
             Self::Post(_) => log::post_failed(nid),
             Self::Message(e) => log::bad_message(nid, &e),

@@ -111,7 +111,10 @@ impl Goodbye {
     #[must_use]
     pub(super) fn begin(&mut self, route: bool) -> bool {
         if route {
-            self.farewell.said();
+            // It may have waited for the route for long: the answer has its own time.
+            if !self.route_found(true) {
+                self.farewell.said();
+            }
             false
         } else {
             self.farewell.no_route()

@@ -145,8 +145,8 @@ impl<C: Connection> Peer<C> {
     /// The attempt that was just counted is not to be made: the administrator does not want it, or LNet has enough of the
     /// peer's already.
     fn forbidden(self: &Arc<Self>, turn: Claim, cause: Cause) {
-        log::not_connected(self.nid, cause);
-        let _ = self.ni.seen.ended(self.nid, true, false, cause, None);
+        let noted = self.ni.seen.ended(self.nid, true, false, cause, None);
+        log::not_connected(self.nid, cause, noted);
         meter::no_conn(self.ni.nid, self.nid, cause, None);
         self.not_begun(turn, cause);
     }

@@ -776,7 +776,7 @@ unsafe extern "C" {
         file: *mut ro2ib_debugfs_file,
     ) -> *mut dentry;
     pub fn ro2ib_debugfs_remove(dentry: *mut dentry);
-    pub fn ro2ib_debugfs_write(seq: *mut seq_file, text: *const u8, len: usize);
+    pub fn ro2ib_debugfs_write(seq: *mut seq_file, text: *const u8, len: usize) -> bool;
     pub fn ro2ib_percpu_alloc(n: u32) -> *mut u64;
     pub fn ro2ib_percpu_free(p: *mut u64);
     pub fn ro2ib_percpu_note(p: *mut u64, row: usize, n: u64);

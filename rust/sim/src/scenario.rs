@@ -1270,8 +1270,8 @@ fn happens(step: Step, punctual: bool) {
                 return;
             }
             // Nothing of it is in use that would hold up its removal. In some it goes while the driver follows.
-            let soon = step.long % 8 == 3;
-            sched::sleep(if soon { step.long % (2 * MS) } else { step.long });
+            let most = if step.long % 8 == 3 { 2 * MS } else { u64::MAX };
+            sched::sleep(step.long % most);
             if unsafe { (*dev).registered } {
                 world::unplug(dev, false);
             }

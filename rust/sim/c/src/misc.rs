@@ -130,9 +130,14 @@ pub unsafe extern "C" fn ro2ib_debugfs_remove(d: *mut dentry) {
     sched::point();
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_debugfs_write(seq: *mut seq_file, text: *const u8, len: usize) {
+pub unsafe extern "C" fn ro2ib_debugfs_write(
+    seq: *mut seq_file,
+    text: *const u8,
+    len: usize,
+) -> bool {
     // SAFETY: `seq` is what `cat` passed; the caller passes valid bytes.
     unsafe { (*seq.cast::<Vec<u8>>()).extend_from_slice(core::slice::from_raw_parts(text, len)) };
+    true
 }
 
 // The rest
