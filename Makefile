@@ -2,6 +2,12 @@
 # ro2iblnd: an LNet network driver for RDMA networks. `make help` lists the
 # targets. Kbuild holds the build itself; this file finds the kernel and tools.
 
+# The module's name is said on the command line. In an environment NAME is anybody's.
+ifeq ($(origin NAME),environment)
+override NAME :=
+unexport NAME
+endif
+
 # For stock kernels Lustre builds as it is.
 ifneq ($(filter test-lustre test-lustre-fs soak-lustre-fs bench-lustre lustre-module,$(MAKECMDGOALS)),)
 export KERNEL_FLAVOR ?= stock

@@ -114,6 +114,7 @@ apt_in() { # suite, get or cache, arguments
 	shift 2
 	APT_CONFIG=$apt/apt.conf "$tool" -qq -o Dir::State="$apt/state" -o Dir::State::status="$apt/status" \
 		-o Dir::Cache="$apt/cache" -o Dir::Etc::sourcelist="$apt/suite.sources" -o Dir::Etc::sourceparts=/dev/null \
+		-o APT::Default-Release= -o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts=/dev/null \
 		-o APT::Sandbox::User=root -o Acquire::Languages=none -o APT::Update::Error-Mode=any \
 		-o APT::Architecture="$arch" -o APT::Architectures="$(printf '%s\n' "$arch" amd64 | uniq | paste -sd,)" "$@"
 }

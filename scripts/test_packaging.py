@@ -117,6 +117,9 @@ class Dkms:
             shutil.copy(os.path.join(HERE, name), self.source / "scripts")
         conf = read("scripts/packaging/dkms.conf").replace("#MODULE_VERSION#", "0.1.0")
         (self.source / "dkms.conf").write_text(conf)
+        preflight = self.source / "scripts/preflight"
+        preflight.write_text("#!/bin/sh\nexit 0\n")
+        preflight.chmod(0o755)
         (self.kdir / "include").mkdir(parents=True)
         (self.modules / KERNEL).mkdir(parents=True)
         (self.modules / KERNEL / "build").symlink_to(self.kdir)
@@ -210,7 +213,6 @@ def unfit(dkms, monkeypatch):
     monkeypatch.setenv("LUSTRE", str(dkms.root / "lustre"))
     preflight = dkms.source / "scripts/preflight"
     preflight.write_text("#!/bin/sh\necho 'preflight: no bindgen' >&2\necho 'preflight: to install: apt install bindgen' >&2\nexit 1\n")
-    preflight.chmod(0o755)
     return dkms
 
 
@@ -225,6 +227,18 @@ def test_a_new_kernel_it_cannot_be_built_for_is_left_out(unfit):
     assert (exclusive, said) == ("", "")
     unfit.source.joinpath("scripts/preflight").write_text("#!/bin/sh\nexit 0\n")
     assert unfit.conf("autoinstall") == (["yes", "", "", f"scripts/dkms-build {KERNEL} {unfit.kdir}"], "")
+
+
+def test_a_new_kernel_is_left_out_though_lustre_is_to_come(unfit):
+    """What is missing is not LNet, and is as missing when Lustre has been built."""
+    lustre_in_dkms(unfit, "")
+    for action in ("autoinstall", "kernel_postinst"):
+        (_, exclusive, _, _), said = unfit.conf(action)
+        assert not re.search(exclusive, KERNEL) and "no bindgen" in said, said
+    # LNet is not asked for.
+    preflight = unfit.source / "scripts/preflight"
+    preflight.write_text('#!/bin/sh\nfor o; do [ "$o" != -n ] || exit 0; done\nexit 1\n')
+    assert unfit.conf("autoinstall")[1] == ""
 
 
 def test_dkms_itself_leaves_it_out(unfit):
@@ -452,6 +466,9 @@ install)
 	[ -d "$tree/$kernel" ] || build "$kernel"
 	[ ! -e "/no-install-$kernel" ] || [ "$(cat "/no-install-$kernel")" != "$(cut -d' ' -f2 "$tree/$kernel/$arch/module/ro2iblnd.ko")" ] || exit 6
 	[ ! -e "$all/kernel-$kernel-$arch" ] || exit 5
+	for file in "/lib/modules/$kernel/updates/ro2iblnd.ko"*; do
+		[ ! -e "$file" ] || { echo "Module version matches what is there already" >&2; exit 6; }
+	done
 	mkdir -p "/lib/modules/$kernel/updates/dkms"
 	cp "$tree/$kernel/$arch/module/ro2iblnd.ko" "/lib/modules/$kernel/updates/dkms/"
 	ln -s "$version/$kernel/$arch" "$all/kernel-$kernel-$arch"
@@ -572,6 +589,26 @@ def of_all(text):
 def test_the_package_builds_for_each_kernel(debian):
     """Also where dkms's own script does for one only."""
     assert debian.installed().modules() == of_all("0.1.0 one")
+
+
+def test_a_module_installed_by_hand_makes_way(debian):
+    """dkms does not put its own beside it. It stays where there is nothing better."""
+    by_hand = [debian.root / "lib/modules" / kernel / "updates/ro2iblnd.ko" for kernel in ALL[:2]]
+    for file in by_hand:
+        file.parent.mkdir()
+        file.write_text("by hand")
+    debian.root.joinpath(f"fails-{FALLBACK}").touch()
+    debian.package("0.1.0", "one")
+    done = debian.maintainer("postinst", "0.1.0", "configure", "")
+    assert done.returncode == 0 and "installed by hand, and is removed" in done.stderr, done
+    assert debian.modules() == {kernel: "0.1.0 one" for kernel in ALL if kernel != FALLBACK}
+    assert not by_hand[0].exists() and by_hand[1].read_text() == "by hand"
+    # Nor is it lost where it is dkms that fails.
+    debian.root.joinpath(f"fails-{FALLBACK}").unlink()
+    debian.root.joinpath(f"no-install-{FALLBACK}").write_text("one")
+    assert debian.maintainer("postinst", "0.1.0", "triggered", "x").returncode == 0
+    assert by_hand[1].read_text() == "by hand"
+    assert debian.maintainer("postinst", "0.1.0", "configure", "").returncode == 0
 
 
 def test_no_module_at_all_is_an_error_of_the_installation(debian):

@@ -471,6 +471,14 @@ def test_lustre_in_the_configuration_file(system):
     assert "LUSTRE= in /etc/ro2iblnd.conf names" in system.wrong()[0]
 
 
+def test_tools_in_the_configuration_file(system):
+    """DKMS has no environment in which to name others than those of the distribution."""
+    write(system.root / "etc/ro2iblnd.conf", "RUSTC=/nowhere/rustc\nBINDGEN=/nowhere/bindgen\n")
+    assert system.run()[0] == 0
+    del system.env["RUSTC"]
+    assert "RUSTC=/nowhere/rustc: no such program" in system.wrong()[0]
+
+
 @pytest.mark.parametrize("crc_form", ["section", "absolute"])
 def test_lnet_with_other_crcs(system, crc_form):
     assert system.lnet(crc_form=crc_form) and system.run()[0] == 0
