@@ -205,6 +205,8 @@ class Measure:
         counts = [refused.count(node) for node in self.bed.nodes] if kind is None else self.before
         refusals = [max(0, now - before) for now, before in zip(counts, self.before)]
         again = self.again.look() if kind is None else self.again.counts
+        if self.log.by_mgs():
+            self.note = f"{self.log.by_mgs()} evicted by the MGS {self.note}"
         if kind is not None:
             self.note = f"failed: {self.note}"
         self.beds.table.add(

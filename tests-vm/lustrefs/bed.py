@@ -31,6 +31,7 @@ EVICTED_SERVER = re.compile(r"I am evicting it|evicting client")
 EXPIRED = re.compile(r"^\[ *(\d+\.\d+)\] .*lock callback timer expired after (\d+)s: evicting client .* ns: (?:\w+-)?(\w+(?:-\w+)?)")
 NO_NI = re.compile(r"^\[ *(\d+\.\d+)\] LNetError: (\d+):.*(?:has no available nets|is not a local nid)")
 NOT_SENT = re.compile(r"^\[ *(\d+\.\d+)\] Lustre: (\d+):.*has failed due to network error: .* o104->(\w+(?:-\w+)?)@")
+BY_MGS = re.compile(r"ns: MGS |(?:by|from) MGS\b")
 TIMED_OUT = re.compile(r"Request sent has timed out for slow reply")
 LEAKED = re.compile(r"memory leaked|leaked: [1-9]")
 LOST = re.compile(r"Connection to \S+ \(at \S+\) was lost")
@@ -205,15 +206,27 @@ class Log:
             texts.append(node.guest.console()[start if node.guest.proc.pid == pid else 0 :])
         return texts
 
+    def _evictions(self, wanted):
+        client, server = (text.splitlines() for text in self.text())
+        return max(
+            sum(bool(pattern.search(line)) and wanted(line) for line in lines)
+            for pattern, lines in ((EVICTED_CLIENT, client), (EVICTED_SERVER, server))
+        )
+
     def evictions(self):
-        client, server = self.text()
-        return max(len(EVICTED_CLIENT.findall(client)), len(EVICTED_SERVER.findall(server)))
+        return self._evictions(lambda line: not BY_MGS.search(line))
+
+    def by_mgs(self):
+        """Evictions by the MGS, which costs the client one lock: that of the file system's configuration, which it takes
+        anew. Its files are not concerned. It comes of a lock callback that is lost, as Lustre sends none again."""
+        return self._evictions(lambda line: bool(BY_MGS.search(line)))
 
     def unasked(self):
         """Those of them that no driver had a part in."""
         server = self.text()[1]
         console = self.bed.nodes[1].guest.console()
-        return for_want_of_an_ni(server, console.removesuffix(server))
+        others = "\n".join(line for line in server.splitlines() if not (EXPIRED.search(line) and BY_MGS.search(line)))
+        return for_want_of_an_ni(others, console.removesuffix(server))
 
     def lost(self):
         return sum(len(LOST.findall(text)) for text in self.text())
