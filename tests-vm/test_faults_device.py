@@ -79,22 +79,6 @@ def test_provider_module(nodes, pytestconfig, record_property):
     assert worst["leave"] <= DELETE_LIMIT
 
 
-def test_messages_wait_for_the_device(nodes):
-    """It is away for some seconds, and LNet has no other NI: as behind a link that is down, nothing fails."""
-    a, b = nodes
-    up(a, b)
-    a.ping(b)
-    unplug(a)
-    # Its address is there all the while.
-    until(lambda: debug_nis(a)[0]["device"] == "none", "gone")
-    runs = [a.start(b, op=op, size=size, count=20, conc=4, timeout=120) for op, size in (("put", 100), ("put-ack", 65536), ("get", 4096))]
-    time.sleep(3)
-    a.plug()
-    for run in runs:
-        r = run.result()
-        assert r["count"] == 20 and r["errors"] == r["timeouts"] == r["stuck"] == 0, r
-
-
 def test_ni_deleted_without_device(nodes):
     a, b = nodes
     up(a, b)

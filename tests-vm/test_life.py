@@ -406,6 +406,22 @@ def test_nobody_waits_for_a_pause_while_the_ni_is_deleted(nodes):
     assert took < 3.5, f"{took:.1f} s"
 
 
+def test_messages_wait_for_the_device(nodes):
+    """It is away for some seconds, and LNet has no other NI: as behind a link that is down, nothing fails."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    a.unplug()
+    # Its address is there all the while.
+    until(lambda: "device=none" in a.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{a.nid}"), "gone")
+    runs = [a.start(b, op=op, size=size, count=20, conc=4, timeout=120) for op, size in (("put", 100), ("put-ack", 65536), ("get", 4096))]
+    time.sleep(3)
+    a.plug()
+    for run in runs:
+        r = run.result()
+        assert r["count"] == 20 and r["errors"] == r["timeouts"] == r["stuck"] == 0, r
+
+
 def test_why_a_device_that_is_back_is_of_no_use(nodes):
     """It was said that it is gone; that it is there, and what it lacks, is said once for each reason."""
     a, b = nodes
