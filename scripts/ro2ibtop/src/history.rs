@@ -82,6 +82,10 @@ pub struct Track {
     pub starved: f64,
     /// Seconds that LNet here has kept the peer's credits, and taken next to nothing.
     pub kept: f64,
+    /// It did at the last sample.
+    keeps: bool,
+    /// Seconds since something of it was acknowledged, once that has been seen.
+    pub still: Option<f64>,
 }
 
 impl Track {
@@ -93,6 +97,7 @@ impl Track {
                 rx_msgs: rise(counts.rx_msgs, self.before.rx_msgs),
                 tx_noops: rise(counts.tx_noops, self.before.tx_noops),
                 wrs: rise(counts.wrs, self.before.wrs),
+                retired: rise(counts.retired, self.before.retired),
                 no_credit: rise(counts.no_credit, self.before.no_credit),
                 no_slots: rise(counts.no_slots, self.before.no_slots),
                 rnr: rise(counts.rnr, self.before.rnr),
@@ -234,10 +239,20 @@ impl Past {
                 true => conn.oldest_ms as f64 / 1000.0,
                 false => 0.0,
             };
+            track.still = match track.rise.retired {
+                0 => track.still.map(|still| still + dt),
+                _ => Some(0.0),
+            };
             // Signs of life come all the time.
             let taken = track.rise.rx_msgs as f64 > 2.0 + 2.0 * dt;
-            track.kept = match crate::verdict::keeps_credits(conn) && !taken {
-                true if again => track.kept + dt,
+            let kept_before = std::mem::replace(
+                &mut track.keeps,
+                crate::verdict::keeps_credits(conn) && !taken,
+            );
+            track.kept = match track.keeps {
+                true if kept_before => track.kept + dt,
+                // A burst has just come, it may be.
+                true if again => 0.0,
                 true => kept.get(conn.peer.as_str()).map_or(0.0, |kept| kept + dt),
                 false => 0.0,
             };

@@ -163,6 +163,8 @@ pub struct Counts {
     pub tx_noops: u64,
     /// Work requests of the send queue.
     pub wrs: u64,
+    /// Times that some of them were acknowledged.
+    pub retired: u64,
     /// Times the pump stopped for want of a credit.
     pub no_credit: u64,
     /// Times it stopped for want of send queue slots.
@@ -181,6 +183,7 @@ impl Counts {
             (&mut self.rx_msgs, other.rx_msgs),
             (&mut self.tx_noops, other.tx_noops),
             (&mut self.wrs, other.wrs),
+            (&mut self.retired, other.retired),
             (&mut self.no_credit, other.no_credit),
             (&mut self.no_slots, other.no_slots),
             (&mut self.rnr, other.rnr),

@@ -281,6 +281,7 @@ fn count(counts: &mut Counts, key: &str, value: &str, unread: &mut u64) {
         "rx_msgs" => &mut counts.rx_msgs,
         "tx_noops" => &mut counts.tx_noops,
         "wrs" => &mut counts.wrs,
+        "retired" => &mut counts.retired,
         "no_credit" => &mut counts.no_credit,
         "no_slots" => &mut counts.no_slots,
         "rnr" => &mut counts.rnr,

@@ -510,6 +510,76 @@ fn a_node_that_takes_nothing_is_bad_after_seconds() {
     );
 }
 
+/// Much is under way over a link that is full: what is old has waited, and the way is as good as ever.
+#[test]
+fn what_moves_is_not_lost() {
+    let sending = |retired, idle_ms| {
+        move |ni: &mut Ni| {
+            let mut conn = conn();
+            (conn.oldest_ms, conn.idle_ms) = (4000, idle_ms);
+            conn.oldest = "sending".into();
+            conn.counts.retired = retired;
+            ni.conns.push(conn);
+        }
+    };
+    let said = |looks: &[(u64, u64)]| {
+        let looks: Vec<_> = looks.iter().map(|&(n, idle)| sending(n, idle)).collect();
+        let looks: Vec<_> = looks.iter().map(|look| look as &dyn Fn(&mut Ni)).collect();
+        let app = node(&looks);
+        let verdict = &app.items[0].verdict;
+        (verdict.kind, verdict.level)
+    };
+    // Nobody knows yet.
+    assert_eq!(said(&[(7, 300)]), ("lossy", Level::Bad));
+    // Nothing is acknowledged.
+    assert_eq!(said(&[(7, 300), (7, 300)]), ("lossy", Level::Bad));
+    assert_eq!(
+        said(&[(7, 3900), (7, 3900)]),
+        ("not-acknowledged", Level::Bad)
+    );
+    for idle_ms in [300, 3900] {
+        assert_eq!(said(&[(7, idle_ms), (9, idle_ms)]), ("full", Level::Note));
+    }
+    // It moved, and stands still since a second: as long as that is known.
+    assert_eq!(
+        said(&[(7, 300), (9, 300), (9, 300)]),
+        ("lossy", Level::Warn)
+    );
+    let still = [(7, 300), (9, 300), (9, 300), (9, 300), (9, 300)];
+    assert_eq!(said(&still), ("lossy", Level::Bad));
+}
+
+/// A peer sent much at once just before the second look: that says nothing of the time between.
+#[test]
+fn a_burst_is_not_kept() {
+    let looks = |with_lnet: [u64; 2]| {
+        let looks = with_lnet.map(|with_lnet| {
+            move |ni: &mut Ni| {
+                let mut conn = conn();
+                (conn.with_lnet, conn.peer_held) = (with_lnet, 8 - with_lnet);
+                ni.conns.push(conn);
+            }
+        });
+        let mut app = App::default();
+        for (at, look) in looks.iter().enumerate() {
+            let mut ni = Ni {
+                nid: "10.0.0.1@o2ib".into(),
+                device: "mlx5_0".into(),
+                ..Ni::default()
+            };
+            look(&mut ni);
+            app.take(Sample {
+                time: 1000.0 + 5.0 * at as f64,
+                nis: vec![ni],
+                ..Sample::default()
+            });
+        }
+        app.worst()
+    };
+    assert_eq!(looks([0, 8]), Level::Warn);
+    assert_eq!(looks([8, 8]), Level::Bad);
+}
+
 #[test]
 fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
     let lossy = |done: u64, peers: usize| {

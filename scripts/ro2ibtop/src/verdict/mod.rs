@@ -66,12 +66,13 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 30] = [
+pub const KINDS: [&str; 31] = [
     "fine",
     "starved",
     "no-answer",
     "not-acknowledged",
     "lossy",
+    "full",
     "no-reserve",
     "no-slots",
     "our-lnet-slow",

@@ -79,7 +79,11 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         return Verdict::new(Level::Bad, "memory", words);
     }
     let ms = conn.oldest_ms;
-    if conn.oldest == "sending" && ms >= SLOW_MS {
+    // What is sent is acknowledged in its order: as long as something is, the way is good, and what is old has waited.
+    let still = track.and_then(|track| track.still);
+    let stands = still.map_or(ms, |still| ms.min((still * 1000.0) as u64));
+    if conn.oldest == "sending" && stands >= SLOW_MS {
+        let ms = stands;
         // What came since then came from a peer that is alive, over a way that lets something through.
         if conn.idle_ms.saturating_add(HEARD_MS) <= ms {
             let words = format!(
@@ -155,6 +159,13 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         }
         let words = format!("a message is queued for {}", span(ms));
         return Verdict::new(level_of(ms).min(Level::Warn), "queued", words);
+    }
+    if conn.oldest == "sending" && ms >= SLOW_MS && !conn.doubted {
+        let words = format!(
+            "what is sent takes {}, and moves: much is under way, a link is full",
+            span(ms)
+        );
+        return Verdict::new(Level::Note, "full", words);
     }
     if conn.doubted {
         let words = format!("nothing heard for {}, being probed", span(conn.idle_ms));
