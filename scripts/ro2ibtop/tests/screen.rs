@@ -219,8 +219,13 @@ fn each_trouble_of_a_connection_has_its_words() {
     assert_eq!(judged(full).0, "no-slots");
 }
 
-/// One NI, with what `change` does to it.
+/// One NI, with what `change` does to it, looked at once a second.
 fn node(changes: &[&dyn Fn(&mut Ni)]) -> App {
+    looked_at(1.0, changes)
+}
+
+/// The same with so many seconds between two looks.
+fn looked_at(every: f64, changes: &[&dyn Fn(&mut Ni)]) -> App {
     let mut app = App::default();
     for (at, change) in changes.iter().enumerate() {
         let mut ni = Ni {
@@ -230,7 +235,7 @@ fn node(changes: &[&dyn Fn(&mut Ni)]) -> App {
         };
         change(&mut ni);
         app.take(Sample {
-            time: 1000.0 + at as f64,
+            time: 1000.0 + every * at as f64,
             nis: vec![ni],
             ..Sample::default()
         });
@@ -560,21 +565,7 @@ fn a_burst_is_not_kept() {
                 ni.conns.push(conn);
             }
         });
-        let mut app = App::default();
-        for (at, look) in looks.iter().enumerate() {
-            let mut ni = Ni {
-                nid: "10.0.0.1@o2ib".into(),
-                device: "mlx5_0".into(),
-                ..Ni::default()
-            };
-            look(&mut ni);
-            app.take(Sample {
-                time: 1000.0 + 5.0 * at as f64,
-                nis: vec![ni],
-                ..Sample::default()
-            });
-        }
-        app.worst()
+        looked_at(5.0, &[&looks[0], &looks[1]]).worst()
     };
     assert_eq!(looks([0, 8]), Level::Warn);
     assert_eq!(looks([8, 8]), Level::Bad);
