@@ -26,7 +26,8 @@ pub(crate) struct Driver {
     pub(crate) ifaces: Arc<Ifaces>,
     /// `/sys/kernel/debug/ro2iblnd`.
     pub(crate) debugfs: Dir,
-    _strangers: Option<File<SeenBy>>,
+    /// What was refused, and from where.
+    strangers: Arc<Seen>,
 }
 
 impl Driver {
@@ -35,17 +36,13 @@ impl Driver {
         let workers = Workers::new()?;
         let debugfs = Dir::new(c"ro2iblnd");
         let strangers = Seen::of_refusals()?;
-        // Without it nothing is missing but a view.
-        let file = SeenBy::new(None, &strangers)
-            .and_then(|seen| File::new(&debugfs, c"strangers", &seen))
-            .ok();
-        let ifaces = Ifaces::new(workers.clone(), strangers)?;
+        let ifaces = Ifaces::new(workers.clone(), strangers.clone())?;
         Ok(Arc::new(
             Self {
                 workers,
                 ifaces,
                 debugfs,
-                _strangers: file,
+                strangers,
             },
             GFP_KERNEL,
         )?)
@@ -53,18 +50,29 @@ impl Driver {
 }
 
 /// Dropped as the last thing of the module.
-pub(crate) struct Exit(Arc<Driver>);
+pub(crate) struct Exit {
+    // Before the folder it is in.
+    _strangers: Option<File<SeenBy>>,
+    driver: Arc<Driver>,
+}
 
 impl Exit {
-    /// Takes the last reference there will be.
+    /// Takes the last reference there will be. To be called when nothing can fail any more: who has one of our files
+    /// open keeps a module, but not one whose loading fails.
     pub(crate) fn new(driver: Arc<Driver>) -> Self {
-        Self(driver)
+        Self {
+            // Without it nothing is missing but a view.
+            _strangers: SeenBy::new(None, &driver.strangers)
+                .and_then(|seen| File::new(&driver.debugfs, c"strangers", &seen))
+                .ok(),
+            driver,
+        }
     }
 }
 
 impl Drop for Exit {
     fn drop(&mut self) {
         // Items that are still queued or running hold the queues, which must not go with one of them.
-        self.0.workers.flush();
+        self.driver.workers.flush();
     }
 }
