@@ -109,7 +109,18 @@ mod tests {
         }
     }
 
-    /// Whom nobody is to talk to, or who is of another life; and what there is no memory for.
+    /// What a connection has no memory for is an answer, and not these.
+    #[test]
+    fn memory_that_is_missing_is_for_another() {
+        assert_eq!(
+            Again::of(Op::Immediate, Cause::NoResources, false, false),
+            Again::All
+        );
+        let posted = Again::of(Op::PutReq, Cause::NoResources, true, false);
+        assert_eq!(posted, Again::Answers);
+    }
+
+    /// Whom nobody is to talk to, or who is of another life.
     #[test]
     fn not_to_everybody() {
         for cause in [
@@ -119,7 +130,6 @@ mod tests {
             Cause::Backlog,
             Cause::PeerRestarted,
             Cause::Protocol,
-            Cause::NoResources,
             Cause::Local(-22),
             Cause::Told(-5),
         ] {

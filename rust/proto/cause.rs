@@ -314,11 +314,13 @@ impl Cause {
     }
 
     /// Whether a connection that ended so says nothing against its messages: over the next one they are as good. Not where
-    /// the peer is not to have them; nor where it is the message that cannot be sent, or memory is missing for it.
+    /// the peer is not to have them; nor where it is the message that cannot be sent. Memory that a connection lacked was
+    /// for another one's answer: what lacks it for a message itself ends that one only.
     pub fn spares_messages(self) -> bool {
         match self {
             Self::AdminClose
             | Self::PeerClosed
+            | Self::NoResources
             | Self::LocalFault
             | Self::RemoteFault
             | Self::TransportRetry
@@ -342,7 +344,6 @@ impl Cause {
             | Self::Refused
             | Self::ConnectFailed
             | Self::ConnectTimeout
-            | Self::NoResources
             | Self::DeadlineConnecting
             | Self::Told(_)
             | Self::Local(_) => false,

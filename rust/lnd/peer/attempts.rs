@@ -188,11 +188,12 @@ impl<C: Connection> Peer<C> {
     }
 
     /// What waited goes over `conn`, which was established; `None`: that leaves already, so over another one, or it waits
-    /// for one. Others are asked for that are due. It may take long: LNet may have another message as soon as it has one back.
+    /// for one. Others are asked for that are due. In the control worker of `conn`; may take long: LNet may have another
+    /// message as soon as it has one back.
     pub(crate) fn hand_over(self: &Arc<Self>, conn: Option<&Arc<C>>) {
         self.see_to_more();
         match conn {
-            Some(conn) => self.flush(conn),
+            Some(conn) => self.flush_own(conn),
             None => self.serve_waiting(),
         }
     }
@@ -298,7 +299,8 @@ impl<C: Connection> Peer<C> {
         match after {
             After::RetryIn(_) => {}
             After::OthersRemain => self.see_to_more(),
-            After::GiveUp => self.forget_if_idle(Some(cause)),
+            // One of the peer's that nobody went on with may not have been the peer's.
+            After::GiveUp => self.forget(Some(cause), active),
         }
     }
 
@@ -336,12 +338,20 @@ impl<C: Connection> Peer<C> {
 
     /// Takes the peer from its table if nothing of it remains, and fails what still waits.
     pub(super) fn forget_if_idle(self: &Arc<Self>, cause: Option<Cause>) {
+        self.forget(cause, true);
+    }
+
+    /// The same. `asked`: if that says so of the peer, LNet is told that it is down.
+    fn forget(self: &Arc<Self>, cause: Option<Cause>, asked: bool) {
         let (waiting, heard_ms) = {
             let mut inner = self.inner.lock();
             if !inner.policy.idle() || inner.gone || !inner.conns.is_empty() {
                 return;
             }
             inner.gone = true;
+            if inner.place.is_in_line() {
+                self.peers.line.lock().quit(self.nid);
+            }
             (inner.pending.take(), inner.heard_ms)
         };
         self.look_no_more();
@@ -355,7 +365,7 @@ impl<C: Connection> Peer<C> {
             log::gave_up(self.nid, waiting.len(), cause);
         }
         waiting.fail(cause);
-        if !self.ni.is_stopping() && cause.blames_peer() {
+        if asked && !self.ni.is_stopping() && cause.blames_peer() {
             let age = self.ni.now_ms().saturating_sub(heard_ms) / 1000;
             self.ni.lnet.notify_down(self.nid.raw(), age);
         }

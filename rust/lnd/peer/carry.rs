@@ -18,10 +18,7 @@ use crate::{
     lnd::{
         health::lnet_health,
         ni::Ni,
-        pending::{
-            Pending,
-            PendingList, //
-        }, //
+        pending::Pending, //
     },
     lnet::{
         Message,
@@ -164,19 +161,29 @@ impl<C: Connection> Peer<C> {
     /// Hands waiting messages to `conn`, and if that is over to the next one, in order, until none waits. Only one
     /// does it at a time, and while it does nobody overtakes.
     pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {
-        let mut next = self.flush_over(conn);
+        let mut next = self.flush_over(conn, usize::MAX);
         // Not by calling itself: of many connections all may be over, and listed yet.
         while let Some(conn) = next {
-            next = self.flush_over(&conn);
+            next = self.flush_over(&conn, usize::MAX);
         }
     }
 
-    /// The same over `conn` alone. Over which to go on, if that is over.
-    fn flush_over(self: &Arc<Self>, conn: &Arc<C>) -> Option<Arc<C>> {
+    /// The same in the control worker of `conn`, which, if it is over, is not closed before that returns. So of what comes
+    /// meanwhile nothing is handed to another one: who brings it does that, or the release of `conn`.
+    pub(super) fn flush_own(self: &Arc<Self>, conn: &Arc<C>) {
+        let mut next = self.flush_over(conn, usize::MAX);
+        while let Some(conn) = next {
+            let waiting = self.with(|inner| inner.pending.len());
+            next = self.flush_over(&conn, waiting);
+        }
+    }
+
+    /// Hands up to `most` messages to `conn` alone. Over which to go on, if that is over.
+    fn flush_over(self: &Arc<Self>, conn: &Arc<C>, most: usize) -> Option<Arc<C>> {
         if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
             return None;
         }
-        loop {
+        for _ in 0..most {
             let pending = {
                 let mut inner = self.inner.lock();
                 match inner.pending.pop_front() {
@@ -196,7 +203,7 @@ impl<C: Connection> Peer<C> {
                 }
                 Err(NotSent::Closed(msg)) => {
                     let back = Pending::again(msg, &req, since);
-                    let mut late = PendingList::EMPTY;
+                    let mut late = None;
                     let mut lost = None;
                     {
                         // At once, so that nobody overtakes.
@@ -204,15 +211,20 @@ impl<C: Connection> Peer<C> {
                         inner.conns.unpublish(conn);
                         inner.flushing = false;
                         match back {
-                            // The peer was forgotten while the message was on its way to the
-                            // connection.
-                            Ok(pending) if inner.gone => late.push_back(pending),
+                            // The peer was forgotten while the message was on its way to the connection. As if
+                            // LNet had sent it just now.
+                            Ok(pending) if inner.gone => {
+                                late = Some(KBox::into_inner(pending).into_parts());
+                            }
                             Ok(pending) => self.keep(&mut inner, pending, true),
                             Err(msg) => lost = Some(msg),
                         }
                     }
-                    self.ni.seen.messages(Cause::PeerClosed, late.len());
-                    late.fail(Cause::PeerClosed);
+                    if let Some((msg, req)) = late {
+                        if let Err((msg, e)) = self.peers.send(self.nid, msg, &req) {
+                            self.lose_one(msg, Cause::Local(e.to_errno()));
+                        }
+                    }
                     if let Some(msg) = lost {
                         self.lose_one(msg, Cause::NoResources);
                     }
@@ -220,6 +232,8 @@ impl<C: Connection> Peer<C> {
                 }
             }
         }
+        self.with(|inner| inner.flushing = false);
+        None
     }
 
     /// Sees to it that messages that wait get a connection: one that is up, or a new one.

@@ -668,6 +668,7 @@ fn established(id: *mut Id) {
     let i = unsafe { &mut *id };
     if i.cm == Cm::RepSent {
         set(i, Cm::Established);
+        w().lnet.met.insert((i.node, i.dst.ip));
         tell(
             id,
             rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED,
@@ -1086,6 +1087,7 @@ fn resolve(
     };
     i.state = State::AddrQuery;
     i.active = true;
+    w().lnet.met.insert((i.node, i.dst.ip));
     let id: *mut Id = id.cast();
     let world = w();
     i.resolved += 1;

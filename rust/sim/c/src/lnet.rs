@@ -7,7 +7,10 @@
 //! ACK of a PUT is sent from inside `lnet_finalize()`, the REPLY of a plain GET from inside
 //! `lnet_parse()`. An NI goes when no message refers to it any more.
 
-use std::collections::VecDeque;
+use std::collections::{
+    BTreeSet,
+    VecDeque, //
+};
 
 use crate::{
     decl::{
@@ -40,6 +43,9 @@ use crate::{
         Plan, //
     }, //
 };
+
+/// `LNET_MSG_STATUS_LOCAL_DROPPED`.
+const LOCAL_DROPPED: u32 = 2;
 
 /// Types of LNet messages.
 pub const ACK: u32 = 0;
@@ -201,6 +207,8 @@ pub struct Lnet {
     pub held: usize,
     /// How often a peer was said to be gone.
     pub notified: usize,
+    /// Node and address of whom that may be said: the node has asked for a connection, or has had one.
+    pub met: BTreeSet<(usize, u32)>,
 }
 
 /// What the data of operations is made of, and how long a message may be.
@@ -1000,7 +1008,7 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _health: u32) {
+pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, health: u32) {
     lock::might_sleep("lnet_finalize");
     sched::point();
     let msg: *mut Msg = msg.cast();
@@ -1011,7 +1019,9 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, _h
         // the data, knows of it.
         let lost = answer && !w().lnet.ops[(*msg).op].heard;
         let stays = (*(*msg).ni).life == Life::Active;
-        if lost && stays && status == -(ECONNRESET as i32) && !(*msg).refused {
+        let closed = status == -(ECONNRESET as i32)
+            || status == -(ECONNABORTED as i32) && health == LOCAL_DROPPED;
+        if lost && stays && closed && !(*msg).refused {
             violation("an answer is lost with its connection, and nobody sends it again");
         }
         if (*msg).owner != Owner::Lnd {
@@ -1148,6 +1158,11 @@ pub unsafe extern "C" fn ro2ib_lnet_notify_down(ni: *mut ro2ib_ni, nid: u64, age
     }
     if age > sched::now() / SEC {
         violation("a peer was last heard before the node booted");
+    }
+    // SAFETY: As above.
+    let node = unsafe { (*ni.cast::<Ni>()).node };
+    if !w().lnet.met.contains(&(node, nid as u32)) {
+        violation("a peer is said to be gone that nobody here has asked for, and that has never been here");
     }
     w().lnet.notified += 1;
 }

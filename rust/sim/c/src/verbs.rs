@@ -1020,6 +1020,9 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     if !p.established && p.events == 0 {
         // The connection is in use before the CM has said that it is established.
         tell(peer, ib_event_type_IB_EVENT_COMM_EST);
+        // SAFETY: As above.
+        let met = unsafe { ((*p.dev).node, (*q.dev).ip) };
+        w().lnet.met.insert(met);
     }
     match wr.op {
         Op::Send => {
