@@ -145,7 +145,9 @@ def test_peer_silent(both, pytestconfig, record_property):
     worst = closed = 0
     count = 30 if pytestconfig.getoption("--long") else 3
     for i in range(count):
-        with Load(node, NIDS[1], op=("get", "put")[i % 2], from_=NIDS[0]):
+        op = ("get", "put")[i % 2]
+        # From both: who waits for nothing asks nobody, and would find out by keepalive.
+        with Load(node, NIDS[1], op=op, from_=NIDS[0]), Load(node, NIDS[0], op=op, from_=NIDS[1]):
             until(lambda: objects(node), "connection", 30)
             with silence(node, "veth0"), silence(node, "veth1"):
                 spent, _ = timed(lambda: until(lambda: states(node, "Established") == 0, "found out", 60, 0.05))
