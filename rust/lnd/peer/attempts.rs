@@ -72,6 +72,8 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
             this.attempt();
         }
         if attempts == 0 && !again {
+            // It may wait for the release of a connection, which sees to that just now.
+            this.serve_waiting();
             this.forget_if_idle(None);
         }
         // It was called, and may not have wanted its turn; or a call was lost.
