@@ -343,7 +343,8 @@ impl<C: Connection> Peer<C> {
         self.forget(cause, true);
     }
 
-    /// The same. `asked`: if that says so of the peer, LNet is told that it is down.
+    /// The same. `asked`: this node had asked the peer, or had a connection with it, so LNet is told that it is down if
+    /// the cause says so.
     fn forget(self: &Arc<Self>, cause: Option<Cause>, asked: bool) {
         let (waiting, heard_ms) = {
             let mut inner = self.inner.lock();
