@@ -352,9 +352,6 @@ impl<C: Connection> Peer<C> {
                 return;
             }
             inner.gone = true;
-            if inner.place.is_in_line() {
-                self.peers.line.lock().quit(self.nid);
-            }
             (inner.pending.take(), inner.heard_ms)
         };
         self.look_no_more();

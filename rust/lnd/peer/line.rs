@@ -32,7 +32,8 @@ use crate::proto::{
     nid::Nid, //
 };
 
-/// Peers that wait, in order. One that does not wait any more may be among them.
+/// Peers that wait, in order. One that has gone since, or does not wait any more, may be among them: it is passed over when
+/// it is called.
 struct Queue {
     /// Who is called next, from the end.
     front: KVec<Nid>,
@@ -60,11 +61,6 @@ impl Queue {
             self.front.reverse();
         }
         self.front.pop()
-    }
-
-    fn remove(&mut self, nid: Nid) {
-        self.front.retain(|waits| *waits != nid);
-        self.back.retain(|waits| *waits != nid);
     }
 }
 
@@ -134,14 +130,6 @@ impl Line {
         match queue.push(nid) {
             Ok(()) => place,
             Err(_) => Place::Called,
-        }
-    }
-
-    /// That peer waits no more, and will not look: of one that nobody answers for there would be an entry more each time
-    /// that LNet gives its messages up. Takes as long as the line is.
-    pub(super) fn quit(&mut self, nid: Nid) {
-        for queue in [&mut self.first, &mut self.silent, &mut self.more] {
-            queue.remove(nid);
         }
     }
 
