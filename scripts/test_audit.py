@@ -85,6 +85,8 @@ def test_a_fault_is_found(audit, old, new, line, says):
     [
         ("rust/lnd/a.rs", "fn f() { unsafe { g() } }\n", "unsafe outside"),
         ("rust/lnd/a.rs", "fn f() { crate::bindings::g() }\n", "uses the bindings"),
+        ("rust/lnd/a.rs", "// A line.\n" * 398, "400 lines"),
+        ("rust/lnd/conn/a.rs", "struct Inner {\n    pub(crate) life: Life,\n}\n", "others can reach"),
         ("rust/proto/a.rs", "use kernel::prelude::*;\n", "more than core"),
         ("rust/proto/a.rs", "use crate::rdma::Qp;\n", "another room"),
         ("rust/proto/a.rs", '#[cfg(feature = "x")]\nfn f() {}\n', "a cfg other"),
