@@ -11,8 +11,8 @@
 //! Before they connect again half of them are dead for a while, and the one asks for them all the same: who answers must
 //! not wait for those who do not.
 //!
-//! A message costs as many locks and allocations with all of them connected as with one. How long one
-//! takes is said, and not judged: all nodes of a world share one simulated CPU.
+//! A message costs as many locks and allocations with all of them connected as with one, and a connection that is idle
+//! costs its keepalive. How long a message takes is said, and not judged: all nodes of a world share one simulated CPU.
 
 use std::{
     cell::Cell,
@@ -152,6 +152,9 @@ const ALLOCATIONS: u64 = 3;
 /// After so long what is done once, later than what it is done for, has been done.
 const REST: u64 = 20 * SEC;
 
+/// Nobody sends anything for so long. Several times as long as a connection may be silent.
+const IDLE: u64 = 600 * SEC;
+
 /// What its messages cost.
 #[derive(Clone, Copy, Default)]
 struct Cost {
@@ -222,6 +225,17 @@ fn judge_connecting(took: u64, peers: usize) {
     }
 }
 
+/// Nobody sends anything: a connection costs its keepalive, and nothing else.
+fn idle(what: &str, conns: usize) {
+    let before = w().classes.taken;
+    sched::sleep(IDLE);
+    let locks = (w().classes.taken - before) as f64 / (IDLE / SEC) as f64;
+    println!("  an idle second with {what}: {locks:.1} locks, all nodes");
+    if locks > conns as f64 / 2.0 {
+        violation("an idle connection costs more than it should");
+    }
+}
+
 fn per_message(what: &str, cost: Cost) {
     let n = MESSAGES as f64;
     println!(
@@ -255,6 +269,7 @@ pub fn run(seed: u64, peers: usize) -> End {
         on(HONEST..HONEST + 1, "user", put);
         let one = alone("nobody else");
         per_message("one peer", one);
+        idle("one peer", 1);
         let n = MESSAGES as u64;
         if one.locks > LOCKS * n || one.allocations > ALLOCATIONS * n {
             violation("a message takes more locks or allocations than it should");
@@ -267,6 +282,7 @@ pub fn run(seed: u64, peers: usize) -> End {
         let most = held();
         let among = alone("all connected");
         per_message("all", among);
+        idle("all", peers);
         if among.locks * 10 > one.locks * 11 || among.allocations * 10 > one.allocations * 11 {
             violation("a message costs more when there are many peers");
         }
