@@ -32,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(ROOT, "scripts"), os.path.join(ROOT, "tests-vm")]
 
-from devices import DEVICES  # noqa: E402
+from devices import DEVICES, POLLED  # noqa: E402
 from vm import build_env  # noqa: E402
 
 LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
@@ -257,6 +257,9 @@ def guests(options):
     # Those with a Lustre tree are `make test-lustre`'s.
     passed, failed = pytest("guests", options, "--ignore-glob=*/test_lustre*.py", "tests-vm", "scripts")
     if options.long:
+        # Those that had completions polled in a softirq, without it, and the other way round.
+        good, bad = pytest("guests-others", options, "--polled", "others", *[f"tests-vm/{name}.py" for name in POLLED])
+        passed, failed = passed + good, failed + bad
         what = [f"tests-vm/test_{name}.py" for name in ("traffic", "life", "flow_credits")]
         for device in DEVICES.keys() - {"rxe"}:
             good, bad = pytest(f"guests-{device}", options, "--device", device, *what)

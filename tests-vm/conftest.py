@@ -25,6 +25,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zlib
 
 import pytest
 
@@ -33,7 +34,7 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 sys.path.insert(0, os.path.join(ROOT, "tests-vm"))
 
 import vm  # noqa: E402
-from devices import DEVICES  # noqa: E402
+from devices import DEVICES, POLLED  # noqa: E402
 from evil.peer import Evil  # noqa: E402
 from nodes import Node  # noqa: E402
 
@@ -50,6 +51,7 @@ LOGS = os.environ.get("RO2IBLND_LOGS", os.path.join(ROOT, "tests-vm", "logs"))
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="the long tests too")
     parser.addoption("--device", default="rxe", choices=DEVICES, help="what the guests have; see devices.py")
+    parser.addoption("--polled", default="half", choices=("half", "others", "none"), help="which tests have completions polled in a softirq")
     parser.addoption("--vcpus", type=int, default=2, help="of each guest, where the test does not say it")
     parser.addoption("--rounds", type=int, default=0, help="how often links go and come back in each of the tests of that")
     parser.addoption("--seconds", type=int, default=0, help="how long a soak lasts")
@@ -168,10 +170,19 @@ def machine(pytestconfig):
 
 
 @pytest.fixture
-def boot(modules, profiler, workdir, watched, _stack, machine):
+def polled(request, machine):
+    """Whether the driver serves the devices of this test as hardware. A test has the same each time: what failed fails again."""
+    which = request.config.getoption("--polled")
+    if machine.get("hardware") or which == "none" or request.node.path.stem not in POLLED:
+        return machine.get("hardware", False)
+    return zlib.crc32(request.node.name.encode()) % 2 == (which == "others")
+
+
+@pytest.fixture
+def boot(modules, profiler, workdir, watched, _stack, machine, polled):
     def boot(name=None, files=(), **options):
         name = name or f"guest{len(watched)}"
-        options = {**machine, **options}
+        options = {**machine, "hardware": polled, **options}
         guest = vm.Guest(name, files=[*modules, *profiler, *files], workdir=workdir, **options)
         watched.append(guest)
         return _stack.enter_context(guest)
@@ -180,9 +191,9 @@ def boot(modules, profiler, workdir, watched, _stack, machine):
 
 
 @pytest.fixture
-def boot_pair(modules, profiler, workdir, watched, _stack, machine):
+def boot_pair(modules, profiler, workdir, watched, _stack, machine, polled):
     def boot_pair(files=(), **options):
-        options = {**machine, **options}
+        options = {**machine, "hardware": polled, **options}
         guests = _stack.enter_context(vm.pair(workdir=workdir, files=[*modules, *profiler, *files], **options))
         watched.extend(guests)
         return guests
@@ -246,10 +257,11 @@ def pool(modules, evil_program, profiler, machine):
 
 
 @pytest.fixture
-def nodes(pool, request):
+def nodes(pool, request, polled):
     pair = pool.take()
     where = [len(n.guest.console()) for n in pair]
     for node in pair:
+        node.guest.hardware = polled
         node.mark_log()
 
     def fresh():

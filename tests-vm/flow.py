@@ -53,6 +53,12 @@ def rise(before, after):
     return {k: after[k] - before[k] for k in COUNTERS}
 
 
+def polls(node):
+    """How often completions were polled in a softirq."""
+    line = next(line for line in node.guest.check("cat /proc/softirqs").splitlines() if "IRQ_POLL" in line)
+    return sum(map(int, line.split()[1:]))
+
+
 def rnr(*nodes):
     """RNR NAKs sent and received, all devices together."""
     total = 0

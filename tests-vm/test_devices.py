@@ -11,7 +11,7 @@ import pytest
 import vm
 from devices import DEVICES
 from faults import close_all, slow
-from flow import DEBUGFS, balanced, rnr
+from flow import DEBUGFS, balanced, polls, rnr
 from nodes import Node, until, up
 
 TOO_MUCH = "/sys/module/ib_profile/parameters/asked_too_much"
@@ -21,12 +21,6 @@ MADE = "/sys/module/ib_profile/parameters/regions_made"
 def modest(node):
     """Whether the driver kept to what the device can do."""
     return not node.guest.profile or node.guest.check(f"cat {TOO_MUCH}").strip() == "0"
-
-
-def polls(node):
-    """How often completions were polled in a softirq."""
-    line = next(line for line in node.guest.check("cat /proc/softirqs").splitlines() if "IRQ_POLL" in line)
-    return sum(map(int, line.split()[1:]))
 
 
 def traffic(a, b):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from faults import Inject
-from flow import balanced, rise
+from flow import balanced, polls, rise
 from nodes import up
 
 SIZES = (0, 1, 3976, 3977, 4096, 65536, 1048576)
@@ -30,6 +30,18 @@ def test_every_op_size_and_shape(nodes):
         for shape in shapes(size):
             for op in OPS:
                 a.traffic(b, op=op, size=size, shape=shape, count=4, conc=4)
+
+
+@pytest.mark.parametrize("n", (0, 1))
+def test_half_is_served_as_hardware(nodes, polled, pytestconfig, n):
+    """Completions are polled in a softirq in one of these two, and in the other one they are not (conftest.py)."""
+    a, b = nodes
+    if pytestconfig.getoption("--device") == "rxe":
+        assert polled == {"half": n == 0, "others": n == 1, "none": False}[pytestconfig.getoption("--polled")]
+    up(a, b)
+    before = polls(a)
+    a.traffic(b, op="put-ack", size=100, count=200, conc=8)
+    assert (polls(a) - before > 100) == polled
 
 
 def test_unequal_shapes(nodes):

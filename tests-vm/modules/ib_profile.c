@@ -41,6 +41,9 @@ MODULE_PARM_DESC(width, "code of the number of lanes; at any time");
 static unsigned long long page_sizes;
 module_param(page_sizes, ullong, 0444);
 MODULE_PARM_DESC(page_sizes, "sizes of the pages of a memory region, a bit each");
+static unsigned int no_inline;
+module_param(no_inline, uint, 0444);
+MODULE_PARM_DESC(no_inline, "no inline data: 1 says so of a new queue pair, 2 refuses one that wants some");
 static bool map_sleeps;
 module_param(map_sleeps, bool, 0444);
 MODULE_PARM_DESC(map_sleeps, "giving pages to a region may sleep");
@@ -137,13 +140,19 @@ MODULE_PARM_DESC(regions_made, "memory regions that there are");
 static int profile_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *init,
 			     struct ib_udata *udata)
 {
-	const struct ib_qp_cap *cap = &init->cap;
+	struct ib_qp_cap *cap = &init->cap;
+	int rc;
 
+	if (init->qp_type == IB_QPT_RC && no_inline > 1 && cap->max_inline_data)
+		return -EINVAL;
 	if (init->qp_type == IB_QPT_RC &&
 	    ((qp_wr && (cap->max_send_wr > qp_wr || cap->max_recv_wr > qp_wr)) ||
 	     (send_sge && cap->max_send_sge > send_sge)))
 		return too_much(-EINVAL);
-	return real.create_qp(qp, init, udata);
+	rc = real.create_qp(qp, init, udata);
+	if (no_inline)
+		cap->max_inline_data = 0;
+	return rc;
 }
 
 static int profile_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
@@ -151,8 +160,9 @@ static int profile_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 {
 	const struct ib_send_wr *w;
 
-	for (w = wr; send_sge && w; w = w->next) {
-		if (qp->qp_type == IB_QPT_RC && w->num_sge > send_sge) {
+	for (w = wr; qp->qp_type == IB_QPT_RC && w; w = w->next) {
+		if ((send_sge && w->num_sge > send_sge) ||
+		    (no_inline && w->send_flags & IB_SEND_INLINE)) {
 			*bad = wr;
 			return too_much(-EINVAL);
 		}
