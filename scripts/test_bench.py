@@ -159,3 +159,66 @@ def test_the_baseline_is_of_a_driver_that_nobody_looks_at(other):
     bench = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench")
     done = subprocess.run([sys.executable, "-B", bench, "--trace", other], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "--trace" in done.stderr, done
+
+
+# The plugin in a program of its own, with the guest's memory at one address for all.
+TOUCHES = r"""
+#include "icount.c"
+
+static bool stores;
+static uint64_t at;
+
+#define QEMU(type, name, args, ...) type qemu_plugin_##name args { return __VA_ARGS__; }
+QEMU(void, register_vcpu_tb_trans_cb, (qemu_plugin_id_t, void (*)(qemu_plugin_id_t, struct qemu_plugin_tb *)))
+QEMU(void, register_vcpu_insn_exec_cb,
+     (struct qemu_plugin_insn *, void (*)(unsigned int, void *), enum qemu_plugin_cb_flags, void *))
+QEMU(void, register_vcpu_insn_exec_inline, (struct qemu_plugin_insn *, enum qemu_plugin_op, void *, uint64_t))
+QEMU(void, register_vcpu_mem_cb,
+     (struct qemu_plugin_insn *, void (*)(unsigned int, qemu_plugin_meminfo_t, uint64_t, void *),
+      enum qemu_plugin_cb_flags, enum qemu_plugin_mem_rw, void *))
+QEMU(size_t, tb_n_insns, (const struct qemu_plugin_tb *), 0)
+QEMU(struct qemu_plugin_insn *, tb_get_insn, (const struct qemu_plugin_tb *, size_t), NULL)
+QEMU(uint64_t, insn_vaddr, (const struct qemu_plugin_insn *), 0)
+QEMU(size_t, insn_size, (const struct qemu_plugin_insn *), 0)
+QEMU(const void *, insn_data, (const struct qemu_plugin_insn *), NULL)
+QEMU(_Bool, mem_is_store, (qemu_plugin_meminfo_t), stores)
+QEMU(struct qemu_plugin_hwaddr *, get_hwaddr, (qemu_plugin_meminfo_t, uint64_t), (void *)&at)
+QEMU(_Bool, hwaddr_is_io, (const struct qemu_plugin_hwaddr *), false)
+QEMU(uint64_t, hwaddr_phys_addr, (const struct qemu_plugin_hwaddr *), at)
+
+/* "r0 100": CPU 0 reads there. Prints whether that moved the line. */
+int main(void)
+{
+	unsigned int cpu;
+	char what;
+
+	while (scanf(" %c%u %lx", &what, &cpu, &at) == 3) {
+		uint64_t moved = 0;
+
+		stores = what == 'w';
+		touch(cpu, 0, 0, &moved);
+		printf("%d", (int)moved);
+	}
+	return 0;
+}
+"""
+
+
+def test_lines_move_between_cpus(tmp_path):
+    """Who has read or written a line has it, until another CPU writes it."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    (tmp_path / "touches.c").write_text(TOUCHES)
+    gcc = ["gcc", "-std=gnu2x", "-O2", "-DRO2IB_PLUGIN_API=1", "-I", os.path.join(here, "bench")]
+    subprocess.run([*gcc, "-o", tmp_path / "touches", tmp_path / "touches.c", "-lpthread"], check=True)
+
+    def moves(script):
+        return subprocess.run([tmp_path / "touches"], input=script, check=True, capture_output=True, text=True).stdout
+
+    # Nobody had it; its own; another CPU's; that one has it now, too.
+    assert moves("w0 1000 r0 1008 r1 1010 r1 1000 r0 1000") == "00100"
+    # A write takes it from all others, once.
+    assert moves("r0 40 r1 40 r2 40 w1 40 w1 40 r1 40 r0 40") == "0111001"
+    # Lines beside it are others'.
+    assert moves("w0 0 w1 40 w0 3f w1 7f w2 80") == "00000"
+    # A CPU that only reads what nobody has written since moves it once.
+    assert moves("w3 fff000 r2 fff000 r2 fff000 r3 fff000") == "0100"

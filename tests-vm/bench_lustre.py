@@ -13,6 +13,7 @@ the second is worth looking at.
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -86,8 +87,9 @@ def main():
     parser.add_argument("--seconds", type=int, default=2, help="per cell")
     parser.add_argument("--vcpus", type=int, default=1, help="per guest")
     parser.add_argument("--options", default="", help="for lnetctl net add, both drivers")
-    parser.add_argument("--only", default="", help="cells whose name has this in it")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="cells whose name has this in it")
     parser.add_argument("--count", action="store_true", help="executed instructions per message")
+    parser.add_argument("--lines", action="store_true", help="with --count: cache lines that move from one CPU of a guest to another, too")
     parser.add_argument("--storm", action="store_true", help="executed instructions per connection that is made, and closed")
     parser.add_argument("--latency", action="store_true", help="how long one takes: percentiles")
     parser.add_argument("--top", type=int, default=0, metavar="N", help="with --count, --storm: the N most expensive functions, too")
@@ -99,7 +101,7 @@ def main():
         tree = lustre.Tree(args.lustre, args.built)
     except lustre.Unusable as e:
         raise SystemExit(str(e)) from None
-    cells = [cell for cell in CELLS if args.only in f"{cell[0]} x{cell[1]}"]
+    cells = [cell for cell in CELLS if re.search(args.only, f"{cell[0]} x{cell[1]}")]
     if args.count:
         counted(tree, args, lambda *who: count(*who, cells, args), "LNet message")
         return
@@ -175,7 +177,7 @@ def name_of(cell):
 def counted(tree, args, count_with, what):
     """Both drivers in one pair of guests, one after the other; prints the tables."""
     with tempfile.TemporaryDirectory(prefix="ro2ib-bench") as directory:
-        counter = Counter(directory)
+        counter = Counter(directory, args.lines)
         with tree.pair(vcpus=args.vcpus, files=[counter.window], more=counter.options, **Counter.GUESTS) as guests:
             seen = {lnd: count_with(counter, guests, lnd) for lnd in (OURS, KO)}
     print(f"executed kernel instructions per {what}, both nodes, {args.vcpus} CPUs per guest, {args.options or 'defaults'}")
@@ -185,6 +187,9 @@ def counted(tree, args, count_with, what):
         for name, result in results.items():
             print(f"\n{lnd}, {name}: instructions per {what} of its text\n{judge.top(result, args.top)}")
             print(f"and of the whole kernel\n{judge.top(result, args.top, everything=True)}")
+            if args.lines:
+                print("cache lines moved")
+                print("\n".join(f"{n:10.2f}  {name}" for name, n in list(result["movers"].items())[: args.top]))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(seen, f, indent=1)
@@ -271,6 +276,9 @@ def beside(seen):
     lines.append(line("all but provider, network, LNet", lambda r: but(r, *judge.AROUND), 0))
     lines.append(line("whole kernel", but, 0))
     lines += [line(k, lambda r, k=k: r["calls"].get(k, 0), 2) for k in CALLS if "out of line" not in k]
+    if any(sum(r.get("lines", {}).values()) for r in seen[OURS].values()):
+        lines += [line(f"cache lines: {k}", lambda r, k=k: r.get("lines", {}).get(k, 0), 1) for k in CLASSES]
+        lines.append(line("cache lines: whole kernel", lambda r: sum(r.get("lines", {}).values()), 1))
     lines.append(f"| counted | {' | '.join('{} / {}'.format(*(seen[lnd][n]['messages'] for lnd in (OURS, KO))) for n in names)} |")
     return "\n".join(lines)
 

@@ -62,10 +62,11 @@ def known_sources(kdir):
 
 
 class Counter:
-    """The counting of two guests, whose files are in `directory`."""
+    """The counting of two guests, whose files are in `directory`; with `lines`, of cache lines that move between vCPUs,
+    too."""
 
-    def __init__(self, directory):
-        self.dir = directory
+    def __init__(self, directory, lines=False):
+        self.dir, self.lines = directory, lines
         self._plugin, self.window = build(directory)
         self._windows = 0
         self._symbols = ()
@@ -74,6 +75,8 @@ class Counter:
         """For vm.pair(more=...): what that QEMU is told beside all else."""
         role = "master" if number == 1 else "slave"
         plugin = f"file={self._plugin},out={self.dir}/n{number},ctl={self.dir}/ctl,role={role}"
+        if self.lines:
+            plugin += ",lines=1"
         return ["-icount", ICOUNT, "-plugin", plugin]
 
     # For vm.pair(), beside more=options: what the plugin counts is found again, and one thread counts.
@@ -98,30 +101,34 @@ class Counter:
         self._windows += 1
         files = [f"{self.dir}/n{n}.{self._windows}" for n in (1, 2)]
         until(lambda: all(map(os.path.exists, files)), "the plugin's output")
-        functions, entries = collections.Counter(), collections.Counter()
+        functions, entries, moved = collections.Counter(), collections.Counter(), collections.Counter()
         where = collections.defaultdict(collections.Counter)
         for path, symbols in zip(files, self._symbols):
             with open(path, encoding="ascii") as f:
                 for line in f:
-                    address, count = line.split()
+                    address, count, lines = line.split()
                     symbol, at = symbols.at(int(address, 16))
                     functions[symbol] += int(count)
+                    moved[symbol] += int(lines)
                     if at == 0:
                         entries[symbol] += int(count)
                     if symbol[1] == DRIVER:
                         where[symbol[0]][at] += int(count)
             os.unlink(path)
-        return self._summary(functions, entries, where, messages)
+        return self._summary(functions, entries, moved, where, messages)
 
-    def _summary(self, functions, entries, where, messages):
+    def _summary(self, functions, entries, moved, where, messages):
         classes, calls = collections.Counter(), collections.Counter()
         own, called, everything = collections.Counter(), collections.Counter(), collections.Counter()
+        lines, movers = collections.Counter(), collections.Counter()
         names = readable({s[0] for s in functions})
         for symbol, count in functions.items():
             what = self._symbols[0].class_of(*symbol)
             name = names[symbol[0]]
             classes[what] += count
             everything[name] += count
+            lines[what] += moved[symbol]
+            movers[name] += moved[symbol]
             called[name] += entries[symbol]
             if what == LND:
                 own[name] += count
@@ -137,6 +144,8 @@ class Counter:
             "messages": messages,
             "classes": per(classes),
             "calls": {k: calls[k] / messages for k in CALLS},
+            "lines": per(lines),
+            "movers": per(+movers),
             "functions": per(own),
             "called": per(called),
             "everything": per(everything),

@@ -6,6 +6,7 @@
  *   out=PREFIX   what was counted in window K goes to PREFIX.K
  *   ctl=FILE     shared by the QEMUs of two guests
  *   role=master  the guest with the marker; role=slave follows it
+ *   lines=1      cache lines that move from one vCPU to another, too
  *
  * There is one counter per address of the upper 2 GiB, where the kernel and its
  * modules are (hence nokaslr), added to by the translated code itself, without
@@ -17,6 +18,13 @@
  * guest opens and closes it (window.c) by executing a no-op that nobody else
  * does. An output line is an address and a count; an instruction repeated by
  * a rep prefix counts as often as it is repeated.
+ *
+ * Lines: as if each vCPU had a cache of its own, without end. A vCPU has the
+ * current content of a line since it last read or wrote it, until another one
+ * writes it. An access moves a line if another vCPU has its content, and this
+ * one has not (a read), or is not the only one (a write). It is a third number
+ * of the output, at the address of the instruction. vCPUs take turns of many
+ * instructions, so what two would do in the same moment is not seen.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,12 +43,16 @@
 #define TOP		0xffffffff80000000ull
 #define PAGE		4096u
 #define PAGES		(1u << 19)
+/* of a guest's memory, 4 GiB; and of a page */
+#define FRAMES		(1u << 20)
+#define LINE		64u
 /* naps of 0.1 ms */
 #define PATIENCE	100000
 
 struct page {
 	uint64_t *now;		/* PAGE counters */
 	uint64_t base[PAGE];
+	uint64_t *moved;	/* PAGE counters of the window, with lines=1 */
 	struct qemu_plugin_scoreboard *score;
 };
 
@@ -50,6 +62,9 @@ static struct page *_Atomic pages[PAGES];
 static struct { _Atomic uint32_t ask, done; } *ctl;
 static const char *out;
 static bool master = true;
+static bool lines;
+/* who has the content of each line: a bit for each vCPU */
+static uint8_t *frames[FRAMES];
 static unsigned int windows;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -72,8 +87,11 @@ static void open_window(void)
 	for (unsigned int i = 0; i < PAGES; i++) {
 		struct page *p = pages[i];
 
-		if (p)
-			memcpy(p->base, p->now, sizeof(p->base));
+		if (!p)
+			continue;
+		memcpy(p->base, p->now, sizeof(p->base));
+		if (lines)
+			memset(p->moved, 0, PAGE * sizeof(*p->moved));
 	}
 }
 
@@ -98,8 +116,10 @@ static void close_window(void)
 
 		for (unsigned int j = 0; p && j < PAGE; j++)
 			if (p->base[j])
-				fprintf(f, "%llx %llu\n", TOP + (unsigned long long)i * PAGE + j,
-					(unsigned long long)p->base[j]);
+				fprintf(f, "%llx %llu %llu\n",
+					TOP + (unsigned long long)i * PAGE + j,
+					(unsigned long long)p->base[j],
+					lines ? (unsigned long long)p->moved[j] : 0);
 	}
 	if (fclose(f) || rename(tmp, name)) {
 		perror(name);
@@ -167,10 +187,36 @@ static struct page *page_of(uint64_t pc)
 #else
 		p->now = need(calloc(PAGE, sizeof(*p->now)));
 #endif
+		if (lines)
+			p->moved = need(calloc(PAGE, sizeof(*p->moved)));
 		*slot = p;
 	}
 	pthread_mutex_unlock(&lock);
 	return p;
+}
+
+/* One thread has all vCPUs, so nobody else is here. */
+static void touch(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *counter)
+{
+	struct qemu_plugin_hwaddr *hw = qemu_plugin_get_hwaddr(info, vaddr);
+	uint8_t self = 1u << (cpu % 8), *has;
+	uint64_t addr;
+
+	if (!hw || qemu_plugin_hwaddr_is_io(hw))
+		return;
+	addr = qemu_plugin_hwaddr_phys_addr(hw);
+	if (addr / PAGE >= FRAMES)
+		return;
+	if (!frames[addr / PAGE])
+		frames[addr / PAGE] = need(calloc(PAGE / LINE, 1));
+	has = &frames[addr / PAGE][addr % PAGE / LINE];
+	if (qemu_plugin_mem_is_store(info)) {
+		*(uint64_t *)counter += !!(*has & ~self);
+		*has = self;
+	} else if (!(*has & self)) {
+		*(uint64_t *)counter += !!*has;
+		*has |= self;
+	}
 }
 
 static void count(struct qemu_plugin_insn *insn, uint64_t pc)
@@ -185,6 +231,9 @@ static void count(struct qemu_plugin_insn *insn, uint64_t pc)
 #else
 	qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64, &p->now[at], 1);
 #endif
+	if (lines)
+		qemu_plugin_register_vcpu_mem_cb(insn, touch, QEMU_PLUGIN_CB_NO_REGS,
+						 QEMU_PLUGIN_MEM_RW, &p->moved[at]);
 }
 
 /* Whether an instruction is the marker; then it also says which. */
@@ -253,6 +302,8 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 			file = argv[i] + 4;
 		else if (!strncmp(argv[i], "role=", 5))
 			master = !strcmp(argv[i] + 5, "master");
+		else if (!strcmp(argv[i], "lines=1"))
+			lines = true;
 		else
 			return -1;
 	}
