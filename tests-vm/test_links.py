@@ -6,6 +6,7 @@ What kills is a message of the connection manager for which there is no route: r
 into the error state by it and stays there, until the device is made anew."""
 
 import contextlib
+import re
 import time
 
 import pytest
@@ -47,6 +48,32 @@ def flap(nodes, cell, rails, kind, seconds, count):
     a.traffic(b, op="mix", size=65536, count=50)
     b.traffic(a, op="mix", size=65536, count=50)
     ledger.check()
+
+
+def is_down(node):
+    """Whether LNet takes the NI for one over which nothing goes."""
+    told = node.guest.run(node.ctl_script("ni list"))[1]
+    return re.search(rf"{re.escape(node.nid)} .*\bfatal=(\d)", told)[1] == "1"
+
+
+@pytest.mark.parametrize("kind", (Interface, Carrier, Address))
+def test_the_ni_in_lnet_follows_its_link(nodes, kind, record_property):
+    """Within a second, both ways, without a message that would find it out."""
+    a, b = nodes
+    up(a, b)
+    a.ping(b)
+    took = {"down": [], "up": []}
+    for _ in range(3):
+        for change, down in ((kind.away, True), (kind.back, False)):
+            change(a)
+            began = time.monotonic()
+            until(lambda down=down: is_down(a) == down, f"down: {down}", timeout=15 * slow(), pause=0.05)
+            took["down" if down else "up"].append(round(time.monotonic() - began, 2))
+            time.sleep(1)
+    record_property("took", took)
+    print(f"{kind.__name__}: seconds until the NI is down {took['down']}, up {took['up']}")
+    assert all(sorted(times)[1] <= slow() for times in took.values()), took
+    b.ping(a)
 
 
 # Without --long those that are most apart.
