@@ -722,6 +722,20 @@ mod tests {
         assert_eq!(p.failed(true, None, true, 7), After::GiveUp);
     }
 
+    /// One that was slow led somewhere after all, and no other is there.
+    #[test]
+    fn a_peer_that_has_connected_is_waited_for_again() {
+        let mut p = peer();
+        let known = p.known;
+        p.accepting();
+        p.slowed();
+        assert!(!p.is_under_way());
+        p.established(false, known);
+        let _ = p.closed();
+        p.accepting();
+        assert!(p.is_under_way() && !p.may_start());
+    }
+
     /// Anybody may have made it up.
     #[test]
     fn a_request_that_leads_nowhere_does_not_stand_for_ours() {
