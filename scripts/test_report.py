@@ -181,12 +181,12 @@ def test_verdicts_come_first(root):
 def test_who_makes_calls_fail_is_told(root):
     root.put("proc/vmstat", "nr_free_pages 7\nallocstall_normal 3\noom_kill 1")
     root.put("proc/modules", "rdma_rxe 16384 0 - Live 0xffffffffc0a1b000\nro2iblnd 90112 1 lnet, Live 0xffffffffc0b2c000 (OE)")
-    for name, value in (("failslab/probability", "50"), ("failslab/times", "-1"), ("fail_function/inject", "ro2ib_alloc_mr\t-12")):
+    for name, value in (("failslab/probability", "50"), ("failslab/times", "-1"), ("fail_function/inject", "ro2ib_alloc_mr\t-12\n0xffffffffa0064cf0")):
         root.put(f"sys/kernel/debug/{name}", value)
     sections = root.run()
     assert named(sections, "/proc/vmstat (shortages)") == ["allocstall_normal 3\noom_kill 1\n"]
     assert named(sections, "/sys/kernel/debug/failslab/probability") == ["50\n"]
-    assert named(sections, "/sys/kernel/debug/fail_function/inject") == ["ro2ib_alloc_mr\t-12\n"]
+    assert named(sections, "/sys/kernel/debug/fail_function/inject") == ["ro2ib_alloc_mr\t-12\n0x(masked)\n"]
     # Root sees where they are in memory. Nobody else shall.
     assert named(sections, "/proc/modules") == ["rdma_rxe 16384 0 - Live 0x(masked)\nro2iblnd 90112 1 lnet, Live 0x(masked) (OE)\n"]
 

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import vm
 
 CTL = "/sys/kernel/debug/lnet_lite"
-# The driver is told that a software device is none.
-AS_HARDWARE = """cd /sys/kernel/debug/fail_function && echo ro2ib_as_hardware >inject && echo 1 >ro2ib_as_hardware/retval &&
-echo 0 >interval; echo 0 >verbose; echo -1 >times; echo 100 >probability"""
+# The driver is told that a software device is none. The kernel keeps the point of a module that is gone, and refuses it
+# anew: away with it first.
+AS_HARDWARE = """set -e; cd /sys/kernel/debug/fail_function; echo >inject; echo ro2ib_as_hardware >inject
+echo 1 >ro2ib_as_hardware/retval; echo 0 >interval; echo 0 >verbose; echo -1 >times; echo 100 >probability"""
 # What a test waits for at most. Far beyond what anything takes: a test fails
 # because something does not happen, not because the machine is slow.
 PATIENCE = 240
