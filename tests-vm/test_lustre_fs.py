@@ -51,6 +51,7 @@ FAULTS = [
     (events.carrier, SERVER),
     (events.silence, BOTH),
     pytest.param(events.loss, BOTH, marks=LONG),
+    pytest.param(events.more_loss, BOTH, marks=LONG),
     pytest.param(events.ni, CLIENT, marks=LONG),
     (events.ni, SERVER),
     (events.reload, SERVER),
@@ -301,7 +302,20 @@ def test_fault(bed, measure, event, where):
     node = None if where == BOTH else bed.role(where)
     if node is not None and node.lnd != OURS:
         pytest.skip(f"the {where} has {node.lnd}")
-    name = event.__doc__ if where == BOTH else f"{where}: {event.__doc__}"
+    disturb(bed, measure, event.__doc__ if where == BOTH else f"{where}: {event.__doc__}", event, node)
+
+
+@LONG
+@pytest.mark.parametrize("run", range(2, 6))
+def test_more_loss_again(bed, measure, pairing, run):
+    """What is luck in one run is not in five."""
+    if pairing != (OURS, OURS):
+        pytest.skip("of ro2iblnd on both nodes only")
+    disturb(bed, measure, f"{events.more_loss.__doc__}, run {run}", events.more_loss, None)
+
+
+def disturb(bed, measure, name, event, node):
+    """A row with `event` under verified I/O."""
     with measure(name) as row:
         with loads.Load(bed) as load:
             until_time(bed, load, BEFORE)

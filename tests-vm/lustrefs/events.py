@@ -47,11 +47,16 @@ def silence(bed, _node, seconds=AWAY):
         time.sleep(seconds)
 
 
-def loss(bed, _node, seconds=60):
+def loss(bed, _node, seconds=60, per_mille=1):
     """0.1 % of packets lost for 60 s, both ways"""
-    with _unheard(bed, f"{ROCE} numgen random mod 1000 < 1") as lost:
+    with _unheard(bed, f"{ROCE} numgen random mod 1000 < {per_mille}") as lost:
         time.sleep(seconds)
         return f"{lost()} packets"
+
+
+def more_loss(bed, node):
+    """0.2 % of packets lost for 60 s, both ways"""
+    return loss(bed, node, per_mille=2)
 
 
 def ni(_bed, node, seconds=0):
