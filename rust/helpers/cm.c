@@ -12,6 +12,7 @@
 
 #include "ro2iblnd_compat.h"
 #include "ro2iblnd_helpers.h"
+#include "ro2iblnd_netdev.h"
 
 #ifndef RO2IB_HAVE_SYSTEM_DFL_WQ
 #define system_dfl_wq system_unbound_wq
@@ -372,7 +373,7 @@ enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id)
 	const struct sockaddr_in *dst = (const void *)&addr->dst_addr;
 	struct flowi4 fl = {};
 	struct rtable *rt;
-	bool carrier;
+	bool carries;
 
 	if (!id->device || !rdma_protocol_roce(id->device, id->port_num) ||
 	    src->sin_family != AF_INET || dst->sin_family != AF_INET)
@@ -390,10 +391,10 @@ enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id)
 		return RO2IB_WAY_NO_ROUTE;
 	/* Who has the route does not have the interface: that may be unregistered. */
 	rcu_read_lock();
-	carrier = netif_carrier_ok(READ_ONCE(rt->dst.dev));
+	carries = ro2ib_netdev_carries(READ_ONCE(rt->dst.dev));
 	rcu_read_unlock();
 	ip_rt_put(rt);
-	return carrier ? RO2IB_WAY_OPEN : RO2IB_WAY_NO_ROUTE;
+	return carries ? RO2IB_WAY_OPEN : RO2IB_WAY_NO_ROUTE;
 }
 
 static struct rdma_conn_param conn_param(const struct ro2ib_conn_param *p)

@@ -24,11 +24,6 @@ static inline int ro2ib_inet_index(const struct lnet_inetdev *dev,
 	return dev->li_index;
 }
 
-static inline bool ro2ib_inet_bonded(const struct lnet_inetdev *dev)
-{
-	return dev->li_iff_master;
-}
-
 static inline int ro2ib_inet_enumerate(struct lnet_inetdev **devs,
 				       struct net *net)
 {
@@ -70,11 +65,6 @@ static inline int ro2ib_inet_index(const struct lnet_inetdev *dev,
 	index = found ? found->ifindex : 0;
 	rcu_read_unlock();
 	return index;
-}
-
-static inline bool ro2ib_inet_bonded(const struct lnet_inetdev *dev)
-{
-	return dev->li_flags & IFF_MASTER;
 }
 
 static inline int ro2ib_inet_enumerate(struct lnet_inetdev **devs,

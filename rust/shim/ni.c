@@ -18,6 +18,7 @@
 #include <linux/slab.h>
 #include <net/net_namespace.h>
 
+#include "ro2iblnd_netdev.h"
 #include "shim.h"
 
 /* NIs whose startup is complete, and that are not being shut down. */
@@ -74,6 +75,20 @@ static int ro2ib_ni_match(const struct lnet_ni *lni, const char *wanted,
 	return -ENOENT;
 }
 
+/* Is that interface a bond, or a VLAN on one? */
+static bool ro2ib_bonded(struct net *net, int ifindex)
+{
+	const struct net_device *dev;
+	bool bonded = false;
+
+	rcu_read_lock();
+	for (dev = dev_get_by_index_rcu(net, ifindex); dev;
+	     dev = ro2ib_netdev_below(dev))
+		bonded = dev->flags & IFF_MASTER;
+	rcu_read_unlock();
+	return bonded;
+}
+
 static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 			   const struct lnet_inetdev *dev)
 {
@@ -88,7 +103,7 @@ static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 	cfg->ip = ro2ib_inet_ip(dev);
 	cfg->net = lni->ni_net_ns;
 	cfg->ifindex = ro2ib_inet_index(dev, lni->ni_net_ns);
-	cfg->bonded = ro2ib_inet_bonded(dev);
+	cfg->bonded = ro2ib_bonded(cfg->net, cfg->ifindex);
 	cfg->dev_cpt = lni->ni_dev_cpt;
 	strscpy(cfg->ifname, dev->li_name, sizeof(cfg->ifname));
 
@@ -302,8 +317,7 @@ static bool ro2ib_link_is_up(const struct ro2ib_ni *ni)
 
 	rcu_read_lock();
 	dev = ro2ib_home(ni);
-	up = dev && netif_running(dev) && netif_carrier_ok(dev) &&
-	     netif_oper_up(dev);
+	up = dev && ro2ib_netdev_carries(dev) && netif_oper_up(dev);
 	rcu_read_unlock();
 	return up;
 }
@@ -450,6 +464,30 @@ void ro2ib_ni_chosen(struct ro2ib_ni *ni, u32 *depth, u32 *credits)
 
 /* Notifiers; rtnl is held by the callers of all chains. */
 
+/* Is @dev the interface of the NI? It may be unlisted by now. */
+static bool ro2ib_ni_is_on(const struct ro2ib_ni *ni,
+			   const struct net_device *dev)
+{
+	return ni->ifindex == dev->ifindex && net_eq(ni->net, dev_net(dev));
+}
+
+/*
+ * Is it that, or below it? A VLAN is told of what happens below when it has
+ * happened. What is below may be in another namespace.
+ */
+static bool ro2ib_ni_rests_on(const struct ro2ib_ni *ni,
+			      const struct net_device *dev)
+{
+	bool rests;
+
+	rcu_read_lock();
+	rests = ro2ib_ni_is_on(ni, dev) ||
+		ro2ib_netdev_rests_on(dev_get_by_index_rcu(ni->net,
+							   ni->ifindex), dev);
+	rcu_read_unlock();
+	return rests;
+}
+
 /*
  * Whether the interface has the address once more, with a prefix of another
  * length, and nothing ends. Over RoCE it does: the RDMA core takes the GID of the
@@ -489,9 +527,9 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 		busy = false;
 		mutex_lock(&ro2ib_ni_mutex);
 		list_for_each_entry(ni, &ro2ib_ni_list, list) {
-			if (ni->ifindex != dev->ifindex ||
-			    !net_eq(ni->net, dev_net(dev)) ||
-			    (ip && (ni->ip != ip || ro2ib_address_stays(ni))))
+			if (!ro2ib_ni_rests_on(ni, dev) ||
+			    (ip && (ni->ip != ip || !ro2ib_ni_is_on(ni, dev) ||
+				    ro2ib_address_stays(ni))))
 				continue;
 			if (first && !(ni->fatal & RO2IB_FATAL_LINK)) {
 				told = true;
@@ -537,8 +575,7 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 
 	mutex_lock(&ro2ib_ni_mutex);
 	list_for_each_entry(ni, &ro2ib_ni_list, list) {
-		if (ni->ifindex != dev->ifindex ||
-		    !net_eq(ni->net, dev_net(dev)))
+		if (!ro2ib_ni_rests_on(ni, dev))
 			continue;
 		/* A bond fails over, or IPoIB has another address now. */
 		if (moved)
@@ -546,6 +583,21 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 		ro2ib_ni_check_link(ni);
 	}
 	mutex_unlock(&ro2ib_ni_mutex);
+	return NOTIFY_DONE;
+}
+
+/*
+ * A VLAN is being deleted. It is told of that when nothing reaches it any more,
+ * and when its GIDs are gone.
+ */
+static int ro2ib_netdev_early_event(struct notifier_block *nb,
+				    unsigned long event, void *ptr)
+{
+	const struct netdev_notifier_changeupper_info *info = ptr;
+
+	if (event == NETDEV_CHANGEUPPER && !info->linking &&
+	    is_vlan_dev(info->upper_dev))
+		ro2ib_leave(info->upper_dev, 0);
 	return NOTIFY_DONE;
 }
 
@@ -580,6 +632,12 @@ static int ro2ib_inetaddr_leaving(struct notifier_block *nb,
 	return NOTIFY_DONE;
 }
 
+/* Before that of the RDMA core, which has the GIDs of a VLAN taken away. */
+static struct notifier_block ro2ib_netdev_early_nb = {
+	.notifier_call = ro2ib_netdev_early_event,
+	.priority = 1,
+};
+
 static struct notifier_block ro2ib_netdev_nb = {
 	.notifier_call = ro2ib_netdev_event,
 };
@@ -598,21 +656,26 @@ int ro2ib_notifiers_register(void)
 {
 	int rc;
 
-	rc = register_netdevice_notifier(&ro2ib_netdev_nb);
+	rc = register_netdevice_notifier(&ro2ib_netdev_early_nb);
 	if (rc)
 		return rc;
+	rc = register_netdevice_notifier(&ro2ib_netdev_nb);
+	if (rc)
+		goto err_netdev_early;
 	rc = register_inetaddr_notifier(&ro2ib_inetaddr_early_nb);
 	if (rc)
 		goto err_netdev;
 	rc = register_inetaddr_notifier(&ro2ib_inetaddr_nb);
 	if (rc)
-		goto err_early;
+		goto err_inetaddr_early;
 	return 0;
 
-err_early:
+err_inetaddr_early:
 	unregister_inetaddr_notifier(&ro2ib_inetaddr_early_nb);
 err_netdev:
 	unregister_netdevice_notifier(&ro2ib_netdev_nb);
+err_netdev_early:
+	unregister_netdevice_notifier(&ro2ib_netdev_early_nb);
 	return rc;
 }
 
@@ -621,4 +684,5 @@ void ro2ib_notifiers_unregister(void)
 	unregister_inetaddr_notifier(&ro2ib_inetaddr_nb);
 	unregister_inetaddr_notifier(&ro2ib_inetaddr_early_nb);
 	unregister_netdevice_notifier(&ro2ib_netdev_nb);
+	unregister_netdevice_notifier(&ro2ib_netdev_early_nb);
 }

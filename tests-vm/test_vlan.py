@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The interface of an NI is a VLAN on the adapter's: traffic, and under traffic the VLAN, what is below it, or its address
+goes and comes back, or the node is switched to another VLAN. On a stock kernel, for the test kernel has no VLANs."""
+
+import contextlib
+import time
+
+import pytest
+import vm
+from faults import Load, ping_until, slow
+from flaps import Cell, assert_can_connect, rounds
+from nodes import Node, up
+from test_stock import boot_stock
+
+VLAN = "vlan7"
+AWAY = 3
+
+
+class Tagged(Node):
+    """A node on a VLAN of eth0."""
+
+    def __init__(self, guest):
+        super().__init__(guest, f"10.7.0.{guest.number}")
+
+    def tag(self, number):
+        self.guest.check(
+            f"ip link add link eth0 name {VLAN} type vlan id {number} && ip addr add {self.address}/24 dev {VLAN} && "
+            f"ip link set {VLAN} up"
+        )
+
+    def ni_add(self, net="o2ib", interface=VLAN, **tunables):
+        return super().ni_add(net, interface, **tunables)
+
+    def packets(self):
+        return int(self.guest.check(f"cat /sys/class/net/{VLAN}/statistics/tx_packets"))
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two nodes of which each has a VLAN."""
+    with boot_stock("6.12", "vlan", modules=["rdma_rxe", "8021q"]) as nodes:
+        tagged = tuple(Tagged(n.guest) for n in nodes)
+        for node in tagged:
+            node.tag(7)
+        yield tagged
+
+
+@pytest.fixture
+def nodes(pair):
+    """Both with an NI; afterwards all is unloaded, and nothing is left or was said."""
+    begin = [len(n.guest.console()) for n in pair]
+    up(*pair)
+    yield pair
+    for node in pair:
+        node.unload()
+    bad = [f"{n.guest.name}: {line}" for n, at in zip(pair, begin) for line in vm.splats(n.guest.console()[at:])]
+    assert not bad, "\n".join(bad)
+
+
+def test_traffic(nodes):
+    """It is the VLAN's."""
+    a, b = nodes
+    before = a.packets(), b.packets()
+    for size in (100, 4096, 1 << 20):
+        a.traffic(b, op="mix", size=size, count=20)
+        b.traffic(a, op="mix", size=size, count=20)
+    # A packet has 4 KiB of data, and each side has sent ten times 1 MiB and more.
+    assert all(node.packets() - was > 2500 for node, was in zip(nodes, before))
+
+
+class Vlan:
+    """The VLAN's interface is set down."""
+
+    @staticmethod
+    def away(node):
+        node.guest.check(f"ip link set {VLAN} down")
+
+    @staticmethod
+    def back(node):
+        node.guest.check(f"ip link set {VLAN} up")
+
+
+class Below:
+    """The interface below it is."""
+
+    @staticmethod
+    def away(node):
+        node.guest.check("ip link set eth0 down")
+
+    @staticmethod
+    def back(node):
+        node.guest.check("ip link set eth0 up")
+
+
+class Cable:
+    """The adapter's."""
+
+    @staticmethod
+    def away(node):
+        node.guest.carrier(False)
+
+    @staticmethod
+    def back(node):
+        node.guest.carrier(True)
+
+
+class Made:
+    """It is deleted, and made anew."""
+
+    @staticmethod
+    def away(node):
+        node.guest.check(f"ip link del {VLAN}")
+
+    @staticmethod
+    def back(node):
+        node.tag(7)
+
+
+@pytest.mark.parametrize("kind", (Vlan, Below, Cable, Made))
+def test_flap(nodes, kind, pytestconfig, record_property):
+    a, b = nodes
+    a.ping(b)
+    count = rounds(pytestconfig, 2, 100)
+    with Cell("ours, ours", "rxe, VLAN", 1, kind, AWAY, count) as cell, contextlib.ExitStack() as stack:
+        loads = [stack.enter_context(Load(a, b)), stack.enter_context(Load(b, a, op="put"))]
+        for i in range(count):
+            victim = nodes[i % 2]
+            time.sleep(1)
+            kind.away(victim)
+            time.sleep(AWAY)
+            kind.back(victim)
+            cell.round(ping_until(a, b, 20 * slow())[0])
+            for node in nodes:
+                assert_can_connect(node, 0, f"round {i}")
+    record_property("flaps", cell.line(failed=False))
+    cell.judge()
+    for load in loads:
+        total = load.result()
+        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    a.traffic(b, op="mix", size=65536, count=50)
+    b.traffic(a, op="mix", size=65536, count=50)
+
+
+def test_switched(nodes):
+    """One node after the other goes over to another VLAN, in which the other one is not yet, under load. The NI has its
+    address and its name all the time."""
+    a, b = nodes
+    a.ping(b)
+    with Load(a, b) as load:
+        for number in (8, 7):
+            for node in nodes:
+                node.guest.check(f"ip link del {VLAN}")
+                node.tag(number)
+                time.sleep(AWAY)
+            for one, other in ((a, b), (b, a)):
+                ping_until(one, other, 20 * slow())
+                assert_can_connect(one, 0, f"VLAN {number}")
+    total = load.result()
+    assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    a.traffic(b, op="mix", size=65536, count=50)
