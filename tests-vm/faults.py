@@ -100,8 +100,8 @@ def lose(node, message, first=False, device="eth0"):
 
 
 def silence(node, device="eth0"):
-    """`node` hears nothing over RoCE."""
-    return Filter(node.guest, ROCE, device=device)
+    """`node` hears nothing of other nodes, over RoCE, or with siw over TCP."""
+    return Filter(node.guest, "meta l4proto tcp" if node.guest.provider == "siw" else ROCE, device=device)
 
 
 def kinds(node):

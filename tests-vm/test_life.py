@@ -185,7 +185,8 @@ def test_a_close_costs_nothing(nodes, op):
     # And whoever does not answer is not waited for.
     a.ping(b)
     with silence(b):
-        run = a.start(b, op="put-ack", size=100, count=4, conc=4, timeout=10)
+        # On siw what is sent has ended well when TCP has it: a PUT_REQ waits for an answer.
+        run = a.start(b, op="put-ack", size=65536, count=4, conc=4, timeout=10)
         until(lambda: [c for c in conns(a) if c["oldest_ms"] > 0], "something is under way")
         a.ctl(f"conn close {b.nid}")
         until(lambda: not conns(a), "closed", timeout=5 * slow())
@@ -219,17 +220,17 @@ def test_one_of_several_is_replaced(nodes):
     up(a, b, conns_per_peer=3)
     a.traffic(b, op="mix", size=4096, count=60, conc=12)
 
-    def qpns(node):
-        return {c["qpn"] for c in conns(node) if c["state"] == "Established"}
+    def numbers(node):
+        return {c["number"] for c in conns(node)}
 
-    until(lambda: len(qpns(a)) == len(qpns(b)) == 3, "all connections")
+    until(lambda: len(numbers(a)) == len(numbers(b)) == 3, "all connections")
     for node in (a, b):
-        before = qpns(a)
+        before = numbers(a)
         with Inject(node, "ro2ib_ib_post_send", -errno.ENOMEM, times=1) as inject:
             node.ctl(f"ping {(b if node is a else a).nid} timeout=20", ok=False)
             assert inject.left() == 0
-        until(lambda: len(qpns(a)) == len(qpns(b)) == 3 and qpns(a) != before, "the third", 20)
-        assert len(qpns(a) & before) == 2, (qpns(a), before)
+        until(lambda: len(numbers(a)) == len(numbers(b)) == 3 and numbers(a) != before, "the third", 20)
+        assert len(numbers(a) & before) == 2, (numbers(a), before)
     b.ctl(f"conn close {a.nid}")
     until(lambda: not conns(a) and not conns(b), "all closed")
     time.sleep(5)
@@ -237,23 +238,25 @@ def test_one_of_several_is_replaced(nodes):
     a.traffic(b, op="mix", count=20)
 
 
-def test_what_a_peer_takes_is_remembered(nodes):
+def test_what_a_peer_takes_is_remembered(nodes, pytestconfig):
     """Who writes a setting that is not the depth has no peer asked for more than it takes; and what one that takes less is
     asked for beside its connections it is not asked for again and again."""
+    if pytestconfig.getoption("--device") in ("hfi1", "least"):
+        pytest.skip("its regions or queues are not enough for a depth of 32, so nobody is asked for it")
     a, b = nodes
     up(a, conns_per_peer=3, peer_credits=32)
     up(b, conns_per_peer=3)
     a.traffic(b, op="mix", size=4096, count=60, conc=12)
 
     def depths(node):
-        return [c["depth"] for c in conns(node) if c["state"] == "Established"]
+        return [c["depth"] for c in conns(node)]
 
     def breaks():
-        before = {c["qpn"] for c in conns(a)}
+        before = {c["number"] for c in conns(a)}
         with Inject(a, "ro2ib_ib_post_send", -errno.ENOMEM, times=1) as inject:
             a.ctl(f"ping {b.nid} timeout=20", ok=False)
             assert inject.left() == 0
-        until(lambda: depths(a) == depths(b) == [8] * 3 and {c["qpn"] for c in conns(a)} != before, "the third", 40)
+        until(lambda: depths(a) == depths(b) == [8] * 3 and {c["number"] for c in conns(a)} != before, "the third", 40)
 
     until(lambda: depths(a) == depths(b) == [8] * 3, "all connections")
     refused = counted(b, "refused", "Depth")
@@ -285,6 +288,8 @@ def test_nobody_there(nodes):
 def test_the_dead_hold_up_nobody(nodes, dead, conns):
     """A hundred peers that do not answer, or whose address does not, keep no peer waiting that does."""
     a, b = nodes
+    if dead == "node" and a.guest.provider == "siw":
+        pytest.skip("siw's connect waits for TCP, two minutes: sixteen of these do hold up others")
     up(a, b, conns_per_peer=conns)
     dead_nids = 100
     a.guest.check("ip route replace 10.16.0.0/24 dev eth0")
@@ -396,13 +401,14 @@ def test_nobody_waits_for_a_pause_while_the_ni_is_deleted(nodes):
         return int(found[1]) if found else 0
 
     with Inject(a, "ro2ib_cm_resolve_addr", -errno.EADDRNOTAVAIL):
-        run = a.start("10.0.0.77@o2ib", op="put", size=100, count=1, timeout=200, ask=0)
+        # Pauses are drawn, and a message is given up after a few of them: the next one wants a connection then.
+        run = a.start("10.0.0.77@o2ib", op="put", size=100, count=100, conc=1, timeout=200, ask=0)
         until(lambda: pause() > 5000, "a long pause", timeout=PATIENCE, pause=0.2)
         began = time.monotonic()
         a.ni_del()
         took = time.monotonic() - began
     r = run.result()
-    assert r["issued"] == r["errors"] == 1, r
+    assert r["issued"] == r["errors"] >= 1, r
     assert took < 3.5, f"{took:.1f} s"
 
 
@@ -446,12 +452,12 @@ def test_peers_of_another_net_are_not_meant(nodes):
     a, b = nodes
     up(a, b)
     a.ping(b)
-    before = [c["qpn"] for c in conns(a)]
+    before = [c["number"] for c in conns(a)]
     other = f"{b.address}@o2ib7"
     for command in f"peer del {other} from={a.nid}", f"conn close {other} from={a.nid}":
         assert a.ctl(command, ok=False)["rc"] == -errno.ENOENT, command
     a.ping(b)
-    assert [c["qpn"] for c in conns(a)] == before
+    assert [c["number"] for c in conns(a)] == before
 
 
 def test_peer_killed_and_restarted(boot_pair):

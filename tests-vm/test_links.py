@@ -106,7 +106,7 @@ def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
         node.ni_add(net=net, interface="eth1")
     for _ in range(10):
         ping_until(a, b, 20 * slow())
-        before = {c["qpn"] for c in conns(a, a.nid)}
+        before = {c["number"] for c in conns(a, a.nid)}
         a.mark_log()
         begun = time.monotonic()
         a.guest.carrier(False)
@@ -115,7 +115,7 @@ def test_a_net_of_its_own_is_no_other_way(boot_pair, net):
         a.guest.carrier(True)
         away = time.monotonic() - begun
         ping_until(a, b, 20 * slow())
-        after = {c["qpn"] for c in conns(a, a.nid)}
+        after = {c["number"] for c in conns(a, a.nid)}
         # After three seconds they end in any case: on a busy machine it may take that long.
         if (before == after) == (net == "o2ib1") or away < 2.5:
             break
@@ -240,7 +240,7 @@ def test_another_prefix_length(boot_pair):
     other_prefix(a)
     a.traffic(b, op="mix", size=65536, count=20)
     after = conns(a, a.nid)
-    assert [c["qpn"] for c in before] == [c["qpn"] for c in after], (before, after)
+    assert [c["number"] for c in before] == [c["qpn"] for c in after], (before, after)
     assert "link is" not in a.log() and "closed" not in a.log() + b.log(), a.log() + b.log()
     # The last one.
     a.guest.check(f"ip addr del {a.address}/16 dev eth0")
@@ -259,10 +259,10 @@ def test_another_prefix_length_over_roce(nodes):
         pytest.skip("it has no GID for an address")
     up(a, b)
     a.ping(b)
-    before = {c["qpn"] for c in conns(b, b.nid)}
+    before = {c["number"] for c in conns(b, b.nid)}
     assert before
     other_prefix(a)
-    until(lambda: {c["qpn"] for c in conns(b, b.nid)}.isdisjoint(before), "the peer is told")
+    until(lambda: {c["number"] for c in conns(b, b.nid)}.isdisjoint(before), "the peer is told")
     ping_until(a, b, 20 * slow())
     a.traffic(b, op="mix", size=65536, count=20)
     assert f"{a.nid}: rxe0 lost the address, which is set; the RDMA core is told to look" in a.log(), a.log()
