@@ -112,7 +112,7 @@ test-lustre: lustre-module
 # A file system over it. WITH=both: beside ko2iblnd.
 test-lustre-fs: lustre-module
 	@scripts/prepare fs
-	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs --durations=0 tests-vm/test_lustre_fs.py $(TESTS)
+	WITH=$(or $(WITH),ours) $(with-lustre) -m pytest -v -rs --durations=0 tests-vm/test_lustre_fs.py tests-vm/test_lustre_fs_rails.py $(TESTS)
 
 # The same for long, under faults from a seed: TESTS='--seconds 600 --seed 7'; --long: an hour.
 soak-lustre-fs: lustre-module

@@ -86,14 +86,16 @@ class Beds:
     def __init__(self, tree, prober, table):
         self.tree, self.prober, self.table = tree, prober, table
         self.bed = self.path = None
+        self.rails = 1
         self.stack, self.count = contextlib.ExitStack(), 0
 
-    def take(self, pairing, setting=PLAIN):
-        if self.bed is not None and (self.bed.pairing != pairing or not all(g.alive() for g in self.bed.guests)):
+    def take(self, pairing, setting=PLAIN, rails=1):
+        same = self.bed is not None and (self.bed.pairing, self.rails) == (pairing, rails)
+        if self.bed is not None and not (same and all(g.alive() for g in self.bed.guests)):
             self.discard()
         try:
             if self.bed is None:
-                self._boot(pairing)
+                self._boot(pairing, rails)
                 self.bed.up(setting)
             elif self.bed.setting != setting:
                 self.bed.remount_as(setting)
@@ -102,13 +104,14 @@ class Beds:
             raise
         return self.bed
 
-    def _boot(self, pairing):
+    def _boot(self, pairing, rails):
         self.path = os.path.join(LOGS, f"lustre-fs-{names(pairing)}-{self.count}")
         self.count += 1
         shutil.rmtree(self.path, ignore_errors=True)
         os.makedirs(self.path)
         self.stack.callback(tidy, self.path)
-        guests = self.stack.enter_context(self.tree.pair(workdir=self.path))
+        guests = self.stack.enter_context(self.tree.pair(workdir=self.path, rails=rails))
+        self.rails = rails
         self.bed = Bed(self.tree, guests, pairing, self.prober)
 
     def discard(self):

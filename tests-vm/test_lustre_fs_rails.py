@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A file system over two rails, of which one goes away and comes back. Run by `make test-lustre-fs LUSTRE=...`.
+
+Each node has an NI on each of two nets, and LNet's Multi-Rail uses both. Data has to be right, no I/O may fail, and
+Lustre is not to notice: no connection to a target is lost, no request waits for its timeout. That is too much for a device
+that is removed: memory of Lustre's that a transfer is being written to goes back with an error, for LNet cannot begin it
+anew. When the rail is back both carry messages again. How long I/O stood still is told in the table. Only nodes with
+ro2iblnd lose a rail."""
+
+import time
+
+import pytest
+from lustre import OURS
+from lustrefs import events, loads
+from nodes import until
+from test_lustre import names
+from test_lustre_fs import AFTER, BEFORE, BOTH, CLIENT, LONG, PAIRINGS, SERVER, Measure, beds, prober, pytestmark, tree, until_time  # noqa: F401
+
+# LNet tries a rail that it avoids once a second, and believes it again bit by bit. Seconds.
+AGAIN = 120
+FAULTS = [
+    pytest.param(event, where, marks=[] if (event, where) in ((events.interface, CLIENT), (events.carrier, SERVER)) else LONG)
+    for event, where in (
+        (events.interface, CLIENT),
+        (events.interface, SERVER),
+        (events.carrier, CLIENT),
+        (events.carrier, SERVER),
+        (events.device, CLIENT),
+        (events.device, SERVER),
+        (events.silence, BOTH),
+    )
+]
+
+
+@pytest.fixture(scope="module", params=PAIRINGS, ids=names)
+def pairing(request):
+    """Drivers of the client and of the server."""
+    return request.param
+
+
+@pytest.fixture
+def bed(beds, pairing, request):  # noqa: F811
+    """The mounted file system. A test that fails leaves it to nobody."""
+    taken = beds.take(pairing, rails=2)
+    yield taken
+    if getattr(request.node, "failed_call", True):
+        for guest in taken.guests:
+            lines = guest.console().splitlines()[-80:]
+            request.node.add_report_section("teardown", f"{guest.name}, all of it in {beds.path}", "\n".join(lines))
+        beds.discard()
+
+
+def both_carry(node):
+    """Seconds until there are messages over both rails."""
+    began = time.monotonic()
+
+    def both():
+        start = node.sent()
+        time.sleep(1)
+        return all(now > was + 5 for now, was in zip(node.sent(), start))
+
+    until(both, "both rails carry messages", timeout=AGAIN, pause=0)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(("event", "where"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
+def test_one_of_two(beds, bed, event, where):  # noqa: F811
+    """It goes away and comes back under verified I/O."""
+    node = None if where == BOTH else bed.role(where)
+    if node is not None and node.lnd != OURS:
+        pytest.skip(f"the {where} has {node.lnd}")
+    what = event.__doc__ if where == BOTH else f"{where}: {event.__doc__}"
+    with Measure(beds, bed, f"one of two rails; {what}") as row:
+        with loads.Load(bed) as load:
+            both_carry(bed.client)
+            until_time(bed, load, BEFORE)
+            began = bed.client.clock()
+            event(bed, node)
+            gone = bed.client.clock()
+            back = both_carry(bed.client)
+            until_time(bed, load, AFTER)
+        row.load(load)
+        row.stall, row.after = load.longest(began), load.stalled_after(gone)
+        row.note = f"both rails carry messages {back:.1f} s later"
+        lost, late = row.log.lost(), row.log.timed_out()
+    if bed.pairing == (OURS, OURS) and event is not events.device:
+        assert lost == late == 0, f"{lost} connections to targets lost, {late} requests timed out"
+
+
+def test_unmount(beds, pairing):  # noqa: F811
+    """Unmounted, unloaded, nothing left behind after all of that."""
+    if beds.bed is None or beds.bed.pairing != pairing or beds.rails != 2:
+        pytest.skip("the last row failed, and its guests are gone")
+    beds.bed.down()
+    beds.discard()
