@@ -12,7 +12,7 @@
 
 /*
  * The interface that the VLAN @dev is on; NULL if it is none. Under
- * rcu_read_lock(), or with a reference to @dev, which has one to it.
+ * rcu_read_lock().
  */
 static inline const struct net_device *
 ro2ib_netdev_below(const struct net_device *dev)

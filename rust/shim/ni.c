@@ -503,47 +503,55 @@ static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
 	return stays && !ro2ib_ops->has_gid(ni->priv);
 }
 
+/* Does the NI lose its link with @dev, or with @ip of it? */
+static bool ro2ib_ni_loses(const struct ro2ib_ni *ni,
+			   const struct net_device *dev, __be32 ip)
+{
+	if (!ip)
+		return ro2ib_ni_rests_on(ni, dev);
+	return ip == ni->ip && ro2ib_ni_is_on(ni, dev) &&
+	       !ro2ib_address_stays(ni);
+}
+
 /*
  * An interface, or an address of it, is about to go. Have the connections end
  * while their peers can still be told: afterwards there is no route, and a
  * message of the CM without a route is the death of rxe's queue pair for them.
- * Waits for that, with rtnl held: a moment, and not for long. None of what it
- * waits for takes rtnl, but for a queue pair that is being made with ib_mtu: of
- * that one it waits in vain. Not for IPoIB: the CM does not send through it.
+ * Waits for that, with rtnl held: a moment, and RO2IB_LEAVE_MAX at most. None of
+ * what it waits for takes rtnl, but for a queue pair that is being made with
+ * ib_mtu: of that one it waits in vain, as of answers to a VLAN that is being
+ * deleted. Whose link was down has nothing to end, and is not waited for. Not
+ * for IPoIB: the CM does not send through it.
  */
 static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 {
 	struct ro2ib_ni *ni;
-	bool first = true;
-	bool told = false;
 	unsigned long end;
 	bool busy;
 
+	ASSERT_RTNL();
 	if (dev->type != ARPHRD_ETHER)
 		return;
+
+	mutex_lock(&ro2ib_ni_mutex);
+	list_for_each_entry(ni, &ro2ib_ni_list, list) {
+		ni->leaving = !(ni->fatal & RO2IB_FATAL_LINK) &&
+			      ro2ib_ni_loses(ni, dev, ip);
+		if (!ni->leaving)
+			continue;
+		ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, RO2IB_FATAL_LINK);
+		ro2ib_ops->link_event(ni->priv, RO2IB_LINK_LEAVING);
+	}
+	mutex_unlock(&ro2ib_ni_mutex);
 
 	end = jiffies + msecs_to_jiffies(RO2IB_LEAVE_MAX);
 	for (;;) {
 		busy = false;
 		mutex_lock(&ro2ib_ni_mutex);
-		list_for_each_entry(ni, &ro2ib_ni_list, list) {
-			if (!ro2ib_ni_rests_on(ni, dev) ||
-			    (ip && (ni->ip != ip || !ro2ib_ni_is_on(ni, dev) ||
-				    ro2ib_address_stays(ni))))
-				continue;
-			if (first && !(ni->fatal & RO2IB_FATAL_LINK)) {
-				told = true;
-				ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK,
-					       RO2IB_FATAL_LINK);
-				ro2ib_ops->link_event(ni->priv,
-						      RO2IB_LINK_LEAVING);
-			}
-			busy |= ro2ib_ops->link_busy(ni->priv);
-		}
+		list_for_each_entry(ni, &ro2ib_ni_list, list)
+			busy |= ni->leaving && ro2ib_ops->link_busy(ni->priv);
 		mutex_unlock(&ro2ib_ni_mutex);
-		first = false;
-		/* Whose link was down has nothing to end: it is not waited for. */
-		if (!told || !busy || time_after_eq(jiffies, end))
+		if (!busy || time_after_eq(jiffies, end))
 			break;
 		msleep(RO2IB_LEAVE_STEP);
 	}
@@ -577,8 +585,11 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 	list_for_each_entry(ni, &ro2ib_ni_list, list) {
 		if (!ro2ib_ni_rests_on(ni, dev))
 			continue;
-		/* A bond fails over, or IPoIB has another address now. */
-		if (moved)
+		/*
+		 * A bond fails over, or IPoIB has another address now. A VLAN
+		 * is told of what concerns it by an event of its own.
+		 */
+		if (moved && ro2ib_ni_is_on(ni, dev))
 			ro2ib_ops->link_event(ni->priv, RO2IB_LINK_MOVED);
 		ro2ib_ni_check_link(ni);
 	}

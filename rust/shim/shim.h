@@ -59,6 +59,7 @@ struct ro2ib_ni {
 	__be32 ip;
 	int ifindex;			/* protected by ro2ib_ni_mutex */
 	unsigned long fatal;		/* protected by ro2ib_ni_mutex */
+	bool leaving;			/* of ro2ib_leave(); as fatal */
 	struct device __rcu *dma_dev;	/* counted */
 	u64 nid;
 	u32 peer_credits;		/* as given, or as chosen last */
