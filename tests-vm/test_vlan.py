@@ -120,7 +120,7 @@ class Made:
         node.tag(7)
 
 
-@pytest.mark.parametrize("kind", (Vlan, Below, Cable, Made))
+@pytest.mark.parametrize("kind", (pytest.param(Vlan, marks=pytest.mark.long), Below, pytest.param(Cable, marks=pytest.mark.long), Made))
 def test_flap(nodes, kind, pytestconfig, record_property):
     a, b = nodes
     a.ping(b)

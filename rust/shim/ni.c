@@ -526,6 +526,7 @@ static bool ro2ib_ni_loses(const struct ro2ib_ni *ni,
 static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 {
 	struct ro2ib_ni *ni;
+	bool told = false;
 	unsigned long end;
 	bool busy;
 
@@ -539,6 +540,7 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 			      ro2ib_ni_loses(ni, dev, ip);
 		if (!ni->leaving)
 			continue;
+		told = true;
 		ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, RO2IB_FATAL_LINK);
 		ro2ib_ops->link_event(ni->priv, RO2IB_LINK_LEAVING);
 	}
@@ -555,6 +557,13 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 			break;
 		msleep(RO2IB_LEAVE_STEP);
 	}
+	/*
+	 * What has just come in is answered by the CM. The kernel waits for RCU
+	 * before an adapter's interface is down and its routes go, but has no
+	 * reason to with a VLAN's.
+	 */
+	if (told && is_vlan_dev(dev))
+		synchronize_rcu();
 }
 
 static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
