@@ -73,7 +73,9 @@ struct ro2ib_device_attrs {
 bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
 bool ro2ib_as_hardware(void);
+bool ro2ib_in_softirq(void);
 bool ro2ib_device_is_software(struct ib_device *dev);
+bool ro2ib_device_interrupts(struct ib_device *dev);
 bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port);
 bool ro2ib_device_is_roce(struct ib_device *dev, u32 port);
 bool ro2ib_device_repeats_local(struct ib_device *dev);

@@ -171,7 +171,7 @@ def machine(pytestconfig):
 
 @pytest.fixture
 def polled(request, machine):
-    """Whether the driver serves the devices of this test as hardware. A test has the same each time: what failed fails again."""
+    """Whether completions are polled in a softirq in this test. A test has the same each time: what failed fails again."""
     which = request.config.getoption("--polled")
     if request.config.getoption("--device") != "rxe" or which == "none" or request.node.path.stem not in POLLED:
         return machine.get("hardware", False)
@@ -185,7 +185,7 @@ def polled(request, machine):
 def boot(modules, profiler, workdir, watched, _stack, machine, polled):
     def boot(name=None, files=(), **options):
         name = name or f"guest{len(watched)}"
-        options = {**machine, "hardware": polled, **options}
+        options = {**machine, "softirq": polled, **options}
         guest = vm.Guest(name, files=[*modules, *profiler, *files], workdir=workdir, **options)
         watched.append(guest)
         return _stack.enter_context(guest)
@@ -196,7 +196,7 @@ def boot(modules, profiler, workdir, watched, _stack, machine, polled):
 @pytest.fixture
 def boot_pair(modules, profiler, workdir, watched, _stack, machine, polled):
     def boot_pair(files=(), **options):
-        options = {**machine, "hardware": polled, **options}
+        options = {**machine, "softirq": polled, **options}
         guests = _stack.enter_context(vm.pair(workdir=workdir, files=[*modules, *profiler, *files], **options))
         watched.extend(guests)
         return guests
@@ -264,7 +264,7 @@ def nodes(pool, request, polled):
     pair = pool.take()
     where = [len(n.guest.console()) for n in pair]
     for node in pair:
-        node.guest.hardware = polled
+        node.guest.softirq = polled
         node.mark_log()
 
     def fresh():

@@ -28,9 +28,9 @@ DEVICES = {
     "least": {"hardware": True, "profile": "send_sge=3 reg_pages=256 qp_wr=40 regions=32 no_inline=2"},
 }
 
-# Half of the tests in these have the driver serve rxe as hardware: it polls completions in a softirq, as with an adapter, and
-# does not for the others. Not those of links, for it would send what kills rxe; and not where a call or a device is made to
-# fail for long, which is by the same means.
+# Half of the tests in these have the driver poll completions in a softirq, as with an adapter, and no more: rxe that is served
+# as hardware in all else breaks connections on a busy host (testing.md). Not where a call or a device is made to fail for
+# long, which is by the same means.
 POLLED = (
     "test_flow_cost", "test_flow_credits", "test_flow_depth", "test_flow_slow", "test_hostile_connect", "test_hostile_messages",
     "test_hostile_waits", "test_life", "test_lnet", "test_settings", "test_traffic",

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import vm
 
 CTL = "/sys/kernel/debug/lnet_lite"
-# The driver is told that a software device is none. The kernel keeps the point of a module that is gone, and refuses it
-# anew: away with it first.
-AS_HARDWARE = """set -e; cd /sys/kernel/debug/fail_function; echo >inject; echo ro2ib_as_hardware >inject
-echo 1 >ro2ib_as_hardware/retval; echo 0 >interval; echo 0 >verbose; echo -1 >times; echo 100 >probability"""
+# The driver is told by a function of its own that a software device is none, or that completions of it are polled in a
+# softirq. The kernel keeps the point of a module that is gone, and refuses it anew: away with it first.
+HARDWARE, SOFTIRQ = "ro2ib_as_hardware", "ro2ib_in_softirq"
+TELL = """set -e; cd /sys/kernel/debug/fail_function; echo >inject; echo {0} >inject
+echo 1 >{0}/retval; echo 0 >interval; echo 0 >verbose; echo -1 >times; echo 100 >probability"""
 # What a test waits for at most. Far beyond what anything takes: a test fails
 # because something does not happen, not because the machine is slow.
 PATIENCE = 240
@@ -99,8 +100,8 @@ class Node:
         if self.baseline is None:
             self.baseline = self.resources()
         self.guest.check(f"insmod /files/lnet_lite.ko {lite} && insmod /files/ro2iblnd.ko {lnd}", PATIENCE)
-        if self.guest.hardware:
-            self.guest.check(AS_HARDWARE)
+        if self.guest.hardware or self.guest.softirq:
+            self.guest.check(TELL.format(HARDWARE if self.guest.hardware else SOFTIRQ))
         self.loaded = True
 
     def ni_add(self, net="o2ib", interface="eth0", **tunables):

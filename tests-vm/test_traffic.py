@@ -34,7 +34,7 @@ def test_every_op_size_and_shape(nodes):
 
 
 @pytest.mark.parametrize("n", (0, 1))
-def test_half_is_served_as_hardware(nodes, polled, pytestconfig, n):
+def test_half_is_polled_in_a_softirq(nodes, polled, pytestconfig, n):
     """Completions are polled in a softirq in one of these two, and in the other one they are not (conftest.py). So with a
     driver that was loaded anew, too."""
     a, b = nodes

@@ -34,6 +34,12 @@ bool ro2ib_device_is_software(struct ib_device *dev)
 	       !ro2ib_as_hardware();
 }
 
+/* See poll_context() in rust/rdma/cq.rs. */
+bool ro2ib_device_interrupts(struct ib_device *dev)
+{
+	return !ro2ib_device_is_software(dev) || ro2ib_in_softirq();
+}
+
 bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port)
 {
 	return rdma_protocol_iwarp(dev, port);

@@ -258,6 +258,14 @@ noinline bool ro2ib_as_hardware(void)
 }
 ALLOW_ERROR_INJECTION(ro2ib_as_hardware, TRUE);
 
+/* Whether completions of a software device are polled in a softirq, and no more. */
+noinline bool ro2ib_in_softirq(void)
+{
+	barrier();
+	return false;
+}
+ALLOW_ERROR_INJECTION(ro2ib_in_softirq, TRUE);
+
 /* Whether every send shall complete by itself; so for tests only. */
 noinline bool ro2ib_signal_all(void)
 {

@@ -31,10 +31,10 @@ use crate::bindings;
 /// softirq costs a switch to ksoftirqd: then `IB_POLL_WORKQUEUE` saves one context switch in six.
 /// The handlers of [`super::handler::QpHandler`] must be fit for softirq either way: they may not sleep.
 fn poll_context(device: &Device) -> bindings::ib_poll_context {
-    if device.is_software() {
-        bindings::ib_poll_context_IB_POLL_WORKQUEUE
-    } else {
+    if device.interrupts() {
         bindings::ib_poll_context_IB_POLL_SOFTIRQ
+    } else {
+        bindings::ib_poll_context_IB_POLL_WORKQUEUE
     }
 }
 

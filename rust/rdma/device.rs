@@ -210,6 +210,12 @@ impl Device {
         unsafe { bindings::ro2ib_device_is_software(self.as_raw()) }
     }
 
+    /// Whether it raises completions in an interrupt.
+    pub(super) fn interrupts(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_device_interrupts(self.as_raw()) }
+    }
+
     /// Whether connections of that port go over TCP.
     pub(crate) fn is_iwarp(&self, port: u32) -> bool {
         // SAFETY: By the type invariant.

@@ -122,6 +122,7 @@ class Guest:
     bond      a Bond: bond0, whose slaves eth0 and eth1 are both on the wire; None: no bond
     provider  what the RDMA devices are: rxe (RoCE) or siw (iWARP)
     hardware  the driver is to serve the device as hardware (see nodes.py)
+    softirq   it is to poll completions in a softirq, as of hardware
     profile   parameters of tests-vm/modules/ib_profile.ko, which is among `files`:
               it makes the devices look like others
     files     put into the guest's /files (or (path, name) pairs)
@@ -139,7 +140,7 @@ class Guest:
     """
 
     def __init__(
-        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", hardware=False, files=(), modules=None, tools=(),
+        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", hardware=False, softirq=False, files=(), modules=None, tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
         arch=None, userland=None, compiled=True, accel=None, more=None,
     ):  # fmt: skip
@@ -151,7 +152,7 @@ class Guest:
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
-        self.provider, self.profile, self.hardware = provider, profile, hardware
+        self.provider, self.profile, self.hardware, self.softirq = provider, profile, hardware, softirq
         self.files, self.tools, self.compiled = list(files), tools, compiled
         self.modules = (PROVIDERS[provider],) if modules is None else modules
         self.append, self.vcpus = append, vcpus

@@ -575,6 +575,7 @@ unsafe extern "C" {
     pub fn ro2ib_device_try_get(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib_device_attrs);
     pub fn ro2ib_device_is_software(dev: *mut ib_device) -> bool;
+    pub fn ro2ib_device_interrupts(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_is_iwarp(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_device_is_roce(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool;

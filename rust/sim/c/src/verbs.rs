@@ -268,6 +268,11 @@ pub unsafe extern "C" fn ro2ib_device_is_software(dev: *mut ib_device) -> bool {
     unsafe { (*dev.cast::<Dev>()).software }
 }
 #[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_interrupts(dev: *mut ib_device) -> bool {
+    // SAFETY: By the contract of this function.
+    unsafe { !(*dev.cast::<Dev>()).software }
+}
+#[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool {
     // SAFETY: By the contract of this function.
     unsafe { (*dev.cast::<Dev>()).software }
