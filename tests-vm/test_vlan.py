@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The interface of an NI is a VLAN on the adapter's: traffic, and under traffic the VLAN, what is below it, or its address
-goes and comes back, or the node is switched to another VLAN. On a stock kernel, for the test kernel has no VLANs."""
+"""The interface of an NI is a VLAN on the adapter's: traffic, and under traffic the VLAN, or what is below it, goes and
+comes back, or the node is switched to another VLAN. On a stock kernel, for the test kernel has no VLANs."""
 
 import contextlib
 import time
