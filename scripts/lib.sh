@@ -17,6 +17,8 @@ CARGO_CACHE=$CACHE/cargo/$(dirname "$here" | sha256sum | cut -c1-12)
 # Kernel series known to work, best first.
 KERNEL_SERIES=${KERNEL_SERIES:-"7.3 7.2"}
 KERNEL_FLAVOR=${KERNEL_FLAVOR:-plain}
+# What tests are run by, and looked through: of the distribution, or in an environment of their own.
+TEST_MODULES="pytest, xdist, pyflakes"
 BINDGEN_VERSIONS="0.73.0 0.72.1 0.71.1"
 
 # What the environment asks for; choose_tools may be called more than once.

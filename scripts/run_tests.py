@@ -5,7 +5,7 @@ host    cargo test of rust/proto and of scripts/ro2ibtop
 model   cargo test of rust/proto/model
 sim     the whole driver on the host, simulated: a million worlds
 fuzz    coverage-guided fuzzing, some seconds of it, the same each time
-lint    rustfmt, clippy with the kernel's flags, the rules of the house
+lint    rustfmt, clippy with the kernel's flags, the rules of the house, pyflakes
 kunit   KUnit suites in a guest: proto under the kernel's flags, rdma/ on
         soft-RoCE, NI to NI
 guests  pytest: two guests and more, on the test kernel, and on kernels as Debian
@@ -157,6 +157,28 @@ def fuzz(options):
     return int(results[1]), int(results[2])
 
 
+def python():
+    """Tests of the long runs too: each can be collected, and has the names that it uses."""
+    bad = []
+    status, out = run("collect", sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-q", "--collect-only", "tests-vm", "scripts")
+    if status != 0:
+        bad += re.findall(r"^E +.*|^ERROR .*", out, re.MULTILINE) or ["pytest --collect-only"]
+    cmd = (sys.executable, "-B", "-m", "pyflakes", "scripts", "tests-vm")
+    # It takes every fixture of another file for a name that is defined anew, and has no word for that.
+    out = subprocess.run(cmd, cwd=ROOT, capture_output=True, text=True, check=False)
+    if out.stderr:
+        bad.append(out.stderr)
+    found = re.findall(r"^(.+?):(\d+):\S* (undefined name .*|.* imported but unused)$", out.stdout, re.MULTILINE)
+    for path, number, what in found:
+        # Fixtures of another file are used by their names alone.
+        with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+            line = f.read().splitlines()[int(number) - 1]
+        if "# noqa: F401" not in line:
+            bad.append(f"{path}:{number}: {what}")
+    print("\n".join(bad), end="\n" if bad else "")
+    return not bad
+
+
 def lint(_options):
     checks = (
         ("fmt-check", ("make", "fmt-check")),
@@ -175,7 +197,9 @@ def lint(_options):
         good = status == 0 and not noise
         print(f"  {name}: {'ok' if good else 'FAILED'}")
         passed += good
-    return passed, len(checks) - passed
+    good = python()
+    print(f"  python: {'ok' if good else 'FAILED'}")
+    return passed + good, len(checks) + 1 - passed - good
 
 
 def kunit_module(module, before=(), crate=None):

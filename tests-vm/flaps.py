@@ -6,7 +6,6 @@ often. The wire of a rail is eth<rail>, a node's address on it 10.0.<rail>.<numb
 
 import os
 import statistics
-import time
 
 import pytest
 from conftest import LOGS

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 
-import pytest
 from flow import DEBUGFS, conns
 from nodes import PATIENCE, up, until
 

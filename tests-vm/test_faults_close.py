@@ -10,7 +10,7 @@ import time
 
 import pytest
 from faults import SLOW, Ledger, Load, kinds, lose, objects, silence, timed, wire
-from nodes import AS_HARDWARE, CTL, PATIENCE, Node, until
+from nodes import CTL, PATIENCE, SOFTIRQ, TELL, Node, until
 from test_faults_cm import report
 
 # Takes minutes: part of `make test-long`.
@@ -207,7 +207,7 @@ def test_numbers_are_read_meanwhile(nodes):
     """Somebody reads all the time what connections count, and those that are over, where completions come in softirqs."""
     for node in nodes:
         node.load()
-        node.guest.check(AS_HARDWARE)
+        node.guest.check(TELL.format(SOFTIRQ))
         node.ni_add(conns_per_peer=4)
     a, b = nodes
     a.ping(b)

@@ -15,7 +15,6 @@ import time
 
 import pytest
 from conftest import LOGS, tidy
-from faults import hook, nft
 from flaps import gsi
 from lustre import DEBUGFS, OURS
 from lustrefs import chance, loads

@@ -4,6 +4,7 @@ every run, the others, and arm64, with --long."""
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import time

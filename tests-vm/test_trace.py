@@ -11,7 +11,7 @@ import time
 
 import pytest
 import vm
-from conftest import LOGS, ROOT, tidy
+from conftest import LOGS, ROOT
 from flow import conn, conns
 from nodes import until, up
 from test_stock import KERNELS, boot_stock

@@ -8,7 +8,7 @@ import bond
 import pytest
 import tuned
 from faults import ping_until
-from nodes import Node, until, up
+from nodes import Node, up
 from test_operator import debugfs, older, reconnect, write
 from tuned import mtus
 
