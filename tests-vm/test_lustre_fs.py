@@ -114,6 +114,17 @@ class Beds:
         self.rails = rails
         self.bed = Bed(self.tree, guests, pairing, self.prober)
 
+    @contextlib.contextmanager
+    def mounted(self, request, pairing, **how):
+        """The mounted file system for one test. One that fails leaves it to nobody."""
+        taken = self.take(pairing, **how)
+        yield taken
+        if getattr(request.node, "failed_call", True):
+            for guest in taken.guests:
+                lines = guest.console().splitlines()[-80:]
+                request.node.add_report_section("teardown", f"{guest.name}, all of it in {self.path}", "\n".join(lines))
+            self.discard()
+
     def discard(self):
         self.bed = None
         self.stack.close()
@@ -160,15 +171,9 @@ def pairing(request):
 
 @pytest.fixture
 def bed(beds, pairing, request):
-    """The mounted file system. A test that fails leaves it to nobody."""
     setting = request.node.callspec.params.get("setting")  # of test_setting
-    taken = beds.take(pairing, SETTINGS[setting] if setting else PLAIN)
-    yield taken
-    if getattr(request.node, "failed_call", True):
-        for guest in taken.guests:
-            lines = guest.console().splitlines()[-80:]
-            request.node.add_report_section("teardown", f"{guest.name}, all of it in {beds.path}", "\n".join(lines))
-        beds.discard()
+    with beds.mounted(request, pairing, setting=SETTINGS[setting] if setting else PLAIN) as taken:
+        yield taken
 
 
 class Measure:

@@ -40,14 +40,8 @@ def pairing(request):
 
 @pytest.fixture
 def bed(beds, pairing, request):  # noqa: F811
-    """The mounted file system. A test that fails leaves it to nobody."""
-    taken = beds.take(pairing, rails=2)
-    yield taken
-    if getattr(request.node, "failed_call", True):
-        for guest in taken.guests:
-            lines = guest.console().splitlines()[-80:]
-            request.node.add_report_section("teardown", f"{guest.name}, all of it in {beds.path}", "\n".join(lines))
-        beds.discard()
+    with beds.mounted(request, pairing, rails=2) as taken:
+        yield taken
 
 
 def both_carry(node):

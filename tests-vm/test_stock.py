@@ -68,8 +68,8 @@ def pair(request):
         yield nodes
 
 
-@pytest.fixture
-def nodes(pair):
+@contextlib.contextmanager
+def with_nis(pair):
     """Both with an NI; afterwards all is unloaded, and nothing is left or was said."""
     if not all(n.guest.alive() for n in pair):
         pytest.fail("a guest died in an earlier test", pytrace=False)
@@ -83,6 +83,12 @@ def nodes(pair):
         bad += [f"{node.guest.name}: taint {t}" for t in vm.taints(node.guest.check("cat /proc/sys/kernel/tainted"))]
     if bad:
         pytest.fail("kernel log:\n" + "\n".join(bad), pytrace=False)
+
+
+@pytest.fixture
+def nodes(pair):
+    with with_nis(pair):
+        yield pair
 
 
 def test_loads(nodes):

@@ -6,11 +6,10 @@ import contextlib
 import time
 
 import pytest
-import vm
 from faults import Load, ping_until, slow
 from flaps import LONG, Cell, assert_can_connect, rounds
-from nodes import Node, up
-from test_stock import boot_stock
+from nodes import Node
+from test_stock import boot_stock, with_nis
 
 VLAN = "vlan7"
 KERNELS = ["6.12", *(pytest.param(k, marks=pytest.mark.long) for k in ("5.10", "6.1", "7.3"))]
@@ -49,14 +48,8 @@ def pair(request):
 
 @pytest.fixture
 def nodes(pair):
-    """Both with an NI; afterwards all is unloaded, and nothing is left or was said."""
-    begin = [len(n.guest.console()) for n in pair]
-    up(*pair)
-    yield pair
-    for node in pair:
-        node.unload()
-    bad = [f"{n.guest.name}: {line}" for n, at in zip(pair, begin) for line in vm.splats(n.guest.console()[at:])]
-    assert not bad, "\n".join(bad)
+    with with_nis(pair):
+        yield pair
 
 
 def test_traffic(nodes):
