@@ -90,7 +90,6 @@ struct ro2ib_ni_cfg {
 	char ifname[16];
 	int ifindex;
 	/* interface is a bonding master */
-	bool bonded;
 	/* CPT of the device's NUMA node; -1: unknown */
 	int dev_cpt;
 	/* name of the NI for log lines, e.g. "10.0.0.1@o2ib" */
@@ -258,6 +257,9 @@ void ro2ib_lnet_notify_down(struct ro2ib_ni *ni, u64 nid, u64 age);
  * so nothing is said of it here. Process context.
  */
 void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal, bool told);
+
+/* Is the interface a bond, or a VLAN on one, at the moment? Any context. */
+bool ro2ib_ni_is_bonded(const struct ro2ib_ni *ni);
 
 /*
  * The NI of this driver (never of another one) with that NID, or NULL. The

@@ -3,6 +3,7 @@
 errors; and how to find out that nothing is left of what they hit."""
 
 import contextlib
+import itertools
 import os
 import re
 import time
@@ -25,6 +26,7 @@ ROCE = "udp dport 4791"
 # UD send-only with CM class: BTH opcode, MAD class behind UDP, BTH and DETH.
 CM_MAD = f"{ROCE} @th,64,8 0x64 @th,232,8 0x07"
 DEBUGFS = "/sys/kernel/debug"
+PINGS = itertools.count()
 INJECT = f"{DEBUGFS}/fail_function"
 
 
@@ -181,6 +183,19 @@ def ping_until(a, b, timeout):
         assert spent < timeout, f"{a.guest.name}: no answer for {spent:.1f} s, {failed} pings"
         time.sleep(0.1)
     return time.monotonic() - began, failed
+
+
+def answered(a, b, timeout):
+    """Seconds until both reach each other. What was sent over a connection that is dead by then waits for the transport
+    to find that out, or for a timeout, and says nothing of what is sent after it: pings are sent one beside the other."""
+    began = time.monotonic()
+    for one, other in ((b, a), (a, b)):
+        pong = f"/tmp/pong{next(PINGS)}"
+        ping = f"({one.ctl_script(f'ping {other.nid} timeout=5')} | grep -q '^rc=0$' && touch {pong}) >/dev/null 2>&1 &"
+        pings = f"n=0; until [ -e {pong} ] || [ $n = {round(5 * timeout)} ]; do {ping} sleep 0.2; n=$((n + 1)); done; [ -e {pong} ]"
+        status, _out = one.guest.run(pings, PATIENCE)
+        assert status == 0, f"{one.guest.name}: no answer for {timeout} s\n{one.log()}\n{other.log()}"
+    return time.monotonic() - began
 
 
 def wire(node):

@@ -4,14 +4,13 @@ old one stays; or on the same one, under another hardware address. The NI follow
 goes on, whatever was lost is what LNet sends again, and the old device is free."""
 
 import contextlib
-import itertools
 import statistics
 import time
 
 import bond
 import pytest
 import vm
-from faults import SLOW, Ledger, Load, close_all, debug_nis, slow, timed
+from faults import SLOW, Ledger, Load, answered, close_all, debug_nis, slow, timed
 from nodes import PATIENCE, until, up
 from test_faults_cm import report
 from test_times import Notices
@@ -22,7 +21,6 @@ MEDIAN = 2 * SLOW
 BACK = 15 * SLOW
 # Seconds in which a device goes that nobody uses.
 DELETE_LIMIT = 5 * SLOW
-PINGS = itertools.count()
 # What LNet does not send again.
 LOST = ("local_error", "remote_error", "remote_timeout", "network_timeout")
 
@@ -51,19 +49,6 @@ def lost(node):
 def is_on(node, device):
     nis = debug_nis(node)
     return [(ni["device"], ni["link"]) for ni in nis] == [(device, "up")]
-
-
-def answered(a, b, timeout):
-    """Seconds until both reach each other. What was sent over a connection that is dead by then waits for the transport
-    to find that out, so pings are sent one beside the other."""
-    began = time.monotonic()
-    for one, other in ((b, a), (a, b)):
-        pong = f"/tmp/pong{next(PINGS)}"
-        ping = f"({one.ctl_script(f'ping {other.nid} timeout=1')} | grep -q '^rc=0$' && touch {pong}) &"
-        pings = f"n=0; until [ -e {pong} ] || [ $n = {5 * timeout} ]; do {ping} sleep 0.2; n=$((n + 1)); done; [ -e {pong} ]"
-        status, _out = one.guest.run(pings, PATIENCE)
-        assert status == 0, f"{one.guest.name}: no answer for {timeout} s\n{one.log()}\n{other.log()}"
-    return time.monotonic() - began
 
 
 def replug(node, rail):
@@ -155,3 +140,34 @@ BONDS = [
 @pytest.mark.parametrize("bonded", BONDS, indirect=True)
 def test_fail_over(bonded, pytestconfig, record_property, request):
     fail_over(bonded, 100 if pytestconfig.getoption("--long") else 4, record_property, request.node.callspec.id)
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["of-the-bond", "moved-to-it"])
+@pytest.mark.parametrize("bonded", [bond.TWO], indirect=True, ids=[""])
+def test_a_port_is_not_the_bond(bonded, moved):
+    """The cable of the active slave is pulled: its port is down, and the NI is not, even for a moment. The address may have
+    come to the bond when the NI was there."""
+    a, b = bonded
+    if moved:
+        a.guest.check(
+            "ip link add plain0 mtu 4200 type veth peer plain1 && ip link set plain0 up && ip link set plain1 up && "
+            f"ip addr del {a.address}/24 dev bond0 && ip addr add {a.address}/24 dev plain0 && rdma link add rxe9 type rxe netdev plain0"
+        )
+    a.load()
+    b.load()
+    a.ni_add(interface="plain0" if moved else "bond0")
+    b.ni_add()
+    if moved:
+        a.guest.check(f"ip addr del {a.address}/24 dev plain0 && ip addr add {a.address}/24 dev bond0")
+    until(lambda: is_on(a, a.device_of(a.active())), "it is on the bond")
+    answered(a, b, back())
+    for _ in range(2):
+        old = a.active()
+        a.mark_log()
+        a.guest.carrier(False, old)
+        until(lambda: is_on(a, a.device_of(1 - old)), "it has followed")
+        answered(a, b, back())
+        assert "link is down" not in a.log()
+        a.guest.carrier(True, old)
+        time.sleep(1)
+    a.traffic(b, op="mix", size=65536, count=50)

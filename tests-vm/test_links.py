@@ -11,7 +11,7 @@ import time
 
 import pytest
 from devices import DEVICES
-from faults import SLOW, Ledger, Load, ping_until, silence, slow
+from faults import SLOW, Ledger, Load, answered, ping_until, silence, slow
 from flaps import LONG, SHORT, Address, Carrier, Cell, Interface, Route, assert_can_connect, cells, gsi, rounds
 from flow import DEBUGFS, conns
 from nodes import Node, until, up
@@ -37,7 +37,7 @@ def flap(nodes, cell, rails, kind, seconds, count):
             kind.away(victim)
             time.sleep(seconds)
             kind.back(victim)
-            cell.round(ping_until(a, b, 20 * slow())[0])
+            cell.round(answered(a, b, 20 * slow()))
             for node in nodes:
                 for rail in range(rails):
                     assert_can_connect(node, rail, f"round {i}")

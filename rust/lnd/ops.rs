@@ -128,7 +128,7 @@ impl Lnd for O2ib {
         driver: ArcBorrow<'_, Driver>,
     ) -> Result<Arc<Port>, StartError> {
         let ni = Ni::new(cfg, lnet, driver.workers.clone(), trouble)?;
-        let port = Port::new(ni.clone(), driver.ifaces.clone(), cfg.is_bonded())
+        let port = Port::new(ni.clone(), driver.ifaces.clone())
             .map_err(StartError::because("no memory"))?;
         port.attach()?;
         if let Ok(hca) = ni.hca() {

@@ -89,8 +89,6 @@ pub(crate) struct Port {
     ni: Arc<Ni>,
     pub(crate) peers: Arc<Peers<Conn>>,
     ifaces: Arc<Ifaces>,
-    /// The interface is a bond.
-    bonded: bool,
     /// Events of the device, while there is one.
     #[pin]
     events: Mutex<Option<Pin<KBox<EventRegistration<Port>>>>>,
@@ -203,14 +201,13 @@ impl User for Port {
 
 impl Port {
     /// Makes it: the NI has no device yet. May sleep.
-    pub(crate) fn new(ni: Arc<Ni>, ifaces: Arc<Ifaces>, bonded: bool) -> Result<Arc<Self>> {
+    pub(crate) fn new(ni: Arc<Ni>, ifaces: Arc<Ifaces>) -> Result<Arc<Self>> {
         let peers = Peers::new(ni.clone())?;
         Arc::pin_init(
             pin_init!(Self {
                 ni,
                 peers,
                 ifaces,
-                bonded,
                 events <- kernel::new_mutex!(None, "Port::events"),
                 signs <- Signs::new(),
                 look <- kernel::new_delayed_work!("Port::look"),
@@ -356,7 +353,7 @@ impl WorkItem<DEVICE> for Port {
             hca.learn(port);
             this.ni.fit(&hca);
             access::ask_anew(&this.peers);
-            let active = this.bonded || port.active;
+            let active = port.active || this.ni.lnet.is_bonded();
             let broken = this.signs.is_fatal(&this.ni, &hca) || this.signs.is_mute(&this.ni, &hca);
             this.ni.lnet.set_fatal(match (broken, active) {
                 (true, _) => Fatal::Told,

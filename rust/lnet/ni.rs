@@ -134,11 +134,6 @@ impl<'a> NiConfig<'a> {
         self.raw.peer_credits as u16
     }
 
-    /// Whether the interface is a bond.
-    pub(crate) fn is_bonded(&self) -> bool {
-        self.raw.bonded
-    }
-
     /// `service`: RDMA port of the listener and of all peers.
     pub(crate) fn service(&self) -> u16 {
         self.raw.service as u16
@@ -268,6 +263,12 @@ impl<L: Lnd> NiRef<L> {
         let (on, told) = (fatal != Fatal::No, fatal == Fatal::Told);
         // SAFETY: The NI is valid by the type invariant.
         unsafe { bindings::ro2ib_lnet_set_fatal(self.as_ptr(), on, told) };
+    }
+
+    /// Whether the interface is a bond, or a VLAN on one. Another interface may have the address later.
+    pub(crate) fn is_bonded(&self) -> bool {
+        // SAFETY: The NI is valid by the type invariant.
+        unsafe { bindings::ro2ib_ni_is_bonded(self.as_ptr()) }
     }
 
     /// Tells LNet through which device the NI's DMA goes, so that it prefers the NI that is next to a

@@ -75,20 +75,6 @@ static int ro2ib_ni_match(const struct lnet_ni *lni, const char *wanted,
 	return -ENOENT;
 }
 
-/* Is that interface a bond, or a VLAN on one? */
-static bool ro2ib_bonded(struct net *net, int ifindex)
-{
-	const struct net_device *dev;
-	bool bonded = false;
-
-	rcu_read_lock();
-	for (dev = dev_get_by_index_rcu(net, ifindex); dev;
-	     dev = ro2ib_netdev_below(dev))
-		bonded = dev->flags & IFF_MASTER;
-	rcu_read_unlock();
-	return bonded;
-}
-
 static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 			   const struct lnet_inetdev *dev)
 {
@@ -103,7 +89,6 @@ static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 	cfg->ip = ro2ib_inet_ip(dev);
 	cfg->net = lni->ni_net_ns;
 	cfg->ifindex = ro2ib_inet_index(dev, lni->ni_net_ns);
-	cfg->bonded = ro2ib_bonded(cfg->net, cfg->ifindex);
 	cfg->dev_cpt = lni->ni_dev_cpt;
 	strscpy(cfg->ifname, dev->li_name, sizeof(cfg->ifname));
 
@@ -304,9 +289,23 @@ static void ro2ib_find_home(struct ro2ib_ni *ni)
 	if (!ro2ib_home(ni)) {
 		dev = __ip_dev_find(ni->net, ni->ip, false);
 		if (dev && !(dev->flags & IFF_LOOPBACK))
-			ni->ifindex = dev->ifindex;
+			WRITE_ONCE(ni->ifindex, dev->ifindex);
 	}
 	rcu_read_unlock();
+}
+
+/* The interface changes if the address moves. */
+bool ro2ib_ni_is_bonded(const struct ro2ib_ni *ni)
+{
+	const struct net_device *dev;
+	bool bonded = false;
+
+	rcu_read_lock();
+	for (dev = dev_get_by_index_rcu(ni->net, READ_ONCE(ni->ifindex)); dev;
+	     dev = ro2ib_netdev_below(dev))
+		bonded = dev->flags & IFF_MASTER;
+	rcu_read_unlock();
+	return bonded;
 }
 
 /* Does the interface carry traffic for the NI's address? */

@@ -380,7 +380,6 @@ pub struct ro2ib_ni_cfg {
     pub net: *mut net,
     pub ifname: [u8; 16],
     pub ifindex: i32,
-    pub bonded: bool,
     pub dev_cpt: i32,
     pub name: [u8; 32],
     pub peer_credits: u32,
@@ -741,6 +740,7 @@ unsafe extern "C" {
     pub fn ro2ib_lnet_send_error(msg: *mut lnet_msg, health: *mut u32) -> bool;
     pub fn ro2ib_lnet_notify_down(ni: *mut ro2ib_ni, nid: u64, age: u64);
     pub fn ro2ib_lnet_set_fatal(ni: *mut ro2ib_ni, fatal: bool, told: bool);
+    pub fn ro2ib_ni_is_bonded(ni: *const ro2ib_ni) -> bool;
     pub fn ro2ib_lnet_find_ni(nid: u64, priv_: *mut *mut c_void) -> *mut ro2ib_ni;
     pub fn ro2ib_lnet_put_found(ni: *mut ro2ib_ni);
     pub fn ro2ib_lnet_set_dma_device(ni: *mut ro2ib_ni, dev: *mut device);

@@ -1187,6 +1187,11 @@ pub unsafe extern "C" fn ro2ib_lnet_set_fatal(ni: *mut ro2ib_ni, fatal: bool, _t
     }
 }
 
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_ni_is_bonded(_ni: *const ro2ib_ni) -> bool {
+    false
+}
+
 /// The nodes' interface: what happens to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
