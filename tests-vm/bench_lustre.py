@@ -45,8 +45,8 @@ def measure(guests, lnd, cells, seconds, options):
     a, b = (lustre.Node(guest, lnd) for guest in guests)
     for node in (a, b):
         node.up(options=options)
-    status, out = a.ping(b)
-    if status:
+    answered, out = a.ping(b)
+    if not answered:
         raise SystemExit(f"{lnd}: {out}")
     rates = []
     with lustre.Selftest(a, b) as session:
@@ -200,8 +200,8 @@ def count(counter, guests, lnd, cells, args):
     a, b = (lustre.Node(guest, lnd) for guest in guests)
     for node in (a, b):
         node.up(options=args.options)
-    status, out = a.ping(b)
-    if status:
+    answered, out = a.ping(b)
+    if not answered:
         raise SystemExit(f"{lnd}: {out}")
     counter.learn(guests)
     results = {}
