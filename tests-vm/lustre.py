@@ -241,7 +241,7 @@ class Node:
     @functools.cached_property
     def _can_time_a_ping(self):
         """LNet 2.16 refuses what its lnetctl says of a timeout (-22)."""
-        return not self.sh("lnetctl --version").split()[1].startswith("2.16.")
+        return not self.sh("lctl --version").split()[1].startswith("2.16.")
 
     def ping_command(self, nid, timeout=15):
         """A ping, for a shell. The default outlasts a lost datagram of the CM, which it sends again after four seconds."""

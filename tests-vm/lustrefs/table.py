@@ -54,10 +54,16 @@ def line(cells):
 
 
 class Table:
-    """All rows; also in the file at `path`, so that what was measured stays if the run does not come to its end."""
+    """All rows; also in the file at `path`, so that what was measured stays if the run does not come to its end. A run has
+    one such file, whatever tables there are."""
+
+    begun = set()
 
     def __init__(self, path):
         self.path, self.rows = path, []
+        if path in self.begun:
+            return
+        self.begun.add(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as f:
             f.write(f"{line(HEAD)}\n|{'---|' * len(HEAD)}\n")
