@@ -89,7 +89,6 @@ struct ro2ib_ni_cfg {
 	/* may be an alias label such as "ib0:1" */
 	char ifname[16];
 	int ifindex;
-	/* interface is a bonding master */
 	/* CPT of the device's NUMA node; -1: unknown */
 	int dev_cpt;
 	/* name of the NI for log lines, e.g. "10.0.0.1@o2ib" */

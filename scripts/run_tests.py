@@ -165,10 +165,10 @@ def python():
         bad += re.findall(r"^E +.*|^ERROR .*", out, re.MULTILINE) or ["pytest --collect-only"]
     cmd = (sys.executable, "-B", "-m", "pyflakes", "scripts", "tests-vm")
     # It takes every fixture of another file for a name that is defined anew, and has no word for that.
-    out = subprocess.run(cmd, cwd=ROOT, capture_output=True, text=True, check=False)
-    if out.stderr:
-        bad.append(out.stderr)
-    found = re.findall(r"^(.+?):(\d+):\S* (undefined name .*|.* imported but unused)$", out.stdout, re.MULTILINE)
+    done = subprocess.run(cmd, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.stderr:
+        bad.append(done.stderr)
+    found = re.findall(r"^(.+?):(\d+):\S* (undefined name .*|.* imported but unused)$", done.stdout, re.MULTILINE)
     for path, number, what in found:
         # Fixtures of another file are used by their names alone.
         with open(os.path.join(ROOT, path), encoding="utf-8") as f:

@@ -166,11 +166,15 @@ class Node:
     def sh(self, cmd, timeout=60):
         return self.guest.check(cmd, timeout)
 
+    def _modules(self):
+        """The loaded modules of LNet: by the names of their files those in the kernel, and their use counts."""
+        lines = (line.split() for line in self.sh("cat /proc/modules").splitlines())
+        named = {OTHER_NAMES.get(f[0], f[0]): (f[0], int(f[2])) for f in lines}
+        return {name: what for name, what in named.items() if name in UNLOAD}
+
     def loaded(self):
         """Names of the loaded modules of LNet, with their use counts."""
-        lines = (line.split() for line in self.sh("cat /proc/modules").splitlines())
-        named = ((OTHER_NAMES.get(f[0], f[0]), int(f[2])) for f in lines)
-        return {name: users for name, users in named if name in UNLOAD}
+        return {name: users for name, (_, users) in self._modules().items()}
 
     def load(self, params="", selftest=True):
         """Modules in, LNet configured, no NI yet."""
@@ -216,9 +220,7 @@ class Node:
     def rmmod(self, name, timeout):
         """If it does not end, what waits for what is said: by the kernel in the console, the rest in the failure."""
         try:
-            # Under whichever name it goes.
-            other = next((other for other, file in OTHER_NAMES.items() if file == name), name)
-            self.sh(f"rmmod {name} 2>/dev/null || rmmod {other}", timeout)
+            self.sh(f"rmmod {self._modules()[name][0]}", timeout)
         except vm.Timeout as e:
             what = "cat /proc/modules /sys/kernel/debug/lnet/stats; lnetctl stats show; cat /sys/kernel/debug/ro2iblnd/*@*"
             told = self.guest.run(f"echo w >/proc/sysrq-trigger; {what}", 30)[1]

@@ -143,7 +143,7 @@ def test_fail_over(bonded, pytestconfig, record_property, request):
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["of-the-bond", "moved-to-it"])
-@pytest.mark.parametrize("bonded", [bond.TWO], indirect=True, ids=[""])
+@pytest.mark.parametrize("bonded", BONDS[:1], indirect=True)
 def test_a_port_is_not_the_bond(bonded, moved):
     """The cable of the active slave is pulled: its port is down, and the NI is not, even for a moment. The address may have
     come to the bond when the NI was there."""

@@ -57,7 +57,7 @@ struct ro2ib_ni {
 	struct completion released;	/* users fell to 0 */
 	struct net *net;		/* referenced by @ni */
 	__be32 ip;
-	int ifindex;			/* protected by ro2ib_ni_mutex */
+	int ifindex;			/* written under ro2ib_ni_mutex */
 	unsigned long fatal;		/* protected by ro2ib_ni_mutex */
 	bool leaving;			/* of ro2ib_leave(); as fatal */
 	struct device __rcu *dma_dev;	/* counted */
