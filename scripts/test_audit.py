@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """scripts/audit against trees with one fault each. Run: pytest scripts"""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ import sys
 
 import pytest
 
-AUDIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "audit")
+SCRIPTS = os.path.dirname(os.path.abspath(__file__))
 SPDX = "// SPDX-License-Identifier: GPL-2.0\n\n"
 GOOD = """\
 use core::ptr::NonNull;
@@ -36,17 +37,23 @@ fn f() {
 @pytest.fixture
 def audit(tmp_path):
     (tmp_path / "scripts").mkdir()
-    shutil.copy(AUDIT, tmp_path / "scripts/audit")
+    for name in ("audit", "prose.py", "calls.py"):
+        shutil.copy(os.path.join(SCRIPTS, name), tmp_path / "scripts" / name)
 
-    def run(text, path="rust/rdma/a.rs", spdx=SPDX):
+    def run(text, path="rust/rdma/a.rs", spdx=SPDX, budget=None, options=(), commits=()):
+        # The checked programs are not the subject: whatever prose of theirs counts is allowed.
+        budget = {"prose": {"scripts": {"starts": 9, "phrases": 9, "long": 9}}, "calls": {}, **(budget or {})}
+        (tmp_path / "scripts/prose_budget.json").write_text(json.dumps(budget))
         for name, content in (("rust/rdma/good.rs", SPDX + GOOD), (path, spdx + text)):
             file = tmp_path / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content)
-        for git in (("init", "-q"), ("add", "rust", "scripts")):
+        calls = [("init", "-q"), ("add", "rust", "scripts")]
+        calls += [("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", m) for m in commits]
+        for git in calls:
             subprocess.run(["git", *git], cwd=tmp_path, check=True)
         done = subprocess.run(
-            [sys.executable, "-B", "scripts/audit"], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-B", "scripts/audit", *options], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         return done.returncode, done.stdout.splitlines()[:-1]
 
@@ -85,7 +92,6 @@ def test_a_fault_is_found(audit, old, new, line, says):
     [
         ("rust/lnd/a.rs", "fn f() { unsafe { g() } }\n", "unsafe outside"),
         ("rust/lnd/a.rs", "fn f() { crate::bindings::g() }\n", "uses the bindings"),
-        ("rust/lnd/a.rs", "// A line.\n" * 398, "400 lines"),
         ("rust/lnd/conn/a.rs", "struct Inner {\n    pub(crate) life: Life,\n}\n", "others can reach"),
         ("rust/proto/a.rs", "use kernel::prelude::*;\n", "more than core"),
         ("rust/proto/a.rs", "use crate::rdma::Qp;\n", "another room"),
@@ -121,6 +127,82 @@ def test_tests_may_go_in_a_circle(audit):
     audit("use super::a::A;\n", "rust/lnd/b.rs")
     tests = "fn f() {}\n\n#[cfg(any(test, ro2iblnd_kunit))]\nmod tests {\n    use super::super::b;\n}\n"
     assert audit(tests, "rust/lnd/a.rs") == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "kind"),
+    [
+        ("rust/lnd/a.rs", "// Who asks again waits.\nfn f() {}\n", "starts"),
+        ("rust/shim/a.c", "/* The peer waits. What comes then is lost. */\n", "starts"),
+        ("rust/lnd/a.rs", "// A connection is made anew.\nfn f() {}\n", "phrases"),
+        ("rust/shim/a.c", 'int f(void) { return say("no name is to be had there"); }\n', "phrases"),
+        ("rust/lnd/a.rs", "/// The last one of them.\nfn f() {}\n", "docs"),
+        ("rust/lnd/a.rs", "/// Whether the peer waits.\n#[inline]\npub(crate) fn f() {}\n", "docs"),
+        ("rust/lnd/a.rs", "// " + "a" * 118 + "\n", "long"),
+        ("rust/shim/a.c", "\t" * 14 + "/* 120 */;\n", "long"),
+    ],
+)
+def test_prose_is_counted(audit, path, text, kind):
+    room = "/".join(path.split("/")[:2])
+    status, faults = audit(text, path)
+    assert (status, len(faults)) == (1, 1), faults
+    assert f"{room}: 1 {kind} of prose, at most 0 allowed" in faults[0]
+    assert audit(text, path, budget={"prose": {room: {kind: 1}, "scripts": {"starts": 9, "phrases": 9, "long": 9}}}) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "// The peer reconnects. Who knows why?\n",
+        "/// Returns the last one.\nfn f() {}\n",
+        "/// Returns whether the peer waits.\n#[inline]\npub(crate) fn f() {}\n",
+        'const A: &str = "anew";\n',
+    ],
+)
+def test_plain_prose_does_not_count(audit, text):
+    assert audit(text, "rust/lnd/a.rs") == (0, [])
+
+
+def test_a_budget_is_lowered_and_never_raised(audit, tmp_path):
+    budget = {"prose": {"rust/lnd": {"starts": 5}, "scripts": {"starts": 9, "phrases": 9, "long": 9}}}
+    text = "// Who asks waits. Who does not ask does not wait.\n/// It.\nfn f() {}\n"
+    status, _faults = audit(text, "rust/lnd/a.rs", budget=budget, options=["--lower"])
+    assert status == 1
+    assert json.loads((tmp_path / "scripts/prose_budget.json").read_text())["prose"]["rust/lnd"] == {"starts": 2}
+
+
+def test_a_circle_of_calls_is_found(audit):
+    audit("impl Conn {\n    fn a(&self) {\n        self.b();\n    }\n}\n", "rust/lnd/a.rs")
+    back = "impl Conn {\n    fn b(&self) {\n        self.c();\n    }\n}\n"
+    assert audit(back, "rust/lnd/b.rs") == (0, [])
+    status, faults = audit(back.replace("c()", "a()"), "rust/lnd/b.rs")
+    assert status == 1
+    assert [f for f in faults if "methods of Conn call each other in a circle: rust/lnd/a.rs, rust/lnd/b.rs" in f], faults
+    known = {"calls": {"Conn": ["rust/lnd/a.rs", "rust/lnd/b.rs"]}}
+    assert audit(back.replace("c()", "a()"), "rust/lnd/b.rs", budget=known) == (0, [])
+
+
+BODY = "\n\nThe peer waited.\n\nSigned-off-by: A <a@b>\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("lnd: count each refused connection" + BODY, ""),
+        ("peer, conn: count each refused connection" + BODY, ""),
+        ("lnd: count each refused connection\n\nThe peer waited.\n", "no Signed-off-by"),
+        ("lnd: count each refused connection\n\nSigned-off-by: A <a@b>\n", "no body"),
+        ("lnd: who is refused is counted" + BODY, "begin with a verb"),
+        ("lnd: count one; drop another" + BODY, "begin with a verb"),
+        ("count each refused connection" + BODY, "is not `room: verb"),
+        ("lnd: count " + "x" * 62 + BODY, "more than 72 columns"),
+    ],
+)
+def test_commits_are_checked(audit, message, says):
+    status, faults = audit(GOOD, commits=["scripts: begin", message])
+    assert status == bool(says), faults
+    assert len(faults) == bool(says), faults
+    assert says in "".join(faults)
 
 
 @pytest.mark.parametrize("path", ["rust/proto/Cargo.toml", "scripts/a", "rust/README.md"])
