@@ -2,6 +2,8 @@
 """What is wrong with an object, seen by objdump: code that a kernel would not want to have. test_objects.py looks at the
 driver's with it, test_objects_found.py at some that are wrong on purpose."""
 
+import bisect
+import collections
 import functools
 import re
 import subprocess
@@ -21,6 +23,21 @@ INDIRECT = re.compile(r"\bl?(jmp|call)[lqw]?\s+\*")
 STORE = re.compile(r"st[pr] .*\bx30\b.*\[sp")
 # As it is read back: with the frame pointer, or alone from the top of the stack. Otherwise x30 is a register like any other.
 LOAD = re.compile(r"ldp x29, x30, \[sp|ldr x30, \[sp\], ")
+# Room that a function takes on the stack.
+FRAME = {
+    "amd64": re.compile(r"\bsub\s+\$0x([0-9a-f]+),%rsp"),
+    "arm64": re.compile(r"\bsub\s+sp, sp, #0x([0-9a-f]+)(, lsl #12)?|\bst[pr]\b.*\[sp, #-(\d+)\]!"),
+}
+# A call or jump to another function: what objdump prints in the instruction, and the relocation below it.
+BRANCH = re.compile(r"\b(?:call|j\w+|bl?|b\.\w+)\s+[0-9a-f]+ <([^+>]+)(?:\+0x[0-9a-f]+)?>")
+CALL_RELOCATION = re.compile(
+    r"\s+[0-9a-f]+: R_(?:X86_64_(?:PLT|PC)32|AARCH64_(?:CALL|JUMP)26)\s+(\S+?)([+-]0x[0-9a-f]+)?$"
+)
+# A section that rustc makes for one function or one constant, and that a kernel's linker script would have merged.
+OWN_SECTION = re.compile(r"^\.(text|rodata|data|bss)\b.*\.(_R|L?anon\.|ro2ib_)")
+# Functions of core that end in a panic. `core::fmt` has some for templates that no compiler makes.
+PANIC = re.compile(r"4core.*(9panicking|_fail)")
+FORMATTER = re.compile(r"4core.*3fmt")
 # compiler-rt's outline atomics, and what a compiler calls if it has no instruction.
 OUTLINE = ("__aarch64_", "__atomic_", "__sync_")
 
@@ -65,6 +82,87 @@ class Object:
     def undefined(self):
         """Names that others have to have."""
         return [line.split()[-1] for line in self.objdump("-t") if "*UND*" in line]
+
+    @functools.cached_property
+    def _named(self):
+        """The lines of the disassembly with relocations, with the section and the function that each is in."""
+        found, section, name = [], None, None
+        for line in self.objdump("-dr"):
+            if m := re.match(r"Disassembly of section (\S+):", line):
+                section = m[1]
+            elif m := re.match(r"([0-9a-f]+) <(.+)>:", line):
+                # Padding before a function has a local label.
+                name = m[2]
+                found.append((section, name, int(m[1], 16), None))
+            elif name:
+                found.append((section, name, None, line))
+        return found
+
+    def frames(self):
+        """Bytes of stack by name of function, without those that are pushed."""
+        found = collections.Counter()
+        for _, name, _, line in self._named:
+            if line and (m := FRAME[self.arch].search(line)):
+                if self.arch == "amd64":
+                    size = int(m[1], 16)
+                    # Compilers also write an addition of 128 in this way.
+                    size = 0 if size >> 63 else size
+                    found[name] = max(found[name], size)
+                else:
+                    found[name] += int(m[3]) if m[3] else int(m[1], 16) << (12 if m[2] else 0)
+        return found
+
+    def large_frames(self, limit):
+        return {name: size for name, size in self.frames().items() if size > limit}
+
+    def own_sections(self):
+        return [name for name in self.sections if OWN_SECTION.search(name)]
+
+    @functools.cached_property
+    def calls(self):
+        """Names of the functions that each function calls, or jumps to, directly."""
+        starts, found = collections.defaultdict(list), collections.defaultdict(set)
+        for section, name, address, _ in self._named:
+            if address is not None:
+                starts[section].append((address, name))
+        for _, name, _, line in self._named:
+            if not line:
+                continue
+            if m := CALL_RELOCATION.match(line):
+                target, offset = m[1], int(m[2] or "0", 16)
+                if target in starts:
+                    # x86 counts from the end of the instruction.
+                    offset += 4 if self.arch == "amd64" else 0
+                    at = bisect.bisect_right(starts[target], (offset, "\x7f")) - 1
+                    target = starts[target][max(at, 0)][1]
+                found[name].add(target)
+            elif (m := BRANCH.search(line)) and m[1] != name:
+                found[name].add(m[1])
+        return found
+
+    def reachable(self, roots):
+        """Functions that direct calls lead to from those whose names match, each with its caller."""
+        prev = {name: None for name in self.calls if re.search(roots, name)}
+        todo = list(prev)
+        for name in todo:
+            for target in sorted(self.calls.get(name, ())):
+                if target not in prev:
+                    prev[target] = name
+                    todo.append(target)
+        return prev
+
+    def panics(self, roots):
+        """Paths from functions whose names match to a call of a panic, one for each function that has such a call."""
+        prev, found = self.reachable(roots), []
+        for name in prev:
+            if PANIC.search(name) or FORMATTER.search(name):
+                continue
+            if any(PANIC.search(target) for target in self.calls.get(name, ())):
+                way = [name]
+                while prev[way[-1]]:
+                    way.append(prev[way[-1]])
+                found.append(" <- ".join(way))
+        return found
 
     def floating_point(self):
         return [line for line in self.code if VECTOR[self.arch].search(line)]

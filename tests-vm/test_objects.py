@@ -96,6 +96,13 @@ def test_atomics_are_instructions(built):
     assert not built.rust.outline_atomics()
 
 
+def test_no_section_of_its_own_for_each_function(built):
+    """The kernel keeps a name, and a file in sysfs, for each section of a loaded module."""
+    assert not built.rust.own_sections()
+    assert not built.module.own_sections()
+    assert len(built.module.sections) < 150
+
+
 def test_full_barriers(built):
     """`Full` is a fence on either side: `SeqCst` alone lets accesses from before pass those that follow."""
     if built.arch != "arm64":

@@ -30,6 +30,13 @@ def compiled(path, options=(), planted=""):
     return Object(out)
 
 
+def assembled(path, text):
+    source = path / "x.s"
+    source.write_text(text)
+    subprocess.run(["gcc", "-c", "-o", path / "x.o", source], check=True)
+    return Object(str(path / "x.o"))
+
+
 def found(one):
     """What the looks found, without those that found nothing."""
     return {look: bad for look in LOOKS if (bad := getattr(one, look)())}
@@ -90,6 +97,51 @@ def test_what_is_not_code_is_not_found(tmp_path):
     """Names and prefixes that look like what is looked for."""
     planted = "call return_it; jmp retry; mov %fs:0, %rax; cmpxchg %rax, (%rdi); mov $0x10, %eax"
     assert found(compiled(tmp_path, planted=planted)) == {}
+
+
+def test_sections_of_single_functions_are_found(tmp_path):
+    mangled = "_RNvMNtCsiAA1Kt7k6GH_8ro2iblnd3lnd"
+    assert not assembled(tmp_path, '.section .text.unlikely, "ax"\n nop').own_sections()
+    assert assembled(tmp_path, f'.section .text.{mangled}, "ax"\n nop').own_sections() == [f".text.{mangled}"]
+    assert assembled(tmp_path, '.section .rodata..Lanon.1, "a"\n .byte 0').own_sections() == [".rodata..Lanon.1"]
+
+
+def test_large_frames_are_found(tmp_path):
+    assert not compiled(tmp_path, planted="sub $0x80, %rsp; add $0x80, %rsp; sub $-128, %rsp").large_frames(1024)
+    one = compiled(tmp_path, planted="sub $0x10, %rsp; sub $0x418, %rsp; add $0x428, %rsp")
+    assert one.large_frames(1024) == {"planted": 0x418}
+
+
+PANIC = "_RNvNtNtCs2DxGA1hvVcO_4core9panicking11panic_const24panic_const_sub_overflow"
+FORMATTER = "_RNvNtCs2DxGA1hvVcO_4core3fmt5write"
+
+
+@pytest.mark.parametrize("section", [".text", ".text.unlikely"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_panic_that_can_be_reached_is_found(tmp_path, section, inside):
+    """Calls within a section have an address, others a relocation: for a section, or for a name of another object."""
+    one = assembled(
+        tmp_path,
+        f"""
+        .text
+        handler: call middle; ret
+        other: call leaf; ret
+        leaf: ret
+        .section {section}
+        nop
+        middle: call leaf; jmp {PANIC}
+        {f"{PANIC}: ud2" if inside else ""}
+        """,
+    )
+    assert one.panics("^handler$") == ["middle <- handler"]
+    assert set(one.reachable("^other$")) == {"other", "leaf"}
+    assert not one.panics("^other$")
+
+
+def test_the_formatter_of_core_may_panic(tmp_path):
+    one = assembled(tmp_path, f"handler: call {FORMATTER}; ret\n{FORMATTER}: call {PANIC}\n")
+    assert FORMATTER in one.reachable("^handler$")
+    assert not one.panics("^handler$")
 
 
 def test_calls_for_atomics_are_found(tmp_path):
