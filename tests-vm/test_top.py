@@ -182,8 +182,7 @@ def between(least, value, most, what):
 def test_what_programs_get(nodes):
     """`--once`, JSON and Prometheus's text while messages go: each counter is between what debugfs says before and after."""
     a, b = nodes
-    with open(os.path.join(ROOT, "scripts", "ro2ibtop", "schema.json"), encoding="utf-8") as f:
-        schema = json.load(f)
+    schema = json.loads(a.guest.check("ro2ibtop --schema"))
     keys = ("tx_msgs", "rx_msgs", "wrs")
     # One at a time, and acknowledged: credits that have run out for a moment are worth a note.
     with Load(a, b, op="put", size=200, verify="off", conc=1):
@@ -203,12 +202,12 @@ def test_what_programs_get(nodes):
     assert re.search(rf"^{re.escape(b.nid)} .* ok$", once, re.MULTILINE), once
 
     assert set(told) == set(schema["required"]) and told["unread"] == 0 and told["worst"] == "fine", json.dumps(told)
-    assert set(schema["$defs"]["ni"]["required"]) <= set(told["nis"][0]), told
+    assert set(schema["$defs"]["NiDocument"]["required"]) <= set(told["nis"][0]), told
     assert told["parameters"] == dict(line.split(":", 1) for line in parameters.splitlines()), told["parameters"]
     (ni,) = told["nis"]
     (one,) = ni["conns"]
     assert (ni["nid"], ni["device"], one["peer"], ni["peers"][0]["nid"]) == (a.nid, a.device, b.nid, b.nid)
-    assert set(schema["$defs"]["conn"]["required"]) <= set(one), one
+    assert set(schema["$defs"]["ConnDocument"]["required"]) <= set(one), one
     for key in ("number", "qpn", "peer_qpn", "mtu", "depth"):
         assert one[key] == after[key], (key, one, after)
     for key in keys:

@@ -1,280 +1,190 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! All that is known, as JSON: `schema.json` beside this package says what is where.
+//! The JSON document of `--json`, and its schema, both made from the same types.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{
+    Serialize,
+    Serializer, //
+};
 
 use crate::{
     model::{
+        Conn,
         Counts,
-        Event, //
+        Event,
+        Ni,
+        Peer,
+        Tally, //
     },
     verdict::{
         self,
-        Verdict, //
+        Level,
+        Verdict,
+        Way, //
     },
     view::App, //
 };
 
-/// Changed when something in it means something else than before; not for additions.
+/// Version of the document. It rises when the meaning of a key changes, and not when a key is added.
 pub const VERSION: u32 = 1;
 
-/// A document, written from front to back.
-#[derive(Default)]
-struct Out {
-    text: String,
-    comma: bool,
+/// Everything that ro2ibtop knows of a node. Documentation/operators.md explains the keys that debugfs has, too.
+#[derive(JsonSchema, Serialize)]
+#[schemars(title = "ro2ibtop --json")]
+struct Document<'a> {
+    #[schemars(extend("const" = VERSION))]
+    version: u32,
+    /// Seconds since the epoch.
+    #[serde(serialize_with = "milliseconds")]
+    time: f64,
+    /// Worst level of all verdicts.
+    worst: Level,
+    /// Words of the driver that ro2ibtop does not understand.
+    unread: u64,
+    /// Parameters of the module.
+    parameters: &'a BTreeMap<String, String>,
+    /// Requests for an NI that this node does not have, by reason.
+    #[serde(serialize_with = "tally")]
+    #[schemars(with = "BTreeMap<String, u64>")]
+    strangers: &'a Tally,
+    /// The last of these requests.
+    stranger_events: &'a [Event],
+    nis: Vec<NiDocument<'a>>,
 }
 
-impl Out {
-    fn separate(&mut self) {
-        if self.comma {
-            self.text.push(',');
-        }
-        self.comma = true;
-    }
-
-    fn key(&mut self, key: &str) {
-        self.separate();
-        string(&mut self.text, key);
-        self.text.push(':');
-        self.comma = false;
-    }
-
-    fn open(&mut self, bracket: char) {
-        self.separate();
-        self.text.push(bracket);
-        self.comma = false;
-    }
-
-    fn close(&mut self, bracket: char) {
-        self.text.push(bracket);
-        self.comma = true;
-    }
-
-    fn text(&mut self, key: &str, value: &str) {
-        self.key(key);
-        self.separate();
-        string(&mut self.text, value);
-    }
-
-    fn number(&mut self, key: &str, value: u64) {
-        self.key(key);
-        self.separate();
-        let _ = write!(self.text, "{value}");
-    }
-
-    fn real(&mut self, key: &str, value: f64) {
-        self.key(key);
-        self.separate();
-        let value = if value.is_finite() { value } else { 0.0 };
-        let _ = write!(self.text, "{value:.3}");
-    }
-
-    fn flag(&mut self, key: &str, value: bool) {
-        self.key(key);
-        self.separate();
-        self.text.push_str(if value { "true" } else { "false" });
-    }
-
-    fn list<T>(&mut self, key: &str, of: impl IntoIterator<Item = T>, f: impl Fn(&mut Self, T)) {
-        self.key(key);
-        self.open('[');
-        for item in of {
-            self.open('{');
-            f(self, item);
-            self.close('}');
-        }
-        self.close(']');
-    }
-
-    fn object(&mut self, key: &str, f: impl FnOnce(&mut Self)) {
-        self.key(key);
-        self.open('{');
-        f(self);
-        self.close('}');
-    }
+/// An NI with its peers and connections.
+#[derive(JsonSchema, Serialize)]
+struct NiDocument<'a> {
+    #[serde(flatten)]
+    ni: &'a Ni,
+    #[serde(flatten)]
+    rate: Rate,
+    /// Counters of all its connections, open and closed.
+    totals: Counts,
+    verdict: &'a Verdict,
+    peers: Vec<PeerDocument<'a>>,
+    /// Peers that failed lately and are no longer known.
+    lost_peers: Vec<LostPeer>,
+    conns: Vec<ConnDocument<'a>>,
 }
 
-fn string(out: &mut String, value: &str) {
-    out.push('"');
-    for c in value.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if c < ' ' => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
+/// A peer and its verdict.
+#[derive(JsonSchema, Serialize)]
+struct PeerDocument<'a> {
+    #[serde(flatten)]
+    peer: &'a Peer,
+    verdict: Verdict,
+}
+
+/// A peer that is no longer known, and its verdict.
+#[derive(JsonSchema, Serialize)]
+struct LostPeer {
+    nid: String,
+    verdict: Verdict,
+}
+
+/// A connection with its rates and verdict.
+#[derive(JsonSchema, Serialize)]
+struct ConnDocument<'a> {
+    #[serde(flatten)]
+    conn: &'a Conn,
+    #[serde(flatten)]
+    rate: Rate,
+    verdict: &'a Verdict,
+}
+
+/// Messages per second between the last two samples.
+#[derive(JsonSchema, Serialize)]
+struct Rate {
+    #[serde(serialize_with = "milliseconds")]
+    tx_per_s: f64,
+    #[serde(serialize_with = "milliseconds")]
+    rx_per_s: f64,
+}
+
+impl From<crate::history::Rate> for Rate {
+    fn from(rate: crate::history::Rate) -> Self {
+        Self {
+            tx_per_s: rate.tx,
+            rx_per_s: rate.rx,
         }
     }
-    out.push('"');
 }
 
-fn counts(out: &mut Out, counts: &Counts) {
-    out.number("tx_msgs", counts.tx_msgs);
-    out.number("rx_msgs", counts.rx_msgs);
-    out.number("tx_noops", counts.tx_noops);
-    out.number("wrs", counts.wrs);
-    out.number("no_credit", counts.no_credit);
-    out.number("no_slots", counts.no_slots);
-    out.number("rnr", counts.rnr);
-    out.number("no_memory", counts.no_memory);
+/// Writes a number with three decimals; 0 stands for what is not finite.
+pub(crate) fn milliseconds<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+    let value = if value.is_finite() { *value } else { 0.0 };
+    to.serialize_f64((value * 1000.0).round() / 1000.0)
 }
 
-fn said(out: &mut Out, verdict: &Verdict) {
-    out.object("verdict", |out| {
-        out.text("level", verdict.level.name());
-        out.text("kind", verdict.kind);
-        out.text("words", &verdict.words);
-    });
+/// Writes counts by cause as an object.
+pub(crate) fn tally<S: Serializer>(counts: &Tally, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(counts.iter().map(|(name, n)| (name, n)))
 }
 
-fn event(out: &mut Out, event: &Event) {
-    out.text("what", &event.what);
-    out.real("time", event.time);
-    out.text("peer", &event.peer);
-    out.flag("active", event.active);
-    out.text("by", &event.by);
-    out.text("cause", &event.cause);
-    out.text("detail", &event.detail);
-    out.text("asked", &event.asked);
-    out.number("times", event.times);
+/// Writes several of these as an object of objects.
+pub(crate) fn tallies<S: Serializer>(
+    all: &BTreeMap<String, Tally>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    let object = |counts: &Tally| counts.iter().cloned().collect::<BTreeMap<_, _>>();
+    to.collect_map(all.iter().map(|(of, counts)| (of, object(counts))))
 }
 
-fn tally(out: &mut Out, key: &str, counts: &[(String, u64)]) {
-    out.object(key, |out| {
-        for (name, n) in counts {
-            out.number(name, *n);
-        }
-    });
-}
-
-/// The document, one line with its end.
-pub fn document(app: &App) -> String {
-    let mut out = Out::default();
+fn ni_document<'a>(app: &'a App, at: usize, ni: &'a Ni, verdict: &'a Verdict) -> NiDocument<'a> {
     let now = app.sample.time;
-    out.open('{');
-    out.number("version", VERSION.into());
-    out.real("time", now);
-    out.text("worst", app.worst().name());
-    out.number("unread", app.sample.unread);
-    out.object("parameters", |out| {
-        for (name, value) in &app.sample.parameters {
-            out.text(name, value);
-        }
+    let way = Way::of(ni, &app.history);
+    let peers = ni.peers.iter().map(|peer| PeerDocument {
+        peer,
+        verdict: verdict::peer(ni, peer, now, way),
     });
-    tally(&mut out, "strangers", &app.sample.strangers);
-    out.list("stranger_events", &app.sample.stranger_events, event);
+    let lost = verdict::lost(ni, now).into_iter();
+    let items = app.items.iter().filter(|item| item.ni == at);
+    let conns = items.filter_map(|item| {
+        let track = item.conn.and_then(|number| app.history.conn(ni, number));
+        Some(ConnDocument {
+            conn: app.conn(item)?,
+            rate: track.map(|t| t.rate).unwrap_or_default().into(),
+            verdict: &item.verdict,
+        })
+    });
+    let rate = app.history.ni(ni).map(|t| t.rate).unwrap_or_default();
+    NiDocument {
+        ni,
+        rate: rate.into(),
+        totals: ni.totals(),
+        verdict,
+        peers: peers.collect(),
+        lost_peers: lost
+            .map(|(nid, verdict)| LostPeer { nid, verdict })
+            .collect(),
+        conns: conns.collect(),
+    }
+}
+
+/// Returns the document: one line, with its end.
+pub fn document(app: &App) -> String {
     let nis = app.sample.nis.iter().zip(&app.nis).enumerate();
-    out.list("nis", nis, |out, (at, (ni, verdict))| {
-        let rate = app.history.ni(ni).map(|t| t.rate).unwrap_or_default();
-        let way = verdict::Way::of(ni, &app.history);
-        out.text("nid", &ni.nid);
-        out.text("device", &ni.device);
-        out.flag("link_down", ni.link_down);
-        out.text("health", &ni.health);
-        out.number("incarnation", ni.incarnation);
-        out.number("speed_mbps", ni.speed_mbps);
-        out.number("bad_pkeys", ni.bad_pkeys);
-        out.number("depth", ni.depth);
-        out.text("depth_by", &ni.depth_by);
-        out.number("gather", ni.gather);
-        out.number("regions", ni.regions);
-        out.number("max_regions", ni.max_regions);
-        out.number("regions_moved", ni.regions_moved);
-        out.number("waiting", ni.waiting);
-        out.number("parting", ni.parting);
-        out.real("tx_per_s", rate.tx);
-        out.real("rx_per_s", rate.rx);
-        out.object("totals", |out| counts(out, &ni.totals()));
-        out.object("ended", |out| {
-            for (of, counts) in &ni.causes {
-                tally(out, of, counts);
-            }
-        });
-        out.object("hardware", |out| {
-            for (name, n) in &ni.hardware {
-                out.number(name, *n);
-            }
-        });
-        out.list("times", &ni.times, |out, times| {
-            out.text("stage", &times.stage);
-            out.text("op", &times.op);
-            out.number("n", times.n());
-            out.number("sum_ns", times.sum_ns);
-            for (key, of_1000) in [("p50_ns", 500), ("p99_ns", 990)] {
-                if let Some(ns) = times.quantile(of_1000) {
-                    out.number(key, ns);
-                }
-            }
-        });
-        said(out, verdict);
-        out.list("peers", &ni.peers, |out, peer| {
-            out.text("nid", &peer.nid);
-            out.number("conns", peer.conns);
-            out.number("usable", peer.usable);
-            out.number("waiting", peer.waiting);
-            out.number("waited_ms", peer.waited_ms);
-            out.number("closed", peer.closed);
-            out.number("failed", peer.failed);
-            out.text("last", &peer.last);
-            if let Some(ms) = peer.last_ago_ms {
-                out.number("last_ago_ms", ms);
-            }
-            out.number("failures", peer.failures);
-            if let Some(ms) = peer.retry_ms {
-                out.number("retry_ms", ms);
-            }
-            tally(out, "ends", &peer.ends);
-            said(out, &verdict::peer(ni, peer, now, way));
-        });
-        out.list(
-            "lost_peers",
-            verdict::lost(ni, now),
-            |out, (nid, verdict)| {
-                out.text("nid", &nid);
-                said(out, &verdict);
-            },
-        );
-        let conns = app.items.iter().filter(|item| item.ni == at);
-        let conns = conns.filter_map(|item| Some((item, app.conn(item)?)));
-        out.list("conns", conns, |out, (item, conn)| {
-            let rate = item.conn.and_then(|number| app.history.conn(ni, number));
-            let rate = rate.map(|t| t.rate).unwrap_or_default();
-            out.text("peer", &conn.peer);
-            out.number("number", conn.number);
-            out.flag("active", conn.active);
-            out.text("state", &conn.state);
-            for (key, n) in [
-                ("depth", conn.depth),
-                ("credits", conn.credits),
-                ("outstanding", conn.outstanding),
-                ("reserved", conn.reserved),
-                ("peer_held", conn.peer_held),
-                ("q_main", conn.q_main),
-                ("q_free", conn.q_free),
-                ("q_unreserved", conn.q_unreserved),
-                ("with_lnet", conn.with_lnet),
-                ("sq_free", conn.sq_free),
-                ("idle_ms", conn.idle_ms),
-                ("qpn", conn.qpn),
-                ("peer_qpn", conn.peer_qpn),
-                ("mtu", conn.mtu),
-                ("oldest_ms", conn.oldest_ms),
-            ] {
-                out.number(key, n);
-            }
-            out.text("oldest", &conn.oldest);
-            out.flag("doubted", conn.doubted);
-            out.real("tx_per_s", rate.tx);
-            out.real("rx_per_s", rate.rx);
-            out.object("counts", |out| counts(out, &conn.counts));
-            said(out, &item.verdict);
-        });
-        out.list("events", &ni.events, event);
-    });
-    out.close('}');
-    out.text.push('\n');
-    out.text
+    let document = Document {
+        version: VERSION,
+        time: app.sample.time,
+        worst: app.worst(),
+        unread: app.sample.unread,
+        parameters: &app.sample.parameters,
+        strangers: &app.sample.strangers,
+        stranger_events: &app.sample.stranger_events,
+        nis: nis
+            .map(|(at, (ni, verdict))| ni_document(app, at, ni, verdict))
+            .collect(),
+    };
+    // Keys are strings, and no type here fails to serialize.
+    serde_json::to_string(&document).unwrap_or_default() + "\n"
+}
+
+/// Returns the JSON Schema of [`document()`].
+pub fn schema() -> String {
+    serde_json::to_string_pretty(&schemars::schema_for!(Document<'_>)).unwrap_or_default() + "\n"
 }

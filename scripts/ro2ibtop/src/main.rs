@@ -49,6 +49,7 @@ const USAGE: &str = "\
 usage: ro2ibtop [options]
   --once              show the screen once, as text
   --json              all there is, as JSON
+  --schema            the JSON Schema of --json
   --prometheus        counters, as Prometheus reads them
   --svg               the screen once, as a picture
   --events            what ended instead of peers and connections
@@ -113,6 +114,10 @@ fn options() -> Result<Option<Options>, String> {
             }
             "--width" => options.width = size(&value()?)?,
             "--rows" => options.rows = size(&value()?)?,
+            "--schema" => {
+                print!("{}", json::schema());
+                return Ok(None);
+            }
             "--version" => {
                 println!("ro2ibtop {}", env!("CARGO_PKG_VERSION"));
                 return Ok(None);

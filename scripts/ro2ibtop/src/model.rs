@@ -4,7 +4,20 @@
 
 use std::collections::BTreeMap;
 
-use crate::times::Times;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::{
+    json::{
+        milliseconds,
+        tallies,
+        tally, //
+    },
+    times::Times, //
+};
+
+/// Counts by cause, in the driver's order.
+pub type Tally = Vec<(String, u64)>;
 
 /// Everything that was read at one time.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +27,7 @@ pub struct Sample {
     /// The NIs.
     pub nis: Vec<Ni>,
     /// Requests that were for none of the NIs, by reason.
-    pub strangers: Vec<(String, u64)>,
+    pub strangers: Tally,
     /// The last of those.
     pub stranger_events: Vec<Event>,
     /// Parameters of the module.
@@ -24,7 +37,7 @@ pub struct Sample {
 }
 
 /// An NI.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Ni {
     /// Its NID.
     pub nid: String,
@@ -57,12 +70,17 @@ pub struct Ni {
     /// Connections that are over but for their CM id.
     pub parting: u64,
     /// Counters of the connections that are over.
+    #[serde(skip)]
     pub past: Counts,
     /// How often things ended, by what ended and by cause.
-    pub causes: BTreeMap<String, Vec<(String, u64)>>,
+    #[serde(rename = "ended", serialize_with = "tallies")]
+    #[schemars(with = "BTreeMap<String, BTreeMap<String, u64>>")]
+    pub causes: BTreeMap<String, Tally>,
     /// Peers.
+    #[serde(skip)]
     pub peers: Vec<Peer>,
     /// Connections.
+    #[serde(skip)]
     pub conns: Vec<Conn>,
     /// What ended last, the oldest first.
     pub events: Vec<Event>,
@@ -71,11 +89,12 @@ pub struct Ni {
     /// Counters of the device.
     pub hardware: BTreeMap<String, u64>,
     /// The device was asked for them, and has not answered.
+    #[serde(skip)]
     pub mute: bool,
 }
 
 /// A peer.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Peer {
     /// Its NID.
     pub nid: String,
@@ -94,17 +113,21 @@ pub struct Peer {
     /// Why the last of them ended; empty if none did.
     pub last: String,
     /// Milliseconds since then.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_ago_ms: Option<u64>,
     /// Attempts that failed in a row.
     pub failures: u64,
     /// Milliseconds until the next one; `None` if none is due.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_ms: Option<u64>,
     /// What its connections and attempts ended of, and how often.
-    pub ends: Vec<(String, u64)>,
+    #[serde(serialize_with = "tally")]
+    #[schemars(with = "BTreeMap<String, u64>")]
+    pub ends: Tally,
 }
 
 /// A connection.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Conn {
     /// The peer's NID.
     pub peer: String,
@@ -152,8 +175,8 @@ pub struct Conn {
     pub doubted: bool,
 }
 
-/// Counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Counters of a connection, or the sums of an NI.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Messages sent.
     pub tx_msgs: u64,
@@ -195,11 +218,12 @@ impl Counts {
 }
 
 /// Something that ended.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Event {
     /// `closed`, `failed` or `refused`.
     pub what: String,
     /// Seconds since the epoch.
+    #[serde(serialize_with = "milliseconds")]
     pub time: f64,
     /// The peer, `unknown` if it is not known.
     pub peer: String,

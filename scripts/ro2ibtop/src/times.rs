@@ -2,8 +2,13 @@
 
 //! How long messages are where: the driver's histograms, and what came to them since another look.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 /// One histogram: of a stage and an operation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(into = "Summary")]
+#[schemars(with = "Summary")]
 pub struct Times {
     /// `queued`, `credit`, `wire`, `answer` or `lnet`.
     pub stage: String,
@@ -14,6 +19,38 @@ pub struct Times {
     /// How many took less than so many nanoseconds and not less than the limit before it, by limit;
     /// `u64::MAX` is the last.
     pub counts: Vec<(u64, u64)>,
+}
+
+/// A histogram as programs get it.
+#[derive(JsonSchema, Serialize)]
+struct Summary {
+    /// `queued`, `credit`, `wire`, `answer` or `lnet`.
+    stage: String,
+    /// The message, in the words of the protocol.
+    op: String,
+    /// Number of messages.
+    n: u64,
+    /// Sum of their times.
+    sum_ns: u64,
+    /// Upper limit of the time that half of them took; missing if the histogram has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p50_ns: Option<u64>,
+    /// Upper limit of the time that 99 % of them took; missing if the histogram has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p99_ns: Option<u64>,
+}
+
+impl From<Times> for Summary {
+    fn from(times: Times) -> Self {
+        Self {
+            n: times.n(),
+            sum_ns: times.sum_ns,
+            p50_ns: times.quantile(500),
+            p99_ns: times.quantile(990),
+            stage: times.stage,
+            op: times.op,
+        }
+    }
 }
 
 impl Times {

@@ -22,6 +22,9 @@ pub use of_peer::{
     unsteady, //
 };
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::{
     history::History,
     model::Ni,
@@ -30,7 +33,8 @@ use crate::{
 };
 
 /// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Nothing is wrong.
     Fine,
@@ -55,11 +59,12 @@ impl Level {
 }
 
 /// What is to be said of something.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Verdict {
     /// How bad it is.
     pub level: Level,
     /// For programs: one of [`KINDS`].
+    #[schemars(extend("enum" = KINDS))]
     pub kind: &'static str,
     /// For people.
     pub words: String,
