@@ -31,6 +31,8 @@ class Node:
         program = root / "usr/sbin/ro2iblnd-switch"
         program.parent.mkdir(parents=True)
         program.touch(0o755)
+        for name in ("ib_core", "rdma_cm"):
+            module(self.modules / f"kernel/drivers/infiniband/core/{name}.ko")
 
     def ours(self, **info):
         info = {"version": "0.1.0", "alias": "ko2iblnd", "srcversion": "AAA", **info}
@@ -155,12 +157,13 @@ def test_load_runs_modprobe_by_the_name_whose_options_count(both, tmp_path):
 
 
 def fake_modprobe(tmp_path):
-    """Passes on what only asks, and prints the rest."""
+    """Passes on what only asks, and prints the rest. With other configuration: what modprobe would load by that."""
     fake = tmp_path / "bin"
     fake.mkdir(exist_ok=True)
     real = shutil.which("modprobe", path=ENV["PATH"])
     (fake / "modprobe").write_text(
-        f'#!/bin/sh\ncase " $* " in *" -c "*|*" --show-depends "*) exec {real} "$@" ;; esac\necho "$@"\n'
+        f'#!/bin/sh\ncase " $* " in *" -c "*|*" --show-depends "*) exec {real} "$@" ;; esac\n'
+        f'[ -z "$MODPROBE_OPTIONS" ] || exec {real} --show-depends "$@"\necho "$@"\n'
     )
     (fake / "modprobe").chmod(0o755)
     return dict(ENV, PATH=f"{fake}:{ENV['PATH']}")
@@ -188,26 +191,25 @@ def test_a_kernel_without_ours_gets_lustres(node, tmp_path):
     kmsg.touch()
     command = [SWITCH, "-d", node.root, "-k", KERNEL, "load"]
     done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
-    asked = done.stdout.split()
-    assert asked[-2:] == ["ko2iblnd", "peer_credits=16"], done
+    assert done.stdout.replace(str(node.root), "").split() == [*THEIRS.split(), "peer_credits=16"], done
     assert kmsg.read_text().startswith(f"<4>ro2iblnd-switch: no ro2iblnd for kernel {KERNEL}"), done
     # To unload that one is no help.
     node.load("ko2iblnd", "2.17.57", "BBB")
     status, out, err = node.run("status")
     assert status == 1 and "loaded:     ko2iblnd" in out and "lustre_rmmod" not in err, err
     assert f"no ro2iblnd for kernel {KERNEL}: LNet gets Lustre's ko2iblnd" in err
-    # And that is what the real one does with it.
-    done = subprocess.run(["modprobe", "--show-depends", *asked[:-1]], env=ENV, capture_output=True, text=True)
-    assert done.stdout.replace(str(node.root), "").split()[:2] == THEIRS.split(), done
     # What it needs comes before, and has its own options, too.
     (node.conf / "site.conf").write_text("options lnet networks=o2ib\noptions ko2iblnd peer_credits=16\n")
-    node.other("lnet")
-    node.theirs(depends="lnet")
+    node.other("lnet", exports={"lnet_parse": 1})
+    node.theirs(imports={"lnet_parse": 1})
     done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
     first, last = (line.split() for line in done.stdout.splitlines())
-    assert first[-1] == "lnet" and last[-2:] == ["ko2iblnd", "peer_credits=16"], done
-    done = subprocess.run(["modprobe", "--show-depends", *first], env=ENV, capture_output=True, text=True)
-    assert done.stdout.split()[-1] == "networks=o2ib", done
+    assert first[-1] == "networks=o2ib" and last[-1] == "peer_credits=16", done
+    # Lustre's own probe of adapters is asked, as on a node that is not switched.
+    (node.conf / "ko2iblnd.conf").write_text(LUSTRE_CONF)
+    done = subprocess.run(command, env=fake_modprobe(tmp_path), capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1].startswith("install /usr/sbin/ko2iblnd-probe"), done
+    assert sorted(p.name for p in (node.root / "run").iterdir()) == ["ro2iblnd-switch.why"]
     # Without either it says so.
     (node.modules / "updates/kernel/net/lustre/ko2iblnd.ko").unlink()
     depmod(node.root)
@@ -250,7 +252,7 @@ def test_one_that_does_not_fit_gives_way_to_lustres(both, tmp_path, error, log, 
     said = (both.root / "dev/kmsg").read_text()
     assert error in done.stderr, done
     if other:
-        assert done.returncode == 0 and done.stdout.split()[-1] == "ko2iblnd", done
+        assert done.returncode == 0 and done.stdout.replace(str(both.root), "").split() == THEIRS.split(), done
         assert said.startswith("<4>ro2iblnd-switch: ro2iblnd for kernel") and "does not fit" in said, said
     else:
         assert done.returncode == 1 and not done.stdout and not said, (done, said)
@@ -396,3 +398,198 @@ def test_usage(node):
     for args in ([], ["maybe"], ["status", "now"]):
         status, _, err = node.run(*args)
         assert status == 2 and err.startswith("usage:")
+
+
+def site_probe(node, profile, passes="$CMDLINE_OPTS"):
+    """A site's own ko2iblnd-probe, which chooses a set of options that Lustre knows nothing of."""
+    probe = node.root / "usr/sbin/site-probe"
+    probe.write_text(f"#!/bin/sh\nexec modprobe --ignore-install ko2iblnd{profile} {passes}\n")
+    probe.chmod(0o755)
+    (node.conf / "ko2iblnd.conf").write_text(
+        f"alias ko2iblnd-mlx5 ko2iblnd\noptions ko2iblnd-mlx5 peer_credits=63 conns_per_peer=2\n{LUSTRE_CONF}".replace(
+            "/usr/sbin/ko2iblnd-probe", str(probe)
+        )
+    )
+
+
+def loads(node, tmp_path, *args, wrong=""):
+    """Runs `load`. Returns its status, a line for each module that modprobe would insert, and what else it says."""
+    env = fake_modprobe(tmp_path)
+    real = shutil.which("modprobe", path=ENV["PATH"])
+    fake = tmp_path / "bin/modprobe"
+    fake.write_text(
+        fake.read_text().replace(
+            'echo "$@"\n', f'mkdir -p {node.root}/sys/module/ro2iblnd\n{wrong}'
+            f'exec {real} --show-depends -d {node.root} -C {node.conf} -S {KERNEL} "$@"\n'
+        )
+    )  # fmt: skip
+    command = [SWITCH, "-d", node.root, "-k", KERNEL, "load", *args]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = done.stdout.replace(str(node.root), "").splitlines()
+    lines = [line for line in said if line.startswith("insmod ")]
+    return done.returncode, lines, [line for line in said if line not in lines]
+
+
+@pytest.mark.parametrize("name", ["ko2iblnd-opa", "ko2iblnd_opa", "ko2iblnd-mlx5"])
+@pytest.mark.parametrize("install", ["", "install ko2iblnd /usr/sbin/ko2iblnd-probe\n"], ids=["bare", "install-line"])
+def test_every_alias_of_ko2iblnd_leads_to_ours(both, name, install):
+    """As a start script that loads it by hand. ko2iblnd would be there before LNet asks, and ours never."""
+    site = "alias ko2iblnd-mlx5 ko2iblnd\noptions ko2iblnd-mlx5 peer_credits=63\n"
+    (both.conf / "ko2iblnd.conf").write_text(site + LUSTRE_CONF.replace("install", "# install") + install)
+    assert both.run("ro2iblnd") == (0, "", "")
+    assert both.modprobe(name)[-1].startswith(LOAD)
+    for words in ([name], ["--ignore-install", name]):
+        assert not any("/ko2iblnd.ko" in line for line in both.modprobe(*words)), both.modprobe(*words)
+    last = both.modprobe("--ignore-install", name)[-1]
+    assert last.startswith(OURS) and f"peer_credits={63 if 'mlx5' in name else 32}" in last
+    assert both.run("status")[0] == 0
+
+
+def test_an_alias_that_came_later_is_said(both):
+    assert both.run("ro2iblnd")[0] == 0
+    (both.conf / "site.conf").write_text("alias ko2iblnd-mlx5 ko2iblnd\n")
+    # Not Lustre's in any case.
+    assert both.modprobe("ko2iblnd-mlx5") == []
+    status, _, err = both.run("status")
+    assert status == 1 and "the alias ko2iblnd_mlx5 leads to ko2iblnd" in err, err
+    assert both.run("ro2iblnd") == (0, "", "")
+    assert both.run("status")[0] == 0 and both.modprobe("ko2iblnd-mlx5")[-1].startswith(LOAD)
+
+
+def test_a_sites_own_probe_chooses_the_options(both, tmp_path):
+    site_probe(both, "-mlx5")
+    (both.conf / "site.conf").write_text("options ko2iblnd timeout=60\n")
+    assert both.run("ro2iblnd") == (0, "", "")
+    # Modprobe passes these to the "install ro2iblnd" line for LNet's request.
+    status, lines, err = loads(both, tmp_path, "timeout=60")
+    assert status == 0, err
+    assert lines[-1].startswith(OURS) and len(lines) == 1, lines
+    assert lines[-1].split()[2:] == ["peer_credits=63", "conns_per_peer=2", "timeout=60"], lines
+    assert both.run("status")[2] == ""
+
+
+def test_a_sites_probe_that_drops_the_options_is_said(both):
+    site_probe(both, "-mlx5", passes="")
+    assert both.run("ro2iblnd") == (0, "", "")
+    # status looks for it below the root that it was given
+    conf = both.conf / "ko2iblnd.conf"
+    conf.write_text(conf.read_text().replace(str(both.root), ""))
+    assert both.run("status")[0] == 0
+    (both.conf / "site.conf").write_text("options ko2iblnd timeout=60\n")
+    status, _, err = both.run("status")
+    assert status == 1 and "/usr/sbin/site-probe does not pass $CMDLINE_OPTS" in err, err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["/bin/false", "/bin/true", "/nowhere/ko2iblnd-probe", "modprobe ko2iblnd"],
+    ids=["false", "true", "gone", "again"],
+)
+def test_a_command_that_loads_nothing_does_not_keep_ours_out(both, tmp_path, command):
+    (both.conf / "ko2iblnd.conf").write_text(f"install ko2iblnd {command}\n")
+    assert both.run("ro2iblnd") == (0, "", "")
+    wrong = 'case "$*" in --ignore-install*) ;; *) rmdir {0}/sys/module/ro2iblnd; exit 0 ;; esac\n'.format(both.root)
+    status, lines, err = loads(both, tmp_path, "timeout=60", wrong=wrong)
+    assert status == 0, err
+    assert [line.split() for line in lines] == [[*OURS.split(), "timeout=60"]], lines
+
+
+def test_soft_dependencies_of_ko2iblnd_are_loaded(both, tmp_path):
+    """The common cure for an interface that is not there yet when LNet starts."""
+    for name in ("ib_ipoib", "mlx5_ib", "afterwards"):
+        both.other(name)
+    (both.conf / "site.conf").write_text("softdep ko2iblnd pre: ib_ipoib mlx5_ib post: afterwards\n")
+    assert both.run("ro2iblnd") == (0, "", "")
+    status, lines, err = loads(both, tmp_path)
+    assert status == 0, err
+    names = [line.split()[1].split("/")[-1] for line in lines]
+    assert names == ["ib_ipoib.ko", "mlx5_ib.ko", "ro2iblnd.ko", "afterwards.ko"], lines
+
+
+def test_a_kernel_without_rdma_modules(both, tmp_path):
+    """Where the distribution has them in a package of their own. Lustre's driver could not be loaded, either."""
+    assert both.run("ro2iblnd")[0] == 0
+    (both.modules / "kernel/drivers/infiniband/core/rdma_cm.ko").unlink()
+    depmod(both.root)
+    says = f"ro2iblnd-switch: kernel {KERNEL} has no rdma_cm: without its RDMA modules no driver for o2ib"
+    status, _, err = both.run("status")
+    assert status == 1 and err.startswith(says) and "ro2iblnd-preflight names the package" in err, err
+    (both.root / "dev").mkdir()
+    (both.root / "dev/kmsg").touch()
+    wrong = 'echo "modprobe: ERROR: could not insert: Unknown symbol in module" >&2; exit 1\n'
+    status, lines, err = loads(both, tmp_path, wrong=wrong)
+    assert status == 1 and not lines and not any("does not fit" in line for line in err), (lines, err)
+    assert (both.root / "dev/kmsg").read_text().startswith(f"<4>{says}")
+    assert not (both.root / "run/ro2iblnd-switch.why").exists()
+    # Built into the kernel they need no files.
+    (both.modules / "modules.builtin").write_text("kernel/drivers/infiniband/core/rdma_cm.ko\n")
+    assert both.run("status")[0] == 0
+
+
+def test_the_name_that_tools_read_is_no_other_driver(both):
+    """ro2iblnd has /sys/module/ko2iblnd lead to itself."""
+    both.run("ro2iblnd")
+    both.load("ro2iblnd")
+    (both.root / "sys/module/ko2iblnd").symlink_to("ro2iblnd")
+    status, out, err = both.run("status")
+    assert status == 0, err
+    assert "loaded:     ro2iblnd" in out and "loaded:     ko2iblnd" not in out, out
+
+
+# Lines that sites have, and what has to reach the module by them.
+FIELD = [
+    "options ko2iblnd-opa peer_credits=128 peer_credits_hiw=64 credits=1024 concurrent_sends=256 ntx=2048"
+    " map_on_demand=32 fmr_pool_size=2048 fmr_flush_trigger=512 fmr_cache=1 conns_per_peer=4",
+    "options ko2iblnd-opa peer_credits=32 peer_credits_hiw=16 credits=1024 concurrent_sends=64 ntx=2048"
+    " map_on_demand=256 fmr_pool_size=2048 fmr_flush_trigger=512 fmr_cache=1 conns_per_peer=4",
+    "options ko2iblnd peer_credits=128 peer_credits_hiw=64 credits=1024 concurrent_sends=256 ntx=2048"
+    " map_on_demand=32 fmr_pool_size=2048 fmr_flush_trigger=512 fmr_cache=1",
+    "options ko2iblnd peer_credits=32 peer_credits_hiw=16 concurrent_sends=64",
+    "options ko2iblnd credits=256 peer_credits=64 peer_credits_hiw=32 concurrent_sends=64",
+    "options ko2iblnd map_on_demand=0",
+    "options ko2iblnd timeout=100 peer_timeout=0 retry_count=7 rnr_retry_count=7 keepalive=30",
+    "options ko2iblnd conns_per_peer=4 peer_credits=42 concurrent_sends=84 ntx=2048 credits=1024 timeout=10"
+    " wrq_sge=1 dev_failover=1",
+]
+
+
+@pytest.mark.parametrize("line", FIELD)
+def test_lines_of_the_field(both, tmp_path, line):
+    name = line.split()[1]
+    (both.conf / "ko2iblnd.conf").write_text("".join(x for x in LUSTRE_CONF.splitlines(True) if "options" not in x))
+    (both.conf / "site.conf").write_text(line + "\n")
+    before = both.modprobe("--ignore-install", name)[-1]
+    assert before.startswith(THEIRS)
+    assert both.run("ro2iblnd") == (0, "", "")
+    words = line.split()[2:]
+    assert both.modprobe("--ignore-install", name)[-1].split() == [*OURS.split(), *words]
+    # And through the "install" line, whichever name is asked for.
+    asked = both.modprobe(name)[-1]
+    assert asked.startswith(LOAD) and asked.split()[-len(words) :] == words
+    status, lines, err = loads(both, tmp_path, *words)
+    assert status == 0 and lines[-1].startswith(OURS) and lines[-1].split()[-len(words) :] == words, (lines, err)
+    assert both.run("status")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'options lnet networks="o2ib0(ib1,ib2,ib3,ib4,ib6,ib7,ib8,ib9)"',
+        "options lnet networks=o2ib1(ibp65s0f0,ibp65s0f1),o2ib0(ibp129s0f0,ibp129s0f1)",
+        "options lnet networks=o2ib(ienp175s0f0) config_on_load=1 lnet_peer_discovery_disabled=1",
+        'options lnet networks="o2ib(bond0)"',
+        'options lnet networks="tcp o2ib" forwarding=enabled',
+        'options lnet ip2nets="o2ib0(ib0) 192.168.10.[103-253/2]"',
+        'options lnet networks="o2ib0(ib0)" routes="tcp0 10.6.1.[1-8]@o2ib0"',
+        'options lnet networks="o2ib0(ib0),o2ib1(ib0:0),o2ib2(ib0:1)"',
+        'options libcfs cpu_npartitions=24 cpu_pattern=""',
+    ],
+)
+def test_lines_of_lnet_stay_as_they_are(both, line):
+    name = line.split()[1]
+    both.other(name)
+    (both.conf / "lustre.conf").write_text(line + "\n")
+    before = both.modprobe(name)
+    assert before[-1].rstrip().endswith(line.split(maxsplit=2)[2])
+    assert both.run("ro2iblnd") == (0, "", "")
+    assert both.modprobe(name) == before
