@@ -400,6 +400,117 @@ def test_in_tree_crate_of_another_rustc(system):
     assert "kernel crate: own (the kernel was built with rustc 1.98.0 (fake), and" in out
 
 
+RDMA = ("core/ib_core", "core/rdma_cm", "hw/mlx5/mlx5_ib")
+
+
+def rdma_modules(system, *names):
+    """The kernel's modules are installed, and these of drivers/infiniband are among them."""
+    for name in ("ext4", *(f"drivers/infiniband/{name}" for name in names)):
+        module(system.root / f"lib/modules/{KERNEL}/kernel/{name}.ko")
+    depmod(system.root)
+
+
+def test_rdma_modules_are_there(system):
+    rdma_modules(system, *RDMA)
+    status, out, err = system.run()
+    assert (status, err) == (0, ""), out
+
+
+@pytest.mark.parametrize(
+    ("os_release", "words"),
+    [
+        (DEBIAN, f"apt install linux-image-{KERNEL}"),
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n', f"apt install linux-modules-extra-{KERNEL}"),
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="22.04"\n', f"apt install linux-modules-extra-{KERNEL}"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', f"dnf install kernel-modules-{KERNEL}"),
+        ('ID="sles"\nID_LIKE="suse"\n', "zypper install kernel-test"),
+    ],
+)
+def test_a_kernel_without_its_rdma_modules(system, os_release, words):
+    """Headers know nothing of it: the modules are in a package of their own."""
+    write(system.root / "etc/os-release", os_release)
+    rdma_modules(system)
+    line, last = system.wrong()
+    assert f"kernel {KERNEL} has no ib_core rdma_cm: the kernel's RDMA modules are not installed" in line
+    assert last == f"preflight: to install: {words}"
+    # They can be installed after the module was built.
+    assert system.run("-b")[0] == 0
+
+
+def test_a_kernel_without_a_driver_of_an_adapter(system):
+    rdma_modules(system, *RDMA[:2], "sw/rdmavt/rdmavt")
+    line, last = system.wrong()
+    assert f"kernel {KERNEL} has no driver of an RDMA adapter" in line
+    assert last == f"preflight: to install: apt install linux-image-{KERNEL}"
+    # One that came from elsewhere has a device.
+    write(system.root / "sys/class/infiniband/vendor_0/node_guid", "")
+    assert system.run()[0] == 0
+
+
+def test_rdma_modules_that_are_built_in(system):
+    rdma_modules(system, *RDMA[1:])
+    builtin = system.root / f"lib/modules/{KERNEL}/modules.builtin"
+    builtin.write_text("kernel/drivers/infiniband/core/ib_core.ko\n")
+    assert system.run()[0] == 0
+
+
+def roce_port(system, *gids, device="mlx5_0", mode=None):
+    """gids: (interface, GID, type)"""
+    port = system.root / f"sys/class/infiniband/{device}/ports/1"
+    write(port / "link_layer", "Ethernet\n")
+    for n, (interface, gid, kind) in enumerate(gids):
+        write(port / f"gids/{n}", gid + "\n")
+        write(port / f"gid_attrs/types/{n}", kind + "\n")
+        write(port / f"gid_attrs/ndevs/{n}", interface + "\n")
+    if mode:
+        write(system.root / f"sys/kernel/config/rdma_cm/{device}/ports/1/default_roce_mode", mode + "\n")
+
+
+LINK_LOCAL = ("eth0", "fe80:0000:0000:0000:5054:00ff:fe00:0001", "RoCE v2")
+V1 = ("eth0", "0000:0000:0000:0000:0000:ffff:0a00:0001", "IB/RoCE v1")
+V2 = ("eth0", "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2")
+
+
+@pytest.mark.parametrize(
+    ("gids", "mode", "uses", "note"),
+    [
+        ((LINK_LOCAL, V1, V2), None, "RoCE v2", ""),
+        ((LINK_LOCAL, V1, V2), "RoCE v2", "RoCE v2", ""),
+        ((V1, V2), "IB/RoCE v1", "RoCE v1", "nodes with RoCE v2, the kernel's default, cannot connect"),
+        ((V1,), None, "RoCE v1", "connections use RoCE v1"),
+        ((V1,), "RoCE v2", "RoCE v2", "eth0 10.0.0.1 has no GID of RoCE v2 (only RoCE v1)"),
+    ],
+)
+def test_the_version_of_roce(system, gids, mode, uses, note):
+    roce_port(system, *gids, mode=mode)
+    status, out, err = system.run()
+    assert status == 0, err
+    assert f"preflight: mlx5_0 port 1: connections use {uses}\n" in out
+    assert note in err if note else err == "", err
+    # Of another kernel, or another system, than the one that runs nothing is known.
+    write(system.root / "proc/sys/kernel/osrelease", "6.1.0\n")
+    status, out, err = system.run("-k", KERNEL)
+    assert "connections use" not in out and "GID" not in err
+
+
+@pytest.mark.parametrize(
+    ("thresh", "queue", "notes"), [(1024, 512, 2), (16384, 512, 1), (1024, 8192, 1), (16384, 8192, 0)]
+)
+def test_a_server_with_many_clients(system, thresh, queue, notes):
+    """Its tables are too small for as many as a large site has."""
+    roce_port(system, V1, V2)
+    write(system.root / "proc/sys/net/ipv4/neigh/default/gc_thresh3", f"{thresh}\n")
+    write(system.root / "sys/module/ib_core/parameters/recv_queue_size", f"{queue}\n")
+    rdma_modules(system, *RDMA)
+    assert system.run()[2] == ""
+    module(system.root / f"lib/modules/{KERNEL}/extra/lustre/ofd.ko")
+    depmod(system.root)
+    status, _, err = system.run()
+    assert status == 0 and len(err.splitlines()) == notes, err
+    assert (f"net.ipv4.neigh.default.gc_thresh3 is {thresh}" in err) == (thresh == 1024)
+    assert ("options ib_core recv_queue_size=8192" in err) == (queue == 512)
+
+
 def test_an_rdma_core_of_ofed(system):
     write(system.root / f"lib/modules/{KERNEL}/updates/dkms/ib_core.ko", "")
     assert "not the kernel's own" in system.wrong()[0]
