@@ -122,7 +122,7 @@ def traffic(a, b, cells, seconds=1):
             if result.errors or not result.rate:
                 bad.append(f"{line}\n{result.text}")
     # rxe does registrations again after a retransmission and then fails; see
-    # Documentation/interop.md. Its counters tell whether there was one.
+    # "Defects of soft-RoCE" in Documentation/testing.md. Its counters tell whether there was one.
     assert not bad, "\n".join([*bad, a.link_counters(), b.link_counters()])
 
 

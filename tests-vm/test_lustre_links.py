@@ -5,10 +5,10 @@ The load is one-sided PUTs of 64 KiB in both directions, whatever becomes of the
 some of its messages fail. What is judged is when LNet messages flow again, and with two rails that they do not stop
 and that both are used again.
 
-In the end each node is to answer the other. ko2iblnd may be unable to: soft-RoCE refuses a registration of its, which
-breaks the connection, again and again ("Why ko2iblnd closes again and again" in
-Documentation/interop.md). So a ping may go without an answer if its node was refused a registration meanwhile, and
-none of ours was. Then that node is not asked to stop, for it cannot. For the same reason LNet may avoid the rail that has
+In the end each node is to answer the other. ko2iblnd may be unable to: soft-RoCE refuses its registrations, and each
+refusal breaks a connection ("ko2iblnd on soft-RoCE" in Documentation/interop.md). So a ping may stay without an answer
+if its node was refused a registration meanwhile, and none of ours was. Then that node is not asked to stop, because it
+cannot. For the same reason LNet may avoid the rail that has
 come back, of two, for as long as a minute and more: rails.py says when that is so. Such rounds are told apart."""
 
 import contextlib

@@ -33,8 +33,8 @@ TREE = 24
 KEPT_KIB = 24 << 10
 PROBES = 400
 # Lustre asks again for a lost answer when the request has timed out, and has learnt from the faults before that answers
-# take long: at_max is how long that may become. While there is much I/O it looks late, too. See "Where the long stalls
-# come from" in Documentation/interop.md.
+# take long: at_max is how long that may become. While there is much I/O it looks late, too. See "Long stalls of Lustre"
+# in Documentation/interop.md.
 AT_MAX = 600
 HUNG = "/proc/sys/kernel/hung_task_timeout_secs"
 # Who waits for longer than that, in seconds, is asked what for: what the driver has, how far LNet is with its peers, and

@@ -34,7 +34,7 @@ def read(name):
         return f.read()
 
 
-DOCUMENT, MEASURED = read("operators.md"), read("troubles.md")
+DOCUMENT, MEASURED = read("operators.md"), read("results.md")
 # Of debugfs the histograms are in another one.
 KEYS = DOCUMENT + read("tracing.md")
 
@@ -215,9 +215,9 @@ class Trouble:
         assert spent < limit(), f"{self.name}: {said}: after {spent:.0f} s"
 
     def row(self):
-        """Its row of the table; and the table in the documentation has one, too."""
+        """Returns its row of the table. results.md has one, too."""
         assert self.heading in self.headings, f"nothing that was said of {self.name} is under {self.heading}, but under {self.headings}"
-        assert f"\n| {self.name} |" in MEASURED, f"troubles.md has no row of {self.name}"
+        assert f"\n| {self.name} |" in MEASURED, f"results.md has no row of {self.name}"
         after = ["" if spent is None else f"{spent:.1f}" for spent in self.after]
         cells = [self.name, self.how, *("<br>".join(dict.fromkeys(cell)) or "nothing" for cell in self.cells), *after, self.heading]
         return f"| {' | '.join(cells)} |"
