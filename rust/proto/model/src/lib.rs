@@ -10,7 +10,7 @@
 //! - [`tables`]: the state tables of the documentation;
 //! - [`search`]: the search itself.
 //!
-//! See `Documentation/model.md` for what is shown, and with which numbers.
+//! `Documentation/model.md` has the properties, `Documentation/results.md` the number of states.
 
 pub mod conn;
 pub mod credit;
