@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of RDMA devices, which one that hangs never tells.
+//! Counters of RDMA devices, read so that a device that hangs does not hang this program.
 //!
-//! The kernel asks the device for them, of some by a command of its firmware, and who waits for that cannot even be
-//! killed. So a child reads them, `grep`, and nobody waits for it longer than [`PATIENCE`]. As long as it has not come
-//! back its device is not asked again, and when this program ends it is left behind. Who is started next, by Prometheus
-//! perhaps, looks for such a one first: there is one for a device and user, and not one for each start. Who was answered
-//! before does not look again, for a node has thousands of processes: so there may be one for each program that ran when
-//! the device began to hang.
+//! The kernel asks the device for its counters, for some of them by a firmware command. A process that waits
+//! for that cannot even be killed. So a child (`grep`) reads the counters, and this program waits for it for
+//! [`PATIENCE`] at most. While the child has not returned, its device is not asked again; a child that still
+//! waits when this program ends stays behind. A later start, by Prometheus for example, looks for such a
+//! child first, so that there is one per device and user and not one per start. A program that the device has
+//! answered before does not look, because a node has thousands of processes: so each program that ran when
+//! the device began to hang may leave one child.
 //!
-//! Where somebody hangs others may, too, and the words that a process was started with cannot be read while it is stuck
-//! in a page fault: they are looked at only of those that have the name of a reader.
+//! The command line of a process that is stuck in a page fault cannot be read. So only the command lines of
+//! processes with the name of the reader are read.
 
 use std::{
     collections::{
@@ -48,21 +49,21 @@ use std::{
 
 use crate::source::Files;
 
-/// Who reads.
+/// Program that reads.
 const READER: &str = "grep";
 
-/// How long a device may take for all of its counters.
+/// Time that a device may take for all of its counters.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who reads the counters of devices.
+/// Reader of the counters of devices.
 pub struct Counters {
     /// Where processes are.
     proc: PathBuf,
-    /// Of each device that was asked and has not answered yet.
+    /// Children that wait, one for each device that has not answered yet.
     asked: BTreeMap<String, Receiver<String>>,
-    /// Those that somebody else waits for.
+    /// Devices that a child of another program waits for.
     left: BTreeSet<String>,
-    /// Those that answered when they were asked last.
+    /// Devices that answered the last time.
     answered: BTreeSet<String>,
 }
 
@@ -73,7 +74,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Who looks for others that read there: `/proc`, but for tests.
+    /// Creates a reader that looks for other children in `proc` (`/proc`, except in tests).
     pub fn looking_in(proc: PathBuf) -> Self {
         Self {
             proc,
@@ -83,7 +84,7 @@ impl Counters {
         }
     }
 
-    /// Puts the counters of `device` below `root` into `files`. False: it does not tell them.
+    /// Adds the counters of `device` below `root` to `files`. Returns false if the device does not answer.
     pub fn read(&mut self, root: &Path, device: &str, files: &mut Files) -> bool {
         let (answer, patience) = match self.asked.remove(device) {
             Some(answer) => (answer, Duration::ZERO),
@@ -94,7 +95,7 @@ impl Counters {
                 }
                 match ask(&paths) {
                     Ok(answer) => (answer, PATIENCE),
-                    // Without a child it is not worth the risk.
+                    // Reading without a child risks a hang.
                     Err(_) => return true,
                 }
             }
@@ -113,7 +114,8 @@ impl Counters {
         }
     }
 
-    /// Whether somebody else waits for the counters of `device`, which are `paths`, and goes on waiting.
+    /// Returns whether a child of another program waits for `paths`, the counters of `device`, and goes on
+    /// waiting.
     fn is_left(&mut self, device: &str, paths: &[PathBuf]) -> bool {
         let patience = match self.left.contains(device) {
             true => Duration::ZERO,
@@ -127,7 +129,7 @@ impl Counters {
     }
 }
 
-/// The files of a device that have counters. To list them does not ask the device.
+/// Lists the files with counters of a device. The device is not asked for that.
 fn paths(root: &Path, device: &str) -> Vec<PathBuf> {
     let ports = root.join("sys/class/infiniband").join(device).join("ports");
     let kinds = children(&ports)
@@ -141,7 +143,8 @@ fn children(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Whether somebody began to read `paths` before, and does not come back within `patience`.
+/// Returns whether a child of another program has begun to read `paths` and does not return within
+/// `patience`.
 fn is_asked(proc: &Path, paths: &[PathBuf], patience: Duration) -> bool {
     let end = Instant::now() + patience;
     let Some(path) = paths.first() else {
@@ -155,7 +158,7 @@ fn is_asked(proc: &Path, paths: &[PathBuf], patience: Duration) -> bool {
     !readers.is_empty()
 }
 
-/// Children as that of [`ask`], of the same user, that have this path to read.
+/// Returns children like that of [`ask`], of the same user, that read this path.
 fn readers(proc: &Path, path: &Path) -> Vec<PathBuf> {
     let Ok(user) = fs::metadata(proc.join("self")).map(|me| me.uid()) else {
         return Vec::new();
@@ -171,7 +174,7 @@ fn readers(proc: &Path, path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a process is a reader, and has this path to read. Its name can always be read, whatever it waits for.
+/// Returns whether a process is a reader of this path. The name of a process can always be read.
 fn reads(process: &Path, path: &Path) -> bool {
     let name = fs::read(process.join("comm")).unwrap_or_default();
     if name.trim_ascii_end() != READER.as_bytes() {
@@ -182,7 +185,7 @@ fn reads(process: &Path, path: &Path) -> bool {
     words.next() == Some(READER.as_bytes()) && words.any(|word| word == path.as_os_str().as_bytes())
 }
 
-/// Begins to read `paths`: who waits gets a line for each, `PATH:CONTENT`.
+/// Starts to read `paths`. The receiver gets a line `PATH:CONTENT` for each.
 fn ask(paths: &[PathBuf]) -> io::Result<Receiver<String>> {
     let (tell, answer) = mpsc::sync_channel(1);
     if paths.is_empty() {
@@ -199,7 +202,7 @@ fn ask(paths: &[PathBuf]) -> io::Result<Receiver<String>> {
     thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut out) = child.stdout.take() {
-            // What was read is worth having, though it be not all.
+            // A part of the counters is worth having.
             let _ = out.read_to_end(&mut bytes);
         }
         let _ = child.wait();

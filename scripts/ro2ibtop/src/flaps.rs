@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How often the link or the device of an NI went away: what ended its connections, whosever they were.
+//! Flaps: how often the link or the device of an NI went away, judged by the ends of connections.
 //!
-//! One flap of a server with many clients fills all the room that the driver has for ends, so those of earlier looks are
+//! One flap of a server with many clients fills the driver's log of closes, so flaps of earlier samples are
 //! remembered.
 
 use crate::model::Event;
 
-/// Causes that are this node's link or device.
+/// Causes that name this node's link or device.
 const CAUSES: [&str; 4] = ["LinkDown", "DeviceGone", "Moved", "AddressChanged"];
 
-/// Seconds that connections take to end together, at most.
+/// Seconds within which the connections of one flap end.
 const TOGETHER_S: f64 = 10.0;
 
-/// Seconds that a flap is remembered.
+/// Seconds for which a flap is remembered.
 const MEMORY_S: f64 = 3600.0;
 
-/// It went away once.
+/// One flap.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flap {
-    /// When the first connection ended, in seconds since the epoch.
+    /// Time of the first end, in seconds since the epoch.
     pub first: f64,
-    /// When the last one did.
+    /// Time of the last end.
     pub last: f64,
-    /// Of which cause that was.
+    /// Cause of the ends.
     pub cause: String,
 }
 
-/// Those of an NI, of the last hour.
+/// Flaps of an NI within the last hour.
 #[derive(Clone, Debug, Default)]
 pub struct Flaps {
     all: Vec<Flap>,
-    /// The time of the last sample.
+    /// Time of the last sample.
     time: f64,
 }
 
 impl Flaps {
-    /// Takes what a sample of that time knows of what ended, the oldest first.
+    /// Adds the ends of a sample, the oldest first.
     pub fn take(&mut self, events: &[Event], now: f64) {
         // The clock was set back.
         if now < self.time {
@@ -57,7 +57,7 @@ impl Flaps {
             cause: event.cause.clone(),
         };
         match self.all.last_mut() {
-            // Known from an earlier look.
+            // An earlier sample had this end.
             Some(newest) if event.time <= newest.last => {}
             Some(newest) if event.time - newest.first <= TOGETHER_S => {
                 newest.last = event.time;
@@ -67,7 +67,7 @@ impl Flaps {
         }
     }
 
-    /// All of them, the oldest first.
+    /// Returns all flaps, the oldest first.
     pub fn all(&self) -> &[Flap] {
         &self.all
     }

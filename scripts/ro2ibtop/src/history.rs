@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What changed from sample to sample: rates, and the last of them as a small picture.
+//! History of samples: rates, and the last rates as a small picture.
 
 use std::collections::HashMap;
 
@@ -21,10 +21,10 @@ use crate::{
     }, //
 };
 
-/// Rates that are remembered.
+/// Number of rates that are kept.
 pub const LENGTH: usize = 32;
 
-/// What tells one connection of an NI from another: its number; the rest is for a driver that does not tell that.
+/// Identity of a connection within an NI: its number, or the rest with a driver that reports no number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     number: u64,
@@ -50,7 +50,7 @@ impl Key {
             && self.peer == conn.peer
     }
 
-    /// A connection has a number from its beginning, and its queue pair somewhat later.
+    /// Returns the number of the queue pair if it identifies the connection, otherwise 0.
     fn qpn(conn: &Conn) -> u64 {
         match conn.number {
             0 => conn.qpn,
@@ -59,7 +59,7 @@ impl Key {
     }
 }
 
-/// Messages per second, one way and the other.
+/// Messages per second in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     /// Sent.
@@ -68,23 +68,23 @@ pub struct Rate {
     pub rx: f64,
 }
 
-/// What is known of a connection, or of an NI, over time.
+/// History of a connection or of an NI.
 #[derive(Clone, Debug, Default)]
 pub struct Track {
     before: Counts,
     rates: [f32; LENGTH],
     seen: u64,
-    /// Messages per second since the sample before.
+    /// Messages per second since the previous sample.
     pub rate: Rate,
-    /// What its counters rose by since the sample before.
+    /// Increase of the counters since the previous sample.
     pub rise: Counts,
-    /// Seconds that its credits have been used up with messages waiting for one.
+    /// Seconds for which messages have waited because all credits are used.
     pub starved: f64,
-    /// Seconds that LNet here has kept the peer's credits, and taken next to nothing.
+    /// Seconds for which LNet on this node has kept the peer's credits and received next to nothing.
     pub kept: f64,
-    /// It did at the last sample.
+    /// Whether LNet did so at the last sample.
     keeps: bool,
-    /// Seconds since something of it was acknowledged, once that has been seen.
+    /// Seconds since the peer acknowledged something, once an acknowledgement has been seen.
     pub still: Option<f64>,
 }
 
@@ -116,7 +116,8 @@ impl Track {
         self.seen = round;
     }
 
-    /// The last rates as a picture of so many characters, [`LENGTH`] at most, the newest at the right.
+    /// Returns the last rates as a picture of `width` characters ([`LENGTH`] at most), the newest at the
+    /// right.
     pub fn picture(&self, bars: usize) -> String {
         const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let rates = &self.rates[LENGTH.saturating_sub(bars)..];
@@ -129,16 +130,16 @@ impl Track {
     }
 }
 
-/// That of an NI.
+/// History of an NI.
 #[derive(Clone, Debug, Default)]
 struct Past {
     round: u64,
     own: Track,
     flaps: Flaps,
     keys: Vec<Key>,
-    /// In the order of the connections in the last sample.
+    /// Histories of its connections, in the order of the last sample.
     conns: Vec<Track>,
-    /// The device that has counted `hardware`.
+    /// Device that `hardware` is of.
     device: String,
     hardware: HashMap<String, u64>,
     rises: HashMap<String, u64>,
@@ -161,7 +162,7 @@ impl Past {
         self.own.update(&ni.totals(), dt, round);
         self.take_conns(&ni.conns, dt, round);
         self.rises.clear();
-        // A bond failed over: the other device has counted since long ago.
+        // After a bond failed over, the counters are those of the other device.
         if self.device != ni.device {
             self.hardware.clear();
             self.device.clone_from(&ni.device);
@@ -199,10 +200,10 @@ impl Past {
     fn take_conns(&mut self, conns: &[Conn], dt: f64, round: u64) {
         let old_keys = std::mem::take(&mut self.keys);
         let mut old = std::mem::take(&mut self.conns);
-        // The driver lists them in the same order each time: most are where they are expected. The
-        // others are looked for.
+        // The driver lists connections in the same order each time, so most are where they are expected; the
+        // others are searched.
         let mut elsewhere: Option<HashMap<&Key, usize>> = None;
-        // A connection may end of it, and the next one goes on with it.
+        // A connection may end at that index; the next one then continues there.
         let mut kept: HashMap<&str, f64> = HashMap::new();
         for (key, track) in old_keys.iter().zip(&old) {
             if track.kept > 0.0 {
@@ -232,7 +233,7 @@ impl Past {
                 .unwrap_or_default();
             let again = track.seen > 0;
             track.update(&conn.counts, dt, round);
-            // NOOPs go without a credit that others could use.
+            // NOOPs need no credit that other messages could use.
             let moved = track.rise.tx_msgs > track.rise.tx_noops;
             track.starved = match crate::verdict::is_starved(conn) && !moved {
                 true if again => track.starved + dt,
@@ -243,7 +244,7 @@ impl Past {
                 0 => track.still.map(|still| still + dt),
                 _ => Some(0.0),
             };
-            // Signs of life come all the time.
+            // Liveness probes arrive all the time.
             let taken = track.rise.rx_msgs as f64 > 2.0 + 2.0 * dt;
             let kept_before = std::mem::replace(
                 &mut track.keeps,
@@ -251,7 +252,7 @@ impl Past {
             );
             track.kept = match track.keeps {
                 true if kept_before => track.kept + dt,
-                // A burst has just come, it may be.
+                // A burst may just have arrived.
                 true if again => 0.0,
                 true => kept.get(conn.peer.as_str()).map_or(0.0, |kept| kept + dt),
                 false => 0.0,
@@ -262,7 +263,7 @@ impl Past {
     }
 }
 
-/// What is known of all that there is.
+/// History of a node.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     nis: HashMap<String, Past>,
@@ -271,7 +272,7 @@ pub struct History {
 }
 
 impl History {
-    /// Takes another sample. Samples come in the order of their time.
+    /// Adds a sample. Samples are in the order of their time.
     pub fn take(&mut self, sample: &Sample) {
         let dt = (sample.time - self.time).max(0.0);
         self.time = sample.time;
@@ -281,21 +282,21 @@ impl History {
             past.take(ni, dt, self.round);
             past.flaps.take(&ni.events, sample.time);
         }
-        // Those that are gone.
+        // Drop NIs that are gone.
         self.nis.retain(|_, past| past.round == self.round);
     }
 
-    /// That of a connection, by its number in the NI.
+    /// Returns the history of a connection, by its index in the NI.
     pub fn conn(&self, ni: &Ni, number: usize) -> Option<&Track> {
         self.nis.get(&ni.nid)?.conns.get(number)
     }
 
-    /// That of an NI.
+    /// Returns the history of an NI.
     pub fn ni(&self, ni: &Ni) -> Option<&Track> {
         self.nis.get(&ni.nid).map(|past| &past.own)
     }
 
-    /// What a counter of the NI's device rose by since the sample before.
+    /// Returns the increase of a counter of the NI's device since the previous sample.
     pub fn hardware(&self, ni: &Ni, counter: &str) -> u64 {
         let past = self.nis.get(&ni.nid);
         past.and_then(|p| p.rises.get(counter))
@@ -303,37 +304,38 @@ impl History {
             .unwrap_or(0)
     }
 
-    /// How often the link or the device of the NI went away lately.
+    /// Returns how often the link or the device of the NI went away lately.
     pub fn flaps(&self, ni: &Ni) -> &[Flap] {
         self.nis.get(&ni.nid).map_or(&[], |past| past.flaps.all())
     }
 
-    /// How often there was no memory since the sample before.
+    /// Returns how often memory ran out since the previous sample.
     pub fn no_memory(&self, ni: &Ni) -> u64 {
         self.nis.get(&ni.nid).map_or(0, |past| past.no_memory_rise)
     }
 
-    /// How often it was a memory region.
+    /// Returns how often memory regions ran out.
     pub fn no_region(&self, ni: &Ni) -> u64 {
         self.nis.get(&ni.nid).map_or(0, |past| past.no_region_rise)
     }
 
-    /// How many messages ended since the sample before because a peer said that it could not take or answer them.
+    /// Returns how many messages failed since the previous sample because a peer could not receive or answer
+    /// them.
     pub fn told(&self, ni: &Ni) -> u64 {
         self.nis.get(&ni.nid).map_or(0, |past| past.told_rise)
     }
 
-    /// Packets of other partitions since the sample before.
+    /// Returns the packets of other partitions since the previous sample.
     pub fn bad_pkeys(&self, ni: &Ni) -> u64 {
         self.nis.get(&ni.nid).map_or(0, |past| past.bad_pkeys_rise)
     }
 
-    /// How long messages were where since the sample before; since the NI was started if there is none.
+    /// Returns the histograms since the previous sample, or since the start of the NI if there is none.
     pub fn times(&self, ni: &Ni) -> &[Times] {
         self.nis.get(&ni.nid).map_or(&[], |past| &past.times_rise)
     }
 
-    /// Whether there were two samples to compare.
+    /// Returns whether there were two samples to compare.
     pub fn can_compare(&self) -> bool {
         self.round > 1
     }

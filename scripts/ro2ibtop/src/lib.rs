@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver ro2iblnd shows in debugfs, read, judged and drawn.
+//! Reads, judges and draws the state that the driver ro2iblnd has in debugfs.
 //!
-//! [`text`] takes the driver's lines apart, [`source`] gets them from the running kernel or from what
-//! `ro2ib-report` saved, [`verdict`] says what is wrong, and [`view`], [`json`], [`prometheus`] and
-//! [`svg`] show it. Nothing but [`source`] and [`counters`] touch the machine.
+//! [`text`] parses the driver's lines, [`source`] gets them from the running kernel or from a report of
+//! `ro2ib-report`, [`verdict`] finds problems, and [`view`], [`json`], [`prometheus`] and [`svg`] show the
+//! result. Only [`source`] and [`counters`] access the machine.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Arguments, the terminal, and when to look.
+//! Arguments, the terminal, and the times of samples.
 
 #![forbid(unsafe_code)]
 
@@ -156,7 +156,7 @@ fn main() -> ExitCode {
             Level::Bad => ExitCode::from(2),
         },
         Ok(_) => ExitCode::SUCCESS,
-        // Whoever read it has seen enough.
+        // The reader of the pipe has seen enough.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("ro2ibtop: {e}");
@@ -183,7 +183,7 @@ fn run(options: &Options) -> io::Result<Level> {
         app.title = "this node".to_string();
         app.take(look(&options.root, &mut counters)?);
         if options.mode != Mode::Live {
-            // Rates want two looks; one second is enough.
+            // Rates need two samples; one second is enough.
             thread::sleep(options.interval.min(Duration::from_secs(1)));
             app.take(look(&options.root, &mut counters)?);
         }
@@ -219,7 +219,7 @@ fn look(root: &Path, counters: &mut Counters) -> io::Result<ro2ibtop::model::Sam
     })
 }
 
-/// The screen, as high as it has something to show.
+/// Draws the screen, as high as its content.
 fn screen(app: &App, options: &Options) -> io::Result<Buffer> {
     let rows = app.height(options.width).min(options.rows).max(10);
     let mut terminal = Terminal::new(TestBackend::new(options.width, rows))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What was read, as data.
+//! Data of a sample.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ use crate::{
 /// Counts by cause, in the driver's order.
 pub type Tally = Vec<(String, u64)>;
 
-/// Everything that was read at one time.
+/// Sample: everything that was read at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Seconds since the epoch.
     pub time: f64,
     /// The NIs.
     pub nis: Vec<Ni>,
-    /// Requests that were for none of the NIs, by reason.
+    /// Requests for an NI that this node does not have, by reason.
     pub strangers: Tally,
-    /// The last of those.
+    /// The last of these requests.
     pub stranger_events: Vec<Event>,
     /// Parameters of the module.
     pub parameters: BTreeMap<String, String>,
@@ -39,40 +39,40 @@ pub struct Sample {
 /// An NI.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Ni {
-    /// Its NID.
+    /// NID.
     pub nid: String,
-    /// Its RDMA device, empty while it has none.
+    /// RDMA device, empty while the NI has none.
     pub device: String,
-    /// It has no carrier, no address, or a port that is not active.
+    /// The NI has no carrier, no address, or no active port.
     pub link_down: bool,
-    /// What is wrong with its device: `broken`, `mute`, or `ok`; empty with an older driver.
+    /// Fault of the device: `broken`, `mute`, or `ok`; empty with an older driver.
     pub health: String,
-    /// Speed of its port in Mb/s; 0 is unknown.
+    /// Speed of the port in Mb/s; 0 is unknown.
     pub speed_mbps: u64,
-    /// Packets of other partitions since it was started.
+    /// Packets of other partitions since the start of the NI.
     pub bad_pkeys: u64,
-    /// Depth of new connections, if the peer has as much; 0 with an older driver.
+    /// Depth of new connections, unless the peer has less; 0 with an older driver.
     pub depth: u64,
-    /// Who says so; empty with an older driver.
+    /// Source of the depth; empty with an older driver.
     pub depth_by: String,
     /// Gather elements of a work request.
     pub gather: u64,
-    /// Memory regions that all NIs of the device have together.
+    /// Memory regions of all NIs of the device.
     pub regions: u64,
-    /// How many they may have; 0 with an older driver.
+    /// Limit of the memory regions; 0 with an older driver.
     pub max_regions: u64,
-    /// How often one that lay idle went to another connection.
+    /// Number of idle regions that moved to another connection.
     pub regions_moved: u64,
-    /// Microseconds since the epoch when it was started.
+    /// Start of the NI, in microseconds since the epoch.
     pub incarnation: u64,
     /// Messages that wait for a connection.
     pub waiting: u64,
-    /// Connections that are over but for their CM id.
+    /// Closed connections whose CM id still exists.
     pub parting: u64,
-    /// Counters of the connections that are over.
+    /// Counters of closed connections.
     #[serde(skip)]
     pub past: Counts,
-    /// How often things ended, by what ended and by cause.
+    /// Number of ends, by kind and cause.
     #[serde(rename = "ended", serialize_with = "tallies")]
     #[schemars(with = "BTreeMap<String, BTreeMap<String, u64>>")]
     pub causes: BTreeMap<String, Tally>,
@@ -82,13 +82,13 @@ pub struct Ni {
     /// Connections.
     #[serde(skip)]
     pub conns: Vec<Conn>,
-    /// What ended last, the oldest first.
+    /// Last ends, the oldest first.
     pub events: Vec<Event>,
-    /// How long messages were where, since it was started.
+    /// Latency histograms since the start of the NI.
     pub times: Vec<Times>,
     /// Counters of the device.
     pub hardware: BTreeMap<String, u64>,
-    /// The device was asked for them, and has not answered.
+    /// The device has not answered a request for its counters.
     #[serde(skip)]
     pub mute: bool,
 }
@@ -96,31 +96,31 @@ pub struct Ni {
 /// A peer.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Peer {
-    /// Its NID.
+    /// NID.
     pub nid: String,
     /// Connection objects.
     pub conns: u64,
-    /// Those that messages may use.
+    /// Connections that messages may use.
     pub usable: u64,
     /// Messages that wait for a connection.
     pub waiting: u64,
-    /// Milliseconds the oldest of them has waited.
+    /// Milliseconds for which the oldest of these has waited.
     pub waited_ms: u64,
-    /// Connections that ended.
+    /// Closed connections.
     pub closed: u64,
-    /// Attempts that ended without one.
+    /// Failed attempts.
     pub failed: u64,
-    /// Why the last of them ended; empty if none did.
+    /// Cause of the last end; empty if there was none.
     pub last: String,
-    /// Milliseconds since then.
+    /// Milliseconds since the last end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_ago_ms: Option<u64>,
     /// Attempts that failed in a row.
     pub failures: u64,
-    /// Milliseconds until the next one; `None` if none is due.
+    /// Milliseconds until the next attempt; `None` if none is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_ms: Option<u64>,
-    /// What its connections and attempts ended of, and how often.
+    /// Ends of its connections and attempts, by cause.
     #[serde(serialize_with = "tally")]
     #[schemars(with = "BTreeMap<String, u64>")]
     pub ends: Tally,
@@ -129,31 +129,31 @@ pub struct Peer {
 /// A connection.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Conn {
-    /// The peer's NID.
+    /// NID of the peer.
     pub peer: String,
-    /// Of those that the NI had; 0 with an older driver.
+    /// Number among the connections of the NI; 0 with an older driver.
     pub number: u64,
-    /// We asked for it.
+    /// This node asked for the connection.
     pub active: bool,
-    /// Its state.
+    /// State.
     pub state: String,
     /// Queue depth.
     pub depth: u64,
     /// Credits for the peer's buffers.
     pub credits: u64,
-    /// Buffers the peer has not been told about.
+    /// Receive buffers that the peer has no credit for yet.
     pub outstanding: u64,
-    /// Buffers free for answers.
+    /// Free buffers for answers.
     pub reserved: u64,
-    /// Credits the peer has.
+    /// Credits of the peer.
     pub peer_held: u64,
-    /// Queued for want of a credit.
+    /// Queued messages that wait for a credit.
     pub q_main: u64,
-    /// Queued, need no credit.
+    /// Queued messages that need no credit.
     pub q_free: u64,
-    /// Queued for want of a buffer for the answer.
+    /// Queued requests that wait for a reserved buffer.
     pub q_unreserved: u64,
-    /// Requests that LNet has not taken yet.
+    /// Requests that LNet has not received yet.
     pub with_lnet: u64,
     /// Free send queue slots.
     pub sq_free: u64,
@@ -161,17 +161,17 @@ pub struct Conn {
     pub idle_ms: u64,
     /// Counters.
     pub counts: Counts,
-    /// Number of our queue pair; 0 is unknown.
+    /// Number of the own queue pair; 0 is unknown.
     pub qpn: u64,
-    /// Number of the peer's.
+    /// Number of the peer's queue pair.
     pub peer_qpn: u64,
     /// Path MTU; 0 is unknown.
     pub mtu: u64,
     /// Age of the oldest transmit in milliseconds.
     pub oldest_ms: u64,
-    /// What it waits for: `none`, `queued`, `sending` or `answer`; empty with an older driver.
+    /// State of the oldest transmit: `none`, `queued`, `sending` or `answer`; empty with an older driver.
     pub oldest: String,
-    /// The peer may have given it up.
+    /// The peer may have closed the connection.
     pub doubted: bool,
 }
 
@@ -186,20 +186,20 @@ pub struct Counts {
     pub tx_noops: u64,
     /// Work requests of the send queue.
     pub wrs: u64,
-    /// Times that some of them were acknowledged.
+    /// Completions of the send queue.
     pub retired: u64,
-    /// Times the pump stopped for want of a credit.
+    /// Times the pump stopped because it had no credit.
     pub no_credit: u64,
-    /// Times it stopped for want of send queue slots.
+    /// Times the pump stopped because it had no slot of the send queue.
     pub no_slots: u64,
     /// Sends for which the peer had no receive posted.
     pub rnr: u64,
-    /// Messages that waited or failed for want of memory or memory regions.
+    /// Messages that waited or failed because memory or memory regions ran out.
     pub no_memory: u64,
 }
 
 impl Counts {
-    /// Adds.
+    /// Adds the counters of another connection.
     pub fn add(&mut self, other: &Self) {
         for (sum, n) in [
             (&mut self.tx_msgs, other.tx_msgs),
@@ -217,7 +217,7 @@ impl Counts {
     }
 }
 
-/// Something that ended.
+/// End of a connection or attempt, or a rejected request.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Event {
     /// `closed`, `failed` or `refused`.
@@ -227,27 +227,27 @@ pub struct Event {
     pub time: f64,
     /// The peer, `unknown` if it is not known.
     pub peer: String,
-    /// We had asked for the connection.
+    /// This node had asked for the connection.
     pub active: bool,
-    /// Who began the end.
+    /// Side that closed first.
     pub by: String,
     /// The cause.
     pub cause: String,
-    /// What the peer said; empty if nothing.
+    /// Reason that the peer gave; empty if none.
     pub detail: String,
-    /// The NID that was asked for, if that is what was wrong; else empty.
+    /// NID that the request was for, if it was wrong; otherwise empty.
     pub asked: String,
-    /// How many.
+    /// Number of equal ends.
     pub times: u64,
 }
 
 impl Ni {
-    /// Whether it has a device, and that can be used.
+    /// Returns whether the NI has a usable device.
     pub fn has_device(&self) -> bool {
         !self.device.is_empty() && !matches!(self.health.as_str(), "broken" | "mute")
     }
 
-    /// Counters of all its connections, past and present.
+    /// Returns the counters of all its connections, open and closed.
     pub fn totals(&self) -> Counts {
         let mut sum = self.past;
         for conn in &self.conns {
@@ -256,14 +256,14 @@ impl Ni {
         sum
     }
 
-    /// How often something ended for that cause.
+    /// Returns how often a cause ended something.
     pub fn count(&self, of: &str, cause: &str) -> u64 {
         let counts = self.causes.get(of);
         let found = counts.and_then(|c| c.iter().find(|(name, _)| name == cause));
         found.map_or(0, |(_, n)| *n)
     }
 
-    /// How often something ended, whatever the cause.
+    /// Returns the number of ends of a kind, of all causes.
     pub fn count_all(&self, of: &str) -> u64 {
         let counts = self.causes.get(of).into_iter().flatten();
         counts.fold(0, |sum, (_, n)| sum.saturating_add(*n))

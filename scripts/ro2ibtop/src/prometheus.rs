@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The text format of Prometheus. Per NI and per peer, not per connection: those come and go.
+//! The text format of Prometheus, per NI and per peer. Connections come and go too often for series.
 
 use std::{
     collections::BTreeMap,
@@ -49,7 +49,7 @@ fn of_peers(conns: &[Conn], f: impl Fn(&mut u64, &Conn)) -> BTreeMap<&str, u64> 
     found
 }
 
-/// The histograms.
+/// Writes the histograms.
 fn stages(out: &mut Out, nis: &[Ni]) {
     const NAME: &str = "ro2ib_stage_seconds";
     out.family(
@@ -70,7 +70,7 @@ fn stages(out: &mut Out, nis: &[Ni]) {
                 let labels = [labels[0], labels[1], labels[2], ("le", le)];
                 out.sample(&format!("{NAME}_bucket"), &labels, n);
             };
-            // Every series has the same limits, or they could not be added up.
+            // All series have the same limits; otherwise they could not be summed.
             for limit in (9..40).map(|bits| 1u64 << bits) {
                 let counts = times.counts.iter().filter(|(l, _)| *l == limit);
                 sum = counts.fold(sum, |sum, (_, n)| sum.saturating_add(*n));
@@ -83,7 +83,7 @@ fn stages(out: &mut Out, nis: &[Ni]) {
     }
 }
 
-/// What the driver says of peers.
+/// Writes the metrics of peers.
 fn peers(out: &mut Out, nis: &[Ni]) {
     type Of = fn(&Peer) -> Option<u64>;
     let gauges: [(&str, &str, Of); 3] = [
@@ -106,7 +106,7 @@ fn peers(out: &mut Out, nis: &[Ni]) {
     for (name, help, of) in gauges {
         out.family(name, "gauge", help);
         for ni in nis {
-            // A peer that is there twice is not the driver's: the last one counts.
+            // The driver has each peer once; in a damaged report the last one counts.
             let told = ni.peers.iter();
             let told: BTreeMap<&str, u64> = told
                 .filter_map(|p| Some((p.nid.as_str(), of(p)?)))
@@ -134,12 +134,12 @@ fn peers(out: &mut Out, nis: &[Ni]) {
     }
 }
 
-/// The text.
+/// Returns all metrics.
 pub fn text(app: &App) -> String {
     let mut out = Out(String::new());
     let nis = &app.sample.nis;
 
-    // There is one sample at least, so that silence is an alarm.
+    // At least one sample is written, so that silence is an alarm.
     out.family("ro2ib_nis", "gauge", "NIs that there are.");
     out.sample("ro2ib_nis", &[], nis.len());
     out.family(
@@ -197,7 +197,7 @@ pub fn text(app: &App) -> String {
     out.family(
         "ro2ib_stalls_total",
         "counter",
-        "Times sending stopped for want of a credit or of send queue slots.",
+        "Times that sending stopped because credits or send queue slots ran out.",
     );
     for ni in nis {
         let totals = ni.totals();
@@ -216,7 +216,7 @@ pub fn text(app: &App) -> String {
     out.family(
         "ro2ib_ended_total",
         "counter",
-        "What ended, by cause: closed, failed, messages, refused, other.",
+        "Ends by cause: closed, failed, messages, refused, other.",
     );
     for ni in nis {
         for (of, counts) in &ni.causes {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the driver's text comes from: the running kernel, or a file of `ro2ib-report`.
+//! Source of the driver's text: the running kernel, or a report of `ro2ib-report`.
 
 use std::{
     collections::{
@@ -28,13 +28,13 @@ use crate::{
 /// The driver's directory in debugfs.
 pub const DEBUGFS: &str = "sys/kernel/debug/ro2iblnd";
 
-/// The end of the name of a file that says what ended.
+/// Suffix of the file with the log of closes.
 const CLOSES: &str = ".closes";
 
-/// The end of the name of a file with histograms.
+/// Suffix of the file with histograms.
 const TIMES: &str = ".times";
 
-/// No file that is read is larger.
+/// Largest file that is read.
 const LARGEST: u64 = 256 << 20;
 
 /// Files by their path without the first slash, in order.
@@ -104,7 +104,8 @@ fn hardware(files: &Files, device: &str) -> BTreeMap<String, u64> {
     found
 }
 
-/// Reads what the running kernel has, below `root` (`/`, but for tests); the counters of devices by `counters`.
+/// Reads the files of the running kernel below `root` (`/`, except in tests), and the counters of devices
+/// through `counters`.
 ///
 /// # Errors
 ///
@@ -114,7 +115,7 @@ pub fn live(root: &Path, counters: &mut Counters) -> io::Result<Sample> {
     let mut devices = BTreeSet::new();
     for entry in fs::read_dir(root.join(DEBUGFS))? {
         let path = entry?.path();
-        // An NI may go just now.
+        // The NI may have gone in this moment.
         let Ok(content) = read(&path) else { continue };
         if let Some(device) = content
             .split_ascii_whitespace()
@@ -125,7 +126,7 @@ pub fn live(root: &Path, counters: &mut Counters) -> io::Result<Sample> {
         insert(&mut files, root, &path, content);
     }
     devices.retain(|device| {
-        // Not a path out of the directory, whatever the name is.
+        // No name leads out of the directory.
         let is_one = !device.is_empty() && !device.contains(['/', '.']);
         is_one && !counters.read(root, device, &mut files)
     });
@@ -179,8 +180,7 @@ pub fn saved(path: &Path) -> io::Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Takes a report apart. It has sections `==> PATH <==`; `==> sample TIME <==` begins another round
-/// of them.
+/// Splits a report. It has sections `==> PATH <==`; `==> sample TIME <==` starts another sample.
 pub fn report(text: &str) -> Vec<Sample> {
     let mut samples = Vec::new();
     let mut files = Files::new();
@@ -190,7 +190,7 @@ pub fn report(text: &str) -> Vec<Sample> {
         if !made.nis.is_empty() || !made.strangers.is_empty() {
             samples.push(made);
         }
-        // Parameters and the like are told once.
+        // Parameters and the like are in the report once.
         files.retain(|path, _| !path.starts_with(DEBUGFS));
     };
     for line in text.lines() {

@@ -77,7 +77,7 @@ fn span(svg: &mut String, x: u16, n: u16, y: u16, text: &str, style: Style) {
     if style.add_modifier.contains(Modifier::UNDERLINED) {
         more.push_str(" text-decoration=\"underline\"");
     }
-    // Blanks at the beginning are left out, as some programs do anyway.
+    // Leading blanks are dropped, as some viewers drop them anyway.
     let trimmed = text.trim_start();
     let blanks = text_length(text) - text_length(trimmed);
     let left = left + blanks * WIDTH;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The driver's lines, `key=value` separated by blanks. What a line is says its first key.
+//! Parser of the driver's lines: `key=value` pairs, separated by blanks. The first key names the kind of the
+//! line.
 //!
-//! A later driver may have more keys and more kinds of lines: both are passed over. A line that is
-//! none, or a value that should be a number and is not, is counted as unread, and the rest is used.
+//! A later driver may have more keys and more kinds of lines; the parser ignores both. A malformed line, or a
+//! value that is not a number where one is expected, counts as unread, and the rest is used.
 
 use crate::{
     model::{
@@ -17,10 +18,10 @@ use crate::{
     times::Times, //
 };
 
-/// A longer value is not the driver's; it is cut.
+/// Longest value of the driver; longer ones are cut.
 const LONGEST: usize = 128;
 
-/// Reads the file of an NI. `None`: it has no line of an NI.
+/// Parses the file of an NI. Returns `None` if no line is of an NI.
 pub fn ni(text: &str, unread: &mut u64) -> Option<Ni> {
     let mut ni = None;
     let (mut peers, mut conns, mut causes) = (Vec::new(), Vec::new(), Vec::new());
@@ -52,7 +53,7 @@ pub fn ni(text: &str, unread: &mut u64) -> Option<Ni> {
     Some(ni)
 }
 
-/// Reads the file with what ended: the events, and the time when it was read.
+/// Parses the log of closes. Returns the events and the time of the sample.
 pub fn closes(text: &str, unread: &mut u64) -> (Vec<Event>, Option<f64>) {
     let mut events = Vec::new();
     let mut now = None;
@@ -72,7 +73,7 @@ pub fn closes(text: &str, unread: &mut u64) -> (Vec<Event>, Option<f64>) {
     (events, now)
 }
 
-/// Reads the file with the histograms.
+/// Parses the file with the histograms.
 pub fn times(text: &str, unread: &mut u64) -> Vec<Times> {
     let mut found = Vec::new();
     for line in lines(text) {
@@ -101,12 +102,12 @@ fn times_line(line: &str, unread: &mut u64) -> Times {
             }
         }
     }
-    // The driver has them in order; a damaged report may not.
+    // The driver sorts them; a damaged report may not.
     times.counts.sort_unstable();
     times
 }
 
-/// Reads the file with the requests that were for no NI.
+/// Parses the file with the requests for unknown NIs.
 pub fn strangers(text: &str, sample: &mut Sample) {
     let mut unread = 0;
     let (events, _) = closes(text, &mut unread);
@@ -124,7 +125,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// The words of a line with a key.
+/// Splits a line into its words, if its first key is `key`.
 fn words<'a>(line: &'a str, unread: &mut u64) -> Vec<(&'a str, &'a str)> {
     let mut found = Vec::with_capacity(40);
     for word in line.split_ascii_whitespace() {
@@ -156,7 +157,7 @@ fn seconds(value: &str, unread: &mut u64) -> Option<f64> {
     }
 }
 
-/// A name: printable, and not longer than it should be.
+/// Returns a printable name of limited length.
 fn name(value: &str) -> String {
     value
         .chars()
@@ -203,7 +204,7 @@ fn causes_line(line: &str, unread: &mut u64) -> (String, Vec<(String, u64)>) {
     (of, counts)
 }
 
-/// `cause:number,cause:number`.
+/// Parses `cause:number,cause:number`.
 fn tally(value: &str, unread: &mut u64) -> Vec<(String, u64)> {
     let mut found: Vec<(String, u64)> = Vec::new();
     for word in value.split(',') {

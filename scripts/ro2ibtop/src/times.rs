@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long messages are where: the driver's histograms, and what came to them since another look.
+//! Histograms of the driver: how long messages stay in each stage, and the increase since another sample.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// One histogram: of a stage and an operation.
+/// Histogram of one stage and one operation.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(into = "Summary")]
 #[schemars(with = "Summary")]
@@ -14,10 +14,10 @@ pub struct Times {
     pub stage: String,
     /// The message, in the words of the protocol.
     pub op: String,
-    /// All of them together, in nanoseconds.
+    /// Sum of all times, in nanoseconds.
     pub sum_ns: u64,
-    /// How many took less than so many nanoseconds and not less than the limit before it, by limit;
-    /// `u64::MAX` is the last.
+    /// Number of messages by limit: those that took less than the limit in nanoseconds, and not less than the
+    /// limit before it. `u64::MAX` is the last limit.
     pub counts: Vec<(u64, u64)>,
 }
 
@@ -54,13 +54,14 @@ impl From<Times> for Summary {
 }
 
 impl Times {
-    /// How many.
+    /// Returns the number of messages.
     pub fn n(&self) -> u64 {
         let counts = self.counts.iter().map(|(_, n)| n);
         counts.fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// What so many of 1000 took less than, in nanoseconds; `None` if there is nothing, or no limit.
+    /// Returns the limit in nanoseconds that `of_1000` of 1000 messages stayed below; `None` without messages
+    /// or limit.
     pub fn quantile(&self, of_1000: u64) -> Option<u64> {
         let n = u128::from(self.n());
         let wanted = (n * u128::from(of_1000)).div_ceil(1000).max(1);
@@ -74,7 +75,7 @@ impl Times {
         None
     }
 
-    /// What came to it since `before`; all of it if that is of another life of the NI.
+    /// Returns the increase since `before`, or everything if `before` is of an earlier start of the NI.
     fn since(&self, before: &Self) -> Self {
         let old = |limit: u64| {
             let found = before.counts.iter().find(|(l, _)| *l == limit);
@@ -98,7 +99,7 @@ impl Times {
     }
 }
 
-/// What came to each since another look; those to which nothing came are left out.
+/// Returns the increase of each histogram since another sample, without those that did not change.
 pub fn since(now: &[Times], before: &[Times]) -> Vec<Times> {
     let more = now.iter().map(|times| {
         let old = before
@@ -109,16 +110,16 @@ pub fn since(now: &[Times], before: &[Times]) -> Vec<Times> {
     more.filter(|times| times.n() > 0).collect()
 }
 
-/// Where most of the time went, most first.
+/// Sorts stages by the time they took, most first.
 pub fn costly(times: &[Times]) -> Vec<&Times> {
-    // What waits for a credit is queued, too.
+    // Messages that wait for a credit are counted as queued, too.
     let all = times.iter().filter(|t| t.stage != "credit" && t.n() > 0);
     let mut all: Vec<_> = all.collect();
     all.sort_by_key(|times| std::cmp::Reverse(times.sum_ns));
     all
 }
 
-/// A time in a few characters.
+/// Formats a time in a few characters.
 pub fn span(ns: u64) -> String {
     let (n, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The driver's names in words.
+//! Texts for the driver's names.
 
-/// What a cause means, as the log says it.
+/// Returns the text of a cause, as the log has it.
 pub fn cause(name: &str) -> &str {
     match name {
         "Shutdown" => "shutting down",
@@ -36,7 +36,7 @@ pub fn cause(name: &str) -> &str {
     }
 }
 
-/// What to look at when that is the cause; empty if there is nothing to do.
+/// Returns the advice for a cause; empty if there is none.
 pub fn advice(name: &str, detail: &str) -> &'static str {
     match name {
         "Protocol" => "report it, with the software of the peer",
@@ -67,7 +67,7 @@ pub fn advice(name: &str, detail: &str) -> &'static str {
     }
 }
 
-/// Why a request was refused.
+/// Returns the text of a reject reason.
 pub fn refusal(name: &str) -> &str {
     match name {
         "Port" => "unprivileged source port",
@@ -97,7 +97,7 @@ pub fn refusal(name: &str) -> &str {
     }
 }
 
-/// Refusals that are a part of agreeing on something, and nothing to look at.
+/// Rejects that are part of a negotiation, and no problem.
 pub fn is_negotiation(name: &str) -> bool {
     matches!(
         name,
@@ -105,7 +105,8 @@ pub fn is_negotiation(name: &str) -> bool {
     )
 }
 
-/// What ended, most first: `3 x refused by the peer, 1 x shutting down`. The rest of more causes than `most` is a sum.
+/// Lists ends, most frequent first: `3 x refused by the peer, 1 x shutting down`. With more than `most`
+/// causes, the rest is summed.
 pub fn ends(of: &[(String, u64)], most: usize) -> String {
     let mut of: Vec<_> = of.iter().filter(|(_, n)| *n > 0).collect();
     of.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
@@ -121,7 +122,7 @@ pub fn ends(of: &[(String, u64)], most: usize) -> String {
     each.join(", ")
 }
 
-/// A time in a few characters.
+/// Formats a time in a few characters.
 pub fn span(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -132,7 +133,7 @@ pub fn span(ms: u64) -> String {
     }
 }
 
-/// A number in at most five characters.
+/// Formats a number in at most five characters.
 pub fn short(n: u64) -> String {
     match n {
         0..10_000 => n.to_string(),
@@ -142,7 +143,7 @@ pub fn short(n: u64) -> String {
     }
 }
 
-/// `one thing`, `two things`.
+/// Formats a count with its noun: `one thing`, `two things`.
 pub fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }

@@ -202,7 +202,7 @@ fn a_device_that_says_it_is_broken_is_no_healthy_one() {
     let up = "\nro2ib_device_up{ni=\"10.0.0.1@o2ib\",device=\"rxe0\"} ";
     for (health, kind, words, works) in [
         ("broken", "device-broken", "rxe0 says that it is broken", 0),
-        ("mute", "cm-mute", "no node can be connected to", 0),
+        ("mute", "cm-mute", "no peer can connect", 0),
         ("ok", "", "nothing wrong", 1),
     ] {
         let now = told.replace(" health=broken", &format!(" health={health}"));

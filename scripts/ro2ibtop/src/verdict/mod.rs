@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong, in words: of an NI, of a peer, of a connection. The worst there is.
+//! Verdicts in words: the worst problem of an NI, a peer or a connection.
 
 mod of_conn;
 mod of_ni;
@@ -32,11 +32,11 @@ use crate::{
     words, //
 };
 
-/// How bad it is.
+/// Severity of a verdict.
 #[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Nothing is wrong.
+    /// No problem.
     Fine,
     /// Worth knowing.
     Note,
@@ -47,7 +47,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// For programs.
+    /// Returns the name that programs read.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fine => "fine",
@@ -58,15 +58,15 @@ impl Level {
     }
 }
 
-/// What is to be said of something.
+/// Verdict on an NI, a peer or a connection.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Verdict {
-    /// How bad it is.
+    /// Severity.
     pub level: Level,
-    /// For programs: one of [`KINDS`].
+    /// Kind, for programs: one of [`KINDS`].
     #[schemars(extend("enum" = KINDS))]
     pub kind: &'static str,
-    /// For people.
+    /// Text, for operators.
     pub words: String,
 }
 
@@ -105,11 +105,11 @@ pub const KINDS: [&str; 31] = [
     "gone",
 ];
 
-/// Milliseconds from which waiting is said.
+/// Milliseconds from which a wait is reported.
 const SLOW_MS: u64 = 500;
-/// Milliseconds from which it is bad: the transport's first retries are over.
+/// Milliseconds from which a wait is bad: the transport's first retries are over.
 pub(crate) const BAD_MS: u64 = 3_000;
-/// Seconds that an end is worth a word.
+/// Seconds for which the end of a connection is reported.
 const RECENT_S: f64 = 120.0;
 
 impl Verdict {
@@ -121,12 +121,12 @@ impl Verdict {
         }
     }
 
-    /// Nothing is wrong.
+    /// Creates the verdict that there is no problem.
     pub fn fine() -> Self {
         Self::new(Level::Fine, "fine", "")
     }
 
-    /// What is shown of it: of what is fine there may be nothing to say.
+    /// Returns the text, or `ok` if it is empty.
     pub fn words_or_ok(&self) -> &str {
         match self.words.as_str() {
             "" => "ok",
@@ -145,19 +145,19 @@ impl Verdict {
     }
 }
 
-/// What is known of the way to the peers of an NI.
+/// State of the path to the peers of an NI.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Way {
-    /// Whether data gets there.
+    /// Whether data arrives.
     pub data: Data,
-    /// Packets were lost since the sample before: whatever waits may wait for that.
+    /// Packets were lost since the previous sample: a message that waits may wait for a retry.
     pub lossy: bool,
-    /// The connections of the peer break again and again.
+    /// The connections of the peer break repeatedly.
     pub breaks: bool,
 }
 
 impl Way {
-    /// That of an NI.
+    /// Returns the state of the path of an NI.
     pub fn of(ni: &Ni, history: &History) -> Self {
         Self {
             data: Data::of(ni, history),
@@ -167,20 +167,21 @@ impl Way {
     }
 }
 
-/// Whether data gets to peers, as far as the histograms of the wire tell: it is what is as large as the path allows.
+/// Whether data reaches peers, judged by the histograms of the wire: packets of data are as large as the path
+/// allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Data {
-    /// It cannot be told.
+    /// The histograms do not show it.
     #[default]
     Unknown,
-    /// Some did since the sample before.
+    /// Data arrived since the previous sample.
     Through,
-    /// None has since the NI was started, and some was sent.
+    /// Data was sent, and none arrived since the start of the NI.
     Never,
 }
 
 impl Data {
-    /// That of an NI. With several peers nobody knows whose it is that got through.
+    /// Returns the state for an NI. With several peers, the histograms do not show which peer received data.
     fn of(ni: &Ni, history: &History) -> Self {
         let any = |times: &[Times], stage| {
             times
@@ -188,7 +189,7 @@ impl Data {
                 .any(|t| t.stage == stage && DATA.contains(&t.op.as_str()) && t.n() > 0)
         };
         let through = |times: &[Times]| any(times, "wire");
-        // Who only receives data, or asks for none, has sent none.
+        // A node that only receives data, or requests none, has sent none.
         if !any(&ni.times, "queued") && !through(&ni.times) {
             Self::Unknown
         } else if !through(&ni.times) {
@@ -200,7 +201,7 @@ impl Data {
         }
     }
 
-    /// Why some packets get through, and others do not.
+    /// Returns why some packets arrive and others do not.
     fn lossy(self) -> &'static str {
         match self {
             Self::Unknown => {
@@ -213,7 +214,7 @@ impl Data {
         }
     }
 
-    /// Said of a peer that was lost and is there again.
+    /// Returns the verdict on a peer that was lost and is connected again.
     fn back(self) -> &'static str {
         match self {
             Self::Unknown => {
@@ -227,7 +228,7 @@ impl Data {
     }
 }
 
-/// Messages that say that data was moved, which goes before them.
+/// Messages that report a transfer, sent after its data.
 const DATA: [&str; 2] = ["PUT_DONE", "GET_DONE"];
 
 fn level_of(ms: u64) -> Level {

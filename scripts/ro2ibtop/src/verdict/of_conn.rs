@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong with a connection.
+//! Verdict on a connection.
 
 use super::{
     level_of,
@@ -15,28 +15,29 @@ use crate::{
     words, //
 };
 
-/// Milliseconds that something came after what is not acknowledged was sent, at least: it may have been on its way.
+/// Milliseconds by which the last receive must be later than an unacknowledged send: it may have been on its
+/// way.
 const HEARD_MS: u64 = 200;
 
-/// Whether messages wait for a credit and there is none to use: the last one is kept for returning
+/// Returns whether messages wait for a credit and none is usable; the last credit is kept for returning
 /// credits.
 pub fn is_starved(conn: &Conn) -> bool {
     conn.state == "Established" && conn.credits <= 1 && for_credits(conn) > 0
 }
 
-/// Messages that wait for a credit, be it behind those that wait for a buffer for their answer.
+/// Returns the messages that wait for a credit, also behind messages that wait for a reserved buffer.
 fn for_credits(conn: &Conn) -> u64 {
     conn.q_main.saturating_add(conn.q_unreserved)
 }
 
-/// Whether the peer's credits lie here, in requests that LNet has not taken.
+/// Returns whether this node holds the peer's credits, in requests that LNet has not received.
 pub fn keeps_credits(conn: &Conn) -> bool {
     conn.with_lnet > 0
         && conn.depth > 0
         && (conn.peer_held <= 1 || conn.with_lnet.saturating_add(1) >= conn.depth)
 }
 
-/// Why a peer does not give back what it has.
+/// Returns why a peer does not return credits.
 fn slow(way: Way) -> &'static str {
     match (way.lossy, way.breaks) {
         (true, _) => "packets get lost, as the NI says; if not, the peer's LNet is slow",
@@ -47,7 +48,7 @@ fn slow(way: Way) -> &'static str {
     }
 }
 
-/// Of a connection.
+/// Returns the verdict on a connection.
 pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
     let span = words::span;
     match conn.state.as_str() {
@@ -79,12 +80,13 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         return Verdict::new(Level::Bad, "memory", words);
     }
     let ms = conn.oldest_ms;
-    // What is sent is acknowledged in its order: as long as something is, the way is good, and what is old has waited.
+    // Sends are acknowledged in order: while acknowledgements arrive, the path is good, and an old message
+    // has waited here.
     let still = track.and_then(|track| track.still);
     let stands = still.map_or(ms, |still| ms.min((still * 1000.0) as u64));
     if conn.oldest == "sending" && stands >= SLOW_MS {
         let ms = stands;
-        // What came since then came from a peer that is alive, over a way that lets something through.
+        // A receive since then came from a living peer, over a path that lets some packets through.
         if conn.idle_ms.saturating_add(HEARD_MS) <= ms {
             let words = format!(
                 "not acknowledged for {}, and the peer was heard {} ago: {}",
@@ -102,7 +104,7 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
     }
     if is_starved(conn) {
         let starved = track.map_or(0, |track| (track.starved * 1000.0) as u64);
-        // Without progress the oldest message tells for how long.
+        // Without progress, the oldest message shows how long it has been.
         let ms = if conn.oldest == "queued" || conn.oldest == "answer" {
             ms.max(starved)
         } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong with an NI, or with who asks for one that is not there.
+//! Verdict on an NI, and on requests for an unknown NI.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::{
     words, //
 };
 
-/// Counters of devices that rise when packets are lost and repeated.
+/// Counters of devices that rise when packets are lost and retried.
 const RETRIES: [&str; 10] = [
     "completer_retry_err",
     "retry_exceeded_err",
@@ -36,10 +36,10 @@ const RETRIES: [&str; 10] = [
     "roce_adp_retrans",
 ];
 
-/// Seconds for which it is told that an NI was started.
+/// Seconds for which the start of an NI is reported.
 const YOUNG_S: f64 = 600.0;
 
-/// What rose since the sample before of the counters that tell of lost packets.
+/// Returns the increase since the previous sample of the counters of lost packets.
 pub(super) fn retries<'a>(
     ni: &'a Ni,
     history: &'a History,
@@ -50,7 +50,7 @@ pub(super) fn retries<'a>(
     rises.filter(|(_, n)| *n > 0)
 }
 
-/// Of an NI, without its peers.
+/// Returns the verdict on an NI, without its peers.
 pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
     if ni.device.is_empty() {
         let words = "the RDMA device is gone: look at \"rdma link\"";
@@ -111,7 +111,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
                 Verdict::new(level, "pkeys", words)
             })
         })
-        // What is so now comes before what was.
+        // Present problems come before past ones.
         .or(|| flaps(ni, history, now))
         .or(|| {
             let before = ni.count("other", "NoMemory");
@@ -122,7 +122,7 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         })
 }
 
-/// It has its device, and LNet avoids the NI: a link that is up does not help.
+/// Returns the problem of a device that makes LNet avoid the NI while its link is up.
 fn unusable(ni: &Ni) -> Option<Verdict> {
     let device = &ni.device;
     match ni.health.as_str() {
@@ -134,7 +134,7 @@ fn unusable(ni: &Ni) -> Option<Verdict> {
         }
         "mute" => {
             let words = format!(
-                "no node can be connected to, LNet avoids the NI: make {device} anew, \"rdma link delete\" and \"rdma link add\""
+                "no peer can connect, LNet avoids the NI: create {device} again with \"rdma link delete\" and \"rdma link add\""
             );
             Some(Verdict::new(Level::Bad, "cm-mute", words))
         }
@@ -142,7 +142,7 @@ fn unusable(ni: &Ni) -> Option<Verdict> {
     }
 }
 
-/// Nothing is wrong. That it was started just now is what its peers complain of.
+/// Reports a recent start, which explains failures that its peers report.
 fn fine(ni: &Ni, now: f64) -> Verdict {
     let age = now - ni.incarnation as f64 / 1e6;
     if !(0.0..YOUNG_S).contains(&age) {
@@ -152,8 +152,8 @@ fn fine(ni: &Ni, now: f64) -> Verdict {
     Verdict::new(Level::Fine, "fine", words)
 }
 
-/// Its link or device goes away and comes back: once may be somebody's hand. Peers may be too many for the driver to know
-/// how often each of them was lost, and all of them are connected again.
+/// Reports a link or device that went away repeatedly; once may be an operator's action. The peers may be too
+/// many for the driver to keep the ends of each, and all of them may be connected again.
 fn flaps(ni: &Ni, history: &History, now: f64) -> Option<Verdict> {
     let flaps = history.flaps(ni);
     let [oldest, .., newest] = flaps else {
@@ -169,20 +169,20 @@ fn flaps(ni: &Ni, history: &History, now: f64) -> Option<Verdict> {
     Some(Verdict::new(Level::Warn, "flaps", words))
 }
 
-/// There was none for `short` messages since the sample before.
+/// Returns the problem that `short` messages found no memory region since the previous sample.
 fn memory(ni: &Ni, history: &History, short: u64) -> Verdict {
     let want = match ni.max_regions {
-        // More there cannot be, and none of them lay idle.
+        // All regions that may exist exist, and none was idle.
         most if most > 0 && ni.regions >= most => {
             format!("no memory region, all {most} are in use,")
         }
-        // A device that makes fewer than it says, or others have them.
+        // The device makes fewer regions than it reports, or other users have them.
         _ if history.no_region(ni) > 0 => "no memory region, the device gives none,".to_string(),
         _ => "no memory".to_string(),
     };
     let naks = history.times(ni).iter();
     let naks = naks.filter(|t| t.stage == "wire" && t.op == "PUT_NAK");
-    // Others were refused because nobody waited for them.
+    // Other requests were rejected while no message waited for their peer.
     match naks
         .fold(0u64, |sum, t| sum.saturating_add(t.n()))
         .min(short)
@@ -201,7 +201,7 @@ fn memory(ni: &Ni, history: &History, short: u64) -> Verdict {
     }
 }
 
-/// LNet here has kept the credits of peers for long, and takes nothing.
+/// Returns the problem that LNet on this node has kept the credits of peers for long and receives nothing.
 fn slow(ni: &Ni, history: &History) -> Option<Verdict> {
     let mut peers = BTreeSet::new();
     let mut longest = 0;
@@ -245,7 +245,7 @@ fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Optio
     Some(Verdict::new(Level::Warn, kind, words))
 }
 
-/// Of no NI: that there is none, or requests that were for none of them.
+/// Returns the verdict on a node without NI, and on requests for unknown NIs.
 pub fn of_none(sample: &Sample) -> Option<Verdict> {
     if sample.nis.is_empty() {
         let words =

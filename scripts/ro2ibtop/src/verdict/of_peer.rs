@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong with a peer, or was with one that is gone.
+//! Verdict on a peer, and on one that is gone.
 
 use std::collections::HashSet;
 
@@ -22,13 +22,13 @@ use crate::{
     words, //
 };
 
-/// Seconds over which breaks are counted, and how many are too many.
+/// Seconds over which breaks are counted, and the number that is too many.
 const BREAKS_S: f64 = 600.0;
 const BREAKS: u64 = 3;
-/// Seconds between the ends of connections that broke together, at most.
+/// Seconds within which connections that broke together ended.
 const TOGETHER_S: f64 = 2.0;
 
-/// Events of a peer that are not older than `seconds`, the newest first.
+/// Returns the events of a peer within the last `seconds`, the newest first.
 fn recent<'a>(
     ni: &'a Ni,
     peer: &'a str,
@@ -40,7 +40,7 @@ fn recent<'a>(
     ni.events.iter().rev().filter(of_peer)
 }
 
-/// `back`: the peer is connected again, and what is known of its data.
+/// Returns the verdict on a lost peer; `back`: the peer is connected again, with the state of its data.
 pub(super) fn because(cause: &str, detail: &str, back: Option<Data>) -> String {
     let mut words = words::cause(cause).to_string();
     if !detail.is_empty() {
@@ -55,7 +55,8 @@ pub(super) fn because(cause: &str, detail: &str, back: Option<Data>) -> String {
     }
 }
 
-/// When it is tried again, and after how many failures in a row; `None` if it is not, or the driver does not say.
+/// Formats when the next attempt is, and after how many failures; `None` if none is due or the driver does
+/// not report it.
 fn next_try(peer: &Peer) -> Option<String> {
     let when = match peer.retry_ms {
         Some(ms) => format!("next try in {}", words::span(ms)),
@@ -68,13 +69,14 @@ fn next_try(peer: &Peer) -> Option<String> {
     })
 }
 
-/// Why its last connection or attempt ended, as the peer knows: what all peers share may have no room for it any more.
+/// Returns why its last connection or attempt ended. The peer itself keeps it, because the shared log may
+/// have dropped it.
 fn last(peer: &Peer) -> Option<String> {
     let lately = peer.last_ago_ms? as f64 <= RECENT_S * 1000.0;
     (lately && !peer.last.is_empty()).then(|| because(&peer.last, "", None))
 }
 
-/// Of a peer, without its connections.
+/// Returns the verdict on a peer, without its connections.
 pub fn peer(ni: &Ni, peer: &Peer, now: f64, way: Way) -> Verdict {
     let newest = recent(ni, &peer.nid, now, RECENT_S).next();
     let why = newest.map(|e| because(&e.cause, &e.detail, None));
@@ -95,7 +97,7 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64, way: Way) -> Verdict {
         if let Some(why) = why {
             words = format!("{words}; the last try: {why}");
         } else if peer.failures > 0 {
-            // An attempt that the peer wants to be repeated is not one that ended.
+            // An attempt that the peer asked to repeat has not failed.
             words = format!("{words}; the peer says not now: it boots, or its log has the reason");
         }
         return Verdict::new(level, "waiting", words);
@@ -109,7 +111,7 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64, way: Way) -> Verdict {
             }
             lately
         }
-        // It has others, or another one since.
+        // The peer has other connections, or connected again since.
         Some(end) => Verdict {
             level: Level::Note,
             ..ended(ni, end, now, Some(way.data))
@@ -121,7 +123,7 @@ pub fn peer(ni: &Ni, peer: &Peer, now: f64, way: Way) -> Verdict {
     let Some(mut breaks) = breaks(ni, &peer.nid, now, (peer.usable > 0).then_some(way.data)) else {
         return lately;
     };
-    // It is not always the same.
+    // The causes may differ.
     if peer.ends.len() > 1 {
         breaks.words = format!("{}; so far {}", breaks.words, words::ends(&peer.ends, 2));
     }
@@ -134,7 +136,7 @@ fn breaks(ni: &Ni, peer: &str, now: f64, back: Option<Data>) -> Option<Verdict> 
     let mut first = f64::INFINITY;
     let of_itself = |e: &&Event| e.what == "closed" && e.by != "operator";
     for event in recent(ni, peer, now, BREAKS_S).filter(of_itself) {
-        // Several connections that break together are one break.
+        // Several connections that break together count as one break.
         if first - event.time > TOGETHER_S {
             n = n.saturating_add(1);
         }
@@ -151,7 +153,7 @@ fn breaks(ni: &Ni, peer: &str, now: f64, back: Option<Data>) -> Option<Verdict> 
     Some(Verdict::new(Level::Warn, "breaks", words))
 }
 
-/// When the last connection of that peer before this event broke because nothing of the peer was heard.
+/// Returns when the last connection of that peer before this event broke because the peer was silent.
 fn silent(ni: &Ni, event: &Event) -> Option<f64> {
     let before = recent(ni, &event.peer, event.time, BREAKS_S);
     let closed = before
@@ -187,14 +189,14 @@ fn ended(ni: &Ni, event: &Event, now: f64, back: Option<Data>) -> Verdict {
         "operator" => Level::Note,
         _ if event.cause == "Overtaken" => Level::Note,
         _ if event.what == "failed" => Level::Bad,
-        // It went in order, or has another life: a client that unmounts, or restarts.
+        // The connection closed in order, or the client started again: it unmounted, or booted.
         _ if matches!(event.cause.as_str(), "PeerClosed" | "PeerRestarted") => Level::Note,
         _ => Level::Warn,
     };
     Verdict::new(level, "ended", words)
 }
 
-/// Peers of which connections broke again and again lately, and not by somebody's hand.
+/// Returns peers whose connections broke repeatedly of late, and not by an operator's action.
 pub fn unsteady(ni: &Ni, now: f64) -> HashSet<&str> {
     let broke = |e: &&Event| {
         e.what == "closed"
@@ -207,13 +209,13 @@ pub fn unsteady(ni: &Ni, now: f64) -> HashSet<&str> {
     twice.filter(|peer| !once.insert(*peer)).collect()
 }
 
-/// Peers of which something ended, as far as it is known.
+/// Returns peers with an end in the log.
 pub fn noisy(ni: &Ni) -> HashSet<&str> {
     let ends = ni.events.iter().filter(|e| e.what != "refused");
     ends.map(|e| e.peer.as_str()).collect()
 }
 
-/// Peers that are in no table any more, of which something ended lately.
+/// Returns peers that the driver no longer has, and whose connections ended lately.
 pub fn lost(ni: &Ni, now: f64) -> Vec<(String, Verdict)> {
     let mut candidates = noisy(ni);
     candidates.remove("unknown");
@@ -226,7 +228,7 @@ pub fn lost(ni: &Ni, now: f64) -> Vec<(String, Verdict)> {
     let mut found = Vec::new();
     for event in ni.events.iter().rev() {
         let ended_lately = now - event.time <= RECENT_S && event.what != "refused";
-        // The newest end of each.
+        // Take the newest end of each.
         if ended_lately && candidates.remove(event.peer.as_str()) {
             let verdict = match event.what.as_str() {
                 "failed" => ended(ni, event, now, None),

@@ -23,13 +23,13 @@ use crate::{
     }, //
 };
 
-/// A column: its name, its width, and from which width of the screen on it is shown.
+/// Column: its name, its width, and the width of the screen from which on it is shown.
 pub(super) type Column = (&'static str, usize, u16);
 
-/// Width of a column that [`bars`] tells.
+/// Width of a column of [`bars`].
 const BARS: usize = 0;
 
-/// How many rates are drawn on a screen of that width: more where the verdict has its room.
+/// Returns how many rates a screen of that width draws: more where the verdict has enough columns.
 pub(super) fn bars(width: u16) -> usize {
     let more = width.saturating_sub(200) / 2;
     usize::from(more).saturating_add(8).min(LENGTH)
@@ -71,13 +71,13 @@ pub(super) const EVENT_COLUMNS: [Column; 4] = [
     ("by", 8, 0),
 ];
 
-/// How much of a line its columns leave to the words behind them.
+/// Returns how many columns of a line are left for the text behind its cells.
 pub(super) fn rest(columns: &[Column], width: u16) -> usize {
     let used = cut(columns, &vec![String::new(); columns.len()], width);
     usize::from(width).saturating_sub(used.chars().count())
 }
 
-/// The cells that fit, each in its column.
+/// Returns the cells that fit, each in its column.
 pub(super) fn cut(columns: &[Column], cells: &[String], width: u16) -> String {
     let mut line = String::with_capacity(usize::from(width));
     for ((_, room, from), cell) in columns.iter().zip(cells) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How it is drawn, and what of it where there is not room for all.
+//! Drawing, and the choice of lines where not all fit.
 
 use ratatui::{
     layout::{
@@ -57,13 +57,13 @@ use crate::{
     words, //
 };
 
-/// What ended that is shown below the list.
+/// Number of ends shown below the list.
 const EVENTS: usize = 8;
 
 /// Lines that are always there: the first and the last one, two headings, a blank one, and two of the list.
 const FRAME: u16 = 7;
 
-/// How many lines of that width a line takes, if words are not divided. Too many rather than too few.
+/// Returns how many lines of that width a text takes if no word is divided; an upper bound.
 fn wrapped(line: &Line<'_>, width: u16) -> u16 {
     let longest = line.spans.iter().flat_map(|s| s.content.split(' '));
     let longest = longest.map(|word| word.chars().count()).max().unwrap_or(0);
@@ -75,7 +75,7 @@ fn wrapped(line: &Line<'_>, width: u16) -> u16 {
 }
 
 impl App {
-    /// Lines that everything takes on a screen of that width, if there is room.
+    /// Returns the lines that everything takes on a screen of that width.
     pub fn height(&self, width: u16) -> u16 {
         let nis = usize::from(self.ni_lines(width));
         let events: usize = self.sample.nis.iter().map(|ni| ni.events.len()).sum();
@@ -83,7 +83,8 @@ impl App {
         let below = match self.events {
             true => events,
             false => {
-                // The frame has room for two of the list; one more parts them from what ended, which has a heading.
+                // The frame has two lines of the list; one more separates them from the ends, which have a
+                // heading.
                 let items = self.items.len().saturating_sub(1);
                 let heading = usize::from(events > 0);
                 items
@@ -98,7 +99,7 @@ impl App {
         u16::try_from(all).unwrap_or(u16::MAX)
     }
 
-    /// Draws it all.
+    /// Draws the screen.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
         let events = self.latest(EVENTS);
@@ -158,7 +159,7 @@ impl App {
 
     fn head(&self, width: u16) -> Line<'_> {
         let line = self.head_with(true);
-        // What is wrong comes first.
+        // Problems come first.
         match line.width() > usize::from(width) {
             true => self.head_with(false),
             false => line,
@@ -227,7 +228,7 @@ impl App {
                     let cells = self.conn_cells(item, conn, area.width);
                     row(&CONN_COLUMNS, &cells, area.width, &item.verdict)
                 }
-                // A peer has nothing but its verdict to show, and all the room for it.
+                // A peer has only its verdict to show, and the whole line for it.
                 None => {
                     let name = std::slice::from_ref(&item.peer);
                     row(&CONN_COLUMNS[..1], name, area.width, &item.verdict)
@@ -272,7 +273,7 @@ impl App {
         ]
     }
 
-    /// All of the chosen line: what is wrong, what it is, what there was before.
+    /// Draws the chosen line in full: its problem, its state, its past.
     fn detail(&self) -> Vec<Line<'_>> {
         let chosen = self.chosen.and_then(|n| {
             let last = self.items.len().saturating_sub(1);
@@ -318,7 +319,7 @@ impl App {
         lines
     }
 
-    /// What ended last of all NIs, the newest first.
+    /// Returns the last ends of all NIs, the newest first.
     fn latest(&self, most: usize) -> Vec<&Event> {
         let nis = self.sample.nis.iter().flat_map(|ni| &ni.events);
         let mut all: Vec<&Event> = nis.chain(&self.sample.stranger_events).collect();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Text for which there may not be room.
+//! Truncation of text.
 
 use std::borrow::Cow;
 
-/// Behind what is not all: a part of a name may be the name of something else.
+/// Mark behind a truncated text: a part of a name may be another name.
 const CUT: char = '~';
 
-/// As much of it as fits.
+/// Truncates a text to a width.
 pub(super) fn fit(text: &str, room: usize) -> Cow<'_, str> {
     if text.chars().count() <= room {
         return Cow::Borrowed(text);
@@ -20,7 +20,7 @@ pub(super) fn fit(text: &str, room: usize) -> Cow<'_, str> {
     Cow::Owned(cut)
 }
 
-/// Lines of at most that width. Only a word that is longer is divided.
+/// Wraps a text at a width. Only a word that is longer is divided.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The first lines of them. The last one shows if there were more.
+/// Returns the first lines. The last one shows if there were more.
 pub(super) fn first(mut lines: Vec<String>, most: usize) -> Vec<String> {
     if lines.len() > most {
         lines.truncate(most);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The screen: NIs, then peers and connections with what is wrong first, then what ended last. Here is what is in it
-//! and in which order.
+//! The screen: NIs, then peers and connections with problems first, then the last ends. This file chooses
+//! content and order.
 
 mod columns;
 mod draw;
@@ -24,20 +24,20 @@ use crate::{
     },
 };
 
-/// What the list is sorted by.
+/// Order of the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// What is wrong first.
+    /// Problems first.
     #[default]
     Trouble,
     /// By NID.
     Nid,
-    /// What moves most first.
+    /// Highest rate first.
     Rate,
 }
 
 impl Order {
-    /// The one after it.
+    /// Returns the next order.
     pub fn next(self) -> Self {
         match self {
             Self::Trouble => Self::Nid,
@@ -58,42 +58,42 @@ impl Order {
 /// A line of the list.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Number of its NI in the sample.
+    /// Index of its NI in the sample.
     pub ni: usize,
     /// The peer.
     pub peer: String,
-    /// Number of the connection in the NI; `None` is the peer itself.
+    /// Index of the connection in the NI; `None` for the peer itself.
     pub conn: Option<usize>,
-    /// What is wrong.
+    /// Verdict.
     pub verdict: Verdict,
     rate: f64,
     address: Vec<u32>,
 }
 
-/// What the screen shows.
+/// Content of the screen.
 #[derive(Debug, Default)]
 pub struct App {
     /// The last sample.
     pub sample: Sample,
-    /// What was before.
+    /// History of earlier samples.
     pub history: History,
     /// Peers and connections, in order.
     pub items: Vec<Item>,
-    /// What is said of each NI.
+    /// Verdict of each NI.
     pub nis: Vec<Verdict>,
-    /// Numbers of the NIs in the sample, those with trouble first.
+    /// Indices of the NIs in the sample, those with problems first.
     ranks: Vec<usize>,
     /// The order.
     pub order: Order,
-    /// The line of the list of which all is told; `None` if nobody can choose one.
+    /// Line of the list that is shown in full; `None` if the user cannot choose one.
     pub chosen: Option<usize>,
-    /// Where the sample is from.
+    /// Source of the sample.
     pub title: String,
-    /// Nothing is read for now.
+    /// No sample is read while this is set.
     pub paused: bool,
-    /// What ended is shown instead of the list.
+    /// The ends are shown in place of the list.
     pub events: bool,
-    /// Why it could not be read again, so that the sample is an old one.
+    /// Why the next sample could not be read; the sample is an old one then.
     pub error: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl App {
                     true => Verdict::fine(),
                     false => verdict::peer(ni, peer, now, way),
                 };
-                // A peer that is fine is told by its connections.
+                // The connections of a peer without problems stand for the peer.
                 if verdict.level > Level::Fine || peer.conns == 0 {
                     self.items.push(item(&peer.nid, None, verdict, 0.0));
                 }
@@ -168,7 +168,7 @@ impl App {
         }
     }
 
-    /// Sorts by something else.
+    /// Changes the order.
     pub fn reorder(&mut self) {
         self.order = self.order.next();
         self.sort();
@@ -181,7 +181,7 @@ impl App {
         self.chosen = Some(chosen.saturating_add_signed(by).min(last));
     }
 
-    /// All levels there are: of peers and connections, of NIs, and of what is for none of them.
+    /// Returns all levels: of peers, connections, NIs, and of requests for unknown NIs.
     fn levels(&self) -> impl Iterator<Item = Level> + '_ {
         let items = self.items.iter().map(|item| item.verdict.level);
         let nis = self.nis.iter().map(|v| v.level);
@@ -189,18 +189,18 @@ impl App {
         items.chain(nis).chain(none)
     }
 
-    /// How many things are as bad as that.
+    /// Returns the number of verdicts of a level.
     pub fn count(&self, level: Level) -> usize {
         self.levels().filter(|l| *l == level).count()
     }
 
-    /// Whether something ended lately that is made good by now.
+    /// Returns whether an end of late is made up for by now.
     fn ended_lately(&self) -> bool {
         let ended = |item: &Item| item.verdict.kind == "ended";
         self.items.iter().any(ended)
     }
 
-    /// The worst there is. What cannot be seen is not fine.
+    /// Returns the worst level. A sample that cannot be read is not fine.
     pub fn worst(&self) -> Level {
         match self.error {
             Some(_) => Level::Bad,
@@ -208,7 +208,7 @@ impl App {
         }
     }
 
-    /// The connection of an item.
+    /// Returns the connection of an item.
     pub fn conn(&self, item: &Item) -> Option<&Conn> {
         self.sample.nis.get(item.ni)?.conns.get(item.conn?)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The table of NIs: a line of each, below it what is wrong in full if the line has no room for that, and where the time
-//! goes.
+//! Table of NIs: a line for each; below it the full verdict, if the line has no space for it, and the
+//! latencies.
 
 use ratatui::{
     layout::Rect,
@@ -42,13 +42,13 @@ use crate::{
     words, //
 };
 
-/// Stages of which the times are shown.
+/// Number of stages whose times are shown.
 const COSTLY: usize = 4;
 
-/// Before what belongs to the line above.
+/// Prefix of a line that belongs to the line above.
 const INDENT: &str = "  ";
 
-/// The words of what is wrong, if its line has no room for all of them.
+/// Returns the text of the verdict if its line has no space for all of it.
 fn in_full(verdict: &Verdict, width: u16) -> Vec<String> {
     let fits = verdict.words.chars().count() <= rest(&NI_COLUMNS, width);
     match verdict.level < Level::Warn || fits {
@@ -71,7 +71,7 @@ impl App {
         }
         let nis = self.ranks.iter().take(shown);
         let nis = nis.filter_map(|at| Some((self.sample.nis.get(*at)?, self.nis.get(*at)?)));
-        // An NI comes before the words of another one, and those before its times.
+        // An NI comes before the text of another one, and texts before times.
         let mut more = room.saturating_sub(shown);
         let told = nis.map(|(ni, verdict)| {
             let words = first(in_full(verdict, width), more);
@@ -117,7 +117,8 @@ impl App {
         ]
     }
 
-    /// Half and 99 of 100 of what took most time since the last look, if the driver tells; those stages that fit.
+    /// Formats median and 99th percentile of the stages that took most time since the previous sample, as far
+    /// as they fit.
     fn where_time_goes(&self, ni: &Ni, width: u16) -> Option<Line<'static>> {
         let times = times::costly(self.history.times(ni));
         if times.is_empty() {
@@ -140,7 +141,7 @@ impl App {
         )))
     }
 
-    /// Lines that NIs take.
+    /// Returns the lines that NIs take.
     pub(super) fn ni_lines(&self, width: u16) -> u16 {
         let nis = self.sample.nis.iter();
         let times = nis.filter(|ni| !times::costly(self.history.times(ni)).is_empty());
@@ -149,15 +150,15 @@ impl App {
         u16::try_from(all).unwrap_or(u16::MAX)
     }
 
-    /// Lines that those take with which something is wrong, without times.
+    /// Returns the lines that NIs with problems take, without times.
     fn wrong_lines(&self, width: u16) -> u16 {
         let wrong = self.nis.iter().filter(|v| v.level >= Level::Warn);
         let all: usize = wrong.map(|v| in_full(v, width).len() + 1).sum();
         u16::try_from(all).unwrap_or(u16::MAX)
     }
 
-    /// Lines for NIs on a screen of which the others want `rest`, and keep `frame`: a quarter, or what is left; half of it
-    /// for what is wrong; and in any case a line of each that is bad.
+    /// Returns the lines for NIs on a screen where the other parts want `rest` and keep `frame`: a quarter or
+    /// what is left; half of it for problems; and in any case one line for each NI that is bad.
     pub(super) fn ni_room(&self, screen: Rect, rest: u16, frame: u16) -> u16 {
         let (width, height) = (screen.width, screen.height);
         let bad = self.nis.iter().filter(|v| v.level == Level::Bad).count();
