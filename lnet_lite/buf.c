@@ -285,7 +285,7 @@ void lnl_buf_put(struct lnl_buf *buf)
 {
 	struct lnl_buf *old = NULL;
 
-	/* What is a GPU's goes back to it at once */
+	/* Pages of a GPU go back to the GPU at once */
 	if (buf->memory != LNET_LITE_HOST || (buf->md->md_flags & LNET_MD_FLAG_SPOILED)) {
 		lnl_buf_free(buf);
 		return;

@@ -3,10 +3,10 @@
  * lnet_lite: /sys/kernel/debug/lnet_lite.
  *
  * ctl     write one command line, then read the answer from the same open file
- * result  the answer to the last command of anybody
+ * result  the answer to the last command
  * stats   counters
  * knobs   what "set" has set
- * dk      the debug log; who writes anything there empties it
+ * dk      the debug log; a write empties it
  */
 #include <linux/debugfs.h>
 #include <linux/fs.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * lnet_lite: the debug log, in the form that "lctl dk" prints. What is newest is
- * kept.
+ * lnet_lite: the debug log, in the form that "lctl dk" prints. The newest
+ * messages are kept.
  */
 #include <linux/kernel.h>
 #include <linux/module.h>
@@ -26,7 +26,7 @@ static char ring[LNL_DK_SIZE];
 static char line[LNL_DK_LINE];
 /* Bytes that were ever written, of which the last LNL_DK_SIZE are in the ring */
 static u64 written;
-/* Of those, what somebody has cleared */
+/* Masks that were cleared */
 static u64 cleared;
 static DEFINE_RAW_SPINLOCK(dk_lock);
 
@@ -39,7 +39,7 @@ static void put(const char *text, size_t n)
 	written += n;
 }
 
-/* An LND asks for the masks itself, but for what is for the console. Any context but NMI */
+/* An LND checks the masks itself, except for console messages. Any context but NMI */
 int libcfs_debug_msg(struct libcfs_debug_msg_data *data, const char *format, ...)
 {
 	struct timespec64 now;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * lnet_lite: messages for somebody else (knob routing).
+ * lnet_lite: messages for another node (knob routing).
  *
  * The payload is received into a buffer of the router, then the same message is
  * sent on, marked as being routed; it has no MD.

@@ -41,7 +41,7 @@
 	X(resent) X(link_fatal) X(stuck_mds) X(health_ignored)		\
 	X(gpu_maps) X(gpu_unmaps) X(gpu_map_errors)
 
-/* What a driver must never do; each is a WARN_ONCE and a counter */
+/* Violations of LNet's contract; each is a WARN_ONCE and a counter */
 #define LNL_FAULTS(X)							\
 	X(double_finalize) X(unknown_finalize) X(context_violations)	\
 	X(finalize_then_error) X(bad_return) X(parse_unknown_ni)	\
@@ -288,7 +288,7 @@ enum lnl_match lnl_target_get(struct lnl_msg *lm);
 #define LNL_MB_MIXED		BIT_ULL(63)
 #define LNL_MAX_LEN		(2u << 20)
 
-/* What portal LNL_PORTAL_REPORT answers about the asking NID */
+/* Answer of portal LNL_PORTAL_REPORT about the NID that asks */
 struct lnl_report {
 	__le64	puts;
 	__le64	verified_bytes;

@@ -124,7 +124,7 @@ static int parse_put(struct lnl_ni *ni, struct lnl_msg *lm)
 		recv_put(ni, lm);
 		return 0;
 	case LNL_MATCH_NONE:
-		/* nobody would come back for it */
+		/* no later event would release the message */
 		if (READ_ONCE(ni->ni.ni_state) != LNET_NI_STATE_ACTIVE)
 			return -ENOENT;
 		rc = delay_put(ni, lm);
@@ -237,7 +237,7 @@ static int refuse(const char *why, const struct lnet_hdr *hdr, const struct lnet
 	return -EPROTO;
 }
 
-/* What LNet refuses: the LND keeps its buffer and closes the connection */
+/* LNet refuses the message: the LND keeps its buffer and closes the connection */
 static int validate(struct lnl_ni *ni, const struct lnet_hdr *hdr,
 		    const struct lnet_nid *from, bool for_me, bool rdma)
 {
@@ -271,7 +271,7 @@ static int validate(struct lnl_ni *ni, const struct lnet_hdr *hdr,
 	if (local)
 		return refuse("another of my NIDs", hdr, from);
 	if (rdma && hdr->type == LNET_MSG_GET)
-		return refuse("optimised GET for somebody else", hdr, from);
+		return refuse("optimised GET for another node", hdr, from);
 	return 0;
 }
 

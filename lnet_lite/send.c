@@ -171,7 +171,7 @@ int lnl_send(struct lnl_msg *lm, struct lnl_ni *ni, const struct lnet_nid *next_
 	return 0;
 }
 
-/* The message is done with the wire: whoever waits for its credits goes next */
+/* The message has left the wire: a message that waits for its credits goes next */
 void lnl_return_credits(struct lnl_msg *lm)
 {
 	struct lnl_msg *next[2] = {};
@@ -238,7 +238,7 @@ bool lnl_try_resend(struct lnl_msg *lm, int status)
 	if (!status || !lnet_lite_resends(&lm->msg, lm->msg.msg_health_status))
 		return false;
 	lm->retries++;
-	/* its credits go with the work: whoever waits for them may fail in the same way, and so on */
+	/* its credits go with the work: the next message may fail in the same way, and so on */
 	spin_lock(&lnl_lock);
 	list_add_tail(&lm->list, &resend);
 	spin_unlock(&lnl_lock);
@@ -260,7 +260,7 @@ static void resend_work(struct work_struct *work)
 			lnl_count(resent);
 			post(lm);
 		} else {
-			/* LNet looks for an NI anew, and finds none */
+			/* LNet looks for an NI again, and finds none */
 			lm->retries = INT_MAX;
 			lnl_finish(lm, -ESHUTDOWN);
 		}

@@ -236,7 +236,7 @@ static int small_get(struct lnl_ni *ni, const struct lnet_nid *hop, const struct
 	return res.status ? res.status : res.mlength;
 }
 
-/* What the target has counted of our PUTs */
+/* PUTs of this node that the target has counted */
 static int get_report(struct lnl_run *run, struct lnl_report *r)
 {
 	int rc = -EIO, try;

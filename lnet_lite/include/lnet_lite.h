@@ -105,7 +105,7 @@ struct lnet_lite_result {
 
 /*
  * Memory of a GPU for the traffic. Each of @pages stands for a page of that
- * memory, and nobody but its provider may use it; @data are pages where the
+ * memory, and only its provider may use it; @data are pages where the
  * test finds what is in the memory. Called with nothing held.
  */
 struct lnet_lite_gpu {

@@ -2,8 +2,8 @@
 
 //! Fuzzes a received message: the bytes that a peer's SEND leaves in a buffer.
 //!
-//! Nothing may panic. What is taken for a message must be one: opened again it is the same, and
-//! written again by us it has the bytes that it had.
+//! Nothing may panic. A decoded message must be one: decoding its body again gives an equal message,
+//! and encoding it gives the bytes that it had.
 
 #![no_main]
 
@@ -43,7 +43,7 @@ use ro2iblnd_proto::{
 /// A buffer of the driver.
 const BUF: usize = 4096;
 
-/// What a descriptor says has to agree with its pieces.
+/// Checks that a descriptor agrees with its fragments.
 fn fragments(rd: &Descriptor<'_>) -> Vec<Fragment> {
     let all: Vec<Fragment> = rd.fragments().collect();
     assert_eq!(all.len(), usize::from(rd.nfrags()));
@@ -53,7 +53,7 @@ fn fragments(rd: &Descriptor<'_>) -> Vec<Fragment> {
     all
 }
 
-/// What the LNet half does with a body.
+/// Does with a body as the LNet half does.
 fn judge(body: &Body<'_>) {
     match body {
         Body::Immediate { hdr, payload } => {

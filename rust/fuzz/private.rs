@@ -3,8 +3,8 @@
 //! Fuzzes the private data of the connection manager: a request, its answer, and a refusal.
 //!
 //! The first bytes say which of the three it is and what this side knows; the others are private data.
-//! Nothing may panic, nobody may be talked into more than he asked for or offered, and what is answered
-//! can be read by the other side.
+//! Nothing may panic, no side may agree to more than it asked for or offered, and the other side can read
+//! each answer.
 
 #![no_main]
 
@@ -43,7 +43,7 @@ const ME: Nid = Nid::new(0, 0x0a00_0001);
 const PEER: Nid = Nid::new(0, 0x0a00_0002);
 const STAMP: u64 = 0x0006_4a1b_0000_0001;
 
-/// What this side knows: eight bytes.
+/// State of this side, from eight bytes.
 struct Known<'a>(&'a [u8]);
 
 impl Known<'_> {
@@ -64,7 +64,7 @@ impl Known<'_> {
     }
 }
 
-/// A request comes in.
+/// Handles a request.
 fn asked(known: &Known<'_>, private: &[u8]) {
     let from = CmSource {
         addr: known.bit(1, 0).then_some(0x0a00_0002),
@@ -116,7 +116,7 @@ fn ask(known: &Known<'_>) -> Ask {
     }
 }
 
-/// A request of ours was accepted.
+/// Handles the answer that accepts a request of this side.
 fn accepted(known: &Known<'_>, private: &[u8]) {
     let asked = ask(known);
     let expected = Expected {
@@ -133,7 +133,7 @@ fn accepted(known: &Known<'_>, private: &[u8]) {
     }
 }
 
-/// A request of ours was refused.
+/// Handles the answer that rejects a request of this side.
 fn refused(known: &Known<'_>, private: &[u8]) {
     let asked = ask(known);
     let reason = match known.byte(4) {

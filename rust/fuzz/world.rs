@@ -4,8 +4,8 @@
 //!
 //! The first bytes are the configuration, which operations there are, which call fails and what happens
 //! to a node (`Script::foul` in `rust/sim/src/scenario.rs`); the others are a script of what the second
-//! node makes of its messages, WRITEs and private data (`rust/sim/c/src/foul.rs`). What has to hold of
-//! a world (Documentation/simulation.md) has to hold. With `RO2IB_SIM_LIVE=1` an input tells its story.
+//! node makes of its messages, WRITEs and private data (`rust/sim/c/src/foul.rs`). The rules for
+//! a world (Documentation/simulation.md) have to hold. With `RO2IB_SIM_LIVE=1` an input tells its story.
 
 #![no_main]
 

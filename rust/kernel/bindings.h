@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What bindgen reads for our own kernel crate; what it makes bindings of is
- * named in bindings.list.
+ * Headers that bindgen reads for the own kernel crate. bindings.list names the
+ * items that it makes bindings of.
  */
 #include <linux/bvec.h>
 #include <linux/fs.h>

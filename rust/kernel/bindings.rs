@@ -34,7 +34,7 @@ type __kernel_ptrdiff_t = isize;
 pub const wq_misc_consts_WORK_CPU_UNBOUND: ffi::c_uint =
     ro2ibk_const_RO2IBK_WORK_CPU_UNBOUND as ffi::c_uint;
 
-/// A macro, or an inline function, of C.
+/// Calls a macro or inline function of C.
 ///
 /// # Safety
 ///
@@ -49,7 +49,7 @@ pub unsafe fn __spin_lock_init(
     unsafe { ro2ibk_spin_lock_init(lock, name, key) }
 }
 
-/// An inline function of C.
+/// Calls an inline function of C.
 ///
 /// # Safety
 ///

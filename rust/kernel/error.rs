@@ -73,12 +73,12 @@ impl Error {
         }
     }
 
-    /// The error of a negative errno; `EINVAL` for what is none.
+    /// Returns the error of a negative errno; `EINVAL` if `errno` is none.
     pub fn from_errno(errno: c_int) -> Self {
         Self::new(errno).unwrap_or(code::EINVAL)
     }
 
-    /// The errno, negative.
+    /// Returns the errno, negative.
     pub const fn to_errno(self) -> c_int {
         self.0.get()
     }
@@ -120,7 +120,7 @@ impl From<core::convert::Infallible> for Error {
     }
 }
 
-/// The result of a C function that returns 0 or a negative errno.
+/// Converts the result of a C function that returns 0 or a negative errno.
 pub fn to_result(err: c_int) -> Result {
     if err < 0 {
         Err(Error::from_errno(err))
@@ -129,7 +129,7 @@ pub fn to_result(err: c_int) -> Result {
     }
 }
 
-/// The result of a C function that returns a pointer or an `ERR_PTR()`.
+/// Converts the result of a C function that returns a pointer or an `ERR_PTR()`.
 pub fn from_err_ptr<T>(ptr: *mut T) -> Result<*mut T> {
     let value = ptr.cast::<c_void>() as isize;
 

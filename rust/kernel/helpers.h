@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What our own kernel crate needs of C. Read by the C compiler and by bindgen.
+ * C functions of the own kernel crate. Read by the C compiler and by bindgen.
  *
  * Everything in which kernels differ is hidden behind these functions (see
  * helpers.c), so that the Rust side is the same for all of them. The prefix is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What [`kunit_tests`] writes out, for kernels with `CONFIG_KUNIT=y`.
+//! Support for the expansion of [`kunit_tests`], for kernels with `CONFIG_KUNIT=y`.
 //!
 //! C header: `include/kunit/test.h`.
 //!
@@ -14,7 +14,7 @@ use crate::{
     str::CStrExt as _, //
 };
 
-/// What a test may return.
+/// Result types of a test.
 trait TestResult {
     fn is_test_result_ok(&self) -> bool;
 }
@@ -31,7 +31,7 @@ impl<T, E> TestResult for Result<T, E> {
     }
 }
 
-/// Whether a test has come to a good end.
+/// Returns whether a test has passed.
 #[doc(hidden)]
 #[allow(private_bounds)]
 pub fn is_test_result_ok(t: impl TestResult) -> bool {
@@ -63,7 +63,7 @@ macro_rules! kunit_assert {
     };
 }
 
-/// One case of a suite.
+/// Creates a case of a suite.
 #[doc(hidden)]
 pub const fn case(
     name: &'static CStr,

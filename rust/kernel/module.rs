@@ -12,7 +12,7 @@ use crate::{
 
 /// A module's life.
 pub trait Module: Sized + Sync + Send {
-    /// Called when the module is loaded; dropping the value unloads it. Process context.
+    /// Initialises the module when it is loaded; dropping the value unloads it. Process context.
     fn init(module: &'static ThisModule) -> Result<Self>;
 }
 
@@ -30,13 +30,13 @@ impl ThisModule {
         unsafe { &*bindings::ro2ibk_this_module().cast::<Self>() }
     }
 
-    /// The pointer for C.
+    /// Returns the pointer for C.
     pub fn as_ptr(&self) -> *mut bindings::module {
         self.0.get()
     }
 }
 
-/// The bytes of a string literal, as a static array has them.
+/// Returns the bytes of a string literal as an array.
 #[doc(hidden)]
 pub const fn bytes_of<const N: usize>(s: &str) -> [u8; N] {
     let from = s.as_bytes();
@@ -102,7 +102,7 @@ macro_rules! module {
             unsafe extern "C" fn init_module() -> $crate::ffi::c_int {
                 match <$type as $crate::Module>::init($crate::ThisModule::get()) {
                     Ok(live) => {
-                        // SAFETY: Nobody else knows it; it is looked at again only when the
+                        // SAFETY: No other code has a pointer to it; it is accessed again only when the
                         // module goes.
                         unsafe { (&raw mut LIVE).write(Some(live)) };
                         0
@@ -126,7 +126,7 @@ macro_rules! module {
             #[no_mangle]
             #[link_section = ".exit.text"]
             unsafe extern "C" fn cleanup_module() {
-                // SAFETY: Nobody else knows it.
+                // SAFETY: No other code has a pointer to it.
                 drop(unsafe { (*(&raw mut LIVE)).take() });
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happens when code of Rust panics: a line that says where, and the end of the task.
+//! Panic handler: a line with the place of the panic, and the end of the task.
 
 use crate::print::{
     call_printk,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What every file of a module needs.
+//! Items that every file of a module needs.
 
 pub use core::{
     ffi::CStr,

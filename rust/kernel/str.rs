@@ -26,14 +26,14 @@ use crate::{
 
 /// [`CStr`] with the kernel's `char`.
 pub trait CStrExt {
-    /// The string at `ptr`.
+    /// Returns the string at `ptr`.
     ///
     /// # Safety
     ///
     /// `ptr` points to a string that ends with NUL and does not change during `'a`.
     unsafe fn from_char_ptr<'a>(ptr: *const c_char) -> &'a Self;
 
-    /// The pointer for C.
+    /// Returns the pointer for C.
     fn as_char_ptr(&self) -> *const c_char;
 }
 

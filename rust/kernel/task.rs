@@ -21,7 +21,7 @@ impl CurrentTask {
         Self(NotThreadSafe)
     }
 
-    /// Its number.
+    /// Returns the number of the task.
     pub fn pid(&self) -> Pid {
         // SAFETY: No preconditions: there always is a current task.
         unsafe { bindings::ro2ibk_current_pid() }

@@ -44,7 +44,7 @@ pub fn msecs_to_jiffies(msecs: Msecs) -> Jiffies {
 ///
 /// The time is never negative.
 pub unsafe trait ClockSource {
-    /// The time, in nanoseconds. Any context but NMI.
+    /// Returns the time, in nanoseconds. Any context but NMI.
     fn ktime_get() -> i64;
 }
 
@@ -91,7 +91,7 @@ impl<C: ClockSource> Clone for Instant<C> {
 impl<C: ClockSource> Copy for Instant<C> {}
 
 impl<C: ClockSource> Instant<C> {
-    /// Now.
+    /// Returns the present time.
     #[inline]
     pub fn now() -> Self {
         // INVARIANT: By the contract of `ClockSource`.
@@ -101,7 +101,7 @@ impl<C: ClockSource> Instant<C> {
         }
     }
 
-    /// What has passed since.
+    /// Returns the time since then.
     #[inline]
     pub fn elapsed(&self) -> Delta {
         Self::now() - *self
@@ -130,13 +130,13 @@ impl Delta {
     /// None.
     pub const ZERO: Self = Self { nanos: 0 };
 
-    /// So many nanoseconds.
+    /// Creates a span of nanoseconds.
     #[inline]
     pub const fn from_nanos(nanos: i64) -> Self {
         Self { nanos }
     }
 
-    /// So many microseconds, saturating.
+    /// Creates a span of microseconds, saturating.
     #[inline]
     pub const fn from_micros(micros: i64) -> Self {
         Self {
@@ -144,7 +144,7 @@ impl Delta {
         }
     }
 
-    /// So many milliseconds, saturating.
+    /// Creates a span of milliseconds, saturating.
     #[inline]
     pub const fn from_millis(millis: i64) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl Delta {
         }
     }
 
-    /// So many seconds, saturating.
+    /// Creates a span of seconds, saturating.
     #[inline]
     pub const fn from_secs(secs: i64) -> Self {
         Self {
@@ -160,13 +160,13 @@ impl Delta {
         }
     }
 
-    /// In nanoseconds.
+    /// Returns the span in nanoseconds.
     #[inline]
     pub const fn as_nanos(self) -> i64 {
         self.nanos
     }
 
-    /// In microseconds, rounded up.
+    /// Returns the span in microseconds, rounded up.
     #[inline]
     pub const fn as_micros_ceil(self) -> i64 {
         let whole = self.nanos / NSEC_PER_USEC;
@@ -178,7 +178,7 @@ impl Delta {
         }
     }
 
-    /// In whole milliseconds.
+    /// Returns the span in whole milliseconds.
     #[inline]
     pub const fn as_millis(self) -> i64 {
         self.nanos / NSEC_PER_MSEC

@@ -60,12 +60,12 @@ pub unsafe trait ForeignOwnable: Sized {
     ///
     /// # Safety
     ///
-    /// As for [`Self::borrow`], and nobody else borrows it during `'a`.
+    /// As for [`Self::borrow`], and there is no other borrow during `'a`.
     unsafe fn borrow_mut<'a>(ptr: *mut c_void) -> Self::BorrowedMut<'a>;
 }
 
-/// A value of C, about which Rust assumes nothing: neither that it is initialised, nor that nobody
-/// else changes it, nor that it may be moved.
+/// A value of C, about which Rust assumes nothing: neither that it is initialised, nor that no
+/// other code changes it, nor that it may be moved.
 #[repr(transparent)]
 pub struct Opaque<T> {
     value: UnsafeCell<MaybeUninit<T>>,
@@ -76,7 +76,7 @@ pub struct Opaque<T> {
 unsafe impl<T> Zeroable for Opaque<T> {}
 
 impl<T> Opaque<T> {
-    /// An initialised one.
+    /// Creates an initialised value.
     pub const fn new(value: T) -> Self {
         Self {
             value: UnsafeCell::new(MaybeUninit::new(value)),
@@ -84,7 +84,7 @@ impl<T> Opaque<T> {
         }
     }
 
-    /// One that is not initialised.
+    /// Creates a value that is not initialised.
     pub const fn uninit() -> Self {
         Self {
             value: UnsafeCell::new(MaybeUninit::uninit()),
@@ -92,7 +92,7 @@ impl<T> Opaque<T> {
         }
     }
 
-    /// One of zeroes.
+    /// Creates a value of zeroes.
     pub const fn zeroed() -> Self {
         Self {
             value: UnsafeCell::new(MaybeUninit::zeroed()),
@@ -100,7 +100,7 @@ impl<T> Opaque<T> {
         }
     }
 
-    /// An initialiser that lets C do it.
+    /// Returns an initialiser that calls C.
     pub fn ffi_init(init_func: impl FnOnce(*mut T)) -> impl PinInit<Self> {
         // SAFETY: It always succeeds, and any content is valid; the value stays where it is.
         unsafe {
@@ -111,7 +111,7 @@ impl<T> Opaque<T> {
         }
     }
 
-    /// An initialiser that lets C try it.
+    /// Returns an initialiser that calls C, which may fail.
     pub fn try_ffi_init<E>(
         init_func: impl FnOnce(*mut T) -> Result<(), E>,
     ) -> impl PinInit<Self, E> {
@@ -119,17 +119,17 @@ impl<T> Opaque<T> {
         unsafe { pin_init::pin_init_from_closure(move |slot| init_func(Self::cast_into(slot))) }
     }
 
-    /// The pointer for C.
+    /// Returns the pointer for C.
     pub const fn get(&self) -> *mut T {
         UnsafeCell::get(&self.value).cast()
     }
 
-    /// The pointer for C, of a pointer.
+    /// Returns the pointer for C of a pointer.
     pub const fn cast_into(this: *const Self) -> *mut T {
         this.cast_mut().cast()
     }
 
-    /// The way back.
+    /// Returns the pointer to the [`Opaque`] of a pointer of C.
     pub const fn cast_from(this: *const T) -> *const Self {
         this.cast()
     }

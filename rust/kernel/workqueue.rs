@@ -2,8 +2,8 @@
 
 //! Work items that are part of counted values.
 //!
-//! While an item is queued, the queue owns a count of its [`Arc`]: enqueueing gives it, running (or
-//! whoever cancels) takes it back.
+//! While an item is queued, the queue owns a count of its [`Arc`]: enqueueing gives it, running or
+//! cancelling the item takes the count back.
 //!
 //! C header: `include/linux/workqueue.h`.
 
@@ -36,7 +36,7 @@ use crate::{
 /// [`Self::__enqueue`] passes a pointer that is valid during the call and, if that returned true,
 /// until the function of the `work_struct` is called.
 pub unsafe trait RawWorkItem<const ID: u64> {
-    /// What enqueueing returns.
+    /// Result of enqueueing.
     type EnqueueOutput;
 
     /// Queues it, in a way that the caller chooses.
@@ -64,7 +64,7 @@ pub unsafe trait WorkItemPointer<const ID: u64>: RawWorkItem<ID> {
     unsafe extern "C" fn run(ptr: *mut bindings::work_struct);
 }
 
-/// What happens when an item runs.
+/// Handler of a work item.
 pub trait WorkItem<const ID: u64 = 0> {
     /// The pointer that a queue owns.
     type Pointer: WorkItemPointer<ID>;
@@ -88,7 +88,7 @@ unsafe impl<T, const ID: u64> Send for Work<T, ID> {}
 unsafe impl<T, const ID: u64> Sync for Work<T, ID> {}
 
 impl<T, const ID: u64> Work<T, ID> {
-    /// An initialiser; `name` and `key` are lockdep's.
+    /// Returns an initialiser; `name` and `key` are lockdep's.
     #[inline]
     pub fn new(name: &'static CStr, key: Pin<&'static LockClassKey>) -> impl PinInit<Self>
     where
@@ -111,7 +111,7 @@ impl<T, const ID: u64> Work<T, ID> {
         })
     }
 
-    /// The pointer for C.
+    /// Returns the pointer for C.
     ///
     /// # Safety
     ///
@@ -131,14 +131,14 @@ impl<T, const ID: u64> Work<T, ID> {
 ///
 /// [`impl_has_work!`]: crate::impl_has_work
 pub unsafe trait HasWork<T, const ID: u64 = 0> {
-    /// The field of a value.
+    /// Returns the field of a value.
     ///
     /// # Safety
     ///
     /// `ptr` is valid.
     unsafe fn raw_get_work(ptr: *mut Self) -> *mut Work<T, ID>;
 
-    /// The value of a field.
+    /// Returns the value of a field.
     ///
     /// # Safety
     ///
@@ -190,7 +190,7 @@ unsafe impl<T, const ID: u64> Send for DelayedWork<T, ID> {}
 unsafe impl<T, const ID: u64> Sync for DelayedWork<T, ID> {}
 
 impl<T, const ID: u64> DelayedWork<T, ID> {
-    /// An initialiser; names and keys are lockdep's.
+    /// Returns an initialiser; names and keys are lockdep's.
     #[inline]
     pub fn new(
         work_name: &'static CStr,
@@ -219,7 +219,7 @@ impl<T, const ID: u64> DelayedWork<T, ID> {
         })
     }
 
-    /// The work item in it.
+    /// Returns the work item in it.
     ///
     /// # Safety
     ///

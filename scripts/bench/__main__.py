@@ -24,7 +24,7 @@ from vm import build_env  # noqa: E402
 
 # Behind the name of a case.
 LOOKED_AT, LOGGED = "traced", "logged"
-# What the driver reads before it says anything to the debug log.
+# The driver checks this mask before it writes to the debug log.
 MASKS = "ro2ib_dk_debug"
 # Windows of a case, before it counts as having grown.
 TRIES = 3
@@ -60,8 +60,8 @@ def main():
     parser.add_argument("--all", type=int, default=0, metavar="N", help="the N most expensive functions of all")
     parser.add_argument("--diff", action="store_true", help="what grew since the baseline, too")
     parser.add_argument("--cut", default="", metavar="FUNCTION", help="its instructions, with executions per message")
-    parser.add_argument("--trace", action="store_true", help="each case once more, while somebody looks at all events")
-    parser.add_argument("--dk", action="store_true", help="each case once more, while LNet's debug log is told of each message")
+    parser.add_argument("--trace", action="store_true", help="each case once more, with all trace events enabled")
+    parser.add_argument("--dk", action="store_true", help="each case once more, with each message in LNet's debug log")
     parser.add_argument("--json", metavar="FILE", help="all that was counted")
     parser.add_argument("--built", default=os.environ.get("RO2IBLND_MODULES", ROOT), help="where the modules are")
     args = parser.parse_args()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is measured: lnet_lite's traffic, and how much of it."""
+"""Cases of the benchmark: traffic of lnet_lite, and its amount."""
 
 from typing import NamedTuple
 

@@ -19,7 +19,7 @@ from .symbols import CALLS, LND, Symbols, readable, sources
 HERE = os.path.dirname(os.path.abspath(__file__))
 # The guests' clocks follow their instructions, 8 ns each: what a busy host does to them, they do not see.
 ICOUNT = "shift=3"
-# Whose places, instruction by instruction, are kept.
+# Modules whose instructions are counted one by one.
 DRIVER = "ro2iblnd"
 
 
@@ -72,7 +72,7 @@ class Counter:
         self._symbols = ()
 
     def options(self, number):
-        """For vm.pair(more=...): what that QEMU is told beside all else."""
+        """Returns further arguments of QEMU, for vm.pair(more=...)."""
         role = "master" if number == 1 else "slave"
         plugin = f"file={self._plugin},out={self.dir}/n{number},ctl={self.dir}/ctl,role={role}"
         if self.lines:
@@ -97,7 +97,7 @@ class Counter:
         return Symbols(text, source)
 
     def result(self, messages):
-        """What was counted in the window that has just been closed, per message, of which there were that many."""
+        """Returns the counts of the window that was closed last, per message."""
         self._windows += 1
         files = [f"{self.dir}/n{n}.{self._windows}" for n in (1, 2)]
         until(lambda: all(map(os.path.exists, files)), "the plugin's output")

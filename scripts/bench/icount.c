@@ -15,8 +15,8 @@
  * where there are several vCPUs (accel=tcg,thread=single).
  *
  * A window is the difference between two readings. A program in the master's
- * guest opens and closes it (window.c) by executing a no-op that nobody else
- * does. An output line is an address and a count; an instruction repeated by
+ * guest opens and closes it (window.c) by executing a no-op that no other
+ * program executes. An output line is an address and a count; an instruction repeated by
  * a rep prefix counts as often as it is repeated.
  *
  * Lines: as if each vCPU had a cache of its own, without end. A vCPU has the
@@ -195,7 +195,7 @@ static struct page *page_of(uint64_t pc)
 	return p;
 }
 
-/* One thread has all vCPUs, so nobody else is here. */
+/* One thread has all vCPUs, so no other thread is here. */
 static void touch(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *counter)
 {
 	struct qemu_plugin_hwaddr *hw = qemu_plugin_get_hwaddr(info, vaddr);

@@ -19,7 +19,7 @@ AROUND = ("provider", "network", "LNet")
 
 
 def toolchain(env, release, built):
-    """What the count of a given source depends on."""
+    """Returns the tools and settings that counts of a given source depend on."""
     config = os.path.join(env["KDIR"], ".config")
     compiler = "?"
     if os.path.exists(config):
@@ -60,7 +60,7 @@ def save(results, made_with, path=BASELINE):
 
 
 def shrunk(result):
-    """What a baseline keeps of a result."""
+    """Returns the part of a result that a baseline keeps."""
     functions = {name: round(n, 1) for name, n in result["functions"].items() if n >= 0.5}
     return {
         "messages": result["messages"],
@@ -97,11 +97,11 @@ def verdict(name, base, result, limit):
         note = "; make bench BENCH=--save keeps that" if more < -GROWTH else ""
         return True, [f"ok {told}{note}"]
     rows = [f"  {plus:+8.1f}  {was:8.1f} {is_:8.1f}  {function}" for plus, was, is_, function in grown(base, result)]
-    return False, [f"FAILED {told}, {limit:.0%} are allowed. What grew, per message: more, before, now", *rows]
+    return False, [f"FAILED {told}, {limit:.0%} are allowed. Symbols that grew, per message: more, before, now", *rows]
 
 
 def without(result, rest):
-    """What was counted, less what was counted where the work was not done."""
+    """Returns the counts less those of a run without the work."""
     numbers = ("classes", "calls", "functions", "called", "everything")
 
     def less(key):

@@ -53,7 +53,7 @@ class Bench:
         self.release = guests[0].check("uname -r").strip()
 
     def look(self, on):
-        """Has somebody look at all events of the driver in both guests, or nobody."""
+        """Enables or disables all trace events of the driver in both guests."""
         for guest in self.guests:
             guest.check(f"[ -e {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS}")
             if guest.run(f"echo {int(on)} >{TRACEFS}/events/ro2iblnd/enable")[0]:

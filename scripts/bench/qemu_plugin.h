@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What icount.c uses of QEMU's interface for plugins. Distributions ship QEMU
+* The part of QEMU's plugin interface that icount.c uses. Distributions ship QEMU
  * without its qemu-plugin.h. Versions of the interface that are known here: 1
  * (QEMU 6.0 to 8.2) and 4 (from 10.0 on).
  */

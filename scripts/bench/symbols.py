@@ -49,7 +49,7 @@ SOURCES = (
     ("kernel/irq/", "time, interrupts"),
     ("kernel/softirq", "time, interrupts"),
 )
-# And by name, where nobody knows.
+# And by name, where the address is unknown.
 NAMES = (
     (re.compile(r"_R|rust_helper_"), LND),
     (re.compile(r"crc32|crypto_shash_|shash_"), "provider"),
@@ -57,7 +57,7 @@ NAMES = (
     (re.compile(r"k(mem_cache|malloc|free|zalloc)|__kmalloc|__slab|mem(cpy|set|move)|__?(alloc|free)_(pages|frozen)"), "memory"),
     (re.compile(r"__switch_to|schedule|__schedule|try_to_wake|process_one_work|__queue_work|queue_work|worker_thread"), "scheduler"),
 )  # fmt: skip
-# What is counted by its calls.
+# Functions that are counted by their calls.
 CALLS = {
     "lock rounds": re.compile(r"_raw_(spin|read|write)_(try)?lock"),
     "atomics out of line": re.compile(r"rust_helper_(atomic|refcount)"),
@@ -157,7 +157,7 @@ def disassembly(path, name, counts):
 
 
 def readable(names):
-    """The names as people write them, without the hashes of crates: {name: readable}."""
+    """Returns readable names, without the hashes of crates: {name: readable}."""
     names = list(names)
     try:
         out = subprocess.run(["c++filt", "-s", "rust"], input="\n".join(names), check=True, capture_output=True, text=True).stdout

@@ -28,7 +28,7 @@ static void rest(long ms)
 	nanosleep(&t, NULL);
 }
 
-/* Sent and received: the fourth and the fifth number. -1: not to be had. */
+/* Sent and received: the fourth and the fifth number. -1: not available. */
 static long messages(const char *file)
 {
 	FILE *f = fopen(file, "r");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The guest's command agent, compiled: the same as the loop at the end of
- * init.sh, which says what is spoken, but for a fork and an exec per command
+* init.sh, which documents the protocol, with one fork and exec per command
  * instead of ten. In an emulated guest that is what most of a test's time goes
  * to. It is handed the port as file descriptor 3, and is the init process.
  */
@@ -223,7 +223,7 @@ int main(void)
 			reap();
 		}
 		if (!(fds[0].revents & POLLIN)) {
-			/* Nobody at the other end: the guest is about to be killed. */
+			/* No reader at the other end: the guest is about to be killed. */
 			if (fds[0].revents)
 				usleep(100000);
 			continue;

@@ -24,7 +24,7 @@ def build_env():
 
 
 def stock_env(path):
-    """What a stock.env says, that scripts/stock has made: a dict."""
+    """Returns the content of a stock.env, which scripts/stock wrote, as a dict."""
     with open(path, encoding="ascii") as f:
         return dict(word.split("=", 1) for word in shlex.split(f.read()))
 

@@ -31,7 +31,7 @@ KUNIT = "kunit.enable=1 kunit.autorun=1"  # a trimmed kernel has them off
 
 
 class Machine(NamedTuple):
-    """What is of one architecture and no other."""
+    """Properties of an architecture."""
 
     uname: str  # of a host that has it
     qemu: str
@@ -420,7 +420,7 @@ class Guest:
         return self.check("dmesg")
 
     def console(self):
-        """What came over the serial console; there even after a crash."""
+        """Returns the output of the serial console, which survives a crash."""
         try:
             with open(self.console_path, encoding="utf-8", errors="replace") as f:
                 return f.read()

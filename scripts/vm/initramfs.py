@@ -17,7 +17,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOLS = ("ip", "tc", "rdma")
-# What a kernel may have built in, and a distribution's has as modules: the
+# Drivers that the test kernel has built in, and a distribution's kernel as modules: the
 # devices of a guest, its share, and what rxe asks for by an alias (6.12: crc32).
 BASE = (
     "virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9p", "9pnet_virtio", "configfs",
@@ -82,7 +82,7 @@ class Here:
 
     @staticmethod
     def libraries(path):
-        """What the dynamic linker loads for a program: (name in the guest, path)."""
+        """Yields the libraries that the dynamic linker loads for a program: (name in the guest, path)."""
         out = subprocess.run(
             ["ldd", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ).stdout

@@ -15,7 +15,7 @@ def plug(guest, rail=0):
         guest.check(add)
         return
     guest.check(f"grep -q ^ib_profile /proc/modules || insmod /files/ib_profile.ko {guest.profile}")
-    # rdma_cm is told of a device before ib_profile is: nobody finds it by its address until it is what it is to be.
+    # rdma_cm is told of a device before ib_profile is: no NI finds it by its address until its profile is set.
     shown = guest.check(f"ip -o -4 addr show dev {interface}")
     addresses = [line.split()[3] for line in shown.splitlines()]
     for address in addresses:

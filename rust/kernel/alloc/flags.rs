@@ -9,7 +9,7 @@ use crate::bindings;
 pub struct Flags(u32);
 
 impl Flags {
-    /// As C has them.
+    /// Returns the flags as C has them.
     pub(super) fn as_raw(self) -> u32 {
         self.0
     }

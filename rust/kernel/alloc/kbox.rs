@@ -42,8 +42,8 @@ use crate::{
 ///
 /// # Invariants
 ///
-/// `ptr` points to a valid `T`, in an allocation of `A` with the layout of that value, and nobody
-/// else owns it.
+/// `ptr` points to a valid `T`, in an allocation of `A` with the layout of that value, and has no
+/// other owner.
 #[repr(transparent)]
 pub struct Box<T: ?Sized, A: Allocator> {
     ptr: NonNull<T>,
@@ -88,11 +88,11 @@ impl<T: ?Sized, A: Allocator> Box<T, A> {
     /// Gives the value up for good.
     #[inline]
     pub fn leak<'a>(b: Self) -> &'a mut T {
-        // SAFETY: It stays valid for ever, as nobody frees it.
+        // SAFETY: It stays valid for ever, because it is never freed.
         unsafe { &mut *Self::into_raw(b) }
     }
 
-    /// A box that must not move its value.
+    /// Creates a box that does not move its value.
     #[inline]
     pub fn into_pin(this: Self) -> Pin<Self> {
         // SAFETY: The value is in an allocation of its own, and moves only through `into_inner`,
@@ -272,7 +272,7 @@ unsafe impl<T: 'static, A: Allocator> ForeignOwnable for Box<T, A> {
     }
 
     unsafe fn borrow_mut<'a>(ptr: *mut c_void) -> &'a mut T {
-        // SAFETY: As above, and nobody else has it.
+        // SAFETY: As above, and there is no other owner.
         unsafe { &mut *ptr.cast() }
     }
 }

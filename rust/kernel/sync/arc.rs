@@ -55,7 +55,7 @@ impl Count {
 
     #[inline(always)]
     fn inc(&self) {
-        // Whoever adds a reference has one, so nothing needs to be ordered.
+        // The caller has a reference already, so no ordering is needed.
         let old = self.0.fetch_add(1, Ordering::Relaxed);
 
         if old <= 0 || old == i32::MAX {
@@ -63,13 +63,13 @@ impl Count {
         }
     }
 
-    /// One less; true for whoever was the last.
+    /// Drops one reference. Returns whether it was the last one.
     #[inline(always)]
     fn dec_and_test(&self) -> bool {
         let old = self.0.fetch_sub(1, Ordering::Release);
 
         if old == 1 {
-            // What others did with the value comes before its end.
+            // All accesses of other owners come before the drop of the value.
             fence(Ordering::Acquire);
             return true;
         }
@@ -137,7 +137,7 @@ impl<T> Arc<T> {
         }
     }
 
-    /// The `ArcInner` of a value.
+    /// Returns the `ArcInner` of a value.
     ///
     /// # Safety
     ///
@@ -159,7 +159,7 @@ impl<T> Arc<T> {
         unsafe { &(*self.ptr.as_ptr()).count }
     }
 
-    /// The pointer to the value.
+    /// Returns the pointer to the value.
     pub fn as_ptr(this: &Self) -> *const T {
         // SAFETY: By the type invariant.
         unsafe { &raw const (*this.ptr.as_ptr()).data }
@@ -181,7 +181,7 @@ impl<T> Arc<T> {
         unsafe { Self::from_inner(Self::inner_of(ptr)) }
     }
 
-    /// A borrow.
+    /// Returns a borrow.
     pub fn as_arc_borrow(&self) -> ArcBorrow<'_, T> {
         // INVARIANT: `self` keeps the count during the borrow.
         ArcBorrow {
@@ -190,19 +190,19 @@ impl<T> Arc<T> {
         }
     }
 
-    /// Whether both are the same value.
+    /// Returns whether both are the same value.
     pub fn ptr_eq(this: &Self, other: &Self) -> bool {
         this.ptr == other.ptr
     }
 
-    /// The value, if this is the last reference; else there is one less.
+    /// Returns the value if this is the last reference; otherwise drops the reference.
     pub fn into_unique_or_drop(this: Self) -> Option<Pin<UniqueArc<T>>> {
         let this = ManuallyDrop::new(this);
 
         if !this.count().dec_and_test() {
             return None;
         }
-        // Nobody else knows it.
+        // No other code has a pointer to it.
         this.count().0.store(1, Ordering::Relaxed);
         // INVARIANT: The only count. It has been pinned before, so it stays so.
         // SAFETY: As it is returned as pinned.
@@ -409,7 +409,7 @@ pub struct UniqueArc<T> {
 impl<T> UniqueArc<T> {
     /// Allocates a value.
     pub fn new(value: T, flags: Flags) -> Result<Self, AllocError> {
-        // INVARIANT: Nobody else knows it.
+        // INVARIANT: No other code has a pointer to it.
         Ok(Self {
             inner: Arc::new(value, flags)?,
         })
@@ -439,7 +439,7 @@ impl<T> Deref for UniqueArc<T> {
 
 impl<T> DerefMut for UniqueArc<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: By the type invariant nobody else has a reference.
+        // SAFETY: By the type invariant this is the only reference.
         unsafe { &mut (*self.inner.ptr.as_ptr()).data }
     }
 }

@@ -15,10 +15,10 @@ use core::{
 ///
 /// The object lives at least as long as there is a reference.
 pub unsafe trait AlwaysRefCounted {
-    /// One more.
+    /// Adds one reference.
     fn inc_ref(&self);
 
-    /// One less.
+    /// Drops one reference.
     ///
     /// # Safety
     ///

@@ -38,12 +38,12 @@ pub mod spinlock;
 ///
 /// # Safety
 ///
-/// Between [`Self::lock`] and [`Self::unlock`] of the same state nobody else gets past
-/// [`Self::lock`].
+/// Between [`Self::lock`] and [`Self::unlock`] of a state, no other caller
+/// returns from [`Self::lock`] of that state.
 pub unsafe trait Backend {
-    /// What C keeps for a lock.
+    /// State of a lock in C.
     type State;
-    /// What is kept between locking and unlocking.
+    /// State between locking and unlocking.
     type GuardState;
 
     /// Initialises a lock.
@@ -101,7 +101,7 @@ unsafe impl<T: Send, B: Backend> Send for Lock<T, B> {}
 unsafe impl<T: Send, B: Backend> Sync for Lock<T, B> {}
 
 impl<T, B: Backend> Lock<T, B> {
-    /// An initialiser; `name` and `key` are lockdep's.
+    /// Returns an initialiser; `name` and `key` are lockdep's.
     pub fn new(
         t: impl PinInit<T>,
         name: &'static CStr,
@@ -167,12 +167,12 @@ impl<'a, T, B: Backend> Guard<'a, T, B> {
         }
     }
 
-    /// The lock.
+    /// Returns the lock.
     pub fn lock_ref(&self) -> &'a Lock<T, B> {
         self.lock
     }
 
-    /// The value, pinned.
+    /// Returns the value, pinned.
     pub fn as_mut(&mut self) -> Pin<&mut T> {
         // SAFETY: The lock is held; the value is pinned as the lock is.
         unsafe { Pin::new_unchecked(&mut *self.lock.data.get()) }

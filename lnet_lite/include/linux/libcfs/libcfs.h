@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What is left of libcfs here: the debug log. Nothing has to be set up */
+/* The debug log, the only part of libcfs here. It needs no set-up */
 #ifndef _LNL_LIBCFS_H
 #define _LNL_LIBCFS_H
 

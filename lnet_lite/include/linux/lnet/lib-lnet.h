@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What LNet offers to an LND, with LNet's names and prototypes */
+/* LNet's interface for an LND, with LNet's names and prototypes */
 #ifndef _LNL_LIB_LNET_H
 #define _LNL_LIB_LNET_H
 

@@ -15,7 +15,7 @@ struct request;
 struct request_queue;
 struct scatterlist;
 
-/* What a provider can do, in ft_bmap; LNet wants all of it */
+/* Abilities of a provider, in ft_bmap; LNet wants all of them */
 enum ft_bits {
 	nvfs_ft_prep_sglist	= 1ULL << 0,
 	nvfs_ft_map_sglist	= 1ULL << 1,
@@ -23,7 +23,7 @@ enum ft_bits {
 	nvfs_ft_device_priority	= 1ULL << 3,
 };
 
-/* What nvfs_dma_map_sg_attrs() returns when it has mapped nothing */
+/* Results of nvfs_dma_map_sg_attrs() when it has mapped nothing */
 #define NVFS_IO_ERR	-1	/* it could not */
 #define NVFS_CPU_REQ	-2	/* the pages are not the provider's */
 
@@ -46,12 +46,12 @@ struct nvfs_dma_rw_ops {
 int lustre_v1_register_nvfs_dma_ops(struct nvfs_dma_rw_ops *ops);
 void lustre_v1_unregister_nvfs_dma_ops(void);
 
-/* The provider's number of whose memory that is; UINT_MAX: nobody's */
+/* The provider's number of the owner of the memory; UINT_MAX: none */
 unsigned int lnet_get_dev_idx(struct page *page);
 
 /* For LNDs */
 unsigned int lnet_get_dev_prio(struct device *dev, unsigned int dev_idx);
-/* > 0: so many elements; 0: nobody's pages; else an errno */
+/* > 0: number of elements; 0: pages of no owner; otherwise an errno */
 int lnet_rdma_map_sg_attrs(struct device *dev, struct scatterlist *sg, int nents,
 			   enum dma_data_direction dir);
 int lnet_rdma_unmap_sg(struct device *dev, struct scatterlist *sg, int nents,

@@ -103,7 +103,7 @@ struct lnet_hdr_nid4 {
 	char	_bytes[sizeof(struct _lnet_hdr_nid4)];
 } __attribute__((packed));
 
-/* What a GET of the reserved portal answers ("lnet ping") */
+/* Answer to a GET of the reserved portal ("lnet ping") */
 #define LNET_PROTO_PING_MAGIC		0x70696E67
 #define LNET_PROTO_PING_MATCHBITS	0x8000000000000000ULL
 #define LNET_PING_FEAT_BASE		(1 << 0)
