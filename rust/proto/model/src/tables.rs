@@ -372,7 +372,7 @@ pub fn document() -> String {
     out.push_str(TX_INTRO);
     let situations = tx_situations();
     for (title, range) in [
-        ("What the driver does", 0..4),
+        ("Steps of the driver", 0..4),
         ("Completions", 4..8),
         ("Answers", 8..15),
     ] {
@@ -435,29 +435,28 @@ const INTRO: &str = "\
 
 ## Connection
 
-`rust/proto/conn.rs`. A cell names the next state, if it is another one, and the actions; `-` is
-nothing at all. States only grow from left to right (an active connection passes Resolving and
-Connecting, a passive one Accepting). The first cause is latched.
+`rust/proto/conn.rs`. A cell has the next state, if it changes, and the actions; `-`: the event has no
+effect. States only change from left to right (an active connection passes Resolving and Connecting,
+a passive one Accepting). The first cause is latched.
 
 ";
 
 const TCP_INTRO: &str = "
 ### Over TCP
 
-Who called speaks first. The states that differ:
+The active side sends the first message. The states that differ:
 
 ";
 
 const TX_INTRO: &str = "
 ## Transmit
 
-`rust/proto/tx.rs`. A situation is what is posted next or was last, where the tx is (with the number
-of uncompleted work requests, two at most in this table, and whether an answer is awaited), whether
-a memory region covers its memory, and whether a cause is latched (`failed`; `cut`: one of the
-connection, that counts only if not all of it is acknowledged). A cell names the next place, the next
-operation if it is another one, and what the caller does: `requeue`, `finish` (hand it to LNet,
-once) or `violation` (close the connection). Empty cells cannot happen, unless by a fault of the
-driver itself: a device completes only what was posted, and so on; what they would do is tested all
-the same. Situations in which a group of events changes nothing, or is a violation throughout, have
-no row in it.
+`rust/proto/tx.rs`. A situation is the operation that is posted next or was posted last, the place of
+the tx (with the number of uncompleted work requests, two at most in this table, and whether it waits
+for an answer), whether a memory region covers its memory, and whether a cause is latched (`failed`;
+`cut`: a cause of the connection, which counts only if a work request of the tx was not acknowledged).
+A cell has the next place, the next operation if it changes, and the action of the caller: `requeue`,
+`finish` (return it to LNet, once) or `violation` (close the connection). Empty cells cannot happen
+without a fault of the driver or device; tests cover them, too. Situations in which a group of events
+changes nothing, or is always a violation, have no row in that group.
 ";
