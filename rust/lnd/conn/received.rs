@@ -45,6 +45,8 @@ pub(super) struct Received {
     at: Moment,
     /// Another buffer was posted in its place.
     replaced: bool,
+    /// The connection got a new buffer for this one, which LNet keeps.
+    made_good: bool,
 }
 
 /// The buffer of a received message.
@@ -77,6 +79,7 @@ impl Received {
             facts: None,
             at,
             replaced: false,
+            made_good: false,
         }
     }
 
@@ -126,6 +129,11 @@ impl Received {
         self.replaced
     }
 
+    /// The connection got a new buffer for this one.
+    pub(super) fn made_good(&mut self) {
+        self.made_good = true;
+    }
+
     /// Takes the buffer from its device: LNet keeps the message.
     pub(super) fn detach(&mut self) {
         self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
@@ -134,7 +142,7 @@ impl Received {
         };
     }
 
-    /// Gives the buffer to its device again, if its place in the receive queue is empty.
+    /// Gives the buffer to its device again, if the connection has one too few without it.
     ///
     /// # Errors
     ///
@@ -149,10 +157,11 @@ impl Received {
         Ok(())
     }
 
-    /// Whether the buffer is away from its device, and its place in the receive queue empty.
+    /// Whether the buffer is away from its device, and the connection has one too few without it: in the receive queue, or
+    /// among the spares.
     #[inline]
     pub(super) fn is_missed(&self) -> bool {
-        !self.replaced && matches!(self.buf, Held::Detached(_))
+        !self.made_good && matches!(self.buf, Held::Detached(_))
     }
 
     /// The message is over: its buffer, once.
@@ -187,6 +196,7 @@ impl<C> Rx<C> {
                 facts: None,
                 at: Moment::now(),
                 replaced: false,
+                made_good: false,
             },
         };
         Ok(KBox::new(empty, GFP_KERNEL)?)

@@ -10,6 +10,7 @@ use std::{
 };
 
 use simc::{
+    dma,
     lnet::{
         self,
         Life,
@@ -276,7 +277,28 @@ fn differs(node: usize, past: &Past) -> Option<String> {
     if listed != conns.len() {
         return Some(format!("{} connections, and lists {listed}", conns.len()));
     }
+    // A buffer that cannot be mapped again is lost.
+    if !may(Fault::Dma) {
+        return buffers(node, &conns);
+    }
     None
+}
+
+/// Each connection has as many buffers to receive into as it began with, unless LNet keeps some. Others have some, too,
+/// that are being made, or are about to go.
+fn buffers(node: usize, conns: &[&Vec<(&str, &str)>]) -> Option<String> {
+    let mut should = 0;
+    for line in conns {
+        let depth = number(line, "depth")?;
+        if !line.contains(&("state", "Established")) || number(line, "with_lnet") != Some(0) {
+            return None;
+        }
+        should += 2 * depth + 2 + depth.clamp(4, 32);
+    }
+    let devs = w().nodes[node].devs.clone();
+    let is: usize = devs.into_iter().map(|dev| dma::receive_buffers(dev)).sum();
+    ((is as u64) < should)
+        .then(|| format!("{is} buffers to receive into, and it should be {should}"))
 }
 
 /// The speed that an NI says its port has is that of the port now.

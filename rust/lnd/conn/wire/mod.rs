@@ -306,7 +306,7 @@ impl<C: QpHandler> Wire<C> {
         self.credits.reposted(how).map_err(Fault::Credits)
     }
 
-    /// Posts a new buffer in place of that of a request which LNet keeps, or keeps it for the next one.
+    /// Posts a new buffer in place of that of a request which LNet keeps, or keeps it for the next request.
     ///
     /// # Errors
     ///
@@ -318,6 +318,7 @@ impl<C: QpHandler> Wire<C> {
             link.push_recv(buf)?;
             msg.replace();
         }
+        msg.made_good();
         Ok(())
     }
 

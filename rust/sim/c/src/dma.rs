@@ -131,6 +131,15 @@ pub fn left(dev: *const Dev) -> usize {
         .count()
 }
 
+/// How many message buffers are mapped for a device to receive into. Where nothing moves, nothing else is.
+pub fn receive_buffers(dev: *const Dev) -> usize {
+    w().maps
+        .live
+        .values()
+        .filter(|m| m.dev == dev as usize && m.dir != 0 && m.len == PAGE)
+        .count()
+}
+
 /// Whether there is no mapping at all.
 pub fn none() -> bool {
     w().maps.live.is_empty()
