@@ -251,6 +251,10 @@ impl<C: QpHandler> Wire<C> {
     #[inline(never)]
     pub(super) fn post_part(&mut self, index: u16, wrs: u16) -> Result<(), Cause> {
         let (pushed, left) = self.post_writes(index, wrs)?;
+        if pushed == 0 {
+            // It would stay the first in line for ever.
+            return Err(Cause::LocalFault);
+        }
         self.txs.parted(index, pushed, left == 0);
         Ok(())
     }
