@@ -143,7 +143,7 @@ int ro2ib_wc_other(const struct ib_wc *wc);
 bool ro2ib_signal_all(void);
 
 /* dma.c: dir is 0 for to the device, 1 for from the device */
-void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n);
+void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n, bool wait);
 void ro2ib_bufs_free(void *bufs, u32 n);
 int ro2ib_dma_map_buf(struct ib_device *dev, void *buf, size_t len, int dir,
 		      u64 *addr);
@@ -174,6 +174,8 @@ int ro2ib_sgt_is_mapped(struct sg_table *sgt, int n, u32 nob,
 u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 		    u32 nob, u32 lkey);
 void ro2ib_sgt_free(struct sg_table *sgt);
+int ro2ib_sgt_reserve(struct sg_table *sgt, u32 n);
+void ro2ib_sgt_unreserve(struct sg_table *sgt);
 int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
 		      int dir);
 void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,

@@ -9,6 +9,7 @@
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/log2.h>
+#include <linux/mm.h>
 #include <linux/scatterlist.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
@@ -36,14 +37,15 @@ static enum dma_data_direction direction(int dir)
 /*
  * A number of zeroed message buffers one behind the other, as near to the device
  * as memory can be: up to *@n of them, which says then how many they are. NULL
- * if there is no memory. May sleep.
+ * if there is no memory. @wait: may sleep until there is some.
  *
  * The pages behind the first of a piece have no references of their own: nobody
  * may send one without a copy (sendpage, MSG_SPLICE_PAGES), which siw copies only
  * because all that it sends is signalled (Qp::signals_all() in rust/rdma/qp.rs).
  */
-void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n)
+void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n, bool wait)
 {
+	gfp_t gfp = wait ? GFP_KERNEL : GFP_NOWAIT | __GFP_NOWARN;
 	u32 most = min_t(u32, *n, BUF_PIECE / BUF_LEN);
 	int node = ibdev_to_node(dev);
 	unsigned int order;
@@ -51,16 +53,16 @@ void *ro2ib_bufs_alloc(struct ib_device *dev, u32 *n)
 
 	if (BUF_OF_SLAB) {
 		*n = 1;
-		return kzalloc_node(BUF_LEN, GFP_KERNEL, node);
+		return kzalloc_node(BUF_LEN, gfp, node);
 	}
 	order = most ? ilog2(most) : 0;
 	do {
-		gfp_t gfp = GFP_KERNEL | __GFP_ZERO;
+		gfp_t flags = gfp | __GFP_ZERO;
 
 		/* A smaller piece will do. */
 		if (order)
-			gfp |= __GFP_NORETRY | __GFP_NOWARN;
-		page = alloc_pages_node(node, gfp, order);
+			flags |= __GFP_NORETRY | __GFP_NOWARN;
+		page = alloc_pages_node(node, flags, order);
 	} while (!page && order--);
 	if (!page)
 		return NULL;
@@ -141,6 +143,21 @@ static bool whole_page(const struct bio_vec *bv)
 	return bv->bv_len == PAGE_SIZE && !bv->bv_offset;
 }
 
+/*
+ * Give @sgt room for @n elements: its own, if it has some (ro2ib_sgt_reserve()),
+ * else new ones. This never waits for memory: pages may only become clean when
+ * the caller has sent them, so reclaim could wait for the caller.
+ */
+static int make_table(struct sg_table *sgt, u32 n)
+{
+	if (likely(!sgt->sgl))
+		return sg_alloc_table(sgt, n, GFP_NOWAIT | __GFP_NOWARN);
+	if (n > sgt->orig_nents)
+		return -ENOMEM;
+	sg_init_table(sgt->sgl, sgt->orig_nents);
+	return 0;
+}
+
 /* As ro2ib_sgt_from_bvec(), of the one fragment that there is */
 static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 		       u32 nob, struct ro2ib_run *run)
@@ -153,7 +170,7 @@ static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
 	/* Nobody looks at it after an error. */
 	run->used = 1;
 	run->pages = PAGE_ALIGN(offset_in_page(begin) + nob) >> PAGE_SHIFT;
-	rc = sg_alloc_table(sgt, 1, GFP_NOFS);
+	rc = make_table(sgt, 1);
 	if (rc)
 		return rc;
 	sg_set_page(sgt->sgl, bv->bv_page, nob, begin);
@@ -190,7 +207,7 @@ static noinline int list_of_pieces(struct sg_table *sgt,
 		return -EINVAL;
 	if (stop - bv == 1)
 		return one_element(sgt, bv, at, nob, run);
-	rc = sg_alloc_table(sgt, stop - bv + 1, GFP_NOFS);
+	rc = make_table(sgt, stop - bv + 1);
 	if (rc)
 		return rc;
 
@@ -243,10 +260,9 @@ static noinline int list_of_pieces(struct sg_table *sgt,
 		at = 0;
 		bv++;
 	}
-	if (left) {
-		sg_free_table(sgt);
+	/* The caller frees the table. */
+	if (left)
 		return -EINVAL;
-	}
 	sg_mark_end(last);
 	run->used = used;
 	run->pages = inside ? 0 : pages;
@@ -257,7 +273,8 @@ static noinline int list_of_pieces(struct sg_table *sgt,
  * Make a list of the @nob bytes from @offset on, and say what was found. One
  * region can cover the bytes if every fragment but the first begins and every one
  * but the last ends at the edge of a page. Without @merge each fragment is an
- * element.
+ * element. -ENOMEM: there is no memory for the list right now; this never waits.
+ * The caller frees the table, also after an error.
  */
 int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 			u32 offset, u32 nob, bool merge, struct ro2ib_run *run)
@@ -271,6 +288,22 @@ int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
 void ro2ib_sgt_free(struct sg_table *sgt)
 {
 	sg_free_table(sgt);
+}
+
+/* Make room for @n elements, which @sgt keeps. May sleep. */
+int ro2ib_sgt_reserve(struct sg_table *sgt, u32 n)
+{
+	sgt->sgl = kvmalloc_array(n, sizeof(*sgt->sgl), GFP_KERNEL);
+	if (!sgt->sgl)
+		return -ENOMEM;
+	sgt->orig_nents = n;
+	return 0;
+}
+
+/* Free the room of ro2ib_sgt_reserve(). May sleep. */
+void ro2ib_sgt_unreserve(struct sg_table *sgt)
+{
+	kvfree(sgt->sgl);
 }
 
 noinline int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt,

@@ -21,7 +21,8 @@ use crate::{
         },
         params::{
             QueueDepth,
-            LNET_MTU, //
+            LNET_MTU,
+            LNET_PIECES, //
         },
         regions::{
             self,
@@ -42,9 +43,17 @@ use crate::{
             RegionPage, //
         },
         pd::Pd,
-        regions::Regions, //
+        regions::Regions,
+        sg::{
+            SgMap,
+            SgReserve, //
+        }, //
     }, //
 };
+
+/// Mappings that are kept for when there is no memory, of each kind: so many transfers at a time go on then. All
+/// connections of an interface share them, because one takes 8 KiB.
+const RESERVED_MAPS: usize = 8;
 
 /// The RDMA device as a connection uses it.
 pub(crate) struct Hca {
@@ -61,6 +70,8 @@ pub(crate) struct Hca {
     pub(crate) mr_pages: u32,
     /// How large they are.
     pub(crate) mr_page: RegionPage,
+    /// For data that leaves when there is no memory: of answers, and of messages of LNet's.
+    pub(crate) reserves: (Arc<SgReserve>, Arc<SgReserve>),
     /// The depth there was room for ([`crate::proto::sizes::DepthMemory`]).
     pub(crate) depth: Atomic<u64>,
     /// Packets of other partitions that the port had got when the NI came to it.
@@ -133,16 +144,23 @@ impl Able {
 
 impl Hca {
     /// Port `port` of a device. All interfaces of the device share `regions` and `queues`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub(crate) fn new(
         (device, port): (ARef<Device>, u32),
         able: Able,
         pd: Arc<Pd>,
         regions: Arc<Regions>,
         queues: DeviceQueues,
-    ) -> Self {
+    ) -> Result<Self> {
         let state = device.port(port);
+        let reserve = || SgMap::reserve(&device, RESERVED_MAPS, LNET_PIECES);
+        let reserves = (reserve()?, reserve()?);
         let hca = Self {
             device,
+            reserves,
             pd,
             regions,
             queues,
@@ -156,7 +174,7 @@ impl Hca {
             mbps: Atomic::new(0),
         };
         hca.learn(state);
-        hca
+        Ok(hca)
     }
 
     /// Whether the device has GIDs for addresses of the interface, as over RoCE. They go and come with these.

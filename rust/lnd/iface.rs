@@ -203,7 +203,8 @@ impl Ifaces {
                 self.workers.for_device(waits).map_err(|_| no_memory())?
             }
         };
-        let hca = Hca::new((device, listener.port()), able, pd, regions, queues);
+        let hca = Hca::new((device, listener.port()), able, pd, regions, queues)
+            .map_err(|_| no_memory())?;
         Ok(Iface {
             net: ni.net.clone(),
             ip: ni.nid.addr().to_be_bytes(),

@@ -174,6 +174,11 @@ impl SendRequest {
 #[repr(transparent)]
 pub(crate) struct RecvRequest(bindings::ro2ib_recv_req);
 
+// SAFETY: The message that it names is not touched by it, and its pages belong to no thread.
+unsafe impl Send for RecvRequest {}
+// SAFETY: As above; it does not change.
+unsafe impl Sync for RecvRequest {}
+
 impl RecvRequest {
     /// With the message to finalize when the data has arrived (or been delivered, for a GET). None: what came is to be
     /// discarded; of a GET_REQ it means that nothing matched.
@@ -205,5 +210,10 @@ impl RecvRequest {
     #[inline]
     pub(crate) fn nob(&self) -> u32 {
         self.0.pages.nob
+    }
+
+    /// Copies it, for a request that has to wait.
+    pub(crate) fn keep(&self) -> Self {
+        Self(bindings::ro2ib_recv_req { ..self.0 })
     }
 }

@@ -37,6 +37,10 @@ pub const FRAGMENT_LEN: usize = 12;
 pub const FRAGS_MAX: u16 = 257;
 /// Most bytes in one LNet message.
 pub const LNET_MTU: u32 = 1 << 20;
+
+/// Most pieces of memory of an LNet message: pages of 4 KiB, the first and the last of which may be partial
+/// (`LNET_MAX_IOV`).
+pub const LNET_PIECES: u32 = 257;
 /// Receive buffers beyond those covered by credits, for NOOPs (version 2).
 pub const OOB_BUFFERS: u16 = 2;
 /// Largest queue depth: credits travel in one byte.

@@ -5,24 +5,24 @@
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    }, //
+    sync::aref::ARef, //
 };
 
 use super::{
     buf::Direction,
     device::Device,
     pages::PageVec,
-    sg::SgMap, //
+    sg::{
+        SgMap,
+        SgRef, //
+    }, //
 };
 
 /// A buffer of our own, for sinks that one memory region cannot cover: the
 /// device writes here, then the data is copied.
 pub(crate) struct BounceBuf {
     pages: PageVec,
-    map: Option<Arc<SgMap>>,
+    map: Option<SgRef>,
 }
 
 impl BounceBuf {
@@ -44,7 +44,7 @@ impl BounceBuf {
     }
 
     /// The mapping, until the data is copied out.
-    pub(crate) fn map(&self) -> Option<&Arc<SgMap>> {
+    pub(crate) fn map(&self) -> Option<&SgRef> {
         self.map.as_ref()
     }
 
@@ -57,7 +57,9 @@ impl BounceBuf {
     /// `EINVAL` if either is shorter, `EOPNOTSUPP` for memory of a GPU.
     pub(crate) fn copy_to(&mut self, to: &PageVec, nob: usize) -> Result {
         if let Some(map) = self.map.take() {
-            drop(Arc::into_unique_or_drop(map).ok_or(EBUSY)?);
+            if !map.unmap() {
+                return Err(EBUSY);
+            }
         }
         to.copy_from(&self.pages, nob)
     }

@@ -12,6 +12,10 @@ use core::{
 };
 
 use kernel::{
+    alloc::{
+        flags::__GFP_NOWARN,
+        Flags, //
+    },
     error::to_result,
     ffi,
     prelude::*,
@@ -89,11 +93,12 @@ unsafe impl Send for Piece {}
 unsafe impl Sync for Piece {}
 
 impl Piece {
-    /// A piece of up to `n` buffers. Sleeps.
-    fn new(device: &Device, n: u32) -> Result<Arc<Self>> {
+    /// Allocates a piece of up to `n` buffers. Sleeps only if `flags` are [`GFP_KERNEL`].
+    fn new(device: &Device, n: u32, flags: Flags) -> Result<Arc<Self>> {
         let mut n = n;
+        let wait = flags == GFP_KERNEL;
         // SAFETY: `device` is registered, and `n` may be written.
-        let raw = unsafe { bindings::ro2ib_bufs_alloc(device.as_raw(), &mut n) };
+        let raw = unsafe { bindings::ro2ib_bufs_alloc(device.as_raw(), &mut n, wait) };
         // INVARIANT: These are they. What is zeroed is `Bytes`.
         let mut piece = Self {
             bytes: NonNull::new(raw.cast()).ok_or(ENOMEM)?,
@@ -101,7 +106,7 @@ impl Piece {
             slots: KVec::new(),
         };
 
-        piece.slots.reserve(n as usize, GFP_KERNEL)?;
+        piece.slots.reserve(n as usize, flags)?;
         for i in 0..n as usize {
             let slot = Slot {
                 // SAFETY: Within the piece.
@@ -112,9 +117,9 @@ impl Piece {
                 piece: core::ptr::null(),
             };
 
-            piece.slots.push(UnsafeCell::new(slot), GFP_KERNEL)?;
+            piece.slots.push(UnsafeCell::new(slot), flags)?;
         }
-        Ok(Arc::new(piece, GFP_KERNEL)?)
+        Ok(Arc::new(piece, flags)?)
     }
 }
 
@@ -189,6 +194,8 @@ pub(crate) struct Supply {
     device: ARef<Device>,
     /// So many more will be asked for.
     wanted: u32,
+    /// How memory may be allocated.
+    flags: Flags,
     piece: Option<Arc<Piece>>,
     next: usize,
 }
@@ -200,12 +207,13 @@ impl Supply {
         Self {
             device: device.clone(),
             wanted: u32::try_from(wanted).unwrap_or(u32::MAX),
+            flags: GFP_KERNEL,
             piece: None,
             next: 0,
         }
     }
 
-    /// One more, see [`MsgBuf::alloc`]. More than were wanted come one by one. May sleep; inside a
+    /// Makes one more buffer. More than were wanted come one by one. May sleep; inside a
     /// [`super::work::NofsScope`].
     ///
     /// # Errors
@@ -216,7 +224,7 @@ impl Supply {
             Some(memory) => memory,
             None => {
                 // INVARIANT: All of it is without an owner.
-                self.piece = Some(Piece::new(&self.device, self.wanted.max(1))?);
+                self.piece = Some(Piece::new(&self.device, self.wanted.max(1), self.flags)?);
                 self.next = 0;
                 self.cut().ok_or(ENOMEM)?
             }
@@ -259,14 +267,17 @@ pub(crate) type TxBuf = MsgBuf<ToDevice>;
 pub(crate) type RxBuf = MsgBuf<FromDevice>;
 
 impl<D: DirectionType> MsgBuf<D> {
-    /// Allocates and maps a buffer, zeroed, on the device's NUMA node if there is room. May sleep; inside a
-    /// [`super::work::NofsScope`].
+    /// Allocates and maps a buffer, zeroed, on the device's NUMA node if there is room. Does not wait for memory: pages
+    /// may only become clean when the caller has sent them, so reclaim could wait for the caller.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EIO` if it cannot be mapped.
+    /// `ENOMEM` if there is no memory right now, `EIO` if it cannot be mapped.
     pub(crate) fn alloc(device: &ARef<Device>) -> Result<Self> {
-        Supply::new(device, 1).make()
+        let mut supply = Supply::new(device, 1);
+
+        supply.flags = GFP_NOWAIT | __GFP_NOWARN;
+        supply.make()
     }
 
     fn map(mut memory: Memory, device: &ARef<Device>) -> Result<Self> {

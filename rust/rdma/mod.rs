@@ -80,6 +80,7 @@ pub(crate) mod rc;
 pub(crate) mod recv_ring;
 pub(crate) mod region;
 pub(crate) mod regions;
+pub(crate) mod reserve;
 pub(crate) mod rq;
 pub(crate) mod send_ring;
 pub(crate) mod sg;

@@ -13,7 +13,7 @@ use kernel::{
 use super::{
     pd::Pd,
     region::RawMr,
-    sg::SgMap, //
+    sg::SgRef, //
 };
 use crate::bindings;
 
@@ -48,7 +48,7 @@ struct Entry {
     // Not there while it is being mapped: that may sleep, so it is not done under the lock.
     raw: Option<RawMr>,
     // Set from `mapped` until no key to it can be valid.
-    sg: Option<Arc<SgMap>>,
+    sg: Option<SgRef>,
     // The current key went into a posted registration: the next one needs another.
     key_used: bool,
     // The region that was here went to another pool.
@@ -204,7 +204,7 @@ impl Places {
         &mut self,
         index: u16,
         raw: RawMr,
-        mapped: Option<Option<Arc<SgMap>>>,
+        mapped: Option<Option<SgRef>>,
     ) -> Result<(), RawMr> {
         let Some(entry) = self.entry(index) else {
             return Err(raw);
@@ -219,7 +219,7 @@ impl Places {
     }
 
     /// It covers nothing any more: what it did.
-    pub(super) fn uncover(&mut self, index: u16) -> Option<Arc<SgMap>> {
+    pub(super) fn uncover(&mut self, index: u16) -> Option<SgRef> {
         self.entry(index)?.sg.take()
     }
 

@@ -39,7 +39,7 @@ use super::{
         RawMr,
         Room, //
     },
-    sg::SgMap,
+    sg::SgRef,
     sync::{
         new_spinlock_bh,
         SpinLockBh, //
@@ -194,11 +194,7 @@ impl MrPool {
     }
 
     /// Lets a region cover all of `sg`, and makes its next key. Sleeps, with some providers.
-    pub(super) fn map(
-        &self,
-        mr: Mr<Free>,
-        sg: Arc<SgMap>,
-    ) -> Result<Mr<Mapped>, (Mr<Free>, Error)> {
+    pub(super) fn map(&self, mr: Mr<Free>, sg: SgRef) -> Result<Mr<Mapped>, (Mr<Free>, Error)> {
         if mr.qp_id() != self.qp_id || sg.direction() != Direction::FromDevice {
             return Err((mr, EINVAL));
         }

@@ -61,7 +61,7 @@ use super::{
         Regions, //
     },
     send_ring::SendRing,
-    sg::SgMap,
+    sg::SgRef,
     wc::QpEvent, //
 };
 use crate::bindings;
@@ -276,11 +276,7 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// Gives the token back, with `EINVAL` if one region cannot cover it, and
     /// with `ENODEV` if the regions are destroyed.
-    pub(crate) fn map_mr(
-        &self,
-        mr: Mr<Free>,
-        sg: Arc<SgMap>,
-    ) -> Result<Mr<Mapped>, (Mr<Free>, Error)> {
+    pub(crate) fn map_mr(&self, mr: Mr<Free>, sg: SgRef) -> Result<Mr<Mapped>, (Mr<Free>, Error)> {
         if !sg.is_for(self.device()) {
             return Err((mr, EINVAL));
         }

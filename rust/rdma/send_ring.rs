@@ -24,7 +24,6 @@ use kernel::{
     container_of,
     pr_warn_once,
     prelude::*,
-    sync::Arc,
     types::Opaque, //
 };
 
@@ -41,7 +40,7 @@ use super::{
         Done, //
     },
     mr_pool::MrPool,
-    sg::SgMap,
+    sg::SgRef,
     wc::Wc, //
 };
 use crate::bindings;
@@ -89,7 +88,7 @@ pub(super) enum Memory {
     #[default]
     None,
     /// It reads pages.
-    Reads(Arc<SgMap>),
+    Reads(SgRef),
     /// It invalidates the key of the region with that number. If that does not go well the key dies with the region,
     /// which nobody gets until then.
     Invalidates(u16),

@@ -2,11 +2,19 @@
 
 //! Lists of page fragments, mapped for a device.
 
+use core::{
+    mem::ManuallyDrop,
+    ops::Deref,
+    pin::Pin, //
+};
+
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     prelude::*,
     sync::{
         aref::ARef,
-        Arc, //
+        Arc,
+        UniqueArc, //
     },
     types::Opaque, //
 };
@@ -25,7 +33,8 @@ use super::{
         PageVec,
         Pages, //
     },
-    rc::check, //
+    rc::check,
+    reserve::Reserve, //
 };
 use crate::bindings;
 
@@ -33,12 +42,35 @@ use crate::bindings;
 ///
 /// # Invariants
 ///
-/// An allocated table, or a zeroed one.
-struct Table(Opaque<bindings::sg_table>);
+/// `raw` is an allocated table or a zeroed one. If `reserved`, it has room of `ro2ib_sgt_reserve()`.
+struct Table {
+    raw: Opaque<bindings::sg_table>,
+    reserved: bool,
+}
 
 impl Table {
+    /// Makes a table without room.
+    fn empty() -> Self {
+        // INVARIANT: Zeroed.
+        Self {
+            raw: Opaque::zeroed(),
+            reserved: false,
+        }
+    }
+
+    /// Makes a table that keeps room for `n` elements. May sleep.
+    fn with_room(n: u32) -> Result<Self> {
+        let mut this = Self::empty();
+
+        // SAFETY: The table is zeroed.
+        check(unsafe { bindings::ro2ib_sgt_reserve(this.get(), n) })?;
+        // INVARIANT: It has the room now.
+        this.reserved = true;
+        Ok(this)
+    }
+
     fn get(&self) -> *mut bindings::sg_table {
-        self.0.get()
+        self.raw.get()
     }
 
     /// Its first element.
@@ -50,30 +82,32 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant, and nothing uses it any more. A zeroed one has nothing to free.
-        unsafe { bindings::ro2ib_sgt_free(self.get()) }
+        match self.reserved {
+            // SAFETY: By the type invariant, and nothing uses it any more. A zeroed one has nothing to free.
+            false => unsafe { bindings::ro2ib_sgt_free(self.get()) },
+            // SAFETY: As above.
+            true => unsafe { bindings::ro2ib_sgt_unreserve(self.get()) },
+        }
     }
 }
 
 /// Who has mapped a list, and so has to unmap it.
 enum Mapper {
+    /// The list is not mapped.
+    None,
     /// The kernel's DMA layer.
     Kernel,
     /// Who has the memory.
     Gpu(&'static dyn GpuMemory),
 }
 
-/// A scatterlist that is mapped for a device, and unmapped when dropped.
-///
-/// Work requests and memory regions that use it hold an [`Arc`] of it, so that
-/// it is unmapped after the last of them. Dropping it is legal in any context
-/// but hard interrupts.
+/// A scatterlist that is mapped for a device, see [`SgRef`].
 ///
 /// # Invariants
 ///
-/// `table` is an allocated table of pages that are valid for as long as this
-/// lives; `by` has mapped its first `used` elements for `device` in the direction
-/// `direction`.
+/// Unless `by` is `None`, `table` is an allocated table of pages that are valid for as
+/// long as this is mapped, and `by` has mapped its first `used` elements for `device` in
+/// the direction `direction`. `by` is `None` only for the owner of a [`UniqueArc`].
 pub(crate) struct SgMap {
     table: Table,
     by: Mapper,
@@ -84,9 +118,14 @@ pub(crate) struct SgMap {
     nr_mapped: u32,
     /// How many pages as large as ours a region has that covers it; 0 if none can.
     region_pages: u32,
-    // Keeps our own pages; those of `PageVec::from_raw` are kept by its contract.
-    _own: Option<Arc<Pages>>,
+    /// Keeps our own pages; those of `PageVec::from_raw` are kept by its contract.
+    own: Option<Arc<Pages>>,
+    /// The reserve that this goes back to.
+    home: Option<Arc<SgReserve>>,
 }
+
+/// Mappings that need no memory.
+pub(crate) type SgReserve = Reserve<SgMap>;
 
 // SAFETY: Mappings belong to no thread, and neither do the pages: our own (`Pages: Send`), or LNet's, by the contract of
 // `PageVec::from_raw`.
@@ -95,49 +134,107 @@ unsafe impl Send for SgMap {}
 unsafe impl Sync for SgMap {}
 
 impl SgMap {
-    /// Maps all of `pages`. Allocates with `GFP_NOFS`, so it may sleep.
+    /// Maps all of `pages`. Does not wait for memory: pages may only become clean when the caller has sent them, so
+    /// reclaim could wait for the caller. Process context.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is nothing to map, or less than `pages` says, `ENOMEM`, `EIO` if it cannot be
-    /// mapped. For memory of a GPU, in place of `EIO`: `EXDEV` if that is only some of it, `ENXIO` if nobody
-    /// has it, `EFAULT` if who has it does not map it, or not all of it.
+    /// `EINVAL` if there is nothing to map, or less than `pages` says, `ENOMEM` if there is no memory right now, `EIO`
+    /// if it cannot be mapped. For memory of a GPU, in place of `EIO`: `EXDEV` if only some pages are such memory,
+    /// `ENXIO` if it has no provider, `EFAULT` if its provider does not map all of it.
     pub(crate) fn map(
         device: ARef<Device>,
         pages: &PageVec,
         direction: Direction,
-    ) -> Result<Arc<Self>> {
-        // INVARIANT: Zeroed.
-        let table = Table(Opaque::zeroed());
+    ) -> Result<SgRef> {
+        let mut this = Self::unmapped(device, Table::empty());
+
+        this.fill(pages, direction)?;
+        Ok(SgRef::new(Arc::new(this, GFP_NOWAIT | __GFP_NOWARN)?))
+    }
+
+    /// Makes a reserve of `n` mappings for up to `pieces` pieces of memory each. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn reserve(device: &ARef<Device>, n: usize, pieces: u32) -> Result<Arc<SgReserve>> {
+        let mut all = KVec::with_capacity(n, GFP_KERNEL)?;
+
+        for _ in 0..n {
+            // A list has one element more than there are pieces.
+            let table = Table::with_room(pieces.saturating_add(1))?;
+            let map = UniqueArc::new(Self::unmapped(device.clone(), table), GFP_KERNEL)?;
+
+            all.push(map, GFP_KERNEL)?;
+        }
+        Reserve::new(all)
+    }
+
+    /// Maps all of `pages` with one of a reserve, without allocating memory. It goes back there when it is unmapped.
+    /// Process context.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::map`]. `ENOMEM`: all of the reserve are in use, or `pages` are too many pieces.
+    pub(crate) fn map_reserved(
+        home: &Arc<SgReserve>,
+        pages: &PageVec,
+        direction: Direction,
+    ) -> Result<SgRef> {
+        let mut this = home.take().ok_or(ENOMEM)?;
+
+        if let Err(e) = this.fill(pages, direction) {
+            home.put(this);
+            return Err(e);
+        }
+        this.home = Some(home.clone());
+        Ok(SgRef::new(this.into()))
+    }
+
+    fn unmapped(device: ARef<Device>, table: Table) -> Self {
+        // INVARIANT: Not mapped.
+        Self {
+            table,
+            by: Mapper::None,
+            device,
+            direction: Direction::ToDevice,
+            nob: 0,
+            used: 0,
+            nr_mapped: 0,
+            region_pages: 0,
+            own: None,
+            home: None,
+        }
+    }
+
+    /// Makes the list of an unmapped one, and maps it.
+    fn fill(&mut self, pages: &PageVec, direction: Direction) -> Result {
         let (bvecs, n, offset, nob) = pages.as_raw();
         let mut run = bindings::ro2ib_run::default();
         // Pages that only stand for memory of a GPU may be neighbours, and that memory be anywhere.
         let merge = !pages.is_gpu();
+        let table = self.table.get();
 
-        // INVARIANT: (of `Table`) Allocated on success, else as it was.
-        // SAFETY: `table` and `run` are valid for writes; `pages` guarantees the rest.
+        // INVARIANT: (of `Table`) Allocated on success, or with the room that it had.
+        // SAFETY: `table` and `run` are valid for writes, and the table is not mapped; `pages` guarantees the rest.
         check(unsafe {
-            bindings::ro2ib_sgt_from_bvec(table.get(), bvecs, n, offset, nob, merge, &mut run)
+            bindings::ro2ib_sgt_from_bvec(table, bvecs, n, offset, nob, merge, &mut run)
         })?;
         // SAFETY: So many elements of `table` were filled just now, and they are not mapped.
-        let by = unsafe { Self::map_table(&device, &table, pages, &mut run, direction) }?;
-        // SAFETY: `table` is initialised.
-        let nr_mapped = unsafe { (*table.get()).nents };
+        let by = unsafe { Self::map_table(&self.device, &self.table, pages, &mut run, direction) }?;
+
         // INVARIANT: Allocated and mapped above; the table may move, only its lists are pointed
         // at. `pages.own()` keeps the pages.
-        let this = Self {
-            table,
-            by,
-            device,
-            direction,
-            nob,
-            used: run.used,
-            nr_mapped,
-            region_pages: run.pages,
-            _own: pages.own(),
-        };
-
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        self.by = by;
+        self.direction = direction;
+        self.nob = nob;
+        self.used = run.used;
+        // SAFETY: `table` is initialised.
+        self.nr_mapped = unsafe { (*table).nents };
+        self.region_pages = run.pages;
+        self.own = pages.own();
+        Ok(())
     }
 
     /// Maps the elements of a table for a device, and says who has done so.
@@ -217,19 +314,6 @@ impl SgMap {
         self.device.same(device)
     }
 
-    /// A cursor at its beginning.
-    pub(crate) fn cursor(self: &Arc<Self>) -> SgCursor {
-        SgCursor {
-            // INVARIANT: The beginning of the first element.
-            pos: SgPos(bindings::ro2ib_sg_pos {
-                sg: self.table.list(),
-                at: 0,
-                left: self.nob,
-            }),
-            map: self.clone(),
-        }
-    }
-
     /// Writes entries for its first `len` bytes, and returns how many; `None` if there is not room for all of them, or
     /// it has not so many bytes.
     #[inline]
@@ -251,11 +335,15 @@ impl SgMap {
     }
 }
 
-impl Drop for SgMap {
-    fn drop(&mut self) {
+impl SgMap {
+    /// Unmaps it, if it is mapped. Nothing may use it any more.
+    #[inline]
+    fn release(&mut self) {
         let (sgt, used) = (self.table.get(), self.used);
 
-        match self.by {
+        // INVARIANT: It is not mapped any more.
+        match core::mem::replace(&mut self.by, Mapper::None) {
+            Mapper::None => {}
             Mapper::Kernel => {
                 let (dev, dir) = (self.device.as_raw(), self.direction.as_raw());
 
@@ -272,6 +360,86 @@ impl Drop for SgMap {
     }
 }
 
+impl Drop for SgMap {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A counted reference to a mapped scatterlist.
+///
+/// Work requests and memory regions that use the list hold one. Dropping the last one unmaps the list, and gives memory
+/// of a reserve back; this is legal in any context but hard interrupts.
+#[derive(Clone)]
+pub(crate) struct SgRef(ManuallyDrop<Arc<SgMap>>);
+
+impl SgRef {
+    fn new(map: Arc<SgMap>) -> Self {
+        Self(ManuallyDrop::new(map))
+    }
+
+    /// Returns a cursor at its beginning.
+    pub(crate) fn cursor(&self) -> SgCursor {
+        SgCursor {
+            // INVARIANT: The beginning of the first element.
+            pos: SgPos(bindings::ro2ib_sg_pos {
+                sg: self.table.list(),
+                at: 0,
+                left: self.nob,
+            }),
+            map: self.clone(),
+        }
+    }
+
+    /// Gives up the reference. Returns whether it was the last one, so that the list is unmapped now.
+    pub(crate) fn unmap(self) -> bool {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not used any more.
+        let map = unsafe { ManuallyDrop::take(&mut this.0) };
+
+        give_back(map)
+    }
+}
+
+impl Deref for SgRef {
+    type Target = SgMap;
+
+    #[inline]
+    fn deref(&self) -> &SgMap {
+        &self.0
+    }
+}
+
+impl Drop for SgRef {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: It is not used any more.
+        let map = unsafe { ManuallyDrop::take(&mut self.0) };
+
+        if map.home.is_some() {
+            give_back(map);
+        }
+    }
+}
+
+/// Gives up a reference to a list that may be of a reserve. Returns whether it was the last one.
+#[cold]
+#[inline(never)]
+fn give_back(map: Arc<SgMap>) -> bool {
+    let Some(map) = Arc::into_unique_or_drop(map) else {
+        return false;
+    };
+    // SAFETY: It is not moved.
+    let mut map = unsafe { Pin::into_inner_unchecked(map) };
+
+    map.release();
+    map.own = None;
+    if let Some(home) = map.home.take() {
+        home.put(map);
+    }
+    true
+}
+
 /// Where a [`SgCursor`] is.
 ///
 /// # Invariants
@@ -283,7 +451,7 @@ pub(super) struct SgPos(bindings::ro2ib_sg_pos);
 
 /// A place in a [`SgMap`] that moves forward as work requests take ranges of it.
 pub(crate) struct SgCursor {
-    map: Arc<SgMap>,
+    map: SgRef,
     pos: SgPos,
 }
 
@@ -299,7 +467,7 @@ impl SgCursor {
     }
 
     /// The map it walks through.
-    pub(crate) fn map(&self) -> &Arc<SgMap> {
+    pub(crate) fn map(&self) -> &SgRef {
         &self.map
     }
 

@@ -9,8 +9,7 @@
 
 use kernel::{
     ffi,
-    prelude::*,
-    sync::Arc, //
+    prelude::*, //
 };
 
 use super::{
@@ -34,7 +33,7 @@ use super::{
     },
     sg::{
         SgCursor,
-        SgMap, //
+        SgRef, //
     }, //
 };
 use crate::bindings;
@@ -340,7 +339,7 @@ impl SendQueue {
         &mut self,
         qp: &Qp<T>,
         ctx: u32,
-        map: &Arc<SgMap>,
+        map: &SgRef,
         (to, rkey): (u64, u32),
         len: u32,
     ) -> Result<bool, PushError> {

@@ -5,8 +5,6 @@
 //!
 //! Context: made in any, finished in process context without a lock.
 
-use kernel::sync::Arc;
-
 use super::sink::Sink;
 use crate::{
     lnd::{
@@ -23,7 +21,7 @@ use crate::{
         Health,
         Outcome, //
     },
-    rdma::sg::SgMap, //
+    rdma::sg::SgRef, //
 };
 
 /// Whom a transfer is for.
@@ -41,7 +39,7 @@ pub(super) enum Memory {
     /// None, or copied into the message.
     None,
     /// Read by RDMA WRITEs of ours.
-    Source(Arc<SgMap>),
+    Source(SgRef),
     /// Written by the peer's RDMA WRITEs.
     Sink(Sink),
 }
@@ -49,7 +47,7 @@ pub(super) enum Memory {
 /// What LNet gets back of a transfer that went well.
 pub(super) enum Well {
     /// A message, and what was read of its pages.
-    Sent(Message, Option<Arc<SgMap>>),
+    Sent(Message, Option<SgRef>),
     /// A GET, and how many bytes arrived.
     Got(Get<O2ib>, u32),
 }

@@ -8,10 +8,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    }, //
+    sync::aref::ARef, //
 };
 
 use super::{
@@ -19,7 +16,10 @@ use super::{
         Bounce,
         Sink, //
     },
-    wire::ForSink,
+    wire::{
+        stock::For,
+        ForSink, //
+    },
     Conn, //
 };
 use crate::{
@@ -39,7 +39,10 @@ use crate::{
         },
         pages::PageVec,
         qp::Qp,
-        sg::SgMap, //
+        sg::{
+            SgMap,
+            SgRef, //
+        }, //
     }, //
 };
 
@@ -55,6 +58,12 @@ pub(super) enum NotReady {
 }
 
 impl NotReady {
+    /// Tells whether there was no memory, so that another try may succeed.
+    #[cold]
+    pub(super) fn is_no_memory(&self) -> bool {
+        matches!(self, Self::Here(ENOMEM))
+    }
+
     /// For the peer and for LNet.
     pub(super) fn error(&self) -> Error {
         match self {
@@ -75,8 +84,30 @@ impl Conn {
         &self,
         device: Option<ARef<Device>>,
         pages: &PageVec,
-    ) -> Result<Arc<SgMap>, NotReady> {
-        self.map(device.ok_or(ENODEV)?, pages, Direction::ToDevice)
+        whose: For,
+    ) -> Result<SgRef, NotReady> {
+        match self.map(device.ok_or(ENODEV)?, pages, Direction::ToDevice) {
+            Err(why) if why.is_no_memory() && self.may_use_reserves() => {
+                self.map_reserved(pages, whose)
+            }
+            made => made,
+        }
+    }
+
+    /// Maps them without allocating memory.
+    #[cold]
+    fn map_reserved(&self, pages: &PageVec, whose: For) -> Result<SgRef, NotReady> {
+        let hca = self.hca()?;
+        let (answers, messages) = &hca.reserves;
+        let reserve = match whose {
+            For::Answer => answers,
+            For::Message => messages,
+        };
+        let map = SgMap::map_reserved(reserve, pages, Direction::ToDevice);
+        match pages.is_gpu() {
+            false => map.map_err(NotReady::Here),
+            true => self.mapped_of_gpu(map),
+        }
     }
 
     /// Maps pages, and counts what is a GPU's.
@@ -86,7 +117,7 @@ impl Conn {
         device: ARef<Device>,
         pages: &PageVec,
         direction: Direction,
-    ) -> Result<Arc<SgMap>, NotReady> {
+    ) -> Result<SgRef, NotReady> {
         let map = SgMap::map(device, pages, direction);
         match pages.is_gpu() {
             false => map.map_err(NotReady::Here),
@@ -96,7 +127,7 @@ impl Conn {
 
     #[cold]
     #[inline(never)]
-    fn mapped_of_gpu(&self, map: Result<Arc<SgMap>>) -> Result<Arc<SgMap>, NotReady> {
+    fn mapped_of_gpu(&self, map: Result<SgRef>) -> Result<SgRef, NotReady> {
         match map {
             Ok(map) => {
                 self.ni.seen.gpu_mapped();
@@ -156,7 +187,7 @@ impl Conn {
         &self,
         device: ARef<Device>,
         pages: &PageVec,
-    ) -> Result<(Arc<SgMap>, KBox<Bounce>), NotReady> {
+    ) -> Result<(SgRef, KBox<Bounce>), NotReady> {
         if pages.is_gpu() {
             return Err(self.refuse_gpu(ERANGE));
         }

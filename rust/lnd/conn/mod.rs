@@ -12,6 +12,7 @@
 //! | [`goodbye`] | what the peer is told when it ends, and how long the CM id waits |
 //! | [`wire`] | credits, transmits, buffers, queue pair |
 //! | [`inbox`] | what LNet has to take, and what it has |
+//! | [`waiting`] | messages and requests that wait for memory |
 //! | [`crate::proto::turn`] | who calls LNet, and whose doorbell rings |
 //! | [`watch`] | how long the peer has been silent |
 //!
@@ -26,6 +27,8 @@
 //! | [`deliver`], [`recv`] | what calls LNet; what LNet calls to receive | work item, one per connection, ordered; or whoever calls LNet |
 //! | [`again`] | what it lost goes over the next one | the same work item |
 //! | [`doorbell`] | what may go is posted, now or with what follows | whoever has queued it, or made room |
+//! | [`repost`] | receive buffers are posted again | as `recv` |
+//! | [`shortage`], [`retry`] | without memory messages and requests wait, for a retry | as `recv`; a work item |
 //! | [`send`], [`submit`], [`memory`] | messages of LNet and answers of ours become transmits | whoever calls LNet |
 //! | [`control`], [`setup`], [`close`], [`leave`], [`timer`] | from set-up to release | work items |
 //! | [`cm`] | events of the CM | its work queue |
@@ -54,6 +57,7 @@ use self::{
     inbox::Inbox,
     life::Life,
     qp_notes::QpNotes,
+    waiting::Waiting,
     watch::Watch,
     wire::Wire, //
 };
@@ -124,13 +128,17 @@ mod qp_notes;
 mod received;
 pub(crate) mod recv;
 mod remote;
+mod repost;
+mod retry;
 mod send;
 mod setup;
+mod shortage;
 mod sink;
 mod submit;
 mod timer;
 mod transfer;
 pub(crate) mod view;
+mod waiting;
 mod watch;
 mod wire;
 
@@ -142,6 +150,8 @@ const QUEUE_PAIR: u64 = 4;
 const UPPER: u64 = 2;
 /// Id of the timer.
 const TIMER: u64 = 3;
+/// Id of the work item that retries messages and requests that wait for memory.
+const SHORTAGE: u64 = 5;
 /// Milliseconds between two looks of it at a connection on its way out.
 const CLOSING_MS: u32 = 1000;
 
@@ -151,6 +161,7 @@ struct Inner {
     goodbye: Goodbye,
     wire: Wire<Conn>,
     inbox: Inbox<Conn>,
+    waiting: Waiting<Conn>,
     turn: Turn,
     watch: Watch,
 }
@@ -186,6 +197,8 @@ pub(crate) struct Conn {
     upper: Work<Conn, UPPER>,
     #[pin]
     timer: DelayedWork<Conn, TIMER>,
+    #[pin]
+    retry: DelayedWork<Conn, SHORTAGE>,
     _live: Live,
 }
 
@@ -197,6 +210,7 @@ kernel::impl_has_work! {
 
 kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, TIMER> for Conn { self.timer }
+    impl HasDelayedWork<Self, SHORTAGE> for Conn { self.retry }
 }
 
 impl work::Timed<TIMER> for Conn {
@@ -232,6 +246,7 @@ impl Conn {
             goodbye: Goodbye::new(),
             wire: Wire::new(identity, known.depth, hca, meter),
             inbox: Inbox::EMPTY,
+            waiting: Waiting::EMPTY,
             turn: Turn::new(),
             watch: Watch::new(),
         };
@@ -256,6 +271,7 @@ impl Conn {
                 queue_pair <- kernel::new_work!("Conn::queue_pair"),
                 upper <- kernel::new_work!("Conn::upper"),
                 timer <- kernel::new_delayed_work!("Conn::timer"),
+                retry <- kernel::new_delayed_work!("Conn::retry"),
                 _live: live,
             }),
             GFP_KERNEL,

@@ -129,7 +129,7 @@ impl Received {
         self.replaced
     }
 
-    /// The connection got a new buffer for this one.
+    /// Notes that the connection got a new buffer for this one.
     pub(super) fn made_good(&mut self) {
         self.made_good = true;
     }
@@ -157,8 +157,7 @@ impl Received {
         Ok(())
     }
 
-    /// Whether the buffer is away from its device, and the connection has one too few without it: in the receive queue, or
-    /// among the spares.
+    /// Tells whether the buffer is detached, and is missing in the receive queue or among the spares.
     #[inline]
     pub(super) fn is_missed(&self) -> bool {
         !self.made_good && matches!(self.buf, Held::Detached(_))

@@ -11,17 +11,22 @@ use kernel::{
 };
 
 use super::{
-    ended::Owner,
-    memory::NotReady,
-    received::{
-        self,
-        Received, //
+    ended::{
+        Ended,
+        Owner, //
     },
+    memory::NotReady,
+    received,
     remote::{
         Limits,
         Remote, //
     },
+    submit::{
+        Answered,
+        Unsent, //
+    },
     transfer::Transfer,
+    wire::stock::For,
     Conn, //
 };
 use crate::{
@@ -36,11 +41,7 @@ use crate::{
         RecvRequest, //
     },
     proto::{
-        cause::{
-            errno,
-            Cause, //
-        },
-        conn::Event,
+        cause::errno,
         credits::Repost,
         encode::BodyOut,
         tx::Op,
@@ -61,20 +62,18 @@ use crate::{
 pub(crate) type Rx = received::Rx<Conn>;
 
 /// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers).
-/// Its buffer is replaced: in the receive queue, if it could not be when it came, else among the
-/// spares. May sleep.
+/// Its buffer is replaced: in the receive queue, if it could not be when it came, otherwise among the
+/// spares. Process context.
 pub(crate) fn eager_recv(rx: &mut Rx) {
     let Some((conn, msg)) = rx.lent() else {
         return;
     };
-    // It need not be our worker: a message that LNet held back has a thread of its own.
-    let nofs = NofsScope::enter();
     let buf = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device));
-    drop(nofs);
     let mut guard = conn.lock();
     let inner = &mut *guard;
     if inner.life.may_receive() {
-        // Without memory its place stays empty, and the peer's credit withheld, until LNet gives it back.
+        // Without memory its place stays empty, and the peer's credit withheld, or there is one spare fewer, until LNet
+        // gives it back.
         if let Ok(Err(fault)) = buf.map(|buf| inner.wire.make_good(msg, buf)) {
             conn.blame(inner, fault);
         }
@@ -152,33 +151,34 @@ fn recv_put(
             if let Some(m) = other {
                 m.finalize(0, LnetHealth::Ok);
             }
-            conn.give_back(rx, Repost::ForPeer, false);
-            conn.tell(Op::PutNak, cookie, 0, Owner::Nobody);
+            let done = Done { cookie, status: 0 };
+            let what = |now| Transfer::message(Owner::Nobody, now);
+            conn.answer(
+                (rx, req),
+                Repost::ForPeer,
+                Op::PutNak,
+                |_| 1,
+                what,
+                |_| BodyOut::PutNak(done),
+            );
             return Ok(());
         }
     };
     let (sink, fragment, key) =
         match conn.make_sink(conn.with(|inner| inner.wire.for_sink()), &req.pages()) {
             Ok(made) => made,
-            Err(why) => {
-                let e = why.error();
-                conn.give_back(rx, Repost::ForPeer, false);
-                if conn.runs_short(&why) {
-                    log::no_sink(conn.nid(), matches!(why, NotReady::NoRegion(_)), e);
-                }
-                conn.tell(Op::PutNak, cookie, e.to_errno(), Owner::Nobody);
-                return Err((Some(m), e));
-            }
+            Err(why) => return conn.decline((rx, req), Op::PutNak, cookie, m, why),
         };
-    // The buffer now serves the PUT_DONE that follows: it must be there before the PUT_ACK leaves.
-    conn.give_back(rx, Repost::Plain, false);
     let slots = |limits: Limits| limits.reg_and_send();
     let what = |now| Transfer::message(Owner::Message(m), now).read_into(sink, fragment.nob);
-    conn.submit_or_fail(Op::PutAck, slots, what, None, |dst| BodyOut::PutAck {
-        src: cookie,
-        dst,
-        key,
-        frags: core::slice::from_ref(&fragment),
+    // The buffer now serves the PUT_DONE that follows.
+    conn.answer((rx, req), Repost::Plain, Op::PutAck, slots, what, |dst| {
+        BodyOut::PutAck {
+            src: cookie,
+            dst,
+            key,
+            frags: core::slice::from_ref(&fragment),
+        }
     });
     Ok(())
 }
@@ -192,48 +192,171 @@ fn recv_get(
     rx: KBox<Rx>,
 ) -> Recv {
     let _nofs = NofsScope::enter();
-    let Some(m) = msg else {
-        conn.give_back(rx, Repost::ForPeer, false);
-        conn.tell(Op::GetDone, cookie, -errno::ENODATA, Owner::Nobody);
-        return Ok(());
-    };
     let total = req.nob();
-    if total == 0 {
-        conn.give_back(rx, Repost::ForPeer, false);
-        conn.tell(Op::GetDone, cookie, 0, Owner::Message(m));
-        return Ok(());
-    }
+    let m = match msg {
+        Some(m) if total > 0 => m,
+        other => {
+            let status = match &other {
+                Some(_) => 0,
+                None => -errno::ENODATA,
+            };
+            let done = Done { cookie, status };
+            let what = |now| Transfer::message(other.map_or(Owner::Nobody, Owner::Message), now);
+            conn.answer(
+                (rx, req),
+                Repost::ForPeer,
+                Op::GetDone,
+                |_| 1,
+                what,
+                |_| BodyOut::GetDone(done),
+            );
+            return Ok(());
+        }
+    };
     // That LNet's pages are mapped counts.
     let since = Moment::now();
     let plan = remote.map_err(NotReady::from).and_then(|remote| {
         let (device, limits) = conn.with(|inner| (inner.wire.device(), inner.wire.limits()));
-        let map = conn.map_source(device, &req.pages())?;
+        let map = conn.map_source(device, &req.pages(), For::Answer)?;
         let slots = remote.slots(&map, total, limits)?;
         let status = i32::try_from(total).map_err(Error::from)?;
         Ok((remote, map, slots, status))
     });
-    conn.give_back(rx, Repost::ForPeer, false);
     match plan {
         Ok((remote, map, slots, status)) => {
             let what = |_| Transfer::message(Owner::Message(m), since).write_to(remote, map, total);
-            conn.submit_or_fail(
+            let done = Done { cookie, status };
+            conn.answer(
+                (rx, req),
+                Repost::ForPeer,
                 Op::GetDone,
                 |_| slots,
                 what,
-                None,
-                |_| BodyOut::GetDone(Done { cookie, status }),
+                |_| BodyOut::GetDone(done),
             );
             Ok(())
         }
-        Err(why) => {
-            let e = why.error();
-            if conn.runs_short(&why) {
-                log::no_source(conn.nid(), e);
+        Err(why) => conn.decline((rx, req), Op::GetDone, cookie, m, why),
+    }
+}
+
+/// A request that LNet has taken, and where its data is.
+type Taken<'a> = (KBox<Rx>, &'a RecvRequest);
+
+impl Conn {
+    /// Answers a request: posts its buffer again, and queues the answer behind it. Without memory for that the request
+    /// waits. Process context; may sleep.
+    #[inline(always)]
+    fn answer<'a>(
+        self: &Arc<Self>,
+        (rx, req): Taken<'_>,
+        how: Repost,
+        op: Op,
+        slots: impl FnOnce(Limits) -> u16,
+        what: impl FnOnce(Moment) -> Transfer,
+        body: impl FnOnce(Cookie) -> BodyOut<'a>,
+    ) {
+        let mut answered = self.ready(rx, how);
+        if let Err((what, why)) = self.submit(op, slots, what, None, &mut answered, body) {
+            let mut transfer = what(Moment::now());
+            if let Some(sink) = transfer.take_sink() {
+                self.drop_sink(sink);
             }
-            // Without an answer the peer would lose the whole connection to its timeout.
-            conn.tell(Op::GetDone, cookie, e.to_errno(), Owner::Nobody);
-            Err((Some(m), e))
+            self.not_answered(answered, transfer.end().take_message(), req, why);
         }
+    }
+
+    /// Tells the peer why its request cannot be served, and returns the message for LNet to finalize. If there is just
+    /// no memory, the request waits instead, unless the peer would soon give up the connection.
+    #[cold]
+    fn decline(
+        self: &Arc<Self>,
+        (rx, req): Taken<'_>,
+        op: Op,
+        cookie: Cookie,
+        msg: Message,
+        why: NotReady,
+    ) -> Recv {
+        let patience_ms = self.ni.message_limit_ms() / 2;
+        if why.is_no_memory() && rx.msg().at().elapsed_ms() < patience_ms {
+            self.count_shortage();
+            self.not_answered(
+                Some((rx, Repost::ForPeer)),
+                Some(msg),
+                req,
+                Unsent::NoMemory,
+            );
+            return Ok(());
+        }
+        let e = why.error();
+        if self.runs_short(&why) {
+            match op {
+                Op::PutNak => log::no_sink(self.nid(), matches!(why, NotReady::NoRegion(_)), e),
+                _ => log::no_source(self.nid(), e),
+            }
+        }
+        // Without an answer the peer would lose the whole connection to its timeout.
+        let status = e.to_errno();
+        let done = Done { cookie, status };
+        let what = |now| Transfer::message(Owner::Nobody, now);
+        let mut answered = self.ready(rx, Repost::ForPeer);
+        let told = self.submit(
+            op,
+            |_| 1,
+            what,
+            None,
+            &mut answered,
+            |_| match op {
+                Op::PutNak => BodyOut::PutNak(done),
+                _ => BodyOut::GetDone(done),
+            },
+        );
+        match told {
+            Ok(()) => Err((Some(msg), e)),
+            Err((_, why)) => {
+                self.not_answered(answered, Some(msg), req, why);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the message of a request that was not answered, and the connection. If there is just no memory, the
+    /// request waits instead.
+    #[cold]
+    #[inline(never)]
+    fn not_answered(
+        self: &Arc<Self>,
+        answered: Answered,
+        msg: Option<Message>,
+        req: &RecvRequest,
+        why: Unsent,
+    ) {
+        let cause = why.cause();
+        let (left, msg) = match (why, answered) {
+            (Unsent::NoMemory, Some((rx, how))) => match self.keep_request(rx, msg, req) {
+                Ok(()) => return,
+                Err((rx, msg)) => (Some((rx, how)), msg),
+            },
+            (_, left) => (left, msg),
+        };
+        // The peer waits for this answer: the disconnect tells it at once.
+        self.end(cause);
+        if let Some((rx, how)) = left {
+            self.give_back(rx, how, false);
+        }
+        if let Some(msg) = msg {
+            self.give_up(Ended::unsent(msg), cause);
+        }
+    }
+
+    /// Makes the buffer of a request ready to be posted again.
+    #[inline(always)]
+    fn ready(self: &Arc<Self>, rx: KBox<Rx>, how: Repost) -> Answered {
+        let mut rx = rx;
+        if rx.msg().is_missed() {
+            self.bring_back(rx.msg_mut());
+        }
+        Some((rx, how))
     }
 }
 
@@ -253,70 +376,5 @@ impl Conn {
             self.ni.seen.no_memory();
         }
         up
-    }
-
-    /// Makes a buffer ready to be posted that was taken from its device when LNet kept the message, and not
-    /// replaced. Not if no more are posted.
-    #[cold]
-    fn reclaim(&self, msg: &mut Received) -> Result {
-        let _nofs = NofsScope::enter();
-        match self.with(|inner| inner.life.may_receive().then(|| inner.wire.hca())) {
-            Some(hca) => msg.attach(&hca.ok_or(ENODEV)?.device),
-            None => Ok(()),
-        }
-    }
-
-    /// A request is over, and its buffer is gone.
-    pub(super) fn came_back(&self, rx: KBox<Rx>) {
-        if self.with(|inner| inner.inbox.returned_late(rx)) {
-            self.ni.orphans.returned(self.nid());
-        }
-    }
-
-    /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
-    /// will follow by itself.
-    fn give_back(self: &Arc<Self>, rx: KBox<Rx>, how: Repost, ring: bool) {
-        let mut rx = rx;
-        let msg = rx.msg_mut();
-        let had = match msg.is_missed() {
-            true => self.reclaim(msg),
-            false => Ok(()),
-        };
-        let now = Moment::now();
-        let mut left = None;
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        if let Some(facts) = msg.facts() {
-            let meter = inner.wire.meter();
-            meter.given_back(facts.kind(), msg.at(), now);
-        }
-        let mut fault = None;
-        let mut orphan = false;
-        if had.is_ok() && inner.life.may_receive() {
-            fault = inner.wire.give_back(msg, how).err();
-            inner.inbox.returned(rx);
-        } else {
-            left = Some(msg.take_buf());
-            orphan = inner.inbox.returned_late(rx);
-        }
-        if let Some(fault) = fault {
-            self.blame(inner, fault);
-        }
-        if had.is_err() {
-            self.step(inner, Event::Fail(Cause::NoResources));
-        } else if ring {
-            self.ring(inner, now);
-        }
-        drop(guard);
-        // Memory goes without the lock.
-        if let Some(left) = left {
-            drop(left);
-            if orphan {
-                self.ni.orphans.returned(self.nid());
-            }
-        }
-        if let Err(e) = had {
-            log::cannot(self.nid(), "make a receive buffer", e);
-        }
     }
 }

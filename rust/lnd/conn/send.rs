@@ -23,6 +23,7 @@ use super::{
     remote::Limits,
     submit::Unsent,
     transfer::Transfer,
+    wire::stock::For,
     Conn, //
 };
 use crate::{
@@ -47,7 +48,10 @@ use crate::{
         params::LNET_MTU,
         tx::Op, //
     },
-    rdma::work::NofsScope, //
+    rdma::{
+        buf::TxBuf,
+        work::NofsScope, //
+    }, //
 };
 
 /// Queues a message of LNet on a connection, and posts what may go. May sleep; re-entrant.
@@ -61,18 +65,22 @@ pub(super) fn send(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         Some(Method::Immediate) => send_immediate(conn, msg, req),
         Some(Method::PutReq) => send_put(conn, msg, req),
         Some(Method::GetReq) => send_get(conn, msg, req),
-        None => not_ready(conn, msg, EINVAL.into()),
+        None => not_ready(conn, msg, req, EINVAL.into()),
     }
 }
 
 /// Whether a connection took a message.
 type Sent = Result<(), NotSent>;
 
-/// What a message needs could not be made.
+/// Handles a message for which a mapping, buffer or region could not be made.
 #[cold]
 #[inline(never)]
-fn not_ready(conn: &Conn, msg: Message, why: NotReady) -> Sent {
+fn not_ready(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: NotReady) -> Sent {
     match why {
+        why if why.is_no_memory() => {
+            conn.count_shortage();
+            no_memory(conn, msg, req)
+        }
         // Nothing is wrong with this NI, and another try would not help.
         NotReady::Gpu(e) => {
             msg.finalize(e.to_errno(), LnetHealth::Ok);
@@ -82,6 +90,15 @@ fn not_ready(conn: &Conn, msg: Message, why: NotReady) -> Sent {
             Some(cause) => fail(conn, msg, cause),
             None => Err(NotSent::Failed(msg, e)),
         },
+    }
+}
+
+/// Keeps a message until there is memory.
+#[cold]
+fn no_memory(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
+    match conn.keep_message(msg, req) {
+        Ok(()) => Ok(()),
+        Err(msg) => fail(conn, msg, Cause::NoResources),
     }
 }
 
@@ -113,7 +130,7 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         };
         match conn.copied(had, &req.payload()) {
             Ok(made) => buf = Some(made),
-            Err(e) => return fail(conn, msg, conn.no_buf(e)),
+            Err(e) => return unsent(conn, msg, req, conn.no_buf(e)),
         }
     }
     let body = BodyOut::Immediate {
@@ -121,22 +138,31 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         payload_len,
     };
     let what = |now| Transfer::message(Owner::Message(msg), now);
-    match conn.submit(Op::Immediate, |_| 1, what, buf, |_| body) {
+    match conn.submit(Op::Immediate, |_| 1, what, buf, &mut None, |_| body) {
         Ok(()) => Ok(()),
-        Err((what, why)) => unsent(conn, what(Moment::now()), why),
+        Err((what, why)) => not_submitted(conn, what(Moment::now()), req, why),
     }
 }
 
-/// A message did not become a transmit, and nothing was made for it but a mapping.
+/// Handles a message that did not become a transmit, and unmaps its pages.
 #[cold]
 #[inline(never)]
-fn unsent(conn: &Conn, transfer: Transfer, why: Unsent) -> Sent {
+fn not_submitted(conn: &Arc<Conn>, transfer: Transfer, req: &SendRequest, why: Unsent) -> Sent {
     let mut transfer = transfer;
-    match (why, transfer.end().take_message()) {
-        (Unsent::Over(_), Some(msg)) => closed(msg),
-        (Unsent::Failed(cause), Some(msg)) => fail(conn, msg, cause),
+    match transfer.end().take_message() {
+        Some(msg) => unsent(conn, msg, req, why),
         // There is one.
-        (_, None) => Ok(()),
+        None => Ok(()),
+    }
+}
+
+/// Handles a message that did not become a transmit.
+#[cold]
+fn unsent(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: Unsent) -> Sent {
+    match why {
+        Unsent::Over(_) => closed(msg),
+        Unsent::NoMemory => no_memory(conn, msg, req),
+        Unsent::Failed(cause) => fail(conn, msg, cause),
     }
 }
 
@@ -146,7 +172,7 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let (hdr, payload) = (req.hdr(), req.pages());
     let total = match u32::try_from(payload.nob()) {
         Ok(n) if n <= LNET_MTU => n,
-        _ => return not_ready(conn, msg, EMSGSIZE.into()),
+        _ => return not_ready(conn, msg, req, EMSGSIZE.into()),
     };
     let parts = conn.with(|inner| {
         let wire = &mut inner.wire;
@@ -157,17 +183,32 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         return closed(msg);
     };
     let made = conn
-        .map_source(device, &payload)
-        .and_then(|map| Ok((map, spare.map_or_else(|| conn.make_buf(), Ok)?)));
+        .map_source(device, &payload, For::Message)
+        .and_then(|map| Ok((map, spare.map_or_else(|| conn.make_buf(For::Message), Ok)?)));
     let (map, spare) = match made {
         Ok(made) => made,
-        Err(e) => return not_ready(conn, msg, e),
+        Err(e) => {
+            put_back(conn, buf);
+            return not_ready(conn, msg, req, e);
+        }
     };
     let what = |now| Transfer::message(Owner::Message(msg), now).offer(map, total, spare);
     let body = |cookie| BodyOut::PutReq { hdr, cookie };
-    match conn.submit(Op::PutReq, |_| 1, what, buf, body) {
+    match conn.submit(Op::PutReq, |_| 1, what, buf, &mut None, body) {
         Ok(()) => Ok(()),
-        Err((what, why)) => unsent(conn, what(Moment::now()), why),
+        Err((what, why)) => {
+            let mut transfer = what(Moment::now());
+            put_back(conn, transfer.take_spare());
+            not_submitted(conn, transfer, req, why)
+        }
+    }
+}
+
+/// Gives a message buffer back that was not used.
+#[cold]
+fn put_back(conn: &Conn, buf: Option<TxBuf>) {
+    if let Some(buf) = buf {
+        conn.with(|inner| inner.wire.put_buf(buf));
     }
 }
 
@@ -175,18 +216,31 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
 fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let _nofs = NofsScope::enter();
     let hdr = req.hdr();
-    let parts = conn.with(|inner| inner.life.is_up().then(|| inner.wire.for_sink()));
-    let Some(parts) = parts else {
+    let parts = conn.with(|inner| {
+        let wire = &mut inner.wire;
+        let up = inner.life.is_up();
+        up.then(|| (wire.for_sink(), wire.take_buf()))
+    });
+    let Some((parts, buf)) = parts else {
         return closed(msg);
+    };
+    // Before LNet makes a reply, which it does once.
+    let buf = match buf.map_or_else(|| conn.make_buf(For::Message), Ok) {
+        Ok(buf) => buf,
+        Err(e) => return unsent(conn, msg, req, conn.no_buf(e)),
     };
     let (sink, fragment, key) = match conn.make_sink(parts, &req.pages()) {
         Ok(made) => made,
-        Err(e) => return not_ready(conn, msg, e),
+        Err(e) => {
+            put_back(conn, Some(buf));
+            return not_ready(conn, msg, req, e);
+        }
     };
     let get = match msg.into_get(&conn.ni.lnet) {
         Ok(get) => get,
         Err(msg) => {
             conn.drop_sink(sink);
+            put_back(conn, Some(buf));
             // What LNet sends again has used up its MD with the first reply (2.17): no try would help, and no NI is to
             // blame.
             conn.ni.seen.messages(Cause::Local(EIO.to_errno()), 1);
@@ -196,11 +250,13 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     };
     let what = |now| Transfer::message(Owner::Get(get), now).read_into(sink, fragment.nob);
     let slots = |limits: Limits| limits.reg_and_send();
-    conn.submit_or_fail(Op::GetReq, slots, what, None, |cookie| BodyOut::GetReq {
-        hdr,
-        cookie,
-        key,
-        frags: core::slice::from_ref(&fragment),
+    conn.submit_or_fail(Op::GetReq, slots, what, Some(buf), |cookie| {
+        BodyOut::GetReq {
+            hdr,
+            cookie,
+            key,
+            frags: core::slice::from_ref(&fragment),
+        }
     });
     Ok(())
 }

@@ -14,7 +14,9 @@ use kernel::{
 use super::{
     inbox::Room,
     remote::Limits,
+    waiting,
     wire::{
+        bigger::Bigger,
         link::Link,
         stock::Stock, //
     },
@@ -288,12 +290,17 @@ impl Conn {
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
         let limits = Limits::new(max_sge, link.reg_wrs());
         let room = Room::new(buffers)?;
+        let waiting = waiting::Room::new(buffers, self.ni.depth().get().into())?;
         let all = Stock::size(depth).saturating_add(buffers);
         let mut supply = Supply::new(&hca.device, all);
+        // LNet sends no more at a time than it has credits for, and the peer waits for no more answers than agreed on.
+        let mut places = Bigger::first(self.ni.depth(), depth)?;
         let stock =
             Stock::new(depth, &mut supply).map_err(|e| NotMade("make the message buffers", e))?;
         self.with(|inner| {
             inner.inbox.open(room);
+            inner.waiting.open(waiting);
+            inner.wire.grow(&mut places);
             inner.wire.open(stock, limits, sq);
             inner.life.ask_for(depth);
         });

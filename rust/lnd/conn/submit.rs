@@ -11,34 +11,30 @@ use kernel::{
 };
 
 use super::{
-    ended::{
-        Ended,
-        Owner, //
-    },
+    ended::Ended,
     fault::Fault,
+    received::Rx,
     remote::Limits,
     transfer::Transfer,
     wire::{
         bigger::Bigger,
-        build::Built, //
+        build::Built,
+        stock::For, //
     },
     Conn, //
 };
 use crate::{
     lnd::{
-        counts::Count,
         log,
         moment::Moment, //
     },
     proto::{
         cause::Cause,
+        credits::Repost,
         encode::BodyOut,
         params::IMMEDIATE_HEAD,
         tx::Op,
-        wire::{
-            Cookie,
-            Done, //
-        }, //
+        wire::Cookie, //
     },
     rdma::{
         buf::TxBuf,
@@ -51,9 +47,24 @@ use crate::{
 pub(super) enum Unsent {
     /// The connection has ended, for this.
     Over(Cause),
+    /// There is no memory right now.
+    NoMemory,
     /// It could not be built.
     Failed(Cause),
 }
+
+impl Unsent {
+    /// Returns the cause to report.
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Over(cause) | Self::Failed(cause) => *cause,
+            Self::NoMemory => Cause::NoResources,
+        }
+    }
+}
+
+/// A request that a transmit answers, until its buffer is posted again, and what that tells the peer.
+pub(super) type Answered = Option<(KBox<Rx<Conn>>, Repost)>;
 
 impl Conn {
     /// Why a transmit could not be built, if another try may go well: the connection has ended
@@ -61,36 +72,11 @@ impl Conn {
     /// ends so, which it does not if it is told that it cannot be sent.
     pub(super) fn transient(&self, e: Error) -> Option<Cause> {
         let short = e == ENOMEM || e == ENOBUFS || e == EIO;
-        let ended = self.with(|inner| {
-            let over = !inner.life.is_up();
-            if short && !over {
-                inner.wire.count(Count::NoMemory);
-            }
-            over.then(|| inner.life.end_cause())
-        });
+        let ended = self.with(|inner| (!inner.life.is_up()).then(|| inner.life.end_cause()));
         if short && ended.is_none() {
-            self.ni.seen.no_memory();
+            self.count_shortage();
         }
         ended.or(short.then_some(Cause::NoResources))
-    }
-
-    /// Sends a completion message: a byte count or a negative errno.
-    pub(super) fn tell(self: &Arc<Self>, op: Op, cookie: Cookie, status: i32, owner: Owner) {
-        let done = Done { cookie, status };
-        let what = |now| Transfer::message(owner, now);
-        self.submit_or_fail(
-            op,
-            |_| 1,
-            what,
-            None,
-            |_| {
-                if op == Op::PutNak {
-                    BodyOut::PutNak(done)
-                } else {
-                    BodyOut::GetDone(done)
-                }
-            },
-        );
     }
 
     /// Queues a transmit, or finishes it at once with the reason why not. `what` makes the transfer, which may
@@ -103,18 +89,12 @@ impl Conn {
         buf: Option<TxBuf>,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
-        if let Err((what, Unsent::Over(cause) | Unsent::Failed(cause))) =
-            self.submit(op, slots, what, buf, body)
-        {
+        if let Err((what, why)) = self.submit(op, slots, what, buf, &mut None, body) {
             let mut transfer = what(Moment::now());
-            if matches!(op, Op::PutAck | Op::PutNak | Op::GetDone) {
-                // The peer waits for this answer: the disconnect tells it at once.
-                self.end(cause);
-            }
             if let Some(sink) = transfer.take_sink() {
                 self.drop_sink(sink);
             }
-            self.give_up(transfer.end(), cause);
+            self.give_up(transfer.end(), why.cause());
         }
     }
 
@@ -125,7 +105,8 @@ impl Conn {
         unsent.finish(Some(cause), false);
     }
 
-    /// Builds the message of a transmit, queues it, and posts what may go.
+    /// Builds the message of a transmit, queues it, and posts what may go. The buffer of the request that it answers is
+    /// posted again in front of it; if there is no memory, that request is left where it is.
     #[inline(always)]
     pub(super) fn submit<'a, W: FnOnce(Moment) -> Transfer>(
         self: &Arc<Self>,
@@ -133,6 +114,7 @@ impl Conn {
         slots: impl FnOnce(Limits) -> u16,
         what: W,
         buf: Option<TxBuf>,
+        answered: &mut Answered,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) -> Result<(), (W, Unsent)> {
         let mut had = buf;
@@ -144,9 +126,9 @@ impl Conn {
             }
             let Some(buf) = had.take().or_else(|| inner.wire.take_buf()) else {
                 drop(guard);
-                match self.make_buf() {
+                match self.make_buf(reserve_for(op)) {
                     Ok(buf) => had = Some(buf),
-                    Err(e) => return Err((what, Unsent::Failed(self.no_buf(e)))),
+                    Err(e) => return Err((what, self.no_buf(e))),
                 }
                 continue;
             };
@@ -156,12 +138,16 @@ impl Conn {
             had = Some(buf);
             drop(guard);
             if let Err(e) = self.grow() {
-                log::cannot(self.nid(), "make room for a message", e);
-                return Err((what, Unsent::Failed(Cause::NoResources)));
+                return Err((what, self.no_place(had, e)));
             }
         };
         let inner = &mut *guard;
         let now = Moment::now();
+        if let Some((rx, how)) = answered.take() {
+            if let Err(cause) = self.post_again(inner, rx, how, now) {
+                return Err((what, Unsent::Over(cause)));
+            }
+        }
         let slots = slots(inner.wire.limits());
         let at_once = self.at_once(inner);
         let built = inner
@@ -183,19 +169,36 @@ impl Conn {
         Ok(())
     }
 
-    /// Why there is no message buffer for a transmit.
+    /// Returns why there is no message buffer for a transmit.
     #[cold]
     #[inline(never)]
-    pub(super) fn no_buf(&self, e: Error) -> Cause {
-        let cause = self.transient(e);
-        cause.unwrap_or(Cause::Local(e.to_errno()))
+    pub(super) fn no_buf(&self, e: Error) -> Unsent {
+        match self.transient(e) {
+            Some(Cause::NoResources) if e == ENOMEM => Unsent::NoMemory,
+            cause => Unsent::Failed(cause.unwrap_or(Cause::Local(e.to_errno()))),
+        }
+    }
+
+    /// Gives the buffer of a transmit back for which there is no place, and returns why there is none.
+    #[cold]
+    #[inline(never)]
+    fn no_place(&self, buf: Option<TxBuf>, e: Error) -> Unsent {
+        if let Some(buf) = buf {
+            self.with(|inner| inner.wire.put_buf(buf));
+        }
+        if e == ENOMEM {
+            self.count_shortage();
+            return Unsent::NoMemory;
+        }
+        log::cannot(self.nid(), "make room for a message", e);
+        Unsent::Failed(Cause::NoResources)
     }
 
     /// The payload of an IMMEDIATE in a message buffer, behind its head. At most 3976 bytes: a copy is
     /// cheaper than a mapping, right for any shape of pages, and covered by the checksum.
     #[inline(always)]
     pub(super) fn copied(&self, buf: Option<TxBuf>, payload: &PageVec) -> Result<TxBuf> {
-        let mut buf = buf.map_or_else(|| self.make_buf(), Ok)?;
+        let mut buf = buf.map_or_else(|| self.make_buf(For::Message), Ok)?;
         let end = IMMEDIATE_HEAD.checked_add(payload.nob()).ok_or(EMSGSIZE)?;
         let to = buf
             .as_mut_slice()
@@ -205,12 +208,16 @@ impl Conn {
         Ok(buf)
     }
 
-    /// A new message buffer, where none is free. May sleep.
+    /// Makes a message buffer, where none is free, or takes one out of the reserve. Process context.
     #[cold]
     #[inline(never)]
-    pub(super) fn make_buf(&self) -> Result<TxBuf> {
-        let _nofs = NofsScope::enter();
-        TxBuf::alloc(&self.hca()?.device)
+    pub(super) fn make_buf(&self, whose: For) -> Result<TxBuf> {
+        match TxBuf::alloc(&self.hca()?.device) {
+            Err(ENOMEM) if self.may_use_reserves() => {
+                self.with(|inner| inner.wire.take_reserved_buf(whose).ok_or(ENOMEM))
+            }
+            made => made,
+        }
     }
 
     /// Makes more transmits. May sleep.
@@ -222,5 +229,13 @@ impl Conn {
         // The old tables are freed without the lock.
         self.with(|inner| inner.wire.grow(&mut bigger));
         Ok(())
+    }
+}
+
+/// Returns the reserve for a transmit of that kind.
+fn reserve_for(op: Op) -> For {
+    match op {
+        Op::PutAck | Op::PutNak | Op::GetDone => For::Answer,
+        _ => For::Message,
     }
 }

@@ -9,10 +9,7 @@
 //! Context: any. Owned by its sender until it is queued, from then on by the
 //! table of transmits under the connection lock.
 
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 use super::{
     ended::{
@@ -41,7 +38,7 @@ use crate::{
         buf::TxBuf,
         sg::{
             SgCursor,
-            SgMap, //
+            SgRef, //
         }, //
     }, //
 };
@@ -91,10 +88,10 @@ impl Transfer {
         }
     }
 
-    /// WRITEs of ours read `total` bytes of `map`, once it is known where they go. `spare` is for the
+    /// Makes it a transfer of `total` bytes of `map` by WRITEs, to a sink that is not known yet. `spare` is for the
     /// message behind them.
     #[inline]
-    pub(super) fn offer(self, map: Arc<SgMap>, total: u32, spare: TxBuf) -> Self {
+    pub(super) fn offer(self, map: SgRef, total: u32, spare: TxBuf) -> Self {
         Self {
             total,
             memory: Memory::Source(map),
@@ -103,9 +100,9 @@ impl Transfer {
         }
     }
 
-    /// WRITEs of ours move `total` bytes of `map` to `remote`.
+    /// Makes it a transfer of `total` bytes of `map` by WRITEs to `remote`.
     #[inline]
-    pub(super) fn write_to(self, remote: Remote, map: Arc<SgMap>, total: u32) -> Self {
+    pub(super) fn write_to(self, remote: Remote, map: SgRef, total: u32) -> Self {
         Self {
             total,
             memory: Memory::Source(map),
@@ -228,7 +225,7 @@ impl Transfer {
         Ok(())
     }
 
-    fn source(&self) -> Result<&Arc<SgMap>> {
+    fn source(&self) -> Result<&SgRef> {
         match &self.memory {
             Memory::Source(map) => Ok(map),
             Memory::None | Memory::Sink(_) => Err(EPROTO),
@@ -254,7 +251,7 @@ impl Transfer {
     /// What its WRITE reads, where it goes, with the key, and how many bytes it moves: if one WRITE of `max_sge` gather
     /// elements seems to do, as most often.
     #[inline(always)]
-    pub(super) fn only_write(&self, max_sge: usize) -> Option<(&Arc<SgMap>, (u64, u32), u32)> {
+    pub(super) fn only_write(&self, max_sge: usize) -> Option<(&SgRef, (u64, u32), u32)> {
         match (&self.memory, &self.remote) {
             (Memory::Source(map), Some(remote))
                 if self.moved == 0

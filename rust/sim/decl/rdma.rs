@@ -623,7 +623,7 @@ unsafe extern "C" {
     pub fn ro2ib_wc_other(wc: *const ib_wc) -> i32;
     pub fn ro2ib_wc_recv(wc: *const ib_wc) -> i32;
     pub fn ro2ib_signal_all() -> bool;
-    pub fn ro2ib_bufs_alloc(dev: *mut ib_device, n: *mut u32) -> *mut c_void;
+    pub fn ro2ib_bufs_alloc(dev: *mut ib_device, n: *mut u32, wait: bool) -> *mut c_void;
     pub fn ro2ib_bufs_free(bufs: *mut c_void, n: u32);
     pub fn ro2ib_dma_map_buf(
         dev: *mut ib_device,
@@ -654,6 +654,8 @@ unsafe extern "C" {
         lkey: u32,
     ) -> u32;
     pub fn ro2ib_sgt_free(sgt: *mut sg_table);
+    pub fn ro2ib_sgt_reserve(sgt: *mut sg_table, n: u32) -> i32;
+    pub fn ro2ib_sgt_unreserve(sgt: *mut sg_table);
     pub fn ro2ib_dma_map_sgt(dev: *mut ib_device, sgt: *mut sg_table, used: u32, dir: i32) -> i32;
     pub fn ro2ib_dma_unmap_sgt(dev: *mut ib_device, sgt: *mut sg_table, used: u32, dir: i32);
     pub fn ro2ib_alloc_page() -> *mut page;

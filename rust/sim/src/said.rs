@@ -284,8 +284,8 @@ fn differs(node: usize, past: &Past) -> Option<String> {
     None
 }
 
-/// Each connection has as many buffers to receive into as it began with, unless LNet keeps some. Others have some, too,
-/// that are being made, or are about to go.
+/// Checks that each connection has as many receive buffers as it began with, unless LNet keeps some. Connections that
+/// are not listed yet, or any more, have some, too.
 fn buffers(node: usize, conns: &[&Vec<(&str, &str)>]) -> Option<String> {
     let mut should = 0;
     for line in conns {

@@ -89,6 +89,8 @@ pub enum Happens {
     Deny,
     /// An administrator tunes the NIs that run, and takes it back.
     Tune,
+    /// The driver of the node finds no memory. No connection ends because of that.
+    NoMemory,
 }
 
 /// One thing that happens.
@@ -772,6 +774,7 @@ impl Script {
         }
         .hoarding()
         .bounded()
+        .drying()
     }
 }
 
@@ -915,6 +918,45 @@ impl Script {
             let ops = self.users.iter_mut().flat_map(|user| &mut user.ops);
             ops.for_each(|(_, size, ..)| *size = (*size).min(3000));
         }
+        self
+    }
+
+    /// Takes the memory of a node away for a minute, in some tiny worlds without faults. The node writes meanwhile: it
+    /// sends messages of all sizes, and the other node fetches data from it. No message takes long.
+    fn drying(mut self) -> Self {
+        let own = &mut Rng::new(self.seed ^ 0x0d57_a110);
+        if !self.strict || !own.one_in(16) {
+            return self;
+        }
+        self.plan.hoards = false;
+        self.plan.cut_ppm = 0;
+        self.plan.patience = 10 * SEC;
+        self.steps = vec![Step {
+            what: Happens::NoMemory,
+            node: 0,
+            slot: 0,
+            at: 5 * SEC,
+            long: 60 * SEC,
+        }];
+        let ops = |own: &mut Rng, kinds: &[(u32, u32)]| {
+            let first = [(lnet::PUT, 100, true, 0, 0)];
+            let ops = (0..own.range(4, 12)).map(|_| {
+                let (kind, size) = own.of(kinds);
+                (kind, size, own.one_in(2), 0, own.below(10 * SEC))
+            });
+            first.into_iter().chain(ops).collect()
+        };
+        // Data for the node goes into messages: what it would offer a sink for is not written out.
+        let writes = [100, 3000, 5000, 20_000, 70_000].map(|size| (lnet::PUT, size));
+        let fetches = [(lnet::PUT, 3000), (lnet::GET, 5000), (lnet::GET, 70_000)];
+        self.users = (0..8)
+            .map(|i| User {
+                node: i % 2,
+                slot: 0,
+                at: own.below(MS),
+                ops: ops(own, if i % 2 == 0 { &writes } else { &fetches }),
+            })
+            .collect();
         self
     }
 
@@ -1307,6 +1349,15 @@ fn happens(step: Step, punctual: bool) {
             // To the end, in some: what was agreed on before goes on.
             if step.long % 2 == 0 {
                 lnet::tune(lnet::UNTUNED);
+            }
+        }
+        Happens::NoMemory => {
+            let before = verbs::up(dev);
+            w().dry = Some(node);
+            sched::sleep(step.long);
+            w().dry = None;
+            if before.is_empty() || !before.iter().all(|qp| verbs::is_up(*qp)) {
+                violation("a connection ended because there was no memory, or there was none");
             }
         }
         Happens::Power => {}

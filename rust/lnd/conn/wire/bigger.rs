@@ -6,7 +6,10 @@ use kernel::prelude::*;
 
 use crate::{
     lnd::conn::transfer::Transfer,
-    proto::queues::Cell, //
+    proto::{
+        params::QueueDepth,
+        queues::Cell, //
+    }, //
 };
 
 /// Transmits made at once when the table is full, at least; half as many as there are if that is
@@ -26,13 +29,28 @@ pub(crate) struct Bigger {
 }
 
 impl Bigger {
-    /// For a table of `have`. May sleep.
+    /// Makes the first table of a connection, for so many messages of LNet's and answers to the peer: what is needed
+    /// without memory is there. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn first(messages: QueueDepth, answers: QueueDepth) -> Result<Self> {
+        let all = usize::from(messages.get()).saturating_add(answers.get().into());
+        Self::with(0, all.max(GROW_BY))
+    }
+
+    /// Makes room for more transmits than the `have` that the table has. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`, `ENOSPC` if there can be no more.
     pub(crate) fn new(have: usize) -> Result<Self> {
-        let want = have.saturating_add(GROW_BY.max(have / 2)).min(TXS_MAX);
+        Self::with(have, have.saturating_add(GROW_BY.max(have / 2)))
+    }
+
+    fn with(have: usize, want: usize) -> Result<Self> {
+        let want = want.min(TXS_MAX);
         if want <= have {
             return Err(ENOSPC);
         }
@@ -43,6 +61,7 @@ impl Bigger {
             transfers: KVVec::with_capacity(want, GFP_KERNEL)?,
         })
     }
+
     /// All of `cells` and `transfers` moves over, and free ones behind it: the number of the first of those. `None`:
     /// they are as many no more, somebody else was faster. What is here afterwards is to be freed without the lock.
     pub(super) fn take_over(

@@ -38,7 +38,7 @@ use crate::{
         },
         sg::{
             SgCursor,
-            SgMap, //
+            SgRef, //
         },
         sq::SendQueue, //
     }, //
@@ -200,7 +200,7 @@ impl<C: QpHandler> Link<C> {
     pub(super) fn push_whole(
         &mut self,
         context: u32,
-        map: &Arc<SgMap>,
+        map: &SgRef,
         to: (u64, u32),
         len: u32,
     ) -> Result<bool, Cause> {

@@ -31,7 +31,10 @@ use self::{
         Finished,
         Over, //
     },
-    stock::Stock,
+    stock::{
+        For,
+        Stock, //
+    },
     txs::Txs, //
 };
 use super::{
@@ -239,6 +242,16 @@ impl<C: QpHandler> Wire<C> {
     #[inline]
     pub(super) fn take_buf(&mut self) -> Option<TxBuf> {
         self.stock.take()
+    }
+
+    /// Takes a message buffer out of the reserve.
+    pub(super) fn take_reserved_buf(&mut self, whose: For) -> Option<TxBuf> {
+        self.stock.take_reserved(whose)
+    }
+
+    /// Gives a message buffer back that was not used.
+    pub(super) fn put_buf(&mut self, buf: TxBuf) {
+        self.stock.put(buf);
     }
 
     /// Whether there is a place for a transmit. If not: [`Wire::grow`].

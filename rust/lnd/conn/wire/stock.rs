@@ -20,6 +20,22 @@ use crate::{
     }, //
 };
 
+/// Buffers to send that are kept for when there is no memory: a PUT takes two.
+const RESERVED: usize = 3;
+
+/// The part of them that only answers get. A message of LNet may wait for a credit, and so for the peer; an answer
+/// does not.
+const FOR_ANSWERS: usize = 1;
+
+/// The use of a reserve.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum For {
+    /// An answer to a request of the peer's.
+    Answer,
+    /// A message of LNet's.
+    Message,
+}
+
 /// The buffers.
 pub(crate) struct Stock {
     /// To send, as many as there is room for.
@@ -40,12 +56,16 @@ impl Stock {
 
     /// How many buffers that of a connection of `depth` begins with.
     pub(crate) fn size(depth: QueueDepth) -> usize {
-        sizes::spare_buffers(depth).saturating_add(NOOPS_MAX.into())
+        let sends = RESERVED.saturating_add(NOOPS_MAX.into());
+        sizes::spare_buffers(depth).saturating_add(sends)
     }
 
     /// That of a connection of `depth`. May sleep.
     pub(crate) fn new(depth: QueueDepth, supply: &mut Supply) -> Result<Self> {
-        let bufs = KVec::with_capacity(usize::from(depth.rx_buffers()), GFP_KERNEL)?;
+        let mut bufs = KVec::with_capacity(usize::from(depth.rx_buffers()), GFP_KERNEL)?;
+        for _ in 0..RESERVED {
+            bufs.push(supply.make()?, GFP_KERNEL)?;
+        }
         let mut spares = KVec::with_capacity(sizes::spare_buffers(depth), GFP_KERNEL)?;
         while spares.len() < spares.capacity() {
             spares.push(supply.make()?, GFP_KERNEL)?;
@@ -61,9 +81,25 @@ impl Stock {
         })
     }
 
-    /// One to send.
+    /// Takes one to send. Leaves the reserve.
     #[inline]
     pub(super) fn take(&mut self) -> Option<TxBuf> {
+        if self.bufs.len() <= RESERVED {
+            return None;
+        }
+        self.bufs.pop()
+    }
+
+    /// Takes one to send out of the reserve, which fills up again with those that were sent.
+    #[cold]
+    pub(super) fn take_reserved(&mut self, whose: For) -> Option<TxBuf> {
+        let left = match whose {
+            For::Answer => 0,
+            For::Message => FOR_ANSWERS,
+        };
+        if self.bufs.len() <= left {
+            return None;
+        }
         self.bufs.pop()
     }
 

@@ -131,7 +131,7 @@ pub fn left(dev: *const Dev) -> usize {
         .count()
 }
 
-/// How many message buffers are mapped for a device to receive into. Where nothing moves, nothing else is.
+/// Counts the message buffers that are mapped for a device to receive into. While nothing moves, nothing else is.
 pub fn receive_buffers(dev: *const Dev) -> usize {
     w().maps
         .live
@@ -195,8 +195,12 @@ pub fn touch(dev: *const Dev, addr: u64, len: u64, write: bool) -> bool {
 
 /// One by one, so that each is looked at when it is freed.
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_bufs_alloc(dev: *mut ib_device, n: *mut u32) -> *mut c_void {
-    let buf = mem::kzalloc(PAGE as usize);
+pub unsafe extern "C" fn ro2ib_bufs_alloc(
+    dev: *mut ib_device,
+    n: *mut u32,
+    wait: bool,
+) -> *mut c_void {
+    let buf = mem::kzalloc(PAGE as usize, wait);
     // SAFETY: By the contract of this function.
     unsafe { *n = 1 };
     if !buf.is_null() {
@@ -336,8 +340,10 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
     if parts.is_empty() {
         return -(EINVAL as i32);
     }
-    lock::might_sleep("sg_alloc_table");
-    if world::fails(Fault::Alloc) {
+    // SAFETY: By the contract of this function.
+    let room = unsafe { (!(*sgt).sgl.is_null()).then_some((*sgt).orig_nents as usize) };
+    // As in C, one element more.
+    if room.map_or_else(|| world::fails(Fault::Alloc), |n| parts.len() >= n) {
         return -(ENOMEM as i32);
     }
     if parts.iter().map(|(_, len)| len).sum::<usize>() < nob as usize {
@@ -355,16 +361,41 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
             last: i + 1 == used,
         })
         .collect();
-    // SAFETY: By the contract of this function.
+    // SAFETY: By the contract of this function; there is room for as many.
     unsafe {
         (*run).used = used as u32;
         (*run).pages = pages;
         (*sgt).nents = used as u32;
+        if room.is_some() {
+            (*sgt)
+                .sgl
+                .cast::<Sg>()
+                .copy_from_nonoverlapping(list.as_ptr(), used);
+            return 0;
+        }
         (*sgt).orig_nents = used as u32;
         (*sgt).sgl = Box::into_raw(list.into_boxed_slice()).cast();
     }
     w().sg_tables += 1;
     0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_sgt_reserve(sgt: *mut sg_table, n: u32) -> i32 {
+    let room = mem::kvmalloc(n as usize * size_of::<Sg>());
+    if room.is_null() {
+        return -(ENOMEM as i32);
+    }
+    // SAFETY: By the contract of this function.
+    unsafe {
+        (*sgt).sgl = room.cast();
+        (*sgt).orig_nents = n;
+    }
+    0
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_sgt_unreserve(sgt: *mut sg_table) {
+    // SAFETY: By the contract of this function.
+    mem::put(unsafe { (*sgt).sgl.cast() });
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_sgt_free(sgt: *mut sg_table) {

@@ -336,12 +336,18 @@ fn kmalloc(size: usize, flags: u32) -> *mut c_void {
     get_for_node(size, align, fill).cast()
 }
 
-/// A zeroed piece of memory, as kzalloc(GFP_KERNEL) has it.
-pub fn kzalloc(size: usize) -> *mut c_void {
-    kmalloc(
-        size,
-        ro2ibk_const_RO2IBK_GFP_KERNEL | ro2ibk_const_RO2IBK_GFP_ZERO,
-    )
+/// Allocates zeroed memory, as kzalloc(GFP_KERNEL), or as kzalloc(GFP_NOWAIT).
+pub fn kzalloc(size: usize, wait: bool) -> *mut c_void {
+    let how = match wait {
+        true => ro2ibk_const_RO2IBK_GFP_KERNEL,
+        false => ro2ibk_const_RO2IBK_GFP_NOWAIT,
+    };
+    kmalloc(size, how | ro2ibk_const_RO2IBK_GFP_ZERO)
+}
+
+/// Allocates memory, as kvmalloc(GFP_KERNEL).
+pub fn kvmalloc(size: usize) -> *mut c_void {
+    kmalloc(size, ro2ibk_const_RO2IBK_GFP_KERNEL)
 }
 
 #[no_mangle]

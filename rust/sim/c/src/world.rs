@@ -277,6 +277,8 @@ pub struct World {
     pub prompt: bool,
     /// The task that finds no memory.
     pub short: usize,
+    /// The node whose driver finds no memory.
+    pub dry: Option<usize>,
     /// What did not hold.
     pub failed: Option<String>,
     /// What happened, if anybody wants to know.
@@ -391,6 +393,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         eager: false,
         prompt: false,
         short: sched::NONE,
+        dry: None,
         failed: None,
         story: tell.then(Vec::new),
         nodes,
@@ -589,6 +592,10 @@ pub fn fails(what: Fault) -> bool {
     let world = w();
     let i = what as usize;
     world.calls[i] += 1;
+    if what == Fault::Alloc && world.dry.is_some() && world.dry == Some(sched::node()) {
+        w().faults += 1;
+        return true;
+    }
     if !world.faulty {
         return false;
     }

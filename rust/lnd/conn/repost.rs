@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Receive buffers of requests that are over are posted again.
+//!
+//! Context: process; may sleep, except for [`Conn::post_again`].
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    received::{
+        Received,
+        Rx, //
+    },
+    Conn,
+    Inner, //
+};
+use crate::{
+    lnd::{
+        log,
+        moment::Moment, //
+    },
+    proto::{
+        cause::Cause,
+        credits::Repost, //
+    },
+    rdma::work::NofsScope, //
+};
+
+impl Conn {
+    /// Posts the buffer of a request again, and books its credit. The caller holds the connection lock.
+    ///
+    /// # Errors
+    ///
+    /// Returns the cause if the connection ended because of that.
+    #[inline(always)]
+    pub(super) fn post_again(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        rx: KBox<Rx<Self>>,
+        how: Repost,
+        now: Moment,
+    ) -> Result<(), Cause> {
+        let mut rx = rx;
+        let msg = rx.msg_mut();
+        if let Some(facts) = msg.facts() {
+            inner.wire.meter().given_back(facts.kind(), msg.at(), now);
+        }
+        let fault = inner.wire.give_back(msg, how).err();
+        inner.inbox.returned(rx);
+        match fault {
+            None => Ok(()),
+            Some(fault) => {
+                self.blame(inner, fault);
+                Err(inner.life.end_cause())
+            }
+        }
+    }
+
+    /// Maps a buffer again that was detached when LNet kept the message, if the connection needs it. If that fails, the
+    /// connection has one spare fewer, or ends because a place in the receive queue stays empty.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn bring_back(self: &Arc<Self>, msg: &mut Received) {
+        let _nofs = NofsScope::enter();
+        let back = match self.with(|inner| inner.life.may_receive().then(|| inner.wire.hca())) {
+            Some(Some(hca)) => msg.attach(&hca.device),
+            Some(None) => Err(ENODEV),
+            None => Ok(()),
+        };
+        if let Err(e) = back {
+            log::cannot(self.nid(), "make a receive buffer", e);
+            if !msg.is_replaced() {
+                self.end(Cause::NoResources);
+            }
+        }
+    }
+
+    /// Books a request that is over, and whose buffer is gone.
+    pub(super) fn came_back(&self, rx: KBox<Rx<Self>>) {
+        if self.with(|inner| inner.inbox.returned_late(rx)) {
+            self.ni.orphans.returned(self.nid());
+        }
+    }
+
+    /// Posts the buffer of a request again; the message that follows carries the credit. `ring`: none
+    /// will follow by itself.
+    pub(super) fn give_back(self: &Arc<Self>, rx: KBox<Rx<Self>>, how: Repost, ring: bool) {
+        let mut rx = rx;
+        if rx.msg().is_missed() {
+            self.bring_back(rx.msg_mut());
+        }
+        let now = Moment::now();
+        let mut left = None;
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let mut orphan = false;
+        if inner.life.may_receive() {
+            let _ = self.post_again(inner, rx, how, now);
+            if ring {
+                self.ring(inner, now);
+            }
+        } else {
+            let msg = rx.msg_mut();
+            if let Some(facts) = msg.facts() {
+                inner.wire.meter().given_back(facts.kind(), msg.at(), now);
+            }
+            left = Some(msg.take_buf());
+            orphan = inner.inbox.returned_late(rx);
+        }
+        drop(guard);
+        // Memory goes without the lock.
+        if let Some(left) = left {
+            drop(left);
+            if orphan {
+                self.ni.orphans.returned(self.nid());
+            }
+        }
+    }
+}
