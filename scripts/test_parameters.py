@@ -4,6 +4,7 @@
 import glob
 import os
 import re
+import subprocess
 
 import pytest
 
@@ -12,6 +13,8 @@ DOCUMENTS = "Documentation"
 # Parameters that ko2iblnd has not.
 OURS = ("probe", "access", "ni_tune")
 LIMITS = {"INT_MIN": None, "INT_MAX": None, "U16_MAX": 65535}
+# With a current LNet; see test_the_default_timeout.
+NAMED = {"RO2IB_TIMEOUT_DEFAULT": "50"}
 
 
 def read(*parts):
@@ -61,6 +64,7 @@ def code():
             setter = re.search(rf"{ops} = {{\s*\.set = (\w+),", text)[1]
             body = re.search(rf"^static int {setter}\(.*?^}}", text, re.MULTILINE | re.DOTALL)[0]
             values, zero = tuple(re.findall(r"case (\d+):", body)), "if (v && (v <" in body
+        default = NAMED.get(default, default)
         found[name] = Parameter(kind, default, perm, limit(low), limit(high), values, zero)
     for name, perm in re.findall(r"^module_param\((\w+), charp, (\d+)\);", text, re.MULTILINE):
         default = re.search(rf'^static char \*{name} = "(.*)";', text, re.MULTILINE)[1]
@@ -72,6 +76,24 @@ def code():
     assert set(found) == set(re.findall(r"^MODULE_PARM_DESC\((\w+),", text, re.MULTILINE))
     assert len(found) > 25
     return found
+
+
+@pytest.mark.parametrize(("lnet", "default"), [("int (*lnd_get_timeout)(void);", "50"), ("", "0")])
+def test_the_default_timeout(tmp_path, lnet, default):
+    """LNet up to 2.16 does not ask the driver, and has a deadline of its own for messages."""
+    headers = tmp_path / "include/linux/lnet"
+    headers.mkdir(parents=True)
+    (headers / "lib-lnet.h").touch()
+    (headers / "lib-types.h").write_text(lnet + "\n")
+    probe = os.path.join(TOP, "scripts/lnet-probe")
+    flags = subprocess.run([probe, tmp_path], capture_output=True, text=True, check=True).stdout.split()
+    text = "\n".join(line for line in read("rust/shim/params.c").splitlines() if not line.startswith("#include"))
+    command = ["gcc", "-E", "-P", "-x", "c", *flags, "-"]
+    # The last of the lines is what RO2IB_PARAM has for a default.
+    text += "\n#undef RO2IB_PARAM\n#define RO2IB_PARAM(name, kind, value, ...) name = value\n"
+    text += re.search(r"^RO2IB_PARAM\(timeout,.*$", text, re.MULTILINE)[0]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"timeout = {default};"
 
 
 def test_every_parameter_is_in_the_man_page(code):

@@ -9,7 +9,7 @@
  * not load, or the write to sysfs fails. Values that ko2iblnd clamps rather
  * than refuses are clamped here too (tunables.c).
  *
- * Nothing of LNet is used here.
+ * No function of LNet is used here.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -27,7 +27,7 @@ struct ro2ib_param {
 	int value;
 	int min;
 	int max;
-	bool given;	/* somebody said it, maybe what it was */
+	bool given;	/* set by the administrator, maybe to the default */
 };
 
 static int ro2ib_param_parse(const char *val, const struct kernel_param *kp,
@@ -176,7 +176,18 @@ MODULE_PARM_DESC(service, "RDMA service (port) number, the same on all nodes");
 RO2IB_PARAM(cksum, int, 0, INT_MIN, INT_MAX, 0644);
 MODULE_PARM_DESC(cksum, "non-zero: checksum outgoing messages (not RDMA data)");
 
-RO2IB_PARAM(timeout, int, 50, 0, 86400, 0644);
+/*
+ * LNet gives each message a deadline. From 2.17 on it computes that from the
+ * driver's timeout. Before, it has one of its own (50 s with 2.15), and sends
+ * nothing again that fails later; LNet's own timeout for a driver fits it.
+ */
+#ifdef RO2IB_HAVE_GET_TIMEOUT
+#define RO2IB_TIMEOUT_DEFAULT	50
+#else
+#define RO2IB_TIMEOUT_DEFAULT	0
+#endif
+
+RO2IB_PARAM(timeout, int, RO2IB_TIMEOUT_DEFAULT, 0, 86400, 0644);
 MODULE_PARM_DESC(timeout, "seconds until a stuck transfer closes its connection (0: as LNet says)");
 
 RO2IB_PARAM(nscheds, int, 0, 0, INT_MAX, 0444);
