@@ -72,13 +72,8 @@ static int tunables_print(const struct lnet_lnd *lnd, struct sk_buff *skb, char 
 
 		if (type > keys->lkl_maxattr || !keys->lkl_list[type].lkp_value)
 			continue;
-		if (keys->lkl_list[type].lkp_data_type == NLA_STRING)
-			n += scnprintf(buf + n, size - n, "%s=%.*s\n",
-				       keys->lkl_list[type].lkp_value, nla_len(nla),
-				       (const char *)nla_data(nla));
-		else
-			n += scnprintf(buf + n, size - n, "%s=%lld\n",
-				       keys->lkl_list[type].lkp_value, attr_value(nla));
+		n += scnprintf(buf + n, size - n, "%s=%lld\n",
+			       keys->lkl_list[type].lkp_value, attr_value(nla));
 	}
 	return n;
 }

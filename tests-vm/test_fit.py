@@ -24,14 +24,14 @@ def shown(node):
     ni = parse(node.guest.check(f"grep ^ni= {DEBUGFS}/{node.nid}"))
     lnet = node.ctl(f"ni show {node.nid}")
     return {k: ni[k] for k in ("speed_mbps", "depth", "depth_by", "gather")} | {
-        k: lnet[k] for k in ("peer_credits", "credits", "queue_depth", "queue_depth_by", "peercredits_hiw")
+        k: lnet.get(k) for k in ("peer_credits", "credits", "queue_depth", "queue_depth_mbps", "peercredits_hiw")
     }
 
 
 def is_(depth, by, mbps, gather, credits):
     return {
         "speed_mbps": mbps, "depth": depth, "depth_by": by, "gather": gather, "peer_credits": depth, "credits": credits,
-        "queue_depth": depth, "queue_depth_by": by, "peercredits_hiw": depth // 2,
+        "queue_depth": depth, "queue_depth_mbps": mbps if by == "link" else None, "peercredits_hiw": depth // 2,
     }  # fmt: skip
 
 

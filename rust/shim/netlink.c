@@ -33,7 +33,7 @@ enum ro2ib_tun_attr {
 	RO2IB_TUN_RNR_RETRY_COUNT,
 	RO2IB_TUN_KEEPALIVE,
 	RO2IB_TUN_QUEUE_DEPTH,
-	RO2IB_TUN_QUEUE_DEPTH_BY,
+	RO2IB_TUN_QUEUE_DEPTH_MBPS,
 	RO2IB_TUN_OLDER_CONNS,
 	RO2IB_TUN_PROBE,
 	__RO2IB_TUN_MAX_PLUS_ONE,
@@ -41,6 +41,11 @@ enum ro2ib_tun_attr {
 
 #define RO2IB_TUN_MAX (__RO2IB_TUN_MAX_PLUS_ONE - 1)
 
+/*
+ * All values are numbers: "lnetctl import" refuses a file with a text among
+ * the tunables of a driver, and files are made of what "lnetctl net show"
+ * prints.
+ */
 const struct ln_key_list ro2ib_tunables_keys = {
 	.lkl_maxattr = RO2IB_TUN_MAX,
 	.lkl_list = {
@@ -100,9 +105,9 @@ const struct ln_key_list ro2ib_tunables_keys = {
 			.lkp_value = "queue_depth",
 			.lkp_data_type = NLA_U16,
 		},
-		[RO2IB_TUN_QUEUE_DEPTH_BY] = {
-			.lkp_value = "queue_depth_by",
-			.lkp_data_type = NLA_STRING,
+		[RO2IB_TUN_QUEUE_DEPTH_MBPS] = {
+			.lkp_value = "queue_depth_mbps",
+			.lkp_data_type = NLA_U32,
 		},
 		[RO2IB_TUN_OLDER_CONNS] = {
 			.lkp_value = "older_connections",
@@ -115,28 +120,14 @@ const struct ln_key_list ro2ib_tunables_keys = {
 	},
 };
 
-/* Who says how deep the queues are: "given", "ni_tune", or the link's speed. */
-static int ro2ib_put_depth_by(struct sk_buff *skb, const struct ro2ib_ni *ni)
+/* Puts the speed of the link where the driver chose the depth of queues by it. */
+static int ro2ib_put_depth_mbps(struct sk_buff *skb, const struct ro2ib_ni *ni)
 {
-	u32 mbps = READ_ONCE(ni->mbps);
-	char by[32];
+	if (ro2ib_ni_depth_by(ni) != RO2IB_DEPTH_CHOSEN)
+		return 0;
 
-	switch (ro2ib_ni_depth_by(ni)) {
-	case RO2IB_DEPTH_GIVEN:
-		strscpy(by, "given", sizeof(by));
-		break;
-	case RO2IB_DEPTH_TUNED:
-		strscpy(by, "ni_tune", sizeof(by));
-		break;
-	case RO2IB_DEPTH_CHOSEN:
-		if (mbps)
-			snprintf(by, sizeof(by), "link of %u.%u Gb/s",
-				 mbps / 1000, mbps % 1000 / 100);
-		else
-			strscpy(by, "link of unknown speed", sizeof(by));
-		break;
-	}
-	return nla_put_string(skb, RO2IB_TUN_QUEUE_DEPTH_BY, by);
+	return nla_put_u32(skb, RO2IB_TUN_QUEUE_DEPTH_MBPS,
+			   READ_ONCE(ni->mbps));
 }
 
 /* Connections that still run with what was in force before. Atomic. */
@@ -197,7 +188,7 @@ int ro2ib_nl_get_all(int cmd, struct sk_buff *skb, int type, void *data,
 	     nla_put_u32(skb, RO2IB_TUN_KEEPALIVE, ro2ib_ni_keepalive(ni)) ||
 	     nla_put_u16(skb, RO2IB_TUN_QUEUE_DEPTH,
 			 ro2ib_ni_peer_credits(ni)) ||
-	     ro2ib_put_depth_by(skb, ni) ||
+	     ro2ib_put_depth_mbps(skb, ni) ||
 	     nla_put_u32(skb, RO2IB_TUN_OLDER_CONNS, ro2ib_older_conns(ni)) ||
 	     nla_put_u32(skb, RO2IB_TUN_PROBE, ro2ib_ni_probe(ni))))
 		return -ENOBUFS;
@@ -230,9 +221,6 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 		return -EOPNOTSUPP;
 	if (!attr)
 		return -EINVAL;
-	/* What is only shown may come back as it was shown, a text, too. */
-	if (type == RO2IB_TUN_QUEUE_DEPTH_BY)
-		return 0;
 	if (nla_type(attr) != LN_SCALAR_ATTR_INT_VALUE)
 		return -EINVAL;
 
