@@ -49,6 +49,8 @@ class Root:
         self.put("sys/class/net/ib0/pkey", "0x8001")
         self.put("sys/module/ro2iblnd/parameters/timeout", "50")
         self.put("sys/module/ro2iblnd/parameters/access", "")
+        # While the driver is loaded.
+        (self.path / "sys/module/ko2iblnd").symlink_to("ro2iblnd")
         self.put("proc/meminfo", "MemFree: 12 kB")
         self.put("proc/uptime", "81.50 10.00")
         self.put("sys/kernel/debug/sched/debug", "Sched Debug Version: v0.11\ncpu_clk   : 80742.500000\n")
@@ -122,6 +124,7 @@ def test_memory_and_partitions_are_told(root):
     assert named(sections, "/sys/class/infiniband/rxe0/ports/1/state") == ["4: ACTIVE\n"]
     assert named(sections, "/sys/class/net/ib0/pkey") == ["0x8001\n"]
     assert named(sections, "/sys/module/ro2iblnd/parameters/access") == ["\n"]
+    assert not any("/sys/module/ko2iblnd" in what for what, _ in sections)
     # Of the tables what is in use.
     assert named(sections, "pkeys") == ["rxe0 port 1 index 0: 0xffff\nrxe0 port 1 index 2: 0x8001\n"]
     assert named(sections, "gids") == ["rxe0 port 1 index 0: fe80:0000:0000:0000:5054:00ff:fe00:0001 RoCE v2 eth0\n"]
@@ -394,6 +397,7 @@ def test_a_node_that_tells_nothing_of_ro2iblnd(root, module, mounted, why):
     shutil.rmtree(root.path / ("sys/kernel/debug/ro2iblnd" if mounted else "sys/kernel/debug"))
     (root.path / "sys/kernel/debug").mkdir(exist_ok=True)
     shutil.rmtree(root.path / "sys/module/ro2iblnd")
+    (root.path / "sys/module/ko2iblnd").unlink()
     if module:
         root.put(f"sys/module/{module}/parameters/timeout", "50")
     root.program("ping", PING)

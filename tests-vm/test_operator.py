@@ -373,3 +373,27 @@ def test_tuning_that_is_none(nodes, text):
     write(a, "ni_tune", text, ok=False)
     lines = [line for line in a.log().splitlines() if "ro2iblnd" in line]
     assert len(lines) == 1 and "parameter ni_tune is wrong at" in lines[0], lines
+
+
+@pytest.mark.splats("Call Trace")  # the kernel's, of a name that is taken
+def test_tools_find_the_parameters_of_ko2iblnd(boot, modules, tmp_path):
+    """lnetctl knows them by that name. A module that has the name is refused, and loads once the driver is unloaded."""
+    other = tmp_path / "ko2iblnd.ko"
+    with open(modules[1], "rb") as f:
+        other.write_bytes(f.read().replace(b"ro2iblnd\0", b"ko2iblnd\0"))
+    guest = boot(files=[str(other)])
+    guest.check("insmod /files/lnet_lite.ko; insmod /files/ro2iblnd.ko")
+    link = "/sys/module/ko2iblnd"
+    assert guest.check(f"readlink {link}").strip() == "ro2iblnd"
+    assert guest.check(f"cat {link}/parameters/service").strip() == "987"
+    assert guest.check(f"echo 20 >{link}/parameters/timeout; cat {PARAMS}/timeout").strip() == "20"
+    status, out = guest.run("insmod /files/ko2iblnd.ko")
+    assert status != 0 and "File exists" in out, out
+    assert guest.check(f"cat {link}/parameters/timeout").strip() == "20"
+    guest.check("rmmod ro2iblnd")
+    assert guest.run(f"ls {link}")[0] != 0
+    # Built under that name it has no need of a link.
+    guest.check("insmod /files/ko2iblnd.ko")
+    assert guest.run(f"readlink {link}")[0] != 0
+    assert guest.check(f"cat {link}/parameters/timeout").strip() == "50"
+    guest.check("rmmod ko2iblnd")

@@ -283,12 +283,14 @@ int ro2ib_shim_register(const struct ro2ib_lnd_ops *ops, void *driver)
 	ro2ib_ops = ops;
 	ro2ib_driver = driver;
 	lnet_register_lnd(&ro2ib_lnd);
+	ro2ib_module_link_add();
 	ro2ib_print_version();
 	return 0;
 }
 
 void ro2ib_shim_unregister(void)
 {
+	ro2ib_module_link_remove();
 	lnet_unregister_lnd(&ro2ib_lnd);
 	ro2ib_notifiers_unregister();
 	ro2ib_ops = NULL;

@@ -133,6 +133,10 @@ const struct ro2ib_ni *ro2ib_ni_of_net(const struct lnet_net *net);
 int ro2ib_notifiers_register(void);
 void ro2ib_notifiers_unregister(void);
 
+/* module_link.c */
+void ro2ib_module_link_add(void);
+void ro2ib_module_link_remove(void);
+
 /* rules.c */
 void ro2ib_tuning_of(u64 nid, struct ro2ib_tuning *out);
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The link /sys/module/ko2iblnd to this module.
+ *
+ * lnetctl reads and writes parameters of ko2iblnd there ("lnetctl service-id",
+ * "lnetctl net set --lnd-timeout"), and tests of Lustre look for it.
+ *
+ * A module that is called ko2iblnd cannot be loaded while the link is there:
+ * the kernel finds its name taken. Lustre's would make LNet panic, because LNet
+ * has a driver of that type already.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kobject.h>
+#include <linux/module.h>
+#include <linux/printk.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
+
+#include "shim.h"
+
+#define RO2IB_LINK_NAME "ko2iblnd"
+
+static bool ro2ib_module_linked;
+
+void ro2ib_module_link_add(void)
+{
+	struct kobject *self = &THIS_MODULE->mkobj.kobj;
+	int rc;
+
+	if (!strcmp(KBUILD_MODNAME, RO2IB_LINK_NAME))
+		return;
+
+	rc = sysfs_create_link_nowarn(self->parent, self, RO2IB_LINK_NAME);
+	ro2ib_module_linked = !rc;
+	if (rc)
+		pr_warn("cannot make /sys/module/" RO2IB_LINK_NAME ": %d: lnetctl does not find the parameters\n",
+			rc);
+}
+
+void ro2ib_module_link_remove(void)
+{
+	if (ro2ib_module_linked)
+		sysfs_remove_link(THIS_MODULE->mkobj.kobj.parent,
+				  RO2IB_LINK_NAME);
+}
