@@ -39,7 +39,6 @@ macro_rules! opaque_structs {
 
 opaque_structs! {
     ib_ah
-    ib_client_nl_info
     ib_cq
     ib_device
     ib_mr

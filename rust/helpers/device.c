@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* struct ib_device, its clients and its asynchronous events. */
+/* struct ib_device, its ports and its asynchronous events. */
 #include <rdma/ib_mad.h>
 #include <rdma/ib_verbs.h>
 
