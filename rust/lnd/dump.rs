@@ -91,6 +91,8 @@ pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
     Ok(())
 }
 
+// Apart from `peer`, as its copy of a connection's numbers is large.
+#[inline(never)]
 fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
     let Details { view, txs, early } = conn.details()?;
     let held = view.wire.in_use.saturating_add(usize::from(view.with_lnet));
@@ -148,6 +150,7 @@ fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
     Ok(())
 }
 
+#[inline(never)]
 fn show_tx(tx: &TxView, timeout_ns: u64) {
     let age_ns = u64::try_from(tx.age_ms)
         .unwrap_or(0)

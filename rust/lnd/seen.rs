@@ -17,6 +17,7 @@ use kernel::{
         RealTime, //
     }, //
 };
+use pin_init::init_zeroed;
 
 use crate::proto::{
     cause::Cause,
@@ -42,8 +43,8 @@ pub(crate) const EVENTS: usize = 256;
 /// Peers whose ends are counted, 96 KiB. Only those of which something ended take room.
 const RECORDS: usize = 128 * WAYS;
 
-/// How often things happened, by the numbers of [`trail`].
-#[derive(Clone, Copy)]
+/// Counters of what an NI has seen, by the numbers of [`trail`]. Too large for the stack.
+#[derive(Zeroable)]
 pub(crate) struct Tally {
     /// Connections that were up.
     pub(crate) closed: [u64; CAUSES.len()],
@@ -97,25 +98,17 @@ impl Seen {
     fn with_records(n: usize) -> Result<Arc<Self>> {
         let events = if n == 0 { 0 } else { EVENTS };
         let records = KVVec::from_elem(Record::EMPTY, n, GFP_KERNEL)?;
-        let inner = Inner {
-            tally: Tally {
-                closed: [0; CAUSES.len()],
-                failed: [0; CAUSES.len()],
-                messages: [0; CAUSES.len()],
-                refused: [0; REFUSALS.len()],
-                no_memory: 0,
-                no_region: 0,
-                gpu_mapped: 0,
-                gpu_refused: 0,
-                unsaid: 0,
-                sent_again: 0,
-            },
+        let ends_at = KVec::from_elem(Event::EMPTY, events, GFP_KERNEL)?;
+        let refusals_at = KVec::from_elem(Event::EMPTY, EVENTS, GFP_KERNEL)?;
+        // Initialised in place: the counters are too large for the stack.
+        let inner = init!(Inner {
+            tally <- init_zeroed(),
             ends: Trail::new(),
-            ends_at: KVec::from_elem(Event::EMPTY, events, GFP_KERNEL)?,
+            ends_at,
             refusals: Trail::new(),
-            refusals_at: KVec::from_elem(Event::EMPTY, EVENTS, GFP_KERNEL)?,
+            refusals_at,
             records,
-        };
+        });
         Arc::pin_init(
             pin_init!(Self {
                 inner <- kernel::new_spinlock!(inner, "Seen::inner"),
@@ -224,9 +217,9 @@ impl Seen {
         inner.tally.sent_again = inner.tally.sent_again.saturating_add(1);
     }
 
-    /// The counters.
-    pub(crate) fn tally(&self) -> Tally {
-        self.inner.lock().tally
+    /// Returns the counters that `of` picks.
+    pub(crate) fn counters<const N: usize>(&self, of: fn(&Tally) -> [u64; N]) -> [u64; N] {
+        of(&self.inner.lock().tally)
     }
 
     /// What is known of a peer's ends.

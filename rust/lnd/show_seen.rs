@@ -11,7 +11,8 @@ use kernel::{
 use super::{
     seen::{
         self,
-        Seen, //
+        Seen,
+        Tally, //
     }, //
 };
 use crate::{
@@ -46,43 +47,50 @@ impl Show for SeenBy {
     }
 }
 
-/// How often, by cause.
+/// Shows how often each cause ended a connection, an attempt or a message, and each refusal.
 pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let tally = seen.tally();
-    let of = [
-        ("closed", tally.closed),
-        ("failed", tally.failed),
-        ("messages", tally.messages),
-    ];
-    for (what, counts) in of.iter().filter(|_| nid.is_some()) {
-        show_causes(nid, what, &CAUSES, counts, f)?;
-        writeln!(f)?;
+    if nid.is_some() {
+        show_row(seen, nid, "closed", &CAUSES, |tally| tally.closed, f)?;
+        show_row(seen, nid, "failed", &CAUSES, |tally| tally.failed, f)?;
+        show_row(seen, nid, "messages", &CAUSES, |tally| tally.messages, f)?;
     }
-    show_causes(nid, "refused", &REFUSALS, &tally.refused, f)?;
-    writeln!(f)?;
-    match nid {
-        Some(_) => {
-            let others = [
-                "NoMemory",
-                "GpuMapped",
-                "GpuRefused",
-                "NoRegion",
-                "Unsaid",
-                "SentAgain",
-            ];
-            let counts = [
+    show_row(seen, nid, "refused", &REFUSALS, |tally| tally.refused, f)?;
+    if nid.is_some() {
+        let others = [
+            "NoMemory",
+            "GpuMapped",
+            "GpuRefused",
+            "NoRegion",
+            "Unsaid",
+            "SentAgain",
+        ];
+        let counts = |tally: &Tally| {
+            [
                 tally.no_memory,
                 tally.gpu_mapped,
                 tally.gpu_refused,
                 tally.no_region,
                 tally.unsaid,
                 tally.sent_again,
-            ];
-            show_causes(nid, "other", &others, &counts, f)?;
-            writeln!(f)
-        }
-        None => Ok(()),
+            ]
+        };
+        show_row(seen, nid, "other", &others, counts, f)?;
     }
+    Ok(())
+}
+
+/// Shows a line of counters. Copies no more than these: all of them together are too large for the stack.
+#[inline(never)]
+fn show_row<const N: usize>(
+    seen: &Seen,
+    nid: Option<Nid>,
+    what: &str,
+    names: &[&str; N],
+    of: fn(&Tally) -> [u64; N],
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    show_causes(nid, what, names, &seen.counters(of), f)?;
+    writeln!(f)
 }
 
 fn show_causes(

@@ -241,16 +241,17 @@ impl Conn {
         let over_tcp = hca.device.is_iwarp(hca.port);
         let near = hca.device.is_software();
         let queues = hca.queues.clone();
-        let inner = Inner {
+        let live = ni.live()?;
+        // Initialised in place: LNet sends from deep in a file system, where the stack has no room for a copy.
+        let inner = init!(Inner {
             life: Life::new(First::over(over_tcp), known, turn),
             goodbye: Goodbye::new(),
-            wire: Wire::new(identity, known.depth, hca, meter),
+            wire <- Wire::new(identity, known.depth, hca, meter),
             inbox: Inbox::EMPTY,
             waiting: Waiting::EMPTY,
             turn: Turn::new(),
             watch: Watch::new(),
-        };
-        let live = ni.live()?;
+        });
         // A CPU of the peer's partition; connections of one peer are spread by `salt`.
         let cpu = u32::try_from(ni.lnet.cpu_of(peer.nid.raw(), salt)).unwrap_or(0);
         Arc::pin_init(

@@ -126,9 +126,14 @@ pub(super) struct Wire<C: QpHandler> {
 }
 
 impl<C: QpHandler> Wire<C> {
-    /// Of a connection just made, that asks for `depth`.
-    pub(super) fn new(identity: Identity, depth: QueueDepth, hca: Arc<Hca>, meter: Meter) -> Self {
-        Self {
+    /// Creates the wire half of a new connection that asks for `depth`.
+    pub(super) fn new(
+        identity: Identity,
+        depth: QueueDepth,
+        hca: Arc<Hca>,
+        meter: Meter,
+    ) -> impl Init<Self> {
+        init!(Self {
             identity,
             credits: Credits::new(depth, 1),
             txs: Txs::new(),
@@ -141,7 +146,7 @@ impl<C: QpHandler> Wire<C> {
             list: ListNr::default(),
             noop: None,
             meter,
-        }
+        })
     }
 
     /// At set-up, before the first receive is posted: the buffers, what bounds a transfer, and the slots that
