@@ -164,18 +164,23 @@ impl<T, A: Allocator> Vec<T, A> {
         Some(unsafe { self.ptr.add(last).read() })
     }
 
-    /// Takes the value at `i`; those behind it move up. `None` if there is none.
+    /// Takes the value at `i`; the values behind it move up.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoveError`] if there is none.
     pub fn remove(&mut self, i: usize) -> Result<T, RemoveError> {
-        if i >= self.len {
-            return Err(RemoveError);
-        }
-        // SAFETY: It is valid, and overwritten or left behind below.
+        let behind = self
+            .len
+            .checked_sub(i)
+            .and_then(|n| n.checked_sub(1))
+            .ok_or(RemoveError)?;
+        // SAFETY: `i` is less than `len`, so there is one. It is overwritten, or left behind, below.
         let value = unsafe { self.ptr.add(i).read() };
-        let behind = self.len - i - 1;
-        // SAFETY: `behind` values follow at `i + 1`.
-        unsafe { self.ptr.add(i + 1).copy_to(self.ptr.add(i), behind) };
-        // INVARIANT: The last place is not valid any more.
-        self.len -= 1;
+        // SAFETY: `behind` values follow the one at `i`, and move to its place.
+        unsafe { self.ptr.add(i).add(1).copy_to(self.ptr.add(i), behind) };
+        // INVARIANT: The last place is not valid any more. `len` was not 0, as it is more than `i`.
+        self.len = self.len.wrapping_sub(1);
         Ok(value)
     }
 
@@ -208,15 +213,18 @@ impl<T, A: Allocator> Vec<T, A> {
         }
     }
 
-    /// Keeps those for which `keep` says so, in order.
+    /// Keeps the values for which `keep` returns true, in order.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
-        let mut kept = 0;
+        let mut kept: usize = 0;
 
         for i in 0..self.len {
-            // Both are within bounds: `kept <= i < len`.
-            if self.get_mut(i).is_some_and(&mut keep) {
-                self.swap(kept, i);
-                kept += 1;
+            let value = self.ptr.as_ptr().wrapping_add(i);
+            // SAFETY: The first `len` values are valid.
+            if keep(unsafe { &mut *value }) {
+                // Not `swap`, which checks bounds: a panic stops the node.
+                // SAFETY: Both are valid, as `kept` is at most `i`.
+                unsafe { core::ptr::swap(self.ptr.as_ptr().add(kept), value) };
+                kept = kept.wrapping_add(1);
             }
         }
         self.truncate(kept);
@@ -363,13 +371,14 @@ impl<T, A: Allocator> Iterator for IntoIter<T, A> {
         }
         // SAFETY: It is valid, and not any more after this.
         let value = unsafe { self.ptr.add(self.at).read() };
-        // INVARIANT: It has been moved out.
-        self.at += 1;
+        // INVARIANT: It has been moved out. `at` was less than `len`.
+        self.at = self.at.wrapping_add(1);
         Some(value)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.len - self.at;
+        // By the type invariant there are none before `at` that `len` does not count.
+        let left = self.len.wrapping_sub(self.at);
 
         (left, Some(left))
     }
