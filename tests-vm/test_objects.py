@@ -103,6 +103,23 @@ def test_no_section_of_its_own_for_each_function(built):
     assert len(built.module.sections) < 150
 
 
+def test_frames_are_small(built):
+    """LNet calls the driver from deep in a file system, with 16 KiB of stack for both."""
+    frames = built.module.frames()
+    assert len(frames) > 100
+    assert not built.module.large_frames(1024)
+
+
+def test_no_completion_handler_can_panic(built):
+    """A panic in a softirq stops the node."""
+    # The callbacks of work requests (`ib_cqe.done`).
+    roots = r"4rdma8complete.*(send|recv)_done|4rdma5drain.*marker_done"
+    found = built.rust.reachable(roots)
+    assert sum(1 for caller in found.values() if caller is None) >= 3
+    assert len(found) > 100
+    assert not built.rust.panics(roots)
+
+
 def test_full_barriers(built):
     """`Full` is a fence on either side: `SeqCst` alone lets accesses from before pass those that follow."""
     if built.arch != "arm64":

@@ -2,6 +2,14 @@
 
 //! Work requests that are pushed and not posted yet, for one call of the provider.
 
+use core::{
+    ops::{
+        Deref,
+        DerefMut, //
+    },
+    ptr::NonNull, //
+};
+
 use kernel::{
     ffi,
     prelude::*, //
@@ -39,6 +47,67 @@ pub(crate) struct PostError {
     pub(crate) posted: u32,
 }
 
+/// A box of something that C reads by pointers into it.
+///
+/// Such pointers are made from the one here, not from a reference: Rust may assume that a later reference to the
+/// contents is the only way to them.
+///
+/// # Invariants
+///
+/// `ptr` is from [`KBox::into_raw`], and owned.
+pub(super) struct RawBox<T> {
+    ptr: NonNull<T>,
+}
+
+impl<T: pin_init::Zeroable> RawBox<T> {
+    /// Allocates a zeroed value. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn zeroed() -> Result<Self> {
+        let raw = KBox::into_raw(KBox::init(pin_init::init_zeroed::<T>(), GFP_KERNEL)?);
+
+        // INVARIANT: It is from there, and nobody else has it.
+        Ok(Self {
+            ptr: NonNull::new(raw).ok_or(ENOMEM)?,
+        })
+    }
+}
+
+impl<T> RawBox<T> {
+    /// Returns the pointer to make others from.
+    #[inline(always)]
+    pub(super) fn as_ptr(&self) -> *mut T {
+        self.ptr.as_ptr()
+    }
+}
+
+impl<T> Deref for RawBox<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: By the type invariant.
+        unsafe { self.ptr.as_ref() }
+    }
+}
+
+impl<T> DerefMut for RawBox<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: By the type invariant.
+        unsafe { self.ptr.as_mut() }
+    }
+}
+
+impl<T> Drop for RawBox<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        drop(unsafe { KBox::from_raw(self.ptr.as_ptr()) });
+    }
+}
+
 #[repr(C)]
 pub(super) union AnyWr {
     pub(super) send: bindings::ib_send_wr,
@@ -63,12 +132,36 @@ pub(super) struct Batch {
 // SAFETY: All members are integers, pointers that may be null, and unions of these.
 unsafe impl pin_init::Zeroable for Batch {}
 
-impl Batch {
-    /// Empty.
-    pub(super) fn new() -> Result<KBox<Self>> {
-        KBox::init(pin_init::init_zeroed::<Self>(), GFP_KERNEL)
+impl RawBox<Batch> {
+    /// Returns the work request at `at`, for C.
+    #[inline(always)]
+    pub(super) fn wr(&self, at: usize) -> *mut bindings::ib_send_wr {
+        // SAFETY: By the type invariant; only an address is taken.
+        let wrs = unsafe { &raw mut (*self.as_ptr()).wrs };
+
+        // All members of the union begin with an `ib_send_wr`.
+        wrs.cast::<AnyWr>().wrapping_add(at).cast()
     }
 
+    /// Returns where the entries of the next work request begin; behind the last if there is no room for any.
+    #[inline(always)]
+    pub(super) fn next_sge(&self) -> *mut bindings::ib_sge {
+        // SAFETY: As above.
+        let sges = unsafe { &raw mut (*self.as_ptr()).sges };
+
+        sges.cast::<bindings::ib_sge>().wrapping_add(self.nr_sges)
+    }
+
+    /// Returns which of the first `n` work requests `wr` is; `n` if none.
+    pub(super) fn position(&self, wr: *const bindings::ib_send_wr, n: usize) -> usize {
+        // `Iterator::position` counts with a check of overflow, which is a panic.
+        (0..n)
+            .find(|at| core::ptr::eq(self.wr(*at), wr))
+            .unwrap_or(n)
+    }
+}
+
+impl Batch {
     /// Whether `wrs` more work requests, of at most a batch, fit into it.
     #[inline(always)]
     pub(super) fn fits(&self, wrs: usize) -> bool {
@@ -81,16 +174,11 @@ impl Batch {
         BATCH_SGES.saturating_sub(self.nr_sges)
     }
 
-    /// Where the entries of the next work request begin; behind the last if there is no room for any.
+    /// Completes the list of work requests, of which there is one at least: the last one is signalled, and its
+    /// completion retires those before it, too. So nothing waits on an unsignalled tail.
     #[inline(always)]
-    pub(super) fn next_sge(&mut self) -> *mut bindings::ib_sge {
-        self.sges.as_mut_ptr().wrapping_add(self.nr_sges)
-    }
-
-    /// The list of the work requests, of which there is one at least. The completion of the last one is told, which
-    /// retires those before it too: nothing waits on an unsignalled tail.
-    #[inline(always)]
-    pub(super) fn end(&mut self) -> *const bindings::ib_send_wr {
+    pub(super) fn end(&mut self) {
+        #[cfg(ro2iblnd_test_hooks)]
         // SAFETY: It may always be called.
         if unsafe { bindings::ro2ib_signal_all() } {
             self.signal_all();
@@ -103,9 +191,9 @@ impl Batch {
 
             wr.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as ffi::c_int;
         }
-        self.wrs.as_ptr().cast()
     }
 
+    #[cfg(ro2iblnd_test_hooks)]
     #[cold]
     #[inline(never)]
     fn signal_all(&mut self) {
@@ -115,14 +203,5 @@ impl Batch {
 
             send.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as ffi::c_int;
         }
-    }
-
-    /// Which of the first `n` work requests `wr` is; `n` if none.
-    pub(super) fn position(&self, wr: *const bindings::ib_send_wr, n: usize) -> usize {
-        self.wrs
-            .iter()
-            .take(n)
-            .position(|any| core::ptr::eq(core::ptr::from_ref(any).cast(), wr))
-            .unwrap_or(n)
     }
 }

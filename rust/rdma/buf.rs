@@ -370,9 +370,9 @@ impl<D: DirectionType> MsgBuf<D> {
         self.memory.slot().dma
     }
 
-    /// The address as it goes into an inline send.
+    /// Returns the address for an inline send. The provider reads the bytes through that integer.
     pub(super) fn virt(&self) -> u64 {
-        self.memory.slot().bytes.addr().get() as u64
+        self.memory.slot().bytes.as_ptr().expose_provenance() as u64
     }
 
     #[inline]

@@ -9,7 +9,10 @@
 use kernel::prelude::*;
 
 use super::{
-    batch::PostError,
+    batch::{
+        PostError,
+        RawBox, //
+    },
     buf::{
         RxBuf,
         MSG_BUF_LEN, //
@@ -36,21 +39,36 @@ struct Batch {
 unsafe impl pin_init::Zeroable for Batch {}
 
 impl Batch {
-    /// Empty.
-    fn new() -> Result<KBox<Self>> {
-        let mut this = KBox::init(pin_init::init_zeroed::<Self>(), GFP_KERNEL)?;
-        let Self { wrs, sges } = &mut *this;
+    /// Creates an empty one. Sleeps.
+    fn new() -> Result<RawBox<Self>> {
+        let this = RawBox::<Self>::zeroed()?;
+        // SAFETY: It is valid; only an address is taken.
+        let sges = unsafe { &raw mut (*this.as_ptr()).sges }.cast::<bindings::ib_sge>();
         let mut next = core::ptr::null_mut();
 
         // INVARIANT: A box stays where it is.
-        for (wr, sge) in wrs.iter_mut().zip(sges).rev() {
-            sge.length = MSG_BUF_LEN as u32;
-            wr.num_sge = 1;
-            wr.sg_list = sge;
-            wr.next = core::mem::replace(&mut next, wr);
+        for at in (0..RECV_BATCH).rev() {
+            let (wr, sge) = (wr(&this, at), sges.wrapping_add(at));
+
+            // SAFETY: Both are elements of the arrays, which are of the same length, and nothing refers to them yet.
+            unsafe {
+                (*sge).length = MSG_BUF_LEN as u32;
+                (*wr).num_sge = 1;
+                (*wr).sg_list = sge;
+                (*wr).next = core::mem::replace(&mut next, wr);
+            }
         }
         Ok(this)
     }
+}
+
+/// Returns the work request at `at`, for C.
+#[inline(always)]
+fn wr(batch: &RawBox<Batch>, at: usize) -> *mut bindings::ib_recv_wr {
+    // SAFETY: It is valid; only an address is taken.
+    let wrs = unsafe { &raw mut (*batch.as_ptr()).wrs };
+
+    wrs.cast::<bindings::ib_recv_wr>().wrapping_add(at)
 }
 
 /// The right to use the receive queue of one QP.
@@ -65,7 +83,7 @@ pub(crate) struct RecvQueue {
     next: usize,
     pending: usize,
     closed: bool,
-    batch: KBox<Batch>,
+    batch: RawBox<Batch>,
 }
 
 // SAFETY: The pointers in the batch are only used while its QP is at hand, and what they point to
@@ -148,10 +166,9 @@ impl RecvQueue {
         if self.qp_id != qp.id() {
             return Err(PostError { posted: 0 });
         }
-        let first = self.batch.wrs.as_mut_ptr();
+        let first = wr(&self.batch, 0);
+        let last = wr(&self.batch, n.wrapping_sub(1));
         // SAFETY: `n` is not 0, and no more than there are.
-        let last = unsafe { first.add(n - 1) };
-        // SAFETY: As above.
         let next = unsafe { core::mem::replace(&mut (*last).next, core::ptr::null_mut()) };
         let mut bad = first.cast_const();
 
@@ -179,18 +196,15 @@ impl RecvQueue {
         n: usize,
     ) -> PostError {
         // A provider that does not say which one was bad may have taken all of them.
-        let posted = self
-            .batch
-            .wrs
-            .iter()
-            .take(n)
-            .position(|wr| core::ptr::eq(wr, bad))
+        let posted = (0..n)
+            .find(|at| core::ptr::eq(wr(&self.batch, *at), bad))
             .unwrap_or(n);
         let slots = qp.recv_ring().slots();
-        let mut at = if self.next >= n {
-            self.next - n
-        } else {
-            (self.next + slots.len()).saturating_sub(n)
+        // The `n` slots before `next`, around the end of the ring. There are no fewer: each was free when its receive
+        // was pushed.
+        let mut at = match self.next.checked_sub(n) {
+            Some(at) => at,
+            None => self.next.wrapping_add(slots.len()).wrapping_sub(n),
         };
 
         self.closed = true;

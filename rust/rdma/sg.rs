@@ -446,8 +446,7 @@ fn give_back(map: Arc<SgMap>) -> bool {
 ///
 /// `sg` is an element of the map's list, and `at` an offset inside it, unless
 /// `left` is 0.
-#[derive(Clone, Copy)]
-pub(super) struct SgPos(bindings::ro2ib_sg_pos);
+struct SgPos(bindings::ro2ib_sg_pos);
 
 /// A place in a [`SgMap`] that moves forward as work requests take ranges of it.
 pub(crate) struct SgCursor {
@@ -471,13 +470,19 @@ impl SgCursor {
         &self.map
     }
 
-    pub(super) fn pos(&self) -> SgPos {
-        self.pos
-    }
+    /// Calls `f`, which moves on; goes back to where it was if `f` fails.
+    pub(super) fn or_rewind<R, E>(
+        &mut self,
+        f: impl FnOnce(&mut Self) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let pos = self.pos.0;
+        let result = f(self);
 
-    /// Goes back to an earlier position of this cursor.
-    pub(super) fn rewind(&mut self, pos: SgPos) {
-        self.pos = pos;
+        if result.is_err() {
+            // INVARIANT: It was there before, and the map is the same.
+            self.pos = SgPos(pos);
+        }
+        result
     }
 
     /// Moves on by `nob` bytes, or to the end.

@@ -17,7 +17,8 @@ use super::{
         AnyWr,
         Batch,
         PostError,
-        PushError, //
+        PushError,
+        RawBox, //
     },
     buf::{
         TxBuf,
@@ -58,7 +59,7 @@ pub(crate) struct SendQueue {
     closed: bool,
     /// Those of the last batch that were not posted, and [`Self::next_unposted`] has not told of: from, and to.
     unposted: (usize, usize),
-    batch: KBox<Batch>,
+    batch: RawBox<Batch>,
 }
 
 // SAFETY: The pointers in the batch are only used while its QP is at hand, and what they point to
@@ -77,7 +78,7 @@ impl SendQueue {
             slots: depth.into(),
             closed: false,
             unposted: (0, 0),
-            batch: Batch::new()?,
+            batch: RawBox::zeroed()?,
         })
     }
 
@@ -167,7 +168,8 @@ impl SendQueue {
         cursor: &mut SgCursor,
         len: u32,
     ) -> (u32, usize) {
-        let start = self.batch.nr_sges + first;
+        // Both are small; a place that is not there has no entries.
+        let start = self.batch.nr_sges.wrapping_add(first);
         let left = cursor.left();
         let Some(to) = self.batch.sges.get_mut(start..) else {
             return (0, 0);
@@ -177,7 +179,8 @@ impl SendQueue {
             .get_mut(..room)
             .map_or(0, |to| cursor.gather(to, len, lkey));
 
-        (left - cursor.left(), n)
+        // It moved on, so it has no more left than before.
+        (left.wrapping_sub(cursor.left()), n)
     }
 
     /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has.
@@ -195,10 +198,10 @@ impl SendQueue {
         resources: Resources,
         more: impl FnOnce(&mut AnyWr),
     ) {
+        let at = self.batch.nr_wrs;
+        let (this, sg_list) = (self.batch.wr(at), self.batch.next_sge());
         let batch = &mut *self.batch;
-        let at = batch.nr_wrs;
-        let sg_list = batch.next_sge();
-        // None of these can be; to drop what it owns here would have that in memory all the way.
+        // Unreachable: `check()` made sure. `forget` keeps the drop glue out of the fast path.
         let Some(slots) = self.slots.checked_sub(1) else {
             return core::mem::forget(resources);
         };
@@ -223,11 +226,9 @@ impl SendQueue {
             ..Default::default()
         };
         more(place);
-        let this: *mut AnyWr = place;
-
         if let Some(last) = at.checked_sub(1).and_then(|at| batch.wrs.get_mut(at)) {
             // All members of the union begin with an `ib_send_wr`.
-            last.send.next = this.cast();
+            last.send.next = this;
         }
         // INVARIANT: Complete; the entries were written by the caller. The slot is not free.
         batch.nr_wrs = at.wrapping_add(1);
@@ -269,29 +270,24 @@ impl SendQueue {
         let mut flags = signal(signaled || qp.signals_all());
 
         if let Some((cursor, len)) = extra {
-            let pos = cursor.pos();
             let max = (qp.max_send_sge() as usize).saturating_sub(1);
 
             if !cursor.map().is_for(qp.device()) {
                 return Err((PushError::Foreign, buf));
             }
-            let (covered, n) = self.gather(1, max, qp.local_dma_lkey(), cursor, len);
-
-            if covered < len {
-                let left = cursor.left();
-
-                cursor.rewind(pos);
-                let e = if n >= max {
-                    PushError::TooManySges
-                } else if left == 0 {
-                    PushError::Invalid
-                } else {
-                    PushError::BatchFull
-                };
-
-                return Err((e, buf));
+            let gathered = cursor.or_rewind(|cursor| {
+                match self.gather(1, max, qp.local_dma_lkey(), cursor, len) {
+                    (covered, n) if covered >= len => Ok(n),
+                    (_, n) if n >= max => Err(PushError::TooManySges),
+                    _ if cursor.left() == 0 => Err(PushError::Invalid),
+                    _ => Err(PushError::BatchFull),
+                }
+            });
+            match gathered {
+                // No more than the batch has.
+                Ok(n) => nr_sges = n.wrapping_add(1),
+                Err(e) => return Err((e, buf)),
             }
-            nr_sges += n;
             memory = Memory::Reads(cursor.map().clone());
         }
         let inline = nr_sges == 1 && nob <= qp.max_inline();
@@ -460,7 +456,8 @@ impl SendQueue {
             return Err(self.lose());
         }
         let ring = qp.send_ring();
-        let first = self.batch.end();
+        self.batch.end();
+        let first = self.batch.wr(0).cast_const();
         let mut bad = first;
 
         // INVARIANT: The slots of the batch belong to completions from here on; these may come
@@ -509,7 +506,8 @@ impl SendQueue {
     ) -> PostError {
         // A provider that does not say which one was bad may have taken all of them.
         let posted = self.batch.position(bad, n);
-        let rejected = n - posted;
+        // `position` returns `n` at most.
+        let rejected = n.wrapping_sub(posted);
 
         self.close();
         self.unposted = (posted, n);
