@@ -132,7 +132,7 @@ own-crate:
 test-debug:
 	@mkdir -p .debug
 	@$(call copy,.debug)
-	+KERNEL_FLAVOR=debug $(MAKE) --no-print-directory -C .debug modules
+	+KERNEL_FLAVOR=debug $(MAKE) --no-print-directory -C .debug TEST_MODULES=1 modules
 	KERNEL_FLAVOR=debug RO2IBLND_MODULES=$(CURDIR)/.debug $(PYTHON) -B -m pytest -v -rA --few \
 		-k 'close_under_load or read_meanwhile or completion_errors or calls_fail or unplug or kmemleak' \
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \

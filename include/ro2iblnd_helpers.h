@@ -72,8 +72,27 @@ struct ro2ib_device_attrs {
 
 bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);
+#ifdef RO2IB_TEST_HOOKS
 bool ro2ib_as_hardware(void);
 bool ro2ib_in_softirq(void);
+bool ro2ib_as_interrupt(void);
+#else
+static inline bool ro2ib_as_interrupt(void)
+{
+	return false;
+}
+
+static inline bool ro2ib_as_hardware(void)
+{
+	return false;
+}
+
+static inline bool ro2ib_in_softirq(void)
+{
+	return false;
+}
+#endif
+
 bool ro2ib_device_is_software(struct ib_device *dev);
 bool ro2ib_device_interrupts(struct ib_device *dev);
 bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port);
@@ -134,6 +153,7 @@ int ro2ib_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		       const struct ib_send_wr **bad);
 int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 		       const struct ib_recv_wr **bad);
+/* These seven only in builds for tests (RO2IB_TEST_HOOKS) */
 int ro2ib_wc_send(const struct ib_wc *wc);
 int ro2ib_wc_write(const struct ib_wc *wc);
 int ro2ib_wc_reg(const struct ib_wc *wc);

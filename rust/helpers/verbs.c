@@ -232,7 +232,7 @@ RO2IB_WC_STATUS(reg, IB_WC_REG_MR);
 RO2IB_WC_STATUS(inv, IB_WC_LOCAL_INV);
 RO2IB_WC_STATUS(recv, IB_WC_RECV);
 
-/* Of a send queue, and of no send. */
+/* The same, for a work request of a send queue that is no SEND. */
 int ro2ib_wc_other(const struct ib_wc *wc)
 {
 	switch (wc->opcode) {
@@ -247,6 +247,7 @@ int ro2ib_wc_other(const struct ib_wc *wc)
 	}
 }
 
+#ifdef RO2IB_TEST_HOOKS
 /*
  * Whether a software device is served as if it were hardware; so for tests only.
  * Called from other files: within one, the compiler knows what it returns.
@@ -273,3 +274,4 @@ noinline bool ro2ib_signal_all(void)
 	return false;
 }
 ALLOW_ERROR_INJECTION(ro2ib_signal_all, TRUE);
+#endif /* RO2IB_TEST_HOOKS */

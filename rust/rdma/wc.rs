@@ -103,29 +103,23 @@ impl Wc {
         vendor_err: 0,
     };
 
-    /// Of a work request of a send queue.
+    /// Returns the outcome of a work request of a send queue.
     #[inline]
     pub(super) fn of_send(wc: &bindings::ib_wc) -> Self {
-        Self::new(wc, || match wc.opcode {
-            // SAFETY: `wc` is valid; the function only reads it.
-            bindings::ib_wc_opcode_IB_WC_SEND => unsafe { bindings::ro2ib_wc_send(wc) },
-            // SAFETY: As above.
-            _ => unsafe { bindings::ro2ib_wc_other(wc) },
-        })
+        Self::new(wc, send_status)
     }
 
-    /// Of a receive.
+    /// Returns the outcome of a receive.
     #[inline]
     pub(super) fn of_recv(wc: &bindings::ib_wc) -> Self {
-        // SAFETY: `wc` is valid; the function only reads it.
-        Self::new(wc, || unsafe { bindings::ro2ib_wc_recv(wc) })
+        Self::new(wc, recv_status)
     }
 
-    /// `tested` is what tests make of a success: the negated status.
+    /// Returns the outcome in `wc`; a success has the status that `injected` returns, negated, in a test.
     #[inline(always)]
-    fn new(wc: &bindings::ib_wc, tested: impl FnOnce() -> ffi::c_int) -> Self {
+    fn new(wc: &bindings::ib_wc, injected: impl FnOnce(&bindings::ib_wc) -> ffi::c_int) -> Self {
         let status = match WcStatus::from_raw(wc.status) {
-            WcStatus::Success => match tested() {
+            WcStatus::Success => match injected(wc) {
                 0 => WcStatus::Success,
                 other => WcStatus::of_error(other.unsigned_abs()),
             },
@@ -137,6 +131,36 @@ impl Wc {
             vendor_err: wc.vendor_err,
         }
     }
+}
+
+/// Returns what a test makes of a success in a send queue: a negated status, or 0.
+#[cfg(ro2iblnd_test_hooks)]
+fn send_status(wc: &bindings::ib_wc) -> ffi::c_int {
+    match wc.opcode {
+        // SAFETY: `wc` is valid; the function only reads it.
+        bindings::ib_wc_opcode_IB_WC_SEND => unsafe { bindings::ro2ib_wc_send(wc) },
+        // SAFETY: As above.
+        _ => unsafe { bindings::ro2ib_wc_other(wc) },
+    }
+}
+
+/// Returns what a test makes of a receive that went well: a negated status, or 0.
+#[cfg(ro2iblnd_test_hooks)]
+fn recv_status(wc: &bindings::ib_wc) -> ffi::c_int {
+    // SAFETY: `wc` is valid; the function only reads it.
+    unsafe { bindings::ro2ib_wc_recv(wc) }
+}
+
+#[cfg(not(ro2iblnd_test_hooks))]
+use no_status as send_status;
+#[cfg(not(ro2iblnd_test_hooks))]
+use no_status as recv_status;
+
+/// Returns 0: outside of tests a success is one.
+#[cfg(not(ro2iblnd_test_hooks))]
+#[inline(always)]
+fn no_status(_wc: &bindings::ib_wc) -> ffi::c_int {
+    0
 }
 
 /// An asynchronous event of a QP.

@@ -22,4 +22,5 @@ fn main() {
     }
     println!("cargo:rustc-env=RO2IB_OBJ={out}");
     println!("cargo:rustc-cfg=ro2iblnd_sim");
+    println!("cargo:rustc-cfg=ro2iblnd_test_hooks");
 }
