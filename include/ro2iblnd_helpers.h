@@ -101,14 +101,15 @@ bool ro2ib_device_repeats_local(struct ib_device *dev);
 bool ro2ib_device_sends_late(struct ib_device *dev);
 
 /*
- * What a port says of itself; speed and width are the codes of PortInfo,
- * bad_pkeys are packets of other partitions that it did not take.
+ * State of a port; speed and width are the codes of PortInfo, bad_pkeys are
+ * packets of other partitions that it did not take, mtu is in bytes.
  */
 struct ro2ib_port {
 	bool active;
 	u32 speed;
 	u32 width;
 	u32 bad_pkeys;
+	u32 mtu;
 };
 
 void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out);
@@ -254,10 +255,10 @@ int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 				     const struct ro2ib_addr *src,
 				     const struct ro2ib_addr *dst,
 				     u32 timeout_ms, bool share);
-void ro2ib_cm_destroy_resolving(struct rdma_cm_id *id);
+void ro2ib_cm_destroy(struct rdma_cm_id *id, bool resolving);
 int ro2ib_cm_resolve_route(struct rdma_cm_id *id, u32 timeout_ms);
 int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer);
-int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes);
+int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes, u32 most);
 
 /* A path as this side has it; what nobody knows is 0 or -1, as it says */
 struct ro2ib_cm_path {

@@ -35,12 +35,14 @@ use crate::{
             CmHandler,
             CmId,
             CmLocked,
-            ConnParam, //
+            ConnParam,
+            Way, //
         },
         cm_event::{
             Addr,
             CmEvent, //
         },
+        cm_path::Path,
         device::{
             DeviceEvent,
             DeviceEvents,
@@ -1028,6 +1030,11 @@ fn watch_device() -> Result {
     let attrs = device.attrs();
 
     check(attrs.mem_mgt_extensions && attrs.max_qp_wr > 0 && !device.name().as_str().is_empty())?;
+    check(device.is_roce(1) || device.is_iwarp(1))?;
+    // The core would look these up behind the end of an array.
+    for port in [0, 2, u32::MAX] {
+        check(!device.is_roce(port) && !device.is_iwarp(port) && !device.port(port).active)?;
+    }
     check(device.port(listener.port()).active)?;
     drop(EventRegistration::new(
         device,
@@ -1274,11 +1281,37 @@ fn resolve_twice() -> Result {
 
     id.resolve_addr(Some(&from), &to, 2000)?;
     // The event may have come in between.
-    match id.resolve_addr(Some(&from), &to, 2000) {
-        Err(e) if e == EBUSY || e == EINVAL => (),
-        _ => return Err(EINVAL),
-    }
+    check(id.resolve_addr(Some(&from), &to, 2000).err() == Some(EBUSY))?;
     side.wait(|seen| seen.route)
+}
+
+/// Checks that an id shows no device before its address is resolved, and resolves no other one afterwards: the CM
+/// binds the id, and may release its device, without the mutex of the id.
+fn no_device_before_the_address() -> Result {
+    let side = Side::new()?;
+    let id = CmId::create(NetNs::init()?, side.clone())?;
+    let (from, to) = (Addr::v4(LEFT, 0), Addr::v4(RIGHT, 1));
+    let shows_nothing = || {
+        let locked = id.lock();
+
+        check(locked.device().is_none() && locked.port() == 0)?;
+        check(locked.path() == Path::UNKNOWN && locked.way() == Way::Open)
+    };
+
+    shows_nothing()?;
+    // No host has that address.
+    id.resolve_addr(Some(&from), &Addr::v4(LEFT ^ 0x80, 1), 1000)?;
+    shows_nothing()?;
+    check(id.resolve_addr(None, &to, 2000).err() == Some(EBUSY))?;
+    side.wait(|seen| seen.failed)?;
+    shows_nothing()?;
+    id.resolve_addr(None, &to, 2000)?;
+    side.wait(|seen| seen.route)?;
+    check(id.lock().device().is_some() && id.lock().port() == 1)?;
+    check(id.resolve_addr(None, &to, 2000).err() == Some(EBUSY))?;
+    let device = id.lock().device();
+
+    check(device.is_some())
 }
 
 /// A queue pair wants an id that is bound to the device of its protection domain.
@@ -1372,6 +1405,11 @@ mod tests {
     #[test]
     fn resolves_one_address_at_a_time() -> Result {
         resolve_twice()
+    }
+
+    #[test]
+    fn shows_no_device_before_the_address_is_resolved() -> Result {
+        no_device_before_the_address()
     }
 
     #[test]

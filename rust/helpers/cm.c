@@ -3,6 +3,7 @@
 #include <linux/error-injection.h>
 #include <linux/in.h>
 #include <linux/in6.h>
+#include <linux/preempt.h>
 #include <linux/sched/mm.h>
 #include <linux/workqueue.h>
 #include <net/route.h>
@@ -146,44 +147,50 @@ int ro2ib_cm_listen(struct rdma_cm_id *id, int backlog)
 	return rdma_listen(id, backlog);
 }
 
-struct resolution {
+/*
+ * Resolving an address, and destroying an id whose address is being resolved,
+ * wait for a work item on a queue of the core without WQ_MEM_RECLAIM. A worker of
+ * a queue with WQ_MEM_RECLAIM must not do that: older kernels warn of it
+ * (check_flush_dependency), although nothing has to be run. So a worker of
+ * another queue does it, and the caller sleeps.
+ */
+struct elsewhere {
 	struct work_struct work;
 	struct completion done;
 	struct rdma_cm_id *id;
-	struct sockaddr *dst;
+	struct sockaddr *dst;	/* NULL: destroy the id */
 	u32 timeout_ms;
 	int rc;
 };
 
-static void resolve(struct work_struct *work)
+static void do_elsewhere(struct work_struct *work)
 {
-	struct resolution *r = container_of(work, struct resolution, work);
+	struct elsewhere *e = container_of(work, struct elsewhere, work);
 	unsigned int nofs = memalloc_nofs_save();
 
-	r->rc = rdma_resolve_addr(r->id, NULL, r->dst, r->timeout_ms);
+	if (e->dst)
+		e->rc = rdma_resolve_addr(e->id, NULL, e->dst, e->timeout_ms);
+	else
+		rdma_destroy_id(e->id);
 	memalloc_nofs_restore(nofs);
-	complete(&r->done);
+	complete(&e->done);
 }
 
-/*
- * The first query is cancelled by that, and its work item may not have returned
- * from our handler yet: see ro2ib_cm_destroy_resolving().
- */
-static int resolve_again(struct rdma_cm_id *id, struct sockaddr_storage *dst,
-			 u32 timeout_ms)
+static int elsewhere(struct rdma_cm_id *id, struct sockaddr *dst,
+		     u32 timeout_ms)
 {
-	struct resolution r = {
+	struct elsewhere e = {
 		.id = id,
-		.dst = (struct sockaddr *)dst,
+		.dst = dst,
 		.timeout_ms = timeout_ms,
 	};
 
-	init_completion(&r.done);
-	INIT_WORK_ONSTACK(&r.work, resolve);
-	queue_work(system_dfl_wq, &r.work);
-	wait_for_completion(&r.done);
-	destroy_work_on_stack(&r.work);
-	return r.rc;
+	init_completion(&e.done);
+	INIT_WORK_ONSTACK(&e.work, do_elsewhere);
+	queue_work(system_dfl_wq, &e.work);
+	wait_for_completion(&e.done);
+	destroy_work_on_stack(&e.work);
+	return e.rc;
 }
 
 noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
@@ -194,8 +201,9 @@ noinline int ro2ib_cm_resolve_addr(struct rdma_cm_id *id,
 	struct sockaddr_storage s, d;
 
 	to_sockaddr(dst, dst->port, &d);
+	/* The first query is cancelled by that, and may not have returned yet. */
 	if (!src)
-		return resolve_again(id, &d, timeout_ms);
+		return elsewhere(id, (struct sockaddr *)&d, timeout_ms);
 	to_sockaddr(src, src->port, &s);
 	return rdma_resolve_addr(id, (struct sockaddr *)&s,
 				 (struct sockaddr *)&d, timeout_ms);
@@ -264,22 +272,17 @@ int ro2ib_cm_set_min_rnr_timer(struct rdma_cm_id *id, u8 timer)
 
 /*
  * Sets the path MTU between route resolution and connect, also above what the
- * path said; no more than what the port can do now, for the queue pair would
- * not connect. Takes rtnl, which somebody may have for long: not in a handler,
- * all of which have one queue in the core.
+ * path said; to no more than @most, what the port can do now, because the queue
+ * pair would not connect otherwise. Under the handler mutex: resolving a route
+ * again frees the record.
  */
-int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes)
+int ro2ib_cm_set_path_mtu(struct rdma_cm_id *id, u32 bytes, u32 most)
 {
 	int mtu = ib_mtu_int_to_enum(bytes);
-	struct ib_port_attr port;
-	int rc;
 
 	if (ib_mtu_enum_to_int(mtu) != bytes || !id->route.path_rec)
 		return -EINVAL;
-	rc = ib_query_port(id->device, id->port_num, &port);
-	if (rc)
-		return rc;
-	id->route.path_rec->mtu = min(mtu, (int)port.active_mtu);
+	id->route.path_rec->mtu = min(mtu, (int)ib_mtu_int_to_enum(most));
 	return 0;
 }
 
@@ -431,33 +434,15 @@ int ro2ib_cm_reject(struct rdma_cm_id *id, const void *data, u8 len)
 	return rdma_reject(id, data, len, IB_CM_REJ_CONSUMER_DEFINED);
 }
 
-struct destruction {
-	struct work_struct work;
-	struct rdma_cm_id *id;
-	struct completion done;
-};
-
-static void destroy(struct work_struct *work)
-{
-	struct destruction *d = container_of(work, struct destruction, work);
-
-	rdma_destroy_id(d->id);
-	complete(&d->done);
-}
-
 /*
- * Destroys an id whose address is being resolved; sleeps. That waits for a work
- * item on a queue of the core without WQ_MEM_RECLAIM, which a worker of a queue
- * with it must not do: older kernels warn of it (check_flush_dependency),
- * although nothing has to be run. So a worker of another queue does it.
+ * Destroys an id; sleeps, also without CONFIG_DEBUG_ATOMIC_SLEEP. @resolving: its
+ * address may be being resolved.
  */
-void ro2ib_cm_destroy_resolving(struct rdma_cm_id *id)
+void ro2ib_cm_destroy(struct rdma_cm_id *id, bool resolving)
 {
-	struct destruction d = { .id = id };
-
-	init_completion(&d.done);
-	INIT_WORK_ONSTACK(&d.work, destroy);
-	queue_work(system_dfl_wq, &d.work);
-	wait_for_completion(&d.done);
-	destroy_work_on_stack(&d.work);
+	WARN_ON_ONCE(in_interrupt());
+	if (resolving)
+		elsewhere(id, NULL, 0);
+	else
+		rdma_destroy_id(id);
 }

@@ -40,14 +40,15 @@ bool ro2ib_device_interrupts(struct ib_device *dev)
 	return !ro2ib_device_is_software(dev) || ro2ib_in_softirq();
 }
 
+/* The core looks ports up in an array, and does not check the number. */
 bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port)
 {
-	return rdma_protocol_iwarp(dev, port);
+	return rdma_is_port_valid(dev, port) && rdma_protocol_iwarp(dev, port);
 }
 
 bool ro2ib_device_is_roce(struct ib_device *dev, u32 port)
 {
-	return rdma_protocol_roce(dev, port);
+	return rdma_is_port_valid(dev, port) && rdma_protocol_roce(dev, port);
 }
 
 /* See push_reg() in rust/rdma/sq_reg.rs. */
@@ -74,6 +75,7 @@ void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out)
 	out->speed = attr.active_speed;
 	out->width = attr.active_width;
 	out->bad_pkeys = attr.bad_pkey_cntr;
+	out->mtu = max(ib_mtu_enum_to_int(attr.active_mtu), 0);
 }
 
 static void ro2ib_gsi_no_send(struct ib_mad_agent *agent,
@@ -82,8 +84,8 @@ static void ro2ib_gsi_no_send(struct ib_mad_agent *agent,
 }
 
 /*
- * Is the queue pair that the CM sends its messages with in the error state? An
- * agent that sends nothing is the way to it. Sleeps.
+ * Returns whether the queue pair that the CM sends its messages with is in the
+ * error state. An agent that sends nothing leads to it. Sleeps.
  */
 bool ro2ib_gsi_failed(struct ib_device *dev, u32 port)
 {
@@ -92,6 +94,9 @@ bool ro2ib_gsi_failed(struct ib_device *dev, u32 port)
 	struct ib_qp_attr attr;
 	bool failed;
 
+	/* The MAD layer reads what the port can do before it checks the number. */
+	if (!rdma_is_port_valid(dev, port))
+		return false;
 	agent = ib_register_mad_agent(dev, port, IB_QPT_GSI, NULL, 0,
 				      ro2ib_gsi_no_send, NULL, NULL, 0);
 	if (IS_ERR(agent))

@@ -131,12 +131,15 @@ impl<H: CmHandler> OpsOf<H> {
         unsafe { bindings::ro2ib_cm_event_get(id, event, &mut raw) };
         // SAFETY: The private data is valid while the handler runs.
         let event = unsafe { CmEvent::from_raw(&raw) };
-        // An address may change while another one is being looked for.
-        if !matches!(event, CmEvent::AddrChange) {
-            user.shared().resolved();
+        match event {
+            CmEvent::AddrResolved => user.shared().resolved(),
+            // An address may change while another one is being resolved.
+            CmEvent::AddrChange => {}
+            _ => user.shared().not_resolved(),
         }
-        // SAFETY: Our caller holds the handler mutex while we run.
-        let locked = unsafe { CmLocked::in_handler(id) };
+        // SAFETY: Our caller holds the handler mutex while we run. By the invariant of `Shared` no address is resolved
+        // once that is done.
+        let locked = unsafe { CmLocked::in_handler(id, user.shared().is_resolved()) };
         // SAFETY: It is what `Arc::<H>::into_raw` returned, and we are a user.
         let handler = unsafe { ArcBorrow::from_raw(user.shared().handler().cast::<H>()) };
 
@@ -211,6 +214,9 @@ impl<H: CmHandler> CmId<H> {
         let shared = OpsOf::shared(handler)?;
         // SAFETY: The reference is ours, and so is the id.
         let taken = unsafe { CmRef::adopt(shared, id) };
+
+        // A request has its addresses.
+        taken.shared().resolved();
 
         // SAFETY: We are inside the request event of `id`, and `shared` outlives it.
         unsafe {
@@ -313,16 +319,24 @@ impl<H: CmHandler> CmId<H> {
         to_result(unsafe { bindings::ro2ib_cm_set_min_rnr_timer(self.id.as_raw(), timer) })
     }
 
-    /// Sets the path MTU to `bytes`: 256, 512, 1024, 2048 or 4096, but to no more than the port can do. Of an id with a route,
-    /// before connecting, by whoever is going to connect it. Takes the lock of the network configuration: sleeps.
+    /// Sets the path MTU to `bytes` (256, 512, 1024, 2048 or 4096), or to what the port can do if that is less. For an
+    /// id with a route that is not connected yet. The device is asked without the handler mutex, because that may take
+    /// the lock of the network configuration. Sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for another value or if there is no route; those of the device.
+    /// `EINVAL` for another value, or if there is no route; `ENODEV` if there is no device, or it does not answer.
     pub(crate) fn set_path_mtu(&self, bytes: u32) -> Result {
-        // SAFETY: The id is valid. Its path record is made before the handler hears of the route; the core leaves it alone
-        // from then on, until it reads it in connecting.
-        to_result(unsafe { bindings::ro2ib_cm_set_path_mtu(self.id.as_raw(), bytes) })
+        let (device, port) = {
+            let locked = self.lock();
+            (locked.device().ok_or(ENODEV)?, locked.port())
+        };
+        let most = device.port(port).mtu;
+
+        if most == 0 {
+            return Err(ENODEV);
+        }
+        self.lock().set_path_mtu(bytes, most)
     }
 
     /// How long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Before

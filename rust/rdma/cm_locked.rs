@@ -33,13 +33,13 @@ pub(crate) struct ConnParam<'a> {
     pub(crate) rnr_retry_count: u8,
 }
 
-/// What becomes of a message to the other side, as far as this node knows.
+/// What becomes of a message of the CM to the other side, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It leaves.
+    /// The message would be sent.
     Open,
-    /// It cannot leave now. To connect, to disconnect, or to drop a connected id is allowed, and fatal for rxe: see
-    /// `ro2ib_cm_way()`.
+    /// The message cannot be sent now. To connect, to disconnect, or to drop a connected id is allowed, and fatal for
+    /// rxe: see `ro2ib_cm_way()`.
     NoRoute,
     /// The address of this side is not on the device any more, for good: nothing is sent, and nothing comes of
     /// trying. What was sent before and is not answered is repeated as long as the id is there, and that is fatal
@@ -62,10 +62,13 @@ impl ConnParam<'_> {
 ///
 /// # Invariants
 ///
-/// `id` is valid and its handler mutex is held, by the caller if not `unlock`.
+/// `id` is valid and its handler mutex is held, by the caller if not `unlock`. If `has_address`, no address of the id
+/// is being resolved, nor will be: the CM binds the id in that, and releases its device if that fails, without the
+/// mutex.
 pub(crate) struct CmLocked<'a> {
     id: *mut bindings::rdma_cm_id,
     unlock: bool,
+    has_address: bool,
     _id: PhantomData<&'a ()>,
     _not_send: NotThreadSafe,
 }
@@ -84,14 +87,16 @@ impl CmLocked<'_> {
     ///
     /// # Safety
     ///
-    /// `id` is valid for as long as the result lives. Not called in a handler of it.
-    pub(super) unsafe fn lock(id: *mut bindings::rdma_cm_id) -> Self {
+    /// `id` is valid for as long as the result lives. Not called in a handler of it. If `has_address`, no address of it
+    /// is being resolved, nor will be.
+    pub(super) unsafe fn lock(id: *mut bindings::rdma_cm_id, has_address: bool) -> Self {
         // SAFETY: Guaranteed by the caller.
         unsafe { bindings::rdma_lock_handler(id) };
-        // INVARIANT: Taken above, and `drop` gives it back.
+        // INVARIANT: Taken above, and `drop` gives it back. The rest is guaranteed by the caller.
         Self {
             id,
             unlock: true,
+            has_address,
             _id: PhantomData,
             _not_send: NotThreadSafe,
         }
@@ -99,32 +104,42 @@ impl CmLocked<'_> {
 
     /// # Safety
     ///
-    /// `id` is valid and its handler mutex held for as long as the result lives.
-    pub(super) unsafe fn in_handler(id: *mut bindings::rdma_cm_id) -> Self {
+    /// `id` is valid and its handler mutex held for as long as the result lives. If `has_address`, no address of it is
+    /// being resolved, nor will be.
+    pub(super) unsafe fn in_handler(id: *mut bindings::rdma_cm_id, has_address: bool) -> Self {
         // INVARIANT: Guaranteed by the caller.
         Self {
             id,
             unlock: false,
+            has_address,
             _id: PhantomData,
             _not_send: NotThreadSafe,
         }
     }
 
-    /// The device it is bound to, if it is (from `AddrResolved` on) and the
-    /// device is not being removed.
+    /// Returns the device the id is bound to, from `AddrResolved` on, unless the device is being removed.
     pub(crate) fn device(&self) -> Option<ARef<Device>> {
+        if !self.has_address {
+            return None;
+        }
         // SAFETY: By the type invariant. A bound id keeps the device from being freed.
         unsafe { Device::try_get(bindings::ro2ib_cm_device(self.id)) }
     }
 
-    /// The port of the device, from 1.
+    /// Returns the port of the device, from 1; 0 if the id has no address.
     pub(crate) fn port(&self) -> u32 {
+        if !self.has_address {
+            return 0;
+        }
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_cm_port(self.id) }
     }
 
-    /// The address of the other side.
+    /// Returns the address of the other side, from `AddrResolved` on.
     pub(crate) fn dst_addr(&self) -> Option<Addr> {
+        if !self.has_address {
+            return None;
+        }
         let mut raw = bindings::ro2ib_addr::default();
 
         // SAFETY: By the type invariant.
@@ -156,10 +171,23 @@ impl CmLocked<'_> {
         to_result(unsafe { bindings::ro2ib_cm_resolve_route(self.id, timeout_ms) })
     }
 
-    /// What is known of the path: most of it once there is a route (active side) or a request (passive side), how
-    /// often the queue pair repeats once both sides have agreed. Not while the address is being resolved: the core
-    /// binds the id, and lets go again, without the handler mutex.
+    /// Sets the path MTU to `bytes` (256, 512, 1024, 2048 or 4096), or to `most` if that is less. For an id with a
+    /// route that is not connected yet.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for another value, or if there is no route.
+    pub(crate) fn set_path_mtu(&self, bytes: u32, most: u32) -> Result {
+        // SAFETY: By the type invariant. The CM replaces the path record under the handler mutex only.
+        to_result(unsafe { bindings::ro2ib_cm_set_path_mtu(self.id, bytes, most) })
+    }
+
+    /// Returns what is known of the path: nothing before the address is resolved, most of it once there is a route
+    /// (active side) or a request (passive side), and the retries of the queue pair once both sides have agreed.
     pub(crate) fn path(&self) -> Path {
+        if !self.has_address {
+            return Path::UNKNOWN;
+        }
         let mut raw = bindings::ro2ib_cm_path::default();
 
         // SAFETY: By the type invariant; the handler mutex is held.
@@ -167,8 +195,11 @@ impl CmLocked<'_> {
         Path::from_raw(&raw)
     }
 
-    /// What becomes of a message to the other side. Not before the address is resolved, or the request taken.
+    /// Returns what becomes of a message to the other side; [`Way::Open`] before the address is resolved.
     pub(crate) fn way(&self) -> Way {
+        if !self.has_address {
+            return Way::Open;
+        }
         // SAFETY: By the type invariant; the handler mutex is held.
         match unsafe { bindings::ro2ib_cm_way(self.id) } {
             bindings::ro2ib_cm_way_RO2IB_WAY_NO_ROUTE => Way::NoRoute,

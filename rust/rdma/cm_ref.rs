@@ -48,20 +48,27 @@ pub(super) struct HandlerOps {
     pub(super) last_user: unsafe fn(*mut ffi::c_void, CmRef),
 }
 
-/// What the holders of an id share, and its context pointer points to.
+/// The id has no address, or could not resolve the last one.
+const NO_ADDRESS: u32 = 0;
+/// The address is being resolved: no event has ended that yet.
+const RESOLVING: u32 = 1;
+/// The address is resolved, and never again.
+const RESOLVED: u32 = 2;
+
+/// State that the holders of an id share. The context pointer of the id points to it.
 ///
 /// # Invariants
 ///
 /// `id` is valid until the last of `users` destroys it; `handler` is a reference that `ops.drop`
-/// takes back.
+/// takes back. Once `address` is [`RESOLVED`] it stays so, and no call that resolves an address begins.
 pub(super) struct Shared {
     id: *mut bindings::rdma_cm_id,
     users: Users,
     has_qp: Atomic<u32>,
     /// A call that begins to resolve an address has not returned.
     calling: Atomic<bool>,
-    /// Its address is being resolved: no event of that has come since it began.
-    resolving: Atomic<bool>,
+    /// Whether the id has an address: [`NO_ADDRESS`], [`RESOLVING`] or [`RESOLVED`].
+    address: Atomic<u32>,
     handler: *mut ffi::c_void,
     ops: HandlerOps,
 }
@@ -84,7 +91,7 @@ impl Shared {
                 users: Users::new(1),
                 has_qp: Atomic::new(0),
                 calling: Atomic::new(false),
-                resolving: Atomic::new(false),
+                address: Atomic::new(NO_ADDRESS),
                 handler,
                 ops,
             },
@@ -111,9 +118,23 @@ impl Shared {
         self.handler
     }
 
-    /// An event of the id has come that says how its query ended, or that it was cancelled.
+    /// Notes that the address is resolved; also for an id that was made with one, by a request.
     pub(super) fn resolved(&self) {
-        self.resolving.store(false, Release);
+        // INVARIANT: `resolves` does not begin any more. A call that has not returned has succeeded, and the CM does
+        // nothing more in it.
+        self.address.store(RESOLVED, Release);
+    }
+
+    /// Notes that no address is being resolved any more: the query failed, or was cancelled.
+    pub(super) fn not_resolved(&self) {
+        // An address that is resolved stays.
+        let _ = self.address.cmpxchg(RESOLVING, NO_ADDRESS, Full);
+    }
+
+    /// Returns whether the address is resolved. The CM then binds the id, and releases its device, only under the
+    /// handler mutex.
+    pub(super) fn is_resolved(&self) -> bool {
+        self.address.load(Acquire) == RESOLVED
     }
 
     /// A reference for a handler of the id that begins to run, unless the last user has gone.
@@ -155,14 +176,12 @@ impl Drop for CmRef {
         if !self.shared().users.put() {
             return;
         }
+        let resolving = self.shared().address.load(Acquire) == RESOLVING;
+
         // SAFETY: We were the last user. This waits for a handler that runs, and afterwards
         // there are no more. It is not called by a handler, as that is a user of its own.
         unsafe {
-            if self.shared().resolving.load(Acquire) {
-                bindings::ro2ib_cm_destroy_resolving(self.as_raw());
-            } else {
-                bindings::rdma_destroy_id(self.as_raw());
-            }
+            bindings::ro2ib_cm_destroy(self.as_raw(), resolving);
             Shared::free(self.0);
         }
     }
@@ -215,8 +234,9 @@ impl CmRef {
     /// Waits until no handler runs and keeps others from running. Not inside a handler of the same
     /// id: it has the lock. Sleeps.
     pub(super) fn lock(&self) -> CmLocked<'_> {
-        // SAFETY: The id is valid for as long as this, which the result borrows.
-        unsafe { CmLocked::lock(self.as_raw()) }
+        // SAFETY: The id is valid for as long as this, which the result borrows. By the invariant of `Shared` no
+        // address is resolved from then on.
+        unsafe { CmLocked::lock(self.as_raw(), self.shared().is_resolved()) }
     }
 
     /// Whether the id is bound to `device`, and so keeps it from being unregistered; it stays so.
@@ -225,11 +245,12 @@ impl CmRef {
         self.lock().device().is_some_and(|bound| bound.same(device))
     }
 
-    /// Lets `begin` begin to resolve an address; until an event comes the id knows that it does.
+    /// Calls `begin`, which begins to resolve an address.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if that is under way already: the CM has no lock there that would keep two apart.
+    /// `EBUSY` if an address is being resolved, or is resolved. The CM has no lock there: two calls at once would both
+    /// bind the id, and a failing one releases the device that [`CmLocked`] reads.
     pub(super) fn resolves(
         &self,
         begin: impl FnOnce(*mut bindings::rdma_cm_id) -> ffi::c_int,
@@ -240,10 +261,10 @@ impl CmRef {
             return Err(EBUSY);
         }
         // In front, as the event may come before the function is back.
-        let result = if shared.resolving.xchg(true, Full) {
+        let result = if shared.address.cmpxchg(NO_ADDRESS, RESOLVING, Full).is_err() {
             Err(EBUSY)
         } else {
-            to_result(begin(shared.id)).inspect_err(|_| shared.resolved())
+            to_result(begin(shared.id)).inspect_err(|_| shared.not_resolved())
         };
 
         shared.calling.store(false, Release);

@@ -26,9 +26,9 @@ use crate::bindings;
 
 /// A registered RDMA device (`struct ib_device`).
 ///
-/// While an [`ARef<Device>`] lives the device stays registered: its removal
-/// waits. So whoever holds one must let go of it when the connection manager
-/// tells of the removal.
+/// While an [`ARef<Device>`] lives the device stays registered. Its holder must
+/// drop it when the connection manager reports `DEVICE_REMOVAL`, or the
+/// unregistration hangs.
 ///
 /// # Invariants
 ///
@@ -161,6 +161,8 @@ pub(crate) struct PortState {
     pub(crate) width: u32,
     /// Packets of other partitions that it got, and did not take, since somebody set that to 0.
     pub(crate) bad_pkeys: u32,
+    /// The largest path MTU that it can do now, in bytes.
+    pub(crate) mtu: u32,
 }
 
 impl Device {
@@ -216,15 +218,16 @@ impl Device {
         unsafe { bindings::ro2ib_device_interrupts(self.as_raw()) }
     }
 
-    /// Whether connections of that port go over TCP.
+    /// Returns whether connections of that port go over TCP; false if there is no such port.
     pub(crate) fn is_iwarp(&self, port: u32) -> bool {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant; the function knows which ports there are.
         unsafe { bindings::ro2ib_device_is_iwarp(self.as_raw(), port) }
     }
 
-    /// Whether connections of that port go over Ethernet, with the address of an interface for a GID.
+    /// Returns whether connections of that port go over Ethernet, with the address of an interface as GID; false if
+    /// there is no such port.
     pub(crate) fn is_roce(&self, port: u32) -> bool {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant; the function knows which ports there are.
         unsafe { bindings::ro2ib_device_is_roce(self.as_raw(), port) }
     }
 
@@ -258,6 +261,7 @@ impl Device {
             speed: p.speed,
             width: p.width,
             bad_pkeys: p.bad_pkeys,
+            mtu: p.mtu,
         }
     }
 
@@ -277,7 +281,7 @@ impl Device {
     /// An id of the CM is bound to it during the call. What is asked is the MAD layer, which frees what it has as soon as
     /// its client goes, and that is not before the CM's has, which waits for ids.
     pub(super) unsafe fn gsi_failed(&self, port: u32) -> bool {
-        // SAFETY: By the type invariant; a port that does not exist is refused. The rest is guaranteed by the caller.
+        // SAFETY: By the type invariant; the function knows which ports there are. The caller guarantees the rest.
         unsafe { bindings::ro2ib_gsi_failed(self.as_raw(), port) }
     }
 

@@ -83,7 +83,7 @@ pub(crate) fn is_mute(net: NetNs<'_>, addr: &Addr, device: &Device) -> bool {
     else {
         return false;
     };
-    // SAFETY: `bound` is, and lives until this has returned.
+    // SAFETY: `bound` is bound to it, and lives until this has returned.
     let is_so = || unsafe { device.gsi_failed(bound.port()) };
 
     bound.device().is_some_and(|here| here.same(device)) && is_so()
@@ -228,8 +228,8 @@ impl<L: ListenHandler> Listener<L> {
     }
 
     fn with_locked<R>(&self, f: impl FnOnce(&CmLocked<'_>) -> R) -> R {
-        // SAFETY: By the type invariant.
-        f(&unsafe { CmLocked::lock(self.id.as_ptr()) })
+        // SAFETY: By the type invariant. It is bound, and never resolves an address.
+        f(&unsafe { CmLocked::lock(self.id.as_ptr(), true) })
     }
 
     /// # Safety
@@ -263,8 +263,8 @@ impl<L: ListenHandler> Listener<L> {
         }
         let mut request = ConnRequest {
             id,
-            // SAFETY: The handler mutex of the new id is held by our caller.
-            locked: unsafe { CmLocked::in_handler(id) },
+            // SAFETY: The handler mutex of the new id is held by our caller. A request has its addresses.
+            locked: unsafe { CmLocked::in_handler(id, true) },
             // SAFETY: Valid while we run.
             private_data: unsafe { private_data(&raw) },
             qpn: raw.qpn,

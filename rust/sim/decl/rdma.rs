@@ -266,6 +266,7 @@ pub struct ro2ib_port {
     pub speed: u32,
     pub width: u32,
     pub bad_pkeys: u32,
+    pub mtu: u32,
 }
 
 #[repr(C)]
@@ -713,10 +714,10 @@ unsafe extern "C" {
         timeout_ms: u32,
         share: bool,
     ) -> i32;
-    pub fn ro2ib_cm_destroy_resolving(id: *mut rdma_cm_id);
+    pub fn ro2ib_cm_destroy(id: *mut rdma_cm_id, resolving: bool);
     pub fn ro2ib_cm_resolve_route(id: *mut rdma_cm_id, timeout_ms: u32) -> i32;
     pub fn ro2ib_cm_set_min_rnr_timer(id: *mut rdma_cm_id, timer: u8) -> i32;
-    pub fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32) -> i32;
+    pub fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32, most: u32) -> i32;
     pub fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_path);
     pub fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way;
     pub fn ro2ib_cm_connect_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;

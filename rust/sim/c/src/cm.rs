@@ -1152,7 +1152,11 @@ pub unsafe extern "C" fn ro2ib_cm_resolve_addr_privileged(
     resolve(id, src, dst, Some(1023), timeout_ms)
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_destroy_resolving(id: *mut rdma_cm_id) {
+pub unsafe extern "C" fn ro2ib_cm_destroy(id: *mut rdma_cm_id, resolving: bool) {
+    if !resolving {
+        // SAFETY: By the contract of this function.
+        return unsafe { rdma_destroy_id(id) };
+    }
     lock::might_sleep("rdma_destroy_id");
     sched::point();
     destroy(id.cast());
@@ -1212,12 +1216,12 @@ pub unsafe extern "C" fn ro2ib_cm_set_min_rnr_timer(_id: *mut rdma_cm_id, _timer
     0
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32) -> i32 {
+pub unsafe extern "C" fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32, most: u32) -> i32 {
     let i = id_mut(id);
     if !i.route || ![256, 512, 1024, 2048, 4096].contains(&bytes) {
         return -(EINVAL as i32);
     }
-    i.mtu = bytes;
+    i.mtu = bytes.min(most);
     0
 }
 #[no_mangle]
