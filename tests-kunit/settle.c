@@ -4,10 +4,12 @@
  * them is made up here, as is whether others keep them busy.
  */
 #include <kunit/test.h>
+#include <linux/completion.h>
 #include <linux/delay.h>
 #include <linux/irq_poll.h>
 #include <linux/jiffies.h>
 #include <linux/preempt.h>
+#include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 
 #include "ro2iblnd_helpers.h"
@@ -132,7 +134,89 @@ static void settles_a_busy_queue(struct kunit *test)
 	irq_poll_disable(&f->cq.iop);
 }
 
+/* A queue that a work item polls, and that no notification has come for. */
+static void fake_run(struct work_struct *work)
+{
+	struct fake *f = container_of(work, struct fake, cq.work);
+	struct ib_wc wc[16];
+	int n, i;
+
+	while ((n = fake_poll(&f->cq, ARRAY_SIZE(wc), wc)) > 0)
+		for (i = 0; i < n; i++)
+			fake_done(&f->cq, &wc[i]);
+}
+
+static void polls_without_a_notification(struct kunit *test)
+{
+	struct fake *f = fake(test, CQE);
+
+	f->cq.poll_ctx = IB_POLL_WORKQUEUE;
+	f->cq.comp_wq = system_wq;
+	INIT_WORK(&f->cq.work, fake_run);
+	ro2ib_cq_settle(&f->cq);
+	KUNIT_EXPECT_EQ(test, f->handled, CQE);
+}
+
+struct settler {
+	struct work_struct work;
+	struct completion done;
+	struct fake *f;
+};
+
+static void settle(struct work_struct *work)
+{
+	struct settler *s = container_of(work, struct settler, work);
+
+	ro2ib_cq_settle(&s->f->cq);
+	complete(&s->done);
+}
+
+static void start(struct settler *s, struct fake *f)
+{
+	s->f = f;
+	init_completion(&s->done);
+	INIT_WORK_ONSTACK(&s->work, settle);
+	queue_work(system_unbound_wq, &s->work);
+}
+
+static bool ends(struct settler *s, unsigned int seconds)
+{
+	return wait_for_completion_timeout(&s->done, seconds * HZ);
+}
+
+/* A device whose poll never ends holds up no other device. */
+static void settles_beside_a_queue_that_hangs(struct kunit *test)
+{
+	struct fake *hung = fake(test, CQE), *f = fake(test, CQE);
+	struct settler first, second, third;
+
+	/* Stands for a poll that is under way. */
+	irq_poll_disable(&hung->cq.iop);
+	start(&first, hung);
+	start(&second, hung);
+	msleep(100);
+	start(&third, f);
+	KUNIT_EXPECT_TRUE(test, ends(&third, 10));
+	KUNIT_EXPECT_EQ(test, f->handled, CQE);
+	KUNIT_EXPECT_FALSE(test, completion_done(&first.done));
+	KUNIT_EXPECT_FALSE(test, completion_done(&second.done));
+	irq_poll_enable(&hung->cq.iop);
+	wait_for_completion(&first.done);
+	wait_for_completion(&second.done);
+	flush_work(&first.work);
+	flush_work(&second.work);
+	flush_work(&third.work);
+	destroy_work_on_stack(&first.work);
+	destroy_work_on_stack(&second.work);
+	destroy_work_on_stack(&third.work);
+	KUNIT_EXPECT_EQ(test, hung->handled, CQE);
+	irq_poll_disable(&hung->cq.iop);
+	irq_poll_disable(&f->cq.iop);
+}
+
 static struct kunit_case settle_cases[] = {
+	KUNIT_CASE(polls_without_a_notification),
+	KUNIT_CASE(settles_beside_a_queue_that_hangs),
 	KUNIT_CASE(handles_what_is_left),
 	KUNIT_CASE(handles_no_more_than_it_holds),
 	KUNIT_CASE(settles_a_busy_queue),

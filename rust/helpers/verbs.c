@@ -3,11 +3,13 @@
  * Verbs. The functions that tests make fail are marked with
  * ALLOW_ERROR_INJECTION (debugfs: fail_function).
  */
-#include <linux/delay.h>
 #include <linux/error-injection.h>
 #include <linux/irq_poll.h>
-#include <linux/mutex.h>
+#include <linux/list.h>
+#include <linux/preempt.h>
 #include <linux/sched.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -20,8 +22,13 @@ noinline struct ib_pd *ro2ib_alloc_pd(struct ib_device *dev)
 }
 ALLOW_ERROR_INJECTION(ro2ib_alloc_pd, ERRNO);
 
+/*
+ * Sleeps, as the functions below do that end something: the last reference must
+ * not go in a completion handler.
+ */
 void ro2ib_dealloc_pd(struct ib_pd *pd)
 {
+	WARN_ON_ONCE(in_interrupt());
 	ib_dealloc_pd(pd);
 }
 
@@ -37,13 +44,47 @@ noinline struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe,
 }
 ALLOW_ERROR_INJECTION(ro2ib_cq_get, ERRNO_NULL);
 
-/* How long completions are waited for whose interrupt has not come yet. */
-#define SETTLE_MS	20
 /* Completions that are handled at a time with bottom halves off. */
 #define SETTLE_BATCH	64
+/* Completions that the core handles in one run of a work item. */
+#define SETTLE_RUN	65536
 
-/* irq_poll_disable() of two at a time would undo each other's. */
-static DEFINE_MUTEX(settle_lock);
+/*
+ * The queues that are being settled: irq_poll_disable() of two tasks at a time
+ * for one queue would undo each other's. Others are not held up: a poll on a
+ * device that hangs never ends.
+ */
+struct settling {
+	struct list_head list;
+	struct ib_cq *cq;
+};
+
+static LIST_HEAD(settling);
+static DEFINE_SPINLOCK(settling_lock);
+static DECLARE_WAIT_QUEUE_HEAD(settling_wait);
+
+static bool settle_begin(struct settling *s)
+{
+	struct settling *other;
+	bool mine = true;
+
+	spin_lock(&settling_lock);
+	list_for_each_entry(other, &settling, list)
+		if (other->cq == s->cq)
+			mine = false;
+	if (mine)
+		list_add(&s->list, &settling);
+	spin_unlock(&settling_lock);
+	return mine;
+}
+
+static void settle_end(struct settling *s)
+{
+	spin_lock(&settling_lock);
+	list_del(&s->list);
+	spin_unlock(&settling_lock);
+	wake_up_all(&settling_wait);
+}
 
 /*
  * Polled in a softirq: keeps that away, and does its work. So nobody is at it,
@@ -53,9 +94,10 @@ static DEFINE_MUTEX(settle_lock);
  */
 static void settle_softirq(struct ib_cq *cq)
 {
+	struct settling s = { .cq = cq };
 	int left = cq->cqe, n;
 
-	mutex_lock(&settle_lock);
+	wait_event(settling_wait, settle_begin(&s));
 	irq_poll_disable(&cq->iop);
 	do {
 		/* The handlers may neither sleep nor be interrupted by one. */
@@ -73,7 +115,7 @@ static void settle_softirq(struct ib_cq *cq)
 	 */
 	irq_poll_sched(&cq->iop);
 	local_bh_enable();
-	mutex_unlock(&settle_lock);
+	settle_end(&s);
 }
 
 /*
@@ -84,21 +126,25 @@ static void settle_softirq(struct ib_cq *cq)
  */
 void ro2ib_cq_settle(struct ib_cq *cq)
 {
+	int left = cq->cqe;
+
 	switch (cq->poll_ctx) {
 	case IB_POLL_SOFTIRQ:
 		settle_softirq(cq);
 		break;
 	case IB_POLL_WORKQUEUE:
 	case IB_POLL_UNBOUND_WORKQUEUE:
-		msleep(SETTLE_MS);
 		/*
-		 * It ends when the queue is empty, however many others add to
-		 * it, or has handled more than the queue can hold, and is
-		 * queued again: all of that may have been before we came, so
-		 * once more.
+		 * Does not wait for the provider to notify, which may be late,
+		 * but polls. A run that begins from here on handles all that is
+		 * there now, however much others add, unless the queue holds
+		 * more than a run handles.
 		 */
-		flush_work(&cq->work);
-		flush_work(&cq->work);
+		do {
+			queue_work(cq->comp_wq, &cq->work);
+			flush_work(&cq->work);
+			left -= SETTLE_RUN;
+		} while (left > 0);
 		break;
 	default:
 		break;
@@ -114,8 +160,10 @@ ALLOW_ERROR_INJECTION(ro2ib_alloc_mr, ERRNO_NULL);
 void ro2ib_dereg_mr(struct ib_mr *mr)
 {
 	struct ib_device *dev = mr->device;
-	int rc = ib_dereg_mr(mr);
+	int rc;
 
+	WARN_ON_ONCE(in_interrupt());
+	rc = ib_dereg_mr(mr);
 	/* Nothing more can be done: the memory is not ours. */
 	if (rc)
 		pr_err_ratelimited("ro2iblnd: %s: a memory region cannot be destroyed: error %d; a key may still be good: reset the device\n",
@@ -213,6 +261,7 @@ noinline int ro2ib_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 }
 ALLOW_ERROR_INJECTION(ro2ib_ib_post_recv, ERRNO);
 
+#ifdef RO2IB_TEST_HOOKS
 /*
  * The status of a completion that went well. Tests change it per kind of work
  * request: what fail_function makes one of these return is the status, negated.
@@ -247,7 +296,6 @@ int ro2ib_wc_other(const struct ib_wc *wc)
 	}
 }
 
-#ifdef RO2IB_TEST_HOOKS
 /*
  * Whether a software device is served as if it were hardware; so for tests only.
  * Called from other files: within one, the compiler knows what it returns.

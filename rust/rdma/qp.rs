@@ -329,12 +329,11 @@ impl<T: QpHandler> Qp<T> {
         }
     }
 
-    /// Destroys the QP, if it is there, of which completions may be left in the queue: they are handled, before and after.
-    /// Sleeps.
+    /// Destroys the QP, if it is there, and handles the completions in its queue before and after that. Sleeps.
     ///
-    /// After, for software leaves them there. Before, for those that irdma makes itself of what was flushed lead into its
-    /// queue pair, and stay in the queue when that is freed: whoever polls next follows them. That makes the time in which
-    /// this can happen short, and does not end it: irdma may make more until the queue pair is destroyed.
+    /// Before, because irdma synthesises completions of flushed work requests that point into its QP: they are polled
+    /// before the QP is freed. This does not close the gap, as irdma may add some until the QP is destroyed. After,
+    /// because software providers leave completions in the queue.
     ///
     /// # Safety
     ///
