@@ -52,9 +52,10 @@ void ro2ib_percpu_free(u64 *p);
 void ro2ib_percpu_note(u64 *p, unsigned long row, u64 n);
 u64 ro2ib_percpu_sum(u64 *p, u32 at);
 
-/* layout.c: sizes in bytes; see rust/rdma/layout.rs, which has the names */
+/* layout.c: sizes and offsets in bytes; see rust/rdma/layout.rs, which has the names */
 struct ro2ib_layout {
-	u32 size[16];
+	u32 size[22];
+	u32 offset[33];
 };
 
 const struct ro2ib_layout *ro2ib_layout(void);

@@ -23,6 +23,14 @@ use crate::{
 
 const UNSET: i32 = bindings::ro2ib_tune_RO2IB_TUNE_UNSET;
 
+/// Does not compile if C declares one of these functions with other types: an array has elements of one type.
+const _: () = {
+    let _ = [bindings::ro2ib_rs_check_access, ro2ib_rs_check_access];
+    let _ = [bindings::ro2ib_rs_check_tune, ro2ib_rs_check_tune];
+    let _ = [bindings::ro2ib_rs_access_allows, ro2ib_rs_access_allows];
+    let _ = [bindings::ro2ib_rs_tuning, ro2ib_rs_tuning];
+};
+
 /// # Safety
 ///
 /// `text` must be valid for reads of `len` bytes as long as the result is used.

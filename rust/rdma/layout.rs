@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether both compilers see the same structures.
+//! Comparison of the layouts that the two compilers give to the same structures.
 //!
-//! The kernel was built by one compiler, and bindgen reads its headers with another: flags that only
-//! one of them knows, or a defect of either, could give a structure another layout. Rust would then
-//! write over what is beside it. So C tells the size of each structure that both look into, and the
-//! module does not load if that is not what the bindings say.
+//! One compiler built the kernel, and bindgen reads the kernel's headers with another. A flag that only one of them
+//! knows, or a defect of either, can give a structure another layout. Rust would then write over what is beside it, or
+//! read another field. So C reports the size of each structure that both sides use, and the offsets of the fields, and
+//! the module does not load if the bindings have others.
 //!
 //! Process context, at load.
+
+use core::mem::offset_of;
 
 use kernel::prelude::*;
 
@@ -15,18 +17,24 @@ use crate::bindings;
 
 macro_rules! sizes {
     ($($name:ident)*) => {
-        [$((stringify!($name), size_of::<bindings::$name>())),*]
+        [$((stringify!($name), "", size_of::<bindings::$name>())),*]
     };
 }
 
-/// Compares the sizes.
+macro_rules! offsets {
+    ($($name:ident: $($field:ident)*;)*) => {
+        [$($((stringify!($name), stringify!($field), offset_of!(bindings::$name, $field))),*),*]
+    };
+}
+
+/// Compares the layouts.
 ///
 /// # Errors
 ///
-/// `ENOEXEC`: they differ, and the log says where.
+/// `ENOEXEC` if they differ; the log names the structures.
 pub(crate) fn check() -> Result {
-    // The order of `ro2ib_layout` in `ro2iblnd_helpers.h`.
-    let ours = sizes! {
+    // Both in the order of `ro2ib_layout` in `rust/helpers/layout.c`. bindgen names the union of `wr_id` and `wr_cqe`.
+    let sizes = sizes! {
         ib_send_wr
         ib_rdma_wr
         ib_reg_wr
@@ -43,20 +51,51 @@ pub(crate) fn check() -> Result {
         completion
         bio_vec
         sg_table
+        lock_class_key
+        ro2ib_ni_cfg
+        ro2ib_send_req
+        ro2ib_recv_req
+        ro2ib_lnd_ops
+        ro2ib_tuning
+    };
+    let offsets = offsets! {
+        ib_wc: __bindgen_anon_1 status opcode vendor_err byte_len wc_flags;
+        ib_send_wr: next __bindgen_anon_1 sg_list num_sge opcode send_flags ex;
+        ib_rdma_wr: remote_addr rkey;
+        ib_reg_wr: mr key access;
+        ib_recv_wr: next __bindgen_anon_1 sg_list num_sge;
+        ib_sge: addr length lkey;
+        ib_cqe: done;
+        ib_event: event;
+        sg_table: sgl nents;
+        bio_vec: bv_page bv_len bv_offset;
+        delayed_work: work;
     };
     // SAFETY: No preconditions; it is static.
-    let theirs = unsafe { &*bindings::ro2ib_layout() };
-    let mut same = ours.len() == theirs.size.len();
+    let c = unsafe { &*bindings::ro2ib_layout() };
 
-    for ((name, size), c) in ours.iter().zip(theirs.size.iter()) {
-        if u32::try_from(*size) != Ok(*c) {
-            pr_err!("struct {name} has {c} bytes, but {size} in the bindings; build again with another bindgen\n");
+    if same(&sizes, &c.size) & same(&offsets, &c.offset) {
+        Ok(())
+    } else {
+        pr_err!("the layout of structures differs: build again with another bindgen\n");
+        Err(ENOEXEC)
+    }
+}
+
+/// Returns whether the numbers of the bindings are those of C, and logs each that is not.
+fn same(bindgen: &[(&str, &str, usize)], c: &[u32]) -> bool {
+    let mut same = bindgen.len() == c.len();
+
+    for ((name, field, bytes), c) in bindgen.iter().zip(c) {
+        if u32::try_from(*bytes) != Ok(*c) {
+            let of = if field.is_empty() {
+                "size"
+            } else {
+                "offset of "
+            };
+            pr_err!("struct {name}: {of}{field} is {c} bytes, but {bytes} in the bindings\n");
             same = false;
         }
     }
-    if same {
-        Ok(())
-    } else {
-        Err(ENOEXEC)
-    }
+    same
 }

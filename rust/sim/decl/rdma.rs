@@ -242,9 +242,10 @@ pub const rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT: rdma_cm_event_type = 1
 pub type rdma_cm_event_type = u32;
 
 #[repr(C)]
-#[derive(Default, Copy, Clone, MaybeZeroable)]
+#[derive(Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_layout {
-    pub size: [u32; 16],
+    pub size: [u32; 22],
+    pub offset: [u32; 33],
 }
 
 #[repr(C)]
@@ -572,6 +573,10 @@ unsafe extern "C" {
     pub fn ro2ib_log_allowed() -> bool;
     pub fn ro2ib_log_noise_allowed() -> bool;
     pub fn ro2ib_layout() -> *const ro2ib_layout;
+    pub fn ro2ib_rs_check_access(text: *const u8, len: usize) -> i32;
+    pub fn ro2ib_rs_check_tune(text: *const u8, len: usize) -> i32;
+    pub fn ro2ib_rs_access_allows(text: *const u8, len: usize, ni: u64, peer: u64) -> bool;
+    pub fn ro2ib_rs_tuning(text: *const u8, len: usize, ni: u64, out: *mut ro2ib_tuning);
     pub fn ro2ib_device_try_get(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib_device_attrs);
     pub fn ro2ib_device_is_software(dev: *mut ib_device) -> bool;

@@ -2,6 +2,8 @@
 
 //! The rest of the kernel: time, debugfs, printing, random numbers, CPUs.
 
+use std::mem::offset_of;
+
 use crate::{
     decl::{
         k::*,
@@ -267,6 +269,47 @@ pub unsafe extern "C" fn ro2ib_layout() -> *const r::ro2ib_layout {
             size_of::<completion>() as u32,
             size_of::<bio_vec>() as u32,
             size_of::<sg_table>() as u32,
+            size_of::<lock_class_key>() as u32,
+            size_of::<ro2ib_ni_cfg>() as u32,
+            size_of::<ro2ib_send_req>() as u32,
+            size_of::<ro2ib_recv_req>() as u32,
+            size_of::<ro2ib_lnd_ops>() as u32,
+            size_of::<ro2ib_tuning>() as u32,
+        ],
+        offset: [
+            offset_of!(ib_wc, __bindgen_anon_1) as u32,
+            offset_of!(ib_wc, status) as u32,
+            offset_of!(ib_wc, opcode) as u32,
+            offset_of!(ib_wc, vendor_err) as u32,
+            offset_of!(ib_wc, byte_len) as u32,
+            offset_of!(ib_wc, wc_flags) as u32,
+            offset_of!(ib_send_wr, next) as u32,
+            offset_of!(ib_send_wr, __bindgen_anon_1) as u32,
+            offset_of!(ib_send_wr, sg_list) as u32,
+            offset_of!(ib_send_wr, num_sge) as u32,
+            offset_of!(ib_send_wr, opcode) as u32,
+            offset_of!(ib_send_wr, send_flags) as u32,
+            offset_of!(ib_send_wr, ex) as u32,
+            offset_of!(ib_rdma_wr, remote_addr) as u32,
+            offset_of!(ib_rdma_wr, rkey) as u32,
+            offset_of!(ib_reg_wr, mr) as u32,
+            offset_of!(ib_reg_wr, key) as u32,
+            offset_of!(ib_reg_wr, access) as u32,
+            offset_of!(ib_recv_wr, next) as u32,
+            offset_of!(ib_recv_wr, __bindgen_anon_1) as u32,
+            offset_of!(ib_recv_wr, sg_list) as u32,
+            offset_of!(ib_recv_wr, num_sge) as u32,
+            offset_of!(ib_sge, addr) as u32,
+            offset_of!(ib_sge, length) as u32,
+            offset_of!(ib_sge, lkey) as u32,
+            offset_of!(ib_cqe, done) as u32,
+            offset_of!(ib_event, event) as u32,
+            offset_of!(sg_table, sgl) as u32,
+            offset_of!(sg_table, nents) as u32,
+            offset_of!(bio_vec, bv_page) as u32,
+            offset_of!(bio_vec, bv_len) as u32,
+            offset_of!(bio_vec, bv_offset) as u32,
+            offset_of!(delayed_work, work) as u32,
         ],
     };
     &LAYOUT
