@@ -130,6 +130,10 @@ impl Race {
 #[repr(C, align(1024))]
 struct Aligned([u8; 3072]);
 
+/// Aligned to more than a page.
+#[repr(C, align(16384))]
+struct Pages([u8; 16384]);
+
 #[kunit_tests(kernel_crate)]
 mod tests {
     use super::*;
@@ -309,6 +313,17 @@ mod tests {
             assert!(b.0[3071] == 1);
         }
         Ok(())
+    }
+
+    #[test]
+    fn mapped_memory_is_aligned_or_refused() {
+        // More than `kmalloc()` has. Pages are mapped at any page.
+        for _ in 0..8 {
+            if let Ok(v) = KVVec::<Pages>::with_capacity(512, GFP_KERNEL | __GFP_NOWARN) {
+                assert!(v.as_ptr().addr() % 16384 == 0);
+            }
+        }
+        assert!(size_of::<Pages>() == Pages([0; 16384]).0.len());
     }
 
     #[test]

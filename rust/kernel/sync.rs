@@ -27,11 +27,13 @@ pub use self::{
     }, //
 };
 
-/// A [`LockClassKey`] of the place where this is written.
+/// A [`LockClassKey`] of the place where this is written. All instances of a generic function share it.
 #[macro_export]
 macro_rules! static_lock_class {
     () => {{
-        static CLASS: $crate::sync::LockClassKey = $crate::sync::LockClassKey::new_static();
+        // SAFETY: A static is pinned, and never dropped.
+        static CLASS: $crate::sync::LockClassKey =
+            unsafe { $crate::sync::LockClassKey::new_static() };
         ::core::pin::Pin::static_ref(&CLASS)
     }};
 }

@@ -15,7 +15,13 @@ use core::{
 
 use kernel::prelude::*;
 
-use crate::bindings;
+use crate::{
+    bindings,
+    rdma::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
 
 /// Bytes of a line, at most; the rest is left out.
 const LINE: usize = 240;
@@ -81,17 +87,17 @@ pub(crate) fn wanted(mask: Mask) -> bool {
         return false;
     }
     // SAFETY: Set when the module is linked, to a word that lives as long as it: of libcfs, on which
-    // it depends, or of its own. It may change at any time.
-    let debug = unsafe { core::ptr::read_volatile(bindings::ro2ib_dk_debug) };
-    debug & mask as u32 != 0 && subsystem_wanted()
+    // it depends, or of its own. C writes it as a whole.
+    let debug = unsafe { Atomic::from_ptr(bindings::ro2ib_dk_debug.cast_mut()) };
+    debug.load(Relaxed) & mask as u32 != 0 && subsystem_wanted()
 }
 
 /// Whether anybody wants lines of an LND.
 #[cold]
 fn subsystem_wanted() -> bool {
     // SAFETY: As in `wanted`.
-    let subsystems = unsafe { core::ptr::read_volatile(bindings::ro2ib_dk_subsystems) };
-    subsystems & bindings::ro2ib_dk_mask_RO2IB_DK_LND != 0
+    let subsystems = unsafe { Atomic::from_ptr(bindings::ro2ib_dk_subsystems.cast_mut()) };
+    subsystems.load(Relaxed) & bindings::ro2ib_dk_mask_RO2IB_DK_LND != 0
 }
 
 /// Writes a line, of which a newline at the end is left out. For [`dk!`].

@@ -14,7 +14,13 @@ use core::fmt::{
 };
 
 use super::text::Text;
-use crate::bindings;
+use crate::{
+    bindings,
+    rdma::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
 
 /// Bytes of a NID as text.
 const NID: usize = bindings::RO2IB_TRACE_NID as usize;
@@ -54,8 +60,8 @@ pub(crate) fn wanted(event: Event) -> bool {
 /// The events that somebody looks at.
 #[inline(always)]
 fn any_wanted() -> u32 {
-    // SAFETY: A word of the module, which may change at any time.
-    unsafe { core::ptr::read_volatile(&raw const bindings::ro2ib_trace_on) }
+    // SAFETY: A word of the module, which C writes as a whole.
+    unsafe { Atomic::from_ptr((&raw const bindings::ro2ib_trace_on).cast_mut()) }.load(Relaxed)
 }
 
 /// Which connection the events are of.

@@ -10,7 +10,8 @@ use core::{
 use super::flags::Flags;
 use crate::{
     bindings,
-    ffi::c_void, //
+    ffi::c_void,
+    page::PAGE_SIZE, //
 };
 
 /// There was not enough memory.
@@ -99,11 +100,15 @@ unsafe impl Allocator for Kmalloc {
     }
 }
 
-// SAFETY: `kvmalloc()` does so, given `aligned_size()`; pages are aligned to more than any type.
+// SAFETY: `kvmalloc()` does so, given `aligned_size()`. Memory that it maps is aligned to a page, and `alloc` refuses
+// more.
 unsafe impl Allocator for KVmalloc {
     #[inline]
     fn alloc(layout: Layout, flags: Flags) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: As above.
+        if layout.align() > PAGE_SIZE {
+            return Err(AllocError);
+        }
+        // SAFETY: No preconditions but those of the context, which `flags` are chosen for.
         allocate(layout, |size| unsafe {
             bindings::ro2ibk_kvmalloc(size, flags.as_raw())
         })

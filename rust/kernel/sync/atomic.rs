@@ -209,6 +209,17 @@ impl<T: AtomicType> Atomic<T> {
         Self(UnsafeCell::new(v))
     }
 
+    /// Returns a value that C keeps, and changes at any time, as an atomic.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` is valid and aligned during `'a`, and all accesses to it are atomic.
+    #[inline(always)]
+    pub unsafe fn from_ptr<'a>(ptr: *mut T) -> &'a Self {
+        // SAFETY: Guaranteed by the caller; `Self` is transparent, and `UnsafeCell` too.
+        unsafe { &*ptr.cast::<Self>() }
+    }
+
     #[inline(always)]
     fn cell(&self) -> &T::Cell {
         // SAFETY: It is valid as long as `self` is, and nobody uses it but through this.

@@ -17,9 +17,13 @@ pub struct LockClassKey {
 unsafe impl Sync for LockClassKey {}
 
 impl LockClassKey {
-    /// A key in static memory, which needs no registration.
+    /// Creates a key in static memory, which needs no registration.
+    ///
+    /// # Safety
+    ///
+    /// Before the key is used it is pinned in static memory, and it is never dropped.
     #[doc(hidden)]
-    pub const fn new_static() -> Self {
+    pub const unsafe fn new_static() -> Self {
         Self {
             inner: Opaque::zeroed(),
         }
