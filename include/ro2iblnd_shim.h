@@ -222,6 +222,8 @@ int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
  * @status.
  */
 void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health);
+/* The same, by a work item: from any context, with any lock held. */
+void ro2ib_lnet_finalize_late(struct lnet_msg *msg, int status, u32 health);
 
 /*
  * Of a message that failed with @health: what ro2ib_lnd_ops.send is to do to

@@ -188,6 +188,19 @@ def test_completion_errors(both, pytestconfig, record_property):  # noqa: F811
     report(record_property, "completion errors", f"{hits} of {len(CLASSES) * len(statuses)}")
 
 
+# Each message is given back as if in an interrupt, which the driver warns of.
+@pytest.mark.splats("WARNING:", "Call Trace:", r"\bRIP:")
+def test_message_finalized_in_an_interrupt_is_late_and_not_lost(both):  # noqa: F811
+    node = both
+    ledger = Ledger(node)
+    with Inject(node, "ro2ib_as_interrupt", 1):
+        for op in ("put", "put-ack", "get"):
+            for size in (100, 65536):
+                node.traffic(B, op=op, size=size, count=20, from_=A)
+    clean_traffic(node)
+    ledger.check()
+
+
 def test_all_signalled(both):  # noqa: F811
     """The same traffic when each work request has a completion of its own."""
     node = both

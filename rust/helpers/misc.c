@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Locks, allocation scopes, work queues and CPUs. */
 #include <linux/cpumask.h>
+#include <linux/error-injection.h>
 #include <linux/kcsan-checks.h>
 #include <linux/lockdep.h>
 #include <linux/ratelimit.h>
@@ -121,3 +122,16 @@ bool ro2ib_log_noise_allowed(void)
 
 	return __ratelimit(&rs);
 }
+
+#ifdef RO2IB_TEST_HOOKS
+/*
+ * Whether a message is finalized as if it were in an interrupt; so for tests
+ * only. Called from another file: within one, the compiler knows what it returns.
+ */
+noinline bool ro2ib_as_interrupt(void)
+{
+	barrier();
+	return false;
+}
+ALLOW_ERROR_INJECTION(ro2ib_as_interrupt, TRUE);
+#endif

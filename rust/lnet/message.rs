@@ -75,8 +75,8 @@ impl Health {
 /// Everything that was mapped or registered for the message must be unmapped and invalidated
 /// before: its pages belong to the application again as soon as [`Message::finalize`] is called.
 ///
-/// Dropping a message finalizes it with `-ECONNABORTED` and warns once: a driver that does so has
-/// lost the first cause of the failure. Like `finalize`, the drop needs process context.
+/// Dropping a message, in any context, has a work item finalize it with `-ECONNABORTED`, and warns
+/// once: a driver that does so has lost the first cause of the failure.
 ///
 /// # Invariants
 ///
@@ -167,7 +167,7 @@ impl Drop for Message {
         // SAFETY: By the type invariant the message is ours to finalize, and this is the end of
         // the value: nobody can finalize it again.
         unsafe {
-            bindings::ro2ib_lnet_finalize(
+            bindings::ro2ib_lnet_finalize_late(
                 self.ptr.as_ptr(),
                 ECONNABORTED.to_errno(),
                 Health::LocalError as u32,

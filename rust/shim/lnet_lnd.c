@@ -12,10 +12,14 @@
 #include <linux/cpumask.h>
 #include <linux/kernel.h>
 #include <linux/module.h>
+#include <linux/list.h>
 #include <linux/preempt.h>
+#include <linux/spinlock.h>
 #include <linux/uio.h>
+#include <linux/workqueue.h>
 #include <net/net_namespace.h>
 
+#include "ro2iblnd_helpers.h"
 #include "shim.h"
 
 /* Set by ro2ib_shim_register(), before LNet can call anything here. */
@@ -30,6 +34,30 @@ static struct ro2ib_ni *ro2ib_of(struct lnet_ni *lni)
 {
 	return lni->ni_data;
 }
+
+/*
+ * Messages that cannot be finalized where they were given back, because a lock
+ * may be held. A work item does it, so that such a message is late, not lost:
+ * LNet has its credit, and waits for it when the NI is deleted.
+ */
+static LIST_HEAD(ro2ib_late);
+static DEFINE_SPINLOCK(ro2ib_late_lock);
+
+static void ro2ib_finalize_all_late(struct work_struct *work)
+{
+	struct lnet_msg *msg, *next;
+	LIST_HEAD(late);
+
+	spin_lock_irq(&ro2ib_late_lock);
+	list_splice_init(&ro2ib_late, &late);
+	spin_unlock_irq(&ro2ib_late_lock);
+	list_for_each_entry_safe(msg, next, &late, msg_list) {
+		list_del_init(&msg->msg_list);
+		lnet_finalize(msg, msg->msg_ev.status);
+	}
+}
+
+static DECLARE_WORK(ro2ib_late_work, ro2ib_finalize_all_late);
 
 static int ro2ib_send(struct lnet_ni *lni, void *private, struct lnet_msg *msg)
 {
@@ -292,6 +320,8 @@ void ro2ib_shim_unregister(void)
 {
 	ro2ib_module_link_remove();
 	lnet_unregister_lnd(&ro2ib_lnd);
+	/* No NI is left, so none is queued; the last one may not have returned. */
+	flush_work(&ro2ib_late_work);
 	ro2ib_notifiers_unregister();
 	ro2ib_ops = NULL;
 	ro2ib_driver = NULL;
@@ -350,11 +380,29 @@ int ro2ib_lnet_parse(struct ro2ib_ni *ni, const u8 *hdr, u64 from, void *rx,
 	return READ_ONCE(ni->ni->ni_state) == LNET_NI_STATE_DELETING;
 }
 
+void ro2ib_lnet_finalize_late(struct lnet_msg *msg, int status, u32 health)
+{
+	unsigned long flags;
+
+	if (health < LNET_MSG_STATUS_END)
+		msg->msg_health_status = health;
+	msg->msg_ev.status = status;
+	spin_lock_irqsave(&ro2ib_late_lock, flags);
+	list_add_tail(&msg->msg_list, &ro2ib_late);
+	spin_unlock_irqrestore(&ro2ib_late_lock, flags);
+	schedule_work(&ro2ib_late_work);
+}
+
 void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health)
 {
-	/* LNet asserts this; a lost message is better than a lost node. */
-	if (WARN_ON_ONCE(in_interrupt()))
+	/* LNet may send in it. Elsewhere this would cost each message a call. */
+	if (IS_ENABLED(CONFIG_DEBUG_ATOMIC_SLEEP))
+		might_sleep();
+	/* LNet asserts this, and stops the node. */
+	if (WARN_ON_ONCE(in_interrupt() || ro2ib_as_interrupt())) {
+		ro2ib_lnet_finalize_late(msg, status, health);
 		return;
+	}
 
 	if (health < LNET_MSG_STATUS_END)
 		msg->msg_health_status = health;

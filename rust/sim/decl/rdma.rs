@@ -742,6 +742,7 @@ unsafe extern "C" {
         rdma: bool,
     ) -> i32;
     pub fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, health: u32);
+    pub fn ro2ib_lnet_finalize_late(msg: *mut lnet_msg, status: i32, health: u32);
     pub fn ro2ib_lnet_again(msg: *mut lnet_msg, health: u32, req: *mut ro2ib_send_req) -> bool;
     pub fn ro2ib_lnet_create_reply(ni: *mut ro2ib_ni, get: *mut lnet_msg) -> *mut lnet_msg;
     pub fn ro2ib_lnet_set_reply_len(ni: *mut ro2ib_ni, reply: *mut lnet_msg, len: u32) -> i32;

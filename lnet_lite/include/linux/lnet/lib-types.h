@@ -94,6 +94,8 @@ static inline bool lnet_md_is_gpu(struct lnet_libmd *md)
 }
 
 struct lnet_msg {
+	/* The LND may use it while it has the message. */
+	struct list_head	msg_list;
 	struct lnet_processid	msg_target;
 	struct lnet_nid		msg_initiator;
 	struct lnet_nid		msg_from;

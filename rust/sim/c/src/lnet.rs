@@ -1043,6 +1043,10 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, he
     finish(msg, status);
     slow();
 }
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_lnet_finalize_late(_msg: *mut lnet_msg, _status: i32, _health: u32) {
+    violation("a message is dropped without a cause");
+}
 
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_lnet_again(
