@@ -262,22 +262,24 @@ int ro2ib_nl_set(int cmd, struct nlattr *attr, int type, void *data)
 	ni = ro2ib_ni_with_tunables(tun);
 	switch (type) {
 	case RO2IB_TUN_HIW:
-		t->lnd_peercredits_hiw = v;
+		if (ni)
+			v = ro2ib_clamp_hiw(v, ro2ib_ni_peer_credits(ni));
+		WRITE_ONCE(t->lnd_peercredits_hiw, v);
 		break;
 	case RO2IB_TUN_CONCURRENT_SENDS:
-		t->lnd_concurrent_sends = v;
+		WRITE_ONCE(t->lnd_concurrent_sends, v);
 		break;
 	case RO2IB_TUN_FMR_POOL_SIZE:
-		t->lnd_fmr_pool_size = v;
+		WRITE_ONCE(t->lnd_fmr_pool_size, v);
 		break;
 	case RO2IB_TUN_FMR_FLUSH_TRIGGER:
-		t->lnd_fmr_flush_trigger = v;
+		WRITE_ONCE(t->lnd_fmr_flush_trigger, v);
 		break;
 	case RO2IB_TUN_FMR_CACHE:
-		t->lnd_fmr_cache = v;
+		WRITE_ONCE(t->lnd_fmr_cache, v);
 		break;
 	case RO2IB_TUN_NTX:
-		t->lnd_ntx = v;
+		WRITE_ONCE(t->lnd_ntx, v);
 		break;
 	case RO2IB_TUN_CONNS_PER_PEER:
 		if (ni)

@@ -112,6 +112,7 @@ static inline void ro2ib_send_req_fill(struct ro2ib_send_req *req,
 extern const struct ln_key_list ro2ib_tunables_keys;
 int ro2ib_tunables_startup(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg);
 void ro2ib_tunables_settle(struct ro2ib_ni *ni);
+u32 ro2ib_clamp_hiw(u32 hiw, u32 pc);
 void ro2ib_ni_chosen(struct ro2ib_ni *ni, u32 *depth, u32 *credits);
 int ro2ib_tun_defaults(struct lnet_lnd_tunables *tun,
 		       struct lnet_ioctl_config_lnd_cmn_tunables *cmn);

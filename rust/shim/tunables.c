@@ -79,12 +79,18 @@ ro2ib_credits_open(const struct lnet_ioctl_config_lnd_cmn_tunables *cmn)
 	       ro2ib_peer_credits_open(cmn);
 }
 
-/* What follows from the peer credits @pc, where nobody said otherwise. */
+/* Returns how many credits a NOOP returns with @pc peer credits; @hiw 0: the default. */
+u32 ro2ib_clamp_hiw(u32 hiw, u32 pc)
+{
+	if (!hiw)
+		hiw = ro2ib_param_peer_credits_hiw();
+	return clamp(hiw, pc / 2, max(pc, 1U) - 1);
+}
+
+/* Fills in what follows from the peer credits @pc, unless it was given. */
 static void ro2ib_derive(struct lnet_ioctl_config_o2iblnd_tunables *t, u32 pc)
 {
-	if (!t->lnd_peercredits_hiw)
-		t->lnd_peercredits_hiw = ro2ib_param_peer_credits_hiw();
-	t->lnd_peercredits_hiw = clamp(t->lnd_peercredits_hiw, pc / 2, pc - 1);
+	t->lnd_peercredits_hiw = ro2ib_clamp_hiw(t->lnd_peercredits_hiw, pc);
 
 	/* Shown to the user only; the send queue counts its slots exactly. */
 	if (!t->lnd_concurrent_sends)
