@@ -2,7 +2,7 @@
 /*
  * The C half of our own kernel crate: macros, static inlines, and what drifts
  * between kernels. Differences are found by compiling probes (scripts/kernel-probe,
- * which defines RO2IBK_HAVE_*), because distributions port features to kernels
+ * which defines RO2IB_HAVE_*), because distributions port features to kernels
  * of any version.
  */
 #include <linux/delay.h>

@@ -9,7 +9,7 @@
 //!
 //! It stands on three things:
 //!
-//! * `include/helpers.h` and `helpers.c`: plain C functions around what the kernel has as macros or
+//! * `helpers.h` and `helpers.c`: plain C functions around what the kernel has as macros or
 //!   static inlines, or under different names in different releases. Everything that drifts between
 //!   kernels is there, found by probes and not by version numbers.
 //! * [`bindings`]: what bindgen reads of that header, compiled for this very kernel.

@@ -2,9 +2,9 @@
 
 //! How a QP ends: when no completion will come any more.
 //!
-//! One marker is posted to each queue of a QP that is in the error state. When both have come back
-//! every other completion has, too, and [`QpHandler::drained`] is called. A device that is being reset, or is
-//! broken, may refuse that, or never flush ([`Drain::give_up`]). Then the QP is destroyed first: nothing new
+//! One marker, a work request as that of `ib_drain_qp()`, is posted to each queue of a QP that is in the error
+//! state. When both have completed every other work request has, too, and [`QpHandler::drained`] is called. A
+//! device that is being reset, or is broken, may refuse that, or never flush ([`Drain::give_up`]). Then the QP is destroyed first: nothing new
 //! completes after that, and what has completed is waited for ([`super::cq`]). `ib_drain_qp()` is no help there:
 //! where it cannot post it warns, and returns at once.
 //!

@@ -2,21 +2,20 @@
 
 //! Memory that neither the CPU nor the kernel's DMA layer can reach: a GPU's.
 //!
-//! Its pages only stand for it. Who has the memory says where a device finds it, and is told when no device
-//! uses it any more. Nothing in this room knows who that is: whoever makes a [`PageVec`] of such pages
-//! names him.
+//! Its pages only stand for it. The owner of such memory provides its DMA mapping ([`GpuMemory`]), and a
+//! [`PageVec`] of such pages records the owner. This module does not know any owner.
 //!
 //! [`PageVec`]: super::pages::PageVec
 
 use super::buf::Direction;
 use crate::bindings;
 
-/// Who has memory of GPUs.
+/// An owner of memory of GPUs.
 ///
 /// # Safety
 ///
 /// What [`Self::map`] has mapped is memory that the device may use, in that direction, until
-/// [`Self::unmap`], whatever happens meanwhile to who has it.
+/// [`Self::unmap`], whatever happens to the owner meanwhile.
 pub(crate) unsafe trait GpuMemory: Sync {
     /// Maps the first `n` elements of a list for a device, and puts DMA addresses and lengths into it.
     /// Returns how many elements these are, 0 if the pages are no GPU's or nobody has them any more, or a

@@ -117,7 +117,8 @@ impl MrPool {
                     self.held.fetch_add(1, Relaxed);
                     return Ok(Mr::new(index, self.qp_id));
                 }
-                // Another one took that room, so there is one region more: at most as often as there may be regions.
+                // Lost the race for the slot. Each retry means that another region was added, so this ends: the number
+                // of regions is bounded.
                 Err(back) => loose = back,
             }
         }

@@ -132,8 +132,8 @@ impl RawMr {
     pub(super) fn map(&self, sg: &SgMap, next_key: bool) -> Result<Region> {
         let raw = self.mr.as_ptr();
 
-        // SAFETY: By the type invariant, and the table is mapped. The device has pages of that size. Whoever has this
-        // in his hands is the only one who uses it.
+        // SAFETY: By the type invariant, and the table is mapped. The device has pages of that size. `&self` is
+        // exclusive in fact: the region was taken out of its pool.
         check(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table(), self.page.len()) })?;
         if next_key {
             // SAFETY: As above; no registration with the old key is under way.

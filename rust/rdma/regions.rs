@@ -52,8 +52,8 @@ pub(crate) struct Stand {
     pub(crate) held: u32,
 }
 
-/// Where the next region is from: `None`: it is made. Else it is taken from a queue pair that has so many at least;
-/// the same if it was to be made (`failed`), and could not.
+/// Returns `None` to allocate a new region, or `Some(n)` to take an idle one from a queue pair that holds at least `n`.
+/// Called again with `failed` if the allocation failed.
 pub(crate) type Rule = fn(Stand, failed: bool) -> Option<u32>;
 
 /// How regions are and were had, for people.

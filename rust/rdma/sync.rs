@@ -41,9 +41,8 @@ pub(crate) use new_spinlock_bh;
 /// The [`Backend`] of [`SpinLockBh`]: `spin_lock_bh()` and `spin_unlock_bh()`.
 pub(crate) struct BhBackend;
 
-// SAFETY: The underlying `spinlock_t` ensures mutual exclusion between all contexts that may take
-// it, because softirqs are off on the CPU of the holder. `relock` is the default, which calls
-// `lock`.
+// SAFETY: `spin_lock_bh()` excludes all other holders: tasks, and softirqs on any CPU, also where
+// both are threads (PREEMPT_RT). `relock` is the default, which calls `lock`.
 unsafe impl Backend for BhBackend {
     type State = bindings::spinlock_t;
     type GuardState = ();

@@ -137,10 +137,10 @@ pub(crate) trait Timed<const ID: u64 = 0>:
 }
 
 /// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending
-/// already, or somebody cancels it; returns whether it did. Any context.
+/// already, or is being cancelled; returns whether it did. Any context.
 ///
-/// Even [`cancel`] of an item that is not pending takes it for a moment:
-/// who cancels has to see to what the item would have done.
+/// [`cancel`] of an idle item sets its pending bit for a moment, so a concurrent
+/// `arm` may return false.
 pub(crate) fn arm<T: Timed<ID>, const ID: u64>(item: Arc<T>, delay_ms: u32) -> bool {
     let wq = item.queue().wq.as_ptr();
     let delay = kernel::time::msecs_to_jiffies(delay_ms);
