@@ -176,6 +176,9 @@ impl Peer {
             0
         } else if self.conns == 0 {
             u16::from(waiting || self.recall)
+        } else if self.pause == Pause::Failed {
+            // The peer may take no more: one request finds out, and the rest follows that one.
+            self.lack(conns_per_peer).min(1)
         } else {
             self.lack(conns_per_peer)
         }
@@ -473,8 +476,13 @@ impl Peer {
             return;
         }
         self.active = self.active.saturating_sub(1);
-        if self.active == 0 && core::mem::replace(&mut self.one_failed, false) {
+        if self.active > 0 {
+            return;
+        }
+        if core::mem::replace(&mut self.one_failed, false) {
             self.pause = Pause::Failed;
+        } else if self.pause == Pause::Failed {
+            self.pause = Pause::Rest;
         }
     }
 }
@@ -596,10 +604,11 @@ mod tests {
         // Those that failed are made again, in whatever order they ended.
         assert!(p.more(4, 7).is_some_and(|ms| ms > 0));
         assert!(!p.start());
-        assert_eq!(p.retry(false, 4), 2);
-        for _ in 0..2 {
-            p.established(true, known);
-        }
+        assert_eq!(p.retry(false, 4), 1);
+        p.established(true, known);
+        assert_eq!(p.more(4, 7), Some(0));
+        assert_eq!(p.retry(false, 4), 1);
+        p.established(true, known);
         assert_eq!(p.more(4, 7), None);
         for _ in 0..3 {
             assert!(!p.closed());
@@ -1015,6 +1024,43 @@ mod tests {
             assert!(rounds < 100);
         }
         assert_eq!(rounds, REPLACE_TRIES);
+    }
+
+    /// Tests a peer with a limit of its own: `conns_per_peer` may be 127 here, and the peer takes 32 connections.
+    #[test]
+    fn a_peer_with_a_limit_is_not_asked_for_all_that_is_missing_again_and_again() {
+        let mut p = peer();
+        let known = p.known;
+        assert!(p.start());
+        p.established(true, known);
+        let (mut conns, mut refused) = (1u16, 0u16);
+        while p.more(64, 7).is_some() {
+            for _ in 0..p.retry(false, 64) {
+                if conns < 32 {
+                    p.established(true, known);
+                    conns = conns.saturating_add(1);
+                } else {
+                    assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+                    refused = refused.saturating_add(1);
+                }
+            }
+        }
+        assert_eq!(conns, 32);
+        // All of the first round, and then one at a time.
+        assert_eq!(refused, 32 + u16::from(REPLACE_TRIES) - 1);
+        // Where the limit was passed for a moment only, the rest follows.
+        breaks(&mut p);
+        assert!(p.more(34, 7).is_some());
+        assert_eq!(p.retry(false, 34), 3);
+        p.established(true, known);
+        for _ in 0..2 {
+            assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+        }
+        assert!(p.more(34, 7).is_some());
+        assert_eq!(p.retry(false, 34), 1);
+        p.established(true, known);
+        assert_eq!(p.more(34, 7), Some(0));
+        assert_eq!(p.retry(false, 34), 1);
     }
 
     /// Nobody wants more of a peer that was deleted, or whose connections were closed, before there is a message.
