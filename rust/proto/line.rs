@@ -21,6 +21,11 @@
 //!
 //! Context: any; the caller holds the lock of the line.
 
+use core::ops::{
+    Deref,
+    DerefMut, //
+};
+
 use super::share;
 
 /// Attempts under way at a time on an NI, but for the last peer's, which may be several. Few enough that none
@@ -94,33 +99,215 @@ impl Unanswered {
     }
 }
 
-/// Where a peer stands.
+/// Where a peer stands. A peer has an entry in a queue of the line if it is `Waiting` or `Behind`, and no more than
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Not in line.
+    /// The peer does not wait.
     Nowhere,
-    /// In line.
+    /// In line, without a connection.
     Waiting,
-    /// In line, behind all who have no connection: it has one, and wants more.
+    /// In line, behind all peers without a connection: the peer has one, and wants more.
     Behind,
-    /// Called: it is its turn.
+    /// The peer waits, but its queue had no room. The peer looks again every second, and joins the queue then.
+    Outside,
+    /// Called: it is the peer's turn.
     Called,
 }
 
 impl Place {
-    /// Whether it is in line.
-    pub fn is_in_line(self) -> bool {
-        matches!(self, Self::Waiting | Self::Behind)
+    /// Returns whether the peer waits for its turn.
+    pub fn waits(self) -> bool {
+        matches!(self, Self::Waiting | Self::Behind | Self::Outside)
     }
 
-    /// Whether it is to go into the line, for one that is `more` than it has. Who stands behind and has none any more goes
-    /// to the others.
+    /// Returns whether the peer has to join a queue. `more`: it has a connection, and wants more. A peer that
+    /// stands behind the others and has lost its connection joins the others.
     pub fn is_to_join(self, more: bool) -> bool {
         match self {
             Self::Waiting => false,
             Self::Behind => !more,
-            Self::Nowhere | Self::Called => true,
+            Self::Nowhere | Self::Outside | Self::Called => true,
         }
+    }
+}
+
+/// Peers in a queue of the line, which takes 16 KiB. Further peers look again every second, and join when there is
+/// room.
+pub const ROOM: usize = 4096;
+
+/// Addresses in order: a ring in the memory `M`, which never grows.
+///
+/// # Invariants
+///
+/// `head` is an index of `ring`, or 0. `len` entries from there on are used.
+struct Queue<M> {
+    ring: M,
+    head: usize,
+    len: usize,
+}
+
+impl<M: Deref<Target = [u32]> + DerefMut> Queue<M> {
+    fn new(ring: M) -> Self {
+        Self {
+            ring,
+            head: 0,
+            len: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the index of the entry number `n` from the head.
+    fn at(&self, n: usize) -> usize {
+        self.head
+            .wrapping_add(n)
+            .checked_rem(self.ring.len())
+            .unwrap_or(0)
+    }
+
+    /// Adds an address. False: there is no room.
+    fn push(&mut self, addr: u32) -> bool {
+        if self.len >= self.ring.len() {
+            return false;
+        }
+        let at = self.at(self.len);
+        if let Some(entry) = self.ring.get_mut(at) {
+            *entry = addr;
+            self.len = self.len.wrapping_add(1);
+        }
+        true
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        let addr = self.ring.get(self.head).copied();
+        self.head = self.at(1);
+        addr
+    }
+
+    /// Removes an address, if it is there. Those behind it move up.
+    fn remove(&mut self, addr: u32) {
+        let mut left = 0;
+        for n in 0..self.len {
+            let Some(entry) = self.ring.get(self.at(n)).copied() else {
+                return;
+            };
+            if entry == addr {
+                continue;
+            }
+            let to = self.at(left);
+            if let Some(to) = self.ring.get_mut(to) {
+                *to = entry;
+            }
+            left = left.wrapping_add(1);
+        }
+        self.len = left;
+    }
+}
+
+/// The attempts that are under way, and the peers that wait for their turn.
+pub struct Line<M> {
+    under_way: UnderWay,
+    /// Peers without a connection.
+    first: Queue<M>,
+    /// Peers without a connection that did not answer the last time.
+    silent: Queue<M>,
+    /// Peers that have a connection, and want more.
+    more: Queue<M>,
+}
+
+impl<M: Deref<Target = [u32]> + DerefMut> Line<M> {
+    /// Makes an empty line. Each queue has as much room as its memory.
+    pub fn new(first: M, silent: M, more: M) -> Self {
+        Self {
+            under_way: UnderWay::NONE,
+            first: Queue::new(first),
+            silent: Queue::new(silent),
+            more: Queue::new(more),
+        }
+    }
+
+    /// Returns whether the peer with that address may begin so many attempts now, which are counted then. Otherwise
+    /// the peer joins the line, unless it waits there. `place` follows.
+    #[must_use]
+    pub fn enter(&mut self, addr: u32, attempts: u16, place: &mut Place, claim: Claim) -> bool {
+        let first = !self.first.is_empty();
+        let silent = !self.silent.is_empty();
+        let line = match claim {
+            Claim::First => first,
+            Claim::Silent => first || silent,
+            Claim::More => {
+                let silent = silent && self.under_way.has_room(Claim::Silent);
+                first || silent || !self.more.is_empty()
+            }
+        };
+        if self.under_way.begin(attempts, claim, *place, line) {
+            self.forget(addr, place);
+            return true;
+        }
+        if place.is_to_join(claim == Claim::More) {
+            self.forget(addr, place);
+            let (queue, joined) = match claim {
+                Claim::First => (&mut self.first, Place::Waiting),
+                Claim::Silent => (&mut self.silent, Place::Waiting),
+                Claim::More => (&mut self.more, Place::Behind),
+            };
+            *place = match queue.push(addr) {
+                true => joined,
+                false => Place::Outside,
+            };
+        }
+        false
+    }
+
+    /// Takes the peer with that address out of the line.
+    pub fn forget(&mut self, addr: u32, place: &mut Place) {
+        match core::mem::replace(place, Place::Nowhere) {
+            Place::Waiting => {
+                self.first.remove(addr);
+                self.silent.remove(addr);
+            }
+            Place::Behind => self.more.remove(addr),
+            Place::Nowhere | Place::Outside | Place::Called => {}
+        }
+    }
+
+    /// Counts off an attempt with that claim, which has ended its turn or was not begun.
+    pub fn leave(&mut self, claim: Claim) {
+        self.under_way.end(claim);
+    }
+
+    /// Takes out the peer that is to begin now, if there is room: its address, and the place that it had.
+    pub fn next(&mut self) -> Option<(u32, Place)> {
+        if !self.under_way.has_room(Claim::First) {
+            return None;
+        }
+        if let Some(addr) = self.first.pop() {
+            return Some((addr, Place::Waiting));
+        }
+        let silent = match self.under_way.has_room(Claim::Silent) {
+            true => self.silent.pop(),
+            false => None,
+        };
+        match silent {
+            Some(addr) => Some((addr, Place::Waiting)),
+            None => self.more.pop().map(|addr| (addr, Place::Behind)),
+        }
+    }
+
+    /// Returns the number of entries.
+    pub fn len(&self) -> usize {
+        [self.first.len, self.silent.len, self.more.len]
+            .iter()
+            .fold(0, |sum, len| sum.saturating_add(*len))
+    }
+
+    /// Returns whether no peer waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -205,8 +392,97 @@ mod tests {
         }
         // Until it has none any more.
         assert!(!Place::Behind.is_to_join(true) && Place::Behind.is_to_join(false));
-        assert!(Place::Behind.is_in_line() && Place::Waiting.is_in_line());
-        assert!(!Place::Nowhere.is_in_line() && !Place::Called.is_in_line());
+        assert!(Place::Outside.is_to_join(true));
+        for place in [Place::Waiting, Place::Behind, Place::Outside] {
+            assert!(place.waits());
+        }
+        assert!(!Place::Nowhere.waits() && !Place::Called.waits());
+    }
+
+    /// Returns a line with that room, in which all attempts are under way.
+    fn busy<const N: usize>(room: &mut [[u32; N]; 3]) -> Line<&mut [u32]> {
+        let [first, silent, more] = room;
+        let mut line = Line::new(&mut first[..], &mut silent[..], &mut more[..]);
+        let mut place = Place::Nowhere;
+        assert!(line.enter(9, 16, &mut place, Claim::First));
+        line
+    }
+
+    /// Peers whose messages expire before their turn are forgotten, and come again with LNet's next message.
+    #[test]
+    fn the_line_is_no_longer_than_there_are_peers() {
+        let mut room = [[0; 1024]; 3];
+        let mut line = busy(&mut room);
+        for round in 0..100u32 {
+            for addr in 0..1000u32 {
+                let claim = match addr % 3 {
+                    0 => Claim::First,
+                    1 => Claim::Silent,
+                    _ => Claim::More,
+                };
+                let mut place = Place::Nowhere;
+                assert!(!line.enter(addr, 1, &mut place, claim) && place.waits());
+                // It looks again.
+                assert!(!line.enter(addr, 1, &mut place, claim) && place.waits());
+                if round < 99 {
+                    line.forget(addr, &mut place);
+                    assert_eq!(place, Place::Nowhere);
+                }
+            }
+        }
+        assert_eq!(line.len(), 1000);
+    }
+
+    #[test]
+    fn a_peer_that_loses_its_connection_has_one_entry() {
+        let mut room = [[0; 8]; 3];
+        let mut line = busy(&mut room);
+        let mut place = Place::Nowhere;
+        assert!(!line.enter(1, 1, &mut place, Claim::More));
+        assert_eq!(place, Place::Behind);
+        assert!(!line.enter(1, 1, &mut place, Claim::First));
+        assert_eq!((place, line.len()), (Place::Waiting, 1));
+        for _ in 0..16 {
+            line.leave(Claim::First);
+        }
+        assert_eq!(line.next(), Some((1, Place::Waiting)));
+        assert!(line.is_empty());
+    }
+
+    #[test]
+    fn those_behind_move_up() {
+        let mut room = [[0; 4]; 3];
+        let mut line = busy(&mut room);
+        // The ring has been used before.
+        for addr in [7, 8] {
+            let mut place = Place::Nowhere;
+            assert!(!line.enter(addr, 1, &mut place, Claim::First));
+            line.forget(addr, &mut place);
+        }
+        line.first.head = 3;
+        let mut places = [Place::Nowhere; 6];
+        for (addr, place) in (1..).zip(&mut places) {
+            assert!(!line.enter(addr, 1, place, Claim::First));
+        }
+        // Without room they look again.
+        let [one, two, three, four, five, six] = &mut places;
+        assert_eq!((*five, *six), (Place::Outside, Place::Outside));
+        line.forget(5, five);
+        line.forget(2, two);
+        assert!(!line.enter(6, 1, six, Claim::First));
+        assert_eq!(*six, Place::Waiting);
+        for _ in 0..16 {
+            line.leave(Claim::First);
+        }
+        // A peer outside does not overtake them.
+        assert!(!line.enter(2, 1, two, Claim::First) && *two == Place::Outside);
+        for (addr, place) in [(1, one), (3, three), (4, four), (6, six)] {
+            assert_eq!(line.next(), Some((addr, Place::Waiting)));
+            *place = Place::Called;
+            assert!(line.enter(addr, 1, place, Claim::First));
+        }
+        assert_eq!(line.next(), None);
+        assert!(line.enter(2, 1, two, Claim::First));
     }
 
     /// A peer with several connections begins all of them, or none: the last may go beyond the limit.

@@ -352,6 +352,7 @@ impl<C: Connection> Peer<C> {
                 return;
             }
             inner.gone = true;
+            inner.leaves_line(self);
             (inner.pending.take(), inner.heard_ms)
         };
         self.look_no_more();

@@ -120,7 +120,7 @@ impl<C: Connection> Peer<C> {
     fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
         let since = self.ni.now_ms().saturating_sub(inner.called_ms);
         self.patience().limit_ms(Meanwhile {
-            in_line: inner.place.is_in_line(),
+            in_line: inner.place.waits(),
             called_ms_ago: (inner.called_ms != 0).then_some(since),
             under_way: inner.policy.is_under_way(),
         })

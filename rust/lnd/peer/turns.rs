@@ -18,6 +18,7 @@ use crate::proto::{
         Claim,
         Place, //
     },
+    nid::Nid,
     way::Passage, //
 };
 
@@ -28,13 +29,14 @@ impl<C: Connection> Peers<C> {
         self.call_next();
     }
 
-    /// Calls who is next in line, if there is room; who has gone meanwhile is passed over.
+    /// Calls the next peer in line, if there is room. A peer that has gone meanwhile is passed over.
     pub(super) fn call_next(&self) {
         loop {
             let next = self.line.lock().next();
-            let Some(nid) = next else { return };
+            let Some((addr, place)) = next else { return };
+            let nid = Nid::new(self.ni.nid.net_number(), addr);
             if let Some(peer) = self.table.get(nid) {
-                if peer.call() {
+                if peer.call(place) {
                     return;
                 }
             }
@@ -64,11 +66,12 @@ impl<C: Connection> Peer<C> {
         self.peers.line.lock().note(self.nid, true);
     }
 
-    /// Its turn has come. False: it does not want it any more.
-    fn call(self: &Arc<Self>) -> bool {
+    /// Calls the peer, whose entry was taken out of the line where it had that `place`. False: the peer does not
+    /// want the turn any more, or has another entry by now.
+    fn call(self: &Arc<Self>, place: Place) -> bool {
         let now_ms = self.ni.now_ms();
         self.with(|inner| {
-            if !inner.place.is_in_line() {
+            if inner.place != place {
                 return false;
             }
             if !inner.policy.is_due() {
@@ -115,19 +118,22 @@ impl<C: Connection> PeerInner<C> {
         (started, false)
     }
 
-    /// Whether so many attempts may begin now, which counts them; else it is in line, behind those without a connection
-    /// if they are `more` than it has.
+    /// Returns whether so many attempts may begin now, and counts them. Otherwise the peer waits in line, behind
+    /// the peers without a connection if the attempts are for `more` than it has.
     fn has_turn(&mut self, peer: &Peer<C>, attempts: u16, more: bool) -> bool {
         let mut line = peer.peers.line.lock();
         let claim = line.claim(peer.nid, more);
-        if line.enter(attempts, self.place, claim) {
-            self.place = Place::Nowhere;
+        let begins = line.enter(peer.nid, attempts, &mut self.place, claim);
+        if begins {
             self.claim = claim;
-            return true;
         }
-        if self.place.is_to_join(more) {
-            self.place = line.join(peer.nid, claim);
+        begins
+    }
+
+    /// Takes the peer out of the line, because the peer leaves its table.
+    pub(super) fn leaves_line(&mut self, peer: &Peer<C>) {
+        if self.place.waits() {
+            peer.peers.line.lock().forget(peer.nid, &mut self.place);
         }
-        false
     }
 }
