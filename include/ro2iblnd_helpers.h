@@ -226,6 +226,7 @@ struct ro2ib_cm_event {
 	s32 status;
 	u32 qpn;	/* of the other side, 0 if it is not in the event */
 	u8 private_data_len;
+	u8 packet_life_time;	/* of a request's path: 4.096 us * 2^n; else 0 */
 };
 
 struct ro2ib_conn_param {

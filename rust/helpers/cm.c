@@ -126,6 +126,10 @@ void ro2ib_cm_event_get(struct rdma_cm_id *id, struct rdma_cm_event *ev,
 		out->private_data = ev->param.conn.private_data;
 		out->private_data_len = ev->param.conn.private_data_len;
 		out->qpn = ev->param.conn.qp_num;
+		if (ev->event == RDMA_CM_EVENT_CONNECT_REQUEST &&
+		    id->route.path_rec)
+			out->packet_life_time =
+				id->route.path_rec->packet_life_time;
 		break;
 	default:
 		break;

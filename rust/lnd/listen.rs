@@ -40,6 +40,7 @@ use crate::{
             check_ni,
             device_ready,
             parse_connreq,
+            timer_units,
             Cause as Why,
             CmSource,
             ConnReq,
@@ -47,6 +48,7 @@ use crate::{
             PeerVerdict,
             Policy,
             Refusal,
+            Spent,
             REFUSALS,
             TAKEN, //
         },
@@ -97,10 +99,10 @@ pub(crate) struct Accept<H> {
     /// The NIs that listen here.
     #[pin]
     users: SpinLock<KVec<Arc<Ni>>>,
-    /// What may be refused yet.
+    /// The budget of answers that refuse.
     #[pin]
     refusals: SpinLock<Rationed>,
-    /// What may be taken yet.
+    /// The budget of requests that are taken.
     #[pin]
     taken: SpinLock<Rationed>,
 }
@@ -117,7 +119,7 @@ enum Answer {
 impl From<Refusal> for Answer {
     fn from(refusal: Refusal) -> Self {
         match refusal.cause {
-            Why::TooOften => Self::Ignore(refusal),
+            Why::TooOften | Why::TooOftenInAll => Self::Ignore(refusal),
             _ => Self::Refuse(refusal),
         }
     }
@@ -190,17 +192,21 @@ impl<H> Accept<H> {
         u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
     }
 
-    /// Whether a request is told that it is refused, which is of the part of `payer`.
+    /// Returns whether a request of `payer` gets an answer that refuses it, and counts the answer.
     fn may_answer(&self, payer: Option<u32>, refusal: &Refusal) -> bool {
-        let now_ms = self.now_ms();
-        let invites = refusal.invites();
-        self.refusals.lock().take(payer, now_ms, invites)
+        let mut refusals = self.refusals.lock();
+        let counted = refusals.take(payer, self.now_ms(), 1, refusal.invites());
+        counted.is_ok()
     }
 
-    /// Whether another request is taken, which is of the part of `payer`.
-    fn may_take(&self, payer: Option<u32>) -> bool {
-        let now_ms = self.now_ms();
-        self.taken.lock().take(payer, now_ms, false)
+    /// Counts a request of `payer` that is to be taken, whose timer in the CM costs `units`.
+    ///
+    /// # Errors
+    ///
+    /// The budget that has no room for it.
+    fn may_take(&self, payer: Option<u32>, units: u32) -> Result<(), Spent> {
+        let mut taken = self.taken.lock();
+        taken.take(payer, self.now_ms(), units, false)
     }
 
     /// Judges a request that came `from` there; on success the connection object that takes it.
@@ -258,8 +264,11 @@ impl<H> Accept<H> {
             depth: wanted.depth,
             frags: wanted.frags,
         };
-        // Over TCP nothing is left of those that are over.
-        let ration = || req.is_over_tcp() || self.may_take(from.payer());
+        let ration = || match req.is_over_tcp() {
+            // The CM keeps no timer of a connection that is over.
+            true => Ok(()),
+            false => self.may_take(from.payer(), timer_units(req.packet_life_time())),
+        };
         Ok(admit(peers, &asked, known, ration)?)
     }
 }
@@ -279,7 +288,7 @@ fn admit(
     peers: &Arc<Peers<Conn>>,
     asked: &ConnReq,
     known: Known,
-    ration: impl Fn() -> bool,
+    ration: impl Fn() -> Result<(), Spent>,
 ) -> Result<Arc<Conn>, Refusal> {
     let no_resources = |e: Error| Refusal::new(Why::NoResources(e.to_errno()));
     let answer = Cell::new(None);
@@ -289,8 +298,8 @@ fn admit(
         may
     };
     // Whoever is not known yet costs nothing before that.
-    if peers.table.get(asked.src).is_none() && !ration() {
-        return Err(Refusal::new(Why::TooOften));
+    if peers.table.get(asked.src).is_none() {
+        ration().map_err(|spent| Refusal::new(spent.into()))?;
     }
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;

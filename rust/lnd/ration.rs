@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What strangers may have us do, with the memory that it takes to count it; [`crate::proto::budget`] has the rule.
+//! A budget of what strangers may have this node do, with the memory of its parts; [`crate::proto::budget`] has the
+//! rule.
 //!
-//! Context: any; whoever has one locks it.
+//! Context: any; the owner of a budget locks it.
 
 use kernel::prelude::*;
 
@@ -11,12 +12,13 @@ use crate::{
         Budget,
         Part,
         Rates,
+        Spent,
         PARTS, //
     },
     rdma::random, //
 };
 
-/// What is rationed.
+/// A budget and its parts.
 pub(crate) struct Rationed {
     all: Budget,
     parts: KVec<Part>,
@@ -35,8 +37,19 @@ impl Rationed {
         })
     }
 
-    /// Whether `payer` may have one more; see [`Budget::take`].
-    pub(crate) fn take(&mut self, payer: Option<u32>, now_ms: u64, overdraws: bool) -> bool {
-        self.all.take(&mut self.parts, payer, now_ms, overdraws)
+    /// Counts one more for `payer`; see [`Budget::take`].
+    ///
+    /// # Errors
+    ///
+    /// The budget that is used up.
+    pub(crate) fn take(
+        &mut self,
+        payer: Option<u32>,
+        now_ms: u64,
+        units: u32,
+        overdraws: bool,
+    ) -> Result<(), Spent> {
+        self.all
+            .take(&mut self.parts, payer, now_ms, units, overdraws)
     }
 }

@@ -35,9 +35,11 @@ pub use super::{
         NiView, //
     },
     budget::{
+        timer_units,
         Budget,
         Part,
         Rates,
+        Spent,
         PARTS,
         REFUSALS,
         TAKEN, //
@@ -524,7 +526,7 @@ mod tests {
         };
         let mut budget = Budget::new(REFUSALS, 0x9e37_79b9_7f4a_7c15);
         let mut parts = [Part::UNUSED; 64];
-        let mut told = |from: CmSource| budget.take(&mut parts, from.payer(), 0, true);
+        let mut told = |from: CmSource| budget.take(&mut parts, from.payer(), 0, 1, true).is_ok();
         while told(liar) {}
         assert!(told(honest));
         // Where a GID says nothing of the address, that is all there is to go by.

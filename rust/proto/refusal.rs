@@ -6,6 +6,7 @@ use core::fmt;
 
 use super::{
     asked::NiView,
+    budget::Spent,
     cause::{
         self,
         errno::ENOMEM, //
@@ -70,8 +71,11 @@ pub enum Cause {
     Race,
     /// The peer has as many connections as it may (H9), or LNet keeps too much of those that were (H41).
     TooMany,
-    /// It was taken too often lately (H44). Not said to the peer: its CM asks again after seconds.
+    /// Too many requests from its address were taken lately (H44). The peer gets no answer: its CM asks again after
+    /// seconds.
     TooOften,
+    /// Too many requests from all addresses together were taken lately (H44). No answer, either.
+    TooOftenInAll,
     /// Objects of a connection could not be made: the errno.
     NoResources(i32),
     /// The CM would not accept.
@@ -105,13 +109,25 @@ impl fmt::Display for Cause {
             Cause::TooMany => f.write_str(
                 "it has as many connections, or requests that LNet keeps, as one peer may have",
             ),
-            Cause::TooOften => f.write_str("it connects too often; it will ask again"),
+            Cause::TooOften => f.write_str("too many requests from its address; its CM asks again"),
+            Cause::TooOftenInAll => {
+                f.write_str("too many requests from all peers together; its CM asks again")
+            }
             Cause::NoResources(e) if *e == -ENOMEM => {
                 write!(f, "no memory for a connection ({e})")
             }
             Cause::NoResources(e) => write!(f, "no connection could be made ({e})"),
             Cause::AcceptFailed => f.write_str("accept failed"),
             Cause::Denied => f.write_str("denied by the parameter access"),
+        }
+    }
+}
+
+impl From<Spent> for Cause {
+    fn from(spent: Spent) -> Self {
+        match spent {
+            Spent::Source => Self::TooOften,
+            Spent::All => Self::TooOftenInAll,
         }
     }
 }
@@ -159,7 +175,9 @@ impl Refusal {
             Cause::Depth(_) => RejectWhy::MsgQueueSize,
             Cause::Frags(_) => RejectWhy::RdmaFrags,
             Cause::Race => RejectWhy::ConnRace,
-            Cause::TooMany | Cause::TooOften | Cause::NoResources(_) => RejectWhy::NoResources,
+            Cause::TooMany | Cause::TooOften | Cause::TooOftenInAll | Cause::NoResources(_) => {
+                RejectWhy::NoResources
+            }
         };
         Self { why, cause }
     }
@@ -266,6 +284,7 @@ mod tests {
             Cause::NotReady,
             Cause::TooMany,
             Cause::TooOften,
+            Cause::TooOftenInAll,
             Cause::NoResources(-ENOMEM),
             Cause::NoDepth,
             Cause::OwnNid,

@@ -175,7 +175,7 @@ pub fn cause_name(cause: Cause) -> &'static str {
 }
 
 /// Names of the reasons to refuse a request, for programs.
-pub const REFUSALS: [&str; 24] = [
+pub const REFUSALS: [&str; 25] = [
     "Port",
     "Wire",
     "OldVersion",
@@ -200,6 +200,7 @@ pub const REFUSALS: [&str; 24] = [
     "Denied",
     "TooMany",
     "TooOften",
+    "TooOftenInAll",
 ];
 
 /// Where a reason is in [`REFUSALS`].
@@ -229,6 +230,7 @@ pub const fn refusal_number(why: &Refusal) -> usize {
         Refusal::Denied => 21,
         Refusal::TooMany => 22,
         Refusal::TooOften => 23,
+        Refusal::TooOftenInAll => 24,
     }
 }
 

@@ -95,6 +95,7 @@ pub(crate) struct ConnRequest<'a> {
     locked: CmLocked<'a>,
     private_data: &'a [u8],
     qpn: u32,
+    packet_life_time: u8,
     taken: Option<CmRef>,
 }
 
@@ -107,6 +108,13 @@ impl ConnRequest<'_> {
     /// Number of the queue pair that the other side has made for it; 0 on iWARP.
     pub(crate) fn qpn(&self) -> u32 {
         self.qpn
+    }
+
+    /// Returns the packet life time of the path, as the requester states it: 4.096 us * 2^n. When the connection is
+    /// over, the CM keeps a timer for twice that time (`cm_enter_timewait()` in drivers/infiniband/core/cm.c). 0 on
+    /// iWARP.
+    pub(crate) fn packet_life_time(&self) -> u8 {
+        self.packet_life_time
     }
 
     /// Whether it came over TCP, where nothing is dropped in silence: what is neither taken nor refused is refused by
@@ -268,6 +276,7 @@ impl<L: ListenHandler> Listener<L> {
             // SAFETY: Valid while we run.
             private_data: unsafe { private_data(&raw) },
             qpn: raw.qpn,
+            packet_life_time: raw.packet_life_time,
             taken: None,
         };
 

@@ -12,11 +12,11 @@ use super::{
 use crate::proto::{
     cm_msg::{
         check_peer,
-        Cause,
         ConnReq,
         PeerVerdict,
         PeerView,
-        Refusal, //
+        Refusal,
+        Spent, //
     },
     params::QueueDepth, //
 };
@@ -26,9 +26,13 @@ use crate::proto::{
 const CONNS_MIN: u16 = 32;
 
 impl<C: Connection> Peer<C> {
-    /// Judges a request against what is known of the peer, and books it if it is taken, and `ration` says that another one
-    /// may be. `None`: the peer is leaving its table just now.
-    pub(crate) fn judge(&self, asked: &ConnReq, ration: impl Fn() -> bool) -> Option<PeerVerdict> {
+    /// Judges a request against what is known of the peer. A request that is taken is counted here, and by
+    /// `ration`, which says whether its budget has room for it. `None`: the peer is leaving its table just now.
+    pub(crate) fn judge(
+        &self,
+        asked: &ConnReq,
+        ration: impl Fn() -> Result<(), Spent>,
+    ) -> Option<PeerVerdict> {
         let wanted = self.ni.lnet.conns_per_peer();
         self.with(|inner| {
             if inner.gone {
@@ -43,12 +47,12 @@ impl<C: Connection> Peer<C> {
                 // Those it opens and ours.
                 max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
             };
-            let verdict = match check_peer(asked, Some(&view)) {
-                PeerVerdict::Accept | PeerVerdict::Reborn if !ration() => {
-                    PeerVerdict::Refuse(Refusal::new(Cause::TooOften))
+            let mut verdict = check_peer(asked, Some(&view));
+            if matches!(verdict, PeerVerdict::Accept | PeerVerdict::Reborn) {
+                if let Err(spent) = ration() {
+                    verdict = PeerVerdict::Refuse(Refusal::new(spent.into()));
                 }
-                verdict => verdict,
-            };
+            }
             match verdict {
                 PeerVerdict::Accept | PeerVerdict::Reborn => inner.policy.accepting(),
                 PeerVerdict::Race(_) => inner.policy.race_counted(),

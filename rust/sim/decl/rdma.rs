@@ -325,6 +325,7 @@ pub struct ro2ib_cm_event {
     pub status: i32,
     pub qpn: u32,
     pub private_data_len: u8,
+    pub packet_life_time: u8,
 }
 
 #[repr(C)]

@@ -10,6 +10,8 @@
 //! ro2iblnd-sim --kept FILE        those of a file, first
 //! ro2iblnd-sim --first            until the first that fails
 //! ro2iblnd-sim --peers 1000       one large world
+//! ro2iblnd-sim --peers 1500 --storms 3
+//!                                 another one: all peers connect and close so often
 //! ro2iblnd-sim --jobs 4           so many at a time
 //! ro2iblnd-sim --state FILE       goes on where the last run with that file stopped
 //! ro2iblnd-sim --interval 60      says how far it is, every so many seconds
@@ -66,6 +68,9 @@ pub struct Options {
     interval: Option<u64>,
     /// A large world with so many peers of one node.
     peers: Option<u64>,
+    /// How often they all connect and close, with four connections each; otherwise they have one, and much else
+    /// happens.
+    storms: Option<u64>,
 }
 
 fn options() -> Options {
@@ -98,6 +103,7 @@ fn options() -> Options {
             "--state" => o.state = Some(value()),
             "--interval" => o.interval = Some(number(value())),
             "--peers" => o.peers = Some(number(value())),
+            "--storms" => o.storms = Some(number(value())),
             "--kept" => o.kept = Some(value()),
             "--status" => o.status = Some(value()),
             _ => {
@@ -198,7 +204,10 @@ fn main() {
     }
     if let Some(peers) = o.peers {
         let begun = Instant::now();
-        let end = storm::run(o.from, peers as usize);
+        let end = match o.storms {
+            Some(storms) => storm::again(o.from, peers as usize, 4, storms as usize),
+            None => storm::run(o.from, peers as usize),
+        };
         println!(
             "{peers} peers: {} steps, {} messages, {:.1} s; {}",
             end.steps,

@@ -31,6 +31,7 @@ use simc::{
         SEC,
         US, //
     },
+    verbs,
     world::{
         self,
         violation,
@@ -250,8 +251,8 @@ fn held() -> usize {
     mem::left(0).iter().map(|(_, size)| size).sum()
 }
 
-/// Runs it with so many peers.
-pub fn run(seed: u64, peers: usize) -> End {
+/// Begins a world of `peers` peers of one node, with `conns` connections each.
+fn crowd(seed: u64, peers: usize, conns: u32) {
     let mut plan = Plan::calm(peers + 1);
     // A connection wants 50 of them here.
     plan.timeout = 50;
@@ -259,10 +260,78 @@ pub fn run(seed: u64, peers: usize) -> End {
     for node in &mut plan.nodes {
         node.credits = 2;
         node.hiw = 1;
+        node.conns = conns;
     }
     world::begin(seed, plan, false);
     w().sched.choose(Policy::Random(10_000));
     sched::expect(4 * peers);
+}
+
+/// Simulated time in which all connections of a storm have to be there.
+const STORM: u64 = 60 * SEC;
+
+/// Simulated time between the end of a storm and the next one.
+const CALM: u64 = 3 * SEC;
+
+/// A node with the largest `conns_per_peer`, of which the one takes no more than `TAKEN`.
+const GREEDY: usize = 2;
+const TAKEN: usize = 32;
+
+/// Waits until the one has so many connections.
+fn all_connected(conns: usize) {
+    let begun = sched::now();
+    while verbs::connected(0) < conns {
+        if sched::now() - begun > STORM {
+            violation("a storm of honest peers is not connected after a minute");
+        }
+        sched::sleep(100 * MS);
+    }
+}
+
+/// Runs a world in which all peers connect, with `conns` connections each (one peer wants 127), and close, again and
+/// again: as when the server's switch port flaps. The budgets of requests are meant for hostile peers: no request may
+/// be dropped here.
+pub fn again(seed: u64, peers: usize, conns: usize, storms: usize) -> End {
+    crowd(seed, peers, conns as u32);
+    w().plan.nodes[GREEDY].conns = 127;
+    let more = TAKEN.saturating_sub(conns);
+    sched::spawn(usize::MAX - 1, Kind::Process, "world", move || {
+        let all = peers + 1;
+        on(0..all, "up", up);
+        for storm in 1..=storms {
+            let begun = sched::now();
+            on(1..all, "user", put);
+            all_connected(peers * conns + more);
+            phase("all connect, several times each", begun);
+            if w().dropped_requests > 0 {
+                violation("a request of an honest peer is dropped");
+            }
+            if storm < storms {
+                on(1..all, "down", down);
+                sched::sleep(CALM);
+                on(1..all, "up", up);
+                continue;
+            }
+            // Whatever else the greedy peer asks for.
+            sched::sleep(REST);
+            if verbs::connected(0) != peers * conns + more {
+                violation("connections are lost because a peer wants more of them");
+            }
+            if w().rejected_requests > (127 + 16) * storms as u64 {
+                violation("a peer asks again and again for more connections than it may have");
+            }
+        }
+        on(0..all, "down", down);
+        on(0..all, "unload", |_| world::unload_unseen());
+        world::clean_all();
+    });
+    sched::run(u64::MAX, 3600 * SEC);
+    world::end()
+}
+
+/// Runs it with so many peers.
+pub fn run(seed: u64, peers: usize) -> End {
+    crowd(seed, peers, 1);
     sched::spawn(usize::MAX - 1, Kind::Process, "world", move || {
         let all = peers + 1;
         on(0..all, "up", up);

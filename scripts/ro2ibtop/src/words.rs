@@ -90,7 +90,8 @@ pub fn refusal(name: &str) -> &str {
         "TooMany" => {
             "it has as many connections, or requests that LNet keeps, as one peer may have"
         }
-        "TooOften" => "it connects too often",
+        "TooOften" => "too many requests from its address",
+        "TooOftenInAll" => "too many requests from all peers",
         "AcceptFailed" => "accepting failed",
         "Denied" => "the parameter access denies it",
         other => other,

@@ -170,6 +170,8 @@ const NO_SERVICE: i32 = 8;
 
 /// Nanoseconds until a message is sent again, and how often that is done.
 const RESEND: u64 = 4300 * MS;
+/// The packet life time that the CM gives each path over RoCE (`CMA_IBOE_PACKET_LIFETIME`).
+const PACKET_LIFE_TIME: u8 = 16;
 const TRIES: u32 = 15;
 
 fn id_of(nr: u64) -> Option<*mut Id> {
@@ -774,6 +776,7 @@ fn request(
         }
         if rc == -(ENOMEM as i32) {
             // So a request is dropped without a word (cm_destroy_id()): it will be sent again.
+            w().dropped_requests += u64::from(asked);
             set(i, Cm::Idle);
         }
         if rc != 0 {
@@ -1009,6 +1012,11 @@ pub unsafe extern "C" fn ro2ib_cm_event_get(
             status: e.status,
             qpn: if with { e.qpn } else { 0 },
             private_data_len: if with { e.private.len() as u8 } else { 0 },
+            packet_life_time: if e.event == rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
+                PACKET_LIFE_TIME
+            } else {
+                0
+            },
         };
     }
 }
@@ -1326,6 +1334,7 @@ pub unsafe extern "C" fn ro2ib_cm_connect_locked(
     let p = unsafe { &*param };
     i.state = State::Connect;
     i.param = (p.retry_count, p.rnr_retry_count);
+    w().requests += 1;
     set(i, Cm::ReqSent);
     // What is received is cut to what the message holds.
     let mut data = private(p);
@@ -1421,6 +1430,7 @@ pub unsafe extern "C" fn ro2ib_cm_reject(id: *mut rdma_cm_id, data: *const c_voi
     if i.taken && bytes[6] == NO_RESOURCES {
         lnet::refused_for_want(i.dev);
     }
+    w().rejected_requests += 1;
     let packet = Packet::Rej {
         to: i.other,
         reason: CONSUMER,

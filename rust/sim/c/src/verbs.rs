@@ -606,6 +606,13 @@ pub fn qp_of(qpn: u32) -> Option<*mut Qp> {
     w().qps.get(&qpn).copied()
 }
 
+/// Returns the number of established connections of a node.
+pub fn connected(node: usize) -> usize {
+    // SAFETY: Queue pairs that live are valid, and devices stay until the world ends.
+    let is_so = |qp: &&*mut Qp| unsafe { (***qp).established && (*(***qp).dev).node == node };
+    w().qps.values().filter(is_so).count()
+}
+
 /// Makes one.
 pub unsafe fn create_qp(
     pd: *mut ib_pd,

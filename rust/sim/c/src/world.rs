@@ -317,6 +317,12 @@ pub struct World {
     pub rnrs: usize,
     /// Messages on the wire.
     pub messages: u64,
+    /// Requests to connect that the driver made.
+    pub requests: u64,
+    /// Requests to connect that a listener dropped without an answer.
+    pub dropped_requests: u64,
+    /// Requests to connect that a listener rejected.
+    pub rejected_requests: u64,
     /// Calls that could fail, by kind.
     pub calls: [u64; FAULTS],
     /// Those that did.
@@ -413,6 +419,9 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         bad_keys: 0,
         rnrs: 0,
         messages: 0,
+        requests: 0,
+        dropped_requests: 0,
+        rejected_requests: 0,
         calls: [0; FAULTS],
         faults: 0,
         printed: [0; 8],
