@@ -3,8 +3,9 @@
 
 import pytest
 from faults import slow, timed
-from flow import conn
+from flow import conn, conns
 from nodes import until, up
+from test_hostile_connect import counted
 
 
 def test_slow_consumer(nodes):
@@ -111,16 +112,25 @@ def test_every_third_does_not_match(nodes):
     assert a.conns() == 1
 
 
-def test_lnet_refuses_messages(nodes):
-    """The connection is closed, and made again."""
+@pytest.mark.parametrize("size", (100, 20000))
+def test_lnet_refuses_messages(nodes, size):
+    """A message for a NID that LNet does not accept, as after a wrong route, costs that message only."""
     a, b = nodes
     up(a, b)
+    a.traffic(b, op="mix", size=size, count=4)
     b.set(parse_err_every=20)
-    # Some wait in vain for the ACK of a message that was refused.
-    r = a.try_traffic(b, op="put", size=20000, count=60, conc=4, timeout=10)
-    assert r["issued"] == 60 and not r["stuck"], r
+    for op in ("put", "get"):
+        # Some wait in vain for the ACK or the REPLY of a message that was refused.
+        r = a.try_traffic(b, op=op, size=size, count=60, conc=4, timeout=10)
+        assert r["issued"] == 60 and not r["stuck"], r
     b.set(parse_err_every=0)
-    a.traffic(b, op="mix", size=20000, count=20)
+    a.traffic(b, op="mix", size=size, count=20)
+    for node in nodes:
+        assert not counted(node, "closed", "Protocol")
+        assert len(conns(node)) == 1
+    refused = counted(b, "other", "NotForLNet")
+    assert refused >= 6 and refused == b.stats()["parse_refused"]
+    assert f"{a.nid}: LNet refused a message for {b.nid}: error (-71): dropped; see the routes there" in b.log()
 
 
 def test_slow_finalize(nodes):

@@ -193,9 +193,12 @@ pub(crate) fn bad_request(nid: Nid, e: &dyn Display) {
     warn_noise!("{nid}: bad request: {e}; closing\n");
 }
 
-/// LNet would not take a message.
-pub(crate) fn refused_by_lnet(nid: Nid, e: Error) {
-    warn_noise!("{nid}: LNet refused a message: {}; closing\n", why(e));
+/// Logs that LNet refused a message. The header was good, so LNet does not accept the destination.
+pub(crate) fn refused_by_lnet(nid: Nid, to: Nid, e: Error) {
+    warn_noise!(
+        "{nid}: LNet refused a message for {to}: {}: dropped; see the routes there\n",
+        why(e)
+    );
 }
 
 /// A PUT cannot be received for want of memory, or of a memory region (`region`).

@@ -66,6 +66,8 @@ pub(crate) struct Tally {
     pub(crate) unsaid: u64,
     /// Messages that a connection lost, and that were to go over another one.
     pub(crate) sent_again: u64,
+    /// Requests of peers that LNet did not take, and that were dropped.
+    pub(crate) not_for_lnet: u64,
 }
 
 struct Inner {
@@ -215,6 +217,12 @@ impl Seen {
     pub(crate) fn sent_again(&self) {
         let mut inner = self.inner.lock();
         inner.tally.sent_again = inner.tally.sent_again.saturating_add(1);
+    }
+
+    /// Counts a request that LNet did not take, and that was dropped.
+    pub(crate) fn not_for_lnet(&self) {
+        let mut inner = self.inner.lock();
+        inner.tally.not_for_lnet = inner.tally.not_for_lnet.saturating_add(1);
     }
 
     /// Returns the counters that `of` picks.

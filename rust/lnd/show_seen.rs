@@ -63,6 +63,7 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
             "NoRegion",
             "Unsaid",
             "SentAgain",
+            "NotForLNet",
         ];
         let counts = |tally: &Tally| {
             [
@@ -72,6 +73,7 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
                 tally.no_region,
                 tally.unsaid,
                 tally.sent_again,
+                tally.not_for_lnet,
             ]
         };
         show_row(seen, nid, "other", &others, counts, f)?;

@@ -212,6 +212,11 @@ impl RecvRequest {
         self.0.pages.nob
     }
 
+    /// Creates a request without pages, for one that the driver drops without a message of LNet.
+    pub(crate) fn none() -> Self {
+        Self(bindings::ro2ib_recv_req::default())
+    }
+
     /// Copies it, for a request that has to wait.
     pub(crate) fn keep(&self) -> Self {
         Self(bindings::ro2ib_recv_req { ..self.0 })

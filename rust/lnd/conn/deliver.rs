@@ -26,6 +26,7 @@ use kernel::{
 use super::{
     again,
     received::Rx,
+    recv::discard,
     wire::over::{
         Finished,
         Over, //
@@ -49,7 +50,8 @@ use crate::{
         deletion::Late,
         lnet_hdr::{
             self,
-            HdrError, //
+            HdrError,
+            LnetHdr, //
         },
         turn::{
             Pick,
@@ -246,18 +248,23 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     match conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
         Ok(false) => {}
         Ok(true) => came_late(conn),
-        Err((rx, e)) => {
-            if e != ESHUTDOWN {
-                log::refused_by_lnet(conn.nid(), e);
-            }
-            let cause = if e == ESHUTDOWN {
-                Cause::Shutdown
-            } else {
-                Cause::Protocol
-            };
-            give_up(conn, rx, cause);
-        }
+        Err((rx, ESHUTDOWN)) => give_up(conn, rx, Cause::Shutdown),
+        Err((rx, e)) => refused(conn, rx, e),
     }
+}
+
+/// Drops a request that LNet does not take. `judge` has found its header good, so LNet refuses its destination: a
+/// NID of another NI of this node, of a node that the sender should have reached directly, or of a node that a
+/// GET_REQ cannot be forwarded to. That is an error of a route, and costs this request only: all others of the
+/// connection go on.
+#[cold]
+#[inline(never)]
+fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
+    let mut rx = rx;
+    drop(rx.returned());
+    log::refused_by_lnet(conn.nid(), LnetHdr::new(rx.header()).dest_nid(), e);
+    conn.ni.seen.not_for_lnet();
+    discard(conn, rx);
 }
 
 /// Something came for an NI that LNet deletes. A peer that goes on sending would keep it from that for as long as it likes.
@@ -272,7 +279,7 @@ fn came_late(conn: &Arc<Conn>) {
     }
 }
 
-/// A request that LNet does not get, or did not want, ends the connection; its buffer goes with that.
+/// A request that LNet does not get, or that comes when it stops, ends the connection; its buffer goes with that.
 #[cold]
 fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
     let mut rx = rx;

@@ -92,6 +92,10 @@ pub(crate) fn recv(rx: KBox<Rx>, msg: Option<Message>, req: &RecvRequest) -> Rec
     let Some(conn) = rx.returned() else {
         return Err((msg, EPROTO));
     };
+    let Some(msg) = msg else {
+        discard(&conn, rx);
+        return Ok(());
+    };
     // It was judged before it went to LNet.
     let had = rx.msg();
     let body = had
@@ -111,16 +115,45 @@ pub(crate) fn recv(rx: KBox<Rx>, msg: Option<Message>, req: &RecvRequest) -> Rec
         _ => {
             drop(rx.msg_mut().take_buf());
             conn.came_back(rx);
-            Err((msg, EPROTO))
+            Err((Some(msg), EPROTO))
         }
     }
 }
 
-/// An IMMEDIATE: the data is here. Allocates nothing.
-fn recv_immediate(conn: &Conn, payload: &[u8], msg: Option<Message>, req: &RecvRequest) -> Recv {
-    let Some(msg) = msg else {
-        return Ok(());
+/// Drops a request that LNet does not want: gives its buffer back, and answers it if the peer waits for an answer.
+/// The peer learns of a PUT what it would learn of an IMMEDIATE, which is nothing, and of a GET that there is no
+/// data.
+pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<Rx>) {
+    let _nofs = NofsScope::enter();
+    let msg = rx.msg();
+    let body = msg
+        .facts()
+        .and_then(|facts| reopen(msg.bytes(), facts).ok());
+    let answer = match body {
+        Some(Body::PutReq { cookie, .. }) => Some((Op::PutNak, cookie, 0)),
+        Some(Body::GetReq { cookie, .. }) => Some((Op::GetDone, cookie, -errno::ENODATA)),
+        _ => None,
     };
+    let Some((op, cookie, status)) = answer else {
+        return conn.give_back(rx, Repost::ForPeer, true);
+    };
+    let done = Done { cookie, status };
+    let what = |now| Transfer::message(Owner::Nobody, now);
+    conn.answer(
+        (rx, &RecvRequest::none()),
+        Repost::ForPeer,
+        op,
+        |_| 1,
+        what,
+        |_| match op {
+            Op::PutNak => BodyOut::PutNak(done),
+            _ => BodyOut::GetDone(done),
+        },
+    );
+}
+
+/// Receives an IMMEDIATE, whose data is here. Allocates nothing.
+fn recv_immediate(conn: &Conn, payload: &[u8], msg: Message, req: &RecvRequest) -> Recv {
     let sink = req.pages();
     if sink.is_gpu() {
         // The sender cannot know where it goes.
@@ -136,34 +169,14 @@ fn recv_immediate(conn: &Conn, payload: &[u8], msg: Option<Message>, req: &RecvR
     }
 }
 
-/// A PUT_REQ: offers a sink by PUT_ACK, or says by PUT_NAK that none is to be had.
-fn recv_put(
-    conn: &Arc<Conn>,
-    cookie: Cookie,
-    msg: Option<Message>,
-    req: &RecvRequest,
-    rx: KBox<Rx>,
-) -> Recv {
+/// Receives a PUT_REQ: offers a sink by PUT_ACK, or reports by PUT_NAK that there is none.
+fn recv_put(conn: &Arc<Conn>, cookie: Cookie, m: Message, req: &RecvRequest, rx: KBox<Rx>) -> Recv {
     let _nofs = NofsScope::enter();
-    let m = match msg {
-        Some(m) if req.nob() > 0 => m,
-        other => {
-            if let Some(m) = other {
-                m.finalize(0, LnetHealth::Ok);
-            }
-            let done = Done { cookie, status: 0 };
-            let what = |now| Transfer::message(Owner::Nobody, now);
-            conn.answer(
-                (rx, req),
-                Repost::ForPeer,
-                Op::PutNak,
-                |_| 1,
-                what,
-                |_| BodyOut::PutNak(done),
-            );
-            return Ok(());
-        }
-    };
+    if req.nob() == 0 {
+        m.finalize(0, LnetHealth::Ok);
+        discard(conn, rx);
+        return Ok(());
+    }
     let (sink, fragment, key) =
         match conn.make_sink(conn.with(|inner| inner.wire.for_sink()), &req.pages()) {
             Ok(made) => made,
@@ -188,31 +201,24 @@ fn recv_get(
     conn: &Arc<Conn>,
     cookie: Cookie,
     remote: Result<Remote>,
-    (msg, req): (Option<Message>, &RecvRequest),
+    (m, req): (Message, &RecvRequest),
     rx: KBox<Rx>,
 ) -> Recv {
     let _nofs = NofsScope::enter();
     let total = req.nob();
-    let m = match msg {
-        Some(m) if total > 0 => m,
-        other => {
-            let status = match &other {
-                Some(_) => 0,
-                None => -errno::ENODATA,
-            };
-            let done = Done { cookie, status };
-            let what = |now| Transfer::message(other.map_or(Owner::Nobody, Owner::Message), now);
-            conn.answer(
-                (rx, req),
-                Repost::ForPeer,
-                Op::GetDone,
-                |_| 1,
-                what,
-                |_| BodyOut::GetDone(done),
-            );
-            return Ok(());
-        }
-    };
+    if total == 0 {
+        let done = Done { cookie, status: 0 };
+        let what = |now| Transfer::message(Owner::Message(m), now);
+        conn.answer(
+            (rx, req),
+            Repost::ForPeer,
+            Op::GetDone,
+            |_| 1,
+            what,
+            |_| BodyOut::GetDone(done),
+        );
+        return Ok(());
+    }
     // That LNet's pages are mapped counts.
     let since = Moment::now();
     let plan = remote.map_err(NotReady::from).and_then(|remote| {

@@ -359,6 +359,9 @@ pub unsafe extern "C" fn ro2ib_trace_close(
         c,
         format_args!("up={up} by={by} cause={cause} detail={detail}"),
     );
+    if cause == "Protocol" && !foul::is_there() {
+        violation("a connection ends for a breach of the protocol, and every peer is honest");
+    }
     let over = "over".to_string();
     let told = w().trace.told.entry(key.0).or_default();
     *(if up {
