@@ -1562,6 +1562,7 @@ fn whole(script: Script) {
                 }
             }
         });
+        ends_of_requests();
     }
     // Not in all of those in which nothing else is asked: it takes time.
     if script.check || (script.strict && script.seed % 8 == 0) {
@@ -1572,6 +1573,17 @@ fn whole(script: Script) {
         down(node);
         world::unload();
     });
+}
+
+/// Checks that nodes stop to ask for connections, whatever was refused before, when all is good and nothing is sent.
+fn ends_of_requests() {
+    // Nodes ask for the rest of several connections within seconds.
+    sched::sleep(30 * SEC);
+    let before = w().requests;
+    sched::sleep(60 * SEC);
+    if w().requests != before && !foul::is_there() {
+        violation("a node asks for connections though nothing is sent, and does not stop");
+    }
 }
 
 /// What nodes say of themselves when all is quiet.
