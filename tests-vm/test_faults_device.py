@@ -6,7 +6,8 @@ import time
 import pytest
 import vm
 from faults import SLOW, Ledger, Load, close_all, debug_nis, nft, ping_until, silence, timed
-from nodes import PATIENCE, Node, until, up
+from flow import DEBUGFS
+from nodes import PATIENCE, Node, parse, until, up
 from test_faults_cm import report
 
 # Takes minutes: part of `make test-long`.
@@ -224,3 +225,27 @@ def test_packet_loss(nodes):
     finally:
         b.guest.check("nft delete table netdev loss")
     a.traffic(b, op="mix", size=65536, count=50)
+
+
+def test_short_timeout_and_four_connections_survive_packet_loss(nodes):
+    """Options of sites with soft-RoCE: a timeout of 10 s, depth 42, four connections, one gather element. Loss for as
+    long as the timeout ends no connection twice, and leaves the four that there were."""
+    a, b = nodes
+    up(a, b, lnd="conns_per_peer=4 peer_credits=42 peer_credits_hiw=64 concurrent_sends=84 ntx=2048 credits=1024 "
+                 "timeout=10 wrq_sge=1 dev_failover=1 map_on_demand=1")  # fmt: skip
+    a.traffic(b, op="mix", size=65536, count=20)
+    until(lambda: a.conns() == b.conns() == 4, "all four are there")
+    nft(b.guest, "table netdev loss { chain in { type filter hook ingress device eth0 priority 0;\n"
+        "udp dport 4791 numgen random mod 100 < 5 drop\n}\n}")  # fmt: skip
+    try:
+        began = time.monotonic()
+        while time.monotonic() < began + 12:
+            r = a.try_traffic(b, op="mix", size=65536, count=40, conc=8, timeout=60)
+            assert r["count"] == r["issued"] == 40, r
+    finally:
+        b.guest.check("nft delete table netdev loss")
+    a.traffic(b, op="mix", size=65536, count=50)
+    for node in nodes:
+        until(lambda node=node: node.conns() == 4, "four connections again, and no more")
+        ended = parse(node.guest.check(f"grep of=closed {DEBUGFS}/{node.nid}"))
+        assert sum(n for n in ended.values() if isinstance(n, int)) <= 4, ended

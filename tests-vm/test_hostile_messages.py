@@ -3,13 +3,15 @@
 the connection it comes by (or is answered with an error, where the protocol has
 one), and nothing else: the node lives, and an honest peer is not disturbed."""
 
+import random
 import re
+import struct
 
 import pytest
 from evil import wire
 from evil.peer import ADDRESS, STAMP, Conn, reject_in
 from nodes import parse, until, up
-from test_hostile_connect import HONEST, VICTIM, undisturbed
+from test_hostile_connect import HONEST, VICTIM, counted, undisturbed
 
 
 EVIL = f"{ADDRESS}@o2ib"
@@ -110,6 +112,36 @@ def bad_requests(conn):
     yield "GET with a payload", conn.message(wire.IMMEDIATE, get_header(conn, 10, payload=10) + b"x" * 10)
     yield "HELLO", conn.message(wire.IMMEDIATE, wire.lnet_header(wire.HELLO, conn.me, conn.you))
     yield "LNet type 77", conn.message(wire.IMMEDIATE, wire.lnet_header(77, conn.me, conn.you))
+
+
+def test_a_message_for_another_node_is_dropped(nodes, evil):
+    """As after a wrong route: LNet accepts no message for another node of its net. That costs the message, and neither
+    the connection nor the credit."""
+    a, b = nodes
+    up(a, b)
+    with undisturbed(a, b):
+        conn = evil.connect(VICTIM, recvs=200)
+        before = a.stats()["parse_refused"]
+        addr, rkey = conn.region(65536)
+        rd = wire.descriptor(rkey, [(65536, addr)])
+
+        def lost(header):
+            return struct.pack("<Q", wire.nid(HONEST)) + header[8:]
+
+        depth = conn.params["depth"]
+        for n in range(2 * depth):
+            conn.send(wire.PUT_REQ, lost(put_header(conn, 65536)) + cookie(n))
+            nak = conn.recv_until(wire.PUT_NAK)
+            assert nak["body"] == wire.done(n, 0), nak
+            conn.send(wire.GET_REQ, lost(get_header(conn, 65536)) + cookie(n) + rd)
+            done = conn.recv_until(wire.GET_DONE)
+            assert done["body"] == wire.done(n, -61), done
+            conn.send(wire.IMMEDIATE, lost(put_header(conn, 100)) + b"x" * 100)
+        until(lambda: a.stats()["parse_refused"] == before + 6 * depth, "all have been refused")
+        assert counted(a, "other", "NotForLNet") == 6 * depth
+        line = f"{EVIL}: LNet refused a message for {HONEST}@o2ib: error (-71): dropped; see the routes there"
+        assert line in a.log()
+        assert conn.is_up()
 
 
 @pytest.mark.parametrize("cases", [bad_envelopes, bad_answers, bad_requests])
@@ -414,6 +446,28 @@ def test_get_in_many_pieces(nodes, evil, pieces):
     conn.send(wire.GET_REQ, get_header(conn, size) + cookie(0x42) + rd)
     done = conn.recv_until(wire.GET_DONE)
     assert done["body"] == wire.done(0x42, size), done
+    assert size * 0.95 < conn.touched() <= size
+    assert conn.is_up()
+
+
+@pytest.mark.parametrize("pieces", [2, 31, 256])
+def test_lustre_2_10_without_map_on_demand(nodes, evil, pieces):
+    """A peer of Lustre 2.10 with map_on_demand=0: 256 fragments of up to a page, depth 8. Fragments have any length and
+    begin anywhere."""
+    a, b = nodes
+    up(a, b)
+    rng = random.Random(pieces)
+    conn = evil.connect(VICTIM, recvs=200, depth=8, frags=256)
+    assert conn.params == {"depth": 8, "frags": 256, "size": 4096}
+    lengths = [rng.randint(1, 4096) for _ in range(pieces)]
+    addr, rkey = conn.region(4097 * pieces)
+    frags = [(length, addr + i * 4097 + rng.randint(0, 4096 - length)) for i, length in enumerate(lengths)]
+    size = sum(lengths)
+    for n in range(2 * conn.params["depth"]):
+        conn.send(wire.GET_REQ, get_header(conn, size) + cookie(n) + wire.descriptor(rkey, frags))
+        done = conn.recv_until(wire.GET_DONE)
+        assert done["body"] == wire.done(n, size), done
+    # A byte in so many is 0xee by chance.
     assert size * 0.95 < conn.touched() <= size
     assert conn.is_up()
 
