@@ -511,6 +511,32 @@ def test_a_server_with_many_clients(system, thresh, queue, notes):
     assert ("options ib_core recv_queue_size=8192" in err) == (queue == 512)
 
 
+ROUTES = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask
+eth0	00000000	FE01A8C0	0003	0	0	0	00000000	0	0	0
+eth0	0000000A	00000000	0001	0	0	0	00FFFFFF	0	0	0
+{second}	0000000A	00000000	0001	0	0	0	00FFFFFF	0	0	0
+eth0	0000000A	00000000	0001	0	0	100	00FFFFFF	0	0	0
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "ignore", "arp_filter", "noted"),
+    [("eth1", 0, 0, True), ("eth1", 1, 0, False), ("eth1", 0, 1, False), ("eth0", 0, 0, False)],
+)
+def test_two_interfaces_in_one_subnet(system, second, ignore, arp_filter, noted):
+    """Each answers ARP requests for the address of the other one."""
+    roce_port(system, V1, V2)
+    write(system.root / "proc/net/route", ROUTES.format(second=second))
+    for name, of_all in (("arp_ignore", ignore), ("arp_filter", arp_filter)):
+        write(system.root / f"proc/sys/net/ipv4/conf/all/{name}", f"{of_all}\n")
+        for interface in ("eth0", "eth1"):
+            write(system.root / f"proc/sys/net/ipv4/conf/{interface}/{name}", "0\n")
+    status, _, err = system.run()
+    assert status == 0
+    assert ("eth0 eth1 are in one subnet, and arp_ignore is 0" in err) == noted, err
+    assert noted or err == "", err
+
+
 def test_an_rdma_core_of_ofed(system):
     write(system.root / f"lib/modules/{KERNEL}/updates/dkms/ib_core.ko", "")
     assert "not the kernel's own" in system.wrong()[0]
