@@ -98,6 +98,7 @@ bool ro2ib_device_is_software(struct ib_device *dev);
 bool ro2ib_device_interrupts(struct ib_device *dev);
 bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port);
 bool ro2ib_device_is_roce(struct ib_device *dev, u32 port);
+bool ro2ib_device_is_ib(struct ib_device *dev, u32 port);
 bool ro2ib_device_repeats_local(struct ib_device *dev);
 bool ro2ib_device_sends_late(struct ib_device *dev);
 
@@ -107,6 +108,8 @@ bool ro2ib_device_sends_late(struct ib_device *dev);
  */
 struct ro2ib_port {
 	bool active;
+	u32 mtu;	/* active MTU in bytes; 0: not known */
+	u32 lid;	/* InfiniBand; 0: it has none */
 	u32 speed;
 	u32 width;
 	u32 bad_pkeys;
@@ -272,6 +275,7 @@ struct ro2ib_cm_path {
 	s8 sl;			/* -1 */
 	s8 retry_count;		/* -1 */
 	s8 rnr_retry_count;	/* -1 */
+	s8 ack_timeout;		/* of one try: 4.096 us * 2^n; -1 */
 };
 
 void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out);

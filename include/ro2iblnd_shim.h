@@ -122,12 +122,19 @@ struct ro2ib_ni_cfg {
 enum ro2ib_link_event {
 	/* Carrier and address are there. */
 	RO2IB_LINK_UP,
-	/* One of them is not. */
+	/* The address is not there, or without the carrier nothing is sent. */
 	RO2IB_LINK_DOWN,
 	/* It goes in a moment; until then there is a route. */
 	RO2IB_LINK_LEAVING,
 	/* The interface may be on another RDMA device now. */
 	RO2IB_LINK_MOVED,
+	/*
+	 * IPoIB has the address and no carrier: no address of a peer can be
+	 * resolved, and connections, which do not go through IPoIB, go on.
+	 */
+	RO2IB_LINK_NO_CARRIER,
+	/* The interface has another MTU; nothing else changed. */
+	RO2IB_LINK_MTU,
 };
 
 /*

@@ -217,6 +217,49 @@ def test_the_address_is_elsewhere_too(nodes):
     assert "link is" not in a.log() and a.conns() > 0, a.log()
 
 
+def path_mtus(node):
+    """The path MTU of each of its connections."""
+    return {c["mtu"] for c in conns(node, node.nid)}
+
+
+def test_a_smaller_mtu(nodes):
+    """The interface of a node gets a smaller MTU under load, both ways. Connections whose packets do not fit any more
+    end, the log of the node names the MTU, and new ones have the smaller path MTU, whichever node asks for them."""
+    a, b = nodes
+    if a.device != "rxe0":
+        pytest.skip("iWARP has no path MTU")
+    up(a, b)
+    a.ping(b)
+    assert path_mtus(a) == {4096}
+    with Load(a, b) as ours, Load(b, a, op="put") as theirs:
+        time.sleep(1)
+        b.guest.check("ip link set eth0 mtu 1500")
+        until(lambda: path_mtus(a) == path_mtus(b) == {1024}, "the connections have the smaller MTU")
+        for one, other in ((a, b), (b, a)):
+            ping_until(one, other, 20 * slow())
+    for load in (ours, theirs):
+        total = load.result()
+        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    assert "the path MTU is larger than the MTU of the interface here allows" in b.log(), b.log()
+    a.traffic(b, op="mix", size=65536, count=50)
+    b.traffic(a, op="mix", size=65536, count=50)
+    assert path_mtus(a) == path_mtus(b) == {1024}
+    b.guest.check("ip link set eth0 mtu 4200")
+
+
+def test_mtus_that_differ(nodes):
+    """One node has a smaller MTU from the beginning, and the other one asks: the node with the smaller MTU connects."""
+    a, b = nodes
+    if a.device != "rxe0":
+        pytest.skip("iWARP has no path MTU")
+    b.guest.check("ip link set eth0 mtu 1500")
+    up(a, b)
+    a.ping(b)
+    a.traffic(b, op="mix", size=65536, count=50)
+    assert path_mtus(a) == path_mtus(b) == {1024}
+    b.guest.check("ip link set eth0 mtu 4200")
+
+
 def health(node):
     """The device of its NI, and what is wrong with that."""
     ni = lines(node)[0]

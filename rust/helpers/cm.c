@@ -322,6 +322,7 @@ void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out)
 		.sl = -1,
 		.retry_count = -1,
 		.rnr_retry_count = -1,
+		.ack_timeout = -1,
 	};
 	if (rec) {
 		memcpy(out->sgid, rec->sgid.raw, sizeof(out->sgid));
@@ -336,6 +337,8 @@ void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out)
 		out->retry_count = attr.retry_cnt;
 	if (mask & IB_QP_RNR_RETRY)
 		out->rnr_retry_count = attr.rnr_retry;
+	if (mask & IB_QP_TIMEOUT)
+		out->ack_timeout = attr.timeout;
 }
 
 /*

@@ -51,6 +51,12 @@ bool ro2ib_device_is_roce(struct ib_device *dev, u32 port)
 	return rdma_is_port_valid(dev, port) && rdma_protocol_roce(dev, port);
 }
 
+/* InfiniBand or OPA: a path is a LID, which the subnet manager gives. */
+bool ro2ib_device_is_ib(struct ib_device *dev, u32 port)
+{
+	return rdma_cap_ib_sa(dev, port);
+}
+
 /* See push_reg() in rust/rdma/sq_reg.rs. */
 bool ro2ib_device_repeats_local(struct ib_device *dev)
 {
@@ -72,6 +78,8 @@ void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out)
 	if (ib_query_port(dev, port, &attr))
 		return;
 	out->active = attr.state == IB_PORT_ACTIVE;
+	out->mtu = max(ib_mtu_enum_to_int(attr.active_mtu), 0);
+	out->lid = attr.lid;
 	out->speed = attr.active_speed;
 	out->width = attr.active_width;
 	out->bad_pkeys = attr.bad_pkey_cntr;

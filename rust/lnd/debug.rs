@@ -174,6 +174,7 @@ fn show_path(path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ("sl", path.sl),
         ("retry_count", path.retry_count),
         ("rnr_retry_count", path.rnr_retry_count),
+        ("ack_timeout", path.ack_timeout),
     ] {
         write!(f, " {key}={}", n.map_or(-1, i16::from))?;
     }

@@ -79,6 +79,8 @@ pub(crate) struct Hca {
     bad_pkeys: Atomic<u32>,
     /// Speed of the port in Mb/s, 0 if it is not known.
     pub(crate) mbps: Atomic<u32>,
+    /// Active MTU of the port in bytes, 0 if it is not known.
+    mtu: Atomic<u32>,
 }
 
 /// What a device can do, which is enough.
@@ -172,6 +174,7 @@ impl Hca {
             bad_pkeys_before: state.bad_pkeys,
             bad_pkeys: Atomic::new(0),
             mbps: Atomic::new(0),
+            mtu: Atomic::new(0),
         };
         hca.learn(state);
         Ok(hca)
@@ -180,6 +183,11 @@ impl Hca {
     /// Whether the device has GIDs for addresses of the interface, as over RoCE. They go and come with these.
     pub(crate) fn has_gids(&self) -> bool {
         self.device.is_roce(self.port)
+    }
+
+    /// Returns whether the port is one of InfiniBand or OPA.
+    pub(crate) fn is_ib(&self) -> bool {
+        self.device.is_ib(self.port)
     }
 
     /// The speed of the port, as it was when the port was up last.
@@ -192,10 +200,16 @@ impl Hca {
     pub(crate) fn learn(&self, port: PortState) {
         let bad_pkeys = port.bad_pkeys.saturating_sub(self.bad_pkeys_before);
         self.bad_pkeys.store(bad_pkeys, Relaxed);
+        self.mtu.store(port.mtu, Relaxed);
         if port.active || self.mbps.load(Relaxed) == 0 {
             let speed = Speed::of_port(port.speed, port.width);
             self.mbps.store(speed.mbps(), Relaxed);
         }
+    }
+
+    /// Returns the active MTU of the port in bytes, as the port said last; `None`: it is not known.
+    pub(crate) fn mtu(&self) -> Option<u32> {
+        Some(self.mtu.load(Relaxed)).filter(|mtu| *mtu != 0)
     }
 
     /// Packets of other partitions that the port has got since the NI came to it, as it said last.

@@ -292,6 +292,11 @@ pub(crate) fn moved(nid: Nid, from: &str, to: &str) {
     warn_limited!("{nid}: the interface moved from {from} to {to}; connections are made anew\n");
 }
 
+/// Says that the subnet manager gave the port of an NI another LID.
+pub(crate) fn new_lid(nid: Nid, lid: u32) {
+    warn_limited!("{nid}: the LID of the port changed to {lid}; connections are made again\n");
+}
+
 /// The NI cannot use the device that its interface is on now.
 pub(crate) fn cannot_follow(nid: Nid, why: &str, e: Error) {
     warn_limited!(

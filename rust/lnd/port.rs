@@ -42,6 +42,7 @@ use super::{
         User, //
     },
     listen::Asked,
+    log,
     ni::Ni,
     peer::Peers,
     show_seen::SeenBy,
@@ -60,6 +61,8 @@ use crate::{
     proto::{
         home::Next,
         way::{
+            self,
+            Interface,
             Passage,
             Todo, //
         }, //
@@ -68,7 +71,8 @@ use crate::{
         device::{
             DeviceEvent,
             DeviceEvents,
-            EventRegistration, //
+            EventRegistration,
+            PortState, //
         },
         work::{
             self,
@@ -257,10 +261,11 @@ impl Port {
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
         let now_ms = self.ni.now_ms();
         self.ni.way(|way| match event {
-            LinkEvent::Up => way.interface(true),
-            LinkEvent::Down => way.interface(false),
+            LinkEvent::Up => way.interface(Interface::Up),
+            LinkEvent::NoCarrier => way.interface(Interface::NoCarrier),
+            LinkEvent::Down => way.interface(Interface::Down),
             LinkEvent::Leaving => way.leaving(now_ms),
-            LinkEvent::Moved => {}
+            LinkEvent::Moved | LinkEvent::Mtu => {}
         });
         if event == LinkEvent::Moved {
             let gid = self.ni.hca().is_ok_and(|hca| hca.has_gids());
@@ -319,16 +324,44 @@ impl Port {
     fn follow_way(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
         let other = self.ifaces.another_open(&self.ni, hca);
         let now_ms = self.ni.now_ms();
-        let (todo, open) = self.ni.way(|way| (way.look(now_ms, other), way.is_open()));
+        let hold_ms = self.hold_ms(hca);
+        let (todo, open) = self
+            .ni
+            .way(|way| (way.look(now_ms, other, hold_ms), way.is_open()));
         match todo {
             Todo::Nothing => {}
             Todo::End => self.end_connections(),
+            Todo::Refuse => self.peers.table.for_each(|peer| peer.refuse_waiting()),
             Todo::Reconnect => self.peers.table.for_each(|peer| peer.way_opened()),
         }
         if !open || todo == Todo::Reconnect {
             self.peers.parting.routes_changed();
         }
         (!open).then_some(LOOK_MS)
+    }
+
+    /// Returns how long connections are held that have no way, in milliseconds.
+    fn hold_ms(&self, hca: Option<&Hca>) -> u64 {
+        if self.ni.way(|way| way.is_open()) || !hca.is_some_and(Hca::is_ib) {
+            return way::HOLD_MS;
+        }
+        let mut longest = None;
+        self.peers
+            .table
+            .for_each(|peer| longest = longest.max(peer.transport_ms()));
+        let limit_ms = u64::try_from(self.ni.message_limit_ms()).unwrap_or(0);
+        way::hold_ms(longest, limit_ms)
+    }
+
+    /// Ends the connections whose path is not that of the port any more. They are made again with new paths.
+    fn end_outdated(&self, port: PortState) {
+        if self.signs.has_new_lid(port.lid) {
+            log::new_lid(self.ni.nid, port.lid);
+            self.peers.table.for_each(|peer| peer.readdressed());
+        }
+        if self.signs.has_smaller_mtu(port.mtu) {
+            self.peers.table.for_each(|peer| peer.fit_mtu(port.mtu));
+        }
     }
 
     /// The way closed: what is on it ends.
@@ -351,6 +384,7 @@ impl WorkItem<DEVICE> for Port {
             // port may say that it is up before it is. Of a bond the other port may be in use.
             let port = hca.device.port(hca.port);
             hca.learn(port);
+            this.end_outdated(port);
             this.ni.fit(&hca);
             access::ask_anew(&this.peers);
             let active = port.active || this.ni.lnet.is_bonded();

@@ -62,6 +62,10 @@ pub(super) struct Signs {
     unsettled: Atomic<bool>,
     /// The error that the device which is there cannot be used for, as people were told; 0: they were not.
     no_use: Atomic<i32>,
+    /// The LID of the port at the last look; 0: it had none, or there was no look yet.
+    lid: Atomic<u32>,
+    /// The active MTU of the port in bytes at the last look; 0: not known.
+    mtu: Atomic<u32>,
     #[pin]
     home: SpinLock<Home>,
 }
@@ -78,6 +82,8 @@ impl Signs {
             moves: Atomic::new(0),
             unsettled: Atomic::new(false),
             no_use: Atomic::new(0),
+            lid: Atomic::new(0),
+            mtu: Atomic::new(0),
             home <- kernel::new_spinlock!(Home::new(), "Signs::home"),
         })
     }
@@ -86,7 +92,20 @@ impl Signs {
     pub(super) fn forget(&self) {
         self.told.store(false, Release);
         self.no_use.store(0, Relaxed);
+        self.lid.store(0, Relaxed);
+        self.mtu.store(0, Relaxed);
         self.astray.store(true, Release);
+    }
+
+    /// Notes the LID of the port. Returns whether the subnet manager gave the port another one since the last look.
+    /// Packets of a peer that go to the old one do not arrive. A port that is down has no LID.
+    pub(super) fn has_new_lid(&self, lid: u32) -> bool {
+        lid != 0 && ![0, lid].contains(&self.lid.xchg(lid, Full))
+    }
+
+    /// Notes the active MTU of the port, in bytes. Returns whether it is smaller than at the last look.
+    pub(super) fn has_smaller_mtu(&self, mtu: u32) -> bool {
+        mtu != 0 && mtu < self.mtu.xchg(mtu, Full)
     }
 
     /// The NI loses its device, and it is not known where its address is, if `unsettled`.
@@ -150,7 +169,7 @@ impl Signs {
             DeviceEvent::Fatal => condition.set_broken(true),
             // A device that recovers without being made anew tells so of its ports.
             DeviceEvent::PortActive(_) => condition.set_broken(false),
-            DeviceEvent::PortErr(_) => {}
+            DeviceEvent::PortErr(_) | DeviceEvent::LidChange(_) => {}
             DeviceEvent::GidChange(_) => {
                 self.gids_due.store(0, Release);
                 return self.astray();

@@ -53,6 +53,10 @@ pub(crate) enum LinkEvent {
     Leaving,
     /// The interface may be on another RDMA device now.
     Moved,
+    /// IPoIB has the address and no carrier, which connections do not need.
+    NoCarrier,
+    /// The interface has another MTU.
+    Mtu,
 }
 
 /// Answer to [`Lnd::peer_info`].
@@ -311,6 +315,8 @@ impl<L: Lnd> Ops<L> {
             bindings::ro2ib_link_event_RO2IB_LINK_UP => LinkEvent::Up,
             bindings::ro2ib_link_event_RO2IB_LINK_LEAVING => LinkEvent::Leaving,
             bindings::ro2ib_link_event_RO2IB_LINK_MOVED => LinkEvent::Moved,
+            bindings::ro2ib_link_event_RO2IB_LINK_NO_CARRIER => LinkEvent::NoCarrier,
+            bindings::ro2ib_link_event_RO2IB_LINK_MTU => LinkEvent::Mtu,
             _ => LinkEvent::Down,
         };
         // SAFETY: The NI is running during the call.

@@ -136,6 +136,8 @@ pub enum Cause {
     AddressChanged,
     /// Our interface is on another RDMA device now.
     Moved,
+    /// The path MTU of the connection is larger than the MTU of the port here.
+    PathMtu,
     /// The peer reported this negative errno in a completion message.
     Told(i32),
     /// The transfer could not be built here: a negative errno.
@@ -179,7 +181,7 @@ impl Cause {
             Self::DeadlineAnswer => (ECONNABORTED, Health::RemoteTimeout),
             Self::DeviceGone => (EIO, Health::LocalDropped),
             Self::LinkDown | Self::Moved => (ENETDOWN, Health::LocalDropped),
-            Self::AddressChanged => (ECONNABORTED, Health::LocalDropped),
+            Self::AddressChanged | Self::PathMtu => (ECONNABORTED, Health::LocalDropped),
             Self::Told(e) => (positive(e), Health::RemoteError),
             Self::Local(e) => (positive(e), Health::LocalError),
         };
@@ -195,6 +197,25 @@ impl Cause {
             Self::Flushed => Self::LocalFault,
             other => other,
         }
+    }
+
+    /// Returns the cause of an end whose queue pair failed: [`Cause::PathMtu`] if the path MTU of the connection is
+    /// larger than the MTU of the port (both in bytes), because a device may drop such a packet or fail the queue pair.
+    pub fn with_mtus(self, path_mtu: u32, port_mtu: Option<u32>) -> Self {
+        match self {
+            Self::Flushed | Self::TransportRetry | Self::LocalFault
+                if port_mtu.is_some_and(|mtu| path_mtu > mtu) =>
+            {
+                Self::PathMtu
+            }
+            other => other,
+        }
+    }
+
+    /// Returns whether this node connects, because the peer cannot: the peer has another address of this node than the
+    /// NI, or asks for larger packets than its port takes.
+    pub fn is_ours_to_connect(self) -> bool {
+        matches!(self, Self::Moved | Self::PathMtu)
     }
 
     /// Of an attempt whose address could not even be asked for: a negative errno. Mostly that is no fault of the peer's.
@@ -238,6 +259,7 @@ impl Cause {
             | Self::Overtaken
             | Self::AddressChanged
             | Self::Moved
+            | Self::PathMtu
             | Self::Told(_)
             | Self::Local(_) => false,
         }
@@ -262,6 +284,7 @@ impl Cause {
                     | Self::RemoteFault
                     | Self::DeadlineQueued
                     | Self::AddressChanged
+                    | Self::PathMtu
             )
     }
 
@@ -277,7 +300,8 @@ impl Cause {
             | Self::DeviceGone
             | Self::LinkDown
             | Self::Overtaken
-            | Self::Moved => false,
+            | Self::Moved
+            | Self::PathMtu => false,
             Self::PeerClosed
             | Self::PeerRestarted
             | Self::Protocol
@@ -334,7 +358,8 @@ impl Cause {
             | Self::LinkDown
             | Self::Overtaken
             | Self::AddressChanged
-            | Self::Moved => true,
+            | Self::Moved
+            | Self::PathMtu => true,
             Self::Shutdown
             | Self::PeerDeleted
             | Self::Denied
@@ -363,6 +388,7 @@ impl Cause {
                 | Self::Moved
                 | Self::LinkDown
                 | Self::AddressChanged
+                | Self::PathMtu
         )
     }
 
@@ -396,6 +422,10 @@ impl Cause {
             Self::Overtaken => "the peer connected first",
             Self::AddressChanged => "an address changed",
             Self::Moved => "the interface moved to another RDMA device",
+            Self::PathMtu => {
+                "the path MTU is larger than the MTU of the interface here allows: \
+                 set the same MTU on both nodes"
+            }
             Self::Told(_) => "the peer reported an error",
             Self::Local(_) => "the transfer could not be built here",
         }
@@ -522,12 +552,27 @@ mod tests {
             Cause::LinkDown,
             Cause::Overtaken,
             Cause::Moved,
+            Cause::PathMtu,
         ] {
             assert!(!cause.is_breakage());
         }
         // There is nothing to be made anew where the peer does not speak the protocol, or has begun another life.
         assert!(!Cause::Protocol.is_mishap());
         assert!(!Cause::PeerRestarted.is_mishap());
+    }
+
+    #[test]
+    fn the_mtu_is_named_if_it_may_be_the_cause() {
+        for failed in [Cause::Flushed, Cause::TransportRetry, Cause::LocalFault] {
+            assert_eq!(failed.with_mtus(4096, Some(1024)), Cause::PathMtu);
+            assert_eq!(failed.with_mtus(1024, Some(1024)), failed);
+            assert_eq!(failed.with_mtus(4096, None), failed);
+            // iWARP has no path MTU.
+            assert_eq!(failed.with_mtus(0, Some(1024)), failed);
+        }
+        let closed = Cause::PeerClosed.with_mtus(4096, Some(1024));
+        assert_eq!(closed, Cause::PeerClosed);
+        assert!(!Cause::PathMtu.blames_peer());
     }
 
     /// A peer that returns no credits, leaves more behind than LNet takes, or is not wanted, has no say about the health
@@ -563,6 +608,7 @@ mod tests {
             Cause::DeviceGone,
             Cause::AddressChanged,
             Cause::Moved,
+            Cause::PathMtu,
         ] {
             let health = cause.outcome(false).health;
             let resent = matches!(health, Health::LocalDropped | Health::RemoteDropped);
@@ -581,6 +627,7 @@ mod tests {
             // It may be back by then. Where it is not, and LNet has another way, nothing waits.
             Cause::LinkDown,
             Cause::AddressChanged,
+            Cause::PathMtu,
         ] {
             assert!(cause.spares_who_waits());
         }

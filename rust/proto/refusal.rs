@@ -191,6 +191,7 @@ impl Refusal {
         Self::new(match cause {
             Ended::LinkDown
             | Ended::Moved
+            | Ended::PathMtu
             | Ended::AddressChanged
             | Ended::Overtaken
             | Ended::AdminClose => Cause::Race,
@@ -254,6 +255,7 @@ mod tests {
         for (ended, why) in [
             (Ended::LinkDown, RejectWhy::ConnRace),
             (Ended::Moved, RejectWhy::ConnRace),
+            (Ended::PathMtu, RejectWhy::ConnRace),
             (Ended::AddressChanged, RejectWhy::ConnRace),
             (Ended::Overtaken, RejectWhy::ConnRace),
             (Ended::AdminClose, RejectWhy::ConnRace),

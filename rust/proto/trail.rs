@@ -72,7 +72,11 @@ impl By {
             | Cause::NoListener
             | Cause::Told(_) => Self::Peer,
             Cause::Unreachable | Cause::ConnectTimeout | Cause::TransportRetry => Self::Path,
-            Cause::LocalFault | Cause::DeviceGone | Cause::LinkDown | Cause::Moved => Self::Device,
+            Cause::LocalFault
+            | Cause::DeviceGone
+            | Cause::LinkDown
+            | Cause::Moved
+            | Cause::PathMtu => Self::Device,
             // It may be the peer's address, or ours.
             Cause::ConnectFailed | Cause::Flushed | Cause::AddressChanged => Self::Unknown,
             Cause::PeerRestarted
@@ -102,7 +106,7 @@ impl fmt::Display for By {
 }
 
 /// Names of [`Cause`] without spaces, for programs.
-pub const CAUSES: [&str; 29] = [
+pub const CAUSES: [&str; 30] = [
     "Shutdown",
     "AdminClose",
     "PeerClosed",
@@ -132,6 +136,7 @@ pub const CAUSES: [&str; 29] = [
     "Denied",
     "NoListener",
     "Backlog",
+    "PathMtu",
 ];
 
 /// Where a cause is in [`CAUSES`].
@@ -166,6 +171,7 @@ pub const fn cause_number(cause: Cause) -> usize {
         Cause::Denied => 26,
         Cause::NoListener => 27,
         Cause::Backlog => 28,
+        Cause::PathMtu => 29,
     }
 }
 

@@ -4,7 +4,10 @@
 //! do when that changes.
 //!
 //! The way is open while the interface is up with a carrier and the NI's address, and there is an RDMA device whose port
-//! is active. When it closes:
+//! is active. An IPoIB interface that has no carrier closes the way too, because address resolution goes through the
+//! interface. But the connections of the NI do not, so they go on while the port is active ([`Interface::NoCarrier`]).
+//!
+//! When the connections of the NI have no way either:
 //!
 //! - If the device is removed, connections end at once: they are of that device.
 //! - If it is being closed on purpose (`ip link set down`, an address taken away), connections end
@@ -13,9 +16,9 @@
 //! - If LNet has another way, through another NI of ours in the same net, they end at once, too, and nothing waits
 //!   here: LNet sends it over the other. An NI in another net is none: it may lead to other nodes, and then what
 //!   ends is lost.
-//! - Else they are held for [`HOLD_MS`], because the transport repeats what was lost meanwhile; then
-//!   they end, because by then the peer may have given them up, and a new connection is there sooner
-//!   than the transport finds that out.
+//! - Otherwise they are held for [`HOLD_MS`], and on InfiniBand for as long as their transport retries last
+//!   ([`hold_ms`]). The transport sends again what was lost meanwhile. Then the connections end, because the peer may
+//!   have given them up by then, and a new connection is established sooner than the transport detects that.
 //!
 //! Where LNet has no other way messages wait for this one to open.
 //!
@@ -26,9 +29,31 @@
 
 use super::cause::Cause;
 
-/// How long connections are held though the way is closed, in milliseconds. Less than the
-/// transport's retries take by default.
+/// How long connections are held that have no way, in milliseconds. Less than the transport retries of RoCE take by
+/// default: six tries of 0.54 s.
 pub const HOLD_MS: u64 = 3_000;
+
+/// Returns how long a queue pair sends a packet again that is not acknowledged, in milliseconds: `retry_count` + 1
+/// tries of 4.096 us * 2^`ack_timeout` each. A device may take up to four times as long (InfiniBand, volume 1,
+/// 9.7.6.1.3).
+/// An `ack_timeout` of 0 means that the queue pair waits forever.
+pub fn transport_ms(ack_timeout: u8, retry_count: u8) -> u64 {
+    const UNIT_NS: u64 = 4_096;
+    if ack_timeout == 0 {
+        return u64::MAX;
+    }
+    // The field has five bits: one try is 2.4 hours at most.
+    let one_ns = UNIT_NS.checked_shl(ack_timeout.min(31).into());
+    let tries = u64::from(retry_count).saturating_add(1);
+    one_ns.unwrap_or(u64::MAX).saturating_mul(tries) / 1_000_000
+}
+
+/// Returns how long the connections of an NI on InfiniBand are held that have no way, in milliseconds. `transport_ms`
+/// is the longest [`transport_ms`] of them; `None`: no connection knows its own. After `limit_ms` the driver ends a
+/// connection in any case, because a transfer on it is stuck.
+pub fn hold_ms(transport_ms: Option<u64>, limit_ms: u64) -> u64 {
+    transport_ms.map_or(HOLD_MS, |ms| ms.min(limit_ms).max(HOLD_MS))
+}
 
 /// How long nothing must have happened, in milliseconds, before a way may close that is closed on
 /// purpose. A peer that was told connects anew at once if it has a message. A request of that kind in
@@ -94,6 +119,18 @@ pub enum Passage {
     Refuse,
 }
 
+/// State of the interface of an NI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interface {
+    /// It is up, and has carrier and the address of the NI.
+    Up,
+    /// It is up and has the address of an NI on InfiniBand, and IPoIB has no carrier: the port is down, or the subnet
+    /// manager has not let IPoIB join its multicast group yet. Connections do not need IPoIB.
+    NoCarrier,
+    /// It is down, or does not have the address of the NI.
+    Down,
+}
+
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Todo {
@@ -101,6 +138,8 @@ pub enum Todo {
     Nothing,
     /// End all connections. Messages that wait go back to LNet if [`Way::passage`] refuses them.
     End,
+    /// Give messages that wait for a connection back to LNet, which has another NI. The connections stay.
+    Refuse,
     /// Connect anew.
     Reconnect,
 }
@@ -108,14 +147,16 @@ pub enum Todo {
 /// The way out of one NI.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    interface: bool,
+    interface: Interface,
     device: bool,
     port: bool,
     /// LNet has another one; as of the last look.
     other: bool,
-    /// When it closed; `None` while it is open.
-    closed_ms: Option<u64>,
-    /// Connections were ended since it closed.
+    /// It was closed at the last look.
+    closed: bool,
+    /// When the connections lost their way; `None` while they have it.
+    lost_ms: Option<u64>,
+    /// Connections were ended since they lost it.
     ended: bool,
     /// While it is being closed on purpose: when a connection was last there, or a peer last asked for
     /// one.
@@ -126,19 +167,20 @@ impl Way {
     /// Open.
     pub const fn new() -> Self {
         Self {
-            interface: true,
+            interface: Interface::Up,
             device: true,
             port: true,
             other: false,
-            closed_ms: None,
+            closed: false,
+            lost_ms: None,
             ended: false,
             stirred_ms: None,
         }
     }
 
-    /// The interface has carrier and address, or not.
-    pub fn interface(&mut self, up: bool) {
-        self.interface = up;
+    /// Notes what the interface offers now.
+    pub fn interface(&mut self, interface: Interface) {
+        self.interface = interface;
     }
 
     /// There is a device. What its port is like is for [`Way::port`] to say.
@@ -149,7 +191,8 @@ impl Way {
     /// The device is removed: the caller ends all connections, and asks [`Way::look`] whether LNet has another way.
     pub fn detached(&mut self, now_ms: u64) {
         self.device = false;
-        let _ = self.closed_ms.get_or_insert(now_ms);
+        self.closed = true;
+        let _ = self.lost_ms.get_or_insert(now_ms);
         self.ended = true;
     }
 
@@ -166,19 +209,25 @@ impl Way {
         }
     }
 
-    /// Whether the interface has carrier and address.
+    /// Returns whether the interface is up and has the address of the NI.
     pub fn has_interface(&self) -> bool {
-        self.interface
+        self.interface != Interface::Down
     }
 
-    /// Whether it is open.
+    /// Returns whether connections can be made.
     pub fn is_open(&self) -> bool {
-        self.interface && self.device && self.port
+        self.interface == Interface::Up && self.carries()
     }
 
-    /// Whether connections were ended because it is closing or closed: those that come to be now end, too.
+    /// Returns whether connections that are there can be used.
+    fn carries(&self) -> bool {
+        self.has_interface() && self.device && self.port
+    }
+
+    /// Returns whether connections were ended because they have no way, or lose it: a connection that is established
+    /// now ends, too.
     pub fn ends_all(&self) -> bool {
-        !self.is_open() && self.ended
+        !self.carries() && self.ended
     }
 
     /// What becomes of a message that has no connection.
@@ -192,10 +241,9 @@ impl Way {
 
     /// It is being closed on purpose: the caller ends all connections now, or soon ([`may_end`]).
     pub fn leaving(&mut self, now_ms: u64) {
-        self.interface = false;
-        if self.closed_ms.is_none() {
-            self.closed_ms = Some(now_ms);
-        }
+        self.interface = Interface::Down;
+        self.closed = true;
+        let _ = self.lost_ms.get_or_insert(now_ms);
         self.ended = true;
         self.stirred_ms = None;
     }
@@ -216,22 +264,33 @@ impl Way {
             .is_none_or(|at| now_ms.saturating_sub(at) >= QUIET_MS)
     }
 
-    /// To be asked after every change, and about once a second while it is closed. `other`: another
-    /// NI of the same net has an open way.
+    /// Returns what is to be done. To be called after every change, and about once a second while the way is closed.
+    /// `other`: another NI of the same net has an open way. `hold_ms`: how long connections without a way are held, in
+    /// milliseconds; see [`hold_ms`].
     #[must_use]
-    pub fn look(&mut self, now_ms: u64, other: bool) -> Todo {
+    pub fn look(&mut self, now_ms: u64, other: bool, hold_ms: u64) -> Todo {
         if self.is_open() {
             self.ended = false;
             self.other = false;
-            return match self.closed_ms.take() {
-                Some(_) => Todo::Reconnect,
-                None => Todo::Nothing,
+            self.lost_ms = None;
+            return match core::mem::replace(&mut self.closed, false) {
+                true => Todo::Reconnect,
+                false => Todo::Nothing,
             };
         }
+        self.closed = true;
         let newly = other && !self.other;
         self.other = other;
-        let since = *self.closed_ms.get_or_insert(now_ms);
-        let over = other || now_ms.saturating_sub(since) >= HOLD_MS;
+        if self.carries() {
+            self.ended = false;
+            self.lost_ms = None;
+            return match newly {
+                true => Todo::Refuse,
+                false => Todo::Nothing,
+            };
+        }
+        let since = *self.lost_ms.get_or_insert(now_ms);
+        let over = other || now_ms.saturating_sub(since) >= hold_ms;
         if newly || (over && !self.ended) {
             self.ended = true;
             return Todo::End;
@@ -254,15 +313,15 @@ mod tests {
     #[test]
     fn a_short_loss_is_held() {
         let mut w = Way::new();
-        assert_eq!(w.look(0, false), Todo::Nothing);
-        w.interface(false);
-        assert_eq!(w.look(100, false), Todo::Nothing);
+        assert_eq!(w.look(0, false, HOLD_MS), Todo::Nothing);
+        w.interface(Interface::Down);
+        assert_eq!(w.look(100, false, HOLD_MS), Todo::Nothing);
         assert_eq!(w.passage(), Passage::Hold);
-        assert_eq!(w.look(99 + HOLD_MS, false), Todo::Nothing);
-        w.interface(true);
+        assert_eq!(w.look(99 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        w.interface(Interface::Up);
         assert_eq!(w.passage(), Passage::Open);
-        assert_eq!(w.look(100 + HOLD_MS, false), Todo::Reconnect);
-        assert_eq!(w.look(101 + HOLD_MS, false), Todo::Nothing);
+        assert_eq!(w.look(100 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+        assert_eq!(w.look(101 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
     }
 
     #[test]
@@ -296,39 +355,39 @@ mod tests {
     fn a_long_one_ends_connections_once() {
         let mut w = Way::new();
         w.port(false);
-        assert_eq!(w.look(5, false), Todo::Nothing);
-        assert_eq!(w.look(5 + HOLD_MS, false), Todo::End);
-        assert_eq!(w.look(6 + HOLD_MS, false), Todo::Nothing);
-        w.interface(false);
+        assert_eq!(w.look(5, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(5 + HOLD_MS, false, HOLD_MS), Todo::End);
+        assert_eq!(w.look(6 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        w.interface(Interface::Down);
         w.port(true);
-        assert_eq!(w.look(7 + HOLD_MS, false), Todo::Nothing);
-        w.interface(true);
-        assert_eq!(w.look(8 + HOLD_MS, false), Todo::Reconnect);
+        assert_eq!(w.look(7 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        w.interface(Interface::Up);
+        assert_eq!(w.look(8 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
         // The next time counts from its own beginning.
         w.port(false);
-        assert_eq!(w.look(9 + HOLD_MS, false), Todo::Nothing);
-        assert_eq!(w.look(9 + HOLD_MS + HOLD_MS, false), Todo::End);
+        assert_eq!(w.look(9 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(9 + HOLD_MS + HOLD_MS, false, HOLD_MS), Todo::End);
     }
 
     #[test]
     fn with_another_way_nothing_waits() {
         let mut w = Way::new();
-        w.interface(false);
-        assert_eq!(w.look(1, true), Todo::End);
+        w.interface(Interface::Down);
+        assert_eq!(w.look(1, true, HOLD_MS), Todo::End);
         assert_eq!(w.passage(), Passage::Refuse);
-        assert_eq!(w.look(2, true), Todo::Nothing);
+        assert_eq!(w.look(2, true, HOLD_MS), Todo::Nothing);
         // The other one closes, too: from now on messages wait here.
-        assert_eq!(w.look(3, false), Todo::Nothing);
+        assert_eq!(w.look(3, false, HOLD_MS), Todo::Nothing);
         assert_eq!(w.passage(), Passage::Hold);
         // It is back first: what waits goes there.
-        assert_eq!(w.look(4, true), Todo::End);
+        assert_eq!(w.look(4, true, HOLD_MS), Todo::End);
         assert_eq!(w.passage(), Passage::Refuse);
         // What was the case last time says nothing of the next.
-        w.interface(true);
-        assert_eq!(w.look(5, true), Todo::Reconnect);
+        w.interface(Interface::Up);
+        assert_eq!(w.look(5, true, HOLD_MS), Todo::Reconnect);
         w.leaving(6);
         assert_eq!(w.passage(), Passage::Hold);
-        assert_eq!(w.look(6, true), Todo::End);
+        assert_eq!(w.look(6, true, HOLD_MS), Todo::End);
     }
 
     /// As behind a link that is down.
@@ -340,21 +399,21 @@ mod tests {
         assert_eq!((w.passage(), w.why()), (Passage::Hold, Cause::DeviceGone));
         assert!(w.ends_all());
         // Connections have ended.
-        assert_eq!(w.look(2, false), Todo::Nothing);
-        assert_eq!(w.look(2 + HOLD_MS, false), Todo::Nothing);
+        assert_eq!(w.look(2, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
         // LNet has another way: what waits goes there.
-        assert_eq!(w.look(3 + HOLD_MS, true), Todo::End);
+        assert_eq!(w.look(3 + HOLD_MS, true, HOLD_MS), Todo::End);
         assert_eq!(w.passage(), Passage::Refuse);
-        assert_eq!(w.look(4 + HOLD_MS, false), Todo::Nothing);
+        assert_eq!(w.look(4 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
         // The device is back before its port is up.
         w.port(false);
         w.attached();
         assert_eq!((w.passage(), w.why()), (Passage::Hold, Cause::LinkDown));
-        assert_eq!(w.look(5 + HOLD_MS, false), Todo::Nothing);
+        assert_eq!(w.look(5 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
         w.port(true);
         assert_eq!(w.passage(), Passage::Open);
-        assert_eq!(w.look(6 + HOLD_MS, false), Todo::Reconnect);
-        assert_eq!(w.look(7 + HOLD_MS, false), Todo::Nothing);
+        assert_eq!(w.look(6 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+        assert_eq!(w.look(7 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
     }
 
     #[test]
@@ -378,16 +437,93 @@ mod tests {
         assert!(!w.ends_all());
         w.leaving(1);
         assert!(!w.is_open() && w.ends_all());
-        assert_eq!(w.look(1 + HOLD_MS, false), Todo::Nothing);
+        assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
         assert_eq!(w.passage(), Passage::Hold);
-        w.interface(true);
+        w.interface(Interface::Up);
         assert!(!w.ends_all());
-        assert_eq!(w.look(2 + HOLD_MS, false), Todo::Reconnect);
+        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
         // One that closes by itself is waited for.
-        w.interface(false);
-        assert_eq!(w.look(3 + HOLD_MS, false), Todo::Nothing);
+        w.interface(Interface::Down);
+        assert_eq!(w.look(3 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
         assert!(!w.ends_all());
-        assert_eq!(w.look(3 + HOLD_MS + HOLD_MS, false), Todo::End);
+        assert_eq!(w.look(3 + HOLD_MS + HOLD_MS, false, HOLD_MS), Todo::End);
         assert!(w.ends_all());
+    }
+
+    #[test]
+    fn transport_retries_last_as_the_specification_says() {
+        // RoCE: packet lifetime 16, so 17 for the way there and back, and the CM's default.
+        assert_eq!(transport_ms(17, 5), 3_221);
+        // InfiniBand with the packet lifetime of a subnet manager, 18, and the adapter's own delay.
+        assert_eq!(transport_ms(19, 5), 12_884);
+        assert_eq!(transport_ms(19, 0), 2_147);
+        assert_eq!(transport_ms(20, 7), 34_359);
+        assert_eq!(transport_ms(0, 0), u64::MAX);
+        // No number that a device may report is too large.
+        assert_eq!(transport_ms(31, 0), 8_796_093);
+        assert_eq!(transport_ms(u8::MAX, u8::MAX), 2_251_799_813);
+    }
+
+    #[test]
+    fn connections_are_held_as_long_as_their_transport_retries_last() {
+        assert_eq!(hold_ms(Some(12_884), 50_000), 12_884);
+        assert_eq!(hold_ms(Some(34_359), 20_000), 20_000);
+        assert_eq!(hold_ms(Some(u64::MAX), 50_000), 50_000);
+        // Nothing may be under way on a connection whose transport gives up sooner.
+        assert_eq!(hold_ms(Some(2_147), 50_000), HOLD_MS);
+        assert_eq!(hold_ms(None, 50_000), HOLD_MS);
+
+        let mut w = Way::new();
+        w.port(false);
+        let hold = hold_ms(Some(transport_ms(19, 5)), 50_000);
+        assert_eq!(w.look(0, false, hold), Todo::Nothing);
+        assert_eq!(w.look(12_000, false, hold), Todo::Nothing);
+        assert_eq!(w.look(13_000, false, hold), Todo::End);
+    }
+
+    #[test]
+    fn connections_go_on_without_the_carrier_of_ipoib() {
+        let mut w = Way::new();
+        w.interface(Interface::NoCarrier);
+        for now_ms in [0, HOLD_MS, 100 * HOLD_MS] {
+            assert_eq!(w.look(now_ms, false, HOLD_MS), Todo::Nothing);
+        }
+        // An attempt would not find the address of the peer. A request of a peer can be answered.
+        assert_eq!(w.passage(), Passage::Hold);
+        assert!(w.has_interface() && !w.ends_all());
+        // LNet has another NI: only messages without a connection go there.
+        assert_eq!(w.look(101 * HOLD_MS, true, HOLD_MS), Todo::Refuse);
+        assert_eq!(w.passage(), Passage::Refuse);
+        assert_eq!(w.look(102 * HOLD_MS, true, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(103 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        w.interface(Interface::Up);
+        assert_eq!(w.look(104 * HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+    }
+
+    #[test]
+    fn a_port_that_fails_without_a_carrier_counts_from_then() {
+        let mut w = Way::new();
+        w.interface(Interface::NoCarrier);
+        assert_eq!(w.look(0, false, HOLD_MS), Todo::Nothing);
+        w.port(false);
+        assert_eq!(w.look(5 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(6 * HOLD_MS - 1, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(6 * HOLD_MS, false, HOLD_MS), Todo::End);
+        assert!(w.ends_all());
+        // The port is back, and IPoIB is not: peers may connect.
+        w.port(true);
+        assert_eq!(w.look(7 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert!(!w.ends_all());
+        // The port fails again: that time is counted from its own beginning.
+        w.port(false);
+        assert_eq!(w.look(8 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(9 * HOLD_MS, false, HOLD_MS), Todo::End);
+        // An administrator sets the interface down.
+        w.port(true);
+        w.interface(Interface::Up);
+        assert_eq!(w.look(10 * HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+        w.interface(Interface::Down);
+        assert_eq!(w.look(11 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(12 * HOLD_MS, false, HOLD_MS), Todo::End);
     }
 }

@@ -46,6 +46,9 @@ pub(crate) struct Path {
     pub(crate) retry_count: Option<u8>,
     /// How often it repeats what finds no receive at the other side; 7 is without end.
     pub(crate) rnr_retry_count: Option<u8>,
+    /// How long the queue pair waits for an acknowledgement before it sends the packet again: 4.096 us * 2^n. 0 is
+    /// without end.
+    pub(crate) ack_timeout: Option<u8>,
 }
 
 impl Path {
@@ -59,6 +62,7 @@ impl Path {
         sl: None,
         retry_count: None,
         rnr_retry_count: None,
+        ack_timeout: None,
     };
 
     pub(super) fn from_raw(raw: &bindings::ro2ib_cm_path) -> Self {
@@ -71,6 +75,7 @@ impl Path {
             sl: u8::try_from(raw.sl).ok(),
             retry_count: u8::try_from(raw.retry_count).ok(),
             rnr_retry_count: u8::try_from(raw.rnr_retry_count).ok(),
+            ack_timeout: u8::try_from(raw.ack_timeout).ok(),
         }
     }
 }

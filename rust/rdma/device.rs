@@ -155,6 +155,10 @@ impl RegionPage {
 pub(crate) struct PortState {
     /// It is up.
     pub(crate) active: bool,
+    /// Active MTU in bytes; 0 if it does not say.
+    pub(crate) mtu: u32,
+    /// The LID that the subnet manager gave it; 0 if it has none, as over Ethernet.
+    pub(crate) lid: u32,
     /// Code of the speed of a lane, as in PortInfo.
     pub(crate) speed: u32,
     /// Code of the number of lanes.
@@ -231,6 +235,12 @@ impl Device {
         unsafe { bindings::ro2ib_device_is_roce(self.as_raw(), port) }
     }
 
+    /// Returns whether the port is one of InfiniBand or OPA, whose paths the subnet manager gives.
+    pub(crate) fn is_ib(&self, port: u32) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::ro2ib_device_is_ib(self.as_raw(), port) }
+    }
+
     /// Whether it carries local work requests out again when it repeats what was sent before them,
     /// as rxe does; see [`super::sq::SendQueue::push_reg`].
     fn repeats_local(&self) -> bool {
@@ -258,6 +268,8 @@ impl Device {
         unsafe { bindings::ro2ib_port_query(self.as_raw(), port, &mut p) };
         PortState {
             active: p.active,
+            mtu: p.mtu,
+            lid: p.lid,
             speed: p.speed,
             width: p.width,
             bad_pkeys: p.bad_pkeys,

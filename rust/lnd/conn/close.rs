@@ -102,6 +102,7 @@ impl Conn {
     pub(super) fn part(self: &Arc<Self>) {
         // The queue pair may have found that out first.
         let left_behind = self.is_elsewhere();
+        let port_mtu = self.hca().ok().and_then(|hca| hca.mtu());
         let epitaph = self.with(|inner| inner.life.epitaph());
         if !self.wait_for_farewell() {
             self.free_id();
@@ -124,6 +125,7 @@ impl Conn {
             cause,
             rejected,
         } = epitaph;
+        let cause = cause.with_mtus(self.cm.path_mtu(), port_mtu);
         let seen = &self.ni.seen;
         if retry.is_some_and(|invited| invited.why == RetryWhy::Unsaid) {
             // The others say why, and what they say is news to nobody.

@@ -28,7 +28,8 @@ use crate::{
         cause::Cause,
         conn::Event,
         line::Claim,
-        peer::Known, //
+        peer::Known,
+        way::transport_ms, //
     },
     rdma::cm::Way, //
 };
@@ -64,6 +65,17 @@ impl Connection for Conn {
         if self.is_elsewhere() {
             self.end(Cause::Moved);
         }
+    }
+
+    fn fit_mtu(self: &Arc<Self>, mtu: u32) {
+        if self.cm.path_mtu() > mtu {
+            self.end(Cause::PathMtu);
+        }
+    }
+
+    fn transport_ms(&self) -> Option<u64> {
+        let path = self.cm.known_path();
+        Some(transport_ms(path.ack_timeout?, path.retry_count?))
     }
 
     fn end_turn(&self) -> Option<Claim> {

@@ -170,6 +170,20 @@ impl Conn {
                 retry_count: settings.retry_count(),
                 rnr_retry_count: settings.rnr_retry_count(),
             };
+            let port_mtu = self.hca()?.mtu();
+            let path_mtu = if self.active {
+                None
+            } else {
+                id.lock().path().mtu
+            };
+            if port_mtu
+                .zip(path_mtu)
+                .is_some_and(|(port, path)| path > port)
+            {
+                // Only the side that asks chooses the path MTU: we ask, and the peer's port takes less than its own.
+                self.end(Cause::PathMtu);
+                return Ok(());
+            }
             match self.way(&id) {
                 Way::Open => {}
                 // Who has just asked can be answered.

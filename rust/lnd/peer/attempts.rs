@@ -287,10 +287,10 @@ impl<C: Connection> Peer<C> {
                 inner.policy.learnt(invited);
             }
             inner.last_cause = Some(cause);
-            let waiting = !inner.pending.is_empty() || cause == Cause::Moved;
+            let waiting = !inner.pending.is_empty() || cause.is_ours_to_connect();
             let waiting = waiting && listed && !inner.gone;
             let after = inner.policy.failed(active, again, waiting, random);
-            if cause == Cause::Moved {
+            if cause.is_ours_to_connect() {
                 inner.policy.insist();
             }
             if let After::RetryIn(ms) = after {

@@ -121,6 +121,13 @@ pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static 
     /// Ends it if it is on another device than the NI, or the NI's address has left that.
     fn moved(self: &Arc<Self>);
 
+    /// Ends it if its path MTU is larger than `mtu` bytes.
+    fn fit_mtu(self: &Arc<Self>, mtu: u32);
+
+    /// Returns for how long its queue pair sends a packet again that is not acknowledged, in milliseconds. `None`:
+    /// it is not known yet.
+    fn transport_ms(&self) -> Option<u64>;
+
     /// The turn in line that our attempt had until now; it has none any more.
     fn end_turn(&self) -> Option<Claim>;
 

@@ -77,8 +77,26 @@ impl<C: Connection> Peer<C> {
         }
     }
 
+    /// Returns how long the transport of a connection sends a packet again, in milliseconds: the longest of all
+    /// connections. `None`: no connection knows.
+    pub(crate) fn transport_ms(&self) -> Option<u64> {
+        let mut longest = None;
+        self.for_each_conn(|conn| longest = longest.max(conn.transport_ms()));
+        longest
+    }
+
+    /// Ends all connections because peers reach the port at another address now.
+    pub(crate) fn readdressed(&self) {
+        self.for_each_conn(|conn| conn.fail(Cause::AddressChanged));
+    }
+
+    /// Ends the connections that send larger packets than `mtu` bytes, which the port does not take any more.
+    pub(crate) fn fit_mtu(&self, mtu: u32) {
+        self.for_each_conn(|conn| conn.fit_mtu(mtu));
+    }
+
     /// LNet has another way for what waits.
-    pub(super) fn refuse_waiting(&self) {
+    pub(crate) fn refuse_waiting(&self) {
         let waiting = self.with(|inner| inner.pending.take());
         let cause = self.ni.way(|way| way.why());
         self.ni.seen.messages(cause, waiting.len());

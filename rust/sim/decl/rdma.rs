@@ -264,6 +264,8 @@ pub struct ro2ib_device_attrs {
 #[derive(Default, Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_port {
     pub active: bool,
+    pub mtu: u32,
+    pub lid: u32,
     pub speed: u32,
     pub width: u32,
     pub bad_pkeys: u32,
@@ -315,6 +317,7 @@ pub struct ro2ib_cm_path {
     pub sl: i8,
     pub retry_count: i8,
     pub rnr_retry_count: i8,
+    pub ack_timeout: i8,
 }
 
 #[repr(C)]
@@ -409,6 +412,8 @@ pub const ro2ib_link_event_RO2IB_LINK_UP: ro2ib_link_event = 0;
 pub const ro2ib_link_event_RO2IB_LINK_DOWN: ro2ib_link_event = 1;
 pub const ro2ib_link_event_RO2IB_LINK_LEAVING: ro2ib_link_event = 2;
 pub const ro2ib_link_event_RO2IB_LINK_MOVED: ro2ib_link_event = 3;
+pub const ro2ib_link_event_RO2IB_LINK_NO_CARRIER: ro2ib_link_event = 4;
+pub const ro2ib_link_event_RO2IB_LINK_MTU: ro2ib_link_event = 5;
 
 pub type ro2ib_link_event = u32;
 
@@ -584,6 +589,7 @@ unsafe extern "C" {
     pub fn ro2ib_device_interrupts(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_is_iwarp(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_device_is_roce(dev: *mut ib_device, port: u32) -> bool;
+    pub fn ro2ib_device_is_ib(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_sends_late(dev: *mut ib_device) -> bool;
     pub fn ro2ib_port_query(dev: *mut ib_device, port: u32, out: *mut ro2ib_port);

@@ -13,7 +13,10 @@ use simc::{
             ENOMEM,
             EOPNOTSUPP, //
         },
-        r::ro2ib_tuning, //
+        r::{
+            ib_event_type_IB_EVENT_LID_CHANGE,
+            ro2ib_tuning, //
+        }, //
     },
     foul,
     lnet::{
@@ -69,6 +72,14 @@ pub enum Happens {
     LinkDown,
     /// As above.
     LinkLost,
+    /// IPoIB has no carrier for a while, as when no subnet manager answers. The port stays active.
+    CarrierGoes,
+    /// The subnet manager gives the port another LID: IPoIB loses its carrier for a moment.
+    LidChanges,
+    /// The interface gets a smaller MTU for a while.
+    MtuShrinks,
+    /// A bond fails over, again and again, and its RDMA device, its address and its GID stay.
+    BondFlaps,
     /// The device is unplugged, and another comes.
     Unplug,
     /// The NI is deleted, and added again.
@@ -435,6 +446,18 @@ impl Script {
         if !strict && !script.punctual && own.one_in(16) {
             script.flaps(own);
         }
+        let own = &mut Rng::new(seed ^ 0x01b0_1b00);
+        if !strict && !script.punctual && own.one_in(16) {
+            script.infiniband(own);
+        }
+        let own = &mut Rng::new(seed ^ 0x0a70_05a1);
+        if !strict && !script.punctual && own.one_in(32) {
+            script.mtu_shrinks(own);
+        }
+        let own = &mut Rng::new(seed ^ 0x0b0d_f1a9);
+        if !strict && !script.punctual && own.one_in(32) {
+            script.bond_flaps(own);
+        }
         let own = &mut Rng::new(seed ^ 0x0a17_e000);
         if !strict && !script.punctual && own.one_in(16) {
             script.mutes(own);
@@ -618,6 +641,45 @@ impl Script {
                     .collect(),
             })
             .collect();
+    }
+
+    /// Puts two nodes on InfiniBand: the carrier of IPoIB goes, the port fails for less than the transport retries
+    /// last, or for longer, or gets another LID. Nothing else goes wrong.
+    fn infiniband(&mut self, rng: &mut Rng) {
+        self.flaps(rng);
+        self.plan.ib = true;
+        self.plan.timeout = rng.of(&[10, 50]);
+        for step in &mut self.steps {
+            step.what = rng.of(&[
+                Happens::CarrierGoes,
+                Happens::CarrierGoes,
+                Happens::LidChanges,
+                Happens::LinkLost,
+            ]);
+            step.long = match step.what {
+                Happens::CarrierGoes => rng.range(2 * SEC, 40 * SEC),
+                Happens::LidChanges => rng.below(SEC),
+                _ => rng.of(&[SEC, 4 * SEC, 8 * SEC, 11 * SEC, 30 * SEC]),
+            };
+        }
+    }
+
+    /// Gives the interface of a node a smaller MTU for a while. Nothing else goes wrong.
+    fn mtu_shrinks(&mut self, rng: &mut Rng) {
+        self.flaps(rng);
+        for step in &mut self.steps {
+            step.what = Happens::MtuShrinks;
+            step.long = rng.range(10 * MS, 3 * SEC);
+        }
+    }
+
+    /// Lets the bond of a node, which is over one RDMA device, fail over many times a second.
+    fn bond_flaps(&mut self, rng: &mut Rng) {
+        self.flaps(rng);
+        for step in &mut self.steps {
+            step.what = Happens::BondFlaps;
+            step.long = rng.range(10 * MS, 3 * SEC);
+        }
     }
 
     /// Two nodes, one connection or two, a handful of messages, and at most two things that go wrong:
@@ -1147,18 +1209,51 @@ fn user(user: User, ends_well: bool) {
 /// So long after one of several connections broke there is another.
 const REPLACED: u64 = 10 * SEC;
 
-/// So long after the link is down no connection is up: it is held for 3 s, and looked at each second.
-const HOLD: u64 = 5 * SEC;
+/// Returns how long after the link is down no connection is up any more: connections are held for 3 s, on InfiniBand
+/// for as long as their transport retries last, and the driver looks each second.
+fn hold() -> u64 {
+    match w().plan.ib {
+        true => retries().max(3 * SEC) + 2 * SEC,
+        false => 5 * SEC,
+    }
+}
+
+/// Returns for how long the transport sends a packet again that is not acknowledged, unless the driver ends the
+/// connection because a transfer is stuck.
+fn retries() -> u64 {
+    let transport = (u64::from(w().plan.retry_count) + 1) * verbs::ack_ns();
+    transport.min(u64::from(w().plan.timeout) * SEC)
+}
+
+/// Counts those of these queue pairs that are not up any more.
+fn over(before: &[*mut verbs::Qp]) -> usize {
+    before.iter().filter(|qp| !verbs::is_up(**qp)).count()
+}
+
+/// Sends a message over the connection that a node has, at once, though the driver finds its NI to be down.
+fn sends_without_way(node: usize) {
+    let to = lnet::nid_of(world::ip(other(node, 0), 0));
+    let Some(ni) = active(node, 0).filter(|ni| lnet::connected(*ni, to)) else {
+        return;
+    };
+    let op = lnet::begin(ni, lnet::PUT, to, 6000, true);
+    let result = lnet::wait(op, SEC);
+    if result != Some(0) {
+        violation(&format!(
+            "a message does not go over a connection that works: {result:?}"
+        ));
+    }
+}
 
 /// So long after the link is back messages go again, both ways.
 const BACK: u64 = 5 * SEC;
 
 /// The link of a node is back, and nothing else is wrong.
-fn returns(node: usize) {
+fn returns(node: usize, within: u64) {
     let there = other(node, 0);
     let tids = [(node, there), (there, node)].map(|(from, to)| {
         sched::spawn(from, Kind::Process, "returns", move || {
-            reaches_soon(from, to)
+            reaches_soon(from, to, within)
         })
     });
     for tid in tids {
@@ -1184,8 +1279,8 @@ fn all_return(node: usize, dev: *const verbs::Dev) {
     }
 }
 
-fn reaches_soon(node: usize, to: usize) {
-    let until = sched::now() + BACK;
+fn reaches_soon(node: usize, to: usize, within: u64) {
+    let until = sched::now() + within;
     let Some(ni) = active(node, 0) else { return };
     loop {
         let op = lnet::begin(ni, lnet::PUT, lnet::nid_of(world::ip(to, 0)), 6000, true);
@@ -1196,7 +1291,7 @@ fn reaches_soon(node: usize, to: usize) {
         if sched::now() >= until {
             violation(&format!(
                 "node {node} does not reach node {to} {} s after the link is back: {result:?}",
-                BACK / SEC
+                within / SEC
             ));
         }
         sched::sleep(100 * MS);
@@ -1249,7 +1344,56 @@ fn happens(step: Step, punctual: bool) {
                 sched::sleep(step.long / 5);
             }
         }
+        Happens::CarrierGoes => {
+            let before = verbs::up(dev);
+            lnet::carrier(dev, false);
+            sched::sleep(step.long / 2);
+            sends_without_way(node);
+            sched::sleep(step.long / 2);
+            if over(&before) != 0 {
+                violation("a connection ended, and only IPoIB had no carrier");
+            }
+            lnet::carrier(dev, true);
+            returns(node, BACK);
+            all_return(node, dev);
+        }
+        Happens::LidChanges => {
+            let before = verbs::up(dev);
+            // SAFETY: Devices stay until the world ends.
+            unsafe { (*dev).lid += 1 };
+            verbs::dispatch(dev, ib_event_type_IB_EVENT_LID_CHANGE);
+            lnet::carrier(dev, false);
+            sched::sleep(step.long);
+            lnet::carrier(dev, true);
+            returns(node, BACK);
+            if over(&before) != before.len() {
+                violation("a connection is up that goes to a LID which no port has any more");
+            }
+            all_return(node, dev);
+        }
+        Happens::MtuShrinks => {
+            lnet::mtu(dev, 1024);
+            sched::sleep(step.long);
+            returns(node, BACK);
+            if verbs::too_large(dev) != 0 {
+                violation("a connection is up that sends larger packets than the port takes");
+            }
+            lnet::mtu(dev, 4096);
+        }
+        Happens::BondFlaps => {
+            let before = verbs::up(dev);
+            for _ in 0..10 {
+                lnet::fails_over(dev);
+                sched::sleep(step.long / 10);
+                sends_without_way(node);
+            }
+            returns(node, BACK);
+            if over(&before) != 0 {
+                violation("a connection ended, and the bond has the device that it had");
+            }
+        }
         Happens::LinkDown | Happens::LinkLost => {
+            let before = verbs::up(dev);
             lnet::link(
                 dev,
                 if step.what == Happens::LinkDown {
@@ -1259,12 +1403,24 @@ fn happens(step: Step, punctual: bool) {
                 },
             );
             sched::sleep(step.long);
-            if punctual && step.long > HOLD && !verbs::up(dev).is_empty() {
+            if punctual && step.long > hold() && !verbs::up(dev).is_empty() {
                 violation("a connection is up though the link has been down for seconds");
+            }
+            let held = w().plan.ib && step.long + SEC < retries();
+            if punctual && held && over(&before) != 0 {
+                violation("a connection ended whose transport sends again");
             }
             lnet::link(dev, Link::Up);
             if punctual {
-                returns(node);
+                // The other node may have a connection of which it has to find out that it is dead.
+                returns(
+                    node,
+                    if w().plan.ib {
+                        retries() + 2 * SEC
+                    } else {
+                        BACK
+                    },
+                );
                 all_return(node, dev);
             }
         }

@@ -32,6 +32,7 @@ pub fn cause(name: &str) -> &str {
         "LinkDown" => "the link is down here",
         "Overtaken" => "the peer connected first",
         "Moved" => "the interface moved to another RDMA device",
+        "PathMtu" => "the path MTU is larger than the MTU of the interface here allows",
         other => other,
     }
 }
@@ -63,6 +64,7 @@ pub fn advice(name: &str, detail: &str) -> &'static str {
         "AddressChanged" => "look at \"ip addr\"",
         "LinkDown" => "cable, switch, \"ip link\"",
         "Moved" => "why did the bond fail over: cable, switch",
+        "PathMtu" => "set the same MTU on both nodes: ip link",
         _ => "",
     }
 }

@@ -129,6 +129,7 @@ enum Packet {
         src: Addr,
         dst: Addr,
         qpn: u32,
+        mtu: u32,
         private: Vec<u8>,
         param: (u8, u8),
     },
@@ -168,10 +169,17 @@ const NO_RESOURCES: u8 = 2;
 /// Nobody listens (`IB_CM_REJ_INVALID_SERVICE_ID`).
 const NO_SERVICE: i32 = 8;
 
-/// Nanoseconds until a message is sent again, and how often that is done.
-const RESEND: u64 = 4300 * MS;
 /// The packet life time that the CM gives each path over RoCE (`CMA_IBOE_PACKET_LIFETIME`).
 const PACKET_LIFE_TIME: u8 = 16;
+/// Returns the nanoseconds until a message is sent again.
+fn resend() -> u64 {
+    if w().plan.ib {
+        6400 * MS
+    } else {
+        4300 * MS
+    }
+}
+/// How often a message is sent again.
 const TRIES: u32 = 15;
 
 fn id_of(nr: u64) -> Option<*mut Id> {
@@ -276,13 +284,13 @@ fn send_again(id: *mut Id, packet: Packet) {
     i.tries += 1;
     // SAFETY: Devices stay until the world ends.
     let moved = unsafe { (*i.dev).moved };
-    if w().prompt && moved.is_some_and(|at| sched::now() - at > RESEND) {
+    if w().prompt && moved.is_some_and(|at| sched::now() - at > resend()) {
         // What rxe would never get over. There was time to free the id, but where tasks stand still for seconds.
         violation("the CM repeats a message without a GID");
     }
     let epoch = i.epoch;
     send(i, packet.clone());
-    sched::after(RESEND, move || {
+    sched::after(resend(), move || {
         // SAFETY: As above.
         let i = unsafe { &mut *id };
         if i.epoch != epoch || i.gone {
@@ -385,6 +393,8 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
         rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => {
             i.state = State::RouteResolved;
             i.route = true;
+            // SAFETY: Devices stay until the world ends.
+            i.mtu = unsafe { (*i.dev).mtu };
         }
         rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => i.state = State::AddrResolved,
         rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
@@ -394,7 +404,7 @@ fn prepare(i: &mut Id, ev: u32, qpn: u32) -> u32 {
                     return rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE;
                 }
                 i.remote_qpn = qpn;
-                if !verbs::connect(i.qp, qpn, i.param.0, i.param.1) || i.cm != Cm::RepRcvd {
+                if !verbs::connect(i.qp, qpn, i.mtu, i.param.0, i.param.1) || i.cm != Cm::RepRcvd {
                     verbs::to_err(i.qp);
                     if i.cm == Cm::RepRcvd {
                         refuse_rep(i);
@@ -552,11 +562,12 @@ fn arrived(from_dev: *mut Dev, dev: *mut Dev, packet: Packet) {
         src,
         dst,
         qpn,
+        mtu,
         private,
         param,
     } = packet
     {
-        return request(dev, node, from, src, dst, qpn, private, param);
+        return request(dev, node, from, src, dst, (qpn, mtu), private, param);
     }
     let Some(id) = id_of(to).filter(|id| unsafe { (**id).dev == dev }) else {
         match packet {
@@ -687,7 +698,7 @@ fn request(
     from: u64,
     src: Addr,
     dst: Addr,
-    qpn: u32,
+    (qpn, mtu): (u32, u32),
     private: Vec<u8>,
     param: (u8, u8),
 ) {
@@ -728,6 +739,7 @@ fn request(
     i.dst = src;
     i.other = from;
     i.remote_qpn = qpn;
+    i.mtu = mtu;
     i.param = param;
     i.state = State::Connect;
     i.route = true;
@@ -847,7 +859,7 @@ fn is_not_heard(i: &Id) -> bool {
     // SAFETY: Devices stay until the world ends.
     let dev = unsafe { &*i.dev };
     let (said, ups) = i.said;
-    let soon = sched::now() - said < RESEND && dev.ups == ups;
+    let soon = sched::now() - said < resend() && dev.ups == ups;
     let once = i.cm == Cm::Established || (i.cm == Cm::DreqSent && soon);
     let many = dev.ids.len() > 30;
     let calm = w().prompt && w().faults == 0 && w().foul.is_none();
@@ -1114,7 +1126,9 @@ fn resolve(
         if i.gone {
             return;
         }
-        let there = dev_of(i.dst.ip).is_some_and(|d| verbs::reaches(dev, d));
+        // SAFETY: As above. Only InfiniBand loses a carrier and not the link.
+        let there = dev_of(i.dst.ip)
+            .is_some_and(|d| unsafe { verbs::reaches(dev, d) && (*dev).carrier && (*d).carrier });
         if lost || !there {
             let wait = if lost { 0 } else { u64::from(timeout_ms) * MS };
             sched::after(wait, move || {
@@ -1241,6 +1255,7 @@ pub unsafe extern "C" fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_p
         sl: -1,
         retry_count: -1,
         rnr_retry_count: -1,
+        ack_timeout: -1,
         ..Default::default()
     };
     if i.route {
@@ -1249,6 +1264,7 @@ pub unsafe extern "C" fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_p
     }
     if let Some((retry, rnr_retry)) = verbs::retries(i.qp) {
         (path.retry_count, path.rnr_retry_count) = (retry as i8, rnr_retry as i8);
+        path.ack_timeout = verbs::ack_timeout();
     }
     // SAFETY: By the contract of this function.
     unsafe { *out = path };
@@ -1258,7 +1274,7 @@ pub unsafe extern "C" fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_p
 pub unsafe extern "C" fn ro2ib_cm_roce_gid(id: *mut rdma_cm_id, to: *mut u8) -> bool {
     let i = id_mut(id);
     // SAFETY: Devices stay until the world ends, and a request came to one.
-    if unsafe { (*i.dev).tcp } {
+    if unsafe { (*i.dev).tcp } || w().plan.ib {
         return false;
     }
     // SAFETY: By the contract of this function.
@@ -1276,7 +1292,7 @@ fn gid(of: &Addr) -> [u8; 16] {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way {
     let i = id_mut(id);
-    if i.dev.is_null() {
+    if i.dev.is_null() || w().plan.ib {
         return ro2ib_cm_way_RO2IB_WAY_OPEN;
     }
     // SAFETY: Devices stay until the world ends.
@@ -1350,6 +1366,7 @@ pub unsafe extern "C" fn ro2ib_cm_connect_locked(
         src: i.src,
         dst: i.dst,
         qpn,
+        mtu: i.mtu,
         private: data,
         param: i.param,
     };
@@ -1387,6 +1404,17 @@ pub unsafe extern "C" fn ro2ib_cm_accept_locked(
     if i.state != State::Connect || i.cm != Cm::ReqRcvd || speechless(i) {
         return -(EINVAL as i32);
     }
+    // SAFETY: Devices stay until the world ends. An adapter refuses such a path, rxe takes it.
+    if unsafe { i.mtu > (*i.dev).mtu && !(*i.dev).software } {
+        let packet = Packet::Rej {
+            to: i.other,
+            reason: CONSUMER,
+            private: vec![0; 148],
+        };
+        send(i, packet);
+        set(i, Cm::Idle);
+        return -(EINVAL as i32);
+    }
     // SAFETY: By the contract of this function.
     let p = unsafe { &*param };
     let mut data = private(p);
@@ -1399,7 +1427,7 @@ pub unsafe extern "C" fn ro2ib_cm_accept_locked(
         unsafe { (*i.qp).qpn }
     };
     if !i.qp.is_null() {
-        verbs::connect(i.qp, i.remote_qpn, i.param.0, p.rnr_retry_count);
+        verbs::connect(i.qp, i.remote_qpn, i.mtu, i.param.0, p.rnr_retry_count);
         // SAFETY: As above.
         unsafe { (*i.qp).called = Some(sched::now()) };
     }

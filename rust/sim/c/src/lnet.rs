@@ -1247,6 +1247,7 @@ pub fn link(dev: *mut Dev, what: Link) {
         }
         let up = what == Link::Up;
         (*dev).up = up;
+        (*dev).carrier = up;
         (*dev).ups += usize::from(up);
         verbs::dispatch(
             dev,
@@ -1261,16 +1262,58 @@ pub fn link(dev: *mut Dev, what: Link) {
             if set_link_fatal(&mut *ni, !up) {
                 event(
                     ni,
-                    if up {
-                        ro2ib_link_event_RO2IB_LINK_UP
-                    } else {
-                        ro2ib_link_event_RO2IB_LINK_DOWN
+                    match (up, w().plan.ib) {
+                        (true, _) => ro2ib_link_event_RO2IB_LINK_UP,
+                        (false, true) => ro2ib_link_event_RO2IB_LINK_NO_CARRIER,
+                        (false, false) => ro2ib_link_event_RO2IB_LINK_DOWN,
                     },
                 );
             }
         }
         lock::give(lock);
         lock::give(rtnl);
+    }
+}
+
+/// Takes the carrier of IPoIB away, or gives it back. The port stays as it is. The task that runs holds rtnl.
+pub fn carrier(dev: *mut Dev, on: bool) {
+    // SAFETY: Devices and NIs stay until the world ends.
+    unsafe {
+        let (rtnl, lock) = {
+            let n = &mut w().nodes[(*dev).node];
+            (&raw mut n.rtnl, &raw mut n.ni_lock)
+        };
+        lock::take(rtnl, false, false);
+        (*dev).carrier = on;
+        lock::take(lock, false, false);
+        for ni in published(dev) {
+            if set_link_fatal(&mut *ni, !on) {
+                event(
+                    ni,
+                    if on {
+                        ro2ib_link_event_RO2IB_LINK_UP
+                    } else {
+                        ro2ib_link_event_RO2IB_LINK_NO_CARRIER
+                    },
+                );
+            }
+        }
+        lock::give(lock);
+        lock::give(rtnl);
+    }
+}
+
+/// Gives the interface of a device another MTU. The shim's notifier says so.
+pub fn mtu(dev: *mut Dev, bytes: u32) {
+    // SAFETY: Devices and NIs stay until the world ends.
+    unsafe {
+        let lock = &raw mut w().nodes[(*dev).node].ni_lock;
+        (*dev).mtu = bytes;
+        lock::take(lock, false, false);
+        for ni in published(dev) {
+            event(ni, ro2ib_link_event_RO2IB_LINK_MTU);
+        }
+        lock::give(lock);
     }
 }
 

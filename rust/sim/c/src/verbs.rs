@@ -64,6 +64,12 @@ pub struct Dev {
     pub up: bool,
     /// How often it came up: each time at another speed.
     pub ups: usize,
+    /// IPoIB has a carrier. Only InfiniBand asks.
+    pub carrier: bool,
+    /// The LID that the subnet manager gave its port. Only InfiniBand asks.
+    pub lid: u32,
+    /// Active MTU in bytes.
+    pub mtu: u32,
     /// Its limits.
     pub attrs: ro2ib_device_attrs,
     /// A provider like rxe: completions in work items, fenced registrations.
@@ -114,6 +120,9 @@ impl Dev {
             moved: None,
             up: true,
             ups: 0,
+            carrier: true,
+            lid: 1,
+            mtu: 4096,
             attrs,
             software,
             tcp,
@@ -260,7 +269,11 @@ pub unsafe extern "C" fn ro2ib_device_is_iwarp(dev: *mut ib_device, _port: u32) 
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_is_roce(dev: *mut ib_device, _port: u32) -> bool {
     // SAFETY: By the contract of this function.
-    unsafe { !(*dev.cast::<Dev>()).tcp }
+    unsafe { !(*dev.cast::<Dev>()).tcp && !w().plan.ib }
+}
+#[no_mangle]
+pub unsafe extern "C" fn ro2ib_device_is_ib(_dev: *mut ib_device, _port: u32) -> bool {
+    w().plan.ib
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_device_is_software(dev: *mut ib_device) -> bool {
@@ -289,6 +302,8 @@ pub unsafe extern "C" fn ro2ib_port_query(dev: *mut ib_device, _port: u32, out: 
         let dev = &*dev.cast::<Dev>();
         *out = ro2ib_port {
             active: dev.up,
+            mtu: dev.mtu,
+            lid: if w().plan.ib && dev.up { dev.lid } else { 0 },
             speed: SPEEDS[dev.ups % 3].0,
             width: 2,
             bad_pkeys: 0,
@@ -552,6 +567,10 @@ pub struct Qp {
     pub state: State,
     /// The number of the other side's.
     pub peer: u32,
+    /// The LID of the other side's port when it was connected.
+    lid: u32,
+    /// Path MTU in bytes.
+    mtu: u32,
     /// An established connection was told to the driver, or the CM was.
     pub established: bool,
     /// Since when the side that was called has waited for a word of the other one; `None`: it called.
@@ -656,6 +675,8 @@ pub unsafe fn create_qp(
             event,
             state: State::Init,
             peer: 0,
+            lid: 0,
+            mtu: 0,
             established: false,
             called: None,
             calls: None,
@@ -743,6 +764,13 @@ pub fn up(dev: *const Dev) -> Vec<*mut Qp> {
         (**qp).dev.cast_const() == dev && (**qp).state == State::Rts && (**qp).established
     };
     w().qps.values().copied().filter(is).collect()
+}
+
+/// Counts the queue pairs over which connections are up, and whose path MTU is larger than the MTU of the device.
+pub fn too_large(dev: *const Dev) -> usize {
+    // SAFETY: Devices and the memory of queue pairs stay until the world ends.
+    let is = |qp: &&*mut Qp| unsafe { (***qp).mtu > (*dev).mtu };
+    up(dev).iter().filter(is).count()
 }
 
 /// Whether a queue pair is up yet, or again.
@@ -854,13 +882,16 @@ pub fn all_to_err(dev: *mut Dev) {
 }
 
 /// It can send and receive from now on, if it has not ended.
-pub fn connect(qp: *mut Qp, peer: u32, retry: u8, rnr_retry: u8) -> bool {
+pub fn connect(qp: *mut Qp, peer: u32, mtu: u32, retry: u8, rnr_retry: u8) -> bool {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { &mut *qp };
     let can = q.state == State::Init;
     if can {
         q.state = State::Rts;
         q.peer = peer;
+        q.mtu = mtu;
+        // SAFETY: As above.
+        q.lid = qp_of(peer).map_or(0, |p| unsafe { (*(*p).dev).lid });
         q.retry = retry;
         q.rnr_retry = rnr_retry;
         kick(qp);
@@ -873,6 +904,24 @@ pub fn retries(qp: *mut Qp) -> Option<(u8, u8)> {
     // SAFETY: The memory stays until the world ends.
     let q = unsafe { qp.as_ref() }?;
     (q.state != State::Init).then_some((q.retry, q.rnr_retry))
+}
+
+/// Returns the time of one try of the transport, as the path of the CM has it: 4.096 us * 2^[`ack_timeout`].
+pub fn ack_ns() -> u64 {
+    if w().plan.ib {
+        2147 * MS
+    } else {
+        500 * MS
+    }
+}
+
+/// Returns the exponent of that time.
+pub fn ack_timeout() -> i8 {
+    if w().plan.ib {
+        19
+    } else {
+        17
+    }
 }
 
 fn latency() -> u64 {
@@ -1021,7 +1070,9 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     };
     // SAFETY: The memory stays until the world ends.
     let p = unsafe { &mut *peer };
-    if !reaches(q.dev, p.dev) || p.state != State::Rts || p.peer != q.qpn {
+    // SAFETY: Devices stay until the world ends.
+    let lid = unsafe { (*p.dev).lid };
+    if !reaches(q.dev, p.dev) || p.state != State::Rts || p.peer != q.qpn || lid != q.lid {
         return Outcome::Silence;
     }
     // SAFETY: Devices stay until the world ends.
@@ -1029,6 +1080,15 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
     let Some(mut data) = gather(q, wr) else {
         return Outcome::Wrong(ib_wc_status_IB_WC_LOC_PROT_ERR, None);
     };
+    // SAFETY: Devices stay until the world ends.
+    let (here, there) = unsafe { ((*q.dev).mtu, (*p.dev).mtu) };
+    let packet = q.mtu.min(data.len() as u32);
+    if packet > here {
+        return Outcome::Wrong(ib_wc_status_IB_WC_LOC_QP_OP_ERR, None);
+    }
+    if packet > there {
+        return Outcome::Silence;
+    }
     p.heard = true;
     if !p.established && p.events == 0 {
         // The connection is in use before the CM has said that it is established.
@@ -1262,8 +1322,7 @@ fn carry_out(qp: *mut Qp) {
         Outcome::Silence => {
             let now = sched::now();
             let since = *q.silent_since.get_or_insert(now);
-            // 4.096 us * 2^19, as CM and rxe have it, for each try.
-            if now - since > (u64::from(q.retry) + 1) * 500 * MS {
+            if now - since > (u64::from(q.retry) + 1) * ack_ns() {
                 fail(qp, ib_wc_status_IB_WC_RETRY_EXC_ERR);
             } else {
                 again(qp, 50 * MS);

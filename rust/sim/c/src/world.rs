@@ -107,6 +107,9 @@ pub struct Plan {
     pub keepalive: u32,
     /// `probe`, milliseconds.
     pub probe: u32,
+    /// All devices are InfiniBand: the CM and the transport wait longer, an address is resolved through IPoIB, and a
+    /// path is a LID.
+    pub ib: bool,
     /// `retry_count`.
     pub retry_count: u8,
     /// `rnr_retry_count`.
@@ -191,6 +194,7 @@ impl Plan {
             timeout: 10,
             keepalive: 100,
             probe: 1000,
+            ib: false,
             retry_count: 5,
             rnr_retry_count: 6,
             wrq_sge: 2,
