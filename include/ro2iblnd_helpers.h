@@ -113,7 +113,6 @@ struct ro2ib_port {
 	u32 speed;
 	u32 width;
 	u32 bad_pkeys;
-	u32 mtu;
 };
 
 void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out);

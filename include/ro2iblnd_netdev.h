@@ -1,45 +1,73 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * An interface and what it rests on. A VLAN is up and has its routes for a
- * moment after the interface below it is down, and its carrier follows later:
- * whoever asks whether packets can leave has to look at both.
+ * An interface and what it rests on: a VLAN or a macvlan rests on one
+ * interface, a bond, a team or a bridge on several. An upper interface is up
+ * and has its routes for a moment after the interface below it is down, and its
+ * carrier follows later. So whether packets can leave depends on both.
+ *
+ * All functions need rcu_read_lock().
  */
 #ifndef RO2IBLND_NETDEV_H
 #define RO2IBLND_NETDEV_H
 
-#include <linux/if_vlan.h>
 #include <linux/netdevice.h>
 
+struct ro2ib_netdev_walk {
+	const struct net_device *gone;
+	bool has_ports;		/* @dev or something below it is a master */
+	bool port_carries;	/* one of the ports of it carries */
+};
+
+static inline bool ro2ib_netdev_has_carrier(const struct net_device *dev,
+					    const struct net_device *gone)
+{
+	return dev != gone && netif_running(dev) && netif_carrier_ok(dev);
+}
+
+/* Returns 1, which ends the walk, if nothing leaves without @lower. */
+static inline int ro2ib_netdev_visit(struct net_device *lower,
+				     struct netdev_nested_priv *priv)
+{
+	struct ro2ib_netdev_walk *walk = priv->data;
+	bool carries = ro2ib_netdev_has_carrier(lower, walk->gone);
+
+	/* A master (bond, team, bridge) needs one of its ports. */
+	if (netdev_master_upper_dev_get_rcu(lower)) {
+		walk->has_ports = true;
+		walk->port_carries |= carries;
+		return 0;
+	}
+	return !carries;
+}
+
 /*
- * The interface that the VLAN @dev is on; NULL if it is none. Under
- * rcu_read_lock().
+ * Returns whether what is sent through @dev leaves this node if the interface
+ * @gone, which may be @dev, below it, or NULL, does not carry anything.
  */
-static inline const struct net_device *
-ro2ib_netdev_below(const struct net_device *dev)
+static inline bool
+ro2ib_netdev_carries_without(struct net_device *dev,
+			     const struct net_device *gone)
 {
-#if IS_ENABLED(CONFIG_VLAN_8021Q)
-	if (is_vlan_dev(dev))
-		return vlan_dev_priv(dev)->real_dev;
-#endif
-	return NULL;
+	struct ro2ib_netdev_walk walk = { .gone = gone };
+	struct netdev_nested_priv priv = { .data = &walk };
+
+	if (!ro2ib_netdev_has_carrier(dev, gone) ||
+	    netdev_walk_all_lower_dev_rcu(dev, ro2ib_netdev_visit, &priv))
+		return false;
+	return !walk.has_ports || walk.port_carries;
 }
 
-/* Does what is sent through @dev leave this node? Like ro2ib_netdev_below(). */
-static inline bool ro2ib_netdev_carries(const struct net_device *dev)
+static inline bool ro2ib_netdev_carries(struct net_device *dev)
 {
-	for (; dev; dev = ro2ib_netdev_below(dev))
-		if (!netif_running(dev) || !netif_carrier_ok(dev))
-			return false;
-	return true;
+	return ro2ib_netdev_carries_without(dev, NULL);
 }
 
-/* Is @dev the interface @other, or on it? Like ro2ib_netdev_below(). */
-static inline bool ro2ib_netdev_rests_on(const struct net_device *dev,
-					 const struct net_device *other)
+/* Returns whether @dev is the interface @other, or rests on it. */
+static inline bool ro2ib_netdev_rests_on(struct net_device *dev,
+					 struct net_device *other)
 {
-	while (dev && dev != other)
-		dev = ro2ib_netdev_below(dev);
-	return dev;
+	return dev && (dev == other ||
+		       netdev_has_upper_dev_all_rcu(other, dev));
 }
 
 #endif

@@ -31,6 +31,8 @@ static int add_addrs(struct net_device *dev, struct lnet_inetdev **list, int n)
 		e->li_ipaddr = (__force u32)ifa->ifa_local;
 		e->li_netmask = (__force u32)ifa->ifa_mask;
 		e->li_index = dev->ifindex;
+		e->li_cpt = cfs_cpt_of_node(lnet_cpt_table(),
+					    dev_to_node(&dev->dev));
 		e->li_iff_master = netif_is_bond_master(dev);
 		e->li_size = sizeof(struct in_addr);
 		strscpy(e->li_name, ifa->ifa_label[0] ? ifa->ifa_label : dev->name,

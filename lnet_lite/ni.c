@@ -168,6 +168,12 @@ cpumask_var_t *cfs_cpt_cpumask(struct cfs_cpt_table *cptab, int cpt)
 }
 EXPORT_SYMBOL_GPL(cfs_cpt_cpumask);
 
+int cfs_cpt_of_node(struct cfs_cpt_table *cptab, int node)
+{
+	return node < 0 ? CFS_CPT_ANY : 0;
+}
+EXPORT_SYMBOL_GPL(cfs_cpt_of_node);
+
 int lnet_ni_set_default_cpts(struct lnet_ni *ni)
 {
 	ni->ni_ncpts = 1;

@@ -20,12 +20,13 @@ static const char *state_name(enum lnet_ni_state s)
 
 static int ni_line(struct lnl_ni *ni, char *buf, size_t size)
 {
-	return scnprintf(buf, size, "%s if=%s state=%s refs=%d credits=%d/%d min=%d fatal=%d\n",
+	return scnprintf(buf, size, "%s if=%s state=%s refs=%d credits=%d/%d min=%d fatal=%d dev_cpt=%d\n",
 			 libcfs_nidstr(&ni->ni.ni_nid),
 			 ni->ni.ni_interface ? ni->ni.ni_interface : "?",
 			 state_name(ni->ni.ni_state), ni->refs, ni->tq_credits,
 			 ni->tq_credits_max, ni->tq_credits_min,
-			 atomic_read(&ni->ni.ni_fatal_error_on));
+			 atomic_read(&ni->ni.ni_fatal_error_on),
+			 ni->ni.ni_dev_cpt);
 }
 
 int lnl_nis_print(char *buf, size_t size)

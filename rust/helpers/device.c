@@ -83,7 +83,6 @@ void ro2ib_port_query(struct ib_device *dev, u32 port, struct ro2ib_port *out)
 	out->speed = attr.active_speed;
 	out->width = attr.active_width;
 	out->bad_pkeys = attr.bad_pkey_cntr;
-	out->mtu = max(ib_mtu_enum_to_int(attr.active_mtu), 0);
 }
 
 static void ro2ib_gsi_no_send(struct ib_mad_agent *agent,

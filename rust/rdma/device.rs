@@ -165,8 +165,6 @@ pub(crate) struct PortState {
     pub(crate) width: u32,
     /// Packets of other partitions that it got, and did not take, since somebody set that to 0.
     pub(crate) bad_pkeys: u32,
-    /// The largest path MTU that it can do now, in bytes.
-    pub(crate) mtu: u32,
 }
 
 impl Device {
@@ -273,7 +271,6 @@ impl Device {
             speed: p.speed,
             width: p.width,
             bad_pkeys: p.bad_pkeys,
-            mtu: p.mtu,
         }
     }
 

@@ -17,6 +17,7 @@
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
 #include <net/net_namespace.h>
+#include <net/route.h>
 
 #include "ro2iblnd_netdev.h"
 #include "shim.h"
@@ -75,6 +76,35 @@ static int ro2ib_ni_match(const struct lnet_ni *lni, const char *wanted,
 	return -ENOENT;
 }
 
+static int ro2ib_note_node(struct net_device *dev,
+			   struct netdev_nested_priv *priv)
+{
+	int *node = priv->data;
+
+	*node = dev_to_node(&dev->dev);
+	return *node != NUMA_NO_NODE;
+}
+
+/*
+ * Returns the CPT of the first interface below that of the NI which has a NUMA
+ * node, CFS_CPT_ANY if there is none. A bond, a VLAN or a bridge has no node of
+ * its own, and LNet prefers an NI with a CPT.
+ */
+static int ro2ib_cpt_below(struct net *net, int ifindex)
+{
+	int node = NUMA_NO_NODE;
+	struct netdev_nested_priv priv = { .data = &node };
+	struct net_device *dev;
+
+	rcu_read_lock();
+	dev = dev_get_by_index_rcu(net, ifindex);
+	if (dev)
+		netdev_walk_all_lower_dev_rcu(dev, ro2ib_note_node, &priv);
+	rcu_read_unlock();
+	return node == NUMA_NO_NODE ? CFS_CPT_ANY :
+				      cfs_cpt_of_node(lnet_cpt_table(), node);
+}
+
 static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 			   const struct lnet_inetdev *dev)
 {
@@ -89,6 +119,8 @@ static void ro2ib_ni_apply(struct lnet_ni *lni, struct ro2ib_ni_cfg *cfg,
 	cfg->ip = ro2ib_inet_ip(dev);
 	cfg->net = lni->ni_net_ns;
 	cfg->ifindex = ro2ib_inet_index(dev, lni->ni_net_ns);
+	if (lni->ni_dev_cpt == CFS_CPT_ANY)
+		lni->ni_dev_cpt = ro2ib_cpt_below(cfg->net, cfg->ifindex);
 	cfg->dev_cpt = lni->ni_dev_cpt;
 	strscpy(cfg->ifname, dev->li_name, sizeof(cfg->ifname));
 
@@ -258,7 +290,7 @@ unsigned int ro2ib_get_dev_prio(struct lnet_ni *lni, unsigned int dev_idx)
  * The interface of the NI, if it is there and has the NI's address. Under
  * rcu_read_lock().
  */
-static const struct net_device *ro2ib_home(const struct ro2ib_ni *ni)
+static struct net_device *ro2ib_home(const struct ro2ib_ni *ni)
 {
 	const struct in_ifaddr *ifa;
 	struct in_device *in_dev;
@@ -294,31 +326,47 @@ static void ro2ib_find_home(struct ro2ib_ni *ni)
 	rcu_read_unlock();
 }
 
+static int ro2ib_is_bond(struct net_device *dev,
+			 struct netdev_nested_priv *unused)
+{
+	return netif_is_lag_master(dev);
+}
+
 /* The interface changes if the address moves. */
 bool ro2ib_ni_is_bonded(const struct ro2ib_ni *ni)
 {
-	const struct net_device *dev;
-	bool bonded = false;
+	struct netdev_nested_priv unused = {};
+	struct net_device *dev;
+	bool bonded;
 
 	rcu_read_lock();
-	for (dev = dev_get_by_index_rcu(ni->net, READ_ONCE(ni->ifindex)); dev;
-	     dev = ro2ib_netdev_below(dev))
-		bonded = dev->flags & IFF_MASTER;
+	dev = dev_get_by_index_rcu(ni->net, READ_ONCE(ni->ifindex));
+	bonded = dev && (ro2ib_is_bond(dev, &unused) ||
+			 netdev_walk_all_lower_dev_rcu(dev, ro2ib_is_bond,
+						       &unused));
 	rcu_read_unlock();
 	return bonded;
 }
 
-/* Does the interface carry traffic for the NI's address? */
-static bool ro2ib_link_is_up(const struct ro2ib_ni *ni)
+/*
+ * State of the interface for the NI's address: RO2IB_LINK_UP, DOWN or NO_CARRIER.
+ * Connections over InfiniBand do not go through IPoIB. A bond of IPoIB counts as
+ * down: which port is in use depends on its carriers.
+ */
+static enum ro2ib_link_event ro2ib_link_state(const struct ro2ib_ni *ni)
 {
-	const struct net_device *dev;
-	bool up;
+	enum ro2ib_link_event link = RO2IB_LINK_DOWN;
+	struct net_device *dev;
 
 	rcu_read_lock();
 	dev = ro2ib_home(ni);
-	up = dev && ro2ib_netdev_carries(dev) && netif_oper_up(dev);
+	if (dev && ro2ib_netdev_carries(dev) && netif_oper_up(dev))
+		link = RO2IB_LINK_UP;
+	else if (dev && netif_running(dev) && dev->type == ARPHRD_INFINIBAND &&
+		 !netif_is_lag_master(dev))
+		link = RO2IB_LINK_NO_CARRIER;
 	rcu_read_unlock();
-	return up;
+	return link;
 }
 
 /* Whether nobody but us says that the NI cannot be used. */
@@ -351,14 +399,115 @@ static void ro2ib_ni_fatal(struct ro2ib_ni *ni, unsigned long mask,
 
 static void ro2ib_ni_check_link(struct ro2ib_ni *ni)
 {
-	bool was = ni->fatal & RO2IB_FATAL_LINK;
-	bool down = !ro2ib_link_is_up(ni);
+	enum ro2ib_link_event link = ro2ib_link_state(ni);
 
-	if (was == down)
+	if (link == ni->link)
 		return;
 
-	ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, down ? RO2IB_FATAL_LINK : 0);
-	ro2ib_ops->link_event(ni->priv, down ? RO2IB_LINK_DOWN : RO2IB_LINK_UP);
+	ni->link = link;
+	ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK,
+		       link == RO2IB_LINK_UP ? 0 : RO2IB_FATAL_LINK);
+	ro2ib_ops->link_event(ni->priv, link);
+}
+
+/* Two interfaces on one link */
+
+/*
+ * Returns whether the kernel sends packets of the NI's address through another
+ * interface than @home, to nodes of the subnet of @own.
+ */
+static bool ro2ib_routes_elsewhere(const struct ro2ib_ni *ni,
+				   const struct net_device *home,
+				   const struct in_ifaddr *own)
+{
+	struct flowi4 fl = { .saddr = ni->ip };
+	struct rtable *rt;
+	bool elsewhere;
+	u32 host;
+
+	for (host = 1; host < 8; host++) {
+		fl.daddr = own->ifa_address ^ htonl(host);
+		if (inet_ifa_match(fl.daddr, own) &&
+		    inet_addr_type(ni->net, fl.daddr) == RTN_UNICAST)
+			break;
+	}
+	if (host == 8)
+		return false;
+	rt = ip_route_output_key(ni->net, &fl);
+	if (IS_ERR(rt))
+		return false;
+	elsewhere = READ_ONCE(rt->dst.dev) != home;
+	ip_rt_put(rt);
+	return elsewhere;
+}
+
+/*
+ * Returns why peers may not reach the NI: what another interface does that has
+ * an address in the same subnet, and is on the same link if the network is set
+ * up right. NULL: nothing. *@rival is that interface.
+ */
+static const char *ro2ib_arp_fault(const struct ro2ib_ni *ni,
+				   const struct net_device **rival)
+{
+	const struct net_device *home = ro2ib_home(ni);
+	const struct in_ifaddr *ifa, *own = NULL;
+	const struct net_device *dev;
+	struct in_device *in_dev;
+	bool strict;
+
+	if (!home)
+		return NULL;
+	in_dev = __in_dev_get_rcu(home);
+	if (!in_dev)
+		return NULL;
+	strict = IN_DEV_RPFILTER(in_dev) == 1;
+	in_dev_for_each_ifa_rcu(ifa, in_dev)
+		if (ifa->ifa_local == ni->ip)
+			own = ifa;
+	if (!own)
+		return NULL;
+
+	for_each_netdev_rcu(ni->net, dev) {
+		in_dev = __in_dev_get_rcu(dev);
+		if (dev == home || dev->type != home->type || !in_dev ||
+		    !netif_running(dev) || dev->flags & IFF_NOARP)
+			continue;
+		in_dev_for_each_ifa_rcu(ifa, in_dev) {
+			if (!inet_ifa_match(ifa->ifa_local, own))
+				continue;
+			*rival = dev;
+			if (!IN_DEV_ARP_IGNORE(in_dev) &&
+			    !IN_DEV_ARPFILTER(in_dev))
+				return "answers ARP requests for the address of this NI (arp_ignore is 0)";
+			if (strict && ro2ib_routes_elsewhere(ni, home, own))
+				return "has the route, so packets for this NI are dropped (rp_filter is 1)";
+		}
+	}
+	return NULL;
+}
+
+/*
+ * Say once what is wrong if the node has two interfaces in one subnet: peers
+ * would send to the adapter of the other one, and all that they see is a
+ * handshake that takes too long.
+ */
+static void ro2ib_ni_check_arp(struct ro2ib_ni *ni)
+{
+	const struct net_device *rival = NULL;
+	const char *fault;
+
+	lockdep_assert_held(&ro2ib_ni_mutex);
+
+	rcu_read_lock();
+	fault = ro2ib_arp_fault(ni, &rival);
+	if (fault && !ni->arp_told)
+		pr_warn("%s: peers may not reach this NI: %s is in the same subnet and %s: set %s=1, %s=2 and %s=2\n",
+			ni->name, rival->name, fault,
+			"net.ipv4.conf.all.arp_ignore",
+			"net.ipv4.conf.all.arp_announce",
+			"net.ipv4.conf.all.rp_filter");
+	rcu_read_unlock();
+	ni->arp_told = fault;
 }
 
 void ro2ib_lnet_set_fatal(struct ro2ib_ni *ni, bool fatal, bool told)
@@ -379,6 +528,7 @@ void ro2ib_ni_publish(struct ro2ib_ni *ni)
 	list_add_tail_rcu(&ni->list, &ro2ib_ni_list);
 	/* What happened before the NI was on the list was not noted. */
 	ro2ib_ni_check_link(ni);
+	ro2ib_ni_check_arp(ni);
 	ro2ib_tune_apply(ni, true);
 	mutex_unlock(&ro2ib_ni_mutex);
 }
@@ -471,11 +621,10 @@ static bool ro2ib_ni_is_on(const struct ro2ib_ni *ni,
 }
 
 /*
- * Is it that, or below it? A VLAN is told of what happens below when it has
- * happened. What is below may be in another namespace.
+ * Is it that, or below it? The notifiers of an upper interface are called when
+ * the change below has happened. What is below may be in another namespace.
  */
-static bool ro2ib_ni_rests_on(const struct ro2ib_ni *ni,
-			      const struct net_device *dev)
+static bool ro2ib_ni_rests_on(const struct ro2ib_ni *ni, struct net_device *dev)
 {
 	bool rests;
 
@@ -502,12 +651,25 @@ static bool ro2ib_address_stays(const struct ro2ib_ni *ni)
 	return stays && !ro2ib_ops->has_gid(ni->priv);
 }
 
-/* Does the NI lose its link with @dev, or with @ip of it? */
-static bool ro2ib_ni_loses(const struct ro2ib_ni *ni,
-			   const struct net_device *dev, __be32 ip)
+/*
+ * Does the NI lose its link if @dev does not rest on @below any more, which may
+ * be @dev itself, or without @ip of @dev?
+ */
+static bool ro2ib_ni_loses(const struct ro2ib_ni *ni, struct net_device *dev,
+			   const struct net_device *below, __be32 ip)
 {
-	if (!ip)
-		return ro2ib_ni_rests_on(ni, dev);
+	struct net_device *home;
+	bool loses;
+
+	if (!ip) {
+		if (!ro2ib_ni_rests_on(ni, dev))
+			return false;
+		rcu_read_lock();
+		home = dev_get_by_index_rcu(ni->net, ni->ifindex);
+		loses = !home || !ro2ib_netdev_carries_without(home, below);
+		rcu_read_unlock();
+		return loses;
+	}
 	return ip == ni->ip && ro2ib_ni_is_on(ni, dev) &&
 	       !ro2ib_address_stays(ni);
 }
@@ -522,7 +684,8 @@ static bool ro2ib_ni_loses(const struct ro2ib_ni *ni,
  * deleted. Whose link was down has nothing to end, and is not waited for. Not
  * for IPoIB: the CM does not send through it.
  */
-static void ro2ib_leave(const struct net_device *dev, __be32 ip)
+static void ro2ib_leave(struct net_device *dev, const struct net_device *below,
+			__be32 ip)
 {
 	struct ro2ib_ni *ni;
 	bool told = false;
@@ -536,10 +699,11 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 	mutex_lock(&ro2ib_ni_mutex);
 	list_for_each_entry(ni, &ro2ib_ni_list, list) {
 		ni->leaving = !(ni->fatal & RO2IB_FATAL_LINK) &&
-			      ro2ib_ni_loses(ni, dev, ip);
+			      ro2ib_ni_loses(ni, dev, below, ip);
 		if (!ni->leaving)
 			continue;
 		told = true;
+		ni->link = RO2IB_LINK_DOWN;
 		ro2ib_ni_fatal(ni, RO2IB_FATAL_LINK, RO2IB_FATAL_LINK);
 		ro2ib_ops->link_event(ni->priv, RO2IB_LINK_LEAVING);
 	}
@@ -557,28 +721,31 @@ static void ro2ib_leave(const struct net_device *dev, __be32 ip)
 		msleep(RO2IB_LEAVE_STEP);
 	}
 	/*
-	 * What has just come in is answered by the CM. The kernel waits for RCU
-	 * before an adapter's interface is down and its routes go, but has no
-	 * reason to with a VLAN's.
+	 * The CM answers what has just come in. The kernel waits for RCU before
+	 * the interface of an adapter is down and its routes go, and has no
+	 * reason to with an interface that rests on others.
 	 */
-	if (told && is_vlan_dev(dev))
+	if (told && !list_empty(&dev->adj_list.lower))
 		synchronize_rcu();
 }
 
 static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 			      void *ptr)
 {
-	const struct net_device *dev = netdev_notifier_info_to_dev(ptr);
+	struct net_device *dev = netdev_notifier_info_to_dev(ptr);
+	enum ro2ib_link_event tell = RO2IB_LINK_UP;
 	struct ro2ib_ni *ni;
-	bool moved = false;
 
 	switch (event) {
 	case NETDEV_GOING_DOWN:
-		ro2ib_leave(dev, 0);
+		ro2ib_leave(dev, dev, 0);
 		return NOTIFY_DONE;
 	case NETDEV_BONDING_FAILOVER:
 	case NETDEV_CHANGEADDR:
-		moved = true;
+		tell = RO2IB_LINK_MOVED;
+		break;
+	case NETDEV_CHANGEMTU:
+		tell = RO2IB_LINK_MTU;
 		break;
 	case NETDEV_UP:
 	case NETDEV_DOWN:
@@ -591,14 +758,17 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 
 	mutex_lock(&ro2ib_ni_mutex);
 	list_for_each_entry(ni, &ro2ib_ni_list, list) {
+		if (event == NETDEV_UP && net_eq(ni->net, dev_net(dev)))
+			ro2ib_ni_check_arp(ni);
 		if (!ro2ib_ni_rests_on(ni, dev))
 			continue;
 		/*
-		 * A bond fails over, or IPoIB has another address now. A VLAN
-		 * is told of what concerns it by an event of its own.
+		 * A bond fails over, IPoIB has another address now, or the
+		 * MTU is another one. A VLAN has events of its own for what
+		 * concerns it.
 		 */
-		if (moved && ro2ib_ni_is_on(ni, dev))
-			ro2ib_ops->link_event(ni->priv, RO2IB_LINK_MOVED);
+		if (tell != RO2IB_LINK_UP && ro2ib_ni_is_on(ni, dev))
+			ro2ib_ops->link_event(ni->priv, tell);
 		ro2ib_ni_check_link(ni);
 	}
 	mutex_unlock(&ro2ib_ni_mutex);
@@ -606,17 +776,18 @@ static int ro2ib_netdev_event(struct notifier_block *nb, unsigned long event,
 }
 
 /*
- * A VLAN is being deleted. It is told of that when nothing reaches it any more,
- * and when its GIDs are gone.
+ * An interface that rests on another one is being deleted, or a port leaves its
+ * bridge. The event of the upper interface comes when nothing reaches it any
+ * more, and when its GIDs are gone.
  */
 static int ro2ib_netdev_early_event(struct notifier_block *nb,
 				    unsigned long event, void *ptr)
 {
 	const struct netdev_notifier_changeupper_info *info = ptr;
 
-	if (event == NETDEV_CHANGEUPPER && !info->linking &&
-	    is_vlan_dev(info->upper_dev))
-		ro2ib_leave(info->upper_dev, 0);
+	if (event == NETDEV_PRECHANGEUPPER && !info->linking)
+		ro2ib_leave(info->upper_dev,
+			    netdev_notifier_info_to_dev(ptr), 0);
 	return NOTIFY_DONE;
 }
 
@@ -632,10 +803,13 @@ static int ro2ib_inetaddr_event(struct notifier_block *nb, unsigned long event,
 
 	mutex_lock(&ro2ib_ni_mutex);
 	list_for_each_entry(ni, &ro2ib_ni_list, list) {
-		if (ni->ip != ifa->ifa_local || !net_eq(ni->net, dev_net(dev)))
+		if (!net_eq(ni->net, dev_net(dev)))
 			continue;
-		ro2ib_find_home(ni);
-		ro2ib_ni_check_link(ni);
+		if (ni->ip == ifa->ifa_local) {
+			ro2ib_find_home(ni);
+			ro2ib_ni_check_link(ni);
+		}
+		ro2ib_ni_check_arp(ni);
 	}
 	mutex_unlock(&ro2ib_ni_mutex);
 	return NOTIFY_DONE;
@@ -647,7 +821,7 @@ static int ro2ib_inetaddr_leaving(struct notifier_block *nb,
 	const struct in_ifaddr *ifa = ptr;
 
 	if (event == NETDEV_DOWN)
-		ro2ib_leave(ifa->ifa_dev->dev, ifa->ifa_local);
+		ro2ib_leave(ifa->ifa_dev->dev, NULL, ifa->ifa_local);
 	return NOTIFY_DONE;
 }
 

@@ -59,6 +59,8 @@ struct ro2ib_ni {
 	__be32 ip;
 	int ifindex;			/* written under ro2ib_ni_mutex */
 	unsigned long fatal;		/* protected by ro2ib_ni_mutex */
+	enum ro2ib_link_event link;	/* as the driver knows it; as fatal */
+	bool arp_told;			/* see ro2ib_ni_check_arp(); as fatal */
 	bool leaving;			/* of ro2ib_leave(); as fatal */
 	struct device __rcu *dma_dev;	/* counted */
 	u64 nid;

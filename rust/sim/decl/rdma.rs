@@ -269,7 +269,6 @@ pub struct ro2ib_port {
     pub speed: u32,
     pub width: u32,
     pub bad_pkeys: u32,
-    pub mtu: u32,
 }
 
 #[repr(C)]

@@ -15,4 +15,7 @@ struct cfs_cpt_table;
 /* The CPUs of a partition, whether they are online or not */
 cpumask_var_t *cfs_cpt_cpumask(struct cfs_cpt_table *cptab, int cpt);
 
+/* The partition of a NUMA node; CFS_CPT_ANY for NUMA_NO_NODE */
+int cfs_cpt_of_node(struct cfs_cpt_table *cptab, int node);
+
 #endif

@@ -307,7 +307,6 @@ pub unsafe extern "C" fn ro2ib_port_query(dev: *mut ib_device, _port: u32, out: 
             speed: SPEEDS[dev.ups % 3].0,
             width: 2,
             bad_pkeys: 0,
-            mtu: 4096,
         };
     }
 }

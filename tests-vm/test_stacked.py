@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Interfaces that share an adapter, on a stock kernel, because the test kernel has none: the NI is on a macvlan or a
+bridge over the adapter's interface, which goes away under load; two interfaces of a node are in one subnet on one
+link."""
+
+import contextlib
+import re
+import time
+
+import pytest
+import vm
+from faults import Load, ping_until, slow
+from flaps import LONG, Cell, assert_can_connect, rounds
+from nodes import Node
+from test_stock import boot_stock, with_nis
+from test_vlan import KERNELS, TOLD, Below, Cable
+
+UPPER = "upper0"
+DEVICE = "rxe8"
+SYSCTLS = {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 2}
+
+
+class Macvlan:
+    """A macvlan on eth0."""
+
+    MAKE = f"ip link add {UPPER} link eth0 type macvlan mode bridge"
+
+
+class Bridge:
+    """A bridge with one port, eth0."""
+
+    MAKE = f"ip link add {UPPER} mtu 4200 type bridge && ip link set eth0 master {UPPER}"
+
+
+class Stacked(Node):
+    """A node on an interface that rests on eth0."""
+
+    def __init__(self, guest):
+        super().__init__(guest, f"10.8.0.{guest.number}")
+
+    def stack(self, kind):
+        self.guest.check(
+            f"{kind.MAKE} && ip link set {UPPER} up && ip addr add {self.address}/24 dev {UPPER} && "
+            f"rdma link add {DEVICE} type rxe netdev {UPPER}"
+        )
+
+    def unstack(self):
+        self.guest.check(f"rdma link delete {DEVICE}; ip link del {UPPER}")
+
+    def ni_add(self, net="o2ib", interface=UPPER, **tunables):
+        return super().ni_add(net, interface, **tunables)
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def pair(request):
+    """Two nodes."""
+    with boot_stock(request.param, f"stacked-{request.param}", modules=["rdma_rxe", "macvlan", "bridge"]) as nodes:
+        yield nodes
+
+
+@pytest.fixture(params=(Macvlan, Bridge), ids=("macvlan", "bridge"))
+def nodes(pair, request):
+    """Both on an upper interface."""
+    stacked = tuple(Stacked(n.guest) for n in pair)
+    for node in stacked:
+        node.stack(request.param)
+    with with_nis(stacked):
+        yield stacked
+    for node in stacked:
+        node.unstack()
+
+
+@pytest.mark.parametrize("kind", (Below, pytest.param(Cable, marks=pytest.mark.long)))
+def test_flap(nodes, kind, pytestconfig, record_property):
+    """The interface below goes away and comes back, under load: peers hear of it, and nothing is left behind."""
+    a, b = nodes
+    a.ping(b)
+    count = rounds(pytestconfig, 2, 100)
+    with Cell("ours, ours", "rxe, stacked", 1, kind, LONG, count) as cell, contextlib.ExitStack() as stack:
+        loads = [stack.enter_context(Load(a, b)), stack.enter_context(Load(b, a, op="put"))]
+        for i in range(count):
+            victim = nodes[i % 2]
+            time.sleep(1)
+            kind.away(victim)
+            time.sleep(LONG)
+            kind.back(victim)
+            cell.round(ping_until(a, b, 20 * slow())[0])
+            for node in nodes:
+                assert_can_connect(node, 8, f"round {i}")
+    record_property("flaps", cell.line(failed=False))
+    cell.judge()
+    assert kind is Cable or min(cell.again) < TOLD * slow(), cell.again
+    for load in loads:
+        total = load.result()
+        assert total["count"] > 0 and total["verify_errors"] == 0 and total["stuck"] == 0, total
+    a.traffic(b, op="mix", size=65536, count=50)
+    b.traffic(a, op="mix", size=65536, count=50)
+
+
+def test_the_link_below_is_the_ni_s(nodes):
+    """LNet hears at once that the interface below is down, though the upper one is up for a moment yet."""
+    a, b = nodes
+    a.ping(b)
+    a.mark_log()
+    Below.away(a)
+    assert "link is down" in a.log(), a.log()
+    Below.back(a)
+    ping_until(a, b, 20 * slow())
+
+
+# Two interfaces of a node on one link
+
+
+def sysctls(node, values):
+    for name, value in values.items():
+        node.guest.check(f"echo {value} >/proc/sys/net/ipv4/conf/all/{name}")
+
+
+@pytest.fixture
+def twins(pair):
+    """Both have a macvlan with an RDMA device and an address in the subnet of eth0."""
+    for node in pair:
+        node.guest.check(
+            f"{Macvlan.MAKE} && ip link set {UPPER} up && "
+            f"ip addr add 10.0.0.{100 + node.guest.number}/24 dev {UPPER} && "
+            f"rdma link add {DEVICE} type rxe netdev {UPPER}"
+        )
+    shown = "cat /proc/sys/net/ipv4/conf/all/{}"
+    before = [{name: node.guest.check(shown.format(name)).strip() for name in SYSCTLS} for node in pair]
+    yield pair
+    for node, values in zip(pair, before):
+        sysctls(node, values)
+        node.guest.check(f"rdma link delete {DEVICE}; ip link del {UPPER}; ip neigh flush all")
+
+
+LINE = (
+    "is in the same subnet and answers ARP requests for the address of this NI (arp_ignore is 0): "
+    "set net.ipv4.conf.all.arp_ignore=1"
+)
+
+
+def second_nid(node):
+    return f"10.0.0.{100 + node.guest.number}@o2ib1"
+
+
+def test_two_interfaces_on_one_link(twins, record_property):
+    """With the kernel's defaults the log says of each NI that peers may not reach it, and why. With the settings that
+    the line names the log says nothing, and all NIDs answer."""
+    a, b = twins
+    for node in twins:
+        sysctls(node, {"arp_ignore": 0, "arp_announce": 0, "rp_filter": 0})
+    with with_nis(twins):
+        for node in twins:
+            node.ni_add("o2ib1", UPPER)
+            log = node.log()
+            assert f"{node.nid}: peers may not reach this NI: {UPPER} {LINE}" in log, log
+            assert f"{second_nid(node)}: peers may not reach this NI: eth0 {LINE}" in log, log
+    for node in twins:
+        sysctls(node, SYSCTLS)
+        node.guest.check("ip neigh flush all")
+        node.mark_log()
+    with with_nis(twins):
+        for node in twins:
+            node.ni_add("o2ib1", UPPER)
+        for one, other in ((a, b), (b, a)):
+            one.traffic(other, op="mix", size=65536, count=20)
+            one.traffic(second_nid(other), op="mix", size=65536, count=20)
+        # Another address of the subnet comes.
+        a.guest.check("echo 0 >/proc/sys/net/ipv4/conf/all/arp_ignore")
+        assert all("peers may not" not in node.log() for node in twins)
+        a.guest.check(f"ip addr add 10.0.0.201/24 dev {UPPER}")
+        assert f"{a.nid}: peers may not reach this NI: {UPPER} {LINE}" in a.log(), a.log()
+
+
+def test_strict_source_validation_on_one_link(twins):
+    """rp_filter 1 drops what comes to the interface that does not have the route, unless a rule names the source."""
+    a, b = twins
+    strict = {**SYSCTLS, "rp_filter": 1}
+    for node in twins:
+        sysctls(node, strict)
+        node.mark_log()
+    with with_nis(twins):
+        for node in twins:
+            node.ni_add("o2ib1", UPPER)
+            log = node.log()
+            line = "peers may not reach this NI: eth0 is in the same subnet and has the route"
+            assert f"{second_nid(node)}: {line}" in log, log
+            assert f"{node.nid}: peers may not" not in log, log
+    rule = f"ip route add 10.0.0.0/24 dev {UPPER} table 8 && ip rule add from {{0}} lookup 8"
+    for node in twins:
+        node.guest.check(rule.format(f"10.0.0.{100 + node.guest.number}"))
+        node.guest.check("ip neigh flush all")
+        node.mark_log()
+    with with_nis(twins):
+        for node in twins:
+            node.ni_add("o2ib1", UPPER)
+            assert "peers may not" not in node.log(), node.log()
+        a.traffic(second_nid(b), op="mix", size=65536, count=20)
+        a.traffic(b, op="mix", size=65536, count=20)
+    for node in twins:
+        node.guest.check(f"ip rule del from 10.0.0.{100 + node.guest.number} lookup 8")
+
+
+# Last, because the kernel is tainted afterwards.
+def test_the_numa_node_is_that_of_the_adapter(pair):
+    """LNet prefers an NI that is near to the memory, and an upper interface has no NUMA node: the driver takes that of
+    the interface below it."""
+    node = pair[0]
+    pci = node.guest.check("basename $(readlink -f /sys/class/net/eth0/device/..)").strip()
+    # As firmware says it of a machine with several nodes.
+    node.guest.check(
+        f"rdma link delete {vm.link_name(node.guest)}; echo 0 >/sys/bus/pci/devices/{pci}/numa_node; "
+        f"cd /sys/bus/pci/drivers/virtio-pci && echo {pci} >unbind && echo {pci} >bind"
+    )
+    vm.setup_link(node.guest)
+    stacked = Stacked(node.guest)
+    for kind in (Macvlan, Bridge):
+        stacked.stack(kind)
+        stacked.load()
+        stacked.ni_add()
+        shown = node.guest.run(node.ctl_script("ni list"))[1]
+        assert re.search(rf"{re.escape(stacked.nid)} .* dev_cpt=0\b", shown), (kind, shown)
+        stacked.unload()
+        stacked.unstack()
