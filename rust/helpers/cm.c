@@ -218,12 +218,14 @@ ALLOW_ERROR_INJECTION(ro2ib_cm_resolve_addr, ERRNO);
 static atomic_t ro2ib_next_port = ATOMIC_INIT(0);
 
 /*
- * Resolve from the highest free privileged source port. For a worker: nobody
- * else need be allowed that.
+ * Resolves from a privileged source port. For a worker: the caller of the
+ * driver need not have the privilege.
  *
- * Connections share a port if they may; over TCP they may not (iWARP), and one
- * that was used a moment ago is not free yet, which nobody says before the
- * connect: so each begins with the next one.
+ * With @share connections may share a port. The first candidate is the port of
+ * @src, then the next lower ones: the port selects the path of a RoCE v2
+ * connection. Over TCP (iWARP) connections cannot share a port, and a port that
+ * was used a moment ago is not free yet, which only the connect reports. So
+ * each connection begins with the next port.
  */
 noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 					      const struct ro2ib_addr *src,
@@ -239,6 +241,8 @@ noinline int ro2ib_cm_resolve_addr_privileged(struct rdma_cm_id *id,
 		rc = rdma_set_reuseaddr(id, 1);
 		if (rc)
 			return rc;
+		if (src->port && src->port < RO2IB_PRIVILEGED_PORTS)
+			first = RO2IB_PRIVILEGED_PORTS - 1 - src->port;
 	} else {
 		first = (unsigned int)atomic_inc_return(&ro2ib_next_port) %
 			(RO2IB_PRIVILEGED_PORTS / 2);

@@ -61,6 +61,7 @@ pub mod share;
 pub mod silence;
 pub mod sizes;
 pub mod slots;
+pub mod source_port;
 pub mod times;
 pub mod trail;
 pub mod turn;

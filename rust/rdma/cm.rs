@@ -249,9 +249,9 @@ impl<H: CmHandler> CmId<H> {
         })
     }
 
-    /// The same, from the highest port below 1024 that is free, whatever the port
-    /// of `src` (`use_privileged_port`). `share`: other connections may have the
-    /// same, which they cannot over TCP.
+    /// The same, from a port below 1024 (`use_privileged_port`). `share`: connections
+    /// may share a port, which they cannot over TCP. Then the port of `src`, or the
+    /// next lower one that is free; otherwise any that is free.
     ///
     /// # Errors
     ///

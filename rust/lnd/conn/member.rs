@@ -2,7 +2,7 @@
 
 //! A connection as one of its peer's: what [`Connection`] asks for, in the words of this room.
 //!
-//! Context: process; none of the peer's locks is held, but in [`Doubtful::is_doubted`], which takes none.
+//! Context: process; none of the peer's locks is held, but in [`Listed::is_doubted`], which takes none.
 
 use kernel::{
     prelude::*,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     lnd::peer::{
-        roster::Doubtful,
+        roster::Listed,
         Connection,
         NotSent,
         Peer, //
@@ -31,7 +31,10 @@ use crate::{
         peer::Known,
         way::transport_ms, //
     },
-    rdma::cm::Way, //
+    rdma::{
+        atomic::Relaxed,
+        cm::Way, //
+    }, //
 };
 
 impl Connection for Conn {
@@ -149,9 +152,17 @@ impl Connection for Conn {
     }
 }
 
-impl Doubtful for Conn {
+impl Listed for Conn {
     fn is_doubted(&self) -> bool {
         self.doubted()
+    }
+
+    fn index(&self) -> u32 {
+        self.index.load(Relaxed)
+    }
+
+    fn set_index(&self, index: u32) {
+        self.index.store(index, Relaxed);
     }
 }
 

@@ -174,6 +174,8 @@ pub(crate) struct Conn {
     /// Whether we asked for it.
     active: bool,
     over_tcp: bool,
+    /// Tells the connections of the peer apart: the lowest number that none of them had when this one was listed. Set once.
+    index: Atomic<u32>,
     /// Where the LNet half runs, unless `near`; and for which completions are asked.
     cpu: Cpu,
     /// The LNet half runs on the CPU that has handled the completion. A provider of software handles it in a work item
@@ -260,6 +262,7 @@ impl Conn {
                 peer: peer.clone(),
                 active,
                 over_tcp,
+                index: Atomic::new(0),
                 cpu: work::online_cpu(cpu),
                 near,
                 made_with: ni.for_new_conn(),

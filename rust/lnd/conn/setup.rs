@@ -50,6 +50,7 @@ use crate::{
             self,
             DepthMemory, //
         },
+        source_port,
         wire::ConnParams, //
     },
     rdma::{
@@ -123,14 +124,16 @@ impl Conn {
 
     fn resolve_first(self: &Arc<Self>, dst: &Addr, ms: u32) -> Result {
         self.begin_step();
-        let src = Addr::v4(self.ni.nid.addr(), 0);
+        let (me, peer) = (self.ni.nid.addr(), self.nid().addr());
         let id = CmId::create(self.ni.net.as_rdma(), self.clone())?;
         let id = Arc::new(id, GFP_KERNEL)?;
         self.cm.set_id(id.clone());
         if params::use_privileged_port() {
+            let src = Addr::v4(me, source_port::first(peer, self.index.load(Relaxed)));
             id.resolve_addr_privileged(&src, dst, ms, !self.over_tcp)
         } else {
-            id.resolve_addr(Some(&src), dst, ms)
+            // The CM draws a port.
+            id.resolve_addr(Some(&Addr::v4(me, 0)), dst, ms)
         }
     }
 

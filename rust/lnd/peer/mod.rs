@@ -25,7 +25,7 @@ use kernel::{
 use self::{
     line::Line,
     roster::{
-        Doubtful,
+        Listed,
         Roster, //
     }, //
 };
@@ -96,7 +96,7 @@ pub(crate) enum PeerError {
 
 /// A connection as its peer sees it. No lock of the peer's is held in a call. What it tells its peer is
 /// [`Peer::established`], [`Peer::unpublish`], [`Peer::released`].
-pub(crate) trait Connection: Leaving + Doubtful + Send + Sync + Sized + 'static {
+pub(crate) trait Connection: Leaving + Listed + Send + Sync + Sized + 'static {
     /// Makes one to `peer`, not listed there yet: in that `turn` of ours, or for one the peer asked for. `salt` spreads those
     /// of one peer over CPUs. May sleep.
     fn open(

@@ -2,7 +2,7 @@
 
 //! The connections of a peer, in whatever state, and which of them messages may use.
 //!
-//! Context: the caller holds the peer's lock. Of a connection it asks [`Doubtful`] only, which takes none.
+//! Context: the caller holds the peer's lock. Of a connection it asks [`Listed`] only, which takes none.
 //!
 //! # Invariants
 //!
@@ -14,10 +14,16 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What may have been given up by the other side.
-pub(crate) trait Doubtful {
-    /// Whether others are preferred. Takes no lock.
+/// A connection as the list of its peer's connections sees it. Takes no lock.
+pub(crate) trait Listed {
+    /// Whether others are preferred, because the other side may have given this one up.
     fn is_doubted(&self) -> bool;
+
+    /// Returns the index that [`Self::set_index`] set.
+    fn index(&self) -> u32;
+
+    /// Sets the index that tells the connection from the others of the peer.
+    fn set_index(&self, index: u32);
 }
 
 /// The connections, each a `C`.
@@ -30,7 +36,7 @@ pub(super) struct Roster<C> {
     next: usize,
 }
 
-impl<C: Doubtful> Roster<C> {
+impl<C: Listed> Roster<C> {
     /// None.
     pub(super) const EMPTY: Self = Self {
         all: KVec::new(),
@@ -38,11 +44,14 @@ impl<C: Doubtful> Roster<C> {
         next: 0,
     };
 
-    /// Lists a new connection object. Any context.
+    /// Lists a new connection object, and gives it the lowest index that no other one has. Any context.
     pub(super) fn add(&mut self, conn: &Arc<C>) -> Result {
         let n = self.all.len().saturating_add(1);
         let more = n.saturating_sub(self.up.len());
         self.up.reserve(more, GFP_ATOMIC)?;
+        let has = |index: &u32| self.all.iter().any(|c| c.index() == *index);
+        let index = (0..=u32::MAX).find(|index| !has(index));
+        conn.set_index(index.unwrap_or(0));
         self.all.push(conn.clone(), GFP_ATOMIC)?;
         Ok(())
     }

@@ -1169,9 +1169,32 @@ pub unsafe extern "C" fn ro2ib_cm_resolve_addr_privileged(
     src: *const ro2ib_addr,
     dst: *const ro2ib_addr,
     timeout_ms: u32,
-    _share: bool,
+    share: bool,
 ) -> i32 {
-    resolve(id, src, dst, Some(1023), timeout_ms)
+    // SAFETY: By the contract of this function.
+    let port = match unsafe { (*src).port } {
+        port @ 1..1024 if share => port,
+        _ => 1023,
+    };
+    if share {
+        has_own_path(id_mut(id).node, (raw(src).ip, raw(dst).ip), port);
+    }
+    resolve(id, src, dst, Some(port), timeout_ms)
+}
+
+/// Checks that no established connection that `node` asked for has source port `port` between the two addresses.
+fn has_own_path(node: usize, (from, to): (u32, u32), port: u16) {
+    for dev in &w().nodes[node].devs {
+        // SAFETY: Ids, queue pairs and devices stay until the world ends.
+        let shared = unsafe { &(**dev).ids }.iter().any(|id| unsafe {
+            let i = &**id;
+            let up = !i.qp.is_null() && verbs::up(*dev).contains(&i.qp);
+            up && i.active && (i.src.ip, i.dst.ip, i.src.port) == (from, to, port)
+        });
+        if shared {
+            violation("two connections to one peer have one source port");
+        }
+    }
 }
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_cm_destroy(id: *mut rdma_cm_id, resolving: bool) {
