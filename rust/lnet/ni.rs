@@ -221,8 +221,8 @@ impl<L: Lnd> NiRef<L> {
     /// `rx` has the LNet header as received ([`Lnd::header`]), `from` is the NID of the peer the o2ib
     /// message came from, `rdma` says whether it was a PUT_REQ or GET_REQ. LNet decides now or later and calls
     /// [`Lnd::recv`] with `rx` exactly once, maybe before this returns. On error it has taken
-    /// nothing, and `rx` comes back: close the connection. True: it deletes the NI, and waits for a moment in which it
-    /// has no message of it.
+    /// nothing, and `rx` comes back: drop the message, or close the connection on `ESHUTDOWN`. True: it deletes
+    /// the NI, and waits for a moment in which it has no message of it.
     ///
     /// Process context, no locks held.
     pub(crate) fn parse(
