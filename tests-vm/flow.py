@@ -151,16 +151,17 @@ def _text(node, module):
 
 
 @contextlib.contextmanager
-def no_memory(node, percent=100):
+def no_memory(node, percent=100, depth=32):
     """Every allocation that the driver asks for, itself or in the core below it, fails.
 
-    What LNet allocates when the driver calls it does not.
+    What LNet allocates when the driver calls it does not. `depth` frames of the stack are searched for both. If they
+    are few, LNet is not found behind the driver, and what the driver allocates in a call from LNet fails, too.
     """
     start, end = _text(node, "ro2iblnd")
     spared, spared_end = _text(node, "lnet_lite")
     for attr in ("failslab", "fail_page_alloc"):
         _write(
-            node, attr, interval=0, verbose=0, times=-1, task_filter="N", ignore_gfp_wait="N", stacktrace_depth=32,
+            node, attr, interval=0, verbose=0, times=-1, task_filter="N", ignore_gfp_wait="N", stacktrace_depth=depth,
             require_start=f"{start:#x}", require_end=f"{end:#x}", reject_start=f"{spared:#x}", reject_end=f"{spared_end:#x}",
         )  # fmt: skip
         if attr == "fail_page_alloc":
