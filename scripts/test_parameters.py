@@ -128,8 +128,8 @@ def test_what_is_refused_is_told_to_who_comes_from_ko2iblnd(code):
 
 
 def test_ro2ibtop_watches_the_counters_of_lost_packets():
-    """Those that operators.md says mean that something got lost."""
-    section = read(DOCUMENTS, "operators.md").partition("### Counters of the devices")[2].partition("### ")[0]
+    """Compares them with those that mean lost packets in reference.md."""
+    section = read(DOCUMENTS, "reference.md").partition("### Counters of the devices")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")][1:]
     lost = [row for row in rows if not row[3].startswith(("nothing did", "compare the P_Keys"))]
     assert len(lost) == 5

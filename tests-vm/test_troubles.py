@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Thirteen troubles, staged, and what a node says of each: the log, debugfs, and ro2ibtop over what ro2ib-report collects. Each
-names the cause within a minute, in words that Documentation/operators.md has with what to do. What was said, and how soon,
+names the cause within a minute, in words that Documentation/reference.md has with what to do. What was said, and how soon,
 is put into troubles.md of the logs.
 
 With --reports DIRECTORY some of what ro2ib-report collected is put there, for the tests of ro2ibtop, which have no
@@ -18,7 +18,7 @@ from test_operator import write
 from troubles import Debugfs, Log, Top, Trouble, keep, pattern, remedy, screen
 from troubles import write as write_table
 
-READING, BY_TOP, CAUSES = "Reading the log", "ro2ibtop", "Causes, and what LNet is told"
+READING, BY_TOP, CAUSES = "Reading the log", "Verdicts of ro2ibtop", "Causes, and what LNet is told"
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the log, debugfs and ro2ibtop say of a trouble, how soon after it was staged, and where Documentation/operators.md
+"""What the log, debugfs and ro2ibtop say of a trouble, how soon after it was staged, and where Documentation/reference.md
 has those words."""
 
 import os
@@ -20,7 +20,7 @@ READ = re.compile(
 NID = r"\d+\.\d+\.\d+\.\d+@o2ib\d*"
 PATH = os.path.join(LOGS, "troubles.md")
 HEAD = (
-    "Trouble", "Staged by", "The log", "debugfs", "`ro2ibtop`", "After, s: log", "debugfs", "`ro2ibtop`", "Under, in operators.md",
+    "Trouble", "Staged by", "The log", "debugfs", "`ro2ibtop`", "After, s: log", "debugfs", "`ro2ibtop`", "Under, in reference.md",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def read(name):
         return f.read()
 
 
-DOCUMENT, MEASURED = read("operators.md"), read("results.md")
+DOCUMENT, MEASURED = read("operators.md") + read("reference.md"), read("results.md")
 # Of debugfs the histograms are in another one.
 KEYS = DOCUMENT + read("tracing.md")
 
@@ -67,13 +67,13 @@ def remedy(said):
         for words in re.findall(r"`([^`]+)`", cells[0]):
             if len(words) > 10 and re.search(pattern(words), said):
                 found.append((len(words.replace("<cause>", "")), where, cells[-1]))
-    assert found, f"not in operators.md: {said}"
+    assert found, f"not in reference.md: {said}"
     _, where, todo = max(found)
     if todo.startswith("see the cause"):
         causes = [cells for _, cells in rows("Causes, and what LNet is told") if cells[0] in said]
-        assert causes, f"operators.md has no such cause: {said}"
+        assert causes, f"reference.md has no such cause: {said}"
         where, todo = "Causes, and what LNet is told", causes[0][-1]
-    assert todo, f"operators.md does not say what to do: {said}"
+    assert todo, f"reference.md has no action for: {said}"
     return where, todo
 
 
@@ -175,7 +175,7 @@ class Trouble:
     """One of them. From when it is made on time counts. Of those `nodes` that were not looked at the reports are kept, too."""
 
     def __init__(self, top, name, how, heading, reports, nodes=()):
-        assert any(where == heading for where, _ in rows()), f"operators.md has no such heading: {heading}"
+        assert any(where == heading for where, _ in rows()), f"reference.md has no such heading: {heading}"
         self.top, self.name, self.how, self.heading, self.reports = top, name, how, heading, reports
         self.cells, self.after, self.headings = [[], [], []], [None, None, None], set()
         self.nodes = nodes

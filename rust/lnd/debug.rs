@@ -5,7 +5,7 @@
 //! it with what ended last; and one with the refused requests that were for no NI. All is
 //! `key=value`. Keys are only ever added, and at the end of a line.
 //!
-//! Documented in Documentation/operators.md.
+//! Documented in Documentation/reference.md.
 
 use kernel::fmt;
 

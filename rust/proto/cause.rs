@@ -4,8 +4,8 @@
 //!
 //! LNet resends a message or not, and lowers the health of the local or of the remote interface, by
 //! the health status that comes with `lnet_finalize`: the mapping is behaviour, not a label. The
-//! table is protocol section 7, but for the rows where ko2iblnd blames the wrong side
-//! (Documentation/operators.md).
+//! table is protocol section 7, except for rows where ko2iblnd blames the wrong side
+//! (Documentation/reference.md).
 
 /// Errno values that cross the border to LNet, as positive numbers (`asm-generic/errno*.h`).
 pub mod errno {

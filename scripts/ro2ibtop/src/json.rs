@@ -31,7 +31,7 @@ use crate::{
 /// Version of the document. It rises when the meaning of a key changes, and not when a key is added.
 pub const VERSION: u32 = 1;
 
-/// Everything that ro2ibtop knows of a node. Documentation/operators.md explains the keys that debugfs has, too.
+/// Everything that ro2ibtop knows of a node. Documentation/reference.md explains the keys that debugfs has, too.
 #[derive(JsonSchema, Serialize)]
 #[schemars(title = "ro2ibtop --json")]
 struct Document<'a> {
