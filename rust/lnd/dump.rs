@@ -23,7 +23,8 @@ use super::{
         view::{
             Details,
             TxList,
-            TxView, //
+            TxView,
+            View, //
         },
         Conn, //
     },
@@ -91,10 +92,35 @@ pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
     Ok(())
 }
 
-// Apart from `peer`, as its copy of a connection's numbers is large.
+// Apart from `peer` and `show_view`: the copy of a connection's numbers is large, and so is what prints them.
 #[inline(never)]
 fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
     let Details { view, txs, early } = conn.details()?;
+    show_view(conn, &view);
+    say!("   early_rxs:");
+    for (n, rx) in early.iter().enumerate() {
+        say!("      rx {n} msg_type {:x} cred {}", rx.kind, rx.credits);
+    }
+    // NOOPs wait in no list here: one is made when it can go.
+    say!("   tx_noops:");
+    let timeout_ns = u64::from(lnet_timeout).saturating_mul(1_000_000_000);
+    for (name, list) in LISTS {
+        say!("   {name}:");
+        for tx in txs.iter().filter(|tx| tx.list == list) {
+            show_tx(tx, timeout_ns);
+        }
+    }
+    say!(
+        "   rxs: posted {} with_lnet {} early {}",
+        view.wire.recvs,
+        view.with_lnet,
+        early.len()
+    );
+    Ok(())
+}
+
+#[inline(never)]
+fn show_view(conn: &Conn, view: &View) {
     let held = view.wire.in_use.saturating_add(usize::from(view.with_lnet));
     let (wire, c) = (&view.wire, view.wire.credits);
     let role = if view.active { "active" } else { "passive" };
@@ -128,26 +154,6 @@ fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
         wire.oldest_ms,
         u8::from(view.doubted),
     );
-    say!("   early_rxs:");
-    for (n, rx) in early.iter().enumerate() {
-        say!("      rx {n} msg_type {:x} cred {}", rx.kind, rx.credits);
-    }
-    // NOOPs wait in no list here: one is made when it can go.
-    say!("   tx_noops:");
-    let timeout_ns = u64::from(lnet_timeout).saturating_mul(1_000_000_000);
-    for (name, list) in LISTS {
-        say!("   {name}:");
-        for tx in txs.iter().filter(|tx| tx.list == list) {
-            show_tx(tx, timeout_ns);
-        }
-    }
-    say!(
-        "   rxs: posted {} with_lnet {} early {}",
-        wire.recvs,
-        view.with_lnet,
-        early.len()
-    );
-    Ok(())
 }
 
 #[inline(never)]
