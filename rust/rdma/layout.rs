@@ -15,17 +15,60 @@ use kernel::prelude::*;
 
 use crate::bindings;
 
+/// A structure, a field of it or "", and the size or offset in bytes that bindgen found.
+type Found = (&'static str, &'static str, usize);
+
 macro_rules! sizes {
     ($($name:ident)*) => {
-        [$((stringify!($name), "", size_of::<bindings::$name>())),*]
+        &[$((stringify!($name), "", size_of::<bindings::$name>())),*]
     };
 }
 
 macro_rules! offsets {
     ($($name:ident: $($field:ident)*;)*) => {
-        [$($((stringify!($name), stringify!($field), offset_of!(bindings::$name, $field))),*),*]
+        &[$($((stringify!($name), stringify!($field), offset_of!(bindings::$name, $field))),*),*]
     };
 }
+
+// Both in the order of `ro2ib_layout` in `rust/helpers/layout.c`.
+const SIZES: &[Found] = sizes! {
+    ib_send_wr
+    ib_rdma_wr
+    ib_reg_wr
+    ib_recv_wr
+    ib_sge
+    ib_wc
+    ib_cqe
+    ib_event
+    ib_event_handler
+    work_struct
+    delayed_work
+    spinlock_t
+    mutex
+    completion
+    bio_vec
+    sg_table
+    lock_class_key
+    ro2ib_ni_cfg
+    ro2ib_send_req
+    ro2ib_recv_req
+    ro2ib_lnd_ops
+    ro2ib_tuning
+};
+// bindgen names the union of `wr_id` and `wr_cqe`.
+const OFFSETS: &[Found] = offsets! {
+    ib_wc: __bindgen_anon_1 status opcode vendor_err byte_len wc_flags;
+    ib_send_wr: next __bindgen_anon_1 sg_list num_sge opcode send_flags ex;
+    ib_rdma_wr: remote_addr rkey;
+    ib_reg_wr: mr key access;
+    ib_recv_wr: next __bindgen_anon_1 sg_list num_sge;
+    ib_sge: addr length lkey;
+    ib_cqe: done;
+    ib_event: event;
+    sg_table: sgl nents;
+    bio_vec: bv_page bv_len bv_offset;
+    delayed_work: work;
+};
 
 /// Compares the layouts.
 ///
@@ -33,48 +76,10 @@ macro_rules! offsets {
 ///
 /// `ENOEXEC` if they differ; the log names the structures.
 pub(crate) fn check() -> Result {
-    // Both in the order of `ro2ib_layout` in `rust/helpers/layout.c`. bindgen names the union of `wr_id` and `wr_cqe`.
-    let sizes = sizes! {
-        ib_send_wr
-        ib_rdma_wr
-        ib_reg_wr
-        ib_recv_wr
-        ib_sge
-        ib_wc
-        ib_cqe
-        ib_event
-        ib_event_handler
-        work_struct
-        delayed_work
-        spinlock_t
-        mutex
-        completion
-        bio_vec
-        sg_table
-        lock_class_key
-        ro2ib_ni_cfg
-        ro2ib_send_req
-        ro2ib_recv_req
-        ro2ib_lnd_ops
-        ro2ib_tuning
-    };
-    let offsets = offsets! {
-        ib_wc: __bindgen_anon_1 status opcode vendor_err byte_len wc_flags;
-        ib_send_wr: next __bindgen_anon_1 sg_list num_sge opcode send_flags ex;
-        ib_rdma_wr: remote_addr rkey;
-        ib_reg_wr: mr key access;
-        ib_recv_wr: next __bindgen_anon_1 sg_list num_sge;
-        ib_sge: addr length lkey;
-        ib_cqe: done;
-        ib_event: event;
-        sg_table: sgl nents;
-        bio_vec: bv_page bv_len bv_offset;
-        delayed_work: work;
-    };
     // SAFETY: No preconditions; it is static.
     let c = unsafe { &*bindings::ro2ib_layout() };
 
-    if same(&sizes, &c.size) & same(&offsets, &c.offset) {
+    if same(SIZES, &c.size) & same(OFFSETS, &c.offset) {
         Ok(())
     } else {
         pr_err!("the layout of structures differs: build again with another bindgen\n");
@@ -83,7 +88,7 @@ pub(crate) fn check() -> Result {
 }
 
 /// Returns whether the numbers of the bindings are those of C, and logs each that is not.
-fn same(bindgen: &[(&str, &str, usize)], c: &[u32]) -> bool {
+fn same(bindgen: &[Found], c: &[u32]) -> bool {
     let mut same = bindgen.len() == c.len();
 
     for ((name, field, bytes), c) in bindgen.iter().zip(c) {
