@@ -55,7 +55,7 @@ impl MsgKind {
     }
 }
 
-/// Describes LNet's pages. `EINVAL`: the pieces do not hold as many bytes as LNet says.
+/// Describes the pages of a message.
 ///
 /// # Safety
 ///
