@@ -42,8 +42,6 @@ pub(super) struct Life {
     todo: Todo,
     /// What was asked for, later what was agreed on.
     known: Known,
-    /// The addresses of its CM id are known, and do not change any more.
-    addressed: bool,
     /// It was agreed on: which life of the peer this is with is known.
     agreed: bool,
     /// The peer object knows that it is established.
@@ -85,7 +83,6 @@ impl Life {
             fsm: Fsm::new(first),
             todo: Todo::NONE,
             known,
-            addressed: !active,
             agreed: !active,
             published: false,
             in_turn: turn,
@@ -117,13 +114,7 @@ impl Life {
 
     /// The address is resolved. True: the caller resolves the route, from the CM event itself.
     pub(super) fn address_resolved(&mut self) -> bool {
-        self.addressed = true;
         self.fsm.on(Event::AddrResolved).has(Actions::RESOLVE_ROUTE)
-    }
-
-    /// Whether the addresses of its CM id are known.
-    pub(super) fn has_address(&self) -> bool {
-        self.addressed
     }
 
     /// Takes what a worker has to do.

@@ -167,17 +167,19 @@ impl Listed for Conn {
 }
 
 impl Conn {
-    /// Whether the NI has another device by now, or the address has left the device of the connection.
+    /// Returns whether the NI has another device by now, or the address has left the device of the connection.
     pub(super) fn is_elsewhere(&self) -> bool {
         if let (Ok(old), Ok(new)) = (self.hca(), self.ni.hca()) {
             if !Arc::ptr_eq(&old, &new) {
                 return true;
             }
         }
-        // Last, for it waits for the handlers of the id. Of iWARP there is nothing to be asked, and its connect may hold the
-        // id for minutes. While the address is being resolved the core binds the id, and lets go again, without its mutex;
-        // that is looked at again soon.
-        let ask = !self.over_tcp && self.with(|inner| inner.life.has_address());
-        ask && self.cm.id().is_some_and(|id| id.way() == Way::NoAddress)
+        // Last, because it waits for the handlers of the id. On iWARP a connect may hold the id for minutes, and no GID
+        // tells anything.
+        if self.over_tcp {
+            return false;
+        }
+        let id = self.cm.id();
+        id.is_some_and(|id| id.way() == Way::NoAddress)
     }
 }
