@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Interfaces that share an adapter, on a stock kernel, because the test kernel has none: the NI is on a macvlan or a
-bridge over the adapter's interface, which goes away under load; two interfaces of a node are in one subnet on one
-link."""
+"""Interfaces that share an adapter, on a stock kernel, because the test kernel has none: the NI is on a bridge over the
+adapter's interface, which goes away under load; two interfaces of a node are in one subnet on one link."""
 
 import contextlib
 import re
@@ -21,7 +20,7 @@ SYSCTLS = {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 2}
 
 
 class Macvlan:
-    """A macvlan on eth0."""
+    """A macvlan on eth0. The handshake of two soft-RoCE devices on macvlans takes too long: no traffic is tested."""
 
     MAKE = f"ip link add {UPPER} link eth0 type macvlan mode bridge"
 
@@ -62,7 +61,7 @@ def pair(request):
         yield nodes
 
 
-@pytest.fixture(params=(Macvlan, Bridge), ids=("macvlan", "bridge"))
+@pytest.fixture(params=(Bridge,), ids=("bridge",))
 def nodes(pair, request):
     """Both on an upper interface."""
     stacked = tuple(Stacked(n.guest) for n in pair)
