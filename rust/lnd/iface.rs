@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The addresses that are listened on, with the RDMA devices behind them. NIs with the same address
-//! (networks `o2ib` and `o2ib1` on one interface) share one, because a port can be bound only once.
+//! The addresses that NIs listen on, and the RDMA devices behind them. NIs with the same address (networks `o2ib` and
+//! `o2ib1` on one interface) share a listener, because a port can be bound only once.
 //!
-//! An address may move to another device. Then the interface gets another listener and another protection domain,
-//! and all of its NIs follow at once; see [`Ifaces::follow`].
+//! An address may move to another device. Then the address gets another listener and another
+//! protection domain, and all NIs with this address follow at once; see [`Ifaces::follow`].
 //!
 //! Process context.
 //!
+//! # Locking
+//!
+//! A device that hangs answers a command after a minute. [`Iface::bound`] is held over commands of
+//! the device and of the CM, so only NIs with this address wait for it. [`Ifaces::list`] belongs to
+//! all devices: it is taken inside [`Iface::bound`] and in handlers of the CM, and nothing that is
+//! done under it calls a device, the CM or LNet.
+//!
 //! # Invariants
 //!
-//! An NI that is listed as a user has the device of the interface ([`User::settle`]); one that is not has none. Both
-//! change under the mutex of the list.
+//! An NI has the device of its address ([`User::settle`]) exactly if its [`Entry::accept`] is set. Both change while
+//! [`Iface::bound`] of the address is held.
 
 use kernel::{
     prelude::*,
     sync::{
+        aref::ARef,
         Arc,
         Mutex, //
-    },
-    time::{
-        delay::fsleep,
-        Delta, //
-    },
-    workqueue::{
-        Work,
-        WorkItem, //
     }, //
 };
 
@@ -44,7 +44,10 @@ use super::{
     log,
     ni::Ni,
     seen::Seen,
-    workers::Workers, //
+    workers::{
+        DeviceQueues,
+        Workers, //
+    }, //
 };
 use crate::{
     lnet::{
@@ -58,184 +61,290 @@ use crate::{
     },
     rdma::{
         cm_event::Addr,
+        device::Device,
         listen::{
             device_of,
             Listener, //
         },
         pd::Pd,
-        work::NofsScope, //
+        regions::Regions, //
     }, //
 };
 
 /// Requests that may wait to be judged; 0 is the default of the CM.
 const BACKLOG: i32 = 0;
 
-/// The pause before an NI that is just attaching or leaving is asked again to let its device go.
-const BETWEEN: Delta = Delta::from_millis(10);
-
 /// An NI that uses an interface.
 pub(crate) trait User: Asked + Sized {
-    /// It has this device from now on. May sleep.
+    /// Gives it this device. May sleep.
     ///
     /// # Errors
     ///
-    /// What LNet is to say if the NI does not start; then it has the device that it had, of which it hears nothing more.
+    /// The reason for LNet if the NI does not start; then it has the device that it had, and hears
+    /// nothing more of it.
     fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError>;
 
-    /// It is listed, and nothing can fail any more: from now on it looks after its device. Any context.
+    /// Has it look after its device from now on: it is listed, and nothing can fail any more. Any context.
     fn entered(self: &Arc<Self>);
 
-    /// It has no device any more. May sleep.
+    /// Takes its device away. May sleep.
     fn unsettle(self: &Arc<Self>);
 
-    /// It has another device than `old` now: what is on that one ends, and goes on here. May sleep.
+    /// Ends what is on the device `old`, which it does not have any more: connections are made
+    /// again on its new device. May sleep.
     fn moved(self: &Arc<Self>, old: &Hca);
 
-    /// Its address may be on another device. Any context.
+    /// Has its work item look, because its address may be on another device, or its device is being
+    /// removed. Any context.
     fn doubt_home(self: &Arc<Self>);
-
-    /// The device is being removed: lets everything of it go. False: it had none. May sleep.
-    fn detach(self: &Arc<Self>) -> bool;
 }
 
-/// What LNet calls an NI of ours.
+/// An NI as LNet knows it.
 type Port = <O2ib as Lnd>::Ni;
 
-/// An interface and the NIs that use it.
-struct Used {
-    iface: Iface,
-    by: KVec<Arc<Port>>,
+/// An NI that has a device, or is about to have one.
+struct Entry {
+    user: Arc<Port>,
+    iface: Arc<Iface>,
+    /// Judges the requests for the NI, while the NI has its device.
+    accept: Option<Arc<Accept<Ifaces>>>,
+    /// The objects that all addresses on the device of the NI share.
+    shares: Option<Shares>,
 }
 
-/// The interfaces in use.
+/// The objects that all addresses on one device share.
+#[derive(Clone)]
+struct Shares {
+    device: ARef<Device>,
+    regions: Arc<Regions>,
+    queues: DeviceQueues,
+}
+
+/// The addresses in use.
 #[pin_data]
 pub(crate) struct Ifaces {
     workers: Arc<Workers>,
     strangers: Arc<Seen>,
-    /// Not taken on the path of messages.
+    /// One entry for each NI that has a device or is about to have one. Not taken on the path of messages.
     #[pin]
-    list: Mutex<KVec<Used>>,
-    /// Takes NIs off devices that are being removed, and has them look whether they are on the right one.
-    #[pin]
-    stir: Work<Ifaces>,
+    list: Mutex<KVec<Entry>>,
 }
 
-/// An address that is listened on.
+/// An address that NIs listen on, whichever device has it.
+#[pin_data]
 struct Iface {
     net: NetNs,
     ip: [u8; 4],
     port: u16,
+    /// The device that has the address, while an NI uses it. Held over commands of that device.
+    #[pin]
+    bound: Mutex<Option<Bound>>,
+}
+
+/// An address on the device that has it.
+struct Bound {
     hca: Arc<Hca>,
     accept: Arc<Accept<Ifaces>>,
-    /// None only while another one is made.
+    /// `None` only while the NIs follow their address, and when they could not.
     listener: Option<Listener<Accept<Ifaces>>>,
 }
 
 impl Ifaces {
-    /// None yet. `strangers` counts requests that are for none of the NIs. May sleep.
+    /// Makes the empty list. `strangers` counts requests that are for none of the NIs. May sleep.
     pub(crate) fn new(workers: Arc<Workers>, strangers: Arc<Seen>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 workers,
                 strangers,
                 list <- kernel::new_mutex!(KVec::new(), "Ifaces::list"),
-                stir <- kernel::new_work!("Ifaces::stir"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// `user` gets the device behind its address, which is listened on from now on, and is listed as one who
-    /// uses it. May sleep.
+    /// Gives `user` the device behind its address, and listens on the address from now on. Waits for commands of that
+    /// device. May sleep.
     ///
     /// # Errors
     ///
-    /// What LNet is to say if the NI does not start.
+    /// The reason for LNet if the NI does not start.
     pub(crate) fn enter(self: &Arc<Self>, user: &Arc<Port>) -> Result<(), StartError> {
-        let no_memory = |_| StartError::because("no memory")(ENOMEM);
-        let mut list = self.list.lock();
-        if let Some(used) = list.iter_mut().find(|used| used.iface.is_for(user.ni())) {
-            used.by.reserve(1, GFP_KERNEL).map_err(no_memory)?;
-            used.iface.accept_for(user)?;
-            let _ = used.by.push_within_capacity(user.clone());
-            user.entered();
-            return Ok(());
+        let iface = self.add(user).map_err(no_memory)?;
+        let mut there = iface.bound.lock();
+        let entered = match &*there {
+            Some(bound) => self.admit(bound, user),
+            None => self.open(user).map(|bound| *there = Some(bound)),
+        };
+        match entered {
+            Ok(()) => user.entered(),
+            Err(_) => drop(self.remove(user)),
         }
-        list.reserve(1, GFP_KERNEL).map_err(no_memory)?;
-        let iface = self.open(user.ni(), &list)?;
-        let mut by = KVec::new();
-        by.push(user.clone(), GFP_KERNEL).map_err(no_memory)?;
-        iface.accept_for(user)?;
-        if let Err(e) = iface.listen() {
-            user.unsettle();
-            iface.accept.leave(user.ni());
-            return Err(e);
-        }
-        let _ = list.push_within_capacity(Used { iface, by });
-        user.entered();
-        Ok(())
+        entered
     }
 
-    /// Binds the address of `ni`, and makes what connections need on the device that has it, but for what others in the
-    /// list have made. Nothing is listened for yet.
-    fn open(self: &Arc<Self>, ni: &Ni, list: &[Used]) -> Result<Iface, StartError> {
-        let no_memory = || StartError::because("no memory")(ENOMEM);
-        let accept = Accept::new(self.clone(), self.strangers.clone())
-            .map_err(StartError::because("no memory"))?;
-        let addr = Addr::v4(ni.nid.addr(), ni.service);
-        let listener = Listener::bind(ni.net.as_rdma(), &addr, accept.clone())
-            .map_err(|e| StartError::because(cannot_listen(e))(e))?;
+    /// Lists `user`, which has no device yet, with the address that it shares with other NIs. The
+    /// address on a device that is being removed is another one: the removal may take long.
+    fn add(&self, user: &Arc<Port>) -> Result<Arc<Iface>> {
+        let new = Iface::new(user.ni())?;
+        let mut list = self.list.lock();
+        let there = list.iter().find(|entry| {
+            entry.iface.is_for(user.ni()) && !entry.accept.as_ref().is_some_and(|a| a.is_removed())
+        });
+        let iface = there.map_or(new, |entry| entry.iface.clone());
+        let entry = Entry {
+            user: user.clone(),
+            iface: iface.clone(),
+            accept: None,
+            shares: None,
+        };
+        list.push(entry, GFP_KERNEL)?;
+        Ok(iface)
+    }
+
+    /// Takes `user` off the list; the caller drops the entry without the mutex of the list.
+    fn remove(&self, user: &Arc<Port>) -> Option<Entry> {
+        let mut list = self.list.lock();
+        let at = list.iter().position(|entry| entry.is_of(user))?;
+        list.remove(at).ok()
+    }
+
+    /// Returns the address of `user`, if `user` is listed.
+    fn iface_of(&self, user: &Arc<Port>) -> Option<Arc<Iface>> {
+        let list = self.list.lock();
+        let entry = list.iter().find(|entry| entry.is_of(user))?;
+        Some(entry.iface.clone())
+    }
+
+    /// Binds the address of `user`, which is the first NI there, gives `user` the device, and listens.
+    fn open(self: &Arc<Self>, user: &Arc<Port>) -> Result<Bound, StartError> {
+        let ni = user.ni();
+        let (accept, listener) = self.bind(ni)?;
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
+        let bound = Bound {
+            hca: self.make_hca(user, device, listener.port())?,
+            accept,
+            listener: Some(listener),
+        };
+        self.admit(&bound, user)?;
+        if let Err(e) = bound.listen() {
+            user.unsettle();
+            bound.accept.leave(ni);
+            return Err(e);
+        }
+        Ok(bound)
+    }
+
+    /// Binds the address of `ni` on the device that has it now. Nothing is listened for yet.
+    #[allow(clippy::type_complexity)] // Both are `Bound`'s.
+    fn bind(
+        self: &Arc<Self>,
+        ni: &Ni,
+    ) -> Result<(Arc<Accept<Self>>, Listener<Accept<Self>>), StartError> {
+        let accept = Accept::new(self.clone(), self.strangers.clone()).map_err(no_memory)?;
+        let addr = Addr::v4(ni.nid.addr(), ni.service);
+        let listener = Listener::bind(ni.net.as_rdma(), &addr, accept.clone())
+            .map_err(|e| StartError::because(cannot_listen(e))(e))?;
+        Ok((accept, listener))
+    }
+
+    /// Makes what connections of `user` need on `device`, except what other addresses on it have made already.
+    fn make_hca(
+        &self,
+        user: &Arc<Port>,
+        device: ARef<Device>,
+        port: u32,
+    ) -> Result<Arc<Hca>, StartError> {
         let able = Able::of(&device)?;
         let pd = Pd::alloc(device.clone())
             .map_err(StartError::because("cannot allocate a protection domain"))?;
-        let neighbour = list.iter().find(|used| used.iface.hca.device.same(&device));
-        let regions = match neighbour {
-            Some(used) => used.iface.hca.regions.clone(),
-            None => able.regions().map_err(|_| no_memory())?,
+        let waits = device.is_iwarp(port);
+        let shares = self.share(user, &device, &able, waits).map_err(no_memory)?;
+        let hca =
+            Hca::new((device, port), able, pd, shares.regions, shares.queues).map_err(no_memory)?;
+        Arc::new(hca, GFP_KERNEL).map_err(|e| no_memory(e.into()))
+    }
+
+    /// Returns what other addresses on `device` have made, or makes it. The entry of `user` has it
+    /// from here on, so that NIs that get the same device at the same time find it.
+    fn share(
+        &self,
+        user: &Arc<Port>,
+        device: &ARef<Device>,
+        able: &Able,
+        waits: bool,
+    ) -> Result<Shares> {
+        let mut list = self.list.lock();
+        let mut all = list.iter().filter_map(|entry| entry.shares.as_ref());
+        let shares = match all.find(|shares| shares.device.same(device)) {
+            Some(shares) => shares.clone(),
+            None => Shares {
+                device: device.clone(),
+                regions: able.regions()?,
+                queues: self.workers.for_device(waits)?,
+            },
         };
-        let queues = match neighbour {
-            Some(used) => used.iface.hca.queues.clone(),
-            None => {
-                let waits = device.is_iwarp(listener.port());
-                self.workers.for_device(waits).map_err(|_| no_memory())?
-            }
+        let entry = list.iter_mut().find(|entry| entry.is_of(user));
+        let old = entry.and_then(|entry| entry.shares.replace(shares.clone()));
+        drop(list);
+        drop(old);
+        Ok(shares)
+    }
+
+    /// Gives `user` the device of `bound`, and has requests for `user` judged there.
+    fn admit(&self, bound: &Bound, user: &Arc<Port>) -> Result<(), StartError> {
+        bound.accept.join(user.ni()).map_err(no_memory)?;
+        user.settle(&bound.hca)
+            .inspect_err(|_| bound.accept.leave(user.ni()))?;
+        let shares = Shares {
+            device: bound.hca.device.clone(),
+            regions: bound.hca.regions.clone(),
+            queues: bound.hca.queues.clone(),
         };
-        let hca = Hca::new((device, listener.port()), able, pd, regions, queues)
-            .map_err(|_| no_memory())?;
-        Ok(Iface {
-            net: ni.net.clone(),
-            ip: ni.nid.addr().to_be_bytes(),
-            port: ni.service,
-            hca: Arc::new(hca, GFP_KERNEL).map_err(|_| no_memory())?,
-            accept,
-            listener: Some(listener),
+        let mut list = self.list.lock();
+        let entry = list.iter_mut().find(|entry| entry.is_of(user));
+        let old = entry.map(|entry| {
+            let accept = entry.accept.replace(bound.accept.clone());
+            (accept, entry.shares.replace(shares))
+        });
+        drop(list);
+        drop(old);
+        Ok(())
+    }
+
+    /// Takes the device from `user`. When the last NI of an address leaves, nothing listens there
+    /// any more; waits for the requests that are being judged, and for commands of the device.
+    /// False: `user` had no device. May sleep.
+    pub(crate) fn leave(&self, user: &Arc<Port>) -> bool {
+        let Some(iface) = self.iface_of(user) else {
+            return false;
+        };
+        let mut there = iface.bound.lock();
+        if let Some(bound) = &*there {
+            bound.accept.leave(user.ni());
+            user.unsettle();
+        }
+        // An NI that is about to enter finds no device then, and opens the address again.
+        let bound = match self.is_last(&iface, user) {
+            true => there.take(),
+            false => None,
+        };
+        drop(bound);
+        let entry = self.remove(user);
+        drop(there);
+        entry.is_some()
+    }
+
+    /// Returns whether `user` is the only NI that has a device through `iface`.
+    fn is_last(&self, iface: &Arc<Iface>, user: &Arc<Port>) -> bool {
+        let list = self.list.lock();
+        !list.iter().any(|entry| {
+            Arc::ptr_eq(&entry.iface, iface) && !entry.is_of(user) && entry.accept.is_some()
         })
     }
 
-    /// `user` does not use its interface any more, and has no device. The last user's leaving stops the
-    /// listening, and waits for the requests being judged. False: it used none. May sleep.
-    pub(crate) fn leave(&self, user: &Arc<Port>) -> bool {
-        let (mut left, mut unused) = (None, None);
-        let mut list = self.list.lock();
-        let at = list.iter().position(|used| used.place_of(user).is_some());
-        if let Some(used) = at.and_then(|at| list.get_mut(at)) {
-            used.iface.accept.leave(user.ni());
-            user.unsettle();
-            left = used.place_of(user).and_then(|by| used.by.remove(by).ok());
-            if used.by.is_empty() {
-                unused = at.and_then(|at| list.remove(at).ok());
-            }
-        }
-        // The listener goes with it, without the mutex.
-        drop(list);
-        drop(unused);
-        left.is_some()
-    }
-
-    /// Where the address of `user` is now. May sleep.
+    /// Finds where the address of `user` is now. May sleep.
     pub(crate) fn find(user: &Port) -> Found {
         let ni = user.ni();
         let Ok(hca) = ni.hca() else {
@@ -248,134 +357,170 @@ impl Ifaces {
         }
     }
 
-    /// The address of `user` is on another device: all that use the interface follow it there. May sleep.
+    /// Follows the address of `user`, which is on another device now, with all NIs that have this address. May sleep.
     ///
-    /// The new device is bound first, then the NIs get it, then it is listened on: a request that comes finds
-    /// them there. If it is no good they have none, and look for one as after a removal.
+    /// The objects on the new device are made while the old listener is there. Then the address is
+    /// bound again, the NIs get the device, and only then requests may come, so that a request
+    /// finds its NI. If the new device is of no use the NIs have none, and look for one as after a
+    /// removal.
     pub(crate) fn follow(self: &Arc<Self>, user: &Arc<Port>) {
-        let mut list = self.list.lock();
-        let Some(at) = list.iter().position(|used| used.place_of(user).is_some()) else {
+        let Some(iface) = self.iface_of(user) else {
             return;
         };
+        let mut there = iface.bound.lock();
+        let Some(bound) = &mut *there else { return };
         if Self::find(user) != Found::Elsewhere {
-            // Another one of them was here first.
+            // Another NI with this address was here first.
             return;
         }
-        // The port can be bound only once.
-        if let Some(used) = list.get_mut(at) {
-            used.iface.listener = None;
-        }
-        let opened = self.open(user.ni(), &list);
-        let Some(used) = list.get_mut(at) else {
+        // Without memory the next look follows.
+        let Ok(users) = self.users_of(&iface) else {
             return;
         };
-        let moved = opened.and_then(|new| {
-            let old = core::mem::replace(&mut used.iface, new);
-            for user in used.by.iter() {
-                used.iface.accept_for(user)?;
-            }
-            used.iface.listen()?;
-            Ok(old)
-        });
-        match moved {
-            Ok(old) => used.by.iter().for_each(|user| user.moved(&old.hca)),
+        match self.move_to(bound, user, &users) {
+            Ok(old) => users.iter().for_each(|user| user.moved(&old.hca)),
             Err(e) => {
                 log::cannot_follow(user.ni().nid, e.what, e.error);
-                used.iface.accept.give_up();
-                self.stirred();
+                self.give_up(&iface);
             }
         }
     }
 
-    /// Whether another NI of the net of `ni`, on another device than `hca` or on another port of it, can reach somebody: LNet
-    /// has that way, too. Those on the same port lose theirs at the same time, if not in the same moment. An NI of another
-    /// net may lead to other nodes. `None`: the NI has no device, and is not in the list.
-    pub(crate) fn another_open(&self, ni: &Ni, hca: Option<&Hca>) -> bool {
-        let same = |used: &Used, hca: &Hca| {
-            used.iface.hca.device.same(&hca.device) && used.iface.hca.port == hca.port
+    /// Moves `users`, all NIs of an address, to the device that has the address of `user` now.
+    /// Returns what `bound` was.
+    fn move_to(
+        self: &Arc<Self>,
+        bound: &mut Bound,
+        user: &Arc<Port>,
+        users: &[Arc<Port>],
+    ) -> Result<Bound, StartError> {
+        let ni = user.ni();
+        let (device, port) = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0))
+            .map_err(|e| StartError::because(cannot_listen(e))(e))?;
+        let hca = self.make_hca(user, device, port)?;
+        // The port can be bound only once. Peers that ask from here on until the end find no listener.
+        bound.listener = None;
+        let (accept, listener) = self.bind(ni)?;
+        let is_there = |device: ARef<Device>| device.same(&hca.device);
+        if !listener.device().is_some_and(is_there) || listener.port() != port {
+            return Err(StartError::because("the address has moved again")(
+                EADDRNOTAVAIL,
+            ));
+        }
+        let new = Bound {
+            hca,
+            accept,
+            listener: Some(listener),
         };
-        let list = self.list.lock();
-        let mut others = list
-            .iter()
-            .filter(|used| !hca.is_some_and(|hca| same(used, hca)))
-            .flat_map(|used| used.by.iter().map(|other| other.ni()));
-        others.any(|other| other.nid.net() == ni.nid.net() && other.passage() == Passage::Open)
+        let old = core::mem::replace(bound, new);
+        for user in users {
+            self.admit(bound, user)?;
+        }
+        bound.listen()?;
+        Ok(old)
     }
 
-    /// Those whose interface has another hardware address look whether they are on the right device.
-    fn look_for_homes(&self) {
+    /// Returns the NIs that have a device through `iface`. They stay the same while [`Iface::bound`] is held.
+    fn users_of(&self, iface: &Arc<Iface>) -> Result<KVec<Arc<Port>>> {
+        let mut users = KVec::new();
+        for entry in self.list.lock().iter() {
+            if Arc::ptr_eq(&entry.iface, iface) && entry.accept.is_some() {
+                users.push(entry.user.clone(), GFP_KERNEL)?;
+            }
+        }
+        Ok(users)
+    }
+
+    /// Takes the device from the NIs of `iface`, which cannot use it: as if it were being removed.
+    fn give_up(&self, iface: &Arc<Iface>) {
         let list = self.list.lock();
-        let changed = list
-            .iter()
-            .filter(|used| used.iface.accept.take_readdressed());
-        for user in changed.flat_map(|used| used.by.iter()) {
-            user.doubt_home();
+        let of_it = |entry: &&Entry| Arc::ptr_eq(&entry.iface, iface);
+        for entry in list.iter().filter(of_it) {
+            if let Some(accept) = &entry.accept {
+                accept.give_up();
+                entry.user.doubt_home();
+            }
         }
     }
 
-    /// An NI whose device is being removed.
-    fn next_removed(&self) -> Option<Arc<Port>> {
+    /// Returns whether the device of `user` is being removed, or is of no use any more: `user` is to leave.
+    pub(crate) fn is_removed(&self, user: &Arc<Port>) -> bool {
         let list = self.list.lock();
-        let used = list.iter().find(|used| used.iface.accept.is_removed())?;
-        used.by.first().cloned()
+        let entry = list.iter().find(|entry| entry.is_of(user));
+        entry.is_some_and(|entry| entry.accept.as_ref().is_some_and(|a| a.is_removed()))
+    }
+
+    /// Returns whether another NI of the net of `ni` can reach peers, on another device than `hca`
+    /// or on another port of it: then LNet can use that NI. NIs on the same port do not count: they
+    /// lose the link together, if not in the same moment. Nor do NIs of another net, which may lead
+    /// to other nodes. `hca` is `None` if `ni` has no device.
+    pub(crate) fn another_open(&self, ni: &Ni, hca: Option<&Hca>) -> bool {
+        let same = |other: &Hca| {
+            hca.is_some_and(|hca| other.device.same(&hca.device) && other.port == hca.port)
+        };
+        let list = self.list.lock();
+        let mut others = list.iter().map(|entry| entry.user.ni());
+        others.any(|other| {
+            other.nid.net() == ni.nid.net()
+                && other.passage() == Passage::Open
+                && other.on_hca(|other| !same(other)).unwrap_or(false)
+        })
     }
 }
 
-impl Used {
-    fn place_of(&self, user: &Arc<Port>) -> Option<usize> {
-        self.by.iter().position(|u| Arc::ptr_eq(u, user))
+impl Entry {
+    fn is_of(&self, user: &Arc<Port>) -> bool {
+        Arc::ptr_eq(&self.user, user)
     }
 }
 
 impl Iface {
-    /// Lets requests come.
-    fn listen(&self) -> Result<(), StartError> {
-        let listening = self
-            .listener
-            .as_ref()
-            .ok_or(EINVAL)
-            .and_then(|l| l.start(BACKLOG));
-        listening.map_err(|e| StartError::because(cannot_listen(e))(e))
+    /// Makes the address of `ni`, on no device yet. May sleep.
+    fn new(ni: &Ni) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                net: ni.net.clone(),
+                ip: ni.nid.addr().to_be_bytes(),
+                port: ni.service,
+                bound <- kernel::new_mutex!(None, "Iface::bound"),
+            }),
+            GFP_KERNEL,
+        )
     }
 
-    /// `user` gets the device, and is found by who asks for a connection.
-    fn accept_for(&self, user: &Arc<Port>) -> Result<(), StartError> {
-        let joined = self.accept.join(user.ni());
-        joined.map_err(StartError::because("no memory"))?;
-        user.settle(&self.hca)
-            .inspect_err(|_| self.accept.leave(user.ni()))
-    }
-
+    /// Returns whether it is the address of `ni`.
     fn is_for(&self, ni: &Ni) -> bool {
         self.ip == ni.nid.addr().to_be_bytes()
             && self.port == ni.service
             && self.net.as_ptr() == ni.net.as_ptr()
-            && !self.accept.is_removed()
     }
 }
 
-kernel::impl_has_work! {
-    impl HasWork<Self> for Ifaces { self.stir }
+impl Bound {
+    /// Lets requests come.
+    fn listen(&self) -> Result<(), StartError> {
+        let listener = self.listener.as_ref().ok_or(EINVAL);
+        let listening = listener.and_then(|l| l.start(BACKLOG));
+        listening.map_err(|e| StartError::because(cannot_listen(e))(e))
+    }
 }
 
 impl Listening for Ifaces {
-    fn stirred(self: &Arc<Self>) {
-        let _ = self.workers.control.enqueue::<Self, 0>(self.clone());
-    }
-}
-
-impl WorkItem for Ifaces {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let _nofs = NofsScope::enter();
-        this.look_for_homes();
-        // Detached, an NI is in the list no more.
-        while let Some(user) = this.next_removed() {
-            if !user.detach() {
-                // It is on its way in or out: between the list and the NI itself.
-                fsleep(BETWEEN);
+    fn stirred(&self, accept: &Accept<Self>) {
+        let list = self.list.lock();
+        for entry in list.iter() {
+            if entry
+                .accept
+                .as_ref()
+                .is_some_and(|a| core::ptr::eq(&**a, accept))
+            {
+                entry.user.doubt_home();
             }
         }
     }
+}
+
+/// Returns the reason for LNet if there is no memory.
+fn no_memory(e: Error) -> StartError {
+    StartError::because("no memory")(e)
 }

@@ -58,7 +58,6 @@ use crate::{
         atomic::{
             Acquire,
             Atomic,
-            Full,
             Release, //
         },
         listen::{
@@ -78,11 +77,12 @@ pub(crate) trait Asked: Send + Sync + 'static {
     fn peers(&self) -> &Arc<Peers<Conn>>;
 }
 
-/// Who has the listener.
+/// The owner of listeners.
 pub(crate) trait Listening: Send + Sync + Sized + 'static {
-    /// The device of one is being removed, or its interface may be on another: what uses it is to let it go,
-    /// or to look. Any context.
-    fn stirred(self: &Arc<Self>);
+    /// The device of the listener of `accept` is being removed, or its address may be on another
+    /// device: has the NIs that listen there look. Process context, in a handler of the listener:
+    /// waits for no device.
+    fn stirred(&self, accept: &Accept<Self>);
 }
 
 /// What judges the requests of one interface, which belongs to an `H`.
@@ -93,8 +93,6 @@ pub(crate) struct Accept<H> {
     strangers: Arc<Seen>,
     /// The device is being removed.
     removed: Atomic<bool>,
-    /// The address of the interface changed.
-    readdressed: Atomic<bool>,
     since: Instant<Monotonic>,
     /// The NIs that listen here.
     #[pin]
@@ -135,7 +133,6 @@ impl<H> Accept<H> {
                 host,
                 strangers,
                 removed: Atomic::new(false),
-                readdressed: Atomic::new(false),
                 since: Instant::now(),
                 users <- kernel::new_spinlock!(KVec::new(), "Accept::users"),
                 refusals <- kernel::new_spinlock!(refusals, "Accept::refusals"),
@@ -153,11 +150,6 @@ impl<H> Accept<H> {
     /// The device cannot be used any more: as if it were being removed.
     pub(crate) fn give_up(&self) {
         self.removed.store(true, Release);
-    }
-
-    /// Whether the address of the interface changed since this was asked last.
-    pub(crate) fn take_readdressed(&self) -> bool {
-        self.readdressed.xchg(false, Full)
     }
 
     /// `ni` listens here from now on. Who does not is not found by those who ask for a connection.
@@ -337,12 +329,11 @@ impl<H: Listening> ListenHandler for Accept<H> {
         }
         self.removed.store(true, Release);
         // The listener cannot be dropped in its own handler.
-        self.host.stirred();
+        self.host.stirred(self);
     }
 
     fn addr_change(&self) {
-        let _ = self.readdressed.xchg(true, Full);
-        self.host.stirred();
+        self.host.stirred(self);
     }
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {

@@ -199,6 +199,12 @@ impl Ni {
         self.hca.lock().clone().ok_or(ENODEV)
     }
 
+    /// Runs `f` on the RDMA device, while there is one. Takes no reference, whose end may be that of the
+    /// protection domain, for which the device may take long: for callers that have a lock.
+    pub(crate) fn on_hca<R>(&self, f: impl FnOnce(&Hca) -> R) -> Option<R> {
+        self.hca.lock().as_deref().map(f)
+    }
+
     /// It has this device from now on, or none.
     pub(crate) fn set_hca(&self, hca: Option<Arc<Hca>>) {
         // Out of the lock: the last reference may sleep for long.

@@ -21,6 +21,7 @@ use super::{
     driver::Driver,
     dump,
     files::Files,
+    hca::Hca,
     iface::User,
     kind::O2ib,
     listen::Asked,
@@ -228,7 +229,7 @@ impl Lnd for O2ib {
     }
 
     fn has_gid(this: ArcBorrow<'_, Port>) -> bool {
-        this.ni().hca().is_ok_and(|hca| hca.has_gids())
+        this.ni().on_hca(Hca::has_gids).unwrap_or(false)
     }
 
     fn peer_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<PeerInfo> {

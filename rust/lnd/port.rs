@@ -179,28 +179,6 @@ impl User for Port {
             self.look_in(0);
         }
     }
-
-    fn detach(self: &Arc<Self>) -> bool {
-        let hca = self.ni.hca().ok();
-        if !self.leave() {
-            return false;
-        }
-        signs::tell_gone(&self.ni, hca.as_deref());
-        // NIs on the same device lose it, too.
-        let closed = self.follow_way(hca.as_deref()).is_some();
-        drop(hca);
-        if !closed {
-            // A look was faster, and has found another one.
-            self.peers.table.for_each(|peer| peer.moved());
-            return true;
-        }
-        self.end_connections();
-        if !self.ni.is_stopping() {
-            self.ni.lnet.set_fatal(Fatal::Told);
-            self.look_in(LOOK_MS);
-        }
-        true
-    }
 }
 
 impl Port {
@@ -237,6 +215,21 @@ impl Port {
         self.ifaces.leave(self)
     }
 
+    /// The device is being removed: lets go of it, and ends all that uses it. May sleep.
+    fn detach(self: &Arc<Self>) {
+        let hca = self.ni.hca().ok();
+        if !self.leave() {
+            return;
+        }
+        signs::tell_gone(&self.ni, hca.as_deref());
+        // NIs on the same device lose it, too.
+        let _ = self.follow_way(hca.as_deref());
+        drop(hca);
+        self.end_connections();
+        self.ni.lnet.set_fatal(Fatal::Told);
+        self.look_in(LOOK_MS);
+    }
+
     /// Looks after the device in `ms` milliseconds.
     pub(crate) fn look_in(self: &Arc<Self>, ms: u32) {
         work::rearm::<Self, DEVICE>(self.clone(), ms);
@@ -268,7 +261,7 @@ impl Port {
             LinkEvent::Moved | LinkEvent::Mtu => {}
         });
         if event == LinkEvent::Moved {
-            let gid = self.ni.hca().is_ok_and(|hca| hca.has_gids());
+            let gid = self.ni.on_hca(Hca::has_gids).unwrap_or(false);
             self.signs.moves(gid);
             if self.signs.is_watched() {
                 let _ = self.ni.set_unsettled(true);
@@ -378,6 +371,9 @@ impl WorkItem<DEVICE> for Port {
         let _nofs = NofsScope::enter();
         if this.ni.is_stopping() {
             return;
+        }
+        if this.ifaces.is_removed(&this) {
+            return this.detach();
         }
         if let Ok(hca) = this.ni.hca() {
             // Asked, not taken from the events, which may overtake each other; and asked again, for a
