@@ -140,6 +140,26 @@ def test_denied_and_allowed_again(nodes):
     b.ping(a)
 
 
+def test_many_denied_while_the_network_changes(nodes):
+    """Messages wait for many peers that are denied at once, and LNet is slow with each that goes back: a change of the
+    network, which holds rtnl, does not wait for that."""
+    a, _b = nodes
+    up(a)
+    peers, delay_ms = 60, 400
+    ping = a.ctl_script("ping 10.0.0.$i@o2ib timeout=50").replace("'", '"')
+    a.guest.check(f"for i in $(seq 100 {99 + peers}); do ({ping}) >/dev/null 2>&1 & done")
+    until(lambda: len(re.findall(r"^peer=", debugfs(a), re.M)) >= peers, "they wait")
+    a.set(finalize_delay_ms=delay_ms)
+    a.guest.check(f"echo 'deny *@o2ib' >{PARAMS}/access & sleep 0.3")
+    uptime = "cut -d' ' -f1 /proc/uptime"
+    began, ended = a.guest.check(f"{uptime}; ip addr add 10.7.7.7/32 dev lo; {uptime}").split()
+    # All of them together take 24 s.
+    assert float(ended) - float(began) < peers * delay_ms / 1000 / 4, (began, ended)
+    a.set(finalize_delay_ms=0)
+    until(lambda: " waiting=0 " in debugfs(a), "they have gone back")
+    a.guest.check("ip addr del 10.7.7.7/32 dev lo")
+
+
 def test_denied_on_one_ni(nodes):
     """The same peer on another network of ours is served."""
     a, b = nodes

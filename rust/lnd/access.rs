@@ -4,7 +4,8 @@
 //! `probe`. What is in force is asked of [`crate::lnet::NiRef`] each time; here only what was derived
 //! from it before is put right.
 //!
-//! Process context, [`settings_changed`] with the shim's NI mutex held: nothing here waits.
+//! Process context, without locks: there may be thousands of peers, and what waits for a peer that
+//! is denied goes back to LNet.
 
 use super::{
     conn::Conn,
@@ -21,9 +22,7 @@ pub(crate) fn settings_changed(peers: &Peers<Conn>) {
             peer.close(Cause::Denied);
             return;
         }
-        for conn in peer.conns() {
-            conn.look_again();
-        }
+        peer.for_each_conn(|conn| conn.look_again());
     });
     ask_anew(peers);
 }

@@ -13,7 +13,6 @@ use kernel::{
 };
 
 use super::{
-    access,
     conn::{
         recv,
         Conn, //
@@ -272,7 +271,8 @@ impl Lnd for O2ib {
     }
 
     fn settings_changed(this: ArcBorrow<'_, Port>) {
-        access::settings_changed(&this.peers);
+        let this: Arc<Port> = this.into();
+        this.settings_changed();
     }
 
     fn older_conns(this: ArcBorrow<'_, Port>) -> u32 {

@@ -64,10 +64,15 @@ use crate::{
             self,
             Interface,
             Passage,
-            Todo, //
+            Todo,
+            LEAVE_LOOK_MS, //
         }, //
     },
     rdma::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
         device::{
             DeviceEvent,
             DeviceEvents,
@@ -83,6 +88,9 @@ use crate::{
 
 /// Id of the delayed work that looks after the device.
 const DEVICE: u64 = 1;
+
+/// Id of the delayed work that does what concerns all peers.
+const PEERS: u64 = 2;
 
 /// Milliseconds between two looks for a device.
 const LOOK_MS: u32 = 1000;
@@ -107,9 +115,16 @@ pub(crate) struct Port {
 
 kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, DEVICE> for Port { self.look }
+    impl HasDelayedWork<Self, PEERS> for Port { self.all_peers }
 }
 
 impl work::Timed<DEVICE> for Port {
+    fn queue(&self) -> &work::OwnedQueue {
+        &self.ni.workers.control
+    }
+}
+
+impl work::Timed<PEERS> for Port {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
@@ -232,22 +247,36 @@ impl Port {
 
     /// Looks after the device in `ms` milliseconds.
     pub(crate) fn look_in(self: &Arc<Self>, ms: u32) {
-        work::rearm::<Self, DEVICE>(self.clone(), ms);
+        self.run_in::<DEVICE>(ms);
+    }
+
+    /// Has the delayed work run in `ms` milliseconds, unless the NI stops. Any context.
+    fn run_in<const ID: u64>(self: &Arc<Self>, ms: u32)
+    where
+        Self: work::Timed<ID>,
+    {
+        work::rearm::<Self, ID>(self.clone(), ms);
         // Who stops the NI finds it armed, or is seen here: LNet would wait for it.
         if self.ni.is_stopping() {
-            let _ = work::cancel::<Self, DEVICE>(self);
+            let _ = work::cancel::<Self, ID>(self);
         }
     }
 
-    /// The device is not looked after any more. Waits for a look under way.
+    /// The device and the peers are not looked after any more. Waits for a look under way.
     pub(crate) fn stop_looking(self: &Arc<Self>) {
         let _ = work::cancel_sync::<Self, DEVICE>(self);
+        let _ = work::cancel_sync::<Self, PEERS>(self);
     }
 
     /// Whether the interface is to wait yet before it goes down.
     pub(crate) fn is_stirring(&self) -> bool {
-        let busy = self.peers.are_busy();
-        self.ni.way(|way| !way.is_quiet(self.ni.now_ms(), busy))
+        self.ni.way(|way| !way.is_quiet(self.ni.now_ms()))
+    }
+
+    /// The administrator has changed settings. Any context.
+    pub(crate) fn settings_changed(self: &Arc<Self>) {
+        let _ = self.has_new_settings.xchg(true, Full);
+        self.run_in::<PEERS>(0);
     }
 
     /// The link of the interface changed, or is about to.
@@ -272,8 +301,7 @@ impl Port {
             return;
         }
         if event == LinkEvent::Leaving {
-            // Connections only: no message may go back to LNet under the locks of the caller.
-            self.peers.table.for_each(|peer| peer.way_closes());
+            self.run_in::<PEERS>(0);
         }
         if self.signs.is_watched() {
             self.look_in(0);
@@ -361,6 +389,30 @@ impl Port {
     fn end_connections(&self) {
         let refuse = self.ni.passage() == Passage::Refuse;
         self.peers.table.for_each(|peer| peer.way_closed(refuse));
+    }
+}
+
+impl WorkItem<PEERS> for Port {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        if this.ni.is_stopping() {
+            return;
+        }
+        if this.ni.way(|way| way.is_leaving()) {
+            if this.ni.way(|way| way.is_untold()) {
+                this.peers.table.for_each(|peer| peer.way_closes());
+            }
+            let (busy, now_ms) = (this.peers.are_busy(), this.ni.now_ms());
+            if this.ni.way(|way| way.looked(now_ms, busy)) {
+                this.run_in::<PEERS>(LEAVE_LOOK_MS);
+            }
+        }
+        // Last: this may call LNet, and an interface that goes down waits for the other.
+        if this.has_new_settings.xchg(false, Full) {
+            access::settings_changed(&this.peers);
+        }
     }
 }
 

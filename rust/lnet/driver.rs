@@ -130,8 +130,8 @@ pub(crate) trait Lnd: Sized + 'static {
     ) -> Result<(), (Option<Message>, Error)>;
 
     /// The interface of the NI lost or regained its carrier or address, or is about to lose it; LNet
-    /// knows already. Must be short, and must not call [`NiRef::set_fatal`]: rtnl and the shim's
-    /// lock are held.
+    /// knows already. rtnl and the shim's lock are held: must not look at all peers, finalize a message, call
+    /// [`NiRef::set_fatal`], or wait for what does.
     fn link_event(this: ArcBorrow<'_, Self::Ni>, event: LinkEvent);
 
     /// After [`LinkEvent::Leaving`]: whether there are connections that have not told their peers yet,
@@ -155,7 +155,8 @@ pub(crate) trait Lnd: Sized + 'static {
     fn conn_info(this: ArcBorrow<'_, Self::Ni>, index: u32) -> Option<ConnInfo>;
 
     /// The administrator changed who may connect ([`NiRef::allows`]) or how the NI is tuned
-    /// ([`NiRef::peer_credits`] and others). Must not call [`NiRef::set_fatal`]: the shim's lock is held.
+    /// ([`NiRef::peer_credits`] and others). The shim's lock is held, for which notifiers wait with rtnl: as for
+    /// [`Lnd::link_event`].
     fn settings_changed(this: ArcBorrow<'_, Self::Ni>);
 
     /// How many connections were made with other settings than those that new ones get ([`NiRef::conns_per_peer`] and

@@ -61,6 +61,13 @@ pub fn hold_ms(transport_ms: Option<u64>, limit_ms: u64) -> u64 {
 /// is what rxe does not survive; before, we drop it.
 const QUIET_MS: u64 = 50;
 
+/// How long an interface that is set down waits at most until a way is quiet, in milliseconds
+/// (`RO2IB_LEAVE_MAX` of the shim).
+const LEAVE_MS: u64 = 500;
+
+/// Milliseconds between two looks whether it is quiet.
+pub const LEAVE_LOOK_MS: u32 = 10;
+
 /// How long what is under way on a connection may take to end before a way is closed on purpose, in milliseconds. The
 /// interface waits for half a second, and the farewells need some of it.
 const FINISH_MS: u64 = 250;
@@ -158,6 +165,10 @@ pub struct Way {
     lost_ms: Option<u64>,
     /// Connections were ended since they lost it.
     ended: bool,
+    /// Since when it is being closed on purpose.
+    leaving_ms: Option<u64>,
+    /// All connections have been asked to end since then.
+    told: bool,
     /// While it is being closed on purpose: when a connection was last there, or a peer last asked for
     /// one.
     stirred_ms: Option<u64>,
@@ -174,6 +185,8 @@ impl Way {
             closed: false,
             lost_ms: None,
             ended: false,
+            leaving_ms: None,
+            told: false,
             stirred_ms: None,
         }
     }
@@ -181,6 +194,9 @@ impl Way {
     /// Notes what the interface offers now.
     pub fn interface(&mut self, interface: Interface) {
         self.interface = interface;
+        if interface == Interface::Up {
+            self.leaving_ms = None;
+        }
     }
 
     /// There is a device. What its port is like is for [`Way::port`] to say.
@@ -239,9 +255,12 @@ impl Way {
         }
     }
 
-    /// It is being closed on purpose: the caller ends all connections now, or soon ([`may_end`]).
+    /// Begins to close it on purpose: the caller ends all connections now, or soon ([`may_end`]), and then calls
+    /// [`Way::looked`].
     pub fn leaving(&mut self, now_ms: u64) {
         self.interface = Interface::Down;
+        self.leaving_ms = Some(now_ms);
+        self.told = false;
         self.closed = true;
         let _ = self.lost_ms.get_or_insert(now_ms);
         self.ended = true;
@@ -253,15 +272,33 @@ impl Way {
         self.stirred_ms = Some(now_ms);
     }
 
-    /// After [`Way::leaving`]: whether the interface may go. `busy`: there are connections yet, or
-    /// peers that have been told and not been heard.
+    /// Returns whether it is being closed on purpose.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving_ms.is_some()
+    }
+
+    /// Returns whether it is being closed on purpose, and connections have not been asked to end yet.
+    pub fn is_untold(&self) -> bool {
+        self.is_leaving() && !self.told
+    }
+
+    /// Notes that all connections were asked to end after [`Way::leaving`]; to be called again each
+    /// [`LEAVE_LOOK_MS`] while it returns true. `busy`: there are connections yet, or peers that have
+    /// got a DREQ and not answered.
     #[must_use]
-    pub fn is_quiet(&mut self, now_ms: u64, busy: bool) -> bool {
+    pub fn looked(&mut self, now_ms: u64, busy: bool) -> bool {
+        self.told = true;
         if busy {
             self.stirred_ms = Some(now_ms);
         }
-        self.stirred_ms
-            .is_none_or(|at| now_ms.saturating_sub(at) >= QUIET_MS)
+        let waits = |since: u64| now_ms.saturating_sub(since) < LEAVE_MS;
+        self.leaving_ms.is_some_and(waits) && !self.is_quiet(now_ms)
+    }
+
+    /// Returns whether the interface may go, after [`Way::leaving`].
+    pub fn is_quiet(&self, now_ms: u64) -> bool {
+        let quiet = |at: u64| now_ms.saturating_sub(at) >= QUIET_MS;
+        !self.is_leaving() || (self.told && self.stirred_ms.is_none_or(quiet))
     }
 
     /// Returns what is to be done. To be called after every change, and about once a second while the way is closed.
@@ -419,16 +456,26 @@ mod tests {
     #[test]
     fn peers_that_ask_again_are_waited_for() {
         let mut w = Way::new();
+        assert!(!w.is_leaving() && w.is_quiet(0));
         w.leaving(1);
-        // There was nobody to be told.
-        assert!(w.is_quiet(1, false));
-        assert!(!w.is_quiet(2, true));
-        assert!(!w.is_quiet(12, false));
+        // Connections were not told yet.
+        assert!(w.is_leaving() && w.is_untold() && !w.is_quiet(1));
+        // There was none to be told.
+        assert!(!w.looked(1, false) && w.is_quiet(1) && !w.is_untold());
+        assert!(w.looked(2, true) && !w.is_quiet(2));
+        assert!(w.looked(12, false) && !w.is_quiet(12));
         w.asked(20);
-        assert!(!w.is_quiet(19 + QUIET_MS, false));
-        assert!(w.is_quiet(20 + QUIET_MS, false));
-        w.leaving(100);
-        assert!(w.is_quiet(100, false));
+        assert!(!w.is_quiet(19 + QUIET_MS));
+        assert!(w.is_quiet(20 + QUIET_MS));
+        // What was quiet last time says nothing of the next.
+        w.leaving(1000);
+        assert!(!w.is_quiet(1000));
+        assert!(w.looked(1000, true));
+        // The interface waits no longer.
+        assert!(!w.looked(1000 + LEAVE_MS, true));
+        w.leaving(2000);
+        w.interface(Interface::Up);
+        assert!(!w.is_leaving() && w.is_quiet(2000) && !w.looked(2001, true));
     }
 
     #[test]

@@ -382,7 +382,7 @@ impl<C: Connection> Peer<C> {
 
     /// Calls `f` for each connection, without the lock; for some twice if others go meanwhile. Needs no
     /// memory.
-    fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
+    pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
         let mut left = self.with(|inner| inner.conns.len());
         // From the end, for new ones come there, and what goes moves only what is behind it.
         while let Some(at) = left.checked_sub(1) {
