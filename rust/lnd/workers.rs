@@ -2,17 +2,19 @@
 
 //! The work queues.
 //!
-//! Each device has two queues of its own. A device that has died, and holds up each call for as long as its driver waits
-//! for it, holds up nobody on another one.
+//! Each device has queues of its own. A device that hangs delays each call for as long as its
+//! driver waits for it, and delays nothing of another device.
 //!
-//! Most of the work there is with a connection is to make its queue pair and buffers, and to destroy them. That has the
-//! first one, where a few run at a time. A thousand at once would share the CPUs with each other and with the messages of
-//! everybody else, and be ready all at the end; a few at a time are ready one after the other, and each has a thread only
-//! when its turn comes.
+//! Most of the work for a connection is to make its queue pair and buffers, and to destroy them.
+//! The first queue is for that, and runs a few items at a time. A thousand at once would share the
+//! CPUs with each other and with all messages, and would be ready all at the end; a few at a time
+//! are ready one after the other, and each has a thread only when its turn comes.
 //!
-//! All else of connections has the second one, with room for more: to free a CM id waits for messages of the CM, and who
-//! waits must not hold up who works. Timers and whoever looks after NIs and peers have queues of all devices, without
-//! a small bound: who waits there holds up nobody.
+//! The second queue is for short steps, which wait for nothing: a connection of another peer waits
+//! for them. The third one is for steps that wait: to free a CM id waits for messages of the CM,
+//! and LNet, when it gets a message back, may do anything. So it has no small bound. Timers, and
+//! what looks after NIs and peers, have queues that all devices share, without a small bound as
+//! well.
 //!
 //! # Invariants
 //!
@@ -49,8 +51,8 @@ const AT_ONCE: RangeInclusive<u32> = 4..=16;
 /// the other side's TCP there, for minutes if that does not answer, and who waits so must not keep others from their turn.
 const WAITING_AT_ONCE: u8 = 128;
 
-/// So many connections of a device take other steps at a time. More would be a thread for each one of a thousand that close.
-const OTHERS_AT_ONCE: u8 = 32;
+/// So many connections of a device take short steps at a time. More would be threads without use.
+const STEPS_AT_ONCE: u8 = 32;
 
 /// The work queues.
 #[pin_data]
@@ -70,6 +72,7 @@ pub(crate) struct Workers {
 struct ForDevice {
     queue_pairs: OwnedQueue,
     steps: OwnedQueue,
+    blocking: OwnedQueue,
     /// For the other side is waited in the first one.
     waits: bool,
     /// How many [`DeviceQueues`] there are.
@@ -86,9 +89,14 @@ impl DeviceQueues {
         &self.0.queue_pairs
     }
 
-    /// All other steps of connections: addresses, peers, CM ids.
+    /// For short steps of connections: addresses, peers.
     pub(crate) fn steps(&self) -> &OwnedQueue {
         &self.0.steps
+    }
+
+    /// For steps of connections that call LNet, or free a CM id.
+    pub(crate) fn blocking(&self) -> &OwnedQueue {
+        &self.0.blocking
     }
 
     fn of(one: &Arc<ForDevice>) -> Self {
@@ -146,7 +154,8 @@ impl Workers {
         };
         let one = ForDevice {
             queue_pairs: OwnedQueue::new(c"ro2iblnd_qp", QueueKind::Unbound, false, at_once)?,
-            steps: OwnedQueue::new(c"ro2iblnd_conn", QueueKind::Unbound, false, OTHERS_AT_ONCE)?,
+            steps: OwnedQueue::new(c"ro2iblnd_conn", QueueKind::Unbound, false, STEPS_AT_ONCE)?,
+            blocking: OwnedQueue::new(c"ro2iblnd_block", QueueKind::Unbound, false, 0)?,
             waits,
             users: Atomic::new(0),
         };
@@ -161,6 +170,7 @@ impl Workers {
         for one in self.devices.lock().iter() {
             one.queue_pairs.flush();
             one.steps.flush();
+            one.blocking.flush();
         }
         self.control.flush();
         self.upper.flush();

@@ -150,7 +150,7 @@ impl Actions {
     pub const AWAIT_WORD: Self = Self(8);
     /// Send a NOOP, unless something else goes: the other side waits for a word.
     pub const SPEAK: Self = Self(16);
-    /// Publish the connection to its peer, take the waiting transmits, run the pump.
+    /// Call the worker: publish the connection to its peer.
     pub const ESTABLISH: Self = Self(32);
     /// Tell the peer object that this attempt failed.
     pub const FAIL_ATTEMPT: Self = Self(64);
@@ -161,12 +161,16 @@ impl Actions {
     pub const RELEASE: Self = Self(256);
     /// The queue pair is gone: free the cm_id, and tell the peer object. No event brings that; who has released does.
     pub const PART: Self = Self(512);
+    /// The connection is published: send what waits for one. No event brings that; the worker that
+    /// has published does.
+    pub const HAND_OVER: Self = Self(1024);
 
     /// What workers do.
-    const WORK: Self = Self::HANDSHAKE
-        .and(Self::QUEUE_PAIR)
-        .and(Self::ESTABLISH)
-        .and(Self::PART);
+    const WORK: Self = Self::CONTROL.and(Self::BLOCKING).and(Self::QUEUE_PAIR);
+    /// Short steps, which other connections wait for.
+    const CONTROL: Self = Self::RESOLVE.and(Self::SPEAK).and(Self::ESTABLISH);
+    /// Steps that call LNet, or wait for messages of the CM.
+    const BLOCKING: Self = Self::HAND_OVER.and(Self::PART);
     /// What calls into the device for long.
     const QUEUE_PAIR: Self = Self::SET_UP.and(Self::CLOSE).and(Self::RELEASE);
     /// What is in vain once the connection is to be closed.
@@ -193,21 +197,37 @@ impl Actions {
     }
 }
 
-/// What the workers of a connection have to do, until they take it. One makes, closes and destroys the queue pair, when
-/// its turn comes; the other does all else at once. Neither begins while the other is at it.
+/// The steps that the workers of a connection have to do, until they take them. Each worker has a work queue of its own
+/// kind ([`Worker`]). No worker begins while another one runs for the connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Todo {
     actions: Actions,
     busy: Option<Worker>,
 }
 
-/// Who does what is to be done.
+/// A worker of a connection, by what its steps wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worker {
-    /// What goes on at once.
+    /// Short steps: they wait for nothing.
     Control,
-    /// What calls into the device for long.
+    /// Steps that wait for LNet, or for messages of the CM.
+    Blocking,
+    /// Steps that wait for commands of the device: to make, close and destroy the queue pair.
     QueuePair,
+}
+
+impl Worker {
+    /// All of them, in the order in which they have their turn.
+    const ALL: [Self; 3] = [Self::Control, Self::Blocking, Self::QueuePair];
+
+    /// Returns the steps that it does.
+    const fn actions(self) -> Actions {
+        match self {
+            Self::Control => Actions::CONTROL,
+            Self::Blocking => Actions::BLOCKING,
+            Self::QueuePair => Actions::QUEUE_PAIR,
+        }
+    }
 }
 
 impl Todo {
@@ -226,32 +246,30 @@ impl Todo {
         }
     }
 
-    /// Takes what is for `worker`, who asks again when it is done, until there is nothing. Nothing while the other one
-    /// is at it; and the queue pair comes after all else.
+    /// Takes what is for `worker`, which asks again when it is done, until there is nothing.
+    /// Returns nothing while another worker runs, or has its turn first.
     pub fn take(&mut self, worker: Worker) -> Actions {
         if self.busy.is_some_and(|busy| busy != worker) {
             return Actions::NONE;
         }
-        let others = self.actions.without(Actions::QUEUE_PAIR);
-        let taken = match worker {
-            Worker::Control => others,
-            Worker::QueuePair if others == Actions::NONE => self.actions,
-            Worker::QueuePair => Actions::NONE,
+        let taken = match self.first() {
+            Some(first) if first == worker => self.actions.only(worker.actions()),
+            _ => Actions::NONE,
         };
         self.actions = self.actions.without(taken);
         self.busy = (taken != Actions::NONE).then_some(worker);
         taken
     }
 
-    /// Who is to be called: nobody while one is at it.
+    /// Returns the worker to be queued: none while one runs.
     pub fn next(&self) -> Option<Worker> {
-        if self.busy.is_some() || self.actions == Actions::NONE {
-            None
-        } else if self.actions.without(Actions::QUEUE_PAIR) == Actions::NONE {
-            Some(Worker::QueuePair)
-        } else {
-            Some(Worker::Control)
-        }
+        self.first().filter(|_| self.busy.is_none())
+    }
+
+    /// Returns the worker that has its turn first.
+    fn first(&self) -> Option<Worker> {
+        let has_some = |worker: &Worker| self.actions.has(worker.actions());
+        Worker::ALL.into_iter().find(has_some)
     }
 }
 
@@ -583,9 +601,33 @@ mod tests {
         assert_eq!(todo.take(Worker::QueuePair), Actions::RELEASE);
         todo.add(Actions::PART);
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        assert_eq!(todo.take(Worker::Control), Actions::PART);
-        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::Blocking), Actions::PART);
+        assert_eq!(todo.take(Worker::Blocking), Actions::NONE);
         assert_eq!(todo.next(), None);
+    }
+
+    /// A slow LNet or CM must not delay the short steps of other connections, which share the queue of short steps.
+    #[test]
+    fn steps_that_block_are_not_done_among_short_ones() {
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Requested);
+        todo.add(c.on(Event::Established));
+        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
+        todo.add(Actions::HAND_OVER);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.next(), Some(Worker::Blocking));
+        // What ends meanwhile waits for that.
+        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Blocking), Actions::HAND_OVER);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Blocking), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        todo.add(Actions::PART);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Blocking), Actions::PART);
     }
 
     #[test]

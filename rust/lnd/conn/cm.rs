@@ -90,7 +90,7 @@ impl CmHandler for Conn {
     fn last_user(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
         let this: Arc<Self> = this.into();
         this.cm.leave_late(id);
-        this.kick_control();
+        this.kick_blocking();
     }
 }
 
@@ -222,7 +222,7 @@ impl Conn {
     fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<Ask> {
         if !inner.life.is_attempt() {
             if inner.goodbye.over() {
-                self.kick_control();
+                self.kick_blocking();
             }
             self.step(inner, Event::Disconnected);
             return None;

@@ -8,8 +8,7 @@
 //! # Invariants
 //!
 //! - An id that is here holds the connection as its handler: the cycle ends with [`CmSide::drop_id`].
-//! - `late` is an id whose other users went inside one of its own handlers: for the control worker to
-//!   free.
+//! - `late` is an id whose other users went inside one of its own handlers: the blocking worker frees it.
 
 use kernel::{
     prelude::*,

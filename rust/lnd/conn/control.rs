@@ -3,12 +3,14 @@
 //! The control half of a connection: the workers that do what the state machine asks for ([`Actions`]), in the order
 //! of its life.
 //!
-//! Two work items, one for what goes on at once, and one for what calls into the device for long: to make, close and
-//! destroy the queue pair. That one waits for its turn with those of other connections ([`crate::lnd::workers`]). To
-//! free a CM id is for the first: it waits for messages of the CM, and must not hold up who has a turn.
+//! Three work items, by what they wait for ([`Worker`]), each on a queue for items of its kind
+//! ([`crate::lnd::workers`]): short steps, which connections of other peers wait for; steps that
+//! call LNet or free a CM id; and steps that call into the device: to make, close and destroy the
+//! queue pair.
 //!
-//! Context: never both at the same time for one connection ([`crate::proto::conn::Todo`]); anything may sleep here. The
-//! steps themselves are in [`super::setup`], [`super::close`] and [`super::leave`].
+//! Context: only one of them runs at a time for one connection ([`crate::proto::conn::Todo`]);
+//! anything may sleep here. The steps themselves are in [`super::setup`], [`super::close`] and
+//! [`super::leave`].
 
 use kernel::{
     sync::Arc,
@@ -18,6 +20,7 @@ use kernel::{
 use super::{
     Conn,
     Inner,
+    BLOCKING,
     CONTROL,
     QUEUE_PAIR, //
 };
@@ -46,6 +49,19 @@ impl WorkItem<CONTROL> for Conn {
             }
             if todo.has(Actions::ESTABLISH) {
                 this.publish();
+            }
+        });
+    }
+}
+
+impl WorkItem<BLOCKING> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        this.work(Worker::Blocking, |todo| {
+            if todo.has(Actions::HAND_OVER) {
+                this.hand_over();
             }
             if todo.has(Actions::PART) {
                 this.part();
@@ -79,7 +95,8 @@ impl WorkItem<QUEUE_PAIR> for Conn {
 }
 
 impl Conn {
-    /// Has `step` done for all that is for `worker`, then calls the other one if there is something for it.
+    /// Takes what is for `worker` and does `step` for it, then queues another worker if there is
+    /// something for that one.
     fn work(self: &Arc<Self>, worker: Worker, step: impl Fn(Actions)) {
         loop {
             let (todo, fault) = self.with(|inner| {
@@ -99,10 +116,11 @@ impl Conn {
         }
     }
 
-    /// Calls the worker who has something to do, unless one is at it, who finds it.
+    /// Queues the worker that has its turn, unless one runs, which finds what there is to do.
     pub(super) fn call_next(self: &Arc<Self>, inner: &Inner) {
         match inner.life.next_worker() {
             Some(Worker::Control) => self.kick_control(),
+            Some(Worker::Blocking) => self.kick_blocking(),
             Some(Worker::QueuePair) => {
                 let queue = self.queues.queue_pairs();
                 let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
@@ -111,9 +129,15 @@ impl Conn {
         }
     }
 
-    /// Queues the worker for what goes on at once.
+    /// Queues the worker for short steps.
     pub(super) fn kick_control(self: &Arc<Self>) {
         let queue = self.queues.steps();
         let _ = queue.enqueue::<Self, CONTROL>(self.clone());
+    }
+
+    /// Queues the worker for steps that wait for LNet or for the CM.
+    pub(super) fn kick_blocking(self: &Arc<Self>) {
+        let queue = self.queues.blocking();
+        let _ = queue.enqueue::<Self, BLOCKING>(self.clone());
     }
 }

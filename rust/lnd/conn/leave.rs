@@ -167,7 +167,7 @@ impl Conn {
         }
         if self.with(|inner| inner.goodbye.begin(way == Way::Open)) {
             // It was released meanwhile, and its id waits for an answer to what was never said.
-            self.kick_control();
+            self.kick_blocking();
         }
         if way == Way::Open {
             // Refused if that was done meanwhile.
@@ -178,7 +178,7 @@ impl Conn {
     /// The peer has asked or answered. In a handler of the CM.
     pub(super) fn farewell_heard(self: &Arc<Self>) {
         if self.with(|inner| inner.goodbye.heard()) {
-            self.kick_control();
+            self.kick_blocking();
         }
     }
 
@@ -186,7 +186,7 @@ impl Conn {
     /// of the CM, too.
     pub(super) fn farewell_over(self: &Arc<Self>) {
         if self.with(|inner| inner.goodbye.over()) {
-            self.kick_control();
+            self.kick_blocking();
         }
     }
 }
@@ -222,7 +222,7 @@ impl Leaving for Conn {
                 leaves
             });
             if leaves {
-                self.kick_control();
+                self.kick_blocking();
             }
             return;
         }

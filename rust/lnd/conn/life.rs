@@ -218,9 +218,10 @@ impl Life {
         self.fault.take()
     }
 
-    /// The peer object knows that it is established.
+    /// The peer object knows that it is established: now what waits for a connection.
     pub(super) fn publish(&mut self) {
         self.published = true;
+        self.todo.add(Actions::HAND_OVER);
     }
 
     /// Whether LNet must wait for that: an answer of its must find this connection, and not an older one

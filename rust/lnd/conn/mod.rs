@@ -142,8 +142,10 @@ mod waiting;
 mod watch;
 mod wire;
 
-/// Id of the work item for what goes on at once.
+/// Id of the work item for short steps.
 const CONTROL: u64 = 1;
+/// Id of the work item for steps that wait for LNet or for the CM.
+const BLOCKING: u64 = 5;
 /// Id of the work item that makes, closes and destroys the queue pair.
 const QUEUE_PAIR: u64 = 4;
 /// Id of the work item that calls LNet.
@@ -151,7 +153,7 @@ const UPPER: u64 = 2;
 /// Id of the timer.
 const TIMER: u64 = 3;
 /// Id of the work item that retries messages and requests that wait for memory.
-const SHORTAGE: u64 = 5;
+const SHORTAGE: u64 = 6;
 /// Milliseconds between two looks of it at a connection on its way out.
 const CLOSING_MS: u32 = 1000;
 
@@ -194,6 +196,8 @@ pub(crate) struct Conn {
     #[pin]
     control: Work<Conn, CONTROL>,
     #[pin]
+    blocking: Work<Conn, BLOCKING>,
+    #[pin]
     queue_pair: Work<Conn, QUEUE_PAIR>,
     #[pin]
     upper: Work<Conn, UPPER>,
@@ -206,6 +210,7 @@ pub(crate) struct Conn {
 
 kernel::impl_has_work! {
     impl HasWork<Self, CONTROL> for Conn { self.control }
+    impl HasWork<Self, BLOCKING> for Conn { self.blocking }
     impl HasWork<Self, QUEUE_PAIR> for Conn { self.queue_pair }
     impl HasWork<Self, UPPER> for Conn { self.upper }
 }
@@ -272,6 +277,7 @@ impl Conn {
                 qp_notes: QpNotes::new(),
                 is_doubted: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),
+                blocking <- kernel::new_work!("Conn::blocking"),
                 queue_pair <- kernel::new_work!("Conn::queue_pair"),
                 upper <- kernel::new_work!("Conn::upper"),
                 timer <- kernel::new_delayed_work!("Conn::timer"),

@@ -355,14 +355,18 @@ impl Conn {
             self.kick_upper(inner);
             inner.goodbye.is_finishing()
         });
-        let ends = self.ni.ends_all();
         if leaves {
             self.peer.unpublish(self);
-        } else if ends {
+        } else if self.ni.ends_all() {
             // Whoever ended all others may have looked before the peer listed this one.
             self.end_gently(Cause::LinkDown);
         }
-        // Last, for what came from the peer is with LNet meanwhile.
-        self.peer.hand_over((!leaves && !ends).then_some(self));
+    }
+
+    /// Sends what waits for a connection: over this one, unless it ends. After [`Conn::publish`],
+    /// so that what came from the peer is with LNet meanwhile. Calls LNet.
+    pub(super) fn hand_over(self: &Arc<Self>) {
+        let stays = self.with(|inner| inner.life.is_up() && !inner.goodbye.is_finishing());
+        self.peer.hand_over(stays.then_some(self));
     }
 }

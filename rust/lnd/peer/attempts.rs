@@ -189,9 +189,10 @@ impl<C: Connection> Peer<C> {
         });
     }
 
-    /// What waited goes over `conn`, which was established; `None`: that leaves already, so over another one, or it waits
-    /// for one. Others are asked for that are due. In the control worker of `conn`; may take long: LNet may have another
-    /// message as soon as it has one back.
+    /// Sends what waited over `conn`, which was established. `None`: `conn` leaves already, so what
+    /// waited goes over another connection, or waits for one. Asks for further connections that are
+    /// due. Called by the blocking worker of `conn`; may take long, because LNet may send another
+    /// message from inside.
     pub(crate) fn hand_over(self: &Arc<Self>, conn: Option<&Arc<C>>) {
         self.see_to_more();
         match conn {
@@ -201,7 +202,7 @@ impl<C: Connection> Peer<C> {
     }
 
     /// The connection object is released; `moved` if the NI's address is on another device than it was. Called by its
-    /// control worker, last of all.
+    /// blocking worker, last of all.
     pub(crate) fn released(
         self: &Arc<Self>,
         conn: &Arc<C>,

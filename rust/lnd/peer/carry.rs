@@ -168,8 +168,9 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The same in the control worker of `conn`, which, if it is over, is not closed before that returns. So of what comes
-    /// meanwhile nothing is handed to another one: who brings it does that, or the release of `conn`.
+    /// The same in the blocking worker of `conn`, which delays the close of `conn`. If `conn` is
+    /// over, only the messages that wait at that moment go over the next connection. Messages that
+    /// come later are sent by their senders, or when `conn` is released.
     pub(super) fn flush_own(self: &Arc<Self>, conn: &Arc<C>) {
         let mut next = self.flush_over(conn, usize::MAX);
         while let Some(conn) = next {

@@ -8,7 +8,7 @@
 //!
 //! It does not know what a connection is made of: [`Connection`] is all it asks of one.
 //!
-//! Messages keep their order: while any waits here, new ones wait behind it; the control worker of
+//! Messages keep their order: while any waits here, new ones wait behind it; the blocking worker of
 //! the first connection hands them over before others may use it ([`carry`]).
 //!
 //! Process context. The peer lock is a plain spin lock and never held together with a connection's.
