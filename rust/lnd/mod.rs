@@ -61,6 +61,7 @@ pub(crate) mod log;
 pub(crate) mod meter;
 pub(crate) mod moment;
 pub(crate) mod ni;
+mod numbered;
 pub(crate) mod ops;
 mod orphans;
 pub(crate) mod parting;

@@ -96,27 +96,6 @@ fn for_peers(port: &Port, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool
     }
 }
 
-/// The connection number `index`.
-fn conn_number(port: &Port, index: u32) -> Option<Arc<Conn>> {
-    let mut left = index;
-    let mut found = None;
-    port.peers.table.for_each(|peer| {
-        if found.is_some() {
-            return;
-        }
-        for conn in peer.conns() {
-            match left.checked_sub(1) {
-                Some(less) => left = less,
-                None => {
-                    found = Some(conn);
-                    return;
-                }
-            }
-        }
-    });
-    found
-}
-
 impl Lnd for O2ib {
     type Ni = Port;
     type Rx = recv::Rx;
@@ -232,23 +211,12 @@ impl Lnd for O2ib {
     }
 
     fn peer_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<PeerInfo> {
-        let mut left = index;
-        let mut found = None;
-        this.peers.table.for_each(|peer| {
-            if found.is_none() {
-                match left.checked_sub(1) {
-                    Some(less) => left = less,
-                    None => {
-                        found = Some(PeerInfo {
-                            nid: peer.nid.raw(),
-                            // One is the table's.
-                            refs: u32::from(peer.with(|inner| inner.objects())).saturating_add(1),
-                        });
-                    }
-                }
-            }
-        });
-        found
+        let peer = this.numbered.peer(&this.peers.table, index)?;
+        Some(PeerInfo {
+            nid: peer.nid.raw(),
+            // One is the table's.
+            refs: u32::from(peer.with(|inner| inner.objects())).saturating_add(1),
+        })
     }
 
     fn debug_peer(this: ArcBorrow<'_, Port>, nid: u64) -> Result {
@@ -263,7 +231,7 @@ impl Lnd for O2ib {
     }
 
     fn conn_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<ConnInfo> {
-        let conn = conn_number(&this, index)?;
+        let conn = this.numbered.conn(&this.peers.table, index)?;
         Some(ConnInfo {
             nid: conn.nid().raw(),
             path_mtu: conn.path_mtu(),

@@ -44,6 +44,7 @@ use super::{
     listen::Asked,
     log,
     ni::Ni,
+    numbered::Numbered,
     peer::Peers,
     show_seen::SeenBy,
     show_times::TimesOf,
@@ -108,6 +109,14 @@ pub(crate) struct Port {
     signs: Signs,
     #[pin]
     look: DelayedWork<Port, DEVICE>,
+    /// Does what concerns all peers, for callers that have locks: there may be thousands, and it may call LNet.
+    #[pin]
+    all_peers: DelayedWork<Port, PEERS>,
+    /// The administrator has changed settings.
+    has_new_settings: Atomic<bool>,
+    /// Peers and connections as LNet lists them.
+    #[pin]
+    pub(crate) numbered: Numbered,
     /// The files in debugfs.
     #[pin]
     files: Mutex<Option<Files<Port, SeenBy, TimesOf>>>,
@@ -208,6 +217,9 @@ impl Port {
                 events <- kernel::new_mutex!(None, "Port::events"),
                 signs <- Signs::new(),
                 look <- kernel::new_delayed_work!("Port::look"),
+                all_peers <- kernel::new_delayed_work!("Port::all_peers"),
+                has_new_settings: Atomic::new(false),
+                numbered <- Numbered::new(),
                 files <- kernel::new_mutex!(None, "Port::files"),
             }),
             GFP_KERNEL,

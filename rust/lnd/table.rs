@@ -164,7 +164,7 @@ impl<P: Named> Shard<P> {
         }
     }
 
-    /// The last peer before that place, and its place.
+    /// The last peer before that place, and its place. Peers move to lower places only.
     fn before(&self, place: usize) -> Option<(Arc<P>, usize)> {
         let places = self.places.iter().enumerate().take(place).rev();
         let mut peers = places.filter_map(|(at, place)| match place {
@@ -173,6 +173,22 @@ impl<P: Named> Shard<P> {
         });
         peers.next()
     }
+}
+
+/// How far a walk over the table is.
+#[derive(Clone, Copy)]
+pub(crate) struct Walk {
+    shard: usize,
+    /// The place of the last peer. Downwards, as peers move, so that none that moves is passed by.
+    place: usize,
+}
+
+impl Walk {
+    /// Before the first peer.
+    pub(crate) const START: Self = Self {
+        shard: 0,
+        place: usize::MAX,
+    };
 }
 
 /// The table of peers, each a `P`.
@@ -298,15 +314,26 @@ impl<P: Named> PeerTable<P> {
     /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed, and one that stays
     /// may be met twice.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<P>)) {
-        for shard in self.shards.iter() {
-            // Downwards, as peers move: whoever moves is not passed by.
-            let mut place = usize::MAX;
-            loop {
-                let next = shard.lock().before(place);
-                let Some((peer, at)) = next else { break };
-                place = at;
-                f(&peer);
+        let mut walk = Walk::START;
+        while let Some(peer) = self.next(&mut walk) {
+            f(&peer);
+        }
+    }
+
+    /// The next peer of a walk, which can be left and gone on with at any time; the same is said of it as of
+    /// [`PeerTable::for_each`].
+    pub(crate) fn next(&self, walk: &mut Walk) -> Option<Arc<P>> {
+        loop {
+            let shard = self.shards.get(walk.shard)?;
+            let next = shard.lock().before(walk.place);
+            if let Some((peer, at)) = next {
+                walk.place = at;
+                return Some(peer);
             }
+            *walk = Walk {
+                shard: walk.shard.saturating_add(1),
+                ..Walk::START
+            };
         }
     }
 }

@@ -380,6 +380,11 @@ impl<C: Connection> Peer<C> {
         any
     }
 
+    /// The connection at that place, in whatever state. Those that come later are behind it.
+    pub(crate) fn conn_at(&self, place: usize) -> Option<Arc<C>> {
+        self.with(|inner| inner.conns.at(place))
+    }
+
     /// Calls `f` for each connection, without the lock; for some twice if others go meanwhile. Needs no
     /// memory.
     pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {

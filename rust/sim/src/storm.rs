@@ -156,6 +156,22 @@ const REST: u64 = 20 * SEC;
 /// Nobody sends anything for so long. Several times as long as a connection may be silent.
 const IDLE: u64 = 600 * SEC;
 
+/// Lists all peers and all connections of the one, as `lctl` does: that costs the same for each,
+/// however many there are.
+fn list(_node: usize) {
+    let peers = w().nodes.len() - 1;
+    let ni = *w().nodes[0].nis.last().expect("an NI");
+    for (what, control) in [("peers", 2), ("connections", 3)] {
+        let before = w().classes.taken;
+        let listed = lnet::control(ni, control, 0);
+        let locks = w().classes.taken - before;
+        println!("  {listed} {what} are listed with {locks} locks");
+        if listed < peers as i32 || locks > LOCKS * peers as u64 {
+            violation("to list all takes more locks than it should");
+        }
+    }
+}
+
 /// What its messages cost.
 #[derive(Clone, Copy, Default)]
 struct Cost {
@@ -349,6 +365,7 @@ pub fn run(seed: u64, peers: usize) -> End {
         on(1..all, "user", put);
         phase("all send", begun);
         let most = held();
+        on(0..1, "user", list);
         let among = alone("all connected");
         per_message("all", among);
         idle("all", peers);
