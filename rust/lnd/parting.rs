@@ -13,16 +13,25 @@ use kernel::{
     }, //
 };
 
-use crate::proto::{
-    farewell::{
-        self,
-        Alike, //
+use crate::{
+    proto::{
+        farewell::{
+            self,
+            Alike, //
+        },
+        nid::Nid, //
     },
-    nid::Nid, //
+    rdma::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
 };
 
 /// What is left of a connection.
 pub(crate) trait Leaving: Sized {
+    /// Returns its place in the list, which [`Parting`] writes.
+    fn place(&self) -> &Atomic<u32>;
+
     /// The peer's.
     fn nid(&self) -> Nid;
 
@@ -41,40 +50,94 @@ pub(crate) trait Leaving: Sized {
 pub(crate) struct Parting<C> {
     /// `None` once the NI stops.
     #[pin]
-    list: Mutex<Option<KVec<Arc<C>>>>,
+    list: Mutex<Option<Waiting<C>>>,
+}
+
+/// The connections whose ids wait, by what they waited for when they were listed. Thousands may
+/// wait for a route when a link is down, and few for an answer ([`farewell::has_room`]).
+struct Waiting<C> {
+    /// INVARIANT: [`Leaving::place`] of each is its place here. It changes under the mutex of the list.
+    mute: KVec<Arc<C>>,
+    told: KVec<Arc<C>>,
+}
+
+impl<C: Leaving> Waiting<C> {
+    fn iter(&self) -> impl Iterator<Item = &Arc<C>> {
+        // `pin_init` has a `chain()`, too.
+        Iterator::chain(self.told.iter(), self.mute.iter())
+    }
+
+    fn len(&self) -> usize {
+        self.told.len().saturating_add(self.mute.len())
+    }
+
+    fn add_mute(&mut self, conn: &Arc<C>) -> bool {
+        let Ok(at) = u32::try_from(self.mute.len()) else {
+            return false;
+        };
+        let added = self.mute.push(conn.clone(), GFP_KERNEL).is_ok();
+        if added {
+            conn.place().store(at, Relaxed);
+        }
+        added
+    }
+
+    /// Takes it off the list, without a look at all others.
+    fn remove(&mut self, conn: &Arc<C>) -> Option<Arc<C>> {
+        if let Some(at) = self.told.iter().position(|c| Arc::ptr_eq(c, conn)) {
+            return self.told.remove(at).ok();
+        }
+        let place = conn.place().load(Relaxed);
+        let at = usize::try_from(place).ok()?;
+        if !self.mute.get(at).is_some_and(|c| Arc::ptr_eq(c, conn)) {
+            return None;
+        }
+        // The last one takes its place.
+        let last = self.mute.pop()?;
+        last.place().store(place, Relaxed);
+        match self.mute.get_mut(at) {
+            Some(there) => Some(core::mem::replace(there, last)),
+            None => Some(last),
+        }
+    }
 }
 
 impl<C: Leaving> Parting<C> {
-    /// None yet.
+    /// Makes the empty list.
     pub(crate) fn new() -> impl PinInit<Self> {
+        let none = Waiting {
+            mute: KVec::new(),
+            told: KVec::new(),
+        };
         pin_init!(Self {
-            list <- kernel::new_mutex!(Some(KVec::new()), "Parting::list"),
+            list <- kernel::new_mutex!(Some(none), "Parting::list"),
         })
     }
 
     /// Lists `conn`, whose id has something to say yet if `mute`. False: its id cannot wait.
     pub(crate) fn add(&self, conn: &Arc<C>, mute: bool) -> bool {
-        match &mut *self.list.lock() {
-            Some(list) => {
-                let alike = || {
-                    let (mut all, mut of_peer) = (0usize, 0usize);
-                    for other in list.iter().filter(|c| !c.is_mute()) {
-                        all = all.saturating_add(1);
-                        of_peer = of_peer.saturating_add((other.nid() == conn.nid()).into());
-                    }
-                    Alike { all, of_peer }
-                };
-                farewell::has_room(mute, list.len(), alike)
-                    && list.push(conn.clone(), GFP_KERNEL).is_ok()
-            }
-            None => false,
+        let mut list = self.list.lock();
+        let Some(waiting) = &mut *list else {
+            return false;
+        };
+        let told = &waiting.told;
+        let alike = || Alike {
+            all: told.len(),
+            of_peer: told.iter().filter(|c| c.nid() == conn.nid()).count(),
+        };
+        if !farewell::has_room(mute, waiting.len(), alike) {
+            return false;
+        }
+        match mute {
+            true => waiting.add_mute(conn),
+            false => waiting.told.push(conn.clone(), GFP_KERNEL).is_ok(),
         }
     }
 
     /// Routes have come or gone: those without one fall silent, those with one speak.
     pub(crate) fn routes_changed(&self) {
         let mut conns = KVec::new();
-        for conn in self.list.lock().iter().flatten() {
+        for conn in self.list.lock().iter().flat_map(Waiting::iter) {
             // What is left out looks by itself, from time to time.
             if conns.push(conn.clone(), GFP_KERNEL).is_err() {
                 break;
@@ -88,28 +151,31 @@ impl<C: Leaving> Parting<C> {
 
     /// Takes `conn` off the list.
     pub(crate) fn remove(&self, conn: &Arc<C>) {
-        if let Some(list) = &mut *self.list.lock() {
-            list.retain(|c| !Arc::ptr_eq(c, conn));
-        }
+        let mut list = self.list.lock();
+        let waiting = (*list).as_mut();
+        let removed = waiting.and_then(|waiting| waiting.remove(conn));
+        drop(list);
+        drop(removed);
     }
 
     /// How many wait for the peer's answer.
     pub(crate) fn unanswered(&self) -> u32 {
         let list = self.list.lock();
-        let n = list.iter().flatten().filter(|conn| !conn.is_mute()).count();
+        let all = list.iter().flat_map(Waiting::iter);
+        let n = all.filter(|conn| !conn.is_mute()).count();
         u32::try_from(n).unwrap_or(u32::MAX)
     }
 
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
         let list = self.list.lock();
-        list.as_ref().map_or(0, |list| list.len())
+        list.as_ref().map_or(0, Waiting::len)
     }
 
     /// None waits any longer, now and later.
     pub(crate) fn close(&self) {
         let list = self.list.lock().take();
-        for conn in list.iter().flatten() {
+        for conn in list.iter().flat_map(Waiting::iter) {
             conn.end_farewell();
         }
     }

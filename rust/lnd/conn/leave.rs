@@ -35,10 +35,13 @@ use crate::{
             FINISH_LOOK_MS, //
         }, //
     },
-    rdma::cm::{
-        CmId,
-        CmLocked,
-        Way, //
+    rdma::{
+        atomic::Atomic,
+        cm::{
+            CmId,
+            CmLocked,
+            Way, //
+        }, //
     }, //
 };
 
@@ -201,6 +204,10 @@ impl Inner {
 impl Leaving for Conn {
     fn nid(&self) -> Nid {
         self.peer.nid
+    }
+
+    fn place(&self) -> &Atomic<u32> {
+        &self.parting_place
     }
 
     fn is_mute(&self) -> bool {

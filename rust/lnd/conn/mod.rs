@@ -191,6 +191,8 @@ pub(crate) struct Conn {
     #[pin]
     cm: CmSide<Conn>,
     qp_notes: QpNotes,
+    /// Where it is listed while its id waits ([`super::parting`]).
+    parting_place: Atomic<u32>,
     /// Nothing was heard on this one since the peer gave reason to doubt it.
     is_doubted: Atomic<bool>,
     #[pin]
@@ -275,6 +277,7 @@ impl Conn {
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
                 cm <- CmSide::new(),
                 qp_notes: QpNotes::new(),
+                parting_place: Atomic::new(0),
                 is_doubted: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),
                 blocking <- kernel::new_work!("Conn::blocking"),
