@@ -330,8 +330,10 @@ impl Port {
     /// Follows the address of the NI if that is on another device. Milliseconds until the next look, if one is due.
     fn follow_home(self: &Arc<Self>) -> Option<u32> {
         let next = self.signs.look_for_home(&self.ni, || Ifaces::find(self));
-        if next == Next::Rest {
-            return None;
+        match next {
+            Next::Rest => return None,
+            Next::Later(ms) => return Some(ms),
+            Next::Settled | Next::AgainIn { .. } | Next::Move => {}
         }
         if next == Next::Move {
             self.ifaces.follow(self);
@@ -342,7 +344,7 @@ impl Port {
             Next::AgainIn { ms, hold, .. } => (Some(ms), hold),
             // The address may be about to leave that device, too.
             Next::Move => (Some(0), true),
-            Next::Settled | Next::Rest => (None, false),
+            Next::Settled | Next::Rest | Next::Later(_) => (None, false),
         };
         // What has come since then is for the next look.
         if !hold && self.signs.settle(&self.ni) {

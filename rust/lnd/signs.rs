@@ -146,13 +146,16 @@ impl Signs {
         let _ = self.astray.xchg(true, Full);
     }
 
-    /// The look has found where the address is: attempts may begin, unless there is a reason to look again that it has not
-    /// seen, and that has a look of its own. True: they could not before.
+    /// The look has found where the address is: attempts may begin, unless there is a newer reason
+    /// to look again, which has a look of its own. Where such reasons never end, attempts begin all
+    /// the same. True: they could not before.
     pub(super) fn settle(&self, ni: &Ni) -> bool {
-        if self.astray.load(Acquire) || !ni.set_unsettled(false) {
+        let now_ms = ni.now_ms();
+        let long = self.home.lock().is_long(now_ms);
+        if (self.astray.load(Acquire) && !long) || !ni.set_unsettled(false) {
             return false;
         }
-        let again = self.astray.load(Acquire) && self.is_watched();
+        let again = self.astray.load(Acquire) && self.is_watched() && !long;
         if again {
             let _ = ni.set_unsettled(true);
             if !self.is_watched() {
@@ -225,8 +228,14 @@ impl Signs {
         if self.astray.xchg(false, Full) {
             self.home.lock().doubt(now_ms);
         }
-        if !self.home.lock().is_doubted() {
-            return Next::Rest;
+        {
+            let home = self.home.lock();
+            if !home.is_doubted() {
+                return Next::Rest;
+            }
+            if let Some(ms) = home.wait_ms(now_ms) {
+                return Next::Later(ms);
+            }
         }
         let found = find();
         let due = self.gids_due.load(Acquire);

@@ -11,6 +11,10 @@
 //! GID that goes in the middle of the handshake. Of RoCE the GIDs always change, also if the address stays on its device;
 //! so it is not settled before they have, and on a busy machine they do late.
 //!
+//! On some hosts GIDs change all the time: containers come and go, or IPv6 addresses are renewed.
+//! There each change is a reason to look, but attempts do not wait for longer than [`HURRY_MS`],
+//! and looks are [`IDLE_MS`] apart from then on: a look visits all connections.
+//!
 //! The core takes the GID of an address away with the address, also where the interface has that once more, with another
 //! prefix length. It has none then until somebody sets the address anew, or asks the core to look.
 //!
@@ -53,6 +57,8 @@ pub enum Next {
     Rest,
     /// Nothing any more: nobody needs to wait for where it is.
     Settled,
+    /// Nothing yet: it was looked for a moment ago. To be asked again after so many milliseconds.
+    Later(u32),
     /// Look again after so many milliseconds. Nobody is connected to before that, if `hold`.
     AgainIn {
         /// Milliseconds.
@@ -71,6 +77,10 @@ pub enum Next {
 pub struct Home {
     /// When something last was a reason to doubt it.
     doubted_ms: Option<u64>,
+    /// When the first reason came of those that follow each other within [`SETTLE_MS`].
+    began_ms: u64,
+    /// When it was looked for last.
+    looked_ms: u64,
     /// The core was asked since then.
     asked: bool,
 }
@@ -80,14 +90,37 @@ impl Home {
     pub const fn new() -> Self {
         Self {
             doubted_ms: None,
+            began_ms: 0,
+            looked_ms: 0,
             asked: false,
         }
     }
 
     /// Something happened that may have moved it.
     pub fn doubt(&mut self, now_ms: u64) {
+        if !self.is_recent(now_ms) {
+            self.began_ms = now_ms;
+        }
         self.doubted_ms = Some(now_ms);
         self.asked = false;
+    }
+
+    fn is_recent(&self, now_ms: u64) -> bool {
+        let recent = |at: u64| now_ms.saturating_sub(at) < SETTLE_MS;
+        self.doubted_ms.is_some_and(recent)
+    }
+
+    /// Returns whether reasons to doubt it have followed each other for so long that attempts do not wait any more.
+    pub fn is_long(&self, now_ms: u64) -> bool {
+        self.is_recent(now_ms) && now_ms.saturating_sub(self.began_ms) >= HURRY_MS
+    }
+
+    /// Returns the milliseconds until it is to be looked for, if that is not now.
+    pub fn wait_ms(&self, now_ms: u64) -> Option<u32> {
+        let since = now_ms.saturating_sub(self.looked_ms);
+        let left = u64::from(IDLE_MS).saturating_sub(since);
+        let left = u32::try_from(left).ok().filter(|ms| *ms > 0);
+        left.filter(|_| self.is_long(now_ms))
     }
 
     /// Whether the address is to be looked for.
@@ -102,8 +135,11 @@ impl Home {
             return Next::Rest;
         };
         let since = now_ms.saturating_sub(doubted_ms);
+        self.looked_ms = now_ms;
         match found {
             Found::Elsewhere => {
+                // The address moves for sure: what follows is not one of many changes.
+                self.doubted_ms = None;
                 self.doubt(now_ms);
                 Next::Move
             }
@@ -113,7 +149,7 @@ impl Home {
             }
             Found::Here => Next::AgainIn {
                 ms: HERE_MS,
-                hold: awaited || since < u64::from(HERE_MS),
+                hold: !self.is_long(now_ms) && (awaited || since < u64::from(HERE_MS)),
                 ask: false,
             },
             Found::Nowhere if since >= ASK_MS && !self.asked => {
@@ -224,6 +260,35 @@ mod tests {
         assert_eq!(h.look(101 * HURRY_MS, Found::Here, false), Next::Settled);
         h.doubt(7);
         assert_eq!(h.look(8, Found::Nowhere, false), again(NOWHERE_MS, true));
+    }
+
+    /// Containers come and go: the GIDs of the device change more often than ten times a second.
+    #[test]
+    fn gids_that_change_all_the_time_hold_up_nobody() {
+        let mut h = Home::new();
+        let (mut held_ms, mut looks) = (0u64, 0u64);
+        for now_ms in (1_000..61_000).step_by(50) {
+            h.doubt(now_ms);
+            if h.wait_ms(now_ms).is_some() {
+                continue;
+            }
+            looks = looks.saturating_add(1);
+            if let Next::AgainIn { hold: true, .. } = h.look(now_ms, Found::Here, false) {
+                held_ms = now_ms.saturating_sub(1_000);
+            }
+        }
+        // A look visits all connections.
+        assert!(held_ms < HURRY_MS && looks < 60 + HURRY_MS / 50 + 2);
+        // It moves after all, and is followed at the next look.
+        h.doubt(62_000);
+        assert_eq!(h.wait_ms(62_000), None);
+        assert_eq!(h.look(62_000, Found::Elsewhere, false), Next::Move);
+        assert_eq!(h.look(62_001, Found::Here, false), again(HERE_MS, true));
+        // When they are quiet it is settled.
+        assert_eq!(h.look(63_000, Found::Here, false), Next::Settled);
+        assert!(!h.is_long(63_000));
+        h.doubt(64_000);
+        assert!(!h.is_long(64_000) && h.wait_ms(64_000).is_none());
     }
 
     #[test]
