@@ -17,7 +17,10 @@ use super::{
     Conn, //
 };
 use crate::{
-    lnd::log,
+    lnd::{
+        log,
+        moment::Moment, //
+    },
     proto::{
         cause::Cause,
         conn::Event,
@@ -113,7 +116,7 @@ impl Conn {
             inner.inbox.detach();
             self.ni.orphans.left(self.peer.nid, inner.inbox.forsake());
             let hca = inner.wire.release(&self.ni.past);
-            self.kick_upper(inner);
+            self.kick_upper(inner, Moment::now());
             (hca, room)
         });
         drop(room);

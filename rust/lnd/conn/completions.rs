@@ -61,7 +61,7 @@ impl QpHandler for Conn {
             this.heard();
         }
         this.pump_at(inner, false, Some(now));
-        this.kick_upper(inner);
+        this.kick_upper(inner, now);
     }
 
     // It has one caller, which has nothing else to do.
@@ -107,7 +107,7 @@ impl QpHandler for Conn {
         }
         this.received(inner, rx);
         this.pump_at(inner, false, Some(now));
-        this.kick_upper(inner);
+        this.kick_upper(inner, now);
     }
 
     fn drained(this: Arc<Self>) {
@@ -129,7 +129,7 @@ impl Conn {
         while let Some(rx) = inner.inbox.unpark() {
             self.received(inner, rx);
         }
-        self.kick_upper(inner);
+        self.kick_upper(inner, Moment::now());
     }
 
     /// Takes one that had arrived when the connection ended: its sender may have been told so. Who speaks before our
@@ -141,7 +141,7 @@ impl Conn {
         }
         if inner.life.is_agreed() {
             inner.wire.receive_late(rx, &mut inner.inbox);
-            self.kick_upper(inner);
+            self.kick_upper(inner, Moment::now());
         } else {
             inner.inbox.park(rx);
         }

@@ -135,15 +135,15 @@ impl WorkItem<UPPER> for Conn {
 }
 
 impl Conn {
-    /// Queues the worker that calls LNet, if there is something for it and it would not see it by itself.
-    pub(super) fn kick_upper(self: &Arc<Self>, inner: &mut Inner) {
+    /// Queues the worker that calls LNet, if there is something for it and it would not see it by
+    /// itself. `now` decides whether it goes before ordinary tasks: it is the time of the
+    /// completion that made work for it.
+    pub(super) fn kick_upper(self: &Arc<Self>, inner: &mut Inner, now: Moment) {
         // Most often it is awake.
         if inner.turn.is_awake() {
             return;
         }
         if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.wake() {
-            // Most often because something was received just now.
-            let now = inner.watch.heard_at();
             self.queue_upper(inner.turn.has_priority(now.ns()));
         }
     }
@@ -175,7 +175,7 @@ fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Moment) {
     conn.pump_at(inner, false, Some(now));
     inner.turn.rests(began.ns(), now.ns());
     if inner.wire.has_done() || !inner.life.is_up() {
-        conn.kick_upper(inner);
+        conn.kick_upper(inner, now);
     }
 }
 

@@ -65,6 +65,7 @@ use super::{
     hca::Hca,
     live::Live,
     meter::Meter,
+    moment::Moment,
     ni::Ni,
     peer::Peer,
     settings::MadeWith,
@@ -364,7 +365,7 @@ impl Conn {
             // Its worker may have to wait for its turn for long.
             self.rearm_timer(CLOSING_MS);
             inner.wire.cancel(inner.life.end_cause());
-            self.kick_upper(inner);
+            self.kick_upper(inner, Moment::now());
         }
         self.call_next(inner);
     }

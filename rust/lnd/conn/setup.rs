@@ -25,6 +25,7 @@ use super::{
 use crate::{
     lnd::{
         log,
+        moment::Moment,
         seen, //
     },
     lnet::params,
@@ -352,7 +353,7 @@ impl Conn {
         self.peer.established(self, known);
         let leaves = self.with(|inner| {
             inner.life.publish();
-            self.kick_upper(inner);
+            self.kick_upper(inner, Moment::now());
             inner.goodbye.is_finishing()
         });
         if leaves {

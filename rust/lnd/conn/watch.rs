@@ -74,12 +74,6 @@ impl Watch {
         self.last_recv
     }
 
-    /// When something good was received last.
-    #[inline]
-    pub(super) fn heard_at(&self) -> Moment {
-        self.last_recv
-    }
-
     /// Milliseconds since something good was received.
     pub(super) fn idle_ms(&self) -> i64 {
         self.last_recv.elapsed_ms()
