@@ -234,8 +234,12 @@ fn finish_ended(conn: &Conn, finished: Finished) {
     finished.finish();
 }
 
-/// Gives a request to LNet.
+/// Gives a request to LNet, unless LNet has asked the NI to stop: a portal that keeps the request
+/// then would keep the NI.
 fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
+    if conn.ni.is_stopping() {
+        return give_up(conn, rx, Cause::Shutdown);
+    }
     let rdma = match judge(&rx) {
         Ok(rdma) => rdma,
         Err(why) => {

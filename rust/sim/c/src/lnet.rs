@@ -88,6 +88,8 @@ pub struct Ni {
     pub users: usize,
     /// Messages that refer to it.
     pub msgs: usize,
+    /// When LNet asked its driver to stop it.
+    stopped: Option<u64>,
     found: usize,
     published: bool,
     lnd: *mut c_void,
@@ -818,6 +820,11 @@ pub unsafe extern "C" fn ro2ib_lnet_parse(
     lock::might_sleep("lnet_parse");
     sched::point();
     let ni: *mut Ni = ni.cast();
+    // SAFETY: NIs stay until the world ends.
+    let stopped = unsafe { (*ni).stopped };
+    if w().prompt && stopped.is_some_and(|at| sched::now() - at > 50 * MS) {
+        violation("LNet is given a request of an NI that it has asked to stop");
+    }
     slow();
     // SAFETY: By the contract of this function.
     unsafe {
@@ -1704,6 +1711,7 @@ pub fn ni_up(dev: *mut Dev) -> Result<*mut Ni, i32> {
             life: Life::Starting,
             users: 2,
             msgs: 0,
+            stopped: None,
             found: 0,
             published: false,
             lnd: core::ptr::null_mut(),
@@ -1780,6 +1788,7 @@ pub fn ni_down(ni: *mut Ni) {
         lock::take(lock, false, false);
         (*ni).published = false;
         lock::give(lock);
+        (*ni).stopped = Some(sched::now());
         let shutdown = ops(ni).shutdown.expect("an operation");
         world::enter();
         shutdown((*ni).lnd);
