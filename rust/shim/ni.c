@@ -33,6 +33,13 @@ static DEFINE_MUTEX(ro2ib_ni_mutex);
 #define RO2IB_LEAVE_MAX		500
 #define RO2IB_LEAVE_STEP	10
 
+/*
+ * How long several links that are set down one after the other wait together at
+ * most, in ms, within one period: rtnl is held meanwhile.
+ */
+#define RO2IB_LEAVE_TOTAL	1000
+#define RO2IB_LEAVE_PERIOD	(10 * HZ)
+
 /* Choice of the interface */
 
 static bool ro2ib_addr_matches(const struct lnet_nid *nid,
@@ -678,7 +685,8 @@ static bool ro2ib_ni_loses(const struct ro2ib_ni *ni, struct net_device *dev,
  * An interface, or an address of it, is about to go. Have the connections end
  * while their peers can still be told: afterwards there is no route, and a
  * message of the CM without a route is the death of rxe's queue pair for them.
- * Waits for that, with rtnl held: a moment, and RO2IB_LEAVE_MAX at most. None of
+ * Waits for that, with rtnl held: a moment, and RO2IB_LEAVE_MAX at most, or what
+ * earlier links have left of RO2IB_LEAVE_TOTAL. None of
  * what it waits for takes rtnl, but for a queue pair that is being made with
  * ib_mtu: of that one it waits in vain, as of answers to a VLAN that is being
  * deleted. Whose link was down has nothing to end, and is not waited for. Not
@@ -687,9 +695,14 @@ static bool ro2ib_ni_loses(const struct ro2ib_ni *ni, struct net_device *dev,
 static void ro2ib_leave(struct net_device *dev, const struct net_device *below,
 			__be32 ip)
 {
+	/* rtnl guards both. */
+	static unsigned long period;
+	static unsigned long waited;
+	unsigned long total = msecs_to_jiffies(RO2IB_LEAVE_TOTAL);
 	struct ro2ib_ni *ni;
 	bool told = false;
-	unsigned long end;
+	unsigned long begin;
+	unsigned long most;
 	bool busy;
 
 	ASSERT_RTNL();
@@ -709,17 +722,23 @@ static void ro2ib_leave(struct net_device *dev, const struct net_device *below,
 	}
 	mutex_unlock(&ro2ib_ni_mutex);
 
-	end = jiffies + msecs_to_jiffies(RO2IB_LEAVE_MAX);
+	begin = jiffies;
+	if (time_after_eq(begin, period + RO2IB_LEAVE_PERIOD)) {
+		period = begin;
+		waited = 0;
+	}
+	most = min(msecs_to_jiffies(RO2IB_LEAVE_MAX), total - waited);
 	for (;;) {
 		busy = false;
 		mutex_lock(&ro2ib_ni_mutex);
 		list_for_each_entry(ni, &ro2ib_ni_list, list)
 			busy |= ni->leaving && ro2ib_ops->link_busy(ni->priv);
 		mutex_unlock(&ro2ib_ni_mutex);
-		if (!busy || time_after_eq(jiffies, end))
+		if (!busy || time_after_eq(jiffies, begin + most))
 			break;
 		msleep(RO2IB_LEAVE_STEP);
 	}
+	waited = min(waited + (jiffies - begin), total);
 	/*
 	 * The CM answers what has just come in. The kernel waits for RCU before
 	 * the interface of an adapter is down and its routes go, and has no
