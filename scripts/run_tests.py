@@ -147,7 +147,14 @@ def sim(options):
     status, out = run("sim-storms", "scripts/sim", "--peers", "400", "--storms", "3", env=env)
     again = status == 0 and out.rstrip().endswith("nothing wrong")
     print("  " + out.splitlines()[-1])
-    return passed + good + again, failed + (not good) + (not again)
+    passed, failed = passed + good + again, failed + (not good) + (not again)
+    # One thing is slow, and others must not be.
+    status, out = run("sim-slow", "scripts/sim", "--slow", env=env)
+    results = re.search(r"^(\d+) passed, (\d+) failed$", out, re.MULTILINE)
+    if not results or (status != 0) != (results[2] != "0") or not int(results[1]):
+        raise Failure("scripts/sim --slow")
+    print("  " + out.splitlines()[-1])
+    return passed + int(results[1]), failed + int(results[2])
 
 
 def fuzz(options):

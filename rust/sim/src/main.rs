@@ -12,6 +12,7 @@
 //! ro2iblnd-sim --peers 1000       one large world
 //! ro2iblnd-sim --peers 1500 --storms 3
 //!                                 another one: all peers connect and close so often
+//! ro2iblnd-sim --slow             worlds in which one thing is slow
 //! ro2iblnd-sim --jobs 4           so many at a time
 //! ro2iblnd-sim --state FILE       goes on where the last run with that file stopped
 //! ro2iblnd-sim --interval 60      says how far it is, every so many seconds
@@ -38,6 +39,7 @@ mod gather;
 mod host;
 mod said;
 mod scenario;
+mod slow;
 mod storm;
 mod sums;
 
@@ -71,6 +73,8 @@ pub struct Options {
     /// How often they all connect and close, with four connections each; otherwise they have one, and much else
     /// happens.
     storms: Option<u64>,
+    /// Worlds in which one thing is slow.
+    slow: bool,
 }
 
 fn options() -> Options {
@@ -104,6 +108,7 @@ fn options() -> Options {
             "--interval" => o.interval = Some(number(value())),
             "--peers" => o.peers = Some(number(value())),
             "--storms" => o.storms = Some(number(value())),
+            "--slow" => o.slow = true,
             "--kept" => o.kept = Some(value()),
             "--status" => o.status = Some(value()),
             _ => {
@@ -184,6 +189,25 @@ fn worker(o: &Options, status: &str) -> ! {
     exit(0);
 }
 
+/// Runs each world in which one thing is slow, with some seeds; the last line is the sum.
+fn slowly(o: &Options) -> i32 {
+    let (mut passed, mut failed) = (0, 0);
+    for (name, run) in slow::WORLDS {
+        for seed in o.from..o.from + o.count.unwrap_or(8) {
+            let end = run(seed);
+            match end.failed {
+                None => passed += 1,
+                Some(what) => {
+                    println!("{name}, seed {seed}: {what}");
+                    failed += 1;
+                }
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    i32::from(failed != 0)
+}
+
 fn main() {
     let o = options();
     panic::set_hook(Box::new(|info| {
@@ -216,6 +240,9 @@ fn main() {
             end.failed.as_deref().unwrap_or("nothing wrong")
         );
         exit(i32::from(end.failed.is_some()));
+    }
+    if o.slow {
+        exit(slowly(&o));
     }
     if let Some(seed) = o.seed {
         tell(seed);

@@ -182,6 +182,13 @@ fn resend() -> u64 {
 /// How often a message is sent again.
 const TRIES: u32 = 15;
 
+/// Returns whether an id of the driver's listens at that address.
+pub fn listens(ip: u32) -> bool {
+    // SAFETY: Ids stay until the world ends.
+    let there = |id: &*mut Id| unsafe { (**id).state == State::Listen && (**id).src.ip == ip };
+    w().ids.values().any(there)
+}
+
 fn id_of(nr: u64) -> Option<*mut Id> {
     w().ids.get(&nr).copied()
 }

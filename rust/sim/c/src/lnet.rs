@@ -112,6 +112,11 @@ impl Ni {
     pub fn is_fatal(&self) -> bool {
         self.link_fatal || self.port_fatal
     }
+
+    /// Returns whether the driver has said so.
+    pub fn is_port_fatal(&self) -> bool {
+        self.port_fatal
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,6 +212,8 @@ pub struct Lnet {
     bufs: Vec<Buf>,
     /// Messages that went up, and whose `recv` is still due.
     pub held: usize,
+    /// Messages that failed, with which it is slow just now.
+    pub slow: usize,
     /// How often a peer was said to be gone.
     pub notified: usize,
     /// Node and address of whom that may be said: the node has asked for a connection, or has had one.
@@ -1044,6 +1051,11 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, he
         }
     }
     slow();
+    if status != 0 && w().plan.slow_failures != 0 {
+        w().lnet.slow += 1;
+        sched::sleep(w().plan.slow_failures);
+        w().lnet.slow -= 1;
+    }
     // SAFETY: As above.
     let (node, with_another) = unsafe { ((*(*msg).ni).node, (*msg).get.is_some()) };
     truth::of(node).messages += u64::from(status != 0 && !with_another);
@@ -1322,6 +1334,17 @@ pub fn mtu(dev: *mut Dev, bytes: u32) {
         }
         lock::give(lock);
     }
+}
+
+/// Takes the locks that `ip address add` takes with an address that no NI has: rtnl, and the
+/// shim's mutex in its notifier.
+pub fn network_changes(node: usize) {
+    let n = &mut w().nodes[node];
+    let (rtnl, lock) = (&raw mut n.rtnl, &raw mut n.ni_lock);
+    lock::take(rtnl, false, false);
+    lock::take(lock, false, false);
+    lock::give(lock);
+    lock::give(rtnl);
 }
 
 /// What the shim's notifier does when a bond fails over, with rtnl held: the core moves the address later.
@@ -1615,8 +1638,12 @@ pub unsafe extern "C" fn ro2ib_ni_probe(ni: *const ro2ib_ni) -> u32 {
 pub unsafe extern "C" fn ro2ib_access_allows(ni: *const ro2ib_ni, peer: u64) -> bool {
     // SAFETY: NIs stay until the world ends.
     let node = unsafe { (*ni.cast::<Ni>()).node };
-    w().nodes[node].denied != Some(peer)
+    let denied = w().nodes[node].denied;
+    denied != Some(peer) && denied != Some(ANY)
 }
+
+/// All peers, for [`deny`].
+pub const ANY: u64 = u64::MAX;
 
 /// The administrator of the node whose task runs writes `access`: this peer may not connect (`None`:
 /// all may).

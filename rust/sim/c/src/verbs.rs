@@ -297,6 +297,7 @@ pub unsafe extern "C" fn ro2ib_device_sends_late(_dev: *mut ib_device) -> bool {
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_port_query(dev: *mut ib_device, _port: u32, out: *mut ro2ib_port) {
     lock::might_sleep("ib_query_port");
+    command(dev.cast());
     // SAFETY: By the contract of this function.
     unsafe {
         let dev = &*dev.cast::<Dev>();
@@ -334,6 +335,19 @@ pub unsafe extern "C" fn ro2ib_device_name(dev: *mut ib_device, buf: *mut u8, le
     }
 }
 
+/// How long a command takes of a device that hangs.
+pub const HANGS: u64 = 60 * SEC;
+
+/// Takes as long as a command of a device that may hang.
+fn command(dev: *mut Dev) {
+    // SAFETY: Devices stay until the world ends.
+    if w().hangs == Some(unsafe { (*dev).ip }) {
+        w().hung += 1;
+        sched::sleep(HANGS);
+        w().hung -= 1;
+    }
+}
+
 /// A protection domain.
 pub struct Pd {
     dev: *mut Dev,
@@ -348,6 +362,7 @@ pub unsafe extern "C" fn ro2ib_alloc_pd(dev: *mut ib_device) -> *mut ib_pd {
         return (-(ENOMEM as isize)) as *mut ib_pd;
     }
     let dev: *mut Dev = dev.cast();
+    command(dev);
     // SAFETY: Devices stay until the world ends.
     unsafe { (*dev).pds += 1 };
     Box::into_raw(Box::new(Pd { dev, users: 0 })).cast()
@@ -359,6 +374,7 @@ pub unsafe extern "C" fn ro2ib_dealloc_pd(pd: *mut ib_pd) {
     if pd.users != 0 {
         violation("a protection domain goes that is in use");
     }
+    command(pd.dev);
     // SAFETY: Devices stay until the world ends.
     unsafe { (*pd.dev).pds -= 1 };
 }

@@ -150,6 +150,8 @@ pub struct Plan {
     pub slow_lnet_ppm: u32,
     /// At most so long.
     pub slow_lnet_max: u64,
+    /// LNet sleeps for so long with each message that failed.
+    pub slow_failures: u64,
     /// Received messages that nobody wants.
     pub no_match_ppm: u32,
     /// Messages of which a part is wanted.
@@ -215,6 +217,7 @@ impl Plan {
             cm_late_ppm: 0,
             slow_lnet_ppm: 0,
             slow_lnet_max: 100 * MS,
+            slow_failures: 0,
             no_match_ppm: 0,
             cut_ppm: 0,
             gpu_ppm: 0,
@@ -335,6 +338,10 @@ pub struct World {
     pub printed: [u64; 8],
     /// What trace points have said.
     pub trace: trace::Seen,
+    /// The address of a device that takes [`verbs::HANGS`] for each command.
+    pub hangs: Option<u32>,
+    /// Commands that it is at.
+    pub hung: usize,
     /// One of the nodes sends what it should not.
     pub foul: Option<foul::Foul>,
 }
@@ -430,6 +437,8 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         faults: 0,
         printed: [0; 8],
         trace: trace::Seen::default(),
+        hangs: None,
+        hung: 0,
         foul: None,
     });
     trace::begin(looked_at || tell);

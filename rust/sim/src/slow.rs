@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Worlds in which one thing is slow, and the time that others take is judged.
+//!
+//! - A device takes a minute for each command: the NI of another device follows its link, is deleted, and loses its
+//!   device, as soon as if all devices were well.
+//! - LNet is slow with messages that failed, and all peers, for which messages wait, are denied at once: a change of
+//!   the network, which takes rtnl and the shim's mutex, does not wait for that.
+//! - LNet is slow with messages that failed, and many attempts fail at once: the first message of each other peer
+//!   goes through all the same.
+
+use simc::{
+    cm,
+    lnet::{
+        self,
+        Link, //
+    },
+    sched::{
+        self,
+        Kind,
+        Policy,
+        Tid,
+        MS,
+        SEC, //
+    },
+    world::{
+        self,
+        violation,
+        w,
+        End,
+        Plan, //
+    }, //
+};
+
+/// Most nanoseconds of an operation that must not wait for the slow one.
+const SOON: u64 = SEC;
+
+/// Most nanoseconds of a change of the network.
+const AT_ONCE: u64 = 100 * MS;
+
+/// Peers that are denied at once.
+const DENIED: usize = 1000;
+
+/// Peers that do not exist.
+const LOST: usize = 200;
+
+/// Peers that connect meanwhile.
+const HONEST: usize = 20;
+
+/// The worlds, by name.
+pub const WORLDS: [(&str, fn(u64) -> End); 4] = [
+    ("a device hangs, another NI is deleted", |seed| {
+        hangs(seed, false)
+    }),
+    ("a device hangs, another one is removed", |seed| {
+        hangs(seed, true)
+    }),
+    ("all peers are denied", denied),
+    ("many attempts fail", fails),
+];
+
+fn on(node: usize, name: &'static str, f: impl FnOnce() + 'static) -> Tid {
+    sched::spawn(node, Kind::Process, name, f)
+}
+
+/// Runs `f` on a node until it is over.
+fn done_on(node: usize, name: &'static str, f: impl FnOnce() + 'static) {
+    sched::join(on(node, name, f));
+}
+
+fn ni(node: usize, slot: usize) -> *mut lnet::Ni {
+    w().nodes[node].nis[slot]
+}
+
+fn up(node: usize, slots: usize) {
+    done_on(node, "up", move || {
+        if world::load(ro2iblnd::load).is_err() {
+            violation("the module does not load");
+        }
+        for slot in 0..slots {
+            if lnet::ni_up(world::device(node, slot)).is_err() {
+                violation("an NI does not start");
+            }
+        }
+    });
+}
+
+fn down(node: usize, slots: core::ops::Range<usize>) {
+    done_on(node, "down", move || {
+        for slot in slots {
+            lnet::ni_down(ni(node, slot));
+        }
+        world::unload_unseen();
+    });
+}
+
+/// Sends one message, which arrives within `most`.
+fn send(from: *mut lnet::Ni, to: u32, most: u64, what: &str) {
+    let op = lnet::begin(from, lnet::PUT, lnet::nid_of(to), 200, true);
+    if lnet::wait(op, most) != Some(0) {
+        violation(what);
+    }
+}
+
+/// Waits until `is_so`, for `most`.
+fn within(most: u64, what: &str, is_so: impl Fn() -> bool) {
+    let until = sched::now() + most;
+    while !is_so() {
+        if sched::now() > until {
+            violation(what);
+        }
+        sched::sleep(MS);
+    }
+}
+
+fn run(seed: u64, plan: Plan, tasks: usize, f: impl FnOnce() + 'static) -> End {
+    world::begin(seed, plan, std::env::var_os("RO2IB_SIM_LIVE").is_some());
+    w().sched.choose(Policy::Random(20_000));
+    sched::expect(tasks);
+    sched::spawn(usize::MAX - 1, Kind::Process, "world", f);
+    sched::run(u64::MAX, 1000 * SEC + 7200 * SEC);
+    world::end()
+}
+
+/// Moves the address of an NI to a device that hangs. Another device loses its link, and then is
+/// removed, or its NI deleted.
+fn hangs(seed: u64, removed: bool) -> End {
+    let mut plan = Plan::calm(2);
+    plan.nodes[0].devs = 2;
+    run(seed, plan, 64, move || {
+        up(0, 2);
+        up(1, 1);
+        for slot in 0..2 {
+            done_on(0, "user", move || {
+                send(ni(0, slot), world::ip(1, 0), 50 * SEC, "no connection");
+            });
+        }
+        w().hangs = Some(world::ip(0, 0));
+        let moves = on(0, "happens", || world::fail_over(world::device(0, 0)));
+        within(SOON, "the NI does not follow its address", || w().hung != 0);
+        if !cm::listens(world::ip(0, 0)) {
+            violation("the listener has gone before the new device is ready");
+        }
+        let healthy = world::device(0, 1);
+        for link in [Link::Lost, Link::Up] {
+            done_on(0, "happens", move || lnet::link(healthy, link));
+            within(
+                SOON,
+                "the link of a device waits for another device",
+                || {
+                    // SAFETY: NIs stay until the world ends.
+                    unsafe { (*ni(0, 1)).is_port_fatal() == (link == Link::Lost) }
+                },
+            );
+        }
+        let begun = sched::now();
+        match removed {
+            true => done_on(0, "happens", move || world::unplug(healthy, false)),
+            false => done_on(0, "down", || lnet::ni_down(ni(0, 1))),
+        }
+        if sched::now() - begun > SOON {
+            violation("a device or its NI goes, and waits for another device");
+        }
+        if w().hung == 0 {
+            violation("the other device hangs no longer");
+        }
+        sched::join(moves);
+        w().hangs = None;
+        sched::sleep(200 * SEC);
+        down(0, if removed { 0..2 } else { 0..1 });
+        down(1, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Denies many peers, for which messages wait, while the network changes.
+fn denied(seed: u64) -> End {
+    let mut plan = Plan::calm(1);
+    plan.timeout = 50;
+    plan.slow_failures = 10 * MS;
+    run(seed, plan, 4 * DENIED, || {
+        up(0, 1);
+        for peer in 0..DENIED {
+            let to = world::ip(1 + peer, 0);
+            done_on(0, "user", move || {
+                let _ = lnet::begin(ni(0, 0), lnet::PUT, lnet::nid_of(to), 200, false);
+            });
+        }
+        let denies = on(0, "happens", || lnet::deny(Some(lnet::ANY)));
+        for _ in 0..20 {
+            let begun = sched::now();
+            done_on(0, "happens", || lnet::network_changes(0));
+            if sched::now() - begun > AT_ONCE {
+                violation("the network waits for messages that go back to LNet");
+            }
+            sched::sleep(10 * MS);
+        }
+        sched::join(denies);
+        sched::sleep(100 * SEC);
+        if (0..DENIED).any(|op| w().lnet.ops[op].sent.is_none_or(|status| status == 0)) {
+            violation("a message waits for a peer that is denied");
+        }
+        down(0, 0..1);
+        world::clean_all();
+    })
+}
+
+/// Connects peers while attempts to reach other peers fail, whose messages LNet is slow with.
+fn fails(seed: u64) -> End {
+    let mut plan = Plan::calm(1 + HONEST);
+    plan.timeout = 50;
+    plan.slow_failures = 20 * SEC;
+    run(seed, plan, 4 * LOST, || {
+        for node in 0..=HONEST {
+            up(node, 1);
+        }
+        for peer in 0..LOST {
+            let to = world::ip(100 + peer, 0);
+            done_on(0, "user", move || {
+                let _ = lnet::begin(ni(0, 0), lnet::PUT, lnet::nid_of(to), 200, false);
+            });
+        }
+        within(60 * SEC, "no attempt fails", || w().lnet.slow != 0);
+        for node in 1..=HONEST {
+            done_on(node, "user", move || {
+                let late = "a first message waits for messages of others that failed";
+                send(ni(node, 0), world::ip(0, 0), SOON, late);
+            });
+        }
+        sched::sleep(600 * SEC);
+        for node in 0..=HONEST {
+            down(node, 0..1);
+        }
+        world::clean_all();
+    })
+}
