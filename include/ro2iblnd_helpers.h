@@ -70,6 +70,7 @@ struct ro2ib_device_attrs {
 	u64 page_size_cap;
 	bool mem_mgt_extensions;
 };
+	bool local_inv;
 
 bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);

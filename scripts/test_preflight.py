@@ -454,6 +454,36 @@ def test_rdma_modules_that_are_built_in(system):
     assert system.run()[0] == 0
 
 
+def rdma_device(system, name, driver):
+    device = system.root / f"sys/class/infiniband/{name}/device"
+    device.mkdir(parents=True)
+    (device / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+
+
+@pytest.mark.parametrize(
+    ("driver", "why"),
+    [
+        ("hns3", "its driver refuses LOCAL_INV work requests"),
+        ("cxgb4", "its memory regions have 128 pages, and 256 are needed"),
+        ("vmw_pvrdma", "its memory regions have 128 pages, and 256 are needed"),
+        ("efa", "it cannot register memory by work request"),
+        ("mana", "it cannot register memory by work request"),
+    ],
+)
+def test_a_device_that_cannot_be_used(system, driver, why):
+    rdma_device(system, "one_0", driver)
+    line, last = system.wrong()
+    assert line == f"preflight: no NI starts on one_0 ({driver}): {why}: use another device"
+    assert last == "preflight: not ok: nothing to install, see above"
+    # A note, if there is another one.
+    rdma_device(system, "mlx5_0", "mlx5_core")
+    status, out, err = system.run()
+    assert (status, err) == (0, f"preflight: note: no NI starts on one_0 ({driver}): {why}\n"), out
+    # Of another kernel nothing is known.
+    write(system.root / "proc/sys/kernel/osrelease", "6.1.0\n")
+    assert "no NI starts" not in system.run("-k", KERNEL)[2]
+
+
 def roce_port(system, *gids, device="mlx5_0", mode=None):
     """gids: (interface, GID, type)"""
     port = system.root / f"sys/class/infiniband/{device}/ports/1"

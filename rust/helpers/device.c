@@ -24,6 +24,12 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 		.mem_mgt_extensions =
 			a->device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS,
 	};
+		/*
+		 * hns claims the extensions, and refuses IB_WR_LOCAL_INV when
+		 * it is posted: the hardware does it wrongly ("RDMA/hns:
+		 * Disable local invalidate operation", 6.2 and stable).
+		 */
+		.local_inv = dev->ops.driver_id != RDMA_DRIVER_HNS,
 }
 
 /* Not ib_uses_virt_dma(): hfi1 and qib do their DMA by themselves, but have interrupts. */

@@ -102,18 +102,22 @@ impl Able {
         if !attrs.mem_mgt_extensions {
             return lacks("the RDMA device cannot register memory by work request");
         }
+        if !attrs.local_inv {
+            return lacks("the RDMA device cannot invalidate memory by work request (hns)");
+        }
         let Some(mr_page) = attrs.region_page() else {
             return lacks(
                 "the RDMA device cannot register memory in pages as small as the kernel's",
             );
         };
-        // All that LNet moves at a time. What begins inside of a page may need one page more; if there
-        // is none, it is copied.
-        let mr_pages = attrs
-            .max_fast_reg_page_list_len
-            .min(mr_page.most_for(LNET_MTU));
-        if mr_pages.saturating_mul(mr_page.len()) < LNET_MTU {
-            return lacks("the RDMA device cannot register 1 MiB at once");
+        let needed = LNET_MTU.div_ceil(mr_page.len().max(1));
+        let mr_pages = attrs.max_fast_reg_page_list_len.min(regions::pages(needed));
+        if mr_pages < needed {
+            return Err(StartError::limited(
+                "the RDMA device cannot register 1 MiB at once",
+                "pages per memory region",
+                (mr_pages, needed),
+            ));
         }
         Ok(Self {
             attrs,

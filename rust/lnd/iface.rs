@@ -380,7 +380,7 @@ impl Ifaces {
         match self.move_to(bound, user, &users) {
             Ok(old) => users.iter().for_each(|user| user.moved(&old.hca)),
             Err(e) => {
-                log::cannot_follow(user.ni().nid, e.what, e.error);
+                log::cannot_follow(user.ni().nid, &e.what, e.error);
                 self.give_up(&iface);
             }
         }

@@ -297,16 +297,16 @@ pub(crate) fn new_lid(nid: Nid, lid: u32) {
     warn_limited!("{nid}: the LID of the port changed to {lid}; connections are made again\n");
 }
 
-/// The NI cannot use the device that its interface is on now.
-pub(crate) fn cannot_follow(nid: Nid, why: &str, e: Error) {
+/// Reports that the NI cannot use the device that its interface is on now.
+pub(crate) fn cannot_follow(nid: Nid, why: &dyn Display, e: Error) {
     warn_limited!(
         "{nid}: the interface moved to another RDMA device, which cannot be used: {why}: {}\n",
         self::why(e)
     );
 }
 
-/// The address of the NI is on a device again, which is of no use. Said when that is so for another reason than before.
-pub(crate) fn cannot_use(nid: Nid, what: &str, e: Error) {
+/// Reports that the NI cannot use the device that has its address, once for each error.
+pub(crate) fn cannot_use(nid: Nid, what: &dyn Display, e: Error) {
     warn_limited!(
         "{nid}: the RDMA device cannot be used: {what}: {}; trying again each second\n",
         self::why(e)

@@ -203,7 +203,7 @@ impl Signs {
     pub(super) fn no_use(&self, ni: &Ni, why: &StartError) {
         let (none, e) = ([ENODEV, EADDRNOTAVAIL], why.error);
         if !none.contains(&e) && self.no_use.xchg(e.to_errno(), Full) != e.to_errno() {
-            log::cannot_use(ni.nid, why.what, e);
+            log::cannot_use(ni.nid, &why.what, e);
         }
     }
 

@@ -29,16 +29,49 @@ use crate::bindings;
 
 /// Why an NI does not start; printed in one line by the caller.
 pub(crate) struct StartError {
-    /// What could not be done, e.g. "cannot listen".
-    pub(crate) what: &'static str,
+    /// The step that failed.
+    pub(crate) what: Failed,
     /// The cause, which LNet gets.
     pub(crate) error: Error,
+}
+
+/// A step that failed, e.g. "cannot listen", for the log.
+pub(crate) struct Failed {
+    what: &'static str,
+    /// The limit of the device that is too low: its name, what the device has, and what is needed.
+    limit: Option<(&'static str, u32, u32)>,
+}
+
+impl core::fmt::Display for Failed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.what)?;
+        match self.limit {
+            Some((limit, has, needed)) => write!(f, ": it has {has} {limit}, needed are {needed}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl StartError {
     /// For use with `map_err`: `listen().map_err(StartError::because("cannot listen"))?`.
     pub(crate) fn because(what: &'static str) -> impl FnOnce(Error) -> Self {
+        let what = Failed { what, limit: None };
         move |error| Self { what, error }
+    }
+
+    /// Makes the error of a device with too low a limit: it has `has`, and `needed` are needed.
+    pub(crate) fn limited(
+        what: &'static str,
+        limit: &'static str,
+        (has, needed): (u32, u32),
+    ) -> Self {
+        Self {
+            what: Failed {
+                what,
+                limit: Some((limit, has, needed)),
+            },
+            error: EOPNOTSUPP,
+        }
     }
 }
 
@@ -233,7 +266,13 @@ impl<L: Lnd> Ops<L> {
                 0
             }
             Err(e) => {
-                pr_err!("{}: {}: {:?}\n", cfg.name(), e.what, e.error);
+                let what = e.what;
+                pr_err!(
+                    "{}: {}: {:?}\n",
+                    cfg.name(),
+                    core::format_args!("{what}"),
+                    e.error
+                );
                 e.error.to_errno()
             }
         }

@@ -2,8 +2,9 @@
 
 //! Who may have how many of a device's memory regions.
 //!
-//! A device has a number of them, and we are not its only user. Each connection gets regions as it needs them and
-//! keeps them, because making one may take a command of the device's firmware. While there are plenty, that is all.
+//! A device has a number of them, and the driver is not its only user. Each connection gets regions as
+//! it needs them and keeps them while it uses them, because making one may take a command of the
+//! device's firmware. A timer gives idle ones back ([`LOOK_MS`]). While there are plenty, that is all.
 //! When half of them are there, a connection makes more of them only up to its fair share; from then on, and when
 //! all are there, what it needs comes from those that lie idle with a connection that has more. So who was first, and
 //! is quiet now, keeps nobody from working; and who has few never loses one to who has many.
@@ -19,6 +20,28 @@ pub const fn bound(max_mr: u32) -> u32 {
         n => n.saturating_sub(n / 4),
     }
 }
+
+/// Regions of so many pages have a large list of pages, 8 bytes each. mlx5 and qedr allocate a power
+/// of two for it, so one page more than a power of two would double the memory of each region.
+const MANY_PAGES: u32 = 256;
+
+/// Returns the pages of a region that covers `whole` pages. Memory that begins inside of a page needs
+/// one page more. Where that would double the size of each region there is none, and the driver
+/// copies such memory (Lustre has none).
+pub const fn pages(whole: u32) -> u32 {
+    if whole >= MANY_PAGES && whole.is_power_of_two() {
+        whole
+    } else {
+        whole.saturating_add(1)
+    }
+}
+
+/// Regions that a connection keeps however long they lie idle.
+pub const KEPT: u32 = 2;
+
+/// Milliseconds between two looks at the regions of a connection. Each look destroys one region that
+/// was not used since the last look, if there are more than [`KEPT`]: one firmware command each.
+pub const LOOK_MS: i64 = 10_000;
 
 /// What is known when a connection needs one region more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +108,16 @@ mod tests {
         assert_eq!(bound(3), 3);
         assert_eq!(bound(0), u32::MAX);
         assert_eq!(bound(u32::MAX), u32::MAX - u32::MAX / 4);
+    }
+
+    #[test]
+    fn no_region_takes_twice_the_memory_for_one_page() {
+        // Pages of 4 KiB, 2 KiB, 64 KiB in 1 MiB.
+        assert_eq!((pages(256), pages(512), pages(16)), (256, 512, 17));
+        for whole in 0..5000 {
+            let list = |pages: u32| pages.saturating_mul(8).next_power_of_two();
+            assert!(pages(whole) < MANY_PAGES || list(pages(whole)) == list(whole.max(1)));
+        }
     }
 
     #[test]

@@ -92,6 +92,8 @@ pub(crate) struct DeviceAttrs {
     pub(crate) mem_mgt_extensions: bool,
 }
 
+    /// The device accepts LOCAL_INV work requests, as `mem_mgt_extensions` promises.
+    pub(crate) local_inv: bool,
 impl DeviceAttrs {
     /// The pages of its memory regions. `None`: it has none as small as our own.
     pub(crate) fn region_page(&self) -> Option<RegionPage> {
@@ -207,6 +209,7 @@ impl Device {
         }
     }
 
+            local_inv: a.local_inv,
     /// Whether it is made of software: rxe or siw. They are slow to answer, and raise completions in
     /// work items of their own.
     pub(crate) fn is_software(&self) -> bool {

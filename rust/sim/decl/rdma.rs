@@ -259,6 +259,7 @@ pub struct ro2ib_device_attrs {
     pub page_size_cap: u64,
     pub mem_mgt_extensions: bool,
 }
+    pub local_inv: bool,
 
 #[repr(C)]
 #[derive(Default, Copy, Clone, MaybeZeroable)]

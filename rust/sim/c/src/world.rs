@@ -381,6 +381,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
             Node {
                 devs: (0..n.devs)
                     .map(|d| Dev::new(i, d, ip(i, d), attrs, (n.software, n.tcp)))
+                local_inv: true,
                     .collect(),
                 ops: core::ptr::null(),
                 driver: core::ptr::null_mut(),
