@@ -4,10 +4,14 @@
 //!
 //! Any context, hard interrupts included; no lock.
 
-use crate::rdma::atomic::{
-    Acquire,
-    Atomic,
-    Full, //
+use crate::{
+    proto::post_failures::PostFailures,
+    rdma::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed, //
+    }, //
 };
 
 /// What is known of the device.
@@ -16,6 +20,10 @@ pub(crate) struct Condition {
     broken: Atomic<bool>,
     /// No message of the connection manager leaves it.
     mute: Atomic<bool>,
+    /// Connections that ended in a row because the device refused a work request ([`PostFailures`]).
+    post_failures: Atomic<u64>,
+    /// These were so many that the device is not used any more.
+    refuses: Atomic<bool>,
 }
 
 impl Condition {
@@ -24,6 +32,8 @@ impl Condition {
         Self {
             broken: Atomic::new(false),
             mute: Atomic::new(false),
+            post_failures: Atomic::new(0),
+            refuses: Atomic::new(false),
         }
     }
 
@@ -31,6 +41,8 @@ impl Condition {
     pub(super) fn forget(&self) {
         self.set_broken(false);
         let _ = self.mute.xchg(false, Full);
+        self.post_failures.store(0, Relaxed);
+        let _ = self.refuses.xchg(false, Full);
     }
 
     /// It says that it is broken, or not any more.
@@ -53,12 +65,28 @@ impl Condition {
         self.mute.load(Acquire)
     }
 
+    /// Counts a connection that lived for `lived_ms` milliseconds and ended at `now_ms` because the
+    /// device refused a work request. Returns whether the device is not used any more from now on.
+    pub(crate) fn refused_post(&self, lived_ms: u64, now_ms: u64) -> bool {
+        let before = PostFailures::from_bits(self.post_failures.load(Relaxed));
+        let failures = before.after(lived_ms, now_ms);
+        self.post_failures.store(failures.bits(), Relaxed);
+        failures.are_many() && !self.refuses.xchg(true, Full)
+    }
+
+    /// Returns whether it refused so many work requests that it is not used until it is made again.
+    pub(super) fn refuses_posts(&self) -> bool {
+        self.refuses.load(Acquire)
+    }
+
     /// One word for people.
     pub(super) fn as_str(&self) -> &'static str {
         if self.is_broken() {
             "broken"
         } else if self.is_mute() {
             "mute"
+        } else if self.refuses_posts() {
+            "refuses"
         } else {
             "ok"
         }

@@ -15,6 +15,7 @@ use crate::{
         fit::Reason,
         nid::Nid,
         params::QueueDepth,
+        post_failures,
         trail::Noted,
         wire::{
             Stale,
@@ -334,6 +335,20 @@ pub(crate) fn healed(nid: Nid) {
 /// Nothing of the connection manager leaves the RDMA device of an NI any more.
 pub(crate) fn mute(nid: Nid, device: &str) {
     pr_err!(
+/// Reports a device that refused work requests of several connections in a row. Once for a device,
+/// so it needs no limit.
+pub(crate) fn refuses_posts(nid: Nid, device: &str) {
+    pr_err!(
+        "{}\n",
+        core::format_args!(
+            "{nid}: {device} refused work requests of {} connections in a row: the NI is closed, and LNet avoids it; \
+             update the driver of the device, or use another device; \
+             delete and add the NI to try again",
+            post_failures::MANY
+        )
+    );
+}
+
         "{}\n",
         core::format_args!(
             "{nid}: no node can be connected to: queue pair 1 of {device} is in the error state; \

@@ -89,6 +89,8 @@ pub(crate) enum Trouble {
     Unheard,
     /// The address of the NI was found on another device.
     Astray,
+    /// The device refuses work requests.
+    Refuses,
     /// None: somebody reads how it is.
     Watched,
 }

@@ -68,7 +68,7 @@ fn trouble(ni: &Ni, trouble: Trouble) {
         match trouble {
             Trouble::Unheard => found.lnd.unheard(),
             Trouble::Astray => found.lnd.doubt_home(),
-            Trouble::Watched => found.lnd.look_in(0),
+            Trouble::Refuses | Trouble::Watched => found.lnd.look_in(0),
         }
     }
 }

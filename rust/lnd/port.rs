@@ -449,14 +449,20 @@ impl WorkItem<DEVICE> for Port {
             this.end_outdated(port);
             this.ni.fit(&hca);
             access::ask_anew(&this.peers);
+            let refuses = this.ni.condition.refuses_posts();
             let active = port.active || this.ni.lnet.is_bonded();
-            let broken = this.signs.is_fatal(&this.ni, &hca) || this.signs.is_mute(&this.ni, &hca);
+            let broken = this.signs.is_fatal(&this.ni, &hca)
+                || this.signs.is_mute(&this.ni, &hca)
+                || refuses;
             this.ni.lnet.set_fatal(match (broken, active) {
                 (true, _) => Fatal::Told,
                 (false, false) => Fatal::Port,
                 (false, true) => Fatal::No,
             });
-            this.ni.way(|way| way.port(active));
+            this.ni.way(|way| match refuses {
+                true => way.shut(),
+                false => way.port(active),
+            });
             let way = this.follow_way(Some(&hca));
             drop(hca);
             let next = [way, this.follow_home()].into_iter().flatten().min();

@@ -52,6 +52,7 @@ pub mod params;
 pub mod patience;
 pub mod peer;
 pub mod queues;
+pub mod post_failures;
 pub mod race;
 pub mod refusal;
 pub mod regions;

@@ -217,6 +217,12 @@ impl Way {
         self.port = active;
     }
 
+    /// Closes the way of a device that is not to be used. Connections end at the next look.
+    pub fn shut(&mut self) {
+        self.port = false;
+        let _ = self.lost_ms.get_or_insert(0);
+    }
+
     /// Why it is closed.
     pub fn why(&self) -> Cause {
         match self.device {
@@ -404,6 +410,19 @@ mod tests {
         w.port(false);
         assert_eq!(w.look(9 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
         assert_eq!(w.look(9 + HOLD_MS + HOLD_MS, false, HOLD_MS), Todo::End);
+    }
+
+    #[test]
+    fn what_is_shut_ends_connections_at_once() {
+        let mut w = Way::new();
+        w.shut();
+        assert_eq!(w.look(HOLD_MS, false, HOLD_MS), Todo::End);
+        assert!(w.ends_all());
+        w.shut();
+        assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        // Another device.
+        w.port(true);
+        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
     }
 
     #[test]

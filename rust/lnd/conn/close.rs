@@ -14,19 +14,25 @@ use kernel::sync::Arc;
 
 use super::{
     life::Epitaph,
+    wire::link::Link,
     Conn, //
 };
 use crate::{
     lnd::{
         log,
-        moment::Moment, //
+        moment::Moment,
+        ni::Trouble, //
     },
+    lnet::notice,
     proto::{
         cause::Cause,
         conn::Event,
         reject::RetryWhy, //
     },
-    rdma::cm::Way, //
+    rdma::{
+        cm::Way,
+        device::DeviceName, //
+    }, //
 };
 
 impl Conn {
@@ -97,7 +103,24 @@ impl Conn {
             let _ = qp.destroy_mrs();
         }
         let link = self.with(|inner| inner.wire.take_link(&self.ni.past));
+        if link.as_ref().is_some_and(Link::is_refused) {
+            self.refused_post();
+        }
         drop(link);
+    }
+
+    /// Counts the connection as one that ended because the device refused a work request.
+    fn refused_post(&self) {
+        let lived_ms = self.with(|inner| inner.life.lived_ms());
+        let ni = &self.ni;
+        if !ni.condition.refused_post(lived_ms, ni.now_ms()) {
+            return;
+        }
+        let name = self.hca().ok().map(|hca| hca.device.name());
+        let name = name.as_ref().map(DeviceName::as_str);
+        log::refuses_posts(ni.nid, name.unwrap_or("the RDMA device"));
+        notice::device(notice::Device::Fatal, &ni.nid, name);
+        ni.tell(Trouble::Refuses);
     }
 
     /// Frees all else, but for the id if the peer may still have to be told, and tells LNet and the peer object. After

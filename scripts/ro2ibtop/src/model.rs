@@ -45,7 +45,7 @@ pub struct Ni {
     pub device: String,
     /// The NI has no carrier, no address, or no active port.
     pub link_down: bool,
-    /// Fault of the device: `broken`, `mute`, or `ok`; empty with an older driver.
+    /// Fault of the device: `broken`, `mute`, `refuses`, or `ok`; empty with an older driver.
     pub health: String,
     /// Speed of the port in Mb/s; 0 is unknown.
     pub speed_mbps: u64,
@@ -244,7 +244,7 @@ pub struct Event {
 impl Ni {
     /// Returns whether the NI has a usable device.
     pub fn has_device(&self) -> bool {
-        !self.device.is_empty() && !matches!(self.health.as_str(), "broken" | "mute")
+        !self.device.is_empty() && !matches!(self.health.as_str(), "broken" | "mute" | "refuses")
     }
 
     /// Returns the counters of all its connections, open and closed.

@@ -203,6 +203,7 @@ fn a_device_that_says_it_is_broken_is_no_healthy_one() {
     for (health, kind, words, works) in [
         ("broken", "device-broken", "rxe0 says that it is broken", 0),
         ("mute", "cm-mute", "no peer can connect", 0),
+        ("refuses", "posts-refused", "rxe0 refused work requests", 0),
         ("ok", "", "nothing wrong", 1),
     ] {
         let now = told.replace(" health=broken", &format!(" health={health}"));

@@ -317,6 +317,7 @@ fn each_trouble_of_an_ni_has_its_words() {
     for (health, kind, words) in [
         ("broken", "device-broken", "mlx5_0 says that it is broken, "),
         ("mute", "cm-mute", "no peer can connect, "),
+        ("refuses", "posts-refused", "mlx5_0 refused work requests, "),
         ("ok", "link-down", "the link is down: "),
     ] {
         let app = node(&[&ill(health)]);

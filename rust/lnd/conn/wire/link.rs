@@ -51,6 +51,8 @@ pub(crate) struct Link<C: QpHandler> {
     queues: Option<(SendQueue, RecvQueue)>,
     recv_wrs: u64,
     last_send: Moment,
+    /// The device refused a work request.
+    refused: bool,
 }
 
 /// A batch that was not posted, or not all of it: [`Link::next_unposted`].
@@ -67,12 +69,18 @@ impl<C: QpHandler> Link<C> {
             queues: Some((parts.sq, parts.rq)),
             recv_wrs: 0,
             last_send: Moment::now(),
+            refused: false,
         })
     }
 
     /// Receives pushed so far; once draining has begun, those that were posted.
     pub(super) fn recv_wrs(&self) -> u64 {
         self.recv_wrs
+    }
+
+    /// Returns whether the device refused a work request.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
     }
 
     /// The queue pair.
@@ -174,7 +182,10 @@ impl<C: QpHandler> Link<C> {
         }
         self.last_send = now;
         match &mut self.queues {
-            Some((sq, _)) => sq.post(&self.qp).map_err(|_| Unposted { rang: true }),
+            Some((sq, _)) => sq.post(&self.qp).map_err(|_| {
+                self.refused = true;
+                Unposted { rang: true }
+            }),
             None => Err(Unposted { rang: true }),
         }
     }
@@ -283,6 +294,7 @@ impl<C: QpHandler> Link<C> {
             // The others will not complete.
             let unposted = pushed.saturating_sub(e.posted.into());
             self.recv_wrs = self.recv_wrs.wrapping_sub(unposted);
+            self.refused = true;
             Cause::LocalFault
         })
     }

@@ -93,6 +93,7 @@ pub const KINDS: [&str; 31] = [
     "no-device",
     "device-broken",
     "cm-mute",
+    "posts-refused",
     "link-down",
     "device-mute",
     "flaps",

@@ -138,6 +138,12 @@ fn unusable(ni: &Ni) -> Option<Verdict> {
             );
             Some(Verdict::new(Level::Bad, "cm-mute", words))
         }
+        "refuses" => {
+            let words = format!(
+                "{device} refused work requests, the NI is closed: update its driver, or use another device"
+            );
+            Some(Verdict::new(Level::Bad, "posts-refused", words))
+        }
         _ => None,
     }
 }
