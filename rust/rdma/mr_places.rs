@@ -55,6 +55,8 @@ struct Entry {
     is_hole: bool,
     // The key that the device knows: of the last registration, or of the beginning.
     known: u32,
+    // `known` and `key_used` when `remove_unused` last looked: both change with each use of the region.
+    looked_at: Option<(u32, bool)>,
 }
 
 impl From<Loose> for Entry {
@@ -65,6 +67,7 @@ impl From<Loose> for Entry {
             key_used: loose.key_used,
             is_hole: false,
             known: loose.known,
+            looked_at: None,
         }
     }
 }
@@ -166,6 +169,27 @@ impl Places {
     /// Takes the region out that was free last. It goes to another pool.
     pub(super) fn remove_free(&mut self) -> Option<Loose> {
         let index = self.free.pop()?;
+        self.remove(index)
+    }
+
+    /// Takes a free region out that was not used since this was last called, if there is one.
+    pub(super) fn remove_unused(&mut self) -> Option<Loose> {
+        let entries = &mut self.entries;
+        let unused = self.free.iter().position(|index| {
+            let entry = entries.get(usize::from(*index));
+            entry.is_some_and(|e| e.looked_at == Some((e.known, e.key_used)))
+        });
+
+        for entry in entries.iter_mut() {
+            entry.looked_at = Some((entry.known, entry.key_used));
+        }
+        // Those that were not used for longest are first.
+        let index = self.free.remove(unused?).ok()?;
+        self.remove(index)
+    }
+
+    /// Takes a region out that is in `free` no more.
+    fn remove(&mut self, index: u16) -> Option<Loose> {
         let entry = self.entries.get_mut(usize::from(index))?;
         let raw = entry.raw.take()?;
 

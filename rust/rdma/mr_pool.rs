@@ -162,6 +162,18 @@ impl MrPool {
         Some(loose)
     }
 
+    /// Destroys one region that was not used since this was last called, if there is one. Sleeps.
+    pub(super) fn drop_unused(&self) {
+        let mut places = self.places.lock();
+        let unused = places.remove_unused();
+
+        if unused.is_some() {
+            self.held.fetch_sub(1, Relaxed);
+        }
+        drop(places);
+        drop(unused);
+    }
+
     /// How many regions there are.
     pub(super) fn held(&self) -> u32 {
         self.held.load(Relaxed)

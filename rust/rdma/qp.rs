@@ -258,8 +258,12 @@ impl<T: QpHandler> Qp<T> {
         self.shared.regions().take()
     }
 
+    /// Destroys one memory region that was not used since this was last called, if there is one. Sleeps.
+    pub(crate) fn drop_unused_mr(&self) {
+        self.mr_pool().drop_unused();
+    }
+
     /// How many memory regions there are, used or not.
-    #[cfg(ro2iblnd_kunit)]
     pub(crate) fn regions(&self) -> u32 {
         self.mr_pool().held()
     }

@@ -91,6 +91,7 @@ impl WorkItem<QUEUE_PAIR> for Conn {
                 this.with(|inner| inner.life.part());
             }
         });
+        this.give_back_region();
     }
 }
 
@@ -121,11 +122,26 @@ impl Conn {
         match inner.life.next_worker() {
             Some(Worker::Control) => self.kick_control(),
             Some(Worker::Blocking) => self.kick_blocking(),
-            Some(Worker::QueuePair) => {
-                let queue = self.queues.queue_pairs();
-                let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
-            }
+            Some(Worker::QueuePair) => self.kick_queue_pair(),
             None => {}
+        }
+    }
+
+    /// Queues the worker for what calls into the device.
+    pub(super) fn kick_queue_pair(self: &Arc<Self>) {
+        let queue = self.queues.queue_pairs();
+        let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
+    }
+
+    /// Gives a memory region back to the device that was idle for long, if the timer asked for it.
+    /// Runs in the worker that destroys the queue pair, so the queue pair stays.
+    fn give_back_region(&self) {
+        let (due, qp) = self.with(|inner| {
+            let due = inner.life.is_up() && inner.watch.takes_regions();
+            (due, inner.wire.qp())
+        });
+        if let (true, Some(qp)) = (due, qp) {
+            qp.drop_unused_mr();
         }
     }
 

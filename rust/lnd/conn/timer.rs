@@ -75,6 +75,10 @@ impl WorkItem<TIMER> for Conn {
                 // For deadlines, too, however seldom silent peers are asked.
                 let idle_ms = this.timer_ms();
                 this.arm_timer(next_ms.map_or(idle_ms, |ms| ms.min(idle_ms)));
+                let held = inner.wire.qp().map_or(0, |qp| qp.regions());
+                if inner.watch.look_at_regions(held) {
+                    this.kick_queue_pair();
+                }
                 if look == Look::All {
                     drop(guard);
                     this.peer.ask_all();

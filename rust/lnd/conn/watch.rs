@@ -13,12 +13,15 @@
 
 use crate::{
     lnd::moment::Moment,
-    proto::silence::{
-        Ago,
-        Look,
-        Probe,
-        Silence,
-        LOOK_MIN_MS, //
+    proto::{
+        regions,
+        silence::{
+            Ago,
+            Look,
+            Probe,
+            Silence,
+            LOOK_MIN_MS, //
+        }, //
     }, //
 };
 
@@ -35,6 +38,10 @@ pub(super) struct Watch {
     step: (Moment, u32),
     /// When it was asked for a sign of life last, because another connection of the peer's came or went.
     asked: Option<Moment>,
+    /// When idle memory regions were last looked for.
+    regions: Moment,
+    /// They are to be looked for now.
+    regions_due: bool,
 }
 
 impl Watch {
@@ -46,6 +53,8 @@ impl Watch {
             draining: None,
             step: (Moment::now(), 0),
             asked: None,
+            regions: Moment::now(),
+            regions_due: false,
         }
     }
 
@@ -119,6 +128,21 @@ impl Watch {
     /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits, or it is not to be.
     pub(super) fn next_ms(&self, sent_ms: i64, probe: Option<Probe>) -> Option<u32> {
         self.silence.next_ms(self.ago(sent_ms), probe)
+    }
+
+    /// Returns whether a worker is to look for idle regions now: the timer found `held` of them.
+    pub(super) fn look_at_regions(&mut self, held: u32) -> bool {
+        if held <= regions::KEPT || self.regions.elapsed_ms() < regions::LOOK_MS {
+            return false;
+        }
+        self.regions = Moment::now();
+        self.regions_due = true;
+        true
+    }
+
+    /// Returns whether idle memory regions are to be looked for, once.
+    pub(super) fn takes_regions(&mut self) -> bool {
+        core::mem::take(&mut self.regions_due)
     }
 
     /// The device was told to flush its queues.
