@@ -62,6 +62,7 @@ const struct ro2ib_layout *ro2ib_layout(void);
 
 /* device.c */
 struct ro2ib_device_attrs {
+	u32 max_qp;
 	u32 max_qp_wr;
 	u32 max_send_sge;
 	u32 max_cqe;
@@ -69,8 +70,8 @@ struct ro2ib_device_attrs {
 	u32 max_fast_reg_page_list_len;
 	u64 page_size_cap;
 	bool mem_mgt_extensions;
-};
 	bool local_inv;
+};
 
 bool ro2ib_device_try_get(struct ib_device *dev);
 void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out);

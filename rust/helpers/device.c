@@ -15,6 +15,7 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 	const struct ib_device_attr *a = &dev->attrs;
 
 	*out = (struct ro2ib_device_attrs){
+		.max_qp = max(a->max_qp, 0),
 		.max_qp_wr = a->max_qp_wr,
 		.max_send_sge = a->max_send_sge,
 		.max_cqe = a->max_cqe,
@@ -23,13 +24,13 @@ void ro2ib_device_attrs(struct ib_device *dev, struct ro2ib_device_attrs *out)
 		.page_size_cap = a->page_size_cap,
 		.mem_mgt_extensions =
 			a->device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS,
-	};
 		/*
 		 * hns claims the extensions, and refuses IB_WR_LOCAL_INV when
 		 * it is posted: the hardware does it wrongly ("RDMA/hns:
 		 * Disable local invalidate operation", 6.2 and stable).
 		 */
 		.local_inv = dev->ops.driver_id != RDMA_DRIVER_HNS,
+	};
 }
 
 /* Not ib_uses_virt_dma(): hfi1 and qib do their DMA by themselves, but have interrupts. */

@@ -19,6 +19,7 @@ use crate::{
             self,
             Speed, //
         },
+        inline::InlineSearch,
         params::{
             QueueDepth,
             LNET_MTU,
@@ -74,6 +75,8 @@ pub(crate) struct Hca {
     pub(crate) reserves: (Arc<SgReserve>, Arc<SgReserve>),
     /// The depth there was room for ([`crate::proto::sizes::DepthMemory`]).
     pub(crate) depth: Atomic<u64>,
+    /// Bytes of a send that a work request itself carries, as far as known ([`InlineSearch`]).
+    pub(crate) inline: Atomic<u32>,
     /// Packets of other partitions that the port had got when the NI came to it.
     bad_pkeys_before: u32,
     bad_pkeys: Atomic<u32>,
@@ -175,6 +178,7 @@ impl Hca {
             mr_pages: able.mr_pages,
             mr_page: able.mr_page,
             depth: Atomic::new(0),
+            inline: Atomic::new(InlineSearch::MOST.into()),
             bad_pkeys_before: state.bad_pkeys,
             bad_pkeys: Atomic::new(0),
             mbps: Atomic::new(0),

@@ -60,6 +60,7 @@ fn why(e: Error) -> Worded {
         ENETUNREACH | EHOSTUNREACH => "no route",
         EACCES | EPERM => "not allowed",
         EAGAIN | EBUSY => "no resources left",
+        EOVERFLOW => "the device has no more of them",
         EMSGSIZE => "it has more pieces than one transfer can have",
         _ => "error",
     };
@@ -114,6 +115,16 @@ pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Noted)
 /// A step of the handshake failed here.
 pub(crate) fn cannot(nid: Nid, what: &str, e: Error) {
     warn_limited!("{nid}: cannot {what}: {}\n", why(e));
+}
+
+/// Reports that no queue pair could be made at any depth. Providers return `ENOMEM` or `EOVERFLOW`
+/// if the device has none left.
+pub(crate) fn no_queue_pair(nid: Nid, e: Error, max_qp: u32) {
+    warn_limited!(
+        "{nid}: cannot make the queue pair or its completion queue: {}: \
+         the device has {max_qp} queue pairs at most; \"rdma resource show\" counts those in use\n",
+        why(e)
+    );
 }
 
 /// A queue pair was told to flush, and does not.
@@ -324,17 +335,6 @@ pub(crate) fn broken(nid: Nid) {
     );
 }
 
-/// It told that it works again.
-pub(crate) fn healed(nid: Nid) {
-    pr_info!(
-        "{}\n",
-        core::format_args!("{nid}: the RDMA device works again")
-    );
-}
-
-/// Nothing of the connection manager leaves the RDMA device of an NI any more.
-pub(crate) fn mute(nid: Nid, device: &str) {
-    pr_err!(
 /// Reports a device that refused work requests of several connections in a row. Once for a device,
 /// so it needs no limit.
 pub(crate) fn refuses_posts(nid: Nid, device: &str) {
@@ -349,6 +349,17 @@ pub(crate) fn refuses_posts(nid: Nid, device: &str) {
     );
 }
 
+/// It told that it works again.
+pub(crate) fn healed(nid: Nid) {
+    pr_info!(
+        "{}\n",
+        core::format_args!("{nid}: the RDMA device works again")
+    );
+}
+
+/// Nothing of the connection manager leaves the RDMA device of an NI any more.
+pub(crate) fn mute(nid: Nid, device: &str) {
+    pr_err!(
         "{}\n",
         core::format_args!(
             "{nid}: no node can be connected to: queue pair 1 of {device} is in the error state; \

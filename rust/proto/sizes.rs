@@ -77,6 +77,8 @@ pub struct DepthSearch {
     bad: u16,
     now: QueueDepth,
     left: u8,
+    /// A greater depth failed after a smaller one had succeeded, so the depth is the cause.
+    is_depth: bool,
     /// `now` is what an earlier search ended with: it is taken if there is room for it.
     remembered: bool,
 }
@@ -90,6 +92,7 @@ impl DepthSearch {
             bad: wanted.wire().saturating_add(1),
             now: wanted,
             left: DEPTH_ATTEMPTS.saturating_sub(1),
+            is_depth: false,
             remembered: false,
         }
     }
@@ -122,6 +125,7 @@ impl DepthSearch {
     pub fn failed(&mut self) -> bool {
         let at = self.now.wire();
         self.remembered = false;
+        self.is_depth |= self.good > 0 && at > self.good;
         // INVARIANT: `now` was above `good`, or was `good`, which then is no more.
         self.bad = at;
         if self.good >= at {
@@ -196,16 +200,17 @@ impl DepthMemory {
         }
     }
 
-    /// A search for `wanted` ended at `now_ms`, with `found`. What is to be remembered now.
+    /// Returns what is to be remembered after `search`, which ended at `now_ms` with a queue pair.
+    ///
+    /// A depth that was remembered before does not become younger by being used. A failure with another
+    /// cause than the depth is not remembered, as of a device that had no queue pair left for a moment.
     #[must_use]
-    pub fn after(self, wanted: QueueDepth, found: QueueDepth, now_ms: u64) -> Self {
-        let told = self.search(wanted, now_ms);
-        if found >= wanted || (told.remembered && found == told.now) {
-            // There was room, or what was remembered was used: it does not become younger by that.
+    pub fn after(self, search: &DepthSearch, now_ms: u64) -> Self {
+        if !search.is_depth {
             return self;
         }
         let time = now_ms.checked_shl(Self::DEPTH_BITS).unwrap_or(0);
-        Self(time | u64::from(found.get()))
+        Self(time | u64::from(search.now.get()))
     }
 }
 
@@ -326,7 +331,7 @@ mod tests {
             let d = search.now().wire();
             if d <= limit {
                 if search.had() {
-                    *memory = memory.after(depth(wanted), depth(d), now_ms);
+                    *memory = memory.after(&search, now_ms);
                     return (d, attempt);
                 }
             } else if !search.failed() {
@@ -357,6 +362,24 @@ mod tests {
         assert_eq!(DepthMemory::from_bits(memory.bits()), memory);
         // A clock that goes back.
         assert!(again(&mut memory, 255, 20, 0).1 > 1);
+    }
+
+    #[test]
+    fn only_a_depth_that_is_the_cause_is_remembered() {
+        // The device had no queue pair left for a moment, at whatever depth.
+        for failures in 1..DEPTH_ATTEMPTS {
+            let mut search = DepthSearch::new(depth(255));
+            for _ in 0..failures {
+                assert!(search.failed());
+            }
+            while !search.had() {}
+            let memory = DepthMemory::default().after(&search, 1000);
+            assert_eq!(memory, DepthMemory::default());
+        }
+        // There is room for half of it, and for no more.
+        let mut memory = DepthMemory::default();
+        assert_eq!(again(&mut memory, 8, 4, 1000), (4, 5));
+        assert_eq!(again(&mut memory, 8, 4, 2000), (4, 1));
     }
 
     #[test]

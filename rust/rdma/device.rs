@@ -75,6 +75,8 @@ impl DeviceName {
 /// What a device can do. The numbers of `struct ib_device_attr` that matter here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceAttrs {
+    /// Queue pairs of all users of the device.
+    pub(crate) max_qp: u32,
     /// Work requests per queue of a QP.
     pub(crate) max_qp_wr: u32,
     /// Scatter/gather entries per send.
@@ -90,10 +92,10 @@ pub(crate) struct DeviceAttrs {
     /// Memory can be registered by work requests. Without this the device is of
     /// no use here.
     pub(crate) mem_mgt_extensions: bool,
-}
-
     /// The device accepts LOCAL_INV work requests, as `mem_mgt_extensions` promises.
     pub(crate) local_inv: bool,
+}
+
 impl DeviceAttrs {
     /// The pages of its memory regions. `None`: it has none as small as our own.
     pub(crate) fn region_page(&self) -> Option<RegionPage> {
@@ -199,6 +201,7 @@ impl Device {
         // SAFETY: By the type invariant; `a` is valid for writes.
         unsafe { bindings::ro2ib_device_attrs(self.as_raw(), &mut a) };
         DeviceAttrs {
+            max_qp: a.max_qp,
             max_qp_wr: a.max_qp_wr,
             max_send_sge: a.max_send_sge,
             max_cqe: a.max_cqe,
@@ -206,10 +209,10 @@ impl Device {
             max_fast_reg_page_list_len: a.max_fast_reg_page_list_len,
             page_size_cap: a.page_size_cap,
             mem_mgt_extensions: a.mem_mgt_extensions,
+            local_inv: a.local_inv,
         }
     }
 
-            local_inv: a.local_inv,
     /// Whether it is made of software: rxe or siw. They are slow to answer, and raise completions in
     /// work items of their own.
     pub(crate) fn is_software(&self) -> bool {

@@ -39,7 +39,9 @@ use crate::{
             encode,
             BodyOut, //
         },
+        inline::InlineSearch,
         line::UNANSWERED_MS,
+        nid::Nid,
         params::{
             QueueDepth,
             CONN_MSG_LEN,
@@ -80,16 +82,33 @@ const MIN_RNR_TIMER: u8 = 18;
 /// A busy host holds it up for long, and what it then repeats makes it busier.
 const SOFTWARE_ACK_TIMEOUT: u8 = 18;
 
-/// Messages of up to this many bytes go inline where the device can: all but IMMEDIATEs with
-/// payload.
-const INLINE: u16 = 160;
-
-/// What could not be done for a connection, in words that go after `cannot`, and why.
-struct NotMade(&'static str, Error);
+/// The step of a set-up that failed, and its error.
+enum NotMade {
+    /// A step, in words that go after `cannot`.
+    Step(&'static str, Error),
+    /// A queue pair, of any depth, on a device that has this many queue pairs at most.
+    QueuePair(Error, u32),
+}
 
 impl From<Error> for NotMade {
     fn from(e: Error) -> Self {
-        Self("set up the connection", e)
+        Self::Step("set up the connection", e)
+    }
+}
+
+impl NotMade {
+    fn error(&self) -> Error {
+        match self {
+            Self::Step(_, e) | Self::QueuePair(e, _) => *e,
+        }
+    }
+
+    /// Prints a line about it.
+    fn say(&self, nid: Nid) {
+        match self {
+            Self::Step(what, e) => log::cannot(nid, what, *e),
+            Self::QueuePair(e, max_qp) => log::no_queue_pair(nid, *e, *max_qp),
+        }
     }
 }
 
@@ -98,7 +117,7 @@ fn fill(link: &mut Link<Conn>, buffers: usize, supply: &mut Supply) -> Result<()
     for _ in 0..buffers {
         let buf = supply
             .make()
-            .map_err(|e| NotMade("make the receive buffers", e))?;
+            .map_err(|e| NotMade::Step("make the receive buffers", e))?;
         link.push_recv(buf).map_err(|_| EIO)?;
     }
     link.post_recvs().map_err(|_| EIO)?;
@@ -215,7 +234,8 @@ impl Conn {
                 e.into()
             })
         });
-        if let Err(NotMade(what, e)) = made {
+        if let Err(why) = made {
+            let e = why.error();
             // Where others send an event, iWARP tells of TCP's troubles at once.
             if e == ECONNREFUSED {
                 log::rejected(self.nid(), &Refused::NoListener);
@@ -229,7 +249,7 @@ impl Conn {
                     Cause::Unreachable
                 });
             }
-            log::cannot(self.nid(), what, e);
+            why.say(self.nid());
             self.end(Cause::NoResources);
         }
     }
@@ -276,7 +296,7 @@ impl Conn {
         let wanted = hca.deepest(wanted);
         let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
         let mut search = memory.search(wanted, seen::now_ms());
-        let mut inline = INLINE;
+        let mut inline = InlineSearch::new(u16::try_from(hca.inline.load(Relaxed)).unwrap_or(0));
         let (parts, depth, sq_depth, max_sge) = loop {
             let depth = search.now();
             let max_sge = hca.gather(self.ni.wrq_sge);
@@ -285,7 +305,7 @@ impl Conn {
                 sq_depth,
                 rq_depth: depth.rx_buffers(),
                 max_send_sge: max_sge,
-                max_inline: inline,
+                max_inline: inline.now(),
                 nr_mrs: sizes::memory_regions(depth, self.ni.given_by_lnet()),
                 mr_pages: u16::try_from(hca.mr_pages).map_err(Error::from)?,
             };
@@ -295,13 +315,19 @@ impl Conn {
                 Ok(parts) if search.had() => break (parts, depth, sq_depth, max_sge),
                 // The queue pair goes before a deeper one is tried.
                 Ok(parts) => drop(parts),
-                // Some providers refuse what they cannot put inline, instead of saying how much they can.
-                Err(e) if e == EINVAL && inline > 0 => inline = 0,
-                Err(e) if (e == ENOMEM || e == EINVAL) && search.failed() => {}
-                Err(e) => return Err(NotMade("make the queue pair or its completion queue", e)),
+                Err(EINVAL) if inline.refused() => {}
+                Err(ENOMEM | EINVAL) if search.failed() => {}
+                Err(e @ (ENOMEM | EOVERFLOW)) => {
+                    return Err(NotMade::QueuePair(e, hca.attrs.max_qp))
+                }
+                Err(e) => {
+                    let what = "make the queue pair or its completion queue";
+                    return Err(NotMade::Step(what, e));
+                }
             }
         };
-        let memory = memory.after(wanted, depth, seen::now_ms());
+        hca.inline.store(inline.now().into(), Relaxed);
+        let memory = memory.after(&search, seen::now_ms());
         hca.depth.store(memory.bits(), Relaxed);
         let buffers = usize::from(depth.rx_buffers());
         let mut link = Link::new(parts)?;
@@ -313,8 +339,8 @@ impl Conn {
         let mut supply = Supply::new(&hca.device, all);
         // LNet sends no more at a time than it has credits for, and the peer waits for no more answers than agreed on.
         let mut places = Bigger::first(self.ni.depth(), depth)?;
-        let stock =
-            Stock::new(depth, &mut supply).map_err(|e| NotMade("make the message buffers", e))?;
+        let stock = Stock::new(depth, &mut supply)
+            .map_err(|e| NotMade::Step("make the message buffers", e))?;
         self.with(|inner| {
             inner.inbox.open(room);
             inner.waiting.open(waiting);

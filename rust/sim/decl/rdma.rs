@@ -251,6 +251,7 @@ pub struct ro2ib_layout {
 #[repr(C)]
 #[derive(Default, Copy, Clone, MaybeZeroable)]
 pub struct ro2ib_device_attrs {
+    pub max_qp: u32,
     pub max_qp_wr: u32,
     pub max_send_sge: u32,
     pub max_cqe: u32,
@@ -258,8 +259,8 @@ pub struct ro2ib_device_attrs {
     pub max_fast_reg_page_list_len: u32,
     pub page_size_cap: u64,
     pub mem_mgt_extensions: bool,
-}
     pub local_inv: bool,
+}
 
 #[repr(C)]
 #[derive(Default, Copy, Clone, MaybeZeroable)]

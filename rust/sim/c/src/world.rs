@@ -373,6 +373,7 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
                 max_qp_wr: n.max_qp_wr,
                 max_send_sge: n.max_sge,
                 max_cqe: 1 << 20,
+                max_qp: 1 << 16,
                 max_mr: n.max_mr,
                 max_fast_reg_page_list_len: 512,
                 page_size_cap: !0xfff,
