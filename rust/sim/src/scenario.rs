@@ -466,7 +466,42 @@ impl Script {
         if !strict && !script.punctual && own.one_in(16) {
             script.lacks_buffer(own);
         }
+        let own = &mut Rng::new(seed ^ 0x0b0f_1000);
+        if !strict && !script.punctual && own.one_in(16) {
+            script.refuses(own);
+        }
         script.bounded()
+    }
+
+    /// Makes the device of node 1 refuse LOCAL_INV when it is posted, and nothing else go wrong. Small
+    /// messages pass, and each bulk transfer ends the connection.
+    fn refuses(&mut self, rng: &mut Rng) {
+        self.plan = Plan {
+            refuses_inv: Some(1),
+            ..Plan::calm(2)
+        };
+        let conns = rng.of(&[1, 2]);
+        for node in &mut self.plan.nodes {
+            node.conns = conns;
+            // As rxe it would refuse the registration, too.
+            node.software = false;
+        }
+        self.early = false;
+        self.together = true;
+        self.check = false;
+        (self.jump_ppm, self.stall_ppm) = (0, 0);
+        self.steps = Vec::new();
+        let kind = rng.of(&[lnet::PUT, lnet::GET]);
+        let node = usize::from(kind == lnet::GET);
+        self.users = vec![User {
+            node,
+            slot: 0,
+            at: 0,
+            // The sink is on node 1.
+            ops: (0..rng.range(20, 40))
+                .map(|_| (kind, 6000, false, 0, rng.below(SEC)))
+                .collect(),
+        }];
     }
 
     /// A node with several connections dies, and nothing else goes wrong.
@@ -1686,10 +1721,16 @@ fn whole(script: Script) {
         sched::join(tid);
     }
     w().faulty = false;
+    if let Some(node) = script.plan.refuses_inv {
+        gives_up(node);
+    }
     calm_down();
     if script.check {
         // Long enough for what was lost to be noticed.
-        sched::sleep(150 * SEC);
+        sched::sleep(60 * SEC);
+        let regions: Vec<usize> = verbs::all().map(|dev| dev.mrs.len()).collect();
+        sched::sleep(90 * SEC);
+        idle_regions_are_given_back(&regions);
         // What a foul node makes of its messages is not what was sent.
         if !foul::is_there() && script.plan.parse_error_ppm == 0 {
             nothing_lost(&script.steps);
@@ -1739,6 +1780,38 @@ fn ends_of_requests() {
     sched::sleep(60 * SEC);
     if w().requests != before && !foul::is_there() {
         violation("a node asks for connections though nothing is sent, and does not stop");
+    }
+}
+
+/// Checks that connections which were idle for 90 s gave regions back: each device had as many as `before`.
+fn idle_regions_are_given_back(before: &[usize]) {
+    for (dev, before) in verbs::all().zip(before) {
+        // Two for each connection stay, and a look at the others takes 12.5 s at most.
+        let most = usize::max(2 * dev.qps, before.saturating_sub(5));
+        if dev.mrs.len() > most {
+            violation(&format!(
+                "{} memory regions of {} idle connections, of {before}",
+                dev.mrs.len(),
+                dev.qps
+            ));
+        }
+    }
+}
+
+/// Checks that the driver of `node` does not use a device that refuses work requests, and LNet knows.
+fn gives_up(node: usize) {
+    sched::sleep(60 * SEC);
+    let refused = w().nodes[node].truth.refused_qps;
+    // Others were up or were being made beside the last one.
+    if !(8..=16).contains(&refused) {
+        violation(&format!(
+            "{refused} connections ended because the device refuses work requests"
+        ));
+    }
+    // SAFETY: NIs stay until the world ends.
+    let fatal = active(node, 0).is_some_and(|ni| unsafe { (*ni).is_fatal() });
+    if !fatal {
+        violation("LNet was not told of a device that refuses work requests");
     }
 }
 

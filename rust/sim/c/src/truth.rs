@@ -27,6 +27,8 @@ pub struct Truth {
     pub undrained: bool,
     /// Messages that the driver gave back to LNet with an error; a GET and its REPLY are one.
     pub messages: u64,
+    /// Queue pairs of which a work request was refused when it was posted.
+    pub refused_qps: u32,
 }
 
 impl Truth {

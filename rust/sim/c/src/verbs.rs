@@ -618,6 +618,8 @@ pub struct Qp {
     pub undrained: bool,
     /// It is never flushed.
     stuck: bool,
+    /// A work request was refused when it was posted.
+    refused: bool,
     /// When it came into the error state.
     failed_at: Option<u64>,
     /// What was flushed and the device may use yet, to write or to read: some providers say so before they have told the
@@ -712,6 +714,7 @@ pub unsafe fn create_qp(
             drained: false,
             undrained: false,
             stuck: false,
+            refused: false,
             failed_at: None,
             late: Vec::new(),
             events: 0,
@@ -755,6 +758,14 @@ pub fn destroy_qp(qp: *mut Qp) {
         (*q.pd).users -= 1;
         (*q.dev).qps -= 1;
     }
+}
+
+/// Returns all devices that the nodes have.
+pub fn all() -> impl Iterator<Item = &'static Dev> {
+    // SAFETY: Devices stay until the world ends.
+    w().nodes
+        .iter()
+        .flat_map(|node| node.devs.iter().map(|dev| unsafe { &**dev }))
 }
 
 /// Whether nothing keeps a device from being used.
@@ -1378,6 +1389,24 @@ pub unsafe extern "C" fn ro2ib_qp_to_err(qp: *mut ib_qp) -> i32 {
     0
 }
 
+/// Queue pairs of a node whose posts may fail, at most: after eight in a row the driver closes the NI.
+const MOST_REFUSED: u32 = 6;
+
+/// Returns whether a post to the queue pair may fail.
+fn may_refuse(q: &Qp) -> bool {
+    // SAFETY: Devices stay until the world ends.
+    q.refused || truth::of(unsafe { (*q.dev).node }).refused_qps < MOST_REFUSED
+}
+
+/// Notes that a post to the queue pair failed.
+fn refused(q: &mut Qp) {
+    if !q.refused {
+        q.refused = true;
+        // SAFETY: Devices stay until the world ends.
+        truth::of(unsafe { (*q.dev).node }).refused_qps += 1;
+    }
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn ro2ib_ib_post_send(
     qp: *mut ib_qp,
@@ -1409,7 +1438,14 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
             if q.state == State::Init {
                 return -(EINVAL as i32);
             }
-            if world::fails(Fault::Post) {
+            let inv = r.opcode == ib_wr_opcode_IB_WR_LOCAL_INV;
+            if inv && world::w().plan.refuses_inv == Some((*q.dev).node) {
+                refused(q);
+                kick(qp);
+                return -(EINVAL as i32);
+            }
+            if may_refuse(q) && world::fails(Fault::Post) {
+                refused(q);
                 // What else is not taken then does not keep the marker, a WRITE of nothing, from it.
                 q.undrained |= q.state == State::Err
                     && r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE
@@ -1516,7 +1552,8 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
         unsafe {
             let r = &*at;
             *bad = at;
-            if world::fails(Fault::PostRecv) {
+            if may_refuse(q) && world::fails(Fault::PostRecv) {
+                refused(q);
                 q.undrained |= q.state == State::Err && r.num_sge == 0;
                 return -(ENOMEM as i32);
             }

@@ -118,6 +118,8 @@ pub struct Plan {
     pub wrq_sge: u32,
     /// `use_privileged_port`.
     pub privileged: bool,
+    /// The device of this node promises LOCAL_INV and refuses it when it is posted.
+    pub refuses_inv: Option<usize>,
     /// LNet keeps some of the messages that come for most of a minute, and others have to pass.
     pub hoards: bool,
     /// Over TCP, who calls has nothing to say for long, as other drivers may.
@@ -201,6 +203,7 @@ impl Plan {
             rnr_retry_count: 6,
             wrq_sge: 2,
             privileged: false,
+            refuses_inv: None,
             hoards: false,
             shy: false,
             slow_steps: false,
@@ -370,19 +373,19 @@ pub fn begin(seed: u64, plan: Plan, tell: bool) {
         .enumerate()
         .map(|(i, n)| {
             let attrs = ro2ib_device_attrs {
+                max_qp: 1 << 16,
                 max_qp_wr: n.max_qp_wr,
                 max_send_sge: n.max_sge,
                 max_cqe: 1 << 20,
-                max_qp: 1 << 16,
                 max_mr: n.max_mr,
                 max_fast_reg_page_list_len: 512,
                 page_size_cap: !0xfff,
                 mem_mgt_extensions: true,
+                local_inv: true,
             };
             Node {
                 devs: (0..n.devs)
                     .map(|d| Dev::new(i, d, ip(i, d), attrs, (n.software, n.tcp)))
-                local_inv: true,
                     .collect(),
                 ops: core::ptr::null(),
                 driver: core::ptr::null_mut(),
