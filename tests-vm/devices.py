@@ -13,10 +13,10 @@ DEVICES = {
     "siw": {"provider": "siw"},
     # 512 bytes of a work request are looked at, less two segments of 16: max_sq_sg in mlx5_ib_query_device().
     "mlx5": {"hardware": True, "profile": "send_sge=30"},
-    # IRDMA_MAX_WQ_FRAGMENT_COUNT, and IRDMA_MAX_QP_WRS(8).
-    "irdma": {"hardware": True, "profile": "send_sge=13 qp_wr=4080"},
-    # HNS_ROCE_FRMR_MAX_PA; hns_roce_map_mr_sg() takes a mutex.
-    "hns": {"hardware": True, "profile": "reg_pages=512 map_sleeps=1"},
+    # IRDMA_MAX_WQ_FRAGMENT_COUNT, IRDMA_MAX_QP_WRS(8), and max_hw_inline of the second generation.
+    "irdma": {"hardware": True, "profile": "send_sge=13 qp_wr=4080 inline_max=101"},
+    # MAX_PBL_LVL_1_PGS and BNXT_STATIC_MAX_SGE. Giving pages to a region may sleep with some providers.
+    "bnxt_re": {"hardware": True, "profile": "send_sge=6 reg_pages=512 map_sleeps=1"},
     # 2^16 keys for all: so few here that they are enough for one connection of depth 8, and not for two. rvt_create_qp() says
     # of each queue pair that nothing goes inline.
     "hfi1": {"hardware": True, "profile": "regions=32 no_inline=1"},
@@ -26,6 +26,14 @@ DEVICES = {
     # Less of everything than any of them: 1 MiB in pieces takes ten times the work requests of this send queue. Who wants to
     # send inline gets no queue pair.
     "least": {"hardware": True, "profile": "send_sge=3 reg_pages=256 qp_wr=40 regions=32 no_inline=2"},
+}
+
+# Devices that the driver refuses to use. They are no --device.
+UNUSABLE = {
+    # It refuses LOCAL_INV when it is posted: RDMA_DRIVER_HNS, HNS_ROCE_FRMR_MAX_PA.
+    "hns": "driver=12 no_inv=1 reg_pages=512 map_sleeps=1",
+    # T4_MAX_FR_DSGL_DEPTH; pvrdma has as many.
+    "cxgb4": "reg_pages=128",
 }
 
 # Half of the tests in these have the driver poll completions in a softirq, as with an adapter, and no more: rxe that is served

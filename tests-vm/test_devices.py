@@ -9,7 +9,7 @@ import re
 
 import pytest
 import vm
-from devices import DEVICES
+from devices import DEVICES, UNUSABLE
 from faults import close_all, slow
 from flow import DEBUGFS, balanced, polls, rnr
 from nodes import Node, until, up
@@ -180,19 +180,123 @@ def test_nobody_there_on_iwarp(boot_pair):
 @pytest.mark.parametrize(
     ("profile", "line"),
     [
-        ("reg_pages=255", "cannot register 1 MiB at once"),
+        ("reg_pages=255", "cannot register 1 MiB at once: it has 255 pages per memory region, needed are 256"),
         # 2 MiB, and none as small as ours.
         ("page_sizes=0x200000", "cannot register memory in pages as small as the kernel's"),
-        ("page_sizes=0x800 reg_pages=511", "cannot register 1 MiB at once"),
+        (
+            "page_sizes=0x800 reg_pages=511",
+            "cannot register 1 MiB at once: it has 511 pages per memory region, needed are 512",
+        ),
+        (UNUSABLE["cxgb4"], "cannot register 1 MiB at once: it has 128 pages per memory region, needed are 256"),
+        (UNUSABLE["hns"], "cannot invalidate memory by work request (hns)"),
     ],
 )
 def test_too_little_is_refused(boot, profile, line):
-    """A device that cannot register 1 MiB of our pages: one line, and no NI."""
+    """A device that the driver cannot use: one line that names the limit, and no NI."""
     guest = boot()
     guest.check(f"insmod /files/ib_profile.ko {profile}")
     vm.setup_two_links(guest)
     node = Node(guest, address="10.0.1.1")
     node.load()
     assert node.ctl("ni add o2ib veth0", ok=False)["rc"] != 0
-    assert line in node.log()
+    assert f"the RDMA device {line}: " in node.log()
     node.unload()
+
+
+def conn_lines(node):
+    return node.guest.check(f"cat {DEBUGFS}/{node.nid} | grep ^conn= || true").splitlines()
+
+
+def test_a_device_that_refuses_work_requests_late(boot_pair):
+    """The NI is closed after some connections, with one line, and does not reconnect for ever."""
+    a, b = (Node(g) for g in boot_pair(hardware=True, profile="no_inv=1"))
+    up(a, b)
+    a.ping(b)
+    r = a.try_traffic(b, op="put", size=65536, count=40, conc=2, timeout=60)
+    assert r["errors"] and not r["stuck"], r
+    words = "refused work requests of 8 connections in a row: the NI is closed"
+    # The sink is on b, whose device refuses the invalidation.
+    until(lambda: words in b.log(), "the NI gives up", timeout=120)
+    assert b.log().count(words) == 1 and words not in a.log()
+    until(lambda: not conn_lines(b), "no connection")
+    refused = b.log().count("a work request could not be built or posted")
+    assert 1 <= refused <= 12, b.log()
+    ni = b.guest.check(f"grep ^ni= {DEBUGFS}/{b.nid}")
+    assert "health=refuses" in ni, ni
+    # Nothing connects any more, from either side.
+    before = b.log()
+    a.try_traffic(b, op="put", size=65536, count=4, conc=2, timeout=20)
+    b.try_traffic(a, op="put", size=65536, count=4, conc=2, timeout=20)
+    until(lambda: not conn_lines(b), "no connection")
+    assert b.log().count(words) == 1
+    assert b.log()[len(before) :].count("could not be built or posted") == 0
+    a.unload()
+    b.unload()
+
+
+PROFILE = "/sys/module/ib_profile/parameters"
+
+
+def test_inline_size_is_found_once(boot_pair):
+    """A device that refuses a queue pair with too much inline data is asked for less once, not for each connection."""
+    a, b = (Node(g) for g in boot_pair(hardware=True, profile="inline_max=96"))
+    up(a, b)
+    for _ in range(3):
+        a.traffic(b, op="mix", size=4096, count=20, conc=4)
+        for node in (a, b):
+            lines = conn_lines(node)
+            assert lines and all("depth=8 " in line for line in lines), lines
+        close_all(a, b)
+    for node in (a, b):
+        assert node.guest.check(f"cat {PROFILE}/qps_refused").strip() == "1"
+    assert modest(a) and modest(b)
+    a.unload()
+    b.unload()
+
+
+NO_QUEUE_PAIR = [(12, "out of memory (-12)"), (75, "the device has no more of them (-75)")]
+
+
+@pytest.mark.parametrize(("number", "words"), NO_QUEUE_PAIR)
+def test_no_queue_pairs_left(boot_pair, number, words):
+    """The message names queue pairs, and connections that come later have the depth that they asked for."""
+    a, b = (Node(g) for g in boot_pair(hardware=True, profile="qps=64"))
+    up(a, b)
+    a.guest.check(f"echo {number} >{PROFILE}/qps_error; echo 1 >{PROFILE}/qps")
+    a.ping(b)
+    for node in (a, b):
+        node.ni_add("o2ib1", peer_credits=8, credits=64)
+    r = a.try_traffic(f"{b.nid}1", op="put", count=1, conc=1, timeout=10)
+    assert r["errors"] == 1, r
+    line = f"cannot make the queue pair or its completion queue: {words}: the device has 64 queue pairs at most"
+    until(lambda: line in a.log(), "a line in the log")
+    a.guest.check(f"echo 64 >{PROFILE}/qps")
+    a.traffic(f"{b.nid}1", op="mix", count=20, conc=4)
+    lines = a.guest.check(f"cat {DEBUGFS}/{a.nid}1 | grep ^conn=").splitlines()
+    assert lines and all("depth=8 " in line for line in lines), lines
+    a.unload()
+    b.unload()
+
+
+def test_idle_regions_are_given_back(boot_pair):
+    """A burst makes regions; a connection that is idle afterwards keeps two."""
+    a, b = (Node(g) for g in boot_pair(hardware=True, profile="regions=1000"))
+    for node in (a, b):
+        node.load("timeout=8")
+    a.ni_add()
+    b.ni_add()
+    a.traffic(b, op="put", size=262144, count=100, conc=8, timeout=60)
+
+    def made():
+        return int(b.guest.check(f"cat {MADE}"))
+
+    most = made()
+    assert most > 2, most
+    until(lambda: made() <= 2, "regions are given back", timeout=60 * most)
+    assert a.conns() == b.conns() == 1
+    a.traffic(b, op="put", size=262144, count=20, conc=8, timeout=60)
+    assert made() > 2
+    a.unload()
+    b.unload()
+    for node in (a, b):
+        assert node.guest.check(f"cat {MADE}").strip() == "0"

@@ -11,8 +11,8 @@
  * A parameter that is 0 leaves things as they are. DMA stays as it is: nothing
  * but rxe can use rxe's addresses. Somebody else may do it by name ("dma"), as
  * long as nothing is mapped: who starts to use the device meanwhile believes it.
- * So does the number of the driver, by which
- * rxe finds its own devices.
+ * So does the number of the driver, by which rxe finds its own devices, unless
+ * "driver" changes it: then rxe misses what happens to the interface.
  */
 #include <linux/device.h>
 #include <linux/module.h>
@@ -44,6 +44,21 @@ MODULE_PARM_DESC(page_sizes, "sizes of the pages of a memory region, a bit each"
 static unsigned int no_inline;
 module_param(no_inline, uint, 0444);
 MODULE_PARM_DESC(no_inline, "no inline data: 1 says so of a new queue pair, 2 refuses one that wants some");
+static unsigned int inline_max;
+module_param(inline_max, uint, 0444);
+MODULE_PARM_DESC(inline_max, "inline bytes; a queue pair that wants more is refused, and the limit is not told");
+static bool no_inv;
+module_param(no_inv, bool, 0444);
+MODULE_PARM_DESC(no_inv, "LOCAL_INV is refused when it is posted, as by hns");
+static unsigned int driver;
+module_param(driver, uint, 0444);
+MODULE_PARM_DESC(driver, "number of the driver (enum rdma_driver_id)");
+static unsigned int qps;
+module_param(qps, uint, 0644);
+MODULE_PARM_DESC(qps, "queue pairs of reliable connections at a time; at any time");
+static unsigned int qps_error = ENOMEM;
+module_param(qps_error, uint, 0644);
+MODULE_PARM_DESC(qps_error, "errno of the queue pair that is one too many; at any time");
 static bool map_sleeps;
 module_param(map_sleeps, bool, 0444);
 MODULE_PARM_DESC(map_sleeps, "giving pages to a region may sleep");
@@ -133,6 +148,18 @@ static int regions_get(char *buffer, const struct kernel_param *kp)
 	return sysfs_emit(buffer, "%d\n", atomic_read(&regions_made));
 }
 
+static atomic_t qps_made;
+static atomic_t qps_refused;
+
+static int qps_refused_get(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%d\n", atomic_read(&qps_refused));
+}
+
+static const struct kernel_param_ops qps_refused_ops = { .get = qps_refused_get };
+module_param_cb(qps_refused, &qps_refused_ops, NULL, 0444);
+MODULE_PARM_DESC(qps_refused, "queue pairs that inline_max or qps refused");
+
 static const struct kernel_param_ops regions_ops = { .get = regions_get };
 module_param_cb(regions_made, &regions_ops, NULL, 0444);
 MODULE_PARM_DESC(regions_made, "memory regions that there are");
@@ -141,18 +168,64 @@ static int profile_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *init,
 			     struct ib_udata *udata)
 {
 	struct ib_qp_cap *cap = &init->cap;
+	unsigned int most = READ_ONCE(qps);
+	bool rc_qp = init->qp_type == IB_QPT_RC;
 	int rc;
 
+	if (rc_qp && inline_max && cap->max_inline_data > inline_max) {
+		atomic_inc(&qps_refused);
+		return -EINVAL;
+	}
 	if (init->qp_type == IB_QPT_RC && no_inline > 1 && cap->max_inline_data)
 		return -EINVAL;
 	if (init->qp_type == IB_QPT_RC &&
 	    ((qp_wr && (cap->max_send_wr > qp_wr || cap->max_recv_wr > qp_wr)) ||
 	     (send_sge && cap->max_send_sge > send_sge)))
 		return too_much(-EINVAL);
+	if (rc_qp && atomic_inc_return(&qps_made) > most && most) {
+		atomic_dec(&qps_made);
+		atomic_inc(&qps_refused);
+		return -(int)READ_ONCE(qps_error);
+	}
 	rc = real.create_qp(qp, init, udata);
+	if (rc && rc_qp)
+		atomic_dec(&qps_made);
 	if (no_inline)
 		cap->max_inline_data = 0;
+	else if (inline_max)
+		cap->max_inline_data = min(cap->max_inline_data, inline_max);
 	return rc;
+}
+
+static int profile_destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
+{
+	bool rc_qp = qp->qp_type == IB_QPT_RC;
+	int rc = real.destroy_qp(qp, udata);
+
+	if (!rc && rc_qp)
+		atomic_dec(&qps_made);
+	return rc;
+}
+
+/* Posts what is in front of @stop, as a provider that finds it wrong then. */
+static int post_until(struct ib_qp *qp, const struct ib_send_wr *wr,
+		      const struct ib_send_wr *stop,
+		      const struct ib_send_wr **bad)
+{
+	struct ib_send_wr *last = (struct ib_send_wr *)wr;
+	int rc;
+
+	if (wr != stop) {
+		while (last->next != stop)
+			last = (struct ib_send_wr *)last->next;
+		last->next = NULL;
+		rc = real.post_send(qp, wr, bad);
+		last->next = (struct ib_send_wr *)stop;
+		if (rc)
+			return rc;
+	}
+	*bad = stop;
+	return -EINVAL;
 }
 
 static int profile_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
@@ -166,6 +239,8 @@ static int profile_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 			*bad = wr;
 			return too_much(-EINVAL);
 		}
+		if (no_inv && w->opcode == IB_WR_LOCAL_INV)
+			return post_until(qp, wr, w, bad);
 	}
 	return real.post_send(qp, wr, bad);
 }
@@ -249,6 +324,7 @@ static int profile_add(struct ib_device *dev)
 		return -EOPNOTSUPP;
 	real = dev->ops;
 	dev->ops.create_qp = profile_create_qp;
+	dev->ops.destroy_qp = profile_destroy_qp;
 	dev->ops.post_send = profile_post_send;
 	dev->ops.post_recv = profile_post_recv;
 	dev->ops.alloc_mr = profile_alloc_mr;
@@ -258,9 +334,12 @@ static int profile_add(struct ib_device *dev)
 	less(&dev->attrs.max_send_sge, send_sge);
 	less(&dev->attrs.max_qp_wr, qp_wr);
 	less(&dev->attrs.max_mr, regions);
+	less(&dev->attrs.max_qp, qps);
 	less_u32(&dev->attrs.max_fast_reg_page_list_len, reg_pages);
 	if (page_sizes)
 		dev->attrs.page_size_cap = page_sizes;
+	if (driver)
+		dev->ops.driver_id = driver;
 	exchange(NULL, dev);
 	return 0;
 }

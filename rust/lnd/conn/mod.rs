@@ -177,7 +177,7 @@ pub(crate) struct Conn {
     /// Whether we asked for it.
     active: bool,
     over_tcp: bool,
-    /// Tells the connections of the peer apart: the lowest number that none of them had when this one was listed. Set once.
+    /// The lowest number that no other connection of the peer had when this one was listed.
     index: Atomic<u32>,
     /// Where the LNet half runs, unless `near`; and for which completions are asked.
     cpu: Cpu,
