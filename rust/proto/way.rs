@@ -194,7 +194,7 @@ impl Way {
     /// Notes what the interface offers now.
     pub fn interface(&mut self, interface: Interface) {
         self.interface = interface;
-        if interface == Interface::Up {
+        if interface != Interface::Down {
             self.leaving_ms = None;
         }
     }

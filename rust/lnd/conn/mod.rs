@@ -146,7 +146,7 @@ mod wire;
 /// Id of the work item for short steps.
 const CONTROL: u64 = 1;
 /// Id of the work item for steps that wait for LNet or for the CM.
-const BLOCKING: u64 = 5;
+const BLOCKING: u64 = 6;
 /// Id of the work item that makes, closes and destroys the queue pair.
 const QUEUE_PAIR: u64 = 4;
 /// Id of the work item that calls LNet.
@@ -154,7 +154,7 @@ const UPPER: u64 = 2;
 /// Id of the timer.
 const TIMER: u64 = 3;
 /// Id of the work item that retries messages and requests that wait for memory.
-const SHORTAGE: u64 = 6;
+const SHORTAGE: u64 = 5;
 /// Milliseconds between two looks of it at a connection on its way out.
 const CLOSING_MS: u32 = 1000;
 

@@ -135,7 +135,8 @@ fn hangs(seed: u64, removed: bool) -> End {
                 send(ni(0, slot), world::ip(1, 0), 50 * SEC, "no connection");
             });
         }
-        w().hangs = Some(world::ip(0, 0));
+        // The device that the address moves to.
+        w().hangs = Some((world::ip(0, 0), w().nodes[0].devs.len()));
         let moves = on(0, "happens", || world::fail_over(world::device(0, 0)));
         within(SOON, "the NI does not follow its address", || w().hung != 0);
         if !cm::listens(world::ip(0, 0)) {

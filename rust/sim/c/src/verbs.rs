@@ -341,7 +341,9 @@ pub const HANGS: u64 = 60 * SEC;
 /// Takes as long as a command of a device that may hang.
 fn command(dev: *mut Dev) {
     // SAFETY: Devices stay until the world ends.
-    if w().hangs == Some(unsafe { (*dev).ip }) {
+    let (ip, index) = unsafe { ((*dev).ip, (*dev).index) };
+    let hangs = |(there, from): (u32, usize)| there == ip && index >= from;
+    if w().hangs.is_some_and(hangs) {
         w().hung += 1;
         sched::sleep(HANGS);
         w().hung -= 1;

@@ -341,8 +341,8 @@ pub struct World {
     pub printed: [u64; 8],
     /// What trace points have said.
     pub trace: trace::Seen,
-    /// The address of a device that takes [`verbs::HANGS`] for each command.
-    pub hangs: Option<u32>,
+    /// Devices with that address take [`verbs::HANGS`] for each command, from that number on.
+    pub hangs: Option<(u32, usize)>,
     /// Commands that it is at.
     pub hung: usize,
     /// One of the nodes sends what it should not.
