@@ -6,6 +6,7 @@
 use kernel::{
     prelude::*,
     sync::{
+        aref::ARef,
         atomic::{
             Atomic,
             Relaxed, //
@@ -44,6 +45,7 @@ use crate::{
         },
         cm_path::Path,
         device::{
+            Device,
             DeviceEvent,
             DeviceEvents,
             EventRegistration,
@@ -75,7 +77,10 @@ use crate::{
         recv_ring::RecvDone,
         regions::Regions,
         rq::RecvQueue,
-        sg::SgMap,
+        sg::{
+            SgMap,
+            SgRef, //
+        },
         sq::SendQueue,
         sync::{
             new_spinlock_bh,
@@ -429,6 +434,12 @@ impl TestPages {
     }
 }
 
+/// Maps pages of a test.
+fn map_pages(device: ARef<Device>, pages: &PageVec, direction: Direction) -> Result<SgRef> {
+    // SAFETY: The pages live as long as `TestPages`; the tests drop what uses them before.
+    unsafe { SgMap::map(device, pages, direction) }
+}
+
 impl Drop for TestPages {
     fn drop(&mut self) {
         for bvec in self.0.iter() {
@@ -510,7 +521,7 @@ fn send_pages() -> Result {
     let pages = source.vec(4000, 300);
 
     fill(&pages)?;
-    let map = SgMap::map(left.pd.device().clone(), &pages, Direction::ToDevice)?;
+    let map = map_pages(left.pd.device().clone(), &pages, Direction::ToDevice)?;
     let mut cursor = map.cursor();
     let mut buf = TxBuf::alloc(left.pd.device())?;
 
@@ -544,7 +555,7 @@ fn write_to_a_key() -> Result {
 
     fill(&from)?;
 
-    let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
+    let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
     let mr = right.qp.take_mr()?;
     let mr = right.qp.map_mr(mr, map.clone()).map_err(|(_, e)| e)?;
     let (remote, rkey) = (mr.iova(), mr.rkey());
@@ -560,7 +571,7 @@ fn write_to_a_key() -> Result {
     right.side.wait(|seen| seen.sends.len() == regs)?;
 
     // Ten fragments, at most four in one work request: three of these.
-    let source_map = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?;
+    let source_map = map_pages(left.pd.device().clone(), &from, Direction::ToDevice)?;
     let mut cursor = source_map.cursor();
     let mut done = 0u32;
     let mut wrs = 0;
@@ -593,7 +604,7 @@ fn write_to_a_key() -> Result {
     check(has_pattern(&to, NOB)?)?;
 
     // The same region again: another key.
-    let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
+    let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
     let mr = right.qp.take_mr()?;
     let other = right.qp.take_mr()?;
     check(right.qp.take_mr().err() == Some(ENOBUFS))?;
@@ -603,12 +614,12 @@ fn write_to_a_key() -> Result {
     // Unmapped without having been posted, the key may be the same next time.
     let next = mr.rkey();
     let mr = right.qp.unmap_mr(mr);
-    let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
+    let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
     let mr = right.qp.map_mr(mr, map).map_err(|(_, e)| e)?;
     check(mr.rkey() == next)?;
     right.qp.put_mr(right.qp.unmap_mr(mr));
 
-    let mut cursor = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
+    let mut cursor = map_pages(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
     left.sq
         .push_write(&left.qp, 30, remote, rkey, &mut cursor, 100, true)
         .map_err(|_| ENOSPC)?;
@@ -636,7 +647,7 @@ fn bounce() -> Result {
     let device = right.pd.device().clone();
     let page = device.attrs().region_page().ok_or(EINVAL)?;
 
-    check(!SgMap::map(device, &to, Direction::FromDevice)?.can_register(257, page))?;
+    check(!map_pages(device, &to, Direction::FromDevice)?.can_register(257, page))?;
 
     let mut bounce = BounceBuf::alloc(right.pd.device().clone(), NOB)?;
     let mr = right.qp.take_mr()?;
@@ -653,7 +664,7 @@ fn bounce() -> Result {
         .side
         .wait(|seen| seen.sends.len() == usize::from(right.qp.reg_wrs()))?;
 
-    let mut cursor = SgMap::map(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
+    let mut cursor = map_pages(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
     left.sq
         .push_write(&left.qp, 1, remote, rkey, &mut cursor, NOB as u32, true)
         .map_err(|_| ENOSPC)?;
@@ -670,7 +681,7 @@ fn bounce() -> Result {
 fn lists() -> Result {
     let (_acceptor, listener) = listen(PORT + 13, None)?;
     let device = listener.device().ok_or(ENODEV)?;
-    let map = |pages: &PageVec| SgMap::map(device.clone(), pages, Direction::ToDevice);
+    let map = |pages: &PageVec| map_pages(device.clone(), pages, Direction::ToDevice);
     let page = device.attrs().region_page().ok_or(EINVAL)?;
     let half = RegionPage::choose(0x800, 12).ok_or(EINVAL)?;
 
@@ -692,6 +703,30 @@ fn lists() -> Result {
     check(map(&many.vec(1, 300 * 4096)).err() == Some(EINVAL))?;
     check(map(&many.vec(300 * 4096, 1)).err() == Some(EINVAL))?;
     check(map(&many.vec(0, 0)).err() == Some(EINVAL))?;
+
+    // A mapping of a reserve comes back with its last reference.
+    let reserve = SgMap::reserve(&device, 1, 300)?;
+    let reserved = |pages: &PageVec| {
+        // SAFETY: `many` lives as long as this test, which drops what uses it before.
+        unsafe { SgMap::map_reserved(&reserve, pages, Direction::ToDevice) }
+    };
+
+    for _ in 0..3 {
+        let all = reserved(&many.vec(0, 300 * 4096))?;
+        let other = all.clone();
+
+        check(all.nob() == 300 * 4096 && all.can_register(300, page))?;
+        drop(all);
+        check(reserved(&many.vec(0, 1)).err() == Some(ENOMEM))?;
+        drop(other);
+        check(reserved(&many.vec(0, 0)).err() == Some(EINVAL))?;
+        check(reserved(&many.vec(100, 5000))?.nob() == 5000)?;
+    }
+    let reserve = SgMap::reserve(&device, 1, 299)?;
+    // SAFETY: As above.
+    let map_300 = unsafe { SgMap::map_reserved(&reserve, &many.vec(0, 1), Direction::ToDevice) };
+
+    check(map_300.err() == Some(ENOMEM))?;
 
     // One fragment.
     let one = TestPages::new(1)?;
@@ -813,7 +848,7 @@ fn distrusts_a_gpu() -> Result {
 
         GPU.answer.store(answer, Relaxed);
         GPU.mixed.store(i32::from(mixed), Relaxed);
-        let map = SgMap::map(device.clone(), &pages(100, 10000), Direction::ToDevice);
+        let map = map_pages(device.clone(), &pages(100, 10000), Direction::ToDevice);
 
         check(map.err() == Some(e))?;
         check(GPU.maps.load(Relaxed) == before.0 + 1)?;
@@ -823,7 +858,7 @@ fn distrusts_a_gpu() -> Result {
     let asked = GPU.asked.load(Relaxed);
 
     check(
-        SgMap::map(device.clone(), &pages(8192, 4096), Direction::ToDevice).err() == Some(EFAULT),
+        map_pages(device.clone(), &pages(8192, 4096), Direction::ToDevice).err() == Some(EFAULT),
     )?;
     check(GPU.asked.load(Relaxed) == asked + 1)?;
     // The CPU stays away from it.
@@ -934,7 +969,7 @@ fn undrained() -> Result {
 
     let (left, mut right) = connect(PORT + 17)?;
     let sink = TestPages::new(1)?;
-    let map = SgMap::map(
+    let map = map_pages(
         right.pd.device().clone(),
         &sink.vec(0, 4096),
         Direction::FromDevice,
@@ -983,7 +1018,7 @@ fn registration_at_the_last_slot() -> Result {
     let (left, mut right) = connect(PORT + 9)?;
     let sink = TestPages::new(1)?;
     let to = sink.vec(0, 4096);
-    let map = SgMap::map(right.pd.device().clone(), &to, Direction::FromDevice)?;
+    let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
     let regs = u32::from(right.qp.reg_wrs());
     let mut ended = 0;
 
@@ -1174,7 +1209,7 @@ fn regions_move() -> Result {
     let to = sink.vec(1000, NOB);
     let source = TestPages::new(3)?;
     let from = source.vec(10, NOB);
-    let cover = || SgMap::map(pd.device().clone(), &to, Direction::FromDevice);
+    let cover = || map_pages(pd.device().clone(), &to, Direction::FromDevice);
     let regs = usize::from(one.qp.reg_wrs());
 
     // Both are in use, and one of them has had its key used.
@@ -1210,7 +1245,7 @@ fn regions_move() -> Result {
         .map_err(|_| ENOSPC)?;
     two.post()?;
     two.side.wait(|seen| seen.sends.len() == regs)?;
-    let mut cursor = SgMap::map(two_peer.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
+    let mut cursor = map_pages(two_peer.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
     while cursor.left() != 0 {
         let done = NOB as u32 - cursor.left();
 

@@ -9,15 +9,33 @@ use core::{
 
 use kernel::{
     pr_warn_once,
-    prelude::*, //
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 use super::{
     Lnd,
     NiRef,
+    Request,
     SendRequest, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    rdma::{
+        buf::Direction,
+        device::Device,
+        mapping::Mapping,
+        pages::PageVec,
+        sg::{
+            SgMap,
+            SgRef,
+            SgReserve, //
+        }, //
+    }, //
+};
 
 /// Whom LNet should blame for a failed message, and whether to send it again over another path.
 ///
@@ -72,8 +90,8 @@ impl Health {
 
 /// A message that LNet has given to the driver and that must be finalized exactly once.
 ///
-/// Everything that was mapped or registered for the message must be unmapped and invalidated
-/// before: its pages belong to the application again as soon as [`Message::finalize`] is called.
+/// Its pages belong to the application again as soon as [`Message::finalize`] is called. A message whose pages are
+/// mapped is in a [`Mapping`], and comes back when nothing uses the mapping any more.
 ///
 /// Dropping a message, in any context, has a work item finalize it with `-ECONNABORTED`, and warns
 /// once: a driver that does so has lost the first cause of the failure.
@@ -120,6 +138,59 @@ impl Message {
     /// return of a send or receive operation.
     pub(super) fn release_to_lnet(self) {
         let _ = ManuallyDrop::new(self);
+    }
+
+    /// Maps the pages of the message for `device`, and keeps the message until they are unmapped. `req` describes the
+    /// message. Process context.
+    ///
+    /// # Errors
+    ///
+    /// The message, and why; see [`SgMap::map`]. `EINVAL` if `req` is of another message.
+    #[inline(always)]
+    pub(crate) fn map<R: Request>(
+        self,
+        req: &R,
+        device: ARef<Device>,
+        direction: Direction,
+    ) -> Result<Mapping<Self>, (Self, Error)> {
+        self.map_with(req, |pages| {
+            // SAFETY: LNet keeps the pages until the message is finalized, and `map_with` keeps the message.
+            unsafe { SgMap::map(device, pages, direction) }
+        })
+    }
+
+    /// Maps the pages of the message with a mapping of a reserve, see [`SgMap::map_reserved`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Message::map`].
+    pub(crate) fn map_reserved<R: Request>(
+        self,
+        req: &R,
+        reserve: &Arc<SgReserve>,
+        direction: Direction,
+    ) -> Result<Mapping<Self>, (Self, Error)> {
+        self.map_with(req, |pages| {
+            // SAFETY: As in `map`.
+            unsafe { SgMap::map_reserved(reserve, pages, direction) }
+        })
+    }
+
+    /// Joins the mapping that `map` makes of the pages with the message.
+    #[inline(always)]
+    fn map_with<R: Request>(
+        self,
+        req: &R,
+        map: impl FnOnce(&PageVec) -> Result<SgRef>,
+    ) -> Result<Mapping<Self>, (Self, Error)> {
+        if !req.is_of(self.ptr) {
+            return Err((self, EINVAL));
+        }
+        match map(&req.pages()) {
+            // SAFETY: `req` is of this message, so LNet keeps the pages until the message is finalized.
+            Ok(map) => Ok(unsafe { Mapping::new(map, self) }),
+            Err(e) => Err((self, e)),
+        }
     }
 
     /// Makes the REPLY that LNet wants to see for an optimised GET, whose data comes without an LNet
@@ -202,5 +273,17 @@ impl<L: Lnd> Get<L> {
         };
         self.get.finalize(status, health);
         self.reply.finalize(replied, Health::Ok);
+    }
+}
+
+impl Mapping<Message> {
+    /// Makes the REPLY of a GET whose pages are mapped, see [`Message::into_get`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Message::into_get`].
+    pub(crate) fn into_get<L: Lnd>(self, ni: &NiRef<L>) -> Result<Mapping<Get<L>>, Self> {
+        // SAFETY: LNet keeps the pages until GET and REPLY are finalized.
+        unsafe { self.with_keeper(|msg| msg.into_get(ni)) }
     }
 }

@@ -48,6 +48,7 @@ pub(crate) use ni::{
 pub(crate) use request::{
     MsgKind,
     RecvRequest,
+    Request,
     SendRequest, //
 };
 

@@ -68,6 +68,15 @@ unsafe fn pages(p: &bindings::ro2ib_payload) -> PageVec {
     unsafe { PageVec::from_raw(p.bv, p.nr, p.offset, p.nob, gpu::home(p.gpu)) }
 }
 
+/// A description of an LNet message by LNet.
+pub(crate) trait Request {
+    /// Returns the pages of the message.
+    fn pages(&self) -> PageVec;
+
+    /// Tells whether it describes the message at `msg`.
+    fn is_of(&self, msg: NonNull<bindings::lnet_msg>) -> bool;
+}
+
 /// What is to be done with an LNet message to send ([`Lnd::send`](super::Lnd::send)).
 ///
 /// It is what the shim says, looked at where it lies: most of it is wanted once. The pages are LNet's again as
@@ -132,15 +141,6 @@ impl SendRequest {
         &self.0.hdr
     }
 
-    /// The bytes of a PUT or REPLY, none for an ACK. Of a GET, where its answer goes: none if it is forwarded,
-    /// and maybe more pieces than one transfer can describe.
-    #[inline]
-    pub(crate) fn pages(&self) -> PageVec {
-        // SAFETY: It came from the shim with its message; who called `from_raw` uses the result no longer than
-        // that.
-        unsafe { pages(&self.0.pages) }
-    }
-
     /// How many bytes that are, of a PUT or REPLY; 0 of the others.
     #[inline]
     pub(crate) fn payload_nob(&self) -> usize {
@@ -164,6 +164,22 @@ impl SendRequest {
     /// A copy, for a message that has to wait.
     pub(crate) fn keep(&self) -> Self {
         Self(bindings::ro2ib_send_req { ..self.0 })
+    }
+}
+
+impl Request for SendRequest {
+    /// The bytes of a PUT or REPLY, none for an ACK. Of a GET, where its answer goes: none if it is forwarded,
+    /// and maybe more pieces than one transfer can describe.
+    #[inline]
+    fn pages(&self) -> PageVec {
+        // SAFETY: It came from the shim with its message; who called `from_raw` uses the result no longer than
+        // that.
+        unsafe { pages(&self.0.pages) }
+    }
+
+    #[inline]
+    fn is_of(&self, msg: NonNull<bindings::lnet_msg>) -> bool {
+        self.0.msg == msg.as_ptr()
     }
 }
 
@@ -197,16 +213,7 @@ impl RecvRequest {
         (msg, this)
     }
 
-    /// Where the wanted bytes go; may be shorter than what came, and empty. Of an optimised GET, what it must
-    /// deliver.
-    #[inline]
-    pub(crate) fn pages(&self) -> PageVec {
-        // SAFETY: It came from the shim with its message; who called `from_raw` uses the result no longer than
-        // that.
-        unsafe { pages(&self.0.pages) }
-    }
-
-    /// How many bytes that are.
+    /// Returns the number of bytes in its pages.
     #[inline]
     pub(crate) fn nob(&self) -> u32 {
         self.0.pages.nob
@@ -220,5 +227,21 @@ impl RecvRequest {
     /// Copies it, for a request that has to wait.
     pub(crate) fn keep(&self) -> Self {
         Self(bindings::ro2ib_recv_req { ..self.0 })
+    }
+}
+
+impl Request for RecvRequest {
+    /// Where the wanted bytes go; may be shorter than what came, and empty. Of an optimised GET, what it must
+    /// deliver.
+    #[inline]
+    fn pages(&self) -> PageVec {
+        // SAFETY: It came from the shim with its message; who called `from_raw` uses the result no longer than
+        // that.
+        unsafe { pages(&self.0.pages) }
+    }
+
+    #[inline]
+    fn is_of(&self, msg: NonNull<bindings::lnet_msg>) -> bool {
+        self.0.msg == msg.as_ptr()
     }
 }

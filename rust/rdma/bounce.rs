@@ -35,7 +35,8 @@ impl BounceBuf {
     /// `EINVAL` for 0, `ENOMEM`, `EIO` if it cannot be mapped.
     pub(crate) fn alloc(device: ARef<Device>, nob: usize) -> Result<Self> {
         let pages = PageVec::alloc(nob.checked_next_multiple_of(PAGE_SIZE).ok_or(EINVAL)?)?;
-        let map = SgMap::map(device, &pages, Direction::FromDevice)?;
+        // SAFETY: The pages are our own.
+        let map = unsafe { SgMap::map(device, &pages, Direction::FromDevice) }?;
 
         Ok(Self {
             pages,

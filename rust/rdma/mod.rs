@@ -65,6 +65,7 @@ pub(crate) mod handler;
 pub(crate) mod layout;
 pub(crate) mod listen;
 pub(crate) mod log;
+pub(crate) mod mapping;
 pub(crate) mod mr;
 pub(crate) mod mr_places;
 pub(crate) mod mr_pool;

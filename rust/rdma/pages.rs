@@ -61,10 +61,7 @@ impl PageVec {
     /// # Safety
     ///
     /// `bvecs` points to `n` valid elements. They and their pages stay as they
-    /// are until the returned value, and all that is shared with it and every
-    /// [`SgMap`] made from these, is gone.
-    ///
-    /// [`SgMap`]: super::sg::SgMap
+    /// are until the returned value, and all that is shared with it, is gone.
     #[inline]
     pub(crate) unsafe fn from_raw(
         bvecs: *const bindings::bio_vec,

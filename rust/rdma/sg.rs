@@ -118,7 +118,7 @@ pub(crate) struct SgMap {
     nr_mapped: u32,
     /// How many pages as large as ours a region has that covers it; 0 if none can.
     region_pages: u32,
-    /// Keeps our own pages; those of `PageVec::from_raw` are kept by its contract.
+    /// Keeps our own pages; others are kept by the contract of [`SgMap::map`].
     own: Option<Arc<Pages>>,
     /// The reserve that this goes back to.
     home: Option<Arc<SgReserve>>,
@@ -128,7 +128,7 @@ pub(crate) struct SgMap {
 pub(crate) type SgReserve = Reserve<SgMap>;
 
 // SAFETY: Mappings belong to no thread, and neither do the pages: our own (`Pages: Send`), or LNet's, by the contract of
-// `PageVec::from_raw`.
+// `SgMap::map`.
 unsafe impl Send for SgMap {}
 // SAFETY: Nothing changes after construction.
 unsafe impl Sync for SgMap {}
@@ -142,7 +142,12 @@ impl SgMap {
     /// `EINVAL` if there is nothing to map, or less than `pages` says, `ENOMEM` if there is no memory right now, `EIO`
     /// if it cannot be mapped. For memory of a GPU, in place of `EIO`: `EXDEV` if only some pages are such memory,
     /// `ENXIO` if it has no provider, `EFAULT` if its provider does not map all of it.
-    pub(crate) fn map(
+    ///
+    /// # Safety
+    ///
+    /// The fragments and pages of `pages` stay as they are until the last reference to the result is gone. Those of
+    /// [`PageVec::alloc`] do.
+    pub(crate) unsafe fn map(
         device: ARef<Device>,
         pages: &PageVec,
         direction: Direction,
@@ -177,7 +182,11 @@ impl SgMap {
     /// # Errors
     ///
     /// As [`Self::map`]. `ENOMEM`: all of the reserve are in use, or `pages` are too many pieces.
-    pub(crate) fn map_reserved(
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::map`].
+    pub(crate) unsafe fn map_reserved(
         home: &Arc<SgReserve>,
         pages: &PageVec,
         direction: Direction,
@@ -423,7 +432,6 @@ impl Drop for SgRef {
 }
 
 /// Gives up a reference to a list that may be of a reserve. Returns whether it was the last one.
-#[cold]
 #[inline(never)]
 fn give_back(map: Arc<SgMap>) -> bool {
     let Some(map) = Arc::into_unique_or_drop(map) else {

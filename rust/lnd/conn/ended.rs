@@ -14,14 +14,18 @@ use crate::{
     lnet::{
         Get,
         Health as LnetHealth,
-        Message, //
+        Message,
+        NiRef, //
     },
     proto::cause::{
         Cause,
         Health,
         Outcome, //
     },
-    rdma::sg::SgRef, //
+    rdma::{
+        mapping::Mapping,
+        sg::SgRef, //
+    }, //
 };
 
 /// Whom a transfer is for.
@@ -32,37 +36,83 @@ pub(super) enum Owner {
     Message(Message),
     /// An optimised GET and the REPLY that LNet made up for it.
     Get(Get<O2ib>),
+    /// One LNet message, the pages of which are mapped.
+    MappedMessage(Mapping<Message>),
+    /// An optimised GET, the pages of which are mapped.
+    MappedGet(Mapping<Get<O2ib>>),
+}
+
+impl Owner {
+    /// Returns the mapping of its pages, if they are mapped.
+    #[inline]
+    pub(super) fn map(&self) -> Option<&SgRef> {
+        match self {
+            Self::MappedMessage(mapped) => Some(mapped.map()),
+            Self::MappedGet(mapped) => Some(mapped.map()),
+            Self::Nobody | Self::Message(_) | Self::Get(_) => None,
+        }
+    }
+
+    /// Unmaps its pages, if they are mapped.
+    #[inline(always)]
+    pub(super) fn unmapped(self) -> Self {
+        match self {
+            Self::MappedMessage(mapped) => mapped.unmap().map_or(Self::Nobody, Self::Message),
+            Self::MappedGet(mapped) => mapped.unmap().map_or(Self::Nobody, Self::Get),
+            other => other,
+        }
+    }
+
+    /// Unmaps its pages, and returns its message.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is not just a message.
+    pub(super) fn into_message(self) -> Result<Message, Self> {
+        match self.unmapped() {
+            Self::Message(msg) => Ok(msg),
+            other => Err(other),
+        }
+    }
+
+    /// Makes the REPLY of a GET, see [`Message::into_get`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the owner as it was.
+    pub(super) fn into_get(self, ni: &NiRef<O2ib>) -> Result<Self, Self> {
+        match self {
+            Self::Message(msg) => msg.into_get(ni).map(Self::Get).map_err(Self::Message),
+            Self::MappedMessage(mapped) => mapped
+                .into_get(ni)
+                .map(Self::MappedGet)
+                .map_err(Self::MappedMessage),
+            other => Err(other),
+        }
+    }
 }
 
 /// The memory of a transfer.
 pub(super) enum Memory {
     /// None, or copied into the message.
     None,
-    /// Read by RDMA WRITEs of ours.
-    Source(SgRef),
+    /// The pages of its message, which RDMA WRITEs of ours read.
+    Source,
     /// Written by the peer's RDMA WRITEs.
     Sink(Sink),
 }
 
-/// What LNet gets back of a transfer that went well.
-pub(super) enum Well {
-    /// A message, and what was read of its pages.
-    Sent(Message, Option<SgRef>),
-    /// A GET, and how many bytes arrived.
-    Got(Get<O2ib>, u32),
-}
+/// The owner of a transfer that went well, and the number of bytes that arrived for a GET.
+pub(super) struct Well(pub(super) Owner, pub(super) u32);
 
 impl Well {
     /// Gives it back to LNet. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
     pub(super) fn finish(self) {
-        match self {
-            Self::Sent(msg, map) => {
-                // Unmapped, before anybody looks at the pages.
-                drop(map);
-                msg.finalize(0, LnetHealth::Ok);
-            }
-            Self::Got(get, arrived) => get.finalize(0, LnetHealth::Ok, arrived),
+        match self.0.unmapped() {
+            Owner::Message(msg) => msg.finalize(0, LnetHealth::Ok),
+            Owner::Get(get) => get.finalize(0, LnetHealth::Ok, self.1),
+            _ => {}
         }
     }
 }
@@ -99,18 +149,14 @@ impl Ended {
         }
     }
 
-    /// Takes the message, if that is all that LNet gets back; what was read for it is unmapped. Process context, no lock
-    /// held.
+    /// Takes the message, if LNet gets nothing else back, and unmaps its pages. Process context, no lock held.
     pub(super) fn take_message(&mut self) -> Option<Message> {
         if matches!(self.memory, Memory::Sink(_)) {
             return None;
         }
-        match core::mem::replace(&mut self.owner, Owner::Nobody) {
-            Owner::Message(msg) => {
-                self.memory = Memory::None;
-                Some(msg)
-            }
-            other => {
+        match core::mem::replace(&mut self.owner, Owner::Nobody).into_message() {
+            Ok(msg) => Some(msg),
+            Err(other) => {
                 self.owner = other;
                 None
             }
@@ -128,8 +174,6 @@ impl Ended {
             },
             Some(cause) => cause.outcome(posted),
         };
-        // Unmapped, and the CPU's view synchronised, before anybody looks at the pages: a sink by
-        // the end of its key, a source here.
         let let_go = match &mut self.memory {
             Memory::Sink(sink) if cause.is_none() => sink.copy_out(self.arrived),
             _ => Ok(()),
@@ -139,10 +183,10 @@ impl Ended {
             outcome = Cause::Local(e.to_errno()).outcome(posted);
         }
         let health = lnet_health(outcome.health);
-        match core::mem::replace(&mut self.owner, Owner::Nobody) {
-            Owner::Nobody => {}
+        match core::mem::replace(&mut self.owner, Owner::Nobody).unmapped() {
             Owner::Message(msg) => msg.finalize(outcome.status, health),
             Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),
+            _ => {}
         }
     }
 }

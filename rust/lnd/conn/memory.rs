@@ -12,6 +12,7 @@ use kernel::{
 };
 
 use super::{
+    ended::Owner,
     sink::{
         Bounce,
         Sink, //
@@ -24,6 +25,10 @@ use super::{
 };
 use crate::{
     lnd::log,
+    lnet::{
+        Message,
+        Request, //
+    },
     proto::{
         params::LNET_MTU,
         wire::Fragment, //
@@ -31,7 +36,11 @@ use crate::{
     rdma::{
         bounce::BounceBuf,
         buf::Direction,
-        device::Device,
+        device::{
+            Device,
+            RegionPage, //
+        },
+        mapping::Mapping,
         mr::{
             Free,
             Mapped,
@@ -39,10 +48,7 @@ use crate::{
         },
         pages::PageVec,
         qp::Qp,
-        sg::{
-            SgMap,
-            SgRef, //
-        }, //
+        sg::SgRef, //
     }, //
 };
 
@@ -78,63 +84,90 @@ impl From<Error> for NotReady {
     }
 }
 
+/// The owner of pages, and why they could not be made ready.
+pub(super) type NotMade<M> = (M, NotReady);
+
 impl Conn {
     /// Maps the pages that our WRITEs read, for the device of the connection, if it has one still.
-    pub(super) fn map_source(
+    pub(super) fn map_source<R: Request>(
         &self,
         device: Option<ARef<Device>>,
-        pages: &PageVec,
+        msg: Message,
+        req: &R,
         whose: For,
-    ) -> Result<SgRef, NotReady> {
-        match self.map(device.ok_or(ENODEV)?, pages, Direction::ToDevice) {
-            Err(why) if why.is_no_memory() && self.may_use_reserves() => {
-                self.map_reserved(pages, whose)
+    ) -> Result<Owner, NotMade<Message>> {
+        let Some(device) = device else {
+            return Err((msg, ENODEV.into()));
+        };
+        let made = match self.map(device, msg, req, Direction::ToDevice) {
+            Err((msg, why)) if why.is_no_memory() && self.may_use_reserves() => {
+                self.map_reserved(msg, req, whose)
             }
             made => made,
-        }
+        };
+        made.map(Owner::MappedMessage)
     }
 
     /// Maps them without allocating memory.
     #[cold]
-    fn map_reserved(&self, pages: &PageVec, whose: For) -> Result<SgRef, NotReady> {
-        let hca = self.hca()?;
+    fn map_reserved<R: Request>(
+        &self,
+        msg: Message,
+        req: &R,
+        whose: For,
+    ) -> Result<Mapping<Message>, NotMade<Message>> {
+        let hca = match self.hca() {
+            Ok(hca) => hca,
+            Err(e) => return Err((msg, e.into())),
+        };
         let (answers, messages) = &hca.reserves;
         let reserve = match whose {
             For::Answer => answers,
             For::Message => messages,
         };
-        let map = SgMap::map_reserved(reserve, pages, Direction::ToDevice);
-        match pages.is_gpu() {
-            false => map.map_err(NotReady::Here),
-            true => self.mapped_of_gpu(map),
-        }
+        let map = msg.map_reserved(req, reserve, Direction::ToDevice);
+        self.mapped(map, req)
     }
 
-    /// Maps pages, and counts what is a GPU's.
+    /// Maps the pages of a message, and counts what is a GPU's.
     #[inline(always)]
-    fn map(
+    fn map<R: Request>(
         &self,
         device: ARef<Device>,
-        pages: &PageVec,
+        msg: Message,
+        req: &R,
         direction: Direction,
-    ) -> Result<SgRef, NotReady> {
-        let map = SgMap::map(device, pages, direction);
-        match pages.is_gpu() {
-            false => map.map_err(NotReady::Here),
+    ) -> Result<Mapping<Message>, NotMade<Message>> {
+        self.mapped(msg.map(req, device, direction), req)
+    }
+
+    #[inline(always)]
+    fn mapped<R: Request>(
+        &self,
+        map: Result<Mapping<Message>, (Message, Error)>,
+        req: &R,
+    ) -> Result<Mapping<Message>, NotMade<Message>> {
+        match req.pages().is_gpu() {
+            false => map.map_err(|(msg, e)| (msg, NotReady::Here(e))),
             true => self.mapped_of_gpu(map),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn mapped_of_gpu(&self, map: Result<SgRef>) -> Result<SgRef, NotReady> {
+    fn mapped_of_gpu(
+        &self,
+        map: Result<Mapping<Message>, (Message, Error)>,
+    ) -> Result<Mapping<Message>, NotMade<Message>> {
         match map {
             Ok(map) => {
                 self.ni.seen.gpu_mapped();
                 Ok(map)
             }
-            Err(e) if e == EXDEV || e == ENXIO || e == EFAULT => Err(self.refuse_gpu(e)),
-            Err(e) => Err(e.into()),
+            Err((msg, e)) if e == EXDEV || e == ENXIO || e == EFAULT => {
+                Err((msg, self.refuse_gpu(e)))
+            }
+            Err((msg, e)) => Err((msg, e.into())),
         }
     }
 
@@ -146,39 +179,66 @@ impl Conn {
         NotReady::Gpu(e)
     }
 
-    /// Maps the pages that the peer's WRITEs go to, behind a key of their own: the sink, its only
-    /// fragment, and the key. `parts` are what the connection has for it.
-    pub(super) fn make_sink(
+    /// Maps the pages of a message that the peer's WRITEs go to, behind a key of their own. Returns the message, the
+    /// sink, its only fragment, and the key. `parts` are what the connection has for it.
+    pub(super) fn make_sink<R: Request>(
         &self,
         parts: Result<ForSink<Self>>,
-        pages: &PageVec,
-    ) -> Result<(Sink, Fragment, u32), NotReady> {
+        msg: Message,
+        req: &R,
+    ) -> Result<(Owner, Sink, Fragment, u32), NotMade<Owner>> {
+        let pages = req.pages();
         let nob = match u32::try_from(pages.nob()) {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
-            _ => return Err(EMSGSIZE.into()),
+            _ => return Err((Owner::Message(msg), EMSGSIZE.into())),
         };
-        let (device, (mr_pages, mr_page), qp) = parts?;
-        let mut map = self.map(device, pages, Direction::FromDevice)?;
-        let mut bounce = None;
-        if !map.can_register(mr_pages, mr_page) {
-            let (ours, whole) = self.bounce(map.device().clone(), pages)?;
-            (map, bounce) = (ours, Some(whole));
-        }
-        let mr = qp.take_mr().map_err(|e| self.no_region(e))?;
-        let (mr, bounce) = match qp.map_mr(mr, map) {
-            Ok(mr) => (mr, bounce),
-            Err((mr, EINVAL)) if bounce.is_none() => self.bounce_after_all(&qp, mr, pages)?,
-            Err((mr, e)) => {
-                qp.put_mr(mr);
-                return Err(e.into());
-            }
+        let (device, region, qp) = match parts {
+            Ok(parts) => parts,
+            Err(e) => return Err((Owner::Message(msg), e.into())),
+        };
+        let mapped = match self.map(device, msg, req, Direction::FromDevice) {
+            Ok(mapped) => mapped,
+            Err((msg, why)) => return Err((Owner::Message(msg), why)),
+        };
+        let (mr, bounce) = match self.cover(mapped.map(), region, &qp, &pages) {
+            Ok(made) => made,
+            Err(why) => return Err((Owner::MappedMessage(mapped), why)),
+        };
+        let owner = match bounce {
+            None => Owner::MappedMessage(mapped),
+            // The peer writes into pages of ours.
+            Some(_) => Owner::MappedMessage(mapped).unmapped(),
         };
         let fragment = Fragment {
             nob,
             addr: mr.iova(),
         };
         let rkey = mr.rkey();
-        Ok((Sink::new(mr, bounce), fragment, rkey))
+        Ok((owner, Sink::new(mr, bounce), fragment, rkey))
+    }
+
+    /// Maps a memory region over mapped pages, or over pages of ours if one key cannot cover them.
+    fn cover(
+        &self,
+        mapped: &SgRef,
+        (mr_pages, mr_page): (u32, RegionPage),
+        qp: &Qp<Self>,
+        pages: &PageVec,
+    ) -> Result<(Mr<Mapped>, Option<KBox<Bounce>>), NotReady> {
+        let (mut map, mut bounce) = (mapped.clone(), None);
+        if !map.can_register(mr_pages, mr_page) {
+            let (ours, whole) = self.bounce(map.device().clone(), pages)?;
+            (map, bounce) = (ours, Some(whole));
+        }
+        let mr = qp.take_mr().map_err(|e| self.no_region(e))?;
+        match qp.map_mr(mr, map) {
+            Ok(mr) => Ok((mr, bounce)),
+            Err((mr, EINVAL)) if bounce.is_none() => self.bounce_after_all(qp, mr, pages),
+            Err((mr, e)) => {
+                qp.put_mr(mr);
+                Err(e.into())
+            }
+        }
     }
 
     /// Pages of ours for those of a sink that one key cannot cover, for they have gaps.

@@ -38,7 +38,8 @@ use crate::{
     lnet::{
         Health as LnetHealth,
         Message,
-        RecvRequest, //
+        RecvRequest,
+        Request, //
     },
     proto::{
         cause::errno,
@@ -177,13 +178,15 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, m: Message, req: &RecvRequest, rx:
         discard(conn, rx);
         return Ok(());
     }
-    let (sink, fragment, key) =
-        match conn.make_sink(conn.with(|inner| inner.wire.for_sink()), &req.pages()) {
-            Ok(made) => made,
-            Err(why) => return conn.decline((rx, req), Op::PutNak, cookie, m, why),
-        };
+    let parts = conn.with(|inner| inner.wire.for_sink());
+    let (owner, sink, fragment, key) = match conn.make_sink(parts, m, req) {
+        Ok(made) => made,
+        Err((owner, why)) => {
+            return conn.decline((rx, req), Op::PutNak, cookie, owner, why);
+        }
+    };
     let slots = |limits: Limits| limits.reg_and_send();
-    let what = |now| Transfer::message(Owner::Message(m), now).read_into(sink, fragment.nob);
+    let what = |now| Transfer::message(owner, now).read_into(sink, fragment.nob);
     // The buffer now serves the PUT_DONE that follows.
     conn.answer((rx, req), Repost::Plain, Op::PutAck, slots, what, |dst| {
         BodyOut::PutAck {
@@ -221,16 +224,26 @@ fn recv_get(
     }
     // That LNet's pages are mapped counts.
     let since = Moment::now();
-    let plan = remote.map_err(NotReady::from).and_then(|remote| {
-        let (device, limits) = conn.with(|inner| (inner.wire.device(), inner.wire.limits()));
-        let map = conn.map_source(device, &req.pages(), For::Answer)?;
-        let slots = remote.slots(&map, total, limits)?;
-        let status = i32::try_from(total).map_err(Error::from)?;
-        Ok((remote, map, slots, status))
+    let remote = match remote {
+        Ok(remote) => remote,
+        Err(e) => {
+            return conn.decline((rx, req), Op::GetDone, cookie, Owner::Message(m), e.into());
+        }
+    };
+    let (device, limits) = conn.with(|inner| (inner.wire.device(), inner.wire.limits()));
+    let owner = match conn.map_source(device, m, req, For::Answer) {
+        Ok(owner) => owner,
+        Err((m, why)) => {
+            return conn.decline((rx, req), Op::GetDone, cookie, Owner::Message(m), why);
+        }
+    };
+    let plan = owner.map().ok_or(EINVAL).and_then(|map| {
+        let slots = remote.slots(map, total, limits)?;
+        Ok((slots, i32::try_from(total)?))
     });
     match plan {
-        Ok((remote, map, slots, status)) => {
-            let what = |_| Transfer::message(Owner::Message(m), since).write_to(remote, map, total);
+        Ok((slots, status)) => {
+            let what = |_| Transfer::message(owner, since).write_to(remote, total);
             let done = Done { cookie, status };
             conn.answer(
                 (rx, req),
@@ -242,7 +255,7 @@ fn recv_get(
             );
             Ok(())
         }
-        Err(why) => conn.decline((rx, req), Op::GetDone, cookie, m, why),
+        Err(e) => conn.decline((rx, req), Op::GetDone, cookie, owner, e.into()),
     }
 }
 
@@ -280,18 +293,15 @@ impl Conn {
         (rx, req): Taken<'_>,
         op: Op,
         cookie: Cookie,
-        msg: Message,
+        owner: Owner,
         why: NotReady,
     ) -> Recv {
+        // A message that is lost was reported.
+        let msg = owner.into_message().ok();
         let patience_ms = self.ni.message_limit_ms() / 2;
         if why.is_no_memory() && rx.msg().at().elapsed_ms() < patience_ms {
             self.count_shortage();
-            self.not_answered(
-                Some((rx, Repost::ForPeer)),
-                Some(msg),
-                req,
-                Unsent::NoMemory,
-            );
+            self.not_answered(Some((rx, Repost::ForPeer)), msg, req, Unsent::NoMemory);
             return Ok(());
         }
         let e = why.error();
@@ -318,9 +328,9 @@ impl Conn {
             },
         );
         match told {
-            Ok(()) => Err((Some(msg), e)),
+            Ok(()) => Err((msg, e)),
             Err((_, why)) => {
-                self.not_answered(answered, Some(msg), req, why);
+                self.not_answered(answered, msg, req, why);
                 Ok(())
             }
         }

@@ -35,6 +35,7 @@ use crate::{
         Health as LnetHealth,
         Message,
         MsgKind,
+        Request,
         SendRequest, //
     },
     proto::{
@@ -169,8 +170,8 @@ fn unsent(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: Unsent) -> Sen
 #[inline(never)]
 fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let _nofs = NofsScope::enter();
-    let (hdr, payload) = (req.hdr(), req.pages());
-    let total = match u32::try_from(payload.nob()) {
+    let hdr = req.hdr();
+    let total = match u32::try_from(req.pages().nob()) {
         Ok(n) if n <= LNET_MTU => n,
         _ => return not_ready(conn, msg, req, EMSGSIZE.into()),
     };
@@ -182,17 +183,22 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let Some((device, buf, spare)) = parts else {
         return closed(msg);
     };
-    let made = conn
-        .map_source(device, &payload, For::Message)
-        .and_then(|map| Ok((map, spare.map_or_else(|| conn.make_buf(For::Message), Ok)?)));
-    let (map, spare) = match made {
-        Ok(made) => made,
+    let spare = match spare.map_or_else(|| conn.make_buf(For::Message), Ok) {
+        Ok(spare) => spare,
         Err(e) => {
             put_back(conn, buf);
-            return not_ready(conn, msg, req, e);
+            return not_ready(conn, msg, req, e.into());
         }
     };
-    let what = |now| Transfer::message(Owner::Message(msg), now).offer(map, total, spare);
+    let owner = match conn.map_source(device, msg, req, For::Message) {
+        Ok(owner) => owner,
+        Err((msg, why)) => {
+            put_back(conn, buf);
+            put_back(conn, Some(spare));
+            return not_ready(conn, msg, req, why);
+        }
+    };
+    let what = |now| Transfer::message(owner, now).offer(total, spare);
     let body = |cookie| BodyOut::PutReq { hdr, cookie };
     match conn.submit(Op::PutReq, |_| 1, what, buf, &mut None, body) {
         Ok(()) => Ok(()),
@@ -229,18 +235,25 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         Ok(buf) => buf,
         Err(e) => return unsent(conn, msg, req, conn.no_buf(e)),
     };
-    let (sink, fragment, key) = match conn.make_sink(parts, &req.pages()) {
+    let (owner, sink, fragment, key) = match conn.make_sink(parts, msg, req) {
         Ok(made) => made,
-        Err(e) => {
+        Err((owner, why)) => {
             put_back(conn, Some(buf));
-            return not_ready(conn, msg, req, e);
+            return match owner.into_message() {
+                Ok(msg) => not_ready(conn, msg, req, why),
+                // A message that is lost was reported.
+                Err(_) => Ok(()),
+            };
         }
     };
-    let get = match msg.into_get(&conn.ni.lnet) {
+    let get = match owner.into_get(&conn.ni.lnet) {
         Ok(get) => get,
-        Err(msg) => {
+        Err(owner) => {
             conn.drop_sink(sink);
             put_back(conn, Some(buf));
+            let Ok(msg) = owner.into_message() else {
+                return Ok(());
+            };
             // What LNet sends again has used up its MD with the first reply (2.17): no try would help, and no NI is to
             // blame.
             conn.ni.seen.messages(Cause::Local(EIO.to_errno()), 1);
@@ -248,7 +261,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
             return Ok(());
         }
     };
-    let what = |now| Transfer::message(Owner::Get(get), now).read_into(sink, fragment.nob);
+    let what = |now| Transfer::message(get, now).read_into(sink, fragment.nob);
     let slots = |limits: Limits| limits.reg_and_send();
     conn.submit_or_fail(Op::GetReq, slots, what, Some(buf), |cookie| {
         BodyOut::GetReq {

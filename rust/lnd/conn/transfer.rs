@@ -3,7 +3,7 @@
 //! What a transmit moves and for whom: the half of a tx that the state machine
 //! ([`crate::proto::tx`]) does not see.
 //!
-//! A [`Transfer`] owns the LNet message it will finalize, the mapping of LNet's pages, and the
+//! A [`Transfer`] owns the LNet message it will finalize with the mapping of its pages, and the
 //! memory region of a sink. What becomes of them when it is over is [`super::ended`].
 //!
 //! Context: any. Owned by its sender until it is queued, from then on by the
@@ -88,24 +88,24 @@ impl Transfer {
         }
     }
 
-    /// Makes it a transfer of `total` bytes of `map` by WRITEs, to a sink that is not known yet. `spare` is for the
-    /// message behind them.
+    /// Makes it a transfer of `total` bytes of its message's pages, which are mapped, by WRITEs to a sink that is not
+    /// known yet. `spare` is for the message behind them.
     #[inline]
-    pub(super) fn offer(self, map: SgRef, total: u32, spare: TxBuf) -> Self {
+    pub(super) fn offer(self, total: u32, spare: TxBuf) -> Self {
         Self {
             total,
-            memory: Memory::Source(map),
+            memory: Memory::Source,
             spare: Some(spare),
             ..self
         }
     }
 
-    /// Makes it a transfer of `total` bytes of `map` by WRITEs to `remote`.
+    /// Makes it a transfer of `total` bytes of its message's pages, which are mapped, by WRITEs to `remote`.
     #[inline]
-    pub(super) fn write_to(self, remote: Remote, map: SgRef, total: u32) -> Self {
+    pub(super) fn write_to(self, remote: Remote, total: u32) -> Self {
         Self {
             total,
-            memory: Memory::Source(map),
+            memory: Memory::Source,
             remote: Some(remote),
             ..self
         }
@@ -180,8 +180,8 @@ impl Transfer {
     pub(super) fn awaited(&self) -> (bool, bool) {
         match self.owner {
             Owner::Nobody => (false, false),
-            Owner::Message(_) => (true, false),
-            Owner::Get(_) => (true, true),
+            Owner::Message(_) | Owner::MappedMessage(_) => (true, false),
+            Owner::Get(_) | Owner::MappedGet(_) => (true, true),
         }
     }
 
@@ -226,17 +226,17 @@ impl Transfer {
     }
 
     fn source(&self) -> Result<&SgRef> {
-        match &self.memory {
-            Memory::Source(map) => Ok(map),
-            Memory::None | Memory::Sink(_) => Err(EPROTO),
+        match (&self.memory, self.owner.map()) {
+            (Memory::Source, Some(map)) => Ok(map),
+            _ => Err(EPROTO),
         }
     }
 
     /// What our next WRITEs read, where they go, and how many bytes are left. `None`: an error, or zero
     /// bytes; only the message goes.
     pub(super) fn writes(&self) -> Option<(SgCursor, Aim, u32)> {
-        match (&self.memory, &self.remote) {
-            (Memory::Source(map), Some(remote)) => {
+        match (self.source(), &self.remote) {
+            (Ok(map), Some(remote)) => {
                 let mut cursor = map.cursor();
                 if self.moved > 0 {
                     cursor.skip(self.moved);
@@ -252,8 +252,8 @@ impl Transfer {
     /// elements seems to do, as most often.
     #[inline(always)]
     pub(super) fn only_write(&self, max_sge: usize) -> Option<(&SgRef, (u64, u32), u32)> {
-        match (&self.memory, &self.remote) {
-            (Memory::Source(map), Some(remote))
+        match (self.source(), &self.remote) {
+            (Ok(map), Some(remote))
                 if self.moved == 0
                     && self.total > 0
                     && usize::try_from(map.nr_mapped()).is_ok_and(|n| n <= max_sge) =>
@@ -278,7 +278,7 @@ impl Transfer {
     pub(super) fn sink(&mut self) -> Option<&mut Sink> {
         match &mut self.memory {
             Memory::Sink(sink) => Some(sink),
-            Memory::None | Memory::Source(_) => None,
+            Memory::None | Memory::Source => None,
         }
     }
 
@@ -314,15 +314,9 @@ impl Transfer {
         if matches!(self.owner, Owner::Nobody) || self.is_bounced() {
             return None;
         }
-        let map = match core::mem::replace(&mut self.memory, Memory::None) {
-            Memory::Source(map) => Some(map),
-            Memory::None | Memory::Sink(_) => None,
-        };
-        match core::mem::replace(&mut self.owner, Owner::Nobody) {
-            Owner::Message(msg) => Some(Well::Sent(msg, map)),
-            Owner::Get(get) => Some(Well::Got(get, self.moved)),
-            Owner::Nobody => None,
-        }
+        self.memory = Memory::None;
+        let owner = core::mem::replace(&mut self.owner, Owner::Nobody);
+        Some(Well(owner, self.moved))
     }
 
     fn is_bounced(&self) -> bool {
