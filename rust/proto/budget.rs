@@ -369,10 +369,18 @@ mod tests {
         assert_eq!(timer_units(30), 10);
         assert_eq!(timer_units(u8::MAX), 10);
         for life in 0..=30u8 {
-            let timer_ms = 1u32.checked_shl(u32::from(life) + 1).unwrap_or(0) / 256;
+            let timer_ms = 1u32
+                .checked_shl(u32::from(life).saturating_add(1))
+                .unwrap_or(0)
+                / 256;
             let costs_ms = TAKEN.ms.saturating_mul(timer_units(life));
-            // Those of the long run, and those that are made at once.
-            let timers = timer_ms / costs_ms + TAKEN.burst / timer_units(life);
+            // Timers of the long run, and timers of a burst.
+            let running = timer_ms.checked_div(costs_ms).unwrap_or(u32::MAX);
+            let burst = TAKEN
+                .burst
+                .checked_div(timer_units(life))
+                .unwrap_or(u32::MAX);
+            let timers = running.saturating_add(burst);
             assert!(timers < 1_000_000);
         }
     }

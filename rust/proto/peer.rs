@@ -1047,7 +1047,7 @@ mod tests {
         }
         assert_eq!(conns, 32);
         // All of the first round, and then one at a time.
-        assert_eq!(refused, 32 + u16::from(REPLACE_TRIES) - 1);
+        assert_eq!(refused, 31u16.saturating_add(REPLACE_TRIES.into()));
         // Where the limit was passed for a moment only, the rest follows.
         breaks(&mut p);
         assert!(p.more(34, 7).is_some());

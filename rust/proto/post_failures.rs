@@ -71,13 +71,16 @@ mod tests {
             assert!(!failures.are_many());
             // The first one may have worked for long.
             let lived_ms = if n == 1 { 1_000_000 } else { 5 };
-            failures = failures.after(lived_ms, 2_000_000 + u64::from(n) * 1_600);
+            failures = failures.after(
+                lived_ms,
+                u64::from(n).saturating_mul(1_600).saturating_add(2_000_000),
+            );
         }
         assert!(failures.are_many());
         assert_eq!(PostFailures::from_bits(failures.bits()), failures);
         // The count does not overflow.
-        for n in 0..1000 {
-            failures = failures.after(0, 2_020_000 + n);
+        for n in 0..1000u64 {
+            failures = failures.after(0, n.saturating_add(2_020_000));
             assert!(n > ROW_MS || failures.are_many());
         }
     }
@@ -85,11 +88,12 @@ mod tests {
     #[test]
     fn single_failures_are_forgotten() {
         let mut failures = PostFailures::default();
-        for n in 0..100 {
-            failures = failures.after(5, n * ROW_MS);
+        for n in 0..100u64 {
+            let now_ms = n.saturating_mul(ROW_MS);
+            failures = failures.after(5, now_ms);
             assert!(!failures.are_many());
             // A connection that worked.
-            failures = failures.after(WORKED_MS, n * ROW_MS + 1);
+            failures = failures.after(WORKED_MS, now_ms.saturating_add(1));
             assert!(!failures.are_many());
         }
     }

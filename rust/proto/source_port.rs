@@ -23,7 +23,8 @@ const SPREAD: u16 = 512;
 pub fn first(addr: u32, index: u32) -> u16 {
     let base = share::place(addr, 0, SPREAD.into());
     let base = u16::try_from(base).unwrap_or(0);
-    let index = u16::try_from(index % u32::from(SPREAD)).unwrap_or(0);
+    let index = index.checked_rem(SPREAD.into()).unwrap_or(0);
+    let index = u16::try_from(index).unwrap_or(0);
     let offset = base.wrapping_add(index) % SPREAD;
     UNPRIVILEGED.wrapping_sub(1).wrapping_sub(offset)
 }
