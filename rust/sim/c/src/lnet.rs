@@ -250,12 +250,12 @@ enum For {
 /// Payload that fits into a message.
 const INLINE: u32 = 3976;
 
-/// Whether memory is a GPU's. Where nothing may go wrong, only what need not be copied: nothing that came
-/// in a message, and no sink with gaps.
-fn is_gpus(what: For, gaps: bool) -> bool {
+/// Returns whether memory is a GPU's. Where nothing may go wrong, this is only memory that the driver does not copy: no
+/// memory of a message that carries its data, and no sink that a region cannot cover (`uncovered`).
+fn is_gpus(what: For, uncovered: bool) -> bool {
     let world = w();
     let ppm = world.plan.gpu_ppm;
-    let copied = what == For::Copy || (what == For::Sink && gaps);
+    let copied = what == For::Copy || (what == For::Sink && uncovered);
     ppm != 0 && (!copied || world.faulty) && world.rng.ppm(ppm)
 }
 
@@ -297,7 +297,8 @@ fn new_buf(nob: usize, what: For) -> usize {
         left -= len;
         first = false;
     }
-    let gpu = is_gpus(what, shape == 2);
+    // A region has no gaps, and no more pages than 1 MiB of whole pages.
+    let gpu = is_gpus(what, shape == 2 || bv.len() > 256);
     if gpu {
         let world = w();
         for b in &mut bv {
