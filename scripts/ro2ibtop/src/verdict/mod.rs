@@ -71,7 +71,7 @@ pub struct Verdict {
 }
 
 /// All kinds of verdicts.
-pub const KINDS: [&str; 31] = [
+pub const KINDS: [&str; 32] = [
     "fine",
     "starved",
     "no-answer",
