@@ -3,14 +3,12 @@
 is wrong while it is. On Debian's 6.12, because the test kernel has no pseudo terminals."""
 
 import json
-import os
 import re
 import statistics
 import time
 
 import pytest
 import vm
-from conftest import ROOT
 from faults import SLOW, Load, ping_until
 from flow import conn, past
 from nodes import until, up
