@@ -395,8 +395,8 @@ void ro2ib_lnet_finalize_late(struct lnet_msg *msg, int status, u32 health)
 
 void ro2ib_lnet_finalize(struct lnet_msg *msg, int status, u32 health)
 {
-	/* LNet may send in it. Elsewhere this would cost each message a call. */
-	if (IS_ENABLED(CONFIG_DEBUG_ATOMIC_SLEEP))
+	/* LNet may send in it. Without lockdep this would cost each message a call. */
+	if (IS_ENABLED(CONFIG_PROVE_LOCKING))
 		might_sleep();
 	/* LNet asserts this, and stops the node. */
 	if (WARN_ON_ONCE(in_interrupt() || ro2ib_as_interrupt())) {
