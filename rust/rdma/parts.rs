@@ -44,6 +44,7 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// `EINVAL` for sizes of 0, `ENODEV` if `id` is not bound to that device or it goes, `EBUSY` if
     /// `id` has a QP, `ENOMEM` (often: the sizes are too large for the device).
+    #[inline(never)]
     pub(crate) fn create<H: CmHandler>(
         id: &CmId<H>,
         on: (&Arc<Pd>, &Arc<Regions>),
