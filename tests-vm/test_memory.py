@@ -11,7 +11,7 @@ from test_faults_cm import report
 CONNS = 64
 # KiB that a connection of that depth may keep on one node. Message buffers are 4 KiB each, and the protocol asks for two
 # per credit; the rest is mostly the provider's send queue.
-BOUNDS = {8: 240, 128: 2700}
+BOUNDS = {8: 260, 128: 2740}
 
 
 def free_kib(node):
