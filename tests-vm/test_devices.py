@@ -225,8 +225,10 @@ def test_a_device_that_refuses_work_requests_late(boot_pair):
     assert "health=refuses" in ni, ni
     # Nothing connects any more, from either side.
     before = b.log()
-    a.try_traffic(b, op="put", size=65536, count=4, conc=2, timeout=20)
-    b.try_traffic(a, op="put", size=65536, count=4, conc=2, timeout=20)
+    # The peer is told so, and neither node keeps a message for a way that does not open again.
+    for node, other in ((a, b), (b, a)):
+        r = node.try_traffic(other, op="put", size=65536, count=4, conc=2, timeout=20)
+        assert r["errors"] == 4 and r["usec"] < 5_000_000, r
     until(lambda: not conn_lines(b), "no connection")
     assert b.log().count(words) == 1
     assert b.log()[len(before) :].count("could not be built or posted") == 0

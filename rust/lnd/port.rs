@@ -459,9 +459,9 @@ impl WorkItem<DEVICE> for Port {
                 (false, false) => Fatal::Port,
                 (false, true) => Fatal::No,
             });
-            this.ni.way(|way| match refuses {
-                true => way.shut(),
-                false => way.port(active),
+            this.ni.way(|way| {
+                way.port(active);
+                way.shut(refuses);
             });
             let way = this.follow_way(Some(&hca));
             drop(hca);

@@ -157,6 +157,8 @@ pub struct Way {
     interface: Interface,
     device: bool,
     port: bool,
+    /// The device refuses work requests, and is not used again.
+    shut: bool,
     /// LNet has another one; as of the last look.
     other: bool,
     /// It was closed at the last look.
@@ -181,6 +183,7 @@ impl Way {
             interface: Interface::Up,
             device: true,
             port: true,
+            shut: false,
             other: false,
             closed: false,
             lost_ms: None,
@@ -217,17 +220,18 @@ impl Way {
         self.port = active;
     }
 
-    /// Closes the way of a device that is not to be used. Connections end at the next look.
-    pub fn shut(&mut self) {
-        self.port = false;
-        let _ = self.lost_ms.get_or_insert(0);
+    /// Closes the way because the device refuses work requests (`shut`), until the NI has another device. Connections
+    /// end at the next look, and messages do not wait.
+    pub fn shut(&mut self, shut: bool) {
+        self.shut = shut;
     }
 
     /// Why it is closed.
     pub fn why(&self) -> Cause {
-        match self.device {
-            true => Cause::LinkDown,
-            false => Cause::DeviceGone,
+        match (self.device, self.shut) {
+            (false, _) => Cause::DeviceGone,
+            (true, true) => Cause::LocalFault,
+            (true, false) => Cause::LinkDown,
         }
     }
 
@@ -243,7 +247,7 @@ impl Way {
 
     /// Returns whether connections that are there can be used.
     fn carries(&self) -> bool {
-        self.has_interface() && self.device && self.port
+        self.has_interface() && self.device && self.port && !self.shut
     }
 
     /// Returns whether connections were ended because they have no way, or lose it: a connection that is established
@@ -254,7 +258,7 @@ impl Way {
 
     /// What becomes of a message that has no connection.
     pub fn passage(&self) -> Passage {
-        match (self.is_open(), self.other) {
+        match (self.is_open(), self.other || self.shut) {
             (true, _) => Passage::Open,
             (false, false) => Passage::Hold,
             (false, true) => Passage::Refuse,
@@ -333,7 +337,7 @@ impl Way {
             };
         }
         let since = *self.lost_ms.get_or_insert(now_ms);
-        let over = other || now_ms.saturating_sub(since) >= hold_ms;
+        let over = other || self.shut || now_ms.saturating_sub(since) >= hold_ms;
         if newly || (over && !self.ended) {
             self.ended = true;
             return Todo::End;
@@ -413,15 +417,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shut_ends_connections_at_once() {
+    fn a_way_that_is_shut_stays_shut_and_holds_nothing() {
         let mut w = Way::new();
-        w.shut();
-        assert_eq!(w.look(HOLD_MS, false, HOLD_MS), Todo::End);
+        w.shut(true);
+        // However young the NI is.
+        assert_eq!(w.look(1, false, HOLD_MS), Todo::End);
         assert!(w.ends_all());
-        w.shut();
-        assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
-        // Another device.
+        assert_eq!(w.why(), Cause::LocalFault);
+        assert_eq!(w.passage(), Passage::Refuse);
         w.port(true);
+        assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert!(!w.is_open());
+        // Another device.
+        w.shut(false);
         assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
     }
 

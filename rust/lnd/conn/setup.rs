@@ -174,7 +174,7 @@ impl Conn {
         };
         // It was begun in the moment in which all others were told.
         if self.ni.ends_all() {
-            return self.end(Cause::LinkDown);
+            return self.end(self.ni.way(|way| way.why()));
         }
         let made = self.make_link(&id).and_then(|depth| {
             let _ = id.set_min_rnr_timer(MIN_RNR_TIMER);
@@ -388,7 +388,7 @@ impl Conn {
             self.peer.unpublish(self);
         } else if self.ni.ends_all() {
             // Whoever ended all others may have looked before the peer listed this one.
-            self.end_gently(Cause::LinkDown);
+            self.end_gently(self.ni.way(|way| way.why()));
         }
     }
 
