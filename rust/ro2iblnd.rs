@@ -5,17 +5,19 @@
 //! | room | what it holds |
 //! |---|---|
 //! | `proto` | the o2ib protocol: wire format, negotiation, credits, state machines; pure |
+//! | `policy` | local rules that a peer cannot see: reconnect, timeouts, quotas, sizes; pure |
 //! | `rdma` | verbs and the connection manager as safe types |
 //! | `lnet` | LNet as safe types, over the C shim in `rust/shim/` |
 //! | `lnd` | the driver: events in, protocol decisions, calls out |
 //!
-//! Uses go `lnd` -> {`proto`, `rdma`, `lnet`} -> `bindings`, never back.
+//! Imports go one way: `lnd` -> {`policy`, `lnet`, `rdma`}, `policy` -> `proto`, {`lnet`, `rdma`} -> `bindings`.
 
 use kernel::prelude::*;
 
 mod bindings;
 mod lnd;
 mod lnet;
+mod policy;
 mod proto;
 mod rdma;
 

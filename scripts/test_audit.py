@@ -95,6 +95,8 @@ def test_a_fault_is_found(audit, old, new, line, says):
         ("rust/lnd/conn/a.rs", "struct Inner {\n    pub(crate) life: Life,\n}\n", "others can reach"),
         ("rust/proto/a.rs", "use kernel::prelude::*;\n", "more than core"),
         ("rust/proto/a.rs", "use crate::rdma::Qp;\n", "another room"),
+        ("rust/proto/a.rs", "use crate::policy::a::A;\n", "another room"),
+        ("rust/policy/a.rs", "use crate::lnd::a::A;\n", "another room"),
         ("rust/proto/a.rs", '#[cfg(feature = "x")]\nfn f() {}\n', "a cfg other"),
         ("rust/rdma/a.rs", "fn f(c: &crate::lnd::Conn) {}\n", "the room above"),
         ("rust/rdma/a.rs", "pub(crate) unsafe fn f() {}\n", "# Safety"),

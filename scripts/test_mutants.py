@@ -16,7 +16,9 @@ def load(script):
 
 
 def places(file, text):
-    with open(os.path.join(HERE, "../rust/proto", file + ".rs"), encoding="utf-8") as f:
+    paths = [os.path.join(HERE, "../rust", room, file + ".rs") for room in ("proto", "policy")]
+    (path,) = filter(os.path.exists, paths)
+    with open(path, encoding="utf-8") as f:
         return f.read().count(text)
 
 
@@ -26,7 +28,7 @@ def test_each_fault_has_one_place():
 
 def test_each_old_defect_has_its_places():
     """Those of scripts/sim-defects, which takes minutes for each and is run seldom."""
-    folders = [os.path.join(HERE, "../rust", room) for room in ("lnd", "rdma", "proto")]
+    folders = [os.path.join(HERE, "../rust", room) for room in ("lnd", "rdma", "proto", "policy")]
     code = ""
     for folder in folders:
         for where, _, names in os.walk(folder):

@@ -11,6 +11,8 @@ use kernel::prelude::*;
 #[path = "../rust/bindings.rs"]
 mod bindings;
 // Its suites are inside it, and run here under the driver's compiler flags.
+#[path = "../rust/policy/mod.rs"]
+mod policy;
 #[path = "../rust/proto/mod.rs"]
 mod proto;
 #[path = "../rust/rdma/mod.rs"]

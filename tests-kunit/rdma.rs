@@ -962,8 +962,8 @@ fn refused_post() -> Result {
     end.close()
 }
 
-/// What became of work requests that never completed nobody knows, of those in front of the last neither: that one of them
-/// has invalidated a key must not be believed.
+/// What became of work requests that never completed nobody knows, of those in front of the last neither: that one of
+/// them has invalidated a key must not be believed.
 fn undrained() -> Result {
     const FIRST: u32 = 100;
 
@@ -1126,8 +1126,8 @@ fn foreign_buffer() -> Result {
     right.close()
 }
 
-/// Buffers of one piece know nothing of each other: each is zeroed, and lives as long as it is kept, wherever the others and
-/// the supply are. More than were wanted are to be had, and fewer need not be taken.
+/// Buffers of one piece know nothing of each other: each is zeroed, and lives as long as it is kept, wherever the
+/// others and the supply are. More than were wanted are to be had, and fewer need not be taken.
 fn buffers_in_pieces() -> Result {
     const WANTED: u8 = 21;
 
@@ -1385,7 +1385,7 @@ fn users_saturate() -> Result {
     check(users.try_get())
 }
 
-/// C looks for the highest bit; the rows are read by what `proto::times` knows of it.
+/// C looks for the highest bit; the rows are read by what `policy::latency` knows of it.
 fn histograms() -> Result {
     let rows = PerCpu::<2>::new()?;
     for n in [0, 1, 511, 512, 1023, 1024, 1 << 40, u64::MAX] {

@@ -5,7 +5,7 @@
 //! Any context, hard interrupts included; no lock.
 
 use crate::{
-    proto::post_failures::PostFailures,
+    policy::post_failures::PostFailures,
     rdma::atomic::{
         Acquire,
         Atomic,

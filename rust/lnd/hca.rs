@@ -14,23 +14,23 @@ use kernel::{
 use super::workers::DeviceQueues;
 use crate::{
     lnet::StartError,
-    proto::{
-        fit::{
+    policy::{
+        inline_size::InlineSearch,
+        link_defaults::{
             self,
             Speed, //
         },
-        inline::InlineSearch,
-        params::{
-            QueueDepth,
-            LNET_MTU,
-            LNET_PIECES, //
-        },
-        regions::{
+        mr_quota::{
             self,
             Need,
             Source, //
         },
-        sizes, //
+        queue_sizes, //
+    },
+    proto::params::{
+        QueueDepth,
+        LNET_MTU,
+        LNET_PIECES, //
     },
     rdma::{
         atomic::{
@@ -73,7 +73,7 @@ pub(crate) struct Hca {
     pub(crate) mr_page: RegionPage,
     /// For data that leaves when there is no memory: of answers, and of messages of LNet's.
     pub(crate) reserves: (Arc<SgReserve>, Arc<SgReserve>),
-    /// The depth there was room for ([`crate::proto::sizes::DepthMemory`]).
+    /// The depth there was room for ([`crate::policy::queue_sizes::DepthMemory`]).
     pub(crate) depth: Atomic<u64>,
     /// Bytes of a send that a work request itself carries, as far as known ([`InlineSearch`]).
     pub(crate) inline: Atomic<u32>,
@@ -114,7 +114,9 @@ impl Able {
             );
         };
         let needed = LNET_MTU.div_ceil(mr_page.len().max(1));
-        let mr_pages = attrs.max_fast_reg_page_list_len.min(regions::pages(needed));
+        let mr_pages = attrs
+            .max_fast_reg_page_list_len
+            .min(mr_quota::pages(needed));
         if mr_pages < needed {
             return Err(StartError::limited(
                 "the RDMA device cannot register 1 MiB at once",
@@ -129,13 +131,13 @@ impl Able {
         })
     }
 
-    /// The memory regions that we may have of it, shared as [`crate::proto::regions`] says. May sleep.
+    /// The memory regions that we may have of it, shared as [`crate::policy::mr_quota`] says. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn regions(&self) -> Result<Arc<Regions>> {
-        Regions::new(regions::bound(self.attrs.max_mr), |stand, failed| {
+        Regions::new(mr_quota::bound(self.attrs.max_mr), |stand, failed| {
             let need = Need {
                 bound: stand.bound,
                 there: stand.there,
@@ -227,15 +229,15 @@ impl Hca {
 
     /// The greatest depth up to `wanted` that it has room for, as far as its limits tell.
     pub(crate) fn deepest(&self, wanted: QueueDepth) -> QueueDepth {
-        sizes::deepest(
+        queue_sizes::deepest(
             wanted,
             self.attrs.max_qp_wr,
-            regions::bound(self.attrs.max_mr),
+            mr_quota::bound(self.attrs.max_mr),
         )
     }
 
     /// Gather elements of a work request on it; `wanted` is what the administrator said.
     pub(crate) fn gather(&self, wanted: Option<u32>) -> u16 {
-        fit::gather(self.attrs.max_send_sge, wanted)
+        link_defaults::gather(self.attrs.max_send_sge, wanted)
     }
 }

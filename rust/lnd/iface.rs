@@ -55,9 +55,9 @@ use crate::{
         NetNs,
         StartError, //
     },
-    proto::{
-        home::Found,
-        way::Passage, //
+    policy::{
+        device_failover::Found,
+        link_state::Passage, //
     },
     rdma::{
         cm_event::Addr,

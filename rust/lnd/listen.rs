@@ -34,25 +34,29 @@ use super::{
 };
 use crate::{
     lnet::params,
+    policy::{
+        rate_limit::{
+            timer_units,
+            Spent,
+            REFUSALS,
+            TAKEN, //
+        },
+        reconnect::Known, //
+    },
     proto::{
         cause::Cause,
         cm_msg::{
             check_ni,
             device_ready,
             parse_connreq,
-            timer_units,
             Cause as Why,
             CmSource,
             ConnReq,
             NiView,
             PeerVerdict,
             Policy,
-            Refusal,
-            Spent,
-            REFUSALS,
-            TAKEN, //
-        },
-        peer::Known, //
+            Refusal, //
+        }, //
     },
     rdma::{
         atomic::{
@@ -322,7 +326,8 @@ fn admit(
 
 impl<H: Listening> ListenHandler for Accept<H> {
     fn device_removal(&self) {
-        // The listener is told before its connections: no message that those give up asks for another one on this device.
+        // The listener is told before its connections: no message that those give up asks for another one on this
+        // device.
         for ni in self.users.lock().iter() {
             let now_ms = ni.now_ms();
             ni.way(|way| way.detached(now_ms));

@@ -9,14 +9,16 @@ use kernel::prelude::*;
 
 use crate::{
     lnet::dk::dk,
+    policy::{
+        close_log::Noted,
+        link_defaults::Reason,
+        post_failures, //
+    },
     proto::{
         cause::Cause,
         credits::CreditError,
-        fit::Reason,
         nid::Nid,
         params::QueueDepth,
-        post_failures,
-        trail::Noted,
         wire::{
             Stale,
             WireError, //
@@ -87,8 +89,8 @@ pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &Reason) 
     );
 }
 
-/// A connection ended. Nothing is said of what goes with its NI: the NI says that. Of a peer that connects and closes all
-/// the time little is said, so that there is room for others.
+/// A connection ended. Nothing is said of what goes with its NI: the NI says that. Of a peer that connects and closes
+/// all the time little is said, so that there is room for others.
 pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Noted) {
     // That the link is down, or elsewhere, is said once, by the NI.
     if matches!(

@@ -25,6 +25,19 @@ use crate::{
         self,
         wanted, //
     },
+    policy::{
+        close_log::{
+            cause_name,
+            refusal_number,
+            By,
+            REFUSALS, //
+        },
+        latency::{
+            Kind,
+            Stage,
+            Stamps, //
+        }, //
+    },
     proto::{
         cause::Cause,
         conn::{
@@ -34,17 +47,6 @@ use crate::{
         credits::Cost,
         nid::Nid,
         refusal::Cause as Refusal,
-        times::{
-            Kind,
-            Stage,
-            Stamps, //
-        },
-        trail::{
-            cause_name,
-            refusal_number,
-            By,
-            REFUSALS, //
-        },
         tx::Op,
         wire::MsgType, //
     }, //

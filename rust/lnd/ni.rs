@@ -49,24 +49,26 @@ use crate::{
         NiRef,
         StartError, //
     },
-    proto::{
-        deletion::{
-            Deletion,
-            Late, //
-        },
-        fit::{
+    policy::{
+        link_defaults::{
             self,
             Reason, //
         },
+        link_state::{
+            Passage,
+            Way, //
+        },
+        liveness::Probe,
+        ni_deletion::{
+            Deletion,
+            Late, //
+        }, //
+    },
+    proto::{
         nid::Nid,
         params::{
             high_water,
             QueueDepth, //
-        },
-        silence::Probe,
-        way::{
-            Passage,
-            Way, //
         }, //
     },
     rdma::atomic::{
@@ -228,7 +230,7 @@ impl Ni {
     }
 
     /// Whether the address moves to another device may be open; while it is, nobody is connected to
-    /// ([`crate::proto::home`]). True: it was.
+    /// ([`crate::policy::device_failover`]). True: it was.
     pub(crate) fn set_unsettled(&self, unsettled: bool) -> bool {
         self.unsettled.xchg(unsettled, Full)
     }
@@ -314,9 +316,9 @@ impl Ni {
         self.stopping.load(Acquire)
     }
 
-    /// Whether LNet still lists the NI. It takes an NI from its list first, then waits for the messages under way, and only
-    /// then asks the NI to stop: so what waits for a connection meanwhile must not wait for long. Process context; not with
-    /// a lock of ours held.
+    /// Whether LNet still lists the NI. It takes an NI from its list first, then waits for the messages under way, and
+    /// only then asks the NI to stop: so what waits for a connection meanwhile must not wait for long. Process context;
+    /// not with a lock of ours held.
     pub(crate) fn is_listed(&self) -> bool {
         self.lnet.is_listed(self.nid.raw())
     }
@@ -340,9 +342,9 @@ impl Ni {
     /// starts, for new connections later on. May sleep; not with the shim's NI mutex held.
     pub(crate) fn fit(&self, hca: &Hca) {
         let speed = hca.speed();
-        let depth = hca.deepest(fit::depth(speed, self.credits));
+        let depth = hca.deepest(link_defaults::depth(speed, self.credits));
         self.lnet
-            .choose_depth(depth.get(), fit::ni_credits(depth), speed.mbps());
+            .choose_depth(depth.get(), link_defaults::ni_credits(depth), speed.mbps());
     }
 
     /// Whether [`Ni::depth`] is another one than when this was asked last.
@@ -365,8 +367,8 @@ impl Ni {
         high_water(depth, hiw, self.given_by_lnet())
     }
 
-    /// Messages that LNet hands over for one peer at a time: more or fewer than [`Ni::depth`], if that was changed since,
-    /// or the first NI of the net is on another link.
+    /// Messages that LNet hands over for one peer at a time: more or fewer than [`Ni::depth`], if that was changed
+    /// since, or the first NI of the net is on another link.
     pub(crate) fn given_by_lnet(&self) -> QueueDepth {
         QueueDepth::new(self.lnet.lnet_credits()).unwrap_or(QueueDepth::MAX)
     }

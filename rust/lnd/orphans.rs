@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that LNet keeps though their connections are over, counted by address; [`crate::proto::orphans`] has the rule.
+//! Requests that LNet keeps though their connections are over, counted by address; [`crate::policy::retained_rx`] has
+//! the rule.
 //!
 //! Any context; no lock is needed.
 
 use kernel::prelude::*;
 
 use crate::{
-    proto::{
-        nid::Nid,
-        orphans::{
+    policy::{
+        addr_hash,
+        retained_rx::{
             are_too_many,
             PARTS, //
-        },
-        share, //
+        }, //
     },
+    proto::nid::Nid,
     rdma::{
         atomic::{
             Atomic,
@@ -52,7 +53,7 @@ impl Table {
 
     fn of(&self, nid: Nid) -> Option<&Atomic<u32>> {
         self.counts
-            .get(share::place(nid.addr(), self.salt, self.counts.len()))
+            .get(addr_hash::place(nid.addr(), self.salt, self.counts.len()))
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Connections that are over, and whose CM id stays a little longer because the peer has not
-//! answered the DREQ, or because there is no route to tell it; see [`crate::proto::farewell`].
+//! answered the DREQ, or because there is no route to tell it; see [`crate::policy::cm_id_linger`].
 //!
 //! Process context. Such a connection has nothing else any more, and belongs to no peer.
 
@@ -14,13 +14,11 @@ use kernel::{
 };
 
 use crate::{
-    proto::{
-        farewell::{
-            self,
-            Alike, //
-        },
-        nid::Nid, //
+    policy::cm_id_linger::{
+        self,
+        Alike, //
     },
+    proto::nid::Nid,
     rdma::atomic::{
         Atomic,
         Relaxed, //
@@ -54,7 +52,7 @@ pub(crate) struct Parting<C> {
 }
 
 /// The connections whose ids wait, by what they waited for when they were listed. Thousands may
-/// wait for a route when a link is down, and few for an answer ([`farewell::has_room`]).
+/// wait for a route when a link is down, and few for an answer ([`cm_id_linger::has_room`]).
 struct Waiting<C> {
     /// INVARIANT: [`Leaving::place`] of each is its place here. It changes under the mutex of the list.
     mute: KVec<Arc<C>>,
@@ -125,7 +123,7 @@ impl<C: Leaving> Parting<C> {
             all: told.len(),
             of_peer: told.iter().filter(|c| c.nid() == conn.nid()).count(),
         };
-        if !farewell::has_room(mute, waiting.len(), alike) {
+        if !cm_id_linger::has_room(mute, waiting.len(), alike) {
             return false;
         }
         match mute {

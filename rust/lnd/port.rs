@@ -9,12 +9,12 @@
 //! told that the NI is not usable meanwhile, and again when it is.
 //!
 //! When a bond fails over, its address is on another device, and the old one may stay or be removed later. The NI
-//! follows ([`crate::proto::home`] says when to look, [`Ifaces::follow`] does it): it is usable all the time, messages
-//! that wait for a connection go on waiting, connections of the old device end and are made anew on the
-//! new one, and the old device is free when the last of them is gone. The same if only the hardware address
-//! changes; then the CM ends the connections, to which peers send at the old address.
+//! follows ([`crate::policy::device_failover`] says when to look, [`Ifaces::follow`] does it): it is usable all the
+//! time, messages that wait for a connection go on waiting, connections of the old device end and are made anew on the
+//! new one, and the old device is free when the last of them is gone. The same if only the hardware address changes;
+//! then the CM ends the connections, to which peers send at the old address.
 //!
-//! What the state of the link means for connections and messages is [`crate::proto::way`]'s to say.
+//! What the state of the link means for connections and messages is [`crate::policy::link_state`]'s to say.
 //! It is looked at after every event, and every second while it is down.
 //!
 //! Process context, but for the event handler.
@@ -59,9 +59,9 @@ use crate::{
         LinkEvent,
         StartError, //
     },
-    proto::{
-        home::Next,
-        way::{
+    policy::{
+        device_failover::Next,
+        link_state::{
             self,
             Interface,
             Passage,
@@ -378,14 +378,14 @@ impl Port {
     /// Returns how long connections are held that have no way, in milliseconds.
     fn hold_ms(&self, hca: Option<&Hca>) -> u64 {
         if self.ni.way(|way| way.is_open()) || !hca.is_some_and(Hca::is_ib) {
-            return way::HOLD_MS;
+            return link_state::HOLD_MS;
         }
         let mut longest = None;
         self.peers
             .table
             .for_each(|peer| longest = longest.max(peer.transport_ms()));
         let limit_ms = u64::try_from(self.ni.message_limit_ms()).unwrap_or(0);
-        way::hold_ms(longest, limit_ms)
+        link_state::hold_ms(longest, limit_ms)
     }
 
     /// Ends the connections whose path is not that of the port any more. They are made again with new paths.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A budget of what strangers may have this node do, with the memory of its parts; [`crate::proto::budget`] has the
-//! rule.
+//! A budget of what strangers may have this node do, with the memory of its parts; [`crate::policy::rate_limit`] has
+//! the rule.
 //!
 //! Context: any; the owner of a budget locks it.
 
 use kernel::prelude::*;
 
 use crate::{
-    proto::budget::{
+    policy::rate_limit::{
         Budget,
         Part,
         Rates,

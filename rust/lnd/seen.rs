@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What an NI has seen end, for people and for programs that watch: the memory of
-//! [`crate::proto::trail`], its lock and its clock.
+//! [`crate::policy::close_log`], its lock and its clock.
 //!
 //! Process context. The lock is taken inside of no other, and nothing is done under it that takes
 //! long: readers copy out one event after the other.
@@ -19,11 +19,8 @@ use kernel::{
 };
 use pin_init::init_zeroed;
 
-use crate::proto::{
-    cause::Cause,
-    nid::Nid,
-    refusal::Cause as Refusal,
-    trail::{
+use crate::{
+    policy::close_log::{
         self,
         By,
         Event,
@@ -34,6 +31,11 @@ use crate::proto::{
         CAUSES,
         REFUSALS,
         WAYS, //
+    },
+    proto::{
+        cause::Cause,
+        nid::Nid,
+        refusal::Cause as Refusal, //
     }, //
 };
 
@@ -129,7 +131,7 @@ impl Seen {
         detail: Option<&'static str>,
     ) -> Noted {
         let at_ms = now_ms();
-        let why = trail::cause_name(cause);
+        let why = close_log::cause_name(cause);
         let event = Event {
             at_ms,
             peer: Some(peer),
@@ -149,15 +151,15 @@ impl Seen {
         } else {
             &mut inner.tally.failed
         };
-        count(tally, trail::cause_number(cause), 1);
+        count(tally, close_log::cause_number(cause), 1);
         let noted = inner.ends.note(&mut inner.ends_at, event);
-        trail::record(&mut inner.records, peer.addr(), up, cause, at_ms);
+        close_log::record(&mut inner.records, peer.addr(), up, cause, at_ms);
         noted
     }
 
     /// A request was refused.
     pub(crate) fn refused(&self, peer: Option<Nid>, why: &Refusal) {
-        let number = trail::refusal_number(why);
+        let number = close_log::refusal_number(why);
         let event = Event {
             at_ms: now_ms(),
             peer,
@@ -180,7 +182,7 @@ impl Seen {
     pub(crate) fn messages(&self, cause: Cause, n: usize) {
         let n = u64::try_from(n).unwrap_or(u64::MAX);
         let mut inner = self.inner.lock();
-        count(&mut inner.tally.messages, trail::cause_number(cause), n);
+        count(&mut inner.tally.messages, close_log::cause_number(cause), n);
     }
 
     /// Something waited or failed for want of memory.
@@ -233,7 +235,7 @@ impl Seen {
     /// What is known of a peer's ends.
     pub(crate) fn of(&self, peer: Nid) -> Record {
         let inner = self.inner.lock();
-        trail::recorded(&inner.records, peer.addr()).unwrap_or(Record::EMPTY)
+        close_log::recorded(&inner.records, peer.addr()).unwrap_or(Record::EMPTY)
     }
 
     /// How many ends, and how many refusals, were taken down so far.

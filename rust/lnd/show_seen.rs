@@ -8,21 +8,17 @@ use kernel::{
     sync::Arc, //
 };
 
-use super::{
-    seen::{
-        self,
-        Seen,
-        Tally, //
-    }, //
+use super::seen::{
+    self,
+    Seen,
+    Tally, //
 };
 use crate::{
-    proto::{
-        nid::Nid,
-        trail::{
-            CAUSES,
-            REFUSALS, //
-        }, //
+    policy::close_log::{
+        CAUSES,
+        REFUSALS, //
     },
+    proto::nid::Nid,
     rdma::debugfs::Show, //
 };
 

@@ -10,23 +10,19 @@ use kernel::{
     sync::Arc, //
 };
 
-use super::{
-    times::{
-        Histogram,
-        Times, //
-    }, //
+use super::times::{
+    Histogram,
+    Times, //
 };
 use crate::{
-    proto::{
-        nid::Nid,
-        times::{
-            limit,
-            quantile,
-            Kind,
-            Stage,
-            ROW_NAMES, //
-        }, //
+    policy::latency::{
+        limit,
+        quantile,
+        Kind,
+        Stage,
+        ROW_NAMES, //
     },
+    proto::nid::Nid,
     rdma::debugfs::Show, //
 };
 

@@ -21,7 +21,7 @@ use crate::{
         notice,
         StartError, //
     },
-    proto::home::{
+    policy::device_failover::{
         Found,
         Home,
         Next, //

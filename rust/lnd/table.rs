@@ -4,7 +4,7 @@
 //! rarely meet.
 //!
 //! All peers of an NI are on its network, so the IPv4 address names them. A look costs the same for a few peers and for
-//! many, whoever chose their addresses ([`crate::proto::slots`]).
+//! many, whoever chose their addresses ([`crate::policy::addr_table`]).
 //!
 //! Process context. Nothing is allocated under a lock: what a shard grows or shrinks into is made before. Senders come
 //! here, which the file system waits for: memory for that is made in a [`NofsScope`], whoever asks.
@@ -24,16 +24,14 @@ use kernel::{
 };
 
 use crate::{
-    proto::{
-        nid::Nid,
-        slots::{
-            self,
-            Key,
-            Mark,
-            Slot,
-            SHARD_BITS, //
-        }, //
+    policy::addr_table::{
+        self,
+        Key,
+        Mark,
+        Slot,
+        SHARD_BITS, //
     },
+    proto::nid::Nid,
     rdma::{
         random,
         work::{
@@ -86,23 +84,23 @@ impl<P: Named> Shard<P> {
     fn with_slots(n: usize) -> Result<Self> {
         Ok(Self {
             slots: KVec::from_elem(Slot::EMPTY, n, GFP_KERNEL)?,
-            places: KVec::with_capacity(slots::room(n), GFP_KERNEL)?,
+            places: KVec::with_capacity(addr_table::room(n), GFP_KERNEL)?,
             ..Self::EMPTY
         })
     }
 
     /// Slots that it needs for one peer more; `None`: it has them.
     fn wants(&self) -> Option<usize> {
-        slots::wants(self.slots.len(), self.peers)
+        addr_table::wants(self.slots.len(), self.peers)
     }
 
     /// Slots that would be enough for it; `None`: it has not far too many.
     fn spares(&self) -> Option<usize> {
-        slots::spares(self.slots.len(), self.peers)
+        addr_table::spares(self.slots.len(), self.peers)
     }
 
     fn get(&self, mark: Mark) -> Option<&Arc<P>> {
-        let at = slots::find(&self.slots, mark)?;
+        let at = addr_table::find(&self.slots, mark)?;
         match self.places.get(usize::try_from(at).ok()?)? {
             Place::Peer(peer) => Some(peer),
             Place::Free(_) => None,
@@ -128,7 +126,7 @@ impl<P: Named> Shard<P> {
         } else {
             self.free
         };
-        if self.wants().is_some() || !slots::add(&mut self.slots, mark, at) {
+        if self.wants().is_some() || !addr_table::add(&mut self.slots, mark, at) {
             return false;
         }
         let place = Place::Peer(peer.clone());
@@ -153,7 +151,7 @@ impl<P: Named> Shard<P> {
         if !Arc::ptr_eq(self.get(mark)?, peer) {
             return None;
         }
-        let at = slots::remove(&mut self.slots, key, mark)?;
+        let at = addr_table::remove(&mut self.slots, key, mark)?;
         let place = self.places.get_mut(usize::try_from(at).ok()?)?;
         let was = core::mem::replace(place, Place::Free(self.free));
         self.free = at;
@@ -232,8 +230,8 @@ impl<P: Named> PeerTable<P> {
         inner.get(mark).cloned()
     }
 
-    /// The same, of which `f` makes something at once, with the lock of its part of the table held: it may take the peer's,
-    /// and allocates nothing.
+    /// The same, of which `f` makes something at once, with the lock of its part of the table held: it may take the
+    /// peer's, and allocates nothing.
     #[inline]
     pub(crate) fn with<R>(&self, nid: Nid, f: impl FnOnce(&P) -> Option<R>) -> Option<R> {
         let (mark, shard) = self.shard(nid)?;

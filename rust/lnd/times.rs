@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long messages of an NI are where: the histograms of [`crate::proto::times`], kept for each CPU.
+//! How long messages of an NI are where: the histograms of [`crate::policy::latency`], kept for each CPU.
 //!
 //! Always on. To note a time is one call that adds to two numbers of the CPU it runs on; nothing is shared
 //! but by those who read. Any context, no lock.
@@ -11,7 +11,7 @@ use kernel::{
 };
 
 use crate::{
-    proto::times::{
+    policy::latency::{
         self,
         Kind,
         Stage,
@@ -65,7 +65,7 @@ impl Times {
         if cfg!(ro2iblnd_no_times) {
             return;
         }
-        if let Some(row) = times::row(stage, kind) {
+        if let Some(row) = latency::row(stage, kind) {
             self.numbers.note(row, ns);
         }
     }
@@ -74,7 +74,7 @@ impl Times {
     pub(super) fn histogram(&self, row: usize) -> Histogram {
         let mut counts = [0u64; BUCKETS];
         for (bucket, count) in counts.iter_mut().enumerate() {
-            let words = times::words(bucket).map(|word| self.numbers.sum(row, word));
+            let words = latency::words(bucket).map(|word| self.numbers.sum(row, word));
             *count = words.fold(0, u64::wrapping_add);
         }
         Histogram {

@@ -43,12 +43,13 @@ use crate::rdma::work::{
     QueueKind, //
 };
 
-/// So many queue pairs of a device are made or destroyed at a time: one for each CPU within these limits. That sleeps in
-/// between, so one CPU has use for some; and no device does more than some at a time.
+/// So many queue pairs of a device are made or destroyed at a time: one for each CPU within these limits. That sleeps
+/// in between, so one CPU has use for some; and no device does more than some at a time.
 const AT_ONCE: RangeInclusive<u32> = 4..=16;
 
-/// So many, where a device is over TCP: to connect (siw), or to end what is not connected yet (others, 7.3: iw_cm), waits for
-/// the other side's TCP there, for minutes if that does not answer, and who waits so must not keep others from their turn.
+/// So many, where a device is over TCP: to connect (siw), or to end what is not connected yet (others, 7.3: iw_cm),
+/// waits for the other side's TCP there, for minutes if that does not answer, and who waits so must not keep others
+/// from their turn.
 const WAITING_AT_ONCE: u8 = 128;
 
 /// So many connections of a device take short steps at a time. More would be threads without use.
@@ -59,9 +60,10 @@ const STEPS_AT_ONCE: u8 = 32;
 pub(crate) struct Workers {
     /// Timers, retries, devices: may take long, order does not matter.
     pub(crate) control: OwnedQueue,
-    /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion. Before ordinary tasks.
+    /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion. Before ordinary
+    /// tasks.
     pub(crate) upper: OwnedQueue,
-    /// The same for connections that have had much of that ([`crate::proto::turn`]): among ordinary tasks.
+    /// The same for connections that have had much of that ([`crate::policy::upcall_sched`]): among ordinary tasks.
     pub(crate) upper_busy: OwnedQueue,
     /// Those of devices. Taken when an NI starts or follows its address, and at the end.
     #[pin]

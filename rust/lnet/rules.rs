@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The administrator's texts (parameters `access` and `ni_tune`): the shim keeps them, and asks here
-//! what they mean. The language is [`crate::proto::rules`].
+//! what they mean. The language is [`crate::policy::nid_rules`].
 //!
 //! Any context, also before the module is initialised: parameters are set first.
 
@@ -11,14 +11,12 @@ use kernel::prelude::*;
 
 use crate::{
     bindings,
-    proto::{
-        nid::Nid,
-        rules::{
-            allows,
-            count,
-            tuning, //
-        }, //
-    }, //
+    policy::nid_rules::{
+        allows,
+        count,
+        tuning, //
+    },
+    proto::nid::Nid, //
 };
 
 const UNSET: i32 = bindings::ro2ib_tune_RO2IB_TUNE_UNSET;

@@ -27,9 +27,7 @@
 // more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
-pub mod again;
 pub mod asked;
-pub mod budget;
 mod bytes;
 pub mod cause;
 pub mod cksum;
@@ -37,37 +35,15 @@ pub mod cm_msg;
 pub mod conn;
 pub mod connack;
 pub mod credits;
-pub mod deletion;
 pub mod desc;
 pub mod encode;
-pub mod farewell;
-pub mod fit;
-pub mod home;
-pub mod inline;
-pub mod line;
 pub mod lnet_hdr;
 pub mod nid;
-pub mod nidrange;
-pub mod orphans;
 pub mod params;
-pub mod patience;
-pub mod peer;
-pub mod post_failures;
 pub mod queues;
 pub mod race;
 pub mod refusal;
-pub mod regions;
 pub mod reject;
-pub mod rules;
-pub mod share;
-pub mod silence;
-pub mod sizes;
-pub mod slots;
-pub mod source_port;
-pub mod times;
-pub mod trail;
-pub mod turn;
 pub mod tx;
-pub mod way;
 pub mod wire;
 pub mod wire_error;

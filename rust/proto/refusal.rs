@@ -6,7 +6,6 @@ use core::fmt;
 
 use super::{
     asked::NiView,
-    budget::Spent,
     cause::{
         self,
         errno::ENOMEM, //
@@ -80,7 +79,7 @@ pub enum Cause {
     NoResources(i32),
     /// The CM would not accept.
     AcceptFailed,
-    /// The administrator does not want the peer ([`super::rules::allows`]).
+    /// The administrator does not want the peer ([`crate::policy::nid_rules::allows`]).
     Denied,
 }
 
@@ -119,15 +118,6 @@ impl fmt::Display for Cause {
             Cause::NoResources(e) => write!(f, "no connection could be made ({e})"),
             Cause::AcceptFailed => f.write_str("accept failed"),
             Cause::Denied => f.write_str("denied by the parameter access"),
-        }
-    }
-}
-
-impl From<Spent> for Cause {
-    fn from(spent: Spent) -> Self {
-        match spent {
-            Spent::Source => Self::TooOften,
-            Spent::All => Self::TooOftenInAll,
         }
     }
 }

@@ -2,7 +2,7 @@
 /*
  * Parameters that are texts and may be changed at any time: who may connect
  * ("access"), and how NIs are tuned ("ni_tune"). What they mean is known to
- * the Rust side (rust/proto/rules.rs); here they are kept, and what ni_tune
+ * the Rust side (rust/policy/nid_rules.rs); here they are kept, and what ni_tune
  * says is written to the NIs.
  *
  * A text is replaced as a whole and read under RCU.

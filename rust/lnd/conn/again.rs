@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a connection lost goes over the peer's next one, where nobody would send it again: [`crate::proto::again`] says
-//! which messages, LNet whether it has another way for them.
+//! What a connection lost goes over the peer's next one, where nobody would send it again: [`crate::policy::resend`]
+//! says which messages, LNet whether it has another way for them.
 //!
-//! To the peer it is as if LNet had sent them just now: they wait if there is no connection, one is made, and who waits for
-//! too long fails. So a message that is lost time and again is so until LNet's own time for it is over.
+//! To the peer it is as if LNet had sent them just now: they wait if there is no connection, one is made, and who waits
+//! for too long fails. So a message that is lost time and again is so until LNet's own time for it is over.
 //!
-//! Context: the worker that calls LNet, of a connection that is over. No work request of the message is under way, and what
-//! was made for it goes before it is sent.
+//! Context: the worker that calls LNet, of a connection that is over. No work request of the message is under way, and
+//! what was made for it goes before it is sent.
 
 use super::Conn;
 use crate::{
@@ -16,13 +16,11 @@ use crate::{
         Message,
         MsgKind, //
     },
-    proto::{
-        again::{
-            Again,
-            Carries, //
-        },
-        cause::Outcome, //
-    }, //
+    policy::resend::{
+        Again,
+        Carries, //
+    },
+    proto::cause::Outcome, //
 };
 
 /// Sends a message again, or gives it back to LNet. True: it has failed.

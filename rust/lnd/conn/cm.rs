@@ -19,6 +19,13 @@ use crate::{
         log,
         ni::Trouble, //
     },
+    policy::{
+        close_log::rejected_name,
+        reconnect::{
+            Invited,
+            Known, //
+        }, //
+    },
     proto::{
         cause::Cause,
         cm_msg::{
@@ -33,12 +40,7 @@ use crate::{
             Event,
             State, //
         },
-        peer::{
-            Invited,
-            Known, //
-        },
-        reject::RetryWhy,
-        trail::rejected_name, //
+        reject::RetryWhy, //
     },
     rdma::{
         cm::{
@@ -216,9 +218,9 @@ impl Conn {
 
     /// What our request asked for, if that is what the peer has refused.
     ///
-    /// It may refuse what is a connection here: who was called, and ends it before it has heard that its answer came, says
-    /// so. That is the end of a connection like any other. The CM knows it no more: nobody answers a DREQ of ours, and none
-    /// is sent.
+    /// It may refuse what is a connection here: who was called, and ends it before it has heard that its answer came,
+    /// says so. That is the end of a connection like any other. The CM knows it no more: nobody answers a DREQ of ours,
+    /// and none is sent.
     fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<Ask> {
         if !inner.life.is_attempt() {
             if inner.goodbye.over() {

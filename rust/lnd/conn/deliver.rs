@@ -7,7 +7,7 @@
 //! while answers and credits keep flowing in [`super::wire`].
 //!
 //! Context: process. No lock is held across a call into LNet, which may send again from inside: that waits
-//! for the doorbell that this worker rings ([`crate::proto::turn`]).
+//! for the doorbell that this worker rings ([`crate::policy::upcall_sched`]).
 
 use core::{
     fmt::{
@@ -44,18 +44,20 @@ use crate::{
         Health as LnetHealth,
         Message, //
     },
+    policy::{
+        ni_deletion::Late,
+        resend::Again,
+        upcall_sched::{
+            Pick,
+            Turn, //
+        }, //
+    },
     proto::{
-        again::Again,
         cause::Cause,
-        deletion::Late,
         lnet_hdr::{
             self,
             HdrError,
             LnetHdr, //
-        },
-        turn::{
-            Pick,
-            Turn, //
         },
         wire::{
             reopen,
@@ -148,8 +150,8 @@ impl Conn {
         }
     }
 
-    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has the turn say that it is queued:
-    /// it is in one of the queues at a time.
+    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has the turn say that it is
+    /// queued: it is in one of the queues at a time.
     fn queue_upper(self: &Arc<Self>, priority: bool) {
         let upper = match priority {
             true => &self.ni.workers.upper,
@@ -168,8 +170,8 @@ fn is_late(corked: Moment, n: u32) -> bool {
     n > 1 && Moment::now().ns_since(corked) >= CORKED_NS
 }
 
-/// Rings the doorbell for what was queued meanwhile, and is not called before there is more to do. Until then the turn is
-/// taken: whoever ends the connection meanwhile does not call a second one.
+/// Rings the doorbell for what was queued meanwhile, and is not called before there is more to do. Until then the turn
+/// is taken: whoever ends the connection meanwhile does not call a second one.
 fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Moment) {
     let now = Moment::now();
     conn.pump_at(inner, false, Some(now));
@@ -271,7 +273,8 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
     discard(conn, rx);
 }
 
-/// Something came for an NI that LNet deletes. A peer that goes on sending would keep it from that for as long as it likes.
+/// Something came for an NI that LNet deletes. A peer that goes on sending would keep it from that for as long as it
+/// likes.
 #[cold]
 #[inline(never)]
 fn came_late(conn: &Arc<Conn>) {

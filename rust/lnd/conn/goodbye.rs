@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What is said to the peer when a connection ends, and how long the CM id stays for it;
-//! [`crate::proto::farewell`] has the rules, this the clock.
+//! [`crate::policy::cm_id_linger`] has the rules, this the clock.
 //!
 //! Context: any; a part of what the connection lock protects.
 //!
@@ -16,10 +16,8 @@ use kernel::time::{
 
 use crate::{
     lnd::moment::Moment,
-    proto::{
-        cause::Cause,
-        farewell::Farewell, //
-    }, //
+    policy::cm_id_linger::Farewell,
+    proto::cause::Cause, //
 };
 
 /// Milliseconds that the id of a connection waits for the peer's DREP. The CM repeats a DREQ after
@@ -57,7 +55,7 @@ impl Goodbye {
     }
 
     /// It is to end for `cause`, when what is under way has ended. An interface that goes does not wait for as long as
-    /// an administrator does ([`crate::proto::way::may_end`]), so that cause takes the place of another one.
+    /// an administrator does ([`crate::policy::link_state::may_end`]), so that cause takes the place of another one.
     pub(super) fn finish(&mut self, cause: Cause) {
         let first = self.finishing.map(|(first, _)| first);
         if first.is_none() || (cause == Cause::LinkDown && first != Some(cause)) {
@@ -106,8 +104,8 @@ impl Goodbye {
         core::mem::replace(&mut self.owes_answer, false)
     }
 
-    /// A connection that was established ends: our DREQ is about to be sent, unless there is no route. True: the id waited
-    /// already, and is to be freed now.
+    /// A connection that was established ends: our DREQ is about to be sent, unless there is no route. True: the id
+    /// waited already, and is to be freed now.
     #[must_use]
     pub(super) fn begin(&mut self, route: bool) -> bool {
         if route {

@@ -22,18 +22,18 @@ use super::{
 };
 use crate::{
     lnd::parting::Leaving,
+    policy::link_state::{
+        may_end,
+        UnderWay,
+        FINISH_LOOK_MS, //
+    },
     proto::{
         cause::Cause,
         conn::{
             Event,
             State, //
         },
-        nid::Nid,
-        way::{
-            may_end,
-            UnderWay,
-            FINISH_LOOK_MS, //
-        }, //
+        nid::Nid, //
     },
     rdma::{
         atomic::Atomic,
@@ -138,9 +138,9 @@ impl Conn {
         waits
     }
 
-    /// Frees the id. A request of the peer's that could not be refused before is refused with the cause: the CM by itself
-    /// says none, and that is taken for a peer that does not know the protocol. May sleep; inside of one of the id's
-    /// handlers it does not.
+    /// Frees the id. A request of the peer's that could not be refused before is refused with the cause: the CM by
+    /// itself says none, and that is taken for a peer that does not know the protocol. May sleep; inside of one of the
+    /// id's handlers it does not.
     pub(super) fn free_id(&self) {
         // It may not be there yet, and who brings it frees it.
         let Some(id) = self.cm.id() else { return };
@@ -161,8 +161,9 @@ impl Conn {
         self.peer.peers.parting.remove(self);
     }
 
-    /// The CM has made the connection, and here it is over: whoever ended it may have found nothing made yet. So the peer
-    /// is told, and the id waits for its answer. In a handler of the CM, for which who releases the connection waits.
+    /// The CM has made the connection, and here it is over: whoever ended it may have found nothing made yet. So the
+    /// peer is told, and the id waits for its answer. In a handler of the CM, for which who releases the connection
+    /// waits.
     pub(super) fn made_too_late(self: &Arc<Self>, id: &CmLocked<'_>) {
         let way = self.way_now(id.way());
         if way == Way::NoAddress {

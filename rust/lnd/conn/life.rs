@@ -14,6 +14,13 @@
 use super::fault::Fault;
 use crate::{
     lnd::moment::Moment,
+    policy::{
+        connect_queue::Claim,
+        reconnect::{
+            Invited,
+            Known, //
+        }, //
+    },
     proto::{
         cause::Cause,
         cm_msg::Ask,
@@ -26,12 +33,7 @@ use crate::{
             Todo,
             Worker, //
         },
-        line::Claim,
-        params::QueueDepth,
-        peer::{
-            Invited,
-            Known, //
-        }, //
+        params::QueueDepth, //
     }, //
 };
 
@@ -75,8 +77,8 @@ pub(super) struct Epitaph {
 }
 
 impl Life {
-    /// Of a connection just made, which asks for `known` in that `turn` of ours, or has agreed to what the peer asked for, and
-    /// on which `first` may speak first.
+    /// Of a connection just made, which asks for `known` in that `turn` of ours, or has agreed to what the peer asked
+    /// for, and on which `first` may speak first.
     pub(super) fn new(first: First, known: Known, turn: Option<Claim>) -> Self {
         let active = turn.is_some();
         Self {

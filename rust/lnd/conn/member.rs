@@ -24,12 +24,14 @@ use crate::{
         Message,
         SendRequest, //
     },
+    policy::{
+        connect_queue::Claim,
+        link_state::transport_ms,
+        reconnect::Known, //
+    },
     proto::{
         cause::Cause,
-        conn::Event,
-        line::Claim,
-        peer::Known,
-        way::transport_ms, //
+        conn::Event, //
     },
     rdma::{
         atomic::Relaxed,

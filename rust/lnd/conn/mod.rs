@@ -13,7 +13,7 @@
 //! | [`wire`] | credits, transmits, buffers, queue pair |
 //! | [`inbox`] | what LNet has to take, and what it has |
 //! | [`waiting`] | messages and requests that wait for memory |
-//! | [`crate::proto::turn`] | who calls LNet, and whose doorbell rings |
+//! | [`crate::policy::upcall_sched`] | who calls LNet, and whose doorbell rings |
 //! | [`watch`] | how long the peer has been silent |
 //!
 //! Outside of the lock: what the CM has ([`cm_side`]), what the queue pair told in an interrupt ([`qp_notes`]), and
@@ -73,6 +73,11 @@ use super::{
 };
 use crate::{
     lnet::dk::dk,
+    policy::{
+        connect_queue::Claim,
+        reconnect::Known,
+        upcall_sched::Turn, //
+    },
     proto::{
         cause::Cause,
         conn::{
@@ -81,10 +86,7 @@ use crate::{
             First,
             FIRST_WORD_MS, //
         },
-        line::Claim,
         nid::Nid,
-        peer::Known,
-        turn::Turn,
         wire::{
             Identity,
             Version, //

@@ -3,8 +3,8 @@
 //! A connection comes to be: the CM id, the queue pair with its receives, the handshake message, and what
 //! the peer object is told.
 //!
-//! Context: the workers, one after the other; may sleep. The connection lock is taken briefly, to read what was asked for
-//! and to put in what was made.
+//! Context: the workers, one after the other; may sleep. The connection lock is taken briefly, to read what was asked
+//! for and to put in what was made.
 
 use kernel::{
     prelude::*,
@@ -29,6 +29,15 @@ use crate::{
         seen, //
     },
     lnet::params,
+    policy::{
+        connect_queue::UNANSWERED_MS,
+        inline_size::InlineSearch,
+        queue_sizes::{
+            self,
+            DepthMemory, //
+        },
+        source_port, //
+    },
     proto::{
         cause::Cause,
         cm_msg::{
@@ -39,8 +48,6 @@ use crate::{
             encode,
             BodyOut, //
         },
-        inline::InlineSearch,
-        line::UNANSWERED_MS,
         nid::Nid,
         params::{
             QueueDepth,
@@ -49,11 +56,6 @@ use crate::{
         },
         queues::NOOP_SLOTS,
         reject::Refused,
-        sizes::{
-            self,
-            DepthMemory, //
-        },
-        source_port,
         wire::ConnParams, //
     },
     rdma::{
@@ -302,13 +304,14 @@ impl Conn {
         let (parts, depth, sq_depth, max_sge) = loop {
             let depth = search.now();
             let max_sge = hca.gather(self.ni.wrq_sge);
-            let sq_depth = sizes::send_queue(depth, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
+            let sq_depth =
+                queue_sizes::send_queue(depth, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
             let config = QpConfig {
                 sq_depth,
                 rq_depth: depth.rx_buffers(),
                 max_send_sge: max_sge,
                 max_inline: inline.now(),
-                nr_mrs: sizes::memory_regions(depth, self.ni.given_by_lnet()),
+                nr_mrs: queue_sizes::memory_regions(depth, self.ni.given_by_lnet()),
                 mr_pages: u16::try_from(hca.mr_pages).map_err(Error::from)?,
             };
             let on = (&hca.pd, &hca.regions);

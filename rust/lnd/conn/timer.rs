@@ -19,12 +19,10 @@ use super::{
 };
 use crate::{
     lnd::parting::Leaving,
-    proto::{
-        conn::{
-            Event,
-            State, //
-        },
-        silence::Look, //
+    policy::liveness::Look,
+    proto::conn::{
+        Event,
+        State, //
     },
     rdma::work::{
         self,
@@ -116,9 +114,9 @@ impl WorkItem<TIMER> for Conn {
 }
 
 impl Conn {
-    /// Whether an attempt that takes long has others wait all the same: where to connect waits for the other side's TCP in
-    /// the queue that all queue pairs of the device share, too many that wait there would keep all from their turn. That is
-    /// siw; over adapters only to end what nobody answers waits.
+    /// Whether an attempt that takes long has others wait all the same: where to connect waits for the other side's TCP
+    /// in the queue that all queue pairs of the device share, too many that wait there would keep all from their turn.
+    /// That is siw; over adapters only to end what nobody answers waits.
     fn holds_queue(&self) -> bool {
         self.over_tcp && self.near
     }
@@ -133,9 +131,9 @@ impl Conn {
         work::rearm::<Self, TIMER>(self.clone(), ms);
     }
 
-    /// Has the timer look at a connection that is up in `ms` milliseconds, unless it ends gently: then the timer looks for
-    /// that, and sooner ([`Conn::look_whether_finished`]). Not later than it looks at an idle one: it may be that look which
-    /// is put off, and deadlines with it.
+    /// Has the timer look at a connection that is up in `ms` milliseconds, unless it ends gently: then the timer looks
+    /// for that, and sooner ([`Conn::look_whether_finished`]). Not later than it looks at an idle one: it may be that
+    /// look which is put off, and deadlines with it.
     pub(super) fn look_in(self: &Arc<Self>, inner: &Inner, ms: u32) {
         if !inner.goodbye.is_finishing() {
             self.rearm_timer(ms.min(self.timer_ms()));

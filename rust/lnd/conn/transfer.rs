@@ -28,10 +28,10 @@ use super::{
 use crate::{
     lnd::moment::Moment,
     lnet::Message,
+    policy::latency::Stamps,
     proto::{
         cause::Cause,
         desc::Descriptor,
-        times::Stamps,
         wire::Fragment, //
     },
     rdma::{
@@ -308,7 +308,8 @@ impl Transfer {
         }
     }
 
-    /// It went well, so no key leads to its memory. Takes what LNet gets back, if somebody waits and nothing is to be copied.
+    /// It went well, so no key leads to its memory. Takes what LNet gets back, if somebody waits and nothing is to be
+    /// copied.
     #[inline(always)]
     pub(super) fn take_well(&mut self) -> Option<Well> {
         if matches!(self.owner, Owner::Nobody) || self.is_bounced() {

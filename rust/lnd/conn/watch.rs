@@ -13,15 +13,15 @@
 
 use crate::{
     lnd::moment::Moment,
-    proto::{
-        regions,
-        silence::{
+    policy::{
+        liveness::{
             Ago,
             Look,
             Probe,
             Silence,
             LOOK_MIN_MS, //
-        }, //
+        },
+        mr_quota, //
     }, //
 };
 
@@ -132,7 +132,7 @@ impl Watch {
 
     /// Returns whether a worker is to look for idle regions now: the timer found `held` of them.
     pub(super) fn look_at_regions(&mut self, held: u32) -> bool {
-        if held <= regions::KEPT || self.regions.elapsed_ms() < regions::LOOK_MS {
+        if held <= mr_quota::KEPT || self.regions.elapsed_ms() < mr_quota::LOOK_MS {
             return false;
         }
         self.regions = Moment::now();

@@ -2,23 +2,25 @@
 
 //! A peer is asked for a connection by the other side.
 //!
-//! Context: process, in the handler of a listener: all other requests wait. The peer lock is taken briefly; what rations
-//! requests may take a lock inside.
+//! Context: process, in the handler of a listener: all other requests wait. The peer lock is taken briefly; what
+//! rations requests may take a lock inside.
 
 use super::{
     Connection,
     Peer, //
 };
-use crate::proto::{
-    cm_msg::{
-        check_peer,
-        ConnReq,
-        PeerVerdict,
-        PeerView,
-        Refusal,
-        Spent, //
-    },
-    params::QueueDepth, //
+use crate::{
+    policy::rate_limit::Spent,
+    proto::{
+        cm_msg::{
+            check_peer,
+            ConnReq,
+            PeerVerdict,
+            PeerView,
+            Refusal, //
+        },
+        params::QueueDepth, //
+    }, //
 };
 
 /// Connections that a peer may have at least: more than our own `conns_per_peer`, because its may

@@ -25,20 +25,22 @@ use crate::{
         meter,
         ni::Trouble, //
     },
-    proto::{
-        cause::Cause,
-        line::Claim,
-        peer::{
+    policy::{
+        connect_queue::Claim,
+        link_state::Passage,
+        reconnect::{
             After,
             Invited,
             Known, //
-        },
+        }, //
+    },
+    proto::{
+        cause::Cause,
         race::STALE_REQUEST_MS,
         reject::{
             RetryWhy,
             UNSAID_MAX, //
-        },
-        way::Passage, //
+        }, //
     },
     rdma::{
         random,
@@ -144,8 +146,8 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The attempt that was just counted is not to be made: the administrator does not want it, or LNet has enough of the
-    /// peer's already.
+    /// The attempt that was just counted is not to be made: the administrator does not want it, or LNet has enough of
+    /// the peer's already.
     fn forbidden(self: &Arc<Self>, turn: Claim, cause: Cause) {
         let noted = self.ni.seen.ended(self.nid, true, false, cause, None);
         log::not_connected(self.nid, cause, noted);
@@ -159,8 +161,8 @@ impl<C: Connection> Peer<C> {
         self.attempt_over(true, None, cause);
     }
 
-    /// An attempt became a connection: it is open to all, but messages that wait go before others. [`Peer::hand_over`] is
-    /// to follow. Called by the connection's control worker.
+    /// An attempt became a connection: it is open to all, but messages that wait go before others. [`Peer::hand_over`]
+    /// is to follow. Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
@@ -307,7 +309,8 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The peer's request was accepted, and the peer does not go on: what waits does not wait for that any more. May sleep.
+    /// The peer's request was accepted, and the peer does not go on: what waits does not wait for that any more. May
+    /// sleep.
     pub(crate) fn does_not_go_on(self: &Arc<Self>) {
         self.with(|inner| inner.policy.slowed());
         self.serve_waiting();

@@ -24,17 +24,17 @@ use crate::{
         Message,
         SendRequest, //
     },
+    policy::link_state::Passage,
     proto::{
         cause::Cause,
-        nid::Nid,
-        way::Passage, //
+        nid::Nid, //
     },
     rdma::work::NofsScope, //
 };
 
 impl<C: Connection> Peers<C> {
-    /// Sends a message to the peer with that NID, over one of its connections, or keeps it until there is one. May sleep;
-    /// re-entrant.
+    /// Sends a message to the peer with that NID, over one of its connections, or keeps it until there is one. May
+    /// sleep; re-entrant.
     ///
     /// # Errors
     ///

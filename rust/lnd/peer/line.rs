@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Which peers of an NI may begin to connect now, and which wait for their turn: the memory of
-//! [`crate::proto::line`].
+//! [`crate::policy::connect_queue`].
 //!
 //! An NI has a few attempts to connect under way at a time; the other peers wait in line, and the time that their
 //! attempts may take begins with their turn.
@@ -16,13 +16,13 @@
 //! # Invariants
 //!
 //! The attempts that `line` counts are those of ours that the policies of the peers have counted
-//! ([`crate::proto::peer::Peer::start`]) and that have not ended their turn ([`super::Connection::end_turn`]). Each is
-//! counted off as what it was counted for: the attempt keeps that.
+//! ([`crate::policy::reconnect::Peer::start`]) and that have not ended their turn ([`super::Connection::end_turn`]).
+//! Each is counted off as what it was counted for: the attempt keeps that.
 
 use kernel::prelude::*;
 
-use crate::proto::{
-    line::{
+use crate::{
+    policy::connect_queue::{
         self,
         Claim,
         Place,
@@ -31,12 +31,12 @@ use crate::proto::{
         QUIET,
         ROOM, //
     },
-    nid::Nid, //
+    proto::nid::Nid, //
 };
 
 /// The line of an NI.
 pub(super) struct Line {
-    line: line::Line<KVec<u32>>,
+    line: connect_queue::Line<KVec<u32>>,
     unanswered: Unanswered,
     quiet: KVec<Quiet>,
 }
@@ -50,7 +50,7 @@ impl Line {
     pub(super) fn new(salt: u64) -> Result<Self> {
         let room = || KVec::from_elem(0, ROOM, GFP_KERNEL);
         Ok(Self {
-            line: line::Line::new(room()?, room()?, room()?),
+            line: connect_queue::Line::new(room()?, room()?, room()?),
             unanswered: Unanswered::new(salt),
             quiet: KVec::from_elem([0; 4], QUIET, GFP_KERNEL)?,
         })
@@ -70,7 +70,7 @@ impl Line {
         self.unanswered.note(&mut self.quiet, nid.addr(), answered);
     }
 
-    /// Returns whether a peer may begin so many attempts now; see [`line::Line::enter`].
+    /// Returns whether a peer may begin so many attempts now; see [`connect_queue::Line::enter`].
     pub(super) fn enter(
         &mut self,
         nid: Nid,

@@ -4,7 +4,7 @@
 //!
 //! A peer is in its NI's table from the first message or accepted request until nothing of it
 //! remains: no connection, no attempt, no retry. What decides about attempts is
-//! [`crate::proto::peer`].
+//! [`crate::policy::reconnect`].
 //!
 //! It does not know what a connection is made of: [`Connection`] is all it asks of one.
 //!
@@ -46,17 +46,19 @@ use crate::{
         Message,
         SendRequest, //
     },
-    proto::{
-        cause::Cause,
-        line::{
+    policy::{
+        connect_queue::{
             Claim,
             Place, //
         },
-        nid::Nid,
-        peer::{
+        reconnect::{
             Known,
             Peer as Policy, //
         }, //
+    },
+    proto::{
+        cause::Cause,
+        nid::Nid, //
     },
     rdma::random, //
 };
@@ -97,8 +99,8 @@ pub(crate) enum PeerError {
 /// A connection as its peer sees it. No lock of the peer's is held in a call. What it tells its peer is
 /// [`Peer::established`], [`Peer::unpublish`], [`Peer::released`].
 pub(crate) trait Connection: Leaving + Listed + Send + Sync + Sized + 'static {
-    /// Makes one to `peer`, not listed there yet: in that `turn` of ours, or for one the peer asked for. `salt` spreads those
-    /// of one peer over CPUs. May sleep.
+    /// Makes one to `peer`, not listed there yet: in that `turn` of ours, or for one the peer asked for. `salt` spreads
+    /// those of one peer over CPUs. May sleep.
     fn open(
         peer: &Arc<Peer<Self>>,
         turn: Option<Claim>,
@@ -368,8 +370,8 @@ impl<C: Connection> Peer<C> {
         self.for_each_conn(|conn| conn.ask());
     }
 
-    /// Closes the connections but keeps the peer. What is under way on them ends first, if that is soon. False: there were
-    /// none.
+    /// Closes the connections but keeps the peer. What is under way on them ends first, if that is soon. False: there
+    /// were none.
     pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
         let mut any = false;
         self.with(|inner| inner.policy.no_more());

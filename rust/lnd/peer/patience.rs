@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The timer that ends messages of a peer that have waited for a connection for too long; [`crate::proto::patience`] says
-//! how long that is.
+//! The timer that ends messages of a peer that have waited for a connection for too long;
+//! [`crate::policy::pending_timeout`] says how long that is.
 //!
 //! It depends on nothing else: not on an attempt of ours (a peer that asks all the time and never goes on leaves none),
 //! not on a worker's turn (one may wait for minutes behind a device that hangs), not on a retry. As long as something
-//! waits somebody looks after it, once a second: LNet, which deletes an NI, waits for its messages, too, and they are not
-//! to wait for the pause before another attempt.
+//! waits somebody looks after it, once a second: LNet, which deletes an NI, waits for its messages, too, and they are
+//! not to wait for the pause before another attempt.
 //!
-//! Context: the timer is a delayed work item of a queue in which who waits holds up nobody. It is armed with the peer's lock
-//! held.
+//! Context: the timer is a delayed work item of a queue in which who waits holds up nobody. It is armed with the peer's
+//! lock held.
 //!
 //! # Invariants
 //!
-//! While messages wait in a peer that is in its table the timer is armed, or is running and has not taken the lock yet. It is
-//! armed for such a peer only; who takes one from the table cancels it afterwards.
+//! While messages wait in a peer that is in its table the timer is armed, or is running and has not taken the lock yet.
+//! It is armed for such a peer only; who takes one from the table cancels it afterwards.
 
 use kernel::{
     prelude::*,
@@ -31,14 +31,14 @@ use super::{
 };
 use crate::{
     lnd::pending::Pending,
-    proto::{
-        cause::Cause,
-        patience::{
+    policy::{
+        link_state::Passage,
+        pending_timeout::{
             Meanwhile,
             Patience, //
-        },
-        way::Passage, //
+        }, //
     },
+    proto::cause::Cause,
     rdma::work::{
         self,
         NofsScope, //

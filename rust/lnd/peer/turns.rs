@@ -13,13 +13,15 @@ use super::{
     Peers,
     HOLD_LOOK_MS, //
 };
-use crate::proto::{
-    line::{
-        Claim,
-        Place, //
+use crate::{
+    policy::{
+        connect_queue::{
+            Claim,
+            Place, //
+        },
+        link_state::Passage, //
     },
-    nid::Nid,
-    way::Passage, //
+    proto::nid::Nid, //
 };
 
 impl<C: Connection> Peers<C> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer while the way to all of them is closed, and when it opens ([`crate::proto::way`] says why), or
-//! leads over another device ([`crate::proto::home`]).
+//! A peer while the way to all of them is closed, and when it opens ([`crate::policy::link_state`] says why), or
+//! leads over another device ([`crate::policy::device_failover`]).
 
 use kernel::sync::Arc;
 
@@ -11,13 +11,11 @@ use super::{
     PeerInner, //
 };
 use crate::{
-    proto::{
-        cause::Cause,
-        way::{
-            Passage,
-            RECALL_MS, //
-        }, //
+    policy::link_state::{
+        Passage,
+        RECALL_MS, //
     },
+    proto::cause::Cause,
     rdma::random, //
 };
 
@@ -67,8 +65,8 @@ impl<C: Connection> Peer<C> {
         self.for_each_conn(|conn| conn.finish(Cause::LinkDown));
     }
 
-    /// The way closed, or its device is gone: connections end, and if LNet has another way (`refuse`) so do messages that
-    /// wait for one.
+    /// The way closed, or its device is gone: connections end, and if LNet has another way (`refuse`) so do messages
+    /// that wait for one.
     pub(crate) fn way_closed(self: &Arc<Self>, refuse: bool) {
         let cause = self.ni.way(|way| way.why());
         self.for_each_conn(|conn| conn.fail(cause));
@@ -103,9 +101,9 @@ impl<C: Connection> Peer<C> {
         waiting.fail(cause);
     }
 
-    /// The way is open: what waits for it goes at once; others soon, but not all of them in the same
-    /// moment. Of several connections that were held each is asked: the peer may have given some up meanwhile, and could
-    /// not say so, and what goes over such a one is lost.
+    /// The way is open: what waits for it goes at once; others soon, but not all of them in the same moment. Of several
+    /// connections that were held each is asked: the peer may have given some up meanwhile, and could not say so, and
+    /// what goes over such a one is lost.
     pub(crate) fn way_opened(self: &Arc<Self>) {
         if self.with(|inner| inner.conns.usable() > 1) {
             self.doubt_all();

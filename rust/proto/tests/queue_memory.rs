@@ -4,9 +4,11 @@
 //! 7.3 (drivers/infiniband), and the table of it in Documentation/parameters.md.
 
 use ro2iblnd_proto::{
-    fit,
     params::QueueDepth,
-    sizes, //
+    policy::{
+        link_defaults,
+        queue_sizes, //
+    }, //
 };
 
 /// Slots for the markers that drain a queue (`DRAIN_WRS` in rust/rdma/drain.rs).
@@ -24,12 +26,13 @@ struct Caps {
 }
 
 impl Caps {
-    /// Returns those of a connection of `depth` on a device that gathers `max_sge` elements and puts `inline` bytes inline.
+    /// Returns those of a connection of `depth` on a device that gathers `max_sge` elements and puts `inline` bytes
+    /// inline.
     fn new(depth: u16, max_sge: u32, wrq_sge: Option<u32>, inline: u64) -> Self {
         let depth = QueueDepth::new(depth).expect("a depth");
         Self {
-            wrs: u64::from(sizes::send_queue(depth, 1, 32768)) + DRAIN_WRS,
-            sges: fit::gather(max_sge, wrq_sge).into(),
+            wrs: u64::from(queue_sizes::send_queue(depth, 1, 32768)) + DRAIN_WRS,
+            sges: link_defaults::gather(max_sge, wrq_sge).into(),
             inline,
         }
     }
@@ -132,7 +135,7 @@ fn the_document_has_these_numbers() {
     let document = include_str!("../../../Documentation/parameters.md");
     for depth in [8, 16, 32, 128] {
         let credits = QueueDepth::new(depth).expect("a depth");
-        let spare = u64::try_from(sizes::spare_buffers(credits)).expect("a few");
+        let spare = u64::try_from(queue_sizes::spare_buffers(credits)).expect("a few");
         let buffers = u64::from(credits.rx_buffers()) + spare;
         let receive = buffers * BUFFER / KIB;
         let caps = |max_sge, inline| Caps::new(depth, max_sge, None, inline);

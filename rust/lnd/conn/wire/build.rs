@@ -17,6 +17,7 @@ use crate::{
         moment::Moment, //
     },
     lnet::dk::dk,
+    policy::upcall_sched::Load,
     proto::{
         cause::Cause,
         encode::{
@@ -24,7 +25,6 @@ use crate::{
             seal,
             BodyOut, //
         },
-        turn::Load,
         tx::{
             Op,
             Wr, //

@@ -2,9 +2,9 @@
 
 //! The wire half of a connection: credits, transmits, buffers, and the queue pair they go through.
 //!
-//! What it does by itself: how a transmit is built ([`build`]), what a received message means ([`receive`]), what may go
-//! next ([`pump`]), and how that becomes work requests ([`post`]). Requests go into the inbox. It never sleeps and never calls LNet;
-//! and it does not know in which state the connection is: who calls it does.
+//! What it does by itself: how a transmit is built ([`build`]), what a received message means ([`receive`]), what may
+//! go next ([`pump`]), and how that becomes work requests ([`post`]). Requests go into the inbox. It never sleeps and
+//! never calls LNet; and it does not know in which state the connection is: who calls it does.
 //!
 //! Context: softirq and process context; a part of what the connection lock protects.
 //!
@@ -59,6 +59,7 @@ use crate::{
             Past, //
         }, //
     },
+    policy::upcall_sched::Flight,
     proto::{
         cause::Cause,
         credits::{
@@ -66,7 +67,6 @@ use crate::{
             Repost, //
         },
         params::QueueDepth,
-        turn::Flight,
         wire::{
             Envelope,
             Identity, //
@@ -297,8 +297,8 @@ impl<C: QpHandler> Wire<C> {
         self.txs.cancel(cause);
     }
 
-    /// Why a transmit has waited for more than `limit` milliseconds, if one has, or a NOOP: it may be the peer who said how
-    /// often ours are repeated.
+    /// Why a transmit has waited for more than `limit` milliseconds, if one has, or a NOOP: it may be the peer who said
+    /// how often ours are repeated.
     pub(super) fn overdue(&self, limit: i64) -> Option<Cause> {
         let noop = self.noop.is_some_and(|since| since.elapsed_ms() > limit);
         self.txs
@@ -347,8 +347,8 @@ impl<C: QpHandler> Wire<C> {
         Some((link.qp().clone(), sq, rq))
     }
 
-    /// At release: the queue pair, to be dropped without the lock. What was counted goes to `past`, and is not counted here
-    /// any more.
+    /// At release: the queue pair, to be dropped without the lock. What was counted goes to `past`, and is not counted
+    /// here any more.
     pub(super) fn take_link(&mut self, past: &Past) -> Option<Link<C>> {
         let link = self.link.take()?;
         let counts = core::mem::take(&mut self.counts);

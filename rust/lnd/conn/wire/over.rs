@@ -13,8 +13,8 @@ use crate::{
         transfer::Transfer, //
     },
     lnet::Message,
+    policy::resend::Again,
     proto::{
-        again::Again,
         cause::{
             Cause,
             Outcome, //
@@ -95,8 +95,8 @@ impl Finished {
         }
     }
 
-    /// Whether the message goes over another connection, if it may be under way for `limit` milliseconds. Before it is said
-    /// that the device is broken: that is no message's fault.
+    /// Whether the message goes over another connection, if it may be under way for `limit` milliseconds. Before it is
+    /// said that the device is broken: that is no message's fault.
     pub(crate) fn again(&self, limit: i64) -> Again {
         match self {
             Self::Ended {

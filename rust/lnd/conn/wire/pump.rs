@@ -22,10 +22,10 @@ use crate::{
         },
         moment::Moment, //
     },
+    policy::upcall_sched::Load,
     proto::{
         cause::Cause,
-        queues::Next,
-        turn::Load, //
+        queues::Next, //
     },
     rdma::{
         buf::TxBuf,

@@ -8,10 +8,10 @@
 use kernel::prelude::*;
 
 use crate::{
+    policy::queue_sizes,
     proto::{
         credits::NOOPS_MAX,
-        params::QueueDepth,
-        sizes, //
+        params::QueueDepth, //
     },
     rdma::buf::{
         RxBuf,
@@ -57,7 +57,7 @@ impl Stock {
     /// How many buffers that of a connection of `depth` begins with.
     pub(crate) fn size(depth: QueueDepth) -> usize {
         let sends = RESERVED.saturating_add(NOOPS_MAX.into());
-        sizes::spare_buffers(depth).saturating_add(sends)
+        queue_sizes::spare_buffers(depth).saturating_add(sends)
     }
 
     /// That of a connection of `depth`. May sleep.
@@ -66,7 +66,7 @@ impl Stock {
         for _ in 0..RESERVED {
             bufs.push(supply.make()?, GFP_KERNEL)?;
         }
-        let mut spares = KVec::with_capacity(sizes::spare_buffers(depth), GFP_KERNEL)?;
+        let mut spares = KVec::with_capacity(queue_sizes::spare_buffers(depth), GFP_KERNEL)?;
         while spares.len() < spares.capacity() {
             spares.push(supply.make()?, GFP_KERNEL)?;
         }

@@ -27,6 +27,7 @@ use crate::{
         conn::transfer::Transfer,
         moment::Moment, //
     },
+    policy::latency::Stamps,
     proto::{
         cause::Cause,
         credits::Credits,
@@ -38,7 +39,6 @@ use crate::{
             Queues,
             TxId, //
         },
-        times::Stamps,
         tx::{
             Answer,
             Op,

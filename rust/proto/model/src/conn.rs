@@ -27,7 +27,7 @@ use ro2iblnd_proto::{
         Repost, //
     },
     params::high_water,
-    peer::{
+    policy::reconnect::{
         Invited,
         Known, //
     },

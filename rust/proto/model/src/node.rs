@@ -32,7 +32,7 @@ use ro2iblnd_proto::{
         QueueDepth,
         MSG_SIZE_WIRE, //
     },
-    peer::{
+    policy::reconnect::{
         After,
         Invited,
         Known,

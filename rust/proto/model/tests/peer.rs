@@ -16,7 +16,7 @@ use ro2iblnd_proto::{
         MSG_SIZE_WIRE,
         RACES_MAX, //
     },
-    peer::{
+    policy::reconnect::{
         Known,
         Peer, //
     },

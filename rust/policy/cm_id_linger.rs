@@ -39,8 +39,8 @@ pub struct Alike {
 }
 
 /// Whether one more id may wait, for a route if `mute`, else for an answer, where `waiting` wait already and `alike` of
-/// them for an answer: those that wait for a route, of which there may be many when a link is down, take no place of the
-/// others. `alike` is only asked if it matters, for it takes time where there are many.
+/// them for an answer: those that wait for a route, of which there may be many when a link is down, take no place of
+/// the others. `alike` is only asked if it matters, for it takes time where there are many.
 pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> Alike) -> bool {
     if mute {
         // The others are few.
@@ -177,7 +177,7 @@ impl Default for Farewell {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_farewell))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_cm_id_linger))]
 mod tests {
     use super::*;
 

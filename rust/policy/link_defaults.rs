@@ -9,7 +9,7 @@
 
 use core::fmt;
 
-use super::params::QueueDepth;
+use crate::proto::params::QueueDepth;
 
 /// Microseconds that a credit is gone: the three messages of a PUT through the fabric, and two workers
 /// that have to be woken. Assumed.
@@ -163,7 +163,7 @@ pub fn gather(device_max: u32, wanted: Option<u32>) -> u16 {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_fit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_link_defaults))]
 mod tests {
     use super::*;
 

@@ -31,9 +31,9 @@ impl Patience {
         Self { usual_ms, most_ms }
     }
 
-    /// Milliseconds that a message may wait. As long as LNet waits for it, if the peer is in line, has just been called, or has
-    /// an attempt under way, of which each step has a limit of its own. But no longer: a peer that asks again and again,
-    /// and never goes on, has one under way all the time.
+    /// Milliseconds that a message may wait. As long as LNet waits for it, if the peer is in line, has just been
+    /// called, or has an attempt under way, of which each step has a limit of its own. But no longer: a peer that asks
+    /// again and again, and never goes on, has one under way all the time.
     pub fn limit_ms(self, meanwhile: Meanwhile) -> i64 {
         let called = meanwhile.called_ms_ago.map(i64::try_from);
         let late = called.is_some_and(|ago| ago.is_ok_and(|ms| ms < self.usual_ms));
@@ -44,8 +44,8 @@ impl Patience {
         }
     }
 
-    /// Milliseconds until somebody is to look after messages of which the oldest has waited for `waited_ms`. It has waited
-    /// for longer than usual then.
+    /// Milliseconds until somebody is to look after messages of which the oldest has waited for `waited_ms`. It has
+    /// waited for longer than usual then.
     pub fn look_in_ms(self, waited_ms: i64) -> u32 {
         let left = self.usual_ms.saturating_sub(waited_ms);
         if left < 0 {
@@ -56,7 +56,7 @@ impl Patience {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_patience))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_pending_timeout))]
 mod tests {
     use super::*;
 

@@ -24,7 +24,7 @@
 
 use core::ops::Range;
 
-use super::{
+use crate::proto::{
     tx::Op,
     wire::MsgType, //
 };
@@ -301,12 +301,10 @@ impl<T: Copy> Stamps<T> {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_times))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_latency))]
 mod tests {
-    use super::{
-        super::credits::Cost,
-        *, //
-    };
+    use super::*;
+    use crate::proto::credits::Cost;
 
     /// Which count is of what took that long.
     fn bucket(ns: u64) -> usize {

@@ -9,7 +9,7 @@
 
 use core::fmt;
 
-use super::nid::Nid;
+use crate::proto::nid::Nid;
 
 /// Why a word is no range of NIDs.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -138,7 +138,7 @@ fn number(word: &str, max: u32) -> Result<u32, BadRange> {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_nidrange))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_nid_range))]
 mod tests {
     use super::*;
 

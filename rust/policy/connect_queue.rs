@@ -13,8 +13,9 @@
 //! one of those that go on: it counts no more when its address was not found at the first try
 //! ([`crate::proto::conn::Event::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
 //!
-//! Nor may those that never answer take all the turns there are: then others would wait for longer than LNet does. Who did
-//! not answer the last time has [`SILENT_AT_A_TIME`] of the places, behind those of whom nothing bad is known (H45).
+//! Nor may those that never answer take all the turns there are: then others would wait for longer than LNet does. Who
+//! did not answer the last time has [`SILENT_AT_A_TIME`] of the places, behind those of whom nothing bad is known
+//! (H45).
 //!
 //! And who has no connection at all goes before those that want more of them: after a storm each peer has one before
 //! anybody has two.
@@ -26,20 +27,20 @@ use core::ops::{
     DerefMut, //
 };
 
-use super::share;
+use super::addr_hash;
 
 /// Attempts under way at a time on an NI, but for the last peer's, which may be several. Few enough that none
 /// waits for the others until its time is over: with 64 some did, on two emulated CPUs.
 pub const AT_A_TIME: u32 = 16;
 
-/// Those of them that are for peers that did not answer the last time. All that others need is some: whoever answers does so
-/// at once. But after a rack has lost its power hundreds are silent, and may all be there again.
+/// Those of them that are for peers that did not answer the last time. All that others need is some: whoever answers
+/// does so at once. But after a rack has lost its power hundreds are silent, and may all be there again.
 pub const SILENT_AT_A_TIME: u32 = 12;
 
-/// Milliseconds that a step of an attempt may take, to find the address, or from there to the answer, and the attempt still
-/// counts. Sixteen in that time are eight a second, a third of what two emulated CPUs made with much beside (a thousand in
-/// 41 s); so those that are made in their turn do not pile up. Of a peer with several connections one goes ahead
-/// ([`crate::proto::peer`]), so one that is dead takes no more of it.
+/// Milliseconds that a step of an attempt may take, to find the address, or from there to the answer, and the attempt
+/// still counts. Sixteen in that time are eight a second, a third of what two emulated CPUs made with much beside (a
+/// thousand in 41 s); so those that are made in their turn do not pile up. Of a peer with several connections one goes
+/// ahead ([`super::reconnect`]), so one that is dead takes no more of it.
 pub const UNANSWERED_MS: u32 = 2000;
 
 /// What a peer wants a connection for.
@@ -59,8 +60,8 @@ pub type Quiet = [u32; 4];
 /// Places that there should be: with a thousand that are dead hardly one is forgotten.
 pub const QUIET: usize = 1024;
 
-/// Who did not answer the last time: the peer object is gone with its last attempt. The places are the caller's memory, and
-/// always as many; who finds no room in its own takes that of another one, who counts as unknown again.
+/// Who did not answer the last time: the peer object is gone with its last attempt. The places are the caller's memory,
+/// and always as many; who finds no room in its own takes that of another one, who counts as unknown again.
 #[derive(Clone, Copy, Debug)]
 pub struct Unanswered {
     salt: u64,
@@ -74,13 +75,13 @@ impl Unanswered {
 
     /// Whether that address did not answer.
     pub fn has(self, places: &[Quiet], addr: u32) -> bool {
-        let at = share::place(addr, self.salt, places.len());
+        let at = addr_hash::place(addr, self.salt, places.len());
         places.get(at).is_some_and(|place| place.contains(&addr))
     }
 
     /// Notes whether it did.
     pub fn note(self, places: &mut [Quiet], addr: u32, answered: bool) {
-        let at = share::place(addr, self.salt, places.len());
+        let at = addr_hash::place(addr, self.salt, places.len());
         let Some(place) = places.get_mut(at) else {
             return;
         };
@@ -353,7 +354,7 @@ impl UnderWay {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_line))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_connect_queue))]
 mod tests {
     use super::*;
 

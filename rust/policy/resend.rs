@@ -2,22 +2,24 @@
 
 //! Which messages of LNet's go over the next connection when one has ended before the peer is known to have them.
 //!
-//! LNet sends such a message again where it has another way. Where it has none, as on a node with one NI whose peers have
-//! one, it tells whoever sent it; and of an ACK or a REPLY that is nobody, for who waits for it is on the other node. There
-//! the wait ends with a timeout: of a discovery, in which nothing else goes to that peer, after up to four minutes; of bulk
-//! data after a hundred seconds.
+//! LNet sends such a message again where it has another way. Where it has none, as on a node with one NI whose peers
+//! have one, it tells whoever sent it; and of an ACK or a REPLY that is nobody, for who waits for it is on the other
+//! node. There the wait ends with a timeout: of a discovery, in which nothing else goes to that peer, after up to four
+//! minutes; of bulk data after a hundred seconds.
 //!
-//! So what no work request was posted of goes over the next connection, as if LNet had sent it just now. An ACK or a REPLY
-//! does so though it was posted, and the peer may have it: LNet of the peer's looks for the MD that it names, and drops a
-//! second one, because the first has used that up. A PUT or GET that was posted is never sent twice: its sender is told.
+//! So what no work request was posted of goes over the next connection, as if LNet had sent it just now. An ACK or a
+//! REPLY does so though it was posted, and the peer may have it: LNet of the peer's looks for the MD that it names, and
+//! drops a second one, because the first has used that up. A PUT or GET that was posted is never sent twice: its sender
+//! is told.
 //!
-//! Only what is all in one message, which is copied, or offers memory that the peer has not been given: an IMMEDIATE or a
-//! PUT_REQ. Of a GET_REQ LNet has made the reply already, and would have to make another one, which it does not (2.17).
-//! What has waited for as long as a message may does not go again: it would keep its sender waiting for as long once more.
+//! Only what is all in one message, which is copied, or offers memory that the peer has not been given: an IMMEDIATE or
+//! a PUT_REQ. Of a GET_REQ LNet has made the reply already, and would have to make another one, which it does not
+//! (2.17). What has waited for as long as a message may does not go again: it would keep its sender waiting for as long
+//! once more.
 //!
 //! Context: any.
 
-use super::{
+use crate::proto::{
     cause::Cause,
     tx::Op, //
 };
@@ -44,7 +46,8 @@ pub enum Again {
 
 impl Again {
     /// Of a transmit that was to do `op` when it ended for `cause`. `posted`: a work request of it reached the device.
-    /// `overdue`: it has been under way for longer than it may. What the connection ended for may be another one's delay.
+    /// `overdue`: it has been under way for longer than it may. What the connection ended for may be another one's
+    /// delay.
     pub fn of(op: Op, cause: Cause, posted: bool, overdue: bool) -> Self {
         let whole = matches!(op, Op::Immediate | Op::PutReq);
         if !whole || overdue || !cause.spares_messages() {
@@ -69,7 +72,7 @@ impl Again {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_again))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_resend))]
 mod tests {
     use super::*;
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which one of a fixed number of counts is an address's: no memory for each, and nobody can choose whom he shares one with.
+//! Which one of a fixed number of counts is an address's: no memory for each, and nobody can choose whom he shares one
+//! with.
 //!
 //! Context: any.
 
 /// The place of `addr` among `places`: less than that, or 0 if there is none. `salt` is random, and no secret of the
 /// protocol: who knows it could choose his neighbours.
 pub fn place(addr: u32, salt: u64, places: usize) -> usize {
-    // Of all bits (MurmurHash3's last steps): addresses are neighbours at most sites, and a product alone puts them, with one
-    // salt in sixteen, into a few places.
+    // Of all bits (MurmurHash3's last steps): addresses are neighbours at most sites, and a product alone puts them,
+    // with one salt in sixteen, into a few places.
     let mut hash = u64::from(addr).wrapping_add(salt);
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
         hash = (hash ^ (hash >> 33)).wrapping_mul(factor);
@@ -20,7 +21,7 @@ pub fn place(addr: u32, salt: u64, places: usize) -> usize {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_share))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_addr_hash))]
 mod tests {
     use super::*;
 

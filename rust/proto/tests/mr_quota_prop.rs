@@ -4,7 +4,7 @@
 //! one while one lies idle with somebody who has more, and there are never more than there may be.
 
 use proptest::prelude::*;
-use ro2iblnd_proto::regions::{
+use ro2iblnd_proto::policy::mr_quota::{
     bound,
     Need,
     Source, //

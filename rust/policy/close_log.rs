@@ -10,7 +10,7 @@
 
 use core::fmt;
 
-use super::{
+use crate::proto::{
     cause::Cause,
     nid::Nid,
     refusal::Cause as Refusal,
@@ -371,8 +371,8 @@ impl Trail {
     }
 
     /// Takes down an event, and says what is known of those that are like it. A refusal that is like the newest one is
-    /// counted there, for a peer that is refused tries again and again. Of others that are alike [`ALIKE`] are kept: the
-    /// oldest of them makes room, and is counted with the next one.
+    /// counted there, for a peer that is refused tries again and again. Of others that are alike [`ALIKE`] are kept:
+    /// the oldest of them makes room, and is counted with the next one.
     pub fn note(&mut self, places: &mut [Event], event: Event) -> Noted {
         let event = Event {
             number: self.written,
@@ -602,7 +602,7 @@ pub fn recorded(records: &[Record], addr: u32) -> Option<Record> {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_trail))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_close_log))]
 mod tests {
     use super::*;
 
@@ -786,5 +786,37 @@ mod tests {
             Some(&"Denied")
         );
         assert_eq!(rejected_name(&Refused::Reason(RejectWhy::Early)), "Early");
+    }
+
+    /// Tests the table of statuses. A local status lowers the health of our NI, over which LNet reaches every other
+    /// peer; at 0 LNet 2.17 says that the NI is down. So it is kept for what this node, its device or its
+    /// administrator did.
+    #[test]
+    fn our_ni_is_not_blamed_for_what_a_peer_did() {
+        use crate::proto::cause::{
+            Health,
+            ALL, //
+        };
+        for cause in ALL {
+            for posted in [false, true] {
+                let local = matches!(
+                    cause.outcome(posted).health,
+                    Health::LocalDropped | Health::LocalAborted | Health::LocalError
+                );
+                let ours = match By::of(cause) {
+                    By::Device | By::Operator | By::Us => true,
+                    // It may have been our address that moved.
+                    By::Unknown => cause == Cause::AddressChanged,
+                    By::Peer | By::Path => false,
+                };
+                // KUnit's takes no message.
+                assert!(ours || !local);
+            }
+        }
+        // Such a message can be sent again all the same.
+        for cause in [Cause::PeerClosed, Cause::Flushed, Cause::Overtaken] {
+            assert_eq!(cause.outcome(false).health, Health::RemoteDropped);
+            assert!(cause.spares_messages());
+        }
     }
 }

@@ -6,12 +6,13 @@
 //! (requests, answers, PUT_DONEs, NOOPs), `d` WRITEs if the transfers are small, `d * r` for registrations and
 //! `d` LOCAL_INVs. `r` is 1, but 2 on rxe.
 //!
-//! A queue has room for these, and is as large as adapters and rxe make it anyway, a power of two. WRITEs of large transfers take
-//! what is free: each moves a page for every gather element, so the 61 slots of depth 8 are 7 MiB, and no path holds as
-//! much. Slots are counted exactly, and a chain that does not fit goes in parts ([`super::queues`]): a shorter queue only
-//! means waiting. With room for all chains at a time the send queue was most of the memory of an idle connection.
+//! A queue has room for these, and is as large as adapters and rxe make it anyway, a power of two. WRITEs of large
+//! transfers take what is free: each moves a page for every gather element, so the 61 slots of depth 8 are 7 MiB, and
+//! no path holds as much. Slots are counted exactly, and a chain that does not fit goes in parts
+//! ([`crate::proto::queues`]): a shorter queue only means waiting. With room for all chains at a time the send queue
+//! was most of the memory of an idle connection.
 
-use super::{
+use crate::proto::{
     params::QueueDepth,
     queues::NOOP_SLOTS, //
 };
@@ -53,8 +54,8 @@ pub fn deepest(wanted: QueueDepth, device_max: u32, max_regions: u32) -> QueueDe
 /// Memory regions of a connection for each of its credits.
 const REGIONS: u16 = 3;
 
-/// Memory regions: one for each sink of ours, which LNet has handed over `from_lnet` of at most, one for each of the peer's
-/// requests, and as many again whose invalidation has not completed when the peer already has its credit back.
+/// Memory regions: one for each sink of ours, which LNet has handed over `from_lnet` of at most, one for each of the
+/// peer's requests, and as many again whose invalidation has not completed when the peer already has its credit back.
 pub fn memory_regions(depth: QueueDepth, from_lnet: QueueDepth) -> u16 {
     u16::from(depth.get())
         .saturating_mul(2)
@@ -221,10 +222,10 @@ pub fn spare_buffers(depth: QueueDepth) -> usize {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_sizes))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_queue_sizes))]
 mod tests {
-    use super::super::queues::PART;
     use super::*;
+    use crate::proto::queues::PART;
 
     #[test]
     fn no_depth_is_tried_that_the_device_cannot_have() {

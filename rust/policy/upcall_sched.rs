@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whose turn it is with LNet, and whose doorbell: whether the worker that calls LNet has to be queued and where, what it
-//! does next, and whether what is sent meanwhile waits for a doorbell that somebody will ring anyway.
+//! Whose turn it is with LNet, and whose doorbell: whether the worker that calls LNet has to be queued and where, what
+//! it does next, and whether what is sent meanwhile waits for a doorbell that somebody will ring anyway.
 //!
-//! The worker goes before ordinary tasks, so that a message does not wait for a node that computes. But a peer decides how
-//! much there is for it to do, and must not take the CPU from all else: a connection has that priority for [`PRIORITY_NS`] in
-//! [`WHILE_NS`], and for no more jobs than are done at a time, and then goes on among ordinary tasks (H46).
+//! The worker goes before ordinary tasks, so that a message does not wait for a node that computes. But a peer decides
+//! how much there is for it to do, and must not take the CPU from all else: a connection has that priority for
+//! [`PRIORITY_NS`] in [`WHILE_NS`], and for no more jobs than are done at a time, and then goes on among ordinary tasks
+//! (H46).
 //!
 //! It runs on one CPU at a time whichever queue it is in: it is queued only when it is not awake.
 //!
@@ -15,8 +16,9 @@
 /// keep the wire idle between two batches.
 const RING_BELOW: u32 = 8;
 
-/// Nanoseconds that the worker of a connection runs before ordinary tasks in [`WHILE_NS`]: a sixteenth of a CPU, and of a
-/// peer's 32 connections, spread over the CPUs, there are a few on each. A shorter while would cost more changes of task.
+/// Nanoseconds that the worker of a connection runs before ordinary tasks in [`WHILE_NS`]: a sixteenth of a CPU, and of
+/// a peer's 32 connections, spread over the CPUs, there are a few on each. A shorter while would cost more changes of
+/// task.
 pub const PRIORITY_NS: u64 = 1_000_000;
 
 /// Nanoseconds in which that is so.
@@ -95,8 +97,9 @@ pub struct Turn {
     requests_next: bool,
     /// There was more to do than its caller does at a time.
     busy: bool,
-    /// When the time that it ran is paid for: each run puts that off by [`WHILE_NS`] / [`PRIORITY_NS`] times its own length.
-    /// It has the priority while less than [`WHILE_NS`] of that is ahead. On any clock that does not go back, in nanoseconds.
+    /// When the time that it ran is paid for: each run puts that off by [`WHILE_NS`] / [`PRIORITY_NS`] times its own
+    /// length. It has the priority while less than [`WHILE_NS`] of that is ahead. On any clock that does not go back,
+    /// in nanoseconds.
     due_ns: u64,
 }
 
@@ -142,7 +145,8 @@ impl Turn {
         self.ran(began_ns, now_ns);
     }
 
-    /// It was called at `began_ns`, and there may be more, which it does when others had their turn: the caller queues it.
+    /// It was called at `began_ns`, and there may be more, which it does when others had their turn: the caller queues
+    /// it.
     pub fn again(&mut self, began_ns: u64, now_ns: u64) {
         self.owner = 0;
         self.queued = true;
@@ -195,7 +199,7 @@ impl Default for Turn {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_turn))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_upcall_sched))]
 mod tests {
     use super::*;
 

@@ -194,7 +194,7 @@ pub fn remove(slots: &mut [Slot], key: Key, mark: Mark) -> Option<u32> {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_slots))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_addr_table))]
 mod tests {
     use super::*;
 

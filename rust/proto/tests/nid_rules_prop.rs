@@ -9,10 +9,12 @@ use proptest::{
 };
 use ro2iblnd_proto::{
     nid::Nid,
-    nidrange::contains,
-    rules::{
-        allows,
-        tuning, //
+    policy::{
+        nid_range::contains,
+        nid_rules::{
+            allows,
+            tuning, //
+        }, //
     }, //
 };
 

@@ -11,7 +11,7 @@
 //! tuning   = range { range } key "=" value { key "=" value }
 //! ```
 //!
-//! `range`: [`super::nidrange`]. Of `access` the first clause counts that names the peer, and our NI
+//! `range`: [`super::nid_range`]. Of `access` the first clause counts that names the peer, and our NI
 //! behind `on` if it has that; whom none names is allowed. Of `ni_tune` all clauses count that name the
 //! NI, the last one most.
 //!
@@ -23,16 +23,16 @@
 use core::fmt;
 
 use super::{
-    nid::Nid,
-    nidrange::{
-        contains,
-        BadRange, //
-    },
-    silence::{
+    liveness::{
         LOOK_MIN_MS,
         PROBE_MAX_MS, //
+    },
+    nid_range::{
+        contains,
+        BadRange, //
     }, //
 };
+use crate::proto::nid::Nid;
 
 /// What is wrong with a text.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -200,7 +200,7 @@ impl Tuning {
     }
 }
 
-/// Milliseconds that [`Probe`](super::silence::Probe) takes as they are.
+/// Milliseconds that [`Probe`](super::liveness::Probe) takes as they are.
 fn probe_of<'a>(word: &'a str, value: &str) -> Result<u32, Fault<'a>> {
     let (lo, hi) = (i64::from(LOOK_MIN_MS), i64::from(PROBE_MAX_MS));
     match value_of(word, value, 0, hi) {
@@ -232,7 +232,7 @@ fn value_of<'a, T: TryFrom<i64>>(
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_rules))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_nid_rules))]
 mod tests {
     use super::*;
 

@@ -8,20 +8,20 @@
 //! address is looked for, and for a while again: for a moment it may be nowhere.
 //!
 //! Until that is settled no attempt to connect is begun: it would be made on the device that is being left, or with a
-//! GID that goes in the middle of the handshake. Of RoCE the GIDs always change, also if the address stays on its device;
-//! so it is not settled before they have, and on a busy machine they do late.
+//! GID that goes in the middle of the handshake. Of RoCE the GIDs always change, also if the address stays on its
+//! device; so it is not settled before they have, and on a busy machine they do late.
 //!
 //! On some hosts GIDs change all the time: containers come and go, or IPv6 addresses are renewed.
 //! There each change is a reason to look, but attempts do not wait for longer than [`HURRY_MS`],
 //! and looks are [`IDLE_MS`] apart from then on: a look visits all connections.
 //!
-//! The core takes the GID of an address away with the address, also where the interface has that once more, with another
-//! prefix length. It has none then until somebody sets the address anew, or asks the core to look.
+//! The core takes the GID of an address away with the address, also where the interface has that once more, with
+//! another prefix length. It has none then until somebody sets the address anew, or asks the core to look.
 //!
 //! Context: any; the caller holds a lock.
 
-/// How long to go on looking though the address is where it was, in milliseconds. The core's work item moves it in a few;
-/// on a busy machine that item waits.
+/// How long to go on looking though the address is where it was, in milliseconds. The core's work item moves it in a
+/// few; on a busy machine that item waits.
 const SETTLE_MS: u64 = 1_000;
 
 /// How long to look often, in milliseconds. What has no device by then has lost it for longer.
@@ -181,7 +181,7 @@ impl Default for Home {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_home))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_device_failover))]
 mod tests {
     use super::*;
 

@@ -2,13 +2,13 @@
 
 //! What a node remembers about a peer, and when it tries to connect again.
 //!
-//! Of several connections that are wanted one goes ahead, and the rest is asked for when it is up: a peer that is dead costs
-//! one attempt, and after a storm each peer has one connection before anybody has two. What is missing later, because it
-//! broke or could not be made, is asked for after a pause, for as long as another one lives.
+//! Of several connections that are wanted one goes ahead, and the rest is asked for when it is up: a peer that is dead
+//! costs one attempt, and after a storm each peer has one connection before anybody has two. What is missing later,
+//! because it broke or could not be made, is asked for after a pause, for as long as another one lives.
 //!
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
-use super::{
+use crate::proto::{
     params::{
         MaxFrags,
         QueueDepth,
@@ -27,9 +27,9 @@ const BACKOFF_STEP_MS: u32 = 50;
 const BACKOFF_DOUBLINGS: u32 = 8;
 
 /// Longest pause after a race that was lost, in milliseconds. A peer whose request was lost refuses ours for it until
-/// it has counted [`RACES_MAX`] of them, or until the CM repeats its own, after 4.3 s. With half of this on average they
-/// take it as long as we take a request that is not answered for a lost one
-/// ([`STALE_REQUEST_MS`](super::race::STALE_REQUEST_MS)).
+/// it has counted [`RACES_MAX`] of them, or until the CM repeats its own, after 4.3 s. With half of this on average
+/// they take it as long as we take a request that is not answered for a lost one
+/// ([`STALE_REQUEST_MS`](crate::proto::race::STALE_REQUEST_MS)).
 const RACE_PAUSE_MS: u32 = 50;
 
 /// Least milliseconds until a connection that broke is replaced while others live; as many may be added at random.
@@ -43,7 +43,8 @@ const REPLACE_TRIES: u8 = 8;
 /// Milliseconds that a connection lives at least. One that broke before was none.
 const LIVES_MS: u64 = 1000;
 
-/// From so many in a row that broke before on the pause grows no more: it is 1.6 s then at most, which nobody is harmed by.
+/// From so many in a row that broke before on the pause grows no more: it is 1.6 s then at most, which nobody is harmed
+/// by.
 const STILLBORN_MAX: u32 = 6;
 
 /// What handshakes with the peer have taught us; used for the next CONNREQ.
@@ -201,7 +202,7 @@ impl Peer {
         attempts
     }
 
-    /// A message wants to go, and the way is closed ([`super::way`]). True: nothing else of the peer
+    /// A message wants to go, and the way is closed ([`super::link_state`]). True: nothing else of the peer
     /// makes anybody look after the message, so the caller sees to a retry.
     #[must_use]
     pub fn hold(&mut self) -> bool {
@@ -270,9 +271,9 @@ impl Peer {
     }
 
     /// A request of the peer was accepted. It stands for a pending retry of ours; but what is missing of several
-    /// connections is asked for when that attempt is over ([`Peer::more`]). What it asked for binds
-    /// that connection only: a small depth once asked for is not what we ask for later; and its incarnation is that of the
-    /// peer when it is established: until then anybody may have asked.
+    /// connections is asked for when that attempt is over ([`Peer::more`]). What it asked for binds that connection
+    /// only: a small depth once asked for is not what we ask for later; and its incarnation is that of the peer when it
+    /// is established: until then anybody may have asked.
     pub fn accepting(&mut self) {
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
@@ -280,8 +281,9 @@ impl Peer {
         self.due &= self.slow;
     }
 
-    /// A request of the peer that was accepted is not established yet, though that takes a moment only if it is the peer's,
-    /// and nothing was lost. Anybody may have made it up: it stands for none of ours any more, nor does any that comes (H43).
+    /// A request of the peer that was accepted is not established yet, though that takes a moment only if it is the
+    /// peer's, and nothing was lost. Anybody may have made it up: it stands for none of ours any more, nor does any
+    /// that comes (H43).
     pub fn slowed(&mut self) {
         // It may be over by now.
         self.slow |= self.passive > 0;
@@ -289,9 +291,9 @@ impl Peer {
 
     /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
     ///
-    /// If it is ours, and was begun when there was none, the rest follows, whether one of the peer's has come first or not.
-    /// If it is the only one now, but others were there when it was begun, the peer may be closing all that it gets: then
-    /// there is a pause.
+    /// If it is ours, and was begun when there was none, the rest follows, whether one of the peer's has come first or
+    /// not. If it is the only one now, but others were there when it was begun, the peer may be closing all that it
+    /// gets: then there is a pause.
     pub fn established(&mut self, active: bool, known: Known) {
         let alone = self.conns == 0;
         self.conns = self.conns.saturating_add(1);
@@ -326,8 +328,8 @@ impl Peer {
     }
 
     /// A connection that was there for `lived_ms` is gone, and for nothing that happened here if `bad`. To be asked
-    /// after [`Peer::closed`], when messages wait for another one: milliseconds until a retry that makes it, if the caller is
-    /// to see to one. A peer that takes each connection, and breaks it at once, is not asked without a pause.
+    /// after [`Peer::closed`], when messages wait for another one: milliseconds until a retry that makes it, if the
+    /// caller is to see to one. A peer that takes each connection, and breaks it at once, is not asked without a pause.
     #[must_use]
     pub fn ended(&mut self, lived_ms: u64, bad: bool, waiting: bool, random: u32) -> Option<u32> {
         if !bad || lived_ms >= LIVES_MS {
@@ -351,8 +353,8 @@ impl Peer {
         }
     }
 
-    /// To be asked when a connection has come or gone, or an attempt is over, of whichever side: milliseconds until a retry
-    /// that makes what is missing, if the caller is to see to one.
+    /// To be asked when a connection has come or gone, or an attempt is over, of whichever side: milliseconds until a
+    /// retry that makes what is missing, if the caller is to see to one.
     #[must_use]
     pub fn more(&mut self, conns_per_peer: u16, random: u32) -> Option<u32> {
         if self.conns == 0 || self.busy() {
@@ -389,9 +391,9 @@ impl Peer {
         conns_per_peer.saturating_sub(there)
     }
 
-    /// A reject has taught us what to ask for next: what it is about, and no more, for the rest of `invited` is what was
-    /// asked, and that may have changed since. In which of its lives the peer is a connection says better while there is
-    /// one. How much it takes none does: each was made with what was right then.
+    /// A reject has taught us what to ask for next: what it is about, and no more, for the rest of `invited` is what
+    /// was asked, and that may have changed since. In which of its lives the peer is a connection says better while
+    /// there is one. How much it takes none does: each was made with what was right then.
     pub fn learnt(&mut self, invited: Invited) {
         let Known {
             stamp,
@@ -507,7 +509,7 @@ fn below(limit: u32, random: u32) -> u32 {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_peer))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_reconnect))]
 mod tests {
     use super::*;
 

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bounds on what strangers can make us do, and on each one's part of it: how many requests for a connection are refused
-//! with an answer, and how many are taken.
+//! Bounds on what strangers can make us do, and on each one's part of it: how many requests for a connection are
+//! refused with an answer, and how many are taken.
 //!
-//! No address uses up more than a [`Part`], so that something is left for others. The parts are the caller's memory, and
-//! always as many, whoever asks; which addresses share one is not to be foreseen ([`super::share`]), so nobody can choose
-//! whom he keeps from his. And when some dozen addresses have used up the whole, each part still has one now and then: in all
-//! as many again as come back.
+//! No address uses up more than a [`Part`], so that something is left for others. The parts are the caller's memory,
+//! and always as many, whoever asks; which addresses share one is not to be foreseen ([`super::addr_hash`]), so nobody
+//! can choose whom he keeps from his. And when some dozen addresses have used up the whole, each part still has one now
+//! and then: in all as many again as come back.
 //!
-//! What is beyond the bound is dropped: the requester repeats it as if the packet had been lost. The InfiniBand CM drops
-//! silently when the handler of the request returns `-ENOMEM`, and rejects by itself for any other error
+//! What is beyond the bound is dropped: the requester repeats it as if the packet had been lost. The InfiniBand CM
+//! drops silently when the handler of the request returns `-ENOMEM`, and rejects by itself for any other error
 //! (`cm_destroy_id()` in drivers/infiniband/core/cm.c).
 //!
 //! Context: any; the caller holds the lock of the budget.
 
-use super::share;
+use super::addr_hash;
+use crate::proto::refusal::Cause;
 
 /// How much may be used, and how fast it comes back.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -31,9 +32,9 @@ pub struct Rates {
     part_ms: u32,
 }
 
-/// Refusals that are answered (H9). Wide enough for the clients of a server whose NI is down, narrow enough to leave the CPU
-/// to others. What invites another request ([`Refusal::invites`](super::refusal::Refusal::invites)) may overdraw: after a
-/// restart of ours every peer gets one, and must not wait.
+/// Refusals that are answered (H9). Wide enough for the clients of a server whose NI is down, narrow enough to leave
+/// the CPU to others. What invites another request ([`Refusal::invites`](crate::proto::refusal::Refusal::invites)) may
+/// overdraw: after a restart of ours every peer gets one, and must not wait.
 pub const REFUSALS: Rates = Rates {
     burst: 1024,
     ms: 1,
@@ -163,7 +164,7 @@ impl Budget {
         let rates = self.rates;
         let ms = rates.ms.saturating_mul(units);
         let all = u64::try_from(parts.len()).unwrap_or(u64::MAX);
-        let place = share::place(addr.unwrap_or(0), self.salt, parts.len());
+        let place = addr_hash::place(addr.unwrap_or(0), self.salt, parts.len());
         let part = parts.get_mut(place).ok_or(Spent::All)?;
         self.used.settle(now_ms);
         part.used.settle(now_ms);
@@ -189,8 +190,17 @@ impl Budget {
     }
 }
 
+impl From<Spent> for Cause {
+    fn from(spent: Spent) -> Self {
+        match spent {
+            Spent::Source => Self::TooOften,
+            Spent::All => Self::TooOftenInAll,
+        }
+    }
+}
+
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_proto_budget))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_rate_limit))]
 mod tests {
     use super::*;
 

@@ -3,9 +3,10 @@
 //! The way out of an NI: whether it can reach anybody at all, and what its connections and messages
 //! do when that changes.
 //!
-//! The way is open while the interface is up with a carrier and the NI's address, and there is an RDMA device whose port
-//! is active. An IPoIB interface that has no carrier closes the way too, because address resolution goes through the
-//! interface. But the connections of the NI do not, so they go on while the port is active ([`Interface::NoCarrier`]).
+//! The way is open while the interface is up with a carrier and the NI's address, and there is an RDMA device whose
+//! port is active. An IPoIB interface that has no carrier closes the way too, because address resolution goes through
+//! the interface. But the connections of the NI do not, so they go on while the port is active
+//! ([`Interface::NoCarrier`]).
 //!
 //! When the connections of the NI have no way either:
 //!
@@ -27,7 +28,7 @@
 //!
 //! Context: any; the caller holds the lock of the NI's way.
 
-use super::cause::Cause;
+use crate::proto::cause::Cause;
 
 /// How long connections are held that have no way, in milliseconds. Less than the transport retries of RoCE take by
 /// default: six tries of 0.54 s.
@@ -96,8 +97,8 @@ pub struct UnderWay {
 }
 
 /// Whether a connection may end that is being closed on purpose, for `cause`, since `waited_ms` milliseconds. What is
-/// cut off of a transfer is lost: LNet tells whoever sent it, and who waits for it at the other end finds out by a timeout
-/// of its own. What was all in one message may go over the next connection ([`super::again`]).
+/// cut off of a transfer is lost: LNet tells whoever sent it, and who waits for it at the other end finds out by a
+/// timeout of its own. What was all in one message may go over the next connection ([`super::resend`]).
 pub fn may_end(cause: Cause, under_way: UnderWay, waited_ms: u64) -> bool {
     let UnderWay {
         transmits,
@@ -353,7 +354,7 @@ impl Default for Way {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_way))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_link_state))]
 mod tests {
     use super::*;
 

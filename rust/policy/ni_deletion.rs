@@ -2,10 +2,10 @@
 
 //! An NI that LNet deletes, before it asks for its shutdown.
 //!
-//! LNet does not say that it deletes an NI. It waits for a moment in which it has no message of it, and looks for that once
-//! a second (`lnet_clear_zombies_nis_locked()`, 2.17). Peers that go on sending need not grant it one, and a slow one needs
-//! a message now and then for that: LNet has it until it is there. What the driver sees are the messages that come in
-//! meanwhile.
+//! LNet does not say that it deletes an NI. It waits for a moment in which it has no message of it, and looks for that
+//! once a second (`lnet_clear_zombies_nis_locked()`, 2.17). Peers that go on sending need not grant it one, and a slow
+//! one needs a message now and then for that: LNet has it until it is there. What the driver sees are the messages that
+//! come in meanwhile.
 
 /// For how long they may come, in nanoseconds: LNet has looked twice by then.
 const LONG_NS: u64 = 3_000_000_000;
@@ -48,7 +48,7 @@ impl Deletion {
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
-#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2iblnd_deletion))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_ni_deletion))]
 mod tests {
     use super::*;
 
