@@ -27,12 +27,12 @@ void ro2ib_memalloc_nofs_restore(unsigned int flags);
 struct workqueue_struct *ro2ib_alloc_workqueue(const char *name, bool unbound,
 					       bool highpri, int at_once);
 void ro2ib_flush_workqueue(struct workqueue_struct *wq);
-void ro2ib_wait_for_callers(void);
+void ro2ib_synchronize_callbacks(void);
 u32 ro2ib_online_cpu(u32 hint);
 u32 ro2ib_cpus(void);
 struct net *ro2ib_init_net(void);
 bool ro2ib_log_allowed(void);
-bool ro2ib_log_noise_allowed(void);
+bool ro2ib_log_untrusted_allowed(void);
 
 /* debugfs.c */
 struct ro2ib_debugfs_file {
@@ -49,10 +49,10 @@ bool ro2ib_debugfs_write(struct seq_file *seq, const char *text, size_t len);
 /* percpu.c */
 u64 *ro2ib_percpu_alloc(u32 n);
 void ro2ib_percpu_free(u64 *p);
-void ro2ib_percpu_note(u64 *p, unsigned long row, u64 n);
+void ro2ib_percpu_record(u64 *p, unsigned long row, u64 n);
 u64 ro2ib_percpu_sum(u64 *p, u32 at);
 
-/* layout.c: sizes and offsets in bytes; see rust/rdma/layout.rs, which has the names */
+/* layout.c: sizes and offsets in bytes; see rust/rdma/layout_check.rs, which has the names */
 struct ro2ib_layout {
 	u32 size[22];
 	u32 offset[33];
@@ -97,12 +97,12 @@ static inline bool ro2ib_in_softirq(void)
 #endif
 
 bool ro2ib_device_is_software(struct ib_device *dev);
-bool ro2ib_device_interrupts(struct ib_device *dev);
+bool ro2ib_device_uses_irq(struct ib_device *dev);
 bool ro2ib_device_is_iwarp(struct ib_device *dev, u32 port);
 bool ro2ib_device_is_roce(struct ib_device *dev, u32 port);
 bool ro2ib_device_is_ib(struct ib_device *dev, u32 port);
-bool ro2ib_device_repeats_local(struct ib_device *dev);
-bool ro2ib_device_sends_late(struct ib_device *dev);
+bool ro2ib_device_replays_local_wrs(struct ib_device *dev);
+bool ro2ib_device_reads_after_completion(struct ib_device *dev);
 
 /*
  * State of a port; speed and width are the codes of PortInfo, bad_pkeys are
@@ -134,7 +134,7 @@ void ro2ib_dealloc_pd(struct ib_pd *pd);
 u32 ro2ib_pd_lkey(struct ib_pd *pd);
 struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe, int vector,
 			   u32 poll_ctx);
-void ro2ib_cq_settle(struct ib_cq *cq);
+void ro2ib_cq_quiesce(struct ib_cq *cq);
 
 struct ib_mr *ro2ib_alloc_mr(struct ib_pd *pd, u32 max_pages);
 void ro2ib_dereg_mr(struct ib_mr *mr);
@@ -181,7 +181,7 @@ void ro2ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
 			       int dir);
 
 /* What making a list of fragments found out */
-struct ro2ib_run {
+struct ro2ib_sg_shape {
 	u32 used;	/* elements of the list */
 	u32 pages;	/* pages of a region that covers it; 0: it has gaps */
 };
@@ -194,9 +194,9 @@ struct ro2ib_sg_pos {
 };
 
 int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
-			u32 offset, u32 nob, bool merge, struct ro2ib_run *run);
+			u32 offset, u32 nob, bool merge, struct ro2ib_sg_shape *run);
 int ro2ib_sgt_is_mapped(struct sg_table *sgt, int n, u32 nob,
-			struct ro2ib_run *run);
+			struct ro2ib_sg_shape *run);
 u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 		    u32 nob, u32 lkey);
 void ro2ib_sgt_free(struct sg_table *sgt);
@@ -282,13 +282,13 @@ struct ro2ib_cm_path {
 void ro2ib_cm_path(struct rdma_cm_id *id, struct ro2ib_cm_path *out);
 
 /* What becomes of a message of the CM */
-enum ro2ib_cm_way {
-	RO2IB_WAY_OPEN,
-	RO2IB_WAY_NO_ROUTE,	/* it does harm to rxe */
-	RO2IB_WAY_NO_ADDRESS,	/* it is never sent, now and later */
+enum ro2ib_cm_reachability {
+	RO2IB_CM_REACHABLE,
+	RO2IB_CM_NO_ROUTE,	/* it does harm to rxe */
+	RO2IB_CM_NO_ADDRESS,	/* it is never sent, now and later */
 };
 
-enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id);
+enum ro2ib_cm_reachability ro2ib_cm_reachability(struct rdma_cm_id *id);
 int ro2ib_cm_connect_locked(struct rdma_cm_id *id,
 			    const struct ro2ib_conn_param *param);
 int ro2ib_cm_accept_locked(struct rdma_cm_id *id,

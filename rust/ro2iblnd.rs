@@ -38,7 +38,7 @@ struct Ro2iblnd {
 
 impl kernel::Module for Ro2iblnd {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        rdma::layout::check()?;
+        rdma::layout_check::check()?;
         let driver = lnd::driver::Driver::new()?;
         Ok(Self {
             _registration: lnet::Registration::new(driver.clone())?,

@@ -42,7 +42,7 @@ struct Tests;
 
 impl kernel::Module for Tests {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        rdma::layout::check()?;
+        rdma::layout_check::check()?;
         Ok(Self)
     }
 }

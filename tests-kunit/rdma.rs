@@ -26,9 +26,9 @@ use crate::{
         batch::PushError,
         bounce::BounceBuf,
         buf::{
+            BufAllocator,
             Direction,
             RxBuf,
-            Supply,
             TxBuf,
             MSG_BUF_LEN, //
         },
@@ -37,7 +37,7 @@ use crate::{
             CmId,
             CmLocked,
             ConnParam,
-            Way, //
+            Reachability, //
         },
         cm_event::{
             Addr,
@@ -52,8 +52,8 @@ use crate::{
             RegionPage, //
         },
         gpu::{
-            GpuMemory,
-            Home, //
+            GpuMemOps,
+            MemKind, //
         },
         handler::{
             QpHandler,
@@ -65,17 +65,18 @@ use crate::{
             ListenHandler,
             Listener, //
         },
-        net::NetNs,
-        pages::PageVec,
-        parts::QpParts,
+        mr_sharing::Regions,
+        net_ns::NetNs,
+        page_vec::PageVec,
         pd::Pd,
-        percpu::PerCpu,
+        percpu::PercpuHistogram,
         qp::{
             Qp,
             QpConfig, //
         },
+        qp_create::QpParts,
         recv_ring::RecvDone,
-        regions::Regions,
+        refcount::Refcount,
         rq::RecvQueue,
         sg::{
             SgMap,
@@ -86,7 +87,6 @@ use crate::{
             new_spinlock_bh,
             SpinLockBh, //
         },
-        users::Users,
         wc::{
             QpEvent,
             WcStatus, //
@@ -197,7 +197,7 @@ impl CmHandler for Side {
         }
     }
 
-    fn last_user(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
+    fn released_in_handler(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
         this.seen.lock().late_id = Some(id);
     }
 }
@@ -430,7 +430,7 @@ impl TestPages {
         let (n, offset, nob) = (self.0.len() as u32, offset as u32, nob as u32);
 
         // SAFETY: The pages live as long as `self`; the tests drop what uses them before.
-        unsafe { PageVec::from_raw(self.0.as_ptr(), n, offset, nob, Home::System) }
+        unsafe { PageVec::from_raw(self.0.as_ptr(), n, offset, nob, MemKind::Host) }
     }
 }
 
@@ -561,7 +561,7 @@ fn write_to_a_key() -> Result {
     let (remote, rkey) = (mr.iova(), mr.rkey());
 
     // On rxe a registration is two work requests.
-    let regs = usize::from(right.qp.reg_wrs());
+    let regs = usize::from(right.qp.wrs_per_reg());
     check(mr.len() as usize == NOB)?;
     let mr = right
         .sq
@@ -662,7 +662,7 @@ fn bounce() -> Result {
     right.post()?;
     right
         .side
-        .wait(|seen| seen.sends.len() == usize::from(right.qp.reg_wrs()))?;
+        .wait(|seen| seen.sends.len() == usize::from(right.qp.wrs_per_reg()))?;
 
     let mut cursor = map_pages(left.pd.device().clone(), &from, Direction::ToDevice)?.cursor();
     left.sq
@@ -767,7 +767,7 @@ fn sizes_of_pages() -> Result {
     // Only larger ones, and what is no page.
     check(len(0x4020_0000, 12).is_none() && len(siw, 12).is_none() && len(0x100, 12).is_none())?;
 
-    let most = |cap, ours, nob| RegionPage::choose(cap, ours).map(|page| page.most_for(nob));
+    let most = |cap, ours, nob| RegionPage::choose(cap, ours).map(|page| page.max_pages_for(nob));
     check(most(irdma, 12, 1 << 20) == Some(257) && most(irdma, 16, 1 << 20) == Some(257))?;
     check(most(rxe, 16, 1 << 20) == Some(17) && most(0x200, 12, 1 << 20) == Some(2049))
 }
@@ -791,7 +791,7 @@ static GPU: FakeGpu = FakeGpu {
 };
 
 // SAFETY: A list without lengths is never used.
-unsafe impl GpuMemory for FakeGpu {
+unsafe impl GpuMemOps for FakeGpu {
     unsafe fn map(
         &self,
         _dev: *mut bindings::device,
@@ -828,7 +828,7 @@ fn distrusts_a_gpu() -> Result {
     let many = TestPages::new(5)?;
     let pages = |offset, nob| {
         // SAFETY: The pages live as long as `many`.
-        unsafe { PageVec::from_raw(many.0.as_ptr(), 5, offset, nob, Home::Gpu(&GPU)) }
+        unsafe { PageVec::from_raw(many.0.as_ptr(), 5, offset, nob, MemKind::Gpu(&GPU)) }
     };
     let cases = [
         // Nobody's, and what has no memory or no wish.
@@ -989,7 +989,7 @@ fn undrained() -> Result {
         right.post()?;
         left.side.wait(|seen| seen.receives.len() > i as usize)?;
     }
-    let before = usize::from(right.qp.reg_wrs()) + usize::from(RX_BUFS);
+    let before = usize::from(right.qp.wrs_per_reg()) + usize::from(RX_BUFS);
     right.side.wait(|seen| seen.sends.len() == before)?;
 
     right.send(FIRST, 1, 100, false)?;
@@ -1019,7 +1019,7 @@ fn registration_at_the_last_slot() -> Result {
     let sink = TestPages::new(1)?;
     let to = sink.vec(0, 4096);
     let map = map_pages(right.pd.device().clone(), &to, Direction::FromDevice)?;
-    let regs = u32::from(right.qp.reg_wrs());
+    let regs = u32::from(right.qp.wrs_per_reg());
     let mut ended = 0;
 
     check(regs == 2)?;
@@ -1133,10 +1133,10 @@ fn buffers_in_pieces() -> Result {
 
     let (left, right) = connect(PORT + 18)?;
     let device = left.pd.device().clone();
-    let mut supply = Supply::new(&device, WANTED.into());
+    let mut supply = BufAllocator::new(&device, WANTED.into());
     let mut bufs = KVec::<TxBuf>::with_capacity(32, GFP_KERNEL)?;
 
-    drop(Supply::new(&device, 8));
+    drop(BufAllocator::new(&device, 8));
     for i in 0..WANTED + 2 {
         let mut buf: TxBuf = supply.make()?;
 
@@ -1152,7 +1152,7 @@ fn buffers_in_pieces() -> Result {
         }
     }
     let mut others = KVec::<RxBuf>::new();
-    let mut supply = Supply::new(&device, 11);
+    let mut supply = BufAllocator::new(&device, 11);
 
     for _ in 0..10 {
         let buf: RxBuf = supply.make()?;
@@ -1199,8 +1199,8 @@ fn regions_move() -> Result {
 
     let device = device_of(NetNs::init()?, &Addr::v4(LEFT, 0))?.0;
     let pd = Pd::alloc(device)?;
-    let regions = Regions::new(2, |stand, failed| {
-        (failed || stand.there >= stand.bound).then_some(1)
+    let regions = Regions::new(2, |usage, failed| {
+        (failed || usage.allocated >= usage.limit).then_some(1)
     })?;
     let on = (&pd, &regions);
     let (mut one, one_peer) = connect_by(PORT + 15, |id, side| End::on(id, side, on))?;
@@ -1210,7 +1210,7 @@ fn regions_move() -> Result {
     let source = TestPages::new(3)?;
     let from = source.vec(10, NOB);
     let cover = || map_pages(pd.device().clone(), &to, Direction::FromDevice);
-    let regs = usize::from(one.qp.reg_wrs());
+    let regs = usize::from(one.qp.wrs_per_reg());
 
     // Both are in use, and one of them has had its key used.
     let used = one.qp.take_mr()?;
@@ -1232,7 +1232,7 @@ fn regions_move() -> Result {
     check(one.qp.regions() == 1 && two.qp.regions() == 1)?;
     check(two.qp.take_mr().err() == Some(ENOBUFS))?;
     let view = regions.view();
-    check(view.there == 2 && view.bound == 2 && view.moved == 1)?;
+    check(view.allocated == 2 && view.limit == 2 && view.moved == 1)?;
 
     // The other side writes to it.
     fill(&from)?;
@@ -1279,13 +1279,13 @@ fn regions_move() -> Result {
 
     // Who ends leaves room.
     one.close()?;
-    check(regions.view().there == 0)?;
+    check(regions.view().allocated == 0)?;
     let new = (two.qp.take_mr()?, two.qp.take_mr()?);
     check(two.qp.regions() == 2 && regions.view().moved == 2)?;
     two.qp.put_mr(new.0);
     two.qp.put_mr(new.1);
     two.close()?;
-    check(regions.view().there == 0)?;
+    check(regions.view().allocated == 0)?;
     one_peer.close()?;
     two_peer.close()
 }
@@ -1330,7 +1330,7 @@ fn no_device_before_the_address() -> Result {
         let locked = id.lock();
 
         check(locked.device().is_none() && locked.port() == 0)?;
-        check(locked.path() == Path::UNKNOWN && locked.way() == Way::Open)
+        check(locked.path() == Path::UNKNOWN && locked.reachability() == Reachability::Reachable)
     };
 
     shows_nothing()?;
@@ -1367,19 +1367,19 @@ fn unbound_id() -> Result {
 
 /// Too many users are not counted any more, and there is no last one.
 fn users_saturate() -> Result {
-    let users = Users::new(1);
+    let users = Refcount::new(1);
 
     users.get();
     check(!users.put() && users.put() && !users.try_get())?;
-    users.revive();
+    users.resurrect();
     check(users.try_get() && !users.put() && users.put())?;
 
-    let users = Users::new(u32::MAX);
+    let users = Refcount::new(u32::MAX);
 
     // This would make it 0.
     users.get();
     check(users.try_get())?;
-    let users = Users::new((1 << 31) + 1);
+    let users = Refcount::new((1 << 31) + 1);
 
     check(!users.put() && !users.put())?;
     check(users.try_get())
@@ -1387,11 +1387,11 @@ fn users_saturate() -> Result {
 
 /// C looks for the highest bit; the rows are read by what `policy::latency` knows of it.
 fn histograms() -> Result {
-    let rows = PerCpu::<2>::new()?;
+    let rows = PercpuHistogram::<2>::new()?;
     for n in [0, 1, 511, 512, 1023, 1024, 1 << 40, u64::MAX] {
-        rows.note(1, n);
+        rows.record(1, n);
     }
-    rows.note(2, 1);
+    rows.record(2, 1);
     for (word, expected) in [(8, 3), (9, 2), (10, 1), (40, 1), (63, 1)] {
         check(rows.sum(1, word) == expected)?;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * ro2ib_cq_settle() with completion queues of a device that is none: what is in
+ * ro2ib_cq_quiesce() with completion queues of a device that is none: what is in
  * them is made up here, as is whether others keep them busy.
  */
 #include <kunit/test.h>
@@ -99,7 +99,7 @@ static void handles_what_is_left(struct kunit *test)
 {
 	struct fake *f = fake(test, CQE);
 
-	ro2ib_cq_settle(&f->cq);
+	ro2ib_cq_quiesce(&f->cq);
 	KUNIT_EXPECT_EQ(test, f->handled, CQE);
 	KUNIT_EXPECT_EQ(test, f->sleepy, 0);
 	KUNIT_EXPECT_TRUE(test, runs(f) || f->rounds);
@@ -111,7 +111,7 @@ static void handles_no_more_than_it_holds(struct kunit *test)
 {
 	struct fake *f = fake(test, INT_MAX);
 
-	ro2ib_cq_settle(&f->cq);
+	ro2ib_cq_quiesce(&f->cq);
 	KUNIT_EXPECT_EQ(test, f->handled, CQE);
 	irq_poll_disable(&f->cq.iop);
 }
@@ -126,7 +126,7 @@ static void settles_a_busy_queue(struct kunit *test)
 	sched(f);
 	KUNIT_EXPECT_TRUE(test, runs(f));
 	began = jiffies;
-	ro2ib_cq_settle(&f->cq);
+	ro2ib_cq_quiesce(&f->cq);
 	KUNIT_EXPECT_TRUE(test, time_before(jiffies, began + 5 * HZ));
 	KUNIT_EXPECT_EQ(test, f->handled, CQE);
 	KUNIT_EXPECT_TRUE(test, runs(f));
@@ -153,7 +153,7 @@ static void polls_without_a_notification(struct kunit *test)
 	f->cq.poll_ctx = IB_POLL_WORKQUEUE;
 	f->cq.comp_wq = system_wq;
 	INIT_WORK(&f->cq.work, fake_run);
-	ro2ib_cq_settle(&f->cq);
+	ro2ib_cq_quiesce(&f->cq);
 	KUNIT_EXPECT_EQ(test, f->handled, CQE);
 }
 
@@ -167,7 +167,7 @@ static void settle(struct work_struct *work)
 {
 	struct settler *s = container_of(work, struct settler, work);
 
-	ro2ib_cq_settle(&s->f->cq);
+	ro2ib_cq_quiesce(&s->f->cq);
 	complete(&s->done);
 }
 

@@ -30,15 +30,15 @@ use kernel::{
 use crate::rdma::{
     sync::Completion,
     work::{
-        arm,
         cancel,
         cancel_sync,
+        mod_delayed,
         online_cpu,
-        rearm,
+        queue_delayed,
+        DelayedItem,
         NofsScope,
         OwnedQueue,
-        QueueKind,
-        Timed, //
+        QueueKind, //
     }, //
 };
 
@@ -65,7 +65,7 @@ impl_has_delayed_work! {
     impl HasDelayedWork<Self, LATER> for Item { self.later }
 }
 
-impl Timed<LATER> for Item {
+impl DelayedItem<LATER> for Item {
     fn queue(&self) -> &OwnedQueue {
         &self.queue
     }
@@ -103,7 +103,7 @@ impl_has_delayed_work! {
     impl HasDelayedWork<Self> for Stubborn { self.again }
 }
 
-impl Timed for Stubborn {
+impl DelayedItem for Stubborn {
     fn queue(&self) -> &OwnedQueue {
         &self.queue
     }
@@ -115,7 +115,7 @@ impl WorkItem for Stubborn {
     fn run(this: Arc<Self>) {
         this.begun.complete_all();
         fsleep(Delta::from_millis(50));
-        rearm::<Self, 0>(this.clone(), 60_000);
+        mod_delayed::<Self, 0>(this.clone(), 60_000);
     }
 }
 
@@ -202,12 +202,12 @@ mod tests {
         let queue = queue(QueueKind::PerCpu, true)?;
         let item = item(&queue)?;
 
-        assert!(arm::<Item, LATER>(item.clone(), 60_000));
-        assert!(!arm::<Item, LATER>(item.clone(), 60_000));
+        assert!(queue_delayed::<Item, LATER>(item.clone(), 60_000));
+        assert!(!queue_delayed::<Item, LATER>(item.clone(), 60_000));
         assert!(cancel::<Item, LATER>(&item));
         assert!(!cancel::<Item, LATER>(&item));
-        rearm::<Item, LATER>(item.clone(), 60_000);
-        rearm::<Item, LATER>(item.clone(), 50_000);
+        mod_delayed::<Item, LATER>(item.clone(), 60_000);
+        mod_delayed::<Item, LATER>(item.clone(), 50_000);
         assert!(cancel_sync::<Item, LATER>(&item));
         assert!(!item.done.wait_ms(1));
         assert!(Arc::into_unique_or_drop(item).is_some());
@@ -219,8 +219,8 @@ mod tests {
         let queue = queue(QueueKind::PerCpu, false)?;
         let item = item(&queue)?;
 
-        assert!(arm::<Item, LATER>(item.clone(), 60_000));
-        rearm::<Item, LATER>(item.clone(), 1);
+        assert!(queue_delayed::<Item, LATER>(item.clone(), 60_000));
+        mod_delayed::<Item, LATER>(item.clone(), 1);
         assert!(item.done.wait_ms(2000));
         assert!(!cancel_sync::<Item, LATER>(&item));
         assert!(item.ran.xchg(0, Full) == 2);
@@ -240,7 +240,7 @@ mod tests {
             GFP_KERNEL,
         )?;
 
-        assert!(arm::<Stubborn, 0>(item.clone(), 0));
+        assert!(queue_delayed::<Stubborn, 0>(item.clone(), 0));
         item.begun.wait();
         // It rearms itself while this waits.
         let _ = cancel_sync::<Stubborn, 0>(&item);
@@ -252,7 +252,7 @@ mod tests {
     fn a_timer_keeps_its_queue() -> Result {
         let item = item(&queue(QueueKind::PerCpu, false)?)?;
 
-        assert!(arm::<Item, LATER>(item.clone(), 50));
+        assert!(queue_delayed::<Item, LATER>(item.clone(), 50));
         // The item has the only reference to the queue.
         assert!(item.done.wait_ms(2000));
         item.queue.flush();
@@ -262,8 +262,8 @@ mod tests {
 
     #[test]
     fn no_more_run_at_a_time_than_said() -> Result {
-        for (at_once, waits) in [(1, true), (2, false)] {
-            let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::Unbound, false, at_once)?;
+        for (max_active, waits) in [(1, true), (2, false)] {
+            let queue = OwnedQueue::new(c"ro2iblnd_test", QueueKind::Unbound, false, max_active)?;
             let (first, second) = (held()?, held()?);
 
             assert!(queue.enqueue::<Held, 0>(first.clone()));

@@ -380,7 +380,7 @@ static bool lost_address(const struct rdma_cm_id *id)
  * The addresses do not change once they are resolved. The caller has the handler
  * mutex: the CM replaces the path, and the GID, under it.
  */
-enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id)
+enum ro2ib_cm_reachability ro2ib_cm_reachability(struct rdma_cm_id *id)
 {
 	const struct rdma_addr *addr = &id->route.addr;
 	const struct sockaddr_in *src = (const void *)&addr->src_addr;
@@ -391,10 +391,10 @@ enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id)
 
 	if (!id->device || !rdma_protocol_roce(id->device, id->port_num) ||
 	    src->sin_family != AF_INET || dst->sin_family != AF_INET)
-		return RO2IB_WAY_OPEN;
+		return RO2IB_CM_REACHABLE;
 	if (lost_address(id))
 		return id->route.path_rec && !id->route.path_rec->flow_label ?
-			RO2IB_WAY_NO_ROUTE : RO2IB_WAY_NO_ADDRESS;
+			RO2IB_CM_NO_ROUTE : RO2IB_CM_NO_ADDRESS;
 
 	fl.flowi4_oif = addr->dev_addr.bound_dev_if;
 	fl.flowi4_proto = IPPROTO_UDP;
@@ -402,13 +402,13 @@ enum ro2ib_cm_way ro2ib_cm_way(struct rdma_cm_id *id)
 	fl.daddr = dst->sin_addr.s_addr;
 	rt = ip_route_output_key(addr->dev_addr.net, &fl);
 	if (IS_ERR(rt))
-		return RO2IB_WAY_NO_ROUTE;
+		return RO2IB_CM_NO_ROUTE;
 	/* Who has the route does not have the interface: that may be unregistered. */
 	rcu_read_lock();
 	carries = ro2ib_netdev_carries(READ_ONCE(rt->dst.dev));
 	rcu_read_unlock();
 	ip_rt_put(rt);
-	return carries ? RO2IB_WAY_OPEN : RO2IB_WAY_NO_ROUTE;
+	return carries ? RO2IB_CM_REACHABLE : RO2IB_CM_NO_ROUTE;
 }
 
 static struct rdma_conn_param conn_param(const struct ro2ib_conn_param *p)

@@ -42,7 +42,7 @@ bool ro2ib_device_is_software(struct ib_device *dev)
 }
 
 /* See poll_context() in rust/rdma/cq.rs. */
-bool ro2ib_device_interrupts(struct ib_device *dev)
+bool ro2ib_device_uses_irq(struct ib_device *dev)
 {
 	return !ro2ib_device_is_software(dev) || ro2ib_in_softirq();
 }
@@ -65,13 +65,13 @@ bool ro2ib_device_is_ib(struct ib_device *dev, u32 port)
 }
 
 /* See push_reg() in rust/rdma/sq_reg.rs. */
-bool ro2ib_device_repeats_local(struct ib_device *dev)
+bool ro2ib_device_replays_local_wrs(struct ib_device *dev)
 {
 	return dev->ops.driver_id == RDMA_DRIVER_RXE && !ro2ib_as_hardware();
 }
 
 /* See Qp::signals_all() in rust/rdma/qp.rs. */
-bool ro2ib_device_sends_late(struct ib_device *dev)
+bool ro2ib_device_reads_after_completion(struct ib_device *dev)
 {
 	return dev->ops.driver_id == RDMA_DRIVER_SIW;
 }

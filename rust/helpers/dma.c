@@ -132,7 +132,7 @@ static u32 bvec_seek(const struct bio_vec *bv, u32 n, size_t *at)
 }
 
 /* sg_next(), which is a call for each element, of one that is not the last */
-static struct scatterlist *following(struct scatterlist *sg)
+static struct scatterlist *next_sg(struct scatterlist *sg)
 {
 	sg++;
 	return unlikely(sg_is_chain(sg)) ? sg_chain_ptr(sg) : sg;
@@ -159,8 +159,8 @@ static int make_table(struct sg_table *sgt, u32 n)
 }
 
 /* As ro2ib_sgt_from_bvec(), of the one fragment that there is */
-static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
-		       u32 nob, struct ro2ib_run *run)
+static int sg_from_one(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
+		       u32 nob, struct ro2ib_sg_shape *run)
 {
 	u32 begin = bv->bv_offset + at;
 	int rc;
@@ -191,9 +191,9 @@ static int one_element(struct sg_table *sgt, const struct bio_vec *bv, u32 at,
  * As ro2ib_sgt_from_bvec(), in one pass over the fragments. The table has room for
  * each fragment that is left, used or not, and one element more.
  */
-static noinline int list_of_pieces(struct sg_table *sgt,
+static noinline int sg_from_bvecs(struct sg_table *sgt,
 				   const struct bio_vec *bv, u32 n, u32 offset,
-				   u32 nob, bool merge, struct ro2ib_run *run)
+				   u32 nob, bool merge, struct ro2ib_sg_shape *run)
 {
 	u32 left = nob, used = 0, pages = 0, inside = 0, end = 0;
 	const struct bio_vec *stop = bv + n;
@@ -206,7 +206,7 @@ static noinline int list_of_pieces(struct sg_table *sgt,
 	if (!nob || bv == stop)
 		return -EINVAL;
 	if (stop - bv == 1)
-		return one_element(sgt, bv, at, nob, run);
+		return sg_from_one(sgt, bv, at, nob, run);
 	rc = make_table(sgt, stop - bv + 1);
 	if (rc)
 		return rc;
@@ -227,7 +227,7 @@ static noinline int list_of_pieces(struct sg_table *sgt,
 			} else {
 				last = sg;
 				sg_set_page(sg, bv->bv_page, PAGE_SIZE, 0);
-				sg = following(sg);
+				sg = next_sg(sg);
 				used++;
 			}
 			behind = bv->bv_page + 1;
@@ -247,7 +247,7 @@ static noinline int list_of_pieces(struct sg_table *sgt,
 		if (len) {
 			last = sg;
 			sg_set_page(sg, bv->bv_page, len, bv->bv_offset + at);
-			sg = following(sg);
+			sg = next_sg(sg);
 			begin = offset_in_page(bv->bv_offset + at);
 			inside |= end;
 			if (used++)
@@ -277,12 +277,12 @@ static noinline int list_of_pieces(struct sg_table *sgt,
  * The caller frees the table, also after an error.
  */
 int ro2ib_sgt_from_bvec(struct sg_table *sgt, const struct bio_vec *bv, u32 n,
-			u32 offset, u32 nob, bool merge, struct ro2ib_run *run)
+			u32 offset, u32 nob, bool merge, struct ro2ib_sg_shape *run)
 {
 	/* Most of what is small, which saves no registers for the rest. */
 	if (n == 1 && nob && offset < bv->bv_len)
-		return one_element(sgt, bv, offset, nob, run);
-	return list_of_pieces(sgt, bv, n, offset, nob, merge, run);
+		return sg_from_one(sgt, bv, offset, nob, run);
+	return sg_from_bvecs(sgt, bv, n, offset, nob, merge, run);
 }
 
 void ro2ib_sgt_free(struct sg_table *sgt)
@@ -330,7 +330,7 @@ void ro2ib_dma_unmap_sgt(struct ib_device *dev, struct sg_table *sgt, u32 used,
  * covers them where they are (see above).
  */
 int ro2ib_sgt_is_mapped(struct sg_table *sgt, int n, u32 nob,
-			struct ro2ib_run *run)
+			struct ro2ib_sg_shape *run)
 {
 	struct scatterlist *sg = sgt->sgl;
 	u32 left = nob, pages = 0, inside = 0;
@@ -385,10 +385,10 @@ u32 ro2ib_sg_gather(struct ro2ib_sg_pos *pos, struct ib_sge *sge, u32 max,
 		todo -= len;
 		if (!todo) {
 			/* What is left is in further elements. */
-			sg = pos->left > want ? following(sg) : NULL;
+			sg = pos->left > want ? next_sg(sg) : NULL;
 			break;
 		}
-		sg = following(sg);
+		sg = next_sg(sg);
 	}
 	pos->sg = sg;
 	pos->at = at;

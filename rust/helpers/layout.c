@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Layout of structures that Rust uses, as C has it; see rust/rdma/layout.rs. */
+/* Layout of structures that Rust uses, as C has it; see rust/rdma/layout_check.rs. */
 #include <linux/bvec.h>
 #include <linux/completion.h>
 #include <linux/lockdep.h>

@@ -79,7 +79,7 @@ void ro2ib_flush_workqueue(struct workqueue_struct *wq)
  * nothing more to do than to return: in a softirq, or in a work item that was
  * preempted there.
  */
-void ro2ib_wait_for_callers(void)
+void ro2ib_synchronize_callbacks(void)
 {
 	synchronize_rcu();
 	synchronize_rcu_tasks();
@@ -115,7 +115,7 @@ bool ro2ib_log_allowed(void)
 	return __ratelimit(&rs);
 }
 
-bool ro2ib_log_noise_allowed(void)
+bool ro2ib_log_untrusted_allowed(void)
 {
 	static DEFINE_RATELIMIT_STATE(rs, DEFAULT_RATELIMIT_INTERVAL,
 				      DEFAULT_RATELIMIT_BURST);

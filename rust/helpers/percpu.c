@@ -33,7 +33,7 @@ void ro2ib_percpu_free(u64 *p)
  * A row is of 64 numbers. Adds @n to the first of row @row, of this CPU, and 1 to
  * that which the highest bit of @n has; what is below 512 counts as 511.
  */
-void ro2ib_percpu_note(u64 *p, unsigned long row, u64 n)
+void ro2ib_percpu_record(u64 *p, unsigned long row, u64 n)
 {
 	u64 __percpu *mine = of(p) + row * 64;
 

@@ -45,45 +45,45 @@ noinline struct ib_cq *ro2ib_cq_get(struct ib_device *dev, u32 nr_cqe,
 ALLOW_ERROR_INJECTION(ro2ib_cq_get, ERRNO_NULL);
 
 /* Completions that are handled at a time with bottom halves off. */
-#define SETTLE_BATCH	64
+#define QUIESCE_BATCH	64
 /* Completions that the core handles in one run of a work item. */
-#define SETTLE_RUN	65536
+#define QUIESCE_RUN	65536
 
 /*
  * The queues that are being settled: irq_poll_disable() of two tasks at a time
  * for one queue would undo each other's. Others are not held up: a poll on a
  * device that hangs never ends.
  */
-struct settling {
+struct quiescing {
 	struct list_head list;
 	struct ib_cq *cq;
 };
 
-static LIST_HEAD(settling);
-static DEFINE_SPINLOCK(settling_lock);
-static DECLARE_WAIT_QUEUE_HEAD(settling_wait);
+static LIST_HEAD(quiescing);
+static DEFINE_SPINLOCK(quiescing_lock);
+static DECLARE_WAIT_QUEUE_HEAD(quiescing_wait);
 
-static bool settle_begin(struct settling *s)
+static bool quiesce_begin(struct quiescing *s)
 {
-	struct settling *other;
+	struct quiescing *other;
 	bool mine = true;
 
-	spin_lock(&settling_lock);
-	list_for_each_entry(other, &settling, list)
+	spin_lock(&quiescing_lock);
+	list_for_each_entry(other, &quiescing, list)
 		if (other->cq == s->cq)
 			mine = false;
 	if (mine)
-		list_add(&s->list, &settling);
-	spin_unlock(&settling_lock);
+		list_add(&s->list, &quiescing);
+	spin_unlock(&quiescing_lock);
 	return mine;
 }
 
-static void settle_end(struct settling *s)
+static void quiesce_end(struct quiescing *s)
 {
-	spin_lock(&settling_lock);
+	spin_lock(&quiescing_lock);
 	list_del(&s->list);
-	spin_unlock(&settling_lock);
-	wake_up_all(&settling_wait);
+	spin_unlock(&quiescing_lock);
+	wake_up_all(&quiescing_wait);
 }
 
 /*
@@ -92,17 +92,17 @@ static void settle_end(struct settling *s)
  * interrupt has come for, or was left when the queue pair went, is handled.
  * What was there when we came is no more than the queue can hold.
  */
-static void settle_softirq(struct ib_cq *cq)
+static void quiesce_softirq(struct ib_cq *cq)
 {
-	struct settling s = { .cq = cq };
+	struct quiescing s = { .cq = cq };
 	int left = cq->cqe, n;
 
-	wait_event(settling_wait, settle_begin(&s));
+	wait_event(quiescing_wait, quiesce_begin(&s));
 	irq_poll_disable(&cq->iop);
 	do {
 		/* The handlers may neither sleep nor be interrupted by one. */
 		local_bh_disable();
-		n = ib_process_cq_direct(cq, min(left, SETTLE_BATCH));
+		n = ib_process_cq_direct(cq, min(left, QUIESCE_BATCH));
 		local_bh_enable();
 		left -= n;
 		cond_resched();
@@ -115,7 +115,7 @@ static void settle_softirq(struct ib_cq *cq)
 	 */
 	irq_poll_sched(&cq->iop);
 	local_bh_enable();
-	settle_end(&s);
+	quiesce_end(&s);
 }
 
 /*
@@ -124,13 +124,13 @@ static void settle_softirq(struct ib_cq *cq)
  * most adapters take its completions out of the queue, software leaves them
  * there. Sleeps.
  */
-void ro2ib_cq_settle(struct ib_cq *cq)
+void ro2ib_cq_quiesce(struct ib_cq *cq)
 {
 	int left = cq->cqe;
 
 	switch (cq->poll_ctx) {
 	case IB_POLL_SOFTIRQ:
-		settle_softirq(cq);
+		quiesce_softirq(cq);
 		break;
 	case IB_POLL_WORKQUEUE:
 	case IB_POLL_UNBOUND_WORKQUEUE:
@@ -143,7 +143,7 @@ void ro2ib_cq_settle(struct ib_cq *cq)
 		do {
 			queue_work(cq->comp_wq, &cq->work);
 			flush_work(&cq->work);
-			left -= SETTLE_RUN;
+			left -= QUIESCE_RUN;
 		} while (left > 0);
 		break;
 	default:

@@ -79,8 +79,8 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(
         f,
         " regions={} max_regions={} regions_moved={} bad_pkeys={} orphans={} health={}",
-        regions.there,
-        regions.bound,
+        regions.allocated,
+        regions.limit,
         regions.moved,
         hca.as_ref().map_or(0, |hca| hca.bad_pkeys()),
         ni.orphans.all(),

@@ -43,8 +43,8 @@ use crate::{
             PortState,
             RegionPage, //
         },
+        mr_sharing::Regions,
         pd::Pd,
-        regions::Regions,
         sg::{
             SgMap,
             SgReserve, //
@@ -137,12 +137,12 @@ impl Able {
     ///
     /// `ENOMEM`.
     pub(crate) fn regions(&self) -> Result<Arc<Regions>> {
-        Regions::new(mr_quota::bound(self.attrs.max_mr), |stand, failed| {
+        Regions::new(mr_quota::bound(self.attrs.max_mr), |usage, failed| {
             let need = Need {
-                bound: stand.bound,
-                there: stand.there,
-                users: stand.users,
-                held: stand.held,
+                bound: usage.limit,
+                there: usage.allocated,
+                users: usage.users,
+                held: usage.held,
             };
             let source = if failed { need.idle() } else { need.source() };
             match source {

@@ -66,8 +66,8 @@ use crate::{
             device_of,
             Listener, //
         },
-        pd::Pd,
-        regions::Regions, //
+        mr_sharing::Regions,
+        pd::Pd, //
     }, //
 };
 

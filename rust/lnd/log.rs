@@ -29,13 +29,13 @@ use crate::{
 
 /// Prints a warning unless too many were printed lately.
 macro_rules! warn_limited {
-    ($($arg:tt)*) => { warn_if!(crate::rdma::log::allowed(), $($arg)*) };
+    ($($arg:tt)*) => { warn_if!(crate::rdma::ratelimit::allowed(), $($arg)*) };
 }
 
 /// The same for what any stranger can provoke: with a limit of its own, so that the noise of one does
 /// not hide what is said of others.
 macro_rules! warn_noise {
-    ($($arg:tt)*) => { warn_if!(crate::rdma::log::noise_allowed(), $($arg)*) };
+    ($($arg:tt)*) => { warn_if!(crate::rdma::ratelimit::untrusted_allowed(), $($arg)*) };
 }
 
 // Whoever has LNet's debug log finds there what the limit leaves out.

@@ -127,13 +127,13 @@ kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, PEERS> for Port { self.all_peers }
 }
 
-impl work::Timed<DEVICE> for Port {
+impl work::DelayedItem<DEVICE> for Port {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
 }
 
-impl work::Timed<PEERS> for Port {
+impl work::DelayedItem<PEERS> for Port {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
@@ -265,9 +265,9 @@ impl Port {
     /// Has the delayed work run in `ms` milliseconds, unless the NI stops. Any context.
     fn run_in<const ID: u64>(self: &Arc<Self>, ms: u32)
     where
-        Self: work::Timed<ID>,
+        Self: work::DelayedItem<ID>,
     {
-        work::rearm::<Self, ID>(self.clone(), ms);
+        work::mod_delayed::<Self, ID>(self.clone(), ms);
         // Who stops the NI finds it armed, or is seen here: LNet would wait for it.
         if self.ni.is_stopping() {
             let _ = work::cancel::<Self, ID>(self);
@@ -468,7 +468,7 @@ impl WorkItem<DEVICE> for Port {
             let next = [way, this.follow_home()].into_iter().flatten().min();
             if let Some(ms) = next {
                 // Not later than somebody else asked for meanwhile.
-                let _ = work::arm::<Self, DEVICE>(this, ms);
+                let _ = work::queue_delayed::<Self, DEVICE>(this, ms);
             }
             return;
         }

@@ -212,7 +212,7 @@ impl Signs {
     pub(super) fn is_mute(&self, ni: &Ni, hca: &Hca) -> bool {
         if self.unheard.xchg(false, Full) && hca.device.is_software() {
             let addr = Addr::v4(ni.nid.addr(), 0);
-            let mute = listen::is_mute(ni.net.as_rdma(), &addr, &hca.device);
+            let mute = listen::gsi_qp_failed(ni.net.as_rdma(), &addr, &hca.device);
             if mute && ni.condition.set_mute() {
                 let name = hca.device.name();
                 log::mute(ni.nid, name.as_str());
@@ -281,6 +281,6 @@ fn ask_core(ni: &Ni) {
     let hca = ni.hca().ok().filter(|hca| hca.has_gids());
     if let (true, Some(hca)) = (ni.way(|way| way.has_interface()), hca) {
         log::astray(ni.nid, hca.device.name().as_str());
-        hca.device.find_gids();
+        hca.device.rescan_gids();
     }
 }

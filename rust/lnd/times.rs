@@ -24,13 +24,13 @@ use crate::{
             Atomic,
             Relaxed, //
         },
-        percpu::PerCpu, //
+        percpu::PercpuHistogram, //
     }, //
 };
 
 /// The histograms of an NI: 12.5 KiB on each CPU.
 pub(crate) struct Times {
-    numbers: PerCpu<ROWS>,
+    numbers: PercpuHistogram<ROWS>,
     /// Connections that were given a number.
     conns: Atomic<u32>,
 }
@@ -47,7 +47,7 @@ impl Times {
     /// Nothing noted yet. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let times = Self {
-            numbers: PerCpu::new()?,
+            numbers: PercpuHistogram::new()?,
             conns: Atomic::new(0),
         };
         Ok(Arc::new(times, GFP_KERNEL)?)
@@ -66,7 +66,7 @@ impl Times {
             return;
         }
         if let Some(row) = latency::row(stage, kind) {
-            self.numbers.note(row, ns);
+            self.numbers.record(row, ns);
         }
     }
 

@@ -177,6 +177,6 @@ impl Workers {
         self.control.flush();
         self.upper.flush();
         self.upper_busy.flush();
-        work::wait_for_callers();
+        work::synchronize_callbacks();
     }
 }

@@ -9,8 +9,8 @@ use crate::{
     rdma::{
         buf::Direction,
         gpu::{
-            GpuMemory,
-            Home, //
+            GpuMemOps,
+            MemKind, //
         }, //
     }, //
 };
@@ -21,7 +21,7 @@ struct Registered;
 
 // SAFETY: That is the contract of the provider that LNet calls; LNet waits in its unregistration for all
 // that is mapped.
-unsafe impl GpuMemory for Registered {
+unsafe impl GpuMemOps for Registered {
     unsafe fn map(
         &self,
         dev: *mut bindings::device,
@@ -55,10 +55,10 @@ fn writes(direction: Direction) -> bool {
 }
 
 /// What pages of LNet are: `gpu` is what LNet says of their memory descriptor.
-pub(super) fn home(gpu: bool) -> Home {
+pub(super) fn mem_kind(gpu: bool) -> MemKind {
     if gpu {
-        Home::Gpu(&Registered)
+        MemKind::Gpu(&Registered)
     } else {
-        Home::System
+        MemKind::Host
     }
 }

@@ -28,7 +28,7 @@ use crate::{
         buf::Direction,
         device::Device,
         mapping::Mapping,
-        pages::PageVec,
+        page_vec::PageVec,
         sg::{
             SgMap,
             SgRef,

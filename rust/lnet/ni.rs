@@ -23,7 +23,7 @@ use crate::{
     bindings,
     rdma::{
         device::Device,
-        net, //
+        net_ns, //
     }, //
 };
 
@@ -60,9 +60,9 @@ impl NetNs {
     }
 
     /// The namespace as the RDMA side takes it.
-    pub(crate) fn as_rdma(&self) -> net::NetNs<'_> {
+    pub(crate) fn as_rdma(&self) -> net_ns::NetNs<'_> {
         // SAFETY: By the type invariant the namespace is valid as long as `self` is borrowed.
-        unsafe { net::NetNs::from_raw(self.ptr) }
+        unsafe { net_ns::NetNs::from_raw(self.ptr) }
     }
 }
 

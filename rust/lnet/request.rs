@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     bindings,
-    rdma::pages::PageVec, //
+    rdma::page_vec::PageVec, //
 };
 
 /// Type of an LNet message (`enum lnet_msg_type`).
@@ -65,7 +65,7 @@ unsafe fn pages(p: &bindings::ro2ib_payload) -> PageVec {
     // SAFETY: The shim describes a valid array of `nr` pieces, or nothing at all; LNet keeps the
     // array and the pages until the message is finalized, and the caller uses the result no
     // longer than that.
-    unsafe { PageVec::from_raw(p.bv, p.nr, p.offset, p.nob, gpu::home(p.gpu)) }
+    unsafe { PageVec::from_raw(p.bv, p.nr, p.offset, p.nob, gpu::mem_kind(p.gpu)) }
 }
 
 /// A description of an LNet message by LNet.

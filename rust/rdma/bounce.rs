@@ -11,7 +11,7 @@ use kernel::{
 use super::{
     buf::Direction,
     device::Device,
-    pages::PageVec,
+    page_vec::PageVec,
     sg::{
         SgMap,
         SgRef, //

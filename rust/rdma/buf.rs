@@ -2,8 +2,8 @@
 
 //! Message buffers: 4096 bytes that are mapped for a device once, whatever the size of a page is.
 //!
-//! They are allocated in pieces of several ([`Supply`]), for a connection needs dozens; each is mapped, and dropped, by
-//! itself. Who keeps one of them keeps the memory of its piece, 32 KiB, as a slab would be kept.
+//! [`BufAllocator`] allocates them in chunks, because a connection needs dozens. Each buffer is mapped and dropped by
+//! itself. One buffer in use keeps the memory of its whole chunk (32 KiB), as an object keeps its slab.
 
 use core::{
     cell::UnsafeCell,
@@ -81,78 +81,78 @@ const _: () = assert!(size_of::<Bytes>() == MSG_BUF_LEN);
 /// # Invariants
 ///
 /// `bytes` are the `n` buffers that `ro2ib_bufs_alloc()` gave.
-struct Piece {
+struct BufChunk {
     bytes: NonNull<Bytes>,
     n: u32,
     slots: KVec<UnsafeCell<Slot>>,
 }
 
 // SAFETY: It owns bytes, and slots of which each is used by whoever it was cut for.
-unsafe impl Send for Piece {}
+unsafe impl Send for BufChunk {}
 // SAFETY: As above.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for BufChunk {}
 
-impl Piece {
-    /// Allocates a piece of up to `n` buffers. Sleeps only if `flags` are [`GFP_KERNEL`].
+impl BufChunk {
+    /// Allocates a chunk of up to `n` buffers. Sleeps only if `flags` are [`GFP_KERNEL`].
     fn new(device: &Device, n: u32, flags: Flags) -> Result<Arc<Self>> {
         let mut n = n;
         let wait = flags == GFP_KERNEL;
         // SAFETY: `device` is registered, and `n` may be written.
         let raw = unsafe { bindings::ro2ib_bufs_alloc(device.as_raw(), &mut n, wait) };
         // INVARIANT: These are they. What is zeroed is `Bytes`.
-        let mut piece = Self {
+        let mut chunk = Self {
             bytes: NonNull::new(raw.cast()).ok_or(ENOMEM)?,
             n,
             slots: KVec::new(),
         };
 
-        piece.slots.reserve(n as usize, flags)?;
+        chunk.slots.reserve(n as usize, flags)?;
         for i in 0..n as usize {
             let slot = Slot {
-                // SAFETY: Within the piece.
-                bytes: unsafe { piece.bytes.add(i) },
+                // SAFETY: Within the chunk.
+                bytes: unsafe { chunk.bytes.add(i) },
                 dma: 0,
                 device: None,
                 syncs: true,
-                piece: core::ptr::null(),
+                chunk: core::ptr::null(),
             };
 
-            piece.slots.push(UnsafeCell::new(slot), flags)?;
+            chunk.slots.push(UnsafeCell::new(slot), flags)?;
         }
-        Ok(Arc::new(piece, flags)?)
+        Ok(Arc::new(chunk, flags)?)
     }
 }
 
-impl Drop for Piece {
+impl Drop for BufChunk {
     fn drop(&mut self) {
         // SAFETY: By the type invariant, and nobody has any of them: each would have a reference.
         unsafe { bindings::ro2ib_bufs_free(self.bytes.as_ptr().cast(), self.n) }
     }
 }
 
-/// A buffer in its piece: the bytes, and where a device finds them. `piece` is the reference of whoever has it.
+/// A buffer in its chunk: the bytes, and where a device finds them. `chunk` is the reference of whoever has it.
 struct Slot {
     bytes: NonNull<Bytes>,
     dma: u64,
     device: Option<ARef<Device>>,
     /// What the device or the CPU wrote there is not seen by the other one by itself.
     syncs: bool,
-    piece: *const Piece,
+    chunk: *const BufChunk,
 }
 
 /// A buffer without a device, or in a [`MsgBuf`]. It moves often, and so is one pointer.
 ///
 /// # Invariants
 ///
-/// It points to a slot with a reference to its piece, of which this is the only owner; so it is of the bytes.
-struct Memory(NonNull<Slot>);
+/// It points to a slot with a reference to its chunk, of which this is the only owner; so it is of the bytes.
+struct BufSlot(NonNull<Slot>);
 
 // SAFETY: It owns what belongs to no thread.
-unsafe impl Send for Memory {}
+unsafe impl Send for BufSlot {}
 // SAFETY: With a shared reference nothing is changed.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for BufSlot {}
 
-impl Memory {
+impl BufSlot {
     #[inline]
     fn slot(&self) -> &Slot {
         // SAFETY: By the type invariant.
@@ -178,10 +178,10 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for BufSlot {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the slot has a reference, which ends here.
-        drop(unsafe { Arc::from_raw(self.slot().piece) });
+        drop(unsafe { Arc::from_raw(self.slot().chunk) });
     }
 }
 
@@ -189,61 +189,65 @@ impl Drop for Memory {
 ///
 /// # Invariants
 ///
-/// The slots of `piece` from `next` on have no owner.
-pub(crate) struct Supply {
+/// The slots of `chunk` from `next` on have no owner.
+pub(crate) struct BufAllocator {
     device: ARef<Device>,
     /// So many more will be asked for.
-    wanted: u32,
+    remaining: u32,
     /// How memory may be allocated.
     flags: Flags,
-    piece: Option<Arc<Piece>>,
+    chunk: Option<Arc<BufChunk>>,
     next: usize,
 }
 
-impl Supply {
-    /// For `wanted` buffers. Nothing is allocated yet.
-    pub(crate) fn new(device: &ARef<Device>, wanted: usize) -> Self {
-        // INVARIANT: There is no piece.
+impl BufAllocator {
+    /// For `remaining` buffers. Nothing is allocated yet.
+    pub(crate) fn new(device: &ARef<Device>, remaining: usize) -> Self {
+        // INVARIANT: There is no chunk.
         Self {
             device: device.clone(),
-            wanted: u32::try_from(wanted).unwrap_or(u32::MAX),
+            remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
             flags: GFP_KERNEL,
-            piece: None,
+            chunk: None,
             next: 0,
         }
     }
 
-    /// Makes one more buffer. More than were wanted come one by one. May sleep; inside a
+    /// Makes one more buffer. More than were remaining come one by one. May sleep; inside a
     /// [`super::work::NofsScope`].
     ///
     /// # Errors
     ///
     /// As [`MsgBuf::alloc`].
     pub(crate) fn make<D: DirectionType>(&mut self) -> Result<MsgBuf<D>> {
-        let memory = match self.cut() {
+        let memory = match self.carve() {
             Some(memory) => memory,
             None => {
                 // INVARIANT: All of it is without an owner.
-                self.piece = Some(Piece::new(&self.device, self.wanted.max(1), self.flags)?);
+                self.chunk = Some(BufChunk::new(
+                    &self.device,
+                    self.remaining.max(1),
+                    self.flags,
+                )?);
                 self.next = 0;
-                self.cut().ok_or(ENOMEM)?
+                self.carve().ok_or(ENOMEM)?
             }
         };
 
-        self.wanted = self.wanted.saturating_sub(1);
+        self.remaining = self.remaining.saturating_sub(1);
         MsgBuf::map(memory, &self.device)
     }
 
-    /// The next one of the piece.
-    fn cut(&mut self) -> Option<Memory> {
-        let piece = self.piece.as_ref()?;
-        let slot = NonNull::new(piece.slots.get(self.next)?.get())?;
+    /// The next one of the chunk.
+    fn carve(&mut self) -> Option<BufSlot> {
+        let chunk = self.chunk.as_ref()?;
+        let slot = NonNull::new(chunk.slots.get(self.next)?.get())?;
 
         self.next = self.next.wrapping_add(1);
         // SAFETY: By the type invariant nobody else uses it.
-        unsafe { (*slot.as_ptr()).piece = Arc::into_raw(piece.clone()) };
+        unsafe { (*slot.as_ptr()).chunk = Arc::into_raw(chunk.clone()) };
         // INVARIANT: It got its reference, and will not be cut again.
-        Some(Memory(slot))
+        Some(BufSlot(slot))
     }
 }
 
@@ -257,7 +261,7 @@ impl Supply {
 /// The slot has a `device`, for which its bytes are mapped at `dma` in the direction `D`; the device does not access them
 /// while this is owned outside a work request.
 pub(crate) struct MsgBuf<D: DirectionType> {
-    memory: Memory,
+    memory: BufSlot,
     _direction: PhantomData<D>,
 }
 
@@ -274,13 +278,13 @@ impl<D: DirectionType> MsgBuf<D> {
     ///
     /// `ENOMEM` if there is no memory right now, `EIO` if it cannot be mapped.
     pub(crate) fn alloc(device: &ARef<Device>) -> Result<Self> {
-        let mut supply = Supply::new(device, 1);
+        let mut supply = BufAllocator::new(device, 1);
 
         supply.flags = GFP_NOWAIT | __GFP_NOWARN;
         supply.make()
     }
 
-    fn map(mut memory: Memory, device: &ARef<Device>) -> Result<Self> {
+    fn map(mut memory: BufSlot, device: &ARef<Device>) -> Result<Self> {
         let mut dma = 0;
 
         // SAFETY: `device` is registered, `memory` is ours and can be mapped, `dma` is
@@ -417,7 +421,7 @@ impl<D: DirectionType> Drop for MsgBuf<D> {
 }
 
 /// The contents of a buffer that no device knows any more.
-pub(crate) struct DetachedBuf(Memory);
+pub(crate) struct DetachedBuf(BufSlot);
 
 impl DetachedBuf {
     /// Maps it for a device to receive into. Needs no memory of its own. Any context but hard interrupts.

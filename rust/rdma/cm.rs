@@ -4,7 +4,7 @@
 //!
 //! A [`CmId`] is destroyed when nobody holds it any more ([`super::cm_ref`]). So it may be dropped
 //! anywhere in process context, even in its own handler, which then hands it to
-//! [`CmHandler::last_user`].
+//! [`CmHandler::released_in_handler`].
 //!
 //! Handlers run in a work queue of the CM, under the handler mutex of their id, one after the other,
 //! and do not enter file systems to allocate.
@@ -37,7 +37,7 @@ use super::{
         HandlerOps,
         Shared, //
     },
-    net::NetNs,
+    net_ns::NetNs,
     work::NofsScope, //
 };
 use crate::bindings;
@@ -46,7 +46,7 @@ use crate::bindings;
 pub(crate) use super::cm_locked::{
     CmLocked,
     ConnParam,
-    Way, //
+    Reachability, //
 };
 
 /// Receives the events of a [`CmId`].
@@ -61,16 +61,16 @@ pub(crate) trait CmHandler: Send + Sync + Sized + 'static {
     ///
     /// Nothing of the driver is freed in the handler, and the worker waits until
     /// it has returned: whoever waits for the worker may unload the module.
-    fn last_user(this: ArcBorrow<'_, Self>, id: CmId<Self>);
+    fn released_in_handler(this: ArcBorrow<'_, Self>, id: CmId<Self>);
 }
 
 /// What an id does with an `Arc<H>` that became a pointer.
-struct OpsOf<H>(PhantomData<H>);
+struct HandlerVtable<H>(PhantomData<H>);
 
-impl<H: CmHandler> OpsOf<H> {
+impl<H: CmHandler> HandlerVtable<H> {
     const OPS: HandlerOps = HandlerOps {
         drop: Self::drop_handler,
-        last_user: Self::last_user,
+        released_in_handler: Self::released_in_handler,
     };
 
     /// # Safety
@@ -84,11 +84,11 @@ impl<H: CmHandler> OpsOf<H> {
     /// # Safety
     ///
     /// `ptr` came from `Arc::<H>::into_raw`, and the reference is kept by `id`.
-    unsafe fn last_user(ptr: *mut ffi::c_void, id: CmRef) {
+    unsafe fn released_in_handler(ptr: *mut ffi::c_void, id: CmRef) {
         // SAFETY: Guaranteed by the caller; the clone keeps it when `id` is gone.
         let handler: Arc<H> = unsafe { ArcBorrow::from_raw(ptr.cast::<H>()) }.into();
 
-        H::last_user(handler.as_arc_borrow(), CmId::from_ref(id));
+        H::released_in_handler(handler.as_arc_borrow(), CmId::from_ref(id));
     }
 
     /// For an id whose events go to `handler`.
@@ -132,10 +132,10 @@ impl<H: CmHandler> OpsOf<H> {
         // SAFETY: The private data is valid while the handler runs.
         let event = unsafe { CmEvent::from_raw(&raw) };
         match event {
-            CmEvent::AddrResolved => user.shared().resolved(),
+            CmEvent::AddrResolved => user.shared().resolve_done(),
             // An address may change while another one is being resolved.
             CmEvent::AddrChange => {}
-            _ => user.shared().not_resolved(),
+            _ => user.shared().resolve_failed(),
         }
         // SAFETY: Our caller holds the handler mutex while we run. By the invariant of `Shared` no address is resolved
         // once that is done.
@@ -179,13 +179,13 @@ impl<H: CmHandler> CmId<H> {
     ///
     /// `ENOMEM`.
     pub(crate) fn create(net: NetNs<'_>, handler: Arc<H>) -> Result<Self> {
-        let shared = OpsOf::shared(handler)?;
+        let shared = HandlerVtable::shared(handler)?;
         // SAFETY: `net` is valid, and `shared` outlives the id. No event comes before something
         // is done with it.
         let id = from_err_ptr(unsafe {
             bindings::ro2ib_cm_create(
                 net.as_raw(),
-                Some(OpsOf::<H>::trampoline),
+                Some(HandlerVtable::<H>::trampoline),
                 shared.as_ptr().cast(),
             )
         });
@@ -211,16 +211,20 @@ impl<H: CmHandler> CmId<H> {
     ///
     /// The caller runs in the request event of `id`, and owns `id`.
     pub(super) unsafe fn take_over(id: *mut bindings::rdma_cm_id, handler: Arc<H>) -> Result<Self> {
-        let shared = OpsOf::shared(handler)?;
+        let shared = HandlerVtable::shared(handler)?;
         // SAFETY: The reference is ours, and so is the id.
         let taken = unsafe { CmRef::adopt(shared, id) };
 
         // A request has its addresses.
-        taken.shared().resolved();
+        taken.shared().resolve_done();
 
         // SAFETY: We are inside the request event of `id`, and `shared` outlives it.
         unsafe {
-            bindings::ro2ib_cm_adopt(id, Some(OpsOf::<H>::trampoline), shared.as_ptr().cast())
+            bindings::ro2ib_cm_adopt(
+                id,
+                Some(HandlerVtable::<H>::trampoline),
+                shared.as_ptr().cast(),
+            )
         };
         Ok(Self::from_ref(taken))
     }
@@ -243,7 +247,7 @@ impl<H: CmHandler> CmId<H> {
         let src = src.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         let dst = dst.to_raw();
 
-        self.id.resolves(|id| {
+        self.id.begin_resolve(|id| {
             // SAFETY: The id is valid, the addresses too.
             unsafe { bindings::ro2ib_cm_resolve_addr(id, src, &dst, timeout_ms) }
         })
@@ -265,7 +269,7 @@ impl<H: CmHandler> CmId<H> {
     ) -> Result {
         let (src, dst) = (src.to_raw(), dst.to_raw());
 
-        self.id.resolves(|id| {
+        self.id.begin_resolve(|id| {
             // SAFETY: The id is valid, the addresses too.
             unsafe { bindings::ro2ib_cm_resolve_addr_privileged(id, &src, &dst, timeout_ms, share) }
         })
@@ -292,9 +296,9 @@ impl<H: CmHandler> CmId<H> {
         unsafe { reject(self.id.as_raw(), private_data) }
     }
 
-    /// [`CmLocked::way`], with the lock taken.
-    pub(crate) fn way(&self) -> Way {
-        self.lock().way()
+    /// [`CmLocked::reachability`], with the lock taken.
+    pub(crate) fn reachability(&self) -> Reachability {
+        self.lock().reachability()
     }
 
     /// Moves the QP to the error state and tells the other side.

@@ -35,11 +35,11 @@ pub(crate) struct ConnParam<'a> {
 
 /// What becomes of a message of the CM to the other side, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Reachability {
     /// The message would be sent.
-    Open,
+    Reachable,
     /// The message cannot be sent now. To connect, to disconnect, or to drop a connected id is allowed, and fatal for
-    /// rxe: see `ro2ib_cm_way()`.
+    /// rxe: see `ro2ib_cm_reachability()`.
     NoRoute,
     /// The address of this side is not on the device any more, for good: nothing is sent, and nothing comes of
     /// trying. What was sent before and is not answered is repeated as long as the id is there, and that is fatal
@@ -195,16 +195,16 @@ impl CmLocked<'_> {
         Path::from_raw(&raw)
     }
 
-    /// Returns what becomes of a message to the other side; [`Way::Open`] before the address is resolved.
-    pub(crate) fn way(&self) -> Way {
+    /// Returns what becomes of a message to the other side; [`Reachability::Reachable`] before the address is resolved.
+    pub(crate) fn reachability(&self) -> Reachability {
         if !self.has_address {
-            return Way::Open;
+            return Reachability::Reachable;
         }
         // SAFETY: By the type invariant; the handler mutex is held.
-        match unsafe { bindings::ro2ib_cm_way(self.id) } {
-            bindings::ro2ib_cm_way_RO2IB_WAY_NO_ROUTE => Way::NoRoute,
-            bindings::ro2ib_cm_way_RO2IB_WAY_NO_ADDRESS => Way::NoAddress,
-            _ => Way::Open,
+        match unsafe { bindings::ro2ib_cm_reachability(self.id) } {
+            bindings::ro2ib_cm_reachability_RO2IB_CM_NO_ROUTE => Reachability::NoRoute,
+            bindings::ro2ib_cm_reachability_RO2IB_CM_NO_ADDRESS => Reachability::NoAddress,
+            _ => Reachability::Reachable,
         }
     }
 

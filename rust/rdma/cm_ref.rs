@@ -4,7 +4,7 @@
 //!
 //! An id is held by the driver, by a QP and a share of a completion queue made on it, and by each of
 //! its handlers while it runs. The last of them destroys it. A handler cannot, as destroying an id
-//! waits for its handlers: it hands the id on ([`Shared::last_user`]).
+//! waits for its handlers: it hands the id on ([`Shared::released_in_handler`]).
 //!
 //! What is told to whom is [`super::cm`]'s business: the handler of the driver is a pointer here. No
 //! locks but atomics; destroying sleeps.
@@ -27,7 +27,7 @@ use super::{
     cm_locked::CmLocked,
     device::Device,
     pd::Pd,
-    users::Users, //
+    refcount::Refcount, //
 };
 use crate::bindings;
 
@@ -45,7 +45,7 @@ pub(super) struct HandlerOps {
     /// # Safety
     ///
     /// It is the handler, which the reference keeps.
-    pub(super) last_user: unsafe fn(*mut ffi::c_void, CmRef),
+    pub(super) released_in_handler: unsafe fn(*mut ffi::c_void, CmRef),
 }
 
 /// The id has no address, or could not resolve the last one.
@@ -63,10 +63,10 @@ const RESOLVED: u32 = 2;
 /// takes back. Once `address` is [`RESOLVED`] it stays so, and no call that resolves an address begins.
 pub(super) struct Shared {
     id: *mut bindings::rdma_cm_id,
-    users: Users,
+    users: Refcount,
     has_qp: Atomic<u32>,
     /// A call that begins to resolve an address has not returned.
-    calling: Atomic<bool>,
+    in_resolve_call: Atomic<bool>,
     /// Whether the id has an address: [`NO_ADDRESS`], [`RESOLVING`] or [`RESOLVED`].
     address: Atomic<u32>,
     handler: *mut ffi::c_void,
@@ -88,9 +88,9 @@ impl Shared {
             // INVARIANT: Guaranteed by the caller; there is no id yet.
             Self {
                 id: core::ptr::null_mut(),
-                users: Users::new(1),
+                users: Refcount::new(1),
                 has_qp: Atomic::new(0),
-                calling: Atomic::new(false),
+                in_resolve_call: Atomic::new(false),
                 address: Atomic::new(NO_ADDRESS),
                 handler,
                 ops,
@@ -119,14 +119,14 @@ impl Shared {
     }
 
     /// Notes that the address is resolved; also for an id that was made with one, by a request.
-    pub(super) fn resolved(&self) {
-        // INVARIANT: `resolves` does not begin any more. A call that has not returned has succeeded, and the CM does
-        // nothing more in it.
+    pub(super) fn resolve_done(&self) {
+        // INVARIANT: `begin_resolve` does not begin any more. A call that has not returned has succeeded, and the CM
+        // does nothing more in it.
         self.address.store(RESOLVED, Release);
     }
 
     /// Notes that no address is being resolved any more: the query failed, or was cancelled.
-    pub(super) fn not_resolved(&self) {
+    pub(super) fn resolve_failed(&self) {
         // An address that is resolved stays.
         let _ = self.address.cmpxchg(RESOLVING, NO_ADDRESS, Full);
     }
@@ -160,7 +160,7 @@ pub(crate) struct CmRef(NonNull<Shared>);
 
 // SAFETY: Ids may be used and destroyed by any thread, and so may handlers.
 unsafe impl Send for CmRef {}
-// SAFETY: The operations on ids are thread safe, but for those that `resolves` keeps apart.
+// SAFETY: The operations on ids are thread safe, but for those that `begin_resolve` keeps apart.
 unsafe impl Sync for CmRef {}
 
 impl Clone for CmRef {
@@ -210,7 +210,7 @@ impl CmRef {
     }
 
     /// Gives the reference back inside of a handler of the id; the last one goes to
-    /// [`HandlerOps::last_user`].
+    /// [`HandlerOps::released_in_handler`].
     ///
     /// # Safety
     ///
@@ -223,12 +223,12 @@ impl CmRef {
             return;
         }
         // No other user is left, and there will be none: handlers do not run concurrently.
-        shared.users.revive();
+        shared.users.resurrect();
         // INVARIANT: Counted above.
         let id = CmRef(this.0);
 
         // SAFETY: By the type invariant of `Shared`; `id` keeps the handler.
-        unsafe { (shared.ops.last_user)(shared.handler, id) };
+        unsafe { (shared.ops.released_in_handler)(shared.handler, id) };
     }
 
     /// Waits until no handler runs and keeps others from running. Not inside a handler of the same
@@ -251,23 +251,23 @@ impl CmRef {
     ///
     /// `EBUSY` if an address is being resolved, or is resolved. The CM has no lock there: two calls at once would both
     /// bind the id, and a failing one releases the device that [`CmLocked`] reads.
-    pub(super) fn resolves(
+    pub(super) fn begin_resolve(
         &self,
         begin: impl FnOnce(*mut bindings::rdma_cm_id) -> ffi::c_int,
     ) -> Result {
         let shared = self.shared();
 
-        if shared.calling.xchg(true, Acquire) {
+        if shared.in_resolve_call.xchg(true, Acquire) {
             return Err(EBUSY);
         }
         // In front, as the event may come before the function is back.
         let result = if shared.address.cmpxchg(NO_ADDRESS, RESOLVING, Full).is_err() {
             Err(EBUSY)
         } else {
-            to_result(begin(shared.id)).inspect_err(|_| shared.not_resolved())
+            to_result(begin(shared.id)).inspect_err(|_| shared.resolve_failed())
         };
 
-        shared.calling.store(false, Release);
+        shared.in_resolve_call.store(false, Release);
         result
     }
 

@@ -31,7 +31,7 @@ use crate::bindings;
 /// softirq costs a switch to ksoftirqd: then `IB_POLL_WORKQUEUE` saves one context switch in six.
 /// The handlers of [`super::handler::QpHandler`] must be fit for softirq either way: they may not sleep.
 fn poll_context(device: &Device) -> bindings::ib_poll_context {
-    if device.interrupts() {
+    if device.uses_irq_completions() {
         bindings::ib_poll_context_IB_POLL_SOFTIRQ
     } else {
         bindings::ib_poll_context_IB_POLL_WORKQUEUE
@@ -95,9 +95,9 @@ impl CqShare {
 
     /// Waits until all completions that there are have been handled, whose they may be. After a QP was
     /// destroyed there are none of it then. Sleeps.
-    pub(super) fn settle(&self) {
+    pub(super) fn quiesce(&self) {
         // SAFETY: By the type invariant it is valid.
-        unsafe { bindings::ro2ib_cq_settle(self.as_raw()) }
+        unsafe { bindings::ro2ib_cq_quiesce(self.as_raw()) }
     }
 }
 

@@ -144,12 +144,12 @@ impl RegionPage {
     }
 
     /// How many `nob` bytes are in at most that lie one behind the other, wherever they begin.
-    pub(crate) fn most_for(self, nob: u32) -> u32 {
+    pub(crate) fn max_pages_for(self, nob: u32) -> u32 {
         nob.div_ceil(self.len().max(1)).saturating_add(1)
     }
 
     /// How many one page of our own is.
-    pub(super) fn in_ours(self) -> u32 {
+    pub(super) fn per_kernel_page(self) -> u32 {
         1_u32.wrapping_shl(OUR_PAGE.saturating_sub(self.shift))
     }
 }
@@ -221,9 +221,9 @@ impl Device {
     }
 
     /// Whether it raises completions in an interrupt.
-    pub(super) fn interrupts(&self) -> bool {
+    pub(super) fn uses_irq_completions(&self) -> bool {
         // SAFETY: By the type invariant.
-        unsafe { bindings::ro2ib_device_interrupts(self.as_raw()) }
+        unsafe { bindings::ro2ib_device_uses_irq(self.as_raw()) }
     }
 
     /// Returns whether connections of that port go over TCP; false if there is no such port.
@@ -247,21 +247,21 @@ impl Device {
 
     /// Whether it carries local work requests out again when it repeats what was sent before them,
     /// as rxe does; see [`super::sq::SendQueue::push_reg`].
-    fn repeats_local(&self) -> bool {
+    fn replays_local_wrs(&self) -> bool {
         // SAFETY: By the type invariant.
-        unsafe { bindings::ro2ib_device_repeats_local(self.as_raw()) }
+        unsafe { bindings::ro2ib_device_replays_local_wrs(self.as_raw()) }
     }
 
     /// Whether it reads the memory of a work request after that has ended, unless its completion is
     /// asked for; see [`super::qp::Qp::signals_all`].
-    pub(super) fn sends_late(&self) -> bool {
+    pub(super) fn reads_after_completion(&self) -> bool {
         // SAFETY: By the type invariant.
-        unsafe { bindings::ro2ib_device_sends_late(self.as_raw()) }
+        unsafe { bindings::ro2ib_device_reads_after_completion(self.as_raw()) }
     }
 
     /// Work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
-    pub(crate) fn reg_wrs(&self) -> u16 {
-        1 + u16::from(self.repeats_local())
+    pub(crate) fn wrs_per_reg(&self) -> u16 {
+        1 + u16::from(self.replays_local_wrs())
     }
 
     /// How a port of it is, counted from 1. May sleep.
@@ -283,7 +283,7 @@ impl Device {
     /// Has the RDMA core look at the addresses of all interfaces, and give the ports of the device the GIDs that those are
     /// due and have not got (over Ethernet only). Takes the lock of the network configuration: sleeps, and not for callers
     /// that hold it.
-    pub(crate) fn find_gids(&self) {
+    pub(crate) fn rescan_gids(&self) {
         // SAFETY: By the type invariant it is registered, and so has its tables of GIDs.
         unsafe { bindings::rdma_roce_rescan_device(self.as_raw()) }
     }

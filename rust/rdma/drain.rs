@@ -27,11 +27,11 @@ use super::{
         Relaxed,
         Release, //
     },
-    complete,
+    completion,
     cqe,
     handler::QpHandler,
     qp_shared::QpShared,
-    send_ring::Earlier,
+    send_ring::PriorWrs,
     wc::Wc, //
 };
 use crate::bindings;
@@ -68,14 +68,14 @@ const FAILED: u32 = 2;
 const ENDING: u32 = 3;
 
 /// What can be said of the completions of a QP.
-pub(super) enum Rest {
+pub(super) enum DrainState {
     /// None will come any more.
-    None,
+    Done,
     /// They come, then the markers.
     Pending,
-    /// The caller is to destroy the QP, wait for what has completed, and call [`Drain::ended`]. Nobody else is
-    /// told so.
-    Yours,
+    /// The caller must destroy the QP, wait until its completions are handled, and call [`Drain::finish_destroyed`].
+    /// No other caller gets this answer.
+    DestroyFirst,
 }
 
 // SAFETY: It may be used and dropped by any thread: what is not atomic does not
@@ -115,7 +115,7 @@ impl<T: QpHandler> Drain<T> {
     /// # Safety
     ///
     /// Called once at most, for the QP that this is in, which is not destroyed before [`Self::rest`]
-    /// says so or [`Self::wait_at_last`] was called. Nobody posts any more.
+    /// says so or [`Self::drain_on_drop`] was called. Nobody posts any more.
     pub(super) unsafe fn begin(&self, qp: *mut bindings::ib_qp) -> Result {
         self.set_posted();
         // SAFETY: The caller guarantees that it is valid.
@@ -165,13 +165,13 @@ impl<T: QpHandler> Drain<T> {
     }
 
     /// Whether completions will come.
-    pub(super) fn rest(&self) -> Rest {
+    pub(super) fn rest(&self) -> DrainState {
         if self.drained.load(Acquire) != 0 {
-            Rest::None
+            DrainState::Done
         } else if self.stage.cmpxchg(FAILED, ENDING, Full).is_ok() {
-            Rest::Yours
+            DrainState::DestroyFirst
         } else {
-            Rest::Pending
+            DrainState::Pending
         }
     }
 
@@ -179,13 +179,13 @@ impl<T: QpHandler> Drain<T> {
     ///
     /// # Safety
     ///
-    /// The caller was told [`Rest::Yours`], the QP that this is in is destroyed, and all of its completions have
-    /// been handled.
-    pub(super) unsafe fn ended(&self) {
+    /// [`Self::rest`] returned [`DrainState::DestroyFirst`] to the caller, the QP that this is in is destroyed, and all
+    /// of its completions have been handled.
+    pub(super) unsafe fn finish_destroyed(&self) {
         // SAFETY: By the type invariant it is valid; the caller guarantees the rest.
         unsafe {
-            complete::end_rest(&*self.shared, Wc::FLUSHED, Earlier::Unknown);
-            (*self.shared).send_ring().let_go_of_rest();
+            completion::end_rest(&*self.shared, Wc::FLUSHED, PriorWrs::Unknown);
+            (*self.shared).send_ring().release_unfinished();
         }
         // INVARIANT: None will come any more.
         self.drained.store(1, Release);
@@ -197,7 +197,7 @@ impl<T: QpHandler> Drain<T> {
     /// # Safety
     ///
     /// `qp` is the QP that this is in. Nobody posts any more, and nobody else asks.
-    pub(super) unsafe fn wait_at_last(&self, qp: *mut bindings::ib_qp) -> bool {
+    pub(super) unsafe fn drain_on_drop(&self, qp: *mut bindings::ib_qp) -> bool {
         if self.drained.load(Acquire) != 0 || self.posted.load(Relaxed) == 0 {
             return false;
         }
@@ -220,7 +220,7 @@ impl<T: QpHandler> Drain<T> {
             let this = container_of!(cqe, Self, sq_marker);
 
             // It is the last of the send queue.
-            complete::end_rest(&*(*this).shared, Wc::of_send(&*wc), Earlier::EndedWell);
+            completion::end_rest(&*(*this).shared, Wc::of_send(&*wc), PriorWrs::Completed);
             Self::marker_done(this);
         }
     }
@@ -251,7 +251,7 @@ impl<T: QpHandler> Drain<T> {
 
         // SAFETY: By the type invariant it is valid. Both markers are the last of their queues, they were posted when nobody
         // posts any more, and after the device was told of the error state.
-        unsafe { (*this.shared).send_ring().let_go_of_rest() };
+        unsafe { (*this.shared).send_ring().release_unfinished() };
         // INVARIANT: As above.
         this.drained.store(1, Release);
         // From here on somebody else may free the QP.

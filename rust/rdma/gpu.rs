@@ -2,10 +2,10 @@
 
 //! Memory that neither the CPU nor the kernel's DMA layer can reach: a GPU's.
 //!
-//! Its pages only stand for it. The owner of such memory provides its DMA mapping ([`GpuMemory`]), and a
+//! Its pages only stand for it. The owner of such memory provides its DMA mapping ([`GpuMemOps`]), and a
 //! [`PageVec`] of such pages records the owner. This module does not know any owner.
 //!
-//! [`PageVec`]: super::pages::PageVec
+//! [`PageVec`]: super::page_vec::PageVec
 
 use super::buf::Direction;
 use crate::bindings;
@@ -16,7 +16,7 @@ use crate::bindings;
 ///
 /// What [`Self::map`] has mapped is memory that the device may use, in that direction, until
 /// [`Self::unmap`], whatever happens to the owner meanwhile.
-pub(crate) unsafe trait GpuMemory: Sync {
+pub(crate) unsafe trait GpuMemOps: Sync {
     /// Maps the first `n` elements of a list for a device, and puts DMA addresses and lengths into it.
     /// Returns how many elements these are, 0 if the pages are no GPU's or nobody has them any more, or a
     /// negative errno. Process context; may sleep.
@@ -57,9 +57,9 @@ pub(crate) unsafe trait GpuMemory: Sync {
 
 /// What pages are.
 #[derive(Clone, Copy)]
-pub(crate) enum Home {
+pub(crate) enum MemKind {
     /// Memory of the system.
-    System,
+    Host,
     /// Memory of a GPU.
-    Gpu(&'static dyn GpuMemory),
+    Gpu(&'static dyn GpuMemOps),
 }

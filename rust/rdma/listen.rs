@@ -30,7 +30,7 @@ use super::{
     cm_locked::CmLocked,
     cm_ref::CmRef,
     device::Device,
-    net::NetNs,
+    net_ns::NetNs,
     work::NofsScope, //
 };
 use crate::bindings;
@@ -51,9 +51,9 @@ pub(crate) trait ListenHandler: Send + Sync + 'static {
 }
 
 /// For an id that is bound, and never listens.
-struct Nobody;
+struct NoRequests;
 
-impl ListenHandler for Nobody {
+impl ListenHandler for NoRequests {
     fn connect_request(&self, _request: &mut ConnRequest<'_>) {}
 
     fn device_removal(&self) {}
@@ -68,7 +68,7 @@ impl ListenHandler for Nobody {
 ///
 /// Those of [`Listener::bind`].
 pub(crate) fn device_of(net: NetNs<'_>, addr: &Addr) -> Result<(ARef<Device>, u32)> {
-    let nobody = Arc::new(Nobody, GFP_KERNEL)?;
+    let nobody = Arc::new(NoRequests, GFP_KERNEL)?;
     let bound = Listener::bind(net, addr, nobody)?;
 
     Ok((bound.device().ok_or(ENODEV)?, bound.port()))
@@ -76,8 +76,8 @@ pub(crate) fn device_of(net: NetNs<'_>, addr: &Addr) -> Result<(ARef<Device>, u3
 
 /// Whether no message of the CM leaves `device` any more, if `addr` belongs to it; see [`Device::gsi_failed`]. May
 /// sleep. False if the address is elsewhere, or the device goes.
-pub(crate) fn is_mute(net: NetNs<'_>, addr: &Addr, device: &Device) -> bool {
-    let Ok(bound) = Arc::new(Nobody, GFP_KERNEL)
+pub(crate) fn gsi_qp_failed(net: NetNs<'_>, addr: &Addr, device: &Device) -> bool {
+    let Ok(bound) = Arc::new(NoRequests, GFP_KERNEL)
         .map_err(Error::from)
         .and_then(|nobody| Listener::bind(net, addr, nobody))
     else {

@@ -13,22 +13,22 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`region`], [`mr`], [`mr_places`], [`mr_pool`], [`regions`] | memory regions: one, its token, those of a QP, those of a device |
+//! | [`raw_mr`], [`mr`], [`mr_slots`], [`mr_pool`], [`mr_sharing`] | memory regions: one, its token, those of a QP, those of a device |
 //! | [`send_ring`], [`recv_ring`] | the slots: what posted work requests own; over [`cqe`] |
 //! | [`qp_shared`] | the part of a QP that completions need |
 //! | [`handler`] | what the owner of a QP is told |
-//! | [`complete`], [`drain`] | completions: of what is posted, and the last ones |
+//! | [`completion`], [`drain`] | completions: of what is posted, and the last ones |
 //! | [`qp`] | the QP |
 //! | [`sq`], [`sq_reg`], [`rq`] | the rights to post; over [`batch`] |
-//! | [`parts`] | makes the QP and the rights, and takes them back |
+//! | [`qp_create`] | makes the QP and the rights, and takes them back |
 //!
 //! So is an id of the connection manager:
 //!
 //! | room | what |
 //! |---|---|
-//! | [`cm_event`], [`cm_path`], [`net`] | addresses, events, paths, namespaces |
+//! | [`cm_event`], [`cm_path`], [`net_ns`] | addresses, events, paths, namespaces |
 //! | [`cm_locked`] | what is done with an id under its handler mutex |
-//! | [`cm_ref`] | counted references to an id; over [`users`] |
+//! | [`cm_ref`] | counted references to an id; over [`refcount`] |
 //! | [`cm`] | the id, and whom it tells of its events |
 //! | [`listen`] | an id to listen on, and the requests that come |
 //!
@@ -54,33 +54,34 @@ pub(crate) mod cm_event;
 pub(crate) mod cm_locked;
 pub(crate) mod cm_path;
 pub(crate) mod cm_ref;
-pub(crate) mod complete;
+pub(crate) mod completion;
 pub(crate) mod cq;
 pub(crate) mod cqe;
 pub(crate) mod debugfs;
 pub(crate) mod device;
 pub(crate) mod drain;
+pub(crate) mod errno;
 pub(crate) mod gpu;
 pub(crate) mod handler;
-pub(crate) mod layout;
+pub(crate) mod layout_check;
 pub(crate) mod listen;
-pub(crate) mod log;
 pub(crate) mod mapping;
 pub(crate) mod mr;
-pub(crate) mod mr_places;
 pub(crate) mod mr_pool;
-pub(crate) mod net;
-pub(crate) mod pages;
-pub(crate) mod parts;
+pub(crate) mod mr_sharing;
+pub(crate) mod mr_slots;
+pub(crate) mod net_ns;
+pub(crate) mod page_vec;
 pub(crate) mod pd;
 pub(crate) mod percpu;
 pub(crate) mod qp;
+pub(crate) mod qp_create;
 pub(crate) mod qp_shared;
 pub(crate) mod random;
-pub(crate) mod rc;
+pub(crate) mod ratelimit;
+pub(crate) mod raw_mr;
 pub(crate) mod recv_ring;
-pub(crate) mod region;
-pub(crate) mod regions;
+pub(crate) mod refcount;
 pub(crate) mod reserve;
 pub(crate) mod rq;
 pub(crate) mod send_ring;
@@ -88,6 +89,5 @@ pub(crate) mod sg;
 pub(crate) mod sq;
 pub(crate) mod sq_reg;
 pub(crate) mod sync;
-pub(crate) mod users;
 pub(crate) mod wc;
 pub(crate) mod work;

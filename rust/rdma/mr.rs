@@ -12,7 +12,7 @@
 
 use core::marker::PhantomData;
 
-use super::region::Region;
+use super::raw_mr::Region;
 
 /// A region that is mapped nowhere.
 pub(crate) struct Free;

@@ -6,7 +6,7 @@
 //! is known from the start: allocating one may take a command of the device's firmware,
 //! a server has thousands of QPs, and of those that are tried for a connection only one
 //! is used. Where they are from, and whether one that lies idle goes to another QP, is
-//! not decided here ([`super::regions`]).
+//! not decided here ([`super::mr_sharing`]).
 //!
 //! The pool keeps the mapping from `map` on until no key to it can be valid:
 //! until the invalidation has completed, or the region is destroyed. A key is changed only
@@ -29,15 +29,15 @@ use super::{
         Mapped,
         Mr, //
     },
-    mr_places::{
-        Loose,
-        Places,
+    mr_slots::{
+        DetachedMr,
+        MrSlots,
         RegParts, //
     },
     pd::Pd,
-    region::{
-        RawMr,
-        Room, //
+    raw_mr::{
+        MrBudget,
+        RawMr, //
     },
     sg::SgRef,
     sync::{
@@ -46,8 +46,8 @@ use super::{
     }, //
 };
 
-/// Places that a pool makes first.
-const FIRST_PLACES: usize = 8;
+/// Number of slots that a pool allocates first.
+const FIRST_SLOTS: usize = 8;
 
 /// The memory regions of a QP.
 #[pin_data]
@@ -58,17 +58,17 @@ pub(super) struct MrPool {
     most: u16,
     /// Regions that it has; changes under the lock.
     held: Atomic<u32>,
-    /// Its place in the list of pools ([`super::regions`]).
+    /// Its place in the list of pools ([`super::mr_sharing`]).
     place: Atomic<usize>,
     #[pin]
-    places: SpinLockBh<Places>,
+    slots: SpinLockBh<MrSlots>,
 }
 
 impl MrPool {
     /// A pool for `most` regions of `max_pages` pages. Sleeps.
     pub(super) fn new(qp_id: u64, pd: &Arc<Pd>, most: u16, max_pages: u32) -> Result<Arc<Self>> {
         let pd = pd.clone();
-        let places = Places::new();
+        let slots = MrSlots::new();
 
         Arc::pin_init(
             pin_init!(Self {
@@ -78,7 +78,7 @@ impl MrPool {
                 most,
                 held: Atomic::new(0),
                 place: Atomic::new(usize::MAX),
-                places <- new_spinlock_bh!(places),
+                slots <- new_spinlock_bh!(slots),
             }),
             GFP_KERNEL,
         )
@@ -86,7 +86,7 @@ impl MrPool {
 
     /// Takes a region that lies idle here. Any context.
     pub(super) fn take_idle(&self) -> Option<Mr<Free>> {
-        let index = self.places.lock().take_free()?;
+        let index = self.slots.lock().take_free()?;
 
         Some(Mr::new(index, self.qp_id))
     }
@@ -96,8 +96,8 @@ impl MrPool {
     /// # Errors
     ///
     /// As [`RawMr::alloc`].
-    pub(super) fn make(&self, room: &Arc<Room>) -> Result<Loose> {
-        Ok(RawMr::alloc(room, &self.pd, self.max_pages)?.into())
+    pub(super) fn make(&self, budget: &Arc<MrBudget>) -> Result<DetachedMr> {
+        Ok(RawMr::alloc(budget, &self.pd, self.max_pages)?.into())
     }
 
     /// The region is one of its own from now on, and is taken. Sleeps.
@@ -105,72 +105,72 @@ impl MrPool {
     /// # Errors
     ///
     /// `ENOBUFS` if it has as many as it may have, or is destroyed; `ENOMEM`. Then the region is destroyed.
-    pub(super) fn adopt(&self, loose: Loose) -> Result<Mr<Free>> {
-        let mut loose = loose;
+    pub(super) fn insert(&self, detached: DetachedMr) -> Result<Mr<Free>> {
+        let mut detached = detached;
 
         loop {
             self.make_room()?;
-            let mut places = self.places.lock();
+            let mut slots = self.slots.lock();
 
-            match places.add(loose) {
+            match slots.add(detached) {
                 Ok(index) => {
                     self.held.fetch_add(1, Relaxed);
                     return Ok(Mr::new(index, self.qp_id));
                 }
                 // Lost the race for the slot. Each retry means that another region was added, so this ends: the number
                 // of regions is bounded.
-                Err(back) => loose = back,
+                Err(back) => detached = back,
             }
         }
     }
 
-    /// Room for one region more. It is made outside of the lock.
+    /// Makes room for one more region, outside of the lock.
     fn make_room(&self) -> Result {
         let len = {
-            let places = self.places.lock();
+            let slots = self.slots.lock();
 
-            if places.is_destroyed() {
+            if slots.is_destroyed() {
                 return Err(ENOBUFS);
             }
-            if places.has_room() {
+            if slots.has_room() {
                 return Ok(());
             }
-            places.len()
+            slots.len()
         };
         let most = usize::from(self.most);
 
         if len >= most {
             return Err(ENOBUFS);
         }
-        let mut larger = Places::with_room(len.saturating_mul(2).max(FIRST_PLACES).min(most))?;
+        let mut larger = MrSlots::with_capacity(len.saturating_mul(2).max(FIRST_SLOTS).min(most))?;
 
         // Somebody may have been faster.
-        self.places.lock().move_into(&mut larger);
+        self.slots.lock().move_into(&mut larger);
         // What is too small now goes after the lock.
         Ok(())
     }
 
     /// Gives a region away that lies idle, for queue pairs that need `max_pages`. Any context.
-    pub(super) fn part_with_idle(&self, max_pages: u32) -> Option<Loose> {
+    pub(super) fn steal_idle(&self, max_pages: u32) -> Option<DetachedMr> {
         if self.max_pages < max_pages {
             return None;
         }
-        let mut places = self.places.lock();
-        let loose = places.remove_free()?;
+        let mut slots = self.slots.lock();
+        let detached = slots.remove_free()?;
 
         self.held.fetch_sub(1, Relaxed);
-        Some(loose)
+        Some(detached)
     }
 
     /// Destroys one region that was not used since this was last called, if there is one. Sleeps.
     pub(super) fn drop_unused(&self) {
-        let mut places = self.places.lock();
-        let unused = places.remove_unused();
+        let mut slots = self.slots.lock();
+        let unused = slots.remove_unused();
 
         if unused.is_some() {
             self.held.fetch_sub(1, Relaxed);
         }
-        drop(places);
+        drop(slots);
         drop(unused);
     }
 
@@ -202,7 +202,7 @@ impl MrPool {
     /// Gives a free region back.
     pub(super) fn put(&self, mr: Mr<Free>) {
         if mr.qp_id() == self.qp_id {
-            self.places.lock().put_free(mr.index());
+            self.slots.lock().put_free(mr.index());
         }
     }
 
@@ -212,7 +212,7 @@ impl MrPool {
             return Err((mr, EINVAL));
         }
         // The caller has the only token, so it is there unless the pool is destroyed.
-        let Some((raw, key_used)) = self.places.lock().take_out(mr.index()) else {
+        let Some((raw, key_used)) = self.slots.lock().check_out(mr.index()) else {
             return Err((mr, ENODEV));
         };
         let nob = sg.nob();
@@ -223,9 +223,9 @@ impl MrPool {
             .is_ok_and(|region| region.length == u64::from(nob));
         let mapped = region.is_ok().then(|| covers.then_some(sg));
 
-        let put_back = self.places.lock().put_back(mr.index(), raw, mapped);
+        let check_in = self.slots.lock().check_in(mr.index(), raw, mapped);
 
-        if put_back.is_err() {
+        if check_in.is_err() {
             // The pool was destroyed meanwhile: the region goes here, and no key of it is valid.
             return Err((mr, ENODEV));
         }
@@ -239,7 +239,7 @@ impl MrPool {
     /// Undoes `map`.
     pub(super) fn unmap(&self, mr: Mr<Mapped>) -> Mr<Free> {
         if mr.qp_id() == self.qp_id {
-            let sg = self.places.lock().uncover(mr.index());
+            let sg = self.slots.lock().clear_mapping(mr.index());
 
             // Unmapped outside the lock, if this was the last.
             drop(sg);
@@ -251,16 +251,16 @@ impl MrPool {
     // The token stays where it is: by parts.
     #[inline(always)]
     pub(super) fn register(&self, index: u16, rkey: u32) -> Option<RegParts> {
-        self.places.lock().register(index, rkey)
+        self.slots.lock().register(index, rkey)
     }
 
     /// The invalidation of a region has completed: its key is dead.
     pub(super) fn invalidated(&self, index: u16) {
-        let mut places = self.places.lock();
-        let sg = places.uncover(index);
+        let mut slots = self.slots.lock();
+        let sg = slots.clear_mapping(index);
 
-        places.put_free(index);
-        drop(places);
+        slots.put_free(index);
+        drop(slots);
         // Unmapped outside the lock, if this was the last.
         drop(sg);
     }
@@ -270,11 +270,11 @@ impl MrPool {
     /// The send queue must be empty and closed: a registration would refer to
     /// what is gone.
     pub(super) fn destroy(&self) {
-        let mut places = self.places.lock();
-        let all = places.destroy();
+        let mut slots = self.slots.lock();
+        let all = slots.destroy();
 
         self.held.store(0, Relaxed);
-        drop(places);
+        drop(slots);
         drop(all);
     }
 }

@@ -25,15 +25,15 @@ const ROW: usize = 64;
 /// # Invariants
 ///
 /// The pointer is what `ro2ib_percpu_alloc(ROWS * ROW)` returned, and was not freed.
-pub(crate) struct PerCpu<const ROWS: usize>(NonNull<u64>);
+pub(crate) struct PercpuHistogram<const ROWS: usize>(NonNull<u64>);
 
 // SAFETY: Only the functions of `rust/helpers/percpu.c` use what it points to, and those may be called on
 // any CPU.
-unsafe impl<const ROWS: usize> Send for PerCpu<ROWS> {}
+unsafe impl<const ROWS: usize> Send for PercpuHistogram<ROWS> {}
 // SAFETY: As above.
-unsafe impl<const ROWS: usize> Sync for PerCpu<ROWS> {}
+unsafe impl<const ROWS: usize> Sync for PercpuHistogram<ROWS> {}
 
-impl<const ROWS: usize> PerCpu<ROWS> {
+impl<const ROWS: usize> PercpuHistogram<ROWS> {
     /// All of them 0. May sleep.
     pub(crate) fn new() -> Result<Self> {
         let n = u32::try_from(ROWS.checked_mul(ROW).ok_or(EOVERFLOW)?)?;
@@ -45,12 +45,12 @@ impl<const ROWS: usize> PerCpu<ROWS> {
 
     /// Counts `n` in that row, and adds it to the sum; nothing if there is no such row. Any context but NMI.
     #[inline]
-    pub(crate) fn note(&self, row: usize, n: u64) {
+    pub(crate) fn record(&self, row: usize, n: u64) {
         if row >= ROWS {
             return;
         }
         // SAFETY: By the type invariant, and there is such a row.
-        unsafe { bindings::ro2ib_percpu_note(self.0.as_ptr(), row, n) };
+        unsafe { bindings::ro2ib_percpu_record(self.0.as_ptr(), row, n) };
     }
 
     /// The word `word` of that row, summed up over all CPUs; others may count meanwhile. 0 if it is not there.
@@ -66,7 +66,7 @@ impl<const ROWS: usize> PerCpu<ROWS> {
     }
 }
 
-impl<const ROWS: usize> Drop for PerCpu<ROWS> {
+impl<const ROWS: usize> Drop for PercpuHistogram<ROWS> {
     fn drop(&mut self) {
         // SAFETY: By the type invariant; nobody uses it any more.
         unsafe { bindings::ro2ib_percpu_free(self.0.as_ptr()) };

@@ -6,9 +6,9 @@
 //! buffers, mappings of work requests and memory regions. It is destroyed after
 //! all its completions are reaped, which is when that memory is freed.
 //!
-//! Below it are what its completions need ([`super::qp_shared`], [`super::complete`]) and how it
+//! Below it are what its completions need ([`super::qp_shared`], [`super::completion`]) and how it
 //! ends ([`super::drain`]); above it are the queues that work requests are posted with
-//! ([`super::sq`], [`super::rq`]), and [`super::parts`], which makes all three.
+//! ([`super::sq`], [`super::rq`]), and [`super::qp_create`], which makes all three.
 //!
 //! Closing: [`Qp::drain`] takes the rights to post, moves the QP to the error
 //! state and posts one marker to each queue. When both have come back every other
@@ -38,12 +38,12 @@ use super::{
         CmId, //
     },
     cm_ref::CmRef,
-    complete,
+    completion,
     cq::CqShare,
     device::Device,
     drain::{
         Drain,
-        Rest,
+        DrainState,
         DRAIN_WRS, //
     },
     handler::QpHandler,
@@ -53,13 +53,13 @@ use super::{
         Mr, //
     },
     mr_pool::MrPool,
+    mr_sharing::{
+        MrPoolHandle,
+        Regions, //
+    },
     pd::Pd,
     qp_shared::QpShared,
     recv_ring::RecvRing,
-    regions::{
-        Pooled,
-        Regions, //
-    },
     send_ring::SendRing,
     sg::SgRef,
     wc::QpEvent, //
@@ -110,7 +110,7 @@ pub(crate) struct Qp<T: QpHandler> {
     max_inline: Atomic<u32>,
     qpn: Atomic<u32>,
     gone: Atomic<u32>,
-    reg_wrs: u16,
+    wrs_per_reg: u16,
     signals_all: bool,
     cq: CqShare,
     pd: Arc<Pd>,
@@ -144,12 +144,12 @@ impl<T: QpHandler> Qp<T> {
         let cq = CqShare::get(&id, pd, config.nr_cqe(), hint)?;
         let nr = NEXT_NR.fetch_add(1, Relaxed);
         let pool = MrPool::new(nr, pd, config.nr_mrs, config.mr_pages.into())?;
-        let mrs = Pooled::new(pool, regions);
+        let mrs = MrPoolHandle::new(pool, regions);
         let to_tell = handler.clone();
         let shared = QpShared::new(
             mrs,
-            (config.sq_depth, complete::send_done::<T>),
-            (config.rq_depth, complete::recv_done::<T>),
+            (config.sq_depth, completion::send_done::<T>),
+            (config.rq_depth, completion::recv_done::<T>),
             handler,
         );
         let mut caps = bindings::ro2ib_qp_caps {
@@ -171,8 +171,8 @@ impl<T: QpHandler> Qp<T> {
                 max_inline: Atomic::new(0),
                 qpn: Atomic::new(0),
                 gone: Atomic::new(0),
-                reg_wrs: pd.device().reg_wrs(),
-                signals_all: pd.device().sends_late(),
+                wrs_per_reg: pd.device().wrs_per_reg(),
+                signals_all: pd.device().reads_after_completion(),
                 cq,
                 pd: pd.clone(),
                 id,
@@ -221,8 +221,8 @@ impl<T: QpHandler> Qp<T> {
     }
 
     /// Work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
-    pub(crate) fn reg_wrs(&self) -> u16 {
-        self.reg_wrs
+    pub(crate) fn wrs_per_reg(&self) -> u16 {
+        self.wrs_per_reg
     }
 
     /// Whether the completion of everything with data is asked for.
@@ -234,8 +234,8 @@ impl<T: QpHandler> Qp<T> {
         self.signals_all
     }
 
-    pub(super) fn fences_regs(&self) -> bool {
-        self.reg_wrs > 1
+    pub(super) fn reg_needs_fence(&self) -> bool {
+        self.wrs_per_reg > 1
     }
 
     /// How many receives are posted. For people: it changes any time.
@@ -302,13 +302,13 @@ impl<T: QpHandler> Qp<T> {
     /// `EBUSY` before [`Self::drain`] has ended posting and [`QpHandler::drained`] was called.
     pub(crate) fn destroy_mrs(&self) -> Result {
         match self.drain.rest() {
-            Rest::None => {}
-            Rest::Pending => return Err(EBUSY),
-            Rest::Yours => {
+            DrainState::Done => {}
+            DrainState::Pending => return Err(EBUSY),
+            DrainState::DestroyFirst => {
                 // SAFETY: It was tried to drain it, so nobody posts any more.
                 unsafe { self.destroy_undrained() };
                 // SAFETY: It was said to us; nothing of a QP that is gone completes, and what had was waited for.
-                unsafe { self.drain.ended() };
+                unsafe { self.drain.finish_destroyed() };
             }
         }
         self.shared.regions().destroy();
@@ -343,10 +343,10 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// Nobody posts any more.
     unsafe fn destroy_undrained(&self) {
-        self.cq.settle();
+        self.cq.quiesce();
         // SAFETY: Guaranteed by the caller.
         unsafe { self.destroy() };
-        self.cq.settle();
+        self.cq.quiesce();
     }
 
     /// What [`Self::drain`] does when it has the rights to post.
@@ -356,7 +356,7 @@ impl<T: QpHandler> Qp<T> {
     /// Called once at most, when nobody can post any more.
     pub(super) unsafe fn end_posting(&self) -> Result {
         // SAFETY: Guaranteed by the caller; it is ours, and `drop` destroys it after it has called
-        // `wait_at_last`.
+        // `drain_on_drop`.
         unsafe { self.drain.begin(self.as_raw()) }
     }
 
@@ -418,7 +418,7 @@ impl<T: QpHandler> PinnedDrop for Qp<T> {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: By the type invariant, it is ours. Nobody can post any more, as that takes a
         // reference to this.
-        let unsettled = unsafe { self.drain.wait_at_last(self.as_raw()) };
+        let unsettled = unsafe { self.drain.drain_on_drop(self.as_raw()) };
 
         if unsettled {
             // SAFETY: As above.

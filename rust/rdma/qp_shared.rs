@@ -4,7 +4,7 @@
 //! whom to tell.
 //!
 //! A slot points to the [`QpShared`] that it is in, not to the QP. So the rooms of the completions
-//! ([`super::complete`]) lie below the QP and know nothing of it. Any context; what is inside has
+//! ([`super::completion`]) lie below the QP and know nothing of it. Any context; what is inside has
 //! locks and rules of its own.
 
 use core::marker::PhantomPinned;
@@ -17,8 +17,8 @@ use kernel::{
 use super::{
     cqe::Done,
     mr_pool::MrPool,
+    mr_sharing::MrPoolHandle,
     recv_ring::RecvRing,
-    regions::Pooled,
     send_ring::SendRing, //
 };
 
@@ -30,7 +30,7 @@ use super::{
 #[pin_data]
 pub(crate) struct QpShared<T> {
     // Dropped in this order: keys, then memory, then the handler.
-    mrs: Pooled,
+    mrs: MrPoolHandle,
     send: SendRing<Self>,
     recv: RecvRing<Self>,
     handler: Arc<T>,
@@ -48,7 +48,7 @@ impl<T> QpShared<T> {
     /// Rings of these depths, with the functions that their completions call, which may take the
     /// owner of the ring for a `QpShared<T>`. Sleeps.
     pub(super) fn new(
-        mrs: Pooled,
+        mrs: MrPoolHandle,
         send: (u16, Done),
         recv: (u16, Done),
         handler: Arc<T>,
@@ -74,7 +74,7 @@ impl<T> QpShared<T> {
     }
 
     /// The memory regions, and where they are from.
-    pub(super) fn regions(&self) -> &Pooled {
+    pub(super) fn regions(&self) -> &MrPoolHandle {
         &self.mrs
     }
 

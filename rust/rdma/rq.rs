@@ -146,7 +146,7 @@ impl RecvQueue {
         wr.__bindgen_anon_1.wr_cqe = unsafe { slot.put(buf) };
         // INVARIANT: Complete.
         self.pending = self.pending.wrapping_add(1);
-        self.next = after(self.next, slots.len());
+        self.next = next_index(self.next, slots.len());
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl RecvQueue {
         for i in 0..n {
             let slot = slots.get(at);
 
-            at = after(at, slots.len());
+            at = next_index(at, slots.len());
             if let (Some(slot), true) = (slot, i >= posted) {
                 // SAFETY: We are the right to use the queue of this QP, which did not take this one.
                 unsafe { slot.take_back() };
@@ -227,7 +227,7 @@ impl RecvQueue {
 }
 
 /// The index after `at` in a ring.
-fn after(at: usize, len: usize) -> usize {
+fn next_index(at: usize, len: usize) -> usize {
     let next = at.wrapping_add(1);
 
     if next < len {

@@ -9,7 +9,7 @@
 //! What did not end well keeps what it owns in its slot, which nobody uses again: providers (bnxt_re, cxgb4,
 //! ocrdma; read) make up the completions of a queue pair that comes into the error state before their device
 //! knows of it, which may send from that memory until then. The QP has to be drained, or destroyed
-//! ([`SendRing::let_go_of_rest`]).
+//! ([`SendRing::release_unfinished`]).
 //!
 //! Plain data: it does not know who pushes work requests, nor who is told of them. No locks: a slot
 //! is used by the send queue or by a completion, and completions come one after the other. Any
@@ -47,17 +47,17 @@ use crate::bindings;
 
 /// What became of the work requests that a completion retires, but for the last, whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Earlier {
+pub(super) enum PriorWrs {
     /// They ended well, and in silence: nobody had asked to be told.
-    EndedWell,
+    Completed,
     /// Nobody will ever know: the queue is gone with them. So a key that one of them was to invalidate may be valid.
     Unknown,
 }
 
-impl Earlier {
+impl PriorWrs {
     fn wc(self) -> Wc {
         match self {
-            Self::EndedWell => Wc::SUCCESS,
+            Self::Completed => Wc::SUCCESS,
             Self::Unknown => Wc::FLUSHED,
         }
     }
@@ -78,12 +78,12 @@ pub(crate) struct SendDone {
 pub(super) struct Resources {
     pub(super) ctx: u32,
     pub(super) buf: Option<TxBuf>,
-    pub(super) memory: Memory,
+    pub(super) memory: WrMemory,
 }
 
 /// What a work request does with memory that is not in its message.
 #[derive(Default)]
-pub(super) enum Memory {
+pub(super) enum WrMemory {
     /// Nothing.
     #[default]
     None,
@@ -178,12 +178,12 @@ impl<O> SendRing<O> {
     /// # Safety
     ///
     /// Called for a completion of that slot with the outcome `wc`, and until what it returned is
-    /// dropped not for another one. Of those before it `earlier` is true.
+    /// dropped not for another one. Of those before it `prior` is true.
     #[inline(always)]
     pub(super) unsafe fn retire(
         &self,
         index: u32,
-        (wc, earlier): (Wc, Earlier),
+        (wc, prior): (Wc, PriorWrs),
         mrs: &MrPool,
     ) -> Option<Retired<'_, O>> {
         let tail = self.tail.load(Relaxed);
@@ -204,13 +204,13 @@ impl<O> SendRing<O> {
         if !wc.status.is_success() {
             // INVARIANT: Before any of these is given back.
             self.broken.store(true, Relaxed);
-            well = match earlier {
-                Earlier::EndedWell => distance,
-                Earlier::Unknown => 0,
+            well = match prior {
+                PriorWrs::Completed => distance,
+                PriorWrs::Unknown => 0,
             };
         }
         // SAFETY: By the type invariant they belong to us: they are the first of the used ones.
-        unsafe { self.let_go(tail, well, mrs) };
+        unsafe { self.release_mappings(tail, well, mrs) };
         // INVARIANT: As above, and nobody else retires any until this is dropped.
         Some(Retired {
             ring: self,
@@ -218,7 +218,7 @@ impl<O> SendRing<O> {
             left: n,
             n,
             wc,
-            earlier,
+            prior,
         })
     }
 
@@ -237,7 +237,7 @@ impl<O> SendRing<O> {
             end
         };
 
-        Some(before(end, self.depth))
+        Some(prev_index(end, self.depth))
     }
 
     /// Lets go of the memory that the `n` work requests from slot `at` on use, which ended well.
@@ -246,7 +246,7 @@ impl<O> SendRing<O> {
     ///
     /// The caller owns these slots.
     #[inline(always)]
-    unsafe fn let_go(&self, at: u32, n: u32, mrs: &MrPool) {
+    unsafe fn release_mappings(&self, at: u32, n: u32, mrs: &MrPool) {
         let mut at = at;
 
         for _ in 0..n {
@@ -256,14 +256,14 @@ impl<O> SendRing<O> {
             // SAFETY: Guaranteed by the caller.
             let resources = unsafe { &mut *slot.resources.get() };
 
-            at = after(at, self.depth);
-            if let Memory::None = resources.memory {
+            at = next_index(at, self.depth);
+            if let WrMemory::None = resources.memory {
                 continue;
             }
             match core::mem::take(&mut resources.memory) {
-                Memory::Invalidates(mr) => mrs.invalidated(mr),
-                Memory::Reads(pages) => drop(pages),
-                Memory::None => {}
+                WrMemory::Invalidates(mr) => mrs.invalidated(mr),
+                WrMemory::Reads(pages) => drop(pages),
+                WrMemory::None => {}
             }
         }
     }
@@ -274,7 +274,7 @@ impl<O> SendRing<O> {
     ///
     /// No completion will come any more, none is being handled, nobody posts, and the QP is drained or
     /// destroyed.
-    pub(super) unsafe fn let_go_of_rest(&self) {
+    pub(super) unsafe fn release_unfinished(&self) {
         for slot in &*self.slots {
             // SAFETY: By the caller's guarantee nobody else uses it.
             unsafe { *slot.resources.get() = Resources::default() };
@@ -348,7 +348,7 @@ pub(crate) struct Retired<'a, O> {
     left: u32,
     n: u32,
     wc: Wc,
-    earlier: Earlier,
+    prior: PriorWrs,
 }
 
 impl<'a, O> Retired<'a, O> {
@@ -368,12 +368,12 @@ impl<'a, O> Retired<'a, O> {
 
         let slot = self.ring.slots.get(self.at as usize)?;
 
-        self.at = after(self.at, self.ring.depth);
+        self.at = next_index(self.at, self.ring.depth);
         // SAFETY: By the type invariant the slot belongs to us.
         let resources = unsafe { &mut *slot.resources.get() };
         // The completion is for the last.
         let last = self.left == 0;
-        let wc = if last { self.wc } else { self.earlier.wc() };
+        let wc = if last { self.wc } else { self.prior.wc() };
         // The rest of it is gone already, if that ended well.
         let buf = match wc.status.is_success() {
             true => resources.buf.take(),
@@ -400,7 +400,7 @@ impl<O> Drop for Retired<'_, O> {
 }
 
 /// The index after `at` in a ring.
-pub(super) fn after(at: u32, depth: u32) -> u32 {
+pub(super) fn next_index(at: u32, depth: u32) -> u32 {
     let next = at.wrapping_add(1);
 
     if next < depth {
@@ -411,7 +411,7 @@ pub(super) fn after(at: u32, depth: u32) -> u32 {
 }
 
 /// The index before `at` in a ring.
-pub(super) fn before(at: u32, depth: u32) -> u32 {
+pub(super) fn prev_index(at: u32, depth: u32) -> u32 {
     if at == 0 {
         depth.wrapping_sub(1)
     } else {

@@ -25,15 +25,15 @@ use super::{
         Device,
         RegionPage, //
     },
+    errno::check,
     gpu::{
-        GpuMemory,
-        Home, //
+        GpuMemOps,
+        MemKind, //
     },
-    pages::{
+    page_vec::{
         PageVec,
         Pages, //
     },
-    rc::check,
     reserve::Reserve, //
 };
 use crate::bindings;
@@ -92,13 +92,13 @@ impl Drop for Table {
 }
 
 /// Who has mapped a list, and so has to unmap it.
-enum Mapper {
+enum MappedBy {
     /// The list is not mapped.
     None,
     /// The kernel's DMA layer.
     Kernel,
     /// Who has the memory.
-    Gpu(&'static dyn GpuMemory),
+    Gpu(&'static dyn GpuMemOps),
 }
 
 /// A scatterlist that is mapped for a device, see [`SgRef`].
@@ -110,7 +110,7 @@ enum Mapper {
 /// the direction `direction`. `by` is `None` only for the owner of a [`UniqueArc`].
 pub(crate) struct SgMap {
     table: Table,
-    by: Mapper,
+    by: MappedBy,
     device: ARef<Device>,
     direction: Direction,
     nob: u32,
@@ -205,7 +205,7 @@ impl SgMap {
         // INVARIANT: Not mapped.
         Self {
             table,
-            by: Mapper::None,
+            by: MappedBy::None,
             device,
             direction: Direction::ToDevice,
             nob: 0,
@@ -220,7 +220,7 @@ impl SgMap {
     /// Makes the list of an unmapped one, and maps it.
     fn fill(&mut self, pages: &PageVec, direction: Direction) -> Result {
         let (bvecs, n, offset, nob) = pages.as_raw();
-        let mut run = bindings::ro2ib_run::default();
+        let mut run = bindings::ro2ib_sg_shape::default();
         // Pages that only stand for memory of a GPU may be neighbours, and that memory be anywhere.
         let merge = !pages.is_gpu();
         let table = self.table.get();
@@ -255,17 +255,17 @@ impl SgMap {
         device: &Device,
         table: &Table,
         pages: &PageVec,
-        run: &mut bindings::ro2ib_run,
+        run: &mut bindings::ro2ib_sg_shape,
         direction: Direction,
-    ) -> Result<Mapper> {
+    ) -> Result<MappedBy> {
         let (sgt, used, dir) = (table.get(), run.used, direction.as_raw());
         let gpu = match pages.home() {
-            Home::System => {
+            MemKind::Host => {
                 // SAFETY: By the contract of this function, and `device` is registered.
                 let rc = unsafe { bindings::ro2ib_dma_map_sgt(device.as_raw(), sgt, used, dir) };
-                return check(rc).map(|()| Mapper::Kernel);
+                return check(rc).map(|()| MappedBy::Kernel);
             }
-            Home::Gpu(gpu) => gpu,
+            MemKind::Gpu(gpu) => gpu,
         };
         let (dev, list) = (device.dma_device(), table.list());
 
@@ -285,7 +285,7 @@ impl SgMap {
             unsafe { gpu.unmap(dev, list, used, direction) };
             return Err(EFAULT);
         }
-        Ok(Mapper::Gpu(gpu))
+        Ok(MappedBy::Gpu(gpu))
     }
 
     /// How many bytes it covers.
@@ -303,9 +303,9 @@ impl SgMap {
     /// last ends at the edge of a page of ours. Of smaller pages it may take one or two less than are
     /// counted here.
     pub(crate) fn can_register(&self, max_pages: u32, page: RegionPage) -> bool {
-        let in_all = self.region_pages.saturating_mul(page.in_ours());
+        let in_all = self.region_pages.saturating_mul(page.per_kernel_page());
 
-        in_all != 0 && in_all.min(page.most_for(self.nob)) <= max_pages
+        in_all != 0 && in_all.min(page.max_pages_for(self.nob)) <= max_pages
     }
 
     /// Which way the data goes.
@@ -351,15 +351,15 @@ impl SgMap {
         let (sgt, used) = (self.table.get(), self.used);
 
         // INVARIANT: It is not mapped any more.
-        match core::mem::replace(&mut self.by, Mapper::None) {
-            Mapper::None => {}
-            Mapper::Kernel => {
+        match core::mem::replace(&mut self.by, MappedBy::None) {
+            MappedBy::None => {}
+            MappedBy::Kernel => {
                 let (dev, dir) = (self.device.as_raw(), self.direction.as_raw());
 
                 // SAFETY: By the type invariant it is mapped, and nothing uses it any more.
                 unsafe { bindings::ro2ib_dma_unmap_sgt(dev, sgt, used, dir) }
             }
-            Mapper::Gpu(gpu) => {
+            MappedBy::Gpu(gpu) => {
                 let dev = self.device.dma_device();
 
                 // SAFETY: As above. The device is the same, and so is what its DMA goes through.

@@ -27,10 +27,10 @@ use super::{
     handler::QpHandler,
     qp::Qp,
     send_ring::{
-        after,
-        before,
-        Memory,
-        Resources, //
+        next_index,
+        prev_index,
+        Resources,
+        WrMemory, //
     },
     sg::{
         SgCursor,
@@ -95,7 +95,7 @@ impl SendQueue {
     }
 
     /// Finds out how many more work requests the send queue can take.
-    pub(crate) fn look_for_slots<T: QpHandler>(&mut self, qp: &Qp<T>) -> u32 {
+    pub(crate) fn refresh_free_slots<T: QpHandler>(&mut self, qp: &Qp<T>) -> u32 {
         // INVARIANT: Only completions change it meanwhile, to more.
         self.slots = match self.closed {
             true => 0,
@@ -105,7 +105,7 @@ impl SendQueue {
     }
 
     /// How many more work requests it can take at least: of those that it could when
-    /// [`Self::look_for_slots`] found out.
+    /// [`Self::refresh_free_slots`] found out.
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
@@ -144,7 +144,7 @@ impl SendQueue {
         if self.qp_id != qp.id() {
             return Err(PushError::Foreign);
         }
-        if self.slots < wrs && self.look_for_slots(qp) < wrs {
+        if self.slots < wrs && self.refresh_free_slots(qp) < wrs {
             return Err(match self.closed {
                 true => PushError::Closed,
                 false => PushError::NoSlot,
@@ -233,7 +233,7 @@ impl SendQueue {
         // INVARIANT: Complete; the entries were written by the caller. The slot is not free.
         batch.nr_wrs = at.wrapping_add(1);
         batch.nr_sges = batch.nr_sges.wrapping_add(nr_sges);
-        self.next = after(self.next, self.depth);
+        self.next = next_index(self.next, self.depth);
         self.slots = slots;
     }
 
@@ -266,7 +266,7 @@ impl SendQueue {
             return Err((PushError::BatchFull, buf));
         }
         let mut nr_sges = 1;
-        let mut memory = Memory::None;
+        let mut memory = WrMemory::None;
         let mut flags = signal(signaled || qp.signals_all());
 
         if let Some((cursor, len)) = extra {
@@ -288,7 +288,7 @@ impl SendQueue {
                 Ok(n) => nr_sges = n.wrapping_add(1),
                 Err(e) => return Err((e, buf)),
             }
-            memory = Memory::Reads(cursor.map().clone());
+            memory = WrMemory::Reads(cursor.map().clone());
         }
         let inline = nr_sges == 1 && nob <= qp.max_inline();
 
@@ -331,7 +331,7 @@ impl SendQueue {
     ///
     /// [`PushError`].
     #[inline(always)]
-    pub(crate) fn push_whole<T: QpHandler>(
+    pub(crate) fn push_single_write<T: QpHandler>(
         &mut self,
         qp: &Qp<T>,
         ctx: u32,
@@ -363,7 +363,7 @@ impl SendQueue {
                 Resources {
                     ctx,
                     buf: None,
-                    memory: Memory::Reads(map.clone()),
+                    memory: WrMemory::Reads(map.clone()),
                 },
                 |wr| set_remote(wr, to, rkey),
             )
@@ -413,7 +413,7 @@ impl SendQueue {
                 Resources {
                     ctx,
                     buf: None,
-                    memory: Memory::Reads(cursor.map().clone()),
+                    memory: WrMemory::Reads(cursor.map().clone()),
                 },
                 |wr| set_remote(wr, remote_addr, rkey),
             )
@@ -430,7 +430,7 @@ impl SendQueue {
         self.close();
         self.unposted = (0, self.batch.nr_wrs);
         for _ in 0..self.batch.nr_wrs {
-            self.next = before(self.next, self.depth);
+            self.next = prev_index(self.next, self.depth);
             // SAFETY: It is in the batch, so it is ours.
             unsafe { qp.send_ring().clear(self.next) };
         }
@@ -453,7 +453,7 @@ impl SendQueue {
             return Ok(());
         }
         if self.qp_id != qp.id() {
-            return Err(self.lose());
+            return Err(self.abandon_batch());
         }
         let ring = qp.send_ring();
         self.batch.end();
@@ -486,7 +486,7 @@ impl SendQueue {
 
     /// Nothing of the batch can be posted to that QP, nor to any.
     #[cold]
-    fn lose(&mut self) -> PostError {
+    fn abandon_batch(&mut self) -> PostError {
         self.close();
         self.unposted = (0, self.batch.nr_wrs);
         // INVARIANT: The batch is empty; its slots are nobody's.
@@ -512,7 +512,7 @@ impl SendQueue {
         self.close();
         self.unposted = (posted, n);
         for _ in 0..rejected {
-            self.next = before(self.next, self.depth);
+            self.next = prev_index(self.next, self.depth);
             // SAFETY: There will be no completion for this one, so it is ours again.
             unsafe { qp.send_ring().clear(self.next) };
         }

@@ -20,8 +20,8 @@ use super::{
     },
     qp::Qp,
     send_ring::{
-        Memory,
-        Resources, //
+        Resources,
+        WrMemory, //
     },
     sq::{
         signal,
@@ -32,7 +32,7 @@ use crate::bindings;
 
 impl SendQueue {
     /// Pushes the registration that makes the key of `mr` valid for writes of the
-    /// other side: [`Qp::reg_wrs`] work requests, all or none of them.
+    /// other side: [`Qp::wrs_per_reg`] work requests, all or none of them.
     ///
     /// On rxe a LOCAL_INV of the region's last key, which is dead, goes in front. When rxe repeats
     /// what has not been acknowledged, it carries out local work requests behind that again, finds
@@ -52,7 +52,7 @@ impl SendQueue {
         mr: Mr<Mapped>,
         signaled: bool,
     ) -> Result<Mr<Valid>, (PushError, Mr<Mapped>)> {
-        if let Err(e) = self.check(qp, qp.reg_wrs().into()) {
+        if let Err(e) = self.check(qp, qp.wrs_per_reg().into()) {
             return Err((e, mr));
         }
         if !self.is_of(mr.qp_id()) {
@@ -73,7 +73,7 @@ impl SendQueue {
                 as ffi::c_int;
         };
 
-        if qp.fences_regs() {
+        if qp.reg_needs_fence() {
             // SAFETY: It was checked above.
             unsafe {
                 self.push(
@@ -85,7 +85,7 @@ impl SendQueue {
                         ctx,
                         ..Default::default()
                     },
-                    |wr| set_invalidate(wr, parts.known),
+                    |wr| set_invalidate(wr, parts.device_rkey),
                 )
             };
         }
@@ -138,7 +138,7 @@ impl SendQueue {
                 Resources {
                     ctx,
                     buf: None,
-                    memory: Memory::Invalidates(mr.index()),
+                    memory: WrMemory::Invalidates(mr.index()),
                 },
                 |wr| set_invalidate(wr, mr.rkey()),
             )

@@ -62,7 +62,7 @@ impl OwnedQueue {
         name: &'static CStr,
         kind: QueueKind,
         highpri: bool,
-        at_once: u8,
+        max_active: u8,
     ) -> Result<Self> {
         // SAFETY: `name` is a valid C string; the queue copies it.
         let wq = unsafe {
@@ -70,7 +70,7 @@ impl OwnedQueue {
                 name.as_char_ptr(),
                 kind == QueueKind::Unbound,
                 highpri,
-                at_once.into(),
+                max_active.into(),
             )
         };
 
@@ -129,7 +129,7 @@ impl Drop for OwnedQueue {
 
 /// An item that a timer queues, and the queue that it goes to: the item keeps that, so the timer
 /// cannot run when the queue is gone.
-pub(crate) trait Timed<const ID: u64 = 0>:
+pub(crate) trait DelayedItem<const ID: u64 = 0>:
     WorkItem<ID, Pointer = Arc<Self>> + HasDelayedWork<Self, ID> + Send + Sync + Sized + 'static
 {
     /// The queue it goes to.
@@ -140,8 +140,11 @@ pub(crate) trait Timed<const ID: u64 = 0>:
 /// already, or is being cancelled; returns whether it did. Any context.
 ///
 /// [`cancel`] of an idle item sets its pending bit for a moment, so a concurrent
-/// `arm` may return false.
-pub(crate) fn arm<T: Timed<ID>, const ID: u64>(item: Arc<T>, delay_ms: u32) -> bool {
+/// `queue_delayed` may return false.
+pub(crate) fn queue_delayed<T: DelayedItem<ID>, const ID: u64>(
+    item: Arc<T>,
+    delay_ms: u32,
+) -> bool {
     let wq = item.queue().wq.as_ptr();
     let delay = kernel::time::msecs_to_jiffies(delay_ms);
 
@@ -170,9 +173,9 @@ pub(crate) fn arm<T: Timed<ID>, const ID: u64>(item: Arc<T>, delay_ms: u32) -> b
 /// Not `mod_delayed_work_on()`: its result does not tell an item that was
 /// queued from one that is disabled, and so whether the queue took the
 /// reference.
-pub(crate) fn rearm<T: Timed<ID>, const ID: u64>(item: Arc<T>, delay_ms: u32) {
+pub(crate) fn mod_delayed<T: DelayedItem<ID>, const ID: u64>(item: Arc<T>, delay_ms: u32) {
     let _ = cancel(&item);
-    let _ = arm(item, delay_ms);
+    let _ = queue_delayed(item, delay_ms);
 }
 
 fn raw_delayed_work<T, const ID: u64>(item: &Arc<T>) -> *mut bindings::delayed_work
@@ -234,9 +237,9 @@ where
 /// Waits until every function of the module that others call, such as a
 /// completion handler, and that gives up its last reference, has returned.
 /// Before unloading. Sleeps.
-pub(crate) fn wait_for_callers() {
+pub(crate) fn synchronize_callbacks() {
     // SAFETY: No preconditions; we may sleep.
-    unsafe { bindings::ro2ib_wait_for_callers() }
+    unsafe { bindings::ro2ib_synchronize_callbacks() }
 }
 
 /// The number of a CPU that exists.

@@ -30,7 +30,7 @@ use crate::{
         reject::RetryWhy, //
     },
     rdma::{
-        cm::Way,
+        cm::Reachability,
         device::DeviceName, //
     }, //
 };
@@ -54,19 +54,21 @@ impl Conn {
         }
         if let Some(id) = id {
             let way = self.way(&id);
-            if made && way != Way::NoAddress {
+            if made && way != Reachability::NoAddress {
                 // No id waits before the connection is released.
-                let _ = self.with(|inner| inner.goodbye.begin(way == Way::Open));
+                let _ = self.with(|inner| inner.goodbye.begin(way == Reachability::Reachable));
             }
             match (way, asked) {
-                (Way::Open, false) => self.turn_down(&id, cause.unwrap_or(Cause::PeerClosed)),
+                (Reachability::Reachable, false) => {
+                    self.turn_down(&id, cause.unwrap_or(Cause::PeerClosed))
+                }
                 // Refused if it was never connected; the drain puts the queue pair into error anyway.
-                (Way::Open, true) => {
+                (Reachability::Reachable, true) => {
                     let _ = id.disconnect();
                 }
-                (Way::NoRoute, false) => self.with(|inner| inner.goodbye.owe_answer()),
+                (Reachability::NoRoute, false) => self.with(|inner| inner.goodbye.owe_answer()),
                 // Nobody to be told now, or ever.
-                (Way::NoRoute, true) | (Way::NoAddress, _) => {}
+                (Reachability::NoRoute, true) | (Reachability::NoAddress, _) => {}
             }
         }
         let drain = self.with(|inner| inner.wire.close());

@@ -89,7 +89,7 @@ impl CmHandler for Conn {
         }
     }
 
-    fn last_user(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
+    fn released_in_handler(this: ArcBorrow<'_, Self>, id: CmId<Self>) {
         let this: Arc<Self> = this.into();
         this.cm.leave_late(id);
         this.kick_blocking();

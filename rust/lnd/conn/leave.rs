@@ -40,7 +40,7 @@ use crate::{
         cm::{
             CmId,
             CmLocked,
-            Way, //
+            Reachability, //
         }, //
     }, //
 };
@@ -83,15 +83,15 @@ impl Conn {
 
     /// What becomes of a message to the peer. While it is not known where the address of the NI will be a device
     /// made of software is not made to speak: the GID may go before the message does.
-    pub(super) fn way(&self, id: &CmId<Self>) -> Way {
-        self.way_now(id.way())
+    pub(super) fn way(&self, id: &CmId<Self>) -> Reachability {
+        self.way_now(id.reachability())
     }
 
     /// The same, where `way` is what the CM has just said.
-    fn way_now(&self, way: Way) -> Way {
+    fn way_now(&self, way: Reachability) -> Reachability {
         let software = || self.ni.hca().is_ok_and(|hca| hca.device.is_software());
-        if way == Way::Open && self.ni.is_unsettled() && software() {
-            return Way::NoRoute;
+        if way == Reachability::Reachable && self.ni.is_unsettled() && software() {
+            return Reachability::NoRoute;
         }
         way
     }
@@ -111,12 +111,15 @@ impl Conn {
     pub(super) fn wait_for_farewell(self: &Arc<Self>) -> bool {
         // A request of the peer's that was not accepted is refused when the id goes.
         let speaks = !self.active || self.with(|inner| inner.goodbye.was_asked());
-        let way = self.cm.id().map_or(Way::Open, |id| self.way(&id));
-        if way == Way::NoAddress {
+        let way = self
+            .cm
+            .id()
+            .map_or(Reachability::Reachable, |id| self.way(&id));
+        if way == Reachability::NoAddress {
             // Nobody will ever be told, and what was said already must not be repeated.
             return false;
         }
-        let no_route = speaks && way == Way::NoRoute;
+        let no_route = speaks && way == Reachability::NoRoute;
         let Some(mute) = self.with(|inner| inner.goodbye.must_wait(no_route)) else {
             return false;
         };
@@ -165,15 +168,15 @@ impl Conn {
     /// peer is told, and the id waits for its answer. In a handler of the CM, for which who releases the connection
     /// waits.
     pub(super) fn made_too_late(self: &Arc<Self>, id: &CmLocked<'_>) {
-        let way = self.way_now(id.way());
-        if way == Way::NoAddress {
+        let way = self.way_now(id.reachability());
+        if way == Reachability::NoAddress {
             return;
         }
-        if self.with(|inner| inner.goodbye.begin(way == Way::Open)) {
+        if self.with(|inner| inner.goodbye.begin(way == Reachability::Reachable)) {
             // It was released meanwhile, and its id waits for an answer to what was never said.
             self.kick_blocking();
         }
-        if way == Way::Open {
+        if way == Reachability::Reachable {
             // Refused if that was done meanwhile.
             let _ = self.cm.id().map(|id| id.disconnect());
         }
@@ -218,10 +221,10 @@ impl Leaving for Conn {
     fn look_for_route(self: &Arc<Self>) {
         let Some(id) = self.cm.id() else { return };
         let way = self.way(&id);
-        if way == Way::NoAddress {
+        if way == Reachability::NoAddress {
             return self.farewell_over();
         }
-        if way == Way::NoRoute {
+        if way == Reachability::NoRoute {
             let leaves = self.with(|inner| {
                 let (leaves, waits) = inner.goodbye.no_route();
                 if waits {

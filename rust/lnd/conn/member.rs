@@ -35,7 +35,7 @@ use crate::{
     },
     rdma::{
         atomic::Relaxed,
-        cm::Way, //
+        cm::Reachability, //
     }, //
 };
 
@@ -182,6 +182,6 @@ impl Conn {
             return false;
         }
         let id = self.cm.id();
-        id.is_some_and(|id| id.way() == Way::NoAddress)
+        id.is_some_and(|id| id.reachability() == Reachability::NoAddress)
     }
 }

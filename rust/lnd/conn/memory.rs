@@ -46,7 +46,7 @@ use crate::{
             Mapped,
             Mr, //
         },
-        pages::PageVec,
+        page_vec::PageVec,
         qp::Qp,
         sg::SgRef, //
     }, //

@@ -225,7 +225,7 @@ kernel::impl_has_delayed_work! {
     impl HasDelayedWork<Self, SHORTAGE> for Conn { self.retry }
 }
 
-impl work::Timed<TIMER> for Conn {
+impl work::DelayedItem<TIMER> for Conn {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }

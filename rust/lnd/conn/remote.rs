@@ -36,11 +36,11 @@ impl Limits {
         reg_and_send: 2,
     };
 
-    /// Of a queue pair: WRITEs of `max_sge` gather elements, `reg_wrs` slots for a registration.
-    pub(super) fn new(max_sge: u16, reg_wrs: u16) -> Self {
+    /// Of a queue pair: WRITEs of `max_sge` gather elements, `wrs_per_reg` slots for a registration.
+    pub(super) fn new(max_sge: u16, wrs_per_reg: u16) -> Self {
         Self {
             max_sge: usize::from(max_sge),
-            reg_and_send: reg_wrs.saturating_add(1),
+            reg_and_send: wrs_per_reg.saturating_add(1),
         }
     }
 

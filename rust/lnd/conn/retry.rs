@@ -32,7 +32,7 @@ use crate::{
     }, //
 };
 
-impl work::Timed<SHORTAGE> for Conn {
+impl work::DelayedItem<SHORTAGE> for Conn {
     fn queue(&self) -> &OwnedQueue {
         &self.ni.workers.upper_busy
     }

@@ -60,11 +60,11 @@ use crate::{
     },
     rdma::{
         atomic::Relaxed,
-        buf::Supply,
+        buf::BufAllocator,
         cm::{
             CmId,
             ConnParam,
-            Way, //
+            Reachability, //
         },
         cm_event::Addr,
         qp::{
@@ -115,7 +115,7 @@ impl NotMade {
 }
 
 /// Makes that many receive buffers, and posts them.
-fn fill(link: &mut Link<Conn>, buffers: usize, supply: &mut Supply) -> Result<(), NotMade> {
+fn fill(link: &mut Link<Conn>, buffers: usize, supply: &mut BufAllocator) -> Result<(), NotMade> {
     for _ in 0..buffers {
         let buf = supply
             .make()
@@ -210,10 +210,10 @@ impl Conn {
                 return Ok(());
             }
             match self.way(&id) {
-                Way::Open => {}
+                Reachability::Reachable => {}
                 // Who has just asked can be answered.
-                Way::NoRoute if !self.active && !self.ni.is_unsettled() => {}
-                Way::NoRoute | Way::NoAddress => return Err(ENETUNREACH.into()),
+                Reachability::NoRoute if !self.active && !self.ni.is_unsettled() => {}
+                Reachability::NoRoute | Reachability::NoAddress => return Err(ENETUNREACH.into()),
             }
             // It may have ended meanwhile: all this takes long.
             let over = self.with(|inner| {
@@ -305,7 +305,7 @@ impl Conn {
             let depth = search.now();
             let max_sge = hca.gather(self.ni.wrq_sge);
             let sq_depth =
-                queue_sizes::send_queue(depth, hca.device.reg_wrs(), hca.attrs.max_qp_wr);
+                queue_sizes::send_queue(depth, hca.device.wrs_per_reg(), hca.attrs.max_qp_wr);
             let config = QpConfig {
                 sq_depth,
                 rq_depth: depth.rx_buffers(),
@@ -337,11 +337,11 @@ impl Conn {
         let buffers = usize::from(depth.rx_buffers());
         let mut link = Link::new(parts)?;
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
-        let limits = Limits::new(max_sge, link.reg_wrs());
+        let limits = Limits::new(max_sge, link.wrs_per_reg());
         let room = Room::new(buffers)?;
         let waiting = waiting::Room::new(buffers, self.ni.depth().get().into())?;
         let all = Stock::size(depth).saturating_add(buffers);
-        let mut supply = Supply::new(&hca.device, all);
+        let mut supply = BufAllocator::new(&hca.device, all);
         // LNet sends no more at a time than it has credits for, and the peer waits for no more answers than agreed on.
         let mut places = Bigger::first(self.ni.depth(), depth)?;
         let stock = Stock::new(depth, &mut supply)

@@ -103,6 +103,6 @@ impl Conn {
 
     /// Arms the retry.
     pub(super) fn retry_soon(self: &Arc<Self>) {
-        let _ = work::arm::<Self, SHORTAGE>(self.clone(), RETRY_MS);
+        let _ = work::queue_delayed::<Self, SHORTAGE>(self.clone(), RETRY_MS);
     }
 }

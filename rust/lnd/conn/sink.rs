@@ -18,7 +18,7 @@ use crate::rdma::{
         Mr,
         Valid, //
     },
-    pages::PageVec, //
+    page_vec::PageVec, //
 };
 
 /// The sink of a transfer.

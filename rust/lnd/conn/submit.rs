@@ -38,7 +38,7 @@ use crate::{
     },
     rdma::{
         buf::TxBuf,
-        pages::PageVec,
+        page_vec::PageVec,
         work::NofsScope, //
     }, //
 };

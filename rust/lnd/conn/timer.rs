@@ -123,12 +123,12 @@ impl Conn {
 
     /// Makes the timer run in `ms` milliseconds.
     pub(super) fn arm_timer(self: &Arc<Self>, ms: u32) {
-        let _ = work::arm::<Self, TIMER>(self.clone(), ms);
+        let _ = work::queue_delayed::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Makes the timer run in `ms` milliseconds, whether it was to run later or not.
     pub(super) fn rearm_timer(self: &Arc<Self>, ms: u32) {
-        work::rearm::<Self, TIMER>(self.clone(), ms);
+        work::mod_delayed::<Self, TIMER>(self.clone(), ms);
     }
 
     /// Has the timer look at a connection that is up in `ms` milliseconds, unless it ends gently: then the timer looks

@@ -83,7 +83,7 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
     }
 }
 
-impl<C: Connection> work::Timed<RETRY> for Peer<C> {
+impl<C: Connection> work::DelayedItem<RETRY> for Peer<C> {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
@@ -97,12 +97,12 @@ impl<C: Connection> Peer<C> {
             return;
         }
         self.note_retry(inner, ms);
-        work::rearm::<Self, RETRY>(self.clone(), ms);
+        work::mod_delayed::<Self, RETRY>(self.clone(), ms);
     }
 
     /// A retry that is due cannot be made now, and looks again. Whoever armed it since that began wants it sooner.
     pub(super) fn look_later(self: &Arc<Self>, inner: &mut PeerInner<C>) {
-        if !inner.gone && work::arm::<Self, RETRY>(self.clone(), HOLD_LOOK_MS) {
+        if !inner.gone && work::queue_delayed::<Self, RETRY>(self.clone(), HOLD_LOOK_MS) {
             self.note_retry(inner, HOLD_LOOK_MS);
         }
     }

@@ -67,7 +67,7 @@ impl<C: Connection> WorkItem<PATIENCE> for Peer<C> {
     }
 }
 
-impl<C: Connection> work::Timed<PATIENCE> for Peer<C> {
+impl<C: Connection> work::DelayedItem<PATIENCE> for Peer<C> {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
@@ -96,7 +96,7 @@ impl<C: Connection> Peer<C> {
         }
         let ms = self.patience().look_in_ms(inner.pending.waited_ms());
         let ms = ms.min(HOLD_LOOK_MS);
-        let _ = work::arm::<Self, PATIENCE>(self.clone(), ms);
+        let _ = work::queue_delayed::<Self, PATIENCE>(self.clone(), ms);
     }
 
     /// It is out of its table: nothing waits any more.

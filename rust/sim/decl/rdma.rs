@@ -123,11 +123,11 @@ pub union ib_wc__bindgen_ty_2 {
     pub invalidate_rkey: u32,
 }
 
-pub const ro2ib_cm_way_RO2IB_WAY_OPEN: ro2ib_cm_way = 0;
-pub const ro2ib_cm_way_RO2IB_WAY_NO_ROUTE: ro2ib_cm_way = 1;
-pub const ro2ib_cm_way_RO2IB_WAY_NO_ADDRESS: ro2ib_cm_way = 2;
+pub const ro2ib_cm_reachability_RO2IB_CM_REACHABLE: ro2ib_cm_reachability = 0;
+pub const ro2ib_cm_reachability_RO2IB_CM_NO_ROUTE: ro2ib_cm_reachability = 1;
+pub const ro2ib_cm_reachability_RO2IB_CM_NO_ADDRESS: ro2ib_cm_reachability = 2;
 
-pub type ro2ib_cm_way = u32;
+pub type ro2ib_cm_reachability = u32;
 
 pub const ib_wr_opcode_IB_WR_RDMA_WRITE: ib_wr_opcode = 0;
 pub const ib_wr_opcode_IB_WR_SEND: ib_wr_opcode = 2;
@@ -285,7 +285,7 @@ pub struct ro2ib_qp_caps {
 
 #[repr(C)]
 #[derive(Default, Copy, Clone, MaybeZeroable)]
-pub struct ro2ib_run {
+pub struct ro2ib_sg_shape {
     pub used: u32,
     pub pages: u32,
 }
@@ -551,7 +551,7 @@ unsafe extern "C" {
     pub fn ib_device_put(device: *mut ib_device);
     pub fn ib_drain_qp(qp: *mut ib_qp);
     pub fn rdma_roce_rescan_device(ib_dev: *mut ib_device);
-    pub fn ro2ib_cq_settle(cq: *mut ib_cq);
+    pub fn ro2ib_cq_quiesce(cq: *mut ib_cq);
     pub fn ro2ib_cm_roce_gid(id: *mut rdma_cm_id, gid: *mut u8) -> bool;
     pub fn rdma_destroy_id(id: *mut rdma_cm_id);
     pub fn rdma_destroy_qp(id: *mut rdma_cm_id);
@@ -573,12 +573,12 @@ unsafe extern "C" {
         at_once: i32,
     ) -> *mut workqueue_struct;
     pub fn ro2ib_flush_workqueue(wq: *mut workqueue_struct);
-    pub fn ro2ib_wait_for_callers();
+    pub fn ro2ib_synchronize_callbacks();
     pub fn ro2ib_online_cpu(hint: u32) -> u32;
     pub fn ro2ib_cpus() -> u32;
     pub fn ro2ib_init_net() -> *mut net;
     pub fn ro2ib_log_allowed() -> bool;
-    pub fn ro2ib_log_noise_allowed() -> bool;
+    pub fn ro2ib_log_untrusted_allowed() -> bool;
     pub fn ro2ib_layout() -> *const ro2ib_layout;
     pub fn ro2ib_rs_check_access(text: *const u8, len: usize) -> i32;
     pub fn ro2ib_rs_check_tune(text: *const u8, len: usize) -> i32;
@@ -587,12 +587,12 @@ unsafe extern "C" {
     pub fn ro2ib_device_try_get(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_attrs(dev: *mut ib_device, out: *mut ro2ib_device_attrs);
     pub fn ro2ib_device_is_software(dev: *mut ib_device) -> bool;
-    pub fn ro2ib_device_interrupts(dev: *mut ib_device) -> bool;
+    pub fn ro2ib_device_uses_irq(dev: *mut ib_device) -> bool;
     pub fn ro2ib_device_is_iwarp(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_device_is_roce(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_device_is_ib(dev: *mut ib_device, port: u32) -> bool;
-    pub fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool;
-    pub fn ro2ib_device_sends_late(dev: *mut ib_device) -> bool;
+    pub fn ro2ib_device_replays_local_wrs(dev: *mut ib_device) -> bool;
+    pub fn ro2ib_device_reads_after_completion(dev: *mut ib_device) -> bool;
     pub fn ro2ib_port_query(dev: *mut ib_device, port: u32, out: *mut ro2ib_port);
     pub fn ro2ib_gsi_failed(dev: *mut ib_device, port: u32) -> bool;
     pub fn ro2ib_event_port(ev: *const ib_event) -> u32;
@@ -657,9 +657,14 @@ unsafe extern "C" {
         offset: u32,
         nob: u32,
         merge: bool,
-        run: *mut ro2ib_run,
+        run: *mut ro2ib_sg_shape,
     ) -> i32;
-    pub fn ro2ib_sgt_is_mapped(sgt: *mut sg_table, n: i32, nob: u32, run: *mut ro2ib_run) -> i32;
+    pub fn ro2ib_sgt_is_mapped(
+        sgt: *mut sg_table,
+        n: i32,
+        nob: u32,
+        run: *mut ro2ib_sg_shape,
+    ) -> i32;
     pub fn ro2ib_sg_gather(
         pos: *mut ro2ib_sg_pos,
         sge: *mut ib_sge,
@@ -732,7 +737,7 @@ unsafe extern "C" {
     pub fn ro2ib_cm_set_min_rnr_timer(id: *mut rdma_cm_id, timer: u8) -> i32;
     pub fn ro2ib_cm_set_path_mtu(id: *mut rdma_cm_id, bytes: u32, most: u32) -> i32;
     pub fn ro2ib_cm_path(id: *mut rdma_cm_id, out: *mut ro2ib_cm_path);
-    pub fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way;
+    pub fn ro2ib_cm_reachability(id: *mut rdma_cm_id) -> ro2ib_cm_reachability;
     pub fn ro2ib_cm_connect_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;
     pub fn ro2ib_cm_accept_locked(id: *mut rdma_cm_id, param: *const ro2ib_conn_param) -> i32;
     pub fn ro2ib_cm_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> i32;
@@ -797,7 +802,7 @@ unsafe extern "C" {
     pub fn ro2ib_debugfs_write(seq: *mut seq_file, text: *const u8, len: usize) -> bool;
     pub fn ro2ib_percpu_alloc(n: u32) -> *mut u64;
     pub fn ro2ib_percpu_free(p: *mut u64);
-    pub fn ro2ib_percpu_note(p: *mut u64, row: usize, n: u64);
+    pub fn ro2ib_percpu_record(p: *mut u64, row: usize, n: u64);
     pub fn ro2ib_percpu_sum(p: *mut u64, at: u32) -> u64;
     pub static ro2ib_trace_on: u32;
     pub fn ro2ib_trace_conn_state(

@@ -30,8 +30,8 @@ use crate::{
             Mr,
             Valid, //
         },
-        parts::QpParts,
         qp::Qp,
+        qp_create::QpParts,
         rq::{
             RecvQueue,
             RECV_BATCH, //
@@ -112,9 +112,9 @@ impl<C: QpHandler> Link<C> {
 
     /// Finds out how many slots of the send queue are free, for [`Link::slots`], too.
     #[inline]
-    pub(super) fn look_for_slots(&mut self) -> u16 {
+    pub(super) fn refresh_free_slots(&mut self) -> u16 {
         let queues = self.queues.as_mut();
-        let free = queues.map_or(0, |(sq, _)| sq.look_for_slots(&self.qp));
+        let free = queues.map_or(0, |(sq, _)| sq.refresh_free_slots(&self.qp));
         u16::try_from(free).unwrap_or(u16::MAX)
     }
 
@@ -206,9 +206,9 @@ impl<C: QpHandler> Link<C> {
         }
     }
 
-    /// Pushes one RDMA WRITE of the first `len` bytes of `map`; see [`SendQueue::push_whole`].
+    /// Pushes one RDMA WRITE of the first `len` bytes of `map`; see [`SendQueue::push_single_write`].
     #[inline(always)]
-    pub(super) fn push_whole(
+    pub(super) fn push_single_write(
         &mut self,
         context: u32,
         map: &SgRef,
@@ -216,7 +216,7 @@ impl<C: QpHandler> Link<C> {
         len: u32,
     ) -> Result<bool, Cause> {
         let (sq, qp) = self.sq()?;
-        sq.push_whole(qp, context, map, to, len)
+        sq.push_single_write(qp, context, map, to, len)
             .map_err(|_| Cause::LocalFault)
     }
 
@@ -235,11 +235,11 @@ impl<C: QpHandler> Link<C> {
     }
 
     /// Work requests of one registration.
-    pub(crate) fn reg_wrs(&self) -> u16 {
-        self.qp.reg_wrs()
+    pub(crate) fn wrs_per_reg(&self) -> u16 {
+        self.qp.wrs_per_reg()
     }
 
-    /// Pushes the registration of a sink, [`Link::reg_wrs`] work requests.
+    /// Pushes the registration of a sink, [`Link::wrs_per_reg`] work requests.
     #[inline(always)]
     pub(super) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
         let (sq, qp) = self.sq()?;

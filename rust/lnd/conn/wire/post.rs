@@ -221,7 +221,7 @@ impl<C: QpHandler> Wire<C> {
     /// Arms the key of a sink. It goes into the send queue right in front of the message that tells the
     /// peer.
     fn post_reg(&mut self, index: u16) -> Result<(), Cause> {
-        let wrs = self.link.as_ref().ok_or(Cause::Flushed)?.reg_wrs();
+        let wrs = self.link.as_ref().ok_or(Cause::Flushed)?.wrs_per_reg();
         self.make_room(wrs, 0)?;
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
         let sink = transfer.sink().ok_or(Cause::LocalFault)?;
@@ -266,7 +266,7 @@ impl<C: QpHandler> Wire<C> {
         let max_sge = self.limits.max_sge();
         if let (Some(transfer), Some(link)) = (self.txs.transfer(index), &mut self.link) {
             if let Some((map, to, nob)) = transfer.only_write(max_sge) {
-                if link.push_whole(context(index, Wr::Any, Load::InFront), map, to, nob)? {
+                if link.push_single_write(context(index, Wr::Any, Load::InFront), map, to, nob)? {
                     transfer.wrote(0);
                     self.pushed(index, Load::InFront);
                     return Ok(());

@@ -176,7 +176,7 @@ impl<C: QpHandler> Wire<C> {
         cksum: bool,
     ) -> Result<(), Cause> {
         let mut keepalive = probe;
-        let mut free = self.link.as_mut().map_or(0, Link::look_for_slots);
+        let mut free = self.link.as_mut().map_or(0, Link::refresh_free_slots);
         let built = loop {
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;

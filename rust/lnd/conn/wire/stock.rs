@@ -14,8 +14,8 @@ use crate::{
         params::QueueDepth, //
     },
     rdma::buf::{
+        BufAllocator,
         RxBuf,
-        Supply,
         TxBuf, //
     }, //
 };
@@ -61,7 +61,7 @@ impl Stock {
     }
 
     /// That of a connection of `depth`. May sleep.
-    pub(crate) fn new(depth: QueueDepth, supply: &mut Supply) -> Result<Self> {
+    pub(crate) fn new(depth: QueueDepth, supply: &mut BufAllocator) -> Result<Self> {
         let mut bufs = KVec::with_capacity(usize::from(depth.rx_buffers()), GFP_KERNEL)?;
         for _ in 0..RESERVED {
             bufs.push(supply.make()?, GFP_KERNEL)?;

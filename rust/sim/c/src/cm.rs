@@ -1320,16 +1320,16 @@ fn gid(of: &Addr) -> [u8; 16] {
     gid
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cm_way(id: *mut rdma_cm_id) -> ro2ib_cm_way {
+pub unsafe extern "C" fn ro2ib_cm_reachability(id: *mut rdma_cm_id) -> ro2ib_cm_reachability {
     let i = id_mut(id);
     if i.dev.is_null() || w().plan.ib {
-        return ro2ib_cm_way_RO2IB_WAY_OPEN;
+        return ro2ib_cm_reachability_RO2IB_CM_REACHABLE;
     }
     // SAFETY: Devices stay until the world ends.
     match unsafe { ((*i.dev).moved.is_some(), (*i.dev).up) } {
-        (true, _) => ro2ib_cm_way_RO2IB_WAY_NO_ADDRESS,
-        (false, false) => ro2ib_cm_way_RO2IB_WAY_NO_ROUTE,
-        (false, true) => ro2ib_cm_way_RO2IB_WAY_OPEN,
+        (true, _) => ro2ib_cm_reachability_RO2IB_CM_NO_ADDRESS,
+        (false, false) => ro2ib_cm_reachability_RO2IB_CM_NO_ROUTE,
+        (false, true) => ro2ib_cm_reachability_RO2IB_CM_REACHABLE,
     }
 }
 #[no_mangle]

@@ -155,8 +155,8 @@ pub fn clean(cq: *mut Cq, qp: *mut Qp) {
 
 /// Waits for whatever is in the queue, whose it may be, and for what is being handled.
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_cq_settle(cq: *mut ib_cq) {
-    lock::might_sleep("ro2ib_cq_settle");
+pub unsafe extern "C" fn ro2ib_cq_quiesce(cq: *mut ib_cq) {
+    lock::might_sleep("ro2ib_cq_quiesce");
     sched::point();
     let cq: *mut Cq = cq.cast();
     // SAFETY: Queues stay until the world ends.

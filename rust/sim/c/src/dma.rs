@@ -331,7 +331,7 @@ pub unsafe extern "C" fn ro2ib_sgt_from_bvec(
     offset: u32,
     nob: u32,
     merge: bool,
-    run: *mut ro2ib_run,
+    run: *mut ro2ib_sg_shape,
 ) -> i32 {
     let parts = fragments(bv, n, offset as usize, nob as usize);
     if merge && parts.iter().any(|(addr, _)| addr & GPU != 0) {
@@ -439,7 +439,7 @@ pub unsafe extern "C" fn ro2ib_sgt_is_mapped(
     sgt: *mut sg_table,
     n: i32,
     nob: u32,
-    run: *mut ro2ib_run,
+    run: *mut ro2ib_sg_shape,
 ) -> i32 {
     let parts: Vec<_> = elements(sgt)
         .iter()

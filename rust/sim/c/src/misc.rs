@@ -231,14 +231,14 @@ pub unsafe extern "C" fn ro2ib_log_allowed() -> bool {
     true
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_log_noise_allowed() -> bool {
+pub unsafe extern "C" fn ro2ib_log_untrusted_allowed() -> bool {
     true
 }
 
 /// All that run now in a softirq have returned, and so have completion handlers in a work item: those do
 /// not sleep, which is what `synchronize_rcu_tasks()` waits for.
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_wait_for_callers() {
+pub unsafe extern "C" fn ro2ib_synchronize_callbacks() {
     lock::might_sleep("synchronize_rcu");
     let (me, node) = (sched::current(), sched::node());
     for tid in sched::callers(node) {

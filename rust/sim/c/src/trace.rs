@@ -423,7 +423,7 @@ pub unsafe extern "C" fn ro2ib_percpu_free(p: *mut u64) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_percpu_note(p: *mut u64, row: usize, n: u64) {
+pub unsafe extern "C" fn ro2ib_percpu_record(p: *mut u64, row: usize, n: u64) {
     // SAFETY: The driver has allocated it, and has so many rows.
     unsafe {
         let row = p.add(row * 64);

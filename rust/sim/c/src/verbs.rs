@@ -281,17 +281,17 @@ pub unsafe extern "C" fn ro2ib_device_is_software(dev: *mut ib_device) -> bool {
     unsafe { (*dev.cast::<Dev>()).software }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_device_interrupts(dev: *mut ib_device) -> bool {
+pub unsafe extern "C" fn ro2ib_device_uses_irq(dev: *mut ib_device) -> bool {
     // SAFETY: By the contract of this function.
     unsafe { !(*dev.cast::<Dev>()).software }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_device_repeats_local(dev: *mut ib_device) -> bool {
+pub unsafe extern "C" fn ro2ib_device_replays_local_wrs(dev: *mut ib_device) -> bool {
     // SAFETY: By the contract of this function.
     unsafe { (*dev.cast::<Dev>()).software }
 }
 #[no_mangle]
-pub unsafe extern "C" fn ro2ib_device_sends_late(_dev: *mut ib_device) -> bool {
+pub unsafe extern "C" fn ro2ib_device_reads_after_completion(_dev: *mut ib_device) -> bool {
     false
 }
 #[no_mangle]

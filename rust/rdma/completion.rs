@@ -10,7 +10,7 @@ use super::{
     qp_shared::QpShared,
     recv_ring::RecvSlot,
     send_ring::{
-        Earlier,
+        PriorWrs,
         SendRing, //
     },
     wc::Wc, //
@@ -30,7 +30,7 @@ pub(super) unsafe extern "C" fn send_done<T: QpHandler>(
     let ((shared, index), wc) = unsafe { (SendRing::<QpShared<T>>::find(wc), Wc::of_send(&*wc)) };
 
     // SAFETY: This is its completion; the next one comes when this has returned.
-    unsafe { end(shared, index, (wc, Earlier::EndedWell)) }
+    unsafe { end(shared, index, (wc, PriorWrs::Completed)) }
 }
 
 /// Ends the work request in slot `index` and all before it.
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C" fn send_done<T: QpHandler>(
 ///
 /// As of [`SendRing::retire`].
 #[inline(always)]
-unsafe fn end<T: QpHandler>(shared: &QpShared<T>, index: u32, ends: (Wc, Earlier)) {
+unsafe fn end<T: QpHandler>(shared: &QpShared<T>, index: u32, ends: (Wc, PriorWrs)) {
     // The memory goes before the handler may take a lock, which nobody shall hold while memory is
     // unmapped.
     // SAFETY: Guaranteed by the caller.
@@ -64,18 +64,18 @@ pub(super) unsafe extern "C" fn recv_done<T: QpHandler>(
     }
 }
 
-/// Ends what is left in the send queue, with the outcome `wc`, and what is before the last of it as `earlier` says. After a post that failed in the middle
+/// Ends what is left in the send queue, with the outcome `wc`, and what is before the last of it as `prior` says. After a post that failed in the middle
 /// the last one that was posted is not signalled: if it went well, nothing tells of it.
 ///
 /// # Safety
 ///
 /// No completion of the send queue of `shared` will come any more, and none is being handled.
 #[cold]
-pub(super) unsafe fn end_rest<T: QpHandler>(shared: &QpShared<T>, wc: Wc, earlier: Earlier) {
+pub(super) unsafe fn end_rest<T: QpHandler>(shared: &QpShared<T>, wc: Wc, prior: PriorWrs) {
     let ring = shared.send_ring();
 
     if let Some(index) = ring.last_used() {
         // SAFETY: Guaranteed by the caller: this stands for its completion.
-        unsafe { end(shared, index, (wc, earlier)) }
+        unsafe { end(shared, index, (wc, prior)) }
     }
 }

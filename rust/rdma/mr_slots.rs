@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The regions of one pool, by index, and what is known of their keys: what the lock of
-//! [`super::mr_pool`] protects.
+//! The regions of one pool, by index, and the keys that the device knows: the data under the lock of
+//! [`super::mr_pool`].
 //!
 //! Nothing here sleeps, but to drop what is handed out may: callers do that after the lock.
 
@@ -12,33 +12,33 @@ use kernel::{
 
 use super::{
     pd::Pd,
-    region::RawMr,
+    raw_mr::RawMr,
     sg::SgRef, //
 };
 use crate::bindings;
 
 /// A region that belongs to no pool. It is mapped nowhere, and no key to it is valid.
-pub(super) struct Loose {
+pub(super) struct DetachedMr {
     raw: RawMr,
     key_used: bool,
-    known: u32,
+    device_rkey: u32,
 }
 
-impl Loose {
+impl DetachedMr {
     /// Whether queue pairs of `pd` can use it.
     pub(super) fn is_of(&self, pd: &Arc<Pd>) -> bool {
         self.raw.is_of(pd)
     }
 }
 
-impl From<RawMr> for Loose {
+impl From<RawMr> for DetachedMr {
     fn from(raw: RawMr) -> Self {
-        let known = raw.get().rkey;
+        let device_rkey = raw.get().rkey;
 
         Self {
             raw,
             key_used: false,
-            known,
+            device_rkey,
         }
     }
 }
@@ -52,22 +52,22 @@ struct Entry {
     // The current key went into a posted registration: the next one needs another.
     key_used: bool,
     // The region that was here went to another pool.
-    is_hole: bool,
+    is_vacant: bool,
     // The key that the device knows: of the last registration, or of the beginning.
-    known: u32,
-    // `known` and `key_used` when `remove_unused` last looked: both change with each use of the region.
-    looked_at: Option<(u32, bool)>,
+    device_rkey: u32,
+    // `device_rkey` and `key_used` when `remove_unused` last looked: both change with each use of the region.
+    last_seen: Option<(u32, bool)>,
 }
 
-impl From<Loose> for Entry {
-    fn from(loose: Loose) -> Self {
+impl From<DetachedMr> for Entry {
+    fn from(detached: DetachedMr) -> Self {
         Self {
-            raw: Some(loose.raw),
+            raw: Some(detached.raw),
             sg: None,
-            key_used: loose.key_used,
-            is_hole: false,
-            known: loose.known,
-            looked_at: None,
+            key_used: detached.key_used,
+            is_vacant: false,
+            device_rkey: detached.device_rkey,
+            last_seen: None,
         }
     }
 }
@@ -77,7 +77,7 @@ pub(super) struct RegParts {
     pub(super) mr: *mut bindings::ib_mr,
     pub(super) key: u32,
     /// The key that the device knows until then: dead, as the region is free.
-    pub(super) known: u32,
+    pub(super) device_rkey: u32,
 }
 
 /// The regions of a pool.
@@ -87,14 +87,14 @@ pub(super) struct RegParts {
 /// - `free` has room for as many as `entries` has.
 /// - An index is in `free`, once, exactly while nobody has a token for it, and its region is there, mapped
 ///   nowhere, without a valid key.
-pub(super) struct Places {
+pub(super) struct MrSlots {
     entries: KVec<Entry>,
     free: KVec<u16>,
     /// Nothing is added any more.
     destroyed: bool,
 }
 
-impl Places {
+impl MrSlots {
     /// None, and no room.
     pub(super) fn new() -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Places {
     }
 
     /// None, with room for `n`. May sleep.
-    pub(super) fn with_room(n: usize) -> Result<Self> {
+    pub(super) fn with_capacity(n: usize) -> Result<Self> {
         Ok(Self {
             entries: KVec::with_capacity(n, GFP_KERNEL)?,
             free: KVec::with_capacity(n, GFP_KERNEL)?,
@@ -125,7 +125,7 @@ impl Places {
 
     /// Whether one more can be added.
     pub(super) fn has_room(&self) -> bool {
-        self.entries.len() < self.entries.capacity() || self.entries.iter().any(|e| e.is_hole)
+        self.entries.len() < self.entries.capacity() || self.entries.iter().any(|e| e.is_vacant)
     }
 
     /// Goes on in `larger`, which is empty, if that has more room. What was used before is there afterwards.
@@ -146,42 +146,42 @@ impl Places {
     }
 
     /// A place for the region, which is not free; else it is given back.
-    pub(super) fn add(&mut self, loose: Loose) -> Result<u16, Loose> {
-        let hole = self.entries.iter().position(|e| e.is_hole);
+    pub(super) fn add(&mut self, detached: DetachedMr) -> Result<u16, DetachedMr> {
+        let hole = self.entries.iter().position(|e| e.is_vacant);
         let at = hole.unwrap_or(self.entries.len());
         let Ok(index) = u16::try_from(at) else {
-            return Err(loose);
+            return Err(detached);
         };
 
         if self.destroyed || !self.has_room() {
-            return Err(loose);
+            return Err(detached);
         }
         match self.entries.get_mut(at) {
-            Some(hole) => *hole = loose.into(),
+            Some(hole) => *hole = detached.into(),
             None => {
                 // There is room, so this cannot fail.
-                let _ = self.entries.push_within_capacity(loose.into());
+                let _ = self.entries.push_within_capacity(detached.into());
             }
         }
         Ok(index)
     }
 
     /// Takes the region out that was free last. It goes to another pool.
-    pub(super) fn remove_free(&mut self) -> Option<Loose> {
+    pub(super) fn remove_free(&mut self) -> Option<DetachedMr> {
         let index = self.free.pop()?;
         self.remove(index)
     }
 
     /// Takes a free region out that was not used since this was last called, if there is one.
-    pub(super) fn remove_unused(&mut self) -> Option<Loose> {
+    pub(super) fn remove_unused(&mut self) -> Option<DetachedMr> {
         let entries = &mut self.entries;
         let unused = self.free.iter().position(|index| {
             let entry = entries.get(usize::from(*index));
-            entry.is_some_and(|e| e.looked_at == Some((e.known, e.key_used)))
+            entry.is_some_and(|e| e.last_seen == Some((e.device_rkey, e.key_used)))
         });
 
         for entry in entries.iter_mut() {
-            entry.looked_at = Some((entry.known, entry.key_used));
+            entry.last_seen = Some((entry.device_rkey, entry.key_used));
         }
         // Those that were not used for longest are first.
         let index = self.free.remove(unused?).ok()?;
@@ -189,15 +189,15 @@ impl Places {
     }
 
     /// Takes a region out that is in `free` no more.
-    fn remove(&mut self, index: u16) -> Option<Loose> {
+    fn remove(&mut self, index: u16) -> Option<DetachedMr> {
         let entry = self.entries.get_mut(usize::from(index))?;
         let raw = entry.raw.take()?;
 
-        entry.is_hole = true;
-        Some(Loose {
+        entry.is_vacant = true;
+        Some(DetachedMr {
             raw,
             key_used: entry.key_used,
-            known: entry.known,
+            device_rkey: entry.device_rkey,
         })
     }
 
@@ -217,14 +217,14 @@ impl Places {
     }
 
     /// Takes a region out to map it, and whether it needs another key. `None`: they are destroyed.
-    pub(super) fn take_out(&mut self, index: u16) -> Option<(RawMr, bool)> {
+    pub(super) fn check_out(&mut self, index: u16) -> Option<(RawMr, bool)> {
         let entry = self.entry(index)?;
 
         Some((entry.raw.take()?, entry.key_used))
     }
 
     /// Puts it back; it covers `sg` and has had another key, if it was mapped. Given back: they were destroyed.
-    pub(super) fn put_back(
+    pub(super) fn check_in(
         &mut self,
         index: u16,
         raw: RawMr,
@@ -243,7 +243,7 @@ impl Places {
     }
 
     /// It covers nothing any more: what it did.
-    pub(super) fn uncover(&mut self, index: u16) -> Option<SgRef> {
+    pub(super) fn clear_mapping(&mut self, index: u16) -> Option<SgRef> {
         self.entry(index)?.sg.take()
     }
 
@@ -256,7 +256,7 @@ impl Places {
         Some(RegParts {
             mr: raw,
             key: rkey,
-            known: core::mem::replace(&mut entry.known, rkey),
+            device_rkey: core::mem::replace(&mut entry.device_rkey, rkey),
         })
     }
 

@@ -3,8 +3,8 @@
 //! One memory region of a device, and how many of them there are.
 //!
 //! A device has so many and no more, and others use it, too: NFS, a file system's other driver. So all that
-//! we have of a device are counted ([`Room`]), and have a bound. Who may have how many of them is not known
-//! here ([`super::regions`]).
+//! we have of a device are counted ([`MrBudget`]), and have a limit. Who may have how many of them is not known
+//! here ([`super::mr_sharing`]).
 
 use core::ptr::NonNull;
 
@@ -20,54 +20,54 @@ use super::{
         Relaxed, //
     },
     device::RegionPage,
+    errno::check,
     pd::Pd,
-    rc::check,
     sg::SgMap, //
 };
 use crate::bindings;
 
 /// How many regions of a device we have, and may have. Any context.
-pub(super) struct Room {
-    bound: u32,
-    there: Atomic<u32>,
+pub(super) struct MrBudget {
+    limit: u32,
+    allocated: Atomic<u32>,
 }
 
-impl Room {
-    /// For `bound` regions.
-    pub(super) fn new(bound: u32) -> Self {
+impl MrBudget {
+    /// For `limit` regions.
+    pub(super) fn new(limit: u32) -> Self {
         Self {
-            bound,
-            there: Atomic::new(0),
+            limit,
+            allocated: Atomic::new(0),
         }
     }
 
     /// How many we may have.
-    pub(super) fn bound(&self) -> u32 {
-        self.bound
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
     }
 
     /// How many there are.
-    pub(super) fn there(&self) -> u32 {
-        self.there.load(Relaxed)
+    pub(super) fn allocated(&self) -> u32 {
+        self.allocated.load(Relaxed)
     }
 }
 
-/// A region is counted for as long as this is there.
-struct Counted(Arc<Room>);
+/// A place in the budget, which one region holds until it is destroyed.
+struct Counted(Arc<MrBudget>);
 
 impl Counted {
     /// One more. `None`: there are as many as there may be.
-    fn new(room: &Arc<Room>) -> Option<Self> {
+    fn new(budget: &Arc<MrBudget>) -> Option<Self> {
         // Counted before it is looked at, so that no two take the last place.
-        let counted = Self(room.clone());
+        let counted = Self(budget.clone());
 
-        (room.there.fetch_add(1, Relaxed) < room.bound).then_some(counted)
+        (budget.allocated.fetch_add(1, Relaxed) < budget.limit).then_some(counted)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.there.fetch_sub(1, Relaxed);
+        self.0.allocated.fetch_sub(1, Relaxed);
     }
 }
 
@@ -89,10 +89,10 @@ impl RawMr {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if there is no room for another one, `EOPNOTSUPP` if the device has no pages that are small enough, else
-    /// what the provider says.
-    pub(super) fn alloc(room: &Arc<Room>, pd: &Arc<Pd>, max_pages: u32) -> Result<Self> {
-        let counted = Counted::new(room).ok_or(ENOBUFS)?;
+    /// `ENOBUFS` if the budget is used up, `EOPNOTSUPP` if the device has no pages that are small enough, otherwise the
+    /// error of the provider.
+    pub(super) fn alloc(budget: &Arc<MrBudget>, pd: &Arc<Pd>, max_pages: u32) -> Result<Self> {
+        let counted = Counted::new(budget).ok_or(ENOBUFS)?;
         let page = pd.device().attrs().region_page().ok_or(EOPNOTSUPP)?;
         // SAFETY: `pd` is valid.
         let mr = from_err_ptr(unsafe { bindings::ro2ib_alloc_mr(pd.as_raw(), max_pages) })?;

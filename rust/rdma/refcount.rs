@@ -13,19 +13,19 @@ use super::atomic::{
 };
 
 /// From here on it is not counted any more.
-const MANY: u32 = 1 << 31;
+const LIMIT: u32 = 1 << 31;
 
 /// Where it stays then: as far from both ends as can be.
-const STUCK: u32 = MANY + (1 << 30);
+const SATURATED: u32 = LIMIT + (1 << 30);
 
 /// How many use something.
 ///
 /// # Invariants
 ///
-/// It is no less than the number of users, or has been [`MANY`].
-pub(crate) struct Users(Atomic<u32>);
+/// It is no less than the number of users, or has been [`LIMIT`].
+pub(crate) struct Refcount(Atomic<u32>);
 
-impl Users {
+impl Refcount {
     /// `n` users.
     pub(crate) fn new(n: u32) -> Self {
         Self(Atomic::new(n))
@@ -33,8 +33,8 @@ impl Users {
 
     /// One more, counted by one who is a user already.
     pub(crate) fn get(&self) {
-        if self.0.fetch_add(1, Relaxed) >= MANY {
-            self.stick();
+        if self.0.fetch_add(1, Relaxed) >= LIMIT {
+            self.saturate();
         }
     }
 
@@ -43,11 +43,11 @@ impl Users {
         let mut users = self.0.load(Relaxed);
 
         while users != 0 {
-            if users >= MANY {
-                self.stick();
+            if users >= LIMIT {
+                self.saturate();
                 return true;
             }
-            // INVARIANT: It is one more user, and less than `MANY` now.
+            // INVARIANT: It is one more user, and less than `LIMIT` now.
             match self.0.cmpxchg(users, users + 1, Acquire) {
                 Ok(_) => return true,
                 Err(now) => users = now,
@@ -61,19 +61,19 @@ impl Users {
     pub(crate) fn put(&self) -> bool {
         let users = self.0.fetch_sub(1, Full);
 
-        if users > MANY {
-            self.stick();
+        if users > LIMIT {
+            self.saturate();
         }
         users == 1
     }
 
     /// The last one has just gone, and there will be no other: there is one again.
-    pub(crate) fn revive(&self) {
+    pub(crate) fn resurrect(&self) {
         self.0.store(1, Relaxed);
     }
 
-    fn stick(&self) {
-        // INVARIANT: It was `MANY`.
-        self.0.store(STUCK, Relaxed);
+    fn saturate(&self) {
+        // INVARIANT: It was `LIMIT`.
+        self.0.store(SATURATED, Relaxed);
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! Each queue pair has a pool of its own ([`MrPool`]), and takes what lies idle there without asking anybody: that is
 //! all that happens while a connection works as it did before. Only who needs one more comes here. How many there may
-//! be, and whether it is a new one or one that lies idle with another queue pair, is a rule that is given
-//! ([`Rule`]); it is not known here.
+//! be, and whether it is a new one or one that lies idle with another queue pair, is a policy that is given
+//! ([`MrPolicy`]); it is not known here.
 //!
 //! A region that goes from one pool to another is idle: its invalidation has completed, so no key to it is valid, and
 //! nothing that was posted with it is under way. It belongs to a protection domain, as queue pairs do. If that is
@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //!
-//! A pool is in the list from the first time that it needs a region until its [`Pooled`] is dropped.
+//! A pool is in the list from the first time that it needs a region until its [`MrPoolHandle`] is dropped.
 
 use core::ops::Deref;
 
@@ -34,18 +34,18 @@ use super::{
         Free,
         Mr, //
     },
-    mr_places::Loose,
     mr_pool::MrPool,
-    region::Room, //
+    mr_slots::DetachedMr,
+    raw_mr::MrBudget, //
 };
 
 /// What is known when a queue pair needs one region more.
 #[derive(Clone, Copy)]
-pub(crate) struct Stand {
+pub(crate) struct MrUsage {
     /// Regions that we may have of the device.
-    pub(crate) bound: u32,
+    pub(crate) limit: u32,
     /// Regions that there are.
-    pub(crate) there: u32,
+    pub(crate) allocated: u32,
     /// Queue pairs that have, or want, some.
     pub(crate) users: u32,
     /// Regions of the one that needs another.
@@ -54,15 +54,15 @@ pub(crate) struct Stand {
 
 /// Returns `None` to allocate a new region, or `Some(n)` to take an idle one from a queue pair that holds at least `n`.
 /// Called again with `failed` if the allocation failed.
-pub(crate) type Rule = fn(Stand, failed: bool) -> Option<u32>;
+pub(crate) type MrPolicy = fn(MrUsage, failed: bool) -> Option<u32>;
 
 /// How regions are and were had, for people.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RegionsView {
     /// Regions that there are.
-    pub(crate) there: u32,
+    pub(crate) allocated: u32,
     /// How many there may be; all bits set: the device does not say.
-    pub(crate) bound: u32,
+    pub(crate) limit: u32,
     /// How often one went from a connection to another.
     pub(crate) moved: u64,
 }
@@ -78,16 +78,16 @@ struct List {
 /// The memory regions that we have of a device.
 #[pin_data]
 pub(crate) struct Regions {
-    room: Arc<Room>,
-    rule: Rule,
+    budget: Arc<MrBudget>,
+    policy: MrPolicy,
     #[pin]
     list: Mutex<List>,
 }
 
 impl Regions {
     /// None yet, and never more than `bound`. May sleep.
-    pub(crate) fn new(bound: u32, rule: Rule) -> Result<Arc<Self>> {
-        let room = Arc::new(Room::new(bound), GFP_KERNEL)?;
+    pub(crate) fn new(limit: u32, policy: MrPolicy) -> Result<Arc<Self>> {
+        let budget = Arc::new(MrBudget::new(limit), GFP_KERNEL)?;
         let list = List {
             pools: KVVec::new(),
             next: 0,
@@ -96,8 +96,8 @@ impl Regions {
 
         Arc::pin_init(
             pin_init!(Self {
-                room,
-                rule,
+                budget,
+                policy,
                 list <- kernel::new_mutex!(list, "Regions::list"),
             }),
             GFP_KERNEL,
@@ -107,8 +107,8 @@ impl Regions {
     /// What people see. May sleep.
     pub(crate) fn view(&self) -> RegionsView {
         RegionsView {
-            there: self.room.there(),
-            bound: self.room.bound(),
+            allocated: self.budget.allocated(),
+            limit: self.budget.limit(),
             moved: self.list.lock().moved,
         }
     }
@@ -121,38 +121,38 @@ impl Regions {
         if pool.is_full() {
             return Err(ENOBUFS);
         }
-        let mut stand = Stand {
-            bound: self.room.bound(),
-            there: self.room.there(),
-            users: self.enlist(pool)?,
+        let mut usage = MrUsage {
+            limit: self.budget.limit(),
+            allocated: self.budget.allocated(),
+            users: self.register_pool(pool)?,
             held: pool.held(),
         };
-        let mut idle = (self.rule)(stand, false);
+        let mut idle = (self.policy)(usage, false);
         let mut why = ENOBUFS;
         if idle.is_none() {
-            match pool.make(&self.room) {
-                Ok(loose) => return pool.adopt(loose),
+            match pool.make(&self.budget) {
+                Ok(detached) => return pool.insert(detached),
                 // The device has no more, or others were faster.
                 Err(e) => {
                     why = e;
-                    stand.there = self.room.there();
-                    idle = (self.rule)(stand, true);
+                    usage.allocated = self.budget.allocated();
+                    idle = (self.policy)(usage, true);
                 }
             }
         }
         let least = idle.ok_or(why)?;
-        let loose = self.idle(pool, least).ok_or(why)?;
+        let detached = self.idle(pool, least).ok_or(why)?;
 
-        if loose.is_of(pool.pd()) {
-            return pool.adopt(loose);
+        if detached.is_of(pool.pd()) {
+            return pool.insert(detached);
         }
-        // Only the room that it leaves is of use. Its key is dead, and nothing of it is under way.
-        drop(loose);
-        pool.adopt(pool.make(&self.room)?)
+        // Only the place that it leaves in the budget is of use. Its key is dead, and nothing of it is under way.
+        drop(detached);
+        pool.insert(pool.make(&self.budget)?)
     }
 
     /// One that lies idle with another one than `pool`, which has `least` or more. May sleep.
-    fn idle(&self, pool: &Arc<MrPool>, least: u32) -> Option<Loose> {
+    fn idle(&self, pool: &Arc<MrPool>, least: u32) -> Option<DetachedMr> {
         let mut list = self.list.lock();
         // Some may have left.
         let next = list.next.min(list.pools.len());
@@ -163,22 +163,22 @@ impl Regions {
             if other.held() < least || Arc::ptr_eq(other, pool) {
                 continue;
             }
-            if let Some(loose) = other.part_with_idle(pool.max_pages()) {
-                found = Some((at, loose));
+            if let Some(detached) = other.steal_idle(pool.max_pages()) {
+                found = Some((at, detached));
                 break;
             }
         }
-        let (at, loose) = found?;
+        let (at, detached) = found?;
         let len = list.pools.len().max(1);
 
         // The one behind it is asked first the next time, so that all are asked in turn.
         list.next = next.wrapping_add(at).wrapping_add(1) % len;
         list.moved = list.moved.wrapping_add(1);
-        Some(loose)
+        Some(detached)
     }
 
     /// Puts `pool` into the list if it is not there. Returns how many there are. May sleep.
-    fn enlist(&self, pool: &Arc<MrPool>) -> Result<u32> {
+    fn register_pool(&self, pool: &Arc<MrPool>) -> Result<u32> {
         let mut list = self.list.lock();
         let len = list.pools.len();
 
@@ -190,7 +190,7 @@ impl Regions {
     }
 
     /// Takes `pool` out of the list. May sleep.
-    fn delist(&self, pool: &Arc<MrPool>) {
+    fn unregister_pool(&self, pool: &Arc<MrPool>) {
         let mut list = self.list.lock();
 
         if !list.has(pool) {
@@ -224,12 +224,12 @@ impl List {
 
 /// The pool of a queue pair, and where it gets regions from. Must be dropped in process context, when the queue pair is
 /// destroyed or can post no more.
-pub(super) struct Pooled {
+pub(super) struct MrPoolHandle {
     pool: Arc<MrPool>,
     regions: Arc<Regions>,
 }
 
-impl Pooled {
+impl MrPoolHandle {
     /// A pool that nobody has but this.
     pub(super) fn new(pool: Arc<MrPool>, regions: &Arc<Regions>) -> Self {
         Self {
@@ -250,12 +250,12 @@ impl Pooled {
 
     /// Destroys all regions: [`MrPool::destroy`]. Sleeps.
     pub(super) fn destroy(&self) {
-        self.regions.delist(&self.pool);
+        self.regions.unregister_pool(&self.pool);
         self.pool.destroy();
     }
 }
 
-impl Deref for Pooled {
+impl Deref for MrPoolHandle {
     type Target = MrPool;
 
     fn deref(&self) -> &MrPool {
@@ -263,7 +263,7 @@ impl Deref for Pooled {
     }
 }
 
-impl Drop for Pooled {
+impl Drop for MrPoolHandle {
     fn drop(&mut self) {
         self.destroy();
     }

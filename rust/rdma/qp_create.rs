@@ -16,12 +16,12 @@ use super::{
         CmId, //
     },
     handler::QpHandler,
+    mr_sharing::Regions,
     pd::Pd,
     qp::{
         Qp,
         QpConfig, //
     },
-    regions::Regions,
     rq::RecvQueue,
     sq::SendQueue, //
 };

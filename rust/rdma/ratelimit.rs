@@ -12,7 +12,7 @@ pub(crate) fn allowed() -> bool {
 }
 
 /// [`allowed`] with a count of its own, for what any stranger can provoke.
-pub(crate) fn noise_allowed() -> bool {
+pub(crate) fn untrusted_allowed() -> bool {
     // SAFETY: No preconditions.
-    unsafe { bindings::ro2ib_log_noise_allowed() }
+    unsafe { bindings::ro2ib_log_untrusted_allowed() }
 }

@@ -8,7 +8,7 @@ use kernel::{
     sync::Arc, //
 };
 
-use super::gpu::Home;
+use super::gpu::MemKind;
 use crate::bindings;
 
 /// Pages that belong to us.
@@ -45,7 +45,7 @@ pub(crate) struct PageVec {
     n: u32,
     offset: u32,
     nob: u32,
-    home: Home,
+    home: MemKind,
     own: Option<Arc<Pages>>,
 }
 
@@ -68,7 +68,7 @@ impl PageVec {
         n: u32,
         offset: u32,
         nob: u32,
-        home: Home,
+        home: MemKind,
     ) -> Self {
         // INVARIANT: Guaranteed by the caller.
         Self {
@@ -88,7 +88,7 @@ impl PageVec {
 
     /// Whether it is memory of a GPU, which the CPU cannot copy.
     pub(crate) fn is_gpu(&self) -> bool {
-        matches!(self.home, Home::Gpu(_))
+        matches!(self.home, MemKind::Gpu(_))
     }
 
     /// Its pages, to be kept, if they are our own.
@@ -97,13 +97,13 @@ impl PageVec {
     }
 
     /// What its pages are.
-    pub(super) fn home(&self) -> Home {
+    pub(super) fn home(&self) -> MemKind {
         self.home
     }
 
     /// Whether some of its pages are a GPU's and some are not.
     pub(super) fn is_mixed(&self) -> bool {
-        let Home::Gpu(gpu) = self.home else {
+        let MemKind::Gpu(gpu) = self.home else {
             return false;
         };
         let (mut some, mut others) = (false, false);
@@ -233,7 +233,7 @@ impl PageVec {
         // pages.
         let mut vec = unsafe {
             let (n, nob) = (u32::try_from(n)?, u32::try_from(nob)?);
-            Self::from_raw(pages.0.as_ptr(), n, 0, nob, Home::System)
+            Self::from_raw(pages.0.as_ptr(), n, 0, nob, MemKind::Host)
         };
 
         vec.own = Some(pages);
