@@ -54,7 +54,7 @@ class Root:
         self.put("proc/meminfo", "MemFree: 12 kB")
         self.put("proc/uptime", "81.50 10.00")
         self.put("sys/kernel/debug/sched/debug", "Sched Debug Version: v0.11\ncpu_clk   : 80742.500000\n")
-        self.debug("strangers", f"closes=none ends=0 refusals=0 now={NOW}")
+        self.debug("unknown_ni", f"closes=none ends=0 refusals=0 now={NOW}")
         self.debug(NI, f"ni={NI} incarnation=1 device=rxe0 peers=0 conns=0")
         self.debug(f"{NI}.closes", f"closes={NI} ends=0 refusals=0 now={NOW}")
 
@@ -233,7 +233,7 @@ def test_who_fails_is_pinged(root):
     )  # fmt: skip
     root.debug(
         f"{NI}.closes", f"closes={NI} ends=9 refusals=0 now={NOW}", event.format(6, "closed", NOW - 50, "path"),
-        event.format(7, "closed", NOW - 5000, "path"), event.format(8, "refused", NOW - 5, "us"),
+        event.format(7, "closed", NOW - 5000, "path"), event.format(8, "refused", NOW - 5, "local"),
         event.format(9, "failed", NOW - 5, "operator"), event.format(10, "failed", NOW - 5, "peer"), event.format(6, "failed", NOW - 5, "path"),
     )  # fmt: skip
     sections = root.run()

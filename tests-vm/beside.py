@@ -42,7 +42,7 @@ def rows(ours, theirs):
 
 
 def cell(line):
-    """A line as code in a table; its indentation is told by dots."""
+    """A line as code in a table; dots show its indentation."""
     line = line.rstrip().replace("\t", "    ").replace("|", "\\|")
     bare = line.lstrip()
     return f"`{'.' * (len(line) - len(bare))}{bare}`" if bare else ""

@@ -82,7 +82,7 @@ def _quiet(c):
     return (
         c["reserved"] == c["depth"]
         and c["outstanding"] + c["peer_held"] == c["depth"]
-        and not any(c[k] for k in ("noops", "q_main", "q_free", "q_unreserved", "with_lnet"))
+        and not any(c[k] for k in ("noops", "q_main", "q_nocred", "q_unreserved", "with_lnet"))
         and c["wrs"] == c["retired"]
     )
 

@@ -29,7 +29,7 @@ def test_who_has_a_file_open_keeps_the_module(nodes):
     """debugfs goes to the module at the last close, however long the file has been gone. As `tail -f` does it."""
     a, b = nodes
     up(a, b)
-    for name in ("strangers", a.nid):
+    for name in ("unknown_ni", a.nid):
         # Open before the shell goes on.
         reader = a.guest.check(f"exec 3<{DEBUGFS}/{name}; sleep 1000 >/dev/null 2>&1 & echo $!").strip()
         a.ni_del()
@@ -118,9 +118,9 @@ def test_refusals_are_told(nodes):
     b.ni_del()
     b.ni_add(net="o2ib5")
     a.ctl(f"ping {b.nid} timeout=30", ok=False)
-    text = b.guest.check(f"cat {DEBUGFS}/strangers")
+    text = b.guest.check(f"cat {DEBUGFS}/unknown_ni")
     assert re.search(r"^causes=none of=refused .* NoSuchNi=[1-9]", text, re.MULTILINE), text
-    assert re.search(rf"^event=refused .* peer={a.nid} .* cause=NoSuchNi .* asked={b.nid}$", text, re.MULTILINE), text
+    assert re.search(rf"^event=refused .* peer={a.nid} .* cause=NoSuchNi .* requested={b.nid}$", text, re.MULTILINE), text
     assert f"{a.nid}: refused its connection request: no NI {b.nid} on this device" in b.log()
     refused = [e for e in events(a) if e["cause"] == "Refused"]
     assert refused and {e["detail"] for e in refused} == {"Fatal"}, events(a)
@@ -141,7 +141,7 @@ def test_who_closes_again_and_again_leaves_room(nodes):
     alike = told[1:]
     total = sum(causes(a, "closed").values())
     assert len(alike) == 8 and {e["event"] for e in alike} == {"closed"} and total == 20, told
-    assert [int(e["times"]) for e in alike] == [13] + 7 * [1], alike
+    assert [int(e["count"]) for e in alike] == [13] + 7 * [1], alike
     ends = int(next(line["ends"] for line in lines(a, ".closes") if "ends" in line))
     assert ends == 21 and [int(e["number"]) for e in alike] == list(range(13, 21)), (ends, alike)
     said = [line for line in a.log().splitlines() if f"{b.nid}: connection closed" in line]
@@ -179,7 +179,7 @@ def test_waits_for_a_reserved_buffer_are_counted(nodes):
     run.result()
     b.ctl(f"conn close {a.nid}")
     until(lambda: not conns(a), "closed")
-    past = next(line for line in lines(a) if "past" in line)
+    past = next(line for line in lines(a) if "closed_conns" in line)
     assert (past["no_reserved"], past["no_memory"]) == ("12", "0"), past
 
 
@@ -193,7 +193,7 @@ def test_report(nodes, top, tmp_path):
     script = a.guest.put(os.path.join(os.path.dirname(__file__), "..", "scripts", "ro2ib-report"))
     text = a.guest.check(f"sh {script} -s 1 -t {PATIENCE} -o -", PATIENCE)
     assert text.count("==> sample ") == 2, text
-    for what in (f"{DEBUGFS}/{a.nid}", f"{DEBUGFS}/{a.nid}.closes", f"{DEBUGFS}/strangers"):
+    for what in (f"{DEBUGFS}/{a.nid}", f"{DEBUGFS}/{a.nid}.closes", f"{DEBUGFS}/unknown_ni"):
         assert text.count(f"==> {what} <==") == 2, what
     for what in ("command: rdma resource show qp", "command: dmesg", "/sys/module/ro2iblnd/parameters/timeout"):
         assert f"==> {what} <==" in text, what

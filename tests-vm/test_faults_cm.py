@@ -165,8 +165,8 @@ def close_unheard(closer, other):
     until(lambda: objects(closer) == 0, "closed", LIMIT, 0.05)
 
 
-def parting(node):
-    return sum(int(ni["parting"]) for ni in debug_nis(node))
+def lingering(node):
+    return sum(int(ni["lingering"]) for ni in debug_nis(node))
 
 
 def test_lost_dreq_is_repeated(nodes, record_property):
@@ -176,11 +176,11 @@ def test_lost_dreq_is_repeated(nodes, record_property):
     for closer, other in (nodes, nodes[::-1]):
         with lose(other, "DREQ", first=True) as wire:
             close_unheard(closer, other)
-            assert parting(closer) == 1 and objects(other) == 1
+            assert lingering(closer) == 1 and objects(other) == 1
             spent, _ = timed(lambda o=other: until(lambda: objects(o) == 0, "heard", LIMIT, 0.05))
             assert wire.lost() == 1
         report(record_property, f"DREQ of {closer.guest.name} heard again after", f"{spent:.2f} s")
-        until(lambda c=closer: parting(c) == 0, "the id is gone", LIMIT)
+        until(lambda c=closer: lingering(c) == 0, "the id is gone", LIMIT)
         # The first message finds no dead connection.
         other.ping(closer)
         ledger.check()
@@ -193,15 +193,15 @@ def test_unanswered_dreq_holds_nothing(nodes, record_property):
     close_all(a, b)
     with lose(b, "DREQ"):
         close_unheard(a, b)
-        assert parting(a) == 1
+        assert lingering(a) == 1
         spent, _ = timed(a.unplug)
         report(record_property, "link deleted within", f"{spent:.2f} s")
-        assert spent < 3 + slack() and parting(a) == 0
+        assert spent < 3 + slack() and lingering(a) == 0
         a.plug()
         until(lambda: all(ni["device"] == a.device for ni in debug_nis(a)), "attached")
         close_all(b)
         close_unheard(a, b)
-        assert parting(a) == 1
+        assert lingering(a) == 1
         spent, _ = timed(lambda: (a.ni_del(), a.guest.check("rmmod ro2iblnd")))
         report(record_property, "NI and module gone within", f"{spent:.2f} s")
         assert spent < 3 + slack()
@@ -219,7 +219,7 @@ def test_id_of_a_dead_peer_goes(nodes, record_property):
     ledger = Ledger(a, b)
     with lose(b, "DREQ"):
         close_unheard(a, b)
-        spent, _ = timed(lambda: until(lambda: parting(a) == 0, "the id is gone", 30, 0.1))
+        spent, _ = timed(lambda: until(lambda: lingering(a) == 0, "the id is gone", 30, 0.1))
         report(record_property, "id gone after", f"{spent:.2f} s")
     ledger.check()
 
@@ -254,7 +254,8 @@ def test_what_was_sent_has_arrived(nodes, record_property, size):
             count += total["count"]
             failed += total["errors"]
         until(lambda: b.stats()["recv_put"] - before >= count, "all have come", LIMIT)
-        late = sum(int(n) for n in re.findall(r"^past=.* late=(\d+)", b.guest.check(f"cat {DEBUGFS}/ro2iblnd/{b.nid}"), re.MULTILINE))
+        text = b.guest.check(f"cat {DEBUGFS}/ro2iblnd/{b.nid}")
+        late = sum(int(n) for n in re.findall(r"^closed_conns=.* late_rx=(\d+)", text, re.MULTILINE))
         if late:
             break
     report(record_property, f"closed under PUTs of {size}", f"{count} PUTs sent, {failed} failed, {late} came late")

@@ -134,7 +134,7 @@ def health(node):
 
 def past(node):
     """What the driver tells of connections that are no more: changes with every one that ends."""
-    return node.guest.check("grep -h ^past= /sys/kernel/debug/ro2iblnd/*@*")
+    return node.guest.check("grep -h ^closed_conns= /sys/kernel/debug/ro2iblnd/*@*")
 
 
 def test_what_a_broken_device_flushes_is_no_fault_of_the_peer(both):  # noqa: F811

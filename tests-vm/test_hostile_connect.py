@@ -382,10 +382,10 @@ def test_rejects_of_our_requests(nodes, evil):
                 wrong.append(f"{what}: pinged")
             if not min(more, 1) + 1 <= seen <= 1 + more:
                 wrong.append(f"{what}: {seen} requests")
-            if what == "nothing" and counted(a, "other", "Unsaid") != more:
+            if what == "nothing" and counted(a, "other", "RejectedNoReason") != more:
                 wrong.append("who says nothing is not counted")
     assert not wrong, "\n".join(wrong)
-    assert counted(a, "other", "Unsaid") == 4
+    assert counted(a, "other", "RejectedNoReason") == 4
 
 
 @pytest.mark.parametrize("what", ["depth", "frags"])

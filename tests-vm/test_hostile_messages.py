@@ -231,9 +231,9 @@ def test_asks_and_does_not_wait(nodes, evil):
         assert evil.connect(VICTIM).is_up()
 
 
-def orphans(node):
+def retained(node):
     text = node.guest.check(f"cat /sys/kernel/debug/ro2iblnd/{node.nid}")
-    return int(re.search(r" orphans=(\d+)", text)[1])
+    return int(re.search(r" retained=(\d+)", text)[1])
 
 
 def test_what_lnet_keeps_is_bounded_though_its_connections_are_over(nodes, evil):
@@ -249,7 +249,7 @@ def test_what_lnet_keeps_is_bounded_though_its_connections_are_over(nodes, evil)
         conn = Conn(evil, name, VICTIM, bytes.fromhex(answer["private"]), STAMP)
         conn.send(wire.IMMEDIATE, put_header(conn, 0), count=120)
         conn.close()
-        until(lambda n=cycle: orphans(a) == n * 120, "the connection is over, and its requests are counted")
+        until(lambda n=cycle: retained(a) == n * 120, "the connection is over, and its requests are counted")
     assert answer["event"] == "RDMA_CM_EVENT_REJECTED", answer
     assert reject_in(answer)["why"] == wire.NO_RESOURCES, answer
     evil.do("close", name)
@@ -263,7 +263,7 @@ def test_what_lnet_keeps_is_bounded_though_its_connections_are_over(nodes, evil)
     # Others are not concerned.
     a.traffic(b, op="mix", size=1000, count=20)
     a.set(lazy=0)
-    until(lambda: orphans(a) == 0, "all has come back")
+    until(lambda: retained(a) == 0, "all has come back")
     conn = evil.connect(VICTIM)
     assert conn.is_up()
 

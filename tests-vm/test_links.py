@@ -338,11 +338,11 @@ def test_the_device_is_mute(nodes):
         a.ping(b, ok=False)
         line = "no node can be connected to: queue pair 1 of rxe0 is in the error state"
         until(lambda: line in a.log(), "it is said", timeout=20 * SLOW)
-        until(lambda: notices.of("device_mute"), "it is told", timeout=20 * SLOW)
-    assert health(a) == ("rxe0", "mute")
+        until(lambda: notices.of("device_gsi_dead"), "it is told", timeout=20 * SLOW)
+    assert health(a) == ("rxe0", "gsi_dead")
     a.guest.check("rdma link delete rxe0")
     until(lambda: health(a) == ("none", "ok"), "without a device there is none that ails")
     a.guest.check("rdma link add rxe0 type rxe netdev eth0")
     ping_until(a, b, 20 * slow())
     assert health(a) == ("rxe0", "ok")
-    assert a.log().count(line) == 1 and notices.of("device_mute") == [(a.nid, "rxe0")]
+    assert a.log().count(line) == 1 and notices.of("device_gsi_dead") == [(a.nid, "rxe0")]

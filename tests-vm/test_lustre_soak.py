@@ -64,7 +64,7 @@ def is_idle(node):
     assert status == 0, text
     nis = [line for line in text.splitlines() if line.startswith("ni=")]
     assert nis, text
-    return all(f" {key}=0" in line for line in nis for key in ("conns", "waiting", "parting"))
+    return all(f" {key}=0" in line for line in nis for key in ("conns", "waiting", "lingering"))
 
 
 class Blow:

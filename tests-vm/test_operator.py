@@ -106,9 +106,9 @@ def test_booting_node_says_early(nodes):
     # Asked while it boots, answered when it is up.
     a.ping(b)
     assert job.wait(60)[0] == 0
-    strangers = b.guest.check("cat /sys/kernel/debug/ro2iblnd/strangers")
-    assert re.search(r"of=refused .*NotReady=[1-9]", strangers), strangers
-    assert re.search(r"of=refused .*NoSuchNi=0", strangers), strangers
+    unknown_ni = b.guest.check("cat /sys/kernel/debug/ro2iblnd/unknown_ni")
+    assert re.search(r"of=refused .*NotReady=[1-9]", unknown_ni), unknown_ni
+    assert re.search(r"of=refused .*NoSuchNi=0", unknown_ni), unknown_ni
     # One that is up has no other NIs to come.
     assert a.ctl(f"ping {b.nid}7 timeout=5", ok=False)["rc"] != 0
 

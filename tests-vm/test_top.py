@@ -87,7 +87,7 @@ def test_what_it_shows_is_so(nodes, top):
                 assert int(ni[key]) == sum(causes(a, of).values()), (key, ni)
             (peer,) = frame.peers()
             assert (peer["peer"], peer["state"]) == (b.nid, "up"), peer
-            assert peer["by"] == {"active": "us", "passive": "peer"}[after["role"]], (peer, after)
+            assert peer["by"] == {"active": "local", "passive": "peer"}[after["role"]], (peer, after)
             assert (int(peer["qpn"]), int(peer["peer's"])) == (after["qpn"], after["peer_qpn"]), (peer, after)
             credits, depth = map(int, peer["cred"].split("/"))
             assert 0 <= credits <= depth == after["depth"], (peer, after)

@@ -209,8 +209,8 @@ def test_refusals_and_attempts(nodes):
         b.ni_add(net="o2ib5")
         a.ctl(f"ping {b.nid} timeout=30", ok=False)
     assert [(e["ni"], e["peer"], e["cause"]) for e in at_b.of("ro2ib_refuse", cause="Depth")] == [(b.nid, a.nid, "Depth")]
-    strangers = at_b.of("ro2ib_refuse", cause="NoSuchNi")
-    assert strangers and {(e["ni"], e["peer"]) for e in strangers} == {("none", a.nid)}
+    unknown_ni = at_b.of("ro2ib_refuse", cause="NoSuchNi")
+    assert unknown_ni and {(e["ni"], e["peer"]) for e in unknown_ni} == {("none", a.nid)}
     closes = at_a.of("ro2ib_close")
     assert closes and closes[0]["up"] == 1
     failed = [(e["by"], e["cause"], e["detail"]) for e in closes if not e["up"]]

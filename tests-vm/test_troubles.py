@@ -206,7 +206,10 @@ def test_slow_lnet(pair, stage, pytestconfig):
         )
         if patient:
             # The default of `timeout`.
-            trouble.sees(Log(a, "<peer>: connection closed: queued too long"), Debugfs(a, "event=closed by=us cause=DeadlineQueued", ".closes"))
+            trouble.sees(
+                Log(a, "<peer>: connection closed: queued too long"),
+                Debugfs(a, "event=closed by=local cause=DeadlineQueued", ".closes"),
+            )
         b.set(lazy=0)
     run.result()
 
@@ -279,7 +282,7 @@ def test_lost_packets(pair, stage):
             with Load(a, b, op="put") as load:
                 trouble.sees(
                     # A second: what the transport waits before it repeats something.
-                    Debugfs(a, r"stage=wire p99_ns=\d{10,}", ".times"),
+                    Debugfs(a, r"stage=wire p99_ns=\d{10,}", ".latency"),
                     Top(a, "retries: look at the fabric (...)"),
                 )
             assert load.result()["count"] > 0
@@ -372,7 +375,7 @@ def test_wrong_net(pair, stage):
             Log(a, "<peer>: refused our connection request: <why>"),
             Log(b, "<peer>: refused its connection request: no NI <peer> on this device"),
             Debugfs(a, "event=failed by=peer cause=Refused detail=Fatal", ".closes"),
-            Debugfs(b, "event=refused cause=NoSuchNi asked=10.*", "strangers"),
+            Debugfs(b, "event=refused cause=NoSuchNi requested=10.*", "unknown_ni"),
             Top(a, "connecting failed 6.5 s ago: refused by the peer ...", name="refused"),
             Top(b, "requests for none of our NIs ...", name="wrong-net"),
         )
@@ -460,6 +463,6 @@ def test_stale_peer(pair, stage):
         b.ping(a)
         trouble.sees(
             Log(a, "<peer>: connection closed: the peer was restarted"),
-            Debugfs(a, "event=closed by=us cause=PeerRestarted", ".closes"),
+            Debugfs(a, "event=closed by=local cause=PeerRestarted", ".closes"),
             Top(a, "closed 12 s ago: the peer was restarted"),
         )

@@ -63,9 +63,9 @@ class Tracing:
 def times(node, nid=None):
     """The histograms of an NI: {(stage, op): {n, sum_ns, p50_ns, p99_ns, counts: {limit or None: count}}}."""
     found = {}
-    for line in node.guest.check(f"cat {DEBUGFS}/{nid or node.nid}.times").splitlines():
+    for line in node.guest.check(f"cat {DEBUGFS}/{nid or node.nid}.latency").splitlines():
         words = dict(word.split("=", 1) for word in line.split())
-        assert words.pop("times") == (nid or node.nid), line
+        assert words.pop("latency") == (nid or node.nid), line
         key = words.pop("stage"), words.pop("op")
         assert key not in found, line
         row = {"counts": {}}

@@ -139,7 +139,7 @@ class Debugfs:
 
     def look(self, _trouble):
         name = self.file or ""
-        path = f"{DEBUGFS}/{name if name == 'strangers' else self.node.nid + name}"
+        path = f"{DEBUGFS}/{name if name == 'unknown_ni' else self.node.nid + name}"
         # Without memory it may not be readable.
         for line in self.node.guest.run(f"cat {path}", PATIENCE)[1].splitlines():
             have = line.split()

@@ -84,7 +84,7 @@ impl Condition {
         if self.is_broken() {
             "broken"
         } else if self.is_mute() {
-            "mute"
+            "gsi_dead"
         } else if self.refuses_posts() {
             "refuses"
         } else {

@@ -47,7 +47,7 @@ counters! {
     /// Messages that waited or failed because memory or memory regions ran out on this node.
     NoMemory => "no_memory",
     /// Messages that had arrived when the connection closed, and were delivered to LNet.
-    Late => "late",
+    Late => "late_rx",
 }
 
 /// Number of counters in the middle of the line of a connection; later additions are at its end.

@@ -52,7 +52,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let device = hca.as_ref().map(|hca| hca.device.name());
     write!(
         f,
-        "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} parting={} link={}",
+        "ni={} incarnation={} device={} peers={peers} conns={} waiting={waiting} lingering={} link={}",
         core::format_args!("{}", ni.nid),
         ni.stamp,
         device.as_ref().map_or("none", |name| name.as_str()),
@@ -78,7 +78,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         .unwrap_or_default();
     writeln!(
         f,
-        " regions={} max_regions={} regions_moved={} bad_pkeys={} orphans={} health={}",
+        " regions={} max_regions={} regions_moved={} bad_pkeys={} retained={} health={}",
         regions.allocated,
         regions.limit,
         regions.moved,
@@ -91,7 +91,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (shown, over) = ni.past.list(|list| show_peers(all, list, f));
     shown?;
     // What the connections did that are over.
-    write!(f, "past={} ", core::format_args!("{}", ni.nid))?;
+    write!(f, "closed_conns={} ", core::format_args!("{}", ni.nid))?;
     over.show(f)?;
     over.show_later(f)?;
     writeln!(f)
@@ -136,7 +136,7 @@ fn show_conn(conn: &Conn, list: ListNr, f: &mut fmt::Formatter<'_>) -> fmt::Resu
     )?;
     write!(
         f,
-        "q_main={} q_free={} q_unreserved={} with_lnet={} sq_free={} recvs={} idle_ms={} ",
+        "q_main={} q_nocred={} q_unreserved={} with_lnet={} sq_free={} recvs={} idle_ms={} ",
         queues.main,
         queues.free_of_credit,
         queues.unreserved,
@@ -149,7 +149,7 @@ fn show_conn(conn: &Conn, list: ListNr, f: &mut fmt::Formatter<'_>) -> fmt::Resu
     let (oldest_ms, waits_for) = view.wire.oldest.unwrap_or((0, "none"));
     write!(
         f,
-        " qpn={} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} doubted={} number={}",
+        " qpn={} peer_qpn={} mtu={} oldest_ms={oldest_ms} oldest={waits_for} suspect={} number={}",
         view.wire.qpn,
         view.peer_qpn,
         view.path.mtu.unwrap_or(0),

@@ -63,7 +63,7 @@ impl Exit {
         Self {
             // Without it nothing is missing but a view.
             _strangers: SeenBy::new(None, &driver.strangers)
-                .and_then(|seen| File::new(&driver.debugfs, c"strangers", &seen))
+                .and_then(|seen| File::new(&driver.debugfs, c"unknown_ni", &seen))
                 .ok(),
             driver,
         }

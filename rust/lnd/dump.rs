@@ -147,7 +147,7 @@ fn show_view(conn: &Conn, view: &View) {
         view.path.mtu.unwrap_or(0),
     );
     say!(
-        "   comms_err {} (cause {} idle_ms {} oldest_ms {} doubted {})",
+        "   comms_err {} (cause {} idle_ms {} oldest_ms {} suspect {})",
         view.cause.map_or(0, |cause| cause.outcome(true).status),
         view.cause.map_or("none", Cause::as_str),
         view.idle_ms,

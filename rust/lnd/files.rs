@@ -35,7 +35,7 @@ impl<N: Show, S: Show, T: Show> Files<N, S, T> {
     ) -> Result<Self> {
         let now = CString::try_from_fmt(fmt!("{}", core::format_args!("{nid}")))?;
         let ends = CString::try_from_fmt(fmt!("{}.closes", core::format_args!("{nid}")))?;
-        let of_times = CString::try_from_fmt(fmt!("{}.times", core::format_args!("{nid}")))?;
+        let of_times = CString::try_from_fmt(fmt!("{}.latency", core::format_args!("{nid}")))?;
         Ok(Self {
             _now: File::new(dir, &now, ni)?,
             _ends: File::new(dir, &ends, seen)?,

@@ -57,8 +57,8 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
             "GpuMapped",
             "GpuRefused",
             "NoRegion",
-            "Unsaid",
-            "SentAgain",
+            "RejectedNoReason",
+            "Resent",
             "NotForLNet",
         ];
         let counts = |tally: &Tally| {
@@ -148,7 +148,7 @@ fn show_ends(by: &SeenBy, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if result.is_ok() {
             result = write!(
                 f,
-                " role={} by={} cause={} detail={} times={} asked=",
+                " role={} by={} cause={} detail={} count={} requested=",
                 if event.active { "active" } else { "passive" },
                 core::format_args!("{by}"),
                 event.why,

@@ -65,7 +65,7 @@ fn show_histogram(
     }
     write!(
         f,
-        "times={} stage={} op={} n={n} sum_ns={sum_ns}",
+        "latency={} stage={} op={} n={n} sum_ns={sum_ns}",
         core::format_args!("{nid}"),
         stage.name(),
         kind.name(),

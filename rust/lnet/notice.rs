@@ -36,7 +36,7 @@ pub(crate) fn device(what: Device, ni: &dyn Display, device: Option<&str>) {
         Device::Gone => c"device_gone",
         Device::Back => c"device_back",
         Device::Fatal => c"device_fatal",
-        Device::Mute => c"device_mute",
+        Device::Mute => c"device_gsi_dead",
         Device::Moved => c"device_moved",
     };
     let ni = Text::<NID>::of(format_args!("{ni}"));

@@ -95,7 +95,7 @@ impl By {
 impl fmt::Display for By {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Us => "us",
+            Self::Us => "local",
             Self::Peer => "peer",
             Self::Path => "path",
             Self::Device => "device",
@@ -246,7 +246,7 @@ pub const fn rejected_name(why: &Refused) -> &'static str {
         Refused::NoListener => "NoListener",
         Refused::Cm(_) => "Cm",
         Refused::Malformed(_) => "Malformed",
-        Refused::Unsaid => "Unsaid",
+        Refused::Unsaid => "NoReason",
         Refused::OldVersion => "OldVersion",
         Refused::NoAgreement(_) => "NoAgreement",
         Refused::Reason(why) => match why {

@@ -175,7 +175,7 @@ fn differs(node: usize, past: &Past) -> Option<String> {
     .any(may);
     if same && posts && !truth.undrained {
         for (key, is) in truth.named() {
-            let all = of("past").into_iter().chain(conns.iter().copied());
+            let all = of("closed_conns").into_iter().chain(conns.iter().copied());
             let says: u64 = all.filter_map(|line| number(line, key)).sum();
             if says != is {
                 return Some(format!("{key}={says}, and it was {is}"));

@@ -70,7 +70,7 @@ impl Sums {
             .join(" ");
         let mut now: Vec<(String, u64)> = Vec::new();
         for line in text.lines() {
-            if !line.starts_with("conn=") && !line.starts_with("past=") {
+            if !line.starts_with("conn=") && !line.starts_with("closed_conns=") {
                 continue;
             }
             for (key, value) in line.split_whitespace().filter_map(|w| w.split_once('=')) {

@@ -193,8 +193,8 @@ impl Past {
             false => 0,
         };
         self.bad_pkeys = ni.bad_pkeys;
-        self.times_rise = times::since(&ni.times, &self.times);
-        self.times.clone_from(&ni.times);
+        self.times_rise = times::since(&ni.latency, &self.times);
+        self.times.clone_from(&ni.latency);
     }
 
     fn take_conns(&mut self, conns: &[Conn], dt: f64, round: u64) {

@@ -49,9 +49,9 @@ struct Document<'a> {
     /// Requests for an NI that this node does not have, by reason.
     #[serde(serialize_with = "tally")]
     #[schemars(with = "BTreeMap<String, u64>")]
-    strangers: &'a Tally,
+    unknown_ni: &'a Tally,
     /// The last of these requests.
-    stranger_events: &'a [Event],
+    unknown_ni_events: &'a [Event],
     nis: Vec<NiDocument<'a>>,
 }
 
@@ -174,8 +174,8 @@ pub fn document(app: &App) -> String {
         worst: app.worst(),
         unread: app.sample.unread,
         parameters: &app.sample.parameters,
-        strangers: &app.sample.strangers,
-        stranger_events: &app.sample.stranger_events,
+        unknown_ni: &app.sample.unknown_ni,
+        unknown_ni_events: &app.sample.unknown_ni_events,
         nis: nis
             .map(|(at, (ni, verdict))| ni_document(app, at, ni, verdict))
             .collect(),

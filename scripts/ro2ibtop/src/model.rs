@@ -27,9 +27,9 @@ pub struct Sample {
     /// The NIs.
     pub nis: Vec<Ni>,
     /// Requests for an NI that this node does not have, by reason.
-    pub strangers: Tally,
+    pub unknown_ni: Tally,
     /// The last of these requests.
-    pub stranger_events: Vec<Event>,
+    pub unknown_ni_events: Vec<Event>,
     /// Parameters of the module.
     pub parameters: BTreeMap<String, String>,
     /// Lines that were not understood.
@@ -45,7 +45,7 @@ pub struct Ni {
     pub device: String,
     /// The NI has no carrier, no address, or no active port.
     pub link_down: bool,
-    /// Fault of the device: `broken`, `mute`, `refuses`, or `ok`; empty with an older driver.
+    /// Fault of the device: `broken`, `gsi_dead`, `refuses`, or `ok`; empty with an older driver.
     pub health: String,
     /// Speed of the port in Mb/s; 0 is unknown.
     pub speed_mbps: u64,
@@ -68,7 +68,7 @@ pub struct Ni {
     /// Messages that wait for a connection.
     pub waiting: u64,
     /// Closed connections whose CM id still exists.
-    pub parting: u64,
+    pub lingering: u64,
     /// Counters of closed connections.
     #[serde(skip)]
     pub past: Counts,
@@ -85,12 +85,12 @@ pub struct Ni {
     /// Last ends, the oldest first.
     pub events: Vec<Event>,
     /// Latency histograms since the start of the NI.
-    pub times: Vec<Times>,
+    pub latency: Vec<Times>,
     /// Counters of the device.
     pub hardware: BTreeMap<String, u64>,
     /// The device has not answered a request for its counters.
     #[serde(skip)]
-    pub mute: bool,
+    pub counters_hang: bool,
 }
 
 /// A peer.
@@ -150,7 +150,7 @@ pub struct Conn {
     /// Queued messages that wait for a credit.
     pub q_main: u64,
     /// Queued messages that need no credit.
-    pub q_free: u64,
+    pub q_nocred: u64,
     /// Queued requests that wait for a reserved buffer.
     pub q_unreserved: u64,
     /// Requests that LNet has not received yet.
@@ -172,7 +172,7 @@ pub struct Conn {
     /// State of the oldest transmit: `none`, `queued`, `sending` or `answer`; empty with an older driver.
     pub oldest: String,
     /// The peer may have closed the connection.
-    pub doubted: bool,
+    pub suspect: bool,
 }
 
 /// Counters of a connection, or the sums of an NI.
@@ -236,15 +236,16 @@ pub struct Event {
     /// Reason that the peer gave; empty if none.
     pub detail: String,
     /// NID that the request was for, if it was wrong; otherwise empty.
-    pub asked: String,
+    pub requested: String,
     /// Number of equal ends.
-    pub times: u64,
+    pub count: u64,
 }
 
 impl Ni {
     /// Returns whether the NI has a usable device.
     pub fn has_device(&self) -> bool {
-        !self.device.is_empty() && !matches!(self.health.as_str(), "broken" | "mute" | "refuses")
+        !self.device.is_empty()
+            && !matches!(self.health.as_str(), "broken" | "gsi_dead" | "refuses")
     }
 
     /// Returns the counters of all its connections, open and closed.

@@ -59,7 +59,7 @@ fn stages(out: &mut Out, nis: &[Ni]) {
     );
     let seconds = |ns: u64| ns as f64 / 1e9;
     for ni in nis {
-        for times in &ni.times {
+        for times in &ni.latency {
             let mut sum = 0u64;
             let labels = [
                 ("ni", ni.nid.as_str()),
@@ -228,12 +228,12 @@ pub fn text(app: &App) -> String {
     }
     stages(&mut out, nis);
     out.family(
-        "ro2ib_strangers_total",
+        "ro2ib_unknown_ni_total",
         "counter",
         "Requests for none of the NIs, by reason.",
     );
-    for (reason, n) in &app.sample.strangers {
-        out.sample("ro2ib_strangers_total", &[("reason", reason)], n);
+    for (reason, n) in &app.sample.unknown_ni {
+        out.sample("ro2ib_unknown_ni_total", &[("reason", reason)], n);
     }
     peers(&mut out, nis);
     type Of = fn(&mut u64, &Conn);
@@ -249,7 +249,7 @@ pub fn text(app: &App) -> String {
             "ro2ib_peer_queued",
             "Messages queued on connections to the peer.",
             |n, c| {
-                let queued = c.q_main.saturating_add(c.q_free);
+                let queued = c.q_main.saturating_add(c.q_nocred);
                 *n = n.saturating_add(queued).saturating_add(c.q_unreserved);
             },
         ),

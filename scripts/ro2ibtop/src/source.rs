@@ -32,7 +32,7 @@ pub const DEBUGFS: &str = "sys/kernel/debug/ro2iblnd";
 const CLOSES: &str = ".closes";
 
 /// Suffix of the file with histograms.
-const TIMES: &str = ".times";
+const TIMES: &str = ".latency";
 
 /// Largest file that is read.
 const LARGEST: u64 = 256 << 20;
@@ -48,8 +48,8 @@ pub fn sample(files: &Files, time: Option<f64>) -> Sample {
         let Some(name) = path.strip_prefix(DEBUGFS).and_then(|p| p.strip_prefix('/')) else {
             continue;
         };
-        if name == "strangers" {
-            text::strangers(content, &mut sample);
+        if name == "unknown_ni" {
+            text::unknown_ni(content, &mut sample);
         } else if !name.ends_with(CLOSES) && !name.ends_with(TIMES) {
             let mut unread = 0;
             if let Some(mut ni) = text::ni(content, &mut unread) {
@@ -62,7 +62,7 @@ pub fn sample(files: &Files, time: Option<f64>) -> Sample {
                     };
                 }
                 if let Some(times) = files.get(&format!("{path}{TIMES}")) {
-                    ni.times = text::times(times, &mut unread);
+                    ni.latency = text::times(times, &mut unread);
                 }
                 ni.hardware = hardware(files, &ni.device);
                 sample.nis.push(ni);
@@ -141,7 +141,7 @@ pub fn live(root: &Path, counters: &mut Counters) -> io::Result<Sample> {
     let now = now.map_or(0.0, |t| t.as_secs_f64());
     let mut sample = sample(&files, Some(now));
     for ni in &mut sample.nis {
-        ni.mute = devices.contains(&ni.device);
+        ni.counters_hang = devices.contains(&ni.device);
     }
     sample.time = now;
     Ok(sample)
@@ -187,7 +187,7 @@ pub fn report(text: &str) -> Vec<Sample> {
     let (mut time, mut path): (Option<f64>, Option<String>) = (None, None);
     let mut round = |files: &mut Files, time: Option<f64>| {
         let made = sample(files, time);
-        if !made.nis.is_empty() || !made.strangers.is_empty() {
+        if !made.nis.is_empty() || !made.unknown_ni.is_empty() {
             samples.push(made);
         }
         // Parameters and the like are in the report once.

@@ -33,7 +33,7 @@ pub fn ni(text: &str, unread: &mut u64) -> Option<Ni> {
         };
         match first {
             "ni" => ni = Some(ni_line(line, unread)),
-            "past" => {
+            "closed_conns" => {
                 past = Counts::default();
                 for (key, value) in words(line, unread) {
                     count(&mut past, key, value, unread);
@@ -77,7 +77,7 @@ pub fn closes(text: &str, unread: &mut u64) -> (Vec<Event>, Option<f64>) {
 pub fn times(text: &str, unread: &mut u64) -> Vec<Times> {
     let mut found = Vec::new();
     for line in lines(text) {
-        if line.starts_with("times=") {
+        if line.starts_with("latency=") {
             found.push(times_line(line, unread));
         } else if !line.contains('=') {
             *unread = unread.saturating_add(1);
@@ -108,16 +108,16 @@ fn times_line(line: &str, unread: &mut u64) -> Times {
 }
 
 /// Parses the file with the requests for unknown NIs.
-pub fn strangers(text: &str, sample: &mut Sample) {
+pub fn unknown_ni(text: &str, sample: &mut Sample) {
     let mut unread = 0;
     let (events, _) = closes(text, &mut unread);
     for line in lines(text).filter(|line| line.starts_with("causes=")) {
         let (of, counts) = causes_line(line, &mut unread);
         if of == "refused" {
-            sample.strangers = counts;
+            sample.unknown_ni = counts;
         }
     }
-    sample.stranger_events = events;
+    sample.unknown_ni_events = events;
     sample.unread = sample.unread.saturating_add(unread);
 }
 
@@ -184,7 +184,7 @@ fn ni_line(line: &str, unread: &mut u64) -> Ni {
             "link" => ni.link_down = value != "up",
             "health" => ni.health = name(value),
             "waiting" => ni.waiting = number(value, unread),
-            "parting" => ni.parting = number(value, unread),
+            "lingering" => ni.lingering = number(value, unread),
             _ => {}
         }
     }
@@ -259,7 +259,7 @@ fn conn_line(line: &str, unread: &mut u64) -> Conn {
             "reserved" => conn.reserved = number(value, unread),
             "peer_held" => conn.peer_held = number(value, unread),
             "q_main" => conn.q_main = number(value, unread),
-            "q_free" => conn.q_free = number(value, unread),
+            "q_nocred" => conn.q_nocred = number(value, unread),
             "q_unreserved" => conn.q_unreserved = number(value, unread),
             "with_lnet" => conn.with_lnet = number(value, unread),
             "sq_free" => conn.sq_free = number(value, unread),
@@ -268,7 +268,7 @@ fn conn_line(line: &str, unread: &mut u64) -> Conn {
             "peer_qpn" => conn.peer_qpn = number(value, unread),
             "mtu" => conn.mtu = number(value, unread),
             "oldest_ms" => conn.oldest_ms = number(value, unread),
-            "doubted" => conn.doubted = value == "1",
+            "suspect" => conn.suspect = value == "1",
             "number" => conn.number = number(value, unread),
             _ => count(&mut conn.counts, key, value, unread),
         }
@@ -294,7 +294,7 @@ fn count(counts: &mut Counts, key: &str, value: &str, unread: &mut u64) {
 
 fn event_line(line: &str, unread: &mut u64) -> Event {
     let mut event = Event {
-        times: 1,
+        count: 1,
         ..Event::default()
     };
     for (key, value) in words(line, unread) {
@@ -306,8 +306,8 @@ fn event_line(line: &str, unread: &mut u64) -> Event {
             "by" => event.by = name(value),
             "cause" => event.cause = name(value),
             "detail" if value != "-" => event.detail = name(value),
-            "asked" if value != "-" => event.asked = name(value),
-            "times" => event.times = number(value, unread),
+            "requested" if value != "-" => event.requested = name(value),
+            "count" => event.count = number(value, unread),
             _ => {}
         }
     }

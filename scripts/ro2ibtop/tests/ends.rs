@@ -21,7 +21,7 @@ fn closed(client: usize, cause: &str, time: f64) -> Event {
         "PeerClosed" => "peer",
         "LinkDown" | "DeviceGone" | "Moved" => "device",
         "AddressChanged" => "unknown",
-        _ => "us",
+        _ => "local",
     };
     Event {
         what: "closed".into(),
@@ -29,7 +29,7 @@ fn closed(client: usize, cause: &str, time: f64) -> Event {
         peer: format!("10.0.1.{client}@o2ib"),
         by: by.into(),
         cause: cause.into(),
-        times: 1,
+        count: 1,
         ..Event::default()
     }
 }

@@ -107,7 +107,7 @@ fn prometheus_can_read_it() {
 const RETRIED: &str = "\
 ==> sample 100 <==
 ==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==
-ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=2 conns=1 waiting=3 parting=0 link=up
+ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=2 conns=1 waiting=3 lingering=0 link=up
 peer=10.0.0.2@o2ib conns=0 usable=0 waiting=3 waited_ms=7000 closed=3 failed=6 last=Refused last_ago_ms=40 failures=5 retry_ms=3000 ends=TransportRetry:3,Refused:6
 peer=10.0.0.3@o2ib conns=1 usable=1 waiting=0 waited_ms=0 closed=0 failed=0 last=none last_ago_ms=-1 failures=0 retry_ms=-1 ends=-
 conn=10.0.0.3@o2ib role=active state=Established depth=8 credits=8 qpn=17 number=12
@@ -152,22 +152,22 @@ fn tries_and_ends_are_told() {
 const TIMES: &str = "\
 ==> sample 100 <==
 ==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==
-ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=0 conns=0 waiting=0 parting=0 link=up
-==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib.times <==
-times=10.0.0.1@o2ib stage=wire op=IMMEDIATE n=2 sum_ns=3000 p50_ns=2048 p99_ns=2048 lt_2048=2
+ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=0 conns=0 waiting=0 lingering=0 link=up
+==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib.latency <==
+latency=10.0.0.1@o2ib stage=wire op=IMMEDIATE n=2 sum_ns=3000 p50_ns=2048 p99_ns=2048 lt_2048=2
 ==> sample 105 <==
 ==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib <==
-ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=0 conns=0 waiting=0 parting=0 link=up
-==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib.times <==
-times=10.0.0.1@o2ib stage=queued op=IMMEDIATE n=1 sum_ns=100 p50_ns=512 p99_ns=512 lt_512=1
-times=10.0.0.1@o2ib stage=wire op=IMMEDIATE n=5 sum_ns=3003000 p50_ns=2048 p99_ns=2097152 lt_2048=3 lt_2097152=2
+ni=10.0.0.1@o2ib incarnation=1 device=rxe0 peers=0 conns=0 waiting=0 lingering=0 link=up
+==> /sys/kernel/debug/ro2iblnd/10.0.0.1@o2ib.latency <==
+latency=10.0.0.1@o2ib stage=queued op=IMMEDIATE n=1 sum_ns=100 p50_ns=512 p99_ns=512 lt_512=1
+latency=10.0.0.1@o2ib stage=wire op=IMMEDIATE n=5 sum_ns=3003000 p50_ns=2048 p99_ns=2097152 lt_2048=3 lt_2097152=2
 ";
 
 #[test]
 fn times_are_told() {
     let app = common::app(TIMES);
     let value = document(&app);
-    let wire = &value["nis"][0]["times"][1];
+    let wire = &value["nis"][0]["latency"][1];
     assert_eq!(
         (&wire["n"], &wire["p99_ns"]),
         (&5.into(), &2_097_152.into())

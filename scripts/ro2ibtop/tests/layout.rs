@@ -242,7 +242,7 @@ fn what_ended_is_there_though_no_peer_is() {
     let app = common::app(common::guest("wrong-net"));
     for width in WIDTHS {
         let seen = common::lines(&common::screen(&app, width, app.height(width)));
-        let ended = seen.iter().any(|line| line.contains(" refused us "));
+        let ended = seen.iter().any(|line| line.contains(" refused local "));
         assert!(ended, "{width}: {seen:?}");
     }
 }

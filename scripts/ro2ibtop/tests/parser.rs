@@ -37,7 +37,7 @@ fn a_connection_is_read() {
     assert_eq!((peer.usable, peer.closed, peer.last_ago_ms), (2, 0, None));
     assert_eq!((peer.failures, peer.retry_ms), (0, None));
     assert!(!ni.link_down && ni.speed_mbps == 2500 && ni.depth_by == "link");
-    let mut put = ni.times.iter().filter(|times| times.op == "PUT_REQ");
+    let mut put = ni.latency.iter().filter(|times| times.op == "PUT_REQ");
     assert!(put.any(|times| times.stage == "wire" && times.n() > 0));
     assert_eq!(ni.events.len(), 2);
     assert_eq!(ni.events[0].by, "path");
@@ -63,7 +63,7 @@ fn what_guests_say_is_all_that_the_driver_tells() {
             assert!(report.contains(&format!(" {key}=")), "{name}: {key}");
         }
         assert!(
-            report.contains("@o2ib.times <==") || report.contains("@o2ib5.times <=="),
+            report.contains("@o2ib.latency <==") || report.contains("@o2ib5.latency <=="),
             "{name}"
         );
         for line in report.lines().filter(|line| line.starts_with("peer=")) {
@@ -89,15 +89,15 @@ fn what_guests_say_is_all_that_the_driver_tells() {
 #[test]
 fn requests_for_nobody_are_read() {
     let sample = source::report(common::guest("wrong-net")).pop().unwrap();
-    assert!(sample.strangers.contains(&("NoSuchNi".to_string(), 1)));
-    assert_eq!(sample.stranger_events[0].times, 1);
+    assert!(sample.unknown_ni.contains(&("NoSuchNi".to_string(), 1)));
+    assert_eq!(sample.unknown_ni_events[0].count, 1);
 }
 
 #[test]
 fn an_older_driver_is_understood() {
     let mut unread = 0;
-    let old = "ni=10.0.0.2@o2ib incarnation=1 device=none peers=1 conns=1 waiting=0 parting=0\n\
-               past=10.0.0.2@o2ib tx_msgs=3 rx_msgs=4\n\
+    let old = "ni=10.0.0.2@o2ib incarnation=1 device=none peers=1 conns=1 waiting=0 lingering=0\n\
+               closed_conns=10.0.0.2@o2ib tx_msgs=3 rx_msgs=4\n\
                conn=10.0.0.1@o2ib role=passive state=Established depth=8 credits=8 rnr=0\n";
     let ni = text::ni(old, &mut unread).unwrap();
     assert_eq!(unread, 0);
@@ -157,10 +157,10 @@ fn a_newer_driver_is_understood() {
 #[test]
 fn numbers_out_of_range_are_cut() {
     let mut unread = 0;
-    let line = "ni=a device=b waiting=99999999999999999999999 parting=-3\nconn=x depth=many credits= q_main=1e3";
+    let line = "ni=a device=b waiting=99999999999999999999999 lingering=-3\nconn=x depth=many credits= q_main=1e3";
     let ni = text::ni(line, &mut unread).unwrap();
     assert_eq!(
-        (ni.waiting, ni.parting, ni.conns[0].depth),
+        (ni.waiting, ni.lingering, ni.conns[0].depth),
         (u64::MAX, 0, 0)
     );
     assert_eq!(unread, 3);
@@ -223,8 +223,8 @@ fn broken_text_breaks_nothing() {
     }
 }
 
-const TIMES: &str = "times=10.0.0.1@o2ib stage=answer op=PUT_REQ n=40 sum_ns=41839104 p50_ns=1048576 p99_ns=4194304 lt_524288=3 lt_1048576=28 lt_2097152=8 lt_4194304=1\n\
-    times=10.0.0.1@o2ib stage=lnet op=IMMEDIATE n=3 sum_ns=700000000000 p50_ns=512 p99_ns=549755813888 lt_512=2 more=1\n";
+const TIMES: &str = "latency=10.0.0.1@o2ib stage=answer op=PUT_REQ n=40 sum_ns=41839104 p50_ns=1048576 p99_ns=4194304 lt_524288=3 lt_1048576=28 lt_2097152=8 lt_4194304=1\n\
+    latency=10.0.0.1@o2ib stage=lnet op=IMMEDIATE n=3 sum_ns=700000000000 p50_ns=512 p99_ns=549755813888 lt_512=2 more=1\n";
 
 #[test]
 fn histograms_are_read() {
@@ -245,7 +245,7 @@ fn histograms_are_read() {
     // Broken, it is a part of what it was.
     let mut unread = 0;
     let times = text::times(
-        "times=x stage=wire lt_x=3 lt_512=many lt_1024\nnothing\n",
+        "latency=x stage=wire lt_x=3 lt_512=many lt_1024\nnothing\n",
         &mut unread,
     );
     assert_eq!((times.len(), unread), (1, 4));

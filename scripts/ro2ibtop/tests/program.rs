@@ -166,8 +166,8 @@ fn a_node_without_an_ni_is_no_healthy_one() {
     let debugfs = node.0.join("sys/kernel/debug/ro2iblnd");
     fs::create_dir_all(&debugfs).unwrap();
     fs::write(
-        debugfs.join("strangers"),
-        "strangers=all now=1795220651.0\n",
+        debugfs.join("unknown_ni"),
+        "unknown_ni=all now=1795220651.0\n",
     )
     .unwrap();
     let shown = run(&["--once", "--check", "--root", text(&node.0)]);
@@ -202,7 +202,7 @@ fn a_device_that_says_it_is_broken_is_no_healthy_one() {
     let up = "\nro2ib_device_up{ni=\"10.0.0.1@o2ib\",device=\"rxe0\"} ";
     for (health, kind, words, works) in [
         ("broken", "device-broken", "rxe0 says that it is broken", 0),
-        ("mute", "cm-mute", "no peer can connect", 0),
+        ("gsi_dead", "gsi-dead", "no peer can connect", 0),
         ("refuses", "posts-refused", "rxe0 refused work requests", 0),
         ("ok", "", "nothing wrong", 1),
     ] {
@@ -242,7 +242,7 @@ fn a_node_is_looked_at() {
 /// nobody writes to.
 #[test]
 fn a_device_that_hangs_holds_nobody_up() {
-    let dir = Dir::node("mute", common::guest("healthy"));
+    let dir = Dir::node("counters-hang", common::guest("healthy"));
     let counters = dir.0.join("sys/class/infiniband/rxe0/ports/1/hw_counters");
     fs::create_dir_all(&counters).unwrap();
     let pipe = counters.join("zz_stuck");

@@ -209,7 +209,7 @@ fn each_trouble_of_a_connection_has_its_words() {
     assert_eq!((lossy.0, lossy.1), ("lossy", Level::Bad));
     let words = "not acknowledged for 4.0 s, and the peer was heard 300 ms ago: packets get lost, ";
     assert!(lossy.2.starts_with(words), "{}", lossy.2);
-    assert_eq!(judged(|c| c.doubted = true).0, "doubted");
+    assert_eq!(judged(|c| c.suspect = true).0, "suspect");
     assert_eq!(judged(|c| c.state = "Draining".into()).0, "closing");
     assert_eq!(judged(|c| c.state = "Resolving".into()).0, "connecting");
     let full = |c: &mut Conn| {
@@ -261,7 +261,7 @@ fn each_trouble_of_an_ni_has_its_words() {
     let refused = |n, naks| {
         move |ni: &mut Ni| {
             memory(n)(ni);
-            ni.times.push(wire("PUT_NAK", naks));
+            ni.latency.push(wire("PUT_NAK", naks));
         }
     };
     let app = node(&[&refused(2, 2), &refused(5, 5)]);
@@ -316,7 +316,7 @@ fn each_trouble_of_an_ni_has_its_words() {
     };
     for (health, kind, words) in [
         ("broken", "device-broken", "mlx5_0 says that it is broken, "),
-        ("mute", "cm-mute", "no peer can connect, "),
+        ("gsi_dead", "gsi-dead", "no peer can connect, "),
         ("refuses", "posts-refused", "mlx5_0 refused work requests, "),
         ("ok", "link-down", "the link is down: "),
     ] {
@@ -393,7 +393,7 @@ fn no_answer_where_connections_break_need_not_be_lnet() {
                 peer: "10.0.0.2@o2ib".into(),
                 by: "peer".into(),
                 cause: "PeerClosed".into(),
-                times: 1,
+                count: 1,
                 ..Event::default()
             }));
         }
@@ -581,13 +581,13 @@ fn whether_data_gets_through_tells_loss_from_a_wrong_mtu() {
             conn.oldest = "sending".into();
             ni.conns.push(conn);
             ni.peers = vec![Peer::default(); peers];
-            ni.times.push(wire("PUT_REQ", 9));
-            ni.times.push(Times {
+            ni.latency.push(wire("PUT_REQ", 9));
+            ni.latency.push(Times {
                 stage: "queued".into(),
                 ..wire("PUT_DONE", done + 2)
             });
             if done > 0 {
-                ni.times.push(wire("PUT_DONE", done));
+                ni.latency.push(wire("PUT_DONE", done));
             }
         }
     };
@@ -633,12 +633,12 @@ fn a_node_that_sends_no_data_is_told_of_no_mtu() {
                 by: "path".into(),
                 peer: "10.0.0.2@o2ib".into(),
                 time: 990.0,
-                times: 1,
+                count: 1,
                 ..Event::default()
             }];
-            ni.times = vec![wire("PUT_ACK", 9), wire("IMMEDIATE", 9)];
+            ni.latency = vec![wire("PUT_ACK", 9), wire("IMMEDIATE", 9)];
             if sent > 0 {
-                ni.times.push(Times {
+                ni.latency.push(Times {
                     stage: "queued".into(),
                     ..wire("PUT_DONE", sent)
                 });
@@ -671,7 +671,7 @@ fn ended(events: &[(&str, &str, &str, f64)]) -> String {
                 time: *time,
                 by: "path".into(),
                 peer: "10.0.0.9@o2ib".into(),
-                times: 1,
+                count: 1,
                 ..Event::default()
             })
             .collect();
@@ -798,7 +798,7 @@ fn connections_that_break_again_and_again_are_told() {
         peer: "10.0.0.2@o2ib".into(),
         by: "path".into(),
         cause: cause.into(),
-        times: 1,
+        count: 1,
         ..Event::default()
     };
     let app = node(&[&|ni: &mut Ni| {
@@ -850,7 +850,7 @@ fn a_peer_that_answers_again_is_not_dead() {
                 peer: nid.clone(),
                 by: "path".into(),
                 cause: "TransportRetry".into(),
-                times: 1,
+                count: 1,
                 ..Event::default()
             }));
             ni.conns.extend((0..usable).map(|_| conn()));
@@ -879,9 +879,9 @@ fn what_is_made_good_is_not_hidden() {
             what: "closed".into(),
             time: 998.0,
             peer: "10.0.0.2@o2ib".into(),
-            by: "us".into(),
+            by: "local".into(),
             cause: "PeerRestarted".into(),
-            times: 1,
+            count: 1,
             ..Event::default()
         });
         ni.conns.push(conn());
@@ -975,7 +975,7 @@ fn with_nis(n: usize, bad: &[usize]) -> App {
         nid: format!("10.0.{at}.1@o2ib{at}"),
         device: if bad.contains(&at) { "" } else { "mlx5_0" }.into(),
         conns: vec![conn(); 5],
-        times: vec![Times {
+        latency: vec![Times {
             stage: "wire".into(),
             op: "IMMEDIATE".into(),
             sum_ns: 3000,

@@ -83,7 +83,7 @@ pub const KINDS: [&str; 32] = [
     "our-lnet-slow",
     "queued",
     "rnr",
-    "doubted",
+    "suspect",
     "connecting",
     "closing",
     "waiting",
@@ -92,15 +92,15 @@ pub const KINDS: [&str; 32] = [
     "no-ni",
     "no-device",
     "device-broken",
-    "cm-mute",
+    "gsi-dead",
     "posts-refused",
     "link-down",
-    "device-mute",
+    "counters-hang",
     "flaps",
     "memory",
     "retries",
     "refusing",
-    "strangers",
+    "unknown-ni",
     "told",
     "pkeys",
     "gone",
@@ -191,9 +191,9 @@ impl Data {
         };
         let through = |times: &[Times]| any(times, "wire");
         // A node that only receives data, or requests none, has sent none.
-        if !any(&ni.times, "queued") && !through(&ni.times) {
+        if !any(&ni.latency, "queued") && !through(&ni.latency) {
             Self::Unknown
-        } else if !through(&ni.times) {
+        } else if !through(&ni.latency) {
             Self::Never
         } else if history.can_compare() && ni.peers.len() == 1 && through(history.times(ni)) {
             Self::Through

@@ -162,16 +162,16 @@ pub fn conn(conn: &Conn, track: Option<&Track>, way: Way) -> Verdict {
         let words = format!("a message is queued for {}", span(ms));
         return Verdict::new(level_of(ms).min(Level::Warn), "queued", words);
     }
-    if conn.oldest == "sending" && ms >= SLOW_MS && !conn.doubted {
+    if conn.oldest == "sending" && ms >= SLOW_MS && !conn.suspect {
         let words = format!(
             "what is sent takes {}, and moves: much is under way, a link is full",
             span(ms)
         );
         return Verdict::new(Level::Note, "full", words);
     }
-    if conn.doubted {
+    if conn.suspect {
         let words = format!("nothing heard for {}, being probed", span(conn.idle_ms));
-        return Verdict::new(Level::Warn, "doubted", words);
+        return Verdict::new(Level::Warn, "suspect", words);
     }
     Verdict::fine()
 }

@@ -63,12 +63,12 @@ pub fn ni(ni: &Ni, history: &History, now: f64) -> Verdict {
         let words = "the link is down: cable, switch, \"ip link\", \"rdma link\"";
         return Verdict::new(Level::Bad, "link-down", words);
     }
-    if ni.mute {
+    if ni.counters_hang {
         let words = format!(
             "{} does not tell its counters, so it may hang: its lines in dmesg, \"devlink health\"",
             ni.device
         );
-        return Verdict::new(Level::Bad, "device-mute", words);
+        return Verdict::new(Level::Bad, "counters-hang", words);
     }
     let short = history.no_memory(ni);
     if short > 0 {
@@ -132,11 +132,11 @@ fn unusable(ni: &Ni) -> Option<Verdict> {
             );
             Some(Verdict::new(Level::Bad, "device-broken", words))
         }
-        "mute" => {
+        "gsi_dead" => {
             let words = format!(
                 "no peer can connect, LNet avoids the NI: create {device} again with \"rdma link delete\" and \"rdma link add\""
             );
-            Some(Verdict::new(Level::Bad, "cm-mute", words))
+            Some(Verdict::new(Level::Bad, "gsi-dead", words))
         }
         "refuses" => {
             let words = format!(
@@ -237,8 +237,8 @@ fn refusing(events: &[Event], now: f64, kind: &'static str, what: &str) -> Optio
     let n = events
         .iter()
         .filter(to_see)
-        .fold(0u64, |sum, e| sum.saturating_add(e.times));
-    let asked = match newest.asked.as_str() {
+        .fold(0u64, |sum, e| sum.saturating_add(e.count));
+    let asked = match newest.requested.as_str() {
         "" => String::new(),
         nid => format!(" for {nid}"),
     };
@@ -259,5 +259,5 @@ pub fn of_none(sample: &Sample) -> Option<Verdict> {
         return Some(Verdict::new(Level::Bad, "no-ni", words));
     }
     let what = "requests for none of our NIs, compare nets and \"service\"";
-    refusing(&sample.stranger_events, sample.time, "strangers", what)
+    refusing(&sample.unknown_ni_events, sample.time, "unknown-ni", what)
 }

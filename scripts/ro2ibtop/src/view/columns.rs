@@ -51,7 +51,7 @@ pub(super) const NI_COLUMNS: [Column; 11] = [
 
 pub(super) const CONN_COLUMNS: [Column; 12] = [
     ("peer", 23, 0),
-    ("by", 4, 120),
+    ("by", 5, 120),
     ("state", 6, 90),
     ("cred", 7, 0),
     ("queue", 5, 0),

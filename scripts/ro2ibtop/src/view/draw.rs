@@ -79,7 +79,7 @@ impl App {
     pub fn height(&self, width: u16) -> u16 {
         let nis = usize::from(self.ni_lines(width));
         let events: usize = self.sample.nis.iter().map(|ni| ni.events.len()).sum();
-        let events = events.saturating_add(self.sample.stranger_events.len());
+        let events = events.saturating_add(self.sample.unknown_ni_events.len());
         let below = match self.events {
             true => events,
             false => {
@@ -246,7 +246,7 @@ impl App {
         let ni = self.sample.nis.get(item.ni);
         let track = ni.and_then(|ni| self.history.conn(ni, item.conn?));
         let rate = track.map(|t| t.rate).unwrap_or_default();
-        let queue = conn.q_main.saturating_add(conn.q_free);
+        let queue = conn.q_main.saturating_add(conn.q_nocred);
         let queue = queue.saturating_add(conn.q_unreserved);
         let state = match conn.state.as_str() {
             "Established" => "up",
@@ -256,7 +256,7 @@ impl App {
         };
         [
             item.peer.clone(),
-            if conn.active { "us" } else { "peer" }.to_string(),
+            if conn.active { "local" } else { "peer" }.to_string(),
             state.to_string(),
             format!("{}/{}", conn.credits, conn.depth),
             words::short(queue),
@@ -322,7 +322,7 @@ impl App {
     /// Returns the last ends of all NIs, the newest first.
     fn latest(&self, most: usize) -> Vec<&Event> {
         let nis = self.sample.nis.iter().flat_map(|ni| &ni.events);
-        let mut all: Vec<&Event> = nis.chain(&self.sample.stranger_events).collect();
+        let mut all: Vec<&Event> = nis.chain(&self.sample.unknown_ni_events).collect();
         all.sort_by(|a, b| b.time.total_cmp(&a.time));
         all.truncate(most);
         all
@@ -339,8 +339,8 @@ impl App {
             if !event.detail.is_empty() {
                 why = format!("{why} ({})", event.detail);
             }
-            if event.times > 1 {
-                why = format!("{why}, {} times", event.times);
+            if event.count > 1 {
+                why = format!("{why}, {} times", event.count);
             }
             let ago = (self.sample.time - event.time).max(0.0) * 1000.0;
             let cells = [

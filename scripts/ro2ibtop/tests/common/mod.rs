@@ -88,7 +88,7 @@ pub fn many(n: u32) -> String {
         let now = 1_795_305_837 + round * 2;
         writeln!(text, "==> sample {now}.000 <==").unwrap();
         writeln!(text, "==> {dir}/10.0.0.1@o2ib <==").unwrap();
-        for start in ["ni=", "past="] {
+        for start in ["ni=", "closed_conns="] {
             writeln!(text, "{}", ni_line(start)).unwrap();
         }
         for line in healthy.lines().filter(|l| l.starts_with("causes=10")) {
@@ -133,7 +133,7 @@ pub fn many(n: u32) -> String {
             let at = now - 600 + i;
             writeln!(
                 text,
-                "event={what} number={i} time={at}.000 peer=10.1.2.{}@o2ib role=active by=path cause={cause} detail=- times=1",
+                "event={what} number={i} time={at}.000 peer=10.1.2.{}@o2ib role=active by=path cause={cause} detail=- count=1",
                 i % 256
             )
             .unwrap();
