@@ -31,7 +31,7 @@ module! {
 
 struct Ro2iblnd {
     // First: no NI can exist once it is dropped.
-    _registration: lnet::Registration<lnd::kind::O2ib>,
+    _registration: lnet::Registration<lnd::lnet_glue::O2ib>,
     // Last: waits until nothing of ours runs any more.
     _exit: lnd::driver::Exit,
 }

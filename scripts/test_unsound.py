@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """What must not compile: safe code of the driver that gives a message back to LNet while a device may access its pages.
-Each body becomes a function of rust/lnd/conn/memory.rs in a copy of rust/. Run: pytest scripts"""
+Each body becomes a function of rust/lnd/conn/mapping.rs in a copy of rust/. Run: pytest scripts"""
 
 import fcntl
 import re
@@ -37,7 +37,7 @@ def check():
         # Another run has the same copy.
         fcntl.flock(lock, fcntl.LOCK_EX)
         sim_copy.sync(copy)
-        file = copy / "lnd/conn/memory.rs"
+        file = copy / "lnd/conn/mapping.rs"
         text = file.read_text()
 
         def check(body):

@@ -10,33 +10,33 @@
 
 use libfuzzer_sys::fuzz_target;
 use ro2iblnd_proto::{
-    asked::NiView,
-    cm_msg::{
+    conn_ack::{
+        judge_connack,
+        Expected, //
+    },
+    conn_req::NiView,
+    conn_req_check::{
         check_ni,
         parse_connreq,
         CmSource,
         Policy, //
     },
-    connack::{
-        judge_connack,
-        Expected, //
+    connect_race::{
+        check_peer,
+        PeerView, //
     },
     nid::Nid,
     params::{
         MaxFrags,
         QueueDepth, //
     },
-    race::{
-        check_peer,
-        PeerView, //
-    },
-    refusal::Refusal,
     reject::{
         react_to_reject,
         Ask,
         Reaction,
         Reject, //
-    }, //
+    },
+    reject_reason::Refusal, //
 };
 
 const ME: Nid = Nid::new(0, 0x0a00_0001);

@@ -9,10 +9,10 @@ use kernel::{
 };
 
 use super::{
+    debugfs::close_log::SeenBy,
     iface::Ifaces,
-    seen::Seen,
-    show_seen::SeenBy,
-    workers::Workers, //
+    stats::close_log::Seen,
+    work_queues::Workers, //
 };
 use crate::rdma::debugfs::{
     Dir,

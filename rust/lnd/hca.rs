@@ -11,7 +11,7 @@ use kernel::{
     }, //
 };
 
-use super::workers::DeviceQueues;
+use super::work_queues::DeviceQueues;
 use crate::{
     lnet::StartError,
     policy::{

@@ -34,17 +34,17 @@ use super::{
         Able,
         Hca, //
     },
-    kind::O2ib,
     listen::{
         cannot_listen,
         Accept,
         Asked,
         Listening, //
     },
+    lnet_glue::O2ib,
     log,
     ni::Ni,
-    seen::Seen,
-    workers::{
+    stats::close_log::Seen,
+    work_queues::{
         DeviceQueues,
         Workers, //
     }, //

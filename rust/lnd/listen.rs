@@ -3,7 +3,7 @@
 //! The passive side: judges connection requests.
 //!
 //! Runs in the CM's workqueue under the listener's handler mutex, so that all other requests wait:
-//! it only judges ([`crate::proto::cm_msg`]), and makes a small object. Queue pair and buffers are
+//! it only judges ([`crate::proto::conn_req_check`]), and makes a small object. Queue pair and buffers are
 //! made by the connection's control worker, which accepts, or rejects if it cannot.
 
 use core::cell::Cell;
@@ -23,14 +23,16 @@ use kernel::{
 use super::{
     conn::Conn,
     log,
-    meter,
     ni::Ni,
     peer::{
         Connection,
         Peers, //
     },
-    ration::Rationed,
-    seen::Seen, //
+    rate_limit::Rationed,
+    stats::{
+        close_log::Seen,
+        conn_stats, //
+    }, //
 };
 use crate::{
     lnet::params,
@@ -45,7 +47,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        cm_msg::{
+        conn_req_check::{
             check_ni,
             device_ready,
             parse_connreq,
@@ -370,7 +372,7 @@ impl<H: Listening> ListenHandler for Accept<H> {
                 };
                 let seen = seen.as_ref().unwrap_or(&self.strangers);
                 seen.refused(src, &refusal.cause);
-                meter::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal.cause);
+                conn_stats::refused(ni.as_ref().map(|ni| ni.nid), src, &refusal.cause);
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }

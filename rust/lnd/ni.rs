@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! An NI as its peers and connections know it: how it is configured, its device, its way out, its clock and its
-//! counters. It knows none of them. How it comes to its device is [`super::port`]'s business.
+//! counters. It knows none of them. How it comes to its device is [`super::ni_device`]'s business.
 //!
 //! Process context, but for what says otherwise.
 
@@ -21,24 +21,26 @@ use kernel::{
 };
 
 use super::{
-    condition::Condition,
-    hca::Hca,
-    kind::O2ib,
-    live::{
+    conn_count::{
         Live,
         LiveCount, //
     },
-    moment::Moment,
-    orphans::Orphans,
-    past::Past,
-    seen::Seen,
+    device_health::Condition,
+    hca::Hca,
+    lnet_glue::O2ib,
+    retained_rx::Orphans,
     settings::{
         InUse,
         MadeWith,
         Settings, //
     },
-    times::Times,
-    workers::Workers, //
+    stats::{
+        close_log::Seen,
+        closed_counters::Past,
+        latency::Times, //
+    },
+    timestamp::Moment,
+    work_queues::Workers, //
 };
 use crate::{
     lnet::{

@@ -17,26 +17,28 @@ use super::{
         recv,
         Conn, //
     },
+    debugfs::{
+        close_log::SeenBy,
+        files::Files,
+        latency::TimesOf, //
+    },
     driver::Driver,
-    dump,
-    files::Files,
     hca::Hca,
     iface::User,
-    kind::O2ib,
     listen::Asked,
+    lnet_glue::O2ib,
     log,
     ni::{
         Ni,
         Trouble, //
     },
+    ni_device::Port,
     peer::{
         Connection,
         NotSent,
         Peer, //
     },
-    port::Port,
-    show_seen::SeenBy,
-    show_times::TimesOf, //
+    peer_debug, //
 };
 use crate::{
     lnet::{
@@ -220,7 +222,7 @@ impl Lnd for O2ib {
     }
 
     fn debug_peer(this: ArcBorrow<'_, Port>, nid: u64) -> Result {
-        dump::peer(&peer_of(&this, nid)?)
+        peer_debug::peer(&peer_of(&this, nid)?)
     }
 
     fn del_peer(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {

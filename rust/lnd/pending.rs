@@ -13,7 +13,7 @@ use kernel::{
     }, //
 };
 
-use super::health::lnet_health;
+use super::lnet_glue::lnet_health;
 use crate::{
     lnet::{
         Message,
@@ -125,7 +125,8 @@ impl PendingList {
         Some(pending)
     }
 
-    /// Takes those that have waited longer than `limit_ms` milliseconds. They are in order, so that is one walk over them.
+    /// Takes those that have waited longer than `limit_ms` milliseconds. They are in order, so that is one walk over
+    /// them.
     pub(crate) fn take_expired(&mut self, limit_ms: i64) -> Self {
         let mut at = &mut self.head;
         while at.as_ref().is_some_and(|p| p.waited_ms() > limit_ms) {

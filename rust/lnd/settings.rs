@@ -11,7 +11,7 @@ use kernel::{
     sync::SpinLock, //
 };
 
-use super::kind::O2ib;
+use super::lnet_glue::O2ib;
 use crate::{
     lnet::NiRef,
     rdma::atomic::{

@@ -13,11 +13,11 @@ use core::fmt;
 use crate::proto::{
     cause::Cause,
     nid::Nid,
-    refusal::Cause as Refusal,
     reject::{
         Refused,
         RejectWhy, //
-    }, //
+    },
+    reject_reason::Cause as Refusal, //
 };
 
 /// What became of a connection.

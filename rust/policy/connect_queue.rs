@@ -11,7 +11,7 @@
 //! Peers that are dead must not hold up those that live: after a rack has lost its power there may be hundreds of
 //! them, and each attempt ends by its time limit only. So an attempt has its turn for as long as it may still be
 //! one of those that go on: it counts no more when its address was not found at the first try
-//! ([`crate::proto::conn::Event::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
+//! ([`crate::proto::conn_state::Event::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
 //!
 //! Nor may those that never answer take all the turns there are: then others would wait for longer than LNet does. Who
 //! did not answer the last time has [`SILENT_AT_A_TIME`] of the places, behind those of whom nothing bad is known

@@ -9,12 +9,12 @@
 //! A queue has room for these, and is as large as adapters and rxe make it anyway, a power of two. WRITEs of large
 //! transfers take what is free: each moves a page for every gather element, so the 61 slots of depth 8 are 7 MiB, and
 //! no path holds as much. Slots are counted exactly, and a chain that does not fit goes in parts
-//! ([`crate::proto::queues`]): a shorter queue only means waiting. With room for all chains at a time the send queue
+//! ([`crate::proto::tx_queues`]): a shorter queue only means waiting. With room for all chains at a time the send queue
 //! was most of the memory of an idle connection.
 
 use crate::proto::{
     params::QueueDepth,
-    queues::NOOP_SLOTS, //
+    tx_queues::NOOP_SLOTS, //
 };
 
 /// Places of a queue that nobody else gets: the drain markers', and the one that a ring leaves empty.
@@ -225,7 +225,7 @@ pub fn spare_buffers(depth: QueueDepth) -> usize {
 #[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_queue_sizes))]
 mod tests {
     use super::*;
-    use crate::proto::queues::PART;
+    use crate::proto::tx_queues::PART;
 
     #[test]
     fn no_depth_is_tried_that_the_device_cannot_have() {

@@ -15,7 +15,7 @@
 //! Context: any; the caller holds the lock of the budget.
 
 use super::addr_hash;
-use crate::proto::refusal::Cause;
+use crate::proto::reject_reason::Cause;
 
 /// How much may be used, and how fast it comes back.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -33,8 +33,9 @@ pub struct Rates {
 }
 
 /// Refusals that are answered (H9). Wide enough for the clients of a server whose NI is down, narrow enough to leave
-/// the CPU to others. What invites another request ([`Refusal::invites`](crate::proto::refusal::Refusal::invites)) may
-/// overdraw: after a restart of ours every peer gets one, and must not wait.
+/// the CPU to others. What invites another request
+/// ([`Refusal::invites`](crate::proto::reject_reason::Refusal::invites)) may overdraw: after a restart of ours every
+/// peer gets one, and must not wait.
 pub const REFUSALS: Rates = Rates {
     burst: 1024,
     ms: 1,

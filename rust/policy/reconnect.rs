@@ -29,7 +29,7 @@ const BACKOFF_DOUBLINGS: u32 = 8;
 /// Longest pause after a race that was lost, in milliseconds. A peer whose request was lost refuses ours for it until
 /// it has counted [`RACES_MAX`] of them, or until the CM repeats its own, after 4.3 s. With half of this on average
 /// they take it as long as we take a request that is not answered for a lost one
-/// ([`STALE_REQUEST_MS`](crate::proto::race::STALE_REQUEST_MS)).
+/// ([`STALE_REQUEST_MS`](crate::proto::connect_race::STALE_REQUEST_MS)).
 const RACE_PAUSE_MS: u32 = 50;
 
 /// Least milliseconds until a connection that broke is replaced while others live; as many may be added at random.

@@ -27,23 +27,23 @@
 // more of them than the driver does.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
-pub mod asked;
 mod bytes;
 pub mod cause;
 pub mod cksum;
-pub mod cm_msg;
-pub mod conn;
-pub mod connack;
+pub mod conn_ack;
+pub mod conn_req;
+pub mod conn_req_check;
+pub mod conn_state;
+pub mod connect_race;
 pub mod credits;
 pub mod desc;
 pub mod encode;
 pub mod lnet_hdr;
 pub mod nid;
 pub mod params;
-pub mod queues;
-pub mod race;
-pub mod refusal;
 pub mod reject;
+pub mod reject_reason;
 pub mod tx;
+pub mod tx_queues;
 pub mod wire;
 pub mod wire_error;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of one transmit (tx). The queues it waits in: [`super::queues`].
+//! The life of one transmit (tx). The queues it waits in: [`super::tx_queues`].
 //!
 //! A tx is in exactly one place. It ends exactly once, with the first cause, and not before (a)
 //! every work request of it has completed, (b) the answer it asked for has come or will never come,
@@ -176,8 +176,8 @@ pub enum Then {
 enum Key {
     /// Nothing.
     None,
-    /// A memory region covers it. It does from the time the tx is built, because the mapping alone keeps the memory; the
-    /// peer may use the key once the registration is posted.
+    /// A memory region covers it. It does from the time the tx is built, because the mapping alone keeps the memory;
+    /// the peer may use the key once the registration is posted.
     Live,
     /// A work request that reads it did not end well: the device may do so until the queue pair is drained.
     Read,
@@ -234,8 +234,8 @@ impl Tx {
         self.cause
     }
 
-    /// Whether the connection ended for its cause while all of it was posted: if all that ends well, so does it, and has
-    /// none.
+    /// Whether the connection ended for its cause while all of it was posted: if all that ends well, so does it, and
+    /// has none.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
@@ -273,8 +273,8 @@ impl Tx {
         Then::Nothing
     }
 
-    /// Its work requests are being posted, [`Tx::pushed`] follows for each: those of the [`Op`] that is returned. If not all
-    /// of them can be, [`Tx::latch`] follows before the connection ends.
+    /// Its work requests are being posted, [`Tx::pushed`] follows for each: those of the [`Op`] that is returned. If
+    /// not all of them can be, [`Tx::latch`] follows before the connection ends.
     #[inline]
     pub fn posting(&mut self) -> Op {
         if let Place::Queued { wrs } = self.place {

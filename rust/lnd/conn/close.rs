@@ -2,7 +2,7 @@
 
 //! A connection ends: no more messages, the peer is told, the queue pair drained, everything freed.
 //!
-//! Context: the workers ([`super::control`]), one after the other; may sleep. What is freed is taken out under the
+//! Context: the workers ([`super::control_work`]), one after the other; may sleep. What is freed is taken out under the
 //! connection lock and freed without it.
 //!
 //! # Invariants
@@ -13,20 +13,20 @@
 use kernel::sync::Arc;
 
 use super::{
-    life::Epitaph,
-    wire::link::Link,
+    state::Epitaph,
+    wire::qp_handle::Link,
     Conn, //
 };
 use crate::{
     lnd::{
         log,
-        moment::Moment,
-        ni::Trouble, //
+        ni::Trouble,
+        timestamp::Moment, //
     },
     lnet::notice,
     proto::{
         cause::Cause,
-        conn::Event,
+        conn_state::Event,
         reject::RetryWhy, //
     },
     rdma::{

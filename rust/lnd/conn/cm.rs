@@ -28,7 +28,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        cm_msg::{
+        conn_req_check::{
             judge_connack,
             react_to_reject,
             Ask,
@@ -36,7 +36,7 @@ use crate::{
             Reaction,
             Refused, //
         },
-        conn::{
+        conn_state::{
             Event,
             State, //
         },

@@ -13,20 +13,20 @@ use kernel::{
 };
 
 use super::{
-    fault::Fault,
-    received::Rx,
+    close_reason::Fault,
+    rx::Rx,
     wire::receive::recv_outcome,
     Conn,
     Inner, //
 };
 use crate::{
     lnd::{
-        counts::Count,
-        moment::Moment, //
+        stats::counters::Count,
+        timestamp::Moment, //
     },
     proto::{
         cause::Cause,
-        conn::{
+        conn_state::{
             Event,
             State, //
         }, //

@@ -7,12 +7,12 @@
 use kernel::sync::Arc;
 
 use super::{
-    fault::Fault,
-    wire::build::AtOnce,
+    close_reason::Fault,
+    wire::fast_path::AtOnce,
     Conn,
     Inner, //
 };
-use crate::lnd::moment::Moment;
+use crate::lnd::timestamp::Moment;
 
 impl Conn {
     /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.

@@ -51,25 +51,25 @@ use kernel::{
 };
 
 use self::{
-    cm_side::CmSide,
-    fault::Fault,
-    goodbye::Goodbye,
-    inbox::Inbox,
-    life::Life,
-    qp_notes::QpNotes,
-    waiting::Waiting,
-    watch::Watch,
+    close_reason::Fault,
+    cm_state::CmSide,
+    disconnect::Goodbye,
+    liveness::Watch,
+    memory_queue::Waiting,
+    qp_events::QpNotes,
+    rx_queue::Inbox,
+    state::Life,
     wire::Wire, //
 };
 use super::{
+    conn_count::Live,
     hca::Hca,
-    live::Live,
-    meter::Meter,
-    moment::Moment,
     ni::Ni,
     peer::Peer,
     settings::MadeWith,
-    workers::DeviceQueues, //
+    stats::conn_stats::Meter,
+    timestamp::Moment,
+    work_queues::DeviceQueues, //
 };
 use crate::{
     lnet::dk::dk,
@@ -80,7 +80,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        conn::{
+        conn_state::{
             Actions,
             Event,
             First,
@@ -110,39 +110,39 @@ use crate::{
     }, //
 };
 
-mod again;
 mod close;
+mod close_reason;
 mod cm;
-mod cm_side;
+mod cm_state;
 mod completions;
-mod control;
-mod deliver;
+mod control_work;
+mod disconnect;
 mod doorbell;
-mod ended;
-mod fault;
 mod fifo;
-mod goodbye;
-mod inbox;
-mod leave;
-mod life;
-mod member;
-mod memory;
-mod qp_notes;
-mod received;
+mod graceful_close;
+mod liveness;
+mod mapping;
+mod memory_queue;
+mod memory_retry;
+mod no_memory;
+mod peer_iface;
+mod qp_events;
+mod rdma_sink;
+mod rdma_target;
 pub(crate) mod recv;
-mod remote;
 mod repost;
-mod retry;
+mod resend;
+mod rx;
+mod rx_queue;
 mod send;
 mod setup;
-mod shortage;
-mod sink;
+pub(crate) mod snapshot;
+mod state;
 mod submit;
 mod timer;
 mod transfer;
-pub(crate) mod view;
-mod waiting;
-mod watch;
+mod transfer_done;
+mod upcall;
 mod wire;
 
 /// Id of the work item for short steps.
@@ -194,7 +194,7 @@ pub(crate) struct Conn {
     #[pin]
     cm: CmSide<Conn>,
     qp_notes: QpNotes,
-    /// Where it is listed while its id waits ([`super::parting`]).
+    /// Where it is listed while its id waits ([`super::lingering`]).
     parting_place: Atomic<u32>,
     /// Nothing was heard on this one since the peer gave reason to doubt it.
     is_doubted: Atomic<bool>,

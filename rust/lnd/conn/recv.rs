@@ -11,29 +11,29 @@ use kernel::{
 };
 
 use super::{
-    ended::{
-        Ended,
-        Owner, //
-    },
-    memory::NotReady,
-    received,
-    remote::{
+    mapping::NotReady,
+    rdma_target::{
         Limits,
         Remote, //
     },
+    rx,
     submit::{
         Answered,
         Unsent, //
     },
     transfer::Transfer,
-    wire::stock::For,
+    transfer_done::{
+        Ended,
+        Owner, //
+    },
+    wire::buf_pool::For,
     Conn, //
 };
 use crate::{
     lnd::{
-        counts::Count,
         log,
-        moment::Moment, //
+        stats::counters::Count,
+        timestamp::Moment, //
     },
     lnet::{
         Health as LnetHealth,
@@ -60,7 +60,7 @@ use crate::{
 };
 
 /// A request while LNet has it.
-pub(crate) type Rx = received::Rx<Conn>;
+pub(crate) type Rx = rx::Rx<Conn>;
 
 /// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers).
 /// Its buffer is replaced: in the receive queue, if it could not be when it came, otherwise among the

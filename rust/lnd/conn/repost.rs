@@ -10,7 +10,7 @@ use kernel::{
 };
 
 use super::{
-    received::{
+    rx::{
         Received,
         Rx, //
     },
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     lnd::{
         log,
-        moment::Moment, //
+        timestamp::Moment, //
     },
     proto::{
         cause::Cause,

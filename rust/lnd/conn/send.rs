@@ -15,21 +15,21 @@ use kernel::{
 };
 
 use super::{
-    ended::{
+    mapping::NotReady,
+    rdma_target::Limits,
+    submit::Unsent,
+    transfer::Transfer,
+    transfer_done::{
         Ended,
         Owner, //
     },
-    memory::NotReady,
-    remote::Limits,
-    submit::Unsent,
-    transfer::Transfer,
-    wire::stock::For,
+    wire::buf_pool::For,
     Conn, //
 };
 use crate::{
     lnd::{
-        moment::Moment,
-        peer::NotSent, //
+        peer::NotSent,
+        timestamp::Moment, //
     },
     lnet::{
         Health as LnetHealth,

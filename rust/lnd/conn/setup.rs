@@ -12,21 +12,21 @@ use kernel::{
 };
 
 use super::{
-    inbox::Room,
-    remote::Limits,
-    waiting,
+    memory_queue,
+    rdma_target::Limits,
+    rx_queue::Room,
     wire::{
-        bigger::Bigger,
-        link::Link,
-        stock::Stock, //
+        buf_pool::Stock,
+        qp_handle::Link,
+        tx_table_grow::Bigger, //
     },
     Conn, //
 };
 use crate::{
     lnd::{
         log,
-        moment::Moment,
-        seen, //
+        stats::close_log,
+        timestamp::Moment, //
     },
     lnet::params,
     policy::{
@@ -40,7 +40,7 @@ use crate::{
     },
     proto::{
         cause::Cause,
-        cm_msg::{
+        conn_req_check::{
             NiView,
             Refusal, //
         },
@@ -54,8 +54,8 @@ use crate::{
             CONN_MSG_LEN,
             MSG_SIZE_WIRE, //
         },
-        queues::NOOP_SLOTS,
         reject::Refused,
+        tx_queues::NOOP_SLOTS,
         wire::ConnParams, //
     },
     rdma::{
@@ -299,7 +299,7 @@ impl Conn {
         let wanted = self.with(|inner| inner.life.known().depth);
         let wanted = hca.deepest(wanted);
         let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
-        let mut search = memory.search(wanted, seen::now_ms());
+        let mut search = memory.search(wanted, close_log::now_ms());
         let mut inline = InlineSearch::new(u16::try_from(hca.inline.load(Relaxed)).unwrap_or(0));
         let (parts, depth, sq_depth, max_sge) = loop {
             let depth = search.now();
@@ -332,14 +332,14 @@ impl Conn {
             }
         };
         hca.inline.store(inline.now().into(), Relaxed);
-        let memory = memory.after(&search, seen::now_ms());
+        let memory = memory.after(&search, close_log::now_ms());
         hca.depth.store(memory.bits(), Relaxed);
         let buffers = usize::from(depth.rx_buffers());
         let mut link = Link::new(parts)?;
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
         let limits = Limits::new(max_sge, link.wrs_per_reg());
         let room = Room::new(buffers)?;
-        let waiting = waiting::Room::new(buffers, self.ni.depth().get().into())?;
+        let waiting = memory_queue::Room::new(buffers, self.ni.depth().get().into())?;
         let all = Stock::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
         // LNet sends no more at a time than it has credits for, and the peer waits for no more answers than agreed on.

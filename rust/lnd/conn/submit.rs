@@ -11,22 +11,22 @@ use kernel::{
 };
 
 use super::{
-    ended::Ended,
-    fault::Fault,
-    received::Rx,
-    remote::Limits,
+    close_reason::Fault,
+    rdma_target::Limits,
+    rx::Rx,
     transfer::Transfer,
+    transfer_done::Ended,
     wire::{
-        bigger::Bigger,
-        build::Built,
-        stock::For, //
+        buf_pool::For,
+        fast_path::Built,
+        tx_table_grow::Bigger, //
     },
     Conn, //
 };
 use crate::{
     lnd::{
         log,
-        moment::Moment, //
+        timestamp::Moment, //
     },
     proto::{
         cause::Cause,

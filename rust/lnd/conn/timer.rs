@@ -18,9 +18,9 @@ use super::{
     TIMER, //
 };
 use crate::{
-    lnd::parting::Leaving,
+    lnd::lingering::Leaving,
     policy::liveness::Look,
-    proto::conn::{
+    proto::conn_state::{
         Event,
         State, //
     },

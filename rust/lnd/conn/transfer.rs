@@ -4,7 +4,7 @@
 //! ([`crate::proto::tx`]) does not see.
 //!
 //! A [`Transfer`] owns the LNet message it will finalize with the mapping of its pages, and the
-//! memory region of a sink. What becomes of them when it is over is [`super::ended`].
+//! memory region of a sink. What becomes of them when it is over is [`super::transfer_done`].
 //!
 //! Context: any. Owned by its sender until it is queued, from then on by the
 //! table of transmits under the connection lock.
@@ -12,21 +12,21 @@
 use kernel::prelude::*;
 
 use super::{
-    ended::{
-        Ended,
-        Memory,
-        Owner,
-        Well, //
-    },
-    remote::{
+    rdma_sink::Sink,
+    rdma_target::{
         Aim,
         Limits,
         Remote, //
     },
-    sink::Sink, //
+    transfer_done::{
+        Ended,
+        Memory,
+        Owner,
+        Well, //
+    }, //
 };
 use crate::{
-    lnd::moment::Moment,
+    lnd::timestamp::Moment,
     lnet::Message,
     policy::latency::Stamps,
     proto::{

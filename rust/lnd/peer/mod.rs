@@ -23,23 +23,23 @@ use kernel::{
 };
 
 use self::{
-    line::Line,
-    roster::{
+    conn_list::{
         Listed,
         Roster, //
-    }, //
+    },
+    connect_queue::Line, //
 };
 use super::{
-    ni::Ni,
-    parting::{
+    lingering::{
         Leaving,
         Parting, //
     },
-    pending::PendingList,
-    table::{
+    ni::Ni,
+    peer_table::{
         Named,
         PeerTable, //
-    }, //
+    },
+    pending::PendingList, //
 };
 use crate::{
     lnet::{
@@ -63,15 +63,15 @@ use crate::{
     rdma::random, //
 };
 
-mod admit;
-mod attempts;
-pub(super) mod carry;
-mod line;
-mod look;
-mod patience;
-pub(super) mod roster;
-mod turns;
-mod way;
+mod accept;
+pub(super) mod conn_list;
+mod connect;
+mod connect_queue;
+mod connect_slot;
+mod link_change;
+mod pending_timeout;
+pub(super) mod send;
+mod snapshot;
 
 /// Ids of the delayed works: that tries again, that looks after messages that wait.
 const RETRY: u64 = 1;

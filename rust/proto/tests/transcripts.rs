@@ -10,7 +10,7 @@ use std::{
 };
 
 use ro2iblnd_proto::{
-    cm_msg::*,
+    conn_req_check::*,
     encode::seal,
     lnet_hdr::{
         check_get,

@@ -11,7 +11,7 @@ use proptest::{
 };
 use ro2iblnd_proto::{
     cksum,
-    cm_msg::*,
+    conn_req_check::*,
     encode::{
         encode_as,
         seal,

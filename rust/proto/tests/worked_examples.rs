@@ -8,7 +8,7 @@
 mod common;
 
 use ro2iblnd_proto::{
-    cm_msg::{
+    conn_req_check::{
         Reject,
         RejectDetails,
         RejectWhy, //

@@ -25,39 +25,41 @@ use kernel::{
 };
 
 use self::{
-    bigger::Bigger,
-    link::Link,
-    over::{
-        Finished,
-        Over, //
-    },
-    stock::{
+    buf_pool::{
         For,
         Stock, //
     },
-    txs::Txs, //
+    qp_handle::Link,
+    tx_done::{
+        Finished,
+        Over, //
+    },
+    tx_table::Txs,
+    tx_table_grow::Bigger, //
 };
 use super::{
-    fault::Fault,
-    received::{
+    close_reason::Fault,
+    rdma_target::Limits,
+    rx::{
         Received,
         Used, //
-    },
-    remote::Limits, //
+    }, //
 };
 use crate::{
     lnd::{
-        counts::{
-            Count,
-            Counts, //
-        },
         hca::Hca,
-        meter::Meter,
-        moment::Moment,
-        past::{
-            ListNr,
-            Past, //
-        }, //
+        stats::{
+            closed_counters::{
+                ListNr,
+                Past, //
+            },
+            conn_stats::Meter,
+            counters::{
+                Count,
+                Counts, //
+            }, //
+        },
+        timestamp::Moment, //
     },
     policy::upcall_sched::Flight,
     proto::{
@@ -88,17 +90,17 @@ use crate::{
     }, //
 };
 
-pub(super) mod bigger;
-pub(super) mod build;
-mod free;
-pub(super) mod link;
-pub(super) mod look;
-pub(super) mod over;
+pub(super) mod buf_pool;
+pub(super) mod fast_path;
 mod post;
 mod pump;
+pub(super) mod qp_handle;
 pub(super) mod receive;
-pub(super) mod stock;
-pub(super) mod txs;
+pub(super) mod snapshot;
+pub(super) mod tx_done;
+mod tx_slot;
+pub(super) mod tx_table;
+pub(super) mod tx_table_grow;
 
 /// What [`Qp::drain`] wants.
 pub(super) type Draining<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);

@@ -13,8 +13,8 @@ use super::Wire;
 use crate::{
     lnd::{
         conn::transfer::Transfer,
-        counts::Count,
-        moment::Moment, //
+        stats::counters::Count,
+        timestamp::Moment, //
     },
     lnet::dk::dk,
     policy::upcall_sched::Load,

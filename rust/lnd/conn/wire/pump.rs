@@ -6,26 +6,28 @@
 //! of the credits.
 
 use super::{
-    link::{
+    post,
+    qp_handle::{
         Link,
         Unposted, //
     },
-    post,
     Wire, //
 };
 use crate::{
     lnd::{
-        counts::Count,
-        meter::{
-            Meter,
-            Want, //
+        stats::{
+            conn_stats::{
+                Meter,
+                Want, //
+            },
+            counters::Count, //
         },
-        moment::Moment, //
+        timestamp::Moment, //
     },
     policy::upcall_sched::Load,
     proto::{
         cause::Cause,
-        queues::Next, //
+        tx_queues::Next, //
     },
     rdma::{
         buf::TxBuf,

@@ -11,16 +11,16 @@ use super::Wire;
 use crate::{
     lnd::{
         conn::{
-            fault::Fault,
-            inbox::Inbox,
-            received::{
+            close_reason::Fault,
+            rx::{
                 Received,
                 Rx, //
             },
+            rx_queue::Inbox,
             transfer::Transfer, //
         },
-        counts::Count,
-        moment::Moment, //
+        stats::counters::Count,
+        timestamp::Moment, //
     },
     lnet::dk::dk,
     proto::{

@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 
 use ro2iblnd_proto::{
     cause::Cause,
-    cm_msg::{
+    conn_req_check::{
         react_to_reject,
         Ask,
         Reaction, //
     },
-    conn::{
+    conn_state::{
         Actions,
         Conn as Fsm,
         Event,

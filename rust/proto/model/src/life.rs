@@ -13,12 +13,12 @@ use std::fmt::Debug;
 
 use ro2iblnd_proto::{
     cause::Cause,
-    conn::{
+    conn_state::{
         Event,
         First,
         State as Phase, //
     },
-    queues::Queues, //
+    tx_queues::Queues, //
 };
 
 use crate::{

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use ro2iblnd_proto::{
     cause::Cause,
-    cm_msg::{
+    conn_req_check::{
         check_ni,
         check_peer,
         cm_reason,
@@ -21,7 +21,7 @@ use ro2iblnd_proto::{
         PeerView,
         Policy as Demands, //
     },
-    conn::{
+    conn_state::{
         Actions,
         Event,
         First, //

@@ -17,19 +17,19 @@ use ro2iblnd_proto::{
         Repost, //
     },
     params::QueueDepth,
-    queues::{
-        Cell,
-        Next,
-        Queues,
-        TxId,
-        NOOP_SLOTS, //
-    },
     tx::{
         Answer,
         Op,
         Place,
         Then,
         Wr, //
+    },
+    tx_queues::{
+        Cell,
+        Next,
+        Queues,
+        TxId,
+        NOOP_SLOTS, //
     }, //
 };
 

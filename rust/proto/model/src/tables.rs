@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use ro2iblnd_proto::{
     cause::Cause,
-    conn::{
+    conn_state::{
         Actions,
         Conn,
         Event,
@@ -435,7 +435,7 @@ const INTRO: &str = "\
 
 ## Connection
 
-`rust/proto/conn.rs`. A cell has the next state, if it changes, and the actions; `-`: the event has no
+`rust/proto/conn_state.rs`. A cell has the next state, if it changes, and the actions; `-`: the event has no
 effect. States only change from left to right (an active connection passes Resolving and Connecting,
 a passive one Accepting). The first cause is latched.
 

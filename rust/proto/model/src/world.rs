@@ -11,8 +11,8 @@ use std::{
 
 use ro2iblnd_proto::{
     cause::Cause,
-    cm_msg::ConnReq,
-    conn::Event, //
+    conn_req_check::ConnReq,
+    conn_state::Event, //
 };
 
 use crate::{

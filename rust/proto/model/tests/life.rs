@@ -21,7 +21,7 @@ use ro2iblnd_model::{
         wander, //
     }, //
 };
-use ro2iblnd_proto::conn::First;
+use ro2iblnd_proto::conn_state::First;
 
 const NONE: &[Kind] = &[];
 const SMALL: &[Kind] = &[Kind::Immediate];

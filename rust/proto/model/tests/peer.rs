@@ -3,7 +3,7 @@
 //! What a peer remembers between attempts, where it takes two modules to see it.
 
 use ro2iblnd_proto::{
-    cm_msg::{
+    conn_req_check::{
         check_peer,
         ConnReq,
         PeerVerdict,

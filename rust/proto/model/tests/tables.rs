@@ -16,7 +16,7 @@ use ro2iblnd_model::tables::{
 };
 use ro2iblnd_proto::{
     cause::Cause,
-    conn::{
+    conn_state::{
         Actions,
         Event,
         First,
@@ -185,8 +185,8 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
     if matches!(was, Place::Free | Place::Done) {
         assert_eq!(is, was, "{cell}: comes back");
     }
-    // The peer's answer is the result, even a late one; and all was acknowledged though the connection had ended. Nothing
-    // else changes a cause.
+    // The peer's answer is the result, even a late one; and all was acknowledged though the connection had ended.
+    // Nothing else changes a cause.
     let late = matches!(event, TxEvent::Late(_)) && !tx.was_told();
     let well = tx.is_cut() && matches!(event, TxEvent::Completed(_, true)) && ends;
     let expected = if well { None } else { tx.cause() };

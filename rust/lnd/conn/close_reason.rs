@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What ends a connection, with what people are to be told of it.
+//!
+//! It is found under the connection lock, in softirq, and told without the lock by a worker
+//! ([`super::state::Life::blame`]): a console may be slow, and the lock is held with bottom halves off.
+
+use crate::{
+    lnd::log,
+    proto::{
+        cause::Cause,
+        credits::CreditError,
+        nid::Nid,
+        wire::{
+            Stale,
+            WireError, //
+        }, //
+    },
+    rdma::wc::Wc, //
+};
+
+/// Why a connection ends.
+pub(super) enum Fault {
+    /// The cause says it all.
+    Plain(Cause),
+    /// A send failed.
+    Send(Cause, Wc),
+    /// A receive failed.
+    Recv(Cause, Wc),
+    /// What arrived was no SEND, or one that did more than send.
+    NotASend,
+    /// Work requests could not be built or posted.
+    Post(Cause),
+    /// A message is none.
+    Message(WireError),
+    /// A message is of another life.
+    Stale(Stale),
+    /// The peer broke the credit rules.
+    Credits(CreditError),
+}
+
+impl From<Cause> for Fault {
+    #[inline]
+    fn from(cause: Cause) -> Self {
+        Self::Plain(cause)
+    }
+}
+
+impl Fault {
+    /// The cause to end with.
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Plain(cause)
+            | Self::Send(cause, _)
+            | Self::Recv(cause, _)
+            | Self::Post(cause) => *cause,
+            Self::NotASend | Self::Message(_) | Self::Credits(_) => Cause::Protocol,
+            Self::Stale(_) => Cause::PeerRestarted,
+        }
+    }
+
+    /// Tells people. Not under a lock.
+    pub(super) fn say(self, nid: Nid) {
+        match self {
+            // A flush follows from something that is known already, or soon.
+            Self::Plain(_) | Self::Send(Cause::Flushed, _) | Self::Recv(Cause::Flushed, _) => {}
+            Self::Send(_, wc) => log::send_failed(nid, wc),
+            Self::Recv(_, wc) => log::receive_failed(nid, wc),
+            Self::NotASend => log::not_a_send(nid),
+            Self::Post(_) => log::post_failed(nid),
+            Self::Message(e) => log::bad_message(nid, &e),
+            Self::Stale(e) => log::stale_message(nid, &e),
+            Self::Credits(e) => log::bad_credits(nid, e),
+        }
+    }
+}

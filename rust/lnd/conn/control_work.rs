@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The control half of a connection: the workers that do what the state machine asks for ([`Actions`]), in the order
+//! of its life.
+//!
+//! Three work items, by what they wait for ([`Worker`]), each on a queue for items of its kind
+//! ([`crate::lnd::work_queues`]): short steps, which connections of other peers wait for; steps that
+//! call LNet or free a CM id; and steps that call into the device: to make, close and destroy the
+//! queue pair.
+//!
+//! Context: only one of them runs at a time for one connection ([`crate::proto::conn_state::Todo`]);
+//! anything may sleep here. The steps themselves are in [`super::setup`], [`super::close`] and
+//! [`super::graceful_close`].
+
+use kernel::{
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    Conn,
+    Inner,
+    BLOCKING,
+    CONTROL,
+    QUEUE_PAIR, //
+};
+use crate::{
+    proto::conn_state::{
+        Actions,
+        Worker, //
+    },
+    rdma::work::NofsScope, //
+};
+
+impl WorkItem<CONTROL> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        for event in this.qp_notes.take() {
+            this.event(event);
+        }
+        this.work(Worker::Control, |todo| {
+            if todo.has(Actions::RESOLVE) {
+                this.resolve();
+            }
+            if todo.has(Actions::SPEAK) {
+                this.speak();
+            }
+            if todo.has(Actions::ESTABLISH) {
+                this.publish();
+            }
+        });
+    }
+}
+
+impl WorkItem<BLOCKING> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        this.work(Worker::Blocking, |todo| {
+            if todo.has(Actions::HAND_OVER) {
+                this.hand_over();
+            }
+            if todo.has(Actions::PART) {
+                this.part();
+            }
+        });
+        if this.with(|inner| inner.goodbye.leaves()) {
+            this.leave();
+        }
+        this.cm.drop_late();
+    }
+}
+
+impl WorkItem<QUEUE_PAIR> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        this.work(Worker::QueuePair, |todo| {
+            if todo.has(Actions::SET_UP) {
+                this.set_up();
+            }
+            if todo.has(Actions::CLOSE) {
+                this.close();
+            }
+            if todo.has(Actions::RELEASE) {
+                this.release();
+                this.with(|inner| inner.life.part());
+            }
+        });
+        this.give_back_region();
+    }
+}
+
+impl Conn {
+    /// Takes what is for `worker` and does `step` for it, then queues another worker if there is
+    /// something for that one.
+    fn work(self: &Arc<Self>, worker: Worker, step: impl Fn(Actions)) {
+        loop {
+            let (todo, fault) = self.with(|inner| {
+                let todo = inner.life.take_todo(worker);
+                if todo == Actions::NONE {
+                    self.call_next(inner);
+                }
+                (todo, inner.life.take_fault())
+            });
+            if let Some(fault) = fault {
+                fault.say(self.nid());
+            }
+            if todo == Actions::NONE {
+                return;
+            }
+            step(todo);
+        }
+    }
+
+    /// Queues the worker that has its turn, unless one runs, which finds what there is to do.
+    pub(super) fn call_next(self: &Arc<Self>, inner: &Inner) {
+        match inner.life.next_worker() {
+            Some(Worker::Control) => self.kick_control(),
+            Some(Worker::Blocking) => self.kick_blocking(),
+            Some(Worker::QueuePair) => self.kick_queue_pair(),
+            None => {}
+        }
+    }
+
+    /// Queues the worker for what calls into the device.
+    pub(super) fn kick_queue_pair(self: &Arc<Self>) {
+        let queue = self.queues.queue_pairs();
+        let _ = queue.enqueue::<Self, QUEUE_PAIR>(self.clone());
+    }
+
+    /// Gives a memory region back to the device that was idle for long, if the timer asked for it.
+    /// Runs in the worker that destroys the queue pair, so the queue pair stays.
+    fn give_back_region(&self) {
+        let (due, qp) = self.with(|inner| {
+            let due = inner.life.is_up() && inner.watch.takes_regions();
+            (due, inner.wire.qp())
+        });
+        if let (true, Some(qp)) = (due, qp) {
+            qp.drop_unused_mr();
+        }
+    }
+
+    /// Queues the worker for short steps.
+    pub(super) fn kick_control(self: &Arc<Self>) {
+        let queue = self.queues.steps();
+        let _ = queue.enqueue::<Self, CONTROL>(self.clone());
+    }
+
+    /// Queues the worker for steps that wait for LNet or for the CM.
+    pub(super) fn kick_blocking(self: &Arc<Self>) {
+        let queue = self.queues.blocking();
+        let _ = queue.enqueue::<Self, BLOCKING>(self.clone());
+    }
+}

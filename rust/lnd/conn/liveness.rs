@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whether something waits on a connection, how long the peer has been silent, and so when the timer
+//! looks again; before that, how long a step of the handshake may take yet.
+//!
+//! Context: any; a part of what the connection lock protects. When something was last sent is known to
+//! the wire, which says so.
+//!
+//! # Invariants
+//!
+//! While [`Watch::next_ms`] is `Some` the timer is armed to look within that time. The administrator may change
+//! that at any time; then it is armed anew ([`Conn::look_again`](super::Conn::look_again)).
+
+use crate::{
+    lnd::timestamp::Moment,
+    policy::{
+        liveness::{
+            Ago,
+            Look,
+            Probe,
+            Silence,
+            LOOK_MIN_MS, //
+        },
+        mr_quota, //
+    }, //
+};
+
+/// Milliseconds that the device has to flush its queues. It takes some, or it is dead.
+const DRAIN_MS: i64 = 5_000;
+
+/// The watch on a connection.
+pub(super) struct Watch {
+    silence: Silence,
+    last_recv: Moment,
+    /// When the device was told to flush its queues.
+    draining: Option<Moment>,
+    /// The step of the handshake that is under way: when it began, and how many milliseconds it may take.
+    step: (Moment, u32),
+    /// When it was asked for a sign of life last, because another connection of the peer's came or went.
+    asked: Option<Moment>,
+    /// When idle memory regions were last looked for.
+    regions: Moment,
+    /// They are to be looked for now.
+    regions_due: bool,
+}
+
+impl Watch {
+    /// On a connection just made.
+    pub(super) fn new() -> Self {
+        Self {
+            silence: Silence::NEW,
+            last_recv: Moment::now(),
+            draining: None,
+            step: (Moment::now(), 0),
+            asked: None,
+            regions: Moment::now(),
+            regions_due: false,
+        }
+    }
+
+    /// A step of the handshake begins, and may take `ms` milliseconds. The caller arms the timer.
+    pub(super) fn begin_step(&mut self, ms: u32) {
+        self.step = (Moment::now(), ms);
+    }
+
+    /// Milliseconds since it began.
+    pub(super) fn step_ms(&self) -> i64 {
+        self.step.0.elapsed_ms()
+    }
+
+    /// Milliseconds that it may take yet; 0 if its time is over.
+    pub(super) fn step_left_ms(&self) -> u32 {
+        let (began, ms) = self.step;
+        let left = i64::from(ms).saturating_sub(began.elapsed_ms());
+        u32::try_from(left).unwrap_or(0)
+    }
+
+    /// Something good was received. Returns when: now.
+    #[inline]
+    pub(super) fn heard(&mut self) -> Moment {
+        self.silence.heard();
+        self.last_recv = Moment::now();
+        self.last_recv
+    }
+
+    /// Milliseconds since something good was received.
+    pub(super) fn idle_ms(&self) -> i64 {
+        self.last_recv.elapsed_ms()
+    }
+
+    /// Another connection of the peer's came or went. True: this one is to be asked for a sign of life; it was
+    /// not just now. NOOPs take no credit, and the peer has two buffers for them.
+    pub(super) fn ask(&mut self) -> bool {
+        let least = i64::from(LOOK_MIN_MS);
+        if self.asked.is_some_and(|then| then.elapsed_ms() < least) {
+            return false;
+        }
+        self.asked = Some(Moment::now());
+        true
+    }
+
+    /// Something waits on another connection of the peer's, which is silent there. True: the timer is to look
+    /// within [`Watch::next_ms`]. Something was last sent here `sent_ms` ago.
+    pub(super) fn ask_too(&mut self, sent_ms: i64) -> bool {
+        self.silence.ask(self.ago(sent_ms))
+    }
+
+    /// Something waits from now on. True: nothing did, so the timer is to look within [`Probe`], if there is one.
+    #[inline]
+    pub(super) fn begin(&mut self) -> bool {
+        self.silence.begin()
+    }
+
+    /// The timer looks: something waits (`waits`), and something was last sent `sent_ms` ago. Whether the peer is
+    /// to be asked: the connection was idle for `keepalive` seconds, or a peer that owes an answer has been silent
+    /// for as long as `probe`.
+    pub(super) fn look(
+        &mut self,
+        waits: bool,
+        sent_ms: i64,
+        probe: Option<Probe>,
+        keepalive: Option<u32>,
+    ) -> Look {
+        let ago = self.ago(sent_ms);
+        self.silence.look(waits, ago, probe, keepalive)
+    }
+
+    /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits, or it is not to be.
+    pub(super) fn next_ms(&self, sent_ms: i64, probe: Option<Probe>) -> Option<u32> {
+        self.silence.next_ms(self.ago(sent_ms), probe)
+    }
+
+    /// Returns whether a worker is to look for idle regions now: the timer found `held` of them.
+    pub(super) fn look_at_regions(&mut self, held: u32) -> bool {
+        if held <= mr_quota::KEPT || self.regions.elapsed_ms() < mr_quota::LOOK_MS {
+            return false;
+        }
+        self.regions = Moment::now();
+        self.regions_due = true;
+        true
+    }
+
+    /// Returns whether idle memory regions are to be looked for, once.
+    pub(super) fn takes_regions(&mut self) -> bool {
+        core::mem::take(&mut self.regions_due)
+    }
+
+    /// The device was told to flush its queues.
+    pub(super) fn drains(&mut self) {
+        self.draining = Some(Moment::now());
+    }
+
+    /// Whether it should have, long ago. True once.
+    pub(super) fn drains_for_too_long(&mut self) -> bool {
+        self.draining
+            .take_if(|since| since.elapsed_ms() >= DRAIN_MS)
+            .is_some()
+    }
+
+    fn ago(&self, sent_ms: i64) -> Ago {
+        Ago {
+            sent: sent_ms,
+            heard: self.idle_ms(),
+        }
+    }
+}

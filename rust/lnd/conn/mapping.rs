@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! LNet's pages, made ready for a device: mapped for WRITEs of ours, or behind a key for those of the peer.
+//!
+//! Memory of a GPU is never copied. What would need that is refused here, and said.
+//!
+//! Context: process; may sleep. The connection lock is taken briefly, to find the device and the queue pair.
+
+use kernel::{
+    prelude::*,
+    sync::aref::ARef, //
+};
+
+use super::{
+    rdma_sink::{
+        Bounce,
+        Sink, //
+    },
+    transfer_done::Owner,
+    wire::{
+        buf_pool::For,
+        ForSink, //
+    },
+    Conn, //
+};
+use crate::{
+    lnd::log,
+    lnet::{
+        Message,
+        Request, //
+    },
+    proto::{
+        params::LNET_MTU,
+        wire::Fragment, //
+    },
+    rdma::{
+        bounce::BounceBuf,
+        buf::Direction,
+        device::{
+            Device,
+            RegionPage, //
+        },
+        mapping::Mapping,
+        mr::{
+            Free,
+            Mapped,
+            Mr, //
+        },
+        page_vec::PageVec,
+        qp::Qp,
+        sg::SgRef, //
+    }, //
+};
+
+/// Why pages could not be made ready.
+pub(super) enum NotReady {
+    /// For want of something, or it is no memory for a transfer.
+    Here(Error),
+    /// For want of a memory region. It was counted.
+    NoRegion(Error),
+    /// They are a GPU's, and who has it does not map them, or only the CPU could do what is asked. It was
+    /// said and counted.
+    Gpu(Error),
+}
+
+impl NotReady {
+    /// Tells whether there was no memory, so that another try may succeed.
+    #[cold]
+    pub(super) fn is_no_memory(&self) -> bool {
+        matches!(self, Self::Here(ENOMEM))
+    }
+
+    /// For the peer and for LNet.
+    pub(super) fn error(&self) -> Error {
+        match self {
+            Self::Here(e) | Self::NoRegion(e) | Self::Gpu(e) => *e,
+        }
+    }
+}
+
+impl From<Error> for NotReady {
+    fn from(e: Error) -> Self {
+        Self::Here(e)
+    }
+}
+
+/// The owner of pages, and why they could not be made ready.
+pub(super) type NotMade<M> = (M, NotReady);
+
+impl Conn {
+    /// Maps the pages that our WRITEs read, for the device of the connection, if it has one still.
+    pub(super) fn map_source<R: Request>(
+        &self,
+        device: Option<ARef<Device>>,
+        msg: Message,
+        req: &R,
+        whose: For,
+    ) -> Result<Owner, NotMade<Message>> {
+        let Some(device) = device else {
+            return Err((msg, ENODEV.into()));
+        };
+        let made = match self.map(device, msg, req, Direction::ToDevice) {
+            Err((msg, why)) if why.is_no_memory() && self.may_use_reserves() => {
+                self.map_reserved(msg, req, whose)
+            }
+            made => made,
+        };
+        made.map(Owner::MappedMessage)
+    }
+
+    /// Maps them without allocating memory.
+    #[cold]
+    fn map_reserved<R: Request>(
+        &self,
+        msg: Message,
+        req: &R,
+        whose: For,
+    ) -> Result<Mapping<Message>, NotMade<Message>> {
+        let hca = match self.hca() {
+            Ok(hca) => hca,
+            Err(e) => return Err((msg, e.into())),
+        };
+        let (answers, messages) = &hca.reserves;
+        let reserve = match whose {
+            For::Answer => answers,
+            For::Message => messages,
+        };
+        let map = msg.map_reserved(req, reserve, Direction::ToDevice);
+        self.mapped(map, req)
+    }
+
+    /// Maps the pages of a message, and counts what is a GPU's.
+    #[inline(always)]
+    fn map<R: Request>(
+        &self,
+        device: ARef<Device>,
+        msg: Message,
+        req: &R,
+        direction: Direction,
+    ) -> Result<Mapping<Message>, NotMade<Message>> {
+        self.mapped(msg.map(req, device, direction), req)
+    }
+
+    #[inline(always)]
+    fn mapped<R: Request>(
+        &self,
+        map: Result<Mapping<Message>, (Message, Error)>,
+        req: &R,
+    ) -> Result<Mapping<Message>, NotMade<Message>> {
+        match req.pages().is_gpu() {
+            false => map.map_err(|(msg, e)| (msg, NotReady::Here(e))),
+            true => self.mapped_of_gpu(map),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn mapped_of_gpu(
+        &self,
+        map: Result<Mapping<Message>, (Message, Error)>,
+    ) -> Result<Mapping<Message>, NotMade<Message>> {
+        match map {
+            Ok(map) => {
+                self.ni.seen.gpu_mapped();
+                Ok(map)
+            }
+            Err((msg, e)) if e == EXDEV || e == ENXIO || e == EFAULT => {
+                Err((msg, self.refuse_gpu(e)))
+            }
+            Err((msg, e)) => Err((msg, e.into())),
+        }
+    }
+
+    /// Says and counts that memory of a GPU cannot be used.
+    #[cold]
+    pub(super) fn refuse_gpu(&self, e: Error) -> NotReady {
+        self.ni.seen.gpu_refused();
+        log::gpu_refused(self.nid(), e);
+        NotReady::Gpu(e)
+    }
+
+    /// Maps the pages of a message that the peer's WRITEs go to, behind a key of their own. Returns the message, the
+    /// sink, its only fragment, and the key. `parts` are what the connection has for it.
+    pub(super) fn make_sink<R: Request>(
+        &self,
+        parts: Result<ForSink<Self>>,
+        msg: Message,
+        req: &R,
+    ) -> Result<(Owner, Sink, Fragment, u32), NotMade<Owner>> {
+        let pages = req.pages();
+        let nob = match u32::try_from(pages.nob()) {
+            Ok(n) if n > 0 && n <= LNET_MTU => n,
+            _ => return Err((Owner::Message(msg), EMSGSIZE.into())),
+        };
+        let (device, region, qp) = match parts {
+            Ok(parts) => parts,
+            Err(e) => return Err((Owner::Message(msg), e.into())),
+        };
+        let mapped = match self.map(device, msg, req, Direction::FromDevice) {
+            Ok(mapped) => mapped,
+            Err((msg, why)) => return Err((Owner::Message(msg), why)),
+        };
+        let (mr, bounce) = match self.cover(mapped.map(), region, &qp, &pages) {
+            Ok(made) => made,
+            Err(why) => return Err((Owner::MappedMessage(mapped), why)),
+        };
+        let owner = match bounce {
+            None => Owner::MappedMessage(mapped),
+            // The peer writes into pages of ours.
+            Some(_) => Owner::MappedMessage(mapped).unmapped(),
+        };
+        let fragment = Fragment {
+            nob,
+            addr: mr.iova(),
+        };
+        let rkey = mr.rkey();
+        Ok((owner, Sink::new(mr, bounce), fragment, rkey))
+    }
+
+    /// Maps a memory region over mapped pages, or over pages of ours if one key cannot cover them.
+    fn cover(
+        &self,
+        mapped: &SgRef,
+        (mr_pages, mr_page): (u32, RegionPage),
+        qp: &Qp<Self>,
+        pages: &PageVec,
+    ) -> Result<(Mr<Mapped>, Option<KBox<Bounce>>), NotReady> {
+        let (mut map, mut bounce) = (mapped.clone(), None);
+        if !map.can_register(mr_pages, mr_page) {
+            let (ours, whole) = self.bounce(map.device().clone(), pages)?;
+            (map, bounce) = (ours, Some(whole));
+        }
+        let mr = qp.take_mr().map_err(|e| self.no_region(e))?;
+        match qp.map_mr(mr, map) {
+            Ok(mr) => Ok((mr, bounce)),
+            Err((mr, EINVAL)) if bounce.is_none() => self.bounce_after_all(qp, mr, pages),
+            Err((mr, e)) => {
+                qp.put_mr(mr);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Pages of ours for those of a sink that one key cannot cover, for they have gaps.
+    #[cold]
+    fn bounce(
+        &self,
+        device: ARef<Device>,
+        pages: &PageVec,
+    ) -> Result<(SgRef, KBox<Bounce>), NotReady> {
+        if pages.is_gpu() {
+            return Err(self.refuse_gpu(ERANGE));
+        }
+        let buf = BounceBuf::alloc(device, pages.nob())?;
+        let map = buf.map().ok_or(ENOMEM)?.clone();
+        let whole = Bounce::new(buf, pages.share());
+        Ok((map, KBox::new(whole, GFP_KERNEL).map_err(Error::from)?))
+    }
+
+    /// The pages had no gaps before they were mapped, and have some since: what copies them for the device
+    /// (swiotlb) need not keep where in a page they begin. One key covers pages of ours all the same.
+    #[cold]
+    fn bounce_after_all(
+        &self,
+        qp: &Qp<Self>,
+        mr: Mr<Free>,
+        pages: &PageVec,
+    ) -> Result<(Mr<Mapped>, Option<KBox<Bounce>>), NotReady> {
+        let device = self.with(|inner| inner.wire.device());
+        let made = device.ok_or(NotReady::Here(ENODEV));
+        let (map, whole) = match made.and_then(|device| self.bounce(device, pages)) {
+            Ok(made) => made,
+            Err(why) => {
+                qp.put_mr(mr);
+                return Err(why);
+            }
+        };
+        match qp.map_mr(mr, map) {
+            Ok(mr) => Ok((mr, Some(whole))),
+            Err((mr, e)) => {
+                qp.put_mr(mr);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Counts that there is no region, unless that is because the connection is over.
+    #[cold]
+    fn no_region(&self, e: Error) -> NotReady {
+        if self.with(|inner| inner.life.is_up()) {
+            self.ni.seen.no_region();
+        }
+        NotReady::NoRegion(e)
+    }
+
+    /// Gives a sink up whose key nobody was told.
+    pub(super) fn drop_sink(&self, sink: Sink) {
+        let qp = self.with(|inner| inner.wire.qp());
+        if let (Some(mr), Some(qp)) = (sink.into_unregistered(), qp) {
+            qp.put_mr(qp.unmap_mr(mr));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queues of messages and requests that wait for memory ([`super::no_memory`]).
+//!
+//! Context: any; a part of what the connection lock protects. Nothing here allocates after set-up.
+
+use kernel::prelude::*;
+
+use super::{
+    fifo::Fifo,
+    rx::Rx, //
+};
+use crate::{
+    lnd::timestamp::Moment,
+    lnet::{
+        Message,
+        RecvRequest,
+        SendRequest, //
+    }, //
+};
+
+/// A request of the peer that LNet has taken, with its message, which is missing if LNet has none.
+pub(super) struct Request<C> {
+    pub(super) rx: KBox<Rx<C>>,
+    pub(super) msg: Option<Message>,
+    pub(super) req: RecvRequest,
+}
+
+/// A message of LNet that was not sent yet.
+pub(super) struct Unsent {
+    pub(super) msg: Message,
+    pub(super) req: SendRequest,
+    pub(super) since: Moment,
+}
+
+/// The thread that retries.
+struct Retrier {
+    pid: i32,
+    /// The time at which the message that it retries began to wait.
+    since: Option<Moment>,
+}
+
+/// Messages and requests that wait for memory on a connection, a `C`.
+pub(super) struct Waiting<C> {
+    requests: Fifo<Request<C>>,
+    messages: Fifo<Unsent>,
+    retrier: Option<Retrier>,
+}
+
+/// Memory for the queues of a [`Waiting`].
+pub(super) struct Room<C> {
+    requests: Fifo<Request<C>>,
+    messages: Fifo<Unsent>,
+}
+
+impl<C> Room<C> {
+    /// Allocates queues for so many requests and messages. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(requests: usize, messages: usize) -> Result<Self> {
+        Ok(Self {
+            requests: Fifo::with_capacity(requests)?,
+            messages: Fifo::with_capacity(messages)?,
+        })
+    }
+}
+
+impl<C> Waiting<C> {
+    /// Queues without room.
+    pub(super) const EMPTY: Self = Self {
+        requests: Fifo::EMPTY,
+        messages: Fifo::EMPTY,
+        retrier: None,
+    };
+
+    /// Gets its room, at set-up, before the first receive is posted.
+    pub(super) fn open(&mut self, room: Room<C>) {
+        self.requests = room.requests;
+        self.messages = room.messages;
+    }
+
+    /// Tells whether the thread `pid` retries.
+    pub(super) fn is_retried_by(&self, pid: i32) -> bool {
+        matches!(&self.retrier, Some(retrier) if retrier.pid == pid)
+    }
+
+    /// Appends a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns the request if there is no room.
+    pub(super) fn add_request(&mut self, request: Request<C>) -> Result<(), Request<C>> {
+        self.requests.push(request)
+    }
+
+    /// Appends a message. A message that the thread `pid` retries keeps the time at which it began to wait.
+    ///
+    /// # Errors
+    ///
+    /// Returns the message if there is no room.
+    pub(super) fn add_message(&mut self, mut unsent: Unsent, pid: i32) -> Result<(), Message> {
+        let retrier = self.retrier.as_mut().filter(|r| r.pid == pid);
+        if let Some(since) = retrier.and_then(|retrier| retrier.since.take()) {
+            unsent.since = since;
+        }
+        self.messages.push(unsent).map_err(|full| full.msg)
+    }
+
+    /// Begins a retry by the thread `pid`. Returns the number of requests and messages that wait.
+    pub(super) fn begin(&mut self, pid: i32) -> (usize, usize) {
+        self.retrier = Some(Retrier { pid, since: None });
+        (self.requests.len(), self.messages.len())
+    }
+
+    /// Takes the oldest request.
+    pub(super) fn next_request(&mut self) -> Option<Request<C>> {
+        self.requests.pop()
+    }
+
+    /// Takes the oldest message.
+    pub(super) fn next_message(&mut self) -> Option<Unsent> {
+        let next = self.messages.pop()?;
+        if let Some(retrier) = &mut self.retrier {
+            retrier.since = Some(next.since);
+        }
+        Some(next)
+    }
+
+    /// Ends a retry. Returns whether messages or requests still wait.
+    pub(super) fn end(&mut self) -> bool {
+        self.retrier = None;
+        !self.requests.is_empty() || !self.messages.is_empty()
+    }
+}

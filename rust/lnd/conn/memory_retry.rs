@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The work item that tries messages and requests again that wait for memory ([`super::no_memory`]).
+//!
+//! Context: a delayed work item; may sleep. It is armed as long as messages or requests wait. If the connection is
+//! over, messages go over the next connection, and requests end.
+
+use kernel::{
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    memory_queue::Unsent,
+    recv,
+    send,
+    transfer_done::Ended,
+    Conn,
+    SHORTAGE, //
+};
+use crate::{
+    lnd::peer::{
+        send as peer_send,
+        NotSent, //
+    },
+    lnet::Health as LnetHealth,
+    proto::cause::Cause,
+    rdma::work::{
+        self,
+        NofsScope,
+        OwnedQueue, //
+    }, //
+};
+
+impl work::DelayedItem<SHORTAGE> for Conn {
+    fn queue(&self) -> &OwnedQueue {
+        &self.ni.workers.upper_busy
+    }
+}
+
+impl WorkItem<SHORTAGE> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let me = kernel::current!().pid();
+        // A request that finds no memory again goes to the end of the queue.
+        let (requests, messages) = this.with(|inner| inner.waiting.begin(me));
+        for _ in 0..requests {
+            let Some(kept) = this.with(|inner| inner.waiting.next_request()) else {
+                break;
+            };
+            let mut rx = kept.rx;
+            rx.lend(this.clone());
+            if let Err((Some(msg), e)) = recv::recv(rx, kept.msg, &kept.req) {
+                msg.finalize(e.to_errno(), LnetHealth::Ok);
+            }
+        }
+        for _ in 0..messages {
+            let Some(unsent) = this.with(|inner| inner.waiting.next_message()) else {
+                break;
+            };
+            send_again(&this, unsent);
+        }
+        if this.with(|inner| inner.waiting.end()) {
+            this.retry_soon();
+        }
+    }
+}
+
+/// Sends a message that has waited, over another connection if this one is over.
+fn send_again(conn: &Arc<Conn>, unsent: Unsent) {
+    let Unsent { msg, req, since } = unsent;
+    if since.elapsed_ms() > conn.ni.message_limit_ms() {
+        return conn.give_up(Ended::unsent(msg), Cause::NoResources);
+    }
+    let sent = match send::send(conn, msg, &req) {
+        Ok(()) => Ok(()),
+        Err(NotSent::Closed(msg)) => conn.peer.peers.send(conn.nid(), msg, &req),
+        Err(NotSent::Failed(msg, e)) => Err((msg, e)),
+    };
+    if let Err((msg, e)) = sent {
+        peer_send::lose(&conn.ni, msg, Cause::Local(e.to_errno()));
+    }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection as one of its peer's: what [`Connection`] asks for, in the words of this room.
+//!
+//! Context: process; none of the peer's locks is held, but in [`Listed::is_doubted`], which takes none.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    send,
+    Conn, //
+};
+use crate::{
+    lnd::peer::{
+        conn_list::Listed,
+        Connection,
+        NotSent,
+        Peer, //
+    },
+    lnet::{
+        Message,
+        SendRequest, //
+    },
+    policy::{
+        connect_queue::Claim,
+        link_state::transport_ms,
+        reconnect::Known, //
+    },
+    proto::{
+        cause::Cause,
+        conn_state::Event, //
+    },
+    rdma::{
+        atomic::Relaxed,
+        cm::Reachability, //
+    }, //
+};
+
+impl Connection for Conn {
+    fn open(
+        peer: &Arc<Peer<Self>>,
+        turn: Option<Claim>,
+        known: Known,
+        salt: u32,
+    ) -> Result<Arc<Self>> {
+        Self::new(peer, turn, known, salt)
+    }
+
+    fn start(self: &Arc<Self>) {
+        self.event(Event::Start);
+    }
+
+    #[inline]
+    fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent> {
+        send::send(self, msg, req)
+    }
+
+    fn fail(self: &Arc<Self>, cause: Cause) {
+        self.end(cause);
+    }
+
+    fn finish(self: &Arc<Self>, cause: Cause) {
+        self.end_gently(cause);
+    }
+
+    fn moved(self: &Arc<Self>) {
+        if self.is_elsewhere() {
+            self.end(Cause::Moved);
+        }
+    }
+
+    fn fit_mtu(self: &Arc<Self>, mtu: u32) {
+        if self.cm.path_mtu() > mtu {
+            self.end(Cause::PathMtu);
+        }
+    }
+
+    fn transport_ms(&self) -> Option<u64> {
+        let path = self.cm.known_path();
+        Some(transport_ms(path.ack_timeout?, path.retry_count?))
+    }
+
+    fn end_turn(&self) -> Option<Claim> {
+        self.with(|inner| inner.life.end_turn())
+    }
+
+    fn overtaken(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        if guard.life.is_attempt() {
+            self.step(&mut guard, Event::Fail(Cause::Overtaken));
+        }
+    }
+
+    fn doubt(self: &Arc<Self>) {
+        // It may have closed this connection, and its DREQ got lost; or another of its connections broke.
+        // Until it is heard of, or acknowledges a NOOP, others are preferred. If it does neither, the
+        // transport's retries end the connection. One answer does for several that come or go together.
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.life.is_up() && inner.watch.ask() {
+            self.set_doubted();
+            self.pump(inner, true);
+        }
+    }
+
+    fn doubt_now(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if inner.life.is_up() {
+            let _ = inner.watch.ask();
+            self.set_doubted();
+            self.pump(inner, true);
+        }
+    }
+
+    fn ask(self: &Arc<Self>) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let sent_ms = inner.wire.sent_ms();
+        if inner.life.is_up() && inner.watch.ask_too(sent_ms) {
+            if let Some(ms) = inner.watch.next_ms(sent_ms, self.ni.probe()) {
+                self.look_in(inner, ms);
+            }
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        self.with(|inner| inner.life.is_up())
+    }
+
+    fn is_stale(&self, stamp: u64) -> bool {
+        self.with(|inner| inner.life.is_up() && !inner.wire.is_with(stamp))
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.over_tcp || self.with(|inner| inner.goodbye.is_connected())
+    }
+
+    fn is_active(&self) -> bool {
+        self.active
+    }
+
+    fn heard_ms(&self) -> u64 {
+        let ago = self.with(|inner| inner.watch.idle_ms());
+        let now_ms = self.ni.now_ms();
+        now_ms.saturating_sub(u64::try_from(ago).unwrap_or(0))
+    }
+
+    fn lived_ms(&self) -> u64 {
+        self.with(|inner| inner.life.lived_ms())
+    }
+}
+
+impl Listed for Conn {
+    fn is_doubted(&self) -> bool {
+        self.doubted()
+    }
+
+    fn index(&self) -> u32 {
+        self.index.load(Relaxed)
+    }
+
+    fn set_index(&self, index: u32) {
+        self.index.store(index, Relaxed);
+    }
+}
+
+impl Conn {
+    /// Returns whether the NI has another device by now, or the address has left the device of the connection.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        if let (Ok(old), Ok(new)) = (self.hca(), self.ni.hca()) {
+            if !Arc::ptr_eq(&old, &new) {
+                return true;
+            }
+        }
+        // Last, because it waits for the handlers of the id. On iWARP a connect may hold the id for minutes, and no GID
+        // tells anything.
+        if self.over_tcp {
+            return false;
+        }
+        let id = self.cm.id();
+        id.is_some_and(|id| id.reachability() == Reachability::NoAddress)
+    }
+}

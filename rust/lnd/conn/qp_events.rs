@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Events of the queue pair, from an interrupt to the control worker.
+//!
+//! Any context: nothing here takes a lock.
+
+use crate::{
+    proto::{
+        cause::Cause,
+        conn_state::Event, //
+    },
+    rdma::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        wc::QpEvent, //
+    }, //
+};
+
+/// What the queue pair has told, and the worker has not seen.
+pub(super) struct QpNotes {
+    /// It hears the peer.
+    comm_est: Atomic<bool>,
+    /// The peer did what it may not.
+    misused: Atomic<bool>,
+    /// It is broken.
+    error: Atomic<bool>,
+}
+
+impl QpNotes {
+    /// Nothing was told.
+    pub(super) fn new() -> Self {
+        Self {
+            comm_est: Atomic::new(false),
+            misused: Atomic::new(false),
+            error: Atomic::new(false),
+        }
+    }
+
+    /// Remembers an event. False: it means nothing to a connection.
+    pub(super) fn note(&self, event: QpEvent) -> bool {
+        let flag = match event {
+            QpEvent::CommEst => &self.comm_est,
+            QpEvent::ReqErr | QpEvent::AccessErr => &self.misused,
+            QpEvent::Fatal => &self.error,
+            QpEvent::SqDrained
+            | QpEvent::PathMig
+            | QpEvent::PathMigErr
+            | QpEvent::LastWqeReached
+            | QpEvent::Other(_) => return false,
+        };
+        let _ = flag.xchg(true, Full);
+        true
+    }
+
+    /// Takes what was remembered, as events of the connection.
+    pub(super) fn take(&self) -> impl Iterator<Item = Event> + '_ {
+        [
+            (&self.comm_est, Event::EarlyTraffic),
+            (&self.misused, Event::Fail(Cause::RemoteFault)),
+            (&self.error, Event::Fail(Cause::LocalFault)),
+        ]
+        .into_iter()
+        .filter_map(|(flag, event)| flag.xchg(false, Full).then_some(event))
+    }
+}

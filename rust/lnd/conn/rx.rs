@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A message that was received, from its completion to the moment its buffer is posted again.
+//!
+//! Owned: by the completion, the inbox, or LNet. Whoever has it may read it; no lock is needed.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
+use crate::{
+    lnd::timestamp::Moment,
+    lnet::HDR_SIZE,
+    proto::{
+        params::HEADER_LEN,
+        wire::Facts, //
+    },
+    rdma::{
+        buf::{
+            DetachedBuf,
+            RxBuf,
+            MSG_BUF_LEN, //
+        },
+        device::Device, //
+    }, //
+};
+
+/// A received message with the buffer it lies in.
+///
+/// # Invariants
+///
+/// `facts` are what [`crate::proto::wire::decode`] said of these very bytes.
+pub(super) struct Received {
+    /// The buffer, out of the receive queue until it is posted again.
+    buf: Held,
+    /// Bytes received.
+    nob: usize,
+    /// What it is, once it was judged.
+    facts: Option<Facts>,
+    /// When.
+    at: Moment,
+    /// Another buffer was posted in its place.
+    replaced: bool,
+    /// The connection got a new buffer for this one, which LNet keeps.
+    made_good: bool,
+}
+
+/// The buffer of a received message.
+enum Held {
+    /// It can be posted again.
+    Mapped(RxBuf),
+    /// It was taken from its device, because LNet keeps the message.
+    Detached(DetachedBuf),
+    /// Gone: the message is over.
+    Nothing,
+}
+
+/// What to do with the buffer of a message that is over.
+pub(super) enum Used {
+    /// Post it again.
+    Post(RxBuf),
+    /// Another one was posted in its place: it is a spare.
+    Spare(RxBuf),
+    /// Nothing: its device does not know it any more.
+    Gone,
+}
+
+impl Received {
+    /// Of `nob` bytes that nobody has judged, received `at` that moment.
+    #[inline]
+    fn new(buf: RxBuf, nob: usize, at: Moment) -> Self {
+        Self {
+            buf: Held::Mapped(buf),
+            nob,
+            facts: None,
+            at,
+            replaced: false,
+            made_good: false,
+        }
+    }
+
+    /// The bytes received.
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        let bytes = self.whole().and_then(|all| all.get(..self.nob));
+        bytes.unwrap_or(&[])
+    }
+
+    /// They, and what was in the buffer behind them. So there is no end to look for in front of what is in every
+    /// message.
+    #[inline]
+    pub(super) fn whole(&self) -> Option<&[u8; MSG_BUF_LEN]> {
+        match &self.buf {
+            Held::Mapped(buf) => Some(buf.as_slice()),
+            Held::Detached(buf) => Some(buf.as_slice()),
+            Held::Nothing => None,
+        }
+    }
+
+    /// When it was received.
+    #[inline]
+    pub(super) fn at(&self) -> Moment {
+        self.at
+    }
+
+    /// It was found to be this.
+    #[inline]
+    pub(super) fn judged(&mut self, facts: Facts) {
+        self.facts = Some(facts);
+    }
+
+    /// What it was found to be.
+    #[inline]
+    pub(super) fn facts(&self) -> Option<Facts> {
+        self.facts
+    }
+
+    /// Another buffer is posted in its place.
+    #[inline]
+    pub(super) fn replace(&mut self) {
+        self.replaced = true;
+    }
+
+    /// Whether another buffer was posted in its place.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced
+    }
+
+    /// Notes that the connection got a new buffer for this one.
+    pub(super) fn made_good(&mut self) {
+        self.made_good = true;
+    }
+
+    /// Takes the buffer from its device: LNet keeps the message.
+    pub(super) fn detach(&mut self) {
+        self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
+            Held::Mapped(buf) => Held::Detached(buf.detach()),
+            other => other,
+        };
+    }
+
+    /// Gives the buffer to its device again, if the connection has one too few without it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be mapped, and is gone.
+    pub(super) fn attach(&mut self, device: &ARef<Device>) -> Result {
+        if !self.is_missed() {
+            return Ok(());
+        }
+        if let Held::Detached(buf) = core::mem::replace(&mut self.buf, Held::Nothing) {
+            self.buf = Held::Mapped(buf.attach(device)?);
+        }
+        Ok(())
+    }
+
+    /// Tells whether the buffer is detached, and is missing in the receive queue or among the spares.
+    #[inline]
+    pub(super) fn is_missed(&self) -> bool {
+        !self.made_good && matches!(self.buf, Held::Detached(_))
+    }
+
+    /// The message is over: its buffer, once.
+    #[inline]
+    pub(super) fn take_buf(&mut self) -> Used {
+        match core::mem::replace(&mut self.buf, Held::Nothing) {
+            Held::Mapped(buf) if self.replaced => Used::Spare(buf),
+            Held::Mapped(buf) => Used::Post(buf),
+            Held::Detached(_) | Held::Nothing => Used::Gone,
+        }
+    }
+}
+
+/// The place of a received message, of which a connection, a `C`, has as many as receive buffers from set-up on. A
+/// request goes from the inbox to LNet in it, as the `private` of `lnet_parse`, and comes back with `lnd_recv`: what is
+/// in it does not move.
+pub(crate) struct Rx<C> {
+    /// The connection it came on, while LNet has it.
+    conn: Option<Arc<C>>,
+    /// The message; what is left of the last one where there is none.
+    msg: Received,
+}
+
+impl<C> Rx<C> {
+    /// An empty one. May sleep.
+    pub(super) fn new() -> Result<KBox<Self>> {
+        let empty = Self {
+            conn: None,
+            msg: Received {
+                buf: Held::Nothing,
+                nob: 0,
+                facts: None,
+                at: Moment::now(),
+                replaced: false,
+                made_good: false,
+            },
+        };
+        Ok(KBox::new(empty, GFP_KERNEL)?)
+    }
+
+    /// A message of `nob` bytes that nobody has judged, received `at` that moment, takes the place.
+    #[inline]
+    pub(super) fn fill(&mut self, buf: RxBuf, nob: usize, at: Moment) {
+        let last = core::mem::replace(&mut self.msg, Received::new(buf, nob, at));
+        if let Held::Nothing = last.buf {
+            // Nothing is dropped that way, and the compiler knows.
+            core::mem::forget(last);
+        }
+    }
+
+    /// The message.
+    #[inline]
+    pub(super) fn msg(&self) -> &Received {
+        &self.msg
+    }
+
+    /// The message.
+    #[inline]
+    pub(super) fn msg_mut(&mut self) -> &mut Received {
+        &mut self.msg
+    }
+
+    /// LNet gets it: it belongs to that connection.
+    #[inline]
+    pub(super) fn lend(&mut self, conn: Arc<C>) {
+        self.conn = Some(conn);
+    }
+
+    /// LNet gives it back: the connection it belongs to.
+    #[inline]
+    pub(super) fn returned(&mut self) -> Option<Arc<C>> {
+        self.conn.take()
+    }
+
+    /// The message while LNet has it, and the connection it came on.
+    pub(super) fn lent(&mut self) -> Option<(&Arc<C>, &mut Received)> {
+        Some((self.conn.as_ref()?, &mut self.msg))
+    }
+
+    /// The LNet header of the request, as it was received.
+    pub(crate) fn header(&self) -> &[u8; HDR_SIZE] {
+        let rest = self.msg.whole().and_then(|all| all.get(HEADER_LEN..));
+        // A request without one is not given to LNet.
+        rest.and_then(|rest| rest.first_chunk())
+            .unwrap_or(&[0; HDR_SIZE])
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whom a transfer is for and what memory it has, and what LNet gets back of it when it is over: after the state
+//! machine said that no work request and no remote key touches the memory any more.
+//!
+//! Context: made in any, finished in process context without a lock.
+
+use super::rdma_sink::Sink;
+use crate::{
+    lnd::lnet_glue::{
+        lnet_health,
+        O2ib, //
+    },
+    lnet::{
+        Get,
+        Health as LnetHealth,
+        Message,
+        NiRef, //
+    },
+    proto::cause::{
+        Cause,
+        Health,
+        Outcome, //
+    },
+    rdma::{
+        mapping::Mapping,
+        sg::SgRef, //
+    }, //
+};
+
+/// Whom a transfer is for.
+pub(super) enum Owner {
+    /// Nobody waits: a PUT_NAK, or an answer that carries only an error.
+    Nobody,
+    /// One LNet message.
+    Message(Message),
+    /// An optimised GET and the REPLY that LNet made up for it.
+    Get(Get<O2ib>),
+    /// One LNet message, the pages of which are mapped.
+    MappedMessage(Mapping<Message>),
+    /// An optimised GET, the pages of which are mapped.
+    MappedGet(Mapping<Get<O2ib>>),
+}
+
+impl Owner {
+    /// Returns the mapping of its pages, if they are mapped.
+    #[inline]
+    pub(super) fn map(&self) -> Option<&SgRef> {
+        match self {
+            Self::MappedMessage(mapped) => Some(mapped.map()),
+            Self::MappedGet(mapped) => Some(mapped.map()),
+            Self::Nobody | Self::Message(_) | Self::Get(_) => None,
+        }
+    }
+
+    /// Unmaps its pages, if they are mapped.
+    #[inline(always)]
+    pub(super) fn unmapped(self) -> Self {
+        match self {
+            Self::MappedMessage(mapped) => mapped.unmap().map_or(Self::Nobody, Self::Message),
+            Self::MappedGet(mapped) => mapped.unmap().map_or(Self::Nobody, Self::Get),
+            other => other,
+        }
+    }
+
+    /// Unmaps its pages, and returns its message.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is not just a message.
+    pub(super) fn into_message(self) -> Result<Message, Self> {
+        match self.unmapped() {
+            Self::Message(msg) => Ok(msg),
+            other => Err(other),
+        }
+    }
+
+    /// Makes the REPLY of a GET, see [`Message::into_get`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the owner as it was.
+    pub(super) fn into_get(self, ni: &NiRef<O2ib>) -> Result<Self, Self> {
+        match self {
+            Self::Message(msg) => msg.into_get(ni).map(Self::Get).map_err(Self::Message),
+            Self::MappedMessage(mapped) => mapped
+                .into_get(ni)
+                .map(Self::MappedGet)
+                .map_err(Self::MappedMessage),
+            other => Err(other),
+        }
+    }
+}
+
+/// The memory of a transfer.
+pub(super) enum Memory {
+    /// None, or copied into the message.
+    None,
+    /// The pages of its message, which RDMA WRITEs of ours read.
+    Source,
+    /// Written by the peer's RDMA WRITEs.
+    Sink(Sink),
+}
+
+/// The owner of a transfer that went well, and the number of bytes that arrived for a GET.
+pub(super) struct Well(pub(super) Owner, pub(super) u32);
+
+impl Well {
+    /// Gives it back to LNet. Process context, no lock held: LNet may send from inside.
+    #[inline(always)]
+    pub(super) fn finish(self) {
+        match self.0.unmapped() {
+            Owner::Message(msg) => msg.finalize(0, LnetHealth::Ok),
+            Owner::Get(get) => get.finalize(0, LnetHealth::Ok, self.1),
+            _ => {}
+        }
+    }
+}
+
+/// What is left of a transfer when it is over.
+pub(super) struct Ended {
+    owner: Owner,
+    memory: Memory,
+    arrived: u32,
+}
+
+impl Ended {
+    /// Of what `arrived` bytes came for.
+    #[inline(always)]
+    pub(super) fn new(owner: Owner, memory: Memory, arrived: u32) -> Self {
+        Self {
+            owner,
+            memory,
+            arrived,
+        }
+    }
+
+    /// How many messages of LNet's it is for.
+    pub(super) fn messages(&self) -> usize {
+        usize::from(!matches!(self.owner, Owner::Nobody))
+    }
+
+    /// That of a message which was not sent.
+    pub(super) fn unsent(msg: Message) -> Self {
+        Self {
+            owner: Owner::Message(msg),
+            memory: Memory::None,
+            arrived: 0,
+        }
+    }
+
+    /// Takes the message, if LNet gets nothing else back, and unmaps its pages. Process context, no lock held.
+    pub(super) fn take_message(&mut self) -> Option<Message> {
+        if matches!(self.memory, Memory::Sink(_)) {
+            return None;
+        }
+        match core::mem::replace(&mut self.owner, Owner::Nobody).into_message() {
+            Ok(msg) => Some(msg),
+            Err(other) => {
+                self.owner = other;
+                None
+            }
+        }
+    }
+
+    /// Gives everything back to LNet. Process context, no lock held: LNet may send from inside.
+    // Compiled where it is used, to know there that nothing is left to be dropped.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, cause: Option<Cause>, posted: bool) {
+        let mut outcome = match cause {
+            None => Outcome {
+                status: 0,
+                health: Health::Ok,
+            },
+            Some(cause) => cause.outcome(posted),
+        };
+        let let_go = match &mut self.memory {
+            Memory::Sink(sink) if cause.is_none() => sink.copy_out(self.arrived),
+            _ => Ok(()),
+        };
+        self.memory = Memory::None;
+        if let Err(e) = let_go {
+            outcome = Cause::Local(e.to_errno()).outcome(posted);
+        }
+        let health = lnet_health(outcome.health);
+        match core::mem::replace(&mut self.owner, Owner::Nobody).unmapped() {
+            Owner::Message(msg) => msg.finalize(outcome.status, health),
+            Owner::Get(get) => get.finalize(outcome.status, health, self.arrived),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The LNet half of a connection: the worker that calls LNet.
+//!
+//! It hands received requests to `lnet_parse` and finishes transmits, in order, one connection at a time on
+//! one CPU. A slow LNet delays its own connection only: the credits of what it has not taken stay withheld,
+//! while answers and credits keep flowing in [`super::wire`].
+//!
+//! Context: process. No lock is held across a call into LNet, which may send again from inside: that waits
+//! for the doorbell that this worker rings ([`crate::policy::upcall_sched`]).
+
+use core::{
+    fmt::{
+        self,
+        Display, //
+    },
+    mem::ManuallyDrop, //
+};
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    recv::discard,
+    resend,
+    rx::Rx,
+    wire::tx_done::{
+        Finished,
+        Over, //
+    },
+    Conn,
+    Inner,
+    UPPER, //
+};
+use crate::{
+    lnd::{
+        log,
+        timestamp::Moment, //
+    },
+    lnet::{
+        Health as LnetHealth,
+        Message, //
+    },
+    policy::{
+        ni_deletion::Late,
+        resend::Again,
+        upcall_sched::{
+            Pick,
+            Turn, //
+        }, //
+    },
+    proto::{
+        cause::Cause,
+        lnet_hdr::{
+            self,
+            HdrError,
+            LnetHdr, //
+        },
+        wire::{
+            reopen,
+            Body,
+            WireError, //
+        }, //
+    },
+    rdma::work::NofsScope, //
+};
+
+/// Messages and transmits handled before other connections on this CPU get their turn.
+const BUDGET: u32 = 64;
+
+/// Messages and transmits after which what they made LNet send is posted.
+const CORKED: u32 = 8;
+
+/// Nanoseconds after which it is posted though they were fewer: LNet may be slow.
+const CORKED_NS: u64 = 1_000_000;
+
+/// What the LNet half does next.
+enum Job {
+    /// Gives LNet a request.
+    Parse(KBox<Rx<Conn>>),
+    /// Gives a message back that went well.
+    Sent(Message),
+    /// Gives back what was taken.
+    Finish,
+}
+
+impl WorkItem<UPPER> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _nofs = NofsScope::enter();
+        let me = kernel::current!().pid();
+        let began = Moment::now();
+        let mut corked = began;
+        // Not dropped: `finish` takes what `next_job` puts in.
+        let mut finished = ManuallyDrop::new(None);
+        // By hand: as an inclusive range it took some twenty instructions more for a message.
+        let mut n = 0u32;
+        while n < BUDGET {
+            n = n.wrapping_add(1);
+            let job = {
+                let mut guard = this.lock();
+                let inner = &mut *guard;
+                inner.turn.begin(me);
+                let job = next_job(inner, &mut finished);
+                // What LNet sends from inside goes with one doorbell, but not much later than it
+                // could.
+                if job.is_none() {
+                    rest(&this, inner, began);
+                } else if n % CORKED == 0 || is_late(corked, n) {
+                    this.pump(inner, false);
+                    corked = Moment::now();
+                    if Turn::is_long(began.ns(), corked.ns()) {
+                        n = BUDGET;
+                    }
+                }
+                job
+            };
+            match job {
+                Some(Job::Sent(msg)) => msg.finalize(0, LnetHealth::Ok),
+                Some(Job::Parse(rx)) => parse(&this, rx),
+                Some(Job::Finish) => finish(&this, &mut finished),
+                None => return,
+            }
+        }
+        {
+            let mut guard = this.lock();
+            let now = Moment::now();
+            this.pump_at(&mut guard, false, Some(now));
+            guard.turn.again(began.ns(), now.ns());
+        }
+        this.queue_upper(false);
+    }
+}
+
+impl Conn {
+    /// Queues the worker that calls LNet, if there is something for it and it would not see it by
+    /// itself. `now` decides whether it goes before ordinary tasks: it is the time of the
+    /// completion that made work for it.
+    pub(super) fn kick_upper(self: &Arc<Self>, inner: &mut Inner, now: Moment) {
+        // Most often it is awake.
+        if inner.turn.is_awake() {
+            return;
+        }
+        if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.wake() {
+            self.queue_upper(inner.turn.has_priority(now.ns()));
+        }
+    }
+
+    /// Queues the worker that calls LNet, before ordinary tasks or among them. The caller has the turn say that it is
+    /// queued: it is in one of the queues at a time.
+    fn queue_upper(self: &Arc<Self>, priority: bool) {
+        let upper = match priority {
+            true => &self.ni.workers.upper,
+            false => &self.ni.workers.upper_busy,
+        };
+        let _ = if self.near {
+            upper.enqueue::<Self, UPPER>(self.clone())
+        } else {
+            upper.enqueue_on::<Self, UPPER>(self.cpu, self.clone())
+        };
+    }
+}
+
+/// Whether what was queued since `corked`, before the job number `n`, has waited for long enough.
+fn is_late(corked: Moment, n: u32) -> bool {
+    n > 1 && Moment::now().ns_since(corked) >= CORKED_NS
+}
+
+/// Rings the doorbell for what was queued meanwhile, and is not called before there is more to do. Until then the turn
+/// is taken: whoever ends the connection meanwhile does not call a second one.
+fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Moment) {
+    let now = Moment::now();
+    conn.pump_at(inner, false, Some(now));
+    inner.turn.rests(began.ns(), now.ns());
+    if inner.wire.has_done() || !inner.life.is_up() {
+        conn.kick_upper(inner, now);
+    }
+}
+
+/// What comes next; what is to be finished is put into `finished`.
+#[inline]
+fn next_job(inner: &mut Inner, finished: &mut Option<Finished>) -> Option<Job> {
+    let done = inner.wire.has_done();
+    let requests = !inner.inbox.is_empty() && !inner.life.is_unpublished();
+    let pick = inner.turn.pick(done, requests);
+    if pick == Pick::Finish {
+        match inner.wire.take_done(finished) {
+            Some(Over::Well(msg)) => return Some(Job::Sent(msg)),
+            Some(Over::Other) => return Some(Job::Finish),
+            None => {}
+        }
+    }
+    if !requests {
+        return None;
+    }
+    inner.inbox.pop().map(Job::Parse)
+}
+
+/// Gives back to LNet what was taken.
+#[inline(never)]
+fn finish(conn: &Conn, finished: &mut Option<Finished>) {
+    // Looked at before it is taken, so that only what is wanted is read.
+    if let Some(Finished::Well(_)) = finished {
+        if let Some(Finished::Well(well)) = finished.take() {
+            well.finish();
+        }
+    } else if let Some(finished) = finished.take() {
+        finish_ended(conn, finished);
+    }
+}
+
+/// The same of what failed, or has more to be done.
+#[cold]
+#[inline(never)]
+fn finish_ended(conn: &Conn, finished: Finished) {
+    let mut finished = finished;
+    let again = finished.again(conn.ni.message_limit_ms());
+    if conn.ni.condition.is_broken() {
+        finished.on_broken_device();
+    }
+    let failed = finished.failed();
+    if again != Again::Nothing && conn.ni.is_listed() {
+        if let Some((msg, outcome)) = finished.take_lost() {
+            if !resend::send(conn, msg, again, outcome) {
+                return;
+            }
+        }
+    }
+    if let Some((cause, messages)) = failed {
+        conn.ni.seen.messages(cause, messages);
+    }
+    finished.finish();
+}
+
+/// Gives a request to LNet, unless LNet has asked the NI to stop: a portal that keeps the request
+/// then would keep the NI.
+fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
+    if conn.ni.is_stopping() {
+        return give_up(conn, rx, Cause::Shutdown);
+    }
+    let rdma = match judge(&rx) {
+        Ok(rdma) => rdma,
+        Err(why) => {
+            log::bad_request(conn.nid(), &why);
+            return give_up(conn, rx, Cause::Protocol);
+        }
+    };
+    let mut rx = rx;
+    rx.lend(conn.clone());
+    match conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
+        Ok(false) => {}
+        Ok(true) => came_late(conn),
+        Err((rx, ESHUTDOWN)) => give_up(conn, rx, Cause::Shutdown),
+        Err((rx, e)) => refused(conn, rx, e),
+    }
+}
+
+/// Drops a request that LNet does not take. `judge` has found its header good, so LNet refuses its destination: a
+/// NID of another NI of this node, of a node that the sender should have reached directly, or of a node that a
+/// GET_REQ cannot be forwarded to. That is an error of a route, and costs this request only: all others of the
+/// connection go on.
+#[cold]
+#[inline(never)]
+fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
+    let mut rx = rx;
+    drop(rx.returned());
+    log::refused_by_lnet(conn.nid(), LnetHdr::new(rx.header()).dest_nid(), e);
+    conn.ni.seen.not_for_lnet();
+    discard(conn, rx);
+}
+
+/// Something came for an NI that LNet deletes. A peer that goes on sending would keep it from that for as long as it
+/// likes.
+#[cold]
+#[inline(never)]
+fn came_late(conn: &Arc<Conn>) {
+    if let Late::Ends { news } = conn.ni.came_late() {
+        if news {
+            log::deletion_waits(conn.ni.nid);
+        }
+        conn.end_gently(Cause::Shutdown);
+    }
+}
+
+/// A request that LNet does not get, or that comes when it stops, ends the connection; its buffer goes with that.
+#[cold]
+fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
+    let mut rx = rx;
+    drop(rx.returned());
+    drop(rx.msg_mut().take_buf());
+    conn.came_back(rx);
+    conn.end(cause);
+}
+
+/// Why a request is none.
+enum BadRequest {
+    /// It does not parse. It did before, in the wire half.
+    Wire(WireError),
+    /// The LNet header does not fit the o2ib message.
+    Header(HdrError),
+    /// It is an answer.
+    NotARequest,
+}
+
+impl Display for BadRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wire(e) => e.fmt(f),
+            Self::Header(e) => e.fmt(f),
+            Self::NotARequest => f.write_str("not a request"),
+        }
+    }
+}
+
+/// Checks the LNet header of a request against the kind of o2ib message it came in; tells whether
+/// the data moves by RDMA.
+fn judge(rx: &Rx<Conn>) -> Result<bool, BadRequest> {
+    let facts = rx.msg().facts().ok_or(BadRequest::NotARequest)?;
+    match reopen(rx.msg().bytes(), facts).map_err(BadRequest::Wire)? {
+        Body::Immediate { hdr, payload } => {
+            lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
+            Ok(false)
+        }
+        Body::PutReq { hdr, .. } => {
+            lnet_hdr::check_put(hdr).map_err(BadRequest::Header)?;
+            Ok(true)
+        }
+        Body::GetReq { hdr, rd, .. } => {
+            lnet_hdr::check_get(hdr, &rd).map_err(BadRequest::Header)?;
+            Ok(true)
+        }
+        _ => Err(BadRequest::NotARequest),
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wire half, sending: a transmit is built, and goes at once if nothing is in its way.
+//!
+//! Context: process, under the connection lock.
+
+use kernel::prelude::*;
+
+use super::{
+    post,
+    Wire, //
+};
+use crate::{
+    lnd::{
+        conn::transfer::Transfer,
+        stats::counters::Count,
+        timestamp::Moment, //
+    },
+    lnet::dk::dk,
+    policy::upcall_sched::Load,
+    proto::{
+        cause::Cause,
+        encode::{
+            encode,
+            seal,
+            BodyOut, //
+        },
+        tx::{
+            Op,
+            Wr, //
+        },
+        wire::Cookie, //
+    },
+    rdma::{
+        buf::TxBuf,
+        handler::QpHandler, //
+    }, //
+};
+
+/// How a transmit may be posted as soon as it is built.
+#[derive(Clone, Copy)]
+pub(crate) struct AtOnce {
+    /// As of [`Wire::pump`].
+    pub(crate) patient: bool,
+    /// As of [`Wire::pump`].
+    pub(crate) cksum: bool,
+}
+
+/// What became of a transmit.
+pub(crate) enum Built {
+    /// It was posted, with its doorbell; or what to end the connection for, when that was tried.
+    Posted(Result<(), Cause>),
+    /// It is queued.
+    Queued,
+}
+
+impl<C: QpHandler> Wire<C> {
+    /// Builds a transmit: its message in `buf`, and `what` makes its payload, which may begin now. Posting it takes
+    /// `slots`. A message alone is posted if [`Wire::pump`] would have done nothing but that; all else is queued.
+    /// `at_once`: the doorbell rings for it.
+    ///
+    /// # Errors
+    ///
+    /// What makes its payload, and why: the message is too long, or there is no place.
+    #[inline(always)]
+    pub(crate) fn build<'a, W: FnOnce(Moment) -> Transfer>(
+        &mut self,
+        (op, slots): (Op, u16),
+        what: W,
+        buf: TxBuf,
+        body: impl FnOnce(Cookie) -> BodyOut<'a>,
+        now: Moment,
+        at_once: Option<AtOnce>,
+    ) -> Result<Built, (W, Cause)> {
+        let mut buf = buf;
+        if matches!(op, Op::PutReq | Op::GetReq) && self.txs.lacks_reserve(&self.credits) {
+            self.counts.one(Count::NoReserved);
+        }
+        let env = self.envelope();
+        let Some(mut free) = self.txs.alloc(op) else {
+            return Err((what, Cause::NoResources));
+        };
+        let index = free.index();
+        let Ok(nob) = encode(buf.as_mut_slice(), &env, &body(free.cookie())) else {
+            self.txs.release(index);
+            return Err((what, Cause::Local(EMSGSIZE.to_errno())));
+        };
+        let mut transfer = what(now);
+        if let (Some(how), true, Some(link)) = (at_once, transfer.is_alone(), &mut self.link) {
+            let room = link.room();
+            if let Some(carried) = free.pass((op, slots), &mut self.credits, room, how.patient) {
+                let (clock, _, total) = transfer.measured();
+                let sizes = (nob, total, carried);
+                self.meter.posted((op, index), clock, sizes, now);
+                dk!(
+                    Net,
+                    "{}: transmit {:?}, tx {}, with {} credits",
+                    self.identity.peer,
+                    { op },
+                    { index },
+                    { carried }
+                );
+                free.post(transfer);
+                let sealed = seal(buf.as_mut_slice(), nob, carried, how.cksum);
+                let pushed = match (sealed, u32::try_from(nob)) {
+                    (Ok(()), Ok(nob)) => {
+                        link.push_send(post::context(index, Wr::Any, Load::Last), buf, nob)
+                    }
+                    _ => Err(Cause::LocalFault),
+                };
+                // There was room for it.
+                if !matches!(pushed, Ok(None)) {
+                    let cause = pushed.err().unwrap_or(Cause::LocalFault);
+                    return Ok(Built::Posted(Err(cause)));
+                }
+                let rang = link.flush(now);
+                // After the doorbell, for its completion waits for the lock; and before a failure of that is booked.
+                free.pushed();
+                self.flight.pushed(Load::Last);
+                self.counts.one(Count::TxMsgs);
+                self.counts.one(Count::Wrs);
+                self.meter.flows();
+                return Ok(Built::Posted(self.flushed(rang)));
+            }
+        }
+        free.fill(slots, transfer.loaded(buf, nob));
+        self.txs.queue(index);
+        Ok(Built::Queued)
+    }
+}

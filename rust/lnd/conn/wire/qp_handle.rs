@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queue pair of a connection with the rights to post to it: what exists only between set-up
+//! and release. Turns refusals into the cause to end the connection with.
+//!
+//! Context: any; a part of what the connection lock protects, because the order on the wire must be the
+//! order of the credits.
+//!
+//! # Invariants
+//!
+//! - `queues` is `None` once draining has begun: nothing can be posted any more.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    lnd::timestamp::Moment,
+    proto::cause::Cause,
+    rdma::{
+        batch::PushError,
+        buf::{
+            RxBuf,
+            TxBuf, //
+        },
+        handler::QpHandler,
+        mr::{
+            Mapped,
+            Mr,
+            Valid, //
+        },
+        qp::Qp,
+        qp_create::QpParts,
+        rq::{
+            RecvQueue,
+            RECV_BATCH, //
+        },
+        sg::{
+            SgCursor,
+            SgRef, //
+        },
+        sq::SendQueue, //
+    }, //
+};
+
+/// The link of a connection, a `C`.
+pub(crate) struct Link<C: QpHandler> {
+    qp: Arc<Qp<C>>,
+    /// `None` once draining has begun.
+    queues: Option<(SendQueue, RecvQueue)>,
+    recv_wrs: u64,
+    last_send: Moment,
+    /// The device refused a work request.
+    refused: bool,
+}
+
+/// A batch that was not posted, or not all of it: [`Link::next_unposted`].
+pub(super) struct Unposted {
+    /// The device was asked.
+    pub(super) rang: bool,
+}
+
+impl<C: QpHandler> Link<C> {
+    /// Takes over a new queue pair. May sleep.
+    pub(crate) fn new(parts: QpParts<C>) -> Result<Self> {
+        Ok(Self {
+            qp: parts.qp,
+            queues: Some((parts.sq, parts.rq)),
+            recv_wrs: 0,
+            last_send: Moment::now(),
+            refused: false,
+        })
+    }
+
+    /// Receives pushed so far; once draining has begun, those that were posted.
+    pub(super) fn recv_wrs(&self) -> u64 {
+        self.recv_wrs
+    }
+
+    /// Returns whether the device refused a work request.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// The queue pair.
+    pub(super) fn qp(&self) -> &Arc<Qp<C>> {
+        &self.qp
+    }
+
+    /// Milliseconds since something was last sent.
+    pub(super) fn sent_ms(&self) -> i64 {
+        self.last_send.elapsed_ms()
+    }
+
+    /// Takes the rights to post, for [`Qp::drain`].
+    pub(super) fn take_queues(&mut self) -> Option<(SendQueue, RecvQueue)> {
+        let queues = self.queues.take();
+        let unposted = queues.as_ref().map_or(0, |(_, rq)| rq.pending());
+        let unposted = u64::try_from(unposted).unwrap_or(0);
+        self.recv_wrs = self.recv_wrs.wrapping_sub(unposted);
+        queues
+    }
+
+    #[inline]
+    fn sq(&mut self) -> Result<(&mut SendQueue, &Qp<C>), Cause> {
+        match &mut self.queues {
+            Some((sq, _)) => Ok((sq, &self.qp)),
+            None => Err(Cause::Flushed),
+        }
+    }
+
+    /// Finds out how many slots of the send queue are free, for [`Link::slots`], too.
+    #[inline]
+    pub(super) fn refresh_free_slots(&mut self) -> u16 {
+        let queues = self.queues.as_mut();
+        let free = queues.map_or(0, |(sq, _)| sq.refresh_free_slots(&self.qp));
+        u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
+    /// Free slots of the send queue, of those that were when somebody looked.
+    #[inline]
+    pub(super) fn slots(&self) -> u16 {
+        let free = self.queues.as_ref().map_or(0, |(sq, _)| sq.slots());
+        u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
+    /// As [`Link::slots`], for one work request that is posted by itself; 0 if the batch has others.
+    #[inline]
+    pub(super) fn room(&self) -> u16 {
+        match self.is_empty() {
+            true => self.slots(),
+            false => 0,
+        }
+    }
+
+    /// Free slots of the send queue.
+    pub(super) fn sq_free(&self) -> u16 {
+        let free = self
+            .queues
+            .as_ref()
+            .map_or(0, |(sq, _)| sq.free_slots(&self.qp));
+        u16::try_from(free).unwrap_or(u16::MAX)
+    }
+
+    /// Whether nothing is pushed.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.as_ref().is_none_or(|(sq, _)| sq.is_empty())
+    }
+
+    /// Whether `wrs` more work requests fit into the batch, with `sges` gather elements.
+    #[inline]
+    pub(super) fn fits(&self, wrs: u16, sges: usize) -> bool {
+        let Some((sq, _)) = &self.queues else {
+            return false;
+        };
+        sq.fits(usize::from(wrs), sges)
+    }
+
+    /// The context of the next work request that was pushed, and that the device did not take: it will not complete
+    /// by itself.
+    pub(super) fn next_unposted(&mut self) -> Option<u32> {
+        let (sq, _) = self.queues.as_mut()?;
+        sq.next_unposted()
+    }
+
+    /// Posts the batch.
+    ///
+    /// # Errors
+    ///
+    /// What was not posted. What could not be holds no memory of LNet's any more, and nothing more can be
+    /// pushed: end the connection.
+    #[inline(always)]
+    pub(super) fn flush(&mut self, now: Moment) -> Result<(), Unposted> {
+        // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
+        if self.post_pushed_recvs().is_err() {
+            if let Some((sq, _)) = &mut self.queues {
+                sq.discard(&self.qp);
+            }
+            return Err(Unposted { rang: false });
+        }
+        self.last_send = now;
+        match &mut self.queues {
+            Some((sq, _)) => sq.post(&self.qp).map_err(|_| {
+                self.refused = true;
+                Unposted { rang: true }
+            }),
+            None => Err(Unposted { rang: true }),
+        }
+    }
+
+    /// Pushes a SEND. The buffer comes back if the batch is full.
+    #[inline(always)]
+    pub(super) fn push_send(
+        &mut self,
+        context: u32,
+        buf: TxBuf,
+        nob: u32,
+    ) -> Result<Option<TxBuf>, Cause> {
+        let (sq, qp) = self.sq()?;
+        match sq.push_send(qp, context, buf, nob, None, false) {
+            Ok(()) => Ok(None),
+            Err((PushError::BatchFull, buf)) => Ok(Some(buf)),
+            Err(_) => Err(Cause::LocalFault),
+        }
+    }
+
+    /// Pushes one RDMA WRITE of the first `len` bytes of `map`; see [`SendQueue::push_single_write`].
+    #[inline(always)]
+    pub(super) fn push_single_write(
+        &mut self,
+        context: u32,
+        map: &SgRef,
+        to: (u64, u32),
+        len: u32,
+    ) -> Result<bool, Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_single_write(qp, context, map, to, len)
+            .map_err(|_| Cause::LocalFault)
+    }
+
+    /// Pushes an RDMA WRITE; returns how many bytes it moves.
+    pub(super) fn push_write(
+        &mut self,
+        context: u32,
+        remote_addr: u64,
+        rkey: u32,
+        cursor: &mut SgCursor,
+        len: u32,
+    ) -> Result<u32, Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_write(qp, context, remote_addr, rkey, cursor, len, false)
+            .map_err(|_| Cause::LocalFault)
+    }
+
+    /// Work requests of one registration.
+    pub(crate) fn wrs_per_reg(&self) -> u16 {
+        self.qp.wrs_per_reg()
+    }
+
+    /// Pushes the registration of a sink, [`Link::wrs_per_reg`] work requests.
+    #[inline(always)]
+    pub(super) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_reg(qp, context, mr, false)
+            .map_err(|_| Cause::LocalFault)
+    }
+
+    /// Pushes the invalidation of a sink.
+    #[inline(always)]
+    pub(super) fn push_inv(&mut self, context: u32, mr: Mr<Valid>) -> Result<(), Cause> {
+        let (sq, qp) = self.sq()?;
+        sq.push_inv(qp, context, mr).map_err(|_| Cause::LocalFault)
+    }
+
+    /// Pushes a receive; it is posted with the batch, or by [`Link::post_recvs`].
+    #[inline(always)]
+    pub(crate) fn push_recv(&mut self, buf: RxBuf) -> Result<(), Cause> {
+        let Some((_, rq)) = &mut self.queues else {
+            return Err(Cause::Flushed);
+        };
+        rq.push(&self.qp, buf).map_err(|_| Cause::LocalFault)?;
+        self.recv_wrs = self.recv_wrs.wrapping_add(1);
+        if rq.pending() < RECV_BATCH / 2 {
+            return Ok(());
+        }
+        self.post_recvs()
+    }
+
+    /// The same, of a buffer in which an answer came.
+    // Apart, because that of a request is most often a spare.
+    #[inline(never)]
+    pub(super) fn push_recv_again(&mut self, buf: RxBuf) -> Result<(), Cause> {
+        self.push_recv(buf)
+    }
+
+    /// Posts the receives that were pushed.
+    #[inline(never)]
+    pub(crate) fn post_recvs(&mut self) -> Result<(), Cause> {
+        self.post_pushed_recvs()
+    }
+
+    #[inline(always)]
+    fn post_pushed_recvs(&mut self) -> Result<(), Cause> {
+        let Some((_, rq)) = &mut self.queues else {
+            return Ok(());
+        };
+        let pushed = rq.pending() as u64;
+        if pushed == 0 {
+            return Ok(());
+        }
+        rq.post(&self.qp).map_err(|e| {
+            // The others will not complete.
+            let unposted = pushed.saturating_sub(e.posted.into());
+            self.recv_wrs = self.recv_wrs.wrapping_sub(unposted);
+            self.refused = true;
+            Cause::LocalFault
+        })
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A free place in the table of transmits, on its way to be filled.
+//!
+//! Context: a part of what the connection lock protects, and never kept.
+
+use crate::{
+    lnd::conn::transfer::Transfer,
+    proto::{
+        credits::Credits,
+        tx::Op,
+        tx_queues::{
+            Cell,
+            Queues, //
+        },
+        wire::Cookie, //
+    }, //
+};
+
+/// A free place for a transmit.
+pub(super) struct Free<'a> {
+    index: u16,
+    cookie: Cookie,
+    /// Nothing is queued.
+    alone: bool,
+    cell: &'a mut Cell,
+    entry: &'a mut Option<Transfer>,
+}
+
+impl<'a> Free<'a> {
+    /// With that number, for a transmit of that name. `alone`: no other is queued.
+    #[inline(always)]
+    pub(super) fn new(
+        (index, cookie): (u16, Cookie),
+        alone: bool,
+        cell: &'a mut Cell,
+        entry: &'a mut Option<Transfer>,
+    ) -> Self {
+        Self {
+            index,
+            cookie,
+            alone,
+            cell,
+            entry,
+        }
+    }
+
+    /// Its number.
+    #[inline]
+    pub(super) fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// The transmit's name on the wire.
+    #[inline]
+    pub(super) fn cookie(&self) -> Cookie {
+        self.cookie
+    }
+
+    /// Pays for a transmit of `op` if it need not wait: the credits that it carries. See [`Queues::pass`].
+    #[inline(always)]
+    pub(super) fn pass(
+        &self,
+        what: (Op, u16),
+        credits: &mut Credits,
+        sq_free: u16,
+        patient: bool,
+    ) -> Option<u8> {
+        match self.alone {
+            true => Queues::pass(what, credits, sq_free, patient),
+            false => None,
+        }
+    }
+
+    /// Puts a transmit in, which takes so many `slots` to post. It is to be queued: its number.
+    #[inline(always)]
+    pub(super) fn fill(self, slots: u16, transfer: Transfer) -> u16 {
+        *self.entry = Some(transfer);
+        self.cell.slots = slots;
+        // It may be: it was just taken.
+        let _ = self.cell.tx.enqueue();
+        self.index
+    }
+
+    /// Puts a transmit in that is being posted. [`Free::pushed`] follows; if its work request cannot be pushed, it ends
+    /// with the connection.
+    #[inline(always)]
+    pub(super) fn post(&mut self, transfer: Transfer) {
+        *self.entry = Some(transfer);
+        // As above.
+        let _ = self.cell.tx.enqueue();
+        self.cell.tx.posting();
+    }
+
+    /// Its work request was pushed.
+    #[inline(always)]
+    pub(super) fn pushed(self) {
+        self.cell.tx.pushed(1);
+    }
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The transmits of a connection: the state machine of each ([`crate::proto::tx`]) with its payload, and the
+//! queues they wait in ([`crate::proto::tx_queues`]).
+//!
+//! Context: any; a part of what the connection lock protects.
+//!
+//! # Invariants
+//!
+//! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`; but for
+//!   the moment between [`Txs::alloc`] and [`Free::fill`] or [`Free::post`], which are under one lock. One that
+//!   is filled is put into its queue by [`Txs::queue`], under the same; one that is posted is in none.
+//! - Nobody changes a cell but here and in [`super::tx_slot`], so that whatever a step asks for is done.
+
+use kernel::prelude::*;
+
+use super::{
+    tx_done::{
+        Finished,
+        Over, //
+    },
+    tx_slot::Free,
+    tx_table_grow::Bigger, //
+};
+use crate::{
+    lnd::{
+        conn::transfer::Transfer,
+        timestamp::Moment, //
+    },
+    policy::latency::Stamps,
+    proto::{
+        cause::Cause,
+        credits::Credits,
+        tx::{
+            Answer,
+            Op,
+            Place,
+            Then,
+            Tx,
+            Wr, //
+        },
+        tx_queues::{
+            Cell,
+            Lengths,
+            Line,
+            Next,
+            Queues,
+            TxId, //
+        },
+        wire::Cookie, //
+    },
+    rdma::random, //
+};
+
+/// The transmits of a connection.
+pub(super) struct Txs {
+    queues: Queues,
+    cells: KVVec<Cell>,
+    transfers: KVVec<Option<Transfer>>,
+    /// Random; see [`TxId::cookie`].
+    mask: u64,
+}
+
+impl Txs {
+    /// None; [`Txs::grow`] makes some.
+    pub(super) fn new() -> Self {
+        Self {
+            queues: Queues::EMPTY,
+            cells: KVVec::new(),
+            transfers: KVVec::new(),
+            mask: random::u64(),
+        }
+    }
+
+    /// How many there are, used or not.
+    pub(super) fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Moves into a bigger table, unless somebody else was faster. What is in `bigger` afterwards is to be
+    /// freed without the lock.
+    pub(super) fn grow(&mut self, bigger: &mut Bigger) {
+        let Some(first) = bigger.take_over(&mut self.cells, &mut self.transfers) else {
+            return;
+        };
+        self.queues.grow(&mut self.cells, first);
+    }
+
+    /// Whether there is a free one.
+    #[inline]
+    pub(super) fn has_free(&self) -> bool {
+        self.queues.has_free()
+    }
+
+    /// Takes a free one for `op`, to be filled or given back at once. `None`: there is none.
+    #[inline(always)]
+    pub(super) fn alloc(&mut self, op: Op) -> Option<Free<'_>> {
+        let id = self.queues.alloc(&mut self.cells, op)?;
+        let at = usize::from(id.index);
+        Some(Free::new(
+            (id.index, Cookie(id.cookie(self.mask))),
+            self.queues.is_empty(),
+            self.cells.get_mut(at)?,
+            self.transfers.get_mut(at)?,
+        ))
+    }
+
+    /// Queues one that was just filled.
+    #[inline]
+    pub(super) fn queue(&mut self, index: u16) {
+        self.queues.push(&mut self.cells, index);
+    }
+
+    /// Gives one back that was taken, and not filled.
+    pub(super) fn release(&mut self, index: u16) {
+        self.queues.release(&mut self.cells, index);
+    }
+
+    /// The one a cookie names, if the peer may name it.
+    pub(super) fn find(&self, cookie: Cookie) -> Result<u16, Cause> {
+        TxId::from_cookie(cookie.0, self.mask)
+            .and_then(|id| Queues::find(&self.cells, id))
+            .ok_or(Cause::Protocol)
+    }
+
+    /// The same, if an answer to `op` is awaited.
+    #[inline]
+    pub(super) fn awaiting(&self, op: Op, cookie: Cookie) -> Result<u16, Cause> {
+        let index = self.find(cookie)?;
+        match self.cells.get(usize::from(index)) {
+            Some(cell) if cell.tx.awaits(op) => Ok(index),
+            _ => Err(Cause::Protocol),
+        }
+    }
+
+    /// The payload of the one at `index`.
+    #[inline]
+    pub(super) fn transfer(&mut self, index: u16) -> Option<&mut Transfer> {
+        self.transfers.get_mut(usize::from(index))?.as_mut()
+    }
+
+    /// What the one at `index` does.
+    pub(super) fn op(&self, index: u16) -> Option<Op> {
+        Some(self.cells.get(usize::from(index))?.tx.op())
+    }
+
+    /// The one at `index` fails for `cause`, when it ends.
+    pub(super) fn latch(&mut self, index: u16, cause: Cause) {
+        if let Some(cell) = self.cells.get_mut(usize::from(index)) {
+            cell.tx.latch(cause);
+        }
+    }
+
+    /// The peer answered the one at `index`; if it is queued again, posting it takes `slots`.
+    ///
+    /// # Errors
+    ///
+    /// The peer had no right to.
+    #[inline(always)]
+    pub(super) fn answered(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Cause> {
+        let cell = self
+            .cells
+            .get_mut(usize::from(index))
+            .ok_or(Cause::Protocol)?;
+        let then = cell.tx.answered(answer);
+        if then == Then::Requeue {
+            cell.slots = slots;
+        }
+        match self.queues.follow(&mut self.cells, index, then) {
+            true => Err(Cause::Protocol),
+            false => Ok(()),
+        }
+    }
+
+    /// The peer's answer to the one at `index` had arrived when the connection ended. False: nothing of that kind
+    /// was waited for.
+    pub(super) fn answered_late(
+        &mut self,
+        index: u16,
+        make: impl FnOnce(&mut Transfer) -> Answer,
+    ) -> bool {
+        let at = usize::from(index);
+        let (Some(cell), Some(Some(transfer))) =
+            (self.cells.get_mut(at), self.transfers.get_mut(at))
+        else {
+            return false;
+        };
+        let awaited = cell.tx.awaits_late();
+        if awaited {
+            cell.tx.answered_late(make(transfer));
+        }
+        awaited
+    }
+
+    /// Whether nothing is queued, and no NOOP is due, at one look.
+    #[inline(always)]
+    pub(super) fn is_idle(&self, credits: &Credits) -> bool {
+        self.queues.is_idle(credits)
+    }
+
+    /// Whether [`Txs::next`] would find nothing, whatever room there is.
+    #[inline]
+    pub(super) fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
+        self.queues.is_quiet(credits, keepalive)
+    }
+
+    /// Whether a PUT_REQ or GET_REQ that is queued now has to wait for a reserved buffer.
+    pub(super) fn lacks_reserve(&self, credits: &Credits) -> bool {
+        self.queues.lacks_reserve(credits)
+    }
+
+    /// Whether [`Txs::next`] would find no credit, and nothing else to do.
+    #[inline]
+    pub(super) fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
+        self.queues.is_starved(credits, keepalive, patient)
+    }
+
+    /// Takes the next thing to post, and pays for it; see [`Queues::next`].
+    #[inline]
+    pub(super) fn next(
+        &mut self,
+        credits: &mut Credits,
+        sq_free: u16,
+        keepalive: bool,
+        patient: bool,
+    ) -> Next {
+        self.queues
+            .next(&mut self.cells, credits, sq_free, keepalive, patient)
+    }
+
+    /// `wrs` WRITEs of the one at `index` were pushed, and it stays queued; see [`Queues::parted`].
+    pub(super) fn parted(&mut self, index: u16, wrs: u16, all: bool) {
+        Queues::parted(&mut self.cells, index, wrs, all);
+    }
+
+    /// The send queue has `slots` for other things than NOOPs. Before the first is queued.
+    pub(super) fn open(&mut self, slots: u16) {
+        self.queues.open(slots);
+    }
+
+    /// `wrs` work requests of the one at `index` were pushed.
+    #[inline]
+    pub(super) fn pushed(&mut self, index: u16, wrs: u16) {
+        if let Some(cell) = self.cells.get_mut(usize::from(index)) {
+            cell.tx.pushed(wrs);
+        }
+    }
+
+    /// A work request of the one at `index` has ended. Its clock, if it was the last of those that are
+    /// posted, and went well.
+    #[inline]
+    pub(super) fn completed(
+        &mut self,
+        index: u16,
+        wr: Wr,
+        result: Result<(), Cause>,
+    ) -> Option<&mut Stamps<Moment>> {
+        let cell = self.cells.get_mut(usize::from(index))?;
+        let then = cell.tx.completed(wr, result);
+        let last = result.is_ok() && !matches!(cell.tx.place(), Place::Posted { .. });
+        // A completion is never the peer's violation.
+        let _ = self.queues.follow(&mut self.cells, index, then);
+        match last {
+            true => Some(self.transfer(index)?.clock()),
+            false => None,
+        }
+    }
+
+    /// Whether one is over, and LNet was not told.
+    #[inline]
+    pub(super) fn has_done(&self) -> bool {
+        self.queues.has_done()
+    }
+
+    /// Takes the oldest that is over, if one is, perhaps into `finished`; its place is free again.
+    #[inline]
+    pub(super) fn take_done(&mut self, finished: &mut Option<Finished>) -> Option<Over> {
+        let index = self.queues.take_done(&mut self.cells)?;
+        let at = usize::from(index);
+        let (cell, entry) = (self.cells.get(at)?, self.transfers.get_mut(at)?);
+        let msg = match (cell.tx.cause(), &mut *entry) {
+            (None, Some(transfer)) => transfer.take_message(),
+            _ => None,
+        };
+        let over = match msg {
+            Some(msg) => {
+                Transfer::clear(entry);
+                Over::Well(msg)
+            }
+            None => {
+                Finished::take(finished, &cell.tx, entry);
+                Over::Other
+            }
+        };
+        self.queues.release(&mut self.cells, index);
+        Some(over)
+    }
+
+    /// Whether any is not over.
+    pub(super) fn has_pending(&self) -> bool {
+        Queues::has_pending(&self.cells)
+    }
+
+    /// Ends every one because the connection has, for `cause`; if that is a deadline, each for its own.
+    pub(super) fn cancel(&mut self, cause: Cause) {
+        let by_place = matches!(
+            cause,
+            Cause::DeadlineQueued | Cause::DeadlineSending | Cause::DeadlineAnswer
+        );
+        self.queues.cancel_all(&mut self.cells, cause, by_place);
+    }
+
+    /// The regions are gone: lets go of what only a live key held.
+    pub(super) fn keys_dead(&mut self) {
+        self.queues.keys_dead(&mut self.cells);
+    }
+
+    /// Those that are not over, with their index.
+    pub(super) fn pending(&self) -> impl Iterator<Item = (u16, &Tx, &Transfer)> {
+        let both = self.cells.iter().zip(self.transfers.iter());
+        (0..=u16::MAX)
+            .zip(both)
+            .filter_map(|(index, (cell, transfer))| {
+                let over = matches!(cell.tx.place(), Place::Free | Place::Done);
+                let transfer = transfer.as_ref()?;
+                (!over).then_some((index, &cell.tx, transfer))
+            })
+    }
+
+    /// Those that are over or not.
+    pub(super) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
+        self.transfers.iter().flatten()
+    }
+
+    /// The one at `index` with its payload and its name on the wire.
+    pub(super) fn look(&self, index: u16) -> Option<(&Tx, &Transfer, Cookie)> {
+        let at = usize::from(index);
+        let transfer = self.transfers.get(at)?.as_ref()?;
+        let name = Queues::name(&self.cells, index)?;
+        Some((
+            &self.cells.get(at)?.tx,
+            transfer,
+            Cookie(name.cookie(self.mask)),
+        ))
+    }
+
+    /// Those in a queue, the first to go first.
+    pub(super) fn waiting(&self, line: Line) -> impl Iterator<Item = u16> + '_ {
+        self.queues.waiting(&self.cells, line)
+    }
+
+    /// How long the queues are.
+    pub(super) fn lengths(&self) -> Lengths {
+        self.queues.lengths()
+    }
+}

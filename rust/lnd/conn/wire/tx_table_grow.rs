@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! More room for the transmits of a connection, made without its lock.
+
+use kernel::prelude::*;
+
+use crate::{
+    lnd::conn::transfer::Transfer,
+    proto::{
+        params::QueueDepth,
+        tx_queues::Cell, //
+    }, //
+};
+
+/// Transmits made at once when the table is full, at least; half as many as there are if that is
+/// more, because the table moves each time.
+const GROW_BY: usize = 16;
+
+/// Most transmits a table can name.
+const TXS_MAX: usize = u16::MAX as usize;
+
+/// Room for more transmits than there are.
+pub(crate) struct Bigger {
+    /// How many there were.
+    have: usize,
+    want: usize,
+    cells: KVVec<Cell>,
+    transfers: KVVec<Option<Transfer>>,
+}
+
+impl Bigger {
+    /// Makes the first table of a connection, for so many messages of LNet's and answers to the peer: what is needed
+    /// without memory is there. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn first(messages: QueueDepth, answers: QueueDepth) -> Result<Self> {
+        let all = usize::from(messages.get()).saturating_add(answers.get().into());
+        Self::with(0, all.max(GROW_BY))
+    }
+
+    /// Makes room for more transmits than the `have` that the table has. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC` if there can be no more.
+    pub(crate) fn new(have: usize) -> Result<Self> {
+        Self::with(have, have.saturating_add(GROW_BY.max(have / 2)))
+    }
+
+    fn with(have: usize, want: usize) -> Result<Self> {
+        let want = want.min(TXS_MAX);
+        if want <= have {
+            return Err(ENOSPC);
+        }
+        Ok(Self {
+            have,
+            want,
+            cells: KVVec::with_capacity(want, GFP_KERNEL)?,
+            transfers: KVVec::with_capacity(want, GFP_KERNEL)?,
+        })
+    }
+
+    /// All of `cells` and `transfers` moves over, and free ones behind it: the number of the first of those. `None`:
+    /// they are as many no more, somebody else was faster. What is here afterwards is to be freed without the lock.
+    pub(super) fn take_over(
+        &mut self,
+        cells: &mut KVVec<Cell>,
+        transfers: &mut KVVec<Option<Transfer>>,
+    ) -> Option<u16> {
+        let first = u16::try_from(self.have).ok()?;
+        if cells.len() != self.have {
+            return None;
+        }
+        // All of this fits into the room made for it.
+        for cell in cells.iter() {
+            let _ = self.cells.push_within_capacity(*cell);
+        }
+        for entry in transfers.iter_mut() {
+            let _ = self.transfers.push_within_capacity(entry.take());
+        }
+        for _ in self.have..self.want {
+            let _ = self.cells.push_within_capacity(Cell::FREE);
+            let _ = self.transfers.push_within_capacity(None);
+        }
+        core::mem::swap(&mut self.cells, cells);
+        core::mem::swap(&mut self.transfers, transfers);
+        Some(first)
+    }
+}

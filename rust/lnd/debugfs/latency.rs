@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The histograms of an NI for people and programs: a line for each that is not empty.
+//!
+//! Documented in Documentation/tracing.md.
+
+use kernel::{
+    fmt,
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    lnd::stats::latency::{
+        Histogram,
+        Times, //
+    },
+    policy::latency::{
+        limit,
+        quantile,
+        Kind,
+        Stage,
+        ROW_NAMES, //
+    },
+    proto::nid::Nid,
+    rdma::debugfs::Show, //
+};
+
+/// The histograms of one NI.
+pub(crate) struct TimesOf {
+    nid: Nid,
+    times: Arc<Times>,
+}
+
+impl TimesOf {
+    /// Of `nid`. May sleep.
+    pub(crate) fn new(nid: Nid, times: &Arc<Times>) -> Result<Arc<Self>> {
+        let times = times.clone();
+        Ok(Arc::new(Self { nid, times }, GFP_KERNEL)?)
+    }
+}
+
+impl Show for TimesOf {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (row, (stage, kind)) in ROW_NAMES.iter().enumerate() {
+            let histogram = self.times.histogram(row);
+            show_histogram(self.nid, *stage, *kind, &histogram, f)?;
+        }
+        Ok(())
+    }
+}
+
+/// `lt_N` counts what took less than N nanoseconds and not less than half of it, or of the first.
+fn show_histogram(
+    nid: Nid,
+    stage: Stage,
+    kind: Kind,
+    histogram: &Histogram,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let Histogram { counts, sum_ns } = histogram;
+    let n = counts.iter().fold(0u64, |n, c| n.wrapping_add(*c));
+    if n == 0 {
+        return Ok(());
+    }
+    write!(
+        f,
+        "latency={} stage={} op={} n={n} sum_ns={sum_ns}",
+        core::format_args!("{nid}"),
+        stage.name(),
+        kind.name(),
+    )?;
+    for (key, of_1000) in [("p50_ns", 500), ("p99_ns", 990)] {
+        // Of the last bucket no end is known: then its beginning.
+        let ns = quantile(counts, of_1000).and_then(|b| limit(b).or(limit(b.saturating_sub(1))));
+        write!(f, " {key}={}", ns.unwrap_or(0))?;
+    }
+    for (bucket, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        match limit(bucket) {
+            Some(ns) => write!(f, " lt_{ns}={count}")?,
+            None => write!(f, " more={count}")?,
+        }
+    }
+    writeln!(f)
+}

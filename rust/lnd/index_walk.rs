@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Peers and connections by number. LNet lists them by asking for number 0, 1, 2 and so on until
+//! there is none. A walk that began at the first peer for each number would take a minute with ten
+//! thousand peers, so it goes on where it was.
+//!
+//! Process context.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use super::{
+    peer::{
+        Connection,
+        Peer, //
+    },
+    peer_table::{
+        PeerTable,
+        Walk, //
+    }, //
+};
+use crate::proto::nid::Nid;
+
+/// The walks over the peers and over the connections of one NI. Administrators that list at the
+/// same time disturb each other: then a walk begins at the first peer.
+#[pin_data]
+pub(crate) struct Numbered {
+    #[pin]
+    peers: Mutex<Place>,
+    #[pin]
+    conns: Mutex<Place>,
+}
+
+/// Where a walk is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The number of what comes next.
+    next: u32,
+    walk: Walk,
+    /// Of connections: the peer whose connections are listed, and how many of them were.
+    peer: Option<(Nid, usize)>,
+}
+
+impl Place {
+    const START: Self = Self {
+        next: 0,
+        walk: Walk::START,
+        peer: None,
+    };
+
+    /// Returns number `index` of what `step` finds one after the other, from where the walk is if that is before it.
+    fn find<T>(&mut self, index: u32, mut step: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
+        if index < self.next {
+            *self = Self::START;
+        }
+        loop {
+            let found = step(self);
+            if found.is_none() {
+                *self = Self::START;
+                return None;
+            }
+            let at = self.next;
+            self.next = at.saturating_add(1);
+            if at == index {
+                return found;
+            }
+        }
+    }
+}
+
+impl Numbered {
+    /// Makes both, at the first peer.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            peers <- kernel::new_mutex!(Place::START, "Numbered::peers"),
+            conns <- kernel::new_mutex!(Place::START, "Numbered::conns"),
+        })
+    }
+
+    /// Returns peer number `index`.
+    pub(crate) fn peer<C: Connection>(
+        &self,
+        table: &PeerTable<Peer<C>>,
+        index: u32,
+    ) -> Option<Arc<Peer<C>>> {
+        let mut place = self.peers.lock();
+        place.find(index, |place| table.next(&mut place.walk))
+    }
+
+    /// Returns connection number `index`.
+    pub(crate) fn conn<C: Connection>(
+        &self,
+        table: &PeerTable<Peer<C>>,
+        index: u32,
+    ) -> Option<Arc<C>> {
+        let mut place = self.conns.lock();
+        place.find(index, |place| loop {
+            if let Some((nid, at)) = place.peer {
+                let conn = table.get(nid).and_then(|peer| peer.conn_at(at));
+                if conn.is_some() {
+                    place.peer = Some((nid, at.saturating_add(1)));
+                    return conn;
+                }
+            }
+            place.peer = Some((table.next(&mut place.walk)?.nid, 0));
+        })
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer's messages: over one of its connections, or kept until there is one.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    Connection,
+    NotSent,
+    Peer,
+    PeerError,
+    Peers, //
+};
+use crate::{
+    lnd::{
+        lnet_glue::lnet_health,
+        ni::Ni,
+        pending::Pending, //
+    },
+    lnet::{
+        Message,
+        SendRequest, //
+    },
+    policy::link_state::Passage,
+    proto::{
+        cause::Cause,
+        nid::Nid, //
+    },
+    rdma::work::NofsScope, //
+};
+
+impl<C: Connection> Peers<C> {
+    /// Sends a message to the peer with that NID, over one of its connections, or keeps it until there is one. May
+    /// sleep; re-entrant.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN` if the NI stops; else what the message cannot be sent for. It is LNet's then.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        nid: Nid,
+        msg: Message,
+        req: &SendRequest,
+    ) -> Result<(), (Message, Error)> {
+        let mut msg = msg;
+        loop {
+            // A known peer is found without a reference on the NI, whose counter all CPUs share.
+            let found = match self.table.get(nid) {
+                Some(peer) => Ok(peer),
+                None => self.get_or_add(nid),
+            };
+            let peer = match found {
+                Ok(peer) => peer,
+                Err(ENOMEM) => {
+                    lose(&self.ni, msg, Cause::NoResources);
+                    return Ok(());
+                }
+                Err(e) => return Err((msg, e)),
+            };
+            match peer.send(msg, req) {
+                Ok(()) => return Ok(()),
+                Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
+                Err(PeerError::Gone(back)) => {
+                    // It is leaving the table just now: with that done, the next look-up makes a
+                    // new one.
+                    self.table.remove(&peer);
+                    msg = back;
+                }
+            }
+        }
+    }
+}
+
+impl<C: Connection> Peer<C> {
+    /// The connection that a message of LNet's goes over next; none while older ones wait. Process context;
+    /// the lock of the peer's part of the table may be held, never the other way.
+    #[inline]
+    pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
+        let mut inner = self.inner.lock();
+        match inner.gone {
+            true => None,
+            false => inner.pick(),
+        }
+    }
+
+    /// Sends a message over one of the connections, or keeps it until there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Gone`] if the peer is out of the table: look it up again.
+    pub(crate) fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
+        let mut msg = msg;
+        // Of one that is gone there is none, and it cannot wait there.
+        while let Some(conn) = self.next_conn() {
+            match conn.send(msg, req) {
+                Ok(()) => return Ok(()),
+                Err(NotSent::Failed(msg, e)) => return Err(PeerError::Failed(msg, e)),
+                Err(NotSent::Closed(back)) => {
+                    msg = back;
+                    self.unpublish(&conn);
+                }
+            }
+        }
+        self.wait(msg, req)
+    }
+
+    /// Keeps a message until there is a connection, and starts making one if there is a way.
+    #[cold]
+    #[inline(never)]
+    fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
+        let _nofs = NofsScope::enter();
+        let passage = self.ni.passage();
+        if passage == Passage::Refuse && self.with(|inner| inner.conns.usable() == 0) {
+            self.lose_one(msg, self.ni.way(|way| way.why()));
+            self.forget_if_unused();
+            return Ok(());
+        }
+        let pending = match Pending::new(msg, req) {
+            Ok(pending) => pending,
+            Err(msg) => {
+                self.lose_one(msg, Cause::NoResources);
+                // It may have been made for this message.
+                self.forget_if_unused();
+                return Ok(());
+            }
+        };
+        // What LNet has left for an NI that it deletes goes over what is there, or is being made.
+        let listed = self.ni.is_listed();
+        let (begins, flusher) = {
+            let mut inner = self.inner.lock();
+            if inner.gone {
+                let (msg, _) = KBox::into_inner(pending).into_parts();
+                return Err(PeerError::Gone(msg));
+            }
+            self.keep(&mut inner, pending, false);
+            let begins = listed && inner.want(self, passage);
+            (begins, inner.conns.best())
+        };
+        if begins {
+            self.attempt();
+        }
+        if let Some(conn) = flusher {
+            self.flush(&conn);
+        } else if !listed {
+            self.let_go();
+        }
+        Ok(())
+    }
+
+    /// LNet deletes the NI: what waits does not wait for another attempt.
+    pub(super) fn let_go(self: &Arc<Self>) {
+        self.with(|inner| {
+            let _ = inner.policy.cancel_retry();
+        });
+        self.forget_if_idle(Some(Cause::Shutdown));
+    }
+
+    /// Hands waiting messages to `conn`, and if that is over to the next one, in order, until none waits. Only one
+    /// does it at a time, and while it does nobody overtakes.
+    pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {
+        let mut next = self.flush_over(conn, usize::MAX);
+        // Not by calling itself: of many connections all may be over, and listed yet.
+        while let Some(conn) = next {
+            next = self.flush_over(&conn, usize::MAX);
+        }
+    }
+
+    /// The same in the blocking worker of `conn`, which delays the close of `conn`. If `conn` is
+    /// over, only the messages that wait at that moment go over the next connection. Messages that
+    /// come later are sent by their senders, or when `conn` is released.
+    pub(super) fn flush_own(self: &Arc<Self>, conn: &Arc<C>) {
+        let mut next = self.flush_over(conn, usize::MAX);
+        while let Some(conn) = next {
+            let waiting = self.with(|inner| inner.pending.len());
+            next = self.flush_over(&conn, waiting);
+        }
+    }
+
+    /// Hands up to `most` messages to `conn` alone. Over which to go on, if that is over.
+    fn flush_over(self: &Arc<Self>, conn: &Arc<C>, most: usize) -> Option<Arc<C>> {
+        if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
+            return None;
+        }
+        for _ in 0..most {
+            let pending = {
+                let mut inner = self.inner.lock();
+                match inner.pending.pop_front() {
+                    Some(pending) => pending,
+                    None => {
+                        inner.flushing = false;
+                        return None;
+                    }
+                }
+            };
+            let since = pending.since();
+            let (msg, req) = KBox::into_inner(pending).into_parts();
+            match conn.send(msg, &req) {
+                Ok(()) => {}
+                Err(NotSent::Failed(msg, e)) => {
+                    self.lose_one(msg, Cause::Local(e.to_errno()));
+                }
+                Err(NotSent::Closed(msg)) => {
+                    let back = Pending::again(msg, &req, since);
+                    let mut late = None;
+                    let mut lost = None;
+                    {
+                        // At once, so that nobody overtakes.
+                        let mut inner = self.inner.lock();
+                        inner.conns.unpublish(conn);
+                        inner.flushing = false;
+                        match back {
+                            // The peer was forgotten while the message was on its way to the connection. As if
+                            // LNet had sent it just now.
+                            Ok(pending) if inner.gone => {
+                                late = Some(KBox::into_inner(pending).into_parts());
+                            }
+                            Ok(pending) => self.keep(&mut inner, pending, true),
+                            Err(msg) => lost = Some(msg),
+                        }
+                    }
+                    if let Some((msg, req)) = late {
+                        if let Err((msg, e)) = self.peers.send(self.nid, msg, &req) {
+                            self.lose_one(msg, Cause::Local(e.to_errno()));
+                        }
+                    }
+                    if let Some(msg) = lost {
+                        self.lose_one(msg, Cause::NoResources);
+                    }
+                    return self.next_for_waiting();
+                }
+            }
+        }
+        self.with(|inner| inner.flushing = false);
+        None
+    }
+
+    /// Sees to it that messages that wait get a connection: one that is up, or a new one.
+    pub(super) fn serve_waiting(self: &Arc<Self>) {
+        if let Some(conn) = self.next_for_waiting() {
+            self.flush(&conn);
+        }
+    }
+
+    /// A connection that is up, if messages wait; where there is none a new one is made.
+    ///
+    /// Not a new one if LNet deletes the NI. Then the messages end with the last object of the peer.
+    fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<C>> {
+        let listed = self.ni.is_listed();
+        let passage = self.ni.passage();
+        let (begins, flusher) = self.with(|inner| {
+            if inner.pending.is_empty() || inner.gone {
+                return (false, None);
+            }
+            if let Some(conn) = inner.conns.best() {
+                return (false, Some(conn));
+            }
+            (listed && inner.want(self, passage), None)
+        });
+        if begins {
+            self.attempt();
+        }
+        flusher
+    }
+
+    /// Ends a message here: LNet would not send again what is not taken.
+    fn lose_one(&self, msg: Message, cause: Cause) {
+        lose(&self.ni, msg, cause);
+    }
+}
+
+/// Ends a message of an NI here: LNet would not send again what is not taken.
+pub(crate) fn lose(ni: &Ni, msg: Message, cause: Cause) {
+    ni.seen.messages(cause, 1);
+    let outcome = cause.outcome(false);
+    msg.finalize(outcome.status, lnet_health(outcome.health));
+}

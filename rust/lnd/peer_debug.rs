@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What `lnetctl debug peer --nid` shows of a peer, on the console and in LNet's debug log: the lines
+//! and words of ko2iblnd, for scripts and eyes that know them, with more words behind them.
+//!
+//! No address of memory is shown: where ko2iblnd has one there is a number of ours. Its list of all
+//! receive buffers is one line of numbers here.
+//!
+//! Process context. What is shown of a connection is taken under its lock in one go, and printed
+//! without it.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        ClockSource,
+        Monotonic, //
+    }, //
+};
+
+use super::{
+    conn::{
+        snapshot::{
+            Details,
+            TxList,
+            TxView,
+            View, //
+        },
+        Conn, //
+    },
+    peer::{
+        Connection,
+        Peer, //
+    }, //
+};
+use crate::{
+    lnet::dk::console,
+    proto::{
+        cause::Cause,
+        conn_state::State,
+        tx_queues::Line, //
+    }, //
+};
+
+/// Prints a line to the console.
+macro_rules! say {
+    ($($arg:tt)*) => { console(::core::format_args!($($arg)*)) };
+}
+
+/// The lists of transmits, in ko2iblnd's order: its name of each, and which it is here.
+const LISTS: [(&str, TxList); 4] = [
+    ("tx_queue_nocred", TxList::Queue(Line::FreeOfCredit)),
+    ("tx_queue_rsrvd", TxList::Queue(Line::Unreserved)),
+    ("tx_queue", TxList::Queue(Line::Main)),
+    ("active_txs", TxList::Active),
+];
+
+/// Shows a peer. May sleep.
+pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
+    let (alive_ms, races, failures, cause, objects, usable, waiting, waited_ms) =
+        peer.with(|inner| {
+            (
+                inner.heard_ms(),
+                inner.races(),
+                inner.failures(),
+                inner.last_cause(),
+                inner.objects(),
+                inner.usable(),
+                inner.waiting(),
+                inner.waited_ms(),
+            )
+        });
+    let conns = peer.conns();
+    // When a connection was heard is known to the connection alone, while it is there.
+    let heard_ms = conns.iter().map(|conn| conn.heard_ms()).max();
+    let ago_ms = peer
+        .ni
+        .now_ms()
+        .saturating_sub(heard_ms.unwrap_or(alive_ms).max(alive_ms));
+    let alive = (now_ns() / 1_000_000_000).saturating_sub(ago_ms / 1000);
+    let error = cause.map_or(0, |cause| cause.outcome(true).status);
+    say!("[last_alive, races, reconnected, error]: {alive}, {races}, {failures}, {error}");
+    say!(
+        "peer {}: conns {objects} usable {usable} waiting {waiting} waited_ms {waited_ms} last {}",
+        peer.nid,
+        cause.map_or("none", Cause::as_str)
+    );
+    for (n, conn) in conns.iter().enumerate() {
+        say!("Conn {n}:");
+        show_conn(conn, peer.ni.lnet.timeout())?;
+    }
+    Ok(())
+}
+
+// Apart from `peer` and `show_view`: the copy of a connection's numbers is large, and so is what prints them.
+#[inline(never)]
+fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
+    let Details { view, txs, early } = conn.details()?;
+    show_view(conn, &view);
+    say!("   early_rxs:");
+    for (n, rx) in early.iter().enumerate() {
+        say!("      rx {n} msg_type {:x} cred {}", rx.kind, rx.credits);
+    }
+    // NOOPs wait in no list here: one is made when it can go.
+    say!("   tx_noops:");
+    let timeout_ns = u64::from(lnet_timeout).saturating_mul(1_000_000_000);
+    for (name, list) in LISTS {
+        say!("   {name}:");
+        for tx in txs.iter().filter(|tx| tx.list == list) {
+            show_tx(tx, timeout_ns);
+        }
+    }
+    say!(
+        "   rxs: posted {} with_lnet {} early {}",
+        view.wire.recvs,
+        view.with_lnet,
+        early.len()
+    );
+    Ok(())
+}
+
+#[inline(never)]
+fn show_view(conn: &Conn, view: &View) {
+    let held = view.wire.in_use.saturating_add(usize::from(view.with_lnet));
+    let (wire, c) = (&view.wire, view.wire.credits);
+    let role = if view.active { "active" } else { "passive" };
+    say!(
+        "conn[{}] qp {}->{} [version {:x}] -> {}: {role}",
+        held.saturating_add(1),
+        wire.qpn,
+        view.peer_qpn,
+        wire.version,
+        conn.nid(),
+    );
+    say!(
+        "   state {} nposted {}/{} cred {} o_cred {} r_cred {} ({:?} depth {} peer_held {} sq_free {} mtu {})",
+        state_number(view.state),
+        c.noops,
+        wire.posted,
+        c.credits,
+        c.outstanding,
+        c.reserved,
+        view.state,
+        c.depth,
+        c.peer_held,
+        wire.sq_free,
+        view.path.mtu.unwrap_or(0),
+    );
+    say!(
+        "   comms_err {} (cause {} idle_ms {} oldest_ms {} suspect {})",
+        view.cause.map_or(0, |cause| cause.outcome(true).status),
+        view.cause.map_or("none", Cause::as_str),
+        view.idle_ms,
+        wire.oldest_ms,
+        u8::from(view.doubted),
+    );
+}
+
+#[inline(never)]
+fn show_tx(tx: &TxView, timeout_ns: u64) {
+    let age_ns = u64::try_from(tx.age_ms)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000);
+    let deadline = now_ns().saturating_sub(age_ns).saturating_add(timeout_ns);
+    let mark = |there| if there { "!" } else { "-" };
+    say!(
+        "      tx {} snd {} q {} w {} rc {} dl {deadline} cookie {:#x} msg {}{} type {:x} cred 0 (age_ms {})",
+        tx.index,
+        tx.wrs,
+        u8::from(tx.list != TxList::Active),
+        u8::from(tx.answer),
+        tx.status,
+        tx.cookie,
+        mark(tx.message),
+        mark(tx.reply),
+        tx.kind,
+        tx.age_ms,
+    );
+}
+
+/// ko2iblnd's number of a state.
+fn state_number(state: State) -> u8 {
+    match state {
+        State::Init => 0,
+        State::Resolving | State::Connecting => 1,
+        State::Accepting | State::Called => 2,
+        State::Established => 3,
+        State::Closing | State::Draining => 4,
+        State::Dead => 5,
+    }
+}
+
+/// Nanoseconds on the clock that ko2iblnd's deadlines are on.
+fn now_ns() -> u64 {
+    u64::try_from(Monotonic::ktime_get()).unwrap_or(0)
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Statistics of an NI and of its connections: counters, close log, latency histograms, trace points.
+
+pub(crate) mod close_log;
+pub(crate) mod closed_counters;
+pub(crate) mod conn_stats;
+pub(crate) mod counters;
+pub(crate) mod latency;

@@ -1,0 +1,730 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The life of a connection: one total function from (state, event) to (state, actions).
+//!
+//! States only grow. Every CM event, queue pair event, completion, timer, LNet call and unload is
+//! an [`Event`]; none is impossible in any state. The first cause is latched; what comes later is a
+//! consequence. The caller holds the connection's lock, calls [`Conn::on`], and performs the
+//! returned [`Actions`] in the order of their bits: those that may sleep by queueing the
+//! connection's worker.
+//!
+//! | event | Init..Connecting/Accepting | Called | Established | Closing, Draining | Dead |
+//! |---|---|---|---|---|---|
+//! | handshake step | next step | - | - | - | - |
+//! | address not resolved in time | resolve again, or fail the attempt | - | - | - | - |
+//! | established (CM) | establish, once; or Called | - | - | - | - |
+//! | COMM_EST, first receive | establish, once | establish, once | - | - | - |
+//! | the timer | fail the attempt | establish, once | - | - | - |
+//! | failure, rejection, disconnect, device removal, close | latch, fail the attempt, close | as before | latch, close | latch nothing, wait | - |
+//! | unreachable | as above | as before | ignored: RC retries decide | - | - |
+//! | drain started / drained | - / - | - / - | - / - | Draining / release | - |
+//!
+//! Over TCP ([`First::Caller`]) who was called must not speak first (RFC 5044, 7.1.2): what comes before the
+//! caller's queue pair has the socket may lie there until something else comes, or end the attempt. So a passive
+//! connection that the CM says is established is [`State::Called`], and none that messages go on, until the caller
+//! has said something; for [`FIRST_WORD_MS`] at most, because other drivers call and say nothing. Ours says a NOOP,
+//! for LNet may have nothing for this connection.
+
+use super::cause::Cause;
+
+/// How long each try to resolve an address takes at most, in milliseconds; 5 s together (protocol
+/// section 1).
+///
+/// Why not one try: the kernel's `rdma_resolve_ip()` looks for the neighbour, and only then has itself
+/// told of neighbours that are found. One that is found in between is seen at the end of the try.
+const RESOLVE_MS: [u16; 5] = [250, 500, 1000, 1500, 1750];
+
+/// Milliseconds that a caller is given to speak first. What comes before a slow one has read our answer ends its
+/// attempt, and on a busy machine it took more than one second.
+pub const FIRST_WORD_MS: u32 = 5000;
+
+/// Who may speak first on a connection that is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Either side.
+    Either,
+    /// Who called: it is over TCP.
+    Caller,
+}
+
+impl First {
+    /// On a device that is iWARP, or not.
+    pub const fn over(tcp: bool) -> Self {
+        match tcp {
+            true => Self::Caller,
+            false => Self::Either,
+        }
+    }
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Made, nothing started.
+    Init,
+    /// Active: address and route are being resolved.
+    Resolving,
+    /// Active: CONNREQ is being sent, or on its way.
+    Connecting,
+    /// Passive: CONNACK is being sent, or on its way.
+    Accepting,
+    /// Passive: the handshake is complete, but the caller has not spoken, which it must do first.
+    Called,
+    /// Messages flow.
+    Established,
+    /// Over; the worker will disconnect it.
+    Closing,
+    /// The queue pair is in error, the drain markers are posted.
+    Draining,
+    /// Every completion has been seen; the worker frees it.
+    Dead,
+}
+
+/// What a connection learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Active: start.
+    Start,
+    /// Passive: a CONNREQ was found good.
+    Requested,
+    /// Active: the address is resolved.
+    AddrResolved,
+    /// Active: the address was not resolved in the time of this try.
+    AddrTimeout,
+    /// Active: the route is resolved.
+    RouteResolved,
+    /// The handshake is complete: CM event (active: with a good CONNACK).
+    Established,
+    /// COMM_EST of the queue pair, or the first receive completion.
+    EarlyTraffic,
+    /// The timer of the attempt has run out, or the one of [`Actions::AWAIT_WORD`].
+    Timeout,
+    /// UNREACHABLE from the CM: a RoCE neighbour changed, or REP retries were spent.
+    Unreachable,
+    /// The same after so long that it has given up asking ([`Event::unreachable`]).
+    Unanswered,
+    /// DISCONNECTED, TIMEWAIT_EXIT from the CM.
+    Disconnected,
+    /// Anything that ends a connection: rejection, CM error, failed work request, protocol error,
+    /// deadline, administrator, shutdown, device removal.
+    Fail(Cause),
+    /// The worker has put the queue pair into error and posted the drain markers.
+    DrainStarted,
+    /// Both markers were reaped, or there never was a queue pair.
+    Drained,
+    /// A CM event without meaning here (CONNECT_RESPONSE, unknown).
+    Ignored,
+}
+
+/// For so many milliseconds the CM asks, and for some more: 16 times, with more than four seconds between
+/// (`CMA_MAX_CM_RETRIES`, `CMA_CM_RESPONSE_TIMEOUT`). What it says before has another reason.
+const ASKED_MS: i64 = 60_000;
+
+impl Event {
+    /// The CM says UNREACHABLE, `step_ms` milliseconds after this step of the attempt began.
+    pub const fn unreachable(step_ms: i64) -> Self {
+        if step_ms < ASKED_MS {
+            Self::Unreachable
+        } else {
+            Self::Unanswered
+        }
+    }
+}
+
+/// What the caller does, as a small set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Actions(u16);
+
+impl Actions {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Call the worker: make a cm_id if there is none yet, and resolve the address within
+    /// [`Conn::resolve_ms`].
+    pub const RESOLVE: Self = Self(1);
+    /// Call `rdma_resolve_route`, from the CM event itself.
+    pub const RESOLVE_ROUTE: Self = Self(2);
+    /// Call the worker: make the queue pair, post the receives, connect or accept.
+    pub const SET_UP: Self = Self(4);
+    /// Have the timer run in [`FIRST_WORD_MS`] instead of at the end of the attempt.
+    pub const AWAIT_WORD: Self = Self(8);
+    /// Send a NOOP, unless something else goes: the other side waits for a word.
+    pub const SPEAK: Self = Self(16);
+    /// Call the worker: publish the connection to its peer.
+    pub const ESTABLISH: Self = Self(32);
+    /// Tell the peer object that this attempt failed.
+    pub const FAIL_ATTEMPT: Self = Self(64);
+    /// Take the connection from its peer, cancel queued and waiting transmits, call the worker to
+    /// disconnect and drain.
+    pub const CLOSE: Self = Self(128);
+    /// Call the worker to free everything.
+    pub const RELEASE: Self = Self(256);
+    /// The queue pair is gone: free the cm_id, and tell the peer object. No event brings that; who has released does.
+    pub const PART: Self = Self(512);
+    /// The connection is published: send what waits for one. No event brings that; the worker that
+    /// has published does.
+    pub const HAND_OVER: Self = Self(1024);
+
+    /// What workers do.
+    const WORK: Self = Self::CONTROL.and(Self::BLOCKING).and(Self::QUEUE_PAIR);
+    /// Short steps, which other connections wait for.
+    const CONTROL: Self = Self::RESOLVE.and(Self::SPEAK).and(Self::ESTABLISH);
+    /// Steps that call LNet, or wait for messages of the CM.
+    const BLOCKING: Self = Self::HAND_OVER.and(Self::PART);
+    /// What calls into the device for long.
+    const QUEUE_PAIR: Self = Self::SET_UP.and(Self::CLOSE).and(Self::RELEASE);
+    /// What is in vain once the connection is to be closed.
+    const HANDSHAKE: Self = Self::RESOLVE.and(Self::SET_UP).and(Self::SPEAK);
+
+    /// Whether `other` is among them.
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// These, as far as they are in `other`.
+    pub const fn only(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// These, but not `other`.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Both.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// The steps that the workers of a connection have to do, until they take them. Each worker has a work queue of its own
+/// kind ([`Worker`]). No worker begins while another one runs for the connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Todo {
+    actions: Actions,
+    busy: Option<Worker>,
+}
+
+/// A worker of a connection, by what its steps wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worker {
+    /// Short steps: they wait for nothing.
+    Control,
+    /// Steps that wait for LNet, or for messages of the CM.
+    Blocking,
+    /// Steps that wait for commands of the device: to make, close and destroy the queue pair.
+    QueuePair,
+}
+
+impl Worker {
+    /// All of them, in the order in which they have their turn.
+    const ALL: [Self; 3] = [Self::Control, Self::Blocking, Self::QueuePair];
+
+    /// Returns the steps that it does.
+    const fn actions(self) -> Actions {
+        match self {
+            Self::Control => Actions::CONTROL,
+            Self::Blocking => Actions::BLOCKING,
+            Self::QueuePair => Actions::QUEUE_PAIR,
+        }
+    }
+}
+
+impl Todo {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        actions: Actions::NONE,
+        busy: None,
+    };
+
+    /// More of it. Steps of the handshake are forgotten if the connection is to be closed: they take long, and would
+    /// tell the peer of what is over. What the peer object was promised ([`Actions::ESTABLISH`]) it gets.
+    pub fn add(&mut self, actions: Actions) {
+        self.actions = self.actions.and(actions.only(Actions::WORK));
+        if self.actions.has(Actions::CLOSE) {
+            self.actions = self.actions.without(Actions::HANDSHAKE);
+        }
+    }
+
+    /// Takes what is for `worker`, which asks again when it is done, until there is nothing.
+    /// Returns nothing while another worker runs, or has its turn first.
+    pub fn take(&mut self, worker: Worker) -> Actions {
+        if self.busy.is_some_and(|busy| busy != worker) {
+            return Actions::NONE;
+        }
+        let taken = match self.first() {
+            Some(first) if first == worker => self.actions.only(worker.actions()),
+            _ => Actions::NONE,
+        };
+        self.actions = self.actions.without(taken);
+        self.busy = (taken != Actions::NONE).then_some(worker);
+        taken
+    }
+
+    /// Returns the worker to be queued: none while one runs.
+    pub fn next(&self) -> Option<Worker> {
+        self.first().filter(|_| self.busy.is_none())
+    }
+
+    /// Returns the worker that has its turn first.
+    fn first(&self) -> Option<Worker> {
+        let has_some = |worker: &Worker| self.actions.has(worker.actions());
+        Worker::ALL.into_iter().find(has_some)
+    }
+}
+
+/// The state of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Conn {
+    first: First,
+    state: State,
+    cause: Option<Cause>,
+    /// Tries to resolve the address that took too long.
+    tries: usize,
+}
+
+impl Conn {
+    /// A connection just made, on which `first` may speak first.
+    pub const fn new(first: First) -> Self {
+        Self {
+            first,
+            state: State::Init,
+            cause: None,
+            tries: 0,
+        }
+    }
+
+    /// Where it is.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why it ended; `None` while it lives.
+    pub fn cause(&self) -> Option<Cause> {
+        self.cause
+    }
+
+    /// How long the next try to resolve the address takes at most, in milliseconds; 0 if there is none.
+    pub fn resolve_ms(&self) -> u32 {
+        RESOLVE_MS.get(self.tries).copied().map_or(0, u32::from)
+    }
+
+    /// One step. Total: every event is defined in every state.
+    pub fn on(&mut self, event: Event) -> Actions {
+        let mut event = event;
+        if event == Event::AddrTimeout && self.state == State::Resolving {
+            self.tries = self.tries.saturating_add(1);
+            if self.resolve_ms() == 0 {
+                event = Event::Fail(Cause::Unreachable);
+            }
+        }
+        let (next, actions, cause) = step(self.first, self.state, event);
+        self.state = next;
+        if self.cause.is_none() {
+            self.cause = cause;
+        }
+        actions
+    }
+}
+
+/// The table itself.
+fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cause>) {
+    use Event as E;
+    use State as S;
+    let stay = (state, Actions::NONE, None);
+    let fail = |cause| match state {
+        S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called => (
+            S::Closing,
+            Actions::FAIL_ATTEMPT.and(Actions::CLOSE),
+            Some(cause),
+        ),
+        S::Established => (S::Closing, Actions::CLOSE, Some(cause)),
+        S::Closing | S::Draining | S::Dead => stay,
+    };
+    match (state, event) {
+        (S::Init, E::Start) => (S::Resolving, Actions::RESOLVE, None),
+        (S::Init, E::Requested) => (S::Accepting, Actions::SET_UP, None),
+        (S::Resolving, E::AddrResolved) => (S::Resolving, Actions::RESOLVE_ROUTE, None),
+        (S::Resolving, E::AddrTimeout) => (S::Resolving, Actions::RESOLVE, None),
+        (S::Resolving, E::RouteResolved) => (S::Connecting, Actions::SET_UP, None),
+        (S::Connecting | S::Accepting, E::Established) => match (first, state) {
+            (First::Caller, S::Accepting) => (S::Called, Actions::AWAIT_WORD, None),
+            (First::Caller, _) => {
+                let actions = Actions::SPEAK.and(Actions::ESTABLISH);
+                (S::Established, actions, None)
+            }
+            (First::Either, _) => (S::Established, Actions::ESTABLISH, None),
+        },
+        // The active side must have read the CONNACK first: it parks early messages instead.
+        // The CM is not told (`rdma_notify`): it would go on to repeat its REP if the connection ended before it had
+        // taken notice, for as long as the peer has said, and who frees the id would wait for that. It learns it from
+        // the RTU, which the peer repeats with each REP.
+        (S::Accepting, E::EarlyTraffic) => (S::Established, Actions::ESTABLISH, None),
+        // The caller has spoken, or has nothing to say.
+        (S::Called, E::EarlyTraffic | E::Timeout) => (S::Established, Actions::ESTABLISH, None),
+        (S::Established, E::EarlyTraffic) => stay,
+        (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Timeout) => {
+            fail(Cause::ConnectTimeout)
+        }
+        // Over RoCE the core says so of each id whose peer's neighbour has another hardware address (7.3, since 6.0):
+        // what was asked went to the old one. Over TCP the peer has not answered.
+        (S::Resolving, E::Unreachable | E::Unanswered) | (S::Connecting, E::Unreachable) => {
+            fail(match first {
+                First::Either => Cause::AddressChanged,
+                First::Caller => Cause::Unreachable,
+            })
+        }
+        (S::Init | S::Accepting | S::Called, E::Unreachable)
+        | (S::Init | S::Connecting | S::Accepting | S::Called, E::Unanswered) => {
+            fail(Cause::Unreachable)
+        }
+        (S::Established, E::Unreachable | E::Unanswered) => stay,
+        (S::Init | S::Resolving | S::Connecting | S::Accepting | S::Called, E::Disconnected) => {
+            fail(Cause::ConnectFailed)
+        }
+        (_, E::Disconnected) => fail(Cause::PeerClosed),
+        (_, E::Fail(cause)) => fail(cause),
+        (S::Closing, E::DrainStarted) => (S::Draining, Actions::NONE, None),
+        (S::Draining, E::Drained) => (S::Dead, Actions::RELEASE, None),
+        // A step that comes twice, late, or not for this role.
+        (
+            _,
+            E::Start
+            | E::Requested
+            | E::AddrResolved
+            | E::AddrTimeout
+            | E::RouteResolved
+            | E::Established
+            | E::EarlyTraffic
+            | E::Timeout
+            | E::Unreachable
+            | E::Unanswered
+            | E::DrainStarted
+            | E::Drained
+            | E::Ignored,
+        ) => stay,
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_conn_state))]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 9] = [
+        State::Init,
+        State::Resolving,
+        State::Connecting,
+        State::Accepting,
+        State::Called,
+        State::Established,
+        State::Closing,
+        State::Draining,
+        State::Dead,
+    ];
+    const EVENTS: [Event; 15] = [
+        Event::Start,
+        Event::Requested,
+        Event::AddrResolved,
+        Event::AddrTimeout,
+        Event::RouteResolved,
+        Event::Established,
+        Event::EarlyTraffic,
+        Event::Timeout,
+        Event::Unreachable,
+        Event::Unanswered,
+        Event::Disconnected,
+        Event::Fail(Cause::Protocol),
+        Event::DrainStarted,
+        Event::Drained,
+        Event::Ignored,
+    ];
+
+    #[test]
+    fn states_only_grow_and_effects_happen_once() {
+        let both = STATES.map(|s| (First::Either, s)).into_iter();
+        for (first, state) in both.chain(STATES.map(|s| (First::Caller, s))) {
+            for event in EVENTS {
+                let (next, actions, cause) = step(first, state, event);
+                assert!(next >= state);
+                let closes = state < State::Closing && next == State::Closing;
+                assert_eq!(actions.has(Actions::CLOSE), closes);
+                assert_eq!(cause.is_some(), closes);
+                assert_eq!(
+                    actions.has(Actions::FAIL_ATTEMPT),
+                    closes && state < State::Established
+                );
+                let establishes = state < State::Established && next == State::Established;
+                assert_eq!(actions.has(Actions::ESTABLISH), establishes);
+                assert!(establishes || !actions.has(Actions::SPEAK));
+                let waits = state != State::Called && next == State::Called;
+                assert_eq!(actions.has(Actions::AWAIT_WORD), waits);
+                let dies = state != State::Dead && next == State::Dead;
+                assert_eq!(actions.has(Actions::RELEASE), dies);
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_unreachable_has_moved_but_for_tcp() {
+        let over = |first, steps: &[Event]| {
+            let mut c = Conn::new(first);
+            for step in steps {
+                let _ = c.on(*step);
+            }
+            assert!(c.on(Event::Unreachable).has(Actions::FAIL_ATTEMPT));
+            c.cause()
+        };
+        let asking = [Event::Start, Event::RouteResolved];
+        assert_eq!(over(First::Either, &asking), Some(Cause::AddressChanged));
+        assert_eq!(
+            over(First::Either, &[Event::Start]),
+            Some(Cause::AddressChanged)
+        );
+        assert_eq!(over(First::Caller, &asking), Some(Cause::Unreachable));
+        // Who was asked has an id that the core does not look for.
+        assert_eq!(
+            over(First::Either, &[Event::Requested]),
+            Some(Cause::Unreachable)
+        );
+    }
+
+    /// With a `timeout` of 300 s an attempt takes longer than the CM asks: a dead node has not moved.
+    #[test]
+    fn who_does_not_answer_in_the_time_of_the_cm_has_not_moved() {
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Start);
+        let _ = c.on(Event::RouteResolved);
+        assert_eq!(Event::unreachable(12_500), Event::Unreachable);
+        assert_eq!(Event::unreachable(59_999), Event::Unreachable);
+        let _ = c.on(Event::unreachable(73_000));
+        assert_eq!(c.cause(), Some(Cause::Unreachable));
+        // Late.
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Start);
+        let _ = c.on(Event::RouteResolved);
+        let _ = c.on(Event::Established);
+        assert_eq!(c.on(Event::Unanswered), Actions::NONE);
+    }
+
+    #[test]
+    fn an_address_is_asked_for_again_but_not_for_ever() {
+        let mut c = Conn::new(First::Either);
+        assert!(c.on(Event::Start).has(Actions::RESOLVE));
+        let mut ms = c.resolve_ms();
+        // What was found while nobody listened is found soon.
+        assert!(ms <= 250);
+        while c.on(Event::AddrTimeout).has(Actions::RESOLVE) {
+            assert!(c.resolve_ms() > 0);
+            ms = ms.saturating_add(c.resolve_ms());
+        }
+        assert_eq!(ms, 5000);
+        assert_eq!(c.cause(), Some(Cause::Unreachable));
+        // Late.
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Start);
+        let _ = c.on(Event::RouteResolved);
+        assert_eq!(c.on(Event::AddrTimeout), Actions::NONE);
+    }
+
+    #[test]
+    fn every_living_state_ends_on_failure() {
+        for state in STATES {
+            let (next, _, _) = step(First::Caller, state, Event::Fail(Cause::DeviceGone));
+            assert!(next >= State::Closing);
+        }
+    }
+
+    #[test]
+    fn the_first_cause_is_kept() {
+        let mut c = Conn::new(First::Either);
+        assert!(c.on(Event::Requested).has(Actions::SET_UP));
+        assert!(c.on(Event::Fail(Cause::TransportRetry)).has(Actions::CLOSE));
+        assert_eq!(c.on(Event::Disconnected), Actions::NONE);
+        assert_eq!(c.cause(), Some(Cause::TransportRetry));
+    }
+
+    #[test]
+    fn a_connection_that_is_to_be_closed_is_not_set_up_first() {
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        todo.add(c.on(Event::Requested));
+        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        // Nor is an address asked for.
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        todo.add(c.on(Event::Start));
+        todo.add(c.on(Event::Fail(Cause::Shutdown)));
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        let mut todo = Todo::NONE;
+        // But its peer learns of one that was established, whose end it will be told.
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Requested);
+        todo.add(c.on(Event::EarlyTraffic));
+        todo.add(c.on(Event::Fail(Cause::Protocol)));
+        assert_eq!(todo.next(), Some(Worker::Control));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+    }
+
+    #[test]
+    fn one_step_at_a_time() {
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        todo.add(c.on(Event::Requested));
+        assert_eq!(todo.next(), Some(Worker::QueuePair));
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::SET_UP);
+        // Nothing is done beside it: who is at it finds what comes meanwhile.
+        todo.add(c.on(Event::Established));
+        assert_eq!(todo.next(), None);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        // The other one's turn is first.
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.next(), Some(Worker::Control));
+        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
+        assert_eq!(todo.next(), None);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.next(), Some(Worker::QueuePair));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        // Its end comes from where the markers are reaped.
+        let _ = c.on(Event::DrainStarted);
+        todo.add(c.on(Event::Drained));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::RELEASE);
+        todo.add(Actions::PART);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Blocking), Actions::PART);
+        assert_eq!(todo.take(Worker::Blocking), Actions::NONE);
+        assert_eq!(todo.next(), None);
+    }
+
+    /// A slow LNet or CM must not delay the short steps of other connections, which share the queue of short steps.
+    #[test]
+    fn steps_that_block_are_not_done_among_short_ones() {
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Requested);
+        todo.add(c.on(Event::Established));
+        assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
+        todo.add(Actions::HAND_OVER);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.next(), Some(Worker::Blocking));
+        // What ends meanwhile waits for that.
+        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Blocking), Actions::HAND_OVER);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Blocking), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+        todo.add(Actions::PART);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Blocking), Actions::PART);
+    }
+
+    #[test]
+    fn a_set_up_waits_for_the_step_before_it() {
+        let mut todo = Todo::NONE;
+        let mut c = Conn::new(First::Either);
+        todo.add(c.on(Event::Start));
+        assert_eq!(todo.take(Worker::Control), Actions::RESOLVE);
+        // Both are heard of before the call that asked for the address has returned.
+        let _ = c.on(Event::AddrResolved);
+        todo.add(c.on(Event::RouteResolved));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
+        assert_eq!(todo.take(Worker::Control), Actions::NONE);
+        assert_eq!(todo.next(), Some(Worker::QueuePair));
+        // Of one that is closed while it waits for its turn nothing is made.
+        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
+    }
+
+    #[test]
+    fn what_no_worker_does_calls_none() {
+        let mut todo = Todo::NONE;
+        let mut c = called();
+        let _ = c.on(Event::Requested);
+        todo.add(Actions::AWAIT_WORD.and(Actions::RESOLVE_ROUTE));
+        assert_eq!(todo.next(), None);
+    }
+
+    #[test]
+    fn lost_rtu_is_made_good_by_the_first_receive() {
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Requested);
+        assert_eq!(c.on(Event::EarlyTraffic), Actions::ESTABLISH);
+        assert_eq!(c.on(Event::Established), Actions::NONE);
+    }
+
+    #[test]
+    fn the_active_side_does_not_establish_without_a_connack() {
+        let mut c = Conn::new(First::Either);
+        let _ = c.on(Event::Start);
+        let _ = c.on(Event::AddrResolved);
+        let _ = c.on(Event::RouteResolved);
+        assert_eq!(c.on(Event::EarlyTraffic), Actions::NONE);
+        assert!(c.on(Event::Established).has(Actions::ESTABLISH));
+    }
+    fn called() -> Conn {
+        let mut c = Conn::new(First::Caller);
+        let _ = c.on(Event::Requested);
+        assert_eq!(c.on(Event::Established), Actions::AWAIT_WORD);
+        c
+    }
+
+    #[test]
+    fn who_is_called_over_tcp_waits_for_a_word() {
+        let mut c = called();
+        assert_eq!(c.state(), State::Called);
+        assert_eq!(c.on(Event::Established), Actions::NONE);
+        assert_eq!(c.on(Event::EarlyTraffic), Actions::ESTABLISH);
+        assert_eq!(c.state(), State::Established);
+        // The word may come before the CM says anything.
+        let mut c = Conn::new(First::Caller);
+        let _ = c.on(Event::Requested);
+        assert!(c.on(Event::EarlyTraffic).has(Actions::ESTABLISH));
+        assert_eq!(c.on(Event::Established), Actions::NONE);
+    }
+
+    #[test]
+    fn a_caller_that_says_nothing_is_spoken_to_in_the_end() {
+        let mut c = called();
+        assert_eq!(c.on(Event::Timeout), Actions::ESTABLISH);
+        assert_eq!((c.state(), c.cause()), (State::Established, None));
+        assert_eq!(c.on(Event::Timeout), Actions::NONE);
+        // Where nothing has been accepted the timer ends the attempt.
+        let mut c = Conn::new(First::Caller);
+        let _ = c.on(Event::Requested);
+        assert!(c.on(Event::Timeout).has(Actions::FAIL_ATTEMPT));
+        assert_eq!(c.cause(), Some(Cause::ConnectTimeout));
+        // One that hangs up has not been a connection.
+        let mut c = called();
+        assert!(c.on(Event::Disconnected).has(Actions::FAIL_ATTEMPT));
+    }
+
+    #[test]
+    fn who_calls_over_tcp_says_a_word() {
+        for (first, speaks) in [(First::Either, false), (First::Caller, true)] {
+            let mut c = Conn::new(first);
+            let _ = c.on(Event::Start);
+            let _ = c.on(Event::AddrResolved);
+            let _ = c.on(Event::RouteResolved);
+            let actions = c.on(Event::Established);
+            assert!(actions.has(Actions::ESTABLISH));
+            assert_eq!(actions.has(Actions::SPEAK), speaks);
+            // Not if it is over before that.
+            let mut todo = Todo::NONE;
+            todo.add(actions);
+            todo.add(c.on(Event::Fail(Cause::AdminClose)));
+            assert!(!todo.take(Worker::Control).has(Actions::SPEAK));
+        }
+    }
+}

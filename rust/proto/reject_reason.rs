@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Why a connection request is refused, and the reject that says so.
+
+use core::fmt;
+
+use super::{
+    cause::{
+        self,
+        errno::ENOMEM, //
+    },
+    conn_req::NiView,
+    nid::Nid,
+    params::{
+        FRAGS_MAX,
+        MSG_SIZE_WIRE, //
+    },
+    reject::{
+        Reject,
+        RejectDetails,
+        RejectWhy, //
+    },
+    wire::{
+        ConnParams,
+        Version,
+        WireError, //
+    }, //
+};
+
+/// Which check a request failed; for the log and the counters.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// The request comes from an unprivileged port.
+    Port(u16),
+    /// Not a message, or of a version that does not exist.
+    Wire(WireError),
+    /// Version 0x11.
+    OldVersion,
+    /// A message, but not a CONNREQ.
+    NotAConnReq,
+    /// For a NID that is not of our LND (H1, H2).
+    ForeignDestination,
+    /// From a NID that is not of our LND (H3).
+    ForeignSource,
+    /// No NI of that NID, but perhaps soon.
+    NotReady,
+    /// No NI of the NID that is asked for on the device.
+    NoSuchNi(Nid),
+    /// From a NID of another network than the NI's (H4).
+    OtherNet,
+    /// From our own NID, but not by us (H4).
+    OwnNid,
+    /// The source NID does not match the CM's source address (H4).
+    SourceAddress,
+    /// For an earlier life of the NI.
+    StaleDestination,
+    /// The depth is 0 (H5).
+    NoDepth,
+    /// The depth is above our peer credits.
+    Depth(u16),
+    /// No fragments (H7).
+    NoFrags,
+    /// More fragments than possible.
+    Frags(u16),
+    /// Another message size than 4096 (H8).
+    MsgSize(u32),
+    /// The peer has a new incarnation or version.
+    StalePeer,
+    /// Our own request to that peer wins.
+    Race,
+    /// The peer has as many connections as it may (H9), or LNet keeps too much of those that were (H41).
+    TooMany,
+    /// Too many requests from its address were taken lately (H44). The peer gets no answer: its CM asks again after
+    /// seconds.
+    TooOften,
+    /// Too many requests from all addresses together were taken lately (H44). No answer, either.
+    TooOftenInAll,
+    /// Objects of a connection could not be made: the errno.
+    NoResources(i32),
+    /// The CM would not accept.
+    AcceptFailed,
+    /// The administrator does not want the peer ([`crate::policy::nid_rules::allows`]).
+    Denied,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Port(n) => write!(f, "unprivileged source port {n}"),
+            Cause::Wire(e) => e.fmt(f),
+            Cause::OldVersion => f.write_str("version 0x11"),
+            Cause::NotAConnReq => f.write_str("not a CONNREQ"),
+            Cause::ForeignDestination => f.write_str("destination NID of another LND"),
+            Cause::ForeignSource => f.write_str("source NID of another LND"),
+            Cause::NotReady => f.write_str("NI not ready yet"),
+            Cause::NoSuchNi(asked) => write!(f, "no NI {asked} on this device"),
+            Cause::OtherNet => f.write_str("source NID of another network"),
+            Cause::OwnNid => f.write_str("source NID is our own"),
+            Cause::SourceAddress => f.write_str("source NID is not the source address"),
+            Cause::StaleDestination => f.write_str("meant for an earlier life of ours"),
+            Cause::NoDepth => f.write_str("queue depth 0"),
+            Cause::Depth(n) => write!(f, "queue depth {n} too large"),
+            Cause::NoFrags => f.write_str("no fragments"),
+            Cause::Frags(n) => write!(f, "{n} fragments are too many"),
+            Cause::MsgSize(n) => write!(f, "message size {n}"),
+            Cause::StalePeer => f.write_str("peer has a new incarnation"),
+            Cause::Race => f.write_str("lost a connection race"),
+            Cause::TooMany => f.write_str(
+                "it has as many connections, or requests that LNet keeps, as one peer may have",
+            ),
+            Cause::TooOften => f.write_str("too many requests from its address; its CM asks again"),
+            Cause::TooOftenInAll => {
+                f.write_str("too many requests from all peers together; its CM asks again")
+            }
+            Cause::NoResources(e) if *e == -ENOMEM => {
+                write!(f, "no memory for a connection ({e})")
+            }
+            Cause::NoResources(e) => write!(f, "no connection could be made ({e})"),
+            Cause::AcceptFailed => f.write_str("accept failed"),
+            Cause::Denied => f.write_str("denied by the parameter access"),
+        }
+    }
+}
+
+impl Cause {
+    /// The NID that was asked for, if that is what is wrong.
+    pub const fn asked(&self) -> Option<Nid> {
+        match self {
+            Self::NoSuchNi(asked) => Some(*asked),
+            _ => None,
+        }
+    }
+}
+
+/// A request is refused.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The reason to send.
+    pub why: RejectWhy,
+    /// What was wrong.
+    pub cause: Cause,
+}
+
+impl Refusal {
+    /// Makes a refusal; `why` follows from `cause`.
+    pub const fn new(cause: Cause) -> Self {
+        let why = match cause {
+            Cause::Port(_)
+            | Cause::Wire(_)
+            | Cause::OldVersion
+            | Cause::NotAConnReq
+            | Cause::ForeignDestination
+            | Cause::ForeignSource
+            | Cause::NoSuchNi(_)
+            | Cause::OtherNet
+            | Cause::OwnNid
+            | Cause::SourceAddress
+            | Cause::NoDepth
+            | Cause::NoFrags
+            | Cause::MsgSize(_)
+            | Cause::AcceptFailed
+            | Cause::Denied => RejectWhy::Fatal,
+            Cause::NotReady => RejectWhy::Early,
+            Cause::StaleDestination | Cause::StalePeer => RejectWhy::ConnStale,
+            Cause::Depth(_) => RejectWhy::MsgQueueSize,
+            Cause::Frags(_) => RejectWhy::RdmaFrags,
+            Cause::Race => RejectWhy::ConnRace,
+            Cause::TooMany | Cause::TooOften | Cause::TooOftenInAll | Cause::NoResources(_) => {
+                RejectWhy::NoResources
+            }
+        };
+        Self { why, cause }
+    }
+
+    /// What a request is told that was taken, and ended for `cause` before it was accepted.
+    ///
+    /// Where nothing is wrong but the way, it is to come again, or ours comes: "no resources" would have ko2iblnd fail
+    /// all messages that wait for the connection.
+    pub const fn of_taken(cause: cause::Cause) -> Self {
+        use cause::Cause as Ended;
+        Self::new(match cause {
+            Ended::LinkDown
+            | Ended::Moved
+            | Ended::PathMtu
+            | Ended::AddressChanged
+            | Ended::Overtaken
+            | Ended::AdminClose => Cause::Race,
+            Ended::PeerRestarted => Cause::StalePeer,
+            Ended::Denied => Cause::Denied,
+            _ => Cause::NoResources(-ENOMEM),
+        })
+    }
+
+    /// Whether the refusal tells the peer how to ask again, or that we ask. After a restart of ours every peer
+    /// gets one.
+    pub const fn invites(&self) -> bool {
+        matches!(
+            self.why,
+            RejectWhy::ConnStale
+                | RejectWhy::ConnRace
+                | RejectWhy::MsgQueueSize
+                | RejectWhy::RdmaFrags
+        )
+    }
+
+    /// The reject to send. `ni` is the NI that the request was for, if it was
+    /// found: its incarnation and limits tell the peer how to ask again.
+    ///
+    /// Always says version 0x12, the only one we speak.
+    pub fn reject(&self, ni: Option<&NiView>) -> Reject {
+        Reject {
+            version: Version::V2,
+            why: self.why,
+            details: Some(RejectDetails {
+                incarnation: ni.map_or(0, |ni| ni.stamp),
+                params: ConnParams {
+                    queue_depth: ni.map_or(0, |ni| ni.peer_credits.wire()),
+                    max_frags: ni.map_or(0, |_| FRAGS_MAX),
+                    max_msg_size: MSG_SIZE_WIRE,
+                },
+            }),
+        }
+    }
+}
+
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_reject_reason))]
+mod tests {
+    use super::super::params::QueueDepth;
+    use super::*;
+
+    #[test]
+    fn later_rows_have_their_reasons() {
+        // Spec 4.4 rows 13 and 16, and row 17.
+        assert_eq!(
+            Refusal::new(Cause::NoResources(-ENOMEM)).why,
+            RejectWhy::NoResources
+        );
+        assert_eq!(Refusal::new(Cause::AcceptFailed).why, RejectWhy::Fatal);
+    }
+
+    #[test]
+    fn who_was_taken_is_to_come_again_if_only_the_way_is_gone() {
+        use super::super::cause::Cause as Ended;
+        for (ended, why) in [
+            (Ended::LinkDown, RejectWhy::ConnRace),
+            (Ended::Moved, RejectWhy::ConnRace),
+            (Ended::PathMtu, RejectWhy::ConnRace),
+            (Ended::AddressChanged, RejectWhy::ConnRace),
+            (Ended::Overtaken, RejectWhy::ConnRace),
+            (Ended::AdminClose, RejectWhy::ConnRace),
+            (Ended::PeerRestarted, RejectWhy::ConnStale),
+            (Ended::Denied, RejectWhy::Fatal),
+            (Ended::NoResources, RejectWhy::NoResources),
+            (Ended::ConnectTimeout, RejectWhy::NoResources),
+            (Ended::Shutdown, RejectWhy::NoResources),
+            (Ended::DeviceGone, RejectWhy::NoResources),
+        ] {
+            assert_eq!(Refusal::of_taken(ended).why, why);
+        }
+    }
+
+    #[test]
+    fn what_helps_the_peer_to_connect_is_always_answered() {
+        for cause in [
+            Cause::Race,
+            Cause::StalePeer,
+            Cause::StaleDestination,
+            Cause::Depth(9),
+            Cause::Frags(300),
+        ] {
+            assert!(Refusal::new(cause).invites());
+        }
+        for cause in [
+            Cause::NoSuchNi(Nid::new(0, 9)),
+            Cause::NotReady,
+            Cause::TooMany,
+            Cause::TooOften,
+            Cause::TooOftenInAll,
+            Cause::NoResources(-ENOMEM),
+            Cause::NoDepth,
+            Cause::OwnNid,
+        ] {
+            assert!(!Refusal::new(cause).invites());
+        }
+    }
+
+    #[test]
+    fn reject_without_an_ni_offers_nothing() {
+        let r = Refusal::new(Cause::Wire(WireError::Short)).reject(None);
+        assert_eq!(r.version, Version::V2);
+        assert_eq!(r.why, RejectWhy::Fatal);
+        let d = r.details.unwrap_or_default();
+        assert_eq!(d.incarnation, 0);
+        assert_eq!(d.params.queue_depth, 0);
+        assert_eq!(d.params.max_frags, 0);
+        assert_eq!(d.params.max_msg_size, 4096);
+    }
+
+    #[test]
+    fn reject_of_an_ni_carries_its_life_and_limits() {
+        let ni = NiView {
+            nid: Nid::new(0, 0x0a00_0001),
+            stamp: 77,
+            peer_credits: QueueDepth::MAX,
+            active: true,
+        };
+        let r = Refusal::new(Cause::Depth(300)).reject(Some(&ni));
+        assert_eq!(r.why, RejectWhy::MsgQueueSize);
+        let d = r.details.unwrap_or_default();
+        assert_eq!(d.incarnation, 77);
+        assert_eq!(d.params.queue_depth, 255);
+        assert_eq!(d.params.max_frags, 257);
+    }
+}

@@ -1,0 +1,998 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The table of transmits of a connection: their names on the wire, the queues they wait in, and
+//! what goes next.
+//!
+//! What one transmit does in each state: [`super::tx`].
+//!
+//! Context: any; the caller holds the connection's lock.
+
+use super::{
+    cause::Cause,
+    credits::{
+        Cost,
+        Credits,
+        NOOPS_MAX, //
+    },
+    tx::{
+        Op,
+        Place,
+        Then,
+        Tx, //
+    }, //
+};
+
+/// No index: the end of a list.
+const NONE: u16 = u16::MAX;
+
+/// A tx in its table: state, generation and list link.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    /// The state.
+    pub tx: Tx,
+    /// Work requests that posting [`Tx::op`] takes.
+    pub slots: u16,
+    generation: u32,
+    next: u16,
+}
+
+impl Cell {
+    /// A free cell.
+    pub const FREE: Self = Self {
+        tx: Tx::FREE,
+        slots: 1,
+        generation: 0,
+        next: NONE,
+    };
+}
+
+/// The name of a tx in its table; a stale one (the cell was reused) matches nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxId {
+    /// Index into the table.
+    pub index: u16,
+    generation: u32,
+}
+
+impl TxId {
+    /// The 64-bit cookie on the wire: index and generation under a random mask of the connection,
+    /// so that a peer can neither guess the cookie of another connection nor reuse an old one.
+    pub fn cookie(self, mask: u64) -> u64 {
+        ((u64::from(self.generation) << 16) | u64::from(self.index)) ^ mask
+    }
+
+    /// The tx a cookie names. It may be stale or nonsense: [`Queues::find`] decides.
+    pub fn from_cookie(cookie: u64, mask: u64) -> Option<Self> {
+        let plain = cookie ^ mask;
+        let generation = u32::try_from(plain >> 16).ok()?;
+        let index = u16::try_from(plain & 0xffff).ok()?;
+        Some(Self { index, generation })
+    }
+}
+
+/// A first-in first-out list through the cells.
+///
+/// # Invariants
+///
+/// Both ends are [`NONE`] while it is empty, which is the index of no cell.
+#[derive(Clone, Copy, Debug)]
+struct Fifo {
+    head: u16,
+    tail: u16,
+}
+
+impl Fifo {
+    const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+    };
+
+    fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    fn push(&mut self, cells: &mut [Cell], index: u16) {
+        match cells.get_mut(usize::from(index)) {
+            Some(cell) => cell.next = NONE,
+            None => return,
+        }
+        match cells.get_mut(usize::from(self.tail)) {
+            Some(tail) => tail.next = index,
+            None => self.head = index,
+        }
+        self.tail = index;
+    }
+
+    fn pop(&mut self, cells: &mut [Cell]) -> Option<u16> {
+        let cell = self.first(cells)?;
+        Some(self.take(cell))
+    }
+
+    /// The first.
+    #[inline(always)]
+    fn first<'a>(&self, cells: &'a mut [Cell]) -> Option<&'a mut Cell> {
+        cells.get_mut(usize::from(self.head))
+    }
+
+    /// Takes the first, which is that one. Returns its index.
+    #[inline(always)]
+    fn take(&mut self, first: &mut Cell) -> u16 {
+        let index = self.head;
+        self.head = first.next;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        index
+    }
+}
+
+/// One that is asked how long it is.
+///
+/// # Invariants
+///
+/// `len` cells are in `list`.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    list: Fifo,
+    len: u16,
+}
+
+impl Queue {
+    const EMPTY: Self = Self {
+        list: Fifo::EMPTY,
+        len: 0,
+    };
+
+    fn push(&mut self, cells: &mut [Cell], index: u16) {
+        self.list.push(cells, index);
+        self.len = self.len.saturating_add(1);
+    }
+
+    fn pop(&mut self, cells: &mut [Cell]) -> Option<u16> {
+        let cell = self.first(cells)?;
+        Some(self.take(cell))
+    }
+
+    /// The first.
+    #[inline(always)]
+    fn first<'a>(&self, cells: &'a mut [Cell]) -> Option<&'a mut Cell> {
+        self.list.first(cells)
+    }
+
+    /// Takes the first, which is that one. Returns its index.
+    #[inline(always)]
+    fn take(&mut self, first: &mut Cell) -> u16 {
+        self.len = self.len.saturating_sub(1);
+        self.list.take(first)
+    }
+}
+
+/// What the pump found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Next {
+    /// Post this tx, which is [`Tx::posting`] now; the message carries so many credits.
+    Post {
+        /// Index of the tx.
+        index: u16,
+        /// What to post.
+        op: Op,
+        /// Credits for `ibm_credits`; 0 if it is not a message.
+        carried: u8,
+    },
+    /// Post so many WRITEs of this tx, or all that it has; its message waits, and it stays the first in line:
+    /// [`Queues::parted`].
+    Part {
+        /// Index of the tx.
+        index: u16,
+        /// Work requests that there is room for.
+        wrs: u16,
+    },
+    /// Post a NOOP that carries so many credits.
+    Noop {
+        /// Credits for `ibm_credits`.
+        carried: u8,
+    },
+    /// Nothing may go now: the first in line waits for send queue slots.
+    NoSlots,
+    /// Nothing may go now: the first in line waits for a credit.
+    NoCredit,
+    /// Nothing is queued.
+    Empty,
+}
+
+/// The queues of a connection in the order of protocol section 5.4, and the list of free cells.
+#[derive(Clone, Copy, Debug)]
+pub struct Queues {
+    /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
+    unreserved: Queue,
+    /// What needs no credit.
+    free_of_credit: Queue,
+    /// What needs one.
+    main: Queue,
+    /// Finished, for the LNet half to take.
+    done: Fifo,
+    free: Fifo,
+    /// WRITEs that are worth a doorbell of their own.
+    part: u16,
+    /// WRITEs went since the last one of `main`: that is before the next ones.
+    main_next: bool,
+}
+
+/// The length of each queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
+    pub unreserved: u16,
+    /// Queued and in need of no credit.
+    pub free_of_credit: u16,
+    /// Queued and in need of one.
+    pub main: u16,
+}
+
+/// A queue, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
+    Unreserved,
+    /// Needs no credit.
+    FreeOfCredit,
+    /// Needs one.
+    Main,
+}
+
+/// Send queue slots that only a NOOP may take, so that credits can flow where what needs one waits for slots.
+pub const NOOP_SLOTS: u16 = NOOPS_MAX as u16;
+
+/// WRITEs of a chain for which there is no room as a whole that are worth a doorbell. What takes fewer work
+/// requests is posted in one piece: all that is not a chain of WRITEs does.
+pub const PART: u16 = 16;
+
+impl Queues {
+    /// All empty; no cell exists yet.
+    pub const EMPTY: Self = Self {
+        unreserved: Queue::EMPTY,
+        free_of_credit: Queue::EMPTY,
+        main: Queue::EMPTY,
+        done: Fifo::EMPTY,
+        free: Fifo::EMPTY,
+        part: PART,
+        main_next: false,
+    };
+
+    /// The send queue has `slots` for other things than NOOPs: in a short one the parts of a chain are shorter
+    /// than [`PART`], or it would never be posted.
+    pub fn open(&mut self, slots: u16) {
+        self.part = PART.min(slots).max(1);
+    }
+
+    /// Adds the cells from `first` on, which the caller has just appended, to the free list.
+    pub fn grow(&mut self, cells: &mut [Cell], first: u16) {
+        let Ok(end) = u16::try_from(cells.len()) else {
+            return;
+        };
+        for index in first..end {
+            self.free.push(cells, index);
+        }
+    }
+
+    /// Whether there is a free cell.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Takes a free cell for a tx of `op`. `None`: the table is full.
+    pub fn alloc(&mut self, cells: &mut [Cell], op: Op) -> Option<TxId> {
+        let index = self.free.pop(cells)?;
+        let cell = cells.get_mut(usize::from(index))?;
+        cell.tx = Tx::mapped(op);
+        cell.slots = 1;
+        Some(TxId {
+            index,
+            generation: cell.generation,
+        })
+    }
+
+    /// Gives a finished cell back. Its cookie is dead from here on.
+    pub fn release(&mut self, cells: &mut [Cell], index: u16) {
+        let Some(cell) = cells.get_mut(usize::from(index)) else {
+            return;
+        };
+        if cell.tx.place() == Place::Free {
+            return;
+        }
+        cell.tx = Tx::FREE;
+        cell.generation = cell.generation.wrapping_add(1);
+        self.free.push(cells, index);
+    }
+
+    /// The index of a tx, if the name is not stale.
+    pub fn find(cells: &[Cell], id: TxId) -> Option<u16> {
+        let cell = cells.get(usize::from(id.index))?;
+        (cell.generation == id.generation && cell.tx.place() != Place::Free).then_some(id.index)
+    }
+
+    /// The full name of the tx at `index`.
+    pub fn name(cells: &[Cell], index: u16) -> Option<TxId> {
+        let generation = cells.get(usize::from(index))?.generation;
+        Some(TxId { index, generation })
+    }
+
+    /// Queues a tx by its [`Op`].
+    pub fn push(&mut self, cells: &mut [Cell], index: u16) {
+        let Some(cell) = cells.get(usize::from(index)) else {
+            return;
+        };
+        let queue = match cell.tx.op().cost() {
+            Some(Cost::CreditAndReserve) => &mut self.unreserved,
+            Some(Cost::Credit) => &mut self.main,
+            Some(Cost::Answer | Cost::Free | Cost::OutOfBand) | None => &mut self.free_of_credit,
+        };
+        queue.push(cells, index);
+    }
+
+    /// Whether no tx is queued.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.unreserved.len | self.free_of_credit.len | self.main.len == 0
+    }
+
+    /// Whether no tx is queued, and no NOOP is due, also not because the peer stands still: told by less than
+    /// [`Queues::is_quiet`] looks at, and so not always where it is so.
+    #[inline(always)]
+    pub fn is_idle(&self, credits: &Credits) -> bool {
+        self.is_empty() && credits.is_content()
+    }
+
+    /// Whether [`Queues::next`] would find nothing, whatever room there is: no tx is queued, and no
+    /// NOOP is due.
+    #[inline(always)]
+    pub fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
+        self.is_empty() && !credits.wants_noop(false, false, keepalive)
+    }
+
+    /// Whether [`Queues::next`] would say [`Next::NoCredit`], or [`Next::NoSlots`] where there are none, for certain,
+    /// and change nothing.
+    pub fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
+        self.main.len > 0
+            && self.free_of_credit.len == 0
+            && (!credits.may_send(Cost::Credit) || (patient && credits.has_last_bare()))
+            && (self.unreserved.len == 0 || !credits.may_reserve())
+            && !credits.wants_noop(false, true, keepalive)
+    }
+
+    /// Whether a PUT_REQ or GET_REQ that is queued now has to wait for a reserved buffer: those before it take all
+    /// that there are.
+    pub fn lacks_reserve(&self, credits: &Credits) -> bool {
+        self.unreserved.len >= u16::from(credits.reserved())
+    }
+
+    /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
+    ///
+    /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs. A chain of WRITEs
+    /// that does not fit goes in parts, as slots come back, and what is behind it waits: that is what keeps a long
+    /// chain from starving. But between two chains, or parts, goes one that needs a credit, if it has one: or who has
+    /// transfers waiting all the time would keep those waiting for ever. With `patient`, which says that the caller
+    /// comes back when LNet has taken what has come, the last credit is kept for what can return credits.
+    pub fn next(
+        &mut self,
+        cells: &mut [Cell],
+        credits: &mut Credits,
+        sq_free: u16,
+        keepalive: bool,
+        patient: bool,
+    ) -> Next {
+        while self.unreserved.len > 0 && credits.reserve() {
+            if let Some(index) = self.unreserved.pop(cells) {
+                self.main.push(cells, index);
+            }
+        }
+        let usable = sq_free.saturating_sub(NOOP_SLOTS);
+        if self.main_next && self.free_of_credit.len > 0 {
+            if let post @ Next::Post { .. } = self.next_of_main(cells, credits, usable, patient) {
+                return post;
+            }
+        }
+        let blocked = if let Some(cell) = self.free_of_credit.first(cells) {
+            if cell.slots <= usable {
+                let cost = cell.tx.op().cost();
+                self.main_next |= matches!(cell.tx.op(), Op::PutDone | Op::GetDone);
+                return Next::Post {
+                    index: self.free_of_credit.take(cell),
+                    op: cell.tx.posting(),
+                    carried: cost.and_then(|c| credits.pay(c)).unwrap_or(0),
+                };
+            } else if usable >= self.part {
+                self.main_next = true;
+                return Next::Part {
+                    index: self.free_of_credit.list.head,
+                    wrs: usable,
+                };
+            }
+            Next::NoSlots
+        } else {
+            match self.next_of_main(cells, credits, usable, patient) {
+                post @ Next::Post { .. } => return post,
+                blocked => blocked,
+            }
+        };
+        let (free_queued, main_queued) = (self.free_of_credit.len > 0, self.main.len > 0);
+        if sq_free > 0 && credits.wants_noop(free_queued, main_queued, keepalive) {
+            if let Some(carried) = credits.pay(Cost::OutOfBand) {
+                return Next::Noop { carried };
+            }
+        }
+        blocked
+    }
+
+    /// The first that needs a credit, where `usable` slots are free, or why it does not go.
+    #[inline(always)]
+    fn next_of_main(
+        &mut self,
+        cells: &mut [Cell],
+        credits: &mut Credits,
+        usable: u16,
+        patient: bool,
+    ) -> Next {
+        let Some(cell) = self.main.first(cells) else {
+            return Next::Empty;
+        };
+        if cell.slots > usable {
+            return Next::NoSlots;
+        }
+        if patient && credits.wastes_last() {
+            return Next::NoCredit;
+        }
+        // All that is here costs that: its reserve it has.
+        let Some(carried) = credits.pay(Cost::Credit) else {
+            return Next::NoCredit;
+        };
+        self.main_next = false;
+        Next::Post {
+            index: self.main.take(cell),
+            op: cell.tx.posting(),
+            carried,
+        }
+    }
+
+    /// Pays for a tx of `op` that takes so many `slots`, if [`Queues::push`] and [`Queues::next`] would post it: the
+    /// credits that it carries, as they would say. `None` if not, and nothing changed. Only while [`Queues::is_empty`].
+    #[inline(always)]
+    pub fn pass(
+        (op, slots): (Op, u16),
+        credits: &mut Credits,
+        sq_free: u16,
+        patient: bool,
+    ) -> Option<u8> {
+        if slots > sq_free.saturating_sub(NOOP_SLOTS) {
+            return None;
+        }
+        let cost = op.cost();
+        match cost {
+            Some(Cost::Credit | Cost::CreditAndReserve) => {
+                let reserves = cost == Some(Cost::CreditAndReserve);
+                if (patient && credits.wastes_last()) || (reserves && !credits.may_reserve()) {
+                    return None;
+                }
+                let carried = credits.pay(Cost::Credit)?;
+                // There is one.
+                let _ = reserves && credits.reserve();
+                Some(carried)
+            }
+            Some(cost) => credits.pay(cost),
+            None => Some(0),
+        }
+    }
+
+    /// `wrs` WRITEs of the tx at `index` were pushed, as [`Next::Part`] said; `all`: only its message is left.
+    pub fn parted(cells: &mut [Cell], index: u16, wrs: u16, all: bool) {
+        if let Some(cell) = cells.get_mut(usize::from(index)) {
+            let left = cell.slots.saturating_sub(wrs).max(1);
+            cell.slots = if all { 1 } else { left };
+        }
+    }
+
+    /// Does what a step of a tx asked for. True: the peer had no right to cause that step.
+    #[must_use]
+    pub fn follow(&mut self, cells: &mut [Cell], index: u16, then: Then) -> bool {
+        match then {
+            Then::Nothing => {}
+            Then::Requeue => self.push(cells, index),
+            Then::Finish => self.done.push(cells, index),
+            Then::Violation => return true,
+        }
+        false
+    }
+
+    /// Takes the oldest finished tx.
+    pub fn take_done(&mut self, cells: &mut [Cell]) -> Option<u16> {
+        self.done.pop(cells)
+    }
+
+    /// Whether a finished tx waits for the LNet half.
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// Whether any tx is not finished.
+    pub fn has_pending(cells: &[Cell]) -> bool {
+        cells
+            .iter()
+            .any(|c| !matches!(c.tx.place(), Place::Free | Place::Done))
+    }
+
+    /// Ends everything for `cause` because the connection is over: what is queued or only waits at
+    /// once, what is posted with its last completion. With `by_place` each tx gets the cause of its
+    /// own deadline instead.
+    pub fn cancel_all(&mut self, cells: &mut [Cell], cause: Cause, by_place: bool) {
+        self.unreserved = Queue::EMPTY;
+        self.free_of_credit = Queue::EMPTY;
+        self.main = Queue::EMPTY;
+        self.for_each(cells, |tx| {
+            let own = if by_place { tx.timeout_cause() } else { cause };
+            tx.cancel(own)
+        });
+    }
+
+    /// The memory regions are gone: lets go of what only a live key held.
+    pub fn keys_dead(&mut self, cells: &mut [Cell]) {
+        self.for_each(cells, Tx::key_dead);
+    }
+
+    fn for_each(&mut self, cells: &mut [Cell], mut step: impl FnMut(&mut Tx) -> Then) {
+        let Ok(end) = u16::try_from(cells.len()) else {
+            return;
+        };
+        for index in 0..end {
+            let Some(cell) = cells.get_mut(usize::from(index)) else {
+                return;
+            };
+            let then = step(&mut cell.tx);
+            // A local step is never a violation.
+            let _ = self.follow(cells, index, then);
+        }
+    }
+
+    /// The txs in a queue, the first to go first.
+    pub fn waiting<'a>(&self, cells: &'a [Cell], line: Line) -> impl Iterator<Item = u16> + 'a {
+        let queue = match line {
+            Line::Unreserved => self.unreserved,
+            Line::FreeOfCredit => self.free_of_credit,
+            Line::Main => self.main,
+        };
+        let mut at = queue.list.head;
+        (0..queue.len).map_while(move |_| {
+            let cell = cells.get(usize::from(at))?;
+            Some(core::mem::replace(&mut at, cell.next))
+        })
+    }
+
+    /// The queue lengths for people.
+    pub fn lengths(&self) -> Lengths {
+        Lengths {
+            unreserved: self.unreserved.len,
+            free_of_credit: self.free_of_credit.len,
+            main: self.main.len,
+        }
+    }
+}
+#[cfg(any(test, ro2iblnd_kunit))]
+#[cfg_attr(ro2iblnd_kunit, ::kernel::macros::kunit_tests(ro2ib_tx_queues))]
+mod tests {
+    use super::super::{
+        credits::Repost,
+        params::QueueDepth, //
+    };
+    use super::*;
+
+    #[test]
+    fn cookies_do_not_outlive_their_tx() {
+        let mut cells = [Cell::FREE; 2];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let a = q.alloc(&mut cells, Op::GetReq);
+        assert!(a.is_some());
+        let Some(a) = a else { return };
+        let cookie = a.cookie(0x1234_5678_9abc_def0);
+        assert_eq!(TxId::from_cookie(cookie, 0x1234_5678_9abc_def0), Some(a));
+        assert_eq!(Queues::find(&cells, a), Some(a.index));
+        q.release(&mut cells, a.index);
+        assert_eq!(Queues::find(&cells, a), None);
+        let _ = q.alloc(&mut cells, Op::GetReq);
+        let _ = q.alloc(&mut cells, Op::GetReq);
+        assert_eq!(Queues::find(&cells, a), None);
+        assert!(q.alloc(&mut cells, Op::Immediate).is_none());
+    }
+
+    #[test]
+    fn the_pump_keeps_the_order_of_the_queues() {
+        let mut cells = [Cell::FREE; 8];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let mut credits = Credits::new(QueueDepth::MIN, 1);
+        let add = |q: &mut Queues, cells: &mut [Cell; 8], op| {
+            let Some(id) = q.alloc(cells, op) else {
+                return NONE;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                let _ = c.tx.enqueue();
+            }
+            q.push(cells, id.index);
+            id.index
+        };
+        assert!(q.is_quiet(&credits, false) && !q.is_quiet(&credits, true));
+        assert!(!q.lacks_reserve(&credits));
+        let get = add(&mut q, &mut cells, Op::GetReq);
+        assert!(!q.is_quiet(&credits, false));
+        // Depth 1: the first takes the only buffer, though it has not gone yet.
+        assert!(q.lacks_reserve(&credits));
+        let get2 = add(&mut q, &mut cells, Op::GetReq);
+        let done = add(&mut q, &mut cells, Op::GetDone);
+        assert!(q.waiting(&cells, Line::Unreserved).eq([get, get2]));
+        assert!(q.waiting(&cells, Line::FreeOfCredit).eq([done]));
+        assert_eq!(q.waiting(&cells, Line::Main).next(), None);
+        // No room for a chain: two slots are kept for NOOPs.
+        assert_eq!(
+            q.next(&mut cells, &mut credits, 2, false, false),
+            Next::NoSlots
+        );
+        let first = q.next(&mut cells, &mut credits, 10, false, false);
+        assert_eq!(
+            first,
+            Next::Post {
+                index: done,
+                op: Op::GetDone,
+                carried: 0
+            }
+        );
+        let second = q.next(&mut cells, &mut credits, 10, false, false);
+        assert_eq!(
+            second,
+            Next::Post {
+                index: get,
+                op: Op::GetReq,
+                carried: 0
+            }
+        );
+        // Depth 1: neither a reserve nor a credit is left.
+        assert_eq!(
+            q.next(&mut cells, &mut credits, 10, false, false),
+            Next::Empty
+        );
+        assert_eq!(q.lengths().unreserved, 1);
+        assert!(q.lacks_reserve(&credits));
+        assert_eq!(credits.returned(1), Ok(()));
+        assert_eq!(credits.reposted(Repost::ForAnswer), Ok(()));
+        // The buffer is that one's which waits.
+        assert!(q.lacks_reserve(&credits));
+        let third = q.next(&mut cells, &mut credits, 10, false, false);
+        assert_eq!(
+            third,
+            Next::Post {
+                index: get2,
+                op: Op::GetReq,
+                carried: 0
+            }
+        );
+    }
+
+    #[test]
+    fn the_last_credit_waits_for_credits_to_return() {
+        let mut cells = [Cell::FREE; 4];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let Some(depth) = QueueDepth::new(2) else {
+            return;
+        };
+        let mut credits = Credits::new(depth, 1);
+        for _ in 0..3 {
+            let Some(id) = q.alloc(&mut cells, Op::Immediate) else {
+                return;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                let _ = c.tx.enqueue();
+            }
+            q.push(&mut cells, id.index);
+        }
+        let none = 0;
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+        assert!(q.is_starved(&credits, false, true) && !q.is_starved(&credits, false, false));
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert_eq!(next, Next::NoCredit);
+        // With one to return it goes, and takes it along.
+        assert_eq!(credits.request_received(), Ok(()));
+        assert_eq!(credits.reposted(Repost::ForPeer), Ok(()));
+        let next = q.next(&mut cells, &mut credits, 10, false, true);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == 1));
+        // Without, if none is to come.
+        assert_eq!(credits.returned(1), Ok(()));
+        let next = q.next(&mut cells, &mut credits, 10, false, false);
+        assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+    }
+
+    /// A chain that has no room goes in parts, in its turn, and each of at least [`PART`] WRITEs.
+    #[test]
+    fn a_long_chain_goes_in_parts() {
+        const WRITES: u16 = 100;
+        let mut cells = [Cell::FREE; 2];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        q.open(40);
+        let mut credits = Credits::new(QueueDepth::MIN, 1);
+        for (op, slots) in [(Op::GetDone, WRITES + 1), (Op::PutNak, 1)] {
+            let Some(id) = q.alloc(&mut cells, op) else {
+                return;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                c.slots = slots;
+                let _ = c.tx.enqueue();
+            }
+            q.push(&mut cells, id.index);
+        }
+        let mut next = |q: &mut Queues, cells: &mut [Cell; 2], room: u16| {
+            let free = room.saturating_add(NOOP_SLOTS);
+            q.next(cells, &mut credits, free, false, false)
+        };
+        // Not for less, and nothing overtakes.
+        assert_eq!(
+            next(&mut q, &mut cells, PART.saturating_sub(1)),
+            Next::NoSlots
+        );
+        for wrs in [40, PART, 40] {
+            assert_eq!(next(&mut q, &mut cells, wrs), Next::Part { index: 0, wrs });
+            Queues::parted(&mut cells, 0, wrs, false);
+        }
+        // 4 WRITEs and the message are left.
+        assert_eq!(next(&mut q, &mut cells, 4), Next::NoSlots);
+        let whole = |n| matches!(n, Next::Post { index: 0, .. });
+        assert!(whole(next(&mut q, &mut cells, 5)));
+        assert!(matches!(
+            next(&mut q, &mut cells, 5),
+            Next::Post { index: 1, .. }
+        ));
+    }
+
+    /// Who has transfers waiting all the time keeps nothing waiting that needs a credit, and the other way round.
+    #[test]
+    fn messages_and_chains_take_turns() {
+        const CHAIN: u16 = 10;
+        let mut cells = [Cell::FREE; 9];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        q.open(40);
+        let Some(depth) = QueueDepth::new(8) else {
+            return;
+        };
+        let mut credits = Credits::new(depth, 4);
+        let add = |q: &mut Queues, cells: &mut [Cell; 9], op| {
+            let Some(id) = q.alloc(cells, op) else {
+                return NONE;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                c.slots = if op == Op::GetDone { CHAIN } else { 1 };
+                let _ = c.tx.enqueue();
+            }
+            q.push(cells, id.index);
+            id.index
+        };
+        let mut next = |q: &mut Queues, cells: &mut [Cell; 9], room: u16| {
+            let free = room.saturating_add(NOOP_SLOTS);
+            match q.next(cells, &mut credits, free, false, false) {
+                Next::Post { index, .. } => index,
+                _ => NONE,
+            }
+        };
+        let [a, b, c] = [Op::GetDone; 3].map(|op| add(&mut q, &mut cells, op));
+        let [x, y, z] = [Op::Immediate; 3].map(|op| add(&mut q, &mut cells, op));
+        assert_eq!(next(&mut q, &mut cells, CHAIN), a);
+        // There is no room for another chain, and one message goes before it.
+        assert_eq!(next(&mut q, &mut cells, 5), x);
+        // But what comes back is the chain's then.
+        assert_eq!(next(&mut q, &mut cells, 5), NONE);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), b);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), y);
+        // An answer that takes no time is no reason to wait.
+        let d = add(&mut q, &mut cells, Op::PutNak);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), c);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), z);
+        assert_eq!(next(&mut q, &mut cells, CHAIN), d);
+        // Parts of one are as good as chains.
+        let long = add(&mut q, &mut cells, Op::GetDone);
+        if let Some(c) = cells.get_mut(usize::from(long)) {
+            c.slots = 100;
+        }
+        let w = add(&mut q, &mut cells, Op::Immediate);
+        assert_eq!(next(&mut q, &mut cells, PART), NONE);
+        assert_eq!(next(&mut q, &mut cells, 1), w);
+        assert_eq!(next(&mut q, &mut cells, 1), NONE);
+    }
+
+    /// Fewer WRITEs than counted, because ranges were neighbours: nothing waits for the room of those.
+    #[test]
+    fn when_all_is_written_the_message_goes() {
+        let mut cells = [Cell::FREE; 1];
+        let mut q = Queues::EMPTY;
+        q.grow(&mut cells, 0);
+        let mut credits = Credits::new(QueueDepth::MIN, 1);
+        let Some(id) = q.alloc(&mut cells, Op::PutDone) else {
+            return;
+        };
+        if let Some(c) = cells.get_mut(usize::from(id.index)) {
+            c.slots = 60;
+            let _ = c.tx.enqueue();
+        }
+        q.push(&mut cells, id.index);
+        let free = |slots: u16| slots.saturating_add(NOOP_SLOTS);
+        let part = q.next(&mut cells, &mut credits, free(30), false, false);
+        assert_eq!(part, Next::Part { index: 0, wrs: 30 });
+        Queues::parted(&mut cells, 0, 20, true);
+        let rest = q.next(&mut cells, &mut credits, free(1), false, false);
+        assert!(matches!(rest, Next::Post { index: 0, .. }));
+    }
+
+    /// In a queue that is shorter than [`PART`] any chain goes.
+    #[test]
+    fn a_short_queue_takes_any_chain() {
+        for slots in 1..=PART {
+            let mut cells = [Cell::FREE; 1];
+            let mut q = Queues::EMPTY;
+            q.grow(&mut cells, 0);
+            q.open(slots);
+            let mut credits = Credits::new(QueueDepth::MIN, 1);
+            let Some(id) = q.alloc(&mut cells, Op::GetDone) else {
+                return;
+            };
+            if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                c.slots = 257;
+                let _ = c.tx.enqueue();
+            }
+            q.push(&mut cells, id.index);
+            let free = slots.saturating_add(NOOP_SLOTS);
+            let next = q.next(&mut cells, &mut credits, free, false, false);
+            assert_eq!(
+                next,
+                Next::Part {
+                    index: 0,
+                    wrs: slots
+                }
+            );
+        }
+    }
+
+    /// All small accounts, each with all that three places may hold.
+    fn for_each_account(mut f: impl FnMut(Queues, [Cell; 6], Credits)) {
+        let Some(depth) = QueueDepth::new(3) else {
+            return;
+        };
+        let ops = [Op::Immediate, Op::GetReq, Op::GetDone].into_iter();
+        for queued in 0..64usize {
+            for account in 0..128u32 {
+                let mut cells = [Cell::FREE; 6];
+                let mut q = Queues::EMPTY;
+                q.grow(&mut cells, 0);
+                let mut credits = Credits::new(depth, 2);
+                for shift in [0, 2, 4] {
+                    let Some(op) = ops.clone().nth((queued >> shift) & 3) else {
+                        continue;
+                    };
+                    let Some(id) = q.alloc(&mut cells, op) else {
+                        return;
+                    };
+                    if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                        let _ = c.tx.enqueue();
+                    }
+                    q.push(&mut cells, id.index);
+                }
+                for _ in 0..account & 3 {
+                    let _ = credits.pay(Cost::Credit);
+                }
+                for _ in 0..(account >> 2) & 3 {
+                    let _ = credits.request_received();
+                    let _ = credits.reposted(Repost::ForPeer);
+                }
+                for _ in 0..(account >> 4) & 3 {
+                    let _ = credits.reserve();
+                }
+                for _ in 0..(account >> 6) & 1 {
+                    let _ = credits.pay(Cost::OutOfBand);
+                }
+                f(q, cells, credits);
+            }
+        }
+    }
+
+    /// What [`Queues::pass`] says, and leaves behind, is what [`Queues::push`] and [`Queues::next`] do: over all small
+    /// accounts, all ops, and too few slots and enough.
+    #[test]
+    fn who_is_passed_on_is_who_would_have_been_next() {
+        const OPS: [Op; 8] = [
+            Op::Immediate,
+            Op::PutReq,
+            Op::GetReq,
+            Op::PutAck,
+            Op::PutNak,
+            Op::PutDone,
+            Op::GetDone,
+            Op::Invalidate,
+        ];
+        let (mut passed, mut held) = (0u32, 0u32);
+        for_each_account(|q, cells, credits| {
+            for (op, slots, free, patient) in OPS
+                .into_iter()
+                .flat_map(|op| [(op, 1), (op, 3)])
+                .flat_map(|(op, slots)| [2, 3, 4, 5, 10].map(|free| (op, slots, free)))
+                .flat_map(|(op, slots, free)| [false, true].map(|p| (op, slots, free, p)))
+            {
+                let (mut q, mut cells) = (q, cells);
+                let Some(id) = q.alloc(&mut cells, op) else {
+                    return;
+                };
+                if let Some(c) = cells.get_mut(usize::from(id.index)) {
+                    c.slots = slots;
+                    let _ = c.tx.enqueue();
+                }
+                let (alone, mut paid) = (q.is_empty(), credits);
+                let carried = match alone {
+                    true => Queues::pass((op, slots), &mut paid, free, patient),
+                    false => None,
+                };
+                let before = credits;
+                let mut credits = credits;
+                q.push(&mut cells, id.index);
+                let next = q.next(&mut cells, &mut credits, free, false, patient);
+                let index = id.index;
+                match carried {
+                    Some(carried) => {
+                        passed = passed.saturating_add(1);
+                        assert_eq!(next, Next::Post { index, op, carried });
+                        assert_eq!(paid, credits);
+                        assert!(q.is_empty());
+                    }
+                    None => {
+                        held = held.saturating_add(1);
+                        let mine = matches!(next, Next::Post { index: i, .. } if i == index);
+                        assert!(!(alone && mine));
+                        assert_eq!(paid, before);
+                    }
+                }
+            }
+        });
+        assert!(passed > 100 && held > 100);
+    }
+
+    /// Whoever is idle is quiet, whatever else is asked.
+    #[test]
+    fn who_is_idle_is_quiet() {
+        let mut idle = 0u32;
+        for_each_account(|q, _, credits| {
+            if q.is_idle(&credits) {
+                idle = idle.saturating_add(1);
+                assert!(q.is_quiet(&credits, credits.starves_peer()));
+            }
+        });
+        assert!(idle > 10);
+    }
+
+    /// Whoever does not ask [`Queues::next`] because of [`Queues::is_starved`] misses nothing: over all small accounts,
+    /// it says no credit, and nothing changes.
+    #[test]
+    fn who_is_starved_misses_nothing() {
+        let mut starved = 0u32;
+        for_each_account(|q, cells, credits| {
+            for (keepalive, patient) in [(false, false), (false, true), (true, false), (true, true)]
+            {
+                if !q.is_starved(&credits, keepalive, patient) {
+                    continue;
+                }
+                starved = starved.saturating_add(1);
+                let (mut q, mut cells, mut credits) = (q, cells, credits);
+                let before = (q.lengths(), credits);
+                let next = q.next(&mut cells, &mut credits, 10, keepalive, patient);
+                assert_eq!(next, Next::NoCredit);
+                assert!((q.lengths(), credits) == before);
+            }
+        });
+        assert!(starved > 100);
+    }
+}
