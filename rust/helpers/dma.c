@@ -9,6 +9,7 @@
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/log2.h>
+#include <linux/memremap.h>
 #include <linux/mm.h>
 #include <linux/scatterlist.h>
 #include <linux/sizes.h>
@@ -311,8 +312,9 @@ noinline int ro2ib_dma_map_sgt(struct ib_device *dev, struct sg_table *sgt,
 {
 	int n = ib_dma_map_sg(dev, sgt->sgl, used, direction(dir));
 
+	/* Memory of a PCI device that this one does not reach, or no room. */
 	if (n <= 0)
-		return -EIO;
+		return is_pci_p2pdma_page(sg_page(sgt->sgl)) ? -EREMOTEIO : -EIO;
 	sgt->nents = n;
 	return 0;
 }

@@ -139,9 +139,13 @@ impl SgMap {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is nothing to map, or less than `pages` says, `ENOMEM` if there is no memory right now, `EIO`
-    /// if it cannot be mapped. For memory of a GPU, in place of `EIO`: `EXDEV` if only some pages are such memory,
-    /// `ENXIO` if it has no provider, `EFAULT` if its provider does not map all of it.
+    /// * `EINVAL`: there is nothing to map, or less than `pages` says.
+    /// * `ENOMEM`: there is no memory right now.
+    /// * `EIO`: there is no room to map it.
+    /// * `EREMOTEIO`: the device does not reach it.
+    /// * `EXDEV`: only some pages are memory of a GPU.
+    /// * `ENXIO`: memory of a GPU has no provider.
+    /// * `EFAULT`: the provider does not map all of it.
     ///
     /// # Safety
     ///

@@ -52,6 +52,12 @@ use crate::{
     }, //
 };
 
+/// Tells whether an error is a lack of memory, or of room to map memory for the device (`EIO`): with an IOMMU, or where
+/// memory bounces. Another try may succeed.
+pub(super) fn is_shortage(e: Error) -> bool {
+    e == ENOMEM || e == EIO
+}
+
 /// Why pages could not be made ready.
 pub(super) enum NotReady {
     /// For want of something, or it is no memory for a transfer.
@@ -64,10 +70,10 @@ pub(super) enum NotReady {
 }
 
 impl NotReady {
-    /// Tells whether there was no memory, so that another try may succeed.
+    /// Tells whether another try may succeed.
     #[cold]
-    pub(super) fn is_no_memory(&self) -> bool {
-        matches!(self, Self::Here(ENOMEM))
+    pub(super) fn is_shortage(&self) -> bool {
+        matches!(self, Self::Here(e) if is_shortage(*e))
     }
 
     /// For the peer and for LNet.
@@ -100,7 +106,7 @@ impl Conn {
             return Err((msg, ENODEV.into()));
         };
         let made = match self.map(device, msg, req, Direction::ToDevice) {
-            Err((msg, why)) if why.is_no_memory() && self.may_use_reserves() => {
+            Err((msg, why)) if why.is_shortage() && self.may_use_reserves() => {
                 self.map_reserved(msg, req, whose)
             }
             made => made,

@@ -299,7 +299,7 @@ impl Conn {
         // A message that is lost was reported.
         let msg = owner.into_message().ok();
         let patience_ms = self.ni.message_limit_ms() / 2;
-        if why.is_no_memory() && rx.msg().at().elapsed_ms() < patience_ms {
+        if why.is_shortage() && rx.msg().at().elapsed_ms() < patience_ms {
             self.count_shortage();
             self.not_answered(Some((rx, Repost::ForPeer)), msg, req, Unsent::NoMemory);
             return Ok(());

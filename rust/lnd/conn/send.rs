@@ -78,7 +78,7 @@ type Sent = Result<(), NotSent>;
 #[inline(never)]
 fn not_ready(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: NotReady) -> Sent {
     match why {
-        why if why.is_no_memory() => {
+        why if why.is_shortage() => {
             conn.count_shortage();
             no_memory(conn, msg, req)
         }

@@ -12,6 +12,7 @@ use kernel::{
 
 use super::{
     close_reason::Fault,
+    mapping::is_shortage,
     rdma_target::Limits,
     rx::Rx,
     transfer::Transfer,
@@ -71,7 +72,7 @@ impl Conn {
     /// meanwhile, or it is want of memory, of regions, or of room to map (`EIO`). LNet sends again what
     /// ends so, which it does not if it is told that it cannot be sent.
     pub(super) fn transient(&self, e: Error) -> Option<Cause> {
-        let short = e == ENOMEM || e == ENOBUFS || e == EIO;
+        let short = is_shortage(e) || e == ENOBUFS;
         let ended = self.with(|inner| (!inner.life.is_up()).then(|| inner.life.end_cause()));
         if short && ended.is_none() {
             self.count_shortage();
@@ -174,7 +175,7 @@ impl Conn {
     #[inline(never)]
     pub(super) fn no_buf(&self, e: Error) -> Unsent {
         match self.transient(e) {
-            Some(Cause::NoResources) if e == ENOMEM => Unsent::NoMemory,
+            Some(Cause::NoResources) if is_shortage(e) => Unsent::NoMemory,
             cause => Unsent::Failed(cause.unwrap_or(Cause::Local(e.to_errno()))),
         }
     }
@@ -213,8 +214,8 @@ impl Conn {
     #[inline(never)]
     pub(super) fn make_buf(&self, whose: For) -> Result<TxBuf> {
         match TxBuf::alloc(&self.hca()?.device) {
-            Err(ENOMEM) if self.may_use_reserves() => {
-                self.with(|inner| inner.wire.take_reserved_buf(whose).ok_or(ENOMEM))
+            Err(e) if is_shortage(e) && self.may_use_reserves() => {
+                self.with(|inner| inner.wire.take_reserved_buf(whose).ok_or(e))
             }
             made => made,
         }
