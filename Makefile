@@ -129,14 +129,16 @@ own-crate:
 	+$(MAKE) --no-print-directory -C .own RUST_CRATE=own KUNIT_TESTS=1 $(if $(GOALS),only,modules)
 
 # The kernel that looks at everything (KASAN, lockdep, ...), hence in a copy. The short form of what frees most.
+debug-tests = close_under_load or read_meanwhile or completion_errors or calls_fail or unplug or kmemleak \
+	or bounce
 test-debug:
 	@mkdir -p .debug
 	@$(call copy,.debug)
 	+KERNEL_FLAVOR=debug $(MAKE) --no-print-directory -C .debug TEST_MODULES=1 modules
 	KERNEL_FLAVOR=debug RO2IBLND_MODULES=$(CURDIR)/.debug $(PYTHON) -B -m pytest -v -rA --few \
-		-k 'close_under_load or read_meanwhile or completion_errors or calls_fail or unplug or kmemleak' \
+		-k '$(debug-tests)' \
 		tests-vm/test_faults_close.py tests-vm/test_faults_verbs.py tests-vm/test_faults_device.py \
-		tests-vm/test_leaks.py
+		tests-vm/test_leaks.py tests-vm/test_dma.py
 
 # The kernel that looks for data races, in the Rust half, too.
 test-kcsan:

@@ -104,7 +104,7 @@ def modules():
 @pytest.fixture(scope="session")
 def profiler():
     """The modules that make a device look like another, let it tell of troubles, and pass for a GPU, if they are built."""
-    paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in ("ib_profile", "ib_event", "gpu_fake")]
+    paths = [os.path.join(BUILT, "tests-vm", "modules", f"{name}.ko") for name in ("ib_profile", "ib_dma", "ib_event", "gpu_fake")]
     return [path for path in paths if os.path.exists(path)]
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """The devices that the tests can be run on: pytest --device NAME.
 
-Only software devices can be had in a guest. ib_profile makes an rxe look like an
-adapter in what the driver asks a device about, and refuses what that adapter would
-refuse; and the driver is made to serve it as hardware, with completions in a
-softirq. The numbers are those of the adapters' drivers in Linux 7.3.
+A guest has software devices only. ib_profile makes an rxe look like an adapter in what the driver asks a device
+about, and refuses what that adapter would refuse. ib_dma gives it the DMA of an adapter. The driver serves it as
+hardware, with completions in a softirq. The numbers are those of the adapters' drivers in Linux 7.3.
 """
 
 # Options for vm.Guest.
@@ -12,20 +11,23 @@ DEVICES = {
     "rxe": {},
     "siw": {"provider": "siw"},
     # 512 bytes of a work request are looked at, less two segments of 16: max_sq_sg in mlx5_ib_query_device().
-    "mlx5": {"hardware": True, "profile": "send_sge=30"},
+    "mlx5": {"hardware": True, "dma": "", "profile": "send_sge=30"},
     # IRDMA_MAX_WQ_FRAGMENT_COUNT, IRDMA_MAX_QP_WRS(8), and max_hw_inline of the second generation.
-    "irdma": {"hardware": True, "profile": "send_sge=13 qp_wr=4080 inline_max=101"},
+    "irdma": {"hardware": True, "dma": "", "profile": "send_sge=13 qp_wr=4080 inline_max=101"},
     # MAX_PBL_LVL_1_PGS and BNXT_STATIC_MAX_SGE. Giving pages to a region may sleep with some providers.
-    "bnxt_re": {"hardware": True, "profile": "send_sge=6 reg_pages=512 map_sleeps=1"},
+    "bnxt_re": {"hardware": True, "dma": "", "profile": "send_sge=6 reg_pages=512 map_sleeps=1"},
     # 2^16 keys for all: so few here that they are enough for one connection of depth 8, and not for two. rvt_create_qp() says
     # of each queue pair that nothing goes inline.
     "hfi1": {"hardware": True, "profile": "regions=32 no_inline=1"},
     # As irdma where the kernel's pages are larger than 4 KiB: its regions have none of that size, and smaller ones. 1 MiB is
     # as many of them as soft-RoCE's regions have.
-    "halves": {"hardware": True, "profile": "page_sizes=0x800"},
-    # Less of everything than any of them: 1 MiB in pieces takes ten times the work requests of this send queue. Who wants to
-    # send inline gets no queue pair.
-    "least": {"hardware": True, "profile": "send_sge=3 reg_pages=256 qp_wr=40 regions=32 no_inline=2"},
+    "halves": {"hardware": True, "dma": "", "profile": "page_sizes=0x800"},
+    # Less of everything than any of them: 1 MiB in pieces takes ten times the work requests of this send queue. A queue
+    # pair with inline data is refused. All memory bounces, as in a confidential guest.
+    "least": {
+        "hardware": True, "dma": "", "append": "swiotlb=force",
+        "profile": "send_sge=3 reg_pages=256 qp_wr=40 regions=32 no_inline=2",
+    },  # fmt: skip
 }
 
 # Devices that the driver refuses to use. They are no --device.

@@ -125,6 +125,8 @@ class Guest:
     softirq   it is to poll completions in a softirq, as of hardware
     profile   parameters of tests-vm/modules/ib_profile.ko, which is among `files`:
               it makes the devices look like others
+    dma       parameters of tests-vm/modules/ib_dma.ko, which is among `files`: the devices have the DMA of an adapter;
+              None: soft-RoCE's virtual DMA
     files     put into the guest's /files (or (path, name) pairs)
     modules   modules of the kernel tree to load at boot; None: the provider's
     tools     more programs of this machine to have in the guest
@@ -140,7 +142,7 @@ class Guest:
     """
 
     def __init__(
-        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", hardware=False, softirq=False, files=(), modules=None, tools=(),
+        self, name="guest", number=1, link=None, rails=1, bond=None, provider="rxe", profile="", dma=None, hardware=False, softirq=False, files=(), modules=None, tools=(),
         append="", vcpus=2, memory=None, workdir=None, kdir=None, image=None, tree=None,
         arch=None, userland=None, compiled=True, accel=None, more=None,
     ):  # fmt: skip
@@ -152,7 +154,7 @@ class Guest:
         self.kdir = kdir or env["KDIR"]
         self.image = image or env["KERNEL_IMAGE"]
         self.tree = tree or env.get("KERNEL_MODULES") or self.kdir
-        self.provider, self.profile, self.hardware, self.softirq = provider, profile, hardware, softirq
+        self.provider, self.profile, self.dma, self.hardware, self.softirq = provider, profile, dma, hardware, softirq
         self.files, self.tools, self.compiled = list(files), tools, compiled
         self.modules = (PROVIDERS[provider],) if modules is None else modules
         self.append, self.vcpus = append, vcpus

@@ -7,14 +7,20 @@ def link_name(guest, rail=0):
     return f"{guest.provider}{rail}"
 
 
+def load_once(guest, module, parameters):
+    guest.check(f"grep -q ^{module} /proc/modules || insmod /files/{module}.ko {parameters}")
+
+
 def plug(guest, rail=0):
     """The RDMA device on eth<rail> comes, or on the bond."""
     interface = guest.bond.devices[rail] if guest.bond else f"eth{rail}"
     add = f"rdma link add {link_name(guest, rail)} type {guest.provider} netdev {interface}"
+    if guest.dma is not None:
+        load_once(guest, "ib_dma", guest.dma)
     if not guest.profile:
         guest.check(add)
         return
-    guest.check(f"grep -q ^ib_profile /proc/modules || insmod /files/ib_profile.ko {guest.profile}")
+    load_once(guest, "ib_profile", guest.profile)
     # rdma_cm is told of a device before ib_profile is: no NI finds it by its address until its profile is set.
     shown = guest.check(f"ip -o -4 addr show dev {interface}")
     addresses = [line.split()[3] for line in shown.splitlines()]
