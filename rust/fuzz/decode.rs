@@ -35,8 +35,8 @@ use ro2iblnd_proto::{
         reopen,
         Body,
         Identity,
-        Message,
-        Order, //
+        Order,
+        WireMsg, //
     }, //
 };
 
@@ -79,7 +79,7 @@ fn judge(body: &Body<'_>) {
 }
 
 /// Writes it as its sender would have, and compares.
-fn write_again(m: &Message<'_>, bytes: &[u8]) {
+fn write_again(m: &WireMsg<'_>, bytes: &[u8]) {
     let frags = match &m.body {
         Body::PutAck { rd, .. } | Body::GetReq { rd, .. } => fragments(rd),
         _ => Vec::new(),

@@ -20,16 +20,16 @@ use crate::rdma::{
 
 /// The connections alive, and one share of the NI's own until shutdown.
 #[pin_data]
-pub(crate) struct LiveCount {
+pub(crate) struct ConnCount {
     count: Atomic<i32>,
     #[pin]
     none: Completion,
 }
 
 /// One living connection.
-pub(crate) struct Live(Arc<LiveCount>);
+pub(crate) struct ConnGuard(Arc<ConnCount>);
 
-impl LiveCount {
+impl ConnCount {
     /// With the NI's share. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
@@ -42,9 +42,9 @@ impl LiveCount {
     }
 
     /// One more.
-    pub(crate) fn take(this: &Arc<Self>) -> Live {
+    pub(crate) fn take(this: &Arc<Self>) -> ConnGuard {
         this.count.fetch_add(1, Full);
-        Live(this.clone())
+        ConnGuard(this.clone())
     }
 
     /// A share goes.
@@ -65,7 +65,7 @@ impl LiveCount {
     }
 }
 
-impl Drop for Live {
+impl Drop for ConnGuard {
     fn drop(&mut self) {
         self.0.put();
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What is known of the device.
-pub(crate) struct Condition {
+pub(crate) struct DeviceHealth {
     /// It said so last.
     broken: Atomic<bool>,
     /// No message of the connection manager leaves it.
@@ -26,7 +26,7 @@ pub(crate) struct Condition {
     refuses: Atomic<bool>,
 }
 
-impl Condition {
+impl DeviceHealth {
     /// Of a device of which nothing was heard.
     pub(super) fn new() -> Self {
         Self {

@@ -11,7 +11,7 @@ use kernel::{
 };
 
 use super::{
-    device_health::Condition,
+    device_health::DeviceHealth,
     hca::Hca,
     log,
     ni::Ni, //
@@ -22,9 +22,9 @@ use crate::{
         StartError, //
     },
     policy::device_failover::{
-        Found,
-        Home,
-        Next, //
+        AddrLocation,
+        DeviceTracker,
+        FailoverStep, //
     },
     rdma::{
         atomic::{
@@ -45,7 +45,7 @@ use crate::{
 
 /// What the event handler of the device and others tell the work item.
 #[pin_data]
-pub(super) struct Signs {
+pub(super) struct PendingDeviceEvents {
     /// What people were told of whether the device is broken.
     told: Atomic<bool>,
     /// There is somebody to look: the NI has its device.
@@ -67,10 +67,10 @@ pub(super) struct Signs {
     /// The active MTU of the port in bytes at the last look; 0: not known.
     mtu: Atomic<u32>,
     #[pin]
-    home: SpinLock<Home>,
+    home: SpinLock<DeviceTracker>,
 }
 
-impl Signs {
+impl PendingDeviceEvents {
     /// Of no device.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
@@ -84,7 +84,7 @@ impl Signs {
             no_use: Atomic::new(0),
             lid: Atomic::new(0),
             mtu: Atomic::new(0),
-            home <- kernel::new_spinlock!(Home::new(), "Signs::home"),
+            home <- kernel::new_spinlock!(DeviceTracker::new(), "Signs::home"),
         })
     }
 
@@ -167,7 +167,7 @@ impl Signs {
     }
 
     /// The device told this. True: a look is due.
-    pub(super) fn heard(&self, event: DeviceEvent, condition: &Condition) -> bool {
+    pub(super) fn heard(&self, event: DeviceEvent, condition: &DeviceHealth) -> bool {
         match event {
             DeviceEvent::Fatal => condition.set_broken(true),
             // A device that recovers without being made anew tells so of its ports.
@@ -223,7 +223,11 @@ impl Signs {
     }
 
     /// What is to be done about the NI's address, which `find` looks for if there is a reason to. `find` may sleep.
-    pub(super) fn look_for_home(&self, ni: &Ni, find: impl FnOnce() -> Found) -> Next {
+    pub(super) fn look_for_home(
+        &self,
+        ni: &Ni,
+        find: impl FnOnce() -> AddrLocation,
+    ) -> FailoverStep {
         let now_ms = ni.now_ms();
         if self.astray.xchg(false, Full) {
             self.home.lock().doubt(now_ms);
@@ -231,20 +235,20 @@ impl Signs {
         {
             let home = self.home.lock();
             if !home.is_doubted() {
-                return Next::Rest;
+                return FailoverStep::Rest;
             }
             if let Some(ms) = home.wait_ms(now_ms) {
-                return Next::Later(ms);
+                return FailoverStep::Later(ms);
             }
         }
         let found = find();
         let due = self.gids_due.load(Acquire);
         let next = self.home.lock().look(now_ms, found, due != 0);
-        if next == Next::Settled {
+        if next == FailoverStep::Settled {
             // But not those of a move that has come since then.
             let _ = self.gids_due.cmpxchg(due, 0, Full);
         }
-        if matches!(next, Next::AgainIn { ask: true, .. }) {
+        if matches!(next, FailoverStep::AgainIn { ask: true, .. }) {
             ask_core(ni);
         }
         next

@@ -9,10 +9,10 @@ use kernel::{
 };
 
 use super::{
-    debugfs::close_log::SeenBy,
+    debugfs::close_log::CloseLogFile,
     iface::Ifaces,
-    stats::close_log::Seen,
-    work_queues::Workers, //
+    stats::close_log::CloseStats,
+    work_queues::WorkQueues, //
 };
 use crate::rdma::debugfs::{
     Dir,
@@ -21,21 +21,21 @@ use crate::rdma::debugfs::{
 
 /// The driver.
 pub(crate) struct Driver {
-    pub(crate) workers: Arc<Workers>,
+    pub(crate) workers: Arc<WorkQueues>,
     /// The interfaces in use.
     pub(crate) ifaces: Arc<Ifaces>,
     /// `/sys/kernel/debug/ro2iblnd`.
     pub(crate) debugfs: Dir,
     /// What was refused, and from where.
-    strangers: Arc<Seen>,
+    strangers: Arc<CloseStats>,
 }
 
 impl Driver {
     /// Makes the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let workers = Workers::new()?;
+        let workers = WorkQueues::new()?;
         let debugfs = Dir::new(c"ro2iblnd");
-        let strangers = Seen::of_refusals()?;
+        let strangers = CloseStats::of_refusals()?;
         let ifaces = Ifaces::new(workers.clone(), strangers.clone())?;
         Ok(Arc::new(
             Self {
@@ -52,7 +52,7 @@ impl Driver {
 /// Dropped as the last thing of the module.
 pub(crate) struct Exit {
     // Before the folder it is in.
-    _strangers: Option<File<SeenBy>>,
+    _strangers: Option<File<CloseLogFile>>,
     driver: Arc<Driver>,
 }
 
@@ -62,7 +62,7 @@ impl Exit {
     pub(crate) fn new(driver: Arc<Driver>) -> Self {
         Self {
             // Without it nothing is missing but a view.
-            _strangers: SeenBy::new(None, &driver.strangers)
+            _strangers: CloseLogFile::new(None, &driver.strangers)
                 .and_then(|seen| File::new(&driver.debugfs, c"unknown_ni", &seen))
                 .ok(),
             driver,

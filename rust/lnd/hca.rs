@@ -18,12 +18,12 @@ use crate::{
         inline_size::InlineSearch,
         link_defaults::{
             self,
-            Speed, //
+            LinkSpeed, //
         },
         mr_quota::{
             self,
-            Need,
-            Source, //
+            MrDemand,
+            MrSource, //
         },
         queue_sizes, //
     },
@@ -87,13 +87,13 @@ pub(crate) struct Hca {
 }
 
 /// What a device can do, which is enough.
-pub(crate) struct Able {
+pub(crate) struct DeviceCaps {
     attrs: DeviceAttrs,
     mr_pages: u32,
     mr_page: RegionPage,
 }
 
-impl Able {
+impl DeviceCaps {
     /// Asks the device.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Able {
     /// `ENOMEM`.
     pub(crate) fn regions(&self) -> Result<Arc<Regions>> {
         Regions::new(mr_quota::bound(self.attrs.max_mr), |usage, failed| {
-            let need = Need {
+            let need = MrDemand {
                 bound: usage.limit,
                 there: usage.allocated,
                 users: usage.users,
@@ -146,8 +146,8 @@ impl Able {
             };
             let source = if failed { need.idle() } else { need.source() };
             match source {
-                Source::New => None,
-                Source::Idle(least) => Some(least),
+                MrSource::New => None,
+                MrSource::Idle(least) => Some(least),
             }
         })
     }
@@ -161,7 +161,7 @@ impl Hca {
     /// `ENOMEM`.
     pub(crate) fn new(
         (device, port): (ARef<Device>, u32),
-        able: Able,
+        able: DeviceCaps,
         pd: Arc<Pd>,
         regions: Arc<Regions>,
         queues: DeviceQueues,
@@ -201,8 +201,8 @@ impl Hca {
     }
 
     /// The speed of the port, as it was when the port was up last.
-    pub(crate) fn speed(&self) -> Speed {
-        Speed::from_mbps(self.mbps.load(Relaxed))
+    pub(crate) fn speed(&self) -> LinkSpeed {
+        LinkSpeed::from_mbps(self.mbps.load(Relaxed))
     }
 
     /// The port says this of itself. A port that is down may say anything of its speed: that is taken only
@@ -212,7 +212,7 @@ impl Hca {
         self.bad_pkeys.store(bad_pkeys, Relaxed);
         self.mtu.store(port.mtu, Relaxed);
         if port.active || self.mbps.load(Relaxed) == 0 {
-            let speed = Speed::of_port(port.speed, port.width);
+            let speed = LinkSpeed::of_port(port.speed, port.width);
             self.mbps.store(speed.mbps(), Relaxed);
         }
     }

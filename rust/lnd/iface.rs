@@ -17,8 +17,8 @@
 //!
 //! # Invariants
 //!
-//! An NI has the device of its address ([`User::settle`]) exactly if its [`Entry::accept`] is set. Both change while
-//! [`Iface::bound`] of the address is held.
+//! An NI has the device of its address ([`IfaceUser::settle`]) exactly if its [`IfaceEntry::accept`] is set. Both
+//! change while [`Iface::bound`] of the address is held.
 
 use kernel::{
     prelude::*,
@@ -31,22 +31,22 @@ use kernel::{
 
 use super::{
     hca::{
-        Able,
+        DeviceCaps,
         Hca, //
     },
     listen::{
         cannot_listen,
         Accept,
-        Asked,
-        Listening, //
+        ListenTarget,
+        ListenerOwner, //
     },
     lnet_glue::O2ib,
     log,
     ni::Ni,
-    stats::close_log::Seen,
+    stats::close_log::CloseStats,
     work_queues::{
         DeviceQueues,
-        Workers, //
+        WorkQueues, //
     }, //
 };
 use crate::{
@@ -56,8 +56,8 @@ use crate::{
         StartError, //
     },
     policy::{
-        device_failover::Found,
-        link_state::Passage, //
+        device_failover::AddrLocation,
+        link_state::SendPolicy, //
     },
     rdma::{
         cm_event::Addr,
@@ -75,7 +75,7 @@ use crate::{
 const BACKLOG: i32 = 0;
 
 /// An NI that uses an interface.
-pub(crate) trait User: Asked + Sized {
+pub(crate) trait IfaceUser: ListenTarget + Sized {
     /// Gives it this device. May sleep.
     ///
     /// # Errors
@@ -100,21 +100,21 @@ pub(crate) trait User: Asked + Sized {
 }
 
 /// An NI as LNet knows it.
-type Port = <O2ib as Lnd>::Ni;
+type LnetNi = <O2ib as Lnd>::Ni;
 
 /// An NI that has a device, or is about to have one.
-struct Entry {
-    user: Arc<Port>,
+struct IfaceEntry {
+    user: Arc<LnetNi>,
     iface: Arc<Iface>,
     /// Judges the requests for the NI, while the NI has its device.
     accept: Option<Arc<Accept<Ifaces>>>,
     /// The objects that all addresses on the device of the NI share.
-    shares: Option<Shares>,
+    shares: Option<DeviceShares>,
 }
 
 /// The objects that all addresses on one device share.
 #[derive(Clone)]
-struct Shares {
+struct DeviceShares {
     device: ARef<Device>,
     regions: Arc<Regions>,
     queues: DeviceQueues,
@@ -123,11 +123,11 @@ struct Shares {
 /// The addresses in use.
 #[pin_data]
 pub(crate) struct Ifaces {
-    workers: Arc<Workers>,
-    strangers: Arc<Seen>,
+    workers: Arc<WorkQueues>,
+    strangers: Arc<CloseStats>,
     /// One entry for each NI that has a device or is about to have one. Not taken on the path of messages.
     #[pin]
-    list: Mutex<KVec<Entry>>,
+    list: Mutex<KVec<IfaceEntry>>,
 }
 
 /// An address that NIs listen on, whichever device has it.
@@ -138,11 +138,11 @@ struct Iface {
     port: u16,
     /// The device that has the address, while an NI uses it. Held over commands of that device.
     #[pin]
-    bound: Mutex<Option<Bound>>,
+    bound: Mutex<Option<BoundAddr>>,
 }
 
 /// An address on the device that has it.
-struct Bound {
+struct BoundAddr {
     hca: Arc<Hca>,
     accept: Arc<Accept<Ifaces>>,
     /// `None` only while the NIs follow their address, and when they could not.
@@ -151,7 +151,7 @@ struct Bound {
 
 impl Ifaces {
     /// Makes the empty list. `strangers` counts requests that are for none of the NIs. May sleep.
-    pub(crate) fn new(workers: Arc<Workers>, strangers: Arc<Seen>) -> Result<Arc<Self>> {
+    pub(crate) fn new(workers: Arc<WorkQueues>, strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 workers,
@@ -168,7 +168,7 @@ impl Ifaces {
     /// # Errors
     ///
     /// The reason for LNet if the NI does not start.
-    pub(crate) fn enter(self: &Arc<Self>, user: &Arc<Port>) -> Result<(), StartError> {
+    pub(crate) fn enter(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<(), StartError> {
         let iface = self.add(user).map_err(no_memory)?;
         let mut there = iface.bound.lock();
         let entered = match &*there {
@@ -184,14 +184,14 @@ impl Ifaces {
 
     /// Lists `user`, which has no device yet, with the address that it shares with other NIs. The
     /// address on a device that is being removed is another one: the removal may take long.
-    fn add(&self, user: &Arc<Port>) -> Result<Arc<Iface>> {
+    fn add(&self, user: &Arc<LnetNi>) -> Result<Arc<Iface>> {
         let new = Iface::new(user.ni())?;
         let mut list = self.list.lock();
         let there = list.iter().find(|entry| {
             entry.iface.is_for(user.ni()) && !entry.accept.as_ref().is_some_and(|a| a.is_removed())
         });
         let iface = there.map_or(new, |entry| entry.iface.clone());
-        let entry = Entry {
+        let entry = IfaceEntry {
             user: user.clone(),
             iface: iface.clone(),
             accept: None,
@@ -202,27 +202,27 @@ impl Ifaces {
     }
 
     /// Takes `user` off the list; the caller drops the entry without the mutex of the list.
-    fn remove(&self, user: &Arc<Port>) -> Option<Entry> {
+    fn remove(&self, user: &Arc<LnetNi>) -> Option<IfaceEntry> {
         let mut list = self.list.lock();
         let at = list.iter().position(|entry| entry.is_of(user))?;
         list.remove(at).ok()
     }
 
     /// Returns the address of `user`, if `user` is listed.
-    fn iface_of(&self, user: &Arc<Port>) -> Option<Arc<Iface>> {
+    fn iface_of(&self, user: &Arc<LnetNi>) -> Option<Arc<Iface>> {
         let list = self.list.lock();
         let entry = list.iter().find(|entry| entry.is_of(user))?;
         Some(entry.iface.clone())
     }
 
     /// Binds the address of `user`, which is the first NI there, gives `user` the device, and listens.
-    fn open(self: &Arc<Self>, user: &Arc<Port>) -> Result<Bound, StartError> {
+    fn open(self: &Arc<Self>, user: &Arc<LnetNi>) -> Result<BoundAddr, StartError> {
         let ni = user.ni();
         let (accept, listener) = self.bind(ni)?;
         let device = listener
             .device()
             .ok_or_else(|| StartError::because("the interface has no RDMA device")(ENODEV))?;
-        let bound = Bound {
+        let bound = BoundAddr {
             hca: self.make_hca(user, device, listener.port())?,
             accept,
             listener: Some(listener),
@@ -237,7 +237,7 @@ impl Ifaces {
     }
 
     /// Binds the address of `ni` on the device that has it now. Nothing is listened for yet.
-    #[allow(clippy::type_complexity)] // Both are `Bound`'s.
+    #[allow(clippy::type_complexity)] // Both are `BoundAddr`'s.
     fn bind(
         self: &Arc<Self>,
         ni: &Ni,
@@ -252,11 +252,11 @@ impl Ifaces {
     /// Makes what connections of `user` need on `device`, except what other addresses on it have made already.
     fn make_hca(
         &self,
-        user: &Arc<Port>,
+        user: &Arc<LnetNi>,
         device: ARef<Device>,
         port: u32,
     ) -> Result<Arc<Hca>, StartError> {
-        let able = Able::of(&device)?;
+        let able = DeviceCaps::of(&device)?;
         let pd = Pd::alloc(device.clone())
             .map_err(StartError::because("cannot allocate a protection domain"))?;
         let waits = device.is_iwarp(port);
@@ -270,16 +270,16 @@ impl Ifaces {
     /// from here on, so that NIs that get the same device at the same time find it.
     fn share(
         &self,
-        user: &Arc<Port>,
+        user: &Arc<LnetNi>,
         device: &ARef<Device>,
-        able: &Able,
+        able: &DeviceCaps,
         waits: bool,
-    ) -> Result<Shares> {
+    ) -> Result<DeviceShares> {
         let mut list = self.list.lock();
         let mut all = list.iter().filter_map(|entry| entry.shares.as_ref());
         let shares = match all.find(|shares| shares.device.same(device)) {
             Some(shares) => shares.clone(),
-            None => Shares {
+            None => DeviceShares {
                 device: device.clone(),
                 regions: able.regions()?,
                 queues: self.workers.for_device(waits)?,
@@ -293,11 +293,11 @@ impl Ifaces {
     }
 
     /// Gives `user` the device of `bound`, and has requests for `user` judged there.
-    fn admit(&self, bound: &Bound, user: &Arc<Port>) -> Result<(), StartError> {
+    fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
         bound.accept.join(user.ni()).map_err(no_memory)?;
         user.settle(&bound.hca)
             .inspect_err(|_| bound.accept.leave(user.ni()))?;
-        let shares = Shares {
+        let shares = DeviceShares {
             device: bound.hca.device.clone(),
             regions: bound.hca.regions.clone(),
             queues: bound.hca.queues.clone(),
@@ -316,7 +316,7 @@ impl Ifaces {
     /// Takes the device from `user`. When the last NI of an address leaves, nothing listens there
     /// any more; waits for the requests that are being judged, and for commands of the device.
     /// False: `user` had no device. May sleep.
-    pub(crate) fn leave(&self, user: &Arc<Port>) -> bool {
+    pub(crate) fn leave(&self, user: &Arc<LnetNi>) -> bool {
         let Some(iface) = self.iface_of(user) else {
             return false;
         };
@@ -337,7 +337,7 @@ impl Ifaces {
     }
 
     /// Returns whether `user` is the only NI that has a device through `iface`.
-    fn is_last(&self, iface: &Arc<Iface>, user: &Arc<Port>) -> bool {
+    fn is_last(&self, iface: &Arc<Iface>, user: &Arc<LnetNi>) -> bool {
         let list = self.list.lock();
         !list.iter().any(|entry| {
             Arc::ptr_eq(&entry.iface, iface) && !entry.is_of(user) && entry.accept.is_some()
@@ -345,15 +345,17 @@ impl Ifaces {
     }
 
     /// Finds where the address of `user` is now. May sleep.
-    pub(crate) fn find(user: &Port) -> Found {
+    pub(crate) fn find(user: &LnetNi) -> AddrLocation {
         let ni = user.ni();
         let Ok(hca) = ni.hca() else {
-            return Found::Nowhere;
+            return AddrLocation::Nowhere;
         };
         match device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0)) {
-            Ok((device, port)) if device.same(&hca.device) && port == hca.port => Found::Here,
-            Ok(_) => Found::Elsewhere,
-            Err(_) => Found::Nowhere,
+            Ok((device, port)) if device.same(&hca.device) && port == hca.port => {
+                AddrLocation::Here
+            }
+            Ok(_) => AddrLocation::Elsewhere,
+            Err(_) => AddrLocation::Nowhere,
         }
     }
 
@@ -363,13 +365,13 @@ impl Ifaces {
     /// bound again, the NIs get the device, and only then requests may come, so that a request
     /// finds its NI. If the new device is of no use the NIs have none, and look for one as after a
     /// removal.
-    pub(crate) fn follow(self: &Arc<Self>, user: &Arc<Port>) {
+    pub(crate) fn follow(self: &Arc<Self>, user: &Arc<LnetNi>) {
         let Some(iface) = self.iface_of(user) else {
             return;
         };
         let mut there = iface.bound.lock();
         let Some(bound) = &mut *there else { return };
-        if Self::find(user) != Found::Elsewhere {
+        if Self::find(user) != AddrLocation::Elsewhere {
             // Another NI with this address was here first.
             return;
         }
@@ -390,10 +392,10 @@ impl Ifaces {
     /// Returns what `bound` was.
     fn move_to(
         self: &Arc<Self>,
-        bound: &mut Bound,
-        user: &Arc<Port>,
-        users: &[Arc<Port>],
-    ) -> Result<Bound, StartError> {
+        bound: &mut BoundAddr,
+        user: &Arc<LnetNi>,
+        users: &[Arc<LnetNi>],
+    ) -> Result<BoundAddr, StartError> {
         let ni = user.ni();
         let (device, port) = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0))
             .map_err(|e| StartError::because(cannot_listen(e))(e))?;
@@ -407,7 +409,7 @@ impl Ifaces {
                 EADDRNOTAVAIL,
             ));
         }
-        let new = Bound {
+        let new = BoundAddr {
             hca,
             accept,
             listener: Some(listener),
@@ -421,7 +423,7 @@ impl Ifaces {
     }
 
     /// Returns the NIs that have a device through `iface`. They stay the same while [`Iface::bound`] is held.
-    fn users_of(&self, iface: &Arc<Iface>) -> Result<KVec<Arc<Port>>> {
+    fn users_of(&self, iface: &Arc<Iface>) -> Result<KVec<Arc<LnetNi>>> {
         let mut users = KVec::new();
         for entry in self.list.lock().iter() {
             if Arc::ptr_eq(&entry.iface, iface) && entry.accept.is_some() {
@@ -434,7 +436,7 @@ impl Ifaces {
     /// Takes the device from the NIs of `iface`, which cannot use it: as if it were being removed.
     fn give_up(&self, iface: &Arc<Iface>) {
         let list = self.list.lock();
-        let of_it = |entry: &&Entry| Arc::ptr_eq(&entry.iface, iface);
+        let of_it = |entry: &&IfaceEntry| Arc::ptr_eq(&entry.iface, iface);
         for entry in list.iter().filter(of_it) {
             if let Some(accept) = &entry.accept {
                 accept.give_up();
@@ -444,7 +446,7 @@ impl Ifaces {
     }
 
     /// Returns whether the device of `user` is being removed, or is of no use any more: `user` is to leave.
-    pub(crate) fn is_removed(&self, user: &Arc<Port>) -> bool {
+    pub(crate) fn is_removed(&self, user: &Arc<LnetNi>) -> bool {
         let list = self.list.lock();
         let entry = list.iter().find(|entry| entry.is_of(user));
         entry.is_some_and(|entry| entry.accept.as_ref().is_some_and(|a| a.is_removed()))
@@ -462,14 +464,14 @@ impl Ifaces {
         let mut others = list.iter().map(|entry| entry.user.ni());
         others.any(|other| {
             other.nid.net() == ni.nid.net()
-                && other.passage() == Passage::Open
+                && other.passage() == SendPolicy::Open
                 && other.on_hca(|other| !same(other)).unwrap_or(false)
         })
     }
 }
 
-impl Entry {
-    fn is_of(&self, user: &Arc<Port>) -> bool {
+impl IfaceEntry {
+    fn is_of(&self, user: &Arc<LnetNi>) -> bool {
         Arc::ptr_eq(&self.user, user)
     }
 }
@@ -496,7 +498,7 @@ impl Iface {
     }
 }
 
-impl Bound {
+impl BoundAddr {
     /// Lets requests come.
     fn listen(&self) -> Result<(), StartError> {
         let listener = self.listener.as_ref().ok_or(EINVAL);
@@ -505,7 +507,7 @@ impl Bound {
     }
 }
 
-impl Listening for Ifaces {
+impl ListenerOwner for Ifaces {
     fn stirred(&self, accept: &Accept<Self>) {
         let list = self.list.lock();
         for entry in list.iter() {

@@ -21,7 +21,7 @@ use super::{
     },
     peer_table::{
         PeerTable,
-        Walk, //
+        TableWalk, //
     }, //
 };
 use crate::proto::nid::Nid;
@@ -29,27 +29,27 @@ use crate::proto::nid::Nid;
 /// The walks over the peers and over the connections of one NI. Administrators that list at the
 /// same time disturb each other: then a walk begins at the first peer.
 #[pin_data]
-pub(crate) struct Numbered {
+pub(crate) struct IndexWalks {
     #[pin]
-    peers: Mutex<Place>,
+    peers: Mutex<WalkPos>,
     #[pin]
-    conns: Mutex<Place>,
+    conns: Mutex<WalkPos>,
 }
 
 /// Where a walk is.
 #[derive(Clone, Copy)]
-struct Place {
+struct WalkPos {
     /// The number of what comes next.
     next: u32,
-    walk: Walk,
+    walk: TableWalk,
     /// Of connections: the peer whose connections are listed, and how many of them were.
     peer: Option<(Nid, usize)>,
 }
 
-impl Place {
+impl WalkPos {
     const START: Self = Self {
         next: 0,
-        walk: Walk::START,
+        walk: TableWalk::START,
         peer: None,
     };
 
@@ -73,12 +73,12 @@ impl Place {
     }
 }
 
-impl Numbered {
+impl IndexWalks {
     /// Makes both, at the first peer.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            peers <- kernel::new_mutex!(Place::START, "Numbered::peers"),
-            conns <- kernel::new_mutex!(Place::START, "Numbered::conns"),
+            peers <- kernel::new_mutex!(WalkPos::START, "Numbered::peers"),
+            conns <- kernel::new_mutex!(WalkPos::START, "Numbered::conns"),
         })
     }
 

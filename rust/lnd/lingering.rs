@@ -16,7 +16,7 @@ use kernel::{
 use crate::{
     policy::cm_id_linger::{
         self,
-        Alike, //
+        LingeringIds, //
     },
     proto::nid::Nid,
     rdma::atomic::{
@@ -26,8 +26,8 @@ use crate::{
 };
 
 /// What is left of a connection.
-pub(crate) trait Leaving: Sized {
-    /// Returns its place in the list, which [`Parting`] writes.
+pub(crate) trait Lingering: Sized {
+    /// Returns its place in the list, which [`LingeringConns`] writes.
     fn place(&self) -> &Atomic<u32>;
 
     /// The peer's.
@@ -45,21 +45,21 @@ pub(crate) trait Leaving: Sized {
 
 /// Those of one NI, each a `C`.
 #[pin_data]
-pub(crate) struct Parting<C> {
+pub(crate) struct LingeringConns<C> {
     /// `None` once the NI stops.
     #[pin]
-    list: Mutex<Option<Waiting<C>>>,
+    list: Mutex<Option<LingeringLists<C>>>,
 }
 
 /// The connections whose ids wait, by what they waited for when they were listed. Thousands may
 /// wait for a route when a link is down, and few for an answer ([`cm_id_linger::has_room`]).
-struct Waiting<C> {
-    /// INVARIANT: [`Leaving::place`] of each is its place here. It changes under the mutex of the list.
+struct LingeringLists<C> {
+    /// INVARIANT: [`Lingering::place`] of each is its place here. It changes under the mutex of the list.
     mute: KVec<Arc<C>>,
     told: KVec<Arc<C>>,
 }
 
-impl<C: Leaving> Waiting<C> {
+impl<C: Lingering> LingeringLists<C> {
     fn iter(&self) -> impl Iterator<Item = &Arc<C>> {
         // `pin_init` has a `chain()`, too.
         Iterator::chain(self.told.iter(), self.mute.iter())
@@ -100,10 +100,10 @@ impl<C: Leaving> Waiting<C> {
     }
 }
 
-impl<C: Leaving> Parting<C> {
+impl<C: Lingering> LingeringConns<C> {
     /// Makes the empty list.
     pub(crate) fn new() -> impl PinInit<Self> {
-        let none = Waiting {
+        let none = LingeringLists {
             mute: KVec::new(),
             told: KVec::new(),
         };
@@ -119,7 +119,7 @@ impl<C: Leaving> Parting<C> {
             return false;
         };
         let told = &waiting.told;
-        let alike = || Alike {
+        let alike = || LingeringIds {
             all: told.len(),
             of_peer: told.iter().filter(|c| c.nid() == conn.nid()).count(),
         };
@@ -135,7 +135,7 @@ impl<C: Leaving> Parting<C> {
     /// Routes have come or gone: those without one fall silent, those with one speak.
     pub(crate) fn routes_changed(&self) {
         let mut conns = KVec::new();
-        for conn in self.list.lock().iter().flat_map(Waiting::iter) {
+        for conn in self.list.lock().iter().flat_map(LingeringLists::iter) {
             // What is left out looks by itself, from time to time.
             if conns.push(conn.clone(), GFP_KERNEL).is_err() {
                 break;
@@ -159,7 +159,7 @@ impl<C: Leaving> Parting<C> {
     /// How many wait for the peer's answer.
     pub(crate) fn unanswered(&self) -> u32 {
         let list = self.list.lock();
-        let all = list.iter().flat_map(Waiting::iter);
+        let all = list.iter().flat_map(LingeringLists::iter);
         let n = all.filter(|conn| !conn.is_mute()).count();
         u32::try_from(n).unwrap_or(u32::MAX)
     }
@@ -167,13 +167,13 @@ impl<C: Leaving> Parting<C> {
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
         let list = self.list.lock();
-        list.as_ref().map_or(0, Waiting::len)
+        list.as_ref().map_or(0, LingeringLists::len)
     }
 
     /// None waits any longer, now and later.
     pub(crate) fn close(&self) {
         let list = self.list.lock().take();
-        for conn in list.iter().flat_map(Waiting::iter) {
+        for conn in list.iter().flat_map(LingeringLists::iter) {
             conn.end_farewell();
         }
     }

@@ -28,9 +28,9 @@ use super::{
         Connection,
         Peers, //
     },
-    rate_limit::Rationed,
+    rate_limit::RateLimiter,
     stats::{
-        close_log::Seen,
+        close_log::CloseStats,
         conn_stats, //
     }, //
 };
@@ -39,11 +39,11 @@ use crate::{
     policy::{
         rate_limit::{
             timer_units,
-            Spent,
+            RateExceeded,
             REFUSALS,
             TAKEN, //
         },
-        reconnect::Known, //
+        reconnect::PeerParams, //
     },
     proto::{
         cause::Cause,
@@ -51,13 +51,13 @@ use crate::{
             check_ni,
             device_ready,
             parse_connreq,
-            Cause as Why,
             CmSource,
             ConnReq,
             NiView,
             PeerVerdict,
             Policy,
-            Refusal, //
+            Refusal,
+            RejectCause as Why, //
         }, //
     },
     rdma::{
@@ -75,7 +75,7 @@ use crate::{
 };
 
 /// An NI as one who asks for a connection finds it.
-pub(crate) trait Asked: Send + Sync + 'static {
+pub(crate) trait ListenTarget: Send + Sync + 'static {
     /// The NI.
     fn ni(&self) -> &Arc<Ni>;
 
@@ -84,7 +84,7 @@ pub(crate) trait Asked: Send + Sync + 'static {
 }
 
 /// The owner of listeners.
-pub(crate) trait Listening: Send + Sync + Sized + 'static {
+pub(crate) trait ListenerOwner: Send + Sync + Sized + 'static {
     /// The device of the listener of `accept` is being removed, or its address may be on another
     /// device: has the NIs that listen there look. Process context, in a handler of the listener:
     /// waits for no device.
@@ -96,7 +96,7 @@ pub(crate) trait Listening: Send + Sync + Sized + 'static {
 pub(crate) struct Accept<H> {
     host: Arc<H>,
     /// Counts requests that were for none of the NIs.
-    strangers: Arc<Seen>,
+    strangers: Arc<CloseStats>,
     /// The device is being removed.
     removed: Atomic<bool>,
     since: Instant<Monotonic>,
@@ -105,14 +105,14 @@ pub(crate) struct Accept<H> {
     users: SpinLock<KVec<Arc<Ni>>>,
     /// The budget of answers that refuse.
     #[pin]
-    refusals: SpinLock<Rationed>,
+    refusals: SpinLock<RateLimiter>,
     /// The budget of requests that are taken.
     #[pin]
-    taken: SpinLock<Rationed>,
+    taken: SpinLock<RateLimiter>,
 }
 
 /// What a request that is not taken gets.
-enum Answer {
+enum RejectAnswer {
     Refuse(Refusal),
     /// Nothing, but it is counted and said: the CM repeats it after seconds. Not over TCP.
     Ignore(Refusal),
@@ -120,7 +120,7 @@ enum Answer {
     Silence,
 }
 
-impl From<Refusal> for Answer {
+impl From<Refusal> for RejectAnswer {
     fn from(refusal: Refusal) -> Self {
         match refusal.cause {
             Why::TooOften | Why::TooOftenInAll => Self::Ignore(refusal),
@@ -131,9 +131,9 @@ impl From<Refusal> for Answer {
 
 impl<H> Accept<H> {
     /// Makes the judge. May sleep.
-    pub(crate) fn new(host: Arc<H>, strangers: Arc<Seen>) -> Result<Arc<Self>> {
-        let refusals = Rationed::new(REFUSALS)?;
-        let taken = Rationed::new(TAKEN)?;
+    pub(crate) fn new(host: Arc<H>, strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
+        let refusals = RateLimiter::new(REFUSALS)?;
+        let taken = RateLimiter::new(TAKEN)?;
         Arc::pin_init(
             pin_init!(Self {
                 host,
@@ -202,7 +202,7 @@ impl<H> Accept<H> {
     /// # Errors
     ///
     /// The budget that has no room for it.
-    fn may_take(&self, payer: Option<u32>, units: u32) -> Result<(), Spent> {
+    fn may_take(&self, payer: Option<u32>, units: u32) -> Result<(), RateExceeded> {
         let mut taken = self.taken.lock();
         taken.take(payer, self.now_ms(), units, false)
     }
@@ -213,9 +213,9 @@ impl<H> Accept<H> {
         req: &ConnRequest<'_>,
         from: &CmSource,
         found: &mut Option<NiView>,
-        seen: &mut Option<Arc<Seen>>,
+        seen: &mut Option<Arc<CloseStats>>,
         src: &mut Option<crate::proto::nid::Nid>,
-    ) -> Result<Arc<Conn>, Answer> {
+    ) -> Result<Arc<Conn>, RejectAnswer> {
         let policy = Policy {
             require_privileged_port: params::require_privileged_port(),
             check_source_addr: true,
@@ -249,7 +249,7 @@ impl<H> Accept<H> {
             }
             // An answer might find no route any more.
             peers.ni.asked_too_late();
-            return Err(Answer::Silence);
+            return Err(RejectAnswer::Silence);
         }
         if !peers.ni.lnet.allows(asked.src.raw()) {
             return Err(Refusal::new(Why::Denied).into());
@@ -257,7 +257,7 @@ impl<H> Accept<H> {
         if peers.ni.orphans.are_too_many(asked.src) {
             return Err(Refusal::new(Why::TooMany).into());
         }
-        let known = Known {
+        let known = PeerParams {
             stamp: asked.src_stamp,
             depth: wanted.depth,
             frags: wanted.frags,
@@ -285,8 +285,8 @@ fn source(req: &ConnRequest<'_>) -> CmSource {
 fn admit(
     peers: &Arc<Peers<Conn>>,
     asked: &ConnReq,
-    known: Known,
-    ration: impl Fn() -> Result<(), Spent>,
+    known: PeerParams,
+    ration: impl Fn() -> Result<(), RateExceeded>,
 ) -> Result<Arc<Conn>, Refusal> {
     let no_resources = |e: Error| Refusal::new(Why::NoResources(e.to_errno()));
     let answer = Cell::new(None);
@@ -326,7 +326,7 @@ fn admit(
     }
 }
 
-impl<H: Listening> ListenHandler for Accept<H> {
+impl<H: ListenerOwner> ListenHandler for Accept<H> {
     fn device_removal(&self) {
         // The listener is told before its connections: no message that those give up asks for another one on this
         // device.
@@ -366,9 +366,9 @@ impl<H: Listening> ListenHandler for Accept<H> {
             }
             Err(answer) => {
                 let (refusal, is_told) = match answer {
-                    Answer::Refuse(refusal) => (refusal, true),
-                    Answer::Ignore(refusal) => (refusal, false),
-                    Answer::Silence => return,
+                    RejectAnswer::Refuse(refusal) => (refusal, true),
+                    RejectAnswer::Ignore(refusal) => (refusal, false),
+                    RejectAnswer::Silence => return,
                 };
                 let seen = seen.as_ref().unwrap_or(&self.strangers);
                 seen.refused(src, &refusal.cause);

@@ -10,8 +10,8 @@ use kernel::prelude::*;
 use crate::{
     lnet::dk::dk,
     policy::{
-        close_log::Noted,
-        link_defaults::Reason,
+        close_log::Recorded,
+        link_defaults::DepthReason,
         post_failures, //
     },
     proto::{
@@ -79,7 +79,7 @@ impl Display for Worded {
 }
 
 /// The NI starts with a depth that the driver chose for the link. Once for an NI, so it needs no limit.
-pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &Reason) {
+pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &DepthReason) {
     pr_info!(
         "{}\n",
         core::format_args!(
@@ -91,7 +91,7 @@ pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &Reason) 
 
 /// A connection ended. Nothing is said of what goes with its NI: the NI says that. Of a peer that connects and closes
 /// all the time little is said, so that there is room for others.
-pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Noted) {
+pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Recorded) {
     // That the link is down, or elsewhere, is said once, by the NI.
     if matches!(
         cause,
@@ -273,7 +273,7 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
 }
 
 /// There is to be no connection to the peer. LNet may ask for one time and again.
-pub(crate) fn not_connected(nid: Nid, cause: Cause, noted: Noted) {
+pub(crate) fn not_connected(nid: Nid, cause: Cause, noted: Recorded) {
     let cause = cause.as_str();
     match noted.is_news() {
         true => warn_limited!("{nid}: not connected to: {cause}\n"),

@@ -22,25 +22,25 @@ use kernel::{
 
 use super::{
     conn_count::{
-        Live,
-        LiveCount, //
+        ConnCount,
+        ConnGuard, //
     },
-    device_health::Condition,
+    device_health::DeviceHealth,
     hca::Hca,
     lnet_glue::O2ib,
-    retained_rx::Orphans,
+    retained_rx::RetainedRx,
     settings::{
-        InUse,
-        MadeWith,
-        Settings, //
+        ConnSettings,
+        Settings,
+        SettingsInUse, //
     },
     stats::{
-        close_log::Seen,
-        closed_counters::Past,
-        latency::Times, //
+        close_log::CloseStats,
+        closed_counters::ClosedCounters,
+        latency::LatencyStats, //
     },
-    timestamp::Moment,
-    work_queues::Workers, //
+    timestamp::Timestamp,
+    work_queues::WorkQueues, //
 };
 use crate::{
     lnet::{
@@ -54,16 +54,16 @@ use crate::{
     policy::{
         link_defaults::{
             self,
-            Reason, //
+            DepthReason, //
         },
         link_state::{
-            Passage,
-            Way, //
+            LinkState,
+            SendPolicy, //
         },
-        liveness::Probe,
+        liveness::ProbeInterval,
         ni_deletion::{
-            Deletion,
-            Late, //
+            LateAction,
+            NiDeletion, //
         }, //
     },
     proto::{
@@ -88,7 +88,7 @@ const PENDING_GRACE: u32 = 10;
 
 /// What a peer or a connection finds, and who looks after the device of the NI has to see to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum DeviceHint {
     /// An attempt to connect was never answered.
     Unheard,
     /// The address of the NI was found on another device.
@@ -104,7 +104,7 @@ pub(crate) enum Trouble {
 pub(crate) struct Ni {
     // Before `lnet`: the shutdown of the NI in LNet waits for `lnet` to be dropped, and the work
     // queues must not be dropped last by one of their own items.
-    pub(crate) workers: Arc<Workers>,
+    pub(crate) workers: Arc<WorkQueues>,
     pub(crate) nid: Nid,
     /// Incarnation: microseconds since the epoch.
     pub(crate) stamp: u64,
@@ -118,33 +118,33 @@ pub(crate) struct Ni {
     hca: Mutex<Option<Arc<Hca>>>,
     /// Whether anybody can be reached.
     #[pin]
-    way: SpinLock<Way>,
+    way: SpinLock<LinkState>,
     /// It is not known yet whether the address moves to another device.
     unsettled: Atomic<bool>,
     /// The depth that peers were told of; 0 before that.
     depth_told: Atomic<u32>,
     /// Counters of the connections that are over.
     #[pin]
-    pub(crate) past: Past,
+    pub(crate) past: ClosedCounters,
     /// What the connections that messages may use were made with.
     #[pin]
-    in_use: InUse,
+    in_use: SettingsInUse,
     /// What ended, and why.
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) seen: Arc<CloseStats>,
     /// Where the time of messages goes.
-    pub(crate) times: Arc<Times>,
+    pub(crate) times: Arc<LatencyStats>,
     /// What LNet keeps of connections that are over.
-    pub(crate) orphans: Orphans,
+    pub(crate) orphans: RetainedRx,
     /// What came while LNet deletes it.
     #[pin]
-    deletion: SpinLock<Deletion>,
+    deletion: SpinLock<NiDeletion>,
     /// What ails the device.
-    pub(crate) condition: Condition,
+    pub(crate) condition: DeviceHealth,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Connections alive, plus one until shutdown.
-    live: Arc<LiveCount>,
-    on_trouble: fn(&Ni, Trouble),
+    live: Arc<ConnCount>,
+    on_trouble: fn(&Ni, DeviceHint),
     pub(crate) lnet: NiRef<O2ib>,
 }
 
@@ -157,16 +157,16 @@ impl Ni {
     pub(crate) fn new(
         cfg: &NiConfig<'_>,
         lnet: NiRef<O2ib>,
-        workers: Arc<Workers>,
-        on_trouble: fn(&Ni, Trouble),
+        workers: Arc<WorkQueues>,
+        on_trouble: fn(&Ni, DeviceHint),
     ) -> Result<Arc<Self>, StartError> {
         if QueueDepth::new(cfg.peer_credits()).is_none() {
             return Err(StartError::because("peer_credits out of 1..255")(EINVAL));
         }
-        let live = LiveCount::new().map_err(StartError::because("no memory"))?;
-        let seen = Seen::new().map_err(StartError::because("no memory"))?;
-        let times = Times::new().map_err(StartError::because("no memory"))?;
-        let orphans = Orphans::new().map_err(StartError::because("no memory"))?;
+        let live = ConnCount::new().map_err(StartError::because("no memory"))?;
+        let seen = CloseStats::new().map_err(StartError::because("no memory"))?;
+        let times = LatencyStats::new().map_err(StartError::because("no memory"))?;
+        let orphans = RetainedRx::new().map_err(StartError::because("no memory"))?;
         let stamp = u64::try_from(RealTime::ktime_get() / 1000).unwrap_or(1);
         Arc::pin_init(
             pin_init!(Self {
@@ -179,16 +179,16 @@ impl Ni {
                 service: cfg.service(),
                 net: cfg.net(),
                 hca <- kernel::new_mutex!(None, "Ni::hca"),
-                way <- kernel::new_spinlock!(Way::new(), "Ni::way"),
+                way <- kernel::new_spinlock!(LinkState::new(), "Ni::way"),
                 unsettled: Atomic::new(false),
                 depth_told: Atomic::new(0),
-                past <- Past::new(),
-                in_use <- InUse::new(),
+                past <- ClosedCounters::new(),
+                in_use <- SettingsInUse::new(),
                 seen,
                 times,
                 orphans,
-                deletion <- kernel::new_spinlock!(Deletion::new(), "Ni::deletion"),
-                condition: Condition::new(),
+                deletion <- kernel::new_spinlock!(NiDeletion::new(), "Ni::deletion"),
+                condition: DeviceHealth::new(),
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,
@@ -219,14 +219,14 @@ impl Ni {
     }
 
     /// Runs `f` on the state of the way, under its lock. Any context but interrupts.
-    pub(crate) fn way<R>(&self, f: impl FnOnce(&mut Way) -> R) -> R {
+    pub(crate) fn way<R>(&self, f: impl FnOnce(&mut LinkState) -> R) -> R {
         f(&mut self.way.lock())
     }
 
     /// What becomes of a message that has no connection.
-    pub(crate) fn passage(&self) -> Passage {
+    pub(crate) fn passage(&self) -> SendPolicy {
         match self.way(|way| way.passage()) {
-            Passage::Open if self.is_unsettled() => Passage::Hold,
+            SendPolicy::Open if self.is_unsettled() => SendPolicy::Hold,
             passage => passage,
         }
     }
@@ -259,22 +259,22 @@ impl Ni {
     }
 
     /// Tells who looks after the device. Process context.
-    pub(crate) fn tell(&self, trouble: Trouble) {
+    pub(crate) fn tell(&self, trouble: DeviceHint) {
         (self.on_trouble)(self, trouble);
     }
 
     /// What a connection that is made now goes by.
-    pub(crate) fn for_new_conn(&self) -> MadeWith {
-        MadeWith::new(Settings::now(&self.lnet))
+    pub(crate) fn for_new_conn(&self) -> ConnSettings {
+        ConnSettings::new(Settings::now(&self.lnet))
     }
 
     /// Messages may use a connection that was made with this.
-    pub(crate) fn enter(&self, conn: &MadeWith) {
+    pub(crate) fn enter(&self, conn: &ConnSettings) {
         self.in_use.enter(conn);
     }
 
     /// They may no longer.
-    pub(crate) fn leave(&self, conn: &MadeWith) {
+    pub(crate) fn leave(&self, conn: &ConnSettings) {
         self.in_use.leave(conn);
     }
 
@@ -288,8 +288,8 @@ impl Ni {
     /// # Errors
     ///
     /// `ESHUTDOWN` once the NI is stopping.
-    pub(crate) fn live(&self) -> Result<Live> {
-        let live = LiveCount::take(&self.live);
+    pub(crate) fn live(&self) -> Result<ConnGuard> {
+        let live = ConnCount::take(&self.live);
         // After the count went up: shutdown either sees it, or is seen here.
         if self.is_stopping() {
             return Err(ESHUTDOWN);
@@ -326,8 +326,8 @@ impl Ni {
     }
 
     /// A message has come in while LNet deletes the NI. Process context.
-    pub(crate) fn came_late(&self) -> Late {
-        self.deletion.lock().came(Moment::now().ns())
+    pub(crate) fn came_late(&self) -> LateAction {
+        self.deletion.lock().came(Timestamp::now().ns())
     }
 
     /// Number of connection objects, and one for the NI itself until it stops.
@@ -356,8 +356,8 @@ impl Ni {
     }
 
     /// Why the depth is what it is, if nobody said it.
-    pub(crate) fn reason(&self, hca: &Hca) -> Option<Reason> {
-        (self.lnet.depth_by() == DepthBy::Link).then_some(Reason {
+    pub(crate) fn reason(&self, hca: &Hca) -> Option<DepthReason> {
+        (self.lnet.depth_by() == DepthBy::Link).then_some(DepthReason {
             speed: hca.speed(),
             credits: self.credits,
         })
@@ -400,8 +400,8 @@ impl Ni {
     }
 
     /// After how long a silent peer that owes an answer is asked, if it is.
-    pub(crate) fn probe(&self) -> Option<Probe> {
-        Probe::of_ms(self.lnet.probe_ms())
+    pub(crate) fn probe(&self) -> Option<ProbeInterval> {
+        ProbeInterval::of_ms(self.lnet.probe_ms())
     }
 
     /// Whether outgoing messages carry a checksum.

@@ -35,21 +35,21 @@ use kernel::{
 use super::{
     conn::Conn,
     debugfs::{
-        close_log::SeenBy,
-        files::Files,
-        latency::TimesOf, //
+        close_log::CloseLogFile,
+        files::NiFiles,
+        latency::LatencyFile, //
     },
     device_watch::{
         self,
-        Signs, //
+        PendingDeviceEvents, //
     },
     hca::Hca,
     iface::{
-        Ifaces,
-        User, //
+        IfaceUser,
+        Ifaces, //
     },
-    index_walk::Numbered,
-    listen::Asked,
+    index_walk::IndexWalks,
+    listen::ListenTarget,
     log,
     ni::Ni,
     peer::Peers,
@@ -62,12 +62,12 @@ use crate::{
         StartError, //
     },
     policy::{
-        device_failover::Next,
+        device_failover::FailoverStep,
         link_state::{
             self,
             Interface,
-            Passage,
-            Todo,
+            LinkAction,
+            SendPolicy,
             LEAVE_LOOK_MS, //
         }, //
     },
@@ -100,48 +100,48 @@ const LOOK_MS: u32 = 1000;
 
 /// An NI with its device.
 #[pin_data]
-pub(crate) struct Port {
+pub(crate) struct NiDevice {
     ni: Arc<Ni>,
     pub(crate) peers: Arc<Peers<Conn>>,
     ifaces: Arc<Ifaces>,
     /// Events of the device, while there is one.
     #[pin]
-    events: Mutex<Option<Pin<KBox<EventRegistration<Port>>>>>,
+    events: Mutex<Option<Pin<KBox<EventRegistration<NiDevice>>>>>,
     #[pin]
-    signs: Signs,
+    signs: PendingDeviceEvents,
     #[pin]
-    look: DelayedWork<Port, DEVICE>,
+    look: DelayedWork<NiDevice, DEVICE>,
     /// Does what concerns all peers, for callers that have locks: there may be thousands, and it may call LNet.
     #[pin]
-    all_peers: DelayedWork<Port, PEERS>,
+    all_peers: DelayedWork<NiDevice, PEERS>,
     /// The administrator has changed settings.
     has_new_settings: Atomic<bool>,
     /// Peers and connections as LNet lists them.
     #[pin]
-    pub(crate) numbered: Numbered,
+    pub(crate) numbered: IndexWalks,
     /// The files in debugfs.
     #[pin]
-    files: Mutex<Option<Files<Port, SeenBy, TimesOf>>>,
+    files: Mutex<Option<NiFiles<NiDevice, CloseLogFile, LatencyFile>>>,
 }
 
 kernel::impl_has_delayed_work! {
-    impl HasDelayedWork<Self, DEVICE> for Port { self.look }
-    impl HasDelayedWork<Self, PEERS> for Port { self.all_peers }
+    impl HasDelayedWork<Self, DEVICE> for NiDevice { self.look }
+    impl HasDelayedWork<Self, PEERS> for NiDevice { self.all_peers }
 }
 
-impl work::DelayedItem<DEVICE> for Port {
+impl work::DelayedItem<DEVICE> for NiDevice {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
 }
 
-impl work::DelayedItem<PEERS> for Port {
+impl work::DelayedItem<PEERS> for NiDevice {
     fn queue(&self) -> &work::OwnedQueue {
         &self.ni.workers.control
     }
 }
 
-impl Asked for Port {
+impl ListenTarget for NiDevice {
     fn ni(&self) -> &Arc<Ni> {
         &self.ni
     }
@@ -151,7 +151,7 @@ impl Asked for Port {
     }
 }
 
-impl User for Port {
+impl IfaceUser for NiDevice {
     fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError> {
         let old = self.events.lock().take();
         // Out of the lock, for that waits for handlers; and before the first event of the new one.
@@ -207,7 +207,7 @@ impl User for Port {
     }
 }
 
-impl Port {
+impl NiDevice {
     /// Makes it: the NI has no device yet. May sleep.
     pub(crate) fn new(ni: Arc<Ni>, ifaces: Arc<Ifaces>) -> Result<Arc<Self>> {
         let peers = Peers::new(ni.clone())?;
@@ -217,11 +217,11 @@ impl Port {
                 peers,
                 ifaces,
                 events <- kernel::new_mutex!(None, "Port::events"),
-                signs <- Signs::new(),
+                signs <- PendingDeviceEvents::new(),
                 look <- kernel::new_delayed_work!("Port::look"),
                 all_peers <- kernel::new_delayed_work!("Port::all_peers"),
                 has_new_settings: Atomic::new(false),
-                numbered <- Numbered::new(),
+                numbered <- IndexWalks::new(),
                 files <- kernel::new_mutex!(None, "Port::files"),
             }),
             GFP_KERNEL,
@@ -229,7 +229,7 @@ impl Port {
     }
 
     /// Has these files; those it had go. May sleep.
-    pub(crate) fn set_files(&self, files: Option<Files<Self, SeenBy, TimesOf>>) {
+    pub(crate) fn set_files(&self, files: Option<NiFiles<Self, CloseLogFile, LatencyFile>>) {
         let old = core::mem::replace(&mut *self.files.lock(), files);
         drop(old);
     }
@@ -333,20 +333,20 @@ impl Port {
     fn follow_home(self: &Arc<Self>) -> Option<u32> {
         let next = self.signs.look_for_home(&self.ni, || Ifaces::find(self));
         match next {
-            Next::Rest => return None,
-            Next::Later(ms) => return Some(ms),
-            Next::Settled | Next::AgainIn { .. } | Next::Move => {}
+            FailoverStep::Rest => return None,
+            FailoverStep::Later(ms) => return Some(ms),
+            FailoverStep::Settled | FailoverStep::AgainIn { .. } | FailoverStep::Move => {}
         }
-        if next == Next::Move {
+        if next == FailoverStep::Move {
             self.ifaces.follow(self);
         }
         // On the same device its GID may be another one: what had the old one is as dead.
         self.peers.table.for_each(|peer| peer.moved());
         let (again, hold) = match next {
-            Next::AgainIn { ms, hold, .. } => (Some(ms), hold),
+            FailoverStep::AgainIn { ms, hold, .. } => (Some(ms), hold),
             // The address may be about to leave that device, too.
-            Next::Move => (Some(0), true),
-            Next::Settled | Next::Rest | Next::Later(_) => (None, false),
+            FailoverStep::Move => (Some(0), true),
+            FailoverStep::Settled | FailoverStep::Rest | FailoverStep::Later(_) => (None, false),
         };
         // What has come since then is for the next look.
         if !hold && self.signs.settle(&self.ni) {
@@ -366,12 +366,12 @@ impl Port {
             .ni
             .way(|way| (way.look(now_ms, other, hold_ms), way.is_open()));
         match todo {
-            Todo::Nothing => {}
-            Todo::End => self.end_connections(),
-            Todo::Refuse => self.peers.table.for_each(|peer| peer.refuse_waiting()),
-            Todo::Reconnect => self.peers.table.for_each(|peer| peer.way_opened()),
+            LinkAction::Nothing => {}
+            LinkAction::End => self.end_connections(),
+            LinkAction::Refuse => self.peers.table.for_each(|peer| peer.refuse_waiting()),
+            LinkAction::Reconnect => self.peers.table.for_each(|peer| peer.way_opened()),
         }
-        if !open || todo == Todo::Reconnect {
+        if !open || todo == LinkAction::Reconnect {
             self.peers.parting.routes_changed();
         }
         (!open).then_some(LOOK_MS)
@@ -403,12 +403,12 @@ impl Port {
 
     /// The way closed: what is on it ends.
     fn end_connections(&self) {
-        let refuse = self.ni.passage() == Passage::Refuse;
+        let refuse = self.ni.passage() == SendPolicy::Refuse;
         self.peers.table.for_each(|peer| peer.way_closed(refuse));
     }
 }
 
-impl WorkItem<PEERS> for Port {
+impl WorkItem<PEERS> for NiDevice {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -432,7 +432,7 @@ impl WorkItem<PEERS> for Port {
     }
 }
 
-impl WorkItem<DEVICE> for Port {
+impl WorkItem<DEVICE> for NiDevice {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -489,7 +489,7 @@ impl WorkItem<DEVICE> for Port {
     }
 }
 
-impl DeviceEvents for Port {
+impl DeviceEvents for NiDevice {
     /// Hard interrupt context is possible: flags and work only.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
         if this.signs.heard(event, &this.ni.condition) {

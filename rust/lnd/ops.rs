@@ -18,21 +18,21 @@ use super::{
         Conn, //
     },
     debugfs::{
-        close_log::SeenBy,
-        files::Files,
-        latency::TimesOf, //
+        close_log::CloseLogFile,
+        files::NiFiles,
+        latency::LatencyFile, //
     },
     driver::Driver,
     hca::Hca,
-    iface::User,
-    listen::Asked,
+    iface::IfaceUser,
+    listen::ListenTarget,
     lnet_glue::O2ib,
     log,
     ni::{
-        Ni,
-        Trouble, //
+        DeviceHint,
+        Ni, //
     },
-    ni_device::Port,
+    ni_device::NiDevice,
     peer::{
         Connection,
         NotSent,
@@ -64,26 +64,26 @@ use crate::{
 };
 
 /// A peer or a connection of the NI found something that the device may be to blame for.
-fn trouble(ni: &Ni, trouble: Trouble) {
+fn trouble(ni: &Ni, trouble: DeviceHint) {
     // By name, because an NI and what looks after it would hold each other.
     if let Some(found) = ni.lnet.find(ni.nid.raw()) {
         match trouble {
-            Trouble::Unheard => found.lnd.unheard(),
-            Trouble::Astray => found.lnd.doubt_home(),
-            Trouble::Refuses | Trouble::Watched => found.lnd.look_in(0),
+            DeviceHint::Unheard => found.lnd.unheard(),
+            DeviceHint::Astray => found.lnd.doubt_home(),
+            DeviceHint::Refuses | DeviceHint::Watched => found.lnd.look_in(0),
         }
     }
 }
 
 /// The peer with that NID. Peers are found by address: one of another net is not meant.
-fn peer_of(port: &Port, nid: u64) -> Result<Arc<Peer<Conn>>> {
+fn peer_of(port: &NiDevice, nid: u64) -> Result<Arc<Peer<Conn>>> {
     let nid = Nid::from_raw(nid);
     let peer = port.peers.table.get(nid).ok_or(ENOENT)?;
     (peer.nid == nid).then_some(peer).ok_or(ENOENT)
 }
 
 /// Does `f` to the peer with that NID, or to all. `ENOENT` if it did nothing.
-fn for_peers(port: &Port, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool) -> Result {
+fn for_peers(port: &NiDevice, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool) -> Result {
     let mut any = false;
     match nid {
         Some(nid) => {
@@ -99,17 +99,17 @@ fn for_peers(port: &Port, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool
 }
 
 impl Lnd for O2ib {
-    type Ni = Port;
-    type Rx = recv::Rx;
+    type Ni = NiDevice;
+    type Rx = recv::LnetRx;
     type Driver = Driver;
 
     fn startup(
         cfg: &NiConfig<'_>,
         lnet: NiRef<Self>,
         driver: ArcBorrow<'_, Driver>,
-    ) -> Result<Arc<Port>, StartError> {
+    ) -> Result<Arc<NiDevice>, StartError> {
         let ni = Ni::new(cfg, lnet, driver.workers.clone(), trouble)?;
-        let port = Port::new(ni.clone(), driver.ifaces.clone())
+        let port = NiDevice::new(ni.clone(), driver.ifaces.clone())
             .map_err(StartError::because("no memory"))?;
         port.attach()?;
         if let Ok(hca) = ni.hca() {
@@ -119,15 +119,15 @@ impl Lnd for O2ib {
             }
         }
         // Without it nothing is missing but a view.
-        let files = SeenBy::new(Some(ni.nid), &ni.seen).and_then(|seen| {
-            let times = TimesOf::new(ni.nid, &ni.times)?;
-            Files::new(&driver.debugfs, ni.nid, &port, &seen, &times)
+        let files = CloseLogFile::new(Some(ni.nid), &ni.seen).and_then(|seen| {
+            let times = LatencyFile::new(ni.nid, &ni.times)?;
+            NiFiles::new(&driver.debugfs, ni.nid, &port, &seen, &times)
         });
         port.set_files(files.ok());
         Ok(port)
     }
 
-    fn shutdown(this: Arc<Port>) {
+    fn shutdown(this: Arc<NiDevice>) {
         let ni = this.ni().clone();
         ni.stop();
         this.set_files(None);
@@ -151,7 +151,7 @@ impl Lnd for O2ib {
     }
 
     fn send(
-        this: ArcBorrow<'_, Port>,
+        this: ArcBorrow<'_, NiDevice>,
         msg: Message,
         req: &SendRequest,
     ) -> Result<(), (Message, Error)> {
@@ -185,13 +185,13 @@ impl Lnd for O2ib {
         rx.header()
     }
 
-    fn eager_recv(_this: ArcBorrow<'_, Port>, rx: &mut recv::Rx) {
+    fn eager_recv(_this: ArcBorrow<'_, NiDevice>, rx: &mut recv::LnetRx) {
         let _nofs = NofsScope::enter();
         recv::eager_recv(rx);
     }
 
     fn recv(
-        _this: ArcBorrow<'_, Port>,
+        _this: ArcBorrow<'_, NiDevice>,
         rx: KBox<Self::Rx>,
         msg: Option<Message>,
         req: &RecvRequest,
@@ -199,20 +199,20 @@ impl Lnd for O2ib {
         recv::recv(rx, msg, req)
     }
 
-    fn link_event(this: ArcBorrow<'_, Port>, event: LinkEvent) {
-        let this: Arc<Port> = this.into();
+    fn link_event(this: ArcBorrow<'_, NiDevice>, event: LinkEvent) {
+        let this: Arc<NiDevice> = this.into();
         this.link_changed(event);
     }
 
-    fn link_busy(this: ArcBorrow<'_, Port>) -> bool {
+    fn link_busy(this: ArcBorrow<'_, NiDevice>) -> bool {
         this.is_stirring()
     }
 
-    fn has_gid(this: ArcBorrow<'_, Port>) -> bool {
+    fn has_gid(this: ArcBorrow<'_, NiDevice>) -> bool {
         this.ni().on_hca(Hca::has_gids).unwrap_or(false)
     }
 
-    fn peer_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<PeerInfo> {
+    fn peer_info(this: ArcBorrow<'_, NiDevice>, index: u32) -> Option<PeerInfo> {
         let peer = this.numbered.peer(&this.peers.table, index)?;
         Some(PeerInfo {
             nid: peer.nid.raw(),
@@ -221,18 +221,18 @@ impl Lnd for O2ib {
         })
     }
 
-    fn debug_peer(this: ArcBorrow<'_, Port>, nid: u64) -> Result {
+    fn debug_peer(this: ArcBorrow<'_, NiDevice>, nid: u64) -> Result {
         peer_debug::peer(&peer_of(&this, nid)?)
     }
 
-    fn del_peer(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
+    fn del_peer(this: ArcBorrow<'_, NiDevice>, nid: Option<u64>) -> Result {
         for_peers(&this, nid, |peer| {
             peer.close(Cause::PeerDeleted);
             true
         })
     }
 
-    fn conn_info(this: ArcBorrow<'_, Port>, index: u32) -> Option<ConnInfo> {
+    fn conn_info(this: ArcBorrow<'_, NiDevice>, index: u32) -> Option<ConnInfo> {
         let conn = this.numbered.conn(&this.peers.table, index)?;
         Some(ConnInfo {
             nid: conn.nid().raw(),
@@ -240,16 +240,16 @@ impl Lnd for O2ib {
         })
     }
 
-    fn settings_changed(this: ArcBorrow<'_, Port>) {
-        let this: Arc<Port> = this.into();
+    fn settings_changed(this: ArcBorrow<'_, NiDevice>) {
+        let this: Arc<NiDevice> = this.into();
         this.settings_changed();
     }
 
-    fn older_conns(this: ArcBorrow<'_, Port>) -> u32 {
+    fn older_conns(this: ArcBorrow<'_, NiDevice>) -> u32 {
         this.ni().older_conns()
     }
 
-    fn close_conns(this: ArcBorrow<'_, Port>, nid: Option<u64>) -> Result {
+    fn close_conns(this: ArcBorrow<'_, NiDevice>, nid: Option<u64>) -> Result {
         match for_peers(&this, nid, |peer| peer.finish_conns(Cause::AdminClose)) {
             // As ko2iblnd: scripts close them all, whether there are any or not.
             Err(ENOENT) if nid.is_none() => Ok(()),

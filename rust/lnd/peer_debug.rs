@@ -21,10 +21,10 @@ use kernel::{
 use super::{
     conn::{
         snapshot::{
-            Details,
+            ConnDetails,
+            ConnSnapshot,
             TxList,
-            TxView,
-            View, //
+            TxView, //
         },
         Conn, //
     },
@@ -38,7 +38,7 @@ use crate::{
     proto::{
         cause::Cause,
         conn_state::State,
-        tx_queues::Line, //
+        tx_queues::QueueKind, //
     }, //
 };
 
@@ -49,9 +49,9 @@ macro_rules! say {
 
 /// The lists of transmits, in ko2iblnd's order: its name of each, and which it is here.
 const LISTS: [(&str, TxList); 4] = [
-    ("tx_queue_nocred", TxList::Queue(Line::FreeOfCredit)),
-    ("tx_queue_rsrvd", TxList::Queue(Line::Unreserved)),
-    ("tx_queue", TxList::Queue(Line::Main)),
+    ("tx_queue_nocred", TxList::Queue(QueueKind::FreeOfCredit)),
+    ("tx_queue_rsrvd", TxList::Queue(QueueKind::Unreserved)),
+    ("tx_queue", TxList::Queue(QueueKind::Main)),
     ("active_txs", TxList::Active),
 ];
 
@@ -95,7 +95,7 @@ pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
 // Apart from `peer` and `show_view`: the copy of a connection's numbers is large, and so is what prints them.
 #[inline(never)]
 fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
-    let Details { view, txs, early } = conn.details()?;
+    let ConnDetails { view, txs, early } = conn.details()?;
     show_view(conn, &view);
     say!("   early_rxs:");
     for (n, rx) in early.iter().enumerate() {
@@ -120,7 +120,7 @@ fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
 }
 
 #[inline(never)]
-fn show_view(conn: &Conn, view: &View) {
+fn show_view(conn: &Conn, view: &ConnSnapshot) {
     let held = view.wire.in_use.saturating_add(usize::from(view.with_lnet));
     let (wire, c) = (&view.wire, view.wire.credits);
     let role = if view.active { "active" } else { "passive" };

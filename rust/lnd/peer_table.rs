@@ -26,9 +26,9 @@ use kernel::{
 use crate::{
     policy::addr_table::{
         self,
-        Key,
-        Mark,
-        Slot,
+        AddrHash,
+        HashKey,
+        TableSlot,
         SHARD_BITS, //
     },
     proto::nid::Nid,
@@ -52,13 +52,13 @@ const SHARDS_PER_CPU: usize = 4;
 const NOWHERE: u32 = u32::MAX;
 
 /// What has a NID.
-pub(crate) trait Named {
+pub(crate) trait HasNid {
     /// Its NID; it stays the same.
     fn nid(&self) -> Nid;
 }
 
 /// Where a peer is, or was.
-enum Place<P> {
+enum TableEntry<P> {
     Peer(Arc<P>),
     /// And the next free one.
     Free(u32),
@@ -66,13 +66,13 @@ enum Place<P> {
 
 /// Some of the peers.
 struct Shard<P> {
-    slots: KVec<Slot>,
-    places: KVec<Place<P>>,
+    slots: KVec<TableSlot>,
+    places: KVec<TableEntry<P>>,
     free: u32,
     peers: usize,
 }
 
-impl<P: Named> Shard<P> {
+impl<P: HasNid> Shard<P> {
     const EMPTY: Self = Self {
         slots: KVec::new(),
         places: KVec::new(),
@@ -83,7 +83,7 @@ impl<P: Named> Shard<P> {
     /// An empty one with so many slots. May sleep.
     fn with_slots(n: usize) -> Result<Self> {
         Ok(Self {
-            slots: KVec::from_elem(Slot::EMPTY, n, GFP_KERNEL)?,
+            slots: KVec::from_elem(TableSlot::EMPTY, n, GFP_KERNEL)?,
             places: KVec::with_capacity(addr_table::room(n), GFP_KERNEL)?,
             ..Self::EMPTY
         })
@@ -99,19 +99,19 @@ impl<P: Named> Shard<P> {
         addr_table::spares(self.slots.len(), self.peers)
     }
 
-    fn get(&self, mark: Mark) -> Option<&Arc<P>> {
+    fn get(&self, mark: AddrHash) -> Option<&Arc<P>> {
         let at = addr_table::find(&self.slots, mark)?;
         match self.places.get(usize::try_from(at).ok()?)? {
-            Place::Peer(peer) => Some(peer),
-            Place::Free(_) => None,
+            TableEntry::Peer(peer) => Some(peer),
+            TableEntry::Free(_) => None,
         }
     }
 
     /// All of it goes into `other`, which is empty, has room for it, and takes its place; the peers get the lowest
     /// places, in the order that they had. What is left of it holds memory only.
-    fn resize(&mut self, mut other: Self, key: Key) -> Self {
+    fn resize(&mut self, mut other: Self, key: HashKey) -> Self {
         for place in self.places.drain_all() {
-            if let Place::Peer(peer) = place {
+            if let TableEntry::Peer(peer) = place {
                 let _ = other.add(&peer, key.mark(peer.nid().addr()));
             }
         }
@@ -119,7 +119,7 @@ impl<P: Named> Shard<P> {
     }
 
     /// A peer whose address is not there. False: there is no room, see [`Shard::wants`].
-    fn add(&mut self, peer: &Arc<P>, mark: Mark) -> bool {
+    fn add(&mut self, peer: &Arc<P>, mark: AddrHash) -> bool {
         let next = u32::try_from(self.places.len()).unwrap_or(NOWHERE);
         let at = if self.free == NOWHERE {
             next
@@ -129,13 +129,13 @@ impl<P: Named> Shard<P> {
         if self.wants().is_some() || !addr_table::add(&mut self.slots, mark, at) {
             return false;
         }
-        let place = Place::Peer(peer.clone());
+        let place = TableEntry::Peer(peer.clone());
         match usize::try_from(at)
             .ok()
             .and_then(|at| self.places.get_mut(at))
         {
             Some(there) => {
-                if let Place::Free(next) = core::mem::replace(there, place) {
+                if let TableEntry::Free(next) = core::mem::replace(there, place) {
                     self.free = next;
                 }
             }
@@ -146,19 +146,19 @@ impl<P: Named> Shard<P> {
         true
     }
 
-    fn remove(&mut self, peer: &Arc<P>, key: Key) -> Option<Arc<P>> {
+    fn remove(&mut self, peer: &Arc<P>, key: HashKey) -> Option<Arc<P>> {
         let mark = key.mark(peer.nid().addr());
         if !Arc::ptr_eq(self.get(mark)?, peer) {
             return None;
         }
         let at = addr_table::remove(&mut self.slots, key, mark)?;
         let place = self.places.get_mut(usize::try_from(at).ok()?)?;
-        let was = core::mem::replace(place, Place::Free(self.free));
+        let was = core::mem::replace(place, TableEntry::Free(self.free));
         self.free = at;
         self.peers = self.peers.saturating_sub(1);
         match was {
-            Place::Peer(peer) => Some(peer),
-            Place::Free(_) => None,
+            TableEntry::Peer(peer) => Some(peer),
+            TableEntry::Free(_) => None,
         }
     }
 
@@ -166,8 +166,8 @@ impl<P: Named> Shard<P> {
     fn before(&self, place: usize) -> Option<(Arc<P>, usize)> {
         let places = self.places.iter().enumerate().take(place).rev();
         let mut peers = places.filter_map(|(at, place)| match place {
-            Place::Peer(peer) => Some((peer.clone(), at)),
-            Place::Free(_) => None,
+            TableEntry::Peer(peer) => Some((peer.clone(), at)),
+            TableEntry::Free(_) => None,
         });
         peers.next()
     }
@@ -175,13 +175,13 @@ impl<P: Named> Shard<P> {
 
 /// How far a walk over the table is.
 #[derive(Clone, Copy)]
-pub(crate) struct Walk {
+pub(crate) struct TableWalk {
     shard: usize,
     /// The place of the last peer. Downwards, as peers move, so that none that moves is passed by.
     place: usize,
 }
 
-impl Walk {
+impl TableWalk {
     /// Before the first peer.
     pub(crate) const START: Self = Self {
         shard: 0,
@@ -191,11 +191,11 @@ impl Walk {
 
 /// The table of peers, each a `P`.
 pub(crate) struct PeerTable<P> {
-    key: Key,
+    key: HashKey,
     shards: KVec<Pin<KBox<SpinLock<Shard<P>>>>>,
 }
 
-impl<P: Named> PeerTable<P> {
+impl<P: HasNid> PeerTable<P> {
     /// An empty table. May sleep.
     pub(crate) fn new() -> Result<Self> {
         let n = shards_for(cpus());
@@ -208,13 +208,13 @@ impl<P: Named> PeerTable<P> {
             shards.push(shard, GFP_KERNEL)?;
         }
         Ok(Self {
-            key: Key::new(random::u64(), random::u64()),
+            key: HashKey::new(random::u64(), random::u64()),
             shards,
         })
     }
 
     /// What stands for a NID, and the shard that it belongs to.
-    fn shard(&self, nid: Nid) -> Option<(Mark, Pin<&SpinLock<Shard<P>>>)> {
+    fn shard(&self, nid: Nid) -> Option<(AddrHash, Pin<&SpinLock<Shard<P>>>)> {
         let mark = self.key.mark(nid.addr());
         // A power of two.
         let at = mark.shard() & self.shards.len().wrapping_sub(1);
@@ -312,7 +312,7 @@ impl<P: Named> PeerTable<P> {
     /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed, and one that stays
     /// may be met twice.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<P>)) {
-        let mut walk = Walk::START;
+        let mut walk = TableWalk::START;
         while let Some(peer) = self.next(&mut walk) {
             f(&peer);
         }
@@ -320,7 +320,7 @@ impl<P: Named> PeerTable<P> {
 
     /// The next peer of a walk, which can be left and gone on with at any time; the same is said of it as of
     /// [`PeerTable::for_each`].
-    pub(crate) fn next(&self, walk: &mut Walk) -> Option<Arc<P>> {
+    pub(crate) fn next(&self, walk: &mut TableWalk) -> Option<Arc<P>> {
         loop {
             let shard = self.shards.get(walk.shard)?;
             let next = shard.lock().before(walk.place);
@@ -328,9 +328,9 @@ impl<P: Named> PeerTable<P> {
                 walk.place = at;
                 return Some(peer);
             }
-            *walk = Walk {
+            *walk = TableWalk {
                 shard: walk.shard.saturating_add(1),
-                ..Walk::START
+                ..TableWalk::START
             };
         }
     }

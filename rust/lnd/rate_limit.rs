@@ -9,22 +9,22 @@ use kernel::prelude::*;
 
 use crate::{
     policy::rate_limit::{
-        Budget,
-        Part,
+        RateExceeded,
+        RateLimit,
         Rates,
-        Spent,
+        SourceBucket,
         PARTS, //
     },
     rdma::random, //
 };
 
 /// A budget and its parts.
-pub(crate) struct Rationed {
-    all: Budget,
-    parts: KVec<Part>,
+pub(crate) struct RateLimiter {
+    all: RateLimit,
+    parts: KVec<SourceBucket>,
 }
 
-impl Rationed {
+impl RateLimiter {
     /// Nothing was used. May sleep.
     ///
     /// # Errors
@@ -32,12 +32,12 @@ impl Rationed {
     /// `ENOMEM`.
     pub(crate) fn new(rates: Rates) -> Result<Self> {
         Ok(Self {
-            all: Budget::new(rates, random::u64()),
-            parts: KVec::from_elem(Part::UNUSED, PARTS, GFP_KERNEL)?,
+            all: RateLimit::new(rates, random::u64()),
+            parts: KVec::from_elem(SourceBucket::UNUSED, PARTS, GFP_KERNEL)?,
         })
     }
 
-    /// Counts one more for `payer`; see [`Budget::take`].
+    /// Counts one more for `payer`; see [`RateLimit::take`].
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Rationed {
         now_ms: u64,
         units: u32,
         overdraws: bool,
-    ) -> Result<(), Spent> {
+    ) -> Result<(), RateExceeded> {
         self.all
             .take(&mut self.parts, payer, now_ms, units, overdraws)
     }

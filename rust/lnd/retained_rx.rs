@@ -29,17 +29,17 @@ use crate::{
 const TABLES: usize = 2;
 
 /// Those of an NI.
-pub(crate) struct Orphans {
-    tables: [Table; TABLES],
+pub(crate) struct RetainedRx {
+    tables: [RetainedCounts; TABLES],
 }
 
 /// Counts, each of which some addresses share.
-struct Table {
+struct RetainedCounts {
     counts: KVec<Atomic<u32>>,
     salt: u64,
 }
 
-impl Table {
+impl RetainedCounts {
     fn new() -> Result<Self> {
         let mut counts = KVec::with_capacity(PARTS, GFP_KERNEL)?;
         for _ in 0..PARTS {
@@ -57,11 +57,11 @@ impl Table {
     }
 }
 
-impl Orphans {
+impl RetainedRx {
     /// None yet. May sleep.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
-            tables: [Table::new()?, Table::new()?],
+            tables: [RetainedCounts::new()?, RetainedCounts::new()?],
         })
     }
 

@@ -59,12 +59,12 @@ impl Settings {
 }
 
 /// What a connection was made with, and whether it is counted.
-pub(crate) struct MadeWith {
+pub(crate) struct ConnSettings {
     settings: Settings,
     counted: Atomic<bool>,
 }
 
-impl MadeWith {
+impl ConnSettings {
     /// Not counted yet.
     pub(super) fn new(settings: Settings) -> Self {
         Self {
@@ -85,12 +85,12 @@ impl MadeWith {
 ///
 /// There is a row for each settings that a counted connection was made with, and it has their number, which is not 0.
 #[pin_data]
-pub(super) struct InUse {
+pub(super) struct SettingsInUse {
     #[pin]
     rows: SpinLock<KVec<(Settings, u32)>>,
 }
 
-impl InUse {
+impl SettingsInUse {
     /// None.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
@@ -99,8 +99,8 @@ impl InUse {
     }
 
     /// Messages may use this connection. Without memory it is not counted. Process context; of one connection not
-    /// at the same time as [`InUse::leave`].
-    pub(super) fn enter(&self, conn: &MadeWith) {
+    /// at the same time as [`SettingsInUse::leave`].
+    pub(super) fn enter(&self, conn: &ConnSettings) {
         if conn.counted.load(Relaxed) {
             return;
         }
@@ -115,7 +115,7 @@ impl InUse {
     }
 
     /// They may no longer. Process context.
-    pub(super) fn leave(&self, conn: &MadeWith) {
+    pub(super) fn leave(&self, conn: &ConnSettings) {
         if !conn.counted.load(Relaxed) {
             return;
         }

@@ -11,9 +11,9 @@ use kernel::time::{
 
 /// Nanoseconds on the monotonic clock.
 #[derive(Clone, Copy)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Timestamp(u64);
 
-impl Moment {
+impl Timestamp {
     /// Reads the clock.
     #[inline]
     pub(crate) fn now() -> Self {

@@ -57,7 +57,7 @@ const STEPS_AT_ONCE: u8 = 32;
 
 /// The work queues.
 #[pin_data]
-pub(crate) struct Workers {
+pub(crate) struct WorkQueues {
     /// Timers, retries, devices: may take long, order does not matter.
     pub(crate) control: OwnedQueue,
     /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion. Before ordinary
@@ -67,11 +67,11 @@ pub(crate) struct Workers {
     pub(crate) upper_busy: OwnedQueue,
     /// Those of devices. Taken when an NI starts or follows its address, and at the end.
     #[pin]
-    devices: Mutex<KVec<Arc<ForDevice>>>,
+    devices: Mutex<KVec<Arc<DeviceEntry>>>,
 }
 
 /// The queues of a device.
-struct ForDevice {
+struct DeviceEntry {
     queue_pairs: OwnedQueue,
     steps: OwnedQueue,
     blocking: OwnedQueue,
@@ -83,7 +83,7 @@ struct ForDevice {
 
 /// The queues of a device, for whoever has to do with it. They are no other device's before the last one who has this
 /// is gone: also what is left on a device that hangs holds up nobody else.
-pub(crate) struct DeviceQueues(Arc<ForDevice>);
+pub(crate) struct DeviceQueues(Arc<DeviceEntry>);
 
 impl DeviceQueues {
     /// Where queue pairs have their turn.
@@ -101,7 +101,7 @@ impl DeviceQueues {
         &self.0.blocking
     }
 
-    fn of(one: &Arc<ForDevice>) -> Self {
+    fn of(one: &Arc<DeviceEntry>) -> Self {
         one.users.fetch_add(1, Relaxed);
         Self(one.clone())
     }
@@ -119,7 +119,7 @@ impl Drop for DeviceQueues {
     }
 }
 
-impl Workers {
+impl WorkQueues {
     /// Makes the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let control = OwnedQueue::new(c"ro2iblnd_control", QueueKind::Unbound, false, 0)?;
@@ -145,7 +145,7 @@ impl Workers {
     pub(crate) fn for_device(&self, waits: bool) -> Result<DeviceQueues> {
         let mut all = self.devices.lock();
         // Who is there makes others of them, and this mutex the first.
-        let free = |one: &&Arc<ForDevice>| one.waits == waits && one.users.load(Acquire) == 0;
+        let free = |one: &&Arc<DeviceEntry>| one.waits == waits && one.users.load(Acquire) == 0;
         if let Some(free) = all.iter().find(free) {
             return Ok(DeviceQueues::of(free));
         }
@@ -154,7 +154,7 @@ impl Workers {
             true => WAITING_AT_ONCE,
             false => u8::try_from(at_once).unwrap_or(u8::MAX),
         };
-        let one = ForDevice {
+        let one = DeviceEntry {
             queue_pairs: OwnedQueue::new(c"ro2iblnd_qp", QueueKind::Unbound, false, at_once)?,
             steps: OwnedQueue::new(c"ro2iblnd_conn", QueueKind::Unbound, false, STEPS_AT_ONCE)?,
             blocking: OwnedQueue::new(c"ro2iblnd_block", QueueKind::Unbound, false, 0)?,

@@ -3,7 +3,7 @@
 //! Where a peer is found by its address: open addressing with linear probing, over slots that the caller owns.
 //!
 //! A look is about as cheap for a hundred thousand peers as for sixteen: three quarters of the slots are empty at
-//! least, and addresses are spread by a [`Key`]. Nothing is marked as deleted: what stands behind a peer that goes
+//! least, and addresses are spread by a [`HashKey`]. Nothing is marked as deleted: what stands behind a peer that goes
 //! moves up.
 //!
 //! # Who chooses addresses
@@ -23,12 +23,12 @@
 
 /// What spreads the addresses of one table.
 #[derive(Clone, Copy)]
-pub struct Key {
+pub struct HashKey {
     first: u64,
     second: u64,
 }
 
-impl Key {
+impl HashKey {
     /// Of random bits.
     pub const fn new(first: u64, second: u64) -> Self {
         // Odd: what is multiplied by them stays one to one.
@@ -40,18 +40,18 @@ impl Key {
 
     /// Where an address belongs.
     #[inline]
-    pub fn mark(self, addr: u32) -> Mark {
+    pub fn mark(self, addr: u32) -> AddrHash {
         let near = u64::from(addr).wrapping_mul(self.first);
-        Mark {
+        AddrHash {
             addr,
             far: (near ^ (near >> 32)).wrapping_mul(self.second),
         }
     }
 }
 
-/// An address, and where a [`Key`] says that it belongs.
+/// An address, and where a [`HashKey`] says that it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct AddrHash {
     addr: u32,
     far: u64,
 }
@@ -59,7 +59,7 @@ pub struct Mark {
 /// How many bits, the highest, choose the shard.
 pub const SHARD_BITS: u32 = 6;
 
-impl Mark {
+impl AddrHash {
     /// The shard of a table that has 2 to the power of [`SHARD_BITS`]; of one that has a smaller power of two, its
     /// lowest bits.
     #[inline]
@@ -70,12 +70,12 @@ impl Mark {
 
 /// A place for a peer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct TableSlot {
     addr: u32,
     at: u32,
 }
 
-impl Slot {
+impl TableSlot {
     /// Nobody's.
     pub const EMPTY: Self = Self {
         addr: 0,
@@ -108,7 +108,7 @@ pub fn spares(slots: usize, peers: usize) -> Option<usize> {
 }
 
 /// Where the look for an address begins.
-pub fn home(slots: &[Slot], mark: Mark) -> usize {
+pub fn home(slots: &[TableSlot], mark: AddrHash) -> usize {
     let n = u64::try_from(slots.len()).unwrap_or(0);
     // The highest bits are the same in all of a shard. There are less than 2^32 slots: it cannot wrap.
     let scaled = ((mark.far << SHARD_BITS) >> 32).wrapping_mul(n) >> 32;
@@ -116,7 +116,7 @@ pub fn home(slots: &[Slot], mark: Mark) -> usize {
 }
 
 /// The slot behind that one; the first follows the last.
-fn behind(slots: &[Slot], at: usize) -> usize {
+fn behind(slots: &[TableSlot], at: usize) -> usize {
     let next = at.saturating_add(1);
     if next < slots.len() {
         next
@@ -126,7 +126,7 @@ fn behind(slots: &[Slot], at: usize) -> usize {
 }
 
 /// The slot of a peer with its number, or the empty one where it belongs; `None` if there is neither.
-pub fn look(slots: &[Slot], mark: Mark) -> Option<(usize, Slot)> {
+pub fn look(slots: &[TableSlot], mark: AddrHash) -> Option<(usize, TableSlot)> {
     let mut at = home(slots, mark);
     for _ in 0..slots.len() {
         let slot = *slots.get(at)?;
@@ -140,7 +140,7 @@ pub fn look(slots: &[Slot], mark: Mark) -> Option<(usize, Slot)> {
 
 /// What was stored for a peer.
 #[inline]
-pub fn find(slots: &[Slot], mark: Mark) -> Option<u32> {
+pub fn find(slots: &[TableSlot], mark: AddrHash) -> Option<u32> {
     let (_, slot) = look(slots, mark)?;
     (!slot.is_empty()).then_some(slot.at)
 }
@@ -148,15 +148,15 @@ pub fn find(slots: &[Slot], mark: Mark) -> Option<u32> {
 /// Stores `at` for a peer that is not there. False: there is no slot. Most of them are to stay empty: the caller sees
 /// to [`room`].
 #[must_use]
-pub fn add(slots: &mut [Slot], mark: Mark, at: u32) -> bool {
-    let Some((free, Slot::EMPTY)) = look(slots, mark) else {
+pub fn add(slots: &mut [TableSlot], mark: AddrHash, at: u32) -> bool {
+    let Some((free, TableSlot::EMPTY)) = look(slots, mark) else {
         return false;
     };
     if at == u32::MAX {
         return false;
     }
     if let Some(slot) = slots.get_mut(free) {
-        *slot = Slot {
+        *slot = TableSlot {
             addr: mark.addr,
             at,
         };
@@ -165,7 +165,7 @@ pub fn add(slots: &mut [Slot], mark: Mark, at: u32) -> bool {
 }
 
 /// Forgets a peer: what was stored for it.
-pub fn remove(slots: &mut [Slot], key: Key, mark: Mark) -> Option<u32> {
+pub fn remove(slots: &mut [TableSlot], key: HashKey, mark: AddrHash) -> Option<u32> {
     let (mut hole, gone) = look(slots, mark)?;
     if gone.is_empty() {
         return None;
@@ -189,7 +189,7 @@ pub fn remove(slots: &mut [Slot], key: Key, mark: Mark) -> Option<u32> {
             hole = at;
         }
     }
-    *slots.get_mut(hole)? = Slot::EMPTY;
+    *slots.get_mut(hole)? = TableSlot::EMPTY;
     Some(gone.at)
 }
 
@@ -198,11 +198,11 @@ pub fn remove(slots: &mut [Slot], key: Key, mark: Mark) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const KEY: Key = Key::new(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
+    const KEY: HashKey = HashKey::new(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
 
     #[test]
     fn what_is_stored_is_found_until_it_is_removed() {
-        let mut slots = [Slot::EMPTY; 8];
+        let mut slots = [TableSlot::EMPTY; 8];
         assert_eq!(find(&slots, KEY.mark(5)), None);
         for addr in 0..4 {
             assert!(add(&mut slots, KEY.mark(addr), addr.saturating_add(100)));
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(find(&[], mark(1)), None);
         assert!(!add(&mut [], mark(1), 1));
         assert_eq!(remove(&mut [], KEY, mark(1)), None);
-        let mut slots = [Slot::EMPTY; 3];
+        let mut slots = [TableSlot::EMPTY; 3];
         for addr in 0..3 {
             assert!(add(&mut slots, mark(addr), addr));
         }

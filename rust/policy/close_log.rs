@@ -17,12 +17,12 @@ use crate::proto::{
         Refused,
         RejectWhy, //
     },
-    reject_reason::Cause as Refusal, //
+    reject_reason::RejectCause as Refusal, //
 };
 
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EndKind {
     /// It was up, and ended.
     Closed,
     /// An attempt ended without one, or never began for want of memory or of a device.
@@ -31,7 +31,7 @@ pub enum What {
     Refused,
 }
 
-impl fmt::Display for What {
+impl fmt::Display for EndKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Closed => "closed",
@@ -43,7 +43,7 @@ impl fmt::Display for What {
 
 /// Who began the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Initiator {
     /// This node: a limit was reached, something could not be had, or the peer could not be believed.
     Us,
     /// The peer, or its device: it said so.
@@ -58,7 +58,7 @@ pub enum By {
     Unknown,
 }
 
-impl By {
+impl Initiator {
     /// Who began what ended for that cause.
     pub const fn of(cause: Cause) -> Self {
         match cause {
@@ -92,7 +92,7 @@ impl By {
     }
 }
 
-impl fmt::Display for By {
+impl fmt::Display for Initiator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Us => "local",
@@ -266,18 +266,18 @@ pub const fn rejected_name(why: &Refused) -> &'static str {
 
 /// One end of a connection, or one refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct CloseEvent {
     /// Milliseconds since the epoch; of the last one if there were several.
     pub at_ms: u64,
     /// The peer, if it is known.
     pub peer: Option<Nid>,
     /// What happened.
-    pub what: What,
+    pub what: EndKind,
     /// Whether we had asked for the connection.
     pub active: bool,
     /// Who began.
-    pub by: By,
-    /// Out of [`CAUSES`], or [`REFUSALS`] for [`What::Refused`].
+    pub by: Initiator,
+    /// Out of [`CAUSES`], or [`REFUSALS`] for [`EndKind::Refused`].
     pub why: &'static str,
     /// More about it, `-` if there is none: what the peer said when it refused.
     pub detail: &'static str,
@@ -289,14 +289,14 @@ pub struct Event {
     pub number: u64,
 }
 
-impl Event {
+impl CloseEvent {
     /// A place where nothing is yet.
     pub const EMPTY: Self = Self {
         at_ms: 0,
         peer: None,
-        what: What::Closed,
+        what: EndKind::Closed,
         active: false,
-        by: By::Unknown,
+        by: Initiator::Unknown,
         why: "?",
         detail: "-",
         asked: None,
@@ -326,14 +326,14 @@ const NEWS_MS: u64 = 60_000;
 
 /// What was known of others that are like an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Noted {
+pub struct Recorded {
     /// How many there are by now, of those that are not forgotten.
     pub times: u32,
     /// Milliseconds since the last one before.
     since_ms: Option<u64>,
 }
 
-impl Noted {
+impl Recorded {
     /// Of what nothing is known.
     pub const FIRST: Self = Self {
         times: 1,
@@ -355,11 +355,11 @@ impl Noted {
 
 /// The last events, in memory of the caller's: always the same slice.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Trail {
+pub struct CloseLog {
     written: u64,
 }
 
-impl Trail {
+impl CloseLog {
     /// Nothing happened yet.
     pub const fn new() -> Self {
         Self { written: 0 }
@@ -373,18 +373,18 @@ impl Trail {
     /// Takes down an event, and says what is known of those that are like it. A refusal that is like the newest one is
     /// counted there, for a peer that is refused tries again and again. Of others that are alike [`ALIKE`] are kept:
     /// the oldest of them makes room, and is counted with the next one.
-    pub fn note(&mut self, places: &mut [Event], event: Event) -> Noted {
-        let event = Event {
+    pub fn note(&mut self, places: &mut [CloseEvent], event: CloseEvent) -> Recorded {
+        let event = CloseEvent {
             number: self.written,
             ..event
         };
         self.written = self.written.saturating_add(1);
-        let alike = Alike::of(places, &event);
-        let noted = Noted {
+        let alike = SimilarEvents::of(places, &event);
+        let noted = Recorded {
             times: alike.times.saturating_add(1),
             since_ms: alike.last_ms.map(|last| event.at_ms.saturating_sub(last)),
         };
-        if event.what == What::Refused && alike.repeats {
+        if event.what == EndKind::Refused && alike.repeats {
             if let Some(newest) = alike.newest.and_then(|e| places.get_mut(e.at)) {
                 newest.times = newest.times.saturating_add(event.times);
                 newest.at_ms = event.at_ms;
@@ -411,7 +411,7 @@ impl Trail {
     }
 
     /// The first event that is still there, of those with that number or a later one.
-    pub fn from(&self, places: &[Event], number: u64) -> Option<Event> {
+    pub fn from(&self, places: &[CloseEvent], number: u64) -> Option<CloseEvent> {
         let later = places.iter().filter(|e| e.is_there() && e.number >= number);
         later.min_by_key(|e| e.number).copied()
     }
@@ -419,13 +419,13 @@ impl Trail {
 
 /// An event that is there, and where.
 #[derive(Clone, Copy)]
-struct Found {
+struct FoundEvent {
     at: usize,
     number: u64,
 }
 
 /// The older one, if there are two.
-fn older(one: Option<Found>, other: Found) -> Option<Found> {
+fn older(one: Option<FoundEvent>, other: FoundEvent) -> Option<FoundEvent> {
     match one {
         Some(one) if one.number < other.number => Some(one),
         _ => Some(other),
@@ -433,7 +433,7 @@ fn older(one: Option<Found>, other: Found) -> Option<Found> {
 }
 
 /// What is found in the places for an event, in one look at each of them: a thousand connections may end at once.
-struct Alike {
+struct SimilarEvents {
     /// The place that makes room: one where nothing is yet, or that of the oldest event.
     room: Option<usize>,
     /// How many are like it.
@@ -441,17 +441,17 @@ struct Alike {
     /// How many they stand for.
     times: u32,
     /// The oldest of them, and the one after it.
-    oldest: Option<Found>,
-    second: Option<Found>,
-    newest: Option<Found>,
+    oldest: Option<FoundEvent>,
+    second: Option<FoundEvent>,
+    newest: Option<FoundEvent>,
     /// When the newest was.
     last_ms: Option<u64>,
     /// The last of all events is one of them, and just like it.
     repeats: bool,
 }
 
-impl Alike {
-    fn of(places: &[Event], event: &Event) -> Self {
+impl SimilarEvents {
+    fn of(places: &[CloseEvent], event: &CloseEvent) -> Self {
         let mut alike = Self {
             room: None,
             kept: 0,
@@ -469,7 +469,7 @@ impl Alike {
                 empty = empty.or(Some(at));
                 continue;
             }
-            let found = Found {
+            let found = FoundEvent {
                 at,
                 number: e.number,
             };
@@ -488,7 +488,7 @@ impl Alike {
         alike
     }
 
-    fn add(&mut self, found: Found, event: &Event) {
+    fn add(&mut self, found: FoundEvent, event: &CloseEvent) {
         self.kept = self.kept.saturating_add(1);
         self.times = self.times.saturating_add(event.times);
         match self.oldest {
@@ -511,7 +511,7 @@ impl Alike {
 
 /// What a peer's connections ended of, also of earlier objects of that peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct PeerHistory {
     addr: u32,
     /// Connections that were up and ended.
     pub closed: u32,
@@ -525,7 +525,7 @@ pub struct Record {
     pub at_ms: u64,
 }
 
-impl Record {
+impl PeerHistory {
     /// Nobody's.
     pub const EMPTY: Self = Self {
         addr: 0,
@@ -558,7 +558,7 @@ fn places_of(addr: u32, records: usize) -> usize {
 
 /// Takes down in `records`, a multiple of [`WAYS`], that a connection of `addr` ended, or with `up`
 /// false an attempt.
-pub fn record(records: &mut [Record], addr: u32, up: bool, cause: Cause, at_ms: u64) {
+pub fn record(records: &mut [PeerHistory], addr: u32, up: bool, cause: Cause, at_ms: u64) {
     let set = places_of(addr, records.len());
     let Some(set) = records.chunks_exact_mut(WAYS).nth(set) else {
         return;
@@ -575,9 +575,9 @@ pub fn record(records: &mut [Record], addr: u32, up: bool, cause: Cause, at_ms: 
         return;
     };
     if known.is_none() {
-        *place = Record {
+        *place = PeerHistory {
             addr,
-            ..Record::EMPTY
+            ..PeerHistory::EMPTY
         };
     }
     let count = if up {
@@ -594,7 +594,7 @@ pub fn record(records: &mut [Record], addr: u32, up: bool, cause: Cause, at_ms: 
 }
 
 /// What was taken down of `addr`.
-pub fn recorded(records: &[Record], addr: u32) -> Option<Record> {
+pub fn recorded(records: &[PeerHistory], addr: u32) -> Option<PeerHistory> {
     let set = records
         .chunks_exact(WAYS)
         .nth(places_of(addr, records.len()))?;
@@ -606,35 +606,35 @@ pub fn recorded(records: &[Record], addr: u32) -> Option<Record> {
 mod tests {
     use super::*;
 
-    fn closed(at_ms: u64) -> Event {
-        Event {
+    fn closed(at_ms: u64) -> CloseEvent {
+        CloseEvent {
             at_ms,
-            what: What::Closed,
+            what: EndKind::Closed,
             why: "PeerClosed",
             times: 1,
-            ..Event::EMPTY
+            ..CloseEvent::EMPTY
         }
     }
 
-    fn refused(at_ms: u64, peer: u32) -> Event {
-        Event {
+    fn refused(at_ms: u64, peer: u32) -> CloseEvent {
+        CloseEvent {
             at_ms,
             peer: Some(Nid::new(0, peer)),
-            what: What::Refused,
+            what: EndKind::Refused,
             why: "Depth",
             times: 1,
-            ..Event::EMPTY
+            ..CloseEvent::EMPTY
         }
     }
 
-    fn of(places: &[Event], number: u64) -> Option<(u64, u32, u64)> {
-        let event = Trail::new().from(places, number)?;
+    fn of(places: &[CloseEvent], number: u64) -> Option<(u64, u32, u64)> {
+        let event = CloseLog::new().from(places, number)?;
         Some((event.number, event.times, event.at_ms))
     }
 
     #[test]
     fn the_oldest_event_makes_room() {
-        let (mut trail, mut places) = (Trail::new(), [Event::EMPTY; 4]);
+        let (mut trail, mut places) = (CloseLog::new(), [CloseEvent::EMPTY; 4]);
         assert_eq!(trail.from(&places, 0), None);
         for i in 0..10 {
             trail.note(&mut places, closed(i));
@@ -651,7 +651,7 @@ mod tests {
 
     #[test]
     fn refusals_that_are_alike_are_one() {
-        let (mut trail, mut places) = (Trail::new(), [Event::EMPTY; 4]);
+        let (mut trail, mut places) = (CloseLog::new(), [CloseEvent::EMPTY; 4]);
         for i in 0..1000 {
             trail.note(&mut places, refused(i, 1));
         }
@@ -670,8 +670,8 @@ mod tests {
 
     #[test]
     fn one_peer_does_not_push_out_the_ends_of_others() {
-        let (mut trail, mut places) = (Trail::new(), [Event::EMPTY; 16]);
-        let by = |peer: u32, at_ms: u64| Event {
+        let (mut trail, mut places) = (CloseLog::new(), [CloseEvent::EMPTY; 16]);
+        let by = |peer: u32, at_ms: u64| CloseEvent {
             peer: Some(Nid::new(0, peer)),
             ..closed(at_ms)
         };
@@ -693,12 +693,12 @@ mod tests {
         }
         assert_eq!(trail.written(), 3000);
         let there = places.iter().filter(|e| e.is_there());
-        assert_eq!(there.filter(|e| e.what == What::Refused).count(), 16);
+        assert_eq!(there.filter(|e| e.what == EndKind::Refused).count(), 16);
     }
 
     #[test]
     fn the_log_tells_the_first_ones_and_then_fewer() {
-        let (mut trail, mut places) = (Trail::new(), [Event::EMPTY; 16]);
+        let (mut trail, mut places) = (CloseLog::new(), [CloseEvent::EMPTY; 16]);
         let mut at_ms = 0u64;
         let said = (1..=1024).filter(|times| {
             at_ms = at_ms.saturating_add(100);
@@ -713,35 +713,35 @@ mod tests {
             at_ms = at_ms.saturating_add(60_000);
             assert!(trail.note(&mut places, closed(at_ms)).is_news());
         }
-        assert!(Noted::FIRST.is_news());
+        assert!(Recorded::FIRST.is_news());
     }
 
     #[test]
     fn no_room_is_no_fault() {
-        let mut trail = Trail::new();
+        let mut trail = CloseLog::new();
         trail.note(&mut [], closed(1));
         assert_eq!(trail.from(&[], 0), None);
         record(&mut [], 1, true, Cause::PeerClosed, 1);
         assert_eq!(recorded(&[], 1), None);
-        let mut few = [Record::EMPTY; WAYS - 1];
+        let mut few = [PeerHistory::EMPTY; WAYS - 1];
         record(&mut few, 1, true, Cause::PeerClosed, 1);
         assert_eq!(recorded(&few, 1), None);
     }
 
     #[test]
     fn records_are_kept_by_peer() {
-        let mut records = [Record::EMPTY; 4 * WAYS];
+        let mut records = [PeerHistory::EMPTY; 4 * WAYS];
         record(&mut records, 7, true, Cause::PeerClosed, 5);
         record(&mut records, 7, false, Cause::Unreachable, 6);
         record(&mut records, 8, true, Cause::Flushed, 7);
-        let seven = recorded(&records, 7).unwrap_or(Record::EMPTY);
+        let seven = recorded(&records, 7).unwrap_or(PeerHistory::EMPTY);
         assert_eq!(
             (seven.closed, seven.failed, seven.last, seven.at_ms),
             (1, 1, "Unreachable", 6)
         );
         record(&mut records, 7, true, Cause::PeerClosed, 8);
         let ends: [Option<(&str, u16)>; 3] = {
-            let seven = recorded(&records, 7).unwrap_or(Record::EMPTY);
+            let seven = recorded(&records, 7).unwrap_or(PeerHistory::EMPTY);
             let mut ends = seven.ends();
             [ends.next(), ends.next(), ends.next()]
         };
@@ -756,7 +756,7 @@ mod tests {
 
     #[test]
     fn the_oldest_record_of_a_set_makes_room() {
-        let mut records = [Record::EMPTY; 4 * WAYS];
+        let mut records = [PeerHistory::EMPTY; 4 * WAYS];
         let first = 1u32;
         // All of them in the same set.
         let peers = [0u32, 1, 2, 3, 4, 5, 6, 7, 8].map(|n| first.wrapping_add(n.wrapping_mul(4)));
@@ -803,11 +803,11 @@ mod tests {
                     cause.outcome(posted).health,
                     Health::LocalDropped | Health::LocalAborted | Health::LocalError
                 );
-                let ours = match By::of(cause) {
-                    By::Device | By::Operator | By::Us => true,
+                let ours = match Initiator::of(cause) {
+                    Initiator::Device | Initiator::Operator | Initiator::Us => true,
                     // It may have been our address that moved.
-                    By::Unknown => cause == Cause::AddressChanged,
-                    By::Peer | By::Path => false,
+                    Initiator::Unknown => cause == Cause::AddressChanged,
+                    Initiator::Peer | Initiator::Path => false,
                 };
                 // KUnit's takes no message.
                 assert!(ours || !local);

@@ -31,7 +31,7 @@ const PARTING_OF_PEER: usize = 8;
 
 /// Ids that wait for an answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Alike {
+pub struct LingeringIds {
     /// All of the NI.
     pub all: usize,
     /// Those of the same peer.
@@ -41,7 +41,7 @@ pub struct Alike {
 /// Whether one more id may wait, for a route if `mute`, else for an answer, where `waiting` wait already and `alike` of
 /// them for an answer: those that wait for a route, of which there may be many when a link is down, take no place of
 /// the others. `alike` is only asked if it matters, for it takes time where there are many.
-pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> Alike) -> bool {
+pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> LingeringIds) -> bool {
     if mute {
         // The others are few.
         return waiting < MUTE_MAX + PARTING_MAX;
@@ -50,13 +50,13 @@ pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> Alike) -> bo
     if waiting < half {
         return true;
     }
-    let Alike { all, of_peer } = alike();
+    let LingeringIds { all, of_peer } = alike();
     all < half || (all < PARTING_MAX && of_peer < PARTING_OF_PEER)
 }
 
 /// Where the farewell of one connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum LingerState {
     /// Nothing was said.
     Open,
     /// Our DREQ is on its way; nothing was heard.
@@ -77,22 +77,24 @@ enum Step {
 
 /// The farewell of one connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Farewell(Step);
+pub struct CmIdLinger(LingerState);
 
-impl Farewell {
+impl CmIdLinger {
     /// Of a connection just made.
     pub const fn new() -> Self {
-        Self(Step::Open)
+        Self(LingerState::Open)
     }
 
     /// Our DREQ is about to be sent, on a connection that was established.
     pub fn said(&mut self) {
         self.0 = match self.0 {
-            Step::Open | Step::Mute => Step::Said,
-            Step::WaitsMute => Step::Waits,
+            LingerState::Open | LingerState::Mute => LingerState::Said,
+            LingerState::WaitsMute => LingerState::Waits,
             // It is the answer, and there is none to that.
-            Step::Heard => Step::Over,
-            Step::Said | Step::Over | Step::Waits | Step::Leave => self.0,
+            LingerState::Heard => LingerState::Over,
+            LingerState::Said | LingerState::Over | LingerState::Waits | LingerState::Leave => {
+                self.0
+            }
         };
     }
 
@@ -101,13 +103,14 @@ impl Farewell {
     #[must_use]
     pub fn no_route(&mut self) -> bool {
         match self.0 {
-            Step::Open | Step::Heard => self.0 = Step::Mute,
-            Step::Said => self.0 = Step::Over,
-            Step::Waits => {
-                self.0 = Step::Leave;
+            LingerState::Open | LingerState::Heard => self.0 = LingerState::Mute,
+            LingerState::Said => self.0 = LingerState::Over,
+            LingerState::Waits => {
+                self.0 = LingerState::Leave;
                 return true;
             }
-            Step::Mute | Step::Over | Step::WaitsMute | Step::Leave => {}
+            LingerState::Mute | LingerState::Over | LingerState::WaitsMute | LingerState::Leave => {
+            }
         }
         false
     }
@@ -116,11 +119,11 @@ impl Farewell {
     #[must_use]
     pub fn heard(&mut self) -> bool {
         let (next, waited) = match self.0 {
-            Step::Open | Step::Said => (Step::Heard, false),
-            Step::Waits => (Step::Leave, true),
+            LingerState::Open | LingerState::Said => (LingerState::Heard, false),
+            LingerState::Waits => (LingerState::Leave, true),
             // An answer may be owed, and there was no route.
-            Step::Mute | Step::WaitsMute => (self.0, false),
-            Step::Heard | Step::Over | Step::Leave => (self.0, false),
+            LingerState::Mute | LingerState::WaitsMute => (self.0, false),
+            LingerState::Heard | LingerState::Over | LingerState::Leave => (self.0, false),
         };
         self.0 = next;
         waited
@@ -131,46 +134,50 @@ impl Farewell {
     pub fn over(&mut self) -> bool {
         let waited = self.waits();
         self.0 = match self.0 {
-            Step::Waits | Step::WaitsMute | Step::Leave => Step::Leave,
-            Step::Open | Step::Said | Step::Mute | Step::Heard | Step::Over => Step::Over,
+            LingerState::Waits | LingerState::WaitsMute | LingerState::Leave => LingerState::Leave,
+            LingerState::Open
+            | LingerState::Said
+            | LingerState::Mute
+            | LingerState::Heard
+            | LingerState::Over => LingerState::Over,
         };
         waited
     }
 
     /// Whether the peer has been told and has not answered, or could not be told.
     pub fn unanswered(&self) -> bool {
-        matches!(self.0, Step::Said | Step::Mute)
+        matches!(self.0, LingerState::Said | LingerState::Mute)
     }
 
     /// Whether there is something to say once there is a route.
     pub fn is_mute(&self) -> bool {
-        matches!(self.0, Step::Mute | Step::WaitsMute)
+        matches!(self.0, LingerState::Mute | LingerState::WaitsMute)
     }
 
     /// The connection is released. True: the id stays.
     #[must_use]
     pub fn released(&mut self) -> bool {
         self.0 = match self.0 {
-            Step::Said => Step::Waits,
-            Step::Mute => Step::WaitsMute,
-            Step::Open | Step::Heard | Step::Over => Step::Over,
-            Step::Waits | Step::WaitsMute | Step::Leave => self.0,
+            LingerState::Said => LingerState::Waits,
+            LingerState::Mute => LingerState::WaitsMute,
+            LingerState::Open | LingerState::Heard | LingerState::Over => LingerState::Over,
+            LingerState::Waits | LingerState::WaitsMute | LingerState::Leave => self.0,
         };
         self.waits()
     }
 
     /// Whether the id waits.
     pub fn waits(&self) -> bool {
-        matches!(self.0, Step::Waits | Step::WaitsMute)
+        matches!(self.0, LingerState::Waits | LingerState::WaitsMute)
     }
 
     /// Whether the id has waited, and waits no more.
     pub fn leaves(&self) -> bool {
-        self.0 == Step::Leave
+        self.0 == LingerState::Leave
     }
 }
 
-impl Default for Farewell {
+impl Default for CmIdLinger {
     fn default() -> Self {
         Self::new()
     }
@@ -183,7 +190,7 @@ mod tests {
 
     #[test]
     fn an_unanswered_farewell_keeps_the_id() {
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         assert!(!f.unanswered());
         f.said();
         assert!(f.unanswered());
@@ -200,7 +207,7 @@ mod tests {
 
     #[test]
     fn an_answer_ends_the_waiting() {
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         f.said();
         assert!(f.released());
         assert!(f.heard());
@@ -211,7 +218,7 @@ mod tests {
     #[test]
     fn what_the_peer_asked_is_answered_where_there_is_a_route() {
         // The peer's DREQ comes first, and there is no route: nobody frees the id yet, for that answers.
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         assert!(!f.heard());
         assert!(!f.no_route());
         assert!(f.is_mute());
@@ -219,13 +226,13 @@ mod tests {
         assert!(!f.heard());
         assert!(f.waits() && f.is_mute());
         // It crosses ours.
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         f.said();
         assert!(!f.heard());
         assert!(!f.no_route());
         assert!(f.released());
         // It comes while there is none.
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         assert!(!f.no_route());
         assert!(!f.heard());
         assert!(f.released());
@@ -235,7 +242,7 @@ mod tests {
 
     #[test]
     fn an_answer_before_the_release_does_not() {
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         f.said();
         assert!(!f.heard());
         assert!(!f.released());
@@ -245,7 +252,7 @@ mod tests {
 
     #[test]
     fn what_the_peer_closed_needs_no_answer() {
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         assert!(!f.heard());
         f.said();
         assert!(!f.unanswered());
@@ -254,7 +261,7 @@ mod tests {
 
     #[test]
     fn without_a_route_nothing_is_said() {
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         assert!(!f.no_route());
         assert!(f.is_mute() && f.unanswered());
         assert!(f.released());
@@ -269,12 +276,12 @@ mod tests {
 
     #[test]
     fn what_was_said_is_not_repeated_without_a_route() {
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         f.said();
         assert!(!f.no_route());
         assert!(!f.unanswered());
         assert!(!f.released());
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         f.said();
         assert!(f.released());
         assert!(f.no_route());
@@ -284,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_mute_one_can_be_given_up() {
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         assert!(!f.no_route());
         assert!(f.released());
         assert!(f.over());
@@ -292,13 +299,13 @@ mod tests {
     }
 
     /// Of one peer's: all.
-    fn of_one(n: usize) -> Alike {
-        Alike { all: n, of_peer: n }
+    fn of_one(n: usize) -> LingeringIds {
+        LingeringIds { all: n, of_peer: n }
     }
 
     /// None of this peer's.
-    fn of_others(n: usize) -> Alike {
-        Alike { all: n, of_peer: 0 }
+    fn of_others(n: usize) -> LingeringIds {
+        LingeringIds { all: n, of_peer: 0 }
     }
 
     #[test]
@@ -325,7 +332,7 @@ mod tests {
         assert_eq!(mine, half);
         // Others come in all the same, each with some.
         for all in half..PARTING_MAX {
-            let alike = |of_peer| Alike { all, of_peer };
+            let alike = |of_peer| LingeringIds { all, of_peer };
             assert!(has_room(false, all, || alike(PARTING_OF_PEER - 1)));
             assert!(!has_room(false, all, || alike(PARTING_OF_PEER)));
         }
@@ -334,7 +341,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_failed_keeps_nothing() {
-        let mut f = Farewell::new();
+        let mut f = CmIdLinger::new();
         assert!(!f.released());
         f.said();
         assert!(!f.over());

@@ -11,7 +11,7 @@
 //! Peers that are dead must not hold up those that live: after a rack has lost its power there may be hundreds of
 //! them, and each attempt ends by its time limit only. So an attempt has its turn for as long as it may still be
 //! one of those that go on: it counts no more when its address was not found at the first try
-//! ([`crate::proto::conn_state::Event::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
+//! ([`crate::proto::conn_state::ConnEvent::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
 //!
 //! Nor may those that never answer take all the turns there are: then others would wait for longer than LNet does. Who
 //! did not answer the last time has [`SILENT_AT_A_TIME`] of the places, behind those of whom nothing bad is known
@@ -45,7 +45,7 @@ pub const UNANSWERED_MS: u32 = 2000;
 
 /// What a peer wants a connection for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum ConnectPriority {
     /// It has none, and nothing bad is known of it.
     First,
     /// It has none, and did not answer the last time.
@@ -55,7 +55,7 @@ pub enum Claim {
 }
 
 /// Addresses in one place of those that did not answer; 0 is none.
-pub type Quiet = [u32; 4];
+pub type UnresponsiveBucket = [u32; 4];
 
 /// Places that there should be: with a thousand that are dead hardly one is forgotten.
 pub const QUIET: usize = 1024;
@@ -63,24 +63,24 @@ pub const QUIET: usize = 1024;
 /// Who did not answer the last time: the peer object is gone with its last attempt. The places are the caller's memory,
 /// and always as many; who finds no room in its own takes that of another one, who counts as unknown again.
 #[derive(Clone, Copy, Debug)]
-pub struct Unanswered {
+pub struct UnresponsivePeers {
     salt: u64,
 }
 
-impl Unanswered {
+impl UnresponsivePeers {
     /// `salt` is random.
     pub const fn new(salt: u64) -> Self {
         Self { salt }
     }
 
     /// Whether that address did not answer.
-    pub fn has(self, places: &[Quiet], addr: u32) -> bool {
+    pub fn has(self, places: &[UnresponsiveBucket], addr: u32) -> bool {
         let at = addr_hash::place(addr, self.salt, places.len());
         places.get(at).is_some_and(|place| place.contains(&addr))
     }
 
     /// Notes whether it did.
-    pub fn note(self, places: &mut [Quiet], addr: u32, answered: bool) {
+    pub fn note(self, places: &mut [UnresponsiveBucket], addr: u32, answered: bool) {
         let at = addr_hash::place(addr, self.salt, places.len());
         let Some(place) = places.get_mut(at) else {
             return;
@@ -103,7 +103,7 @@ impl Unanswered {
 /// Where a peer stands. A peer has an entry in a queue of the line if it is `Waiting` or `Behind`, and no more than
 /// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum QueueState {
     /// The peer does not wait.
     Nowhere,
     /// In line, without a connection.
@@ -116,7 +116,7 @@ pub enum Place {
     Called,
 }
 
-impl Place {
+impl QueueState {
     /// Returns whether the peer waits for its turn.
     pub fn waits(self) -> bool {
         matches!(self, Self::Waiting | Self::Behind | Self::Outside)
@@ -142,13 +142,13 @@ pub const ROOM: usize = 4096;
 /// # Invariants
 ///
 /// `head` is an index of `ring`, or 0. `len` entries from there on are used.
-struct Queue<M> {
+struct PeerRing<M> {
     ring: M,
     head: usize,
     len: usize,
 }
 
-impl<M: Deref<Target = [u32]> + DerefMut> Queue<M> {
+impl<M: Deref<Target = [u32]> + DerefMut> PeerRing<M> {
     fn new(ring: M) -> Self {
         Self {
             ring,
@@ -210,38 +210,44 @@ impl<M: Deref<Target = [u32]> + DerefMut> Queue<M> {
 }
 
 /// The attempts that are under way, and the peers that wait for their turn.
-pub struct Line<M> {
-    under_way: UnderWay,
+pub struct ConnectQueue<M> {
+    under_way: ConnectsInFlight,
     /// Peers without a connection.
-    first: Queue<M>,
+    first: PeerRing<M>,
     /// Peers without a connection that did not answer the last time.
-    silent: Queue<M>,
+    silent: PeerRing<M>,
     /// Peers that have a connection, and want more.
-    more: Queue<M>,
+    more: PeerRing<M>,
 }
 
-impl<M: Deref<Target = [u32]> + DerefMut> Line<M> {
+impl<M: Deref<Target = [u32]> + DerefMut> ConnectQueue<M> {
     /// Makes an empty line. Each queue has as much room as its memory.
     pub fn new(first: M, silent: M, more: M) -> Self {
         Self {
-            under_way: UnderWay::NONE,
-            first: Queue::new(first),
-            silent: Queue::new(silent),
-            more: Queue::new(more),
+            under_way: ConnectsInFlight::NONE,
+            first: PeerRing::new(first),
+            silent: PeerRing::new(silent),
+            more: PeerRing::new(more),
         }
     }
 
     /// Returns whether the peer with that address may begin so many attempts now, which are counted then. Otherwise
     /// the peer joins the line, unless it waits there. `place` follows.
     #[must_use]
-    pub fn enter(&mut self, addr: u32, attempts: u16, place: &mut Place, claim: Claim) -> bool {
+    pub fn enter(
+        &mut self,
+        addr: u32,
+        attempts: u16,
+        place: &mut QueueState,
+        claim: ConnectPriority,
+    ) -> bool {
         let first = !self.first.is_empty();
         let silent = !self.silent.is_empty();
         let line = match claim {
-            Claim::First => first,
-            Claim::Silent => first || silent,
-            Claim::More => {
-                let silent = silent && self.under_way.has_room(Claim::Silent);
+            ConnectPriority::First => first,
+            ConnectPriority::Silent => first || silent,
+            ConnectPriority::More => {
+                let silent = silent && self.under_way.has_room(ConnectPriority::Silent);
                 first || silent || !self.more.is_empty()
             }
         };
@@ -249,53 +255,53 @@ impl<M: Deref<Target = [u32]> + DerefMut> Line<M> {
             self.forget(addr, place);
             return true;
         }
-        if place.is_to_join(claim == Claim::More) {
+        if place.is_to_join(claim == ConnectPriority::More) {
             self.forget(addr, place);
             let (queue, joined) = match claim {
-                Claim::First => (&mut self.first, Place::Waiting),
-                Claim::Silent => (&mut self.silent, Place::Waiting),
-                Claim::More => (&mut self.more, Place::Behind),
+                ConnectPriority::First => (&mut self.first, QueueState::Waiting),
+                ConnectPriority::Silent => (&mut self.silent, QueueState::Waiting),
+                ConnectPriority::More => (&mut self.more, QueueState::Behind),
             };
             *place = match queue.push(addr) {
                 true => joined,
-                false => Place::Outside,
+                false => QueueState::Outside,
             };
         }
         false
     }
 
     /// Takes the peer with that address out of the line.
-    pub fn forget(&mut self, addr: u32, place: &mut Place) {
-        match core::mem::replace(place, Place::Nowhere) {
-            Place::Waiting => {
+    pub fn forget(&mut self, addr: u32, place: &mut QueueState) {
+        match core::mem::replace(place, QueueState::Nowhere) {
+            QueueState::Waiting => {
                 self.first.remove(addr);
                 self.silent.remove(addr);
             }
-            Place::Behind => self.more.remove(addr),
-            Place::Nowhere | Place::Outside | Place::Called => {}
+            QueueState::Behind => self.more.remove(addr),
+            QueueState::Nowhere | QueueState::Outside | QueueState::Called => {}
         }
     }
 
     /// Counts off an attempt with that claim, which has ended its turn or was not begun.
-    pub fn leave(&mut self, claim: Claim) {
+    pub fn leave(&mut self, claim: ConnectPriority) {
         self.under_way.end(claim);
     }
 
     /// Takes out the peer that is to begin now, if there is room: its address, and the place that it had.
-    pub fn next(&mut self) -> Option<(u32, Place)> {
-        if !self.under_way.has_room(Claim::First) {
+    pub fn next(&mut self) -> Option<(u32, QueueState)> {
+        if !self.under_way.has_room(ConnectPriority::First) {
             return None;
         }
         if let Some(addr) = self.first.pop() {
-            return Some((addr, Place::Waiting));
+            return Some((addr, QueueState::Waiting));
         }
-        let silent = match self.under_way.has_room(Claim::Silent) {
+        let silent = match self.under_way.has_room(ConnectPriority::Silent) {
             true => self.silent.pop(),
             false => None,
         };
         match silent {
-            Some(addr) => Some((addr, Place::Waiting)),
-            None => self.more.pop().map(|addr| (addr, Place::Behind)),
+            Some(addr) => Some((addr, QueueState::Waiting)),
+            None => self.more.pop().map(|addr| (addr, QueueState::Behind)),
         }
     }
 
@@ -314,41 +320,47 @@ impl<M: Deref<Target = [u32]> + DerefMut> Line<M> {
 
 /// The attempts that are under way.
 #[derive(Clone, Copy, Debug)]
-pub struct UnderWay {
+pub struct ConnectsInFlight {
     all: u32,
     /// Of these: of peers that did not answer the last time.
     silent: u32,
 }
 
-impl UnderWay {
+impl ConnectsInFlight {
     /// None.
     pub const NONE: Self = Self { all: 0, silent: 0 };
 
     /// Whether a peer may begin some now, which counts them: if there is room for its `claim`, and nobody stands in
     /// front of it. `line`: somebody waits.
     #[must_use]
-    pub fn begin(&mut self, attempts: u16, claim: Claim, place: Place, line: bool) -> bool {
-        if !self.has_room(claim) || (line && place != Place::Called) {
+    pub fn begin(
+        &mut self,
+        attempts: u16,
+        claim: ConnectPriority,
+        place: QueueState,
+        line: bool,
+    ) -> bool {
+        if !self.has_room(claim) || (line && place != QueueState::Called) {
             return false;
         }
         self.all = self.all.saturating_add(attempts.into());
-        if claim == Claim::Silent {
+        if claim == ConnectPriority::Silent {
             self.silent = self.silent.saturating_add(attempts.into());
         }
         true
     }
 
     /// One that was begun with that claim is over, or was not begun after all, or takes so long that it counts no more.
-    pub fn end(&mut self, claim: Claim) {
+    pub fn end(&mut self, claim: ConnectPriority) {
         self.all = self.all.saturating_sub(1);
-        if claim == Claim::Silent {
+        if claim == ConnectPriority::Silent {
             self.silent = self.silent.saturating_sub(1);
         }
     }
 
     /// Whether somebody with that claim may be called.
-    pub fn has_room(&self, claim: Claim) -> bool {
-        let spare = claim != Claim::Silent || self.silent < SILENT_AT_A_TIME;
+    pub fn has_room(&self, claim: ConnectPriority) -> bool {
+        let spare = claim != ConnectPriority::Silent || self.silent < SILENT_AT_A_TIME;
         spare && self.all < AT_A_TIME
     }
 }
@@ -360,52 +372,57 @@ mod tests {
 
     #[test]
     fn so_many_begin_and_no_more() {
-        let mut under_way = UnderWay::NONE;
+        let mut under_way = ConnectsInFlight::NONE;
         for _ in 0..AT_A_TIME {
-            assert!(under_way.begin(1, Claim::First, Place::Nowhere, false));
+            assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
         }
-        for place in [Place::Nowhere, Place::Waiting, Place::Behind, Place::Called] {
-            assert!(!under_way.begin(1, Claim::First, place, false));
+        for place in [
+            QueueState::Nowhere,
+            QueueState::Waiting,
+            QueueState::Behind,
+            QueueState::Called,
+        ] {
+            assert!(!under_way.begin(1, ConnectPriority::First, place, false));
         }
-        under_way.end(Claim::First);
+        under_way.end(ConnectPriority::First);
         assert!(
-            under_way.has_room(Claim::First)
-                && under_way.begin(1, Claim::First, Place::Nowhere, false)
+            under_way.has_room(ConnectPriority::First)
+                && under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false)
         );
-        assert!(!under_way.has_room(Claim::First));
+        assert!(!under_way.has_room(ConnectPriority::First));
     }
 
     #[test]
     fn nobody_overtakes_the_line() {
-        let mut under_way = UnderWay::NONE;
-        assert!(!under_way.begin(1, Claim::First, Place::Nowhere, true));
-        assert!(!under_way.begin(1, Claim::First, Place::Waiting, true));
-        assert!(under_way.begin(1, Claim::First, Place::Called, true));
+        let mut under_way = ConnectsInFlight::NONE;
+        assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, true));
+        assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Waiting, true));
+        assert!(under_way.begin(1, ConnectPriority::First, QueueState::Called, true));
         // Nobody waits any more: then whoever comes.
-        assert!(under_way.begin(1, Claim::First, Place::Nowhere, false));
+        assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
     }
 
     #[test]
     fn who_wants_more_stands_behind() {
         for more in [false, true] {
-            assert!(Place::Nowhere.is_to_join(more) && Place::Called.is_to_join(more));
-            assert!(!Place::Waiting.is_to_join(more));
+            assert!(QueueState::Nowhere.is_to_join(more) && QueueState::Called.is_to_join(more));
+            assert!(!QueueState::Waiting.is_to_join(more));
         }
         // Until it has none any more.
-        assert!(!Place::Behind.is_to_join(true) && Place::Behind.is_to_join(false));
-        assert!(Place::Outside.is_to_join(true));
-        for place in [Place::Waiting, Place::Behind, Place::Outside] {
+        assert!(!QueueState::Behind.is_to_join(true) && QueueState::Behind.is_to_join(false));
+        assert!(QueueState::Outside.is_to_join(true));
+        for place in [QueueState::Waiting, QueueState::Behind, QueueState::Outside] {
             assert!(place.waits());
         }
-        assert!(!Place::Nowhere.waits() && !Place::Called.waits());
+        assert!(!QueueState::Nowhere.waits() && !QueueState::Called.waits());
     }
 
     /// Returns a line with that room, in which all attempts are under way.
-    fn busy<const N: usize>(room: &mut [[u32; N]; 3]) -> Line<&mut [u32]> {
+    fn busy<const N: usize>(room: &mut [[u32; N]; 3]) -> ConnectQueue<&mut [u32]> {
         let [first, silent, more] = room;
-        let mut line = Line::new(&mut first[..], &mut silent[..], &mut more[..]);
-        let mut place = Place::Nowhere;
-        assert!(line.enter(9, 16, &mut place, Claim::First));
+        let mut line = ConnectQueue::new(&mut first[..], &mut silent[..], &mut more[..]);
+        let mut place = QueueState::Nowhere;
+        assert!(line.enter(9, 16, &mut place, ConnectPriority::First));
         line
     }
 
@@ -417,17 +434,17 @@ mod tests {
         for round in 0..100u32 {
             for addr in 0..1000u32 {
                 let claim = match addr % 3 {
-                    0 => Claim::First,
-                    1 => Claim::Silent,
-                    _ => Claim::More,
+                    0 => ConnectPriority::First,
+                    1 => ConnectPriority::Silent,
+                    _ => ConnectPriority::More,
                 };
-                let mut place = Place::Nowhere;
+                let mut place = QueueState::Nowhere;
                 assert!(!line.enter(addr, 1, &mut place, claim) && place.waits());
                 // It looks again.
                 assert!(!line.enter(addr, 1, &mut place, claim) && place.waits());
                 if round < 99 {
                     line.forget(addr, &mut place);
-                    assert_eq!(place, Place::Nowhere);
+                    assert_eq!(place, QueueState::Nowhere);
                 }
             }
         }
@@ -438,15 +455,15 @@ mod tests {
     fn a_peer_that_loses_its_connection_has_one_entry() {
         let mut room = [[0; 8]; 3];
         let mut line = busy(&mut room);
-        let mut place = Place::Nowhere;
-        assert!(!line.enter(1, 1, &mut place, Claim::More));
-        assert_eq!(place, Place::Behind);
-        assert!(!line.enter(1, 1, &mut place, Claim::First));
-        assert_eq!((place, line.len()), (Place::Waiting, 1));
+        let mut place = QueueState::Nowhere;
+        assert!(!line.enter(1, 1, &mut place, ConnectPriority::More));
+        assert_eq!(place, QueueState::Behind);
+        assert!(!line.enter(1, 1, &mut place, ConnectPriority::First));
+        assert_eq!((place, line.len()), (QueueState::Waiting, 1));
         for _ in 0..16 {
-            line.leave(Claim::First);
+            line.leave(ConnectPriority::First);
         }
-        assert_eq!(line.next(), Some((1, Place::Waiting)));
+        assert_eq!(line.next(), Some((1, QueueState::Waiting)));
         assert!(line.is_empty());
     }
 
@@ -456,83 +473,86 @@ mod tests {
         let mut line = busy(&mut room);
         // The ring has been used before.
         for addr in [7, 8] {
-            let mut place = Place::Nowhere;
-            assert!(!line.enter(addr, 1, &mut place, Claim::First));
+            let mut place = QueueState::Nowhere;
+            assert!(!line.enter(addr, 1, &mut place, ConnectPriority::First));
             line.forget(addr, &mut place);
         }
         line.first.head = 3;
-        let mut places = [Place::Nowhere; 6];
+        let mut places = [QueueState::Nowhere; 6];
         for (addr, place) in (1..).zip(&mut places) {
-            assert!(!line.enter(addr, 1, place, Claim::First));
+            assert!(!line.enter(addr, 1, place, ConnectPriority::First));
         }
         // Without room they look again.
         let [one, two, three, four, five, six] = &mut places;
-        assert_eq!((*five, *six), (Place::Outside, Place::Outside));
+        assert_eq!((*five, *six), (QueueState::Outside, QueueState::Outside));
         line.forget(5, five);
         line.forget(2, two);
-        assert!(!line.enter(6, 1, six, Claim::First));
-        assert_eq!(*six, Place::Waiting);
+        assert!(!line.enter(6, 1, six, ConnectPriority::First));
+        assert_eq!(*six, QueueState::Waiting);
         for _ in 0..16 {
-            line.leave(Claim::First);
+            line.leave(ConnectPriority::First);
         }
         // A peer outside does not overtake them.
-        assert!(!line.enter(2, 1, two, Claim::First) && *two == Place::Outside);
+        assert!(!line.enter(2, 1, two, ConnectPriority::First) && *two == QueueState::Outside);
         for (addr, place) in [(1, one), (3, three), (4, four), (6, six)] {
-            assert_eq!(line.next(), Some((addr, Place::Waiting)));
-            *place = Place::Called;
-            assert!(line.enter(addr, 1, place, Claim::First));
+            assert_eq!(line.next(), Some((addr, QueueState::Waiting)));
+            *place = QueueState::Called;
+            assert!(line.enter(addr, 1, place, ConnectPriority::First));
         }
         assert_eq!(line.next(), None);
-        assert!(line.enter(2, 1, two, Claim::First));
+        assert!(line.enter(2, 1, two, ConnectPriority::First));
     }
 
     /// A peer with several connections begins all of them, or none: the last may go beyond the limit.
     #[test]
     fn several_begin_together() {
-        let mut under_way = UnderWay::NONE;
-        assert!(under_way.begin(10, Claim::First, Place::Nowhere, false));
-        assert!(under_way.begin(10, Claim::First, Place::Nowhere, false));
-        assert!(!under_way.begin(1, Claim::First, Place::Called, true));
+        let mut under_way = ConnectsInFlight::NONE;
+        assert!(under_way.begin(10, ConnectPriority::First, QueueState::Nowhere, false));
+        assert!(under_way.begin(10, ConnectPriority::First, QueueState::Nowhere, false));
+        assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Called, true));
         for _ in 0..4 {
-            under_way.end(Claim::First);
-            assert!(!under_way.has_room(Claim::First));
+            under_way.end(ConnectPriority::First);
+            assert!(!under_way.has_room(ConnectPriority::First));
         }
-        under_way.end(Claim::First);
-        assert!(under_way.has_room(Claim::First));
+        under_way.end(ConnectPriority::First);
+        assert!(under_way.has_room(ConnectPriority::First));
     }
 
     #[test]
     fn ends_are_not_counted_below_none() {
-        let mut under_way = UnderWay::NONE;
-        under_way.end(Claim::First);
-        assert!(under_way.begin(u16::MAX, Claim::First, Place::Nowhere, false));
+        let mut under_way = ConnectsInFlight::NONE;
+        under_way.end(ConnectPriority::First);
+        assert!(under_way.begin(u16::MAX, ConnectPriority::First, QueueState::Nowhere, false));
         for _ in 0..=u16::MAX {
-            under_way.end(Claim::First);
+            under_way.end(ConnectPriority::First);
         }
-        assert!(under_way.begin(1, Claim::First, Place::Nowhere, false));
+        assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
     }
 
     #[test]
     fn those_that_never_answer_leave_room() {
-        let mut under_way = UnderWay::NONE;
+        let mut under_way = ConnectsInFlight::NONE;
         for _ in 0..SILENT_AT_A_TIME {
-            assert!(under_way.begin(1, Claim::Silent, Place::Nowhere, false));
+            assert!(under_way.begin(1, ConnectPriority::Silent, QueueState::Nowhere, false));
         }
-        assert!(!under_way.begin(1, Claim::Silent, Place::Called, false));
+        assert!(!under_way.begin(1, ConnectPriority::Silent, QueueState::Called, false));
         for _ in SILENT_AT_A_TIME..AT_A_TIME {
-            assert!(under_way.begin(1, Claim::First, Place::Nowhere, false));
+            assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
         }
-        assert!(!under_way.has_room(Claim::More));
+        assert!(!under_way.has_room(ConnectPriority::More));
         // What ends makes room for its kind.
-        under_way.end(Claim::First);
-        assert!(!under_way.has_room(Claim::Silent) && under_way.has_room(Claim::More));
-        under_way.end(Claim::Silent);
-        assert!(under_way.begin(1, Claim::Silent, Place::Called, true));
+        under_way.end(ConnectPriority::First);
+        assert!(
+            !under_way.has_room(ConnectPriority::Silent)
+                && under_way.has_room(ConnectPriority::More)
+        );
+        under_way.end(ConnectPriority::Silent);
+        assert!(under_way.begin(1, ConnectPriority::Silent, QueueState::Called, true));
     }
 
     #[test]
     fn who_did_not_answer_is_remembered_until_it_does() {
-        let unanswered = Unanswered::new(0x9e37_79b9_7f4a_7c15);
+        let unanswered = UnresponsivePeers::new(0x9e37_79b9_7f4a_7c15);
         let mut places = [[0; 4]; 64];
         let rack = 0x0a00_0100..0x0a00_0140u32;
         for addr in rack.clone() {

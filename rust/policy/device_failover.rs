@@ -41,7 +41,7 @@ const IDLE_MS: u32 = 1_000;
 
 /// Where the address was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum AddrLocation {
     /// On the device, and the port, that the NI uses.
     Here,
     /// On another one.
@@ -52,7 +52,7 @@ pub enum Found {
 
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum FailoverStep {
     /// Nothing.
     Rest,
     /// Nothing any more: nobody needs to wait for where it is.
@@ -74,7 +74,7 @@ pub enum Next {
 
 /// Whether it is known where the address is.
 #[derive(Clone, Copy, Debug)]
-pub struct Home {
+pub struct DeviceTracker {
     /// When something last was a reason to doubt it.
     doubted_ms: Option<u64>,
     /// When the first reason came of those that follow each other within [`SETTLE_MS`].
@@ -85,7 +85,7 @@ pub struct Home {
     asked: bool,
 }
 
-impl Home {
+impl DeviceTracker {
     /// Known.
     pub const fn new() -> Self {
         Self {
@@ -130,42 +130,42 @@ impl Home {
 
     /// It was looked for. What was moved is looked for again, as after any other reason to doubt: the core may be at it
     /// yet. `awaited`: the GIDs are going to change, and have not.
-    pub fn look(&mut self, now_ms: u64, found: Found, awaited: bool) -> Next {
+    pub fn look(&mut self, now_ms: u64, found: AddrLocation, awaited: bool) -> FailoverStep {
         let Some(doubted_ms) = self.doubted_ms else {
-            return Next::Rest;
+            return FailoverStep::Rest;
         };
         let since = now_ms.saturating_sub(doubted_ms);
         self.looked_ms = now_ms;
         match found {
-            Found::Elsewhere => {
+            AddrLocation::Elsewhere => {
                 // The address moves for sure: what follows is not one of many changes.
                 self.doubted_ms = None;
                 self.doubt(now_ms);
-                Next::Move
+                FailoverStep::Move
             }
-            Found::Here if since >= SETTLE_MS => {
+            AddrLocation::Here if since >= SETTLE_MS => {
                 self.doubted_ms = None;
-                Next::Settled
+                FailoverStep::Settled
             }
-            Found::Here => Next::AgainIn {
+            AddrLocation::Here => FailoverStep::AgainIn {
                 ms: HERE_MS,
                 hold: !self.is_long(now_ms) && (awaited || since < u64::from(HERE_MS)),
                 ask: false,
             },
-            Found::Nowhere if since >= ASK_MS && !self.asked => {
+            AddrLocation::Nowhere if since >= ASK_MS && !self.asked => {
                 self.asked = true;
-                Next::AgainIn {
+                FailoverStep::AgainIn {
                     ms: NOWHERE_MS,
                     hold: true,
                     ask: true,
                 }
             }
-            Found::Nowhere if since >= HURRY_MS => Next::AgainIn {
+            AddrLocation::Nowhere if since >= HURRY_MS => FailoverStep::AgainIn {
                 ms: IDLE_MS,
                 hold: false,
                 ask: false,
             },
-            Found::Nowhere => Next::AgainIn {
+            AddrLocation::Nowhere => FailoverStep::AgainIn {
                 ms: NOWHERE_MS,
                 hold: true,
                 ask: false,
@@ -174,7 +174,7 @@ impl Home {
     }
 }
 
-impl Default for Home {
+impl Default for DeviceTracker {
     fn default() -> Self {
         Self::new()
     }
@@ -187,21 +187,25 @@ mod tests {
 
     #[test]
     fn nothing_is_looked_for_without_a_reason() {
-        let mut h = Home::new();
+        let mut h = DeviceTracker::new();
         assert!(!h.is_doubted());
-        for found in [Found::Here, Found::Elsewhere, Found::Nowhere] {
-            assert_eq!(h.look(5, found, false), Next::Rest);
+        for found in [
+            AddrLocation::Here,
+            AddrLocation::Elsewhere,
+            AddrLocation::Nowhere,
+        ] {
+            assert_eq!(h.look(5, found, false), FailoverStep::Rest);
         }
     }
 
-    const ASKED: Next = Next::AgainIn {
+    const ASKED: FailoverStep = FailoverStep::AgainIn {
         ms: NOWHERE_MS,
         hold: true,
         ask: true,
     };
 
-    fn again(ms: u32, hold: bool) -> Next {
-        Next::AgainIn {
+    fn again(ms: u32, hold: bool) -> FailoverStep {
+        FailoverStep::AgainIn {
             ms,
             hold,
             ask: false,
@@ -210,62 +214,89 @@ mod tests {
 
     #[test]
     fn what_moves_late_is_found() {
-        let mut h = Home::new();
+        let mut h = DeviceTracker::new();
         h.doubt(100);
-        assert_eq!(h.look(100, Found::Here, false), again(HERE_MS, true));
-        assert_eq!(h.look(190, Found::Nowhere, false), again(NOWHERE_MS, true));
-        assert_eq!(h.look(200, Found::Elsewhere, false), Next::Move);
-        // And perhaps back.
-        assert_eq!(h.look(220, Found::Here, false), again(HERE_MS, true));
-        assert_eq!(h.look(320, Found::Elsewhere, false), Next::Move);
+        assert_eq!(h.look(100, AddrLocation::Here, false), again(HERE_MS, true));
         assert_eq!(
-            h.look(319 + SETTLE_MS, Found::Here, false),
+            h.look(190, AddrLocation::Nowhere, false),
+            again(NOWHERE_MS, true)
+        );
+        assert_eq!(
+            h.look(200, AddrLocation::Elsewhere, false),
+            FailoverStep::Move
+        );
+        // And perhaps back.
+        assert_eq!(h.look(220, AddrLocation::Here, false), again(HERE_MS, true));
+        assert_eq!(
+            h.look(320, AddrLocation::Elsewhere, false),
+            FailoverStep::Move
+        );
+        assert_eq!(
+            h.look(319 + SETTLE_MS, AddrLocation::Here, false),
             again(HERE_MS, false)
         );
-        assert_eq!(h.look(320 + SETTLE_MS, Found::Here, false), Next::Settled);
-        assert_eq!(h.look(321 + SETTLE_MS, Found::Here, false), Next::Rest);
+        assert_eq!(
+            h.look(320 + SETTLE_MS, AddrLocation::Here, false),
+            FailoverStep::Settled
+        );
+        assert_eq!(
+            h.look(321 + SETTLE_MS, AddrLocation::Here, false),
+            FailoverStep::Rest
+        );
         assert!(!h.is_doubted());
     }
 
     #[test]
     fn what_is_here_waits_for_its_gids() {
-        let mut h = Home::new();
+        let mut h = DeviceTracker::new();
         h.doubt(0);
-        assert_eq!(h.look(500, Found::Here, true), again(HERE_MS, true));
+        assert_eq!(h.look(500, AddrLocation::Here, true), again(HERE_MS, true));
         // They are late: the second begins anew, and so does the pause.
         h.doubt(600);
-        assert_eq!(h.look(601, Found::Here, false), again(HERE_MS, true));
-        assert_eq!(h.look(701, Found::Here, false), again(HERE_MS, false));
+        assert_eq!(h.look(601, AddrLocation::Here, false), again(HERE_MS, true));
+        assert_eq!(
+            h.look(701, AddrLocation::Here, false),
+            again(HERE_MS, false)
+        );
         // They do not change after all.
         h.doubt(2_000);
         let late = 1_999 + SETTLE_MS;
-        assert_eq!(h.look(late, Found::Here, true), again(HERE_MS, true));
-        assert_eq!(h.look(late + 1, Found::Here, true), Next::Settled);
+        assert_eq!(h.look(late, AddrLocation::Here, true), again(HERE_MS, true));
+        assert_eq!(
+            h.look(late + 1, AddrLocation::Here, true),
+            FailoverStep::Settled
+        );
     }
 
     #[test]
     fn what_is_nowhere_is_looked_for_until_it_is_somewhere() {
-        let mut h = Home::new();
+        let mut h = DeviceTracker::new();
         h.doubt(0);
-        assert_eq!(h.look(HURRY_MS, Found::Nowhere, false), ASKED);
+        assert_eq!(h.look(HURRY_MS, AddrLocation::Nowhere, false), ASKED);
         assert_eq!(
-            h.look(HURRY_MS, Found::Nowhere, false),
+            h.look(HURRY_MS, AddrLocation::Nowhere, false),
             again(IDLE_MS, false)
         );
         assert_eq!(
-            h.look(100 * HURRY_MS, Found::Nowhere, false),
+            h.look(100 * HURRY_MS, AddrLocation::Nowhere, false),
             again(IDLE_MS, false)
         );
         // It is back where it was, long after the reason.
-        assert_eq!(h.look(101 * HURRY_MS, Found::Here, false), Next::Settled);
+        assert_eq!(
+            h.look(101 * HURRY_MS, AddrLocation::Here, false),
+            FailoverStep::Settled
+        );
         h.doubt(7);
-        assert_eq!(h.look(8, Found::Nowhere, false), again(NOWHERE_MS, true));
+        assert_eq!(
+            h.look(8, AddrLocation::Nowhere, false),
+            again(NOWHERE_MS, true)
+        );
     }
 
     /// Containers come and go: the GIDs of the device change more often than ten times a second.
     #[test]
     fn gids_that_change_all_the_time_hold_up_nobody() {
-        let mut h = Home::new();
+        let mut h = DeviceTracker::new();
         let (mut held_ms, mut looks) = (0u64, 0u64);
         for now_ms in (1_000..61_000).step_by(50) {
             h.doubt(now_ms);
@@ -273,7 +304,9 @@ mod tests {
                 continue;
             }
             looks = looks.saturating_add(1);
-            if let Next::AgainIn { hold: true, .. } = h.look(now_ms, Found::Here, false) {
+            if let FailoverStep::AgainIn { hold: true, .. } =
+                h.look(now_ms, AddrLocation::Here, false)
+            {
                 held_ms = now_ms.saturating_sub(1_000);
             }
         }
@@ -282,10 +315,19 @@ mod tests {
         // It moves after all, and is followed at the next look.
         h.doubt(62_000);
         assert_eq!(h.wait_ms(62_000), None);
-        assert_eq!(h.look(62_000, Found::Elsewhere, false), Next::Move);
-        assert_eq!(h.look(62_001, Found::Here, false), again(HERE_MS, true));
+        assert_eq!(
+            h.look(62_000, AddrLocation::Elsewhere, false),
+            FailoverStep::Move
+        );
+        assert_eq!(
+            h.look(62_001, AddrLocation::Here, false),
+            again(HERE_MS, true)
+        );
         // When they are quiet it is settled.
-        assert_eq!(h.look(63_000, Found::Here, false), Next::Settled);
+        assert_eq!(
+            h.look(63_000, AddrLocation::Here, false),
+            FailoverStep::Settled
+        );
         assert!(!h.is_long(63_000));
         h.doubt(64_000);
         assert!(!h.is_long(64_000) && h.wait_ms(64_000).is_none());
@@ -293,21 +335,27 @@ mod tests {
 
     #[test]
     fn the_core_is_asked_once_for_each_reason() {
-        let mut h = Home::new();
+        let mut h = DeviceTracker::new();
         h.doubt(0);
         for now_ms in [1, ASK_MS - 1] {
-            let next = h.look(now_ms, Found::Nowhere, false);
+            let next = h.look(now_ms, AddrLocation::Nowhere, false);
             assert_eq!(next, again(NOWHERE_MS, true));
         }
-        assert_eq!(h.look(ASK_MS, Found::Nowhere, false), ASKED);
-        let next = h.look(ASK_MS + 1, Found::Nowhere, false);
+        assert_eq!(h.look(ASK_MS, AddrLocation::Nowhere, false), ASKED);
+        let next = h.look(ASK_MS + 1, AddrLocation::Nowhere, false);
         assert_eq!(next, again(NOWHERE_MS, true));
         // Its GIDs change: it has found the address, or takes it away only now.
         h.doubt(500);
-        assert_eq!(h.look(501, Found::Nowhere, false), again(NOWHERE_MS, true));
-        assert_eq!(h.look(500 + ASK_MS, Found::Nowhere, false), ASKED);
+        assert_eq!(
+            h.look(501, AddrLocation::Nowhere, false),
+            again(NOWHERE_MS, true)
+        );
+        assert_eq!(h.look(500 + ASK_MS, AddrLocation::Nowhere, false), ASKED);
         // What has moved may be taken away there.
-        assert_eq!(h.look(700, Found::Elsewhere, false), Next::Move);
-        assert_eq!(h.look(700 + ASK_MS, Found::Nowhere, false), ASKED);
+        assert_eq!(
+            h.look(700, AddrLocation::Elsewhere, false),
+            FailoverStep::Move
+        );
+        assert_eq!(h.look(700 + ASK_MS, AddrLocation::Nowhere, false), ASKED);
     }
 }

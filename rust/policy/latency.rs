@@ -73,7 +73,7 @@ impl Stage {
 
 /// What spends it; the first are in the order of [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TxKind {
     /// IMMEDIATE.
     Immediate,
     /// PUT_REQ.
@@ -94,7 +94,7 @@ pub enum Kind {
     Noop,
 }
 
-impl Kind {
+impl TxKind {
     /// Its name: that of the message, in the words of the protocol.
     pub const fn name(self) -> &'static str {
         match self {
@@ -127,7 +127,7 @@ impl Kind {
     }
 }
 
-impl From<Op> for Kind {
+impl From<Op> for TxKind {
     #[inline]
     fn from(op: Op) -> Self {
         match op {
@@ -144,37 +144,37 @@ impl From<Op> for Kind {
 }
 
 /// What the histograms are of, in their order.
-pub const ROW_NAMES: [(Stage, Kind); 25] = [
-    (Stage::Queued, Kind::Immediate),
-    (Stage::Queued, Kind::PutReq),
-    (Stage::Queued, Kind::GetReq),
-    (Stage::Queued, Kind::PutAck),
-    (Stage::Queued, Kind::PutNak),
-    (Stage::Queued, Kind::PutDone),
-    (Stage::Queued, Kind::GetDone),
-    (Stage::Queued, Kind::Invalidate),
-    (Stage::Wire, Kind::Immediate),
-    (Stage::Wire, Kind::PutReq),
-    (Stage::Wire, Kind::GetReq),
-    (Stage::Wire, Kind::PutAck),
-    (Stage::Wire, Kind::PutNak),
-    (Stage::Wire, Kind::PutDone),
-    (Stage::Wire, Kind::GetDone),
-    (Stage::Wire, Kind::Invalidate),
-    (Stage::Credit, Kind::Immediate),
-    (Stage::Credit, Kind::PutReq),
-    (Stage::Credit, Kind::GetReq),
-    (Stage::Answer, Kind::PutReq),
-    (Stage::Answer, Kind::GetReq),
-    (Stage::Answer, Kind::PutAck),
-    (Stage::Lnet, Kind::Immediate),
-    (Stage::Lnet, Kind::PutReq),
-    (Stage::Lnet, Kind::GetReq),
+pub const ROW_NAMES: [(Stage, TxKind); 25] = [
+    (Stage::Queued, TxKind::Immediate),
+    (Stage::Queued, TxKind::PutReq),
+    (Stage::Queued, TxKind::GetReq),
+    (Stage::Queued, TxKind::PutAck),
+    (Stage::Queued, TxKind::PutNak),
+    (Stage::Queued, TxKind::PutDone),
+    (Stage::Queued, TxKind::GetDone),
+    (Stage::Queued, TxKind::Invalidate),
+    (Stage::Wire, TxKind::Immediate),
+    (Stage::Wire, TxKind::PutReq),
+    (Stage::Wire, TxKind::GetReq),
+    (Stage::Wire, TxKind::PutAck),
+    (Stage::Wire, TxKind::PutNak),
+    (Stage::Wire, TxKind::PutDone),
+    (Stage::Wire, TxKind::GetDone),
+    (Stage::Wire, TxKind::Invalidate),
+    (Stage::Credit, TxKind::Immediate),
+    (Stage::Credit, TxKind::PutReq),
+    (Stage::Credit, TxKind::GetReq),
+    (Stage::Answer, TxKind::PutReq),
+    (Stage::Answer, TxKind::GetReq),
+    (Stage::Answer, TxKind::PutAck),
+    (Stage::Lnet, TxKind::Immediate),
+    (Stage::Lnet, TxKind::PutReq),
+    (Stage::Lnet, TxKind::GetReq),
 ];
 
 /// Which histogram it is; `None`: there is none, because it cannot be.
 #[inline]
-pub const fn row(stage: Stage, kind: Kind) -> Option<usize> {
+pub const fn row(stage: Stage, kind: TxKind) -> Option<usize> {
     let at = kind as usize;
     let (first, kinds): (usize, usize) = match stage {
         Stage::Queued => (0, 8),
@@ -236,7 +236,7 @@ pub fn quantile(counts: &[u64], of_1000: u64) -> Option<usize> {
 
 /// Where a transmit is between two stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum TxStage {
     Queue,
     Wire,
     Answer,
@@ -246,8 +246,8 @@ enum At {
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps<T> {
     since: T,
-    kind: Kind,
-    at: At,
+    kind: TxKind,
+    at: TxStage,
 }
 
 impl<T: Copy> Stamps<T> {
@@ -256,8 +256,8 @@ impl<T: Copy> Stamps<T> {
     pub const fn queued(now: T) -> Self {
         Self {
             since: now,
-            kind: Kind::Immediate,
-            at: At::Queue,
+            kind: TxKind::Immediate,
+            at: TxStage::Queue,
         }
     }
 
@@ -268,21 +268,21 @@ impl<T: Copy> Stamps<T> {
 
     /// It is posted; returns since when it was queued.
     #[inline]
-    pub fn posted(&mut self, kind: Kind, now: T) -> T {
+    pub fn posted(&mut self, kind: TxKind, now: T) -> T {
         let since = core::mem::replace(&mut self.since, now);
         self.kind = kind;
-        self.at = At::Wire;
+        self.at = TxStage::Wire;
         since
     }
 
     /// All of its work requests are done. What was posted, and when; `None` if it was not on the wire
     /// any more.
     #[inline]
-    pub fn sent(&mut self, now: T) -> Option<(Kind, T)> {
-        if self.at != At::Wire {
+    pub fn sent(&mut self, now: T) -> Option<(TxKind, T)> {
+        if self.at != TxStage::Wire {
             return None;
         }
-        self.at = At::Answer;
+        self.at = TxStage::Answer;
         let since = core::mem::replace(&mut self.since, now);
         Some((self.kind, since))
     }
@@ -290,11 +290,11 @@ impl<T: Copy> Stamps<T> {
     /// The peer has answered; it may be queued again. What was answered, and since when that was waited
     /// for; `None` if nothing was.
     #[inline]
-    pub fn answered(&mut self, now: T) -> Option<(Kind, T)> {
-        if self.at == At::Queue {
+    pub fn answered(&mut self, now: T) -> Option<(TxKind, T)> {
+        if self.at == TxStage::Queue {
             return None;
         }
-        self.at = At::Queue;
+        self.at = TxStage::Queue;
         let since = core::mem::replace(&mut self.since, now);
         Some((self.kind, since))
     }
@@ -363,12 +363,12 @@ mod tests {
             Op::Invalidate,
         ];
         for op in ops {
-            let kind = Kind::from(op);
+            let kind = TxKind::from(op);
             assert!(row(Stage::Queued, kind).is_some() && row(Stage::Wire, kind).is_some());
             let pays = matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve));
             assert_eq!(row(Stage::Credit, kind).is_some(), pays);
             assert_eq!(
-                op.message().and_then(Kind::of_message).is_some(),
+                op.message().and_then(TxKind::of_message).is_some(),
                 op != Op::Invalidate
             );
         }
@@ -379,10 +379,10 @@ mod tests {
             Stage::Answer,
             Stage::Lnet,
         ] {
-            assert_eq!(row(stage, Kind::Noop), None);
+            assert_eq!(row(stage, TxKind::Noop), None);
         }
-        assert_eq!(row(Stage::Answer, Kind::Immediate), None);
-        assert_eq!(row(Stage::Lnet, Kind::PutAck), None);
+        assert_eq!(row(Stage::Answer, TxKind::Immediate), None);
+        assert_eq!(row(Stage::Lnet, TxKind::PutAck), None);
     }
 
     #[test]
@@ -403,8 +403,8 @@ mod tests {
         let mut s = Stamps::queued(10u64);
         assert_eq!(s.sent(11), None);
         assert_eq!(s.answered(11), None);
-        assert_eq!(s.posted(Kind::Immediate, 15), 10);
-        assert_eq!(s.sent(25), Some((Kind::Immediate, 15)));
+        assert_eq!(s.posted(TxKind::Immediate, 15), 10);
+        assert_eq!(s.sent(25), Some((TxKind::Immediate, 15)));
         // Its other work requests are of an earlier step.
         assert_eq!(s.sent(26), None);
     }
@@ -412,22 +412,22 @@ mod tests {
     #[test]
     fn a_put_is_queued_twice() {
         let mut s = Stamps::queued(0u64);
-        assert_eq!(s.posted(Kind::PutReq, 5), 0);
-        assert_eq!(s.sent(7), Some((Kind::PutReq, 5)));
-        assert_eq!(s.answered(100), Some((Kind::PutReq, 7)));
-        assert_eq!(s.posted(Kind::PutDone, 103), 100);
-        assert_eq!(s.sent(110), Some((Kind::PutDone, 103)));
+        assert_eq!(s.posted(TxKind::PutReq, 5), 0);
+        assert_eq!(s.sent(7), Some((TxKind::PutReq, 5)));
+        assert_eq!(s.answered(100), Some((TxKind::PutReq, 7)));
+        assert_eq!(s.posted(TxKind::PutDone, 103), 100);
+        assert_eq!(s.sent(110), Some((TxKind::PutDone, 103)));
     }
 
     #[test]
     fn an_answer_may_be_faster_than_the_completion() {
         let mut s = Stamps::queued(0u64);
-        let _ = s.posted(Kind::PutAck, 5);
-        assert_eq!(s.answered(9), Some((Kind::PutAck, 5)));
+        let _ = s.posted(TxKind::PutAck, 5);
+        assert_eq!(s.answered(9), Some((TxKind::PutAck, 5)));
         // The completion of the PUT_ACK, while the LOCAL_INV is queued.
         assert_eq!(s.sent(10), None);
         assert_eq!(s.since(), 9);
-        assert_eq!(s.posted(Kind::Invalidate, 12), 9);
-        assert_eq!(s.sent(14), Some((Kind::Invalidate, 12)));
+        assert_eq!(s.posted(TxKind::Invalidate, 12), 9);
+        assert_eq!(s.sent(14), Some((TxKind::Invalidate, 12)));
     }
 }

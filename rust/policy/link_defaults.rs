@@ -44,9 +44,9 @@ const GATHER_MAX: u16 = 128;
 
 /// The speed of a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Speed(u32);
+pub struct LinkSpeed(u32);
 
-impl Speed {
+impl LinkSpeed {
     /// As a port says it: codes of the speed of a lane and of the number of lanes (InfiniBand,
     /// PortInfo). Not known if one of them is not.
     pub fn of_port(speed: u32, width: u32) -> Self {
@@ -92,7 +92,7 @@ impl Speed {
     }
 }
 
-impl fmt::Display for Speed {
+impl fmt::Display for LinkSpeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => f.write_str("unknown speed"),
@@ -107,7 +107,7 @@ impl fmt::Display for Speed {
 ///
 /// A power of two, so that there are few: who asks for more than the peer has is rejected once, and asks
 /// again.
-pub fn depth(speed: Speed, credits: Option<u32>) -> QueueDepth {
+pub fn depth(speed: LinkSpeed, credits: Option<u32>) -> QueueDepth {
     let messages = speed.messages().min(u32::from(MOST));
     let wanted = messages
         .checked_next_power_of_two()
@@ -122,14 +122,14 @@ pub fn depth(speed: Speed, credits: Option<u32>) -> QueueDepth {
 }
 
 /// How a depth came about, for people: of which `credits` as above.
-pub struct Reason {
+pub struct DepthReason {
     /// The link's.
-    pub speed: Speed,
+    pub speed: LinkSpeed,
     /// As in [`depth()`].
     pub credits: Option<u32>,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for DepthReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { speed, credits } = self;
         let kib = PIECE / 1024;
@@ -167,8 +167,8 @@ pub fn gather(device_max: u32, wanted: Option<u32>) -> u16 {
 mod tests {
     use super::*;
 
-    fn at(gbps: u32) -> Speed {
-        Speed::from_mbps(gbps.saturating_mul(1000))
+    fn at(gbps: u32) -> LinkSpeed {
+        LinkSpeed::from_mbps(gbps.saturating_mul(1000))
     }
 
     /// The table of Documentation/parameters.md.
@@ -189,8 +189,8 @@ mod tests {
             assert_eq!(depth(at(gbps), None).wire(), wanted);
         }
         // 1x SDR: what soft-RoCE says of a link that does not say how fast it is.
-        assert_eq!(depth(Speed::of_port(1, 1), None).wire(), 8);
-        assert_eq!(depth(Speed::default(), None).wire(), 8);
+        assert_eq!(depth(LinkSpeed::of_port(1, 1), None).wire(), 8);
+        assert_eq!(depth(LinkSpeed::default(), None).wire(), 8);
         assert_eq!(ni_credits(depth(at(10), None)), 256);
         assert_eq!(ni_credits(depth(at(100), None)), 1024);
     }
@@ -229,7 +229,7 @@ mod tests {
             (1, 8, 30_000),
             (4, 4, 80_000),
         ] {
-            assert_eq!(Speed::of_port(speed, width).mbps(), mbps);
+            assert_eq!(LinkSpeed::of_port(speed, width).mbps(), mbps);
         }
         for (speed, width) in [
             (0, 2),
@@ -239,7 +239,7 @@ mod tests {
             (32, 3),
             (u32::MAX, u32::MAX),
         ] {
-            assert_eq!(Speed::of_port(speed, width), Speed::default());
+            assert_eq!(LinkSpeed::of_port(speed, width), LinkSpeed::default());
         }
     }
 
@@ -247,15 +247,15 @@ mod tests {
     fn more_speed_is_never_less_depth() {
         let mut before = 0;
         for mbps in (0..2_000_000).step_by(500) {
-            let d = depth(Speed::from_mbps(mbps), None).get();
+            let d = depth(LinkSpeed::from_mbps(mbps), None).get();
             assert!(d >= before && (LEAST..=MOST).contains(&d) && d.is_power_of_two());
             // What is under way while a credit is gone has its credits, as far as there may be any.
-            let messages = Speed::from_mbps(mbps).messages();
+            let messages = LinkSpeed::from_mbps(mbps).messages();
             assert!(u32::from(d) >= messages.min(u32::from(MOST)));
             before = d;
         }
         assert_eq!(before, MOST);
-        assert_eq!(depth(Speed::from_mbps(u32::MAX), None).get(), MOST);
+        assert_eq!(depth(LinkSpeed::from_mbps(u32::MAX), None).get(), MOST);
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub const FINISH_LOOK_MS: u32 = 5;
 
 /// What is under way on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnderWay {
+pub struct ConnActivity {
     /// A transmit has not ended.
     pub transmits: bool,
     /// LNet has a request that it has not given back, or will get one.
@@ -99,8 +99,8 @@ pub struct UnderWay {
 /// Whether a connection may end that is being closed on purpose, for `cause`, since `waited_ms` milliseconds. What is
 /// cut off of a transfer is lost: LNet tells whoever sent it, and who waits for it at the other end finds out by a
 /// timeout of its own. What was all in one message may go over the next connection ([`super::resend`]).
-pub fn may_end(cause: Cause, under_way: UnderWay, waited_ms: u64) -> bool {
-    let UnderWay {
+pub fn may_end(cause: Cause, under_way: ConnActivity, waited_ms: u64) -> bool {
+    let ConnActivity {
         transmits,
         requests,
         still_ms,
@@ -118,7 +118,7 @@ pub const RECALL_MS: u64 = 60_000;
 
 /// What becomes of a message that has no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub enum SendPolicy {
     /// One is made.
     Open,
     /// It waits for the way to open.
@@ -141,10 +141,10 @@ pub enum Interface {
 
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Todo {
+pub enum LinkAction {
     /// Nothing, or nothing yet.
     Nothing,
-    /// End all connections. Messages that wait go back to LNet if [`Way::passage`] refuses them.
+    /// End all connections. Messages that wait go back to LNet if [`LinkState::passage`] refuses them.
     End,
     /// Give messages that wait for a connection back to LNet, which has another NI. The connections stay.
     Refuse,
@@ -154,7 +154,7 @@ pub enum Todo {
 
 /// The way out of one NI.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct LinkState {
     interface: Interface,
     device: bool,
     port: bool,
@@ -177,7 +177,7 @@ pub struct Way {
     stirred_ms: Option<u64>,
 }
 
-impl Way {
+impl LinkState {
     /// Open.
     pub const fn new() -> Self {
         Self {
@@ -203,12 +203,13 @@ impl Way {
         }
     }
 
-    /// There is a device. What its port is like is for [`Way::port`] to say.
+    /// There is a device. What its port is like is for [`LinkState::port`] to say.
     pub fn attached(&mut self) {
         self.device = true;
     }
 
-    /// The device is removed: the caller ends all connections, and asks [`Way::look`] whether LNet has another way.
+    /// The device is removed: the caller ends all connections, and asks [`LinkState::look`] whether LNet has another
+    /// way.
     pub fn detached(&mut self, now_ms: u64) {
         self.device = false;
         self.closed = true;
@@ -258,16 +259,16 @@ impl Way {
     }
 
     /// What becomes of a message that has no connection.
-    pub fn passage(&self) -> Passage {
+    pub fn passage(&self) -> SendPolicy {
         match (self.is_open(), self.other || self.shut) {
-            (true, _) => Passage::Open,
-            (false, false) => Passage::Hold,
-            (false, true) => Passage::Refuse,
+            (true, _) => SendPolicy::Open,
+            (false, false) => SendPolicy::Hold,
+            (false, true) => SendPolicy::Refuse,
         }
     }
 
     /// Begins to close it on purpose: the caller ends all connections now, or soon ([`may_end`]), and then calls
-    /// [`Way::looked`].
+    /// [`LinkState::looked`].
     pub fn leaving(&mut self, now_ms: u64) {
         self.interface = Interface::Down;
         self.leaving_ms = Some(now_ms);
@@ -293,7 +294,7 @@ impl Way {
         self.is_leaving() && !self.told
     }
 
-    /// Notes that all connections were asked to end after [`Way::leaving`]; to be called again each
+    /// Notes that all connections were asked to end after [`LinkState::leaving`]; to be called again each
     /// [`LEAVE_LOOK_MS`] while it returns true. `busy`: there are connections yet, or peers that have
     /// got a DREQ and not answered.
     #[must_use]
@@ -306,7 +307,7 @@ impl Way {
         self.leaving_ms.is_some_and(waits) && !self.is_quiet(now_ms)
     }
 
-    /// Returns whether the interface may go, after [`Way::leaving`].
+    /// Returns whether the interface may go, after [`LinkState::leaving`].
     pub fn is_quiet(&self, now_ms: u64) -> bool {
         let quiet = |at: u64| now_ms.saturating_sub(at) >= QUIET_MS;
         !self.is_leaving() || (self.told && self.stirred_ms.is_none_or(quiet))
@@ -316,14 +317,14 @@ impl Way {
     /// `other`: another NI of the same net has an open way. `hold_ms`: how long connections without a way are held, in
     /// milliseconds; see [`hold_ms`].
     #[must_use]
-    pub fn look(&mut self, now_ms: u64, other: bool, hold_ms: u64) -> Todo {
+    pub fn look(&mut self, now_ms: u64, other: bool, hold_ms: u64) -> LinkAction {
         if self.is_open() {
             self.ended = false;
             self.other = false;
             self.lost_ms = None;
             return match core::mem::replace(&mut self.closed, false) {
-                true => Todo::Reconnect,
-                false => Todo::Nothing,
+                true => LinkAction::Reconnect,
+                false => LinkAction::Nothing,
             };
         }
         self.closed = true;
@@ -333,21 +334,21 @@ impl Way {
             self.ended = false;
             self.lost_ms = None;
             return match newly {
-                true => Todo::Refuse,
-                false => Todo::Nothing,
+                true => LinkAction::Refuse,
+                false => LinkAction::Nothing,
             };
         }
         let since = *self.lost_ms.get_or_insert(now_ms);
         let over = other || self.shut || now_ms.saturating_sub(since) >= hold_ms;
         if newly || (over && !self.ended) {
             self.ended = true;
-            return Todo::End;
+            return LinkAction::End;
         }
-        Todo::Nothing
+        LinkAction::Nothing
     }
 }
 
-impl Default for Way {
+impl Default for LinkState {
     fn default() -> Self {
         Self::new()
     }
@@ -360,21 +361,21 @@ mod tests {
 
     #[test]
     fn a_short_loss_is_held() {
-        let mut w = Way::new();
-        assert_eq!(w.look(0, false, HOLD_MS), Todo::Nothing);
+        let mut w = LinkState::new();
+        assert_eq!(w.look(0, false, HOLD_MS), LinkAction::Nothing);
         w.interface(Interface::Down);
-        assert_eq!(w.look(100, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.passage(), Passage::Hold);
-        assert_eq!(w.look(99 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(100, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.passage(), SendPolicy::Hold);
+        assert_eq!(w.look(99 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         w.interface(Interface::Up);
-        assert_eq!(w.passage(), Passage::Open);
-        assert_eq!(w.look(100 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
-        assert_eq!(w.look(101 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.passage(), SendPolicy::Open);
+        assert_eq!(w.look(100 + HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
+        assert_eq!(w.look(101 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
     }
 
     #[test]
     fn what_is_under_way_ends_first() {
-        let busy = |transmits, requests, still_ms| UnderWay {
+        let busy = |transmits, requests, still_ms| ConnActivity {
             transmits,
             requests,
             still_ms,
@@ -401,89 +402,95 @@ mod tests {
 
     #[test]
     fn a_long_one_ends_connections_once() {
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         w.port(false);
-        assert_eq!(w.look(5, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.look(5 + HOLD_MS, false, HOLD_MS), Todo::End);
-        assert_eq!(w.look(6 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(5, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.look(5 + HOLD_MS, false, HOLD_MS), LinkAction::End);
+        assert_eq!(w.look(6 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         w.interface(Interface::Down);
         w.port(true);
-        assert_eq!(w.look(7 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(7 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         w.interface(Interface::Up);
-        assert_eq!(w.look(8 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+        assert_eq!(w.look(8 + HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
         // The next time counts from its own beginning.
         w.port(false);
-        assert_eq!(w.look(9 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.look(9 + HOLD_MS + HOLD_MS, false, HOLD_MS), Todo::End);
+        assert_eq!(w.look(9 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(
+            w.look(9 + HOLD_MS + HOLD_MS, false, HOLD_MS),
+            LinkAction::End
+        );
     }
 
     #[test]
     fn a_way_that_is_shut_stays_shut_and_holds_nothing() {
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         w.shut(true);
         // However young the NI is.
-        assert_eq!(w.look(1, false, HOLD_MS), Todo::End);
+        assert_eq!(w.look(1, false, HOLD_MS), LinkAction::End);
         assert!(w.ends_all());
         assert_eq!(w.why(), Cause::LocalFault);
-        assert_eq!(w.passage(), Passage::Refuse);
+        assert_eq!(w.passage(), SendPolicy::Refuse);
         w.port(true);
-        assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         assert!(!w.is_open());
         // Another device.
         w.shut(false);
-        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
     }
 
     #[test]
     fn with_another_way_nothing_waits() {
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         w.interface(Interface::Down);
-        assert_eq!(w.look(1, true, HOLD_MS), Todo::End);
-        assert_eq!(w.passage(), Passage::Refuse);
-        assert_eq!(w.look(2, true, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(1, true, HOLD_MS), LinkAction::End);
+        assert_eq!(w.passage(), SendPolicy::Refuse);
+        assert_eq!(w.look(2, true, HOLD_MS), LinkAction::Nothing);
         // The other one closes, too: from now on messages wait here.
-        assert_eq!(w.look(3, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.passage(), Passage::Hold);
+        assert_eq!(w.look(3, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.passage(), SendPolicy::Hold);
         // It is back first: what waits goes there.
-        assert_eq!(w.look(4, true, HOLD_MS), Todo::End);
-        assert_eq!(w.passage(), Passage::Refuse);
+        assert_eq!(w.look(4, true, HOLD_MS), LinkAction::End);
+        assert_eq!(w.passage(), SendPolicy::Refuse);
         // What was the case last time says nothing of the next.
         w.interface(Interface::Up);
-        assert_eq!(w.look(5, true, HOLD_MS), Todo::Reconnect);
+        assert_eq!(w.look(5, true, HOLD_MS), LinkAction::Reconnect);
         w.leaving(6);
-        assert_eq!(w.passage(), Passage::Hold);
-        assert_eq!(w.look(6, true, HOLD_MS), Todo::End);
+        assert_eq!(w.passage(), SendPolicy::Hold);
+        assert_eq!(w.look(6, true, HOLD_MS), LinkAction::End);
     }
 
     /// As behind a link that is down.
     #[test]
     fn messages_wait_for_a_device_that_was_removed() {
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         assert_eq!(w.why(), Cause::LinkDown);
         w.detached(1);
-        assert_eq!((w.passage(), w.why()), (Passage::Hold, Cause::DeviceGone));
+        assert_eq!(
+            (w.passage(), w.why()),
+            (SendPolicy::Hold, Cause::DeviceGone)
+        );
         assert!(w.ends_all());
         // Connections have ended.
-        assert_eq!(w.look(2, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(2, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         // LNet has another way: what waits goes there.
-        assert_eq!(w.look(3 + HOLD_MS, true, HOLD_MS), Todo::End);
-        assert_eq!(w.passage(), Passage::Refuse);
-        assert_eq!(w.look(4 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(3 + HOLD_MS, true, HOLD_MS), LinkAction::End);
+        assert_eq!(w.passage(), SendPolicy::Refuse);
+        assert_eq!(w.look(4 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         // The device is back before its port is up.
         w.port(false);
         w.attached();
-        assert_eq!((w.passage(), w.why()), (Passage::Hold, Cause::LinkDown));
-        assert_eq!(w.look(5 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!((w.passage(), w.why()), (SendPolicy::Hold, Cause::LinkDown));
+        assert_eq!(w.look(5 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         w.port(true);
-        assert_eq!(w.passage(), Passage::Open);
-        assert_eq!(w.look(6 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
-        assert_eq!(w.look(7 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.passage(), SendPolicy::Open);
+        assert_eq!(w.look(6 + HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
+        assert_eq!(w.look(7 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
     }
 
     #[test]
     fn peers_that_ask_again_are_waited_for() {
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         assert!(!w.is_leaving() && w.is_quiet(0));
         w.leaving(1);
         // Connections were not told yet.
@@ -508,20 +515,23 @@ mod tests {
 
     #[test]
     fn what_closes_on_purpose_ends_at_once() {
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         assert!(!w.ends_all());
         w.leaving(1);
         assert!(!w.is_open() && w.ends_all());
-        assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.passage(), Passage::Hold);
+        assert_eq!(w.look(1 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.passage(), SendPolicy::Hold);
         w.interface(Interface::Up);
         assert!(!w.ends_all());
-        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+        assert_eq!(w.look(2 + HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
         // One that closes by itself is waited for.
         w.interface(Interface::Down);
-        assert_eq!(w.look(3 + HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(3 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         assert!(!w.ends_all());
-        assert_eq!(w.look(3 + HOLD_MS + HOLD_MS, false, HOLD_MS), Todo::End);
+        assert_eq!(
+            w.look(3 + HOLD_MS + HOLD_MS, false, HOLD_MS),
+            LinkAction::End
+        );
         assert!(w.ends_all());
     }
 
@@ -548,57 +558,57 @@ mod tests {
         assert_eq!(hold_ms(Some(2_147), 50_000), HOLD_MS);
         assert_eq!(hold_ms(None, 50_000), HOLD_MS);
 
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         w.port(false);
         let hold = hold_ms(Some(transport_ms(19, 5)), 50_000);
-        assert_eq!(w.look(0, false, hold), Todo::Nothing);
-        assert_eq!(w.look(12_000, false, hold), Todo::Nothing);
-        assert_eq!(w.look(13_000, false, hold), Todo::End);
+        assert_eq!(w.look(0, false, hold), LinkAction::Nothing);
+        assert_eq!(w.look(12_000, false, hold), LinkAction::Nothing);
+        assert_eq!(w.look(13_000, false, hold), LinkAction::End);
     }
 
     #[test]
     fn connections_go_on_without_the_carrier_of_ipoib() {
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         w.interface(Interface::NoCarrier);
         for now_ms in [0, HOLD_MS, 100 * HOLD_MS] {
-            assert_eq!(w.look(now_ms, false, HOLD_MS), Todo::Nothing);
+            assert_eq!(w.look(now_ms, false, HOLD_MS), LinkAction::Nothing);
         }
         // An attempt would not find the address of the peer. A request of a peer can be answered.
-        assert_eq!(w.passage(), Passage::Hold);
+        assert_eq!(w.passage(), SendPolicy::Hold);
         assert!(w.has_interface() && !w.ends_all());
         // LNet has another NI: only messages without a connection go there.
-        assert_eq!(w.look(101 * HOLD_MS, true, HOLD_MS), Todo::Refuse);
-        assert_eq!(w.passage(), Passage::Refuse);
-        assert_eq!(w.look(102 * HOLD_MS, true, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.look(103 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(101 * HOLD_MS, true, HOLD_MS), LinkAction::Refuse);
+        assert_eq!(w.passage(), SendPolicy::Refuse);
+        assert_eq!(w.look(102 * HOLD_MS, true, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.look(103 * HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         w.interface(Interface::Up);
-        assert_eq!(w.look(104 * HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+        assert_eq!(w.look(104 * HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
     }
 
     #[test]
     fn a_port_that_fails_without_a_carrier_counts_from_then() {
-        let mut w = Way::new();
+        let mut w = LinkState::new();
         w.interface(Interface::NoCarrier);
-        assert_eq!(w.look(0, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(0, false, HOLD_MS), LinkAction::Nothing);
         w.port(false);
-        assert_eq!(w.look(5 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.look(6 * HOLD_MS - 1, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.look(6 * HOLD_MS, false, HOLD_MS), Todo::End);
+        assert_eq!(w.look(5 * HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.look(6 * HOLD_MS - 1, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.look(6 * HOLD_MS, false, HOLD_MS), LinkAction::End);
         assert!(w.ends_all());
         // The port is back, and IPoIB is not: peers may connect.
         w.port(true);
-        assert_eq!(w.look(7 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
+        assert_eq!(w.look(7 * HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         assert!(!w.ends_all());
         // The port fails again: that time is counted from its own beginning.
         w.port(false);
-        assert_eq!(w.look(8 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.look(9 * HOLD_MS, false, HOLD_MS), Todo::End);
+        assert_eq!(w.look(8 * HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.look(9 * HOLD_MS, false, HOLD_MS), LinkAction::End);
         // An administrator sets the interface down.
         w.port(true);
         w.interface(Interface::Up);
-        assert_eq!(w.look(10 * HOLD_MS, false, HOLD_MS), Todo::Reconnect);
+        assert_eq!(w.look(10 * HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
         w.interface(Interface::Down);
-        assert_eq!(w.look(11 * HOLD_MS, false, HOLD_MS), Todo::Nothing);
-        assert_eq!(w.look(12 * HOLD_MS, false, HOLD_MS), Todo::End);
+        assert_eq!(w.look(11 * HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
+        assert_eq!(w.look(12 * HOLD_MS, false, HOLD_MS), LinkAction::End);
     }
 }

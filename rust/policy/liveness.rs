@@ -4,16 +4,16 @@
 //!
 //! It is asked by a NOOP, and the acknowledgement of the transport is the reply: if there is none, the
 //! transport's retries end the connection, long before a deadline. The time until a dead peer is noticed is
-//! [`Probe`] and those retries, on hardware over RoCE 4.2 s together: a second, and six tries of 537 ms each.
+//! [`ProbeInterval`] and those retries, on hardware over RoCE 4.2 s together: a second, and six tries of 537 ms each.
 //!
 //! Only a peer that owes an answer is asked, so idle hosts keep quiet; and who has asked once, and gets no answer
-//! though the transport acknowledges, asks seldom, however short [`Probe`] is: a peer that is slow has two buffers for
-//! NOOPs, and they are not to be filled while it is held up.
+//! though the transport acknowledges, asks seldom, however short [`ProbeInterval`] is: a peer that is slow has two
+//! buffers for NOOPs, and they are not to be filled while it is held up.
 //!
-//! The administrator may change [`Probe`] at any time, or take it away: then nobody is asked but by keepalive.
+//! The administrator may change [`ProbeInterval`] at any time, or take it away: then nobody is asked but by keepalive.
 //!
 //! Of several connections with one peer each finds out for itself: a connection that is dead does not mean that its
-//! peer is, which may have closed it. But they are asked at the same time ([`Look::All`], [`Silence::ask`]), so that
+//! peer is, which may have closed it. But they are asked at the same time ([`Check::All`], [`Liveness::ask`]), so that
 //! one answer after the other need not be waited for.
 //!
 //! Context: any; the caller holds the connection's lock.
@@ -24,7 +24,7 @@ pub const AGAIN_MS: u32 = 3000;
 /// Least milliseconds between two looks at a connection on which something waits.
 pub const LOOK_MIN_MS: u32 = 250;
 
-/// Most milliseconds of [`Probe`].
+/// Most milliseconds of [`ProbeInterval`].
 pub const PROBE_MAX_MS: u32 = 60_000;
 
 /// Milliseconds of silence after which a peer that owes an answer is asked.
@@ -33,9 +33,9 @@ pub const PROBE_MAX_MS: u32 = 60_000;
 ///
 /// `LOOK_MIN_MS <= value <= PROBE_MAX_MS`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe(u32);
+pub struct ProbeInterval(u32);
 
-impl Probe {
+impl ProbeInterval {
     /// Of the parameter `probe`, in milliseconds. 0: it is not asked. Others are brought into the range.
     pub fn of_ms(ms: u32) -> Option<Self> {
         // INVARIANT: By `clamp`.
@@ -55,7 +55,7 @@ impl Probe {
 
 /// How long ago things were, in milliseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Ago {
+pub struct Elapsed {
     /// Something was sent.
     pub sent: i64,
     /// Something was received.
@@ -65,7 +65,7 @@ pub struct Ago {
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Look {
+pub enum Check {
     /// Nothing is due.
     Nothing,
     /// A NOOP is due, though it carries nothing.
@@ -78,10 +78,10 @@ pub enum Look {
 ///
 /// # Invariants
 ///
-/// While [`Silence::next_ms`] says a time the caller's timer looks within it. It says none while nothing waits and
-/// nobody asks, or there is no [`Probe`]; when that comes the timer is to look at once.
+/// While [`Liveness::next_ms`] says a time the caller's timer looks within it. It says none while nothing waits and
+/// nobody asks, or there is no [`ProbeInterval`]; when that comes the timer is to look at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Silence {
+pub struct Liveness {
     /// Something waits, as of the last look.
     waits: bool,
     /// Something waits on another connection of the peer's.
@@ -90,7 +90,7 @@ pub struct Silence {
     probed: bool,
 }
 
-impl Silence {
+impl Liveness {
     /// Of a connection just made.
     pub const NEW: Self = Self {
         waits: false,
@@ -105,16 +105,17 @@ impl Silence {
         self.probed = false;
     }
 
-    /// Something waits from now on. True: nothing did, so the timer is to look within [`Probe`], if there is one.
+    /// Something waits from now on. True: nothing did, so the timer is to look within [`ProbeInterval`], if there is
+    /// one.
     #[inline]
     pub fn begin(&mut self) -> bool {
         !core::mem::replace(&mut self.waits, true)
     }
 
     /// Something waits on another connection, whose peer is silent. True: the timer is to look within
-    /// [`Silence::next_ms`]. It may be armed for later, for something that does not wait any more.
+    /// [`Liveness::next_ms`]. It may be armed for later, for something that does not wait any more.
     #[must_use]
-    pub fn ask(&mut self, ago: Ago) -> bool {
+    pub fn ask(&mut self, ago: Elapsed) -> bool {
         if self.asked || self.is_fresh(ago) {
             return false;
         }
@@ -123,7 +124,7 @@ impl Silence {
     }
 
     /// Whether the transport is at it already.
-    fn is_fresh(&self, ago: Ago) -> bool {
+    fn is_fresh(&self, ago: Elapsed) -> bool {
         self.probed && ago.sent < i64::from(AGAIN_MS)
     }
 
@@ -132,10 +133,10 @@ impl Silence {
     pub fn look(
         &mut self,
         waits: bool,
-        ago: Ago,
-        probe: Option<Probe>,
+        ago: Elapsed,
+        probe: Option<ProbeInterval>,
         keepalive: Option<u32>,
-    ) -> Look {
+    ) -> Check {
         self.waits = waits;
         let after = probe.map(|probe| i64::from(self.interval(probe)));
         let silent = after.is_some_and(|after| ago.sent >= after && ago.heard >= after);
@@ -143,27 +144,27 @@ impl Silence {
             self.asked = false;
             self.probed = true;
             return match waits {
-                true => Look::All,
-                false => Look::Probe,
+                true => Check::All,
+                false => Check::Probe,
             };
         }
         match keepalive {
-            Some(s) if ago.sent >= i64::from(s).saturating_mul(1000) => Look::Probe,
-            _ => Look::Nothing,
+            Some(s) if ago.sent >= i64::from(s).saturating_mul(1000) => Check::Probe,
+            _ => Check::Nothing,
         }
     }
 
     /// Milliseconds until a silent peer might have to be asked; `None` if nothing waits, or it is not to be asked. No
-    /// more than [`Probe`], because it may say something and fall silent again.
-    pub fn next_ms(&self, ago: Ago, probe: Option<Probe>) -> Option<u32> {
+    /// more than [`ProbeInterval`], because it may say something and fall silent again.
+    pub fn next_ms(&self, ago: Elapsed, probe: Option<ProbeInterval>) -> Option<u32> {
         let probe = probe.filter(|_| self.waits || self.asked)?;
         let left = i64::from(self.interval(probe)).saturating_sub(ago.sent.min(ago.heard));
         let left = u32::try_from(left).unwrap_or(0);
-        // No less than the first, by the invariant of `Probe`.
+        // No less than the first, by the invariant of `ProbeInterval`.
         Some(left.max(LOOK_MIN_MS).min(probe.ms()))
     }
 
-    fn interval(&self, probe: Probe) -> u32 {
+    fn interval(&self, probe: ProbeInterval) -> u32 {
         match self.probed {
             true => probe.again_ms(),
             false => probe.ms(),
@@ -178,13 +179,13 @@ mod tests {
 
     /// A connection with its timer, by the millisecond.
     struct Line {
-        silence: Silence,
+        silence: Liveness,
         now: i64,
         sent: i64,
         heard: i64,
         due: Option<i64>,
         waits: bool,
-        probe: Option<Probe>,
+        probe: Option<ProbeInterval>,
     }
 
     impl Line {
@@ -194,8 +195,8 @@ mod tests {
 
         fn with(probe_ms: u32) -> Self {
             Self {
-                probe: Probe::of_ms(probe_ms),
-                silence: Silence::NEW,
+                probe: ProbeInterval::of_ms(probe_ms),
+                silence: Liveness::NEW,
                 now: 0,
                 sent: 0,
                 heard: 0,
@@ -204,8 +205,8 @@ mod tests {
             }
         }
 
-        fn ago(&self) -> Ago {
-            Ago {
+        fn ago(&self) -> Elapsed {
+            Elapsed {
                 sent: self.now.saturating_sub(self.sent),
                 heard: self.now.saturating_sub(self.heard),
             }
@@ -234,18 +235,18 @@ mod tests {
 
         /// The administrator changes it: the timer looks at once.
         fn tune(&mut self, probe_ms: u32) {
-            self.probe = Probe::of_ms(probe_ms);
+            self.probe = ProbeInterval::of_ms(probe_ms);
             self.due = Some(self.now);
         }
 
         /// A millisecond passes.
-        fn tick(&mut self) -> Look {
+        fn tick(&mut self) -> Check {
             self.now = self.now.saturating_add(1);
             if self.due.is_none_or(|due| self.now < due) {
-                return Look::Nothing;
+                return Check::Nothing;
             }
             let look = self.silence.look(self.waits, self.ago(), self.probe, None);
-            if look != Look::Nothing {
+            if look != Check::Nothing {
                 self.sent = self.now;
             }
             self.arm();
@@ -257,7 +258,7 @@ mod tests {
             let mut at = [0; 3];
             let mut free = at.iter_mut();
             while self.now < end {
-                if self.tick() != Look::Nothing {
+                if self.tick() != Check::Nothing {
                     if let Some(slot) = free.next() {
                         *slot = self.now;
                     }
@@ -350,7 +351,7 @@ mod tests {
         let mut keepalive = |s| line.silence.look(false, ago, line.probe, Some(s));
         assert_eq!(
             (keepalive(100), keepalive(101)),
-            (Look::Probe, Look::Nothing)
+            (Check::Probe, Check::Nothing)
         );
     }
 
@@ -361,7 +362,7 @@ mod tests {
         let mut asked = [0; 2];
         for _ in 0..1300 {
             let look = one.tick();
-            if look == Look::All {
+            if look == Check::All {
                 asked[0] = one.now;
                 if other.silence.ask(other.ago()) {
                     other.arm();
@@ -369,9 +370,9 @@ mod tests {
             }
             // It has nothing of its own to wait for, so it asks nobody else.
             match other.tick() {
-                Look::Nothing => {}
-                Look::Probe if asked[1] == 0 => asked[1] = other.now,
-                look => assert_eq!(look, Look::Probe),
+                Check::Nothing => {}
+                Check::Probe if asked[1] == 0 => asked[1] = other.now,
+                look => assert_eq!(look, Check::Probe),
             }
         }
         assert_eq!(asked[0], 1000);
@@ -406,7 +407,7 @@ mod tests {
         assert!(other.silence.ask(other.ago()));
         assert_eq!(
             other.silence.look(false, other.ago(), other.probe, None),
-            Look::Probe
+            Check::Probe
         );
         other.sent = other.now;
         assert!(!other.silence.ask(other.ago()));

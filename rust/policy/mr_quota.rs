@@ -45,7 +45,7 @@ pub const LOOK_MS: i64 = 10_000;
 
 /// What is known when a connection needs one region more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Need {
+pub struct MrDemand {
     /// Regions that we may have of the device.
     pub bound: u32,
     /// Regions that there are, of all connections.
@@ -58,31 +58,31 @@ pub struct Need {
 
 /// Where the next region is from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// A new one is made. If the device has none, one that lies [`Source::Idle`] will do.
+pub enum MrSource {
+    /// A new one is made. If the device has none, one that lies [`MrSource::Idle`] will do.
     New,
     /// It is taken from a connection that has this many at least, if one lies idle there.
     Idle(u32),
 }
 
-impl Need {
+impl MrDemand {
     /// Where it is from.
-    pub fn source(self) -> Source {
+    pub fn source(self) -> MrSource {
         let share = self.bound.checked_div(self.users).unwrap_or(u32::MAX);
         let plenty = self.there < self.bound / 2;
         let fair = self.there < self.bound && self.held < share.max(1);
         if plenty || fair {
-            Source::New
+            MrSource::New
         } else {
             self.idle()
         }
     }
 
     /// One that lies idle, after all.
-    pub fn idle(self) -> Source {
+    pub fn idle(self) -> MrSource {
         // Who has none takes any. Else the other one has as many as this one afterwards, or more: two that need
         // one at a time do not take it from each other for ever.
-        Source::Idle(match self.held {
+        MrSource::Idle(match self.held {
             0 => 1,
             n => n.saturating_add(2),
         })
@@ -94,7 +94,7 @@ impl Need {
 mod tests {
     use super::*;
 
-    const PLENTY: Need = Need {
+    const PLENTY: MrDemand = MrDemand {
         bound: 64,
         there: 0,
         users: 4,
@@ -122,48 +122,48 @@ mod tests {
 
     #[test]
     fn plenty_are_for_whoever_comes_first() {
-        let hog = Need {
+        let hog = MrDemand {
             there: 31,
             held: 31,
             ..PLENTY
         };
-        assert_eq!(hog.source(), Source::New);
-        let all = Need { there: 32, ..hog };
-        assert_eq!(all.source(), Source::Idle(33));
+        assert_eq!(hog.source(), MrSource::New);
+        let all = MrDemand { there: 32, ..hog };
+        assert_eq!(all.source(), MrSource::Idle(33));
     }
 
     #[test]
     fn the_rest_is_shared_fairly() {
-        let late = Need {
+        let late = MrDemand {
             there: 40,
             held: 15,
             ..PLENTY
         };
-        assert_eq!(late.source(), Source::New);
-        let has_its_share = Need { held: 16, ..late };
-        assert_eq!(has_its_share.source(), Source::Idle(18));
-        let full = Need {
+        assert_eq!(late.source(), MrSource::New);
+        let has_its_share = MrDemand { held: 16, ..late };
+        assert_eq!(has_its_share.source(), MrSource::Idle(18));
+        let full = MrDemand {
             there: 64,
             held: 3,
             ..PLENTY
         };
-        assert_eq!(full.source(), Source::Idle(5));
-        let none = Need { held: 0, ..full };
-        assert_eq!(none.source(), Source::Idle(1));
+        assert_eq!(full.source(), MrSource::Idle(5));
+        let none = MrDemand { held: 0, ..full };
+        assert_eq!(none.source(), MrSource::Idle(1));
     }
 
     #[test]
     fn more_users_than_regions() {
-        let many = Need {
+        let many = MrDemand {
             bound: 8,
             there: 6,
             users: 1000,
             held: 0,
         };
-        assert_eq!(many.source(), Source::New);
-        let one = Need { held: 1, ..many };
-        assert_eq!(one.source(), Source::Idle(3));
-        let nobody = Need { users: 0, ..one };
-        assert_eq!(nobody.source(), Source::New);
+        assert_eq!(many.source(), MrSource::New);
+        let one = MrDemand { held: 1, ..many };
+        assert_eq!(one.source(), MrSource::Idle(3));
+        let nobody = MrDemand { users: 0, ..one };
+        assert_eq!(nobody.source(), MrSource::New);
     }
 }

@@ -12,7 +12,7 @@ const LONG_NS: u64 = 3_000_000_000;
 
 /// The messages that have come in for an NI while LNet deletes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deletion {
+pub struct NiDeletion {
     /// When the first one came: nanoseconds of a clock.
     since: Option<u64>,
     said: bool,
@@ -20,7 +20,7 @@ pub struct Deletion {
 
 /// What becomes of a connection on which such a message came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Late {
+pub enum LateAction {
     /// Nothing yet.
     Stays,
     /// It ends.
@@ -30,20 +30,20 @@ pub enum Late {
     },
 }
 
-impl Deletion {
+impl NiDeletion {
     /// None has come.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// One has come, at `now_ns`.
-    pub fn came(&mut self, now_ns: u64) -> Late {
+    pub fn came(&mut self, now_ns: u64) -> LateAction {
         let since = *self.since.get_or_insert(now_ns);
         if now_ns.saturating_sub(since) < LONG_NS {
-            return Late::Stays;
+            return LateAction::Stays;
         }
         let news = !core::mem::replace(&mut self.said, true);
-        Late::Ends { news }
+        LateAction::Ends { news }
     }
 }
 
@@ -55,20 +55,20 @@ mod tests {
     #[test]
     fn who_goes_on_sending_keeps_no_ni() {
         for every_ns in [1_000_000, 100_000_000, 2_999_999_999] {
-            let mut d = Deletion::new();
+            let mut d = NiDeletion::new();
             for ns in (0..LONG_NS).step_by(every_ns) {
-                assert_eq!(d.came(ns), Late::Stays);
+                assert_eq!(d.came(ns), LateAction::Stays);
             }
-            assert_eq!(d.came(LONG_NS), Late::Ends { news: true });
+            assert_eq!(d.came(LONG_NS), LateAction::Ends { news: true });
             // Other connections, too; that is said once.
-            assert_eq!(d.came(LONG_NS + 1), Late::Ends { news: false });
+            assert_eq!(d.came(LONG_NS + 1), LateAction::Ends { news: false });
         }
     }
 
     #[test]
     fn a_message_now_and_then_is_enough_to_keep_it() {
-        let mut d = Deletion::new();
-        assert_eq!(d.came(0), Late::Stays);
-        assert_eq!(d.came(40 * LONG_NS), Late::Ends { news: true });
+        let mut d = NiDeletion::new();
+        assert_eq!(d.came(0), LateAction::Stays);
+        assert_eq!(d.came(40 * LONG_NS), LateAction::Ends { news: true });
     }
 }

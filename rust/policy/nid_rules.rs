@@ -36,16 +36,16 @@ use crate::proto::nid::Nid;
 
 /// What is wrong with a text.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Fault<'a> {
+pub struct RuleError<'a> {
     /// The word, or the clause if a word is missing.
     pub at: &'a str,
     /// What is wrong with it.
-    pub what: What,
+    pub what: RuleErrorKind,
 }
 
 /// What is wrong with a word.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum RuleErrorKind {
     /// It is no range of NIDs.
     Range(BadRange),
     /// A clause without `allow` or `deny`.
@@ -62,17 +62,17 @@ pub enum What {
     ValueNorZero(i64, i64),
 }
 
-impl fmt::Display for Fault<'_> {
+impl fmt::Display for RuleError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\": ", self.at)?;
         match self.what {
-            What::Range(bad) => write!(f, "no range of NIDs: {bad}"),
-            What::NoVerdict => f.write_str("it says neither allow nor deny"),
-            What::NoRange => f.write_str("it names nobody"),
-            What::NoKey => f.write_str("it has no key=value"),
-            What::Key => f.write_str("there is no such key"),
-            What::Value(lo, hi) => write!(f, "out of range {lo}..{hi}"),
-            What::ValueNorZero(lo, hi) => write!(f, "out of range: 0 or {lo}..{hi}"),
+            RuleErrorKind::Range(bad) => write!(f, "no range of NIDs: {bad}"),
+            RuleErrorKind::NoVerdict => f.write_str("it says neither allow nor deny"),
+            RuleErrorKind::NoRange => f.write_str("it names nobody"),
+            RuleErrorKind::NoKey => f.write_str("it has no key=value"),
+            RuleErrorKind::Key => f.write_str("there is no such key"),
+            RuleErrorKind::Value(lo, hi) => write!(f, "out of range {lo}..{hi}"),
+            RuleErrorKind::ValueNorZero(lo, hi) => write!(f, "out of range: 0 or {lo}..{hi}"),
         }
     }
 }
@@ -88,12 +88,15 @@ pub fn count(text: &str) -> usize {
 }
 
 /// Whether one of the words names `nid`; all of them are read.
-fn named<'a>(words: impl Iterator<Item = &'a str>, nid: Nid) -> Result<Option<bool>, Fault<'a>> {
+fn named<'a>(
+    words: impl Iterator<Item = &'a str>,
+    nid: Nid,
+) -> Result<Option<bool>, RuleError<'a>> {
     let mut found = None;
     for word in words {
-        let within = contains(word, nid).map_err(|bad| Fault {
+        let within = contains(word, nid).map_err(|bad| RuleError {
             at: word,
-            what: What::Range(bad),
+            what: RuleErrorKind::Range(bad),
         })?;
         found = Some(found.unwrap_or(false) | within);
     }
@@ -101,21 +104,21 @@ fn named<'a>(words: impl Iterator<Item = &'a str>, nid: Nid) -> Result<Option<bo
 }
 
 /// What a clause of `access` says of a peer and an NI; `None` if it is for others.
-fn verdict<'a>(clause: &'a str, ni: Nid, peer: Nid) -> Result<Option<bool>, Fault<'a>> {
-    let fault = |what| Fault { at: clause, what };
+fn verdict<'a>(clause: &'a str, ni: Nid, peer: Nid) -> Result<Option<bool>, RuleError<'a>> {
+    let fault = |what| RuleError { at: clause, what };
     let mut words = clause.split_ascii_whitespace().peekable();
     let mut ours = true;
     if words.next_if_eq(&"on").is_some() {
         // Not `take_while`, which would swallow the verdict.
         let on = core::iter::from_fn(|| words.next_if(|word| !matches!(*word, "allow" | "deny")));
-        ours = named(on, ni)?.ok_or(fault(What::NoRange))?;
+        ours = named(on, ni)?.ok_or(fault(RuleErrorKind::NoRange))?;
     }
     let allow = match words.next() {
         Some("allow") => true,
         Some("deny") => false,
-        _ => return Err(fault(What::NoVerdict)),
+        _ => return Err(fault(RuleErrorKind::NoVerdict)),
     };
-    let theirs = named(words, peer)?.ok_or(fault(What::NoRange))?;
+    let theirs = named(words, peer)?.ok_or(fault(RuleErrorKind::NoRange))?;
     Ok((ours && theirs).then_some(allow))
 }
 
@@ -124,7 +127,7 @@ fn verdict<'a>(clause: &'a str, ni: Nid, peer: Nid) -> Result<Option<bool>, Faul
 /// # Errors
 ///
 /// The first fault of the text, wherever it is.
-pub fn allows<'a>(access: &'a str, ni: Nid, peer: Nid) -> Result<bool, Fault<'a>> {
+pub fn allows<'a>(access: &'a str, ni: Nid, peer: Nid) -> Result<bool, RuleError<'a>> {
     let mut first = None;
     for clause in clauses(access) {
         let says = verdict(clause, ni, peer)?;
@@ -159,15 +162,15 @@ pub struct Tuning {
 /// # Errors
 ///
 /// The first fault of the text, wherever it is.
-pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, Fault<'a>> {
+pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, RuleError<'a>> {
     let mut all = Tuning::default();
     for clause in clauses(ni_tune) {
-        let fault = |what| Fault { at: clause, what };
+        let fault = |what| RuleError { at: clause, what };
         let mut words = clause.split_ascii_whitespace().peekable();
         let ranges = core::iter::from_fn(|| words.next_if(|word| !word.contains('=')));
-        let ours = named(ranges, ni)?.ok_or(fault(What::NoRange))?;
+        let ours = named(ranges, ni)?.ok_or(fault(RuleErrorKind::NoRange))?;
         if words.peek().is_none() {
-            return Err(fault(What::NoKey));
+            return Err(fault(RuleErrorKind::NoKey));
         }
         // All of the text is checked, whomever it is for.
         let mut here = all;
@@ -182,9 +185,9 @@ pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, Fault<'a>> {
 }
 
 impl Tuning {
-    fn set<'a>(&mut self, word: &'a str) -> Result<(), Fault<'a>> {
-        let fault = |what| Fault { at: word, what };
-        let (key, value) = word.split_once('=').ok_or(fault(What::NoKey))?;
+    fn set<'a>(&mut self, word: &'a str) -> Result<(), RuleError<'a>> {
+        let fault = |what| RuleError { at: word, what };
+        let (key, value) = word.split_once('=').ok_or(fault(RuleErrorKind::NoKey))?;
         match key {
             "conns_per_peer" => self.conns_per_peer = Some(value_of(word, value, 1, 127)?),
             "tos" => self.tos = Some(value_of(word, value, -1, 255)?),
@@ -194,21 +197,21 @@ impl Tuning {
             "timeout" => self.timeout = Some(value_of(word, value, 1, 86_400)?),
             "keepalive" => self.keepalive = Some(value_of(word, value, 0, 86_400)?),
             "probe" => self.probe = Some(probe_of(word, value)?),
-            _ => return Err(fault(What::Key)),
+            _ => return Err(fault(RuleErrorKind::Key)),
         }
         Ok(())
     }
 }
 
-/// Milliseconds that [`Probe`](super::liveness::Probe) takes as they are.
-fn probe_of<'a>(word: &'a str, value: &str) -> Result<u32, Fault<'a>> {
+/// Milliseconds that [`ProbeInterval`](super::liveness::ProbeInterval) takes as they are.
+fn probe_of<'a>(word: &'a str, value: &str) -> Result<u32, RuleError<'a>> {
     let (lo, hi) = (i64::from(LOOK_MIN_MS), i64::from(PROBE_MAX_MS));
     match value_of(word, value, 0, hi) {
         Ok(0) => Ok(0),
         Ok(ms) if ms >= LOOK_MIN_MS => Ok(ms),
-        _ => Err(Fault {
+        _ => Err(RuleError {
             at: word,
-            what: What::ValueNorZero(lo, hi),
+            what: RuleErrorKind::ValueNorZero(lo, hi),
         }),
     }
 }
@@ -219,10 +222,10 @@ fn value_of<'a, T: TryFrom<i64>>(
     value: &str,
     lo: i64,
     hi: i64,
-) -> Result<T, Fault<'a>> {
-    let fault = Fault {
+) -> Result<T, RuleError<'a>> {
+    let fault = RuleError {
         at: word,
-        what: What::Value(lo, hi),
+        what: RuleErrorKind::Value(lo, hi),
     };
     let n: i64 = value.parse().map_err(|_| fault)?;
     if n < lo || n > hi {
@@ -280,17 +283,20 @@ mod tests {
         let says = |text| allows(text, NI, peer(1)).map_err(|f| (f.at, f.what));
         assert_eq!(
             says("allow *@o2ib; refuse *@o2ib"),
-            Err(("refuse *@o2ib", What::NoVerdict))
+            Err(("refuse *@o2ib", RuleErrorKind::NoVerdict))
         );
-        assert_eq!(says("allow"), Err(("allow", What::NoRange)));
+        assert_eq!(says("allow"), Err(("allow", RuleErrorKind::NoRange)));
         assert_eq!(
             says("on deny *@o2ib"),
-            Err(("on deny *@o2ib", What::NoRange))
+            Err(("on deny *@o2ib", RuleErrorKind::NoRange))
         );
-        assert_eq!(says("on *@o2ib"), Err(("on *@o2ib", What::NoVerdict)));
+        assert_eq!(
+            says("on *@o2ib"),
+            Err(("on *@o2ib", RuleErrorKind::NoVerdict))
+        );
         assert_eq!(
             says("allow *@o2ib; deny 10.0.0.1@tcp"),
-            Err(("10.0.0.1@tcp", What::Range(BadRange::NotO2ib)))
+            Err(("10.0.0.1@tcp", RuleErrorKind::Range(BadRange::NotO2ib)))
         );
     }
 
@@ -327,7 +333,7 @@ mod tests {
             ("keepalive=x", 0, 86_400),
             ("timeout=99999999999999999999", 1, 86_400),
         ] {
-            let value = What::Value(lo, hi);
+            let value = RuleErrorKind::Value(lo, hi);
             let mut text = [0u8; 64];
             let clause = [b"9.9.9.9@o2ib ".as_slice(), word.as_bytes()];
             let mut at = 0;
@@ -351,14 +357,17 @@ mod tests {
             "*@o2ib probe=x",
         ] {
             let word = text.trim_start_matches("*@o2ib ");
-            assert_eq!(says(text), Err((word, What::ValueNorZero(250, 60_000))));
+            assert_eq!(
+                says(text),
+                Err((word, RuleErrorKind::ValueNorZero(250, 60_000)))
+            );
         }
         for (text, expected) in [("*@o2ib probe=0", 0), ("*@o2ib probe=250", 250)] {
             assert_eq!(tuning(text, NI).map(|t| t.probe), Ok(Some(expected)));
         }
-        assert_eq!(says("*@o2ib"), Err(("*@o2ib", What::NoKey)));
-        assert_eq!(says("tos=1"), Err(("tos=1", What::NoRange)));
-        assert_eq!(says("*@o2ib ntx=1"), Err(("ntx=1", What::Key)));
-        assert_eq!(says("*@o2ib tos=1 x"), Err(("x", What::NoKey)));
+        assert_eq!(says("*@o2ib"), Err(("*@o2ib", RuleErrorKind::NoKey)));
+        assert_eq!(says("tos=1"), Err(("tos=1", RuleErrorKind::NoRange)));
+        assert_eq!(says("*@o2ib ntx=1"), Err(("ntx=1", RuleErrorKind::Key)));
+        assert_eq!(says("*@o2ib tos=1 x"), Err(("x", RuleErrorKind::NoKey)));
     }
 }

@@ -9,7 +9,7 @@ const LOOK_MS: u32 = 1000;
 
 /// What else there is of the peer while messages wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meanwhile {
+pub struct PeerProgress {
     /// It waits for its turn to connect.
     pub in_line: bool,
     /// Milliseconds since its turn came, if it ever waited for it.
@@ -20,12 +20,12 @@ pub struct Meanwhile {
 
 /// How long messages may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct PendingTimeout {
     usual_ms: i64,
     most_ms: i64,
 }
 
-impl Patience {
+impl PendingTimeout {
     /// `usual_ms` is for one attempt and some more; after `most_ms` LNet gives a message up.
     pub const fn new(usual_ms: i64, most_ms: i64) -> Self {
         Self { usual_ms, most_ms }
@@ -34,7 +34,7 @@ impl Patience {
     /// Milliseconds that a message may wait. As long as LNet waits for it, if the peer is in line, has just been
     /// called, or has an attempt under way, of which each step has a limit of its own. But no longer: a peer that asks
     /// again and again, and never goes on, has one under way all the time.
-    pub fn limit_ms(self, meanwhile: Meanwhile) -> i64 {
+    pub fn limit_ms(self, meanwhile: PeerProgress) -> i64 {
         let called = meanwhile.called_ms_ago.map(i64::try_from);
         let late = called.is_some_and(|ago| ago.is_ok_and(|ms| ms < self.usual_ms));
         if late || meanwhile.in_line || meanwhile.under_way {
@@ -60,7 +60,7 @@ impl Patience {
 mod tests {
     use super::*;
 
-    const NOTHING: Meanwhile = Meanwhile {
+    const NOTHING: PeerProgress = PeerProgress {
         in_line: false,
         called_ms_ago: None,
         under_way: false,
@@ -68,17 +68,17 @@ mod tests {
 
     #[test]
     fn who_has_a_reason_waits_as_long_as_lnet_does() {
-        let patience = Patience::new(22_500, 50_000);
+        let patience = PendingTimeout::new(22_500, 50_000);
         assert_eq!(patience.limit_ms(NOTHING), 22_500);
-        let in_line = Meanwhile {
+        let in_line = PeerProgress {
             in_line: true,
             ..NOTHING
         };
-        let under_way = Meanwhile {
+        let under_way = PeerProgress {
             under_way: true,
             ..NOTHING
         };
-        let called = |ms| Meanwhile {
+        let called = |ms| PeerProgress {
             called_ms_ago: Some(ms),
             ..NOTHING
         };
@@ -88,12 +88,15 @@ mod tests {
         assert_eq!(patience.limit_ms(called(22_500)), 22_500);
         assert_eq!(patience.limit_ms(called(u64::MAX)), 22_500);
         // With a short timeout of LNet's it is not less than usual.
-        assert_eq!(Patience::new(15_000, 8_000).limit_ms(under_way), 15_000);
+        assert_eq!(
+            PendingTimeout::new(15_000, 8_000).limit_ms(under_way),
+            15_000
+        );
     }
 
     #[test]
     fn somebody_looks_when_the_usual_time_is_over_and_then_each_second() {
-        let patience = Patience::new(15_000, 50_000);
+        let patience = PendingTimeout::new(15_000, 50_000);
         for waited_ms in [0_i64, 1, 14_999, 15_000] {
             let then = waited_ms.saturating_add(i64::from(patience.look_in_ms(waited_ms)));
             assert!(then > 15_000 && then <= 15_001);
@@ -101,6 +104,6 @@ mod tests {
         for waited_ms in [15_001, 49_999, i64::MAX] {
             assert_eq!(patience.look_in_ms(waited_ms), LOOK_MS);
         }
-        assert_eq!(Patience::new(i64::MAX, 0).look_in_ms(0), u32::MAX);
+        assert_eq!(PendingTimeout::new(i64::MAX, 0).look_in_ms(0), u32::MAX);
     }
 }

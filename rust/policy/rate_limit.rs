@@ -3,10 +3,10 @@
 //! Bounds on what strangers can make us do, and on each one's part of it: how many requests for a connection are
 //! refused with an answer, and how many are taken.
 //!
-//! No address uses up more than a [`Part`], so that something is left for others. The parts are the caller's memory,
-//! and always as many, whoever asks; which addresses share one is not to be foreseen ([`super::addr_hash`]), so nobody
-//! can choose whom he keeps from his. And when some dozen addresses have used up the whole, each part still has one now
-//! and then: in all as many again as come back.
+//! No address uses up more than a [`SourceBucket`], so that something is left for others. The parts are the caller's
+//! memory, and always as many, whoever asks; which addresses share one is not to be foreseen ([`super::addr_hash`]), so
+//! nobody can choose whom he keeps from his. And when some dozen addresses have used up the whole, each part still has
+//! one now and then: in all as many again as come back.
 //!
 //! What is beyond the bound is dropped: the requester repeats it as if the packet had been lost. The InfiniBand CM
 //! drops silently when the handler of the request returns `-ENOMEM`, and rejects by itself for any other error
@@ -15,7 +15,7 @@
 //! Context: any; the caller holds the lock of the budget.
 
 use super::addr_hash;
-use crate::proto::reject_reason::Cause;
+use crate::proto::reject_reason::RejectCause;
 
 /// How much may be used, and how fast it comes back.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -78,7 +78,7 @@ pub const PARTS: usize = 512;
 
 /// The budget that is used up.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Spent {
+pub enum RateExceeded {
     /// That of the source address, or of the addresses that share its part.
     Source,
     /// That of all addresses together.
@@ -87,12 +87,12 @@ pub enum Spent {
 
 /// What was used and has not come back, in milliseconds until it has.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-struct Used {
+struct Bucket {
     ms: u32,
     last_ms: u64,
 }
 
-impl Used {
+impl Bucket {
     const NOTHING: Self = Self { ms: 0, last_ms: 0 };
 
     /// What has come back by now, on any clock in milliseconds.
@@ -116,34 +116,34 @@ impl Used {
 
 /// What those who share one have used.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Part {
-    used: Used,
+pub struct SourceBucket {
+    used: Bucket,
     /// When it was used last.
     taken_ms: u64,
 }
 
-impl Part {
+impl SourceBucket {
     /// Nothing.
     pub const UNUSED: Self = Self {
-        used: Used::NOTHING,
+        used: Bucket::NOTHING,
         taken_ms: 0,
     };
 }
 
 /// What all have used.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Budget {
+pub struct RateLimit {
     rates: Rates,
-    used: Used,
+    used: Bucket,
     salt: u64,
 }
 
-impl Budget {
+impl RateLimit {
     /// Nothing was used. `salt` is random.
     pub const fn new(rates: Rates, salt: u64) -> Self {
         Self {
             rates,
-            used: Used::NOTHING,
+            used: Bucket::NOTHING,
             salt,
         }
     }
@@ -156,17 +156,17 @@ impl Budget {
     /// The budget that has no room for it; nothing is counted then.
     pub fn take(
         &mut self,
-        parts: &mut [Part],
+        parts: &mut [SourceBucket],
         addr: Option<u32>,
         now_ms: u64,
         units: u32,
         overdraws: bool,
-    ) -> Result<(), Spent> {
+    ) -> Result<(), RateExceeded> {
         let rates = self.rates;
         let ms = rates.ms.saturating_mul(units);
         let all = u64::try_from(parts.len()).unwrap_or(u64::MAX);
         let place = addr_hash::place(addr.unwrap_or(0), self.salt, parts.len());
-        let part = parts.get_mut(place).ok_or(Spent::All)?;
+        let part = parts.get_mut(place).ok_or(RateExceeded::All)?;
         self.used.settle(now_ms);
         part.used.settle(now_ms);
         let most = match overdraws {
@@ -179,10 +179,10 @@ impl Budget {
         let seldom = all.saturating_mul(ms.into());
         let is_due = now_ms.saturating_sub(part.taken_ms) >= seldom;
         if !part.used.has_room(part_most, rates.part_ms) {
-            return Err(Spent::Source);
+            return Err(RateExceeded::Source);
         }
         if !self.used.has_room(most, ms) && !is_due {
-            return Err(Spent::All);
+            return Err(RateExceeded::All);
         }
         self.used.spend(ms);
         part.used.spend(rates.part_ms);
@@ -191,11 +191,11 @@ impl Budget {
     }
 }
 
-impl From<Spent> for Cause {
-    fn from(spent: Spent) -> Self {
+impl From<RateExceeded> for RejectCause {
+    fn from(spent: RateExceeded) -> Self {
         match spent {
-            Spent::Source => Self::TooOften,
-            Spent::All => Self::TooOftenInAll,
+            RateExceeded::Source => Self::TooOften,
+            RateExceeded::All => Self::TooOftenInAll,
         }
     }
 }
@@ -209,25 +209,25 @@ mod tests {
 
     /// A budget whose parts do not matter: each request is somebody else's.
     struct Whole {
-        budget: Budget,
-        parts: [Part; 64],
+        budget: RateLimit,
+        parts: [SourceBucket; 64],
         next: u32,
     }
 
     impl Whole {
         fn new() -> Self {
             Self {
-                budget: Budget::new(REFUSALS, SALT),
-                parts: [Part::UNUSED; 64],
+                budget: RateLimit::new(REFUSALS, SALT),
+                parts: [SourceBucket::UNUSED; 64],
                 next: 0,
             }
         }
 
         fn take(&mut self, now_ms: u64, invites: bool) -> bool {
             // None of them is due once the whole is used up.
-            let used = Part {
+            let used = SourceBucket {
                 taken_ms: now_ms,
-                ..Part::UNUSED
+                ..SourceBucket::UNUSED
             };
             self.parts = [used; 64];
             self.next = self.next.wrapping_add(1);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     /// How many refusals `addr` gets at once at `now_ms`.
-    fn gets(b: &mut Budget, parts: &mut [Part], addr: u32, now_ms: u64) -> usize {
+    fn gets(b: &mut RateLimit, parts: &mut [SourceBucket], addr: u32, now_ms: u64) -> usize {
         (0..100_000)
             .take_while(|_| b.take(parts, Some(addr), now_ms, 1, true).is_ok())
             .count()
@@ -295,8 +295,8 @@ mod tests {
     #[test]
     fn one_address_leaves_most_to_others() {
         let burst = usize::try_from(REFUSALS.part_burst).unwrap_or(0);
-        let mut b = Budget::new(REFUSALS, SALT);
-        let mut parts = [Part::UNUSED; 64];
+        let mut b = RateLimit::new(REFUSALS, SALT);
+        let mut parts = [SourceBucket::UNUSED; 64];
         assert_eq!(gets(&mut b, &mut parts, 7, 0), burst);
         assert_eq!(b.take(&mut parts, Some(8), 0, 1, false), Ok(()));
         // It may try as often as it likes; it gets more by and by, and no more than its part.
@@ -310,9 +310,9 @@ mod tests {
 
     #[test]
     fn a_cluster_is_told_after_a_restart() {
-        let mut b = Budget::new(REFUSALS, SALT);
+        let mut b = RateLimit::new(REFUSALS, SALT);
         // An eighth of them, and an eighth of five thousand nodes with three connections each.
-        let mut parts = [Part::UNUSED; PARTS / 8];
+        let mut parts = [SourceBucket::UNUSED; PARTS / 8];
         let told = (0..625u32)
             .flat_map(|n| [n; 3])
             .filter(|n| {
@@ -325,17 +325,17 @@ mod tests {
 
     #[test]
     fn who_has_no_address_has_a_part_and_no_room_is_no_fault() {
-        let mut b = Budget::new(REFUSALS, SALT);
-        let mut parts = [Part::UNUSED; 4];
+        let mut b = RateLimit::new(REFUSALS, SALT);
+        let mut parts = [SourceBucket::UNUSED; 4];
         let told = (0..1000).filter(|_| b.take(&mut parts, None, 0, 1, true).is_ok());
         assert_eq!(told.count(), REFUSALS.part_burst as usize);
-        assert_eq!(b.take(&mut [], Some(1), 0, 1, true), Err(Spent::All));
+        assert_eq!(b.take(&mut [], Some(1), 0, 1, true), Err(RateExceeded::All));
     }
 
     #[test]
     fn who_connects_again_and_again_is_slowed_down_and_others_are_not() {
-        let mut b = Budget::new(TAKEN, SALT);
-        let mut parts = [Part::UNUSED; PARTS];
+        let mut b = RateLimit::new(TAKEN, SALT);
+        let mut parts = [SourceBucket::UNUSED; PARTS];
         let mut tried = |addr, ms| b.take(&mut parts, Some(addr), ms, 1, false).is_ok();
         // Ten thousand clients with one each, and some with 32.
         assert!((0..10_000u32).all(|n| tried(0x0a00_0000 | n, 0)));
@@ -350,7 +350,7 @@ mod tests {
         while b.take(&mut parts, Some(7), 3_600_000, 1, false).is_ok() {}
         assert_eq!(
             b.take(&mut parts, Some(7), 3_600_000, 1, false),
-            Err(Spent::Source)
+            Err(RateExceeded::Source)
         );
     }
 
@@ -359,8 +359,8 @@ mod tests {
     #[test]
     fn three_storms_of_forty_thousand_requests_are_taken() {
         for salt in [SALT, 1, 0x0123_4567_89ab_cdef] {
-            let mut b = Budget::new(TAKEN, salt);
-            let mut parts = [Part::UNUSED; PARTS];
+            let mut b = RateLimit::new(TAKEN, salt);
+            let mut parts = [SourceBucket::UNUSED; PARTS];
             for begun in [1_000, 61_000, 121_000u64] {
                 for n in 0..10_000u32 {
                     let asks = if n % 10 == 0 { 12 } else { 4 };
@@ -398,8 +398,8 @@ mod tests {
 
     #[test]
     fn some_that_use_up_the_whole_keep_nobody_else_from_one_now_and_then() {
-        let mut b = Budget::new(TAKEN, SALT);
-        let mut parts = [Part::UNUSED; PARTS];
+        let mut b = RateLimit::new(TAKEN, SALT);
+        let mut parts = [SourceBucket::UNUSED; PARTS];
         let (mut honest, mut made, mut spent) = (0u32, 0u32, 0u32);
         // A hundred addresses with the longest timers, each as fast as it can, for an hour; and one that tries
         // every four seconds.
@@ -410,8 +410,8 @@ mod tests {
                     let addr = Some(0x0a00_0000 | addr);
                     match b.take(&mut parts, addr, ms, timer_units(30), false) {
                         Ok(()) => made = made.saturating_add(1),
-                        Err(Spent::All) => spent = spent.saturating_add(1),
-                        Err(Spent::Source) => {}
+                        Err(RateExceeded::All) => spent = spent.saturating_add(1),
+                        Err(RateExceeded::Source) => {}
                     }
                 }
             }

@@ -49,7 +49,7 @@ const STILLBORN_MAX: u32 = 6;
 
 /// What handshakes with the peer have taught us; used for the next CONNREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct PeerParams {
     /// The peer's incarnation; 0 is unknown.
     pub stamp: u64,
     /// The queue depth to ask for.
@@ -60,18 +60,18 @@ pub struct Known {
 
 /// A reject that wants us to ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Invited {
+pub struct RetryReject {
     /// Why.
     pub why: RetryWhy,
     /// What to ask for.
-    pub known: Known,
+    pub known: PeerParams,
 }
 
 /// The attempts and connections of a peer, by number.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub struct ReconnectState {
     /// What is known about it.
-    pub known: Known,
+    pub known: PeerParams,
     active: u16,
     passive: u16,
     /// One that was accepted was not established for so long that none of them stands for ours any more, until a
@@ -93,7 +93,7 @@ pub struct Peer {
     /// Times that what is missing may yet be made while a connection is there, until one breaks.
     tries: u8,
     /// What the next of these waits for.
-    pause: Pause,
+    pause: BackOff,
     /// One of those that were begun together has failed.
     one_failed: bool,
     /// All connections were closed on purpose, and nobody has wanted one since.
@@ -102,7 +102,7 @@ pub struct Peer {
 
 /// The pause before what is missing is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pause {
+enum BackOff {
     /// None: the first is there, and the rest follows.
     Rest,
     /// One broke.
@@ -113,7 +113,7 @@ enum Pause {
 
 /// What follows a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum AfterFailure {
     /// Try again after so many milliseconds.
     RetryIn(u32),
     /// Other attempts or connections remain; nothing else happens.
@@ -122,9 +122,9 @@ pub enum After {
     GiveUp,
 }
 
-impl Peer {
+impl ReconnectState {
     /// A peer nobody has talked to yet.
-    pub fn new(known: Known) -> Self {
+    pub fn new(known: PeerParams) -> Self {
         Self {
             known,
             active: 0,
@@ -139,13 +139,13 @@ impl Peer {
             recall: false,
             first: false,
             tries: 0,
-            pause: Pause::Rest,
+            pause: BackOff::Rest,
             one_failed: false,
             unwanted: false,
         }
     }
 
-    /// Whether [`Peer::start`] would start one.
+    /// Whether [`ReconnectState::start`] would start one.
     pub fn may_start(&self) -> bool {
         self.conns == 0 && !self.busy()
     }
@@ -171,13 +171,13 @@ impl Peer {
         }
     }
 
-    /// How many attempts [`Peer::retry`] would start.
+    /// How many attempts [`ReconnectState::retry`] would start.
     pub fn would_retry(&self, waiting: bool, conns_per_peer: u16) -> u16 {
         if !self.due || self.is_under_way() {
             0
         } else if self.conns == 0 {
             u16::from(waiting || self.recall)
-        } else if self.pause == Pause::Failed {
+        } else if self.pause == BackOff::Failed {
             // The peer may take no more: one request finds out, and the rest follows that one.
             self.lack(conns_per_peer).min(1)
         } else {
@@ -271,9 +271,9 @@ impl Peer {
     }
 
     /// A request of the peer was accepted. It stands for a pending retry of ours; but what is missing of several
-    /// connections is asked for when that attempt is over ([`Peer::more`]). What it asked for binds that connection
-    /// only: a small depth once asked for is not what we ask for later; and its incarnation is that of the peer when it
-    /// is established: until then anybody may have asked.
+    /// connections is asked for when that attempt is over ([`ReconnectState::more`]). What it asked for binds that
+    /// connection only: a small depth once asked for is not what we ask for later; and its incarnation is that of the
+    /// peer when it is established: until then anybody may have asked.
     pub fn accepting(&mut self) {
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
@@ -294,7 +294,7 @@ impl Peer {
     /// If it is ours, and was begun when there was none, the rest follows, whether one of the peer's has come first or
     /// not. If it is the only one now, but others were there when it was begun, the peer may be closing all that it
     /// gets: then there is a pause.
-    pub fn established(&mut self, active: bool, known: Known) {
+    pub fn established(&mut self, active: bool, known: PeerParams) {
         let alone = self.conns == 0;
         self.conns = self.conns.saturating_add(1);
         self.attempt_over(active);
@@ -309,8 +309,8 @@ impl Peer {
         if active && (alone || self.first) && !self.unwanted {
             self.tries = REPLACE_TRIES;
             self.pause = match self.first {
-                true => Pause::Rest,
-                false => Pause::Broke,
+                true => BackOff::Rest,
+                false => BackOff::Broke,
             };
         }
     }
@@ -328,8 +328,9 @@ impl Peer {
     }
 
     /// A connection that was there for `lived_ms` is gone, and for nothing that happened here if `bad`. To be asked
-    /// after [`Peer::closed`], when messages wait for another one: milliseconds until a retry that makes it, if the
-    /// caller is to see to one. A peer that takes each connection, and breaks it at once, is not asked without a pause.
+    /// after [`ReconnectState::closed`], when messages wait for another one: milliseconds until a retry that makes it,
+    /// if the caller is to see to one. A peer that takes each connection, and breaks it at once, is not asked without a
+    /// pause.
     #[must_use]
     pub fn ended(&mut self, lived_ms: u64, bad: bool, waiting: bool, random: u32) -> Option<u32> {
         if !bad || lived_ms >= LIVES_MS {
@@ -345,11 +346,11 @@ impl Peer {
         Some(pause)
     }
 
-    /// A connection that we had opened broke, and is gone: if others live it is replaced ([`Peer::more`]).
+    /// A connection that we had opened broke, and is gone: if others live it is replaced ([`ReconnectState::more`]).
     pub fn broke(&mut self) {
         if self.conns > 0 && !self.unwanted {
             self.tries = REPLACE_TRIES;
-            self.pause = Pause::Broke;
+            self.pause = BackOff::Broke;
         }
     }
 
@@ -368,9 +369,9 @@ impl Peer {
         self.due = true;
         let tried = u32::from(REPLACE_TRIES.saturating_sub(self.tries));
         Some(match self.pause {
-            Pause::Rest => 0,
-            Pause::Broke => REPLACE_MS.saturating_add(below(REPLACE_MS, random)),
-            Pause::Failed => backoff(tried.saturating_add(1), random),
+            BackOff::Rest => 0,
+            BackOff::Broke => REPLACE_MS.saturating_add(below(REPLACE_MS, random)),
+            BackOff::Failed => backoff(tried.saturating_add(1), random),
         })
     }
 
@@ -394,8 +395,8 @@ impl Peer {
     /// A reject has taught us what to ask for next: what it is about, and no more, for the rest of `invited` is what
     /// was asked, and that may have changed since. In which of its lives the peer is a connection says better while
     /// there is one. How much it takes none does: each was made with what was right then.
-    pub fn learnt(&mut self, invited: Invited) {
-        let Known {
+    pub fn learnt(&mut self, invited: RetryReject) {
+        let PeerParams {
             stamp,
             depth,
             frags,
@@ -411,30 +412,30 @@ impl Peer {
     /// An attempt failed. `why` is set if another try is wanted: what the reject invites to (protocol section 4.6);
     /// `waiting` if messages wait for a connection; `random` is uniform.
     ///
-    /// An attempt of the peer stood for one of ours ([`Peer::accepting`]), which is due again if it fails. One beside
-    /// connections that are there is made again for a while ([`Peer::more`]).
+    /// An attempt of the peer stood for one of ours ([`ReconnectState::accepting`]), which is due again if it fails.
+    /// One beside connections that are there is made again for a while ([`ReconnectState::more`]).
     pub fn failed(
         &mut self,
         active: bool,
         why: Option<RetryWhy>,
         waiting: bool,
         random: u32,
-    ) -> After {
+    ) -> AfterFailure {
         self.one_failed |= active && !self.first;
         self.attempt_over(active);
         if !active && self.due {
             // It did not stand for that.
-            return After::OthersRemain;
+            return AfterFailure::OthersRemain;
         }
         let retry = (why.is_some() || !active) && self.conns == 0;
         if retry && waiting && !self.is_under_way() {
             self.due = true;
-            return After::RetryIn(self.pause(why, random));
+            return AfterFailure::RetryIn(self.pause(why, random));
         }
         if self.idle() {
-            After::GiveUp
+            AfterFailure::GiveUp
         } else {
-            After::OthersRemain
+            AfterFailure::OthersRemain
         }
     }
 
@@ -482,9 +483,9 @@ impl Peer {
             return;
         }
         if core::mem::replace(&mut self.one_failed, false) {
-            self.pause = Pause::Failed;
-        } else if self.pause == Pause::Failed {
-            self.pause = Pause::Rest;
+            self.pause = BackOff::Failed;
+        } else if self.pause == BackOff::Failed {
+            self.pause = BackOff::Rest;
         }
     }
 }
@@ -513,8 +514,8 @@ fn below(limit: u32, random: u32) -> u32 {
 mod tests {
     use super::*;
 
-    fn peer() -> Peer {
-        Peer::new(Known {
+    fn peer() -> ReconnectState {
+        ReconnectState::new(PeerParams {
             stamp: 0,
             depth: QueueDepth::MIN,
             frags: MaxFrags::MAX,
@@ -522,7 +523,7 @@ mod tests {
     }
 
     /// That many connections, the first of them ours.
-    fn all_up(conns: u16) -> Peer {
+    fn all_up(conns: u16) -> ReconnectState {
         let mut p = peer();
         let known = p.known;
         assert!(p.start());
@@ -542,7 +543,7 @@ mod tests {
     }
 
     /// One of ours breaks.
-    fn breaks(p: &mut Peer) {
+    fn breaks(p: &mut ReconnectState) {
         let _ = p.closed();
         p.broke();
     }
@@ -583,7 +584,7 @@ mod tests {
         // Nobody waits, or another one is there.
         assert!(p.start());
         assert_eq!(p.ended(3, true, true, 7), None);
-        assert_eq!(p.failed(true, None, false, 7), After::GiveUp);
+        assert_eq!(p.failed(true, None, false, 7), AfterFailure::GiveUp);
         assert_eq!(p.ended(3, true, false, 7), None);
         assert!(!p.is_due());
     }
@@ -598,7 +599,7 @@ mod tests {
         assert!(p.more(4, 7).is_some_and(|ms| broke_ms().contains(&ms)));
         assert_eq!(p.retry(false, 4), 3);
         for _ in 0..2 {
-            assert_eq!(p.failed(true, None, true, 7), After::OthersRemain);
+            assert_eq!(p.failed(true, None, true, 7), AfterFailure::OthersRemain);
             assert_eq!(p.more(4, 7), None);
         }
         let known = p.known;
@@ -626,7 +627,7 @@ mod tests {
         let known = p.known;
         assert!(p.start());
         // Nobody is there: that was one attempt.
-        assert_eq!(p.failed(true, None, true, 7), After::GiveUp);
+        assert_eq!(p.failed(true, None, true, 7), AfterFailure::GiveUp);
         assert_eq!(p.more(4, 7), None);
         // Held back by the way, or after a pause, it is one, too.
         assert!(p.hold());
@@ -659,7 +660,7 @@ mod tests {
             if good {
                 p.established(false, known);
             } else {
-                assert_eq!(p.failed(false, None, false, 7), After::OthersRemain);
+                assert_eq!(p.failed(false, None, false, 7), AfterFailure::OthersRemain);
             }
             assert_eq!(p.more(4, 7), Some(0));
             assert_eq!(p.retry(false, 4), if good { 2 } else { 3 });
@@ -696,7 +697,7 @@ mod tests {
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(p.retry(false, 2), 1);
         p.no_more();
-        assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+        assert_eq!(p.failed(true, None, false, 7), AfterFailure::OthersRemain);
         assert_eq!(p.more(2, 7), None);
         assert!(p.closed());
         // One is enough.
@@ -710,27 +711,27 @@ mod tests {
         assert!(p.start());
         assert_eq!(
             p.failed(true, Some(RetryWhy::Stale), true, 7),
-            After::RetryIn(0)
+            AfterFailure::RetryIn(0)
         );
         assert!(!p.start());
         assert_eq!(p.retry(true, 1), 1);
         assert_eq!(p.retry(true, 1), 0);
         assert!(matches!(
             p.failed(true, Some(RetryWhy::Stale), true, 7),
-            After::RetryIn(1..)
+            AfterFailure::RetryIn(1..)
         ));
         // A request accepted meanwhile stands for the retry.
         p.accepting();
         assert_eq!(p.retry(true, 1), 0);
         // It fails: what waits has its own attempt.
-        assert_eq!(p.failed(false, None, false, 7), After::GiveUp);
+        assert_eq!(p.failed(false, None, false, 7), AfterFailure::GiveUp);
         p.accepting();
         assert!(matches!(
             p.failed(false, None, true, 7),
-            After::RetryIn(1..)
+            AfterFailure::RetryIn(1..)
         ));
         assert_eq!(p.retry(true, 1), 1);
-        assert_eq!(p.failed(true, None, true, 7), After::GiveUp);
+        assert_eq!(p.failed(true, None, true, 7), AfterFailure::GiveUp);
     }
 
     /// One that was slow led somewhere after all, and no other is there.
@@ -781,18 +782,18 @@ mod tests {
         }
         assert!(p.idle());
         // What it said is not believed before it is there, and what a reject says in between is.
-        let other = Known {
+        let other = PeerParams {
             stamp: known.stamp.wrapping_add(1),
             ..known
         };
-        let stale = |known| Invited {
+        let stale = |known| RetryReject {
             why: RetryWhy::Stale,
             known,
         };
         p.learnt(stale(other));
         p.accepting();
         assert_eq!(p.known, other);
-        let newer = Known {
+        let newer = PeerParams {
             stamp: other.stamp.wrapping_add(1),
             ..known
         };
@@ -809,9 +810,9 @@ mod tests {
         let mut p = all_up(4);
         p.known.depth = depth(32);
         let known = p.known;
-        let asked = |why, depth, frags| Invited {
+        let asked = |why, depth, frags| RetryReject {
             why,
-            known: Known {
+            known: PeerParams {
                 stamp: known.stamp.wrapping_add(1),
                 depth,
                 frags,
@@ -849,8 +850,13 @@ mod tests {
     #[test]
     fn a_lost_race_is_run_again_soon() {
         let mut p = peer();
-        let lose = |p: &mut Peer, random| match p.failed(true, Some(RetryWhy::Race), true, random) {
-            After::RetryIn(ms) => {
+        let lose = |p: &mut ReconnectState, random| match p.failed(
+            true,
+            Some(RetryWhy::Race),
+            true,
+            random,
+        ) {
+            AfterFailure::RetryIn(ms) => {
                 assert_eq!(p.retry(true, 1), 1);
                 ms
             }
@@ -894,7 +900,7 @@ mod tests {
         assert_eq!(p.retry(false, 2), 1);
         assert!(!p.is_recalled());
         // The attempt fails: it is not tried for ever.
-        assert_eq!(p.failed(true, None, false, 7), After::GiveUp);
+        assert_eq!(p.failed(true, None, false, 7), AfterFailure::GiveUp);
         assert!(p.recall());
         assert!(p.cancel_retry());
         assert!(!p.cancel_retry());
@@ -923,7 +929,7 @@ mod tests {
         // An attempt that fails is made again, with pauses, but not for ever.
         let mut tries = 1;
         loop {
-            assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+            assert_eq!(p.failed(true, None, false, 7), AfterFailure::OthersRemain);
             if p.more(4, 7).is_none() {
                 break;
             }
@@ -1042,7 +1048,7 @@ mod tests {
                     p.established(true, known);
                     conns = conns.saturating_add(1);
                 } else {
-                    assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+                    assert_eq!(p.failed(true, None, false, 7), AfterFailure::OthersRemain);
                     refused = refused.saturating_add(1);
                 }
             }
@@ -1056,7 +1062,7 @@ mod tests {
         assert_eq!(p.retry(false, 34), 3);
         p.established(true, known);
         for _ in 0..2 {
-            assert_eq!(p.failed(true, None, false, 7), After::OthersRemain);
+            assert_eq!(p.failed(true, None, false, 7), AfterFailure::OthersRemain);
         }
         assert!(p.more(34, 7).is_some());
         assert_eq!(p.retry(false, 34), 1);

@@ -26,7 +26,7 @@ use crate::proto::{
 
 /// What a message is to LNet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carries {
+pub enum MsgRole {
     /// A PUT or GET: who sent it is told if it fails.
     Request,
     /// An ACK or REPLY: who waits for it is not.
@@ -35,7 +35,7 @@ pub enum Carries {
 
 /// Which messages go again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Resend {
     /// None.
     Nothing,
     /// Those that nobody is told of.
@@ -44,7 +44,7 @@ pub enum Again {
     All,
 }
 
-impl Again {
+impl Resend {
     /// Of a transmit that was to do `op` when it ended for `cause`. `posted`: a work request of it reached the device.
     /// `overdue`: it has been under way for longer than it may. What the connection ended for may be another one's
     /// delay.
@@ -62,10 +62,10 @@ impl Again {
     }
 
     /// Whether one does that carries this.
-    pub fn takes(self, carries: Carries) -> bool {
+    pub fn takes(self, carries: MsgRole) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Answers => carries == Carries::Answer,
+            Self::Answers => carries == MsgRole::Answer,
             Self::All => true,
         }
     }
@@ -78,10 +78,10 @@ mod tests {
 
     #[test]
     fn what_the_peer_may_have_goes_once() {
-        let unposted = Again::of(Op::Immediate, Cause::PeerClosed, false, false);
-        assert!(unposted.takes(Carries::Request) && unposted.takes(Carries::Answer));
-        let posted = Again::of(Op::Immediate, Cause::PeerClosed, true, false);
-        assert!(!posted.takes(Carries::Request) && posted.takes(Carries::Answer));
+        let unposted = Resend::of(Op::Immediate, Cause::PeerClosed, false, false);
+        assert!(unposted.takes(MsgRole::Request) && unposted.takes(MsgRole::Answer));
+        let posted = Resend::of(Op::Immediate, Cause::PeerClosed, true, false);
+        assert!(!posted.takes(MsgRole::Request) && posted.takes(MsgRole::Answer));
     }
 
     /// Whose memory the peer knows is told by the end of the connection.
@@ -95,11 +95,17 @@ mod tests {
             Op::GetDone,
             Op::Invalidate,
         ] {
-            assert_eq!(Again::of(op, Cause::LinkDown, false, false), Again::Nothing);
+            assert_eq!(
+                Resend::of(op, Cause::LinkDown, false, false),
+                Resend::Nothing
+            );
         }
         for op in [Op::Immediate, Op::PutReq] {
-            assert_eq!(Again::of(op, Cause::LinkDown, false, false), Again::All);
-            assert_eq!(Again::of(op, Cause::LinkDown, true, false), Again::Answers);
+            assert_eq!(Resend::of(op, Cause::LinkDown, false, false), Resend::All);
+            assert_eq!(
+                Resend::of(op, Cause::LinkDown, true, false),
+                Resend::Answers
+            );
         }
     }
 
@@ -107,8 +113,11 @@ mod tests {
     #[test]
     fn what_may_be_at_fault_does_not() {
         for cause in [Cause::LocalFault, Cause::RemoteFault] {
-            assert_eq!(Again::of(Op::Immediate, cause, true, false), Again::Nothing);
-            assert_eq!(Again::of(Op::Immediate, cause, false, false), Again::All);
+            assert_eq!(
+                Resend::of(Op::Immediate, cause, true, false),
+                Resend::Nothing
+            );
+            assert_eq!(Resend::of(Op::Immediate, cause, false, false), Resend::All);
         }
     }
 
@@ -116,11 +125,11 @@ mod tests {
     #[test]
     fn memory_that_is_missing_is_for_another() {
         assert_eq!(
-            Again::of(Op::Immediate, Cause::NoResources, false, false),
-            Again::All
+            Resend::of(Op::Immediate, Cause::NoResources, false, false),
+            Resend::All
         );
-        let posted = Again::of(Op::PutReq, Cause::NoResources, true, false);
-        assert_eq!(posted, Again::Answers);
+        let posted = Resend::of(Op::PutReq, Cause::NoResources, true, false);
+        assert_eq!(posted, Resend::Answers);
     }
 
     /// Whom nobody is to talk to, or who is of another life.
@@ -137,8 +146,8 @@ mod tests {
             Cause::Told(-5),
         ] {
             for posted in [false, true] {
-                let again = Again::of(Op::Immediate, cause, posted, false);
-                assert!(!again.takes(Carries::Request) && !again.takes(Carries::Answer));
+                let again = Resend::of(Op::Immediate, cause, posted, false);
+                assert!(!again.takes(MsgRole::Request) && !again.takes(MsgRole::Answer));
             }
         }
     }
@@ -151,10 +160,19 @@ mod tests {
             Cause::DeadlineSending,
             Cause::DeadlineAnswer,
         ] {
-            assert_eq!(Again::of(Op::Immediate, cause, false, false), Again::All);
-            assert_eq!(Again::of(Op::Immediate, cause, true, false), Again::Answers);
-            assert_eq!(Again::of(Op::Immediate, cause, false, true), Again::Nothing);
-            assert_eq!(Again::of(Op::Immediate, cause, true, true), Again::Nothing);
+            assert_eq!(Resend::of(Op::Immediate, cause, false, false), Resend::All);
+            assert_eq!(
+                Resend::of(Op::Immediate, cause, true, false),
+                Resend::Answers
+            );
+            assert_eq!(
+                Resend::of(Op::Immediate, cause, false, true),
+                Resend::Nothing
+            );
+            assert_eq!(
+                Resend::of(Op::Immediate, cause, true, true),
+                Resend::Nothing
+            );
         }
     }
 }

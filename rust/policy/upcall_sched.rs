@@ -26,35 +26,35 @@ pub const WHILE_NS: u64 = 16_000_000;
 
 /// What is under way to the peer: pushed into the send queue, and not ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Flight {
+pub struct SendsInFlight {
     messages: u32,
 }
 
 /// What a work request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum WrRole {
     /// A message, or an invalidation: the last of its chain.
     Last,
     /// What goes in front of it: a WRITE, a registration.
     InFront,
 }
 
-impl Flight {
+impl SendsInFlight {
     /// Nothing.
     pub const fn new() -> Self {
         Self { messages: 0 }
     }
 
     /// A work request was pushed.
-    pub fn pushed(&mut self, load: Load) {
-        if load == Load::Last {
+    pub fn pushed(&mut self, load: WrRole) {
+        if load == WrRole::Last {
             self.messages = self.messages.wrapping_add(1);
         }
     }
 
     /// A work request has ended.
-    pub fn ended(&mut self, load: Load) {
-        if load == Load::Last {
+    pub fn ended(&mut self, load: WrRole) {
+        if load == WrRole::Last {
             self.messages = self.messages.saturating_sub(1);
         }
     }
@@ -68,7 +68,7 @@ impl Flight {
     }
 }
 
-impl Default for Flight {
+impl Default for SendsInFlight {
     fn default() -> Self {
         Self::new()
     }
@@ -76,7 +76,7 @@ impl Default for Flight {
 
 /// What the LNet half does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pick {
+pub enum NextJob {
     /// Finish a transmit.
     Finish,
     /// Give a request to LNet.
@@ -87,7 +87,7 @@ pub enum Pick {
 
 /// The LNet half of a connection, as the others see it.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn {
+pub struct UpcallSched {
     /// It was queued, and has not looked yet.
     queued: bool,
     /// The task that runs it, rings the doorbell when it is through with a few jobs, and will look for
@@ -103,7 +103,7 @@ pub struct Turn {
     due_ns: u64,
 }
 
-impl Turn {
+impl UpcallSched {
     /// Nobody runs it, and it is not queued.
     pub const fn new() -> Self {
         Self {
@@ -175,14 +175,14 @@ impl Turn {
 
     /// What comes next, if there are transmits to be finished, or requests to be parsed: if both, in turn, for
     /// neither may ever end.
-    pub fn pick(&mut self, done: bool, requests: bool) -> Pick {
+    pub fn pick(&mut self, done: bool, requests: bool) -> NextJob {
         let pick = match (done, requests) {
-            (true, true) if self.requests_next => Pick::Parse,
-            (true, _) => Pick::Finish,
-            (false, true) => Pick::Parse,
-            (false, false) => Pick::Rest,
+            (true, true) if self.requests_next => NextJob::Parse,
+            (true, _) => NextJob::Finish,
+            (false, true) => NextJob::Parse,
+            (false, false) => NextJob::Rest,
         };
-        self.requests_next = pick == Pick::Finish;
+        self.requests_next = pick == NextJob::Finish;
         pick
     }
 
@@ -192,7 +192,7 @@ impl Turn {
     }
 }
 
-impl Default for Turn {
+impl Default for UpcallSched {
     fn default() -> Self {
         Self::new()
     }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn it_is_queued_once() {
-        let mut turn = Turn::new();
+        let mut turn = UpcallSched::new();
         assert!(!turn.is_awake() && turn.wake());
         assert!(turn.is_awake() && !turn.wake());
         turn.begin(7);
@@ -217,52 +217,52 @@ mod tests {
 
     #[test]
     fn a_chain_is_one_message() {
-        let mut flight = Flight::new();
+        let mut flight = SendsInFlight::new();
         for _ in 0..RING_BELOW - 1 {
             for _ in 0..200 {
-                flight.pushed(Load::InFront);
+                flight.pushed(WrRole::InFront);
             }
-            flight.pushed(Load::Last);
+            flight.pushed(WrRole::Last);
         }
         assert!(flight.rings(|| false));
-        flight.pushed(Load::Last);
+        flight.pushed(WrRole::Last);
         assert!(!flight.rings(|| false));
         for _ in 0..200 {
-            flight.ended(Load::InFront);
+            flight.ended(WrRole::InFront);
         }
         assert!(!flight.rings(|| false));
-        flight.ended(Load::Last);
+        flight.ended(WrRole::Last);
         assert!(flight.rings(|| false));
     }
 
     #[test]
     fn nothing_waits_for_a_slow_job() {
-        let mut flight = Flight::new();
+        let mut flight = SendsInFlight::new();
         // No completion would come, and the job may take for ever.
         assert!(flight.rings(|| true));
-        flight.pushed(Load::Last);
+        flight.pushed(WrRole::Last);
         assert!(!flight.rings(|| true));
-        flight.ended(Load::Last);
+        flight.ended(WrRole::Last);
         assert!(flight.rings(|| true));
     }
 
     #[test]
     fn requests_get_their_turn_though_completions_never_end() {
-        let mut turn = Turn::new();
-        assert_eq!(turn.pick(true, true), Pick::Finish);
-        assert_eq!(turn.pick(true, true), Pick::Parse);
-        assert_eq!(turn.pick(true, true), Pick::Finish);
+        let mut turn = UpcallSched::new();
+        assert_eq!(turn.pick(true, true), NextJob::Finish);
+        assert_eq!(turn.pick(true, true), NextJob::Parse);
+        assert_eq!(turn.pick(true, true), NextJob::Finish);
         // It is theirs whenever there was only the other.
-        assert_eq!(turn.pick(true, false), Pick::Finish);
-        assert_eq!(turn.pick(true, true), Pick::Parse);
-        assert_eq!(turn.pick(false, true), Pick::Parse);
-        assert_eq!(turn.pick(true, true), Pick::Finish);
-        assert_eq!(turn.pick(false, false), Pick::Rest);
+        assert_eq!(turn.pick(true, false), NextJob::Finish);
+        assert_eq!(turn.pick(true, true), NextJob::Parse);
+        assert_eq!(turn.pick(false, true), NextJob::Parse);
+        assert_eq!(turn.pick(true, true), NextJob::Finish);
+        assert_eq!(turn.pick(false, false), NextJob::Rest);
     }
 
     #[test]
     fn it_is_not_queued_twice_when_others_have_their_turn() {
-        let mut turn = Turn::new();
+        let mut turn = UpcallSched::new();
         assert!(turn.wake());
         turn.begin(7);
         turn.again(1, 2);
@@ -284,7 +284,7 @@ mod tests {
             WHILE_NS,
             WHILE_NS * 2,
         ] {
-            let mut turn = Turn::new();
+            let mut turn = UpcallSched::new();
             let mut now = WHILE_NS.saturating_mul(10);
             let (began, mut first) = (now, 0u64);
             assert!(turn.has_priority(now));
@@ -301,7 +301,7 @@ mod tests {
             assert!(turn.has_priority(u64::MAX));
         }
         // One message after the other has it always.
-        let (mut turn, mut now) = (Turn::new(), WHILE_NS);
+        let (mut turn, mut now) = (UpcallSched::new(), WHILE_NS);
         for _ in 0..1000 {
             turn.rests(now, now.saturating_add(5_000));
             now = now.saturating_add(85_000);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn only_what_it_sends_itself_waits_for_it() {
-        let mut turn = Turn::new();
+        let mut turn = UpcallSched::new();
         assert!(!turn.holds(|| 7));
         turn.begin(7);
         assert!(turn.holds(|| 7));

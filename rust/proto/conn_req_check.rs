@@ -57,8 +57,8 @@ pub use super::{
         RetryWhy, //
     },
     reject_reason::{
-        Cause,
-        Refusal, //
+        Refusal,
+        RejectCause, //
     }, //
 };
 
@@ -84,7 +84,7 @@ impl CmSource {
         self.addr == Some(addr) && self.gid.is_none_or(mapped)
     }
 
-    /// Whose part of the refusals ([`Budget`]) an answer is taken from. Who says the address of another node
+    /// Whose part of the refusals ([`RateLimit`]) an answer is taken from. Who says the address of another node
     /// leaves that its part.
     pub fn payer(&self) -> Option<u32> {
         self.addr.filter(|addr| self.is_from(*addr))
@@ -114,9 +114,9 @@ pub fn parse_connreq(
     policy: &Policy,
 ) -> Result<ConnReq, Refusal> {
     if policy.require_privileged_port && from.port >= PRIVILEGED_PORTS {
-        return Err(Refusal::new(Cause::Port(from.port)));
+        return Err(Refusal::new(RejectCause::Port(from.port)));
     }
-    let msg = decode(private_data).map_err(|e| Refusal::new(Cause::Wire(e)))?;
+    let msg = decode(private_data).map_err(|e| Refusal::new(RejectCause::Wire(e)))?;
     let Envelope {
         version,
         src,
@@ -126,16 +126,16 @@ pub fn parse_connreq(
         ..
     } = msg.env;
     if version != Version::V2 {
-        return Err(Refusal::new(Cause::OldVersion));
+        return Err(Refusal::new(RejectCause::OldVersion));
     }
     let Body::ConnReq(params) = msg.body else {
-        return Err(Refusal::new(Cause::NotAConnReq));
+        return Err(Refusal::new(RejectCause::NotAConnReq));
     };
     if !dst.is_o2ib() {
-        return Err(Refusal::new(Cause::ForeignDestination));
+        return Err(Refusal::new(RejectCause::ForeignDestination));
     }
     if !src.is_o2ib() {
-        return Err(Refusal::new(Cause::ForeignSource));
+        return Err(Refusal::new(RejectCause::ForeignSource));
     }
     Ok(ConnReq {
         order: msg.order,
@@ -160,7 +160,7 @@ pub fn device_ready(nis_active: impl IntoIterator<Item = bool>) -> bool {
 /// What is agreed with a request once it is accepted, except that the
 /// hardware may still lower the depth.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Wanted {
+pub struct AcceptParams {
     /// Queue depth.
     pub depth: QueueDepth,
     /// Most fragments.
@@ -179,33 +179,33 @@ pub fn check_ni(
     device_ready: bool,
     from: &CmSource,
     policy: &Policy,
-) -> Result<Wanted, Refusal> {
+) -> Result<AcceptParams, Refusal> {
     let refuse = |cause| Err(Refusal::new(cause));
     let Some(ni) = ni else {
         return refuse(match device_ready {
-            true => Cause::NoSuchNi(req.dst),
-            false => Cause::NotReady,
+            true => RejectCause::NoSuchNi(req.dst),
+            false => RejectCause::NotReady,
         });
     };
     if ni.nid != req.dst {
-        return refuse(Cause::NoSuchNi(req.dst));
+        return refuse(RejectCause::NoSuchNi(req.dst));
     }
     if !ni.active {
-        return refuse(Cause::NotReady);
+        return refuse(RejectCause::NotReady);
     }
     if req.src.net() != ni.nid.net() {
-        return refuse(Cause::OtherNet);
+        return refuse(RejectCause::OtherNet);
     }
     // LNet may send to its own NID: such a request carries our own incarnation
     // and, as checked next, comes from our own address.
     if req.src == ni.nid && req.src_stamp != ni.stamp {
-        return refuse(Cause::OwnNid);
+        return refuse(RejectCause::OwnNid);
     }
     if policy.check_source_addr && !from.is_from(req.src.addr()) {
-        return refuse(Cause::SourceAddress);
+        return refuse(RejectCause::SourceAddress);
     }
     if req.dst_stamp != 0 && req.dst_stamp != ni.stamp {
-        return refuse(Cause::StaleDestination);
+        return refuse(RejectCause::StaleDestination);
     }
     let ConnParams {
         queue_depth,
@@ -213,21 +213,21 @@ pub fn check_ni(
         max_msg_size,
     } = req.params;
     if queue_depth == 0 {
-        return refuse(Cause::NoDepth);
+        return refuse(RejectCause::NoDepth);
     }
     let Some(depth) = QueueDepth::new(queue_depth).filter(|&d| d <= ni.peer_credits) else {
-        return refuse(Cause::Depth(queue_depth));
+        return refuse(RejectCause::Depth(queue_depth));
     };
     if max_frags == 0 {
-        return refuse(Cause::NoFrags);
+        return refuse(RejectCause::NoFrags);
     }
     let Some(frags) = MaxFrags::new(max_frags) else {
-        return refuse(Cause::Frags(max_frags));
+        return refuse(RejectCause::Frags(max_frags));
     };
     if max_msg_size != MSG_SIZE_WIRE {
-        return refuse(Cause::MsgSize(max_msg_size));
+        return refuse(RejectCause::MsgSize(max_msg_size));
     }
-    Ok(Wanted { depth, frags })
+    Ok(AcceptParams { depth, frags })
 }
 
 #[cfg(any(test, ro2iblnd_kunit))]
@@ -304,13 +304,13 @@ mod tests {
     }
 
     /// Why stage 1 refuses a request changed by `f`; `None` if it does not.
-    fn stage1(f: fn(&mut Envelope)) -> Option<Cause> {
+    fn stage1(f: fn(&mut Envelope)) -> Option<RejectCause> {
         let req = bytes(Order::Native, f).ok()?;
         parse_connreq(&req, &FROM, &STRICT).err().map(|r| r.cause)
     }
 
     /// The same with the byte at `off` changed.
-    fn stage1_byte(off: usize, v: u8) -> Option<Cause> {
+    fn stage1_byte(off: usize, v: u8) -> Option<RejectCause> {
         let mut req = bytes(Order::Native, |_| ()).ok()?;
         *req.get_mut(off)? = v;
         parse_connreq(&req, &FROM, &STRICT).err().map(|r| r.cause)
@@ -348,7 +348,7 @@ mod tests {
         let from = CmSource { port: 1024, ..FROM };
         let req = bytes(Order::Native, |_| ())?;
         let got = parse_connreq(&req, &from, &STRICT);
-        assert_eq!(got, Err(Refusal::new(Cause::Port(1024))));
+        assert_eq!(got, Err(Refusal::new(RejectCause::Port(1024))));
         assert!(parse_connreq(&req, &from, &LAX).is_ok());
         Ok(())
     }
@@ -368,16 +368,18 @@ mod tests {
         }
         assert_eq!(
             parse_connreq(&unified, &FROM, &STRICT),
-            Err(Refusal::new(Cause::Wire(WireError::Magic(MAGIC_UNIFIED))))
+            Err(Refusal::new(RejectCause::Wire(WireError::Magic(
+                MAGIC_UNIFIED
+            ))))
         );
         assert!(matches!(
             stage1_byte(4, 0x7f),
-            Some(Cause::Wire(WireError::Version(_)))
+            Some(RejectCause::Wire(WireError::Version(_)))
         ));
         // Row 4: the source is the wildcard.
         assert_eq!(
             stage1(|e| e.src = Nid::ANY),
-            Some(Cause::Wire(WireError::SourceAny))
+            Some(RejectCause::Wire(WireError::SourceAny))
         );
     }
 
@@ -385,8 +387,8 @@ mod tests {
     fn version_1_is_refused_with_version_2() -> Result<(), WireError> {
         let req = bytes(Order::Native, |e| e.version = Version::V1)?;
         let got = parse_connreq(&req, &FROM, &STRICT);
-        assert_eq!(got, Err(Refusal::new(Cause::OldVersion)));
-        let reject = Refusal::new(Cause::OldVersion).reject(None);
+        assert_eq!(got, Err(Refusal::new(RejectCause::OldVersion)));
+        let reject = Refusal::new(RejectCause::OldVersion).reject(None);
         assert_eq!(reject.version, Version::V2);
         assert_eq!(reject.why, RejectWhy::Fatal);
         Ok(())
@@ -397,21 +399,21 @@ mod tests {
         // 0@lo, 10.0.0.1@tcp; then a type byte of 0xff that is not "any".
         assert_eq!(
             stage1(|e| e.dst = Nid::from_raw(0x0009_0000_0000_0000)),
-            Some(Cause::ForeignDestination)
+            Some(RejectCause::ForeignDestination)
         );
         assert_eq!(
             stage1(|e| e.dst = Nid::from_raw(0x0002_0000_0a00_0001)),
-            Some(Cause::ForeignDestination)
+            Some(RejectCause::ForeignDestination)
         );
         assert_eq!(
             stage1(|e| e.src = Nid::from_raw(0x00ff_0000_0a00_0002)),
-            Some(Cause::ForeignSource)
+            Some(RejectCause::ForeignSource)
         );
     }
 
     #[test]
     fn row8_not_a_connreq() {
-        assert_eq!(stage1_byte(6, 0xc1), Some(Cause::NotAConnReq));
+        assert_eq!(stage1_byte(6, 0xc1), Some(RejectCause::NotAConnReq));
     }
 
     #[test]
@@ -425,7 +427,7 @@ mod tests {
         );
         assert_eq!(
             stage2(|_, ni| ni.nid = Nid::new(0, 0x0a00_0009)),
-            Some(Refusal::new(Cause::NoSuchNi(REQ.dst)))
+            Some(Refusal::new(RejectCause::NoSuchNi(REQ.dst)))
         );
     }
 
@@ -440,17 +442,20 @@ mod tests {
     fn h4_impersonation() {
         assert_eq!(
             stage2(|req, _| req.src = Nid::new(1, 0x0a00_0002)),
-            Some(Refusal::new(Cause::OtherNet))
+            Some(Refusal::new(RejectCause::OtherNet))
         );
         assert_eq!(
             stage2(|req, _| req.src = ME),
-            Some(Refusal::new(Cause::OwnNid))
+            Some(Refusal::new(RejectCause::OwnNid))
         );
         let as_me = |req: &mut ConnReq, _: &mut NiView| {
             req.src = ME;
             req.src_stamp = MY_STAMP;
         };
-        assert_eq!(stage2(as_me), Some(Refusal::new(Cause::SourceAddress)));
+        assert_eq!(
+            stage2(as_me),
+            Some(Refusal::new(RejectCause::SourceAddress))
+        );
         let mut mine = REQ;
         as_me(&mut mine, &mut ni());
         let here = CmSource {
@@ -460,11 +465,11 @@ mod tests {
         assert!(check_ni(&mine, Some(&ni()), true, &here, &STRICT).is_ok());
         assert_eq!(
             stage2(|req, _| req.src = Nid::new(0, 0x0a00_0003)),
-            Some(Refusal::new(Cause::SourceAddress))
+            Some(Refusal::new(RejectCause::SourceAddress))
         );
         let six = CmSource { addr: None, ..FROM };
         let of = |policy| check_ni(&REQ, Some(&ni()), true, &six, policy);
-        assert_eq!(of(&STRICT), Err(Refusal::new(Cause::SourceAddress)));
+        assert_eq!(of(&STRICT), Err(Refusal::new(RejectCause::SourceAddress)));
         assert!(of(&LAX).is_ok());
     }
 
@@ -479,7 +484,7 @@ mod tests {
             ..FROM
         };
         let of = |gid| check_ni(&REQ, Some(&ni()), true, &from(gid), &STRICT);
-        let refused = Err(Refusal::new(Cause::SourceAddress));
+        let refused = Err(Refusal::new(RejectCause::SourceAddress));
         assert!(of(gid).is_ok());
         // Another address, one of IPv6 that ends alike, one of the link, and none.
         for at in [0, 8, 9, 11, 12, 15] {

@@ -3,8 +3,8 @@
 //! The life of a connection: one total function from (state, event) to (state, actions).
 //!
 //! States only grow. Every CM event, queue pair event, completion, timer, LNet call and unload is
-//! an [`Event`]; none is impossible in any state. The first cause is latched; what comes later is a
-//! consequence. The caller holds the connection's lock, calls [`Conn::on`], and performs the
+//! an [`ConnEvent`]; none is impossible in any state. The first cause is latched; what comes later is a
+//! consequence. The caller holds the connection's lock, calls [`ConnFsm::on`], and performs the
 //! returned [`Actions`] in the order of their bits: those that may sleep by queueing the
 //! connection's worker.
 //!
@@ -19,7 +19,7 @@
 //! | unreachable | as above | as before | ignored: RC retries decide | - | - |
 //! | drain started / drained | - / - | - / - | - / - | Draining / release | - |
 //!
-//! Over TCP ([`First::Caller`]) who was called must not speak first (RFC 5044, 7.1.2): what comes before the
+//! Over TCP ([`FirstSender::Caller`]) who was called must not speak first (RFC 5044, 7.1.2): what comes before the
 //! caller's queue pair has the socket may lie there until something else comes, or end the attempt. So a passive
 //! connection that the CM says is established is [`State::Called`], and none that messages go on, until the caller
 //! has said something; for [`FIRST_WORD_MS`] at most, because other drivers call and say nothing. Ours says a NOOP,
@@ -40,14 +40,14 @@ pub const FIRST_WORD_MS: u32 = 5000;
 
 /// Who may speak first on a connection that is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum FirstSender {
     /// Either side.
     Either,
     /// Who called: it is over TCP.
     Caller,
 }
 
-impl First {
+impl FirstSender {
     /// On a device that is iWARP, or not.
     pub const fn over(tcp: bool) -> Self {
         match tcp {
@@ -82,7 +82,7 @@ pub enum State {
 
 /// What a connection learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ConnEvent {
     /// Active: start.
     Start,
     /// Passive: a CONNREQ was found good.
@@ -101,7 +101,7 @@ pub enum Event {
     Timeout,
     /// UNREACHABLE from the CM: a RoCE neighbour changed, or REP retries were spent.
     Unreachable,
-    /// The same after so long that it has given up asking ([`Event::unreachable`]).
+    /// The same after so long that it has given up asking ([`ConnEvent::unreachable`]).
     Unanswered,
     /// DISCONNECTED, TIMEWAIT_EXIT from the CM.
     Disconnected,
@@ -120,7 +120,7 @@ pub enum Event {
 /// (`CMA_MAX_CM_RETRIES`, `CMA_CM_RESPONSE_TIMEOUT`). What it says before has another reason.
 const ASKED_MS: i64 = 60_000;
 
-impl Event {
+impl ConnEvent {
     /// The CM says UNREACHABLE, `step_ms` milliseconds after this step of the attempt began.
     pub const fn unreachable(step_ms: i64) -> Self {
         if step_ms < ASKED_MS {
@@ -140,7 +140,7 @@ impl Actions {
     /// Nothing.
     pub const NONE: Self = Self(0);
     /// Call the worker: make a cm_id if there is none yet, and resolve the address within
-    /// [`Conn::resolve_ms`].
+    /// [`ConnFsm::resolve_ms`].
     pub const RESOLVE: Self = Self(1);
     /// Call `rdma_resolve_route`, from the CM event itself.
     pub const RESOLVE_ROUTE: Self = Self(2);
@@ -200,7 +200,7 @@ impl Actions {
 /// The steps that the workers of a connection have to do, until they take them. Each worker has a work queue of its own
 /// kind ([`Worker`]). No worker begins while another one runs for the connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Todo {
+pub struct PendingSteps {
     actions: Actions,
     busy: Option<Worker>,
 }
@@ -230,7 +230,7 @@ impl Worker {
     }
 }
 
-impl Todo {
+impl PendingSteps {
     /// Nothing.
     pub const NONE: Self = Self {
         actions: Actions::NONE,
@@ -275,17 +275,17 @@ impl Todo {
 
 /// The state of one connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Conn {
-    first: First,
+pub struct ConnFsm {
+    first: FirstSender,
     state: State,
     cause: Option<Cause>,
     /// Tries to resolve the address that took too long.
     tries: usize,
 }
 
-impl Conn {
+impl ConnFsm {
     /// A connection just made, on which `first` may speak first.
-    pub const fn new(first: First) -> Self {
+    pub const fn new(first: FirstSender) -> Self {
         Self {
             first,
             state: State::Init,
@@ -310,12 +310,12 @@ impl Conn {
     }
 
     /// One step. Total: every event is defined in every state.
-    pub fn on(&mut self, event: Event) -> Actions {
+    pub fn on(&mut self, event: ConnEvent) -> Actions {
         let mut event = event;
-        if event == Event::AddrTimeout && self.state == State::Resolving {
+        if event == ConnEvent::AddrTimeout && self.state == State::Resolving {
             self.tries = self.tries.saturating_add(1);
             if self.resolve_ms() == 0 {
-                event = Event::Fail(Cause::Unreachable);
+                event = ConnEvent::Fail(Cause::Unreachable);
             }
         }
         let (next, actions, cause) = step(self.first, self.state, event);
@@ -328,8 +328,8 @@ impl Conn {
 }
 
 /// The table itself.
-fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cause>) {
-    use Event as E;
+fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, Option<Cause>) {
+    use ConnEvent as E;
     use State as S;
     let stay = (state, Actions::NONE, None);
     let fail = |cause| match state {
@@ -348,12 +348,12 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
         (S::Resolving, E::AddrTimeout) => (S::Resolving, Actions::RESOLVE, None),
         (S::Resolving, E::RouteResolved) => (S::Connecting, Actions::SET_UP, None),
         (S::Connecting | S::Accepting, E::Established) => match (first, state) {
-            (First::Caller, S::Accepting) => (S::Called, Actions::AWAIT_WORD, None),
-            (First::Caller, _) => {
+            (FirstSender::Caller, S::Accepting) => (S::Called, Actions::AWAIT_WORD, None),
+            (FirstSender::Caller, _) => {
                 let actions = Actions::SPEAK.and(Actions::ESTABLISH);
                 (S::Established, actions, None)
             }
-            (First::Either, _) => (S::Established, Actions::ESTABLISH, None),
+            (FirstSender::Either, _) => (S::Established, Actions::ESTABLISH, None),
         },
         // The active side must have read the CONNACK first: it parks early messages instead.
         // The CM is not told (`rdma_notify`): it would go on to repeat its REP if the connection ended before it had
@@ -370,8 +370,8 @@ fn step(first: First, state: State, event: Event) -> (State, Actions, Option<Cau
         // what was asked went to the old one. Over TCP the peer has not answered.
         (S::Resolving, E::Unreachable | E::Unanswered) | (S::Connecting, E::Unreachable) => {
             fail(match first {
-                First::Either => Cause::AddressChanged,
-                First::Caller => Cause::Unreachable,
+                FirstSender::Either => Cause::AddressChanged,
+                FirstSender::Caller => Cause::Unreachable,
             })
         }
         (S::Init | S::Accepting | S::Called, E::Unreachable)
@@ -422,28 +422,28 @@ mod tests {
         State::Draining,
         State::Dead,
     ];
-    const EVENTS: [Event; 15] = [
-        Event::Start,
-        Event::Requested,
-        Event::AddrResolved,
-        Event::AddrTimeout,
-        Event::RouteResolved,
-        Event::Established,
-        Event::EarlyTraffic,
-        Event::Timeout,
-        Event::Unreachable,
-        Event::Unanswered,
-        Event::Disconnected,
-        Event::Fail(Cause::Protocol),
-        Event::DrainStarted,
-        Event::Drained,
-        Event::Ignored,
+    const EVENTS: [ConnEvent; 15] = [
+        ConnEvent::Start,
+        ConnEvent::Requested,
+        ConnEvent::AddrResolved,
+        ConnEvent::AddrTimeout,
+        ConnEvent::RouteResolved,
+        ConnEvent::Established,
+        ConnEvent::EarlyTraffic,
+        ConnEvent::Timeout,
+        ConnEvent::Unreachable,
+        ConnEvent::Unanswered,
+        ConnEvent::Disconnected,
+        ConnEvent::Fail(Cause::Protocol),
+        ConnEvent::DrainStarted,
+        ConnEvent::Drained,
+        ConnEvent::Ignored,
     ];
 
     #[test]
     fn states_only_grow_and_effects_happen_once() {
-        let both = STATES.map(|s| (First::Either, s)).into_iter();
-        for (first, state) in both.chain(STATES.map(|s| (First::Caller, s))) {
+        let both = STATES.map(|s| (FirstSender::Either, s)).into_iter();
+        for (first, state) in both.chain(STATES.map(|s| (FirstSender::Caller, s))) {
             for event in EVENTS {
                 let (next, actions, cause) = step(first, state, event);
                 assert!(next >= state);
@@ -467,24 +467,27 @@ mod tests {
 
     #[test]
     fn who_is_unreachable_has_moved_but_for_tcp() {
-        let over = |first, steps: &[Event]| {
-            let mut c = Conn::new(first);
+        let over = |first, steps: &[ConnEvent]| {
+            let mut c = ConnFsm::new(first);
             for step in steps {
                 let _ = c.on(*step);
             }
-            assert!(c.on(Event::Unreachable).has(Actions::FAIL_ATTEMPT));
+            assert!(c.on(ConnEvent::Unreachable).has(Actions::FAIL_ATTEMPT));
             c.cause()
         };
-        let asking = [Event::Start, Event::RouteResolved];
-        assert_eq!(over(First::Either, &asking), Some(Cause::AddressChanged));
+        let asking = [ConnEvent::Start, ConnEvent::RouteResolved];
         assert_eq!(
-            over(First::Either, &[Event::Start]),
+            over(FirstSender::Either, &asking),
             Some(Cause::AddressChanged)
         );
-        assert_eq!(over(First::Caller, &asking), Some(Cause::Unreachable));
+        assert_eq!(
+            over(FirstSender::Either, &[ConnEvent::Start]),
+            Some(Cause::AddressChanged)
+        );
+        assert_eq!(over(FirstSender::Caller, &asking), Some(Cause::Unreachable));
         // Who was asked has an id that the core does not look for.
         assert_eq!(
-            over(First::Either, &[Event::Requested]),
+            over(FirstSender::Either, &[ConnEvent::Requested]),
             Some(Cause::Unreachable)
         );
     }
@@ -492,80 +495,86 @@ mod tests {
     /// With a `timeout` of 300 s an attempt takes longer than the CM asks: a dead node has not moved.
     #[test]
     fn who_does_not_answer_in_the_time_of_the_cm_has_not_moved() {
-        let mut c = Conn::new(First::Either);
-        let _ = c.on(Event::Start);
-        let _ = c.on(Event::RouteResolved);
-        assert_eq!(Event::unreachable(12_500), Event::Unreachable);
-        assert_eq!(Event::unreachable(59_999), Event::Unreachable);
-        let _ = c.on(Event::unreachable(73_000));
+        let mut c = ConnFsm::new(FirstSender::Either);
+        let _ = c.on(ConnEvent::Start);
+        let _ = c.on(ConnEvent::RouteResolved);
+        assert_eq!(ConnEvent::unreachable(12_500), ConnEvent::Unreachable);
+        assert_eq!(ConnEvent::unreachable(59_999), ConnEvent::Unreachable);
+        let _ = c.on(ConnEvent::unreachable(73_000));
         assert_eq!(c.cause(), Some(Cause::Unreachable));
         // Late.
-        let mut c = Conn::new(First::Either);
-        let _ = c.on(Event::Start);
-        let _ = c.on(Event::RouteResolved);
-        let _ = c.on(Event::Established);
-        assert_eq!(c.on(Event::Unanswered), Actions::NONE);
+        let mut c = ConnFsm::new(FirstSender::Either);
+        let _ = c.on(ConnEvent::Start);
+        let _ = c.on(ConnEvent::RouteResolved);
+        let _ = c.on(ConnEvent::Established);
+        assert_eq!(c.on(ConnEvent::Unanswered), Actions::NONE);
     }
 
     #[test]
     fn an_address_is_asked_for_again_but_not_for_ever() {
-        let mut c = Conn::new(First::Either);
-        assert!(c.on(Event::Start).has(Actions::RESOLVE));
+        let mut c = ConnFsm::new(FirstSender::Either);
+        assert!(c.on(ConnEvent::Start).has(Actions::RESOLVE));
         let mut ms = c.resolve_ms();
         // What was found while nobody listened is found soon.
         assert!(ms <= 250);
-        while c.on(Event::AddrTimeout).has(Actions::RESOLVE) {
+        while c.on(ConnEvent::AddrTimeout).has(Actions::RESOLVE) {
             assert!(c.resolve_ms() > 0);
             ms = ms.saturating_add(c.resolve_ms());
         }
         assert_eq!(ms, 5000);
         assert_eq!(c.cause(), Some(Cause::Unreachable));
         // Late.
-        let mut c = Conn::new(First::Either);
-        let _ = c.on(Event::Start);
-        let _ = c.on(Event::RouteResolved);
-        assert_eq!(c.on(Event::AddrTimeout), Actions::NONE);
+        let mut c = ConnFsm::new(FirstSender::Either);
+        let _ = c.on(ConnEvent::Start);
+        let _ = c.on(ConnEvent::RouteResolved);
+        assert_eq!(c.on(ConnEvent::AddrTimeout), Actions::NONE);
     }
 
     #[test]
     fn every_living_state_ends_on_failure() {
         for state in STATES {
-            let (next, _, _) = step(First::Caller, state, Event::Fail(Cause::DeviceGone));
+            let (next, _, _) = step(
+                FirstSender::Caller,
+                state,
+                ConnEvent::Fail(Cause::DeviceGone),
+            );
             assert!(next >= State::Closing);
         }
     }
 
     #[test]
     fn the_first_cause_is_kept() {
-        let mut c = Conn::new(First::Either);
-        assert!(c.on(Event::Requested).has(Actions::SET_UP));
-        assert!(c.on(Event::Fail(Cause::TransportRetry)).has(Actions::CLOSE));
-        assert_eq!(c.on(Event::Disconnected), Actions::NONE);
+        let mut c = ConnFsm::new(FirstSender::Either);
+        assert!(c.on(ConnEvent::Requested).has(Actions::SET_UP));
+        assert!(c
+            .on(ConnEvent::Fail(Cause::TransportRetry))
+            .has(Actions::CLOSE));
+        assert_eq!(c.on(ConnEvent::Disconnected), Actions::NONE);
         assert_eq!(c.cause(), Some(Cause::TransportRetry));
     }
 
     #[test]
     fn a_connection_that_is_to_be_closed_is_not_set_up_first() {
-        let mut todo = Todo::NONE;
-        let mut c = Conn::new(First::Either);
-        todo.add(c.on(Event::Requested));
-        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        let mut todo = PendingSteps::NONE;
+        let mut c = ConnFsm::new(FirstSender::Either);
+        todo.add(c.on(ConnEvent::Requested));
+        todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         // Nor is an address asked for.
-        let mut todo = Todo::NONE;
-        let mut c = Conn::new(First::Either);
-        todo.add(c.on(Event::Start));
-        todo.add(c.on(Event::Fail(Cause::Shutdown)));
+        let mut todo = PendingSteps::NONE;
+        let mut c = ConnFsm::new(FirstSender::Either);
+        todo.add(c.on(ConnEvent::Start));
+        todo.add(c.on(ConnEvent::Fail(Cause::Shutdown)));
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
-        let mut todo = Todo::NONE;
+        let mut todo = PendingSteps::NONE;
         // But its peer learns of one that was established, whose end it will be told.
-        let mut c = Conn::new(First::Either);
-        let _ = c.on(Event::Requested);
-        todo.add(c.on(Event::EarlyTraffic));
-        todo.add(c.on(Event::Fail(Cause::Protocol)));
+        let mut c = ConnFsm::new(FirstSender::Either);
+        let _ = c.on(ConnEvent::Requested);
+        todo.add(c.on(ConnEvent::EarlyTraffic));
+        todo.add(c.on(ConnEvent::Fail(Cause::Protocol)));
         assert_eq!(todo.next(), Some(Worker::Control));
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
@@ -575,17 +584,17 @@ mod tests {
 
     #[test]
     fn one_step_at_a_time() {
-        let mut todo = Todo::NONE;
-        let mut c = Conn::new(First::Either);
-        todo.add(c.on(Event::Requested));
+        let mut todo = PendingSteps::NONE;
+        let mut c = ConnFsm::new(FirstSender::Either);
+        todo.add(c.on(ConnEvent::Requested));
         assert_eq!(todo.next(), Some(Worker::QueuePair));
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.take(Worker::QueuePair), Actions::SET_UP);
         // Nothing is done beside it: who is at it finds what comes meanwhile.
-        todo.add(c.on(Event::Established));
+        todo.add(c.on(ConnEvent::Established));
         assert_eq!(todo.next(), None);
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
-        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
         // The other one's turn is first.
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         assert_eq!(todo.next(), Some(Worker::Control));
@@ -596,8 +605,8 @@ mod tests {
         assert_eq!(todo.next(), Some(Worker::QueuePair));
         assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
         // Its end comes from where the markers are reaped.
-        let _ = c.on(Event::DrainStarted);
-        todo.add(c.on(Event::Drained));
+        let _ = c.on(ConnEvent::DrainStarted);
+        todo.add(c.on(ConnEvent::Drained));
         assert_eq!(todo.take(Worker::QueuePair), Actions::RELEASE);
         todo.add(Actions::PART);
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
@@ -609,16 +618,16 @@ mod tests {
     /// A slow LNet or CM must not delay the short steps of other connections, which share the queue of short steps.
     #[test]
     fn steps_that_block_are_not_done_among_short_ones() {
-        let mut todo = Todo::NONE;
-        let mut c = Conn::new(First::Either);
-        let _ = c.on(Event::Requested);
-        todo.add(c.on(Event::Established));
+        let mut todo = PendingSteps::NONE;
+        let mut c = ConnFsm::new(FirstSender::Either);
+        let _ = c.on(ConnEvent::Requested);
+        todo.add(c.on(ConnEvent::Established));
         assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
         todo.add(Actions::HAND_OVER);
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.next(), Some(Worker::Blocking));
         // What ends meanwhile waits for that.
-        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         assert_eq!(todo.take(Worker::Blocking), Actions::HAND_OVER);
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
@@ -632,51 +641,51 @@ mod tests {
 
     #[test]
     fn a_set_up_waits_for_the_step_before_it() {
-        let mut todo = Todo::NONE;
-        let mut c = Conn::new(First::Either);
-        todo.add(c.on(Event::Start));
+        let mut todo = PendingSteps::NONE;
+        let mut c = ConnFsm::new(FirstSender::Either);
+        todo.add(c.on(ConnEvent::Start));
         assert_eq!(todo.take(Worker::Control), Actions::RESOLVE);
         // Both are heard of before the call that asked for the address has returned.
-        let _ = c.on(Event::AddrResolved);
-        todo.add(c.on(Event::RouteResolved));
+        let _ = c.on(ConnEvent::AddrResolved);
+        todo.add(c.on(ConnEvent::RouteResolved));
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.next(), Some(Worker::QueuePair));
         // Of one that is closed while it waits for its turn nothing is made.
-        todo.add(c.on(Event::Fail(Cause::AdminClose)));
+        todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
         assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
     }
 
     #[test]
     fn what_no_worker_does_calls_none() {
-        let mut todo = Todo::NONE;
+        let mut todo = PendingSteps::NONE;
         let mut c = called();
-        let _ = c.on(Event::Requested);
+        let _ = c.on(ConnEvent::Requested);
         todo.add(Actions::AWAIT_WORD.and(Actions::RESOLVE_ROUTE));
         assert_eq!(todo.next(), None);
     }
 
     #[test]
     fn lost_rtu_is_made_good_by_the_first_receive() {
-        let mut c = Conn::new(First::Either);
-        let _ = c.on(Event::Requested);
-        assert_eq!(c.on(Event::EarlyTraffic), Actions::ESTABLISH);
-        assert_eq!(c.on(Event::Established), Actions::NONE);
+        let mut c = ConnFsm::new(FirstSender::Either);
+        let _ = c.on(ConnEvent::Requested);
+        assert_eq!(c.on(ConnEvent::EarlyTraffic), Actions::ESTABLISH);
+        assert_eq!(c.on(ConnEvent::Established), Actions::NONE);
     }
 
     #[test]
     fn the_active_side_does_not_establish_without_a_connack() {
-        let mut c = Conn::new(First::Either);
-        let _ = c.on(Event::Start);
-        let _ = c.on(Event::AddrResolved);
-        let _ = c.on(Event::RouteResolved);
-        assert_eq!(c.on(Event::EarlyTraffic), Actions::NONE);
-        assert!(c.on(Event::Established).has(Actions::ESTABLISH));
+        let mut c = ConnFsm::new(FirstSender::Either);
+        let _ = c.on(ConnEvent::Start);
+        let _ = c.on(ConnEvent::AddrResolved);
+        let _ = c.on(ConnEvent::RouteResolved);
+        assert_eq!(c.on(ConnEvent::EarlyTraffic), Actions::NONE);
+        assert!(c.on(ConnEvent::Established).has(Actions::ESTABLISH));
     }
-    fn called() -> Conn {
-        let mut c = Conn::new(First::Caller);
-        let _ = c.on(Event::Requested);
-        assert_eq!(c.on(Event::Established), Actions::AWAIT_WORD);
+    fn called() -> ConnFsm {
+        let mut c = ConnFsm::new(FirstSender::Caller);
+        let _ = c.on(ConnEvent::Requested);
+        assert_eq!(c.on(ConnEvent::Established), Actions::AWAIT_WORD);
         c
     }
 
@@ -684,46 +693,46 @@ mod tests {
     fn who_is_called_over_tcp_waits_for_a_word() {
         let mut c = called();
         assert_eq!(c.state(), State::Called);
-        assert_eq!(c.on(Event::Established), Actions::NONE);
-        assert_eq!(c.on(Event::EarlyTraffic), Actions::ESTABLISH);
+        assert_eq!(c.on(ConnEvent::Established), Actions::NONE);
+        assert_eq!(c.on(ConnEvent::EarlyTraffic), Actions::ESTABLISH);
         assert_eq!(c.state(), State::Established);
         // The word may come before the CM says anything.
-        let mut c = Conn::new(First::Caller);
-        let _ = c.on(Event::Requested);
-        assert!(c.on(Event::EarlyTraffic).has(Actions::ESTABLISH));
-        assert_eq!(c.on(Event::Established), Actions::NONE);
+        let mut c = ConnFsm::new(FirstSender::Caller);
+        let _ = c.on(ConnEvent::Requested);
+        assert!(c.on(ConnEvent::EarlyTraffic).has(Actions::ESTABLISH));
+        assert_eq!(c.on(ConnEvent::Established), Actions::NONE);
     }
 
     #[test]
     fn a_caller_that_says_nothing_is_spoken_to_in_the_end() {
         let mut c = called();
-        assert_eq!(c.on(Event::Timeout), Actions::ESTABLISH);
+        assert_eq!(c.on(ConnEvent::Timeout), Actions::ESTABLISH);
         assert_eq!((c.state(), c.cause()), (State::Established, None));
-        assert_eq!(c.on(Event::Timeout), Actions::NONE);
+        assert_eq!(c.on(ConnEvent::Timeout), Actions::NONE);
         // Where nothing has been accepted the timer ends the attempt.
-        let mut c = Conn::new(First::Caller);
-        let _ = c.on(Event::Requested);
-        assert!(c.on(Event::Timeout).has(Actions::FAIL_ATTEMPT));
+        let mut c = ConnFsm::new(FirstSender::Caller);
+        let _ = c.on(ConnEvent::Requested);
+        assert!(c.on(ConnEvent::Timeout).has(Actions::FAIL_ATTEMPT));
         assert_eq!(c.cause(), Some(Cause::ConnectTimeout));
         // One that hangs up has not been a connection.
         let mut c = called();
-        assert!(c.on(Event::Disconnected).has(Actions::FAIL_ATTEMPT));
+        assert!(c.on(ConnEvent::Disconnected).has(Actions::FAIL_ATTEMPT));
     }
 
     #[test]
     fn who_calls_over_tcp_says_a_word() {
-        for (first, speaks) in [(First::Either, false), (First::Caller, true)] {
-            let mut c = Conn::new(first);
-            let _ = c.on(Event::Start);
-            let _ = c.on(Event::AddrResolved);
-            let _ = c.on(Event::RouteResolved);
-            let actions = c.on(Event::Established);
+        for (first, speaks) in [(FirstSender::Either, false), (FirstSender::Caller, true)] {
+            let mut c = ConnFsm::new(first);
+            let _ = c.on(ConnEvent::Start);
+            let _ = c.on(ConnEvent::AddrResolved);
+            let _ = c.on(ConnEvent::RouteResolved);
+            let actions = c.on(ConnEvent::Established);
             assert!(actions.has(Actions::ESTABLISH));
             assert_eq!(actions.has(Actions::SPEAK), speaks);
             // Not if it is over before that.
-            let mut todo = Todo::NONE;
+            let mut todo = PendingSteps::NONE;
             todo.add(actions);
-            todo.add(c.on(Event::Fail(Cause::AdminClose)));
+            todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
             assert!(!todo.take(Worker::Control).has(Actions::SPEAK));
         }
     }

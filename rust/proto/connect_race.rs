@@ -8,8 +8,8 @@ use super::{
     nid::race_key,
     params::RACES_MAX,
     reject_reason::{
-        Cause,
-        Refusal, //
+        Refusal,
+        RejectCause, //
     }, //
 };
 
@@ -60,17 +60,17 @@ pub fn check_peer(req: &ConnReq, peer: Option<&PeerView>) -> PeerVerdict {
     };
     if peer.stamp.is_some_and(|known| known != req.src_stamp) {
         return match peer.conns >= peer.max_conns.saturating_mul(2) {
-            true => PeerVerdict::Refuse(Refusal::new(Cause::TooMany)),
+            true => PeerVerdict::Refuse(Refusal::new(RejectCause::TooMany)),
             false => PeerVerdict::Reborn,
         };
     }
     let we_win = race_key(req.src) < race_key(req.dst);
     let racing = peer.connecting_ms.is_some_and(|ms| ms < STALE_REQUEST_MS);
     if racing && we_win && peer.races < RACES_MAX {
-        return PeerVerdict::Race(Refusal::new(Cause::Race));
+        return PeerVerdict::Race(Refusal::new(RejectCause::Race));
     }
     if peer.conns >= peer.max_conns {
-        return PeerVerdict::Refuse(Refusal::new(Cause::TooMany));
+        return PeerVerdict::Refuse(Refusal::new(RejectCause::TooMany));
     }
     PeerVerdict::Accept
 }
@@ -136,7 +136,7 @@ mod tests {
             conns: old.max_conns.saturating_mul(2),
             ..old
         };
-        let too_many = PeerVerdict::Refuse(Refusal::new(Cause::TooMany));
+        let too_many = PeerVerdict::Refuse(Refusal::new(RejectCause::TooMany));
         assert_eq!(check_peer(&REQ, Some(&fuller)), too_many);
         let unknown = PeerView {
             stamp: None,
@@ -160,7 +160,7 @@ mod tests {
             dst: PEER,
             ..REQ
         };
-        let lost = PeerVerdict::Race(Refusal::new(Cause::Race));
+        let lost = PeerVerdict::Race(Refusal::new(RejectCause::Race));
         assert_eq!(check_peer(&reverse, Some(&racing)), lost);
         let patient = PeerView {
             races: 19,
@@ -188,7 +188,7 @@ mod tests {
         let full = PeerView { conns: 8, ..peer() };
         assert_eq!(
             check_peer(&REQ, Some(&full)),
-            PeerVerdict::Refuse(Refusal::new(Cause::TooMany))
+            PeerVerdict::Refuse(Refusal::new(RejectCause::TooMany))
         );
     }
 }

@@ -141,13 +141,13 @@ impl Credits {
         Ok(())
     }
 
-    /// Notes that a request that was received (PUT_REQ, GET_REQ) is to be answered. Its credit may be with the peer long
-    /// before the answer goes, so credits bound no answers; the buffers that the peer reserves for them do.
+    /// Notes that a request that was received (PUT_REQ, GET_REQ) is to be answered. Its credit may be with the peer
+    /// long before the answer goes, so credits bound no answers; the buffers that the peer reserves for them do.
     ///
     /// # Errors
     ///
-    /// [`CreditError::Asked`] if it has none left. An honest peer has: it reserves one before it asks, and has it again
-    /// when the answer has come (protocol section 5.2), which is after it was posted here.
+    /// [`CreditError::Asked`] if it has none left. An honest peer has: it reserves one before it asks, and has
+    /// it again when the answer has come (protocol section 5.2), which is after it was posted here.
     #[inline(always)]
     pub fn answer_owed(&mut self) -> Result<(), CreditError> {
         if self.owed >= self.depth {

@@ -24,7 +24,7 @@ use super::{
     wire::{
         ConnParams,
         Cookie,
-        Done,
+        DoneBody,
         Envelope,
         Fragment,
         MsgType,
@@ -53,21 +53,21 @@ pub enum BodyOut<'a> {
         hdr: &'a RawLnetHdr,
         cookie: Cookie,
     },
-    PutNak(Done),
+    PutNak(DoneBody),
     PutAck {
         src: Cookie,
         dst: Cookie,
         key: u32,
         frags: &'a [Fragment],
     },
-    PutDone(Done),
+    PutDone(DoneBody),
     GetReq {
         hdr: &'a RawLnetHdr,
         cookie: Cookie,
         key: u32,
         frags: &'a [Fragment],
     },
-    GetDone(Done),
+    GetDone(DoneBody),
 }
 
 impl BodyOut<'_> {
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn every_type_round_trips_in_both_orders() {
-        let done = Done {
+        let done = DoneBody {
             cookie: A,
             status: -61,
         };

@@ -29,7 +29,7 @@ use super::{
 
 /// Which check a request failed; for the log and the counters.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Cause {
+pub enum RejectCause {
     /// The request comes from an unprivileged port.
     Port(u16),
     /// Not a message, or of a version that does not exist.
@@ -83,46 +83,48 @@ pub enum Cause {
     Denied,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for RejectCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Port(n) => write!(f, "unprivileged source port {n}"),
-            Cause::Wire(e) => e.fmt(f),
-            Cause::OldVersion => f.write_str("version 0x11"),
-            Cause::NotAConnReq => f.write_str("not a CONNREQ"),
-            Cause::ForeignDestination => f.write_str("destination NID of another LND"),
-            Cause::ForeignSource => f.write_str("source NID of another LND"),
-            Cause::NotReady => f.write_str("NI not ready yet"),
-            Cause::NoSuchNi(asked) => write!(f, "no NI {asked} on this device"),
-            Cause::OtherNet => f.write_str("source NID of another network"),
-            Cause::OwnNid => f.write_str("source NID is our own"),
-            Cause::SourceAddress => f.write_str("source NID is not the source address"),
-            Cause::StaleDestination => f.write_str("meant for an earlier life of ours"),
-            Cause::NoDepth => f.write_str("queue depth 0"),
-            Cause::Depth(n) => write!(f, "queue depth {n} too large"),
-            Cause::NoFrags => f.write_str("no fragments"),
-            Cause::Frags(n) => write!(f, "{n} fragments are too many"),
-            Cause::MsgSize(n) => write!(f, "message size {n}"),
-            Cause::StalePeer => f.write_str("peer has a new incarnation"),
-            Cause::Race => f.write_str("lost a connection race"),
-            Cause::TooMany => f.write_str(
+            RejectCause::Port(n) => write!(f, "unprivileged source port {n}"),
+            RejectCause::Wire(e) => e.fmt(f),
+            RejectCause::OldVersion => f.write_str("version 0x11"),
+            RejectCause::NotAConnReq => f.write_str("not a CONNREQ"),
+            RejectCause::ForeignDestination => f.write_str("destination NID of another LND"),
+            RejectCause::ForeignSource => f.write_str("source NID of another LND"),
+            RejectCause::NotReady => f.write_str("NI not ready yet"),
+            RejectCause::NoSuchNi(asked) => write!(f, "no NI {asked} on this device"),
+            RejectCause::OtherNet => f.write_str("source NID of another network"),
+            RejectCause::OwnNid => f.write_str("source NID is our own"),
+            RejectCause::SourceAddress => f.write_str("source NID is not the source address"),
+            RejectCause::StaleDestination => f.write_str("meant for an earlier life of ours"),
+            RejectCause::NoDepth => f.write_str("queue depth 0"),
+            RejectCause::Depth(n) => write!(f, "queue depth {n} too large"),
+            RejectCause::NoFrags => f.write_str("no fragments"),
+            RejectCause::Frags(n) => write!(f, "{n} fragments are too many"),
+            RejectCause::MsgSize(n) => write!(f, "message size {n}"),
+            RejectCause::StalePeer => f.write_str("peer has a new incarnation"),
+            RejectCause::Race => f.write_str("lost a connection race"),
+            RejectCause::TooMany => f.write_str(
                 "it has as many connections, or requests that LNet keeps, as one peer may have",
             ),
-            Cause::TooOften => f.write_str("too many requests from its address; its CM asks again"),
-            Cause::TooOftenInAll => {
+            RejectCause::TooOften => {
+                f.write_str("too many requests from its address; its CM asks again")
+            }
+            RejectCause::TooOftenInAll => {
                 f.write_str("too many requests from all peers together; its CM asks again")
             }
-            Cause::NoResources(e) if *e == -ENOMEM => {
+            RejectCause::NoResources(e) if *e == -ENOMEM => {
                 write!(f, "no memory for a connection ({e})")
             }
-            Cause::NoResources(e) => write!(f, "no connection could be made ({e})"),
-            Cause::AcceptFailed => f.write_str("accept failed"),
-            Cause::Denied => f.write_str("denied by the parameter access"),
+            RejectCause::NoResources(e) => write!(f, "no connection could be made ({e})"),
+            RejectCause::AcceptFailed => f.write_str("accept failed"),
+            RejectCause::Denied => f.write_str("denied by the parameter access"),
         }
     }
 }
 
-impl Cause {
+impl RejectCause {
     /// The NID that was asked for, if that is what is wrong.
     pub const fn asked(&self) -> Option<Nid> {
         match self {
@@ -138,36 +140,37 @@ pub struct Refusal {
     /// The reason to send.
     pub why: RejectWhy,
     /// What was wrong.
-    pub cause: Cause,
+    pub cause: RejectCause,
 }
 
 impl Refusal {
     /// Makes a refusal; `why` follows from `cause`.
-    pub const fn new(cause: Cause) -> Self {
+    pub const fn new(cause: RejectCause) -> Self {
         let why = match cause {
-            Cause::Port(_)
-            | Cause::Wire(_)
-            | Cause::OldVersion
-            | Cause::NotAConnReq
-            | Cause::ForeignDestination
-            | Cause::ForeignSource
-            | Cause::NoSuchNi(_)
-            | Cause::OtherNet
-            | Cause::OwnNid
-            | Cause::SourceAddress
-            | Cause::NoDepth
-            | Cause::NoFrags
-            | Cause::MsgSize(_)
-            | Cause::AcceptFailed
-            | Cause::Denied => RejectWhy::Fatal,
-            Cause::NotReady => RejectWhy::Early,
-            Cause::StaleDestination | Cause::StalePeer => RejectWhy::ConnStale,
-            Cause::Depth(_) => RejectWhy::MsgQueueSize,
-            Cause::Frags(_) => RejectWhy::RdmaFrags,
-            Cause::Race => RejectWhy::ConnRace,
-            Cause::TooMany | Cause::TooOften | Cause::TooOftenInAll | Cause::NoResources(_) => {
-                RejectWhy::NoResources
-            }
+            RejectCause::Port(_)
+            | RejectCause::Wire(_)
+            | RejectCause::OldVersion
+            | RejectCause::NotAConnReq
+            | RejectCause::ForeignDestination
+            | RejectCause::ForeignSource
+            | RejectCause::NoSuchNi(_)
+            | RejectCause::OtherNet
+            | RejectCause::OwnNid
+            | RejectCause::SourceAddress
+            | RejectCause::NoDepth
+            | RejectCause::NoFrags
+            | RejectCause::MsgSize(_)
+            | RejectCause::AcceptFailed
+            | RejectCause::Denied => RejectWhy::Fatal,
+            RejectCause::NotReady => RejectWhy::Early,
+            RejectCause::StaleDestination | RejectCause::StalePeer => RejectWhy::ConnStale,
+            RejectCause::Depth(_) => RejectWhy::MsgQueueSize,
+            RejectCause::Frags(_) => RejectWhy::RdmaFrags,
+            RejectCause::Race => RejectWhy::ConnRace,
+            RejectCause::TooMany
+            | RejectCause::TooOften
+            | RejectCause::TooOftenInAll
+            | RejectCause::NoResources(_) => RejectWhy::NoResources,
         };
         Self { why, cause }
     }
@@ -184,10 +187,10 @@ impl Refusal {
             | Ended::PathMtu
             | Ended::AddressChanged
             | Ended::Overtaken
-            | Ended::AdminClose => Cause::Race,
-            Ended::PeerRestarted => Cause::StalePeer,
-            Ended::Denied => Cause::Denied,
-            _ => Cause::NoResources(-ENOMEM),
+            | Ended::AdminClose => RejectCause::Race,
+            Ended::PeerRestarted => RejectCause::StalePeer,
+            Ended::Denied => RejectCause::Denied,
+            _ => RejectCause::NoResources(-ENOMEM),
         })
     }
 
@@ -233,10 +236,13 @@ mod tests {
     fn later_rows_have_their_reasons() {
         // Spec 4.4 rows 13 and 16, and row 17.
         assert_eq!(
-            Refusal::new(Cause::NoResources(-ENOMEM)).why,
+            Refusal::new(RejectCause::NoResources(-ENOMEM)).why,
             RejectWhy::NoResources
         );
-        assert_eq!(Refusal::new(Cause::AcceptFailed).why, RejectWhy::Fatal);
+        assert_eq!(
+            Refusal::new(RejectCause::AcceptFailed).why,
+            RejectWhy::Fatal
+        );
     }
 
     #[test]
@@ -263,23 +269,23 @@ mod tests {
     #[test]
     fn what_helps_the_peer_to_connect_is_always_answered() {
         for cause in [
-            Cause::Race,
-            Cause::StalePeer,
-            Cause::StaleDestination,
-            Cause::Depth(9),
-            Cause::Frags(300),
+            RejectCause::Race,
+            RejectCause::StalePeer,
+            RejectCause::StaleDestination,
+            RejectCause::Depth(9),
+            RejectCause::Frags(300),
         ] {
             assert!(Refusal::new(cause).invites());
         }
         for cause in [
-            Cause::NoSuchNi(Nid::new(0, 9)),
-            Cause::NotReady,
-            Cause::TooMany,
-            Cause::TooOften,
-            Cause::TooOftenInAll,
-            Cause::NoResources(-ENOMEM),
-            Cause::NoDepth,
-            Cause::OwnNid,
+            RejectCause::NoSuchNi(Nid::new(0, 9)),
+            RejectCause::NotReady,
+            RejectCause::TooMany,
+            RejectCause::TooOften,
+            RejectCause::TooOftenInAll,
+            RejectCause::NoResources(-ENOMEM),
+            RejectCause::NoDepth,
+            RejectCause::OwnNid,
         ] {
             assert!(!Refusal::new(cause).invites());
         }
@@ -287,7 +293,7 @@ mod tests {
 
     #[test]
     fn reject_without_an_ni_offers_nothing() {
-        let r = Refusal::new(Cause::Wire(WireError::Short)).reject(None);
+        let r = Refusal::new(RejectCause::Wire(WireError::Short)).reject(None);
         assert_eq!(r.version, Version::V2);
         assert_eq!(r.why, RejectWhy::Fatal);
         let d = r.details.unwrap_or_default();
@@ -305,7 +311,7 @@ mod tests {
             peer_credits: QueueDepth::MAX,
             active: true,
         };
-        let r = Refusal::new(Cause::Depth(300)).reject(Some(&ni));
+        let r = Refusal::new(RejectCause::Depth(300)).reject(Some(&ni));
         assert_eq!(r.why, RejectWhy::MsgQueueSize);
         let d = r.details.unwrap_or_default();
         assert_eq!(d.incarnation, 77);

@@ -132,7 +132,7 @@ pub enum Wr {
 
 /// Where a tx is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TxState {
     /// Not in use.
     Free,
     /// Built, owned by the one who builds it.
@@ -160,7 +160,7 @@ pub enum Place {
 /// What the caller does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Then {
+pub enum TxAction {
     /// Nothing.
     Nothing,
     /// Put it into the queue of its (new) [`Op`].
@@ -173,7 +173,7 @@ pub enum Then {
 
 /// What keeps the memory of a tx from being given back when all else is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Key {
+enum KeyState {
     /// Nothing.
     None,
     /// A memory region covers it. It does from the time the tx is built, because the mapping alone keeps the memory;
@@ -186,9 +186,9 @@ enum Key {
 /// The state of one tx.
 #[derive(Clone, Copy, Debug)]
 pub struct Tx {
-    place: Place,
+    place: TxState,
     op: Op,
-    key: Key,
+    key: KeyState,
     cause: Option<Cause>,
     /// The connection ended for `cause` while all was posted, and it may end well yet.
     cut: bool,
@@ -200,9 +200,9 @@ pub struct Tx {
 impl Tx {
     /// A tx nobody uses.
     pub const FREE: Self = Self {
-        place: Place::Free,
+        place: TxState::Free,
         op: Op::Immediate,
-        key: Key::None,
+        key: KeyState::None,
         cause: None,
         cut: false,
         posted: false,
@@ -212,15 +212,19 @@ impl Tx {
     /// A tx just built for `op`.
     pub fn mapped(op: Op) -> Self {
         Self {
-            place: Place::Mapped,
+            place: TxState::Mapped,
             op,
-            key: if op.needs_key() { Key::Live } else { Key::None },
+            key: if op.needs_key() {
+                KeyState::Live
+            } else {
+                KeyState::None
+            },
             ..Self::FREE
         }
     }
 
     /// Where it is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> TxState {
         self.place
     }
 
@@ -252,34 +256,34 @@ impl Tx {
 
     /// Whether a remote key covers its memory.
     pub fn key_live(&self) -> bool {
-        self.key == Key::Live
+        self.key == KeyState::Live
     }
 
     /// The cause if it timed out now, by where it waits (protocol section 7).
     pub fn timeout_cause(&self) -> Cause {
         match self.place {
-            Place::Posted { .. } => Cause::DeadlineSending,
-            Place::Waiting => Cause::DeadlineAnswer,
+            TxState::Posted { .. } => Cause::DeadlineSending,
+            TxState::Waiting => Cause::DeadlineAnswer,
             _ => Cause::DeadlineQueued,
         }
     }
 
-    /// It enters a queue. `Then::Nothing` if it is not in a state to.
-    pub fn enqueue(&mut self) -> Then {
-        if self.place == Place::Mapped {
-            self.place = Place::Queued { wrs: 0 };
-            return Then::Requeue;
+    /// It enters a queue. `TxAction::Nothing` if it is not in a state to.
+    pub fn enqueue(&mut self) -> TxAction {
+        if self.place == TxState::Mapped {
+            self.place = TxState::Queued { wrs: 0 };
+            return TxAction::Requeue;
         }
-        Then::Nothing
+        TxAction::Nothing
     }
 
     /// Its work requests are being posted, [`Tx::pushed`] follows for each: those of the [`Op`] that is returned. If
     /// not all of them can be, [`Tx::latch`] follows before the connection ends.
     #[inline]
     pub fn posting(&mut self) -> Op {
-        if let Place::Queued { wrs } = self.place {
+        if let TxState::Queued { wrs } = self.place {
             let answer = self.op.wants_answer() && self.cause.is_none();
-            self.place = Place::Posted { wrs, answer };
+            self.place = TxState::Posted { wrs, answer };
         }
         self.op
     }
@@ -289,76 +293,76 @@ impl Tx {
     #[inline]
     pub fn pushed(&mut self, n: u16) {
         match &mut self.place {
-            Place::Posted { wrs, .. } | Place::Queued { wrs } => {
+            TxState::Posted { wrs, .. } | TxState::Queued { wrs } => {
                 *wrs = wrs.saturating_add(n);
                 self.posted = true;
             }
-            Place::Free | Place::Mapped | Place::Waiting | Place::Held | Place::Done => {}
+            TxState::Free | TxState::Mapped | TxState::Waiting | TxState::Held | TxState::Done => {}
         }
     }
 
     /// One work request of it completed.
-    pub fn completed(&mut self, wr: Wr, result: Result<(), Cause>) -> Then {
+    pub fn completed(&mut self, wr: Wr, result: Result<(), Cause>) -> TxAction {
         match result {
             Err(cause) => {
                 self.latch(cause);
                 self.cut = false;
-                if self.key == Key::None && self.op.reads_pages() {
-                    self.key = Key::Read;
+                if self.key == KeyState::None && self.op.reads_pages() {
+                    self.key = KeyState::Read;
                 }
             }
-            Ok(()) if wr == Wr::Invalidate => self.key = Key::None,
+            Ok(()) if wr == Wr::Invalidate => self.key = KeyState::None,
             Ok(()) => {}
         }
         match self.place {
-            Place::Queued { wrs } => {
-                self.place = Place::Queued {
+            TxState::Queued { wrs } => {
+                self.place = TxState::Queued {
                     wrs: wrs.saturating_sub(1),
                 };
-                Then::Nothing
+                TxAction::Nothing
             }
-            Place::Posted { wrs, answer } => {
+            TxState::Posted { wrs, answer } => {
                 let wrs = wrs.saturating_sub(1);
                 let answer = answer && result.is_ok();
-                self.place = Place::Posted { wrs, answer };
+                self.place = TxState::Posted { wrs, answer };
                 self.settle()
             }
-            Place::Free | Place::Mapped | Place::Waiting | Place::Held | Place::Done => {
-                Then::Nothing
+            TxState::Free | TxState::Mapped | TxState::Waiting | TxState::Held | TxState::Done => {
+                TxAction::Nothing
             }
         }
     }
 
     /// The peer answered.
     #[inline(always)]
-    pub fn answered(&mut self, answer: Answer) -> Then {
+    pub fn answered(&mut self, answer: Answer) -> TxAction {
         let wrs = match self.place {
-            Place::Posted { wrs, answer: true } => wrs,
-            Place::Waiting => 0,
-            _ => return Then::Violation,
+            TxState::Posted { wrs, answer: true } => wrs,
+            TxState::Waiting => 0,
+            _ => return TxAction::Violation,
         };
         let result = match (self.op, answer) {
             (Op::PutReq, Answer::PutAck) => {
                 self.op = Op::PutDone;
-                self.place = Place::Queued { wrs };
-                return Then::Requeue;
+                self.place = TxState::Queued { wrs };
+                return TxAction::Requeue;
             }
             (Op::PutReq, Answer::PutNak(0)) => Ok(()),
             (Op::PutReq, Answer::PutNak(status)) => Err(Cause::Told(status)),
             (Op::PutAck, Answer::PutDone(result)) => result,
             (Op::GetReq, Answer::GetDone(result)) => result,
-            _ => return Then::Violation,
+            _ => return TxAction::Violation,
         };
         if let Err(cause) = result {
             self.latch(cause);
         }
         self.told = true;
-        if self.key == Key::Live {
+        if self.key == KeyState::Live {
             self.op = Op::Invalidate;
-            self.place = Place::Queued { wrs };
-            return Then::Requeue;
+            self.place = TxState::Queued { wrs };
+            return TxAction::Requeue;
         }
-        self.place = Place::Posted { wrs, answer: false };
+        self.place = TxState::Posted { wrs, answer: false };
         self.settle()
     }
 
@@ -367,7 +371,7 @@ impl Tx {
     pub fn awaits(&self, op: Op) -> bool {
         let awaits = matches!(
             self.place,
-            Place::Posted { answer: true, .. } | Place::Waiting
+            TxState::Posted { answer: true, .. } | TxState::Waiting
         );
         awaits && self.op == op
     }
@@ -391,36 +395,36 @@ impl Tx {
     pub fn awaits_late(&self) -> bool {
         let over = matches!(
             self.place,
-            Place::Posted { answer: false, .. } | Place::Held
+            TxState::Posted { answer: false, .. } | TxState::Held
         );
         over && !self.told && self.op.needs_key()
     }
 
     /// The connection is over. The caller has emptied its queues, so a queued tx is in none.
-    pub fn cancel(&mut self, cause: Cause) -> Then {
+    pub fn cancel(&mut self, cause: Cause) -> TxAction {
         let (wrs, posted) = match self.place {
-            Place::Free | Place::Held | Place::Done => return Then::Nothing,
-            Place::Mapped | Place::Waiting => (0, false),
-            Place::Queued { wrs } => (wrs, false),
-            Place::Posted { wrs, .. } => (wrs, wrs > 0),
+            TxState::Free | TxState::Held | TxState::Done => return TxAction::Nothing,
+            TxState::Mapped | TxState::Waiting => (0, false),
+            TxState::Queued { wrs } => (wrs, false),
+            TxState::Posted { wrs, .. } => (wrs, wrs > 0),
         };
         if self.cause.is_none() {
             self.cut = posted && self.op.ends_with_send();
         }
         self.latch(cause);
-        self.place = Place::Posted { wrs, answer: false };
+        self.place = TxState::Posted { wrs, answer: false };
         self.settle()
     }
 
     /// The queue pair is drained, and the memory region was destroyed: no device uses its memory, and no key covers it.
-    pub fn key_dead(&mut self) -> Then {
-        self.key = Key::None;
+    pub fn key_dead(&mut self) -> TxAction {
+        self.key = KeyState::None;
         match self.place {
-            Place::Held => {
-                self.place = Place::Done;
-                Then::Finish
+            TxState::Held => {
+                self.place = TxState::Done;
+                TxAction::Finish
             }
-            _ => Then::Nothing,
+            _ => TxAction::Nothing,
         }
     }
 
@@ -431,23 +435,23 @@ impl Tx {
         }
     }
 
-    fn settle(&mut self) -> Then {
-        let Place::Posted { wrs: 0, answer } = self.place else {
-            return Then::Nothing;
+    fn settle(&mut self) -> TxAction {
+        let TxState::Posted { wrs: 0, answer } = self.place else {
+            return TxAction::Nothing;
         };
         if answer {
-            self.place = Place::Waiting;
-            return Then::Nothing;
+            self.place = TxState::Waiting;
+            return TxAction::Nothing;
         }
-        if self.key != Key::None {
-            self.place = Place::Held;
-            return Then::Nothing;
+        if self.key != KeyState::None {
+            self.place = TxState::Held;
+            return TxAction::Nothing;
         }
         if self.cut {
             self.cause = None;
         }
-        self.place = Place::Done;
-        Then::Finish
+        self.place = TxState::Done;
+        TxAction::Finish
     }
 }
 
@@ -484,23 +488,23 @@ mod tests {
             (Op::PutAck, Answer::PutDone(Ok(()))),
             (Op::GetReq, Answer::GetDone(Ok(()))),
         ];
-        let sent = Place::Posted {
+        let sent = TxState::Posted {
             wrs: 1,
             answer: true,
         };
-        let answered = Place::Posted {
+        let answered = TxState::Posted {
             wrs: 1,
             answer: false,
         };
         let places = [
-            Place::Free,
-            Place::Mapped,
-            Place::Queued { wrs: 1 },
+            TxState::Free,
+            TxState::Mapped,
+            TxState::Queued { wrs: 1 },
             sent,
             answered,
-            Place::Waiting,
-            Place::Held,
-            Place::Done,
+            TxState::Waiting,
+            TxState::Held,
+            TxState::Done,
         ];
         for (to, answer) in ANSWERS {
             for op in [
@@ -519,7 +523,7 @@ mod tests {
                         ..posted(op, 1)
                     };
                     let awaits = tx.awaits(to);
-                    assert_eq!(awaits, tx.answered(answer) != Then::Violation);
+                    assert_eq!(awaits, tx.answered(answer) != TxAction::Violation);
                 }
             }
         }
@@ -528,25 +532,25 @@ mod tests {
     #[test]
     fn an_immediate_ends_with_its_send() {
         let mut tx = posted(Op::Immediate, 1);
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), None);
         // Nothing ends twice.
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
-        assert_eq!(tx.cancel(Cause::Shutdown), Then::Nothing);
-        assert_eq!(tx.key_dead(), Then::Nothing);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
+        assert_eq!(tx.cancel(Cause::Shutdown), TxAction::Nothing);
+        assert_eq!(tx.key_dead(), TxAction::Nothing);
     }
 
     #[test]
     fn a_put_goes_on_with_the_ack_even_before_its_send_completed() {
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.answered(Answer::PutAck), Then::Requeue);
+        assert_eq!(tx.answered(Answer::PutAck), TxAction::Requeue);
         assert_eq!(tx.op(), Op::PutDone);
-        assert_eq!(tx.place(), Place::Queued { wrs: 1 });
+        assert_eq!(tx.place(), TxState::Queued { wrs: 1 });
         post(&mut tx, 3);
         for _ in 0..3 {
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
         }
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), None);
     }
 
@@ -555,32 +559,32 @@ mod tests {
         let parted = || {
             let mut tx = queued(Op::GetDone);
             tx.pushed(2);
-            assert_eq!(tx.place(), Place::Queued { wrs: 2 });
+            assert_eq!(tx.place(), TxState::Queued { wrs: 2 });
             assert!(tx.was_posted());
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
             tx
         };
         // The rest is posted.
         let mut tx = parted();
         post(&mut tx, 2);
         for _ in 0..2 {
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
         }
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), None);
         // The connection ends first: its memory is read until the last WRITE has ended.
         let mut tx = parted();
-        assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::PeerClosed));
         // A WRITE fails: the rest does not go, for the connection ends.
         let mut tx = parted();
         assert_eq!(
             tx.completed(Wr::Any, Err(Cause::RemoteFault)),
-            Then::Nothing
+            TxAction::Nothing
         );
-        assert_eq!(tx.cancel(Cause::RemoteFault), Then::Nothing);
-        assert_eq!(tx.key_dead(), Then::Finish);
+        assert_eq!(tx.cancel(Cause::RemoteFault), TxAction::Nothing);
+        assert_eq!(tx.key_dead(), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::RemoteFault));
     }
 
@@ -589,20 +593,20 @@ mod tests {
     fn what_was_flushed_is_read_until_the_queue_pair_is_drained() {
         for op in [Op::PutDone, Op::GetDone] {
             let mut tx = posted(op, 2);
-            assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
-            assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
+            assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
+            assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
             // A device that goes on may say that the last one went well.
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
-            assert_eq!(tx.place(), Place::Held);
-            assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
-            assert_eq!(tx.key_dead(), Then::Finish);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
+            assert_eq!(tx.place(), TxState::Held);
+            assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
+            assert_eq!(tx.key_dead(), TxAction::Finish);
             assert_eq!(tx.cause(), Some(Cause::PeerClosed));
-            assert_eq!(tx.key_dead(), Then::Nothing);
+            assert_eq!(tx.key_dead(), TxAction::Nothing);
         }
         // What a message carries lies in its own buffer.
         for op in [Op::Immediate, Op::PutNak] {
             let mut tx = posted(op, 1);
-            assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Finish);
+            assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Finish);
         }
     }
 
@@ -611,52 +615,52 @@ mod tests {
     fn what_was_all_acknowledged_went_well() {
         for op in [Op::Immediate, Op::PutNak, Op::PutDone, Op::GetDone] {
             let mut tx = posted(op, 2);
-            assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+            assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
             // Ends may be told of twice.
-            assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+            assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
             assert_eq!(tx.cause(), None);
             // Whatever comes first of those that did not: it failed, for what ended the connection.
             for (first, second) in [(Ok(()), FLUSHED), (FLUSHED, Ok(()))] {
                 let mut tx = posted(op, 2);
-                assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
+                assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
                 let _ = tx.completed(Wr::Any, first);
                 let _ = tx.completed(Wr::Any, second);
                 let _ = tx.key_dead();
-                assert_eq!(tx.place(), Place::Done);
+                assert_eq!(tx.place(), TxState::Done);
                 assert_eq!(tx.cause(), Some(Cause::AdminClose));
             }
             // It had failed before.
             let mut tx = posted(op, 1);
             tx.latch(Cause::Local(-22));
-            assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+            assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
             assert_eq!(tx.cause(), Some(Cause::Local(-22)));
         }
         // What an answer is to come to has not ended with that.
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::AdminClose));
         // Nor what was not all posted.
         let mut tx = queued(Op::GetDone);
         tx.pushed(1);
-        assert_eq!(tx.cancel(Cause::AdminClose), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::AdminClose));
     }
 
     #[test]
     fn a_nak_of_zero_is_success() {
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
-        assert_eq!(tx.place(), Place::Waiting);
-        assert_eq!(tx.answered(Answer::PutNak(0)), Then::Finish);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
+        assert_eq!(tx.place(), TxState::Waiting);
+        assert_eq!(tx.answered(Answer::PutNak(0)), TxAction::Finish);
         assert_eq!(tx.cause(), None);
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.answered(Answer::PutNak(-12)), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Finish);
+        assert_eq!(tx.answered(Answer::PutNak(-12)), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::Told(-12)));
     }
 
@@ -670,12 +674,12 @@ mod tests {
             };
             let mut tx = posted(op, 2);
             assert!(tx.key_live());
-            assert_eq!(tx.answered(done), Then::Requeue);
+            assert_eq!(tx.answered(done), TxAction::Requeue);
             assert_eq!(tx.op(), Op::Invalidate);
             post(&mut tx, 1);
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
-            assert_eq!(tx.completed(Wr::Invalidate, Ok(())), Then::Finish);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
+            assert_eq!(tx.completed(Wr::Invalidate, Ok(())), TxAction::Finish);
             assert!(!tx.key_live());
             assert_eq!(tx.cause(), None);
         }
@@ -684,23 +688,23 @@ mod tests {
     #[test]
     fn a_cancelled_tx_with_a_live_key_is_held() {
         let mut tx = posted(Op::GetReq, 2);
-        assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
-        assert_eq!(tx.place(), Place::Held);
-        assert_eq!(tx.key_dead(), Then::Finish);
+        assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
+        assert_eq!(tx.place(), TxState::Held);
+        assert_eq!(tx.key_dead(), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::PeerClosed));
         // A flushed LOCAL_INV proves nothing either.
         let mut tx = posted(Op::GetReq, 2);
-        assert_eq!(tx.answered(Answer::GetDone(Ok(()))), Then::Requeue);
+        assert_eq!(tx.answered(Answer::GetDone(Ok(()))), TxAction::Requeue);
         post(&mut tx, 1);
         for _ in 0..2 {
-            assert_eq!(tx.completed(Wr::Any, Ok(())), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
         }
-        assert_eq!(tx.completed(Wr::Invalidate, FLUSHED), Then::Nothing);
-        assert_eq!(tx.place(), Place::Held);
+        assert_eq!(tx.completed(Wr::Invalidate, FLUSHED), TxAction::Nothing);
+        assert_eq!(tx.place(), TxState::Held);
         // Not even that the transfer failed: the peer was told that its answer arrived.
-        assert_eq!(tx.key_dead(), Then::Finish);
+        assert_eq!(tx.key_dead(), TxAction::Finish);
         assert_eq!(tx.cause(), None);
     }
 
@@ -708,16 +712,16 @@ mod tests {
     fn the_answer_is_the_result_whatever_follows() {
         // Its SENDs are flushed after the answer has come.
         let mut tx = posted(Op::PutAck, 2);
-        assert_eq!(tx.answered(Answer::PutDone(Ok(()))), Then::Requeue);
-        assert_eq!(tx.cancel(Cause::TransportRetry), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
-        assert_eq!(tx.key_dead(), Then::Finish);
+        assert_eq!(tx.answered(Answer::PutDone(Ok(()))), TxAction::Requeue);
+        assert_eq!(tx.cancel(Cause::TransportRetry), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
+        assert_eq!(tx.key_dead(), TxAction::Finish);
         assert_eq!(tx.cause(), None);
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.answered(Answer::PutNak(0)), Then::Nothing);
-        assert_eq!(tx.cancel(Cause::PeerClosed), Then::Nothing);
-        assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Finish);
+        assert_eq!(tx.answered(Answer::PutNak(0)), TxAction::Nothing);
+        assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
+        assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Finish);
         assert_eq!(tx.cause(), None);
     }
 
@@ -728,26 +732,26 @@ mod tests {
             (Op::PutAck, Answer::PutDone(Ok(()))),
         ] {
             let mut tx = posted(op, 1);
-            assert_eq!(tx.cancel(Cause::LocalFault), Then::Nothing);
+            assert_eq!(tx.cancel(Cause::LocalFault), TxAction::Nothing);
             tx.answered_late(answer);
-            assert_eq!(tx.completed(Wr::Any, FLUSHED), Then::Nothing);
+            assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
             // The key is alive yet.
-            assert_eq!(tx.place(), Place::Held);
+            assert_eq!(tx.place(), TxState::Held);
             tx.answered_late(Answer::PutDone(Err(Cause::Protocol)));
             tx.answered_late(Answer::GetDone(Err(Cause::Protocol)));
-            assert_eq!(tx.key_dead(), Then::Finish);
+            assert_eq!(tx.key_dead(), TxAction::Finish);
             assert_eq!(tx.cause(), None);
             tx.answered_late(Answer::PutDone(Err(Cause::Protocol)));
             assert_eq!(tx.cause(), None);
         }
         // What the peer says of itself counts, too.
         let mut tx = posted(Op::PutAck, 1);
-        assert_eq!(tx.cancel(Cause::LocalFault), Then::Nothing);
+        assert_eq!(tx.cancel(Cause::LocalFault), TxAction::Nothing);
         tx.answered_late(Answer::PutDone(Err(Cause::Told(-5))));
         assert_eq!(tx.cause(), Some(Cause::Told(-5)));
         // A PUT_ACK is an invitation that nobody can follow any more, and no answer is one to something else.
         let mut tx = posted(Op::PutReq, 1);
-        assert_eq!(tx.cancel(Cause::LocalFault), Then::Nothing);
+        assert_eq!(tx.cancel(Cause::LocalFault), TxAction::Nothing);
         tx.answered_late(Answer::PutAck);
         tx.answered_late(Answer::PutNak(0));
         tx.answered_late(Answer::PutDone(Ok(())));
@@ -761,10 +765,10 @@ mod tests {
     #[test]
     fn wrong_answers_are_violations() {
         let mut tx = posted(Op::Immediate, 1);
-        assert_eq!(tx.answered(Answer::PutAck), Then::Violation);
+        assert_eq!(tx.answered(Answer::PutAck), TxAction::Violation);
         let mut tx = posted(Op::GetReq, 2);
-        assert_eq!(tx.answered(Answer::PutNak(0)), Then::Violation);
+        assert_eq!(tx.answered(Answer::PutNak(0)), TxAction::Violation);
         let mut tx = queued(Op::PutReq);
-        assert_eq!(tx.answered(Answer::PutAck), Then::Violation);
+        assert_eq!(tx.answered(Answer::PutAck), TxAction::Violation);
     }
 }

@@ -16,9 +16,9 @@ use super::{
     },
     tx::{
         Op,
-        Place,
-        Then,
-        Tx, //
+        Tx,
+        TxAction,
+        TxState, //
     }, //
 };
 
@@ -27,7 +27,7 @@ const NONE: u16 = u16::MAX;
 
 /// A tx in its table: state, generation and list link.
 #[derive(Clone, Copy, Debug)]
-pub struct Cell {
+pub struct TxCell {
     /// The state.
     pub tx: Tx,
     /// Work requests that posting [`Tx::op`] takes.
@@ -36,7 +36,7 @@ pub struct Cell {
     next: u16,
 }
 
-impl Cell {
+impl TxCell {
     /// A free cell.
     pub const FREE: Self = Self {
         tx: Tx::FREE,
@@ -61,7 +61,7 @@ impl TxId {
         ((u64::from(self.generation) << 16) | u64::from(self.index)) ^ mask
     }
 
-    /// The tx a cookie names. It may be stale or nonsense: [`Queues::find`] decides.
+    /// The tx a cookie names. It may be stale or nonsense: [`TxQueues::find`] decides.
     pub fn from_cookie(cookie: u64, mask: u64) -> Option<Self> {
         let plain = cookie ^ mask;
         let generation = u32::try_from(plain >> 16).ok()?;
@@ -76,12 +76,12 @@ impl TxId {
 ///
 /// Both ends are [`NONE`] while it is empty, which is the index of no cell.
 #[derive(Clone, Copy, Debug)]
-struct Fifo {
+struct TxFifo {
     head: u16,
     tail: u16,
 }
 
-impl Fifo {
+impl TxFifo {
     const EMPTY: Self = Self {
         head: NONE,
         tail: NONE,
@@ -91,7 +91,7 @@ impl Fifo {
         self.head == NONE
     }
 
-    fn push(&mut self, cells: &mut [Cell], index: u16) {
+    fn push(&mut self, cells: &mut [TxCell], index: u16) {
         match cells.get_mut(usize::from(index)) {
             Some(cell) => cell.next = NONE,
             None => return,
@@ -103,20 +103,20 @@ impl Fifo {
         self.tail = index;
     }
 
-    fn pop(&mut self, cells: &mut [Cell]) -> Option<u16> {
+    fn pop(&mut self, cells: &mut [TxCell]) -> Option<u16> {
         let cell = self.first(cells)?;
         Some(self.take(cell))
     }
 
     /// The first.
     #[inline(always)]
-    fn first<'a>(&self, cells: &'a mut [Cell]) -> Option<&'a mut Cell> {
+    fn first<'a>(&self, cells: &'a mut [TxCell]) -> Option<&'a mut TxCell> {
         cells.get_mut(usize::from(self.head))
     }
 
     /// Takes the first, which is that one. Returns its index.
     #[inline(always)]
-    fn take(&mut self, first: &mut Cell) -> u16 {
+    fn take(&mut self, first: &mut TxCell) -> u16 {
         let index = self.head;
         self.head = first.next;
         if self.head == NONE {
@@ -132,36 +132,36 @@ impl Fifo {
 ///
 /// `len` cells are in `list`.
 #[derive(Clone, Copy, Debug)]
-struct Queue {
-    list: Fifo,
+struct TxQueue {
+    list: TxFifo,
     len: u16,
 }
 
-impl Queue {
+impl TxQueue {
     const EMPTY: Self = Self {
-        list: Fifo::EMPTY,
+        list: TxFifo::EMPTY,
         len: 0,
     };
 
-    fn push(&mut self, cells: &mut [Cell], index: u16) {
+    fn push(&mut self, cells: &mut [TxCell], index: u16) {
         self.list.push(cells, index);
         self.len = self.len.saturating_add(1);
     }
 
-    fn pop(&mut self, cells: &mut [Cell]) -> Option<u16> {
+    fn pop(&mut self, cells: &mut [TxCell]) -> Option<u16> {
         let cell = self.first(cells)?;
         Some(self.take(cell))
     }
 
     /// The first.
     #[inline(always)]
-    fn first<'a>(&self, cells: &'a mut [Cell]) -> Option<&'a mut Cell> {
+    fn first<'a>(&self, cells: &'a mut [TxCell]) -> Option<&'a mut TxCell> {
         self.list.first(cells)
     }
 
     /// Takes the first, which is that one. Returns its index.
     #[inline(always)]
-    fn take(&mut self, first: &mut Cell) -> u16 {
+    fn take(&mut self, first: &mut TxCell) -> u16 {
         self.len = self.len.saturating_sub(1);
         self.list.take(first)
     }
@@ -170,7 +170,7 @@ impl Queue {
 /// What the pump found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Next {
+pub enum NextTx {
     /// Post this tx, which is [`Tx::posting`] now; the message carries so many credits.
     Post {
         /// Index of the tx.
@@ -181,7 +181,7 @@ pub enum Next {
         carried: u8,
     },
     /// Post so many WRITEs of this tx, or all that it has; its message waits, and it stays the first in line:
-    /// [`Queues::parted`].
+    /// [`TxQueues::parted`].
     Part {
         /// Index of the tx.
         index: u16,
@@ -203,16 +203,16 @@ pub enum Next {
 
 /// The queues of a connection in the order of protocol section 5.4, and the list of free cells.
 #[derive(Clone, Copy, Debug)]
-pub struct Queues {
+pub struct TxQueues {
     /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
-    unreserved: Queue,
+    unreserved: TxQueue,
     /// What needs no credit.
-    free_of_credit: Queue,
+    free_of_credit: TxQueue,
     /// What needs one.
-    main: Queue,
+    main: TxQueue,
     /// Finished, for the LNet half to take.
-    done: Fifo,
-    free: Fifo,
+    done: TxFifo,
+    free: TxFifo,
     /// WRITEs that are worth a doorbell of their own.
     part: u16,
     /// WRITEs went since the last one of `main`: that is before the next ones.
@@ -232,7 +232,7 @@ pub struct Lengths {
 
 /// A queue, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum QueueKind {
     /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
     Unreserved,
     /// Needs no credit.
@@ -248,14 +248,14 @@ pub const NOOP_SLOTS: u16 = NOOPS_MAX as u16;
 /// requests is posted in one piece: all that is not a chain of WRITEs does.
 pub const PART: u16 = 16;
 
-impl Queues {
+impl TxQueues {
     /// All empty; no cell exists yet.
     pub const EMPTY: Self = Self {
-        unreserved: Queue::EMPTY,
-        free_of_credit: Queue::EMPTY,
-        main: Queue::EMPTY,
-        done: Fifo::EMPTY,
-        free: Fifo::EMPTY,
+        unreserved: TxQueue::EMPTY,
+        free_of_credit: TxQueue::EMPTY,
+        main: TxQueue::EMPTY,
+        done: TxFifo::EMPTY,
+        free: TxFifo::EMPTY,
         part: PART,
         main_next: false,
     };
@@ -267,7 +267,7 @@ impl Queues {
     }
 
     /// Adds the cells from `first` on, which the caller has just appended, to the free list.
-    pub fn grow(&mut self, cells: &mut [Cell], first: u16) {
+    pub fn grow(&mut self, cells: &mut [TxCell], first: u16) {
         let Ok(end) = u16::try_from(cells.len()) else {
             return;
         };
@@ -282,7 +282,7 @@ impl Queues {
     }
 
     /// Takes a free cell for a tx of `op`. `None`: the table is full.
-    pub fn alloc(&mut self, cells: &mut [Cell], op: Op) -> Option<TxId> {
+    pub fn alloc(&mut self, cells: &mut [TxCell], op: Op) -> Option<TxId> {
         let index = self.free.pop(cells)?;
         let cell = cells.get_mut(usize::from(index))?;
         cell.tx = Tx::mapped(op);
@@ -294,11 +294,11 @@ impl Queues {
     }
 
     /// Gives a finished cell back. Its cookie is dead from here on.
-    pub fn release(&mut self, cells: &mut [Cell], index: u16) {
+    pub fn release(&mut self, cells: &mut [TxCell], index: u16) {
         let Some(cell) = cells.get_mut(usize::from(index)) else {
             return;
         };
-        if cell.tx.place() == Place::Free {
+        if cell.tx.place() == TxState::Free {
             return;
         }
         cell.tx = Tx::FREE;
@@ -307,19 +307,19 @@ impl Queues {
     }
 
     /// The index of a tx, if the name is not stale.
-    pub fn find(cells: &[Cell], id: TxId) -> Option<u16> {
+    pub fn find(cells: &[TxCell], id: TxId) -> Option<u16> {
         let cell = cells.get(usize::from(id.index))?;
-        (cell.generation == id.generation && cell.tx.place() != Place::Free).then_some(id.index)
+        (cell.generation == id.generation && cell.tx.place() != TxState::Free).then_some(id.index)
     }
 
     /// The full name of the tx at `index`.
-    pub fn name(cells: &[Cell], index: u16) -> Option<TxId> {
+    pub fn name(cells: &[TxCell], index: u16) -> Option<TxId> {
         let generation = cells.get(usize::from(index))?.generation;
         Some(TxId { index, generation })
     }
 
     /// Queues a tx by its [`Op`].
-    pub fn push(&mut self, cells: &mut [Cell], index: u16) {
+    pub fn push(&mut self, cells: &mut [TxCell], index: u16) {
         let Some(cell) = cells.get(usize::from(index)) else {
             return;
         };
@@ -338,21 +338,21 @@ impl Queues {
     }
 
     /// Whether no tx is queued, and no NOOP is due, also not because the peer stands still: told by less than
-    /// [`Queues::is_quiet`] looks at, and so not always where it is so.
+    /// [`TxQueues::is_quiet`] looks at, and so not always where it is so.
     #[inline(always)]
     pub fn is_idle(&self, credits: &Credits) -> bool {
         self.is_empty() && credits.is_content()
     }
 
-    /// Whether [`Queues::next`] would find nothing, whatever room there is: no tx is queued, and no
+    /// Whether [`TxQueues::next`] would find nothing, whatever room there is: no tx is queued, and no
     /// NOOP is due.
     #[inline(always)]
     pub fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
         self.is_empty() && !credits.wants_noop(false, false, keepalive)
     }
 
-    /// Whether [`Queues::next`] would say [`Next::NoCredit`], or [`Next::NoSlots`] where there are none, for certain,
-    /// and change nothing.
+    /// Whether [`TxQueues::next`] would say [`NextTx::NoCredit`], or [`NextTx::NoSlots`] where there are none, for
+    /// certain, and change nothing.
     pub fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
         self.main.len > 0
             && self.free_of_credit.len == 0
@@ -376,12 +376,12 @@ impl Queues {
     /// comes back when LNet has taken what has come, the last credit is kept for what can return credits.
     pub fn next(
         &mut self,
-        cells: &mut [Cell],
+        cells: &mut [TxCell],
         credits: &mut Credits,
         sq_free: u16,
         keepalive: bool,
         patient: bool,
-    ) -> Next {
+    ) -> NextTx {
         while self.unreserved.len > 0 && credits.reserve() {
             if let Some(index) = self.unreserved.pop(cells) {
                 self.main.push(cells, index);
@@ -389,7 +389,7 @@ impl Queues {
         }
         let usable = sq_free.saturating_sub(NOOP_SLOTS);
         if self.main_next && self.free_of_credit.len > 0 {
-            if let post @ Next::Post { .. } = self.next_of_main(cells, credits, usable, patient) {
+            if let post @ NextTx::Post { .. } = self.next_of_main(cells, credits, usable, patient) {
                 return post;
             }
         }
@@ -397,29 +397,29 @@ impl Queues {
             if cell.slots <= usable {
                 let cost = cell.tx.op().cost();
                 self.main_next |= matches!(cell.tx.op(), Op::PutDone | Op::GetDone);
-                return Next::Post {
+                return NextTx::Post {
                     index: self.free_of_credit.take(cell),
                     op: cell.tx.posting(),
                     carried: cost.and_then(|c| credits.pay(c)).unwrap_or(0),
                 };
             } else if usable >= self.part {
                 self.main_next = true;
-                return Next::Part {
+                return NextTx::Part {
                     index: self.free_of_credit.list.head,
                     wrs: usable,
                 };
             }
-            Next::NoSlots
+            NextTx::NoSlots
         } else {
             match self.next_of_main(cells, credits, usable, patient) {
-                post @ Next::Post { .. } => return post,
+                post @ NextTx::Post { .. } => return post,
                 blocked => blocked,
             }
         };
         let (free_queued, main_queued) = (self.free_of_credit.len > 0, self.main.len > 0);
         if sq_free > 0 && credits.wants_noop(free_queued, main_queued, keepalive) {
             if let Some(carried) = credits.pay(Cost::OutOfBand) {
-                return Next::Noop { carried };
+                return NextTx::Noop { carried };
             }
         }
         blocked
@@ -429,34 +429,35 @@ impl Queues {
     #[inline(always)]
     fn next_of_main(
         &mut self,
-        cells: &mut [Cell],
+        cells: &mut [TxCell],
         credits: &mut Credits,
         usable: u16,
         patient: bool,
-    ) -> Next {
+    ) -> NextTx {
         let Some(cell) = self.main.first(cells) else {
-            return Next::Empty;
+            return NextTx::Empty;
         };
         if cell.slots > usable {
-            return Next::NoSlots;
+            return NextTx::NoSlots;
         }
         if patient && credits.wastes_last() {
-            return Next::NoCredit;
+            return NextTx::NoCredit;
         }
         // All that is here costs that: its reserve it has.
         let Some(carried) = credits.pay(Cost::Credit) else {
-            return Next::NoCredit;
+            return NextTx::NoCredit;
         };
         self.main_next = false;
-        Next::Post {
+        NextTx::Post {
             index: self.main.take(cell),
             op: cell.tx.posting(),
             carried,
         }
     }
 
-    /// Pays for a tx of `op` that takes so many `slots`, if [`Queues::push`] and [`Queues::next`] would post it: the
-    /// credits that it carries, as they would say. `None` if not, and nothing changed. Only while [`Queues::is_empty`].
+    /// Pays for a tx of `op` that takes so many `slots`, if [`TxQueues::push`] and [`TxQueues::next`] would post it:
+    /// the credits that it carries, as they would say. `None` if not, and nothing changed. Only while
+    /// [`TxQueues::is_empty`].
     #[inline(always)]
     pub fn pass(
         (op, slots): (Op, u16),
@@ -484,8 +485,8 @@ impl Queues {
         }
     }
 
-    /// `wrs` WRITEs of the tx at `index` were pushed, as [`Next::Part`] said; `all`: only its message is left.
-    pub fn parted(cells: &mut [Cell], index: u16, wrs: u16, all: bool) {
+    /// `wrs` WRITEs of the tx at `index` were pushed, as [`NextTx::Part`] said; `all`: only its message is left.
+    pub fn parted(cells: &mut [TxCell], index: u16, wrs: u16, all: bool) {
         if let Some(cell) = cells.get_mut(usize::from(index)) {
             let left = cell.slots.saturating_sub(wrs).max(1);
             cell.slots = if all { 1 } else { left };
@@ -494,18 +495,18 @@ impl Queues {
 
     /// Does what a step of a tx asked for. True: the peer had no right to cause that step.
     #[must_use]
-    pub fn follow(&mut self, cells: &mut [Cell], index: u16, then: Then) -> bool {
+    pub fn follow(&mut self, cells: &mut [TxCell], index: u16, then: TxAction) -> bool {
         match then {
-            Then::Nothing => {}
-            Then::Requeue => self.push(cells, index),
-            Then::Finish => self.done.push(cells, index),
-            Then::Violation => return true,
+            TxAction::Nothing => {}
+            TxAction::Requeue => self.push(cells, index),
+            TxAction::Finish => self.done.push(cells, index),
+            TxAction::Violation => return true,
         }
         false
     }
 
     /// Takes the oldest finished tx.
-    pub fn take_done(&mut self, cells: &mut [Cell]) -> Option<u16> {
+    pub fn take_done(&mut self, cells: &mut [TxCell]) -> Option<u16> {
         self.done.pop(cells)
     }
 
@@ -515,19 +516,19 @@ impl Queues {
     }
 
     /// Whether any tx is not finished.
-    pub fn has_pending(cells: &[Cell]) -> bool {
+    pub fn has_pending(cells: &[TxCell]) -> bool {
         cells
             .iter()
-            .any(|c| !matches!(c.tx.place(), Place::Free | Place::Done))
+            .any(|c| !matches!(c.tx.place(), TxState::Free | TxState::Done))
     }
 
     /// Ends everything for `cause` because the connection is over: what is queued or only waits at
     /// once, what is posted with its last completion. With `by_place` each tx gets the cause of its
     /// own deadline instead.
-    pub fn cancel_all(&mut self, cells: &mut [Cell], cause: Cause, by_place: bool) {
-        self.unreserved = Queue::EMPTY;
-        self.free_of_credit = Queue::EMPTY;
-        self.main = Queue::EMPTY;
+    pub fn cancel_all(&mut self, cells: &mut [TxCell], cause: Cause, by_place: bool) {
+        self.unreserved = TxQueue::EMPTY;
+        self.free_of_credit = TxQueue::EMPTY;
+        self.main = TxQueue::EMPTY;
         self.for_each(cells, |tx| {
             let own = if by_place { tx.timeout_cause() } else { cause };
             tx.cancel(own)
@@ -535,11 +536,11 @@ impl Queues {
     }
 
     /// The memory regions are gone: lets go of what only a live key held.
-    pub fn keys_dead(&mut self, cells: &mut [Cell]) {
+    pub fn keys_dead(&mut self, cells: &mut [TxCell]) {
         self.for_each(cells, Tx::key_dead);
     }
 
-    fn for_each(&mut self, cells: &mut [Cell], mut step: impl FnMut(&mut Tx) -> Then) {
+    fn for_each(&mut self, cells: &mut [TxCell], mut step: impl FnMut(&mut Tx) -> TxAction) {
         let Ok(end) = u16::try_from(cells.len()) else {
             return;
         };
@@ -554,11 +555,15 @@ impl Queues {
     }
 
     /// The txs in a queue, the first to go first.
-    pub fn waiting<'a>(&self, cells: &'a [Cell], line: Line) -> impl Iterator<Item = u16> + 'a {
+    pub fn waiting<'a>(
+        &self,
+        cells: &'a [TxCell],
+        line: QueueKind,
+    ) -> impl Iterator<Item = u16> + 'a {
         let queue = match line {
-            Line::Unreserved => self.unreserved,
-            Line::FreeOfCredit => self.free_of_credit,
-            Line::Main => self.main,
+            QueueKind::Unreserved => self.unreserved,
+            QueueKind::FreeOfCredit => self.free_of_credit,
+            QueueKind::Main => self.main,
         };
         let mut at = queue.list.head;
         (0..queue.len).map_while(move |_| {
@@ -587,30 +592,30 @@ mod tests {
 
     #[test]
     fn cookies_do_not_outlive_their_tx() {
-        let mut cells = [Cell::FREE; 2];
-        let mut q = Queues::EMPTY;
+        let mut cells = [TxCell::FREE; 2];
+        let mut q = TxQueues::EMPTY;
         q.grow(&mut cells, 0);
         let a = q.alloc(&mut cells, Op::GetReq);
         assert!(a.is_some());
         let Some(a) = a else { return };
         let cookie = a.cookie(0x1234_5678_9abc_def0);
         assert_eq!(TxId::from_cookie(cookie, 0x1234_5678_9abc_def0), Some(a));
-        assert_eq!(Queues::find(&cells, a), Some(a.index));
+        assert_eq!(TxQueues::find(&cells, a), Some(a.index));
         q.release(&mut cells, a.index);
-        assert_eq!(Queues::find(&cells, a), None);
+        assert_eq!(TxQueues::find(&cells, a), None);
         let _ = q.alloc(&mut cells, Op::GetReq);
         let _ = q.alloc(&mut cells, Op::GetReq);
-        assert_eq!(Queues::find(&cells, a), None);
+        assert_eq!(TxQueues::find(&cells, a), None);
         assert!(q.alloc(&mut cells, Op::Immediate).is_none());
     }
 
     #[test]
     fn the_pump_keeps_the_order_of_the_queues() {
-        let mut cells = [Cell::FREE; 8];
-        let mut q = Queues::EMPTY;
+        let mut cells = [TxCell::FREE; 8];
+        let mut q = TxQueues::EMPTY;
         q.grow(&mut cells, 0);
         let mut credits = Credits::new(QueueDepth::MIN, 1);
-        let add = |q: &mut Queues, cells: &mut [Cell; 8], op| {
+        let add = |q: &mut TxQueues, cells: &mut [TxCell; 8], op| {
             let Some(id) = q.alloc(cells, op) else {
                 return NONE;
             };
@@ -628,18 +633,18 @@ mod tests {
         assert!(q.lacks_reserve(&credits));
         let get2 = add(&mut q, &mut cells, Op::GetReq);
         let done = add(&mut q, &mut cells, Op::GetDone);
-        assert!(q.waiting(&cells, Line::Unreserved).eq([get, get2]));
-        assert!(q.waiting(&cells, Line::FreeOfCredit).eq([done]));
-        assert_eq!(q.waiting(&cells, Line::Main).next(), None);
+        assert!(q.waiting(&cells, QueueKind::Unreserved).eq([get, get2]));
+        assert!(q.waiting(&cells, QueueKind::FreeOfCredit).eq([done]));
+        assert_eq!(q.waiting(&cells, QueueKind::Main).next(), None);
         // No room for a chain: two slots are kept for NOOPs.
         assert_eq!(
             q.next(&mut cells, &mut credits, 2, false, false),
-            Next::NoSlots
+            NextTx::NoSlots
         );
         let first = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             first,
-            Next::Post {
+            NextTx::Post {
                 index: done,
                 op: Op::GetDone,
                 carried: 0
@@ -648,7 +653,7 @@ mod tests {
         let second = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             second,
-            Next::Post {
+            NextTx::Post {
                 index: get,
                 op: Op::GetReq,
                 carried: 0
@@ -657,7 +662,7 @@ mod tests {
         // Depth 1: neither a reserve nor a credit is left.
         assert_eq!(
             q.next(&mut cells, &mut credits, 10, false, false),
-            Next::Empty
+            NextTx::Empty
         );
         assert_eq!(q.lengths().unreserved, 1);
         assert!(q.lacks_reserve(&credits));
@@ -668,7 +673,7 @@ mod tests {
         let third = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
             third,
-            Next::Post {
+            NextTx::Post {
                 index: get2,
                 op: Op::GetReq,
                 carried: 0
@@ -678,8 +683,8 @@ mod tests {
 
     #[test]
     fn the_last_credit_waits_for_credits_to_return() {
-        let mut cells = [Cell::FREE; 4];
-        let mut q = Queues::EMPTY;
+        let mut cells = [TxCell::FREE; 4];
+        let mut q = TxQueues::EMPTY;
         q.grow(&mut cells, 0);
         let Some(depth) = QueueDepth::new(2) else {
             return;
@@ -696,27 +701,27 @@ mod tests {
         }
         let none = 0;
         let next = q.next(&mut cells, &mut credits, 10, false, true);
-        assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+        assert!(matches!(next, NextTx::Post { carried, .. } if carried == none));
         assert!(q.is_starved(&credits, false, true) && !q.is_starved(&credits, false, false));
         let next = q.next(&mut cells, &mut credits, 10, false, true);
-        assert_eq!(next, Next::NoCredit);
+        assert_eq!(next, NextTx::NoCredit);
         // With one to return it goes, and takes it along.
         assert_eq!(credits.request_received(), Ok(()));
         assert_eq!(credits.reposted(Repost::ForPeer), Ok(()));
         let next = q.next(&mut cells, &mut credits, 10, false, true);
-        assert!(matches!(next, Next::Post { carried, .. } if carried == 1));
+        assert!(matches!(next, NextTx::Post { carried, .. } if carried == 1));
         // Without, if none is to come.
         assert_eq!(credits.returned(1), Ok(()));
         let next = q.next(&mut cells, &mut credits, 10, false, false);
-        assert!(matches!(next, Next::Post { carried, .. } if carried == none));
+        assert!(matches!(next, NextTx::Post { carried, .. } if carried == none));
     }
 
     /// A chain that has no room goes in parts, in its turn, and each of at least [`PART`] WRITEs.
     #[test]
     fn a_long_chain_goes_in_parts() {
         const WRITES: u16 = 100;
-        let mut cells = [Cell::FREE; 2];
-        let mut q = Queues::EMPTY;
+        let mut cells = [TxCell::FREE; 2];
+        let mut q = TxQueues::EMPTY;
         q.grow(&mut cells, 0);
         q.open(40);
         let mut credits = Credits::new(QueueDepth::MIN, 1);
@@ -730,26 +735,29 @@ mod tests {
             }
             q.push(&mut cells, id.index);
         }
-        let mut next = |q: &mut Queues, cells: &mut [Cell; 2], room: u16| {
+        let mut next = |q: &mut TxQueues, cells: &mut [TxCell; 2], room: u16| {
             let free = room.saturating_add(NOOP_SLOTS);
             q.next(cells, &mut credits, free, false, false)
         };
         // Not for less, and nothing overtakes.
         assert_eq!(
             next(&mut q, &mut cells, PART.saturating_sub(1)),
-            Next::NoSlots
+            NextTx::NoSlots
         );
         for wrs in [40, PART, 40] {
-            assert_eq!(next(&mut q, &mut cells, wrs), Next::Part { index: 0, wrs });
-            Queues::parted(&mut cells, 0, wrs, false);
+            assert_eq!(
+                next(&mut q, &mut cells, wrs),
+                NextTx::Part { index: 0, wrs }
+            );
+            TxQueues::parted(&mut cells, 0, wrs, false);
         }
         // 4 WRITEs and the message are left.
-        assert_eq!(next(&mut q, &mut cells, 4), Next::NoSlots);
-        let whole = |n| matches!(n, Next::Post { index: 0, .. });
+        assert_eq!(next(&mut q, &mut cells, 4), NextTx::NoSlots);
+        let whole = |n| matches!(n, NextTx::Post { index: 0, .. });
         assert!(whole(next(&mut q, &mut cells, 5)));
         assert!(matches!(
             next(&mut q, &mut cells, 5),
-            Next::Post { index: 1, .. }
+            NextTx::Post { index: 1, .. }
         ));
     }
 
@@ -757,15 +765,15 @@ mod tests {
     #[test]
     fn messages_and_chains_take_turns() {
         const CHAIN: u16 = 10;
-        let mut cells = [Cell::FREE; 9];
-        let mut q = Queues::EMPTY;
+        let mut cells = [TxCell::FREE; 9];
+        let mut q = TxQueues::EMPTY;
         q.grow(&mut cells, 0);
         q.open(40);
         let Some(depth) = QueueDepth::new(8) else {
             return;
         };
         let mut credits = Credits::new(depth, 4);
-        let add = |q: &mut Queues, cells: &mut [Cell; 9], op| {
+        let add = |q: &mut TxQueues, cells: &mut [TxCell; 9], op| {
             let Some(id) = q.alloc(cells, op) else {
                 return NONE;
             };
@@ -776,10 +784,10 @@ mod tests {
             q.push(cells, id.index);
             id.index
         };
-        let mut next = |q: &mut Queues, cells: &mut [Cell; 9], room: u16| {
+        let mut next = |q: &mut TxQueues, cells: &mut [TxCell; 9], room: u16| {
             let free = room.saturating_add(NOOP_SLOTS);
             match q.next(cells, &mut credits, free, false, false) {
-                Next::Post { index, .. } => index,
+                NextTx::Post { index, .. } => index,
                 _ => NONE,
             }
         };
@@ -811,8 +819,8 @@ mod tests {
     /// Fewer WRITEs than counted, because ranges were neighbours: nothing waits for the room of those.
     #[test]
     fn when_all_is_written_the_message_goes() {
-        let mut cells = [Cell::FREE; 1];
-        let mut q = Queues::EMPTY;
+        let mut cells = [TxCell::FREE; 1];
+        let mut q = TxQueues::EMPTY;
         q.grow(&mut cells, 0);
         let mut credits = Credits::new(QueueDepth::MIN, 1);
         let Some(id) = q.alloc(&mut cells, Op::PutDone) else {
@@ -825,18 +833,18 @@ mod tests {
         q.push(&mut cells, id.index);
         let free = |slots: u16| slots.saturating_add(NOOP_SLOTS);
         let part = q.next(&mut cells, &mut credits, free(30), false, false);
-        assert_eq!(part, Next::Part { index: 0, wrs: 30 });
-        Queues::parted(&mut cells, 0, 20, true);
+        assert_eq!(part, NextTx::Part { index: 0, wrs: 30 });
+        TxQueues::parted(&mut cells, 0, 20, true);
         let rest = q.next(&mut cells, &mut credits, free(1), false, false);
-        assert!(matches!(rest, Next::Post { index: 0, .. }));
+        assert!(matches!(rest, NextTx::Post { index: 0, .. }));
     }
 
     /// In a queue that is shorter than [`PART`] any chain goes.
     #[test]
     fn a_short_queue_takes_any_chain() {
         for slots in 1..=PART {
-            let mut cells = [Cell::FREE; 1];
-            let mut q = Queues::EMPTY;
+            let mut cells = [TxCell::FREE; 1];
+            let mut q = TxQueues::EMPTY;
             q.grow(&mut cells, 0);
             q.open(slots);
             let mut credits = Credits::new(QueueDepth::MIN, 1);
@@ -852,7 +860,7 @@ mod tests {
             let next = q.next(&mut cells, &mut credits, free, false, false);
             assert_eq!(
                 next,
-                Next::Part {
+                NextTx::Part {
                     index: 0,
                     wrs: slots
                 }
@@ -861,15 +869,15 @@ mod tests {
     }
 
     /// All small accounts, each with all that three places may hold.
-    fn for_each_account(mut f: impl FnMut(Queues, [Cell; 6], Credits)) {
+    fn for_each_account(mut f: impl FnMut(TxQueues, [TxCell; 6], Credits)) {
         let Some(depth) = QueueDepth::new(3) else {
             return;
         };
         let ops = [Op::Immediate, Op::GetReq, Op::GetDone].into_iter();
         for queued in 0..64usize {
             for account in 0..128u32 {
-                let mut cells = [Cell::FREE; 6];
-                let mut q = Queues::EMPTY;
+                let mut cells = [TxCell::FREE; 6];
+                let mut q = TxQueues::EMPTY;
                 q.grow(&mut cells, 0);
                 let mut credits = Credits::new(depth, 2);
                 for shift in [0, 2, 4] {
@@ -902,8 +910,8 @@ mod tests {
         }
     }
 
-    /// What [`Queues::pass`] says, and leaves behind, is what [`Queues::push`] and [`Queues::next`] do: over all small
-    /// accounts, all ops, and too few slots and enough.
+    /// What [`TxQueues::pass`] says, and leaves behind, is what [`TxQueues::push`] and [`TxQueues::next`] do: over all
+    /// small accounts, all ops, and too few slots and enough.
     #[test]
     fn who_is_passed_on_is_who_would_have_been_next() {
         const OPS: [Op; 8] = [
@@ -934,7 +942,7 @@ mod tests {
                 }
                 let (alone, mut paid) = (q.is_empty(), credits);
                 let carried = match alone {
-                    true => Queues::pass((op, slots), &mut paid, free, patient),
+                    true => TxQueues::pass((op, slots), &mut paid, free, patient),
                     false => None,
                 };
                 let before = credits;
@@ -945,13 +953,13 @@ mod tests {
                 match carried {
                     Some(carried) => {
                         passed = passed.saturating_add(1);
-                        assert_eq!(next, Next::Post { index, op, carried });
+                        assert_eq!(next, NextTx::Post { index, op, carried });
                         assert_eq!(paid, credits);
                         assert!(q.is_empty());
                     }
                     None => {
                         held = held.saturating_add(1);
-                        let mine = matches!(next, Next::Post { index: i, .. } if i == index);
+                        let mine = matches!(next, NextTx::Post { index: i, .. } if i == index);
                         assert!(!(alone && mine));
                         assert_eq!(paid, before);
                     }
@@ -974,8 +982,8 @@ mod tests {
         assert!(idle > 10);
     }
 
-    /// Whoever does not ask [`Queues::next`] because of [`Queues::is_starved`] misses nothing: over all small accounts,
-    /// it says no credit, and nothing changes.
+    /// Whoever does not ask [`TxQueues::next`] because of [`TxQueues::is_starved`] misses nothing: over all small
+    /// accounts, it says no credit, and nothing changes.
     #[test]
     fn who_is_starved_misses_nothing() {
         let mut starved = 0u32;
@@ -989,7 +997,7 @@ mod tests {
                 let (mut q, mut cells, mut credits) = (q, cells, credits);
                 let before = (q.lengths(), credits);
                 let next = q.next(&mut cells, &mut credits, 10, keepalive, patient);
-                assert_eq!(next, Next::NoCredit);
+                assert_eq!(next, NextTx::NoCredit);
                 assert!((q.lengths(), credits) == before);
             }
         });

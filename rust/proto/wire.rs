@@ -2,7 +2,7 @@
 
 //! Received messages: from bytes to validated values (spec 2).
 //!
-//! A value of [`Message`] has passed every check that needs nothing but the
+//! A value of [`WireMsg`] has passed every check that needs nothing but the
 //! bytes. What needs the connection (identity, credits, cookies) comes after.
 
 use core::fmt;
@@ -146,7 +146,7 @@ pub struct ConnParams {
 
 /// Body of a PUT_NAK, PUT_DONE or GET_DONE.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Done {
+pub struct DoneBody {
     /// The transfer that ends.
     pub cookie: Cookie,
     /// Bytes transferred, or a negative errno.
@@ -174,7 +174,7 @@ pub enum Body<'a> {
     /// See [`MsgType::PutReq`]; use [`super::lnet_hdr::check_put`].
     PutReq { hdr: &'a RawLnetHdr, cookie: Cookie },
     /// See [`MsgType::PutNak`].
-    PutNak(Done),
+    PutNak(DoneBody),
     /// See [`MsgType::PutAck`]; `src` is our cookie, `dst` the sink's.
     PutAck {
         src: Cookie,
@@ -182,7 +182,7 @@ pub enum Body<'a> {
         rd: Descriptor<'a>,
     },
     /// See [`MsgType::PutDone`].
-    PutDone(Done),
+    PutDone(DoneBody),
     /// See [`MsgType::GetReq`]; use [`super::lnet_hdr::check_get`].
     GetReq {
         hdr: &'a RawLnetHdr,
@@ -190,7 +190,7 @@ pub enum Body<'a> {
         rd: Descriptor<'a>,
     },
     /// See [`MsgType::GetDone`].
-    GetDone(Done),
+    GetDone(DoneBody),
 }
 
 impl Body<'_> {
@@ -213,7 +213,7 @@ impl Body<'_> {
 
 /// A received message.
 #[derive(Copy, Clone, Debug)]
-pub struct Message<'a> {
+pub struct WireMsg<'a> {
     /// Who, to whom, and the credits returned.
     pub env: Envelope,
     /// The sender's byte order.
@@ -239,8 +239,8 @@ fn cookie(buf: &[u8], off: usize) -> Option<Cookie> {
     Some(Cookie(u64::from_ne_bytes(*array_at(buf, off)?)))
 }
 
-fn done(buf: &[u8], order: Order) -> Option<Done> {
-    Some(Done {
+fn done(buf: &[u8], order: Order) -> Option<DoneBody> {
+    Some(DoneBody {
         cookie: cookie(buf, 48)?,
         status: i32::from_ne_bytes(order.u32_at(buf, 56)?.to_ne_bytes()),
     })
@@ -252,7 +252,7 @@ fn done(buf: &[u8], order: Order) -> Option<Done> {
 /// data is padded. The checks and their order are those of spec 2.8, followed
 /// by those on descriptors that the reference driver lacks (H17, H18).
 #[inline(always)]
-pub fn decode(buf: &[u8]) -> Result<Message<'_>, WireError> {
+pub fn decode(buf: &[u8]) -> Result<WireMsg<'_>, WireError> {
     decode_in(buf, sender_order(buf))
 }
 
@@ -266,7 +266,7 @@ pub fn sender_order(buf: &[u8]) -> Order {
 /// [`decode`], by who has asked for the [`sender_order`]: nearly all peers have ours, and who knows that reads
 /// as it is.
 #[inline(always)]
-pub fn decode_in(buf: &[u8], order: Order) -> Result<Message<'_>, WireError> {
+pub fn decode_in(buf: &[u8], order: Order) -> Result<WireMsg<'_>, WireError> {
     // Of a known length, so that no field of it is out of bounds.
     let Some(head) = buf.first_chunk::<HEADER_LEN>() else {
         return Err(opening(buf, order).err().unwrap_or(WireError::ShortHeader));
@@ -291,7 +291,7 @@ pub fn decode_in(buf: &[u8], order: Order) -> Result<Message<'_>, WireError> {
     }
     let [kind] = *array_at::<1>(head, 6).ok_or(WireError::ShortHeader)?;
     let kind = MsgType::from_wire(kind).ok_or(WireError::Type(kind))?;
-    Ok(Message {
+    Ok(WireMsg {
         env,
         order,
         nob: msg.len(),
@@ -302,24 +302,24 @@ pub fn decode_in(buf: &[u8], order: Order) -> Result<Message<'_>, WireError> {
 
 /// What [`decode`] found, and [`reopen`] need not look for again.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Facts {
+pub struct ParsedHdr {
     kind: MsgType,
     order: Order,
     nob: u32,
 }
 
-impl Facts {
+impl ParsedHdr {
     /// What message it is.
     pub fn kind(self) -> MsgType {
         self.kind
     }
 }
 
-impl Message<'_> {
+impl WireMsg<'_> {
     /// What to keep with the bytes if their body is wanted again.
     #[inline(always)]
-    pub fn facts(&self) -> Facts {
-        Facts {
+    pub fn facts(&self) -> ParsedHdr {
+        ParsedHdr {
             kind: self.body.kind(),
             order: self.order,
             // A length on the wire has as many bits.
@@ -331,7 +331,7 @@ impl Message<'_> {
 /// The body of a message that [`decode`] has read before, from the same bytes: without another look
 /// at its header and its checksum.
 #[inline(always)]
-pub fn reopen(buf: &[u8], facts: Facts) -> Result<Body<'_>, WireError> {
+pub fn reopen(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
     let msg = usize::try_from(facts.nob)
         .ok()
         .and_then(|nob| buf.get(..nob))

@@ -13,20 +13,20 @@
 use kernel::sync::Arc;
 
 use super::{
-    state::Epitaph,
-    wire::qp_handle::Link,
+    state::CloseSummary,
+    wire::qp_handle::QpHandle,
     Conn, //
 };
 use crate::{
     lnd::{
         log,
-        ni::Trouble,
-        timestamp::Moment, //
+        ni::DeviceHint,
+        timestamp::Timestamp, //
     },
     lnet::notice,
     proto::{
         cause::Cause,
-        conn_state::Event,
+        conn_state::ConnEvent,
         reject::RetryWhy, //
     },
     rdma::{
@@ -73,7 +73,7 @@ impl Conn {
         }
         let drain = self.with(|inner| inner.wire.close());
         // Before the markers are posted: they may be back before this returns.
-        self.event(Event::DrainStarted);
+        self.event(ConnEvent::DrainStarted);
         let draining = match drain {
             Some((qp, sq, rq)) => qp.drain(sq, rq).is_ok(),
             None => false,
@@ -82,7 +82,7 @@ impl Conn {
             self.with(|inner| inner.watch.drains());
         } else {
             // There is no queue pair, or its regions go without that.
-            self.event(Event::Drained);
+            self.event(ConnEvent::Drained);
         }
     }
 
@@ -93,7 +93,7 @@ impl Conn {
             log::not_flushed(self.nid());
             qp.give_up_drain();
         }
-        self.event(Event::Drained);
+        self.event(ConnEvent::Drained);
     }
 
     /// Frees the queue pair and its memory. Afterwards no key is valid.
@@ -105,7 +105,7 @@ impl Conn {
             let _ = qp.destroy_mrs();
         }
         let link = self.with(|inner| inner.wire.take_link(&self.ni.past));
-        if link.as_ref().is_some_and(Link::is_refused) {
+        if link.as_ref().is_some_and(QpHandle::is_refused) {
             self.refused_post();
         }
         drop(link);
@@ -122,7 +122,7 @@ impl Conn {
         let name = name.as_ref().map(DeviceName::as_str);
         log::refuses_posts(ni.nid, name.unwrap_or("the RDMA device"));
         notice::device(notice::Device::Fatal, &ni.nid, name);
-        ni.tell(Trouble::Refuses);
+        ni.tell(DeviceHint::Refuses);
     }
 
     /// Frees all else, but for the id if the peer may still have to be told, and tells LNet and the peer object. After
@@ -141,13 +141,13 @@ impl Conn {
             inner.inbox.detach();
             self.ni.orphans.left(self.peer.nid, inner.inbox.forsake());
             let hca = inner.wire.release(&self.ni.past);
-            self.kick_upper(inner, Moment::now());
+            self.kick_upper(inner, Timestamp::now());
             (hca, room)
         });
         drop(room);
         // Maybe the last reference: then the protection domain goes, which sleeps.
         drop(hca);
-        let Epitaph {
+        let CloseSummary {
             failed,
             retry,
             cause,

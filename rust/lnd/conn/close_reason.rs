@@ -3,7 +3,7 @@
 //! What ends a connection, with what people are to be told of it.
 //!
 //! It is found under the connection lock, in softirq, and told without the lock by a worker
-//! ([`super::state::Life::blame`]): a console may be slow, and the lock is held with bottom halves off.
+//! ([`super::state::ConnState::blame`]): a console may be slow, and the lock is held with bottom halves off.
 
 use crate::{
     lnd::log,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Why a connection ends.
-pub(super) enum Fault {
+pub(super) enum CloseReason {
     /// The cause says it all.
     Plain(Cause),
     /// A send failed.
@@ -39,14 +39,14 @@ pub(super) enum Fault {
     Credits(CreditError),
 }
 
-impl From<Cause> for Fault {
+impl From<Cause> for CloseReason {
     #[inline]
     fn from(cause: Cause) -> Self {
         Self::Plain(cause)
     }
 }
 
-impl Fault {
+impl CloseReason {
     /// The cause to end with.
     pub(super) fn cause(&self) -> Cause {
         match self {

@@ -17,13 +17,13 @@ use super::{
 use crate::{
     lnd::{
         log,
-        ni::Trouble, //
+        ni::DeviceHint, //
     },
     policy::{
         close_log::rejected_name,
         reconnect::{
-            Invited,
-            Known, //
+            PeerParams,
+            RetryReject, //
         }, //
     },
     proto::{
@@ -37,7 +37,7 @@ use crate::{
             Refused, //
         },
         conn_state::{
-            Event,
+            ConnEvent,
             State, //
         },
         reject::RetryWhy, //
@@ -60,8 +60,8 @@ impl CmHandler for Conn {
         let this: Arc<Self> = this.into();
         match *event {
             CmEvent::AddrResolved => this.addr_resolved(id),
-            CmEvent::RouteResolved => this.event(Event::RouteResolved),
-            CmEvent::AddrTimeout => this.event(Event::AddrTimeout),
+            CmEvent::RouteResolved => this.event(ConnEvent::RouteResolved),
+            CmEvent::AddrTimeout => this.event(ConnEvent::AddrTimeout),
             CmEvent::AddrError | CmEvent::RouteError => this.end(Cause::Unreachable),
             CmEvent::Established { private_data, qpn } => {
                 this.cm.learn_qpn(qpn);
@@ -74,18 +74,18 @@ impl CmHandler for Conn {
             CmEvent::ConnectError => this.connect_error(),
             CmEvent::Unreachable => {
                 let ms = this.with(|inner| inner.watch.step_ms());
-                this.event(Event::unreachable(ms));
+                this.event(ConnEvent::unreachable(ms));
             }
             CmEvent::Disconnected | CmEvent::TimewaitExit => {
                 this.farewell_heard();
-                this.event(Event::Disconnected);
+                this.event(ConnEvent::Disconnected);
             }
             CmEvent::DeviceRemoval => {
                 this.farewell_over();
                 this.end(Cause::DeviceGone);
             }
             CmEvent::AddrChange => this.end(Cause::AddressChanged),
-            CmEvent::ConnectResponse | CmEvent::Other => this.event(Event::Ignored),
+            CmEvent::ConnectResponse | CmEvent::Other => this.event(ConnEvent::Ignored),
         }
     }
 
@@ -106,7 +106,7 @@ impl Conn {
             if !found.same(&wanted.device) || id.port() != wanted.port {
                 // The interface is elsewhere, or the NI has just followed it.
                 self.end(Cause::Moved);
-                return self.ni.tell(Trouble::Astray);
+                return self.ni.tell(DeviceHint::Astray);
             }
         }
         if let Some(tos) = self.made_with.settings().tos() {
@@ -130,7 +130,7 @@ impl Conn {
             self.made_too_late(id);
         }
         if !self.active {
-            return self.event(Event::Established);
+            return self.event(ConnEvent::Established);
         }
         let expected = Expected {
             me: self.ni.nid,
@@ -142,13 +142,13 @@ impl Conn {
             Ok(agreed) => {
                 let mut guard = self.lock();
                 let inner = &mut *guard;
-                inner.life.agreed(Known {
+                inner.life.agreed(PeerParams {
                     stamp: agreed.stamp,
                     depth: agreed.depth,
                     frags: agreed.frags,
                 });
                 if inner.life.state() == State::Connecting {
-                    self.step(inner, Event::Established);
+                    self.step(inner, ConnEvent::Established);
                     self.received_early(inner);
                 } else if inner.life.cause().is_some() {
                     // The peer has a connection, and may have sent.
@@ -170,7 +170,7 @@ impl Conn {
         if connecting {
             self.end(Cause::ConnectFailed);
         } else {
-            self.event(Event::Ignored);
+            self.event(ConnEvent::Ignored);
         }
     }
 
@@ -198,9 +198,9 @@ impl Conn {
         }
         let cause = match reaction {
             Reaction::Retry(why, ask) => {
-                inner.life.invited(Invited {
+                inner.life.invited(RetryReject {
                     why,
-                    known: Known {
+                    known: PeerParams {
                         stamp: ask.stamp,
                         depth: ask.depth,
                         frags: ask.frags,
@@ -213,7 +213,7 @@ impl Conn {
                 refusal_cause(why)
             }
         };
-        self.step(inner, Event::Fail(cause));
+        self.step(inner, ConnEvent::Fail(cause));
     }
 
     /// What our request asked for, if that is what the peer has refused.
@@ -226,11 +226,11 @@ impl Conn {
             if inner.goodbye.over() {
                 self.kick_blocking();
             }
-            self.step(inner, Event::Disconnected);
+            self.step(inner, ConnEvent::Disconnected);
             return None;
         }
         if !self.active {
-            self.step(inner, Event::Fail(Cause::ConnectFailed));
+            self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
             return None;
         }
         Some(inner.life.ask())

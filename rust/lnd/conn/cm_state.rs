@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //!
-//! - An id that is here holds the connection as its handler: the cycle ends with [`CmSide::drop_id`].
+//! - An id that is here holds the connection as its handler: the cycle ends with [`CmState::drop_id`].
 //! - `late` is an id whose other users went inside one of its own handlers: the blocking worker frees it.
 
 use kernel::{
@@ -32,7 +32,7 @@ use crate::rdma::{
 
 /// The CM's side of a connection, a `C`.
 #[pin_data]
-pub(super) struct CmSide<C: CmHandler> {
+pub(super) struct CmState<C: CmHandler> {
     #[pin]
     id: SpinLock<Option<Arc<CmId<C>>>>,
     #[pin]
@@ -44,7 +44,7 @@ pub(super) struct CmSide<C: CmHandler> {
     path: SpinLock<Path>,
 }
 
-impl<C: CmHandler> CmSide<C> {
+impl<C: CmHandler> CmState<C> {
     /// Without an id.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
@@ -71,7 +71,7 @@ impl<C: CmHandler> CmSide<C> {
         drop(id);
     }
 
-    /// Keeps an id, given up inside one of its handlers, for [`CmSide::drop_late`].
+    /// Keeps an id, given up inside one of its handlers, for [`CmState::drop_late`].
     pub(super) fn leave_late(&self, id: CmId<C>) {
         *self.late.lock() = Some(id);
     }

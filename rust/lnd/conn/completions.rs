@@ -13,7 +13,7 @@ use kernel::{
 };
 
 use super::{
-    close_reason::Fault,
+    close_reason::CloseReason,
     rx::Rx,
     wire::receive::recv_outcome,
     Conn,
@@ -22,12 +22,12 @@ use super::{
 use crate::{
     lnd::{
         stats::counters::Count,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     proto::{
         cause::Cause,
         conn_state::{
-            Event,
+            ConnEvent,
             State, //
         }, //
     },
@@ -45,7 +45,7 @@ impl QpHandler for Conn {
     // It has two callers, of which one is for the end of a queue pair.
     #[inline(always)]
     fn sends_done(this: &Arc<Self>, done: SendsDone<'_, Self>) {
-        let now = Moment::now();
+        let now = Timestamp::now();
         let mut guard = this.lock();
         let inner = &mut *guard;
         inner.wire.count(Count::Cqes);
@@ -54,7 +54,7 @@ impl QpHandler for Conn {
             let wc = one.wc;
             match inner.wire.send_done(one.ctx, wc.status, one.buf, now) {
                 Ok(()) => good = true,
-                Err(cause) => this.blame(inner, Fault::Send(cause, wc)),
+                Err(cause) => this.blame(inner, CloseReason::Send(cause, wc)),
             }
         }
         if good {
@@ -80,10 +80,10 @@ impl QpHandler for Conn {
                 // was refused. Its answer is the cause, and decides whether to try again.
                 return;
             }
-            return this.blame(inner, Fault::Recv(cause, done.wc));
+            return this.blame(inner, CloseReason::Recv(cause, done.wc));
         }
         if !done.plain {
-            return this.blame(inner, Fault::NotASend);
+            return this.blame(inner, CloseReason::NotASend);
         }
         let now = inner.watch.heard();
         this.heard();
@@ -101,7 +101,7 @@ impl QpHandler for Conn {
                 // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
                 return inner.inbox.park(rx);
             }
-            State::Accepting | State::Called => this.step(inner, Event::EarlyTraffic),
+            State::Accepting | State::Called => this.step(inner, ConnEvent::EarlyTraffic),
             State::Established => {}
             State::Closing | State::Draining | State::Dead => return this.received_late(inner, rx),
         }
@@ -111,7 +111,7 @@ impl QpHandler for Conn {
     }
 
     fn drained(this: Arc<Self>) {
-        this.event(Event::Drained);
+        this.event(ConnEvent::Drained);
     }
 
     /// Hard interrupt context is possible: only the worker is queued.
@@ -129,7 +129,7 @@ impl Conn {
         while let Some(rx) = inner.inbox.unpark() {
             self.received(inner, rx);
         }
-        self.kick_upper(inner, Moment::now());
+        self.kick_upper(inner, Timestamp::now());
     }
 
     /// Takes one that had arrived when the connection ended: its sender may have been told so. Who speaks before our
@@ -141,7 +141,7 @@ impl Conn {
         }
         if inner.life.is_agreed() {
             inner.wire.receive_late(rx, &mut inner.inbox);
-            self.kick_upper(inner, Moment::now());
+            self.kick_upper(inner, Timestamp::now());
         } else {
             inner.inbox.park(rx);
         }

@@ -8,7 +8,7 @@
 //! call LNet or free a CM id; and steps that call into the device: to make, close and destroy the
 //! queue pair.
 //!
-//! Context: only one of them runs at a time for one connection ([`crate::proto::conn_state::Todo`]);
+//! Context: only one of them runs at a time for one connection ([`crate::proto::conn_state::PendingSteps`]);
 //! anything may sleep here. The steps themselves are in [`super::setup`], [`super::close`] and
 //! [`super::graceful_close`].
 

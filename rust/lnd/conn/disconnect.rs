@@ -15,8 +15,8 @@ use kernel::time::{
 };
 
 use crate::{
-    lnd::timestamp::Moment,
-    policy::cm_id_linger::Farewell,
+    lnd::timestamp::Timestamp,
+    policy::cm_id_linger::CmIdLinger,
     proto::cause::Cause, //
 };
 
@@ -28,8 +28,8 @@ pub(super) const FAREWELL_MS: u32 = 10_000;
 pub(super) const MUTE_MS: u32 = 1000;
 
 /// The end of a connection, as the peer hears of it.
-pub(super) struct Goodbye {
-    farewell: Farewell,
+pub(super) struct DisconnectState {
+    farewell: CmIdLinger,
     /// The CM was told to connect or to accept.
     asked: bool,
     /// The CM has the peer's answer to our request.
@@ -38,14 +38,14 @@ pub(super) struct Goodbye {
     owes_answer: bool,
     since: Instant<Monotonic>,
     /// It is to end for that cause, when what is under way has ended, and since when it is.
-    finishing: Option<(Cause, Moment)>,
+    finishing: Option<(Cause, Timestamp)>,
 }
 
-impl Goodbye {
+impl DisconnectState {
     /// Of a connection just made.
     pub(super) fn new() -> Self {
         Self {
-            farewell: Farewell::new(),
+            farewell: CmIdLinger::new(),
             asked: false,
             connected: false,
             owes_answer: false,
@@ -59,7 +59,7 @@ impl Goodbye {
     pub(super) fn finish(&mut self, cause: Cause) {
         let first = self.finishing.map(|(first, _)| first);
         if first.is_none() || (cause == Cause::LinkDown && first != Some(cause)) {
-            self.finishing = Some((cause, Moment::now()));
+            self.finishing = Some((cause, Timestamp::now()));
         }
     }
 

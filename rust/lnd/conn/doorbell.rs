@@ -7,12 +7,12 @@
 use kernel::sync::Arc;
 
 use super::{
-    close_reason::Fault,
-    wire::fast_path::AtOnce,
+    close_reason::CloseReason,
+    wire::fast_path::FastPathLimits,
     Conn,
     Inner, //
 };
-use crate::lnd::timestamp::Moment;
+use crate::lnd::timestamp::Timestamp;
 
 impl Conn {
     /// Posts what may go. A NOOP goes if nothing else does, and the peer is to be probed, or stands still.
@@ -22,7 +22,12 @@ impl Conn {
 
     /// The same, by someone who has just looked at the clock.
     #[inline(always)]
-    pub(super) fn pump_at(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<Moment>) {
+    pub(super) fn pump_at(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        probe: bool,
+        now: Option<Timestamp>,
+    ) {
         // Most often that is so.
         if inner.life.is_up() && (probe || !inner.wire.is_idle()) {
             self.pump_due(inner, probe, now);
@@ -36,7 +41,7 @@ impl Conn {
         inner: &mut Inner,
         probe: bool,
         patient: bool,
-        now: Option<Moment>,
+        now: Option<Timestamp>,
     ) {
         if !inner.wire.is_starved(probe, patient) {
             self.pump_now(inner, probe, patient, now);
@@ -50,18 +55,18 @@ impl Conn {
         inner: &mut Inner,
         probe: bool,
         patient: bool,
-        now: Option<Moment>,
+        now: Option<Timestamp>,
     ) {
-        let now = now.unwrap_or_else(Moment::now);
+        let now = now.unwrap_or_else(Timestamp::now);
         let cksum = self.ni.cksum();
         if let Err(cause) = inner.wire.pump(probe, patient, now, cksum) {
-            self.blame(inner, Fault::Post(cause));
+            self.blame(inner, CloseReason::Post(cause));
         }
     }
 
     /// Rings the doorbell for what was just queued, unless it will ring soon anyway.
     #[inline(always)]
-    pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner, now: Moment) {
+    pub(super) fn ring(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
         if rings(inner) {
             self.pump_at(inner, false, Some(now));
         }
@@ -69,8 +74,8 @@ impl Conn {
 
     /// Whether what is built now may be posted at once, and how: if the doorbell rings for it.
     #[inline(always)]
-    pub(super) fn at_once(&self, inner: &Inner) -> Option<AtOnce> {
-        rings(inner).then(|| AtOnce {
+    pub(super) fn at_once(&self, inner: &Inner) -> Option<FastPathLimits> {
+        rings(inner).then(|| FastPathLimits {
             patient: !inner.inbox.is_empty(),
             cksum: self.ni.cksum(),
         })
@@ -78,7 +83,12 @@ impl Conn {
 
     /// Posts what may go, if anything is due. Only while the connection is established.
     #[inline(never)]
-    pub(super) fn pump_due(self: &Arc<Self>, inner: &mut Inner, probe: bool, now: Option<Moment>) {
+    pub(super) fn pump_due(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        probe: bool,
+        now: Option<Timestamp>,
+    ) {
         let patient = !inner.inbox.is_empty();
         // The LNet half gives the credits of these back, and pumps. The peer is not fed while some wait for
         // their turn with LNet: those will get to the high-water mark.

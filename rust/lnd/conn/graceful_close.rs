@@ -21,16 +21,16 @@ use super::{
     Inner, //
 };
 use crate::{
-    lnd::lingering::Leaving,
+    lnd::lingering::Lingering,
     policy::link_state::{
         may_end,
-        UnderWay,
+        ConnActivity,
         FINISH_LOOK_MS, //
     },
     proto::{
         cause::Cause,
         conn_state::{
-            Event,
+            ConnEvent,
             State, //
         },
         nid::Nid, //
@@ -53,7 +53,7 @@ impl Conn {
                 inner.goodbye.finish(cause);
                 let _ = self.look_whether_finished(inner);
             } else {
-                self.step(inner, Event::Fail(cause));
+                self.step(inner, ConnEvent::Fail(cause));
             }
         });
         // What LNet sends from now on waits for the next one. After that was said, which whoever lists it looks for
@@ -68,13 +68,13 @@ impl Conn {
             return false;
         };
         let still_ms = inner.watch.idle_ms().min(inner.wire.sent_ms());
-        let under_way = UnderWay {
+        let under_way = ConnActivity {
             transmits: inner.wire.has_pending(),
             requests: inner.inbox.owed() > 0,
             still_ms: u64::try_from(still_ms).unwrap_or(0),
         };
         if may_end(cause, under_way, waited_ms) {
-            self.step(inner, Event::Fail(cause));
+            self.step(inner, ConnEvent::Fail(cause));
         } else {
             self.rearm_timer(FINISH_LOOK_MS);
         }
@@ -205,7 +205,7 @@ impl Inner {
     }
 }
 
-impl Leaving for Conn {
+impl Lingering for Conn {
     fn nid(&self) -> Nid {
         self.peer.nid
     }

@@ -8,17 +8,17 @@
 //!
 //! # Invariants
 //!
-//! While [`Watch::next_ms`] is `Some` the timer is armed to look within that time. The administrator may change
+//! While [`ConnTimers::next_ms`] is `Some` the timer is armed to look within that time. The administrator may change
 //! that at any time; then it is armed anew ([`Conn::look_again`](super::Conn::look_again)).
 
 use crate::{
-    lnd::timestamp::Moment,
+    lnd::timestamp::Timestamp,
     policy::{
         liveness::{
-            Ago,
-            Look,
-            Probe,
-            Silence,
+            Check,
+            Elapsed,
+            Liveness,
+            ProbeInterval,
             LOOK_MIN_MS, //
         },
         mr_quota, //
@@ -29,38 +29,38 @@ use crate::{
 const DRAIN_MS: i64 = 5_000;
 
 /// The watch on a connection.
-pub(super) struct Watch {
-    silence: Silence,
-    last_recv: Moment,
+pub(super) struct ConnTimers {
+    silence: Liveness,
+    last_recv: Timestamp,
     /// When the device was told to flush its queues.
-    draining: Option<Moment>,
+    draining: Option<Timestamp>,
     /// The step of the handshake that is under way: when it began, and how many milliseconds it may take.
-    step: (Moment, u32),
+    step: (Timestamp, u32),
     /// When it was asked for a sign of life last, because another connection of the peer's came or went.
-    asked: Option<Moment>,
+    asked: Option<Timestamp>,
     /// When idle memory regions were last looked for.
-    regions: Moment,
+    regions: Timestamp,
     /// They are to be looked for now.
     regions_due: bool,
 }
 
-impl Watch {
+impl ConnTimers {
     /// On a connection just made.
     pub(super) fn new() -> Self {
         Self {
-            silence: Silence::NEW,
-            last_recv: Moment::now(),
+            silence: Liveness::NEW,
+            last_recv: Timestamp::now(),
             draining: None,
-            step: (Moment::now(), 0),
+            step: (Timestamp::now(), 0),
             asked: None,
-            regions: Moment::now(),
+            regions: Timestamp::now(),
             regions_due: false,
         }
     }
 
     /// A step of the handshake begins, and may take `ms` milliseconds. The caller arms the timer.
     pub(super) fn begin_step(&mut self, ms: u32) {
-        self.step = (Moment::now(), ms);
+        self.step = (Timestamp::now(), ms);
     }
 
     /// Milliseconds since it began.
@@ -77,9 +77,9 @@ impl Watch {
 
     /// Something good was received. Returns when: now.
     #[inline]
-    pub(super) fn heard(&mut self) -> Moment {
+    pub(super) fn heard(&mut self) -> Timestamp {
         self.silence.heard();
-        self.last_recv = Moment::now();
+        self.last_recv = Timestamp::now();
         self.last_recv
     }
 
@@ -95,17 +95,18 @@ impl Watch {
         if self.asked.is_some_and(|then| then.elapsed_ms() < least) {
             return false;
         }
-        self.asked = Some(Moment::now());
+        self.asked = Some(Timestamp::now());
         true
     }
 
     /// Something waits on another connection of the peer's, which is silent there. True: the timer is to look
-    /// within [`Watch::next_ms`]. Something was last sent here `sent_ms` ago.
+    /// within [`ConnTimers::next_ms`]. Something was last sent here `sent_ms` ago.
     pub(super) fn ask_too(&mut self, sent_ms: i64) -> bool {
         self.silence.ask(self.ago(sent_ms))
     }
 
-    /// Something waits from now on. True: nothing did, so the timer is to look within [`Probe`], if there is one.
+    /// Something waits from now on. True: nothing did, so the timer is to look within [`ProbeInterval`], if there is
+    /// one.
     #[inline]
     pub(super) fn begin(&mut self) -> bool {
         self.silence.begin()
@@ -118,15 +119,15 @@ impl Watch {
         &mut self,
         waits: bool,
         sent_ms: i64,
-        probe: Option<Probe>,
+        probe: Option<ProbeInterval>,
         keepalive: Option<u32>,
-    ) -> Look {
+    ) -> Check {
         let ago = self.ago(sent_ms);
         self.silence.look(waits, ago, probe, keepalive)
     }
 
     /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits, or it is not to be.
-    pub(super) fn next_ms(&self, sent_ms: i64, probe: Option<Probe>) -> Option<u32> {
+    pub(super) fn next_ms(&self, sent_ms: i64, probe: Option<ProbeInterval>) -> Option<u32> {
         self.silence.next_ms(self.ago(sent_ms), probe)
     }
 
@@ -135,7 +136,7 @@ impl Watch {
         if held <= mr_quota::KEPT || self.regions.elapsed_ms() < mr_quota::LOOK_MS {
             return false;
         }
-        self.regions = Moment::now();
+        self.regions = Timestamp::now();
         self.regions_due = true;
         true
     }
@@ -147,7 +148,7 @@ impl Watch {
 
     /// The device was told to flush its queues.
     pub(super) fn drains(&mut self) {
-        self.draining = Some(Moment::now());
+        self.draining = Some(Timestamp::now());
     }
 
     /// Whether it should have, long ago. True once.
@@ -157,8 +158,8 @@ impl Watch {
             .is_some()
     }
 
-    fn ago(&self, sent_ms: i64) -> Ago {
-        Ago {
+    fn ago(&self, sent_ms: i64) -> Elapsed {
+        Elapsed {
             sent: sent_ms,
             heard: self.idle_ms(),
         }

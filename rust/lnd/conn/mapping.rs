@@ -14,12 +14,12 @@ use kernel::{
 use super::{
     rdma_sink::{
         Bounce,
-        Sink, //
+        RdmaSink, //
     },
     transfer_done::Owner,
     wire::{
-        buf_pool::For,
-        ForSink, //
+        buf_pool::ReserveUse,
+        SinkParts, //
     },
     Conn, //
 };
@@ -91,7 +91,7 @@ impl From<Error> for NotReady {
 }
 
 /// The owner of pages, and why they could not be made ready.
-pub(super) type NotMade<M> = (M, NotReady);
+pub(super) type MapFailed<M> = (M, NotReady);
 
 impl Conn {
     /// Maps the pages that our WRITEs read, for the device of the connection, if it has one still.
@@ -100,8 +100,8 @@ impl Conn {
         device: Option<ARef<Device>>,
         msg: Message,
         req: &R,
-        whose: For,
-    ) -> Result<Owner, NotMade<Message>> {
+        whose: ReserveUse,
+    ) -> Result<Owner, MapFailed<Message>> {
         let Some(device) = device else {
             return Err((msg, ENODEV.into()));
         };
@@ -120,16 +120,16 @@ impl Conn {
         &self,
         msg: Message,
         req: &R,
-        whose: For,
-    ) -> Result<Mapping<Message>, NotMade<Message>> {
+        whose: ReserveUse,
+    ) -> Result<Mapping<Message>, MapFailed<Message>> {
         let hca = match self.hca() {
             Ok(hca) => hca,
             Err(e) => return Err((msg, e.into())),
         };
         let (answers, messages) = &hca.reserves;
         let reserve = match whose {
-            For::Answer => answers,
-            For::Message => messages,
+            ReserveUse::Answer => answers,
+            ReserveUse::Message => messages,
         };
         let map = msg.map_reserved(req, reserve, Direction::ToDevice);
         self.mapped(map, req)
@@ -143,7 +143,7 @@ impl Conn {
         msg: Message,
         req: &R,
         direction: Direction,
-    ) -> Result<Mapping<Message>, NotMade<Message>> {
+    ) -> Result<Mapping<Message>, MapFailed<Message>> {
         self.mapped(msg.map(req, device, direction), req)
     }
 
@@ -152,7 +152,7 @@ impl Conn {
         &self,
         map: Result<Mapping<Message>, (Message, Error)>,
         req: &R,
-    ) -> Result<Mapping<Message>, NotMade<Message>> {
+    ) -> Result<Mapping<Message>, MapFailed<Message>> {
         match req.pages().is_gpu() {
             false => map.map_err(|(msg, e)| (msg, NotReady::Here(e))),
             true => self.mapped_of_gpu(map),
@@ -164,7 +164,7 @@ impl Conn {
     fn mapped_of_gpu(
         &self,
         map: Result<Mapping<Message>, (Message, Error)>,
-    ) -> Result<Mapping<Message>, NotMade<Message>> {
+    ) -> Result<Mapping<Message>, MapFailed<Message>> {
         match map {
             Ok(map) => {
                 self.ni.seen.gpu_mapped();
@@ -189,10 +189,10 @@ impl Conn {
     /// sink, its only fragment, and the key. `parts` are what the connection has for it.
     pub(super) fn make_sink<R: Request>(
         &self,
-        parts: Result<ForSink<Self>>,
+        parts: Result<SinkParts<Self>>,
         msg: Message,
         req: &R,
-    ) -> Result<(Owner, Sink, Fragment, u32), NotMade<Owner>> {
+    ) -> Result<(Owner, RdmaSink, Fragment, u32), MapFailed<Owner>> {
         let pages = req.pages();
         let nob = match u32::try_from(pages.nob()) {
             Ok(n) if n > 0 && n <= LNET_MTU => n,
@@ -220,7 +220,7 @@ impl Conn {
             addr: mr.iova(),
         };
         let rkey = mr.rkey();
-        Ok((owner, Sink::new(mr, bounce), fragment, rkey))
+        Ok((owner, RdmaSink::new(mr, bounce), fragment, rkey))
     }
 
     /// Maps a memory region over mapped pages, or over pages of ours if one key cannot cover them.
@@ -300,7 +300,7 @@ impl Conn {
     }
 
     /// Gives a sink up whose key nobody was told.
-    pub(super) fn drop_sink(&self, sink: Sink) {
+    pub(super) fn drop_sink(&self, sink: RdmaSink) {
         let qp = self.with(|inner| inner.wire.qp());
         if let (Some(mr), Some(qp)) = (sink.into_unregistered(), qp) {
             qp.put_mr(qp.unmap_mr(mr));

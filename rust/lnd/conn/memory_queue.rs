@@ -11,7 +11,7 @@ use super::{
     rx::Rx, //
 };
 use crate::{
-    lnd::timestamp::Moment,
+    lnd::timestamp::Timestamp,
     lnet::{
         Message,
         RecvRequest,
@@ -20,40 +20,40 @@ use crate::{
 };
 
 /// A request of the peer that LNet has taken, with its message, which is missing if LNet has none.
-pub(super) struct Request<C> {
+pub(super) struct WaitingRequest<C> {
     pub(super) rx: KBox<Rx<C>>,
     pub(super) msg: Option<Message>,
     pub(super) req: RecvRequest,
 }
 
 /// A message of LNet that was not sent yet.
-pub(super) struct Unsent {
+pub(super) struct WaitingMsg {
     pub(super) msg: Message,
     pub(super) req: SendRequest,
-    pub(super) since: Moment,
+    pub(super) since: Timestamp,
 }
 
 /// The thread that retries.
 struct Retrier {
     pid: i32,
     /// The time at which the message that it retries began to wait.
-    since: Option<Moment>,
+    since: Option<Timestamp>,
 }
 
 /// Messages and requests that wait for memory on a connection, a `C`.
-pub(super) struct Waiting<C> {
-    requests: Fifo<Request<C>>,
-    messages: Fifo<Unsent>,
+pub(super) struct MemoryQueue<C> {
+    requests: Fifo<WaitingRequest<C>>,
+    messages: Fifo<WaitingMsg>,
     retrier: Option<Retrier>,
 }
 
-/// Memory for the queues of a [`Waiting`].
-pub(super) struct Room<C> {
-    requests: Fifo<Request<C>>,
-    messages: Fifo<Unsent>,
+/// Memory for the queues of a [`MemoryQueue`].
+pub(super) struct MemoryQueueRoom<C> {
+    requests: Fifo<WaitingRequest<C>>,
+    messages: Fifo<WaitingMsg>,
 }
 
-impl<C> Room<C> {
+impl<C> MemoryQueueRoom<C> {
     /// Allocates queues for so many requests and messages. May sleep.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl<C> Room<C> {
     }
 }
 
-impl<C> Waiting<C> {
+impl<C> MemoryQueue<C> {
     /// Queues without room.
     pub(super) const EMPTY: Self = Self {
         requests: Fifo::EMPTY,
@@ -76,7 +76,7 @@ impl<C> Waiting<C> {
     };
 
     /// Gets its room, at set-up, before the first receive is posted.
-    pub(super) fn open(&mut self, room: Room<C>) {
+    pub(super) fn open(&mut self, room: MemoryQueueRoom<C>) {
         self.requests = room.requests;
         self.messages = room.messages;
     }
@@ -91,7 +91,10 @@ impl<C> Waiting<C> {
     /// # Errors
     ///
     /// Returns the request if there is no room.
-    pub(super) fn add_request(&mut self, request: Request<C>) -> Result<(), Request<C>> {
+    pub(super) fn add_request(
+        &mut self,
+        request: WaitingRequest<C>,
+    ) -> Result<(), WaitingRequest<C>> {
         self.requests.push(request)
     }
 
@@ -100,7 +103,7 @@ impl<C> Waiting<C> {
     /// # Errors
     ///
     /// Returns the message if there is no room.
-    pub(super) fn add_message(&mut self, mut unsent: Unsent, pid: i32) -> Result<(), Message> {
+    pub(super) fn add_message(&mut self, mut unsent: WaitingMsg, pid: i32) -> Result<(), Message> {
         let retrier = self.retrier.as_mut().filter(|r| r.pid == pid);
         if let Some(since) = retrier.and_then(|retrier| retrier.since.take()) {
             unsent.since = since;
@@ -115,12 +118,12 @@ impl<C> Waiting<C> {
     }
 
     /// Takes the oldest request.
-    pub(super) fn next_request(&mut self) -> Option<Request<C>> {
+    pub(super) fn next_request(&mut self) -> Option<WaitingRequest<C>> {
         self.requests.pop()
     }
 
     /// Takes the oldest message.
-    pub(super) fn next_message(&mut self) -> Option<Unsent> {
+    pub(super) fn next_message(&mut self) -> Option<WaitingMsg> {
         let next = self.messages.pop()?;
         if let Some(retrier) = &mut self.retrier {
             retrier.since = Some(next.since);

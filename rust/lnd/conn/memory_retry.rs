@@ -11,10 +11,10 @@ use kernel::{
 };
 
 use super::{
-    memory_queue::Unsent,
+    memory_queue::WaitingMsg,
     recv,
     send,
-    transfer_done::Ended,
+    transfer_done::TransferEnd,
     Conn,
     SHORTAGE, //
 };
@@ -69,10 +69,10 @@ impl WorkItem<SHORTAGE> for Conn {
 }
 
 /// Sends a message that has waited, over another connection if this one is over.
-fn send_again(conn: &Arc<Conn>, unsent: Unsent) {
-    let Unsent { msg, req, since } = unsent;
+fn send_again(conn: &Arc<Conn>, unsent: WaitingMsg) {
+    let WaitingMsg { msg, req, since } = unsent;
     if since.elapsed_ms() > conn.ni.message_limit_ms() {
-        return conn.give_up(Ended::unsent(msg), Cause::NoResources);
+        return conn.give_up(TransferEnd::unsent(msg), Cause::NoResources);
     }
     let sent = match send::send(conn, msg, &req) {
         Ok(()) => Ok(()),

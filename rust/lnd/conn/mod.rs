@@ -51,39 +51,39 @@ use kernel::{
 };
 
 use self::{
-    close_reason::Fault,
-    cm_state::CmSide,
-    disconnect::Goodbye,
-    liveness::Watch,
-    memory_queue::Waiting,
-    qp_events::QpNotes,
-    rx_queue::Inbox,
-    state::Life,
+    close_reason::CloseReason,
+    cm_state::CmState,
+    disconnect::DisconnectState,
+    liveness::ConnTimers,
+    memory_queue::MemoryQueue,
+    qp_events::QpEvents,
+    rx_queue::RxQueue,
+    state::ConnState,
     wire::Wire, //
 };
 use super::{
-    conn_count::Live,
+    conn_count::ConnGuard,
     hca::Hca,
     ni::Ni,
     peer::Peer,
-    settings::MadeWith,
-    stats::conn_stats::Meter,
-    timestamp::Moment,
+    settings::ConnSettings,
+    stats::conn_stats::ConnStats,
+    timestamp::Timestamp,
     work_queues::DeviceQueues, //
 };
 use crate::{
     lnet::dk::dk,
     policy::{
-        connect_queue::Claim,
-        reconnect::Known,
-        upcall_sched::Turn, //
+        connect_queue::ConnectPriority,
+        reconnect::PeerParams,
+        upcall_sched::UpcallSched, //
     },
     proto::{
         cause::Cause,
         conn_state::{
             Actions,
-            Event,
-            First,
+            ConnEvent,
+            FirstSender,
             FIRST_WORD_MS, //
         },
         nid::Nid,
@@ -162,13 +162,13 @@ const CLOSING_MS: u32 = 1000;
 
 /// What the connection lock protects.
 struct Inner {
-    life: Life,
-    goodbye: Goodbye,
+    life: ConnState,
+    goodbye: DisconnectState,
     wire: Wire<Conn>,
-    inbox: Inbox<Conn>,
-    waiting: Waiting<Conn>,
-    turn: Turn,
-    watch: Watch,
+    inbox: RxQueue<Conn>,
+    waiting: MemoryQueue<Conn>,
+    turn: UpcallSched,
+    watch: ConnTimers,
 }
 
 /// A connection.
@@ -186,14 +186,14 @@ pub(crate) struct Conn {
     /// The LNet half runs on the CPU that has handled the completion. A provider of software handles it in a work item
     /// on any CPU: another one would have to be woken for the LNet half, and this one goes on with it.
     near: bool,
-    made_with: MadeWith,
+    made_with: ConnSettings,
     /// Where its workers have their turn: with all others of the device.
     queues: DeviceQueues,
     #[pin]
     inner: SpinLockBh<Inner>,
     #[pin]
-    cm: CmSide<Conn>,
-    qp_notes: QpNotes,
+    cm: CmState<Conn>,
+    qp_notes: QpEvents,
     /// Where it is listed while its id waits ([`super::lingering`]).
     parting_place: Atomic<u32>,
     /// Nothing was heard on this one since the peer gave reason to doubt it.
@@ -210,7 +210,7 @@ pub(crate) struct Conn {
     timer: DelayedWork<Conn, TIMER>,
     #[pin]
     retry: DelayedWork<Conn, SHORTAGE>,
-    _live: Live,
+    _live: ConnGuard,
 }
 
 kernel::impl_has_work! {
@@ -235,8 +235,8 @@ impl Conn {
     /// Makes a connection object in state Init. May sleep.
     fn new(
         peer: &Arc<Peer<Conn>>,
-        turn: Option<Claim>,
-        known: Known,
+        turn: Option<ConnectPriority>,
+        known: PeerParams,
         salt: u32,
     ) -> Result<Arc<Self>> {
         let active = turn.is_some();
@@ -248,7 +248,7 @@ impl Conn {
             peer: peer.nid,
             peer_stamp: known.stamp,
         };
-        let meter = Meter::new(&ni.times, ni.nid, peer.nid, active);
+        let meter = ConnStats::new(&ni.times, ni.nid, peer.nid, active);
         let hca = ni.hca()?;
         let over_tcp = hca.device.is_iwarp(hca.port);
         let near = hca.device.is_software();
@@ -256,13 +256,13 @@ impl Conn {
         let live = ni.live()?;
         // Initialised in place: LNet sends from deep in a file system, where the stack has no room for a copy.
         let inner = init!(Inner {
-            life: Life::new(First::over(over_tcp), known, turn),
-            goodbye: Goodbye::new(),
+            life: ConnState::new(FirstSender::over(over_tcp), known, turn),
+            goodbye: DisconnectState::new(),
             wire <- Wire::new(identity, known.depth, hca, meter),
-            inbox: Inbox::EMPTY,
-            waiting: Waiting::EMPTY,
-            turn: Turn::new(),
-            watch: Watch::new(),
+            inbox: RxQueue::EMPTY,
+            waiting: MemoryQueue::EMPTY,
+            turn: UpcallSched::new(),
+            watch: ConnTimers::new(),
         });
         // A CPU of the peer's partition; connections of one peer are spread by `salt`.
         let cpu = u32::try_from(ni.lnet.cpu_of(peer.nid.raw(), salt)).unwrap_or(0);
@@ -278,8 +278,8 @@ impl Conn {
                 made_with: ni.for_new_conn(),
                 queues,
                 inner <- new_spinlock_bh!(inner, "Conn::inner"),
-                cm <- CmSide::new(),
-                qp_notes: QpNotes::new(),
+                cm <- CmState::new(),
+                qp_notes: QpEvents::new(),
                 parting_place: Atomic::new(0),
                 is_doubted: Atomic::new(false),
                 control <- kernel::new_work!("Conn::control"),
@@ -309,7 +309,7 @@ impl Conn {
     pub(crate) fn requested(self: &Arc<Self>, id: Arc<CmId<Self>>, qpn: u32) {
         self.cm.learn_qpn(qpn);
         self.cm.set_id(id);
-        self.event(Event::Requested);
+        self.event(ConnEvent::Requested);
         self.drop_late_id();
     }
 
@@ -324,25 +324,25 @@ impl Conn {
     }
 
     /// Feeds an event to the state machine and sees to what follows. Not in hard irq; takes the lock.
-    fn event(self: &Arc<Self>, event: Event) {
+    fn event(self: &Arc<Self>, event: ConnEvent) {
         let mut inner = self.lock();
         self.step(&mut inner, event);
     }
 
     /// Ends the connection for `cause`, if nothing has yet.
     fn end(self: &Arc<Self>, cause: Cause) {
-        self.event(Event::Fail(cause));
+        self.event(ConnEvent::Fail(cause));
     }
 
     /// The same, with the lock already held, and people are told when it is given back.
-    fn blame(self: &Arc<Self>, inner: &mut Inner, fault: Fault) {
+    fn blame(self: &Arc<Self>, inner: &mut Inner, fault: CloseReason) {
         let cause = fault.cause();
         inner.life.blame(fault);
-        self.step(inner, Event::Fail(cause));
+        self.step(inner, ConnEvent::Fail(cause));
     }
 
     /// [`Conn::event`] with the lock already held.
-    fn step(self: &Arc<Self>, inner: &mut Inner, event: Event) {
+    fn step(self: &Arc<Self>, inner: &mut Inner, event: ConnEvent) {
         let was = inner.life.state();
         let actions = inner.life.on(event);
         let state = inner.life.state();
@@ -367,7 +367,7 @@ impl Conn {
             // Its worker may have to wait for its turn for long.
             self.rearm_timer(CLOSING_MS);
             inner.wire.cancel(inner.life.end_cause());
-            self.kick_upper(inner, Moment::now());
+            self.kick_upper(inner, Timestamp::now());
         }
         self.call_next(inner);
     }

@@ -20,8 +20,8 @@ use kernel::{
 
 use super::{
     memory_queue::{
-        Request,
-        Unsent, //
+        WaitingMsg,
+        WaitingRequest, //
     },
     rx::Rx,
     Conn,
@@ -30,7 +30,7 @@ use super::{
 use crate::{
     lnd::{
         stats::counters::Count,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     lnet::{
         Message,
@@ -74,7 +74,7 @@ impl Conn {
             return Err((rx, msg));
         }
         let req = req.keep();
-        let kept = inner.waiting.add_request(Request { rx, msg, req });
+        let kept = inner.waiting.add_request(WaitingRequest { rx, msg, req });
         kept.map_err(|full| (full.rx, full.msg))?;
         self.retry_soon();
         Ok(())
@@ -95,8 +95,10 @@ impl Conn {
         if !inner.life.is_up() {
             return Err(msg);
         }
-        let (req, since) = (req.keep(), Moment::now());
-        inner.waiting.add_message(Unsent { msg, req, since }, pid)?;
+        let (req, since) = (req.keep(), Timestamp::now());
+        inner
+            .waiting
+            .add_message(WaitingMsg { msg, req, since }, pid)?;
         self.retry_soon();
         Ok(())
     }

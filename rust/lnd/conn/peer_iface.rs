@@ -2,7 +2,7 @@
 
 //! A connection as one of its peer's: what [`Connection`] asks for, in the words of this room.
 //!
-//! Context: process; none of the peer's locks is held, but in [`Listed::is_doubted`], which takes none.
+//! Context: process; none of the peer's locks is held, but in [`ConnListEntry::is_doubted`], which takes none.
 
 use kernel::{
     prelude::*,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     lnd::peer::{
-        conn_list::Listed,
+        conn_list::ConnListEntry,
         Connection,
         NotSent,
         Peer, //
@@ -25,13 +25,13 @@ use crate::{
         SendRequest, //
     },
     policy::{
-        connect_queue::Claim,
+        connect_queue::ConnectPriority,
         link_state::transport_ms,
-        reconnect::Known, //
+        reconnect::PeerParams, //
     },
     proto::{
         cause::Cause,
-        conn_state::Event, //
+        conn_state::ConnEvent, //
     },
     rdma::{
         atomic::Relaxed,
@@ -42,15 +42,15 @@ use crate::{
 impl Connection for Conn {
     fn open(
         peer: &Arc<Peer<Self>>,
-        turn: Option<Claim>,
-        known: Known,
+        turn: Option<ConnectPriority>,
+        known: PeerParams,
         salt: u32,
     ) -> Result<Arc<Self>> {
         Self::new(peer, turn, known, salt)
     }
 
     fn start(self: &Arc<Self>) {
-        self.event(Event::Start);
+        self.event(ConnEvent::Start);
     }
 
     #[inline]
@@ -83,14 +83,14 @@ impl Connection for Conn {
         Some(transport_ms(path.ack_timeout?, path.retry_count?))
     }
 
-    fn end_turn(&self) -> Option<Claim> {
+    fn end_turn(&self) -> Option<ConnectPriority> {
         self.with(|inner| inner.life.end_turn())
     }
 
     fn overtaken(self: &Arc<Self>) {
         let mut guard = self.lock();
         if guard.life.is_attempt() {
-            self.step(&mut guard, Event::Fail(Cause::Overtaken));
+            self.step(&mut guard, ConnEvent::Fail(Cause::Overtaken));
         }
     }
 
@@ -154,7 +154,7 @@ impl Connection for Conn {
     }
 }
 
-impl Listed for Conn {
+impl ConnListEntry for Conn {
     fn is_doubted(&self) -> bool {
         self.doubted()
     }

@@ -7,7 +7,7 @@
 use crate::{
     proto::{
         cause::Cause,
-        conn_state::Event, //
+        conn_state::ConnEvent, //
     },
     rdma::{
         atomic::{
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// What the queue pair has told, and the worker has not seen.
-pub(super) struct QpNotes {
+pub(super) struct QpEvents {
     /// It hears the peer.
     comm_est: Atomic<bool>,
     /// The peer did what it may not.
@@ -28,7 +28,7 @@ pub(super) struct QpNotes {
     error: Atomic<bool>,
 }
 
-impl QpNotes {
+impl QpEvents {
     /// Nothing was told.
     pub(super) fn new() -> Self {
         Self {
@@ -55,11 +55,11 @@ impl QpNotes {
     }
 
     /// Takes what was remembered, as events of the connection.
-    pub(super) fn take(&self) -> impl Iterator<Item = Event> + '_ {
+    pub(super) fn take(&self) -> impl Iterator<Item = ConnEvent> + '_ {
         [
-            (&self.comm_est, Event::EarlyTraffic),
-            (&self.misused, Event::Fail(Cause::RemoteFault)),
-            (&self.error, Event::Fail(Cause::LocalFault)),
+            (&self.comm_est, ConnEvent::EarlyTraffic),
+            (&self.misused, ConnEvent::Fail(Cause::RemoteFault)),
+            (&self.error, ConnEvent::Fail(Cause::LocalFault)),
         ]
         .into_iter()
         .filter_map(|(flag, event)| flag.xchg(false, Full).then_some(event))

@@ -2,7 +2,7 @@
 
 //! The memory that a peer writes into: a region with its key, and pages of ours if LNet's have gaps.
 //!
-//! Context: any, but for [`Sink::copy_out`]. Owned by a transfer.
+//! Context: any, but for [`RdmaSink::copy_out`]. Owned by a transfer.
 //!
 //! # Invariants
 //!
@@ -22,40 +22,40 @@ use crate::rdma::{
 };
 
 /// The sink of a transfer.
-pub(super) struct Sink {
+pub(super) struct RdmaSink {
     /// The memory region that covers it.
-    key: Key,
+    key: SinkKey,
     /// Set if LNet's pages have gaps, which one key cannot cover.
     bounce: Option<KBox<Bounce>>,
 }
 
-impl Sink {
+impl RdmaSink {
     /// Behind a region whose registration is not posted; `bounce` if that covers pages of ours.
     pub(super) fn new(mr: Mr<Mapped>, bounce: Option<KBox<Bounce>>) -> Self {
         Self {
-            key: Key::Mapped(mr),
+            key: SinkKey::Mapped(mr),
             bounce,
         }
     }
 
     /// Takes the region, to register it.
     pub(super) fn take_unregistered(&mut self) -> Option<Mr<Mapped>> {
-        match core::mem::replace(&mut self.key, Key::Dead) {
-            Key::Mapped(mr) => Some(mr),
-            Key::Valid(_) | Key::Dead => None,
+        match core::mem::replace(&mut self.key, SinkKey::Dead) {
+            SinkKey::Mapped(mr) => Some(mr),
+            SinkKey::Valid(_) | SinkKey::Dead => None,
         }
     }
 
     /// The registration is in the send queue, in front of the message that tells the peer.
     pub(super) fn registered(&mut self, mr: Mr<Valid>) {
-        self.key = Key::Valid(mr);
+        self.key = SinkKey::Valid(mr);
     }
 
     /// Takes the region that the peer may use, to invalidate it.
     pub(super) fn take_registered(&mut self) -> Option<Mr<Valid>> {
-        match core::mem::replace(&mut self.key, Key::Dead) {
-            Key::Valid(mr) => Some(mr),
-            Key::Mapped(_) | Key::Dead => None,
+        match core::mem::replace(&mut self.key, SinkKey::Dead) {
+            SinkKey::Valid(mr) => Some(mr),
+            SinkKey::Mapped(_) | SinkKey::Dead => None,
         }
     }
 
@@ -78,8 +78,8 @@ impl Sink {
     /// Takes the region out if its registration was never posted.
     pub(super) fn into_unregistered(self) -> Option<Mr<Mapped>> {
         match self.key {
-            Key::Mapped(mr) => Some(mr),
-            Key::Valid(_) | Key::Dead => None,
+            SinkKey::Mapped(mr) => Some(mr),
+            SinkKey::Valid(_) | SinkKey::Dead => None,
         }
     }
 }
@@ -100,7 +100,7 @@ impl Bounce {
 }
 
 /// The key of a sink, by what may be done with it next.
-enum Key {
+enum SinkKey {
     /// Its registration is not posted: nobody can use it.
     Mapped(Mr<Mapped>),
     /// The peer may use it.

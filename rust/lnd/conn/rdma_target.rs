@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! No piece of a [`Remote`] is empty, and it has one at least.
+//! No piece of a [`RdmaTarget`] is empty, and it has one at least.
 
 use kernel::prelude::*;
 
@@ -57,7 +57,7 @@ impl Limits {
 
 /// Where in the peer's sink the next WRITE goes.
 #[derive(Clone, Copy)]
-pub(super) struct Aim {
+pub(super) struct TargetPos {
     key: u32,
     /// Number of the piece.
     piece: usize,
@@ -65,7 +65,7 @@ pub(super) struct Aim {
     at: u32,
 }
 
-impl Aim {
+impl TargetPos {
     /// The key of the sink.
     pub(super) fn key(self) -> u32 {
         self.key
@@ -83,7 +83,7 @@ impl Aim {
 }
 
 /// The peer's sink.
-pub(super) struct Remote {
+pub(super) struct RdmaTarget {
     /// Its key.
     key: u32,
     /// Its pieces.
@@ -95,7 +95,7 @@ enum Frags {
     Many(KVec<Fragment>),
 }
 
-impl Remote {
+impl RdmaTarget {
     /// Copies a descriptor out of a message. Peers on current kernels send one fragment, which
     /// needs no memory. Any context.
     #[inline(always)]
@@ -134,13 +134,13 @@ impl Remote {
     }
 
     /// Where the WRITE goes that `moved` bytes are in front of.
-    pub(super) fn aim(&self, moved: u32) -> Aim {
+    pub(super) fn aim(&self, moved: u32) -> TargetPos {
         let (mut piece, mut at) = (0, moved);
         while let Some(fragment) = self.fragment(piece).filter(|f| at >= f.nob) {
             at = at.saturating_sub(fragment.nob);
             piece = piece.saturating_add(1);
         }
-        Aim {
+        TargetPos {
             key: self.key,
             piece,
             at,
@@ -148,7 +148,7 @@ impl Remote {
     }
 
     /// The rest of the piece at `aim`.
-    pub(super) fn rest(&self, aim: Aim) -> Option<Fragment> {
+    pub(super) fn rest(&self, aim: TargetPos) -> Option<Fragment> {
         let fragment = self.fragment(aim.piece)?;
         Some(Fragment {
             nob: fragment.nob.checked_sub(aim.at)?,

@@ -14,26 +14,26 @@ use super::{
     mapping::NotReady,
     rdma_target::{
         Limits,
-        Remote, //
+        RdmaTarget, //
     },
     rx,
     submit::{
         Answered,
-        Unsent, //
+        SubmitError, //
     },
     transfer::Transfer,
     transfer_done::{
-        Ended,
-        Owner, //
+        Owner,
+        TransferEnd, //
     },
-    wire::buf_pool::For,
+    wire::buf_pool::ReserveUse,
     Conn, //
 };
 use crate::{
     lnd::{
         log,
         stats::counters::Count,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     lnet::{
         Health as LnetHealth,
@@ -50,7 +50,7 @@ use crate::{
             reopen,
             Body,
             Cookie,
-            Done, //
+            DoneBody, //
         }, //
     },
     rdma::{
@@ -60,12 +60,12 @@ use crate::{
 };
 
 /// A request while LNet has it.
-pub(crate) type Rx = rx::Rx<Conn>;
+pub(crate) type LnetRx = rx::Rx<Conn>;
 
 /// `lnd_eager_recv`: LNet keeps a request for a while (a lazy portal, a router without buffers).
 /// Its buffer is replaced: in the receive queue, if it could not be when it came, otherwise among the
 /// spares. Process context.
-pub(crate) fn eager_recv(rx: &mut Rx) {
+pub(crate) fn eager_recv(rx: &mut LnetRx) {
     let Some((conn, msg)) = rx.lent() else {
         return;
     };
@@ -88,7 +88,7 @@ pub(crate) fn eager_recv(rx: &mut Rx) {
 type Recv = Result<(), (Option<Message>, Error)>;
 
 /// `lnd_recv`: LNet has matched a request (or wants it discarded). Always gives the buffer back.
-pub(crate) fn recv(rx: KBox<Rx>, msg: Option<Message>, req: &RecvRequest) -> Recv {
+pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) -> Recv {
     let mut rx = rx;
     let Some(conn) = rx.returned() else {
         return Err((msg, EPROTO));
@@ -110,7 +110,7 @@ pub(crate) fn recv(rx: KBox<Rx>, msg: Option<Message>, req: &RecvRequest) -> Rec
         }
         Some(Body::PutReq { cookie, .. }) => recv_put(&conn, cookie, msg, req, rx),
         Some(Body::GetReq { cookie, rd, .. }) => {
-            let remote = Remote::new(&rd);
+            let remote = RdmaTarget::new(&rd);
             recv_get(&conn, cookie, remote, (msg, req), rx)
         }
         _ => {
@@ -124,7 +124,7 @@ pub(crate) fn recv(rx: KBox<Rx>, msg: Option<Message>, req: &RecvRequest) -> Rec
 /// Drops a request that LNet does not want: gives its buffer back, and answers it if the peer waits for an answer.
 /// The peer learns of a PUT what it would learn of an IMMEDIATE, which is nothing, and of a GET that there is no
 /// data.
-pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<Rx>) {
+pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<LnetRx>) {
     let _nofs = NofsScope::enter();
     let msg = rx.msg();
     let body = msg
@@ -138,7 +138,7 @@ pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<Rx>) {
     let Some((op, cookie, status)) = answer else {
         return conn.give_back(rx, Repost::ForPeer, true);
     };
-    let done = Done { cookie, status };
+    let done = DoneBody { cookie, status };
     let what = |now| Transfer::message(Owner::Nobody, now);
     conn.answer(
         (rx, &RecvRequest::none()),
@@ -171,7 +171,13 @@ fn recv_immediate(conn: &Conn, payload: &[u8], msg: Message, req: &RecvRequest) 
 }
 
 /// Receives a PUT_REQ: offers a sink by PUT_ACK, or reports by PUT_NAK that there is none.
-fn recv_put(conn: &Arc<Conn>, cookie: Cookie, m: Message, req: &RecvRequest, rx: KBox<Rx>) -> Recv {
+fn recv_put(
+    conn: &Arc<Conn>,
+    cookie: Cookie,
+    m: Message,
+    req: &RecvRequest,
+    rx: KBox<LnetRx>,
+) -> Recv {
     let _nofs = NofsScope::enter();
     if req.nob() == 0 {
         m.finalize(0, LnetHealth::Ok);
@@ -203,14 +209,14 @@ fn recv_put(conn: &Arc<Conn>, cookie: Cookie, m: Message, req: &RecvRequest, rx:
 fn recv_get(
     conn: &Arc<Conn>,
     cookie: Cookie,
-    remote: Result<Remote>,
+    remote: Result<RdmaTarget>,
     (m, req): (Message, &RecvRequest),
-    rx: KBox<Rx>,
+    rx: KBox<LnetRx>,
 ) -> Recv {
     let _nofs = NofsScope::enter();
     let total = req.nob();
     if total == 0 {
-        let done = Done { cookie, status: 0 };
+        let done = DoneBody { cookie, status: 0 };
         let what = |now| Transfer::message(Owner::Message(m), now);
         conn.answer(
             (rx, req),
@@ -223,7 +229,7 @@ fn recv_get(
         return Ok(());
     }
     // That LNet's pages are mapped counts.
-    let since = Moment::now();
+    let since = Timestamp::now();
     let remote = match remote {
         Ok(remote) => remote,
         Err(e) => {
@@ -231,7 +237,7 @@ fn recv_get(
         }
     };
     let (device, limits) = conn.with(|inner| (inner.wire.device(), inner.wire.limits()));
-    let owner = match conn.map_source(device, m, req, For::Answer) {
+    let owner = match conn.map_source(device, m, req, ReserveUse::Answer) {
         Ok(owner) => owner,
         Err((m, why)) => {
             return conn.decline((rx, req), Op::GetDone, cookie, Owner::Message(m), why);
@@ -244,7 +250,7 @@ fn recv_get(
     match plan {
         Ok((slots, status)) => {
             let what = |_| Transfer::message(owner, since).write_to(remote, total);
-            let done = Done { cookie, status };
+            let done = DoneBody { cookie, status };
             conn.answer(
                 (rx, req),
                 Repost::ForPeer,
@@ -260,7 +266,7 @@ fn recv_get(
 }
 
 /// A request that LNet has taken, and where its data is.
-type Taken<'a> = (KBox<Rx>, &'a RecvRequest);
+type TakenRx<'a> = (KBox<LnetRx>, &'a RecvRequest);
 
 impl Conn {
     /// Answers a request: posts its buffer again, and queues the answer behind it. Without memory for that the request
@@ -268,16 +274,16 @@ impl Conn {
     #[inline(always)]
     fn answer<'a>(
         self: &Arc<Self>,
-        (rx, req): Taken<'_>,
+        (rx, req): TakenRx<'_>,
         how: Repost,
         op: Op,
         slots: impl FnOnce(Limits) -> u16,
-        what: impl FnOnce(Moment) -> Transfer,
+        what: impl FnOnce(Timestamp) -> Transfer,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
         let mut answered = self.ready(rx, how);
         if let Err((what, why)) = self.submit(op, slots, what, None, &mut answered, body) {
-            let mut transfer = what(Moment::now());
+            let mut transfer = what(Timestamp::now());
             if let Some(sink) = transfer.take_sink() {
                 self.drop_sink(sink);
             }
@@ -290,7 +296,7 @@ impl Conn {
     #[cold]
     fn decline(
         self: &Arc<Self>,
-        (rx, req): Taken<'_>,
+        (rx, req): TakenRx<'_>,
         op: Op,
         cookie: Cookie,
         owner: Owner,
@@ -301,7 +307,7 @@ impl Conn {
         let patience_ms = self.ni.message_limit_ms() / 2;
         if why.is_shortage() && rx.msg().at().elapsed_ms() < patience_ms {
             self.count_shortage();
-            self.not_answered(Some((rx, Repost::ForPeer)), msg, req, Unsent::NoMemory);
+            self.not_answered(Some((rx, Repost::ForPeer)), msg, req, SubmitError::NoMemory);
             return Ok(());
         }
         let e = why.error();
@@ -313,7 +319,7 @@ impl Conn {
         }
         // Without an answer the peer would lose the whole connection to its timeout.
         let status = e.to_errno();
-        let done = Done { cookie, status };
+        let done = DoneBody { cookie, status };
         let what = |now| Transfer::message(Owner::Nobody, now);
         let mut answered = self.ready(rx, Repost::ForPeer);
         let told = self.submit(
@@ -345,11 +351,11 @@ impl Conn {
         answered: Answered,
         msg: Option<Message>,
         req: &RecvRequest,
-        why: Unsent,
+        why: SubmitError,
     ) {
         let cause = why.cause();
         let (left, msg) = match (why, answered) {
-            (Unsent::NoMemory, Some((rx, how))) => match self.keep_request(rx, msg, req) {
+            (SubmitError::NoMemory, Some((rx, how))) => match self.keep_request(rx, msg, req) {
                 Ok(()) => return,
                 Err((rx, msg)) => (Some((rx, how)), msg),
             },
@@ -361,13 +367,13 @@ impl Conn {
             self.give_back(rx, how, false);
         }
         if let Some(msg) = msg {
-            self.give_up(Ended::unsent(msg), cause);
+            self.give_up(TransferEnd::unsent(msg), cause);
         }
     }
 
     /// Makes the buffer of a request ready to be posted again.
     #[inline(always)]
-    fn ready(self: &Arc<Self>, rx: KBox<Rx>, how: Repost) -> Answered {
+    fn ready(self: &Arc<Self>, rx: KBox<LnetRx>, how: Repost) -> Answered {
         let mut rx = rx;
         if rx.msg().is_missed() {
             self.bring_back(rx.msg_mut());

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     lnd::{
         log,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     proto::{
         cause::Cause,
@@ -41,7 +41,7 @@ impl Conn {
         inner: &mut Inner,
         rx: KBox<Rx<Self>>,
         how: Repost,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), Cause> {
         let mut rx = rx;
         let msg = rx.msg_mut();
@@ -92,7 +92,7 @@ impl Conn {
         if rx.msg().is_missed() {
             self.bring_back(rx.msg_mut());
         }
-        let now = Moment::now();
+        let now = Timestamp::now();
         let mut left = None;
         let mut guard = self.lock();
         let inner = &mut *guard;

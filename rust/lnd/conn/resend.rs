@@ -17,15 +17,15 @@ use crate::{
         MsgKind, //
     },
     policy::resend::{
-        Again,
-        Carries, //
+        MsgRole,
+        Resend, //
     },
     proto::cause::Outcome, //
 };
 
 /// Sends a message again, or gives it back to LNet. True: it has failed.
 #[cold]
-pub(super) fn send(conn: &Conn, msg: Message, again: Again, outcome: Outcome) -> bool {
+pub(super) fn send(conn: &Conn, msg: Message, again: Resend, outcome: Outcome) -> bool {
     let health = lnet_health(outcome.health);
     let req = msg.again(health);
     let req = req.filter(|req| req.kind().is_some_and(|kind| again.takes(carries(kind))));
@@ -48,9 +48,9 @@ pub(super) fn send(conn: &Conn, msg: Message, again: Again, outcome: Outcome) ->
     failed
 }
 
-fn carries(kind: MsgKind) -> Carries {
+fn carries(kind: MsgKind) -> MsgRole {
     match kind {
-        MsgKind::Put | MsgKind::Get => Carries::Request,
-        MsgKind::Ack | MsgKind::Reply => Carries::Answer,
+        MsgKind::Put | MsgKind::Get => MsgRole::Request,
+        MsgKind::Ack | MsgKind::Reply => MsgRole::Answer,
     }
 }

@@ -13,11 +13,11 @@ use kernel::{
 };
 
 use crate::{
-    lnd::timestamp::Moment,
+    lnd::timestamp::Timestamp,
     lnet::HDR_SIZE,
     proto::{
         params::HEADER_LEN,
-        wire::Facts, //
+        wire::ParsedHdr, //
     },
     rdma::{
         buf::{
@@ -36,13 +36,13 @@ use crate::{
 /// `facts` are what [`crate::proto::wire::decode`] said of these very bytes.
 pub(super) struct Received {
     /// The buffer, out of the receive queue until it is posted again.
-    buf: Held,
+    buf: BufState,
     /// Bytes received.
     nob: usize,
     /// What it is, once it was judged.
-    facts: Option<Facts>,
+    facts: Option<ParsedHdr>,
     /// When.
-    at: Moment,
+    at: Timestamp,
     /// Another buffer was posted in its place.
     replaced: bool,
     /// The connection got a new buffer for this one, which LNet keeps.
@@ -50,7 +50,7 @@ pub(super) struct Received {
 }
 
 /// The buffer of a received message.
-enum Held {
+enum BufState {
     /// It can be posted again.
     Mapped(RxBuf),
     /// It was taken from its device, because LNet keeps the message.
@@ -60,7 +60,7 @@ enum Held {
 }
 
 /// What to do with the buffer of a message that is over.
-pub(super) enum Used {
+pub(super) enum BufDisposition {
     /// Post it again.
     Post(RxBuf),
     /// Another one was posted in its place: it is a spare.
@@ -72,9 +72,9 @@ pub(super) enum Used {
 impl Received {
     /// Of `nob` bytes that nobody has judged, received `at` that moment.
     #[inline]
-    fn new(buf: RxBuf, nob: usize, at: Moment) -> Self {
+    fn new(buf: RxBuf, nob: usize, at: Timestamp) -> Self {
         Self {
-            buf: Held::Mapped(buf),
+            buf: BufState::Mapped(buf),
             nob,
             facts: None,
             at,
@@ -95,27 +95,27 @@ impl Received {
     #[inline]
     pub(super) fn whole(&self) -> Option<&[u8; MSG_BUF_LEN]> {
         match &self.buf {
-            Held::Mapped(buf) => Some(buf.as_slice()),
-            Held::Detached(buf) => Some(buf.as_slice()),
-            Held::Nothing => None,
+            BufState::Mapped(buf) => Some(buf.as_slice()),
+            BufState::Detached(buf) => Some(buf.as_slice()),
+            BufState::Nothing => None,
         }
     }
 
     /// When it was received.
     #[inline]
-    pub(super) fn at(&self) -> Moment {
+    pub(super) fn at(&self) -> Timestamp {
         self.at
     }
 
     /// It was found to be this.
     #[inline]
-    pub(super) fn judged(&mut self, facts: Facts) {
+    pub(super) fn judged(&mut self, facts: ParsedHdr) {
         self.facts = Some(facts);
     }
 
     /// What it was found to be.
     #[inline]
-    pub(super) fn facts(&self) -> Option<Facts> {
+    pub(super) fn facts(&self) -> Option<ParsedHdr> {
         self.facts
     }
 
@@ -137,8 +137,8 @@ impl Received {
 
     /// Takes the buffer from its device: LNet keeps the message.
     pub(super) fn detach(&mut self) {
-        self.buf = match core::mem::replace(&mut self.buf, Held::Nothing) {
-            Held::Mapped(buf) => Held::Detached(buf.detach()),
+        self.buf = match core::mem::replace(&mut self.buf, BufState::Nothing) {
+            BufState::Mapped(buf) => BufState::Detached(buf.detach()),
             other => other,
         };
     }
@@ -152,8 +152,8 @@ impl Received {
         if !self.is_missed() {
             return Ok(());
         }
-        if let Held::Detached(buf) = core::mem::replace(&mut self.buf, Held::Nothing) {
-            self.buf = Held::Mapped(buf.attach(device)?);
+        if let BufState::Detached(buf) = core::mem::replace(&mut self.buf, BufState::Nothing) {
+            self.buf = BufState::Mapped(buf.attach(device)?);
         }
         Ok(())
     }
@@ -161,16 +161,16 @@ impl Received {
     /// Tells whether the buffer is detached, and is missing in the receive queue or among the spares.
     #[inline]
     pub(super) fn is_missed(&self) -> bool {
-        !self.made_good && matches!(self.buf, Held::Detached(_))
+        !self.made_good && matches!(self.buf, BufState::Detached(_))
     }
 
     /// The message is over: its buffer, once.
     #[inline]
-    pub(super) fn take_buf(&mut self) -> Used {
-        match core::mem::replace(&mut self.buf, Held::Nothing) {
-            Held::Mapped(buf) if self.replaced => Used::Spare(buf),
-            Held::Mapped(buf) => Used::Post(buf),
-            Held::Detached(_) | Held::Nothing => Used::Gone,
+    pub(super) fn take_buf(&mut self) -> BufDisposition {
+        match core::mem::replace(&mut self.buf, BufState::Nothing) {
+            BufState::Mapped(buf) if self.replaced => BufDisposition::Spare(buf),
+            BufState::Mapped(buf) => BufDisposition::Post(buf),
+            BufState::Detached(_) | BufState::Nothing => BufDisposition::Gone,
         }
     }
 }
@@ -191,10 +191,10 @@ impl<C> Rx<C> {
         let empty = Self {
             conn: None,
             msg: Received {
-                buf: Held::Nothing,
+                buf: BufState::Nothing,
                 nob: 0,
                 facts: None,
-                at: Moment::now(),
+                at: Timestamp::now(),
                 replaced: false,
                 made_good: false,
             },
@@ -204,9 +204,9 @@ impl<C> Rx<C> {
 
     /// A message of `nob` bytes that nobody has judged, received `at` that moment, takes the place.
     #[inline]
-    pub(super) fn fill(&mut self, buf: RxBuf, nob: usize, at: Moment) {
+    pub(super) fn fill(&mut self, buf: RxBuf, nob: usize, at: Timestamp) {
         let last = core::mem::replace(&mut self.msg, Received::new(buf, nob, at));
-        if let Held::Nothing = last.buf {
+        if let BufState::Nothing = last.buf {
             // Nothing is dropped that way, and the compiler knows.
             core::mem::forget(last);
         }

@@ -26,12 +26,12 @@ use super::{
     }, //
 };
 use crate::{
-    lnd::timestamp::Moment,
+    lnd::timestamp::Timestamp,
     rdma::buf::RxBuf, //
 };
 
 /// The requests of a connection, a `C`.
-pub(super) struct Inbox<C> {
+pub(super) struct RxQueue<C> {
     /// Received and judged, for LNet to take.
     requests: Fifo<KBox<Rx<C>>>,
     /// Received before our own ESTABLISHED event (active side).
@@ -40,18 +40,18 @@ pub(super) struct Inbox<C> {
     places: KVec<KBox<Rx<C>>>,
     /// Requests that LNet has, or will, and has not given back.
     owed: u16,
-    /// Those of them that were counted when the connection was over ([`Inbox::forsake`]).
+    /// Those of them that were counted when the connection was over ([`RxQueue::forsake`]).
     orphans: u16,
 }
 
 /// Room for a number of messages.
-pub(super) struct Room<C> {
+pub(super) struct RxQueueRoom<C> {
     requests: Fifo<KBox<Rx<C>>>,
     early: Fifo<KBox<Rx<C>>>,
     places: KVec<KBox<Rx<C>>>,
 }
 
-impl<C> Room<C> {
+impl<C> RxQueueRoom<C> {
     /// For as many as there are receive buffers. May sleep.
     pub(super) fn new(buffers: usize) -> Result<Self> {
         let mut places = KVec::with_capacity(buffers, GFP_KERNEL)?;
@@ -68,7 +68,7 @@ impl<C> Room<C> {
     }
 }
 
-impl<C> Inbox<C> {
+impl<C> RxQueue<C> {
     /// Without room.
     pub(super) const EMPTY: Self = Self {
         requests: Fifo::EMPTY,
@@ -79,7 +79,7 @@ impl<C> Inbox<C> {
     };
 
     /// At set-up, before the first receive is posted.
-    pub(super) fn open(&mut self, room: Room<C>) {
+    pub(super) fn open(&mut self, room: RxQueueRoom<C>) {
         self.requests = room.requests;
         self.places = room.places;
         self.early = room.early;
@@ -88,7 +88,7 @@ impl<C> Inbox<C> {
     /// A place with a message of `nob` bytes that nobody has judged, received `at` that moment. Nothing without a free
     /// one, which the credits make sure of.
     #[inline]
-    pub(super) fn place(&mut self, buf: RxBuf, nob: usize, at: Moment) -> Option<KBox<Rx<C>>> {
+    pub(super) fn place(&mut self, buf: RxBuf, nob: usize, at: Timestamp) -> Option<KBox<Rx<C>>> {
         let mut rx = self.places.pop()?;
         rx.fill(buf, nob, at);
         Some(rx)
@@ -130,7 +130,7 @@ impl<C> Inbox<C> {
         self.free(rx);
     }
 
-    /// The same, whatever the connection is. True: it is to be counted off ([`Inbox::forsake`]).
+    /// The same, whatever the connection is. True: it is to be counted off ([`RxQueue::forsake`]).
     #[must_use]
     pub(super) fn returned_late(&mut self, rx: KBox<Rx<C>>) -> bool {
         self.returned(rx);
@@ -174,8 +174,8 @@ impl<C> Inbox<C> {
     /// The connection is over, and nothing comes any more: the places that are free, and what was kept until the
     /// handshake was over and is dropped. For the caller to drop without the lock: LNet may keep the connection for
     /// long.
-    pub(super) fn close(&mut self) -> Room<C> {
-        Room {
+    pub(super) fn close(&mut self) -> RxQueueRoom<C> {
+        RxQueueRoom {
             requests: Fifo::EMPTY,
             early: core::mem::replace(&mut self.early, Fifo::EMPTY),
             places: core::mem::take(&mut self.places),

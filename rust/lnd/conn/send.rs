@@ -17,19 +17,19 @@ use kernel::{
 use super::{
     mapping::NotReady,
     rdma_target::Limits,
-    submit::Unsent,
+    submit::SubmitError,
     transfer::Transfer,
     transfer_done::{
-        Ended,
-        Owner, //
+        Owner,
+        TransferEnd, //
     },
-    wire::buf_pool::For,
+    wire::buf_pool::ReserveUse,
     Conn, //
 };
 use crate::{
     lnd::{
         peer::NotSent,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     lnet::{
         Health as LnetHealth,
@@ -109,7 +109,7 @@ fn fail(conn: &Conn, msg: Message, cause: Cause) -> Sent {
     if conn.with(|inner| !inner.life.is_up()) {
         return closed(msg);
     }
-    conn.give_up(Ended::unsent(msg), cause);
+    conn.give_up(TransferEnd::unsent(msg), cause);
     Ok(())
 }
 
@@ -141,14 +141,19 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let what = |now| Transfer::message(Owner::Message(msg), now);
     match conn.submit(Op::Immediate, |_| 1, what, buf, &mut None, |_| body) {
         Ok(()) => Ok(()),
-        Err((what, why)) => not_submitted(conn, what(Moment::now()), req, why),
+        Err((what, why)) => not_submitted(conn, what(Timestamp::now()), req, why),
     }
 }
 
 /// Handles a message that did not become a transmit, and unmaps its pages.
 #[cold]
 #[inline(never)]
-fn not_submitted(conn: &Arc<Conn>, transfer: Transfer, req: &SendRequest, why: Unsent) -> Sent {
+fn not_submitted(
+    conn: &Arc<Conn>,
+    transfer: Transfer,
+    req: &SendRequest,
+    why: SubmitError,
+) -> Sent {
     let mut transfer = transfer;
     match transfer.end().take_message() {
         Some(msg) => unsent(conn, msg, req, why),
@@ -159,11 +164,11 @@ fn not_submitted(conn: &Arc<Conn>, transfer: Transfer, req: &SendRequest, why: U
 
 /// Handles a message that did not become a transmit.
 #[cold]
-fn unsent(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: Unsent) -> Sent {
+fn unsent(conn: &Arc<Conn>, msg: Message, req: &SendRequest, why: SubmitError) -> Sent {
     match why {
-        Unsent::Over(_) => closed(msg),
-        Unsent::NoMemory => no_memory(conn, msg, req),
-        Unsent::Failed(cause) => fail(conn, msg, cause),
+        SubmitError::Over(_) => closed(msg),
+        SubmitError::NoMemory => no_memory(conn, msg, req),
+        SubmitError::Failed(cause) => fail(conn, msg, cause),
     }
 }
 
@@ -183,14 +188,14 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let Some((device, buf, spare)) = parts else {
         return closed(msg);
     };
-    let spare = match spare.map_or_else(|| conn.make_buf(For::Message), Ok) {
+    let spare = match spare.map_or_else(|| conn.make_buf(ReserveUse::Message), Ok) {
         Ok(spare) => spare,
         Err(e) => {
             put_back(conn, buf);
             return not_ready(conn, msg, req, e.into());
         }
     };
-    let owner = match conn.map_source(device, msg, req, For::Message) {
+    let owner = match conn.map_source(device, msg, req, ReserveUse::Message) {
         Ok(owner) => owner,
         Err((msg, why)) => {
             put_back(conn, buf);
@@ -203,7 +208,7 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     match conn.submit(Op::PutReq, |_| 1, what, buf, &mut None, body) {
         Ok(()) => Ok(()),
         Err((what, why)) => {
-            let mut transfer = what(Moment::now());
+            let mut transfer = what(Timestamp::now());
             put_back(conn, transfer.take_spare());
             not_submitted(conn, transfer, req, why)
         }
@@ -231,7 +236,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
         return closed(msg);
     };
     // Before LNet makes a reply, which it does once.
-    let buf = match buf.map_or_else(|| conn.make_buf(For::Message), Ok) {
+    let buf = match buf.map_or_else(|| conn.make_buf(ReserveUse::Message), Ok) {
         Ok(buf) => buf,
         Err(e) => return unsent(conn, msg, req, conn.no_buf(e)),
     };

@@ -14,11 +14,11 @@ use kernel::{
 use super::{
     memory_queue,
     rdma_target::Limits,
-    rx_queue::Room,
+    rx_queue::RxQueueRoom,
     wire::{
-        buf_pool::Stock,
-        qp_handle::Link,
-        tx_table_grow::Bigger, //
+        buf_pool::BufPool,
+        qp_handle::QpHandle,
+        tx_table_grow::TxTableGrow, //
     },
     Conn, //
 };
@@ -26,7 +26,7 @@ use crate::{
     lnd::{
         log,
         stats::close_log,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     lnet::params,
     policy::{
@@ -85,20 +85,20 @@ const MIN_RNR_TIMER: u8 = 18;
 const SOFTWARE_ACK_TIMEOUT: u8 = 18;
 
 /// The step of a set-up that failed, and its error.
-enum NotMade {
+enum SetupError {
     /// A step, in words that go after `cannot`.
     Step(&'static str, Error),
     /// A queue pair, of any depth, on a device that has this many queue pairs at most.
     QueuePair(Error, u32),
 }
 
-impl From<Error> for NotMade {
+impl From<Error> for SetupError {
     fn from(e: Error) -> Self {
         Self::Step("set up the connection", e)
     }
 }
 
-impl NotMade {
+impl SetupError {
     fn error(&self) -> Error {
         match self {
             Self::Step(_, e) | Self::QueuePair(e, _) => *e,
@@ -115,11 +115,15 @@ impl NotMade {
 }
 
 /// Makes that many receive buffers, and posts them.
-fn fill(link: &mut Link<Conn>, buffers: usize, supply: &mut BufAllocator) -> Result<(), NotMade> {
+fn fill(
+    link: &mut QpHandle<Conn>,
+    buffers: usize,
+    supply: &mut BufAllocator,
+) -> Result<(), SetupError> {
     for _ in 0..buffers {
         let buf = supply
             .make()
-            .map_err(|e| NotMade::Step("make the receive buffers", e))?;
+            .map_err(|e| SetupError::Step("make the receive buffers", e))?;
         link.push_recv(buf).map_err(|_| EIO)?;
     }
     link.post_recvs().map_err(|_| EIO)?;
@@ -294,7 +298,7 @@ impl Conn {
     /// Returns the depth it got.
     // Apart, with `Qp::create`, so that no stack frame has more than 1 KiB (tests-vm/test_objects.py).
     #[inline(never)]
-    fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, NotMade> {
+    fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;
         let wanted = self.with(|inner| inner.life.known().depth);
         let wanted = hca.deepest(wanted);
@@ -323,11 +327,11 @@ impl Conn {
                 Err(EINVAL) if inline.refused() => {}
                 Err(ENOMEM | EINVAL) if search.failed() => {}
                 Err(e @ (ENOMEM | EOVERFLOW)) => {
-                    return Err(NotMade::QueuePair(e, hca.attrs.max_qp))
+                    return Err(SetupError::QueuePair(e, hca.attrs.max_qp))
                 }
                 Err(e) => {
                     let what = "make the queue pair or its completion queue";
-                    return Err(NotMade::Step(what, e));
+                    return Err(SetupError::Step(what, e));
                 }
             }
         };
@@ -335,17 +339,17 @@ impl Conn {
         let memory = memory.after(&search, close_log::now_ms());
         hca.depth.store(memory.bits(), Relaxed);
         let buffers = usize::from(depth.rx_buffers());
-        let mut link = Link::new(parts)?;
+        let mut link = QpHandle::new(parts)?;
         let sq = sq_depth.saturating_sub(NOOP_SLOTS);
         let limits = Limits::new(max_sge, link.wrs_per_reg());
-        let room = Room::new(buffers)?;
-        let waiting = memory_queue::Room::new(buffers, self.ni.depth().get().into())?;
-        let all = Stock::size(depth).saturating_add(buffers);
+        let room = RxQueueRoom::new(buffers)?;
+        let waiting = memory_queue::MemoryQueueRoom::new(buffers, self.ni.depth().get().into())?;
+        let all = BufPool::size(depth).saturating_add(buffers);
         let mut supply = BufAllocator::new(&hca.device, all);
         // LNet sends no more at a time than it has credits for, and the peer waits for no more answers than agreed on.
-        let mut places = Bigger::first(self.ni.depth(), depth)?;
-        let stock = Stock::new(depth, &mut supply)
-            .map_err(|e| NotMade::Step("make the message buffers", e))?;
+        let mut places = TxTableGrow::first(self.ni.depth(), depth)?;
+        let stock = BufPool::new(depth, &mut supply)
+            .map_err(|e| SetupError::Step("make the message buffers", e))?;
         self.with(|inner| {
             inner.inbox.open(room);
             inner.waiting.open(waiting);
@@ -384,7 +388,7 @@ impl Conn {
         self.peer.established(self, known);
         let leaves = self.with(|inner| {
             inner.life.publish();
-            self.kick_upper(inner, Moment::now());
+            self.kick_upper(inner, Timestamp::now());
             inner.goodbye.is_finishing()
         });
         if leaves {

@@ -7,16 +7,16 @@
 use kernel::prelude::*;
 
 pub(crate) use super::wire::snapshot::{
-    Numbers,
     TxList,
-    TxView, //
+    TxView,
+    WireSnapshot, //
 };
 use super::{
     Conn,
     Inner, //
 };
 use crate::{
-    lnd::stats::closed_counters::ListNr,
+    lnd::stats::closed_counters::SnapshotId,
     proto::{
         cause::Cause,
         conn_state::State,
@@ -32,12 +32,12 @@ pub(crate) struct RxView {
 }
 
 /// The numbers of a connection.
-pub(crate) struct View {
+pub(crate) struct ConnSnapshot {
     pub(crate) active: bool,
     pub(crate) state: State,
     pub(crate) cause: Option<Cause>,
     /// Those of its wire half.
-    pub(crate) wire: Numbers,
+    pub(crate) wire: WireSnapshot,
     /// Requests that LNet has and has not returned the buffer of.
     pub(crate) with_lnet: u16,
     /// Milliseconds since something good was received.
@@ -51,8 +51,8 @@ pub(crate) struct View {
 }
 
 /// A connection with all that it has to do.
-pub(crate) struct Details {
-    pub(crate) view: View,
+pub(crate) struct ConnDetails {
+    pub(crate) view: ConnSnapshot,
     pub(crate) txs: KVVec<TxView>,
     /// What came before the handshake was over.
     pub(crate) early: KVec<RxView>,
@@ -60,13 +60,13 @@ pub(crate) struct Details {
 
 impl Conn {
     /// The numbers, for that list; not if it has them.
-    pub(crate) fn view(&self, list: ListNr) -> Option<View> {
+    pub(crate) fn view(&self, list: SnapshotId) -> Option<ConnSnapshot> {
         let path = self.cm.known_path();
         self.with(|inner| inner.wire.enter(list).then(|| self.take_down(inner, path)))
     }
 
     /// The numbers, the transmits, and what came early. May sleep.
-    pub(crate) fn details(&self) -> Result<Details> {
+    pub(crate) fn details(&self) -> Result<ConnDetails> {
         let (nr_txs, nr_early) = self.with(|inner| (inner.wire.nr_txs(), inner.inbox.nr_parked()));
         let mut txs = KVVec::with_capacity(nr_txs, GFP_KERNEL)?;
         let mut early = KVec::with_capacity(nr_early, GFP_KERNEL)?;
@@ -83,11 +83,11 @@ impl Conn {
             }
             self.take_down(inner, path)
         });
-        Ok(Details { view, txs, early })
+        Ok(ConnDetails { view, txs, early })
     }
 
-    fn take_down(&self, inner: &Inner, path: Path) -> View {
-        View {
+    fn take_down(&self, inner: &Inner, path: Path) -> ConnSnapshot {
+        ConnSnapshot {
             active: self.active,
             state: inner.life.state(),
             cause: inner.life.cause(),

@@ -7,18 +7,18 @@
 //!
 //! # Invariants
 //!
-//! - The state changes by [`Life::on`] alone; [`crate::proto::conn_state`] is the table.
-//! - `todo` holds what [`Life::on`] returned and [`Life::take_todo`] has not taken yet.
+//! - The state changes by [`ConnState::on`] alone; [`crate::proto::conn_state`] is the table.
+//! - `todo` holds what [`ConnState::on`] returned and [`ConnState::take_todo`] has not taken yet.
 //! - `fault` is `Some` only while the cause that was latched is its own, and nobody has told of it.
 
-use super::close_reason::Fault;
+use super::close_reason::CloseReason;
 use crate::{
-    lnd::timestamp::Moment,
+    lnd::timestamp::Timestamp,
     policy::{
-        connect_queue::Claim,
+        connect_queue::ConnectPriority,
         reconnect::{
-            Invited,
-            Known, //
+            PeerParams,
+            RetryReject, //
         }, //
     },
     proto::{
@@ -26,11 +26,11 @@ use crate::{
         conn_req_check::Ask,
         conn_state::{
             Actions,
-            Conn as Fsm,
-            Event,
-            First,
+            ConnEvent,
+            ConnFsm as Fsm,
+            FirstSender,
+            PendingSteps,
             State,
-            Todo,
             Worker, //
         },
         params::QueueDepth, //
@@ -38,52 +38,56 @@ use crate::{
 };
 
 /// The life of a connection.
-pub(super) struct Life {
+pub(super) struct ConnState {
     fsm: Fsm,
     /// What the workers have to do.
-    todo: Todo,
+    todo: PendingSteps,
     /// What was asked for, later what was agreed on.
-    known: Known,
+    known: PeerParams,
     /// It was agreed on: which life of the peer this is with is known.
     agreed: bool,
     /// The peer object knows that it is established.
     published: bool,
     /// It is our attempt, and others wait in line for its end.
-    in_turn: Option<Claim>,
+    in_turn: Option<ConnectPriority>,
     /// The attempt ended without a connection.
     attempt_failed: bool,
     /// Since when it is established, if it ever was.
-    up: Option<Moment>,
+    up: Option<Timestamp>,
     /// For how many milliseconds it was, once it is over.
     lived_ms: u64,
     /// Set when a reject invited another attempt.
-    retry: Option<Invited>,
+    retry: Option<RetryReject>,
     /// Why the peer refused the attempt, in one word.
     rejected: Option<&'static str>,
     /// What went wrong, for people.
-    fault: Option<Fault>,
+    fault: Option<CloseReason>,
 }
 
 /// What is left to say of a connection that is over.
-pub(super) struct Epitaph {
+pub(super) struct CloseSummary {
     /// It was an attempt and no more.
     pub(super) failed: bool,
     /// Another attempt was invited.
-    pub(super) retry: Option<Invited>,
+    pub(super) retry: Option<RetryReject>,
     /// Why it ended.
     pub(super) cause: Cause,
     /// Why the peer refused, in one word.
     pub(super) rejected: Option<&'static str>,
 }
 
-impl Life {
+impl ConnState {
     /// Of a connection just made, which asks for `known` in that `turn` of ours, or has agreed to what the peer asked
     /// for, and on which `first` may speak first.
-    pub(super) fn new(first: First, known: Known, turn: Option<Claim>) -> Self {
+    pub(super) fn new(
+        first: FirstSender,
+        known: PeerParams,
+        turn: Option<ConnectPriority>,
+    ) -> Self {
         let active = turn.is_some();
         Self {
             fsm: Fsm::new(first),
-            todo: Todo::NONE,
+            todo: PendingSteps::NONE,
             known,
             agreed: !active,
             published: false,
@@ -98,16 +102,16 @@ impl Life {
     }
 
     /// One step. What the worker has to do of it is remembered.
-    pub(super) fn on(&mut self, event: Event) -> Actions {
+    pub(super) fn on(&mut self, event: ConnEvent) -> Actions {
         let actions = self.fsm.on(event);
         if actions.has(Actions::FAIL_ATTEMPT) {
             self.attempt_failed = true;
         }
         if actions.has(Actions::ESTABLISH) {
-            self.up = Some(Moment::now());
+            self.up = Some(Timestamp::now());
         }
         if actions.has(Actions::CLOSE) {
-            let ms = self.up.map_or(0, Moment::elapsed_ms);
+            let ms = self.up.map_or(0, Timestamp::elapsed_ms);
             self.lived_ms = u64::try_from(ms).unwrap_or(0);
         }
         self.todo.add(actions);
@@ -116,7 +120,9 @@ impl Life {
 
     /// The address is resolved. True: the caller resolves the route, from the CM event itself.
     pub(super) fn address_resolved(&mut self) -> bool {
-        self.fsm.on(Event::AddrResolved).has(Actions::RESOLVE_ROUTE)
+        self.fsm
+            .on(ConnEvent::AddrResolved)
+            .has(Actions::RESOLVE_ROUTE)
     }
 
     /// Takes what a worker has to do.
@@ -173,7 +179,7 @@ impl Life {
     }
 
     /// What was asked for, later what was agreed on.
-    pub(super) fn known(&self) -> Known {
+    pub(super) fn known(&self) -> PeerParams {
         self.known
     }
 
@@ -192,13 +198,13 @@ impl Life {
     }
 
     /// The peer has agreed to this.
-    pub(super) fn agreed(&mut self, known: Known) {
+    pub(super) fn agreed(&mut self, known: PeerParams) {
         self.known = known;
         self.agreed = true;
     }
 
     /// The peer refused, and invites another attempt.
-    pub(super) fn invited(&mut self, invited: Invited) {
+    pub(super) fn invited(&mut self, invited: RetryReject) {
         self.retry = Some(invited);
     }
 
@@ -209,14 +215,14 @@ impl Life {
 
     /// Remembers what ends it, until a worker tells of it. Call it before the event: what comes
     /// after the first cause is a consequence, and nothing is said of it.
-    pub(super) fn blame(&mut self, fault: Fault) {
+    pub(super) fn blame(&mut self, fault: CloseReason) {
         if self.cause().is_none() {
             self.fault = Some(fault);
         }
     }
 
     /// What nobody has told of yet.
-    pub(super) fn take_fault(&mut self) -> Option<Fault> {
+    pub(super) fn take_fault(&mut self) -> Option<CloseReason> {
         self.fault.take()
     }
 
@@ -243,7 +249,7 @@ impl Life {
     }
 
     /// The turn in line of our attempt, which has none any more.
-    pub(super) fn end_turn(&mut self) -> Option<Claim> {
+    pub(super) fn end_turn(&mut self) -> Option<ConnectPriority> {
         self.in_turn.take()
     }
 
@@ -258,8 +264,8 @@ impl Life {
     }
 
     /// What is left to say of it, once.
-    pub(super) fn epitaph(&mut self) -> Epitaph {
-        Epitaph {
+    pub(super) fn epitaph(&mut self) -> CloseSummary {
+        CloseSummary {
             failed: self.attempt_failed,
             retry: self.retry.take(),
             cause: self.cause().unwrap_or(Cause::PeerClosed),

@@ -11,23 +11,23 @@ use kernel::{
 };
 
 use super::{
-    close_reason::Fault,
+    close_reason::CloseReason,
     mapping::is_shortage,
     rdma_target::Limits,
     rx::Rx,
     transfer::Transfer,
-    transfer_done::Ended,
+    transfer_done::TransferEnd,
     wire::{
-        buf_pool::For,
-        fast_path::Built,
-        tx_table_grow::Bigger, //
+        buf_pool::ReserveUse,
+        fast_path::BuildResult,
+        tx_table_grow::TxTableGrow, //
     },
     Conn, //
 };
 use crate::{
     lnd::{
         log,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     proto::{
         cause::Cause,
@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// Why something did not become a transmit.
-pub(super) enum Unsent {
+pub(super) enum SubmitError {
     /// The connection has ended, for this.
     Over(Cause),
     /// There is no memory right now.
@@ -54,7 +54,7 @@ pub(super) enum Unsent {
     Failed(Cause),
 }
 
-impl Unsent {
+impl SubmitError {
     /// Returns the cause to report.
     pub(super) fn cause(&self) -> Cause {
         match self {
@@ -86,12 +86,12 @@ impl Conn {
         self: &Arc<Self>,
         op: Op,
         slots: impl FnOnce(Limits) -> u16,
-        what: impl FnOnce(Moment) -> Transfer,
+        what: impl FnOnce(Timestamp) -> Transfer,
         buf: Option<TxBuf>,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
     ) {
         if let Err((what, why)) = self.submit(op, slots, what, buf, &mut None, body) {
-            let mut transfer = what(Moment::now());
+            let mut transfer = what(Timestamp::now());
             if let Some(sink) = transfer.take_sink() {
                 self.drop_sink(sink);
             }
@@ -100,7 +100,7 @@ impl Conn {
     }
 
     /// Gives what was never posted back to LNet, and counts it. Process context, no lock held.
-    pub(super) fn give_up(&self, unsent: Ended, cause: Cause) {
+    pub(super) fn give_up(&self, unsent: TransferEnd, cause: Cause) {
         let mut unsent = unsent;
         self.ni.seen.messages(cause, unsent.messages());
         unsent.finish(Some(cause), false);
@@ -109,7 +109,7 @@ impl Conn {
     /// Builds the message of a transmit, queues it, and posts what may go. The buffer of the request that it answers is
     /// posted again in front of it; if there is no memory, that request is left where it is.
     #[inline(always)]
-    pub(super) fn submit<'a, W: FnOnce(Moment) -> Transfer>(
+    pub(super) fn submit<'a, W: FnOnce(Timestamp) -> Transfer>(
         self: &Arc<Self>,
         op: Op,
         slots: impl FnOnce(Limits) -> u16,
@@ -117,13 +117,13 @@ impl Conn {
         buf: Option<TxBuf>,
         answered: &mut Answered,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
-    ) -> Result<(), (W, Unsent)> {
+    ) -> Result<(), (W, SubmitError)> {
         let mut had = buf;
         let (mut guard, buf) = loop {
             let mut guard = self.lock();
             let inner = &mut *guard;
             if !inner.life.is_up() {
-                return Err((what, Unsent::Over(inner.life.end_cause())));
+                return Err((what, SubmitError::Over(inner.life.end_cause())));
             }
             let Some(buf) = had.take().or_else(|| inner.wire.take_buf()) else {
                 drop(guard);
@@ -143,10 +143,10 @@ impl Conn {
             }
         };
         let inner = &mut *guard;
-        let now = Moment::now();
+        let now = Timestamp::now();
         if let Some((rx, how)) = answered.take() {
             if let Err(cause) = self.post_again(inner, rx, how, now) {
-                return Err((what, Unsent::Over(cause)));
+                return Err((what, SubmitError::Over(cause)));
             }
         }
         let slots = slots(inner.wire.limits());
@@ -154,13 +154,13 @@ impl Conn {
         let built = inner
             .wire
             .build((op, slots), what, buf, body, now, at_once)
-            .map_err(|(what, cause)| (what, Unsent::Failed(cause)))?;
+            .map_err(|(what, cause)| (what, SubmitError::Failed(cause)))?;
         // Who fails in that is finished with the connection.
         match built {
-            Built::Posted(Ok(())) => {}
-            Built::Posted(Err(cause)) => self.blame(inner, Fault::Post(cause)),
-            Built::Queued if at_once.is_some() => self.pump_due(inner, false, Some(now)),
-            Built::Queued => {}
+            BuildResult::Posted(Ok(())) => {}
+            BuildResult::Posted(Err(cause)) => self.blame(inner, CloseReason::Post(cause)),
+            BuildResult::Queued if at_once.is_some() => self.pump_due(inner, false, Some(now)),
+            BuildResult::Queued => {}
         }
         if inner.watch.begin() {
             if let Some(probe) = self.ni.probe() {
@@ -173,33 +173,33 @@ impl Conn {
     /// Returns why there is no message buffer for a transmit.
     #[cold]
     #[inline(never)]
-    pub(super) fn no_buf(&self, e: Error) -> Unsent {
+    pub(super) fn no_buf(&self, e: Error) -> SubmitError {
         match self.transient(e) {
-            Some(Cause::NoResources) if is_shortage(e) => Unsent::NoMemory,
-            cause => Unsent::Failed(cause.unwrap_or(Cause::Local(e.to_errno()))),
+            Some(Cause::NoResources) if is_shortage(e) => SubmitError::NoMemory,
+            cause => SubmitError::Failed(cause.unwrap_or(Cause::Local(e.to_errno()))),
         }
     }
 
     /// Gives the buffer of a transmit back for which there is no place, and returns why there is none.
     #[cold]
     #[inline(never)]
-    fn no_place(&self, buf: Option<TxBuf>, e: Error) -> Unsent {
+    fn no_place(&self, buf: Option<TxBuf>, e: Error) -> SubmitError {
         if let Some(buf) = buf {
             self.with(|inner| inner.wire.put_buf(buf));
         }
         if e == ENOMEM {
             self.count_shortage();
-            return Unsent::NoMemory;
+            return SubmitError::NoMemory;
         }
         log::cannot(self.nid(), "make room for a message", e);
-        Unsent::Failed(Cause::NoResources)
+        SubmitError::Failed(Cause::NoResources)
     }
 
     /// The payload of an IMMEDIATE in a message buffer, behind its head. At most 3976 bytes: a copy is
     /// cheaper than a mapping, right for any shape of pages, and covered by the checksum.
     #[inline(always)]
     pub(super) fn copied(&self, buf: Option<TxBuf>, payload: &PageVec) -> Result<TxBuf> {
-        let mut buf = buf.map_or_else(|| self.make_buf(For::Message), Ok)?;
+        let mut buf = buf.map_or_else(|| self.make_buf(ReserveUse::Message), Ok)?;
         let end = IMMEDIATE_HEAD.checked_add(payload.nob()).ok_or(EMSGSIZE)?;
         let to = buf
             .as_mut_slice()
@@ -212,7 +212,7 @@ impl Conn {
     /// Makes a message buffer, where none is free, or takes one out of the reserve. Process context.
     #[cold]
     #[inline(never)]
-    pub(super) fn make_buf(&self, whose: For) -> Result<TxBuf> {
+    pub(super) fn make_buf(&self, whose: ReserveUse) -> Result<TxBuf> {
         match TxBuf::alloc(&self.hca()?.device) {
             Err(e) if is_shortage(e) && self.may_use_reserves() => {
                 self.with(|inner| inner.wire.take_reserved_buf(whose).ok_or(e))
@@ -226,7 +226,7 @@ impl Conn {
     #[inline(never)]
     fn grow(&self) -> Result {
         let _nofs = NofsScope::enter();
-        let mut bigger = Bigger::new(self.with(|inner| inner.wire.nr_txs()))?;
+        let mut bigger = TxTableGrow::new(self.with(|inner| inner.wire.nr_txs()))?;
         // The old tables are freed without the lock.
         self.with(|inner| inner.wire.grow(&mut bigger));
         Ok(())
@@ -234,9 +234,9 @@ impl Conn {
 }
 
 /// Returns the reserve for a transmit of that kind.
-fn reserve_for(op: Op) -> For {
+fn reserve_for(op: Op) -> ReserveUse {
     match op {
-        Op::PutAck | Op::PutNak | Op::GetDone => For::Answer,
-        _ => For::Message,
+        Op::PutAck | Op::PutNak | Op::GetDone => ReserveUse::Answer,
+        _ => ReserveUse::Message,
     }
 }

@@ -18,10 +18,10 @@ use super::{
     TIMER, //
 };
 use crate::{
-    lnd::lingering::Leaving,
-    policy::liveness::Look,
+    lnd::lingering::Lingering,
+    policy::liveness::Check,
     proto::conn_state::{
-        Event,
+        ConnEvent,
         State, //
     },
     rdma::work::{
@@ -43,7 +43,7 @@ impl WorkItem<TIMER> for Conn {
             | State::Connecting
             | State::Accepting
             | State::Called => match inner.watch.step_left_ms() {
-                0 => this.step(inner, Event::Timeout),
+                0 => this.step(inner, ConnEvent::Timeout),
                 ms => {
                     this.rearm_timer(ms);
                     let waits_for_peer = inner.life.state() == State::Accepting;
@@ -60,7 +60,7 @@ impl WorkItem<TIMER> for Conn {
             State::Established => {
                 let limit = i64::from(this.ni.lnet.timeout()).saturating_mul(1000);
                 if let Some(cause) = inner.wire.overdue(limit) {
-                    return this.step(inner, Event::Fail(cause));
+                    return this.step(inner, ConnEvent::Fail(cause));
                 }
                 let waits = inner.wire.has_pending();
                 let sent_ms = inner.wire.sent_ms();
@@ -68,7 +68,7 @@ impl WorkItem<TIMER> for Conn {
                 let probe = this.ni.probe();
                 let keepalive = this.ni.lnet.keepalive();
                 let look = inner.watch.look(waits, sent_ms, probe, keepalive);
-                this.pump(inner, look != Look::Nothing);
+                this.pump(inner, look != Check::Nothing);
                 let next_ms = inner.watch.next_ms(inner.wire.sent_ms(), probe);
                 // For deadlines, too, however seldom silent peers are asked.
                 let idle_ms = this.timer_ms();
@@ -77,7 +77,7 @@ impl WorkItem<TIMER> for Conn {
                 if inner.watch.look_at_regions(held) {
                     this.kick_queue_pair();
                 }
-                if look == Look::All {
+                if look == Check::All {
                     drop(guard);
                     this.peer.ask_all();
                 }

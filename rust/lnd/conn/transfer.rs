@@ -12,21 +12,21 @@
 use kernel::prelude::*;
 
 use super::{
-    rdma_sink::Sink,
+    rdma_sink::RdmaSink,
     rdma_target::{
-        Aim,
         Limits,
-        Remote, //
+        RdmaTarget,
+        TargetPos, //
     },
     transfer_done::{
-        Ended,
-        Memory,
+        Completed,
         Owner,
-        Well, //
+        TransferEnd,
+        TransferMemory, //
     }, //
 };
 use crate::{
-    lnd::timestamp::Moment,
+    lnd::timestamp::Timestamp,
     lnet::Message,
     policy::latency::Stamps,
     proto::{
@@ -51,9 +51,9 @@ use crate::{
 /// - `moved` is no more than `total`, and `total` no more than the memory has.
 pub(super) struct Transfer {
     owner: Owner,
-    memory: Memory,
+    memory: TransferMemory,
     /// Where WRITEs go, once known.
-    remote: Option<Remote>,
+    remote: Option<RdmaTarget>,
     /// The message to send next.
     buf: Option<TxBuf>,
     /// For the PUT_DONE of a PUT, which may be due before the PUT_REQ has left its buffer.
@@ -65,18 +65,18 @@ pub(super) struct Transfer {
     /// Bytes that arrived in a sink; of a source, those whose WRITEs were built.
     moved: u32,
     /// When it was queued, for its deadline.
-    since: Moment,
+    since: Timestamp,
     /// When its stage began, for people.
-    clock: Stamps<Moment>,
+    clock: Stamps<Timestamp>,
 }
 
 impl Transfer {
     /// A transfer of a message alone, which begins now.
     #[inline]
-    pub(super) fn message(owner: Owner, now: Moment) -> Self {
+    pub(super) fn message(owner: Owner, now: Timestamp) -> Self {
         Self {
             owner,
-            memory: Memory::None,
+            memory: TransferMemory::None,
             remote: None,
             buf: None,
             spare: None,
@@ -94,7 +94,7 @@ impl Transfer {
     pub(super) fn offer(self, total: u32, spare: TxBuf) -> Self {
         Self {
             total,
-            memory: Memory::Source,
+            memory: TransferMemory::Source,
             spare: Some(spare),
             ..self
         }
@@ -102,10 +102,10 @@ impl Transfer {
 
     /// Makes it a transfer of `total` bytes of its message's pages, which are mapped, by WRITEs to `remote`.
     #[inline]
-    pub(super) fn write_to(self, remote: Remote, total: u32) -> Self {
+    pub(super) fn write_to(self, remote: RdmaTarget, total: u32) -> Self {
         Self {
             total,
-            memory: Memory::Source,
+            memory: TransferMemory::Source,
             remote: Some(remote),
             ..self
         }
@@ -113,10 +113,10 @@ impl Transfer {
 
     /// WRITEs of the peer go to `sink`, which has room for `nob` bytes.
     #[inline]
-    pub(super) fn read_into(self, sink: Sink, nob: u32) -> Self {
+    pub(super) fn read_into(self, sink: RdmaSink, nob: u32) -> Self {
         Self {
             total: nob,
-            memory: Memory::Sink(sink),
+            memory: TransferMemory::Sink(sink),
             ..self
         }
     }
@@ -124,7 +124,7 @@ impl Transfer {
     /// Whether nothing goes in front of its message.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
-        self.remote.is_none() && !matches!(self.memory, Memory::Sink(_))
+        self.remote.is_none() && !matches!(self.memory, TransferMemory::Sink(_))
     }
 
     /// The message to send is `nob` bytes of `buf`.
@@ -155,19 +155,19 @@ impl Transfer {
     }
 
     /// The time that the peer took does not count against what comes now.
-    pub(super) fn start_again(&mut self, now: Moment) {
+    pub(super) fn start_again(&mut self, now: Timestamp) {
         self.since = now;
     }
 
     /// When its stage began.
     #[inline]
-    pub(super) fn clock(&mut self) -> &mut Stamps<Moment> {
+    pub(super) fn clock(&mut self) -> &mut Stamps<Timestamp> {
         &mut self.clock
     }
 
     /// The same, with the bytes of its message, and those that may move by RDMA.
     #[inline]
-    pub(super) fn measured(&mut self) -> (&mut Stamps<Moment>, usize, u32) {
+    pub(super) fn measured(&mut self) -> (&mut Stamps<Timestamp>, usize, u32) {
         (&mut self.clock, self.nob, self.total)
     }
 
@@ -204,7 +204,7 @@ impl Transfer {
             return Err(Cause::Protocol);
         }
         self.total = rd.total();
-        Ok(Remote::new(rd).and_then(|remote| {
+        Ok(RdmaTarget::new(rd).and_then(|remote| {
             let slots = remote.slots(self.source()?, self.total, limits)?;
             let status = i32::try_from(rd.total())?;
             self.remote = Some(remote);
@@ -227,14 +227,14 @@ impl Transfer {
 
     fn source(&self) -> Result<&SgRef> {
         match (&self.memory, self.owner.map()) {
-            (Memory::Source, Some(map)) => Ok(map),
+            (TransferMemory::Source, Some(map)) => Ok(map),
             _ => Err(EPROTO),
         }
     }
 
     /// What our next WRITEs read, where they go, and how many bytes are left. `None`: an error, or zero
     /// bytes; only the message goes.
-    pub(super) fn writes(&self) -> Option<(SgCursor, Aim, u32)> {
+    pub(super) fn writes(&self) -> Option<(SgCursor, TargetPos, u32)> {
         match (self.source(), &self.remote) {
             (Ok(map), Some(remote)) => {
                 let mut cursor = map.cursor();
@@ -265,7 +265,7 @@ impl Transfer {
     }
 
     /// The rest of the piece of the peer's sink at `aim`.
-    pub(super) fn piece(&self, aim: Aim) -> Option<Fragment> {
+    pub(super) fn piece(&self, aim: TargetPos) -> Option<Fragment> {
         self.remote.as_ref()?.rest(aim)
     }
 
@@ -275,17 +275,17 @@ impl Transfer {
     }
 
     /// The sink that the peer's WRITEs go to.
-    pub(super) fn sink(&mut self) -> Option<&mut Sink> {
+    pub(super) fn sink(&mut self) -> Option<&mut RdmaSink> {
         match &mut self.memory {
-            Memory::Sink(sink) => Some(sink),
-            Memory::None | Memory::Source => None,
+            TransferMemory::Sink(sink) => Some(sink),
+            TransferMemory::None | TransferMemory::Source => None,
         }
     }
 
     /// Takes the sink of a transfer that was never queued.
-    pub(super) fn take_sink(&mut self) -> Option<Sink> {
-        match core::mem::replace(&mut self.memory, Memory::None) {
-            Memory::Sink(sink) => Some(sink),
+    pub(super) fn take_sink(&mut self) -> Option<RdmaSink> {
+        match core::mem::replace(&mut self.memory, TransferMemory::None) {
+            TransferMemory::Sink(sink) => Some(sink),
             other => {
                 self.memory = other;
                 None
@@ -296,7 +296,7 @@ impl Transfer {
     /// Takes the message, if that is all that LNet gets back.
     #[inline]
     pub(super) fn take_message(&mut self) -> Option<Message> {
-        if !matches!(self.memory, Memory::None) {
+        if !matches!(self.memory, TransferMemory::None) {
             return None;
         }
         match core::mem::replace(&mut self.owner, Owner::Nobody) {
@@ -311,17 +311,17 @@ impl Transfer {
     /// It went well, so no key leads to its memory. Takes what LNet gets back, if somebody waits and nothing is to be
     /// copied.
     #[inline(always)]
-    pub(super) fn take_well(&mut self) -> Option<Well> {
+    pub(super) fn take_well(&mut self) -> Option<Completed> {
         if matches!(self.owner, Owner::Nobody) || self.is_bounced() {
             return None;
         }
-        self.memory = Memory::None;
+        self.memory = TransferMemory::None;
         let owner = core::mem::replace(&mut self.owner, Owner::Nobody);
-        Some(Well(owner, self.moved))
+        Some(Completed(owner, self.moved))
     }
 
     fn is_bounced(&self) -> bool {
-        matches!(&self.memory, Memory::Sink(sink) if sink.is_bounced())
+        matches!(&self.memory, TransferMemory::Sink(sink) if sink.is_bounced())
     }
 
     /// Drops one, of which a message is out: most have nothing else, and need no look at each part.
@@ -330,13 +330,13 @@ impl Transfer {
         match entry {
             Some(Self {
                 owner: Owner::Nobody,
-                memory: Memory::None,
+                memory: TransferMemory::None,
                 remote,
                 buf: None,
                 spare: None,
                 // What is dropped of a transfer is named above.
                 ..
-            }) if remote.as_ref().is_none_or(Remote::is_plain) => {
+            }) if remote.as_ref().is_none_or(RdmaTarget::is_plain) => {
                 core::mem::forget(entry.take());
             }
             _ => *entry = None,
@@ -344,9 +344,9 @@ impl Transfer {
     }
 
     /// Takes out what LNet gets back; the rest is only for sending.
-    pub(super) fn end(&mut self) -> Ended {
+    pub(super) fn end(&mut self) -> TransferEnd {
         let owner = core::mem::replace(&mut self.owner, Owner::Nobody);
-        let memory = core::mem::replace(&mut self.memory, Memory::None);
-        Ended::new(owner, memory, self.moved)
+        let memory = core::mem::replace(&mut self.memory, TransferMemory::None);
+        TransferEnd::new(owner, memory, self.moved)
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Context: made in any, finished in process context without a lock.
 
-use super::rdma_sink::Sink;
+use super::rdma_sink::RdmaSink;
 use crate::{
     lnd::lnet_glue::{
         lnet_health,
@@ -93,19 +93,19 @@ impl Owner {
 }
 
 /// The memory of a transfer.
-pub(super) enum Memory {
+pub(super) enum TransferMemory {
     /// None, or copied into the message.
     None,
     /// The pages of its message, which RDMA WRITEs of ours read.
     Source,
     /// Written by the peer's RDMA WRITEs.
-    Sink(Sink),
+    Sink(RdmaSink),
 }
 
 /// The owner of a transfer that went well, and the number of bytes that arrived for a GET.
-pub(super) struct Well(pub(super) Owner, pub(super) u32);
+pub(super) struct Completed(pub(super) Owner, pub(super) u32);
 
-impl Well {
+impl Completed {
     /// Gives it back to LNet. Process context, no lock held: LNet may send from inside.
     #[inline(always)]
     pub(super) fn finish(self) {
@@ -118,16 +118,16 @@ impl Well {
 }
 
 /// What is left of a transfer when it is over.
-pub(super) struct Ended {
+pub(super) struct TransferEnd {
     owner: Owner,
-    memory: Memory,
+    memory: TransferMemory,
     arrived: u32,
 }
 
-impl Ended {
+impl TransferEnd {
     /// Of what `arrived` bytes came for.
     #[inline(always)]
-    pub(super) fn new(owner: Owner, memory: Memory, arrived: u32) -> Self {
+    pub(super) fn new(owner: Owner, memory: TransferMemory, arrived: u32) -> Self {
         Self {
             owner,
             memory,
@@ -144,14 +144,14 @@ impl Ended {
     pub(super) fn unsent(msg: Message) -> Self {
         Self {
             owner: Owner::Message(msg),
-            memory: Memory::None,
+            memory: TransferMemory::None,
             arrived: 0,
         }
     }
 
     /// Takes the message, if LNet gets nothing else back, and unmaps its pages. Process context, no lock held.
     pub(super) fn take_message(&mut self) -> Option<Message> {
-        if matches!(self.memory, Memory::Sink(_)) {
+        if matches!(self.memory, TransferMemory::Sink(_)) {
             return None;
         }
         match core::mem::replace(&mut self.owner, Owner::Nobody).into_message() {
@@ -175,10 +175,10 @@ impl Ended {
             Some(cause) => cause.outcome(posted),
         };
         let let_go = match &mut self.memory {
-            Memory::Sink(sink) if cause.is_none() => sink.copy_out(self.arrived),
+            TransferMemory::Sink(sink) if cause.is_none() => sink.copy_out(self.arrived),
             _ => Ok(()),
         };
-        self.memory = Memory::None;
+        self.memory = TransferMemory::None;
         if let Err(e) = let_go {
             outcome = Cause::Local(e.to_errno()).outcome(posted);
         }

@@ -28,8 +28,8 @@ use super::{
     resend,
     rx::Rx,
     wire::tx_done::{
-        Finished,
-        Over, //
+        FinishedTx,
+        TakenTx, //
     },
     Conn,
     Inner,
@@ -38,18 +38,18 @@ use super::{
 use crate::{
     lnd::{
         log,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     lnet::{
         Health as LnetHealth,
         Message, //
     },
     policy::{
-        ni_deletion::Late,
-        resend::Again,
+        ni_deletion::LateAction,
+        resend::Resend,
         upcall_sched::{
-            Pick,
-            Turn, //
+            NextJob,
+            UpcallSched, //
         }, //
     },
     proto::{
@@ -93,7 +93,7 @@ impl WorkItem<UPPER> for Conn {
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
         let me = kernel::current!().pid();
-        let began = Moment::now();
+        let began = Timestamp::now();
         let mut corked = began;
         // Not dropped: `finish` takes what `next_job` puts in.
         let mut finished = ManuallyDrop::new(None);
@@ -112,8 +112,8 @@ impl WorkItem<UPPER> for Conn {
                     rest(&this, inner, began);
                 } else if n % CORKED == 0 || is_late(corked, n) {
                     this.pump(inner, false);
-                    corked = Moment::now();
-                    if Turn::is_long(began.ns(), corked.ns()) {
+                    corked = Timestamp::now();
+                    if UpcallSched::is_long(began.ns(), corked.ns()) {
                         n = BUDGET;
                     }
                 }
@@ -128,7 +128,7 @@ impl WorkItem<UPPER> for Conn {
         }
         {
             let mut guard = this.lock();
-            let now = Moment::now();
+            let now = Timestamp::now();
             this.pump_at(&mut guard, false, Some(now));
             guard.turn.again(began.ns(), now.ns());
         }
@@ -140,7 +140,7 @@ impl Conn {
     /// Queues the worker that calls LNet, if there is something for it and it would not see it by
     /// itself. `now` decides whether it goes before ordinary tasks: it is the time of the
     /// completion that made work for it.
-    pub(super) fn kick_upper(self: &Arc<Self>, inner: &mut Inner, now: Moment) {
+    pub(super) fn kick_upper(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
         // Most often it is awake.
         if inner.turn.is_awake() {
             return;
@@ -166,14 +166,14 @@ impl Conn {
 }
 
 /// Whether what was queued since `corked`, before the job number `n`, has waited for long enough.
-fn is_late(corked: Moment, n: u32) -> bool {
-    n > 1 && Moment::now().ns_since(corked) >= CORKED_NS
+fn is_late(corked: Timestamp, n: u32) -> bool {
+    n > 1 && Timestamp::now().ns_since(corked) >= CORKED_NS
 }
 
 /// Rings the doorbell for what was queued meanwhile, and is not called before there is more to do. Until then the turn
 /// is taken: whoever ends the connection meanwhile does not call a second one.
-fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Moment) {
-    let now = Moment::now();
+fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Timestamp) {
+    let now = Timestamp::now();
     conn.pump_at(inner, false, Some(now));
     inner.turn.rests(began.ns(), now.ns());
     if inner.wire.has_done() || !inner.life.is_up() {
@@ -183,14 +183,14 @@ fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Moment) {
 
 /// What comes next; what is to be finished is put into `finished`.
 #[inline]
-fn next_job(inner: &mut Inner, finished: &mut Option<Finished>) -> Option<Job> {
+fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job> {
     let done = inner.wire.has_done();
     let requests = !inner.inbox.is_empty() && !inner.life.is_unpublished();
     let pick = inner.turn.pick(done, requests);
-    if pick == Pick::Finish {
+    if pick == NextJob::Finish {
         match inner.wire.take_done(finished) {
-            Some(Over::Well(msg)) => return Some(Job::Sent(msg)),
-            Some(Over::Other) => return Some(Job::Finish),
+            Some(TakenTx::Well(msg)) => return Some(Job::Sent(msg)),
+            Some(TakenTx::Other) => return Some(Job::Finish),
             None => {}
         }
     }
@@ -202,10 +202,10 @@ fn next_job(inner: &mut Inner, finished: &mut Option<Finished>) -> Option<Job> {
 
 /// Gives back to LNet what was taken.
 #[inline(never)]
-fn finish(conn: &Conn, finished: &mut Option<Finished>) {
+fn finish(conn: &Conn, finished: &mut Option<FinishedTx>) {
     // Looked at before it is taken, so that only what is wanted is read.
-    if let Some(Finished::Well(_)) = finished {
-        if let Some(Finished::Well(well)) = finished.take() {
+    if let Some(FinishedTx::Well(_)) = finished {
+        if let Some(FinishedTx::Well(well)) = finished.take() {
             well.finish();
         }
     } else if let Some(finished) = finished.take() {
@@ -216,14 +216,14 @@ fn finish(conn: &Conn, finished: &mut Option<Finished>) {
 /// The same of what failed, or has more to be done.
 #[cold]
 #[inline(never)]
-fn finish_ended(conn: &Conn, finished: Finished) {
+fn finish_ended(conn: &Conn, finished: FinishedTx) {
     let mut finished = finished;
     let again = finished.again(conn.ni.message_limit_ms());
     if conn.ni.condition.is_broken() {
         finished.on_broken_device();
     }
     let failed = finished.failed();
-    if again != Again::Nothing && conn.ni.is_listed() {
+    if again != Resend::Nothing && conn.ni.is_listed() {
         if let Some((msg, outcome)) = finished.take_lost() {
             if !resend::send(conn, msg, again, outcome) {
                 return;
@@ -278,7 +278,7 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
 #[cold]
 #[inline(never)]
 fn came_late(conn: &Arc<Conn>) {
-    if let Late::Ends { news } = conn.ni.came_late() {
+    if let LateAction::Ends { news } = conn.ni.came_late() {
         if news {
             log::deletion_waits(conn.ni.nid);
         }

@@ -11,8 +11,8 @@ use kernel::{
 use crate::{
     lnd::stats::close_log::{
         self,
-        Seen,
-        Tally, //
+        CloseStats,
+        Totals, //
     },
     policy::close_log::{
         CAUSES,
@@ -23,28 +23,32 @@ use crate::{
 };
 
 /// What an NI, or nobody's judge, has seen.
-pub(crate) struct SeenBy {
+pub(crate) struct CloseLogFile {
     /// The NI, if it is one's.
     nid: Option<Nid>,
-    seen: Arc<Seen>,
+    seen: Arc<CloseStats>,
 }
 
-impl SeenBy {
+impl CloseLogFile {
     /// Of `nid`; `None`: of requests that were for none of the NIs. May sleep.
-    pub(crate) fn new(nid: Option<Nid>, seen: &Arc<Seen>) -> Result<Arc<Self>> {
+    pub(crate) fn new(nid: Option<Nid>, seen: &Arc<CloseStats>) -> Result<Arc<Self>> {
         let seen = seen.clone();
         Ok(Arc::new(Self { nid, seen }, GFP_KERNEL)?)
     }
 }
 
-impl Show for SeenBy {
+impl Show for CloseLogFile {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_ends(self, f)
     }
 }
 
 /// Shows how often each cause ended a connection, an attempt or a message, and each refusal.
-pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(crate) fn show_tally(
+    seen: &CloseStats,
+    nid: Option<Nid>,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     if nid.is_some() {
         show_row(seen, nid, "closed", &CAUSES, |tally| tally.closed, f)?;
         show_row(seen, nid, "failed", &CAUSES, |tally| tally.failed, f)?;
@@ -61,7 +65,7 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
             "Resent",
             "NotForLNet",
         ];
-        let counts = |tally: &Tally| {
+        let counts = |tally: &Totals| {
             [
                 tally.no_memory,
                 tally.gpu_mapped,
@@ -80,11 +84,11 @@ pub(crate) fn show_tally(seen: &Seen, nid: Option<Nid>, f: &mut fmt::Formatter<'
 /// Shows a line of counters. Copies no more than these: all of them together are too large for the stack.
 #[inline(never)]
 fn show_row<const N: usize>(
-    seen: &Seen,
+    seen: &CloseStats,
     nid: Option<Nid>,
     what: &str,
     names: &[&str; N],
-    of: fn(&Tally) -> [u64; N],
+    of: fn(&Totals) -> [u64; N],
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     show_causes(nid, what, names, &seen.counters(of), f)?;
@@ -109,7 +113,7 @@ fn show_causes(
     Ok(())
 }
 
-fn show_ends(by: &SeenBy, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_ends(by: &CloseLogFile, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (ends, refusals) = by.seen.written();
     let now = close_log::now_ms();
     match by.nid {

@@ -18,13 +18,13 @@ use crate::{
 };
 
 /// The files of an NI: how it is now, by an `N`, what ended, by an `S`, and where time goes, by a `T`.
-pub(crate) struct Files<N: Show, S: Show, T: Show> {
+pub(crate) struct NiFiles<N: Show, S: Show, T: Show> {
     _now: File<N>,
     _ends: File<S>,
     _times: File<T>,
 }
 
-impl<N: Show, S: Show, T: Show> Files<N, S, T> {
+impl<N: Show, S: Show, T: Show> NiFiles<N, S, T> {
     /// Makes the files. May sleep.
     pub(crate) fn new(
         dir: &Dir,

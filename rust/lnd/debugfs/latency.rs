@@ -13,13 +13,13 @@ use kernel::{
 use crate::{
     lnd::stats::latency::{
         Histogram,
-        Times, //
+        LatencyStats, //
     },
     policy::latency::{
         limit,
         quantile,
-        Kind,
         Stage,
+        TxKind,
         ROW_NAMES, //
     },
     proto::nid::Nid,
@@ -27,20 +27,20 @@ use crate::{
 };
 
 /// The histograms of one NI.
-pub(crate) struct TimesOf {
+pub(crate) struct LatencyFile {
     nid: Nid,
-    times: Arc<Times>,
+    times: Arc<LatencyStats>,
 }
 
-impl TimesOf {
+impl LatencyFile {
     /// Of `nid`. May sleep.
-    pub(crate) fn new(nid: Nid, times: &Arc<Times>) -> Result<Arc<Self>> {
+    pub(crate) fn new(nid: Nid, times: &Arc<LatencyStats>) -> Result<Arc<Self>> {
         let times = times.clone();
         Ok(Arc::new(Self { nid, times }, GFP_KERNEL)?)
     }
 }
 
-impl Show for TimesOf {
+impl Show for LatencyFile {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (row, (stage, kind)) in ROW_NAMES.iter().enumerate() {
             let histogram = self.times.histogram(row);
@@ -54,7 +54,7 @@ impl Show for TimesOf {
 fn show_histogram(
     nid: Nid,
     stage: Stage,
-    kind: Kind,
+    kind: TxKind,
     histogram: &Histogram,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {

@@ -13,21 +13,21 @@ use super::close_log::show_tally;
 use crate::{
     lnd::{
         conn::{
-            snapshot::Numbers,
+            snapshot::WireSnapshot,
             Conn, //
         },
         ni::{
-            Ni,
-            Trouble, //
+            DeviceHint,
+            Ni, //
         },
-        ni_device::Port,
+        ni_device::NiDevice,
         peer::{
             Peer,
             Peers, //
         },
         stats::{
             close_log,
-            closed_counters::ListNr, //
+            closed_counters::SnapshotId, //
         }, //
     },
     rdma::{
@@ -36,7 +36,7 @@ use crate::{
     }, //
 };
 
-impl Show for Port {
+impl Show for NiDevice {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show(&self.peers, f)
     }
@@ -51,7 +51,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         waiting = waiting.saturating_add(peer.with(|inner| inner.waiting()));
     });
     // The port is asked for who reads next: firmware may hang, and is not to hang readers.
-    ni.tell(Trouble::Watched);
+    ni.tell(DeviceHint::Watched);
     let hca = ni.hca().ok();
     let device = hca.as_ref().map(|hca| hca.device.name());
     write!(
@@ -101,7 +101,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(f)
 }
 
-fn show_peers(all: &Peers<Conn>, list: ListNr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_peers(all: &Peers<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let now_ms = close_log::now_ms();
     let mut result = Ok(());
     all.table.for_each(|peer| {
@@ -117,12 +117,12 @@ fn show_peers(all: &Peers<Conn>, list: ListNr, f: &mut fmt::Formatter<'_>) -> fm
     result
 }
 
-fn show_conn(conn: &Conn, list: ListNr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     // The table may have been packed meanwhile, so that a peer is met twice.
     let Some(view) = conn.view(list) else {
         return Ok(());
     };
-    let Numbers {
+    let WireSnapshot {
         credits, queues, ..
     } = view.wire;
     write!(

@@ -10,7 +10,7 @@ use super::{
     Peer, //
 };
 use crate::{
-    policy::rate_limit::Spent,
+    policy::rate_limit::RateExceeded,
     proto::{
         conn_req_check::{
             check_peer,
@@ -33,7 +33,7 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn judge(
         &self,
         asked: &ConnReq,
-        ration: impl Fn() -> Result<(), Spent>,
+        ration: impl Fn() -> Result<(), RateExceeded>,
     ) -> Option<PeerVerdict> {
         let wanted = self.ni.lnet.conns_per_peer();
         self.with(|inner| {

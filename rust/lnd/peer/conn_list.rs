@@ -2,7 +2,7 @@
 
 //! The connections of a peer, in whatever state, and which of them messages may use.
 //!
-//! Context: the caller holds the peer's lock. Of a connection it asks [`Listed`] only, which takes none.
+//! Context: the caller holds the peer's lock. Of a connection it asks [`ConnListEntry`] only, which takes none.
 //!
 //! # Invariants
 //!
@@ -15,7 +15,7 @@ use kernel::{
 };
 
 /// A connection as the list of its peer's connections sees it. Takes no lock.
-pub(crate) trait Listed {
+pub(crate) trait ConnListEntry {
     /// Whether others are preferred, because the other side may have given this one up.
     fn is_doubted(&self) -> bool;
 
@@ -27,7 +27,7 @@ pub(crate) trait Listed {
 }
 
 /// The connections, each a `C`.
-pub(super) struct Roster<C> {
+pub(super) struct ConnList<C> {
     /// Every connection object, in whatever state.
     all: KVec<Arc<C>>,
     /// Those that messages may use.
@@ -36,7 +36,7 @@ pub(super) struct Roster<C> {
     next: usize,
 }
 
-impl<C: Listed> Roster<C> {
+impl<C: ConnListEntry> ConnList<C> {
     /// None.
     pub(super) const EMPTY: Self = Self {
         all: KVec::new(),

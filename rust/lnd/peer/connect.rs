@@ -22,16 +22,16 @@ use super::{
 use crate::{
     lnd::{
         log,
-        ni::Trouble,
+        ni::DeviceHint,
         stats::conn_stats, //
     },
     policy::{
-        connect_queue::Claim,
-        link_state::Passage,
+        connect_queue::ConnectPriority,
+        link_state::SendPolicy,
         reconnect::{
-            After,
-            Invited,
-            Known, //
+            AfterFailure,
+            PeerParams,
+            RetryReject, //
         }, //
     },
     proto::{
@@ -56,7 +56,7 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
 
     fn run(this: Arc<Self>) {
         let _nofs = NofsScope::enter();
-        if this.ni.passage() != Passage::Open {
+        if this.ni.passage() != SendPolicy::Open {
             return this.wait_for_way();
         }
         let listed = this.ni.is_listed();
@@ -148,7 +148,7 @@ impl<C: Connection> Peer<C> {
 
     /// The attempt that was just counted is not to be made: the administrator does not want it, or LNet has enough of
     /// the peer's already.
-    fn forbidden(self: &Arc<Self>, turn: Claim, cause: Cause) {
+    fn forbidden(self: &Arc<Self>, turn: ConnectPriority, cause: Cause) {
         let noted = self.ni.seen.ended(self.nid, true, false, cause, None);
         log::not_connected(self.nid, cause, noted);
         conn_stats::no_conn(self.ni.nid, self.nid, cause, None);
@@ -156,14 +156,14 @@ impl<C: Connection> Peer<C> {
     }
 
     /// There is no object for the attempt that was just counted.
-    fn not_begun(self: &Arc<Self>, turn: Claim, cause: Cause) {
+    fn not_begun(self: &Arc<Self>, turn: ConnectPriority, cause: Cause) {
         self.peers.leave_line(turn);
         self.attempt_over(true, None, cause);
     }
 
     /// An attempt became a connection: it is open to all, but messages that wait go before others. [`Peer::hand_over`]
     /// is to follow. Called by the connection's control worker.
-    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: Known) {
+    pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: PeerParams) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
         if conn.is_active() {
@@ -209,7 +209,7 @@ impl<C: Connection> Peer<C> {
         self: &Arc<Self>,
         conn: &Arc<C>,
         attempt_failed: bool,
-        retry: Option<Invited>,
+        retry: Option<RetryReject>,
         cause: Cause,
         moved: bool,
     ) {
@@ -227,7 +227,7 @@ impl<C: Connection> Peer<C> {
             return;
         }
         let moved = moved && !cause.is_wanted() && !self.ni.is_stopping();
-        let lost = self.ni.passage() != Passage::Open && !self.ni.is_stopping();
+        let lost = self.ni.passage() != SendPolicy::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
         let broke = conn.is_active() && cause.is_mishap();
         let bad = cause.is_breakage();
@@ -266,11 +266,11 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn attempt_over(
         self: &Arc<Self>,
         active: bool,
-        retry: Option<Invited>,
+        retry: Option<RetryReject>,
         cause: Cause,
     ) {
         if cause == Cause::ConnectTimeout {
-            self.ni.tell(Trouble::Unheard);
+            self.ni.tell(DeviceHint::Unheard);
         }
         let random = random::u32();
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
@@ -278,10 +278,10 @@ impl<C: Connection> Peer<C> {
         let listed = self.ni.is_listed();
         // What the way closed on waits for it to open, and what had to give way here is tried again.
         let passage = self.ni.passage();
-        if passage == Passage::Refuse {
+        if passage == SendPolicy::Refuse {
             self.refuse_waiting();
         }
-        let later = cause.spares_who_waits() || passage == Passage::Hold;
+        let later = cause.spares_who_waits() || passage == SendPolicy::Hold;
         let again = retry
             .map(|invited| invited.why)
             .or(later.then_some(RetryWhy::Early));
@@ -296,16 +296,16 @@ impl<C: Connection> Peer<C> {
             if cause.is_ours_to_connect() {
                 inner.policy.insist();
             }
-            if let After::RetryIn(ms) = after {
+            if let AfterFailure::RetryIn(ms) = after {
                 self.retry_in(inner, ms);
             }
             after
         });
         match after {
-            After::RetryIn(_) => {}
-            After::OthersRemain => self.see_to_more(),
+            AfterFailure::RetryIn(_) => {}
+            AfterFailure::OthersRemain => self.see_to_more(),
             // One of the peer's that nobody went on with may not have been the peer's.
-            After::GiveUp => self.forget(Some(cause), active),
+            AfterFailure::GiveUp => self.forget(Some(cause), active),
         }
     }
 

@@ -16,18 +16,18 @@
 //! # Invariants
 //!
 //! The attempts that `line` counts are those of ours that the policies of the peers have counted
-//! ([`crate::policy::reconnect::Peer::start`]) and that have not ended their turn ([`super::Connection::end_turn`]).
-//! Each is counted off as what it was counted for: the attempt keeps that.
+//! ([`crate::policy::reconnect::ReconnectState::start`]) and that have not ended their turn
+//! ([`super::Connection::end_turn`]). Each is counted off as what it was counted for: the attempt keeps that.
 
 use kernel::prelude::*;
 
 use crate::{
     policy::connect_queue::{
         self,
-        Claim,
-        Place,
-        Quiet,
-        Unanswered,
+        ConnectPriority,
+        QueueState,
+        UnresponsiveBucket,
+        UnresponsivePeers,
         QUIET,
         ROOM, //
     },
@@ -35,13 +35,13 @@ use crate::{
 };
 
 /// The line of an NI.
-pub(super) struct Line {
-    line: connect_queue::Line<KVec<u32>>,
-    unanswered: Unanswered,
-    quiet: KVec<Quiet>,
+pub(super) struct ConnectWaiters {
+    line: connect_queue::ConnectQueue<KVec<u32>>,
+    unanswered: UnresponsivePeers,
+    quiet: KVec<UnresponsiveBucket>,
 }
 
-impl Line {
+impl ConnectWaiters {
     /// Makes an empty line. `salt` is random. May sleep.
     ///
     /// # Errors
@@ -50,18 +50,18 @@ impl Line {
     pub(super) fn new(salt: u64) -> Result<Self> {
         let room = || KVec::from_elem(0, ROOM, GFP_KERNEL);
         Ok(Self {
-            line: connect_queue::Line::new(room()?, room()?, room()?),
-            unanswered: Unanswered::new(salt),
+            line: connect_queue::ConnectQueue::new(room()?, room()?, room()?),
+            unanswered: UnresponsivePeers::new(salt),
             quiet: KVec::from_elem([0; 4], QUIET, GFP_KERNEL)?,
         })
     }
 
     /// Returns what that peer wants a connection for. `more`: it has one.
-    pub(super) fn claim(&self, nid: Nid, more: bool) -> Claim {
+    pub(super) fn claim(&self, nid: Nid, more: bool) -> ConnectPriority {
         match more {
-            true => Claim::More,
-            false if self.unanswered.has(&self.quiet, nid.addr()) => Claim::Silent,
-            false => Claim::First,
+            true => ConnectPriority::More,
+            false if self.unanswered.has(&self.quiet, nid.addr()) => ConnectPriority::Silent,
+            false => ConnectPriority::First,
         }
     }
 
@@ -70,29 +70,29 @@ impl Line {
         self.unanswered.note(&mut self.quiet, nid.addr(), answered);
     }
 
-    /// Returns whether a peer may begin so many attempts now; see [`connect_queue::Line::enter`].
+    /// Returns whether a peer may begin so many attempts now; see [`connect_queue::ConnectQueue::enter`].
     pub(super) fn enter(
         &mut self,
         nid: Nid,
         attempts: u16,
-        place: &mut Place,
-        claim: Claim,
+        place: &mut QueueState,
+        claim: ConnectPriority,
     ) -> bool {
         self.line.enter(nid.addr(), attempts, place, claim)
     }
 
     /// Takes a peer out of the line.
-    pub(super) fn forget(&mut self, nid: Nid, place: &mut Place) {
+    pub(super) fn forget(&mut self, nid: Nid, place: &mut QueueState) {
         self.line.forget(nid.addr(), place);
     }
 
     /// An attempt with that claim has ended its turn, or was not begun.
-    pub(super) fn leave(&mut self, claim: Claim) {
+    pub(super) fn leave(&mut self, claim: ConnectPriority) {
         self.line.leave(claim);
     }
 
     /// Takes out the peer that is to begin now, if there is room: its address, and the place that it had.
-    pub(super) fn next(&mut self) -> Option<(u32, Place)> {
+    pub(super) fn next(&mut self) -> Option<(u32, QueueState)> {
         self.line.next()
     }
 }

@@ -16,17 +16,17 @@ use super::{
 use crate::{
     policy::{
         connect_queue::{
-            Claim,
-            Place, //
+            ConnectPriority,
+            QueueState, //
         },
-        link_state::Passage, //
+        link_state::SendPolicy, //
     },
     proto::nid::Nid, //
 };
 
 impl<C: Connection> Peers<C> {
     /// An attempt of ours that began with that claim has ended its turn: who waits may begin.
-    pub(super) fn leave_line(&self, claim: Claim) {
+    pub(super) fn leave_line(&self, claim: ConnectPriority) {
         self.line.lock().leave(claim);
         self.call_next();
     }
@@ -70,17 +70,17 @@ impl<C: Connection> Peer<C> {
 
     /// Calls the peer, whose entry was taken out of the line where it had that `place`. False: the peer does not
     /// want the turn any more, or has another entry by now.
-    fn call(self: &Arc<Self>, place: Place) -> bool {
+    fn call(self: &Arc<Self>, place: QueueState) -> bool {
         let now_ms = self.ni.now_ms();
         self.with(|inner| {
             if inner.place != place {
                 return false;
             }
             if !inner.policy.is_due() {
-                inner.place = Place::Nowhere;
+                inner.place = QueueState::Nowhere;
                 return false;
             }
-            inner.place = Place::Called;
+            inner.place = QueueState::Called;
             inner.called_ms = now_ms;
             self.retry_in(inner, 0);
             true
@@ -91,8 +91,8 @@ impl<C: Connection> Peer<C> {
 impl<C: Connection> PeerInner<C> {
     /// A message wants a connection and there is none: whether to start an attempt. If the way is closed, or it is not
     /// its turn, a retry looks after it.
-    pub(super) fn want(&mut self, peer: &Arc<Peer<C>>, passage: Passage) -> bool {
-        if passage == Passage::Open {
+    pub(super) fn want(&mut self, peer: &Arc<Peer<C>>, passage: SendPolicy) -> bool {
+        if passage == SendPolicy::Open {
             if !self.policy.may_start() {
                 return false;
             }

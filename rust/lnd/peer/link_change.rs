@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     policy::link_state::{
-        Passage,
+        SendPolicy,
         RECALL_MS, //
     },
     proto::cause::Cause,
@@ -31,7 +31,7 @@ impl<C: Connection> Peer<C> {
             // While a connection ends it is kept.
             return self.refuse_waiting();
         }
-        if self.ni.passage() == Passage::Refuse {
+        if self.ni.passage() == SendPolicy::Refuse {
             self.refuse_waiting();
         }
         let now_ms = self.ni.now_ms();

@@ -24,19 +24,19 @@ use kernel::{
 
 use self::{
     conn_list::{
-        Listed,
-        Roster, //
+        ConnList,
+        ConnListEntry, //
     },
-    connect_queue::Line, //
+    connect_queue::ConnectWaiters, //
 };
 use super::{
     lingering::{
-        Leaving,
-        Parting, //
+        Lingering,
+        LingeringConns, //
     },
     ni::Ni,
     peer_table::{
-        Named,
+        HasNid,
         PeerTable, //
     },
     pending::PendingList, //
@@ -48,12 +48,12 @@ use crate::{
     },
     policy::{
         connect_queue::{
-            Claim,
-            Place, //
+            ConnectPriority,
+            QueueState, //
         },
         reconnect::{
-            Known,
-            Peer as Policy, //
+            PeerParams,
+            ReconnectState as Policy, //
         }, //
     },
     proto::{
@@ -98,13 +98,15 @@ pub(crate) enum PeerError {
 
 /// A connection as its peer sees it. No lock of the peer's is held in a call. What it tells its peer is
 /// [`Peer::established`], [`Peer::unpublish`], [`Peer::released`].
-pub(crate) trait Connection: Leaving + Listed + Send + Sync + Sized + 'static {
+pub(crate) trait Connection:
+    Lingering + ConnListEntry + Send + Sync + Sized + 'static
+{
     /// Makes one to `peer`, not listed there yet: in that `turn` of ours, or for one the peer asked for. `salt` spreads
     /// those of one peer over CPUs. May sleep.
     fn open(
         peer: &Arc<Peer<Self>>,
-        turn: Option<Claim>,
-        known: Known,
+        turn: Option<ConnectPriority>,
+        known: PeerParams,
         salt: u32,
     ) -> Result<Arc<Self>>;
 
@@ -131,7 +133,7 @@ pub(crate) trait Connection: Leaving + Listed + Send + Sync + Sized + 'static {
     fn transport_ms(&self) -> Option<u64>;
 
     /// The turn in line that our attempt had until now; it has none any more.
-    fn end_turn(&self) -> Option<Claim>;
+    fn end_turn(&self) -> Option<ConnectPriority>;
 
     /// Ends it if it is an attempt yet: the peer has connected meanwhile.
     fn overtaken(self: &Arc<Self>);
@@ -173,22 +175,22 @@ pub(crate) struct Peers<C: Connection> {
     pub(crate) table: PeerTable<Peer<C>>,
     /// Connections that are over but for their CM id.
     #[pin]
-    pub(crate) parting: Parting<C>,
+    pub(crate) parting: LingeringConns<C>,
     /// Who may begin to connect.
     #[pin]
-    line: SpinLock<Line>,
+    line: SpinLock<ConnectWaiters>,
 }
 
 impl<C: Connection> Peers<C> {
     /// None yet. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
         let table = PeerTable::new()?;
-        let line = Line::new(random::u64())?;
+        let line = ConnectWaiters::new(random::u64())?;
         Arc::pin_init(
             pin_init!(Self {
                 ni,
                 table <- table,
-                parting <- Parting::new(),
+                parting <- LingeringConns::new(),
                 line <- kernel::new_spinlock!(line, "Peers::line"),
             }),
             GFP_KERNEL,
@@ -223,7 +225,7 @@ impl<C: Connection> Peers<C> {
 /// What the peer lock protects.
 pub(crate) struct PeerInner<C> {
     policy: Policy,
-    conns: Roster<C>,
+    conns: ConnList<C>,
     pending: PendingList,
     /// A worker is handing `pending` over.
     flushing: bool,
@@ -238,9 +240,9 @@ pub(crate) struct PeerInner<C> {
     /// When the way took its last connection along, on the NI's clock.
     lost_ms: u64,
     /// Whether it waits for its turn to connect.
-    place: Place,
+    place: QueueState,
     /// What the attempts that were counted last have their turn for.
-    claim: Claim,
+    claim: ConnectPriority,
     /// When its turn came, on the NI's clock; 0 if it never had to wait for it.
     called_ms: u64,
     /// When the next try is due, on the NI's clock, if one is.
@@ -267,7 +269,7 @@ kernel::impl_has_delayed_work! {
     impl{C: Connection} HasDelayedWork<Self, PATIENCE> for Peer<C> { self.patience }
 }
 
-impl<C: Connection> Named for Peer<C> {
+impl<C: Connection> HasNid for Peer<C> {
     fn nid(&self) -> Nid {
         self.nid
     }
@@ -277,14 +279,14 @@ impl<C: Connection> Peer<C> {
     /// Makes a peer that is in no table yet. May sleep.
     fn new(peers: &Arc<Peers<C>>, nid: Nid) -> Result<Arc<Self>> {
         let ni = &peers.ni;
-        let known = Known {
+        let known = PeerParams {
             stamp: 0,
             depth: ni.depth(),
             frags: crate::proto::params::MaxFrags::MAX,
         };
         let inner = PeerInner {
             policy: Policy::new(known),
-            conns: Roster::EMPTY,
+            conns: ConnList::EMPTY,
             pending: PendingList::EMPTY,
             flushing: false,
             gone: false,
@@ -292,8 +294,8 @@ impl<C: Connection> Peer<C> {
             heard_ms: ni.now_ms(),
             asked_ms: 0,
             lost_ms: 0,
-            place: Place::Nowhere,
-            claim: Claim::First,
+            place: QueueState::Nowhere,
+            claim: ConnectPriority::First,
             called_ms: 0,
             retry_ms: 0,
         };

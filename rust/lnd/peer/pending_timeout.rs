@@ -32,10 +32,10 @@ use super::{
 use crate::{
     lnd::pending::Pending,
     policy::{
-        link_state::Passage,
+        link_state::SendPolicy,
         pending_timeout::{
-            Meanwhile,
-            Patience, //
+            PeerProgress,
+            PendingTimeout, //
         }, //
     },
     proto::cause::Cause,
@@ -107,19 +107,19 @@ impl<C: Connection> Peer<C> {
     /// Why what has waited for too long had no connection: a peer that nobody could ask is not to blame.
     fn what_was_missing(&self) -> Cause {
         match self.ni.passage() {
-            Passage::Open => Cause::DeadlineConnecting,
-            Passage::Hold | Passage::Refuse => self.ni.way(|way| way.why()),
+            SendPolicy::Open => Cause::DeadlineConnecting,
+            SendPolicy::Hold | SendPolicy::Refuse => self.ni.way(|way| way.why()),
         }
     }
 
-    fn patience(&self) -> Patience {
-        Patience::new(self.ni.pending_limit_ms(), self.ni.message_limit_ms())
+    fn patience(&self) -> PendingTimeout {
+        PendingTimeout::new(self.ni.pending_limit_ms(), self.ni.message_limit_ms())
     }
 
     /// Milliseconds that a message may wait for a connection.
     fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
         let since = self.ni.now_ms().saturating_sub(inner.called_ms);
-        self.patience().limit_ms(Meanwhile {
+        self.patience().limit_ms(PeerProgress {
             in_line: inner.place.waits(),
             called_ms_ago: (inner.called_ms != 0).then_some(since),
             under_way: inner.policy.is_under_way(),

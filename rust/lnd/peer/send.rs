@@ -24,7 +24,7 @@ use crate::{
         Message,
         SendRequest, //
     },
-    policy::link_state::Passage,
+    policy::link_state::SendPolicy,
     proto::{
         cause::Cause,
         nid::Nid, //
@@ -113,7 +113,7 @@ impl<C: Connection> Peer<C> {
     fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
         let _nofs = NofsScope::enter();
         let passage = self.ni.passage();
-        if passage == Passage::Refuse && self.with(|inner| inner.conns.usable() == 0) {
+        if passage == SendPolicy::Refuse && self.with(|inner| inner.conns.usable() == 0) {
             self.lose_one(msg, self.ni.way(|way| way.why()));
             self.forget_if_unused();
             return Ok(());

@@ -22,12 +22,12 @@ use pin_init::init_zeroed;
 use crate::{
     policy::close_log::{
         self,
-        By,
-        Event,
-        Noted,
-        Record,
-        Trail,
-        What,
+        CloseEvent,
+        CloseLog,
+        EndKind,
+        Initiator,
+        PeerHistory,
+        Recorded,
         CAUSES,
         REFUSALS,
         WAYS, //
@@ -35,7 +35,7 @@ use crate::{
     proto::{
         cause::Cause,
         nid::Nid,
-        reject_reason::Cause as Refusal, //
+        reject_reason::RejectCause as Refusal, //
     }, //
 };
 
@@ -47,7 +47,7 @@ const RECORDS: usize = 128 * WAYS;
 
 /// Counters of what an NI has seen, by the numbers of [`trail`]. Too large for the stack.
 #[derive(Zeroable)]
-pub(crate) struct Tally {
+pub(crate) struct Totals {
     /// Connections that were up.
     pub(crate) closed: [u64; CAUSES.len()],
     /// Attempts that ended without a connection.
@@ -73,22 +73,22 @@ pub(crate) struct Tally {
 }
 
 struct Inner {
-    tally: Tally,
-    ends: Trail,
-    ends_at: KVec<Event>,
-    refusals: Trail,
-    refusals_at: KVec<Event>,
-    records: KVVec<Record>,
+    tally: Totals,
+    ends: CloseLog,
+    ends_at: KVec<CloseEvent>,
+    refusals: CloseLog,
+    refusals_at: KVec<CloseEvent>,
+    records: KVVec<PeerHistory>,
 }
 
 /// The memory of an NI.
 #[pin_data]
-pub(crate) struct Seen {
+pub(crate) struct CloseStats {
     #[pin]
     inner: SpinLock<Inner>,
 }
 
-impl Seen {
+impl CloseStats {
     /// Nothing seen yet. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Self::with_records(RECORDS)
@@ -101,15 +101,15 @@ impl Seen {
 
     fn with_records(n: usize) -> Result<Arc<Self>> {
         let events = if n == 0 { 0 } else { EVENTS };
-        let records = KVVec::from_elem(Record::EMPTY, n, GFP_KERNEL)?;
-        let ends_at = KVec::from_elem(Event::EMPTY, events, GFP_KERNEL)?;
-        let refusals_at = KVec::from_elem(Event::EMPTY, EVENTS, GFP_KERNEL)?;
+        let records = KVVec::from_elem(PeerHistory::EMPTY, n, GFP_KERNEL)?;
+        let ends_at = KVec::from_elem(CloseEvent::EMPTY, events, GFP_KERNEL)?;
+        let refusals_at = KVec::from_elem(CloseEvent::EMPTY, EVENTS, GFP_KERNEL)?;
         // Initialised in place: the counters are too large for the stack.
         let inner = init!(Inner {
             tally <- init_zeroed(),
-            ends: Trail::new(),
+            ends: CloseLog::new(),
             ends_at,
-            refusals: Trail::new(),
+            refusals: CloseLog::new(),
             refusals_at,
             records,
         });
@@ -129,15 +129,15 @@ impl Seen {
         up: bool,
         cause: Cause,
         detail: Option<&'static str>,
-    ) -> Noted {
+    ) -> Recorded {
         let at_ms = now_ms();
         let why = close_log::cause_name(cause);
-        let event = Event {
+        let event = CloseEvent {
             at_ms,
             peer: Some(peer),
-            what: if up { What::Closed } else { What::Failed },
+            what: if up { EndKind::Closed } else { EndKind::Failed },
             active,
-            by: By::of(cause),
+            by: Initiator::of(cause),
             why,
             detail: detail.unwrap_or("-"),
             asked: None,
@@ -160,12 +160,12 @@ impl Seen {
     /// A request was refused.
     pub(crate) fn refused(&self, peer: Option<Nid>, why: &Refusal) {
         let number = close_log::refusal_number(why);
-        let event = Event {
+        let event = CloseEvent {
             at_ms: now_ms(),
             peer,
-            what: What::Refused,
+            what: EndKind::Refused,
             active: false,
-            by: By::Us,
+            by: Initiator::Us,
             why: REFUSALS.get(number).copied().unwrap_or("?"),
             detail: "-",
             asked: why.asked(),
@@ -191,7 +191,7 @@ impl Seen {
         inner.tally.no_memory = inner.tally.no_memory.saturating_add(1);
     }
 
-    /// A memory region was not to be had; [`Seen::no_memory`] is called for what failed for it.
+    /// A memory region was not to be had; [`CloseStats::no_memory`] is called for what failed for it.
     pub(crate) fn no_region(&self) {
         let mut inner = self.inner.lock();
         inner.tally.no_region = inner.tally.no_region.saturating_add(1);
@@ -228,14 +228,14 @@ impl Seen {
     }
 
     /// Returns the counters that `of` picks.
-    pub(crate) fn counters<const N: usize>(&self, of: fn(&Tally) -> [u64; N]) -> [u64; N] {
+    pub(crate) fn counters<const N: usize>(&self, of: fn(&Totals) -> [u64; N]) -> [u64; N] {
         of(&self.inner.lock().tally)
     }
 
     /// What is known of a peer's ends.
-    pub(crate) fn of(&self, peer: Nid) -> Record {
+    pub(crate) fn of(&self, peer: Nid) -> PeerHistory {
         let inner = self.inner.lock();
-        close_log::recorded(&inner.records, peer.addr()).unwrap_or(Record::EMPTY)
+        close_log::recorded(&inner.records, peer.addr()).unwrap_or(PeerHistory::EMPTY)
     }
 
     /// How many ends, and how many refusals, were taken down so far.
@@ -245,7 +245,7 @@ impl Seen {
     }
 
     /// Calls `f` with the ends, and then with the refusals, the oldest first, and the number of each.
-    pub(crate) fn for_each(&self, mut f: impl FnMut(u64, &Event)) {
+    pub(crate) fn for_each(&self, mut f: impl FnMut(u64, &CloseEvent)) {
         for refusals in [false, true] {
             let mut number = 0;
             for _ in 0..EVENTS {

@@ -7,8 +7,8 @@
 //! themselves, or in what is over. So what is over is told last, and a connection that ends after it was listed counts
 //! for the next list.
 //!
-//! Context: any, but for [`Past::list`], which sleeps. A connection adds its counters with its lock held, so that no
-//! list finds them in neither place.
+//! Context: any, but for [`ClosedCounters::list`], which sleeps. A connection adds its counters with its lock held, so
+//! that no list finds them in neither place.
 //!
 //! # Invariants
 //!
@@ -28,20 +28,20 @@ use crate::rdma::sync::{
 
 /// Which list a connection was in last; the default is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ListNr(u64);
+pub(crate) struct SnapshotId(u64);
 
 struct Sums {
     over: Counts,
     listed: Counts,
     /// The last list that was begun.
-    last: ListNr,
+    last: SnapshotId,
     /// It is being made.
     under_way: bool,
 }
 
 /// What the connections counted that are over.
 #[pin_data]
-pub(crate) struct Past {
+pub(crate) struct ClosedCounters {
     /// Taken inside of the lock of a connection, which softirqs take, too.
     #[pin]
     sums: SpinLockBh<Sums>,
@@ -50,13 +50,13 @@ pub(crate) struct Past {
     lister: Mutex<()>,
 }
 
-impl Past {
+impl ClosedCounters {
     /// Nothing.
     pub(crate) fn new() -> impl PinInit<Self> {
         let sums = Sums {
             over: Counts::default(),
             listed: Counts::default(),
-            last: ListNr::default(),
+            last: SnapshotId::default(),
             under_way: false,
         };
         pin_init!(Self {
@@ -66,7 +66,7 @@ impl Past {
     }
 
     /// A connection is over that counted this, and was in that list last. Called with its lock held.
-    pub(crate) fn add(&self, counts: &Counts, list: ListNr) {
+    pub(crate) fn add(&self, counts: &Counts, list: SnapshotId) {
         let mut sums = self.sums.lock();
         if sums.under_way && sums.last == list {
             // INVARIANT: That list is being made, and has it.
@@ -78,12 +78,12 @@ impl Past {
 
     /// Has `list` list the connections, each of which notes the number of the list with its lock held. Also returns
     /// what those counted that it does not have. May sleep.
-    pub(crate) fn list<R>(&self, list: impl FnOnce(ListNr) -> R) -> (R, Counts) {
+    pub(crate) fn list<R>(&self, list: impl FnOnce(SnapshotId) -> R) -> (R, Counts) {
         // INVARIANT: As long as this is held.
         let _lister = self.lister.lock();
         let nr = {
             let mut sums = self.sums.lock();
-            sums.last = ListNr(sums.last.0.wrapping_add(1));
+            sums.last = SnapshotId(sums.last.0.wrapping_add(1));
             sums.under_way = true;
             sums.last
         };

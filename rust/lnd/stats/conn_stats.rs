@@ -16,9 +16,9 @@ use core::fmt::Display;
 
 use kernel::sync::Arc;
 
-use super::latency::Times;
+use super::latency::LatencyStats;
 use crate::{
-    lnd::timestamp::Moment,
+    lnd::timestamp::Timestamp,
     lnet::trace::{
         self,
         wanted, //
@@ -27,24 +27,24 @@ use crate::{
         close_log::{
             cause_name,
             refusal_number,
-            By,
+            Initiator,
             REFUSALS, //
         },
         latency::{
-            Kind,
             Stage,
-            Stamps, //
+            Stamps,
+            TxKind, //
         }, //
     },
     proto::{
         cause::Cause,
         conn_state::{
-            Event,
+            ConnEvent,
             State, //
         },
         credits::Cost,
         nid::Nid,
-        reject_reason::Cause as Refusal,
+        reject_reason::RejectCause as Refusal,
         tx::Op,
         wire::MsgType, //
     }, //
@@ -52,14 +52,14 @@ use crate::{
 
 /// What sending may stand still for.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Want {
+pub(crate) enum StallReason {
     /// A credit of the peer's.
     Credit,
     /// Room in the send queue.
     Slots,
 }
 
-impl Want {
+impl StallReason {
     fn name(self) -> &'static str {
         match self {
             Self::Credit => "credit",
@@ -69,16 +69,16 @@ impl Want {
 }
 
 /// What is measured of a connection, and told to who looks.
-pub(crate) struct Meter {
-    times: Arc<Times>,
+pub(crate) struct ConnStats {
+    times: Arc<LatencyStats>,
     who: trace::Conn,
     /// What sending stands still for, and since when.
-    stall: Option<(Want, Moment)>,
+    stall: Option<(StallReason, Timestamp)>,
 }
 
-impl Meter {
+impl ConnStats {
     /// Of a connection, or attempt, of `ni` with `peer`.
-    pub(crate) fn new(times: &Arc<Times>, ni: Nid, peer: Nid, active: bool) -> Self {
+    pub(crate) fn new(times: &Arc<LatencyStats>, ni: Nid, peer: Nid, active: bool) -> Self {
         Self {
             times: times.clone(),
             who: trace::Conn::new(&ni, &peer, times.next_conn(), active),
@@ -97,7 +97,7 @@ impl Meter {
     }
 
     /// It went from one state to another.
-    pub(crate) fn state(&self, from: State, to: State, why: Event) {
+    pub(crate) fn state(&self, from: State, to: State, why: ConnEvent) {
         if wanted(trace::Event::ConnState) {
             self.who.state(&from, &to, &why);
         }
@@ -108,7 +108,7 @@ impl Meter {
         if wanted(trace::Event::Close) {
             let detail = detail.unwrap_or("-");
             self.who
-                .close(up, &By::of(cause), cause_name(cause), detail);
+                .close(up, &Initiator::of(cause), cause_name(cause), detail);
         }
     }
 
@@ -118,14 +118,14 @@ impl Meter {
     pub(crate) fn posted(
         &self,
         (op, tx): (Op, u16),
-        stamps: &mut Stamps<Moment>,
+        stamps: &mut Stamps<Timestamp>,
         (nob, total, credits): (usize, u32, u8),
-        now: Moment,
+        now: Timestamp,
     ) {
-        let kind = Kind::from(op);
+        let kind = TxKind::from(op);
         let queued = now.ns_since(stamps.posted(kind, now));
         self.note(Stage::Queued, kind, queued);
-        if let Some((Want::Credit, since)) = self.stall {
+        if let Some((StallReason::Credit, since)) = self.stall {
             if matches!(op.cost(), Some(Cost::Credit | Cost::CreditAndReserve)) {
                 self.note(Stage::Credit, kind, now.ns_since(since).min(queued));
             }
@@ -144,7 +144,7 @@ impl Meter {
             Op::PutDone | Op::GetDone => total.saturating_add(nob),
             _ => nob,
         };
-        let name = Kind::from(op).name();
+        let name = TxKind::from(op).name();
         self.who
             .post(name, u32::from(tx), bytes, u32::from(credits));
     }
@@ -152,12 +152,12 @@ impl Meter {
     /// A NOOP is posted that returns credits.
     pub(crate) fn noop_posted(&self, credits: u8) {
         if wanted(trace::Event::Post) {
-            let name = Kind::Noop.name();
+            let name = TxKind::Noop.name();
             self.who.post(name, u32::MAX, 0, u32::from(credits));
         }
     }
 
-    /// Whether anybody wants to hear of [`Meter::completed`].
+    /// Whether anybody wants to hear of [`ConnStats::completed`].
     #[inline]
     pub(crate) fn wants_completions() -> bool {
         wanted(trace::Event::Complete)
@@ -167,8 +167,8 @@ impl Meter {
     #[cold]
     pub(crate) fn completed(&self, of: Option<(Op, u16)>, result: Result<(), Cause>) {
         let (kind, tx) = match of {
-            Some((op, tx)) => (Kind::from(op), u32::from(tx)),
-            None => (Kind::Noop, u32::MAX),
+            Some((op, tx)) => (TxKind::from(op), u32::from(tx)),
+            None => (TxKind::Noop, u32::MAX),
         };
         let result = result.map_or_else(cause_name, |()| "ok");
         self.who.complete(kind.name(), tx, result);
@@ -176,7 +176,7 @@ impl Meter {
 
     /// All work requests of a transmit are done.
     #[inline]
-    pub(crate) fn sent(&self, stamps: &mut Stamps<Moment>, now: Moment) {
+    pub(crate) fn sent(&self, stamps: &mut Stamps<Timestamp>, now: Timestamp) {
         if let Some((kind, since)) = stamps.sent(now) {
             self.note(Stage::Wire, kind, now.ns_since(since));
         }
@@ -193,14 +193,14 @@ impl Meter {
     #[cold]
     #[inline(never)]
     fn tell_receive(&self, message: MsgType, nob: usize, credits: u8) {
-        let name = Kind::of_message(message).map_or("?", Kind::name);
+        let name = TxKind::of_message(message).map_or("?", TxKind::name);
         let nob = u32::try_from(nob).unwrap_or(u32::MAX);
         self.who.receive(name, nob, u32::from(credits));
     }
 
     /// The peer has answered a transmit, of which [`Stamps::answered`] said `waited`.
     #[inline]
-    pub(crate) fn answered(&self, waited: Option<(Kind, Moment)>, now: Moment) {
+    pub(crate) fn answered(&self, waited: Option<(TxKind, Timestamp)>, now: Timestamp) {
         if let Some((kind, since)) = waited {
             self.note(Stage::Answer, kind, now.ns_since(since));
         }
@@ -208,19 +208,19 @@ impl Meter {
 
     /// LNet gave the buffer of a request back.
     #[inline]
-    pub(crate) fn given_back(&self, message: MsgType, received: Moment, now: Moment) {
-        if let Some(kind) = Kind::of_message(message) {
+    pub(crate) fn given_back(&self, message: MsgType, received: Timestamp, now: Timestamp) {
+        if let Some(kind) = TxKind::of_message(message) {
             self.note(Stage::Lnet, kind, now.ns_since(received));
         }
     }
 
     /// Sending stands still for `want`, with so many transmits queued for it.
-    pub(crate) fn stalls(&mut self, want: Want, queued: u16, credits: u8) {
+    pub(crate) fn stalls(&mut self, want: StallReason, queued: u16, credits: u8) {
         if self.stands_still_for(want) {
             return;
         }
         self.flows();
-        self.stall = Some((want, Moment::now()));
+        self.stall = Some((want, Timestamp::now()));
         if wanted(trace::Event::Stall) {
             let (queued, credits) = (u32::from(queued), u32::from(credits));
             self.who.stall(want.name(), queued, credits);
@@ -229,7 +229,7 @@ impl Meter {
 
     /// Whether sending stood still for `want` when the pump looked last.
     #[inline]
-    pub(crate) fn stands_still_for(&self, want: Want) -> bool {
+    pub(crate) fn stands_still_for(&self, want: StallReason) -> bool {
         matches!(self.stall, Some((of, _)) if of == want)
     }
 
@@ -247,13 +247,13 @@ impl Meter {
         if let Some((want, since)) = self.stall.take() {
             if wanted(trace::Event::StallOver) {
                 self.who
-                    .stall_over(want.name(), Moment::now().ns_since(since));
+                    .stall_over(want.name(), Timestamp::now().ns_since(since));
             }
         }
     }
 
     #[inline]
-    fn note(&self, stage: Stage, kind: Kind, ns: u64) {
+    fn note(&self, stage: Stage, kind: TxKind, ns: u64) {
         self.times.note(stage, kind, ns);
         if wanted(trace::Event::Stage) {
             self.tell(stage, kind, ns);
@@ -262,7 +262,7 @@ impl Meter {
 
     #[cold]
     #[inline(never)]
-    fn tell(&self, stage: Stage, kind: Kind, ns: u64) {
+    fn tell(&self, stage: Stage, kind: TxKind, ns: u64) {
         self.who.stage(kind.name(), stage.name(), ns);
     }
 }
@@ -272,7 +272,7 @@ pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause, detail: Option<&str>) {
     if wanted(trace::Event::Close) {
         let detail = detail.unwrap_or("-");
         let who = trace::Conn::new(&ni, &peer, 0, true);
-        who.close(false, &By::of(cause), cause_name(cause), detail);
+        who.close(false, &Initiator::of(cause), cause_name(cause), detail);
     }
 }
 

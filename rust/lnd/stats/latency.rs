@@ -13,8 +13,8 @@ use kernel::{
 use crate::{
     policy::latency::{
         self,
-        Kind,
         Stage,
+        TxKind,
         BUCKETS,
         ROWS,
         SUM, //
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// The histograms of an NI: 12.5 KiB on each CPU.
-pub(crate) struct Times {
+pub(crate) struct LatencyStats {
     numbers: PercpuHistogram<ROWS>,
     /// Connections that were given a number.
     conns: Atomic<u32>,
@@ -43,7 +43,7 @@ pub(crate) struct Histogram {
     pub(crate) sum_ns: u64,
 }
 
-impl Times {
+impl LatencyStats {
     /// Nothing noted yet. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let times = Self {
@@ -60,7 +60,7 @@ impl Times {
 
     /// A message was that long in a stage.
     #[inline(always)]
-    pub(crate) fn note(&self, stage: Stage, kind: Kind, ns: u64) {
+    pub(crate) fn note(&self, stage: Stage, kind: TxKind, ns: u64) {
         // To measure what it costs: `make no-times`.
         if cfg!(ro2iblnd_no_times) {
             return;

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use ro2iblnd_proto::policy::addr_table::{
     self,
-    Key,
-    Mark,
-    Slot,
+    AddrHash,
+    HashKey,
+    TableSlot,
     SHARD_BITS, //
 };
 
@@ -19,8 +19,8 @@ proptest! {
         random in any::<(u64, u64)>(),
         steps in prop::collection::vec((0u32..40, any::<bool>(), any::<bool>()), 0..200),
     ) {
-        let key = Key::new(random.0, random.1);
-        let mut slots = [Slot::EMPTY; 40];
+        let key = HashKey::new(random.0, random.1);
+        let mut slots = [TableSlot::EMPTY; 40];
         let mut map = BTreeMap::new();
         for (at, (number, near, adds)) in steps.into_iter().enumerate() {
             // Neighbours, and what is far apart.
@@ -41,7 +41,7 @@ proptest! {
 }
 
 /// Keys, one after the other.
-fn keys() -> impl Iterator<Item = Key> {
+fn keys() -> impl Iterator<Item = HashKey> {
     // Splitmix64 (Steele, Lea, Flood).
     let mut numbers = (1u64..).map(|n| {
         let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -49,24 +49,24 @@ fn keys() -> impl Iterator<Item = Key> {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     });
-    std::iter::from_fn(move || Some(Key::new(numbers.next()?, numbers.next()?)))
+    std::iter::from_fn(move || Some(HashKey::new(numbers.next()?, numbers.next()?)))
 }
 
 /// Slots that are looked at until a peer is found.
-fn distance(slots: &[Slot], mark: Mark) -> usize {
+fn distance(slots: &[TableSlot], mark: AddrHash) -> usize {
     let (at, slot) = addr_table::look(slots, mark).unwrap();
-    assert_ne!(slot, Slot::EMPTY);
+    assert_ne!(slot, TableSlot::EMPTY);
     (at + slots.len() - addr_table::home(slots, mark)) % slots.len() + 1
 }
 
 /// Slots that are looked at until a peer is found, on average over all and at most, in the tables that the driver has.
-fn looks(key: Key, addrs: impl Iterator<Item = u32>) -> (f64, usize) {
+fn looks(key: HashKey, addrs: impl Iterator<Item = u32>) -> (f64, usize) {
     let mut tables = vec![(Vec::new(), Vec::new()); 1 << SHARD_BITS];
     for addr in addrs {
         let mark = key.mark(addr);
-        let (slots, all): &mut (Vec<Slot>, Vec<Mark>) = &mut tables[mark.shard()];
+        let (slots, all): &mut (Vec<TableSlot>, Vec<AddrHash>) = &mut tables[mark.shard()];
         if let Some(n) = addr_table::wants(slots.len(), all.len()) {
-            *slots = vec![Slot::EMPTY; n];
+            *slots = vec![TableSlot::EMPTY; n];
             for (at, mark) in all.iter().enumerate() {
                 assert!(addr_table::add(slots, *mark, at as u32));
             }
@@ -119,7 +119,7 @@ fn a_look_costs_as_much_for_a_hundred_thousand_peers_as_for_sixteen() {
 fn who_knows_one_key_knows_nothing_of_another() {
     let mut keys = keys();
     let known = keys.next().unwrap();
-    let slots = vec![Slot::EMPTY; 4096];
+    let slots = vec![TableSlot::EMPTY; 4096];
     // As who owns a network, and knows the key, would choose them.
     let mut chosen = Vec::new();
     let mut addr = 0x0a00_0000u32;

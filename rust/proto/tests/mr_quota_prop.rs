@@ -6,8 +6,8 @@
 use proptest::prelude::*;
 use ro2iblnd_proto::policy::mr_quota::{
     bound,
-    Need,
-    Source, //
+    MrDemand,
+    MrSource, //
 };
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -38,15 +38,15 @@ impl Device {
             self.users[who].used += 1;
             return true;
         }
-        let need = Need {
+        let need = MrDemand {
             bound: self.bound,
             there: self.there(),
             users: self.users.len() as u32,
             held: self.users[who].held(),
         };
         let got = match need.source() {
-            Source::New => true,
-            Source::Idle(least) => {
+            MrSource::New => true,
+            MrSource::Idle(least) => {
                 let from = (0..self.users.len()).find(|i| {
                     *i != who && self.users[*i].idle > 0 && self.users[*i].held() >= least
                 });

@@ -40,7 +40,7 @@ enum Owned {
     Noop,
     Immediate([u8; 72], Vec<u8>),
     PutReq([u8; 72], Cookie),
-    Done(u8, Done),
+    Done(u8, DoneBody),
     PutAck(Cookie, Cookie, u32, Vec<Fragment>),
     GetReq([u8; 72], Cookie, u32, Vec<Fragment>),
 }
@@ -127,7 +127,7 @@ fn fragments() -> impl Strategy<Value = Vec<Fragment>> {
 
 fn owned() -> impl Strategy<Value = Owned> {
     let cookie = || any::<u64>().prop_map(Cookie);
-    let done = (cookie(), any::<i32>()).prop_map(|(cookie, status)| Done { cookie, status });
+    let done = (cookie(), any::<i32>()).prop_map(|(cookie, status)| DoneBody { cookie, status });
     let params = (any::<u16>(), any::<u16>(), any::<u32>()).prop_map(|(d, f, m)| ConnParams {
         queue_depth: d,
         max_frags: f,

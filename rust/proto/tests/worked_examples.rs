@@ -118,7 +118,7 @@ fn get_done() {
         both_ways(
             LITTLE,
             &env(0, D),
-            &BodyOut::GetDone(Done { cookie, status }),
+            &BodyOut::GetDone(DoneBody { cookie, status }),
             &hex,
         );
     }

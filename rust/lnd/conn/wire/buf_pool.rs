@@ -29,7 +29,7 @@ const FOR_ANSWERS: usize = 1;
 
 /// The use of a reserve.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum For {
+pub(crate) enum ReserveUse {
     /// An answer to a request of the peer's.
     Answer,
     /// A message of LNet's.
@@ -37,7 +37,7 @@ pub(crate) enum For {
 }
 
 /// The buffers.
-pub(crate) struct Stock {
+pub(crate) struct BufPool {
     /// To send, as many as there is room for.
     bufs: KVec<TxBuf>,
     /// Those that only NOOPs use.
@@ -46,7 +46,7 @@ pub(crate) struct Stock {
     spares: KVec<RxBuf>,
 }
 
-impl Stock {
+impl BufPool {
     /// Before set-up, and after release.
     pub(super) const EMPTY: Self = Self {
         bufs: KVec::new(),
@@ -92,10 +92,10 @@ impl Stock {
 
     /// Takes one to send out of the reserve, which fills up again with those that were sent.
     #[cold]
-    pub(super) fn take_reserved(&mut self, whose: For) -> Option<TxBuf> {
+    pub(super) fn take_reserved(&mut self, whose: ReserveUse) -> Option<TxBuf> {
         let left = match whose {
-            For::Answer => 0,
-            For::Message => FOR_ANSWERS,
+            ReserveUse::Answer => 0,
+            ReserveUse::Message => FOR_ANSWERS,
         };
         if self.bufs.len() <= left {
             return None;

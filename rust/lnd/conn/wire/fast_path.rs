@@ -14,10 +14,10 @@ use crate::{
     lnd::{
         conn::transfer::Transfer,
         stats::counters::Count,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     lnet::dk::dk,
-    policy::upcall_sched::Load,
+    policy::upcall_sched::WrRole,
     proto::{
         cause::Cause,
         encode::{
@@ -39,7 +39,7 @@ use crate::{
 
 /// How a transmit may be posted as soon as it is built.
 #[derive(Clone, Copy)]
-pub(crate) struct AtOnce {
+pub(crate) struct FastPathLimits {
     /// As of [`Wire::pump`].
     pub(crate) patient: bool,
     /// As of [`Wire::pump`].
@@ -47,7 +47,7 @@ pub(crate) struct AtOnce {
 }
 
 /// What became of a transmit.
-pub(crate) enum Built {
+pub(crate) enum BuildResult {
     /// It was posted, with its doorbell; or what to end the connection for, when that was tried.
     Posted(Result<(), Cause>),
     /// It is queued.
@@ -63,15 +63,15 @@ impl<C: QpHandler> Wire<C> {
     ///
     /// What makes its payload, and why: the message is too long, or there is no place.
     #[inline(always)]
-    pub(crate) fn build<'a, W: FnOnce(Moment) -> Transfer>(
+    pub(crate) fn build<'a, W: FnOnce(Timestamp) -> Transfer>(
         &mut self,
         (op, slots): (Op, u16),
         what: W,
         buf: TxBuf,
         body: impl FnOnce(Cookie) -> BodyOut<'a>,
-        now: Moment,
-        at_once: Option<AtOnce>,
-    ) -> Result<Built, (W, Cause)> {
+        now: Timestamp,
+        at_once: Option<FastPathLimits>,
+    ) -> Result<BuildResult, (W, Cause)> {
         let mut buf = buf;
         if matches!(op, Op::PutReq | Op::GetReq) && self.txs.lacks_reserve(&self.credits) {
             self.counts.one(Count::NoReserved);
@@ -104,27 +104,27 @@ impl<C: QpHandler> Wire<C> {
                 let sealed = seal(buf.as_mut_slice(), nob, carried, how.cksum);
                 let pushed = match (sealed, u32::try_from(nob)) {
                     (Ok(()), Ok(nob)) => {
-                        link.push_send(post::context(index, Wr::Any, Load::Last), buf, nob)
+                        link.push_send(post::context(index, Wr::Any, WrRole::Last), buf, nob)
                     }
                     _ => Err(Cause::LocalFault),
                 };
                 // There was room for it.
                 if !matches!(pushed, Ok(None)) {
                     let cause = pushed.err().unwrap_or(Cause::LocalFault);
-                    return Ok(Built::Posted(Err(cause)));
+                    return Ok(BuildResult::Posted(Err(cause)));
                 }
                 let rang = link.flush(now);
                 // After the doorbell, for its completion waits for the lock; and before a failure of that is booked.
                 free.pushed();
-                self.flight.pushed(Load::Last);
+                self.flight.pushed(WrRole::Last);
                 self.counts.one(Count::TxMsgs);
                 self.counts.one(Count::Wrs);
                 self.meter.flows();
-                return Ok(Built::Posted(self.flushed(rang)));
+                return Ok(BuildResult::Posted(self.flushed(rang)));
             }
         }
         free.fill(slots, transfer.loaded(buf, nob));
         self.txs.queue(index);
-        Ok(Built::Queued)
+        Ok(BuildResult::Queued)
     }
 }

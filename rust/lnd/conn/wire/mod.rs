@@ -26,23 +26,23 @@ use kernel::{
 
 use self::{
     buf_pool::{
-        For,
-        Stock, //
+        BufPool,
+        ReserveUse, //
     },
-    qp_handle::Link,
+    qp_handle::QpHandle,
     tx_done::{
-        Finished,
-        Over, //
+        FinishedTx,
+        TakenTx, //
     },
-    tx_table::Txs,
-    tx_table_grow::Bigger, //
+    tx_table::TxTable,
+    tx_table_grow::TxTableGrow, //
 };
 use super::{
-    close_reason::Fault,
+    close_reason::CloseReason,
     rdma_target::Limits,
     rx::{
-        Received,
-        Used, //
+        BufDisposition,
+        Received, //
     }, //
 };
 use crate::{
@@ -50,18 +50,18 @@ use crate::{
         hca::Hca,
         stats::{
             closed_counters::{
-                ListNr,
-                Past, //
+                ClosedCounters,
+                SnapshotId, //
             },
-            conn_stats::Meter,
+            conn_stats::ConnStats,
             counters::{
                 Count,
                 Counts, //
             }, //
         },
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
-    policy::upcall_sched::Flight,
+    policy::upcall_sched::SendsInFlight,
     proto::{
         cause::Cause,
         credits::{
@@ -103,28 +103,28 @@ pub(super) mod tx_table;
 pub(super) mod tx_table_grow;
 
 /// What [`Qp::drain`] wants.
-pub(super) type Draining<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
+pub(super) type DrainParts<C> = (Arc<Qp<C>>, SendQueue, RecvQueue);
 
 /// What a sink is made of, see [`Wire::for_sink`].
-pub(super) type ForSink<C> = (ARef<Device>, (u32, RegionPage), Arc<Qp<C>>);
+pub(super) type SinkParts<C> = (ARef<Device>, (u32, RegionPage), Arc<Qp<C>>);
 
 /// The wire half of a connection, a `C`.
 pub(super) struct Wire<C: QpHandler> {
     identity: Identity,
     credits: Credits,
-    txs: Txs,
-    flight: Flight,
-    stock: Stock,
-    link: Option<Link<C>>,
+    txs: TxTable,
+    flight: SendsInFlight,
+    stock: BufPool,
+    link: Option<QpHandle<C>>,
     limits: Limits,
     /// Until release: the device may go afterwards.
     hca: Option<Arc<Hca>>,
     counts: Counts,
     /// The list in which that was last.
-    list: ListNr,
+    list: SnapshotId,
     /// Since when NOOPs are on their way; it begins anew when one of two has arrived.
-    noop: Option<Moment>,
-    meter: Meter,
+    noop: Option<Timestamp>,
+    meter: ConnStats,
 }
 
 impl<C: QpHandler> Wire<C> {
@@ -133,19 +133,19 @@ impl<C: QpHandler> Wire<C> {
         identity: Identity,
         depth: QueueDepth,
         hca: Arc<Hca>,
-        meter: Meter,
+        meter: ConnStats,
     ) -> impl Init<Self> {
         init!(Self {
             identity,
             credits: Credits::new(depth, 1),
-            txs: Txs::new(),
-            flight: Flight::new(),
-            stock: Stock::EMPTY,
+            txs: TxTable::new(),
+            flight: SendsInFlight::new(),
+            stock: BufPool::EMPTY,
             link: None,
             limits: Limits::NONE,
             hca: Some(hca),
             counts: Counts::default(),
-            list: ListNr::default(),
+            list: SnapshotId::default(),
             noop: None,
             meter,
         })
@@ -153,21 +153,21 @@ impl<C: QpHandler> Wire<C> {
 
     /// At set-up, before the first receive is posted: the buffers, what bounds a transfer, and the slots that
     /// there are for others than NOOPs.
-    pub(super) fn open(&mut self, stock: Stock, limits: Limits, slots: u16) {
+    pub(super) fn open(&mut self, stock: BufPool, limits: Limits, slots: u16) {
         self.stock = stock;
         self.limits = limits;
         self.txs.open(slots);
     }
 
     /// At set-up: the queue pair, with its receives posted; of one that ends at once perhaps not all.
-    pub(super) fn set_link(&mut self, link: Link<C>) {
+    pub(super) fn set_link(&mut self, link: QpHandle<C>) {
         self.meter.set_qpn(link.qp().number());
         self.link = Some(link);
     }
 
     /// What is measured of the connection.
     #[inline]
-    pub(super) fn meter(&self) -> &Meter {
+    pub(super) fn meter(&self) -> &ConnStats {
         &self.meter
     }
 
@@ -216,7 +216,7 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// `ENODEV` or `ENOTCONN`: it was released.
-    pub(super) fn for_sink(&self) -> Result<ForSink<C>> {
+    pub(super) fn for_sink(&self) -> Result<SinkParts<C>> {
         let hca = self.hca.as_ref().ok_or(ENODEV)?;
         let link = self.link.as_ref().ok_or(ENOTCONN)?;
         let pages = (hca.mr_pages, hca.mr_page);
@@ -230,10 +230,10 @@ impl<C: QpHandler> Wire<C> {
 
     /// Milliseconds since something was last sent; 0 without a link.
     pub(super) fn sent_ms(&self) -> i64 {
-        self.link.as_ref().map_or(0, Link::sent_ms)
+        self.link.as_ref().map_or(0, QpHandle::sent_ms)
     }
 
-    /// Whether the doorbell rings for what is queued now, see [`Flight::rings`].
+    /// Whether the doorbell rings for what is queued now, see [`SendsInFlight::rings`].
     #[inline]
     pub(super) fn rings(&self, corked: impl FnOnce() -> bool) -> bool {
         self.flight.rings(corked)
@@ -252,7 +252,7 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Takes a message buffer out of the reserve.
-    pub(super) fn take_reserved_buf(&mut self, whose: For) -> Option<TxBuf> {
+    pub(super) fn take_reserved_buf(&mut self, whose: ReserveUse) -> Option<TxBuf> {
         self.stock.take_reserved(whose)
     }
 
@@ -272,8 +272,8 @@ impl<C: QpHandler> Wire<C> {
         self.txs.len()
     }
 
-    /// Makes more places, see [`Txs::grow`].
-    pub(super) fn grow(&mut self, bigger: &mut Bigger) {
+    /// Makes more places, see [`TxTable::grow`].
+    pub(super) fn grow(&mut self, bigger: &mut TxTableGrow) {
         self.txs.grow(bigger);
     }
 
@@ -285,7 +285,7 @@ impl<C: QpHandler> Wire<C> {
 
     /// Takes the oldest transmit that is over, if one is, perhaps into `finished`.
     #[inline]
-    pub(super) fn take_done(&mut self, finished: &mut Option<Finished>) -> Option<Over> {
+    pub(super) fn take_done(&mut self, finished: &mut Option<FinishedTx>) -> Option<TakenTx> {
         self.txs.take_done(finished)
     }
 
@@ -316,14 +316,14 @@ impl<C: QpHandler> Wire<C> {
     ///
     /// What to end the connection for.
     #[inline(always)]
-    pub(super) fn give_back(&mut self, msg: &mut Received, how: Repost) -> Result<(), Fault> {
+    pub(super) fn give_back(&mut self, msg: &mut Received, how: Repost) -> Result<(), CloseReason> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         match msg.take_buf() {
-            Used::Spare(buf) => self.stock.put_spare(buf),
-            Used::Post(buf) => link.push_recv_again(buf)?,
-            Used::Gone => {}
+            BufDisposition::Spare(buf) => self.stock.put_spare(buf),
+            BufDisposition::Post(buf) => link.push_recv_again(buf)?,
+            BufDisposition::Gone => {}
         }
-        self.credits.reposted(how).map_err(Fault::Credits)
+        self.credits.reposted(how).map_err(CloseReason::Credits)
     }
 
     /// Posts a new buffer in place of that of a request which LNet keeps, or keeps it for the next request.
@@ -331,7 +331,7 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// What to end the connection for.
-    pub(super) fn make_good(&mut self, msg: &mut Received, buf: RxBuf) -> Result<(), Fault> {
+    pub(super) fn make_good(&mut self, msg: &mut Received, buf: RxBuf) -> Result<(), CloseReason> {
         if msg.is_replaced() {
             self.stock.put_spare(buf);
         } else if let Some(link) = self.link.as_mut() {
@@ -343,7 +343,7 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// Nothing can be posted from here on: what [`Qp::drain`] wants, once.
-    pub(super) fn close(&mut self) -> Option<Draining<C>> {
+    pub(super) fn close(&mut self) -> Option<DrainParts<C>> {
         let link = self.link.as_mut()?;
         let (sq, rq) = link.take_queues()?;
         Some((link.qp().clone(), sq, rq))
@@ -351,7 +351,7 @@ impl<C: QpHandler> Wire<C> {
 
     /// At release: the queue pair, to be dropped without the lock. What was counted goes to `past`, and is not counted
     /// here any more.
-    pub(super) fn take_link(&mut self, past: &Past) -> Option<Link<C>> {
+    pub(super) fn take_link(&mut self, past: &ClosedCounters) -> Option<QpHandle<C>> {
         let link = self.link.take()?;
         let counts = core::mem::take(&mut self.counts);
         past.add(&counts.with_recv_wrs(link.recv_wrs()), self.list);
@@ -359,13 +359,13 @@ impl<C: QpHandler> Wire<C> {
     }
 
     /// What was counted is in that list now; false: it was already.
-    pub(super) fn enter(&mut self, list: ListNr) -> bool {
+    pub(super) fn enter(&mut self, list: SnapshotId) -> bool {
         core::mem::replace(&mut self.list, list) != list
     }
 
     /// At release, when no key is valid any more: lets go of what only a key held, and of all buffers. What was counted
     /// since the link was taken goes to `past`, too. Returns the device, to be dropped without the lock.
-    pub(super) fn release(&mut self, past: &Past) -> Option<Arc<Hca>> {
+    pub(super) fn release(&mut self, past: &ClosedCounters) -> Option<Arc<Hca>> {
         past.add(&core::mem::take(&mut self.counts), self.list);
         self.txs.keys_dead();
         self.stock.clear();

@@ -14,10 +14,10 @@ use crate::{
     lnd::{
         conn::transfer::Transfer,
         stats::counters::Count,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     lnet::dk::dk,
-    policy::upcall_sched::Load,
+    policy::upcall_sched::WrRole,
     proto::{
         cause::Cause,
         encode::{
@@ -45,14 +45,14 @@ const IN_FRONT: u32 = 1 << 17;
 
 /// What the send queue gives back with the completion of a work request of the tx at `index`.
 #[inline(always)]
-pub(super) fn context(index: u16, wr: Wr, load: Load) -> u32 {
+pub(super) fn context(index: u16, wr: Wr, load: WrRole) -> u32 {
     let wr = match wr {
         Wr::Any => 0,
         Wr::Invalidate => INVALIDATE,
     };
     let load = match load {
-        Load::Last => 0,
-        Load::InFront => IN_FRONT,
+        WrRole::Last => 0,
+        WrRole::InFront => IN_FRONT,
     };
     u32::from(index) | wr | load
 }
@@ -81,11 +81,11 @@ pub(super) fn wr_of(context: u32) -> Wr {
 
 /// What that is for.
 #[inline(always)]
-pub(super) fn load_of(context: u32) -> Load {
+pub(super) fn load_of(context: u32) -> WrRole {
     if context & IN_FRONT != 0 {
-        Load::InFront
+        WrRole::InFront
     } else {
-        Load::Last
+        WrRole::Last
     }
 }
 
@@ -103,7 +103,7 @@ impl<C: QpHandler> Wire<C> {
 
     /// Books a work request that was pushed.
     #[inline(always)]
-    fn pushed(&mut self, index: u16, load: Load) {
+    fn pushed(&mut self, index: u16, load: WrRole) {
         self.txs.pushed(index, 1);
         self.flight.pushed(load);
         self.counts.one(Count::Wrs);
@@ -122,10 +122,10 @@ impl<C: QpHandler> Wire<C> {
         let nob =
             encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
         self.send(NOOP, buf, nob, credits, cksum)?;
-        self.flight.pushed(Load::Last);
+        self.flight.pushed(WrRole::Last);
         self.meter.noop_posted(credits);
         if self.noop.is_none() {
-            self.noop = Some(Moment::now());
+            self.noop = Some(Timestamp::now());
         }
         self.counts.one(Count::Wrs);
         self.counts.one(Count::Noops);
@@ -138,7 +138,7 @@ impl<C: QpHandler> Wire<C> {
         (op, index): (Op, u16),
         credits: u8,
         cksum: bool,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), Cause> {
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
         let (clock, nob, total) = transfer.measured();
@@ -179,9 +179,9 @@ impl<C: QpHandler> Wire<C> {
         cksum: bool,
     ) -> Result<(), Cause> {
         let (buf, nob) = message.ok_or(Cause::LocalFault)?;
-        let context = context(index, Wr::Any, Load::Last);
+        let context = context(index, Wr::Any, WrRole::Last);
         self.send(context, buf, nob, credits, cksum)?;
-        self.pushed(index, Load::Last);
+        self.pushed(index, WrRole::Last);
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl<C: QpHandler> Wire<C> {
         let sink = transfer.sink().ok_or(Cause::LocalFault)?;
         let mr = sink.take_unregistered().ok_or(Cause::LocalFault)?;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        let mr = link.push_reg(context(index, Wr::Any, Load::InFront), mr)?;
+        let mr = link.push_reg(context(index, Wr::Any, WrRole::InFront), mr)?;
         sink.registered(mr);
         // As `pushed` does for each; what goes in front counts nothing in `flight`.
         self.txs.pushed(index, wrs);
@@ -241,8 +241,8 @@ impl<C: QpHandler> Wire<C> {
         let sink = self.transfer(index)?.sink().ok_or(Cause::LocalFault)?;
         let mr = sink.take_registered().ok_or(Cause::LocalFault)?;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        link.push_inv(context(index, Wr::Invalidate, Load::Last), mr)?;
-        self.pushed(index, Load::Last);
+        link.push_inv(context(index, Wr::Invalidate, WrRole::Last), mr)?;
+        self.pushed(index, WrRole::Last);
         Ok(())
     }
 
@@ -266,9 +266,9 @@ impl<C: QpHandler> Wire<C> {
         let max_sge = self.limits.max_sge();
         if let (Some(transfer), Some(link)) = (self.txs.transfer(index), &mut self.link) {
             if let Some((map, to, nob)) = transfer.only_write(max_sge) {
-                if link.push_single_write(context(index, Wr::Any, Load::InFront), map, to, nob)? {
+                if link.push_single_write(context(index, Wr::Any, WrRole::InFront), map, to, nob)? {
                     transfer.wrote(0);
-                    self.pushed(index, Load::InFront);
+                    self.pushed(index, WrRole::InFront);
                     return Ok(());
                 }
             }
@@ -285,7 +285,7 @@ impl<C: QpHandler> Wire<C> {
     #[inline(never)]
     fn post_writes(&mut self, index: u16, wrs: u16) -> Result<(u16, u32), Cause> {
         let max_sge = self.limits.max_sge();
-        let context = context(index, Wr::Any, Load::InFront);
+        let context = context(index, Wr::Any, WrRole::InFront);
         let Some((mut cursor, mut aim, mut left)) = self.transfer(index)?.writes() else {
             // An error, or zero bytes: only the message goes.
             return Ok((0, 0));
@@ -299,7 +299,7 @@ impl<C: QpHandler> Wire<C> {
             let link = self.link.as_mut().ok_or(Cause::Flushed)?;
             let nob = to.nob.min(left);
             let moved = link.push_write(context, to.addr, aim.key(), &mut cursor, nob)?;
-            self.pushed(index, Load::InFront);
+            self.pushed(index, WrRole::InFront);
             pushed = pushed.saturating_add(1);
             left = left.saturating_sub(moved);
             aim.moves_on(moved, to);

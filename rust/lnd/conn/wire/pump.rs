@@ -8,7 +8,7 @@
 use super::{
     post,
     qp_handle::{
-        Link,
+        QpHandle,
         Unposted, //
     },
     Wire, //
@@ -17,17 +17,17 @@ use crate::{
     lnd::{
         stats::{
             conn_stats::{
-                Meter,
-                Want, //
+                ConnStats,
+                StallReason, //
             },
             counters::Count, //
         },
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
-    policy::upcall_sched::Load,
+    policy::upcall_sched::WrRole,
     proto::{
         cause::Cause,
-        tx_queues::Next, //
+        tx_queues::NextTx, //
     },
     rdma::{
         buf::TxBuf,
@@ -71,7 +71,7 @@ impl<C: QpHandler> Wire<C> {
         context: u32,
         status: WcStatus,
         buf: Option<TxBuf>,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), Cause> {
         self.counts.one(Count::Retired);
         match outcome(status) {
@@ -103,17 +103,17 @@ impl<C: QpHandler> Wire<C> {
         context: u32,
         buf: Option<TxBuf>,
         result: Result<(), Cause>,
-        now: Option<Moment>,
+        now: Option<Timestamp>,
     ) {
         let index = post::index_of(context);
-        if Meter::wants_completions() {
+        if ConnStats::wants_completions() {
             let op = index.and_then(|index| Some((self.txs.op(index)?, index)));
             self.meter.completed(op, result);
         }
         if post::is_noop(context) {
-            self.flight.ended(Load::Last);
+            self.flight.ended(WrRole::Last);
             self.credits.noop_completed();
-            self.noop = (self.credits.noops() > 0).then(Moment::now);
+            self.noop = (self.credits.noops() > 0).then(Timestamp::now);
             if let Some(buf) = buf {
                 self.stock.put_of_noop(buf);
             }
@@ -126,7 +126,7 @@ impl<C: QpHandler> Wire<C> {
         self.flight.ended(load);
         if let Some(index) = index {
             let sent = self.txs.completed(index, post::wr_of(context), result);
-            if let (Some(clock), Some(now), Load::Last) = (sent, now, load) {
+            if let (Some(clock), Some(now), WrRole::Last) = (sent, now, load) {
                 self.meter.sent(clock, now);
             }
         }
@@ -153,7 +153,7 @@ impl<C: QpHandler> Wire<C> {
     /// Whether [`Wire::pump`] found no credit when it looked last.
     #[inline]
     pub(crate) fn lacks_credit(&self) -> bool {
-        self.meter.stands_still_for(Want::Credit)
+        self.meter.stands_still_for(StallReason::Credit)
     }
 
     /// Whether [`Wire::pump`] would only find that there is no credit.
@@ -174,32 +174,32 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         probe: bool,
         patient: bool,
-        now: Moment,
+        now: Timestamp,
         cksum: bool,
     ) -> Result<(), Cause> {
         let mut keepalive = probe;
-        let mut free = self.link.as_mut().map_or(0, Link::refresh_free_slots);
+        let mut free = self.link.as_mut().map_or(0, QpHandle::refresh_free_slots);
         let built = loop {
             let next = self.txs.next(&mut self.credits, free, keepalive, patient);
             keepalive = false;
             let built = match next {
-                Next::Post { index, op, carried } => self
+                NextTx::Post { index, op, carried } => self
                     .post_tx((op, index), carried, cksum, now)
                     // Of an earlier step something may be under way yet, and end well.
                     .inspect_err(|cause| self.txs.latch(index, *cause)),
-                Next::Part { index, wrs } => self.post_part(index, wrs),
-                Next::Noop { carried } => self.post_noop(carried, cksum),
-                Next::NoSlots => {
+                NextTx::Part { index, wrs } => self.post_part(index, wrs),
+                NextTx::Noop { carried } => self.post_noop(carried, cksum),
+                NextTx::NoSlots => {
                     self.counts.one(Count::NoSlots);
-                    self.stalls(Want::Slots);
+                    self.stalls(StallReason::Slots);
                     break Ok(());
                 }
-                Next::NoCredit => {
+                NextTx::NoCredit => {
                     self.counts.one(Count::NoCredit);
-                    self.stalls(Want::Credit);
+                    self.stalls(StallReason::Credit);
                     break Ok(());
                 }
-                Next::Empty => {
+                NextTx::Empty => {
                     self.meter.flows();
                     break Ok(());
                 }
@@ -215,10 +215,10 @@ impl<C: QpHandler> Wire<C> {
             // Or all that the peer has room for.
             if self.txs.is_starved(&self.credits, false, patient) {
                 self.counts.one(Count::NoCredit);
-                self.stalls(Want::Credit);
+                self.stalls(StallReason::Credit);
                 break Ok(());
             }
-            free = self.link.as_ref().map_or(0, Link::slots);
+            free = self.link.as_ref().map_or(0, QpHandle::slots);
         };
         // Also after a failure: what was pushed completes only if it is posted.
         built.and(self.flush(now))
@@ -226,7 +226,7 @@ impl<C: QpHandler> Wire<C> {
 
     /// Nothing more may go, for want of something.
     #[inline]
-    fn stalls(&mut self, want: Want) {
+    fn stalls(&mut self, want: StallReason) {
         if !self.meter.stands_still_for(want) {
             self.begins_to_stall(want);
         }
@@ -234,11 +234,11 @@ impl<C: QpHandler> Wire<C> {
 
     #[cold]
     #[inline(never)]
-    fn begins_to_stall(&mut self, want: Want) {
+    fn begins_to_stall(&mut self, want: StallReason) {
         let queued = self.txs.lengths();
         let queued = match want {
-            Want::Credit => queued.main,
-            Want::Slots => queued.main.saturating_add(queued.free_of_credit),
+            StallReason::Credit => queued.main,
+            StallReason::Slots => queued.main.saturating_add(queued.free_of_credit),
         };
         let credits = self.credits.snapshot().credits;
         self.meter.stalls(want, queued, credits);
@@ -248,12 +248,12 @@ impl<C: QpHandler> Wire<C> {
     #[cold]
     #[inline(never)]
     pub(super) fn flush_full(&mut self) -> Result<(), Cause> {
-        self.flush(Moment::now())
+        self.flush(Timestamp::now())
     }
 
     /// Rings the doorbell for what was pushed, if anything was.
     #[inline(always)]
-    fn flush(&mut self, now: Moment) -> Result<(), Cause> {
+    fn flush(&mut self, now: Timestamp) -> Result<(), Cause> {
         let Some(link) = self.link.as_mut() else {
             return Ok(());
         };
@@ -283,7 +283,7 @@ impl<C: QpHandler> Wire<C> {
             self.counts.one(Count::Doorbells);
         }
         // What the device did not take will not complete by itself.
-        while let Some(context) = self.link.as_mut().and_then(Link::next_unposted) {
+        while let Some(context) = self.link.as_mut().and_then(QpHandle::next_unposted) {
             self.retire_failed(context, Cause::LocalFault);
         }
         Err(Cause::LocalFault)

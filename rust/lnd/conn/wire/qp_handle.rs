@@ -16,7 +16,7 @@ use kernel::{
 };
 
 use crate::{
-    lnd::timestamp::Moment,
+    lnd::timestamp::Timestamp,
     proto::cause::Cause,
     rdma::{
         batch::PushError,
@@ -45,30 +45,30 @@ use crate::{
 };
 
 /// The link of a connection, a `C`.
-pub(crate) struct Link<C: QpHandler> {
+pub(crate) struct QpHandle<C: QpHandler> {
     qp: Arc<Qp<C>>,
     /// `None` once draining has begun.
     queues: Option<(SendQueue, RecvQueue)>,
     recv_wrs: u64,
-    last_send: Moment,
+    last_send: Timestamp,
     /// The device refused a work request.
     refused: bool,
 }
 
-/// A batch that was not posted, or not all of it: [`Link::next_unposted`].
+/// A batch that was not posted, or not all of it: [`QpHandle::next_unposted`].
 pub(super) struct Unposted {
     /// The device was asked.
     pub(super) rang: bool,
 }
 
-impl<C: QpHandler> Link<C> {
+impl<C: QpHandler> QpHandle<C> {
     /// Takes over a new queue pair. May sleep.
     pub(crate) fn new(parts: QpParts<C>) -> Result<Self> {
         Ok(Self {
             qp: parts.qp,
             queues: Some((parts.sq, parts.rq)),
             recv_wrs: 0,
-            last_send: Moment::now(),
+            last_send: Timestamp::now(),
             refused: false,
         })
     }
@@ -110,7 +110,7 @@ impl<C: QpHandler> Link<C> {
         }
     }
 
-    /// Finds out how many slots of the send queue are free, for [`Link::slots`], too.
+    /// Finds out how many slots of the send queue are free, for [`QpHandle::slots`], too.
     #[inline]
     pub(super) fn refresh_free_slots(&mut self) -> u16 {
         let queues = self.queues.as_mut();
@@ -125,7 +125,7 @@ impl<C: QpHandler> Link<C> {
         u16::try_from(free).unwrap_or(u16::MAX)
     }
 
-    /// As [`Link::slots`], for one work request that is posted by itself; 0 if the batch has others.
+    /// As [`QpHandle::slots`], for one work request that is posted by itself; 0 if the batch has others.
     #[inline]
     pub(super) fn room(&self) -> u16 {
         match self.is_empty() {
@@ -172,7 +172,7 @@ impl<C: QpHandler> Link<C> {
     /// What was not posted. What could not be holds no memory of LNet's any more, and nothing more can be
     /// pushed: end the connection.
     #[inline(always)]
-    pub(super) fn flush(&mut self, now: Moment) -> Result<(), Unposted> {
+    pub(super) fn flush(&mut self, now: Timestamp) -> Result<(), Unposted> {
         // What is about to be sent may tell the peer of buffers, or ask for an answer that needs one.
         if self.post_pushed_recvs().is_err() {
             if let Some((sq, _)) = &mut self.queues {
@@ -239,7 +239,7 @@ impl<C: QpHandler> Link<C> {
         self.qp.wrs_per_reg()
     }
 
-    /// Pushes the registration of a sink, [`Link::wrs_per_reg`] work requests.
+    /// Pushes the registration of a sink, [`QpHandle::wrs_per_reg`] work requests.
     #[inline(always)]
     pub(super) fn push_reg(&mut self, context: u32, mr: Mr<Mapped>) -> Result<Mr<Valid>, Cause> {
         let (sq, qp) = self.sq()?;
@@ -254,7 +254,7 @@ impl<C: QpHandler> Link<C> {
         sq.push_inv(qp, context, mr).map_err(|_| Cause::LocalFault)
     }
 
-    /// Pushes a receive; it is posted with the batch, or by [`Link::post_recvs`].
+    /// Pushes a receive; it is posted with the batch, or by [`QpHandle::post_recvs`].
     #[inline(always)]
     pub(crate) fn push_recv(&mut self, buf: RxBuf) -> Result<(), Cause> {
         let Some((_, rq)) = &mut self.queues else {

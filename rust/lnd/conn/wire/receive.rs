@@ -11,16 +11,16 @@ use super::Wire;
 use crate::{
     lnd::{
         conn::{
-            close_reason::Fault,
+            close_reason::CloseReason,
             rx::{
                 Received,
                 Rx, //
             },
-            rx_queue::Inbox,
+            rx_queue::RxQueue,
             transfer::Transfer, //
         },
         stats::counters::Count,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     lnet::dk::dk,
     proto::{
@@ -42,9 +42,9 @@ use crate::{
             sender_order,
             Body,
             Cookie,
-            Done,
-            Facts,
-            Order, //
+            DoneBody,
+            Order,
+            ParsedHdr, //
         }, //
     },
     rdma::{
@@ -69,7 +69,11 @@ impl<C: QpHandler> Wire<C> {
     ///
     /// Whatever is wrong with it ends the connection.
     #[inline]
-    pub(crate) fn receive(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) -> Result<(), Fault> {
+    pub(crate) fn receive(
+        &mut self,
+        rx: KBox<Rx<C>>,
+        inbox: &mut RxQueue<C>,
+    ) -> Result<(), CloseReason> {
         self.counts.one(Count::RxMsgs);
         // What is too short for it is no message in any order.
         match rx
@@ -85,7 +89,11 @@ impl<C: QpHandler> Wire<C> {
     // Apart, so that the other one knows its order: nearly all peers have ours.
     #[cold]
     #[inline(never)]
-    fn receive_swapped(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) -> Result<(), Fault> {
+    fn receive_swapped(
+        &mut self,
+        rx: KBox<Rx<C>>,
+        inbox: &mut RxQueue<C>,
+    ) -> Result<(), CloseReason> {
         self.receive_in(Order::Swapped, rx, inbox)
     }
 
@@ -94,12 +102,12 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         order: Order,
         rx: KBox<Rx<C>>,
-        inbox: &mut Inbox<C>,
-    ) -> Result<(), Fault> {
+        inbox: &mut RxQueue<C>,
+    ) -> Result<(), CloseReason> {
         let mut rx = rx;
         let msg = rx.msg_mut();
-        let m = decode_in(msg.bytes(), order).map_err(Fault::Message)?;
-        check_identity(&m.env, &self.identity).map_err(Fault::Stale)?;
+        let m = decode_in(msg.bytes(), order).map_err(CloseReason::Message)?;
+        check_identity(&m.env, &self.identity).map_err(CloseReason::Stale)?;
         dk!(
             Net,
             "{}: received {:?} of {} bytes with {} credits",
@@ -113,7 +121,7 @@ impl<C: QpHandler> Wire<C> {
         // The credits come first: they count whatever the message says.
         self.credits
             .returned(m.env.credits)
-            .map_err(Fault::Credits)?;
+            .map_err(CloseReason::Credits)?;
         let repost = match m.body {
             Body::Noop => Repost::Plain,
             Body::Immediate { .. } => {
@@ -121,7 +129,7 @@ impl<C: QpHandler> Wire<C> {
                 return self.request(facts, rx, inbox);
             }
             Body::PutReq { .. } | Body::GetReq { .. } => {
-                self.credits.answer_owed().map_err(Fault::Credits)?;
+                self.credits.answer_owed().map_err(CloseReason::Credits)?;
                 let facts = m.facts();
                 return self.request(facts, rx, inbox);
             }
@@ -164,12 +172,14 @@ impl<C: QpHandler> Wire<C> {
     #[inline(always)]
     fn request(
         &mut self,
-        facts: Facts,
+        facts: ParsedHdr,
         rx: KBox<Rx<C>>,
-        inbox: &mut Inbox<C>,
-    ) -> Result<(), Fault> {
+        inbox: &mut RxQueue<C>,
+    ) -> Result<(), CloseReason> {
         let mut rx = rx;
-        self.credits.request_received().map_err(Fault::Credits)?;
+        self.credits
+            .request_received()
+            .map_err(CloseReason::Credits)?;
         let msg = rx.msg_mut();
         msg.judged(facts);
         let replaced = self.replace(msg);
@@ -181,7 +191,7 @@ impl<C: QpHandler> Wire<C> {
     /// Takes a message that had arrived whole when the connection ended. Its sender may have been told that it
     /// arrived, and nobody sends it again: so data in a message goes into `inbox`, and an answer that data is there
     /// counts. Everything else fails at its sender, who waits for an answer of ours.
-    pub(crate) fn receive_late(&mut self, rx: KBox<Rx<C>>, inbox: &mut Inbox<C>) {
+    pub(crate) fn receive_late(&mut self, rx: KBox<Rx<C>>, inbox: &mut RxQueue<C>) {
         let mut rx = rx;
         let Ok(m) = decode(rx.msg().bytes()) else {
             return;
@@ -229,13 +239,13 @@ impl<C: QpHandler> Wire<C> {
     /// Without a spare the place stays empty until LNet gives the buffer back: the peer cannot notice,
     /// for its credit is withheld as long.
     #[inline(always)]
-    fn replace(&mut self, msg: &mut Received) -> Result<(), Fault> {
+    fn replace(&mut self, msg: &mut Received) -> Result<(), CloseReason> {
         let Some(spare) = self.stock.take_spare() else {
             return Ok(());
         };
         msg.replace();
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
-        link.push_recv(spare).map_err(Fault::Post)
+        link.push_recv(spare).map_err(CloseReason::Post)
     }
 
     /// Matches an answer to `op` with its tx. Nothing of that changes if none is awaited: it may have had one that
@@ -244,7 +254,7 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         op: Op,
         cookie: Cookie,
-        at: Moment,
+        at: Timestamp,
         make: impl FnOnce(&mut Transfer) -> Answer,
     ) -> Result<(), Cause> {
         let index = self.txs.awaiting(op, cookie)?;
@@ -263,7 +273,7 @@ impl<C: QpHandler> Wire<C> {
         &mut self,
         (src, dst): (Cookie, Cookie),
         rd: &Descriptor<'_>,
-        at: Moment,
+        at: Timestamp,
     ) -> Result<(), Cause> {
         let index = self.txs.awaiting(Op::PutReq, src)?;
         let (env, limits) = (self.envelope(), self.limits);
@@ -275,7 +285,7 @@ impl<C: QpHandler> Wire<C> {
             Ok(plan) => plan,
             Err(e) => (1, e.to_errno()),
         };
-        let done = BodyOut::PutDone(Done {
+        let done = BodyOut::PutDone(DoneBody {
             cookie: dst,
             status,
         });

@@ -10,10 +10,10 @@ use crate::{
     proto::{
         cause::Cause,
         credits::Snapshot,
-        tx::Place,
+        tx::TxState,
         tx_queues::{
             Lengths,
-            Line, //
+            QueueKind, //
         }, //
     },
     rdma::handler::QpHandler, //
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum TxList {
     /// In a queue.
-    Queue(Line),
+    Queue(QueueKind),
     /// It was posted, or waits for an answer, or for its key.
     Active,
 }
@@ -43,7 +43,7 @@ pub(crate) struct TxView {
 }
 
 /// The numbers of the wire half.
-pub(crate) struct Numbers {
+pub(crate) struct WireSnapshot {
     pub(crate) version: u16,
     pub(crate) credits: Snapshot,
     pub(crate) queues: Lengths,
@@ -64,14 +64,14 @@ pub(crate) struct Numbers {
 
 impl<C: QpHandler> Wire<C> {
     /// The numbers.
-    pub(crate) fn numbers(&self) -> Numbers {
+    pub(crate) fn numbers(&self) -> WireSnapshot {
         let (sq_free, recvs, qpn, recv_wrs) = self.link.as_ref().map_or((0, 0, 0, 0), |link| {
             let qp = link.qp();
             let recvs = qp.recvs_posted();
             (link.sq_free(), recvs, qp.number(), link.recv_wrs())
         });
         let ages = self.txs.transfers().map(|transfer| transfer.age_ms());
-        let mut numbers = Numbers {
+        let mut numbers = WireSnapshot {
             version: self.identity.version.wire(),
             credits: self.credits.snapshot(),
             queues: self.txs.lengths(),
@@ -86,7 +86,7 @@ impl<C: QpHandler> Wire<C> {
         };
         for (_, tx, transfer) in self.txs.pending() {
             numbers.in_use = numbers.in_use.saturating_add(1);
-            if let Place::Posted { wrs, .. } = tx.place() {
+            if let TxState::Posted { wrs, .. } = tx.place() {
                 numbers.posted = numbers.posted.saturating_add(wrs);
             }
             let age = transfer.age_ms();
@@ -99,7 +99,11 @@ impl<C: QpHandler> Wire<C> {
 
     /// Takes down every transmit that is not over; the caller has made room for as many as there are.
     pub(crate) fn list(&self, out: &mut KVVec<TxView>) {
-        for line in [Line::FreeOfCredit, Line::Unreserved, Line::Main] {
+        for line in [
+            QueueKind::FreeOfCredit,
+            QueueKind::Unreserved,
+            QueueKind::Main,
+        ] {
             for index in self.txs.waiting(line) {
                 self.take_down(index, TxList::Queue(line), out);
             }
@@ -107,7 +111,7 @@ impl<C: QpHandler> Wire<C> {
         for (index, tx, _) in self.txs.pending() {
             if matches!(
                 tx.place(),
-                Place::Posted { .. } | Place::Waiting | Place::Held
+                TxState::Posted { .. } | TxState::Waiting | TxState::Held
             ) {
                 self.take_down(index, TxList::Active, out);
             }
@@ -119,9 +123,9 @@ impl<C: QpHandler> Wire<C> {
             return;
         };
         let (wrs, answer) = match tx.place() {
-            Place::Queued { wrs } => (wrs, false),
-            Place::Posted { wrs, answer } => (wrs, answer),
-            Place::Waiting => (0, true),
+            TxState::Queued { wrs } => (wrs, false),
+            TxState::Posted { wrs, answer } => (wrs, answer),
+            TxState::Waiting => (0, true),
             _ => (0, false),
         };
         let (message, reply) = transfer.awaited();

@@ -8,12 +8,12 @@ use crate::{
     lnd::conn::{
         transfer::Transfer,
         transfer_done::{
-            Ended,
-            Well, //
+            Completed,
+            TransferEnd, //
         }, //
     },
     lnet::Message,
-    policy::resend::Again,
+    policy::resend::Resend,
     proto::{
         cause::{
             Cause,
@@ -27,12 +27,12 @@ use crate::{
 };
 
 /// A transmit that is over, for LNet.
-pub(crate) enum Finished {
+pub(crate) enum FinishedTx {
     /// It went well, as most do.
-    Well(Well),
+    Well(Completed),
     /// It failed, or there is more to do than to give it back.
     Ended {
-        ended: Ended,
+        ended: TransferEnd,
         cause: Option<Cause>,
         /// The device was given some of it.
         posted: bool,
@@ -44,14 +44,14 @@ pub(crate) enum Finished {
 }
 
 /// A transmit that is over.
-pub(crate) enum Over {
+pub(crate) enum TakenTx {
     /// A message alone that went well.
     Well(Message),
     /// Another, which is in the place that was given for it.
     Other,
 }
 
-impl Finished {
+impl FinishedTx {
     // Apart, for the sake of messages alone.
     #[inline(never)]
     pub(super) fn take(to: &mut Option<Self>, tx: &Tx, entry: &mut Option<Transfer>) {
@@ -97,7 +97,7 @@ impl Finished {
 
     /// Whether the message goes over another connection, if it may be under way for `limit` milliseconds. Before it is
     /// said that the device is broken: that is no message's fault.
-    pub(crate) fn again(&self, limit: i64) -> Again {
+    pub(crate) fn again(&self, limit: i64) -> Resend {
         match self {
             Self::Ended {
                 cause: Some(cause),
@@ -105,8 +105,8 @@ impl Finished {
                 op,
                 age_ms,
                 ..
-            } => Again::of(*op, *cause, *posted, *age_ms > limit),
-            _ => Again::Nothing,
+            } => Resend::of(*op, *cause, *posted, *age_ms > limit),
+            _ => Resend::Nothing,
         }
     }
 

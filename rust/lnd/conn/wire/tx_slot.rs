@@ -10,30 +10,30 @@ use crate::{
         credits::Credits,
         tx::Op,
         tx_queues::{
-            Cell,
-            Queues, //
+            TxCell,
+            TxQueues, //
         },
         wire::Cookie, //
     }, //
 };
 
 /// A free place for a transmit.
-pub(super) struct Free<'a> {
+pub(super) struct TxSlot<'a> {
     index: u16,
     cookie: Cookie,
     /// Nothing is queued.
     alone: bool,
-    cell: &'a mut Cell,
+    cell: &'a mut TxCell,
     entry: &'a mut Option<Transfer>,
 }
 
-impl<'a> Free<'a> {
+impl<'a> TxSlot<'a> {
     /// With that number, for a transmit of that name. `alone`: no other is queued.
     #[inline(always)]
     pub(super) fn new(
         (index, cookie): (u16, Cookie),
         alone: bool,
-        cell: &'a mut Cell,
+        cell: &'a mut TxCell,
         entry: &'a mut Option<Transfer>,
     ) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl<'a> Free<'a> {
         self.cookie
     }
 
-    /// Pays for a transmit of `op` if it need not wait: the credits that it carries. See [`Queues::pass`].
+    /// Pays for a transmit of `op` if it need not wait: the credits that it carries. See [`TxQueues::pass`].
     #[inline(always)]
     pub(super) fn pass(
         &self,
@@ -67,7 +67,7 @@ impl<'a> Free<'a> {
         patient: bool,
     ) -> Option<u8> {
         match self.alone {
-            true => Queues::pass(what, credits, sq_free, patient),
+            true => TxQueues::pass(what, credits, sq_free, patient),
             false => None,
         }
     }
@@ -82,8 +82,8 @@ impl<'a> Free<'a> {
         self.index
     }
 
-    /// Puts a transmit in that is being posted. [`Free::pushed`] follows; if its work request cannot be pushed, it ends
-    /// with the connection.
+    /// Puts a transmit in that is being posted. [`TxSlot::pushed`] follows; if its work request cannot be pushed, it
+    /// ends with the connection.
     #[inline(always)]
     pub(super) fn post(&mut self, transfer: Transfer) {
         *self.entry = Some(transfer);

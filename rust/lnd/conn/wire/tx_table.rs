@@ -8,24 +8,24 @@
 //! # Invariants
 //!
 //! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`; but for
-//!   the moment between [`Txs::alloc`] and [`Free::fill`] or [`Free::post`], which are under one lock. One that
-//!   is filled is put into its queue by [`Txs::queue`], under the same; one that is posted is in none.
+//!   the moment between [`TxTable::alloc`] and [`TxSlot::fill`] or [`TxSlot::post`], which are under one lock. One that
+//!   is filled is put into its queue by [`TxTable::queue`], under the same; one that is posted is in none.
 //! - Nobody changes a cell but here and in [`super::tx_slot`], so that whatever a step asks for is done.
 
 use kernel::prelude::*;
 
 use super::{
     tx_done::{
-        Finished,
-        Over, //
+        FinishedTx,
+        TakenTx, //
     },
-    tx_slot::Free,
-    tx_table_grow::Bigger, //
+    tx_slot::TxSlot,
+    tx_table_grow::TxTableGrow, //
 };
 use crate::{
     lnd::{
         conn::transfer::Transfer,
-        timestamp::Moment, //
+        timestamp::Timestamp, //
     },
     policy::latency::Stamps,
     proto::{
@@ -34,18 +34,18 @@ use crate::{
         tx::{
             Answer,
             Op,
-            Place,
-            Then,
             Tx,
+            TxAction,
+            TxState,
             Wr, //
         },
         tx_queues::{
-            Cell,
             Lengths,
-            Line,
-            Next,
-            Queues,
-            TxId, //
+            NextTx,
+            QueueKind,
+            TxCell,
+            TxId,
+            TxQueues, //
         },
         wire::Cookie, //
     },
@@ -53,19 +53,19 @@ use crate::{
 };
 
 /// The transmits of a connection.
-pub(super) struct Txs {
-    queues: Queues,
-    cells: KVVec<Cell>,
+pub(super) struct TxTable {
+    queues: TxQueues,
+    cells: KVVec<TxCell>,
     transfers: KVVec<Option<Transfer>>,
     /// Random; see [`TxId::cookie`].
     mask: u64,
 }
 
-impl Txs {
-    /// None; [`Txs::grow`] makes some.
+impl TxTable {
+    /// None; [`TxTable::grow`] makes some.
     pub(super) fn new() -> Self {
         Self {
-            queues: Queues::EMPTY,
+            queues: TxQueues::EMPTY,
             cells: KVVec::new(),
             transfers: KVVec::new(),
             mask: random::u64(),
@@ -79,7 +79,7 @@ impl Txs {
 
     /// Moves into a bigger table, unless somebody else was faster. What is in `bigger` afterwards is to be
     /// freed without the lock.
-    pub(super) fn grow(&mut self, bigger: &mut Bigger) {
+    pub(super) fn grow(&mut self, bigger: &mut TxTableGrow) {
         let Some(first) = bigger.take_over(&mut self.cells, &mut self.transfers) else {
             return;
         };
@@ -94,10 +94,10 @@ impl Txs {
 
     /// Takes a free one for `op`, to be filled or given back at once. `None`: there is none.
     #[inline(always)]
-    pub(super) fn alloc(&mut self, op: Op) -> Option<Free<'_>> {
+    pub(super) fn alloc(&mut self, op: Op) -> Option<TxSlot<'_>> {
         let id = self.queues.alloc(&mut self.cells, op)?;
         let at = usize::from(id.index);
-        Some(Free::new(
+        Some(TxSlot::new(
             (id.index, Cookie(id.cookie(self.mask))),
             self.queues.is_empty(),
             self.cells.get_mut(at)?,
@@ -119,7 +119,7 @@ impl Txs {
     /// The one a cookie names, if the peer may name it.
     pub(super) fn find(&self, cookie: Cookie) -> Result<u16, Cause> {
         TxId::from_cookie(cookie.0, self.mask)
-            .and_then(|id| Queues::find(&self.cells, id))
+            .and_then(|id| TxQueues::find(&self.cells, id))
             .ok_or(Cause::Protocol)
     }
 
@@ -163,7 +163,7 @@ impl Txs {
             .get_mut(usize::from(index))
             .ok_or(Cause::Protocol)?;
         let then = cell.tx.answered(answer);
-        if then == Then::Requeue {
+        if then == TxAction::Requeue {
             cell.slots = slots;
         }
         match self.queues.follow(&mut self.cells, index, then) {
@@ -198,7 +198,7 @@ impl Txs {
         self.queues.is_idle(credits)
     }
 
-    /// Whether [`Txs::next`] would find nothing, whatever room there is.
+    /// Whether [`TxTable::next`] would find nothing, whatever room there is.
     #[inline]
     pub(super) fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
         self.queues.is_quiet(credits, keepalive)
@@ -209,13 +209,13 @@ impl Txs {
         self.queues.lacks_reserve(credits)
     }
 
-    /// Whether [`Txs::next`] would find no credit, and nothing else to do.
+    /// Whether [`TxTable::next`] would find no credit, and nothing else to do.
     #[inline]
     pub(super) fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
         self.queues.is_starved(credits, keepalive, patient)
     }
 
-    /// Takes the next thing to post, and pays for it; see [`Queues::next`].
+    /// Takes the next thing to post, and pays for it; see [`TxQueues::next`].
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -223,14 +223,14 @@ impl Txs {
         sq_free: u16,
         keepalive: bool,
         patient: bool,
-    ) -> Next {
+    ) -> NextTx {
         self.queues
             .next(&mut self.cells, credits, sq_free, keepalive, patient)
     }
 
-    /// `wrs` WRITEs of the one at `index` were pushed, and it stays queued; see [`Queues::parted`].
+    /// `wrs` WRITEs of the one at `index` were pushed, and it stays queued; see [`TxQueues::parted`].
     pub(super) fn parted(&mut self, index: u16, wrs: u16, all: bool) {
-        Queues::parted(&mut self.cells, index, wrs, all);
+        TxQueues::parted(&mut self.cells, index, wrs, all);
     }
 
     /// The send queue has `slots` for other things than NOOPs. Before the first is queued.
@@ -254,10 +254,10 @@ impl Txs {
         index: u16,
         wr: Wr,
         result: Result<(), Cause>,
-    ) -> Option<&mut Stamps<Moment>> {
+    ) -> Option<&mut Stamps<Timestamp>> {
         let cell = self.cells.get_mut(usize::from(index))?;
         let then = cell.tx.completed(wr, result);
-        let last = result.is_ok() && !matches!(cell.tx.place(), Place::Posted { .. });
+        let last = result.is_ok() && !matches!(cell.tx.place(), TxState::Posted { .. });
         // A completion is never the peer's violation.
         let _ = self.queues.follow(&mut self.cells, index, then);
         match last {
@@ -274,7 +274,7 @@ impl Txs {
 
     /// Takes the oldest that is over, if one is, perhaps into `finished`; its place is free again.
     #[inline]
-    pub(super) fn take_done(&mut self, finished: &mut Option<Finished>) -> Option<Over> {
+    pub(super) fn take_done(&mut self, finished: &mut Option<FinishedTx>) -> Option<TakenTx> {
         let index = self.queues.take_done(&mut self.cells)?;
         let at = usize::from(index);
         let (cell, entry) = (self.cells.get(at)?, self.transfers.get_mut(at)?);
@@ -285,11 +285,11 @@ impl Txs {
         let over = match msg {
             Some(msg) => {
                 Transfer::clear(entry);
-                Over::Well(msg)
+                TakenTx::Well(msg)
             }
             None => {
-                Finished::take(finished, &cell.tx, entry);
-                Over::Other
+                FinishedTx::take(finished, &cell.tx, entry);
+                TakenTx::Other
             }
         };
         self.queues.release(&mut self.cells, index);
@@ -298,7 +298,7 @@ impl Txs {
 
     /// Whether any is not over.
     pub(super) fn has_pending(&self) -> bool {
-        Queues::has_pending(&self.cells)
+        TxQueues::has_pending(&self.cells)
     }
 
     /// Ends every one because the connection has, for `cause`; if that is a deadline, each for its own.
@@ -321,7 +321,7 @@ impl Txs {
         (0..=u16::MAX)
             .zip(both)
             .filter_map(|(index, (cell, transfer))| {
-                let over = matches!(cell.tx.place(), Place::Free | Place::Done);
+                let over = matches!(cell.tx.place(), TxState::Free | TxState::Done);
                 let transfer = transfer.as_ref()?;
                 (!over).then_some((index, &cell.tx, transfer))
             })
@@ -336,7 +336,7 @@ impl Txs {
     pub(super) fn look(&self, index: u16) -> Option<(&Tx, &Transfer, Cookie)> {
         let at = usize::from(index);
         let transfer = self.transfers.get(at)?.as_ref()?;
-        let name = Queues::name(&self.cells, index)?;
+        let name = TxQueues::name(&self.cells, index)?;
         Some((
             &self.cells.get(at)?.tx,
             transfer,
@@ -345,7 +345,7 @@ impl Txs {
     }
 
     /// Those in a queue, the first to go first.
-    pub(super) fn waiting(&self, line: Line) -> impl Iterator<Item = u16> + '_ {
+    pub(super) fn waiting(&self, line: QueueKind) -> impl Iterator<Item = u16> + '_ {
         self.queues.waiting(&self.cells, line)
     }
 

@@ -8,7 +8,7 @@ use crate::{
     lnd::conn::transfer::Transfer,
     proto::{
         params::QueueDepth,
-        tx_queues::Cell, //
+        tx_queues::TxCell, //
     }, //
 };
 
@@ -20,15 +20,15 @@ const GROW_BY: usize = 16;
 const TXS_MAX: usize = u16::MAX as usize;
 
 /// Room for more transmits than there are.
-pub(crate) struct Bigger {
+pub(crate) struct TxTableGrow {
     /// How many there were.
     have: usize,
     want: usize,
-    cells: KVVec<Cell>,
+    cells: KVVec<TxCell>,
     transfers: KVVec<Option<Transfer>>,
 }
 
-impl Bigger {
+impl TxTableGrow {
     /// Makes the first table of a connection, for so many messages of LNet's and answers to the peer: what is needed
     /// without memory is there. May sleep.
     ///
@@ -66,7 +66,7 @@ impl Bigger {
     /// they are as many no more, somebody else was faster. What is here afterwards is to be freed without the lock.
     pub(super) fn take_over(
         &mut self,
-        cells: &mut KVVec<Cell>,
+        cells: &mut KVVec<TxCell>,
         transfers: &mut KVVec<Option<Transfer>>,
     ) -> Option<u16> {
         let first = u16::try_from(self.have).ok()?;
@@ -81,7 +81,7 @@ impl Bigger {
             let _ = self.transfers.push_within_capacity(entry.take());
         }
         for _ in self.have..self.want {
-            let _ = self.cells.push_within_capacity(Cell::FREE);
+            let _ = self.cells.push_within_capacity(TxCell::FREE);
             let _ = self.transfers.push_within_capacity(None);
         }
         core::mem::swap(&mut self.cells, cells);

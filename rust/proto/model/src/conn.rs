@@ -17,9 +17,9 @@ use ro2iblnd_proto::{
     },
     conn_state::{
         Actions,
-        Conn as Fsm,
-        Event,
-        First,
+        ConnEvent,
+        ConnFsm as Fsm,
+        FirstSender,
         State as Phase, //
     },
     credits::{
@@ -28,12 +28,12 @@ use ro2iblnd_proto::{
     },
     params::high_water,
     policy::reconnect::{
-        Invited,
-        Known, //
+        PeerParams,
+        RetryReject, //
     },
     tx::{
         Op,
-        Place, //
+        TxState, //
     }, //
 };
 
@@ -97,9 +97,9 @@ pub struct Conn {
     /// The real state machine.
     pub fsm: Fsm,
     pub(crate) todo: [bool; 7],
-    pub(crate) retry: Option<Invited>,
+    pub(crate) retry: Option<RetryReject>,
     pub(crate) attempt_failed: bool,
-    pub(crate) known: Known,
+    pub(crate) known: PeerParams,
     pub(crate) peer_stamp: u64,
     /// Credits, queues and transmits, the real ones.
     pub data: Ours,
@@ -128,14 +128,14 @@ pub struct Conn {
     pub refuse_at: Option<u8>,
     pub(crate) fault: Option<Fault>,
     /// Who may speak first.
-    first: First,
+    first: FirstSender,
     /// The other side has said something, or was given the time to.
     heard: bool,
 }
 
 impl Conn {
     /// `Conn::new`.
-    pub fn new(side: Side, hs: u8, active: bool, first: First, known: Known) -> Self {
+    pub fn new(side: Side, hs: u8, active: bool, first: FirstSender, known: PeerParams) -> Self {
         let mut data = Ours::new(side, known.depth, 1, SLOTS, CELLS);
         data.posted = 0;
         Self {
@@ -196,7 +196,7 @@ impl Conn {
     }
 
     /// `Conn::step`.
-    pub fn step(&mut self, event: Event) {
+    pub fn step(&mut self, event: ConnEvent) {
         let actions = self.fsm.on(event);
         if actions == Actions::NONE {
             return;
@@ -270,7 +270,7 @@ impl Conn {
             let mut out = VecDeque::new();
             let before = self.data.sq.len();
             self.data.pump(probe, &mut out)?;
-            if self.first == First::Caller && !self.active && !self.heard && !out.is_empty() {
+            if self.first == FirstSender::Caller && !self.active && !self.heard && !out.is_empty() {
                 return Err("who was called speaks first, over TCP".into());
             }
             let refused = self.refuse_at.filter(|_| self.data.sq.len() > before);
@@ -283,7 +283,7 @@ impl Conn {
             posted.extend(out.into_iter().map(|msg| (side, hs, msg)));
             self.arm(before);
             if refused.is_some() {
-                self.step(Event::Fail(Cause::LocalFault));
+                self.step(ConnEvent::Fail(Cause::LocalFault));
             }
         }
         self.kick_upper();
@@ -314,7 +314,7 @@ impl Conn {
     /// COMM_EST of the queue pair: the other side has said something.
     pub(crate) fn comm_est(&mut self) {
         self.heard = true;
-        self.step(Event::EarlyTraffic);
+        self.step(ConnEvent::EarlyTraffic);
     }
 
     /// `QpHandler::recv_done`.
@@ -329,7 +329,7 @@ impl Conn {
                 self.early.push_back(msg);
                 return Ok(());
             }
-            Phase::Accepting | Phase::Called => self.step(Event::EarlyTraffic),
+            Phase::Accepting | Phase::Called => self.step(ConnEvent::EarlyTraffic),
             Phase::Established => {}
             Phase::Closing | Phase::Draining | Phase::Dead => {
                 self.data.posted -= 1;
@@ -345,16 +345,16 @@ impl Conn {
         match self.fsm.state() {
             Phase::Called => {
                 self.heard = true;
-                self.step(Event::Timeout);
+                self.step(ConnEvent::Timeout);
             }
             Phase::Init | Phase::Resolving | Phase::Connecting | Phase::Accepting => {
-                self.step(Event::Timeout);
+                self.step(ConnEvent::Timeout);
             }
             Phase::Established => {
-                let waits = |p| !matches!(p, Place::Free | Place::Done);
+                let waits = |p| !matches!(p, TxState::Free | TxState::Done);
                 let late = self.data.cells.iter().find(|c| waits(c.tx.place()));
                 if let Some(cause) = late.map(|c| c.tx.timeout_cause()) {
-                    self.step(Event::Fail(cause));
+                    self.step(ConnEvent::Fail(cause));
                 }
             }
             Phase::Closing | Phase::Draining | Phase::Dead => {}
@@ -371,38 +371,38 @@ impl Conn {
         match self.cm_events.pop_front() {
             // `Conn::addr_resolved`
             Some(CmEvent::AddrResolved) => {
-                let actions = self.fsm.on(Event::AddrResolved);
+                let actions = self.fsm.on(ConnEvent::AddrResolved);
                 let route = actions.has(Actions::RESOLVE_ROUTE);
                 self.cm_events
                     .extend(route.then_some(CmEvent::RouteResolved));
             }
-            Some(CmEvent::RouteResolved) => self.step(Event::RouteResolved),
+            Some(CmEvent::RouteResolved) => self.step(ConnEvent::RouteResolved),
             // `Conn::cm_established`
-            Some(CmEvent::Established(_)) if !self.active => self.step(Event::Established),
+            Some(CmEvent::Established(_)) if !self.active => self.step(ConnEvent::Established),
             Some(CmEvent::Established(_)) if self.fsm.state() != Phase::Connecting => {}
             Some(CmEvent::Established(stamp)) => {
                 self.known.stamp = stamp;
-                self.step(Event::Established);
+                self.step(ConnEvent::Established);
             }
             // `Conn::rejected`
             Some(CmEvent::Rejected(..)) if !self.active => {
-                self.step(Event::Fail(Cause::ConnectFailed));
+                self.step(ConnEvent::Fail(Cause::ConnectFailed));
             }
             Some(CmEvent::Rejected(reason, data)) => {
                 if let Reaction::Retry(why, ask) = react_to_reject(reason, &data, &asked) {
-                    self.retry = Some(Invited {
+                    self.retry = Some(RetryReject {
                         why,
-                        known: Known {
+                        known: PeerParams {
                             stamp: ask.stamp,
                             depth: ask.depth,
                             frags: ask.frags,
                         },
                     });
                 }
-                self.step(Event::Fail(Cause::Refused));
+                self.step(ConnEvent::Fail(Cause::Refused));
             }
-            Some(CmEvent::Unreachable) => self.step(Event::Unreachable),
-            Some(CmEvent::Disconnected) => self.step(Event::Disconnected),
+            Some(CmEvent::Unreachable) => self.step(ConnEvent::Unreachable),
+            Some(CmEvent::Disconnected) => self.step(ConnEvent::Disconnected),
             None => {}
         }
     }
@@ -461,7 +461,7 @@ impl Conn {
         }
     }
 
-    /// `WorkItem<UPPER>`, one round: `next_job`, then `Ended::finish` or `parse` with `recv`.
+    /// `WorkItem<UPPER>`, one round: `next_job`, then `TransferEnd::finish` or `parse` with `recv`.
     pub(crate) fn upper(&mut self, want: bool, at: Side, w: &mut World) -> Result<(), Fault> {
         if let Some((transfer, _, cookie)) = self.data.take_done()? {
             if self.armed.contains(&cookie) {
@@ -513,7 +513,7 @@ impl Conn {
         let slots = if op == Op::PutNak { 1 } else { 2 };
         if !self.submit(op, slots, transfer, &mut w.posted)? {
             // `submit_or_fail`: nobody was told the key.
-            self.step(Event::Fail(Cause::Flushed));
+            self.step(ConnEvent::Fail(Cause::Flushed));
             finalize(at, transfer.tag, w);
         }
         Ok(())

@@ -21,7 +21,7 @@ use ro2iblnd_proto::{
     params::QueueDepth,
     tx::{
         Op,
-        Place, //
+        TxState, //
     }, //
 };
 
@@ -147,7 +147,7 @@ impl End {
                 .iter()
                 .filter(|c| {
                     let answers = matches!(c.tx.op(), Op::PutAck | Op::PutNak | Op::GetDone);
-                    c.tx.place() != Place::Free && !answers
+                    c.tx.place() != TxState::Free && !answers
                 })
                 .count(),
             Self::Ko2(k) => k.open(),

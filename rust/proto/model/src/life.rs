@@ -14,11 +14,11 @@ use std::fmt::Debug;
 use ro2iblnd_proto::{
     cause::Cause,
     conn_state::{
-        Event,
-        First,
+        ConnEvent,
+        FirstSender,
         State as Phase, //
     },
-    tx_queues::Queues, //
+    tx_queues::TxQueues, //
 };
 
 use crate::{
@@ -72,7 +72,7 @@ pub struct Config {
     /// `conns_per_peer`.
     pub conns: u16,
     /// Who may speak first.
-    pub first: First,
+    pub first: FirstSender,
     /// Who calls says nothing by itself.
     pub mute: bool,
 }
@@ -176,7 +176,7 @@ impl Config {
                 }
             }
         }
-        if phase == Phase::Established && Queues::has_pending(&conn.data.cells) {
+        if phase == Phase::Established && TxQueues::has_pending(&conn.data.cells) {
             if !s.mate_is_up(at, c) && conn.data.sq.is_empty() {
                 out.push(Step::Timer(at, c));
             } else if s.left.upsets > 0 {
@@ -276,7 +276,7 @@ impl Model for Config {
             Step::BadAddress(at, c) => {
                 s.left.upsets -= 1;
                 s.nodes[at].conns[c].cm_events.clear();
-                s.nodes[at].conns[c].step(Event::Fail(Cause::Unreachable));
+                s.nodes[at].conns[c].step(ConnEvent::Fail(Cause::Unreachable));
             }
             Step::Hasty(at, c) => {
                 s.left.upsets -= 1;
@@ -286,7 +286,7 @@ impl Model for Config {
                 s.left.upsets -= 1;
                 // As the queue pair's async event has it.
                 s.nodes[at].conns[c].qp = Qp::Failed;
-                s.nodes[at].conns[c].step(Event::Fail(Cause::LocalFault));
+                s.nodes[at].conns[c].step(ConnEvent::Fail(Cause::LocalFault));
             }
             Step::Refuse(at, c, taken) => {
                 s.left.upsets -= 1;
@@ -307,12 +307,12 @@ impl Model for Config {
                 let conn = &mut s.nodes[at].conns[c];
                 conn.inbox.clear();
                 conn.data.posted = 0;
-                conn.step(Event::Fail(Cause::Flushed));
+                conn.step(ConnEvent::Fail(Cause::Flushed));
             }
             Step::Marker(at, c) => {
                 let conn = &mut s.nodes[at].conns[c];
                 conn.draining = false;
-                conn.step(Event::Drained);
+                conn.step(ConnEvent::Drained);
             }
             Step::Control(at, c) => s.nodes[at].control(c, w)?,
             Step::Upper(at, c, want) => s.nodes[at].upper(c, want, w)?,

@@ -23,8 +23,8 @@ use ro2iblnd_proto::{
     },
     conn_state::{
         Actions,
-        Event,
-        First, //
+        ConnEvent,
+        FirstSender, //
     },
     nid::Nid,
     params::{
@@ -33,10 +33,10 @@ use ro2iblnd_proto::{
         MSG_SIZE_WIRE, //
     },
     policy::reconnect::{
-        After,
-        Invited,
-        Known,
-        Peer as Policy, //
+        AfterFailure,
+        PeerParams,
+        ReconnectState as Policy,
+        RetryReject, //
     },
     wire::{
         ConnParams,
@@ -87,7 +87,7 @@ pub struct Node {
     /// `conns_per_peer`.
     pub conns_per_peer: u16,
     /// Who may speak first.
-    first: First,
+    first: FirstSender,
     /// It calls and says nothing, as other drivers do.
     mute: bool,
     /// It is being shut down.
@@ -104,7 +104,13 @@ fn nid(side: Side) -> Nid {
 
 impl Node {
     /// A node just started.
-    pub fn new(side: Side, depth: u16, conns_per_peer: u16, first: First, mute: bool) -> Self {
+    pub fn new(
+        side: Side,
+        depth: u16,
+        conns_per_peer: u16,
+        first: FirstSender,
+        mute: bool,
+    ) -> Self {
         Self {
             side,
             stamp: 1 + side as u64 * 16,
@@ -128,7 +134,7 @@ impl Node {
 
     /// `PeerTable::get_or_add`.
     fn get_or_add(&mut self) -> &mut Peer {
-        let known = Known {
+        let known = PeerParams {
             stamp: 0,
             depth: self.depth,
             frags: MaxFrags::MAX,
@@ -189,7 +195,7 @@ impl Node {
         }
         w.handshakes += 1;
         let mut conn = Conn::new(self.side, w.handshakes, true, self.first, peer.policy.known);
-        conn.step(Event::Start);
+        conn.step(ConnEvent::Start);
         self.conns.push(conn);
     }
 
@@ -286,7 +292,7 @@ impl Node {
     /// `Peer::finish_conns`.
     pub fn close_conns(&mut self, cause: Cause) {
         for conn in self.conns.iter_mut().filter(|c| !c.released) {
-            conn.step(Event::Fail(cause));
+            conn.step(ConnEvent::Fail(cause));
         }
     }
 
@@ -321,7 +327,7 @@ impl Node {
                 return Ok(());
             }
         };
-        let known = Known {
+        let known = PeerParams {
             stamp: req.src_stamp,
             depth: wanted.depth,
             frags: wanted.frags,
@@ -339,7 +345,7 @@ impl Node {
             PeerVerdict::Accept | PeerVerdict::Reborn => {
                 peer.policy.accepting();
                 let mut conn = Conn::new(self.side, hs, false, self.first, known);
-                conn.step(Event::Requested);
+                conn.step(ConnEvent::Requested);
                 self.conns.push(conn);
                 return Ok(());
             }
@@ -427,7 +433,7 @@ impl Node {
         for conn in &mut self.conns {
             // `Conn::is_stale`
             if conn.hs != hs && conn.is_up() && conn.peer_stamp != known.stamp {
-                conn.step(Event::Fail(Cause::PeerRestarted));
+                conn.step(ConnEvent::Fail(Cause::PeerRestarted));
             }
         }
         self.flush(hs, w)
@@ -443,9 +449,9 @@ impl Node {
             w.cm[other(self.side)].push_back((hs, Cm::Dreq));
         }
         conn.early.clear();
-        conn.step(Event::DrainStarted);
+        conn.step(ConnEvent::DrainStarted);
         if conn.qp == Qp::None {
-            conn.step(Event::Drained);
+            conn.step(ConnEvent::Drained);
         } else {
             conn.qp = Qp::Failed;
             conn.draining = true;
@@ -487,7 +493,7 @@ impl Node {
     }
 
     /// `Peer::attempt_over`.
-    fn attempt_over(&mut self, active: bool, retry: Option<Invited>, w: &mut World) {
+    fn attempt_over(&mut self, active: bool, retry: Option<RetryReject>, w: &mut World) {
         let per_peer = self.conns_per_peer;
         let Some(peer) = &mut self.peer else {
             return;
@@ -497,11 +503,11 @@ impl Node {
         }
         let waiting = !peer.pending.is_empty();
         match peer.policy.failed(active, retry.map(|r| r.why), waiting, 0) {
-            After::RetryIn(_) => peer.retry_armed = true,
-            After::OthersRemain => {
+            AfterFailure::RetryIn(_) => peer.retry_armed = true,
+            AfterFailure::OthersRemain => {
                 peer.retry_armed |= !self.stopping && peer.policy.more(per_peer, 0).is_some();
             }
-            After::GiveUp => self.forget_if_idle(w),
+            AfterFailure::GiveUp => self.forget_if_idle(w),
         }
     }
 

@@ -20,15 +20,15 @@ use ro2iblnd_proto::{
     tx::{
         Answer,
         Op,
-        Place,
-        Then,
+        TxAction,
+        TxState,
         Wr, //
     },
     tx_queues::{
-        Cell,
-        Next,
-        Queues,
+        NextTx,
+        TxCell,
         TxId,
+        TxQueues,
         NOOP_SLOTS, //
     }, //
 };
@@ -88,9 +88,9 @@ pub struct Ours {
     /// The credit word.
     pub credits: Credits,
     /// The queues.
-    pub queues: Queues,
+    pub queues: TxQueues,
     /// The transmits.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<TxCell>,
     /// What belongs to them.
     pub txs: Vec<Option<Transfer>>,
     /// The send queue.
@@ -124,8 +124,8 @@ fn mask(side: Side) -> u64 {
 impl Ours {
     /// Right after establishment (`Wire::established`), with all receives posted.
     pub fn new(side: Side, depth: QueueDepth, high_water: u8, sq_size: u16, cells: usize) -> Self {
-        let mut all = vec![Cell::FREE; cells];
-        let mut queues = Queues::EMPTY;
+        let mut all = vec![TxCell::FREE; cells];
+        let mut queues = TxQueues::EMPTY;
         queues.open(sq_size.saturating_sub(NOOP_SLOTS));
         queues.grow(&mut all, 0);
         Self {
@@ -194,8 +194,8 @@ impl Ours {
                 self.asked += 1;
             }
             match next {
-                Next::Post { index, carried, .. } => self.post_tx(index, carried, out)?,
-                Next::Noop { carried } => {
+                NextTx::Post { index, carried, .. } => self.post_tx(index, carried, out)?,
+                NextTx::Noop { carried } => {
                     if carried == 0 && before == 0 && free == 0 {
                         return Err("a NOOP without a slot".into());
                     }
@@ -206,8 +206,8 @@ impl Ours {
                         tag: 0,
                     });
                 }
-                Next::Part { index, wrs } => self.post_part(index, wrs)?,
-                Next::NoSlots | Next::NoCredit | Next::Empty => break,
+                NextTx::Part { index, wrs } => self.post_part(index, wrs)?,
+                NextTx::NoSlots | NextTx::NoCredit | NextTx::Empty => break,
             }
         }
         // `pump::flush`: receives first, what is sent may tell the peer of them.
@@ -239,7 +239,7 @@ impl Ours {
             self.push(Work::Quiet(index))?;
             self.cells[at].tx.pushed(1);
         }
-        Queues::parted(&mut self.cells, index, wrs, wrs == left - 1);
+        TxQueues::parted(&mut self.cells, index, wrs, wrs == left - 1);
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Ours {
         self.cells[at].tx.posting();
         let op = self.cells[at].tx.op();
         let transfer = self.txs[at].ok_or("posting a tx without a transfer")?;
-        let own = Queues::name(&self.cells, index)
+        let own = TxQueues::name(&self.cells, index)
             .ok_or("no name")?
             .cookie(mask(self.side));
         let quiet = match op {
@@ -326,7 +326,7 @@ impl Ours {
             Work::Invalidate(index) => (index, Wr::Invalidate),
         };
         let then = self.cells[usize::from(index)].tx.completed(wr, result);
-        if then == Then::Violation {
+        if then == TxAction::Violation {
             return Err("a completion is a violation".into());
         }
         self.follow(index, then)?;
@@ -408,30 +408,30 @@ impl Ours {
         self.credits.reposted(how).map_err(|e| broke(&e))
     }
 
-    /// `Txs::find`.
+    /// `TxTable::find`.
     fn find(&self, cookie: u64) -> Result<u16, Fault> {
         TxId::from_cookie(cookie, mask(self.side))
-            .and_then(|id| Queues::find(&self.cells, id))
+            .and_then(|id| TxQueues::find(&self.cells, id))
             .ok_or_else(|| format!("{VIOLATION}: unknown cookie"))
     }
 
-    /// `Queues::follow`.
+    /// `TxQueues::follow`.
     fn answer(&mut self, index: u16, answer: Answer, slots: u16) -> Result<(), Fault> {
         let cell = &mut self.cells[usize::from(index)];
         let then = cell.tx.answered(answer);
         match then {
-            Then::Requeue => cell.slots = slots,
-            Then::Violation => return Err(format!("{VIOLATION}: {answer:?} in {:?}", cell.tx)),
+            TxAction::Requeue => cell.slots = slots,
+            TxAction::Violation => return Err(format!("{VIOLATION}: {answer:?} in {:?}", cell.tx)),
             _ => {}
         }
         self.follow(index, then)
     }
 
-    fn follow(&mut self, index: u16, then: Then) -> Result<(), Fault> {
+    fn follow(&mut self, index: u16, then: TxAction) -> Result<(), Fault> {
         match then {
-            Then::Requeue => self.copy[self.queue_of(index)].push_back(index),
-            Then::Finish => self.done.push_back(index),
-            Then::Nothing | Then::Violation => {}
+            TxAction::Requeue => self.copy[self.queue_of(index)].push_back(index),
+            TxAction::Finish => self.done.push_back(index),
+            TxAction::Nothing | TxAction::Violation => {}
         }
         if self.queues.follow(&mut self.cells, index, then) {
             return Err(VIOLATION.into());
@@ -458,7 +458,7 @@ impl Ours {
     }
 
     /// `next_job` in `deliver.rs`: the next finished tx, released; and the cookie it had.
-    pub fn take_done(&mut self) -> Result<Option<(Transfer, Cell, u64)>, Fault> {
+    pub fn take_done(&mut self) -> Result<Option<(Transfer, TxCell, u64)>, Fault> {
         let Some(index) = self.queues.take_done(&mut self.cells) else {
             return match self.done.is_empty() {
                 true => Ok(None),
@@ -469,7 +469,7 @@ impl Ours {
             return Err("finished transmits change their order".into());
         }
         let cell = self.cells[usize::from(index)];
-        if cell.tx.place() != Place::Done {
+        if cell.tx.place() != TxState::Done {
             return Err(format!("{:?} is handed to LNet as finished", cell.tx));
         }
         let uses = |work: &Work| match *work {
@@ -492,22 +492,22 @@ impl Ours {
 
     /// `Wire::cancel`.
     pub fn cancel(&mut self, cause: Cause, by_place: bool) {
-        let before: Vec<Place> = self.cells.iter().map(|c| c.tx.place()).collect();
+        let before: Vec<TxState> = self.cells.iter().map(|c| c.tx.place()).collect();
         self.queues.cancel_all(&mut self.cells, cause, by_place);
         self.copy = Default::default();
         self.note_done(&before);
     }
 
-    /// `Queues::keys_dead`, of `Conn::release`.
+    /// `TxQueues::keys_dead`, of `Conn::release`.
     pub fn keys_dead(&mut self) {
-        let before: Vec<Place> = self.cells.iter().map(|c| c.tx.place()).collect();
+        let before: Vec<TxState> = self.cells.iter().map(|c| c.tx.place()).collect();
         self.queues.keys_dead(&mut self.cells);
         self.note_done(&before);
     }
 
-    fn note_done(&mut self, before: &[Place]) {
+    fn note_done(&mut self, before: &[TxState]) {
         for (index, was) in before.iter().enumerate() {
-            if *was != Place::Done && self.cells[index].tx.place() == Place::Done {
+            if *was != TxState::Done && self.cells[index].tx.place() == TxState::Done {
                 self.done.push_back(index as u16);
             }
         }
@@ -530,7 +530,7 @@ impl Ours {
 
     /// The cookie of the tx at `index`.
     pub fn cookie(&self, index: u16) -> u64 {
-        Queues::name(&self.cells, index).map_or(0, |id| id.cookie(mask(self.side)))
+        TxQueues::name(&self.cells, index).map_or(0, |id| id.cookie(mask(self.side)))
     }
 
     /// Appends the state, except for what only [`Ours::encode_txs`] can tell.
@@ -588,14 +588,14 @@ impl Ours {
             let at = usize::from(index);
             let tx = &self.cells[at].tx;
             let (place, wrs) = match tx.place() {
-                Place::Free => (0, 0),
-                Place::Mapped => (1, 0),
-                Place::Queued { wrs } => (2, wrs),
-                Place::Posted { wrs, answer: false } => (3, wrs),
-                Place::Posted { wrs, answer: true } => (4, wrs),
-                Place::Waiting => (5, 0),
-                Place::Held => (6, 0),
-                Place::Done => (7, 0),
+                TxState::Free => (0, 0),
+                TxState::Mapped => (1, 0),
+                TxState::Queued { wrs } => (2, wrs),
+                TxState::Posted { wrs, answer: false } => (3, wrs),
+                TxState::Posted { wrs, answer: true } => (4, wrs),
+                TxState::Waiting => (5, 0),
+                TxState::Held => (6, 0),
+                TxState::Done => (7, 0),
             };
             out.extend([place, wrs as u8, tx.op() as u8, u8::from(tx.key_live())]);
             out.extend([u8::from(tx.was_posted()), u8::from(tx.cause().is_some())]);

@@ -9,96 +9,105 @@ use ro2iblnd_proto::{
     cause::Cause,
     conn_state::{
         Actions,
-        Conn,
-        Event,
-        First, //
+        ConnEvent,
+        ConnFsm,
+        FirstSender, //
     },
     tx::{
         Answer,
         Op,
-        Place,
-        Then,
         Tx,
+        TxAction,
+        TxState,
         Wr, //
     }, //
 };
 
 /// A connection in each of its states, with the name of the state.
-pub fn conn_states(first: First) -> Vec<(&'static str, Conn)> {
-    let after = |events: &[Event]| {
-        let mut conn = Conn::new(first);
+pub fn conn_states(first: FirstSender) -> Vec<(&'static str, ConnFsm)> {
+    let after = |events: &[ConnEvent]| {
+        let mut conn = ConnFsm::new(first);
         for event in events {
             let _ = conn.on(*event);
         }
         conn
     };
-    let over = Event::Fail(Cause::AdminClose);
+    let over = ConnEvent::Fail(Cause::AdminClose);
     let mut states = vec![
         ("Init", after(&[])),
-        ("Resolving", after(&[Event::Start])),
+        ("Resolving", after(&[ConnEvent::Start])),
         (
             "Connecting",
-            after(&[Event::Start, Event::AddrResolved, Event::RouteResolved]),
+            after(&[
+                ConnEvent::Start,
+                ConnEvent::AddrResolved,
+                ConnEvent::RouteResolved,
+            ]),
         ),
-        ("Accepting", after(&[Event::Requested])),
+        ("Accepting", after(&[ConnEvent::Requested])),
         (
             "Established",
-            after(&[Event::Requested, Event::EarlyTraffic]),
+            after(&[ConnEvent::Requested, ConnEvent::EarlyTraffic]),
         ),
-        ("Closing", after(&[Event::Requested, over])),
+        ("Closing", after(&[ConnEvent::Requested, over])),
         (
             "Draining",
-            after(&[Event::Requested, over, Event::DrainStarted]),
+            after(&[ConnEvent::Requested, over, ConnEvent::DrainStarted]),
         ),
         (
             "Dead",
-            after(&[Event::Requested, over, Event::DrainStarted, Event::Drained]),
+            after(&[
+                ConnEvent::Requested,
+                over,
+                ConnEvent::DrainStarted,
+                ConnEvent::Drained,
+            ]),
         ),
     ];
-    if first == First::Caller {
-        let called = after(&[Event::Requested, Event::Established]);
+    if first == FirstSender::Caller {
+        let called = after(&[ConnEvent::Requested, ConnEvent::Established]);
         states.insert(4, ("Called", called));
     }
     states
 }
 
 /// Every event of a connection, with its name. Exhaustive by [`conn_event_name`].
-pub const CONN_EVENTS: [Event; 15] = [
-    Event::Start,
-    Event::Requested,
-    Event::AddrResolved,
-    Event::AddrTimeout,
-    Event::RouteResolved,
-    Event::Established,
-    Event::EarlyTraffic,
-    Event::Timeout,
-    Event::Unreachable,
-    Event::Unanswered,
-    Event::Disconnected,
-    Event::Fail(Cause::Protocol),
-    Event::DrainStarted,
-    Event::Drained,
-    Event::Ignored,
+pub const CONN_EVENTS: [ConnEvent; 15] = [
+    ConnEvent::Start,
+    ConnEvent::Requested,
+    ConnEvent::AddrResolved,
+    ConnEvent::AddrTimeout,
+    ConnEvent::RouteResolved,
+    ConnEvent::Established,
+    ConnEvent::EarlyTraffic,
+    ConnEvent::Timeout,
+    ConnEvent::Unreachable,
+    ConnEvent::Unanswered,
+    ConnEvent::Disconnected,
+    ConnEvent::Fail(Cause::Protocol),
+    ConnEvent::DrainStarted,
+    ConnEvent::Drained,
+    ConnEvent::Ignored,
 ];
 
 /// The name of an event. A new one does not compile without a row.
-pub fn conn_event_name(event: Event) -> &'static str {
+pub fn conn_event_name(event: ConnEvent) -> &'static str {
     match event {
-        Event::Start => "Start",
-        Event::Requested => "Requested",
-        Event::AddrResolved => "AddrResolved",
-        Event::AddrTimeout => "AddrTimeout",
-        Event::RouteResolved => "RouteResolved",
-        Event::Established => "Established",
-        Event::EarlyTraffic => "EarlyTraffic",
-        Event::Timeout => "Timeout",
-        Event::Unreachable => "Unreachable",
-        Event::Unanswered => "Unanswered",
-        Event::Disconnected => "Disconnected",
-        Event::Fail(_) => "Fail(cause)",
-        Event::DrainStarted => "DrainStarted",
-        Event::Drained => "Drained",
-        Event::Ignored => "Ignored",
+        ConnEvent::Start => "Start",
+        ConnEvent::Requested => "Requested",
+        ConnEvent::AddrResolved => "AddrResolved",
+        ConnEvent::AddrTimeout => "AddrTimeout",
+        ConnEvent::RouteResolved => "RouteResolved",
+        ConnEvent::Established => "Established",
+        ConnEvent::EarlyTraffic => "EarlyTraffic",
+        ConnEvent::Timeout => "Timeout",
+        ConnEvent::Unreachable => "Unreachable",
+        ConnEvent::Unanswered => "Unanswered",
+        ConnEvent::Disconnected => "Disconnected",
+        ConnEvent::Fail(_) => "Fail(cause)",
+        ConnEvent::DrainStarted => "DrainStarted",
+        ConnEvent::Drained => "Drained",
+        ConnEvent::Ignored => "Ignored",
     }
 }
 
@@ -115,7 +124,7 @@ const ACTIONS: [(Actions, &str); 9] = [
     (Actions::RELEASE, "release"),
 ];
 
-fn conn_cell(conn: &Conn, event: Event) -> String {
+fn conn_cell(conn: &ConnFsm, event: ConnEvent) -> String {
     let mut after = *conn;
     let actions = after.on(event);
     let mut words = Vec::new();
@@ -190,19 +199,19 @@ pub const TX_EVENTS: [(&str, TxEvent); 17] = [
 ];
 
 /// Applies an event as the driver does; what follows.
-pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> Then {
+pub fn tx_apply(tx: &mut Tx, event: TxEvent) -> TxAction {
     match event {
         TxEvent::Enqueue => tx.enqueue(),
         TxEvent::Post => {
             tx.posting();
             tx.pushed(1);
-            Then::Nothing
+            TxAction::Nothing
         }
         TxEvent::Completed(wr, ok) => tx.completed(wr, if ok { Ok(()) } else { Err(FLUSHED) }),
         TxEvent::Answered(answer) => tx.answered(answer),
         TxEvent::Late(answer) => {
             tx.answered_late(answer);
-            Then::Nothing
+            TxAction::Nothing
         }
         TxEvent::Cancel => tx.cancel(Cause::PeerClosed),
         TxEvent::KeyDead => tx.key_dead(),
@@ -247,7 +256,7 @@ pub fn tx_situations() -> Vec<Tx> {
             place_rank(tx.place()),
         )
     };
-    found.sort_by_key(|tx| (tx.place() != Place::Free, rank(tx), tx.cause().is_some()));
+    found.sort_by_key(|tx| (tx.place() != TxState::Free, rank(tx), tx.cause().is_some()));
     found
 }
 
@@ -256,18 +265,18 @@ pub fn tx_situations() -> Vec<Tx> {
 /// everything else. A peer can do anything at any time.
 pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
     match (event, tx.place()) {
-        (TxEvent::Enqueue, place) => place == Place::Mapped,
-        (TxEvent::Post, Place::Queued { .. }) => true,
+        (TxEvent::Enqueue, place) => place == TxState::Mapped,
+        (TxEvent::Post, TxState::Queued { .. }) => true,
         // The rest of a chain.
-        (TxEvent::Post, Place::Posted { wrs, .. }) => {
+        (TxEvent::Post, TxState::Posted { wrs, .. }) => {
             let chain = matches!(tx.op(), Op::GetReq | Op::PutAck | Op::PutDone | Op::GetDone);
             chain && wrs < 2 && tx.cause().is_none() && !tx.was_told()
         }
         (TxEvent::Post, _) => false,
-        (TxEvent::KeyDead, place) => matches!(place, Place::Held | Place::Done | Place::Free),
-        (TxEvent::Completed(wr, _), Place::Queued { wrs }) => wrs > 0 && wr == Wr::Any,
+        (TxEvent::KeyDead, place) => matches!(place, TxState::Held | TxState::Done | TxState::Free),
+        (TxEvent::Completed(wr, _), TxState::Queued { wrs }) => wrs > 0 && wr == Wr::Any,
         // The LOCAL_INV is the last of a tx, and completions come in order.
-        (TxEvent::Completed(wr, _), Place::Posted { wrs, .. }) => {
+        (TxEvent::Completed(wr, _), TxState::Posted { wrs, .. }) => {
             let last = tx.op() == Op::Invalidate && wrs == 1;
             wrs > 0 && last == (wr == Wr::Invalidate)
         }
@@ -275,15 +284,15 @@ pub fn can_happen(tx: &Tx, event: TxEvent) -> bool {
         // After the connection: nothing is queued, and no answer is waited for.
         (TxEvent::Late(_), place) => matches!(
             place,
-            Place::Free | Place::Posted { answer: false, .. } | Place::Held | Place::Done
+            TxState::Free | TxState::Posted { answer: false, .. } | TxState::Held | TxState::Done
         ),
         (TxEvent::Cancel | TxEvent::Answered(_), _) => true,
     }
 }
 
 fn same(a: &Tx, b: &Tx) -> bool {
-    let free = a.place() == Place::Free && b.place() == Place::Free;
-    let done = a.place() == Place::Done && b.place() == Place::Done;
+    let free = a.place() == TxState::Free && b.place() == TxState::Free;
+    let done = a.place() == TxState::Done && b.place() == TxState::Done;
     let causes = a.cause().is_some() == b.cause().is_some();
     let told = a.was_told() == b.was_told();
     let keys = a.key_live() == b.key_live();
@@ -291,43 +300,43 @@ fn same(a: &Tx, b: &Tx) -> bool {
     free || done && causes || a.place() == b.place() && a.op() == b.op() && alike
 }
 
-fn place_rank(place: Place) -> (u8, u16) {
+fn place_rank(place: TxState) -> (u8, u16) {
     match place {
-        Place::Free => (0, 0),
-        Place::Mapped => (1, 0),
-        Place::Queued { wrs } => (2, wrs),
-        Place::Posted { wrs, answer: true } => (3, wrs),
-        Place::Posted { wrs, answer: false } => (4, wrs),
-        Place::Waiting => (5, 0),
-        Place::Held => (6, 0),
-        Place::Done => (7, 0),
+        TxState::Free => (0, 0),
+        TxState::Mapped => (1, 0),
+        TxState::Queued { wrs } => (2, wrs),
+        TxState::Posted { wrs, answer: true } => (3, wrs),
+        TxState::Posted { wrs, answer: false } => (4, wrs),
+        TxState::Waiting => (5, 0),
+        TxState::Held => (6, 0),
+        TxState::Done => (7, 0),
     }
 }
 
-fn place_name(place: Place) -> String {
+fn place_name(place: TxState) -> String {
     match place {
-        Place::Free => "Free".into(),
-        Place::Mapped => "Mapped".into(),
-        Place::Queued { wrs } => format!("Queued({wrs})"),
-        Place::Posted { wrs, answer: true } => format!("Posted({wrs}, answer)"),
-        Place::Posted { wrs, answer: false } => format!("Posted({wrs})"),
-        Place::Waiting => "Waiting".into(),
-        Place::Held => "Held".into(),
-        Place::Done => "Done".into(),
+        TxState::Free => "Free".into(),
+        TxState::Mapped => "Mapped".into(),
+        TxState::Queued { wrs } => format!("Queued({wrs})"),
+        TxState::Posted { wrs, answer: true } => format!("Posted({wrs}, answer)"),
+        TxState::Posted { wrs, answer: false } => format!("Posted({wrs})"),
+        TxState::Waiting => "Waiting".into(),
+        TxState::Held => "Held".into(),
+        TxState::Done => "Done".into(),
     }
 }
 
 /// A situation in words.
 pub fn situation(tx: &Tx) -> String {
     let mut name = match tx.place() {
-        Place::Free => return "Free".into(),
-        Place::Done => "Done".to_string(),
+        TxState::Free => return "Free".into(),
+        TxState::Done => "Done".to_string(),
         place => format!("{:?} {}", tx.op(), place_name(place)),
     };
     if tx.key_live() {
         name.push_str(", key");
     }
-    if tx.was_told() && tx.place() != Place::Done && tx.op() != Op::Invalidate {
+    if tx.was_told() && tx.place() != TxState::Done && tx.op() != Op::Invalidate {
         name.push_str(", told");
     }
     match tx.cause() {
@@ -351,7 +360,7 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
     if after.op() != tx.op() {
         words.push(format!("{:?}", after.op()));
     }
-    if then != Then::Nothing {
+    if then != TxAction::Nothing {
         words.push(format!("{then:?}").to_lowercase());
     }
     if words.is_empty() {
@@ -364,9 +373,9 @@ fn tx_cell(tx: &Tx, event: TxEvent) -> String {
 /// The whole document.
 pub fn document() -> String {
     let mut out = String::from(INTRO);
-    conn_table(&mut out, &conn_states(First::Either));
+    conn_table(&mut out, &conn_states(FirstSender::Either));
     out.push_str(TCP_INTRO);
-    let mut over_tcp = conn_states(First::Caller);
+    let mut over_tcp = conn_states(FirstSender::Caller);
     over_tcp.retain(|(name, _)| ["Connecting", "Accepting", "Called"].contains(name));
     conn_table(&mut out, &over_tcp);
     out.push_str(TX_INTRO);
@@ -398,7 +407,7 @@ pub fn document() -> String {
     out
 }
 
-fn conn_table(out: &mut String, states: &[(&str, Conn)]) {
+fn conn_table(out: &mut String, states: &[(&str, ConnFsm)]) {
     line(
         out,
         "event",

@@ -12,7 +12,7 @@ use std::{
 use ro2iblnd_proto::{
     cause::Cause,
     conn_req_check::ConnReq,
-    conn_state::Event, //
+    conn_state::ConnEvent, //
 };
 
 use crate::{
@@ -227,14 +227,14 @@ impl State {
         let conn = &mut self.nodes[at].conns[c];
         if conn.qp == Qp::Failed {
             conn.data.retire(Err(Cause::Flushed))?;
-            conn.step(Event::Fail(Cause::Flushed));
+            conn.step(ConnEvent::Fail(Cause::Flushed));
             return Ok(());
         }
         // A LOCAL_INV needs nobody.
         if !reached && !matches!(conn.data.sq.front(), Some(Work::Invalidate(_))) {
             conn.qp = Qp::Failed;
             conn.data.retire(Err(Cause::TransportRetry))?;
-            conn.step(Event::Fail(Cause::TransportRetry));
+            conn.step(ConnEvent::Fail(Cause::TransportRetry));
             return Ok(());
         }
         while let Some(work) = conn.data.retire(Ok(()))? {

@@ -21,7 +21,7 @@ use ro2iblnd_model::{
         wander, //
     }, //
 };
-use ro2iblnd_proto::conn_state::First;
+use ro2iblnd_proto::conn_state::FirstSender;
 
 const NONE: &[Kind] = &[];
 const SMALL: &[Kind] = &[Kind::Immediate];
@@ -45,7 +45,7 @@ fn configs() -> Vec<(&'static str, bool, Config)> {
         kinds: [SMALL, NONE],
         depth: 2,
         conns: 1,
-        first: First::Either,
+        first: FirstSender::Either,
         mute: false,
     };
     let any = Config {
@@ -58,7 +58,7 @@ fn configs() -> Vec<(&'static str, bool, Config)> {
     };
     let with = |c: Config, budget| Config { budget, ..c };
     let tcp = |c: Config| Config {
-        first: First::Caller,
+        first: FirstSender::Caller,
         ..c
     };
     let two = Budget {
@@ -289,14 +289,14 @@ fn wander_all(runs: usize) {
     };
     let start = Instant::now();
     for (seed, conns, depth, first, budget) in [
-        (1, 1, 2, First::Either, everything),
-        (2, 2, 2, First::Either, everything),
-        (6, 2, 2, First::Caller, everything),
+        (1, 1, 2, FirstSender::Either, everything),
+        (2, 2, 2, FirstSender::Either, everything),
+        (6, 2, 2, FirstSender::Caller, everything),
         (
             3,
             2,
             2,
-            First::Either,
+            FirstSender::Either,
             Budget {
                 messages: 6,
                 crashes: 3,
@@ -310,7 +310,7 @@ fn wander_all(runs: usize) {
             4,
             1,
             3,
-            First::Either,
+            FirstSender::Either,
             Budget {
                 messages: 6,
                 shutdowns: 0,
@@ -321,7 +321,7 @@ fn wander_all(runs: usize) {
             5,
             3,
             2,
-            First::Either,
+            FirstSender::Either,
             Budget {
                 messages: 6,
                 shutdowns: 1,

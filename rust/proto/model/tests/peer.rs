@@ -17,8 +17,8 @@ use ro2iblnd_proto::{
         RACES_MAX, //
     },
     policy::reconnect::{
-        Known,
-        Peer, //
+        PeerParams,
+        ReconnectState, //
     },
     wire::{
         ConnParams,
@@ -28,7 +28,7 @@ use ro2iblnd_proto::{
 
 /// Requests of `src` to `dst` that are refused for a race, until one is accepted.
 fn races(src: Nid, dst: Nid) -> usize {
-    let known = Known {
+    let known = PeerParams {
         stamp: 7,
         depth: QueueDepth::MIN,
         frags: MaxFrags::MAX,
@@ -45,7 +45,7 @@ fn races(src: Nid, dst: Nid) -> usize {
             max_msg_size: MSG_SIZE_WIRE,
         },
     };
-    let mut peer = Peer::new(known);
+    let mut peer = ReconnectState::new(known);
     assert!(peer.start());
     for lost in 0..1_000 {
         let view = PeerView {

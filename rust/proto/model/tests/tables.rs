@@ -18,15 +18,15 @@ use ro2iblnd_proto::{
     cause::Cause,
     conn_state::{
         Actions,
-        Event,
-        First,
+        ConnEvent,
+        FirstSender,
         State, //
     },
     tx::{
         Op,
-        Place,
-        Then,
         Tx,
+        TxAction,
+        TxState,
         Wr, //
     }, //
 };
@@ -47,8 +47,8 @@ fn the_document_is_what_the_code_does() {
 #[test]
 fn every_event_in_every_connection_state() {
     let mut cells = 0;
-    let over_tcp = conn_states(First::Caller);
-    for (name, conn) in conn_states(First::Either).into_iter().chain(over_tcp) {
+    let over_tcp = conn_states(FirstSender::Caller);
+    for (name, conn) in conn_states(FirstSender::Either).into_iter().chain(over_tcp) {
         assert_eq!(name, format!("{:?}", conn.state()));
         for event in CONN_EVENTS {
             cells += 1;
@@ -80,16 +80,17 @@ fn every_event_in_every_connection_state() {
                 "{cell}: cause"
             );
             // Failure closes whatever lives; the drain alone leads on from there.
-            if matches!(event, Event::Fail(_) | Event::Disconnected) {
+            if matches!(event, ConnEvent::Fail(_) | ConnEvent::Disconnected) {
                 assert!(is >= State::Closing, "{cell}");
             }
             // A late word of the CM, or a neighbour that moved: the transport decides.
-            if was == State::Established && matches!(event, Event::Unreachable | Event::Unanswered)
+            if was == State::Established
+                && matches!(event, ConnEvent::Unreachable | ConnEvent::Unanswered)
             {
                 assert_eq!((is, actions), (was, Actions::NONE), "{cell}");
             }
             if was >= State::Closing {
-                let drain = matches!(event, Event::DrainStarted | Event::Drained);
+                let drain = matches!(event, ConnEvent::DrainStarted | ConnEvent::Drained);
                 assert!(is == was || drain, "{cell}");
                 assert!(
                     actions == Actions::NONE || actions == Actions::RELEASE,
@@ -114,15 +115,15 @@ fn every_event_in_every_connection_state() {
 
 #[test]
 fn over_tcp_the_other_states_are_the_same() {
-    let over_tcp = conn_states(First::Caller);
-    for (name, conn) in conn_states(First::Either) {
+    let over_tcp = conn_states(FirstSender::Caller);
+    for (name, conn) in conn_states(FirstSender::Either) {
         let same = over_tcp.iter().find(|(n, _)| *n == name);
         let (_, over_tcp) = same.expect("a state of both");
         for event in CONN_EVENTS {
             let (mut a, mut b) = (conn, *over_tcp);
             let same = (a.on(event), a.state()) == (b.on(event), b.state());
             let differs =
-                event == Event::Established && ["Connecting", "Accepting"].contains(&name);
+                event == ConnEvent::Established && ["Connecting", "Accepting"].contains(&name);
             assert_eq!(same, !differs, "{name}, {}", conn_event_name(event));
         }
     }
@@ -130,12 +131,12 @@ fn over_tcp_the_other_states_are_the_same() {
 
 #[test]
 fn every_cause_is_latched_once() {
-    for (name, conn) in conn_states(First::Caller) {
+    for (name, conn) in conn_states(FirstSender::Caller) {
         for cause in [Cause::DeviceGone, Cause::Told(-5), Cause::Shutdown] {
             let mut conn = conn;
             let before = conn.cause();
-            let _ = conn.on(Event::Fail(cause));
-            let _ = conn.on(Event::Disconnected);
+            let _ = conn.on(ConnEvent::Fail(cause));
+            let _ = conn.on(ConnEvent::Disconnected);
             assert_eq!(conn.cause(), before.or(Some(cause)), "{name}");
         }
     }
@@ -143,7 +144,7 @@ fn every_cause_is_latched_once() {
 
 fn wrs(tx: &Tx) -> u16 {
     match tx.place() {
-        Place::Queued { wrs } | Place::Posted { wrs, .. } => wrs,
+        TxState::Queued { wrs } | TxState::Posted { wrs, .. } => wrs,
         _ => 0,
     }
 }
@@ -151,7 +152,7 @@ fn wrs(tx: &Tx) -> u16 {
 fn awaits(tx: &Tx) -> bool {
     matches!(
         tx.place(),
-        Place::Waiting | Place::Posted { answer: true, .. }
+        TxState::Waiting | TxState::Posted { answer: true, .. }
     )
 }
 
@@ -173,16 +174,16 @@ fn every_event_in_every_tx_situation() {
 }
 
 /// What holds of every cell; the first half also of those that cannot happen.
-fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
+fn check(tx: &Tx, after: &Tx, event: TxEvent, then: TxAction, cell: &str) {
     let (was, is) = (tx.place(), after.place());
-    let ends = is == Place::Done && was != Place::Done;
-    assert_eq!(then == Then::Finish, ends, "{cell}: handed to LNet");
+    let ends = is == TxState::Done && was != TxState::Done;
+    assert_eq!(then == TxAction::Finish, ends, "{cell}: handed to LNet");
     if ends {
         assert!(!after.key_live(), "{cell}: ends with a live key");
         let left = wrs(tx).saturating_sub(u16::from(matches!(event, TxEvent::Completed(..))));
         assert_eq!(left, 0, "{cell}: ends while posted");
     }
-    if matches!(was, Place::Free | Place::Done) {
+    if matches!(was, TxState::Free | TxState::Done) {
         assert_eq!(is, was, "{cell}: comes back");
     }
     // The peer's answer is the result, even a late one; and all was acknowledged though the connection had ended.
@@ -194,7 +195,7 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
         tx.cause().is_none() || after.cause() == expected || late,
         "{cell}: cause"
     );
-    if matches!(event, TxEvent::Completed(_, false)) && matches!(was, Place::Posted { .. }) {
+    if matches!(event, TxEvent::Completed(_, false)) && matches!(was, TxState::Posted { .. }) {
         assert!(!after.is_cut(), "{cell}: may not end well any more");
     }
     assert!(
@@ -206,19 +207,19 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
     }
     // A WRITE that was flushed may be read from until the queue pair is drained.
     let reads = matches!(after.op(), Op::PutDone | Op::GetDone);
-    if is == Place::Held {
+    if is == TxState::Held {
         let read = reads && after.cause().is_some();
         assert!(after.key_live() || read, "{cell}: held for nothing");
     }
     if matches!(event, TxEvent::Completed(_, false)) && reads {
         assert!(!ends, "{cell}: ends though its memory may be read");
     }
-    let queued = matches!(is, Place::Queued { .. }) && !matches!(was, Place::Queued { .. });
-    assert_eq!(then == Then::Requeue, queued, "{cell}: queued");
+    let queued = matches!(is, TxState::Queued { .. }) && !matches!(was, TxState::Queued { .. });
+    assert_eq!(then == TxAction::Requeue, queued, "{cell}: queued");
     match event {
         TxEvent::Completed(wr, ok) => {
             assert_eq!(wrs(after), wrs(tx).saturating_sub(1), "{cell}: count");
-            let live = matches!(was, Place::Queued { .. } | Place::Posted { .. });
+            let live = matches!(was, TxState::Queued { .. } | TxState::Posted { .. });
             assert!(
                 ok || !live || after.cause().is_some() || tx.was_told(),
                 "{cell}: an error is a cause"
@@ -229,9 +230,9 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
         }
         TxEvent::Answered(_) => {
             if !awaits(tx) {
-                assert_eq!(then, Then::Violation, "{cell}: nobody asked");
+                assert_eq!(then, TxAction::Violation, "{cell}: nobody asked");
             }
-            if then == Then::Violation {
+            if then == TxAction::Violation {
                 assert_eq!((is, after.op()), (was, tx.op()), "{cell}: changes");
             } else {
                 assert_eq!(wrs(after), wrs(tx), "{cell}: count");
@@ -241,7 +242,7 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
         }
         TxEvent::Cancel => {
             assert!(!awaits(after), "{cell}: still waits");
-            let spared = matches!(was, Place::Free | Place::Held | Place::Done);
+            let spared = matches!(was, TxState::Free | TxState::Held | TxState::Done);
             let latches = !spared && !tx.was_told();
             assert_eq!(
                 after.cause().is_some(),
@@ -249,13 +250,13 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
                 "{cell}"
             );
             assert!(
-                !matches!(is, Place::Mapped | Place::Queued { .. }),
+                !matches!(is, TxState::Mapped | TxState::Queued { .. }),
                 "{cell}"
             );
             assert_eq!(wrs(after), wrs(tx), "{cell}: count");
         }
         TxEvent::Late(_) => {
-            assert_eq!((is, then), (was, Then::Nothing), "{cell}: goes on");
+            assert_eq!((is, then), (was, TxAction::Nothing), "{cell}: goes on");
             assert_eq!(after.key_live(), tx.key_live(), "{cell}: key");
             assert_eq!((after.op(), wrs(after)), (tx.op(), wrs(tx)), "{cell}");
             let counts = after.was_told() && !tx.was_told();
@@ -265,9 +266,9 @@ fn check(tx: &Tx, after: &Tx, event: TxEvent, then: Then, cell: &str) {
             );
         }
         TxEvent::KeyDead => assert!(!after.key_live(), "{cell}"),
-        TxEvent::Enqueue => assert_eq!(queued, was == Place::Mapped, "{cell}"),
+        TxEvent::Enqueue => assert_eq!(queued, was == TxState::Mapped, "{cell}"),
         TxEvent::Post => {
-            let may = matches!(was, Place::Queued { .. } | Place::Posted { .. });
+            let may = matches!(was, TxState::Queued { .. } | TxState::Posted { .. });
             assert_eq!(wrs(after), wrs(tx) + u16::from(may), "{cell}: count");
             assert!(after.was_posted() || !may, "{cell}");
         }

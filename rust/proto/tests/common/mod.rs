@@ -14,8 +14,8 @@ use ro2iblnd_proto::{
     wire::{
         Body,
         Fragment,
-        Message,
-        WireError, //
+        WireError,
+        WireMsg, //
     }, //
 };
 use serde_json::Value;
@@ -35,7 +35,7 @@ pub fn frags(rd: &Descriptor<'_>) -> Vec<Fragment> {
 
 /// Encodes a decoded message again, in its sender's order, payload included
 /// but without checksum.
-pub fn reencode(msg: &Message<'_>) -> Result<Vec<u8>, WireError> {
+pub fn reencode(msg: &WireMsg<'_>) -> Result<Vec<u8>, WireError> {
     let list = match &msg.body {
         Body::PutAck { rd, .. } | Body::GetReq { rd, .. } => frags(rd),
         _ => Vec::new(),
