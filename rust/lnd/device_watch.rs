@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What was heard of the RDMA device of an NI, until its look ([`super::ni_device`]) sees to it, and what of that
-//! people were told.
+//! Pending events of the RDMA device of an NI: recorded by event handlers, and processed by the work item in
+//! [`super::ni_device`]. The file also records which of them were already logged.
 //!
-//! Context: notes are taken in any, hard interrupts included; what is found out of them is for process context.
+//! Context: events are recorded in any context, including hard interrupts; they are processed in process context.
 
 use kernel::{
     prelude::*,
@@ -43,35 +43,35 @@ use crate::{
     }, //
 };
 
-/// What the event handler of the device and others tell the work item.
+/// Events that the handler of the device and others record for the work item.
 #[pin_data]
 pub(super) struct PendingDeviceEvents {
-    /// What people were told of whether the device is broken.
+    /// Whether the device was last logged as broken.
     told: Atomic<bool>,
-    /// There is somebody to look: the NI has its device.
+    /// The NI has its device, so its work item runs.
     watched: Atomic<bool>,
-    /// An attempt got no answer: whether it was ever sent is to be looked at.
+    /// An attempt got no answer: the work item checks whether it was ever sent.
     unheard: Atomic<bool>,
-    /// Something happened that may have moved the address to another device.
+    /// An event may have moved the address to another device.
     astray: Atomic<bool>,
-    /// The move of the address after which its GIDs have not changed yet, and are going to; 0 if there is none.
+    /// Number of the move of the address whose GID change is still expected; 0 if none is expected.
     gids_due: Atomic<u32>,
-    /// How often the address has moved.
+    /// Number of moves of the address.
     moves: Atomic<u32>,
-    /// It was not known where the address is when the NI lost its device.
+    /// The location of the address was not known when the NI lost its device.
     unsettled: Atomic<bool>,
-    /// The error that the device which is there cannot be used for, as people were told; 0: they were not.
+    /// Error number logged for a device that the NI cannot use; 0: nothing was logged.
     no_use: Atomic<i32>,
-    /// The LID of the port at the last look; 0: it had none, or there was no look yet.
+    /// LID of the port at the last check; 0: the port had none, or was not checked yet.
     lid: Atomic<u32>,
-    /// The active MTU of the port in bytes at the last look; 0: not known.
+    /// Active MTU of the port in bytes at the last check; 0: not known.
     mtu: Atomic<u32>,
     #[pin]
     home: SpinLock<DeviceTracker>,
 }
 
 impl PendingDeviceEvents {
-    /// Of no device.
+    /// Creates an empty record for an NI without a device.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             told: Atomic::new(false),
@@ -88,7 +88,7 @@ impl PendingDeviceEvents {
         })
     }
 
-    /// The NI has another device, of which nothing was heard yet; not even that the address has left it again.
+    /// Clears all records, because the NI has another device. The address counts as possibly moved again.
     pub(super) fn forget(&self) {
         self.told.store(false, Release);
         self.no_use.store(0, Relaxed);
@@ -97,58 +97,59 @@ impl PendingDeviceEvents {
         self.astray.store(true, Release);
     }
 
-    /// Notes the LID of the port. Returns whether the subnet manager gave the port another one since the last look.
-    /// Packets of a peer that go to the old one do not arrive. A port that is down has no LID.
+    /// Records the LID of the port. Returns whether the subnet manager has assigned another one since the last check.
+    /// Packets that a peer sends to the old LID do not arrive. A port that is down has no LID.
     pub(super) fn has_new_lid(&self, lid: u32) -> bool {
         lid != 0 && ![0, lid].contains(&self.lid.xchg(lid, Full))
     }
 
-    /// Notes the active MTU of the port, in bytes. Returns whether it is smaller than at the last look.
+    /// Records the active MTU of the port, in bytes. Returns whether it is smaller than at the last check.
     pub(super) fn has_smaller_mtu(&self, mtu: u32) -> bool {
         mtu != 0 && mtu < self.mtu.xchg(mtu, Full)
     }
 
-    /// The NI loses its device, and it is not known where its address is, if `unsettled`.
+    /// Records whether the location of the address is unknown (`unsettled`) when the NI loses its device.
     pub(super) fn leave_unsettled(&self, unsettled: bool) {
         self.unsettled.store(unsettled, Release);
     }
 
-    /// The NI gets a device: whether it was not known before where its address is.
+    /// Takes that record when the NI gets a device.
     pub(super) fn take_unsettled(&self) -> bool {
         self.unsettled.xchg(false, Full)
     }
 
-    /// Somebody looks from now on, or nobody does.
+    /// Sets whether the work item runs.
     pub(super) fn watch(&self, on: bool) {
         let _ = self.watched.xchg(on, Full);
     }
 
-    /// Whether somebody looks.
+    /// Returns whether the work item runs.
     pub(super) fn is_watched(&self) -> bool {
         self.watched.load(Acquire)
     }
 
-    /// The answer to an attempt did not come in time. True: a look is due.
+    /// Records an attempt that timed out. Returns whether the caller must queue the work item.
     pub(super) fn unheard(&self) -> bool {
         !self.unheard.xchg(true, Full) && self.is_watched()
     }
 
-    /// The address may be on another device. True: a look is due.
+    /// Records that the address may be on another device. Returns whether the caller must queue the work item.
     pub(super) fn astray(&self) -> bool {
         let _ = self.astray.xchg(true, Full);
         self.is_watched()
     }
 
-    /// The address moves, or gets another hardware address; `gids`: its GIDs change with that. A look is due.
+    /// Records a move of the address, or a new hardware address. With `gids`, the GIDs change as well. The caller
+    /// queues the work item.
     pub(super) fn moves(&self, gids: bool) {
         let this = self.moves.fetch_add(1, Relaxed).wrapping_add(1).max(1);
         self.gids_due.store(if gids { this } else { 0 }, Release);
         let _ = self.astray.xchg(true, Full);
     }
 
-    /// The look has found where the address is: attempts may begin, unless there is a newer reason
-    /// to look again, which has a look of its own. Where such reasons never end, attempts begin all
-    /// the same. True: they could not before.
+    /// Allows attempts to connect, because the work item has found the address. If there is a newer reason to check,
+    /// the work item runs again, and attempts wait for that run. If such reasons keep coming for long, attempts start
+    /// anyway. Returns whether attempts were blocked before.
     pub(super) fn settle(&self, ni: &Ni) -> bool {
         let now_ms = ni.now_ms();
         let long = self.home.lock().is_long(now_ms);
@@ -159,18 +160,18 @@ impl PendingDeviceEvents {
         if again {
             let _ = ni.set_unsettled(true);
             if !self.is_watched() {
-                // The NI has lost its device just then, without which nobody waits for an address.
+                // The NI has lost its device meanwhile. Without one, no attempt waits for the address.
                 let _ = ni.set_unsettled(false);
             }
         }
         !again
     }
 
-    /// The device told this. True: a look is due.
+    /// Records an event of the device. Returns whether the caller must queue the work item.
     pub(super) fn heard(&self, event: DeviceEvent, condition: &DeviceHealth) -> bool {
         match event {
             DeviceEvent::Fatal => condition.set_broken(true),
-            // A device that recovers without being made anew tells so of its ports.
+            // A device that recovers without being created again reports active ports.
             DeviceEvent::PortActive(_) => condition.set_broken(false),
             DeviceEvent::PortErr(_) | DeviceEvent::LidChange(_) => {}
             DeviceEvent::GidChange(_) => {
@@ -182,7 +183,7 @@ impl PendingDeviceEvents {
         self.is_watched()
     }
 
-    /// Whether the device is broken, by its own words; people are told when that changes.
+    /// Returns whether the device has reported a fatal error. Logs each change.
     pub(super) fn is_fatal(&self, ni: &Ni, hca: &Hca) -> bool {
         let fatal = ni.condition.is_broken();
         if self.told.xchg(fatal, Full) != fatal {
@@ -199,7 +200,7 @@ impl PendingDeviceEvents {
         fatal
     }
 
-    /// The NI has no device, and could not get one for this reason. That there is none was said when it went.
+    /// Logs that the NI cannot use a device, and why, once for each error. The removal of a device is logged elsewhere.
     pub(super) fn no_use(&self, ni: &Ni, why: &StartError) {
         let (none, e) = ([ENODEV, EADDRNOTAVAIL], why.error);
         if !none.contains(&e) && self.no_use.xchg(e.to_errno(), Full) != e.to_errno() {
@@ -207,8 +208,8 @@ impl PendingDeviceEvents {
         }
     }
 
-    /// Whether no attempt ever leaves the device. Asked only if there is a reason to, and only of a
-    /// software device: of others it is not known to happen. May sleep.
+    /// Returns whether no attempt leaves the device. Checks only after an attempt timed out, and only a software
+    /// device: hardware is not known to fail this way. May sleep.
     pub(super) fn is_mute(&self, ni: &Ni, hca: &Hca) -> bool {
         if self.unheard.xchg(false, Full) && hca.device.is_software() {
             let addr = Addr::v4(ni.nid.addr(), 0);
@@ -222,7 +223,7 @@ impl PendingDeviceEvents {
         ni.condition.is_mute()
     }
 
-    /// What is to be done about the NI's address, which `find` looks for if there is a reason to. `find` may sleep.
+    /// Returns the next step for the address of the NI. Calls `find` only if there is a reason to. `find` may sleep.
     pub(super) fn look_for_home(
         &self,
         ni: &Ni,
@@ -245,7 +246,7 @@ impl PendingDeviceEvents {
         let due = self.gids_due.load(Acquire);
         let next = self.home.lock().look(now_ms, found, due != 0);
         if next == FailoverStep::Settled {
-            // But not those of a move that has come since then.
+            // Except the GID change of a later move.
             let _ = self.gids_due.cmpxchg(due, 0, Full);
         }
         if matches!(next, FailoverStep::AgainIn { ask: true, .. }) {
@@ -255,19 +256,19 @@ impl PendingDeviceEvents {
     }
 }
 
-/// Tells people that the NI has lost its device `hca`.
+/// Logs and reports that the NI has lost its device `hca`.
 pub(super) fn tell_gone(ni: &Ni, hca: Option<&Hca>) {
     log::detached(ni.nid);
     tell(ni, notice::Device::Gone, hca);
 }
 
-/// Tells people that the NI has a device again.
+/// Logs and reports that the NI has a device again.
 pub(super) fn tell_back(ni: &Ni, hca: Option<&Hca>) {
     log::attached(ni.nid);
     tell(ni, notice::Device::Back, hca);
 }
 
-/// Tells people that the NI has another device than `old`.
+/// Logs and reports that the NI has moved from `old` to another device.
 pub(super) fn tell_moved(ni: &Ni, old: &Hca, new: Option<&Hca>) {
     let (from, to) = (old.device.name(), new.map(|hca| hca.device.name()));
     let to = to.as_ref().map_or("?", DeviceName::as_str);
@@ -280,7 +281,7 @@ fn tell(ni: &Ni, what: notice::Device, hca: Option<&Hca>) {
     notice::device(what, &ni.nid, name.as_ref().map(DeviceName::as_str));
 }
 
-/// Has the RDMA core look for the address of the NI, which its interface has, and the device has not. May sleep.
+/// Asks the RDMA core to rescan the GIDs if the interface has the address of the NI, and the device has not. May sleep.
 fn ask_core(ni: &Ni) {
     let hca = ni.hca().ok().filter(|hca| hca.has_gids());
     if let (true, Some(hca)) = (ni.way(|way| way.has_interface()), hca) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An NI as its peers and connections know it: how it is configured, its device, its way out, its clock and its
-//! counters. It knows none of them. How it comes to its device is [`super::ni_device`]'s business.
+//! NI as its peers and connections see it: its configuration, device, link state, clock and counters. This file uses
+//! neither peers nor connections. [`super::ni_device`] attaches the NI to its device.
 //!
-//! Process context, but for what says otherwise.
+//! Context: process, unless a function says otherwise.
 
 use kernel::{
     prelude::*,
@@ -81,25 +81,25 @@ use crate::{
     }, //
 };
 
-/// Least seconds that an attempt to connect may take.
+/// Minimum time in seconds for an attempt to connect.
 const CONNECT_TIMEOUT_MIN: u32 = 5;
-/// Seconds a message may wait beyond the time of one attempt.
+/// Time in seconds that a message may wait beyond the time of one attempt.
 const PENDING_GRACE: u32 = 10;
 
-/// What a peer or a connection finds, and who looks after the device of the NI has to see to.
+/// Finding of a peer or a connection, reported to the code that manages the device of the NI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceHint {
-    /// An attempt to connect was never answered.
+    /// No node answered an attempt to connect.
     Unheard,
     /// The address of the NI was found on another device.
     Astray,
-    /// The device refuses work requests.
+    /// The device rejects work requests.
     Refuses,
-    /// None: somebody reads how it is.
+    /// No finding: a reader asks for the state of the device.
     Watched,
 }
 
-/// An NI.
+/// Network interface of LNet.
 #[pin_data]
 pub(crate) struct Ni {
     // Before `lnet`: the shutdown of the NI in LNet waits for `lnet` to be dropped, and the work
@@ -109,51 +109,52 @@ pub(crate) struct Ni {
     /// Incarnation: microseconds since the epoch.
     pub(crate) stamp: u64,
     pub(crate) path_mtu: Option<u32>,
-    /// What the administrator said, if anything.
+    /// Value that the administrator configured, if any.
     pub(crate) wrq_sge: Option<u32>,
     credits: Option<u32>,
     pub(crate) service: u16,
     pub(crate) net: NetNs,
     #[pin]
     hca: Mutex<Option<Arc<Hca>>>,
-    /// Whether anybody can be reached.
+    /// Link state: whether the NI can reach any peer.
     #[pin]
     way: SpinLock<LinkState>,
-    /// It is not known yet whether the address moves to another device.
+    /// Set while the driver does not know whether the address moves to another device.
     unsettled: Atomic<bool>,
-    /// The depth that peers were told of; 0 before that.
+    /// Queue depth that peers were last informed of; 0 before that.
     depth_told: Atomic<u32>,
-    /// Counters of the connections that are over.
+    /// Counters of closed connections.
     #[pin]
     pub(crate) past: ClosedCounters,
-    /// What the connections that messages may use were made with.
+    /// Settings of the connections that messages may use.
     #[pin]
     in_use: SettingsInUse,
-    /// What ended, and why.
+    /// Closed connections, failed attempts and rejects, with their causes.
     pub(crate) seen: Arc<CloseStats>,
-    /// Where the time of messages goes.
+    /// Latency of messages by stage.
     pub(crate) times: Arc<LatencyStats>,
-    /// What LNet keeps of connections that are over.
+    /// Received buffers that LNet retains from closed connections.
     pub(crate) orphans: RetainedRx,
-    /// What came while LNet deletes it.
+    /// Messages that arrived while LNet deletes the NI.
     #[pin]
     deletion: SpinLock<NiDeletion>,
-    /// What ails the device.
+    /// Health of the device.
     pub(crate) condition: DeviceHealth,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
-    /// Connections alive, plus one until shutdown.
+    /// Number of live connections, plus one until shutdown.
     live: Arc<ConnCount>,
     on_trouble: fn(&Ni, DeviceHint),
     pub(crate) lnet: NiRef<O2ib>,
 }
 
 impl Ni {
-    /// As configured. `on_trouble` is called in process context: the NI does not know who looks after it. May sleep.
+    /// Creates an NI from its configuration. Calls `on_trouble` in process context with each finding about the device:
+    /// the NI does not know the code that manages its device. May sleep.
     ///
     /// # Errors
     ///
-    /// What LNet is to say if it does not start.
+    /// The reason for LNet why the NI does not start.
     pub(crate) fn new(
         cfg: &NiConfig<'_>,
         lnet: NiRef<O2ib>,
@@ -200,30 +201,30 @@ impl Ni {
         .map_err(StartError::because("no memory"))
     }
 
-    /// The RDMA device, while there is one.
+    /// Returns the RDMA device if the NI has one.
     pub(crate) fn hca(&self) -> Result<Arc<Hca>> {
         self.hca.lock().clone().ok_or(ENODEV)
     }
 
-    /// Runs `f` on the RDMA device, while there is one. Takes no reference, whose end may be that of the
-    /// protection domain, for which the device may take long: for callers that have a lock.
+    /// Runs `f` on the RDMA device if the NI has one. Takes no reference, because dropping the last one may destroy the
+    /// protection domain, and the device may take long for that: for callers that hold a lock.
     pub(crate) fn on_hca<R>(&self, f: impl FnOnce(&Hca) -> R) -> Option<R> {
         self.hca.lock().as_deref().map(f)
     }
 
-    /// It has this device from now on, or none.
+    /// Sets the device of the NI, or removes it.
     pub(crate) fn set_hca(&self, hca: Option<Arc<Hca>>) {
-        // Out of the lock: the last reference may sleep for long.
+        // Outside the lock: dropping the last reference may sleep for a long time.
         let old = core::mem::replace(&mut *self.hca.lock(), hca);
         drop(old);
     }
 
-    /// Runs `f` on the state of the way, under its lock. Any context but interrupts.
+    /// Runs `f` on the link state, under its lock. Any context except interrupts.
     pub(crate) fn way<R>(&self, f: impl FnOnce(&mut LinkState) -> R) -> R {
         f(&mut self.way.lock())
     }
 
-    /// What becomes of a message that has no connection.
+    /// Returns what to do with a message that has no connection.
     pub(crate) fn passage(&self) -> SendPolicy {
         match self.way(|way| way.passage()) {
             SendPolicy::Open if self.is_unsettled() => SendPolicy::Hold,
@@ -231,54 +232,55 @@ impl Ni {
         }
     }
 
-    /// Whether the address moves to another device may be open; while it is, nobody is connected to
-    /// ([`crate::policy::device_failover`]). True: it was.
+    /// Sets whether the address may be about to move to another device. While it is set, the NI does not connect to any
+    /// peer ([`crate::policy::device_failover`]). Returns the previous value.
     pub(crate) fn set_unsettled(&self, unsettled: bool) -> bool {
         self.unsettled.xchg(unsettled, Full)
     }
 
-    /// Whether it may be moving.
+    /// Returns whether the address may be about to move to another device.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.unsettled.load(Acquire)
     }
 
-    /// Whether the interface is down, or about to go.
+    /// Returns whether the interface is down, or about to go down.
     pub(crate) fn is_leaving(&self) -> bool {
         self.way(|way| !way.has_interface())
     }
 
-    /// Whether connections were ended because the way is closing or closed: who begins or gets one now ends it.
+    /// Returns whether connections were closed because the link is going down or is down. A caller that starts or
+    /// accepts a connection now closes it.
     pub(crate) fn ends_all(&self) -> bool {
         self.way(|way| way.ends_all())
     }
 
-    /// A peer asks for a connection while the interface goes down.
+    /// Records that a peer requested a connection while the interface goes down.
     pub(crate) fn asked_too_late(&self) {
         let now_ms = self.now_ms();
         self.way(|way| way.asked(now_ms));
     }
 
-    /// Tells who looks after the device. Process context.
+    /// Reports a finding to the code that manages the device. Process context.
     pub(crate) fn tell(&self, trouble: DeviceHint) {
         (self.on_trouble)(self, trouble);
     }
 
-    /// What a connection that is made now goes by.
+    /// Returns the settings for a connection that is created now.
     pub(crate) fn for_new_conn(&self) -> ConnSettings {
         ConnSettings::new(Settings::now(&self.lnet))
     }
 
-    /// Messages may use a connection that was made with this.
+    /// Counts a connection with these settings that messages may use.
     pub(crate) fn enter(&self, conn: &ConnSettings) {
         self.in_use.enter(conn);
     }
 
-    /// They may no longer.
+    /// Stops counting a connection that messages may no longer use.
     pub(crate) fn leave(&self, conn: &ConnSettings) {
         self.in_use.leave(conn);
     }
 
-    /// How many connections were made with other settings than those in force. Does not sleep.
+    /// Returns how many connections were created with settings other than the current ones. Does not sleep.
     pub(crate) fn older_conns(&self) -> u32 {
         self.in_use.others_than(&Settings::now(&self.lnet))
     }
@@ -290,58 +292,58 @@ impl Ni {
     /// `ESHUTDOWN` once the NI is stopping.
     pub(crate) fn live(&self) -> Result<ConnGuard> {
         let live = ConnCount::take(&self.live);
-        // After the count went up: shutdown either sees it, or is seen here.
+        // After the count went up: either shutdown sees the new count, or this check sees the shutdown.
         if self.is_stopping() {
             return Err(ESHUTDOWN);
         }
         Ok(live)
     }
 
-    /// LNet has asked the NI to stop: no new connection, and no attempt.
+    /// Stops the NI, because LNet asked for it: no new connection and no new attempt.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Release);
     }
 
-    /// After [`Ni::stop`]: the NI's own share of the count goes, so that it can come to nothing.
+    /// Drops the NI's own share of the count, so that the count can reach 0. Called after [`Ni::stop`].
     pub(crate) fn put_own_share(&self) {
         self.live.put();
     }
 
-    /// After [`Ni::put_own_share`]: waits for the last connection, `ms` milliseconds at most. True: it
-    /// is gone. May sleep.
+    /// Waits for the release of the last connection, for at most `ms` milliseconds. Returns whether all are released.
+    /// Called after [`Ni::put_own_share`]. May sleep.
     pub(crate) fn wait_for_none(&self, ms: u32) -> bool {
         self.live.wait_for_none(ms)
     }
 
-    /// Whether LNet has asked the NI to stop.
+    /// Returns whether LNet has asked the NI to stop.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Acquire)
     }
 
-    /// Whether LNet still lists the NI. It takes an NI from its list first, then waits for the messages under way, and
-    /// only then asks the NI to stop: so what waits for a connection meanwhile must not wait for long. Process context;
-    /// not with a lock of ours held.
+    /// Returns whether LNet still lists the NI. LNet takes an NI from its list first, then waits for outstanding
+    /// messages, and only then asks the NI to stop. Messages that wait for a connection meanwhile must therefore not
+    /// wait for long. Process context; the caller must not hold a lock of this driver.
     pub(crate) fn is_listed(&self) -> bool {
         self.lnet.is_listed(self.nid.raw())
     }
 
-    /// A message has come in while LNet deletes the NI. Process context.
+    /// Records a message that arrived while LNet deletes the NI. Process context.
     pub(crate) fn came_late(&self) -> LateAction {
         self.deletion.lock().came(Timestamp::now().ns())
     }
 
-    /// Number of connection objects, and one for the NI itself until it stops.
+    /// Returns the number of connection objects, plus one for the NI itself until it stops.
     pub(crate) fn live_count(&self) -> i32 {
         self.live.now()
     }
 
-    /// The queue depth that we offer, and the most that we take.
+    /// Returns the queue depth that the NI offers, which is also the largest that it accepts.
     pub(crate) fn depth(&self) -> QueueDepth {
         QueueDepth::new(self.lnet.peer_credits()).unwrap_or(QueueDepth::MAX)
     }
 
-    /// Has the depth fit the link of its device, if the administrator said none: for LNet while the NI
-    /// starts, for new connections later on. May sleep; not with the shim's NI mutex held.
+    /// Fits the depth to the link of the device if the administrator did not configure one: for LNet while the NI
+    /// starts, for new connections later. May sleep; the caller must not hold the shim's NI mutex.
     pub(crate) fn fit(&self, hca: &Hca) {
         let speed = hca.speed();
         let depth = hca.deepest(link_defaults::depth(speed, self.credits));
@@ -349,13 +351,13 @@ impl Ni {
             .choose_depth(depth.get(), link_defaults::ni_credits(depth), speed.mbps());
     }
 
-    /// Whether [`Ni::depth`] is another one than when this was asked last.
+    /// Returns whether [`Ni::depth`] has changed since the last call.
     pub(crate) fn has_new_depth(&self) -> bool {
         let depth = u32::from(self.depth().get());
         self.depth_told.xchg(depth, Full) != depth
     }
 
-    /// Why the depth is what it is, if nobody said it.
+    /// Returns the reason for the chosen depth if the administrator did not configure one.
     pub(crate) fn reason(&self, hca: &Hca) -> Option<DepthReason> {
         (self.lnet.depth_by() == DepthBy::Link).then_some(DepthReason {
             speed: hca.speed(),
@@ -363,7 +365,7 @@ impl Ni {
         })
     }
 
-    /// Outstanding credits at which a NOOP returns them.
+    /// Returns the number of outstanding credits at which a NOOP returns them.
     pub(crate) fn high_water(&self, depth: QueueDepth) -> u8 {
         let hiw = u8::try_from(self.lnet.peer_credits_hiw()).unwrap_or(u8::MAX);
         high_water(depth, hiw, self.given_by_lnet())

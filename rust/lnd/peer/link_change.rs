@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer while the way to all of them is closed, and when it opens ([`crate::policy::link_state`] says why), or
-//! leads over another device ([`crate::policy::device_failover`]).
+//! Behaviour of a peer while the link of the NI is down, when the link comes up ([`crate::policy::link_state`]), and
+//! when the NI moves to another device ([`crate::policy::device_failover`]).
 
 use kernel::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::{
     rdma::random, //
 };
 
-/// Milliseconds over which peers without a message are connected to when the way opens.
+/// Time in milliseconds over which reconnects of peers without a waiting message are spread when the link comes up.
 const RECALL_SPREAD_MS: u32 = 200;
 
 impl<C: Connection> Peer<C> {
-    /// The way is closed: a retry waits for it to open, but not for ever.
+    /// Keeps a retry waiting for the link to come up, for a limited time.
     pub(super) fn wait_for_way(self: &Arc<Self>) {
-        // What waits holds up whoever deletes the NI.
+        // Waiting messages delay the deletion of the NI.
         if !self.ni.is_listed() {
             self.let_go();
-            // While a connection ends it is kept.
+            // A peer with a closing connection is kept.
             return self.refuse_waiting();
         }
         if self.ni.passage() == SendPolicy::Refuse {
@@ -37,7 +37,7 @@ impl<C: Connection> Peer<C> {
         let now_ms = self.ni.now_ms();
         let again = self.with(|inner| {
             if self.ni.is_stopping() {
-                // A connection that was released meanwhile may have asked for it.
+                // A connection released meanwhile may have asked for a retry.
                 let _ = inner.policy.cancel_retry();
                 return false;
             }
@@ -48,7 +48,7 @@ impl<C: Connection> Peer<C> {
                 let _ = inner.policy.cancel_retry();
                 return false;
             }
-            // The pause after an attempt may have ended meanwhile, and with it what is due.
+            // The pause after an attempt may have ended meanwhile, and the retry with it.
             let again = inner.policy.hold() || inner.policy.is_due();
             if again {
                 self.look_later(inner);
@@ -60,13 +60,13 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The way is about to close, on purpose: connections end as soon as what is under way on them has.
+    /// Closes each connection once its outstanding transfers have ended, because the link is about to be taken down.
     pub(crate) fn way_closes(self: &Arc<Self>) {
         self.for_each_conn(|conn| conn.finish(Cause::LinkDown));
     }
 
-    /// The way closed, or its device is gone: connections end, and if LNet has another way (`refuse`) so do messages
-    /// that wait for one.
+    /// Closes the connections because the link went down or the device is gone. If LNet has another path (`refuse`),
+    /// also fails the messages that wait for a connection.
     pub(crate) fn way_closed(self: &Arc<Self>, refuse: bool) {
         let cause = self.ni.way(|way| way.why());
         self.for_each_conn(|conn| conn.fail(cause));
@@ -75,7 +75,7 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// Returns how long the transport of a connection sends a packet again, in milliseconds: the longest of all
+    /// Returns for how long the transport of a connection retransmits a packet, in milliseconds: the maximum over all
     /// connections. `None`: no connection knows.
     pub(crate) fn transport_ms(&self) -> Option<u64> {
         let mut longest = None;
@@ -83,17 +83,17 @@ impl<C: Connection> Peer<C> {
         longest
     }
 
-    /// Ends all connections because peers reach the port at another address now.
+    /// Closes all connections because the address of the port changed.
     pub(crate) fn readdressed(&self) {
         self.for_each_conn(|conn| conn.fail(Cause::AddressChanged));
     }
 
-    /// Ends the connections that send larger packets than `mtu` bytes, which the port does not take any more.
+    /// Closes the connections that send packets larger than `mtu` bytes, because the port no longer takes them.
     pub(crate) fn fit_mtu(&self, mtu: u32) {
         self.for_each_conn(|conn| conn.fit_mtu(mtu));
     }
 
-    /// LNet has another way for what waits.
+    /// Fails the waiting messages, because LNet has another path for them.
     pub(crate) fn refuse_waiting(&self) {
         let waiting = self.with(|inner| inner.pending.take());
         let cause = self.ni.way(|way| way.why());
@@ -101,9 +101,9 @@ impl<C: Connection> Peer<C> {
         waiting.fail(cause);
     }
 
-    /// The way is open: what waits for it goes at once; others soon, but not all of them in the same moment. Of several
-    /// connections that were held each is asked: the peer may have given some up meanwhile, and could not say so, and
-    /// what goes over such a one is lost.
+    /// Reconnects because the link came up: at once if messages wait; otherwise soon, but not at the same moment as all
+    /// other peers. If several connections survived, probes each of them: the peer may have closed some meanwhile
+    /// without being able to say so, and messages sent on these would be lost.
     pub(crate) fn way_opened(self: &Arc<Self>) {
         if self.with(|inner| inner.conns.usable() > 1) {
             self.doubt_all();
@@ -120,12 +120,12 @@ impl<C: Connection> Peer<C> {
         });
     }
 
-    /// The NI is on another device: what is on the old one ends, and is made anew. What waits goes on waiting.
+    /// Closes the connections on the old device, because the NI moved to another one. Waiting messages keep waiting.
     pub(crate) fn moved(self: &Arc<Self>) {
         self.for_each_conn(|conn| conn.moved());
     }
 
-    /// A retry that is due is made soon, but not in the same moment as those of all other peers.
+    /// Schedules a due retry soon, but not at the same moment as those of all other peers.
     pub(super) fn recall_soon(self: &Arc<Self>, inner: &mut PeerInner<C>) {
         self.retry_in(inner, random::u32() % RECALL_SPREAD_MS);
     }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an NI has seen end, for people and for programs that watch: the memory of
-//! [`crate::policy::close_log`], its lock and its clock.
+//! Closed connections, failed attempts and rejects of an NI, for debugfs: the memory of [`crate::policy::close_log`],
+//! its lock and its clock.
 //!
-//! Process context. The lock is taken inside of no other, and nothing is done under it that takes
-//! long: readers copy out one event after the other.
+//! Context: process. The lock nests inside no other lock and is held only briefly: readers copy one event at a time.
 
 use kernel::{
     prelude::*,
@@ -39,10 +38,10 @@ use crate::{
     }, //
 };
 
-/// Closes, and refusals, that are kept one by one: 20 KiB each.
+/// Number of closes, and of rejects, that are kept one by one: 20 KiB each.
 pub(crate) const EVENTS: usize = 256;
 
-/// Peers whose ends are counted, 96 KiB. Only those of which something ended take room.
+/// Number of records of peers, 96 KiB. Only peers with a closed connection or a failed attempt take one.
 const RECORDS: usize = 128 * WAYS;
 
 /// Counters of what an NI has seen, by the numbers of [`trail`]. Too large for the stack.
@@ -52,23 +51,23 @@ pub(crate) struct Totals {
     pub(crate) closed: [u64; CAUSES.len()],
     /// Attempts that ended without a connection.
     pub(crate) failed: [u64; CAUSES.len()],
-    /// Messages that LNet got back with an error.
+    /// Messages that were returned to LNet with an error.
     pub(crate) messages: [u64; CAUSES.len()],
-    /// Requests of peers that were refused.
+    /// Rejected requests of peers.
     pub(crate) refused: [u64; REFUSALS.len()],
-    /// Times there was no memory, or no memory region, for something that then waited or failed.
+    /// Times that memory or a memory region was missing, and an operation waited or failed.
     pub(crate) no_memory: u64,
-    /// Times among these that it was a memory region.
+    /// Times among these that a memory region was missing.
     pub(crate) no_region: u64,
-    /// Times memory of a GPU was mapped for a transfer.
+    /// Times that memory of a GPU was mapped for a transfer.
     pub(crate) gpu_mapped: u64,
-    /// Messages that failed because their memory is a GPU's.
+    /// Messages that failed because their memory is on a GPU.
     pub(crate) gpu_refused: u64,
-    /// Requests of ours that were refused without a word, and asked again.
+    /// Requests that a peer rejected without a reason and that were repeated.
     pub(crate) unsaid: u64,
-    /// Messages that a connection lost, and that were to go over another one.
+    /// Messages that a closing connection lost and that were resent.
     pub(crate) sent_again: u64,
-    /// Requests of peers that LNet did not take, and that were dropped.
+    /// Requests of peers that LNet did not take and that were dropped.
     pub(crate) not_for_lnet: u64,
 }
 
@@ -81,7 +80,7 @@ struct Inner {
     records: KVVec<PeerHistory>,
 }
 
-/// The memory of an NI.
+/// Close log of an NI.
 #[pin_data]
 pub(crate) struct CloseStats {
     #[pin]
@@ -89,12 +88,12 @@ pub(crate) struct CloseStats {
 }
 
 impl CloseStats {
-    /// Nothing seen yet. May sleep.
+    /// Creates an empty log. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Self::with_records(RECORDS)
     }
 
-    /// For refusals only. May sleep.
+    /// Creates an empty log for rejects only. May sleep.
     pub(crate) fn of_refusals() -> Result<Arc<Self>> {
         Self::with_records(0)
     }
@@ -104,7 +103,7 @@ impl CloseStats {
         let records = KVVec::from_elem(PeerHistory::EMPTY, n, GFP_KERNEL)?;
         let ends_at = KVec::from_elem(CloseEvent::EMPTY, events, GFP_KERNEL)?;
         let refusals_at = KVec::from_elem(CloseEvent::EMPTY, EVENTS, GFP_KERNEL)?;
-        // Initialised in place: the counters are too large for the stack.
+        // Initialized in place: the counters are too large for the stack.
         let inner = init!(Inner {
             tally <- init_zeroed(),
             ends: CloseLog::new(),
@@ -121,7 +120,8 @@ impl CloseStats {
         )
     }
 
-    /// A connection that was up ended, or with `up` false an attempt. What is known of such of this peer.
+    /// Records the end of a connection (`up`) or of an attempt (`!up`). Returns the history of equal events of this
+    /// peer.
     pub(crate) fn ended(
         &self,
         peer: Nid,
@@ -157,7 +157,7 @@ impl CloseStats {
         noted
     }
 
-    /// A request was refused.
+    /// Records a rejected request.
     pub(crate) fn refused(&self, peer: Option<Nid>, why: &Refusal) {
         let number = close_log::refusal_number(why);
         let event = CloseEvent {
@@ -178,50 +178,50 @@ impl CloseStats {
         let _ = inner.refusals.note(&mut inner.refusals_at, event);
     }
 
-    /// Messages went back to LNet with an error.
+    /// Counts messages that were returned to LNet with an error.
     pub(crate) fn messages(&self, cause: Cause, n: usize) {
         let n = u64::try_from(n).unwrap_or(u64::MAX);
         let mut inner = self.inner.lock();
         count(&mut inner.tally.messages, close_log::cause_number(cause), n);
     }
 
-    /// Something waited or failed for want of memory.
+    /// Counts an operation that waited or failed because memory was missing.
     pub(crate) fn no_memory(&self) {
         let mut inner = self.inner.lock();
         inner.tally.no_memory = inner.tally.no_memory.saturating_add(1);
     }
 
-    /// A memory region was not to be had; [`CloseStats::no_memory`] is called for what failed for it.
+    /// Counts a missing memory region. The caller also calls [`CloseStats::no_memory`] for the failed operation.
     pub(crate) fn no_region(&self) {
         let mut inner = self.inner.lock();
         inner.tally.no_region = inner.tally.no_region.saturating_add(1);
     }
 
-    /// Memory of a GPU was mapped for a transfer.
+    /// Counts a mapping of GPU memory for a transfer.
     pub(crate) fn gpu_mapped(&self) {
         let mut inner = self.inner.lock();
         inner.tally.gpu_mapped = inner.tally.gpu_mapped.saturating_add(1);
     }
 
-    /// A message failed because its memory is a GPU's.
+    /// Counts a message that failed because its memory is on a GPU.
     pub(crate) fn gpu_refused(&self) {
         let mut inner = self.inner.lock();
         inner.tally.gpu_refused = inner.tally.gpu_refused.saturating_add(1);
     }
 
-    /// A peer refused without a word, and is asked again.
+    /// Counts a reject without a reason after which the request is repeated.
     pub(crate) fn unsaid(&self) {
         let mut inner = self.inner.lock();
         inner.tally.unsaid = inner.tally.unsaid.saturating_add(1);
     }
 
-    /// A message that a connection lost is to go over another one.
+    /// Counts a message that a closing connection lost and that is resent.
     pub(crate) fn sent_again(&self) {
         let mut inner = self.inner.lock();
         inner.tally.sent_again = inner.tally.sent_again.saturating_add(1);
     }
 
-    /// Counts a request that LNet did not take, and that was dropped.
+    /// Counts a request that LNet did not take and that was dropped.
     pub(crate) fn not_for_lnet(&self) {
         let mut inner = self.inner.lock();
         inner.tally.not_for_lnet = inner.tally.not_for_lnet.saturating_add(1);
@@ -232,19 +232,19 @@ impl CloseStats {
         of(&self.inner.lock().tally)
     }
 
-    /// What is known of a peer's ends.
+    /// Returns the history of the connections and attempts of a peer.
     pub(crate) fn of(&self, peer: Nid) -> PeerHistory {
         let inner = self.inner.lock();
         close_log::recorded(&inner.records, peer.addr()).unwrap_or(PeerHistory::EMPTY)
     }
 
-    /// How many ends, and how many refusals, were taken down so far.
+    /// Returns the numbers of ends and of rejects recorded so far.
     pub(crate) fn written(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         (inner.ends.written(), inner.refusals.written())
     }
 
-    /// Calls `f` with the ends, and then with the refusals, the oldest first, and the number of each.
+    /// Calls `f` with the number and the data of each end, and then of each reject, oldest first.
     pub(crate) fn for_each(&self, mut f: impl FnMut(u64, &CloseEvent)) {
         for refusals in [false, true] {
             let mut number = 0;
@@ -256,7 +256,7 @@ impl CloseStats {
                     } else {
                         (&inner.ends, &inner.ends_at)
                     };
-                    // New ones may come meanwhile.
+                    // New events may be recorded meanwhile.
                     trail.from(at, number)
                 };
                 let Some(event) = event else { break };
@@ -273,7 +273,7 @@ fn count(tally: &mut [u64], number: usize, n: u64) {
     }
 }
 
-/// Milliseconds since the epoch.
+/// Returns the time in milliseconds since the epoch.
 pub(crate) fn now_ms() -> u64 {
     u64::try_from(RealTime::ktime_get() / 1_000_000).unwrap_or(0)
 }

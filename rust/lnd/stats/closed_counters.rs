@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the connections of an NI counted that are over.
+//! Counters of closed connections, summed per NI.
 //!
-//! Who adds it up with what the others count has a sum that never falls: a program that draws rates takes a sum that
-//! fell for one that began anew. Connections end while they are listed, and must be in that list once: either by
-//! themselves, or in what is over. So what is over is told last, and a connection that ends after it was listed counts
-//! for the next list.
+//! The sum of these and the counters of live connections never falls. A program that draws rates would take a sum that
+//! fell for a restart. Connections close while they are listed. Each must be in a list exactly once: by itself or in
+//! the counters of closed connections. Therefore these counters are read last, and a connection that closes after it
+//! was listed counts for the next list.
 //!
-//! Context: any, but for [`ClosedCounters::list`], which sleeps. A connection adds its counters with its lock held, so
-//! that no list finds them in neither place.
+//! Context: any, except that [`ClosedCounters::list`] sleeps. A connection adds its counters with its lock held, so
+//! that every list finds them in one of the two places.
 //!
 //! # Invariants
 //!
-//! - `listed` is what was added by connections that the list has that is being made; nothing while none is.
-//! - Of two lists one is made at a time.
+//! - `listed` is the sum of the counters added by closed connections that are in the list being made, and zero while no
+//!   list is being made.
+//! - Only one list is made at a time.
 
 use kernel::{
     prelude::*,
@@ -26,32 +27,32 @@ use crate::rdma::sync::{
     SpinLockBh, //
 };
 
-/// Which list a connection was in last; the default is none.
+/// Number of the list that a connection was last in; the default is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotId(u64);
 
 struct Sums {
     over: Counts,
     listed: Counts,
-    /// The last list that was begun.
+    /// Number of the last list that was started.
     last: SnapshotId,
-    /// It is being made.
+    /// Whether that list is being made.
     under_way: bool,
 }
 
-/// What the connections counted that are over.
+/// Counters of the closed connections of an NI.
 #[pin_data]
 pub(crate) struct ClosedCounters {
-    /// Taken inside of the lock of a connection, which softirqs take, too.
+    /// Nests inside the lock of a connection, which softirqs take, too.
     #[pin]
     sums: SpinLockBh<Sums>,
-    /// Whoever makes a list.
+    /// Held while a list is made.
     #[pin]
     lister: Mutex<()>,
 }
 
 impl ClosedCounters {
-    /// Nothing.
+    /// Creates counters of zero.
     pub(crate) fn new() -> impl PinInit<Self> {
         let sums = Sums {
             over: Counts::default(),
@@ -65,21 +66,21 @@ impl ClosedCounters {
         })
     }
 
-    /// A connection is over that counted this, and was in that list last. Called with its lock held.
+    /// Adds the counters of a connection that closes and was last in `list`. Called with the connection lock held.
     pub(crate) fn add(&self, counts: &Counts, list: SnapshotId) {
         let mut sums = self.sums.lock();
         if sums.under_way && sums.last == list {
-            // INVARIANT: That list is being made, and has it.
+            // INVARIANT: That list is being made, and has the connection.
             sums.listed.add(counts);
         } else {
             sums.over.add(counts);
         }
     }
 
-    /// Has `list` list the connections, each of which notes the number of the list with its lock held. Also returns
-    /// what those counted that it does not have. May sleep.
+    /// Calls `list` to list the connections, each of which records the number of the list under its lock. Returns its
+    /// result and the counters of the connections that the list does not have. May sleep.
     pub(crate) fn list<R>(&self, list: impl FnOnce(SnapshotId) -> R) -> (R, Counts) {
-        // INVARIANT: As long as this is held.
+        // INVARIANT: Only one list is made while this lock is held.
         let _lister = self.lister.lock();
         let nr = {
             let mut sums = self.sums.lock();
@@ -90,7 +91,7 @@ impl ClosedCounters {
         let listed = list(nr);
         let mut sums = self.sums.lock();
         let over = sums.over;
-        // INVARIANT: None is being made any more.
+        // INVARIANT: No list is being made any more.
         let those = core::mem::take(&mut sums.listed);
         sums.under_way = false;
         sums.over.add(&those);
