@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The passive side: judges connection requests.
+//! Passive side: checks connection requests.
 //!
-//! Runs in the CM's workqueue under the listener's handler mutex, so that all other requests wait:
-//! it only judges ([`crate::proto::conn_req_check`]), and makes a small object. Queue pair and buffers are
-//! made by the connection's control worker, which accepts, or rejects if it cannot.
+//! Runs in the CM's workqueue under the listener's handler mutex, so that all other requests wait. Therefore it only
+//! checks the request ([`crate::proto::conn_req_check`]) and creates a small object. The connection's control worker
+//! creates queue pair and buffers, and accepts the request, or rejects it if that fails.
 
 use core::cell::Cell;
 
@@ -74,49 +74,49 @@ use crate::{
     }, //
 };
 
-/// An NI as one who asks for a connection finds it.
+/// NI as the listener uses it.
 pub(crate) trait ListenTarget: Send + Sync + 'static {
-    /// The NI.
+    /// Returns the NI.
     fn ni(&self) -> &Arc<Ni>;
 
-    /// Its peers.
+    /// Returns its peers.
     fn peers(&self) -> &Arc<Peers<Conn>>;
 }
 
-/// The owner of listeners.
+/// Owner of listeners.
 pub(crate) trait ListenerOwner: Send + Sync + Sized + 'static {
-    /// The device of the listener of `accept` is being removed, or its address may be on another
-    /// device: has the NIs that listen there look. Process context, in a handler of the listener:
-    /// waits for no device.
+    /// Makes the NIs that listen at `accept` check their device, because the device of the listener is being removed,
+    /// or its address may be on another device. Process context, in a handler of the listener: must not wait for a
+    /// device.
     fn stirred(&self, accept: &Accept<Self>);
 }
 
-/// What judges the requests of one interface, which belongs to an `H`.
+/// Handler of the requests of one interface, which belongs to an `H`.
 #[pin_data]
 pub(crate) struct Accept<H> {
     host: Arc<H>,
-    /// Counts requests that were for none of the NIs.
+    /// Counter of requests for none of the NIs.
     strangers: Arc<CloseStats>,
-    /// The device is being removed.
+    /// Set while the device is being removed.
     removed: Atomic<bool>,
     since: Instant<Monotonic>,
-    /// The NIs that listen here.
+    /// NIs that listen here.
     #[pin]
     users: SpinLock<KVec<Arc<Ni>>>,
-    /// The budget of answers that refuse.
+    /// Rate limit of rejects.
     #[pin]
     refusals: SpinLock<RateLimiter>,
-    /// The budget of requests that are taken.
+    /// Rate limit of accepted requests.
     #[pin]
     taken: SpinLock<RateLimiter>,
 }
 
-/// What a request that is not taken gets.
+/// Answer to a request that is not accepted.
 enum RejectAnswer {
     Refuse(Refusal),
-    /// Nothing, but it is counted and said: the CM repeats it after seconds. Not over TCP.
+    /// No answer, but the request is counted and logged: the CM repeats it after seconds. Not over TCP.
     Ignore(Refusal),
-    /// Nothing. Not over TCP.
+    /// No answer, no record. Not over TCP.
     Silence,
 }
 
@@ -130,7 +130,7 @@ impl From<Refusal> for RejectAnswer {
 }
 
 impl<H> Accept<H> {
-    /// Makes the judge. May sleep.
+    /// Creates the handler. May sleep.
     pub(crate) fn new(host: Arc<H>, strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
         let refusals = RateLimiter::new(REFUSALS)?;
         let taken = RateLimiter::new(TAKEN)?;
@@ -148,17 +148,17 @@ impl<H> Accept<H> {
         )
     }
 
-    /// Whether the device is being removed.
+    /// Returns whether the device is being removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Acquire)
     }
 
-    /// The device cannot be used any more: as if it were being removed.
+    /// Treats the device like one that is being removed, because it cannot be used any more.
     pub(crate) fn give_up(&self) {
         self.removed.store(true, Release);
     }
 
-    /// `ni` listens here from now on. Who does not is not found by those who ask for a connection.
+    /// Makes `ni` listen here. Requests for an NI that is not registered here are rejected.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl<H> Accept<H> {
         Ok(self.users.lock().push(ni.clone(), GFP_ATOMIC)?)
     }
 
-    /// `ni` does not listen here any more.
+    /// Stops listening for `ni`.
     pub(crate) fn leave(&self, ni: &Arc<Ni>) {
         let mut users = self.users.lock();
         let at = users.iter().position(|user| Arc::ptr_eq(user, ni));
@@ -176,7 +176,7 @@ impl<H> Accept<H> {
         drop(user);
     }
 
-    /// Whether `ni` listens here.
+    /// Returns whether `ni` listens here.
     fn serves(&self, ni: &Arc<Ni>) -> bool {
         self.users.lock().iter().any(|user| Arc::ptr_eq(user, ni))
     }
@@ -190,24 +190,24 @@ impl<H> Accept<H> {
         u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
     }
 
-    /// Returns whether a request of `payer` gets an answer that refuses it, and counts the answer.
+    /// Returns whether a request of `payer` may be answered with a reject, and counts the answer.
     fn may_answer(&self, payer: Option<u32>, refusal: &Refusal) -> bool {
         let mut refusals = self.refusals.lock();
         let counted = refusals.take(payer, self.now_ms(), 1, refusal.invites());
         counted.is_ok()
     }
 
-    /// Counts a request of `payer` that is to be taken, whose timer in the CM costs `units`.
+    /// Counts a request of `payer` that is to be accepted and whose timer in the CM costs `units`.
     ///
     /// # Errors
     ///
-    /// The budget that has no room for it.
+    /// The rate limit that is exceeded.
     fn may_take(&self, payer: Option<u32>, units: u32) -> Result<(), RateExceeded> {
         let mut taken = self.taken.lock();
         taken.take(payer, self.now_ms(), units, false)
     }
 
-    /// Judges a request that came `from` there; on success the connection object that takes it.
+    /// Checks a request that came from `from`. Returns the connection object for an accepted request.
     fn judge(
         &self,
         req: &ConnRequest<'_>,
@@ -243,7 +243,7 @@ impl<H> Accept<H> {
             return Err(Refusal::new(Why::NoSuchNi(asked.dst)).into());
         };
         if peers.ni.is_leaving() {
-            // When the link is back it is us who connect.
+            // When the link is up again, this node connects.
             if req.is_over_tcp() {
                 return Err(Refusal::new(Why::Race).into());
             }
@@ -263,7 +263,7 @@ impl<H> Accept<H> {
             frags: wanted.frags,
         };
         let ration = || match req.is_over_tcp() {
-            // The CM keeps no timer of a connection that is over.
+            // The CM keeps no timer for a closed connection.
             true => Ok(()),
             false => self.may_take(from.payer(), timer_units(req.packet_life_time())),
         };
@@ -271,7 +271,7 @@ impl<H> Accept<H> {
     }
 }
 
-/// Where a request comes from.
+/// Returns the source of a request.
 fn source(req: &ConnRequest<'_>) -> CmSource {
     let addr = req.dst_addr();
     CmSource {
@@ -281,7 +281,8 @@ fn source(req: &ConnRequest<'_>) -> CmSource {
     }
 }
 
-/// Stage 3: against what is known of the peer, and `ration`. Books the attempt if it is taken.
+/// Checks a request against the state of the peer and `ration` (stage 3). Counts the attempt if the request is
+/// accepted.
 fn admit(
     peers: &Arc<Peers<Conn>>,
     asked: &ConnReq,
@@ -295,7 +296,7 @@ fn admit(
         answer.set(Some(may));
         may
     };
-    // Whoever is not known yet costs nothing before that.
+    // An unknown peer takes no memory before this check.
     if peers.table.get(asked.src).is_none() {
         ration().map_err(|spent| Refusal::new(spent.into()))?;
     }
@@ -303,7 +304,7 @@ fn admit(
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
         let verdict = peer.judge(asked, ration);
         match verdict {
-            // It is leaving the table just now: with that done, the next look-up makes a new one.
+            // The peer is leaving its table: after the removal, the next look-up creates a new one.
             None => peers.table.remove(&peer),
             Some(PeerVerdict::Accept | PeerVerdict::Reborn) => {
                 if verdict == Some(PeerVerdict::Reborn) {
@@ -328,8 +329,8 @@ fn admit(
 
 impl<H: ListenerOwner> ListenHandler for Accept<H> {
     fn device_removal(&self) {
-        // The listener is told before its connections: no message that those give up asks for another one on this
-        // device.
+        // The listener gets the event before its connections: no message that these give up requests another connection
+        // on this device.
         for ni in self.users.lock().iter() {
             let now_ms = ni.now_ms();
             ni.way(|way| way.detached(now_ms));
@@ -376,8 +377,8 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
                 if refusal.cause != Why::Race {
                     log::refused(src, &refusal.cause);
                 }
-                // Beyond the budget a request is dropped, which the requester takes for a lost packet:
-                // it asks again after seconds. Over TCP the provider would answer.
+                // Beyond the rate limit a request is dropped. The requester takes that for a lost packet and repeats
+                // the request after seconds. Over TCP the provider would answer.
                 let tells = || req.is_over_tcp() || self.may_answer(from.payer(), &refusal);
                 if is_told && tells() {
                     let _ = req.reject(&refusal.reject(ni.as_ref()).encode());
@@ -387,7 +388,7 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
     }
 }
 
-/// What keeps it from listening, for the log.
+/// Returns the reason why the driver cannot listen, for the log.
 pub(crate) fn cannot_listen(e: Error) -> &'static str {
     if e == ENODEV {
         "no RDMA device has this address, see \"rdma link\""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver tells people: one line with the NID, the cause, and what to do where there is
-//! something to do. Everything a peer can provoke is rate limited.
+//! Log lines of the driver: the NID, the cause, and the action to take if there is one. Every line that a peer can
+//! provoke is rate limited.
 
 use core::fmt::Display;
 
@@ -32,25 +32,24 @@ macro_rules! warn_limited {
     ($($arg:tt)*) => { warn_if!(crate::rdma::ratelimit::allowed(), $($arg)*) };
 }
 
-/// The same for what any stranger can provoke: with a limit of its own, so that the noise of one does
-/// not hide what is said of others.
+/// Prints a warning that any host of the network can provoke. Such warnings have a limit of their own, so that they
+/// cannot suppress warnings about other peers.
 macro_rules! warn_noise {
     ($($arg:tt)*) => { warn_if!(crate::rdma::ratelimit::untrusted_allowed(), $($arg)*) };
 }
 
-// Whoever has LNet's debug log finds there what the limit leaves out.
+// LNet's debug log has the lines that the limit suppresses.
 macro_rules! warn_if {
     ($allowed:expr, $($arg:tt)*) => {{
         dk!(NetError, $($arg)*);
         if $allowed {
-            // The kernel's printing knows a formatter of its own; `proto` implements that of
-            // `core`.
+            // The kernel's printing uses its own formatter; `proto` implements the one of `core`.
             pr_warn!("{}", ::core::format_args!($($arg)*));
         }
     }};
 }
 
-/// An error of the kernel in words; the kernel's own text for it depends on its configuration.
+/// Returns the text of a kernel error; the kernel's own text depends on its configuration.
 fn why(e: Error) -> Worded {
     let words = match e {
         ENOMEM => "out of memory",
@@ -69,7 +68,7 @@ fn why(e: Error) -> Worded {
     Worded(words, e.to_errno())
 }
 
-/// Words, and the errno for those who look it up.
+/// Text of an error, and its errno.
 struct Worded(&'static str, i32);
 
 impl Display for Worded {
@@ -78,7 +77,7 @@ impl Display for Worded {
     }
 }
 
-/// The NI starts with a depth that the driver chose for the link. Once for an NI, so it needs no limit.
+/// Logs the depth that the driver chose for the link. Printed once for each NI, so it needs no limit.
 pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &DepthReason) {
     pr_info!(
         "{}\n",
@@ -89,10 +88,10 @@ pub(crate) fn fitted(nid: Nid, depth: QueueDepth, gather: u16, reason: &DepthRea
     );
 }
 
-/// A connection ended. Nothing is said of what goes with its NI: the NI says that. Of a peer that connects and closes
-/// all the time little is said, so that there is room for others.
+/// Logs the end of a connection. Leaves out connections that close together with their NI, because the NI logs that.
+/// Logs few lines for a peer that connects and closes all the time, to leave room for other peers.
 pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Recorded) {
-    // That the link is down, or elsewhere, is said once, by the NI.
+    // The NI logs once that its link is down or has moved.
     if matches!(
         cause,
         Cause::Shutdown | Cause::LinkDown | Cause::Overtaken | Cause::Moved
@@ -114,7 +113,7 @@ pub(crate) fn conn_over(nid: Nid, cause: Cause, established: bool, noted: Record
     }
 }
 
-/// A step of the handshake failed here.
+/// Logs a step of the handshake that failed on this node.
 pub(crate) fn cannot(nid: Nid, what: &str, e: Error) {
     warn_limited!("{nid}: cannot {what}: {}\n", why(e));
 }
@@ -129,19 +128,20 @@ pub(crate) fn no_queue_pair(nid: Nid, e: Error, max_qp: u32) {
     );
 }
 
-/// A queue pair was told to flush, and does not.
+/// Logs a queue pair that was put into the error state and does not flush.
 pub(crate) fn not_flushed(nid: Nid) {
     warn_limited!(
         "{nid}: the RDMA device does not flush a queue pair that is in error; if this repeats, reset it\n"
     );
 }
 
-/// LNet stopped an NI. Once for an NI, so it needs no limit.
+/// Logs that LNet stopped an NI. Printed once for each NI, so it needs no limit.
 pub(crate) fn stopped(nid: Nid) {
     pr_info!("{}\n", core::format_args!("{nid}: the NI is stopped"));
 }
 
-/// LNet waits for the last message of an NI that it deletes, and more come in. Once for an NI, so it needs no limit.
+/// Logs that messages still arrive while LNet deletes an NI and waits for the last one. Printed once for each NI, so it
+/// needs no limit.
 pub(crate) fn deletion_waits(nid: Nid) {
     pr_info!(
         "{}\n",
@@ -151,7 +151,7 @@ pub(crate) fn deletion_waits(nid: Nid) {
     );
 }
 
-/// The shutdown of an NI takes long. Said every ten seconds at most, so it needs no limit.
+/// Logs that the shutdown of an NI takes long. Printed at most every ten seconds, so it needs no limit.
 pub(crate) fn shutdown_waits(nid: Nid, conns: i32, seconds: u32) {
     pr_warn!(
         "{}\n",
@@ -159,39 +159,39 @@ pub(crate) fn shutdown_waits(nid: Nid, conns: i32, seconds: u32) {
     );
 }
 
-/// A send, a WRITE, or work on a region failed.
+/// Logs a failed SEND, WRITE or work request for a region.
 pub(crate) fn send_failed(nid: Nid, wc: Wc) {
     let (status, code) = (wc.status, wc.vendor_err);
     warn_limited!("{nid}: a send failed: {status:?} (vendor code {code:#x})\n");
 }
 
-/// A receive failed, as of a message that is too long.
+/// Logs a failed receive, for example of a message that is too long.
 pub(crate) fn receive_failed(nid: Nid, wc: Wc) {
     let (status, code) = (wc.status, wc.vendor_err);
     warn_noise!("{nid}: a receive failed: {status:?} (vendor code {code:#x})\n");
 }
 
-/// Work requests could not be posted.
+/// Logs that work requests could not be posted.
 pub(crate) fn post_failed(nid: Nid) {
     warn_limited!("{nid}: a work request could not be built or posted; closing\n");
 }
 
-/// What arrived was no SEND, or one that did more than send.
+/// Logs a completion that is no plain SEND.
 pub(crate) fn not_a_send(nid: Nid) {
     warn_noise!("{nid}: the peer used an operation that is none of the protocol's; closing\n");
 }
 
-/// A message is none.
+/// Logs a message that cannot be decoded.
 pub(crate) fn bad_message(nid: Nid, e: &WireError) {
     warn_noise!("{nid}: bad message: {e}; closing\n");
 }
 
-/// A message is of another life.
+/// Logs a message of an earlier incarnation.
 pub(crate) fn stale_message(nid: Nid, e: &Stale) {
     warn_noise!("{nid}: stale message: {e}; closing\n");
 }
 
-/// The peer broke the credit rules.
+/// Logs that the peer broke the credit rules.
 pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
     let what = match e {
         CreditError::Returned => "returned more credits than there are",
@@ -202,7 +202,7 @@ pub(crate) fn bad_credits(nid: Nid, e: CreditError) {
     warn_noise!("{nid}: the peer {what}; closing\n");
 }
 
-/// The LNet header in a request does not fit it.
+/// Logs a request with an LNet header that does not match.
 pub(crate) fn bad_request(nid: Nid, e: &dyn Display) {
     warn_noise!("{nid}: bad request: {e}; closing\n");
 }
@@ -215,7 +215,7 @@ pub(crate) fn refused_by_lnet(nid: Nid, to: Nid, e: Error) {
     );
 }
 
-/// A PUT cannot be received for want of memory, or of a memory region (`region`).
+/// Logs that a PUT cannot be received because memory or a memory region (`region`) is missing.
 pub(crate) fn no_sink(nid: Nid, region: bool, e: Error) {
     let why = match (region, e) {
         (true, ENOBUFS) => Worded("all memory regions of ours are in use", e.to_errno()),
@@ -225,7 +225,7 @@ pub(crate) fn no_sink(nid: Nid, region: bool, e: Error) {
     warn_limited!("{nid}: cannot receive a PUT: {why}\n");
 }
 
-/// Why memory could not be made ready for the device.
+/// Returns the text for memory that could not be mapped for the device.
 fn unmapped(e: Error) -> Worded {
     match e {
         EIO => Worded("no room to map memory for the device", e.to_errno()),
@@ -233,12 +233,12 @@ fn unmapped(e: Error) -> Worded {
     }
 }
 
-/// The data of a GET cannot be sent.
+/// Logs that the data of a GET cannot be sent.
 pub(crate) fn no_source(nid: Nid, e: Error) {
     warn_limited!("{nid}: cannot answer a GET: {}\n", unmapped(e));
 }
 
-/// A message failed because its memory is a GPU's.
+/// Logs a message that failed because its memory is on a GPU.
 pub(crate) fn gpu_refused(nid: Nid, e: Error) {
     let why = match e {
         EXDEV => "only some of its pages are a GPU's; what uses it must not mix them",
@@ -255,7 +255,7 @@ pub(crate) fn gpu_refused(nid: Nid, e: Error) {
     );
 }
 
-/// Messages failed because no connection could be had. Of an NI that is being deleted LNet may send many one by one.
+/// Logs messages that failed because no connection was made. While LNet deletes an NI, it may send many, one by one.
 pub(crate) fn gave_up(nid: Nid, messages: usize, cause: Cause) {
     if cause == Cause::Shutdown {
         return;
@@ -264,7 +264,7 @@ pub(crate) fn gave_up(nid: Nid, messages: usize, cause: Cause) {
     warn_limited!("{nid}: {messages} message{s} failed: {}\n", cause.as_str());
 }
 
-/// A connection request was refused.
+/// Logs a rejected connection request of a peer.
 pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
     match nid {
         Some(nid) => warn_noise!("{nid}: refused its connection request: {why}\n"),
@@ -272,7 +272,7 @@ pub(crate) fn refused(nid: Option<Nid>, why: &dyn Display) {
     }
 }
 
-/// There is to be no connection to the peer. LNet may ask for one time and again.
+/// Logs that the driver does not connect to the peer. LNet may ask for a connection again and again.
 pub(crate) fn not_connected(nid: Nid, cause: Cause, noted: Recorded) {
     let cause = cause.as_str();
     match noted.is_news() {
@@ -281,12 +281,12 @@ pub(crate) fn not_connected(nid: Nid, cause: Cause, noted: Recorded) {
     }
 }
 
-/// The peer refused ours.
+/// Logs that the peer rejected a connection request of this node.
 pub(crate) fn rejected(nid: Nid, why: &dyn Display) {
     warn_limited!("{nid}: refused our connection request: {why}\n");
 }
 
-/// The RDMA device of an NI went away.
+/// Logs that the RDMA device of an NI was removed.
 pub(crate) fn detached(nid: Nid) {
     pr_warn!(
         "{}\n",
@@ -294,19 +294,19 @@ pub(crate) fn detached(nid: Nid) {
     );
 }
 
-/// The interface has the address of an NI, and its RDMA device has not.
+/// Logs that the interface has the address of an NI, and its RDMA device has not.
 pub(crate) fn astray(nid: Nid, device: &str) {
     warn_limited!(
         "{nid}: {device} lost the address, which is set; the RDMA core is told to look\n"
     );
 }
 
-/// The interface of an NI is on another RDMA device now.
+/// Logs that the interface of an NI moved to another RDMA device.
 pub(crate) fn moved(nid: Nid, from: &str, to: &str) {
     warn_limited!("{nid}: the interface moved from {from} to {to}; connections are made anew\n");
 }
 
-/// Says that the subnet manager gave the port of an NI another LID.
+/// Logs that the subnet manager assigned another LID to the port of an NI.
 pub(crate) fn new_lid(nid: Nid, lid: u32) {
     warn_limited!("{nid}: the LID of the port changed to {lid}; connections are made again\n");
 }
@@ -327,7 +327,7 @@ pub(crate) fn cannot_use(nid: Nid, what: &dyn Display, e: Error) {
     );
 }
 
-/// The RDMA device of an NI told of a fatal error.
+/// Logs a fatal error that the RDMA device of an NI reported.
 pub(crate) fn broken(nid: Nid) {
     pr_err!(
         "{}\n",
@@ -337,8 +337,8 @@ pub(crate) fn broken(nid: Nid) {
     );
 }
 
-/// Reports a device that refused work requests of several connections in a row. Once for a device,
-/// so it needs no limit.
+/// Logs that a device rejected work requests of several connections in a row. Printed once for each device, so it needs
+/// no limit.
 pub(crate) fn refuses_posts(nid: Nid, device: &str) {
     pr_err!(
         "{}\n",
@@ -351,7 +351,7 @@ pub(crate) fn refuses_posts(nid: Nid, device: &str) {
     );
 }
 
-/// It told that it works again.
+/// Logs that the RDMA device of an NI recovered from a fatal error.
 pub(crate) fn healed(nid: Nid) {
     pr_info!(
         "{}\n",
@@ -359,7 +359,7 @@ pub(crate) fn healed(nid: Nid) {
     );
 }
 
-/// Nothing of the connection manager leaves the RDMA device of an NI any more.
+/// Logs that no message of the connection manager leaves the RDMA device of an NI any more.
 pub(crate) fn mute(nid: Nid, device: &str) {
     pr_err!(
         "{}\n",
@@ -370,7 +370,7 @@ pub(crate) fn mute(nid: Nid, device: &str) {
     );
 }
 
-/// The RDMA device of an NI is back.
+/// Logs that the RDMA device of an NI is back.
 pub(crate) fn attached(nid: Nid) {
     pr_info!("{}\n", core::format_args!("{nid}: the RDMA device is back"));
 }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An NI with its RDMA device and its link: what LNet starts and stops. The device is removed and comes
-//! back, the interface moves to another device, the link goes down and comes up.
+//! NI with its RDMA device and its link: the object that LNet starts and stops. The device is removed and comes back,
+//! the interface moves to another device, the link goes down and comes up.
 //!
-//! The CM tells of a removal with an event on every id, and waits until all ids are destroyed; the
-//! RDMA core then waits until nobody holds the device. So the NI lets everything go: listener,
-//! connections, protection domain. While it has no device it looks for one every second; LNet is
-//! told that the NI is not usable meanwhile, and again when it is.
+//! The CM reports a removal with an event on every id, and waits until all ids are destroyed. The RDMA core then waits
+//! until the device has no user. So the NI releases everything: listener, connections, protection domain. While the NI
+//! has no device it searches for one every second. LNet is notified that the NI is not usable meanwhile, and when it is
+//! usable again.
 //!
 //! When a bond fails over, its address is on another device, and the old one may stay or be removed later. The NI
-//! follows ([`crate::policy::device_failover`] says when to look, [`Ifaces::follow`] does it): it is usable all the
-//! time, messages that wait for a connection go on waiting, connections of the old device end and are made anew on the
-//! new one, and the old device is free when the last of them is gone. The same if only the hardware address changes;
-//! then the CM ends the connections, to which peers send at the old address.
+//! follows the address ([`crate::policy::device_failover`] decides when to check, [`Ifaces::follow`] moves the NI). The
+//! NI is usable all the time. Messages that wait for a connection keep waiting. Connections on the old device close and
+//! are made again on the new one, and the old device is free when the last of them is released. The same happens if
+//! only the hardware address changes; then the CM ends the connections, because peers send to the old address.
 //!
-//! What the state of the link means for connections and messages is [`crate::policy::link_state`]'s to say.
-//! It is looked at after every event, and every second while it is down.
+//! [`crate::policy::link_state`] decides what the state of the link means for connections and messages. The work item
+//! checks the state after every event, and every second while the link is down.
 //!
-//! Process context, but for the event handler.
+//! Context: process, except for the event handler.
 
 use kernel::{
     prelude::*,
@@ -89,37 +89,37 @@ use crate::{
     }, //
 };
 
-/// Id of the delayed work that looks after the device.
+/// Id of the delayed work that checks the device.
 const DEVICE: u64 = 1;
 
-/// Id of the delayed work that does what concerns all peers.
+/// Id of the delayed work that handles all peers.
 const PEERS: u64 = 2;
 
-/// Milliseconds between two looks for a device.
+/// Milliseconds between two searches for a device.
 const LOOK_MS: u32 = 1000;
 
-/// An NI with its device.
+/// NI with its device.
 #[pin_data]
 pub(crate) struct NiDevice {
     ni: Arc<Ni>,
     pub(crate) peers: Arc<Peers<Conn>>,
     ifaces: Arc<Ifaces>,
-    /// Events of the device, while there is one.
+    /// Registration for events of the device, while the NI has one.
     #[pin]
     events: Mutex<Option<Pin<KBox<EventRegistration<NiDevice>>>>>,
     #[pin]
     signs: PendingDeviceEvents,
     #[pin]
     look: DelayedWork<NiDevice, DEVICE>,
-    /// Does what concerns all peers, for callers that have locks: there may be thousands, and it may call LNet.
+    /// Work for all peers, for callers that hold locks: there may be thousands of peers, and the work may call LNet.
     #[pin]
     all_peers: DelayedWork<NiDevice, PEERS>,
-    /// The administrator has changed settings.
+    /// Whether the administrator has changed settings since the last run.
     has_new_settings: Atomic<bool>,
-    /// Peers and connections as LNet lists them.
+    /// Positions in LNet's lists of peers and connections.
     #[pin]
     pub(crate) numbered: IndexWalks,
-    /// The files in debugfs.
+    /// Files in debugfs.
     #[pin]
     files: Mutex<Option<NiFiles<NiDevice, CloseLogFile, LatencyFile>>>,
 }
@@ -154,7 +154,7 @@ impl ListenTarget for NiDevice {
 impl IfaceUser for NiDevice {
     fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError> {
         let old = self.events.lock().take();
-        // Out of the lock, for that waits for handlers; and before the first event of the new one.
+        // Outside the lock, because dropping waits for handlers; and before the first event of the new device.
         drop(old);
         self.ni.condition.forget();
         self.signs.forget();
@@ -172,7 +172,7 @@ impl IfaceUser for NiDevice {
 
     fn entered(self: &Arc<Self>) {
         self.ni.way(|way| way.attached());
-        // Whatever came before is seen by the look that follows, what comes later asks for another.
+        // The check that follows sees earlier events; a later event queues another check.
         self.signs.watch(true);
         self.look_in(0);
     }
@@ -180,23 +180,23 @@ impl IfaceUser for NiDevice {
     fn unsettle(self: &Arc<Self>) {
         self.signs.watch(false);
         let events = self.events.lock().take();
-        // Out of the lock: dropping waits for handlers.
+        // Outside the lock: dropping waits for handlers.
         drop(events);
         self.ni.lnet.set_dma_device(None);
-        // Before it has none: an attempt that fails for want of it finds the way closed.
+        // Before the NI loses the device: an attempt that fails without a device then finds the link down.
         let now_ms = self.ni.now_ms();
         self.ni.way(|way| way.detached(now_ms));
         self.ni.set_hca(None);
-        // Nobody waits for an address without a device; but the next one may be about to lose it.
+        // Without a device, no attempt waits for the address; but the next device may be about to lose it.
         self.signs.leave_unsettled(self.ni.set_unsettled(false));
     }
 
     fn moved(self: &Arc<Self>, old: &Hca) {
         device_watch::tell_moved(&self.ni, old, self.ni.hca().ok().as_deref());
-        // The old one may be on its way out.
+        // The old device may be about to be removed.
         self.ni.way(|way| way.attached());
         self.peers.table.for_each(|peer| peer.moved());
-        // It may be about to move once more: that look is what lets attempts begin.
+        // The address may be about to move again: the check allows attempts to start.
         self.look_in(0);
     }
 
@@ -208,7 +208,7 @@ impl IfaceUser for NiDevice {
 }
 
 impl NiDevice {
-    /// Makes it: the NI has no device yet. May sleep.
+    /// Creates the object; the NI has no device yet. May sleep.
     pub(crate) fn new(ni: Arc<Ni>, ifaces: Arc<Ifaces>) -> Result<Arc<Self>> {
         let peers = Peers::new(ni.clone())?;
         Arc::pin_init(
@@ -228,23 +228,23 @@ impl NiDevice {
         )
     }
 
-    /// Has these files; those it had go. May sleep.
+    /// Sets the debugfs files, and removes the previous ones. May sleep.
     pub(crate) fn set_files(&self, files: Option<NiFiles<Self, CloseLogFile, LatencyFile>>) {
         let old = core::mem::replace(&mut *self.files.lock(), files);
         drop(old);
     }
 
-    /// Listens on the device that has the NI's address, and has its state looked at.
+    /// Listens on the device that has the NI's address, and queues a check of its state.
     pub(crate) fn attach(self: &Arc<Self>) -> Result<(), StartError> {
         self.ifaces.enter(self)
     }
 
-    /// Stops listening and lets the device go, as far as connections do not hold it. False: it had none.
+    /// Stops listening and releases the device, which connections may still hold. Returns whether the NI had a device.
     pub(crate) fn leave(self: &Arc<Self>) -> bool {
         self.ifaces.leave(self)
     }
 
-    /// The device is being removed: lets go of it, and ends all that uses it. May sleep.
+    /// Releases the device because it is being removed, and closes its connections. May sleep.
     fn detach(self: &Arc<Self>) {
         let hca = self.ni.hca().ok();
         if !self.leave() {
@@ -259,41 +259,41 @@ impl NiDevice {
         self.look_in(LOOK_MS);
     }
 
-    /// Looks after the device in `ms` milliseconds.
+    /// Queues a check of the device in `ms` milliseconds.
     pub(crate) fn look_in(self: &Arc<Self>, ms: u32) {
         self.run_in::<DEVICE>(ms);
     }
 
-    /// Has the delayed work run in `ms` milliseconds, unless the NI stops. Any context.
+    /// Queues the delayed work for `ms` milliseconds from now, unless the NI stops. Any context.
     fn run_in<const ID: u64>(self: &Arc<Self>, ms: u32)
     where
         Self: work::DelayedItem<ID>,
     {
         work::mod_delayed::<Self, ID>(self.clone(), ms);
-        // Who stops the NI finds it armed, or is seen here: LNet would wait for it.
+        // Either the stop of the NI finds the work armed, or this check sees the stop: LNet would wait for the work.
         if self.ni.is_stopping() {
             let _ = work::cancel::<Self, ID>(self);
         }
     }
 
-    /// The device and the peers are not looked after any more. Waits for a look under way.
+    /// Cancels the delayed works, and waits for a run that has started.
     pub(crate) fn stop_looking(self: &Arc<Self>) {
         let _ = work::cancel_sync::<Self, DEVICE>(self);
         let _ = work::cancel_sync::<Self, PEERS>(self);
     }
 
-    /// Whether the interface is to wait yet before it goes down.
+    /// Returns whether the interface has to wait before it goes down.
     pub(crate) fn is_stirring(&self) -> bool {
         self.ni.way(|way| !way.is_quiet(self.ni.now_ms()))
     }
 
-    /// The administrator has changed settings. Any context.
+    /// Records changed settings and queues the work for all peers. Any context.
     pub(crate) fn settings_changed(self: &Arc<Self>) {
         let _ = self.has_new_settings.xchg(true, Full);
         self.run_in::<PEERS>(0);
     }
 
-    /// The link of the interface changed, or is about to.
+    /// Handles a link of the interface that changed or is about to change.
     pub(crate) fn link_changed(self: &Arc<Self>, event: LinkEvent) {
         let now_ms = self.ni.now_ms();
         self.ni.way(|way| match event {
@@ -308,7 +308,7 @@ impl NiDevice {
             self.signs.moves(gid);
             if self.signs.is_watched() {
                 let _ = self.ni.set_unsettled(true);
-                // A look may have seen to it before that.
+                // A check may have consumed the event before that.
                 let _ = self.signs.astray();
                 self.look_in(0);
             }
@@ -322,14 +322,15 @@ impl NiDevice {
         }
     }
 
-    /// The answer to an attempt did not come in time.
+    /// Handles an attempt that timed out.
     pub(crate) fn unheard(self: &Arc<Self>) {
         if self.signs.unheard() {
             self.look_in(0);
         }
     }
 
-    /// Follows the address of the NI if that is on another device. Milliseconds until the next look, if one is due.
+    /// Follows the address of the NI if it is on another device. Returns the milliseconds until the next check, if one
+    /// is due.
     fn follow_home(self: &Arc<Self>) -> Option<u32> {
         let next = self.signs.look_for_home(&self.ni, || Ifaces::find(self));
         match next {
@@ -340,7 +341,7 @@ impl NiDevice {
         if next == FailoverStep::Move {
             self.ifaces.follow(self);
         }
-        // On the same device its GID may be another one: what had the old one is as dead.
+        // On the same device the GID of the address may be new: connections with the old GID are dead.
         self.peers.table.for_each(|peer| peer.moved());
         let (again, hold) = match next {
             FailoverStep::AgainIn { ms, hold, .. } => (Some(ms), hold),
@@ -348,16 +349,16 @@ impl NiDevice {
             FailoverStep::Move => (Some(0), true),
             FailoverStep::Settled | FailoverStep::Rest | FailoverStep::Later(_) => (None, false),
         };
-        // What has come since then is for the next look.
+        // The next check handles later events.
         if !hold && self.signs.settle(&self.ni) {
             self.peers.table.for_each(|peer| peer.way_opened());
         }
-        // What could not speak meanwhile does now, or never will.
+        // Connections that waited for a route send their DREQ now, or never will.
         self.peers.parting.routes_changed();
         again
     }
 
-    /// Does what the state of the way asks for. Milliseconds until the next look, if it is closed.
+    /// Does what the link state requires. Returns the milliseconds until the next check if the link is down.
     fn follow_way(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
         let other = self.ifaces.another_open(&self.ni, hca);
         let now_ms = self.ni.now_ms();
@@ -377,7 +378,7 @@ impl NiDevice {
         (!open).then_some(LOOK_MS)
     }
 
-    /// Returns how long connections are held that have no way, in milliseconds.
+    /// Returns how long connections are kept while the link is down, in milliseconds.
     fn hold_ms(&self, hca: Option<&Hca>) -> u64 {
         if self.ni.way(|way| way.is_open()) || !hca.is_some_and(Hca::is_ib) {
             return link_state::HOLD_MS;
@@ -390,7 +391,7 @@ impl NiDevice {
         link_state::hold_ms(longest, limit_ms)
     }
 
-    /// Ends the connections whose path is not that of the port any more. They are made again with new paths.
+    /// Closes the connections whose path no longer matches the port. They are made again with new paths.
     fn end_outdated(&self, port: PortState) {
         if self.signs.has_new_lid(port.lid) {
             log::new_lid(self.ni.nid, port.lid);
@@ -401,7 +402,7 @@ impl NiDevice {
         }
     }
 
-    /// The way closed: what is on it ends.
+    /// Closes all connections because the link went down.
     fn end_connections(&self) {
         let refuse = self.ni.passage() == SendPolicy::Refuse;
         self.peers.table.for_each(|peer| peer.way_closed(refuse));
@@ -425,7 +426,7 @@ impl WorkItem<PEERS> for NiDevice {
                 this.run_in::<PEERS>(LEAVE_LOOK_MS);
             }
         }
-        // Last: this may call LNet, and an interface that goes down waits for the other.
+        // Last, because this may call LNet, and an interface that goes down waits for the first part.
         if this.has_new_settings.xchg(false, Full) {
             reconfigure::settings_changed(&this.peers);
         }
@@ -444,8 +445,8 @@ impl WorkItem<DEVICE> for NiDevice {
             return this.detach();
         }
         if let Ok(hca) = this.ni.hca() {
-            // Asked, not taken from the events, which may overtake each other; and asked again, for a
-            // port may say that it is up before it is. Of a bond the other port may be in use.
+            // Queried, not taken from the events, which may overtake each other; and queried again, because a port may
+            // report that it is up before it is. With a bond the other port may be in use.
             let port = hca.device.port(hca.port);
             hca.learn(port);
             this.end_outdated(port);
@@ -469,7 +470,7 @@ impl WorkItem<DEVICE> for NiDevice {
             drop(hca);
             let next = [way, this.follow_home()].into_iter().flatten().min();
             if let Some(ms) = next {
-                // Not later than somebody else asked for meanwhile.
+                // Not later than other code has requested meanwhile.
                 let _ = work::queue_delayed::<Self, DEVICE>(this, ms);
             }
             return;
@@ -479,9 +480,9 @@ impl WorkItem<DEVICE> for NiDevice {
             Err(_) if this.ni.is_stopping() => {}
             Err(e) => {
                 this.signs.no_use(&this.ni, &e);
-                // A look that began when the device was still there may have said otherwise last.
+                // A check that started while the device was still there may have set another value last.
                 this.ni.lnet.set_fatal(Fatal::Told);
-                // Another NI may have come, over which what waits can go.
+                // There may be another NI now, over which waiting messages can go.
                 let _ = this.follow_way(None);
                 this.look_in(LOOK_MS);
             }
@@ -490,7 +491,7 @@ impl WorkItem<DEVICE> for NiDevice {
 }
 
 impl DeviceEvents for NiDevice {
-    /// Hard interrupt context is possible: flags and work only.
+    /// Records the event and queues work only, because hard interrupt context is possible.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
         if this.signs.heard(event, &this.ni.condition) {
             let this: Arc<Self> = this.into();

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The peers of an NI by address: shards with a lock each, so that senders to different peers
-//! rarely meet.
+//! Peers of an NI by address: shards with a lock each, so that senders to different peers rarely contend.
 //!
-//! All peers of an NI are on its network, so the IPv4 address names them. A look costs the same for a few peers and for
-//! many, whoever chose their addresses ([`crate::policy::addr_table`]).
+//! All peers of an NI are on its network, so the IPv4 address identifies a peer. A look-up costs the same for a few
+//! peers and for many, whoever chose the addresses ([`crate::policy::addr_table`]).
 //!
-//! Process context. Nothing is allocated under a lock: what a shard grows or shrinks into is made before. Senders come
-//! here, which the file system waits for: memory for that is made in a [`NofsScope`], whoever asks.
+//! Context: process. No memory is allocated under a lock: the caller allocates the new arrays of a shard before.
+//! Senders that the file system waits for call this code. Therefore the memory is always allocated in a [`NofsScope`].
 //!
 //! # Invariants
 //!
-//! Of a shard: `slots` has the mark of each peer in `places` and its place, and no other; a peer keeps its place as
-//! long as it is in the table, or has a lower one when the shard shrinks. Three quarters of the slots are empty at
-//! least. `free` begins the list of the places without a peer.
+//! For each shard: `slots` has the hash and the place of each peer in `places`, and no others. A peer keeps its place
+//! as long as it is in the table, or gets a lower one when the shard shrinks. At least three quarters of the slots are
+//! empty. `free` is the head of the list of places without a peer.
 
 use kernel::{
     prelude::*,
@@ -41,30 +40,30 @@ use crate::{
     }, //
 };
 
-/// Number of shards at most.
+/// Maximum number of shards.
 const SHARDS: usize = 1 << SHARD_BITS;
 
 /// And for each CPU. So senders rarely meet; and who looks at all peers, which is done each time that something
 /// changes at the port, does not take more locks than that.
 const SHARDS_PER_CPU: usize = 4;
 
-/// No place.
+/// Number that stands for no place.
 const NOWHERE: u32 = u32::MAX;
 
-/// What has a NID.
+/// Type with a NID.
 pub(crate) trait HasNid {
-    /// Its NID; it stays the same.
+    /// Returns the NID, which never changes.
     fn nid(&self) -> Nid;
 }
 
-/// Where a peer is, or was.
+/// Place in a shard, with a peer or free.
 enum TableEntry<P> {
     Peer(Arc<P>),
-    /// And the next free one.
+    /// A free place, and the next free place.
     Free(u32),
 }
 
-/// Some of the peers.
+/// Part of the peers, with its own lock.
 struct Shard<P> {
     slots: KVec<TableSlot>,
     places: KVec<TableEntry<P>>,
@@ -80,7 +79,7 @@ impl<P: HasNid> Shard<P> {
         peers: 0,
     };
 
-    /// An empty one with so many slots. May sleep.
+    /// Creates an empty shard with `n` slots. May sleep.
     fn with_slots(n: usize) -> Result<Self> {
         Ok(Self {
             slots: KVec::from_elem(TableSlot::EMPTY, n, GFP_KERNEL)?,
@@ -89,12 +88,12 @@ impl<P: HasNid> Shard<P> {
         })
     }
 
-    /// Slots that it needs for one peer more; `None`: it has them.
+    /// Returns the number of slots needed to add one more peer; `None`: there are enough.
     fn wants(&self) -> Option<usize> {
         addr_table::wants(self.slots.len(), self.peers)
     }
 
-    /// Slots that would be enough for it; `None`: it has not far too many.
+    /// Returns a smaller sufficient number of slots; `None`: the shard is not much too large.
     fn spares(&self) -> Option<usize> {
         addr_table::spares(self.slots.len(), self.peers)
     }
@@ -107,8 +106,8 @@ impl<P: HasNid> Shard<P> {
         }
     }
 
-    /// All of it goes into `other`, which is empty, has room for it, and takes its place; the peers get the lowest
-    /// places, in the order that they had. What is left of it holds memory only.
+    /// Moves all peers into `other`, which is empty and large enough, and replaces this shard with it. Peers get the
+    /// lowest places, in their previous order. The returned shard holds memory only.
     fn resize(&mut self, mut other: Self, key: HashKey) -> Self {
         for place in self.places.drain_all() {
             if let TableEntry::Peer(peer) = place {
@@ -118,7 +117,7 @@ impl<P: HasNid> Shard<P> {
         core::mem::replace(self, other)
     }
 
-    /// A peer whose address is not there. False: there is no room, see [`Shard::wants`].
+    /// Adds a peer whose address is not in the shard. Returns false if there is no room, see [`Shard::wants`].
     fn add(&mut self, peer: &Arc<P>, mark: AddrHash) -> bool {
         let next = u32::try_from(self.places.len()).unwrap_or(NOWHERE);
         let at = if self.free == NOWHERE {
@@ -139,7 +138,7 @@ impl<P: HasNid> Shard<P> {
                     self.free = next;
                 }
             }
-            // There are as many places as there is room for.
+            // The capacity covers all places.
             None => drop(self.places.push_within_capacity(place)),
         }
         self.peers = self.peers.saturating_add(1);
@@ -162,7 +161,7 @@ impl<P: HasNid> Shard<P> {
         }
     }
 
-    /// The last peer before that place, and its place. Peers move to lower places only.
+    /// Returns the last peer before `place`, and its place. Peers move to lower places only.
     fn before(&self, place: usize) -> Option<(Arc<P>, usize)> {
         let places = self.places.iter().enumerate().take(place).rev();
         let mut peers = places.filter_map(|(at, place)| match place {
@@ -173,30 +172,30 @@ impl<P: HasNid> Shard<P> {
     }
 }
 
-/// How far a walk over the table is.
+/// Position of a walk over the table.
 #[derive(Clone, Copy)]
 pub(crate) struct TableWalk {
     shard: usize,
-    /// The place of the last peer. Downwards, as peers move, so that none that moves is passed by.
+    /// Place of the last peer. The walk goes downwards, as peers move, so that it misses no peer that moves.
     place: usize,
 }
 
 impl TableWalk {
-    /// Before the first peer.
+    /// Position before the first peer.
     pub(crate) const START: Self = Self {
         shard: 0,
         place: usize::MAX,
     };
 }
 
-/// The table of peers, each a `P`.
+/// Table of peers of type `P`.
 pub(crate) struct PeerTable<P> {
     key: HashKey,
     shards: KVec<Pin<KBox<SpinLock<Shard<P>>>>>,
 }
 
 impl<P: HasNid> PeerTable<P> {
-    /// An empty table. May sleep.
+    /// Creates an empty table. May sleep.
     pub(crate) fn new() -> Result<Self> {
         let n = shards_for(cpus());
         let mut shards = KVec::with_capacity(n, GFP_KERNEL)?;
@@ -213,16 +212,16 @@ impl<P: HasNid> PeerTable<P> {
         })
     }
 
-    /// What stands for a NID, and the shard that it belongs to.
+    /// Returns the hash of a NID, and its shard.
     fn shard(&self, nid: Nid) -> Option<(AddrHash, Pin<&SpinLock<Shard<P>>>)> {
         let mark = self.key.mark(nid.addr());
-        // A power of two.
+        // The number of shards is a power of two.
         let at = mark.shard() & self.shards.len().wrapping_sub(1);
         let shard = self.shards.get(at)?;
         Some((mark, shard.as_ref()))
     }
 
-    /// The peer with that NID.
+    /// Returns the peer with that NID.
     #[inline]
     pub(crate) fn get(&self, nid: Nid) -> Option<Arc<P>> {
         let (mark, shard) = self.shard(nid)?;
@@ -230,8 +229,8 @@ impl<P: HasNid> PeerTable<P> {
         inner.get(mark).cloned()
     }
 
-    /// The same, of which `f` makes something at once, with the lock of its part of the table held: it may take the
-    /// peer's, and allocates nothing.
+    /// Runs `f` on the peer with that NID, with the lock of its shard held. `f` may take the peer lock, and must not
+    /// allocate memory.
     #[inline]
     pub(crate) fn with<R>(&self, nid: Nid, f: impl FnOnce(&P) -> Option<R>) -> Option<R> {
         let (mark, shard) = self.shard(nid)?;
@@ -239,8 +238,11 @@ impl<P: HasNid> PeerTable<P> {
         f(inner.get(mark)?)
     }
 
-    /// The peer with that NID, made by `new` if need be. `ESHUTDOWN` if it is not there and
-    /// `stopping`, which is asked under the lock. May sleep.
+    /// Returns the peer with that NID, and creates it with `new` if necessary. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN` if the peer does not exist and `stopping`, called under the lock, returns true.
     pub(crate) fn get_or_add(
         &self,
         nid: Nid,
@@ -271,7 +273,7 @@ impl<P: HasNid> PeerTable<P> {
             let wants = inner.wants();
             let added = inner.add(&peer, mark);
             drop(inner);
-            // Memory goes without the lock.
+            // Freed without the lock.
             drop(left);
             match wants {
                 Some(n) => bigger = Some(Shard::with_slots(n)?),
@@ -281,7 +283,7 @@ impl<P: HasNid> PeerTable<P> {
         }
     }
 
-    /// Takes a peer out. May sleep.
+    /// Removes a peer. May sleep.
     pub(crate) fn remove(&self, peer: &Arc<P>) {
         let Some((_, shard)) = self.shard(peer.nid()) else {
             return;
@@ -294,7 +296,7 @@ impl<P: HasNid> PeerTable<P> {
         drop(removed);
         let Some(n) = spares else { return };
         let _nofs = NofsScope::enter();
-        // Without memory it stays as large as it is.
+        // If memory is missing, the shard keeps its size.
         let Ok(smaller) = Shard::with_slots(n) else {
             return;
         };
@@ -305,12 +307,12 @@ impl<P: HasNid> PeerTable<P> {
             smaller
         };
         drop(inner);
-        // Memory goes without the lock.
+        // Freed without the lock.
         drop(left);
     }
 
-    /// Calls `f` for every peer, without any lock. Peers that come or go meanwhile may be missed, and one that stays
-    /// may be met twice.
+    /// Calls `f` for every peer, without any lock. May miss peers that are added or removed meanwhile, and may visit a
+    /// remaining peer twice.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<P>)) {
         let mut walk = TableWalk::START;
         while let Some(peer) = self.next(&mut walk) {
@@ -318,8 +320,8 @@ impl<P: HasNid> PeerTable<P> {
         }
     }
 
-    /// The next peer of a walk, which can be left and gone on with at any time; the same is said of it as of
-    /// [`PeerTable::for_each`].
+    /// Returns the next peer of a walk, which the caller can suspend and resume at any time. May miss or repeat peers
+    /// like [`PeerTable::for_each`].
     pub(crate) fn next(&self, walk: &mut TableWalk) -> Option<Arc<P>> {
         loop {
             let shard = self.shards.get(walk.shard)?;
@@ -336,7 +338,7 @@ impl<P: HasNid> PeerTable<P> {
     }
 }
 
-/// Shards of a table on a host with so many CPUs: a power of two.
+/// Returns the number of shards for a host with `cpus` CPUs: a power of two.
 fn shards_for(cpus: u32) -> usize {
     let n = usize::try_from(cpus).unwrap_or(SHARDS);
     n.saturating_mul(SHARDS_PER_CPU)

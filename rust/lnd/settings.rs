@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What of the settings of an NI counts for new connections only, and how many of those that are there were made with
-//! something else than what is in force now.
+//! Settings of an NI that apply to new connections only, and the number of existing connections that use other values.
 //!
-//! A connection takes its settings down when it is made, and goes by them: what changes while it connects is for the
-//! next one.
+//! A connection copies its settings when it is created, and keeps them: a change during the attempt applies to the next
+//! connection.
 
 use kernel::{
     prelude::*,
@@ -20,7 +19,7 @@ use crate::{
     }, //
 };
 
-/// What counts for new connections. Of `peer_credits` it is what this side wants; the peer has a say in the depth.
+/// Settings for new connections. `peer_credits` is the depth that this node requests; the peer may reduce it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
     conns_per_peer: u16,
@@ -31,7 +30,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What is in force. Any context.
+    /// Returns the current settings. Any context.
     pub(super) fn now(lnet: &NiRef<O2ib>) -> Self {
         Self {
             conns_per_peer: lnet.conns_per_peer(),
@@ -42,30 +41,30 @@ impl Settings {
         }
     }
 
-    /// IP type of service to ask for.
+    /// Returns the IP type of service to request.
     pub(crate) fn tos(&self) -> Option<u8> {
         self.tos
     }
 
-    /// Transport retries, 0..=7.
+    /// Returns the number of transport retries, 0..=7.
     pub(crate) fn retry_count(&self) -> u8 {
         self.retry_count
     }
 
-    /// Receiver-not-ready retries, 0..=7.
+    /// Returns the number of receiver-not-ready retries, 0..=7.
     pub(crate) fn rnr_retry_count(&self) -> u8 {
         self.rnr_retry_count
     }
 }
 
-/// What a connection was made with, and whether it is counted.
+/// Settings of a connection, and whether the connection is counted.
 pub(crate) struct ConnSettings {
     settings: Settings,
     counted: Atomic<bool>,
 }
 
 impl ConnSettings {
-    /// Not counted yet.
+    /// Creates the settings of a connection that is not counted yet.
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -73,17 +72,18 @@ impl ConnSettings {
         }
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 }
 
-/// The connections of an NI that messages may use, by what they were made with: rarely more than two rows.
+/// Number of connections that messages may use, by their settings: rarely more than two rows.
 ///
 /// # Invariants
 ///
-/// There is a row for each settings that a counted connection was made with, and it has their number, which is not 0.
+/// There is a row for each set of settings that a counted connection has. The row has the number of these connections,
+/// which is not 0.
 #[pin_data]
 pub(super) struct SettingsInUse {
     #[pin]
@@ -91,15 +91,15 @@ pub(super) struct SettingsInUse {
 }
 
 impl SettingsInUse {
-    /// None.
+    /// Creates an empty table.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             rows <- kernel::new_spinlock!(KVec::new(), "InUse::rows"),
         })
     }
 
-    /// Messages may use this connection. Without memory it is not counted. Process context; of one connection not
-    /// at the same time as [`SettingsInUse::leave`].
+    /// Counts a connection that messages may use. If memory is missing, the connection is not counted. Process context;
+    /// a caller must not run [`SettingsInUse::leave`] for the same connection at the same time.
     pub(super) fn enter(&self, conn: &ConnSettings) {
         if conn.counted.load(Relaxed) {
             return;
@@ -114,14 +114,14 @@ impl SettingsInUse {
         conn.counted.store(true, Relaxed);
     }
 
-    /// They may no longer. Process context.
+    /// Stops counting a connection that messages may no longer use. Process context.
     pub(super) fn leave(&self, conn: &ConnSettings) {
         if !conn.counted.load(Relaxed) {
             return;
         }
         conn.counted.store(false, Relaxed);
         let mut rows = self.rows.lock();
-        // INVARIANT: One less in its row, which goes with the last.
+        // INVARIANT: One less in its row, which is removed with the last connection.
         rows.retain(|row| {
             if row.0 == conn.settings {
                 row.1 = row.1.saturating_sub(1);
@@ -130,7 +130,7 @@ impl SettingsInUse {
         });
     }
 
-    /// How many were made with something else than `now`. Does not sleep.
+    /// Returns the number of connections with settings other than `now`. Does not sleep.
     pub(super) fn others_than(&self, now: &Settings) -> u32 {
         let rows = self.rows.lock();
         let others = rows.iter().filter(|row| row.0 != *now);

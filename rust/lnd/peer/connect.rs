@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer's attempts and connections, from the first try to the last release.
+//! Attempts and connections of a peer, from the first attempt to the last release.
 //!
-//! The timer of a retry is armed with the peer's lock held, by whoever finds there that one is due. So nobody arms it
-//! for what is not due any more, nor puts off what somebody else wants sooner; and that of a peer that is out of its
-//! table is not armed. Else the NI could not be deleted before it has run.
+//! The code that finds a retry due arms its timer, while it still holds the peer lock. Therefore the timer is not armed
+//! for a retry that is no longer due, and does not delay a retry that other code wants sooner. It is not armed for a
+//! peer that is out of its table. Otherwise the NI could not be deleted before the timer has run.
 
 use kernel::{
     prelude::*,
@@ -74,11 +74,11 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
             this.attempt();
         }
         if attempts == 0 && !again {
-            // It may wait for the release of a connection, which sees to that just now.
+            // A closing connection may hold the only object; its release then serves the messages.
             this.serve_waiting();
             this.forget_if_idle(None);
         }
-        // It was called, and may not have wanted its turn; or a call was lost.
+        // The peer had its turn, and may not have used it; or a call was lost.
         this.peers.call_next();
     }
 }
@@ -90,8 +90,8 @@ impl<C: Connection> work::DelayedItem<RETRY> for Peer<C> {
 }
 
 impl<C: Connection> Peer<C> {
-    /// A retry that has just become due is made in `ms` milliseconds. One that is armed is of an earlier one, which was
-    /// not due any more, or it is to come sooner now.
+    /// Schedules a retry that has just become due, in `ms` milliseconds. An armed timer belongs to an earlier retry
+    /// that is no longer due, or the retry has to come sooner now.
     pub(super) fn retry_in(self: &Arc<Self>, inner: &mut PeerInner<C>, ms: u32) {
         if inner.gone {
             return;
@@ -100,14 +100,14 @@ impl<C: Connection> Peer<C> {
         work::mod_delayed::<Self, RETRY>(self.clone(), ms);
     }
 
-    /// A retry that is due cannot be made now, and looks again. Whoever armed it since that began wants it sooner.
+    /// Checks again later, because a due retry cannot be made now. Does not delay a timer that was armed meanwhile.
     pub(super) fn look_later(self: &Arc<Self>, inner: &mut PeerInner<C>) {
         if !inner.gone && work::queue_delayed::<Self, RETRY>(self.clone(), HOLD_LOOK_MS) {
             self.note_retry(inner, HOLD_LOOK_MS);
         }
     }
 
-    /// No retry is due, or it is out of its table.
+    /// Cancels the retry, because none is due or the peer is out of its table.
     pub(super) fn retry_no_more(self: &Arc<Self>) {
         let _ = work::cancel::<Self, RETRY>(self);
     }
@@ -131,7 +131,7 @@ impl<C: Connection> Peer<C> {
         match made {
             Ok(conn) => conn.start(),
             Err(e) => {
-                // Of a device or NI that goes the NI itself says so, once.
+                // The NI logs once that its device is gone or that it stops.
                 if e == ENOMEM {
                     log::cannot(self.nid, "make a connection", e);
                 }
@@ -146,8 +146,8 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The attempt that was just counted is not to be made: the administrator does not want it, or LNet has enough of
-    /// the peer's already.
+    /// Ends an attempt that was just counted and is not to be made: the administrator denies the peer, or LNet already
+    /// retains too many received buffers of the peer.
     fn forbidden(self: &Arc<Self>, turn: ConnectPriority, cause: Cause) {
         let noted = self.ni.seen.ended(self.nid, true, false, cause, None);
         log::not_connected(self.nid, cause, noted);
@@ -155,14 +155,14 @@ impl<C: Connection> Peer<C> {
         self.not_begun(turn, cause);
     }
 
-    /// There is no object for the attempt that was just counted.
+    /// Ends an attempt that was just counted and has no object.
     fn not_begun(self: &Arc<Self>, turn: ConnectPriority, cause: Cause) {
         self.peers.leave_line(turn);
         self.attempt_over(true, None, cause);
     }
 
-    /// An attempt became a connection: it is open to all, but messages that wait go before others. [`Peer::hand_over`]
-    /// is to follow. Called by the connection's control worker.
+    /// Publishes a connection that was just established. Waiting messages go before others: the caller calls
+    /// [`Peer::hand_over`] next. Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: PeerParams) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
@@ -175,10 +175,11 @@ impl<C: Connection> Peer<C> {
             inner.conns.publish(conn);
             now_ms.saturating_sub(inner.asked_ms) >= STALE_REQUEST_MS
         });
-        // Who sends into a queue pair may have guessed its number.
+        // A host that sends into a queue pair may have guessed its number.
         let sure = conn.is_confirmed();
         self.for_each_conn(|other| {
-            // Of an earlier life of the peer; or this one is, is over by now, and came late.
+            // The other connection is of an earlier incarnation of the peer; or this one is, is already closed, and
+            // came late.
             let is_over = || sure || other.is_doubted();
             if conn.is_up() && other.is_stale(known.stamp) && is_over() {
                 other.fail(Cause::PeerRestarted);
@@ -191,10 +192,9 @@ impl<C: Connection> Peer<C> {
         });
     }
 
-    /// Sends what waited over `conn`, which was established. `None`: `conn` leaves already, so what
-    /// waited goes over another connection, or waits for one. Asks for further connections that are
-    /// due. Called by the blocking worker of `conn`; may take long, because LNet may send another
-    /// message from inside.
+    /// Sends the waiting messages over `conn`, which was established. `None`: `conn` is already closing, so waiting
+    /// messages go over another connection, or wait for one. Requests further connections that are due. Called by the
+    /// blocking worker of `conn`; may take long, because LNet may send another message from inside.
     pub(crate) fn hand_over(self: &Arc<Self>, conn: Option<&Arc<C>>) {
         self.see_to_more();
         match conn {
@@ -203,8 +203,8 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The connection object is released; `moved` if the NI's address is on another device than it was. Called by its
-    /// blocking worker, last of all.
+    /// Handles the release of a connection object; `moved` if the NI's address is on another device than before. Called
+    /// by the blocking worker of the connection, as its last step.
     pub(crate) fn released(
         self: &Arc<Self>,
         conn: &Arc<C>,
@@ -213,7 +213,7 @@ impl<C: Connection> Peer<C> {
         cause: Cause,
         moved: bool,
     ) {
-        // Before the lock: it takes the connection's.
+        // Before the peer lock, because the connection lock is taken here.
         let (heard_ms, lived_ms) = (conn.heard_ms(), conn.lived_ms());
         {
             let mut inner = self.inner.lock();
@@ -241,14 +241,14 @@ impl<C: Connection> Peer<C> {
             if broke {
                 inner.policy.broke();
             }
-            // What waits connects below.
+            // Waiting messages reconnect below.
             let recall = (lost && !cause.is_wanted() || moved && inner.pending.is_empty())
                 && !inner.gone
                 && inner.policy.recall();
             match pause {
                 Some(ms) => self.retry_in(inner, ms),
                 None if recall && lost => self.retry_in(inner, HOLD_LOOK_MS),
-                // The peer may not know yet that what it has is dead.
+                // The peer may not know yet that its side of the connection is dead.
                 None if recall => self.recall_soon(inner),
                 None => return false,
             }
@@ -257,12 +257,12 @@ impl<C: Connection> Peer<C> {
         if !retries {
             self.see_to_more();
         }
-        // Messages that came while it was closing want another one.
+        // Messages that arrived while the connection was closing need another one.
         self.serve_waiting();
         self.forget_if_idle(Some(cause));
     }
 
-    /// An attempt is over, and its object released.
+    /// Handles the end of an attempt, whose object is released.
     pub(crate) fn attempt_over(
         self: &Arc<Self>,
         active: bool,
@@ -276,7 +276,8 @@ impl<C: Connection> Peer<C> {
         // An NI that LNet deletes cannot be connected to, so it would lose every race against a peer that
         // keeps trying.
         let listed = self.ni.is_listed();
-        // What the way closed on waits for it to open, and what had to give way here is tried again.
+        // An attempt that ended because the link went down waits for the link; an attempt that gave way on this node is
+        // repeated.
         let passage = self.ni.passage();
         if passage == SendPolicy::Refuse {
             self.refuse_waiting();
@@ -304,24 +305,25 @@ impl<C: Connection> Peer<C> {
         match after {
             AfterFailure::RetryIn(_) => {}
             AfterFailure::OthersRemain => self.see_to_more(),
-            // One of the peer's that nobody went on with may not have been the peer's.
+            // A request of the peer that was not continued may not have been from the peer.
             AfterFailure::GiveUp => self.forget(Some(cause), active),
         }
     }
 
-    /// The peer's request was accepted, and the peer does not go on: what waits does not wait for that any more. May
-    /// sleep.
+    /// Stops waiting for a peer whose request was accepted and that does not continue. May sleep.
     pub(crate) fn does_not_go_on(self: &Arc<Self>) {
         self.with(|inner| inner.policy.slowed());
         self.serve_waiting();
     }
 
-    /// Whether attempts have failed in a row so often that one who says nothing is not asked again.
+    /// Returns whether so many consecutive attempts failed that a reject without a reason is not followed by another
+    /// attempt.
     pub(crate) fn is_refused_often(&self) -> bool {
         self.with(|inner| inner.policy.failures() >= UNSAID_MAX)
     }
 
-    /// If one of several connections is there and nothing under way, what is missing is asked for, in its turn.
+    /// Schedules the missing connections, in their turn, if one of several connections exists and no attempt is under
+    /// way.
     fn see_to_more(self: &Arc<Self>) {
         if !self.ni.is_listed() || self.ni.is_stopping() {
             return;
@@ -335,20 +337,20 @@ impl<C: Connection> Peer<C> {
         });
     }
 
-    /// Takes the peer from its table if it was only looked at. That says nothing of the peer.
+    /// Takes the peer from its table if it has no waiting message and no connection. Does not blame the peer.
     pub(crate) fn forget_if_unused(self: &Arc<Self>) {
         if self.with(|inner| inner.pending.is_empty()) {
             self.forget_if_idle(Some(Cause::PeerClosed));
         }
     }
 
-    /// Takes the peer from its table if nothing of it remains, and fails what still waits.
+    /// Takes the peer from its table if it has no connection and no attempt, and fails the messages that still wait.
     pub(super) fn forget_if_idle(self: &Arc<Self>, cause: Option<Cause>) {
         self.forget(cause, true);
     }
 
-    /// The same. `asked`: this node had asked the peer, or had a connection with it, so LNet is told that it is down if
-    /// the cause says so.
+    /// Takes the peer from its table like [`Peer::forget_if_idle`]. With `asked`, this node had requested a connection
+    /// or had one, so LNet is notified that the peer is down if the cause blames the peer.
     fn forget(self: &Arc<Self>, cause: Option<Cause>, asked: bool) {
         let (waiting, heard_ms) = {
             let mut inner = self.inner.lock();

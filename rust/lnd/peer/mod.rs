@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer: the node at the other end, its connections, and the messages that wait for one.
+//! Peer: the remote node, its connections, and the messages that wait for one.
 //!
-//! A peer is in its NI's table from the first message or accepted request until nothing of it
-//! remains: no connection, no attempt, no retry. What decides about attempts is
-//! [`crate::policy::reconnect`].
+//! A peer is in its NI's table from the first message or accepted request until it has no connection, no attempt and no
+//! retry. [`crate::policy::reconnect`] decides about attempts.
 //!
-//! It does not know what a connection is made of: [`Connection`] is all it asks of one.
+//! This file uses connections only through the trait [`Connection`].
 //!
-//! Messages keep their order: while any waits here, new ones wait behind it; the blocking worker of
-//! the first connection hands them over before others may use it ([`carry`]).
+//! Messages keep their order: while any message waits here, new messages wait behind it. The blocking worker of the
+//! first connection hands the waiting messages over before other messages may use the connection ([`send`]).
 //!
-//! Process context. The peer lock is a plain spin lock and never held together with a connection's.
+//! Context: process. The peer lock is a plain spin lock and is never held together with the lock of a connection.
 
 use kernel::{
     prelude::*,
@@ -73,22 +72,22 @@ mod pending_timeout;
 pub(super) mod send;
 mod snapshot;
 
-/// Ids of the delayed works: that tries again, that looks after messages that wait.
+/// Ids of the delayed works: the retry, and the timeout of waiting messages.
 const RETRY: u64 = 1;
 const PATIENCE: u64 = 2;
 
-/// Milliseconds between two looks at messages that wait for the way to open.
+/// Milliseconds between two checks of messages that wait for the link to come up.
 const HOLD_LOOK_MS: u32 = 1000;
 
-/// Why [`Connection::send`] did not take a request.
+/// Reason why [`Connection::send`] did not take a request.
 pub(crate) enum NotSent {
-    /// The connection is over; another one may take it.
+    /// The connection is closed; another connection may take the message.
     Closed(Message),
-    /// It cannot be sent at all; LNet finalizes it.
+    /// The message cannot be sent at all; LNet finalizes it.
     Failed(Message, Error),
 }
 
-/// Why [`Peer::send`] did not take a message.
+/// Reason why [`Peer::send`] did not take a message.
 pub(crate) enum PeerError {
     /// The peer object is out of the table.
     Gone(Message),
@@ -96,13 +95,13 @@ pub(crate) enum PeerError {
     Failed(Message, Error),
 }
 
-/// A connection as its peer sees it. No lock of the peer's is held in a call. What it tells its peer is
-/// [`Peer::established`], [`Peer::unpublish`], [`Peer::released`].
+/// Connection as its peer uses it. The peer lock is not held in any call. The connection calls [`Peer::established`],
+/// [`Peer::unpublish`] and [`Peer::released`].
 pub(crate) trait Connection:
     Lingering + ConnListEntry + Send + Sync + Sized + 'static
 {
-    /// Makes one to `peer`, not listed there yet: in that `turn` of ours, or for one the peer asked for. `salt` spreads
-    /// those of one peer over CPUs. May sleep.
+    /// Creates a connection to `peer`, which does not list it yet: for an attempt of this node in that `turn`, or for a
+    /// request of the peer. `salt` spreads the connections of one peer over CPUs. May sleep.
     fn open(
         peer: &Arc<Peer<Self>>,
         turn: Option<ConnectPriority>,
@@ -110,64 +109,66 @@ pub(crate) trait Connection:
         salt: u32,
     ) -> Result<Arc<Self>>;
 
-    /// Begins the attempt, if it is ours.
+    /// Starts the attempt if this node is the active side.
     fn start(self: &Arc<Self>);
 
-    /// Queues a message of LNet, and posts what may go. May sleep; re-entrant.
+    /// Queues a message of LNet, and posts what credits allow. May sleep; re-entrant.
     fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), NotSent>;
 
-    /// Ends it for `cause`, if nothing has yet.
+    /// Closes the connection for `cause`, unless it is already closing.
     fn fail(self: &Arc<Self>, cause: Cause);
 
-    /// The same when what is under way on it has ended, and soon in any case. Nothing new goes over it.
+    /// Closes the connection once its outstanding transfers have ended, and after a short time in any case. Sends
+    /// nothing new over it.
     fn finish(self: &Arc<Self>, cause: Cause);
 
-    /// Ends it if it is on another device than the NI, or the NI's address has left that.
+    /// Closes the connection if it is on another device than the NI, or if the NI's address has left its device.
     fn moved(self: &Arc<Self>);
 
-    /// Ends it if its path MTU is larger than `mtu` bytes.
+    /// Closes the connection if its path MTU is larger than `mtu` bytes.
     fn fit_mtu(self: &Arc<Self>, mtu: u32);
 
-    /// Returns for how long its queue pair sends a packet again that is not acknowledged, in milliseconds. `None`:
-    /// it is not known yet.
+    /// Returns for how long its queue pair retransmits a packet that is not acknowledged, in milliseconds. `None`: not
+    /// known yet.
     fn transport_ms(&self) -> Option<u64>;
 
-    /// The turn in line that our attempt had until now; it has none any more.
+    /// Takes the turn in the connect queue that the attempt still has, if any.
     fn end_turn(&self) -> Option<ConnectPriority>;
 
-    /// Ends it if it is an attempt yet: the peer has connected meanwhile.
+    /// Closes the connection if it is still an attempt, because the peer has connected meanwhile.
     fn overtaken(self: &Arc<Self>);
 
-    /// The peer may have given it up: finds out, and others are preferred until then.
+    /// Probes the peer, which may have closed this connection. Other connections are preferred until the peer answers.
     fn doubt(self: &Arc<Self>);
 
-    /// The same, though it was asked just now: it is to be answered from now on.
+    /// Probes the peer again, even if a probe was sent just now: the peer has to answer from now on.
     fn doubt_now(self: &Arc<Self>);
 
-    /// Something waits on another connection, whose peer is silent: it is asked on this one, too, unless it has just
-    /// said something here.
+    /// Probes the peer on this connection, because the peer is silent on another one that waits for it. Does nothing if
+    /// the peer has just sent something here.
     fn ask(self: &Arc<Self>);
 
-    /// Whether it is established, and not over yet.
+    /// Returns whether the connection is established and not closing.
     fn is_up(&self) -> bool;
 
-    /// Whether it is that, and with another life of the peer than `stamp`.
+    /// Returns whether it is established, and with an incarnation of the peer other than `stamp`.
     fn is_stale(&self, stamp: u64) -> bool;
 
-    /// Whether one side has the other's answer for sure. Else somebody has sent into its queue pair.
+    /// Returns whether one side certainly has the other's answer. Otherwise a third host may have sent into the queue
+    /// pair.
     fn is_confirmed(&self) -> bool;
 
-    /// Whether we asked for it.
+    /// Returns whether this node is the active side.
     fn is_active(&self) -> bool;
 
-    /// When something good was last received, on the NI's clock in milliseconds.
+    /// Returns when the last valid message was received, on the NI's clock in milliseconds.
     fn heard_ms(&self) -> u64;
 
-    /// For how many milliseconds it was there, and not over yet.
+    /// Returns for how many milliseconds the connection existed before it closed.
     fn lived_ms(&self) -> u64;
 }
 
-/// The peers of an NI, and what is left of their connections.
+/// Peers of an NI, and their closed connections that still have a CM id.
 #[pin_data]
 pub(crate) struct Peers<C: Connection> {
     pub(crate) ni: Arc<Ni>,
@@ -176,13 +177,13 @@ pub(crate) struct Peers<C: Connection> {
     /// Connections that are over but for their CM id.
     #[pin]
     pub(crate) parting: LingeringConns<C>,
-    /// Who may begin to connect.
+    /// Peers that wait for their turn to connect.
     #[pin]
     line: SpinLock<ConnectWaiters>,
 }
 
 impl<C: Connection> Peers<C> {
-    /// None yet. May sleep.
+    /// Creates an empty set. May sleep.
     pub(crate) fn new(ni: Arc<Ni>) -> Result<Arc<Self>> {
         let table = PeerTable::new()?;
         let line = ConnectWaiters::new(random::u64())?;
@@ -197,23 +198,23 @@ impl<C: Connection> Peers<C> {
         )
     }
 
-    /// The peer with that NID, made if need be. May sleep.
+    /// Returns the peer with that NID, and creates it if necessary. May sleep.
     pub(crate) fn get_or_add(self: &Arc<Self>, nid: Nid) -> Result<Arc<Peer<C>>> {
         let new = || Peer::new(self, nid);
         self.table.get_or_add(nid, new, || self.ni.is_stopping())
     }
 
-    /// Number of living connection objects, without those of which only the CM id is left.
+    /// Returns the number of connection objects, without those of which only the CM id is left.
     pub(crate) fn conns(&self) -> i32 {
         let parting = i32::try_from(self.parting.len()).unwrap_or(0);
-        // One is the NI's own.
+        // One share is the NI's own.
         let live = self.ni.live_count().saturating_sub(1);
         live.saturating_sub(parting)
     }
 
-    /// Whether there are connections, or peers that have been told and not been heard.
+    /// Returns whether there are connections, or peers that have not answered a DREQ.
     pub(crate) fn are_busy(&self) -> bool {
-        // An answered DREQ is the proof that it left.
+        // An answered DREQ proves that the message left this node.
         let mut busy = self.parting.unanswered() > 0;
         self.table.for_each(|peer| {
             busy = busy || peer.with(|inner| inner.objects()) > 0;
@@ -222,38 +223,38 @@ impl<C: Connection> Peers<C> {
     }
 }
 
-/// What the peer lock protects.
+/// State that the peer lock protects.
 pub(crate) struct PeerInner<C> {
     policy: Policy,
     conns: ConnList<C>,
     pending: PendingList,
-    /// A worker is handing `pending` over.
+    /// A worker is handing over the messages of `pending`.
     flushing: bool,
-    /// Out of the table: a new message needs a new peer object.
+    /// The peer is out of the table: a new message needs a new peer object.
     gone: bool,
-    /// Why the last connection or attempt ended.
+    /// Cause of the last end of a connection or attempt.
     last_cause: Option<Cause>,
-    /// When something good was last heard from it, on the NI's clock.
+    /// Time of the last valid message of the peer on a closed connection, on the NI's clock.
     heard_ms: u64,
-    /// When its last attempt was started, on the NI's clock.
+    /// Time of the start of the last attempt, on the NI's clock.
     asked_ms: u64,
-    /// When the way took its last connection along, on the NI's clock.
+    /// Time of the end of the last connection, on the NI's clock.
     lost_ms: u64,
-    /// Whether it waits for its turn to connect.
+    /// State in the connect queue.
     place: QueueState,
-    /// What the attempts that were counted last have their turn for.
+    /// Priority with which the attempts counted last entered the connect queue.
     claim: ConnectPriority,
-    /// When its turn came, on the NI's clock; 0 if it never had to wait for it.
+    /// Time of its turn in the connect queue, on the NI's clock; 0 if the peer never had to wait for it.
     called_ms: u64,
-    /// When the next try is due, on the NI's clock, if one is.
+    /// Time of the next attempt, on the NI's clock, if one is due.
     retry_ms: u64,
 }
 
-/// A peer, whose connections are each a `C`.
+/// Peer whose connections are of type `C`.
 #[pin_data]
 pub(crate) struct Peer<C: Connection> {
     pub(crate) ni: Arc<Ni>,
-    /// Those it is one of.
+    /// The set of peers that has this peer.
     pub(crate) peers: Arc<Peers<C>>,
     pub(crate) nid: Nid,
     #[pin]
@@ -276,7 +277,7 @@ impl<C: Connection> HasNid for Peer<C> {
 }
 
 impl<C: Connection> Peer<C> {
-    /// Makes a peer that is in no table yet. May sleep.
+    /// Creates a peer that is in no table yet. May sleep.
     fn new(peers: &Arc<Peers<C>>, nid: Nid) -> Result<Arc<Self>> {
         let ni = &peers.ni;
         let known = PeerParams {
@@ -320,26 +321,26 @@ impl<C: Connection> Peer<C> {
     /// Lists a new connection object.
     pub(crate) fn add(&self, conn: &Arc<C>) -> Result {
         let mut inner = self.inner.lock();
-        // Either this sees that the NI stops, or its shutdown, which takes the lock after saying
-        // so, sees the connection. The same for a peer that is not allowed any more.
+        // Either this sees that the NI stops, or the shutdown, which takes the lock after it has set the flag, sees the
+        // connection. The same holds for a peer that is no longer allowed.
         if inner.gone || self.ni.is_stopping() || !self.ni.lnet.allows(self.nid.raw()) {
             return Err(ESHUTDOWN);
         }
         inner.conns.add(conn)
     }
 
-    /// Messages may no longer use `conn`.
+    /// Takes `conn` out of the connections that messages may use.
     pub(crate) fn unpublish(&self, conn: &Arc<C>) {
         self.inner.lock().conns.unpublish(conn);
     }
 
-    /// For how many milliseconds our youngest request is under way.
+    /// Returns for how many milliseconds the latest attempt of this node has lasted.
     pub(super) fn connecting_ms(&self, inner: &PeerInner<C>) -> Option<u64> {
         let since = self.ni.now_ms().saturating_sub(inner.asked_ms);
         inner.policy.connecting().then_some(since)
     }
 
-    /// Ends every connection and every attempt, and fails what waits.
+    /// Closes every connection and every attempt, and fails the waiting messages.
     pub(crate) fn close(self: &Arc<Self>, cause: Cause) {
         let waiting = self.with(|inner| {
             inner.policy.no_more();
@@ -355,25 +356,26 @@ impl<C: Connection> Peer<C> {
         self.forget_if_idle(Some(cause));
     }
 
-    /// One connection ended because nothing was heard: whether the others are as dead shows now,
-    /// not when something is to be sent on each of them.
+    /// Probes the peer on all connections, because one connection closed after the peer was silent. Dead connections
+    /// are then found now, and not when a message is to be sent on each of them.
     pub(crate) fn doubt_all(&self) {
         self.for_each_conn(|conn| conn.doubt());
     }
 
-    /// Somebody says that the peer was restarted: if so none of them is answered any more.
+    /// Probes the peer on all connections, because a request indicates that the peer was restarted. A restarted peer
+    /// answers on none of them.
     pub(crate) fn doubt_lives(&self) {
         self.for_each_conn(|conn| conn.doubt_now());
     }
 
-    /// Something waits on one connection, and nothing is heard: whether the peer is dead shows on all of them at
-    /// about the same time, not on one after the other.
+    /// Probes the peer on all connections, because it is silent on one that waits for it. A dead peer then shows on all
+    /// of them at about the same time, not on one after the other.
     pub(crate) fn ask_all(&self) {
         self.for_each_conn(|conn| conn.ask());
     }
 
-    /// Closes the connections but keeps the peer. What is under way on them ends first, if that is soon. False: there
-    /// were none.
+    /// Closes the connections but keeps the peer. Outstanding transfers end first if that is soon. Returns whether
+    /// there were connections.
     pub(crate) fn finish_conns(&self, cause: Cause) -> bool {
         let mut any = false;
         self.with(|inner| inner.policy.no_more());
@@ -384,16 +386,16 @@ impl<C: Connection> Peer<C> {
         any
     }
 
-    /// The connection at that place, in whatever state. Those that come later are behind it.
+    /// Returns the connection at index `place`, in any state. New connections are added behind it.
     pub(crate) fn conn_at(&self, place: usize) -> Option<Arc<C>> {
         self.with(|inner| inner.conns.at(place))
     }
 
-    /// Calls `f` for each connection, without the lock; for some twice if others go meanwhile. Needs no
-    /// memory.
+    /// Calls `f` for each connection, without the lock. May call it twice for one connection if others are removed
+    /// meanwhile. Needs no memory.
     pub(crate) fn for_each_conn(&self, mut f: impl FnMut(&Arc<C>)) {
         let mut left = self.with(|inner| inner.conns.len());
-        // From the end, for new ones come there, and what goes moves only what is behind it.
+        // From the end, because new connections are added there, and a removal moves only the connections behind it.
         while let Some(at) = left.checked_sub(1) {
             left = at;
             let conn = self.with(|inner| inner.conns.at(at));
@@ -405,7 +407,7 @@ impl<C: Connection> Peer<C> {
 }
 
 impl<C: Connection> PeerInner<C> {
-    /// The next connection to use; none while older messages wait.
+    /// Returns the next connection to use; none while older messages wait.
     fn pick(&mut self) -> Option<Arc<C>> {
         if self.flushing || !self.pending.is_empty() {
             return None;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happens on a connection, measured and told to those who look: histograms of its NI
-//! ([`super::latency`]), which are always on, and trace points ([`crate::lnet::trace`]).
+//! Statistics of a connection: latency histograms of its NI ([`super::latency`]), which are always on, and trace points
+//! ([`crate::lnet::trace`]).
 //!
-//! Each function is called where it happens, with the point in time that the caller has read for the whole
-//! batch: nothing here reads a clock, but a stall that begins, and an end that is traced.
+//! The caller passes the time that it has read for the whole batch. The functions here read the clock only when a stall
+//! begins, and when the end of a stall is traced.
 //!
-//! Context: softirq and process; a part of what the connection lock protects.
+//! Context: softirq and process; part of the state that the connection lock protects.
 //!
 //! # Invariants
 //!
-//! `stall` is `Some` while the pump found something queued and could not post it, when it last looked.
+//! `stall` is `Some` while the last run of the pump found a queued transmit that it could not post.
 
 use core::fmt::Display;
 
@@ -50,12 +50,12 @@ use crate::{
     }, //
 };
 
-/// What sending may stand still for.
+/// Resource that a queued transmit waits for.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum StallReason {
-    /// A credit of the peer's.
+    /// Credit of the peer.
     Credit,
-    /// Room in the send queue.
+    /// Slot of the send queue.
     Slots,
 }
 
@@ -68,16 +68,16 @@ impl StallReason {
     }
 }
 
-/// What is measured of a connection, and told to who looks.
+/// Measurements of a connection for histograms and trace points.
 pub(crate) struct ConnStats {
     times: Arc<LatencyStats>,
     who: trace::Conn,
-    /// What sending stands still for, and since when.
+    /// Resource that sending waits for, and since when.
     stall: Option<(StallReason, Timestamp)>,
 }
 
 impl ConnStats {
-    /// Of a connection, or attempt, of `ni` with `peer`.
+    /// Creates the statistics of a connection or attempt of `ni` with `peer`.
     pub(crate) fn new(times: &Arc<LatencyStats>, ni: Nid, peer: Nid, active: bool) -> Self {
         Self {
             times: times.clone(),
@@ -86,24 +86,24 @@ impl ConnStats {
         }
     }
 
-    /// The connection's number, of those of its NI.
+    /// Returns the number of the connection within its NI.
     pub(crate) fn number(&self) -> u32 {
         self.who.number()
     }
 
-    /// It has this queue pair from now on.
+    /// Sets the number of the queue pair.
     pub(crate) fn set_qpn(&mut self, qpn: u32) {
         self.who.set_qpn(qpn);
     }
 
-    /// It went from one state to another.
+    /// Traces a change of the state.
     pub(crate) fn state(&self, from: State, to: State, why: ConnEvent) {
         if wanted(trace::Event::ConnState) {
             self.who.state(&from, &to, &why);
         }
     }
 
-    /// It is over.
+    /// Traces the close.
     pub(crate) fn over(&self, up: bool, cause: Cause, detail: Option<&str>) {
         if wanted(trace::Event::Close) {
             let detail = detail.unwrap_or("-");
@@ -112,8 +112,8 @@ impl ConnStats {
         }
     }
 
-    /// A transmit is posted: with a message of `nob` bytes that returns credits, and up to `total` bytes that
-    /// move by RDMA.
+    /// Records a posted transmit: a message of `nob` bytes that returns `credits`, with up to `total` bytes that move
+    /// by RDMA.
     #[inline(always)]
     pub(crate) fn posted(
         &self,
@@ -149,7 +149,7 @@ impl ConnStats {
             .post(name, u32::from(tx), bytes, u32::from(credits));
     }
 
-    /// A NOOP is posted that returns credits.
+    /// Traces a posted NOOP that returns credits.
     pub(crate) fn noop_posted(&self, credits: u8) {
         if wanted(trace::Event::Post) {
             let name = TxKind::Noop.name();
@@ -157,13 +157,13 @@ impl ConnStats {
         }
     }
 
-    /// Whether anybody wants to hear of [`ConnStats::completed`].
+    /// Returns whether the trace point of [`ConnStats::completed`] is enabled.
     #[inline]
     pub(crate) fn wants_completions() -> bool {
         wanted(trace::Event::Complete)
     }
 
-    /// A work request of a transmit is over; `None`: of a NOOP.
+    /// Traces a completed work request of a transmit; `None`: of a NOOP.
     #[cold]
     pub(crate) fn completed(&self, of: Option<(Op, u16)>, result: Result<(), Cause>) {
         let (kind, tx) = match of {
@@ -174,7 +174,7 @@ impl ConnStats {
         self.who.complete(kind.name(), tx, result);
     }
 
-    /// All work requests of a transmit are done.
+    /// Records that all work requests of a transmit have completed.
     #[inline]
     pub(crate) fn sent(&self, stamps: &mut Stamps<Timestamp>, now: Timestamp) {
         if let Some((kind, since)) = stamps.sent(now) {
@@ -182,7 +182,7 @@ impl ConnStats {
         }
     }
 
-    /// A message was received.
+    /// Traces a received message.
     #[inline]
     pub(crate) fn received(&self, message: MsgType, nob: usize, credits: u8) {
         if wanted(trace::Event::Receive) {
@@ -198,7 +198,7 @@ impl ConnStats {
         self.who.receive(name, nob, u32::from(credits));
     }
 
-    /// The peer has answered a transmit, of which [`Stamps::answered`] said `waited`.
+    /// Records that the peer has answered a transmit; `waited` is the result of [`Stamps::answered`].
     #[inline]
     pub(crate) fn answered(&self, waited: Option<(TxKind, Timestamp)>, now: Timestamp) {
         if let Some((kind, since)) = waited {
@@ -206,7 +206,7 @@ impl ConnStats {
         }
     }
 
-    /// LNet gave the buffer of a request back.
+    /// Records that LNet has returned the buffer of a request.
     #[inline]
     pub(crate) fn given_back(&self, message: MsgType, received: Timestamp, now: Timestamp) {
         if let Some(kind) = TxKind::of_message(message) {
@@ -214,7 +214,7 @@ impl ConnStats {
         }
     }
 
-    /// Sending stands still for `want`, with so many transmits queued for it.
+    /// Records that sending waits for `want`, with `queued` transmits.
     pub(crate) fn stalls(&mut self, want: StallReason, queued: u16, credits: u8) {
         if self.stands_still_for(want) {
             return;
@@ -227,13 +227,13 @@ impl ConnStats {
         }
     }
 
-    /// Whether sending stood still for `want` when the pump looked last.
+    /// Returns whether the last run of the pump waited for `want`.
     #[inline]
     pub(crate) fn stands_still_for(&self, want: StallReason) -> bool {
         matches!(self.stall, Some((of, _)) if of == want)
     }
 
-    /// Nothing that is queued waits for anything.
+    /// Records that no queued transmit waits for a credit or a slot.
     #[inline(always)]
     pub(crate) fn flows(&mut self) {
         if self.stall.is_some() {
@@ -267,7 +267,7 @@ impl ConnStats {
     }
 }
 
-/// An attempt to connect with `peer` ended before there was anything of it.
+/// Traces an attempt to connect with `peer` that ended before a connection object existed.
 pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause, detail: Option<&str>) {
     if wanted(trace::Event::Close) {
         let detail = detail.unwrap_or("-");
@@ -276,7 +276,7 @@ pub(crate) fn no_conn(ni: Nid, peer: Nid, cause: Cause, detail: Option<&str>) {
     }
 }
 
-/// A request of `peer` was refused.
+/// Traces a rejected request of `peer`.
 pub(crate) fn refused(ni: Option<Nid>, peer: Option<Nid>, why: &Refusal) {
     if wanted(trace::Event::Refuse) {
         let name = REFUSALS.get(refusal_number(why)).copied().unwrap_or("?");
