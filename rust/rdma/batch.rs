@@ -17,12 +17,12 @@ use kernel::{
 
 use crate::bindings;
 
-/// How many work requests one batch holds.
+/// Number of work requests in one batch.
 pub(crate) const BATCH_WRS: usize = 32;
-/// How many scatter/gather entries one batch holds: five WRITEs of 30, so that 1 MiB in pages is two batches.
+/// Number of scatter/gather entries in one batch: five WRITEs of 30, so 1 MiB in pages takes two batches.
 pub(crate) const BATCH_SGES: usize = 150;
 
-/// Why a work request was not taken.
+/// Reason why a work request was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PushError {
     /// The send queue has no free slot.
@@ -42,8 +42,8 @@ pub(crate) enum PushError {
 /// Work requests could not be posted. Their queue is closed now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostError {
-    /// This many, from the beginning of the batch, were posted: they complete.
-    /// For the others there will be no completion, and what they owned is freed.
+    /// Number of work requests, from the beginning of the batch, that were posted: they complete. The others have no
+    /// completion, and what they owned is freed.
     pub(crate) posted: u32,
 }
 
@@ -68,7 +68,7 @@ impl<T: pin_init::Zeroable> RawBox<T> {
     pub(super) fn zeroed() -> Result<Self> {
         let raw = KBox::into_raw(KBox::init(pin_init::init_zeroed::<T>(), GFP_KERNEL)?);
 
-        // INVARIANT: It is from there, and nobody else has it.
+        // INVARIANT: It is from there, and nothing else has it.
         Ok(Self {
             ptr: NonNull::new(raw).ok_or(ENOMEM)?,
         })
@@ -119,8 +119,8 @@ pub(super) union AnyWr {
 ///
 /// # Invariants
 ///
-/// It stays where it is. The first `nr_wrs` elements of `wrs` are complete, and a list: each is followed by the next one,
-/// the last by none. Their scatter/gather entries follow each other in `sges`, and their contexts are in `ctxs`.
+/// It stays where it is. The first `nr_wrs` elements of `wrs` are complete, and a list: each is followed by the next
+/// one, the last by none. Their scatter/gather entries follow each other in `sges`, and their contexts are in `ctxs`.
 pub(super) struct Batch {
     pub(super) wrs: [AnyWr; BATCH_WRS],
     pub(super) ctxs: [u32; BATCH_WRS],
@@ -162,20 +162,20 @@ impl RawBox<Batch> {
 }
 
 impl Batch {
-    /// Whether `wrs` more work requests, of at most a batch, fit into it.
+    /// Returns whether `wrs` more work requests, of at most a batch, fit into it.
     #[inline(always)]
     pub(super) fn fits(&self, wrs: usize) -> bool {
         self.nr_wrs <= BATCH_WRS.saturating_sub(wrs)
     }
 
-    /// How many scatter/gather entries are left.
+    /// Returns the number of free scatter/gather entries.
     #[inline(always)]
     pub(super) fn room(&self) -> usize {
         BATCH_SGES.saturating_sub(self.nr_sges)
     }
 
-    /// Completes the list of work requests, of which there is one at least: the last one is signalled, and its
-    /// completion retires those before it, too. So nothing waits on an unsignalled tail.
+    /// Completes the list of work requests, which is not empty: requests a completion for the last one, which also
+    /// retires those before it. So nothing waits on an unsignalled tail.
     #[inline(always)]
     pub(super) fn end(&mut self) {
         #[cfg(ro2iblnd_test_hooks)]

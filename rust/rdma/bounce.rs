@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of our own that stands in for LNet's.
+//! Bounce buffer: memory of the driver that stands in for LNet's.
 
 use kernel::{
     page::PAGE_SIZE,
@@ -18,17 +18,16 @@ use super::{
     }, //
 };
 
-/// A buffer of our own, for sinks that one memory region cannot cover: the
-/// device writes here, then the data is copied.
+/// Buffer for a sink that one memory region cannot cover: the device writes here, then the data is copied.
 pub(crate) struct BounceBuf {
     pages: PageVec,
     map: Option<SgRef>,
 }
 
 impl BounceBuf {
-    /// Allocates and maps `nob` bytes, zeroed: what the peer says it has written, and has not,
-    /// must not be old contents of our memory. Whole pages are mapped: where memory is copied for the
-    /// device (swiotlb), only those begin with a page. May sleep.
+    /// Allocates and maps `nob` zeroed bytes. Zeroed, because a peer may report bytes as written that it did not write,
+    /// and old memory must not leak. Maps whole pages, because a copy for the device (swiotlb) begins at a page only
+    /// then. May sleep.
     ///
     /// # Errors
     ///
@@ -44,7 +43,7 @@ impl BounceBuf {
         })
     }
 
-    /// The mapping, until the data is copied out.
+    /// Returns the mapping, until the data is copied out.
     pub(crate) fn map(&self) -> Option<&SgRef> {
         self.map.as_ref()
     }

@@ -28,7 +28,7 @@ use kernel::{
 use super::device::Device;
 use crate::bindings;
 
-/// Which way data goes between memory and device.
+/// Direction of data between memory and device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The device reads.
@@ -76,7 +76,7 @@ struct Bytes {
 
 const _: () = assert!(size_of::<Bytes>() == MSG_BUF_LEN);
 
-/// Buffers that were allocated together. Each that was cut from it has a reference.
+/// Memory of buffers that were allocated together. Each buffer of it that is in use has a reference.
 ///
 /// # Invariants
 ///
@@ -87,7 +87,7 @@ struct BufChunk {
     slots: KVec<UnsafeCell<Slot>>,
 }
 
-// SAFETY: It owns bytes, and slots of which each is used by whoever it was cut for.
+// SAFETY: It owns bytes, and slots, and each slot is used only by the buffer that was carved from it.
 unsafe impl Send for BufChunk {}
 // SAFETY: As above.
 unsafe impl Sync for BufChunk {}
@@ -99,7 +99,7 @@ impl BufChunk {
         let wait = flags == GFP_KERNEL;
         // SAFETY: `device` is registered, and `n` may be written.
         let raw = unsafe { bindings::ro2ib_bufs_alloc(device.as_raw(), &mut n, wait) };
-        // INVARIANT: These are they. What is zeroed is `Bytes`.
+        // INVARIANT: These are the buffers of `ro2ib_bufs_alloc()`. Zeroed memory is a valid `Bytes`.
         let mut chunk = Self {
             bytes: NonNull::new(raw.cast()).ok_or(ENOMEM)?,
             n,
@@ -125,17 +125,17 @@ impl BufChunk {
 
 impl Drop for BufChunk {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant, and nobody has any of them: each would have a reference.
+        // SAFETY: By the type invariant, and no buffer of it is in use: each would have a reference.
         unsafe { bindings::ro2ib_bufs_free(self.bytes.as_ptr().cast(), self.n) }
     }
 }
 
-/// A buffer in its chunk: the bytes, and where a device finds them. `chunk` is the reference of whoever has it.
+/// A buffer in its chunk: the bytes, and their DMA address. `chunk` is the reference of the buffer in use.
 struct Slot {
     bytes: NonNull<Bytes>,
     dma: u64,
     device: Option<ARef<Device>>,
-    /// What the device or the CPU wrote there is not seen by the other one by itself.
+    /// The mapping is not coherent: it needs syncs between device and CPU.
     syncs: bool,
     chunk: *const BufChunk,
 }
@@ -185,23 +185,23 @@ impl Drop for BufSlot {
     }
 }
 
-/// Where the buffers of a connection are from: memory for a number of them.
+/// Allocator of the message buffers of a connection.
 ///
 /// # Invariants
 ///
 /// The slots of `chunk` from `next` on have no owner.
 pub(crate) struct BufAllocator {
     device: ARef<Device>,
-    /// So many more will be asked for.
+    /// Number of buffers that the caller will still make.
     remaining: u32,
-    /// How memory may be allocated.
+    /// Flags of the allocations.
     flags: Flags,
     chunk: Option<Arc<BufChunk>>,
     next: usize,
 }
 
 impl BufAllocator {
-    /// For `remaining` buffers. Nothing is allocated yet.
+    /// Prepares `remaining` buffers. Allocates nothing yet.
     pub(crate) fn new(device: &ARef<Device>, remaining: usize) -> Self {
         // INVARIANT: There is no chunk.
         Self {
@@ -213,7 +213,7 @@ impl BufAllocator {
         }
     }
 
-    /// Makes one more buffer. More than were remaining come one by one. May sleep; inside a
+    /// Makes one more buffer. Allocates buffers beyond the prepared number one by one. May sleep; call inside a
     /// [`super::work::NofsScope`].
     ///
     /// # Errors
@@ -238,28 +238,27 @@ impl BufAllocator {
         MsgBuf::map(memory, &self.device)
     }
 
-    /// The next one of the chunk.
+    /// Returns the next buffer of the chunk.
     fn carve(&mut self) -> Option<BufSlot> {
         let chunk = self.chunk.as_ref()?;
         let slot = NonNull::new(chunk.slots.get(self.next)?.get())?;
 
         self.next = self.next.wrapping_add(1);
-        // SAFETY: By the type invariant nobody else uses it.
+        // SAFETY: By the type invariant nothing else uses it.
         unsafe { (*slot.as_ptr()).chunk = Arc::into_raw(chunk.clone()) };
-        // INVARIANT: It got its reference, and will not be cut again.
+        // INVARIANT: It got its reference, and will not be carved again.
         Some(BufSlot(slot))
     }
 }
 
 /// A buffer for one message of up to [`MSG_BUF_LEN`] bytes, mapped for a device.
 ///
-/// Moved into a work request when it is posted and handed back by the
-/// completion: whoever holds one may access it.
+/// It moves into a work request when it is posted, and its completion hands it back: the owner of one may access it.
 ///
 /// # Invariants
 ///
-/// The slot has a `device`, for which its bytes are mapped at `dma` in the direction `D`; the device does not access them
-/// while this is owned outside a work request.
+/// The slot has a `device`, for which its bytes are mapped at `dma` in the direction `D`; the device does not access
+/// them while this is owned outside a work request.
 pub(crate) struct MsgBuf<D: DirectionType> {
     memory: BufSlot,
     _direction: PhantomData<D>,
@@ -271,8 +270,8 @@ pub(crate) type TxBuf = MsgBuf<ToDevice>;
 pub(crate) type RxBuf = MsgBuf<FromDevice>;
 
 impl<D: DirectionType> MsgBuf<D> {
-    /// Allocates and maps a buffer, zeroed, on the device's NUMA node if there is room. Does not wait for memory: pages
-    /// may only become clean when the caller has sent them, so reclaim could wait for the caller.
+    /// Allocates and maps a zeroed buffer, on the device's NUMA node if possible. Does not wait for memory, because
+    /// some pages become clean only when the caller has sent them: reclaim could wait for the caller.
     ///
     /// # Errors
     ///
@@ -317,27 +316,26 @@ impl<D: DirectionType> MsgBuf<D> {
     fn device(&self) -> *mut bindings::ib_device {
         let device = self.memory.slot().device.as_ref();
 
-        // By the type invariant there is one.
+        // By the type invariant there is a device.
         device.map_or(core::ptr::null_mut(), |device| device.as_raw())
     }
 
-    /// Whether it is mapped for `device`.
+    /// Returns whether it is mapped for `device`.
     pub(super) fn is_for(&self, device: &Device) -> bool {
         core::ptr::eq(self.device(), device.as_raw())
     }
 
-    /// The contents.
+    /// Returns the contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
         self.memory.bytes()
     }
 
-    /// The contents, to be changed.
+    /// Returns the contents for writing.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8; MSG_BUF_LEN] {
         self.memory.bytes_mut()
     }
 
-    /// Takes the buffer from its device: unmaps it and lets the device go, but keeps the contents. Any
-    /// context but hard interrupts.
+    /// Unmaps the buffer and releases its device, but keeps the contents. Any context but hard interrupts.
     pub(crate) fn detach(self) -> DetachedBuf {
         let mut this = core::mem::ManuallyDrop::new(self);
 
@@ -349,7 +347,7 @@ impl<D: DirectionType> MsgBuf<D> {
         }
     }
 
-    /// Unmaps it, and lets the device go.
+    /// Unmaps it, and releases the device.
     ///
     /// # Safety
     ///
@@ -420,7 +418,7 @@ impl<D: DirectionType> Drop for MsgBuf<D> {
     }
 }
 
-/// The contents of a buffer that no device knows any more.
+/// Contents of a buffer that is not mapped for a device.
 pub(crate) struct DetachedBuf(BufSlot);
 
 impl DetachedBuf {
@@ -433,7 +431,7 @@ impl DetachedBuf {
         RxBuf::map(self.0, device)
     }
 
-    /// The contents.
+    /// Returns the contents.
     pub(crate) fn as_slice(&self) -> &[u8; MSG_BUF_LEN] {
         self.0.bytes()
     }

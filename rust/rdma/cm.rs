@@ -2,9 +2,8 @@
 
 //! Connection manager ids.
 //!
-//! A [`CmId`] is destroyed when nobody holds it any more ([`super::cm_ref`]). So it may be dropped
-//! anywhere in process context, even in its own handler, which then hands it to
-//! [`CmHandler::released_in_handler`].
+//! A [`CmId`] is destroyed with its last reference ([`super::cm_ref`]). So it may be dropped anywhere in process
+//! context, even in its own handler, which then hands it to [`CmHandler::released_in_handler`].
 //!
 //! Handlers run in a work queue of the CM, under the handler mutex of their id, one after the other,
 //! and do not enter file systems to allocate.
@@ -42,7 +41,7 @@ use super::{
 };
 use crate::bindings;
 
-// What a handler needs besides.
+// Types that handlers use.
 pub(crate) use super::cm_locked::{
     CmLocked,
     ConnParam,
@@ -51,20 +50,19 @@ pub(crate) use super::cm_locked::{
 
 /// Receives the events of a [`CmId`].
 pub(crate) trait CmHandler: Send + Sync + Sized + 'static {
-    /// An event. Process context, may sleep, and allocates as in a [`NofsScope`]; the
-    /// events of one id come one after the other. `id` is the one to use here: the methods of [`CmId`] that lock
-    /// it would wait for ever.
+    /// Handles an event. Process context, may sleep, and allocates as in a [`NofsScope`]; the events of one id come one
+    /// after the other. A handler uses `id` here: the methods of [`CmId`] that lock the id would deadlock.
     fn cm_event(this: ArcBorrow<'_, Self>, id: &CmLocked<'_>, event: &CmEvent<'_>);
 
-    /// All other users of the id went while one of its handlers ran, which cannot
-    /// destroy it: have a worker drop `id`. Process context, in a handler.
+    /// Takes the last reference to the id, which was released while a handler ran. A handler cannot destroy its id:
+    /// have a worker drop `id`. Process context, in a handler.
     ///
-    /// Nothing of the driver is freed in the handler, and the worker waits until
-    /// it has returned: whoever waits for the worker may unload the module.
+    /// Nothing of the driver is freed in the handler, and the worker waits until the handler has returned. So the
+    /// module may be unloaded when the worker is done.
     fn released_in_handler(this: ArcBorrow<'_, Self>, id: CmId<Self>);
 }
 
-/// What an id does with an `Arc<H>` that became a pointer.
+/// Functions of an id for its handler: an `Arc<H>` that became a pointer.
 struct HandlerVtable<H>(PhantomData<H>);
 
 impl<H: CmHandler> HandlerVtable<H> {
@@ -73,6 +71,8 @@ impl<H: CmHandler> HandlerVtable<H> {
         released_in_handler: Self::released_in_handler,
     };
 
+    /// Drops the reference to the handler.
+    ///
     /// # Safety
     ///
     /// `ptr` came from `Arc::<H>::into_raw`, and is not used again.
@@ -81,6 +81,8 @@ impl<H: CmHandler> HandlerVtable<H> {
         drop(unsafe { Arc::<H>::from_raw(ptr.cast()) });
     }
 
+    /// Hands the last reference to the handler.
+    ///
     /// # Safety
     ///
     /// `ptr` came from `Arc::<H>::into_raw`, and the reference is kept by `id`.
@@ -91,7 +93,7 @@ impl<H: CmHandler> HandlerVtable<H> {
         H::released_in_handler(handler.as_arc_borrow(), CmId::from_ref(id));
     }
 
-    /// For an id whose events go to `handler`.
+    /// Creates the state of an id whose events go to `handler`.
     fn shared(handler: Arc<H>) -> Result<NonNull<Shared>> {
         let raw = Arc::into_raw(handler).cast_mut().cast();
 
@@ -103,7 +105,7 @@ impl<H: CmHandler> HandlerVtable<H> {
         })
     }
 
-    /// The event handler of ids.
+    /// Handles an event of an id.
     ///
     /// # Safety
     ///
@@ -194,7 +196,7 @@ impl<H: CmHandler> CmId<H> {
             // SAFETY: Both are ours.
             Ok(id) => Ok(Self::from_ref(unsafe { CmRef::adopt(shared, id) })),
             Err(e) => {
-                // SAFETY: There is no id, and nobody else knows `shared`.
+                // SAFETY: There is no id, and nothing else points to `shared`.
                 unsafe { Shared::free(shared) };
                 Err(e)
             }
@@ -229,8 +231,8 @@ impl<H: CmHandler> CmId<H> {
         Ok(Self::from_ref(taken))
     }
 
-    /// Waits until no handler runs and keeps others from running. Not inside a
-    /// handler of the same id: it has the lock.
+    /// Waits until no handler runs, and keeps handlers from running. Not inside a handler of the same id: it has the
+    /// lock.
     pub(crate) fn lock(&self) -> CmLocked<'_> {
         self.id.lock()
     }
@@ -253,13 +255,12 @@ impl<H: CmHandler> CmId<H> {
         })
     }
 
-    /// The same, from a port below 1024 (`use_privileged_port`). `share`: connections
-    /// may share a port, which they cannot over TCP. Then the port of `src`, or the
-    /// next lower one that is free; otherwise any that is free.
+    /// Begins to resolve `dst` from a port below 1024 (`use_privileged_port`). If `share`, connections may share a
+    /// port, which they cannot over TCP: uses the port of `src`, or the next lower free one; otherwise any free one.
     ///
     /// # Errors
     ///
-    /// As above; `EADDRINUSE` if there is none.
+    /// Those of [`Self::resolve_addr`]; `EADDRINUSE` if no port is free.
     pub(crate) fn resolve_addr_privileged(
         &self,
         src: &Addr,
@@ -275,33 +276,32 @@ impl<H: CmHandler> CmId<H> {
         })
     }
 
-    /// [`CmLocked::connect`], with the lock taken.
+    /// Takes the lock and calls [`CmLocked::connect`].
     pub(crate) fn connect(&self, param: &ConnParam<'_>) -> Result {
         self.lock().connect(param)
     }
 
-    /// [`CmLocked::accept`], with the lock taken: so it waits for the handler
-    /// that delivered the request.
+    /// Takes the lock and calls [`CmLocked::accept`]: so it waits for the handler that delivered the request.
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         self.lock().accept(param)
     }
 
-    /// Refuses a connection, with up to 148 bytes of private data.
+    /// Rejects a connection, with up to 148 bytes of private data.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is nothing to refuse.
+    /// `EINVAL` if there is nothing to reject.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
         // SAFETY: The id is valid.
         unsafe { reject(self.id.as_raw(), private_data) }
     }
 
-    /// [`CmLocked::reachability`], with the lock taken.
+    /// Takes the lock and calls [`CmLocked::reachability`].
     pub(crate) fn reachability(&self) -> Reachability {
         self.lock().reachability()
     }
 
-    /// Moves the QP to the error state and tells the other side.
+    /// Moves the QP to the error state and sends a DREQ to the other side.
     ///
     /// # Errors
     ///
@@ -311,13 +311,12 @@ impl<H: CmHandler> CmId<H> {
         to_result(unsafe { bindings::rdma_disconnect(self.id.as_raw()) })
     }
 
-    /// How long the other side is to wait when there is no receive buffer, as
-    /// coded in InfiniBand table 45 (0 is 655 ms, 1 is 10 us). Before connecting
-    /// or accepting.
+    /// Sets how long the other side waits when there is no receive buffer, as coded in InfiniBand table 45 (0 is 655
+    /// ms, 1 is 10 us). Call before connecting or accepting.
     ///
     /// # Errors
     ///
-    /// `EINVAL` above 31; `EOPNOTSUPP` if the kernel cannot (before 5.14).
+    /// `EINVAL` above 31; `EOPNOTSUPP` if the kernel cannot set it (before 5.14).
     pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::ro2ib_cm_set_min_rnr_timer(self.id.as_raw(), timer) })
@@ -343,8 +342,7 @@ impl<H: CmHandler> CmId<H> {
         self.lock().set_path_mtu(bytes, most)
     }
 
-    /// How long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Before
-    /// connecting or accepting.
+    /// Sets how long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Call before connecting or accepting.
     ///
     /// # Errors
     ///

@@ -18,14 +18,14 @@ pub(crate) enum Addr {
     V4 {
         /// The address.
         ip: Ipv4Addr,
-        /// The port; 0 to have one chosen.
+        /// The port; 0 to let the CM choose one.
         port: u16,
     },
     /// IPv6.
     V6 {
         /// The address.
         ip: Ipv6Addr,
-        /// The port; 0 to have one chosen.
+        /// The port; 0 to let the CM choose one.
         port: u16,
         /// The interface of a link local address.
         scope_id: u32,
@@ -33,7 +33,7 @@ pub(crate) enum Addr {
 }
 
 impl Addr {
-    /// An IPv4 address in host order, as LNet has them.
+    /// Creates the address from an IPv4 address in host order, as in LNet's NIDs.
     pub(crate) fn v4(ip: u32, port: u16) -> Self {
         Self::V4 {
             ip: Ipv4Addr::from(ip),
@@ -41,7 +41,7 @@ impl Addr {
         }
     }
 
-    /// An IPv6 address in network order.
+    /// Creates the address from an IPv6 address in network order.
     pub(crate) fn v6(ip: [u8; 16], port: u16, scope_id: u32) -> Self {
         Self::V6 {
             ip: Ipv6Addr::from(ip),
@@ -50,14 +50,14 @@ impl Addr {
         }
     }
 
-    /// The port.
+    /// Returns the port.
     pub(crate) fn port(&self) -> u16 {
         match *self {
             Self::V4 { port, .. } | Self::V6 { port, .. } => port,
         }
     }
 
-    /// The IPv4 address in host order, if it is one.
+    /// Returns the IPv4 address in host order, or `None` for IPv6.
     pub(crate) fn ip_v4(&self) -> Option<u32> {
         match *self {
             Self::V4 { ip, .. } => Some(u32::from(ip)),
@@ -124,12 +124,12 @@ pub(crate) enum CmEvent<'a> {
     Rejected {
         /// `enum ib_cm_rej_reason`, or a negative errno on iWARP.
         reason: i32,
-        /// What it sent, if it was the consumer that refused; else empty.
+        /// Private data of the reject if the consumer rejected; otherwise empty.
         private_data: &'a [u8],
     },
     /// Connected.
     Established {
-        /// What the passive side sent; empty there.
+        /// Private data of the passive side; empty on the passive side.
         private_data: &'a [u8],
         /// Number of its queue pair; 0 on the passive side, and on iWARP.
         qpn: u32,
@@ -147,6 +147,8 @@ pub(crate) enum CmEvent<'a> {
 }
 
 impl<'a> CmEvent<'a> {
+    /// Returns the event.
+    ///
     /// # Safety
     ///
     /// `raw.private_data` is valid for `'a`, for as many bytes as `raw` says.
@@ -184,6 +186,8 @@ impl<'a> CmEvent<'a> {
     }
 }
 
+/// Returns the private data of an event.
+///
 /// # Safety
 ///
 /// As for [`CmEvent::from_raw`].

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can be done with an id only while none of its handlers runs: that of its handlers
-//! themselves, and what reads or changes a path, which the CM replaces in front of an event.
+//! Operations on an id that need its handler mutex: those of its handlers, and those that read or change the path,
+//! which the CM replaces before an event.
 //!
 //! A [`CmLocked`] stands for the handler mutex of the id: a handler is given one, and
 //! [`super::cm::CmId::lock`] waits for one. Process context.
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::bindings;
 
-/// What is sent with a connect or accept.
+/// Parameters of a connect or accept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnParam<'a> {
     /// Up to 56 bytes for a connect, 196 for an accept (InfiniBand, RoCE).
@@ -33,17 +33,16 @@ pub(crate) struct ConnParam<'a> {
     pub(crate) rnr_retry_count: u8,
 }
 
-/// What becomes of a message of the CM to the other side, as far as this node knows.
+/// Whether a message of the CM would reach the other side, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reachability {
     /// The message would be sent.
     Reachable,
-    /// The message cannot be sent now. To connect, to disconnect, or to drop a connected id is allowed, and fatal for
+    /// The message cannot be sent now. Connecting, disconnecting, and dropping a connected id are allowed, but break
     /// rxe: see `ro2ib_cm_reachability()`.
     NoRoute,
-    /// The address of this side is not on the device any more, for good: nothing is sent, and nothing comes of
-    /// trying. What was sent before and is not answered is repeated as long as the id is there, and that is fatal
-    /// for rxe. Of RoCE only.
+    /// The address of this side has left the device for good: messages are not sent. The CM keeps resending earlier
+    /// messages that were not answered while the id exists, and that breaks rxe. RoCE only.
     NoAddress,
 }
 
@@ -58,7 +57,7 @@ impl ConnParam<'_> {
     }
 }
 
-/// An id none of whose handlers runs, other than the caller if it is one.
+/// An id with its handler mutex held: no handler of it runs, except the caller if it is one.
 ///
 /// # Invariants
 ///
@@ -102,6 +101,8 @@ impl CmLocked<'_> {
         }
     }
 
+    /// Creates the lock of an id inside of its handler, which holds the mutex.
+    ///
     /// # Safety
     ///
     /// `id` is valid and its handler mutex held for as long as the result lives. If `has_address`, no address of it is
@@ -146,7 +147,7 @@ impl CmLocked<'_> {
         unsafe { bindings::ro2ib_cm_dst_addr(self.id, &mut raw) }.then(|| Addr::from_raw(&raw))
     }
 
-    /// The GID that a request over RoCE says it comes from, and that it is answered to. In the handler of a request.
+    /// Returns the GID in a request over RoCE that the answer goes to. Only in the handler of a request.
     pub(super) fn roce_gid(&self) -> Option<[u8; 16]> {
         let mut gid = [0; 16];
 
@@ -195,7 +196,8 @@ impl CmLocked<'_> {
         Path::from_raw(&raw)
     }
 
-    /// Returns what becomes of a message to the other side; [`Reachability::Reachable`] before the address is resolved.
+    /// Returns whether a message would reach the other side; [`Reachability::Reachable`] before the address is
+    /// resolved.
     pub(crate) fn reachability(&self) -> Reachability {
         if !self.has_address {
             return Reachability::Reachable;
@@ -226,8 +228,8 @@ impl CmLocked<'_> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` in a wrong state or for too much private data, `ENOMEM`. The request is rejected then, but not in a wrong
-    /// state.
+    /// `EINVAL` in a wrong state or for too much private data, `ENOMEM`. The request is rejected then, except in a
+    /// wrong state.
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         let raw = param.to_raw()?;
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way of a connection, as the CM told the queue pair of it.
+//! Path of a connection, as the CM set it for the queue pair.
 
 use core::fmt;
 
 use crate::bindings;
 
-/// A GID, in the form that sysfs has it: eight groups of four hexadecimal digits.
+/// A GID, printed as in sysfs: eight groups of four hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gid([u8; 16]);
 
 impl Gid {
-    /// `None`: nobody knows it.
+    /// Returns the GID; `None` for all zeros, because it is not known.
     fn from_raw(raw: [u8; 16]) -> Option<Self> {
         (raw != [0; 16]).then_some(Self(raw))
     }
@@ -42,9 +42,9 @@ pub(crate) struct Path {
     pub(crate) tos: Option<u8>,
     /// Service level.
     pub(crate) sl: Option<u8>,
-    /// How often the queue pair repeats what is not acknowledged.
+    /// Retries of the queue pair for a request that is not acknowledged.
     pub(crate) retry_count: Option<u8>,
-    /// How often it repeats what finds no receive at the other side; 7 is without end.
+    /// Retries for a request that finds no receive at the other side; 7 is without end.
     pub(crate) rnr_retry_count: Option<u8>,
     /// How long the queue pair waits for an acknowledgement before it sends the packet again: 4.096 us * 2^n. 0 is
     /// without end.

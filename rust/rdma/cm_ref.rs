@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counted references to an id of the connection manager: when it is destroyed, and by whom.
+//! Counted references to an id of the connection manager.
 //!
-//! An id is held by the driver, by a QP and a share of a completion queue made on it, and by each of
-//! its handlers while it runs. The last of them destroys it. A handler cannot, as destroying an id
-//! waits for its handlers: it hands the id on ([`Shared::released_in_handler`]).
+//! An id is held by the driver, by a QP and a share of a completion queue made on it, and by each of its handlers while
+//! it runs. The last of them destroys it. A handler cannot destroy its id, because that waits for its handlers: it
+//! hands the id on ([`HandlerOps::released_in_handler`]).
 //!
-//! What is told to whom is [`super::cm`]'s business: the handler of the driver is a pointer here. No
-//! locks but atomics; destroying sleeps.
+//! The handler of the driver is a plain pointer here; [`super::cm`] knows its type. No locks, only atomics; destroying
+//! sleeps.
 
 use core::ptr::NonNull;
 
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::bindings;
 
-/// What an id does with its handler, whose type is not known here.
+/// Functions of an id for its handler, whose type is not known here.
 #[derive(Clone, Copy)]
 pub(super) struct HandlerOps {
     /// Gives its reference back.
@@ -40,7 +40,7 @@ pub(super) struct HandlerOps {
     ///
     /// It is the handler, and not used again.
     pub(super) drop: unsafe fn(*mut ffi::c_void),
-    /// All other users of the id went while a handler ran.
+    /// Takes the last reference to the id, which was released while a handler ran.
     ///
     /// # Safety
     ///
@@ -74,7 +74,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// With one user, and no id yet. Sleeps.
+    /// Creates the state with one user and no id yet. Sleeps.
     ///
     /// # Errors
     ///
@@ -101,6 +101,8 @@ impl Shared {
         NonNull::new(KBox::into_raw(shared)).ok_or(ENOMEM)
     }
 
+    /// Frees the state, and gives the handler back.
+    ///
     /// # Safety
     ///
     /// `this` has no users any more, and its id no handlers.
@@ -113,7 +115,7 @@ impl Shared {
         }
     }
 
-    /// The handler, for as long as the caller is a user.
+    /// Returns the handler. Valid while the caller is a user.
     pub(super) fn handler(&self) -> *mut ffi::c_void {
         self.handler
     }
@@ -137,7 +139,7 @@ impl Shared {
         self.address.load(Acquire) == RESOLVED
     }
 
-    /// A reference for a handler of the id that begins to run, unless the last user has gone.
+    /// Takes a reference for a handler of the id that begins to run, unless the last user has gone.
     ///
     /// # Safety
     ///
@@ -160,7 +162,7 @@ pub(crate) struct CmRef(NonNull<Shared>);
 
 // SAFETY: Ids may be used and destroyed by any thread, and so may handlers.
 unsafe impl Send for CmRef {}
-// SAFETY: The operations on ids are thread safe, but for those that `begin_resolve` keeps apart.
+// SAFETY: The operations on ids are thread safe, except those that `begin_resolve` keeps apart.
 unsafe impl Sync for CmRef {}
 
 impl Clone for CmRef {
@@ -192,7 +194,7 @@ impl CmRef {
     ///
     /// # Safety
     ///
-    /// The caller owns the reference and the id, which is in use by nobody else.
+    /// The caller owns the reference and the id, which nothing else uses.
     pub(super) unsafe fn adopt(shared: NonNull<Shared>, id: *mut bindings::rdma_cm_id) -> Self {
         // SAFETY: Guaranteed by the caller.
         unsafe { (*shared.as_ptr()).id = id };
@@ -231,16 +233,16 @@ impl CmRef {
         unsafe { (shared.ops.released_in_handler)(shared.handler, id) };
     }
 
-    /// Waits until no handler runs and keeps others from running. Not inside a handler of the same
-    /// id: it has the lock. Sleeps.
+    /// Waits until no handler runs, and keeps handlers from running. Not inside a handler of the same id, which has the
+    /// lock. Sleeps.
     pub(super) fn lock(&self) -> CmLocked<'_> {
         // SAFETY: The id is valid for as long as this, which the result borrows. By the invariant of `Shared` no
         // address is resolved from then on.
         unsafe { CmLocked::lock(self.as_raw(), self.shared().is_resolved()) }
     }
 
-    /// Whether the id is bound to `device`, and so keeps it from being unregistered; it stays so.
-    /// Sleeps; not inside a handler of the same id.
+    /// Returns whether the id is bound to `device`, and so keeps it from being unregistered; it stays bound. Sleeps;
+    /// not inside a handler of the same id.
     pub(super) fn is_bound_to(&self, device: &Device) -> bool {
         self.lock().device().is_some_and(|bound| bound.same(device))
     }
@@ -260,7 +262,7 @@ impl CmRef {
         if shared.in_resolve_call.xchg(true, Acquire) {
             return Err(EBUSY);
         }
-        // In front, as the event may come before the function is back.
+        // Set before the call, because the event may come before the call returns.
         let result = if shared.address.cmpxchg(NO_ADDRESS, RESOLVING, Full).is_err() {
             Err(EBUSY)
         } else {
@@ -313,8 +315,8 @@ impl CmRef {
     ///
     /// # Safety
     ///
-    /// The caller owns the QP that [`Self::create_qp`] made. What its work requests refer to stays until all of
-    /// its completions have been handled.
+    /// The caller owns the QP that [`Self::create_qp`] made. The memory that its work requests refer to stays until all
+    /// of its completions have been handled.
     pub(super) unsafe fn destroy_qp(&self) {
         // SAFETY: Guaranteed by the caller.
         unsafe { bindings::rdma_destroy_qp(self.as_raw()) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the RDMA core calls when work requests of a QP have ended: from a slot to the handler.
+//! Completion functions that the RDMA core calls, from the slot to the handler.
 //!
 //! Runs where completions are polled ([`super::cq`]): softirq, for all it knows. Those of a QP come
 //! from one CQ, one after the other. Takes no lock while it calls the handler.
@@ -17,6 +17,8 @@ use super::{
 };
 use crate::bindings;
 
+/// Handles a completion of the send queue.
+///
 /// # Safety
 ///
 /// Called by the core for a completion whose `wr_cqe` is that of a slot in the send ring of a
@@ -40,8 +42,7 @@ pub(super) unsafe extern "C" fn send_done<T: QpHandler>(
 /// As of [`SendRing::retire`].
 #[inline(always)]
 unsafe fn end<T: QpHandler>(shared: &QpShared<T>, index: u32, ends: (Wc, PriorWrs)) {
-    // The memory goes before the handler may take a lock, which nobody shall hold while memory is
-    // unmapped.
+    // Releases the memory first, because the handler may take a lock, and memory must not be unmapped under that lock.
     // SAFETY: Guaranteed by the caller.
     let done = unsafe { shared.send_ring().retire(index, ends, shared.mr_pool()) };
 
@@ -50,6 +51,8 @@ unsafe fn end<T: QpHandler>(shared: &QpShared<T>, index: u32, ends: (Wc, PriorWr
     }
 }
 
+/// Handles a completion of the receive queue.
+///
 /// # Safety
 ///
 /// Called by the core for a completion whose `wr_cqe` is that of a slot in the receive ring of a
@@ -64,8 +67,9 @@ pub(super) unsafe extern "C" fn recv_done<T: QpHandler>(
     }
 }
 
-/// Ends what is left in the send queue, with the outcome `wc`, and what is before the last of it as `prior` says. After a post that failed in the middle
-/// the last one that was posted is not signalled: if it went well, nothing tells of it.
+/// Ends the work requests that are left in the send queue: the last one with the outcome `wc`, those before it as
+/// `prior` says. After a post that failed in the middle, the last work request that was posted is not signalled: if it
+/// succeeded, it has no completion.
 ///
 /// # Safety
 ///

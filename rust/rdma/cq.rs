@@ -2,13 +2,13 @@
 
 //! Shares of the completion queues that the RDMA core keeps per device.
 //!
-//! When a device is removed the core frees these queues as soon as its clients have gone, of which the
-//! CM is one; it does not wait for references to the device. So a share holds an id that is bound to
-//! the device, which the CM waits for.
+//! When a device is removed, the core frees these queues as soon as its clients (the CM is one) have gone; it does not
+//! wait for references to the device. So a share holds an id that is bound to the device, because the CM waits for that
+//! id.
 //!
-//! The core makes a whole array of queues for each caller that finds none with room, and nothing keeps
-//! another one from doing the same meanwhile: so one at a time asks, for each protection domain, of
-//! which the driver has one for each interface. Process context.
+//! The core allocates a whole array of queues for each caller that finds no queue with room, even if another caller
+//! does so at the same time. So callers are serialised per protection domain (one per interface of the driver). Process
+//! context.
 
 use core::ptr::NonNull;
 
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::bindings;
 
-/// Where completions of `device` are polled: the one place that decides it.
+/// Returns where completions of `device` are polled.
 ///
 /// Hardware raises them in an interrupt: then `IB_POLL_SOFTIRQ` (irq_poll, in batches) is the
 /// shortest way. A software provider (rxe, siw) raises them in a work item of its own, where a
@@ -93,8 +93,8 @@ impl CqShare {
         self.cq.as_ptr()
     }
 
-    /// Waits until all completions that there are have been handled, whose they may be. After a QP was
-    /// destroyed there are none of it then. Sleeps.
+    /// Waits until all completions that are in the queue, of any QP, have been handled. When a QP was destroyed before,
+    /// none of its completions is left afterwards. Sleeps.
     pub(super) fn quiesce(&self) {
         // SAFETY: By the type invariant it is valid.
         unsafe { bindings::ro2ib_cq_quiesce(self.as_raw()) }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The hook of a work request (`struct ib_cqe`): the function that the RDMA core calls when the work
-//! request has ended. Whoever posts one embeds its hook, and the function finds from the hook what
-//! it is embedded in.
+//! Completion entry of a work request (`struct ib_cqe`): the function that the RDMA core calls when the work request
+//! has ended. The entry is embedded in the object that posts, and the function finds that object from it.
 
 use kernel::types::Opaque;
 
@@ -12,10 +11,10 @@ use crate::bindings;
 ///
 /// # Safety
 ///
-/// Called by the core, with a valid completion of a work request that was posted with the hook.
+/// Called by the core, with a valid completion of a work request that was posted with the entry.
 pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
 
-/// A hook that calls `done`.
+/// Creates an entry that calls `done`.
 pub(super) fn new(done: Done) -> Opaque<bindings::ib_cqe> {
     Opaque::new(bindings::ib_cqe { done: Some(done) })
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files in `/sys/kernel/debug`: whatever can show itself.
+//! Files in `/sys/kernel/debug`.
 //!
-//! The module stays while somebody has one open. That is why these are not those of the kernel's crate: they have no
-//! owner (7.3), and a file that is closed after the module has gone calls what was there.
+//! An open file keeps the module loaded. The files of the kernel's crate have no owner (7.3): closing one after the
+//! module was unloaded calls code that is gone.
 //!
-//! A kernel without debugfs has none of them, which is no error. Context: process; all may sleep.
+//! A kernel without debugfs has no such files, which is no error. Context: process; all functions may sleep.
 //!
 //! C header: `include/linux/debugfs.h`.
 
@@ -30,7 +30,7 @@ use kernel::{
 
 use crate::bindings;
 
-/// What can show itself, as lines of `key=value`.
+/// Contents of a file, as lines of `key=value`.
 pub(crate) trait Show: Send + Sync + 'static {
     /// Writes all of it. May sleep.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
@@ -60,7 +60,7 @@ impl Drop for Entry {
 pub(crate) struct Dir(Option<Arc<Entry>>);
 
 impl Dir {
-    /// Makes one.
+    /// Creates a directory.
     pub(crate) fn new(name: &CStr) -> Self {
         // SAFETY: `name` is a valid string, which is copied.
         let entry = unsafe { bindings::ro2ib_debugfs_dir(name.as_char_ptr()) };
@@ -74,7 +74,7 @@ impl Dir {
 /// # Invariants
 ///
 /// `_raw` has [`File::show`] of this `T`, and a pointer to what `_what` refers to.
-// Dropped in this order: nobody reads the file any more when the rest goes, and the directory is there until then.
+// Dropped in this order: the file has no reader any more when the rest goes, and the directory is there until then.
 pub(crate) struct File<T: Show> {
     _entry: Entry,
     _dir: Dir,
@@ -82,13 +82,13 @@ pub(crate) struct File<T: Show> {
     _what: Arc<T>,
 }
 
-// SAFETY: What it points to it owns, and that may be used by any thread, as `T` may.
+// SAFETY: It owns what it points to, and that may be used by any thread, as `T` may.
 unsafe impl<T: Show> Send for File<T> {}
 // SAFETY: As above.
 unsafe impl<T: Show> Sync for File<T> {}
 
 impl<T: Show> File<T> {
-    /// Makes the file.
+    /// Creates the file.
     pub(crate) fn new(dir: &Dir, name: &CStr, what: &Arc<T>) -> Result<Self> {
         let raw = Opaque::new(bindings::ro2ib_debugfs_file {
             show: Some(Self::show),
@@ -112,6 +112,8 @@ impl<T: Show> File<T> {
         })
     }
 
+    /// Writes the contents to the reader.
+    ///
     /// # Safety
     ///
     /// Called by the file's `read`, with the `data` given for it.
@@ -123,7 +125,7 @@ impl<T: Show> File<T> {
     }
 }
 
-/// What shows itself, to be formatted.
+/// Adapter from [`Show`] to `Display`.
 struct Shown<'a, T>(&'a T);
 
 impl<T: Show> core::fmt::Display for Shown<'_, T> {
@@ -132,7 +134,7 @@ impl<T: Show> core::fmt::Display for Shown<'_, T> {
     }
 }
 
-/// Where a reader's text goes.
+/// Output of a reader.
 struct Seq(*mut bindings::seq_file);
 
 impl Write for Seq {

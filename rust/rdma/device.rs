@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! RDMA devices, their coming and going, and their asynchronous events.
+//! RDMA devices and their asynchronous events.
 
 use core::{
     marker::PhantomPinned,
@@ -59,11 +59,11 @@ unsafe impl AlwaysRefCounted for Device {
 /// Bytes of a name at most, with the NUL (`IB_DEVICE_NAME_MAX`).
 const NAME_LEN: usize = 64;
 
-/// The name that a device had.
+/// Copy of the name of a device.
 pub(crate) struct DeviceName([u8; NAME_LEN]);
 
 impl DeviceName {
-    /// Its text.
+    /// Returns the text.
     pub(crate) fn as_str(&self) -> &str {
         CStr::from_bytes_until_nul(&self.0)
             .ok()
@@ -72,7 +72,7 @@ impl DeviceName {
     }
 }
 
-/// What a device can do. The numbers of `struct ib_device_attr` that matter here.
+/// Capabilities of a device: the fields of `struct ib_device_attr` that the driver uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceAttrs {
     /// Queue pairs of all users of the device.
@@ -97,23 +97,25 @@ pub(crate) struct DeviceAttrs {
 }
 
 impl DeviceAttrs {
-    /// The pages of its memory regions. `None`: it has none as small as our own.
+    /// Returns the page size of its memory regions. `None`: it has none as small as the kernel's.
     pub(crate) fn region_page(&self) -> Option<RegionPage> {
         RegionPage::choose(self.page_size_cap, OUR_PAGE)
     }
 }
 
-/// The size of our own pages, as a power of two.
+/// Size of the kernel's pages, as a power of two.
 const OUR_PAGE: u32 = PAGE_SIZE.ilog2();
 
 /// The size of a page of memory regions.
 ///
-/// That of our own pages, if the device has it, else the next smaller one: irdma has 4 KiB and 2 MiB, also where ours are
-/// of 64 KiB. It takes any other size for 4 KiB and says nothing, and data goes to wrong places.
+/// The size of the kernel's pages if the device has it, otherwise the next smaller one: irdma has 4 KiB and 2 MiB, also
+/// where the kernel's pages have 64 KiB. irdma takes any other size for 4 KiB without an error, and data goes to wrong
+/// places.
 ///
 /// # Invariants
 ///
-/// Two to the power of `shift`. One that the device has, if it says which, and no larger than our own.
+/// Two to the power of `shift`. A size that the device has, if it reports its sizes, and no larger than the kernel's
+/// pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionPage {
     shift: u32,
@@ -124,8 +126,8 @@ impl RegionPage {
     /// ([`super::qp::QpConfig::mr_pages`]).
     const LEAST: u32 = 9;
 
-    /// As above: of those in `cap`, a bit each, where our own have the size `ours`, as a power of two. A device that says
-    /// nothing has them all.
+    /// Returns the largest size in `cap` (one bit per size) that is no larger than `ours`, the kernel's, as a power of
+    /// two. A device that reports no sizes has all.
     pub(crate) fn choose(cap: u64, ours: u32) -> Option<Self> {
         if cap == 0 {
             // INVARIANT: It does not say.
@@ -138,23 +140,23 @@ impl RegionPage {
         (shift >= Self::LEAST).then_some(Self { shift })
     }
 
-    /// Its bytes.
+    /// Returns the size in bytes.
     pub(crate) fn len(self) -> u32 {
         1_u32.wrapping_shl(self.shift)
     }
 
-    /// How many `nob` bytes are in at most that lie one behind the other, wherever they begin.
+    /// Returns the number of pages that `nob` contiguous bytes touch at most, wherever they begin.
     pub(crate) fn max_pages_for(self, nob: u32) -> u32 {
         nob.div_ceil(self.len().max(1)).saturating_add(1)
     }
 
-    /// How many one page of our own is.
+    /// Returns the number of pages of this size in one page of the kernel.
     pub(super) fn per_kernel_page(self) -> u32 {
         1_u32.wrapping_shl(OUR_PAGE.saturating_sub(self.shift))
     }
 }
 
-/// What a port of a device says of itself; all 0 if there is no such port.
+/// State of a port of a device; all 0 if there is no such port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PortState {
     /// It is up.
@@ -167,12 +169,12 @@ pub(crate) struct PortState {
     pub(crate) speed: u32,
     /// Code of the number of lanes.
     pub(crate) width: u32,
-    /// Packets of other partitions that it got, and did not take, since somebody set that to 0.
+    /// Packets of other partitions that the port dropped since the counter was reset.
     pub(crate) bad_pkeys: u32,
 }
 
 impl Device {
-    /// Makes a counted reference of a raw pointer.
+    /// Creates a counted reference from a raw pointer.
     ///
     /// Returns `None` if the device is being removed.
     ///
@@ -194,7 +196,7 @@ impl Device {
         self.0.get()
     }
 
-    /// What it can do.
+    /// Returns its capabilities.
     pub(crate) fn attrs(&self) -> DeviceAttrs {
         let mut a = bindings::ro2ib_device_attrs::default();
 
@@ -213,14 +215,14 @@ impl Device {
         }
     }
 
-    /// Whether it is made of software: rxe or siw. They are slow to answer, and raise completions in
-    /// work items of their own.
+    /// Returns whether it is a software device: rxe or siw. These are slow to answer, and raise completions in work
+    /// items of their own.
     pub(crate) fn is_software(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_device_is_software(self.as_raw()) }
     }
 
-    /// Whether it raises completions in an interrupt.
+    /// Returns whether it raises completions in an interrupt.
     pub(super) fn uses_irq_completions(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_device_uses_irq(self.as_raw()) }
@@ -245,26 +247,26 @@ impl Device {
         unsafe { bindings::ro2ib_device_is_ib(self.as_raw(), port) }
     }
 
-    /// Whether it carries local work requests out again when it repeats what was sent before them,
-    /// as rxe does; see [`super::sq::SendQueue::push_reg`].
+    /// Returns whether it executes local work requests again when it retransmits the work requests before them, as rxe
+    /// does; see [`super::sq::SendQueue::push_reg`].
     fn replays_local_wrs(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_device_replays_local_wrs(self.as_raw()) }
     }
 
-    /// Whether it reads the memory of a work request after that has ended, unless its completion is
-    /// asked for; see [`super::qp::Qp::signals_all`].
+    /// Returns whether it reads the memory of a work request after that has ended, unless a completion is requested;
+    /// see [`super::qp::Qp::signals_all`].
     pub(super) fn reads_after_completion(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_device_reads_after_completion(self.as_raw()) }
     }
 
-    /// Work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
+    /// Returns the number of work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
     pub(crate) fn wrs_per_reg(&self) -> u16 {
         1 + u16::from(self.replays_local_wrs())
     }
 
-    /// How a port of it is, counted from 1. May sleep.
+    /// Returns the state of a port, counted from 1. May sleep.
     pub(crate) fn port(&self, port: u32) -> PortState {
         let mut p = bindings::ro2ib_port::default();
 
@@ -280,28 +282,27 @@ impl Device {
         }
     }
 
-    /// Has the RDMA core look at the addresses of all interfaces, and give the ports of the device the GIDs that those are
-    /// due and have not got (over Ethernet only). Takes the lock of the network configuration: sleeps, and not for callers
-    /// that hold it.
+    /// Makes the RDMA core check the addresses of all interfaces and add missing GIDs to the ports of the device
+    /// (Ethernet only). Takes the lock of the network configuration: sleeps, and must not be called with that lock
+    /// held.
     pub(crate) fn rescan_gids(&self) {
         // SAFETY: By the type invariant it is registered, and so has its tables of GIDs.
         unsafe { bindings::rdma_roce_rescan_device(self.as_raw()) }
     }
 
-    /// Whether no message of the connection manager leaves a port of it, counted from 1, any more:
-    /// the queue pair for them is in the error state, which is for good on rxe. May sleep.
+    /// Returns whether a port, counted from 1, can send no messages of the connection manager any more because their
+    /// queue pair (the GSI QP) is in the error state. On rxe it stays there. May sleep.
     ///
     /// # Safety
     ///
-    /// An id of the CM is bound to it during the call. What is asked is the MAD layer, which frees what it has as soon as
-    /// its client goes, and that is not before the CM's has, which waits for ids.
+    /// An id of the CM is bound to it during the call. This queries the MAD layer, which frees its state as soon as its
+    /// client goes, and that is not before the CM's client has gone, which waits for ids.
     pub(super) unsafe fn gsi_failed(&self, port: u32) -> bool {
         // SAFETY: By the type invariant; the function knows which ports there are. The caller guarantees the rest.
         unsafe { bindings::ro2ib_gsi_failed(self.as_raw(), port) }
     }
 
-    /// Its name at the moment, such as `mlx5_0`: a copy, as it may be renamed at any time. For
-    /// messages.
+    /// Returns a copy of its name, such as `mlx5_0`, for messages: it may be renamed at any time.
     pub(crate) fn name(&self) -> DeviceName {
         let mut name = DeviceName([0; NAME_LEN]);
 
@@ -310,14 +311,14 @@ impl Device {
         name
     }
 
-    /// The device that its DMA goes through, NULL if the kernel has none of its DMA to do (rxe, siw, hfi1). Valid as long as this one is
-    /// registered.
+    /// Returns the device that its DMA goes through, or NULL if the kernel does no DMA for it (rxe, siw, hfi1). Valid
+    /// while this device is registered.
     pub(crate) fn dma_device(&self) -> *mut bindings::device {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_device_dma(self.as_raw()) }
     }
 
-    /// Whether both are the same device.
+    /// Returns whether both are the same device.
     pub(crate) fn same(&self, other: &Device) -> bool {
         core::ptr::eq(self, other)
     }
@@ -347,6 +348,8 @@ pub(crate) enum DeviceEvent {
 }
 
 impl DeviceEvent {
+    /// Returns the event.
+    ///
     /// # Safety
     ///
     /// `ev` is an event as given to a device event handler.
@@ -370,7 +373,7 @@ impl DeviceEvent {
 
 /// Receives the asynchronous events of a device.
 pub(crate) trait DeviceEvents: Send + Sync + Sized + 'static {
-    /// An event. Treat it as hard interrupt context: touch atomics, queue work.
+    /// Handles an event. Treat it as hard interrupt context: touch atomics, queue work.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent);
 }
 
@@ -426,6 +429,8 @@ impl<T: DeviceEvents> EventRegistration<T> {
         )
     }
 
+    /// Handles an event of the device.
+    ///
     /// # Safety
     ///
     /// Called by the core for the handler of a registered `Self`.

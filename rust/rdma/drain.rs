@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a QP ends: when no completion will come any more.
+//! Drain of a QP: how it ends, and when no completion will come any more.
 //!
-//! One marker, a work request as that of `ib_drain_qp()`, is posted to each queue of a QP that is in the error
-//! state. When both have completed every other work request has, too, and [`QpHandler::drained`] is called. A
-//! device that is being reset, or is broken, may refuse that, or never flush ([`Drain::give_up`]). Then the QP is destroyed first: nothing new
-//! completes after that, and what has completed is waited for ([`super::cq`]). `ib_drain_qp()` is no help there:
-//! where it cannot post it warns, and returns at once.
+//! One drain work request (marker), as in `ib_drain_qp()`, is posted to each queue of a QP that is in the error state.
+//! When both have completed, every other work request has completed, too, and [`QpHandler::drained`] is called. A
+//! device that is being reset or is broken may refuse the post, or never flush ([`Drain::give_up`]). Then the QP is
+//! destroyed first: nothing new completes after that, and the driver waits until the completions that exist are handled
+//! ([`super::cq`]). `ib_drain_qp()` does not help there: if it cannot post, it warns and returns at once.
 //!
 //! No locks: atomics. Markers come back where completions are polled ([`super::cq`]).
 
@@ -36,11 +36,11 @@ use super::{
 };
 use crate::bindings;
 
-/// Work requests of each queue that are kept for draining: the marker of
-/// [`Drain::begin`], and the one of `ib_drain_qp()` where that was never called.
+/// Work requests of each queue that are reserved for draining: the marker of [`Drain::begin`], and the one of
+/// `ib_drain_qp()` if [`Drain::begin`] was never called.
 pub(super) const DRAIN_WRS: u32 = 2;
 
-/// How far the end of a QP is.
+/// Progress of the drain of a QP.
 ///
 /// # Invariants
 ///
@@ -58,20 +58,20 @@ pub(super) struct Drain<T: QpHandler> {
     shared: *const QpShared<T>,
 }
 
-/// Somebody may post.
+/// Work requests may be posted.
 const OPEN: u32 = 0;
-/// Nobody posts any more, and the markers come back.
+/// Posting has ended, and the markers will complete.
 const BEGUN: u32 = 1;
-/// They do not: the QP has to be destroyed first.
+/// The markers will not complete: the QP has to be destroyed first.
 const FAILED: u32 = 2;
-/// Somebody is about to.
+/// A caller is about to destroy it.
 const ENDING: u32 = 3;
 
-/// What can be said of the completions of a QP.
+/// State of the completions of a QP.
 pub(super) enum DrainState {
     /// None will come any more.
     Done,
-    /// They come, then the markers.
+    /// Completions will come, and the markers as the last.
     Pending,
     /// The caller must destroy the QP, wait until its completions are handled, and call [`Drain::finish_destroyed`].
     /// No other caller gets this answer.
@@ -85,7 +85,8 @@ unsafe impl<T: QpHandler> Send for Drain<T> {}
 unsafe impl<T: QpHandler> Sync for Drain<T> {}
 
 impl<T: QpHandler> Drain<T> {
-    /// Nothing is posted. `shared` is that of the same QP, and lives as long as this.
+    /// Creates the state of a QP on which nothing is posted. `shared` is that of the same QP, and lives as long as
+    /// this.
     pub(super) fn new(handler: Arc<T>, shared: *const QpShared<T>) -> Self {
         // INVARIANT: Guaranteed by the caller.
         Self {
@@ -100,7 +101,7 @@ impl<T: QpHandler> Drain<T> {
         }
     }
 
-    /// Notes that there will be completions to wait for.
+    /// Records that there will be completions to wait for.
     pub(super) fn set_posted(&self) {
         self.posted.store(1, Relaxed);
     }
@@ -110,12 +111,12 @@ impl<T: QpHandler> Drain<T> {
     ///
     /// # Errors
     ///
-    /// What the provider says. Then `drained` is not called.
+    /// Those of the provider. Then `drained` is not called.
     ///
     /// # Safety
     ///
-    /// Called once at most, for the QP that this is in, which is not destroyed before [`Self::rest`]
-    /// says so or [`Self::drain_on_drop`] was called. Nobody posts any more.
+    /// Called once at most, for the QP that this is in, which is not destroyed before [`Self::rest`] says so or
+    /// [`Self::drain_on_drop`] was called. Posting has ended.
     pub(super) unsafe fn begin(&self, qp: *mut bindings::ib_qp) -> Result {
         self.set_posted();
         // SAFETY: The caller guarantees that it is valid.
@@ -128,22 +129,23 @@ impl<T: QpHandler> Drain<T> {
         begun
     }
 
-    /// The markers have not come back for too long: they are not waited for any more. Nothing before
-    /// [`Self::begin`] has returned, or after it failed.
+    /// Stops waiting for the markers. Does nothing before [`Self::begin`] has returned, or after it failed.
     pub(super) fn give_up(&self) {
         let _ = self.stage.cmpxchg(BEGUN, FAILED, Full);
     }
 
-    /// As if [`Self::begin`] had failed.
+    /// Enters the state after a failed [`Self::begin`].
     #[cfg(ro2iblnd_kunit)]
     pub(super) fn fail(&self) {
         self.set_posted();
         self.stage.store(FAILED, Release);
     }
 
+    /// Posts one marker to each queue.
+    ///
     /// # Safety
     ///
-    /// That of [`Self::begin`].
+    /// The conditions of [`Self::begin`].
     unsafe fn post_markers(&self, qp: *mut bindings::ib_qp) -> Result {
         // A WRITE of nothing: its key is not looked at (C9-88), and it is flushed anyway.
         let mut write = bindings::ib_rdma_wr::default();
@@ -164,7 +166,7 @@ impl<T: QpHandler> Drain<T> {
         to_result(unsafe { bindings::ro2ib_ib_post_recv(qp, &raw const recv, &mut bad_recv) })
     }
 
-    /// Whether completions will come.
+    /// Returns whether completions will come.
     pub(super) fn rest(&self) -> DrainState {
         if self.drained.load(Acquire) != 0 {
             DrainState::Done
@@ -175,7 +177,7 @@ impl<T: QpHandler> Drain<T> {
         }
     }
 
-    /// Ends what was posted and has no completion.
+    /// Ends the work requests that were posted and have no completion.
     ///
     /// # Safety
     ///
@@ -191,24 +193,26 @@ impl<T: QpHandler> Drain<T> {
         self.drained.store(1, Release);
     }
 
-    /// Waits for the completions of a QP that goes without [`Self::begin`], if there may be some. Sleeps. Whether
-    /// what has completed has to be waited for once more when the QP is destroyed.
+    /// Waits for the completions of a QP that is dropped without [`Self::begin`], if there may be some. Sleeps. Returns
+    /// whether the caller must wait for handled completions once more when the QP is destroyed.
     ///
     /// # Safety
     ///
-    /// `qp` is the QP that this is in. Nobody posts any more, and nobody else asks.
+    /// `qp` is the QP that this is in. Posting has ended, and no other caller is in this function.
     pub(super) unsafe fn drain_on_drop(&self, qp: *mut bindings::ib_qp) -> bool {
         if self.drained.load(Acquire) != 0 || self.posted.load(Relaxed) == 0 {
             return false;
         }
         if self.stage.load(Acquire) <= BEGUN {
-            // SAFETY: The caller guarantees that it is valid, and that nobody posts any more; there
-            // is room for the two work requests.
+            // SAFETY: The caller guarantees that it is valid, and that posting has ended; there is room for the two
+            // work requests.
             unsafe { bindings::ib_drain_qp(qp) }
         }
         true
     }
 
+    /// Handles the completion of the marker of the send queue.
+    ///
     /// # Safety
     ///
     /// Called by the core for a completion whose `wr_cqe` is `sq_marker`.
@@ -225,6 +229,8 @@ impl<T: QpHandler> Drain<T> {
         }
     }
 
+    /// Handles the completion of the marker of the receive queue.
+    ///
     /// # Safety
     ///
     /// Called by the core for a completion whose `wr_cqe` is `rq_marker`.
@@ -237,6 +243,8 @@ impl<T: QpHandler> Drain<T> {
         }
     }
 
+    /// Counts a completed marker; the last one ends the drain.
+    ///
     /// # Safety
     ///
     /// `this` is in a QP of which a marker has just come back.
@@ -249,12 +257,12 @@ impl<T: QpHandler> Drain<T> {
         }
         let handler = this.handler.clone();
 
-        // SAFETY: By the type invariant it is valid. Both markers are the last of their queues, they were posted when nobody
-        // posts any more, and after the device was told of the error state.
+        // SAFETY: By the type invariant it is valid. Both markers are the last of their queues: they were posted after
+        // posting had ended and after the QP was moved to the error state.
         unsafe { (*this.shared).send_ring().release_unfinished() };
         // INVARIANT: As above.
         this.drained.store(1, Release);
-        // From here on somebody else may free the QP.
+        // From here on another thread may free the QP.
         T::drained(handler);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Return codes of C, on the way of each message. Any context.
+//! Return codes of C functions, as `Result`. Any context.
 
 use kernel::{
     error::to_result,
@@ -8,7 +8,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// As [`to_result`], which is a call.
+/// Converts as [`to_result`] does, inlined: each message needs it.
 #[inline(always)]
 pub(super) fn check(rc: ffi::c_int) -> Result {
     match rc {

@@ -14,17 +14,17 @@ use crate::bindings;
 ///
 /// # Safety
 ///
-/// What [`Self::map`] has mapped is memory that the device may use, in that direction, until
-/// [`Self::unmap`], whatever happens to the owner meanwhile.
+/// Memory that [`Self::map`] has mapped may be used by the device, in that direction, until [`Self::unmap`], whatever
+/// happens to the owner meanwhile.
 pub(crate) unsafe trait GpuMemOps: Sync {
-    /// Maps the first `n` elements of a list for a device, and puts DMA addresses and lengths into it.
-    /// Returns how many elements these are, 0 if the pages are no GPU's or nobody has them any more, or a
-    /// negative errno. Process context; may sleep.
+    /// Maps the first `n` elements of a list for a device, and puts DMA addresses and lengths into it. Returns the
+    /// number of these elements, 0 if the pages are not memory of a GPU or are not registered any more, or a negative
+    /// errno. Process context; may sleep.
     ///
     /// # Safety
     ///
-    /// `sg` is a list of `n` elements, each of them within a page. `dev` is what the DMA of the device goes
-    /// through, or NULL if it is made of software, and valid during the call.
+    /// `sg` is a list of `n` elements, each of them within a page. `dev` is the device that the DMA goes through, or
+    /// NULL for a software device, and valid during the call.
     unsafe fn map(
         &self,
         dev: *mut bindings::device,
@@ -33,7 +33,7 @@ pub(crate) unsafe trait GpuMemOps: Sync {
         direction: Direction,
     ) -> i32;
 
-    /// Takes the mapping back. Any context but hard interrupts.
+    /// Removes the mapping. Any context but hard interrupts.
     ///
     /// # Safety
     ///
@@ -47,7 +47,7 @@ pub(crate) unsafe trait GpuMemOps: Sync {
         direction: Direction,
     );
 
-    /// Whether a page stands for memory of a GPU. Any context.
+    /// Returns whether a page stands for memory of a GPU. Any context.
     ///
     /// # Safety
     ///
@@ -55,10 +55,10 @@ pub(crate) unsafe trait GpuMemOps: Sync {
     unsafe fn has(&self, page: *mut bindings::page) -> bool;
 }
 
-/// What pages are.
+/// Kind of the memory that pages stand for.
 #[derive(Clone, Copy)]
 pub(crate) enum MemKind {
-    /// Memory of the system.
+    /// Memory of the host.
     Host,
     /// Memory of a GPU.
     Gpu(&'static dyn GpuMemOps),

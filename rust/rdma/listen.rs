@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Listening for connections.
+//! Listener for connection requests.
 
 use core::ptr::NonNull;
 
@@ -37,20 +37,19 @@ use crate::bindings;
 
 /// Receives the requests of a [`Listener`].
 pub(crate) trait ListenHandler: Send + Sync + 'static {
-    /// Somebody wants to connect. Process context, may sleep, allocates as in a [`NofsScope`], and
-    /// holds up all other requests: look at it, [`ConnRequest::take`] it and leave the rest to
-    /// a worker. A request that is neither taken nor rejected is dropped, as if it
-    /// had been lost.
+    /// Handles a connection request. Process context, may sleep, allocates as in a [`NofsScope`], and delays all other
+    /// requests: check it, [`ConnRequest::take`] it, and leave the rest to a worker. A request that is neither taken
+    /// nor rejected is dropped, as if it had been lost.
     fn connect_request(&self, request: &mut ConnRequest<'_>);
 
-    /// The device of the listener goes: have a worker drop the listener.
+    /// Handles the removal of the listener's device: have a worker drop the listener.
     fn device_removal(&self);
 
-    /// The hardware address of the interface is another one, and maybe so is the device: have a worker look.
+    /// Handles a change of the interface's hardware address. The device may have changed, too: have a worker check.
     fn addr_change(&self);
 }
 
-/// For an id that is bound, and never listens.
+/// Handler of an id that is bound and never listens.
 struct NoRequests;
 
 impl ListenHandler for NoRequests {
@@ -61,8 +60,8 @@ impl ListenHandler for NoRequests {
     fn addr_change(&self) {}
 }
 
-/// The device, and the port of it, that an address belongs to now. May sleep. The reference holds a removal
-/// of the device up: let it go.
+/// Returns the device and port that an address belongs to now. May sleep. The reference blocks a removal of the device:
+/// drop it soon.
 ///
 /// # Errors
 ///
@@ -74,8 +73,8 @@ pub(crate) fn device_of(net: NetNs<'_>, addr: &Addr) -> Result<(ARef<Device>, u3
     Ok((bound.device().ok_or(ENODEV)?, bound.port()))
 }
 
-/// Whether no message of the CM leaves `device` any more, if `addr` belongs to it; see [`Device::gsi_failed`]. May
-/// sleep. False if the address is elsewhere, or the device goes.
+/// Returns whether `device`, if `addr` belongs to it, can send no messages of the CM any more; see
+/// [`Device::gsi_failed`]. May sleep. False if the address is elsewhere, or the device is being removed.
 pub(crate) fn gsi_qp_failed(net: NetNs<'_>, addr: &Addr, device: &Device) -> bool {
     let Ok(bound) = Arc::new(NoRequests, GFP_KERNEL)
         .map_err(Error::from)
@@ -100,12 +99,12 @@ pub(crate) struct ConnRequest<'a> {
 }
 
 impl ConnRequest<'_> {
-    /// What the other side sent; on InfiniBand and RoCE always 56 bytes.
+    /// Returns the private data of the request; on InfiniBand and RoCE always 56 bytes.
     pub(crate) fn private_data(&self) -> &[u8] {
         self.private_data
     }
 
-    /// Number of the queue pair that the other side has made for it; 0 on iWARP.
+    /// Returns the number of the other side's queue pair; 0 on iWARP.
     pub(crate) fn qpn(&self) -> u32 {
         self.qpn
     }
@@ -117,20 +116,20 @@ impl ConnRequest<'_> {
         self.packet_life_time
     }
 
-    /// Whether it came over TCP, where nothing is dropped in silence: what is neither taken nor refused is refused by
-    /// the provider, without private data.
+    /// Returns whether it came over TCP. There no request is dropped silently: the provider rejects a request that is
+    /// neither taken nor rejected, without private data.
     pub(crate) fn is_over_tcp(&self) -> bool {
         let device = self.locked.device();
         device.is_some_and(|device| device.is_iwarp(self.locked.port()))
     }
 
-    /// The address it came from.
+    /// Returns the source address.
     pub(crate) fn dst_addr(&self) -> Option<Addr> {
         self.locked.dst_addr()
     }
 
-    /// The GID that it came from, if that is RoCE: its address, as an IPv6 address, for each Linux since 3.14. On
-    /// InfiniBand a GID is that of a port.
+    /// Returns the source GID over RoCE. Each Linux since 3.14 uses its IP address there, as an IPv6 address. On
+    /// InfiniBand a GID belongs to a port.
     pub(crate) fn roce_gid(&self) -> Option<[u8; 16]> {
         self.locked.roce_gid()
     }
@@ -155,7 +154,7 @@ impl ConnRequest<'_> {
         Ok(id)
     }
 
-    /// Refuses the request with up to 148 bytes of private data.
+    /// Rejects the request with up to 148 bytes of private data.
     ///
     /// # Errors
     ///
@@ -187,7 +186,7 @@ unsafe impl<L: ListenHandler> Send for Listener<L> {}
 unsafe impl<L: ListenHandler> Sync for Listener<L> {}
 
 impl<L: ListenHandler> Listener<L> {
-    /// Binds `addr`, and learns its device with that. May sleep.
+    /// Binds `addr`, and so finds its device. May sleep.
     ///
     /// # Errors
     ///
@@ -214,8 +213,7 @@ impl<L: ListenHandler> Listener<L> {
         Ok(this)
     }
 
-    /// Lets requests come; as many as `backlog` of them wait on iWARP, 0 for the
-    /// default. May sleep.
+    /// Starts to listen; up to `backlog` requests wait on iWARP, 0 for the default. May sleep.
     ///
     /// # Errors
     ///
@@ -225,12 +223,12 @@ impl<L: ListenHandler> Listener<L> {
         to_result(unsafe { bindings::ro2ib_cm_listen(self.id.as_ptr(), backlog) })
     }
 
-    /// The device of the address it listens at, if there is one.
+    /// Returns the device of the address it listens at, if there is one.
     pub(crate) fn device(&self) -> Option<ARef<Device>> {
         self.with_locked(|id| id.device())
     }
 
-    /// The port of that device.
+    /// Returns the port of that device.
     pub(crate) fn port(&self) -> u32 {
         self.with_locked(|id| id.port())
     }
@@ -240,6 +238,8 @@ impl<L: ListenHandler> Listener<L> {
         f(&unsafe { CmLocked::lock(self.id.as_ptr(), true) })
     }
 
+    /// Handles an event of the listener, or a request.
+    ///
     /// # Safety
     ///
     /// Called by the connection manager for an id whose context is an `L`.
@@ -282,8 +282,8 @@ impl<L: ListenHandler> Listener<L> {
 
         handler.connect_request(&mut request);
         match request.taken.take() {
-            // Refused by us, or by the CM: it sends a rejection of its own for any error but this one,
-            // which drops the request.
+            // Rejected by the handler, or to be dropped: the CM sends a reject of its own for any error except
+            // `ENOMEM`, which drops the request.
             None if request.id.is_null() => 1,
             None => ENOMEM.to_errno(),
             Some(taken) => {

@@ -9,40 +9,39 @@
 //! from the moment it is pushed until its completion, or to the QP for as long
 //! as a key to it is valid.
 //!
-//! A queue pair is in several rooms, which import each other in one direction only. From below:
+//! A queue pair is in several modules, which import each other in one direction only. Lowest first:
 //!
-//! | room | what |
+//! | module | content |
 //! |---|---|
-//! | [`raw_mr`], [`mr`], [`mr_slots`], [`mr_pool`], [`mr_sharing`] | memory regions: one, its token, those of a QP, those of a device |
-//! | [`send_ring`], [`recv_ring`] | the slots: what posted work requests own; over [`cqe`] |
+//! | [`raw_mr`], [`mr`], [`mr_slots`], [`mr_pool`], [`mr_sharing`] | memory regions: from one to those of a device |
+//! | [`send_ring`], [`recv_ring`] | the slots with the resources of posted work requests; over [`cqe`] |
 //! | [`qp_shared`] | the part of a QP that completions need |
-//! | [`handler`] | what the owner of a QP is told |
-//! | [`completion`], [`drain`] | completions: of what is posted, and the last ones |
+//! | [`handler`] | callbacks to the owner of a QP |
+//! | [`completion`], [`drain`] | completions of work requests, and the drain |
 //! | [`qp`] | the QP |
 //! | [`sq`], [`sq_reg`], [`rq`] | the rights to post; over [`batch`] |
-//! | [`qp_create`] | makes the QP and the rights, and takes them back |
+//! | [`qp_create`] | creation of the QP and the rights, and their end |
 //!
-//! So is an id of the connection manager:
+//! An id of the connection manager, lowest first:
 //!
-//! | room | what |
+//! | module | content |
 //! |---|---|
 //! | [`cm_event`], [`cm_path`], [`net_ns`] | addresses, events, paths, namespaces |
-//! | [`cm_locked`] | what is done with an id under its handler mutex |
+//! | [`cm_locked`] | operations on an id under its handler mutex |
 //! | [`cm_ref`] | counted references to an id; over [`refcount`] |
-//! | [`cm`] | the id, and whom it tells of its events |
-//! | [`listen`] | an id to listen on, and the requests that come |
+//! | [`cm`] | the id, and the handler of its events |
+//! | [`listen`] | an id to listen on, and its requests |
 //!
-//! Besides these, what else of the kernel the driver wants: [`debugfs`], [`percpu`], [`random`], [`sync`], [`work`].
+//! Wrappers of kernel interfaces other than RDMA: [`debugfs`], [`percpu`], [`random`], [`ratelimit`], [`sync`],
+//! [`work`].
 //!
-//! Nothing here knows LNet, nor who has the memory of GPUs ([`gpu`]). C headers: `include/rdma/ib_verbs.h`,
+//! Nothing here knows LNet or the owners of GPU memory ([`gpu`]). C headers: `include/rdma/ib_verbs.h`,
 //! `include/rdma/rdma_cm.h`.
-
-// A library: the driver and the tests use different parts of it.
 
 // The tests use a part of it.
 #![cfg_attr(ro2iblnd_kunit, allow(dead_code))]
 
-// Compiled in, over each of the kernel crates: that of the kernel calls a function of C for each access.
+// The driver's own atomics, with each kernel crate: those of the kernel's crate call a C function for each access.
 #[allow(dead_code, unreachable_pub)]
 #[path = "../kernel/sync/atomic.rs"]
 pub(crate) mod atomic;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions: keys that let the other side write into our memory.
+//! Memory regions: keys that let the other side write into local memory.
 //!
-//! The regions belong to the QP ([`super::mr_pool`]); what the driver holds are tokens
-//! ([`Mr`]) whose type says how far a region is:
+//! The regions belong to the QP ([`super::mr_pool`]). The driver holds tokens ([`Mr`]) whose type is the state of the
+//! region:
 //!
 //! `Free` - map -> `Mapped` - push_reg -> `Valid` - push_inv -> (in the QP) ->
 //! free again, when the invalidation has completed.
@@ -14,15 +14,14 @@ use core::marker::PhantomData;
 
 use super::raw_mr::Region;
 
-/// A region that is mapped nowhere.
+/// State of a region that is not mapped.
 pub(crate) struct Free;
-/// A region that knows its memory; its key is not valid yet.
+/// State of a region that is mapped, and whose key is not valid yet.
 pub(crate) struct Mapped;
-/// A region whose registration is in the send queue or done: the other side may
-/// use its key.
+/// State of a region whose registration is in the send queue or done: the other side may use its key.
 pub(crate) struct Valid;
 
-/// The right to go on with one memory region of a QP.
+/// Token of one memory region of a QP: the right to change its state.
 pub(crate) struct Mr<S> {
     index: u16,
     qp_id: u64,
@@ -54,7 +53,7 @@ impl<S> Mr<S> {
 }
 
 impl Mr<Free> {
-    /// For the pool of `qp_id`: nobody else has a token for `index`.
+    /// Creates a token for the pool of `qp_id`. The caller makes sure that `index` has no other token.
     pub(super) fn new(index: u16, qp_id: u64) -> Self {
         Self {
             index,
@@ -66,7 +65,7 @@ impl Mr<Free> {
         }
     }
 
-    /// It covers `len` bytes, and is `region` now.
+    /// Returns the token of the mapped region, which covers `len` bytes.
     pub(super) fn into_mapped(self, region: &Region, len: u32) -> Mr<Mapped> {
         Mr {
             rkey: region.rkey,
@@ -84,17 +83,17 @@ impl Mr<Valid> {
 }
 
 impl Mr<Mapped> {
-    /// The key for the other side.
+    /// Returns the key for the other side.
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// The address of the first byte, as the other side is to use it.
+    /// Returns the address of the first byte for the other side.
     pub(crate) fn iova(&self) -> u64 {
         self.iova
     }
 
-    /// How many bytes the key covers.
+    /// Returns the number of bytes that the key covers.
     #[cfg(ro2iblnd_kunit)]
     pub(crate) fn len(&self) -> u32 {
         self.len

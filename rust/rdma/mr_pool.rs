@@ -2,11 +2,9 @@
 
 //! The memory regions of a QP.
 //!
-//! A pool begins without any and gets regions as they are needed, up to a number that
-//! is known from the start: allocating one may take a command of the device's firmware,
-//! a server has thousands of QPs, and of those that are tried for a connection only one
-//! is used. Where they are from, and whether one that lies idle goes to another QP, is
-//! not decided here ([`super::mr_sharing`]).
+//! A pool begins empty and gets regions on demand, up to a fixed number: allocating one may take a firmware command of
+//! the device, a server has thousands of QPs, and several QPs may be tried for one connection. [`super::mr_sharing`]
+//! decides where regions come from, and whether an idle one goes to another QP.
 //!
 //! The pool keeps the mapping from `map` on until no key to it can be valid:
 //! until the invalidation has completed, or the region is destroyed. A key is changed only
@@ -56,7 +54,7 @@ pub(super) struct MrPool {
     pd: Arc<Pd>,
     max_pages: u32,
     most: u16,
-    /// Regions that it has; changes under the lock.
+    /// Number of its regions; changes under the lock.
     held: Atomic<u32>,
     /// Its place in the list of pools ([`super::mr_sharing`]).
     place: Atomic<usize>,
@@ -65,7 +63,7 @@ pub(super) struct MrPool {
 }
 
 impl MrPool {
-    /// A pool for `most` regions of `max_pages` pages. Sleeps.
+    /// Creates a pool for up to `most` regions of `max_pages` pages. Sleeps.
     pub(super) fn new(qp_id: u64, pd: &Arc<Pd>, most: u16, max_pages: u32) -> Result<Arc<Self>> {
         let pd = pd.clone();
         let slots = MrSlots::new();
@@ -84,14 +82,14 @@ impl MrPool {
         )
     }
 
-    /// Takes a region that lies idle here. Any context.
+    /// Takes an idle region of this pool. Any context.
     pub(super) fn take_idle(&self) -> Option<Mr<Free>> {
         let index = self.slots.lock().take_free()?;
 
         Some(Mr::new(index, self.qp_id))
     }
 
-    /// Makes a new region that it can use. Sleeps.
+    /// Allocates a new region that it can use. Sleeps.
     ///
     /// # Errors
     ///
@@ -100,11 +98,11 @@ impl MrPool {
         Ok(RawMr::alloc(budget, &self.pd, self.max_pages)?.into())
     }
 
-    /// The region is one of its own from now on, and is taken. Sleeps.
+    /// Adds the region to the pool, and takes it. Sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if it has as many as it may have, or is destroyed; `ENOMEM`. Then the region is destroyed.
+    /// `ENOBUFS` if the pool is full or destroyed; `ENOMEM`. Then the region is destroyed.
     pub(super) fn insert(&self, detached: DetachedMr) -> Result<Mr<Free>> {
         let mut detached = detached;
 
@@ -144,13 +142,13 @@ impl MrPool {
         }
         let mut larger = MrSlots::with_capacity(len.saturating_mul(2).max(FIRST_SLOTS).min(most))?;
 
-        // Somebody may have been faster.
+        // Another thread may have been faster.
         self.slots.lock().move_into(&mut larger);
-        // What is too small now goes after the lock.
+        // The smaller memory is freed after the lock.
         Ok(())
     }
 
-    /// Gives a region away that lies idle, for queue pairs that need `max_pages`. Any context.
+    /// Removes an idle region for a QP that needs `max_pages`. Any context.
     pub(super) fn steal_idle(&self, max_pages: u32) -> Option<DetachedMr> {
         if self.max_pages < max_pages {
             return None;
@@ -174,27 +172,27 @@ impl MrPool {
         drop(unused);
     }
 
-    /// How many regions there are.
+    /// Returns the number of its regions.
     pub(super) fn held(&self) -> u32 {
         self.held.load(Relaxed)
     }
 
-    /// Whether it has as many as it may have.
+    /// Returns whether it has as many regions as it may have.
     pub(super) fn is_full(&self) -> bool {
         self.held() >= self.most.into()
     }
 
-    /// Pages of each.
+    /// Returns the number of pages of each region.
     pub(super) fn max_pages(&self) -> u32 {
         self.max_pages
     }
 
-    /// The protection domain of its regions.
+    /// Returns the protection domain of its regions.
     pub(super) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Its place in the list of pools; whoever has the lock of that list uses it.
+    /// Returns its place in the list of pools, which the lock of that list protects.
     pub(super) fn place(&self) -> &Atomic<usize> {
         &self.place
     }
@@ -206,17 +204,17 @@ impl MrPool {
         }
     }
 
-    /// Lets a region cover all of `sg`, and makes its next key. Sleeps, with some providers.
+    /// Maps all of `sg` with a region, and makes its next key. Sleeps, with some providers.
     pub(super) fn map(&self, mr: Mr<Free>, sg: SgRef) -> Result<Mr<Mapped>, (Mr<Free>, Error)> {
         if mr.qp_id() != self.qp_id || sg.direction() != Direction::FromDevice {
             return Err((mr, EINVAL));
         }
-        // The caller has the only token, so it is there unless the pool is destroyed.
+        // The caller has the only token, so the region is in the pool unless the pool is destroyed.
         let Some((raw, key_used)) = self.slots.lock().check_out(mr.index()) else {
             return Err((mr, ENODEV));
         };
         let nob = sg.nob();
-        // It is nobody's but ours.
+        // The region is not in the pool now, so nothing else uses it.
         let region = raw.map(&sg, key_used);
         let covers = region
             .as_ref()
@@ -247,14 +245,14 @@ impl MrPool {
         mr.into_free()
     }
 
-    /// The parts of a registration, which is about to be posted.
-    // The token stays where it is: by parts.
+    /// Returns the parts of a registration, which is about to be posted.
+    // Takes the parts of the token, so that the token is not moved.
     #[inline(always)]
     pub(super) fn register(&self, index: u16, rkey: u32) -> Option<RegParts> {
         self.slots.lock().register(index, rkey)
     }
 
-    /// The invalidation of a region has completed: its key is dead.
+    /// Frees a region whose invalidation has completed: its key is dead.
     pub(super) fn invalidated(&self, index: u16) {
         let mut slots = self.slots.lock();
         let sg = slots.clear_mapping(index);
@@ -267,8 +265,7 @@ impl MrPool {
 
     /// Destroys all regions. Sleeps. Afterwards no key is valid.
     ///
-    /// The send queue must be empty and closed: a registration would refer to
-    /// what is gone.
+    /// The send queue must be empty and closed: a registration would refer to a destroyed region.
     pub(super) fn destroy(&self) {
         let mut slots = self.slots.lock();
         let all = slots.destroy();

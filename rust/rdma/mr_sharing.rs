@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory regions that we have of a device: who has them, and where the next one is from.
+//! Memory regions of a device, shared between its queue pairs.
 //!
-//! Each queue pair has a pool of its own ([`MrPool`]), and takes what lies idle there without asking anybody: that is
-//! all that happens while a connection works as it did before. Only who needs one more comes here. How many there may
-//! be, and whether it is a new one or one that lies idle with another queue pair, is a policy that is given
-//! ([`MrPolicy`]); it is not known here.
+//! Each queue pair has its own pool ([`MrPool`]), and takes idle regions there without any shared lock: a connection in
+//! a steady state needs nothing else. A queue pair that needs one more region comes here. A policy that the driver
+//! gives ([`MrPolicy`]) decides how many regions there may be, and whether the next one is new or an idle one of
+//! another queue pair.
 //!
 //! A region that goes from one pool to another is idle: its invalidation has completed, so no key to it is valid, and
-//! nothing that was posted with it is under way. It belongs to a protection domain, as queue pairs do. If that is
-//! another one (of another interface of the device) the region is destroyed, and a new one made in its place.
+//! nothing that was posted with it is under way. A region belongs to a protection domain, as queue pairs do. If the
+//! protection domains differ (another interface of the device), the region is destroyed and a new one is allocated in
+//! its place.
 //!
 //! Context: [`Regions::take`] may sleep. The mutex of the list is held neither across a command to the device, nor
 //! while memory is allocated for a pool; the lock of a pool is taken inside of it.
@@ -39,16 +40,16 @@ use super::{
     raw_mr::MrBudget, //
 };
 
-/// What is known when a queue pair needs one region more.
+/// Usage of the regions when a queue pair needs one more.
 #[derive(Clone, Copy)]
 pub(crate) struct MrUsage {
-    /// Regions that we may have of the device.
+    /// Regions that the driver may have of the device.
     pub(crate) limit: u32,
-    /// Regions that there are.
+    /// Regions that are allocated.
     pub(crate) allocated: u32,
-    /// Queue pairs that have, or want, some.
+    /// Queue pairs that have, or need, regions.
     pub(crate) users: u32,
-    /// Regions of the one that needs another.
+    /// Regions of the queue pair that needs another.
     pub(crate) held: u32,
 }
 
@@ -56,26 +57,26 @@ pub(crate) struct MrUsage {
 /// Called again with `failed` if the allocation failed.
 pub(crate) type MrPolicy = fn(MrUsage, failed: bool) -> Option<u32>;
 
-/// How regions are and were had, for people.
+/// Usage of the regions, for debugfs.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RegionsView {
-    /// Regions that there are.
+    /// Regions that are allocated.
     pub(crate) allocated: u32,
-    /// How many there may be; all bits set: the device does not say.
+    /// Regions that the driver may have; all bits set if the device does not report a limit.
     pub(crate) limit: u32,
-    /// How often one went from a connection to another.
+    /// Number of times that a region went from one connection to another.
     pub(crate) moved: u64,
 }
 
-/// What the mutex protects.
+/// Data under the mutex.
 struct List {
     pools: KVVec<Arc<MrPool>>,
-    /// Where the next search for an idle one begins.
+    /// Place where the next search for an idle region begins.
     next: usize,
     moved: u64,
 }
 
-/// The memory regions that we have of a device.
+/// Memory regions of the driver on a device.
 #[pin_data]
 pub(crate) struct Regions {
     budget: Arc<MrBudget>,
@@ -85,7 +86,7 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    /// None yet, and never more than `bound`. May sleep.
+    /// Creates the list without any region, for at most `limit` regions. May sleep.
     pub(crate) fn new(limit: u32, policy: MrPolicy) -> Result<Arc<Self>> {
         let budget = Arc::new(MrBudget::new(limit), GFP_KERNEL)?;
         let list = List {
@@ -104,7 +105,7 @@ impl Regions {
         )
     }
 
-    /// What people see. May sleep.
+    /// Returns the usage, for debugfs. May sleep.
     pub(crate) fn view(&self) -> RegionsView {
         RegionsView {
             allocated: self.budget.allocated(),
@@ -113,7 +114,7 @@ impl Regions {
         }
     }
 
-    /// A region for `pool`. Sleeps.
+    /// Takes a region for `pool`. Sleeps.
     fn take(&self, pool: &Arc<MrPool>) -> Result<Mr<Free>> {
         if let Some(mr) = pool.take_idle() {
             return Ok(mr);
@@ -132,7 +133,7 @@ impl Regions {
         if idle.is_none() {
             match pool.make(&self.budget) {
                 Ok(detached) => return pool.insert(detached),
-                // The device has no more, or others were faster.
+                // The device has no more regions, or other queue pairs were faster.
                 Err(e) => {
                     why = e;
                     usage.allocated = self.budget.allocated();
@@ -146,15 +147,15 @@ impl Regions {
         if detached.is_of(pool.pd()) {
             return pool.insert(detached);
         }
-        // Only the place that it leaves in the budget is of use. Its key is dead, and nothing of it is under way.
+        // Only its place in the budget is of use. Its key is dead, and no work request refers to it.
         drop(detached);
         pool.insert(pool.make(&self.budget)?)
     }
 
-    /// One that lies idle with another one than `pool`, which has `least` or more. May sleep.
+    /// Takes an idle region of another pool that has at least `least`. May sleep.
     fn idle(&self, pool: &Arc<MrPool>, least: u32) -> Option<DetachedMr> {
         let mut list = self.list.lock();
-        // Some may have left.
+        // Some pools may have left the list.
         let next = list.next.min(list.pools.len());
         let (front, back) = list.pools.split_at_checked(next).unwrap_or_default();
         let mut found = None;
@@ -171,13 +172,13 @@ impl Regions {
         let (at, detached) = found?;
         let len = list.pools.len().max(1);
 
-        // The one behind it is asked first the next time, so that all are asked in turn.
+        // The next search begins behind that pool, so that all pools are asked in turn.
         list.next = next.wrapping_add(at).wrapping_add(1) % len;
         list.moved = list.moved.wrapping_add(1);
         Some(detached)
     }
 
-    /// Puts `pool` into the list if it is not there. Returns how many there are. May sleep.
+    /// Adds `pool` to the list if it is not there. Returns the number of pools. May sleep.
     fn register_pool(&self, pool: &Arc<MrPool>) -> Result<u32> {
         let mut list = self.list.lock();
         let len = list.pools.len();
@@ -197,7 +198,7 @@ impl Regions {
             return;
         }
         let at = pool.place().load(Relaxed);
-        // The last one gets its place.
+        // The last pool gets its place.
         let Some(last) = list.pools.pop() else {
             return;
         };
@@ -205,7 +206,7 @@ impl Regions {
         last.place().store(at, Relaxed);
         let gone = match list.pools.get_mut(at) {
             Some(place) => core::mem::replace(place, last),
-            // It was the last one.
+            // It was the last pool.
             None => last,
         };
 
@@ -222,15 +223,15 @@ impl List {
     }
 }
 
-/// The pool of a queue pair, and where it gets regions from. Must be dropped in process context, when the queue pair is
-/// destroyed or can post no more.
+/// Pool of a queue pair, with the list that it gets regions from. Must be dropped in process context, when the queue
+/// pair is destroyed or can post no more.
 pub(super) struct MrPoolHandle {
     pool: Arc<MrPool>,
     regions: Arc<Regions>,
 }
 
 impl MrPoolHandle {
-    /// A pool that nobody has but this.
+    /// Creates the handle of a pool that has no other handle.
     pub(super) fn new(pool: Arc<MrPool>, regions: &Arc<Regions>) -> Self {
         Self {
             pool,
@@ -242,13 +243,13 @@ impl MrPoolHandle {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if the queue pair has as many in use as it may, or all of the device are in use; else why none can be
-    /// made.
+    /// `ENOBUFS` if the queue pair has as many regions in use as it may, or all of the device are in use; otherwise the
+    /// error of the allocation.
     pub(super) fn take(&self) -> Result<Mr<Free>> {
         self.regions.take(&self.pool)
     }
 
-    /// Destroys all regions: [`MrPool::destroy`]. Sleeps.
+    /// Removes the pool from the list and destroys all its regions, as [`MrPool::destroy`]. Sleeps.
     pub(super) fn destroy(&self) {
         self.regions.unregister_pool(&self.pool);
         self.pool.destroy();

@@ -3,7 +3,7 @@
 //! The regions of one pool, by index, and the keys that the device knows: the data under the lock of
 //! [`super::mr_pool`].
 //!
-//! Nothing here sleeps, but to drop what is handed out may: callers do that after the lock.
+//! Nothing here sleeps. Dropping a returned value may sleep: callers do that after the lock.
 
 use kernel::{
     prelude::*,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::bindings;
 
-/// A region that belongs to no pool. It is mapped nowhere, and no key to it is valid.
+/// A region that belongs to no pool. It is not mapped, and no key to it is valid.
 pub(super) struct DetachedMr {
     raw: RawMr,
     key_used: bool,
@@ -25,7 +25,7 @@ pub(super) struct DetachedMr {
 }
 
 impl DetachedMr {
-    /// Whether queue pairs of `pd` can use it.
+    /// Returns whether queue pairs of `pd` can use it.
     pub(super) fn is_of(&self, pd: &Arc<Pd>) -> bool {
         self.raw.is_of(pd)
     }
@@ -43,19 +43,19 @@ impl From<RawMr> for DetachedMr {
     }
 }
 
-/// A place for a region.
+/// A slot for a region.
 struct Entry {
-    // Not there while it is being mapped: that may sleep, so it is not done under the lock.
+    // `None` while it is being mapped: that may sleep, so it happens outside of the lock.
     raw: Option<RawMr>,
     // Set from `mapped` until no key to it can be valid.
     sg: Option<SgRef>,
-    // The current key went into a posted registration: the next one needs another.
+    // The current key went into a posted registration: the next registration needs another key.
     key_used: bool,
-    // The region that was here went to another pool.
+    // The region of this slot went to another pool.
     is_vacant: bool,
-    // The key that the device knows: of the last registration, or of the beginning.
+    // The key that the device knows: that of the last registration, or the first one.
     device_rkey: u32,
-    // `device_rkey` and `key_used` when `remove_unused` last looked: both change with each use of the region.
+    // `device_rkey` and `key_used` at the last call of `remove_unused`: both change with each use of the region.
     last_seen: Option<(u32, bool)>,
 }
 
@@ -72,30 +72,30 @@ impl From<DetachedMr> for Entry {
     }
 }
 
-/// What a work request needs to know of a region.
+/// Fields of a region for a work request.
 pub(super) struct RegParts {
     pub(super) mr: *mut bindings::ib_mr,
     pub(super) key: u32,
-    /// The key that the device knows until then: dead, as the region is free.
+    /// The key that the device knows until then: dead, because the region is free.
     pub(super) device_rkey: u32,
 }
 
-/// The regions of a pool.
+/// The regions of a pool, in slots.
 ///
 /// # Invariants
 ///
 /// - `free` has room for as many as `entries` has.
-/// - An index is in `free`, once, exactly while nobody has a token for it, and its region is there, mapped
-///   nowhere, without a valid key.
+/// - An index is in `free`, once, exactly while no token for it exists, and its region is in its slot, not
+///   mapped, without a valid key.
 pub(super) struct MrSlots {
     entries: KVec<Entry>,
     free: KVec<u16>,
-    /// Nothing is added any more.
+    /// No region is added any more.
     destroyed: bool,
 }
 
 impl MrSlots {
-    /// None, and no room.
+    /// Creates an empty list without room.
     pub(super) fn new() -> Self {
         Self {
             entries: KVec::new(),
@@ -104,7 +104,7 @@ impl MrSlots {
         }
     }
 
-    /// None, with room for `n`. May sleep.
+    /// Creates an empty list with room for `n` regions. May sleep.
     pub(super) fn with_capacity(n: usize) -> Result<Self> {
         Ok(Self {
             entries: KVec::with_capacity(n, GFP_KERNEL)?,
@@ -113,22 +113,22 @@ impl MrSlots {
         })
     }
 
-    /// How many places there are.
+    /// Returns the number of slots.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing is added any more.
+    /// Returns whether the regions were destroyed, so that none is added any more.
     pub(super) fn is_destroyed(&self) -> bool {
         self.destroyed
     }
 
-    /// Whether one more can be added.
+    /// Returns whether one more region can be added.
     pub(super) fn has_room(&self) -> bool {
         self.entries.len() < self.entries.capacity() || self.entries.iter().any(|e| e.is_vacant)
     }
 
-    /// Goes on in `larger`, which is empty, if that has more room. What was used before is there afterwards.
+    /// Moves all slots into `larger`, which is empty, if that has more room. Leaves the old memory in `larger`.
     pub(super) fn move_into(&mut self, larger: &mut Self) {
         if larger.entries.capacity() <= self.entries.capacity() || self.destroyed {
             return;
@@ -145,7 +145,7 @@ impl MrSlots {
         core::mem::swap(&mut self.free, &mut larger.free);
     }
 
-    /// A place for the region, which is not free; else it is given back.
+    /// Adds the region, and returns its index, which is not free. Gives the region back if there is no room.
     pub(super) fn add(&mut self, detached: DetachedMr) -> Result<u16, DetachedMr> {
         let hole = self.entries.iter().position(|e| e.is_vacant);
         let at = hole.unwrap_or(self.entries.len());
@@ -166,13 +166,13 @@ impl MrSlots {
         Ok(index)
     }
 
-    /// Takes the region out that was free last. It goes to another pool.
+    /// Removes the region that became free last. It goes to another pool.
     pub(super) fn remove_free(&mut self) -> Option<DetachedMr> {
         let index = self.free.pop()?;
         self.remove(index)
     }
 
-    /// Takes a free region out that was not used since this was last called, if there is one.
+    /// Removes a free region that was not used since the last call, if there is one.
     pub(super) fn remove_unused(&mut self) -> Option<DetachedMr> {
         let entries = &mut self.entries;
         let unused = self.free.iter().position(|index| {
@@ -183,12 +183,12 @@ impl MrSlots {
         for entry in entries.iter_mut() {
             entry.last_seen = Some((entry.device_rkey, entry.key_used));
         }
-        // Those that were not used for longest are first.
+        // The regions that were not used for the longest time are first.
         let index = self.free.remove(unused?).ok()?;
         self.remove(index)
     }
 
-    /// Takes a region out that is in `free` no more.
+    /// Removes a region that is not in `free` any more.
     fn remove(&mut self, index: u16) -> Option<DetachedMr> {
         let entry = self.entries.get_mut(usize::from(index))?;
         let raw = entry.raw.take()?;
@@ -201,14 +201,14 @@ impl MrSlots {
         })
     }
 
-    /// Takes a free one.
+    /// Takes a free region.
     pub(super) fn take_free(&mut self) -> Option<u16> {
         self.free.pop()
     }
 
-    /// That one is free again.
+    /// Makes a region free again.
     pub(super) fn put_free(&mut self, index: u16) {
-        // There is room for all of them, so this cannot fail.
+        // There is room for all regions, so this cannot fail.
         let _ = self.free.push_within_capacity(index);
     }
 
@@ -216,14 +216,15 @@ impl MrSlots {
         self.entries.get_mut(usize::from(index))
     }
 
-    /// Takes a region out to map it, and whether it needs another key. `None`: they are destroyed.
+    /// Takes a region out to be mapped, and returns whether it needs another key. `None`: the regions are destroyed.
     pub(super) fn check_out(&mut self, index: u16) -> Option<(RawMr, bool)> {
         let entry = self.entry(index)?;
 
         Some((entry.raw.take()?, entry.key_used))
     }
 
-    /// Puts it back; it covers `sg` and has had another key, if it was mapped. Given back: they were destroyed.
+    /// Puts a region back. If it was mapped, it has another key and covers the list in `mapped`. Gives the region back
+    /// if the regions were destroyed.
     pub(super) fn check_in(
         &mut self,
         index: u16,
@@ -242,12 +243,12 @@ impl MrSlots {
         Ok(())
     }
 
-    /// It covers nothing any more: what it did.
+    /// Removes and returns the mapping of a region.
     pub(super) fn clear_mapping(&mut self, index: u16) -> Option<SgRef> {
         self.entry(index)?.sg.take()
     }
 
-    /// The key `rkey` goes into a registration, which is about to be posted.
+    /// Returns the fields for a registration with `rkey`, which is about to be posted.
     pub(super) fn register(&mut self, index: u16, rkey: u32) -> Option<RegParts> {
         let entry = self.entry(index)?;
         let raw = entry.raw.as_ref()?.as_raw();
@@ -260,15 +261,15 @@ impl MrSlots {
         })
     }
 
-    /// Takes all out, for good. To drop them sleeps.
+    /// Removes all regions for good. Dropping the result sleeps.
     ///
-    /// A region that is being mapped now goes with whoever maps it: it has no key that is valid.
+    /// A region that is being mapped now is dropped by the thread that maps it: no key of it is valid.
     pub(super) fn destroy(&mut self) -> impl Sized {
         self.destroyed = true;
         self.free.clear();
         for entry in self.entries.iter_mut() {
-            // Mapped, and its registration never posted: whoever mapped it may be about to
-            // give the memory back, and must find it unmapped. Hence inside the lock.
+            // Mapped, and its registration never posted: the thread that mapped it may be about to give the memory
+            // back, and must find it unmapped. Hence inside the lock.
             if !entry.key_used {
                 entry.sg = None;
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A network namespace, as ids of the connection manager are created in one. Any context.
+//! Network namespace in which ids of the connection manager are created. Any context.
 
 use core::{
     marker::PhantomData,
@@ -21,7 +21,7 @@ pub(crate) struct NetNs<'a> {
 
 #[cfg(ro2iblnd_kunit)]
 impl NetNs<'static> {
-    /// The initial namespace.
+    /// Returns the initial namespace.
     ///
     /// # Errors
     ///

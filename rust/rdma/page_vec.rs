@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Lists of page fragments, of others or of our own.
+//! Lists of page fragments, of LNet or of the driver.
 
 use kernel::{
     page::PAGE_SIZE,
@@ -11,7 +11,7 @@ use kernel::{
 use super::gpu::MemKind;
 use crate::bindings;
 
-/// Pages that belong to us.
+/// Pages that belong to the driver.
 ///
 /// # Invariants
 ///
@@ -34,7 +34,7 @@ impl Drop for Pages {
 
 /// A list of page fragments that data is read from or written to.
 ///
-/// Whether there are as many bytes as was said is found out by who uses them.
+/// The functions that use the bytes check whether there are as many as stated.
 ///
 /// # Invariants
 ///
@@ -45,7 +45,7 @@ pub(crate) struct PageVec {
     n: u32,
     offset: u32,
     nob: u32,
-    home: MemKind,
+    kind: MemKind,
     own: Option<Arc<Pages>>,
 }
 
@@ -55,20 +55,20 @@ unsafe impl Send for PageVec {}
 unsafe impl Sync for PageVec {}
 
 impl PageVec {
-    /// Wraps `nob` bytes from `offset` on of the `n` fragments at `bvecs`. What is a GPU's must be said
-    /// to be (`home`), else other memory is moved.
+    /// Wraps `nob` bytes from `offset` on of the `n` fragments at `bvecs`. Memory of a GPU must be declared as such
+    /// (`kind`), otherwise other memory is read or written.
     ///
     /// # Safety
     ///
-    /// `bvecs` points to `n` valid elements. They and their pages stay as they
-    /// are until the returned value, and all that is shared with it, is gone.
+    /// `bvecs` points to `n` valid elements. They and their pages stay as they are until the returned value, and every
+    /// value that is shared with it, is gone.
     #[inline]
     pub(crate) unsafe fn from_raw(
         bvecs: *const bindings::bio_vec,
         n: u32,
         offset: u32,
         nob: u32,
-        home: MemKind,
+        kind: MemKind,
     ) -> Self {
         // INVARIANT: Guaranteed by the caller.
         Self {
@@ -76,44 +76,44 @@ impl PageVec {
             n,
             offset,
             nob,
-            home,
+            kind,
             own: None,
         }
     }
 
-    /// How many bytes it covers.
+    /// Returns the number of bytes that it covers.
     pub(crate) fn nob(&self) -> usize {
         self.nob as usize
     }
 
-    /// Whether it is memory of a GPU, which the CPU cannot copy.
+    /// Returns whether it is memory of a GPU, which the CPU cannot copy.
     pub(crate) fn is_gpu(&self) -> bool {
-        matches!(self.home, MemKind::Gpu(_))
+        matches!(self.kind, MemKind::Gpu(_))
     }
 
-    /// Its pages, to be kept, if they are our own.
+    /// Returns a reference to its pages if they belong to the driver.
     pub(super) fn own(&self) -> Option<Arc<Pages>> {
         self.own.clone()
     }
 
-    /// What its pages are.
-    pub(super) fn home(&self) -> MemKind {
-        self.home
+    /// Returns the kind of its memory.
+    pub(super) fn kind(&self) -> MemKind {
+        self.kind
     }
 
-    /// Whether some of its pages are a GPU's and some are not.
+    /// Returns whether some of its pages, but not all, stand for memory of a GPU.
     pub(super) fn is_mixed(&self) -> bool {
-        let MemKind::Gpu(gpu) = self.home else {
+        let MemKind::Gpu(gpu) = self.kind else {
             return false;
         };
         let (mut some, mut others) = (false, false);
         let (mut at, mut end) = (self.offset, self.offset.saturating_add(self.nob));
 
         for i in 0..self.n as usize {
-            // SAFETY: By the type invariant there are so many.
+            // SAFETY: By the type invariant there are `n` elements.
             let bvec = unsafe { &*self.bvecs.add(i) };
 
-            // Only those that bytes of this are in.
+            // Only pages that hold bytes of this list.
             let is_before = at >= bvec.bv_len;
             at = at.saturating_sub(bvec.bv_len);
             if is_before {
@@ -141,7 +141,7 @@ impl PageVec {
     /// `EINVAL` if there are fewer, `EOPNOTSUPP` for memory of a GPU.
     #[inline]
     pub(crate) fn copy_to_slice(&self, at: usize, to: &mut [u8]) -> Result {
-        // Most messages carry nothing.
+        // Most messages carry no data.
         if to.is_empty() {
             return Ok(());
         }
@@ -193,12 +193,12 @@ impl PageVec {
         }
     }
 
-    /// The fragments, how many they are, where in them the first byte is, and how many bytes.
+    /// Returns the fragments, their number, the offset of the first byte in them, and the number of bytes.
     pub(super) fn as_raw(&self) -> (*const bindings::bio_vec, u32, u32, u32) {
         (self.bvecs, self.n, self.offset, self.nob)
     }
 
-    /// Pages of our own, `nob` bytes, zeroed. May sleep.
+    /// Allocates zeroed pages for `nob` bytes. May sleep.
     ///
     /// # Errors
     ///
@@ -260,8 +260,7 @@ impl PageVec {
         }
     }
 
-    /// A second reference to the same pages. What [`Self::from_raw`] asks for is asked for all of
-    /// them.
+    /// Returns a second list of the same pages. The conditions of [`Self::from_raw`] apply to both.
     pub(crate) fn share(&self) -> Self {
         Self {
             own: self.own.clone(),

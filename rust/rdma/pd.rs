@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains, and the right to make completion queues of a device.
+//! Protection domains, and the lock for making completion queues of a device.
 
 use core::ptr::NonNull;
 
@@ -26,7 +26,7 @@ use crate::bindings;
 pub(crate) struct Pd {
     pd: NonNull<bindings::ib_pd>,
     device: ARef<Device>,
-    /// Taken while completion queues are asked for; see [`super::cq`].
+    /// Held while completion queues are requested; see [`super::cq`].
     #[pin]
     cqs: Mutex<()>,
 }
@@ -41,7 +41,7 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// What the provider says.
+    /// Those of the provider.
     pub(crate) fn alloc(device: ARef<Device>) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
@@ -63,12 +63,12 @@ impl Pd {
         &self.cqs
     }
 
-    /// The device it belongs to.
+    /// Returns its device.
     pub(crate) fn device(&self) -> &ARef<Device> {
         &self.device
     }
 
-    /// The key for local DMA addresses of the whole memory. Local use only.
+    /// Returns the key for local DMA addresses of the whole memory. Local use only.
     pub(crate) fn local_dma_lkey(&self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_pd_lkey(self.as_raw()) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Numbers that every CPU has of its own, so that counting shares no cache line and takes no lock.
+//! Per-CPU histograms: counting shares no cache line and takes no lock.
 //!
 //! C header: `include/linux/percpu.h`.
 
@@ -16,11 +16,11 @@ use kernel::{
 
 use crate::bindings;
 
-/// Words of a row.
+/// Number of words of a row.
 const ROW: usize = 64;
 
-/// `ROWS` rows of 64 words on each CPU. The first of a row is a sum; the others count numbers, each those whose highest
-/// bit it is. What is below 512 counts as 511.
+/// `ROWS` rows of 64 words on each CPU. The first word of a row is a sum. Word `n` counts the numbers whose highest bit
+/// is bit `n`. A number below 512 counts as 511.
 ///
 /// # Invariants
 ///
@@ -34,7 +34,7 @@ unsafe impl<const ROWS: usize> Send for PercpuHistogram<ROWS> {}
 unsafe impl<const ROWS: usize> Sync for PercpuHistogram<ROWS> {}
 
 impl<const ROWS: usize> PercpuHistogram<ROWS> {
-    /// All of them 0. May sleep.
+    /// Creates it with all words 0. May sleep.
     pub(crate) fn new() -> Result<Self> {
         let n = u32::try_from(ROWS.checked_mul(ROW).ok_or(EOVERFLOW)?)?;
         // SAFETY: No preconditions.
@@ -43,7 +43,7 @@ impl<const ROWS: usize> PercpuHistogram<ROWS> {
         Ok(Self(NonNull::new(raw).ok_or(ENOMEM)?))
     }
 
-    /// Counts `n` in that row, and adds it to the sum; nothing if there is no such row. Any context but NMI.
+    /// Counts `n` in the row, and adds it to the sum. Does nothing if there is no such row. Any context except NMI.
     #[inline]
     pub(crate) fn record(&self, row: usize, n: u64) {
         if row >= ROWS {
@@ -53,12 +53,12 @@ impl<const ROWS: usize> PercpuHistogram<ROWS> {
         unsafe { bindings::ro2ib_percpu_record(self.0.as_ptr(), row, n) };
     }
 
-    /// The word `word` of that row, summed up over all CPUs; others may count meanwhile. 0 if it is not there.
+    /// Returns the word `word` of the row, summed over all CPUs, which may count meanwhile. 0 if there is no such word.
     pub(crate) fn sum(&self, row: usize, word: usize) -> u64 {
         if row >= ROWS || word >= ROW {
             return 0;
         }
-        // Both are less, and so it fits 32 bits, for that of all did.
+        // Both are in range, so the index fits 32 bits, as the number of all words did.
         let at = row.wrapping_mul(ROW).wrapping_add(word) as u32;
 
         // SAFETY: By the type invariant, and there is such a word.
@@ -68,7 +68,7 @@ impl<const ROWS: usize> PercpuHistogram<ROWS> {
 
 impl<const ROWS: usize> Drop for PercpuHistogram<ROWS> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; nobody uses it any more.
+        // SAFETY: By the type invariant; nothing uses it any more.
         unsafe { bindings::ro2ib_percpu_free(self.0.as_ptr()) };
     }
 }

@@ -6,9 +6,9 @@
 //! buffers, mappings of work requests and memory regions. It is destroyed after
 //! all its completions are reaped, which is when that memory is freed.
 //!
-//! Below it are what its completions need ([`super::qp_shared`], [`super::completion`]) and how it
-//! ends ([`super::drain`]); above it are the queues that work requests are posted with
-//! ([`super::sq`], [`super::rq`]), and [`super::qp_create`], which makes all three.
+//! Below it are the parts that its completions need ([`super::qp_shared`], [`super::completion`]) and its drain
+//! ([`super::drain`]). Above it are the queues that work requests are posted with ([`super::sq`], [`super::rq`]), and
+//! [`super::qp_create`], which makes all three.
 //!
 //! Closing: [`Qp::drain`] takes the rights to post, moves the QP to the error
 //! state and posts one marker to each queue. When both have come back every other
@@ -84,7 +84,7 @@ pub(crate) struct QpConfig {
 }
 
 impl QpConfig {
-    /// How many completion queue entries a QP of these sizes needs.
+    /// Returns the number of completion queue entries that a QP of these sizes needs.
     fn nr_cqe(&self) -> u32 {
         u32::from(self.sq_depth) + u32::from(self.rq_depth) + 2 * DRAIN_WRS
     }
@@ -120,16 +120,16 @@ pub(crate) struct Qp<T: QpHandler> {
     _pin: PhantomPinned,
 }
 
-// SAFETY: A QP may be used and destroyed by any thread, and what it has besides is `Send`.
+// SAFETY: A QP may be used and destroyed by any thread, and its other fields are `Send`.
 unsafe impl<T: QpHandler> Send for Qp<T> {}
-// SAFETY: The core lets any thread use a QP, and what it has besides is `Sync`.
+// SAFETY: The core lets any thread use a QP, and its other fields are `Sync`.
 unsafe impl<T: QpHandler> Sync for Qp<T> {}
 
 /// Numbers QPs, so that a handle of one is never taken for that of another.
 static NEXT_NR: Atomic<u64> = Atomic::new(1);
 
 impl<T: QpHandler> Qp<T> {
-    /// What [`Self::create`] says, without the rights to post.
+    /// Makes the QP of [`Self::create`], without the rights to post.
     pub(super) fn new<H: CmHandler>(
         id: &CmId<H>,
         (pd, regions): (&Arc<Pd>, &Arc<Regions>),
@@ -205,31 +205,31 @@ impl<T: QpHandler> Qp<T> {
         )
     }
 
-    /// Scatter/gather entries per send.
+    /// Returns the number of scatter/gather entries per send.
     pub(crate) fn max_send_sge(&self) -> u32 {
         self.max_send_sge
     }
 
-    /// Sends of up to this many bytes go inline; 0 if the provider cannot.
+    /// Returns the size up to which sends go inline; 0 if the provider cannot send inline.
     pub(crate) fn max_inline(&self) -> u32 {
         self.max_inline.load(Relaxed)
     }
 
-    /// Its number, as `rdma resource show qp` has it.
+    /// Returns its number, as in `rdma resource show qp`.
     pub(crate) fn number(&self) -> u32 {
         self.qpn.load(Relaxed)
     }
 
-    /// Work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
+    /// Returns the number of work requests that one registration takes; see [`super::sq::SendQueue::push_reg`].
     pub(crate) fn wrs_per_reg(&self) -> u16 {
         self.wrs_per_reg
     }
 
-    /// Whether the completion of everything with data is asked for.
+    /// Returns whether each work request with data requests a completion.
     ///
-    /// siw gives TCP the pages of a large work request whose completion nobody asked for, and calls it
-    /// done; TCP reads them when it sends, which may be after the completion of a later work request,
-    /// when they are somebody else's. What is signalled it copies.
+    /// siw gives TCP the pages of a large work request without a requested completion, and calls it done. TCP reads the
+    /// pages when it sends, which may be after the completion of a later work request, when the pages may have another
+    /// owner. siw copies the data of signalled work requests.
     pub(super) fn signals_all(&self) -> bool {
         self.signals_all
     }
@@ -238,12 +238,12 @@ impl<T: QpHandler> Qp<T> {
         self.wrs_per_reg > 1
     }
 
-    /// How many receives are posted. For people: it changes any time.
+    /// Returns the number of posted receives, for debugfs: it may change at any time.
     pub(crate) fn recvs_posted(&self) -> usize {
         self.shared.recv_ring().posted()
     }
 
-    /// The device it is of.
+    /// Returns its device.
     pub(crate) fn device(&self) -> &Device {
         self.pd.device()
     }
@@ -252,18 +252,18 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, or all that we may have of the device; else why none can be
-    /// made.
+    /// `ENOBUFS` if [`QpConfig::nr_mrs`] are in use, or all that the driver may have of the device; otherwise the error
+    /// of the allocation.
     pub(crate) fn take_mr(&self) -> Result<Mr<Free>> {
         self.shared.regions().take()
     }
 
-    /// Destroys one memory region that was not used since this was last called, if there is one. Sleeps.
+    /// Destroys one memory region that was not used since the last call, if there is one. Sleeps.
     pub(crate) fn drop_unused_mr(&self) {
         self.mr_pool().drop_unused();
     }
 
-    /// How many memory regions there are, used or not.
+    /// Returns the number of memory regions, used or not.
     pub(crate) fn regions(&self) -> u32 {
         self.mr_pool().held()
     }
@@ -273,8 +273,8 @@ impl<T: QpHandler> Qp<T> {
         self.mr_pool().put(mr)
     }
 
-    /// Lets a memory region cover all of `sg`, which must be mapped for this
-    /// device, to be written by it. Sleeps, with some providers.
+    /// Maps all of `sg` with a memory region. The list must be mapped for this device, to be written by it. Sleeps,
+    /// with some providers.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl<T: QpHandler> Qp<T> {
     /// Destroys all memory regions. When it returns no key of this QP is valid.
     /// Sleeps.
     ///
-    /// If [`Self::drain`] failed, or it was given up, the QP goes first.
+    /// If [`Self::drain`] failed or was given up, destroys the QP first.
     ///
     /// # Errors
     ///
@@ -305,9 +305,10 @@ impl<T: QpHandler> Qp<T> {
             DrainState::Done => {}
             DrainState::Pending => return Err(EBUSY),
             DrainState::DestroyFirst => {
-                // SAFETY: It was tried to drain it, so nobody posts any more.
+                // SAFETY: A drain was tried, so posting has ended.
                 unsafe { self.destroy_undrained() };
-                // SAFETY: It was said to us; nothing of a QP that is gone completes, and what had was waited for.
+                // SAFETY: `rest` returned `DestroyFirst` to us; nothing of a destroyed QP completes, and
+                // `destroy_undrained` waited for the completions that existed.
                 unsafe { self.drain.finish_destroyed() };
             }
         }
@@ -315,8 +316,8 @@ impl<T: QpHandler> Qp<T> {
         Ok(())
     }
 
-    /// What [`Self::drain`] began does not come to its end: the next [`Self::destroy_mrs`] does without it.
-    /// [`QpHandler::drained`] may still be called. Nothing before [`Self::drain`] has returned.
+    /// Gives up a drain that does not end: the next [`Self::destroy_mrs`] does not wait for it. [`QpHandler::drained`]
+    /// may still be called. Does nothing before [`Self::drain`] has returned.
     pub(crate) fn give_up_drain(&self) {
         self.drain.give_up();
     }
@@ -325,7 +326,7 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// # Safety
     ///
-    /// Nobody posts any more.
+    /// Posting has ended.
     unsafe fn destroy(&self) {
         if self.gone.xchg(1, Full) == 0 {
             // SAFETY: By the type invariant it is ours, and it is not gone. Its slots stay.
@@ -341,7 +342,7 @@ impl<T: QpHandler> Qp<T> {
     ///
     /// # Safety
     ///
-    /// Nobody posts any more.
+    /// Posting has ended.
     unsafe fn destroy_undrained(&self) {
         self.cq.quiesce();
         // SAFETY: Guaranteed by the caller.
@@ -349,23 +350,25 @@ impl<T: QpHandler> Qp<T> {
         self.cq.quiesce();
     }
 
-    /// What [`Self::drain`] does when it has the rights to post.
+    /// Ends posting, for [`Self::drain`], which has consumed the rights to post.
     ///
     /// # Safety
     ///
-    /// Called once at most, when nobody can post any more.
+    /// Called once at most, when posting has ended.
     pub(super) unsafe fn end_posting(&self) -> Result {
         // SAFETY: Guaranteed by the caller; it is ours, and `drop` destroys it after it has called
         // `drain_on_drop`.
         unsafe { self.drain.begin(self.as_raw()) }
     }
 
-    /// What [`Self::fail_to_drain`] does when it has the rights to post.
+    /// Ends posting as a failed drain, for [`Self::fail_to_drain`].
     #[cfg(ro2iblnd_kunit)]
     pub(super) fn end_without_drain(&self) {
         self.drain.fail();
     }
 
+    /// Handles an asynchronous event of the QP.
+    ///
     /// # Safety
     ///
     /// Called by the core for a QP whose context is a `Self`.
@@ -407,7 +410,7 @@ impl<T: QpHandler> Qp<T> {
         self.lkey
     }
 
-    /// Notes that there will be completions to wait for.
+    /// Records that there will be completions to wait for.
     pub(super) fn set_posted(&self) {
         self.drain.set_posted();
     }
@@ -416,8 +419,7 @@ impl<T: QpHandler> Qp<T> {
 #[pinned_drop]
 impl<T: QpHandler> PinnedDrop for Qp<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant, it is ours. Nobody can post any more, as that takes a
-        // reference to this.
+        // SAFETY: By the type invariant, it is ours. Nothing can post any more, because that takes a reference to this.
         let unsettled = unsafe { self.drain.drain_on_drop(self.as_raw()) };
 
         if unsettled {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A QP with the rights to post to its queues: how they come to be, and how they end.
+//! Creation of a QP with the rights to post to its queues, and the end of these rights.
 //!
 //! The rights ([`SendQueue`], [`RecvQueue`]) are made once per QP, and [`Qp::drain`] takes them
 //! back. Process context.
@@ -37,8 +37,9 @@ pub(crate) struct QpParts<T: QpHandler> {
 }
 
 impl<T: QpHandler> Qp<T> {
-    /// Makes a QP on `id`, which must be bound to the device of the protection domain `on`, which is that of the
-    /// regions, with completions from completion vector `hint` if possible. Sleeps; not in a handler of `id`.
+    /// Makes a QP on `id`, with completions from completion vector `hint` if possible. `id` must be bound to the device
+    /// of the protection domain in `on`, and the regions in `on` are those of that device. Sleeps; not in a handler of
+    /// `id`.
     ///
     /// # Errors
     ///
@@ -61,14 +62,13 @@ impl<T: QpHandler> Qp<T> {
         })
     }
 
-    /// Ends posting: moves the QP to the error state and posts the markers whose
-    /// completions end in [`QpHandler::drained`]. What was pushed and not posted
-    /// is freed with the QP. Sleeps.
+    /// Ends posting: moves the QP to the error state and posts the markers whose completions end in
+    /// [`QpHandler::drained`]. Work requests that were pushed and not posted are freed with the QP. Sleeps.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if they are not the rights of this QP, else what the provider says. Then `drained`
-    /// is not called: [`Qp::destroy_mrs`] does without it, and so does dropping the QP.
+    /// `EINVAL` if they are not the rights of this QP, otherwise the error of the provider. Then `drained` is not
+    /// called; [`Qp::destroy_mrs`] and dropping the QP do not wait for it.
     pub(crate) fn drain(&self, sq: SendQueue, rq: RecvQueue) -> Result {
         if !sq.is_of(self.id()) || !rq.is_of(self.id()) {
             return Err(EINVAL);
@@ -78,7 +78,7 @@ impl<T: QpHandler> Qp<T> {
         unsafe { self.end_posting() }
     }
 
-    /// As if [`Qp::drain`] had failed, of a device that does not do what it is told.
+    /// Ends posting as if [`Qp::drain`] had failed, as with a device that ignores commands.
     #[cfg(ro2iblnd_kunit)]
     pub(crate) fn fail_to_drain(&self, sq: SendQueue, rq: RecvQueue) {
         drop((sq, rq));

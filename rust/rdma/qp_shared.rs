@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The part of a QP that its completions need: the slots of both queues, the memory regions, and
-//! whom to tell.
+//! Part of a QP that its completions need: the slots of both queues, the memory regions, and the handler.
 //!
-//! A slot points to the [`QpShared`] that it is in, not to the QP. So the rooms of the completions
-//! ([`super::completion`]) lie below the QP and know nothing of it. Any context; what is inside has
-//! locks and rules of its own.
+//! A slot points to the [`QpShared`] that it is in, not to the QP. So [`super::completion`] lies below the QP and does
+//! not know it. Any context; the fields have their own locks and rules.
 
 use core::marker::PhantomPinned;
 
@@ -22,7 +20,7 @@ use super::{
     send_ring::SendRing, //
 };
 
-/// What completions of a QP need, whose handler is a `T`.
+/// Part of a QP with a handler `T` that its completions need.
 ///
 /// # Invariants
 ///
@@ -45,8 +43,8 @@ unsafe impl<T: Send + Sync> Send for QpShared<T> {}
 unsafe impl<T: Send + Sync> Sync for QpShared<T> {}
 
 impl<T> QpShared<T> {
-    /// Rings of these depths, with the functions that their completions call, which may take the
-    /// owner of the ring for a `QpShared<T>`. Sleeps.
+    /// Creates rings of these depths, with the functions that their completions call: these may take the owner of the
+    /// ring for a `QpShared<T>`. Sleeps.
     pub(super) fn new(
         mrs: MrPoolHandle,
         send: (u16, Done),
@@ -63,27 +61,27 @@ impl<T> QpShared<T> {
         }? Error)
     }
 
-    /// The slots of the send queue.
+    /// Returns the slots of the send queue.
     pub(super) fn send_ring(&self) -> &SendRing<Self> {
         &self.send
     }
 
-    /// The slots of the receive queue.
+    /// Returns the slots of the receive queue.
     pub(super) fn recv_ring(&self) -> &RecvRing<Self> {
         &self.recv
     }
 
-    /// The memory regions, and where they are from.
+    /// Returns the memory regions, with their source.
     pub(super) fn regions(&self) -> &MrPoolHandle {
         &self.mrs
     }
 
-    /// The memory regions.
+    /// Returns the memory regions.
     pub(super) fn mr_pool(&self) -> &MrPool {
         &self.mrs
     }
 
-    /// Whom to tell.
+    /// Returns the handler.
     pub(super) fn handler(&self) -> &Arc<T> {
         &self.handler
     }

@@ -4,13 +4,13 @@
 
 use crate::bindings;
 
-/// A random number that nobody else can predict.
+/// Returns an unpredictable random number.
 pub(crate) fn u32() -> u32 {
     // SAFETY: No preconditions.
     unsafe { bindings::get_random_u32() }
 }
 
-/// A random number that nobody else can predict.
+/// Returns an unpredictable random number.
 pub(crate) fn u64() -> u64 {
     // SAFETY: No preconditions.
     unsafe { bindings::get_random_u64() }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One memory region of a device, and how many of them there are.
+//! One memory region of a device, and the budget of regions.
 //!
-//! A device has so many and no more, and others use it, too: NFS, a file system's other driver. So all that
-//! we have of a device are counted ([`MrBudget`]), and have a limit. Who may have how many of them is not known
-//! here ([`super::mr_sharing`]).
+//! A device has a limited number of regions, and NFS and other drivers use it, too. So the regions of the driver are
+//! counted ([`MrBudget`]), and have a limit. [`super::mr_sharing`] divides them between queue pairs.
 
 use core::ptr::NonNull;
 
@@ -26,14 +25,14 @@ use super::{
 };
 use crate::bindings;
 
-/// How many regions of a device we have, and may have. Any context.
+/// Number of regions that the driver has, and may have, of a device. Any context.
 pub(super) struct MrBudget {
     limit: u32,
     allocated: Atomic<u32>,
 }
 
 impl MrBudget {
-    /// For `limit` regions.
+    /// Creates a budget for `limit` regions.
     pub(super) fn new(limit: u32) -> Self {
         Self {
             limit,
@@ -41,12 +40,12 @@ impl MrBudget {
         }
     }
 
-    /// How many we may have.
+    /// Returns the limit.
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// How many there are.
+    /// Returns the number of allocated regions.
     pub(super) fn allocated(&self) -> u32 {
         self.allocated.load(Relaxed)
     }
@@ -56,9 +55,9 @@ impl MrBudget {
 struct Counted(Arc<MrBudget>);
 
 impl Counted {
-    /// One more. `None`: there are as many as there may be.
+    /// Counts one more region. `None`: the limit is reached.
     fn new(budget: &Arc<MrBudget>) -> Option<Self> {
-        // Counted before it is looked at, so that no two take the last place.
+        // Counted before the check, so that no two take the last place.
         let counted = Self(budget.clone());
 
         (budget.allocated.fetch_add(1, Relaxed) < budget.limit).then_some(counted)
@@ -80,12 +79,12 @@ pub(super) struct RawMr {
     mr: NonNull<bindings::ib_mr>,
     pd: Arc<Pd>,
     page: RegionPage,
-    // Dropped last: the device has it until then.
+    // Dropped last: the device has the region until then.
     _counted: Counted,
 }
 
 impl RawMr {
-    /// A region of `pd` for `max_pages` pages. Sleeps.
+    /// Allocates a region of `pd` for `max_pages` pages. Sleeps.
     ///
     /// # Errors
     ///
@@ -98,7 +97,7 @@ impl RawMr {
         let mr = from_err_ptr(unsafe { bindings::ro2ib_alloc_mr(pd.as_raw(), max_pages) })?;
 
         Ok(Self {
-            // INVARIANT: Just allocated, and what the device said just now.
+            // INVARIANT: Just allocated, and the page size is that of the device.
             mr: NonNull::new(mr).ok_or(ENOMEM)?,
             pd: pd.clone(),
             page,
@@ -106,17 +105,17 @@ impl RawMr {
         })
     }
 
-    /// Whether queue pairs of `pd` can use it.
+    /// Returns whether queue pairs of `pd` can use it.
     pub(super) fn is_of(&self, pd: &Arc<Pd>) -> bool {
         Arc::ptr_eq(&self.pd, pd)
     }
 
-    /// The region, for a work request.
+    /// Returns the region, for a work request.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_mr {
         self.mr.as_ptr()
     }
 
-    /// What it is now.
+    /// Returns its current state.
     pub(super) fn get(&self) -> Region {
         let mut is = Region::default();
 
@@ -127,8 +126,8 @@ impl RawMr {
         is
     }
 
-    /// Lets it cover all of `sg`, with its next key if `next_key`. Not while a registration with its
-    /// key is under way. Sleeps, with some providers.
+    /// Maps all of `sg`, with the next key if `next_key`. Not while a registration with its key is in flight. Sleeps,
+    /// with some providers.
     pub(super) fn map(&self, sg: &SgMap, next_key: bool) -> Result<Region> {
         let raw = self.mr.as_ptr();
 
@@ -136,14 +135,14 @@ impl RawMr {
         // exclusive in fact: the region was taken out of its pool.
         check(unsafe { bindings::ro2ib_map_mr_sg(raw, sg.table(), self.page.len()) })?;
         if next_key {
-            // SAFETY: As above; no registration with the old key is under way.
+            // SAFETY: As above; no registration with the old key is in flight.
             unsafe { bindings::ro2ib_mr_bump_key(raw) };
         }
         Ok(self.get())
     }
 }
 
-/// What a region is at the moment.
+/// Current state of a region.
 #[derive(Default)]
 pub(super) struct Region {
     pub(super) rkey: u32,
@@ -155,7 +154,7 @@ pub(super) struct Region {
 unsafe impl Send for RawMr {}
 
 impl Drop for RawMr {
-    /// Sleeps. Afterwards its key is dead.
+    /// Destroys the region. Sleeps. Afterwards its key is dead.
     fn drop(&mut self) {
         // SAFETY: By the type invariant.
         unsafe { bindings::ro2ib_dereg_mr(self.mr.as_ptr()) }

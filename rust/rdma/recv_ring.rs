@@ -2,10 +2,9 @@
 
 //! The slots of a receive queue: the buffers of posted receives, until they complete.
 //!
-//! [`RecvRing`], inside the QP, is plain data: it does not know who pushes receives, nor who is told
-//! of them. A slot is used by one side at a time, which its state says: by the receive queue while it
-//! is free, by the completion while it is posted. One that did not end well keeps its buffer until the QP is
-//! destroyed. No locks; any context but hard interrupts.
+//! [`RecvRing`], inside the QP, is plain data. A slot is used by one side at a time, which its state shows: by the
+//! receive queue while it is free, by the completion while it is posted. The slot of a failed receive keeps its buffer
+//! until the QP is destroyed. No locks; any context except hard interrupts.
 
 use core::cell::UnsafeCell;
 
@@ -35,17 +34,17 @@ use super::{
 };
 use crate::bindings;
 
-/// A receive has ended.
+/// A receive that has ended.
 pub(crate) struct RecvDone {
-    /// The buffer, ours again. `None` unless it was a success: a provider may tell so before its device knows, which
-    /// uses the buffer until the QP is drained.
+    /// The buffer. `None` after a failure: a provider may report it before its device knows, which may use the buffer
+    /// until the QP is drained.
     pub(crate) buf: Option<RxBuf>,
-    /// How it ended.
+    /// Outcome.
     pub(crate) wc: Wc,
-    /// How many bytes arrived, at most [`MSG_BUF_LEN`]; 0 unless it was a success.
+    /// Number of bytes that arrived, at most [`MSG_BUF_LEN`]; 0 after a failure.
     pub(crate) len: u32,
-    /// It was a plain SEND: not the immediate data of an RDMA WRITE, which leaves the buffer as it
-    /// was, and it did not invalidate a key of ours behind our back.
+    /// It was a plain SEND: not the immediate data of an RDMA WRITE, which leaves the buffer as it was, and it did not
+    /// invalidate a local key.
     pub(crate) plain: bool,
 }
 
@@ -67,20 +66,20 @@ pub(super) struct RecvSlot<O> {
 }
 
 impl<O> RecvSlot<O> {
-    /// Whether it belongs to the receive queue.
+    /// Returns whether it belongs to the receive queue.
     pub(super) fn is_free(&self) -> bool {
         self.state.load(Acquire) == FREE
     }
 
-    /// Puts the buffer of a receive into it, and gives it to the completion, before it is posted. Returns the hook for
-    /// the work request.
+    /// Puts the buffer of a receive into the slot, and gives the slot to the completion, before the receive is posted.
+    /// Returns the entry for the work request.
     ///
     /// # Safety
     ///
     /// The caller has the right to use the receive queue, and found the slot free.
     #[inline(always)]
     pub(super) unsafe fn put(&self, buf: RxBuf) -> *mut bindings::ib_cqe {
-        // There is none to drop: the completion has taken it, or `take_back` has.
+        // There is no old buffer to drop: the completion has taken it, or `take_back` has.
         // SAFETY: By the type invariant it belongs to the caller.
         unsafe { self.buf.get().write(Some(buf)) };
         // INVARIANT: From here on we leave `buf` alone.
@@ -100,13 +99,13 @@ impl<O> RecvSlot<O> {
         self.state.store(FREE, Release);
     }
 
-    /// Ends the receive of which `wc` is the completion: tells the owner of the ring, and what to
-    /// tell the handler; nothing if it was not posted.
+    /// Ends the receive of which `wc` is the completion. Returns the owner of the ring, and the outcome for the
+    /// handler; `None` if the receive was not posted.
     ///
     /// # Safety
     ///
-    /// `wc` is a valid completion of a work request with the hook of a slot of a `RecvRing<O>`, and
-    /// the owner of that ring lives for `'a`.
+    /// `wc` is a valid completion of a work request with the entry of a slot of a `RecvRing<O>`, and the owner of that
+    /// ring lives for `'a`.
     #[inline]
     pub(super) unsafe fn end<'a>(wc: *const bindings::ib_wc) -> Option<(&'a O, RecvDone)>
     where
@@ -174,7 +173,7 @@ pub(super) struct RecvRing<O> {
 }
 
 impl<O> RecvRing<O> {
-    /// `depth` free slots, whose completions call `done` and find `owner`. Sleeps.
+    /// Creates `depth` free slots, whose completions call `done` and find `owner`. Sleeps.
     ///
     /// # Errors
     ///
@@ -197,12 +196,12 @@ impl<O> RecvRing<O> {
         Ok(Self { slots })
     }
 
-    /// The slots, in the order in which they are used.
+    /// Returns the slots, in the order in which they are used.
     pub(super) fn slots(&self) -> &[RecvSlot<O>] {
         &self.slots
     }
 
-    /// How many receives are posted or pushed. For people: it may change meanwhile.
+    /// Returns the number of receives that are posted or pushed, for debugfs: it may change meanwhile.
     pub(super) fn posted(&self) -> usize {
         self.slots
             .iter()

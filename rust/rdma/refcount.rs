@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A count of those who use something, which the last of them destroys.
+//! Reference count that saturates, as `refcount_t`.
 //!
-//! As `refcount_t` of the kernel, which has no type in all of the kernel crates: a count that nears
-//! overflow stays where it is, and what is counted is never destroyed. Any context; no locks.
+//! Not all kernel crates have a type for `refcount_t`. A count that nears overflow stays where it is, and the object is
+//! never destroyed. Any context; no locks.
 
 use super::atomic::{
     Acquire,
@@ -12,13 +12,13 @@ use super::atomic::{
     Relaxed, //
 };
 
-/// From here on it is not counted any more.
+/// Count from which on it saturates.
 const LIMIT: u32 = 1 << 31;
 
-/// Where it stays then: as far from both ends as can be.
+/// Value of a saturated count: as far from both ends as possible.
 const SATURATED: u32 = LIMIT + (1 << 30);
 
-/// How many use something.
+/// Number of users of an object.
 ///
 /// # Invariants
 ///
@@ -26,19 +26,19 @@ const SATURATED: u32 = LIMIT + (1 << 30);
 pub(crate) struct Refcount(Atomic<u32>);
 
 impl Refcount {
-    /// `n` users.
+    /// Creates a count of `n` users.
     pub(crate) fn new(n: u32) -> Self {
         Self(Atomic::new(n))
     }
 
-    /// One more, counted by one who is a user already.
+    /// Counts one more user. The caller is a user already.
     pub(crate) fn get(&self) {
         if self.0.fetch_add(1, Relaxed) >= LIMIT {
             self.saturate();
         }
     }
 
-    /// One more, unless the last one has gone.
+    /// Counts one more user, unless the last one has gone.
     pub(crate) fn try_get(&self) -> bool {
         let mut users = self.0.load(Relaxed);
 
@@ -56,7 +56,7 @@ impl Refcount {
         false
     }
 
-    /// One less; whether that was the last one.
+    /// Counts one user less. Returns whether that was the last one.
     #[must_use]
     pub(crate) fn put(&self) -> bool {
         let users = self.0.fetch_sub(1, Full);
@@ -67,7 +67,7 @@ impl Refcount {
         users == 1
     }
 
-    /// The last one has just gone, and there will be no other: there is one again.
+    /// Makes the caller a user again. The last user has just gone, and nothing else counts any more.
     pub(crate) fn resurrect(&self) {
         self.0.store(1, Relaxed);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Objects that are allocated beforehand, for when there is no memory.
+//! Reserve of preallocated objects, for use when there is no memory.
 //!
 //! Context: any but hard interrupts, except for [`Reserve::new`].
 
@@ -17,7 +17,7 @@ use super::sync::{
     SpinLockBh, //
 };
 
-/// A number of objects that are not in use.
+/// Preallocated objects that are not in use.
 #[pin_data]
 pub(crate) struct Reserve<T> {
     #[pin]
@@ -39,12 +39,12 @@ impl<T> Reserve<T> {
         )
     }
 
-    /// Takes one. `None`: all are in use.
+    /// Takes an object. `None`: all are in use.
     pub(super) fn take(&self) -> Option<UniqueArc<T>> {
         self.free.lock().pop()
     }
 
-    /// Takes one back.
+    /// Takes an object back.
     pub(super) fn put(&self, item: UniqueArc<T>) {
         // There is room: it was taken from here.
         let _ = self.free.lock().push_within_capacity(item);

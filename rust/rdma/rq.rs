@@ -3,8 +3,7 @@
 //! The receive queue of a QP.
 //!
 //! [`RecvQueue`] is the one handle that buffers are pushed and posted with; their slots are in the
-//! [`super::recv_ring`]. Any context but hard interrupts; its owner sees to it that it is used by
-//! one at a time.
+//! [`super::recv_ring`]. Any context except hard interrupts; its owner serialises its users.
 
 use kernel::prelude::*;
 
@@ -22,7 +21,7 @@ use super::{
 };
 use crate::bindings;
 
-/// How many receives one batch holds.
+/// Number of receives in one batch.
 pub(crate) const RECV_BATCH: usize = 16;
 
 /// Receives that are pushed and not posted yet.
@@ -39,7 +38,7 @@ struct Batch {
 unsafe impl pin_init::Zeroable for Batch {}
 
 impl Batch {
-    /// Creates an empty one. Sleeps.
+    /// Creates an empty batch. Sleeps.
     fn new() -> Result<RawBox<Self>> {
         let this = RawBox::<Self>::zeroed()?;
         // SAFETY: It is valid; only an address is taken.
@@ -89,7 +88,7 @@ pub(crate) struct RecvQueue {
 // SAFETY: The pointers in the batch are only used while its QP is at hand, and what they point to
 // belongs to no thread.
 unsafe impl Send for RecvQueue {}
-// SAFETY: There is nothing to do with a shared reference but to read counters.
+// SAFETY: A shared reference only allows to read counters.
 unsafe impl Sync for RecvQueue {}
 
 impl RecvQueue {
@@ -108,7 +107,7 @@ impl RecvQueue {
         self.qp_id == qp_id
     }
 
-    /// How many receives are pushed and not posted.
+    /// Returns the number of receives that are pushed and not posted.
     pub(crate) fn pending(&self) -> usize {
         self.pending
     }
@@ -117,14 +116,14 @@ impl RecvQueue {
     ///
     /// # Errors
     ///
-    /// Gives the buffer back if the batch is full (post it), if the receive
-    /// queue is full, if a post failed earlier, or if it is of another device.
+    /// Gives the buffer back if the batch is full (post it), if the receive queue is full, if a post failed earlier, or
+    /// if it is mapped for another device.
     #[inline(always)]
     pub(crate) fn push<T: QpHandler>(&mut self, qp: &Qp<T>, buf: RxBuf) -> Result<(), RxBuf> {
         if self.qp_id != qp.id() || self.closed || !buf.is_for(qp.device()) {
             return Err(buf);
         }
-        // Before all else that is kept: it is a call.
+        // First, because it is a call: no other value has to survive it.
         buf.sync_for_device(MSG_BUF_LEN);
 
         let slots = qp.recv_ring().slots();
@@ -154,8 +153,7 @@ impl RecvQueue {
     ///
     /// # Errors
     ///
-    /// [`PostError`]; the buffers that were not posted are freed and the queue
-    /// is closed: let the connection go.
+    /// [`PostError`]; the buffers that were not posted are freed and the queue is closed: close the connection.
     #[inline(always)]
     pub(crate) fn post<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PostError> {
         let n = self.pending;
@@ -186,7 +184,7 @@ impl RecvQueue {
         Err(self.take_back(qp, bad, n))
     }
 
-    /// Takes back what the provider has not posted of `n` receives: from `bad` on.
+    /// Takes back those of `n` receives that the provider has not posted: from `bad` on.
     #[cold]
     #[inline(never)]
     fn take_back<T: QpHandler>(
@@ -195,7 +193,7 @@ impl RecvQueue {
         bad: *const bindings::ib_recv_wr,
         n: usize,
     ) -> PostError {
-        // A provider that does not say which one was bad may have taken all of them.
+        // A provider that does not report which one was bad may have taken all of them.
         let posted = (0..n)
             .find(|at| core::ptr::eq(wr(&self.batch, *at), bad))
             .unwrap_or(n);
@@ -226,7 +224,7 @@ impl RecvQueue {
     }
 }
 
-/// The index after `at` in a ring.
+/// Returns the index after `at` in a ring.
 fn next_index(at: usize, len: usize) -> usize {
     let next = at.wrapping_add(1);
 

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The slots of a send queue: what posted work requests own, until they complete.
+//! Slots of a send queue: resources of posted work requests, until they complete.
 //!
 //! [`SendRing`], inside the QP, is a ring of slots in posting order; a slot owns what its work
 //! request refers to. Completions of a send queue come in posting order, so a completion also
 //! retires all work requests before it that were not signalled.
 //!
-//! What did not end well keeps what it owns in its slot, which nobody uses again: providers (bnxt_re, cxgb4,
-//! ocrdma; read) make up the completions of a queue pair that comes into the error state before their device
-//! knows of it, which may send from that memory until then. The QP has to be drained, or destroyed
+//! A failed work request keeps its resources in its slot, which is not used again: some providers (bnxt_re, cxgb4,
+//! ocrdma; from their source) synthesise the completions of a queue pair in the error state before their device knows
+//! that state, and the device may send from that memory until then. The QP has to be drained, or destroyed
 //! ([`SendRing::release_unfinished`]).
 //!
-//! Plain data: it does not know who pushes work requests, nor who is told of them. No locks: a slot
-//! is used by the send queue or by a completion, and completions come one after the other. Any
-//! context but hard interrupts.
+//! No locks: a slot is used by the send queue or by a completion, and completions come one after the other. Any context
+//! except hard interrupts.
 
 use core::{
     cell::UnsafeCell,
@@ -45,12 +44,12 @@ use super::{
 };
 use crate::bindings;
 
-/// What became of the work requests that a completion retires, but for the last, whose it is.
+/// Outcome of the work requests that a completion retires together with its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PriorWrs {
-    /// They ended well, and in silence: nobody had asked to be told.
+    /// They succeeded: no completion was requested for them.
     Completed,
-    /// Nobody will ever know: the queue is gone with them. So a key that one of them was to invalidate may be valid.
+    /// It is not known: the queue was destroyed with them. So a key that one of them was to invalidate may be valid.
     Unknown,
 }
 
@@ -63,17 +62,17 @@ impl PriorWrs {
     }
 }
 
-/// A work request of the send queue has ended.
+/// A work request of the send queue that has ended.
 pub(crate) struct SendDone {
-    /// What was given when it was pushed.
+    /// Context that was given when it was pushed.
     pub(crate) ctx: u32,
     /// How it ended.
     pub(crate) wc: Wc,
-    /// The message buffer of a send that ended well.
+    /// The message buffer of a send that succeeded.
     pub(crate) buf: Option<TxBuf>,
 }
 
-/// What a work request owns while the device may use it.
+/// Resources of a work request while the device may use them.
 #[derive(Default)]
 pub(super) struct Resources {
     pub(super) ctx: u32,
@@ -81,7 +80,7 @@ pub(super) struct Resources {
     pub(super) memory: WrMemory,
 }
 
-/// What a work request does with memory that is not in its message.
+/// Use of memory outside of the message by a work request.
 #[derive(Default)]
 pub(super) enum WrMemory {
     /// Nothing.
@@ -89,8 +88,8 @@ pub(super) enum WrMemory {
     None,
     /// It reads pages.
     Reads(SgRef),
-    /// It invalidates the key of the region with that number. If that does not go well the key dies with the region,
-    /// which nobody gets until then.
+    /// It invalidates the key of the region with that number. If that fails, the key dies with the region, which is not
+    /// used until then.
     Invalidates(u16),
 }
 
@@ -116,12 +115,12 @@ pub(super) struct SendRing<O> {
     depth: u32,
     tail: Atomic<u32>,
     used: Atomic<u32>,
-    /// A work request did not end well.
+    /// A work request failed.
     broken: Atomic<bool>,
 }
 
 impl<O> SendRing<O> {
-    /// `depth` free slots, whose completions call `done` and find `owner`. Sleeps.
+    /// Creates `depth` free slots, whose completions call `done` and find `owner`. Sleeps.
     ///
     /// # Errors
     ///
@@ -151,12 +150,12 @@ impl<O> SendRing<O> {
         })
     }
 
-    /// The owner of the ring, and the slot, of which `wc` is a completion.
+    /// Returns the owner of the ring and the slot of which `wc` is a completion.
     ///
     /// # Safety
     ///
-    /// `wc` is a valid completion of a work request with the hook of a slot of a `SendRing<O>`, and
-    /// the owner of that ring lives for `'a`.
+    /// `wc` is a valid completion of a work request with the entry of a slot of a `SendRing<O>`, and the owner of that
+    /// ring lives for `'a`.
     #[inline]
     pub(super) unsafe fn find<'a>(wc: *const bindings::ib_wc) -> (&'a O, u32)
     where
@@ -172,13 +171,13 @@ impl<O> SendRing<O> {
         }
     }
 
-    /// Retires the work request in slot `index` and all before it, and lets go of the memory that
-    /// they use, which keys of `mrs` cover, if they ended well. Nothing if it was not posted.
+    /// Retires the work request in slot `index` and all before it. Releases the memory of those that succeeded, which
+    /// keys of `mrs` cover. Returns `None` if the work request was not posted.
     ///
     /// # Safety
     ///
-    /// Called for a completion of that slot with the outcome `wc`, and until what it returned is
-    /// dropped not for another one. Of those before it `prior` is true.
+    /// Called for a completion of that slot with the outcome `wc`, and not for another one until the returned value is
+    /// dropped. `prior` is true for the work requests before it.
     #[inline(always)]
     pub(super) unsafe fn retire(
         &self,
@@ -202,7 +201,7 @@ impl<O> SendRing<O> {
         let mut well = n;
 
         if !wc.status.is_success() {
-            // INVARIANT: Before any of these is given back.
+            // INVARIANT: Set before any of these slots is given back.
             self.broken.store(true, Relaxed);
             well = match prior {
                 PriorWrs::Completed => distance,
@@ -211,7 +210,7 @@ impl<O> SendRing<O> {
         }
         // SAFETY: By the type invariant they belong to us: they are the first of the used ones.
         unsafe { self.release_mappings(tail, well, mrs) };
-        // INVARIANT: As above, and nobody else retires any until this is dropped.
+        // INVARIANT: As above, and nothing else retires any until this is dropped.
         Some(Retired {
             ring: self,
             at: tail,
@@ -222,7 +221,7 @@ impl<O> SendRing<O> {
         })
     }
 
-    /// The last slot that is posted, if any is.
+    /// Returns the last posted slot, if any.
     pub(super) fn last_used(&self) -> Option<u32> {
         let used = self.used.load(Acquire);
 
@@ -240,7 +239,7 @@ impl<O> SendRing<O> {
         Some(prev_index(end, self.depth))
     }
 
-    /// Lets go of the memory that the `n` work requests from slot `at` on use, which ended well.
+    /// Releases the memory that the `n` work requests from slot `at` on use, which succeeded.
     ///
     /// # Safety
     ///
@@ -268,25 +267,24 @@ impl<O> SendRing<O> {
         }
     }
 
-    /// Lets go of what work requests own that did not end well. Any context but hard interrupts.
+    /// Releases the resources of failed work requests. Any context except hard interrupts.
     ///
     /// # Safety
     ///
-    /// No completion will come any more, none is being handled, nobody posts, and the QP is drained or
-    /// destroyed.
+    /// No completion will come any more, none is being handled, posting has ended, and the QP is drained or destroyed.
     pub(super) unsafe fn release_unfinished(&self) {
         for slot in &*self.slots {
-            // SAFETY: By the caller's guarantee nobody else uses it.
+            // SAFETY: By the caller's guarantee nothing else uses it.
             unsafe { *slot.resources.get() = Resources::default() };
         }
     }
 
-    /// How many slots the send queue has, at most. What completions did with these is over.
+    /// Returns the number of free slots. Completions have finished with these slots.
     #[inline]
     pub(super) fn free(&self) -> u32 {
         let used = self.used.load(Acquire);
 
-        // What was set before any of them was given back is seen here.
+        // A value that was set before any of these slots was given back is visible here.
         match self.broken.load(Relaxed) {
             true => 0,
             false => self.depth.saturating_sub(used),
@@ -315,14 +313,14 @@ impl<O> SendRing<O> {
         // SAFETY: Guaranteed by the caller: there is such a slot.
         let slot = unsafe { self.slots.get_unchecked(index as usize) };
 
-        // There is nothing to drop: a completion has taken it all out, or `clear` has; nothing is put here
-        // after one that did not.
+        // There is nothing to drop: a completion or `clear` has taken the old resources; nothing is put into a slot
+        // whose work request failed.
         // SAFETY: Guaranteed by the caller.
         unsafe { slot.resources.get().write(resources) };
         slot.cqe.get()
     }
 
-    /// Frees what a work request owns that will not be posted.
+    /// Frees the resources of a work request that will not be posted.
     ///
     /// # Safety
     ///
@@ -335,8 +333,8 @@ impl<O> SendRing<O> {
     }
 }
 
-/// The work requests that one completion retires, in posting order, see [`Self::each`]. The memory of those that ended
-/// well is let go of already, but for the message buffers.
+/// Work requests that one completion retires, in posting order, see [`Self::each`]. The memory of those that succeeded
+/// is already released, except the message buffers.
 ///
 /// # Invariants
 ///
@@ -352,11 +350,12 @@ pub(crate) struct Retired<'a, O> {
 }
 
 impl<'a, O> Retired<'a, O> {
-    /// Each of them, to be retired when it is taken; all are to be taken. Not with a function that is called for each: as a
-    /// closure it is not compiled into its caller, which took a twentieth more of the driver's instructions for a message.
+    /// Returns an iterator that retires each work request as it returns it; take all of them. An iterator, not a
+    /// callback: the closure is not inlined into its caller, which cost 5 % more of the driver's instructions per
+    /// message.
     #[inline(always)]
     pub(crate) fn each(self) -> impl Iterator<Item = SendDone> + 'a {
-        // Not dropped, so that it is never in memory.
+        // Not dropped, so that it stays in registers.
         let mut this = ManuallyDrop::new(self);
 
         core::iter::from_fn(move || this.next())
@@ -371,10 +370,10 @@ impl<'a, O> Retired<'a, O> {
         self.at = next_index(self.at, self.ring.depth);
         // SAFETY: By the type invariant the slot belongs to us.
         let resources = unsafe { &mut *slot.resources.get() };
-        // The completion is for the last.
+        // The completion belongs to the last one.
         let last = self.left == 0;
         let wc = if last { self.wc } else { self.prior.wc() };
-        // The rest of it is gone already, if that ended well.
+        // Its other resources are already released if it succeeded.
         let buf = match wc.status.is_success() {
             true => resources.buf.take(),
             false => None,
@@ -392,14 +391,14 @@ impl<'a, O> Retired<'a, O> {
 
 impl<O> Drop for Retired<'_, O> {
     fn drop(&mut self) {
-        // What the handler did not want to know of is retired all the same.
+        // Retires the work requests that the handler did not take.
         while self.left != 0 {
             drop(self.next());
         }
     }
 }
 
-/// The index after `at` in a ring.
+/// Returns the index after `at` in a ring.
 pub(super) fn next_index(at: u32, depth: u32) -> u32 {
     let next = at.wrapping_add(1);
 
@@ -410,7 +409,7 @@ pub(super) fn next_index(at: u32, depth: u32) -> u32 {
     }
 }
 
-/// The index before `at` in a ring.
+/// Returns the index before `at` in a ring.
 pub(super) fn prev_index(at: u32, depth: u32) -> u32 {
     if at == 0 {
         depth.wrapping_sub(1)

@@ -73,7 +73,7 @@ impl Table {
         self.raw.get()
     }
 
-    /// Its first element.
+    /// Returns its first element.
     fn list(&self) -> *mut bindings::scatterlist {
         // SAFETY: By the type invariant it is initialised.
         unsafe { (*self.get()).sgl }
@@ -91,13 +91,13 @@ impl Drop for Table {
     }
 }
 
-/// Who has mapped a list, and so has to unmap it.
+/// Owner of the mapping of a list, which has to unmap it.
 enum MappedBy {
     /// The list is not mapped.
     None,
     /// The kernel's DMA layer.
     Kernel,
-    /// Who has the memory.
+    /// The provider of the GPU memory.
     Gpu(&'static dyn GpuMemOps),
 }
 
@@ -105,44 +105,44 @@ enum MappedBy {
 ///
 /// # Invariants
 ///
-/// Unless `by` is `None`, `table` is an allocated table of pages that are valid for as
-/// long as this is mapped, and `by` has mapped its first `used` elements for `device` in
-/// the direction `direction`. `by` is `None` only for the owner of a [`UniqueArc`].
+/// Unless `mapped_by` is `None`, `table` is an allocated table of pages that are valid for as long as this is mapped,
+/// and `mapped_by` has mapped its first `used` elements for `device` in the direction `direction`. `mapped_by` is
+/// `None` only for the owner of a [`UniqueArc`].
 pub(crate) struct SgMap {
     table: Table,
-    by: MappedBy,
+    mapped_by: MappedBy,
     device: ARef<Device>,
     direction: Direction,
     nob: u32,
     used: u32,
     nr_mapped: u32,
-    /// How many pages as large as ours a region has that covers it; 0 if none can.
+    /// Pages of the kernel's size in a region that covers it; 0 if no region can.
     region_pages: u32,
-    /// Keeps our own pages; others are kept by the contract of [`SgMap::map`].
+    /// Keeps the pages of the driver; the contract of [`SgMap::map`] keeps others.
     own: Option<Arc<Pages>>,
     /// The reserve that this goes back to.
-    home: Option<Arc<SgReserve>>,
+    reserve: Option<Arc<SgReserve>>,
 }
 
 /// Mappings that need no memory.
 pub(crate) type SgReserve = Reserve<SgMap>;
 
-// SAFETY: Mappings belong to no thread, and neither do the pages: our own (`Pages: Send`), or LNet's, by the contract of
-// `SgMap::map`.
+// SAFETY: Mappings belong to no thread, and neither do the pages: those of the driver (`Pages: Send`), or LNet's, by
+// the contract of `SgMap::map`.
 unsafe impl Send for SgMap {}
 // SAFETY: Nothing changes after construction.
 unsafe impl Sync for SgMap {}
 
 impl SgMap {
-    /// Maps all of `pages`. Does not wait for memory: pages may only become clean when the caller has sent them, so
-    /// reclaim could wait for the caller. Process context.
+    /// Maps all of `pages`. Does not wait for memory, because some pages become clean only when the caller has sent
+    /// them: reclaim could wait for the caller. Process context.
     ///
     /// # Errors
     ///
-    /// * `EINVAL`: there is nothing to map, or less than `pages` says.
+    /// * `EINVAL`: there is nothing to map, or less than `pages` states.
     /// * `ENOMEM`: there is no memory right now.
     /// * `EIO`: there is no room to map it.
-    /// * `EREMOTEIO`: the device does not reach it.
+    /// * `EREMOTEIO`: the device cannot reach the memory.
     /// * `EXDEV`: only some pages are memory of a GPU.
     /// * `ENXIO`: memory of a GPU has no provider.
     /// * `EFAULT`: the provider does not map all of it.
@@ -180,28 +180,28 @@ impl SgMap {
         Reserve::new(all)
     }
 
-    /// Maps all of `pages` with one of a reserve, without allocating memory. It goes back there when it is unmapped.
-    /// Process context.
+    /// Maps all of `pages` with an object of a reserve, without allocating memory. The object returns to the reserve
+    /// when it is unmapped. Process context.
     ///
     /// # Errors
     ///
-    /// As [`Self::map`]. `ENOMEM`: all of the reserve are in use, or `pages` are too many pieces.
+    /// Those of [`Self::map`]. `ENOMEM`: the whole reserve is in use, or `pages` has too many pieces.
     ///
     /// # Safety
     ///
     /// As [`Self::map`].
     pub(crate) unsafe fn map_reserved(
-        home: &Arc<SgReserve>,
+        reserve: &Arc<SgReserve>,
         pages: &PageVec,
         direction: Direction,
     ) -> Result<SgRef> {
-        let mut this = home.take().ok_or(ENOMEM)?;
+        let mut this = reserve.take().ok_or(ENOMEM)?;
 
         if let Err(e) = this.fill(pages, direction) {
-            home.put(this);
+            reserve.put(this);
             return Err(e);
         }
-        this.home = Some(home.clone());
+        this.reserve = Some(reserve.clone());
         Ok(SgRef::new(this.into()))
     }
 
@@ -209,7 +209,7 @@ impl SgMap {
         // INVARIANT: Not mapped.
         Self {
             table,
-            by: MappedBy::None,
+            mapped_by: MappedBy::None,
             device,
             direction: Direction::ToDevice,
             nob: 0,
@@ -217,15 +217,15 @@ impl SgMap {
             nr_mapped: 0,
             region_pages: 0,
             own: None,
-            home: None,
+            reserve: None,
         }
     }
 
-    /// Makes the list of an unmapped one, and maps it.
+    /// Fills the list of an unmapped object, and maps it.
     fn fill(&mut self, pages: &PageVec, direction: Direction) -> Result {
         let (bvecs, n, offset, nob) = pages.as_raw();
         let mut run = bindings::ro2ib_sg_shape::default();
-        // Pages that only stand for memory of a GPU may be neighbours, and that memory be anywhere.
+        // Pages that stand for memory of a GPU may be neighbours although that memory is not contiguous.
         let merge = !pages.is_gpu();
         let table = self.table.get();
 
@@ -234,12 +234,13 @@ impl SgMap {
         check(unsafe {
             bindings::ro2ib_sgt_from_bvec(table, bvecs, n, offset, nob, merge, &mut run)
         })?;
-        // SAFETY: So many elements of `table` were filled just now, and they are not mapped.
-        let by = unsafe { Self::map_table(&self.device, &self.table, pages, &mut run, direction) }?;
+        // SAFETY: The first `run.used` elements of `table` were filled just now, and they are not mapped.
+        let mapped_by =
+            unsafe { Self::map_table(&self.device, &self.table, pages, &mut run, direction) }?;
 
-        // INVARIANT: Allocated and mapped above; the table may move, only its lists are pointed
-        // at. `pages.own()` keeps the pages.
-        self.by = by;
+        // INVARIANT: Allocated and mapped above; the table may move, because only its lists are pointed at.
+        // `pages.own()` keeps the pages.
+        self.mapped_by = mapped_by;
         self.direction = direction;
         self.nob = nob;
         self.used = run.used;
@@ -250,7 +251,7 @@ impl SgMap {
         Ok(())
     }
 
-    /// Maps the elements of a table for a device, and says who has done so.
+    /// Maps the elements of a table for a device, and returns the owner of the mapping.
     ///
     /// # Safety
     ///
@@ -263,7 +264,7 @@ impl SgMap {
         direction: Direction,
     ) -> Result<MappedBy> {
         let (sgt, used, dir) = (table.get(), run.used, direction.as_raw());
-        let gpu = match pages.home() {
+        let gpu = match pages.kind() {
             MemKind::Host => {
                 // SAFETY: By the contract of this function, and `device` is registered.
                 let rc = unsafe { bindings::ro2ib_dma_map_sgt(device.as_raw(), sgt, used, dir) };
@@ -285,50 +286,49 @@ impl SgMap {
         // SAFETY: `table` is initialised, and was mapped just now.
         let rc = unsafe { bindings::ro2ib_sgt_is_mapped(sgt, n, pages.as_raw().3, run) };
         if check(rc).is_err() {
-            // SAFETY: Mapped just now with these arguments, and nobody knows of it.
+            // SAFETY: Mapped just now with these arguments, and nothing uses the mapping.
             unsafe { gpu.unmap(dev, list, used, direction) };
             return Err(EFAULT);
         }
         Ok(MappedBy::Gpu(gpu))
     }
 
-    /// How many bytes it covers.
+    /// Returns the number of bytes that it covers.
     pub(crate) fn nob(&self) -> u32 {
         self.nob
     }
 
-    /// How many separate DMA ranges there are.
+    /// Returns the number of separate DMA ranges.
     pub(crate) fn nr_mapped(&self) -> u32 {
         self.nr_mapped
     }
 
-    /// Whether one memory region of `max_pages` pages of the size `page` can cover it: no gaps
-    /// inside, that is, every fragment but the first begins and every one but the
-    /// last ends at the edge of a page of ours. Of smaller pages it may take one or two less than are
-    /// counted here.
+    /// Returns whether one memory region of `max_pages` pages of the size `page` can cover it. It can if there are no
+    /// gaps inside: every fragment except the first begins, and every one except the last ends, at the edge of a kernel
+    /// page. With smaller pages the region may need one or two pages less than are counted here.
     pub(crate) fn can_register(&self, max_pages: u32, page: RegionPage) -> bool {
         let in_all = self.region_pages.saturating_mul(page.per_kernel_page());
 
         in_all != 0 && in_all.min(page.max_pages_for(self.nob)) <= max_pages
     }
 
-    /// Which way the data goes.
+    /// Returns the direction of the data.
     pub(crate) fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// The device it is mapped for.
+    /// Returns the device it is mapped for.
     pub(crate) fn device(&self) -> &ARef<Device> {
         &self.device
     }
 
-    /// Whether it is mapped for `device`.
+    /// Returns whether it is mapped for `device`.
     pub(super) fn is_for(&self, device: &Device) -> bool {
         self.device.same(device)
     }
 
-    /// Writes entries for its first `len` bytes, and returns how many; `None` if there is not room for all of them, or
-    /// it has not so many bytes.
+    /// Writes entries for its first `len` bytes, and returns their number; `None` if there is no room for all of them,
+    /// or if it covers fewer bytes.
     #[inline]
     pub(super) fn gather(&self, to: &mut [bindings::ib_sge], len: u32, lkey: u32) -> Option<usize> {
         let room = u32::try_from(to.len()).unwrap_or(u32::MAX);
@@ -355,7 +355,7 @@ impl SgMap {
         let (sgt, used) = (self.table.get(), self.used);
 
         // INVARIANT: It is not mapped any more.
-        match core::mem::replace(&mut self.by, MappedBy::None) {
+        match core::mem::replace(&mut self.mapped_by, MappedBy::None) {
             MappedBy::None => {}
             MappedBy::Kernel => {
                 let (dev, dir) = (self.device.as_raw(), self.direction.as_raw());
@@ -404,7 +404,7 @@ impl SgRef {
         }
     }
 
-    /// Gives up the reference. Returns whether it was the last one, so that the list is unmapped now.
+    /// Drops the reference. Returns whether it was the last one, so that the list is unmapped now.
     pub(crate) fn unmap(self) -> bool {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used any more.
@@ -429,13 +429,13 @@ impl Drop for SgRef {
         // SAFETY: It is not used any more.
         let map = unsafe { ManuallyDrop::take(&mut self.0) };
 
-        if map.home.is_some() {
+        if map.reserve.is_some() {
             give_back(map);
         }
     }
 }
 
-/// Gives up a reference to a list that may be of a reserve. Returns whether it was the last one.
+/// Drops a reference to a list that may belong to a reserve. Returns whether it was the last one.
 #[inline(never)]
 fn give_back(map: Arc<SgMap>) -> bool {
     let Some(map) = Arc::into_unique_or_drop(map) else {
@@ -446,13 +446,13 @@ fn give_back(map: Arc<SgMap>) -> bool {
 
     map.release();
     map.own = None;
-    if let Some(home) = map.home.take() {
-        home.put(map);
+    if let Some(reserve) = map.reserve.take() {
+        reserve.put(map);
     }
     true
 }
 
-/// Where a [`SgCursor`] is.
+/// Position of a [`SgCursor`].
 ///
 /// # Invariants
 ///
@@ -460,7 +460,7 @@ fn give_back(map: Arc<SgMap>) -> bool {
 /// `left` is 0.
 struct SgPos(bindings::ro2ib_sg_pos);
 
-/// A place in a [`SgMap`] that moves forward as work requests take ranges of it.
+/// Cursor in a [`SgMap`] that advances as work requests take ranges of it.
 pub(crate) struct SgCursor {
     map: SgRef,
     pos: SgPos,
@@ -472,17 +472,17 @@ unsafe impl Send for SgCursor {}
 unsafe impl Sync for SgCursor {}
 
 impl SgCursor {
-    /// How many bytes are left.
+    /// Returns the number of bytes that are left.
     pub(crate) fn left(&self) -> u32 {
         self.pos.0.left
     }
 
-    /// The map it walks through.
+    /// Returns the map it walks through.
     pub(crate) fn map(&self) -> &SgRef {
         &self.map
     }
 
-    /// Calls `f`, which moves on; goes back to where it was if `f` fails.
+    /// Calls `f`, which moves the cursor; restores the position if `f` fails.
     pub(super) fn or_rewind<R, E>(
         &mut self,
         f: impl FnOnce(&mut Self) -> Result<R, E>,
@@ -491,14 +491,14 @@ impl SgCursor {
         let result = f(self);
 
         if result.is_err() {
-            // INVARIANT: It was there before, and the map is the same.
+            // INVARIANT: It is the position before the call, and the map is the same.
             self.pos = SgPos(pos);
         }
         result
     }
 
-    /// Moves on by `nob` bytes, or to the end.
-    // Apart: few begin anywhere but at the first byte, and it wants room on the stack.
+    /// Advances by `nob` bytes, or to the end.
+    // Not inlined: it needs stack, and few transfers begin behind the first byte.
     #[cold]
     pub(crate) fn skip(&mut self, nob: u32) {
         let mut scrap = [bindings::ib_sge::default(); 16];
@@ -511,8 +511,7 @@ impl SgCursor {
         }
     }
 
-    /// Writes entries for the next `len` bytes, as far as there is room for them, and moves on;
-    /// returns how many.
+    /// Writes entries for the next `len` bytes, as far as there is room, and advances. Returns their number.
     pub(super) fn gather(&mut self, to: &mut [bindings::ib_sge], len: u32, lkey: u32) -> usize {
         let room = u32::try_from(to.len()).unwrap_or(u32::MAX);
 

@@ -2,10 +2,9 @@
 
 //! The send queue of a QP.
 //!
-//! [`SendQueue`] is the one handle that work requests are pushed and posted
-//! with: pushed into a [`Batch`], and posted from it into the slots of the
-//! [`super::send_ring`]. Registrations are pushed in [`super::sq_reg`]. Any context but hard
-//! interrupts.
+//! [`SendQueue`] is the one handle that work requests are pushed and posted with: pushed into a [`Batch`], and posted
+//! from it into the slots of the [`super::send_ring`]. Registrations are pushed in [`super::sq_reg`]. Any context
+//! except hard interrupts.
 
 use kernel::{
     ffi,
@@ -47,17 +46,16 @@ use crate::bindings;
 ///
 /// # Invariants
 ///
-/// `next` is the index of the slot that the next work request gets. The slots of
-/// the batch are the `nr_wrs` before it. All slots from `next` on, as many as are
-/// neither used nor in the batch, belong to this; `slots` are no more than that, and none once it is closed.
-/// `batch` is the one that it was made with, for that points into itself.
+/// `next` is the index of the slot that the next work request gets. The slots of the batch are the `nr_wrs` before it.
+/// All slots from `next` on, as many as are neither used nor in the batch, belong to this; `slots` are no more than
+/// that, and none once it is closed. `batch` is the one that it was made with, because that points into itself.
 pub(crate) struct SendQueue {
     qp_id: u64,
     depth: u32,
     next: u32,
     slots: u32,
     closed: bool,
-    /// Those of the last batch that were not posted, and [`Self::next_unposted`] has not told of: from, and to.
+    /// Range of the last batch that was not posted, and that [`Self::next_unposted`] has not returned.
     unposted: (usize, usize),
     batch: RawBox<Batch>,
 }
@@ -65,7 +63,7 @@ pub(crate) struct SendQueue {
 // SAFETY: The pointers in the batch are only used while its QP is at hand, and what they point to
 // belongs to no thread.
 unsafe impl Send for SendQueue {}
-// SAFETY: There is nothing to do with a shared reference but to read counters.
+// SAFETY: A shared reference only allows to read counters.
 unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
@@ -86,7 +84,7 @@ impl SendQueue {
         self.qp_id == qp_id
     }
 
-    /// How many more work requests the send queue can take.
+    /// Returns the number of work requests that the send queue can still take.
     pub(crate) fn free_slots<T: QpHandler>(&self, qp: &Qp<T>) -> u32 {
         if self.qp_id != qp.id() {
             return 0;
@@ -94,7 +92,7 @@ impl SendQueue {
         qp.send_ring().free().saturating_sub(self.pending())
     }
 
-    /// Finds out how many more work requests the send queue can take.
+    /// Updates and returns the number of work requests that the send queue can still take.
     pub(crate) fn refresh_free_slots<T: QpHandler>(&mut self, qp: &Qp<T>) -> u32 {
         // INVARIANT: Only completions change it meanwhile, to more.
         self.slots = match self.closed {
@@ -104,30 +102,30 @@ impl SendQueue {
         self.slots
     }
 
-    /// How many more work requests it can take at least: of those that it could when
-    /// [`Self::refresh_free_slots`] found out.
+    /// Returns the number of work requests that it can take at least: what is left of the result of
+    /// [`Self::refresh_free_slots`].
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// How many work requests are pushed and not posted.
+    /// Returns the number of work requests that are pushed and not posted.
     pub(crate) fn pending(&self) -> u32 {
         self.batch.nr_wrs as u32
     }
 
-    /// Whether nothing is pushed that is not posted.
+    /// Returns whether all pushed work requests are posted.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.batch.nr_wrs == 0
     }
 
-    /// Whether `wrs` more work requests, with `sges` scatter/gather entries, fit into the batch.
+    /// Returns whether `wrs` more work requests, with `sges` scatter/gather entries, fit into the batch.
     #[inline]
     pub(crate) fn fits(&self, wrs: usize, sges: usize) -> bool {
         self.batch.fits(wrs) && self.batch.room() >= sges
     }
 
-    /// The context of the next work request that was pushed and could not be posted, or was discarded.
+    /// Returns the context of the next work request that was pushed and could not be posted, or was discarded.
     pub(crate) fn next_unposted(&mut self) -> Option<u32> {
         let (at, end) = self.unposted;
 
@@ -138,7 +136,7 @@ impl SendQueue {
         self.batch.ctxs.get(at).copied()
     }
 
-    /// Whether `wrs` more work requests can be pushed.
+    /// Checks whether `wrs` more work requests can be pushed.
     #[inline(always)]
     pub(super) fn check<T: QpHandler>(&mut self, qp: &Qp<T>, wrs: u32) -> Result<(), PushError> {
         if self.qp_id != qp.id() {
@@ -157,9 +155,8 @@ impl SendQueue {
         }
     }
 
-    /// Appends up to `max` scatter/gather entries for the next `len` bytes at
-    /// `cursor`; returns how many bytes they cover and how many they are. Leaves
-    /// them uncounted until `push` is called.
+    /// Appends up to `max` scatter/gather entries for the next `len` bytes at `cursor`. Returns the number of bytes
+    /// that they cover and the number of entries. The entries are not counted until `push` is called.
     fn gather(
         &mut self,
         first: usize,
@@ -168,7 +165,7 @@ impl SendQueue {
         cursor: &mut SgCursor,
         len: u32,
     ) -> (u32, usize) {
-        // Both are small; a place that is not there has no entries.
+        // Both are small; a start behind the end has no entries.
         let start = self.batch.nr_sges.wrapping_add(first);
         let left = cursor.left();
         let Some(to) = self.batch.sges.get_mut(start..) else {
@@ -183,7 +180,7 @@ impl SendQueue {
         (left.wrapping_sub(cursor.left()), n)
     }
 
-    /// Takes a slot and writes a work request, of which `more` is what only its `opcode` has.
+    /// Takes a slot and writes a work request; `more` sets the fields that only its `opcode` has.
     ///
     /// # Safety
     ///
@@ -213,8 +210,8 @@ impl SendQueue {
         };
 
         *ctx = resources.ctx;
-        // SAFETY: It is the ring of our queue pair, says the caller; by the type invariant the slot `next` of that is ours:
-        // there is one at least.
+        // SAFETY: The caller guarantees that it is the ring of our queue pair; by the type invariant the slot `next` of
+        // the ring is ours: there is at least one.
         let cqe = unsafe { qp.send_ring().put(self.next, resources) };
 
         place.send = bindings::ib_send_wr {
@@ -237,8 +234,8 @@ impl SendQueue {
         self.slots = slots;
     }
 
-    /// Pushes a SEND of the first `nob` bytes of `buf`, followed by `extra`: the
-    /// next so many bytes at a cursor, without a copy.
+    /// Pushes a SEND of the first `nob` bytes of `buf`, followed by `extra`: a number of bytes at a cursor, without a
+    /// copy.
     ///
     /// # Errors
     ///
@@ -324,8 +321,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Pushes one RDMA WRITE of the first `len` bytes of `map` to the address `to`, with the key of that. False: one does
-    /// not do, or the batch has no room for it, and nothing was pushed.
+    /// Pushes one RDMA WRITE of the first `len` bytes of `map` to the address and key in `to`. Returns false, and
+    /// pushes nothing, if one WRITE cannot cover them or the batch has no room.
     ///
     /// # Errors
     ///
@@ -371,9 +368,8 @@ impl SendQueue {
         Ok(true)
     }
 
-    /// Pushes an RDMA WRITE of up to `max_len` bytes at `cursor` to
-    /// `remote_addr`, and returns how many bytes one work request could take.
-    /// Call it again for the rest.
+    /// Pushes an RDMA WRITE of up to `max_len` bytes at `cursor` to `remote_addr`, and returns the number of bytes that
+    /// one work request could take. Call it again for the rest.
     ///
     /// # Errors
     ///
@@ -421,8 +417,8 @@ impl SendQueue {
         Ok(covered)
     }
 
-    /// Frees what was pushed and not posted, and closes the queue: there will be no completion for
-    /// any of it. Let the connection go.
+    /// Frees the work requests that were pushed and not posted, which will have no completion, and closes the queue.
+    /// Close the connection then.
     pub(crate) fn discard<T: QpHandler>(&mut self, qp: &Qp<T>) {
         if self.qp_id != qp.id() {
             return;
@@ -443,8 +439,8 @@ impl SendQueue {
     ///
     /// # Errors
     ///
-    /// [`PostError`] says exactly how many were posted, [`Self::next_unposted`] which were not. The
-    /// queue is closed then: let the connection go.
+    /// [`PostError`] has the exact number of posted work requests; [`Self::next_unposted`] returns the others. The
+    /// queue is closed then: close the connection.
     #[inline(always)]
     pub(crate) fn post<T: QpHandler>(&mut self, qp: &Qp<T>) -> Result<(), PostError> {
         let n = self.batch.nr_wrs;
@@ -463,8 +459,8 @@ impl SendQueue {
         // INVARIANT: The slots of the batch belong to completions from here on; these may come
         // before the call returns.
         ring.give(n as u32);
-        // SAFETY: `end` made a list of `n` work requests. What they refer to is owned by their
-        // slots, or by the MR pool, for as long as the device may use it.
+        // SAFETY: `end` made a list of `n` work requests. Their memory is owned by their slots, or by the MR pool, for
+        // as long as the device may use it.
         let rc = unsafe { bindings::ro2ib_ib_post_send(qp.as_raw(), first, &mut bad) };
 
         qp.set_posted();
@@ -477,25 +473,25 @@ impl SendQueue {
         Err(self.take_back(qp, bad, n))
     }
 
-    /// Nothing more can be pushed.
+    /// Closes the queue: nothing more can be pushed.
     fn close(&mut self) {
         self.closed = true;
         // INVARIANT: It is closed.
         self.slots = 0;
     }
 
-    /// Nothing of the batch can be posted to that QP, nor to any.
+    /// Abandons the batch, which cannot be posted to another QP.
     #[cold]
     fn abandon_batch(&mut self) -> PostError {
         self.close();
         self.unposted = (0, self.batch.nr_wrs);
-        // INVARIANT: The batch is empty; its slots are nobody's.
+        // INVARIANT: The batch is empty; its slots have no owner.
         self.batch.nr_wrs = 0;
         self.batch.nr_sges = 0;
         PostError { posted: 0 }
     }
 
-    /// Takes back what the provider has not posted of `n` work requests: from `bad` on.
+    /// Takes back those of `n` work requests that the provider has not posted: from `bad` on.
     #[cold]
     #[inline(never)]
     fn take_back<T: QpHandler>(
@@ -504,7 +500,7 @@ impl SendQueue {
         bad: *const bindings::ib_send_wr,
         n: usize,
     ) -> PostError {
-        // A provider that does not say which one was bad may have taken all of them.
+        // A provider that does not report which one was bad may have taken all of them.
         let posted = self.batch.position(bad, n);
         // `position` returns `n` at most.
         let rejected = n.wrapping_sub(posted);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Registrations of memory regions in the send queue: how a key becomes valid, and how it dies.
+//! Registration and invalidation of memory regions in the send queue: the life of a key.
 //!
-//! Where work requests of memory regions are pushed; what a region may do when is what the types of
-//! [`super::mr`] say. Any context but hard interrupts, as all of the [`SendQueue`].
+//! The types of [`super::mr`] are the states of a region. Any context except hard interrupts, as all of the
+//! [`SendQueue`].
 
 use kernel::ffi;
 
@@ -34,16 +34,15 @@ impl SendQueue {
     /// Pushes the registration that makes the key of `mr` valid for writes of the
     /// other side: [`Qp::wrs_per_reg`] work requests, all or none of them.
     ///
-    /// On rxe a LOCAL_INV of the region's last key, which is dead, goes in front. When rxe repeats
-    /// what has not been acknowledged, it carries out local work requests behind that again, finds
-    /// a region that is registered already, and breaks the QP. But it begins a LOCAL_INV only when
-    /// all in front of it is complete; so this one and the registration behind it are first in the
-    /// queue, and done before there is anything that could be repeated.
+    /// On rxe a LOCAL_INV of the region's last key, which is dead, goes first. When rxe retransmits unacknowledged
+    /// requests, it executes the local work requests behind them again, finds a region that is already registered, and
+    /// breaks the QP. But rxe begins a LOCAL_INV only when all work requests before it are complete. So this LOCAL_INV
+    /// and the registration behind it are first in the queue, and done before there is anything to retransmit.
     ///
     /// # Errors
     ///
     /// [`PushError`]; the token comes back.
-    // It has one user, who asks for no completion.
+    // It has one caller, which requests no completion.
     #[inline(always)]
     pub(crate) fn push_reg<T: QpHandler>(
         &mut self,
@@ -106,10 +105,9 @@ impl SendQueue {
         Ok(mr.into_valid())
     }
 
-    /// Pushes the invalidation of the key of `mr`. Always signalled: when
-    /// [`QpHandler::sends_done`] tells of its success the key is dead, the memory
-    /// is not mapped by it any more, and the region is free again. After a
-    /// failure that is so when the regions are destroyed.
+    /// Pushes the invalidation of the key of `mr`. Always signalled: when [`QpHandler::sends_done`] reports its
+    /// success, the key is dead, the region does not map the memory any more, and the region is free again. After a
+    /// failure this holds when the regions are destroyed.
     ///
     /// # Errors
     ///

@@ -89,7 +89,7 @@ unsafe impl Backend for BhBackend {
     }
 }
 
-/// Something to wait for, once, with a time limit if wanted.
+/// One-time event to wait for, with an optional time limit (`struct completion`).
 ///
 /// # Invariants
 ///
@@ -117,7 +117,7 @@ impl Completion {
         })
     }
 
-    /// Completes it, for all that wait and all that will. Any context.
+    /// Completes it, for all current and future waiters. Any context.
     pub(crate) fn complete_all(&self) {
         // SAFETY: By the type invariant.
         unsafe { bindings::complete_all(self.inner.get()) }
@@ -130,8 +130,7 @@ impl Completion {
         unsafe { bindings::wait_for_completion(self.inner.get()) }
     }
 
-    /// Waits until it is complete, for at most `ms` milliseconds, and tells
-    /// whether it is. Process context.
+    /// Waits until it is complete, for at most `ms` milliseconds. Returns whether it is complete. Process context.
     pub(crate) fn wait_ms(&self, ms: u32) -> bool {
         let jiffies = kernel::time::msecs_to_jiffies(ms);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a work request ended, and what happened to a QP.
+//! Outcome of work requests, and events of a QP.
 
 use kernel::ffi;
 
@@ -17,7 +17,7 @@ pub(crate) enum WcStatus {
     LocQpOp,
     /// A local buffer is not covered by its key.
     LocProt,
-    /// Not carried out, because the QP is in the error state.
+    /// Not executed, because the QP is in the error state.
     Flush,
     /// The answer could not be understood.
     BadResp,
@@ -54,7 +54,7 @@ impl WcStatus {
         }
     }
 
-    // Apart, because nearly all are none.
+    // Not inlined: errors are rare.
     #[cold]
     fn of_error(status: bindings::ib_wc_status) -> Self {
         match status {
@@ -77,7 +77,7 @@ impl WcStatus {
         }
     }
 
-    /// Whether the work request was carried out.
+    /// Returns whether the work request was executed.
     pub(crate) fn is_success(self) -> bool {
         self == Self::Success
     }
@@ -115,7 +115,7 @@ impl Wc {
         Self::new(wc, recv_status)
     }
 
-    /// Returns the outcome in `wc`; a success has the status that `injected` returns, negated, in a test.
+    /// Returns the outcome in `wc`; in a test a success has the status that `injected` returns, negated.
     #[inline(always)]
     fn new(wc: &bindings::ib_wc, injected: impl FnOnce(&bindings::ib_wc) -> ffi::c_int) -> Self {
         let status = match WcStatus::from_raw(wc.status) {
@@ -133,7 +133,7 @@ impl Wc {
     }
 }
 
-/// Returns what a test makes of a success in a send queue: a negated status, or 0.
+/// Returns the status that a test injects for a success in a send queue: a negated status, or 0.
 #[cfg(ro2iblnd_test_hooks)]
 fn send_status(wc: &bindings::ib_wc) -> ffi::c_int {
     match wc.opcode {
@@ -144,7 +144,7 @@ fn send_status(wc: &bindings::ib_wc) -> ffi::c_int {
     }
 }
 
-/// Returns what a test makes of a receive that went well: a negated status, or 0.
+/// Returns the status that a test injects for a successful receive: a negated status, or 0.
 #[cfg(ro2iblnd_test_hooks)]
 fn recv_status(wc: &bindings::ib_wc) -> ffi::c_int {
     // SAFETY: `wc` is valid; the function only reads it.
@@ -156,7 +156,7 @@ use no_status as send_status;
 #[cfg(not(ro2iblnd_test_hooks))]
 use no_status as recv_status;
 
-/// Returns 0: outside of tests a success is one.
+/// Returns 0: outside of tests no status is injected.
 #[cfg(not(ro2iblnd_test_hooks))]
 #[inline(always)]
 fn no_status(_wc: &bindings::ib_wc) -> ffi::c_int {

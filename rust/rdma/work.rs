@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work queues of our own, CPU choice, timers that can be cancelled, and the
-//! allocation scope for the storage path.
+//! Work queues, CPU choice, delayed work, and the allocation scope for the storage path.
 //!
 //! C headers: `include/linux/workqueue.h`, `include/linux/sched/mm.h`.
 
@@ -25,7 +24,7 @@ use kernel::{
 
 use crate::bindings;
 
-/// Where the items of a queue run.
+/// CPUs on which the items of a queue run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     /// On the CPU they were queued on or for.
@@ -52,7 +51,7 @@ unsafe impl Send for OwnedQueue {}
 unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
-    /// Creates a queue, of which so many items may run at a time, on each NUMA node; 0: as many as the kernel lets.
+    /// Creates a queue of which up to `max_active` items run at a time on each NUMA node; 0 for the kernel's default.
     /// May sleep.
     ///
     /// # Errors
@@ -74,7 +73,7 @@ impl OwnedQueue {
             )
         };
 
-        // INVARIANT: It is ours, and nobody else knows it.
+        // INVARIANT: It is ours, and nothing else knows it.
         Ok(Self {
             wq: NonNull::new(wq).ok_or(ENOMEM)?,
         })
@@ -122,22 +121,22 @@ impl OwnedQueue {
 
 impl Drop for OwnedQueue {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; nobody can queue any more, as we are being dropped.
+        // SAFETY: By the type invariant; nothing can queue any more, because this is being dropped.
         unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
     }
 }
 
-/// An item that a timer queues, and the queue that it goes to: the item keeps that, so the timer
-/// cannot run when the queue is gone.
+/// Delayed work item (`struct delayed_work`) with its queue: the item keeps the queue, so the timer cannot run when the
+/// queue is gone.
 pub(crate) trait DelayedItem<const ID: u64 = 0>:
     WorkItem<ID, Pointer = Arc<Self>> + HasDelayedWork<Self, ID> + Send + Sync + Sized + 'static
 {
-    /// The queue it goes to.
+    /// Returns the queue it goes to.
     fn queue(&self) -> &OwnedQueue;
 }
 
-/// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending
-/// already, or is being cancelled; returns whether it did. Any context.
+/// Queues a delayed `item` in `delay_ms` milliseconds, unless it is pending already or being cancelled. Returns whether
+/// it was queued. Any context.
 ///
 /// [`cancel`] of an idle item sets its pending bit for a moment, so a concurrent
 /// `queue_delayed` may return false.
@@ -165,14 +164,12 @@ pub(crate) fn queue_delayed<T: DelayedItem<ID>, const ID: u64>(
     .is_ok()
 }
 
-/// Makes a delayed `item` run in `delay_ms` milliseconds from now, whether
-/// it is pending or not; if another caller arms it at the same time, when
-/// that one said. Does nothing while [`cancel_sync`] waits for the item.
-/// Any context.
+/// Makes a delayed `item` run in `delay_ms` milliseconds from now, whether it is pending or not. If another caller
+/// queues it at the same time, that caller's delay counts. Does nothing while [`cancel_sync`] waits for the item. Any
+/// context.
 ///
-/// Not `mod_delayed_work_on()`: its result does not tell an item that was
-/// queued from one that is disabled, and so whether the queue took the
-/// reference.
+/// Not `mod_delayed_work_on()`: its result does not distinguish an item that was queued from a disabled one, and so
+/// does not show whether the queue took the reference.
 pub(crate) fn mod_delayed<T: DelayedItem<ID>, const ID: u64>(item: Arc<T>, delay_ms: u32) {
     let _ = cancel(&item);
     let _ = queue_delayed(item, delay_ms);
@@ -202,8 +199,8 @@ unsafe fn take_back<T>(item: &Arc<T>) {
     drop(unsafe { Arc::from_raw(Arc::as_ptr(item)) });
 }
 
-/// Cancels a delayed item that has not begun to run; returns whether there was
-/// one. Does not wait for a running one. Any context.
+/// Cancels a delayed item that has not begun to run. Returns whether it was pending. Does not wait for a running one.
+/// Any context.
 pub(crate) fn cancel<T, const ID: u64>(item: &Arc<T>) -> bool
 where
     T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID>,
@@ -234,9 +231,8 @@ where
     was_pending
 }
 
-/// Waits until every function of the module that others call, such as a
-/// completion handler, and that gives up its last reference, has returned.
-/// Before unloading. Sleeps.
+/// Waits until every callback of the module that has dropped its last reference, such as a completion handler, has
+/// returned. Call before unloading. Sleeps.
 pub(crate) fn synchronize_callbacks() {
     // SAFETY: No preconditions; we may sleep.
     unsafe { bindings::ro2ib_synchronize_callbacks() }
@@ -247,27 +243,27 @@ pub(crate) fn synchronize_callbacks() {
 pub(crate) struct Cpu(u32);
 
 impl Cpu {
-    /// The number.
+    /// Returns the number.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 }
 
-/// CPU number `hint` if it is online now, else one that is. A CPU that goes
-/// offline later is no problem: the work queue then runs the item elsewhere.
+/// Returns CPU number `hint` if it is online now, otherwise an online one. If a CPU goes offline later, the work queue
+/// runs the item on another one.
 pub(crate) fn online_cpu(hint: u32) -> Cpu {
     // SAFETY: No preconditions.
     Cpu(unsafe { bindings::ro2ib_online_cpu(hint) })
 }
 
-/// How many CPUs the host may ever have.
+/// Returns the number of CPUs that the host may ever have.
 pub(crate) fn cpus() -> u32 {
     // SAFETY: No preconditions.
     unsafe { bindings::ro2ib_cpus() }
 }
 
-/// While this lives, allocations of this task do not enter file systems
-/// (`memalloc_nofs_save()`): they may be waiting for us.
+/// Scope in which allocations of the task do not enter file systems (`memalloc_nofs_save()`), which may be waiting for
+/// the driver.
 pub(crate) struct NofsScope {
     flags: ffi::c_uint,
     _not_send: NotThreadSafe,
