@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Raw bindings: what bindgen made of `include/ro2iblnd_bindings.h`.
+//! Raw bindings that bindgen generates from `include/ro2iblnd_bindings.h`.
 //!
-//! Types that the kernel crate knows are its own, so that values can be handed
-//! from one to the other; the types below are only ever pointed at. Nothing
-//! outside `rdma/` and `lnet/` may use this module.
+//! Types that the kernel crate has are its own, so that values can be passed between the two. The types below are only
+//! used behind pointers. Only `rdma/` and `lnet/` may use this module.
 
 #![allow(
     clippy::all,

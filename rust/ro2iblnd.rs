@@ -32,7 +32,7 @@ module! {
 struct Ro2iblnd {
     // First: no NI can exist once it is dropped.
     _registration: lnet::Registration<lnd::lnet_glue::O2ib>,
-    // Last: waits until nothing of ours runs any more.
+    // Last: waits until no code of this module runs any more.
     _exit: lnd::driver::Exit,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many connections of an NI live, so that its shutdown can wait for the last one.
+//! Number of live connections of an NI, so that its shutdown can wait for the last one.
 //!
-//! Any context, but for the waiting.
+//! Context: any, except that waiting sleeps.
 
 use kernel::{
     prelude::*,
@@ -18,7 +18,7 @@ use crate::rdma::{
     sync::Completion, //
 };
 
-/// The connections alive, and one share of the NI's own until shutdown.
+/// Number of live connections, plus one share of the NI until shutdown.
 #[pin_data]
 pub(crate) struct ConnCount {
     count: Atomic<i32>,
@@ -26,11 +26,11 @@ pub(crate) struct ConnCount {
     none: Completion,
 }
 
-/// One living connection.
+/// Share of one live connection.
 pub(crate) struct ConnGuard(Arc<ConnCount>);
 
 impl ConnCount {
-    /// With the NI's share. May sleep.
+    /// Creates a count with the NI's share. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -41,25 +41,25 @@ impl ConnCount {
         )
     }
 
-    /// One more.
+    /// Adds a share.
     pub(crate) fn take(this: &Arc<Self>) -> ConnGuard {
         this.count.fetch_add(1, Full);
         ConnGuard(this.clone())
     }
 
-    /// A share goes.
+    /// Drops a share.
     pub(crate) fn put(&self) {
         if self.count.fetch_sub(1, Full) == 1 {
             self.none.complete_all();
         }
     }
 
-    /// How many shares there are.
+    /// Returns the number of shares.
     pub(crate) fn now(&self) -> i32 {
         self.count.load(Relaxed)
     }
 
-    /// Waits until there is none, `ms` milliseconds at most. True: there is none. May sleep.
+    /// Waits until there is no share, for at most `ms` milliseconds. Returns whether there is none. May sleep.
     pub(crate) fn wait_for_none(&self, ms: u32) -> bool {
         self.none.wait_ms(ms)
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! In what condition the RDMA device of an NI is, as far as its link does not show it.
+//! Health of the RDMA device of an NI, beyond the state of its link.
 //!
-//! Any context, hard interrupts included; no lock.
+//! Context: any, including hard interrupts; no lock.
 
 use crate::{
     policy::post_failures::PostFailures,
@@ -14,20 +14,20 @@ use crate::{
     }, //
 };
 
-/// What is known of the device.
+/// Health of the device.
 pub(crate) struct DeviceHealth {
-    /// It said so last.
+    /// The last event of the device reported a fatal error.
     broken: Atomic<bool>,
-    /// No message of the connection manager leaves it.
+    /// No message of the connection manager leaves the device.
     mute: Atomic<bool>,
-    /// Connections that ended in a row because the device refused a work request ([`PostFailures`]).
+    /// Consecutive connections that ended because the device rejected a work request ([`PostFailures`]).
     post_failures: Atomic<u64>,
-    /// These were so many that the device is not used any more.
+    /// There were so many that the device is not used any more.
     refuses: Atomic<bool>,
 }
 
 impl DeviceHealth {
-    /// Of a device of which nothing was heard.
+    /// Creates the state of a device without any event.
     pub(super) fn new() -> Self {
         Self {
             broken: Atomic::new(false),
@@ -37,7 +37,7 @@ impl DeviceHealth {
         }
     }
 
-    /// It is another device.
+    /// Clears the state for another device.
     pub(super) fn forget(&self) {
         self.set_broken(false);
         let _ = self.mute.xchg(false, Full);
@@ -45,28 +45,28 @@ impl DeviceHealth {
         let _ = self.refuses.xchg(false, Full);
     }
 
-    /// It says that it is broken, or not any more.
+    /// Sets whether the device has reported a fatal error.
     pub(super) fn set_broken(&self, broken: bool) {
         let _ = self.broken.xchg(broken, Full);
     }
 
-    /// Whether it is, by its own words.
+    /// Returns whether the device has reported a fatal error.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Acquire)
     }
 
-    /// It is mute, and stays so until it is made anew. True: that is news.
+    /// Marks the device as mute until it is created again. Returns whether it was not marked before.
     pub(super) fn set_mute(&self) -> bool {
         !self.mute.xchg(true, Full)
     }
 
-    /// Whether it is mute.
+    /// Returns whether the device is mute.
     pub(super) fn is_mute(&self) -> bool {
         self.mute.load(Acquire)
     }
 
-    /// Counts a connection that lived for `lived_ms` milliseconds and ended at `now_ms` because the
-    /// device refused a work request. Returns whether the device is not used any more from now on.
+    /// Counts a connection that existed for `lived_ms` milliseconds and ended at `now_ms` because the device rejected a
+    /// work request. Returns whether the device is not used any more from now on.
     pub(crate) fn refused_post(&self, lived_ms: u64, now_ms: u64) -> bool {
         let before = PostFailures::from_bits(self.post_failures.load(Relaxed));
         let failures = before.after(lived_ms, now_ms);
@@ -74,12 +74,12 @@ impl DeviceHealth {
         failures.are_many() && !self.refuses.xchg(true, Full)
     }
 
-    /// Returns whether it refused so many work requests that it is not used until it is made again.
+    /// Returns whether the device rejected so many work requests that it is not used until it is created again.
     pub(super) fn refuses_posts(&self) -> bool {
         self.refuses.load(Acquire)
     }
 
-    /// One word for people.
+    /// Returns the health as one word for debugfs.
     pub(super) fn as_str(&self) -> &'static str {
         if self.is_broken() {
             "broken"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What lives as long as the module: the work queues, the interfaces that are listened on, the folder
-//! in debugfs.
+//! Objects that live as long as the module: the work queues, the interfaces that NIs listen on, the folder in debugfs.
 
 use kernel::{
     prelude::*,
@@ -19,19 +18,19 @@ use crate::rdma::debugfs::{
     File, //
 };
 
-/// The driver.
+/// State of the driver.
 pub(crate) struct Driver {
     pub(crate) workers: Arc<WorkQueues>,
-    /// The interfaces in use.
+    /// Interfaces in use.
     pub(crate) ifaces: Arc<Ifaces>,
-    /// `/sys/kernel/debug/ro2iblnd`.
+    /// Folder `/sys/kernel/debug/ro2iblnd`.
     pub(crate) debugfs: Dir,
-    /// What was refused, and from where.
+    /// Log of rejected requests for none of the NIs.
     strangers: Arc<CloseStats>,
 }
 
 impl Driver {
-    /// Makes the queues. May sleep.
+    /// Creates the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let workers = WorkQueues::new()?;
         let debugfs = Dir::new(c"ro2iblnd");
@@ -49,19 +48,19 @@ impl Driver {
     }
 }
 
-/// Dropped as the last thing of the module.
+/// Object that the module drops last.
 pub(crate) struct Exit {
-    // Before the folder it is in.
+    // Before the folder that the file is in.
     _strangers: Option<File<CloseLogFile>>,
     driver: Arc<Driver>,
 }
 
 impl Exit {
-    /// Takes the last reference there will be. To be called when nothing can fail any more: who has one of our files
-    /// open keeps a module, but not one whose loading fails.
+    /// Takes the last reference to the driver. Must be called when nothing else can fail: an open file of the driver
+    /// keeps a module loaded, but not a module whose initialization fails.
     pub(crate) fn new(driver: Arc<Driver>) -> Self {
         Self {
-            // Without it nothing is missing but a view.
+            // Without the file only a debugfs view is missing.
             _strangers: CloseLogFile::new(None, &driver.strangers)
                 .and_then(|seen| File::new(&driver.debugfs, c"unknown_ni", &seen))
                 .ok(),
@@ -72,7 +71,7 @@ impl Exit {
 
 impl Drop for Exit {
     fn drop(&mut self) {
-        // Items that are still queued or running hold the queues, which must not go with one of them.
+        // Items that are queued or running hold the queues, which must not be dropped by one of them.
         self.driver.workers.flush();
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The RDMA device as a connection uses it: nothing here changes, but what is known of its room and of
-//! the speed of its port.
+//! RDMA device as a connection uses it. All of it is constant, except the known memory, the speed and the MTU of the
+//! port.
 
 use kernel::{
     prelude::*,
@@ -52,32 +52,32 @@ use crate::{
     }, //
 };
 
-/// Mappings that are kept for when there is no memory, of each kind: so many transfers at a time go on then. All
-/// connections of an interface share them, because one takes 8 KiB.
+/// Number of mappings of each kind that are reserved for a shortage of memory, which is the number of transfers that
+/// can go on at a time then. All connections of an interface share them, because one mapping takes 8 KiB.
 const RESERVED_MAPS: usize = 8;
 
-/// The RDMA device as a connection uses it.
+/// RDMA device as a connection uses it.
 pub(crate) struct Hca {
     pub(crate) device: ARef<Device>,
     pub(crate) pd: Arc<Pd>,
-    /// The memory regions that all interfaces of the device share.
+    /// Memory regions that all interfaces of the device share.
     pub(crate) regions: Arc<Regions>,
     pub(crate) attrs: DeviceAttrs,
-    /// Where what is done with it has its turn; all interfaces of the device share them.
+    /// Work queues of the device; all its interfaces share them.
     pub(crate) queues: DeviceQueues,
-    /// Port of the device.
+    /// Number of the port of the device.
     pub(crate) port: u32,
-    /// Pages that one memory region covers.
+    /// Number of pages that one memory region covers.
     pub(crate) mr_pages: u32,
-    /// How large they are.
+    /// Size of these pages.
     pub(crate) mr_page: RegionPage,
-    /// For data that leaves when there is no memory: of answers, and of messages of LNet's.
+    /// Mappings for a shortage of memory: for answers, and for messages of LNet.
     pub(crate) reserves: (Arc<SgReserve>, Arc<SgReserve>),
-    /// The depth there was room for ([`crate::policy::queue_sizes::DepthMemory`]).
+    /// Depth that there was memory for ([`crate::policy::queue_sizes::DepthMemory`]).
     pub(crate) depth: Atomic<u64>,
-    /// Bytes of a send that a work request itself carries, as far as known ([`InlineSearch`]).
+    /// Bytes of a send that fit into a work request itself, as far as known ([`InlineSearch`]).
     pub(crate) inline: Atomic<u32>,
-    /// Packets of other partitions that the port had got when the NI came to it.
+    /// Packets of other partitions that the port had received when the NI started to use it.
     bad_pkeys_before: u32,
     bad_pkeys: Atomic<u32>,
     /// Speed of the port in Mb/s, 0 if it is not known.
@@ -86,7 +86,7 @@ pub(crate) struct Hca {
     mtu: Atomic<u32>,
 }
 
-/// What a device can do, which is enough.
+/// Capabilities of a device that are sufficient for the driver.
 pub(crate) struct DeviceCaps {
     attrs: DeviceAttrs,
     mr_pages: u32,
@@ -94,11 +94,11 @@ pub(crate) struct DeviceCaps {
 }
 
 impl DeviceCaps {
-    /// Asks the device.
+    /// Queries the device.
     ///
     /// # Errors
     ///
-    /// What LNet is to say if it is of no use.
+    /// The reason for LNet if the device is unusable.
     pub(crate) fn of(device: &Device) -> Result<Self, StartError> {
         let attrs = device.attrs();
         let lacks = |what| Err(StartError::because(what)(EOPNOTSUPP));
@@ -131,7 +131,7 @@ impl DeviceCaps {
         })
     }
 
-    /// The memory regions that we may have of it, shared as [`crate::policy::mr_quota`] says. May sleep.
+    /// Creates the memory regions of the device, shared as [`crate::policy::mr_quota`] specifies. May sleep.
     ///
     /// # Errors
     ///
@@ -154,7 +154,8 @@ impl DeviceCaps {
 }
 
 impl Hca {
-    /// Port `port` of a device. All interfaces of the device share `regions` and `queues`. May sleep.
+    /// Creates the object for port `port` of a device. All interfaces of the device share `regions` and `queues`. May
+    /// sleep.
     ///
     /// # Errors
     ///
@@ -190,7 +191,8 @@ impl Hca {
         Ok(hca)
     }
 
-    /// Whether the device has GIDs for addresses of the interface, as over RoCE. They go and come with these.
+    /// Returns whether the device has GIDs for addresses of the interface, as over RoCE. The GIDs follow these
+    /// addresses.
     pub(crate) fn has_gids(&self) -> bool {
         self.device.is_roce(self.port)
     }
@@ -200,13 +202,13 @@ impl Hca {
         self.device.is_ib(self.port)
     }
 
-    /// The speed of the port, as it was when the port was up last.
+    /// Returns the speed of the port when it was last up.
     pub(crate) fn speed(&self) -> LinkSpeed {
         LinkSpeed::from_mbps(self.mbps.load(Relaxed))
     }
 
-    /// The port says this of itself. A port that is down may say anything of its speed: that is taken only
-    /// if nothing better is known.
+    /// Updates the speed, the MTU and the counter from the state of the port. A port that is down may report any speed;
+    /// that speed is used only if no better one is known.
     pub(crate) fn learn(&self, port: PortState) {
         let bad_pkeys = port.bad_pkeys.saturating_sub(self.bad_pkeys_before);
         self.bad_pkeys.store(bad_pkeys, Relaxed);
@@ -217,17 +219,18 @@ impl Hca {
         }
     }
 
-    /// Returns the active MTU of the port in bytes, as the port said last; `None`: it is not known.
+    /// Returns the active MTU of the port in bytes at the last query; `None`: not known.
     pub(crate) fn mtu(&self) -> Option<u32> {
         Some(self.mtu.load(Relaxed)).filter(|mtu| *mtu != 0)
     }
 
-    /// Packets of other partitions that the port has got since the NI came to it, as it said last.
+    /// Returns the number of packets of other partitions that the port has received since the NI started to use it, at
+    /// the last query.
     pub(crate) fn bad_pkeys(&self) -> u32 {
         self.bad_pkeys.load(Relaxed)
     }
 
-    /// The greatest depth up to `wanted` that it has room for, as far as its limits tell.
+    /// Returns the largest depth up to `wanted` that the limits of the device allow.
     pub(crate) fn deepest(&self, wanted: QueueDepth) -> QueueDepth {
         queue_sizes::deepest(
             wanted,
@@ -236,7 +239,8 @@ impl Hca {
         )
     }
 
-    /// Gather elements of a work request on it; `wanted` is what the administrator said.
+    /// Returns the number of gather elements of a work request; `wanted` is the value that the administrator
+    /// configured.
     pub(crate) fn gather(&self, wanted: Option<u32>) -> u16 {
         link_defaults::gather(self.attrs.max_send_sge, wanted)
     }

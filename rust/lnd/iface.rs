@@ -84,7 +84,7 @@ pub(crate) trait IfaceUser: ListenTarget + Sized {
     /// nothing more of it.
     fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError>;
 
-    /// Has it look after its device from now on: it is listed, and nothing can fail any more. Any context.
+    /// Starts the work item of its device: the NI is listed, and nothing can fail any more. Any context.
     fn entered(self: &Arc<Self>);
 
     /// Takes its device away. May sleep.
@@ -94,8 +94,8 @@ pub(crate) trait IfaceUser: ListenTarget + Sized {
     /// again on its new device. May sleep.
     fn moved(self: &Arc<Self>, old: &Hca);
 
-    /// Has its work item look, because its address may be on another device, or its device is being
-    /// removed. Any context.
+    /// Queues its work item, because its address may be on another device, or its device is being removed. Any
+    /// context.
     fn doubt_home(self: &Arc<Self>);
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Peers and connections by number. LNet lists them by asking for number 0, 1, 2 and so on until
-//! there is none. A walk that began at the first peer for each number would take a minute with ten
-//! thousand peers, so it goes on where it was.
+//! Look-up of peers and connections by number. LNet lists them by asking for number 0, 1, 2 and so on until there is
+//! none. A walk that began at the first peer for each number would take a minute with ten thousand peers, so the walk
+//! continues from its last position.
 //!
-//! Process context.
+//! Context: process.
 
 use kernel::{
     prelude::*,
@@ -26,8 +26,8 @@ use super::{
 };
 use crate::proto::nid::Nid;
 
-/// The walks over the peers and over the connections of one NI. Administrators that list at the
-/// same time disturb each other: then a walk begins at the first peer.
+/// Walks over the peers and over the connections of one NI. Administrators that list at the same time disturb each
+/// other: then a walk begins at the first peer.
 #[pin_data]
 pub(crate) struct IndexWalks {
     #[pin]
@@ -36,13 +36,13 @@ pub(crate) struct IndexWalks {
     conns: Mutex<WalkPos>,
 }
 
-/// Where a walk is.
+/// Position of a walk.
 #[derive(Clone, Copy)]
 struct WalkPos {
-    /// The number of what comes next.
+    /// Number of the next peer or connection.
     next: u32,
     walk: TableWalk,
-    /// Of connections: the peer whose connections are listed, and how many of them were.
+    /// For connections: the peer whose connections are listed, and how many of them were listed.
     peer: Option<(Nid, usize)>,
 }
 
@@ -53,7 +53,8 @@ impl WalkPos {
         peer: None,
     };
 
-    /// Returns number `index` of what `step` finds one after the other, from where the walk is if that is before it.
+    /// Returns the item `index` of the sequence that `step` produces. Continues from the current position if that is
+    /// not behind `index`.
     fn find<T>(&mut self, index: u32, mut step: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
         if index < self.next {
             *self = Self::START;
@@ -74,7 +75,7 @@ impl WalkPos {
 }
 
 impl IndexWalks {
-    /// Makes both, at the first peer.
+    /// Creates both walks, at the first peer.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             peers <- kernel::new_mutex!(WalkPos::START, "Numbered::peers"),

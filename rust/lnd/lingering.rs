@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connections that are over, and whose CM id stays a little longer because the peer has not
-//! answered the DREQ, or because there is no route to tell it; see [`crate::policy::cm_id_linger`].
+//! Closed connections whose CM id stays a little longer, because the peer has not answered the DREQ, or because there
+//! is no route to send it; see [`crate::policy::cm_id_linger`].
 //!
-//! Process context. Such a connection has nothing else any more, and belongs to no peer.
+//! Context: process. Such a connection has nothing except its id, and belongs to no peer.
 
 use kernel::{
     prelude::*,
@@ -25,25 +25,25 @@ use crate::{
     }, //
 };
 
-/// What is left of a connection.
+/// Closed connection that still has its CM id.
 pub(crate) trait Lingering: Sized {
     /// Returns its place in the list, which [`LingeringConns`] writes.
     fn place(&self) -> &Atomic<u32>;
 
-    /// The peer's.
+    /// Returns the NID of the peer.
     fn nid(&self) -> Nid;
 
-    /// Whether it waits for a route, and not for an answer.
+    /// Returns whether the id waits for a route, and not for an answer.
     fn is_mute(&self) -> bool;
 
-    /// Looks whether there is a route to the peer, and speaks, or falls silent. May sleep.
+    /// Checks for a route to the peer. Sends the DREQ, or waits for a route. May sleep.
     fn look_for_route(self: &Arc<Self>);
 
-    /// It waits no longer. May sleep.
+    /// Ends the wait. May sleep.
     fn end_farewell(self: &Arc<Self>);
 }
 
-/// Those of one NI, each a `C`.
+/// Such connections of one NI, of type `C`.
 #[pin_data]
 pub(crate) struct LingeringConns<C> {
     /// `None` once the NI stops.
@@ -51,8 +51,8 @@ pub(crate) struct LingeringConns<C> {
     list: Mutex<Option<LingeringLists<C>>>,
 }
 
-/// The connections whose ids wait, by what they waited for when they were listed. Thousands may
-/// wait for a route when a link is down, and few for an answer ([`cm_id_linger::has_room`]).
+/// Connections whose ids wait, by what they waited for when they were listed. Thousands may wait for a route while a
+/// link is down, and few for an answer ([`cm_id_linger::has_room`]).
 struct LingeringLists<C> {
     /// INVARIANT: [`Lingering::place`] of each is its place here. It changes under the mutex of the list.
     mute: KVec<Arc<C>>,
@@ -80,7 +80,7 @@ impl<C: Lingering> LingeringLists<C> {
         added
     }
 
-    /// Takes it off the list, without a look at all others.
+    /// Takes a connection off the list. Takes constant time for a connection without a route.
     fn remove(&mut self, conn: &Arc<C>) -> Option<Arc<C>> {
         if let Some(at) = self.told.iter().position(|c| Arc::ptr_eq(c, conn)) {
             return self.told.remove(at).ok();
@@ -90,7 +90,7 @@ impl<C: Lingering> LingeringLists<C> {
         if !self.mute.get(at).is_some_and(|c| Arc::ptr_eq(c, conn)) {
             return None;
         }
-        // The last one takes its place.
+        // The last connection takes its place.
         let last = self.mute.pop()?;
         last.place().store(place, Relaxed);
         match self.mute.get_mut(at) {
@@ -101,7 +101,7 @@ impl<C: Lingering> LingeringLists<C> {
 }
 
 impl<C: Lingering> LingeringConns<C> {
-    /// Makes the empty list.
+    /// Creates an empty list.
     pub(crate) fn new() -> impl PinInit<Self> {
         let none = LingeringLists {
             mute: KVec::new(),
@@ -112,7 +112,7 @@ impl<C: Lingering> LingeringConns<C> {
         })
     }
 
-    /// Lists `conn`, whose id has something to say yet if `mute`. False: its id cannot wait.
+    /// Lists `conn`. With `mute`, its DREQ is not sent yet. Returns false if the id cannot wait.
     pub(crate) fn add(&self, conn: &Arc<C>, mute: bool) -> bool {
         let mut list = self.list.lock();
         let Some(waiting) = &mut *list else {
@@ -132,16 +132,16 @@ impl<C: Lingering> LingeringConns<C> {
         }
     }
 
-    /// Routes have come or gone: those without one fall silent, those with one speak.
+    /// Handles added or removed routes: ids without a route wait for one, ids with a route send their DREQ.
     pub(crate) fn routes_changed(&self) {
         let mut conns = KVec::new();
         for conn in self.list.lock().iter().flat_map(LingeringLists::iter) {
-            // What is left out looks by itself, from time to time.
+            // A connection that is left out checks by itself from time to time.
             if conns.push(conn.clone(), GFP_KERNEL).is_err() {
                 break;
             }
         }
-        // Without the mutex, which those that leave take.
+        // Without the mutex, which a connection takes to leave the list.
         for conn in conns.iter() {
             conn.look_for_route();
         }
@@ -156,7 +156,7 @@ impl<C: Lingering> LingeringConns<C> {
         drop(removed);
     }
 
-    /// How many wait for the peer's answer.
+    /// Returns the number of ids that wait for the peer's answer.
     pub(crate) fn unanswered(&self) -> u32 {
         let list = self.list.lock();
         let all = list.iter().flat_map(LingeringLists::iter);
@@ -164,13 +164,13 @@ impl<C: Lingering> LingeringConns<C> {
         u32::try_from(n).unwrap_or(u32::MAX)
     }
 
-    /// How many wait.
+    /// Returns the number of ids that wait.
     pub(crate) fn len(&self) -> usize {
         let list = self.list.lock();
         list.as_ref().map_or(0, LingeringLists::len)
     }
 
-    /// None waits any longer, now and later.
+    /// Ends all waits, and prevents new ones.
     pub(crate) fn close(&self) {
         let list = self.list.lock().take();
         for conn in list.iter().flat_map(LingeringLists::iter) {

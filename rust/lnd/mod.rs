@@ -1,45 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The driver itself: turns events into calls of [`crate::proto`], and its answers into calls of
-//! [`crate::rdma`] and [`crate::lnet`].
+//! Driver: turns events into calls of [`crate::proto`], and the results into calls of [`crate::rdma`] and
+//! [`crate::lnet`].
 //!
 //! # Objects
 //!
 //! ```text
-//!  Port --> Peers (sharded) --> Peer --> Conn (1..n per peer)
-//!   |  |                         |        |
-//!   |  +--> Ni <-----------------+--------+--> Qp, CQ share, buffers, memory regions (rdma)
-//!   +--> Iface (listener, shared by the NIs    cm_id
-//!        of one address)
+//!  NiDevice --> Peers (sharded) --> Peer --> Conn (1..n per peer)
+//!   |  |                             |        |
+//!   |  +--> Ni <---------------------+--------+--> Qp, CQ share, buffers, memory regions (rdma)
+//!   +--> Iface (listener, shared by                cm_id
+//!        the NIs of one address)
 //! ```
 //!
-//! A [`conn::Conn`] points to its peer and its NI, a peer lists its connections; the cycle ends
-//! when the connection's worker releases it. An NI counts its living connections, and shutdown
-//! waits for zero.
+//! A [`conn::Conn`] holds its peer and its NI, and a peer lists its connections. The cycle ends when the connection's
+//! worker releases it. An NI counts its live connections, and shutdown waits for zero.
 //!
-//! The files import each other in one direction; Documentation/architecture.md tells which, and
-//! `scripts/audit` holds it.
+//! The files import each other in one direction; Documentation/architecture.md has the order, and `scripts/audit`
+//! checks it.
 //!
 //! # Contexts and locks
 //!
-//! | what | runs in | takes |
+//! | code | runs in | takes |
 //! |---|---|---|
 //! | [`conn`]: completions | softirq (CQ polling) | connection lock |
-//! | [`conn`]: what calls LNet, and `lnd_recv` | work item, one per connection, ordered; or whoever calls LNet | connection lock, briefly |
-//! | [`conn`]: `lnd_send`, answers | whoever calls LNet | peer lock, then connection lock |
-//! | [`conn`]: set-up, close, drain, release | two work items per connection, never both at a time | peer lock; connection lock |
-//! | [`conn`]: CM events | CM workqueue, under the cm_id's handler mutex | connection lock; after a reject peer lock |
-//! | [`listen`]: connection requests | the same, under the listener's too | peer lock |
-//! | [`port`]: an NI and its RDMA device | work item of the NI; events in hard irq | `Port::events`, `Ni::hca` |
+//! | [`conn`]: calls into LNet | work item, one per connection, ordered | connection lock, briefly |
+//! | [`conn`]: `lnd_recv` | the same work item, or the thread that calls LNet | connection lock, briefly |
+//! | [`conn`]: `lnd_send`, answers | the thread that calls LNet | peer lock, then connection lock |
+//! | [`conn`]: set-up, close, drain, release | three work items per connection, one at a time | peer lock; connection lock |
+//! | [`conn`]: CM events | CM workqueue, under the id's handler mutex | connection lock; after a reject peer lock |
+//! | [`listen`]: connection requests | the same, under the listener's mutex, too | peer lock |
+//! | [`ni_device`]: an NI and its RDMA device | work item of the NI; events in hard irq | `NiDevice::events`, `Ni::hca` |
 //!
-//! No two of these locks are held together. Inside a connection's lock there is that of [`past`] only;
-//! the list of [`parting`] may be held where a connection's is taken.
+//! No two of these locks are held together, with these exceptions: inside a connection lock only the lock of
+//! [`stats::closed_counters`] is taken; the list of [`lingering`] may be held when a connection lock is taken; a sender
+//! may hold the lock of a shard of [`peer_table`] when it takes a peer lock; and the connect queue and the rate limits
+//! are locked inside a peer lock.
 //!
-//! The connection lock is a BH spin lock ([`crate::rdma::sync::SpinLockBh`]), the peer lock a plain
-//! one (process context only). No spin lock is held across a call into LNet or the CM, but for a line of
-//! LNet's debug log; the mutex of the list of interfaces, and the shim's, are. `ib_post_send` and
-//! `ib_post_recv` are called under the connection lock, because the order on the wire must be
-//! the order of the credits.
+//! The connection lock is a BH spin lock ([`crate::rdma::sync::SpinLockBh`]), the peer lock a plain one (process
+//! context only). No spin lock is held across a call into LNet or the CM, except for a line of LNet's debug log. The
+//! mutex of an interface, and the shim's mutex, are held across such calls. `ib_post_send` and `ib_post_recv` are
+//! called under the connection lock, because the order on the wire must be the order of the credits.
 
 #![deny(unsafe_code)]
 

@@ -371,28 +371,28 @@ impl Ni {
         high_water(depth, hiw, self.given_by_lnet())
     }
 
-    /// Messages that LNet hands over for one peer at a time: more or fewer than [`Ni::depth`], if that was changed
-    /// since, or the first NI of the net is on another link.
+    /// Returns the number of messages that LNet hands over for one peer at a time: more or fewer than [`Ni::depth`] if
+    /// that has changed since, or if the first NI of the net is on another link.
     pub(crate) fn given_by_lnet(&self) -> QueueDepth {
         QueueDepth::new(self.lnet.lnet_credits()).unwrap_or(QueueDepth::MAX)
     }
 
-    /// Milliseconds since the NI was started.
+    /// Returns the milliseconds since the NI was started.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(0)
     }
 
-    /// Milliseconds an attempt to connect may take (protocol section 4.15).
+    /// Returns the milliseconds that an attempt to connect may take (protocol section 4.15).
     pub(crate) fn connect_timeout_ms(&self) -> u32 {
         self.connect_timeout().saturating_mul(1000)
     }
 
-    /// Milliseconds a message may wait for a connection.
+    /// Returns the milliseconds that a message may wait for a connection.
     pub(crate) fn pending_limit_ms(&self) -> i64 {
         i64::from(self.connect_timeout().saturating_add(PENDING_GRACE)).saturating_mul(1000)
     }
 
-    /// Milliseconds after which LNet gives up a message.
+    /// Returns the milliseconds after which LNet gives up a message.
     pub(crate) fn message_limit_ms(&self) -> i64 {
         i64::from(self.lnet.timeout()).saturating_mul(1000)
     }
@@ -401,12 +401,12 @@ impl Ni {
         (self.lnet.timeout() / 4).max(CONNECT_TIMEOUT_MIN)
     }
 
-    /// After how long a silent peer that owes an answer is asked, if it is.
+    /// Returns after how long the driver probes a silent peer that owes an answer; `None`: never.
     pub(crate) fn probe(&self) -> Option<ProbeInterval> {
         ProbeInterval::of_ms(self.lnet.probe_ms())
     }
 
-    /// Whether outgoing messages carry a checksum.
+    /// Returns whether outgoing messages carry a checksum.
     pub(crate) fn cksum(&self) -> bool {
         params::cksum()
     }

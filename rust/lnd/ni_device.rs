@@ -358,7 +358,7 @@ impl NiDevice {
         again
     }
 
-    /// Does what the link state requires. Returns the milliseconds until the next check if the link is down.
+    /// Handles the link state. Returns the milliseconds until the next check if the link is down.
     fn follow_way(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
         let other = self.ifaces.another_open(&self.ni, hca);
         let now_ms = self.ni.now_ms();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What LNet asks of the driver, for each NI.
+//! Functions that LNet calls, for each NI.
 //!
-//! Process context throughout.
+//! Context: process.
 
 use kernel::{
     prelude::*,
@@ -63,9 +63,9 @@ use crate::{
     rdma::work::NofsScope, //
 };
 
-/// A peer or a connection of the NI found something that the device may be to blame for.
+/// Reports a finding of a peer or a connection to the code that manages the device of the NI.
 fn trouble(ni: &Ni, trouble: DeviceHint) {
-    // By name, because an NI and what looks after it would hold each other.
+    // By NID, because an NI and its `NiDevice` would otherwise hold each other.
     if let Some(found) = ni.lnet.find(ni.nid.raw()) {
         match trouble {
             DeviceHint::Unheard => found.lnd.unheard(),
@@ -75,14 +75,14 @@ fn trouble(ni: &Ni, trouble: DeviceHint) {
     }
 }
 
-/// The peer with that NID. Peers are found by address: one of another net is not meant.
+/// Returns the peer with that NID. The table finds peers by address, so a peer of another net is filtered out.
 fn peer_of(port: &NiDevice, nid: u64) -> Result<Arc<Peer<Conn>>> {
     let nid = Nid::from_raw(nid);
     let peer = port.peers.table.get(nid).ok_or(ENOENT)?;
     (peer.nid == nid).then_some(peer).ok_or(ENOENT)
 }
 
-/// Does `f` to the peer with that NID, or to all. `ENOENT` if it did nothing.
+/// Runs `f` on the peer with that NID, or on all peers. Returns `ENOENT` if `f` did nothing.
 fn for_peers(port: &NiDevice, nid: Option<u64>, f: impl Fn(&Arc<Peer<Conn>>) -> bool) -> Result {
     let mut any = false;
     match nid {
@@ -118,7 +118,7 @@ impl Lnd for O2ib {
                 log::fitted(ni.nid, depth, hca.gather(ni.wrq_sge), &reason);
             }
         }
-        // Without it nothing is missing but a view.
+        // Without the files only the debugfs view is missing.
         let files = CloseLogFile::new(Some(ni.nid), &ni.seen).and_then(|seen| {
             let times = LatencyFile::new(ni.nid, &ni.times)?;
             NiFiles::new(&driver.debugfs, ni.nid, &port, &seen, &times)
@@ -131,7 +131,7 @@ impl Lnd for O2ib {
         let ni = this.ni().clone();
         ni.stop();
         this.set_files(None);
-        // From here no request is accepted and no attempt started.
+        // From here on no request is accepted and no attempt is started.
         this.stop_looking();
         let _ = this.leave();
         this.peers
@@ -170,7 +170,7 @@ impl Lnd for O2ib {
             req.payload().nob()
         );
         let mut msg = msg;
-        // Most often that is all; and no reference on the peer is needed.
+        // Usually this is all, and no reference on the peer is needed.
         if let Some(conn) = this.peers.table.with(nid, Peer::next_conn) {
             match conn.send(msg, req) {
                 Ok(()) => return Ok(()),
@@ -216,7 +216,7 @@ impl Lnd for O2ib {
         let peer = this.numbered.peer(&this.peers.table, index)?;
         Some(PeerInfo {
             nid: peer.nid.raw(),
-            // One is the table's.
+            // One reference is the table's.
             refs: u32::from(peer.with(|inner| inner.objects())).saturating_add(1),
         })
     }
@@ -251,7 +251,7 @@ impl Lnd for O2ib {
 
     fn close_conns(this: ArcBorrow<'_, NiDevice>, nid: Option<u64>) -> Result {
         match for_peers(&this, nid, |peer| peer.finish_conns(Cause::AdminClose)) {
-            // As ko2iblnd: scripts close them all, whether there are any or not.
+            // As in ko2iblnd: scripts close all connections, even if there are none.
             Err(ENOENT) if nid.is_none() => Ok(()),
             result => result,
         }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `lnetctl debug peer --nid` shows of a peer, on the console and in LNet's debug log: the lines
-//! and words of ko2iblnd, for scripts and eyes that know them, with more words behind them.
+//! Output of `lnetctl debug peer --nid` on the console and in LNet's debug log: the lines and words of ko2iblnd, for
+//! scripts and readers that know them, followed by further values.
 //!
-//! No address of memory is shown: where ko2iblnd has one there is a number of ours. Its list of all
+//! No memory address is printed: where ko2iblnd prints one there is a number of this driver. ko2iblnd's list of all
 //! receive buffers is one line of numbers here.
 //!
-//! Process context. What is shown of a connection is taken under its lock in one go, and printed
-//! without it.
+//! Context: process. The state of a connection is copied under its lock in one go, and printed without it.
 
 use kernel::{
     prelude::*,
@@ -47,7 +46,7 @@ macro_rules! say {
     ($($arg:tt)*) => { console(::core::format_args!($($arg)*)) };
 }
 
-/// The lists of transmits, in ko2iblnd's order: its name of each, and which it is here.
+/// Lists of transmits, in ko2iblnd's order: its name of each, and the list of this driver.
 const LISTS: [(&str, TxList); 4] = [
     ("tx_queue_nocred", TxList::Queue(QueueKind::FreeOfCredit)),
     ("tx_queue_rsrvd", TxList::Queue(QueueKind::Unreserved)),
@@ -55,7 +54,7 @@ const LISTS: [(&str, TxList); 4] = [
     ("active_txs", TxList::Active),
 ];
 
-/// Shows a peer. May sleep.
+/// Prints a peer. May sleep.
 pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
     let (alive_ms, races, failures, cause, objects, usable, waiting, waited_ms) =
         peer.with(|inner| {
@@ -71,7 +70,7 @@ pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
             )
         });
     let conns = peer.conns();
-    // When a connection was heard is known to the connection alone, while it is there.
+    // Only the connection knows when the peer was last heard on it, while the connection exists.
     let heard_ms = conns.iter().map(|conn| conn.heard_ms()).max();
     let ago_ms = peer
         .ni
@@ -92,7 +91,7 @@ pub(crate) fn peer(peer: &Arc<Peer<Conn>>) -> Result {
     Ok(())
 }
 
-// Apart from `peer` and `show_view`: the copy of a connection's numbers is large, and so is what prints them.
+// Separate from `peer` and `show_view`: the copy of a connection's state is large, and so is the code that prints it.
 #[inline(never)]
 fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
     let ConnDetails { view, txs, early } = conn.details()?;
@@ -101,7 +100,7 @@ fn show_conn(conn: &Conn, lnet_timeout: u32) -> Result {
     for (n, rx) in early.iter().enumerate() {
         say!("      rx {n} msg_type {:x} cred {}", rx.kind, rx.credits);
     }
-    // NOOPs wait in no list here: one is made when it can go.
+    // NOOPs wait in no list here: a NOOP is built when it can be sent.
     say!("   tx_noops:");
     let timeout_ns = u64::from(lnet_timeout).saturating_mul(1_000_000_000);
     for (name, list) in LISTS {
@@ -178,7 +177,7 @@ fn show_tx(tx: &TxView, timeout_ns: u64) {
     );
 }
 
-/// ko2iblnd's number of a state.
+/// Returns ko2iblnd's number of a state.
 fn state_number(state: State) -> u8 {
     match state {
         State::Init => 0,
@@ -190,7 +189,7 @@ fn state_number(state: State) -> u8 {
     }
 }
 
-/// Nanoseconds on the clock that ko2iblnd's deadlines are on.
+/// Returns the nanoseconds on the clock of ko2iblnd's deadlines.
 fn now_ns() -> u64 {
     u64::try_from(Monotonic::ktime_get()).unwrap_or(0)
 }

@@ -3,7 +3,7 @@
 //! Peers of an NI by address: shards with a lock each, so that senders to different peers rarely contend.
 //!
 //! All peers of an NI are on its network, so the IPv4 address identifies a peer. A look-up costs the same for a few
-//! peers and for many, whoever chose the addresses ([`crate::policy::addr_table`]).
+//! peers and for many, even if a hostile host chose the addresses ([`crate::policy::addr_table`]).
 //!
 //! Context: process. No memory is allocated under a lock: the caller allocates the new arrays of a shard before.
 //! Senders that the file system waits for call this code. Therefore the memory is always allocated in a [`NofsScope`].

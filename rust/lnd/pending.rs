@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages that wait for a connection, in order. Linking and unlinking cannot fail and may be done
-//! under a spin lock; a message is taken in and ended outside of it.
+//! Messages that wait for a connection, in order. Linking and unlinking cannot fail and may be done under a spin lock;
+//! a message is allocated and finalized without it.
 //!
-//! Short (LNet's credits bound it) and off the fast path, so appending walks.
+//! The list is short, because LNet's credits limit it, and off the fast path. So appending walks the list.
 
 use kernel::{
     prelude::*,
@@ -47,12 +47,12 @@ impl Pending {
         }
     }
 
-    /// The message, and what is to be done with it.
+    /// Returns the message and its request.
     pub(crate) fn into_parts(self) -> (Message, SendRequest) {
         (self.msg, self.req)
     }
 
-    /// The message, back from a connection that did not take it; it has not waited anew.
+    /// Wraps a message that a connection did not take; it keeps the time of its arrival.
     pub(crate) fn again(
         msg: Message,
         req: &SendRequest,
@@ -63,7 +63,7 @@ impl Pending {
         Ok(pending)
     }
 
-    /// When it came.
+    /// Returns the time of its arrival.
     pub(crate) fn since(&self) -> Instant<Monotonic> {
         self.since
     }
@@ -73,21 +73,21 @@ impl Pending {
     }
 }
 
-/// The list.
+/// List of waiting messages.
 pub(crate) struct PendingList {
     head: Option<KBox<Pending>>,
 }
 
 impl PendingList {
-    /// Nothing waits.
+    /// List without messages.
     pub(crate) const EMPTY: Self = Self { head: None };
 
-    /// Whether nothing waits.
+    /// Returns whether no message waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.head.is_none()
     }
 
-    /// How many wait.
+    /// Returns the number of waiting messages.
     pub(crate) fn len(&self) -> usize {
         let mut n: usize = 0;
         let mut at = &self.head;
@@ -98,12 +98,12 @@ impl PendingList {
         n
     }
 
-    /// Milliseconds that the oldest one has waited; 0 if nothing waits.
+    /// Returns how long the oldest message has waited, in milliseconds; 0 if none waits.
     pub(crate) fn waited_ms(&self) -> i64 {
         self.head.as_ref().map_or(0, |oldest| oldest.waited_ms())
     }
 
-    /// Appends one.
+    /// Appends a message.
     pub(crate) fn push_back(&mut self, pending: KBox<Pending>) {
         let mut at = &mut self.head;
         while let Some(there) = at {
@@ -112,20 +112,20 @@ impl PendingList {
         *at = Some(pending);
     }
 
-    /// Puts one in front.
+    /// Inserts a message at the front.
     pub(crate) fn push_front(&mut self, mut pending: KBox<Pending>) {
         pending.next = self.head.take();
         self.head = Some(pending);
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest message.
     pub(crate) fn pop_front(&mut self) -> Option<KBox<Pending>> {
         let mut pending = self.head.take()?;
         self.head = pending.next.take();
         Some(pending)
     }
 
-    /// Takes those that have waited longer than `limit_ms` milliseconds. They are in order, so that is one walk over
+    /// Takes the messages that have waited longer than `limit_ms` milliseconds. The list is in order, so one walk finds
     /// them.
     pub(crate) fn take_expired(&mut self, limit_ms: i64) -> Self {
         let mut at = &mut self.head;
@@ -139,12 +139,12 @@ impl PendingList {
         }
     }
 
-    /// Takes all.
+    /// Takes all messages.
     pub(crate) fn take(&mut self) -> Self {
         core::mem::replace(self, Self::EMPTY)
     }
 
-    /// Ends every message for `cause`. Process context, no lock held.
+    /// Finalizes every message with `cause`. Process context, no lock held.
     pub(crate) fn fail(mut self, cause: Cause) {
         let outcome = cause.outcome(false);
         while let Some(pending) = self.pop_front() {

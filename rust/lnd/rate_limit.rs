@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A budget of what strangers may have this node do, with the memory of its parts; [`crate::policy::rate_limit`] has
-//! the rule.
+//! Rate limit of requests and rejects that any host can provoke, with the memory of its parts;
+//! [`crate::policy::rate_limit`] has the rule.
 //!
-//! Context: any; the owner of a budget locks it.
+//! Context: any; the owner of a rate limit locks it.
 
 use kernel::prelude::*;
 
@@ -18,14 +18,14 @@ use crate::{
     rdma::random, //
 };
 
-/// A budget and its parts.
+/// Rate limit and its parts.
 pub(crate) struct RateLimiter {
     all: RateLimit,
     parts: KVec<SourceBucket>,
 }
 
 impl RateLimiter {
-    /// Nothing was used. May sleep.
+    /// Creates an unused rate limit. May sleep.
     ///
     /// # Errors
     ///
@@ -37,11 +37,11 @@ impl RateLimiter {
         })
     }
 
-    /// Counts one more for `payer`; see [`RateLimit::take`].
+    /// Counts a request of `payer`; see [`RateLimit::take`].
     ///
     /// # Errors
     ///
-    /// The budget that is used up.
+    /// The rate limit that is exceeded.
     pub(crate) fn take(
         &mut self,
         payer: Option<u32>,

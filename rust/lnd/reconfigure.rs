@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is done when the administrator changes a setting of a running NI: the parameters `access`, `ni_tune` and
-//! `probe`. What is in force is asked of [`crate::lnet::NiRef`] each time; here only what was derived
-//! from it before is put right.
+//! Changes of the settings of a running NI: the parameters `access`, `ni_tune` and `probe`. The driver reads the
+//! current values from [`crate::lnet::NiRef`] each time. Only state that was derived from earlier values is updated
+//! here.
 //!
-//! Process context, without locks: there may be thousands of peers, and what waits for a peer that
-//! is denied goes back to LNet.
+//! Context: process, without locks: there may be thousands of peers, and messages that wait for a denied peer go back
+//! to LNet.
 
 use super::{
     conn::Conn,
@@ -13,8 +13,8 @@ use super::{
 };
 use crate::proto::cause::Cause;
 
-/// Ends connections to peers that are not allowed any more; the timers of the others' connections look at once, for
-/// how long they wait may have changed.
+/// Closes connections to peers that are not allowed any more. Runs the timers of the other connections at once, because
+/// their timeouts may have changed.
 pub(crate) fn settings_changed(peers: &Peers<Conn>) {
     let ni = &peers.ni;
     peers.table.for_each(|peer| {
@@ -27,10 +27,10 @@ pub(crate) fn settings_changed(peers: &Peers<Conn>) {
     ask_anew(peers);
 }
 
-/// If the depth that the NI offers is another one than before, peers are asked for that when they connect anew. Else
-/// what they were found to take stays: to ask each of them for more costs a request that is refused.
+/// Resets the depth of all peers if the depth that the NI offers has changed, so that their next connection requests
+/// the new one. Otherwise the depth that they accepted stays: to request more from each costs a rejected request.
 pub(crate) fn ask_anew(peers: &Peers<Conn>) {
-    // It may change meanwhile.
+    // The depth may change meanwhile.
     while peers.ni.has_new_depth() {
         peers
             .table

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that LNet keeps though their connections are over, counted by address; [`crate::policy::retained_rx`] has
-//! the rule.
+//! Requests of closed connections that LNet still retains, counted by address; [`crate::policy::retained_rx`] has the
+//! rule.
 //!
-//! Any context; no lock is needed.
+//! Context: any; no lock is needed.
 
 use kernel::prelude::*;
 
@@ -25,15 +25,16 @@ use crate::{
     }, //
 };
 
-/// Tables of counts: who shares one in one of them with a hostile address hardly ever shares one in the other.
+/// Number of tables of counts: an address that shares a count with a hostile address in one table hardly ever shares
+/// one in the other.
 const TABLES: usize = 2;
 
-/// Those of an NI.
+/// Counts of retained requests of an NI.
 pub(crate) struct RetainedRx {
     tables: [RetainedCounts; TABLES],
 }
 
-/// Counts, each of which some addresses share.
+/// Table of counts. Several addresses share each count.
 struct RetainedCounts {
     counts: KVec<Atomic<u32>>,
     salt: u64,
@@ -58,7 +59,7 @@ impl RetainedCounts {
 }
 
 impl RetainedRx {
-    /// None yet. May sleep.
+    /// Creates counts of zero. May sleep.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             tables: [RetainedCounts::new()?, RetainedCounts::new()?],
@@ -69,27 +70,27 @@ impl RetainedRx {
         self.tables.iter().filter_map(move |table| table.of(nid))
     }
 
-    /// A connection with `nid` is over, of which LNet keeps `n`.
+    /// Counts `n` requests that LNet retains from a closed connection with `nid`.
     pub(crate) fn left(&self, nid: Nid, n: u16) {
         for count in self.of(nid) {
             count.fetch_add(n.into(), Relaxed);
         }
     }
 
-    /// LNet has given one of them back.
+    /// Counts a request that LNet has returned.
     pub(crate) fn returned(&self, nid: Nid) {
         for count in self.of(nid) {
-            // It was counted.
+            // The request was counted before.
             count.fetch_sub(1, Relaxed);
         }
     }
 
-    /// Whether `nid` gets no connection before some have come back.
+    /// Returns whether `nid` gets no connection until LNet returns some requests.
     pub(crate) fn are_too_many(&self, nid: Nid) -> bool {
         self.of(nid).all(|count| are_too_many(count.load(Relaxed)))
     }
 
-    /// All of them.
+    /// Returns the number of all retained requests.
     pub(crate) fn all(&self) -> u32 {
         let [one, _] = &self.tables;
         let counts = one.counts.iter();

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The work queues.
+//! Work queues.
 //!
-//! Each device has queues of its own. A device that hangs delays each call for as long as its
-//! driver waits for it, and delays nothing of another device.
+//! Each device has its own queues. A device that hangs delays each call for as long as its driver waits for it, and
+//! does not delay another device.
 //!
-//! Most of the work for a connection is to make its queue pair and buffers, and to destroy them.
-//! The first queue is for that, and runs a few items at a time. A thousand at once would share the
-//! CPUs with each other and with all messages, and would be ready all at the end; a few at a time
-//! are ready one after the other, and each has a thread only when its turn comes.
+//! Most of the work for a connection is to create its queue pair and buffers, and to destroy them. The first queue is
+//! for that work, and runs a few items at a time. A thousand at once would share the CPUs with each other and with all
+//! messages, and would all be ready at the end. A few at a time are ready one after the other, and each has a thread
+//! only in its turn.
 //!
-//! The second queue is for short steps, which wait for nothing: a connection of another peer waits
-//! for them. The third one is for steps that wait: to free a CM id waits for messages of the CM,
-//! and LNet, when it gets a message back, may do anything. So it has no small bound. Timers, and
-//! what looks after NIs and peers, have queues that all devices share, without a small bound as
-//! well.
+//! The second queue is for short steps that wait for nothing, because connections of other peers wait for them. The
+//! third queue is for steps that wait: freeing a CM id waits for messages of the CM, and LNet may do anything when it
+//! gets a message back. So this queue has no small limit. Timers and the work items of NIs and peers have queues that
+//! all devices share, also without a small limit.
 //!
 //! # Invariants
 //!
-//! A queue, once made, is there until the module goes: the last reference to a connection may be dropped by one of
-//! its items.
+//! A queue exists until the module is unloaded: one of its items may drop the last reference to a connection.
 
 use core::ops::RangeInclusive;
 
@@ -43,60 +41,59 @@ use crate::rdma::work::{
     QueueKind, //
 };
 
-/// So many queue pairs of a device are made or destroyed at a time: one for each CPU within these limits. That sleeps
-/// in between, so one CPU has use for some; and no device does more than some at a time.
+/// Number of queue pairs of a device that are created or destroyed at a time: one for each CPU within these limits. The
+/// work sleeps in between, so one CPU can run several items. No device handles more than a few at a time.
 const AT_ONCE: RangeInclusive<u32> = 4..=16;
 
-/// So many, where a device is over TCP: to connect (siw), or to end what is not connected yet (others, 7.3: iw_cm),
-/// waits for the other side's TCP there, for minutes if that does not answer, and who waits so must not keep others
-/// from their turn.
+/// Limit for a device over TCP, in place of [`AT_ONCE`]. To connect (siw), or to end an attempt (other providers: iw_cm in 7.3), waits
+/// there for the TCP of the other side, for minutes if that does not answer. Such a wait must not delay other
+/// connections.
 const WAITING_AT_ONCE: u8 = 128;
 
-/// So many connections of a device take short steps at a time. More would be threads without use.
+/// Number of connections of a device that take short steps at a time. More would be threads without use.
 const STEPS_AT_ONCE: u8 = 32;
 
-/// The work queues.
+/// Work queues of the driver.
 #[pin_data]
 pub(crate) struct WorkQueues {
-    /// Timers, retries, devices: may take long, order does not matter.
+    /// Timers, retries, devices: items may take long; the order does not matter.
     pub(crate) control: OwnedQueue,
-    /// Calls into LNet: on the CPU chosen for the connection, or the one that has handled a completion. Before ordinary
-    /// tasks.
+    /// Calls into LNet: on the CPU chosen for the connection, or the CPU that has handled a completion. High priority.
     pub(crate) upper: OwnedQueue,
-    /// The same for connections that have had much of that ([`crate::policy::upcall_sched`]): among ordinary tasks.
+    /// Calls into LNet for connections that have already had many ([`crate::policy::upcall_sched`]): normal priority.
     pub(crate) upper_busy: OwnedQueue,
-    /// Those of devices. Taken when an NI starts or follows its address, and at the end.
+    /// Queues of devices. The lock is taken when an NI starts or follows its address, and at the end.
     #[pin]
     devices: Mutex<KVec<Arc<DeviceEntry>>>,
 }
 
-/// The queues of a device.
+/// Queues of a device.
 struct DeviceEntry {
     queue_pairs: OwnedQueue,
     steps: OwnedQueue,
     blocking: OwnedQueue,
-    /// For the other side is waited in the first one.
+    /// Whether items of `queue_pairs` wait for the other side.
     waits: bool,
-    /// How many [`DeviceQueues`] there are.
+    /// Number of [`DeviceQueues`] handles.
     users: Atomic<u32>,
 }
 
-/// The queues of a device, for whoever has to do with it. They are no other device's before the last one who has this
-/// is gone: also what is left on a device that hangs holds up nobody else.
+/// Handle to the queues of a device. No other device gets them before the last handle is dropped: items that are left
+/// on a device that hangs delay no other device.
 pub(crate) struct DeviceQueues(Arc<DeviceEntry>);
 
 impl DeviceQueues {
-    /// Where queue pairs have their turn.
+    /// Returns the queue for work on queue pairs.
     pub(crate) fn queue_pairs(&self) -> &OwnedQueue {
         &self.0.queue_pairs
     }
 
-    /// For short steps of connections: addresses, peers.
+    /// Returns the queue for short steps of connections: addresses, peers.
     pub(crate) fn steps(&self) -> &OwnedQueue {
         &self.0.steps
     }
 
-    /// For steps of connections that call LNet, or free a CM id.
+    /// Returns the queue for steps of connections that call LNet, or free a CM id.
     pub(crate) fn blocking(&self) -> &OwnedQueue {
         &self.0.blocking
     }
@@ -120,7 +117,7 @@ impl Drop for DeviceQueues {
 }
 
 impl WorkQueues {
-    /// Makes the queues. May sleep.
+    /// Creates the queues. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let control = OwnedQueue::new(c"ro2iblnd_control", QueueKind::Unbound, false, 0)?;
         let upper = OwnedQueue::new(c"ro2iblnd_upper", QueueKind::PerCpu, true, 0)?;
@@ -136,15 +133,15 @@ impl WorkQueues {
         )
     }
 
-    /// Queues for a device: the first ones of their kind that nobody has, or new ones. `waits`: for the other side is
-    /// waited there. May sleep.
+    /// Returns queues for a device: the first unused ones of their kind, or new ones. `waits`: items wait for the other
+    /// side. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn for_device(&self, waits: bool) -> Result<DeviceQueues> {
         let mut all = self.devices.lock();
-        // Who is there makes others of them, and this mutex the first.
+        // The first handle is created under this mutex; later ones are clones of an existing handle.
         let free = |one: &&Arc<DeviceEntry>| one.waits == waits && one.users.load(Acquire) == 0;
         if let Some(free) = all.iter().find(free) {
             return Ok(DeviceQueues::of(free));
@@ -167,7 +164,7 @@ impl WorkQueues {
         Ok(queues)
     }
 
-    /// Waits for all that is queued, and for handlers on their way out of our code. May sleep.
+    /// Waits for all queued items, and for handlers that are about to leave the module's code. May sleep.
     pub(crate) fn flush(&self) {
         for one in self.devices.lock().iter() {
             one.queue_pairs.flush();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection ends: no more messages, the peer is told, the queue pair drained, everything freed.
+//! End of a connection: no new messages, a DREQ to the peer, drain of the queue pair, release of all resources.
 //!
-//! Context: the workers ([`super::control_work`]), one after the other; may sleep. What is freed is taken out under the
+//! Context: the workers ([`super::control_work`]), one at a time; may sleep. Resources are taken out under the
 //! connection lock and freed without it.
 //!
 //! # Invariants
 //!
-//! No key is valid, and no work request holds memory of LNet's ([`Conn::release`]), before the transmits that a key
-//! held go back to LNet ([`Conn::part`]).
+//! No key is valid, and no work request holds memory of LNet ([`Conn::release`]), before transmits that a key held go
+//! back to LNet ([`Conn::part`]).
 
 use kernel::sync::Arc;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What ends a connection, with what people are to be told of it.
+//! Reason for the close of a connection, with the details for the log.
 //!
-//! It is found under the connection lock, in softirq, and told without the lock by a worker
+//! The reason is found under the connection lock, in softirq, and logged without the lock by a worker
 //! ([`super::state::ConnState::blame`]): a console may be slow, and the lock is held with bottom halves off.
 
 use crate::{

@@ -2,8 +2,8 @@
 
 //! Events of the connection manager, turned into events of the state machine.
 //!
-//! They come in the CM's workqueue under the id's handler mutex: nothing here waits for another
-//! handler or destroys an id. The connection lock is taken briefly.
+//! Context: the CM's workqueue, under the id's handler mutex. Code here does not wait for another handler, and does not
+//! destroy an id. The connection lock is taken briefly.
 
 use kernel::sync::{
     Arc,

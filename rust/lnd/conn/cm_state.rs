@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the connection manager has of a connection: its id, and what it told of the way to the peer.
+//! State of a connection in the connection manager: its id, and the path to the peer.
 //!
-//! Process context, but for the number. The id is cloned out, and never used under its lock. Taken
-//! out it may be the last reference, which waits for the CM: not under a lock either.
+//! Context: process, except for the queue pair number. The id is cloned out, and never used under its lock. The
+//! reference that is taken out may be the last one, whose drop waits for the CM: not under a lock either.
 //!
 //! # Invariants
 //!
-//! - An id that is here holds the connection as its handler: the cycle ends with [`CmState::drop_id`].
-//! - `late` is an id whose other users went inside one of its own handlers: the blocking worker frees it.
+//! - An id that is stored here holds the connection as its handler: the cycle ends with [`CmState::drop_id`].
+//! - `late` is an id whose other references were dropped inside one of its own handlers: the blocking worker frees it.
 
 use kernel::{
     prelude::*,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the queue pair of a connection tells: completions, the end of the drain, events.
+//! Events of the queue pair of a connection: completions, the end of the drain, asynchronous events.
 //!
-//! Context: softirq, under the connection lock; events perhaps in a hard interrupt, without it.
+//! Context: softirq, under the connection lock; asynchronous events possibly in hard interrupt context, without it.
 
 use kernel::{
     prelude::*,

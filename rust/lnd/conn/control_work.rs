@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The control half of a connection: the workers that do what the state machine asks for ([`Actions`]), in the order
-//! of its life.
+//! Work items of a connection that execute what the state machine requests ([`Actions`]), from set-up to release.
 //!
-//! Three work items, by what they wait for ([`Worker`]), each on a queue for items of its kind
-//! ([`crate::lnd::work_queues`]): short steps, which connections of other peers wait for; steps that
-//! call LNet or free a CM id; and steps that call into the device: to make, close and destroy the
-//! queue pair.
+//! There are three work items, by what they wait for ([`Worker`]), each on a queue for items of its kind
+//! ([`crate::lnd::work_queues`]): short steps, which connections of other peers wait for; steps that call LNet or free
+//! a CM id; and steps that call into the device to create, close and destroy the queue pair.
 //!
-//! Context: only one of them runs at a time for one connection ([`crate::proto::conn_state::PendingSteps`]);
-//! anything may sleep here. The steps themselves are in [`super::setup`], [`super::close`] and
-//! [`super::graceful_close`].
+//! Context: only one of them runs at a time for one connection ([`crate::proto::conn_state::PendingSteps`]); all may
+//! sleep. The steps themselves are in [`super::setup`], [`super::close`] and [`super::graceful_close`].
 
 use kernel::{
     sync::Arc,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is said to the peer when a connection ends, and how long the CM id stays for it;
-//! [`crate::policy::cm_id_linger`] has the rules, this the clock.
+//! Disconnect of a connection: the DREQ to the peer, and how long the CM id stays for it.
+//! [`crate::policy::cm_id_linger`] has the rules, this file the clock.
 //!
-//! Context: any; a part of what the connection lock protects.
+//! Context: any; part of the state that the connection lock protects.
 //!
 //! # Invariants
 //!
-//! While the id waits, `since` is when that began, or when the peer could be told at last.
+//! While the id waits, `since` is the time when the wait began, or when the DREQ was finally sent.
 
 use kernel::time::{
     Instant,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When what may go is posted: now, or with what somebody else will post soon.
+//! Doorbell batching: posts queued transmits now, or leaves them to a flush that is certain to follow.
 //!
 //! Context: softirq and process context, under the connection lock.
 

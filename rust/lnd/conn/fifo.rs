@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A first-in first-out queue with all its memory allocated beforehand, so that the softirq half of
-//! a connection can put things in without allocating.
+//! First-in first-out queue with all its memory allocated in advance, so that the softirq half of a connection can add
+//! entries without an allocation.
 //!
 //! # Invariants
 //!

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection that leaves: what is under way when it is to end on purpose, and what is left when it is over, its CM
-//! id, until the peer has answered, or can be told.
+//! Graceful close: the transfers that still run when a connection is closed on purpose, and the CM id that stays after
+//! the close until the peer has answered, or the DREQ can be sent.
 //!
 //! Context: process; may sleep. The connection lock is taken briefly, and the id freed without it.
 //!
 //! # Invariants
 //!
-//! While the id waits the connection is listed in [`crate::lnd::lingering`], and the timer is armed; whoever
-//! ends the waiting under the lock frees the id.
+//! While the id waits, the connection is listed in [`crate::lnd::lingering`], and the timer is armed. The code that
+//! ends the wait under the lock frees the id.
 
 use kernel::sync::Arc;
 

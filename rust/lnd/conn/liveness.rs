@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether something waits on a connection, how long the peer has been silent, and so when the timer
-//! looks again; before that, how long a step of the handshake may take yet.
+//! Liveness of the peer: whether work waits on a connection, how long the peer has been silent, and so when the timer
+//! runs next; before the connection is established, how much time a step of the handshake has left.
 //!
-//! Context: any; a part of what the connection lock protects. When something was last sent is known to
-//! the wire, which says so.
+//! Context: any; part of the state that the connection lock protects. The caller passes the time of the last send,
+//! which [`super::wire`] knows.
 //!
 //! # Invariants
 //!
-//! While [`ConnTimers::next_ms`] is `Some` the timer is armed to look within that time. The administrator may change
-//! that at any time; then it is armed anew ([`Conn::look_again`](super::Conn::look_again)).
+//! While [`ConnTimers::next_ms`] is `Some`, the timer is armed to run within that time. The administrator may change
+//! the limits at any time; then the timer is armed again ([`Conn::look_again`](super::Conn::look_again)).
 
 use crate::{
     lnd::timestamp::Timestamp,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! LNet's pages, made ready for a device: mapped for WRITEs of ours, or behind a key for those of the peer.
+//! Mapping of LNet's pages for the device: for WRITEs of this node, or behind a key for WRITEs of the peer.
 //!
-//! Memory of a GPU is never copied. What would need that is refused here, and said.
+//! Memory of a GPU is never copied. A transfer that would need a copy is rejected and logged here.
 //!
 //! Context: process; may sleep. The connection lock is taken briefly, to find the device and the queue pair.
 

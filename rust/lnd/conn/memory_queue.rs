@@ -2,7 +2,7 @@
 
 //! Queues of messages and requests that wait for memory ([`super::no_memory`]).
 //!
-//! Context: any; a part of what the connection lock protects. Nothing here allocates after set-up.
+//! Context: any; part of the state that the connection lock protects. No memory is allocated here after set-up.
 
 use kernel::prelude::*;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The work item that tries messages and requests again that wait for memory ([`super::no_memory`]).
+//! Work item that retries messages and requests that wait for memory ([`super::no_memory`]).
 //!
-//! Context: a delayed work item; may sleep. It is armed as long as messages or requests wait. If the connection is
-//! over, messages go over the next connection, and requests end.
+//! Context: a delayed work item; may sleep. It is armed while messages or requests wait. If the connection is closed,
+//! messages go over the next connection, and requests end.
 
 use kernel::{
     sync::Arc,

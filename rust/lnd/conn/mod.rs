@@ -1,45 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection: one RC queue pair, its protocol state, and the three work items that serve it.
+//! Connection: one RC queue pair, its protocol state, and the work items that serve it.
 //!
-//! Everything that changes is in [`Inner`], behind one BH spin lock: parts, each with private fields in a
-//! file of its own. None of them knows the others, but that the wire half puts requests into the inbox. This
-//! file holds them together, and turns what the state machine asks for into work.
+//! All mutable state is in [`Inner`], behind one BH spin lock. It has parts, each with private fields in its own file.
+//! The parts do not use each other, except that the wire half puts requests into the receive queue. This file holds the
+//! parts together, and turns the actions of the state machine into work.
 //!
-//! | part | what it is |
+//! | part | content |
 //! |---|---|
-//! | [`life`] | where the connection is in its life, and what its workers have to do |
-//! | [`goodbye`] | what the peer is told when it ends, and how long the CM id waits |
+//! | [`state`] | state of the connection, and the steps that its workers still have to do |
+//! | [`disconnect`] | DREQ to the peer at the end, and how long the CM id waits |
 //! | [`wire`] | credits, transmits, buffers, queue pair |
-//! | [`inbox`] | what LNet has to take, and what it has |
-//! | [`waiting`] | messages and requests that wait for memory |
-//! | [`crate::policy::upcall_sched`] | who calls LNet, and whose doorbell rings |
-//! | [`watch`] | how long the peer has been silent |
+//! | [`rx_queue`] | received requests that LNet has to take, and that LNet holds |
+//! | [`memory_queue`] | messages and requests that wait for memory |
+//! | [`crate::policy::upcall_sched`] | which worker calls LNet, and which doorbell is due |
+//! | [`liveness`] | how long the peer has been silent |
 //!
-//! Outside of the lock: what the CM has ([`cm_side`]), what the queue pair told in an interrupt ([`qp_notes`]), and
-//! whether the peer may have given it up, which a peer asks with its own lock held.
+//! Outside the lock: the state of the CM ([`cm_state`]), events of the queue pair from interrupts ([`qp_events`]), and
+//! whether the peer may have closed the connection, which the peer object reads with its own lock held.
 //!
-//! What is done to a connection, each in a file that uses this one:
+//! Operations on a connection, each in a file that uses this one:
 //!
-//! | file | what | runs in |
+//! | file | content | runs in |
 //! |---|---|---|
-//! | [`completions`] | what the queue pair tells | softirq |
-//! | [`deliver`], [`recv`] | what calls LNet; what LNet calls to receive | work item, one per connection, ordered; or whoever calls LNet |
-//! | [`again`] | what it lost goes over the next one | the same work item |
-//! | [`doorbell`] | what may go is posted, now or with what follows | whoever has queued it, or made room |
-//! | [`repost`] | receive buffers are posted again | as `recv` |
-//! | [`shortage`], [`retry`] | without memory messages and requests wait, for a retry | as `recv`; a work item |
-//! | [`send`], [`submit`], [`memory`] | messages of LNet and answers of ours become transmits | whoever calls LNet |
-//! | [`control`], [`setup`], [`close`], [`leave`], [`timer`] | from set-up to release | work items |
+//! | [`completions`] | events of the queue pair | softirq |
+//! | [`upcall`] | calls into LNet | work item, one per connection, ordered |
+//! | [`recv`] | receive calls of LNet | the same work item, or the thread that calls LNet |
+//! | [`resend`] | resend of lost messages over the next connection | the same work item |
+//! | [`doorbell`] | post of queued transmits, now or with later ones | the context that queued them, or made room |
+//! | [`repost`] | repost of receive buffers | as `recv` |
+//! | [`no_memory`], [`memory_retry`] | wait for memory, and retry | as `recv`; a work item |
+//! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
+//! | [`control_work`], [`setup`], [`close`], [`graceful_close`], [`timer`] | set-up to release | work items |
 //! | [`cm`] | events of the CM | its work queue |
-//! | [`member`] | what its peer asks of it | process context |
-//! | [`view`] | what people see | process context |
+//! | [`peer_iface`] | functions that the peer object calls | process context |
+//! | [`snapshot`] | state for debugfs | process context |
 //!
 //! # Invariants
 //!
-//! - The state changes in [`Conn::step`] only, which sees to what follows under the same lock.
+//! - The state changes only in [`Conn::step`], which also handles the consequences under the same lock.
 //! - Work requests are posted only while the state is Established, receives also before.
-//! - Nothing is printed, and LNet and the CM are not called, under the lock, but for a line of LNet's debug log.
+//! - Under the lock, the driver does not print, and does not call LNet or the CM, except for a line of LNet's debug
+//!   log.
 
 use kernel::{
     prelude::*,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sending when there is no memory.
+//! Sending while memory is short.
 //!
 //! The driver allocates memory for a message or an answer without waiting, because the kernel may be able to clean its
 //! pages only over this connection. If an allocation fails, the message or request waits ([`super::memory_queue`]), and
@@ -8,8 +8,8 @@
 //! the connection, and mappings of the device. So a shortage of memory slows a connection down, and the oldest message
 //! goes first.
 //!
-//! Answers and messages have separate reserves. An answer can leave without the peer. A message may wait for a credit,
-//! and so for an answer of the peer, which may be short of memory, too.
+//! Answers and messages have separate reserves. An answer can be sent without help of the peer. A message may wait for
+//! a credit, and so for an answer of the peer, which may be short of memory, too.
 //!
 //! Context: process; takes the connection lock briefly.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection as one of its peer's: what [`Connection`] asks for, in the words of this room.
+//! Implementation of [`Connection`]: the functions of a connection that its peer calls.
 //!
-//! Context: process; none of the peer's locks is held, but in [`ConnListEntry::is_doubted`], which takes none.
+//! Context: process. The peer lock is not held, except in [`ConnListEntry::is_doubted`], which takes no lock.
 
 use kernel::{
     prelude::*,

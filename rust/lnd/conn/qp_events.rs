@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Events of the queue pair, from an interrupt to the control worker.
+//! Events of the queue pair, passed from an interrupt to the control worker.
 //!
-//! Any context: nothing here takes a lock.
+//! Context: any; takes no lock.
 
 use crate::{
     proto::{

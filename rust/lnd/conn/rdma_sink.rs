@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory that a peer writes into: a region with its key, and pages of ours if LNet's have gaps.
+//! Memory that a peer writes to: a region with its key, and a bounce buffer if LNet's pages have gaps.
 //!
-//! Context: any, but for [`RdmaSink::copy_out`]. Owned by a transfer.
+//! Context: any, except for [`RdmaSink::copy_out`]. Owned by a transfer.
 //!
 //! # Invariants
 //!
-//! A key is registered at most once, in front of the message that tells the peer, and invalidated at most
-//! once. What became of it otherwise is settled when the regions of the queue pair are destroyed.
+//! A key is registered at most once, before the message that carries it to the peer, and invalidated at most once. If
+//! it is not invalidated, the destruction of the queue pair's regions ends it.
 
 use kernel::prelude::*;
 

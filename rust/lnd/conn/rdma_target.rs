@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the WRITEs of a transfer go, and how many work requests that takes.
+//! Target of the WRITEs of a transfer, and the number of work requests that they take.
 //!
-//! A descriptor of a peer is copied out of its message, because the message is over before the WRITEs are.
+//! The descriptor of a peer is copied out of its message, because the message's buffer is reused before the WRITEs
+//! complete.
 //!
 //! Context: any. Owned by a transfer.
 //!
 //! # Invariants
 //!
-//! No piece of a [`RdmaTarget`] is empty, and it has one at least.
+//! No fragment of a [`RdmaTarget`] is empty, and there is at least one.
 
 use kernel::prelude::*;
 

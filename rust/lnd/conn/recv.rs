@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What LNet calls to receive: a request becomes a copy, a sink, or WRITEs.
+//! Receive calls of LNet: a request becomes a copy, a sink, or WRITEs.
 //!
-//! Context: process, from inside of `lnet_parse` or any time later; re-entrant, may sleep. The connection
-//! lock is taken briefly. The buffer of a request is posted again before the answer that tells the peer so.
+//! Context: process, from inside `lnet_parse` or at any later time; re-entrant, may sleep. The connection lock is taken
+//! briefly. The buffer of a request is posted again before the answer that returns its credit.
 
 use kernel::{
     prelude::*,

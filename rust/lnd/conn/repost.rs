@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receive buffers of requests that are over are posted again.
+//! Repost of the receive buffers of finished requests.
 //!
 //! Context: process; may sleep, except for [`Conn::post_again`].
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a connection lost goes over the peer's next one, where nobody would send it again: [`crate::policy::resend`]
-//! says which messages, LNet whether it has another way for them.
+//! Resend of messages that a connection lost, over the next connection of the peer, if no other node would resend them:
+//! [`crate::policy::resend`] decides which messages, and LNet whether it has another path for them.
 //!
-//! To the peer it is as if LNet had sent them just now: they wait if there is no connection, one is made, and who waits
-//! for too long fails. So a message that is lost time and again is so until LNet's own time for it is over.
+//! The peer object handles them like new messages of LNet: they wait if there is no connection, a connection is made,
+//! and a message that waits too long fails. So a message that is lost again and again is resent until LNet's own time
+//! limit for it.
 //!
-//! Context: the worker that calls LNet, of a connection that is over. No work request of the message is under way, and
-//! what was made for it goes before it is sent.
+//! Context: the worker that calls LNet, of a closed connection. No work request of the message is outstanding, and the
+//! resources made for it are freed before it is resent.
 
 use super::Conn;
 use crate::{

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A message that was received, from its completion to the moment its buffer is posted again.
+//! Received message, from its completion until its buffer is posted again.
 //!
-//! Owned: by the completion, the inbox, or LNet. Whoever has it may read it; no lock is needed.
+//! Owned by the completion, the receive queue, or LNet. The owner may read it; no lock is needed.
 
 use kernel::{
     prelude::*,

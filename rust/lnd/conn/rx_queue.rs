@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What was received and LNet has not taken, and what LNet has.
+//! Received requests that LNet has not taken yet, and requests that LNet holds.
 //!
-//! The wire half puts requests in, in softirq, and never allocates; the LNet half takes them out, in
-//! order.
+//! The wire half adds requests, in softirq, and never allocates; the LNet half takes them out, in order.
 //!
-//! Context: any; a part of what the connection lock protects.
+//! Context: any; part of the state that the connection lock protects.
 //!
 //! # Invariants
 //!
-//! - There are as many places as the connection has receive buffers, from set-up until it is over: each is in `places`,
-//!   `requests` or `early`, with LNet, or the message in it is being looked at.
-//! - `owed` counts the requests that were put in and did not come back.
+//! - There are as many places as the connection has receive buffers, from set-up to its end. Each is in `places`,
+//!   `requests` or `early`, is held by LNet, or belongs to the message that is being processed.
+//! - `owed` counts the requests that were added and have not come back.
 
 use kernel::prelude::*;
 

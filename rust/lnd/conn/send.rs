@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A message of LNet becomes a transmit of its kind.
+//! Transmits for messages of LNet.
 //!
-//! Buffers, mappings and memory regions are made first, without a lock; then the message is built and
-//! queued ([`super::submit`]).
+//! Buffers, mappings and memory regions are made first, without a lock; then the message is built and queued
+//! ([`super::submit`]).
 //!
-//! The scope for memory is entered where some is allocated: a message that is copied needs none.
+//! The memory allocation scope is entered only where memory is allocated: a message that is copied needs none.
 //!
 //! Context: process; may sleep; re-entrant, because LNet sends from inside `lnet_finalize`.
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection comes to be: the CM id, the queue pair with its receives, the handshake message, and what
-//! the peer object is told.
+//! Set-up of a connection: the CM id, the queue pair with its receives, the handshake message, and the notification of
+//! the peer object.
 //!
-//! Context: the workers, one after the other; may sleep. The connection lock is taken briefly, to read what was asked
-//! for and to put in what was made.
+//! Context: the workers, one at a time; may sleep. The connection lock is taken briefly, to read the requested
+//! parameters and to store the created objects.
 
 use kernel::{
     prelude::*,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection as people see it: numbers taken down under its lock in one go, to be printed without it.
+//! State of a connection for debugfs: copied under its lock in one go, to be printed without it.
 //!
-//! Process context.
+//! Context: process.
 
 use kernel::prelude::*;
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a connection is in its life, what its workers have to do about it, and what is to be
-//! told when it is over.
+//! State of a connection, the steps that its workers still have to do, and the reason to log when it closes.
 //!
-//! Context: any; a part of what the connection lock protects.
+//! Context: any; part of the state that the connection lock protects.
 //!
 //! # Invariants
 //!
-//! - The state changes by [`ConnState::on`] alone; [`crate::proto::conn_state`] is the table.
-//! - `todo` holds what [`ConnState::on`] returned and [`ConnState::take_todo`] has not taken yet.
-//! - `fault` is `Some` only while the cause that was latched is its own, and nobody has told of it.
+//! - The state changes only by [`ConnState::on`]; [`crate::proto::conn_state`] is the table.
+//! - `todo` holds the actions that [`ConnState::on`] returned and [`ConnState::take_todo`] has not taken yet.
+//! - `fault` is `Some` only while the latched cause is its own, and has not been logged.
 
 use super::close_reason::CloseReason;
 use crate::{

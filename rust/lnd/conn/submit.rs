@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A transmit is built, queued, and what may go is posted.
+//! Build and submission of a transmit: it is queued, and posted if credits allow.
 //!
-//! Context: process; may sleep; re-entrant. The message is built and queued under the connection lock; what
-//! it needs is made before, without it.
+//! Context: process; may sleep; re-entrant. The message is built and queued under the connection lock; its resources
+//! are made before, without the lock.
 
 use kernel::{
     prelude::*,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The timer of a connection: an attempt that takes too long, a peer that does not speak first, transmits
-//! that take too long, a peer that is silent, a farewell that nobody answers.
+//! Timer of a connection: an attempt that takes too long, a peer that does not send first, transmits that take too
+//! long, a silent peer, a DREQ without an answer.
 //!
-//! Context: a delayed work item. Armed again under the connection lock only, but for the steps of an attempt, and
-//! only as long as the state that asks for it lasts: a release, which cancels it, comes later.
+//! Context: a delayed work item. It is armed again only under the connection lock, except for the steps of an attempt,
+//! and only while the state that needs it lasts: a release, which cancels it, comes later.
 
 use kernel::{
     sync::Arc,

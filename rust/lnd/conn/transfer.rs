@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a transmit moves and for whom: the half of a tx that the state machine
-//! ([`crate::proto::tx`]) does not see.
+//! Payload of a transmit: the half of a tx that the state machine ([`crate::proto::tx`]) does not see.
 //!
-//! A [`Transfer`] owns the LNet message it will finalize with the mapping of its pages, and the
-//! memory region of a sink. What becomes of them when it is over is [`super::transfer_done`].
+//! A [`Transfer`] owns the LNet message that it will finalize with the mapping of its pages, and the memory region of a
+//! sink. [`super::transfer_done`] releases them at the end.
 //!
-//! Context: any. Owned by its sender until it is queued, from then on by the
-//! table of transmits under the connection lock.
+//! Context: any. Owned by its sender until it is queued, afterwards by the table of transmits under the connection
+//! lock.
 
 use kernel::prelude::*;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whom a transfer is for and what memory it has, and what LNet gets back of it when it is over: after the state
-//! machine said that no work request and no remote key touches the memory any more.
+//! Completion of a transfer: finalizes its LNet messages and frees its memory, after the state machine has reported
+//! that no work request and no remote key uses the memory any more.
 //!
-//! Context: made in any, finished in process context without a lock.
+//! Context: created in any context, finished in process context without a lock.
 
 use super::rdma_sink::RdmaSink;
 use crate::{

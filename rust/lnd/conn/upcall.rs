@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The LNet half of a connection: the worker that calls LNet.
+//! LNet half of a connection: the worker that calls LNet.
 //!
-//! It hands received requests to `lnet_parse` and finishes transmits, in order, one connection at a time on
-//! one CPU. A slow LNet delays its own connection only: the credits of what it has not taken stay withheld,
-//! while answers and credits keep flowing in [`super::wire`].
+//! It passes received requests to `lnet_parse` and finishes transmits, in order, one connection at a time on one CPU. A
+//! slow LNet delays only its own connection: the credits of requests that LNet has not taken stay withheld, while
+//! answers and credits keep flowing in [`super::wire`].
 //!
-//! Context: process. No lock is held across a call into LNet, which may send again from inside: that waits
-//! for the doorbell that this worker rings ([`crate::policy::upcall_sched`]).
+//! Context: process. No lock is held across a call into LNet. LNet may send again from inside such a call; the transmit
+//! waits for the doorbell that this worker rings ([`crate::policy::upcall_sched`]).
 
 use core::{
     fmt::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What was seen, for people: ends of connections, refusals, how often by cause.
+//! Close log in debugfs: ends of connections, rejects, and how often each cause occurred.
 
 use kernel::{
     fmt,
@@ -22,15 +22,15 @@ use crate::{
     rdma::debugfs::Show, //
 };
 
-/// What an NI, or nobody's judge, has seen.
+/// Close log of an NI, or of requests for none of the NIs.
 pub(crate) struct CloseLogFile {
-    /// The NI, if it is one's.
+    /// NID of the NI; `None` for requests for none of the NIs.
     nid: Option<Nid>,
     seen: Arc<CloseStats>,
 }
 
 impl CloseLogFile {
-    /// Of `nid`; `None`: of requests that were for none of the NIs. May sleep.
+    /// Creates the file of `nid`; `None`: of requests for none of the NIs. May sleep.
     pub(crate) fn new(nid: Option<Nid>, seen: &Arc<CloseStats>) -> Result<Arc<Self>> {
         let seen = seen.clone();
         Ok(Arc::new(Self { nid, seen }, GFP_KERNEL)?)
@@ -43,7 +43,7 @@ impl Show for CloseLogFile {
     }
 }
 
-/// Shows how often each cause ended a connection, an attempt or a message, and each refusal.
+/// Prints how often each cause ended a connection, an attempt or a message, and each reject.
 pub(crate) fn show_tally(
     seen: &CloseStats,
     nid: Option<Nid>,
@@ -81,7 +81,7 @@ pub(crate) fn show_tally(
     Ok(())
 }
 
-/// Shows a line of counters. Copies no more than these: all of them together are too large for the stack.
+/// Prints a line of counters. Copies only these: all counters together are too large for the stack.
 #[inline(never)]
 fn show_row<const N: usize>(
     seen: &CloseStats,
@@ -134,7 +134,7 @@ fn show_ends(by: &CloseLogFile, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if result.is_err() {
             return;
         }
-        // The kernel's printing knows a formatter of its own; `proto` implements that of `core`.
+        // The kernel's printing uses its own formatter; `proto` implements the one of `core`.
         let (event_is, by) = (event.what, event.by);
         result = write!(
             f,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The histograms of an NI for people and programs: a line for each that is not empty.
+//! Latency histograms of an NI in debugfs: a line for each that is not empty.
 //!
 //! Documented in Documentation/tracing.md.
 
@@ -26,14 +26,14 @@ use crate::{
     rdma::debugfs::Show, //
 };
 
-/// The histograms of one NI.
+/// Latency histograms of one NI.
 pub(crate) struct LatencyFile {
     nid: Nid,
     times: Arc<LatencyStats>,
 }
 
 impl LatencyFile {
-    /// Of `nid`. May sleep.
+    /// Creates the file of `nid`. May sleep.
     pub(crate) fn new(nid: Nid, times: &Arc<LatencyStats>) -> Result<Arc<Self>> {
         let times = times.clone();
         Ok(Arc::new(Self { nid, times }, GFP_KERNEL)?)
@@ -50,7 +50,8 @@ impl Show for LatencyFile {
     }
 }
 
-/// `lt_N` counts what took less than N nanoseconds and not less than half of it, or of the first.
+/// Prints a histogram. `lt_N` counts messages that took less than N nanoseconds and at least half of N; the first
+/// bucket has no lower limit.
 fn show_histogram(
     nid: Nid,
     stage: Stage,
@@ -71,7 +72,7 @@ fn show_histogram(
         kind.name(),
     )?;
     for (key, of_1000) in [("p50_ns", 500), ("p99_ns", 990)] {
-        // Of the last bucket no end is known: then its beginning.
+        // The last bucket has no upper limit: its lower limit is printed.
         let ns = quantile(counts, of_1000).and_then(|b| limit(b).or(limit(b.saturating_sub(1))));
         write!(f, " {key}={}", ns.unwrap_or(0))?;
     }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What people can read while the driver runs, in `/sys/kernel/debug/ro2iblnd/`: one file per NI,
-//! named by its NID, with lines for the NI, its counters, each peer and each connection; one beside
-//! it with what ended last; and one with the refused requests that were for no NI. All is
-//! `key=value`. Keys are only ever added, and at the end of a line.
+//! State of an NI in debugfs, in `/sys/kernel/debug/ro2iblnd/`: one file per NI, named by its NID, with lines for the
+//! NI, its counters, each peer and each connection. A second file has the close log of the NI, and one file has
+//! rejected requests for none of the NIs. All lines are `key=value`. New keys are only added, at the end of a line.
 //!
 //! Documented in Documentation/reference.md.
 
@@ -50,7 +49,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         peers = peers.saturating_add(1);
         waiting = waiting.saturating_add(peer.with(|inner| inner.waiting()));
     });
-    // The port is asked for who reads next: firmware may hang, and is not to hang readers.
+    // The port is queried for the next reader: firmware may hang, and must not block readers.
     ni.tell(DeviceHint::Watched);
     let hca = ni.hca().ok();
     let device = hca.as_ref().map(|hca| hca.device.name());
@@ -88,13 +87,13 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         regions.moved,
         hca.as_ref().map_or(0, |hca| hca.bad_pkeys()),
         ni.orphans.all(),
-        // Until there is another one, what ailed the last is still noted.
+        // Until there is another device, the health of the last one is still stored.
         device.as_ref().map_or("ok", |_| ni.condition.as_str()),
     )?;
     show_tally(&ni.seen, Some(ni.nid), f)?;
     let (shown, over) = ni.past.list(|list| show_peers(all, list, f));
     shown?;
-    // What the connections did that are over.
+    // Counters of the closed connections.
     write!(f, "closed_conns={} ", core::format_args!("{}", ni.nid))?;
     over.show(f)?;
     over.show_later(f)?;
@@ -118,7 +117,7 @@ fn show_peers(all: &Peers<Conn>, list: SnapshotId, f: &mut fmt::Formatter<'_>) -
 }
 
 fn show_conn(conn: &Conn, list: SnapshotId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    // The table may have been packed meanwhile, so that a peer is met twice.
+    // The table may have shrunk meanwhile, so that the walk visits a peer twice.
     let Some(view) = conn.view(list) else {
         return Ok(());
     };
@@ -200,7 +199,7 @@ fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>
         i64::try_from(at_ms.saturating_sub(ni.now_ms())).unwrap_or(-1)
     });
     let record = ni.seen.of(peer.nid);
-    // None yet is as long ago as can be.
+    // -1: no event yet.
     let ago = match record.at_ms {
         0 => -1,
         at_ms => i64::try_from(now_ms.saturating_sub(at_ms)).unwrap_or(-1),

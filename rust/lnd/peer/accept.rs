@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer is asked for a connection by the other side.
+//! Connection requests of a peer.
 //!
-//! Context: process, in the handler of a listener: all other requests wait. The peer lock is taken briefly; what
-//! rations requests may take a lock inside.
+//! Context: process, in the handler of a listener: all other requests wait. The peer lock is taken briefly; the rate
+//! limit may take a lock inside.
 
 use super::{
     Connection,
@@ -23,13 +23,13 @@ use crate::{
     }, //
 };
 
-/// Connections that a peer may have at least: more than our own `conns_per_peer`, because its may
+/// Minimum number of connections that a peer may have: more than `conns_per_peer` of this node, because the peer's may
 /// be larger.
 const CONNS_MIN: u16 = 32;
 
 impl<C: Connection> Peer<C> {
-    /// Judges a request against what is known of the peer. A request that is taken is counted here, and by
-    /// `ration`, which says whether its budget has room for it. `None`: the peer is leaving its table just now.
+    /// Checks a request against the state of the peer. Counts an accepted request here, and with `ration`, which
+    /// returns whether its rate limit has room for it. Returns `None` if the peer is leaving its table.
     pub(crate) fn judge(
         &self,
         asked: &ConnReq,
@@ -46,7 +46,7 @@ impl<C: Connection> Peer<C> {
                 races: policy.races(),
                 connecting_ms: self.connecting_ms(inner),
                 conns: inner.objects(),
-                // Those it opens and ours.
+                // The connections that the peer opens, and those of this node.
                 max_conns: wanted.max(CONNS_MIN / 2).saturating_mul(2),
             };
             let mut verdict = check_peer(asked, Some(&view));
@@ -64,8 +64,8 @@ impl<C: Connection> Peer<C> {
         })
     }
 
-    /// What was agreed on with a peer that wants less is found out again, from `depth` down. It is asked with the lock
-    /// held: of two who have this done at a time the later one has what is in force.
+    /// Resets the agreed depth to `depth`, so that it is negotiated again with a peer that wanted less. Calls `depth`
+    /// with the lock held: of two concurrent calls, the later one sets the current value.
     pub(crate) fn ask_for(&self, depth: impl FnOnce() -> QueueDepth) {
         self.with(|inner| inner.policy.known.depth = depth());
     }

@@ -1,50 +1,50 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The connections of a peer, in whatever state, and which of them messages may use.
+//! Connections of a peer, in any state, and which of them messages may use.
 //!
-//! Context: the caller holds the peer's lock. Of a connection it asks [`ConnListEntry`] only, which takes none.
+//! Context: the caller holds the peer lock. The list calls only methods of [`ConnListEntry`], which take no lock.
 //!
 //! # Invariants
 //!
-//! - What is in `up` is in `all`, and in each once.
-//! - There is room in `up` for all of `all`, so that publishing cannot fail.
+//! - Each connection in `up` is in `all`, and each is in each of them at most once.
+//! - `up` has capacity for all of `all`, so that publishing cannot fail.
 
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
 
-/// A connection as the list of its peer's connections sees it. Takes no lock.
+/// Connection as the list of its peer uses it. Its methods take no lock.
 pub(crate) trait ConnListEntry {
-    /// Whether others are preferred, because the other side may have given this one up.
+    /// Returns whether others are preferred, because the peer may have closed this one.
     fn is_doubted(&self) -> bool;
 
     /// Returns the index that [`Self::set_index`] set.
     fn index(&self) -> u32;
 
-    /// Sets the index that tells the connection from the others of the peer.
+    /// Sets the index that distinguishes the connection from the others of the peer.
     fn set_index(&self, index: u32);
 }
 
-/// The connections, each a `C`.
+/// Connections of a peer, of type `C`.
 pub(super) struct ConnList<C> {
-    /// Every connection object, in whatever state.
+    /// All connection objects, in any state.
     all: KVec<Arc<C>>,
-    /// Those that messages may use.
+    /// Connections that messages may use.
     up: KVec<Arc<C>>,
-    /// Round robin over `up`.
+    /// Round-robin position in `up`.
     next: usize,
 }
 
 impl<C: ConnListEntry> ConnList<C> {
-    /// None.
+    /// List without connections.
     pub(super) const EMPTY: Self = Self {
         all: KVec::new(),
         up: KVec::new(),
         next: 0,
     };
 
-    /// Lists a new connection object, and gives it the lowest index that no other one has. Any context.
+    /// Lists a new connection object, and assigns the lowest unused index. Any context.
     pub(super) fn add(&mut self, conn: &Arc<C>) -> Result {
         let n = self.all.len().saturating_add(1);
         let more = n.saturating_sub(self.up.len());
@@ -56,13 +56,13 @@ impl<C: ConnListEntry> ConnList<C> {
         Ok(())
     }
 
-    /// A connection object is gone.
+    /// Removes a connection object.
     pub(super) fn remove(&mut self, conn: &Arc<C>) {
         self.unpublish(conn);
         self.all.retain(|c| !Arc::ptr_eq(c, conn));
     }
 
-    /// Messages may use it, if it is listed.
+    /// Lets messages use a connection, if it is listed.
     pub(super) fn publish(&mut self, conn: &Arc<C>) {
         if !self.all.iter().any(|c| Arc::ptr_eq(c, conn)) {
             return;
@@ -71,12 +71,12 @@ impl<C: ConnListEntry> ConnList<C> {
         let _ = self.up.push_within_capacity(conn.clone());
     }
 
-    /// Messages may no longer use it.
+    /// Stops messages from using a connection.
     pub(super) fn unpublish(&mut self, conn: &Arc<C>) {
         self.up.retain(|c| !Arc::ptr_eq(c, conn));
     }
 
-    /// The next connection to use.
+    /// Returns the next connection to use.
     pub(super) fn pick(&mut self) -> Option<Arc<C>> {
         self.next = self.next.wrapping_add(1);
         let at = self.next.checked_rem(self.up.len())?;
@@ -86,33 +86,34 @@ impl<C: ConnListEntry> ConnList<C> {
         }
     }
 
-    /// The oldest connection that is not doubted, or else the newest.
+    /// Returns the oldest connection that is not doubted, otherwise the newest.
     pub(super) fn best(&self) -> Option<Arc<C>> {
         let sound = self.up.iter().find(|conn| !conn.is_doubted());
         sound.or(self.up.last()).cloned()
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no connection.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// How many messages may use.
+    /// Returns the number of connections that messages may use.
     pub(super) fn usable(&self) -> usize {
         self.up.len()
     }
 
-    /// The one at that place: new ones come at the end, and what goes moves only what is behind it.
+    /// Returns the connection at index `place`: new ones are added at the end, and a removal moves only those behind
+    /// it.
     pub(super) fn at(&self, place: usize) -> Option<Arc<C>> {
         self.all.get(place).cloned()
     }
 
-    /// All of them; without memory some. Any context.
+    /// Returns all connections; some are missing if there is no memory. Any context.
     pub(super) fn snapshot(&self) -> KVec<Arc<C>> {
         let mut list = KVec::new();
         for conn in self.all.iter() {

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which peers of an NI may begin to connect now, and which wait for their turn: the memory of
-//! [`crate::policy::connect_queue`].
+//! Connect queue of an NI: which peers may start an attempt now, and which wait for their turn. The file has the memory
+//! of [`crate::policy::connect_queue`].
 //!
-//! An NI has a few attempts to connect under way at a time; the other peers wait in line, and the time that their
-//! attempts may take begins with their turn.
+//! An NI has a few attempts under way at a time. The other peers wait in the queue, and the time limit of their
+//! attempts begins with their turn.
 //!
-//! A call is a hint, and may be lost: a peer that waits looks again every second ([`super::HOLD_LOOK_MS`]), and
-//! calls the next peer then. The line knows addresses, not peers, and holds no reference. A peer that is forgotten
-//! takes its entry out.
+//! A call is a hint, and may be lost: a peer that waits checks again every second ([`super::HOLD_LOOK_MS`]), and then
+//! calls the next peer. The queue stores addresses, not peers, and holds no reference. A peer that is forgotten removes
+//! its entry.
 //!
-//! Context: process. A plain spin lock, taken inside a peer's lock, never the other way. Nothing is allocated under
-//! it.
+//! Context: process. A plain spin lock, which nests inside a peer lock, never the other way. No memory is allocated
+//! under it.
 //!
 //! # Invariants
 //!
-//! The attempts that `line` counts are those of ours that the policies of the peers have counted
+//! The attempts that `line` counts are the attempts of this node that the policies of the peers have counted
 //! ([`crate::policy::reconnect::ReconnectState::start`]) and that have not ended their turn
-//! ([`super::Connection::end_turn`]). Each is counted off as what it was counted for: the attempt keeps that.
+//! ([`super::Connection::end_turn`]). Each attempt keeps the priority that it was counted with, and is counted off with
+//! it.
 
 use kernel::prelude::*;
 
@@ -34,7 +35,7 @@ use crate::{
     proto::nid::Nid, //
 };
 
-/// The line of an NI.
+/// Connect queue of an NI.
 pub(super) struct ConnectWaiters {
     line: connect_queue::ConnectQueue<KVec<u32>>,
     unanswered: UnresponsivePeers,
@@ -42,7 +43,7 @@ pub(super) struct ConnectWaiters {
 }
 
 impl ConnectWaiters {
-    /// Makes an empty line. `salt` is random. May sleep.
+    /// Creates an empty queue. `salt` is random. May sleep.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl ConnectWaiters {
         })
     }
 
-    /// Returns what that peer wants a connection for. `more`: it has one.
+    /// Returns the priority of a peer. `more`: the peer has a connection already.
     pub(super) fn claim(&self, nid: Nid, more: bool) -> ConnectPriority {
         match more {
             true => ConnectPriority::More,
@@ -65,12 +66,12 @@ impl ConnectWaiters {
         }
     }
 
-    /// Notes whether that peer has answered.
+    /// Records whether a peer has answered.
     pub(super) fn note(&mut self, nid: Nid, answered: bool) {
         self.unanswered.note(&mut self.quiet, nid.addr(), answered);
     }
 
-    /// Returns whether a peer may begin so many attempts now; see [`connect_queue::ConnectQueue::enter`].
+    /// Returns whether a peer may start `attempts` attempts now; see [`connect_queue::ConnectQueue::enter`].
     pub(super) fn enter(
         &mut self,
         nid: Nid,
@@ -81,17 +82,17 @@ impl ConnectWaiters {
         self.line.enter(nid.addr(), attempts, place, claim)
     }
 
-    /// Takes a peer out of the line.
+    /// Removes a peer from the queue.
     pub(super) fn forget(&mut self, nid: Nid, place: &mut QueueState) {
         self.line.forget(nid.addr(), place);
     }
 
-    /// An attempt with that claim has ended its turn, or was not begun.
+    /// Ends the turn of an attempt with that priority, also of one that was not started.
     pub(super) fn leave(&mut self, claim: ConnectPriority) {
         self.line.leave(claim);
     }
 
-    /// Takes out the peer that is to begin now, if there is room: its address, and the place that it had.
+    /// Takes out the peer that may start now, if there is room. Returns its address, and the state that it had.
     pub(super) fn next(&mut self) -> Option<(u32, QueueState)> {
         self.line.next()
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer's turn to connect: what [`super::connect_queue`] says about it, and what follows.
+//! Turn of a peer in the connect queue ([`super::connect_queue`]), and its consequences.
 //!
-//! Context: process. The line's lock is taken inside the peer's, and a peer is called with neither held.
+//! Context: process. The lock of the queue nests inside the peer lock, and a peer is called with neither held.
 
 use kernel::sync::Arc;
 
@@ -25,13 +25,13 @@ use crate::{
 };
 
 impl<C: Connection> Peers<C> {
-    /// An attempt of ours that began with that claim has ended its turn: who waits may begin.
+    /// Ends the turn of an attempt of this node that entered with priority `claim`, and calls the next peer.
     pub(super) fn leave_line(&self, claim: ConnectPriority) {
         self.line.lock().leave(claim);
         self.call_next();
     }
 
-    /// Calls the next peer in line, if there is room. A peer that has gone meanwhile is passed over.
+    /// Calls the next peer in the queue, if there is room. Skips a peer that no longer exists.
     pub(super) fn call_next(&self) {
         loop {
             let next = self.line.lock().next();
@@ -47,15 +47,15 @@ impl<C: Connection> Peers<C> {
 }
 
 impl<C: Connection> Peer<C> {
-    /// An attempt is over, or takes so long that nobody should wait for it any more: who waits may begin. Nothing if
-    /// it was said before.
+    /// Ends the turn of an attempt that has ended, or that takes too long to make other peers wait. Does nothing if the
+    /// turn has already ended.
     pub(crate) fn end_turn(&self, conn: &C) {
         if let Some(claim) = conn.end_turn() {
             self.peers.leave_line(claim);
         }
     }
 
-    /// The same, because the peer has not answered.
+    /// Ends the turn because the peer has not answered.
     pub(crate) fn does_not_answer(&self, conn: &C) {
         if let Some(claim) = conn.end_turn() {
             self.peers.line.lock().note(self.nid, false);
@@ -63,13 +63,13 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// The peer answers a request of ours, whatever it says.
+    /// Records that the peer has answered a request of this node, with any answer.
     pub(crate) fn answers(&self) {
         self.peers.line.lock().note(self.nid, true);
     }
 
-    /// Calls the peer, whose entry was taken out of the line where it had that `place`. False: the peer does not
-    /// want the turn any more, or has another entry by now.
+    /// Calls the peer, whose entry with state `place` was taken out of the queue. Returns false if the peer no longer
+    /// wants the turn, or has another entry by now.
     fn call(self: &Arc<Self>, place: QueueState) -> bool {
         let now_ms = self.ni.now_ms();
         self.with(|inner| {
@@ -89,8 +89,8 @@ impl<C: Connection> Peer<C> {
 }
 
 impl<C: Connection> PeerInner<C> {
-    /// A message wants a connection and there is none: whether to start an attempt. If the way is closed, or it is not
-    /// its turn, a retry looks after it.
+    /// Returns whether to start an attempt, because a message needs a connection and there is none. If the link is
+    /// down, or the peer has to wait for its turn, a retry follows.
     pub(super) fn want(&mut self, peer: &Arc<Peer<C>>, passage: SendPolicy) -> bool {
         if passage == SendPolicy::Open {
             if !self.policy.may_start() {
@@ -106,7 +106,8 @@ impl<C: Connection> PeerInner<C> {
         false
     }
 
-    /// A retry is due: how many attempts to start, and whether to look again because it is not its turn.
+    /// Handles a due retry. Returns how many attempts to start, and whether to check again because it is not the peer's
+    /// turn.
     pub(super) fn try_again(&mut self, peer: &Peer<C>) -> (u16, bool) {
         let conns_per_peer = peer.ni.lnet.conns_per_peer();
         let waiting = !self.pending.is_empty();
@@ -115,13 +116,13 @@ impl<C: Connection> PeerInner<C> {
         if wanted > 0 && !self.has_turn(peer, wanted, more) {
             return (0, true);
         }
-        // As many as that: the lock is held.
+        // The same number as `wanted`, because the lock is held.
         let started = self.policy.retry(waiting, conns_per_peer);
         (started, false)
     }
 
-    /// Returns whether so many attempts may begin now, and counts them. Otherwise the peer waits in line, behind
-    /// the peers without a connection if the attempts are for `more` than it has.
+    /// Returns whether `attempts` attempts may start now, and counts them. Otherwise the peer waits in the queue,
+    /// behind peers without a connection if the attempts are for `more` connections than it has.
     fn has_turn(&mut self, peer: &Peer<C>, attempts: u16, more: bool) -> bool {
         let mut line = peer.peers.line.lock();
         let claim = line.claim(peer.nid, more);
@@ -132,7 +133,7 @@ impl<C: Connection> PeerInner<C> {
         begins
     }
 
-    /// Takes the peer out of the line, because the peer leaves its table.
+    /// Takes the peer out of the queue, because the peer leaves its table.
     pub(super) fn leaves_line(&mut self, peer: &Peer<C>) {
         if self.place.waits() {
             peer.peers.line.lock().forget(peer.nid, &mut self.place);

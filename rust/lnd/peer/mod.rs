@@ -174,7 +174,7 @@ pub(crate) struct Peers<C: Connection> {
     pub(crate) ni: Arc<Ni>,
     #[pin]
     pub(crate) table: PeerTable<Peer<C>>,
-    /// Connections that are over but for their CM id.
+    /// Closed connections of which only the CM id is left.
     #[pin]
     pub(crate) parting: LingeringConns<C>,
     /// Peers that wait for their turn to connect.

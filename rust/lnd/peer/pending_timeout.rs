@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The timer that ends messages of a peer that have waited for a connection for too long;
-//! [`crate::policy::pending_timeout`] says how long that is.
+//! Timer that fails messages of a peer that have waited too long for a connection; [`crate::policy::pending_timeout`]
+//! defines the limit.
 //!
-//! It depends on nothing else: not on an attempt of ours (a peer that asks all the time and never goes on leaves none),
-//! not on a worker's turn (one may wait for minutes behind a device that hangs), not on a retry. As long as something
-//! waits somebody looks after it, once a second: LNet, which deletes an NI, waits for its messages, too, and they are
-//! not to wait for the pause before another attempt.
+//! The timer depends on nothing else: not on an attempt of this node (a peer that sends requests all the time and never
+//! continues leaves none), not on the turn of a worker (a worker may wait for minutes behind a device that hangs), not
+//! on a retry. While messages wait, the timer runs once a second: LNet, which deletes an NI, waits for its messages,
+//! too, and these must not wait for the pause before another attempt.
 //!
-//! Context: the timer is a delayed work item of a queue in which who waits holds up nobody. It is armed with the peer's
-//! lock held.
+//! Context: the timer is a delayed work item on a queue where a waiting item delays no other item. It is armed with the
+//! peer lock held.
 //!
 //! # Invariants
 //!
-//! While messages wait in a peer that is in its table the timer is armed, or is running and has not taken the lock yet.
-//! It is armed for such a peer only; who takes one from the table cancels it afterwards.
+//! While messages wait in a peer that is in its table, the timer is armed, or is running and has not taken the lock
+//! yet. It is armed only for such a peer; the code that takes a peer from the table cancels the timer afterwards.
 
 use kernel::{
     prelude::*,
@@ -74,7 +74,7 @@ impl<C: Connection> work::DelayedItem<PATIENCE> for Peer<C> {
 }
 
 impl<C: Connection> Peer<C> {
-    /// A message waits behind all others, or, if it has waited before (`again`), in front of them.
+    /// Keeps a message behind all others or, if it has waited before (`again`), in front of them.
     pub(super) fn keep(
         self: &Arc<Self>,
         inner: &mut PeerInner<C>,
@@ -89,7 +89,7 @@ impl<C: Connection> Peer<C> {
         self.look_after(inner);
     }
 
-    /// Arms the timer, unless it is armed, or nothing waits.
+    /// Arms the timer, unless it is armed, or no message waits.
     fn look_after(self: &Arc<Self>, inner: &PeerInner<C>) {
         if inner.gone || inner.pending.is_empty() {
             return;
@@ -99,12 +99,12 @@ impl<C: Connection> Peer<C> {
         let _ = work::queue_delayed::<Self, PATIENCE>(self.clone(), ms);
     }
 
-    /// It is out of its table: nothing waits any more.
+    /// Cancels the timer of a peer that is out of its table, because no message waits any more.
     pub(super) fn look_no_more(self: &Arc<Self>) {
         let _ = work::cancel::<Self, PATIENCE>(self);
     }
 
-    /// Why what has waited for too long had no connection: a peer that nobody could ask is not to blame.
+    /// Returns why messages that waited too long had no connection: a peer that could not be asked is not blamed.
     fn what_was_missing(&self) -> Cause {
         match self.ni.passage() {
             SendPolicy::Open => Cause::DeadlineConnecting,
@@ -116,7 +116,7 @@ impl<C: Connection> Peer<C> {
         PendingTimeout::new(self.ni.pending_limit_ms(), self.ni.message_limit_ms())
     }
 
-    /// Milliseconds that a message may wait for a connection.
+    /// Returns how long a message may wait for a connection, in milliseconds.
     fn patience_ms(&self, inner: &PeerInner<C>) -> i64 {
         let since = self.ni.now_ms().saturating_sub(inner.called_ms);
         self.patience().limit_ms(PeerProgress {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer's messages: over one of its connections, or kept until there is one.
+//! Messages of a peer: sent over one of its connections, or kept until there is one.
 
 use kernel::{
     prelude::*,
@@ -38,7 +38,7 @@ impl<C: Connection> Peers<C> {
     ///
     /// # Errors
     ///
-    /// `ESHUTDOWN` if the NI stops; else what the message cannot be sent for. It is LNet's then.
+    /// `ESHUTDOWN` if the NI stops; otherwise the error that prevents the send. LNet then owns the message.
     pub(crate) fn send(
         self: &Arc<Self>,
         nid: Nid,
@@ -64,8 +64,7 @@ impl<C: Connection> Peers<C> {
                 Ok(()) => return Ok(()),
                 Err(PeerError::Failed(msg, e)) => return Err((msg, e)),
                 Err(PeerError::Gone(back)) => {
-                    // It is leaving the table just now: with that done, the next look-up makes a
-                    // new one.
+                    // The peer is leaving the table: after the removal, the next look-up creates a new one.
                     self.table.remove(&peer);
                     msg = back;
                 }
@@ -75,8 +74,8 @@ impl<C: Connection> Peers<C> {
 }
 
 impl<C: Connection> Peer<C> {
-    /// The connection that a message of LNet's goes over next; none while older ones wait. Process context;
-    /// the lock of the peer's part of the table may be held, never the other way.
+    /// Returns the connection for the next message of LNet; none while older messages wait. Process context; the caller
+    /// may hold the lock of the shard of the table; the peer lock nests inside it, never the other way.
     #[inline]
     pub(crate) fn next_conn(&self) -> Option<Arc<C>> {
         let mut inner = self.inner.lock();
@@ -93,7 +92,7 @@ impl<C: Connection> Peer<C> {
     /// [`PeerError::Gone`] if the peer is out of the table: look it up again.
     pub(crate) fn send(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
         let mut msg = msg;
-        // Of one that is gone there is none, and it cannot wait there.
+        // A peer that has left the table has no connection, and no message can wait there.
         while let Some(conn) = self.next_conn() {
             match conn.send(msg, req) {
                 Ok(()) => return Ok(()),
@@ -107,7 +106,7 @@ impl<C: Connection> Peer<C> {
         self.wait(msg, req)
     }
 
-    /// Keeps a message until there is a connection, and starts making one if there is a way.
+    /// Keeps a message until there is a connection, and starts an attempt if the link is up.
     #[cold]
     #[inline(never)]
     fn wait(self: &Arc<Self>, msg: Message, req: &SendRequest) -> Result<(), PeerError> {
@@ -122,12 +121,12 @@ impl<C: Connection> Peer<C> {
             Ok(pending) => pending,
             Err(msg) => {
                 self.lose_one(msg, Cause::NoResources);
-                // It may have been made for this message.
+                // The peer may have been created for this message.
                 self.forget_if_unused();
                 return Ok(());
             }
         };
-        // What LNet has left for an NI that it deletes goes over what is there, or is being made.
+        // The last messages for an NI that LNet deletes use existing connections or attempts.
         let listed = self.ni.is_listed();
         let (begins, flusher) = {
             let mut inner = self.inner.lock();
@@ -150,7 +149,8 @@ impl<C: Connection> Peer<C> {
         Ok(())
     }
 
-    /// LNet deletes the NI: what waits does not wait for another attempt.
+    /// Cancels the retry and forgets an idle peer, because LNet deletes the NI: messages do not wait for another
+    /// attempt.
     pub(super) fn let_go(self: &Arc<Self>) {
         self.with(|inner| {
             let _ = inner.policy.cancel_retry();
@@ -158,19 +158,19 @@ impl<C: Connection> Peer<C> {
         self.forget_if_idle(Some(Cause::Shutdown));
     }
 
-    /// Hands waiting messages to `conn`, and if that is over to the next one, in order, until none waits. Only one
-    /// does it at a time, and while it does nobody overtakes.
+    /// Hands waiting messages in order to `conn`, and if that is closed to the next connection, until none waits. Only
+    /// one caller does this at a time, and meanwhile no new message overtakes them.
     pub(super) fn flush(self: &Arc<Self>, conn: &Arc<C>) {
         let mut next = self.flush_over(conn, usize::MAX);
-        // Not by calling itself: of many connections all may be over, and listed yet.
+        // Not by recursion: all of many connections may be closed and still be listed.
         while let Some(conn) = next {
             next = self.flush_over(&conn, usize::MAX);
         }
     }
 
-    /// The same in the blocking worker of `conn`, which delays the close of `conn`. If `conn` is
-    /// over, only the messages that wait at that moment go over the next connection. Messages that
-    /// come later are sent by their senders, or when `conn` is released.
+    /// Hands messages over like [`Peer::flush`], in the blocking worker of `conn`, which delays the close of `conn`. If
+    /// `conn` is closed, only the messages that wait at that moment go over the next connection. Later messages are
+    /// sent by their senders, or when `conn` is released.
     pub(super) fn flush_own(self: &Arc<Self>, conn: &Arc<C>) {
         let mut next = self.flush_over(conn, usize::MAX);
         while let Some(conn) = next {
@@ -179,7 +179,7 @@ impl<C: Connection> Peer<C> {
         }
     }
 
-    /// Hands up to `most` messages to `conn` alone. Over which to go on, if that is over.
+    /// Hands up to `most` messages to `conn` alone. Returns the connection to continue with if `conn` is closed.
     fn flush_over(self: &Arc<Self>, conn: &Arc<C>, most: usize) -> Option<Arc<C>> {
         if self.with(|inner| core::mem::replace(&mut inner.flushing, true)) {
             return None;
@@ -207,13 +207,13 @@ impl<C: Connection> Peer<C> {
                     let mut late = None;
                     let mut lost = None;
                     {
-                        // At once, so that nobody overtakes.
+                        // Under one lock, so that no message overtakes.
                         let mut inner = self.inner.lock();
                         inner.conns.unpublish(conn);
                         inner.flushing = false;
                         match back {
-                            // The peer was forgotten while the message was on its way to the connection. As if
-                            // LNet had sent it just now.
+                            // The peer was forgotten while the message was on its way to the connection. Treated like a
+                            // new message of LNet.
                             Ok(pending) if inner.gone => {
                                 late = Some(KBox::into_inner(pending).into_parts());
                             }
@@ -237,16 +237,16 @@ impl<C: Connection> Peer<C> {
         None
     }
 
-    /// Sees to it that messages that wait get a connection: one that is up, or a new one.
+    /// Finds a connection for the waiting messages: an established one, or a new one.
     pub(super) fn serve_waiting(self: &Arc<Self>) {
         if let Some(conn) = self.next_for_waiting() {
             self.flush(&conn);
         }
     }
 
-    /// A connection that is up, if messages wait; where there is none a new one is made.
+    /// Returns an established connection if messages wait. Starts an attempt if there is none.
     ///
-    /// Not a new one if LNet deletes the NI. Then the messages end with the last object of the peer.
+    /// Starts no attempt if LNet deletes the NI. Then the messages end with the last object of the peer.
     fn next_for_waiting(self: &Arc<Self>) -> Option<Arc<C>> {
         let listed = self.ni.is_listed();
         let passage = self.ni.passage();
@@ -265,13 +265,13 @@ impl<C: Connection> Peer<C> {
         flusher
     }
 
-    /// Ends a message here: LNet would not send again what is not taken.
+    /// Finalizes a message with `cause`, because LNet does not resend a message that the driver did not take.
     fn lose_one(&self, msg: Message, cause: Cause) {
         lose(&self.ni, msg, cause);
     }
 }
 
-/// Ends a message of an NI here: LNet would not send again what is not taken.
+/// Finalizes a message of an NI with `cause`, because LNet does not resend a message that the driver did not take.
 pub(crate) fn lose(ni: &Ni, msg: Message, cause: Cause) {
     ni.seen.messages(cause, 1);
     let outcome = cause.outcome(false);

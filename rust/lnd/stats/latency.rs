@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long messages of an NI are where: the histograms of [`crate::policy::latency`], kept for each CPU.
+//! Latency of messages of an NI by stage: the histograms of [`crate::policy::latency`], kept for each CPU.
 //!
-//! Always on. To note a time is one call that adds to two numbers of the CPU it runs on; nothing is shared
-//! but by those who read. Any context, no lock.
+//! Always on. Recording a time is one call that adds to two numbers of the current CPU; only readers share them between
+//! CPUs. Context: any; no lock.
 
 use kernel::{
     prelude::*,
@@ -28,23 +28,23 @@ use crate::{
     }, //
 };
 
-/// The histograms of an NI: 12.5 KiB on each CPU.
+/// Histograms of an NI: 12.5 KiB on each CPU.
 pub(crate) struct LatencyStats {
     numbers: PercpuHistogram<ROWS>,
-    /// Connections that were given a number.
+    /// Number of connections that were given a number.
     conns: Atomic<u32>,
 }
 
-/// One histogram.
+/// Histogram of one row.
 pub(crate) struct Histogram {
-    /// How often, by bucket.
+    /// Number of messages by bucket.
     pub(crate) counts: [u64; BUCKETS],
-    /// All of it together, in nanoseconds.
+    /// Sum of all times, in nanoseconds.
     pub(crate) sum_ns: u64,
 }
 
 impl LatencyStats {
-    /// Nothing noted yet. May sleep.
+    /// Creates empty histograms. May sleep.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let times = Self {
             numbers: PercpuHistogram::new()?,
@@ -53,15 +53,15 @@ impl LatencyStats {
         Ok(Arc::new(times, GFP_KERNEL)?)
     }
 
-    /// The number of a new connection: 1 is the first of the NI.
+    /// Returns the number of a new connection: 1 is the first of the NI.
     pub(crate) fn next_conn(&self) -> u32 {
         self.conns.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
-    /// A message was that long in a stage.
+    /// Records that a message was in a stage for `ns` nanoseconds.
     #[inline(always)]
     pub(crate) fn note(&self, stage: Stage, kind: TxKind, ns: u64) {
-        // To measure what it costs: `make no-times`.
+        // For a measurement of its cost: `make no-times`.
         if cfg!(ro2iblnd_no_times) {
             return;
         }
@@ -70,7 +70,7 @@ impl LatencyStats {
         }
     }
 
-    /// The histogram number `row`, while others note.
+    /// Returns the histogram of row `row`; recording may go on meanwhile.
     pub(crate) fn histogram(&self, row: usize) -> Histogram {
         let mut counts = [0u64; BUCKETS];
         for (bucket, count) in counts.iter_mut().enumerate() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Message buffers that a connection has and does not use right now: mapped once, used often.
+//! Pool of unused message buffers of a connection: mapped once, used often.
 //!
-//! Context: any, but for what says otherwise; a part of what the connection lock protects. Nothing is
-//! allocated under it: what there is no room for is freed.
+//! Context: any, except where stated; part of the state that the connection lock protects. No memory is allocated under
+//! the lock: a buffer that does not fit into the pool is freed.
 
 use kernel::prelude::*;
 

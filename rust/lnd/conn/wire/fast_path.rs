@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The wire half, sending: a transmit is built, and goes at once if nothing is in its way.
+//! Fast path of sending: a transmit is built, and posted at once if no other transmit waits.
 //!
 //! Context: process, under the connection lock.
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The wire half of a connection: credits, transmits, buffers, and the queue pair they go through.
+//! Wire half of a connection: credits, transmits, buffers, and the queue pair.
 //!
-//! What it does by itself: how a transmit is built ([`build`]), what a received message means ([`receive`]), what may
-//! go next ([`pump`]), and how that becomes work requests ([`post`]). Requests go into the inbox. It never sleeps and
-//! never calls LNet; and it does not know in which state the connection is: who calls it does.
+//! It decides how a transmit is built ([`fast_path`]), what a received message means ([`receive`]), what may be sent
+//! next ([`pump`]), and how that becomes work requests ([`post`]). It puts requests into the receive queue. It never
+//! sleeps and never calls LNet. It does not know the state of the connection; its callers do.
 //!
-//! Context: softirq and process context; a part of what the connection lock protects.
+//! Context: softirq and process context; part of the state that the connection lock protects.
 //!
 //! # Invariants
 //!
-//! - Credits change here alone, and in the order in which messages are on the wire.
+//! - Credits change only here, and in the order in which messages are on the wire.
 //! - `link` is `Some` from set-up to release.
-//! - A receive buffer is posted before any message that tells the peer so.
-//! - What is pushed is posted, or retired with an error, before the lock is given back; unless a doorbell is
+//! - A receive buffer is posted before any message that returns its credit to the peer.
+//! - Pushed work requests are posted, or retired with an error, before the lock is released, unless a doorbell is
 //!   certain to follow.
 
 use kernel::{

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The wire half, sending: a transmit becomes work requests.
+//! Work requests of a transmit.
 //!
 //! Context: as [`super::pump`].
 //!
 //! # Invariants
 //!
-//! A work request that was pushed has a context which says whose it is ([`index_of`]), and was booked with its
+//! A work request that was pushed has a context that identifies its transmit ([`index_of`]), and was counted in its
 //! transmit before the next one is built.
 
 use super::Wire;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The wire half, sending: what may go next, one doorbell for all of it, and what its completions mean.
+//! Pump: selects the transmits that may be sent next, posts them with one doorbell, and handles their completions.
 //!
-//! Context: softirq and process context, under the connection lock: the order on the wire must be the order
-//! of the credits.
+//! Context: softirq and process context, under the connection lock: the order on the wire must be the order of the
+//! credits.
 
 use super::{
     post,

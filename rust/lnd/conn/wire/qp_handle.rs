@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The queue pair of a connection with the rights to post to it: what exists only between set-up
-//! and release. Turns refusals into the cause to end the connection with.
+//! Queue pair of a connection with the rights to post to it, which exist only between set-up and release. Turns errors
+//! of posting into the cause to close the connection with.
 //!
-//! Context: any; a part of what the connection lock protects, because the order on the wire must be the
-//! order of the credits.
+//! Context: any; part of the state that the connection lock protects, because the order on the wire must be the order
+//! of the credits.
 //!
 //! # Invariants
 //!
-//! - `queues` is `None` once draining has begun: nothing can be posted any more.
+//! - `queues` is `None` once draining has begun: no work request can be posted any more.
 
 use kernel::{
     prelude::*,

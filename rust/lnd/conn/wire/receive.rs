@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The wire half, receiving: credits, and what each message means.
+//! Received messages: their credits, and the meaning of each.
 //!
-//! Context: softirq, under the connection lock. A receive buffer is posted again before any message that
-//! tells the peer so.
+//! Context: softirq, under the connection lock. A receive buffer is posted again before any message that returns its
+//! credit.
 
 use kernel::prelude::*;
 

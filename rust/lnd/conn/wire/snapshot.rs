@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The wire half, for people: what is there, taken down in one go under the connection lock.
+//! State of the wire half for debugfs, copied under the connection lock in one go.
 
 use kernel::prelude::*;
 

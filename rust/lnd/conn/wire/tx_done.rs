@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A transmit that is over, on its way from the table to LNet.
+//! Finished transmit, on its way from the table to LNet.
 //!
 //! Context: taken under the connection lock; finished in process context, without it.
 

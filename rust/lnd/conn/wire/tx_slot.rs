@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A free place in the table of transmits, on its way to be filled.
+//! Free place in the table of transmits that is about to be filled.
 //!
-//! Context: a part of what the connection lock protects, and never kept.
+//! Context: part of the state that the connection lock protects, and never stored.
 
 use crate::{
     lnd::conn::transfer::Transfer,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The transmits of a connection: the state machine of each ([`crate::proto::tx`]) with its payload, and the
-//! queues they wait in ([`crate::proto::tx_queues`]).
+//! Transmits of a connection: the state machine of each ([`crate::proto::tx`]) with its payload, and the queues that
+//! they wait in ([`crate::proto::tx_queues`]).
 //!
-//! Context: any; a part of what the connection lock protects.
+//! Context: any; part of the state that the connection lock protects.
 //!
 //! # Invariants
 //!
-//! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`; but for
-//!   the moment between [`TxTable::alloc`] and [`TxSlot::fill`] or [`TxSlot::post`], which are under one lock. One that
-//!   is filled is put into its queue by [`TxTable::queue`], under the same; one that is posted is in none.
-//! - Nobody changes a cell but here and in [`super::tx_slot`], so that whatever a step asks for is done.
+//! - `cells` and `transfers` have the same length, and a cell is in use iff its transfer is `Some`, except between
+//!   [`TxTable::alloc`] and [`TxSlot::fill`] or [`TxSlot::post`], which run under one lock. A filled cell is put into
+//!   its queue by [`TxTable::queue`], under the same lock; a posted one is in no queue.
+//! - Only this file and [`super::tx_slot`] change a cell, so that every request of a step is executed.
 
 use kernel::prelude::*;
 

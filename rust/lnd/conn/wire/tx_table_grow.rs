@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! More room for the transmits of a connection, made without its lock.
+//! Growth of the table of transmits of a connection, allocated without its lock.
 
 use kernel::prelude::*;
 
