@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a node remembers about a peer, and when it tries to connect again.
+//! Reconnect policy of a peer: what a node remembers about it, and when it tries to connect again.
 //!
-//! Of several connections that are wanted one goes ahead, and the rest is asked for when it is up: a peer that is dead
-//! costs one attempt, and after a storm each peer has one connection before anybody has two. What is missing later,
-//! because it broke or could not be made, is asked for after a pause, for as long as another one lives.
+//! If several connections are wanted, one attempt goes first, and the others follow when its connection is established.
+//! So a dead peer costs one attempt, and after a storm each peer has one connection before any peer has two. A
+//! connection that is missing later, because it broke or could not be made, is attempted after a pause, as long as
+//! another one lives.
 //!
 //! Context: any; the caller holds the peer's lock. Randomness is an argument.
 
@@ -26,28 +27,28 @@ const BACKOFF_STEP_MS: u32 = 50;
 /// Doublings after which the pause has reached its limit.
 const BACKOFF_DOUBLINGS: u32 = 8;
 
-/// Longest pause after a race that was lost, in milliseconds. A peer whose request was lost refuses ours for it until
-/// it has counted [`RACES_MAX`] of them, or until the CM repeats its own, after 4.3 s. With half of this on average
-/// they take it as long as we take a request that is not answered for a lost one
+/// Longest pause after a lost race, in milliseconds. A peer that lost a race rejects our requests until it has counted
+/// [`RACES_MAX`] of them, or until the CM repeats the peer's own request, after 4.3 s. With half of this pause on
+/// average, that takes as long as this node takes to regard an unanswered request as lost
 /// ([`STALE_REQUEST_MS`](crate::proto::connect_race::STALE_REQUEST_MS)).
 const RACE_PAUSE_MS: u32 = 50;
 
-/// Least milliseconds until a connection that broke is replaced while others live; as many may be added at random.
-/// A peer that closes all of them because it goes has done so by then. One that lets what is under way end takes a
-/// second for the last, too; then nothing is left to be replaced, or one that is made in vain.
+/// Shortest pause until a broken connection is replaced while others live, in milliseconds; up to the same time again
+/// is added at random. A peer that shuts down has closed all its connections by then. A peer that first completes
+/// active transfers takes a second for its last connection, too; then nothing is left to replace, or one attempt fails.
 const REPLACE_MS: u32 = 1000;
 
-/// Times that it is tried.
+/// Number of attempts to replace it.
 const REPLACE_TRIES: u8 = 8;
 
-/// Milliseconds that a connection lives at least. One that broke before was none.
+/// Shortest life of a connection, in milliseconds. A connection that broke sooner counts as never established.
 const LIVES_MS: u64 = 1000;
 
-/// From so many in a row that broke before on the pause grows no more: it is 1.6 s then at most, which nobody is harmed
-/// by.
+/// Number of such short-lived connections in a row after which the pause no longer grows. The pause is then at most 1.6
+/// s.
 const STILLBORN_MAX: u32 = 6;
 
-/// What handshakes with the peer have taught us; used for the next CONNREQ.
+/// Parameters for the next CONNREQ, learnt from earlier handshakes with the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerParams {
     /// The peer's incarnation; 0 is unknown.
@@ -58,72 +59,73 @@ pub struct PeerParams {
     pub frags: MaxFrags,
 }
 
-/// A reject that wants us to ask again.
+/// Reject that invites another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryReject {
-    /// Why.
+    /// Reason of the reject.
     pub why: RetryWhy,
-    /// What to ask for.
+    /// Parameters to ask for.
     pub known: PeerParams,
 }
 
-/// The attempts and connections of a peer, by number.
+/// Attempts and connections of a peer, counted.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconnectState {
-    /// What is known about it.
+    /// Parameters known about the peer.
     pub known: PeerParams,
     active: u16,
     passive: u16,
-    /// One that was accepted was not established for so long that none of them stands for ours any more, until a
-    /// connection is established when no other is left of them. Else one after the other could.
+    /// An accepted request took too long to be established. Until a connection is established and no accepted request
+    /// is left, accepted requests do not replace attempts of this node. Otherwise a series of such requests could do
+    /// so.
     slow: bool,
     conns: u16,
     races: u8,
-    /// Races that we lost in a row.
+    /// Races in a row that this node lost.
     lost: u8,
     failures: u32,
-    /// Connections in a row that broke as soon as they were there.
+    /// Connections in a row that broke within [`LIVES_MS`].
     stillborn: u32,
-    /// A retry: for the first connection, or beside those that are there for what is missing.
+    /// A retry is due: for the first connection, or for missing connections beside established ones.
     due: bool,
-    /// The way took its last connection along: connect again when it opens, message or not.
+    /// The link change closed the last connection: reconnect when the link opens, even if no message waits.
     recall: bool,
-    /// The attempt of ours that is under way was begun when there was no connection.
+    /// The active attempt began when there was no connection.
     first: bool,
-    /// Times that what is missing may yet be made while a connection is there, until one breaks.
+    /// Attempts left for missing connections while a connection is established, until one breaks.
     tries: u8,
-    /// What the next of these waits for.
+    /// Reason of the next pause before an attempt for a missing connection.
     pause: BackOff,
-    /// One of those that were begun together has failed.
+    /// One of the attempts that began together has failed.
     one_failed: bool,
-    /// All connections were closed on purpose, and nobody has wanted one since.
+    /// All connections were closed on purpose, and no message has asked for one since.
     unwanted: bool,
 }
 
-/// The pause before what is missing is made.
+/// Pause before an attempt for a missing connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BackOff {
-    /// None: the first is there, and the rest follows.
+    /// No pause: the first connection is established, and the others follow.
     Rest,
-    /// One broke.
+    /// A connection broke.
     Broke,
-    /// It was tried, and failed.
+    /// An attempt failed.
     Failed,
 }
 
-/// What follows a failed attempt.
+/// Action after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFailure {
-    /// Try again after so many milliseconds.
+    /// Try again after this time, in milliseconds.
     RetryIn(u32),
     /// Other attempts or connections remain; nothing else happens.
     OthersRemain,
-    /// Nothing remains: fail what waits, forget the peer.
+    /// No attempt or connection remains: fail the waiting messages, and forget the peer.
     GiveUp,
 }
 
 impl ReconnectState {
-    /// A peer nobody has talked to yet.
+    /// Creates the state of a peer without attempts and connections.
     pub fn new(known: PeerParams) -> Self {
         Self {
             known,
@@ -145,12 +147,12 @@ impl ReconnectState {
         }
     }
 
-    /// Whether [`ReconnectState::start`] would start one.
+    /// Returns whether [`ReconnectState::start`] would start an attempt.
     pub fn may_start(&self) -> bool {
         self.conns == 0 && !self.busy()
     }
 
-    /// A message wants to go and no connection is there: whether to start an attempt now.
+    /// Returns whether to start an attempt now, for a message that has no connection, and counts it.
     #[must_use]
     pub fn start(&mut self) -> bool {
         let starts = self.may_start();
@@ -171,26 +173,26 @@ impl ReconnectState {
         }
     }
 
-    /// How many attempts [`ReconnectState::retry`] would start.
+    /// Returns how many attempts [`ReconnectState::retry`] would start.
     pub fn would_retry(&self, waiting: bool, conns_per_peer: u16) -> u16 {
         if !self.due || self.is_under_way() {
             0
         } else if self.conns == 0 {
             u16::from(waiting || self.recall)
         } else if self.pause == BackOff::Failed {
-            // The peer may take no more: one request finds out, and the rest follows that one.
+            // The peer may accept no more connections: one request finds out, and the others follow it.
             self.lack(conns_per_peer).min(1)
         } else {
             self.lack(conns_per_peer)
         }
     }
 
-    /// Whether these would be beside a connection that is there: others may go before.
+    /// Returns whether these attempts would be beside an established connection: other peers may go first.
     pub fn would_be_more(&self) -> bool {
         self.conns > 0
     }
 
-    /// The pause is over: how many attempts to start now.
+    /// Returns how many attempts to start now that the pause is over, and counts them.
     #[must_use]
     pub fn retry(&mut self, waiting: bool, conns_per_peer: u16) -> u16 {
         let attempts = self.would_retry(waiting, conns_per_peer);
@@ -202,8 +204,8 @@ impl ReconnectState {
         attempts
     }
 
-    /// A message wants to go, and the way is closed ([`super::link_state`]). True: nothing else of the peer
-    /// makes anybody look after the message, so the caller sees to a retry.
+    /// Marks a retry as due for a message that waits until the link opens ([`super::link_state`]). Returns true if the
+    /// caller must schedule the retry, because no other event of the peer would send the message.
     #[must_use]
     pub fn hold(&mut self) -> bool {
         let holds = self.may_start();
@@ -213,8 +215,8 @@ impl ReconnectState {
         holds
     }
 
-    /// The way closed, and the last connection with it, if it was the last. True: the caller sees to
-    /// a retry, which will be made whether a message waits or not.
+    /// Marks the peer for a reconnect if the link change closed its last connection. Returns true if the caller must
+    /// schedule a retry, which is made whether a message waits or not.
     #[must_use]
     pub fn recall(&mut self) -> bool {
         if self.conns > 0 {
@@ -224,56 +226,56 @@ impl ReconnectState {
         self.hold()
     }
 
-    /// A retry, if one is due, is made whether a message waits or not.
+    /// Lets a due retry happen even if no message waits.
     pub fn insist(&mut self) {
         self.recall = self.due;
     }
 
-    /// Whether it is to be connected to when the way opens though no message waits.
+    /// Returns whether the peer is to be connected when the link opens even if no message waits.
     pub fn is_recalled(&self) -> bool {
         self.recall && self.due
     }
 
-    /// Whether more connections are due beside those that are there: they wait for the way, too.
+    /// Returns whether more connections are due beside established ones. Their attempts wait for the link, too.
     pub fn lacks_some(&self) -> bool {
         self.conns > 0 && self.due
     }
 
-    /// Whether a retry is due some time.
+    /// Returns whether a retry is due at some time.
     pub fn is_due(&self) -> bool {
         self.due
     }
 
-    /// No retry any more. True: one was due.
+    /// Cancels the retry. Returns true if one was due.
     pub fn cancel_retry(&mut self) -> bool {
         self.recall = false;
         core::mem::replace(&mut self.due, false)
     }
 
-    /// An active attempt of ours is in flight (protocol section 4.8).
+    /// Returns whether an active attempt is in flight (protocol section 4.8).
     pub fn connecting(&self) -> bool {
         self.active > 0
     }
 
-    /// Attempts that failed in a row.
+    /// Returns the number of attempts that failed in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Races lost by the peer in a row.
+    /// Returns the number of races in a row that the peer lost.
     pub fn races(&self) -> u8 {
         self.races
     }
 
-    /// The peer lost a race against us.
+    /// Counts a race that the peer lost.
     pub fn race_counted(&mut self) {
         self.races = self.races.saturating_add(1);
     }
 
-    /// A request of the peer was accepted. It stands for a pending retry of ours; but what is missing of several
-    /// connections is asked for when that attempt is over ([`ReconnectState::more`]). What it asked for binds that
-    /// connection only: a small depth once asked for is not what we ask for later; and its incarnation is that of the
-    /// peer when it is established: until then anybody may have asked.
+    /// Counts an accepted request of the peer. It replaces a pending retry of this node. Other missing connections are
+    /// attempted when that attempt is over ([`ReconnectState::more`]). The parameters of the request hold for its
+    /// connection only: a small depth in it does not change what this node asks for later. Its incarnation becomes the
+    /// peer's when the connection is established, because until then any host may have sent the request.
     pub fn accepting(&mut self) {
         self.passive = self.passive.saturating_add(1);
         self.races = 0;
@@ -281,26 +283,25 @@ impl ReconnectState {
         self.due &= self.slow;
     }
 
-    /// A request of the peer that was accepted is not established yet, though that takes a moment only if it is the
-    /// peer's, and nothing was lost. Anybody may have made it up: it stands for none of ours any more, nor does any
-    /// that comes (H43).
+    /// Notes that an accepted request is not established yet. For a genuine request without packet loss that takes a
+    /// moment only. The request may be forged, so neither it nor later requests replace attempts of this node (H43).
     pub fn slowed(&mut self) {
-        // It may be over by now.
+        // The attempt may be over by now.
         self.slow |= self.passive > 0;
     }
 
-    /// An attempt became a connection. Of what was agreed only the incarnation is remembered.
+    /// Counts an attempt that became a connection. Only the incarnation in `known` is remembered.
     ///
-    /// If it is ours, and was begun when there was none, the rest follows, whether one of the peer's has come first or
-    /// not. If it is the only one now, but others were there when it was begun, the peer may be closing all that it
-    /// gets: then there is a pause.
+    /// If this node began the attempt when there was no connection, the others follow, even if a connection of the peer
+    /// was established first. If this is the only connection now, but there were others when the attempt began, the
+    /// peer may be closing all its connections: then there is a pause.
     pub fn established(&mut self, active: bool, known: PeerParams) {
         let alone = self.conns == 0;
         self.conns = self.conns.saturating_add(1);
         self.attempt_over(active);
-        // One that led nowhere may be there yet, whoever has opened this one.
+        // A slow request may remain, whichever side opened this connection.
         self.slow &= self.passive > 0;
-        // It stands for what was due for the first.
+        // The connection replaces the retry that was due for the first one.
         self.due &= active || !alone;
         self.known.stamp = known.stamp;
         self.failures = 0;
@@ -315,21 +316,21 @@ impl ReconnectState {
         }
     }
 
-    /// A connection is gone. True: nothing of the peer remains.
+    /// Counts a closed connection. Returns true if nothing of the peer remains.
     #[must_use]
     pub fn closed(&mut self) -> bool {
         self.conns = self.conns.saturating_sub(1);
         if self.conns == 0 {
-            // What was missing beside it. A message does not wait for that.
+            // Missing connections beside it. A message does not wait for them.
             self.tries = 0;
             self.due = false;
         }
         self.idle()
     }
 
-    /// A connection that was there for `lived_ms` is gone, and for nothing that happened here if `bad`. To be asked
-    /// after [`ReconnectState::closed`], when messages wait for another one: milliseconds until a retry that makes it,
-    /// if the caller is to see to one. A peer that takes each connection, and breaks it at once, is not asked without a
+    /// Returns the milliseconds until a retry, if the caller must schedule one for waiting messages, after a connection
+    /// that lived for `lived_ms` was closed. `bad`: it did not end because of an event of this node. The caller calls
+    /// [`ReconnectState::closed`] first. A peer that accepts each connection and breaks it at once is retried with a
     /// pause.
     #[must_use]
     pub fn ended(&mut self, lived_ms: u64, bad: bool, waiting: bool, random: u32) -> Option<u32> {
@@ -346,7 +347,7 @@ impl ReconnectState {
         Some(pause)
     }
 
-    /// A connection that we had opened broke, and is gone: if others live it is replaced ([`ReconnectState::more`]).
+    /// Notes that a connection which this node opened broke. If others live, it is replaced ([`ReconnectState::more`]).
     pub fn broke(&mut self) {
         if self.conns > 0 && !self.unwanted {
             self.tries = REPLACE_TRIES;
@@ -354,8 +355,8 @@ impl ReconnectState {
         }
     }
 
-    /// To be asked when a connection has come or gone, or an attempt is over, of whichever side: milliseconds until a
-    /// retry that makes what is missing, if the caller is to see to one.
+    /// Returns the milliseconds until a retry for missing connections, if the caller must schedule one. To be called
+    /// when a connection was established or closed, or an attempt of either side is over.
     #[must_use]
     pub fn more(&mut self, conns_per_peer: u16, random: u32) -> Option<u32> {
         if self.conns == 0 || self.busy() {
@@ -364,7 +365,7 @@ impl ReconnectState {
         if self.lack(conns_per_peer) == 0 {
             self.tries = 0;
         }
-        // Whatever becomes of them: a peer may end each with a cause of its own.
+        // Independent of the result: a peer may close each connection with a different cause.
         self.tries = self.tries.checked_sub(1)?;
         self.due = true;
         let tried = u32::from(REPLACE_TRIES.saturating_sub(self.tries));
@@ -375,8 +376,8 @@ impl ReconnectState {
         })
     }
 
-    /// All connections are being closed on purpose, and some may last for a while: none of them is replaced, and the
-    /// rest not asked for.
+    /// Stops the replacement of connections, and attempts for missing ones: all connections are being closed on
+    /// purpose, and some may take a while.
     pub fn no_more(&mut self) {
         self.unwanted = true;
         self.tries = 0;
@@ -385,16 +386,17 @@ impl ReconnectState {
         }
     }
 
-    /// Connections that are wanted, and neither there nor under way.
+    /// Returns the number of wanted connections that are neither established nor in flight.
     fn lack(&self, conns_per_peer: u16) -> u16 {
         let ways = [self.conns, self.active, self.quick()];
         let there = ways.into_iter().fold(0, u16::saturating_add);
         conns_per_peer.saturating_sub(there)
     }
 
-    /// A reject has taught us what to ask for next: what it is about, and no more, for the rest of `invited` is what
-    /// was asked, and that may have changed since. In which of its lives the peer is a connection says better while
-    /// there is one. How much it takes none does: each was made with what was right then.
+    /// Learns from a reject what to ask for next. Only the parameter that the reject is about changes, because the rest
+    /// of `invited` is a copy of the request, and may be outdated. While there is a connection, its incarnation is
+    /// better knowledge of the peer than the reject's. Its queue depth is not: each connection has the depth that was
+    /// right when it was made.
     pub fn learnt(&mut self, invited: RetryReject) {
         let PeerParams {
             stamp,
@@ -409,11 +411,11 @@ impl ReconnectState {
         }
     }
 
-    /// An attempt failed. `why` is set if another try is wanted: what the reject invites to (protocol section 4.6);
-    /// `waiting` if messages wait for a connection; `random` is uniform.
+    /// Counts a failed attempt, and returns what to do next. `why` is the invitation of the reject to try again
+    /// (protocol section 4.6), if there was one; `waiting`: messages wait for a connection; `random` is uniform.
     ///
-    /// An attempt of the peer stood for one of ours ([`ReconnectState::accepting`]), which is due again if it fails.
-    /// One beside connections that are there is made again for a while ([`ReconnectState::more`]).
+    /// A failed attempt of the peer that replaced a retry of this node ([`ReconnectState::accepting`]) makes the retry
+    /// due again. An attempt beside established connections is repeated for a while ([`ReconnectState::more`]).
     pub fn failed(
         &mut self,
         active: bool,
@@ -424,7 +426,7 @@ impl ReconnectState {
         self.one_failed |= active && !self.first;
         self.attempt_over(active);
         if !active && self.due {
-            // It did not stand for that.
+            // The attempt had not replaced a retry.
             return AfterFailure::OthersRemain;
         }
         let retry = (why.is_some() || !active) && self.conns == 0;
@@ -439,8 +441,8 @@ impl ReconnectState {
         }
     }
 
-    /// Milliseconds until the next attempt. What the peer refused because its own request wins is asked again soon, as
-    /// often as the peer counts.
+    /// Returns the milliseconds until the next attempt. A request that lost a race is repeated soon, as often as the
+    /// peer counts races.
     fn pause(&mut self, why: Option<RetryWhy>, random: u32) -> u32 {
         if why == Some(RetryWhy::Race) && self.lost < RACES_MAX {
             self.lost = self.lost.saturating_add(1);
@@ -451,7 +453,7 @@ impl ReconnectState {
         pause
     }
 
-    /// Neither connection nor attempt nor pending retry.
+    /// Returns whether there is no connection, no attempt and no pending retry.
     pub fn idle(&self) -> bool {
         self.conns == 0 && self.passive == 0 && !self.busy()
     }
@@ -460,12 +462,12 @@ impl ReconnectState {
         self.is_under_way() || self.due
     }
 
-    /// An attempt is in flight, of whichever side, but for those that are slow.
+    /// Returns whether an attempt of either side is in flight, not counting slow ones.
     pub fn is_under_way(&self) -> bool {
         self.active > 0 || self.quick() > 0
     }
 
-    /// Attempts of the peer that stand for ours.
+    /// Returns the number of the peer's attempts that replace attempts of this node.
     fn quick(&self) -> u16 {
         match self.slow {
             true => 0,
@@ -490,8 +492,8 @@ impl ReconnectState {
     }
 }
 
-/// The pause before the next attempt: none at first, then random below a doubling limit, so that
-/// peers that failed together do not come back together.
+/// Returns the pause before the next attempt, in milliseconds: 0 at first, then random below a limit that doubles, so
+/// that peers that failed together do not reconnect together.
 pub fn backoff(failures: u32, random: u32) -> u32 {
     if failures == 0 {
         return 0;
@@ -504,7 +506,7 @@ pub fn backoff(failures: u32, random: u32) -> u32 {
     below(limit, random)
 }
 
-/// From 1 to `limit`, which is not 0.
+/// Returns a number from 1 to `limit`, which is not 0.
 fn below(limit: u32, random: u32) -> u32 {
     random.checked_rem(limit).unwrap_or(0).saturating_add(1)
 }
@@ -522,7 +524,7 @@ mod tests {
         })
     }
 
-    /// That many connections, the first of them ours.
+    /// Returns the state with this number of connections, the first of them opened by this node.
     fn all_up(conns: u16) -> ReconnectState {
         let mut p = peer();
         let known = p.known;
@@ -537,12 +539,12 @@ mod tests {
         p
     }
 
-    /// The pause after one broke.
+    /// Returns the range of the pause after a connection broke.
     fn broke_ms() -> core::ops::RangeInclusive<u32> {
         REPLACE_MS..=2 * REPLACE_MS
     }
 
-    /// One of ours breaks.
+    /// Lets a connection that this node opened break.
     fn breaks(p: &mut ReconnectState) {
         let _ = p.closed();
         p.broke();
@@ -558,7 +560,7 @@ mod tests {
             p.established(true, known);
             let _ = p.closed();
             match p.ended(3, true, true, u32::MAX - 1) {
-                // The first may be an accident.
+                // The first time may be an accident.
                 None => assert_eq!(times, 0),
                 Some(ms) => {
                     assert!(ms <= BACKOFF_STEP_MS << 5);
@@ -570,7 +572,7 @@ mod tests {
             }
         }
         assert!(paused > 10 * BACKOFF_STEP_MS);
-        // One that lived, or was ended here on purpose, makes up for all.
+        // A connection that lived, or was closed here on purpose, resets the count.
         for (lived_ms, bad) in [(LIVES_MS, true), (3, false)] {
             assert!(p.start());
             p.established(true, known);
@@ -581,7 +583,7 @@ mod tests {
             let _ = p.closed();
             assert_eq!(p.ended(3, true, true, 7), None);
         }
-        // Nobody waits, or another one is there.
+        // No message waits, or another connection is established.
         assert!(p.start());
         assert_eq!(p.ended(3, true, true, 7), None);
         assert_eq!(p.failed(true, None, false, 7), AfterFailure::GiveUp);
@@ -604,7 +606,7 @@ mod tests {
         }
         let known = p.known;
         p.established(true, known);
-        // Those that failed are made again, in whatever order they ended.
+        // Failed attempts are repeated, in whatever order they ended.
         assert!(p.more(4, 7).is_some_and(|ms| ms > 0));
         assert!(!p.start());
         assert_eq!(p.retry(false, 4), 1);
@@ -626,10 +628,10 @@ mod tests {
         let mut p = peer();
         let known = p.known;
         assert!(p.start());
-        // Nobody is there: that was one attempt.
+        // The peer does not answer: that was one attempt.
         assert_eq!(p.failed(true, None, true, 7), AfterFailure::GiveUp);
         assert_eq!(p.more(4, 7), None);
-        // Held back by the way, or after a pause, it is one, too.
+        // After a closed link or a pause it is one attempt, too.
         assert!(p.hold());
         assert_eq!(p.retry(true, 4), 1);
         p.established(true, known);
@@ -671,7 +673,7 @@ mod tests {
                 let _ = p.closed();
             }
         }
-        // Both ask at once, and its connection is there first.
+        // Both sides ask at once, and the peer's connection is established first.
         let mut p = peer();
         assert!(p.start());
         p.accepting();
@@ -748,7 +750,7 @@ mod tests {
         assert!(p.is_under_way() && !p.may_start());
     }
 
-    /// Anybody may have made it up.
+    /// Tests a request that may be forged.
     #[test]
     fn a_request_that_leads_nowhere_does_not_stand_for_ours() {
         let mut p = peer();
@@ -763,7 +765,7 @@ mod tests {
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(p.retry(false, 2), 1);
         p.established(true, known);
-        // Nor when another of the peer has led somewhere.
+        // Also not after another attempt of the peer has been established.
         p.accepting();
         p.established(false, known);
         for _ in 0..3 {
@@ -775,13 +777,13 @@ mod tests {
         assert!(p.is_due() && !p.is_under_way());
         assert!(p.cancel_retry());
         assert!(p.may_start());
-        // All end, and nothing of the peer is left.
+        // All attempts end, and nothing of the peer is left.
         for _ in 0..2 {
             assert!(!p.idle());
             let _ = p.failed(false, None, false, 7);
         }
         assert!(p.idle());
-        // What it said is not believed before it is there, and what a reject says in between is.
+        // The parameters of an attempt count only when it is established; those of a reject in between count.
         let other = PeerParams {
             stamp: known.stamp.wrapping_add(1),
             ..known
@@ -826,17 +828,17 @@ mod tests {
         assert_eq!(p.known.depth, depth(8));
         p.learnt(asked(RetryWhy::FewerFrags, depth(32), few));
         assert_eq!(p.known.frags, few);
-        // One that was asked at the same time is told something else.
+        // An attempt that began at the same time gets another reject.
         p.learnt(asked(RetryWhy::Stale, depth(32), MaxFrags::MAX));
         p.learnt(asked(RetryWhy::Race, depth(32), MaxFrags::MAX));
         assert_eq!((p.known.depth, p.known.frags), (depth(8), few));
-        // In which of its lives it is the connections say better.
+        // The incarnation of the connections is better knowledge.
         assert_eq!(p.known.stamp, known.stamp);
         // An administrator wants less since it was asked.
         p.known.depth = depth(4);
         p.learnt(asked(RetryWhy::SmallerDepth, depth(8), few));
         assert_eq!(p.known.depth, depth(4));
-        // Or he wants more: what a lost race was asked with says nothing of that.
+        // Or the administrator wants more: the parameters of a lost race say nothing of that.
         for _ in 0..3 {
             let _ = p.closed();
         }
@@ -868,7 +870,7 @@ mod tests {
             assert!((1..=RACE_PAUSE_MS).contains(&lose(&mut p, random)));
         }
         assert_eq!(p.failures(), 0);
-        // Whoever refuses more often than that is left alone for longer and longer.
+        // A peer that rejects more often than that is retried with longer and longer pauses.
         let longest = (0..10).map(|_| lose(&mut p, u32::MAX)).max();
         assert!(longest.is_some_and(|ms| (1000..=BACKOFF_MAX_MS).contains(&ms)));
         let known = p.known;
@@ -955,7 +957,7 @@ mod tests {
         assert_eq!(p.more(2, 7), None);
         assert_eq!(p.retry(false, 2), 0);
         assert!(p.idle());
-        // A message does.
+        // A message asks for one.
         assert!(p.start());
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
@@ -972,7 +974,7 @@ mod tests {
         assert_eq!(p.more(1, 7), None);
     }
 
-    /// Whoever waits does not wait for the pause before a replacement: there is nothing left to stand beside.
+    /// Tests that a message does not wait for the pause before a replacement: no connection is left to replace beside.
     #[test]
     fn a_message_does_not_wait_for_a_replacement() {
         let mut p = all_up(2);
@@ -1056,7 +1058,7 @@ mod tests {
         assert_eq!(conns, 32);
         // All of the first round, and then one at a time.
         assert_eq!(refused, 31u16.saturating_add(REPLACE_TRIES.into()));
-        // Where the limit was passed for a moment only, the rest follows.
+        // If the limit was exceeded for a moment only, the others follow.
         breaks(&mut p);
         assert!(p.more(34, 7).is_some());
         assert_eq!(p.retry(false, 34), 3);
@@ -1071,7 +1073,8 @@ mod tests {
         assert_eq!(p.retry(false, 34), 1);
     }
 
-    /// Nobody wants more of a peer that was deleted, or whose connections were closed, before there is a message.
+    /// Tests that no connection is added to a peer that was deleted, or whose connections were closed, without a
+    /// message.
     #[test]
     fn what_was_closed_on_purpose_is_not_added_to() {
         // Established when it had been ended already.

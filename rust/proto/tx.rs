@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of one transmit (tx). The queues it waits in: [`super::tx_queues`].
+//! The life of one transmit (tx). [`super::tx_queues`] has the queues that it waits in.
 //!
-//! A tx is in exactly one place. It ends exactly once, with the first cause, and not before (a)
-//! every work request of it has completed, (b) the answer it asked for has come or will never come,
-//! (c) no remote key covers its memory any more, and (d) no device reads it: one of the work requests that do was
+//! A tx is in exactly one place. It ends exactly once, with the first cause, and not before (a) every work request of
+//! it has completed, (b) the answer it asked for has arrived or can no longer arrive, (c) no remote key covers its
+//! memory, and (d) no device reads its memory. A device may still read it if a work request that reads it was flushed,
+//! because a provider may report the flush before its device knows.
 //! flushed, which a provider may say before its device knows.
 //!
 //! ```text
@@ -20,15 +21,14 @@
 //!                                             Held ---- KeyDead -----+
 //! ```
 //!
-//! A final answer to a tx whose key is live sends it through the queue once more, as
-//! [`Op::Invalidate`]; a cancelled one keeps its memory in `Held` until the memory region is
-//! destroyed after the drain, because a queue pair in error does not disarm a key of its protection
-//! domain. So does one whose WRITEs were flushed.
+//! A final answer to a tx whose key is live sends the tx through the queue once more, as [`Op::Invalidate`]. A
+//! cancelled tx keeps its memory in `Held` until the memory region is destroyed after the drain, because a queue pair
+//! in error does not disarm a key of its protection domain. So does a tx whose WRITEs were flushed.
 //!
-//! What the peer's final answer says is the result, whatever becomes of the connection afterwards: the peer
-//! was told that its answer arrived. That holds for an answer that had arrived when the connection ended, too
-//! ([`Tx::answered_late`]). And what waits for no answer went well if all its work requests do, though they were under
-//! way when the connection ended: the peer has it.
+//! The peer's final answer is the result, whatever happens to the connection afterwards, because the peer knows that
+//! its answer arrived. That includes an answer that had arrived when the connection ended ([`Tx::answered_late`]). A tx
+//! that waits for no answer succeeded if all its work requests succeed, even if they were in flight when the connection
+//! ended: the peer has the message.
 //!
 //! Context: any; the caller holds the connection's lock.
 
@@ -38,16 +38,16 @@ use super::{
     wire::MsgType, //
 };
 
-/// What is posted next for a tx.
+/// Next step of a tx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// SEND of an IMMEDIATE.
     Immediate,
-    /// SEND of a PUT_REQ; a PUT_ACK or PUT_NAK is to come.
+    /// SEND of a PUT_REQ, which a PUT_ACK or PUT_NAK answers.
     PutReq,
-    /// REG_MR and SEND of a GET_REQ; a GET_DONE is to come.
+    /// REG_MR and SEND of a GET_REQ, which a GET_DONE answers.
     GetReq,
-    /// REG_MR and SEND of a PUT_ACK; a PUT_DONE is to come.
+    /// REG_MR and SEND of a PUT_ACK, which a PUT_DONE answers.
     PutAck,
     /// SEND of a PUT_NAK.
     PutNak,
@@ -60,7 +60,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// What it costs; `None` for what is not a message.
+    /// Returns its cost; `None` for a step that is not a message.
     pub fn cost(self) -> Option<Cost> {
         match self {
             Self::Immediate => Some(Cost::Credit),
@@ -71,7 +71,7 @@ impl Op {
         }
     }
 
-    /// The message that it posts; `None` if it is not a message.
+    /// Returns the message that it posts; `None` if it is not a message.
     pub const fn message(self) -> Option<MsgType> {
         Some(match self {
             Self::Immediate => MsgType::Immediate,
@@ -85,12 +85,12 @@ impl Op {
         })
     }
 
-    /// Whether its memory is a sink that a memory region covers.
+    /// Returns whether its memory is a sink that a memory region covers.
     pub fn needs_key(self) -> bool {
         matches!(self, Self::GetReq | Self::PutAck)
     }
 
-    /// Whether its work requests read memory that is LNet's. What a message carries is copied.
+    /// Returns whether its work requests read memory of LNet. The data of a message is copied.
     fn reads_pages(self) -> bool {
         matches!(self, Self::PutDone | Self::GetDone)
     }
@@ -99,7 +99,7 @@ impl Op {
         matches!(self, Self::PutReq | Self::GetReq | Self::PutAck)
     }
 
-    /// Whether the peer has all of it when its work requests have ended well.
+    /// Returns whether the peer has all of it when its work requests have succeeded.
     fn ends_with_send(self) -> bool {
         match self {
             Self::Immediate | Self::PutNak | Self::PutDone | Self::GetDone => true,
@@ -108,20 +108,20 @@ impl Op {
     }
 }
 
-/// An answer of the peer to a tx, already matched by its cookie.
+/// Answer of the peer to a tx, already matched by its cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// PUT_ACK: go on with the WRITEs and PUT_DONE.
     PutAck,
-    /// PUT_NAK: 0 means that nothing was wanted, which is success.
+    /// PUT_NAK: 0 means that LNet there wanted no data, which is success.
     PutNak(i32),
-    /// PUT_DONE with its status, already judged.
+    /// PUT_DONE with its status, already validated.
     PutDone(Result<(), Cause>),
-    /// GET_DONE with its status, already judged.
+    /// GET_DONE with its status, already validated.
     GetDone(Result<(), Cause>),
 }
 
-/// What a work request was.
+/// Kind of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wr {
     /// SEND, RDMA WRITE or REG_MR.
@@ -130,14 +130,14 @@ pub enum Wr {
     Invalidate,
 }
 
-/// Where a tx is.
+/// Place of a tx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxState {
     /// Not in use.
     Free,
-    /// Built, owned by the one who builds it.
+    /// Built, owned by its builder.
     Mapped,
-    /// In a queue; `wrs` of an earlier step, or WRITEs of this one, may still be uncompleted.
+    /// In a queue; work requests of an earlier step, or WRITEs of this one, may still be uncompleted (`wrs`).
     Queued {
         /// Uncompleted work requests.
         wrs: u16,
@@ -146,18 +146,18 @@ pub enum TxState {
     Posted {
         /// Uncompleted work requests.
         wrs: u16,
-        /// An answer is still to come.
+        /// Whether an answer is still to come.
         answer: bool,
     },
     /// All work requests completed, the answer is still to come.
     Waiting,
-    /// Only the live key keeps it, or that the device may not know yet that the queue pair is in the error state.
+    /// Held only by the live key, or because the device may not know yet that the queue pair is in the error state.
     Held,
-    /// Over; the LNet half has it.
+    /// Finished; the LNet half has it.
     Done,
 }
 
-/// What the caller does next.
+/// Next step of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum TxAction {
@@ -167,19 +167,19 @@ pub enum TxAction {
     Requeue,
     /// Hand it to the LNet half, once.
     Finish,
-    /// The peer had no right to send this: close the connection.
+    /// The peer broke the protocol: close the connection.
     Violation,
 }
 
-/// What keeps the memory of a tx from being given back when all else is over.
+/// Reason to keep the memory of a tx when everything else is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyState {
     /// Nothing.
     None,
-    /// A memory region covers it. It does from the time the tx is built, because the mapping alone keeps the memory;
-    /// the peer may use the key once the registration is posted.
+    /// A memory region covers it, from the time the tx is built, because the mapping alone keeps the memory. The peer
+    /// may use the key once the registration is posted.
     Live,
-    /// A work request that reads it did not end well: the device may do so until the queue pair is drained.
+    /// A work request that reads it failed: the device may read it until the queue pair is drained.
     Read,
 }
 
@@ -190,15 +190,15 @@ pub struct Tx {
     op: Op,
     key: KeyState,
     cause: Option<Cause>,
-    /// The connection ended for `cause` while all was posted, and it may end well yet.
+    /// The connection ended for `cause` while all work requests were posted; the tx may still succeed.
     cut: bool,
     posted: bool,
-    /// The final answer has come: `cause` is what it said.
+    /// The final answer has arrived: `cause` is its result.
     told: bool,
 }
 
 impl Tx {
-    /// A tx nobody uses.
+    /// Unused tx.
     pub const FREE: Self = Self {
         place: TxState::Free,
         op: Op::Immediate,
@@ -209,7 +209,7 @@ impl Tx {
         told: false,
     };
 
-    /// A tx just built for `op`.
+    /// Creates a tx that was just built for `op`.
     pub fn mapped(op: Op) -> Self {
         Self {
             place: TxState::Mapped,
@@ -223,43 +223,43 @@ impl Tx {
         }
     }
 
-    /// Where it is.
+    /// Returns its place.
     pub fn place(&self) -> TxState {
         self.place
     }
 
-    /// What is posted next, or was last.
+    /// Returns its next or last step.
     pub fn op(&self) -> Op {
         self.op
     }
 
-    /// Why it ended; `None` is success.
+    /// Returns why it ended; `None` is success.
     pub fn cause(&self) -> Option<Cause> {
         self.cause
     }
 
-    /// Whether the connection ended for its cause while all of it was posted: if all that ends well, so does it, and
-    /// has none.
+    /// Returns whether the connection ended for the cause of this tx while all its work requests were posted. If all of
+    /// them succeed, the tx succeeds, without a cause.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// Whether any work request of it reached the device.
+    /// Returns whether any work request of it reached the device.
     pub fn was_posted(&self) -> bool {
         self.posted
     }
 
-    /// Whether the peer's final answer has come.
+    /// Returns whether the peer's final answer has arrived.
     pub fn was_told(&self) -> bool {
         self.told
     }
 
-    /// Whether a remote key covers its memory.
+    /// Returns whether a remote key covers its memory.
     pub fn key_live(&self) -> bool {
         self.key == KeyState::Live
     }
 
-    /// The cause if it timed out now, by where it waits (protocol section 7).
+    /// Returns the cause if it timed out now, by the place where it waits (protocol section 7).
     pub fn timeout_cause(&self) -> Cause {
         match self.place {
             TxState::Posted { .. } => Cause::DeadlineSending,
@@ -268,7 +268,7 @@ impl Tx {
         }
     }
 
-    /// It enters a queue. `TxAction::Nothing` if it is not in a state to.
+    /// Enters it into a queue. Returns `TxAction::Nothing` if its state does not allow that.
     pub fn enqueue(&mut self) -> TxAction {
         if self.place == TxState::Mapped {
             self.place = TxState::Queued { wrs: 0 };
@@ -277,8 +277,8 @@ impl Tx {
         TxAction::Nothing
     }
 
-    /// Its work requests are being posted, [`Tx::pushed`] follows for each: those of the [`Op`] that is returned. If
-    /// not all of them can be, [`Tx::latch`] follows before the connection ends.
+    /// Begins to post its work requests, and returns their [`Op`]. [`Tx::pushed`] follows for each. If not all of them
+    /// can be posted, [`Tx::latch`] follows before the connection ends.
     #[inline]
     pub fn posting(&mut self) -> Op {
         if let TxState::Queued { wrs } = self.place {
@@ -288,8 +288,8 @@ impl Tx {
         self.op
     }
 
-    /// `n` work requests of it will be given to the device; WRITEs perhaps while it is still queued. For each that is
-    /// refused [`Tx::completed`] is called with an error.
+    /// Counts `n` work requests that will be given to the device; WRITEs perhaps while it is still queued. For each
+    /// work request that is refused, [`Tx::completed`] is called with an error.
     #[inline]
     pub fn pushed(&mut self, n: u16) {
         match &mut self.place {
@@ -301,7 +301,7 @@ impl Tx {
         }
     }
 
-    /// One work request of it completed.
+    /// Handles the completion of one of its work requests.
     pub fn completed(&mut self, wr: Wr, result: Result<(), Cause>) -> TxAction {
         match result {
             Err(cause) => {
@@ -333,7 +333,7 @@ impl Tx {
         }
     }
 
-    /// The peer answered.
+    /// Handles the peer's answer.
     #[inline(always)]
     pub fn answered(&mut self, answer: Answer) -> TxAction {
         let wrs = match self.place {
@@ -366,7 +366,8 @@ impl Tx {
         self.settle()
     }
 
-    /// Whether it is one of `op`, and the peer's answer may come now: [`Tx::answered`] takes none where that is not so.
+    /// Returns whether its step is `op` and the peer's answer may arrive now. Otherwise [`Tx::answered`] takes no
+    /// answer.
     #[inline]
     pub fn awaits(&self, op: Op) -> bool {
         let awaits = matches!(
@@ -376,8 +377,8 @@ impl Tx {
         awaits && self.op == op
     }
 
-    /// The peer's answer, which had arrived when the connection ended. The data of a transfer is there if it says so,
-    /// and nobody else will ever be told; of others the peer knows that they failed.
+    /// Handles an answer that had arrived when the connection ended. If it says so, the data of a transfer is there,
+    /// and no other message will ever report that. The peer knows that its other transfers failed.
     pub fn answered_late(&mut self, answer: Answer) {
         let awaited = self.awaits_late();
         match (self.op, answer) {
@@ -391,7 +392,7 @@ impl Tx {
         }
     }
 
-    /// Whether it ended with the connection before the answer came that says whether data is there.
+    /// Returns whether it ended with the connection before the answer that says whether the data is there.
     pub fn awaits_late(&self) -> bool {
         let over = matches!(
             self.place,
@@ -400,7 +401,7 @@ impl Tx {
         over && !self.told && self.op.needs_key()
     }
 
-    /// The connection is over. The caller has emptied its queues, so a queued tx is in none.
+    /// Cancels it because the connection ended. The caller has emptied the queues, so a queued tx is in no queue.
     pub fn cancel(&mut self, cause: Cause) -> TxAction {
         let (wrs, posted) = match self.place {
             TxState::Free | TxState::Held | TxState::Done => return TxAction::Nothing,
@@ -416,7 +417,8 @@ impl Tx {
         self.settle()
     }
 
-    /// The queue pair is drained, and the memory region was destroyed: no device uses its memory, and no key covers it.
+    /// Notes that the queue pair is drained and the memory region destroyed: no device uses its memory, and no key
+    /// covers it.
     pub fn key_dead(&mut self) -> TxAction {
         self.key = KeyState::None;
         match self.place {
@@ -428,7 +430,7 @@ impl Tx {
         }
     }
 
-    /// Latches a cause without ending anything: the first one stays, and the peer's answer does.
+    /// Latches a cause without ending anything. An earlier cause, or the peer's answer, stays.
     pub fn latch(&mut self, cause: Cause) {
         if self.cause.is_none() && !self.told {
             self.cause = Some(cause);
@@ -479,7 +481,7 @@ mod tests {
         tx
     }
 
-    /// Whoever asks [`Tx::awaits`] first changes nothing of a transmit that takes no answer, and misses none.
+    /// Tests that [`Tx::awaits`] is true exactly for a tx that takes an answer.
     #[test]
     fn who_awaits_an_answer_takes_it() {
         const ANSWERS: [(Op, Answer); 4] = [
@@ -577,7 +579,7 @@ mod tests {
         assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
         assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::PeerClosed));
-        // A WRITE fails: the rest does not go, for the connection ends.
+        // A WRITE fails: the others are not posted, because the connection ends.
         let mut tx = parted();
         assert_eq!(
             tx.completed(Wr::Any, Err(Cause::RemoteFault)),
@@ -595,7 +597,7 @@ mod tests {
             let mut tx = posted(op, 2);
             assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
             assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Nothing);
-            // A device that goes on may say that the last one went well.
+            // A device that continues may report success of the last work request.
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
             assert_eq!(tx.place(), TxState::Held);
             assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
@@ -603,25 +605,25 @@ mod tests {
             assert_eq!(tx.cause(), Some(Cause::PeerClosed));
             assert_eq!(tx.key_dead(), TxAction::Nothing);
         }
-        // What a message carries lies in its own buffer.
+        // The data of a message is in its own buffer.
         for op in [Op::Immediate, Op::PutNak] {
             let mut tx = posted(op, 1);
             assert_eq!(tx.completed(Wr::Any, FLUSHED), TxAction::Finish);
         }
     }
 
-    /// The end of a connection says nothing of what the peer has: its device acknowledged that.
+    /// Tests that the end of a connection does not fail a message that the peer's device acknowledged.
     #[test]
     fn what_was_all_acknowledged_went_well() {
         for op in [Op::Immediate, Op::PutNak, Op::PutDone, Op::GetDone] {
             let mut tx = posted(op, 2);
             assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Nothing);
-            // Ends may be told of twice.
+            // An end may be reported twice.
             assert_eq!(tx.cancel(Cause::PeerClosed), TxAction::Nothing);
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
             assert_eq!(tx.cause(), None);
-            // Whatever comes first of those that did not: it failed, for what ended the connection.
+            // Whichever completion is first: the tx fails, for the cause of the connection's end.
             for (first, second) in [(Ok(()), FLUSHED), (FLUSHED, Ok(()))] {
                 let mut tx = posted(op, 2);
                 assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
@@ -638,12 +640,12 @@ mod tests {
             assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
             assert_eq!(tx.cause(), Some(Cause::Local(-22)));
         }
-        // What an answer is to come to has not ended with that.
+        // A tx that expects an answer has not ended with that.
         let mut tx = posted(Op::PutReq, 1);
         assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
         assert_eq!(tx.completed(Wr::Any, Ok(())), TxAction::Finish);
         assert_eq!(tx.cause(), Some(Cause::AdminClose));
-        // Nor what was not all posted.
+        // Nor has a tx that was not posted completely.
         let mut tx = queued(Op::GetDone);
         tx.pushed(1);
         assert_eq!(tx.cancel(Cause::AdminClose), TxAction::Nothing);
@@ -703,7 +705,7 @@ mod tests {
         }
         assert_eq!(tx.completed(Wr::Invalidate, FLUSHED), TxAction::Nothing);
         assert_eq!(tx.place(), TxState::Held);
-        // Not even that the transfer failed: the peer was told that its answer arrived.
+        // The transfer did not even fail: the peer knows that its answer arrived.
         assert_eq!(tx.key_dead(), TxAction::Finish);
         assert_eq!(tx.cause(), None);
     }
@@ -744,12 +746,12 @@ mod tests {
             tx.answered_late(Answer::PutDone(Err(Cause::Protocol)));
             assert_eq!(tx.cause(), None);
         }
-        // What the peer says of itself counts, too.
+        // A status of the peer counts, too.
         let mut tx = posted(Op::PutAck, 1);
         assert_eq!(tx.cancel(Cause::LocalFault), TxAction::Nothing);
         tx.answered_late(Answer::PutDone(Err(Cause::Told(-5))));
         assert_eq!(tx.cause(), Some(Cause::Told(-5)));
-        // A PUT_ACK is an invitation that nobody can follow any more, and no answer is one to something else.
+        // No WRITE can follow a PUT_ACK any more, and no answer fits another request.
         let mut tx = posted(Op::PutReq, 1);
         assert_eq!(tx.cancel(Cause::LocalFault), TxAction::Nothing);
         tx.answered_late(Answer::PutAck);

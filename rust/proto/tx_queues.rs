@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The table of transmits of a connection: their names on the wire, the queues they wait in, and
-//! what goes next.
+//! Table of a connection's transmits: their names on the wire, their queues, and the order in which they are posted.
 //!
-//! What one transmit does in each state: [`super::tx`].
+//! [`super::tx`] has the states of one transmit.
 //!
 //! Context: any; the caller holds the connection's lock.
 
@@ -46,7 +45,7 @@ impl TxCell {
     };
 }
 
-/// The name of a tx in its table; a stale one (the cell was reused) matches nothing.
+/// Name of a tx in its table; a stale name (the cell was reused) matches nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxId {
     /// Index into the table.
@@ -55,13 +54,13 @@ pub struct TxId {
 }
 
 impl TxId {
-    /// The 64-bit cookie on the wire: index and generation under a random mask of the connection,
-    /// so that a peer can neither guess the cookie of another connection nor reuse an old one.
+    /// Returns the 64-bit cookie for the wire: index and generation under a random mask of the connection, so that a
+    /// peer can neither guess the cookie of another connection nor reuse an old one.
     pub fn cookie(self, mask: u64) -> u64 {
         ((u64::from(self.generation) << 16) | u64::from(self.index)) ^ mask
     }
 
-    /// The tx a cookie names. It may be stale or nonsense: [`TxQueues::find`] decides.
+    /// Returns the tx that a cookie names. The cookie may be stale or nonsense: [`TxQueues::find`] decides.
     pub fn from_cookie(cookie: u64, mask: u64) -> Option<Self> {
         let plain = cookie ^ mask;
         let generation = u32::try_from(plain >> 16).ok()?;
@@ -70,7 +69,7 @@ impl TxId {
     }
 }
 
-/// A first-in first-out list through the cells.
+/// First-in first-out list through the cells.
 ///
 /// # Invariants
 ///
@@ -108,13 +107,13 @@ impl TxFifo {
         Some(self.take(cell))
     }
 
-    /// The first.
+    /// Returns the first cell.
     #[inline(always)]
     fn first<'a>(&self, cells: &'a mut [TxCell]) -> Option<&'a mut TxCell> {
         cells.get_mut(usize::from(self.head))
     }
 
-    /// Takes the first, which is that one. Returns its index.
+    /// Removes the first cell, which is `first`, and returns its index.
     #[inline(always)]
     fn take(&mut self, first: &mut TxCell) -> u16 {
         let index = self.head;
@@ -126,7 +125,7 @@ impl TxFifo {
     }
 }
 
-/// One that is asked how long it is.
+/// List with a length.
 ///
 /// # Invariants
 ///
@@ -153,13 +152,13 @@ impl TxQueue {
         Some(self.take(cell))
     }
 
-    /// The first.
+    /// Returns the first cell.
     #[inline(always)]
     fn first<'a>(&self, cells: &'a mut [TxCell]) -> Option<&'a mut TxCell> {
         self.list.first(cells)
     }
 
-    /// Takes the first, which is that one. Returns its index.
+    /// Removes the first cell, which is `first`, and returns its index.
     #[inline(always)]
     fn take(&mut self, first: &mut TxCell) -> u16 {
         self.len = self.len.saturating_sub(1);
@@ -167,35 +166,35 @@ impl TxQueue {
     }
 }
 
-/// What the pump found.
+/// Next work of the pump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum NextTx {
-    /// Post this tx, which is [`Tx::posting`] now; the message carries so many credits.
+    /// Post this tx, which is [`Tx::posting`] now, with this number of credits in the message.
     Post {
         /// Index of the tx.
         index: u16,
-        /// What to post.
+        /// Step to post.
         op: Op,
         /// Credits for `ibm_credits`; 0 if it is not a message.
         carried: u8,
     },
-    /// Post so many WRITEs of this tx, or all that it has; its message waits, and it stays the first in line:
-    /// [`TxQueues::parted`].
+    /// Post this number of WRITEs of this tx, or all that it has. Its message waits, and it stays the first of its
+    /// queue: [`TxQueues::parted`].
     Part {
         /// Index of the tx.
         index: u16,
-        /// Work requests that there is room for.
+        /// Number of work requests that there is room for.
         wrs: u16,
     },
-    /// Post a NOOP that carries so many credits.
+    /// Post a NOOP with this number of credits.
     Noop {
         /// Credits for `ibm_credits`.
         carried: u8,
     },
-    /// Nothing may go now: the first in line waits for send queue slots.
+    /// Nothing may go now: the first tx waits for send queue slots.
     NoSlots,
-    /// Nothing may go now: the first in line waits for a credit.
+    /// Nothing may go now: the first tx waits for a credit.
     NoCredit,
     /// Nothing is queued.
     Empty,
@@ -206,16 +205,16 @@ pub enum NextTx {
 pub struct TxQueues {
     /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
     unreserved: TxQueue,
-    /// What needs no credit.
+    /// Transmits that need no credit.
     free_of_credit: TxQueue,
-    /// What needs one.
+    /// Transmits that need a credit.
     main: TxQueue,
-    /// Finished, for the LNet half to take.
+    /// Finished transmits, which the LNet half takes.
     done: TxFifo,
     free: TxFifo,
-    /// WRITEs that are worth a doorbell of their own.
+    /// Number of WRITEs that justify a doorbell of their own.
     part: u16,
-    /// WRITEs went since the last one of `main`: that is before the next ones.
+    /// WRITEs were posted after the last tx of `main`: the next tx of `main` goes before more WRITEs.
     main_next: bool,
 }
 
@@ -224,32 +223,33 @@ pub struct TxQueues {
 pub struct Lengths {
     /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
     pub unreserved: u16,
-    /// Queued and in need of no credit.
+    /// Queued transmits that need no credit.
     pub free_of_credit: u16,
-    /// Queued and in need of one.
+    /// Queued transmits that need a credit.
     pub main: u16,
 }
 
-/// A queue, for people.
+/// Queue, for debugfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
     /// PUT_REQ and GET_REQ without a reserved buffer for the answer.
     Unreserved,
-    /// Needs no credit.
+    /// Transmits that need no credit.
     FreeOfCredit,
-    /// Needs one.
+    /// Transmits that need a credit.
     Main,
 }
 
-/// Send queue slots that only a NOOP may take, so that credits can flow where what needs one waits for slots.
+/// Send queue slots that only a NOOP may take, so that credits can return while transmits that need a credit wait for
+/// slots.
 pub const NOOP_SLOTS: u16 = NOOPS_MAX as u16;
 
-/// WRITEs of a chain for which there is no room as a whole that are worth a doorbell. What takes fewer work
-/// requests is posted in one piece: all that is not a chain of WRITEs does.
+/// Number of WRITEs that justify a doorbell of their own, of a chain that does not fit as a whole. A tx with fewer work
+/// requests is posted in one piece. Only a chain of WRITEs has more.
 pub const PART: u16 = 16;
 
 impl TxQueues {
-    /// All empty; no cell exists yet.
+    /// Empty queues; no cell exists yet.
     pub const EMPTY: Self = Self {
         unreserved: TxQueue::EMPTY,
         free_of_credit: TxQueue::EMPTY,
@@ -260,8 +260,8 @@ impl TxQueues {
         main_next: false,
     };
 
-    /// The send queue has `slots` for other things than NOOPs: in a short one the parts of a chain are shorter
-    /// than [`PART`], or it would never be posted.
+    /// Sets the number of send queue slots for transmits other than NOOPs. In a short send queue the parts of a chain
+    /// are shorter than [`PART`]; otherwise the chain would never be posted.
     pub fn open(&mut self, slots: u16) {
         self.part = PART.min(slots).max(1);
     }
@@ -276,12 +276,12 @@ impl TxQueues {
         }
     }
 
-    /// Whether there is a free cell.
+    /// Returns whether there is a free cell.
     pub fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Takes a free cell for a tx of `op`. `None`: the table is full.
+    /// Takes a free cell for a tx of `op`. Returns `None` if the table is full.
     pub fn alloc(&mut self, cells: &mut [TxCell], op: Op) -> Option<TxId> {
         let index = self.free.pop(cells)?;
         let cell = cells.get_mut(usize::from(index))?;
@@ -306,13 +306,13 @@ impl TxQueues {
         self.free.push(cells, index);
     }
 
-    /// The index of a tx, if the name is not stale.
+    /// Returns the index of a tx, if its name is not stale.
     pub fn find(cells: &[TxCell], id: TxId) -> Option<u16> {
         let cell = cells.get(usize::from(id.index))?;
         (cell.generation == id.generation && cell.tx.place() != TxState::Free).then_some(id.index)
     }
 
-    /// The full name of the tx at `index`.
+    /// Returns the full name of the tx at `index`.
     pub fn name(cells: &[TxCell], index: u16) -> Option<TxId> {
         let generation = cells.get(usize::from(index))?.generation;
         Some(TxId { index, generation })
@@ -331,28 +331,28 @@ impl TxQueues {
         queue.push(cells, index);
     }
 
-    /// Whether no tx is queued.
+    /// Returns whether no tx is queued.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.unreserved.len | self.free_of_credit.len | self.main.len == 0
     }
 
-    /// Whether no tx is queued, and no NOOP is due, also not because the peer stands still: told by less than
-    /// [`TxQueues::is_quiet`] looks at, and so not always where it is so.
+    /// Returns whether no tx is queued and no NOOP is due, not even because the peer cannot send. Reads less than
+    /// [`TxQueues::is_quiet`], and may therefore be false where that is true.
     #[inline(always)]
     pub fn is_idle(&self, credits: &Credits) -> bool {
         self.is_empty() && credits.is_content()
     }
 
-    /// Whether [`TxQueues::next`] would find nothing, whatever room there is: no tx is queued, and no
-    /// NOOP is due.
+    /// Returns whether [`TxQueues::next`] would find nothing, even with enough slots: no tx is queued, and no NOOP is
+    /// due.
     #[inline(always)]
     pub fn is_quiet(&self, credits: &Credits, keepalive: bool) -> bool {
         self.is_empty() && !credits.wants_noop(false, false, keepalive)
     }
 
-    /// Whether [`TxQueues::next`] would say [`NextTx::NoCredit`], or [`NextTx::NoSlots`] where there are none, for
-    /// certain, and change nothing.
+    /// Returns whether [`TxQueues::next`] would certainly return [`NextTx::NoCredit`] (or [`NextTx::NoSlots`] without
+    /// slots), and change nothing.
     pub fn is_starved(&self, credits: &Credits, keepalive: bool, patient: bool) -> bool {
         self.main.len > 0
             && self.free_of_credit.len == 0
@@ -361,18 +361,20 @@ impl TxQueues {
             && !credits.wants_noop(false, true, keepalive)
     }
 
-    /// Whether a PUT_REQ or GET_REQ that is queued now has to wait for a reserved buffer: those before it take all
-    /// that there are.
+    /// Returns whether a PUT_REQ or GET_REQ that is queued now must wait for a reserved buffer, because the requests
+    /// before it take all of them.
     pub fn lacks_reserve(&self, credits: &Credits) -> bool {
         self.unreserved.len >= u16::from(credits.reserved())
     }
 
-    /// Takes the next thing to post, in the order of protocol section 5.4, and pays for it.
+    /// Takes the next tx to post, in the order of protocol section 5.4, and pays for it.
     ///
     /// `sq_free` is the number of free send queue slots; [`NOOP_SLOTS`] of them are kept for NOOPs. A chain of WRITEs
-    /// that does not fit goes in parts, as slots come back, and what is behind it waits: that is what keeps a long
-    /// chain from starving. But between two chains, or parts, goes one that needs a credit, if it has one: or who has
-    /// transfers waiting all the time would keep those waiting for ever. With `patient`, which says that the caller
+    /// that does not fit is posted in parts, as slots become free, and later transmits wait for it, so that a long
+    /// chain does not starve. Between two chains or parts, one tx that needs a credit is posted, if it has one.
+    /// Otherwise a peer with continuous transfers would starve such transmits. `patient` says that the caller calls
+    /// again when LNet has taken the received messages; then the last credit is kept for a message that can return
+    /// credits.
     /// comes back when LNet has taken what has come, the last credit is kept for what can return credits.
     pub fn next(
         &mut self,
@@ -425,7 +427,7 @@ impl TxQueues {
         blocked
     }
 
-    /// The first that needs a credit, where `usable` slots are free, or why it does not go.
+    /// Takes the first tx that needs a credit, with `usable` free slots, or returns why it cannot go.
     #[inline(always)]
     fn next_of_main(
         &mut self,
@@ -443,7 +445,7 @@ impl TxQueues {
         if patient && credits.wastes_last() {
             return NextTx::NoCredit;
         }
-        // All that is here costs that: its reserve it has.
+        // All transmits in this queue cost a credit, and have their reserved buffer.
         let Some(carried) = credits.pay(Cost::Credit) else {
             return NextTx::NoCredit;
         };
@@ -455,8 +457,8 @@ impl TxQueues {
         }
     }
 
-    /// Pays for a tx of `op` that takes so many `slots`, if [`TxQueues::push`] and [`TxQueues::next`] would post it:
-    /// the credits that it carries, as they would say. `None` if not, and nothing changed. Only while
+    /// Pays for a tx of `op` that takes `slots` slots, if [`TxQueues::push`] and [`TxQueues::next`] would post it, and
+    /// returns the credits that it carries, as these would. Returns `None` otherwise, and changes nothing. Only while
     /// [`TxQueues::is_empty`].
     #[inline(always)]
     pub fn pass(
@@ -476,7 +478,7 @@ impl TxQueues {
                     return None;
                 }
                 let carried = credits.pay(Cost::Credit)?;
-                // There is one.
+                // A buffer is free.
                 let _ = reserves && credits.reserve();
                 Some(carried)
             }
@@ -485,7 +487,7 @@ impl TxQueues {
         }
     }
 
-    /// `wrs` WRITEs of the tx at `index` were pushed, as [`NextTx::Part`] said; `all`: only its message is left.
+    /// Counts `wrs` WRITEs of the tx at `index` that were pushed for [`NextTx::Part`]; `all`: only its message is left.
     pub fn parted(cells: &mut [TxCell], index: u16, wrs: u16, all: bool) {
         if let Some(cell) = cells.get_mut(usize::from(index)) {
             let left = cell.slots.saturating_sub(wrs).max(1);
@@ -493,7 +495,7 @@ impl TxQueues {
         }
     }
 
-    /// Does what a step of a tx asked for. True: the peer had no right to cause that step.
+    /// Performs the action of a tx. Returns true if the peer broke the protocol by causing it.
     #[must_use]
     pub fn follow(&mut self, cells: &mut [TxCell], index: u16, then: TxAction) -> bool {
         match then {
@@ -510,21 +512,20 @@ impl TxQueues {
         self.done.pop(cells)
     }
 
-    /// Whether a finished tx waits for the LNet half.
+    /// Returns whether a finished tx waits for the LNet half.
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Whether any tx is not finished.
+    /// Returns whether any tx is not finished.
     pub fn has_pending(cells: &[TxCell]) -> bool {
         cells
             .iter()
             .any(|c| !matches!(c.tx.place(), TxState::Free | TxState::Done))
     }
 
-    /// Ends everything for `cause` because the connection is over: what is queued or only waits at
-    /// once, what is posted with its last completion. With `by_place` each tx gets the cause of its
-    /// own deadline instead.
+    /// Ends all transmits for `cause` because the connection ended: queued and waiting ones at once, posted ones with
+    /// their last completion. With `by_place` each tx gets the cause of its own deadline instead.
     pub fn cancel_all(&mut self, cells: &mut [TxCell], cause: Cause, by_place: bool) {
         self.unreserved = TxQueue::EMPTY;
         self.free_of_credit = TxQueue::EMPTY;
@@ -535,7 +536,7 @@ impl TxQueues {
         });
     }
 
-    /// The memory regions are gone: lets go of what only a live key held.
+    /// Releases transmits that only a live key held, because the memory regions are gone.
     pub fn keys_dead(&mut self, cells: &mut [TxCell]) {
         self.for_each(cells, Tx::key_dead);
     }
@@ -554,7 +555,7 @@ impl TxQueues {
         }
     }
 
-    /// The txs in a queue, the first to go first.
+    /// Yields the transmits of a queue, the next to post first.
     pub fn waiting<'a>(
         &self,
         cells: &'a [TxCell],
@@ -572,7 +573,7 @@ impl TxQueues {
         })
     }
 
-    /// The queue lengths for people.
+    /// Returns the queue lengths, for debugfs.
     pub fn lengths(&self) -> Lengths {
         Lengths {
             unreserved: self.unreserved.len,
@@ -629,7 +630,7 @@ mod tests {
         assert!(!q.lacks_reserve(&credits));
         let get = add(&mut q, &mut cells, Op::GetReq);
         assert!(!q.is_quiet(&credits, false));
-        // Depth 1: the first takes the only buffer, though it has not gone yet.
+        // Depth 1: the first request takes the only buffer, even before it is posted.
         assert!(q.lacks_reserve(&credits));
         let get2 = add(&mut q, &mut cells, Op::GetReq);
         let done = add(&mut q, &mut cells, Op::GetDone);
@@ -668,7 +669,7 @@ mod tests {
         assert!(q.lacks_reserve(&credits));
         assert_eq!(credits.returned(1), Ok(()));
         assert_eq!(credits.reposted(Repost::ForAnswer), Ok(()));
-        // The buffer is that one's which waits.
+        // The buffer belongs to the waiting request.
         assert!(q.lacks_reserve(&credits));
         let third = q.next(&mut cells, &mut credits, 10, false, false);
         assert_eq!(
@@ -705,18 +706,18 @@ mod tests {
         assert!(q.is_starved(&credits, false, true) && !q.is_starved(&credits, false, false));
         let next = q.next(&mut cells, &mut credits, 10, false, true);
         assert_eq!(next, NextTx::NoCredit);
-        // With one to return it goes, and takes it along.
+        // With a credit to return it goes, and carries that.
         assert_eq!(credits.request_received(), Ok(()));
         assert_eq!(credits.reposted(Repost::ForPeer), Ok(()));
         let next = q.next(&mut cells, &mut credits, 10, false, true);
         assert!(matches!(next, NextTx::Post { carried, .. } if carried == 1));
-        // Without, if none is to come.
+        // Without one it goes, if none is expected.
         assert_eq!(credits.returned(1), Ok(()));
         let next = q.next(&mut cells, &mut credits, 10, false, false);
         assert!(matches!(next, NextTx::Post { carried, .. } if carried == none));
     }
 
-    /// A chain that has no room goes in parts, in its turn, and each of at least [`PART`] WRITEs.
+    /// Tests that a chain without enough room goes in parts, in its turn, each of at least [`PART`] WRITEs.
     #[test]
     fn a_long_chain_goes_in_parts() {
         const WRITES: u16 = 100;
@@ -739,7 +740,7 @@ mod tests {
             let free = room.saturating_add(NOOP_SLOTS);
             q.next(cells, &mut credits, free, false, false)
         };
-        // Not for less, and nothing overtakes.
+        // Fewer slots are not enough, and nothing overtakes.
         assert_eq!(
             next(&mut q, &mut cells, PART.saturating_sub(1)),
             NextTx::NoSlots
@@ -761,7 +762,7 @@ mod tests {
         ));
     }
 
-    /// Who has transfers waiting all the time keeps nothing waiting that needs a credit, and the other way round.
+    /// Tests that continuous transfers do not starve messages that need a credit, nor messages the transfers.
     #[test]
     fn messages_and_chains_take_turns() {
         const CHAIN: u16 = 10;
@@ -796,7 +797,7 @@ mod tests {
         assert_eq!(next(&mut q, &mut cells, CHAIN), a);
         // There is no room for another chain, and one message goes before it.
         assert_eq!(next(&mut q, &mut cells, 5), x);
-        // But what comes back is the chain's then.
+        // Slots that become free then belong to the chain.
         assert_eq!(next(&mut q, &mut cells, 5), NONE);
         assert_eq!(next(&mut q, &mut cells, CHAIN), b);
         assert_eq!(next(&mut q, &mut cells, CHAIN), y);
@@ -816,7 +817,7 @@ mod tests {
         assert_eq!(next(&mut q, &mut cells, 1), NONE);
     }
 
-    /// Fewer WRITEs than counted, because ranges were neighbours: nothing waits for the room of those.
+    /// Tests fewer WRITEs than counted, because ranges were adjacent: the message does not wait for their slots.
     #[test]
     fn when_all_is_written_the_message_goes() {
         let mut cells = [TxCell::FREE; 1];
@@ -839,7 +840,7 @@ mod tests {
         assert!(matches!(rest, NextTx::Post { index: 0, .. }));
     }
 
-    /// In a queue that is shorter than [`PART`] any chain goes.
+    /// Tests that any chain goes in a queue that is shorter than [`PART`].
     #[test]
     fn a_short_queue_takes_any_chain() {
         for slots in 1..=PART {
@@ -868,7 +869,7 @@ mod tests {
         }
     }
 
-    /// All small accounts, each with all that three places may hold.
+    /// Calls `f` for all small accounts, each with all combinations of three places.
     fn for_each_account(mut f: impl FnMut(TxQueues, [TxCell; 6], Credits)) {
         let Some(depth) = QueueDepth::new(3) else {
             return;
@@ -910,8 +911,8 @@ mod tests {
         }
     }
 
-    /// What [`TxQueues::pass`] says, and leaves behind, is what [`TxQueues::push`] and [`TxQueues::next`] do: over all
-    /// small accounts, all ops, and too few slots and enough.
+    /// Compares the result and the effect of [`TxQueues::pass`] with [`TxQueues::push`] and [`TxQueues::next`], over
+    /// all small accounts, all ops, and too few slots and enough.
     #[test]
     fn who_is_passed_on_is_who_would_have_been_next() {
         const OPS: [Op; 8] = [
@@ -969,7 +970,7 @@ mod tests {
         assert!(passed > 100 && held > 100);
     }
 
-    /// Whoever is idle is quiet, whatever else is asked.
+    /// Tests that idle queues are quiet, whatever else is the case.
     #[test]
     fn who_is_idle_is_quiet() {
         let mut idle = 0u32;
@@ -982,8 +983,8 @@ mod tests {
         assert!(idle > 10);
     }
 
-    /// Whoever does not ask [`TxQueues::next`] because of [`TxQueues::is_starved`] misses nothing: over all small
-    /// accounts, it says no credit, and nothing changes.
+    /// Tests that [`TxQueues::next`] returns no credit, and changes nothing, while [`TxQueues::is_starved`], over all
+    /// small accounts.
     #[test]
     fn who_is_starved_misses_nothing() {
         let mut starved = 0u32;
