@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is kept of connections that are over and of requests that were refused: the last of them one
-//! by one, all of them by cause, and those of a peer as long as there is room.
+//! Log of closed connections and rejected requests: the last events one by one, all events by cause, and the history of
+//! each peer as long as there is room.
 //!
-//! The log says each cause once in a while, because a peer can make it say more; here all are
-//! counted. All of it is of fixed size: memory is the caller's. A stranger can push out no more than
-//! what other strangers did, and who connects and closes all the time not what became of others: of
-//! ends of one peer that are alike the last ones are kept, and how many there were before.
+//! The kernel log has each cause only once in a while, because a peer could flood it; this log counts all events. It
+//! has a fixed size, in memory of the caller. Unknown hosts can push out only events of other unknown hosts. A peer
+//! that connects and closes all the time does not push out events of others: of similar events of one peer, only the
+//! last ones are kept, with the number of earlier ones.
 
 use core::fmt;
 
@@ -20,14 +20,14 @@ use crate::proto::{
     reject_reason::RejectCause as Refusal, //
 };
 
-/// What became of a connection.
+/// Kind of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndKind {
-    /// It was up, and ended.
+    /// A connection ended that had been established.
     Closed,
-    /// An attempt ended without one, or never began for want of memory or of a device.
+    /// An attempt ended without a connection, or never began because memory or a device was missing.
     Failed,
-    /// A peer asked for one, and we refused.
+    /// A peer asked for a connection, and this node rejected it.
     Refused,
 }
 
@@ -41,25 +41,25 @@ impl fmt::Display for EndKind {
     }
 }
 
-/// Who began the end.
+/// Side that initiated the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Initiator {
-    /// This node: a limit was reached, something could not be had, or the peer could not be believed.
+    /// This node: a limit was reached, a resource was missing, or the peer sent something invalid.
     Us,
-    /// The peer, or its device: it said so.
+    /// The peer or its device, which reported it.
     Peer,
-    /// Nobody: the other side was not heard any more.
+    /// Neither side: the other side no longer answered.
     Path,
     /// The device here.
     Device,
     /// The administrator of this node, or the shutdown of the NI.
     Operator,
-    /// It cannot be told.
+    /// Unknown.
     Unknown,
 }
 
 impl Initiator {
-    /// Who began what ended for that cause.
+    /// Returns the side that initiated an end for this cause.
     pub const fn of(cause: Cause) -> Self {
         match cause {
             Cause::Shutdown | Cause::AdminClose | Cause::PeerDeleted | Cause::Denied => {
@@ -77,7 +77,7 @@ impl Initiator {
             | Cause::LinkDown
             | Cause::Moved
             | Cause::PathMtu => Self::Device,
-            // It may be the peer's address, or ours.
+            // The peer's address may have moved, or ours.
             Cause::ConnectFailed | Cause::Flushed | Cause::AddressChanged => Self::Unknown,
             Cause::PeerRestarted
             | Cause::Protocol
@@ -139,7 +139,7 @@ pub const CAUSES: [&str; 30] = [
     "PathMtu",
 ];
 
-/// Where a cause is in [`CAUSES`].
+/// Returns the index of a cause in [`CAUSES`].
 pub const fn cause_number(cause: Cause) -> usize {
     match cause {
         Cause::Shutdown => 0,
@@ -175,12 +175,12 @@ pub const fn cause_number(cause: Cause) -> usize {
     }
 }
 
-/// The name of a cause.
+/// Returns the name of a cause.
 pub fn cause_name(cause: Cause) -> &'static str {
     CAUSES.get(cause_number(cause)).copied().unwrap_or("?")
 }
 
-/// Names of the reasons to refuse a request, for programs.
+/// Names of the reasons to reject a request, for programs.
 pub const REFUSALS: [&str; 25] = [
     "Port",
     "Wire",
@@ -209,7 +209,7 @@ pub const REFUSALS: [&str; 25] = [
     "TooOftenInAll",
 ];
 
-/// Where a reason is in [`REFUSALS`].
+/// Returns the index of a reason in [`REFUSALS`].
 pub const fn refusal_number(why: &Refusal) -> usize {
     match why {
         Refusal::Port(_) => 0,
@@ -240,7 +240,7 @@ pub const fn refusal_number(why: &Refusal) -> usize {
     }
 }
 
-/// Why the peer refused us, in one word.
+/// Returns in one word why the peer rejected this node.
 pub const fn rejected_name(why: &Refused) -> &'static str {
     match why {
         Refused::NoListener => "NoListener",
@@ -264,33 +264,33 @@ pub const fn rejected_name(why: &Refused) -> &'static str {
     }
 }
 
-/// One end of a connection, or one refusal.
+/// End of a connection, or rejected request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseEvent {
-    /// Milliseconds since the epoch; of the last one if there were several.
+    /// Time in milliseconds since the epoch; of the last event if there were several.
     pub at_ms: u64,
     /// The peer, if it is known.
     pub peer: Option<Nid>,
-    /// What happened.
+    /// Kind of the event.
     pub what: EndKind,
-    /// Whether we had asked for the connection.
+    /// Whether this node had asked for the connection.
     pub active: bool,
-    /// Who began.
+    /// Side that initiated it.
     pub by: Initiator,
     /// Out of [`CAUSES`], or [`REFUSALS`] for [`EndKind::Refused`].
     pub why: &'static str,
-    /// More about it, `-` if there is none: what the peer said when it refused.
+    /// Detail, `-` if there is none: the reason in the peer's reject.
     pub detail: &'static str,
-    /// The NID that was asked for, if that is what was wrong with the request.
+    /// NID that was asked for, if that was wrong in the request.
     pub asked: Option<Nid>,
-    /// How many of them: this one, and those alike that gave way to it, which were before it.
+    /// Number of similar events: this one, and earlier ones that it replaced.
     pub times: u32,
-    /// Of this event, or of the last of them, among all that were taken down.
+    /// Number of this event, or of the last of several, among all recorded events.
     pub number: u64,
 }
 
 impl CloseEvent {
-    /// A place where nothing is yet.
+    /// Unused entry.
     pub const EMPTY: Self = Self {
         at_ms: 0,
         peer: None,
@@ -304,9 +304,9 @@ impl CloseEvent {
         number: 0,
     };
 
-    /// What was asked for is the peer's to choose.
+    /// Returns whether both events are similar. The peer chooses the NID that it asks for, so that does not count.
     fn is_like(&self, other: &Self) -> bool {
-        // What tells most apart first.
+        // The most selective fields first.
         (self.peer, self.what, self.why) == (other.peer, other.what, other.why)
     }
 
@@ -315,64 +315,64 @@ impl CloseEvent {
     }
 }
 
-/// So many that are alike are kept one by one.
+/// Number of similar events that are kept one by one.
 pub const ALIKE: usize = 8;
 
-/// So many that are alike the log tells one by one.
+/// Number of similar events that the kernel log has one by one.
 const TOLD: u32 = 4;
 
-/// After so many milliseconds one more that is like others is news again.
+/// Milliseconds after which another similar event is logged again.
 const NEWS_MS: u64 = 60_000;
 
-/// What was known of others that are like an event.
+/// Earlier events that are similar to a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// How many there are by now, of those that are not forgotten.
+    /// Number of them with the new event, not counting forgotten ones.
     pub times: u32,
-    /// Milliseconds since the last one before.
+    /// Milliseconds since the previous one.
     since_ms: Option<u64>,
 }
 
 impl Recorded {
-    /// Of what nothing is known.
+    /// No similar event is known.
     pub const FIRST: Self = Self {
         times: 1,
         since_ms: None,
     };
 
-    /// Whether the log is to say it: of many that are alike, one after the other, it tells the first ones, and then the
-    /// 8th, the 16th and so on.
+    /// Returns whether to log the event: of a series of similar events the first ones, and then the 8th, the 16th and
+    /// so on.
     pub fn is_news(&self) -> bool {
         let later = self.since_ms.is_none_or(|ms| ms >= NEWS_MS);
         later || self.times <= TOLD || self.times.is_power_of_two()
     }
 
-    /// Whether the log is to say how many there are.
+    /// Returns whether to log the number of similar events.
     pub fn are_many(&self) -> bool {
         self.times > TOLD
     }
 }
 
-/// The last events, in memory of the caller's: always the same slice.
+/// The last events, in memory of the caller, who always passes the same slice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CloseLog {
     written: u64,
 }
 
 impl CloseLog {
-    /// Nothing happened yet.
+    /// Creates an empty log.
     pub const fn new() -> Self {
         Self { written: 0 }
     }
 
-    /// How many were taken down so far, those included that are not there any more.
+    /// Returns the number of events recorded so far, including events that were replaced.
     pub const fn written(&self) -> u64 {
         self.written
     }
 
-    /// Takes down an event, and says what is known of those that are like it. A refusal that is like the newest one is
-    /// counted there, for a peer that is refused tries again and again. Of others that are alike [`ALIKE`] are kept:
-    /// the oldest of them makes room, and is counted with the next one.
+    /// Records an event, and returns what is known of similar events. A reject that is similar to the newest event is
+    /// counted there, because a rejected peer tries again and again. Of other similar events [`ALIKE`] are kept: the
+    /// oldest of them is replaced, and counted with the next one.
     pub fn note(&mut self, places: &mut [CloseEvent], event: CloseEvent) -> Recorded {
         let event = CloseEvent {
             number: self.written,
@@ -410,21 +410,21 @@ impl CloseLog {
         noted
     }
 
-    /// The first event that is still there, of those with that number or a later one.
+    /// Returns the first recorded event with this number or a later one.
     pub fn from(&self, places: &[CloseEvent], number: u64) -> Option<CloseEvent> {
         let later = places.iter().filter(|e| e.is_there() && e.number >= number);
         later.min_by_key(|e| e.number).copied()
     }
 }
 
-/// An event that is there, and where.
+/// Recorded event and its index.
 #[derive(Clone, Copy)]
 struct FoundEvent {
     at: usize,
     number: u64,
 }
 
-/// The older one, if there are two.
+/// Returns the older event, if there are two.
 fn older(one: Option<FoundEvent>, other: FoundEvent) -> Option<FoundEvent> {
     match one {
         Some(one) if one.number < other.number => Some(one),
@@ -432,21 +432,21 @@ fn older(one: Option<FoundEvent>, other: FoundEvent) -> Option<FoundEvent> {
     }
 }
 
-/// What is found in the places for an event, in one look at each of them: a thousand connections may end at once.
+/// Result of one pass over all entries for a new event: a thousand connections may end at once.
 struct SimilarEvents {
-    /// The place that makes room: one where nothing is yet, or that of the oldest event.
+    /// Entry to replace: an unused one, or that of the oldest event.
     room: Option<usize>,
-    /// How many are like it.
+    /// Number of similar entries.
     kept: usize,
-    /// How many they stand for.
+    /// Number of events in these entries.
     times: u32,
     /// The oldest of them, and the one after it.
     oldest: Option<FoundEvent>,
     second: Option<FoundEvent>,
     newest: Option<FoundEvent>,
-    /// When the newest was.
+    /// Time of the newest of them.
     last_ms: Option<u64>,
-    /// The last of all events is one of them, and just like it.
+    /// The last of all events is one of them, and equal to the new one.
     repeats: bool,
 }
 
@@ -509,24 +509,24 @@ impl SimilarEvents {
     }
 }
 
-/// What a peer's connections ended of, also of earlier objects of that peer.
+/// Ends of a peer's connections, including those of earlier peer objects of the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerHistory {
     addr: u32,
-    /// Connections that were up and ended.
+    /// Established connections that ended.
     pub closed: u32,
     /// Attempts that ended without a connection.
     pub failed: u32,
-    /// Both, by cause; each stays at the largest number when it is reached.
+    /// Both, by cause; each count stays at its maximum.
     ends: [u16; CAUSES.len()],
     /// The last cause.
     pub last: &'static str,
-    /// When that was, in milliseconds since the epoch; 0 if this is nobody's.
+    /// Time of that in milliseconds since the epoch; 0 in an unused record.
     pub at_ms: u64,
 }
 
 impl PeerHistory {
-    /// Nobody's.
+    /// Unused record.
     pub const EMPTY: Self = Self {
         addr: 0,
         closed: 0,
@@ -536,14 +536,14 @@ impl PeerHistory {
         at_ms: 0,
     };
 
-    /// The causes there were, and how often: connections and attempts together.
+    /// Yields the causes, and the number of connections and attempts that ended for each.
     pub fn ends(&self) -> impl Iterator<Item = (&'static str, u16)> + '_ {
         let all = CAUSES.iter().copied().zip(self.ends.iter().copied());
         all.filter(|(_, n)| *n > 0)
     }
 }
 
-/// Places among which the oldest makes room.
+/// Number of records of a set, of which the oldest is replaced.
 pub const WAYS: usize = 8;
 
 fn places_of(addr: u32, records: usize) -> usize {
@@ -556,8 +556,8 @@ fn places_of(addr: u32, records: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// Takes down in `records`, a multiple of [`WAYS`], that a connection of `addr` ended, or with `up`
-/// false an attempt.
+/// Records in `records`, whose length is a multiple of [`WAYS`], that a connection of `addr` ended, or with `up` false
+/// an attempt.
 pub fn record(records: &mut [PeerHistory], addr: u32, up: bool, cause: Cause, at_ms: u64) {
     let set = places_of(addr, records.len());
     let Some(set) = records.chunks_exact_mut(WAYS).nth(set) else {
@@ -593,7 +593,7 @@ pub fn record(records: &mut [PeerHistory], addr: u32, up: bool, cause: Cause, at
     place.at_ms = at_ms.max(1);
 }
 
-/// What was taken down of `addr`.
+/// Returns the history of `addr`.
 pub fn recorded(records: &[PeerHistory], addr: u32) -> Option<PeerHistory> {
     let set = records
         .chunks_exact(WAYS)
@@ -661,7 +661,7 @@ mod tests {
         assert_eq!(of(&places, 0), Some((999, 1000, 999)));
         assert_eq!(of(&places, 1000), Some((1000, 1, 1000)));
         assert_eq!(of(&places, 1001), Some((1001, 1, 1001)));
-        // Closes are not: when each of the last ones was says something.
+        // Closes are not merged: the time of each of the last ones is kept.
         trail.note(&mut places, closed(1002));
         trail.note(&mut places, closed(1003));
         assert_eq!(of(&places, 1002), Some((1002, 1, 1002)));
@@ -682,12 +682,12 @@ mod tests {
         }
         assert_eq!(of(&places, 0), Some((0, 1, 0)));
         assert_eq!(of(&places, 1), Some((1, 1, 1)));
-        // The last ones by themselves, and all are counted.
+        // The last ones are kept one by one, and all are counted.
         assert_eq!(of(&places, 2), Some((992, 991, 992)));
         for i in 993..1000 {
             assert_eq!(of(&places, i), Some((i, 1, i)));
         }
-        // Nor do two of them that take turns, and are refused.
+        // Nor do two peers that are rejected in turns.
         for i in 1000..3000u32 {
             trail.note(&mut places, refused(u64::from(i), i % 2));
         }
@@ -708,7 +708,7 @@ mod tests {
         });
         // 1 to 4, 8, 16, ... 1024.
         assert_eq!(said.count(), 12);
-        // Once in a while is news each time.
+        // A rare event is logged each time.
         for _ in 0..20 {
             at_ms = at_ms.saturating_add(60_000);
             assert!(trail.note(&mut places, closed(at_ms)).is_news());
@@ -750,7 +750,7 @@ mod tests {
             [Some(("PeerClosed", 2)), Some(("Unreachable", 1)), None]
         );
         assert_eq!(recorded(&records, 9), None);
-        // Address 0 is no record that was never written.
+        // Address 0 does not match an unused record.
         assert_eq!(recorded(&records, 0), None);
     }
 

@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many attempts to connect an NI has under way, and who may begin another.
+//! Limit and queue of an NI's concurrent attempts to connect.
 //!
-//! A node with a thousand peers may want to connect to all of them at once: when it boots, when its
-//! link or its device comes back. An attempt takes a queue pair, regions and buffers on both sides,
-//! and a fixed time after which it is given up. Begun all at once none of them ends in that time, what
-//! was made for them is thrown away, and they begin again. So no more than [`AT_A_TIME`] are under way;
-//! the other peers wait in line.
+//! A node with a thousand peers may want to connect to all of them at once: when it boots, or when its link or device
+//! comes back. An attempt takes a queue pair, regions and buffers on both sides, and has a fixed time limit. If all
+//! attempts began at once, none would end in time, their objects would be discarded, and they would begin again. So no
+//! more than [`AT_A_TIME`] are in flight; the other peers wait in the queue.
 //!
-//! Peers that are dead must not hold up those that live: after a rack has lost its power there may be hundreds of
-//! them, and each attempt ends by its time limit only. So an attempt has its turn for as long as it may still be
-//! one of those that go on: it counts no more when its address was not found at the first try
-//! ([`crate::proto::conn_state::ConnEvent::AddrTimeout`]), or nobody has answered for [`UNANSWERED_MS`].
+//! Dead peers must not delay live ones: after a rack has lost its power there may be hundreds of dead peers, and each
+//! attempt ends only by its time limit. So an attempt counts only as long as it is likely to succeed: it stops to count
+//! when its address was not found at the first try ([`crate::proto::conn_state::ConnEvent::AddrTimeout`]), or the peer
+//! has not answered for [`UNANSWERED_MS`].
 //!
-//! Nor may those that never answer take all the turns there are: then others would wait for longer than LNet does. Who
-//! did not answer the last time has [`SILENT_AT_A_TIME`] of the places, behind those of whom nothing bad is known
-//! (H45).
+//! Peers that never answer must not take all places either: otherwise other peers would wait for longer than LNet does.
+//! Peers that did not answer the last time may use [`SILENT_AT_A_TIME`] of the places, after all other peers (H45).
 //!
-//! And who has no connection at all goes before those that want more of them: after a storm each peer has one before
-//! anybody has two.
+//! A peer without a connection goes before peers that want more connections: after a storm each peer has one connection
+//! before any peer has two.
 //!
-//! Context: any; the caller holds the lock of the line.
+//! Context: any; the caller holds the lock of the queue.
 
 use core::ops::{
     Deref,
@@ -29,57 +27,58 @@ use core::ops::{
 
 use super::addr_hash;
 
-/// Attempts under way at a time on an NI, but for the last peer's, which may be several. Few enough that none
-/// waits for the others until its time is over: with 64 some did, on two emulated CPUs.
+/// Attempts in flight at a time on an NI. A peer with several connections may exceed it. Small enough that no attempt
+/// spends its time limit waiting for the others: with 64 some did, on two emulated CPUs.
 pub const AT_A_TIME: u32 = 16;
 
-/// Those of them that are for peers that did not answer the last time. All that others need is some: whoever answers
-/// does so at once. But after a rack has lost its power hundreds are silent, and may all be there again.
+/// Places for peers that did not answer the last time. Other peers need only a few places, because a live peer answers
+/// at once. But after a rack has lost its power hundreds of peers are silent, and may all come back at the same time.
 pub const SILENT_AT_A_TIME: u32 = 12;
 
-/// Milliseconds that a step of an attempt may take, to find the address, or from there to the answer, and the attempt
-/// still counts. Sixteen in that time are eight a second, a third of what two emulated CPUs made with much beside (a
-/// thousand in 41 s); so those that are made in their turn do not pile up. Of a peer with several connections one goes
-/// ahead ([`super::reconnect`]), so one that is dead takes no more of it.
+/// Time in milliseconds that a step of an attempt (to find the address, or from there to the answer) may take while the
+/// attempt still counts. Sixteen attempts in that time are eight a second, a third of the rate of two emulated CPUs
+/// with much other load (a thousand in 41 s); so attempts that are made in their turn do not pile up. A peer with
+/// several connections begins with one ([`super::reconnect`]), so a dead peer takes no more.
 pub const UNANSWERED_MS: u32 = 2000;
 
-/// What a peer wants a connection for.
+/// Priority of a peer's attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectPriority {
-    /// It has none, and nothing bad is known of it.
+    /// The peer has no connection, and no failure of it is known.
     First,
-    /// It has none, and did not answer the last time.
+    /// The peer has no connection, and did not answer the last time.
     Silent,
-    /// It has one.
+    /// The peer has a connection.
     More,
 }
 
-/// Addresses in one place of those that did not answer; 0 is none.
+/// Addresses of peers that did not answer, in one bucket; 0 is unused.
 pub type UnresponsiveBucket = [u32; 4];
 
-/// Places that there should be: with a thousand that are dead hardly one is forgotten.
+/// Recommended number of buckets: with a thousand dead peers hardly one is forgotten.
 pub const QUIET: usize = 1024;
 
-/// Who did not answer the last time: the peer object is gone with its last attempt. The places are the caller's memory,
-/// and always as many; who finds no room in its own takes that of another one, who counts as unknown again.
+/// Table of peers that did not answer the last time: a peer object is gone with its last attempt. The buckets are
+/// memory of the caller, always the same number. A peer whose bucket is full replaces another peer there, which then
+/// counts as unknown again.
 #[derive(Clone, Copy, Debug)]
 pub struct UnresponsivePeers {
     salt: u64,
 }
 
 impl UnresponsivePeers {
-    /// `salt` is random.
+    /// Creates the table; `salt` is random.
     pub const fn new(salt: u64) -> Self {
         Self { salt }
     }
 
-    /// Whether that address did not answer.
+    /// Returns whether the peer with this address did not answer.
     pub fn has(self, places: &[UnresponsiveBucket], addr: u32) -> bool {
         let at = addr_hash::place(addr, self.salt, places.len());
         places.get(at).is_some_and(|place| place.contains(&addr))
     }
 
-    /// Notes whether it did.
+    /// Records whether the peer answered.
     pub fn note(self, places: &mut [UnresponsiveBucket], addr: u32, answered: bool) {
         let at = addr_hash::place(addr, self.salt, places.len());
         let Some(place) = places.get_mut(at) else {
@@ -89,7 +88,7 @@ impl UnresponsivePeers {
             let mine = place.iter_mut().filter(|quiet| **quiet == addr);
             mine.for_each(|quiet| *quiet = 0);
         } else if !place.contains(&addr) {
-            // The newest is the first, so the one that was noted longest ago goes.
+            // The newest is the first, so the oldest is replaced.
             let free = place.iter().position(|quiet| *quiet == 0).unwrap_or(3);
             if let Some(all) = place.get_mut(..=free) {
                 all.rotate_right(1);
@@ -100,15 +99,14 @@ impl UnresponsivePeers {
     }
 }
 
-/// Where a peer stands. A peer has an entry in a queue of the line if it is `Waiting` or `Behind`, and no more than
-/// one.
+/// Place of a peer. A peer has an entry in a queue if it is `Waiting` or `Behind`, and no more than one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
     /// The peer does not wait.
     Nowhere,
-    /// In line, without a connection.
+    /// In the queue, without a connection.
     Waiting,
-    /// In line, behind all peers without a connection: the peer has one, and wants more.
+    /// In the queue, behind all peers without a connection: the peer has one, and wants more.
     Behind,
     /// The peer waits, but its queue had no room. The peer looks again every second, and joins the queue then.
     Outside,
@@ -133,8 +131,7 @@ impl QueueState {
     }
 }
 
-/// Peers in a queue of the line, which takes 16 KiB. Further peers look again every second, and join when there is
-/// room.
+/// Number of peers in a queue, which takes 16 KiB. Further peers look again every second, and join when there is room.
 pub const ROOM: usize = 4096;
 
 /// Addresses in order: a ring in the memory `M`, which never grows.
@@ -169,7 +166,7 @@ impl<M: Deref<Target = [u32]> + DerefMut> PeerRing<M> {
             .unwrap_or(0)
     }
 
-    /// Adds an address. False: there is no room.
+    /// Adds an address. Returns false if there is no room.
     fn push(&mut self, addr: u32) -> bool {
         if self.len >= self.ring.len() {
             return false;
@@ -189,7 +186,7 @@ impl<M: Deref<Target = [u32]> + DerefMut> PeerRing<M> {
         addr
     }
 
-    /// Removes an address, if it is there. Those behind it move up.
+    /// Removes an address, if it is there. Later entries move up.
     fn remove(&mut self, addr: u32) {
         let mut left = 0;
         for n in 0..self.len {
@@ -209,7 +206,7 @@ impl<M: Deref<Target = [u32]> + DerefMut> PeerRing<M> {
     }
 }
 
-/// The attempts that are under way, and the peers that wait for their turn.
+/// Attempts in flight, and peers that wait for their turn.
 pub struct ConnectQueue<M> {
     under_way: ConnectsInFlight,
     /// Peers without a connection.
@@ -221,7 +218,7 @@ pub struct ConnectQueue<M> {
 }
 
 impl<M: Deref<Target = [u32]> + DerefMut> ConnectQueue<M> {
-    /// Makes an empty line. Each queue has as much room as its memory.
+    /// Creates an empty queue. Each list has as much room as its memory.
     pub fn new(first: M, silent: M, more: M) -> Self {
         Self {
             under_way: ConnectsInFlight::NONE,
@@ -231,8 +228,8 @@ impl<M: Deref<Target = [u32]> + DerefMut> ConnectQueue<M> {
         }
     }
 
-    /// Returns whether the peer with that address may begin so many attempts now, which are counted then. Otherwise
-    /// the peer joins the line, unless it waits there. `place` follows.
+    /// Returns whether the peer with that address may begin this number of attempts now, and then counts them.
+    /// Otherwise the peer joins the queue, unless it waits there. `place` is updated.
     #[must_use]
     pub fn enter(
         &mut self,
@@ -270,7 +267,7 @@ impl<M: Deref<Target = [u32]> + DerefMut> ConnectQueue<M> {
         false
     }
 
-    /// Takes the peer with that address out of the line.
+    /// Removes the peer with that address from the queue.
     pub fn forget(&mut self, addr: u32, place: &mut QueueState) {
         match core::mem::replace(place, QueueState::Nowhere) {
             QueueState::Waiting => {
@@ -282,12 +279,12 @@ impl<M: Deref<Target = [u32]> + DerefMut> ConnectQueue<M> {
         }
     }
 
-    /// Counts off an attempt with that claim, which has ended its turn or was not begun.
+    /// Counts off an attempt with that priority, which has ended its turn or was not begun.
     pub fn leave(&mut self, claim: ConnectPriority) {
         self.under_way.end(claim);
     }
 
-    /// Takes out the peer that is to begin now, if there is room: its address, and the place that it had.
+    /// Removes the peer that is to begin now, if there is room, and returns its address and its place.
     pub fn next(&mut self) -> Option<(u32, QueueState)> {
         if !self.under_way.has_room(ConnectPriority::First) {
             return None;
@@ -318,20 +315,20 @@ impl<M: Deref<Target = [u32]> + DerefMut> ConnectQueue<M> {
     }
 }
 
-/// The attempts that are under way.
+/// Attempts in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectsInFlight {
     all: u32,
-    /// Of these: of peers that did not answer the last time.
+    /// Attempts for peers that did not answer the last time.
     silent: u32,
 }
 
 impl ConnectsInFlight {
-    /// None.
+    /// No attempts.
     pub const NONE: Self = Self { all: 0, silent: 0 };
 
-    /// Whether a peer may begin some now, which counts them: if there is room for its `claim`, and nobody stands in
-    /// front of it. `line`: somebody waits.
+    /// Counts attempts of a peer, and returns true, if there is room for its `claim`, and no peer is before it. `line`:
+    /// other peers wait.
     #[must_use]
     pub fn begin(
         &mut self,
@@ -350,7 +347,8 @@ impl ConnectsInFlight {
         true
     }
 
-    /// One that was begun with that claim is over, or was not begun after all, or takes so long that it counts no more.
+    /// Counts off an attempt with that priority that ended, or was not begun, or takes so long that it no longer
+    /// counts.
     pub fn end(&mut self, claim: ConnectPriority) {
         self.all = self.all.saturating_sub(1);
         if claim == ConnectPriority::Silent {
@@ -358,7 +356,7 @@ impl ConnectsInFlight {
         }
     }
 
-    /// Whether somebody with that claim may be called.
+    /// Returns whether a peer with that priority may be called.
     pub fn has_room(&self, claim: ConnectPriority) -> bool {
         let spare = claim != ConnectPriority::Silent || self.silent < SILENT_AT_A_TIME;
         spare && self.all < AT_A_TIME
@@ -398,7 +396,7 @@ mod tests {
         assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, true));
         assert!(!under_way.begin(1, ConnectPriority::First, QueueState::Waiting, true));
         assert!(under_way.begin(1, ConnectPriority::First, QueueState::Called, true));
-        // Nobody waits any more: then whoever comes.
+        // No peer waits any more: then any peer may begin.
         assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
     }
 
@@ -417,7 +415,7 @@ mod tests {
         assert!(!QueueState::Nowhere.waits() && !QueueState::Called.waits());
     }
 
-    /// Returns a line with that room, in which all attempts are under way.
+    /// Returns a queue with that room, in which all attempts are in flight.
     fn busy<const N: usize>(room: &mut [[u32; N]; 3]) -> ConnectQueue<&mut [u32]> {
         let [first, silent, more] = room;
         let mut line = ConnectQueue::new(&mut first[..], &mut silent[..], &mut more[..]);
@@ -426,7 +424,7 @@ mod tests {
         line
     }
 
-    /// Peers whose messages expire before their turn are forgotten, and come again with LNet's next message.
+    /// Tests that peers whose messages expire before their turn are forgotten, and come back with LNet's next message.
     #[test]
     fn the_line_is_no_longer_than_there_are_peers() {
         let mut room = [[0; 1024]; 3];
@@ -440,7 +438,7 @@ mod tests {
                 };
                 let mut place = QueueState::Nowhere;
                 assert!(!line.enter(addr, 1, &mut place, claim) && place.waits());
-                // It looks again.
+                // The peer looks again.
                 assert!(!line.enter(addr, 1, &mut place, claim) && place.waits());
                 if round < 99 {
                     line.forget(addr, &mut place);
@@ -503,7 +501,7 @@ mod tests {
         assert!(line.enter(2, 1, two, ConnectPriority::First));
     }
 
-    /// A peer with several connections begins all of them, or none: the last may go beyond the limit.
+    /// Tests that a peer with several connections begins all of them, or none: the last may exceed the limit.
     #[test]
     fn several_begin_together() {
         let mut under_way = ConnectsInFlight::NONE;
@@ -540,7 +538,7 @@ mod tests {
             assert!(under_way.begin(1, ConnectPriority::First, QueueState::Nowhere, false));
         }
         assert!(!under_way.has_room(ConnectPriority::More));
-        // What ends makes room for its kind.
+        // An attempt that ends makes room for its kind.
         under_way.end(ConnectPriority::First);
         assert!(
             !under_way.has_room(ConnectPriority::Silent)
@@ -560,7 +558,7 @@ mod tests {
             unanswered.note(&mut places, addr, false);
             unanswered.note(&mut places, addr, false);
         }
-        // Nobody else is taken for one of them, and hardly one of them is forgotten.
+        // No other peer is taken for one of them, and hardly one of them is forgotten.
         assert!(!(0x0a00_0200..0x0a00_0600u32).any(|addr| unanswered.has(&places, addr)));
         let known = rack.clone().filter(|addr| unanswered.has(&places, *addr));
         assert!(known.count() > 60);

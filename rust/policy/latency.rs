@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the time of a message goes: the stages it passes, and histograms of how long each took.
+//! Latency histograms: the stages of a message, and how long each took.
 //!
-//! A message that is sent passes Queued, Wire and, if it wants one, Answer. What of Queued was want of a
-//! credit is Credit, too. A request that is received is with LNet until LNet gives its buffer back.
+//! A message that is sent passes Queued, Wire and, if it expects one, Answer. The part of Queued in which a credit was
+//! missing is also Credit. A request that is received is with LNet until LNet gives its buffer back.
 //!
 //! ```text
 //!  queued ----> posted ----> all work requests done ----> answered
@@ -11,14 +11,13 @@
 //!     |  (Credit) |                   |                       +--> queued again (PUT_DONE, LOCAL_INV)
 //! ```
 //!
-//! An answer may come before the completions of what it answers: then there is no Wire, and Answer
-//! begins with the posting.
+//! An answer may arrive before the completions of its request: then there is no Wire, and Answer begins with the
+//! posting.
 //!
-//! A histogram has [`BUCKETS`] counts. The first is of what took less than [`FIRST_NS`]; each further
-//! one goes to twice the time of the one before; the last has no end. It is kept as a row of 64 numbers, so
-//! that whoever keeps it may have such a row for each CPU: a time is counted in the number that its highest
-//! bit has, those below [`FIRST_NS`] in the last one below that ([`words`] says which make up a bucket), and
-//! [`SUM`] is for the nanoseconds.
+//! A histogram has [`BUCKETS`] counts. The first counts times below [`FIRST_NS`]; the limit of each further count is
+//! twice that of the one before; the last has no limit. It is stored as a row of 64 numbers, so that there can be a row
+//! for each CPU. A time is counted in the number of its highest bit; times below [`FIRST_NS`] in the last number below
+//! that. [`words`] returns the numbers of a bucket. [`SUM`] has the sum in nanoseconds.
 //!
 //! Context: any; the caller holds whatever lock protects a [`Stamps`].
 
@@ -29,37 +28,36 @@ use crate::proto::{
     wire::MsgType, //
 };
 
-/// Counts of a histogram.
+/// Number of counts of a histogram.
 pub const BUCKETS: usize = 32;
 
-/// The first count is of what took less, in nanoseconds.
+/// Limit of the first count, in nanoseconds.
 pub const FIRST_NS: u64 = 512;
 
-/// Which number of a histogram has the sum, in nanoseconds.
+/// Index of the sum, in nanoseconds.
 pub const SUM: usize = 0;
 
-/// Histograms there are.
+/// Number of histograms.
 pub const ROWS: usize = ROW_NAMES.len();
 
-/// Where a message may spend its time.
+/// Stage of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// From being given to its connection to being posted; of a PUT_DONE from the PUT_ACK, of a
-    /// LOCAL_INV from the answer.
+    /// From being given to its connection to being posted; for a PUT_DONE from the PUT_ACK, for a LOCAL_INV from the
+    /// answer.
     Queued,
-    /// The part of that in which the connection stood still for want of a credit. Only of those that
-    /// did.
+    /// The part of that in which the connection had no credit. Only messages that waited for one are counted.
     Credit,
-    /// From being posted until the device has done all of it: the peer's device has acknowledged it.
+    /// From being posted until the device has completed all of it, so that the peer's device has acknowledged it.
     Wire,
-    /// From there to the answer: the peer's LNet, and the way back.
+    /// From there to the answer: the time of the peer's LNet, and the way back.
     Answer,
-    /// A request of the peer's, from being received until LNet gave its buffer back.
+    /// From receiving a request of the peer until LNet gave its buffer back.
     Lnet,
 }
 
 impl Stage {
-    /// Its name, for programs.
+    /// Returns its name, for programs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -71,7 +69,7 @@ impl Stage {
     }
 }
 
-/// What spends it; the first are in the order of [`Op`].
+/// Kind of a message; the first kinds are in the order of [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxKind {
     /// IMMEDIATE.
@@ -90,12 +88,12 @@ pub enum TxKind {
     GetDone,
     /// LOCAL_INV, which is no message.
     Invalidate,
-    /// NOOP; no time is taken of it.
+    /// NOOP; its time is not measured.
     Noop,
 }
 
 impl TxKind {
-    /// Its name: that of the message, in the words of the protocol.
+    /// Returns its name: that of the message in the protocol.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Immediate => "IMMEDIATE",
@@ -110,7 +108,7 @@ impl TxKind {
         }
     }
 
-    /// That of a message that was received; `None` of those that only make connections.
+    /// Returns the kind of a received message; `None` for messages of the handshake.
     #[inline]
     pub const fn of_message(message: MsgType) -> Option<Self> {
         Some(match message {
@@ -143,7 +141,7 @@ impl From<Op> for TxKind {
     }
 }
 
-/// What the histograms are of, in their order.
+/// Stage and kind of each histogram, in order.
 pub const ROW_NAMES: [(Stage, TxKind); 25] = [
     (Stage::Queued, TxKind::Immediate),
     (Stage::Queued, TxKind::PutReq),
@@ -172,7 +170,7 @@ pub const ROW_NAMES: [(Stage, TxKind); 25] = [
     (Stage::Lnet, TxKind::GetReq),
 ];
 
-/// Which histogram it is; `None`: there is none, because it cannot be.
+/// Returns the index of a histogram; `None` if there is none, because the kind does not pass the stage.
 #[inline]
 pub const fn row(stage: Stage, kind: TxKind) -> Option<usize> {
     let at = kind as usize;
@@ -192,9 +190,9 @@ pub const fn row(stage: Stage, kind: TxKind) -> Option<usize> {
     }
 }
 
-/// The numbers of a row that are one count together: one, but for the last.
+/// Returns the numbers of a row that form a bucket: one, except for the last bucket.
 pub fn words(bucket: usize) -> Range<usize> {
-    // The highest bit of what is just below the first limit.
+    // The highest bit of the largest value below the first limit.
     let lowest = 8usize;
     let first = lowest.saturating_add(bucket);
     let end = match bucket < BUCKETS.saturating_sub(1) {
@@ -204,7 +202,7 @@ pub fn words(bucket: usize) -> Range<usize> {
     first..end
 }
 
-/// What everything in a bucket took less than, in nanoseconds; `None` for the last.
+/// Returns the upper limit of a bucket, in nanoseconds, which is exclusive; `None` for the last.
 pub fn limit(bucket: usize) -> Option<u64> {
     if bucket >= BUCKETS.saturating_sub(1) {
         return None;
@@ -212,14 +210,13 @@ pub fn limit(bucket: usize) -> Option<u64> {
     FIRST_NS.checked_shl(u32::try_from(bucket).ok()?)
 }
 
-/// In which bucket the one is that is slower than so many in 1000: 500 is the median. `None`: there is
-/// nothing.
+/// Returns the bucket of the quantile `of_1000` in 1000: 500 is the median. `None` if all counts are 0.
 pub fn quantile(counts: &[u64], of_1000: u64) -> Option<usize> {
     let all = counts.iter().fold(0u64, |n, c| n.saturating_add(*c));
     if all == 0 {
         return None;
     }
-    // Large numbers lose some digits, which no picture shows.
+    // Large numbers lose some digits, which no display shows.
     let wanted = match all.checked_mul(of_1000) {
         Some(n) => n.div_ceil(1000),
         None => (all / 1000).saturating_mul(of_1000),
@@ -234,7 +231,7 @@ pub fn quantile(counts: &[u64], of_1000: u64) -> Option<usize> {
     None
 }
 
-/// Where a transmit is between two stages.
+/// Stage of a transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxStage {
     Queue,
@@ -242,7 +239,7 @@ enum TxStage {
     Answer,
 }
 
-/// The clock of one transmit: when its stage began. `T` is a point in time.
+/// Clock of one transmit: the time at which its stage began. `T` is a point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps<T> {
     since: T,
@@ -251,7 +248,7 @@ pub struct Stamps<T> {
 }
 
 impl<T: Copy> Stamps<T> {
-    /// It is given to its connection.
+    /// Starts the clock when the transmit is given to its connection.
     #[inline]
     pub const fn queued(now: T) -> Self {
         Self {
@@ -261,12 +258,12 @@ impl<T: Copy> Stamps<T> {
         }
     }
 
-    /// When its stage began.
+    /// Returns when its stage began.
     pub fn since(&self) -> T {
         self.since
     }
 
-    /// It is posted; returns since when it was queued.
+    /// Notes that it is posted; returns since when it was queued.
     #[inline]
     pub fn posted(&mut self, kind: TxKind, now: T) -> T {
         let since = core::mem::replace(&mut self.since, now);
@@ -275,8 +272,8 @@ impl<T: Copy> Stamps<T> {
         since
     }
 
-    /// All of its work requests are done. What was posted, and when; `None` if it was not on the wire
-    /// any more.
+    /// Notes that all its work requests are complete. Returns what was posted, and when; `None` if it was no longer on
+    /// the wire.
     #[inline]
     pub fn sent(&mut self, now: T) -> Option<(TxKind, T)> {
         if self.at != TxStage::Wire {
@@ -287,8 +284,8 @@ impl<T: Copy> Stamps<T> {
         Some((self.kind, since))
     }
 
-    /// The peer has answered; it may be queued again. What was answered, and since when that was waited
-    /// for; `None` if nothing was.
+    /// Notes the peer's answer; the transmit may be queued again. Returns what was answered, and when the wait began;
+    /// `None` if no answer was expected.
     #[inline]
     pub fn answered(&mut self, now: T) -> Option<(TxKind, T)> {
         if self.at == TxStage::Queue {
@@ -306,7 +303,7 @@ mod tests {
     use super::*;
     use crate::proto::credits::Cost;
 
-    /// Which count is of what took that long.
+    /// Returns the bucket of a time in nanoseconds.
     fn bucket(ns: u64) -> usize {
         let ns = ns | FIRST_NS.saturating_sub(1);
         let word = usize::try_from(ns.ilog2()).unwrap_or(0);
@@ -351,7 +348,7 @@ mod tests {
         for (n, (stage, kind)) in ROW_NAMES.iter().enumerate() {
             assert_eq!(row(*stage, *kind), Some(n));
         }
-        // What costs a credit may wait for one, and what wants an answer for that; nothing else.
+        // Only a kind that costs a credit may wait for one, and only a kind with an answer for that.
         let ops = [
             Op::Immediate,
             Op::PutReq,

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which messages of LNet's go over the next connection when one has ended before the peer is known to have them.
+//! Rules of resending messages over the next connection, if a connection ended before the peer is known to have them.
 //!
-//! LNet sends such a message again where it has another way. Where it has none, as on a node with one NI whose peers
-//! have one, it tells whoever sent it; and of an ACK or a REPLY that is nobody, for who waits for it is on the other
-//! node. There the wait ends with a timeout: of a discovery, in which nothing else goes to that peer, after up to four
-//! minutes; of bulk data after a hundred seconds.
+//! LNet resends such a message if it has another NI or route. If it has none, as on a node with one NI whose peers have
+//! one, LNet reports the failure to the sender. An ACK or a REPLY has no sender to report to, because the task that
+//! waits for it is on the other node. There the wait ends with a timeout: of a discovery, in which nothing else goes to
+//! that peer, after up to four minutes; of bulk data after a hundred seconds.
 //!
-//! So what no work request was posted of goes over the next connection, as if LNet had sent it just now. An ACK or a
-//! REPLY does so though it was posted, and the peer may have it: LNet of the peer's looks for the MD that it names, and
-//! drops a second one, because the first has used that up. A PUT or GET that was posted is never sent twice: its sender
-//! is told.
+//! So a message for which no work request was posted goes over the next connection, as if LNet had sent it just now. An
+//! ACK or a REPLY is resent even if it was posted and the peer may have it: the peer's LNet looks for the MD that it
+//! names, and drops a second one, because the first has used up the MD. A PUT or GET that was posted is never sent
+//! twice: LNet reports the failure to its sender.
 //!
-//! Only what is all in one message, which is copied, or offers memory that the peer has not been given: an IMMEDIATE or
-//! a PUT_REQ. Of a GET_REQ LNet has made the reply already, and would have to make another one, which it does not
-//! (2.17). What has waited for as long as a message may does not go again: it would keep its sender waiting for as long
-//! once more.
+//! Only an IMMEDIATE, which is one message with copied data, or a PUT_REQ, which offers memory that the peer has not
+//! been given, is resent. For a GET_REQ LNet has created the reply already, and would have to create another one, which
+//! it does not (2.17). A message that has waited for as long as a message may is not resent: its sender would wait for
+//! the same time again.
 //!
 //! Context: any.
 
@@ -24,30 +24,30 @@ use crate::proto::{
     tx::Op, //
 };
 
-/// What a message is to LNet.
+/// Role of a message in LNet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MsgRole {
-    /// A PUT or GET: who sent it is told if it fails.
+    /// PUT or GET: LNet reports a failure to its sender.
     Request,
-    /// An ACK or REPLY: who waits for it is not.
+    /// ACK or REPLY: LNet does not report a failure to the node that waits for it.
     Answer,
 }
 
-/// Which messages go again.
+/// Messages to resend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resend {
     /// None.
     Nothing,
-    /// Those that nobody is told of.
+    /// Answers, whose failure LNet does not report.
     Answers,
-    /// All.
+    /// All messages.
     All,
 }
 
 impl Resend {
-    /// Of a transmit that was to do `op` when it ended for `cause`. `posted`: a work request of it reached the device.
-    /// `overdue`: it has been under way for longer than it may. What the connection ended for may be another one's
-    /// delay.
+    /// Returns what to resend of a transmit for `op` that ended for `cause`. `posted`: a work request of it reached the
+    /// device. `overdue`: it has been in flight for longer than allowed. The connection may have ended because of
+    /// another transmit's delay.
     pub fn of(op: Op, cause: Cause, posted: bool, overdue: bool) -> Self {
         let whole = matches!(op, Op::Immediate | Op::PutReq);
         if !whole || overdue || !cause.spares_messages() {
@@ -55,13 +55,13 @@ impl Resend {
         }
         match posted {
             false => Self::All,
-            // It may be that message which a device does not take, and it would end one connection after the other.
+            // That message may be the one that a device rejects, and would end one connection after the other.
             true if matches!(cause, Cause::LocalFault | Cause::RemoteFault) => Self::Nothing,
             true => Self::Answers,
         }
     }
 
-    /// Whether one does that carries this.
+    /// Returns whether it includes messages of this role.
     pub fn takes(self, carries: MsgRole) -> bool {
         match self {
             Self::Nothing => false,
@@ -84,7 +84,7 @@ mod tests {
         assert!(!posted.takes(MsgRole::Request) && posted.takes(MsgRole::Answer));
     }
 
-    /// Whose memory the peer knows is told by the end of the connection.
+    /// Tests that a message with memory that the peer knows ends with the connection.
     #[test]
     fn only_what_is_all_in_a_message() {
         for op in [
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// One that no device takes would end every connection.
+    /// Tests a message that devices reject, which would end every connection.
     #[test]
     fn what_may_be_at_fault_does_not() {
         for cause in [Cause::LocalFault, Cause::RemoteFault] {
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// What a connection has no memory for is an answer, and not these.
+    /// Tests that a lack of memory in a connection concerns an answer, and not these messages.
     #[test]
     fn memory_that_is_missing_is_for_another() {
         assert_eq!(
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(posted, Resend::Answers);
     }
 
-    /// Whom nobody is to talk to, or who is of another life.
+    /// Tests peers that are excluded or were restarted.
     #[test]
     fn not_to_everybody() {
         for cause in [
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// That one message has waited for too long says nothing of those behind it.
+    /// Tests that a message that has waited for too long does not affect those behind it.
     #[test]
     fn who_has_not_waited_for_long_goes_again() {
         for cause in [

@@ -1,67 +1,66 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whose turn it is with LNet, and whose doorbell: whether the worker that calls LNet has to be queued and where, what
-//! it does next, and whether what is sent meanwhile waits for a doorbell that somebody will ring anyway.
+//! Scheduling of the worker that calls LNet, and of doorbells: whether to queue the worker and where, what it does
+//! next, and whether a new message waits for a doorbell that rings anyway.
 //!
-//! The worker goes before ordinary tasks, so that a message does not wait for a node that computes. But a peer decides
-//! how much there is for it to do, and must not take the CPU from all else: a connection has that priority for
-//! [`PRIORITY_NS`] in [`WHILE_NS`], and for no more jobs than are done at a time, and then goes on among ordinary tasks
-//! (H46).
+//! The worker goes before ordinary tasks, so that a message does not wait for a node that computes. But the amount of
+//! its work depends on the peer, which must not take the CPU from all other tasks. So a connection has that priority
+//! for [`PRIORITY_NS`] in [`WHILE_NS`], and for no more jobs than are done at a time, and then continues among ordinary
+//! tasks (H46).
 //!
-//! It runs on one CPU at a time whichever queue it is in: it is queued only when it is not awake.
+//! The worker runs on one CPU at a time, whichever queue it is in, because it is queued only when it is not awake.
 //!
 //! Context: any; the caller holds the connection's lock.
 
-/// Messages under way from which on further ones wait for the next completion, to go together. Fewer would
-/// keep the wire idle between two batches.
+/// Number of messages in flight from which on further messages wait for the next completion, and are posted together.
+/// With a smaller number the wire would be idle between two batches.
 const RING_BELOW: u32 = 8;
 
-/// Nanoseconds that the worker of a connection runs before ordinary tasks in [`WHILE_NS`]: a sixteenth of a CPU, and of
-/// a peer's 32 connections, spread over the CPUs, there are a few on each. A shorter while would cost more changes of
-/// task.
+/// Time that the worker of a connection runs before ordinary tasks in [`WHILE_NS`], in nanoseconds: a sixteenth of a
+/// CPU. A peer's 32 connections are spread over the CPUs, a few on each. A shorter time would cost more task switches.
 pub const PRIORITY_NS: u64 = 1_000_000;
 
-/// Nanoseconds in which that is so.
+/// Period for [`PRIORITY_NS`], in nanoseconds.
 pub const WHILE_NS: u64 = 16_000_000;
 
-/// What is under way to the peer: pushed into the send queue, and not ended.
+/// Work requests in flight to the peer: pushed into the send queue, and not completed.
 #[derive(Clone, Copy, Debug)]
 pub struct SendsInFlight {
     messages: u32,
 }
 
-/// What a work request is for.
+/// Role of a work request in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrRole {
-    /// A message, or an invalidation: the last of its chain.
+    /// Message or invalidation: the last of its chain.
     Last,
-    /// What goes in front of it: a WRITE, a registration.
+    /// WRITE or registration in front of it.
     InFront,
 }
 
 impl SendsInFlight {
-    /// Nothing.
+    /// Creates the count with nothing in flight.
     pub const fn new() -> Self {
         Self { messages: 0 }
     }
 
-    /// A work request was pushed.
+    /// Counts a work request that was pushed.
     pub fn pushed(&mut self, load: WrRole) {
         if load == WrRole::Last {
             self.messages = self.messages.wrapping_add(1);
         }
     }
 
-    /// A work request has ended.
+    /// Counts a work request that has completed.
     pub fn ended(&mut self, load: WrRole) {
         if load == WrRole::Last {
             self.messages = self.messages.saturating_sub(1);
         }
     }
 
-    /// Whether the doorbell rings for what is queued now. If not a completion is certain to come, which rings:
-    /// the last work request of each batch asks for one. `corked`: the LNet half rings, too, when it is through
-    /// with a few jobs, but one of them may take for ever. It is asked only if it matters.
+    /// Returns whether to ring the doorbell for the queued work requests. If not, a completion is certain to arrive and
+    /// to ring it: the last work request of each batch asks for one. `corked`: the LNet half rings, too, when it has
+    /// done a few jobs, but a job may take for ever. `corked` is called only if its result matters.
     #[inline]
     pub fn rings(&self, corked: impl FnOnce() -> bool) -> bool {
         self.messages == 0 || (self.messages < RING_BELOW && !corked())
@@ -74,37 +73,36 @@ impl Default for SendsInFlight {
     }
 }
 
-/// What the LNet half does next.
+/// Next job of the LNet half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextJob {
     /// Finish a transmit.
     Finish,
     /// Give a request to LNet.
     Parse,
-    /// Nothing.
+    /// No job.
     Rest,
 }
 
-/// The LNet half of a connection, as the others see it.
+/// State of a connection's LNet half for other contexts.
 #[derive(Clone, Copy, Debug)]
 pub struct UpcallSched {
-    /// It was queued, and has not looked yet.
+    /// It was queued, and has not looked for jobs yet.
     queued: bool,
-    /// The task that runs it, rings the doorbell when it is through with a few jobs, and will look for
-    /// more; 0 is nobody.
+    /// Task that runs it. The task rings the doorbell after a few jobs, and then looks for more. 0: no task runs it.
     owner: i32,
-    /// The last that it did was to finish a transmit.
+    /// Its last job was to finish a transmit.
     requests_next: bool,
     /// There was more to do than its caller does at a time.
     busy: bool,
-    /// When the time that it ran is paid for: each run puts that off by [`WHILE_NS`] / [`PRIORITY_NS`] times its own
-    /// length. It has the priority while less than [`WHILE_NS`] of that is ahead. On any clock that does not go back,
-    /// in nanoseconds.
+    /// Time at which its run time is paid for, in nanoseconds of any monotonic clock. Each run delays it by
+    /// [`WHILE_NS`] / [`PRIORITY_NS`] times its own length. The worker has the priority while this time is less than
+    /// [`WHILE_NS`] ahead.
     due_ns: u64,
 }
 
 impl UpcallSched {
-    /// Nobody runs it, and it is not queued.
+    /// Creates the state of a half that no task runs, and that is not queued.
     pub const fn new() -> Self {
         Self {
             queued: false,
@@ -115,13 +113,13 @@ impl UpcallSched {
         }
     }
 
-    /// Whether it will look for more by itself: it was queued, or runs.
+    /// Returns whether it will look for jobs by itself: it was queued, or runs.
     #[inline]
     pub fn is_awake(&self) -> bool {
         self.queued || self.owner != 0
     }
 
-    /// There is something for it. True: the caller queues it, for it would not see it by itself.
+    /// Notes a new job. Returns true if the caller must queue the half, because it would not find the job by itself.
     pub fn wake(&mut self) -> bool {
         if self.is_awake() {
             return false;
@@ -130,14 +128,14 @@ impl UpcallSched {
         true
     }
 
-    /// The task `me` looks for a job. What is queued from here on may need to be looked at once more, and
-    /// what it sends meanwhile waits for its doorbell.
+    /// Marks the task `me` as its runner. Jobs that are queued from here on may need another look, and messages that it
+    /// sends meanwhile wait for its doorbell.
     pub fn begin(&mut self, me: i32) {
         self.queued = false;
         self.owner = me;
     }
 
-    /// It was called at `began_ns`, and has no other job: from here on nothing waits for it.
+    /// Notes that it has no other job. It was called at `began_ns`. From here on nothing waits for it.
     #[inline]
     pub fn rests(&mut self, began_ns: u64, now_ns: u64) {
         self.owner = 0;
@@ -145,8 +143,8 @@ impl UpcallSched {
         self.ran(began_ns, now_ns);
     }
 
-    /// It was called at `began_ns`, and there may be more, which it does when others had their turn: the caller queues
-    /// it.
+    /// Notes that there may be more jobs, which it does after other tasks: the caller queues it. It was called at
+    /// `began_ns`.
     pub fn again(&mut self, began_ns: u64, now_ns: u64) {
         self.owner = 0;
         self.queued = true;
@@ -161,20 +159,20 @@ impl UpcallSched {
         self.due_ns = due_ns.saturating_add(ns.saturating_mul(WHILE_NS / PRIORITY_NS));
     }
 
-    /// Whether it goes before ordinary tasks, if it is queued at `now_ns`, or not much later.
+    /// Returns whether it goes before ordinary tasks, if it is queued at `now_ns` or shortly after.
     #[inline]
     pub fn has_priority(&self, now_ns: u64) -> bool {
         !self.busy && self.due_ns.saturating_sub(now_ns) < WHILE_NS
     }
 
-    /// Whether it has run for so long, since `began_ns`, that it is the turn of others.
+    /// Returns whether it has run so long since `began_ns` that other tasks have their turn.
     #[inline]
     pub fn is_long(began_ns: u64, now_ns: u64) -> bool {
         now_ns.saturating_sub(began_ns) >= PRIORITY_NS
     }
 
-    /// What comes next, if there are transmits to be finished, or requests to be parsed: if both, in turn, for
-    /// neither may ever end.
+    /// Returns the next job. `done`: transmits are to be finished; `requests`: requests are to be parsed. If both, they
+    /// alternate, because neither may ever end.
     pub fn pick(&mut self, done: bool, requests: bool) -> NextJob {
         let pick = match (done, requests) {
             (true, true) if self.requests_next => NextJob::Parse,
@@ -186,7 +184,7 @@ impl UpcallSched {
         pick
     }
 
-    /// Whether what is queued now waits for it. `me` says who asks.
+    /// Returns whether work requests that are queued now wait for its doorbell. `me` returns the calling task.
     pub fn holds(&self, me: impl FnOnce() -> i32) -> bool {
         self.owner != 0 && self.owner == me()
     }
@@ -252,7 +250,7 @@ mod tests {
         assert_eq!(turn.pick(true, true), NextJob::Finish);
         assert_eq!(turn.pick(true, true), NextJob::Parse);
         assert_eq!(turn.pick(true, true), NextJob::Finish);
-        // It is theirs whenever there was only the other.
+        // A request goes first whenever the last job was a transmit.
         assert_eq!(turn.pick(true, false), NextJob::Finish);
         assert_eq!(turn.pick(true, true), NextJob::Parse);
         assert_eq!(turn.pick(false, true), NextJob::Parse);
@@ -267,7 +265,7 @@ mod tests {
         turn.begin(7);
         turn.again(1, 2);
         assert!(turn.is_awake() && !turn.wake() && !turn.holds(|| 7));
-        // It has done too much at a time for a priority, however long that took.
+        // It has done too many jobs at a time for the priority, however long that took.
         assert!(!turn.has_priority(u64::MAX));
         turn.begin(8);
         turn.rests(1, 2);
@@ -276,7 +274,7 @@ mod tests {
 
     #[test]
     fn who_floods_has_no_priority_for_long() {
-        // All the time, with pauses that are too short for anybody else, a message or a megabyte at a time.
+        // It runs all the time, with pauses that are too short for other tasks, a message or a megabyte at a time.
         for job in [
             WHILE_NS / 1000,
             WHILE_NS / 100,
@@ -293,14 +291,14 @@ mod tests {
                 turn.rests(now, now.saturating_add(job));
                 now = now.saturating_add(job).saturating_add(1000);
             }
-            // A sixteenth of the time, and what it has to begin with.
+            // A sixteenth of the time, and its initial budget.
             let most = PRIORITY_NS.saturating_mul(1010).saturating_add(job);
             assert!((1..=most).contains(&first));
-            // After a pause it has it at once.
+            // After a pause it has the priority at once.
             assert!(!turn.has_priority(now));
             assert!(turn.has_priority(u64::MAX));
         }
-        // One message after the other has it always.
+        // With one message after the other it always has the priority.
         let (mut turn, mut now) = (UpcallSched::new(), WHILE_NS);
         for _ in 0..1000 {
             turn.rests(now, now.saturating_add(5_000));

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why a connection or a transmit ended, and what LNet is told about it.
+//! Causes of the end of a connection or a transmit, and the status that LNet gets for each.
 //!
-//! LNet resends a message or not, and lowers the health of the local or of the remote interface, by
-//! the health status that comes with `lnet_finalize`: the mapping is behaviour, not a label. The
-//! table is protocol section 7, except for rows where ko2iblnd blames the wrong side
-//! (Documentation/reference.md).
+//! The health status that comes with `lnet_finalize` decides whether LNet resends a message, and whether it lowers the
+//! health of the local or of the remote interface: the mapping is behaviour, not a label. The table is protocol section
+//! 7, except for rows where ko2iblnd blames the wrong side (Documentation/reference.md).
 
 /// Errno values that cross the border to LNet, as positive numbers (`asm-generic/errno*.h`).
 pub mod errno {
@@ -27,7 +26,7 @@ pub mod errno {
     pub const EMSGSIZE: i32 = 90;
     /// The address is in use.
     pub const EADDRINUSE: i32 = 98;
-    /// The address is none of ours.
+    /// The address is not one of this node.
     pub const EADDRNOTAVAIL: i32 = 99;
     /// The network is down.
     pub const ENETDOWN: i32 = 100;
@@ -62,7 +61,7 @@ pub enum Health {
     LocalError,
     /// The peer is at fault; no resend.
     RemoteError,
-    /// The peer did not take it; LNet resends.
+    /// The peer did not accept it; LNet resends.
     RemoteDropped,
     /// The peer did not answer in time.
     RemoteTimeout,
@@ -70,16 +69,16 @@ pub enum Health {
     NetworkTimeout,
 }
 
-/// What `lnet_finalize` is called with: `status` is 0 or a negative errno.
+/// Arguments of `lnet_finalize`: `status` is 0 or a negative errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// 0 or a negative errno.
     pub status: i32,
-    /// Whom to blame.
+    /// Side that is to blame.
     pub health: Health,
 }
 
-/// Why something ended. The first cause is kept, later ones are consequences.
+/// Reason of an end. The first cause is kept, later ones are consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The NI is being deleted by the operator, or the module unloaded.
@@ -88,9 +87,9 @@ pub enum Cause {
     AdminClose,
     /// The administrator deleted the peer: `lctl del_peer`.
     PeerDeleted,
-    /// The administrator does not want the peer ([`crate::policy::nid_rules::allows`]).
+    /// The settings of the administrator exclude the peer ([`crate::policy::nid_rules::allows`]).
     Denied,
-    /// LNet keeps too much of what came over earlier connections of the peer ([`crate::policy::retained_rx`]).
+    /// LNet keeps too many requests of earlier connections of the peer ([`crate::policy::retained_rx`]).
     Backlog,
     /// The peer closed the connection.
     PeerClosed,
@@ -100,7 +99,7 @@ pub enum Cause {
     Protocol,
     /// The address does not answer, or there is no route to it.
     Unreachable,
-    /// The node answers, and nothing of ours listens there.
+    /// The node answers, but no LND listens there.
     NoListener,
     /// The peer refused the connection.
     Refused,
@@ -108,9 +107,9 @@ pub enum Cause {
     ConnectFailed,
     /// The handshake took longer than allowed.
     ConnectTimeout,
-    /// Objects of the connection could not be made here.
+    /// Objects of the connection could not be created here.
     NoResources,
-    /// A work request failed because of us (`IB_WC_LOC_*`, a failed post).
+    /// A work request failed because of this node (`IB_WC_LOC_*`, a failed post).
     LocalFault,
     /// A work request failed because of the peer (`IB_WC_REM_*`).
     RemoteFault,
@@ -128,13 +127,13 @@ pub enum Cause {
     DeadlineAnswer,
     /// The device went away or reported a fatal error.
     DeviceGone,
-    /// The way out of the NI closed: no link, no address, or a port that is not active.
+    /// The link of the NI closed: no carrier, no address, or a port that is not active.
     LinkDown,
-    /// A connection that the peer asked for came first.
+    /// A connection that the peer asked for was established first.
     Overtaken,
-    /// The address of our interface or of the peer's moved.
+    /// The address of this node's interface or of the peer's moved.
     AddressChanged,
-    /// Our interface is on another RDMA device now.
+    /// The interface of this node is on another RDMA device now.
     Moved,
     /// The path MTU of the connection is larger than the MTU of the port here.
     PathMtu,
@@ -145,17 +144,17 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// What a message that ends for this cause reports. `posted` tells whether any work request of
-    /// it reached the device: a message that never did can be sent again by LNet without harm.
+    /// Returns the status and health of a message that ends for this cause. `posted`: a work request of it reached the
+    /// device. LNet can resend a message without harm if none did.
     pub fn outcome(self, posted: bool) -> Outcome {
         use errno::*;
         let (status, health) = match self {
             Self::PeerDeleted => (EIO, Health::LocalError),
-            // Over this NI nothing is to go to that one; it reaches others.
+            // This NI must not send to that peer; it reaches others.
             Self::Denied => (EIO, Health::RemoteDropped),
-            // The peer ended it, and our NI has no part in that: LNet reaches others over our NI. An orderly close
-            // of the peer may show as a flush before the CM reports it. Where LNet has no other NI of the peer, the
-            // driver sends again.
+            // The peer ended it, and our NI has no part in that: LNet reaches other peers over it. An orderly close of
+            // the peer may show as a flush before the CM reports it. If LNet has no other NI of the peer, the driver
+            // resends.
             Self::PeerClosed | Self::Flushed => (ECONNRESET, Health::RemoteDropped),
             Self::Overtaken => (ECONNABORTED, Health::RemoteDropped),
             Self::PeerRestarted => (ESTALE, Health::RemoteDropped),
@@ -165,17 +164,17 @@ impl Cause {
             Self::ConnectFailed => (ECONNABORTED, Health::RemoteDropped),
             Self::ConnectTimeout | Self::DeadlineConnecting => (ETIMEDOUT, Health::RemoteDropped),
             Self::NoResources => (ENOMEM, Health::LocalDropped),
-            // What an administrator closes he wants anew, and the messages to go. Where he deletes the NI LNet may have
-            // another one.
+            // An administrator who closes a connection wants a new one that sends the messages. After he deletes the
+            // NI, LNet may have another one.
             Self::LocalFault | Self::AdminClose | Self::Shutdown if !posted => {
                 (EIO, Health::LocalDropped)
             }
             Self::LocalFault | Self::AdminClose | Self::Shutdown => (EIO, Health::LocalAborted),
             Self::RemoteFault => (EIO, Health::RemoteError),
             Self::TransportRetry => (EIO, Health::RemoteDropped),
-            // It is its messages that are kept. Our NI has no part in it: LNet reaches others over that.
+            // LNet keeps messages of this peer. Our NI has no part in it: LNet reaches other peers over it.
             Self::Backlog => (EBUSY, Health::RemoteDropped),
-            // What is queued for so long waits for credits, which are the peer's to give.
+            // A message that is queued for so long waits for credits, which the peer returns.
             Self::DeadlineQueued => (ECONNABORTED, Health::RemoteDropped),
             Self::DeadlineSending => (ECONNABORTED, Health::NetworkTimeout),
             Self::DeadlineAnswer => (ECONNABORTED, Health::RemoteTimeout),
@@ -191,8 +190,7 @@ impl Cause {
         }
     }
 
-    /// The same where our own device says that it is broken: what it flushed did not end for anything that the peer
-    /// did.
+    /// Returns the cause on a device of this node that reports itself broken: a flush there was not caused by the peer.
     pub fn on_broken_device(self) -> Self {
         match self {
             Self::Flushed => Self::LocalFault,
@@ -219,19 +217,19 @@ impl Cause {
         matches!(self, Self::Moved | Self::PathMtu)
     }
 
-    /// Of an attempt whose address could not even be asked for: a negative errno. Mostly that is no fault of the
-    /// peer's.
+    /// Returns the cause of an attempt whose address resolution could not start, by its negative errno. Most of them
+    /// are not the peer's fault.
     pub fn of_resolving(e: i32) -> Self {
         match e.saturating_neg() {
             errno::ENODEV => Self::DeviceGone,
             errno::EADDRNOTAVAIL => Self::AddressChanged,
             errno::ENETUNREACH | errno::EHOSTUNREACH | errno::ETIMEDOUT => Self::Unreachable,
-            // ENOMEM, EADDRINUSE of our own port, or whatever else the core could not do.
+            // ENOMEM, EADDRINUSE of our own port, or another failure of the RDMA core.
             _ => Self::NoResources,
         }
     }
 
-    /// Whether it says that the peer is not there any more, so that LNet should be told.
+    /// Returns whether the peer is gone for this cause, so that LNet should be told.
     pub fn blames_peer(self) -> bool {
         match self {
             Self::PeerRestarted
@@ -267,7 +265,7 @@ impl Cause {
         }
     }
 
-    /// Whether the peer has not said that it ends: its other connections may be as dead.
+    /// Returns whether the peer did not announce the end: its other connections may be dead, too.
     pub fn is_silent(self) -> bool {
         matches!(
             self,
@@ -275,7 +273,7 @@ impl Cause {
         )
     }
 
-    /// Whether nobody wanted a connection to end that ended so, and another try may go better.
+    /// Returns whether neither side wanted this end, and another attempt may succeed.
     pub fn is_mishap(self) -> bool {
         self.is_silent()
             || matches!(
@@ -290,8 +288,8 @@ impl Cause {
             )
     }
 
-    /// Whether a connection that ended so did not end for something that happened here. Whatever else it is the peer
-    /// can bring it about, so one of whose connections one after the other ends so at once is asked with pauses.
+    /// Returns whether the end was not caused by an event of this node. The peer can bring about any other cause, so a
+    /// peer whose connections end in this way at once, again and again, is retried with pauses.
     pub fn is_breakage(self) -> bool {
         match self {
             Self::Shutdown
@@ -327,13 +325,13 @@ impl Cause {
         }
     }
 
-    /// Whether what the peer said before counts: it is not known to be wrong, or of another life, or unwelcome. What a
-    /// device said of either of them says nothing of the messages that came whole.
+    /// Returns whether earlier messages of the peer still count: the peer is not known to be wrong, restarted, or
+    /// unwelcome. An error of either device does not discredit messages that arrived complete.
     pub fn believes_peer(self) -> bool {
         !matches!(self, Self::Protocol | Self::PeerRestarted | Self::Denied)
     }
 
-    /// Whether the administrator ended it: nothing is to be made anew before LNet sends.
+    /// Returns whether the administrator ended it: no connection is made again before LNet sends.
     pub fn is_wanted(self) -> bool {
         matches!(
             self,
@@ -341,9 +339,9 @@ impl Cause {
         )
     }
 
-    /// Whether a connection that ended so says nothing against its messages: over the next one they are as good. Not
-    /// where the peer is not to have them; nor where it is the message that cannot be sent. Memory that a connection
-    /// lacked was for another one's answer: what lacks it for a message itself ends that one only.
+    /// Returns whether the messages of a connection that ended for this cause may go over the next one. They may not if
+    /// the peer must not have them, or if the message itself cannot be sent. If a connection lacked memory, that was
+    /// for an answer to the peer: a lack of memory for a message ends only that message.
     pub fn spares_messages(self) -> bool {
         match self {
             Self::AdminClose
@@ -379,8 +377,8 @@ impl Cause {
         }
     }
 
-    /// Whether an attempt that ended for it says nothing of the peer: it was in the way of something else here. Who
-    /// waits for a connection waits for the next one.
+    /// Returns whether the cause of a failed attempt says nothing about the peer: it conflicted with something else on
+    /// this node. Messages that wait for a connection wait for the next one.
     pub fn spares_who_waits(self) -> bool {
         matches!(
             self,
@@ -394,7 +392,7 @@ impl Cause {
         )
     }
 
-    /// One phrase for the log.
+    /// Returns a phrase for the log.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Shutdown => "shutting down",
@@ -434,7 +432,7 @@ impl Cause {
     }
 }
 
-/// An errno from the wire or from a call as a positive number; anything that is none becomes `EIO`.
+/// Returns an errno from the wire or from a call as a positive number; any other number becomes `EIO`.
 fn positive(e: i32) -> i32 {
     match e.checked_neg() {
         Some(n) if (1..=4095).contains(&n) => n,
@@ -442,7 +440,7 @@ fn positive(e: i32) -> i32 {
     }
 }
 
-/// One value of each cause, for tests.
+/// All causes, one value of each, for tests.
 #[cfg(any(test, ro2iblnd_kunit))]
 pub const ALL: [Cause; 29] = [
     Cause::Shutdown,
@@ -491,7 +489,7 @@ mod tests {
         assert_eq!(Cause::Told(-61).outcome(true).status, -61);
     }
 
-    /// What this node could not do is no reason for LNet to avoid the peer.
+    /// Tests that a failure of this node is no reason for LNet to avoid the peer.
     #[test]
     fn a_peer_is_not_blamed_for_what_was_not_asked() {
         for e in [
@@ -511,7 +509,7 @@ mod tests {
         assert_eq!(no_route, Cause::Unreachable);
     }
 
-    /// It flushes, and says only then that it is broken.
+    /// Tests a device that flushes before it reports that it is broken.
     #[test]
     fn no_peer_is_blamed_for_a_broken_device_of_ours() {
         let flushed = |cause: Cause| cause.on_broken_device().outcome(true).health;
@@ -519,7 +517,7 @@ mod tests {
         assert_eq!(flushed(Cause::PeerClosed), Health::RemoteDropped);
     }
 
-    /// However a peer has each connection end as soon as it is there, it is asked with pauses.
+    /// Tests that a peer that ends each connection at once is retried with pauses, whatever the cause.
     #[test]
     fn what_did_not_end_for_something_here_is_a_breakage() {
         for cause in [
@@ -560,7 +558,7 @@ mod tests {
         ] {
             assert!(!cause.is_breakage());
         }
-        // There is nothing to be made anew where the peer does not speak the protocol, or has begun another life.
+        // A peer that does not speak the protocol, or was restarted, gets no second attempt.
         assert!(!Cause::Protocol.is_mishap());
         assert!(!Cause::PeerRestarted.is_mishap());
     }
@@ -579,8 +577,8 @@ mod tests {
         assert!(!Cause::PathMtu.blames_peer());
     }
 
-    /// A peer that returns no credits, leaves more behind than LNet takes, or is not wanted, has no say about the
-    /// health of our NI, over which LNet reaches others.
+    /// Tests that a peer that returns no credits, leaves more requests with LNet than allowed, or is excluded does not
+    /// change the health of our NI, over which LNet reaches other peers.
     #[test]
     fn who_gives_no_credits_is_to_blame() {
         for posted in [false, true] {
@@ -588,7 +586,7 @@ mod tests {
                 assert_eq!(cause.outcome(posted).health, Health::RemoteDropped);
             }
         }
-        // But it is there: nobody is told that it is down.
+        // But the peer is there: LNet does not mark it down.
         assert!(!Cause::Backlog.blames_peer());
     }
 
@@ -628,14 +626,14 @@ mod tests {
             Cause::AdminClose,
             Cause::Overtaken,
             Cause::Moved,
-            // It may be back by then. Where it is not, and LNet has another way, nothing waits.
+            // The link may be back by then. If it is not, and LNet has another NI, no message waits.
             Cause::LinkDown,
             Cause::AddressChanged,
             Cause::PathMtu,
         ] {
             assert!(cause.spares_who_waits());
         }
-        // The peer does not want us, is not there, or is not to be talked to.
+        // The peer rejects this node, is not there, or is excluded.
         for cause in [
             Cause::Refused,
             Cause::Unreachable,

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of a connection: one total function from (state, event) to (state, actions).
+//! State machine of a connection: a total function from (state, event) to (state, actions).
 //!
-//! States only grow. Every CM event, queue pair event, completion, timer, LNet call and unload is
-//! an [`ConnEvent`]; none is impossible in any state. The first cause is latched; what comes later is a
-//! consequence. The caller holds the connection's lock, calls [`ConnFsm::on`], and performs the
-//! returned [`Actions`] in the order of their bits: those that may sleep by queueing the
-//! connection's worker.
+//! States only grow. Every CM event, queue pair event, completion, timer, LNet call and unload is a [`ConnEvent`], and
+//! may happen in any state. The first cause is latched; later causes are consequences. The caller holds the
+//! connection's lock, calls [`ConnFsm::on`], and performs the returned [`Actions`] in the order of their bits. Actions
+//! that may sleep queue the connection's worker.
 //!
 //! | event | Init..Connecting/Accepting | Called | Established | Closing, Draining | Dead |
 //! |---|---|---|---|---|---|
@@ -19,36 +18,35 @@
 //! | unreachable | as above | as before | ignored: RC retries decide | - | - |
 //! | drain started / drained | - / - | - / - | - / - | Draining / release | - |
 //!
-//! Over TCP ([`FirstSender::Caller`]) who was called must not speak first (RFC 5044, 7.1.2): what comes before the
-//! caller's queue pair has the socket may lie there until something else comes, or end the attempt. So a passive
-//! connection that the CM says is established is [`State::Called`], and none that messages go on, until the caller
-//! has said something; for [`FIRST_WORD_MS`] at most, because other drivers call and say nothing. Ours says a NOOP,
-//! for LNet may have nothing for this connection.
+//! Over TCP ([`FirstSender::Caller`]) the passive side must not send first (RFC 5044, 7.1.2). A message that arrives
+//! before the caller's queue pair has the socket may stay there until more data arrives, or end the attempt. So a
+//! passive connection that the CM reports as established is [`State::Called`], and carries no messages, until the
+//! caller has sent something; for [`FIRST_WORD_MS`] at most, because other drivers may send nothing. This driver sends
+//! a NOOP, because LNet may have nothing for this connection.
 
 use super::cause::Cause;
 
-/// How long each try to resolve an address takes at most, in milliseconds; 5 s together (protocol
-/// section 1).
+/// Time limit of each try to resolve an address, in milliseconds; 5 s together (protocol section 1).
 ///
-/// Why not one try: the kernel's `rdma_resolve_ip()` looks for the neighbour, and only then has itself
-/// told of neighbours that are found. One that is found in between is seen at the end of the try.
+/// There are several tries because the kernel's `rdma_resolve_ip()` looks for the neighbour, and only then registers
+/// for neighbours that are found. It notices a neighbour that is found in between only at the end of the try.
 const RESOLVE_MS: [u16; 5] = [250, 500, 1000, 1500, 1750];
 
-/// Milliseconds that a caller is given to speak first. What comes before a slow one has read our answer ends its
-/// attempt, and on a busy machine it took more than one second.
+/// Time that a caller has to send first, in milliseconds. A message that arrives before a slow caller has read our
+/// answer ends its attempt, and on a busy machine that took more than one second.
 pub const FIRST_WORD_MS: u32 = 5000;
 
-/// Who may speak first on a connection that is set up.
+/// Side that may send first on a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstSender {
     /// Either side.
     Either,
-    /// Who called: it is over TCP.
+    /// The caller: the connection is over TCP.
     Caller,
 }
 
 impl FirstSender {
-    /// On a device that is iWARP, or not.
+    /// Returns the side for a device that is iWARP (`tcp`), or not.
     pub const fn over(tcp: bool) -> Self {
         match tcp {
             true => Self::Caller,
@@ -57,22 +55,22 @@ impl FirstSender {
     }
 }
 
-/// Where a connection is in its life.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Made, nothing started.
+    /// Created, nothing started.
     Init,
     /// Active: address and route are being resolved.
     Resolving,
-    /// Active: CONNREQ is being sent, or on its way.
+    /// Active: the CONNREQ is being sent, or on its way.
     Connecting,
-    /// Passive: CONNACK is being sent, or on its way.
+    /// Passive: the CONNACK is being sent, or on its way.
     Accepting,
-    /// Passive: the handshake is complete, but the caller has not spoken, which it must do first.
+    /// Passive: the handshake is complete, but the caller, which must send first, has not sent anything.
     Called,
     /// Messages flow.
     Established,
-    /// Over; the worker will disconnect it.
+    /// Ended; the worker will disconnect it.
     Closing,
     /// The queue pair is in error, the drain markers are posted.
     Draining,
@@ -80,12 +78,12 @@ pub enum State {
     Dead,
 }
 
-/// What a connection learns.
+/// Event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnEvent {
     /// Active: start.
     Start,
-    /// Passive: a CONNREQ was found good.
+    /// Passive: a CONNREQ was accepted as valid.
     Requested,
     /// Active: the address is resolved.
     AddrResolved,
@@ -99,14 +97,14 @@ pub enum ConnEvent {
     EarlyTraffic,
     /// The timer of the attempt has run out, or the one of [`Actions::AWAIT_WORD`].
     Timeout,
-    /// UNREACHABLE from the CM: a RoCE neighbour changed, or REP retries were spent.
+    /// UNREACHABLE from the CM: a RoCE neighbour changed, or the CM repeated the REP as often as it does.
     Unreachable,
-    /// The same after so long that it has given up asking ([`ConnEvent::unreachable`]).
+    /// UNREACHABLE after so long that the CM has given up ([`ConnEvent::unreachable`]).
     Unanswered,
     /// DISCONNECTED, TIMEWAIT_EXIT from the CM.
     Disconnected,
-    /// Anything that ends a connection: rejection, CM error, failed work request, protocol error,
-    /// deadline, administrator, shutdown, device removal.
+    /// Any other end of a connection: reject, CM error, failed work request, protocol error, deadline, administrator,
+    /// shutdown, device removal.
     Fail(Cause),
     /// The worker has put the queue pair into error and posted the drain markers.
     DrainStarted,
@@ -116,12 +114,12 @@ pub enum ConnEvent {
     Ignored,
 }
 
-/// For so many milliseconds the CM asks, and for some more: 16 times, with more than four seconds between
-/// (`CMA_MAX_CM_RETRIES`, `CMA_CM_RESPONSE_TIMEOUT`). What it says before has another reason.
+/// Time for which the CM repeats its request at least, in milliseconds: 16 times, with more than four seconds between
+/// (`CMA_MAX_CM_RETRIES`, `CMA_CM_RESPONSE_TIMEOUT`). An earlier UNREACHABLE has another reason.
 const ASKED_MS: i64 = 60_000;
 
 impl ConnEvent {
-    /// The CM says UNREACHABLE, `step_ms` milliseconds after this step of the attempt began.
+    /// Returns the event for UNREACHABLE of the CM, `step_ms` milliseconds after this step of the attempt began.
     pub const fn unreachable(step_ms: i64) -> Self {
         if step_ms < ASKED_MS {
             Self::Unreachable
@@ -131,7 +129,7 @@ impl ConnEvent {
     }
 }
 
-/// What the caller does, as a small set.
+/// Set of actions for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Actions(u16);
@@ -139,85 +137,85 @@ pub struct Actions(u16);
 impl Actions {
     /// Nothing.
     pub const NONE: Self = Self(0);
-    /// Call the worker: make a cm_id if there is none yet, and resolve the address within
-    /// [`ConnFsm::resolve_ms`].
+    /// Queue the worker: create a cm_id if there is none yet, and resolve the address within [`ConnFsm::resolve_ms`].
     pub const RESOLVE: Self = Self(1);
     /// Call `rdma_resolve_route`, from the CM event itself.
     pub const RESOLVE_ROUTE: Self = Self(2);
-    /// Call the worker: make the queue pair, post the receives, connect or accept.
+    /// Queue the worker: create the queue pair, post the receives, connect or accept.
     pub const SET_UP: Self = Self(4);
-    /// Have the timer run in [`FIRST_WORD_MS`] instead of at the end of the attempt.
+    /// Set the timer to [`FIRST_WORD_MS`] instead of the end of the attempt.
     pub const AWAIT_WORD: Self = Self(8);
-    /// Send a NOOP, unless something else goes: the other side waits for a word.
+    /// Send a NOOP, unless another message goes: the other side waits for a message.
     pub const SPEAK: Self = Self(16);
-    /// Call the worker: publish the connection to its peer.
+    /// Queue the worker: publish the connection to its peer.
     pub const ESTABLISH: Self = Self(32);
-    /// Tell the peer object that this attempt failed.
+    /// Report to the peer object that this attempt failed.
     pub const FAIL_ATTEMPT: Self = Self(64);
-    /// Take the connection from its peer, cancel queued and waiting transmits, call the worker to
-    /// disconnect and drain.
+    /// Remove the connection from its peer, cancel queued and waiting transmits, queue the worker to disconnect and
+    /// drain.
     pub const CLOSE: Self = Self(128);
-    /// Call the worker to free everything.
+    /// Queue the worker to free everything.
     pub const RELEASE: Self = Self(256);
-    /// The queue pair is gone: free the cm_id, and tell the peer object. No event brings that; who has released does.
+    /// Free the cm_id, and report to the peer object: the queue pair is gone. The worker that has released it does
+    /// this; no event asks for it.
     pub const PART: Self = Self(512);
-    /// The connection is published: send what waits for one. No event brings that; the worker that
-    /// has published does.
+    /// Send the messages that wait for a connection: it is published. The worker that has published it does this; no
+    /// event asks for it.
     pub const HAND_OVER: Self = Self(1024);
 
-    /// What workers do.
+    /// Actions of workers.
     const WORK: Self = Self::CONTROL.and(Self::BLOCKING).and(Self::QUEUE_PAIR);
-    /// Short steps, which other connections wait for.
+    /// Short steps, for which other connections wait.
     const CONTROL: Self = Self::RESOLVE.and(Self::SPEAK).and(Self::ESTABLISH);
     /// Steps that call LNet, or wait for messages of the CM.
     const BLOCKING: Self = Self::HAND_OVER.and(Self::PART);
-    /// What calls into the device for long.
+    /// Long calls into the device.
     const QUEUE_PAIR: Self = Self::SET_UP.and(Self::CLOSE).and(Self::RELEASE);
-    /// What is in vain once the connection is to be closed.
+    /// Steps that are useless once the connection is to be closed.
     const HANDSHAKE: Self = Self::RESOLVE.and(Self::SET_UP).and(Self::SPEAK);
 
-    /// Whether `other` is among them.
+    /// Returns whether all of `other` is in the set.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// These, as far as they are in `other`.
+    /// Returns the actions that are also in `other`.
     pub const fn only(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// These, but not `other`.
+    /// Returns the actions that are not in `other`.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Both.
+    /// Returns the union.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// The steps that the workers of a connection have to do, until they take them. Each worker has a work queue of its own
-/// kind ([`Worker`]). No worker begins while another one runs for the connection.
+/// Steps that wait for the workers of a connection. Each worker has a work queue of its own kind ([`Worker`]). No
+/// worker begins while another one runs for the connection.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingSteps {
     actions: Actions,
     busy: Option<Worker>,
 }
 
-/// A worker of a connection, by what its steps wait for.
+/// Worker of a connection, by what its steps wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worker {
     /// Short steps: they wait for nothing.
     Control,
     /// Steps that wait for LNet, or for messages of the CM.
     Blocking,
-    /// Steps that wait for commands of the device: to make, close and destroy the queue pair.
+    /// Steps that wait for commands of the device: to create, close and destroy the queue pair.
     QueuePair,
 }
 
 impl Worker {
-    /// All of them, in the order in which they have their turn.
+    /// All workers, in the order of their turns.
     const ALL: [Self; 3] = [Self::Control, Self::Blocking, Self::QueuePair];
 
     /// Returns the steps that it does.
@@ -237,8 +235,8 @@ impl PendingSteps {
         busy: None,
     };
 
-    /// More of it. Steps of the handshake are forgotten if the connection is to be closed: they take long, and would
-    /// tell the peer of what is over. What the peer object was promised ([`Actions::ESTABLISH`]) it gets.
+    /// Adds steps. Steps of the handshake are dropped if the connection is to be closed, because they take long and
+    /// would tell the peer of an ended connection. A promised [`Actions::ESTABLISH`] still reaches the peer object.
     pub fn add(&mut self, actions: Actions) {
         self.actions = self.actions.and(actions.only(Actions::WORK));
         if self.actions.has(Actions::CLOSE) {
@@ -246,8 +244,8 @@ impl PendingSteps {
         }
     }
 
-    /// Takes what is for `worker`, which asks again when it is done, until there is nothing.
-    /// Returns nothing while another worker runs, or has its turn first.
+    /// Takes the steps for `worker`, which calls again after them, until none is left. Returns nothing while another
+    /// worker runs, or has its turn first.
     pub fn take(&mut self, worker: Worker) -> Actions {
         if self.busy.is_some_and(|busy| busy != worker) {
             return Actions::NONE;
@@ -261,7 +259,7 @@ impl PendingSteps {
         taken
     }
 
-    /// Returns the worker to be queued: none while one runs.
+    /// Returns the worker to queue: none while one runs.
     pub fn next(&self) -> Option<Worker> {
         self.first().filter(|_| self.busy.is_none())
     }
@@ -273,18 +271,18 @@ impl PendingSteps {
     }
 }
 
-/// The state of one connection.
+/// State machine of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnFsm {
     first: FirstSender,
     state: State,
     cause: Option<Cause>,
-    /// Tries to resolve the address that took too long.
+    /// Tries to resolve the address that timed out.
     tries: usize,
 }
 
 impl ConnFsm {
-    /// A connection just made, on which `first` may speak first.
+    /// Creates the state of a new connection, on which `first` may send first.
     pub const fn new(first: FirstSender) -> Self {
         Self {
             first,
@@ -294,22 +292,22 @@ impl ConnFsm {
         }
     }
 
-    /// Where it is.
+    /// Returns the state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Why it ended; `None` while it lives.
+    /// Returns the cause of its end; `None` while it lives.
     pub fn cause(&self) -> Option<Cause> {
         self.cause
     }
 
-    /// How long the next try to resolve the address takes at most, in milliseconds; 0 if there is none.
+    /// Returns the time limit of the next try to resolve the address, in milliseconds; 0 if there is none.
     pub fn resolve_ms(&self) -> u32 {
         RESOLVE_MS.get(self.tries).copied().map_or(0, u32::from)
     }
 
-    /// One step. Total: every event is defined in every state.
+    /// Handles an event. Total: every event is defined in every state.
     pub fn on(&mut self, event: ConnEvent) -> Actions {
         let mut event = event;
         if event == ConnEvent::AddrTimeout && self.state == State::Resolving {
@@ -327,7 +325,7 @@ impl ConnFsm {
     }
 }
 
-/// The table itself.
+/// Returns the next state, the actions and the cause: the table itself.
 fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, Option<Cause>) {
     use ConnEvent as E;
     use State as S;
@@ -355,19 +353,19 @@ fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, 
             }
             (FirstSender::Either, _) => (S::Established, Actions::ESTABLISH, None),
         },
-        // The active side must have read the CONNACK first: it parks early messages instead.
-        // The CM is not told (`rdma_notify`): it would go on to repeat its REP if the connection ended before it had
-        // taken notice, for as long as the peer has said, and who frees the id would wait for that. It learns it from
-        // the RTU, which the peer repeats with each REP.
+        // The active side must have read the CONNACK first: it parks early messages instead. The CM does not learn of
+        // it (`rdma_notify`): if the connection ended before the CM had handled it, the CM would repeat its REP for as
+        // long as the peer has asked, and freeing the id would wait for that. The CM learns it from the RTU, which the
+        // peer repeats with each REP.
         (S::Accepting, E::EarlyTraffic) => (S::Established, Actions::ESTABLISH, None),
-        // The caller has spoken, or has nothing to say.
+        // The caller has sent a message, or has none to send.
         (S::Called, E::EarlyTraffic | E::Timeout) => (S::Established, Actions::ESTABLISH, None),
         (S::Established, E::EarlyTraffic) => stay,
         (S::Init | S::Resolving | S::Connecting | S::Accepting, E::Timeout) => {
             fail(Cause::ConnectTimeout)
         }
-        // Over RoCE the core says so of each id whose peer's neighbour has another hardware address (7.3, since 6.0):
-        // what was asked went to the old one. Over TCP the peer has not answered.
+        // Over RoCE the core reports this for each id whose peer's neighbour has another hardware address (7.3, since
+        // 6.0): the request went to the old one. Over TCP the peer has not answered.
         (S::Resolving, E::Unreachable | E::Unanswered) | (S::Connecting, E::Unreachable) => {
             fail(match first {
                 FirstSender::Either => Cause::AddressChanged,
@@ -386,7 +384,7 @@ fn step(first: FirstSender, state: State, event: ConnEvent) -> (State, Actions, 
         (_, E::Fail(cause)) => fail(cause),
         (S::Closing, E::DrainStarted) => (S::Draining, Actions::NONE, None),
         (S::Draining, E::Drained) => (S::Dead, Actions::RELEASE, None),
-        // A step that comes twice, late, or not for this role.
+        // A step that is repeated, late, or not for this role.
         (
             _,
             E::Start
@@ -485,14 +483,14 @@ mod tests {
             Some(Cause::AddressChanged)
         );
         assert_eq!(over(FirstSender::Caller, &asking), Some(Cause::Unreachable));
-        // Who was asked has an id that the core does not look for.
+        // The passive side has an id that the core does not check.
         assert_eq!(
             over(FirstSender::Either, &[ConnEvent::Requested]),
             Some(Cause::Unreachable)
         );
     }
 
-    /// With a `timeout` of 300 s an attempt takes longer than the CM asks: a dead node has not moved.
+    /// Tests a `timeout` of 300 s, with which an attempt takes longer than the CM's retries: a dead node has not moved.
     #[test]
     fn who_does_not_answer_in_the_time_of_the_cm_has_not_moved() {
         let mut c = ConnFsm::new(FirstSender::Either);
@@ -515,7 +513,7 @@ mod tests {
         let mut c = ConnFsm::new(FirstSender::Either);
         assert!(c.on(ConnEvent::Start).has(Actions::RESOLVE));
         let mut ms = c.resolve_ms();
-        // What was found while nobody listened is found soon.
+        // A neighbour that is found before the core registers is noticed soon.
         assert!(ms <= 250);
         while c.on(ConnEvent::AddrTimeout).has(Actions::RESOLVE) {
             assert!(c.resolve_ms() > 0);
@@ -562,7 +560,7 @@ mod tests {
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
-        // Nor is an address asked for.
+        // No address is resolved either.
         let mut todo = PendingSteps::NONE;
         let mut c = ConnFsm::new(FirstSender::Either);
         todo.add(c.on(ConnEvent::Start));
@@ -570,7 +568,7 @@ mod tests {
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
         let mut todo = PendingSteps::NONE;
-        // But its peer learns of one that was established, whose end it will be told.
+        // But the peer object learns of a connection that was established, because it will learn of its end.
         let mut c = ConnFsm::new(FirstSender::Either);
         let _ = c.on(ConnEvent::Requested);
         todo.add(c.on(ConnEvent::EarlyTraffic));
@@ -590,12 +588,12 @@ mod tests {
         assert_eq!(todo.next(), Some(Worker::QueuePair));
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.take(Worker::QueuePair), Actions::SET_UP);
-        // Nothing is done beside it: who is at it finds what comes meanwhile.
+        // No step runs beside it: the running worker finds the steps that are added meanwhile.
         todo.add(c.on(ConnEvent::Established));
         assert_eq!(todo.next(), None);
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
-        // The other one's turn is first.
+        // The other worker has its turn first.
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         assert_eq!(todo.next(), Some(Worker::Control));
         assert_eq!(todo.take(Worker::Control), Actions::ESTABLISH);
@@ -615,7 +613,8 @@ mod tests {
         assert_eq!(todo.next(), None);
     }
 
-    /// A slow LNet or CM must not delay the short steps of other connections, which share the queue of short steps.
+    /// Tests that a slow LNet or CM does not delay the short steps of other connections, which share the queue of short
+    /// steps.
     #[test]
     fn steps_that_block_are_not_done_among_short_ones() {
         let mut todo = PendingSteps::NONE;
@@ -626,7 +625,7 @@ mod tests {
         todo.add(Actions::HAND_OVER);
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.next(), Some(Worker::Blocking));
-        // What ends meanwhile waits for that.
+        // An end meanwhile waits for that.
         todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         assert_eq!(todo.take(Worker::Blocking), Actions::HAND_OVER);
@@ -645,13 +644,13 @@ mod tests {
         let mut c = ConnFsm::new(FirstSender::Either);
         todo.add(c.on(ConnEvent::Start));
         assert_eq!(todo.take(Worker::Control), Actions::RESOLVE);
-        // Both are heard of before the call that asked for the address has returned.
+        // Both events arrive before the call that resolves the address has returned.
         let _ = c.on(ConnEvent::AddrResolved);
         todo.add(c.on(ConnEvent::RouteResolved));
         assert_eq!(todo.take(Worker::QueuePair), Actions::NONE);
         assert_eq!(todo.take(Worker::Control), Actions::NONE);
         assert_eq!(todo.next(), Some(Worker::QueuePair));
-        // Of one that is closed while it waits for its turn nothing is made.
+        // A connection that is closed while it waits for its turn creates nothing.
         todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
         assert_eq!(todo.take(Worker::QueuePair), Actions::CLOSE);
     }
@@ -696,7 +695,7 @@ mod tests {
         assert_eq!(c.on(ConnEvent::Established), Actions::NONE);
         assert_eq!(c.on(ConnEvent::EarlyTraffic), Actions::ESTABLISH);
         assert_eq!(c.state(), State::Established);
-        // The word may come before the CM says anything.
+        // The message may arrive before the CM reports anything.
         let mut c = ConnFsm::new(FirstSender::Caller);
         let _ = c.on(ConnEvent::Requested);
         assert!(c.on(ConnEvent::EarlyTraffic).has(Actions::ESTABLISH));
@@ -709,12 +708,12 @@ mod tests {
         assert_eq!(c.on(ConnEvent::Timeout), Actions::ESTABLISH);
         assert_eq!((c.state(), c.cause()), (State::Established, None));
         assert_eq!(c.on(ConnEvent::Timeout), Actions::NONE);
-        // Where nothing has been accepted the timer ends the attempt.
+        // If nothing has been accepted, the timer ends the attempt.
         let mut c = ConnFsm::new(FirstSender::Caller);
         let _ = c.on(ConnEvent::Requested);
         assert!(c.on(ConnEvent::Timeout).has(Actions::FAIL_ATTEMPT));
         assert_eq!(c.cause(), Some(Cause::ConnectTimeout));
-        // One that hangs up has not been a connection.
+        // A caller that disconnects has had no connection.
         let mut c = called();
         assert!(c.on(ConnEvent::Disconnected).has(Actions::FAIL_ATTEMPT));
     }
@@ -729,7 +728,7 @@ mod tests {
             let actions = c.on(ConnEvent::Established);
             assert!(actions.has(Actions::ESTABLISH));
             assert_eq!(actions.has(Actions::SPEAK), speaks);
-            // Not if it is over before that.
+            // Not if it ends before that.
             let mut todo = PendingSteps::NONE;
             todo.add(actions);
             todo.add(c.on(ConnEvent::Fail(Cause::AdminClose)));
