@@ -33,6 +33,9 @@
 //! | [`send`], [`submit`], [`mapping`] | transmits for messages and answers | the thread that calls LNet |
 //! | [`control_work`], [`setup`], [`close`], [`graceful_close`], [`timer`] | set-up to release | work items |
 //! | [`cm`] | events of the CM | its work queue |
+//! | [`transfer`], [`transfer_done`] | payload of a transmit, and its completion | owned by a transmit |
+//! | [`rdma_sink`], [`rdma_target`] | memory that the peer writes to; target of WRITEs | owned by a transfer |
+//! | [`rx`], [`fifo`], [`close_reason`] | received message; queue without allocations; reason for the close | any |
 //! | [`peer_iface`] | functions that the peer object calls | process context |
 //! | [`snapshot`] | state for debugfs | process context |
 //!
