@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The addresses that NIs listen on, and the RDMA devices behind them. NIs with the same address (networks `o2ib` and
+//! Addresses that NIs listen on, and the RDMA devices behind them. NIs with the same address (networks `o2ib` and
 //! `o2ib1` on one interface) share a listener, because a port can be bound only once.
 //!
 //! An address may move to another device. Then the address gets another listener and another
 //! protection domain, and all NIs with this address follow at once; see [`Ifaces::follow`].
 //!
-//! Process context.
+//! Context: process.
 //!
 //! # Locking
 //!
-//! A device that hangs answers a command after a minute. [`Iface::bound`] is held over commands of
-//! the device and of the CM, so only NIs with this address wait for it. [`Ifaces::list`] belongs to
-//! all devices: it is taken inside [`Iface::bound`] and in handlers of the CM, and nothing that is
-//! done under it calls a device, the CM or LNet.
+//! A device that hangs may answer a command only after a minute. [`Iface::bound`] is held over commands of the device
+//! and of the CM, so only NIs with this address wait for it. All devices share [`Ifaces::list`]: it is taken inside
+//! [`Iface::bound`] and in handlers of the CM, and no code under it calls a device, the CM or LNet.
 //!
 //! # Invariants
 //!
-//! An NI has the device of its address ([`IfaceUser::settle`]) exactly if its [`IfaceEntry::accept`] is set. Both
+//! An NI has the device of its address ([`IfaceUser::settle`]) if and only if its [`IfaceEntry::accept`] is set. Both
 //! change while [`Iface::bound`] of the address is held.
 
 use kernel::{
@@ -71,27 +70,25 @@ use crate::{
     }, //
 };
 
-/// Requests that may wait to be judged; 0 is the default of the CM.
+/// Number of requests that may wait for the check; 0 is the default of the CM.
 const BACKLOG: i32 = 0;
 
-/// An NI that uses an interface.
+/// NI that uses an interface.
 pub(crate) trait IfaceUser: ListenTarget + Sized {
-    /// Gives it this device. May sleep.
+    /// Sets the device of the NI. May sleep.
     ///
     /// # Errors
     ///
-    /// The reason for LNet if the NI does not start; then it has the device that it had, and hears
-    /// nothing more of it.
+    /// The reason for LNet if the NI does not start. The NI then keeps its previous device, without events of it.
     fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError>;
 
     /// Starts the work item of its device: the NI is listed, and nothing can fail any more. Any context.
     fn entered(self: &Arc<Self>);
 
-    /// Takes its device away. May sleep.
+    /// Removes the device of the NI. May sleep.
     fn unsettle(self: &Arc<Self>);
 
-    /// Ends what is on the device `old`, which it does not have any more: connections are made
-    /// again on its new device. May sleep.
+    /// Closes the connections on `old`, the previous device of the NI: they are made again on the new one. May sleep.
     fn moved(self: &Arc<Self>, old: &Hca);
 
     /// Queues its work item, because its address may be on another device, or its device is being removed. Any
@@ -99,20 +96,20 @@ pub(crate) trait IfaceUser: ListenTarget + Sized {
     fn doubt_home(self: &Arc<Self>);
 }
 
-/// An NI as LNet knows it.
+/// NI as LNet knows it.
 type LnetNi = <O2ib as Lnd>::Ni;
 
-/// An NI that has a device, or is about to have one.
+/// NI that has a device, or is about to get one.
 struct IfaceEntry {
     user: Arc<LnetNi>,
     iface: Arc<Iface>,
-    /// Judges the requests for the NI, while the NI has its device.
+    /// Handler of the requests for the NI, while the NI has its device.
     accept: Option<Arc<Accept<Ifaces>>>,
-    /// The objects that all addresses on the device of the NI share.
+    /// Objects that all addresses on the device of the NI share.
     shares: Option<DeviceShares>,
 }
 
-/// The objects that all addresses on one device share.
+/// Objects that all addresses on one device share.
 #[derive(Clone)]
 struct DeviceShares {
     device: ARef<Device>,
@@ -120,37 +117,37 @@ struct DeviceShares {
     queues: DeviceQueues,
 }
 
-/// The addresses in use.
+/// Addresses in use.
 #[pin_data]
 pub(crate) struct Ifaces {
     workers: Arc<WorkQueues>,
     strangers: Arc<CloseStats>,
-    /// One entry for each NI that has a device or is about to have one. Not taken on the path of messages.
+    /// One entry for each NI that has a device or is about to get one. Not taken on the path of messages.
     #[pin]
     list: Mutex<KVec<IfaceEntry>>,
 }
 
-/// An address that NIs listen on, whichever device has it.
+/// Address that NIs listen on, independent of the device that has it.
 #[pin_data]
 struct Iface {
     net: NetNs,
     ip: [u8; 4],
     port: u16,
-    /// The device that has the address, while an NI uses it. Held over commands of that device.
+    /// Device that has the address, while an NI uses it. Held over commands of that device.
     #[pin]
     bound: Mutex<Option<BoundAddr>>,
 }
 
-/// An address on the device that has it.
+/// Address on the device that has it.
 struct BoundAddr {
     hca: Arc<Hca>,
     accept: Arc<Accept<Ifaces>>,
-    /// `None` only while the NIs follow their address, and when they could not.
+    /// `None` only while the NIs follow their address, and if they could not.
     listener: Option<Listener<Accept<Ifaces>>>,
 }
 
 impl Ifaces {
-    /// Makes the empty list. `strangers` counts requests that are for none of the NIs. May sleep.
+    /// Creates an empty list. `strangers` counts requests for none of the NIs. May sleep.
     pub(crate) fn new(workers: Arc<WorkQueues>, strangers: Arc<CloseStats>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -162,8 +159,8 @@ impl Ifaces {
         )
     }
 
-    /// Gives `user` the device behind its address, and listens on the address from now on. Waits for commands of that
-    /// device. May sleep.
+    /// Gives `user` the device of its address, and starts to listen on the address. Waits for commands of that device.
+    /// May sleep.
     ///
     /// # Errors
     ///
@@ -182,8 +179,8 @@ impl Ifaces {
         entered
     }
 
-    /// Lists `user`, which has no device yet, with the address that it shares with other NIs. The
-    /// address on a device that is being removed is another one: the removal may take long.
+    /// Lists `user`, which has no device yet, with the address that it shares with other NIs. An address on a device
+    /// that is being removed counts as another one: the removal may take long.
     fn add(&self, user: &Arc<LnetNi>) -> Result<Arc<Iface>> {
         let new = Iface::new(user.ni())?;
         let mut list = self.list.lock();
@@ -236,7 +233,7 @@ impl Ifaces {
         Ok(bound)
     }
 
-    /// Binds the address of `ni` on the device that has it now. Nothing is listened for yet.
+    /// Binds the address of `ni` on the device that has it now, without listening yet.
     #[allow(clippy::type_complexity)] // Both are `BoundAddr`'s.
     fn bind(
         self: &Arc<Self>,
@@ -249,7 +246,8 @@ impl Ifaces {
         Ok((accept, listener))
     }
 
-    /// Makes what connections of `user` need on `device`, except what other addresses on it have made already.
+    /// Creates the objects that connections of `user` need on `device`, except those that other addresses on it have
+    /// created.
     fn make_hca(
         &self,
         user: &Arc<LnetNi>,
@@ -266,8 +264,8 @@ impl Ifaces {
         Arc::new(hca, GFP_KERNEL).map_err(|e| no_memory(e.into()))
     }
 
-    /// Returns what other addresses on `device` have made, or makes it. The entry of `user` has it
-    /// from here on, so that NIs that get the same device at the same time find it.
+    /// Returns the shared objects of `device`, and creates them if necessary. From here on the entry of `user` has
+    /// them, so that NIs that get the same device at the same time find them.
     fn share(
         &self,
         user: &Arc<LnetNi>,
@@ -292,7 +290,7 @@ impl Ifaces {
         Ok(shares)
     }
 
-    /// Gives `user` the device of `bound`, and has requests for `user` judged there.
+    /// Gives `user` the device of `bound`, and directs requests for `user` there.
     fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
         bound.accept.join(user.ni()).map_err(no_memory)?;
         user.settle(&bound.hca)
@@ -313,9 +311,8 @@ impl Ifaces {
         Ok(())
     }
 
-    /// Takes the device from `user`. When the last NI of an address leaves, nothing listens there
-    /// any more; waits for the requests that are being judged, and for commands of the device.
-    /// False: `user` had no device. May sleep.
+    /// Takes the device from `user`. When the last NI of an address leaves, its listener is closed. Waits for requests
+    /// that are being checked, and for commands of the device. Returns whether `user` had a device. May sleep.
     pub(crate) fn leave(&self, user: &Arc<LnetNi>) -> bool {
         let Some(iface) = self.iface_of(user) else {
             return false;
@@ -361,10 +358,9 @@ impl Ifaces {
 
     /// Follows the address of `user`, which is on another device now, with all NIs that have this address. May sleep.
     ///
-    /// The objects on the new device are made while the old listener is there. Then the address is
-    /// bound again, the NIs get the device, and only then requests may come, so that a request
-    /// finds its NI. If the new device is of no use the NIs have none, and look for one as after a
-    /// removal.
+    /// The objects on the new device are created while the old listener exists. Then the address is bound again, the
+    /// NIs get the device, and only then requests are accepted, so that a request finds its NI. If the new device is
+    /// unusable, the NIs have none, and search for one as after a removal.
     pub(crate) fn follow(self: &Arc<Self>, user: &Arc<LnetNi>) {
         let Some(iface) = self.iface_of(user) else {
             return;
@@ -375,7 +371,7 @@ impl Ifaces {
             // Another NI with this address was here first.
             return;
         }
-        // Without memory the next look follows.
+        // If memory is missing, the next check tries again.
         let Ok(users) = self.users_of(&iface) else {
             return;
         };
@@ -388,8 +384,8 @@ impl Ifaces {
         }
     }
 
-    /// Moves `users`, all NIs of an address, to the device that has the address of `user` now.
-    /// Returns what `bound` was.
+    /// Moves `users`, all NIs of an address, to the device that has the address of `user` now. Returns the previous
+    /// value of `bound`.
     fn move_to(
         self: &Arc<Self>,
         bound: &mut BoundAddr,
@@ -400,7 +396,7 @@ impl Ifaces {
         let (device, port) = device_of(ni.net.as_rdma(), &Addr::v4(ni.nid.addr(), 0))
             .map_err(|e| StartError::because(cannot_listen(e))(e))?;
         let hca = self.make_hca(user, device, port)?;
-        // The port can be bound only once. Peers that ask from here on until the end find no listener.
+        // The port can be bound only once. Peers that send a request from here until the end find no listener.
         bound.listener = None;
         let (accept, listener) = self.bind(ni)?;
         let is_there = |device: ARef<Device>| device.same(&hca.device);
@@ -433,7 +429,7 @@ impl Ifaces {
         Ok(users)
     }
 
-    /// Takes the device from the NIs of `iface`, which cannot use it: as if it were being removed.
+    /// Takes the device, which is unusable, from the NIs of `iface`, as if it were being removed.
     fn give_up(&self, iface: &Arc<Iface>) {
         let list = self.list.lock();
         let of_it = |entry: &&IfaceEntry| Arc::ptr_eq(&entry.iface, iface);
@@ -445,17 +441,17 @@ impl Ifaces {
         }
     }
 
-    /// Returns whether the device of `user` is being removed, or is of no use any more: `user` is to leave.
+    /// Returns whether the device of `user` is being removed or is unusable, so that `user` has to leave.
     pub(crate) fn is_removed(&self, user: &Arc<LnetNi>) -> bool {
         let list = self.list.lock();
         let entry = list.iter().find(|entry| entry.is_of(user));
         entry.is_some_and(|entry| entry.accept.as_ref().is_some_and(|a| a.is_removed()))
     }
 
-    /// Returns whether another NI of the net of `ni` can reach peers, on another device than `hca`
-    /// or on another port of it: then LNet can use that NI. NIs on the same port do not count: they
-    /// lose the link together, if not in the same moment. Nor do NIs of another net, which may lead
-    /// to other nodes. `hca` is `None` if `ni` has no device.
+    /// Returns whether another NI of the net of `ni` can reach peers, on another device than `hca` or on another port
+    /// of it: then LNet can use that NI. NIs on the same port do not count, because they lose the link together, even
+    /// if not at the same moment. NIs of another net do not count either, because they may lead to other nodes. `hca`
+    /// is `None` if `ni` has no device.
     pub(crate) fn another_open(&self, ni: &Ni, hca: Option<&Hca>) -> bool {
         let same = |other: &Hca| {
             hca.is_some_and(|hca| other.device.same(&hca.device) && other.port == hca.port)
@@ -477,7 +473,7 @@ impl IfaceEntry {
 }
 
 impl Iface {
-    /// Makes the address of `ni`, on no device yet. May sleep.
+    /// Creates the address of `ni`, on no device yet. May sleep.
     fn new(ni: &Ni) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -490,7 +486,7 @@ impl Iface {
         )
     }
 
-    /// Returns whether it is the address of `ni`.
+    /// Returns whether this is the address of `ni`.
     fn is_for(&self, ni: &Ni) -> bool {
         self.ip == ni.nid.addr().to_be_bytes()
             && self.port == ni.service
@@ -499,7 +495,7 @@ impl Iface {
 }
 
 impl BoundAddr {
-    /// Lets requests come.
+    /// Starts to accept requests.
     fn listen(&self) -> Result<(), StartError> {
         let listener = self.listener.as_ref().ok_or(EINVAL);
         let listening = listener.and_then(|l| l.start(BACKLOG));
@@ -522,7 +518,7 @@ impl ListenerOwner for Ifaces {
     }
 }
 
-/// Returns the reason for LNet if there is no memory.
+/// Returns the reason for LNet if memory is missing.
 fn no_memory(e: Error) -> StartError {
     StartError::because("no memory")(e)
 }

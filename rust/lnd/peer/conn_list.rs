@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! - Each connection in `up` is in `all`, and each is in each of them at most once.
+//! - Each connection in `up` is in `all`, and neither list has a connection twice.
 //! - `up` has capacity for all of `all`, so that publishing cannot fail.
 
 use kernel::{

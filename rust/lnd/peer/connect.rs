@@ -74,7 +74,7 @@ impl<C: Connection> WorkItem<RETRY> for Peer<C> {
             this.attempt();
         }
         if attempts == 0 && !again {
-            // A closing connection may hold the only object; its release then serves the messages.
+            // Messages may wait for the release of a connection, which is running at this moment.
             this.serve_waiting();
             this.forget_if_idle(None);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fast path of sending: a transmit is built, and posted at once if no other transmit waits.
+//! Fast path of sending: a transmit is built, and posted at once if credits, slots and earlier transmits allow it.
 //!
 //! Context: process, under the connection lock.
 
