@@ -4,7 +4,7 @@
 //!
 //! The first bytes are the configuration, which operations there are, which call fails and what happens
 //! to a node (`Script::foul` in `rust/sim/src/scenario.rs`); the others are a script of what the second
-//! node makes of its messages, WRITEs and private data (`rust/sim/c/src/foul.rs`). The rules for
+//! node makes of its messages, WRITEs and private data (`rust/sim/ksim/src/byzantine.rs`). The rules for
 //! a world (Documentation/simulation.md) have to hold. With `RO2IB_SIM_LIVE=1` an input tells its story.
 
 #![no_main]
@@ -13,13 +13,13 @@ use std::env;
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../sim/src/said.rs"]
-mod said;
+#[path = "../sim/src/counter_check.rs"]
+mod counter_check;
+#[path = "../sim/src/oracle_check.rs"]
+mod oracle_check;
 #[path = "../sim/src/scenario.rs"]
 #[allow(dead_code)]
 mod scenario;
-#[path = "../sim/src/sums.rs"]
-mod sums;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((script, foul)) = scenario::Script::foul(bytes) else {

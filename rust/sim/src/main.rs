@@ -34,20 +34,20 @@ use std::{
     }, //
 };
 
+mod allocator;
+mod counter_check;
 mod distinct;
 mod gather;
-mod host;
-mod said;
+mod oracle_check;
+mod scale;
 mod scenario;
 mod slow;
-mod storm;
-mod sums;
 
 use gather::Sum;
 use scenario::Script;
 
 #[global_allocator]
-static HOST: host::Host = host::Host;
+static HOST: allocator::Host = allocator::Host;
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -229,8 +229,8 @@ fn main() {
     if let Some(peers) = o.peers {
         let begun = Instant::now();
         let end = match o.storms {
-            Some(storms) => storm::again(o.from, peers as usize, 4, storms as usize),
-            None => storm::run(o.from, peers as usize),
+            Some(storms) => scale::again(o.from, peers as usize, 4, storms as usize),
+            None => scale::run(o.from, peers as usize),
         };
         println!(
             "{peers} peers: {} steps, {} messages, {:.1} s; {}",

@@ -7,6 +7,7 @@
 //! are deleted and the modules unloaded, and nothing may be left.
 
 use simc::{
+    byzantine,
     cm,
     decl::{
         k::{
@@ -18,7 +19,6 @@ use simc::{
             ro2ib_tuning, //
         }, //
     },
-    foul,
     lnet::{
         self,
         Life,
@@ -52,11 +52,11 @@ use simc::{
 };
 
 use crate::{
-    said,
-    sums::{
+    counter_check::{
         self,
         Sums, //
-    }, //
+    },
+    oracle_check, //
 };
 
 /// Something that happens to a node.
@@ -879,7 +879,7 @@ impl Script {
     /// A world with two nodes, of which the second is foul, and what it does: from bytes of a fuzzer.
     /// `None` if there are too few.
     #[allow(dead_code)] // Used by rust/fuzz.
-    pub fn foul(bytes: &[u8]) -> Option<(Self, foul::Foul)> {
+    pub fn foul(bytes: &[u8]) -> Option<(Self, byzantine::Foul)> {
         const HEAD: usize = 48;
         let (head, script) = bytes.split_at_checked(HEAD)?;
         let mut head = head.iter().copied();
@@ -979,7 +979,7 @@ impl Script {
                 });
             }
         }
-        let script = foul::Foul::new(1, script.to_vec());
+        let script = byzantine::Foul::new(1, script.to_vec());
         let world = Self {
             seed,
             policy,
@@ -1686,7 +1686,7 @@ fn whole(script: Script) {
     if script.watched {
         for node in 0..n {
             tids.push(sched::spawn(node, Kind::Process, "watcher", move || {
-                sums::watch(node)
+                counter_check::watch(node)
             }));
         }
     }
@@ -1732,7 +1732,7 @@ fn whole(script: Script) {
         sched::sleep(90 * SEC);
         idle_regions_are_given_back(&regions);
         // What a foul node makes of its messages is not what was sent.
-        if !foul::is_there() && script.plan.parse_error_ppm == 0 {
+        if !byzantine::is_there() && script.plan.parse_error_ppm == 0 {
             nothing_lost(&script.steps);
         }
         on_all("check", |node| {
@@ -1778,7 +1778,7 @@ fn ends_of_requests() {
     sched::sleep(30 * SEC);
     let before = w().requests;
     sched::sleep(60 * SEC);
-    if w().requests != before && !foul::is_there() {
+    if w().requests != before && !byzantine::is_there() {
         violation("a node asks for connections though nothing is sent, and does not stop");
     }
 }
@@ -1835,17 +1835,19 @@ fn say_what_is(steps: &[Step], plan: &Plan, early: bool) {
             )
         };
         let tuned = steps.iter().any(tunes);
-        let past = said::Past {
+        let past = oracle_check::Past {
             plan: plan.clone(),
             same,
             tuned,
             broken: steps.iter().any(|step| step.what == Happens::PortEvents),
         };
-        let tid = sched::spawn(node, Kind::Process, "said", move || said::look(node, &past));
+        let tid = sched::spawn(node, Kind::Process, "said", move || {
+            oracle_check::look(node, &past)
+        });
         sched::join(tid);
     }
-    if !foul::is_there() {
-        said::credits();
+    if !byzantine::is_there() {
+        oracle_check::credits();
     }
 }
 
@@ -1898,7 +1900,7 @@ const NO_ROOM: [i32; 3] = [0, -(ENOMEM as i32), -(EOPNOTSUPP as i32)];
 
 /// What the plan wants to go wrong goes wrong no more.
 fn calm_down() {
-    foul::end();
+    byzantine::end();
     let plan = &mut w().plan;
     plan.cm_lost_ppm = 0;
     plan.mute = 0..0;
@@ -1923,7 +1925,7 @@ pub fn run(script: Script, tell: bool) -> End {
 }
 
 /// The same, with one of the nodes foul.
-pub fn run_with(script: Script, foul: Option<foul::Foul>, tell: bool) -> End {
+pub fn run_with(script: Script, foul: Option<byzantine::Foul>, tell: bool) -> End {
     world::begin(script.seed, script.plan.clone(), tell);
     w().foul = foul;
     let s = &mut w().sched;

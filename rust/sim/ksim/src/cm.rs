@@ -7,12 +7,12 @@
 //! given up after a while. They can be lost, late and doubled.
 
 use crate::{
+    byzantine,
     cq,
     decl::{
         k::*,
         r::*, //
     },
-    foul,
     lnet,
     lock,
     mem,
@@ -273,7 +273,7 @@ fn send(id: &Id, mut packet: Packet) {
     if let Packet::Req { private, .. } | Packet::Rep { private, .. } | Packet::Rej { private, .. } =
         &mut packet
     {
-        foul::private(id.node, private);
+        byzantine::private(id.node, private);
     }
     if telling() {
         say(&format!("id {}: sends {}", id.nr, text(&packet)));

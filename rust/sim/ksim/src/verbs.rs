@@ -11,6 +11,7 @@ use std::{
 };
 
 use crate::{
+    byzantine,
     cm::Id,
     cq::{
         self,
@@ -21,16 +22,15 @@ use crate::{
         r::*, //
     },
     dma,
-    foul,
     lock,
     mem,
+    oracle,
     sched::{
         self,
         Kind,
         MS,
         SEC, //
     },
-    truth,
     world::{
         self,
         say,
@@ -747,7 +747,7 @@ pub fn destroy_qp(qp: *mut Qp) {
             violation("a queue pair is destroyed whose completions are still to come");
         }
         // SAFETY: Devices stay until the world ends.
-        truth::of(unsafe { (*q.dev).node }).undrained = true;
+        oracle::of(unsafe { (*q.dev).node }).undrained = true;
         q.sq.clear();
         q.rq.clear();
         cq::clean(q.cq, qp);
@@ -1132,7 +1132,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
                 return Outcome::NoBuffer { noop };
             }
             // One, unless the sender is foul; then there may be fewer buffers than messages.
-            for data in foul::message(node, data) {
+            for data in byzantine::message(node, data) {
                 let Some(r) = p.rq.pop_front() else {
                     break;
                 };
@@ -1154,7 +1154,7 @@ fn try_send(q: &mut Qp, at: usize) -> Outcome {
             Outcome::Done
         }
         Op::Write { addr, rkey } => {
-            let Some((addr, rkey)) = foul::write(node, addr, rkey, &mut data) else {
+            let Some((addr, rkey)) = byzantine::write(node, addr, rkey, &mut data) else {
                 return Outcome::Done;
             };
             let mut at = None;
@@ -1397,7 +1397,7 @@ const MOST_REFUSED: u32 = 6;
 /// Returns whether a post to the queue pair may fail.
 fn may_refuse(q: &Qp) -> bool {
     // SAFETY: Devices stay until the world ends.
-    q.refused || truth::of(unsafe { (*q.dev).node }).refused_qps < MOST_REFUSED
+    q.refused || oracle::of(unsafe { (*q.dev).node }).refused_qps < MOST_REFUSED
 }
 
 /// Notes that a post to the queue pair failed.
@@ -1405,7 +1405,7 @@ fn refused(q: &mut Qp) {
     if !q.refused {
         q.refused = true;
         // SAFETY: Devices stay until the world ends.
-        truth::of(unsafe { (*q.dev).node }).refused_qps += 1;
+        oracle::of(unsafe { (*q.dev).node }).refused_qps += 1;
     }
 }
 
@@ -1503,7 +1503,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_send(
                 }
                 data
             });
-            let truth = truth::of((*q.dev).node);
+            let truth = oracle::of((*q.dev).node);
             let marks = r.opcode == ib_wr_opcode_IB_WR_RDMA_WRITE && r.num_sge == 0;
             match list.first() {
                 _ if marks => truth.marks(),
@@ -1568,7 +1568,7 @@ pub unsafe extern "C" fn ro2ib_ib_post_recv(
                 ((*r.sg_list).addr, (*r.sg_list).length)
             };
             if r.num_sge == 0 {
-                truth::of((*q.dev).node).marks_recv();
+                oracle::of((*q.dev).node).marks_recv();
             }
             q.rq.push_back(Recv {
                 cqe: r.__bindgen_anon_1.wr_cqe,

@@ -11,11 +11,11 @@ use crate::{
     },
     lock,
     mem,
+    oracle,
     sched::{
         self,
         Kind, //
     },
-    truth,
     verbs::{
         Dev,
         Qp, //
@@ -215,7 +215,7 @@ fn poll(cq: *mut Cq) {
             c.handling = Some(done.nr);
             if !cqe.is_null() {
                 if let Some(f) = (*cqe).done {
-                    truth::of((*c.dev).node).completes(&done.wc);
+                    oracle::of((*c.dev).node).completes(&done.wc);
                     world::enter();
                     f(cq.cast(), &raw mut done.wc);
                     world::leave();

@@ -17,8 +17,8 @@ use std::{
 };
 
 use crate::{
+    byzantine,
     decl::r::*,
-    foul,
     hash::Map,
     mem,
     sched::{
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn ro2ib_trace_conn_state(
     // SAFETY: The driver passes a valid one.
     let qpn = unsafe { (*c).qpn };
     // A request may be late, and of an earlier life; and who is foul may say anything of his lives.
-    let known = sched::is_running("Conn::control") && !foul::is_there();
+    let known = sched::is_running("Conn::control") && !byzantine::is_there();
     if known && why.contains("PeerRestarted") && verbs::is_answered(qpn) {
         violation("a connection to the peer's present life ends for an earlier one");
     }
@@ -359,7 +359,7 @@ pub unsafe extern "C" fn ro2ib_trace_close(
         c,
         format_args!("up={up} by={by} cause={cause} detail={detail}"),
     );
-    if cause == "Protocol" && !foul::is_there() {
+    if cause == "Protocol" && !byzantine::is_there() {
         violation("a connection ends for a breach of the protocol, and every peer is honest");
     }
     let over = "over".to_string();

@@ -14,6 +14,7 @@ use std::{
 };
 
 use crate::{
+    byzantine,
     cm,
     cq,
     decl::{
@@ -21,12 +22,12 @@ use crate::{
         r::*, //
     },
     dma,
-    foul,
     hash::Map,
     lnet,
     lock,
     mem,
     misc,
+    oracle::Truth,
     rng::Rng,
     sched::{
         self,
@@ -36,7 +37,6 @@ use crate::{
         US, //
     },
     trace,
-    truth::Truth,
     verbs::{
         self,
         Dev,
@@ -346,7 +346,7 @@ pub struct World {
     /// Commands that it is at.
     pub hung: usize,
     /// One of the nodes sends what it should not.
-    pub foul: Option<foul::Foul>,
+    pub foul: Option<byzantine::Foul>,
 }
 
 thread_local! {
@@ -678,7 +678,7 @@ pub fn rnr(from: u32, to: u32, noops_unseen: bool) {
     if telling() {
         say(&format!("qp {from} -> {to}: no buffer there"));
     }
-    if !may_fail(Fault::PostRecv) && !noops_unseen && !foul::is_there() {
+    if !may_fail(Fault::PostRecv) && !noops_unseen && !byzantine::is_there() {
         violation("a message was sent without a credit: the other side has no buffer posted");
     }
 }

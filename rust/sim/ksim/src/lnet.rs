@@ -13,22 +13,22 @@ use std::collections::{
 };
 
 use crate::{
+    byzantine,
     decl::{
         k::*,
         r::*, //
     },
     dma,
-    foul,
     hash::Map,
     lock,
     mem,
+    oracle,
     sched::{
         self,
         Kind,
         MS,
         SEC, //
     },
-    truth,
     verbs::{
         self,
         Dev, //
@@ -665,7 +665,7 @@ unsafe fn received(msg: *mut Msg, status: i32) {
             return;
         }
         if let Some(buf) = m.mem {
-            if !foul::is_there() && !is_right(buf, m.op, m.len as usize) {
+            if !byzantine::is_there() && !is_right(buf, m.op, m.len as usize) {
                 violation(&format!(
                     "operation {}: {} bytes arrived, and not those that were sent",
                     m.op, m.len
@@ -673,7 +673,7 @@ unsafe fn received(msg: *mut Msg, status: i32) {
             }
         }
         let answered = w().lnet.ops[m.op].answered;
-        if m.reply && !foul::is_there() && answered != Some(m.len) {
+        if m.reply && !byzantine::is_there() && answered != Some(m.len) {
             violation(&format!(
                 "operation {}: {} bytes arrived, and {answered:?} were the answer",
                 m.op, m.len
@@ -871,7 +871,7 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
             o.came = true;
             o.heard |= kind == ACK || kind == REPLY;
             let twice = (kind == PUT || kind == GET) && core::mem::replace(&mut o.asked, true);
-            if twice && !foul::is_there() {
+            if twice && !byzantine::is_there() {
                 violation(&format!(
                     "operation {op}: what LNet has sent once comes twice"
                 ));
@@ -880,7 +880,7 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
         if refuses {
             return -(EPROTO as i32);
         }
-        if foul::is_there() {
+        if byzantine::is_there() {
             // As LNet, which takes nothing longer than its MTU.
             let empty = kind == ACK || kind == GET;
             if payload as usize > MOST || (empty && payload != 0) || kind > REPLY {
@@ -997,7 +997,7 @@ unsafe fn parse(ni: *mut Ni, hdr: *const u8, from: u64, rx: *mut c_void, rdma: b
             }
             REPLY => {
                 let o = &w().lnet.ops[op];
-                let foul = foul::is_there() && o.node != (*ni).node;
+                let foul = byzantine::is_there() && o.node != (*ni).node;
                 if o.result.is_some() || o.kind != GET || payload > o.size || foul {
                     recv(ni, rx, core::ptr::null_mut());
                     return 0;
@@ -1059,7 +1059,7 @@ pub unsafe extern "C" fn ro2ib_lnet_finalize(msg: *mut lnet_msg, status: i32, he
     }
     // SAFETY: As above.
     let (node, with_another) = unsafe { ((*(*msg).ni).node, (*msg).get.is_some()) };
-    truth::of(node).messages += u64::from(status != 0 && !with_another);
+    oracle::of(node).messages += u64::from(status != 0 && !with_another);
     finish(msg, status);
     slow();
 }

@@ -31,20 +31,20 @@
     non_upper_case_globals
 )]
 
+pub mod byzantine;
 pub mod cm;
 pub mod cq;
 pub mod decl;
 pub mod dma;
-pub mod foul;
 pub mod hash;
 pub mod lnet;
 pub mod lock;
 pub mod mem;
 pub mod misc;
+pub mod oracle;
 pub mod rng;
 pub mod sched;
 pub mod trace;
-pub mod truth;
 pub mod verbs;
 pub mod work;
 pub mod world;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What a node's driver did, as its devices saw it. What the driver says of itself is compared with that, by
-//! `said.rs` of the runner.
+//! `oracle_check.rs` of the runner.
 
 use crate::{
     decl::r::*,
