@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which one of a fixed number of counts is an address's: no memory for each, and nobody can choose whom he shares one
-//! with.
+//! Maps an address to one of a fixed number of counters with a salted hash: no memory for each address, and a peer
+//! cannot choose the addresses that share its counter.
 //!
 //! Context: any.
 
-/// The place of `addr` among `places`: less than that, or 0 if there is none. `salt` is random, and no secret of the
-/// protocol: who knows it could choose his neighbours.
+/// Returns the index of `addr`, below `places`, or 0 if `places` is 0. `salt` is random and not part of the protocol: a
+/// host that knew it could choose addresses that share a counter.
 pub fn place(addr: u32, salt: u64, places: usize) -> usize {
     // Of all bits (MurmurHash3's last steps): addresses are neighbours at most sites, and a product alone puts them,
     // with one salt in sixteen, into a few places.
@@ -42,7 +42,7 @@ mod tests {
         assert_eq!(place(1, SALT, 0), 0);
     }
 
-    /// Whatever the salt.
+    /// Tests that neighbours are spread, whatever the salt.
     #[test]
     fn neighbours_are_spread() {
         for salt in (0..256u64).map(|n| n.wrapping_mul(0x1234_5678_9abc_def1)) {

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a peer is found by its address: open addressing with linear probing, over slots that the caller owns.
+//! Hash table of peers by address: open addressing with linear probing, over slots that the caller owns.
 //!
-//! A look is about as cheap for a hundred thousand peers as for sixteen: three quarters of the slots are empty at
-//! least, and addresses are spread by a [`HashKey`]. Nothing is marked as deleted: what stands behind a peer that goes
-//! moves up.
+//! A lookup is about as cheap for a hundred thousand peers as for sixteen: at least three quarters of the slots are
+//! empty, and a [`HashKey`] spreads the addresses. There are no deletion marks: entries behind a removed one move up.
 //!
-//! # Who chooses addresses
+//! # Chosen addresses
 //!
-//! Who owns many addresses and knew the key could choose those that meet in one place, and every look there would pass
-//! all of them. So the key is random, of one table alone, and never told. A multiplication by an odd number that is
-//! drawn at random sends any two different numbers to the same of `m` places at most twice in `m` draws (Dietzfelbinger
-//! and others, "A reliable randomized algorithm for the closest-pair problem", 1997), and what comes before it keeps
-//! different addresses different. So no two addresses that somebody chooses meet more than twice as often as by chance.
+//! A host that owns many addresses and knew the key could choose addresses that collide, and every lookup there would
+//! pass all of them. So the key is random, used for one table only, and never disclosed. A multiplication by a random
+//! odd number maps two different numbers to the same of `m` places with a probability of at most 2 / `m`
+//! (Dietzfelbinger and others, "A reliable randomized algorithm for the closest-pair problem", 1997), and the step
+//! before it keeps different addresses different. So chosen addresses collide at most twice as often as random ones.
 //!
-//! What comes before it takes all regularity from them: with one multiplication alone, or numbers of 32 bits, some keys
-//! pile rows of regular addresses up. A hash as SipHash would hold against one, too, who sees where addresses are, and
-//! takes ten times as long. Nobody sees that: the table is never told, and how long one look takes is lost in what a
-//! message takes. A look is made for each message.
+//! The step before it removes all regularity of the addresses: with one multiplication alone, or numbers of 32 bits,
+//! some keys cluster regular addresses. A hash such as SipHash would also resist a host that can observe the places of
+//! addresses, and takes ten times as long. No host can observe them: the table is never disclosed, and the time of one
+//! lookup is small compared with that of a message. Each message needs a lookup.
 //!
 //! Context: any; the caller holds the lock of the slots.
 
-/// What spreads the addresses of one table.
+/// Key that spreads the addresses of one table.
 #[derive(Clone, Copy)]
 pub struct HashKey {
     first: u64,
@@ -29,16 +28,16 @@ pub struct HashKey {
 }
 
 impl HashKey {
-    /// Of random bits.
+    /// Creates a key of random bits.
     pub const fn new(first: u64, second: u64) -> Self {
-        // Odd: what is multiplied by them stays one to one.
+        // Odd: a multiplication by them is one to one.
         Self {
             first: first | 1,
             second: second | 1,
         }
     }
 
-    /// Where an address belongs.
+    /// Returns the hash of an address.
     #[inline]
     pub fn mark(self, addr: u32) -> AddrHash {
         let near = u64::from(addr).wrapping_mul(self.first);
@@ -49,26 +48,26 @@ impl HashKey {
     }
 }
 
-/// An address, and where a [`HashKey`] says that it belongs.
+/// Address with its hash by a [`HashKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddrHash {
     addr: u32,
     far: u64,
 }
 
-/// How many bits, the highest, choose the shard.
+/// Number of bits, the highest, that choose the shard.
 pub const SHARD_BITS: u32 = 6;
 
 impl AddrHash {
-    /// The shard of a table that has 2 to the power of [`SHARD_BITS`]; of one that has a smaller power of two, its
-    /// lowest bits.
+    /// Returns the shard in a table that has 2 to the power of [`SHARD_BITS`] shards; for a smaller power of two, use
+    /// its lowest bits.
     #[inline]
     pub fn shard(self) -> usize {
         usize::try_from(self.far >> (u64::BITS - SHARD_BITS)).unwrap_or(0)
     }
 }
 
-/// A place for a peer's address.
+/// Slot for a peer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSlot {
     addr: u32,
@@ -76,7 +75,7 @@ pub struct TableSlot {
 }
 
 impl TableSlot {
-    /// Nobody's.
+    /// Unused slot.
     pub const EMPTY: Self = Self {
         addr: 0,
         at: u32::MAX,
@@ -87,27 +86,27 @@ impl TableSlot {
     }
 }
 
-/// Slots for the first peers.
+/// Number of slots for the first peers.
 const SLOTS_MIN: usize = 8;
 
-/// How many peers so many slots are enough for.
+/// Returns how many peers this number of slots is enough for.
 pub const fn room(slots: usize) -> usize {
     slots / 4
 }
 
-/// How many slots are wanted instead of so many for one peer more; `None`: they are enough.
+/// Returns the number of slots that one more peer needs; `None`: the current number is enough.
 pub fn wants(slots: usize, peers: usize) -> Option<usize> {
     (peers >= room(slots)).then(|| slots.saturating_mul(2).max(SLOTS_MIN))
 }
 
-/// How many slots are enough instead of so many; `None`: they are not far too many. With these the peers may double
-/// before more are wanted, and half of them go before fewer are enough.
+/// Returns a smaller number of slots that is enough; `None`: there are not far too many. With the new number the peers
+/// may double before more slots are needed, and half of them may go before fewer are enough.
 pub fn spares(slots: usize, peers: usize) -> Option<usize> {
     let fewer = slots / 4;
     (fewer >= SLOTS_MIN && peers <= room(fewer) / 2).then_some(fewer)
 }
 
-/// Where the look for an address begins.
+/// Returns the slot at which the lookup of an address begins.
 pub fn home(slots: &[TableSlot], mark: AddrHash) -> usize {
     let n = u64::try_from(slots.len()).unwrap_or(0);
     // The highest bits are the same in all of a shard. There are less than 2^32 slots: it cannot wrap.
@@ -115,7 +114,7 @@ pub fn home(slots: &[TableSlot], mark: AddrHash) -> usize {
     usize::try_from(scaled).unwrap_or(0)
 }
 
-/// The slot behind that one; the first follows the last.
+/// Returns the next slot; the first follows the last.
 fn behind(slots: &[TableSlot], at: usize) -> usize {
     let next = at.saturating_add(1);
     if next < slots.len() {
@@ -125,7 +124,7 @@ fn behind(slots: &[TableSlot], at: usize) -> usize {
     }
 }
 
-/// The slot of a peer with its number, or the empty one where it belongs; `None` if there is neither.
+/// Returns the slot of a peer and its index, or the empty slot where it belongs; `None` if there is neither.
 pub fn look(slots: &[TableSlot], mark: AddrHash) -> Option<(usize, TableSlot)> {
     let mut at = home(slots, mark);
     for _ in 0..slots.len() {
@@ -138,15 +137,15 @@ pub fn look(slots: &[TableSlot], mark: AddrHash) -> Option<(usize, TableSlot)> {
     None
 }
 
-/// What was stored for a peer.
+/// Returns the value that was stored for a peer.
 #[inline]
 pub fn find(slots: &[TableSlot], mark: AddrHash) -> Option<u32> {
     let (_, slot) = look(slots, mark)?;
     (!slot.is_empty()).then_some(slot.at)
 }
 
-/// Stores `at` for a peer that is not there. False: there is no slot. Most of them are to stay empty: the caller sees
-/// to [`room`].
+/// Stores `at` for a peer that is not in the table. Returns false if there is no slot. Most slots must remain empty:
+/// the caller ensures [`room`].
 #[must_use]
 pub fn add(slots: &mut [TableSlot], mark: AddrHash, at: u32) -> bool {
     let Some((free, TableSlot::EMPTY)) = look(slots, mark) else {
@@ -164,7 +163,7 @@ pub fn add(slots: &mut [TableSlot], mark: AddrHash, at: u32) -> bool {
     true
 }
 
-/// Forgets a peer: what was stored for it.
+/// Removes a peer, and returns the value that was stored for it.
 pub fn remove(slots: &mut [TableSlot], key: HashKey, mark: AddrHash) -> Option<u32> {
     let (mut hole, gone) = look(slots, mark)?;
     if gone.is_empty() {
@@ -177,7 +176,7 @@ pub fn remove(slots: &mut [TableSlot], key: HashKey, mark: AddrHash) -> Option<u
         if slot.is_empty() {
             break;
         }
-        // It may move up if its look passes the hole.
+        // The entry may move up if its lookup passes the hole.
         let from = home(slots, key.mark(slot.addr));
         let passes = if hole <= at {
             from <= hole || from > at

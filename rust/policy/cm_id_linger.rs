@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long the connection manager's id outlives its connection.
+//! Lifetime of a CM id after its connection.
 //!
-//! A DREQ can get lost. The CM repeats it until it is answered, but only while the id is there; the
-//! queue pair and all the rest are freed long before. So the id stays behind alone, until the peer
-//! has answered, the device goes, or the time is over.
+//! A DREQ can get lost. The CM repeats it until the peer answers, but only while the id exists; the queue pair and
+//! everything else are freed long before. So the id remains alone, until the peer has answered, the device is removed,
+//! or the time is over.
 //!
-//! Where there is no route to the peer nothing is said at all: a message of the CM without a route
-//! puts the queue pair that rxe sends them with into the error state, for good, and no node can be
-//! connected to any more. To free an id says something, too, unless its DREQ is on its way. So the
-//! id stays, mute, until there is a route. That holds for the answer to the peer's DREQ, too: if we did
-//! not give it the CM does, when the id is freed.
+//! Without a route to the peer nothing is sent at all: a CM message without a route puts the queue pair that rxe uses
+//! for such messages into the error state, permanently, and no node can be connected any more. Freeing an id also sends
+//! a message, unless its DREQ is on its way. So the id remains, mute, until there is a route. The same holds for the
+//! answer to the peer's DREQ: if the driver does not send it, the CM does when the id is freed.
 //!
-//! Where the address of this side is not on the device any more, nobody is ever told: the CM sends nothing
-//! new. It does repeat what it sent before, as long as the id is there, and that is fatal in the same way. So
-//! such an id goes at once.
+//! If the local address is no longer on the device, the peer is never notified, because the CM sends no new message.
+//! The CM still repeats earlier messages while the id exists, and that is fatal in the same way. So such an id is freed
+//! at once.
 //!
 //! Context: any; the caller holds the connection's lock.
 
-/// Ids that may wait for an answer at the same time on one NI. A peer that is gone for good answers none; what
-/// would be more is freed at once.
+/// Number of ids on one NI that may wait for an answer at the same time. A peer that is gone for good answers none;
+/// further ids are freed at once.
 const PARTING_MAX: usize = 32;
 
-/// The same for ids that wait for a route: to free one of them does harm.
+/// The same for ids that wait for a route, because freeing one of them does harm.
 const MUTE_MAX: usize = 16_384;
 
-/// Of those that wait for an answer so many may be one peer's once half of the places are taken: who breaks one
-/// connection after the other and answers nothing leaves the other half to others.
+/// Number of ids that may wait for an answer of one peer once half of the places are taken. A peer that breaks one
+/// connection after the other and never answers leaves the other half to other peers.
 const PARTING_OF_PEER: usize = 8;
 
 /// Ids that wait for an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct LingeringIds {
-    /// All of the NI.
+    /// All ids of the NI.
     pub all: usize,
-    /// Those of the same peer.
+    /// Ids of the same peer.
     pub of_peer: usize,
 }
 
-/// Whether one more id may wait, for a route if `mute`, else for an answer, where `waiting` wait already and `alike` of
-/// them for an answer: those that wait for a route, of which there may be many when a link is down, take no place of
-/// the others. `alike` is only asked if it matters, for it takes time where there are many.
+/// Returns whether one more id may wait, for a route if `mute`, otherwise for an answer. `waiting` ids wait already;
+/// `alike` returns how many of them wait for an answer. Ids that wait for a route, of which there may be many when a
+/// link is down, take no place of other ids. `alike` is called only if it matters, because it takes time if there are
+/// many.
 pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> LingeringIds) -> bool {
     if mute {
         // The others are few.
@@ -54,43 +54,43 @@ pub fn has_room(mute: bool, waiting: usize, alike: impl FnOnce() -> LingeringIds
     all < half || (all < PARTING_MAX && of_peer < PARTING_OF_PEER)
 }
 
-/// Where the farewell of one connection is.
+/// State of the disconnect of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LingerState {
-    /// Nothing was said.
+    /// Nothing was sent.
     Open,
-    /// Our DREQ is on its way; nothing was heard.
+    /// Our DREQ is on its way; nothing was received.
     Said,
-    /// Something has to be said, and there was no route.
+    /// A message has to be sent, and there was no route.
     Mute,
-    /// The peer knows. If that was its own DREQ, the CM may owe it an answer.
+    /// The peer knows. If it sent a DREQ of its own, the CM may owe it an answer.
     Heard,
-    /// The id is not needed for it (any more), or must go anyway.
+    /// The id is no longer needed for the disconnect, or must be freed anyway.
     Over,
     /// The connection is released, its id waits for the answer.
     Waits,
     /// The connection is released, its id waits for a route.
     WaitsMute,
-    /// The id waits no more: whoever sees this frees it.
+    /// The id no longer waits: a caller that sees this frees it.
     Leave,
 }
 
-/// The farewell of one connection.
+/// Disconnect of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct CmIdLinger(LingerState);
 
 impl CmIdLinger {
-    /// Of a connection just made.
+    /// Creates the state of a new connection.
     pub const fn new() -> Self {
         Self(LingerState::Open)
     }
 
-    /// Our DREQ is about to be sent, on a connection that was established.
+    /// Notes that our DREQ is about to be sent, on a connection that was established.
     pub fn said(&mut self) {
         self.0 = match self.0 {
             LingerState::Open | LingerState::Mute => LingerState::Said,
             LingerState::WaitsMute => LingerState::Waits,
-            // It is the answer, and there is none to that.
+            // Our DREQ is the answer, and needs none.
             LingerState::Heard => LingerState::Over,
             LingerState::Said | LingerState::Over | LingerState::Waits | LingerState::Leave => {
                 self.0
@@ -98,8 +98,8 @@ impl CmIdLinger {
         };
     }
 
-    /// There is no route to the peer. What was not said stays unsaid for now, and what was said must
-    /// not be repeated: such an id does not wait. True: it does already, and is to be freed now.
+    /// Notes that there is no route to the peer. Nothing is sent for now, and an earlier message must not be repeated:
+    /// such an id does not wait. Returns true if the id waits already, and must be freed now.
     #[must_use]
     pub fn no_route(&mut self) -> bool {
         match self.0 {
@@ -115,7 +115,8 @@ impl CmIdLinger {
         false
     }
 
-    /// DREQ or DREP of the peer, or TimeWait is over. True: the id waited for this, and is to be freed now.
+    /// Notes a DREQ or DREP of the peer, or the end of TimeWait. Returns true if the id waited for it, and must be
+    /// freed now.
     #[must_use]
     pub fn heard(&mut self) -> bool {
         let (next, waited) = match self.0 {
@@ -129,7 +130,8 @@ impl CmIdLinger {
         waited
     }
 
-    /// The device or the NI goes, or it took too long. True: the id waited for this, and is to be freed now.
+    /// Notes that the device or the NI goes, or that it took too long. Returns true if the id waited, and must be freed
+    /// now.
     #[must_use]
     pub fn over(&mut self) -> bool {
         let waited = self.waits();
@@ -144,17 +146,17 @@ impl CmIdLinger {
         waited
     }
 
-    /// Whether the peer has been told and has not answered, or could not be told.
+    /// Returns whether the peer has been notified and has not answered, or could not be notified.
     pub fn unanswered(&self) -> bool {
         matches!(self.0, LingerState::Said | LingerState::Mute)
     }
 
-    /// Whether there is something to say once there is a route.
+    /// Returns whether a message is to be sent once there is a route.
     pub fn is_mute(&self) -> bool {
         matches!(self.0, LingerState::Mute | LingerState::WaitsMute)
     }
 
-    /// The connection is released. True: the id stays.
+    /// Notes that the connection is released. Returns true if the id stays.
     #[must_use]
     pub fn released(&mut self) -> bool {
         self.0 = match self.0 {
@@ -166,12 +168,12 @@ impl CmIdLinger {
         self.waits()
     }
 
-    /// Whether the id waits.
+    /// Returns whether the id waits.
     pub fn waits(&self) -> bool {
         matches!(self.0, LingerState::Waits | LingerState::WaitsMute)
     }
 
-    /// Whether the id has waited, and waits no more.
+    /// Returns whether the id has waited, and no longer waits.
     pub fn leaves(&self) -> bool {
         self.0 == LingerState::Leave
     }
@@ -217,7 +219,8 @@ mod tests {
 
     #[test]
     fn what_the_peer_asked_is_answered_where_there_is_a_route() {
-        // The peer's DREQ comes first, and there is no route: nobody frees the id yet, for that answers.
+        // The peer's DREQ arrives first, and there is no route: the id is not freed yet, because that would send an
+        // answer.
         let mut f = CmIdLinger::new();
         assert!(!f.heard());
         assert!(!f.no_route());
@@ -298,12 +301,12 @@ mod tests {
         assert!(f.leaves());
     }
 
-    /// Of one peer's: all.
+    /// Returns ids that all belong to one peer.
     fn of_one(n: usize) -> LingeringIds {
         LingeringIds { all: n, of_peer: n }
     }
 
-    /// None of this peer's.
+    /// Returns ids of other peers only.
     fn of_others(n: usize) -> LingeringIds {
         LingeringIds { all: n, of_peer: 0 }
     }
@@ -313,7 +316,7 @@ mod tests {
         assert!(has_room(false, MUTE_MAX, || of_one(0)));
         assert!(has_room(false, MUTE_MAX, || of_others(PARTING_MAX - 1)));
         assert!(!has_room(false, MUTE_MAX, || of_others(PARTING_MAX)));
-        // To free one of these does harm, whose it ever is.
+        // Freeing one of these does harm, whichever peer it belongs to.
         let all = MUTE_MAX + PARTING_MAX;
         let count = || unreachable!("thousands are counted for each of thousands");
         assert!(has_room(true, all - 1, count));
@@ -330,7 +333,7 @@ mod tests {
             mine = mine.wrapping_add(1);
         }
         assert_eq!(mine, half);
-        // Others come in all the same, each with some.
+        // Ids of other peers are accepted all the same, some of each.
         for all in half..PARTING_MAX {
             let alike = |of_peer| LingeringIds { all, of_peer };
             assert!(has_room(false, all, || alike(PARTING_OF_PEER - 1)));

@@ -1,92 +1,93 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the address of an NI is at home: on its RDMA device, or on another one meanwhile.
+//! Failover of an NI's address to another RDMA device.
 //!
-//! A bond moves its address to the device below its active slave. Nobody says so in one word. The notifier of the
-//! network comes first, when the RDMA core has not yet moved the GID of the address; then the GIDs of the old device
-//! change, and after those the GIDs of the new one, to which nobody listens yet. So after each of these the
-//! address is looked for, and for a while again: for a moment it may be nowhere.
+//! A bond moves its address to the device below its active slave. No single event reports that. The network notifier is
+//! called first, when the RDMA core has not yet moved the GID of the address. Then the GIDs of the old device change,
+//! and after those the GIDs of the new one, for which the driver has no event handler yet. So the driver looks for the
+//! address after each of these events, and repeats that for a while: for a moment the address may be on no device.
 //!
-//! Until that is settled no attempt to connect is begun: it would be made on the device that is being left, or with a
-//! GID that goes in the middle of the handshake. Of RoCE the GIDs always change, also if the address stays on its
-//! device; so it is not settled before they have, and on a busy machine they do late.
+//! Until that is settled no attempt to connect begins, because it would be made on the old device, or with a GID that
+//! disappears in the middle of the handshake. On RoCE the GIDs always change, even if the address stays on its device;
+//! so it is not settled before that change, which is late on a busy machine.
 //!
-//! On some hosts GIDs change all the time: containers come and go, or IPv6 addresses are renewed.
-//! There each change is a reason to look, but attempts do not wait for longer than [`HURRY_MS`],
-//! and looks are [`IDLE_MS`] apart from then on: a look visits all connections.
+//! On some hosts GIDs change all the time: containers come and go, or IPv6 addresses are renewed. There each change is
+//! a reason to look, but attempts do not wait for longer than [`HURRY_MS`], and looks are [`IDLE_MS`] apart from then
+//! on, because a look visits all connections.
 //!
-//! The core takes the GID of an address away with the address, also where the interface has that once more, with
-//! another prefix length. It has none then until somebody sets the address anew, or asks the core to look.
+//! The core removes the GID of an address together with the address, even if the interface has the same address once
+//! more, with another prefix length. Then there is no GID until the address is set again, or the core is asked to look.
 //!
 //! Context: any; the caller holds a lock.
 
-/// How long to go on looking though the address is where it was, in milliseconds. The core's work item moves it in a
-/// few; on a busy machine that item waits.
+/// How long to look again after the address was found where it was, in milliseconds. The core's work item moves it in a
+/// few milliseconds; on a busy machine that item waits.
 const SETTLE_MS: u64 = 1_000;
 
-/// How long to look often, in milliseconds. What has no device by then has lost it for longer.
+/// How long to look often, in milliseconds. An address without a device by then has lost it for longer.
 const HURRY_MS: u64 = 2_000;
 
-/// Milliseconds between two looks for an address that is nowhere.
+/// Milliseconds between two looks for an address that is on no device.
 const NOWHERE_MS: u32 = 10;
 
-/// Milliseconds between two looks whether it still is where it was.
+/// Milliseconds between two looks whether it is still where it was.
 const HERE_MS: u32 = 100;
 
-/// How long it may be nowhere, in milliseconds, before the core is asked to look. A bond's is somewhere sooner.
+/// How long it may be on no device, in milliseconds, before the core is asked to look. The address of a bond is found
+/// sooner.
 const ASK_MS: u64 = 100;
 
-/// Milliseconds between two looks when there is no hurry any more.
+/// Milliseconds between two looks after the hurry is over.
 const IDLE_MS: u32 = 1_000;
 
-/// Where the address was found.
+/// Place where the address was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddrLocation {
     /// On the device, and the port, that the NI uses.
     Here,
-    /// On another one.
+    /// On another device or port.
     Elsewhere,
-    /// On none.
+    /// On no device.
     Nowhere,
 }
 
-/// What is to be done now.
+/// Next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverStep {
     /// Nothing.
     Rest,
-    /// Nothing any more: nobody needs to wait for where it is.
+    /// Nothing any more: no attempt needs to wait for the address.
     Settled,
-    /// Nothing yet: it was looked for a moment ago. To be asked again after so many milliseconds.
+    /// Nothing yet: the last look was a moment ago. To be called again after this time, in milliseconds.
     Later(u32),
-    /// Look again after so many milliseconds. Nobody is connected to before that, if `hold`.
+    /// Look again after this time. No attempt to connect begins before that, if `hold`.
     AgainIn {
         /// Milliseconds.
         ms: u32,
         /// It is not settled yet.
         hold: bool,
-        /// The RDMA core is told to look at the addresses of the interfaces, if the interface has that of the NI.
+        /// The RDMA core is asked to look at the addresses of the interfaces, if the interface has that of the NI.
         ask: bool,
     },
     /// The NI follows its address.
     Move,
 }
 
-/// Whether it is known where the address is.
+/// Tracker of the device that has the address.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceTracker {
-    /// When something last was a reason to doubt it.
+    /// Time of the last event that may have moved it.
     doubted_ms: Option<u64>,
-    /// When the first reason came of those that follow each other within [`SETTLE_MS`].
+    /// Time of the first of the events that follow each other within [`SETTLE_MS`].
     began_ms: u64,
-    /// When it was looked for last.
+    /// Time of the last look.
     looked_ms: u64,
     /// The core was asked since then.
     asked: bool,
 }
 
 impl DeviceTracker {
-    /// Known.
+    /// Creates a tracker of an address whose device is known.
     pub const fn new() -> Self {
         Self {
             doubted_ms: None,
@@ -96,7 +97,7 @@ impl DeviceTracker {
         }
     }
 
-    /// Something happened that may have moved it.
+    /// Records an event that may have moved the address.
     pub fn doubt(&mut self, now_ms: u64) {
         if !self.is_recent(now_ms) {
             self.began_ms = now_ms;
@@ -110,7 +111,7 @@ impl DeviceTracker {
         self.doubted_ms.is_some_and(recent)
     }
 
-    /// Returns whether reasons to doubt it have followed each other for so long that attempts do not wait any more.
+    /// Returns whether such events have followed each other for so long that attempts no longer wait.
     pub fn is_long(&self, now_ms: u64) -> bool {
         self.is_recent(now_ms) && now_ms.saturating_sub(self.began_ms) >= HURRY_MS
     }
@@ -123,13 +124,13 @@ impl DeviceTracker {
         left.filter(|_| self.is_long(now_ms))
     }
 
-    /// Whether the address is to be looked for.
+    /// Returns whether to look for the address.
     pub fn is_doubted(&self) -> bool {
         self.doubted_ms.is_some()
     }
 
-    /// It was looked for. What was moved is looked for again, as after any other reason to doubt: the core may be at it
-    /// yet. `awaited`: the GIDs are going to change, and have not.
+    /// Records the result of a look. An address that moved is looked for again, as after any other event, because the
+    /// core may not have finished. `awaited`: the GIDs are going to change, and have not.
     pub fn look(&mut self, now_ms: u64, found: AddrLocation, awaited: bool) -> FailoverStep {
         let Some(doubted_ms) = self.doubted_ms else {
             return FailoverStep::Rest;
@@ -251,7 +252,7 @@ mod tests {
         let mut h = DeviceTracker::new();
         h.doubt(0);
         assert_eq!(h.look(500, AddrLocation::Here, true), again(HERE_MS, true));
-        // They are late: the second begins anew, and so does the pause.
+        // They are late: the second event starts the time again, and so does the pause.
         h.doubt(600);
         assert_eq!(h.look(601, AddrLocation::Here, false), again(HERE_MS, true));
         assert_eq!(
@@ -293,7 +294,7 @@ mod tests {
         );
     }
 
-    /// Containers come and go: the GIDs of the device change more often than ten times a second.
+    /// Tests containers that come and go: the GIDs of the device change more often than ten times a second.
     #[test]
     fn gids_that_change_all_the_time_hold_up_nobody() {
         let mut h = DeviceTracker::new();
@@ -312,7 +313,7 @@ mod tests {
         }
         // A look visits all connections.
         assert!(held_ms < HURRY_MS && looks < 60 + HURRY_MS / 50 + 2);
-        // It moves after all, and is followed at the next look.
+        // It moves after all, and the next look finds it.
         h.doubt(62_000);
         assert_eq!(h.wait_ms(62_000), None);
         assert_eq!(
@@ -351,7 +352,7 @@ mod tests {
             again(NOWHERE_MS, true)
         );
         assert_eq!(h.look(500 + ASK_MS, AddrLocation::Nowhere, false), ASKED);
-        // What has moved may be taken away there.
+        // An address that moved may be removed there.
         assert_eq!(
             h.look(700, AddrLocation::Elsewhere, false),
             FailoverStep::Move

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What fits a link where the administrator said nothing: how deep the queues are, how many messages an
-//! NI may have under way, and how many pieces one WRITE gathers.
+//! Defaults that depend on the link speed: the queue depth, the number of messages that an NI may have in flight, and
+//! the gather elements of a WRITE.
 //!
-//! The depth is bandwidth times delay, in pieces of [`PIECE`] bytes: as many messages as are under way
-//! while a credit is gone. Documentation/parameters.md argues for the numbers. Both ends use the smaller
-//! depth, so what is chosen here is only offered.
+//! The depth is bandwidth times delay, in pieces of [`PIECE`] bytes: the number of messages in flight while a credit is
+//! away. Documentation/parameters.md has the reasons for the numbers. Both ends use the smaller depth, so this depth is
+//! only an offer.
 
 use core::fmt;
 
 use crate::proto::params::QueueDepth;
 
-/// Microseconds that a credit is gone: the three messages of a PUT through the fabric, and two workers
-/// that have to be woken. Assumed.
+/// Microseconds that a credit is away: the time of the three messages of a PUT through the fabric, and of two wake-ups
+/// of workers. Assumed.
 pub const DELAY_US: u32 = 40;
 
-/// Bytes of the messages that are counted. Smaller ones keep a processor busy long before they fill the
-/// link, larger ones need fewer credits.
+/// Size of a counted message in bytes. Smaller messages keep a processor busy long before they fill the link, larger
+/// ones need fewer credits.
 pub const PIECE: u32 = 16 << 10;
 
-/// The depth of all who say nothing else: also the least that LNet is given.
+/// Depth of peers without other settings: also the smallest that LNet gets.
 pub const LEAST: u8 = 8;
 
-/// The most that is chosen: each connection pays for it, used or not.
+/// Largest default: each connection pays for it, used or not.
 pub const MOST: u8 = 32;
 
-/// So many peers of an NI can have all the credits of theirs at a time, as with ko2iblnd's defaults.
+/// Number of an NI's peers that can use all their credits at the same time, as with ko2iblnd's defaults.
 const PEERS: u32 = 32;
 
-/// So many peers can at least, if the administrator said how many credits the NI has.
+/// Smallest such number if the administrator set the credits of the NI.
 const PEERS_LEAST: u32 = 8;
 
-/// Gather elements of a WRITE if somebody said how many: at least, where the device has them.
+/// Smallest number of gather elements of a WRITE that can be configured, if the device has them.
 const GATHER_LEAST: u16 = 16;
 
 /// Gather elements of a WRITE unless the administrator sets the number: as many as mlx5 has. 1 MiB
@@ -39,21 +39,21 @@ const GATHER_LEAST: u16 = 16;
 /// takes half of the memory on mlx5 (tests/queue_memory.rs); `wrq_sge=23` sets that.
 const GATHER: u16 = 30;
 
-/// Most gather elements that can be asked for.
+/// Largest number of gather elements that can be configured.
 const GATHER_MAX: u16 = 128;
 
-/// The speed of a link.
+/// Speed of a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct LinkSpeed(u32);
 
 impl LinkSpeed {
-    /// As a port says it: codes of the speed of a lane and of the number of lanes (InfiniBand,
-    /// PortInfo). Not known if one of them is not.
+    /// Returns the speed of a port by the codes of its lane speed and of its number of lanes (InfiniBand, PortInfo).
+    /// Unknown if one of the codes is.
     pub fn of_port(speed: u32, width: u32) -> Self {
         let lane: u32 = match speed {
             1 => 2_500,
             2 => 5_000,
-            // QDR, and FDR10 that is 3 % quicker.
+            // QDR, and FDR10, which is 3 % faster.
             4 | 8 => 10_000,
             16 => 14_000,
             32 => 25_000,
@@ -73,17 +73,17 @@ impl LinkSpeed {
         Self(lane.saturating_mul(lanes))
     }
 
-    /// As a number of Mb/s.
+    /// Creates it from a number of Mb/s.
     pub fn from_mbps(mbps: u32) -> Self {
         Self(mbps)
     }
 
-    /// Mb/s; 0: not known.
+    /// Returns it in Mb/s; 0: unknown.
     pub fn mbps(self) -> u32 {
         self.0
     }
 
-    /// Messages that are under way while a credit is gone.
+    /// Returns the number of messages in flight while a credit is away.
     fn messages(self) -> u32 {
         // Mb/s times us is bits.
         let bits = u64::from(self.0).saturating_mul(u64::from(DELAY_US));
@@ -102,11 +102,11 @@ impl fmt::Display for LinkSpeed {
     }
 }
 
-/// The depth to offer on a link. `credits`: those of the NI, if the administrator said so; then at least
-/// eight peers can have all of theirs.
+/// Returns the depth to offer on a link. `credits`: those of the NI, if the administrator set them; then at least eight
+/// peers can use all of theirs.
 ///
-/// A power of two, so that there are few: who asks for more than the peer has is rejected once, and asks
-/// again.
+/// The depth is a power of two, so that there are few values: a peer that asks for more than the other one has is
+/// rejected once, and asks again.
 pub fn depth(speed: LinkSpeed, credits: Option<u32>) -> QueueDepth {
     let messages = speed.messages().min(u32::from(MOST));
     let wanted = messages
@@ -121,9 +121,9 @@ pub fn depth(speed: LinkSpeed, credits: Option<u32>) -> QueueDepth {
         .unwrap_or(QueueDepth::MIN)
 }
 
-/// How a depth came about, for people: of which `credits` as above.
+/// Reason of a depth, for the log; `credits` as for [`depth()`].
 pub struct DepthReason {
-    /// The link's.
+    /// Speed of the link.
     pub speed: LinkSpeed,
     /// As in [`depth()`].
     pub credits: Option<u32>,
@@ -144,13 +144,13 @@ impl fmt::Display for DepthReason {
     }
 }
 
-/// Messages that an NI may have under way, if nobody said so: in proportion to the depth.
+/// Returns the default number of messages that an NI may have in flight: in proportion to the depth.
 pub fn ni_credits(depth: QueueDepth) -> u32 {
     u32::from(depth.get()).saturating_mul(PEERS)
 }
 
-/// Gather elements per work request: what the device can, within reason. `wanted` is the parameter `wrq_sge` if it was
-/// given, a lower bound; at least 1.
+/// Returns the gather elements per work request: those of the device, up to a limit. `wanted` is the parameter
+/// `wrq_sge` if it was set, a lower bound; at least 1.
 pub fn gather(device_max: u32, wanted: Option<u32>) -> u16 {
     let elements = match wanted {
         Some(wanted) => u16::try_from(wanted)
@@ -171,7 +171,7 @@ mod tests {
         LinkSpeed::from_mbps(gbps.saturating_mul(1000))
     }
 
-    /// The table of Documentation/parameters.md.
+    /// Tests the table of Documentation/parameters.md.
     #[test]
     fn what_the_document_says() {
         for (gbps, wanted) in [
@@ -188,7 +188,7 @@ mod tests {
         ] {
             assert_eq!(depth(at(gbps), None).wire(), wanted);
         }
-        // 1x SDR: what soft-RoCE says of a link that does not say how fast it is.
+        // 1x SDR: the speed that soft-RoCE reports for a link without a known speed.
         assert_eq!(depth(LinkSpeed::of_port(1, 1), None).wire(), 8);
         assert_eq!(depth(LinkSpeed::default(), None).wire(), 8);
         assert_eq!(ni_credits(depth(at(10), None)), 256);
@@ -249,7 +249,7 @@ mod tests {
         for mbps in (0..2_000_000).step_by(500) {
             let d = depth(LinkSpeed::from_mbps(mbps), None).get();
             assert!(d >= before && (LEAST..=MOST).contains(&d) && d.is_power_of_two());
-            // What is under way while a credit is gone has its credits, as far as there may be any.
+            // Messages in flight while a credit is away have their credits, up to the largest default.
             let messages = LinkSpeed::from_mbps(mbps).messages();
             assert!(u32::from(d) >= messages.min(u32::from(MOST)));
             before = d;
@@ -263,7 +263,7 @@ mod tests {
         for (device, elements) in [(0, 1), (6, 6), (20, 20), (30, 30), (64, 30)] {
             assert_eq!(gather(device, None), elements);
         }
-        // Who says how many has at least so many.
+        // A configured number is a lower bound.
         assert_eq!(gather(32, Some(2)), 16);
         assert_eq!(gather(6, Some(2)), 6);
         assert_eq!(gather(32, Some(32)), 32);

@@ -1,37 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way out of an NI: whether it can reach anybody at all, and what its connections and messages
-//! do when that changes.
+//! Link state of an NI: whether it can reach any peer, and what its connections and messages do when that changes.
 //!
-//! The way is open while the interface is up with a carrier and the NI's address, and there is an RDMA device whose
-//! port is active. An IPoIB interface that has no carrier closes the way too, because address resolution goes through
-//! the interface. But the connections of the NI do not, so they go on while the port is active
+//! The link is open while the interface is up with a carrier and the NI's address, and there is an RDMA device whose
+//! port is active. An IPoIB interface without a carrier closes the link too, because address resolution goes through
+//! the interface. But it does not affect the NI's connections, so they continue while the port is active
 //! ([`Interface::NoCarrier`]).
 //!
-//! When the connections of the NI have no way either:
+//! When the connections of the NI lose their link, too:
 //!
-//! - If the device is removed, connections end at once: they are of that device.
-//! - If it is being closed on purpose (`ip link set down`, an address taken away), connections end
-//!   while the peers can still be told, and first what is under way on them ([`may_end`]). It is the same where an
+//! - If the device is removed, connections end at once, because they belong to that device.
+//! - If the link is being closed on purpose (`ip link set down`, an address removed), connections end while the peers
+//!   can still be notified, and active transfers are completed first ([`may_end`]). The same holds when an
 //!   administrator closes connections.
-//! - If LNet has another way, through another NI of ours in the same net, they end at once, too, and nothing waits
-//!   here: LNet sends it over the other. An NI in another net is none: it may lead to other nodes, and then what
-//!   ends is lost.
+//! - If LNet has another NI of this node in the same net with an open link, connections end at once, too, and nothing
+//!   waits here: LNet sends the messages over the other NI. An NI in another net does not count, because it may lead to
+//!   other nodes, and then the messages would be lost.
 //! - Otherwise they are held for [`HOLD_MS`], and on InfiniBand for as long as their transport retries last
-//!   ([`hold_ms`]). The transport sends again what was lost meanwhile. Then the connections end, because the peer may
-//!   have given them up by then, and a new connection is established sooner than the transport detects that.
+//!   ([`hold_ms`]). The transport resends what was lost meanwhile. Then the connections end, because the peer may have
+//!   given them up by then, and a new connection is established sooner than the transport detects that.
 //!
-//! Where LNet has no other way messages wait for this one to open.
+//! If LNet has no other NI, messages wait for this link to open.
 //!
-//! When it opens, attempts begin at once: for peers that messages wait for, and for those whose
-//! connection the way took along, because it is their messages that may wait.
+//! When it opens, attempts begin at once: for peers with waiting messages, and for peers whose connection the link
+//! change closed, because these peers may have waiting messages.
 //!
-//! Context: any; the caller holds the lock of the NI's way.
+//! Context: any; the caller holds the lock of the NI's link state.
 
 use crate::proto::cause::Cause;
 
-/// How long connections are held that have no way, in milliseconds. Less than the transport retries of RoCE take by
-/// default: six tries of 0.54 s.
+/// How long connections without a link are held, in milliseconds. Less than the default transport retries of RoCE: six
+/// tries of 0.54 s.
 pub const HOLD_MS: u64 = 3_000;
 
 /// Returns how long a queue pair sends a packet again that is not acknowledged, in milliseconds: `retry_count` + 1
@@ -56,36 +55,35 @@ pub fn hold_ms(transport_ms: Option<u64>, limit_ms: u64) -> u64 {
     transport_ms.map_or(HOLD_MS, |ms| ms.min(limit_ms).max(HOLD_MS))
 }
 
-/// How long nothing must have happened, in milliseconds, before a way may close that is closed on
-/// purpose. A peer that was told connects anew at once if it has a message. A request of that kind in
-/// the moment in which the interface goes down is refused by the CM itself, without a route, and that
-/// is what rxe does not survive; before, we drop it.
+/// How long the link must be quiet before it is closed on purpose, in milliseconds. A peer that was notified reconnects
+/// at once if it has a message. If its request arrives while the interface goes down, the CM itself rejects it, without
+/// a route, and rxe does not survive that. Before, the driver drops such a request.
 const QUIET_MS: u64 = 50;
 
-/// How long an interface that is set down waits at most until a way is quiet, in milliseconds
-/// (`RO2IB_LEAVE_MAX` of the shim).
+/// Longest wait of an interface that is set down for a quiet link, in milliseconds (`RO2IB_LEAVE_MAX` of the shim).
 const LEAVE_MS: u64 = 500;
 
-/// Milliseconds between two looks whether it is quiet.
+/// Milliseconds between two checks whether it is quiet.
 pub const LEAVE_LOOK_MS: u32 = 10;
 
-/// How long what is under way on a connection may take to end before a way is closed on purpose, in milliseconds. The
-/// interface waits for half a second, and the farewells need some of it.
+/// Time limit for active transfers of a connection before the link is closed on purpose, in milliseconds. The interface
+/// waits for half a second, and the disconnects need some of it.
 const FINISH_MS: u64 = 250;
 
-/// The same before a connection is closed on purpose, for which nobody waits but the messages that want the next one.
+/// The same limit before a connection is closed on purpose. Only messages that need the next connection wait for it.
 const PATIENT_MS: u64 = 1_000;
 
-/// How long nothing must have been sent or received then, in milliseconds: a peer answers what it has just been asked.
+/// Time without a message sent or received that is required then, in milliseconds: a peer answers a request that it has
+/// just received.
 const STILL_MS: u64 = 30;
 
-/// The same where there is time: a busy peer may take longer to answer.
+/// The same time if there is no hurry: a busy peer may take longer to answer.
 const PATIENT_STILL_MS: u64 = 150;
 
-/// Milliseconds between two looks at that.
+/// Milliseconds between two checks of that.
 pub const FINISH_LOOK_MS: u32 = 5;
 
-/// What is under way on a connection.
+/// Activity on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnActivity {
     /// A transmit has not ended.
@@ -96,9 +94,9 @@ pub struct ConnActivity {
     pub still_ms: u64,
 }
 
-/// Whether a connection may end that is being closed on purpose, for `cause`, since `waited_ms` milliseconds. What is
-/// cut off of a transfer is lost: LNet tells whoever sent it, and who waits for it at the other end finds out by a
-/// timeout of its own. What was all in one message may go over the next connection ([`super::resend`]).
+/// Returns whether a connection may end that is being closed on purpose, for `cause`, since `waited_ms` milliseconds. A
+/// transfer that is cut off is lost: LNet reports that to the sender, and a task that waits for it at the other end has
+/// to time out. A transfer that was all in one message may go over the next connection ([`super::resend`]).
 pub fn may_end(cause: Cause, under_way: ConnActivity, waited_ms: u64) -> bool {
     let ConnActivity {
         transmits,
@@ -112,18 +110,18 @@ pub fn may_end(cause: Cause, under_way: ConnActivity, waited_ms: u64) -> bool {
     waited_ms >= limit_ms || (!transmits && !requests && still_ms >= enough_ms)
 }
 
-/// How long a peer whose connection the way took along is remembered, in milliseconds. Longer than a
-/// message waits for a connection on either side.
+/// How long a peer whose connection the link change closed is remembered, in milliseconds. Longer than a message waits
+/// for a connection on either side.
 pub const RECALL_MS: u64 = 60_000;
 
-/// What becomes of a message that has no connection.
+/// Action for a message without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendPolicy {
-    /// One is made.
+    /// Connect.
     Open,
-    /// It waits for the way to open.
+    /// Hold the message until the link opens.
     Hold,
-    /// It goes back to LNet, which has another way.
+    /// Return it to LNet, which has another NI.
     Refuse,
 }
 
@@ -139,20 +137,20 @@ pub enum Interface {
     Down,
 }
 
-/// What is to be done now.
+/// Next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkAction {
     /// Nothing, or nothing yet.
     Nothing,
-    /// End all connections. Messages that wait go back to LNet if [`LinkState::passage`] refuses them.
+    /// End all connections. Waiting messages go back to LNet if [`LinkState::passage`] refuses them.
     End,
     /// Give messages that wait for a connection back to LNet, which has another NI. The connections stay.
     Refuse,
-    /// Connect anew.
+    /// Reconnect.
     Reconnect,
 }
 
-/// The way out of one NI.
+/// Link state of one NI.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkState {
     interface: Interface,
@@ -160,11 +158,11 @@ pub struct LinkState {
     port: bool,
     /// The device refuses work requests, and is not used again.
     shut: bool,
-    /// LNet has another one; as of the last look.
+    /// LNet had another NI at the last check.
     other: bool,
-    /// It was closed at the last look.
+    /// It was closed at the last check.
     closed: bool,
-    /// When the connections lost their way; `None` while they have it.
+    /// When the connections lost their link; `None` while they have it.
     lost_ms: Option<u64>,
     /// Connections were ended since they lost it.
     ended: bool,
@@ -172,13 +170,12 @@ pub struct LinkState {
     leaving_ms: Option<u64>,
     /// All connections have been asked to end since then.
     told: bool,
-    /// While it is being closed on purpose: when a connection was last there, or a peer last asked for
-    /// one.
+    /// While it is being closed on purpose: when there last was a connection, or a request of a peer.
     stirred_ms: Option<u64>,
 }
 
 impl LinkState {
-    /// Open.
+    /// Creates an open link.
     pub const fn new() -> Self {
         Self {
             interface: Interface::Up,
@@ -195,7 +192,7 @@ impl LinkState {
         }
     }
 
-    /// Notes what the interface offers now.
+    /// Records the state of the interface.
     pub fn interface(&mut self, interface: Interface) {
         self.interface = interface;
         if interface != Interface::Down {
@@ -203,13 +200,13 @@ impl LinkState {
         }
     }
 
-    /// There is a device. What its port is like is for [`LinkState::port`] to say.
+    /// Records that there is a device. [`LinkState::port`] reports the state of its port.
     pub fn attached(&mut self) {
         self.device = true;
     }
 
-    /// The device is removed: the caller ends all connections, and asks [`LinkState::look`] whether LNet has another
-    /// way.
+    /// Records that the device is removed: the caller ends all connections, and asks [`LinkState::look`] whether LNet
+    /// has another NI.
     pub fn detached(&mut self, now_ms: u64) {
         self.device = false;
         self.closed = true;
@@ -217,18 +214,18 @@ impl LinkState {
         self.ended = true;
     }
 
-    /// The port of the device is active, or not.
+    /// Records whether the port of the device is active.
     pub fn port(&mut self, active: bool) {
         self.port = active;
     }
 
-    /// Closes the way because the device refuses work requests (`shut`), until the NI has another device. Connections
-    /// end at the next look, and messages do not wait.
+    /// Closes the link because the device refuses work requests (`shut`), until the NI has another device. Connections
+    /// end at the next check, and messages do not wait.
     pub fn shut(&mut self, shut: bool) {
         self.shut = shut;
     }
 
-    /// Why it is closed.
+    /// Returns why it is closed.
     pub fn why(&self) -> Cause {
         match (self.device, self.shut) {
             (false, _) => Cause::DeviceGone,
@@ -247,18 +244,18 @@ impl LinkState {
         self.interface == Interface::Up && self.carries()
     }
 
-    /// Returns whether connections that are there can be used.
+    /// Returns whether established connections can be used.
     fn carries(&self) -> bool {
         self.has_interface() && self.device && self.port && !self.shut
     }
 
-    /// Returns whether connections were ended because they have no way, or lose it: a connection that is established
+    /// Returns whether connections ended because they have no link, or will lose it: a connection that is established
     /// now ends, too.
     pub fn ends_all(&self) -> bool {
         !self.carries() && self.ended
     }
 
-    /// What becomes of a message that has no connection.
+    /// Returns what to do with a message that has no connection.
     pub fn passage(&self) -> SendPolicy {
         match (self.is_open(), self.other || self.shut) {
             (true, _) => SendPolicy::Open,
@@ -267,7 +264,7 @@ impl LinkState {
         }
     }
 
-    /// Begins to close it on purpose: the caller ends all connections now, or soon ([`may_end`]), and then calls
+    /// Begins to close the link on purpose: the caller ends all connections now, or soon ([`may_end`]), and then calls
     /// [`LinkState::looked`].
     pub fn leaving(&mut self, now_ms: u64) {
         self.interface = Interface::Down;
@@ -279,7 +276,7 @@ impl LinkState {
         self.stirred_ms = None;
     }
 
-    /// A peer asked for a connection, and gets no answer because the way is being closed.
+    /// Records a request of a peer, which gets no answer because the link is being closed.
     pub fn asked(&mut self, now_ms: u64) {
         self.stirred_ms = Some(now_ms);
     }
@@ -294,9 +291,9 @@ impl LinkState {
         self.is_leaving() && !self.told
     }
 
-    /// Notes that all connections were asked to end after [`LinkState::leaving`]; to be called again each
-    /// [`LEAVE_LOOK_MS`] while it returns true. `busy`: there are connections yet, or peers that have
-    /// got a DREQ and not answered.
+    /// Records that all connections were asked to end after [`LinkState::leaving`]. To be called again each
+    /// [`LEAVE_LOOK_MS`] while it returns true. `busy`: there still are connections, or peers that have received a DREQ
+    /// and not answered.
     #[must_use]
     pub fn looked(&mut self, now_ms: u64, busy: bool) -> bool {
         self.told = true;
@@ -313,8 +310,8 @@ impl LinkState {
         !self.is_leaving() || (self.told && self.stirred_ms.is_none_or(quiet))
     }
 
-    /// Returns what is to be done. To be called after every change, and about once a second while the way is closed.
-    /// `other`: another NI of the same net has an open way. `hold_ms`: how long connections without a way are held, in
+    /// Returns what to do. To be called after every change, and about once a second while the link is closed. `other`:
+    /// another NI of the same net has an open link. `hold_ms`: how long connections without a link are held, in
     /// milliseconds; see [`hold_ms`].
     #[must_use]
     pub fn look(&mut self, now_ms: u64, other: bool, hold_ms: u64) -> LinkAction {
@@ -393,7 +390,7 @@ mod tests {
             ));
             for under_way in [busy(true, false, 5000), busy(false, true, 5000)] {
                 assert!(!may_end(cause, under_way, limit_ms.saturating_sub(1)));
-                // But not for ever, though all are busy all the time.
+                // But not for ever, even if all are busy all the time.
                 assert!(may_end(cause, under_way, limit_ms));
             }
             assert!(may_end(cause, busy(true, true, 0), limit_ms));
@@ -412,7 +409,7 @@ mod tests {
         assert_eq!(w.look(7 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         w.interface(Interface::Up);
         assert_eq!(w.look(8 + HOLD_MS, false, HOLD_MS), LinkAction::Reconnect);
-        // The next time counts from its own beginning.
+        // The next time starts at 0.
         w.port(false);
         assert_eq!(w.look(9 + HOLD_MS, false, HOLD_MS), LinkAction::Nothing);
         assert_eq!(
@@ -451,7 +448,7 @@ mod tests {
         // It is back first: what waits goes there.
         assert_eq!(w.look(4, true, HOLD_MS), LinkAction::End);
         assert_eq!(w.passage(), SendPolicy::Refuse);
-        // What was the case last time says nothing of the next.
+        // The last state of the other NI says nothing about the next time.
         w.interface(Interface::Up);
         assert_eq!(w.look(5, true, HOLD_MS), LinkAction::Reconnect);
         w.leaving(6);
@@ -459,7 +456,7 @@ mod tests {
         assert_eq!(w.look(6, true, HOLD_MS), LinkAction::End);
     }
 
-    /// As behind a link that is down.
+    /// Tests that a removed device is like a closed link.
     #[test]
     fn messages_wait_for_a_device_that_was_removed() {
         let mut w = LinkState::new();
@@ -493,16 +490,16 @@ mod tests {
         let mut w = LinkState::new();
         assert!(!w.is_leaving() && w.is_quiet(0));
         w.leaving(1);
-        // Connections were not told yet.
+        // Connections have not been notified yet.
         assert!(w.is_leaving() && w.is_untold() && !w.is_quiet(1));
-        // There was none to be told.
+        // There was no connection to notify.
         assert!(!w.looked(1, false) && w.is_quiet(1) && !w.is_untold());
         assert!(w.looked(2, true) && !w.is_quiet(2));
         assert!(w.looked(12, false) && !w.is_quiet(12));
         w.asked(20);
         assert!(!w.is_quiet(19 + QUIET_MS));
         assert!(w.is_quiet(20 + QUIET_MS));
-        // What was quiet last time says nothing of the next.
+        // A quiet link last time says nothing about the next time.
         w.leaving(1000);
         assert!(!w.is_quiet(1000));
         assert!(w.looked(1000, true));

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When a peer that says nothing is asked whether it lives.
+//! Liveness probe of a silent peer.
 //!
-//! It is asked by a NOOP, and the acknowledgement of the transport is the reply: if there is none, the
-//! transport's retries end the connection, long before a deadline. The time until a dead peer is noticed is
-//! [`ProbeInterval`] and those retries, on hardware over RoCE 4.2 s together: a second, and six tries of 537 ms each.
+//! The probe is a NOOP, and the transport's acknowledgement is the reply: if there is none, the transport's retries end
+//! the connection, long before a deadline. The time until a dead peer is noticed is [`ProbeInterval`] and those
+//! retries, on hardware over RoCE 4.2 s together: a second, and six tries of 537 ms each.
 //!
-//! Only a peer that owes an answer is asked, so idle hosts keep quiet; and who has asked once, and gets no answer
-//! though the transport acknowledges, asks seldom, however short [`ProbeInterval`] is: a peer that is slow has two
-//! buffers for NOOPs, and they are not to be filled while it is held up.
+//! Only a peer that owes an answer is probed, so idle hosts send nothing. After a probe that the transport acknowledges
+//! but the peer does not answer, probes are rare, however short [`ProbeInterval`] is: a slow peer has two buffers for
+//! NOOPs, which must not be filled while it is held up.
 //!
-//! The administrator may change [`ProbeInterval`] at any time, or take it away: then nobody is asked but by keepalive.
+//! The administrator may change [`ProbeInterval`] at any time, or switch it off: then only keepalive probes peers.
 //!
-//! Of several connections with one peer each finds out for itself: a connection that is dead does not mean that its
-//! peer is, which may have closed it. But they are asked at the same time ([`Check::All`], [`Liveness::ask`]), so that
-//! one answer after the other need not be waited for.
+//! Each of several connections with one peer is probed by itself, because a dead connection does not mean a dead peer:
+//! the peer may have closed it. But all are probed at the same time ([`Check::All`], [`Liveness::ask`]), so that their
+//! timeouts do not add up.
 //!
 //! Context: any; the caller holds the connection's lock.
 
-/// Milliseconds until a peer is asked again, at least, if it has said nothing since.
+/// Shortest time between two probes of a peer that has sent nothing since, in milliseconds.
 pub const AGAIN_MS: u32 = 3000;
 
-/// Least milliseconds between two looks at a connection on which something waits.
+/// Shortest time between two checks of a connection that waits for something, in milliseconds.
 pub const LOOK_MIN_MS: u32 = 250;
 
-/// Most milliseconds of [`ProbeInterval`].
+/// Largest [`ProbeInterval`], in milliseconds.
 pub const PROBE_MAX_MS: u32 = 60_000;
 
-/// Milliseconds of silence after which a peer that owes an answer is asked.
+/// Silence after which a peer that owes an answer is probed, in milliseconds.
 ///
 /// # Invariants
 ///
@@ -36,24 +36,24 @@ pub const PROBE_MAX_MS: u32 = 60_000;
 pub struct ProbeInterval(u32);
 
 impl ProbeInterval {
-    /// Of the parameter `probe`, in milliseconds. 0: it is not asked. Others are brought into the range.
+    /// Creates it from the parameter `probe`, in milliseconds. 0: no probes. Other values are clamped to the range.
     pub fn of_ms(ms: u32) -> Option<Self> {
         // INVARIANT: By `clamp`.
         (ms > 0).then(|| Self(ms.clamp(LOOK_MIN_MS, PROBE_MAX_MS)))
     }
 
-    /// The same in milliseconds.
+    /// Returns it in milliseconds.
     pub fn ms(self) -> u32 {
         self.0
     }
 
-    /// Milliseconds until it is asked again, if it has said nothing since.
+    /// Returns the milliseconds until the next probe, if the peer has sent nothing since.
     fn again_ms(self) -> u32 {
         self.0.max(AGAIN_MS)
     }
 }
 
-/// How long ago things were, in milliseconds.
+/// Time since events, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Elapsed {
     /// Something was sent.
@@ -62,58 +62,58 @@ pub struct Elapsed {
     pub heard: i64,
 }
 
-/// What a look has found.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Check {
     /// Nothing is due.
     Nothing,
-    /// A NOOP is due, though it carries nothing.
+    /// A NOOP is due, even if it carries no credits.
     Probe,
-    /// The same, and the peer is to be asked on its other connections, too.
+    /// A NOOP is due, and the peer must be probed on its other connections, too.
     All,
 }
 
-/// The watch on one connection.
+/// Liveness of one connection.
 ///
 /// # Invariants
 ///
-/// While [`Liveness::next_ms`] says a time the caller's timer looks within it. It says none while nothing waits and
-/// nobody asks, or there is no [`ProbeInterval`]; when that comes the timer is to look at once.
+/// While [`Liveness::next_ms`] returns a time, the caller's timer checks within it. It returns none while nothing waits
+/// and no probe is requested, or while there is no [`ProbeInterval`]; when that is set the timer must check at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Liveness {
-    /// Something waits, as of the last look.
+    /// Something waited at the last check.
     waits: bool,
     /// Something waits on another connection of the peer's.
     asked: bool,
-    /// It was asked, and has said nothing since.
+    /// The peer was probed, and has sent nothing since.
     probed: bool,
 }
 
 impl Liveness {
-    /// Of a connection just made.
+    /// State of a new connection.
     pub const NEW: Self = Self {
         waits: false,
         asked: false,
         probed: false,
     };
 
-    /// The peer has said something.
+    /// Notes a message of the peer.
     #[inline]
     pub fn heard(&mut self) {
         self.asked = false;
         self.probed = false;
     }
 
-    /// Something waits from now on. True: nothing did, so the timer is to look within [`ProbeInterval`], if there is
-    /// one.
+    /// Notes that something waits from now on. Returns true if nothing did before, so that the timer must check within
+    /// [`ProbeInterval`], if there is one.
     #[inline]
     pub fn begin(&mut self) -> bool {
         !core::mem::replace(&mut self.waits, true)
     }
 
-    /// Something waits on another connection, whose peer is silent. True: the timer is to look within
-    /// [`Liveness::next_ms`]. It may be armed for later, for something that does not wait any more.
+    /// Notes that something waits on another connection, whose peer is silent. Returns true if the timer must check
+    /// within [`Liveness::next_ms`]. It may be armed for later, for something that no longer waits.
     #[must_use]
     pub fn ask(&mut self, ago: Elapsed) -> bool {
         if self.asked || self.is_fresh(ago) {
@@ -123,13 +123,13 @@ impl Liveness {
         true
     }
 
-    /// Whether the transport is at it already.
+    /// Returns whether the transport is already retrying.
     fn is_fresh(&self, ago: Elapsed) -> bool {
         self.probed && ago.sent < i64::from(AGAIN_MS)
     }
 
-    /// The timer looks: `waits` if something does. `keepalive` is after how many seconds without a word of ours an
-    /// idle connection is asked.
+    /// Handles the timer; `waits` if something waits. `keepalive` is the number of seconds after which an idle
+    /// connection on which this node has sent nothing is probed.
     pub fn look(
         &mut self,
         waits: bool,
@@ -154,8 +154,8 @@ impl Liveness {
         }
     }
 
-    /// Milliseconds until a silent peer might have to be asked; `None` if nothing waits, or it is not to be asked. No
-    /// more than [`ProbeInterval`], because it may say something and fall silent again.
+    /// Returns the milliseconds until a silent peer may have to be probed; `None` if nothing waits, or probes are off.
+    /// No more than [`ProbeInterval`], because the peer may send something and fall silent again.
     pub fn next_ms(&self, ago: Elapsed, probe: Option<ProbeInterval>) -> Option<u32> {
         let probe = probe.filter(|_| self.waits || self.asked)?;
         let left = i64::from(self.interval(probe)).saturating_sub(ago.sent.min(ago.heard));
@@ -177,7 +177,7 @@ impl Liveness {
 mod tests {
     use super::*;
 
-    /// A connection with its timer, by the millisecond.
+    /// Connection with its timer, simulated by the millisecond.
     struct Line {
         silence: Liveness,
         now: i64,
@@ -233,13 +233,13 @@ mod tests {
             self.due = ms.map(|ms| self.now.saturating_add(i64::from(ms)));
         }
 
-        /// The administrator changes it: the timer looks at once.
+        /// Changes the interval: the timer checks at once.
         fn tune(&mut self, probe_ms: u32) {
             self.probe = ProbeInterval::of_ms(probe_ms);
             self.due = Some(self.now);
         }
 
-        /// A millisecond passes.
+        /// Advances the time by a millisecond.
         fn tick(&mut self) -> Check {
             self.now = self.now.saturating_add(1);
             if self.due.is_none_or(|due| self.now < due) {
@@ -253,7 +253,7 @@ mod tests {
             look
         }
 
-        /// When it asks, until `end`; where three times are enough to know.
+        /// Returns the times of its probes until `end`; three are enough.
         fn asks(&mut self, end: i64) -> [i64; 3] {
             let mut at = [0; 3];
             let mut free = at.iter_mut();
@@ -305,13 +305,13 @@ mod tests {
         // Shorter than the silence: now.
         line.tune(500);
         assert_eq!(line.asks(3000), [2001, 0, 0]);
-        // The other is asked as long ago as it was.
+        // The other one is probed relative to its own last message.
         line.tune(0);
         assert_eq!(line.asks(60_000), [0; 3]);
         assert_eq!(line.due, None);
         line.tune(250);
         assert_eq!(line.asks(61_000), [60_001, 0, 0]);
-        // Longer: what was to come comes later.
+        // Longer: the next probe is later.
         line.hear();
         line.send();
         line.tune(3000);
@@ -346,7 +346,7 @@ mod tests {
         line.waits = false;
         assert_eq!(line.asks(100_000), [0; 3]);
         assert_eq!(line.due, None);
-        // But for keepalive, which asks on this one only.
+        // Except for keepalive, which probes this connection only.
         let ago = line.ago();
         let mut keepalive = |s| line.silence.look(false, ago, line.probe, Some(s));
         assert_eq!(
@@ -368,7 +368,7 @@ mod tests {
                     other.arm();
                 }
             }
-            // It has nothing of its own to wait for, so it asks nobody else.
+            // Nothing waits on this connection, so it does not ask for probes on others.
             match other.tick() {
                 Check::Nothing => {}
                 Check::Probe if asked[1] == 0 => asked[1] = other.now,

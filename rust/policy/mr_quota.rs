@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who may have how many of a device's memory regions.
+//! Quota of a connection in the device's memory regions.
 //!
-//! A device has a number of them, and the driver is not its only user. Each connection gets regions as
-//! it needs them and keeps them while it uses them, because making one may take a command of the
-//! device's firmware. A timer gives idle ones back ([`LOOK_MS`]). While there are plenty, that is all.
-//! When half of them are there, a connection makes more of them only up to its fair share; from then on, and when
-//! all are there, what it needs comes from those that lie idle with a connection that has more. So who was first, and
-//! is quiet now, keeps nobody from working; and who has few never loses one to who has many.
+//! A device has a limited number of regions, and the driver is not its only user. Each connection gets regions as it
+//! needs them and keeps them while it uses them, because making one may take a command of the device's firmware. A
+//! timer gives idle regions back ([`LOOK_MS`]). While there are plenty, that is all. When half of the quota is in use,
+//! a connection makes more regions only up to its fair share. Beyond that, and when the quota is used up, it takes idle
+//! regions of connections that have more. So an idle connection that was early does not starve others, and a connection
+//! with few regions never loses one to a connection with many.
 //!
 //! Any context; no state.
 
-/// How many regions we may have of a device that says it has `max_mr`: what is left is for others. A device that says
-/// 0 does not say.
+/// Returns how many regions the driver may have of a device that reports `max_mr`; the rest is for other users. A
+/// device that reports 0 has no known limit.
 pub const fn bound(max_mr: u32) -> u32 {
     match max_mr {
         0 => u32::MAX,
@@ -43,30 +43,30 @@ pub const KEPT: u32 = 2;
 /// was not used since the last look, if there are more than [`KEPT`]: one firmware command each.
 pub const LOOK_MS: i64 = 10_000;
 
-/// What is known when a connection needs one region more.
+/// State when a connection needs one more region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MrDemand {
-    /// Regions that we may have of the device.
+    /// Regions that the driver may have of the device.
     pub bound: u32,
-    /// Regions that there are, of all connections.
+    /// Regions of all connections.
     pub there: u32,
-    /// Connections that have, or want, some.
+    /// Connections that have regions, or want some.
     pub users: u32,
-    /// Regions of the one that needs another.
+    /// Regions of the connection that needs another.
     pub held: u32,
 }
 
-/// Where the next region is from.
+/// Source of the next region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MrSource {
-    /// A new one is made. If the device has none, one that lies [`MrSource::Idle`] will do.
+    /// Make a new one. If the device has none, use [`MrSource::Idle`].
     New,
-    /// It is taken from a connection that has this many at least, if one lies idle there.
+    /// Take an idle one from a connection that has at least this many.
     Idle(u32),
 }
 
 impl MrDemand {
-    /// Where it is from.
+    /// Returns the source of the next region.
     pub fn source(self) -> MrSource {
         let share = self.bound.checked_div(self.users).unwrap_or(u32::MAX);
         let plenty = self.there < self.bound / 2;
@@ -78,10 +78,10 @@ impl MrDemand {
         }
     }
 
-    /// One that lies idle, after all.
+    /// Returns the source for an idle region, when no new one can be made.
     pub fn idle(self) -> MrSource {
-        // Who has none takes any. Else the other one has as many as this one afterwards, or more: two that need
-        // one at a time do not take it from each other for ever.
+        // A connection without regions takes any. Otherwise the other connection has the same number as this one
+        // afterwards, or more: two that need one at the same time do not take it from each other for ever.
         MrSource::Idle(match self.held {
             0 => 1,
             n => n.saturating_add(2),

@@ -2,41 +2,41 @@
 
 //! An NI that LNet deletes, before it asks for its shutdown.
 //!
-//! LNet does not say that it deletes an NI. It waits for a moment in which it has no message of it, and looks for that
-//! once a second (`lnet_clear_zombies_nis_locked()`, 2.17). Peers that go on sending need not grant it one, and a slow
-//! one needs a message now and then for that: LNet has it until it is there. What the driver sees are the messages that
-//! come in meanwhile.
+//! LNet does not announce that it deletes an NI. It waits for a moment in which it has no message of the NI, and checks
+//! for that once a second (`lnet_clear_zombies_nis_locked()`, 2.17). Peers that continue to send may never leave such a
+//! moment. Even a slow peer needs only a message now and then, because LNet has it until it has arrived. The driver
+//! sees only the messages that arrive meanwhile.
 
-/// For how long they may come, in nanoseconds: LNet has looked twice by then.
+/// Time for which they may arrive, in nanoseconds: LNet has checked twice by then.
 const LONG_NS: u64 = 3_000_000_000;
 
-/// The messages that have come in for an NI while LNet deletes it.
+/// Messages that arrive for an NI while LNet deletes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NiDeletion {
-    /// When the first one came: nanoseconds of a clock.
+    /// Time of the first one: nanoseconds of a clock.
     since: Option<u64>,
     said: bool,
 }
 
-/// What becomes of a connection on which such a message came.
+/// Action for a connection on which such a message arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateAction {
-    /// Nothing yet.
+    /// None yet.
     Stays,
-    /// It ends.
+    /// Close it.
     Ends {
-        /// It is the first one, which people are told of.
+        /// Whether it is the first one, which is logged.
         news: bool,
     },
 }
 
 impl NiDeletion {
-    /// None has come.
+    /// Creates the state without messages.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One has come, at `now_ns`.
+    /// Counts a message that arrived at `now_ns`.
     pub fn came(&mut self, now_ns: u64) -> LateAction {
         let since = *self.since.get_or_insert(now_ns);
         if now_ns.saturating_sub(since) < LONG_NS {
@@ -60,7 +60,7 @@ mod tests {
                 assert_eq!(d.came(ns), LateAction::Stays);
             }
             assert_eq!(d.came(LONG_NS), LateAction::Ends { news: true });
-            // Other connections, too; that is said once.
+            // Other connections are closed, too; only the first is logged.
             assert_eq!(d.came(LONG_NS + 1), LateAction::Ends { news: false });
         }
     }

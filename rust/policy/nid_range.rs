@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Ranges of NIDs in LNet's words: `10.0.0.[1-9]@o2ib`, `*@o2ib3`, `10.1.[0-3,7].*@o2ib`,
+//! Ranges of NIDs in LNet's syntax: `10.0.0.[1-9]@o2ib`, `*@o2ib3`, `10.1.[0-3,7].*@o2ib`,
 //! `10.0.0.[0-254/2]@o2ib[1-4]`, `10.0.0.0/24@o2ib`.
 //!
-//! A word is read anew each time it is asked: nothing is allocated, and there is nothing to keep.
+//! A word is parsed again for each use: nothing is allocated, and nothing is kept.
 //!
 //! Context: any.
 
@@ -11,16 +11,16 @@ use core::fmt;
 
 use crate::proto::nid::Nid;
 
-/// Why a word is no range of NIDs.
+/// Reason why a word is not a range of NIDs.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum BadRange {
     /// Without `@`.
     NoNet,
     /// Of another network type than o2ib.
     NotO2ib,
-    /// The address has not four parts, or is none.
+    /// The address does not have four parts.
     Address,
-    /// A number is none, or too large, or a range runs backwards.
+    /// A number is missing or too large, or a range runs backwards.
     Number,
     /// The length of a netmask is not 0 to 32.
     Mask,
@@ -38,8 +38,8 @@ impl fmt::Display for BadRange {
     }
 }
 
-/// Whether `nid` is in the range that `word` names. All of the word is read whatever the NID, so that
-/// what is accepted for one is accepted for all.
+/// Returns whether `nid` is in the range `word`. All of the word is read whatever the NID, so that a word is valid for
+/// all NIDs or for none.
 pub fn contains(word: &str, nid: Nid) -> Result<bool, BadRange> {
     let (addr, net) = word.split_once('@').ok_or(BadRange::NoNet)?;
     let numbers = net.strip_prefix("o2ib").ok_or(BadRange::NotO2ib)?;
@@ -90,8 +90,8 @@ fn in_subnet(net: &str, bits: &str, addr: u32) -> Result<bool, BadRange> {
     Ok((u32::from_be_bytes(base) ^ addr) & !host == 0)
 }
 
-/// Whether `value` is among the numbers that `word` names: `*`, a number, or in brackets numbers and
-/// ranges, with steps if need be. None is above `max`.
+/// Returns whether `value` is among the numbers in `word`: `*`, a number, or in brackets numbers and ranges, optionally
+/// with steps. None is above `max`.
 fn among(word: &str, value: u32, max: u32) -> Result<bool, BadRange> {
     if word == "*" {
         return Ok(true);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Two texts of the administrator's, each of clauses that `;` or a newline ends: who may connect
-//! (`access`), and how an NI is tuned (`ni_tune`).
+//! Parser of two parameters of the administrator, each a list of clauses that end with `;` or a newline: the peers that
+//! may connect (`access`), and the tuning of an NI (`ni_tune`).
 //!
 //! ```text
 //! access   = clause { ";" clause }
@@ -11,12 +11,12 @@
 //! tuning   = range { range } key "=" value { key "=" value }
 //! ```
 //!
-//! `range`: [`super::nid_range`]. Of `access` the first clause counts that names the peer, and our NI
-//! behind `on` if it has that; whom none names is allowed. Of `ni_tune` all clauses count that name the
-//! NI, the last one most.
+//! `range`: [`super::nid_range`]. In `access` the first clause counts that names the peer, and our NI behind `on` if
+//! the clause has that; a peer that no clause names is allowed. In `ni_tune` all clauses count that name the NI, later
+//! ones before earlier ones.
 //!
-//! The texts are checked when they are set, and read anew each time they are asked: on a connection
-//! request of either side, and when an NI starts or they are changed.
+//! The texts are checked when they are set, and parsed again for each use: for a connection request of either side, and
+//! when an NI starts or the texts are changed.
 //!
 //! Context: any.
 
@@ -34,31 +34,31 @@ use super::{
 };
 use crate::proto::nid::Nid;
 
-/// What is wrong with a text.
+/// Error in a text.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct RuleError<'a> {
     /// The word, or the clause if a word is missing.
     pub at: &'a str,
-    /// What is wrong with it.
+    /// Kind of the error.
     pub what: RuleErrorKind,
 }
 
-/// What is wrong with a word.
+/// Kind of an error in a word.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RuleErrorKind {
     /// It is no range of NIDs.
     Range(BadRange),
     /// A clause without `allow` or `deny`.
     NoVerdict,
-    /// Nobody is named.
+    /// No NID range.
     NoRange,
     /// A tuning without a key.
     NoKey,
-    /// There is no such key.
+    /// Unknown key.
     Key,
-    /// The value is none, or not in this range.
+    /// The value is not a number in this range.
     Value(i64, i64),
-    /// The value is none, or neither 0 nor in this range.
+    /// The value is neither 0 nor a number in this range.
     ValueNorZero(i64, i64),
 }
 
@@ -82,12 +82,12 @@ fn clauses(text: &str) -> impl Iterator<Item = &str> {
     clauses.filter(|clause| !clause.is_empty())
 }
 
-/// How many clauses a text has.
+/// Returns the number of clauses of a text.
 pub fn count(text: &str) -> usize {
     clauses(text).count()
 }
 
-/// Whether one of the words names `nid`; all of them are read.
+/// Returns whether one of the words names `nid`; all of them are read.
 fn named<'a>(
     words: impl Iterator<Item = &'a str>,
     nid: Nid,
@@ -103,13 +103,13 @@ fn named<'a>(
     Ok(found)
 }
 
-/// What a clause of `access` says of a peer and an NI; `None` if it is for others.
+/// Returns whether a clause of `access` allows a peer on an NI; `None` if it does not name them.
 fn verdict<'a>(clause: &'a str, ni: Nid, peer: Nid) -> Result<Option<bool>, RuleError<'a>> {
     let fault = |what| RuleError { at: clause, what };
     let mut words = clause.split_ascii_whitespace().peekable();
     let mut ours = true;
     if words.next_if_eq(&"on").is_some() {
-        // Not `take_while`, which would swallow the verdict.
+        // Not `take_while`, which would consume the verdict.
         let on = core::iter::from_fn(|| words.next_if(|word| !matches!(*word, "allow" | "deny")));
         ours = named(on, ni)?.ok_or(fault(RuleErrorKind::NoRange))?;
     }
@@ -122,11 +122,11 @@ fn verdict<'a>(clause: &'a str, ni: Nid, peer: Nid) -> Result<Option<bool>, Rule
     Ok((ours && theirs).then_some(allow))
 }
 
-/// Whether `access` allows `peer` to be connected with our `ni`.
+/// Returns whether `access` allows connections between `peer` and our `ni`.
 ///
 /// # Errors
 ///
-/// The first fault of the text, wherever it is.
+/// The first error of the text, even in a clause that names neither.
 pub fn allows<'a>(access: &'a str, ni: Nid, peer: Nid) -> Result<bool, RuleError<'a>> {
     let mut first = None;
     for clause in clauses(access) {
@@ -136,32 +136,32 @@ pub fn allows<'a>(access: &'a str, ni: Nid, peer: Nid) -> Result<bool, RuleError
     Ok(first.unwrap_or(true))
 }
 
-/// What `ni_tune` says of an NI; `None`: as the module's parameter, or as LNet has it.
+/// Tuning of an NI by `ni_tune`; `None`: the value of the module parameter, or of LNet.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tuning {
-    /// Connections that we open to a peer.
+    /// Connections that this node opens to a peer.
     pub conns_per_peer: Option<u16>,
-    /// IP type of service of connections that we open, -1 for none.
+    /// IP type of service of connections that this node opens, -1 for none.
     pub tos: Option<i16>,
     /// Queue depth to offer, and the largest to accept.
     pub peer_credits: Option<u16>,
     /// Transport retries.
     pub retry_count: Option<u8>,
-    /// Receiver-not-ready retries; 7 is without end.
+    /// Receiver-not-ready retries; 7 means no limit.
     pub rnr_retry_count: Option<u8>,
     /// Seconds until a stuck transmit closes its connection.
     pub timeout: Option<u32>,
     /// Idle seconds until a NOOP is sent, 0 for never.
     pub keepalive: Option<u32>,
-    /// Milliseconds of silence until a peer that owes an answer is asked, 0 for never.
+    /// Milliseconds of silence until a peer that owes an answer is probed, 0 for never.
     pub probe: Option<u32>,
 }
 
-/// Reads `ni_tune` for an NI.
+/// Returns the tuning of an NI by `ni_tune`.
 ///
 /// # Errors
 ///
-/// The first fault of the text, wherever it is.
+/// The first error of the text, even in a clause that does not name the NI.
 pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, RuleError<'a>> {
     let mut all = Tuning::default();
     for clause in clauses(ni_tune) {
@@ -172,7 +172,7 @@ pub fn tuning<'a>(ni_tune: &'a str, ni: Nid) -> Result<Tuning, RuleError<'a>> {
         if words.peek().is_none() {
             return Err(fault(RuleErrorKind::NoKey));
         }
-        // All of the text is checked, whomever it is for.
+        // All of the text is checked, including clauses for other NIs.
         let mut here = all;
         for word in words {
             here.set(word)?;
@@ -203,7 +203,7 @@ impl Tuning {
     }
 }
 
-/// Milliseconds that [`ProbeInterval`](super::liveness::ProbeInterval) takes as they are.
+/// Returns a number of milliseconds that [`ProbeInterval`](super::liveness::ProbeInterval) does not clamp.
 fn probe_of<'a>(word: &'a str, value: &str) -> Result<u32, RuleError<'a>> {
     let (lo, hi) = (i64::from(LOOK_MIN_MS), i64::from(PROBE_MAX_MS));
     match value_of(word, value, 0, hi) {
@@ -216,7 +216,7 @@ fn probe_of<'a>(word: &'a str, value: &str) -> Result<u32, RuleError<'a>> {
     }
 }
 
-/// A value between `lo` and `hi`, which the type can hold.
+/// Returns a value between `lo` and `hi`, which the type can hold.
 fn value_of<'a, T: TryFrom<i64>>(
     word: &'a str,
     value: &str,
@@ -252,7 +252,7 @@ mod tests {
         for (last, expected) in [(5, false), (7, false), (9, false), (8, true), (16, false)] {
             assert_eq!((last, allows(text, NI, peer(last))), (last, Ok(expected)));
         }
-        // Whom nobody names.
+        // A peer that no clause names.
         assert_eq!(allows(text, NI, Nid::new(3, 1)), Ok(true));
         assert_eq!(allows("", NI, peer(1)), Ok(true));
         assert_eq!(allows(" ;\n ; ", NI, peer(1)), Ok(true));

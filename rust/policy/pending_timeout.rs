@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long a message may wait for a connection, and when somebody is to look.
+//! Timeout of messages that wait for a connection, and the time of the next check.
 //!
 //! Context: any.
 
-/// Milliseconds between two looks at messages that may wait for longer than usual: the reason may end at any time.
+/// Milliseconds between two checks of messages that may wait longer than usual: the reason may end at any time.
 const LOOK_MS: u32 = 1000;
 
-/// What else there is of the peer while messages wait for it.
+/// Progress of a peer while messages wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerProgress {
-    /// It waits for its turn to connect.
+    /// The peer waits for its turn to connect.
     pub in_line: bool,
     /// Milliseconds since its turn came, if it ever waited for it.
     pub called_ms_ago: Option<u64>,
-    /// An attempt is under way, of whichever side.
+    /// An attempt of either side is in flight.
     pub under_way: bool,
 }
 
-/// How long messages may wait.
+/// Timeout of messages that wait for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingTimeout {
     usual_ms: i64,
@@ -26,14 +26,14 @@ pub struct PendingTimeout {
 }
 
 impl PendingTimeout {
-    /// `usual_ms` is for one attempt and some more; after `most_ms` LNet gives a message up.
+    /// Creates it. `usual_ms` is for one attempt and some more; after `most_ms` LNet gives a message up.
     pub const fn new(usual_ms: i64, most_ms: i64) -> Self {
         Self { usual_ms, most_ms }
     }
 
-    /// Milliseconds that a message may wait. As long as LNet waits for it, if the peer is in line, has just been
-    /// called, or has an attempt under way, of which each step has a limit of its own. But no longer: a peer that asks
-    /// again and again, and never goes on, has one under way all the time.
+    /// Returns how long a message may wait, in milliseconds: as long as LNet waits for it, if the peer is in the queue,
+    /// has just been called, or has an attempt in flight, of which each step has a limit of its own. Never longer: a
+    /// peer that connects again and again, and never gets established, always has an attempt in flight.
     pub fn limit_ms(self, meanwhile: PeerProgress) -> i64 {
         let called = meanwhile.called_ms_ago.map(i64::try_from);
         let late = called.is_some_and(|ago| ago.is_ok_and(|ms| ms < self.usual_ms));
@@ -44,7 +44,7 @@ impl PendingTimeout {
         }
     }
 
-    /// Milliseconds until somebody is to look after messages of which the oldest has waited for `waited_ms`. It has
+    /// Returns the milliseconds until the next check, if the oldest message has waited for `waited_ms`. It will have
     /// waited for longer than usual then.
     pub fn look_in_ms(self, waited_ms: i64) -> u32 {
         let left = self.usual_ms.saturating_sub(waited_ms);

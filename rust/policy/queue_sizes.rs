@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How large the queues of a connection are.
+//! Sizes of the queues of a connection.
 //!
 //! With depth `d` and `r` work requests per registration, traffic as the credits allow it needs `3d + 2` SENDs
 //! (requests, answers, PUT_DONEs, NOOPs), `d` WRITEs if the transfers are small, `d * r` for registrations and
 //! `d` LOCAL_INVs. `r` is 1, but 2 on rxe.
 //!
-//! A queue has room for these, and is as large as adapters and rxe make it anyway, a power of two. WRITEs of large
-//! transfers take what is free: each moves a page for every gather element, so the 61 slots of depth 8 are 7 MiB, and
-//! no path holds as much. Slots are counted exactly, and a chain that does not fit goes in parts
+//! A queue has room for these, and has a power of two as size, because adapters and rxe round it up anyway. WRITEs of
+//! large transfers use the free slots: each moves a page for every gather element, so the 61 slots of depth 8 are 7
+//! MiB, and no path holds as much. Slots are counted exactly, and a chain that does not fit goes in parts
 //! ([`crate::proto::tx_queues`]): a shorter queue only means waiting. With room for all chains at a time the send queue
 //! was most of the memory of an idle connection.
 
@@ -17,13 +17,13 @@ use crate::proto::{
     tx_queues::NOOP_SLOTS, //
 };
 
-/// Places of a queue that nobody else gets: the drain markers', and the one that a ring leaves empty.
+/// Reserved places of a queue: for the drain markers, and the one that a ring leaves empty.
 const OTHERS: u16 = 3;
 
 /// Places of the smallest queue: chains go in parts of some length at any depth.
 const LEAST: u16 = 64;
 
-/// Slots of the send queue, within what the device can. A registration takes `reg_wrs` of them.
+/// Returns the slots of the send queue, within the limit of the device. A registration takes `reg_wrs` of them.
 pub fn send_queue(depth: QueueDepth, reg_wrs: u16, device_max: u32) -> u16 {
     let d = u16::from(depth.get());
     let sends = d.saturating_mul(3).saturating_add(NOOP_SLOTS);
@@ -37,8 +37,8 @@ pub fn send_queue(depth: QueueDepth, reg_wrs: u16, device_max: u32) -> u16 {
     queue.unwrap_or(u16::MAX).saturating_sub(OTHERS).min(device)
 }
 
-/// The greatest depth up to `wanted` whose receives fit into a queue of the device, and for which there are memory
-/// regions: one connection alone never finds none, if nobody gave out more credits than that.
+/// Returns the greatest depth up to `wanted` whose receives fit into a queue of the device, and for which there are
+/// enough memory regions, so that one connection alone never lacks one if no more credits than that are given out.
 pub fn deepest(wanted: QueueDepth, device_max: u32, max_regions: u32) -> QueueDepth {
     // The drain marker has a slot of its own.
     let receives = u16::try_from(device_max)
@@ -54,8 +54,9 @@ pub fn deepest(wanted: QueueDepth, device_max: u32, max_regions: u32) -> QueueDe
 /// Memory regions of a connection for each of its credits.
 const REGIONS: u16 = 3;
 
-/// Memory regions: one for each sink of ours, which LNet has handed over `from_lnet` of at most, one for each of the
-/// peer's requests, and as many again whose invalidation has not completed when the peer already has its credit back.
+/// Returns the number of memory regions: one for each sink of this node, at most `from_lnet`, one for each of the
+/// peer's requests, and the same number again for regions whose invalidation has not completed when the peer already
+/// has its credit back.
 pub fn memory_regions(depth: QueueDepth, from_lnet: QueueDepth) -> u16 {
     u16::from(depth.get())
         .saturating_mul(2)
@@ -65,8 +66,8 @@ pub fn memory_regions(depth: QueueDepth, from_lnet: QueueDepth) -> u16 {
 /// Queue pairs that are tried for one connection.
 pub const DEPTH_ATTEMPTS: u8 = 8;
 
-/// The search for a queue depth that the device has room for: the one asked for if possible, else by bisection
-/// the largest that [`DEPTH_ATTEMPTS`] can find.
+/// Search for a queue depth that the device has room for: the wanted depth if possible, otherwise by bisection the
+/// largest that [`DEPTH_ATTEMPTS`] can find.
 ///
 /// # Invariants
 ///
@@ -80,12 +81,12 @@ pub struct DepthSearch {
     left: u8,
     /// A greater depth failed after a smaller one had succeeded, so the depth is the cause.
     is_depth: bool,
-    /// `now` is what an earlier search ended with: it is taken if there is room for it.
+    /// `now` is the result of an earlier search: it is taken if there is room for it.
     remembered: bool,
 }
 
 impl DepthSearch {
-    /// A search that begins with `wanted`.
+    /// Creates a search that begins with `wanted`.
     pub fn new(wanted: QueueDepth) -> Self {
         // INVARIANT: nothing is known to work, nothing to fail.
         Self {
@@ -98,13 +99,13 @@ impl DepthSearch {
         }
     }
 
-    /// The depth to try.
+    /// Returns the depth to try.
     pub fn now(&self) -> QueueDepth {
         self.now
     }
 
-    /// There is a queue pair of depth [`DepthSearch::now`]. True: keep it. False: give it up, a larger one is
-    /// worth the attempt (and there is another for coming back).
+    /// Notes that a queue pair of depth [`DepthSearch::now`] was created. Returns true to keep it, and false to destroy
+    /// it because a larger one is worth the attempt (and an attempt is left to come back).
     #[must_use]
     pub fn had(&mut self) -> bool {
         let at = self.now.wire();
@@ -121,7 +122,7 @@ impl DepthSearch {
         !self.aim()
     }
 
-    /// There is none of that depth. False: there is no smaller one to try, or no attempt left.
+    /// Notes that there is no queue pair of that depth. Returns false if no smaller one is left to try, or no attempt.
     #[must_use]
     pub fn failed(&mut self) -> bool {
         let at = self.now.wire();
@@ -141,7 +142,7 @@ impl DepthSearch {
     /// Chooses the next depth, and counts the attempt.
     fn aim(&mut self) -> bool {
         let middle = self.good.saturating_add(self.bad) / 2;
-        // The last attempt goes to what is known to work.
+        // The last attempt uses a depth that is known to work.
         let next = if self.left == 1 && self.good > 0 {
             self.good
         } else {
@@ -161,29 +162,28 @@ impl DepthSearch {
 /// Milliseconds for which a device is believed to have no room for deeper queues.
 pub const DEPTH_KEPT_MS: u64 = 60_000;
 
-/// What the last search found on a device, which the next one begins with: a device that has no room
-/// for the depth that all ask for would otherwise be asked for it by each connection, some commands of
-/// its firmware each. Forgotten after [`DEPTH_KEPT_MS`], as room may be made; and what is found at a
-/// depth that is less than remembered changes nothing.
+/// Result of the last search on a device, with which the next one begins. Otherwise each connection would try a depth
+/// for which the device has no room, at the cost of some firmware commands. It is forgotten after [`DEPTH_KEPT_MS`],
+/// because room may be made. A search for a smaller depth changes nothing.
 ///
-/// Eight bytes, for an atomic: of two searches that end at a time one is remembered.
+/// Eight bytes, for an atomic: of two searches that end at the same time one is remembered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DepthMemory(u64);
 
 impl DepthMemory {
     const DEPTH_BITS: u32 = 8;
 
-    /// What [`DepthMemory::bits`] returned.
+    /// Creates it from the result of [`DepthMemory::bits`].
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// It as a number; 0: nothing.
+    /// Returns it as a number; 0: nothing.
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// A search for `wanted` that begins at `now_ms`.
+    /// Returns a search for `wanted` that begins at `now_ms`.
     pub fn search(self, wanted: QueueDepth, now_ms: u64) -> DepthSearch {
         let search = DepthSearch::new(wanted);
         let depth = u8::try_from(self.0 & 0xff).unwrap_or(0);
@@ -203,8 +203,8 @@ impl DepthMemory {
 
     /// Returns what is to be remembered after `search`, which ended at `now_ms` with a queue pair.
     ///
-    /// A depth that was remembered before does not become younger by being used. A failure with another
-    /// cause than the depth is not remembered, as of a device that had no queue pair left for a moment.
+    /// Use does not extend the life of a remembered depth. A failure with another cause than the depth is not
+    /// remembered, for example of a device that had no queue pair left for a moment.
     #[must_use]
     pub fn after(self, search: &DepthSearch, now_ms: u64) -> Self {
         if !search.is_depth {
@@ -215,8 +215,7 @@ impl DepthMemory {
     }
 }
 
-/// Receive buffers beyond those that the protocol asks for, to be posted in place of those that
-/// LNet keeps.
+/// Returns the number of receive buffers beyond those of the protocol, which replace buffers that LNet keeps.
 pub fn spare_buffers(depth: QueueDepth) -> usize {
     usize::from(depth.get().clamp(4, 32))
 }
@@ -259,7 +258,7 @@ mod tests {
                 let each = reg_wrs.saturating_add(5);
                 let small = d.saturating_mul(each).saturating_add(NOOP_SLOTS);
                 assert!(sq >= small && sq <= 32766);
-                // What costs no more is there.
+                // The room that costs no more memory is used.
                 let places = sq.saturating_add(OTHERS);
                 assert!(places.is_power_of_two());
                 assert!(places == LEAST || small > places.div_euclid(2).saturating_sub(OTHERS));
@@ -277,7 +276,7 @@ mod tests {
         QueueDepth::new(d).unwrap_or(QueueDepth::MIN)
     }
 
-    /// What the search ends with on a device that has room for `limit`, and the attempts it took.
+    /// Returns the result of a search on a device that has room for `limit`, and its number of attempts.
     fn search(wanted: u16, limit: u16) -> (u16, u8) {
         let mut search = DepthSearch::new(depth(wanted));
         for attempt in 1..=DEPTH_ATTEMPTS {
@@ -325,7 +324,7 @@ mod tests {
         assert!(!search.failed());
     }
 
-    /// As [`search`], on a device that is remembered.
+    /// Searches as [`search`], on a device that is remembered.
     fn again(memory: &mut DepthMemory, wanted: u16, limit: u16, now_ms: u64) -> (u16, u8) {
         let mut search = memory.search(depth(wanted), now_ms);
         for attempt in 1..=DEPTH_ATTEMPTS {
@@ -349,7 +348,7 @@ mod tests {
         for now_ms in (1000..1000 + DEPTH_KEPT_MS).step_by(1000) {
             assert_eq!(again(&mut memory, 255, 100, now_ms), (99, 1));
         }
-        // Less than that is found at once, and says nothing of more.
+        // A smaller depth is found at once, and says nothing about larger ones.
         assert_eq!(again(&mut memory, 8, 100, 5000), (8, 1));
         assert_eq!(again(&mut memory, 255, 100, 6000), (99, 1));
         // It is used all the time, and still forgotten.
@@ -367,7 +366,7 @@ mod tests {
 
     #[test]
     fn only_a_depth_that_is_the_cause_is_remembered() {
-        // The device had no queue pair left for a moment, at whatever depth.
+        // The device had no queue pair left for a moment, at any depth.
         for failures in 1..DEPTH_ATTEMPTS {
             let mut search = DepthSearch::new(depth(255));
             for _ in 0..failures {

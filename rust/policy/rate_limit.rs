@@ -1,40 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bounds on what strangers can make us do, and on each one's part of it: how many requests for a connection are
-//! refused with an answer, and how many are taken.
+//! Rate limits on connection requests, in total and for each source address: how many are rejected with an answer, and
+//! how many are accepted.
 //!
-//! No address uses up more than a [`SourceBucket`], so that something is left for others. The parts are the caller's
-//! memory, and always as many, whoever asks; which addresses share one is not to be foreseen ([`super::addr_hash`]), so
-//! nobody can choose whom he keeps from his. And when some dozen addresses have used up the whole, each part still has
-//! one now and then: in all as many again as come back.
+//! No address uses up more than a [`SourceBucket`], so that something is left for other addresses. The buckets are
+//! memory of the caller, always the same number, for any number of requests. A peer cannot foresee which addresses
+//! share one ([`super::addr_hash`]), so an attacker cannot choose addresses that share a victim's bucket. When some
+//! dozen addresses have used up the total, each bucket still gets one request now and then: in all the same number
+//! again as the rate restores.
 //!
-//! What is beyond the bound is dropped: the requester repeats it as if the packet had been lost. The InfiniBand CM
+//! Requests beyond the limit are dropped: the requester repeats them as if the packet had been lost. The InfiniBand CM
 //! drops silently when the handler of the request returns `-ENOMEM`, and rejects by itself for any other error
 //! (`cm_destroy_id()` in drivers/infiniband/core/cm.c).
 //!
-//! Context: any; the caller holds the lock of the budget.
+//! Context: any; the caller holds the lock of the rate limit.
 
 use super::addr_hash;
 use crate::proto::reject_reason::RejectCause;
 
-/// How much may be used, and how fast it comes back.
+/// Size of the budget, and how fast it is restored.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Rates {
-    /// By all together without a pause.
+    /// Requests of all addresses together without a pause.
     burst: u32,
     /// Milliseconds until one more becomes possible.
     ms: u32,
-    /// So many more of what may overdraw.
+    /// Further requests that may use the overdraft.
     overdraft: u32,
-    /// By one address without a pause; several may share that.
+    /// Requests of one address without a pause; several may share that.
     part_burst: u32,
     /// Milliseconds until it may use one more.
     part_ms: u32,
 }
 
-/// Refusals that are answered (H9). Wide enough for the clients of a server whose NI is down, narrow enough to leave
-/// the CPU to others. What invites another request
-/// ([`Refusal::invites`](crate::proto::reject_reason::Refusal::invites)) may overdraw: after a restart of ours every
+/// Rejects that are answered (H9). Large enough for the clients of a server whose NI is down, small enough to leave the
+/// CPU to other tasks. A reject that invites another request
+/// ([`Refusal::invites`](crate::proto::reject_reason::Refusal::invites)) may use the overdraft: after a restart of this
+/// node every peer gets one, and must not wait.
 /// peer gets one, and must not wait.
 pub const REFUSALS: Rates = Rates {
     burst: 1024,
@@ -44,9 +46,9 @@ pub const REFUSALS: Rates = Rates {
     part_ms: 8,
 };
 
-/// Requests that are taken (H44), in units of [`timer_units`]. Each request costs a queue pair for a while. When
-/// the connection is over, the CM keeps a timer for twice the packet life time that the request states: up to 2.3
-/// hours. The rates keep the number of these timers below a million, whatever the requests state.
+/// Requests that are accepted (H44), in units of [`timer_units`]. Each request costs a queue pair for a while. When the
+/// connection is closed, the CM keeps a timer for twice the packet life time that the request states: up to 2.3 hours.
+/// The rates keep the number of these timers below a million, whatever the requests state.
 ///
 /// One address may connect 512 times at once and ten times a second in the long run. All addresses together have
 /// room for three storms of ten thousand clients with four connections each, and for a thousand connections a
@@ -64,7 +66,7 @@ pub const TAKEN: Rates = Rates {
 /// Ten for the longest timer (2.3 hours), in proportion to the timer for others, and one at least. Honest requests
 /// state 0.3 s (RoCE) or what the subnet manager says, a few seconds; they cost one.
 pub fn timer_units(packet_life_time: u8) -> u32 {
-    /// Of the longest timer, which the CM makes for all larger values, too.
+    /// Exponent of the longest timer, which the CM uses for all larger values, too.
     const LONGEST: u8 = 30;
     const MOST: u32 = 10;
 
@@ -73,19 +75,19 @@ pub fn timer_units(packet_life_time: u8) -> u32 {
     MOST.div_ceil(times)
 }
 
-/// Parts there should be: of a cluster of ten thousand clients some twenty share one.
+/// Recommended number of buckets: in a cluster of ten thousand clients some twenty share one.
 pub const PARTS: usize = 512;
 
-/// The budget that is used up.
+/// Budget that is exhausted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RateExceeded {
-    /// That of the source address, or of the addresses that share its part.
+    /// Budget of the source address, or of the addresses that share its bucket.
     Source,
-    /// That of all addresses together.
+    /// Budget of all addresses together.
     All,
 }
 
-/// What was used and has not come back, in milliseconds until it has.
+/// Use that has not been restored, as the milliseconds until it is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 struct Bucket {
     ms: u32,
@@ -95,7 +97,7 @@ struct Bucket {
 impl Bucket {
     const NOTHING: Self = Self { ms: 0, last_ms: 0 };
 
-    /// What has come back by now, on any clock in milliseconds.
+    /// Subtracts what has been restored by now, on any clock in milliseconds.
     fn settle(&mut self, now_ms: u64) {
         let back = now_ms.saturating_sub(self.last_ms);
         self.ms = self
@@ -114,23 +116,23 @@ impl Bucket {
     }
 }
 
-/// What those who share one have used.
+/// Use by the addresses that share a bucket.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SourceBucket {
     used: Bucket,
-    /// When it was used last.
+    /// Time of the last use.
     taken_ms: u64,
 }
 
 impl SourceBucket {
-    /// Nothing.
+    /// No use.
     pub const UNUSED: Self = Self {
         used: Bucket::NOTHING,
         taken_ms: 0,
     };
 }
 
-/// What all have used.
+/// Rate limit of all addresses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct RateLimit {
     rates: Rates,
@@ -139,7 +141,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Nothing was used. `salt` is random.
+    /// Creates an unused limit. `salt` is random.
     pub const fn new(rates: Rates, salt: u64) -> Self {
         Self {
             rates,
@@ -148,12 +150,12 @@ impl RateLimit {
         }
     }
 
-    /// Counts a request that came from `addr`: one of its part, and `units` of the whole. All requests without an
-    /// address share one part. `overdraws`: the request may use the overdraft.
+    /// Counts a request that came from `addr`: one of its bucket, and `units` of the total. All requests without an
+    /// address share one bucket. `overdraws`: the request may use the overdraft.
     ///
     /// # Errors
     ///
-    /// The budget that has no room for it; nothing is counted then.
+    /// The budget that is exhausted; nothing is counted then.
     pub fn take(
         &mut self,
         parts: &mut [SourceBucket],
@@ -175,7 +177,7 @@ impl RateLimit {
         };
         let most = most.saturating_mul(rates.ms);
         let part_most = rates.part_burst.saturating_mul(rates.part_ms);
-        // As often as its share of what comes back.
+        // Each bucket gets its share of what is restored.
         let seldom = all.saturating_mul(ms.into());
         let is_due = now_ms.saturating_sub(part.taken_ms) >= seldom;
         if !part.used.has_room(part_most, rates.part_ms) {
@@ -207,7 +209,7 @@ mod tests {
 
     const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// A budget whose parts do not matter: each request is somebody else's.
+    /// Budget whose buckets do not matter: each request has another source.
     struct Whole {
         budget: RateLimit,
         parts: [SourceBucket; 64],
@@ -285,7 +287,7 @@ mod tests {
         assert!(!b.take(u64::MAX, false));
     }
 
-    /// How many refusals `addr` gets at once at `now_ms`.
+    /// Returns how many rejects `addr` gets at once at `now_ms`.
     fn gets(b: &mut RateLimit, parts: &mut [SourceBucket], addr: u32, now_ms: u64) -> usize {
         (0..100_000)
             .take_while(|_| b.take(parts, Some(addr), now_ms, 1, true).is_ok())
@@ -343,7 +345,7 @@ mod tests {
         // One tries a thousand times a second, for ten minutes.
         let taken = (3_000_000..3_600_000u64).filter(|ms| tried(7, *ms)).count();
         assert!((6_500..6_550).contains(&taken));
-        // But for those that share its part.
+        // Other addresses are accepted, except those that share its bucket.
         let others = (0..1000u32).map(|n| tried(0x0c00_0000 | n, 3_600_000));
         assert!(others.filter(|taken| *taken).count() > 980);
         // The log says which budget it was.

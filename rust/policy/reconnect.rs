@@ -736,7 +736,7 @@ mod tests {
         assert_eq!(p.failed(true, None, true, 7), AfterFailure::GiveUp);
     }
 
-    /// One that was slow led somewhere after all, and no other is there.
+    /// Tests a slow attempt that was established after all, with no other in flight.
     #[test]
     fn a_peer_that_has_connected_is_waited_for_again() {
         let mut p = peer();
@@ -847,7 +847,7 @@ mod tests {
         assert_eq!(p.known.depth, depth(64));
     }
 
-    /// ko2iblnd refuses for as long as a request of its own is under way, also one that got lost, but not more than
+    /// Tests a peer with ko2iblnd, which rejects as long as a request of its own is under way, also one that got lost, but not more than
     /// 20 times: it is not made to wait for what the CM repeats after 4.3 s.
     #[test]
     fn a_lost_race_is_run_again_soon() {
@@ -962,7 +962,7 @@ mod tests {
         p.established(true, known);
         assert_eq!(p.more(2, 7), Some(0));
         assert!(p.closed());
-        // As many as are wanted live, whoever opened them.
+        // All wanted connections live, whichever side opened them.
         assert!(p.start());
         p.established(true, known);
         for _ in 0..2 {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that LNet keeps though their connections are over, and how many of one address are too many.
+//! Limit on requests of an address that LNet retains after their connections were closed.
 //!
-//! What LNet keeps of one connection its credits bound. A new connection has new ones, so a peer that connects again
-//! and again could have as many kept as there is memory (H41). They are counted by address, of which some share
-//! a count ([`super::addr_hash`]), twice: who is kept out shares both.
+//! The credits of a connection limit the requests that LNet retains of it. A new connection has new credits, so a peer
+//! that reconnects again and again could use up all memory (H41). The requests are counted twice by address, and some
+//! addresses share a count ([`super::addr_hash`]): an address is excluded only if both of its counts are too large.
 //!
 //! Context: any.
 
-/// Counts there are: of a cluster of ten thousand nodes some twenty share one.
+/// Number of counts: in a cluster of ten thousand nodes some twenty share one.
 pub const PARTS: usize = 512;
 
-/// Requests of connections that are over, of those who share a count, from which on they get no new connection: those
-/// of sixteen connections with the largest queue depth, all of which LNet keeps.
+/// Retained requests of the addresses that share a count, from which on they get no new connection: those of sixteen
+/// connections with the largest queue depth, all retained.
 pub const MOST: u32 = 4096;
 
-/// Whether who has so many is to wait.
+/// Returns whether an address with this number of retained requests must wait.
 pub fn are_too_many(kept: u32) -> bool {
     kept >= MOST
 }

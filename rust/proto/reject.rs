@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rejects: how a connection request is refused, and what its sender does
-//! then (spec 4.6).
+//! Rejects of connection requests, and the reaction of the active side (spec 4.6).
 
 use core::fmt;
 
@@ -31,15 +30,15 @@ use super::{
 /// Reason in a reject.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RejectWhy {
-    /// 1: both sides asked, and the other one's request won.
+    /// 1: both sides sent a request, and the other side's won.
     ConnRace,
     /// 2: out of memory, connections or queue pairs.
     NoResources,
-    /// 3: the request is wrong, or not welcome.
+    /// 3: the request is invalid, or not allowed.
     Fatal,
-    /// 4: version not understood; no longer sent.
+    /// 4: version not supported; no longer sent.
     ConnUncompat,
-    /// 5: one side knows an earlier life of the other.
+    /// 5: one side knows an earlier incarnation of the other.
     ConnStale,
     /// 6: too many fragments asked for.
     RdmaFrags,
@@ -54,7 +53,7 @@ pub enum RejectWhy {
 }
 
 impl RejectWhy {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub const fn wire(self) -> u8 {
         match self {
             RejectWhy::ConnRace => 1,
@@ -70,7 +69,7 @@ impl RejectWhy {
         }
     }
 
-    /// The reason of that number.
+    /// Returns the reason with that number.
     pub const fn from_wire(v: u8) -> Self {
         match v {
             1 => RejectWhy::ConnRace,
@@ -87,16 +86,16 @@ impl RejectWhy {
     }
 }
 
-/// What only the longer form of a reject carries.
+/// Details, in the longer form of a reject only.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct RejectDetails {
     /// Incarnation of the rejecting NI; 0 if no NI was found.
     pub incarnation: u64,
-    /// What the rejecter would take; depth and fragments 0 if no NI was found.
+    /// Parameters that the rejecter would accept; depth and fragments 0 if no NI was found.
     pub params: ConnParams,
 }
 
-/// A reject, in CM private data.
+/// Reject, in CM private data.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Reject {
     /// The rejecter's version.
@@ -108,13 +107,12 @@ pub struct Reject {
 }
 
 impl Reject {
-    /// The bytes to put in CM private data, in our byte order.
+    /// Returns the bytes for the CM private data, in our byte order.
     pub fn encode(&self) -> [u8; REJECT_LEN] {
         self.encode_as(Order::Native)
     }
 
-    /// Like [`Reject::encode`], as a peer of that byte order would write it;
-    /// for tests and tools.
+    /// Encodes like [`Reject::encode`], in the byte order of a peer; for tests and tools.
     pub fn encode_as(&self, order: Order) -> [u8; REJECT_LEN] {
         let mut out = [0; REJECT_LEN];
         // The fields fill the 24 bytes exactly, so that this cannot fail.
@@ -163,17 +161,17 @@ impl Reject {
 
 /// CM reject reasons that matter here: `enum ib_cm_rej_reason`, and a negative errno on iWARP.
 pub mod cm_reason {
-    /// Nobody listens on that service id.
+    /// No listener on that service id.
     pub const INVALID_SERVICE_ID: i32 = 8;
-    /// The far side still has our queue pair number in TIMEWAIT.
+    /// The other side still has our queue pair number in TIMEWAIT.
     pub const STALE_CONN: i32 = 10;
-    /// The listener refused, and says why in private data.
+    /// The listener rejected, with the reason in private data.
     pub const CONSUMER_DEFINED: i32 = 28;
-    /// iWARP: nobody listens (`ECONNREFUSED`).
+    /// iWARP: no listener (`ECONNREFUSED`).
     pub const REFUSED: i32 = -111;
 }
 
-/// What a connection request asked for, and what the next one will.
+/// Parameters of a connection request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Ask {
     /// Queue depth.
@@ -184,12 +182,12 @@ pub struct Ask {
     pub stamp: u64,
 }
 
-/// Why to ask again.
+/// Reason to ask again.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RetryWhy {
     /// The peer's own request won. Only needed if that one does not succeed.
     Race,
-    /// We or the peer had a stale idea of the other.
+    /// This node or the peer had outdated knowledge of the other.
     Stale,
     /// The peer wants fewer fragments.
     FewerFrags,
@@ -197,30 +195,29 @@ pub enum RetryWhy {
     SmallerDepth,
     /// The peer is not ready yet: it boots.
     Early,
-    /// The CM over there refused by itself, and nobody said why ([`UNSAID_MAX`]).
+    /// The peer's CM rejected without a reason ([`UNSAID_MAX`]).
     Unsaid,
 }
 
-/// Times in a row that who is refused without a word asks again.
+/// Times in a row that a request is repeated after rejects without a reason.
 pub const UNSAID_MAX: u32 = 4;
 
-/// Why not to ask again.
+/// Reason not to ask again.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// Nobody listens there: the host is up, LNet is not.
+    /// No listener: the host is up, LNet is not.
     NoListener,
-    /// The CM refused for a reason of its own.
+    /// The CM rejected for a reason of its own.
     Cm(i32),
     /// The private data is not a reject.
     Malformed(WireError),
-    /// Again and again, and without a word.
+    /// Rejected again and again, without a reason.
     Unsaid,
-    /// The peer speaks version 0x11 only, which we do not.
+    /// The peer supports version 0x11 only, which this driver does not.
     OldVersion,
-    /// The peer says it wants less than we asked for, but offers nothing that
-    /// is less and not zero (H11).
+    /// The peer asks for less, but offers nothing that is less and not zero (H11).
     NoAgreement(RejectWhy),
-    /// Refused for good, or at least for now.
+    /// Rejected for good, or at least for now.
     Reason(RejectWhy),
 }
 
@@ -255,30 +252,30 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What to do after a reject.
+/// Reaction to a reject.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reaction {
-    /// Ask again, as given, once the rejected connection is destroyed; but
-    /// only if there is still something to send.
+    /// Send another request, as given, once the rejected connection is destroyed, if messages still wait.
     Retry(RetryWhy, Ask),
     /// Give up; queued transmits fail.
     Fail(Refused),
 }
 
-/// What the active side does after its request, `asked`, was rejected.
+/// Returns the reaction of the active side when its request, `asked`, was rejected.
 ///
-/// `reason` is the status of the CM event, `private_data` whatever came with
-/// it. On iWARP providers do not agree on a number for the listener's own word
-/// (siw `-ECONNRESET`, others `-ECONNREFUSED`); it is what has private data. A value from a reject is adopted only if it is smaller than ours and
-/// not zero, and never makes us speak version 0x11 (H11). An incarnation is
-/// adopted for a stale connection only: at worst the peer's next answer is
+/// `reason` is the status of the CM event, `private_data` whatever came with it. On iWARP providers do not agree on a
+/// number for a reject by the listener (siw `-ECONNRESET`, others `-ECONNREFUSED`); it is the one with private data. A
+/// value from a reject is adopted only if it is smaller than ours and not zero, and never makes this driver use version
+/// 0x11 (H11). An incarnation is adopted for a stale connection only: at worst the peer's next answer is "stale" again,
+/// and the caller's back-off bounds that.
 /// "stale" again, and the caller's back-off bounds that.
 pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &Ask) -> Reaction {
     match reason {
         cm_reason::STALE_CONN => return Reaction::Retry(RetryWhy::Stale, *asked),
         cm_reason::INVALID_SERVICE_ID => return Reaction::Fail(Refused::NoListener),
-        // Who took the request lets go of it before it is answered, or cannot accept it, as when its link has just come back. That
-        // is no word of the driver's, and none of a stranger's. As short as the CM has it, it is all zeros.
+        // A listener that drops the id before it answers, or cannot accept it, for example because its link has just
+        // come back, rejects in this way. That is not a decision of the driver there, nor of another host. In the short
+        // form of the CM it is all zeros.
         cm_reason::CONSUMER_DEFINED if private_data.iter().all(|byte| *byte == 0) => {
             return Reaction::Retry(RetryWhy::Unsaid, *asked)
         }
@@ -294,13 +291,12 @@ pub fn react_to_reject(reason: i32, private_data: &[u8], asked: &Ask) -> Reactio
     let offered = reject.details.map(|d| d.params).unwrap_or_default();
     match (reject.version, reject.why) {
         (_, RejectWhy::ConnRace) => Reaction::Retry(RetryWhy::Race, *asked),
-        // Unlike ko2iblnd, which gives up. The caller's back-off and the time that a message may wait
-        // for a connection bound it.
+        // Unlike ko2iblnd, which gives up. The caller's back-off and the timeout of waiting messages bound it.
         (_, RejectWhy::Early) => Reaction::Retry(RetryWhy::Early, *asked),
         (_, RejectWhy::ConnStale) => Reaction::Retry(
             RetryWhy::Stale,
             Ask {
-                // A reject too short to tell leaves the incarnation unknown.
+                // A reject without details leaves the incarnation unknown.
                 stamp: reject.details.map_or(0, |d| d.incarnation),
                 ..*asked
             },
@@ -420,7 +416,7 @@ mod tests {
         let unsaid = Reaction::Retry(RetryWhy::Unsaid, a);
         assert_eq!(react_to_reject(28, &data, &a), unsaid);
         assert_eq!(react_to_reject(28, &[], &a), unsaid);
-        // Something that is no reject.
+        // Private data that is not a reject.
         data[147] = 1;
         assert_eq!(
             react_to_reject(28, &data, &a),
@@ -432,7 +428,7 @@ mod tests {
     fn iwarp_reasons() {
         let a = asked();
         let race = reject(RejectWhy::ConnRace, 8, 257).encode();
-        // By siw, by irdma and cxgb4.
+        // By siw, and by irdma and cxgb4.
         for reason in [-104, -111] {
             assert_eq!(
                 react_to_reject(reason, &race, &a),
