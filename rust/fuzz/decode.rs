@@ -15,7 +15,7 @@ use ro2iblnd_proto::{
     },
     encode::{
         encode_as,
-        seal,
+        finalize_hdr,
         BodyOut, //
     },
     lnet_hdr::{
@@ -32,7 +32,7 @@ use ro2iblnd_proto::{
     wire::{
         check_identity,
         decode,
-        reopen,
+        reparse,
         Body,
         Identity,
         Order,
@@ -54,7 +54,7 @@ fn fragments(rd: &Descriptor<'_>) -> Vec<Fragment> {
 }
 
 /// Does with a body as the LNet half does.
-fn judge(body: &Body<'_>) {
+fn validate(body: &Body<'_>) {
     match body {
         Body::Immediate { hdr, payload } => {
             if let Ok((_, taken)) = check_immediate(hdr, payload) {
@@ -131,7 +131,7 @@ fn write_again(m: &WireMsg<'_>, bytes: &[u8]) {
     assert_eq!(of(&out), of(bytes));
 
     if m.order == Order::Native {
-        seal(&mut out, nob, 7, true).expect("there is room");
+        finalize_hdr(&mut out, nob, 7, true).expect("there is room");
         let sealed = decode(&out).expect("it is ours");
         assert_eq!((sealed.nob, sealed.env.credits), (nob, 7));
         assert!(sealed.cksum != 0);
@@ -147,7 +147,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     };
     assert!(m.nob >= HEADER_LEN && m.nob <= bytes.len());
-    let again = reopen(bytes, m.facts()).expect("it was opened before");
+    let again = reparse(bytes, m.facts()).expect("it was opened before");
     assert_eq!(format!("{again:?}"), format!("{:?}", m.body));
     let me = Identity {
         version: m.env.version,
@@ -157,6 +157,6 @@ fuzz_target!(|bytes: &[u8]| {
         peer_stamp: 6,
     };
     let _ = check_identity(&m.env, &me).map_err(|e| e.to_string());
-    judge(&m.body);
+    validate(&m.body);
     write_again(&m, bytes);
 });

@@ -11,7 +11,7 @@
 use libfuzzer_sys::fuzz_target;
 use ro2iblnd_proto::{
     conn_ack::{
-        judge_connack,
+        validate_conn_ack,
         Expected, //
     },
     conn_req::NiView,
@@ -125,7 +125,7 @@ fn accepted(known: &Known<'_>, private: &[u8]) {
         peer: PEER,
         asked,
     };
-    match judge_connack(private, &expected) {
+    match validate_conn_ack(private, &expected) {
         Ok(agreed) => assert!(agreed.depth <= asked.depth && agreed.frags <= asked.frags),
         Err(e) => {
             let _ = e.to_string();

@@ -129,12 +129,12 @@ impl PendingDeviceEvents {
     }
 
     /// Records an attempt that timed out. Returns whether the caller must queue the work item.
-    pub(super) fn unheard(&self) -> bool {
+    pub(super) fn no_reply(&self) -> bool {
         !self.unheard.xchg(true, Full) && self.is_watched()
     }
 
     /// Records that the address may be on another device. Returns whether the caller must queue the work item.
-    pub(super) fn astray(&self) -> bool {
+    pub(super) fn addr_moved(&self) -> bool {
         let _ = self.astray.xchg(true, Full);
         self.is_watched()
     }
@@ -176,7 +176,7 @@ impl PendingDeviceEvents {
             DeviceEvent::PortErr(_) | DeviceEvent::LidChange(_) => {}
             DeviceEvent::GidChange(_) => {
                 self.gids_due.store(0, Release);
-                return self.astray();
+                return self.addr_moved();
             }
             _ => return false,
         }
@@ -216,7 +216,7 @@ impl PendingDeviceEvents {
             let mute = listen::gsi_qp_failed(ni.net.as_rdma(), &addr, &hca.device);
             if mute && ni.condition.set_mute() {
                 let name = hca.device.name();
-                log::mute(ni.nid, name.as_str());
+                log::gsi_dead(ni.nid, name.as_str());
                 notice::device(notice::Device::Mute, &ni.nid, Some(name.as_str()));
             }
         }
@@ -285,7 +285,7 @@ fn tell(ni: &Ni, what: notice::Device, hca: Option<&Hca>) {
 fn ask_core(ni: &Ni) {
     let hca = ni.hca().ok().filter(|hca| hca.has_gids());
     if let (true, Some(hca)) = (ni.way(|way| way.has_interface()), hca) {
-        log::astray(ni.nid, hca.device.name().as_str());
+        log::addr_moved(ni.nid, hca.device.name().as_str());
         hca.device.rescan_gids();
     }
 }

@@ -187,7 +187,7 @@ impl Hca {
             mbps: Atomic::new(0),
             mtu: Atomic::new(0),
         };
-        hca.learn(state);
+        hca.update_port(state);
         Ok(hca)
     }
 
@@ -209,7 +209,7 @@ impl Hca {
 
     /// Updates the speed, the MTU and the counter from the state of the port. A port that is down may report any speed;
     /// that speed is used only if no better one is known.
-    pub(crate) fn learn(&self, port: PortState) {
+    pub(crate) fn update_port(&self, port: PortState) {
         let bad_pkeys = port.bad_pkeys.saturating_sub(self.bad_pkeys_before);
         self.bad_pkeys.store(bad_pkeys, Relaxed);
         self.mtu.store(port.mtu, Relaxed);

@@ -16,8 +16,8 @@
 //!
 //! # Invariants
 //!
-//! An NI has the device of its address ([`IfaceUser::settle`]) if and only if its [`IfaceEntry::accept`] is set. Both
-//! change while [`Iface::bound`] of the address is held.
+//! An NI has the device of its address ([`IfaceUser::bind_device`]) if and only if its [`IfaceEntry::accept`] is set.
+//! Both change while [`Iface::bound`] of the address is held.
 
 use kernel::{
     prelude::*,
@@ -80,13 +80,13 @@ pub(crate) trait IfaceUser: ListenTarget + Sized {
     /// # Errors
     ///
     /// The reason for LNet if the NI does not start. The NI then keeps its previous device, without events of it.
-    fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError>;
+    fn bind_device(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError>;
 
     /// Starts the work item of its device: the NI is listed, and nothing can fail any more. Any context.
     fn entered(self: &Arc<Self>);
 
     /// Removes the device of the NI. May sleep.
-    fn unsettle(self: &Arc<Self>);
+    fn unbind_device(self: &Arc<Self>);
 
     /// Closes the connections on `old`, the previous device of the NI: they are made again on the new one. May sleep.
     fn moved(self: &Arc<Self>, old: &Hca);
@@ -226,7 +226,7 @@ impl Ifaces {
         };
         self.admit(&bound, user)?;
         if let Err(e) = bound.listen() {
-            user.unsettle();
+            user.unbind_device();
             bound.accept.leave(ni);
             return Err(e);
         }
@@ -293,7 +293,7 @@ impl Ifaces {
     /// Gives `user` the device of `bound`, and directs requests for `user` there.
     fn admit(&self, bound: &BoundAddr, user: &Arc<LnetNi>) -> Result<(), StartError> {
         bound.accept.join(user.ni()).map_err(no_memory)?;
-        user.settle(&bound.hca)
+        user.bind_device(&bound.hca)
             .inspect_err(|_| bound.accept.leave(user.ni()))?;
         let shares = DeviceShares {
             device: bound.hca.device.clone(),
@@ -320,7 +320,7 @@ impl Ifaces {
         let mut there = iface.bound.lock();
         if let Some(bound) = &*there {
             bound.accept.leave(user.ni());
-            user.unsettle();
+            user.unbind_device();
         }
         // An NI that is about to enter finds no device then, and opens the address again.
         let bound = match self.is_last(&iface, user) {
@@ -504,7 +504,7 @@ impl BoundAddr {
 }
 
 impl ListenerOwner for Ifaces {
-    fn stirred(&self, accept: &Accept<Self>) {
+    fn device_event(&self, accept: &Accept<Self>) {
         let list = self.list.lock();
         for entry in list.iter() {
             if entry

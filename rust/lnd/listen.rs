@@ -88,7 +88,7 @@ pub(crate) trait ListenerOwner: Send + Sync + Sized + 'static {
     /// Makes the NIs that listen at `accept` check their device, because the device of the listener is being removed,
     /// or its address may be on another device. Process context, in a handler of the listener: must not wait for a
     /// device.
-    fn stirred(&self, accept: &Accept<Self>);
+    fn device_event(&self, accept: &Accept<Self>);
 }
 
 /// Handler of the requests of one interface, which belongs to an `H`.
@@ -208,7 +208,7 @@ impl<H> Accept<H> {
     }
 
     /// Checks a request that came from `from`. Returns the connection object for an accepted request.
-    fn judge(
+    fn validate(
         &self,
         req: &ConnRequest<'_>,
         from: &CmSource,
@@ -302,7 +302,7 @@ fn admit(
     }
     loop {
         let peer = peers.get_or_add(asked.src).map_err(no_resources)?;
-        let verdict = peer.judge(asked, ration);
+        let verdict = peer.validate(asked, ration);
         match verdict {
             // The peer is leaving its table: after the removal, the next look-up creates a new one.
             None => peers.table.remove(&peer),
@@ -337,18 +337,18 @@ impl<H: ListenerOwner> ListenHandler for Accept<H> {
         }
         self.removed.store(true, Release);
         // The listener cannot be dropped in its own handler.
-        self.host.stirred(self);
+        self.host.device_event(self);
     }
 
     fn addr_change(&self) {
-        self.host.stirred(self);
+        self.host.device_event(self);
     }
 
     fn connect_request(&self, req: &mut ConnRequest<'_>) {
         let _nofs = NofsScope::enter();
         let (mut ni, mut seen, mut src) = (None, None, None);
         let from = source(req);
-        match self.judge(req, &from, &mut ni, &mut seen, &mut src) {
+        match self.validate(req, &from, &mut ni, &mut seen, &mut src) {
             Ok(conn) => {
                 let taken = req
                     .take(conn.clone())

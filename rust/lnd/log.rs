@@ -295,7 +295,7 @@ pub(crate) fn detached(nid: Nid) {
 }
 
 /// Logs that the interface has the address of an NI, and its RDMA device has not.
-pub(crate) fn astray(nid: Nid, device: &str) {
+pub(crate) fn addr_moved(nid: Nid, device: &str) {
     warn_limited!(
         "{nid}: {device} lost the address, which is set; the RDMA core is told to look\n"
     );
@@ -360,7 +360,7 @@ pub(crate) fn healed(nid: Nid) {
 }
 
 /// Logs that no message of the connection manager leaves the RDMA device of an NI any more.
-pub(crate) fn mute(nid: Nid, device: &str) {
+pub(crate) fn gsi_dead(nid: Nid, device: &str) {
     pr_err!(
         "{}\n",
         core::format_args!(

@@ -328,7 +328,7 @@ impl Ni {
     }
 
     /// Records a message that arrived while LNet deletes the NI. Process context.
-    pub(crate) fn came_late(&self) -> LateAction {
+    pub(crate) fn rx_while_deleting(&self) -> LateAction {
         self.deletion.lock().came(Timestamp::now().ns())
     }
 

@@ -152,7 +152,7 @@ impl ListenTarget for NiDevice {
 }
 
 impl IfaceUser for NiDevice {
-    fn settle(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError> {
+    fn bind_device(self: &Arc<Self>, hca: &Arc<Hca>) -> Result<(), StartError> {
         let old = self.events.lock().take();
         // Outside the lock, because dropping waits for handlers; and before the first event of the new device.
         drop(old);
@@ -174,10 +174,10 @@ impl IfaceUser for NiDevice {
         self.ni.way(|way| way.attached());
         // The check that follows sees earlier events; a later event queues another check.
         self.signs.watch(true);
-        self.look_in(0);
+        self.schedule_check(0);
     }
 
-    fn unsettle(self: &Arc<Self>) {
+    fn unbind_device(self: &Arc<Self>) {
         self.signs.watch(false);
         let events = self.events.lock().take();
         // Outside the lock: dropping waits for handlers.
@@ -197,12 +197,12 @@ impl IfaceUser for NiDevice {
         self.ni.way(|way| way.attached());
         self.peers.table.for_each(|peer| peer.moved());
         // The address may be about to move again: the check allows attempts to start.
-        self.look_in(0);
+        self.schedule_check(0);
     }
 
     fn doubt_home(self: &Arc<Self>) {
-        if self.signs.astray() {
-            self.look_in(0);
+        if self.signs.addr_moved() {
+            self.schedule_check(0);
         }
     }
 }
@@ -252,15 +252,15 @@ impl NiDevice {
         }
         device_watch::tell_gone(&self.ni, hca.as_deref());
         // NIs on the same device lose it, too.
-        let _ = self.follow_way(hca.as_deref());
+        let _ = self.apply_link_state(hca.as_deref());
         drop(hca);
         self.end_connections();
         self.ni.lnet.set_fatal(Fatal::Told);
-        self.look_in(LOOK_MS);
+        self.schedule_check(LOOK_MS);
     }
 
     /// Queues a check of the device in `ms` milliseconds.
-    pub(crate) fn look_in(self: &Arc<Self>, ms: u32) {
+    pub(crate) fn schedule_check(self: &Arc<Self>, ms: u32) {
         self.run_in::<DEVICE>(ms);
     }
 
@@ -309,8 +309,8 @@ impl NiDevice {
             if self.signs.is_watched() {
                 let _ = self.ni.set_unsettled(true);
                 // A check may have consumed the event before that.
-                let _ = self.signs.astray();
-                self.look_in(0);
+                let _ = self.signs.addr_moved();
+                self.schedule_check(0);
             }
             return;
         }
@@ -318,20 +318,20 @@ impl NiDevice {
             self.run_in::<PEERS>(0);
         }
         if self.signs.is_watched() {
-            self.look_in(0);
+            self.schedule_check(0);
         }
     }
 
     /// Handles an attempt that timed out.
-    pub(crate) fn unheard(self: &Arc<Self>) {
-        if self.signs.unheard() {
-            self.look_in(0);
+    pub(crate) fn no_reply(self: &Arc<Self>) {
+        if self.signs.no_reply() {
+            self.schedule_check(0);
         }
     }
 
     /// Follows the address of the NI if it is on another device. Returns the milliseconds until the next check, if one
     /// is due.
-    fn follow_home(self: &Arc<Self>) -> Option<u32> {
+    fn follow_device(self: &Arc<Self>) -> Option<u32> {
         let next = self.signs.look_for_home(&self.ni, || Ifaces::find(self));
         match next {
             FailoverStep::Rest => return None,
@@ -359,7 +359,7 @@ impl NiDevice {
     }
 
     /// Handles the link state. Returns the milliseconds until the next check if the link is down.
-    fn follow_way(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
+    fn apply_link_state(self: &Arc<Self>, hca: Option<&Hca>) -> Option<u32> {
         let other = self.ifaces.another_open(&self.ni, hca);
         let now_ms = self.ni.now_ms();
         let hold_ms = self.hold_ms(hca);
@@ -448,7 +448,7 @@ impl WorkItem<DEVICE> for NiDevice {
             // Queried, not taken from the events, which may overtake each other; and queried again, because a port may
             // report that it is up before it is. With a bond the other port may be in use.
             let port = hca.device.port(hca.port);
-            hca.learn(port);
+            hca.update_port(port);
             this.end_outdated(port);
             this.ni.fit(&hca);
             reconfigure::ask_anew(&this.peers);
@@ -466,9 +466,9 @@ impl WorkItem<DEVICE> for NiDevice {
                 way.port(active);
                 way.shut(refuses);
             });
-            let way = this.follow_way(Some(&hca));
+            let way = this.apply_link_state(Some(&hca));
             drop(hca);
-            let next = [way, this.follow_home()].into_iter().flatten().min();
+            let next = [way, this.follow_device()].into_iter().flatten().min();
             if let Some(ms) = next {
                 // Not later than other code has requested meanwhile.
                 let _ = work::queue_delayed::<Self, DEVICE>(this, ms);
@@ -483,8 +483,8 @@ impl WorkItem<DEVICE> for NiDevice {
                 // A check that started while the device was still there may have set another value last.
                 this.ni.lnet.set_fatal(Fatal::Told);
                 // There may be another NI now, over which waiting messages can go.
-                let _ = this.follow_way(None);
-                this.look_in(LOOK_MS);
+                let _ = this.apply_link_state(None);
+                this.schedule_check(LOOK_MS);
             }
         }
     }
@@ -495,7 +495,7 @@ impl DeviceEvents for NiDevice {
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
         if this.signs.heard(event, &this.ni.condition) {
             let this: Arc<Self> = this.into();
-            this.look_in(0);
+            this.schedule_check(0);
         }
     }
 }

@@ -68,9 +68,9 @@ fn trouble(ni: &Ni, trouble: DeviceHint) {
     // By NID, because an NI and its `NiDevice` would otherwise hold each other.
     if let Some(found) = ni.lnet.find(ni.nid.raw()) {
         match trouble {
-            DeviceHint::Unheard => found.lnd.unheard(),
+            DeviceHint::Unheard => found.lnd.no_reply(),
             DeviceHint::Astray => found.lnd.doubt_home(),
-            DeviceHint::Refuses | DeviceHint::Watched => found.lnd.look_in(0),
+            DeviceHint::Refuses | DeviceHint::Watched => found.lnd.schedule_check(0),
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn settings_changed(peers: &Peers<Conn>) {
             peer.close(Cause::Denied);
             return;
         }
-        peer.for_each_conn(|conn| conn.look_again());
+        peer.for_each_conn(|conn| conn.check_now());
     });
     ask_anew(peers);
 }

@@ -181,9 +181,9 @@ impl ReconnectState {
             u16::from(waiting || self.recall)
         } else if self.pause == BackOff::Failed {
             // The peer may accept no more connections: one request finds out, and the others follow it.
-            self.lack(conns_per_peer).min(1)
+            self.missing_conns(conns_per_peer).min(1)
         } else {
-            self.lack(conns_per_peer)
+            self.missing_conns(conns_per_peer)
         }
     }
 
@@ -218,7 +218,7 @@ impl ReconnectState {
     /// Marks the peer for a reconnect if the link change closed its last connection. Returns true if the caller must
     /// schedule a retry, which is made whether a message waits or not.
     #[must_use]
-    pub fn recall(&mut self) -> bool {
+    pub fn reconnect(&mut self) -> bool {
         if self.conns > 0 {
             return false;
         }
@@ -227,7 +227,7 @@ impl ReconnectState {
     }
 
     /// Lets a due retry happen even if no message waits.
-    pub fn insist(&mut self) {
+    pub fn force_retry(&mut self) {
         self.recall = self.due;
     }
 
@@ -362,7 +362,7 @@ impl ReconnectState {
         if self.conns == 0 || self.busy() {
             return None;
         }
-        if self.lack(conns_per_peer) == 0 {
+        if self.missing_conns(conns_per_peer) == 0 {
             self.tries = 0;
         }
         // Independent of the result: a peer may close each connection with a different cause.
@@ -387,7 +387,7 @@ impl ReconnectState {
     }
 
     /// Returns the number of wanted connections that are neither established nor in flight.
-    fn lack(&self, conns_per_peer: u16) -> u16 {
+    fn missing_conns(&self, conns_per_peer: u16) -> u16 {
         let ways = [self.conns, self.active, self.quick()];
         let there = ways.into_iter().fold(0, u16::saturating_add);
         conns_per_peer.saturating_sub(there)
@@ -847,8 +847,8 @@ mod tests {
         assert_eq!(p.known.depth, depth(64));
     }
 
-    /// Tests a peer with ko2iblnd, which rejects as long as a request of its own is under way, also one that got lost, but not more than
-    /// 20 times: it is not made to wait for what the CM repeats after 4.3 s.
+    /// Tests a peer with ko2iblnd, which rejects as long as a request of its own is under way, also one that got lost,
+    /// but not more than 20 times: it is not made to wait for what the CM repeats after 4.3 s.
     #[test]
     fn a_lost_race_is_run_again_soon() {
         let mut p = peer();
@@ -893,17 +893,17 @@ mod tests {
         assert_eq!(p.more(2, 7), Some(0));
         assert_eq!(p.retry(false, 2), 1);
         p.established(true, known);
-        assert!(!p.recall());
+        assert!(!p.reconnect());
         assert!(!p.closed());
-        assert!(!p.recall());
+        assert!(!p.reconnect());
         assert!(p.closed());
-        assert!(p.recall());
+        assert!(p.reconnect());
         assert!(p.is_recalled() && !p.idle());
         assert_eq!(p.retry(false, 2), 1);
         assert!(!p.is_recalled());
         // The attempt fails: it is not tried for ever.
         assert_eq!(p.failed(true, None, false, 7), AfterFailure::GiveUp);
-        assert!(p.recall());
+        assert!(p.reconnect());
         assert!(p.cancel_retry());
         assert!(!p.cancel_retry());
         assert!(p.idle());

@@ -120,7 +120,7 @@ impl UpcallSched {
     }
 
     /// Notes a new job. Returns true if the caller must queue the half, because it would not find the job by itself.
-    pub fn wake(&mut self) -> bool {
+    pub fn try_wake(&mut self) -> bool {
         if self.is_awake() {
             return false;
         }
@@ -137,7 +137,7 @@ impl UpcallSched {
 
     /// Notes that it has no other job. It was called at `began_ns`. From here on nothing waits for it.
     #[inline]
-    pub fn rests(&mut self, began_ns: u64, now_ns: u64) {
+    pub fn go_idle(&mut self, began_ns: u64, now_ns: u64) {
         self.owner = 0;
         self.busy = false;
         self.ran(began_ns, now_ns);
@@ -185,7 +185,7 @@ impl UpcallSched {
     }
 
     /// Returns whether work requests that are queued now wait for its doorbell. `me` returns the calling task.
-    pub fn holds(&self, me: impl FnOnce() -> i32) -> bool {
+    pub fn is_owned_by(&self, me: impl FnOnce() -> i32) -> bool {
         self.owner != 0 && self.owner == me()
     }
 }
@@ -204,13 +204,13 @@ mod tests {
     #[test]
     fn it_is_queued_once() {
         let mut turn = UpcallSched::new();
-        assert!(!turn.is_awake() && turn.wake());
-        assert!(turn.is_awake() && !turn.wake());
+        assert!(!turn.is_awake() && turn.try_wake());
+        assert!(turn.is_awake() && !turn.try_wake());
         turn.begin(7);
         // It will look again by itself.
-        assert!(!turn.wake());
-        turn.rests(1, 2);
-        assert!(turn.wake());
+        assert!(!turn.try_wake());
+        turn.go_idle(1, 2);
+        assert!(turn.try_wake());
     }
 
     #[test]
@@ -261,15 +261,15 @@ mod tests {
     #[test]
     fn it_is_not_queued_twice_when_others_have_their_turn() {
         let mut turn = UpcallSched::new();
-        assert!(turn.wake());
+        assert!(turn.try_wake());
         turn.begin(7);
         turn.again(1, 2);
-        assert!(turn.is_awake() && !turn.wake() && !turn.holds(|| 7));
+        assert!(turn.is_awake() && !turn.try_wake() && !turn.is_owned_by(|| 7));
         // It has done too many jobs at a time for the priority, however long that took.
         assert!(!turn.has_priority(u64::MAX));
         turn.begin(8);
-        turn.rests(1, 2);
-        assert!(turn.wake() && turn.has_priority(u64::MAX));
+        turn.go_idle(1, 2);
+        assert!(turn.try_wake() && turn.has_priority(u64::MAX));
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             assert!(turn.has_priority(now));
             while now < began.saturating_add(WHILE_NS.saturating_mul(1000)) {
                 first = first.saturating_add(if turn.has_priority(now) { job } else { 0 });
-                turn.rests(now, now.saturating_add(job));
+                turn.go_idle(now, now.saturating_add(job));
                 now = now.saturating_add(job).saturating_add(1000);
             }
             // A sixteenth of the time, and its initial budget.
@@ -301,7 +301,7 @@ mod tests {
         // With one message after the other it always has the priority.
         let (mut turn, mut now) = (UpcallSched::new(), WHILE_NS);
         for _ in 0..1000 {
-            turn.rests(now, now.saturating_add(5_000));
+            turn.go_idle(now, now.saturating_add(5_000));
             now = now.saturating_add(85_000);
             assert!(turn.has_priority(now));
         }
@@ -310,11 +310,11 @@ mod tests {
     #[test]
     fn only_what_it_sends_itself_waits_for_it() {
         let mut turn = UpcallSched::new();
-        assert!(!turn.holds(|| 7));
+        assert!(!turn.is_owned_by(|| 7));
         turn.begin(7);
-        assert!(turn.holds(|| 7));
-        assert!(!turn.holds(|| 8));
-        turn.rests(1, 2);
-        assert!(!turn.holds(|| 7));
+        assert!(turn.is_owned_by(|| 7));
+        assert!(!turn.is_owned_by(|| 8));
+        turn.go_idle(1, 2);
+        assert!(!turn.is_owned_by(|| 7));
     }
 }

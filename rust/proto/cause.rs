@@ -274,7 +274,7 @@ impl Cause {
     }
 
     /// Returns whether neither side wanted this end, and another attempt may succeed.
-    pub fn is_mishap(self) -> bool {
+    pub fn is_retryable(self) -> bool {
         self.is_silent()
             || matches!(
                 self,
@@ -290,7 +290,7 @@ impl Cause {
 
     /// Returns whether the end was not caused by an event of this node. The peer can bring about any other cause, so a
     /// peer whose connections end in this way at once, again and again, is retried with pauses.
-    pub fn is_breakage(self) -> bool {
+    pub fn needs_backoff(self) -> bool {
         match self {
             Self::Shutdown
             | Self::AdminClose
@@ -327,7 +327,7 @@ impl Cause {
 
     /// Returns whether earlier messages of the peer still count: the peer is not known to be wrong, restarted, or
     /// unwelcome. An error of either device does not discredit messages that arrived complete.
-    pub fn believes_peer(self) -> bool {
+    pub fn accepts_late_rx(self) -> bool {
         !matches!(self, Self::Protocol | Self::PeerRestarted | Self::Denied)
     }
 
@@ -542,7 +542,7 @@ mod tests {
             Cause::Told(-61),
             Cause::Local(-22),
         ] {
-            assert!(cause.is_breakage());
+            assert!(cause.needs_backoff());
         }
         for cause in [
             Cause::Shutdown,
@@ -556,11 +556,11 @@ mod tests {
             Cause::Moved,
             Cause::PathMtu,
         ] {
-            assert!(!cause.is_breakage());
+            assert!(!cause.needs_backoff());
         }
         // A peer that does not speak the protocol, or was restarted, gets no second attempt.
-        assert!(!Cause::Protocol.is_mishap());
-        assert!(!Cause::PeerRestarted.is_mishap());
+        assert!(!Cause::Protocol.is_retryable());
+        assert!(!Cause::PeerRestarted.is_retryable());
     }
 
     #[test]
@@ -654,10 +654,10 @@ mod tests {
             Cause::DeviceGone,
             Cause::Shutdown,
         ] {
-            assert!(cause.believes_peer());
+            assert!(cause.accepts_late_rx());
         }
         for cause in [Cause::Protocol, Cause::PeerRestarted, Cause::Denied] {
-            assert!(!cause.believes_peer());
+            assert!(!cause.accepts_late_rx());
         }
     }
 }

@@ -83,7 +83,7 @@ impl fmt::Display for AckError {
 ///
 /// The incarnation is not compared with the one we may have known: that is
 /// what the request's `dststamp` was for.
-pub fn judge_connack(private_data: &[u8], expected: &Expected) -> Result<Agreed, AckError> {
+pub fn validate_conn_ack(private_data: &[u8], expected: &Expected) -> Result<Agreed, AckError> {
     let msg = decode(private_data).map_err(AckError::Wire)?;
     let Body::ConnAck(params) = msg.body else {
         return Err(AckError::NotAnAck);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// Judges a good CONNACK changed by `f`, padded as the CM does.
-    fn judge(f: fn(&mut Envelope, &mut ConnParams)) -> Result<Agreed, AckError> {
+    fn validate(f: fn(&mut Envelope, &mut ConnParams)) -> Result<Agreed, AckError> {
         let mut env = Envelope {
             version: Version::V2,
             credits: 0,
@@ -165,21 +165,21 @@ mod tests {
         f(&mut env, &mut params);
         let mut out = [0; 196];
         encode(&mut out, &env, &BodyOut::ConnAck(params)).map_err(AckError::Wire)?;
-        judge_connack(&out, &expected())
+        validate_conn_ack(&out, &expected())
     }
 
     #[test]
     fn good_ones() {
         let asked = expected().asked;
         assert_eq!(
-            judge(|_, _| ()),
+            validate(|_, _| ()),
             Ok(Agreed {
                 depth: asked.depth,
                 frags: asked.frags,
                 stamp: 22,
             })
         );
-        let less = judge(|_, p| {
+        let less = validate(|_, p| {
             p.queue_depth = 1;
             p.max_frags = 1;
         });
@@ -195,21 +195,27 @@ mod tests {
 
     #[test]
     fn more_than_asked_for() {
-        assert_eq!(judge(|_, p| p.queue_depth = 9), Err(AckError::Depth(9)));
-        assert_eq!(judge(|_, p| p.max_frags = 257), Err(AckError::Frags(257)));
+        assert_eq!(validate(|_, p| p.queue_depth = 9), Err(AckError::Depth(9)));
         assert_eq!(
-            judge(|_, p| p.max_msg_size = 8192),
+            validate(|_, p| p.max_frags = 257),
+            Err(AckError::Frags(257))
+        );
+        assert_eq!(
+            validate(|_, p| p.max_msg_size = 8192),
             Err(AckError::MsgSize(8192))
         );
-        assert_eq!(judge(|_, p| p.max_msg_size = 0), Err(AckError::MsgSize(0)));
+        assert_eq!(
+            validate(|_, p| p.max_msg_size = 0),
+            Err(AckError::MsgSize(0))
+        );
     }
 
     #[test]
     fn h10_nothing_and_impersonation() {
-        assert_eq!(judge(|_, p| p.queue_depth = 0), Err(AckError::Depth(0)));
-        assert_eq!(judge(|_, p| p.max_frags = 0), Err(AckError::Frags(0)));
+        assert_eq!(validate(|_, p| p.queue_depth = 0), Err(AckError::Depth(0)));
+        assert_eq!(validate(|_, p| p.max_frags = 0), Err(AckError::Frags(0)));
         assert_eq!(
-            judge(|e, _| e.src = ME),
+            validate(|e, _| e.src = ME),
             Err(AckError::Stale(Stale::SourceNid))
         );
     }
@@ -217,15 +223,15 @@ mod tests {
     #[test]
     fn not_for_us() {
         assert_eq!(
-            judge(|e, _| e.dst = PEER),
+            validate(|e, _| e.dst = PEER),
             Err(AckError::Stale(Stale::DestinationNid))
         );
         assert_eq!(
-            judge(|e, _| e.dst_stamp = 12),
+            validate(|e, _| e.dst_stamp = 12),
             Err(AckError::Stale(Stale::DestinationStamp))
         );
         assert_eq!(
-            judge(|e, _| e.version = Version::V1),
+            validate(|e, _| e.version = Version::V1),
             Err(AckError::Version)
         );
     }
@@ -233,11 +239,11 @@ mod tests {
     #[test]
     fn not_an_ack() {
         assert_eq!(
-            judge_connack(&[], &expected()),
+            validate_conn_ack(&[], &expected()),
             Err(AckError::Wire(WireError::Short))
         );
         assert_eq!(
-            judge_connack(&[0; 196], &expected()),
+            validate_conn_ack(&[0; 196], &expected()),
             Err(AckError::Wire(WireError::Magic(0)))
         );
     }

@@ -31,7 +31,7 @@ use super::{
 
 pub use super::{
     conn_ack::{
-        judge_connack,
+        validate_conn_ack,
         AckError,
         Agreed,
         Expected, //

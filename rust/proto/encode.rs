@@ -4,7 +4,7 @@
 //!
 //! A message is written once by [`encode`]; what may change until it is posted
 //! (the credits it returns) and what depends on it (the checksum) is patched by
-//! [`seal`].
+//! [`finalize_hdr`].
 
 use super::{
     bytes::Writer,
@@ -213,12 +213,12 @@ fn write_rd(w: &mut Writer<'_>, key: u32, frags: &[Fragment]) -> Option<()> {
 /// included; with a payload elsewhere use [`seal_parts`]. May be called again
 /// before posting. Fails when `msg` is shorter than `nob` or than a header.
 #[inline(always)]
-pub fn seal(msg: &mut [u8], nob: usize, credits: u8, cksum: bool) -> Result<(), WireError> {
+pub fn finalize_hdr(msg: &mut [u8], nob: usize, credits: u8, cksum: bool) -> Result<(), WireError> {
     let msg = msg.get_mut(..nob).ok_or(WireError::NoRoom)?;
     seal_parts(msg, core::iter::empty(), credits, cksum)
 }
 
-/// Like [`seal`], for a message whose bytes after `head` lie in `pieces`.
+/// Like [`finalize_hdr`], for a message whose bytes after `head` lie in `pieces`.
 ///
 /// `head` must end where the first piece begins: 120 bytes for an IMMEDIATE.
 #[inline(always)]
@@ -257,7 +257,7 @@ mod tests {
         wire::{
             check_identity,
             decode,
-            reopen,
+            reparse,
             Body,
             Identity,
             Stale,
@@ -295,7 +295,7 @@ mod tests {
             return false;
         };
         let same = msg.env == ENV && msg.order == order && msg.nob == nob;
-        let again = reopen(&buf, msg.facts()).is_ok_and(check);
+        let again = reparse(&buf, msg.facts()).is_ok_and(check);
         same && again && msg.cksum == 0 && msg.body.kind() == body.kind() && check(msg.body)
     }
 
@@ -401,7 +401,7 @@ mod tests {
             payload_len: 10,
         };
         let nob = encode(&mut buf, &ENV, &body)?;
-        seal(&mut buf, nob, 200, true)?;
+        finalize_hdr(&mut buf, nob, 200, true)?;
         let msg = decode(&buf)?;
         assert_eq!(msg.env.credits, 200);
         assert!(msg.cksum != 0);
@@ -418,12 +418,15 @@ mod tests {
         }
         assert_eq!(decode(&buf).map(|m| m.nob), Err(WireError::Checksum));
         // Whoever asks once more has seen that it is right.
-        assert!(reopen(&buf, facts).is_ok());
+        assert!(reparse(&buf, facts).is_ok());
         let (cut, _) = buf.split_at(nob.saturating_sub(1));
-        assert!(reopen(cut, facts).is_err());
-        seal(&mut buf, nob, 0, false)?;
+        assert!(reparse(cut, facts).is_err());
+        finalize_hdr(&mut buf, nob, 0, false)?;
         assert_eq!(decode(&buf)?.cksum, 0);
-        assert_eq!(seal(&mut buf, 131, 0, false), Err(WireError::NoRoom));
+        assert_eq!(
+            finalize_hdr(&mut buf, 131, 0, false),
+            Err(WireError::NoRoom)
+        );
         Ok(())
     }
 

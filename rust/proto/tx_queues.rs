@@ -180,7 +180,7 @@ pub enum NextTx {
         carried: u8,
     },
     /// Post this number of WRITEs of this tx, or all that it has. Its message waits, and it stays the first of its
-    /// queue: [`TxQueues::parted`].
+    /// queue: [`TxQueues::chunk_posted`].
     Part {
         /// Index of the tx.
         index: u16,
@@ -461,7 +461,7 @@ impl TxQueues {
     /// returns the credits that it carries, as these would. Returns `None` otherwise, and changes nothing. Only while
     /// [`TxQueues::is_empty`].
     #[inline(always)]
-    pub fn pass(
+    pub fn try_pay(
         (op, slots): (Op, u16),
         credits: &mut Credits,
         sq_free: u16,
@@ -488,7 +488,7 @@ impl TxQueues {
     }
 
     /// Counts `wrs` WRITEs of the tx at `index` that were pushed for [`NextTx::Part`]; `all`: only its message is left.
-    pub fn parted(cells: &mut [TxCell], index: u16, wrs: u16, all: bool) {
+    pub fn chunk_posted(cells: &mut [TxCell], index: u16, wrs: u16, all: bool) {
         if let Some(cell) = cells.get_mut(usize::from(index)) {
             let left = cell.slots.saturating_sub(wrs).max(1);
             cell.slots = if all { 1 } else { left };
@@ -750,7 +750,7 @@ mod tests {
                 next(&mut q, &mut cells, wrs),
                 NextTx::Part { index: 0, wrs }
             );
-            TxQueues::parted(&mut cells, 0, wrs, false);
+            TxQueues::chunk_posted(&mut cells, 0, wrs, false);
         }
         // 4 WRITEs and the message are left.
         assert_eq!(next(&mut q, &mut cells, 4), NextTx::NoSlots);
@@ -835,7 +835,7 @@ mod tests {
         let free = |slots: u16| slots.saturating_add(NOOP_SLOTS);
         let part = q.next(&mut cells, &mut credits, free(30), false, false);
         assert_eq!(part, NextTx::Part { index: 0, wrs: 30 });
-        TxQueues::parted(&mut cells, 0, 20, true);
+        TxQueues::chunk_posted(&mut cells, 0, 20, true);
         let rest = q.next(&mut cells, &mut credits, free(1), false, false);
         assert!(matches!(rest, NextTx::Post { index: 0, .. }));
     }
@@ -911,7 +911,7 @@ mod tests {
         }
     }
 
-    /// Compares the result and the effect of [`TxQueues::pass`] with [`TxQueues::push`] and [`TxQueues::next`], over
+    /// Compares the result and the effect of [`TxQueues::try_pay`] with [`TxQueues::push`] and [`TxQueues::next`], over
     /// all small accounts, all ops, and too few slots and enough.
     #[test]
     fn who_is_passed_on_is_who_would_have_been_next() {
@@ -943,7 +943,7 @@ mod tests {
                 }
                 let (alone, mut paid) = (q.is_empty(), credits);
                 let carried = match alone {
-                    true => TxQueues::pass((op, slots), &mut paid, free, patient),
+                    true => TxQueues::try_pay((op, slots), &mut paid, free, patient),
                     false => None,
                 };
                 let before = credits;

@@ -300,7 +300,7 @@ pub fn decode_in(buf: &[u8], order: Order) -> Result<WireMsg<'_>, WireError> {
     })
 }
 
-/// What [`decode`] found, and [`reopen`] need not look for again.
+/// What [`decode`] found, and [`reparse`] need not look for again.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ParsedHdr {
     kind: MsgType,
@@ -331,7 +331,7 @@ impl WireMsg<'_> {
 /// The body of a message that [`decode`] has read before, from the same bytes: without another look
 /// at its header and its checksum.
 #[inline(always)]
-pub fn reopen(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
+pub fn reparse(buf: &[u8], facts: ParsedHdr) -> Result<Body<'_>, WireError> {
     let msg = usize::try_from(facts.nob)
         .ok()
         .and_then(|nob| buf.get(..nob))

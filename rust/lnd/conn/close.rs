@@ -60,7 +60,7 @@ impl Conn {
             }
             match (way, asked) {
                 (Reachability::Reachable, false) => {
-                    self.turn_down(&id, cause.unwrap_or(Cause::PeerClosed))
+                    self.reject(&id, cause.unwrap_or(Cause::PeerClosed))
                 }
                 // Refused if it was never connected; the drain puts the queue pair into error anyway.
                 (Reachability::Reachable, true) => {
@@ -139,9 +139,11 @@ impl Conn {
             // If the ESTABLISHED event was on its way it has come.
             let room = inner.inbox.close();
             inner.inbox.detach();
-            self.ni.orphans.left(self.peer.nid, inner.inbox.forsake());
+            self.ni
+                .orphans
+                .left(self.peer.nid, inner.inbox.count_retained());
             let hca = inner.wire.release(&self.ni.past);
-            self.kick_upper(inner, Timestamp::now());
+            self.queue_upcall(inner, Timestamp::now());
             (hca, room)
         });
         drop(room);

@@ -60,7 +60,7 @@ impl CloseReason {
     }
 
     /// Tells people. Not under a lock.
-    pub(super) fn say(self, nid: Nid) {
+    pub(super) fn log_reason(self, nid: Nid) {
         match self {
             // A flush follows from something that is known already, or soon.
             Self::Plain(_) | Self::Send(Cause::Flushed, _) | Self::Recv(Cause::Flushed, _) => {}

@@ -29,8 +29,8 @@ use crate::{
     proto::{
         cause::Cause,
         conn_req_check::{
-            judge_connack,
             react_to_reject,
+            validate_conn_ack,
             Ask,
             Expected,
             Reaction,
@@ -127,7 +127,7 @@ impl Conn {
             (inner.life.ask(), connecting, inner.life.cause().is_some())
         });
         if over {
-            self.made_too_late(id);
+            self.established_after_close(id);
         }
         if !self.active {
             return self.event(ConnEvent::Established);
@@ -138,7 +138,7 @@ impl Conn {
             peer: self.nid(),
             asked,
         };
-        match judge_connack(private_data, &expected) {
+        match validate_conn_ack(private_data, &expected) {
             Ok(agreed) => {
                 let mut guard = self.lock();
                 let inner = &mut *guard;

@@ -61,7 +61,7 @@ impl QpHandler for Conn {
             this.heard();
         }
         this.pump_at(inner, false, Some(now));
-        this.kick_upper(inner, now);
+        this.queue_upcall(inner, now);
     }
 
     // It has one caller, which has nothing else to do.
@@ -99,7 +99,7 @@ impl QpHandler for Conn {
         match inner.life.state() {
             State::Init | State::Resolving | State::Connecting => {
                 // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
-                return inner.inbox.park(rx);
+                return inner.inbox.defer_early(rx);
             }
             State::Accepting | State::Called => this.step(inner, ConnEvent::EarlyTraffic),
             State::Established => {}
@@ -107,7 +107,7 @@ impl QpHandler for Conn {
         }
         this.received(inner, rx);
         this.pump_at(inner, false, Some(now));
-        this.kick_upper(inner, now);
+        this.queue_upcall(inner, now);
     }
 
     fn drained(this: Arc<Self>) {
@@ -126,30 +126,30 @@ impl QpHandler for Conn {
 impl Conn {
     /// Takes what came before our own ESTABLISHED event (active side).
     pub(super) fn received_early(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some(rx) = inner.inbox.unpark() {
+        while let Some(rx) = inner.inbox.take_early() {
             self.received(inner, rx);
         }
-        self.kick_upper(inner, Timestamp::now());
+        self.queue_upcall(inner, Timestamp::now());
     }
 
     /// Takes one that had arrived when the connection ended: its sender may have been told so. Who speaks before our
     /// own ESTABLISHED event is known with that, which comes all the same. Once LNet has asked the NI to stop it takes
     /// nothing.
     fn received_late(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if !inner.life.believes_peer() || self.ni.is_stopping() {
+        if !inner.life.accepts_late_rx() || self.ni.is_stopping() {
             return;
         }
         if inner.life.is_agreed() {
             inner.wire.receive_late(rx, &mut inner.inbox);
-            self.kick_upper(inner, Timestamp::now());
+            self.queue_upcall(inner, Timestamp::now());
         } else {
-            inner.inbox.park(rx);
+            inner.inbox.defer_early(rx);
         }
     }
 
     /// Takes what came before our own ESTABLISHED event, of a connection that had ended before that.
     pub(super) fn received_early_and_late(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some(rx) = inner.inbox.unpark() {
+        while let Some(rx) = inner.inbox.take_early() {
             self.received_late(inner, rx);
         }
     }

@@ -58,7 +58,7 @@ impl WorkItem<BLOCKING> for Conn {
         let _nofs = NofsScope::enter();
         this.work(Worker::Blocking, |todo| {
             if todo.has(Actions::HAND_OVER) {
-                this.hand_over();
+                this.flush_pending();
             }
             if todo.has(Actions::PART) {
                 this.part();
@@ -105,7 +105,7 @@ impl Conn {
                 (todo, inner.life.take_fault())
             });
             if let Some(fault) = fault {
-                fault.say(self.nid());
+                fault.log_reason(self.nid());
             }
             if todo == Actions::NONE {
                 return;

@@ -30,13 +30,13 @@ impl Conn {
     ) {
         // Most often that is so.
         if inner.life.is_up() && (probe || !inner.wire.is_idle()) {
-            self.pump_due(inner, probe, now);
+            self.pump_if_due(inner, probe, now);
         }
     }
 
     /// Goes on where a credit was wanted.
     #[inline(never)]
-    fn pump_on(
+    fn pump_resume(
         self: &Arc<Self>,
         inner: &mut Inner,
         probe: bool,
@@ -83,7 +83,7 @@ impl Conn {
 
     /// Posts what may go, if anything is due. Only while the connection is established.
     #[inline(never)]
-    pub(super) fn pump_due(
+    pub(super) fn pump_if_due(
         self: &Arc<Self>,
         inner: &mut Inner,
         probe: bool,
@@ -97,7 +97,7 @@ impl Conn {
             return;
         }
         match inner.wire.lacks_credit() {
-            true => self.pump_on(inner, probe, patient, now),
+            true => self.pump_resume(inner, probe, patient, now),
             false => self.pump_now(inner, probe, patient, now),
         }
     }
@@ -107,5 +107,7 @@ impl Conn {
 #[inline]
 fn rings(inner: &Inner) -> bool {
     let turn = &inner.turn;
-    inner.wire.rings(|| turn.holds(|| kernel::current!().pid()))
+    inner
+        .wire
+        .rings(|| turn.is_owned_by(|| kernel::current!().pid()))
 }

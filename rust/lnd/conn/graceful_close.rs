@@ -47,7 +47,7 @@ use crate::{
 
 impl Conn {
     /// Ends the connection for `cause` when what is under way on it has ended, and soon in any case.
-    pub(super) fn end_gently(self: &Arc<Self>, cause: Cause) {
+    pub(super) fn close_graceful(self: &Arc<Self>, cause: Cause) {
         self.with(|inner| {
             if inner.life.is_up() {
                 inner.goodbye.finish(cause);
@@ -99,7 +99,7 @@ impl Conn {
     /// Drops the id if the connection was released before it was there: the peer lists a passive
     /// connection before the id is taken, so an operator can close it in between. The id and the
     /// connection hold each other, and nobody else would part them.
-    pub(super) fn drop_late_id(&self) {
+    pub(super) fn release_orphan_id(&self) {
         // Either the release, which follows this state, finds the id, or this sees the state.
         if self.with(|inner| inner.life.state() == State::Dead) {
             self.free_id();
@@ -152,7 +152,7 @@ impl Conn {
             owes.then(|| inner.life.end_cause())
         });
         if let Some(cause) = owed {
-            self.turn_down(&id, cause);
+            self.reject(&id, cause);
         }
         self.cm.drop_id();
     }
@@ -167,7 +167,7 @@ impl Conn {
     /// The CM has made the connection, and here it is over: whoever ended it may have found nothing made yet. So the
     /// peer is told, and the id waits for its answer. In a handler of the CM, for which who releases the connection
     /// waits.
-    pub(super) fn made_too_late(self: &Arc<Self>, id: &CmLocked<'_>) {
+    pub(super) fn established_after_close(self: &Arc<Self>, id: &CmLocked<'_>) {
         let way = self.way_now(id.reachability());
         if way == Reachability::NoAddress {
             return;

@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! While [`ConnTimers::next_ms`] is `Some`, the timer is armed to run within that time. The administrator may change
-//! the limits at any time; then the timer is armed again ([`Conn::look_again`](super::Conn::look_again)).
+//! the limits at any time; then the timer is armed again ([`Conn::check_now`](super::Conn::check_now)).
 
 use crate::{
     lnd::timestamp::Timestamp,
@@ -101,7 +101,7 @@ impl ConnTimers {
 
     /// Something waits on another connection of the peer's, which is silent there. True: the timer is to look
     /// within [`ConnTimers::next_ms`]. Something was last sent here `sent_ms` ago.
-    pub(super) fn ask_too(&mut self, sent_ms: i64) -> bool {
+    pub(super) fn probe_if_idle(&mut self, sent_ms: i64) -> bool {
         self.silence.ask(self.ago(sent_ms))
     }
 

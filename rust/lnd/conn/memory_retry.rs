@@ -80,6 +80,6 @@ fn send_again(conn: &Arc<Conn>, unsent: WaitingMsg) {
         Err(NotSent::Failed(msg, e)) => Err((msg, e)),
     };
     if let Err((msg, e)) = sent {
-        peer_send::lose(&conn.ni, msg, Cause::Local(e.to_errno()));
+        peer_send::fail_msg(&conn.ni, msg, Cause::Local(e.to_errno()));
     }
 }

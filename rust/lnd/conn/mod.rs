@@ -315,7 +315,7 @@ impl Conn {
         self.cm.learn_qpn(qpn);
         self.cm.set_id(id);
         self.event(ConnEvent::Requested);
-        self.drop_late_id();
+        self.release_orphan_id();
     }
 
     /// Runs `f` under the connection lock.
@@ -372,7 +372,7 @@ impl Conn {
             // Its worker may have to wait for its turn for long.
             self.rearm_timer(CLOSING_MS);
             inner.wire.cancel(inner.life.end_cause());
-            self.kick_upper(inner, Timestamp::now());
+            self.queue_upcall(inner, Timestamp::now());
         }
         self.call_next(inner);
     }

@@ -63,7 +63,7 @@ impl Connection for Conn {
     }
 
     fn finish(self: &Arc<Self>, cause: Cause) {
-        self.end_gently(cause);
+        self.close_graceful(cause);
     }
 
     fn moved(self: &Arc<Self>) {
@@ -106,7 +106,7 @@ impl Connection for Conn {
         }
     }
 
-    fn doubt_now(self: &Arc<Self>) {
+    fn recheck(self: &Arc<Self>) {
         let mut guard = self.lock();
         let inner = &mut *guard;
         if inner.life.is_up() {
@@ -120,9 +120,9 @@ impl Connection for Conn {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let sent_ms = inner.wire.sent_ms();
-        if inner.life.is_up() && inner.watch.ask_too(sent_ms) {
+        if inner.life.is_up() && inner.watch.probe_if_idle(sent_ms) {
             if let Some(ms) = inner.watch.next_ms(sent_ms, self.ni.probe()) {
-                self.look_in(inner, ms);
+                self.schedule_check(inner, ms);
             }
         }
     }

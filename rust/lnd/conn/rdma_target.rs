@@ -135,7 +135,7 @@ impl RdmaTarget {
     }
 
     /// Where the WRITE goes that `moved` bytes are in front of.
-    pub(super) fn aim(&self, moved: u32) -> TargetPos {
+    pub(super) fn set_target(&self, moved: u32) -> TargetPos {
         let (mut piece, mut at) = (0, moved);
         while let Some(fragment) = self.fragment(piece).filter(|f| at >= f.nob) {
             at = at.saturating_sub(fragment.nob);

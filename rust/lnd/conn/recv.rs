@@ -47,7 +47,7 @@ use crate::{
         encode::BodyOut,
         tx::Op,
         wire::{
-            reopen,
+            reparse,
             Body,
             Cookie,
             DoneBody, //
@@ -75,7 +75,7 @@ pub(crate) fn eager_recv(rx: &mut LnetRx) {
     if inner.life.may_receive() {
         // Without memory its place stays empty, and the peer's credit withheld, or there is one spare fewer, until LNet
         // gives it back.
-        if let Ok(Err(fault)) = buf.map(|buf| inner.wire.make_good(msg, buf)) {
+        if let Ok(Err(fault)) = buf.map(|buf| inner.wire.replenish(msg, buf)) {
             conn.blame(inner, fault);
         }
     }
@@ -101,7 +101,7 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
     let had = rx.msg();
     let body = had
         .facts()
-        .and_then(|facts| reopen(had.bytes(), facts).ok());
+        .and_then(|facts| reparse(had.bytes(), facts).ok());
     match body {
         Some(Body::Immediate { payload, .. }) => {
             let result = recv_immediate(&conn, payload, msg, req);
@@ -115,7 +115,7 @@ pub(crate) fn recv(rx: KBox<LnetRx>, msg: Option<Message>, req: &RecvRequest) ->
         }
         _ => {
             drop(rx.msg_mut().take_buf());
-            conn.came_back(rx);
+            conn.rx_returned(rx);
             Err((Some(msg), EPROTO))
         }
     }
@@ -129,7 +129,7 @@ pub(super) fn discard(conn: &Arc<Conn>, rx: KBox<LnetRx>) {
     let msg = rx.msg();
     let body = msg
         .facts()
-        .and_then(|facts| reopen(msg.bytes(), facts).ok());
+        .and_then(|facts| reparse(msg.bytes(), facts).ok());
     let answer = match body {
         Some(Body::PutReq { cookie, .. }) => Some((Op::PutNak, cookie, 0)),
         Some(Body::GetReq { cookie, .. }) => Some((Op::GetDone, cookie, -errno::ENODATA)),

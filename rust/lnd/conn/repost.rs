@@ -79,7 +79,7 @@ impl Conn {
     }
 
     /// Books a request that is over, and whose buffer is gone.
-    pub(super) fn came_back(&self, rx: KBox<Rx<Self>>) {
+    pub(super) fn rx_returned(&self, rx: KBox<Rx<Self>>) {
         if self.with(|inner| inner.inbox.returned_late(rx)) {
             self.ni.orphans.returned(self.nid());
         }

@@ -39,7 +39,7 @@ pub(super) struct RxQueue<C> {
     places: KVec<KBox<Rx<C>>>,
     /// Requests that LNet has, or will, and has not given back.
     owed: u16,
-    /// Those of them that were counted when the connection was over ([`RxQueue::forsake`]).
+    /// Those of them that were counted when the connection was over ([`RxQueue::count_retained`]).
     orphans: u16,
 }
 
@@ -129,7 +129,7 @@ impl<C> RxQueue<C> {
         self.free(rx);
     }
 
-    /// The same, whatever the connection is. True: it is to be counted off ([`RxQueue::forsake`]).
+    /// The same, whatever the connection is. True: it is to be counted off ([`RxQueue::count_retained`]).
     #[must_use]
     pub(super) fn returned_late(&mut self, rx: KBox<Rx<C>>) -> bool {
         self.returned(rx);
@@ -139,7 +139,7 @@ impl<C> RxQueue<C> {
     }
 
     /// The connection is over. Requests that have not come back, for somebody to count.
-    pub(super) fn forsake(&mut self) -> u16 {
+    pub(super) fn count_retained(&mut self) -> u16 {
         self.orphans = self.owed;
         self.orphans
     }
@@ -150,13 +150,13 @@ impl<C> RxQueue<C> {
     }
 
     /// Keeps a message until the handshake is over.
-    pub(super) fn park(&mut self, rx: KBox<Rx<C>>) {
+    pub(super) fn defer_early(&mut self, rx: KBox<Rx<C>>) {
         // There is room for all that there are.
         let _ = self.early.push(rx);
     }
 
     /// Takes the oldest message that was kept.
-    pub(super) fn unpark(&mut self) -> Option<KBox<Rx<C>>> {
+    pub(super) fn take_early(&mut self) -> Option<KBox<Rx<C>>> {
         self.early.pop()
     }
 

@@ -106,7 +106,7 @@ impl SetupError {
     }
 
     /// Prints a line about it.
-    fn say(&self, nid: Nid) {
+    fn log_reason(&self, nid: Nid) {
         match self {
             Self::Step(what, e) => log::cannot(nid, what, *e),
             Self::QueuePair(e, max_qp) => log::no_queue_pair(nid, *e, *max_qp),
@@ -255,13 +255,13 @@ impl Conn {
                     Cause::Unreachable
                 });
             }
-            why.say(self.nid());
+            why.log_reason(self.nid());
             self.end(Cause::NoResources);
         }
     }
 
     /// Passive: refuses a request that was taken, and will not be accepted, for `cause`.
-    pub(super) fn turn_down(&self, id: &CmId<Self>, cause: Cause) {
+    pub(super) fn reject(&self, id: &CmId<Self>, cause: Cause) {
         if !self.active {
             let refusal = Refusal::of_taken(cause).reject(Some(&self.ni_view()));
             let _ = id.reject(&refusal.encode());
@@ -291,7 +291,7 @@ impl Conn {
             BodyOut::ConnAck(params)
         };
         let nob = encode(out, &env, &body).map_err(|_| EPROTO)?;
-        crate::proto::encode::seal(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
+        crate::proto::encode::finalize_hdr(out, nob, 0, self.ni.cksum()).map_err(|_| EPROTO)
     }
 
     /// Makes the queue pair, as deep as asked for or as the device can, and posts the receives.
@@ -381,28 +381,28 @@ impl Conn {
         self.cm.learn_path();
         self.with(|inner| {
             if inner.life.is_up() {
-                self.look_in(inner, self.timer_ms());
+                self.schedule_check(inner, self.timer_ms());
             }
         });
         self.ni.enter(&self.made_with);
         self.peer.established(self, known);
         let leaves = self.with(|inner| {
             inner.life.publish();
-            self.kick_upper(inner, Timestamp::now());
+            self.queue_upcall(inner, Timestamp::now());
             inner.goodbye.is_finishing()
         });
         if leaves {
             self.peer.unpublish(self);
         } else if self.ni.ends_all() {
             // Whoever ended all others may have looked before the peer listed this one.
-            self.end_gently(self.ni.way(|way| way.why()));
+            self.close_graceful(self.ni.way(|way| way.why()));
         }
     }
 
     /// Sends what waits for a connection: over this one, unless it ends. After [`Conn::publish`],
     /// so that what came from the peer is with LNet meanwhile. Calls LNet.
-    pub(super) fn hand_over(self: &Arc<Self>) {
+    pub(super) fn flush_pending(self: &Arc<Self>) {
         let stays = self.with(|inner| inner.life.is_up() && !inner.goodbye.is_finishing());
-        self.peer.hand_over(stays.then_some(self));
+        self.peer.flush_pending(stays.then_some(self));
     }
 }

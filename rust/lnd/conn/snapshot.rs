@@ -62,7 +62,7 @@ impl Conn {
     /// The numbers, for that list; not if it has them.
     pub(crate) fn view(&self, list: SnapshotId) -> Option<ConnSnapshot> {
         let path = self.cm.known_path();
-        self.with(|inner| inner.wire.enter(list).then(|| self.take_down(inner, path)))
+        self.with(|inner| inner.wire.enter(list).then(|| self.snapshot(inner, path)))
     }
 
     /// The numbers, the transmits, and what came early. May sleep.
@@ -81,12 +81,12 @@ impl Conn {
                 };
                 let _ = early.push_within_capacity(RxView { kind, credits });
             }
-            self.take_down(inner, path)
+            self.snapshot(inner, path)
         });
         Ok(ConnDetails { view, txs, early })
     }
 
-    fn take_down(&self, inner: &Inner, path: Path) -> ConnSnapshot {
+    fn snapshot(&self, inner: &Inner, path: Path) -> ConnSnapshot {
         ConnSnapshot {
             active: self.active,
             state: inner.life.state(),

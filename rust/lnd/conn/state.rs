@@ -238,8 +238,8 @@ impl ConnState {
     }
 
     /// Whether what arrived before it ended counts.
-    pub(super) fn believes_peer(&self) -> bool {
-        self.end_cause().believes_peer()
+    pub(super) fn accepts_late_rx(&self) -> bool {
+        self.end_cause().accepts_late_rx()
     }
 
     /// Whether it is known who the peer is: which of its lives.

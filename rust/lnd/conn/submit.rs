@@ -159,12 +159,12 @@ impl Conn {
         match built {
             BuildResult::Posted(Ok(())) => {}
             BuildResult::Posted(Err(cause)) => self.blame(inner, CloseReason::Post(cause)),
-            BuildResult::Queued if at_once.is_some() => self.pump_due(inner, false, Some(now)),
+            BuildResult::Queued if at_once.is_some() => self.pump_if_due(inner, false, Some(now)),
             BuildResult::Queued => {}
         }
         if inner.watch.begin() {
             if let Some(probe) = self.ni.probe() {
-                self.look_in(inner, probe.ms());
+                self.schedule_check(inner, probe.ms());
             }
         }
         Ok(())

@@ -79,7 +79,7 @@ impl WorkItem<TIMER> for Conn {
                 }
                 if look == Check::All {
                     drop(guard);
-                    this.peer.ask_all();
+                    this.peer.probe_all();
                 }
             }
             State::Closing | State::Draining => {
@@ -134,7 +134,7 @@ impl Conn {
     /// Has the timer look at a connection that is up in `ms` milliseconds, unless it ends gently: then the timer looks
     /// for that, and sooner ([`Conn::look_whether_finished`]). Not later than it looks at an idle one: it may be that
     /// look which is put off, and deadlines with it.
-    pub(super) fn look_in(self: &Arc<Self>, inner: &Inner, ms: u32) {
+    pub(super) fn schedule_check(self: &Arc<Self>, inner: &Inner, ms: u32) {
         if !inner.goodbye.is_finishing() {
             self.rearm_timer(ms.min(self.timer_ms()));
         }
@@ -146,7 +146,7 @@ impl Conn {
     }
 
     /// When the peer is asked, or how long a transmit may take, was changed: the timer looks at once.
-    pub(crate) fn look_again(self: &Arc<Self>) {
+    pub(crate) fn check_now(self: &Arc<Self>) {
         let inner = self.lock();
         if inner.life.is_up() {
             self.rearm_timer(0);

@@ -194,7 +194,7 @@ impl Transfer {
     /// it, why the WRITEs cannot be built, of which the peer is to be told.
     // It has one user.
     #[inline(always)]
-    pub(super) fn aim(
+    pub(super) fn set_target(
         &mut self,
         rd: &Descriptor<'_>,
         limits: Limits,
@@ -213,7 +213,7 @@ impl Transfer {
 
     /// What a completion message says of a sink: an errno, or a byte count, which must be all of it for
     /// a PUT (`all`) and may be less for a GET.
-    pub(super) fn judge(&mut self, status: i32, all: bool) -> Result<(), Cause> {
+    pub(super) fn validate(&mut self, status: i32, all: bool) -> Result<(), Cause> {
         let Ok(n) = u32::try_from(status) else {
             return Err(Cause::Told(status));
         };
@@ -241,7 +241,7 @@ impl Transfer {
                     cursor.skip(self.moved);
                 }
                 let left = self.total.saturating_sub(self.moved);
-                Some((cursor, remote.aim(self.moved), left))
+                Some((cursor, remote.set_target(self.moved), left))
             }
             _ => None,
         }
@@ -250,7 +250,7 @@ impl Transfer {
     /// What its WRITE reads, where it goes, with the key, and how many bytes it moves: if one WRITE of `max_sge` gather
     /// elements seems to do, as most often.
     #[inline(always)]
-    pub(super) fn only_write(&self, max_sge: usize) -> Option<(&SgRef, (u64, u32), u32)> {
+    pub(super) fn single_write(&self, max_sge: usize) -> Option<(&SgRef, (u64, u32), u32)> {
         match (self.source(), &self.remote) {
             (Ok(map), Some(remote))
                 if self.moved == 0

@@ -60,7 +60,7 @@ use crate::{
             LnetHdr, //
         },
         wire::{
-            reopen,
+            reparse,
             Body,
             WireError, //
         }, //
@@ -140,12 +140,12 @@ impl Conn {
     /// Queues the worker that calls LNet, if there is something for it and it would not see it by
     /// itself. `now` decides whether it goes before ordinary tasks: it is the time of the
     /// completion that made work for it.
-    pub(super) fn kick_upper(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
+    pub(super) fn queue_upcall(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
         // Most often it is awake.
         if inner.turn.is_awake() {
             return;
         }
-        if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.wake() {
+        if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.try_wake() {
             self.queue_upper(inner.turn.has_priority(now.ns()));
         }
     }
@@ -175,9 +175,9 @@ fn is_late(corked: Timestamp, n: u32) -> bool {
 fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Timestamp) {
     let now = Timestamp::now();
     conn.pump_at(inner, false, Some(now));
-    inner.turn.rests(began.ns(), now.ns());
+    inner.turn.go_idle(began.ns(), now.ns());
     if inner.wire.has_done() || !inner.life.is_up() {
-        conn.kick_upper(inner, now);
+        conn.queue_upcall(inner, now);
     }
 }
 
@@ -242,7 +242,7 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     if conn.ni.is_stopping() {
         return give_up(conn, rx, Cause::Shutdown);
     }
-    let rdma = match judge(&rx) {
+    let rdma = match validate(&rx) {
         Ok(rdma) => rdma,
         Err(why) => {
             log::bad_request(conn.nid(), &why);
@@ -253,13 +253,13 @@ fn parse(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>) {
     rx.lend(conn.clone());
     match conn.ni.lnet.parse(conn.nid().raw(), rx, rdma) {
         Ok(false) => {}
-        Ok(true) => came_late(conn),
+        Ok(true) => rx_while_deleting(conn),
         Err((rx, ESHUTDOWN)) => give_up(conn, rx, Cause::Shutdown),
         Err((rx, e)) => refused(conn, rx, e),
     }
 }
 
-/// Drops a request that LNet does not take. `judge` has found its header good, so LNet refuses its destination: a
+/// Drops a request that LNet does not take. `validate` has found its header good, so LNet refuses its destination: a
 /// NID of another NI of this node, of a node that the sender should have reached directly, or of a node that a
 /// GET_REQ cannot be forwarded to. That is an error of a route, and costs this request only: all others of the
 /// connection go on.
@@ -277,12 +277,12 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
 /// likes.
 #[cold]
 #[inline(never)]
-fn came_late(conn: &Arc<Conn>) {
-    if let LateAction::Ends { news } = conn.ni.came_late() {
+fn rx_while_deleting(conn: &Arc<Conn>) {
+    if let LateAction::Ends { news } = conn.ni.rx_while_deleting() {
         if news {
             log::deletion_waits(conn.ni.nid);
         }
-        conn.end_gently(Cause::Shutdown);
+        conn.close_graceful(Cause::Shutdown);
     }
 }
 
@@ -292,7 +292,7 @@ fn give_up(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, cause: Cause) {
     let mut rx = rx;
     drop(rx.returned());
     drop(rx.msg_mut().take_buf());
-    conn.came_back(rx);
+    conn.rx_returned(rx);
     conn.end(cause);
 }
 
@@ -318,9 +318,9 @@ impl Display for BadRequest {
 
 /// Checks the LNet header of a request against the kind of o2ib message it came in; tells whether
 /// the data moves by RDMA.
-fn judge(rx: &Rx<Conn>) -> Result<bool, BadRequest> {
+fn validate(rx: &Rx<Conn>) -> Result<bool, BadRequest> {
     let facts = rx.msg().facts().ok_or(BadRequest::NotARequest)?;
-    match reopen(rx.msg().bytes(), facts).map_err(BadRequest::Wire)? {
+    match reparse(rx.msg().bytes(), facts).map_err(BadRequest::Wire)? {
         Body::Immediate { hdr, payload } => {
             lnet_hdr::check_immediate(hdr, payload).map_err(BadRequest::Header)?;
             Ok(false)

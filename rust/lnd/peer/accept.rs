@@ -30,7 +30,7 @@ const CONNS_MIN: u16 = 32;
 impl<C: Connection> Peer<C> {
     /// Checks a request against the state of the peer. Counts an accepted request here, and with `ration`, which
     /// returns whether its rate limit has room for it. Returns `None` if the peer is leaving its table.
-    pub(crate) fn judge(
+    pub(crate) fn validate(
         &self,
         asked: &ConnReq,
         ration: impl Fn() -> Result<(), RateExceeded>,

@@ -162,7 +162,7 @@ impl<C: Connection> Peer<C> {
     }
 
     /// Publishes a connection that was just established. Waiting messages go before others: the caller calls
-    /// [`Peer::hand_over`] next. Called by the connection's control worker.
+    /// [`Peer::flush_pending`] next. Called by the connection's control worker.
     pub(crate) fn established(self: &Arc<Self>, conn: &Arc<C>, known: PeerParams) {
         let now_ms = self.ni.now_ms();
         self.end_turn(conn);
@@ -195,8 +195,8 @@ impl<C: Connection> Peer<C> {
     /// Sends the waiting messages over `conn`, which was established. `None`: `conn` is already closing, so waiting
     /// messages go over another connection, or wait for one. Requests further connections that are due. Called by the
     /// blocking worker of `conn`; may take long, because LNet may send another message from inside.
-    pub(crate) fn hand_over(self: &Arc<Self>, conn: Option<&Arc<C>>) {
-        self.see_to_more();
+    pub(crate) fn flush_pending(self: &Arc<Self>, conn: Option<&Arc<C>>) {
+        self.connect_missing();
         match conn {
             Some(conn) => self.flush_own(conn),
             None => self.serve_waiting(),
@@ -229,8 +229,8 @@ impl<C: Connection> Peer<C> {
         let moved = moved && !cause.is_wanted() && !self.ni.is_stopping();
         let lost = self.ni.passage() != SendPolicy::Open && !self.ni.is_stopping();
         let now_ms = self.ni.now_ms();
-        let broke = conn.is_active() && cause.is_mishap();
-        let bad = cause.is_breakage();
+        let broke = conn.is_active() && cause.is_retryable();
+        let bad = cause.needs_backoff();
         let random = random::u32();
         let retries = self.with(|inner| {
             inner.last_cause = Some(cause);
@@ -244,7 +244,7 @@ impl<C: Connection> Peer<C> {
             // Waiting messages reconnect below.
             let recall = (lost && !cause.is_wanted() || moved && inner.pending.is_empty())
                 && !inner.gone
-                && inner.policy.recall();
+                && inner.policy.reconnect();
             match pause {
                 Some(ms) => self.retry_in(inner, ms),
                 None if recall && lost => self.retry_in(inner, HOLD_LOOK_MS),
@@ -255,7 +255,7 @@ impl<C: Connection> Peer<C> {
             true
         });
         if !retries {
-            self.see_to_more();
+            self.connect_missing();
         }
         // Messages that arrived while the connection was closing need another one.
         self.serve_waiting();
@@ -295,7 +295,7 @@ impl<C: Connection> Peer<C> {
             let waiting = waiting && listed && !inner.gone;
             let after = inner.policy.failed(active, again, waiting, random);
             if cause.is_ours_to_connect() {
-                inner.policy.insist();
+                inner.policy.force_retry();
             }
             if let AfterFailure::RetryIn(ms) = after {
                 self.retry_in(inner, ms);
@@ -304,7 +304,7 @@ impl<C: Connection> Peer<C> {
         });
         match after {
             AfterFailure::RetryIn(_) => {}
-            AfterFailure::OthersRemain => self.see_to_more(),
+            AfterFailure::OthersRemain => self.connect_missing(),
             // A request of the peer that was not continued may not have been from the peer.
             AfterFailure::GiveUp => self.forget(Some(cause), active),
         }
@@ -324,7 +324,7 @@ impl<C: Connection> Peer<C> {
 
     /// Schedules the missing connections, in their turn, if one of several connections exists and no attempt is under
     /// way.
-    fn see_to_more(self: &Arc<Self>) {
+    fn connect_missing(self: &Arc<Self>) {
         if !self.ni.is_listed() || self.ni.is_stopping() {
             return;
         }

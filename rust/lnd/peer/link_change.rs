@@ -27,7 +27,7 @@ impl<C: Connection> Peer<C> {
     pub(super) fn wait_for_way(self: &Arc<Self>) {
         // Waiting messages delay the deletion of the NI.
         if !self.ni.is_listed() {
-            self.let_go();
+            self.drop_pending();
             // A peer with a closing connection is kept.
             return self.refuse_waiting();
         }

@@ -142,7 +142,7 @@ pub(crate) trait Connection:
     fn doubt(self: &Arc<Self>);
 
     /// Probes the peer again, even if a probe was sent just now: the peer has to answer from now on.
-    fn doubt_now(self: &Arc<Self>);
+    fn recheck(self: &Arc<Self>);
 
     /// Probes the peer on this connection, because the peer is silent on another one that waits for it. Does nothing if
     /// the peer has just sent something here.
@@ -365,12 +365,12 @@ impl<C: Connection> Peer<C> {
     /// Probes the peer on all connections, because a request indicates that the peer was restarted. A restarted peer
     /// answers on none of them.
     pub(crate) fn doubt_lives(&self) {
-        self.for_each_conn(|conn| conn.doubt_now());
+        self.for_each_conn(|conn| conn.recheck());
     }
 
     /// Probes the peer on all connections, because it is silent on one that waits for it. A dead peer then shows on all
     /// of them at about the same time, not on one after the other.
-    pub(crate) fn ask_all(&self) {
+    pub(crate) fn probe_all(&self) {
         self.for_each_conn(|conn| conn.ask());
     }
 

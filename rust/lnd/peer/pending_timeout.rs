@@ -62,7 +62,7 @@ impl<C: Connection> WorkItem<PATIENCE> for Peer<C> {
             expired.fail(cause);
         }
         if !this.ni.is_listed() {
-            this.let_go();
+            this.drop_pending();
         }
     }
 }

@@ -55,7 +55,7 @@ impl<C: Connection> Peers<C> {
             let peer = match found {
                 Ok(peer) => peer,
                 Err(ENOMEM) => {
-                    lose(&self.ni, msg, Cause::NoResources);
+                    fail_msg(&self.ni, msg, Cause::NoResources);
                     return Ok(());
                 }
                 Err(e) => return Err((msg, e)),
@@ -144,14 +144,14 @@ impl<C: Connection> Peer<C> {
         if let Some(conn) = flusher {
             self.flush(&conn);
         } else if !listed {
-            self.let_go();
+            self.drop_pending();
         }
         Ok(())
     }
 
     /// Cancels the retry and forgets an idle peer, because LNet deletes the NI: messages do not wait for another
     /// attempt.
-    pub(super) fn let_go(self: &Arc<Self>) {
+    pub(super) fn drop_pending(self: &Arc<Self>) {
         self.with(|inner| {
             let _ = inner.policy.cancel_retry();
         });
@@ -267,12 +267,12 @@ impl<C: Connection> Peer<C> {
 
     /// Finalizes a message with `cause`, because LNet does not resend a message that the driver did not take.
     fn lose_one(&self, msg: Message, cause: Cause) {
-        lose(&self.ni, msg, cause);
+        fail_msg(&self.ni, msg, cause);
     }
 }
 
 /// Finalizes a message of an NI with `cause`, because LNet does not resend a message that the driver did not take.
-pub(crate) fn lose(ni: &Ni, msg: Message, cause: Cause) {
+pub(crate) fn fail_msg(ni: &Ni, msg: Message, cause: Cause) {
     ni.seen.messages(cause, 1);
     let outcome = cause.outcome(false);
     msg.finalize(outcome.status, lnet_health(outcome.health));

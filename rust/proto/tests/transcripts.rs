@@ -11,7 +11,7 @@ use std::{
 
 use ro2iblnd_proto::{
     conn_req_check::*,
-    encode::seal,
+    encode::finalize_hdr,
     lnet_hdr::{
         check_get,
         check_immediate,
@@ -101,7 +101,7 @@ fn the_handshake_is_accepted_by_both_sides() {
             peer: parsed.dst,
             asked: asked(),
         };
-        let agreed = judge_connack(&ack.bytes, &expected).unwrap();
+        let agreed = validate_conn_ack(&ack.bytes, &expected).unwrap();
         assert_eq!(agreed.stamp, ni.stamp);
         assert_eq!(agreed.depth, wanted.depth);
         assert_eq!(agreed.frags, wanted.frags);
@@ -192,7 +192,7 @@ fn three_checksums_are_right_and_one_is_wrong() {
                 assert_ne!(msg.cksum, 0);
                 // Ours of the same message is the same.
                 let mut again = reencode(&msg).unwrap();
-                seal(&mut again, msg.nob, msg.env.credits, true).unwrap();
+                finalize_hdr(&mut again, msg.nob, msg.env.credits, true).unwrap();
                 assert_eq!(again, bytes[..msg.nob]);
                 right += 1;
             }

@@ -14,7 +14,7 @@ use ro2iblnd_proto::{
     conn_req_check::*,
     encode::{
         encode_as,
-        seal,
+        finalize_hdr,
         seal_parts,
         BodyOut, //
     },
@@ -209,7 +209,7 @@ fn swallow(bytes: &[u8]) {
         peer: Nid::new(0, 2),
         asked: ask,
     };
-    let _ = judge_connack(bytes, &expected);
+    let _ = validate_conn_ack(bytes, &expected);
 }
 
 proptest! {
@@ -287,7 +287,7 @@ proptest! {
     fn sealed(env in env(), body in owned(), credits: u8, flip: u16, at: u8) {
         let mut bytes = body.message(Order::Native, &env);
         let nob = bytes.len();
-        seal(&mut bytes, nob, credits, true).unwrap();
+        finalize_hdr(&mut bytes, nob, credits, true).unwrap();
         let msg = decode(&bytes).expect("sealed message");
         prop_assert_eq!(msg.env.credits, credits);
         prop_assert_ne!(msg.cksum, 0);

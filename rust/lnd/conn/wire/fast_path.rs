@@ -22,7 +22,7 @@ use crate::{
         cause::Cause,
         encode::{
             encode,
-            seal,
+            finalize_hdr,
             BodyOut, //
         },
         tx::{
@@ -88,7 +88,7 @@ impl<C: QpHandler> Wire<C> {
         let mut transfer = what(now);
         if let (Some(how), true, Some(link)) = (at_once, transfer.is_alone(), &mut self.link) {
             let room = link.room();
-            if let Some(carried) = free.pass((op, slots), &mut self.credits, room, how.patient) {
+            if let Some(carried) = free.try_pay((op, slots), &mut self.credits, room, how.patient) {
                 let (clock, _, total) = transfer.measured();
                 let sizes = (nob, total, carried);
                 self.meter.posted((op, index), clock, sizes, now);
@@ -101,7 +101,7 @@ impl<C: QpHandler> Wire<C> {
                     { carried }
                 );
                 free.post(transfer);
-                let sealed = seal(buf.as_mut_slice(), nob, carried, how.cksum);
+                let sealed = finalize_hdr(buf.as_mut_slice(), nob, carried, how.cksum);
                 let pushed = match (sealed, u32::try_from(nob)) {
                     (Ok(()), Ok(nob)) => {
                         link.push_send(post::context(index, Wr::Any, WrRole::Last), buf, nob)

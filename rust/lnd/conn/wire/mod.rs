@@ -331,7 +331,7 @@ impl<C: QpHandler> Wire<C> {
     /// # Errors
     ///
     /// What to end the connection for.
-    pub(super) fn make_good(&mut self, msg: &mut Received, buf: RxBuf) -> Result<(), CloseReason> {
+    pub(super) fn replenish(&mut self, msg: &mut Received, buf: RxBuf) -> Result<(), CloseReason> {
         if msg.is_replaced() {
             self.stock.put_spare(buf);
         } else if let Some(link) = self.link.as_mut() {

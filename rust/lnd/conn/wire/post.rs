@@ -22,7 +22,7 @@ use crate::{
         cause::Cause,
         encode::{
             encode,
-            seal,
+            finalize_hdr,
             BodyOut, //
         },
         tx::{
@@ -196,7 +196,7 @@ impl<C: QpHandler> Wire<C> {
         cksum: bool,
     ) -> Result<(), Cause> {
         let mut buf = buf;
-        seal(buf.as_mut_slice(), nob, credits, cksum).map_err(|_| Cause::LocalFault)?;
+        finalize_hdr(buf.as_mut_slice(), nob, credits, cksum).map_err(|_| Cause::LocalFault)?;
         let nob = u32::try_from(nob).map_err(|_| Cause::LocalFault)?;
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         if let Some(buf) = link.push_send(context, buf, nob)? {
@@ -255,7 +255,7 @@ impl<C: QpHandler> Wire<C> {
             // It would stay the first in line for ever.
             return Err(Cause::LocalFault);
         }
-        self.txs.parted(index, pushed, left == 0);
+        self.txs.chunk_posted(index, pushed, left == 0);
         Ok(())
     }
 
@@ -265,7 +265,7 @@ impl<C: QpHandler> Wire<C> {
         // Most often one does, and wants no cursor.
         let max_sge = self.limits.max_sge();
         if let (Some(transfer), Some(link)) = (self.txs.transfer(index), &mut self.link) {
-            if let Some((map, to, nob)) = transfer.only_write(max_sge) {
+            if let Some((map, to, nob)) = transfer.single_write(max_sge) {
                 if link.push_single_write(context(index, Wr::Any, WrRole::InFront), map, to, nob)? {
                     transfer.wrote(0);
                     self.pushed(index, WrRole::InFront);

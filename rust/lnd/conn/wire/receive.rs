@@ -145,14 +145,14 @@ impl<C: QpHandler> Wire<C> {
             Body::GetDone(done) => {
                 let status = done.status;
                 self.answer(Op::GetReq, done.cookie, at, move |t| {
-                    Answer::GetDone(t.judge(status, false))
+                    Answer::GetDone(t.validate(status, false))
                 })?;
                 Repost::ForAnswer
             }
             Body::PutDone(done) => {
                 let status = done.status;
                 self.answer(Op::PutAck, done.cookie, at, move |t| {
-                    Answer::PutDone(t.judge(status, true))
+                    Answer::PutDone(t.validate(status, true))
                 })?;
                 Repost::ForPeer
             }
@@ -211,11 +211,11 @@ impl<C: QpHandler> Wire<C> {
                 }
                 credited
             }
-            Body::PutDone(done) => {
-                self.answer_late(done.cookie, |t| Answer::PutDone(t.judge(done.status, true)))
-            }
+            Body::PutDone(done) => self.answer_late(done.cookie, |t| {
+                Answer::PutDone(t.validate(done.status, true))
+            }),
             Body::GetDone(done) => self.answer_late(done.cookie, |t| {
-                Answer::GetDone(t.judge(done.status, false))
+                Answer::GetDone(t.validate(done.status, false))
             }),
             Body::Noop
             | Body::PutReq { .. }
@@ -278,7 +278,7 @@ impl<C: QpHandler> Wire<C> {
         let index = self.txs.awaiting(Op::PutReq, src)?;
         let (env, limits) = (self.envelope(), self.limits);
         let transfer = self.txs.transfer(index).ok_or(Cause::Protocol)?;
-        let plan = transfer.aim(rd, limits)?;
+        let plan = transfer.set_target(rd, limits)?;
         // The buffer of the PUT_REQ may still be in the send queue.
         let mut buf = transfer.take_spare().ok_or(Cause::LocalFault)?;
         let (slots, status) = match plan {

@@ -105,7 +105,7 @@ impl<C: QpHandler> Wire<C> {
             QueueKind::Main,
         ] {
             for index in self.txs.waiting(line) {
-                self.take_down(index, TxList::Queue(line), out);
+                self.snapshot(index, TxList::Queue(line), out);
             }
         }
         for (index, tx, _) in self.txs.pending() {
@@ -113,12 +113,12 @@ impl<C: QpHandler> Wire<C> {
                 tx.place(),
                 TxState::Posted { .. } | TxState::Waiting | TxState::Held
             ) {
-                self.take_down(index, TxList::Active, out);
+                self.snapshot(index, TxList::Active, out);
             }
         }
     }
 
-    fn take_down(&self, index: u16, list: TxList, out: &mut KVVec<TxView>) {
+    fn snapshot(&self, index: u16, list: TxList, out: &mut KVVec<TxView>) {
         let Some((tx, transfer, cookie)) = self.txs.look(index) else {
             return;
         };

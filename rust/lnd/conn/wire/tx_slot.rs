@@ -57,9 +57,9 @@ impl<'a> TxSlot<'a> {
         self.cookie
     }
 
-    /// Pays for a transmit of `op` if it need not wait: the credits that it carries. See [`TxQueues::pass`].
+    /// Pays for a transmit of `op` if it need not wait: the credits that it carries. See [`TxQueues::try_pay`].
     #[inline(always)]
-    pub(super) fn pass(
+    pub(super) fn try_pay(
         &self,
         what: (Op, u16),
         credits: &mut Credits,
@@ -67,7 +67,7 @@ impl<'a> TxSlot<'a> {
         patient: bool,
     ) -> Option<u8> {
         match self.alone {
-            true => TxQueues::pass(what, credits, sq_free, patient),
+            true => TxQueues::try_pay(what, credits, sq_free, patient),
             false => None,
         }
     }

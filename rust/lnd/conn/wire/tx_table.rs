@@ -228,9 +228,9 @@ impl TxTable {
             .next(&mut self.cells, credits, sq_free, keepalive, patient)
     }
 
-    /// `wrs` WRITEs of the one at `index` were pushed, and it stays queued; see [`TxQueues::parted`].
-    pub(super) fn parted(&mut self, index: u16, wrs: u16, all: bool) {
-        TxQueues::parted(&mut self.cells, index, wrs, all);
+    /// `wrs` WRITEs of the one at `index` were pushed, and it stays queued; see [`TxQueues::chunk_posted`].
+    pub(super) fn chunk_posted(&mut self, index: u16, wrs: u16, all: bool) {
+        TxQueues::chunk_posted(&mut self.cells, index, wrs, all);
     }
 
     /// The send queue has `slots` for other things than NOOPs. Before the first is queued.

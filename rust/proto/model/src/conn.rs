@@ -215,7 +215,7 @@ impl Conn {
                 Cause::DeadlineQueued | Cause::DeadlineSending | Cause::DeadlineAnswer
             );
             self.data.cancel(cause, by_place);
-            self.kick_upper();
+            self.queue_upcall();
         }
         for (todo, action) in self.todo.iter_mut().zip(TODO) {
             *todo |= actions.has(action);
@@ -237,11 +237,11 @@ impl Conn {
             self.data.posted += 1;
             self.received(msg);
         }
-        self.kick_upper();
+        self.queue_upcall();
     }
 
-    /// `Conn::kick_upper`.
-    pub(crate) fn kick_upper(&mut self) {
+    /// `Conn::queue_upcall`.
+    pub(crate) fn queue_upcall(&mut self) {
         self.kicked |= self.has_work();
     }
 
@@ -286,7 +286,7 @@ impl Conn {
                 self.step(ConnEvent::Fail(Cause::LocalFault));
             }
         }
-        self.kick_upper();
+        self.queue_upcall();
         Ok(())
     }
 

@@ -296,7 +296,7 @@ impl Node {
         }
     }
 
-    /// `Accept::connect_request` with `judge` and `admit`.
+    /// `Accept::connect_request` with `validate` and `admit`.
     pub fn requested(&mut self, hs: u8, req: &ConnReq, w: &mut World) -> Result<(), Fault> {
         let back = &mut w.cm[other(self.side)];
         if self.stopping {
@@ -427,7 +427,7 @@ impl Node {
             return Err("a connection outlives its peer".into());
         };
         peer.policy.established(active, known);
-        // `Peer::see_to_more`
+        // `Peer::connect_missing`
         peer.retry_armed |= !self.stopping && peer.policy.more(per_peer, 0).is_some();
         peer.up.push(hs);
         for conn in &mut self.conns {
@@ -466,7 +466,7 @@ impl Node {
         }
         conn.qp = Qp::None;
         conn.armed.clear();
-        // Destroying the id; or `Conn::turn_down`.
+        // Destroying the id; or `Conn::reject`.
         let unanswered = !conn.active && conn.cm == CmState::None;
         if unanswered || matches!(conn.cm, CmState::ReqSent | CmState::RepSent) {
             w.cm[other(self.side)].push_back((conn.hs, Cm::Rej(4, [0; 24])));
@@ -474,7 +474,7 @@ impl Node {
         conn.cm = CmState::Over;
         conn.cm_events.clear();
         conn.data.keys_dead();
-        conn.kick_upper();
+        conn.queue_upcall();
         conn.released = true;
         let (hs, active, failed) = (conn.hs, conn.active, conn.attempt_failed);
         let retry = conn.retry.take();

@@ -239,7 +239,7 @@ impl Ours {
             self.push(Work::Quiet(index))?;
             self.cells[at].tx.pushed(1);
         }
-        TxQueues::parted(&mut self.cells, index, wrs, wrs == left - 1);
+        TxQueues::chunk_posted(&mut self.cells, index, wrs, wrs == left - 1);
         Ok(())
     }
 
