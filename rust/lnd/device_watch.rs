@@ -67,7 +67,7 @@ pub(super) struct PendingDeviceEvents {
     /// Active MTU of the port in bytes at the last check; 0: not known.
     mtu: Atomic<u32>,
     #[pin]
-    home: SpinLock<DeviceTracker>,
+    device_tracker: SpinLock<DeviceTracker>,
 }
 
 impl PendingDeviceEvents {
@@ -84,7 +84,7 @@ impl PendingDeviceEvents {
             no_use: Atomic::new(0),
             lid: Atomic::new(0),
             mtu: Atomic::new(0),
-            home <- kernel::new_spinlock!(DeviceTracker::new(), "Signs::home"),
+            device_tracker <- kernel::new_spinlock!(DeviceTracker::new(), "PendingDeviceEvents::device_tracker"),
         })
     }
 
@@ -152,7 +152,7 @@ impl PendingDeviceEvents {
     /// anyway. Returns whether attempts were blocked before.
     pub(super) fn settle(&self, ni: &Ni) -> bool {
         let now_ms = ni.now_ms();
-        let long = self.home.lock().is_long(now_ms);
+        let long = self.device_tracker.lock().is_long(now_ms);
         if (self.astray.load(Acquire) && !long) || !ni.set_unsettled(false) {
             return false;
         }
@@ -185,7 +185,7 @@ impl PendingDeviceEvents {
 
     /// Returns whether the device has reported a fatal error. Logs each change.
     pub(super) fn is_fatal(&self, ni: &Ni, hca: &Hca) -> bool {
-        let fatal = ni.condition.is_broken();
+        let fatal = ni.device_health.is_broken();
         if self.told.xchg(fatal, Full) != fatal {
             let what = if fatal {
                 log::broken(ni.nid);
@@ -214,13 +214,13 @@ impl PendingDeviceEvents {
         if self.unheard.xchg(false, Full) && hca.device.is_software() {
             let addr = Addr::v4(ni.nid.addr(), 0);
             let mute = listen::gsi_qp_failed(ni.net.as_rdma(), &addr, &hca.device);
-            if mute && ni.condition.set_mute() {
+            if mute && ni.device_health.set_mute() {
                 let name = hca.device.name();
                 log::gsi_dead(ni.nid, name.as_str());
                 notice::device(notice::Device::Mute, &ni.nid, Some(name.as_str()));
             }
         }
-        ni.condition.is_mute()
+        ni.device_health.is_mute()
     }
 
     /// Returns the next step for the address of the NI. Calls `find` only if there is a reason to. `find` may sleep.
@@ -231,10 +231,10 @@ impl PendingDeviceEvents {
     ) -> FailoverStep {
         let now_ms = ni.now_ms();
         if self.astray.xchg(false, Full) {
-            self.home.lock().doubt(now_ms);
+            self.device_tracker.lock().doubt(now_ms);
         }
         {
-            let home = self.home.lock();
+            let home = self.device_tracker.lock();
             if !home.is_doubted() {
                 return FailoverStep::Rest;
             }
@@ -244,7 +244,7 @@ impl PendingDeviceEvents {
         }
         let found = find();
         let due = self.gids_due.load(Acquire);
-        let next = self.home.lock().look(now_ms, found, due != 0);
+        let next = self.device_tracker.lock().look(now_ms, found, due != 0);
         if next == FailoverStep::Settled {
             // Except the GID change of a later move.
             let _ = self.gids_due.cmpxchg(due, 0, Full);

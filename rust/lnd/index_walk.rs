@@ -78,8 +78,8 @@ impl IndexWalks {
     /// Creates both walks, at the first peer.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            peers <- kernel::new_mutex!(WalkPos::START, "Numbered::peers"),
-            conns <- kernel::new_mutex!(WalkPos::START, "Numbered::conns"),
+            peers <- kernel::new_mutex!(WalkPos::START, "IndexWalks::peers"),
+            conns <- kernel::new_mutex!(WalkPos::START, "IndexWalks::conns"),
         })
     }
 

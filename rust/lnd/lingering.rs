@@ -108,7 +108,7 @@ impl<C: Lingering> LingeringConns<C> {
             told: KVec::new(),
         };
         pin_init!(Self {
-            list <- kernel::new_mutex!(Some(none), "Parting::list"),
+            list <- kernel::new_mutex!(Some(none), "LingeringConns::list"),
         })
     }
 

@@ -227,7 +227,7 @@ impl<H> Accept<H> {
             .and_then(|ni| ni.lnet.find(asked.dst.raw()))
             .filter(|found| self.serves(found.lnd.ni()));
         let ni = asked_of.as_ref().map(|found| found.lnd.ni());
-        *seen = ni.map(|ni| ni.seen.clone());
+        *seen = ni.map(|ni| ni.close_stats.clone());
         *found = asked_of.as_ref().map(|found| {
             let ni = found.lnd.ni();
             NiView {
@@ -254,7 +254,7 @@ impl<H> Accept<H> {
         if !peers.ni.lnet.allows(asked.src.raw()) {
             return Err(Refusal::new(Why::Denied).into());
         }
-        if peers.ni.orphans.are_too_many(asked.src) {
+        if peers.ni.retained_rx.are_too_many(asked.src) {
             return Err(Refusal::new(Why::TooMany).into());
         }
         let known = PeerParams {

@@ -118,28 +118,28 @@ pub(crate) struct Ni {
     hca: Mutex<Option<Arc<Hca>>>,
     /// Link state: whether the NI can reach any peer.
     #[pin]
-    way: SpinLock<LinkState>,
+    link_state: SpinLock<LinkState>,
     /// Set while the driver does not know whether the address moves to another device.
     unsettled: Atomic<bool>,
     /// Queue depth that peers were last informed of; 0 before that.
     depth_told: Atomic<u32>,
     /// Counters of closed connections.
     #[pin]
-    pub(crate) past: ClosedCounters,
+    pub(crate) closed_counters: ClosedCounters,
     /// Settings of the connections that messages may use.
     #[pin]
     in_use: SettingsInUse,
     /// Closed connections, failed attempts and rejects, with their causes.
-    pub(crate) seen: Arc<CloseStats>,
+    pub(crate) close_stats: Arc<CloseStats>,
     /// Latency of messages by stage.
     pub(crate) times: Arc<LatencyStats>,
     /// Received buffers that LNet retains from closed connections.
-    pub(crate) orphans: RetainedRx,
+    pub(crate) retained_rx: RetainedRx,
     /// Messages that arrived while LNet deletes the NI.
     #[pin]
     deletion: SpinLock<NiDeletion>,
     /// Health of the device.
-    pub(crate) condition: DeviceHealth,
+    pub(crate) device_health: DeviceHealth,
     stopping: Atomic<bool>,
     started: Instant<Monotonic>,
     /// Number of live connections, plus one until shutdown.
@@ -180,16 +180,16 @@ impl Ni {
                 service: cfg.service(),
                 net: cfg.net(),
                 hca <- kernel::new_mutex!(None, "Ni::hca"),
-                way <- kernel::new_spinlock!(LinkState::new(), "Ni::way"),
+                link_state <- kernel::new_spinlock!(LinkState::new(), "Ni::link_state"),
                 unsettled: Atomic::new(false),
                 depth_told: Atomic::new(0),
-                past <- ClosedCounters::new(),
+                closed_counters <- ClosedCounters::new(),
                 in_use <- SettingsInUse::new(),
-                seen,
+                close_stats: seen,
                 times,
-                orphans,
+                retained_rx: orphans,
                 deletion <- kernel::new_spinlock!(NiDeletion::new(), "Ni::deletion"),
-                condition: DeviceHealth::new(),
+                device_health: DeviceHealth::new(),
                 stopping: Atomic::new(false),
                 started: Instant::now(),
                 live,
@@ -221,7 +221,7 @@ impl Ni {
 
     /// Runs `f` on the link state, under its lock. Any context except interrupts.
     pub(crate) fn way<R>(&self, f: impl FnOnce(&mut LinkState) -> R) -> R {
-        f(&mut self.way.lock())
+        f(&mut self.link_state.lock())
     }
 
     /// Returns what to do with a message that has no connection.

@@ -108,7 +108,7 @@ pub(crate) struct NiDevice {
     #[pin]
     events: Mutex<Option<Pin<KBox<EventRegistration<NiDevice>>>>>,
     #[pin]
-    signs: PendingDeviceEvents,
+    device_events: PendingDeviceEvents,
     #[pin]
     look: DelayedWork<NiDevice, DEVICE>,
     /// Work for all peers, for callers that hold locks: there may be thousands of peers, and the work may call LNet.
@@ -156,14 +156,14 @@ impl IfaceUser for NiDevice {
         let old = self.events.lock().take();
         // Outside the lock, because dropping waits for handlers; and before the first event of the new device.
         drop(old);
-        self.ni.condition.forget();
-        self.signs.forget();
+        self.ni.device_health.forget();
+        self.device_events.forget();
         let events = EventRegistration::new(hca.device.clone(), self.clone())
             .map_err(StartError::because("cannot watch the RDMA device"))?;
         *self.events.lock() = Some(events);
         self.ni.fit(hca);
         self.ni.lnet.set_dma_device(Some(&hca.device));
-        if self.signs.take_unsettled() {
+        if self.device_events.take_unsettled() {
             let _ = self.ni.set_unsettled(true);
         }
         self.ni.set_hca(Some(hca.clone()));
@@ -173,12 +173,12 @@ impl IfaceUser for NiDevice {
     fn entered(self: &Arc<Self>) {
         self.ni.way(|way| way.attached());
         // The check that follows sees earlier events; a later event queues another check.
-        self.signs.watch(true);
+        self.device_events.watch(true);
         self.schedule_check(0);
     }
 
     fn unbind_device(self: &Arc<Self>) {
-        self.signs.watch(false);
+        self.device_events.watch(false);
         let events = self.events.lock().take();
         // Outside the lock: dropping waits for handlers.
         drop(events);
@@ -188,7 +188,8 @@ impl IfaceUser for NiDevice {
         self.ni.way(|way| way.detached(now_ms));
         self.ni.set_hca(None);
         // Without a device, no attempt waits for the address; but the next device may be about to lose it.
-        self.signs.leave_unsettled(self.ni.set_unsettled(false));
+        self.device_events
+            .leave_unsettled(self.ni.set_unsettled(false));
     }
 
     fn moved(self: &Arc<Self>, old: &Hca) {
@@ -201,7 +202,7 @@ impl IfaceUser for NiDevice {
     }
 
     fn doubt_home(self: &Arc<Self>) {
-        if self.signs.addr_moved() {
+        if self.device_events.addr_moved() {
             self.schedule_check(0);
         }
     }
@@ -216,13 +217,13 @@ impl NiDevice {
                 ni,
                 peers,
                 ifaces,
-                events <- kernel::new_mutex!(None, "Port::events"),
-                signs <- PendingDeviceEvents::new(),
-                look <- kernel::new_delayed_work!("Port::look"),
-                all_peers <- kernel::new_delayed_work!("Port::all_peers"),
+                events <- kernel::new_mutex!(None, "NiDevice::events"),
+                device_events <- PendingDeviceEvents::new(),
+                look <- kernel::new_delayed_work!("NiDevice::look"),
+                all_peers <- kernel::new_delayed_work!("NiDevice::all_peers"),
                 has_new_settings: Atomic::new(false),
                 numbered <- IndexWalks::new(),
-                files <- kernel::new_mutex!(None, "Port::files"),
+                files <- kernel::new_mutex!(None, "NiDevice::files"),
             }),
             GFP_KERNEL,
         )
@@ -305,11 +306,11 @@ impl NiDevice {
         });
         if event == LinkEvent::Moved {
             let gid = self.ni.on_hca(Hca::has_gids).unwrap_or(false);
-            self.signs.moves(gid);
-            if self.signs.is_watched() {
+            self.device_events.moves(gid);
+            if self.device_events.is_watched() {
                 let _ = self.ni.set_unsettled(true);
                 // A check may have consumed the event before that.
-                let _ = self.signs.addr_moved();
+                let _ = self.device_events.addr_moved();
                 self.schedule_check(0);
             }
             return;
@@ -317,14 +318,14 @@ impl NiDevice {
         if event == LinkEvent::Leaving {
             self.run_in::<PEERS>(0);
         }
-        if self.signs.is_watched() {
+        if self.device_events.is_watched() {
             self.schedule_check(0);
         }
     }
 
     /// Handles an attempt that timed out.
     pub(crate) fn no_reply(self: &Arc<Self>) {
-        if self.signs.no_reply() {
+        if self.device_events.no_reply() {
             self.schedule_check(0);
         }
     }
@@ -332,7 +333,9 @@ impl NiDevice {
     /// Follows the address of the NI if it is on another device. Returns the milliseconds until the next check, if one
     /// is due.
     fn follow_device(self: &Arc<Self>) -> Option<u32> {
-        let next = self.signs.look_for_home(&self.ni, || Ifaces::find(self));
+        let next = self
+            .device_events
+            .look_for_home(&self.ni, || Ifaces::find(self));
         match next {
             FailoverStep::Rest => return None,
             FailoverStep::Later(ms) => return Some(ms),
@@ -350,11 +353,11 @@ impl NiDevice {
             FailoverStep::Settled | FailoverStep::Rest | FailoverStep::Later(_) => (None, false),
         };
         // The next check handles later events.
-        if !hold && self.signs.settle(&self.ni) {
+        if !hold && self.device_events.settle(&self.ni) {
             self.peers.table.for_each(|peer| peer.way_opened());
         }
         // Connections that waited for a route send their DREQ now, or never will.
-        self.peers.parting.routes_changed();
+        self.peers.lingering.routes_changed();
         again
     }
 
@@ -373,7 +376,7 @@ impl NiDevice {
             LinkAction::Reconnect => self.peers.table.for_each(|peer| peer.way_opened()),
         }
         if !open || todo == LinkAction::Reconnect {
-            self.peers.parting.routes_changed();
+            self.peers.lingering.routes_changed();
         }
         (!open).then_some(LOOK_MS)
     }
@@ -393,11 +396,11 @@ impl NiDevice {
 
     /// Closes the connections whose path no longer matches the port. They are made again with new paths.
     fn end_outdated(&self, port: PortState) {
-        if self.signs.has_new_lid(port.lid) {
+        if self.device_events.has_new_lid(port.lid) {
             log::new_lid(self.ni.nid, port.lid);
             self.peers.table.for_each(|peer| peer.readdressed());
         }
-        if self.signs.has_smaller_mtu(port.mtu) {
+        if self.device_events.has_smaller_mtu(port.mtu) {
             self.peers.table.for_each(|peer| peer.fit_mtu(port.mtu));
         }
     }
@@ -452,10 +455,10 @@ impl WorkItem<DEVICE> for NiDevice {
             this.end_outdated(port);
             this.ni.fit(&hca);
             reconfigure::ask_anew(&this.peers);
-            let refuses = this.ni.condition.refuses_posts();
+            let refuses = this.ni.device_health.refuses_posts();
             let active = port.active || this.ni.lnet.is_bonded();
-            let broken = this.signs.is_fatal(&this.ni, &hca)
-                || this.signs.is_mute(&this.ni, &hca)
+            let broken = this.device_events.is_fatal(&this.ni, &hca)
+                || this.device_events.is_mute(&this.ni, &hca)
                 || refuses;
             this.ni.lnet.set_fatal(match (broken, active) {
                 (true, _) => Fatal::Told,
@@ -479,7 +482,7 @@ impl WorkItem<DEVICE> for NiDevice {
             Ok(()) => device_watch::tell_back(&this.ni, this.ni.hca().ok().as_deref()),
             Err(_) if this.ni.is_stopping() => {}
             Err(e) => {
-                this.signs.no_use(&this.ni, &e);
+                this.device_events.no_use(&this.ni, &e);
                 // A check that started while the device was still there may have set another value last.
                 this.ni.lnet.set_fatal(Fatal::Told);
                 // There may be another NI now, over which waiting messages can go.
@@ -493,7 +496,7 @@ impl WorkItem<DEVICE> for NiDevice {
 impl DeviceEvents for NiDevice {
     /// Records the event and queues work only, because hard interrupt context is possible.
     fn device_event(this: ArcBorrow<'_, Self>, event: DeviceEvent) {
-        if this.signs.heard(event, &this.ni.condition) {
+        if this.device_events.heard(event, &this.ni.device_health) {
             let this: Arc<Self> = this.into();
             this.schedule_check(0);
         }

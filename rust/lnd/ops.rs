@@ -119,7 +119,7 @@ impl Lnd for O2ib {
             }
         }
         // Without the files only the debugfs view is missing.
-        let files = CloseLogFile::new(Some(ni.nid), &ni.seen).and_then(|seen| {
+        let files = CloseLogFile::new(Some(ni.nid), &ni.close_stats).and_then(|seen| {
             let times = LatencyFile::new(ni.nid, &ni.times)?;
             NiFiles::new(&driver.debugfs, ni.nid, &port, &seen, &times)
         });
@@ -137,7 +137,7 @@ impl Lnd for O2ib {
         this.peers
             .table
             .for_each(|peer| peer.close(Cause::Shutdown));
-        this.peers.parting.close();
+        this.peers.lingering.close();
         ni.put_own_share();
         let mut seconds = 0u32;
         while !ni.wait_for_none(10_000) {

@@ -94,7 +94,7 @@ impl SettingsInUse {
     /// Creates an empty table.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            rows <- kernel::new_spinlock!(KVec::new(), "InUse::rows"),
+            rows <- kernel::new_spinlock!(KVec::new(), "SettingsInUse::rows"),
         })
     }
 

@@ -127,7 +127,7 @@ impl WorkQueues {
                 control,
                 upper,
                 upper_busy,
-                devices <- kernel::new_mutex!(KVec::new(), "Workers::devices"),
+                devices <- kernel::new_mutex!(KVec::new(), "WorkQueues::devices"),
             }),
             GFP_KERNEL,
         )

@@ -41,8 +41,8 @@ impl Conn {
         self.peer.unpublish(self);
         self.ni.leave(&self.made_with);
         let (cause, made, asked) = self.with(|inner| {
-            let asked = inner.goodbye.was_asked();
-            (inner.life.cause(), inner.peer_has_it(), asked)
+            let asked = inner.disconnect.was_asked();
+            (inner.state.cause(), inner.peer_has_it(), asked)
         });
         if cause.is_some_and(Cause::is_silent) {
             self.peer.doubt_all();
@@ -50,13 +50,13 @@ impl Conn {
         // Who closed it was faster than the handler that takes the request.
         let id = self.cm.id();
         if id.is_none() && !self.active {
-            self.with(|inner| inner.goodbye.owe_answer());
+            self.with(|inner| inner.disconnect.owe_answer());
         }
         if let Some(id) = id {
             let way = self.way(&id);
             if made && way != Reachability::NoAddress {
                 // No id waits before the connection is released.
-                let _ = self.with(|inner| inner.goodbye.begin(way == Reachability::Reachable));
+                let _ = self.with(|inner| inner.disconnect.begin(way == Reachability::Reachable));
             }
             match (way, asked) {
                 (Reachability::Reachable, false) => {
@@ -66,7 +66,7 @@ impl Conn {
                 (Reachability::Reachable, true) => {
                     let _ = id.disconnect();
                 }
-                (Reachability::NoRoute, false) => self.with(|inner| inner.goodbye.owe_answer()),
+                (Reachability::NoRoute, false) => self.with(|inner| inner.disconnect.owe_answer()),
                 // Nobody to be told now, or ever.
                 (Reachability::NoRoute, true) | (Reachability::NoAddress, _) => {}
             }
@@ -79,7 +79,7 @@ impl Conn {
             None => false,
         };
         if draining {
-            self.with(|inner| inner.watch.drains());
+            self.with(|inner| inner.timers.drains());
         } else {
             // There is no queue pair, or its regions go without that.
             self.event(ConnEvent::Drained);
@@ -104,7 +104,7 @@ impl Conn {
             // The rights to post are gone, so it does what is left to do.
             let _ = qp.destroy_mrs();
         }
-        let link = self.with(|inner| inner.wire.take_link(&self.ni.past));
+        let link = self.with(|inner| inner.wire.take_link(&self.ni.closed_counters));
         if link.as_ref().is_some_and(QpHandle::is_refused) {
             self.refused_post();
         }
@@ -113,9 +113,9 @@ impl Conn {
 
     /// Counts the connection as one that ended because the device refused a work request.
     fn refused_post(&self) {
-        let lived_ms = self.with(|inner| inner.life.lived_ms());
+        let lived_ms = self.with(|inner| inner.state.lived_ms());
         let ni = &self.ni;
-        if !ni.condition.refused_post(lived_ms, ni.now_ms()) {
+        if !ni.device_health.refused_post(lived_ms, ni.now_ms()) {
             return;
         }
         let name = self.hca().ok().map(|hca| hca.device.name());
@@ -131,18 +131,18 @@ impl Conn {
         // The queue pair may have found that out first.
         let left_behind = self.is_elsewhere();
         let port_mtu = self.hca().ok().and_then(|hca| hca.mtu());
-        let epitaph = self.with(|inner| inner.life.epitaph());
+        let epitaph = self.with(|inner| inner.state.epitaph());
         if !self.wait_for_farewell() {
             self.free_id();
         }
         let (hca, room) = self.with(|inner| {
             // If the ESTABLISHED event was on its way it has come.
-            let room = inner.inbox.close();
-            inner.inbox.detach();
+            let room = inner.rx_queue.close();
+            inner.rx_queue.detach();
             self.ni
-                .orphans
-                .left(self.peer.nid, inner.inbox.count_retained());
-            let hca = inner.wire.release(&self.ni.past);
+                .retained_rx
+                .left(self.peer.nid, inner.rx_queue.count_retained());
+            let hca = inner.wire.release(&self.ni.closed_counters);
             self.queue_upcall(inner, Timestamp::now());
             (hca, room)
         });
@@ -156,7 +156,7 @@ impl Conn {
             rejected,
         } = epitaph;
         let cause = cause.with_mtus(self.cm.path_mtu(), port_mtu);
-        let seen = &self.ni.seen;
+        let seen = &self.ni.close_stats;
         if retry.is_some_and(|invited| invited.why == RetryWhy::Unsaid) {
             // The others say why, and what they say is news to nobody.
             seen.unsaid();

@@ -73,7 +73,7 @@ impl CmHandler for Conn {
             } => this.rejected(reason, private_data),
             CmEvent::ConnectError => this.connect_error(),
             CmEvent::Unreachable => {
-                let ms = this.with(|inner| inner.watch.step_ms());
+                let ms = this.with(|inner| inner.timers.step_ms());
                 this.event(ConnEvent::unreachable(ms));
             }
             CmEvent::Disconnected | CmEvent::TimewaitExit => {
@@ -98,7 +98,7 @@ impl CmHandler for Conn {
 
 impl Conn {
     fn addr_resolved(self: &Arc<Self>, id: &CmLocked<'_>) {
-        if !self.with(|inner| inner.life.address_resolved()) {
+        if !self.with(|inner| inner.state.address_resolved()) {
             return;
         }
         let (found, wanted) = (id.device(), self.hca());
@@ -122,9 +122,9 @@ impl Conn {
     fn cm_established(self: &Arc<Self>, id: &CmLocked<'_>, private_data: &[u8]) {
         let (asked, connecting, over) = self.with(|inner| {
             // Whatever is in the answer: the peer takes it for made, and is told of its end until it hears of it.
-            inner.goodbye.connected();
-            let connecting = inner.life.state() == State::Connecting;
-            (inner.life.ask(), connecting, inner.life.cause().is_some())
+            inner.disconnect.connected();
+            let connecting = inner.state.state() == State::Connecting;
+            (inner.state.ask(), connecting, inner.state.cause().is_some())
         });
         if over {
             self.established_after_close(id);
@@ -142,15 +142,15 @@ impl Conn {
             Ok(agreed) => {
                 let mut guard = self.lock();
                 let inner = &mut *guard;
-                inner.life.agreed(PeerParams {
+                inner.state.agreed(PeerParams {
                     stamp: agreed.stamp,
                     depth: agreed.depth,
                     frags: agreed.frags,
                 });
-                if inner.life.state() == State::Connecting {
+                if inner.state.state() == State::Connecting {
                     self.step(inner, ConnEvent::Established);
                     self.received_early(inner);
-                } else if inner.life.cause().is_some() {
+                } else if inner.state.cause().is_some() {
                     // The peer has a connection, and may have sent.
                     inner.wire.established(agreed.depth, 1, agreed.stamp);
                     self.received_early_and_late(inner);
@@ -166,7 +166,7 @@ impl Conn {
 
     fn connect_error(self: &Arc<Self>) {
         // On an established connection it says nothing that completions do not say better.
-        let connecting = self.with(|inner| inner.life.is_attempt());
+        let connecting = self.with(|inner| inner.state.is_attempt());
         if connecting {
             self.end(Cause::ConnectFailed);
         } else {
@@ -192,13 +192,13 @@ impl Conn {
         }
         let mut guard = self.lock();
         let inner = &mut *guard;
-        if !inner.life.is_attempt() {
+        if !inner.state.is_attempt() {
             // It has ended meanwhile, for another cause.
             return;
         }
         let cause = match reaction {
             Reaction::Retry(why, ask) => {
-                inner.life.invited(RetryReject {
+                inner.state.invited(RetryReject {
                     why,
                     known: PeerParams {
                         stamp: ask.stamp,
@@ -209,7 +209,7 @@ impl Conn {
                 Cause::Refused
             }
             Reaction::Fail(why) => {
-                inner.life.refused(rejected_name(&why));
+                inner.state.refused(rejected_name(&why));
                 refusal_cause(why)
             }
         };
@@ -222,8 +222,8 @@ impl Conn {
     /// says so. That is the end of a connection like any other. The CM knows it no more: nobody answers a DREQ of ours,
     /// and none is sent.
     fn rejected_attempt(self: &Arc<Self>, inner: &mut Inner) -> Option<Ask> {
-        if !inner.life.is_attempt() {
-            if inner.goodbye.over() {
+        if !inner.state.is_attempt() {
+            if inner.disconnect.over() {
                 self.kick_blocking();
             }
             self.step(inner, ConnEvent::Disconnected);
@@ -233,7 +233,7 @@ impl Conn {
             self.step(inner, ConnEvent::Fail(Cause::ConnectFailed));
             return None;
         }
-        Some(inner.life.ask())
+        Some(inner.state.ask())
     }
 }
 

@@ -48,10 +48,10 @@ impl<C: CmHandler> CmState<C> {
     /// Without an id.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            id <- kernel::new_spinlock!(None, "CmSide::id"),
-            late <- kernel::new_spinlock!(None, "CmSide::late"),
+            id <- kernel::new_spinlock!(None, "CmState::id"),
+            late <- kernel::new_spinlock!(None, "CmState::late"),
             peer_qpn: Atomic::new(0),
-            path <- kernel::new_spinlock!(Path::UNKNOWN, "CmSide::path"),
+            path <- kernel::new_spinlock!(Path::UNKNOWN, "CmState::path"),
         })
     }
 

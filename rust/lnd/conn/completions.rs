@@ -71,11 +71,11 @@ impl QpHandler for Conn {
         let inner = &mut *guard;
         inner.wire.count(Count::RecvCqes);
         if let Err(cause) = recv_outcome(done.wc.status) {
-            if inner.life.cause().is_some() {
+            if inner.state.cause().is_some() {
                 // A consequence, as all that are flushed are.
                 return;
             }
-            if cause == Cause::Flushed && inner.life.is_attempt() {
+            if cause == Cause::Flushed && inner.state.is_attempt() {
                 // The CM moves the queue pair to the error state before it tells that the request
                 // was refused. Its answer is the cause, and decides whether to try again.
                 return;
@@ -85,7 +85,7 @@ impl QpHandler for Conn {
         if !done.plain {
             return this.blame(inner, CloseReason::NotASend);
         }
-        let now = inner.watch.heard();
+        let now = inner.timers.heard();
         this.heard();
         let Ok(nob) = usize::try_from(done.len) else {
             return;
@@ -93,13 +93,13 @@ impl QpHandler for Conn {
         let Some(buf) = done.buf else {
             return;
         };
-        let Some(rx) = inner.inbox.place(buf, nob, now) else {
+        let Some(rx) = inner.rx_queue.place(buf, nob, now) else {
             return this.blame(inner, Cause::Protocol.into());
         };
-        match inner.life.state() {
+        match inner.state.state() {
             State::Init | State::Resolving | State::Connecting => {
                 // The peer's CONNACK is still in the CM's queue: its first messages wait for it.
-                return inner.inbox.defer_early(rx);
+                return inner.rx_queue.defer_early(rx);
             }
             State::Accepting | State::Called => this.step(inner, ConnEvent::EarlyTraffic),
             State::Established => {}
@@ -126,7 +126,7 @@ impl QpHandler for Conn {
 impl Conn {
     /// Takes what came before our own ESTABLISHED event (active side).
     pub(super) fn received_early(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some(rx) = inner.inbox.take_early() {
+        while let Some(rx) = inner.rx_queue.take_early() {
             self.received(inner, rx);
         }
         self.queue_upcall(inner, Timestamp::now());
@@ -136,20 +136,20 @@ impl Conn {
     /// own ESTABLISHED event is known with that, which comes all the same. Once LNet has asked the NI to stop it takes
     /// nothing.
     fn received_late(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if !inner.life.accepts_late_rx() || self.ni.is_stopping() {
+        if !inner.state.accepts_late_rx() || self.ni.is_stopping() {
             return;
         }
-        if inner.life.is_agreed() {
-            inner.wire.receive_late(rx, &mut inner.inbox);
+        if inner.state.is_agreed() {
+            inner.wire.receive_late(rx, &mut inner.rx_queue);
             self.queue_upcall(inner, Timestamp::now());
         } else {
-            inner.inbox.defer_early(rx);
+            inner.rx_queue.defer_early(rx);
         }
     }
 
     /// Takes what came before our own ESTABLISHED event, of a connection that had ended before that.
     pub(super) fn received_early_and_late(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some(rx) = inner.inbox.take_early() {
+        while let Some(rx) = inner.rx_queue.take_early() {
             self.received_late(inner, rx);
         }
     }
@@ -157,10 +157,10 @@ impl Conn {
     /// Takes one message. Whatever is wrong with it ends the connection.
     #[inline]
     fn received(self: &Arc<Self>, inner: &mut Inner, rx: KBox<Rx<Self>>) {
-        if !inner.life.is_up() {
+        if !inner.state.is_up() {
             return self.received_late(inner, rx);
         }
-        if let Err(fault) = inner.wire.receive(rx, &mut inner.inbox) {
+        if let Err(fault) = inner.wire.receive(rx, &mut inner.rx_queue) {
             self.blame(inner, fault);
         }
     }

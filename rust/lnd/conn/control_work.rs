@@ -64,7 +64,7 @@ impl WorkItem<BLOCKING> for Conn {
                 this.part();
             }
         });
-        if this.with(|inner| inner.goodbye.leaves()) {
+        if this.with(|inner| inner.disconnect.leaves()) {
             this.leave();
         }
         this.cm.drop_late();
@@ -85,7 +85,7 @@ impl WorkItem<QUEUE_PAIR> for Conn {
             }
             if todo.has(Actions::RELEASE) {
                 this.release();
-                this.with(|inner| inner.life.part());
+                this.with(|inner| inner.state.part());
             }
         });
         this.give_back_region();
@@ -98,11 +98,11 @@ impl Conn {
     fn work(self: &Arc<Self>, worker: Worker, step: impl Fn(Actions)) {
         loop {
             let (todo, fault) = self.with(|inner| {
-                let todo = inner.life.take_todo(worker);
+                let todo = inner.state.take_todo(worker);
                 if todo == Actions::NONE {
                     self.call_next(inner);
                 }
-                (todo, inner.life.take_fault())
+                (todo, inner.state.take_fault())
             });
             if let Some(fault) = fault {
                 fault.log_reason(self.nid());
@@ -116,7 +116,7 @@ impl Conn {
 
     /// Queues the worker that has its turn, unless one runs, which finds what there is to do.
     pub(super) fn call_next(self: &Arc<Self>, inner: &Inner) {
-        match inner.life.next_worker() {
+        match inner.state.next_worker() {
             Some(Worker::Control) => self.kick_control(),
             Some(Worker::Blocking) => self.kick_blocking(),
             Some(Worker::QueuePair) => self.kick_queue_pair(),
@@ -134,7 +134,7 @@ impl Conn {
     /// Runs in the worker that destroys the queue pair, so the queue pair stays.
     fn give_back_region(&self) {
         let (due, qp) = self.with(|inner| {
-            let due = inner.life.is_up() && inner.watch.takes_regions();
+            let due = inner.state.is_up() && inner.timers.takes_regions();
             (due, inner.wire.qp())
         });
         if let (true, Some(qp)) = (due, qp) {

@@ -29,7 +29,7 @@ pub(super) const MUTE_MS: u32 = 1000;
 
 /// The end of a connection, as the peer hears of it.
 pub(super) struct DisconnectState {
-    farewell: CmIdLinger,
+    cm_id_linger: CmIdLinger,
     /// The CM was told to connect or to accept.
     asked: bool,
     /// The CM has the peer's answer to our request.
@@ -45,7 +45,7 @@ impl DisconnectState {
     /// Of a connection just made.
     pub(super) fn new() -> Self {
         Self {
-            farewell: CmIdLinger::new(),
+            cm_id_linger: CmIdLinger::new(),
             asked: false,
             connected: false,
             owes_answer: false,
@@ -111,11 +111,11 @@ impl DisconnectState {
         if route {
             // It may have waited for the route for long: the answer has its own time.
             if !self.route_found(true) {
-                self.farewell.said();
+                self.cm_id_linger.said();
             }
             false
         } else {
-            self.farewell.no_route()
+            self.cm_id_linger.no_route()
         }
     }
 
@@ -123,16 +123,16 @@ impl DisconnectState {
     /// route (true) or for an answer.
     pub(super) fn must_wait(&mut self, no_route: bool) -> Option<bool> {
         if no_route {
-            let _ = self.farewell.no_route();
+            let _ = self.cm_id_linger.no_route();
         }
-        self.farewell
+        self.cm_id_linger
             .unanswered()
-            .then_some(self.farewell.is_mute())
+            .then_some(self.cm_id_linger.is_mute())
     }
 
     /// The connection is released. Milliseconds after which to look at its id, if that stays.
     pub(super) fn wait(&mut self) -> Option<u32> {
-        if !self.farewell.released() {
+        if !self.cm_id_linger.released() {
             return None;
         }
         self.since = Instant::now();
@@ -141,15 +141,15 @@ impl DisconnectState {
 
     /// There is no route to the peer: whether to free the id now, and otherwise whether it waits.
     pub(super) fn no_route(&mut self) -> (bool, bool) {
-        let leaves = self.farewell.no_route();
-        (leaves, self.farewell.waits())
+        let leaves = self.cm_id_linger.no_route();
+        (leaves, self.cm_id_linger.waits())
     }
 
     /// There is a route. True: the id has waited for it. It goes on to wait, for an answer, if `tell`.
     pub(super) fn route_found(&mut self, tell: bool) -> bool {
-        let waited = self.farewell.waits() && self.is_mute();
+        let waited = self.cm_id_linger.waits() && self.is_mute();
         if waited && tell {
-            self.farewell.said();
+            self.cm_id_linger.said();
             self.since = Instant::now();
         }
         waited
@@ -157,28 +157,28 @@ impl DisconnectState {
 
     /// The peer has asked or answered. True: the id waited for that, and is to be freed now.
     pub(super) fn heard(&mut self) -> bool {
-        self.farewell.heard()
+        self.cm_id_linger.heard()
     }
 
     /// Nothing more is to be said or heard. True: the id waited, and is to be freed now.
     pub(super) fn over(&mut self) -> bool {
-        self.farewell.over()
+        self.cm_id_linger.over()
     }
 
     /// Whether the id has waited, and is to be freed now.
     pub(super) fn leaves(&self) -> bool {
-        self.farewell.leaves()
+        self.cm_id_linger.leaves()
     }
 
     /// Whether there is something to say once there is a route.
     pub(super) fn is_mute(&self) -> bool {
-        self.farewell.is_mute()
+        self.cm_id_linger.is_mute()
     }
 
     /// Milliseconds that the id waits for the peer's answer yet; `None` if it does not wait.
     pub(super) fn left_ms(&self) -> Option<u32> {
         let waited = u32::try_from(self.since.elapsed().as_millis()).unwrap_or(u32::MAX);
-        self.farewell
+        self.cm_id_linger
             .waits()
             .then(|| FAREWELL_MS.saturating_sub(waited))
     }

@@ -29,7 +29,7 @@ impl Conn {
         now: Option<Timestamp>,
     ) {
         // Most often that is so.
-        if inner.life.is_up() && (probe || !inner.wire.is_idle()) {
+        if inner.state.is_up() && (probe || !inner.wire.is_idle()) {
             self.pump_if_due(inner, probe, now);
         }
     }
@@ -76,7 +76,7 @@ impl Conn {
     #[inline(always)]
     pub(super) fn at_once(&self, inner: &Inner) -> Option<FastPathLimits> {
         rings(inner).then(|| FastPathLimits {
-            patient: !inner.inbox.is_empty(),
+            patient: !inner.rx_queue.is_empty(),
             cksum: self.ni.cksum(),
         })
     }
@@ -89,7 +89,7 @@ impl Conn {
         probe: bool,
         now: Option<Timestamp>,
     ) {
-        let patient = !inner.inbox.is_empty();
+        let patient = !inner.rx_queue.is_empty();
         // The LNet half gives the credits of these back, and pumps. The peer is not fed while some wait for
         // their turn with LNet: those will get to the high-water mark.
         let probe = probe || (!patient && inner.wire.starves_peer());
@@ -106,7 +106,7 @@ impl Conn {
 /// Whether the doorbell rings for what is queued now.
 #[inline]
 fn rings(inner: &Inner) -> bool {
-    let turn = &inner.turn;
+    let turn = &inner.sched;
     inner
         .wire
         .rings(|| turn.is_owned_by(|| kernel::current!().pid()))

@@ -49,8 +49,8 @@ impl Conn {
     /// Ends the connection for `cause` when what is under way on it has ended, and soon in any case.
     pub(super) fn close_graceful(self: &Arc<Self>, cause: Cause) {
         self.with(|inner| {
-            if inner.life.is_up() {
-                inner.goodbye.finish(cause);
+            if inner.state.is_up() {
+                inner.disconnect.finish(cause);
                 let _ = self.look_whether_finished(inner);
             } else {
                 self.step(inner, ConnEvent::Fail(cause));
@@ -64,13 +64,13 @@ impl Conn {
     /// Ends the connection if it waits for what is under way only, and that has ended. False: it does not wait for
     /// that.
     pub(super) fn look_whether_finished(self: &Arc<Self>, inner: &mut Inner) -> bool {
-        let Some((cause, waited_ms)) = inner.goodbye.finishing() else {
+        let Some((cause, waited_ms)) = inner.disconnect.finishing() else {
             return false;
         };
-        let still_ms = inner.watch.idle_ms().min(inner.wire.sent_ms());
+        let still_ms = inner.timers.idle_ms().min(inner.wire.sent_ms());
         let under_way = ConnActivity {
             transmits: inner.wire.has_pending(),
-            requests: inner.inbox.owed() > 0,
+            requests: inner.rx_queue.owed() > 0,
             still_ms: u64::try_from(still_ms).unwrap_or(0),
         };
         if may_end(cause, under_way, waited_ms) {
@@ -101,7 +101,7 @@ impl Conn {
     /// connection hold each other, and nobody else would part them.
     pub(super) fn release_orphan_id(&self) {
         // Either the release, which follows this state, finds the id, or this sees the state.
-        if self.with(|inner| inner.life.state() == State::Dead) {
+        if self.with(|inner| inner.state.state() == State::Dead) {
             self.free_id();
         }
     }
@@ -110,7 +110,7 @@ impl Conn {
     /// there is a route to tell the peer.
     pub(super) fn wait_for_farewell(self: &Arc<Self>) -> bool {
         // A request of the peer's that was not accepted is refused when the id goes.
-        let speaks = !self.active || self.with(|inner| inner.goodbye.was_asked());
+        let speaks = !self.active || self.with(|inner| inner.disconnect.was_asked());
         let way = self
             .cm
             .id()
@@ -120,15 +120,15 @@ impl Conn {
             return false;
         }
         let no_route = speaks && way == Reachability::NoRoute;
-        let Some(mute) = self.with(|inner| inner.goodbye.must_wait(no_route)) else {
+        let Some(mute) = self.with(|inner| inner.disconnect.must_wait(no_route)) else {
             return false;
         };
         // Listed before it says that it waits, so that a shutdown misses it in no case.
-        if !self.peer.peers.parting.add(self, mute) {
+        if !self.peer.peers.lingering.add(self, mute) {
             return false;
         }
         let waits = self.with(|inner| {
-            let ms = inner.goodbye.wait();
+            let ms = inner.disconnect.wait();
             if let Some(ms) = ms {
                 // Under the lock: whoever ends the waiting cancels it.
                 self.rearm_timer(ms);
@@ -136,7 +136,7 @@ impl Conn {
             ms.is_some()
         });
         if !waits {
-            self.peer.peers.parting.remove(self);
+            self.peer.peers.lingering.remove(self);
         }
         waits
     }
@@ -148,8 +148,8 @@ impl Conn {
         // It may not be there yet, and who brings it frees it.
         let Some(id) = self.cm.id() else { return };
         let owed = self.with(|inner| {
-            let owes = inner.goodbye.pay_answer();
-            owes.then(|| inner.life.end_cause())
+            let owes = inner.disconnect.pay_answer();
+            owes.then(|| inner.state.end_cause())
         });
         if let Some(cause) = owed {
             self.reject(&id, cause);
@@ -161,7 +161,7 @@ impl Conn {
     pub(super) fn leave(self: &Arc<Self>) {
         self.cancel_timer();
         self.free_id();
-        self.peer.peers.parting.remove(self);
+        self.peer.peers.lingering.remove(self);
     }
 
     /// The CM has made the connection, and here it is over: whoever ended it may have found nothing made yet. So the
@@ -172,7 +172,7 @@ impl Conn {
         if way == Reachability::NoAddress {
             return;
         }
-        if self.with(|inner| inner.goodbye.begin(way == Reachability::Reachable)) {
+        if self.with(|inner| inner.disconnect.begin(way == Reachability::Reachable)) {
             // It was released meanwhile, and its id waits for an answer to what was never said.
             self.kick_blocking();
         }
@@ -184,7 +184,7 @@ impl Conn {
 
     /// The peer has asked or answered. In a handler of the CM.
     pub(super) fn farewell_heard(self: &Arc<Self>) {
-        if self.with(|inner| inner.goodbye.heard()) {
+        if self.with(|inner| inner.disconnect.heard()) {
             self.kick_blocking();
         }
     }
@@ -192,7 +192,7 @@ impl Conn {
     /// The id is not needed to tell the peer that the connection is over: a worker of the device frees it. In a handler
     /// of the CM, too.
     pub(super) fn farewell_over(self: &Arc<Self>) {
-        if self.with(|inner| inner.goodbye.over()) {
+        if self.with(|inner| inner.disconnect.over()) {
             self.kick_blocking();
         }
     }
@@ -201,7 +201,7 @@ impl Conn {
 impl Inner {
     /// Whether it is, or was, a connection to the peer. It may be to the peer only, whose answer was no good.
     pub(super) fn peer_has_it(&self) -> bool {
-        !self.life.attempt_failed() || self.goodbye.is_connected()
+        !self.state.attempt_failed() || self.disconnect.is_connected()
     }
 }
 
@@ -215,7 +215,7 @@ impl Lingering for Conn {
     }
 
     fn is_mute(&self) -> bool {
-        self.with(|inner| inner.goodbye.is_mute())
+        self.with(|inner| inner.disconnect.is_mute())
     }
 
     fn look_for_route(self: &Arc<Self>) {
@@ -226,7 +226,7 @@ impl Lingering for Conn {
         }
         if way == Reachability::NoRoute {
             let leaves = self.with(|inner| {
-                let (leaves, waits) = inner.goodbye.no_route();
+                let (leaves, waits) = inner.disconnect.no_route();
                 if waits {
                     self.rearm_timer(MUTE_MS);
                 }
@@ -239,7 +239,7 @@ impl Lingering for Conn {
         }
         let (waited, made) = self.with(|inner| {
             let made = inner.peer_has_it();
-            let waited = inner.goodbye.route_found(made);
+            let waited = inner.disconnect.route_found(made);
             if waited && made {
                 self.rearm_timer(FAREWELL_MS);
             }
@@ -254,7 +254,7 @@ impl Lingering for Conn {
     }
 
     fn end_farewell(self: &Arc<Self>) {
-        if self.with(|inner| inner.goodbye.over()) {
+        if self.with(|inner| inner.disconnect.over()) {
             self.leave();
         }
     }

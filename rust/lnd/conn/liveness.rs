@@ -30,7 +30,7 @@ const DRAIN_MS: i64 = 5_000;
 
 /// The watch on a connection.
 pub(super) struct ConnTimers {
-    silence: Liveness,
+    liveness: Liveness,
     last_recv: Timestamp,
     /// When the device was told to flush its queues.
     draining: Option<Timestamp>,
@@ -48,7 +48,7 @@ impl ConnTimers {
     /// On a connection just made.
     pub(super) fn new() -> Self {
         Self {
-            silence: Liveness::NEW,
+            liveness: Liveness::NEW,
             last_recv: Timestamp::now(),
             draining: None,
             step: (Timestamp::now(), 0),
@@ -78,7 +78,7 @@ impl ConnTimers {
     /// Something good was received. Returns when: now.
     #[inline]
     pub(super) fn heard(&mut self) -> Timestamp {
-        self.silence.heard();
+        self.liveness.heard();
         self.last_recv = Timestamp::now();
         self.last_recv
     }
@@ -102,14 +102,14 @@ impl ConnTimers {
     /// Something waits on another connection of the peer's, which is silent there. True: the timer is to look
     /// within [`ConnTimers::next_ms`]. Something was last sent here `sent_ms` ago.
     pub(super) fn probe_if_idle(&mut self, sent_ms: i64) -> bool {
-        self.silence.ask(self.ago(sent_ms))
+        self.liveness.ask(self.ago(sent_ms))
     }
 
     /// Something waits from now on. True: nothing did, so the timer is to look within [`ProbeInterval`], if there is
     /// one.
     #[inline]
     pub(super) fn begin(&mut self) -> bool {
-        self.silence.begin()
+        self.liveness.begin()
     }
 
     /// The timer looks: something waits (`waits`), and something was last sent `sent_ms` ago. Whether the peer is
@@ -123,12 +123,12 @@ impl ConnTimers {
         keepalive: Option<u32>,
     ) -> Check {
         let ago = self.ago(sent_ms);
-        self.silence.look(waits, ago, probe, keepalive)
+        self.liveness.look(waits, ago, probe, keepalive)
     }
 
     /// Milliseconds until a silent peer would have to be asked; `None` if nothing waits, or it is not to be.
     pub(super) fn next_ms(&self, sent_ms: i64, probe: Option<ProbeInterval>) -> Option<u32> {
-        self.silence.next_ms(self.ago(sent_ms), probe)
+        self.liveness.next_ms(self.ago(sent_ms), probe)
     }
 
     /// Returns whether a worker is to look for idle regions now: the timer found `held` of them.

@@ -167,7 +167,7 @@ impl Conn {
     ) -> Result<Mapping<Message>, MapFailed<Message>> {
         match map {
             Ok(map) => {
-                self.ni.seen.gpu_mapped();
+                self.ni.close_stats.gpu_mapped();
                 Ok(map)
             }
             Err((msg, e)) if e == EXDEV || e == ENXIO || e == EFAULT => {
@@ -180,7 +180,7 @@ impl Conn {
     /// Says and counts that memory of a GPU cannot be used.
     #[cold]
     pub(super) fn refuse_gpu(&self, e: Error) -> NotReady {
-        self.ni.seen.gpu_refused();
+        self.ni.close_stats.gpu_refused();
         log::gpu_refused(self.nid(), e);
         NotReady::Gpu(e)
     }
@@ -293,8 +293,8 @@ impl Conn {
     /// Counts that there is no region, unless that is because the connection is over.
     #[cold]
     fn no_region(&self, e: Error) -> NotReady {
-        if self.with(|inner| inner.life.is_up()) {
-            self.ni.seen.no_region();
+        if self.with(|inner| inner.state.is_up()) {
+            self.ni.close_stats.no_region();
         }
         NotReady::NoRegion(e)
     }

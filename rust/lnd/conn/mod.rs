@@ -167,13 +167,13 @@ const CLOSING_MS: u32 = 1000;
 
 /// What the connection lock protects.
 struct Inner {
-    life: ConnState,
-    goodbye: DisconnectState,
+    state: ConnState,
+    disconnect: DisconnectState,
     wire: Wire<Conn>,
-    inbox: RxQueue<Conn>,
+    rx_queue: RxQueue<Conn>,
     waiting: MemoryQueue<Conn>,
-    turn: UpcallSched,
-    watch: ConnTimers,
+    sched: UpcallSched,
+    timers: ConnTimers,
 }
 
 /// A connection.
@@ -261,13 +261,13 @@ impl Conn {
         let live = ni.live()?;
         // Initialised in place: LNet sends from deep in a file system, where the stack has no room for a copy.
         let inner = init!(Inner {
-            life: ConnState::new(FirstSender::over(over_tcp), known, turn),
-            goodbye: DisconnectState::new(),
+            state: ConnState::new(FirstSender::over(over_tcp), known, turn),
+            disconnect: DisconnectState::new(),
             wire <- Wire::new(identity, known.depth, hca, meter),
-            inbox: RxQueue::EMPTY,
+            rx_queue: RxQueue::EMPTY,
             waiting: MemoryQueue::EMPTY,
-            turn: UpcallSched::new(),
-            watch: ConnTimers::new(),
+            sched: UpcallSched::new(),
+            timers: ConnTimers::new(),
         });
         // A CPU of the peer's partition; connections of one peer are spread by `salt`.
         let cpu = u32::try_from(ni.lnet.cpu_of(peer.nid.raw(), salt)).unwrap_or(0);
@@ -342,15 +342,15 @@ impl Conn {
     /// The same, with the lock already held, and people are told when it is given back.
     fn blame(self: &Arc<Self>, inner: &mut Inner, fault: CloseReason) {
         let cause = fault.cause();
-        inner.life.blame(fault);
+        inner.state.blame(fault);
         self.step(inner, ConnEvent::Fail(cause));
     }
 
     /// [`Conn::event`] with the lock already held.
     fn step(self: &Arc<Self>, inner: &mut Inner, event: ConnEvent) {
-        let was = inner.life.state();
-        let actions = inner.life.on(event);
-        let state = inner.life.state();
+        let was = inner.state.state();
+        let actions = inner.state.on(event);
+        let state = inner.state.state();
         if state != was {
             inner.wire.meter().state(was, state, event);
             dk!(Net, "{}: {was:?} to {state:?} on {event:?}", self.nid());
@@ -359,19 +359,19 @@ impl Conn {
             return;
         }
         if actions.has(Actions::AWAIT_WORD) {
-            inner.watch.begin_step(FIRST_WORD_MS);
+            inner.timers.begin_step(FIRST_WORD_MS);
             self.rearm_timer(FIRST_WORD_MS);
         }
         if actions.has(Actions::ESTABLISH) {
             // The control worker publishes it.
-            let known = inner.life.known();
+            let known = inner.state.known();
             let high_water = self.ni.high_water(known.depth);
             inner.wire.established(known.depth, high_water, known.stamp);
         }
         if actions.has(Actions::CLOSE) {
             // Its worker may have to wait for its turn for long.
             self.rearm_timer(CLOSING_MS);
-            inner.wire.cancel(inner.life.end_cause());
+            inner.wire.cancel(inner.state.end_cause());
             self.queue_upcall(inner, Timestamp::now());
         }
         self.call_next(inner);

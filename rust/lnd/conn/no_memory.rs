@@ -54,7 +54,7 @@ impl Conn {
     pub(super) fn count_shortage(&self) {
         if !self.may_use_reserves() {
             self.with(|inner| inner.wire.count(Count::NoMemory));
-            self.ni.seen.no_memory();
+            self.ni.close_stats.no_memory();
         }
     }
 
@@ -70,7 +70,7 @@ impl Conn {
         req: &RecvRequest,
     ) -> Result<(), (KBox<Rx<Self>>, Option<Message>)> {
         let mut inner = self.lock();
-        if !inner.life.is_up() {
+        if !inner.state.is_up() {
             return Err((rx, msg));
         }
         let req = req.keep();
@@ -92,7 +92,7 @@ impl Conn {
     ) -> Result<(), Message> {
         let pid = kernel::current!().pid();
         let mut inner = self.lock();
-        if !inner.life.is_up() {
+        if !inner.state.is_up() {
             return Err(msg);
         }
         let (req, since) = (req.keep(), Timestamp::now());

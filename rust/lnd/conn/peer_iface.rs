@@ -84,12 +84,12 @@ impl Connection for Conn {
     }
 
     fn end_turn(&self) -> Option<ConnectPriority> {
-        self.with(|inner| inner.life.end_turn())
+        self.with(|inner| inner.state.end_turn())
     }
 
     fn overtaken(self: &Arc<Self>) {
         let mut guard = self.lock();
-        if guard.life.is_attempt() {
+        if guard.state.is_attempt() {
             self.step(&mut guard, ConnEvent::Fail(Cause::Overtaken));
         }
     }
@@ -100,7 +100,7 @@ impl Connection for Conn {
         // transport's retries end the connection. One answer does for several that come or go together.
         let mut guard = self.lock();
         let inner = &mut *guard;
-        if inner.life.is_up() && inner.watch.ask() {
+        if inner.state.is_up() && inner.timers.ask() {
             self.set_doubted();
             self.pump(inner, true);
         }
@@ -109,8 +109,8 @@ impl Connection for Conn {
     fn recheck(self: &Arc<Self>) {
         let mut guard = self.lock();
         let inner = &mut *guard;
-        if inner.life.is_up() {
-            let _ = inner.watch.ask();
+        if inner.state.is_up() {
+            let _ = inner.timers.ask();
             self.set_doubted();
             self.pump(inner, true);
         }
@@ -120,23 +120,23 @@ impl Connection for Conn {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let sent_ms = inner.wire.sent_ms();
-        if inner.life.is_up() && inner.watch.probe_if_idle(sent_ms) {
-            if let Some(ms) = inner.watch.next_ms(sent_ms, self.ni.probe()) {
+        if inner.state.is_up() && inner.timers.probe_if_idle(sent_ms) {
+            if let Some(ms) = inner.timers.next_ms(sent_ms, self.ni.probe()) {
                 self.schedule_check(inner, ms);
             }
         }
     }
 
     fn is_up(&self) -> bool {
-        self.with(|inner| inner.life.is_up())
+        self.with(|inner| inner.state.is_up())
     }
 
     fn is_stale(&self, stamp: u64) -> bool {
-        self.with(|inner| inner.life.is_up() && !inner.wire.is_with(stamp))
+        self.with(|inner| inner.state.is_up() && !inner.wire.is_with(stamp))
     }
 
     fn is_confirmed(&self) -> bool {
-        self.over_tcp || self.with(|inner| inner.goodbye.is_connected())
+        self.over_tcp || self.with(|inner| inner.disconnect.is_connected())
     }
 
     fn is_active(&self) -> bool {
@@ -144,13 +144,13 @@ impl Connection for Conn {
     }
 
     fn heard_ms(&self) -> u64 {
-        let ago = self.with(|inner| inner.watch.idle_ms());
+        let ago = self.with(|inner| inner.timers.idle_ms());
         let now_ms = self.ni.now_ms();
         now_ms.saturating_sub(u64::try_from(ago).unwrap_or(0))
     }
 
     fn lived_ms(&self) -> u64 {
-        self.with(|inner| inner.life.lived_ms())
+        self.with(|inner| inner.state.lived_ms())
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn eager_recv(rx: &mut LnetRx) {
     let buf = conn.hca().and_then(|hca| RxBuf::alloc(&hca.device));
     let mut guard = conn.lock();
     let inner = &mut *guard;
-    if inner.life.may_receive() {
+    if inner.state.may_receive() {
         // Without memory its place stays empty, and the peer's credit withheld, or there is one spare fewer, until LNet
         // gives it back.
         if let Ok(Err(fault)) = buf.map(|buf| inner.wire.replenish(msg, buf)) {
@@ -388,14 +388,14 @@ impl Conn {
     fn runs_short(&self, why: &NotReady) -> bool {
         let up = matches!(why, NotReady::Here(_) | NotReady::NoRegion(_))
             && self.with(|inner| {
-                let up = inner.life.is_up();
+                let up = inner.state.is_up();
                 if up {
                     inner.wire.count(Count::NoMemory);
                 }
                 up
             });
         if up {
-            self.ni.seen.no_memory();
+            self.ni.close_stats.no_memory();
         }
         up
     }

@@ -49,12 +49,12 @@ impl Conn {
             inner.wire.meter().given_back(facts.kind(), msg.at(), now);
         }
         let fault = inner.wire.give_back(msg, how).err();
-        inner.inbox.returned(rx);
+        inner.rx_queue.returned(rx);
         match fault {
             None => Ok(()),
             Some(fault) => {
                 self.blame(inner, fault);
-                Err(inner.life.end_cause())
+                Err(inner.state.end_cause())
             }
         }
     }
@@ -65,7 +65,7 @@ impl Conn {
     #[inline(never)]
     pub(super) fn bring_back(self: &Arc<Self>, msg: &mut Received) {
         let _nofs = NofsScope::enter();
-        let back = match self.with(|inner| inner.life.may_receive().then(|| inner.wire.hca())) {
+        let back = match self.with(|inner| inner.state.may_receive().then(|| inner.wire.hca())) {
             Some(Some(hca)) => msg.attach(&hca.device),
             Some(None) => Err(ENODEV),
             None => Ok(()),
@@ -80,8 +80,8 @@ impl Conn {
 
     /// Books a request that is over, and whose buffer is gone.
     pub(super) fn rx_returned(&self, rx: KBox<Rx<Self>>) {
-        if self.with(|inner| inner.inbox.returned_late(rx)) {
-            self.ni.orphans.returned(self.nid());
+        if self.with(|inner| inner.rx_queue.returned_late(rx)) {
+            self.ni.retained_rx.returned(self.nid());
         }
     }
 
@@ -97,7 +97,7 @@ impl Conn {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let mut orphan = false;
-        if inner.life.may_receive() {
+        if inner.state.may_receive() {
             let _ = self.post_again(inner, rx, how, now);
             if ring {
                 self.ring(inner, now);
@@ -108,14 +108,14 @@ impl Conn {
                 inner.wire.meter().given_back(facts.kind(), msg.at(), now);
             }
             left = Some(msg.take_buf());
-            orphan = inner.inbox.returned_late(rx);
+            orphan = inner.rx_queue.returned_late(rx);
         }
         drop(guard);
         // Memory goes without the lock.
         if let Some(left) = left {
             drop(left);
             if orphan {
-                self.ni.orphans.returned(self.nid());
+                self.ni.retained_rx.returned(self.nid());
             }
         }
     }

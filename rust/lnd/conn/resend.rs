@@ -33,7 +33,7 @@ pub(super) fn send(conn: &Conn, msg: Message, again: Resend, outcome: Outcome) -
     let left = match req {
         // Counted first: it may be over before that returns.
         Some(req) => {
-            conn.ni.seen.sent_again();
+            conn.ni.close_stats.sent_again();
             conn.peer.peers.send(conn.nid(), msg, &req).err()
         }
         None => {

@@ -40,7 +40,7 @@ pub(super) struct RxQueue<C> {
     /// Requests that LNet has, or will, and has not given back.
     owed: u16,
     /// Those of them that were counted when the connection was over ([`RxQueue::count_retained`]).
-    orphans: u16,
+    retained: u16,
 }
 
 /// Room for a number of messages.
@@ -74,7 +74,7 @@ impl<C> RxQueue<C> {
         places: KVec::new(),
         early: Fifo::EMPTY,
         owed: 0,
-        orphans: 0,
+        retained: 0,
     };
 
     /// At set-up, before the first receive is posted.
@@ -133,15 +133,15 @@ impl<C> RxQueue<C> {
     #[must_use]
     pub(super) fn returned_late(&mut self, rx: KBox<Rx<C>>) -> bool {
         self.returned(rx);
-        let counted = self.orphans > 0;
-        self.orphans = self.orphans.saturating_sub(1);
+        let counted = self.retained > 0;
+        self.retained = self.retained.saturating_sub(1);
         counted
     }
 
     /// The connection is over. Requests that have not come back, for somebody to count.
     pub(super) fn count_retained(&mut self) -> u16 {
-        self.orphans = self.owed;
-        self.orphans
+        self.retained = self.owed;
+        self.retained
     }
 
     /// Requests that have not come back.

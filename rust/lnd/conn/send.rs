@@ -106,7 +106,7 @@ fn no_memory(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
 /// The message ends here for `cause`; but if the connection has ended meanwhile, another one may take it.
 #[cold]
 fn fail(conn: &Conn, msg: Message, cause: Cause) -> Sent {
-    if conn.with(|inner| !inner.life.is_up()) {
+    if conn.with(|inner| !inner.state.is_up()) {
         return closed(msg);
     }
     conn.give_up(TransferEnd::unsent(msg), cause);
@@ -126,7 +126,8 @@ fn send_immediate(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let mut buf = None;
     // What has no payload needs no buffer yet.
     if payload_len > 0 {
-        let Some(had) = conn.with(|inner| inner.life.is_up().then(|| inner.wire.take_buf())) else {
+        let Some(had) = conn.with(|inner| inner.state.is_up().then(|| inner.wire.take_buf()))
+        else {
             return closed(msg);
         };
         match conn.copied(had, &req.payload()) {
@@ -182,7 +183,7 @@ fn send_put(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     };
     let parts = conn.with(|inner| {
         let wire = &mut inner.wire;
-        let up = inner.life.is_up();
+        let up = inner.state.is_up();
         up.then(|| (wire.device(), wire.take_buf(), wire.take_buf()))
     });
     let Some((device, buf, spare)) = parts else {
@@ -229,7 +230,7 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
     let hdr = req.hdr();
     let parts = conn.with(|inner| {
         let wire = &mut inner.wire;
-        let up = inner.life.is_up();
+        let up = inner.state.is_up();
         up.then(|| (wire.for_sink(), wire.take_buf()))
     });
     let Some((parts, buf)) = parts else {
@@ -261,7 +262,9 @@ fn send_get(conn: &Arc<Conn>, msg: Message, req: &SendRequest) -> Sent {
             };
             // What LNet sends again has used up its MD with the first reply (2.17): no try would help, and no NI is to
             // blame.
-            conn.ni.seen.messages(Cause::Local(EIO.to_errno()), 1);
+            conn.ni
+                .close_stats
+                .messages(Cause::Local(EIO.to_errno()), 1);
             msg.finalize(EIO.to_errno(), LnetHealth::Ok);
             return Ok(());
         }

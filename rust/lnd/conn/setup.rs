@@ -133,7 +133,7 @@ fn fill(
 impl Conn {
     /// Active: makes the id, and asks for the address; or asks again.
     pub(super) fn resolve(self: &Arc<Self>) {
-        let ms = self.with(|inner| inner.life.resolve_ms());
+        let ms = self.with(|inner| inner.state.resolve_ms());
         let dst = Addr::v4(self.nid().addr(), self.ni.service);
         let asked = match self.cm.id() {
             Some(id) => {
@@ -167,7 +167,7 @@ impl Conn {
     /// it the release, which ends the timer, has been done.
     fn begin_step(self: &Arc<Self>) {
         let ms = self.ni.connect_timeout_ms();
-        self.with(|inner| inner.watch.begin_step(ms));
+        self.with(|inner| inner.timers.begin_step(ms));
         self.rearm_timer(ms.min(UNANSWERED_MS));
     }
 
@@ -221,9 +221,9 @@ impl Conn {
             }
             // It may have ended meanwhile: all this takes long.
             let over = self.with(|inner| {
-                let over = !inner.life.is_attempt();
+                let over = !inner.state.is_attempt();
                 if !over {
-                    inner.goodbye.asked();
+                    inner.disconnect.asked();
                 }
                 over
             });
@@ -236,7 +236,7 @@ impl Conn {
             }
             id.accept(&param).map_err(|e| {
                 // The CM refuses by itself, but not if the device is being removed: then nobody has said anything.
-                self.with(|inner| inner.goodbye.owe_answer());
+                self.with(|inner| inner.disconnect.owe_answer());
                 e.into()
             })
         });
@@ -279,7 +279,7 @@ impl Conn {
 
     /// CONNREQ or CONNACK.
     fn handshake_message(&self, depth: QueueDepth, out: &mut [u8]) -> Result {
-        let (env, frags) = self.with(|inner| (inner.wire.envelope(), inner.life.known().frags));
+        let (env, frags) = self.with(|inner| (inner.wire.envelope(), inner.state.known().frags));
         let params = ConnParams {
             queue_depth: depth.wire(),
             max_frags: frags.get(),
@@ -300,7 +300,7 @@ impl Conn {
     #[inline(never)]
     fn make_link(self: &Arc<Self>, id: &CmId<Self>) -> Result<QueueDepth, SetupError> {
         let hca = self.hca()?;
-        let wanted = self.with(|inner| inner.life.known().depth);
+        let wanted = self.with(|inner| inner.state.known().depth);
         let wanted = hca.deepest(wanted);
         let memory = DepthMemory::from_bits(hca.depth.load(Relaxed));
         let mut search = memory.search(wanted, close_log::now_ms());
@@ -351,11 +351,11 @@ impl Conn {
         let stock = BufPool::new(depth, &mut supply)
             .map_err(|e| SetupError::Step("make the message buffers", e))?;
         self.with(|inner| {
-            inner.inbox.open(room);
+            inner.rx_queue.open(room);
             inner.waiting.open(waiting);
             inner.wire.grow(&mut places);
             inner.wire.open(stock, limits, sq);
-            inner.life.ask_for(depth);
+            inner.state.ask_for(depth);
         });
         let filled = fill(&mut link, buffers, &mut supply);
         // Some receives may be posted though not all are: then it ends like any other, and a device that does not
@@ -377,19 +377,19 @@ impl Conn {
 
     /// Opens the connection to the peer's messages.
     pub(super) fn publish(self: &Arc<Self>) {
-        let known = self.with(|inner| inner.life.known());
+        let known = self.with(|inner| inner.state.known());
         self.cm.learn_path();
         self.with(|inner| {
-            if inner.life.is_up() {
+            if inner.state.is_up() {
                 self.schedule_check(inner, self.timer_ms());
             }
         });
         self.ni.enter(&self.made_with);
         self.peer.established(self, known);
         let leaves = self.with(|inner| {
-            inner.life.publish();
+            inner.state.publish();
             self.queue_upcall(inner, Timestamp::now());
-            inner.goodbye.is_finishing()
+            inner.disconnect.is_finishing()
         });
         if leaves {
             self.peer.unpublish(self);
@@ -402,7 +402,7 @@ impl Conn {
     /// Sends what waits for a connection: over this one, unless it ends. After [`Conn::publish`],
     /// so that what came from the peer is with LNet meanwhile. Calls LNet.
     pub(super) fn flush_pending(self: &Arc<Self>) {
-        let stays = self.with(|inner| inner.life.is_up() && !inner.goodbye.is_finishing());
+        let stays = self.with(|inner| inner.state.is_up() && !inner.disconnect.is_finishing());
         self.peer.flush_pending(stays.then_some(self));
     }
 }

@@ -67,13 +67,14 @@ impl Conn {
 
     /// The numbers, the transmits, and what came early. May sleep.
     pub(crate) fn details(&self) -> Result<ConnDetails> {
-        let (nr_txs, nr_early) = self.with(|inner| (inner.wire.nr_txs(), inner.inbox.nr_parked()));
+        let (nr_txs, nr_early) =
+            self.with(|inner| (inner.wire.nr_txs(), inner.rx_queue.nr_parked()));
         let mut txs = KVVec::with_capacity(nr_txs, GFP_KERNEL)?;
         let mut early = KVec::with_capacity(nr_early, GFP_KERNEL)?;
         let path = self.cm.known_path();
         let view = self.with(|inner| {
             inner.wire.list(&mut txs);
-            for msg in inner.inbox.parked() {
+            for msg in inner.rx_queue.parked() {
                 // Nobody has judged it yet.
                 let (kind, credits) = match decode(msg.bytes()) {
                     Ok(m) => (m.body.kind().wire(), m.env.credits),
@@ -89,11 +90,11 @@ impl Conn {
     fn snapshot(&self, inner: &Inner, path: Path) -> ConnSnapshot {
         ConnSnapshot {
             active: self.active,
-            state: inner.life.state(),
-            cause: inner.life.cause(),
+            state: inner.state.state(),
+            cause: inner.state.cause(),
             wire: inner.wire.numbers(),
-            with_lnet: inner.inbox.owed(),
-            idle_ms: inner.watch.idle_ms(),
+            with_lnet: inner.rx_queue.owed(),
+            idle_ms: inner.timers.idle_ms(),
             peer_qpn: self.cm.peer_qpn(),
             path,
             doubted: self.doubted(),

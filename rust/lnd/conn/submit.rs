@@ -73,7 +73,7 @@ impl Conn {
     /// ends so, which it does not if it is told that it cannot be sent.
     pub(super) fn transient(&self, e: Error) -> Option<Cause> {
         let short = is_shortage(e) || e == ENOBUFS;
-        let ended = self.with(|inner| (!inner.life.is_up()).then(|| inner.life.end_cause()));
+        let ended = self.with(|inner| (!inner.state.is_up()).then(|| inner.state.end_cause()));
         if short && ended.is_none() {
             self.count_shortage();
         }
@@ -102,7 +102,7 @@ impl Conn {
     /// Gives what was never posted back to LNet, and counts it. Process context, no lock held.
     pub(super) fn give_up(&self, unsent: TransferEnd, cause: Cause) {
         let mut unsent = unsent;
-        self.ni.seen.messages(cause, unsent.messages());
+        self.ni.close_stats.messages(cause, unsent.messages());
         unsent.finish(Some(cause), false);
     }
 
@@ -122,8 +122,8 @@ impl Conn {
         let (mut guard, buf) = loop {
             let mut guard = self.lock();
             let inner = &mut *guard;
-            if !inner.life.is_up() {
-                return Err((what, SubmitError::Over(inner.life.end_cause())));
+            if !inner.state.is_up() {
+                return Err((what, SubmitError::Over(inner.state.end_cause())));
             }
             let Some(buf) = had.take().or_else(|| inner.wire.take_buf()) else {
                 drop(guard);
@@ -162,7 +162,7 @@ impl Conn {
             BuildResult::Queued if at_once.is_some() => self.pump_if_due(inner, false, Some(now)),
             BuildResult::Queued => {}
         }
-        if inner.watch.begin() {
+        if inner.timers.begin() {
             if let Some(probe) = self.ni.probe() {
                 self.schedule_check(inner, probe.ms());
             }

@@ -37,16 +37,16 @@ impl WorkItem<TIMER> for Conn {
         let _nofs = NofsScope::enter();
         let mut guard = this.lock();
         let inner = &mut *guard;
-        match inner.life.state() {
+        match inner.state.state() {
             State::Init
             | State::Resolving
             | State::Connecting
             | State::Accepting
-            | State::Called => match inner.watch.step_left_ms() {
+            | State::Called => match inner.timers.step_left_ms() {
                 0 => this.step(inner, ConnEvent::Timeout),
                 ms => {
                     this.rearm_timer(ms);
-                    let waits_for_peer = inner.life.state() == State::Accepting;
+                    let waits_for_peer = inner.state.state() == State::Accepting;
                     drop(guard);
                     if !this.holds_queue() {
                         this.peer.does_not_answer(&this);
@@ -67,14 +67,14 @@ impl WorkItem<TIMER> for Conn {
                 // Read once: it may change in between.
                 let probe = this.ni.probe();
                 let keepalive = this.ni.lnet.keepalive();
-                let look = inner.watch.look(waits, sent_ms, probe, keepalive);
+                let look = inner.timers.look(waits, sent_ms, probe, keepalive);
                 this.pump(inner, look != Check::Nothing);
-                let next_ms = inner.watch.next_ms(inner.wire.sent_ms(), probe);
+                let next_ms = inner.timers.next_ms(inner.wire.sent_ms(), probe);
                 // For deadlines, too, however seldom silent peers are asked.
                 let idle_ms = this.timer_ms();
                 this.arm_timer(next_ms.map_or(idle_ms, |ms| ms.min(idle_ms)));
                 let held = inner.wire.qp().map_or(0, |qp| qp.regions());
-                if inner.watch.look_at_regions(held) {
+                if inner.timers.look_at_regions(held) {
                     this.kick_queue_pair();
                 }
                 if look == Check::All {
@@ -89,19 +89,19 @@ impl WorkItem<TIMER> for Conn {
                 }
                 let mut inner = this.lock();
                 // Once it is dead the timer is the farewell's.
-                if inner.life.state() != State::Dead {
+                if inner.state.state() != State::Dead {
                     this.rearm_timer(CLOSING_MS);
                 }
-                if inner.watch.drains_for_too_long() && inner.life.state() == State::Draining {
+                if inner.timers.drains_for_too_long() && inner.state.state() == State::Draining {
                     drop(inner);
                     this.give_up_drain();
                 }
             }
-            State::Dead if inner.goodbye.is_mute() => {
+            State::Dead if inner.disconnect.is_mute() => {
                 drop(guard);
                 this.look_for_route();
             }
-            State::Dead => match inner.goodbye.left_ms() {
+            State::Dead => match inner.disconnect.left_ms() {
                 None => {}
                 Some(0) => {
                     drop(guard);
@@ -135,7 +135,7 @@ impl Conn {
     /// for that, and sooner ([`Conn::look_whether_finished`]). Not later than it looks at an idle one: it may be that
     /// look which is put off, and deadlines with it.
     pub(super) fn schedule_check(self: &Arc<Self>, inner: &Inner, ms: u32) {
-        if !inner.goodbye.is_finishing() {
+        if !inner.disconnect.is_finishing() {
             self.rearm_timer(ms.min(self.timer_ms()));
         }
     }
@@ -148,7 +148,7 @@ impl Conn {
     /// When the peer is asked, or how long a transmit may take, was changed: the timer looks at once.
     pub(crate) fn check_now(self: &Arc<Self>) {
         let inner = self.lock();
-        if inner.life.is_up() {
+        if inner.state.is_up() {
             self.rearm_timer(0);
         }
     }

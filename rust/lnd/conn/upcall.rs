@@ -104,7 +104,7 @@ impl WorkItem<UPPER> for Conn {
             let job = {
                 let mut guard = this.lock();
                 let inner = &mut *guard;
-                inner.turn.begin(me);
+                inner.sched.begin(me);
                 let job = next_job(inner, &mut finished);
                 // What LNet sends from inside goes with one doorbell, but not much later than it
                 // could.
@@ -130,7 +130,7 @@ impl WorkItem<UPPER> for Conn {
             let mut guard = this.lock();
             let now = Timestamp::now();
             this.pump_at(&mut guard, false, Some(now));
-            guard.turn.again(began.ns(), now.ns());
+            guard.sched.again(began.ns(), now.ns());
         }
         this.queue_upper(false);
     }
@@ -142,11 +142,11 @@ impl Conn {
     /// completion that made work for it.
     pub(super) fn queue_upcall(self: &Arc<Self>, inner: &mut Inner, now: Timestamp) {
         // Most often it is awake.
-        if inner.turn.is_awake() {
+        if inner.sched.is_awake() {
             return;
         }
-        if (inner.wire.has_done() || !inner.inbox.is_empty()) && inner.turn.try_wake() {
-            self.queue_upper(inner.turn.has_priority(now.ns()));
+        if (inner.wire.has_done() || !inner.rx_queue.is_empty()) && inner.sched.try_wake() {
+            self.queue_upper(inner.sched.has_priority(now.ns()));
         }
     }
 
@@ -175,8 +175,8 @@ fn is_late(corked: Timestamp, n: u32) -> bool {
 fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Timestamp) {
     let now = Timestamp::now();
     conn.pump_at(inner, false, Some(now));
-    inner.turn.go_idle(began.ns(), now.ns());
-    if inner.wire.has_done() || !inner.life.is_up() {
+    inner.sched.go_idle(began.ns(), now.ns());
+    if inner.wire.has_done() || !inner.state.is_up() {
         conn.queue_upcall(inner, now);
     }
 }
@@ -185,8 +185,8 @@ fn rest(conn: &Arc<Conn>, inner: &mut Inner, began: Timestamp) {
 #[inline]
 fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job> {
     let done = inner.wire.has_done();
-    let requests = !inner.inbox.is_empty() && !inner.life.is_unpublished();
-    let pick = inner.turn.pick(done, requests);
+    let requests = !inner.rx_queue.is_empty() && !inner.state.is_unpublished();
+    let pick = inner.sched.pick(done, requests);
     if pick == NextJob::Finish {
         match inner.wire.take_done(finished) {
             Some(TakenTx::Well(msg)) => return Some(Job::Sent(msg)),
@@ -197,7 +197,7 @@ fn next_job(inner: &mut Inner, finished: &mut Option<FinishedTx>) -> Option<Job>
     if !requests {
         return None;
     }
-    inner.inbox.pop().map(Job::Parse)
+    inner.rx_queue.pop().map(Job::Parse)
 }
 
 /// Gives back to LNet what was taken.
@@ -219,7 +219,7 @@ fn finish(conn: &Conn, finished: &mut Option<FinishedTx>) {
 fn finish_ended(conn: &Conn, finished: FinishedTx) {
     let mut finished = finished;
     let again = finished.again(conn.ni.message_limit_ms());
-    if conn.ni.condition.is_broken() {
+    if conn.ni.device_health.is_broken() {
         finished.on_broken_device();
     }
     let failed = finished.failed();
@@ -231,7 +231,7 @@ fn finish_ended(conn: &Conn, finished: FinishedTx) {
         }
     }
     if let Some((cause, messages)) = failed {
-        conn.ni.seen.messages(cause, messages);
+        conn.ni.close_stats.messages(cause, messages);
     }
     finished.finish();
 }
@@ -269,7 +269,7 @@ fn refused(conn: &Arc<Conn>, rx: KBox<Rx<Conn>>, e: Error) {
     let mut rx = rx;
     drop(rx.returned());
     log::refused_by_lnet(conn.nid(), LnetHdr::new(rx.header()).dest_nid(), e);
-    conn.ni.seen.not_for_lnet();
+    conn.ni.close_stats.not_for_lnet();
     discard(conn, rx);
 }
 

@@ -26,14 +26,20 @@ use crate::{
 pub(crate) struct CloseLogFile {
     /// NID of the NI; `None` for requests for none of the NIs.
     nid: Option<Nid>,
-    seen: Arc<CloseStats>,
+    close_stats: Arc<CloseStats>,
 }
 
 impl CloseLogFile {
     /// Creates the file of `nid`; `None`: of requests for none of the NIs. May sleep.
     pub(crate) fn new(nid: Option<Nid>, seen: &Arc<CloseStats>) -> Result<Arc<Self>> {
         let seen = seen.clone();
-        Ok(Arc::new(Self { nid, seen }, GFP_KERNEL)?)
+        Ok(Arc::new(
+            Self {
+                nid,
+                close_stats: seen,
+            },
+            GFP_KERNEL,
+        )?)
     }
 }
 
@@ -114,7 +120,7 @@ fn show_causes(
 }
 
 fn show_ends(by: &CloseLogFile, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let (ends, refusals) = by.seen.written();
+    let (ends, refusals) = by.close_stats.written();
     let now = close_log::now_ms();
     match by.nid {
         Some(nid) => write!(f, "closes={}", core::format_args!("{nid}"))?,
@@ -127,10 +133,10 @@ fn show_ends(by: &CloseLogFile, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         now % 1000
     )?;
     if by.nid.is_none() {
-        show_tally(&by.seen, None, f)?;
+        show_tally(&by.close_stats, None, f)?;
     }
     let mut result = Ok(());
-    by.seen.for_each(|number, event| {
+    by.close_stats.for_each(|number, event| {
         if result.is_err() {
             return;
         }

@@ -60,7 +60,7 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ni.stamp,
         device.as_ref().map_or("none", |name| name.as_str()),
         all.conns(),
-        all.parting.len(),
+        all.lingering.len(),
         match &device {
             None => "none",
             Some(_) if ni.way(|way| way.is_open()) => "up",
@@ -86,12 +86,12 @@ fn show(all: &Peers<Conn>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         regions.limit,
         regions.moved,
         hca.as_ref().map_or(0, |hca| hca.bad_pkeys()),
-        ni.orphans.all(),
+        ni.retained_rx.all(),
         // Until there is another device, the health of the last one is still stored.
-        device.as_ref().map_or("ok", |_| ni.condition.as_str()),
+        device.as_ref().map_or("ok", |_| ni.device_health.as_str()),
     )?;
-    show_tally(&ni.seen, Some(ni.nid), f)?;
-    let (shown, over) = ni.past.list(|list| show_peers(all, list, f));
+    show_tally(&ni.close_stats, Some(ni.nid), f)?;
+    let (shown, over) = ni.closed_counters.list(|list| show_peers(all, list, f));
     shown?;
     // Counters of the closed connections.
     write!(f, "closed_conns={} ", core::format_args!("{}", ni.nid))?;
@@ -198,7 +198,7 @@ fn show_peer(ni: &Ni, peer: &Peer<Conn>, now_ms: u64, f: &mut fmt::Formatter<'_>
     let retry_ms = retry_at.map_or(-1, |at_ms| {
         i64::try_from(at_ms.saturating_sub(ni.now_ms())).unwrap_or(-1)
     });
-    let record = ni.seen.of(peer.nid);
+    let record = ni.close_stats.of(peer.nid);
     // -1: no event yet.
     let ago = match record.at_ms {
         0 => -1,

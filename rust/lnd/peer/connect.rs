@@ -123,7 +123,7 @@ impl<C: Connection> Peer<C> {
         if !self.ni.lnet.allows(self.nid.raw()) {
             return self.forbidden(turn, Cause::Denied);
         }
-        if self.ni.orphans.are_too_many(self.nid) {
+        if self.ni.retained_rx.are_too_many(self.nid) {
             return self.forbidden(turn, Cause::Backlog);
         }
         let made =
@@ -139,7 +139,10 @@ impl<C: Connection> Peer<C> {
                     ENODEV => Cause::DeviceGone,
                     _ => Cause::NoResources,
                 };
-                let _ = self.ni.seen.ended(self.nid, true, false, cause, None);
+                let _ = self
+                    .ni
+                    .close_stats
+                    .ended(self.nid, true, false, cause, None);
                 conn_stats::no_conn(self.ni.nid, self.nid, cause, None);
                 self.not_begun(turn, cause);
             }
@@ -149,7 +152,10 @@ impl<C: Connection> Peer<C> {
     /// Ends an attempt that was just counted and is not to be made: the administrator denies the peer, or LNet already
     /// retains too many received buffers of the peer.
     fn forbidden(self: &Arc<Self>, turn: ConnectPriority, cause: Cause) {
-        let noted = self.ni.seen.ended(self.nid, true, false, cause, None);
+        let noted = self
+            .ni
+            .close_stats
+            .ended(self.nid, true, false, cause, None);
         log::not_connected(self.nid, cause, noted);
         conn_stats::no_conn(self.ni.nid, self.nid, cause, None);
         self.not_begun(turn, cause);
@@ -368,7 +374,7 @@ impl<C: Connection> Peer<C> {
             .or_else(|| self.with(|inner| inner.last_cause))
             .unwrap_or(Cause::PeerClosed);
         if !waiting.is_empty() {
-            self.ni.seen.messages(cause, waiting.len());
+            self.ni.close_stats.messages(cause, waiting.len());
             log::gave_up(self.nid, waiting.len(), cause);
         }
         waiting.fail(cause);

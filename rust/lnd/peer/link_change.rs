@@ -97,7 +97,7 @@ impl<C: Connection> Peer<C> {
     pub(crate) fn refuse_waiting(&self) {
         let waiting = self.with(|inner| inner.pending.take());
         let cause = self.ni.way(|way| way.why());
-        self.ni.seen.messages(cause, waiting.len());
+        self.ni.close_stats.messages(cause, waiting.len());
         waiting.fail(cause);
     }
 

@@ -176,7 +176,7 @@ pub(crate) struct Peers<C: Connection> {
     pub(crate) table: PeerTable<Peer<C>>,
     /// Closed connections of which only the CM id is left.
     #[pin]
-    pub(crate) parting: LingeringConns<C>,
+    pub(crate) lingering: LingeringConns<C>,
     /// Peers that wait for their turn to connect.
     #[pin]
     line: SpinLock<ConnectWaiters>,
@@ -191,7 +191,7 @@ impl<C: Connection> Peers<C> {
             pin_init!(Self {
                 ni,
                 table <- table,
-                parting <- LingeringConns::new(),
+                lingering <- LingeringConns::new(),
                 line <- kernel::new_spinlock!(line, "Peers::line"),
             }),
             GFP_KERNEL,
@@ -206,7 +206,7 @@ impl<C: Connection> Peers<C> {
 
     /// Returns the number of connection objects, without those of which only the CM id is left.
     pub(crate) fn conns(&self) -> i32 {
-        let parting = i32::try_from(self.parting.len()).unwrap_or(0);
+        let parting = i32::try_from(self.lingering.len()).unwrap_or(0);
         // One share is the NI's own.
         let live = self.ni.live_count().saturating_sub(1);
         live.saturating_sub(parting)
@@ -215,7 +215,7 @@ impl<C: Connection> Peers<C> {
     /// Returns whether there are connections, or peers that have not answered a DREQ.
     pub(crate) fn are_busy(&self) -> bool {
         // An answered DREQ proves that the message left this node.
-        let mut busy = self.parting.unanswered() > 0;
+        let mut busy = self.lingering.unanswered() > 0;
         self.table.for_each(|peer| {
             busy = busy || peer.with(|inner| inner.objects()) > 0;
         });
@@ -346,7 +346,7 @@ impl<C: Connection> Peer<C> {
             inner.policy.no_more();
             inner.pending.take()
         });
-        self.ni.seen.messages(cause, waiting.len());
+        self.ni.close_stats.messages(cause, waiting.len());
         waiting.fail(cause);
         self.for_each_conn(|conn| conn.fail(cause));
         self.with(|inner| {

@@ -58,7 +58,7 @@ impl<C: Connection> WorkItem<PATIENCE> for Peer<C> {
         let n = expired.len();
         if n > 0 {
             let cause = this.what_was_missing();
-            this.ni.seen.messages(cause, n);
+            this.ni.close_stats.messages(cause, n);
             expired.fail(cause);
         }
         if !this.ni.is_listed() {

@@ -273,7 +273,7 @@ impl<C: Connection> Peer<C> {
 
 /// Finalizes a message of an NI with `cause`, because LNet does not resend a message that the driver did not take.
 pub(crate) fn fail_msg(ni: &Ni, msg: Message, cause: Cause) {
-    ni.seen.messages(cause, 1);
+    ni.close_stats.messages(cause, 1);
     let outcome = cause.outcome(false);
     msg.finalize(outcome.status, lnet_health(outcome.health));
 }

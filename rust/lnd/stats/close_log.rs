@@ -114,7 +114,7 @@ impl CloseStats {
         });
         Arc::pin_init(
             pin_init!(Self {
-                inner <- kernel::new_spinlock!(inner, "Seen::inner"),
+                inner <- kernel::new_spinlock!(inner, "CloseStats::inner"),
             }),
             GFP_KERNEL,
         )

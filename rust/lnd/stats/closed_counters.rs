@@ -61,8 +61,8 @@ impl ClosedCounters {
             under_way: false,
         };
         pin_init!(Self {
-            sums <- new_spinlock_bh!(sums, "Past::sums"),
-            lister <- kernel::new_mutex!((), "Past::lister"),
+            sums <- new_spinlock_bh!(sums, "ClosedCounters::sums"),
+            lister <- kernel::new_mutex!((), "ClosedCounters::lister"),
         })
     }
 

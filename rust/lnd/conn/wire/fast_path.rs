@@ -91,7 +91,7 @@ impl<C: QpHandler> Wire<C> {
             if let Some(carried) = free.try_pay((op, slots), &mut self.credits, room, how.patient) {
                 let (clock, _, total) = transfer.measured();
                 let sizes = (nob, total, carried);
-                self.meter.posted((op, index), clock, sizes, now);
+                self.stats.posted((op, index), clock, sizes, now);
                 dk!(
                     Net,
                     "{}: transmit {:?}, tx {}, with {} credits",
@@ -119,7 +119,7 @@ impl<C: QpHandler> Wire<C> {
                 self.flight.pushed(WrRole::Last);
                 self.counts.one(Count::TxMsgs);
                 self.counts.one(Count::Wrs);
-                self.meter.flows();
+                self.stats.flows();
                 return Ok(BuildResult::Posted(self.flushed(rang)));
             }
         }

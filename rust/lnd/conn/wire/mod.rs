@@ -114,7 +114,7 @@ pub(super) struct Wire<C: QpHandler> {
     credits: Credits,
     txs: TxTable,
     flight: SendsInFlight,
-    stock: BufPool,
+    buf_pool: BufPool,
     link: Option<QpHandle<C>>,
     limits: Limits,
     /// Until release: the device may go afterwards.
@@ -124,7 +124,7 @@ pub(super) struct Wire<C: QpHandler> {
     list: SnapshotId,
     /// Since when NOOPs are on their way; it begins anew when one of two has arrived.
     noop: Option<Timestamp>,
-    meter: ConnStats,
+    stats: ConnStats,
 }
 
 impl<C: QpHandler> Wire<C> {
@@ -133,42 +133,42 @@ impl<C: QpHandler> Wire<C> {
         identity: Identity,
         depth: QueueDepth,
         hca: Arc<Hca>,
-        meter: ConnStats,
+        stats: ConnStats,
     ) -> impl Init<Self> {
         init!(Self {
             identity,
             credits: Credits::new(depth, 1),
             txs: TxTable::new(),
             flight: SendsInFlight::new(),
-            stock: BufPool::EMPTY,
+            buf_pool: BufPool::EMPTY,
             link: None,
             limits: Limits::NONE,
             hca: Some(hca),
             counts: Counts::default(),
             list: SnapshotId::default(),
             noop: None,
-            meter,
+            stats,
         })
     }
 
     /// At set-up, before the first receive is posted: the buffers, what bounds a transfer, and the slots that
     /// there are for others than NOOPs.
     pub(super) fn open(&mut self, stock: BufPool, limits: Limits, slots: u16) {
-        self.stock = stock;
+        self.buf_pool = stock;
         self.limits = limits;
         self.txs.open(slots);
     }
 
     /// At set-up: the queue pair, with its receives posted; of one that ends at once perhaps not all.
     pub(super) fn set_link(&mut self, link: QpHandle<C>) {
-        self.meter.set_qpn(link.qp().number());
+        self.stats.set_qpn(link.qp().number());
         self.link = Some(link);
     }
 
     /// What is measured of the connection.
     #[inline]
     pub(super) fn meter(&self) -> &ConnStats {
-        &self.meter
+        &self.stats
     }
 
     /// The handshake is complete: `depth` is agreed on, and the peer's life is `stamp`. `high_water` is how
@@ -248,17 +248,17 @@ impl<C: QpHandler> Wire<C> {
     /// A free message buffer.
     #[inline]
     pub(super) fn take_buf(&mut self) -> Option<TxBuf> {
-        self.stock.take()
+        self.buf_pool.take()
     }
 
     /// Takes a message buffer out of the reserve.
     pub(super) fn take_reserved_buf(&mut self, whose: ReserveUse) -> Option<TxBuf> {
-        self.stock.take_reserved(whose)
+        self.buf_pool.take_reserved(whose)
     }
 
     /// Gives a message buffer back that was not used.
     pub(super) fn put_buf(&mut self, buf: TxBuf) {
-        self.stock.put(buf);
+        self.buf_pool.put(buf);
     }
 
     /// Whether there is a place for a transmit. If not: [`Wire::grow`].
@@ -319,7 +319,7 @@ impl<C: QpHandler> Wire<C> {
     pub(super) fn give_back(&mut self, msg: &mut Received, how: Repost) -> Result<(), CloseReason> {
         let link = self.link.as_mut().ok_or(Cause::Flushed)?;
         match msg.take_buf() {
-            BufDisposition::Spare(buf) => self.stock.put_spare(buf),
+            BufDisposition::Spare(buf) => self.buf_pool.put_spare(buf),
             BufDisposition::Post(buf) => link.push_recv_again(buf)?,
             BufDisposition::Gone => {}
         }
@@ -333,7 +333,7 @@ impl<C: QpHandler> Wire<C> {
     /// What to end the connection for.
     pub(super) fn replenish(&mut self, msg: &mut Received, buf: RxBuf) -> Result<(), CloseReason> {
         if msg.is_replaced() {
-            self.stock.put_spare(buf);
+            self.buf_pool.put_spare(buf);
         } else if let Some(link) = self.link.as_mut() {
             link.push_recv(buf)?;
             msg.replace();
@@ -368,7 +368,7 @@ impl<C: QpHandler> Wire<C> {
     pub(super) fn release(&mut self, past: &ClosedCounters) -> Option<Arc<Hca>> {
         past.add(&core::mem::take(&mut self.counts), self.list);
         self.txs.keys_dead();
-        self.stock.clear();
+        self.buf_pool.clear();
         self.hca.take()
     }
 }

@@ -118,12 +118,12 @@ impl<C: QpHandler> Wire<C> {
             self.identity.peer
         );
         let env = self.envelope();
-        let mut buf = self.stock.take_for_noop().ok_or(Cause::LocalFault)?;
+        let mut buf = self.buf_pool.take_for_noop().ok_or(Cause::LocalFault)?;
         let nob =
             encode(buf.as_mut_slice(), &env, &BodyOut::Noop).map_err(|_| Cause::LocalFault)?;
         self.send(NOOP, buf, nob, credits, cksum)?;
         self.flight.pushed(WrRole::Last);
-        self.meter.noop_posted(credits);
+        self.stats.noop_posted(credits);
         if self.noop.is_none() {
             self.noop = Some(Timestamp::now());
         }
@@ -142,7 +142,7 @@ impl<C: QpHandler> Wire<C> {
     ) -> Result<(), Cause> {
         let transfer = self.txs.transfer(index).ok_or(Cause::LocalFault)?;
         let (clock, nob, total) = transfer.measured();
-        self.meter
+        self.stats
             .posted((op, index), clock, (nob, total, credits), now);
         dk!(
             Net,

@@ -108,26 +108,26 @@ impl<C: QpHandler> Wire<C> {
         let index = post::index_of(context);
         if ConnStats::wants_completions() {
             let op = index.and_then(|index| Some((self.txs.op(index)?, index)));
-            self.meter.completed(op, result);
+            self.stats.completed(op, result);
         }
         if post::is_noop(context) {
             self.flight.ended(WrRole::Last);
             self.credits.noop_completed();
             self.noop = (self.credits.noops() > 0).then(Timestamp::now);
             if let Some(buf) = buf {
-                self.stock.put_of_noop(buf);
+                self.buf_pool.put_of_noop(buf);
             }
             return;
         }
         if let Some(buf) = buf {
-            self.stock.put(buf);
+            self.buf_pool.put(buf);
         }
         let load = post::load_of(context);
         self.flight.ended(load);
         if let Some(index) = index {
             let sent = self.txs.completed(index, post::wr_of(context), result);
             if let (Some(clock), Some(now), WrRole::Last) = (sent, now, load) {
-                self.meter.sent(clock, now);
+                self.stats.sent(clock, now);
             }
         }
     }
@@ -153,7 +153,7 @@ impl<C: QpHandler> Wire<C> {
     /// Whether [`Wire::pump`] found no credit when it looked last.
     #[inline]
     pub(crate) fn lacks_credit(&self) -> bool {
-        self.meter.stands_still_for(StallReason::Credit)
+        self.stats.stands_still_for(StallReason::Credit)
     }
 
     /// Whether [`Wire::pump`] would only find that there is no credit.
@@ -200,7 +200,7 @@ impl<C: QpHandler> Wire<C> {
                     break Ok(());
                 }
                 NextTx::Empty => {
-                    self.meter.flows();
+                    self.stats.flows();
                     break Ok(());
                 }
             };
@@ -209,7 +209,7 @@ impl<C: QpHandler> Wire<C> {
             }
             // Most often that was all.
             if self.txs.is_quiet(&self.credits, false) {
-                self.meter.flows();
+                self.stats.flows();
                 break Ok(());
             }
             // Or all that the peer has room for.
@@ -227,7 +227,7 @@ impl<C: QpHandler> Wire<C> {
     /// Nothing more may go, for want of something.
     #[inline]
     fn stalls(&mut self, want: StallReason) {
-        if !self.meter.stands_still_for(want) {
+        if !self.stats.stands_still_for(want) {
             self.begins_to_stall(want);
         }
     }
@@ -241,7 +241,7 @@ impl<C: QpHandler> Wire<C> {
             StallReason::Slots => queued.main.saturating_add(queued.free_of_credit),
         };
         let credits = self.credits.snapshot().credits;
-        self.meter.stalls(want, queued, credits);
+        self.stats.stalls(want, queued, credits);
     }
 
     /// Rings the doorbell for what was pushed, because there is no room for more.

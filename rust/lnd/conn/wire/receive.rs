@@ -116,7 +116,7 @@ impl<C: QpHandler> Wire<C> {
             { m.nob },
             { m.env.credits }
         );
-        self.meter.received(m.body.kind(), m.nob, m.env.credits);
+        self.stats.received(m.body.kind(), m.nob, m.env.credits);
         let at = msg.at();
         // The credits come first: they count whatever the message says.
         self.credits
@@ -240,7 +240,7 @@ impl<C: QpHandler> Wire<C> {
     /// for its credit is withheld as long.
     #[inline(always)]
     fn replace(&mut self, msg: &mut Received) -> Result<(), CloseReason> {
-        let Some(spare) = self.stock.take_spare() else {
+        let Some(spare) = self.buf_pool.take_spare() else {
             return Ok(());
         };
         msg.replace();
@@ -263,7 +263,7 @@ impl<C: QpHandler> Wire<C> {
         let waited = transfer.clock().answered(at);
         // What may follow is a LOCAL_INV.
         self.txs.answered(index, answer, 1)?;
-        self.meter.answered(waited, at);
+        self.stats.answered(waited, at);
         Ok(())
     }
 
@@ -303,7 +303,7 @@ impl<C: QpHandler> Wire<C> {
             self.txs.latch(index, cause);
         }
         self.txs.answered(index, Answer::PutAck, slots)?;
-        self.meter.answered(waited, at);
+        self.stats.answered(waited, at);
         Ok(())
     }
 }
