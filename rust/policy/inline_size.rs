@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many bytes of a send the work request itself carries.
+//! Number of bytes that a work request of a send carries inline.
 //!
 //! Most providers tell with a new queue pair how much it takes. Others (irdma, erdma, qedr) refuse
 //! the queue pair with `EINVAL` if the driver asks for more than they can, and do not tell the limit.

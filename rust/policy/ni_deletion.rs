@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An NI that LNet deletes, before it asks for its shutdown.
+//! State of an NI that LNet deletes, before LNet calls its shutdown.
 //!
 //! LNet does not announce that it deletes an NI. It waits for a moment in which it has no message of the NI, and checks
 //! for that once a second (`lnet_clear_zombies_nis_locked()`, 2.17). Peers that continue to send may never leave such a

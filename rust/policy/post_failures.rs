@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a device accepts the work requests of the driver.
+//! Count of connections that closed because the device refused a work request.
 //!
 //! Some providers promise an operation and refuse the work request that needs it. Small messages pass
 //! there, so every connection comes up, and ends with the first bulk transfer. Without a limit the

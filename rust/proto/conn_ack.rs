@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The active side's view of an accepted connection: CONNACK (spec 4.5).
+//! Validation of an accepted connection by the active side: CONNACK (spec 4.5).
 
 use core::fmt;
 

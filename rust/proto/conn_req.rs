@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection request as it was read, and the NI that it is for.
+//! Parsed connection request, and the NI that it is for.
 
 use super::{
     nid::Nid,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The passive side's view of a connection request: CONNREQ (spec 4.4).
+//! Validation of a connection request by the passive side: CONNREQ (spec 4.4).
 //!
 //! Judged in three stages, because the driver has to look things up between
 //! them:

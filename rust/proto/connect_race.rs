@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection request against what is known of its sender: restarts, races
-//! and limits.
+//! Check of a connection request against what is known of its sender: restarts, races and limits.
 
 use super::{
     conn_req::ConnReq,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why a connection request is refused, and the reject that says so.
+//! Reasons to refuse a connection request, and the reject that reports each.
 
 use core::fmt;
 
